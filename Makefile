@@ -1,0 +1,87 @@
+# ckptbench: `make help` lists what there is to make.
+# BUILD is where everything lands; SANITIZE=address,undefined or thread builds a checked variant there.
+VERSION  := 0.1.0
+COMMIT   := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
+BUILD    ?= build
+SANITIZE ?=
+WERROR   ?=
+DEPS     ?= 1
+PREFIX   ?= /usr/local
+DESTDIR  ?=
+CC       := gcc
+PYTHON   ?= python3
+
+# Optional libraries cost a feature when they are absent, never the build.
+have      = $(shell pkg-config --exists $(1) && echo yes)
+REQUIRED  := yaml-0.1 jansson libcrypto sqlite3
+LIBURING  := $(call have,liburing)
+HWLOC     := $(call have,hwloc)
+ISAL      := $(call have,libisal)
+ZSTD      := $(call have,libzstd)
+MPICC     := $(shell command -v mpicc 2>/dev/null)
+
+CPPFLAGS += -I. -D_GNU_SOURCE -DCKPTBENCH_VERSION='"$(VERSION)"' -DCKPTBENCH_COMMIT='"$(COMMIT)"' -DCKPTBENCH_PREFIX='"$(PREFIX)"' \
+            $(if $(LIBURING),-DHAVE_LIBURING) $(if $(HWLOC),-DHAVE_HWLOC) $(if $(ISAL),-DHAVE_ISAL) $(if $(ZSTD),-DHAVE_ZSTD)
+WARNINGS := -Wall -Wextra -Wshadow -Wvla -Wmissing-prototypes -Wstrict-prototypes -Wconversion -Wno-missing-field-initializers
+CFLAGS   += -std=c11 -O3 -g -pthread $(WARNINGS) $(if $(WERROR),-Werror) $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer -O1)
+LDFLAGS  += -pthread $(if $(SANITIZE),-fsanitize=$(SANITIZE))
+
+LIBS_core  := $(shell pkg-config --libs yaml-0.1 jansson libcrypto 2>/dev/null) $(if $(ISAL),-lisal) -lm
+LIBS_store := $(if $(LIBURING),-luring)
+LIBS_ckpt  := $(if $(ZSTD),-lzstd)
+LIBS_db    := -lsqlite3
+LIBS_agent := $(if $(HWLOC),-lhwloc)
+MPI_CFLAGS := $(if $(MPICC),$(shell mpicc --showme:compile 2>/dev/null || mpicc -compile-info 2>/dev/null | cut -d' ' -f2-))
+MPI_LIBS   := $(if $(MPICC),$(shell mpicc --showme:link 2>/dev/null || mpicc -link-info 2>/dev/null | cut -d' ' -f2-))
+
+ROOMS    := core store ckpt db worker agent cli
+sources   = $(sort $(wildcard $(1)/*.c))
+objects   = $(patsubst %.c,$(BUILD)/%.o,$(filter-out %/main.c,$(call sources,$(1))))
+PROGRAMS := $(addprefix $(BUILD)/,ckptbench ckptbench-agent ckptbench-worker)
+UNIT     := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/test_*.c))
+TOOLS    := $(patsubst tests/tools/%.c,$(BUILD)/tests/%,$(wildcard tests/tools/*.c))
+
+.PHONY: all
+all: $(PROGRAMS) $(BUILD)/ckptbench.1 $(BUILD)/ckptbench.bash ## build the three programs, the manual page and the completion
+
+$(BUILD)/flags: FORCE
+	@mkdir -p $(BUILD); echo '$(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS)' | cmp -s - $@ || echo '$(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS)' > $@
+.PHONY: FORCE
+FORCE:
+
+$(BUILD)/worker/comm_mpi.o: CPPFLAGS += $(MPI_CFLAGS)
+$(BUILD)/%.o: %.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
+
+define room_library
+$(BUILD)/lib$(1).a: $(call objects,$(1))
+	@rm -f $$@
+	ar rcs $$@ $$^
+endef
+$(foreach room,$(ROOMS),$(eval $(call room_library,$(room))))
+
+library   = $(patsubst %,$(BUILD)/lib%.a,$(1))
+$(BUILD)/ckptbench: $(BUILD)/cli/main.o $(call library,cli db ckpt store core)
+	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS_db) $(LIBS_ckpt) $(LIBS_store) $(LIBS_core)
+$(BUILD)/ckptbench-agent: $(BUILD)/agent/main.o $(call library,agent store core)
+	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS_agent) $(LIBS_store) $(LIBS_core)
+$(BUILD)/ckptbench-worker: $(BUILD)/worker/main.o $(call library,worker ckpt store core)
+	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS_ckpt) $(LIBS_store) $(LIBS_core) $(MPI_LIBS)
+$(BUILD)/ckptbench.1: $(BUILD)/ckptbench
+	$(BUILD)/ckptbench man > $@
+$(BUILD)/ckptbench.bash: $(BUILD)/ckptbench
+	$(BUILD)/ckptbench completion > $@
+
+ALL_LIBRARIES := $(call library,agent worker cli db ckpt store core)
+ALL_LIBS      := $(LIBS_db) $(LIBS_agent) $(LIBS_ckpt) $(LIBS_store) $(LIBS_core) $(MPI_LIBS)
+$(BUILD)/tests/%: tests/unit/%.c $(ALL_LIBRARIES)
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(ALL_LIBRARIES) -lcmocka $(ALL_LIBS)
+$(BUILD)/tests/%: tests/tools/%.c $(ALL_LIBRARIES)
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(ALL_LIBRARIES) $(ALL_LIBS)
+
+.PHONY: unit
+unit: $(UNIT) ## build and run the unit tests alone
+	@$(PYTHON) tests/run.py --build $(BUILD) --unit

@@ -1,0 +1,90 @@
+/* Checkpoint formats on disk: the bytes around payloads, and the metadata that commits.
+ *
+ * Lengths are known before a byte is written, so files are created with their final length. The item
+ * of a tensor is header, payload, trailer; the trailer may need the payload's CRC, which the writer
+ * computes while the bytes pass. Formats: PyTorch DCP (docs/dcp-format.md) and raw. Pure functions. */
+#ifndef CKPT_FORMAT_H
+#define CKPT_FORMAT_H
+
+#include <stdint.h>
+
+#include "ckpt/layout.h"
+#include "ckpt/plan.h"
+#include "core/buf.h"
+#include "core/err.h"
+
+#define FORMAT_MARKER ".metadata" /* the commit marker, in both formats */
+
+/* Where the payload of an item that starts at `item_offset` of its file begins, and how long header
+ * and trailer are. `alignment`: the payload's in the file. Bytes items: the payload is the torch.save. */
+struct item_frame {
+    uint32_t header_bytes;
+    uint64_t payload_bytes;
+    uint32_t trailer_bytes;
+};
+int format_item_frame(enum plan_format format, const struct state_tensor *tensor, const struct box *box,
+                      uint64_t item_offset, uint32_t alignment, struct item_frame *frame,
+                      struct cb_err *err) CB_MUST_CHECK;
+
+/* Appends exactly frame.header_bytes / frame.trailer_bytes. */
+int format_item_header(enum plan_format format, const struct state_tensor *tensor, const struct plan_item *item,
+                       struct buf *out, struct cb_err *err) CB_MUST_CHECK;
+int format_item_trailer(enum plan_format format, const struct state_tensor *tensor, const struct plan_item *item,
+                        uint32_t crc, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
+/* The payload of a bytes item: a whole torch.save of its literal. */
+int format_bytes_payload(enum plan_format format, const struct state_tensor *tensor, struct buf *out,
+                         struct cb_err *err) CB_MUST_CHECK;
+
+/* The metadata file of a whole plan. `checkpoint_id` is the checkpoint's path as a user would give it. */
+int format_write_metadata(enum plan_format format, const struct layout *layout, const struct plan *plan,
+                          const char *checkpoint_id, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
+
+/* What a metadata file says, for loading and verifying; strict and bounded. */
+struct stored_chunk {
+    uint32_t tensor; /* index into stored tensors */
+    struct box box;  /* dims 0 and no shape for bytes items */
+    uint32_t file;
+    uint64_t offset, length; /* of the item in the file */
+};
+struct stored_tensor {
+    char *fqn;
+    bool is_bytes;
+    enum dtype dtype;
+    uint32_t dims;
+    uint64_t shape[CKPT_MAX_DIMS];
+    uint32_t first_chunk, chunk_count; /* chunks of a tensor are together */
+};
+struct stored_checkpoint {
+    enum plan_format format;
+    struct stored_tensor *tensors; /* sorted by fqn */
+    size_t tensor_count;
+    struct stored_chunk *chunks;
+    size_t chunk_count;
+    char **files; /* relative, checked to stay inside the folder */
+    size_t file_count;
+};
+int format_read_metadata(const char *name, const void *bytes, size_t len, struct stored_checkpoint **checkpoint,
+                         struct cb_err *err) CB_MUST_CHECK;
+void stored_checkpoint_free(struct stored_checkpoint *checkpoint);
+const struct stored_tensor *stored_checkpoint_find(const struct stored_checkpoint *checkpoint, const char *fqn);
+
+/* From the first bytes of a stored item (at most FORMAT_MAX_HEADER; fewer at a file's end): where the
+ * payload starts in the item, its length, and its strides in elements. Checks dtype and size against
+ * `tensor` and `box`. */
+#define FORMAT_MAX_HEADER 131072
+struct stored_payload {
+    uint64_t offset, bytes;
+    uint64_t stride[CKPT_MAX_DIMS];
+    bool contiguous;
+};
+int format_parse_item(enum plan_format format, const struct stored_tensor *tensor, const struct box *box,
+                      const void *bytes, size_t len, uint64_t item_length, struct stored_payload *payload,
+                      struct cb_err *err) CB_MUST_CHECK;
+
+/* The payload's CRC-32 as the trailer has it (the last bytes of the item); *has_crc false where the
+ * item stores none. */
+#define FORMAT_MAX_TRAILER 4096
+int format_parse_trailer(enum plan_format format, const void *last_bytes, size_t len, uint32_t *crc, bool *has_crc,
+                         struct cb_err *err) CB_MUST_CHECK;
+
+#endif

@@ -1,0 +1,70 @@
+/* A layout: which rank holds which part of which tensor of the checkpointed state.
+ *
+ * A mesh of named axes (outermost first; the last varies fastest with the rank) and, for each tensor
+ * and axis, a placement: replicate, shard(dim) as torch.chunk splits it (7 over 2 is 4 + 3), or flat
+ * (the rank's interval of the flattened, concatenated tensors of its group). dp, tp, pp, zero,
+ * sharding and ep are ways to write one down. State tensors have fixed names that no layout changes:
+ * `model.<fqn>`, `optimizer.state.<fqn>.{master,exp_avg,exp_avg_sq}`; small bytes items
+ * `optimizer.param_groups.*` and `train.*` come last. Immutable after layout_new, so thread-safe. */
+#ifndef CKPT_LAYOUT_H
+#define CKPT_LAYOUT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ckpt/box.h"
+#include "ckpt/model.h"
+#include "core/err.h"
+#include "core/experiment.h"
+
+enum state_kind { KIND_WEIGHT, KIND_MASTER, KIND_EXP_AVG, KIND_EXP_AVG_SQ, KIND_BYTES };
+
+struct state_tensor {
+    const char *fqn;       /* full name, owned by the layout */
+    uint32_t model_tensor; /* index in the model; UINT32_MAX for bytes items */
+    enum state_kind kind;
+    enum dtype dtype;
+    uint32_t dims;
+    uint64_t shape[CKPT_MAX_DIMS];
+    /* bytes items: the value, a whole torch.save made by ckpt/dcp at planning; its Python literal here */
+    const char *literal; /* "3", "0.9", "'adamw'" */
+};
+
+struct mesh_axis {
+    char name[8];
+    uint32_t size;
+};
+
+/* One contiguous piece of a rank's memory: a box of one state tensor, row-major. */
+struct piece {
+    uint32_t tensor; /* index of the state tensor */
+    struct box box;
+};
+
+struct layout;
+
+/* Builds from the experiment's keys. Fails with CB_ERR_USAGE and the figures: axes that do not give
+ * ranks, tp that does not divide the heads, more stages than layers, … */
+int layout_new(const struct model *model, const struct experiment *experiment, struct layout **layout,
+               struct cb_err *err) CB_MUST_CHECK;
+void layout_free(struct layout *layout);
+
+uint32_t layout_world_size(const struct layout *layout);
+size_t layout_tensor_count(const struct layout *layout);
+const struct state_tensor *layout_tensor(const struct layout *layout, size_t index);
+size_t layout_axis_count(const struct layout *layout);
+const struct mesh_axis *layout_axis(const struct layout *layout, size_t index);
+const char *layout_describe(const struct layout *layout);   /* "dp2 tp2" */
+const char *layout_state_name(const struct layout *layout); /* "weights+adam" */
+
+/* The pieces that a rank holds, in memory order. *pieces is allocated, freed with free(). */
+int layout_pieces(const struct layout *layout, uint32_t rank, struct piece **pieces, size_t *count,
+                  struct cb_err *err) CB_MUST_CHECK;
+/* Bytes of tensors that a rank holds. */
+uint64_t layout_rank_bytes(const struct layout *layout, uint32_t rank);
+/* Bytes of one whole checkpoint (each element once). By kind: KIND_WEIGHT, …; bytes items are not counted. */
+uint64_t layout_total_bytes(const struct layout *layout);
+uint64_t layout_kind_bytes(const struct layout *layout, enum state_kind kind);
+
+#endif

@@ -1,0 +1,68 @@
+/* The save plan: which rank writes which box into which file, for all ranks at once.
+ *
+ * A pure function of layout and options, computed by each rank alone (no collective; ranks compare
+ * its digest). Every element of every tensor is written exactly once (dedup none: once by every
+ * holder). `balanced` gives what several ranks hold to the least loaded holder, biggest first, and
+ * splits large replicated tensors at row boundaries among their holders. */
+#ifndef CKPT_PLAN_H
+#define CKPT_PLAN_H
+
+#include <stdint.h>
+
+#include "ckpt/layout.h"
+#include "core/err.h"
+
+enum dedup { DEDUP_BALANCED, DEDUP_LOWEST_RANK, DEDUP_NONE };
+enum plan_format { PLAN_DCP, PLAN_RAW };
+enum file_mode { FILES_PER_RANK, FILES_PER_ITEM, FILES_SHARED };
+
+struct plan_options {
+    enum dedup dedup;
+    enum plan_format format;
+    enum file_mode files;
+    uint32_t files_per_rank;    /* with FILES_PER_RANK */
+    uint32_t fanout;            /* folders, 0 none */
+    uint32_t payload_alignment; /* payloads start at multiples of this in the file: 4096 for O_DIRECT, else 64 */
+};
+
+struct plan_item {
+    uint32_t tensor;         /* state tensor */
+    uint32_t file;           /* index into files */
+    uint64_t offset;         /* of the item in the file, its header first */
+    uint64_t length;         /* header, payload, trailer */
+    uint64_t payload_offset; /* of the payload in the file */
+    uint64_t payload_bytes;
+    struct box box;
+};
+
+struct plan_file {
+    char *name;      /* "__0_0.distcp" */
+    uint64_t length; /* bytes */
+    uint32_t rank;   /* who creates it */
+};
+
+struct plan {
+    struct plan_item *items; /* by rank, then file, then offset */
+    size_t item_count;
+    size_t *first_item; /* world_size + 1: rank r writes items first_item[r] … first_item[r+1]-1 */
+    struct plan_file *files;
+    size_t file_count;
+    uint32_t world_size;
+    uint64_t payload_bytes;                                     /* of all items */
+    uint64_t rank_bytes_min, rank_bytes_median, rank_bytes_max; /* payload a rank writes */
+    uint64_t bound_bytes;      /* least possible max: largest non-replicated load, or the mean */
+    double imbalance;          /* max / mean */
+    double imbalance_vs_bound; /* max / bound */
+    uint64_t compute_ns;
+    uint64_t digest; /* of everything above but times */
+};
+
+int plan_compute(const struct layout *layout, const struct plan_options *options, struct plan **plan,
+                 struct cb_err *err) CB_MUST_CHECK;
+void plan_free(struct plan *plan);
+
+/* plan_options from the experiment's keys (format, save.dedup, io.files, io.fanout). */
+int plan_options_read(const struct experiment *experiment, uint32_t payload_alignment, struct plan_options *options,
+                      struct cb_err *err) CB_MUST_CHECK;
+
+#endif

@@ -1,0 +1,47 @@
+/* Child processes that cannot outlive us.
+ *
+ * A child gets its own process group and PR_SET_PDEATHSIG; ending it signals the whole group, first
+ * with SIGTERM, after the grace time with SIGKILL. Only the thread that started a child may wait. */
+#ifndef CORE_CHILD_H
+#define CORE_CHILD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "core/buf.h"
+#include "core/err.h"
+
+struct child_options {
+    const char *const *argv;        /* NULL-terminated; argv[0] is looked up in PATH */
+    const char *const *environment; /* "NAME=value" added to ours, NULL-terminated; may be NULL */
+    const char *folder;             /* working folder, or NULL */
+    int stdin_fd;                   /* -1 is /dev/null */
+    int stdout_fd, stderr_fd;       /* -1 inherits */
+    const int *keep_fds;            /* further descriptors the child inherits under the same number */
+    size_t keep_fd_count;
+};
+
+struct child {
+    pid_t pid; /* also its process group; 0 when not running */
+    bool exited;
+    int status; /* as waitpid(2) gives it, once exited */
+};
+
+int child_start(struct child *self, const struct child_options *options, struct cb_err *err) CB_MUST_CHECK;
+
+/* Waits until it ended or the monotonic deadline passed (CB_ERR_TIMEOUT). UINT64_MAX waits for ever. */
+int child_wait(struct child *self, uint64_t deadline_ns, struct cb_err *err) CB_MUST_CHECK;
+
+/* Ends the whole group: SIGTERM, then SIGKILL after `grace_ns`; reaps. Fine on one that has ended. */
+void child_end(struct child *self, uint64_t grace_ns);
+
+/* "exit status 3", "killed by signal 9 (SIGKILL)". `text` holds 64 bytes. */
+char *child_describe(const struct child *self, char text[64]);
+
+/* Runs to the end with stdout captured (at most out->max bytes). A non-zero status is an error that
+ * quotes the last line of its stderr. */
+int child_capture(const struct child_options *options, uint64_t timeout_ns, struct buf *out,
+                  struct cb_err *err) CB_MUST_CHECK;
+
+#endif

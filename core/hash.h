@@ -1,0 +1,24 @@
+/* Hashes and checksums. Thread-safe. */
+#ifndef CORE_HASH_H
+#define CORE_HASH_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* SHA-256, lower-case hex, 64 digits and a NUL. */
+void hash_sha256_hex(const void *bytes, size_t len, char hex[65]);
+
+/* CRC-32 as zip and gzip use it (polynomial 0xEDB88320). `crc` is 0 at the start or the result so far. */
+uint32_t crc32_zip(uint32_t crc, const void *bytes, size_t len);
+/* CRC-32C (Castagnoli), for records and status pages. */
+uint32_t crc32c(uint32_t crc, const void *bytes, size_t len);
+/* Checksum of A followed by B from those of A and B and B's length. */
+uint32_t crc32_zip_combine(uint32_t crc_a, uint32_t crc_b, uint64_t len_b);
+
+/* 64-bit mix for tables and ids (not for security): FNV-1a, then Stafford's variant 13. */
+uint64_t hash_u64(const void *bytes, size_t len);
+
+/* Cryptographically random bytes. */
+void random_bytes(void *bytes, size_t len);
+
+#endif

@@ -1,0 +1,30 @@
+/* A mergeable latency histogram in the manner of HdrHistogram (log-linear buckets).
+ *
+ * Values are nanoseconds, 0 … 2^40-1 (18 minutes; larger ones count as the largest). Values below 64
+ * are exact; above, a bucket is 1/32 of its power of two wide, so a quantile's midpoint is within
+ * 1.6 % of the true value (HISTOGRAM_MAX_ERROR). Recording is a shift and an increment: no
+ * allocation, no lock. A plain value of fixed size, so it can live on a status page. */
+#ifndef CORE_HISTOGRAM_H
+#define CORE_HISTOGRAM_H
+
+#include <stdint.h>
+
+#define HISTOGRAM_SUB_BUCKETS 32
+#define HISTOGRAM_BUCKETS (64 + (40 - 6) * HISTOGRAM_SUB_BUCKETS)
+#define HISTOGRAM_MAX_ERROR 0.016
+
+struct histogram {
+    uint64_t count;
+    uint64_t sum_ns;
+    uint64_t min_ns; /* UINT64_MAX while empty */
+    uint64_t max_ns;
+    uint64_t buckets[HISTOGRAM_BUCKETS];
+};
+
+void histogram_init(struct histogram *self);
+void histogram_record(struct histogram *self, uint64_t value_ns);
+void histogram_merge(struct histogram *self, const struct histogram *other);
+uint64_t histogram_quantile(const struct histogram *self, double q); /* 0 <= q <= 1; 0 where empty */
+double histogram_mean(const struct histogram *self);
+
+#endif

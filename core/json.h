@@ -1,0 +1,70 @@
+/* JSON: a writer into a buffer, and a reader with checked access.
+ *
+ * Numbers are written so that they read back to the same value; a double that is not finite is
+ * written as null, as is what does not exist. The writer keeps commas and nesting; misuse is an
+ * assertion. The reader bounds depth and size and refuses duplicate keys; its sentences name the
+ * place ("experiment.dp: expected a number"). Not thread-safe on one object. */
+#ifndef CORE_JSON_H
+#define CORE_JSON_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/buf.h"
+#include "core/err.h"
+
+#define JSON_MAX_DEPTH 64
+
+struct json_writer {
+    struct buf *out; /* borrowed */
+    int depth;
+    bool has_items[JSON_MAX_DEPTH];
+    bool after_key;
+    int indent; /* spaces a level; 0 is one line */
+};
+
+void json_writer_init(struct json_writer *self, struct buf *out, int indent);
+void json_write_begin_object(struct json_writer *self);
+void json_write_end_object(struct json_writer *self);
+void json_write_begin_array(struct json_writer *self);
+void json_write_end_array(struct json_writer *self);
+void json_write_key(struct json_writer *self, const char *key);
+void json_write_text(struct json_writer *self,
+                     const char *text); /* NULL writes null; bytes that are not UTF-8 become U+FFFD */
+void json_write_u64(struct json_writer *self, uint64_t value);
+void json_write_i64(struct json_writer *self, int64_t value);
+void json_write_double(struct json_writer *self, double value);
+void json_write_bool(struct json_writer *self, bool value);
+void json_write_null(struct json_writer *self);
+
+/* A parsed value. Children are borrowed from the root and live as long as it. */
+struct json_value;
+
+int json_parse(const char *text, size_t len, struct json_value **root, struct cb_err *err) CB_MUST_CHECK;
+int json_parse_file(const char *path, size_t max_bytes, struct json_value **root, struct cb_err *err) CB_MUST_CHECK;
+void json_value_free(struct json_value *root);
+
+/* Access: NULL/false where the value is absent or of another type. */
+const struct json_value *json_get(const struct json_value *object, const char *key);
+const struct json_value *json_at(const struct json_value *array, size_t index);
+size_t json_count(const struct json_value *array_or_object);
+bool json_is_object(const struct json_value *value);
+bool json_is_array(const struct json_value *value);
+bool json_is_null(const struct json_value *value);
+bool json_as_text(const struct json_value *value, const char **text);
+bool json_as_u64(const struct json_value *value, uint64_t *number);
+bool json_as_double(const struct json_value *value, double *number); /* integers too */
+bool json_as_bool(const struct json_value *value, bool *boolean);
+
+/* Walks an object's members in the order written: start with *position = 0; false at the end. */
+bool json_next(const struct json_value *object, size_t *position, const char **key, const struct json_value **value);
+
+/* Required members: a sentence with the key's name on failure. */
+int json_need_text(const struct json_value *object, const char *key, const char **text,
+                   struct cb_err *err) CB_MUST_CHECK;
+int json_need_u64(const struct json_value *object, const char *key, uint64_t *number, struct cb_err *err) CB_MUST_CHECK;
+int json_need_double(const struct json_value *object, const char *key, double *number,
+                     struct cb_err *err) CB_MUST_CHECK;
+
+#endif

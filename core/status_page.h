@@ -1,0 +1,81 @@
+/* The status page: what a rank knows, in memory that outlives the rank.
+ *
+ * One file a rank on node-local memory, created and sized by the agent, mapped by both. The rank
+ * writes with plain atomic stores (no system call in the timed path); the agent reads progress and
+ * heartbeats while it runs and seals the records from it, however the rank ended. A layout that
+ * differs is a clear error (magic, version, size). One writer a field, as noted. */
+#ifndef CORE_STATUS_PAGE_H
+#define CORE_STATUS_PAGE_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "core/err.h"
+#include "core/histogram.h"
+#include "core/metrics.h"
+
+#define STATUS_PAGE_MAGIC UINT64_C(0x45474150434b4243) /* "CBKCPAGE" */
+#define STATUS_PAGE_VERSION 1
+#define STATUS_PAGE_TEXT_BYTES 16384
+
+enum rank_phase { PHASE_STARTING, PHASE_READY, PHASE_RUNNING, PHASE_DONE, PHASE_FAILED };
+enum stop_request { STOP_NONE, STOP_AFTER_ITERATION, STOP_NOW };
+
+enum sample_flag {
+    SAMPLE_WARMUP = 1,
+    SAMPLE_SUSPECTED_CACHE = 2, /* a read faster than the device, or files still resident */
+    SAMPLE_COLDNESS_UNKNOWN = 4,
+    SAMPLE_FAILED = 8,
+};
+
+/* One operation of one rank in one iteration. */
+struct sample {
+    uint32_t op;        /* enum operation */
+    uint32_t iteration; /* from 0, warm-up included */
+    uint32_t flags;
+    uint32_t reserved;
+    double values[METRIC_SAMPLE_COUNT]; /* NAN: absent */
+};
+
+struct status_page {
+    uint64_t magic;
+    uint32_t version, rank, world_size, sample_capacity;
+    uint64_t size_bytes;
+
+    /* written by the agent */
+    _Atomic uint64_t agent_heartbeat_ns; /* monotonic; ranks leave when it stops */
+    _Atomic uint32_t stop;               /* enum stop_request */
+
+    /* written by the rank */
+    _Atomic uint32_t pid, phase, op, state, iteration;
+    _Atomic uint64_t progress_ns;             /* monotonic: last time a byte moved or the state changed */
+    _Atomic uint64_t bytes_done, bytes_total; /* of the operation under way */
+    _Atomic uint64_t first_operation_ns;      /* monotonic start of the first timed operation, 0 before */
+    _Atomic uint32_t sample_count;            /* samples complete, in order */
+    _Atomic uint32_t failure_code;            /* -enum cb_code of the first failure, 0 for none */
+    _Atomic uint32_t failure_length, facts_length;
+    char failures[STATUS_PAGE_TEXT_BYTES]; /* a line each; "… and N more" at the end when full */
+    char facts[STATUS_PAGE_TEXT_BYTES];    /* "key=value" lines: what was really used */
+    double run_values[METRIC_COUNT];       /* of-run metrics that this rank knows; NAN elsewhere */
+    struct histogram latency[OP_COUNT];    /* request latencies, warm-up left out */
+    struct sample samples[];               /* sample_capacity of them */
+};
+
+uint64_t status_page_bytes(uint32_t sample_capacity);
+
+/* Creates PATH (which must not exist, mode 0600) for one rank and maps it. Unmap with status_page_close. */
+int status_page_create(const char *path, uint32_t rank, uint32_t world_size, uint32_t sample_capacity,
+                       struct status_page **page, struct cb_err *err) CB_MUST_CHECK;
+/* Maps an existing page and checks it. */
+int status_page_open(const char *path, struct status_page **page, struct cb_err *err) CB_MUST_CHECK;
+void status_page_close(struct status_page *page);
+
+/* For the rank. */
+void status_page_enter(struct status_page *page, enum operation op, enum rank_state state, uint64_t now_ns);
+/* The next free sample with all values NAN, or NULL when the page is full; publish makes it count. */
+struct sample *status_page_begin_sample(struct status_page *page);
+void status_page_publish_sample(struct status_page *page);
+void status_page_add_failure(struct status_page *page, int code, const char *text);
+void status_page_add_fact(struct status_page *page, const char *key, const char *value);
+
+#endif

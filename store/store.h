@@ -1,0 +1,137 @@
+/* Where bytes go: one vtable on completions, one file a backend (posix, null, fault).
+ *
+ * A store belongs to one thread. Objects are named relative to the store ("run/__0_0.distcp").
+ * submit() takes a batch and returns at once; poll() hands back completions, each with its time
+ * stamps; every request completes exactly once, also after a cancel or an error. Memory given to a
+ * request must stay until its completion. Durable means: survives a power cut, as far as the backend
+ * can ask for it. Every operation can fail; messages name the object and the store. */
+#ifndef STORE_STORE_H
+#define STORE_STORE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+#include "core/buf.h"
+#include "core/err.h"
+
+#define STORE_VERSION 1
+
+enum memory_kind { MEMORY_HOST, MEMORY_PINNED, MEMORY_DEVICE };
+
+enum store_request_kind {
+    STORE_WRITE,
+    STORE_READ,
+    STORE_FINISH, /* makes an object complete, and durable if the store was opened so (fsync; complete) */
+};
+
+struct store_object; /* an object being created or read; opaque, owned by the store until store_close */
+
+struct store_request {
+    enum store_request_kind kind;
+    struct store_object *object;
+    uint64_t offset;              /* in the object */
+    const struct iovec *segments; /* of memory, in order; borrowed until submit returns */
+    uint32_t segment_count;       /* at most capabilities.max_segments */
+    enum memory_kind memory;
+    uint64_t user; /* comes back with the completion */
+};
+
+struct store_completion {
+    uint64_t user;
+    int code;       /* 0, or a cb_code */
+    int sys_errno;  /* with CB_ERR_SYSTEM and CB_ERR_NO_SPACE */
+    uint64_t bytes; /* moved: all of them when code is 0. A read at the end of an object is CB_ERR_CORRUPT with fewer */
+    uint64_t submitted_ns, completed_ns; /* monotonic */
+};
+
+struct store_capabilities {
+    uint32_t
+        offset_alignment; /* requests' offsets and lengths (the last request of an object excepted: see tail_free) */
+    uint32_t memory_alignment; /* segments' addresses */
+    uint32_t length_alignment; /* each segment's length */
+    bool tail_unaligned;       /* the last bytes of an object may be any number */
+    uint32_t max_segments;
+    uint32_t max_depth;
+    uint64_t min_part, max_part, max_parts; /* 0: no limit */
+    bool atomic_publish;
+    bool ranged_reads;
+    bool page_cache; /* a read may be served from this machine's memory */
+};
+
+enum store_direct { STORE_DIRECT_AUTO, STORE_DIRECT_YES, STORE_DIRECT_NO };
+
+struct store_options {
+    bool use_io_uring; /* else psync */
+    enum store_direct direct;
+    uint32_t depth;
+    uint32_t threads;        /* of psync */
+    bool durable;            /* STORE_FINISH and publish sync */
+    uint32_t rank;           /* of the caller: fault specs can name one */
+    const char *shared_name; /* for a fault store's cap shared by all ranks: a name of this run, or NULL */
+};
+
+struct store;
+
+/* Opens "PATH", "null:" or "fault:SPEC:STORE" (docs/fault-store.md). The path must exist. */
+int store_open(const char *uri, const struct store_options *options, struct store **store,
+               struct cb_err *err) CB_MUST_CHECK;
+void store_free(struct store *store); /* cancels, waits for what is in flight, closes objects */
+
+const struct store_capabilities *store_capabilities(const struct store *store);
+/* What is really used, after the ladder: "io_uring registered-buffers O_DIRECT", "psync buffered (io_uring: …)". */
+const char *store_describe(const struct store *store);
+
+/* Registers memory for repeated use (io_uring fixed buffers). May fail on small memlock: the store
+ * then goes on without and says so in store_describe. Call before the first submit. */
+void store_register(struct store *store, const struct iovec *regions, uint32_t count);
+
+/* Creates an object of known length (must not exist); folders in between are made. Readers may see it
+ * before it is finished: the commit marker decides. */
+int store_create(struct store *store, const char *name, uint64_t length, struct store_object **object,
+                 struct cb_err *err) CB_MUST_CHECK;
+/* Opens an existing object to write at ranges of it that others do not (one file shared by all ranks). */
+int store_open_shared(struct store *store, const char *name, uint64_t length, struct store_object **object,
+                      struct cb_err *err) CB_MUST_CHECK;
+int store_open_read(struct store *store, const char *name, struct store_object **object, uint64_t *length,
+                    struct cb_err *err) CB_MUST_CHECK;
+/* Forgets the object; what was not finished is abandoned. No request of it may be in flight. */
+void store_close(struct store *store, struct store_object *object);
+
+/* Queues a batch. Fails as a whole or not at all. At most max_depth requests may be in flight. */
+int store_submit(struct store *store, const struct store_request *requests, size_t count,
+                 struct cb_err *err) CB_MUST_CHECK;
+/* Waits until at least one completion is there or the deadline passed; gives up to `capacity`.
+ * *count is 0 only at the deadline (a deadline of 0 never waits). */
+int store_poll(struct store *store, struct store_completion *completions, size_t capacity, uint64_t deadline_ns,
+               size_t *count, struct cb_err *err) CB_MUST_CHECK;
+/* Asks for everything in flight to stop; each still completes (CB_ERR_ABORTED where it was stopped). */
+void store_cancel(struct store *store);
+size_t store_in_flight(const struct store *store);
+
+/* Writes a small object whole and atomically: readers see nothing, or all of it. Durable before it
+ * becomes visible, and visible durably on return, if the store was opened so. Blocking. */
+int store_publish(struct store *store, const char *name, const void *bytes, size_t len,
+                  struct cb_err *err) CB_MUST_CHECK;
+/* Makes the creations and removals in a folder durable (fsync of the folder; nothing on object stores). */
+int store_sync_folder(struct store *store, const char *folder, struct cb_err *err) CB_MUST_CHECK;
+int store_make_folder(struct store *store, const char *folder,
+                      struct cb_err *err) CB_MUST_CHECK; /* fine if it is there */
+int store_read_small(struct store *store, const char *name, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
+int store_stat(struct store *store, const char *name, uint64_t *length, struct cb_err *err) CB_MUST_CHECK;
+/* Calls `each` for every object under a folder, relative names, any order. */
+typedef int (*store_list_fn)(void *context, const char *name, uint64_t length, struct cb_err *err);
+int store_list(struct store *store, const char *folder, store_list_fn each, void *context,
+               struct cb_err *err) CB_MUST_CHECK;
+int store_remove(struct store *store, const char *name, struct cb_err *err) CB_MUST_CHECK;          /* one object */
+int store_remove_folder(struct store *store, const char *folder, struct cb_err *err) CB_MUST_CHECK; /* an empty one */
+
+/* Free space for new objects; UINT64_MAX where unlimited or unknown. */
+int store_free_bytes(struct store *store, uint64_t *bytes, struct cb_err *err) CB_MUST_CHECK;
+
+/* Page cache of one object: drops it, and says what share of it was still resident (NAN: unknown). */
+int store_drop_cache(struct store *store, const char *name, double *resident_fraction,
+                     struct cb_err *err) CB_MUST_CHECK;
+
+#endif

@@ -1,0 +1,80 @@
+"""Runs the tests of one build and ends with `N passed, N failed, N skipped`.
+
+usage: tests/run.py [--build DIR] [--unit] [--python VENV_PYTHON] [-k WORD]
+Unit tests are cmocka programs in DIR/tests; the others are pytest files under tests/. A test that is
+skipped must name what it misses; with CI=true a skip is a failure.
+"""
+import argparse
+import os
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def run_unit(build, word):
+    counts = [0, 0, 0]
+    sources = sorted((ROOT / "tests/unit").glob("test_*.c"))
+    for source in sources:
+        program = build / "tests" / source.stem
+        if word and word not in program.name:
+            continue
+        environment = dict(os.environ, CMOCKA_MESSAGE_OUTPUT="TAP")
+        try:
+            result = subprocess.run([str(program)], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
+        except (OSError, subprocess.TimeoutExpired) as failure:
+            print(f"FAILED {program.name}: {failure}")
+            counts[1] += 1
+            continue
+        passed = len(re.findall(r"^ok ", result.stdout, re.M)) - len(re.findall(r"^ok .*# SKIP", result.stdout, re.M))
+        failed = len(re.findall(r"^not ok ", result.stdout, re.M))
+        skipped = len(re.findall(r"^ok .*# SKIP", result.stdout, re.M))
+        if result.returncode != 0 and failed == 0 or passed + failed + skipped == 0:
+            failed += 1
+        print(f"{program.name}: {passed} passed, {failed} failed, {skipped} skipped")
+        if failed or skipped:
+            print(result.stdout + result.stderr)
+        for index, value in enumerate((passed, failed, skipped)):
+            counts[index] += value
+    return counts
+
+
+def run_pytest(build, python, word, folders):
+    report = build / "pytest.xml"
+    report.unlink(missing_ok=True)
+    command = [python, "-m", "pytest", "-q", "-rs", "--tb=short", f"--junitxml={report}", *folders]
+    if word:
+        command += ["-k", word]
+    code = subprocess.run(command, cwd=ROOT, env=dict(os.environ, CKPTBENCH_BUILD=str(build))).returncode
+    if not report.exists() or code not in (0, 1, 5):
+        return [0, 1, 0]
+    suite = ElementTree.parse(report).getroot().find("testsuite")
+    total, failed, errors, skipped = (int(suite.get(key)) for key in ("tests", "failures", "errors", "skipped"))
+    return [total - failed - errors - skipped, failed + errors, skipped]
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--build", default="build")
+    parser.add_argument("--unit", action="store_true")
+    parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--folders", nargs="*", default=["tests/e2e", "tests/interop"])
+    parser.add_argument("-k", dest="word", default="")
+    arguments = parser.parse_args()
+    build = (ROOT / arguments.build).resolve()
+    counts = run_unit(build, arguments.word)
+    if not arguments.unit:
+        folders = [folder for folder in arguments.folders if (ROOT / folder).exists()]
+        counts = [a + b for a, b in zip(counts, run_pytest(build, arguments.python, arguments.word, folders))]
+    passed, failed, skipped = counts
+    if skipped and os.environ.get("CI"):
+        print("a skipped test is a failure in CI: every library and peer must be there")
+    print(f"{passed} passed, {failed} failed, {skipped} skipped")
+    sys.exit(1 if failed or (skipped and os.environ.get("CI")) or passed == 0 else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+/* Ranks talking to each other: a small face on MPI, which only worker/comm_mpi.c includes.
+ *
+ * Waiting is never unbounded: collectives are non-blocking inside and are polled against a deadline
+ * and the status page's stop request; after a timeout or abort the communicator is unusable and the
+ * process is expected to leave. All calls are collective but where noted, from one thread. */
+#ifndef WORKER_COMM_H
+#define WORKER_COMM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/err.h"
+#include "core/status_page.h"
+
+struct comm;
+
+/* Starts MPI. With launcher=none there is one rank and no MPI launcher. */
+int comm_new(struct comm **comm, struct cb_err *err) CB_MUST_CHECK;
+/* Ends MPI; where a collective is still stuck it does not try to. */
+void comm_free(struct comm *comm);
+uint32_t comm_rank(const struct comm *comm);
+uint32_t comm_size(const struct comm *comm);
+const char *comm_library(const struct comm *comm); /* "Open MPI v4.1.4" */
+/* Watches this page for stop requests and the agent's heartbeat while waiting. Not collective. */
+void comm_watch(struct comm *comm, struct status_page *page);
+
+int comm_barrier(struct comm *comm, uint64_t deadline_ns, struct cb_err *err) CB_MUST_CHECK;
+
+/* Agreement: every rank brings its own result (0 or a cb_code) and a number; all learn the lowest
+ * failing rank and its code, the sum, the smallest and the largest of the numbers. Returns 0 when the
+ * agreement itself worked, whatever it says. */
+struct agreement {
+    int code;             /* of the lowest failing rank; 0 where all passed */
+    uint32_t failed_rank; /* meaningful when code != 0 */
+    uint32_t failed_count;
+    uint64_t sum, min, max;
+};
+int comm_agree(struct comm *comm, int code, uint64_t number, uint64_t deadline_ns, struct agreement *agreement,
+               struct cb_err *err) CB_MUST_CHECK;
+
+/* Rank 0's bytes to all. */
+int comm_broadcast(struct comm *comm, void *bytes, uint64_t len, uint64_t deadline_ns,
+                   struct cb_err *err) CB_MUST_CHECK;
+
+#endif
