@@ -73,7 +73,7 @@ $(BUILD)/ckptbench.1: $(BUILD)/ckptbench
 $(BUILD)/ckptbench.bash: $(BUILD)/ckptbench
 	$(BUILD)/ckptbench completion > $@
 
-ALL_LIBRARIES := $(call library,agent worker cli db ckpt store core)
+ALL_LIBRARIES := $(call library,$(foreach room,agent worker cli db ckpt store core,$(if $(call objects,$(room)),$(room))))
 ALL_LIBS      := $(LIBS_db) $(LIBS_agent) $(LIBS_ckpt) $(LIBS_store) $(LIBS_core) $(MPI_LIBS)
 $(BUILD)/tests/%: tests/unit/%.c $(ALL_LIBRARIES)
 	@mkdir -p $(@D)

@@ -51,7 +51,7 @@ int cb_fail(struct cb_err *err, int code, const char *format, ...) CB_PRINTF(3, 
  * CB_ERR_MEMORY for ENOMEM, CB_ERR_TIMEOUT for ETIMEDOUT, CB_ERR_SYSTEM for all else. */
 int cb_fail_errno(struct cb_err *err, int sys_errno, const char *format, ...) CB_PRINTF(3, 4);
 
-/* Puts "TEXT: " before the message and returns the code unchanged. */
+/* Puts "TEXT: " before the message and returns the code unchanged; `err` must not be NULL here. */
 int cb_context(struct cb_err *err, const char *format, ...) CB_PRINTF(2, 3);
 
 /* The exit code that a failure with this code ends a program with. */

@@ -1,0 +1,116 @@
+/* Errors: fills struct cb_err. Knows nothing but libc. */
+#include "core/err.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char *const code_names[] = {
+    "ok",      "usage",   "system", "format",      "not_found", "no_space", "timeout",
+    "aborted", "corrupt", "memory", "unsupported", "exists",    "internal",
+};
+
+static void set_message(struct cb_err *err, int code, const char *format, va_list arguments)
+{
+    err->code = code;
+    err->sys_errno = 0;
+    vsnprintf(err->message, sizeof err->message, format, arguments);
+}
+
+int cb_fail(struct cb_err *err, int code, const char *format, ...)
+{
+    if (err) {
+        va_list arguments;
+        va_start(arguments, format);
+        set_message(err, code, format, arguments);
+        va_end(arguments);
+    }
+    return code;
+}
+
+static int code_of_errno(int sys_errno)
+{
+    switch (sys_errno) {
+    case ENOSPC:
+    case EDQUOT:
+        return CB_ERR_NO_SPACE;
+    case ENOENT:
+        return CB_ERR_NOT_FOUND;
+    case EEXIST:
+        return CB_ERR_EXISTS;
+    case ENOMEM:
+        return CB_ERR_MEMORY;
+    case ETIMEDOUT:
+        return CB_ERR_TIMEOUT;
+    default:
+        return CB_ERR_SYSTEM;
+    }
+}
+
+int cb_fail_errno(struct cb_err *err, int sys_errno, const char *format, ...)
+{
+    int code = code_of_errno(sys_errno);
+    if (err) {
+        va_list arguments;
+        va_start(arguments, format);
+        set_message(err, code, format, arguments);
+        va_end(arguments);
+        err->sys_errno = sys_errno;
+        char text[128];
+        size_t used = strlen(err->message);
+        snprintf(err->message + used, sizeof err->message - used, ": %s", strerror_r(sys_errno, text, sizeof text));
+    }
+    return code;
+}
+
+int cb_context(struct cb_err *err, const char *format, ...)
+{
+    char old[sizeof err->message];
+    memcpy(old, err->message, sizeof old);
+    va_list arguments;
+    va_start(arguments, format);
+    int used = vsnprintf(err->message, sizeof err->message, format, arguments);
+    va_end(arguments);
+    if (used >= 0 && (size_t)used < sizeof err->message)
+        snprintf(err->message + used, sizeof err->message - (size_t)used, ": %s", old);
+    return err->code;
+}
+
+int cb_exit_code(int code)
+{
+    switch (code) {
+    case CB_OK:
+        return CB_EXIT_PASS;
+    case CB_ERR_USAGE:
+    case CB_ERR_NOT_FOUND:
+    case CB_ERR_EXISTS:
+    case CB_ERR_UNSUPPORTED:
+        return CB_EXIT_USAGE;
+    case CB_ERR_NO_SPACE:
+    case CB_ERR_CORRUPT:
+    case CB_ERR_FORMAT:
+        return CB_EXIT_BENCHMARK;
+    case CB_ERR_SYSTEM:
+    case CB_ERR_TIMEOUT:
+    case CB_ERR_ABORTED:
+    case CB_ERR_MEMORY:
+        return CB_EXIT_INFRASTRUCTURE;
+    default:
+        return CB_EXIT_INTERNAL;
+    }
+}
+
+const char *cb_code_name(int code)
+{
+    size_t index = (size_t)-code;
+    return index < sizeof code_names / sizeof *code_names ? code_names[index] : "internal";
+}
+
+int cb_code_from_name(const char *name)
+{
+    for (size_t index = 0; index < sizeof code_names / sizeof *code_names; index++)
+        if (strcmp(name, code_names[index]) == 0)
+            return -(int)index;
+    return CB_ERR_INTERNAL;
+}

@@ -1,0 +1,118 @@
+/* Errors and buffers: what every room builds on. */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "core/buf.h"
+#include "core/err.h"
+
+static void failure_returns_the_code_and_keeps_the_sentence(void **unused)
+{
+    (void)unused;
+    struct cb_err err;
+    assert_int_equal(cb_fail(&err, CB_ERR_USAGE, "tp=%d does not divide %d heads", 3, 12), CB_ERR_USAGE);
+    assert_string_equal(err.message, "tp=3 does not divide 12 heads");
+}
+
+static void failed_system_call_says_why(void **unused)
+{
+    (void)unused;
+    struct cb_err err;
+    assert_int_equal(cb_fail_errno(&err, ENOSPC, "writing %s", "a"), CB_ERR_NO_SPACE);
+    assert_string_equal(err.message, "writing a: No space left on device");
+    assert_int_equal(err.sys_errno, ENOSPC);
+}
+
+static void context_goes_before_the_message(void **unused)
+{
+    (void)unused;
+    struct cb_err err;
+    int rc = cb_fail(&err, CB_ERR_CORRUPT, "short by 3 bytes");
+    assert_int_equal(cb_context(&err, "tensor %s", "x"), rc);
+    assert_string_equal(err.message, "tensor x: short by 3 bytes");
+}
+
+static void every_code_has_a_name_that_finds_it_again(void **unused)
+{
+    (void)unused;
+    for (int code = CB_OK; code >= CB_ERR_INTERNAL; code--)
+        assert_int_equal(cb_code_from_name(cb_code_name(code)), code);
+}
+
+static void append_past_the_maximum_is_kept_and_reported_once_at_the_end(void **unused)
+{
+    (void)unused;
+    struct buf buf;
+    struct cb_err err;
+    buf_init(&buf, 4);
+    buf_append_text(&buf, "abcd");
+    assert_int_equal(buf_check(&buf, "the text", &err), 0);
+    buf_append_text(&buf, "e");
+    assert_int_equal(buf_check(&buf, "the text", &err), CB_ERR_MEMORY);
+    assert_string_equal(buf.data, "abcd");
+    buf_release(&buf);
+}
+
+static void printf_and_extend_grow_the_buffer(void **unused)
+{
+    (void)unused;
+    struct buf buf;
+    buf_init(&buf, 1 << 20);
+    for (int i = 0; i < 1000; i++)
+        buf_printf(&buf, "%03d,", i);
+    memset(buf_extend(&buf, 1000), 'x', 1000);
+    assert_int_equal(buf.len, 5000);
+    assert_memory_equal(buf.data + 3996, "999,xx", 6);
+    buf_release(&buf);
+}
+
+static void written_file_reads_back_whole(void **unused)
+{
+    (void)unused;
+    char path[] = "/tmp/ckptbench-test-XXXXXX";
+    close(mkstemp(path));
+    struct buf out, in;
+    struct cb_err err;
+    buf_init(&out, 1 << 20);
+    buf_init(&in, 1 << 20);
+    buf_append_text(&out, "one\ntwo\n");
+    assert_int_equal(buf_write_file(&out, path, 0600, &err), 0);
+    assert_int_equal(buf_read_file(&in, path, &err), 0);
+    assert_string_equal(in.data, out.data);
+    unlink(path);
+    buf_release(&out);
+    buf_release(&in);
+}
+
+static void file_over_the_maximum_is_refused_and_leaves_the_buffer(void **unused)
+{
+    (void)unused;
+    struct buf in;
+    struct cb_err err;
+    buf_init(&in, 16);
+    assert_int_equal(buf_read_file(&in, "/proc/cpuinfo", &err), CB_ERR_MEMORY);
+    assert_int_equal(in.len, 0);
+    buf_release(&in);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(failure_returns_the_code_and_keeps_the_sentence),
+        cmocka_unit_test(failed_system_call_says_why),
+        cmocka_unit_test(context_goes_before_the_message),
+        cmocka_unit_test(every_code_has_a_name_that_finds_it_again),
+        cmocka_unit_test(append_past_the_maximum_is_kept_and_reported_once_at_the_end),
+        cmocka_unit_test(printf_and_extend_grow_the_buffer),
+        cmocka_unit_test(written_file_reads_back_whole),
+        cmocka_unit_test(file_over_the_maximum_is_refused_and_leaves_the_buffer),
+    };
+    return cmocka_run_group_tests_name("err", tests, NULL, NULL);
+}
