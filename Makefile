@@ -82,6 +82,73 @@ $(BUILD)/tests/%: tests/tools/%.c $(ALL_LIBRARIES)
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(ALL_LIBRARIES) $(ALL_LIBS)
 
-.PHONY: unit
+.PHONY: deps demo test test-long unit lint bench fuzz install clean help
+deps: ## install what building needs (apt, as root or through sudo); DEPS=0 only names it
+	@DEPS=$(DEPS) scripts/deps.sh build
+
+demo: ## install what is missing, build, run gpt2 on 4 ranks, and compare buffered with direct I/O
+	@DEPS=$(DEPS) scripts/deps.sh build
+	@$(MAKE) --no-print-directory -s -j2 all
+	@scripts/demo.sh $(BUILD)
+
+VENV := build/venv
+test: ## install what tests need, build with warnings as errors, run every test and lint
+	@DEPS=$(DEPS) scripts/deps.sh test
+	@DEPS=$(DEPS) PYTHON=$(PYTHON) scripts/venv.sh $(VENV)
+	@$(MAKE) --no-print-directory -s -j2 WERROR=1 all tests
+	@$(MAKE) --no-print-directory -s -j2 lint
+	@$(PYTHON) tests/run.py --build $(BUILD) --python $(VENV)/bin/python
+
+FUZZ_SECONDS ?= 10
+test-long: ## the same under ASan, UBSan and TSan; fuzzers (FUZZ_SECONDS each); random kills
+	@DEPS=$(DEPS) scripts/deps.sh test
+	@DEPS=$(DEPS) PYTHON=$(PYTHON) scripts/venv.sh $(VENV)
+	@$(MAKE) --no-print-directory -s -j2 WERROR=1 all tests
+	@$(MAKE) --no-print-directory -s -j2 WERROR=1 BUILD=build/asan SANITIZE=address,undefined all tests
+	@$(MAKE) --no-print-directory -s -j2 WERROR=1 BUILD=build/tsan SANITIZE=thread all tests
+	@$(MAKE) --no-print-directory -s -j2 fuzz
+	@$(PYTHON) tests/long.py --python $(VENV)/bin/python --fuzz-seconds $(FUZZ_SECONDS)
+
+.PHONY: tests
+tests: $(UNIT) $(TOOLS)
+
 unit: $(UNIT) ## build and run the unit tests alone
 	@$(PYTHON) tests/run.py --build $(BUILD) --unit
+
+TIDY := $(patsubst %.c,$(BUILD)/lint/%.tidy,$(foreach room,$(ROOMS),$(call sources,$(room))))
+$(BUILD)/lint/%.tidy: %.c $(wildcard */*.h */*.def) .clang-tidy
+	@mkdir -p $(@D)
+	clang-tidy --quiet $< -- -std=c11 $(CPPFLAGS) $(MPI_CFLAGS) 2>$@.log || { cat $@.log; exit 1; }
+	@touch $@
+lint: $(TIDY) ## layer rule, format, clang-tidy, headers that compile alone, functions that fit a screen
+	@$(PYTHON) scripts/lint.py --cc $(CC)
+
+bench: ## the speed of this build against its peers, as ratios with intervals (takes a while)
+	@DEPS=$(DEPS) scripts/deps.sh test
+	@DEPS=$(DEPS) PYTHON=$(PYTHON) scripts/venv.sh $(VENV)
+	@$(MAKE) --no-print-directory -s -j2 all tests
+	@$(VENV)/bin/python tests/bench/bench.py --build $(BUILD)
+
+FUZZERS := $(patsubst tests/fuzz/%.c,build/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
+FUZZED   = $(filter-out worker/% agent/%,$(foreach room,core store ckpt db,$(call sources,$(room))))
+build/fuzz/%: tests/fuzz/%.c $(FUZZED) $(wildcard */*.h */*.def)
+	@mkdir -p $(@D)
+	clang $(CPPFLAGS) -std=c11 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -pthread -o $@ $< $(FUZZED) $(LIBS_db) $(LIBS_ckpt) $(LIBS_store) $(LIBS_core)
+fuzz: $(FUZZERS) ## build the fuzzers
+
+install: all ## install under PREFIX (default /usr/local), into DESTDIR
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions \
+	           $(DESTDIR)$(PREFIX)/share/ckptbench/adapters $(DESTDIR)$(PREFIX)/share/ckptbench/experiments
+	install -m 755 $(PROGRAMS) $(DESTDIR)$(PREFIX)/bin
+	install -m 644 $(BUILD)/ckptbench.1 $(DESTDIR)$(PREFIX)/share/man/man1
+	install -m 644 $(BUILD)/ckptbench.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/ckptbench
+	install -m 644 share/adapters/*.py $(DESTDIR)$(PREFIX)/share/ckptbench/adapters
+	install -m 644 experiments/*.yaml $(DESTDIR)$(PREFIX)/share/ckptbench/experiments
+
+clean: ## remove what was built, but not the Python environment
+	find build -mindepth 1 -maxdepth 1 ! -name venv -exec rm -rf {} +
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
+
+-include $(wildcard $(BUILD)/*/*.d)

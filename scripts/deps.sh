@@ -1,0 +1,34 @@
+#!/bin/sh
+# Installs what building (or testing) ckptbench needs and this Debian machine lacks; says what.
+# usage: scripts/deps.sh build|test     DEPS=0 never installs: it only names what is missing.
+set -eu
+build="gcc make pkg-config libyaml-dev libjansson-dev libssl-dev libsqlite3-dev openmpi-bin libopenmpi-dev liburing-dev libhwloc-dev libisal-dev libzstd-dev"
+test="libcmocka-dev clang clang-format clang-tidy libclang-rt-14-dev fio strace sqlite3 python3 python3-venv man-db"
+case "${1:-build}" in
+build) wanted=$build ;;
+test) wanted="$build $test" ;;
+*) echo "usage: scripts/deps.sh build|test" >&2; exit 2 ;;
+esac
+command -v dpkg-query >/dev/null || { echo "deps: not a Debian system; needed are: $wanted" >&2; exit 0; }
+missing=""
+for package in $wanted; do
+    [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing="$missing $package"
+done
+[ -n "$missing" ] || exit 0
+if [ "${DEPS:-1}" = 0 ]; then
+    echo "deps: missing, not installed because DEPS=0:$missing" >&2
+    exit 0
+fi
+if [ "$(id -u)" = 0 ]; then
+    root=""
+elif command -v sudo >/dev/null; then
+    root=sudo
+else
+    echo "deps: missing:$missing; neither root nor sudo here. Ask an administrator, or go on with DEPS=0" >&2
+    exit 1
+fi
+echo "deps: installing with apt:$missing"
+export DEBIAN_FRONTEND=noninteractive
+$root apt-get update -qq
+# shellcheck disable=SC2086 # a list of package names
+$root apt-get install -y -qq --no-install-recommends $missing >/dev/null

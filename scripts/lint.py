@@ -1,0 +1,92 @@
+"""Checks what a compiler does not: the layer rule from the includes, where third-party headers may
+appear, the length of functions, the format, and headers that compile alone.
+
+usage: scripts/lint.py [--cc CC]
+"""
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+ALLOWED = {
+    "core": {"core"},
+    "store": {"store", "core"},
+    "ckpt": {"ckpt", "store", "core"},
+    "db": {"db", "core"},
+    "jobs": {"jobs", "core"},
+    "worker": {"worker", "ckpt", "store", "core"},
+    "agent": {"agent", "store", "core"},
+    "cli": {"cli", "db", "jobs", "ckpt", "store", "core"},
+}
+THIRD_PARTY = {  # header pattern -> where it may appear
+    r"yaml\.h|jansson\.h|openssl/.*|isa-l.*|crc\.h": r"core/",
+    r"liburing\.h|curl/.*": r"store/",
+    r"zstd\.h": r"ckpt/",
+    r"sqlite3\.h": r"db/",
+    r"libssh2.*": r"jobs/",
+    r"hwloc.*": r"agent/",
+    r"mpi\.h": r"worker/comm_mpi\.c",
+    r"cmocka\.h": r"tests/",
+}
+LONGEST_FUNCTION = 80
+INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]', re.M)
+
+
+def layer_complaints(path, text):
+    room = path.parts[0]
+    for header in INCLUDE.findall(text):
+        first = header.split("/")[0]
+        if room in ALLOWED and first in ALLOWED and "/" in header and first not in ALLOWED[room]:
+            yield f"{path}: room {room} must not include {header}"
+        for pattern, place in THIRD_PARTY.items():
+            if re.fullmatch(pattern, header) and not re.match(place, str(path)):
+                yield f"{path}: {header} may only be included in {place}"
+
+
+def length_complaints(path, text):
+    start = name = None
+    lines = text.split("\n")
+    for number, line in enumerate(lines, 1):
+        if line == "{" and lines[number - 2].rstrip().endswith((")", ",")):
+            start, name = number, lines[number - 2]
+        elif line == "}" and start:
+            if number - start > LONGEST_FUNCTION:
+                yield f"{path}:{start}: {number - start} lines in a function (at most {LONGEST_FUNCTION}): {name.strip()}"
+            start = None
+
+
+def header_complaints(path, compiler):
+    command = [compiler, "-std=c11", "-D_GNU_SOURCE", "-I.", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-x", "c", "-"]
+    result = subprocess.run(command, input=f'#include "{path}"\n', cwd=ROOT, capture_output=True, text=True)
+    if result.returncode:
+        yield f"{path}: does not compile alone: {result.stderr.strip().splitlines()[0]}"
+
+
+def format_complaints(paths):
+    result = subprocess.run(["clang-format", "--dry-run", "-Werror", *map(str, paths)], cwd=ROOT, capture_output=True, text=True)
+    for line in result.stderr.splitlines():
+        if "error:" in line:
+            yield line
+
+
+def main():
+    compiler = sys.argv[sys.argv.index("--cc") + 1] if "--cc" in sys.argv else "gcc"
+    listed = subprocess.run(["git", "ls-files", "*.c", "*.h"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    paths = [Path(line) for line in listed.splitlines()]
+    complaints = []
+    for path in paths:
+        text = (ROOT / path).read_text()
+        complaints += layer_complaints(path, text)
+        complaints += length_complaints(path, text)
+        if path.suffix == ".h" and path.parts[0] in ALLOWED:
+            complaints += header_complaints(path, compiler)
+    complaints += format_complaints(paths)
+    for complaint in complaints:
+        print(complaint)
+    print(f"lint: {len(paths)} files, {len(complaints)} complaints")
+    sys.exit(1 if complaints or not paths else 0)
+
+
+if __name__ == "__main__":
+    main()
