@@ -23,6 +23,9 @@ uint32_t comm_size(const struct comm *comm);
 const char *comm_library(const struct comm *comm); /* "Open MPI v4.1.4" */
 /* Watches this page for stop requests and the agent's heartbeat while waiting. Not collective. */
 void comm_watch(struct comm *comm, struct status_page *page);
+/* Not collective, no waiting: CB_ERR_ABORTED when the watched page says to stop now, or the agent that
+ * beat on it has gone silent. For loops that wait for something else than ranks. */
+int comm_check(const struct comm *comm, struct cb_err *err) CB_MUST_CHECK;
 
 int comm_barrier(struct comm *comm, uint64_t deadline_ns, struct cb_err *err) CB_MUST_CHECK;
 

@@ -1,0 +1,279 @@
+/* Ranks talking to each other, on MPI: the only file that includes mpi.h.
+ *
+ * Owns MPI's start and end and the memory of collectives under way. Every collective is started
+ * non-blocking and tested until it is done, the deadline has passed, or the status page says to stop;
+ * buffers of a collective that never finished stay allocated, because MPI may still write to them.
+ * Must not know what the ranks talk about. */
+#include "worker/comm.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "core/clock.h"
+
+/* An agent beats several times a second; one that was silent for so long is gone. */
+#define HEARTBEAT_LIMIT_NS (10 * NS_PER_S)
+/* Waiting tests in a loop for the first moment (a barrier of ranks that arrive together takes
+ * microseconds), then sleeps between tests, so that a waiting rank leaves its core to others. */
+#define SPIN_NS (20 * NS_PER_US)
+#define SLEEP_NS (50 * NS_PER_US)
+#define BROADCAST_CHUNK_BYTES (UINT64_C(256) * 1024 * 1024)
+
+/* What an agreement reduces: six numbers a rank, combined by combine_votes. */
+struct vote {
+    uint64_t failed_rank; /* UINT64_MAX where none failed */
+    uint64_t failed_code; /* -code of that rank */
+    uint64_t failed_count;
+    uint64_t sum, min, max;
+};
+#define VOTE_NUMBERS (sizeof(struct vote) / sizeof(uint64_t))
+
+struct comm {
+    MPI_Comm world;
+    MPI_Op combine;
+    MPI_Datatype vote_type;
+    uint32_t rank, size;
+    struct status_page *page; /* borrowed; NULL until comm_watch */
+    bool broken;              /* a collective is stuck: nothing more works */
+    struct vote mine, all;    /* here, not on the stack: they must outlive a stuck reduction */
+    char library[MPI_MAX_LIBRARY_VERSION_STRING];
+};
+
+static void combine_votes(void *in, void *in_out, int *count, MPI_Datatype *type)
+{
+    (void)type;
+    const struct vote *from = in;
+    struct vote *to = in_out;
+    for (int i = 0; i < *count; i++) {
+        if (from[i].failed_rank < to[i].failed_rank) {
+            to[i].failed_rank = from[i].failed_rank;
+            to[i].failed_code = from[i].failed_code;
+        }
+        to[i].failed_count += from[i].failed_count;
+        to[i].sum += from[i].sum;
+        to[i].min = from[i].min < to[i].min ? from[i].min : to[i].min;
+        to[i].max = from[i].max > to[i].max ? from[i].max : to[i].max;
+    }
+}
+
+static int fail_mpi(int mpi_code, const char *what, struct cb_err *err)
+{
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int length = 0;
+    MPI_Error_string(mpi_code, text, &length);
+    return cb_fail(err, CB_ERR_SYSTEM, "%s: %s", what, text);
+}
+
+/* "Open MPI v4.1.4, package: …" and "MPICH Version: 4.0\nMPICH Release …" become one short line. */
+static void read_library(struct comm *self)
+{
+    int length = 0;
+    if (MPI_Get_library_version(self->library, &length) != MPI_SUCCESS)
+        snprintf(self->library, sizeof self->library, "unknown MPI");
+    self->library[strcspn(self->library, ",\n")] = '\0';
+}
+
+/* Open MPI without a launcher would start a daemon of its own, for spawning that we never do. */
+static void prepare_singleton(void)
+{
+    if (!getenv("OMPI_COMM_WORLD_SIZE") && !getenv("PMIX_RANK") && !getenv("PMI_RANK"))
+        setenv("OMPI_MCA_ess_singleton_isolated", "1", 0);
+}
+
+static int start_mpi(struct comm *self, struct cb_err *err)
+{
+    prepare_singleton();
+    int provided = 0;
+    int rc = MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided);
+    if (rc != MPI_SUCCESS)
+        return fail_mpi(rc, "MPI did not start", err);
+    self->world = MPI_COMM_WORLD;
+    MPI_Comm_set_errhandler(self->world, MPI_ERRORS_RETURN);
+    int rank = 0, size = 0;
+    MPI_Comm_rank(self->world, &rank);
+    MPI_Comm_size(self->world, &size);
+    self->rank = (uint32_t)rank;
+    self->size = (uint32_t)size;
+    read_library(self);
+    rc = MPI_Type_contiguous(VOTE_NUMBERS, MPI_UINT64_T, &self->vote_type);
+    if (rc == MPI_SUCCESS)
+        rc = MPI_Type_commit(&self->vote_type);
+    if (rc == MPI_SUCCESS)
+        rc = MPI_Op_create(combine_votes, 1, &self->combine);
+    return rc == MPI_SUCCESS ? 0 : fail_mpi(rc, "MPI cannot make the agreement's reduction", err);
+}
+
+int comm_new(struct comm **comm, struct cb_err *err)
+{
+    struct comm *self = calloc(1, sizeof *self);
+    if (!self)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for the communicator");
+    int rc = start_mpi(self, err);
+    if (rc) {
+        free(self);
+        return rc;
+    }
+    *comm = self;
+    return 0;
+}
+
+void comm_free(struct comm *self)
+{
+    if (!self)
+        return;
+    if (self->broken)
+        return; /* MPI still holds our buffers, and MPI_Finalize would wait for ranks that do not come */
+    MPI_Op_free(&self->combine);
+    MPI_Type_free(&self->vote_type);
+    MPI_Finalize();
+    free(self);
+}
+
+uint32_t comm_rank(const struct comm *self)
+{
+    return self->rank;
+}
+
+uint32_t comm_size(const struct comm *self)
+{
+    return self->size;
+}
+
+const char *comm_library(const struct comm *self)
+{
+    return self->library;
+}
+
+void comm_watch(struct comm *self, struct status_page *page)
+{
+    self->page = page;
+}
+
+int comm_check(const struct comm *self, struct cb_err *err)
+{
+    if (!self->page)
+        return 0;
+    if (atomic_load_explicit(&self->page->stop, memory_order_relaxed) == STOP_NOW)
+        return cb_fail(err, CB_ERR_ABORTED, "stopped on request");
+    uint64_t beat_ns = atomic_load_explicit(&self->page->agent_heartbeat_ns, memory_order_relaxed);
+    uint64_t now_ns = clock_monotonic_ns();
+    if (beat_ns && now_ns > beat_ns + HEARTBEAT_LIMIT_NS)
+        return cb_fail(err, CB_ERR_ABORTED, "the agent has been silent for %" PRIu64 " s: leaving",
+                       (now_ns - beat_ns) / NS_PER_S);
+    return 0;
+}
+
+static void pause_between_tests(uint64_t waited_ns)
+{
+    if (waited_ns < SPIN_NS)
+        return;
+    struct timespec pause = {.tv_nsec = SLEEP_NS};
+    nanosleep(&pause, NULL);
+}
+
+static int wait_for(struct comm *self, MPI_Request *request, const char *what, uint64_t deadline_ns, struct cb_err *err)
+{
+    uint64_t start_ns = clock_monotonic_ns();
+    for (;;) {
+        int done = 0;
+        int rc = MPI_Test(request, &done, MPI_STATUS_IGNORE);
+        if (rc != MPI_SUCCESS) {
+            self->broken = true;
+            return fail_mpi(rc, what, err);
+        }
+        if (done)
+            return 0;
+        uint64_t now_ns = clock_monotonic_ns();
+        int code = comm_check(self, err);
+        if (!code && now_ns > deadline_ns)
+            code = cb_fail(err, CB_ERR_TIMEOUT, "%s: another rank did not come within %.1f s", what,
+                           (double)(now_ns - start_ns) / (double)NS_PER_S);
+        if (code) {
+            self->broken = true;
+            return code;
+        }
+        pause_between_tests(now_ns - start_ns);
+    }
+}
+
+static int refuse_broken(const struct comm *self, const char *what, struct cb_err *err)
+{
+    return self->broken ? cb_fail(err, CB_ERR_ABORTED, "%s: an earlier collective did not end", what) : 0;
+}
+
+int comm_barrier(struct comm *self, uint64_t deadline_ns, struct cb_err *err)
+{
+    int rc = refuse_broken(self, "barrier", err);
+    if (rc)
+        return rc;
+    MPI_Request request;
+    int mpi = MPI_Ibarrier(self->world, &request);
+    return mpi == MPI_SUCCESS ? wait_for(self, &request, "barrier", deadline_ns, err) : fail_mpi(mpi, "barrier", err);
+}
+
+int comm_agree(struct comm *self, int code, uint64_t number, uint64_t deadline_ns, struct agreement *agreement,
+               struct cb_err *err)
+{
+    int rc = refuse_broken(self, "agreement", err);
+    if (rc)
+        return rc;
+    assert(code <= 0);
+    self->mine = (struct vote){
+        .failed_rank = code ? self->rank : UINT64_MAX,
+        .failed_code = (uint64_t)-code,
+        .failed_count = code ? 1 : 0,
+        .sum = number,
+        .min = number,
+        .max = number,
+    };
+    MPI_Request request;
+    int mpi = MPI_Iallreduce(&self->mine, &self->all, 1, self->vote_type, self->combine, self->world, &request);
+    if (mpi != MPI_SUCCESS)
+        return fail_mpi(mpi, "agreement", err);
+    rc = wait_for(self, &request, "agreement", deadline_ns, err);
+    if (rc)
+        return rc;
+    *agreement = (struct agreement){
+        .code = -(int)self->all.failed_code,
+        .failed_rank = self->all.failed_count ? (uint32_t)self->all.failed_rank : 0,
+        .failed_count = (uint32_t)self->all.failed_count,
+        .sum = self->all.sum,
+        .min = self->all.min,
+        .max = self->all.max,
+    };
+    return 0;
+}
+
+/* One chunk, through memory of ours: MPI may touch it after we gave up on it. */
+static int broadcast_chunk(struct comm *self, char *bytes, size_t len, uint64_t deadline_ns, struct cb_err *err)
+{
+    char *copy = malloc(len);
+    if (!copy)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for a broadcast of %zu bytes", len);
+    memcpy(copy, bytes, len);
+    MPI_Request request;
+    int mpi = MPI_Ibcast(copy, (int)len, MPI_BYTE, 0, self->world, &request);
+    int rc =
+        mpi == MPI_SUCCESS ? wait_for(self, &request, "broadcast", deadline_ns, err) : fail_mpi(mpi, "broadcast", err);
+    if (rc)
+        return rc; /* the copy stays: see above */
+    memcpy(bytes, copy, len);
+    free(copy);
+    return 0;
+}
+
+int comm_broadcast(struct comm *self, void *bytes, uint64_t len, uint64_t deadline_ns, struct cb_err *err)
+{
+    int rc = refuse_broken(self, "broadcast", err);
+    for (uint64_t done = 0; !rc && done < len;) {
+        uint64_t chunk = len - done < BROADCAST_CHUNK_BYTES ? len - done : BROADCAST_CHUNK_BYTES;
+        rc = broadcast_chunk(self, (char *)bytes + done, (size_t)chunk, deadline_ns, err);
+        done += chunk;
+    }
+    return rc;
+}
