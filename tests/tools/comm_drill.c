@@ -62,7 +62,7 @@ static int drill_absent(struct comm *comm, struct status_page *page, bool stop, 
 int main(int argc, char **argv)
 {
     struct comm *comm = NULL;
-    struct status_page *page = calloc(1, status_page_bytes(0));
+    struct status_page *page = calloc(1, sizeof *page);
     struct cb_err err = {0};
     const char *drill = argc > 1 ? argv[1] : "";
     int rc = !page || comm_new(&comm, &err) ? 1 : 0;
