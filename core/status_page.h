@@ -28,7 +28,11 @@ enum sample_flag {
     SAMPLE_FAILED = 8,
 };
 
-/* One operation of one rank in one iteration. */
+/* One operation of one rank in one iteration. Saves and loads are followed by samples of their own for
+ * what belongs to them but is outside of their time: OP_VERIFY (verify_s, verified_bytes; published on
+ * every rank after each load, and after all timing for what saves left in the store; SAMPLE_FAILED where
+ * bytes were wrong; none with verify=none) and OP_DELETE (delete_s, on rank 0). The raw limit is an
+ * OP_BASELINE_WRITE and an OP_BASELINE_READ sample (op_s, bytes_moved, requests). */
 struct sample {
     uint32_t op;        /* enum operation */
     uint32_t iteration; /* from 0, warm-up included */
@@ -44,7 +48,7 @@ struct status_page {
 
     /* written by the agent */
     _Atomic uint64_t agent_heartbeat_ns; /* monotonic; ranks leave when it stops */
-    _Atomic uint32_t stop;               /* enum stop_request */
+    _Atomic uint32_t stop;               /* enum stop_request; the rank's own signal handler may raise it, too */
 
     /* written by the rank */
     _Atomic uint32_t pid, phase, op, state, iteration;

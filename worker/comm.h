@@ -20,6 +20,9 @@ int comm_new(struct comm **comm, struct cb_err *err) CB_MUST_CHECK;
 void comm_free(struct comm *comm);
 uint32_t comm_rank(const struct comm *comm);
 uint32_t comm_size(const struct comm *comm);
+/* Among the ranks on this machine. */
+uint32_t comm_local_rank(const struct comm *comm);
+uint32_t comm_local_size(const struct comm *comm);
 const char *comm_library(const struct comm *comm); /* "Open MPI v4.1.4" */
 /* Watches this page for stop requests and the agent's heartbeat while waiting. Not collective. */
 void comm_watch(struct comm *comm, struct status_page *page);
@@ -40,6 +43,10 @@ struct agreement {
 };
 int comm_agree(struct comm *comm, int code, uint64_t number, uint64_t deadline_ns, struct agreement *agreement,
                struct cb_err *err) CB_MUST_CHECK;
+
+/* The same among the ranks on this machine; failed_rank is a rank of the world. */
+int comm_agree_local(struct comm *comm, int code, uint64_t number, uint64_t deadline_ns, struct agreement *agreement,
+                     struct cb_err *err) CB_MUST_CHECK;
 
 /* Rank 0's bytes to all. */
 int comm_broadcast(struct comm *comm, void *bytes, uint64_t len, uint64_t deadline_ns,

@@ -34,10 +34,10 @@ struct vote {
 #define VOTE_NUMBERS (sizeof(struct vote) / sizeof(uint64_t))
 
 struct comm {
-    MPI_Comm world;
+    MPI_Comm world, local; /* all ranks; those on this machine */
     MPI_Op combine;
     MPI_Datatype vote_type;
-    uint32_t rank, size;
+    uint32_t rank, size, local_rank, local_size;
     struct status_page *page; /* borrowed; NULL until comm_watch */
     bool broken;              /* a collective is stuck: nothing more works */
     struct vote mine, all;    /* here, not on the stack: they must outlive a stuck reduction */
@@ -85,6 +85,15 @@ static void prepare_singleton(void)
         setenv("OMPI_MCA_ess_singleton_isolated", "1", 0);
 }
 
+static void read_place(MPI_Comm where, uint32_t *rank, uint32_t *size)
+{
+    int number = 0;
+    MPI_Comm_rank(where, &number);
+    *rank = (uint32_t)number;
+    MPI_Comm_size(where, &number);
+    *size = (uint32_t)number;
+}
+
 static int start_mpi(struct comm *self, struct cb_err *err)
 {
     prepare_singleton();
@@ -94,17 +103,17 @@ static int start_mpi(struct comm *self, struct cb_err *err)
         return fail_mpi(rc, "MPI did not start", err);
     self->world = MPI_COMM_WORLD;
     MPI_Comm_set_errhandler(self->world, MPI_ERRORS_RETURN);
-    int rank = 0, size = 0;
-    MPI_Comm_rank(self->world, &rank);
-    MPI_Comm_size(self->world, &size);
-    self->rank = (uint32_t)rank;
-    self->size = (uint32_t)size;
+    read_place(self->world, &self->rank, &self->size);
     read_library(self);
     rc = MPI_Type_contiguous(VOTE_NUMBERS, MPI_UINT64_T, &self->vote_type);
     if (rc == MPI_SUCCESS)
         rc = MPI_Type_commit(&self->vote_type);
     if (rc == MPI_SUCCESS)
         rc = MPI_Op_create(combine_votes, 1, &self->combine);
+    if (rc == MPI_SUCCESS)
+        rc = MPI_Comm_split_type(self->world, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &self->local);
+    if (rc == MPI_SUCCESS)
+        read_place(self->local, &self->local_rank, &self->local_size);
     return rc == MPI_SUCCESS ? 0 : fail_mpi(rc, "MPI cannot make the agreement's reduction", err);
 }
 
@@ -128,6 +137,7 @@ void comm_free(struct comm *self)
         return;
     if (self->broken)
         return; /* MPI still holds our buffers, and MPI_Finalize would wait for ranks that do not come */
+    MPI_Comm_free(&self->local);
     MPI_Op_free(&self->combine);
     MPI_Type_free(&self->vote_type);
     MPI_Finalize();
@@ -142,6 +152,16 @@ uint32_t comm_rank(const struct comm *self)
 uint32_t comm_size(const struct comm *self)
 {
     return self->size;
+}
+
+uint32_t comm_local_rank(const struct comm *self)
+{
+    return self->local_rank;
+}
+
+uint32_t comm_local_size(const struct comm *self)
+{
+    return self->local_size;
 }
 
 const char *comm_library(const struct comm *self)
@@ -216,8 +236,8 @@ int comm_barrier(struct comm *self, uint64_t deadline_ns, struct cb_err *err)
     return mpi == MPI_SUCCESS ? wait_for(self, &request, "barrier", deadline_ns, err) : fail_mpi(mpi, "barrier", err);
 }
 
-int comm_agree(struct comm *self, int code, uint64_t number, uint64_t deadline_ns, struct agreement *agreement,
-               struct cb_err *err)
+static int agree_within(struct comm *self, MPI_Comm where, int code, uint64_t number, uint64_t deadline_ns,
+                        struct agreement *agreement, struct cb_err *err)
 {
     int rc = refuse_broken(self, "agreement", err);
     if (rc)
@@ -232,7 +252,7 @@ int comm_agree(struct comm *self, int code, uint64_t number, uint64_t deadline_n
         .max = number,
     };
     MPI_Request request;
-    int mpi = MPI_Iallreduce(&self->mine, &self->all, 1, self->vote_type, self->combine, self->world, &request);
+    int mpi = MPI_Iallreduce(&self->mine, &self->all, 1, self->vote_type, self->combine, where, &request);
     if (mpi != MPI_SUCCESS)
         return fail_mpi(mpi, "agreement", err);
     rc = wait_for(self, &request, "agreement", deadline_ns, err);
@@ -247,6 +267,18 @@ int comm_agree(struct comm *self, int code, uint64_t number, uint64_t deadline_n
         .max = self->all.max,
     };
     return 0;
+}
+
+int comm_agree(struct comm *self, int code, uint64_t number, uint64_t deadline_ns, struct agreement *agreement,
+               struct cb_err *err)
+{
+    return agree_within(self, self->world, code, number, deadline_ns, agreement, err);
+}
+
+int comm_agree_local(struct comm *self, int code, uint64_t number, uint64_t deadline_ns, struct agreement *agreement,
+                     struct cb_err *err)
+{
+    return agree_within(self, self->local, code, number, deadline_ns, agreement, err);
 }
 
 /* One chunk, through memory of ours: MPI may touch it after we gave up on it. */
