@@ -1,0 +1,121 @@
+"""Kills a rank, the agent or the controller with -9 at random moments, many times.
+
+Whatever dies: nothing hangs, no process stays, no half checkpoint is accepted, and no run that did not
+finish is stored as a pass. The seed is printed; CKPTBENCH_KILL_SEED repeats it, CKPTBENCH_KILLS sets how many.
+"""
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+BUILD = Path(os.environ.get("CKPTBENCH_BUILD", Path(__file__).resolve().parents[2] / "build"))
+KILLS = int(os.environ.get("CKPTBENCH_KILLS", "210"))
+SEED = int(os.environ.get("CKPTBENCH_KILL_SEED", random.SystemRandom().randrange(2**31)))
+PROGRAMS = {"rank": "ckptbench-worker", "agent": "ckptbench-agent", "controller": "ckptbench"}
+ITERATIONS = 4
+END_WITHIN_S = 30
+
+
+def processes(home):
+    """(pid, program) of everything that was started for this home folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            environment = (entry / "environ").read_bytes()
+            state = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0]
+        except OSError:
+            continue
+        if f"CKPTBENCH_HOME={home}".encode() in environment.split(b"\0") and state != "Z":
+            found.append((int(entry.name), os.path.basename(words[0].decode(errors="replace"))))
+    return found
+
+
+def wait_until_gone(home, seconds):
+    deadline = time.monotonic() + seconds
+    while processes(home) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return processes(home)
+
+
+def ckptbench(home, *words, timeout=60):
+    environment = dict(os.environ, CKPTBENCH_HOME=str(home))
+    return subprocess.run([str(BUILD / "ckptbench"), *words], env=environment, capture_output=True, text=True, timeout=timeout)
+
+
+def start_run(home, store):
+    environment = dict(os.environ, CKPTBENCH_HOME=str(home))
+    words = ["run", "model=gpt2-tiny", "ranks=2", "tp=2", f"store={store}", f"iterations={ITERATIONS}", "warmup=0",
+             "keep=true", "baseline=false", "io.fsync=true", "--json"]
+    return subprocess.Popen([str(BUILD / "ckptbench"), *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.fixture(scope="module")
+def usual_duration(tmp_path_factory):
+    """How long an undisturbed run takes here, so that kills fall anywhere in it."""
+    folder = tmp_path_factory.mktemp("usual")
+    (folder / "store").mkdir()
+    start = time.monotonic()
+    process = start_run(folder / "home", folder / "store")
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert json.loads(out)["outcome"] == "pass"
+    return time.monotonic() - start
+
+
+def victim_among(home, kind, generator):
+    candidates = [pid for pid, program in processes(home) if program == PROGRAMS[kind]]
+    return generator.choice(candidates) if candidates else None
+
+
+def check_checkpoints(home, store):
+    """Every folder with a commit marker must verify; one without a marker was never accepted."""
+    for marker in store.rglob(".metadata"):
+        result = ckptbench(home, "verify", str(marker.parent))
+        assert result.returncode == 0, f"an accepted checkpoint is not whole: {result.stdout}{result.stderr}"
+
+
+def check_history(home):
+    collected = ckptbench(home, "collect")
+    listed = ckptbench(home, "list", "--json")
+    assert listed.returncode == 0, listed.stderr
+    for entry in json.loads(listed.stdout):
+        if entry["outcome"] == "pass":
+            shown = json.loads(ckptbench(home, "show", entry["run"], "--json").stdout)
+            assert shown["metrics"]["save_s"]["n"] == ITERATIONS
+            assert shown["metrics"]["load_s"]["n"] == ITERATIONS
+        else:
+            assert entry["state"] not in ("planned", "running"), f"{entry} after {collected.stdout}{collected.stderr}"
+
+
+@pytest.mark.parametrize("number", range(KILLS))
+def test_kill_leaves_nothing_half(number, tmp_path, usual_duration):
+    generator = random.Random(SEED * 1000003 + number)
+    kind = ("rank", "agent", "controller")[number % 3]
+    delay = generator.uniform(0, usual_duration * 1.05)
+    home, store = tmp_path / "home", tmp_path / "store"
+    store.mkdir()
+    print(f"seed {SEED} number {number}: kill the {kind} after {delay:.3f} s")
+    process = start_run(home, store)
+    time.sleep(delay)
+    victim = victim_among(home, kind, generator)
+    if victim:
+        try:
+            os.kill(victim, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    try:
+        process.communicate(timeout=END_WITHIN_S)
+    except subprocess.TimeoutExpired:
+        pytest.fail(f"hangs after the {kind} was killed: {processes(home)}")
+    left = wait_until_gone(home, 10)
+    assert not left, f"left running after the {kind} was killed: {left}"
+    check_history(home)
+    check_checkpoints(home, store)
