@@ -12,6 +12,9 @@ void hash_sha256_hex(const void *bytes, size_t len, char hex[65]);
 uint32_t crc32_zip(uint32_t crc, const void *bytes, size_t len);
 /* CRC-32C (Castagnoli), for records and status pages. */
 uint32_t crc32c(uint32_t crc, const void *bytes, size_t len);
+/* The same without isa-l: what a build without it uses, and what tests hold the fast ones against. */
+uint32_t crc32_zip_portable(uint32_t crc, const void *bytes, size_t len);
+uint32_t crc32c_portable(uint32_t crc, const void *bytes, size_t len);
 /* Checksum of A followed by B from those of A and B and B's length. */
 uint32_t crc32_zip_combine(uint32_t crc_a, uint32_t crc_b, uint64_t len_b);
 
