@@ -1,7 +1,8 @@
 /* Child processes that cannot outlive us.
  *
  * A child gets its own process group and PR_SET_PDEATHSIG; ending it signals the whole group, first
- * with SIGTERM, after the grace time with SIGKILL. Only the thread that started a child may wait. */
+ * with SIGTERM, after the grace time with SIGKILL. What is left of a group when its first process has
+ * ended is killed. Only the thread that started a child may wait. */
 #ifndef CORE_CHILD_H
 #define CORE_CHILD_H
 
@@ -12,6 +13,8 @@
 #include "core/buf.h"
 #include "core/err.h"
 
+#define CHILD_KILL_BOUND_NS UINT64_C(2000000000)
+
 struct child_options {
     const char *const *argv;        /* NULL-terminated; argv[0] is looked up in PATH */
     const char *const *environment; /* "NAME=value" added to ours, NULL-terminated; may be NULL */
@@ -20,6 +23,7 @@ struct child_options {
     int stdout_fd, stderr_fd;       /* -1 inherits */
     const int *keep_fds;            /* further descriptors the child inherits under the same number */
     size_t keep_fd_count;
+    int death_signal; /* what the child gets when the thread that started it dies; 0 is SIGTERM */
 };
 
 struct child {
@@ -33,7 +37,9 @@ int child_start(struct child *self, const struct child_options *options, struct 
 /* Waits until it ended or the monotonic deadline passed (CB_ERR_TIMEOUT). UINT64_MAX waits for ever. */
 int child_wait(struct child *self, uint64_t deadline_ns, struct cb_err *err) CB_MUST_CHECK;
 
-/* Ends the whole group: SIGTERM, then SIGKILL after `grace_ns`; reaps. Fine on one that has ended. */
+/* Ends the whole group: SIGTERM, then SIGKILL after `grace_ns`; reaps. Fine on one that has ended or
+ * never started. A process that even SIGKILL cannot end (stuck in the kernel) is given up after
+ * CHILD_KILL_BOUND_NS: `exited` is still false then. */
 void child_end(struct child *self, uint64_t grace_ns);
 
 /* "exit status 3", "killed by signal 9 (SIGKILL)". `text` holds 64 bytes. */

@@ -1,0 +1,296 @@
+/* Child processes: start, wait with a deadline, end. Owns process groups; knows nothing of what runs. */
+#include "core/child.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+
+extern char **environ;
+
+#define FIRST_POLL_NS (200 * NS_PER_US)
+#define LONGEST_POLL_NS (10 * NS_PER_MS)
+#define STDERR_KEPT_BYTES 65536
+#define FIRST_PRIVATE_FD 10
+
+/* Ours with `added` in front: the first of two of the same name is the one getenv() finds, so names
+ * that are added are left out of ours. */
+static char **make_environment(const char *const *added)
+{
+    size_t ours = 0, more = 0;
+    while (environ[ours])
+        ours++;
+    while (added && added[more])
+        more++;
+    char **all = calloc(ours + more + 1, sizeof *all);
+    if (!all)
+        return NULL;
+    size_t count = 0;
+    for (size_t i = 0; i < more; i++)
+        memcpy(&all[count++], &added[i], sizeof *all);
+    for (size_t i = 0; i < ours; i++) {
+        size_t name = strcspn(environ[i], "=") + 1;
+        size_t k = 0;
+        while (k < more && strncmp(environ[i], added[k], name) != 0)
+            k++;
+        if (k == more)
+            all[count++] = environ[i];
+    }
+    return all;
+}
+
+/* In the child: puts `fd` (-1: /dev/null for stdin, else nothing) where `place` is. */
+static int place_fd(int fd, int place)
+{
+    if (fd < 0 && place != STDIN_FILENO)
+        return 0;
+    if (fd < 0)
+        fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    return fd < 0 || dup2(fd, place) < 0 ? -1 : 0;
+}
+
+static int place_fds(const struct child_options *options)
+{
+    int given[3] = {options->stdin_fd, options->stdout_fd, options->stderr_fd};
+    for (int i = 0; i < 3; i++) { /* out of the way first: one may be the place of another */
+        if (given[i] >= 0 && given[i] < 3)
+            given[i] = fcntl(given[i], F_DUPFD_CLOEXEC, FIRST_PRIVATE_FD);
+    }
+    for (int i = 0; i < 3; i++) {
+        if (place_fd(given[i], i) < 0)
+            return -1;
+    }
+    for (size_t i = 0; i < options->keep_fd_count; i++) {
+        if (fcntl(options->keep_fds[i], F_SETFD, 0) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* In the child, between fork and exec: only calls that are safe after a fork of a threaded program. */
+static void become_child(const struct child_options *options, char **environment, pid_t parent, int report_fd)
+{
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, options->death_signal ? options->death_signal : SIGTERM);
+    if (getppid() != parent)
+        _exit(127); /* the parent died before the line above */
+    const int reset[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGCHLD, SIGUSR1, SIGUSR2};
+    for (size_t i = 0; i < sizeof reset / sizeof *reset; i++)
+        signal(reset[i], SIG_DFL);
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    if (place_fds(options) == 0 && (!options->folder || chdir(options->folder) == 0)) {
+        union {
+            const char *const *given;
+            char *const *argv;
+        } arguments = {.given = options->argv}; /* exec takes them without const, and does not write */
+        execvpe(arguments.argv[0], arguments.argv, environment);
+    }
+    int failure = errno;
+    ssize_t written = write(report_fd, &failure, sizeof failure);
+    _exit(written == sizeof failure ? 126 : 127);
+}
+
+/* Waits for exec: 0, or the errno of what failed in the child. */
+static int await_exec(int report_fd)
+{
+    int failure = 0;
+    ssize_t got;
+    do
+        got = read(report_fd, &failure, sizeof failure);
+    while (got < 0 && errno == EINTR);
+    return got == sizeof failure ? failure : 0;
+}
+
+int child_start(struct child *self, const struct child_options *options, struct cb_err *err)
+{
+    char **environment = make_environment(options->environment);
+    if (!environment)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory to start %s", options->argv[0]);
+    int report[2];
+    if (pipe2(report, O_CLOEXEC) < 0) {
+        free(environment);
+        return cb_fail_errno(err, errno, "starting %s", options->argv[0]);
+    }
+    pid_t parent = getpid();
+    pid_t pid = fork();
+    if (pid == 0)
+        become_child(options, environment, parent, report[1]);
+    int failure = pid < 0 ? errno : 0;
+    close(report[1]);
+    free(environment);
+    if (pid > 0) {
+        setpgid(pid, pid); /* here, too: whoever is first; it fails after the exec, which does no harm */
+        failure = await_exec(report[0]);
+        if (failure)
+            waitpid(pid, NULL, 0);
+    }
+    close(report[0]);
+    if (failure)
+        return cb_fail_errno(err, failure, "starting %s", options->argv[0]);
+    *self = (struct child){.pid = pid};
+    return 0;
+}
+
+/* Reaps the child if it has ended, after killing what is left of its group: until it is reaped, its
+ * number cannot belong to anyone else. */
+static void reap(struct child *self, int flags)
+{
+    siginfo_t info = {0};
+    if (waitid(P_PID, (id_t)self->pid, &info, WEXITED | WNOWAIT | flags) < 0 || info.si_pid == 0)
+        return;
+    kill(-self->pid, SIGKILL);
+    if (waitpid(self->pid, &self->status, 0) == self->pid)
+        self->exited = true;
+}
+
+int child_wait(struct child *self, uint64_t deadline_ns, struct cb_err *err)
+{
+    uint64_t pause_ns = FIRST_POLL_NS;
+    while (self->pid && !self->exited) {
+        reap(self, deadline_ns == UINT64_MAX ? 0 : WNOHANG);
+        if (self->exited)
+            break;
+        uint64_t now_ns = clock_monotonic_ns();
+        if (now_ns >= deadline_ns)
+            return cb_fail(err, CB_ERR_TIMEOUT, "process %d is still running", (int)self->pid);
+        if (deadline_ns == UINT64_MAX)
+            continue;
+        clock_sleep_ns(pause_ns < deadline_ns - now_ns ? pause_ns : deadline_ns - now_ns);
+        pause_ns = pause_ns * 2 < LONGEST_POLL_NS ? pause_ns * 2 : LONGEST_POLL_NS;
+    }
+    return 0;
+}
+
+void child_end(struct child *self, uint64_t grace_ns)
+{
+    if (!self->pid || self->exited)
+        return;
+    if (grace_ns) {
+        kill(-self->pid, SIGTERM);
+        kill(-self->pid, SIGCONT); /* a stopped process would not get it */
+        if (child_wait(self, clock_monotonic_ns() + grace_ns, NULL) == 0)
+            return;
+    }
+    kill(-self->pid, SIGKILL);
+    if (child_wait(self, clock_monotonic_ns() + CHILD_KILL_BOUND_NS, NULL) != 0)
+        return; /* `exited` stays false, which says it */
+}
+
+char *child_describe(const struct child *self, char text[64])
+{
+    if (!self->exited) {
+        snprintf(text, 64, "still running");
+    } else if (WIFSIGNALED(self->status)) {
+        const char *name = sigabbrev_np(WTERMSIG(self->status));
+        snprintf(text, 64, "killed by signal %d (SIG%s)", WTERMSIG(self->status), name ? name : "?");
+    } else {
+        snprintf(text, 64, "exit status %d", WEXITSTATUS(self->status));
+    }
+    return text;
+}
+
+/* The last line that is not empty, in place. */
+static const char *last_line(struct buf *text)
+{
+    while (text->len > 0 && (text->data[text->len - 1] == '\n' || text->data[text->len - 1] == '\r'))
+        text->data[--text->len] = '\0';
+    const char *feed = strrchr(text->data, '\n');
+    return feed ? feed + 1 : text->data;
+}
+
+/* Keeps the end of what a pipe brings: half of it is dropped when the maximum comes near. */
+static void append_tail(struct buf *text, const char *bytes, size_t len)
+{
+    if (text->len + len > STDERR_KEPT_BYTES) {
+        size_t drop = text->len / 2;
+        memmove(text->data, text->data + drop, text->len - drop);
+        text->len -= drop;
+    }
+    buf_append(text, bytes, len);
+}
+
+/* Reads both pipes until both are closed or the deadline passed. */
+static int read_pipes(int out_fd, int err_fd, uint64_t deadline_ns, struct buf *out, struct buf *errors,
+                      struct cb_err *err)
+{
+    struct pollfd fds[2] = {{.fd = out_fd, .events = POLLIN}, {.fd = err_fd, .events = POLLIN}};
+    while (fds[0].fd >= 0 || fds[1].fd >= 0) {
+        uint64_t now_ns = clock_monotonic_ns();
+        if (now_ns >= deadline_ns)
+            return cb_fail(err, CB_ERR_TIMEOUT, "it did not end in time");
+        uint64_t left_ms = (deadline_ns - now_ns) / NS_PER_MS + 1;
+        if (poll(fds, 2, left_ms < 1000 ? (int)left_ms : 1000) < 0)
+            continue; /* EINTR */
+        for (int i = 0; i < 2; i++) {
+            char chunk[16384];
+            if (fds[i].fd < 0 || !fds[i].revents)
+                continue;
+            ssize_t got = read(fds[i].fd, chunk, sizeof chunk);
+            if (got == 0 || (got < 0 && errno != EINTR))
+                fds[i].fd = -1;
+            else if (got > 0 && i == 0)
+                buf_append(out, chunk, (size_t)got);
+            else if (got > 0)
+                append_tail(errors, chunk, (size_t)got);
+        }
+    }
+    return 0;
+}
+
+static int capture(const struct child_options *options, const int out_pipe[2], const int err_pipe[2],
+                   uint64_t deadline_ns, struct buf *out, struct buf *errors, struct child *child, struct cb_err *err)
+{
+    struct child_options piped = *options;
+    piped.stdout_fd = out_pipe[1];
+    piped.stderr_fd = err_pipe[1];
+    int rc = child_start(child, &piped, err);
+    close(out_pipe[1]);
+    close(err_pipe[1]);
+    if (!rc)
+        rc = read_pipes(out_pipe[0], err_pipe[0], deadline_ns, out, errors, err);
+    if (!rc)
+        rc = child_wait(child, deadline_ns, err);
+    close(out_pipe[0]);
+    close(err_pipe[0]);
+    return rc;
+}
+
+int child_capture(const struct child_options *options, uint64_t timeout_ns, struct buf *out, struct cb_err *err)
+{
+    int out_pipe[2], err_pipe[2];
+    if (pipe2(out_pipe, O_CLOEXEC) < 0)
+        return cb_fail_errno(err, errno, "making a pipe");
+    if (pipe2(err_pipe, O_CLOEXEC) < 0) {
+        int failure = errno;
+        close(out_pipe[0]);
+        close(out_pipe[1]);
+        return cb_fail_errno(err, failure, "making a pipe");
+    }
+    struct buf errors;
+    buf_init(&errors, 2 * STDERR_KEPT_BYTES);
+    struct child child = {0};
+    int rc = capture(options, out_pipe, err_pipe, clock_monotonic_ns() + timeout_ns, out, &errors, &child, err);
+    child_end(&child, 0);
+    if (!rc)
+        rc = buf_check(out, options->argv[0], err);
+    if (!rc && child.status != 0) {
+        char how[64];
+        const char *line = last_line(&errors);
+        rc = cb_fail(err, CB_ERR_SYSTEM, "%s: %s%s%s", options->argv[0], child_describe(&child, how), *line ? ": " : "",
+                     line);
+    } else if (rc && err) {
+        cb_context(err, "running %s", options->argv[0]);
+    }
+    buf_release(&errors);
+    return rc;
+}
