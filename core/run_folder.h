@@ -1,7 +1,7 @@
 /* The run folder: the contract between controller, agent and history. docs/run-folder.md has it.
  *
- * RUN/experiment.yaml, RUN/labels.yaml, RUN/attempts/N/{fingerprint.json, progress.json, records,
- * logs/, manifest.json}. The manifest comes last, by an exclusive link: whoever seals first wins. */
+ * RUN/experiment.yaml, RUN/labels.yaml, RUN/attempts/N/{fingerprint.json, host.json, progress.json,
+ * records, logs/, manifest.json}. The manifest comes last, by an exclusive link: whoever seals first wins. */
 #ifndef CORE_RUN_FOLDER_H
 #define CORE_RUN_FOLDER_H
 
@@ -36,7 +36,7 @@ int home_folder(struct buf *path, struct cb_err *err) CB_MUST_CHECK;
 /* "20261121-k3f9": UTC date and 4 random letters. A sweep's members are SWEEP.01, SWEEP.02, … */
 void run_id_new(char id[RUN_ID_BYTES]);
 
-/* Creates the folder with the frozen experiment. Fails with CB_ERR_EXISTS if it is there. */
+/* Creates the folder (and missing parents) with the frozen experiment. Fails with CB_ERR_EXISTS if it is there. */
 int run_folder_create(const char *path, const struct experiment *experiment, struct cb_err *err) CB_MUST_CHECK;
 int run_folder_read_experiment(const char *path, struct experiment **experiment, struct cb_err *err) CB_MUST_CHECK;
 
@@ -61,6 +61,11 @@ struct manifest {
 int manifest_write(const char *attempt_path, const struct manifest *manifest, struct cb_err *err) CB_MUST_CHECK;
 /* CB_ERR_NOT_FOUND: not sealed. Checks the hash of the records. */
 int manifest_read(const char *attempt_path, struct manifest *manifest, struct cb_err *err) CB_MUST_CHECK;
+/* The same from bytes, without looking at the records. */
+int manifest_parse(const char *name, const char *text, size_t len, struct manifest *manifest,
+                   struct cb_err *err) CB_MUST_CHECK;
+/* Hash of an attempt's records as a manifest holds it; "" where there are none. */
+int manifest_hash_records(const char *attempt_path, char hex[65], struct cb_err *err) CB_MUST_CHECK;
 
 /* What progress.json holds; the agent renames a new one into place about twice a second. */
 struct progress {
