@@ -2,7 +2,7 @@
  *
  * Numbers are written so that they read back to the same value; a double that is not finite is
  * written as null, as is what does not exist. The writer keeps commas and nesting; misuse is an
- * assertion. The reader bounds depth and size and refuses duplicate keys; its sentences name the
+ * assertion. The reader bounds depth and size, refuses duplicate keys and integers from 2^63; its sentences name the
  * place ("experiment.dp: expected a number"). Not thread-safe on one object. */
 #ifndef CORE_JSON_H
 #define CORE_JSON_H

@@ -64,6 +64,9 @@ int option_find(const char *name, enum option_id *id, struct cb_err *err) CB_MUS
 int option_parse(enum option_id id, const char *text, struct option_value *value, struct cb_err *err) CB_MUST_CHECK;
 void option_value_release(struct option_value *value);
 
+/* What any text must be: UTF-8 of bounded length. `name` opens the message. */
+int option_check_text(const char *name, const char *text, struct cb_err *err) CB_MUST_CHECK;
+
 const char *option_type_name(enum option_type type);
 const char *option_class_name(enum option_class class);
 
