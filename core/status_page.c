@@ -12,13 +12,32 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define LINE_MAX_BYTES 2048 /* one failure or fact; a longer one is cut */
-#define TAIL_BYTES 64       /* kept free for the last line of a text that is full */
+#define LINE_MAX_BYTES 2048     /* one failure or fact; a longer one is cut */
+#define TAIL_BYTES 64           /* kept free for the last line of a text that is full */
+#define SAMPLES_PER_ITERATION 4 /* save, load, verify, delete */
+#define SAMPLES_PER_RUN 16      /* baselines, verification and removal after all timing */
+#define SAMPLES_WITH_DURATION 16384
 #define MORE_PREFIX "… and "
 
 uint64_t status_page_bytes(uint32_t sample_capacity)
 {
     return sizeof(struct status_page) + (uint64_t)sample_capacity * sizeof(struct sample);
+}
+
+int status_page_path(const char *folder, uint32_t rank, char *path, size_t path_bytes, struct cb_err *err)
+{
+    int length = snprintf(path, path_bytes, "%s/rank-%u.page", folder, rank);
+    if (length < 0 || (size_t)length >= path_bytes)
+        return cb_fail(err, CB_ERR_USAGE, "the folder of status pages has too long a name: %s", folder);
+    return 0;
+}
+
+uint32_t status_page_samples(uint64_t iterations, uint64_t warmup, bool has_duration)
+{
+    uint64_t count = (iterations + warmup) * SAMPLES_PER_ITERATION + SAMPLES_PER_RUN;
+    if (has_duration && count < SAMPLES_WITH_DURATION)
+        count = SAMPLES_WITH_DURATION;
+    return count < UINT32_MAX ? (uint32_t)count : UINT32_MAX;
 }
 
 /* The file is zero-filled: only what is not zero at the start is set. */

@@ -8,6 +8,8 @@
 #define CORE_STATUS_PAGE_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "core/err.h"
@@ -66,6 +68,14 @@ struct status_page {
 };
 
 uint64_t status_page_bytes(uint32_t sample_capacity);
+
+/* Where the page of a rank lies: FOLDER/rank-N.page. Fails when that does not fit in `path`. */
+int status_page_path(const char *folder, uint32_t rank, char *path, size_t path_bytes,
+                     struct cb_err *err) CB_MUST_CHECK;
+
+/* Samples that a rank of this experiment can have, for the capacity of its page. With a duration the
+ * number of iterations is not known before; a rank ends in order when its page is full. */
+uint32_t status_page_samples(uint64_t iterations, uint64_t warmup, bool has_duration);
 
 /* Creates PATH (which must not exist, mode 0600) for one rank and maps it. Unmap with status_page_close. */
 int status_page_create(const char *path, uint32_t rank, uint32_t world_size, uint32_t sample_capacity,

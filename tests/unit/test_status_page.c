@@ -174,6 +174,23 @@ static void every_metric_operation_and_state_is_found_by_its_name(void **unused)
     assert_false(metric_find("no_such_metric", &id));
 }
 
+static void path_names_the_rank_and_a_folder_too_long_is_refused(void **unused)
+{
+    (void)unused;
+    char path[32];
+    struct cb_err err;
+    assert_int_equal(status_page_path("/dev/shm/run", 12, path, sizeof path, &err), 0);
+    assert_string_equal(path, "/dev/shm/run/rank-12.page");
+    assert_int_equal(status_page_path("/dev/shm/a-folder-with-a-long-name", 12, path, sizeof path, &err), CB_ERR_USAGE);
+}
+
+static void page_has_room_for_every_sample_of_a_run(void **unused)
+{
+    (void)unused;
+    assert_true(status_page_samples(5, 1, false) >= 6 * 4 + 2);
+    assert_true(status_page_samples(5, 1, true) > status_page_samples(5, 1, false));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -186,6 +203,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(full_failure_text_counts_the_rest, set_up, tear_down),
         cmocka_unit_test_setup_teardown(facts_are_lines_of_key_and_value, set_up, tear_down),
         cmocka_unit_test(every_metric_operation_and_state_is_found_by_its_name),
+        cmocka_unit_test(path_names_the_rank_and_a_folder_too_long_is_refused),
+        cmocka_unit_test(page_has_room_for_every_sample_of_a_run),
     };
     return cmocka_run_group_tests_name("status_page", tests, NULL, NULL);
 }
