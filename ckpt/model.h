@@ -16,14 +16,15 @@
 #define MODEL_LAYER_LAST (-2)  /* after them: to the last one */
 
 struct model_tensor {
-    char *fqn; /* "layers.0.self_attn.q_proj.weight" */
+    char *fqn; /* as the published model names it: "model.layers.0.self_attn.q_proj.weight" */
     uint32_t dims;
     uint64_t shape[CKPT_MAX_DIMS];
     enum dtype dtype;
-    int32_t layer;    /* from 0, or MODEL_LAYER_FIRST/LAST */
-    int32_t tp_dim;   /* split by tensor parallelism, -1 replicated */
-    uint64_t tp_unit; /* a tp split falls on multiples of this many rows of tp_dim (a head's size); 1 is free */
-    int32_t expert;   /* index of the expert, -1 where none */
+    int32_t layer;     /* from 0, or MODEL_LAYER_FIRST/LAST */
+    int32_t tp_dim;    /* split by tensor parallelism, -1 replicated */
+    uint64_t tp_unit;  /* a tp split falls on multiples of this many rows of tp_dim (a head's size); 1 is free */
+    uint32_t tp_parts; /* equal parts of tp_dim that are split each for itself: 3 for a fused q, k, v */
+    int32_t expert;    /* index of the expert, -1 where none */
 };
 
 struct model {
