@@ -1,0 +1,579 @@
+/* YAML and key=value words as settings. Only this file knows libyaml; it does not know which keys exist. */
+#include "core/yaml.h"
+
+#include <ctype.h>
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <yaml.h>
+
+#include "core/buf.h"
+#include "core/units.h"
+
+#define MAX_DEPTH 16
+#define MAX_VALUES 100000 /* of one setting: no sweep is larger */
+#define MAX_KEY_BYTES 256
+#define MAX_ITEM_FIELDS 64
+
+/* ---- settings ---- */
+
+static void setting_release(struct setting *self)
+{
+    for (size_t i = 0; i < self->value_count; i++)
+        free(self->values[i]);
+    free(self->values);
+    free(self->key);
+    free(self->origin);
+    *self = (struct setting){0};
+}
+
+void setting_list_release(struct setting_list *list)
+{
+    for (size_t i = 0; i < list->count; i++)
+        setting_release(&list->items[i]);
+    free(list->items);
+    *list = (struct setting_list){0};
+}
+
+static int no_memory(struct cb_err *err)
+{
+    return cb_fail(err, CB_ERR_MEMORY, "no memory for settings");
+}
+
+/* Room for one more element of `size` bytes in an array that grows by doubling. */
+static void *grow(void *items, size_t count, size_t size)
+{
+    if (count & (count - 1))
+        return items;
+    return realloc(items, (count ? 2 * count : 1) * size);
+}
+
+static int add_value(struct setting *self, const char *text, size_t len, struct cb_err *err)
+{
+    if (self->value_count == MAX_VALUES)
+        return cb_fail(err, CB_ERR_USAGE, "%s: more than %d values", self->key, MAX_VALUES);
+    char **values = grow(self->values, self->value_count, sizeof *values);
+    if (!values)
+        return no_memory(err);
+    self->values = values;
+    values[self->value_count] = strndup(text, len);
+    if (!values[self->value_count])
+        return no_memory(err);
+    self->value_count++;
+    return 0;
+}
+
+static int setting_init(struct setting *self, const char *key, const char *origin, struct cb_err *err)
+{
+    *self = (struct setting){.key = strdup(key), .origin = strdup(origin)};
+    return self->key && self->origin ? 0 : no_memory(err);
+}
+
+/* Appends and empties `item`; it is the caller's still on failure. */
+static int list_take(struct setting_list *list, struct setting *item, struct cb_err *err)
+{
+    struct setting *items = grow(list->items, list->count, sizeof *items);
+    if (!items)
+        return no_memory(err);
+    list->items = items;
+    items[list->count++] = *item;
+    *item = (struct setting){0};
+    return 0;
+}
+
+int setting_add(struct setting_list *list, const char *key, const char *value, const char *origin, struct cb_err *err)
+{
+    struct setting item;
+    int rc = setting_init(&item, key, origin, err);
+    if (rc == 0)
+        rc = add_value(&item, value, strlen(value), err);
+    if (rc == 0)
+        rc = list_take(list, &item, err);
+    setting_release(&item);
+    return rc;
+}
+
+/* ---- values of a sweep in one text ---- */
+
+static const char *skip_digits(const char *text)
+{
+    while (isdigit((unsigned char)*text))
+        text++;
+    return text;
+}
+
+/* "2..8", "2..64*2". False where the text is none. */
+static bool is_range(const char *text)
+{
+    const char *at = skip_digits(text);
+    if (at == text || strncmp(at, "..", 2) != 0)
+        return false;
+    const char *end = skip_digits(at + 2);
+    if (end == at + 2)
+        return false;
+    if (*end == '*' && isdigit((unsigned char)end[1]))
+        end = skip_digits(end + 1);
+    return *end == '\0';
+}
+
+static int add_range(struct setting *self, const char *text, struct cb_err *err)
+{
+    char copy[72], number[24];
+    uint64_t first, last, factor = 1;
+    if (strlen(text) >= sizeof copy)
+        return cb_fail(err, CB_ERR_USAGE, "%s: the range %s is too large", self->key, text);
+    snprintf(copy, sizeof copy, "%s", text);
+    char *dots = strstr(copy, ".."), *star = strchr(copy, '*');
+    *dots = '\0';
+    if (star)
+        *star = '\0';
+    int rc = units_parse_u64(copy, &first, err);
+    if (rc == 0)
+        rc = units_parse_u64(dots + 2, &last, err);
+    if (rc == 0 && star)
+        rc = units_parse_u64(star + 1, &factor, err);
+    if (rc)
+        return err ? cb_context(err, "%s", self->key) : rc;
+    if (last < first)
+        return cb_fail(err, CB_ERR_USAGE, "%s: the range %s ends before it begins", self->key, text);
+    if (star && (factor < 2 || first == 0))
+        return cb_fail(err, CB_ERR_USAGE, "%s: the range %s never ends; start at 1 and multiply by 2 or more",
+                       self->key, text);
+    for (uint64_t value = first;;) {
+        int len = snprintf(number, sizeof number, "%" PRIu64, value);
+        rc = add_value(self, number, (size_t)len, err);
+        uint64_t room = last - value;
+        uint64_t step = star ? value : 1; /* value * factor = value + value * (factor - 1) */
+        if (rc || room / step < (star ? factor - 1 : 1))
+            return rc;
+        value = star ? value * factor : value + 1;
+    }
+}
+
+/* One value between commas, "\," already made a comma. */
+static int add_part(struct setting *self, const char *text, bool several, bool kept_comma, struct cb_err *err)
+{
+    if (several && *text == '\0')
+        return cb_fail(err, CB_ERR_USAGE, "%s: an empty value between commas; write \\, for a comma that is meant",
+                       self->key);
+    return !kept_comma && is_range(text) ? add_range(self, text, err) : add_value(self, text, strlen(text), err);
+}
+
+static bool has_separator(const char *text)
+{
+    for (; *text; text++) {
+        if (text[0] == '\\' && text[1] == ',')
+            text++;
+        else if (*text == ',')
+            return true;
+    }
+    return false;
+}
+
+/* Splits at commas and expands ranges. */
+static int add_sweep(struct setting *self, const char *text, struct cb_err *err)
+{
+    bool several = has_separator(text), kept_comma = false;
+    char *part = malloc(strlen(text) + 1);
+    if (!part)
+        return no_memory(err);
+    size_t len = 0;
+    int rc = 0;
+    for (const char *at = text; rc == 0; at++) {
+        if (at[0] == '\\' && at[1] == ',') {
+            part[len++] = ',';
+            kept_comma = true;
+            at++;
+        } else if (*at == ',' || *at == '\0') {
+            part[len] = '\0';
+            rc = add_part(self, part, several, kept_comma, err);
+            len = 0;
+            kept_comma = false;
+            if (*at == '\0')
+                break;
+        } else {
+            part[len++] = *at;
+        }
+    }
+    free(part);
+    return rc;
+}
+
+static int check_key(const char *key, struct cb_err *err)
+{
+    size_t len = strlen(key);
+    if (len == 0)
+        return cb_fail(err, CB_ERR_USAGE, "a setting without a key");
+    if (len > MAX_KEY_BYTES)
+        return cb_fail(err, CB_ERR_USAGE, "a key of %zu bytes; the limit is %d", len, MAX_KEY_BYTES);
+    return 0;
+}
+
+int setting_parse_word(const char *word, struct setting_list *list, struct cb_err *err)
+{
+    const char *equals = strchr(word, '=');
+    if (!equals)
+        return cb_fail(err, CB_ERR_USAGE, "'%s' is not key=value", word);
+    char *key = strndup(word, (size_t)(equals - word));
+    if (!key)
+        return no_memory(err);
+    struct setting item = {0};
+    int rc = check_key(key, err);
+    if (rc == 0)
+        rc = setting_init(&item, key, "command line", err);
+    if (rc == 0)
+        rc = add_sweep(&item, equals + 1, err);
+    if (rc == 0)
+        rc = list_take(list, &item, err);
+    setting_release(&item);
+    free(key);
+    return rc;
+}
+
+/* ---- YAML ---- */
+
+struct reader {
+    yaml_parser_t parser;
+    yaml_event_t event; /* the current one */
+    bool has_event;
+    const char *name;
+    struct setting_list *list;
+    struct cb_err *err;
+};
+
+/* "nightly.yaml:3:5" */
+static void place_of(const struct reader *self, yaml_mark_t mark, char text[320])
+{
+    snprintf(text, 320, "%.280s:%zu:%zu", self->name, mark.line + 1, mark.column + 1);
+}
+
+static int fail_here(const struct reader *self, const char *sentence)
+{
+    char place[320];
+    place_of(self, self->event.start_mark, place);
+    return cb_fail(self->err, CB_ERR_USAGE, "%s: %s", place, sentence);
+}
+
+static const char *refusal(const yaml_event_t *event)
+{
+    switch (event->type) {
+    case YAML_ALIAS_EVENT:
+        return "aliases (*name) are not supported; write the value again";
+    case YAML_SCALAR_EVENT:
+        return event->data.scalar.anchor ? "anchors (&name) are not supported"
+               : event->data.scalar.tag  ? "tags (!name) are not supported"
+                                         : NULL;
+    case YAML_SEQUENCE_START_EVENT:
+        return event->data.sequence_start.anchor ? "anchors (&name) are not supported"
+               : event->data.sequence_start.tag  ? "tags (!name) are not supported"
+                                                 : NULL;
+    case YAML_MAPPING_START_EVENT:
+        return event->data.mapping_start.anchor ? "anchors (&name) are not supported"
+               : event->data.mapping_start.tag  ? "tags (!name) are not supported"
+                                                : NULL;
+    default:
+        return NULL;
+    }
+}
+
+static int next_event(struct reader *self)
+{
+    if (self->has_event)
+        yaml_event_delete(&self->event);
+    self->has_event = false;
+    if (!yaml_parser_parse(&self->parser, &self->event)) {
+        const yaml_parser_t *parser = &self->parser;
+        if (parser->error == YAML_MEMORY_ERROR)
+            return no_memory(self->err);
+        char place[320];
+        place_of(self, parser->problem_mark, place);
+        return cb_fail(self->err, CB_ERR_USAGE, "%s: not YAML: %s", place,
+                       parser->problem ? parser->problem : "unreadable");
+    }
+    self->has_event = true;
+    const char *sentence = refusal(&self->event);
+    if (sentence)
+        return fail_here(self, sentence);
+    if (self->event.type == YAML_SCALAR_EVENT &&
+        strlen((const char *)self->event.data.scalar.value) != self->event.data.scalar.length)
+        return fail_here(self, "a text with a NUL byte");
+    return 0;
+}
+
+static bool is_plain(const yaml_event_t *event)
+{
+    return event->data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
+}
+
+static int add_scalar(struct reader *self, struct setting *item)
+{
+    const char *text = (const char *)self->event.data.scalar.value;
+    if (!is_plain(&self->event))
+        return add_value(item, text, strlen(text), self->err);
+    if (*text == '\0')
+        return fail_here(self, "a key without a value; write '' for an empty text");
+    int rc = add_sweep(item, text, self->err);
+    if (rc && self->err) {
+        char place[320];
+        place_of(self, self->event.start_mark, place);
+        cb_context(self->err, "%s", place);
+    }
+    return rc;
+}
+
+static int read_sequence(struct reader *self, struct setting *item)
+{
+    for (;;) {
+        int rc = next_event(self);
+        if (rc)
+            return rc;
+        if (self->event.type == YAML_SEQUENCE_END_EVENT)
+            break;
+        if (self->event.type != YAML_SCALAR_EVENT)
+            return fail_here(self, "a list may hold plain values only");
+        rc = add_scalar(self, item);
+        if (rc)
+            return rc;
+    }
+    return item->value_count ? 0 : fail_here(self, "an empty list");
+}
+
+static int check_not_set_before(struct reader *self, const char *key, const char *place, size_t first)
+{
+    for (size_t i = first; i < self->list->count; i++)
+        if (strcmp(self->list->items[i].key, key) == 0 && strcmp(key, "zip") != 0)
+            return cb_fail(self->err, CB_ERR_USAGE, "%s: '%s' is set twice; the first is at %s", place, key,
+                           self->list->items[i].origin);
+    return 0;
+}
+
+static int read_mapping(struct reader *self, const char *prefix, int depth, size_t first);
+
+/* The value behind a key, the current event being the key's. */
+static int read_member(struct reader *self, const char *key, const char *place, int depth, size_t first)
+{
+    int rc = next_event(self);
+    if (rc)
+        return rc;
+    if (self->event.type == YAML_MAPPING_START_EVENT)
+        return read_mapping(self, key, depth + 1, first);
+    rc = check_not_set_before(self, key, place, first);
+    if (rc)
+        return rc;
+    struct setting item;
+    rc = setting_init(&item, key, place, self->err);
+    if (rc == 0)
+        rc = self->event.type == YAML_SCALAR_EVENT ? add_scalar(self, &item) : read_sequence(self, &item);
+    if (rc == 0)
+        rc = list_take(self->list, &item, self->err);
+    setting_release(&item);
+    return rc;
+}
+
+/* Behind its start event, up to and with its end. `first` is where this document's settings begin. */
+static int read_mapping(struct reader *self, const char *prefix, int depth, size_t first)
+{
+    if (depth > MAX_DEPTH)
+        return fail_here(self, "nested too deeply");
+    for (;;) {
+        int rc = next_event(self);
+        if (rc)
+            return rc;
+        if (self->event.type == YAML_MAPPING_END_EVENT)
+            return 0;
+        if (self->event.type != YAML_SCALAR_EVENT)
+            return fail_here(self, "a key must be a plain word");
+        char key[MAX_KEY_BYTES + 1], place[320];
+        const char *word = (const char *)self->event.data.scalar.value;
+        int len = snprintf(key, sizeof key, "%s%s%s", prefix, *prefix ? "." : "", word);
+        if (*word == '\0' || len >= (int)sizeof key)
+            return fail_here(self, *word ? "a key that is too long" : "an empty key");
+        place_of(self, self->event.start_mark, place);
+        rc = read_member(self, key, place, depth, first);
+        if (rc)
+            return rc;
+    }
+}
+
+static int reader_init(struct reader *self, const char *name, const char *text, size_t len, struct cb_err *err)
+{
+    *self = (struct reader){.name = name, .err = err};
+    if (!yaml_parser_initialize(&self->parser))
+        return no_memory(err);
+    yaml_parser_set_encoding(&self->parser, YAML_UTF8_ENCODING);
+    yaml_parser_set_input_string(&self->parser, (const unsigned char *)text, len);
+    return 0;
+}
+
+static void reader_release(struct reader *self)
+{
+    if (self->has_event)
+        yaml_event_delete(&self->event);
+    yaml_parser_delete(&self->parser);
+}
+
+/* Up to the first event inside the document; *empty where there is none. */
+static int begin_document(struct reader *self, bool *empty)
+{
+    *empty = false;
+    do {
+        int rc = next_event(self);
+        if (rc)
+            return rc;
+        if (self->event.type == YAML_STREAM_END_EVENT) {
+            *empty = true;
+            return 0;
+        }
+    } while (self->event.type == YAML_STREAM_START_EVENT || self->event.type == YAML_DOCUMENT_START_EVENT);
+    *empty = self->event.type == YAML_SCALAR_EVENT && is_plain(&self->event) && self->event.data.scalar.length == 0;
+    return 0;
+}
+
+static int end_document(struct reader *self)
+{
+    for (;;) {
+        int rc = next_event(self);
+        if (rc)
+            return rc;
+        if (self->event.type == YAML_STREAM_END_EVENT)
+            return 0;
+        if (self->event.type == YAML_DOCUMENT_START_EVENT)
+            return fail_here(self, "a second document (---); one file holds one");
+    }
+}
+
+int yaml_read_settings(const char *name, const char *text, size_t len, struct setting_list *list, struct cb_err *err)
+{
+    struct reader reader;
+    struct setting_list fresh = {0};
+    bool empty;
+    int rc = reader_init(&reader, name, text, len, err);
+    if (rc)
+        return rc;
+    reader.list = &fresh;
+    rc = begin_document(&reader, &empty);
+    if (rc || empty)
+        goto out;
+    if (reader.event.type != YAML_MAPPING_START_EVENT) {
+        rc = fail_here(&reader, "expected `key: value` lines");
+        goto out;
+    }
+    rc = read_mapping(&reader, "", 1, 0);
+    if (rc == 0)
+        rc = end_document(&reader);
+    for (size_t i = 0; rc == 0 && i < fresh.count; i++)
+        rc = list_take(list, &fresh.items[i], err);
+out:
+    reader_release(&reader);
+    setting_list_release(&fresh);
+    return rc;
+}
+
+/* ---- lists of items ---- */
+
+struct item_fields {
+    char *keys[MAX_ITEM_FIELDS], *values[MAX_ITEM_FIELDS];
+    size_t count;
+};
+
+static void item_fields_release(struct item_fields *self)
+{
+    for (size_t i = 0; i < self->count; i++) {
+        free(self->keys[i]);
+        free(self->values[i]);
+    }
+    self->count = 0;
+}
+
+/* A scalar as it is, or a list of scalars joined by commas. */
+static int read_field_value(struct reader *self, struct buf *value)
+{
+    if (self->event.type == YAML_SCALAR_EVENT) {
+        buf_append_text(value, (const char *)self->event.data.scalar.value);
+        return buf_check(value, self->name, self->err);
+    }
+    if (self->event.type != YAML_SEQUENCE_START_EVENT)
+        return fail_here(self, "expected a value or a list of values");
+    for (bool first = true;; first = false) {
+        int rc = next_event(self);
+        if (rc)
+            return rc;
+        if (self->event.type == YAML_SEQUENCE_END_EVENT)
+            return buf_check(value, self->name, self->err);
+        if (self->event.type != YAML_SCALAR_EVENT)
+            return fail_here(self, "a list may hold plain values only");
+        if (!first)
+            buf_append_char(value, ',');
+        buf_append_text(value, (const char *)self->event.data.scalar.value);
+    }
+}
+
+static int read_field(struct reader *self, struct item_fields *fields)
+{
+    if (self->event.type != YAML_SCALAR_EVENT)
+        return fail_here(self, "a key must be a plain word");
+    if (fields->count == MAX_ITEM_FIELDS)
+        return fail_here(self, "an item with too many keys");
+    char *key = strdup((const char *)self->event.data.scalar.value);
+    if (!key)
+        return no_memory(self->err);
+    struct buf value;
+    buf_init(&value, 65536);
+    int rc = next_event(self);
+    if (rc == 0)
+        rc = read_field_value(self, &value);
+    if (rc) {
+        buf_release(&value);
+        free(key);
+        return rc;
+    }
+    fields->keys[fields->count] = key;
+    fields->values[fields->count] = buf_take(&value);
+    fields->count++;
+    return fields->values[fields->count - 1] ? 0 : no_memory(self->err);
+}
+
+static int read_item(struct reader *self, yaml_item_fn item, void *context)
+{
+    if (self->event.type != YAML_MAPPING_START_EVENT)
+        return fail_here(self, "expected an item of `key: value` pairs");
+    size_t line = self->event.start_mark.line + 1;
+    struct item_fields fields = {0};
+    int rc;
+    while ((rc = next_event(self)) == 0 && self->event.type != YAML_MAPPING_END_EVENT)
+        if ((rc = read_field(self, &fields)))
+            break;
+    if (rc == 0)
+        rc = item(context, (const char *const *)fields.keys, (const char *const *)fields.values, fields.count, line,
+                  self->err);
+    item_fields_release(&fields);
+    return rc;
+}
+
+int yaml_read_items(const char *name, const char *text, size_t len, yaml_item_fn item, void *context,
+                    struct cb_err *err)
+{
+    struct reader reader;
+    bool empty;
+    int rc = reader_init(&reader, name, text, len, err);
+    if (rc)
+        return rc;
+    rc = begin_document(&reader, &empty);
+    if (rc || empty)
+        goto out;
+    if (reader.event.type != YAML_SEQUENCE_START_EVENT) {
+        rc = fail_here(&reader, "expected a list of items (`- key: value`)");
+        goto out;
+    }
+    while ((rc = next_event(&reader)) == 0 && reader.event.type != YAML_SEQUENCE_END_EVENT)
+        if ((rc = read_item(&reader, item, context)))
+            goto out;
+    if (rc == 0)
+        rc = end_document(&reader);
+out:
+    reader_release(&reader);
+    return rc;
+}
