@@ -1,0 +1,301 @@
+/* Parts into requests: alignment, zero copy, cuts, gaps, turns; and boxes onto memory. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "worker/mapping.h"
+#include "worker/program.h"
+
+#define BLOCK 65536
+
+static struct program_limits limits_of(uint64_t alignment, uint32_t segments)
+{
+    return (struct program_limits){
+        .block = BLOCK, .alignment = alignment, .memory_alignment = alignment, .max_segments = segments, .gap = 4096};
+}
+
+static uint64_t direct_bytes(const struct program *program)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < program->part_count; i++)
+        bytes += program->parts[i].direct ? program->parts[i].bytes : 0;
+    return bytes;
+}
+
+/* What every program must be: aligned requests in order, parts inside their request and in order,
+ * segments that cover the request and no more of them than allowed. */
+static void check_program(const struct program *program)
+{
+    struct iovec *segments = calloc(program->limits.max_segments, sizeof *segments);
+    char *staging = aligned_alloc(4096, (program->staging_bytes + 4095) / 4096 * 4096 + 4096);
+    size_t parts = 0;
+    for (size_t i = 0; i < program->request_count; i++) {
+        const struct program_request *request = &program->requests[i];
+        assert_int_equal(request->offset % program->limits.alignment, 0);
+        assert_int_equal(request->end % program->limits.alignment, 0);
+        assert_true(request->end - request->offset <= program->staging_bytes);
+        uint64_t position = request->offset;
+        for (size_t j = 0; j < request->part_count; j++, parts++) {
+            const struct part *part = &program->parts[request->first_part + j];
+            assert_true(part->bytes > 0 && part->offset >= position);
+            position = part->offset + part->bytes;
+            assert_true(position <= request->end);
+            if (part->direct) {
+                assert_int_equal(part->offset % program->limits.alignment, 0);
+                assert_int_equal(part->bytes % program->limits.alignment, 0);
+                assert_int_equal((uintptr_t)part->memory % program->limits.memory_alignment, 0);
+            }
+        }
+        uint32_t count = program_segments(program, request, request->end, staging, segments);
+        assert_true(count >= 1 && count <= program->limits.max_segments);
+        uint64_t covered = 0;
+        for (uint32_t j = 0; j < count; j++) {
+            assert_int_equal(segments[j].iov_len % program->limits.alignment, 0);
+            covered += segments[j].iov_len;
+        }
+        assert_int_equal(covered, request->end - request->offset);
+    }
+    assert_int_equal(parts, program->part_count);
+    free(segments);
+    free(staging);
+}
+
+static void body_of_aligned_payload_is_direct_and_its_ends_are_copied(void **unused)
+{
+    (void)unused;
+    char *memory = aligned_alloc(4096, 4 * BLOCK);
+    struct program_limits limits = limits_of(4096, 16);
+    struct program program;
+    program_init(&program, &limits);
+    program_add_frame(&program, PART_HEADER, 0, 0, 4096);
+    program_add_payload(&program, 0, 4096, 20000, 0, memory);
+    program_add_frame(&program, PART_TRAILER, 0, 24096, 500);
+    program_end_file(&program);
+    struct cb_err err;
+    assert_int_equal(program_finish(&program, 1, &err), 0);
+    check_program(&program);
+    assert_int_equal(program.request_count, 1);
+    assert_int_equal(direct_bytes(&program), 16384);
+    assert_int_equal(program.bytes, 24596);
+    assert_int_equal(program.requests[0].end, 28672);
+    program_release(&program);
+    free(memory);
+}
+
+static void payload_at_odd_memory_is_copied(void **unused)
+{
+    (void)unused;
+    char *memory = aligned_alloc(4096, BLOCK);
+    struct program_limits limits = limits_of(4096, 16);
+    struct program program;
+    program_init(&program, &limits);
+    program_add_payload(&program, 0, 0, 16384, 0, memory + 6);
+    program_end_file(&program);
+    assert_int_equal(program_finish(&program, 1, NULL), 0);
+    assert_int_equal(direct_bytes(&program), 0);
+    program_release(&program);
+    free(memory);
+}
+
+static void long_payload_is_cut_at_block_boundaries_of_the_file(void **unused)
+{
+    (void)unused;
+    char *memory = aligned_alloc(4096, 4 * BLOCK);
+    struct program_limits limits = limits_of(4096, 16);
+    struct program program;
+    program_init(&program, &limits);
+    program_add_payload(&program, 0, 8192, 3 * BLOCK, 0, memory);
+    program_end_file(&program);
+    assert_int_equal(program_finish(&program, 1, NULL), 0);
+    check_program(&program);
+    assert_int_equal(program.request_count, 4);
+    assert_int_equal(program.requests[0].end, BLOCK);
+    assert_int_equal(program.requests[1].end, 2 * BLOCK);
+    assert_int_equal(program.parts[1].skip, BLOCK - 8192);
+    assert_ptr_equal(program.parts[1].memory, memory + BLOCK - 8192);
+    program_release(&program);
+    free(memory);
+}
+
+static void a_frame_is_not_cut_when_it_is_parsed_in_place(void **unused)
+{
+    (void)unused;
+    struct program_limits limits = limits_of(1, 16);
+    limits.whole_frames = true;
+    struct program program;
+    program_init(&program, &limits);
+    program_add_mapped(&program, 0, 0, BLOCK - 10, 0);
+    program_add_frame(&program, PART_TRAILER, 0, BLOCK - 10, 500);
+    program_add_frame(&program, PART_HEADER, 1, BLOCK + 490, 2 * BLOCK);
+    program_end_file(&program);
+    assert_int_equal(program_finish(&program, 1, NULL), 0);
+    check_program(&program);
+    assert_int_equal(program.part_count, 3);
+    assert_int_equal(program.request_count, 3);
+    program_release(&program);
+}
+
+static void a_long_gap_makes_another_request_and_a_short_one_does_not(void **unused)
+{
+    (void)unused;
+    struct program_limits limits = limits_of(512, 16);
+    struct program program;
+    program_init(&program, &limits);
+    program_add_mapped(&program, 0, 0, 512, 0);
+    program_add_mapped(&program, 0, 4608, 512, 512);
+    program_add_mapped(&program, 0, 20480, 512, 1024);
+    program_end_file(&program);
+    assert_int_equal(program_finish(&program, 1, NULL), 0);
+    check_program(&program);
+    assert_int_equal(program.request_count, 2);
+    assert_int_equal(program.requests[0].end, 5120);
+    assert_int_equal(program.requests[1].offset, 20480);
+    program_release(&program);
+}
+
+static void files_take_turns_when_asked(void **unused)
+{
+    (void)unused;
+    struct program_limits limits = limits_of(4096, 16);
+    struct program program;
+    program_init(&program, &limits);
+    static const unsigned blocks[] = {3, 1, 2, 2};
+    for (unsigned file = 0; file < 4; file++) {
+        program_add_mapped(&program, file, 0, (uint64_t)blocks[file] * BLOCK, 0);
+        program_end_file(&program);
+    }
+    assert_int_equal(program_finish(&program, 3, NULL), 0);
+    static const uint32_t order[] = {0, 1, 2, 0, 2, 0, 3, 3};
+    assert_int_equal(program.request_count, 8);
+    for (size_t i = 0; i < 8; i++)
+        assert_int_equal(program.requests[i].file, order[i]);
+    program_release(&program);
+}
+
+static void random_programs_keep_the_rules(void **unused)
+{
+    (void)unused;
+    char *memory = aligned_alloc(4096, 64 * BLOCK);
+    srand(7);
+    for (int round = 0; round < 400; round++) {
+        static const uint64_t alignments[] = {1, 512, 4096};
+        struct program_limits limits =
+            limits_of(alignments[rand() % 3], (uint32_t)(rand() % 4 == 0 ? 1 : 2 + rand() % 30));
+        limits.whole_frames = rand() % 2;
+        struct program program;
+        program_init(&program, &limits);
+        uint64_t total = 0;
+        for (int file = 0; file < 3; file++) {
+            uint64_t offset = 0;
+            for (uint32_t item = 0; item < 40; item++) {
+                uint64_t header = (uint64_t)(200 + rand() % 5000), bytes = (uint64_t)(rand() % 30000);
+                program_add_frame(&program, PART_HEADER, item, offset, header);
+                uint64_t at = offset + header;
+                uint64_t aligned = rand() % 3 ? (at + 4095) / 4096 * 4096 : at;
+                char *from = memory + rand() % 8 * 4096 + (rand() % 4 ? 0 : 6);
+                if (rand() % 5)
+                    program_add_payload(&program, item, aligned, bytes, 0, from);
+                else
+                    program_add_mapped(&program, item, aligned, bytes, 0);
+                program_add_frame(&program, PART_TRAILER, item, aligned + bytes, 300);
+                total += header + bytes + 300;
+                offset = aligned + bytes + 300;
+            }
+            program_end_file(&program);
+        }
+        assert_int_equal(program_finish(&program, (uint32_t)(rand() % 4), NULL), 0);
+        assert_int_equal(program.bytes, total);
+        check_program(&program);
+        program_release(&program);
+    }
+    free(memory);
+}
+
+static struct box random_box_in(const struct box *outer)
+{
+    struct box box = {.dims = outer->dims};
+    for (uint32_t i = 0; i < outer->dims; i++) {
+        box.size[i] = 1 + (uint64_t)rand() % outer->size[i];
+        box.offset[i] = outer->offset[i] + (uint64_t)rand() % (outer->size[i] - box.size[i] + 1);
+    }
+    return box;
+}
+
+static uint64_t index_in(const struct box *box, const uint64_t *at)
+{
+    uint64_t index = 0;
+    for (uint32_t i = 0; i < box->dims; i++)
+        index = index * box->size[i] + (at[i] - box->offset[i]);
+    return index;
+}
+
+/* Scatter in chunks, then compare element by element with the definition; gather must invert it. */
+static void mapped_bytes_land_where_the_boxes_say(void **unused)
+{
+    (void)unused;
+    srand(11);
+    for (int round = 0; round < 2000; round++) {
+        uint64_t shape[CKPT_MAX_DIMS];
+        uint32_t dims = (uint32_t)(rand() % 5);
+        for (uint32_t i = 0; i < dims; i++)
+            shape[i] = 1 + (uint64_t)rand() % 6;
+        struct box whole = box_whole(dims, shape), common;
+        struct box stored = random_box_in(&whole), held = random_box_in(&whole);
+        if (!box_intersect(&stored, &held, &common))
+            continue;
+        struct mapping mapping;
+        mapping_init(&mapping, &stored, &held, &common, 2);
+        uint16_t file[8192], memory[8192], again[8192];
+        for (uint64_t i = 0; i < box_elements(&stored); i++)
+            file[i] = (uint16_t)(i + 1);
+        memset(memory, 0, sizeof memory);
+        memset(again, 0, sizeof again);
+        uint64_t stored_bytes = box_elements(&stored) * 2, step = 2 * (1 + (uint64_t)rand() % 9), copied = 0;
+        for (uint64_t at = 0; at < stored_bytes; at += step) {
+            uint64_t len = stored_bytes - at < step ? stored_bytes - at : step;
+            copied += mapping_scatter(&mapping, at, (char *)file + at, len, memory);
+            mapping_gather(&mapping, at, (char *)again + at, len, memory);
+        }
+        assert_int_equal(copied, box_elements(&common) * 2);
+        uint64_t begin, end, seen = 0;
+        mapping_span(&mapping, &begin, &end);
+        assert_true(begin < end && end <= stored_bytes);
+        for (uint64_t element = 0; element < box_elements(&whole); element++) {
+            uint64_t at[CKPT_MAX_DIMS], left = element;
+            bool in_common = true, in_held = true;
+            for (uint32_t i = dims; i-- > 0; left /= shape[i]) {
+                at[i] = left % shape[i];
+                in_common &= at[i] >= common.offset[i] && at[i] < common.offset[i] + common.size[i];
+                in_held &= at[i] >= held.offset[i] && at[i] < held.offset[i] + held.size[i];
+            }
+            if (in_common) {
+                seen++;
+                assert_int_equal(memory[index_in(&held, at)], file[index_in(&stored, at)]);
+                assert_int_equal(again[index_in(&stored, at)], file[index_in(&stored, at)]);
+            } else if (in_held) {
+                assert_int_equal(memory[index_in(&held, at)], 0);
+            }
+        }
+        assert_int_equal(seen, box_elements(&common));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(body_of_aligned_payload_is_direct_and_its_ends_are_copied),
+        cmocka_unit_test(payload_at_odd_memory_is_copied),
+        cmocka_unit_test(long_payload_is_cut_at_block_boundaries_of_the_file),
+        cmocka_unit_test(a_frame_is_not_cut_when_it_is_parsed_in_place),
+        cmocka_unit_test(a_long_gap_makes_another_request_and_a_short_one_does_not),
+        cmocka_unit_test(files_take_turns_when_asked),
+        cmocka_unit_test(random_programs_keep_the_rules),
+        cmocka_unit_test(mapped_bytes_land_where_the_boxes_say),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
