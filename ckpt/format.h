@@ -6,6 +6,7 @@
 #ifndef CKPT_FORMAT_H
 #define CKPT_FORMAT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "ckpt/layout.h"
@@ -81,10 +82,21 @@ int format_parse_item(enum plan_format format, const struct stored_tensor *tenso
                       const void *bytes, size_t len, uint64_t item_length, struct stored_payload *payload,
                       struct cb_err *err) CB_MUST_CHECK;
 
+/* Where our own writer puts the payload of an item of this length: the trailer's length is known, so it
+ * does not depend on the alignment. A hint for reading header and payload at once; format_parse_item
+ * on the header says whether it is so. False where an item of this length cannot be ours. */
+bool format_expect_payload(enum plan_format format, const struct stored_tensor *tensor, const struct box *box,
+                           uint64_t item_length, struct stored_payload *payload);
+
 /* The payload's CRC-32 as the trailer has it (the last bytes of the item); *has_crc false where the
  * item stores none. */
 #define FORMAT_MAX_TRAILER 4096
 int format_parse_trailer(enum plan_format format, const void *last_bytes, size_t len, uint32_t *crc, bool *has_crc,
                          struct cb_err *err) CB_MUST_CHECK;
+
+/* The value of a bytes item as a Python literal, appended ("3", "'adamw'", "[0.9, 0.95]"), from the
+ * whole item. CB_ERR_UNSUPPORTED where the value is no number, text, bool, None, list, tuple or dict. */
+int format_parse_bytes_payload(enum plan_format format, const char *fqn, const void *bytes, size_t len,
+                               struct buf *literal, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

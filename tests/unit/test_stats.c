@@ -1,0 +1,290 @@
+/* Statistics against published values and brute force. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/stats.h"
+
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+static void assert_near(double got, double wanted, double tolerance)
+{
+    if (!(fabs(got - wanted) <= tolerance))
+        fail_msg("got %.10g, wanted %.10g within %g", got, wanted, tolerance);
+}
+
+/* Permeability of the membrane at term and at 12 to 26 weeks: Hollander & Wolfe (1973), p. 69. */
+static const double at_term[] = {0.80, 0.83, 1.89, 1.04, 1.45, 1.38, 1.91, 1.64, 0.73, 1.46};
+static const double early[] = {1.15, 0.88, 0.90, 0.74, 1.21};
+
+static void quantiles_are_those_of_type_7(void **unused)
+{
+    (void)unused;
+    const double values[] = {1, 2, 4, 8};
+    assert_near(stats_quantile_sorted(values, 4, 0), 1, 0);
+    assert_near(stats_quantile_sorted(values, 4, 0.25), 1.75, 1e-12);
+    assert_near(stats_quantile_sorted(values, 4, 0.5), 3, 1e-12);
+    assert_near(stats_quantile_sorted(values, 4, 0.95), 7.4, 1e-12);
+    assert_near(stats_quantile_sorted(values, 4, 1), 8, 0);
+    assert_near(stats_quantile_sorted(values, 1, 0.95), 1, 0);
+    assert_true(isnan(stats_quantile_sorted(values, 0, 0.5)));
+}
+
+static void summary_of_unsorted_values(void **unused)
+{
+    (void)unused;
+    const double values[] = {9, 1, 3, 5, 2};
+    struct summary summary;
+    stats_summarize(values, 5, &summary);
+    assert_int_equal(summary.n, 5);
+    assert_near(summary.median, 3, 0);
+    assert_near(summary.mean, 4, 1e-12);
+    assert_near(summary.min, 1, 0);
+    assert_near(summary.max, 9, 0);
+    assert_near(summary.p95, 8.2, 1e-12);
+    assert_near(summary.mad, 2, 0);
+    assert_near(values[0], 9, 0); /* untouched */
+    stats_summarize(values, 0, &summary);
+    assert_true(summary.n == 0 && isnan(summary.median) && isnan(summary.mad) && isnan(summary.max));
+}
+
+static void separated_groups_have_the_smallest_exact_p(void **unused)
+{
+    (void)unused;
+    const double a[] = {1, 2, 3, 4, 5, 6}, b[] = {7, 8, 9, 10, 11, 12};
+    assert_near(stats_mann_whitney(a, 3, b, 3), 0.1, 1e-12);
+    assert_near(stats_mann_whitney(a, 4, b, 4), 2.0 / 70, 1e-12);
+    assert_near(stats_mann_whitney(a, 5, b, 5), 0.0079, 5e-5);
+    assert_near(stats_mann_whitney(a, 5, b, 5), 2.0 / 252, 1e-12);
+    assert_near(stats_mann_whitney(a, 6, b, 6), 0.0022, 5e-5);
+    assert_near(stats_mann_whitney(b, 6, a, 6), 2.0 / 924, 1e-12);
+}
+
+static void mann_whitney_of_the_textbook_example(void **unused)
+{
+    (void)unused;
+    assert_near(stats_mann_whitney(at_term, COUNT(at_term), early, COUNT(early)), 0.2544122, 1e-6);
+    assert_near(stats_mann_whitney(early, COUNT(early), at_term, COUNT(at_term)), 0.2544122, 1e-6);
+}
+
+static void ties_take_the_normal_approximation_with_correction(void **unused)
+{
+    (void)unused;
+    const double a[] = {1, 2, 2, 3, 4}, b[] = {2, 3, 4, 5, 5, 6};
+    assert_near(stats_mann_whitney(a, COUNT(a), b, COUNT(b)), 0.0779469, 1e-6);
+    const double same[] = {7, 7, 7};
+    assert_near(stats_mann_whitney(same, 3, same, 3), 1, 0);
+}
+
+static void nothing_to_compare_is_no_difference(void **unused)
+{
+    (void)unused;
+    const double a[] = {1, 2};
+    assert_near(stats_mann_whitney(a, 2, a, 0), 1, 0);
+    const size_t blocks_a[] = {1, 1}, blocks_b[] = {2, 2};
+    assert_near(stats_mann_whitney_blocked(a, blocks_a, 2, a, blocks_b, 2), 1, 0);
+}
+
+static void exact_and_normal_agree_where_both_can_be_used(void **unused)
+{
+    (void)unused;
+    double a[50], b[51]; /* 50 x 50 is counted out, 50 x 51 is not */
+    for (int i = 0; i < 51; i++) {
+        if (i < 50)
+            a[i] = 2 * i;
+        b[i] = 2 * i + 17.5;
+    }
+    double exact = stats_mann_whitney(a, 50, b, 50), normal = stats_mann_whitney(a, 50, b, 51);
+    assert_near(exact, 0.007021899371388, 1e-12); /* counted with whole numbers of any length */
+    assert_near(normal, exact, 2e-3);
+    assert_near(stats_mann_whitney(a, 50, a + 25, 25), stats_mann_whitney(a + 25, 25, a, 50), 1e-12);
+}
+
+static void one_pair_a_block_is_the_sign_test(void **unused)
+{
+    (void)unused;
+    const double a[] = {1, 11, 21, 31, 41, 51}, b[] = {2, 12, 22, 32, 42, 52};
+    const size_t blocks[] = {1, 2, 3, 4, 5, 6};
+    assert_near(stats_mann_whitney_blocked(a, blocks, 6, b, blocks, 6), erfc(sqrt(6) / sqrt(2)), 1e-12);
+    /* Without blocks the spread between blocks hides the difference. */
+    assert_true(stats_mann_whitney(a, 6, b, 6) > 0.5);
+}
+
+static void van_elteren_weighs_blocks_by_their_size(void **unused)
+{
+    (void)unused;
+    /* Block 1: 2 against 3, U = 0 of 6, variance 6*6/12 = 3. Block 2: 1 against 1, U = 1, variance 1/4.
+     * Statistic (0 - 3)/6 + (1 - 0.5)/3 = -1/3; variance 3/36 + 0.25/9 = 1/9: z = -1. */
+    const double a[] = {1, 2, 9}, b[] = {3, 4, 5, 8};
+    const size_t blocks_a[] = {1, 1, 2}, blocks_b[] = {1, 1, 1, 2};
+    assert_near(stats_mann_whitney_blocked(a, blocks_a, 3, b, blocks_b, 4), erfc(1 / sqrt(2)), 1e-12);
+}
+
+static void shift_and_interval_of_the_textbook_example(void **unused)
+{
+    (void)unused;
+    double a[COUNT(at_term)], b[COUNT(early)];
+    for (size_t i = 0; i < COUNT(a); i++)
+        a[i] = exp(at_term[i]);
+    for (size_t i = 0; i < COUNT(b); i++)
+        b[i] = exp(early[i]);
+    struct shift shift;
+    stats_shift_ratio(a, COUNT(a), b, COUNT(b), 0.95, &shift);
+    assert_near(log1p(shift.estimate), -0.305, 1e-9);
+    assert_near(log1p(shift.low), -0.76, 1e-9);
+    assert_near(log1p(shift.high), 0.15, 1e-9);
+}
+
+static void ratio_of_two_against_one_is_plus_100_percent(void **unused)
+{
+    (void)unused;
+    const double a[] = {1, 1.01, 1.02, 1.03, 1.04, 1.05}, b[] = {2, 2.02, 2.04, 2.06, 2.08, 2.10};
+    struct shift shift;
+    stats_shift_ratio(a, 6, b, 6, 0.95, &shift);
+    assert_near(shift.estimate, 1, 0.001);
+    assert_true(shift.low > 0.9 && shift.low < 1 && shift.high > 1 && shift.high < 1.1);
+}
+
+static void interval_is_unbounded_where_sizes_cannot_give_it(void **unused)
+{
+    (void)unused;
+    const double a[] = {1, 2, 3, 4}, b[] = {5, 6, 7, 8};
+    struct shift shift;
+    stats_shift_ratio(a, 3, b, 3, 0.95, &shift);
+    assert_near(shift.low, -1, 0);
+    assert_true(isinf(shift.high));
+    assert_true(shift.estimate > 0);
+    stats_shift_ratio(a, 4, b, 4, 0.95, &shift); /* 4 against 4 is the first that can: both extremes */
+    assert_near(shift.low, 5.0 / 4 - 1, 1e-12);
+    assert_near(shift.high, 8.0 / 1 - 1, 1e-12);
+    stats_shift_ratio(a, 0, b, 4, 0.95, &shift);
+    assert_true(isnan(shift.estimate));
+}
+
+static void interval_of_many_runs_is_close_to_that_of_counting(void **unused)
+{
+    (void)unused;
+    double a[51], b[51];
+    for (int i = 0; i < 51; i++) {
+        a[i] = exp(0.001 * i);
+        b[i] = exp(0.001 * ((i * 7) % 51) + 0.01);
+    }
+    struct shift counted, normal;
+    stats_shift_ratio(a, 50, b, 50, 0.95, &counted);
+    stats_shift_ratio(a, 51, b, 51, 0.95, &normal);
+    assert_near(normal.low, counted.low, 0.002);
+    assert_near(normal.high, counted.high, 0.002);
+    assert_near(normal.estimate, expm1(0.01), 1e-9);
+    assert_true(normal.low < normal.estimate && normal.estimate < normal.high);
+}
+
+static void interval_covers_the_truth_as_often_as_it_says(void **unused)
+{
+    (void)unused;
+    uint64_t state = 1;
+    unsigned covered = 0, trials = 2000;
+    for (unsigned trial = 0; trial < trials; trial++) {
+        double values[14];
+        for (int i = 0; i < 14; i++) {
+            state = state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+            values[i] = exp((double)(state >> 11) / (double)(UINT64_C(1) << 53));
+        }
+        struct shift shift;
+        stats_shift_ratio(values, 7, values + 7, 7, 0.95, &shift);
+        covered += shift.low <= 0 && shift.high >= 0 ? 1 : 0;
+    }
+    assert_in_range(covered, 1900, 1960); /* exact: 1 - 2 P(U <= 8) = 0.9621 at 7 against 7, 1924 expected */
+}
+
+static void holm_of_the_usual_example(void **unused)
+{
+    (void)unused;
+    double p[] = {0.01, 0.04, 0.03, 0.005};
+    stats_holm(p, 4);
+    assert_near(p[0], 0.03, 1e-12);
+    assert_near(p[1], 0.06, 1e-12);
+    assert_near(p[2], 0.06, 1e-12);
+    assert_near(p[3], 0.02, 1e-12);
+    double equal[] = {0.4, 0.4, 0.9};
+    stats_holm(equal, 3);
+    assert_near(equal[0], 1, 0);
+    assert_near(equal[2], 1, 0);
+}
+
+static void verdicts_follow_interval_size_and_p(void **unused)
+{
+    (void)unused;
+    const struct shift down = {-0.156, -0.170, -0.141}, up = {0.2, 0.1, 0.3}, small = {0.004, -0.009, 0.016};
+    const struct shift wide = {0.06, -0.05, 0.19}, slight = {0.02, 0.01, 0.04};
+    assert_int_equal(stats_verdict(&down, 0.004, 0.03, true), VERDICT_BETTER);
+    assert_int_equal(stats_verdict(&down, 0.004, 0.03, false), VERDICT_WORSE);
+    assert_int_equal(stats_verdict(&up, 0.004, 0.03, true), VERDICT_WORSE);
+    assert_int_equal(stats_verdict(&up, 0.004, 0.03, false), VERDICT_BETTER);
+    assert_int_equal(stats_verdict(&up, 0.2, 0.03, true), VERDICT_INCONCLUSIVE);
+    assert_int_equal(stats_verdict(&small, 0.5, 0.03, true), VERDICT_SAME);
+    assert_int_equal(stats_verdict(&wide, 0.3, 0.03, true), VERDICT_INCONCLUSIVE);
+    assert_int_equal(stats_verdict(&slight, 0.01, 0.03, true), VERDICT_INCONCLUSIVE);
+    assert_string_equal(verdict_name(VERDICT_INCONCLUSIVE), "inconclusive");
+}
+
+static void more_runs_are_asked_for_where_spread_hides_the_change(void **unused)
+{
+    (void)unused;
+    const double a[] = {1.00, 1.05, 0.95, 1.02}, b[] = {1.04, 1.10, 0.99, 1.08}, same[] = {1, 1, 1, 1};
+    size_t more = stats_more_runs(a, 4, b, 4, 0.03);
+    assert_in_range(more, 3, 40);
+    assert_int_equal(stats_more_runs(same, 4, same, 4, 0.03), 0);
+    assert_int_equal(stats_more_runs(a, 1, b, 4, 0.03), 0);
+}
+
+static void best_interval_and_goodput_of_the_published_cases(void **unused)
+{
+    (void)unused;
+    const double day = 86400;
+    assert_near(stats_daly_interval(30, day), 2257, 0.5);
+    assert_near(stats_goodput(stats_daly_interval(30, day), 30, 300, day), 0.970, 0.0006);
+    assert_near(stats_daly_interval(2, day), 586.5, 0.1);
+    assert_near(stats_goodput(stats_daly_interval(2, day), 2, 300, day), 0.990, 0.0006);
+    assert_near(stats_daly_interval(100, 40), 40, 0);
+}
+
+static void daly_interval_is_where_goodput_is_best(void **unused)
+{
+    (void)unused;
+    double best = stats_daly_interval(30, 3600);
+    double top = stats_goodput(best, 30, 60, 3600);
+    assert_true(top > stats_goodput(best * 0.9, 30, 60, 3600));
+    assert_true(top > stats_goodput(best * 1.1, 30, 60, 3600));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(quantiles_are_those_of_type_7),
+        cmocka_unit_test(summary_of_unsorted_values),
+        cmocka_unit_test(separated_groups_have_the_smallest_exact_p),
+        cmocka_unit_test(mann_whitney_of_the_textbook_example),
+        cmocka_unit_test(ties_take_the_normal_approximation_with_correction),
+        cmocka_unit_test(nothing_to_compare_is_no_difference),
+        cmocka_unit_test(exact_and_normal_agree_where_both_can_be_used),
+        cmocka_unit_test(one_pair_a_block_is_the_sign_test),
+        cmocka_unit_test(van_elteren_weighs_blocks_by_their_size),
+        cmocka_unit_test(shift_and_interval_of_the_textbook_example),
+        cmocka_unit_test(ratio_of_two_against_one_is_plus_100_percent),
+        cmocka_unit_test(interval_is_unbounded_where_sizes_cannot_give_it),
+        cmocka_unit_test(interval_of_many_runs_is_close_to_that_of_counting),
+        cmocka_unit_test(interval_covers_the_truth_as_often_as_it_says),
+        cmocka_unit_test(holm_of_the_usual_example),
+        cmocka_unit_test(verdicts_follow_interval_size_and_p),
+        cmocka_unit_test(more_runs_are_asked_for_where_spread_hides_the_change),
+        cmocka_unit_test(best_interval_and_goodput_of_the_published_cases),
+        cmocka_unit_test(daly_interval_is_where_goodput_is_best),
+    };
+    return cmocka_run_group_tests_name("stats", tests, NULL, NULL);
+}
