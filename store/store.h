@@ -1,10 +1,12 @@
 /* Where bytes go: one vtable on completions, one file a backend (posix, null, fault).
  *
- * A store belongs to one thread. Objects are named relative to the store ("run/__0_0.distcp").
- * submit() takes a batch and returns at once; poll() hands back completions, each with its time
- * stamps; every request completes exactly once, also after a cancel or an error. Memory given to a
- * request must stay until its completion. Durable means: survives a power cut, as far as the backend
- * can ask for it. Every operation can fail; messages name the object and the store. */
+ * A store belongs to one thread at a time. Objects are named relative to the store
+ * ("run/__0_0.distcp"); a name that is absolute or has an empty, "." or ".." part is refused, since
+ * names may come from foreign metadata. submit() takes a batch and returns at once; poll() hands back
+ * completions, each with its time stamps; every request completes exactly once, also after a cancel
+ * or an error. Memory given to a request must stay until its completion. Durable means: survives a
+ * power cut, as far as the backend can ask for it. Every operation can fail; messages name the object
+ * and the store. Between submit and poll nothing is allocated, locked (but psync's queue) or logged. */
 #ifndef STORE_STORE_H
 #define STORE_STORE_H
 
@@ -23,7 +25,8 @@ enum memory_kind { MEMORY_HOST, MEMORY_PINNED, MEMORY_DEVICE };
 enum store_request_kind {
     STORE_WRITE,
     STORE_READ,
-    STORE_FINISH, /* makes an object complete, and durable if the store was opened so (fsync; complete) */
+    STORE_FINISH, /* makes an object complete, and durable if the store was opened so (fsync; complete). No
+                     write of the object may be in flight, nor stand before it in the same batch */
 };
 
 struct store_object; /* an object being created or read; opaque, owned by the store until store_close */
@@ -41,23 +44,26 @@ struct store_request {
 struct store_completion {
     uint64_t user;
     int code;       /* 0, or a cb_code */
-    int sys_errno;  /* with CB_ERR_SYSTEM and CB_ERR_NO_SPACE */
+    int sys_errno;  /* with CB_ERR_SYSTEM and CB_ERR_NO_SPACE; else 0 */
     uint64_t bytes; /* moved: all of them when code is 0. A read at the end of an object is CB_ERR_CORRUPT with fewer */
     uint64_t submitted_ns, completed_ns; /* monotonic */
+    enum store_request_kind kind;        /* as it was asked for: */
+    struct store_object *object;
+    uint64_t offset, length;
 };
 
 struct store_capabilities {
-    uint32_t
-        offset_alignment; /* requests' offsets and lengths (the last request of an object excepted: see tail_free) */
+    uint32_t offset_alignment; /* requests' offsets and lengths; at the end of an object see tail_unaligned */
     uint32_t memory_alignment; /* segments' addresses */
-    uint32_t length_alignment; /* each segment's length */
-    bool tail_unaligned;       /* the last bytes of an object may be any number */
+    uint32_t length_alignment; /* each segment's length, the last one of the object excepted */
+    bool tail_unaligned;       /* the request that ends the object may have any length */
     uint32_t max_segments;
     uint32_t max_depth;
     uint64_t min_part, max_part, max_parts; /* 0: no limit */
     bool atomic_publish;
     bool ranged_reads;
     bool page_cache; /* a read may be served from this machine's memory */
+    bool direct;     /* O_DIRECT */
 };
 
 enum store_direct { STORE_DIRECT_AUTO, STORE_DIRECT_YES, STORE_DIRECT_NO };
@@ -70,25 +76,28 @@ struct store_options {
     bool durable;            /* STORE_FINISH and publish sync */
     uint32_t rank;           /* of the caller: fault specs can name one */
     const char *shared_name; /* for a fault store's cap shared by all ranks: a name of this run, or NULL */
+    bool read_only;          /* nothing will be written: a read-only file system will do */
 };
 
 struct store;
 
-/* Opens "PATH", "null:" or "fault:SPEC:STORE" (docs/fault-store.md). The path must exist. */
+/* Opens "PATH", "null:" or "fault:SPEC:STORE" (docs/fault-store.md). The path must exist, be a folder
+ * and, unless options->read_only, be one we can write to. */
 int store_open(const char *uri, const struct store_options *options, struct store **store,
                struct cb_err *err) CB_MUST_CHECK;
 void store_free(struct store *store); /* cancels, waits for what is in flight, closes objects */
 
 const struct store_capabilities *store_capabilities(const struct store *store);
-/* What is really used, after the ladder: "io_uring registered-buffers O_DIRECT", "psync buffered (io_uring: …)". */
+/* What is really used, after the ladder: "io_uring registered-buffers O_DIRECT", "psync buffered
+ * (io_uring: …)". Valid until store_register or store_free. */
 const char *store_describe(const struct store *store);
 
 /* Registers memory for repeated use (io_uring fixed buffers). May fail on small memlock: the store
  * then goes on without and says so in store_describe. Call before the first submit. */
 void store_register(struct store *store, const struct iovec *regions, uint32_t count);
 
-/* Creates an object of known length (must not exist); folders in between are made. Readers may see it
- * before it is finished: the commit marker decides. */
+/* Creates an object of known length (must not exist); folders in between are made. Readers may see it,
+ * with its full length, before it is finished: the commit marker decides. */
 int store_create(struct store *store, const char *name, uint64_t length, struct store_object **object,
                  struct cb_err *err) CB_MUST_CHECK;
 /* Opens an existing object to write at ranges of it that others do not (one file shared by all ranks). */
@@ -98,14 +107,20 @@ int store_open_read(struct store *store, const char *name, struct store_object *
                     struct cb_err *err) CB_MUST_CHECK;
 /* Forgets the object; what was not finished is abandoned. No request of it may be in flight. */
 void store_close(struct store *store, struct store_object *object);
+const char *store_object_name(const struct store_object *object);
 
 /* Queues a batch. Fails as a whole or not at all. At most max_depth requests may be in flight. */
 int store_submit(struct store *store, const struct store_request *requests, size_t count,
                  struct cb_err *err) CB_MUST_CHECK;
-/* Waits until at least one completion is there or the deadline passed; gives up to `capacity`.
- * *count is 0 only at the deadline (a deadline of 0 never waits). */
+/* Waits until at least one completion is there or the monotonic deadline passed (0 never waits,
+ * UINT64_MAX waits for ever); gives up to `capacity`. *count is 0 only at the deadline, or when
+ * nothing is in flight. Fails only when waiting itself fails: a request's failure is in its
+ * completion. */
 int store_poll(struct store *store, struct store_completion *completions, size_t capacity, uint64_t deadline_ns,
                size_t *count, struct cb_err *err) CB_MUST_CHECK;
+/* The sentence for a completion whose code is not 0: "writing NAME at offset N: …"; returns its code. */
+int store_completion_error(const struct store *store, const struct store_completion *completion,
+                           struct cb_err *err) CB_MUST_CHECK;
 /* Asks for everything in flight to stop; each still completes (CB_ERR_ABORTED where it was stopped). */
 void store_cancel(struct store *store);
 size_t store_in_flight(const struct store *store);
@@ -114,13 +129,16 @@ size_t store_in_flight(const struct store *store);
  * becomes visible, and visible durably on return, if the store was opened so. Blocking. */
 int store_publish(struct store *store, const char *name, const void *bytes, size_t len,
                   struct cb_err *err) CB_MUST_CHECK;
-/* Makes the creations and removals in a folder durable (fsync of the folder; nothing on object stores). */
+/* Makes the creations and removals in a folder durable, and the folder itself: fsync of it and of its
+ * parents up to the store, whichever rank made them. Nothing on object stores, and nothing if the
+ * store was not opened durable. "" is the store itself, here and below. */
 int store_sync_folder(struct store *store, const char *folder, struct cb_err *err) CB_MUST_CHECK;
 int store_make_folder(struct store *store, const char *folder,
                       struct cb_err *err) CB_MUST_CHECK; /* fine if it is there */
 int store_read_small(struct store *store, const char *name, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
 int store_stat(struct store *store, const char *name, uint64_t *length, struct cb_err *err) CB_MUST_CHECK;
-/* Calls `each` for every object under a folder, relative names, any order. */
+/* Calls `each` for every object under a folder and its folders, in any order, named relative to the
+ * store; a folder that is not there lists as empty, as on object stores. `each` must not change the store. What `each` returns, if not 0, ends the list and is returned. */
 typedef int (*store_list_fn)(void *context, const char *name, uint64_t length, struct cb_err *err);
 int store_list(struct store *store, const char *folder, store_list_fn each, void *context,
                struct cb_err *err) CB_MUST_CHECK;
@@ -130,7 +148,8 @@ int store_remove_folder(struct store *store, const char *folder, struct cb_err *
 /* Free space for new objects; UINT64_MAX where unlimited or unknown. */
 int store_free_bytes(struct store *store, uint64_t *bytes, struct cb_err *err) CB_MUST_CHECK;
 
-/* Page cache of one object: drops it, and says what share of it was still resident (NAN: unknown). */
+/* Page cache of one object: drops it, and says what share of it is resident after that (NAN: unknown,
+ * also where there is none). */
 int store_drop_cache(struct store *store, const char *name, double *resident_fraction,
                      struct cb_err *err) CB_MUST_CHECK;
 

@@ -1,0 +1,107 @@
+/* What a kind of store has to provide: one table of operations, versioned, complete.
+ *
+ * The front (store.c) checks arguments, counts what is in flight, gives every request a slot and
+ * composes the sentences about completions; a backend moves bytes. A slot is a number below
+ * options->depth that belongs to one request from submit to its completion, so a backend keeps what it
+ * needs in arrays made at open, and never allocates between submit and poll.
+ *
+ * Every operation is called by one thread at a time. The front guarantees: names are relative and
+ * clean; objects belong to this backend; segments, offsets and lengths obey the capabilities; memory
+ * is not NULL; no more than `depth` requests are in flight; an object is closed only when none of its
+ * requests is. Fallible operations return 0 or a cb_code with a sentence that names the object, and
+ * leave their outputs untouched on failure. */
+#ifndef STORE_BACKEND_H
+#define STORE_BACKEND_H
+
+#include "store/store.h"
+
+#define BACKEND_VERSION 1
+
+struct backend_ops;
+
+/* First member of every backend's own struct. The capabilities are set by open and stay. */
+struct backend {
+    const struct backend_ops *ops;
+    struct store_capabilities capabilities;
+};
+
+/* First member of every backend's own object. */
+struct backend_object {
+    uint64_t length;
+};
+
+struct backend_request {
+    uint32_t slot;
+    enum store_request_kind kind;
+    struct backend_object *object;
+    uint64_t offset;
+    const struct iovec *segments; /* borrowed until submit returns */
+    uint32_t segment_count;
+    uint64_t length; /* of all segments; 0 for STORE_FINISH */
+    enum memory_kind memory;
+};
+
+struct backend_completion {
+    uint32_t slot;
+    int code;      /* 0 or a cb_code */
+    int sys_errno; /* with CB_ERR_SYSTEM and CB_ERR_NO_SPACE */
+    uint64_t bytes;
+    uint64_t completed_ns;
+};
+
+struct backend_ops {
+    uint32_t version;   /* BACKEND_VERSION it was written for */
+    const char *scheme; /* "null:"; the URI without it is what open gets; "" is a path */
+
+    /* Makes a backend. May start threads; must not leave any behind on failure. */
+    int (*open)(const char *where, const struct store_options *options, struct backend **backend, struct cb_err *err);
+    /* Nothing is in flight and every object is closed. */
+    void (*free)(struct backend *backend);
+    /* One line; valid until register_memory or free. */
+    const char *(*describe)(const struct backend *backend);
+    /* A hint; what came of it goes into the description. */
+    void (*register_memory)(struct backend *backend, const struct iovec *regions, uint32_t count);
+
+    /* See store_create, store_open_shared, store_open_read. */
+    int (*create)(struct backend *backend, const char *name, uint64_t length, struct backend_object **object,
+                  struct cb_err *err);
+    int (*open_shared)(struct backend *backend, const char *name, uint64_t length, struct backend_object **object,
+                       struct cb_err *err);
+    int (*open_read)(struct backend *backend, const char *name, struct backend_object **object, struct cb_err *err);
+    void (*close)(struct backend *backend, struct backend_object *object);
+
+    /* Takes the whole batch or fails and takes none. Must not wait for the device. A request that fails
+     * at once still completes through poll. */
+    int (*submit)(struct backend *backend, const struct backend_request *requests, size_t count, struct cb_err *err);
+    /* As store_poll; at least one request is in flight. May return early with none. */
+    int (*poll)(struct backend *backend, struct backend_completion *completions, size_t capacity, uint64_t deadline_ns,
+                size_t *count, struct cb_err *err);
+    /* Stops what can be stopped; must not wait. Everything still completes through poll. */
+    void (*cancel)(struct backend *backend);
+
+    /* As in store.h; these block. */
+    int (*publish)(struct backend *backend, const char *name, const void *bytes, size_t len, struct cb_err *err);
+    int (*sync_folder)(struct backend *backend, const char *folder, struct cb_err *err);
+    int (*make_folder)(struct backend *backend, const char *folder, struct cb_err *err);
+    int (*read_small)(struct backend *backend, const char *name, struct buf *out, struct cb_err *err);
+    int (*stat)(struct backend *backend, const char *name, uint64_t *length, struct cb_err *err);
+    int (*list)(struct backend *backend, const char *folder, store_list_fn each, void *context, struct cb_err *err);
+    int (*remove)(struct backend *backend, const char *name, struct cb_err *err);
+    int (*remove_folder)(struct backend *backend, const char *folder, struct cb_err *err);
+    int (*free_bytes)(struct backend *backend, uint64_t *bytes, struct cb_err *err);
+    int (*drop_cache)(struct backend *backend, const char *name, double *resident_fraction, struct cb_err *err);
+};
+
+extern const struct backend_ops posix_backend, null_backend, fault_backend;
+
+/* Opens the backend that a URI names; fault stores use it for what they wrap. */
+int backend_open(const char *uri, const struct store_options *options, struct backend **backend,
+                 struct cb_err *err) CB_MUST_CHECK;
+
+/* Refuses a table of another version or with an operation missing, by name. */
+int backend_check(const struct backend_ops *ops, struct cb_err *err) CB_MUST_CHECK;
+
+/* The cb_code of a completion that failed with `sys_errno`. */
+int backend_code_of_errno(int sys_errno);
+
+#endif
