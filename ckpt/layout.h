@@ -5,7 +5,13 @@
  * (the rank's interval of the flattened, concatenated tensors of its group). dp, tp, pp, zero,
  * sharding and ep are ways to write one down. State tensors have fixed names that no layout changes:
  * `model.<fqn>`, `optimizer.state.<fqn>.{master,exp_avg,exp_avg_sq}`; small bytes items
- * `optimizer.param_groups.*` and `train.*` come last. Immutable after layout_new, so thread-safe. */
+ * `optimizer.param_groups.*` and `train.*` come last. A flat shard concatenates the boxes that a rank
+ * of the group holds under tensor parallelism, each row-major. Tied embeddings live on the first
+ * stage. Under ep, dense tensors are data parallel over dp and ep, experts over dp.
+ *
+ * state=mlperf instead has the bytes of MLPerf Storage's formulas: the norms once for every tp rank
+ * ([tp, hidden]), and three flat tensors with one row a rank of P / ranks + 5 hidden elements.
+ * Immutable after layout_new, so thread-safe; keeps no pointer to the model. */
 #ifndef CKPT_LAYOUT_H
 #define CKPT_LAYOUT_H
 
@@ -27,6 +33,8 @@ struct state_tensor {
     enum dtype dtype;
     uint32_t dims;
     uint64_t shape[CKPT_MAX_DIMS];
+    /* Tensors of one group that a rank writes go to a file of their own; 0 for all but state=mlperf. */
+    uint32_t file_group;
     /* bytes items: the value, a whole torch.save made by ckpt/dcp at planning; its Python literal here */
     const char *literal; /* "3", "0.9", "'adamw'" */
 };
@@ -58,7 +66,8 @@ const struct mesh_axis *layout_axis(const struct layout *layout, size_t index);
 const char *layout_describe(const struct layout *layout);   /* "dp2 tp2" */
 const char *layout_state_name(const struct layout *layout); /* "weights+adam" */
 
-/* The pieces that a rank holds, in memory order. *pieces is allocated, freed with free(). */
+/* The pieces that a rank holds, in memory order: by state tensor, then by first element. Bytes items
+ * are no pieces: all ranks know them, rank 0 writes them. *pieces is allocated, freed with free(). */
 int layout_pieces(const struct layout *layout, uint32_t rank, struct piece **pieces, size_t *count,
                   struct cb_err *err) CB_MUST_CHECK;
 /* Bytes of tensors that a rank holds. */

@@ -46,7 +46,7 @@ static void read_llama(struct config *self, struct model_shape *shape)
     shape->family = FAMILY_LLAMA;
     shape->hidden = number(self, "hidden_size", CONFIG_MAX_NUMBER);
     shape->ffn = number(self, "intermediate_size", CONFIG_MAX_NUMBER);
-    shape->layers = (uint32_t)number(self, "num_hidden_layers", 100000);
+    shape->layers = (uint32_t)number(self, "num_hidden_layers", 10000);
     shape->heads = (uint32_t)number(self, "num_attention_heads", 1000000);
     shape->kv_heads = (uint32_t)number_or(self, "num_key_value_heads", 1000000, shape->heads);
     shape->head_size = number_or(self, "head_dim", CONFIG_MAX_NUMBER, 0);
@@ -60,7 +60,7 @@ static void read_gpt2(struct config *self, struct model_shape *shape)
     shape->family = FAMILY_GPT2;
     shape->hidden = number(self, "n_embd", CONFIG_MAX_NUMBER);
     shape->ffn = number_or(self, "n_inner", CONFIG_MAX_NUMBER, 4 * shape->hidden);
-    shape->layers = (uint32_t)number(self, "n_layer", 100000);
+    shape->layers = (uint32_t)number(self, "n_layer", 10000);
     shape->heads = (uint32_t)number(self, "n_head", 1000000);
     shape->vocab = number(self, "vocab_size", CONFIG_MAX_NUMBER);
     shape->positions = number(self, "n_positions", CONFIG_MAX_NUMBER);

@@ -102,7 +102,7 @@ static int read_layer(const struct list *self, const char *text, size_t line, in
         *layer = MODEL_LAYER_LAST;
         return 0;
     }
-    int code = read_number(self, "layer", text, 99999, line, &value, err);
+    int code = read_number(self, "layer", text, 9999, line, &value, err);
     if (!code)
         *layer = (int32_t)value;
     return code;
