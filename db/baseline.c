@@ -1,0 +1,244 @@
+/* Baselines: a file each in FOLDER/baselines, which is the truth, and a row, which is quick to read. */
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/buf.h"
+#include "db/connection.h"
+#include "db/selection.h"
+
+#define BASELINE_FILE_VERSION 1
+#define BASELINE_MAX_BYTES (1u << 20)
+#define PATH_MAX_BYTES 4096
+
+void baseline_release(struct baseline *baseline)
+{
+    for (size_t i = 0; i < baseline->word_count; i++)
+        free(baseline->words[i]);
+    free(baseline->words);
+    *baseline = (struct baseline){0};
+}
+
+static int check_name(const char *name, struct cb_err *err)
+{
+    size_t len = strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-");
+    if (len == 0 || name[len] || name[0] == '.' || name[0] == '-' || len >= BASELINE_NAME_BYTES)
+        return cb_fail(err, CB_ERR_USAGE,
+                       "a baseline's name is up to %d letters, digits, _ . and -, as nightly, not \"%s\"",
+                       BASELINE_NAME_BYTES - 1, name);
+    return 0;
+}
+
+static int write_definition(const struct baseline *baseline, struct buf *out, struct cb_err *err)
+{
+    struct json_writer json;
+    json_writer_init(&json, out, 2);
+    json_write_begin_object(&json);
+    json_write_key(&json, "version");
+    json_write_u64(&json, BASELINE_FILE_VERSION);
+    json_write_key(&json, "baseline");
+    json_write_text(&json, baseline->name);
+    if (baseline->window) {
+        json_write_key(&json, "window");
+        json_write_u64(&json, baseline->window);
+    }
+    json_write_key(&json, baseline->window ? "filters" : "runs");
+    json_write_begin_array(&json);
+    for (size_t i = 0; i < baseline->word_count; i++)
+        json_write_text(&json, baseline->words[i]);
+    json_write_end_array(&json);
+    json_write_end_object(&json);
+    buf_append_char(out, '\n');
+    return buf_check(out, "a baseline", err);
+}
+
+static int copy_words(const struct json_value *list, struct baseline *baseline, struct cb_err *err)
+{
+    size_t count = json_count(list);
+    baseline->words = calloc(count + 1, sizeof *baseline->words);
+    if (!baseline->words)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for a baseline");
+    for (size_t i = 0; i < count; i++) {
+        const char *word;
+        if (!json_as_text(json_at(list, i), &word))
+            return cb_fail(err, CB_ERR_FORMAT, "word %zu is not a text", i + 1);
+        baseline->words[i] = strdup(word);
+        if (!baseline->words[i])
+            return cb_fail(err, CB_ERR_MEMORY, "no memory for a baseline");
+        baseline->word_count++;
+    }
+    return 0;
+}
+
+static int parse_definition(const char *name, const char *text, struct baseline *baseline, struct cb_err *err)
+{
+    struct json_value *root;
+    struct baseline parsed = {0};
+    uint64_t version;
+    int rc = json_parse(text, strlen(text), &root, err);
+    if (rc)
+        return cb_context(err, "baseline %s", name);
+    snprintf(parsed.name, sizeof parsed.name, "%s", name);
+    rc = json_need_u64(root, "version", &version, err);
+    if (rc == 0 && version != BASELINE_FILE_VERSION)
+        rc = cb_fail(err, CB_ERR_UNSUPPORTED, "version %llu, this program knows %d", (unsigned long long)version,
+                     BASELINE_FILE_VERSION);
+    if (!json_as_u64(json_get(root, "window"), &parsed.window))
+        parsed.window = 0;
+    const struct json_value *list = json_get(root, parsed.window ? "filters" : "runs");
+    if (rc == 0 && !json_is_array(list))
+        rc = cb_fail(err, CB_ERR_FORMAT, "it has neither runs nor a window with filters");
+    if (rc == 0)
+        rc = copy_words(list, &parsed, err);
+    json_value_free(root);
+    if (rc) {
+        baseline_release(&parsed);
+        return cb_context(err, "baseline %s", name);
+    }
+    *baseline = parsed;
+    return 0;
+}
+
+static int file_path(const struct history *self, const char *name, char path[PATH_MAX_BYTES], struct cb_err *err)
+{
+    if (snprintf(path, PATH_MAX_BYTES, "%s/baselines/%s.json", self->folder, name) >= PATH_MAX_BYTES)
+        return cb_fail(err, CB_ERR_USAGE, "the path of baseline %s is too long", name);
+    return 0;
+}
+
+/* Runs must exist, filters must select: better said now than when the nightly comparison runs. */
+static int check_words(struct history *self, const struct baseline *baseline, struct cb_err *err)
+{
+    struct run_selection selection = {0};
+    int rc = 0;
+    if (baseline->window)
+        rc = selection_of_window(self, baseline, NULL, &selection, err);
+    else if (baseline->word_count == 0)
+        rc = cb_fail(err, CB_ERR_USAGE, "baseline %s names no runs", baseline->name);
+    for (size_t i = 0; !baseline->window && i < baseline->word_count && rc == 0; i++) {
+        char run[64];
+        rc = history_find_run(self, baseline->words[i], run, err);
+        if (rc == 0 && strcmp(run, baseline->words[i]) != 0)
+            rc = cb_fail(err, CB_ERR_USAGE, "baseline %s: %s is not the whole id of a run", baseline->name,
+                         baseline->words[i]);
+    }
+    run_selection_release(&selection);
+    return rc;
+}
+
+int history_set_baseline(struct history *self, const struct baseline *baseline, struct cb_err *err)
+{
+    char path[PATH_MAX_BYTES], folder[PATH_MAX_BYTES];
+    struct buf text;
+    buf_init(&text, BASELINE_MAX_BYTES);
+    int rc = check_name(baseline->name, err);
+    if (rc == 0)
+        rc = check_words(self, baseline, err);
+    if (rc == 0)
+        rc = file_path(self, baseline->name, path, err);
+    if (rc == 0)
+        rc = write_definition(baseline, &text, err);
+    if (rc == 0) {
+        snprintf(folder, sizeof folder, "%.*s", (int)(strrchr(path, '/') - path), path);
+        if (mkdir(folder, 0755) && errno != EEXIST)
+            rc = cb_fail_errno(err, errno, "creating %s", folder);
+    }
+    if (rc == 0)
+        rc = buf_write_file(&text, path, 0644, err);
+    if (rc == 0)
+        rc = db_run(self, err, "INSERT OR REPLACE INTO baseline VALUES(?,?)", "tt", baseline->name, text.data);
+    buf_release(&text);
+    return rc;
+}
+
+int history_remove_baseline(struct history *self, const char *name, struct cb_err *err)
+{
+    char path[PATH_MAX_BYTES];
+    struct baseline baseline;
+    int rc = history_read_baseline(self, name, &baseline, err);
+    if (rc)
+        return rc;
+    baseline_release(&baseline);
+    rc = file_path(self, name, path, err);
+    if (rc == 0 && unlink(path) && errno != ENOENT)
+        rc = cb_fail_errno(err, errno, "removing %s", path);
+    if (rc == 0)
+        rc = db_run(self, err, "DELETE FROM baseline WHERE baseline=?", "t", name);
+    return rc;
+}
+
+int history_read_baseline(struct history *self, const char *name, struct baseline *baseline, struct cb_err *err)
+{
+    sqlite3_stmt *statement;
+    bool has_row;
+    int rc = db_query(self, &statement, err, "SELECT definition FROM baseline WHERE baseline=?", "t", name);
+    if (rc == 0)
+        rc = db_step(self, statement, &has_row, err);
+    if (rc)
+        return rc;
+    if (has_row)
+        rc = parse_definition(name, db_text(statement, 0), baseline, err);
+    else
+        rc = cb_fail(err, CB_ERR_NOT_FOUND, "no baseline %s: `ckptbench baseline list` names them", name);
+    db_reset(statement);
+    return rc;
+}
+
+int history_each_baseline(struct history *self, baseline_fn each, void *context, struct cb_err *err)
+{
+    sqlite3_stmt *statement;
+    bool has_row;
+    int rc = db_query(self, &statement, err, "SELECT baseline, definition FROM baseline ORDER BY baseline", "");
+    while (rc == 0 && (rc = db_step(self, statement, &has_row, err)) == 0 && has_row) {
+        struct baseline baseline;
+        rc = parse_definition(db_text(statement, 0), db_text(statement, 1), &baseline, err);
+        if (rc == 0) {
+            rc = each(context, &baseline, err);
+            baseline_release(&baseline);
+        }
+    }
+    db_reset(statement);
+    return rc;
+}
+
+static int load_file(struct history *self, const char *folder, const char *file, struct cb_err *err)
+{
+    char path[PATH_MAX_BYTES], name[BASELINE_NAME_BYTES];
+    size_t len = strlen(file);
+    if (len <= 5 || strcmp(file + len - 5, ".json") != 0 || len - 5 >= sizeof name || file[0] == '.')
+        return 0;
+    snprintf(name, sizeof name, "%.*s", (int)(len - 5), file);
+    if (snprintf(path, sizeof path, "%s/%s", folder, file) >= (int)sizeof path)
+        return cb_fail(err, CB_ERR_USAGE, "the path of baseline %s is too long", name);
+    struct buf text;
+    struct baseline baseline;
+    buf_init(&text, BASELINE_MAX_BYTES);
+    int rc = buf_read_file(&text, path, err);
+    if (rc == 0)
+        rc = parse_definition(name, text.data, &baseline, err);
+    if (rc == 0) {
+        baseline_release(&baseline);
+        rc = db_run(self, err, "INSERT OR REPLACE INTO baseline VALUES(?,?)", "tt", name, text.data);
+    }
+    buf_release(&text);
+    return rc;
+}
+
+int history_load_baseline_files(struct history *self, struct cb_err *err)
+{
+    char folder[PATH_MAX_BYTES];
+    if (snprintf(folder, sizeof folder, "%s/baselines", self->folder) >= (int)sizeof folder)
+        return cb_fail(err, CB_ERR_USAGE, "the path of the baselines is too long");
+    DIR *entries = opendir(folder);
+    if (!entries)
+        return errno == ENOENT ? 0 : cb_fail_errno(err, errno, "reading %s", folder);
+    int rc = 0;
+    for (struct dirent *entry; rc == 0 && (entry = readdir(entries));)
+        rc = load_file(self, folder, entry->d_name, err);
+    closedir(entries);
+    return rc;
+}

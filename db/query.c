@@ -1,0 +1,201 @@
+/* Reading many rows: lists, samples, and a user's own SELECT. Reads only, whatever it is asked. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "db/connection.h"
+
+static double median_of(struct history *self, const char *run, const char *op, const char *metric, int *rc,
+                        struct cb_err *err)
+{
+    sqlite3_stmt *statement;
+    bool has_row = false;
+    double median = NAN;
+    if (*rc == 0)
+        *rc = db_query(self, &statement, err, "SELECT median FROM metric WHERE run=? AND op=? AND metric=?", "ttt", run,
+                       op, metric);
+    if (*rc == 0)
+        *rc = db_step(self, statement, &has_row, err);
+    if (*rc == 0 && has_row)
+        median = db_double(statement, 0);
+    if (*rc == 0)
+        db_reset(statement);
+    return median;
+}
+
+int history_each_run(struct history *self, const struct run_selection *selection, run_line_fn each, void *context,
+                     struct cb_err *err)
+{
+    sqlite3_stmt *statement;
+    bool has_row;
+    int rc = 0;
+    for (size_t i = 0; i < selection->count && rc == 0; i++) {
+        const char *run = selection->runs[i];
+        double save_s = median_of(self, run, operation_name(OP_SAVE), metric_row(METRIC_SAVE_S)->name, &rc, err);
+        double load_s = median_of(self, run, operation_name(OP_LOAD), metric_row(METRIC_LOAD_S)->name, &rc, err);
+        if (rc == 0)
+            rc = db_query(self, &statement, err,
+                          "SELECT run, sweep, state, outcome, message, folder, experiment, labels, planned_ns,"
+                          " started_ns, ended_ns FROM run WHERE run=?",
+                          "t", run);
+        if (rc == 0)
+            rc = db_step(self, statement, &has_row, err);
+        if (rc || !has_row)
+            continue; /* removed since it was selected */
+        struct run_line line = {.run = db_text(statement, 0),
+                                .sweep = db_text(statement, 1),
+                                .state = db_text(statement, 2),
+                                .outcome = db_text(statement, 3),
+                                .message = db_text(statement, 4),
+                                .folder = db_text(statement, 5),
+                                .experiment_json = db_text(statement, 6),
+                                .labels_json = db_text(statement, 7),
+                                .planned_wall_ns = (uint64_t)sqlite3_column_int64(statement, 8),
+                                .started_wall_ns = (uint64_t)sqlite3_column_int64(statement, 9),
+                                .ended_wall_ns = (uint64_t)sqlite3_column_int64(statement, 10),
+                                .save_s = save_s,
+                                .load_s = load_s};
+        rc = each(context, &line, err);
+        db_reset(statement);
+    }
+    return rc;
+}
+
+static int give_sample(struct history *self, sqlite3_stmt *statement, double **ranks, size_t *capacity,
+                       rank_values_fn each, void *context, struct cb_err *err)
+{
+    struct rank_values values = {.attempt = (uint32_t)sqlite3_column_int64(statement, 0),
+                                 .iteration = (uint32_t)sqlite3_column_int64(statement, 2),
+                                 .flags = (uint32_t)sqlite3_column_int64(statement, 4)};
+    size_t bytes = (size_t)sqlite3_column_bytes(statement, 5);
+    if (!operation_find(db_text(statement, 1), &values.op) || !metric_find(db_text(statement, 3), &values.metric))
+        return 0;
+    if (bytes % sizeof(double))
+        return cb_fail(err, CB_ERR_CORRUPT, "history %s: a sample of %zu bytes holds no whole doubles", self->path,
+                       bytes);
+    if (bytes > *capacity) {
+        double *more = realloc(*ranks, bytes);
+        if (!more)
+            return cb_fail(err, CB_ERR_MEMORY, "no memory for a sample");
+        *ranks = more;
+        *capacity = bytes;
+    }
+    if (bytes)
+        memcpy(*ranks, sqlite3_column_blob(statement, 5), bytes);
+    values.ranks = *ranks;
+    values.rank_count = bytes / sizeof(double);
+    return each(context, &values, err);
+}
+
+int history_each_sample(struct history *self, const char *run, rank_values_fn each, void *context, struct cb_err *err)
+{
+    sqlite3_stmt *statement;
+    bool has_row;
+    double *ranks = NULL;
+    size_t capacity = 0;
+    int rc = db_query(self, &statement, err,
+                      "SELECT s.attempt, s.op, s.iteration, c.metric, s.flags, s.ranks FROM run r"
+                      " JOIN sample s ON s.run_id=r.id JOIN catalogue c ON c.id=s.metric WHERE r.run=?"
+                      " ORDER BY s.attempt, s.op, s.iteration, s.metric",
+                      "t", run);
+    while (rc == 0 && (rc = db_step(self, statement, &has_row, err)) == 0 && has_row)
+        rc = give_sample(self, statement, &ranks, &capacity, each, context, err);
+    db_reset(statement);
+    free(ranks);
+    return rc;
+}
+
+/* A user's own SELECT */
+
+static int authorize(void *unused, int action, const char *first, const char *second, const char *database,
+                     const char *trigger)
+{
+    (void)unused, (void)first, (void)database, (void)trigger;
+    switch (action) {
+    case SQLITE_SELECT:
+    case SQLITE_READ:
+    case SQLITE_RECURSIVE:
+        return SQLITE_OK;
+    case SQLITE_FUNCTION:
+        return second && strcmp(second, "load_extension") == 0 ? SQLITE_DENY : SQLITE_OK;
+    case SQLITE_PRAGMA: /* those that only tell */
+        return first && (strcmp(first, "table_info") == 0 || strcmp(first, "table_list") == 0 ||
+                         (strcmp(first, "user_version") == 0 && !second))
+                   ? SQLITE_OK
+                   : SQLITE_DENY;
+    default:
+        return SQLITE_DENY;
+    }
+}
+
+static void read_cell(sqlite3_stmt *statement, int column, struct query_cell *cell)
+{
+    *cell = (struct query_cell){.type = CELL_NULL};
+    switch (sqlite3_column_type(statement, column)) {
+    case SQLITE_INTEGER:
+        cell->type = CELL_INTEGER;
+        cell->integer = sqlite3_column_int64(statement, column);
+        break;
+    case SQLITE_FLOAT:
+        cell->type = CELL_REAL;
+        cell->real = sqlite3_column_double(statement, column);
+        break;
+    case SQLITE_TEXT:
+        cell->type = CELL_TEXT;
+        cell->text = (const char *)sqlite3_column_text(statement, column);
+        cell->bytes = (size_t)sqlite3_column_bytes(statement, column);
+        break;
+    case SQLITE_BLOB:
+        cell->type = CELL_BLOB;
+        cell->text = sqlite3_column_blob(statement, column);
+        cell->bytes = (size_t)sqlite3_column_bytes(statement, column);
+        break;
+    default:
+        break;
+    }
+}
+
+static int step_rows(sqlite3_stmt *statement, struct history *self, query_row_fn row, void *context, struct cb_err *err)
+{
+    int count = sqlite3_column_count(statement);
+    struct query_cell *cells = calloc((size_t)count + 1, sizeof *cells);
+    if (!cells)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for a row of %d columns", count);
+    for (int i = 0; i < count; i++) {
+        cells[i].type = CELL_TEXT;
+        cells[i].text = sqlite3_column_name(statement, i);
+        cells[i].bytes = strlen(cells[i].text);
+    }
+    int rc = row(context, true, cells, (size_t)count, err);
+    bool has_row = true;
+    while (rc == 0 && (rc = db_step(self, statement, &has_row, err)) == 0 && has_row) {
+        for (int i = 0; i < count; i++)
+            read_cell(statement, i, &cells[i]);
+        rc = row(context, false, cells, (size_t)count, err);
+    }
+    free(cells);
+    return rc;
+}
+
+int history_query(struct history *self, const char *sql, query_row_fn row, void *context, struct cb_err *err)
+{
+    sqlite3_stmt *statement = NULL;
+    const char *rest;
+    int rc = 0;
+    sqlite3_set_authorizer(self->db, authorize, NULL);
+    int code = sqlite3_prepare_v2(self->db, sql, -1, &statement, &rest);
+    if (code == SQLITE_AUTH)
+        rc = cb_fail(err, CB_ERR_USAGE, "only SELECT is allowed here (%s): the history is made from run folders",
+                     sqlite3_errmsg(self->db));
+    else if (code != SQLITE_OK)
+        rc = cb_fail(err, CB_ERR_USAGE, "%s (docs/history.md has the tables)", sqlite3_errmsg(self->db));
+    else if (!statement)
+        rc = cb_fail(err, CB_ERR_USAGE, "no SQL given: try 'select run, outcome from run'");
+    else if (rest[strspn(rest, " \t\r\n;")])
+        rc = cb_fail(err, CB_ERR_USAGE, "one statement at a time: there is more after the first, \"%.40s\"", rest);
+    else
+        rc = step_rows(statement, self, row, context, err);
+    sqlite3_finalize(statement);
+    sqlite3_set_authorizer(self->db, NULL, NULL);
+    return rc;
+}

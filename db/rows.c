@@ -1,0 +1,250 @@
+/* Rows of a run. Owns how an experiment becomes columns and params, and planned.json; knows nothing of
+ * records and results. */
+#include "db/rows.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "core/buf.h"
+#include "core/clock.h"
+#include "core/json.h"
+#include "db/connection.h"
+
+#define PLANNED_FILE_VERSION 1
+#define JSON_MAX_BYTES (1u << 20)
+
+/* Options as {"model": "gpt2", "tp": 2, …}: numbers and booleans as such, all else as its canonical text. */
+static int experiment_json(const struct experiment *experiment, struct buf *out, struct cb_err *err)
+{
+    struct json_writer json;
+    json_writer_init(&json, out, 0);
+    json_write_begin_object(&json);
+    for (int i = 0; i < OPTION_COUNT; i++) {
+        enum option_id id = (enum option_id)i;
+        const struct option *row = option_row(id);
+        json_write_key(&json, row->name);
+        if (row->type == OPTION_BOOL)
+            json_write_bool(&json, experiment_bool(experiment, id));
+        else if (row->type == OPTION_U64)
+            json_write_u64(&json, experiment_u64(experiment, id));
+        else if (row->type == OPTION_DOUBLE)
+            json_write_double(&json, experiment_double(experiment, id));
+        else
+            json_write_text(&json, experiment_text(experiment, id));
+    }
+    json_write_end_object(&json);
+    return buf_check(out, "an experiment", err);
+}
+
+static int labels_json(const struct experiment *experiment, struct buf *out, struct cb_err *err)
+{
+    struct json_writer json;
+    json_writer_init(&json, out, 0);
+    json_write_begin_object(&json);
+    for (size_t i = 0; i < experiment_label_count(experiment); i++) {
+        json_write_key(&json, experiment_label_key(experiment, i));
+        json_write_text(&json, experiment_label_value(experiment, i));
+    }
+    json_write_end_object(&json);
+    return buf_check(out, "the labels", err);
+}
+
+static int insert_params(struct history *self, const struct run_row *row, struct cb_err *err)
+{
+    static const char sql[] = "INSERT OR REPLACE INTO param VALUES(?,?,?,?)";
+    int rc = db_run(self, err, "DELETE FROM param WHERE run=?", "t", row->run);
+    for (int i = 0; i < OPTION_COUNT && rc == 0; i++) {
+        enum option_id id = (enum option_id)i;
+        rc = db_run(self, err, sql, "tttt", row->run, option_row(id)->name, experiment_text(row->experiment, id),
+                    option_class_name(option_row(id)->class));
+    }
+    for (size_t i = 0; i < experiment_label_count(row->experiment) && rc == 0; i++) {
+        char key[256];
+        snprintf(key, sizeof key, "label.%s", experiment_label_key(row->experiment, i));
+        rc = db_run(self, err, sql, "tttt", row->run, key, experiment_label_value(row->experiment, i), "label");
+    }
+    return rc;
+}
+
+/* The runs of this machine have the site "local"; the row is made when the first run needs it. */
+static int insert_place(struct history *self, const struct run_row *row, struct cb_err *err)
+{
+    const char *store = experiment_text(row->experiment, OPT_STORE);
+    int rc = db_run(self, err, "INSERT OR IGNORE INTO site(site) VALUES('local')", "");
+    if (rc == 0)
+        rc =
+            db_run(self, err,
+                   "INSERT OR IGNORE INTO store_target(site, store) VALUES((SELECT id FROM site WHERE site='local'),?)",
+                   "t", store);
+    if (rc == 0 && row->sweep)
+        rc = db_run(self, err,
+                    "INSERT INTO sweep VALUES(?,?) ON CONFLICT(sweep) DO UPDATE SET"
+                    " planned_ns=min(planned_ns, excluded.planned_ns)",
+                    "tu", row->sweep, row->planned_ns);
+    if (rc == 0 && row->sweep)
+        rc = db_run(self, err,
+                    "INSERT INTO block VALUES(?,?,?) ON CONFLICT(sweep, block) DO UPDATE SET"
+                    " planned_ns=min(planned_ns, excluded.planned_ns)",
+                    "tuu", row->sweep, row->block, row->planned_ns);
+    return rc;
+}
+
+int rows_insert_run(struct history *self, const struct run_row *row, struct cb_err *err)
+{
+    char hash[EXPERIMENT_HASH_LENGTH + 1];
+    struct buf experiment, labels;
+    buf_init(&experiment, JSON_MAX_BYTES);
+    buf_init(&labels, JSON_MAX_BYTES);
+    experiment_hash(row->experiment, hash);
+    int rc = experiment_json(row->experiment, &experiment, err);
+    if (rc == 0)
+        rc = labels_json(row->experiment, &labels, err);
+    if (rc == 0)
+        rc = insert_place(self, row, err);
+    if (rc == 0)
+        rc = db_run(self, err,
+                    "INSERT INTO run(run,sweep,block,combination,site,store_target,folder,hash,state,planned_ns,"
+                    "experiment,labels) VALUES(?1,?2,?3,?4,(SELECT id FROM site WHERE site='local'),"
+                    "(SELECT id FROM store_target WHERE store=?5 AND site=(SELECT id FROM site WHERE site='local')),"
+                    "?6,?7,'planned',?8,?9,?10) ON CONFLICT(run) DO UPDATE SET folder=excluded.folder,"
+                    " experiment=excluded.experiment, labels=excluded.labels",
+                    "ttuutttutt", row->run, row->sweep, row->block, row->combination,
+                    experiment_text(row->experiment, OPT_STORE), row->folder, hash, row->planned_ns, experiment.data,
+                    labels.data);
+    if (rc == 0)
+        rc = insert_params(self, row, err);
+    buf_release(&experiment);
+    buf_release(&labels);
+    return rc;
+}
+
+int rows_delete_run(struct history *self, const char *run, struct cb_err *err)
+{
+    static const char *const deletes[] = {
+        "DELETE FROM sample WHERE run_id=(SELECT id FROM run WHERE run=?)",
+        "DELETE FROM attempt WHERE run=?",
+        "DELETE FROM param WHERE run=?",
+        "DELETE FROM fingerprint WHERE run=?",
+        "DELETE FROM fact WHERE run=?",
+        "DELETE FROM failure WHERE run=?",
+        "DELETE FROM metric WHERE run=?",
+        "DELETE FROM operation WHERE run=?",
+        "DELETE FROM state_share WHERE run=?",
+        "DELETE FROM histogram WHERE run=?",
+        "DELETE FROM event WHERE run=?",
+        "DELETE FROM run WHERE run=?",
+    };
+    int rc = 0;
+    for (size_t i = 0; i < sizeof deletes / sizeof deletes[0] && rc == 0; i++)
+        rc = db_run(self, err, deletes[i], "t", run);
+    return rc;
+}
+
+int rows_insert_event(struct history *self, const char *run, uint64_t at_ns, const char *state, const char *note,
+                      struct cb_err *err)
+{
+    return db_run(self, err, "INSERT INTO event(run,at_ns,state,note) VALUES(?,?,?,?)", "tutt", run, at_ns, state,
+                  note);
+}
+
+int rows_run_id(struct history *self, const char *run, int64_t *id, struct cb_err *err)
+{
+    sqlite3_stmt *statement;
+    bool has_row;
+    int rc = db_query(self, &statement, err, "SELECT id FROM run WHERE run=?", "t", run);
+    if (rc == 0)
+        rc = db_step(self, statement, &has_row, err);
+    if (rc)
+        return rc;
+    if (has_row)
+        *id = sqlite3_column_int64(statement, 0);
+    db_reset(statement);
+    return has_row ? 0 : cb_fail(err, CB_ERR_NOT_FOUND, "no run %s in history %s", run, self->path);
+}
+
+int rows_need_run(struct history *self, const char *run, struct cb_err *err)
+{
+    int64_t id;
+    return rows_run_id(self, run, &id, err);
+}
+
+int planned_file_write(const struct run_row *row, struct cb_err *err)
+{
+    char path[4096];
+    struct buf text;
+    struct json_writer json;
+    snprintf(path, sizeof path, "%s/planned.json", row->folder);
+    buf_init(&text, JSON_MAX_BYTES);
+    json_writer_init(&json, &text, 2);
+    json_write_begin_object(&json);
+    json_write_key(&json, "version");
+    json_write_u64(&json, PLANNED_FILE_VERSION);
+    json_write_key(&json, "run");
+    json_write_text(&json, row->run);
+    json_write_key(&json, "sweep");
+    json_write_text(&json, row->sweep);
+    json_write_key(&json, "block");
+    json_write_u64(&json, row->block);
+    json_write_key(&json, "combination");
+    json_write_u64(&json, row->combination);
+    json_write_key(&json, "planned_ns");
+    json_write_u64(&json, row->planned_ns);
+    json_write_end_object(&json);
+    buf_append_char(&text, '\n');
+    int rc = buf_check(&text, path, err);
+    if (rc == 0)
+        rc = buf_write_file(&text, path, 0644, err);
+    buf_release(&text);
+    return rc;
+}
+
+static int parse_planned(const char *path, const struct json_value *root, struct run_row *row, char **sweep,
+                         struct cb_err *err)
+{
+    uint64_t version, block, combination, planned_ns;
+    const char *name = NULL;
+    int rc = json_need_u64(root, "version", &version, err);
+    if (rc == 0 && version != PLANNED_FILE_VERSION)
+        rc = cb_fail(err, CB_ERR_UNSUPPORTED, "version %llu, this program knows %d", (unsigned long long)version,
+                     PLANNED_FILE_VERSION);
+    if (rc == 0)
+        rc = json_need_u64(root, "block", &block, err);
+    if (rc == 0)
+        rc = json_need_u64(root, "combination", &combination, err);
+    if (rc == 0)
+        rc = json_need_u64(root, "planned_ns", &planned_ns, err);
+    if (rc)
+        return cb_context(err, "%s", path);
+    if (json_as_text(json_get(root, "sweep"), &name)) {
+        *sweep = strdup(name);
+        if (!*sweep)
+            return cb_fail(err, CB_ERR_MEMORY, "no memory to read %s", path);
+    }
+    row->block = block;
+    row->combination = combination;
+    row->planned_ns = planned_ns;
+    row->sweep = *sweep;
+    return 0;
+}
+
+int planned_file_read(const char *folder, struct run_row *row, char **sweep, struct cb_err *err)
+{
+    char path[4096];
+    struct stat status;
+    struct json_value *root;
+    *sweep = NULL;
+    snprintf(path, sizeof path, "%s/planned.json", folder);
+    if (stat(path, &status)) {
+        if (stat(folder, &status) == 0)
+            row->planned_ns = (uint64_t)status.st_mtim.tv_sec * NS_PER_S;
+        return 0;
+    }
+    int rc = json_parse_file(path, JSON_MAX_BYTES, &root, err);
+    if (rc)
+        return rc;
+    rc = parse_planned(path, root, row, sweep, err);
+    json_value_free(root);
+    return rc;
+}

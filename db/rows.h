@@ -1,0 +1,34 @@
+/* Rows of a run as ingest and planning write them. Private to db/. */
+#ifndef DB_ROWS_H
+#define DB_ROWS_H
+
+#include <stdint.h>
+
+#include "core/err.h"
+#include "core/experiment.h"
+
+struct history;
+
+struct run_row {
+    const char *run, *sweep, *folder; /* sweep may be NULL */
+    uint64_t block, combination, planned_ns;
+    const struct experiment *experiment;
+};
+
+/* Run, sweep, block, store target and params. A run that is there keeps its state and results; its
+ * folder, experiment and labels become these. */
+int rows_insert_run(struct history *history, const struct run_row *row, struct cb_err *err) CB_MUST_CHECK;
+/* Everything that belongs to a run, the row itself included. */
+int rows_delete_run(struct history *history, const char *run, struct cb_err *err) CB_MUST_CHECK;
+int rows_insert_event(struct history *history, const char *run, uint64_t at_ns, const char *state, const char *note,
+                      struct cb_err *err) CB_MUST_CHECK;
+int rows_need_run(struct history *history, const char *run, struct cb_err *err) CB_MUST_CHECK;
+int rows_run_id(struct history *history, const char *run, int64_t *id, struct cb_err *err) CB_MUST_CHECK;
+
+/* planned.json in the run folder: what a rebuild cannot know from the experiment. */
+int planned_file_write(const struct run_row *row, struct cb_err *err) CB_MUST_CHECK;
+/* Fills sweep (owned by the caller, free()), block, combination and planned_ns. A folder without the
+ * file is a run of its own, planned when the folder was made. */
+int planned_file_read(const char *folder, struct run_row *row, char **sweep, struct cb_err *err) CB_MUST_CHECK;
+
+#endif

@@ -1,0 +1,12 @@
+/* What selection and baselines share. Private to db/. */
+#ifndef DB_SELECTION_H
+#define DB_SELECTION_H
+
+#include "core/err.h"
+#include "db/history.h"
+
+/* The newest passed runs that match the filters of a window baseline, `exclude` left out. */
+int selection_of_window(struct history *history, const struct baseline *baseline, const struct run_selection *exclude,
+                        struct run_selection *selection, struct cb_err *err) CB_MUST_CHECK;
+
+#endif
