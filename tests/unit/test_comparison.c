@@ -1,0 +1,357 @@
+/* Verdicts over runs: same, better, worse, confounded, in blocks, within a run. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "cli/comparison.h"
+
+#define MOST_RUNS 16
+
+struct made_side {
+    struct run_info runs[MOST_RUNS];
+    const struct run_info *pointers[MOST_RUNS];
+    struct comparison_side side;
+};
+
+static void add_metric(struct run_info *run, enum operation op, enum metric_id metric, const double *iterations,
+                       size_t n)
+{
+    struct run_metric *made = &run->metrics[run->metric_count++];
+    made->op = op;
+    made->metric = metric;
+    made->iterations = malloc(n * sizeof(double));
+    memcpy(made->iterations, iterations, n * sizeof(double));
+    stats_summarize(iterations, n, &made->summary);
+}
+
+/* `values` are the medians of save_s; load_s is 2.0 everywhere, give or take nothing. */
+static void make_side(struct made_side *made, const char *name, const double *values, size_t count)
+{
+    struct cb_err err;
+    memset(made, 0, sizeof *made);
+    for (size_t i = 0; i < count; i++) {
+        struct run_info *run = &made->runs[i];
+        snprintf(run->run, sizeof run->run, "%s-%zu", name, i);
+        assert_int_equal(experiment_new(&run->experiment, &err), 0);
+        run->metrics = calloc(8, sizeof *run->metrics);
+        add_metric(run, OP_SAVE, METRIC_SAVE_S, (double[]){values[i] * 0.99, values[i], values[i] * 1.01}, 3);
+        add_metric(run, OP_LOAD, METRIC_LOAD_S, (double[]){2.0 + (double)i * 1e-4}, 1);
+        add_metric(run, OP_SAVE, METRIC_SAVE_BYTES_PER_S, (double[]){1e9 / values[i]}, 1);
+        add_metric(run, OP_SAVE, METRIC_IO_S, (double[]){values[i] / 2}, 1);
+        add_metric(run, OP_SAVE, METRIC_RETRIES, (double[]){0}, 1);
+        made->pointers[i] = run;
+    }
+    made->side = (struct comparison_side){.name = name, .runs = made->pointers, .count = count};
+}
+
+static void free_side(struct made_side *made)
+{
+    for (size_t i = 0; i < made->side.count; i++) {
+        struct run_info *run = &made->runs[i];
+        for (size_t k = 0; k < run->metric_count; k++)
+            free(run->metrics[k].iterations);
+        free(run->metrics);
+        experiment_free(run->experiment);
+    }
+}
+
+static void set_key(struct made_side *made, const char *key, const char *value)
+{
+    struct cb_err err;
+    for (size_t i = 0; i < made->side.count; i++)
+        assert_int_equal(experiment_set(made->runs[i].experiment, key, value, "test", &err), 0);
+}
+
+static void set_fingerprint(struct made_side *made, char **keys, char **values, size_t count)
+{
+    for (size_t i = 0; i < made->side.count; i++) {
+        made->runs[i].fingerprint_keys = keys;
+        made->runs[i].fingerprint_values = values;
+        made->runs[i].fingerprint_count = count;
+    }
+}
+
+static void put_in_sweep(struct made_side *made, const char *sweep)
+{
+    for (size_t i = 0; i < made->side.count; i++) {
+        snprintf(made->runs[i].sweep, sizeof made->runs[i].sweep, "%s", sweep);
+        made->runs[i].block = i + 1;
+    }
+}
+
+static void compare(const struct made_side *base, const struct made_side *other, bool across, struct comparison *out)
+{
+    struct cb_err err;
+    struct comparison_options options = {.threshold = COMPARISON_DEFAULT_THRESHOLD, .across = across};
+    assert_int_equal(comparison_compute(&base->side, &other->side, &options, out, &err), 0);
+}
+
+static const struct comparison_metric *metric_named(const struct comparison *comparison, const char *name)
+{
+    for (size_t i = 0; i < comparison->metric_count; i++)
+        if (strcmp(comparison->metrics[i].name, name) == 0)
+            return &comparison->metrics[i];
+    return NULL;
+}
+
+static const double steady[] = {9.02, 9.00, 9.05, 8.98, 9.03, 9.01, 8.99, 9.04, 9.02, 9.00};
+static const double faster[] = {7.61, 7.58, 7.66, 7.60, 7.63, 7.59};
+
+static void a_against_a_is_the_same(void **unused)
+{
+    (void)unused;
+    static const double again[] = {9.01, 9.03, 8.99, 9.04, 9.00, 9.02, 8.98, 9.05, 9.01, 9.03};
+    struct made_side base, other;
+    struct comparison comparison;
+    make_side(&base, "a", steady, 10);
+    make_side(&other, "b", again, 10);
+    compare(&base, &other, false, &comparison);
+    const struct comparison_metric *save = metric_named(&comparison, "save_s");
+    assert_int_equal(save->verdict, VERDICT_SAME);
+    assert_true(save->shift.low < 0 && save->shift.high > 0);
+    assert_int_equal(metric_named(&comparison, "load_s")->verdict, VERDICT_SAME);
+    assert_int_equal(comparison_exit_code(&comparison), CB_EXIT_PASS);
+    comparison_release(&comparison);
+    free_side(&base);
+    free_side(&other);
+}
+
+static void fifteen_per_cent_less_is_better_and_more_is_a_regression(void **unused)
+{
+    (void)unused;
+    struct made_side base, other;
+    struct comparison comparison;
+    make_side(&base, "a", steady, 6);
+    make_side(&other, "b", faster, 6);
+    compare(&base, &other, false, &comparison);
+    const struct comparison_metric *save = metric_named(&comparison, "save_s");
+    assert_int_equal(save->verdict, VERDICT_BETTER);
+    assert_true(fabs(save->shift.estimate + 0.156) < 0.005);
+    assert_true(fabs(save->p - 2 * 2.0 / 924) < 1e-9); /* exact at 6 against 6, the smaller of two under Holm */
+    assert_int_equal(comparison_exit_code(&comparison), CB_EXIT_PASS);
+    comparison_release(&comparison);
+    compare(&other, &base, false, &comparison);
+    assert_int_equal(metric_named(&comparison, "save_s")->verdict, VERDICT_WORSE);
+    assert_int_equal(comparison_exit_code(&comparison), CB_EXIT_REGRESSION);
+    comparison_release(&comparison);
+    free_side(&base);
+    free_side(&other);
+}
+
+static void metrics_that_are_not_primary_get_no_verdict(void **unused)
+{
+    (void)unused;
+    struct made_side base, other;
+    struct comparison comparison;
+    make_side(&base, "a", steady, 6);
+    make_side(&other, "b", faster, 6);
+    compare(&base, &other, false, &comparison);
+    const struct comparison_metric *rate = metric_named(&comparison, "save_bytes_per_s");
+    assert_false(rate->primary);
+    assert_int_equal(rate->verdict, VERDICT_INCONCLUSIVE);
+    assert_true(rate->shift.estimate > 0.15);
+    assert_non_null(metric_named(&comparison, "save.io_s"));
+    const struct comparison_metric *retries = metric_named(&comparison, "save.retries");
+    assert_true(retries->shift.estimate == 0 && retries->p == 1);
+    comparison_release(&comparison);
+    free_side(&base);
+    free_side(&other);
+}
+
+static void another_kernel_confounds_unless_asked_for(void **unused)
+{
+    (void)unused;
+    char *keys[] = {"cpu.model", "kernel.release", "machine.hostname"};
+    char *old[] = {"Xeon", "6.1.0", "n1"}, *new[] = {"Xeon", "6.12.3", "n2"};
+    struct made_side base, other;
+    struct comparison comparison;
+    make_side(&base, "a", steady, 6);
+    make_side(&other, "b", faster, 6);
+    set_fingerprint(&base, keys, old, 3);
+    set_fingerprint(&other, keys, new, 3);
+    compare(&base, &other, false, &comparison);
+    assert_int_equal(comparison.confounded.count, 1);
+    assert_string_equal(comparison.confounded.items[0].key, "kernel.release");
+    assert_string_equal(comparison.confounded.items[0].other, "6.12.3");
+    assert_int_equal(comparison.same_count, 1);
+    assert_string_equal(comparison.same[0], "cpu");
+    assert_int_equal(metric_named(&comparison, "save_s")->verdict, VERDICT_INCONCLUSIVE);
+    assert_int_equal(comparison_exit_code(&comparison), CB_EXIT_INCONCLUSIVE);
+    comparison_release(&comparison);
+    compare(&base, &other, true, &comparison);
+    assert_int_equal(metric_named(&comparison, "save_s")->verdict, VERDICT_BETTER);
+    comparison_release(&comparison);
+    free_side(&base);
+    free_side(&other);
+}
+
+static void keys_that_differ_are_shown_and_explain_what_follows_from_them(void **unused)
+{
+    (void)unused;
+    char *keys[] = {"filesystem.type"};
+    char *ext4[] = {"ext4"}, *xfs[] = {"xfs"};
+    struct made_side base, other;
+    struct comparison comparison;
+    make_side(&base, "a", steady, 6);
+    make_side(&other, "b", faster, 6);
+    set_key(&other, "io.engine", "psync");
+    set_key(&other, "store", "/mnt/xfs");
+    set_key(&other, "label.kind", "nightly");
+    set_fingerprint(&base, keys, ext4, 1);
+    set_fingerprint(&other, keys, xfs, 1);
+    compare(&base, &other, false, &comparison);
+    assert_int_equal(comparison.confounded.count, 0);
+    assert_int_equal(comparison.differs.count, 4);
+    assert_string_equal(comparison.differs.items[0].key, "io.engine");
+    assert_string_equal(comparison.differs.items[0].base, "io_uring");
+    assert_string_equal(comparison.differs.items[0].other, "psync");
+    assert_string_equal(comparison.differs.items[1].key, "store");
+    assert_string_equal(comparison.differs.items[2].key, "label.kind");
+    assert_string_equal(comparison.differs.items[3].key, "filesystem.type");
+    assert_int_equal(metric_named(&comparison, "save_s")->verdict, VERDICT_BETTER);
+    comparison_release(&comparison);
+    free_side(&base);
+    free_side(&other);
+}
+
+/* Every block is 20 % slower than the one before; inside each, the other side is 6 to 8 % faster. */
+static void blocks_take_the_evening_out(void **unused)
+{
+    (void)unused;
+    double a[8], b[8];
+    for (size_t i = 0; i < 8; i++) {
+        a[i] = 5 * pow(1.2, (double)i);
+        b[i] = a[i] * (0.92 + 0.0025 * (double)i);
+    }
+    struct made_side base, other;
+    struct comparison comparison;
+    make_side(&base, "a", a, 8);
+    make_side(&other, "b", b, 8);
+    set_key(&other, "io.engine", "psync");
+    compare(&base, &other, false, &comparison);
+    assert_int_equal(comparison.method, COMPARED_RUNS);
+    assert_int_equal(metric_named(&comparison, "save_s")->verdict, VERDICT_INCONCLUSIVE);
+    assert_true(metric_named(&comparison, "save_s")->more_runs > 8);
+    comparison_release(&comparison);
+    put_in_sweep(&base, "s1");
+    put_in_sweep(&other, "s1");
+    compare(&base, &other, false, &comparison);
+    assert_int_equal(comparison.method, COMPARED_BLOCKS);
+    assert_int_equal(comparison.blocks, 8);
+    const struct comparison_metric *save = metric_named(&comparison, "save_s");
+    assert_int_equal(save->verdict, VERDICT_BETTER);
+    assert_true(save->shift.low > -0.085 && save->shift.high < -0.055);
+    comparison_release(&comparison);
+    free_side(&base);
+    free_side(&other);
+}
+
+static void blocks_of_another_sweep_are_not_shared(void **unused)
+{
+    (void)unused;
+    struct made_side base, other;
+    struct comparison comparison;
+    make_side(&base, "a", steady, 6);
+    make_side(&other, "b", faster, 6);
+    put_in_sweep(&base, "s1");
+    put_in_sweep(&other, "s2");
+    compare(&base, &other, false, &comparison);
+    assert_int_equal(comparison.method, COMPARED_RUNS);
+    assert_int_equal(comparison.blocks, 0);
+    comparison_release(&comparison);
+    free_side(&base);
+    free_side(&other);
+}
+
+static void one_run_against_one_is_within_the_run_and_gives_no_verdict(void **unused)
+{
+    (void)unused;
+    struct made_side base, other;
+    struct comparison comparison;
+    make_side(&base, "a", steady, 1);
+    make_side(&other, "b", faster, 1);
+    compare(&base, &other, false, &comparison);
+    assert_int_equal(comparison.method, COMPARED_ITERATIONS);
+    const struct comparison_metric *save = metric_named(&comparison, "save_s");
+    assert_int_equal(save->base_n, 3);
+    assert_true(fabs(save->shift.estimate + 0.156) < 0.01);
+    assert_int_equal(save->verdict, VERDICT_INCONCLUSIVE);
+    assert_int_equal(comparison_exit_code(&comparison), CB_EXIT_INCONCLUSIVE);
+    comparison_release(&comparison);
+    free_side(&base);
+    free_side(&other);
+}
+
+static void an_outlier_is_named_and_not_dropped(void **unused)
+{
+    (void)unused;
+    double values[10];
+    memcpy(values, steady, sizeof values);
+    values[4] = 14.5;
+    struct made_side base, other;
+    struct comparison comparison;
+    make_side(&base, "a", steady, 10);
+    make_side(&other, "b", values, 10);
+    compare(&base, &other, false, &comparison);
+    assert_int_equal(comparison.outlier_count, 1);
+    assert_string_equal(comparison.outliers[0].run, "b-4");
+    assert_false(comparison.outliers[0].of_base);
+    assert_int_equal(metric_named(&comparison, "save_s")->other_n, 10);
+    comparison_release(&comparison);
+    free_side(&base);
+    free_side(&other);
+}
+
+static void a_side_without_runs_is_a_usage_error(void **unused)
+{
+    (void)unused;
+    struct made_side base, other;
+    struct comparison comparison;
+    struct cb_err err;
+    make_side(&base, "a", steady, 2);
+    make_side(&other, "nothing", steady, 0);
+    assert_int_equal(
+        comparison_compute(&base.side, &other.side, &(struct comparison_options){0.03, false}, &comparison, &err),
+        CB_ERR_USAGE);
+    assert_non_null(strstr(err.message, "nothing"));
+    free_side(&base);
+}
+
+/* Wilcoxon's interval for n = 6 is the range of the differences at 96.9 %; none exists for n = 5 at 95 %. */
+static void signed_rank_interval_is_exact(void **unused)
+{
+    (void)unused;
+    static const double d[] = {0.01, 0.02, 0.03, 0.04, 0.05, 0.06};
+    struct shift shift;
+    signed_rank_shift(d, 6, 0.95, &shift);
+    assert_true(fabs(shift.low - expm1(0.01)) < 1e-12);
+    assert_true(fabs(shift.high - expm1(0.06)) < 1e-12);
+    assert_true(fabs(shift.estimate - expm1(0.035)) < 1e-12);
+    signed_rank_shift(d, 5, 0.95, &shift);
+    assert_true(shift.low == -1 && isinf(shift.high));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_against_a_is_the_same),
+        cmocka_unit_test(fifteen_per_cent_less_is_better_and_more_is_a_regression),
+        cmocka_unit_test(metrics_that_are_not_primary_get_no_verdict),
+        cmocka_unit_test(another_kernel_confounds_unless_asked_for),
+        cmocka_unit_test(keys_that_differ_are_shown_and_explain_what_follows_from_them),
+        cmocka_unit_test(blocks_take_the_evening_out),
+        cmocka_unit_test(blocks_of_another_sweep_are_not_shared),
+        cmocka_unit_test(one_run_against_one_is_within_the_run_and_gives_no_verdict),
+        cmocka_unit_test(an_outlier_is_named_and_not_dropped),
+        cmocka_unit_test(a_side_without_runs_is_a_usage_error),
+        cmocka_unit_test(signed_rank_interval_is_exact),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
