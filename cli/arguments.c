@@ -1,0 +1,307 @@
+/* The command line: flags, words and settings of a verb. Knows the shape of arguments, not what a
+ * verb makes of them. */
+#include <assert.h>
+#include <errno.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+#include "cli/table.h"
+#include "core/options.h"
+#include "core/units.h"
+
+#define MAX_OUTPUT_BYTES (1024 * MIB)
+#define MAX_YAML_BYTES (16 * MIB)
+
+const struct verb_flag common_flags[] = {
+    {"q", NULL, "say nothing on stderr but errors"},
+    {"v", NULL, "say more on stderr"},
+    {"json", NULL, "one JSON document on stdout"},
+    {"help", NULL, "this text"},
+    {"version", NULL, "version, commit, and what this build has and lacks"},
+};
+const size_t common_flag_count = sizeof common_flags / sizeof *common_flags;
+
+/* Words and files are gathered first: files are read before words, so that words win. */
+struct arguments {
+    int argc;
+    char **argv;
+    int index; /* of the next one */
+    const char **files;
+    size_t file_count;
+    struct setting_list words; /* settings given as words or flags */
+};
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t len = strlen(text), end_len = strlen(end);
+    return len > end_len && strcmp(text + len - end_len, end) == 0;
+}
+
+static const struct verb_flag *find_flag(const struct verb *verb, const char *name, size_t len)
+{
+    for (size_t i = 0; verb && i < verb->flag_count; i++)
+        if (strlen(verb->flags[i].name) == len && strncmp(verb->flags[i].name, name, len) == 0)
+            return &verb->flags[i];
+    return NULL;
+}
+
+static bool set_common_flag(struct cli *self, const char *name, size_t len)
+{
+    static const struct {
+        const char *name;
+        size_t offset;
+    } rows[] = {
+        {"q", offsetof(struct cli, quiet)},   {"quiet", offsetof(struct cli, quiet)},
+        {"v", offsetof(struct cli, verbose)}, {"verbose", offsetof(struct cli, verbose)},
+        {"json", offsetof(struct cli, json)}, {"help", offsetof(struct cli, help)},
+        {"h", offsetof(struct cli, help)},    {"version", offsetof(struct cli, version)},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (strlen(rows[i].name) == len && strncmp(rows[i].name, name, len) == 0) {
+            *(bool *)((char *)self + rows[i].offset) = true;
+            return true;
+        }
+    }
+    return false;
+}
+
+static int unknown_flag(const struct verb *verb, const char *flag, const char *name, struct cb_err *err)
+{
+    const char *candidates[128];
+    size_t count = 0;
+    for (size_t i = 0; i < common_flag_count; i++)
+        candidates[count++] = common_flags[i].name;
+    for (size_t i = 0; verb && i < verb->flag_count; i++)
+        candidates[count++] = verb->flags[i].name;
+    for (size_t i = 0; verb && verb->takes_experiment && i < OPTION_COUNT; i++)
+        candidates[count++] = option_row((enum option_id)i)->name;
+    const char *nearest = nearest_word(name, candidates, count);
+    if (nearest)
+        return cb_fail(err, CB_ERR_USAGE, "unknown flag %s: did you mean %s%s?", flag, nearest[1] ? "--" : "-",
+                       nearest);
+    return cb_fail(err, CB_ERR_USAGE, "unknown flag %s; see `ckptbench %s%s--help`", flag, verb ? verb->name : "",
+                   verb ? " " : "");
+}
+
+/* The value of a flag: behind its '=', or the next argument. */
+static int flag_value(struct arguments *arguments, const char *equals, const char **value, struct cb_err *err)
+{
+    if (equals) {
+        *value = equals + 1;
+        return 0;
+    }
+    if (arguments->index >= arguments->argc)
+        return cb_fail(err, CB_ERR_USAGE, "%s needs a value", arguments->argv[arguments->index - 1]);
+    *value = arguments->argv[arguments->index++];
+    return 0;
+}
+
+static int read_own_flag(struct cli *self, struct arguments *arguments, const struct verb_flag *flag,
+                         const char *equals, struct cb_err *err)
+{
+    const char *value = NULL;
+    int rc = 0;
+    if (flag->value)
+        rc = flag_value(arguments, equals, &value, err);
+    else if (equals)
+        rc = cb_fail(err, CB_ERR_USAGE, "--%s takes no value", flag->name);
+    if (rc == 0)
+        self->flags[self->flag_count++] = (struct given_flag){flag, value};
+    return rc;
+}
+
+/* --io.depth 8, --label.kind x, --zip a,b. */
+static int read_setting_flag(struct arguments *arguments, const char *name, size_t len, const char *equals,
+                             struct cb_err *err)
+{
+    const char *value = NULL;
+    struct buf word;
+    int rc = flag_value(arguments, equals, &value, err);
+    if (rc)
+        return rc;
+    buf_init(&word, MAX_YAML_BYTES);
+    buf_append(&word, name, len);
+    buf_append_char(&word, '=');
+    buf_append_text(&word, value);
+    rc = buf_check(&word, "an argument", err);
+    if (rc == 0)
+        rc = setting_parse_word(word.data, &arguments->words, err);
+    buf_release(&word);
+    return rc;
+}
+
+static bool is_setting(const char *name)
+{
+    enum option_id id;
+    return strcmp(name, "zip") == 0 || strncmp(name, "label.", 6) == 0 || option_find(name, &id, NULL) == 0;
+}
+
+static int read_flag(struct cli *self, struct arguments *arguments, const char *flag, struct cb_err *err)
+{
+    char name[128];
+    const char *start = flag + (flag[1] == '-' ? 2 : 1), *equals = strchr(start, '=');
+    size_t len = equals ? (size_t)(equals - start) : strlen(start);
+    snprintf(name, sizeof name, "%.*s", (int)(len < 127 ? len : 127), start);
+    const struct verb_flag *own = find_flag(self->verb, start, len);
+    if (own)
+        return read_own_flag(self, arguments, own, equals, err);
+    if (set_common_flag(self, start, len))
+        return equals ? cb_fail(err, CB_ERR_USAGE, "--%s takes no value", name) : 0;
+    if (self->verb && self->verb->takes_experiment && flag[1] == '-' && is_setting(name))
+        return read_setting_flag(arguments, start, len, equals, err);
+    return unknown_flag(self->verb, flag, name, err);
+}
+
+static int read_word(struct cli *self, struct arguments *arguments, const char *word, struct cb_err *err)
+{
+    if (!self->verb->takes_experiment) {
+        self->words[self->word_count++] = word;
+        return 0;
+    }
+    if (ends_with(word, ".yaml") || ends_with(word, ".yml")) {
+        if (!strchr(word, '=') || access(word, F_OK) == 0) {
+            arguments->files[arguments->file_count++] = word;
+            return 0;
+        }
+    }
+    if (!strchr(word, '='))
+        return cb_fail(err, CB_ERR_USAGE, "'%s' is neither key=value nor a FILE.yaml; did you mean model=%s?", word,
+                       word);
+    return setting_parse_word(word, &arguments->words, err);
+}
+
+static int read_arguments(struct cli *self, struct arguments *arguments, struct cb_err *err)
+{
+    bool only_words = false;
+    while (arguments->index < arguments->argc) {
+        const char *argument = arguments->argv[arguments->index++];
+        int rc;
+        if (!only_words && strcmp(argument, "--") == 0) {
+            only_words = true;
+            continue;
+        }
+        if (!only_words && argument[0] == '-' && argument[1]) {
+            rc = read_flag(self, arguments, argument, err);
+        } else if (self->verb) {
+            rc = read_word(self, arguments, argument, err);
+        } else if (strcmp(argument, "help") == 0) {
+            self->help = true;
+            rc = 0;
+        } else {
+            rc = verb_find(argument, &self->verb, err);
+        }
+        if (rc)
+            return rc;
+    }
+    return 0;
+}
+
+static int read_file(struct cli *self, const char *path, struct cb_err *err)
+{
+    struct buf text;
+    buf_init(&text, MAX_YAML_BYTES);
+    int rc = buf_read_file(&text, path, err);
+    if (rc == 0)
+        rc = yaml_read_settings(path, text.data, text.len, &self->settings, err);
+    buf_release(&text);
+    return rc;
+}
+
+/* Moves the words' settings behind those of the files. */
+static int join_settings(struct cli *self, struct arguments *arguments, struct cb_err *err)
+{
+    for (size_t i = 0; i < arguments->file_count; i++) {
+        int rc = read_file(self, arguments->files[i], err);
+        if (rc)
+            return rc;
+    }
+    size_t count = self->settings.count + arguments->words.count;
+    if (count == 0)
+        return 0;
+    struct setting *items = calloc(count + 1, sizeof *items);
+    if (!items)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for settings");
+    for (size_t i = 0; i < self->settings.count; i++)
+        items[i] = self->settings.items[i];
+    for (size_t i = 0; i < arguments->words.count; i++)
+        items[self->settings.count + i] = arguments->words.items[i];
+    free(self->settings.items);
+    free(arguments->words.items);
+    arguments->words = (struct setting_list){0};
+    self->settings = (struct setting_list){.items = items, .count = count};
+    return 0;
+}
+
+int cli_init(struct cli *self, int argc, char **argv, struct cb_err *err)
+{
+    size_t room = (size_t)argc + 1;
+    *self = (struct cli){.program_path = argc > 0 ? argv[0] : "ckptbench"};
+    buf_init(&self->out, MAX_OUTPUT_BYTES);
+    self->colour = table_wants_colour(stdout);
+    self->words = calloc(room, sizeof *self->words);
+    self->flags = calloc(room, sizeof *self->flags);
+    struct arguments arguments = {.argc = argc, .argv = argv, .index = 1, .files = calloc(room, sizeof(char *))};
+    int rc = self->words && self->flags && arguments.files ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory for arguments");
+    if (rc == 0)
+        rc = read_arguments(self, &arguments, err);
+    if (rc == 0 && !self->help && !self->version)
+        rc = join_settings(self, &arguments, err);
+    setting_list_release(&arguments.words);
+    free(arguments.files);
+    if (rc == 0 && !self->verb && !self->help && !self->version)
+        rc = cb_fail(err, CB_ERR_USAGE, "what shall be done? `ckptbench --help` lists the verbs");
+    return rc; /* the caller releases, also on failure */
+}
+
+void cli_release(struct cli *self)
+{
+    setting_list_release(&self->settings);
+    buf_release(&self->out);
+    free(self->words);
+    free(self->flags);
+}
+
+bool cli_has_flag(const struct cli *self, const char *name)
+{
+    assert(find_flag(self->verb, name, strlen(name)));
+    for (size_t i = 0; i < self->flag_count; i++)
+        if (strcmp(self->flags[i].flag->name, name) == 0)
+            return true;
+    return false;
+}
+
+const char *cli_flag_value(const struct cli *self, const char *name)
+{
+    assert(find_flag(self->verb, name, strlen(name)));
+    for (size_t i = self->flag_count; i-- > 0;)
+        if (strcmp(self->flags[i].flag->name, name) == 0)
+            return self->flags[i].value;
+    return NULL;
+}
+
+int cli_flush(struct cli *self, struct cb_err *err)
+{
+    int rc = buf_check(&self->out, "the answer", err);
+    size_t done = 0;
+    while (rc == 0 && done < self->out.len) {
+        ssize_t written = write(STDOUT_FILENO, self->out.data + done, self->out.len - done);
+        if (written >= 0)
+            done += (size_t)written;
+        else if (errno == EPIPE)
+            break;
+        else if (errno != EINTR)
+            rc = cb_fail_errno(err, errno, "writing to stdout");
+    }
+    buf_clear(&self->out);
+    return rc;
+}
+
+int cli_end_json(struct cli *self, struct cb_err *err)
+{
+    buf_append_char(&self->out, '\n');
+    return buf_check(&self->out, "the JSON document", err);
+}

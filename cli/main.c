@@ -1,0 +1,37 @@
+/* ckptbench, the controller: reads the command line, runs one verb, writes its answer, and exits with
+ * a code of core/err.h. The only place of this program that exits. */
+#include <signal.h>
+
+#include "cli/cli.h"
+#include "core/log.h"
+
+static int run(struct cli *cli, int argc, char **argv, struct cb_err *err)
+{
+    int rc = cli_init(cli, argc, argv, err);
+    if (rc)
+        return rc;
+    log_init("ckptbench", cli->quiet ? LOG_QUIET : cli->verbose ? LOG_VERBOSE : LOG_NORMAL);
+    if (cli->version)
+        cli_write_version(cli);
+    else if (cli->help)
+        cli_write_help(cli);
+    else
+        rc = cli->verb->run(cli, err);
+    if (rc == 0)
+        rc = cli_flush(cli, err);
+    return rc;
+}
+
+int main(int argc, char **argv)
+{
+    struct cli cli;
+    struct cb_err err = {0};
+    signal(SIGPIPE, SIG_IGN); /* a reader that leaves must not end a run */
+    log_init("ckptbench", LOG_NORMAL);
+    int rc = run(&cli, argc, argv, &err);
+    if (rc)
+        log_error("%s", err.message);
+    int exit_code = rc ? cb_exit_code(rc) : cli.exit_code;
+    cli_release(&cli);
+    return exit_code;
+}

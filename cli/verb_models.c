@@ -1,0 +1,112 @@
+/* ckptbench models: the presets, with their parameters and bytes. */
+#include "ckpt/layout.h"
+#include "ckpt/model.h"
+#include "cli/cli.h"
+#include "cli/table.h"
+#include "core/experiment.h"
+#include "core/json.h"
+#include "core/units.h"
+
+struct preset {
+    const char *name, *about, *state;
+    uint64_t parameters, bytes;
+    const char *dtype;
+};
+
+/* Bytes of a whole checkpoint in the state that the preset says. */
+static int measure(const struct model *model, struct preset *preset, struct cb_err *err)
+{
+    struct experiment *experiment = NULL;
+    struct layout *layout = NULL;
+    int rc = experiment_new(&experiment, err);
+    if (rc == 0)
+        rc = experiment_set(experiment, "model", preset->name, "preset", err);
+    if (rc == 0)
+        rc = layout_new(model, experiment, &layout, err);
+    if (rc == 0)
+        preset->bytes = layout_total_bytes(layout);
+    layout_free(layout);
+    experiment_free(experiment);
+    return rc;
+}
+
+static int read_preset(size_t index, struct preset *preset, struct cb_err *err)
+{
+    struct model *model;
+    *preset = (struct preset){.name = model_preset_name(index), .about = model_preset_about(index)};
+    int rc = model_load(preset->name, 0, NULL, &model, err);
+    if (rc)
+        return rc;
+    preset->parameters = model_parameters(model);
+    preset->dtype = dtype_name(model->dtype);
+    preset->state = model->default_state;
+    rc = measure(model, preset, err);
+    model_free(model);
+    return rc;
+}
+
+static void add_row(struct table *table, const struct preset *preset)
+{
+    char text[32];
+    table_add(table, TABLE_BOLD, preset->name);
+    table_add(table, TABLE_PLAIN, units_format_count(preset->parameters, text));
+    table_add(table, TABLE_PLAIN, preset->dtype);
+    table_add(table, TABLE_PLAIN, preset->state);
+    table_add(table, TABLE_PLAIN, units_format_bytes((double)preset->bytes, text));
+    table_add(table, TABLE_PLAIN, preset->about);
+}
+
+static void write_json(struct json_writer *writer, const struct preset *preset)
+{
+    json_write_begin_object(writer);
+    json_write_key(writer, "name");
+    json_write_text(writer, preset->name);
+    json_write_key(writer, "params");
+    json_write_u64(writer, preset->parameters);
+    json_write_key(writer, "dtype");
+    json_write_text(writer, preset->dtype);
+    json_write_key(writer, "state");
+    json_write_text(writer, preset->state);
+    json_write_key(writer, "bytes");
+    json_write_u64(writer, preset->bytes);
+    json_write_key(writer, "about");
+    json_write_text(writer, preset->about);
+    json_write_end_object(writer);
+}
+
+static int run_models(struct cli *cli, struct cb_err *err)
+{
+    static const char *const headings[] = {"model", "parameters", "dtype", "state", "checkpoint", "about"};
+    struct table table;
+    struct json_writer writer;
+    int rc = 0;
+    table_init(&table, "lrllrl");
+    table_add_headings(&table, headings);
+    json_writer_init(&writer, &cli->out, 2);
+    if (cli->json)
+        json_write_begin_array(&writer);
+    for (size_t i = 0; rc == 0 && i < model_preset_count(); i++) {
+        struct preset preset;
+        rc = read_preset(i, &preset, err);
+        if (rc == 0 && cli->json)
+            write_json(&writer, &preset);
+        else if (rc == 0)
+            add_row(&table, &preset);
+    }
+    if (rc == 0 && cli->json) {
+        json_write_end_array(&writer);
+        rc = cli_end_json(cli, err);
+    } else if (rc == 0) {
+        rc = table_write(&table, 0, cli->colour, &cli->out, err);
+    }
+    table_release(&table);
+    return rc;
+}
+
+const struct verb verb_models = {
+    .name = "models",
+    .arguments = "",
+    .summary = "the presets, with parameters and bytes",
+    .about = "model= takes a preset, the path of an HF config.json, or a YAML list of name, shape and dtype.",
+    .run = run_models,
+};

@@ -1,0 +1,130 @@
+/* ckptbench options: every key, from the option table. */
+#include <string.h>
+#include <strings.h>
+
+#include "cli/cli.h"
+#include "cli/table.h"
+#include "core/json.h"
+#include "core/options.h"
+#include "core/units.h"
+
+/* What a key may hold, in a few words. */
+static void describe_values(const struct option *row, struct buf *out)
+{
+    char min[32], max[32];
+    switch (row->type) {
+    case OPTION_ENUM:
+        buf_append_text(out, row->choices);
+        break;
+    case OPTION_BOOL:
+        buf_append_text(out, "true|false");
+        break;
+    case OPTION_BYTES:
+        buf_printf(out, "%s … %s", units_format_bytes_exact(row->min, min),
+                   row->max ? units_format_bytes_exact(row->max, max) : "");
+        break;
+    case OPTION_U64:
+        if (row->max)
+            buf_printf(out, "%llu … %llu", (unsigned long long)row->min, (unsigned long long)row->max);
+        else
+            buf_printf(out, "%llu …", (unsigned long long)row->min);
+        break;
+    case OPTION_DURATION:
+        buf_printf(out, "%s …", units_format_duration_exact(row->min, min));
+        break;
+    default:
+        buf_append_text(out, option_type_name(row->type));
+    }
+}
+
+static bool is_wanted(const struct option *row, const struct cli *cli)
+{
+    bool wanted = cli->word_count == 0;
+    for (size_t i = 0; !wanted && i < cli->word_count; i++)
+        wanted = strcasestr(row->name, cli->words[i]) || strcasestr(row->help, cli->words[i]) ||
+                 strcasestr(row->choices, cli->words[i]) || strcmp(option_class_name(row->class), cli->words[i]) == 0;
+    return wanted;
+}
+
+static void write_json_row(struct json_writer *writer, const struct option *row, const char *values)
+{
+    json_write_begin_object(writer);
+    json_write_key(writer, "name");
+    json_write_text(writer, row->name);
+    json_write_key(writer, "type");
+    json_write_text(writer, option_type_name(row->type));
+    json_write_key(writer, "class");
+    json_write_text(writer, option_class_name(row->class));
+    json_write_key(writer, "default");
+    json_write_text(writer, row->fallback);
+    json_write_key(writer, "values");
+    json_write_text(writer, values);
+    json_write_key(writer, "unit");
+    json_write_text(writer, *row->unit ? row->unit : NULL);
+    json_write_key(writer, "help");
+    json_write_text(writer, row->help);
+    json_write_end_object(writer);
+}
+
+static int write_rows(struct cli *cli, struct json_writer *writer, struct table *table, size_t *found,
+                      struct cb_err *err)
+{
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < OPTION_COUNT; i++) {
+        const struct option *row = option_row((enum option_id)i);
+        struct buf values;
+        if (!is_wanted(row, cli))
+            continue;
+        (*found)++;
+        buf_init(&values, 1024);
+        describe_values(row, &values);
+        rc = buf_check(&values, row->name, err);
+        if (cli->json) {
+            write_json_row(writer, row, values.data);
+        } else {
+            table_add(table, TABLE_BOLD, row->name);
+            table_add(table, TABLE_PLAIN, *row->fallback ? row->fallback : "''");
+            table_add(table, TABLE_PLAIN, values.data);
+            table_add(table, TABLE_PLAIN, row->unit);
+            table_add(table, TABLE_DIM, option_class_name(row->class));
+            table_add(table, TABLE_PLAIN, row->help);
+        }
+        buf_release(&values);
+    }
+    return rc;
+}
+
+static int run_options(struct cli *cli, struct cb_err *err)
+{
+    static const char *const headings[] = {"key", "default", "values", "unit", "class", "meaning"};
+    struct table table;
+    struct json_writer writer;
+    size_t found = 0;
+    table_init(&table, "llllll");
+    json_writer_init(&writer, &cli->out, 2);
+    if (cli->json)
+        json_write_begin_array(&writer);
+    else
+        table_add_headings(&table, headings);
+    int rc = write_rows(cli, &writer, &table, &found, err);
+    if (rc == 0 && found == 0) {
+        enum option_id id;
+        rc = option_find(cli->words[0], &id, err);
+    } else if (rc == 0 && cli->json) {
+        json_write_end_array(&writer);
+        rc = cli_end_json(cli, err);
+    } else if (rc == 0) {
+        rc = table_write(&table, 0, cli->colour, &cli->out, err);
+    }
+    table_release(&table);
+    return rc;
+}
+
+const struct verb verb_options = {
+    .name = "options",
+    .arguments = "[WORD…]",
+    .summary = "every key: type, range, unit, default, meaning",
+    .about = "Shows the keys whose name, meaning, choices or class (identity, place, execution, cosmetic) have a WORD.",
+    .example = "ckptbench options io",
+    .run = run_options,
+};
