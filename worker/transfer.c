@@ -237,18 +237,12 @@ static int start_request(struct transfer *self, const struct program_request *re
     return submit(self, slot_index, &store_request, err);
 }
 
-static void describe(const struct store_completion *completion, const char *what, struct cb_err *why)
+/* What a completion says went wrong; code 0 where nothing did. */
+static void describe(const struct transfer *self, const struct store_completion *completion, struct cb_err *why)
 {
-    if (completion->code == 0)
-        why->code = 0;
-    else if (completion->sys_errno != 0)
-        cb_fail_errno(why, completion->sys_errno, "%s failed", what);
-    else if (completion->code == CB_ERR_CORRUPT)
-        cb_fail(why, completion->code, "the file ends after %" PRIu64 " bytes of the request", completion->bytes);
-    else
-        cb_fail(why, completion->code, "%s failed (%s)", what, cb_code_name(completion->code));
-    if (why->code != completion->code)
-        why->code = completion->code;
+    why->code = completion->code;
+    if (completion->code != 0)
+        why->code = store_completion_error(self->setup.store, completion, why);
 }
 
 static void count_completion(struct transfer *self, const struct store_completion *completion)
@@ -272,7 +266,7 @@ static int finish_completed(struct transfer *self, struct slot *slot, const stru
         return 0;
     struct program_request whole = {.file = slot->file};
     struct cb_err why;
-    describe(completion, "making it durable", &why);
+    describe(self, completion, &why);
     return self->run->ops->complete(self->run->context, &whole, NULL, 0, &why, err);
 }
 
@@ -288,7 +282,7 @@ static int take_completion(struct transfer *self, const struct store_completion 
     const struct program_request *request = slot->request;
     if (completion->code != 0 || !self->run->write) {
         struct cb_err why;
-        describe(completion, self->run->write ? "write" : "read", &why);
+        describe(self, completion, &why);
         uint64_t available = request->offset;
         if (completion->code == 0 || completion->code == CB_ERR_CORRUPT)
             available += completion->bytes;
