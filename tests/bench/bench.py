@@ -1,0 +1,237 @@
+"""`make bench`: this build against its peers, as ratios of medians with intervals, A against A first.
+
+usage: tests/bench/bench.py [--build DIR] [--pairs N] [--folder DIR] [--only WORD] [--user NAME] [--json FILE]
+Nothing here is a test: machines are noisy, and what tests assert are counts, not times.
+--user runs our side as an ordinary user (needs root).
+"""
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from ratio import Table, alternate
+
+ROOT = Path(__file__).resolve().parents[2]
+GIB = 2**30
+MODEL = "model=tests/bench/two-gib.yaml"
+
+
+class Bench:
+    def __init__(self, arguments):
+        self.build = (ROOT / arguments.build).resolve()
+        self.pairs = arguments.pairs
+        self.user = arguments.user
+        self.table = Table()
+        self.disk = Path(tempfile.mkdtemp(prefix="ckptbench-bench-", dir=arguments.folder))
+        self.memory = Path(tempfile.mkdtemp(prefix="ckptbench-bench-", dir="/dev/shm"))
+        self.home = Path(tempfile.mkdtemp(prefix="ckptbench-home-"))
+        for folder in (self.disk, self.memory, self.home):
+            folder.chmod(0o777)
+
+    def clean(self):
+        for folder in (self.disk, self.memory, self.home):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def run(self, store, *words):
+        """One `ckptbench run`; its JSON document."""
+        command = [str(self.build / "ckptbench"), "run", "--json", "-q", f"store={store}", "baseline=false", "verify=none",
+                   "keep=false", *words]
+        if self.user:
+            command = ["setpriv", f"--reuid={self.user}", "--regid=nogroup", "--clear-groups", *command]
+        environment = dict(os.environ, CKPTBENCH_HOME=str(self.home))
+        result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+        if result.returncode:
+            sys.exit(f"{' '.join(command)}\n{result.stdout}\n{result.stderr}")
+        return json.loads(result.stdout)
+
+    def ours(self, place, *words):
+        store = Path(tempfile.mkdtemp(dir=place))
+        store.chmod(0o777)
+        try:
+            return self.run(store, MODEL, "state=weights", "ranks=2", "sharding=full", "iterations=1", "warmup=0", *words)
+        finally:
+            shutil.rmtree(store, ignore_errors=True)
+
+    def rate(self, place, metric, *words):
+        return 2.0 / self.ours(place, *words)["metrics"][metric]["median"]
+
+
+def fio(folder, mode, block, depth):
+    """GiB/s of 2 jobs of 1 GiB, O_DIRECT through io_uring, fsync inside the time."""
+    command = ["fio", "--name=peer", f"--rw={mode}", "--ioengine=io_uring", "--direct=1", f"--bs={block}", f"--iodepth={depth}",
+               "--numjobs=2", "--size=1g", "--end_fsync=1", "--fallocate=none", f"--directory={folder}", "--group_reporting",
+               "--output-format=json"]
+    if mode == "write":
+        for path in folder.glob("peer.*"):
+            path.unlink()
+    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return 2000.0 / json.loads(out)["jobs"][0][mode]["runtime"]
+
+
+def best_of_fio(folder, mode):
+    measured = {(block, depth): statistics.median(fio(folder, mode, block, depth) for _ in range(3))
+                for block in ("1m", "4m", "8m") for depth in (4, 8, 16)}
+    best = max(measured, key=measured.get)
+    print(f"fio's best {mode}: bs={best[0]} iodepth={best[1]} {measured[best]:.2f} GiB/s, of "
+          + ", ".join(f"{b}/{d} {rate:.2f}" for (b, d), rate in measured.items()), flush=True)
+    return best
+
+
+def bench_disk(bench):
+    peer_folder = bench.disk / "fio"
+    peer_folder.mkdir()
+    block, depth = best_of_fio(peer_folder, "write")
+    words = [f"io.block={block}iB".replace("m", "M"), f"io.depth={depth}", "ops=save"]
+    save = lambda: bench.rate(bench.disk, "save_s", *words)
+    peer = lambda: fio(peer_folder, "write", block, depth)
+    bench.table.add("disk save, A against A", alternate(save, save, bench.pairs), 1.00, "GiB/s")
+    bench.table.add("disk save against fio's best (direct, fsync)", alternate(save, peer, bench.pairs), 0.95, "GiB/s")
+    block, depth = best_of_fio(peer_folder, "read")
+    words = [f"io.block={block}iB".replace("m", "M"), f"io.depth={depth}"]
+    load = lambda: bench.rate(bench.disk, "load_s", *words)
+    peer = lambda: fio(peer_folder, "read", block, depth)
+    bench.table.add("disk cold load, A against A", alternate(load, load, bench.pairs), 1.00, "GiB/s")
+    bench.table.add("disk cold load against fio's best (direct)", alternate(load, peer, bench.pairs), 0.95, "GiB/s")
+    shutil.rmtree(peer_folder)
+
+
+def dcp(bench, folder, iterations, sync, cold):
+    """Rows of PyTorch DCP, the first (cold allocator) dropped."""
+    command = [str(Path(sys.executable).parent / "torchrun"), "--nproc-per-node", "2", "tests/bench/dcp_peer.py", str(folder / "dcp"),
+               "1", str(iterations + 1), str(int(sync)), str(int(cold))]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=dict(os.environ, OMP_NUM_THREADS="1"))
+    if result.returncode:
+        sys.exit(result.stderr)
+    return [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")][1:]
+
+
+def bench_disk_cpu(bench):
+    rows = dcp(bench, bench.disk, 3, True, True)
+    ours = [bench.ours(bench.disk)["metrics"] for _ in range(3)]
+    for op in ("save", "load"):
+        mine = [2 * run[f"{op}.cpu_s"]["mean"] / 2.0 for run in ours]  # mean over ranks x 2 ranks, a GiB
+        pairs = list(zip(mine, [row[f"{op}_cpu_s"] / row["gib"] for row in rows]))
+        bench.table.add(f"CPU seconds a GiB, disk {op}, against DCP (lower is better)", pairs, 0.20, "s/GiB")
+
+
+def plain_copy(bench, mode, folder):
+    """GiB/s of 2 processes with write(2) or read(2) alone, started together."""
+    block = str(4 << 20)
+    ranks = [subprocess.Popen([str(bench.build / "tests/plain_copy"), mode, str(folder / f"plain{rank}"), str(GIB), block],
+                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for rank in range(2)]
+    for rank in ranks:
+        rank.stdout.readline()
+    for rank in ranks:
+        rank.stdin.write("\n")
+        rank.stdin.flush()
+    return 2.0 / max(float(rank.communicate()[0]) for rank in ranks)
+
+
+def bench_memory(bench):
+    save = lambda: bench.rate(bench.memory, "save_s", "ops=save", "load.cold=false")
+    bench.table.add("tmpfs save, A against A", alternate(save, save, bench.pairs), 1.00, "GiB/s")
+    bench.table.add("tmpfs save against a plain C writer", alternate(save, lambda: plain_copy(bench, "write", bench.memory), bench.pairs),
+                    0.95, "GiB/s")
+    for path in bench.memory.glob("plain*"):
+        path.unlink()
+    rows = dcp(bench, bench.memory, 5, True, False)
+    ours = [bench.ours(bench.memory, "load.cold=false")["metrics"] for _ in rows]
+    for op, target in (("save", 1.0), ("load", 4.0)):
+        pairs = [(2.0 / run[f"{op}_s"]["median"], row["gib"] / row[f"{op}_s"]) for run, row in zip(ours, rows)]
+        bench.table.add(f"tmpfs {op} against warm DCP", pairs, target, "GiB/s")
+
+
+def tool(bench, name, *words):
+    result = subprocess.run([str(bench.build / "tests" / name), *words], cwd=ROOT, capture_output=True, text=True)
+    if result.returncode:
+        sys.exit(f"{name}: {result.stderr}")
+    return json.loads(result.stdout)
+
+
+def bench_payload(bench):
+    for kind in ("weights", "random"):
+        for dtype in ("bf16", "fp32"):
+            rates = tool(bench, "payload_bench", kind, dtype)
+            bench.table.add_value(f"payload fill, {kind} {dtype}, one core", rates["fill_gib_per_s"], "GiB/s", ">= 5")
+            bench.table.add_value(f"payload check, {kind} {dtype}, one core", rates["check_gib_per_s"], "GiB/s", ">= 5")
+
+
+def bench_items(bench):
+    run = bench.run("null:", "model=gpt2", "ranks=1", "ops=save", "io.files=item", "iterations=20", "warmup=2")
+    metrics = run["metrics"]
+    items = metrics["plan_items"]["median"]
+    for state in ("serialize_s", "plan_s", "commit_s"):
+        bench.table.add_value(f"null store, gpt2, one file an item: {state} an item", metrics[f"save.{state}"]["median"] / items * 1e6,
+                              "us", "< 1 in all")
+
+
+def bench_plan(bench):
+    words = ["model=llama3-405b", "ranks=16384", "tp=8", "pp=16", "dp=128", "zero=1"]
+    seconds = []
+    for _ in range(5):
+        out = subprocess.run([str(bench.build / "ckptbench"), "plan", "--json", *words], cwd=ROOT, capture_output=True, text=True,
+                             env=dict(os.environ, CKPTBENCH_HOME=str(bench.home)))
+        if out.returncode:
+            sys.exit(out.stderr)
+        plan = json.loads(out.stdout)
+        seconds.append(plan["plan_s"])
+    bench.table.add_value("plan llama3-405b, 16,384 ranks", statistics.median(seconds), "s", "< 1")
+    bench.table.add_value("plan llama3-405b: cost an item", statistics.median(seconds) / plan["items"] * 1e9, "ns", "given")
+    bench.table.add_value("plan llama3-405b: memory", plan["rss_bytes"] / GIB, "GiB", "< 1")
+    bench.table.add_value("plan llama3-405b: fullest rank / lower bound", plan["imbalance_vs_bound"], "ratio", "<= 1.02")
+    peer = json.loads(subprocess.run([sys.executable, "tests/bench/dcp_planner.py", "1024", "873", "8"], cwd=ROOT, capture_output=True,
+                                     text=True, check=True).stdout)
+    ours = tool(bench, "plan_bench", "model=llama3-405b", "ranks=1024", "tp=8", "dp=128", "state=weights")
+    pairs = [(peer["plan_s"] / peer["items"] * 1e9, ours["plan_s"] / ours["held_items"] * 1e9)]
+    bench.table.add("planning an item that a rank holds: DCP's ns / ours", pairs, 20, "ns")
+
+
+def bench_launch(bench):
+    seconds, empty = [], []
+    for _ in range(bench.pairs):
+        start = time.monotonic()
+        subprocess.run(["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "4", "true"], check=True)
+        empty.append(time.monotonic() - start)
+        run = bench.run(Path(tempfile.mkdtemp(dir=bench.disk)), "model=gpt2-tiny", "ranks=4", "iterations=1", "warmup=0")
+        seconds.append(run["metrics"]["launch_s"]["median"] + run["metrics"]["setup_s"]["median"])
+    bench.table.add_value("agent's start to the first timed operation, 4 ranks", statistics.median(seconds), "s", "< 1")
+    bench.table.add_value("mpirun of 4 empty programs", statistics.median(empty), "s", "shown beside it")
+
+
+def bench_history(bench):
+    figures = tool(bench, "history_bench", str(bench.disk / "history.db"))
+    for name, target in (("list_ms", "< 100"), ("show_ms", "< 100"), ("compare_ms", "< 100"), ("ingest_samples_per_s", ">= 1e6")):
+        bench.table.add_value(f"history of 10,000 runs, 10 million samples: {name}", figures[name], name.rsplit("_", 1)[1], target)
+
+
+BENCHES = {"disk": bench_disk, "cpu": bench_disk_cpu, "memory": bench_memory, "payload": bench_payload, "items": bench_items,
+           "plan": bench_plan, "launch": bench_launch, "history": bench_history}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--build", default="build")
+    parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--folder", default=str(ROOT / "build"), help="a folder on the disk to measure")
+    parser.add_argument("--only", choices=BENCHES, nargs="*", default=list(BENCHES))
+    parser.add_argument("--user", help="an ordinary user who runs our side")
+    parser.add_argument("--json", default=str(ROOT / "build/bench.json"))
+    arguments = parser.parse_args()
+    bench = Bench(arguments)
+    try:
+        for name in arguments.only:
+            print(f"-- {name}", flush=True)
+            BENCHES[name](bench)
+    finally:
+        bench.clean()
+        Path(arguments.json).write_text(json.dumps(bench.table.rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()
