@@ -1,0 +1,21 @@
+/* Which cores a rank runs on. Collective among the ranks of a machine. */
+#ifndef WORKER_AFFINITY_H
+#define WORKER_AFFINITY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/err.h"
+#include "worker/comm.h"
+
+/* Gives each rank of this machine its share of the cores that all of them may use: neighbours in
+ * order, at least one each (ranks share cores where there are fewer). A binding that the launcher made
+ * is left as it is. `pin` false only looks. Writes what holds, "0-3 of 0-7", to `text`. */
+int affinity_apply(struct comm *comm, bool pin, uint64_t deadline_ns, char *text, size_t text_bytes,
+                   struct cb_err *err) CB_MUST_CHECK;
+
+/* First core and count of share `index` of `shares` among `cores`. */
+void affinity_share(uint32_t cores, uint32_t index, uint32_t shares, uint32_t *first, uint32_t *count);
+
+#endif

@@ -1,0 +1,153 @@
+/* The memory of a rank's state. Owns the mapping; knows layout and payload, not files or engines. */
+#include "worker/state.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "core/units.h"
+#include "worker/memory.h"
+
+#define PAGE_BYTES 4096
+#define POISON 0xA5
+
+static uint64_t piece_bytes(const struct state *self, size_t index)
+{
+    const struct piece *piece = &self->pieces[index];
+    const struct state_tensor *tensor = layout_tensor(self->layout, piece->tensor);
+    return tensor->kind == KIND_BYTES ? 0 : box_elements(&piece->box) * dtype_bytes(tensor->dtype);
+}
+
+static uint64_t round_to_pages(uint64_t bytes)
+{
+    return (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+}
+
+int state_init(struct state *self, const struct layout *layout, uint32_t holder, struct cb_err *err)
+{
+    struct state made = {.layout = layout, .holder = holder, .shared_fd = -1};
+    int rc = layout_pieces(layout, holder, &made.pieces, &made.piece_count, err);
+    if (rc)
+        return rc;
+    made.memory = calloc(made.piece_count + 1, sizeof *made.memory);
+    if (!made.memory) {
+        free(made.pieces);
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for the list of %zu pieces", made.piece_count);
+    }
+    for (size_t i = 0; i < made.piece_count; i++) {
+        made.bytes += piece_bytes(&made, i);
+        made.base_bytes += round_to_pages(piece_bytes(&made, i));
+    }
+    *self = made;
+    return 0;
+}
+
+static int map_memory(uint64_t bytes, bool shared, void **base, int *fd, struct cb_err *err)
+{
+    char text[32];
+    int file = -1;
+    if (shared) {
+        file = memfd_create("ckptbench-state", MFD_CLOEXEC);
+        if (file < 0 || ftruncate(file, (off_t)bytes)) {
+            int failed = errno;
+            if (file >= 0)
+                close(file);
+            return cb_fail_errno(err, failed, "a memory file of %s for the state",
+                                 units_format_bytes((double)bytes, text));
+        }
+    }
+    int flags = shared ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    void *place = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, file, 0);
+    if (place == MAP_FAILED) {
+        int failed = errno;
+        if (file >= 0)
+            close(file);
+        return cb_fail_errno(err, failed, "%s of memory for the state", units_format_bytes((double)bytes, text));
+    }
+    /* Fewer page faults now and fewer pages to pin for each request later; only a hint. */
+    (void)madvise(place, bytes, MADV_HUGEPAGE);
+    *base = place;
+    *fd = file;
+    return 0;
+}
+
+int state_allocate(struct state *self, enum state_memory memory, struct cb_err *err)
+{
+    if (memory == STATE_MEMORY_NONE || self->base_bytes == 0)
+        return 0;
+    int rc = map_memory(self->base_bytes, memory == STATE_MEMORY_SHARED, &self->base, &self->shared_fd, err);
+    if (rc)
+        return rc;
+    char *next = self->base;
+    for (size_t i = 0; i < self->piece_count; i++) {
+        self->memory[i] = next;
+        next += round_to_pages(piece_bytes(self, i));
+    }
+    return 0;
+}
+
+void state_release(struct state *self)
+{
+    if (self->base)
+        munmap(self->base, self->base_bytes);
+    if (self->memory && self->shared_fd >= 0)
+        close(self->shared_fd);
+    free(self->memory);
+    free(self->pieces);
+    memset(self, 0, sizeof *self);
+    self->shared_fd = -1;
+}
+
+bool state_same_pieces(const struct state *a, const struct state *b)
+{
+    if (a->piece_count != b->piece_count)
+        return false;
+    for (size_t i = 0; i < a->piece_count; i++) {
+        if (a->pieces[i].tensor != b->pieces[i].tensor || !box_equal(&a->pieces[i].box, &b->pieces[i].box))
+            return false;
+    }
+    return true;
+}
+
+struct payload_source state_payload_source(const struct state_tensor *tensor, const struct payload_settings *payload)
+{
+    return (struct payload_source){
+        .kind = payload->kind, .dtype = tensor->dtype, .key = payload_key(payload->seed, tensor->fqn)};
+}
+
+void state_fill(struct state *self, const struct payload_settings *payload)
+{
+    for (size_t i = 0; i < self->piece_count && self->base; i++) {
+        const struct state_tensor *tensor = layout_tensor(self->layout, self->pieces[i].tensor);
+        if (tensor->kind == KIND_BYTES)
+            continue;
+        struct payload_source source = state_payload_source(tensor, payload);
+        payload_fill_box(&source, tensor->shape, &self->pieces[i].box, self->memory[i]);
+    }
+}
+
+void state_poison(struct state *self)
+{
+    if (self->base)
+        memset(self->base, POISON, self->base_bytes);
+}
+
+int state_check_memory(struct comm *comm, uint64_t bytes, uint64_t deadline_ns, struct cb_err *err)
+{
+    struct agreement agreement;
+    uint64_t available = 0;
+    int rc = memory_available(&available, err);
+    if (rc)
+        return rc;
+    rc = comm_agree_local(comm, 0, bytes, deadline_ns, &agreement, err);
+    if (rc || agreement.sum <= available)
+        return rc;
+    char need[32], each[32], have[32];
+    return cb_fail(err, CB_ERR_MEMORY,
+                   "the state of %u ranks on this machine needs %s of memory (up to %s a rank), but only %s is free: "
+                   "use fewer ranks on it, a smaller model, or layers=N",
+                   comm_local_size(comm), units_format_bytes((double)agreement.sum, need),
+                   units_format_bytes((double)agreement.max, each), units_format_bytes((double)available, have));
+}

@@ -1,0 +1,43 @@
+/* The memory of a rank's state: allocated, filled with payload, poisoned before a load.
+ *
+ * `struct state` itself is in worker/engine.h. Pieces lie one after another in one mapping, each at a
+ * page. Not collective but where noted. */
+#ifndef WORKER_STATE_H
+#define WORKER_STATE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "ckpt/payload.h"
+#include "worker/engine.h"
+
+enum state_memory {
+    STATE_MEMORY_NONE,   /* only the pieces and their size: for engines that hold the state themselves */
+    STATE_MEMORY_OWN,    /* anonymous memory of this process */
+    STATE_MEMORY_SHARED, /* a memory file (shared_fd) that another process can map */
+};
+
+struct payload_settings {
+    enum payload_kind kind;
+    uint64_t seed;
+};
+
+/* The pieces of `holder` and the bytes that state_allocate would take for them. Allocates no state. */
+int state_init(struct state *self, const struct layout *layout, uint32_t holder, struct cb_err *err) CB_MUST_CHECK;
+int state_allocate(struct state *self, enum state_memory memory, struct cb_err *err) CB_MUST_CHECK;
+void state_release(struct state *self);
+
+/* Two states with the same pieces can share memory. */
+bool state_same_pieces(const struct state *a, const struct state *b);
+
+void state_fill(struct state *self, const struct payload_settings *payload);
+/* Overwrites everything, so that a load that did not happen is not mistaken for one. */
+void state_poison(struct state *self);
+
+struct payload_source state_payload_source(const struct state_tensor *tensor, const struct payload_settings *payload);
+
+/* Collective on a machine: checks what its ranks will take together against what it can give. Fails on
+ * all ranks of a machine that cannot, with the figures. */
+int state_check_memory(struct comm *comm, uint64_t bytes, uint64_t deadline_ns, struct cb_err *err) CB_MUST_CHECK;
+
+#endif
