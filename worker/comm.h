@@ -18,6 +18,8 @@ struct comm;
 int comm_new(struct comm **comm, struct cb_err *err) CB_MUST_CHECK;
 /* Ends MPI; where a collective is still stuck it does not try to. */
 void comm_free(struct comm *comm);
+/* False after a collective that did not end: leave with _exit then. Not collective. */
+bool comm_can_end(const struct comm *comm);
 uint32_t comm_rank(const struct comm *comm);
 uint32_t comm_size(const struct comm *comm);
 /* Among the ranks on this machine. */

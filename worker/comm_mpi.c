@@ -144,6 +144,11 @@ void comm_free(struct comm *self)
     free(self);
 }
 
+bool comm_can_end(const struct comm *self)
+{
+    return !self->broken;
+}
+
 uint32_t comm_rank(const struct comm *self)
 {
     return self->rank;

@@ -302,6 +302,14 @@ void folder_checkpoint_name(const struct folder *self, const struct experiment *
     snprintf(name, FOLDER_NAME_BYTES, "%.900s/%s", self->suffix, last);
 }
 
+void folder_scratch_name(const struct folder *self, char name[FOLDER_NAME_BYTES])
+{
+    if (self->reads_only)
+        snprintf(name, FOLDER_NAME_BYTES, "baseline-%.900s", self->run);
+    else
+        snprintf(name, FOLDER_NAME_BYTES, "%.900s/baseline", self->suffix);
+}
+
 /* The folder under `prefix` whose commit marker is the youngest. */
 struct newest {
     const char *root;
@@ -406,46 +414,73 @@ static void remove_folders(struct store *store, const struct name_list *names, c
     }
 }
 
-static int remove_files(struct store *store, const char *folder, const struct name_list *names, struct cb_err *err)
+static bool is_marker(const char *name)
 {
-    char marker[FOLDER_NAME_BYTES + 16];
-    snprintf(marker, sizeof marker, "%s/" FORMAT_MARKER, folder);
-    int rc = store_remove(store, marker, err);
-    if (rc == 0)
-        rc = store_sync_folder(store, folder, err);
-    else if (rc == CB_ERR_NOT_FOUND)
-        rc = 0;
+    const char *last = strrchr(name, '/');
+    return strcmp(last ? last + 1 : name, FORMAT_MARKER) == 0;
+}
+
+/* Commit markers go first and durably: what is left after a crash is no checkpoint. `keep` is left. */
+static int remove_files(struct store *store, const char *folder, const struct name_list *names, const char *keep,
+                        struct cb_err *err)
+{
+    bool markers = false;
+    int rc = 0;
     for (size_t i = 0; i < names->count && !rc; i++) {
-        if (strcmp(names->names[i], marker) != 0)
+        if (!is_marker(names->names[i]))
+            continue;
+        markers = true;
+        rc = store_remove(store, names->names[i], err);
+    }
+    if (markers && !rc)
+        rc = store_sync_folder(store, folder, err);
+    for (size_t i = 0; i < names->count && !rc; i++) {
+        if (!is_marker(names->names[i]) && strcmp(names->names[i], keep) != 0)
             rc = store_remove(store, names->names[i], err);
     }
     return rc;
 }
 
-static int remove_tree(struct store *store, const char *folder, struct cb_err *err)
+static int remove_tree(struct store *store, const char *folder, const char *keep, struct cb_err *err)
 {
     struct name_list names = {0};
     int rc = store_list(store, folder, collect_name, &names, err);
     if (!rc) {
         qsort(names.names, names.count, sizeof *names.names, compare_names);
-        rc = remove_files(store, folder, &names, err);
+        rc = remove_files(store, folder, &names, keep, err);
     }
     if (!rc) {
         remove_folders(store, &names, folder);
-        rc = store_remove_folder(store, folder, err);
+        if (!keep[0])
+            rc = store_remove_folder(store, folder, err);
     }
     name_list_release(&names);
     return rc == CB_ERR_NOT_FOUND ? 0 : rc;
 }
 
-int folder_remove(const struct folder *self, const char *name, struct cb_err *err)
+int folder_clear(const struct folder *self, struct cb_err *err)
 {
     if (self->reads_only || !self->path)
+        return 0;
+    char claim[FOLDER_NAME_BYTES + 32];
+    snprintf(claim, sizeof claim, "%s/" FOLDER_CLAIM, self->suffix);
+    return remove_tree(self->plain, self->suffix, claim, err);
+}
+
+int folder_remove(const struct folder *self, const char *name, struct cb_err *err)
+{
+    if (!self->path)
+        return 0;
+    char scratch[FOLDER_NAME_BYTES];
+    folder_scratch_name(self, scratch);
+    if (strcmp(name, scratch) == 0)
+        return remove_tree(self->plain, name, "", err);
+    if (self->reads_only)
         return 0;
     size_t len = strlen(self->suffix);
     if (strncmp(name, self->suffix, len) != 0 || name[len] != '/')
         return cb_fail(err, CB_ERR_INTERNAL, "%s is not in this run's folder %s", name, self->suffix);
-    return remove_tree(self->plain, name, err);
+    return remove_tree(self->plain, name, "", err);
 }
 
 static int add_length(void *context, const char *name, uint64_t length, struct cb_err *err)

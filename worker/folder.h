@@ -22,7 +22,7 @@ struct folder {
     const char *path;               /* on the file system; NULL for null: */
     char suffix[FOLDER_NAME_BYTES]; /* of the run, or of the checkpoint that ops=load names */
     char run[FOLDER_NAME_BYTES];
-    bool reads_only; /* ops=load: nothing is claimed or removed */
+    bool reads_only; /* ops=load: no checkpoint is claimed or removed */
     bool ours;       /* the store folder has our marker */
     bool overwrite;  /* folder=overwrite or rotate */
 };
@@ -49,6 +49,12 @@ int folder_find_checkpoint(const struct folder *self, char name[FOLDER_NAME_BYTE
 
 /* Removes a checkpoint of this run: its commit marker first, then the rest. Fine if it is not there. */
 int folder_remove(const struct folder *self, const char *name, struct cb_err *err) CB_MUST_CHECK;
+
+/* Removes what an earlier attempt left in this run's folder. */
+int folder_clear(const struct folder *self, struct cb_err *err) CB_MUST_CHECK;
+
+/* A folder for raw files, of this run alone; folder_remove takes it. */
+void folder_scratch_name(const struct folder *self, char name[FOLDER_NAME_BYTES]);
 
 /* Sum and number of the files under a folder of the store. */
 int folder_measure(struct store *store, const char *name, uint64_t *bytes, uint64_t *files,

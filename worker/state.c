@@ -138,10 +138,9 @@ int state_check_memory(struct comm *comm, uint64_t bytes, uint64_t deadline_ns, 
 {
     struct agreement agreement;
     uint64_t available = 0;
-    int rc = memory_available(&available, err);
-    if (rc)
-        return rc;
-    rc = comm_agree_local(comm, 0, bytes, deadline_ns, &agreement, err);
+    int rc = comm_agree_local(comm, 0, bytes, deadline_ns, &agreement, err);
+    if (!rc)
+        rc = memory_available(&available, err);
     if (rc || agreement.sum <= available)
         return rc;
     char need[32], each[32], have[32];

@@ -1,0 +1,184 @@
+/* ckptbench-worker: one rank. Owns arguments, signals, the status page and the exit code; the work is
+ * worker/run.h. Started by the agent under MPI's launcher, or alone for a single rank. */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/units.h"
+#include "worker/run.h"
+
+#define PROGRAM "ckptbench-worker"
+
+struct arguments {
+    const char *run_folder, *pages;
+    uint64_t attempt;
+};
+
+/* What the signal handler needs; set once, before the handlers are. */
+static struct status_page *signal_page;
+static pid_t signal_parent;
+
+static void raise_stop(uint32_t wanted)
+{
+    uint32_t now = atomic_load(&signal_page->stop);
+    while (now < wanted && !atomic_compare_exchange_weak(&signal_page->stop, &now, wanted))
+        ;
+}
+
+/* SIGINT once ends after the iteration, twice now, SIGTERM now. SIGHUP comes when the parent's thread
+ * that started us is gone; where the whole parent is, nobody is left to report to. */
+static void on_signal(int signal_number)
+{
+    if (signal_number == SIGHUP) {
+        if (getppid() != signal_parent)
+            _exit(CB_EXIT_INFRASTRUCTURE);
+        return;
+    }
+    if (signal_number == SIGINT && atomic_load(&signal_page->stop) == STOP_NONE)
+        raise_stop(STOP_AFTER_ITERATION);
+    else
+        raise_stop(STOP_NOW);
+}
+
+static void catch_signals(struct status_page *page)
+{
+    signal_page = page;
+    signal_parent = getppid();
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGHUP, &action, NULL);
+    signal(SIGPIPE, SIG_IGN);
+    prctl(PR_SET_PDEATHSIG, SIGHUP);
+}
+
+static int print_usage(FILE *out)
+{
+    fprintf(out, "usage: " PROGRAM " --run-folder RUN --attempt N --pages FOLDER\n"
+                 "One rank of a run; ckptbench-agent starts it under MPI's launcher.\n");
+    return out == stdout ? CB_EXIT_PASS : CB_EXIT_USAGE;
+}
+
+static int read_arguments(int argc, char **argv, struct arguments *arguments, struct cb_err *err)
+{
+    *arguments = (struct arguments){0};
+    for (int i = 1; i < argc; i += 2) {
+        const char *value = i + 1 < argc ? argv[i + 1] : NULL;
+        if (!value)
+            return cb_fail(err, CB_ERR_USAGE, "%s needs a value", argv[i]);
+        int rc = 0;
+        if (strcmp(argv[i], "--run-folder") == 0)
+            arguments->run_folder = value;
+        else if (strcmp(argv[i], "--pages") == 0)
+            arguments->pages = value;
+        else if (strcmp(argv[i], "--attempt") == 0)
+            rc = units_parse_u64(value, &arguments->attempt, err);
+        else
+            rc = cb_fail(err, CB_ERR_USAGE, "unknown argument %s", argv[i]);
+        if (rc)
+            return rc;
+    }
+    if (!arguments->run_folder || !arguments->pages || arguments->attempt == 0 || arguments->attempt > UINT32_MAX)
+        return cb_fail(err, CB_ERR_USAGE, "--run-folder, --pages and --attempt (from 1) are needed");
+    return 0;
+}
+
+static void add_own_facts(struct status_page *page, const struct comm *comm)
+{
+    char text[256] = "";
+    snprintf(text, sizeof text, "%d", (int)getpid());
+    status_page_add_fact(page, "pid", text);
+    if (gethostname(text, sizeof text - 1) == 0)
+        status_page_add_fact(page, "hostname", text);
+    status_page_add_fact(page, "mpi", comm_library(comm));
+}
+
+static int open_page(const struct arguments *arguments, const struct comm *comm, struct status_page **page,
+                     struct cb_err *err)
+{
+    char path[4096];
+    int rc = status_page_path(arguments->pages, comm_rank(comm), path, sizeof path, err);
+    if (!rc)
+        rc = status_page_open(path, page, err);
+    if (!rc && ((*page)->rank != comm_rank(comm) || (*page)->world_size != comm_size(comm))) {
+        rc = cb_fail(err, CB_ERR_USAGE, "the status page %s is for rank %u of %u, this is rank %u of %u", path,
+                     (*page)->rank, (*page)->world_size, comm_rank(comm), comm_size(comm));
+        status_page_close(*page);
+        *page = NULL;
+    }
+    return rc;
+}
+
+static void set_phase(struct status_page *page, enum rank_phase phase)
+{
+    atomic_store(&page->progress_ns, clock_monotonic_ns());
+    atomic_store(&page->phase, phase);
+}
+
+/* All of it, with a page to report to. Returns 0 or a cb_code that is on the page. */
+static int live(const struct arguments *arguments, struct comm *comm, struct status_page *page)
+{
+    struct run run;
+    struct cb_err err = {0};
+    catch_signals(page);
+    comm_watch(comm, page);
+    atomic_store(&page->pid, (uint32_t)getpid());
+    add_own_facts(page, comm);
+    set_phase(page, PHASE_READY);
+    int rc = run_prepare(&run, comm, page, arguments->run_folder, (uint32_t)arguments->attempt, &err);
+    if (!rc) {
+        set_phase(page, PHASE_RUNNING);
+        rc = run_execute(&run, &err);
+    }
+    run_add_facts(&run);
+    if (rc)
+        status_page_add_failure(page, rc, err.message);
+    set_phase(page, rc ? PHASE_FAILED : PHASE_DONE);
+    if (rc) {
+        if (rc != CB_ERR_ABORTED)
+            log_error("rank %u: %s", comm_rank(comm), err.message);
+        return rc; /* memory is left as it is: requests of a stuck store may still use it */
+    }
+    run_release(&run);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    struct arguments arguments;
+    struct comm *comm = NULL;
+    struct status_page *page = NULL;
+    struct cb_err err = {0};
+    log_init(PROGRAM, LOG_NORMAL);
+    if (argc == 2 && strcmp(argv[1], "--help") == 0)
+        return print_usage(stdout);
+    if (argc == 2 && strcmp(argv[1], "--version") == 0) {
+        printf(PROGRAM " " CKPTBENCH_VERSION " (" CKPTBENCH_COMMIT ")\n");
+        return CB_EXIT_PASS;
+    }
+    int rc = read_arguments(argc, argv, &arguments, &err);
+    if (rc) {
+        log_error("%s", err.message);
+        return print_usage(stderr);
+    }
+    rc = comm_new(&comm, &err);
+    if (!rc)
+        rc = open_page(&arguments, comm, &page, &err);
+    if (rc) {
+        log_error("%s", err.message);
+        _exit(cb_exit_code(rc)); /* ranks that found their page must not wait for this one in MPI_Finalize */
+    }
+    rc = live(&arguments, comm, page);
+    fflush(NULL);
+    if (comm_can_end(comm))
+        comm_free(comm);
+    else
+        _exit(cb_exit_code(rc));
+    return cb_exit_code(rc);
+}

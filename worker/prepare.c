@@ -1,0 +1,306 @@
+/* Everything before the first operation: experiment, layout, cores, memory, store, state, engine.
+ * Checks come before anything is allocated or written, and all ranks go on or none does. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "core/run_folder.h"
+#include "worker/affinity.h"
+#include "worker/run.h"
+#include "worker/together.h"
+
+/* Preparing has no key of its own; what takes longer than an operation may is stuck. */
+uint64_t run_deadline(const struct run *self)
+{
+    return clock_monotonic_ns() + self->op_timeout_ns;
+}
+
+int run_join(struct run *self, int code, struct cb_err *err)
+{
+    return together(self->comm, code, run_deadline(self), err);
+}
+
+static void read_id(struct run *self, const char *run_folder, uint32_t attempt)
+{
+    size_t len = strlen(run_folder);
+    while (len > 1 && run_folder[len - 1] == '/')
+        len--;
+    size_t start = len;
+    while (start > 0 && run_folder[start - 1] != '/')
+        start--;
+    snprintf(self->id, sizeof self->id, "%.*s", (int)(len - start), run_folder + start);
+    snprintf(self->shared_name, sizeof self->shared_name, "%s-%u", self->id, attempt);
+}
+
+static void read_keys(struct run *self)
+{
+    const struct experiment *experiment = self->experiment;
+    const char *payload = experiment_text(experiment, OPT_PAYLOAD);
+    self->op_timeout_ns = experiment_u64(experiment, OPT_TIMEOUT_OP);
+    self->saves = !experiment_is(experiment, OPT_OPS, "load");
+    self->loads = !experiment_is(experiment, OPT_OPS, "save");
+    self->raw = experiment_is(experiment, OPT_WORKLOAD, "raw");
+    self->cold = experiment_bool(experiment, OPT_LOAD_COLD);
+    self->keep =
+        experiment_is(experiment, OPT_KEEP, "auto") ? !self->loads : experiment_is(experiment, OPT_KEEP, "true");
+    self->warmup = (uint32_t)experiment_u64(experiment, OPT_WARMUP);
+    self->iterations = (uint32_t)experiment_u64(experiment, OPT_ITERATIONS);
+    self->payload.seed = experiment_u64(experiment, OPT_SEED);
+    self->payload.kind = strcmp(payload, "zero") == 0     ? PAYLOAD_ZERO
+                         : strcmp(payload, "random") == 0 ? PAYLOAD_RANDOM
+                                                          : PAYLOAD_WEIGHTS;
+}
+
+static int load_model(struct run *self, struct cb_err *err)
+{
+    const struct experiment *experiment = self->experiment;
+    const char *name = experiment_text(experiment, OPT_DTYPE);
+    enum dtype dtype;
+    const enum dtype *wanted = NULL;
+    if (strcmp(name, "auto") != 0) {
+        if (!dtype_find(name, &dtype))
+            return cb_fail(err, CB_ERR_INTERNAL, "dtype=%s is in the option table, but is no element type", name);
+        wanted = &dtype;
+    }
+    return model_load(experiment_text(experiment, OPT_MODEL), experiment_u64(experiment, OPT_LAYERS), wanted,
+                      &self->model, err);
+}
+
+static int check_engine(const struct run *self, struct cb_err *err)
+{
+    const char *store = experiment_text(self->experiment, OPT_STORE);
+    bool plain = folder_store_path(store) == store;
+    if (!experiment_is(self->experiment, OPT_ENGINE, "native") && !plain)
+        return cb_fail(err, CB_ERR_USAGE, "engine=%s writes files itself and needs store=PATH, not %s",
+                       experiment_text(self->experiment, OPT_ENGINE), store);
+    if (experiment_is(self->experiment, OPT_ENGINE, "command") && !experiment_text(self->experiment, OPT_COMMAND)[0])
+        return cb_fail(err, CB_ERR_USAGE, "engine=command needs command='…', the shell command to run");
+    if (self->raw && !self->saves)
+        return cb_fail(err, CB_ERR_USAGE, "workload=raw reads only what it wrote itself: use ops=save+load");
+    if (self->raw && !experiment_is(self->experiment, OPT_ENGINE, "native"))
+        return cb_fail(err, CB_ERR_USAGE, "workload=raw moves bytes itself: engine=%s does not go with it",
+                       experiment_text(self->experiment, OPT_ENGINE));
+    return 0;
+}
+
+static int read_experiment(struct run *self, struct cb_err *err)
+{
+    int rc = run_folder_read_experiment(self->folder_path, &self->experiment, err);
+    if (rc)
+        return rc;
+    read_keys(self);
+    rc = check_engine(self, err);
+    if (!rc)
+        rc = load_model(self, err);
+    if (!rc)
+        rc = layout_new(self->model, self->experiment, &self->layout, err);
+    if (!rc && layout_world_size(self->layout) != comm_size(self->comm))
+        rc = cb_fail(err, CB_ERR_USAGE, "the experiment is for %u ranks, but %u were started",
+                     layout_world_size(self->layout), comm_size(self->comm));
+    return rc;
+}
+
+static int pin(struct run *self, struct cb_err *err)
+{
+    char text[1024] = "";
+    int rc = affinity_apply(self->comm, experiment_is(self->experiment, OPT_AFFINITY, "auto"), run_deadline(self), text,
+                            sizeof text, err);
+    if (!rc)
+        status_page_add_fact(self->page, "affinity", text);
+    return rc;
+}
+
+/* Which state this rank holds: its own to save, and that of rank + shift to load. Memory for both only
+ * where their pieces differ. */
+static int choose_states(struct run *self, struct cb_err *err)
+{
+    uint32_t rank = comm_rank(self->comm), size = comm_size(self->comm);
+    uint32_t shift = (uint32_t)(experiment_u64(self->experiment, OPT_LOAD_SHIFT) % size);
+    bool verifies = self->loads || self->verify != VERIFY_NONE;
+    int rc = 0;
+    if (self->saves)
+        rc = state_init(&self->own, self->layout, rank, err);
+    self->target = &self->own;
+    if (rc || self->raw || !verifies || (self->saves && shift == 0))
+        return rc;
+    rc = state_init(&self->shifted, self->layout, (rank + shift) % size, err);
+    if (rc)
+        return rc;
+    if (self->saves && state_same_pieces(&self->own, &self->shifted))
+        state_release(&self->shifted);
+    else
+        self->target = &self->shifted;
+    return 0;
+}
+
+static enum state_memory memory_kind(const struct run *self)
+{
+    if (experiment_is(self->experiment, OPT_ENGINE, "command"))
+        return STATE_MEMORY_NONE;
+    return experiment_is(self->experiment, OPT_ENGINE, "torch-dcp") ? STATE_MEMORY_SHARED : STATE_MEMORY_OWN;
+}
+
+static int check_memory(struct run *self, struct cb_err *err)
+{
+    if (memory_kind(self) == STATE_MEMORY_NONE)
+        return state_check_memory(self->comm, 0, run_deadline(self), err);
+    uint64_t staging = experiment_u64(self->experiment, OPT_IO_BLOCK) * experiment_u64(self->experiment, OPT_IO_DEPTH);
+    return state_check_memory(self->comm, self->own.base_bytes + self->shifted.base_bytes + staging, run_deadline(self),
+                              err);
+}
+
+static uint64_t checkpoint_bytes(const struct run *self)
+{
+    uint64_t bytes = 0;
+    if (experiment_is(self->experiment, OPT_SAVE_DEDUP, "none")) {
+        for (uint32_t rank = 0; rank < comm_size(self->comm); rank++)
+            bytes += layout_rank_bytes(self->layout, rank);
+    } else {
+        bytes = layout_total_bytes(self->layout);
+    }
+    return bytes + layout_tensor_count(self->layout) * 8192; /* headers and padding */
+}
+
+/* The most that is in the store at one time. */
+static uint64_t store_bytes(const struct run *self)
+{
+    uint64_t copies = experiment_is(self->experiment, OPT_FOLDER, "rotate") ? 2 : 1;
+    uint64_t saved = copies * checkpoint_bytes(self);
+    if (!experiment_bool(self->experiment, OPT_BASELINE))
+        return saved;
+    uint64_t baseline = run_baseline_bytes(self->layout) * comm_size(self->comm);
+    if (self->keep)
+        return saved + baseline;
+    return saved > baseline ? saved : baseline;
+}
+
+static int open_store(struct run *self, struct cb_err *err)
+{
+    const struct experiment *experiment = self->experiment;
+    struct store_options options = {
+        .use_io_uring = experiment_is(experiment, OPT_IO_ENGINE, "io_uring"),
+        .direct = experiment_is(experiment, OPT_IO_DIRECT, "auto")   ? STORE_DIRECT_AUTO
+                  : experiment_is(experiment, OPT_IO_DIRECT, "true") ? STORE_DIRECT_YES
+                                                                     : STORE_DIRECT_NO,
+        .depth = (uint32_t)experiment_u64(experiment, OPT_IO_DEPTH),
+        .threads = (uint32_t)experiment_u64(experiment, OPT_IO_THREADS),
+        .durable = experiment_bool(experiment, OPT_IO_FSYNC),
+        .rank = comm_rank(self->comm),
+        .shared_name = self->shared_name,
+    };
+    int rc = folder_open(&self->folder, experiment, self->id, err);
+    return rc ? rc : store_open(experiment_text(experiment, OPT_STORE), &options, &self->store, err);
+}
+
+/* Rank 0 makes and claims the place; an attempt before this one may have left things in it. */
+static int prepare_store(struct run *self, struct cb_err *err)
+{
+    int rc = 0;
+    if (comm_rank(self->comm) == 0)
+        rc = folder_prepare(self->experiment, self->id, store_bytes(self), err);
+    rc = run_join(self, rc, err);
+    if (!rc)
+        rc = run_join(self, open_store(self, err), err);
+    if (!rc && self->attempt > 1 && !self->folder.overwrite && comm_rank(self->comm) == 0)
+        rc = folder_clear(&self->folder, err);
+    return self->attempt > 1 ? run_join(self, rc, err) : rc;
+}
+
+static int find_checkpoint(struct run *self, struct cb_err *err)
+{
+    if (self->saves)
+        return 0;
+    int rc = 0;
+    if (comm_rank(self->comm) == 0)
+        rc = folder_find_checkpoint(&self->folder, self->checkpoint, err);
+    rc = run_join(self, rc, err);
+    return rc ? rc : comm_broadcast(self->comm, self->checkpoint, sizeof self->checkpoint, run_deadline(self), err);
+}
+
+static int make_states(struct run *self, struct cb_err *err)
+{
+    struct iovec regions[2];
+    uint32_t count = 0;
+    int rc = state_allocate(&self->own, memory_kind(self), err);
+    if (!rc)
+        rc = state_allocate(&self->shifted, memory_kind(self), err);
+    if (rc)
+        return rc;
+    state_fill(&self->own, &self->payload);
+    if (self->own.base)
+        regions[count++] = (struct iovec){.iov_base = self->own.base, .iov_len = self->own.base_bytes};
+    if (self->shifted.base)
+        regions[count++] = (struct iovec){.iov_base = self->shifted.base, .iov_len = self->shifted.base_bytes};
+    if (count > 0 && experiment_is(self->experiment, OPT_ENGINE, "native"))
+        store_register(self->store, regions, count);
+    return 0;
+}
+
+static int make_engine(struct run *self, struct cb_err *err)
+{
+    if (self->raw)
+        return 0;
+    bool native = experiment_is(self->experiment, OPT_ENGINE, "native");
+    struct engine_setup setup = {
+        .experiment = self->experiment,
+        .layout = self->layout,
+        .comm = self->comm,
+        .page = self->page,
+        .store = native ? self->store : NULL,
+        .store_path = native ? NULL : self->folder.path,
+        .run_folder = self->folder_path,
+    };
+    return engine_new(&setup, &self->engine, err);
+}
+
+int run_prepare(struct run *self, struct comm *comm, struct status_page *page, const char *run_folder, uint32_t attempt,
+                struct cb_err *err)
+{
+    memset(self, 0, sizeof *self);
+    self->comm = comm;
+    self->page = page;
+    self->folder_path = run_folder;
+    self->attempt = attempt;
+    self->own.shared_fd = self->shifted.shared_fd = -1;
+    self->op_timeout_ns = 60 * NS_PER_S; /* until the experiment says */
+    read_id(self, run_folder, attempt);
+    int rc = run_join(self, read_experiment(self, err), err);
+    if (rc)
+        return rc;
+    self->verify = self->raw || memory_kind(self) == STATE_MEMORY_NONE
+                       ? VERIFY_NONE
+                       : verify_mode_read(self->experiment, self->layout);
+    if (!folder_store_path(experiment_text(self->experiment, OPT_STORE)))
+        self->verify = VERIFY_NONE; /* null: keeps nothing to look at */
+    rc = pin(self, err);
+    if (!rc)
+        rc = run_join(self, choose_states(self, err), err);
+    if (!rc)
+        rc = run_join(self, check_memory(self, err), err);
+    if (!rc)
+        rc = prepare_store(self, err);
+    if (!rc)
+        rc = find_checkpoint(self, err);
+    if (!rc)
+        rc = run_join(self, make_states(self, err), err);
+    if (!rc)
+        rc = run_join(self, make_engine(self, err), err);
+    return rc;
+}
+
+void run_release(struct run *self)
+{
+    engine_free(self->engine);
+    if (self->store)
+        store_free(self->store);
+    folder_release(&self->folder);
+    state_release(&self->shifted);
+    state_release(&self->own);
+    layout_free(self->layout);
+    model_free(self->model);
+    experiment_free(self->experiment);
+    memset(self, 0, sizeof *self);
+}

@@ -1,0 +1,323 @@
+/* The iterations of one rank: save, cold load, verification, removal of what is old. Timing is the
+ * engine's; everything here happens between operations. */
+#include "worker/run.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/clock.h"
+#include "worker/cold.h"
+#include "worker/raw.h"
+#include "worker/together.h"
+
+/* Samples that one more iteration and the end of the run can need. */
+#define SAMPLES_IN_RESERVE 20
+
+static int begin_sample(struct run *self, enum operation op, uint32_t iteration, struct sample **sample,
+                        struct cb_err *err)
+{
+    struct sample *next = status_page_begin_sample(self->page);
+    if (!next)
+        return cb_fail(err, CB_ERR_INTERNAL, "the status page has no room for another sample");
+    next->op = op;
+    next->iteration = iteration;
+    next->flags = iteration < self->warmup ? SAMPLE_WARMUP : 0;
+    *sample = next;
+    return 0;
+}
+
+/* A failed operation is a sample, too: it says how far the rank came. */
+static int end_sample(struct run *self, struct sample *sample, int code)
+{
+    if (code)
+        sample->flags |= SAMPLE_FAILED;
+    status_page_publish_sample(self->page);
+    return code;
+}
+
+static struct raw raw_of(struct run *self)
+{
+    struct raw raw;
+    uint64_t share = (layout_total_bytes(self->layout) + comm_size(self->comm) - 1) / comm_size(self->comm);
+    raw_init(&raw, self->experiment, self->comm, self->page, self->store, self->own.base, self->own.base_bytes, share);
+    return raw;
+}
+
+static int save_once(struct run *self, uint32_t iteration, struct sample *sample, struct cb_err *err)
+{
+    struct engine_options options = {.iteration = iteration, .deadline_ns = run_deadline(self)};
+    if (!self->raw)
+        return engine_save(self->engine, self->checkpoint, &self->own, &options, sample, err);
+    struct raw raw = raw_of(self);
+    return raw_write(&raw, self->checkpoint, sample, options.deadline_ns, err);
+}
+
+static int load_once(struct run *self, uint32_t iteration, struct sample *sample, struct cb_err *err)
+{
+    struct engine_options options = {.iteration = iteration, .deadline_ns = run_deadline(self)};
+    if (!self->raw)
+        return engine_load(self->engine, self->checkpoint, self->target, &options, sample, err);
+    struct raw raw = raw_of(self);
+    return raw_read(&raw, self->checkpoint, sample, options.deadline_ns, err);
+}
+
+/* A synchronous save keeps training for all of its time, and is durable at its end. */
+static void fill_synchronous(const struct run *self, struct sample *sample)
+{
+    if (isnan(sample->values[METRIC_STALL_S]))
+        sample->values[METRIC_STALL_S] = sample->values[METRIC_OP_S];
+    if (isnan(sample->values[METRIC_DURABLE_S]) && experiment_bool(self->experiment, OPT_IO_FSYNC))
+        sample->values[METRIC_DURABLE_S] = sample->values[METRIC_OP_S];
+}
+
+static int count_files(struct run *self, struct cb_err *err)
+{
+    uint64_t bytes = 0, files = 0;
+    if (comm_rank(self->comm) != 0 || !self->folder.path || !isnan(self->page->run_values[METRIC_CHECKPOINT_FILES]))
+        return 0;
+    int rc = folder_measure(self->folder.plain, self->checkpoint, &bytes, &files, err);
+    if (!rc)
+        self->page->run_values[METRIC_CHECKPOINT_FILES] = (double)files;
+    return rc;
+}
+
+static int remove_checkpoint(struct run *self, const char *name, uint32_t iteration, struct cb_err *err)
+{
+    struct sample *sample = NULL;
+    if (comm_rank(self->comm) != 0 || !name[0] || !self->folder.path)
+        return 0;
+    int rc = begin_sample(self, OP_DELETE, iteration, &sample, err);
+    if (rc)
+        return rc;
+    uint64_t start_ns = clock_monotonic_ns();
+    status_page_enter(self->page, OP_DELETE, STATE_OTHER, start_ns);
+    rc = folder_remove(&self->folder, name, err);
+    uint64_t end_ns = clock_monotonic_ns();
+    status_page_enter(self->page, OP_NONE, STATE_OTHER, end_ns);
+    sample->values[METRIC_DELETE_S] = (double)(end_ns - start_ns) / 1e9;
+    return end_sample(self, sample, rc);
+}
+
+/* Removes the checkpoint before, so that the store never holds more than the plan said. An overwritten
+ * one is the engine's: its marker goes before its first new byte. */
+static int make_room(struct run *self, const char *next, struct cb_err *err)
+{
+    int rc = 0;
+    if (!self->folder.overwrite || self->raw) {
+        if (self->raw || strcmp(self->checkpoint, next) != 0)
+            rc = remove_checkpoint(self, self->checkpoint, self->checkpoint_iteration, err);
+        rc = run_join(self, rc, err);
+    }
+    return rc;
+}
+
+static int save_step(struct run *self, uint32_t iteration, struct cb_err *err)
+{
+    char next[FOLDER_NAME_BYTES];
+    struct sample *sample = NULL;
+    folder_checkpoint_name(&self->folder, self->experiment, iteration, next);
+    int rc = make_room(self, next, err);
+    if (!rc)
+        rc = begin_sample(self, OP_SAVE, iteration, &sample, err);
+    if (rc)
+        return rc;
+    snprintf(self->checkpoint, sizeof self->checkpoint, "%s", next);
+    self->checkpoint_iteration = iteration;
+    rc = save_once(self, iteration, sample, err);
+    if (!rc)
+        fill_synchronous(self, sample);
+    rc = end_sample(self, sample, rc);
+    return rc ? rc : count_files(self, err);
+}
+
+static int verify_step(struct run *self, uint32_t iteration, struct cb_err *err)
+{
+    struct sample *sample = NULL;
+    if (self->verify == VERIFY_NONE)
+        return 0;
+    struct verify_job job = {.mode = self->verify,
+                             .payload = self->payload,
+                             .store = self->folder.plain,
+                             .path = self->checkpoint,
+                             .iteration = iteration};
+    int rc = begin_sample(self, OP_VERIFY, iteration, &sample, err);
+    if (rc)
+        return rc;
+    rc = verify_state(&job, self->target, self->page, sample, err);
+    return run_join(self, end_sample(self, sample, rc), err);
+}
+
+static int make_cold(struct run *self, struct coldness *coldness, struct cb_err *err)
+{
+    *coldness = (struct coldness){.resident_fraction = NAN};
+    if (!self->cold || !self->folder.path)
+        return 0;
+    int rc = cold_drop(self->comm, self->folder.plain, self->checkpoint, run_deadline(self), coldness, err);
+    return run_join(self, rc, err);
+}
+
+static int load_step(struct run *self, uint32_t iteration, struct cb_err *err)
+{
+    struct coldness coldness;
+    struct sample *sample = NULL;
+    struct agreement moved;
+    int rc = make_cold(self, &coldness, err);
+    if (!rc)
+        rc = begin_sample(self, OP_LOAD, iteration, &sample, err);
+    if (rc)
+        return rc;
+    state_poison(self->target);
+    sample->flags |= coldness.flags;
+    sample->values[METRIC_RESIDENT_FRACTION] = coldness.resident_fraction;
+    rc = end_sample(self, sample, load_once(self, iteration, sample, err));
+    if (rc)
+        return rc;
+    double bytes = sample->values[METRIC_BYTES_MOVED];
+    rc = together_number(self->comm, 0, isnan(bytes) ? 0 : (uint64_t)bytes, run_deadline(self), &moved, err);
+    if (rc)
+        return rc;
+    self->load_bytes = moved.sum;
+    return verify_step(self, iteration, err);
+}
+
+static int iterate(struct run *self, uint32_t iteration, struct cb_err *err)
+{
+    int rc = 0;
+    atomic_store_explicit(&self->page->iteration, iteration, memory_order_relaxed);
+    if (self->saves)
+        rc = save_step(self, iteration, err);
+    if (!rc && self->loads)
+        rc = load_step(self, iteration, err);
+    return rc;
+}
+
+/* What a rank says before an iteration; the largest vote counts. */
+enum vote { VOTE_ENOUGH, VOTE_MORE, VOTE_FULL, VOTE_STOP };
+
+static enum vote vote_on(const struct run *self, uint32_t iteration, uint64_t end_ns)
+{
+    const struct status_page *page = self->page;
+    bool done = iteration >= self->warmup + self->iterations;
+    if (atomic_load_explicit(&page->stop, memory_order_relaxed) != STOP_NONE)
+        return VOTE_STOP;
+    if (done &&
+        atomic_load_explicit(&page->sample_count, memory_order_relaxed) + SAMPLES_IN_RESERVE > page->sample_capacity)
+        return VOTE_FULL;
+    bool rank_0 = comm_rank(self->comm) == 0; /* its clock says when the duration has passed */
+    return rank_0 && (!done || clock_monotonic_ns() < end_ns) ? VOTE_MORE : VOTE_ENOUGH;
+}
+
+/* Whether all ranks go on: while iterations or time are left, unless one was asked to stop. */
+static int decide(struct run *self, uint32_t iteration, uint64_t end_ns, bool *more, struct cb_err *err)
+{
+    struct agreement votes;
+    uint32_t wanted = self->warmup + self->iterations;
+    int rc = together_number(self->comm, 0, vote_on(self, iteration, end_ns), run_deadline(self), &votes, err);
+    if (rc)
+        return rc;
+    *more = votes.max == VOTE_MORE;
+    if (votes.max == VOTE_STOP) {
+        char text[64];
+        snprintf(text, sizeof text, "on request, after %u of %u iterations", iteration, wanted);
+        status_page_add_fact(self->page, "stopped", text);
+    } else if (votes.max == VOTE_FULL) {
+        status_page_add_fact(self->page, "stopped", "the status page is full: a shorter duration measures all of it");
+    }
+    return 0;
+}
+
+static int iterate_all(struct run *self, struct cb_err *err)
+{
+    uint64_t duration_ns = experiment_u64(self->experiment, OPT_DURATION), end_ns = 0;
+    bool more = true;
+    for (uint32_t iteration = 0;; iteration++) {
+        if (iteration == self->warmup)
+            end_ns = clock_monotonic_ns() + duration_ns;
+        int rc = decide(self, iteration, end_ns, &more, err);
+        if (rc || !more)
+            return rc;
+        rc = iterate(self, iteration, err);
+        if (rc)
+            return rc;
+    }
+}
+
+/* ops=save: what is in the store now is read back by another rank, past the page cache. It is no
+ * measured load: its sample is the verification's. */
+static int verify_saved(struct run *self, struct cb_err *err)
+{
+    if (self->loads || self->verify == VERIFY_NONE || !self->checkpoint[0])
+        return 0;
+    struct coldness coldness;
+    struct sample unmeasured = {.op = OP_LOAD, .iteration = self->checkpoint_iteration, .flags = SAMPLE_WARMUP};
+    int rc = cold_drop(self->comm, self->folder.plain, self->checkpoint, run_deadline(self), &coldness, err);
+    rc = run_join(self, rc, err);
+    if (rc)
+        return rc;
+    state_poison(self->target);
+    rc = load_once(self, self->checkpoint_iteration, &unmeasured, err);
+    return rc ? rc : verify_step(self, self->checkpoint_iteration, err);
+}
+
+static int clean_up(struct run *self, struct cb_err *err)
+{
+    int rc = 0;
+    if (self->keep || !self->saves)
+        return 0;
+    rc = remove_checkpoint(self, self->checkpoint, self->checkpoint_iteration, err);
+    if (!rc && comm_rank(self->comm) == 0)
+        rc = folder_clear(&self->folder, err); /* the other of two rotated ones */
+    return run_join(self, rc, err);
+}
+
+static int leave(struct run *self, struct cb_err *err)
+{
+    int rc = comm_rank(self->comm) == 0 && self->saves ? folder_leave(&self->folder, err) : 0;
+    return run_join(self, rc, err);
+}
+
+int run_execute(struct run *self, struct cb_err *err)
+{
+    self->page->run_values[METRIC_CHECKPOINT_BYTES] = (double)layout_total_bytes(self->layout);
+    int rc = iterate_all(self, err);
+    if (!rc)
+        rc = verify_saved(self, err);
+    if (!rc)
+        rc = clean_up(self, err);
+    if (!rc)
+        rc = run_baseline(self, err);
+    return rc ? rc : leave(self, err);
+}
+
+static const char *coldness_method(const struct run *self)
+{
+    if (!self->loads)
+        return "no loads";
+    if (!self->cold)
+        return "not asked for";
+    if (!self->folder.path)
+        return "no page cache";
+    return "this machine's page cache dropped (fsync, POSIX_FADV_DONTNEED) and looked at (mincore) before each load; "
+           "caches of devices and servers are not reached";
+}
+
+void run_add_facts(struct run *self)
+{
+    bool native = self->experiment && experiment_is(self->experiment, OPT_ENGINE, "native");
+    if (self->store && native)
+        status_page_add_fact(self->page, "io.used", store_describe(self->store));
+    if (!self->layout || !self->store)
+        return;
+    status_page_add_fact(self->page, "verify",
+                         self->raw ? "none (raw bytes have no tensors)"
+                         : self->engine && experiment_is(self->experiment, OPT_ENGINE, "command")
+                             ? "none (the command holds the state itself)"
+                             : verify_mode_name(self->verify));
+    status_page_add_fact(self->page, "coldness", coldness_method(self));
+    if (self->saves && self->keep && self->checkpoint[0])
+        status_page_add_fact(self->page, "checkpoint", self->checkpoint);
+    if (!self->saves)
+        status_page_add_fact(self->page, "checkpoint", self->checkpoint);
+}

@@ -1,0 +1,66 @@
+/* One rank's part in one attempt: prepare, iterate, verify, measure the limit, clean up. Collective. */
+#ifndef WORKER_RUN_H
+#define WORKER_RUN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "ckpt/layout.h"
+#include "ckpt/model.h"
+#include "core/err.h"
+#include "core/experiment.h"
+#include "core/status_page.h"
+#include "store/store.h"
+#include "worker/comm.h"
+#include "worker/engine.h"
+#include "worker/folder.h"
+#include "worker/state.h"
+#include "worker/verify.h"
+
+struct run {
+    struct comm *comm;        /* borrowed */
+    struct status_page *page; /* borrowed */
+    const char *folder_path;  /* of the run; borrowed */
+    char id[FOLDER_NAME_BYTES];
+    uint32_t attempt;
+    char shared_name[FOLDER_NAME_BYTES + 16];
+    struct experiment *experiment;
+    struct model *model;
+    struct layout *layout;
+    struct folder folder;
+    struct store *store;
+    struct engine *engine; /* NULL with workload=raw */
+    struct payload_settings payload;
+    enum verify_mode verify;
+    bool saves, loads, raw, cold, keep;
+    struct state own;     /* what this rank saves; without pieces where it saves nothing */
+    struct state shifted; /* what it loads, where that is not the same pieces */
+    struct state *target; /* of loads: one of the two */
+    uint64_t op_timeout_ns;
+    uint32_t warmup, iterations;
+    char checkpoint[FOLDER_NAME_BYTES]; /* the last one saved, or the one to load; "" before */
+    uint32_t checkpoint_iteration;
+    uint64_t load_bytes; /* read by all ranks in the last load */
+};
+
+/* Builds everything up to the first operation. Fails on all ranks together, with the reason on those
+ * that have it. run_release in any case. */
+int run_prepare(struct run *self, struct comm *comm, struct status_page *page, const char *run_folder, uint32_t attempt,
+                struct cb_err *err) CB_MUST_CHECK;
+/* All operations, timed and untimed. */
+int run_execute(struct run *self, struct cb_err *err) CB_MUST_CHECK;
+/* What was really used, for the page; also after a failure. */
+void run_add_facts(struct run *self);
+void run_release(struct run *self);
+
+/* A deadline for the next step: timeout.op from now. */
+uint64_t run_deadline(const struct run *self);
+/* Ends a step: see together(). */
+int run_join(struct run *self, int code, struct cb_err *err) CB_MUST_CHECK;
+
+/* worker/baseline.c: the raw limit at the same place, after everything else. */
+int run_baseline(struct run *self, struct cb_err *err) CB_MUST_CHECK;
+/* Bytes that each rank's baseline file will have. */
+uint64_t run_baseline_bytes(const struct layout *layout);
+
+#endif
