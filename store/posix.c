@@ -264,7 +264,7 @@ static int writable_object(const struct posix_store *self, const char *name, int
 {
     struct posix_object *made = NULL;
     int rc = object_new(self, name, fd, length, &made, err);
-    if (!rc && length % made->block != 0) {
+    if (!rc && made && length % made->block != 0) {
         made->tail_fd = openat(self->names.root_fd, name, O_WRONLY | O_CLOEXEC);
         if (made->tail_fd < 0)
             rc = cb_fail_errno(err, errno, "opening %s in store '%s' for its last bytes", name, self->root);

@@ -24,7 +24,7 @@ static int copy_name(const char *name, size_t len, char path[PATH_MAX], struct c
 /* Makes the first `len` bytes of `name` a folder, and what is above it. */
 static int make_folders(const struct posix_names *self, const char *name, size_t len, struct cb_err *err)
 {
-    char path[PATH_MAX];
+    char path[PATH_MAX] = "";
     int rc = copy_name(name, len, path, err);
     if (rc)
         return rc;
@@ -69,7 +69,7 @@ static int sync_one(const struct posix_names *self, const char *folder, struct c
 
 static int sync_chain(const struct posix_names *self, const char *folder, size_t len, struct cb_err *err)
 {
-    char path[PATH_MAX];
+    char path[PATH_MAX] = "";
     int rc = copy_name(folder, len, path, err);
     while (!rc) {
         rc = sync_one(self, path, err);
@@ -173,7 +173,7 @@ struct listing {
     char path[PATH_MAX]; /* of the folder at hand, then of an entry */
 };
 
-static int list_folder(struct listing *listing);
+static int list_folder(struct listing *self);
 
 /* `at` is where in the path the entry's name begins. */
 static int list_entry(struct listing *self, size_t at, const char *name)

@@ -44,7 +44,7 @@ struct store {
     char *uri;
 };
 
-static const struct backend_ops *const backends[] = {&null_backend, &posix_backend};
+static const struct backend_ops *const backends[] = {&null_backend, &fault_backend, &posix_backend};
 
 int backend_code_of_errno(int sys_errno)
 {
@@ -135,7 +135,7 @@ int store_open(const char *uri, const struct store_options *options, struct stor
         store_free(self);
         return rc;
     }
-    assert(self->backend->capabilities.max_depth == options->depth);
+    assert(self->backend && self->backend->capabilities.max_depth == options->depth);
     *store = self;
     return 0;
 }
@@ -208,7 +208,8 @@ static int check_name(const struct store *self, const char *name, bool is_folder
 static int wrap_object(struct store *self, const char *name, struct backend_object *inner, bool writable,
                        struct store_object **object, struct cb_err *err)
 {
-    struct store_object *wrapped = calloc(1, sizeof(*wrapped) + strlen(name) + 1);
+    size_t name_size = strlen(name) + 1;
+    struct store_object *wrapped = calloc(1, sizeof(*wrapped) + name_size);
     if (!wrapped) {
         self->backend->ops->close(self->backend, inner);
         return cb_fail(err, CB_ERR_MEMORY, "no memory to open %s", name);
@@ -217,7 +218,7 @@ static int wrap_object(struct store *self, const char *name, struct backend_obje
     wrapped->inner = inner;
     wrapped->length = inner->length;
     wrapped->writable = writable;
-    strcpy(wrapped->name, name);
+    memcpy(wrapped->name, name, name_size);
     wrapped->next = self->objects;
     if (self->objects)
         self->objects->previous = wrapped;

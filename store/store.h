@@ -85,72 +85,71 @@ struct store;
  * and, unless options->read_only, be one we can write to. */
 int store_open(const char *uri, const struct store_options *options, struct store **store,
                struct cb_err *err) CB_MUST_CHECK;
-void store_free(struct store *store); /* cancels, waits for what is in flight, closes objects */
+void store_free(struct store *self); /* cancels, waits for what is in flight, closes objects */
 
-const struct store_capabilities *store_capabilities(const struct store *store);
+const struct store_capabilities *store_capabilities(const struct store *self);
 /* What is really used, after the ladder: "io_uring registered-buffers O_DIRECT", "psync buffered
  * (io_uring: …)". Valid until store_register or store_free. */
-const char *store_describe(const struct store *store);
+const char *store_describe(const struct store *self);
 
 /* Registers memory for repeated use (io_uring fixed buffers). May fail on small memlock: the store
  * then goes on without and says so in store_describe. Call before the first submit. */
-void store_register(struct store *store, const struct iovec *regions, uint32_t count);
+void store_register(struct store *self, const struct iovec *regions, uint32_t count);
 
 /* Creates an object of known length (must not exist); folders in between are made. Readers may see it,
  * with its full length, before it is finished: the commit marker decides. */
-int store_create(struct store *store, const char *name, uint64_t length, struct store_object **object,
+int store_create(struct store *self, const char *name, uint64_t length, struct store_object **object,
                  struct cb_err *err) CB_MUST_CHECK;
 /* Opens an existing object to write at ranges of it that others do not (one file shared by all ranks). */
-int store_open_shared(struct store *store, const char *name, uint64_t length, struct store_object **object,
+int store_open_shared(struct store *self, const char *name, uint64_t length, struct store_object **object,
                       struct cb_err *err) CB_MUST_CHECK;
-int store_open_read(struct store *store, const char *name, struct store_object **object, uint64_t *length,
+int store_open_read(struct store *self, const char *name, struct store_object **object, uint64_t *length,
                     struct cb_err *err) CB_MUST_CHECK;
 /* Forgets the object; what was not finished is abandoned. No request of it may be in flight. */
-void store_close(struct store *store, struct store_object *object);
+void store_close(struct store *self, struct store_object *object);
 const char *store_object_name(const struct store_object *object);
 
 /* Queues a batch. Fails as a whole or not at all. At most max_depth requests may be in flight. */
-int store_submit(struct store *store, const struct store_request *requests, size_t count,
+int store_submit(struct store *self, const struct store_request *requests, size_t count,
                  struct cb_err *err) CB_MUST_CHECK;
 /* Waits until at least one completion is there or the monotonic deadline passed (0 never waits,
  * UINT64_MAX waits for ever); gives up to `capacity`. *count is 0 only at the deadline, or when
  * nothing is in flight. Fails only when waiting itself fails: a request's failure is in its
  * completion. */
-int store_poll(struct store *store, struct store_completion *completions, size_t capacity, uint64_t deadline_ns,
+int store_poll(struct store *self, struct store_completion *completions, size_t capacity, uint64_t deadline_ns,
                size_t *count, struct cb_err *err) CB_MUST_CHECK;
 /* The sentence for a completion whose code is not 0: "writing NAME at offset N: …"; returns its code. */
-int store_completion_error(const struct store *store, const struct store_completion *completion,
+int store_completion_error(const struct store *self, const struct store_completion *completion,
                            struct cb_err *err) CB_MUST_CHECK;
 /* Asks for everything in flight to stop; each still completes (CB_ERR_ABORTED where it was stopped). */
-void store_cancel(struct store *store);
-size_t store_in_flight(const struct store *store);
+void store_cancel(struct store *self);
+size_t store_in_flight(const struct store *self);
 
 /* Writes a small object whole and atomically: readers see nothing, or all of it. Durable before it
  * becomes visible, and visible durably on return, if the store was opened so. Blocking. */
-int store_publish(struct store *store, const char *name, const void *bytes, size_t len,
+int store_publish(struct store *self, const char *name, const void *bytes, size_t len,
                   struct cb_err *err) CB_MUST_CHECK;
 /* Makes the creations and removals in a folder durable, and the folder itself: fsync of it and of its
  * parents up to the store, whichever rank made them. Nothing on object stores, and nothing if the
  * store was not opened durable. "" is the store itself, here and below. */
-int store_sync_folder(struct store *store, const char *folder, struct cb_err *err) CB_MUST_CHECK;
-int store_make_folder(struct store *store, const char *folder,
+int store_sync_folder(struct store *self, const char *folder, struct cb_err *err) CB_MUST_CHECK;
+int store_make_folder(struct store *self, const char *folder,
                       struct cb_err *err) CB_MUST_CHECK; /* fine if it is there */
-int store_read_small(struct store *store, const char *name, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
-int store_stat(struct store *store, const char *name, uint64_t *length, struct cb_err *err) CB_MUST_CHECK;
+int store_read_small(struct store *self, const char *name, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
+int store_stat(struct store *self, const char *name, uint64_t *length, struct cb_err *err) CB_MUST_CHECK;
 /* Calls `each` for every object under a folder and its folders, in any order, named relative to the
  * store; a folder that is not there lists as empty, as on object stores. `each` must not change the store. What `each` returns, if not 0, ends the list and is returned. */
 typedef int (*store_list_fn)(void *context, const char *name, uint64_t length, struct cb_err *err);
-int store_list(struct store *store, const char *folder, store_list_fn each, void *context,
+int store_list(struct store *self, const char *folder, store_list_fn each, void *context,
                struct cb_err *err) CB_MUST_CHECK;
-int store_remove(struct store *store, const char *name, struct cb_err *err) CB_MUST_CHECK;          /* one object */
-int store_remove_folder(struct store *store, const char *folder, struct cb_err *err) CB_MUST_CHECK; /* an empty one */
+int store_remove(struct store *self, const char *name, struct cb_err *err) CB_MUST_CHECK;          /* one object */
+int store_remove_folder(struct store *self, const char *folder, struct cb_err *err) CB_MUST_CHECK; /* an empty one */
 
 /* Free space for new objects; UINT64_MAX where unlimited or unknown. */
-int store_free_bytes(struct store *store, uint64_t *bytes, struct cb_err *err) CB_MUST_CHECK;
+int store_free_bytes(struct store *self, uint64_t *bytes, struct cb_err *err) CB_MUST_CHECK;
 
 /* Page cache of one object: drops it, and says what share of it is resident after that (NAN: unknown,
  * also where there is none). */
-int store_drop_cache(struct store *store, const char *name, double *resident_fraction,
-                     struct cb_err *err) CB_MUST_CHECK;
+int store_drop_cache(struct store *self, const char *name, double *resident_fraction, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

@@ -46,7 +46,20 @@ static const struct variant variants[] = {
      true,
      "io_uring O_DIRECT",
      {.use_io_uring = true, .depth = 1, .direct = STORE_DIRECT_AUTO}},
+    {"fault over io_uring direct",
+     "fault:delay=10us+bandwidth=20GiB/s:",
+     true,
+     true,
+     ") over io_uring O_DIRECT",
+     {.use_io_uring = true, .depth = 8, .direct = STORE_DIRECT_YES}},
 #endif
+    {"fault over psync",
+     "fault:delay=10us+ops=write|read|finish|publish:",
+     true,
+     true,
+     "fault(delay=10us+ops=write|read|finish|publish) over psync",
+     {.depth = 8, .direct = STORE_DIRECT_NO}},
+    {"fault over null", "fault:rank=1+error_at=1:null:", false, false, "not on this rank", {.depth = 8}},
     {"null", "null:", false, false, "null", {.depth = 8}},
 };
 
