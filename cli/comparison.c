@@ -91,17 +91,17 @@ static int number_blocks(const struct comparison_side *const sides[2], const str
                          size_t *blocks, struct cb_err *err)
 {
     size_t total = sides[0]->count + sides[1]->count;
-    struct block_key *keys = calloc(total, sizeof *keys);
+    struct block_key *keys = calloc(total + 1, sizeof *keys);
     int rc = keys ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory to compare runs");
-    for (size_t i = 0; i < total && rc == 0; i++) {
+    for (size_t i = 0; keys && i < total && rc == 0; i++) {
         const struct run_info *run = i < sides[0]->count ? sides[0]->runs[i] : sides[1]->runs[i - sides[0]->count];
         rc = differences_block_key(run, differs, &keys[i].text, err);
         keys[i].number = i;
     }
-    if (rc == 0)
+    if (rc == 0 && keys)
         qsort(keys, total, sizeof *keys, compare_keys);
     size_t number = 0;
-    for (size_t i = 0; i < total && rc == 0; i++) {
+    for (size_t i = 0; keys && i < total && rc == 0; i++) {
         if (i == 0 || strcmp(keys[i].text, keys[i - 1].text) != 0)
             number++;
         blocks[keys[i].number] = keys[i].text[0] ? number : 0;
@@ -207,7 +207,7 @@ void signed_rank_shift(const double *differences, size_t n, double confidence, s
 /* Differences as two sides whose spreads add up to theirs, for the forecast of how many blocks tell. */
 static size_t more_blocks(const double *differences, size_t n, double threshold)
 {
-    double *sides = malloc(2 * n * sizeof *sides);
+    double *sides = calloc(2 * n + 1, sizeof *sides);
     if (!sides)
         return 0;
     double centre = median(differences, n);
@@ -423,10 +423,10 @@ int comparison_compute(const struct comparison_side *base, const struct comparis
         if (sides[i]->count == 0)
             return cb_fail(err, CB_ERR_USAGE, "nothing to compare: %s has no run that passed%s", sides[i]->name,
                            sides[i]->left_out ? " (see `ckptbench list`)" : "");
-    size_t *blocks = calloc(base->count + other->count, sizeof *blocks);
-    int rc = blocks ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory to compare runs");
-    if (rc == 0)
-        rc = differences_find(base, other, &self, err);
+    size_t *blocks = calloc(base->count + other->count + 1, sizeof *blocks);
+    if (!blocks)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory to compare runs");
+    int rc = differences_find(base, other, &self, err);
     if (rc == 0)
         rc = number_blocks(sides, &self.differs, blocks, err);
     if (rc == 0)

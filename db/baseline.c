@@ -158,7 +158,7 @@ int history_set_baseline(struct history *self, const struct baseline *baseline, 
 int history_remove_baseline(struct history *self, const char *name, struct cb_err *err)
 {
     char path[PATH_MAX_BYTES];
-    struct baseline baseline;
+    struct baseline baseline = {0};
     int rc = history_read_baseline(self, name, &baseline, err);
     if (rc)
         return rc;
@@ -194,7 +194,7 @@ int history_each_baseline(struct history *self, baseline_fn each, void *context,
     bool has_row;
     int rc = db_query(self, &statement, err, "SELECT baseline, definition FROM baseline ORDER BY baseline", "");
     while (rc == 0 && (rc = db_step(self, statement, &has_row, err)) == 0 && has_row) {
-        struct baseline baseline;
+        struct baseline baseline = {0};
         rc = parse_definition(db_text(statement, 0), db_text(statement, 1), &baseline, err);
         if (rc == 0) {
             rc = each(context, &baseline, err);
@@ -215,7 +215,7 @@ static int load_file(struct history *self, const char *folder, const char *file,
     if (snprintf(path, sizeof path, "%s/%s", folder, file) >= (int)sizeof path)
         return cb_fail(err, CB_ERR_USAGE, "the path of baseline %s is too long", name);
     struct buf text;
-    struct baseline baseline;
+    struct baseline baseline = {0};
     buf_init(&text, BASELINE_MAX_BYTES);
     int rc = buf_read_file(&text, path, err);
     if (rc == 0)

@@ -23,9 +23,9 @@ struct history;
 int history_open(const char *path, struct history **history, struct cb_err *err) CB_MUST_CHECK;
 /* NOT_FOUND where there is none yet. */
 int history_open_read_only(const char *path, struct history **history, struct cb_err *err) CB_MUST_CHECK;
-void history_close(struct history *history);
+void history_close(struct history *self);
 /* The folder that holds the database, runs/ and baselines/. Borrowed. */
-const char *history_folder(const struct history *history);
+const char *history_folder(const struct history *self);
 
 /* Puts a run row in state "planned" before anything starts, and planned.json in the run folder (which
  * exists), so that a rebuilt history knows sweeps and blocks. `sweep` may be NULL. */
@@ -34,22 +34,22 @@ struct planned_run {
     uint64_t block, combination; /* block from 1, combination from 0 */
     const struct experiment *experiment;
 };
-int history_plan_run(struct history *history, const struct planned_run *planned, struct cb_err *err) CB_MUST_CHECK;
+int history_plan_run(struct history *self, const struct planned_run *planned, struct cb_err *err) CB_MUST_CHECK;
 /* Also an event, where the state is a new one. NOT_FOUND where there is no such run. */
-int history_set_state(struct history *history, const char *run, const char *state, struct cb_err *err) CB_MUST_CHECK;
+int history_set_state(struct history *self, const char *run, const char *state, struct cb_err *err) CB_MUST_CHECK;
 
 /* Ingests a run folder: planned row if missing, and every sealed attempt. *ingested is false when
  * nothing is new; CB_ERR_NOT_FOUND says why there is nothing to ingest (not sealed). */
-int history_ingest(struct history *history, const char *run_folder, bool *ingested, struct cb_err *err) CB_MUST_CHECK;
+int history_ingest(struct history *self, const char *run_folder, bool *ingested, struct cb_err *err) CB_MUST_CHECK;
 
 /* Many writes in one transaction: `rc` is what the work returned, 0 commits, all else rolls back;
  * returns rc, or why the commit failed. They nest; the outermost counts. */
-int history_begin(struct history *history, struct cb_err *err) CB_MUST_CHECK;
-int history_end(struct history *history, int rc, struct cb_err *err) CB_MUST_CHECK;
+int history_begin(struct history *self, struct cb_err *err) CB_MUST_CHECK;
+int history_end(struct history *self, int rc, struct cb_err *err) CB_MUST_CHECK;
 
 /* Removes every run whose folder is still there, and every baseline, so that ingesting the folders
  * builds them anew. Runs whose folder is gone stay: *kept of them. */
-int history_clear_for_rebuild(struct history *history, size_t *kept, struct cb_err *err) CB_MUST_CHECK;
+int history_clear_for_rebuild(struct history *self, size_t *kept, struct cb_err *err) CB_MUST_CHECK;
 
 /* A run as the verbs show it. Everything is owned by the struct. */
 struct run_metric {
@@ -79,9 +79,8 @@ void run_info_free(struct run_info *info);
 const struct run_metric *run_info_metric(const struct run_info *info, enum operation op, enum metric_id metric);
 
 /* "LATEST" is the newest; an unambiguous prefix will do. NOT_FOUND names the nearest. */
-int history_find_run(struct history *history, const char *name, char run[64], struct cb_err *err) CB_MUST_CHECK;
-int history_load_run(struct history *history, const char *run, struct run_info **info,
-                     struct cb_err *err) CB_MUST_CHECK;
+int history_find_run(struct history *self, const char *name, char run[64], struct cb_err *err) CB_MUST_CHECK;
+int history_load_run(struct history *self, const char *run, struct run_info **info, struct cb_err *err) CB_MUST_CHECK;
 
 /* A selection: words as run ids, sweep ids, baseline names, or filters key=value (label.x=y,
  * since=30d, until=, state=, outcome=, sweep=, hash=, any key of the option table; a comma between
@@ -90,11 +89,11 @@ struct run_selection {
     char (*runs)[64];
     size_t count;
 };
-int history_select(struct history *history, const char *const *words, size_t count, struct run_selection *selection,
+int history_select(struct history *self, const char *const *words, size_t count, struct run_selection *selection,
                    struct cb_err *err) CB_MUST_CHECK;
 /* The same without the runs in `exclude` (may be NULL) as far as filters and baselines find them: a
  * sliding window that is compared with its own newest runs must not hold them. */
-int history_select_excluding(struct history *history, const char *const *words, size_t count,
+int history_select_excluding(struct history *self, const char *const *words, size_t count,
                              const struct run_selection *exclude, struct run_selection *selection,
                              struct cb_err *err) CB_MUST_CHECK;
 void run_selection_release(struct run_selection *selection);
@@ -108,16 +107,16 @@ struct baseline {
     char **words;    /* run ids, or filters */
     size_t word_count;
 };
-int history_set_baseline(struct history *history, const struct baseline *baseline, struct cb_err *err) CB_MUST_CHECK;
-int history_remove_baseline(struct history *history, const char *name, struct cb_err *err) CB_MUST_CHECK;
-int history_read_baseline(struct history *history, const char *name, struct baseline *baseline,
+int history_set_baseline(struct history *self, const struct baseline *baseline, struct cb_err *err) CB_MUST_CHECK;
+int history_remove_baseline(struct history *self, const char *name, struct cb_err *err) CB_MUST_CHECK;
+int history_read_baseline(struct history *self, const char *name, struct baseline *baseline,
                           struct cb_err *err) CB_MUST_CHECK;
 void baseline_release(struct baseline *baseline);
 /* Calls `each` for every baseline by name, until it fails. */
 typedef int (*baseline_fn)(void *context, const struct baseline *baseline, struct cb_err *err);
-int history_each_baseline(struct history *history, baseline_fn each, void *context, struct cb_err *err) CB_MUST_CHECK;
+int history_each_baseline(struct history *self, baseline_fn each, void *context, struct cb_err *err) CB_MUST_CHECK;
 /* Puts the baseline files into the table, for a rebuild. */
-int history_load_baseline_files(struct history *history, struct cb_err *err) CB_MUST_CHECK;
+int history_load_baseline_files(struct history *self, struct cb_err *err) CB_MUST_CHECK;
 
 /* One line of a list. Borrowed for the call. Times are 0 where there is none. */
 struct run_line {
@@ -127,7 +126,7 @@ struct run_line {
     double save_s, load_s; /* medians, NAN where absent */
 };
 typedef int (*run_line_fn)(void *context, const struct run_line *line, struct cb_err *err);
-int history_each_run(struct history *history, const struct run_selection *selection, run_line_fn each, void *context,
+int history_each_run(struct history *self, const struct run_selection *selection, run_line_fn each, void *context,
                      struct cb_err *err) CB_MUST_CHECK;
 
 /* What every rank measured, one call for each operation, iteration and metric, in that order. */
@@ -139,7 +138,7 @@ struct rank_values {
     size_t rank_count;
 };
 typedef int (*rank_values_fn)(void *context, const struct rank_values *values, struct cb_err *err);
-int history_each_sample(struct history *history, const char *run, rank_values_fn each, void *context,
+int history_each_sample(struct history *self, const char *run, rank_values_fn each, void *context,
                         struct cb_err *err) CB_MUST_CHECK;
 
 /* Any one SELECT, read-only whatever it says. `row` is called for the column names (cells of type
@@ -153,7 +152,7 @@ struct query_cell {
 };
 typedef int (*query_row_fn)(void *context, bool is_header, const struct query_cell *cells, size_t count,
                             struct cb_err *err);
-int history_query(struct history *history, const char *sql, query_row_fn row, void *context,
+int history_query(struct history *self, const char *sql, query_row_fn row, void *context,
                   struct cb_err *err) CB_MUST_CHECK;
 
 #endif

@@ -78,7 +78,7 @@ static int insert_samples(struct ingest *self, const struct record *record, stru
     struct sample_place *places = malloc((count + 1) * sizeof *places);
     double *ranks = malloc((record->world_size + 1) * sizeof *ranks);
     int rc = places && ranks ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory to ingest %zu samples", count);
-    for (uint32_t i = 0; rc == 0 && i < record->rank_count; i++) {
+    for (uint32_t i = 0; rc == 0 && places && i < record->rank_count; i++) {
         const struct record_rank *rank = &record->ranks[i];
         for (uint32_t k = 0; k < rank->sample_count; k++)
             if (rank->samples[k].op < OP_COUNT && rank->rank < record->world_size)

@@ -80,7 +80,7 @@ static int give_sample(struct history *self, sqlite3_stmt *statement, double **r
         *ranks = more;
         *capacity = bytes;
     }
-    if (bytes)
+    if (bytes && *ranks)
         memcpy(*ranks, sqlite3_column_blob(statement, 5), bytes);
     values.ranks = *ranks;
     values.rank_count = bytes / sizeof(double);
@@ -191,6 +191,8 @@ int history_query(struct history *self, const char *sql, query_row_fn row, void 
         rc = cb_fail(err, CB_ERR_USAGE, "%s (docs/history.md has the tables)", sqlite3_errmsg(self->db));
     else if (!statement)
         rc = cb_fail(err, CB_ERR_USAGE, "no SQL given: try 'select run, outcome from run'");
+    else if (!sqlite3_stmt_readonly(statement) || sqlite3_column_count(statement) == 0)
+        rc = cb_fail(err, CB_ERR_USAGE, "only SELECT is allowed here: the history is made from run folders");
     else if (rest[strspn(rest, " \t\r\n;")])
         rc = cb_fail(err, CB_ERR_USAGE, "one statement at a time: there is more after the first, \"%.40s\"", rest);
     else

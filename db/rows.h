@@ -17,13 +17,13 @@ struct run_row {
 
 /* Run, sweep, block, store target and params. A run that is there keeps its state and results; its
  * folder, experiment and labels become these. */
-int rows_insert_run(struct history *history, const struct run_row *row, struct cb_err *err) CB_MUST_CHECK;
+int rows_insert_run(struct history *self, const struct run_row *row, struct cb_err *err) CB_MUST_CHECK;
 /* Everything that belongs to a run, the row itself included. */
-int rows_delete_run(struct history *history, const char *run, struct cb_err *err) CB_MUST_CHECK;
-int rows_insert_event(struct history *history, const char *run, uint64_t at_ns, const char *state, const char *note,
+int rows_delete_run(struct history *self, const char *run, struct cb_err *err) CB_MUST_CHECK;
+int rows_insert_event(struct history *self, const char *run, uint64_t at_ns, const char *state, const char *note,
                       struct cb_err *err) CB_MUST_CHECK;
-int rows_need_run(struct history *history, const char *run, struct cb_err *err) CB_MUST_CHECK;
-int rows_run_id(struct history *history, const char *run, int64_t *id, struct cb_err *err) CB_MUST_CHECK;
+int rows_need_run(struct history *self, const char *run, struct cb_err *err) CB_MUST_CHECK;
+int rows_run_id(struct history *self, const char *run, int64_t *id, struct cb_err *err) CB_MUST_CHECK;
 
 /* planned.json in the run folder: what a rebuild cannot know from the experiment. */
 int planned_file_write(const struct run_row *row, struct cb_err *err) CB_MUST_CHECK;

@@ -112,7 +112,7 @@ static int read_pragma(struct history *self, const char *sql, int64_t *value, st
 
 static int check_owner(struct history *self, int64_t *version, struct cb_err *err)
 {
-    int64_t owner, tables;
+    int64_t owner = 0, tables = 0;
     int rc = read_pragma(self, "PRAGMA user_version", version, err);
     if (rc == 0)
         rc = read_pragma(self, "PRAGMA application_id", &owner, err);
@@ -148,7 +148,7 @@ static int apply(struct history *self, int64_t version, struct cb_err *err)
 
 int schema_migrate(struct history *self, struct cb_err *err)
 {
-    int64_t version;
+    int64_t version = 0;
     int rc = check_owner(self, &version, err);
     if (rc || version == SCHEMA_VERSION)
         return rc;

@@ -11,9 +11,9 @@ struct history;
 
 /* Brings the database to SCHEMA_VERSION in one transaction. Another program's database and a newer
  * schema are refused by name. With `read_only` an older schema is refused, too. */
-int schema_migrate(struct history *history, struct cb_err *err) CB_MUST_CHECK;
+int schema_migrate(struct history *self, struct cb_err *err) CB_MUST_CHECK;
 
 /* Brings table catalogue in line with core/metrics.def and fills the ids of the metrics. */
-int schema_sync_catalogue(struct history *history, struct cb_err *err) CB_MUST_CHECK;
+int schema_sync_catalogue(struct history *self, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

@@ -6,7 +6,7 @@
 #include "db/history.h"
 
 /* The newest passed runs that match the filters of a window baseline, `exclude` left out. */
-int selection_of_window(struct history *history, const struct baseline *baseline, const struct run_selection *exclude,
+int selection_of_window(struct history *self, const struct baseline *baseline, const struct run_selection *exclude,
                         struct run_selection *selection, struct cb_err *err) CB_MUST_CHECK;
 
 #endif
