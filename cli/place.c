@@ -1,0 +1,191 @@
+/* Where a store lies. Asks the kernel; knows no backend but the names of their keys. */
+#include "cli/place.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include "ckpt/model.h"
+
+#define PROBE_ALIGNMENT 4096
+
+const char *place_inner_store(const char *store)
+{
+    while (strncmp(store, "fault:", 6) == 0) {
+        const char *colon = strchr(store + 6, ':');
+        if (!colon || colon[1] == '\0')
+            return NULL;
+        store = colon + 1;
+    }
+    return store;
+}
+
+/* "a/b" becomes "/where/we/are/a/b"; "." and ".." are folded only where the path exists. */
+static int absolute_path(const char *path, struct buf *out, struct cb_err *err)
+{
+    char resolved[PATH_MAX];
+    if (realpath(path, resolved)) {
+        buf_append_text(out, resolved);
+        return 0;
+    }
+    if (path[0] != '/') {
+        if (!getcwd(resolved, sizeof resolved))
+            return cb_fail_errno(err, errno, "finding the working folder");
+        buf_printf(out, "%s/", strcmp(resolved, "/") == 0 ? "" : resolved);
+        while (strncmp(path, "./", 2) == 0)
+            path += 2;
+    }
+    buf_append_text(out, path);
+    return 0;
+}
+
+static int freeze_store(struct experiment *experiment, struct cb_err *err)
+{
+    const char *store = experiment_text(experiment, OPT_STORE), *inner = place_inner_store(store);
+    if (!inner)
+        return cb_fail(err, CB_ERR_USAGE, "store=%s: a fault store is fault:SPEC:STORE", store);
+    if (strncmp(inner, "null:", 5) == 0)
+        return 0;
+    struct buf text;
+    buf_init(&text, 65536);
+    buf_append(&text, store, (size_t)(inner - store));
+    int rc = absolute_path(inner, &text, err);
+    if (rc == 0)
+        rc = buf_check(&text, "the store's path", err);
+    if (rc == 0)
+        rc = experiment_set(experiment, "store", text.data, "store", err);
+    buf_release(&text);
+    return rc;
+}
+
+static bool is_preset(const char *model)
+{
+    for (size_t i = 0; i < model_preset_count(); i++)
+        if (strcmp(model_preset_name(i), model) == 0)
+            return true;
+    return false;
+}
+
+static int freeze_model(struct experiment *experiment, struct cb_err *err)
+{
+    const char *model = experiment_text(experiment, OPT_MODEL);
+    if (is_preset(model) || access(model, F_OK) < 0)
+        return 0; /* loading it says what is wrong with the name */
+    struct buf text;
+    buf_init(&text, 65536);
+    int rc = absolute_path(model, &text, err);
+    if (rc == 0)
+        rc = buf_check(&text, "the model's path", err);
+    if (rc == 0)
+        rc = experiment_set(experiment, "model", text.data, "model", err);
+    buf_release(&text);
+    return rc;
+}
+
+int place_freeze(struct experiment *experiment, struct cb_err *err)
+{
+    int rc = freeze_store(experiment, err);
+    return rc ? rc : freeze_model(experiment, err);
+}
+
+/* Cuts the path to what exists. */
+static void find_existing(const char *path, char existing[4096])
+{
+    snprintf(existing, 4096, "%s", path);
+    while (access(existing, F_OK) < 0) {
+        char *slash = strrchr(existing, '/');
+        if (!slash || slash == existing) {
+            snprintf(existing, 4096, "%s", slash ? "/" : ".");
+            return;
+        }
+        *slash = '\0';
+    }
+}
+
+/* Type and source of the mount with this device number (proc(5), mountinfo). */
+static void find_mount(const char *path, struct place *place)
+{
+    struct stat status;
+    FILE *mounts = stat(path, &status) == 0 ? fopen("/proc/self/mountinfo", "re") : NULL;
+    char *line = NULL;
+    size_t room = 0;
+    while (mounts && getline(&line, &room, mounts) > 0) {
+        unsigned major_number, minor_number;
+        char *rest = strstr(line, " - ");
+        if (!rest || sscanf(line, "%*d %*d %u:%u", &major_number, &minor_number) != 2)
+            continue;
+        if (makedev(major_number, minor_number) == status.st_dev)
+            sscanf(rest + 3, "%63s %255s", place->filesystem, place->device);
+    }
+    free(line);
+    if (mounts)
+        fclose(mounts);
+}
+
+static void ask_direct(int fd, struct place *place)
+{
+#ifdef STATX_DIOALIGN
+    struct statx status;
+    if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &status) == 0 && (status.stx_mask & STATX_DIOALIGN)) {
+        place->direct_offset_alignment = status.stx_dio_offset_align;
+        place->direct_memory_alignment = status.stx_dio_mem_align;
+    }
+#else
+    (void)fd, (void)place;
+#endif
+}
+
+/* A file of ours without a name where the file system has such, else one that is unlinked at once. */
+static void probe_direct(const char *folder, struct place *place)
+{
+    char name[4200];
+    int fd = open(folder, O_TMPFILE | O_RDWR | O_DIRECT | O_CLOEXEC, 0600);
+    if (fd < 0 && (errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL)) {
+        snprintf(name, sizeof name, "%s/.ckptbench-probe-%d", folder, (int)getpid());
+        fd = open(name, O_CREAT | O_EXCL | O_RDWR | O_DIRECT | O_CLOEXEC, 0600);
+        if (fd >= 0 || errno == EINVAL)
+            unlink(name);
+    }
+    if (fd < 0)
+        return;
+    void *block = NULL;
+    ask_direct(fd, place);
+    if (posix_memalign(&block, PROBE_ALIGNMENT, PROBE_ALIGNMENT) == 0) {
+        memset(block, 0, PROBE_ALIGNMENT);
+        place->direct_works = pwrite(fd, block, PROBE_ALIGNMENT, 0) == PROBE_ALIGNMENT;
+    }
+    free(block);
+    close(fd);
+}
+
+int place_find(const char *store, struct place *place, struct cb_err *err)
+{
+    struct place found = {0};
+    struct statvfs space;
+    const char *inner = place_inner_store(store);
+    if (!inner)
+        return cb_fail(err, CB_ERR_USAGE, "store=%s: a fault store is fault:SPEC:STORE", store);
+    if (strncmp(inner, "null:", 5) == 0) {
+        *place = found;
+        return 0;
+    }
+    found.is_path = true;
+    snprintf(found.path, sizeof found.path, "%s", inner);
+    find_existing(found.path, found.existing);
+    if (statvfs(found.existing, &space) < 0)
+        return cb_fail_errno(err, errno, "looking at %s", found.existing);
+    found.free_bytes = (uint64_t)space.f_bavail * space.f_frsize;
+    find_mount(found.existing, &found);
+    found.writable = access(found.existing, W_OK | X_OK) == 0;
+    if (found.writable)
+        probe_direct(found.existing, &found);
+    *place = found;
+    return 0;
+}

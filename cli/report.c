@@ -1,0 +1,425 @@
+/* How one run looks. Reads run_info alone; knows neither the history nor how a run is made. */
+#include "cli/report.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/place.h"
+#include "cli/table.h"
+#include "core/units.h"
+
+#define SHOWN_SHARE 0.005 /* states with less of the time are not named */
+
+/* ---- before a run ---- */
+
+/* "124 M" */
+static void print_millions(uint64_t count, char text[32])
+{
+    if (count >= UINT64_C(10000000000))
+        snprintf(text, 32, "%.0f B", (double)count / 1e9);
+    else if (count >= UINT64_C(1000000000))
+        snprintf(text, 32, "%.2f B", (double)count / 1e9);
+    else if (count >= UINT64_C(10000000))
+        snprintf(text, 32, "%.0f M", (double)count / 1e6);
+    else
+        snprintf(text, 32, "%.2f M", (double)count / 1e6);
+}
+
+static void write_model_line(const char *run, const struct experiment *experiment, const struct workload *workload,
+                             struct buf *out)
+{
+    char host[256] = "", count[32];
+    if (gethostname(host, sizeof host - 1) < 0)
+        snprintf(host, sizeof host, "this machine");
+    buf_printf(out, "run %s  %s", run, experiment_text(experiment, OPT_MODEL));
+    if (workload) {
+        uint64_t parameters = model_parameters(workload->model);
+        print_millions(parameters, count);
+        buf_printf(out, ", %s parameters, %s, %s (%.3g B each)", count, dtype_name(workload->model->dtype),
+                   layout_state_name(workload->layout),
+                   parameters ? (double)layout_total_bytes(workload->layout) / (double)parameters : 0.0);
+        uint32_t ranks = layout_world_size(workload->layout);
+        const char *axes = layout_describe(workload->layout);
+        buf_printf(out, "   %u rank%s%s%s%s on %s\n", ranks, ranks == 1 ? "" : "s", *axes ? " (" : "", axes,
+                   *axes ? ")" : "", host);
+    } else {
+        buf_printf(out, "   ranks=%s\n", experiment_text(experiment, OPT_RANKS));
+    }
+}
+
+static void write_store_line(const struct experiment *experiment, struct buf *out)
+{
+    char block[32];
+    struct place place;
+    const char *store = experiment_text(experiment, OPT_STORE);
+    buf_printf(out, "store  %s", store);
+    if (place_find(store, &place, NULL) == 0 && *place.filesystem)
+        buf_printf(out, "  %s%s%s", place.filesystem, place.device[0] == '/' ? " on " : "",
+                   place.device[0] == '/' ? strrchr(place.device, '/') + 1 : "");
+    const char *direct = experiment_text(experiment, OPT_IO_DIRECT);
+    buf_printf(out, ", %s, %s, depth %s x %s, %s\n", experiment_text(experiment, OPT_IO_ENGINE),
+               strcmp(direct, "true") == 0    ? "O_DIRECT"
+               : strcmp(direct, "false") == 0 ? "buffered"
+                                              : "O_DIRECT where it can",
+               experiment_text(experiment, OPT_IO_DEPTH),
+               units_format_bytes((double)experiment_u64(experiment, OPT_IO_BLOCK), block),
+               experiment_bool(experiment, OPT_IO_FSYNC) ? "fsync" : "no fsync");
+}
+
+static void write_plan_line(const struct plan *plan, struct buf *out)
+{
+    char time[32], items[32], bytes[32], files[32];
+    buf_printf(out, "plan   %s   %s items, %s, %s files, largest rank %.3f x mean\n",
+               units_format_duration((double)plan->compute_ns, time), units_format_count(plan->item_count, items),
+               units_format_bytes((double)plan->payload_bytes, bytes), units_format_count(plan->file_count + 1, files),
+               plan->imbalance);
+}
+
+void report_write_heading(const char *run, const struct experiment *experiment, const struct workload *workload,
+                          bool colour, struct buf *out)
+{
+    if (colour)
+        buf_append_text(out, table_style_start(TABLE_BOLD));
+    write_model_line(run, experiment, workload, out);
+    if (colour)
+        buf_append_text(out, table_style_end());
+    write_store_line(experiment, out);
+    if (workload && workload->plan)
+        write_plan_line(workload->plan, out);
+}
+
+/* ---- figures ---- */
+
+const struct summary *report_find_metric(const struct run_info *info, enum operation op, enum metric_id metric)
+{
+    for (size_t i = 0; i < info->metric_count; i++)
+        if (info->metrics[i].op == op && info->metrics[i].metric == metric)
+            return &info->metrics[i].summary;
+    return NULL;
+}
+
+/* Metrics of iterations and runs belong to one operation; where the history put them does not matter here. */
+static double median_of(const struct run_info *info, enum metric_id metric)
+{
+    for (size_t i = 0; i < info->metric_count; i++)
+        if (info->metrics[i].metric == metric)
+            return info->metrics[i].summary.median;
+    return NAN;
+}
+
+char *report_metric_name(enum operation op, enum metric_id metric, char name[64])
+{
+    const struct metric *row = metric_row(metric);
+    bool plain = row->scope != METRIC_OF_SAMPLE || metric == METRIC_STALL_S || metric == METRIC_DURABLE_S;
+    snprintf(name, 64, "%s%s%s", plain ? "" : operation_name(op), plain ? "" : ".", row->name);
+    return name;
+}
+
+char *report_format_value(enum metric_id metric, double value, char text[32])
+{
+    const char *unit = metric_row(metric)->unit;
+    if (!isfinite(value))
+        snprintf(text, 32, "-");
+    else if (strcmp(unit, "s") == 0)
+        units_format_duration(value * 1e9, text);
+    else if (strcmp(unit, "bytes") == 0)
+        units_format_bytes(value, text);
+    else if (strcmp(unit, "bytes/s") == 0)
+        units_format_rate(value, text);
+    else if (strcmp(unit, "count") == 0 && value >= 0 && value < 1e18)
+        units_format_count((uint64_t)llround(value), text);
+    else if (strcmp(unit, "ratio") == 0)
+        snprintf(text, 32, "%.3f", value);
+    else
+        snprintf(text, 32, "%.4g %s", value, unit);
+    return text;
+}
+
+/* ---- the table ---- */
+
+static const char *state_name(enum rank_state state, enum operation op)
+{
+    return state != STATE_IO ? rank_state_name(state) : op == OP_LOAD ? "read" : "write";
+}
+
+/* "write 91 %, fsync 6 %, wait 2 %", largest first; "" where nothing is known. */
+static void describe_states(const struct run_info *info, enum operation op, struct buf *out)
+{
+    bool shown[STATE_COUNT] = {false};
+    for (int n = 0; n < STATE_COUNT; n++) {
+        int best = -1;
+        for (int state = 0; state < STATE_COUNT; state++)
+            if (!shown[state] && (best < 0 || info->state_share[op][state] > info->state_share[op][best]))
+                best = state;
+        shown[best] = true;
+        double share = info->state_share[op][best];
+        if (!(share >= SHOWN_SHARE))
+            return;
+        buf_printf(out, "%s%s %.0f %%", n ? ", " : "", state_name((enum rank_state)best, op), 100 * share);
+    }
+}
+
+static void add_rate_cells(struct table *table, const struct run_info *info, enum metric_id rate,
+                           enum metric_id fraction)
+{
+    double bytes_per_s = median_of(info, rate), of_limit = median_of(info, fraction);
+    if (isfinite(bytes_per_s))
+        table_addf(table, TABLE_BOLD, "%.*f", bytes_per_s < 0.1 * (double)GIB ? 4 : 2, bytes_per_s / (double)GIB);
+    else
+        table_add(table, TABLE_PLAIN, "-");
+    if (isfinite(of_limit))
+        table_addf(table, TABLE_PLAIN, "%.2f", of_limit);
+    else
+        table_add(table, TABLE_PLAIN, "-");
+}
+
+static void add_operation(struct table *table, const struct run_info *info, enum operation op)
+{
+    bool save = op == OP_SAVE;
+    enum metric_id metric = save ? METRIC_SAVE_S : METRIC_LOAD_S;
+    const struct summary *time = NULL;
+    for (size_t i = 0; i < info->metric_count && !time; i++)
+        if (info->metrics[i].metric == metric)
+            time = &info->metrics[i].summary;
+    if (!time || time->n == 0)
+        return;
+    bool cold = experiment_bool(info->experiment, OPT_LOAD_COLD);
+    const char *how = save                                              ? ""
+                      : !cold                                           ? " (warm)"
+                      : info->suspected_cache || info->coldness_unknown ? " (cold?)"
+                                                                        : " (cold)";
+    char text[32], low[32], high[32];
+    struct buf states;
+    buf_init(&states, 1024);
+    describe_states(info, op, &states);
+    table_addf(table, TABLE_BOLD, "%s%s", operation_name(op), how);
+    table_add(table, TABLE_BOLD, units_format_duration(time->median * 1e9, text));
+    table_addf(table, TABLE_PLAIN, "%s … %s", units_format_duration(time->min * 1e9, low),
+               units_format_duration(time->max * 1e9, high));
+    add_rate_cells(table, info, save ? METRIC_SAVE_BYTES_PER_S : METRIC_LOAD_BYTES_PER_S,
+                   save ? METRIC_SAVE_LIMIT_FRACTION : METRIC_LOAD_LIMIT_FRACTION);
+    if (info->slowest_rank[op] >= 0)
+        table_addf(table, TABLE_PLAIN, "rank %d, %+.1f %%", info->slowest_rank[op],
+                   100 * info->slowest_rank_excess[op]);
+    else
+        table_add(table, TABLE_PLAIN, "-");
+    table_add(table, TABLE_PLAIN, states.data);
+    buf_release(&states);
+}
+
+static void write_verified(const struct run_info *info, struct buf *out)
+{
+    const char *verify = experiment_text(info->experiment, OPT_VERIFY);
+    if (info->iterations_to_verify == 0) {
+        buf_printf(out, "verified      nothing (verify=%s)\n", verify);
+        return;
+    }
+    buf_printf(out, "verified      %s, %u of %u iterations\n",
+               strcmp(verify, "sample") == 0 ? "a sample of every tensor" : "every byte of every tensor",
+               info->iterations_verified, info->iterations_to_verify);
+}
+
+static const char *fact_value(const struct run_info *info, const char *key)
+{
+    size_t len = strlen(key);
+    for (size_t i = 0; i < info->fact_count; i++)
+        if (strncmp(info->facts[i], key, len) == 0 && info->facts[i][len] == '=')
+            return info->facts[i] + len + 1;
+    return NULL;
+}
+
+static void write_doubts(const struct run_info *info, struct buf *out)
+{
+    if (info->suspected_cache)
+        buf_printf(out, "doubt         %u loads were faster than the device or found their files in memory: not cold\n",
+                   info->suspected_cache);
+    if (info->coldness_unknown)
+        buf_printf(out, "doubt         of %u loads it is unknown whether they were cold\n", info->coldness_unknown);
+}
+
+static void write_ending(const struct run_info *info, struct buf *out)
+{
+    if (strcmp(info->outcome, "pass") == 0) {
+        buf_printf(out, "stored        run %s in %s     next: ckptbench compare %s OTHER\n", info->run, info->folder,
+                   info->run);
+        return;
+    }
+    buf_printf(out, "%-13s %s%s%s\n", *info->outcome ? info->outcome : info->state,
+               info->message && *info->message ? info->message : "no reason is known",
+               *info->outcome ? "" : " (not sealed: ", *info->outcome ? "" : "`ckptbench collect` says why)");
+    buf_printf(out, "stored        run %s in %s     logs: %s/attempts\n", info->run, info->folder, info->folder);
+}
+
+int report_write_results(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err)
+{
+    static const char *const headings[] = {
+        "", "median", "min … max", "GiB/s", "of device limit", "slowest rank", "where the time goes"};
+    struct table table;
+    table_init(&table, "lrrrrll");
+    table_add_headings(&table, headings);
+    add_operation(&table, info, OP_SAVE);
+    add_operation(&table, info, OP_LOAD);
+    bool has_rows = table.count > sizeof headings / sizeof *headings;
+    buf_append_char(out, '\n');
+    int rc = has_rows ? table_write(&table, 0, colour, out, err) : 0;
+    table_release(&table);
+    if (rc)
+        return rc;
+    const char *used = fact_value(info, "store");
+    if (used)
+        buf_printf(out, "used          %s\n", used);
+    if (has_rows)
+        write_verified(info, out);
+    write_doubts(info, out);
+    write_ending(info, out);
+    return buf_check(out, "the report", err);
+}
+
+/* ---- JSON ---- */
+
+void report_write_experiment_json(const struct experiment *experiment, struct json_writer *writer)
+{
+    json_write_begin_object(writer);
+    for (size_t i = 0; i < OPTION_COUNT; i++) {
+        enum option_id id = (enum option_id)i;
+        const struct option *row = option_row(id);
+        json_write_key(writer, row->name);
+        if (row->type == OPTION_BOOL)
+            json_write_bool(writer, experiment_bool(experiment, id));
+        else if (row->type == OPTION_U64)
+            json_write_u64(writer, experiment_u64(experiment, id));
+        else if (row->type == OPTION_DOUBLE)
+            json_write_double(writer, experiment_double(experiment, id));
+        else
+            json_write_text(writer, experiment_text(experiment, id));
+    }
+    json_write_end_object(writer);
+}
+
+static void write_labels_json(const struct experiment *experiment, struct json_writer *writer)
+{
+    json_write_begin_object(writer);
+    for (size_t i = 0; i < experiment_label_count(experiment); i++) {
+        json_write_key(writer, experiment_label_key(experiment, i));
+        json_write_text(writer, experiment_label_value(experiment, i));
+    }
+    json_write_end_object(writer);
+}
+
+static void write_member(struct json_writer *writer, const char *key, double value)
+{
+    json_write_key(writer, key);
+    json_write_double(writer, value);
+}
+
+static void write_metrics_json(const struct run_info *info, struct json_writer *writer)
+{
+    json_write_begin_object(writer);
+    for (size_t i = 0; i < info->metric_count; i++) {
+        const struct run_metric *metric = &info->metrics[i];
+        char name[64];
+        json_write_key(writer, report_metric_name(metric->op, metric->metric, name));
+        json_write_begin_object(writer);
+        json_write_key(writer, "unit");
+        json_write_text(writer, metric_row(metric->metric)->unit);
+        json_write_key(writer, "n");
+        json_write_u64(writer, metric->summary.n);
+        write_member(writer, "median", metric->summary.median);
+        write_member(writer, "p95", metric->summary.p95);
+        write_member(writer, "min", metric->summary.min);
+        write_member(writer, "max", metric->summary.max);
+        write_member(writer, "mean", metric->summary.mean);
+        json_write_end_object(writer);
+    }
+    json_write_end_object(writer);
+}
+
+static void write_limits_json(const struct run_info *info, struct json_writer *writer)
+{
+    static const enum metric_id limits[] = {METRIC_BASELINE_WRITE_BYTES_PER_S, METRIC_BASELINE_READ_BYTES_PER_S,
+                                            METRIC_SAVE_LIMIT_FRACTION, METRIC_LOAD_LIMIT_FRACTION};
+    json_write_begin_object(writer);
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
+        write_member(writer, metric_row(limits[i])->name, median_of(info, limits[i]));
+    json_write_end_object(writer);
+}
+
+static bool operation_ran(const struct run_info *info, enum operation op)
+{
+    double sum = 0;
+    for (int state = 0; state < STATE_COUNT; state++)
+        sum += info->state_share[op][state];
+    return sum > 0;
+}
+
+static void write_states_json(const struct run_info *info, struct json_writer *writer)
+{
+    json_write_begin_object(writer);
+    for (int op = OP_NONE + 1; op < OP_COUNT; op++) {
+        if (!operation_ran(info, (enum operation)op))
+            continue;
+        json_write_key(writer, operation_name((enum operation)op));
+        json_write_begin_object(writer);
+        for (int state = 0; state < STATE_COUNT; state++)
+            write_member(writer, state_name((enum rank_state)state, (enum operation)op), info->state_share[op][state]);
+        json_write_end_object(writer);
+    }
+    json_write_end_object(writer);
+}
+
+static void write_slowest_json(const struct run_info *info, struct json_writer *writer)
+{
+    json_write_begin_object(writer);
+    for (int op = OP_NONE + 1; op < OP_COUNT; op++) {
+        if (info->slowest_rank[op] < 0 || !operation_ran(info, (enum operation)op))
+            continue;
+        json_write_key(writer, operation_name((enum operation)op));
+        json_write_begin_object(writer);
+        json_write_key(writer, "rank");
+        json_write_i64(writer, info->slowest_rank[op]);
+        write_member(writer, "share", info->slowest_rank_share[op]);
+        write_member(writer, "excess", info->slowest_rank_excess[op]);
+        json_write_end_object(writer);
+    }
+    json_write_end_object(writer);
+}
+
+static void write_text_member(struct json_writer *writer, const char *key, const char *value)
+{
+    json_write_key(writer, key);
+    json_write_text(writer, value && *value ? value : NULL);
+}
+
+void report_write_json(const struct run_info *info, struct json_writer *writer)
+{
+    json_write_begin_object(writer);
+    write_text_member(writer, "run", info->run);
+    write_text_member(writer, "sweep", info->sweep);
+    write_text_member(writer, "state", info->state);
+    write_text_member(writer, "outcome", info->outcome);
+    write_text_member(writer, "message", info->message);
+    write_text_member(writer, "folder", info->folder);
+    json_write_key(writer, "experiment");
+    report_write_experiment_json(info->experiment, writer);
+    json_write_key(writer, "labels");
+    write_labels_json(info->experiment, writer);
+    json_write_key(writer, "metrics");
+    write_metrics_json(info, writer);
+    json_write_key(writer, "limits");
+    write_limits_json(info, writer);
+    json_write_key(writer, "states");
+    write_states_json(info, writer);
+    json_write_key(writer, "slowest_rank");
+    write_slowest_json(info, writer);
+    json_write_key(writer, "verified");
+    json_write_begin_object(writer);
+    json_write_key(writer, "iterations");
+    json_write_u64(writer, info->iterations_verified);
+    json_write_key(writer, "of");
+    json_write_u64(writer, info->iterations_to_verify);
+    json_write_end_object(writer);
+    json_write_end_object(writer);
+}

@@ -1,0 +1,48 @@
+/* Model, layout and plan of an experiment. Knows no store and no history. */
+#include "cli/workload.h"
+
+#define DIRECT_ALIGNMENT 4096
+#define BUFFERED_ALIGNMENT 64
+
+int workload_load_model(const struct experiment *experiment, struct model **model, struct cb_err *err)
+{
+    enum dtype dtype;
+    const char *name = experiment_text(experiment, OPT_DTYPE);
+    bool given = !experiment_is(experiment, OPT_DTYPE, "auto");
+    if (given && !dtype_find(name, &dtype))
+        return cb_fail(err, CB_ERR_INTERNAL, "dtype=%s is an option's choice but no element type", name);
+    return model_load(experiment_text(experiment, OPT_MODEL), experiment_u64(experiment, OPT_LAYERS),
+                      given ? &dtype : NULL, model, err);
+}
+
+uint32_t workload_payload_alignment(const struct experiment *experiment)
+{
+    return experiment_is(experiment, OPT_IO_DIRECT, "false") ? BUFFERED_ALIGNMENT : DIRECT_ALIGNMENT;
+}
+
+int workload_init(struct workload *self, const struct experiment *experiment, struct cb_err *err)
+{
+    struct workload fresh = {0};
+    struct plan_options options;
+    int rc = workload_load_model(experiment, &fresh.model, err);
+    if (rc == 0)
+        rc = layout_new(fresh.model, experiment, &fresh.layout, err);
+    if (rc == 0)
+        rc = plan_options_read(experiment, workload_payload_alignment(experiment), &options, err);
+    if (rc == 0)
+        rc = plan_compute(fresh.layout, &options, &fresh.plan, err);
+    if (rc) {
+        workload_release(&fresh);
+        return rc;
+    }
+    *self = fresh;
+    return 0;
+}
+
+void workload_release(struct workload *self)
+{
+    plan_free(self->plan);
+    layout_free(self->layout);
+    model_free(self->model);
+    *self = (struct workload){0};
+}

@@ -1,0 +1,27 @@
+/* What an experiment comes to: its model, layout and plan, for the verbs that look before a run. */
+#ifndef CLI_WORKLOAD_H
+#define CLI_WORKLOAD_H
+
+#include "ckpt/layout.h"
+#include "ckpt/model.h"
+#include "ckpt/plan.h"
+#include "core/err.h"
+#include "core/experiment.h"
+
+struct workload {
+    struct model *model;
+    struct layout *layout;
+    struct plan *plan;
+};
+
+/* Computes all three; fails with what is wrong with the keys. */
+int workload_init(struct workload *self, const struct experiment *experiment, struct cb_err *err) CB_MUST_CHECK;
+void workload_release(struct workload *self);
+
+/* The model alone, with the experiment's layers and dtype. */
+int workload_load_model(const struct experiment *experiment, struct model **model, struct cb_err *err) CB_MUST_CHECK;
+
+/* Where payloads of the experiment start: at multiples of this in their file. */
+uint32_t workload_payload_alignment(const struct experiment *experiment);
+
+#endif
