@@ -2,8 +2,17 @@
  *
  * A pure function of layout and options, computed by each rank alone (no collective; ranks compare
  * its digest). Every element of every tensor is written exactly once (dedup none: once by every
- * holder). `balanced` gives what several ranks hold to the least loaded holder, biggest first, and
- * splits large replicated tensors at row boundaries among their holders. */
+ * holder). `balanced`: what the same ranks hold makes a line; groups of few ranks first, each line is
+ * cut among its ranks so that the least loaded of them rise to one level. A cut falls between two
+ * tensors where that is within 1/512 of the mean load of the level, else between two rows; a line too
+ * small to matter goes to one rank. `lowest_rank` gives a box to the lowest of its ranks. Under
+ * state=mlperf balanced is lowest_rank and files are MLPerf's: two a rank under ZeRO-3, else one a
+ * rank for the optimizer and one for each layer and tp rank.
+ *
+ * The bound is the least possible maximum: of the mean load of every group of ranks (all; of a
+ * stage; of a stage and tp rank; further of an ep or fsdp coordinate; a single rank), by the bytes that
+ * only ranks of that group hold. So stages of unequal size raise the bound, not the imbalance against
+ * it. */
 #ifndef CKPT_PLAN_H
 #define CKPT_PLAN_H
 
@@ -20,8 +29,9 @@ struct plan_options {
     enum dedup dedup;
     enum plan_format format;
     enum file_mode files;
-    uint32_t files_per_rank;    /* with FILES_PER_RANK */
-    uint32_t fanout;            /* folders, 0 none */
+    uint32_t files_per_rank; /* with FILES_PER_RANK */
+    uint32_t fanout;         /* folders, 0 none */
+    /* A power of two. With FILES_SHARED each rank's first item starts at a multiple of it, too. */
     uint32_t payload_alignment; /* payloads start at multiples of this in the file: 4096 for O_DIRECT, else 64 */
 };
 
@@ -50,9 +60,9 @@ struct plan {
     uint32_t world_size;
     uint64_t payload_bytes;                                     /* of all items */
     uint64_t rank_bytes_min, rank_bytes_median, rank_bytes_max; /* payload a rank writes */
-    uint64_t bound_bytes;      /* least possible max: largest non-replicated load, or the mean */
-    double imbalance;          /* max / mean */
-    double imbalance_vs_bound; /* max / bound */
+    uint64_t bound_bytes;                                       /* least possible max, see above */
+    double imbalance;                                           /* max / mean */
+    double imbalance_vs_bound;                                  /* max / bound */
     uint64_t compute_ns;
     uint64_t digest; /* of everything above but times */
 };
