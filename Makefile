@@ -121,6 +121,7 @@ $(BUILD)/lint/%.tidy: %.c $(wildcard */*.h */*.def) .clang-tidy
 	clang-tidy --quiet $< -- -std=c11 $(CPPFLAGS) $(MPI_CFLAGS) 2>$@.log || { cat $@.log; exit 1; }
 	@touch $@
 lint: $(TIDY) ## layer rule, format, clang-tidy, headers that compile alone, functions that fit a screen
+	@$(PYTHON) scripts/metrics_doc.py --check
 	@$(PYTHON) scripts/lint.py --cc $(CC)
 
 bench: ## the speed of this build against its peers, as ratios with intervals (takes a while)

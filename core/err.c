@@ -18,7 +18,7 @@ static void set_message(struct cb_err *err, int code, const char *format, va_lis
     vsnprintf(err->message, sizeof err->message, format, arguments);
 }
 
-int cb_fail(struct cb_err *err, int code, const char *format, ...)
+int(cb_fail)(struct cb_err *err, int code, const char *format, ...)
 {
     if (err) {
         va_list arguments;
@@ -48,7 +48,7 @@ static int code_of_errno(int sys_errno)
     }
 }
 
-int cb_fail_errno(struct cb_err *err, int sys_errno, const char *format, ...)
+int(cb_fail_errno)(struct cb_err *err, int sys_errno, const char *format, ...)
 {
     int code = code_of_errno(sys_errno);
     if (err) {
@@ -64,7 +64,7 @@ int cb_fail_errno(struct cb_err *err, int sys_errno, const char *format, ...)
     return code;
 }
 
-int cb_context(struct cb_err *err, const char *format, ...)
+int(cb_context)(struct cb_err *err, const char *format, ...)
 {
     char old[sizeof err->message];
     memcpy(old, err->message, sizeof old);

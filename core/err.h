@@ -54,6 +54,12 @@ int cb_fail_errno(struct cb_err *err, int sys_errno, const char *format, ...) CB
 /* Puts "TEXT: " before the message and returns the code unchanged; `err` must not be NULL here. */
 int cb_context(struct cb_err *err, const char *format, ...) CB_PRINTF(2, 3);
 
+#ifdef __clang_analyzer__ /* what it cannot see across files: these never return 0 */
+#define cb_fail(err, code, ...) (cb_fail(err, code, __VA_ARGS__), (code))
+#define cb_fail_errno(err, sys_errno, ...) (cb_fail_errno(err, sys_errno, __VA_ARGS__), CB_ERR_SYSTEM)
+#define cb_context(err, ...) (cb_context(err, __VA_ARGS__), CB_ERR_SYSTEM)
+#endif
+
 /* The exit code that a failure with this code ends a program with. */
 int cb_exit_code(int code);
 

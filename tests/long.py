@@ -12,9 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SANITIZERS = {
-    # Open MPI and its helpers keep memory to the end; tests/sanitizers/ names those, and only those.
-    "ASAN_OPTIONS": "detect_leaks=1:abort_on_error=0:exitcode=86",
-    "LSAN_OPTIONS": f"suppressions={ROOT}/tests/sanitizers/lsan.supp:print_suppressions=0",
+    "ASAN_OPTIONS": "detect_leaks=1:exitcode=86",
     "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
     "TSAN_OPTIONS": f"halt_on_error=1:exitcode=86:suppressions={ROOT}/tests/sanitizers/tsan.supp",
 }

