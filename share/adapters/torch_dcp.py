@@ -1,0 +1,278 @@
+"""One rank's PyTorch DCP, driven by ckptbench-worker over pipes.
+
+The worker owns the memory of the state and the clock; this process lets stock
+torch.distributed.checkpoint save that memory and load into it. A line of JSON on stdin asks, a line of
+JSON on stdout answers ("ok": false carries the reason in "error"); everything else goes to stderr.
+
+  {"command": "init", "rank", "ranks", "address", "port", "threads", "fsync", "dedup", "timeout_s"}
+  {"command": "state", "name", "memory", "layout"}   a file to map, and a JSON file that says what is in it
+  {"command": "save" | "load", "name", "path"}       answers its own durations, CPU seconds and bytes
+  {"command": "quit"}
+
+A layout is {"tensors": [{"fqn", "dtype", "shape", "offsets", "sizes", "at"}], "objects": {fqn: literal}}:
+each tensor entry is one contiguous piece of this rank, at byte `at` of the memory.
+"""
+import ast
+import datetime
+import inspect
+import io
+import json
+import math
+import mmap
+import os
+import resource
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint import DefaultLoadPlanner, DefaultSavePlanner, FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import LoadPlan, SavePlan, TensorWriteData, WriteItem, WriteItemType
+from torch.distributed.checkpoint.planner_helpers import _create_read_items, create_read_items_for_chunk_list
+
+
+class State:
+    """Pieces of global tensors in mapped memory, and small objects."""
+
+    def __init__(self, memory_path, layout_path):
+        with open(layout_path, encoding="utf-8") as file:
+            layout = json.load(file)
+        with open(memory_path, "r+b") as file:
+            size = os.fstat(file.fileno()).st_size
+            self.memory = mmap.mmap(file.fileno(), size) if size else b""
+        self.pieces = []
+        self.tensors = {}
+        for entry in layout["tensors"]:
+            dtype = getattr(torch, entry["dtype"])
+            count = math.prod(entry["sizes"])
+            view = torch.empty(0, dtype=dtype)
+            if count:
+                view = torch.frombuffer(self.memory, dtype=dtype, count=count, offset=entry["at"])
+            view = view.reshape(entry["sizes"])
+            chunk = ChunkStorageMetadata(torch.Size(entry["offsets"]), torch.Size(entry["sizes"]))
+            self.pieces.append((entry["fqn"], torch.Size(entry["shape"]), dtype, chunk))
+            self.tensors[entry["fqn"], chunk.offsets] = view
+        self.objects = {fqn: ast.literal_eval(literal) for fqn, literal in layout["objects"].items()}
+
+    def lookup(self, index):
+        return self.tensors[index.fqn, torch.Size(index.offset)]
+
+    @property
+    def bytes(self):
+        return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors.values())
+
+
+class Timed:
+    """Seconds by name, for the parts of an operation that are visible from here."""
+
+    def __init__(self):
+        self.seconds = {}
+
+    def call(self, name, function, *arguments):
+        start = time.monotonic()
+        try:
+            return function(*arguments)
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - start
+
+
+class PieceSavePlanner(DefaultSavePlanner):
+    """Offers the pieces as chunks of global tensors; dedup and the global plan are torch's own."""
+
+    def __init__(self, state, timed, **options):
+        super().__init__(**options)
+        self.pieces_state, self.timed = state, timed
+
+    def set_up_planner(self, state_dict, storage_meta=None, is_coordinator=False):
+        super().set_up_planner({}, storage_meta, is_coordinator)
+
+    def create_local_plan(self):
+        return self.timed.call("plan_s", self._create_local_plan)
+
+    def _create_local_plan(self):
+        state = self.pieces_state
+        items = [
+            WriteItem(
+                index=MetadataIndex(fqn, chunk.offsets),
+                type=WriteItemType.SHARD,
+                tensor_data=TensorWriteData(chunk=chunk, properties=TensorProperties(dtype=dtype), size=shape),
+            )
+            for fqn, shape, dtype, chunk in state.pieces
+        ]
+        items += [WriteItem(index=MetadataIndex(fqn), type=WriteItemType.BYTE_IO) for fqn in state.objects]
+        self.mappings = {item.index.fqn: (item.index.fqn,) for item in items}
+        self.plan = SavePlan(items, planner_data=self.mappings)
+        return self.plan
+
+    def create_global_plan(self, all_plans):
+        return self.timed.call("plan_s", super().create_global_plan, all_plans)
+
+    def finish_plan(self, new_plan):
+        plan = super().finish_plan(new_plan)
+        self.bytes = sum(
+            math.prod(item.tensor_data.chunk.sizes) * item.tensor_data.properties.dtype.itemsize
+            for item in plan.items
+            if item.tensor_data is not None
+        )
+        return plan
+
+    def lookup_object(self, index):
+        state = self.pieces_state
+        return state.objects[index.fqn] if index.offset is None else state.lookup(index)
+
+    def transform_object(self, write_item, object):
+        if write_item.type != WriteItemType.BYTE_IO:
+            return object
+        bytes_io = io.BytesIO()
+        torch.save(object, bytes_io)
+        return bytes_io
+
+
+class PieceLoadPlanner(DefaultLoadPlanner):
+    """Asks for the pieces of global tensors, straight into their memory."""
+
+    def __init__(self, state, timed):
+        super().__init__()
+        self.pieces_state, self.timed, self.objects = state, timed, {}
+
+    def set_up_planner(self, state_dict, metadata=None, is_coordinator=False):
+        super().set_up_planner({}, metadata, is_coordinator)
+
+    def create_local_plan(self):
+        return self.timed.call("plan_s", self._create_local_plan)
+
+    def _create_local_plan(self):
+        state, stored = self.pieces_state, self.metadata.state_dict_metadata
+        missing = sorted(({fqn for fqn, *_ in state.pieces} | set(state.objects)) - set(stored))
+        if missing:
+            raise KeyError(f"the checkpoint lacks {len(missing)} keys: {', '.join(missing[:10])}")
+        requests = []
+        for fqn, shape, dtype, chunk in state.pieces:
+            there = stored[fqn]
+            if not isinstance(there, TensorStorageMetadata) or there.size != shape:
+                raise ValueError(f"{fqn} is {getattr(there, 'size', 'no tensor')} in the checkpoint, {shape} here")
+            if there.properties.dtype != dtype:
+                raise ValueError(f"{fqn} is {there.properties.dtype} in the checkpoint, {dtype} here")
+            requests += create_read_items_for_chunk_list(fqn, there, [chunk])
+        for fqn in state.objects:
+            if not isinstance(stored[fqn], BytesStorageMetadata):
+                raise ValueError(f"{fqn} is a tensor in the checkpoint, not a small object")
+            requests += _create_read_items(fqn, stored[fqn], state.objects[fqn])
+        return LoadPlan(requests)
+
+    def load_bytes(self, read_item, value):
+        self.objects[read_item.dest_index.fqn] = torch.load(value, weights_only=False)
+
+    def lookup_tensor(self, index):
+        return self.pieces_state.lookup(index)
+
+
+class TimedWriter(FileSystemWriter):
+    timed: Timed
+
+    def write_data(self, plan, planner):
+        return self.timed.call("io_s", super().write_data, plan, planner)
+
+    def finish(self, metadata, results):
+        return self.timed.call("commit_s", super().finish, metadata, results)
+
+
+class TimedReader(FileSystemReader):
+    timed: Timed
+
+    def read_data(self, plan, planner):
+        return self.timed.call("io_s", super().read_data, plan, planner)
+
+
+class Adapter:
+    def __init__(self):
+        self.states = {}
+
+    def init(self, request):
+        self.request = request
+        dist.init_process_group(
+            "gloo",
+            init_method=f"tcp://{request['address']}:{request['port']}",
+            rank=request["rank"],
+            world_size=request["ranks"],
+            timeout=datetime.timedelta(seconds=request["timeout_s"]),
+        )
+        return {"torch": torch.__version__, "python": sys.version.split()[0]}
+
+    def state(self, request):
+        self.states[request["name"]] = State(request["memory"], request["layout"])
+        return {}
+
+    def save(self, request):
+        state, timed = self.states[request["name"]], Timed()
+        options = {"dedup_save_to_lowest_rank": self.request["dedup"] == "lowest_rank"}
+        if "enable_plan_caching" in inspect.signature(DefaultSavePlanner).parameters:
+            options["enable_plan_caching"] = True
+        writer = TimedWriter(
+            request["path"],
+            single_file_per_rank=True,
+            sync_files=self.request["fsync"],
+            thread_count=self.request["threads"],
+        )
+        writer.timed = timed
+        planner = PieceSavePlanner(state, timed, **options)
+        dcp.save({}, storage_writer=writer, planner=planner)
+        return dict(timed.seconds, bytes=planner.bytes)
+
+    def load(self, request):
+        state, timed = self.states[request["name"]], Timed()
+        reader = TimedReader(request["path"])
+        reader.timed = timed
+        planner = PieceLoadPlanner(state, timed)
+        dcp.load({}, storage_reader=reader, planner=planner)
+        if planner.objects != state.objects:
+            wrong = [fqn for fqn, value in state.objects.items() if planner.objects.get(fqn) != value]
+            raise ValueError(f"small objects differ from what was saved: {', '.join(wrong[:10])}")
+        return dict(timed.seconds, bytes=state.bytes)
+
+    def answer(self, request):
+        before, start = resource.getrusage(resource.RUSAGE_SELF), time.monotonic()
+        result = getattr(self, request["command"])(request)
+        after = resource.getrusage(resource.RUSAGE_SELF)
+        result["seconds"] = time.monotonic() - start
+        result["cpu_s"] = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        result["rss_bytes"] = after.ru_maxrss * 1024
+        return result
+
+
+def reason(failure):
+    """The first cause: DCP wraps what the ranks raised."""
+    failures = getattr(failure, "failures", None)
+    if failures:
+        rank, (cause, _) = sorted(failures.items())[0]
+        return f"rank {rank}: {reason(cause)}"
+    return f"{type(failure).__name__}: {failure}"
+
+
+def main():
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what libraries print must not get between the answers
+    adapter = Adapter()
+    for line in sys.stdin:
+        request = json.loads(line)
+        if request["command"] == "quit":
+            break
+        try:
+            result = dict(adapter.answer(request), ok=True)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as failure:  # DCP's CheckpointException is no Exception
+            result = {"ok": False, "error": reason(failure)[:2000]}
+        print(json.dumps(result), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+/* What engines that let another process do the work share: folders, sizes, the clock around it.
+ * Only worker/engine_torch.c and worker/engine_command.c include this. */
+#ifndef WORKER_PEER_H
+#define WORKER_PEER_H
+
+#include <limits.h>
+#include <stdint.h>
+
+#include "core/child.h"
+#include "worker/engine_ops.h"
+#include "worker/timeline.h"
+
+/* An operation under way, between peer_begin and peer_end. */
+struct peer_operation {
+    const struct engine_setup *setup;
+    const struct engine_options *options;
+    struct sample *sample;
+    struct timeline timeline;
+    char path[PATH_MAX]; /* of the checkpoint's folder, on the file system */
+};
+
+/* Joins the ranks and starts the clock. A save's folder is made before by rank 0, and an older commit
+ * marker in it is gone durably. `code` is what preparing came to on this rank. Collective. */
+int peer_begin(struct peer_operation *self, const struct engine_setup *setup, const char *path, uint64_t bytes,
+               const struct engine_options *options, struct sample *sample, int code, struct cb_err *err) CB_MUST_CHECK;
+/* Joins the ranks again, stops the clock and fills the times. Collective. */
+int peer_end(struct peer_operation *self, int code, struct cb_err *err) CB_MUST_CHECK;
+
+/* Joins the ranks without the clock, for what follows an operation. Collective. */
+int peer_join(struct peer_operation *self, int code, struct cb_err *err) CB_MUST_CHECK;
+
+/* Moves seconds from "other" to the state that the peer says they were spent in. */
+void peer_attribute(struct sample *sample, enum metric_id metric, double seconds);
+
+/* Bytes and files under a folder. */
+int peer_measure(const char *path, uint64_t *bytes, uint64_t *files, struct cb_err *err) CB_MUST_CHECK;
+
+/* Waits for a child, looking at stop requests; one that must go is ended. */
+int peer_wait(struct child *child, struct comm *comm, uint64_t deadline_ns, struct cb_err *err) CB_MUST_CHECK;
+
+/* The last line that is not empty of what was written to a file; "" where there is none. `text` holds
+ * 512 bytes. */
+char *peer_last_line(int fd, char text[512]);
+
+#endif
