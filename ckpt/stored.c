@@ -1,0 +1,117 @@
+/* Owns what must be true of every stored checkpoint, whatever format it came in. Knows no format. */
+#include "ckpt/stored.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_ELEMENTS (UINT64_C(1) << 56)
+#define MAX_FILE_BYTES (UINT64_C(1) << 60)
+
+static int compare_tensors(const void *a, const void *b)
+{
+    return strcmp(((const struct stored_tensor *)a)->fqn, ((const struct stored_tensor *)b)->fqn);
+}
+
+int stored_chunk_compare(const void *a, const void *b)
+{
+    const struct stored_chunk *x = a, *y = b;
+    for (uint32_t i = 0; i < x->box.dims && i < y->box.dims; i++) {
+        if (x->box.offset[i] != y->box.offset[i])
+            return x->box.offset[i] < y->box.offset[i] ? -1 : 1;
+    }
+    for (uint32_t i = 0; i < x->box.dims && i < y->box.dims; i++) {
+        if (x->box.size[i] != y->box.size[i])
+            return x->box.size[i] < y->box.size[i] ? -1 : 1;
+    }
+    return 0;
+}
+
+static int check_file_name(const char *name, const char *file, struct cb_err *err)
+{
+    bool leaves = *file == '\0' || *file == '/';
+    for (const char *part = file; part && !leaves; part = strchr(part, '/')) {
+        part += *part == '/';
+        size_t len = strcspn(part, "/");
+        leaves = len == 0 || (len == 2 && memcmp(part, "..", 2) == 0);
+    }
+    if (leaves)
+        return cb_fail(err, CB_ERR_FORMAT, "%s: \"%s\" is no name of a file inside the checkpoint", name, file);
+    return 0;
+}
+
+static int check_tensor(const char *name, const struct stored_tensor *tensor, struct cb_err *err)
+{
+    uint64_t elements = 1;
+    for (uint32_t i = 0; i < tensor->dims; i++) {
+        if (tensor->shape[i] > MAX_ELEMENTS || (tensor->shape[i] > 0 && elements > MAX_ELEMENTS / tensor->shape[i]))
+            return cb_fail(err, CB_ERR_FORMAT, "%s: %s: the shape is impossibly large", name, tensor->fqn);
+        elements *= tensor->shape[i];
+    }
+    return 0;
+}
+
+static int check_chunk(const struct stored_checkpoint *self, const char *name, const struct stored_tensor *tensor,
+                       const struct stored_chunk *chunk, struct cb_err *err)
+{
+    if (chunk->file >= self->file_count || chunk->offset > MAX_FILE_BYTES || chunk->length > MAX_FILE_BYTES)
+        return cb_fail(err, CB_ERR_FORMAT, "%s: %s: an item at an impossible place", name, tensor->fqn);
+    bool inside = chunk->box.dims == tensor->dims;
+    for (uint32_t i = 0; i < tensor->dims && inside; i++) {
+        inside =
+            chunk->box.offset[i] <= tensor->shape[i] && chunk->box.size[i] <= tensor->shape[i] - chunk->box.offset[i];
+    }
+    if (!inside)
+        return cb_fail(err, CB_ERR_FORMAT, "%s: %s: a chunk lies outside of the tensor's shape", name, tensor->fqn);
+    return 0;
+}
+
+/* Moves the tensor's chunks to `place`, sorted and each once. */
+static uint32_t settle_chunks(struct stored_tensor *tensor, const struct stored_chunk *chunks, uint32_t index,
+                              struct stored_chunk *place)
+{
+    uint32_t kept = 0;
+    if (tensor->chunk_count > 0)
+        memcpy(place, chunks + tensor->first_chunk, tensor->chunk_count * sizeof *place);
+    qsort(place, tensor->chunk_count, sizeof *place, stored_chunk_compare);
+    for (uint32_t i = 0; i < tensor->chunk_count; i++) {
+        if (i > 0 && stored_chunk_compare(&place[i], &place[kept - 1]) == 0)
+            continue;
+        place[kept] = place[i];
+        place[kept++].tensor = index;
+    }
+    return kept;
+}
+
+int stored_checkpoint_settle(struct stored_checkpoint *self, const char *name, struct cb_err *err)
+{
+    struct stored_chunk *chunks = malloc((self->chunk_count + 1) * sizeof *chunks);
+    if (!chunks)
+        return cb_fail(err, CB_ERR_MEMORY, "%s: no memory for %zu chunks", name, self->chunk_count);
+    int code = 0;
+    for (size_t i = 0; i < self->file_count && !code; i++)
+        code = check_file_name(name, self->files[i], err);
+    qsort(self->tensors, self->tensor_count, sizeof *self->tensors, compare_tensors);
+    uint32_t count = 0;
+    for (size_t i = 0; i < self->tensor_count && !code; i++) {
+        struct stored_tensor *tensor = &self->tensors[i];
+        code = check_tensor(name, tensor, err);
+        if (!code && i > 0 && strcmp(tensor->fqn, tensor[-1].fqn) == 0)
+            code = cb_fail(err, CB_ERR_FORMAT, "%s: %s is listed twice", name, tensor->fqn);
+        for (uint32_t k = 0; k < tensor->chunk_count && !code; k++)
+            code = check_chunk(self, name, tensor, &self->chunks[tensor->first_chunk + k], err);
+        if (code)
+            break;
+        uint32_t kept = settle_chunks(tensor, self->chunks, (uint32_t)i, chunks + count);
+        tensor->first_chunk = count;
+        tensor->chunk_count = kept;
+        count += kept;
+    }
+    if (code) {
+        free(chunks);
+        return code;
+    }
+    free(self->chunks);
+    self->chunks = chunks;
+    self->chunk_count = count;
+    return 0;
+}
