@@ -11,7 +11,8 @@
 #include "ckpt/model_shape.h"
 #include "core/options.h"
 
-#define MODEL_MAX_TENSORS 10000000u
+#define MODEL_MAX_TENSORS 1000000u
+#define MODEL_MAX_ELEMENTS (UINT64_C(1) << 56) /* so that bytes of any state of it are a number */
 
 static int model_reserve(struct model *self, struct cb_err *err)
 {
@@ -28,10 +29,25 @@ static int model_reserve(struct model *self, struct cb_err *err)
     return 0;
 }
 
+/* Elements of a tensor, MODEL_MAX_ELEMENTS where they are more. */
+static uint64_t count_elements(uint32_t dims, const uint64_t *shape)
+{
+    uint64_t elements = 1;
+    for (uint32_t i = 0; i < dims; i++) {
+        if (shape[i] && elements > MODEL_MAX_ELEMENTS / shape[i])
+            return MODEL_MAX_ELEMENTS;
+        elements *= shape[i];
+    }
+    return elements;
+}
+
 int model_add(struct model *self, struct tensor_role role, uint32_t dims, const uint64_t *shape, struct cb_err *err,
               const char *format, ...)
 {
     assert(dims <= CKPT_MAX_DIMS);
+    self->elements += count_elements(dims, shape);
+    if (self->elements >= MODEL_MAX_ELEMENTS)
+        return cb_fail(err, CB_ERR_USAGE, "model %s has 2^56 parameters or more", self->name);
     int code = model_reserve(self, err);
     if (code)
         return code;
@@ -142,10 +158,5 @@ void model_free(struct model *model)
 
 uint64_t model_parameters(const struct model *model)
 {
-    uint64_t parameters = 0;
-    for (size_t i = 0; i < model->count; i++) {
-        struct box whole = box_whole(model->tensors[i].dims, model->tensors[i].shape);
-        parameters += box_elements(&whole);
-    }
-    return parameters;
+    return model->elements;
 }

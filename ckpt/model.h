@@ -31,6 +31,7 @@ struct model {
     char *name;
     struct model_tensor *tensors;
     size_t count;
+    uint64_t elements; /* of all tensors */
     uint32_t layers, heads, kv_heads, experts;
     uint64_t hidden, ffn, vocab;
     enum dtype dtype;          /* the preset's or file's; what dtype=auto gives */

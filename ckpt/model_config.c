@@ -6,7 +6,7 @@
 #include "core/json.h"
 
 #define CONFIG_MAX_BYTES (1u << 20)
-#define CONFIG_MAX_NUMBER (UINT64_C(1) << 32)
+#define CONFIG_MAX_NUMBER (UINT64_C(1) << 28)
 
 struct config {
     const struct json_value *root;

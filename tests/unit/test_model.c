@@ -243,6 +243,10 @@ static void bad_config_files_say_what_is_wrong(void **state)
     write_file("config.json", "{\"model_type\":\"gpt2\",\"n_embd\":10,\"n_layer\":1,\"n_head\":3,\"vocab_size\":1,"
                               "\"n_positions\":1}");
     expect_failure("config.json", CB_ERR_FORMAT, "3 attention heads do not divide the hidden size 10");
+    write_file("config.json",
+               "{\"model_type\":\"llama\",\"hidden_size\":268435456,\"intermediate_size\":268435456,"
+               "\"num_hidden_layers\":10000,\"num_attention_heads\":1,\"head_dim\":268435456,\"vocab_size\":1}");
+    expect_failure("config.json", CB_ERR_USAGE, "2^56 parameters or more");
     write_file("config.json", "{");
     expect_failure("config.json", CB_ERR_FORMAT, "config.json");
 }
