@@ -268,7 +268,7 @@ int report_write_results(const struct run_info *info, bool colour, struct buf *o
     table_release(&table);
     if (rc)
         return rc;
-    const char *used = fact_value(info, "store");
+    const char *used = fact_value(info, "io.used");
     if (used)
         buf_printf(out, "used          %s\n", used);
     if (has_rows)

@@ -1,0 +1,264 @@
+/* Starting the agent and following it. Knows the run folder; not what an agent does inside. */
+#include "cli/launch.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <libgen.h>
+#include <limits.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "core/child.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/run_folder.h"
+#include "core/units.h"
+
+#define LOOK_EVERY_NS (200 * NS_PER_MS)
+#define STOP_NOW_GRACE_NS (60 * NS_PER_S) /* after the second signal; then the agent itself is ended */
+#define END_GRACE_NS (10 * NS_PER_S)
+#define BAR_CELLS 20
+
+/* How many times the user asked to stop, and how the last time. The signal flag. */
+static volatile sig_atomic_t stop_count;
+static volatile sig_atomic_t stop_signal;
+
+static void count_signal(int number)
+{
+    stop_count = stop_count + 1;
+    stop_signal = number;
+}
+
+void launch_catch_signals(void)
+{
+    struct sigaction action = {.sa_handler = count_signal};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGHUP, &action, NULL);
+}
+
+bool launch_was_stopped(void)
+{
+    return stop_count > 0;
+}
+
+/* Beside this program, else in PATH. */
+static const char *agent_program(char path[PATH_MAX])
+{
+    char self[PATH_MAX];
+    ssize_t len = readlink("/proc/self/exe", self, sizeof self - 1);
+    if (len > 0) {
+        self[len] = '\0';
+        int used = snprintf(path, PATH_MAX, "%s/ckptbench-agent", dirname(self));
+        if (used < PATH_MAX && access(path, X_OK) == 0)
+            return path;
+    }
+    return "ckptbench-agent";
+}
+
+/* ---- the bar ---- */
+
+static int terminal_columns(void)
+{
+    struct winsize size;
+    return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+/* "save  3/5  ━━━━━━━━━━━━╸         61 %   2.05 GiB/s   slowest rank 2   eta 2 s" */
+static void print_progress(const struct progress *progress, struct buf *out)
+{
+    char rate[32], eta[32];
+    if (strcmp(progress->state, "running") != 0 || progress->bytes_total == 0) {
+        buf_printf(out, "%s", progress->state);
+        return;
+    }
+    double share = (double)progress->bytes_done / (double)progress->bytes_total;
+    share = share > 1 ? 1 : share;
+    buf_printf(out, "%-5s %u/%u  ", progress->op, progress->iteration, progress->iterations);
+    int halves = (int)(share * 2 * BAR_CELLS);
+    for (int cell = 0; cell < BAR_CELLS; cell++)
+        buf_append_text(out, 2 * cell + 1 < halves ? "━" : 2 * cell < halves ? "╸" : " ");
+    buf_printf(out, " %3.0f %%   %s", 100 * share, units_format_rate(progress->bytes_per_s, rate));
+    if (progress->slowest_rank >= 0)
+        buf_printf(out, "   slowest rank %d", progress->slowest_rank);
+    if (progress->bytes_per_s > 0 && progress->bytes_done < progress->bytes_total) {
+        double left = (double)(progress->bytes_total - progress->bytes_done) / progress->bytes_per_s;
+        buf_printf(out, "   eta %s", units_format_duration(ceil(left) * 1e9, eta));
+    }
+    if (*progress->note)
+        buf_printf(out, "   %s", progress->note);
+}
+
+static void write_stderr(const char *text, size_t len)
+{
+    while (len > 0) {
+        ssize_t written = write(STDERR_FILENO, text, len);
+        if (written < 0 && errno != EINTR)
+            return; /* a progress line nobody can see */
+        if (written > 0) {
+            text += written;
+            len -= (size_t)written;
+        }
+    }
+}
+
+static void show_progress(const struct launch *launch, uint32_t attempts_before)
+{
+    struct progress progress;
+    struct buf line;
+    char path[PATH_MAX];
+    uint32_t attempt;
+    if (!launch->show_progress || run_folder_last_attempt(launch->folder, &attempt, NULL) || attempt <= attempts_before)
+        return;
+    int len = snprintf(path, sizeof path, "%s/attempts/%u", launch->folder, attempt);
+    if (len >= (int)sizeof path || progress_read(path, &progress, NULL))
+        return;
+    buf_init(&line, 4096);
+    buf_append_text(&line, "\r\033[K");
+    if (terminal_columns() >= 60)
+        buf_append_text(&line, launch->prefix);
+    print_progress(&progress, &line);
+    write_stderr(line.data, line.len);
+    buf_release(&line);
+}
+
+static void clear_progress(const struct launch *launch)
+{
+    if (launch->show_progress)
+        write_stderr("\r\033[K", 4);
+}
+
+/* ---- one run ---- */
+
+/* Passes a new signal on. The agent has its own process group: a terminal's Ctrl-C reaches us alone. */
+static void forward_stop(const struct launch *launch, const struct child *agent, int *forwarded)
+{
+    if (stop_count <= *forwarded)
+        return;
+    clear_progress(launch);
+    if (*forwarded == 0)
+        log_info("stopping %s: waiting for it to end in order and to be recorded; once more stops it now", launch->run);
+    else
+        log_info("stopping %s now", launch->run);
+    *forwarded += 1;
+    kill(agent->pid, stop_signal == SIGHUP ? SIGTERM : stop_signal);
+}
+
+static int follow_agent(const struct launch *launch, struct child *agent, uint32_t attempts_before, struct cb_err *err)
+{
+    int forwarded = 0, rc;
+    uint64_t give_up_ns = UINT64_MAX;
+    for (;;) {
+        uint64_t now_ns = clock_monotonic_ns();
+        rc = child_wait(agent, now_ns + LOOK_EVERY_NS, err);
+        if (rc != CB_ERR_TIMEOUT)
+            break;
+        forward_stop(launch, agent, &forwarded);
+        if (forwarded >= 2 && give_up_ns == UINT64_MAX)
+            give_up_ns = now_ns + STOP_NOW_GRACE_NS;
+        if (now_ns > give_up_ns) {
+            child_end(agent, END_GRACE_NS);
+            rc = 0;
+            break;
+        }
+        show_progress(launch, attempts_before);
+    }
+    clear_progress(launch);
+    return rc;
+}
+
+/* An attempt that nobody will seal any more: the agent is gone. Another's seal is as good. */
+static int seal_as_lost(const struct launch *launch, uint32_t attempts_before, const char *reason, struct cb_err *err)
+{
+    struct buf path;
+    uint32_t attempt;
+    struct manifest manifest = {.outcome = OUTCOME_LOST, .sealed_by = "collect"};
+    buf_init(&path, PATH_MAX);
+    int rc = run_folder_last_attempt(launch->folder, &attempt, err);
+    if (rc == 0 && attempt <= attempts_before)
+        rc = run_folder_new_attempt(launch->folder, &attempt, &path, err);
+    else if (rc == 0)
+        buf_printf(&path, "%s/attempts/%u", launch->folder, attempt);
+    if (rc == 0) {
+        snprintf(manifest.run, sizeof manifest.run, "%s", launch->run);
+        snprintf(manifest.message, sizeof manifest.message, "%s", reason);
+        manifest.attempt = attempt;
+        manifest.started_wall_ns = manifest.ended_wall_ns = clock_wall_ns();
+        rc = manifest_write(path.data, &manifest, err);
+        rc = rc == CB_ERR_EXISTS ? 0 : rc;
+    }
+    buf_release(&path);
+    return rc;
+}
+
+static bool is_sealed(const struct launch *launch, uint32_t attempts_before)
+{
+    char path[PATH_MAX];
+    struct manifest manifest;
+    uint32_t attempt;
+    if (run_folder_last_attempt(launch->folder, &attempt, NULL) || attempt <= attempts_before)
+        return false;
+    int len = snprintf(path, sizeof path, "%s/attempts/%u", launch->folder, attempt);
+    return len < (int)sizeof path && manifest_read(path, &manifest, NULL) != CB_ERR_NOT_FOUND;
+}
+
+static int start_agent(const struct launch *launch, struct child *agent, struct cb_err *err)
+{
+    char path[PATH_MAX];
+    const char *program = agent_program(path);
+    const char *const argv[] = {program, "run", launch->folder, NULL};
+    const struct child_options options = {
+        .argv = argv, .stdin_fd = -1, .stdout_fd = STDERR_FILENO, .stderr_fd = -1}; /* our stdout is the answer */
+    int rc = child_start(agent, &options, err);
+    if (rc && err)
+        cb_context(err, "starting %s (it belongs beside ckptbench, or into PATH)", program);
+    return rc;
+}
+
+/* Runs the agent in a folder that is locked by us. */
+static int run_locked(const struct launch *launch, struct cb_err *err)
+{
+    struct child agent = {0};
+    uint32_t attempts_before;
+    char how[64], reason[256];
+    bool ingested;
+    int rc = run_folder_last_attempt(launch->folder, &attempts_before, err);
+    if (rc == 0)
+        rc = history_set_state(launch->history, launch->run, "running", err);
+    if (rc == 0)
+        rc = start_agent(launch, &agent, err);
+    if (rc == 0)
+        rc = follow_agent(launch, &agent, attempts_before, err);
+    if (rc) {
+        child_end(&agent, END_GRACE_NS);
+        return rc;
+    }
+    if (!is_sealed(launch, attempts_before)) {
+        snprintf(reason, sizeof reason, "the agent ended (%s) and left the attempt unsealed",
+                 child_describe(&agent, how));
+        rc = seal_as_lost(launch, attempts_before, reason, err);
+    }
+    return rc ? rc : history_ingest(launch->history, launch->folder, &ingested, err);
+}
+
+int launch_run(const struct launch *launch, struct cb_err *err)
+{
+    int fd = open(launch->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return cb_fail_errno(err, errno, "opening the run folder %s", launch->folder);
+    int rc;
+    if (flock(fd, LOCK_EX | LOCK_NB) < 0)
+        rc = errno == EWOULDBLOCK ? cb_fail(err, CB_ERR_EXISTS, "run %s is being run by another ckptbench", launch->run)
+                                  : cb_fail_errno(err, errno, "locking the run folder %s", launch->folder);
+    else
+        rc = run_locked(launch, err);
+    close(fd);
+    return rc;
+}

@@ -1,0 +1,359 @@
+/* ckptbench run: one experiment, or a sweep of them, here and now. */
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+#include "cli/launch.h"
+#include "cli/place.h"
+#include "cli/report.h"
+#include "cli/table.h"
+#include "cli/workload.h"
+#include "core/log.h"
+#include "core/run_folder.h"
+#include "core/sweep.h"
+#include "core/units.h"
+
+/* A run of this session. */
+struct member {
+    char id[64];
+    char *folder;
+    bool finished; /* before: a sweep resumed does not run it again */
+};
+
+struct session {
+    struct cli *cli;
+    struct history *history;
+    char sweep_id[64]; /* "" for a single run */
+    struct sweep sweep;
+    struct member *members;
+    size_t count;
+    struct json_writer writer;
+    size_t passed, failed;
+};
+
+static void session_release(struct session *self)
+{
+    for (size_t i = 0; self->members && i < self->count; i++)
+        free(self->members[i].folder);
+    free(self->members);
+    sweep_release(&self->sweep);
+    history_close(self->history);
+}
+
+static int member_folder(const char *id, char **folder, struct cb_err *err)
+{
+    struct buf path;
+    buf_init(&path, PATH_MAX);
+    int rc = home_folder(&path, err);
+    buf_printf(&path, "/runs/%s", id);
+    if (rc == 0)
+        rc = buf_check(&path, "the run folder's path", err);
+    if (rc == 0 && !(*folder = strdup(path.data)))
+        rc = cb_fail(err, CB_ERR_MEMORY, "no memory for a path");
+    buf_release(&path);
+    return rc;
+}
+
+/* ---- planning ---- */
+
+/* Everything that can be wrong is found before anything is written: every combination once. */
+static int check_members(const struct session *self, struct cb_err *err)
+{
+    for (size_t i = 0; i < self->sweep.count; i++) {
+        struct sweep_member *member = &self->sweep.members[i];
+        int rc = place_freeze(member->experiment, err);
+        struct workload workload = {0};
+        if (rc == 0 && member->block == 1)
+            rc = workload_init(&workload, member->experiment, err);
+        workload_release(&workload);
+        if (rc)
+            return rc;
+    }
+    return 0;
+}
+
+/* "ID" alone, or "ID.07": as many digits as the largest needs, so that names sort as numbers do. */
+static void name_member(const struct session *self, const char *id, size_t index, char name[64])
+{
+    char number[32];
+    size_t digits = 2;
+    for (size_t limit = 100; self->count >= limit; limit *= 10)
+        digits++;
+    int len = snprintf(number, sizeof number, "%020zu", index + 1);
+    snprintf(name, 64, "%.40s%s%s", id, self->count > 1 ? "." : "", self->count > 1 ? number + len - digits : "");
+}
+
+static int plan_member(struct session *self, const char *id, size_t index, struct cb_err *err)
+{
+    const struct sweep_member *planned = &self->sweep.members[index];
+    struct member *member = &self->members[index];
+    name_member(self, id, index, member->id);
+    int rc = member_folder(member->id, &member->folder, err);
+    if (rc == 0)
+        rc = run_folder_create(member->folder, planned->experiment, err);
+    if (rc)
+        return rc;
+    const struct planned_run row = {.run = member->id,
+                                    .sweep = self->count > 1 ? id : NULL,
+                                    .folder = member->folder,
+                                    .block = planned->block,
+                                    .combination = planned->combination,
+                                    .experiment = planned->experiment};
+    return history_plan_run(self->history, &row, err);
+}
+
+static int plan_session(struct session *self, struct cb_err *err)
+{
+    char id[RUN_ID_BYTES];
+    int rc = sweep_expand(&self->cli->settings, &self->sweep, err);
+    if (rc == 0)
+        rc = check_members(self, err);
+    if (rc == 0)
+        rc = history_open(NULL, &self->history, err);
+    if (rc)
+        return rc;
+    self->members = calloc(self->sweep.count, sizeof *self->members);
+    if (!self->members)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu runs", self->sweep.count);
+    self->count = self->sweep.count;
+    run_id_new(id);
+    if (self->count > 1)
+        snprintf(self->sweep_id, sizeof self->sweep_id, "%s", id);
+    for (size_t i = 0; rc == 0 && i < self->count; i++)
+        rc = plan_member(self, id, i, err);
+    return rc;
+}
+
+/* ---- resuming ---- */
+
+static int compare_runs(const void *a, const void *b)
+{
+    return strcmp(a, b);
+}
+
+/* A member that an agent sealed after its controller had gone is finished, too. */
+static int resume_member(struct session *self, const char *run, struct member *member, struct cb_err *err)
+{
+    struct run_info *info;
+    bool ingested;
+    snprintf(member->id, sizeof member->id, "%s", run);
+    int rc = member_folder(run, &member->folder, err);
+    if (rc == 0) {
+        rc = history_ingest(self->history, member->folder, &ingested, err);
+        rc = rc == CB_ERR_NOT_FOUND ? 0 : rc; /* not sealed: to be run */
+    }
+    if (rc == 0)
+        rc = history_load_run(self->history, run, &info, err);
+    if (rc)
+        return rc;
+    member->finished = strcmp(info->state, "done") == 0;
+    snprintf(self->sweep_id, sizeof self->sweep_id, "%s", info->sweep);
+    run_info_free(info);
+    return 0;
+}
+
+static int resume_session(struct session *self, const char *sweep, struct cb_err *err)
+{
+    const char *const words[] = {sweep};
+    struct run_selection selection = {0};
+    if (self->cli->settings.count)
+        return cb_fail(err, CB_ERR_USAGE, "--resume %s takes no keys: its members are frozen already", sweep);
+    int rc = history_open(NULL, &self->history, err);
+    if (rc == 0)
+        rc = history_select(self->history, words, 1, &selection, err);
+    if (rc)
+        return rc;
+    qsort(selection.runs, selection.count, sizeof *selection.runs, compare_runs);
+    self->members = calloc(selection.count + 1, sizeof *self->members);
+    if (!self->members)
+        rc = cb_fail(err, CB_ERR_MEMORY, "no memory for %zu runs", selection.count);
+    else
+        self->count = selection.count;
+    for (size_t i = 0; rc == 0 && i < self->count; i++)
+        rc = resume_member(self, selection.runs[i], &self->members[i], err);
+    run_selection_release(&selection);
+    if (rc == 0 && self->count == 0)
+        rc = cb_fail(err, CB_ERR_NOT_FOUND, "no sweep is named %s; `ckptbench list` shows the runs", sweep);
+    return rc;
+}
+
+/* ---- running ---- */
+
+/* The exit code is that of the first run that did not pass. */
+static void count_outcome(struct session *self, const struct run_info *info)
+{
+    enum outcome outcome;
+    if (strcmp(info->outcome, "pass") == 0) {
+        self->passed++;
+        return;
+    }
+    self->failed++;
+    if (self->cli->exit_code == CB_EXIT_PASS)
+        self->cli->exit_code =
+            outcome_find(info->outcome, &outcome) ? outcome_exit_code(outcome) : CB_EXIT_INFRASTRUCTURE;
+    log_error("run %s: %s: %s", info->run, info->outcome, info->message ? info->message : "");
+}
+
+static void add_figure(struct buf *out, const struct run_info *info, enum metric_id time, enum metric_id rate,
+                       const char *name)
+{
+    char text[32], speed[32];
+    for (size_t i = 0; i < info->metric_count; i++)
+        if (info->metrics[i].metric == time)
+            buf_printf(out, "   %s %s", name, report_format_value(time, info->metrics[i].summary.median, text));
+    for (size_t i = 0; i < info->metric_count; i++)
+        if (info->metrics[i].metric == rate)
+            buf_printf(out, " %s", report_format_value(rate, info->metrics[i].summary.median, speed));
+}
+
+/* A member of a sweep is one line: what it varies, and what came out. */
+static void write_member_line(struct session *self, const struct run_info *info)
+{
+    struct buf *out = &self->cli->out;
+    buf_printf(out, "%s  ", info->run);
+    for (size_t i = 0; i < self->sweep.varied_count; i++) {
+        enum option_id id;
+        if (option_find(self->sweep.varied[i], &id, NULL) == 0)
+            buf_printf(out, "%s=%s ", self->sweep.varied[i], experiment_text(info->experiment, id));
+    }
+    buf_printf(out, " %s", *info->outcome ? info->outcome : info->state);
+    add_figure(out, info, METRIC_SAVE_S, METRIC_SAVE_BYTES_PER_S, "save");
+    add_figure(out, info, METRIC_LOAD_S, METRIC_LOAD_BYTES_PER_S, "load");
+    buf_append_char(out, '\n');
+}
+
+static int report_member(struct session *self, const struct member *member, struct cb_err *err)
+{
+    struct run_info *info;
+    int rc = history_load_run(self->history, member->id, &info, err);
+    if (rc)
+        return rc;
+    count_outcome(self, info);
+    if (self->cli->json)
+        report_write_json(info, &self->writer);
+    else if (*self->sweep_id)
+        write_member_line(self, info);
+    else
+        rc = report_write_results(info, self->cli->colour, &self->cli->out, err);
+    run_info_free(info);
+    return rc || self->cli->json ? rc : cli_flush(self->cli, err);
+}
+
+static int run_member(struct session *self, size_t index, struct cb_err *err)
+{
+    const struct member *member = &self->members[index];
+    char prefix[128] = "";
+    if (*self->sweep_id)
+        snprintf(prefix, sizeof prefix, "%s (%zu of %zu)  ", member->id, index + 1, self->count);
+    const struct launch launch = {.run = member->id,
+                                  .folder = member->folder,
+                                  .show_progress = isatty(STDERR_FILENO) && !self->cli->quiet,
+                                  .prefix = prefix,
+                                  .history = self->history};
+    return launch_run(&launch, err);
+}
+
+static int write_single_heading(struct session *self, struct cb_err *err)
+{
+    struct workload workload;
+    int rc = workload_init(&workload, self->sweep.members[0].experiment, err);
+    if (rc)
+        return rc;
+    report_write_heading(self->members[0].id, self->sweep.members[0].experiment, &workload, self->cli->colour,
+                         &self->cli->out);
+    workload_release(&workload);
+    return cli_flush(self->cli, err);
+}
+
+static int begin_output(struct session *self, struct cb_err *err)
+{
+    struct cli *cli = self->cli;
+    json_writer_init(&self->writer, &cli->out, 2);
+    if (cli->json && *self->sweep_id) {
+        json_write_begin_object(&self->writer);
+        json_write_key(&self->writer, "sweep");
+        json_write_text(&self->writer, self->sweep_id);
+        json_write_key(&self->writer, "runs");
+        json_write_begin_array(&self->writer);
+    }
+    if (cli->json)
+        return 0;
+    if (!*self->sweep_id)
+        return self->sweep.count ? write_single_heading(self, err) : 0;
+    buf_printf(&cli->out, "sweep %s: %zu runs", self->sweep_id, self->count);
+    for (size_t i = 0; i < self->sweep.varied_count; i++)
+        buf_printf(&cli->out, "%s%s", i ? ", " : " over ", self->sweep.varied[i]);
+    buf_append_char(&cli->out, '\n');
+    return cli_flush(cli, err);
+}
+
+static int end_output(struct session *self, struct cb_err *err)
+{
+    struct cli *cli = self->cli;
+    if (cli->json) {
+        if (*self->sweep_id) {
+            json_write_end_array(&self->writer);
+            json_write_end_object(&self->writer);
+        }
+        return cli_end_json(cli, err);
+    }
+    if (!*self->sweep_id)
+        return 0;
+    buf_printf(&cli->out, "\n%zu passed, %zu failed, of %zu", self->passed, self->failed, self->count);
+    if (self->passed + self->failed < self->count)
+        buf_printf(&cli->out, "     next: ckptbench run --resume %s\n", self->sweep_id);
+    else if (self->sweep.varied_count)
+        buf_printf(&cli->out, "     next: ckptbench compare %s --by %s\n", self->sweep_id, self->sweep.varied[0]);
+    else
+        buf_printf(&cli->out, "     next: ckptbench list %s\n", self->sweep_id);
+    return cli_flush(cli, err);
+}
+
+static int run_session(struct session *self, struct cb_err *err)
+{
+    launch_catch_signals();
+    int rc = begin_output(self, err);
+    for (size_t i = 0; rc == 0 && i < self->count; i++) {
+        if (launch_was_stopped())
+            break;
+        if (!self->members[i].finished)
+            rc = run_member(self, i, err);
+        if (rc == 0)
+            rc = report_member(self, &self->members[i], err);
+    }
+    if (rc == 0 && launch_was_stopped() && *self->sweep_id)
+        log_info("stopped; `ckptbench run --resume %s` runs what is left", self->sweep_id);
+    if (rc == 0 && launch_was_stopped() && self->cli->exit_code == CB_EXIT_PASS)
+        self->cli->exit_code = CB_EXIT_INFRASTRUCTURE;
+    return rc ? rc : end_output(self, err);
+}
+
+static int run_run(struct cli *cli, struct cb_err *err)
+{
+    struct session session = {.cli = cli};
+    const char *sweep = cli_flag_value(cli, "resume");
+    int rc = sweep ? resume_session(&session, sweep, err) : plan_session(&session, err);
+    if (rc == 0)
+        rc = run_session(&session, err);
+    session_release(&session);
+    return rc;
+}
+
+static const struct verb_flag run_flags[] = {
+    {"resume", "SWEEP", "run the members of a sweep that have not passed yet"},
+};
+
+const struct verb verb_run = {
+    .name = "run",
+    .arguments = "[FILE.yaml…] [key=value…]",
+    .summary = "save and load checkpoints here, measure, verify, and keep the result",
+    .about = "A comma in a value sweeps: every combination runs, repeat=n times, in blocks. The first Ctrl-C ends the "
+             "run in order and records it, the second ends it now.",
+    .example = "ckptbench run model=gpt2 ranks=4 tp=2 dp=2 store=./ckpt iterations=5",
+    .takes_experiment = true,
+    VERB_FLAGS(run_flags),
+    .run = run_run,
+};
