@@ -10,6 +10,8 @@
 
 /* In the order of help: running, looking, comparing, about this program. */
 static const struct verb *const verbs[] = {
+    &verb_run,
+    &verb_plan,
     &verb_models,
     &verb_options,
     &verb_man,
