@@ -12,6 +12,7 @@
 static const struct verb *const verbs[] = {
     &verb_run,
     &verb_plan,
+    &verb_doctor,
     &verb_models,
     &verb_options,
     &verb_man,
