@@ -175,11 +175,12 @@ static int follow_agent(const struct launch *launch, struct child *agent, uint32
 }
 
 /* An attempt that nobody will seal any more: the agent is gone. Another's seal is as good. */
-static int seal_as_lost(const struct launch *launch, uint32_t attempts_before, const char *reason, struct cb_err *err)
+static int seal(const struct launch *launch, uint32_t attempts_before, enum outcome outcome, const char *reason,
+                struct cb_err *err)
 {
     struct buf path;
     uint32_t attempt;
-    struct manifest manifest = {.outcome = OUTCOME_LOST, .sealed_by = "collect"};
+    struct manifest manifest = {.outcome = outcome, .sealed_by = "collect"};
     buf_init(&path, PATH_MAX);
     int rc = run_folder_last_attempt(launch->folder, &attempt, err);
     if (rc == 0 && attempt <= attempts_before)
@@ -217,25 +218,28 @@ static int start_agent(const struct launch *launch, struct child *agent, struct 
     const struct child_options options = {
         .argv = argv, .stdin_fd = -1, .stdout_fd = STDERR_FILENO, .stderr_fd = -1}; /* our stdout is the answer */
     int rc = child_start(agent, &options, err);
-    if (rc && err)
-        cb_context(err, "starting %s (it belongs beside ckptbench, or into PATH)", program);
-    return rc;
+    return rc ? cb_context(err, "ckptbench-agent belongs beside ckptbench, or into PATH") : 0;
 }
 
 /* Runs the agent in a folder that is locked by us. */
 static int run_locked(const struct launch *launch, struct cb_err *err)
 {
     struct child agent = {0};
+    struct cb_err why;
     uint32_t attempts_before;
     char how[64], reason[256];
     bool ingested;
     int rc = run_folder_last_attempt(launch->folder, &attempts_before, err);
     if (rc == 0)
         rc = history_set_state(launch->history, launch->run, "running", err);
-    if (rc == 0)
-        rc = start_agent(launch, &agent, err);
-    if (rc == 0)
-        rc = follow_agent(launch, &agent, attempts_before, err);
+    if (rc)
+        return rc;
+    rc = start_agent(launch, &agent, &why);
+    if (rc) {
+        rc = seal(launch, attempts_before, OUTCOME_INFRASTRUCTURE, why.message, err);
+        return rc ? rc : history_ingest(launch->history, launch->folder, &ingested, err);
+    }
+    rc = follow_agent(launch, &agent, attempts_before, err);
     if (rc) {
         child_end(&agent, END_GRACE_NS);
         return rc;
@@ -243,7 +247,7 @@ static int run_locked(const struct launch *launch, struct cb_err *err)
     if (!is_sealed(launch, attempts_before)) {
         snprintf(reason, sizeof reason, "the agent ended (%s) and left the attempt unsealed",
                  child_describe(&agent, how));
-        rc = seal_as_lost(launch, attempts_before, reason, err);
+        rc = seal(launch, attempts_before, OUTCOME_LOST, reason, err);
     }
     return rc ? rc : history_ingest(launch->history, launch->folder, &ingested, err);
 }

@@ -194,7 +194,8 @@ static void count_outcome(struct session *self, const struct run_info *info)
     if (self->cli->exit_code == CB_EXIT_PASS)
         self->cli->exit_code =
             outcome_find(info->outcome, &outcome) ? outcome_exit_code(outcome) : CB_EXIT_INFRASTRUCTURE;
-    log_error("run %s: %s: %s", info->run, info->outcome, info->message ? info->message : "");
+    if (self->cli->json || *self->sweep_id || !isatty(STDOUT_FILENO)) /* else the table on the terminal says it */
+        log_error("run %s: %s: %s", info->run, info->outcome, info->message ? info->message : "");
 }
 
 static void add_figure(struct buf *out, const struct run_info *info, enum metric_id time, enum metric_id rate,
