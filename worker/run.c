@@ -196,17 +196,20 @@ static int iterate(struct run *self, uint32_t iteration, struct cb_err *err)
 /* What a rank says before an iteration; the largest vote counts. */
 enum vote { VOTE_ENOUGH, VOTE_MORE, VOTE_FULL, VOTE_STOP };
 
+/* Rank 0 decides for all, by its clock and its page (no other page is fuller). */
 static enum vote vote_on(const struct run *self, uint32_t iteration, uint64_t end_ns)
 {
     const struct status_page *page = self->page;
-    bool done = iteration >= self->warmup + self->iterations;
     if (atomic_load_explicit(&page->stop, memory_order_relaxed) != STOP_NONE)
         return VOTE_STOP;
-    if (done &&
-        atomic_load_explicit(&page->sample_count, memory_order_relaxed) + SAMPLES_IN_RESERVE > page->sample_capacity)
-        return VOTE_FULL;
-    bool rank_0 = comm_rank(self->comm) == 0; /* its clock says when the duration has passed */
-    return rank_0 && (!done || clock_monotonic_ns() < end_ns) ? VOTE_MORE : VOTE_ENOUGH;
+    if (comm_rank(self->comm) != 0)
+        return VOTE_ENOUGH;
+    if (iteration < self->warmup + self->iterations)
+        return VOTE_MORE;
+    if (clock_monotonic_ns() >= end_ns)
+        return VOTE_ENOUGH;
+    uint32_t samples = atomic_load_explicit(&page->sample_count, memory_order_relaxed);
+    return samples + SAMPLES_IN_RESERVE > page->sample_capacity ? VOTE_FULL : VOTE_MORE;
 }
 
 /* Whether all ranks go on: while iterations or time are left, unless one was asked to stop. */
