@@ -140,13 +140,11 @@ static int live(const struct arguments *arguments, struct comm *comm, struct sta
     if (rc)
         status_page_add_failure(page, rc, err.message);
     set_phase(page, rc ? PHASE_FAILED : PHASE_DONE);
-    if (rc) {
-        if (rc != CB_ERR_ABORTED)
-            log_error("rank %u: %s", comm_rank(comm), err.message);
-        return rc; /* memory is left as it is: requests of a stuck store may still use it */
-    }
-    run_release(&run);
-    return 0;
+    if (rc && rc != CB_ERR_ABORTED)
+        log_error("rank %u: %s", comm_rank(comm), err.message);
+    if (!run.store || store_in_flight(run.store) == 0)
+        run_release(&run); /* else requests of a stuck store may still use the memory */
+    return rc;
 }
 
 int main(int argc, char **argv)
