@@ -35,6 +35,13 @@ static bool is_mlperf(const struct model *model, const struct experiment *experi
     return strcmp(strcmp(state, "auto") == 0 ? model->default_state : state, "mlperf") == 0;
 }
 
+/* MLPerf has even stages, embedding and head not counted. */
+static const char *split_of(const struct model *model, const struct experiment *experiment)
+{
+    const char *split = experiment_text(experiment, OPT_PP_SPLIT);
+    return is_mlperf(model, experiment) && strcmp(split, "balanced") == 0 ? "even" : split;
+}
+
 int layout_new(const struct model *model, const struct experiment *experiment, struct layout **layout,
                struct cb_err *err)
 {
@@ -47,8 +54,7 @@ int layout_new(const struct model *model, const struct experiment *experiment, s
     }
     code = mesh_read(&self->mesh, model, experiment, is_mlperf(model, experiment), err);
     if (!code)
-        code =
-            pipeline_split(model, self->mesh.size[AXIS_PP], experiment_text(experiment, OPT_PP_SPLIT), stage_of, err);
+        code = pipeline_split(model, self->mesh.size[AXIS_PP], split_of(model, experiment), stage_of, err);
     if (!code)
         code = layout_build_state(self, model, experiment, err);
     if (!code)

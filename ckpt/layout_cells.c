@@ -162,6 +162,7 @@ static size_t cell_index(const struct layout *self, const struct model *model, c
     size_t index = (size_t)stage * tps + tp;
     if (tensor->expert < 0)
         return index;
+    assert(eps > 0 && model->experts >= eps); /* the mesh has checked it */
     return index * eps + (uint32_t)tensor->expert / (model->experts / eps);
 }
 
@@ -186,6 +187,7 @@ static int visit_locals(struct layout *self, const struct model *model, const ui
             return code;
         uint32_t stage = stage_of_tensor(self, tensor, stage_of);
         struct cell *cells = tensor->expert >= 0 ? self->experts : self->dense;
+        assert(cells);
         for (uint32_t tp = 0; tp < self->mesh.size[AXIS_TP]; tp++)
             visit(self, &self->tensors[self->state_of[KIND_WEIGHT][i]], &split, tp,
                   &cells[cell_index(self, model, tensor, stage, tp)]);

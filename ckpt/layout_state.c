@@ -104,7 +104,7 @@ static int apply_mlperf(struct layout *self, const struct model *model, struct c
 {
     static const char *const names[] = {"optimizer.state.flat.master", "optimizer.state.flat.exp_avg",
                                         "optimizer.state.flat.exp_avg_sq"};
-    bool by_rank = self->mesh.zero == 3;
+    bool by_rank = self->mesh.zero == 3 || self->mesh.size[AXIS_PP] == 1;
     for (size_t i = 0; i < model->count; i++) {
         struct state_tensor *tensor = &self->tensors[i];
         tensor->file_group = by_rank ? 1 : layer_group(model, tensor);

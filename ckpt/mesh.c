@@ -147,9 +147,12 @@ static int request_shorthands(struct request *request, const struct model *model
     request->size[AXIS_FSDP] = sharded ? fsdp / ep : 1;
     request->size[AXIS_EP] = ep;
     request->size[AXIS_TP] = tp;
-    for (size_t role = 0; role < AXIS_ROLES; role++) {
+    static const enum axis_role order[] = {AXIS_PP, AXIS_DP, AXIS_FSDP, AXIS_EP, AXIS_TP};
+    static const enum axis_role mlperf_order[] = {AXIS_DP, AXIS_FSDP, AXIS_EP, AXIS_PP, AXIS_TP};
+    for (size_t i = 0; i < AXIS_ROLES; i++) {
+        enum axis_role role = published ? mlperf_order[i] : order[i];
         if (request->size[role] > 1)
-            request->order[request->count++] = (enum axis_role)role;
+            request->order[request->count++] = role;
     }
     if (request->count == 0)
         request->order[request->count++] = AXIS_DP;

@@ -25,7 +25,7 @@ struct mesh {
 };
 
 /* From mesh, dp, tp, pp, ep, zero, sharding and ranks. With `published` (state=mlperf) the model's
- * published axes stand in for tp, pp, dp and zero where none of them is given. */
+ * published axes stand in for tp, pp, dp and zero where none of them is given, and dp is outermost. */
 int mesh_read(struct mesh *self, const struct model *model, const struct experiment *experiment, bool published,
               struct cb_err *err) CB_MUST_CHECK;
 

@@ -59,8 +59,8 @@ static int split_balanced(const struct model *model, uint32_t stages, uint32_t *
 {
     uint32_t layers = model->layers;
     size_t cells = ((size_t)stages + 1) * ((size_t)layers + 1);
-    double *weight = malloc(layers * sizeof *weight), *before = malloc((layers + 1) * sizeof *before);
-    struct cost *best = malloc(cells * sizeof *best);
+    double *weight = malloc(layers * sizeof *weight), *before = calloc((size_t)layers + 1, sizeof *before);
+    struct cost *best = calloc(cells, sizeof *best);
     uint32_t *from = calloc(cells, sizeof *from);
     int code = 0;
     if (!weight || !before || !best || !from) {
@@ -68,7 +68,6 @@ static int split_balanced(const struct model *model, uint32_t stages, uint32_t *
         goto out;
     }
     weigh_layers(model, weight);
-    before[0] = 0;
     for (uint32_t i = 0; i < layers; i++)
         before[i + 1] = before[i] + weight[i];
     balance(before, layers, stages, best, from);

@@ -1,5 +1,6 @@
 /* Owns who writes what several ranks hold. Each group of ranks has a line of units; it is cut so that
  * the least loaded of them rise to one level, as water would. Knows nothing of files. */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,6 +45,7 @@ static int bound_of_groups(const struct planner *self, unsigned roles, uint64_t 
 {
     const struct mesh *mesh = &self->layout->mesh;
     uint32_t groups = mesh_extent(mesh, roles), members = mesh->world_size / groups;
+    assert(members > 0);
     uint64_t *bytes = calloc(groups, sizeof *bytes);
     if (!bytes)
         return cb_fail(err, CB_ERR_MEMORY, "no memory to plan %u groups of ranks", groups);
@@ -199,9 +201,10 @@ static int compare_ranks(const void *a, const void *b)
  * Returns how many get some. */
 static size_t fill_quotas(struct share *shares, size_t count, uint64_t bytes)
 {
-    uint64_t loads = 0;
-    size_t used = 0;
-    while (used < count && (used == 0 || shares[used].load <= (loads + bytes - 1) / used))
+    assert(count > 0);
+    uint64_t loads = shares[0].load;
+    size_t used = 1;
+    while (used < count && shares[used].load <= (loads + bytes - 1) / used)
         loads += shares[used++].load;
     uint64_t level = (loads + bytes) / used, extra = (loads + bytes) % used;
     for (size_t i = 0; i < used; i++)
@@ -213,6 +216,7 @@ static int cut_line(struct planner *self, const struct line *line, const uint32_
                     struct share *shares, uint32_t *ranks, struct cb_err *err)
 {
     uint64_t loads = 0;
+    assert(line->holder_count > 0 && line->bytes > 0);
     planner_line_ranks(self, line, ranks);
     for (uint32_t i = 0; i < line->holder_count; i++) {
         shares[i] = (struct share){.load = self->loads[ranks[i]], .rank = ranks[i]};

@@ -139,6 +139,9 @@ static void mlperf_state_has_the_published_bytes(void **state)
         assert_int_equal(layout_total_bytes(words.layout) - cases[i].model, cases[i].optimizer);
         words_release(&words);
     }
+    struct words words = make("model=mlperf-405b");
+    assert_string_equal(layout_describe(words.layout), "dp2 pp32 tp8 zero1");
+    words_release(&words);
 }
 
 static void the_last_axis_varies_fastest(void **state)
