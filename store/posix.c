@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -19,6 +20,10 @@
 #include "core/clock.h"
 
 #define MAX_FALLBACK_THREADS 32
+#define HUGE_PAGE ((uintptr_t)2 << 20)
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25 /* since Linux 6.1 */
+#endif
 
 struct posix_store {
     struct backend base;
@@ -227,9 +232,25 @@ static const char *posix_describe(const struct backend *backend)
     return ((const struct posix_store *)backend)->description;
 }
 
+/* Direct I/O of scattered small pages falls apart into many device requests; huge pages keep them whole
+ * (reads at 4 MiB were twice as fast on virtio). What is not there yet will come as huge pages, what is
+ * there is gathered; a kernel that cannot loses nothing but that. */
+static void ask_for_huge_pages(const struct iovec *region)
+{
+    uintptr_t start = ((uintptr_t)region->iov_base + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+    uintptr_t end = ((uintptr_t)region->iov_base + region->iov_len) / HUGE_PAGE * HUGE_PAGE;
+    if (end <= start)
+        return;
+    char *memory = (char *)region->iov_base + (start - (uintptr_t)region->iov_base);
+    madvise(memory, end - start, MADV_HUGEPAGE);
+    madvise(memory, end - start, MADV_COLLAPSE);
+}
+
 static void posix_register(struct backend *backend, const struct iovec *regions, uint32_t count)
 {
     struct posix_store *self = posix_of(backend);
+    for (uint32_t i = 0; i < count && self->direct.possible; i++)
+        ask_for_huge_pages(&regions[i]);
     self->registered = self->engine->ops->register_memory(self->engine, regions, count, self->register_reason) == 0;
     describe_again(self);
 }

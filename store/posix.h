@@ -32,7 +32,8 @@ struct posix_step {
 
 /* A request on its way. One a slot, made at open. With O_DIRECT a tail (the bytes behind the last whole
  * block) goes through `bounce`: a write sends it through the buffered descriptor after the rest, a read
- * fetches the whole block with the rest and copies from it.
+ * fetches the whole block with the rest and copies from it. (A padded write cut to length by ftruncate
+ * was slower: cutting reads the block back and writes it again.)
  * Invariant while a step runs: step.offset == offset + done, and the step's segments are what is left
  * of the whole blocks (and the bounce of a read), or the bounce of a write. */
 struct posix_request {

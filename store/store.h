@@ -92,8 +92,10 @@ const struct store_capabilities *store_capabilities(const struct store *self);
  * (io_uring: …)". Valid until store_register or store_free. */
 const char *store_describe(const struct store *self);
 
-/* Registers memory for repeated use (io_uring fixed buffers). May fail on small memlock: the store
- * then goes on without and says so in store_describe. Call before the first submit. */
+/* Registers memory for repeated use (io_uring fixed buffers; with O_DIRECT it is also made of huge
+ * pages, so regions should be some MiB, aligned to 2 MiB). May fail on small memlock: the store then
+ * goes on without and says so in store_describe. Replaces what was registered before. Nothing may be
+ * in flight. */
 void store_register(struct store *self, const struct iovec *regions, uint32_t count);
 
 /* Creates an object of known length (must not exist); folders in between are made. Readers may see it,
