@@ -1,0 +1,88 @@
+/* Where a store lies, and that a frozen experiment names it from any folder. */
+#include <dirent.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "cli/place.h"
+
+static void expect_frozen(const char *store, const char *wanted)
+{
+    struct experiment *experiment;
+    struct cb_err err = {0};
+    assert_int_equal(experiment_new(&experiment, &err), 0);
+    assert_int_equal(experiment_set(experiment, "store", store, "test", &err), 0);
+    if (place_freeze(experiment, &err))
+        fail_msg("%s", err.message);
+    assert_string_equal(experiment_text(experiment, OPT_STORE), wanted);
+    experiment_free(experiment);
+}
+
+static void store_paths_become_absolute_also_inside_a_fault_store(void **unused)
+{
+    (void)unused;
+    char here[] = "/tmp/ckptbench-place-XXXXXX", before[4096], wanted[8192];
+    assert_non_null(getcwd(before, sizeof before));
+    assert_true(mkdtemp(here) && chdir(here) == 0 && mkdir("there", 0700) == 0);
+    snprintf(wanted, sizeof wanted, "%s/there", here);
+    expect_frozen("there", wanted);
+    expect_frozen("./there/", wanted);
+    snprintf(wanted, sizeof wanted, "%s/new/one", here);
+    expect_frozen("./new/one", wanted);
+    snprintf(wanted, sizeof wanted, "fault:delay=5ms+rank=2:%s/there", here);
+    expect_frozen("fault:delay=5ms+rank=2:there", wanted);
+    expect_frozen("null:", "null:");
+    expect_frozen("fault:error_at=1:null:", "fault:error_at=1:null:");
+    expect_frozen("/absent/x", "/absent/x");
+    assert_true(chdir(before) == 0);
+    snprintf(wanted, sizeof wanted, "%s/there", here);
+    rmdir(wanted);
+    rmdir(here);
+}
+
+static void malformed_fault_stores_are_refused(void **unused)
+{
+    (void)unused;
+    assert_null(place_inner_store("fault:"));
+    assert_null(place_inner_store("fault:delay=1s"));
+    assert_null(place_inner_store("fault:delay=1s:"));
+    assert_string_equal(place_inner_store("fault:a:fault:b:./x"), "./x");
+    struct place place;
+    struct cb_err err;
+    assert_int_equal(place_find("fault:delay=1s", &place, &err), CB_ERR_USAGE);
+}
+
+static void a_place_that_is_not_there_yet_is_its_nearest_folder(void **unused)
+{
+    (void)unused;
+    char here[] = "/tmp/ckptbench-place-XXXXXX", path[4096];
+    struct place place;
+    struct cb_err err = {0};
+    assert_non_null(mkdtemp(here));
+    snprintf(path, sizeof path, "%s/a/b", here);
+    assert_int_equal(place_find(path, &place, &err), 0);
+    assert_true(place.is_path);
+    assert_string_equal(place.existing, here);
+    assert_true(*place.filesystem && place.free_bytes > 0 && place.writable);
+    assert_int_equal(rmdir(here), 0); /* the probe left nothing behind */
+    assert_int_equal(place_find("null:", &place, &err), 0);
+    assert_false(place.is_path);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(store_paths_become_absolute_also_inside_a_fault_store),
+        cmocka_unit_test(malformed_fault_stores_are_refused),
+        cmocka_unit_test(a_place_that_is_not_there_yet_is_its_nearest_folder),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
