@@ -1,0 +1,158 @@
+/* One attempt from start to seal. Owns the order of things; the steps are files of their own. */
+#include "agent/attempt.h"
+
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "agent/launch.h"
+#include "agent/seal.h"
+#include "agent/watch.h"
+#include "core/clock.h"
+
+#define LEAVE_GRACE_NS (2 * NS_PER_S) /* from SIGTERM to SIGKILL for the launcher */
+#define PROBE_GRACE_NS (3 * NS_PER_S) /* for a probe that is not done when the ranks are */
+
+void attempt_decide(struct attempt *self, enum outcome outcome, int code, const char *format, ...)
+{
+    if (self->verdict.decided)
+        return;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(self->verdict.message, sizeof self->verdict.message, format, arguments);
+    va_end(arguments);
+    self->verdict.decided = true;
+    self->verdict.outcome = outcome;
+    self->verdict.code = code;
+}
+
+/* Product of the sizes in "pp=2+tp=4". */
+static uint64_t mesh_size(const char *mesh)
+{
+    uint64_t product = 1;
+    for (const char *at = strchr(mesh, '='); at; at = strchr(at + 1, '='))
+        product *= strtoull(at + 1, NULL, 10);
+    return product;
+}
+
+uint32_t attempt_world_size(const struct experiment *experiment)
+{
+    uint64_t ranks = experiment_u64(experiment, OPT_RANKS);
+    if (ranks == 0 && *experiment_text(experiment, OPT_MESH))
+        ranks = mesh_size(experiment_text(experiment, OPT_MESH));
+    if (ranks == 0) {
+        uint64_t dp = experiment_u64(experiment, OPT_DP);
+        ranks = (dp ? dp : 1) * experiment_u64(experiment, OPT_TP) * experiment_u64(experiment, OPT_PP);
+    }
+    return ranks > 0 && ranks <= UINT32_MAX ? (uint32_t)ranks : 1;
+}
+
+/* Name, experiment and folder of the attempt: without them there is nothing to seal. */
+static int open_attempt(struct attempt *self, const char *run_folder, char absolute[PATH_MAX], struct cb_err *err)
+{
+    if (!realpath(run_folder, absolute))
+        return cb_fail(err, CB_ERR_NOT_FOUND, "there is no run folder %s", run_folder);
+    self->run_folder = absolute;
+    const char *name = strrchr(absolute, '/') + 1;
+    if (strlen(name) >= sizeof self->run)
+        return cb_fail(err, CB_ERR_USAGE, "the run's name %s is too long", name);
+    snprintf(self->run, sizeof self->run, "%s", name);
+    int rc = run_folder_read_experiment(absolute, &self->experiment, err);
+    if (!rc)
+        rc = run_folder_new_attempt(absolute, &self->number, &self->path, err);
+    if (rc)
+        return rc;
+    self->ranks = attempt_world_size(self->experiment);
+    self->warmup = experiment_u64(self->experiment, OPT_WARMUP);
+    self->iterations = experiment_u64(self->experiment, OPT_ITERATIONS);
+    return 0;
+}
+
+static int start_ranks(struct attempt *self, struct cb_err *err)
+{
+    const char *store = experiment_text(self->experiment, OPT_STORE);
+    char path[PATH_MAX], disk[64] = "";
+    uint32_t samples =
+        status_page_samples(self->iterations, self->warmup, experiment_u64(self->experiment, OPT_DURATION) > 0);
+    pages_remove_stale();
+    int rc = pages_create(&self->pages, self->run, self->number, self->ranks, samples, err);
+    if (rc)
+        return rc;
+    rc = launch_start(self, err);
+    if (probe_store_path(store, path))
+        probe_disk(path, disk, sizeof disk);
+    counters_start(&self->counters, disk);
+    if (!rc)
+        rc = probe_start(self->path.data, store, &self->probe, err);
+    return rc;
+}
+
+/* A fingerprint that is missing confounds comparisons but spoils no result: the log says it. */
+static void finish_probe(struct attempt *self)
+{
+    struct cb_err err;
+    char path[PATH_MAX];
+    int rc = probe_finish(self->probe, clock_monotonic_ns() + PROBE_GRACE_NS, &err);
+    self->probe = NULL;
+    if (rc == 0)
+        return;
+    snprintf(path, sizeof path, "%.4000s/logs/agent.log", self->path.data);
+    FILE *log = fopen(path, "ae");
+    if (log) {
+        fprintf(log, "no fingerprint: %s\n", err.message);
+        fclose(log);
+    }
+}
+
+static void run_ranks(struct attempt *self)
+{
+    struct cb_err err;
+    if (start_ranks(self, &err) != 0)
+        attempt_decide(self, err.code == CB_ERR_USAGE ? OUTCOME_BENCHMARK_FAILED : OUTCOME_INFRASTRUCTURE, err.code,
+                       "%s", err.message);
+    else
+        watch_run(self);
+    if (!self->launcher.exited)
+        launch_end(self, LEAVE_GRACE_NS);
+    finish_probe(self); /* before the last end, which takes its children, too */
+    launch_end(self, LEAVE_GRACE_NS);
+    if (self->pages.count > 0)
+        counters_stop(&self->counters);
+    seal_decide(self);
+}
+
+static int seal(struct attempt *self, struct cb_err *err)
+{
+    struct cb_err unused; /* host.json is an extra: records hold the figures that count */
+    if (self->pages.count > 0 && counters_write(&self->counters, self->path.data, &unused) != 0)
+        attempt_decide(self, OUTCOME_INFRASTRUCTURE, unused.code, "%s", unused.message);
+    return seal_write(self, err);
+}
+
+int attempt_run(const char *run_folder, const volatile sig_atomic_t *signals, enum outcome *outcome, int *code,
+                struct cb_err *err)
+{
+    char absolute[PATH_MAX];
+    struct attempt self = {.started_ns = clock_monotonic_ns(),
+                           .started_wall_ns = clock_wall_ns(),
+                           .signals = signals,
+                           .parent = getppid(),
+                           .pages = {.lock_fd = -1}};
+    buf_init(&self.path, PATH_MAX);
+    prctl(PR_SET_CHILD_SUBREAPER, 1); /* what loses its parent comes to us, so that nothing is left behind */
+    int rc = open_attempt(&self, run_folder, absolute, err);
+    if (!rc) {
+        run_ranks(&self);
+        rc = seal(&self, err);
+        *outcome = self.verdict.outcome;
+        *code = self.verdict.code;
+    }
+    pages_release(&self.pages);
+    experiment_free(self.experiment);
+    buf_release(&self.path);
+    return rc;
+}

@@ -1,0 +1,64 @@
+/* One attempt of a run on this machine, from its folder to its seal.
+ *
+ * attempt_run never leaves without a manifest once the attempt's folder exists, and leaves no process
+ * behind. The struct is what the files of this room share; each says which members it fills. */
+#ifndef AGENT_ATTEMPT_H
+#define AGENT_ATTEMPT_H
+
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "agent/counters.h"
+#include "agent/pages.h"
+#include "agent/probe.h"
+#include "core/buf.h"
+#include "core/child.h"
+#include "core/err.h"
+#include "core/experiment.h"
+#include "core/run_folder.h"
+
+/* How the attempt ends, once something has decided it. */
+struct verdict_of_attempt {
+    bool decided;
+    enum outcome outcome;
+    int code; /* cb_code behind it, 0 for none */
+    char message[1024];
+};
+
+struct attempt {
+    const char *run_folder; /* absolute */
+    char run[RUN_ID_BYTES];
+    uint32_t number;
+    struct buf path; /* RUN/attempts/N */
+    struct experiment *experiment;
+    uint32_t ranks;
+    uint64_t warmup, iterations;
+    uint64_t started_ns, started_wall_ns;
+    const volatile sig_atomic_t *signals; /* SIGINT and SIGTERM received so far */
+    pid_t parent;                         /* who started the agent; when it dies, the attempt is cancelled */
+
+    struct pages pages;
+    struct child launcher; /* mpirun, or the one rank */
+    bool has_launcher;     /* mpirun stands between us and the ranks */
+    uint64_t launched_ns;  /* all ranks had reported; 0 before */
+    struct counters counters;
+    struct probe *probe; /* NULL before and after */
+    struct verdict_of_attempt verdict;
+    char stuck[256]; /* processes that could not be ended, "" for none */
+};
+
+/* Runs one attempt to its seal. *outcome and *code say how it ended; fails only where there is nothing
+ * to seal (no run folder, no experiment). */
+int attempt_run(const char *run_folder, const volatile sig_atomic_t *signals, enum outcome *outcome, int *code,
+                struct cb_err *err) CB_MUST_CHECK;
+
+/* The first to decide wins. */
+void attempt_decide(struct attempt *self, enum outcome outcome, int code, const char *format, ...) CB_PRINTF(4, 5);
+
+/* World size as the experiment says it: ranks, else the product of its axes. */
+uint32_t attempt_world_size(const struct experiment *experiment);
+
+#endif

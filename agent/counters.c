@@ -1,0 +1,322 @@
+/* Counters of the kernel around a run. Owns their parsing; knows nothing of ranks. */
+#include "agent/counters.h"
+
+#include <dirent.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/json.h"
+
+#define TEXT_MAX_BYTES (4 << 20)
+#define SECTOR_BYTES 512 /* of block statistics, whatever the device's own are */
+#define HOST_JSON_MAX_BYTES (1 << 20)
+
+/* Parsers */
+
+bool counters_parse_cpu(const char *stat, struct cpu_counters *cpu)
+{
+    uint64_t user, nice, system, idle, iowait, irq, softirq, steal;
+    if (sscanf(stat, "cpu %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64,
+               &user, &nice, &system, &idle, &iowait, &irq, &softirq, &steal) != 8)
+        return false;
+    cpu->busy = user + nice + system + irq + softirq;
+    cpu->total = cpu->busy + idle + iowait + steal;
+    return true;
+}
+
+static bool find_kib(const char *meminfo, const char *key, uint64_t *bytes)
+{
+    size_t len = strlen(key);
+    for (const char *line = meminfo; line && *line; line = strchr(line, '\n'), line += line ? 1 : 0) {
+        uint64_t kib;
+        if (strncmp(line, key, len) == 0 && sscanf(line + len, " %" SCNu64 " kB", &kib) == 1) {
+            *bytes = kib * 1024;
+            return true;
+        }
+    }
+    return false;
+}
+
+bool counters_parse_memory_used(const char *meminfo, uint64_t *used_bytes)
+{
+    uint64_t total, available;
+    if (!find_kib(meminfo, "MemTotal:", &total) || !find_kib(meminfo, "MemAvailable:", &available) || available > total)
+        return false;
+    *used_bytes = total - available;
+    return true;
+}
+
+bool counters_parse_disk(const char *stat, struct disk_counters *disk)
+{
+    uint64_t reads, read_sectors, writes, written_sectors;
+    if (sscanf(stat, "%" SCNu64 " %*u %" SCNu64 " %*u %" SCNu64 " %*u %" SCNu64, &reads, &read_sectors, &writes,
+               &written_sectors) != 4)
+        return false;
+    *disk = (struct disk_counters){read_sectors * SECTOR_BYTES, written_sectors * SECTOR_BYTES, reads, writes};
+    return true;
+}
+
+static struct named_counters *add_named(struct named_list *list, const char *name)
+{
+    if (list->count == COUNTERS_MAX_NAMED)
+        return NULL;
+    struct named_counters *counter = &list->items[list->count++];
+    *counter = (struct named_counters){0};
+    snprintf(counter->name, sizeof counter->name, "%.*s", (int)sizeof counter->name - 1, name);
+    return counter;
+}
+
+/* Mounts as "device S mounted on P with fstype nfs4 …", each followed by its statistics: "bytes:" has
+ * normal and direct reads and writes, then what went over the wire; "xprt: tcp" the requests sent. */
+void counters_parse_nfs(const char *mountstats, struct named_list *list)
+{
+    struct named_counters *mount = NULL;
+    for (const char *line = mountstats; *line;) {
+        size_t len = strcspn(line, "\n");
+        char copy[1024], place[512], type[32];
+        snprintf(copy, sizeof copy, "%.*s", (int)(len < sizeof copy ? len : sizeof copy - 1), line);
+        uint64_t read_bytes, written_bytes, sent;
+        if (sscanf(copy, "device %*s mounted on %511s with fstype %31s", place, type) == 2)
+            mount = strncmp(type, "nfs", 3) == 0 && strcmp(type, "nfsd") != 0 ? add_named(list, place) : NULL;
+        else if (mount &&
+                 sscanf(copy, " bytes: %*u %*u %*u %*u %" SCNu64 " %" SCNu64, &read_bytes, &written_bytes) == 2)
+            mount->read_bytes = read_bytes, mount->written_bytes = written_bytes;
+        else if (mount && sscanf(copy, " xprt: tcp %*u %*u %*u %*u %*u %" SCNu64, &sent) == 1)
+            mount->operations += sent;
+        line += len + (line[len] == '\n' ? 1 : 0);
+    }
+}
+
+/* Lines as "read_bytes  5 samples [bytes] 4096 1048576 2101248": count, unit, smallest, largest, sum. */
+bool counters_parse_lustre(const char *stats, struct named_counters *counter)
+{
+    if (strncmp(stats, "snapshot_time", 13) != 0)
+        return false;
+    for (const char *line = stats; *line;) {
+        size_t len = strcspn(line, "\n");
+        char copy[256], name[64];
+        uint64_t samples, sum = 0;
+        snprintf(copy, sizeof copy, "%.*s", (int)(len < sizeof copy ? len : sizeof copy - 1), line);
+        int found = sscanf(copy, "%63s %" SCNu64 " samples [%*[^]]] %*u %*u %" SCNu64, name, &samples, &sum);
+        if (found >= 2) {
+            counter->operations += samples;
+            if (strcmp(name, "read_bytes") == 0)
+                counter->read_bytes = sum;
+            else if (strcmp(name, "write_bytes") == 0)
+                counter->written_bytes = sum;
+        }
+        line += len + (line[len] == '\n' ? 1 : 0);
+    }
+    return true;
+}
+
+/* Reading */
+
+/* False where the file is not there or cannot be read. */
+static bool read_text(struct buf *text, const char *path)
+{
+    buf_clear(text);
+    return buf_read_file(text, path, NULL) == 0;
+}
+
+static bool read_number(struct buf *text, const char *folder, const char *name, uint64_t *number)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%.3000s/%.255s", folder, name);
+    return read_text(text, path) && sscanf(text->data, "%" SCNu64, number) == 1;
+}
+
+static void read_ports(struct named_list *list, struct buf *text)
+{
+    DIR *entries = opendir("/sys/class/net");
+    if (!entries)
+        return;
+    for (struct dirent *entry; (entry = readdir(entries));) {
+        char folder[PATH_MAX];
+        uint64_t received, sent, packets_in, packets_out;
+        if (entry->d_name[0] == '.' || strcmp(entry->d_name, "lo") == 0)
+            continue;
+        snprintf(folder, sizeof folder, "/sys/class/net/%s/statistics", entry->d_name);
+        if (!read_number(text, folder, "rx_bytes", &received) || !read_number(text, folder, "tx_bytes", &sent) ||
+            !read_number(text, folder, "rx_packets", &packets_in) ||
+            !read_number(text, folder, "tx_packets", &packets_out))
+            continue;
+        struct named_counters *port = add_named(list, entry->d_name);
+        if (!port)
+            break;
+        port->read_bytes = received;
+        port->written_bytes = sent;
+        port->operations = packets_in + packets_out;
+    }
+    closedir(entries);
+}
+
+/* Lustre keeps a folder of devices for each kind, in debugfs or in proc by release. */
+static void read_lustre(struct named_list *list, struct buf *text)
+{
+    static const char *const roots[] = {"/proc/fs/lustre", "/sys/kernel/debug/lustre"};
+    static const char *const kinds[] = {"llite", "osc", "mdc"};
+    for (size_t i = 0; i < sizeof roots / sizeof *roots * 3; i++) {
+        char folder[PATH_MAX];
+        snprintf(folder, sizeof folder, "%s/%s", roots[i / 3], kinds[i % 3]);
+        DIR *entries = opendir(folder);
+        if (!entries)
+            continue;
+        for (struct dirent *entry; (entry = readdir(entries));) {
+            char path[PATH_MAX + 512], name[512];
+            struct named_counters counter = {0};
+            snprintf(path, sizeof path, "%s/%s/stats", folder, entry->d_name);
+            if (entry->d_name[0] == '.' || !read_text(text, path) || !counters_parse_lustre(text->data, &counter))
+                continue;
+            snprintf(name, sizeof name, "%s.%s", kinds[i % 3], entry->d_name);
+            struct named_counters *place = add_named(list, name);
+            if (!place)
+                break;
+            snprintf(counter.name, sizeof counter.name, "%s", place->name);
+            *place = counter;
+        }
+        closedir(entries);
+    }
+}
+
+static void read_all(struct counter_reading *reading, const char *disk)
+{
+    struct buf text;
+    buf_init(&text, TEXT_MAX_BYTES);
+    *reading = (struct counter_reading){0};
+    reading->has_cpu = read_text(&text, "/proc/stat") && counters_parse_cpu(text.data, &reading->cpu);
+    if (*disk) {
+        char path[128];
+        snprintf(path, sizeof path, "/sys/class/block/%s/stat", disk);
+        reading->has_disk = read_text(&text, path) && counters_parse_disk(text.data, &reading->disk);
+    }
+    read_ports(&reading->ports, &text);
+    if (read_text(&text, "/proc/self/mountstats"))
+        counters_parse_nfs(text.data, &reading->nfs);
+    read_lustre(&reading->lustre, &text);
+    buf_release(&text);
+}
+
+void counters_start(struct counters *self, const char *disk)
+{
+    snprintf(self->disk, sizeof self->disk, "%s", disk);
+    self->memory_peak_bytes = NAN;
+    read_all(&self->start, self->disk);
+    counters_watch(self);
+}
+
+void counters_watch(struct counters *self)
+{
+    struct buf text;
+    uint64_t used_bytes;
+    buf_init(&text, TEXT_MAX_BYTES);
+    if (read_text(&text, "/proc/meminfo") && counters_parse_memory_used(text.data, &used_bytes) &&
+        !(self->memory_peak_bytes >= (double)used_bytes))
+        self->memory_peak_bytes = (double)used_bytes;
+    buf_release(&text);
+}
+
+void counters_stop(struct counters *self)
+{
+    read_all(&self->end, self->disk);
+    counters_watch(self);
+}
+
+/* What came of it */
+
+static double cpu_fraction(const struct counters *self)
+{
+    uint64_t total = self->end.cpu.total - self->start.cpu.total;
+    if (!self->start.has_cpu || !self->end.has_cpu || total == 0)
+        return NAN;
+    return (double)(self->end.cpu.busy - self->start.cpu.busy) / (double)total;
+}
+
+void counters_fill(const struct counters *self, double run_values[METRIC_COUNT])
+{
+    run_values[METRIC_HOST_CPU_FRACTION] = cpu_fraction(self);
+    run_values[METRIC_HOST_MEMORY_PEAK_BYTES] = self->memory_peak_bytes;
+    if (self->start.has_disk && self->end.has_disk) {
+        run_values[METRIC_HOST_DISK_READ_BYTES] = (double)(self->end.disk.read_bytes - self->start.disk.read_bytes);
+        run_values[METRIC_HOST_DISK_WRITE_BYTES] =
+            (double)(self->end.disk.written_bytes - self->start.disk.written_bytes);
+    }
+}
+
+/* The difference of what is there both times. */
+static void write_named(struct json_writer *json, const char *key, const struct named_list *start,
+                        const struct named_list *end)
+{
+    json_write_key(json, key);
+    json_write_begin_object(json);
+    for (size_t i = 0; i < end->count; i++) {
+        const struct named_counters *after = &end->items[i];
+        for (size_t k = 0; k < start->count; k++) {
+            const struct named_counters *before = &start->items[k];
+            if (strcmp(before->name, after->name) != 0)
+                continue;
+            json_write_key(json, after->name);
+            json_write_begin_object(json);
+            json_write_key(json, "read_bytes");
+            json_write_u64(json, after->read_bytes - before->read_bytes);
+            json_write_key(json, "written_bytes");
+            json_write_u64(json, after->written_bytes - before->written_bytes);
+            json_write_key(json, "operations");
+            json_write_u64(json, after->operations - before->operations);
+            json_write_end_object(json);
+            break;
+        }
+    }
+    json_write_end_object(json);
+}
+
+static void write_disk(struct json_writer *json, const struct counters *self)
+{
+    json_write_key(json, "disk");
+    if (!self->start.has_disk || !self->end.has_disk) {
+        json_write_null(json);
+        return;
+    }
+    const struct disk_counters *before = &self->start.disk, *after = &self->end.disk;
+    json_write_begin_object(json);
+    json_write_key(json, "name");
+    json_write_text(json, self->disk);
+    json_write_key(json, "read_bytes");
+    json_write_u64(json, after->read_bytes - before->read_bytes);
+    json_write_key(json, "written_bytes");
+    json_write_u64(json, after->written_bytes - before->written_bytes);
+    json_write_key(json, "reads");
+    json_write_u64(json, after->reads - before->reads);
+    json_write_key(json, "writes");
+    json_write_u64(json, after->writes - before->writes);
+    json_write_end_object(json);
+}
+
+int counters_write(const struct counters *self, const char *attempt_path, struct cb_err *err)
+{
+    char path[PATH_MAX];
+    if (snprintf(path, sizeof path, "%s/host.json", attempt_path) >= (int)sizeof path)
+        return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", attempt_path);
+    struct buf text;
+    struct json_writer json;
+    buf_init(&text, HOST_JSON_MAX_BYTES);
+    json_writer_init(&json, &text, 2);
+    json_write_begin_object(&json);
+    json_write_key(&json, "cpu_fraction");
+    json_write_double(&json, cpu_fraction(self));
+    json_write_key(&json, "memory_peak_bytes");
+    json_write_double(&json, self->memory_peak_bytes);
+    write_disk(&json, self);
+    write_named(&json, "ports", &self->start.ports, &self->end.ports);
+    write_named(&json, "nfs", &self->start.nfs, &self->end.nfs);
+    write_named(&json, "lustre", &self->start.lustre, &self->end.lustre);
+    json_write_end_object(&json);
+    buf_append_char(&text, '\n');
+    int rc = buf_write_file(&text, path, 0644, err);
+    buf_release(&text);
+    return rc;
+}

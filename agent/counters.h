@@ -1,0 +1,68 @@
+/* What the machine did while the run lasted: CPU, memory, disk, network ports, NFS, Lustre.
+ *
+ * Counters of the kernel are read at the start and at the end and subtracted; memory is looked at in
+ * between. The parsers take text, so that recorded files test them; what a machine does not have is
+ * absent (NAN, or no entry), never 0. */
+#ifndef AGENT_COUNTERS_H
+#define AGENT_COUNTERS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/buf.h"
+#include "core/err.h"
+#include "core/metrics.h"
+
+#define COUNTERS_MAX_NAMED 64
+
+struct cpu_counters {
+    uint64_t busy, total; /* clock ticks of all processors; waiting for a disk is not busy */
+};
+
+struct disk_counters {
+    uint64_t read_bytes, written_bytes, reads, writes;
+};
+
+/* A network port, an NFS mount or a Lustre device. */
+struct named_counters {
+    char name[128];
+    uint64_t read_bytes, written_bytes; /* received and sent, for a port */
+    uint64_t operations;
+};
+
+struct named_list {
+    struct named_counters items[COUNTERS_MAX_NAMED];
+    size_t count;
+};
+
+struct counter_reading {
+    bool has_cpu, has_disk;
+    struct cpu_counters cpu;
+    struct disk_counters disk;
+    struct named_list ports, nfs, lustre;
+};
+
+struct counters {
+    char disk[64]; /* name in /sys/block of the store's device, "" where it has none */
+    struct counter_reading start, end;
+    double memory_peak_bytes; /* NAN before the first look */
+};
+
+/* Parsers. They fill what they find and return false where the text is not what it should be. */
+bool counters_parse_cpu(const char *stat, struct cpu_counters *cpu);           /* /proc/stat */
+bool counters_parse_memory_used(const char *meminfo, uint64_t *used_bytes);    /* /proc/meminfo */
+bool counters_parse_disk(const char *stat, struct disk_counters *disk);        /* /sys/block/DISK/stat */
+void counters_parse_nfs(const char *mountstats, struct named_list *list);      /* /proc/self/mountstats */
+bool counters_parse_lustre(const char *stats, struct named_counters *counter); /* llite/osc/mdc stats */
+
+void counters_start(struct counters *self, const char *disk);
+void counters_watch(struct counters *self); /* memory */
+void counters_stop(struct counters *self);
+
+/* The host_* metrics of the run. */
+void counters_fill(const struct counters *self, double run_values[METRIC_COUNT]);
+/* host.json: the same and more. */
+int counters_write(const struct counters *self, const char *attempt_path, struct cb_err *err) CB_MUST_CHECK;
+
+#endif

@@ -1,0 +1,24 @@
+/* Starts the ranks of an attempt. */
+#ifndef AGENT_LAUNCH_H
+#define AGENT_LAUNCH_H
+
+#include "agent/attempt.h"
+
+/* The worker beside the agent; `path` holds PATH_MAX bytes. */
+int launch_find_worker(char *path, struct cb_err *err) CB_MUST_CHECK;
+
+/* Fills launcher and has_launcher. Output of the ranks goes to logs/ranks.log. Returns at once. */
+int launch_start(struct attempt *attempt, struct cb_err *err) CB_MUST_CHECK;
+
+/* Ends the launcher and every process that is left of it, and fills `stuck` with those that even
+ * SIGKILL does not end. Takes a few seconds at most. */
+void launch_end(struct attempt *attempt, uint64_t grace_ns);
+
+/* Ends processes that ranks left behind and that came to us when their parents died. True where one is
+ * still there. */
+bool launch_end_adopted(const struct attempt *attempt);
+
+/* Whether the process of a rank (its page's pid) is one of this attempt and alive, not a zombie. */
+bool launch_is_alive(const struct attempt *attempt, uint32_t rank);
+
+#endif

@@ -1,0 +1,62 @@
+/* ckptbench-agent: arguments, signals, exit code. */
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "agent/attempt.h"
+#include "core/log.h"
+
+static const char usage[] = "usage: ckptbench-agent run RUN_FOLDER\n"
+                            "       ckptbench-agent --version | --help\n"
+                            "Runs one attempt of the run that is frozen in RUN_FOLDER on this machine and seals it.\n"
+                            "Exit codes: 0 pass, 1 our failure, 2 usage, 3 the benchmark failed, 4 infrastructure.\n";
+
+/* The signal flag: how many times the user or the system asked us to end. */
+static volatile sig_atomic_t signals_received;
+
+static void count_signal(int number)
+{
+    (void)number;
+    signals_received = signals_received + 1;
+}
+
+static void catch_signals(void)
+{
+    struct sigaction action = {.sa_handler = count_signal};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGHUP, &action, NULL);
+    signal(SIGPIPE, SIG_IGN);
+}
+
+static int run(const char *folder)
+{
+    struct cb_err err;
+    enum outcome outcome;
+    int code;
+    catch_signals();
+    int rc = attempt_run(folder, &signals_received, &outcome, &code, &err);
+    if (rc) {
+        log_error("%s", err.message);
+        return cb_exit_code(rc);
+    }
+    return code == CB_ERR_USAGE ? CB_EXIT_USAGE : outcome_exit_code(outcome);
+}
+
+int main(int argc, char **argv)
+{
+    log_init("ckptbench-agent", LOG_NORMAL);
+    if (argc == 3 && strcmp(argv[1], "run") == 0)
+        return run(argv[2]);
+    if (argc == 2 && strcmp(argv[1], "--version") == 0) {
+        printf("ckptbench-agent %s (%s)\n", CKPTBENCH_VERSION, CKPTBENCH_COMMIT);
+        return CB_EXIT_PASS;
+    }
+    if (argc == 2 && strcmp(argv[1], "--help") == 0) {
+        fputs(usage, stdout);
+        return CB_EXIT_PASS;
+    }
+    fputs(usage, stderr);
+    return CB_EXIT_USAGE;
+}

@@ -1,0 +1,144 @@
+/* Folders of status pages: made, found again after a crash, removed. Knows nothing of what ranks do. */
+#include "agent/pages.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+
+#define FOLDER_PREFIX "ckptbench-"
+#define LOCK_NAME "agent.lock"
+#define UNLOCKED_GRACE_S 60 /* a folder without a lock may be one that is being made */
+#define WALK_DEPTH 16
+
+static int remove_entry(const char *path, const struct stat *facts, int kind, struct FTW *place)
+{
+    (void)facts;
+    (void)kind;
+    (void)place;
+    (void)remove(path); /* what cannot be removed is left to the next start */
+    return 0;
+}
+
+static void remove_folder(const char *path)
+{
+    (void)nftw(path, remove_entry, WALK_DEPTH, FTW_DEPTH | FTW_PHYS);
+}
+
+static int take_lock(const char *folder, int *fd, struct cb_err *err)
+{
+    char path[256];
+    snprintf(path, sizeof path, "%s/" LOCK_NAME, folder);
+    int lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (lock < 0)
+        return cb_fail_errno(err, errno, "creating %s", path);
+    if (flock(lock, LOCK_EX | LOCK_NB) < 0) {
+        int failure = errno;
+        close(lock);
+        return cb_fail_errno(err, failure, "locking %s", path);
+    }
+    *fd = lock;
+    return 0;
+}
+
+static int create_pages(struct pages *self, uint32_t ranks, uint32_t sample_capacity, struct cb_err *err)
+{
+    self->page = calloc(ranks, sizeof *self->page);
+    if (!self->page)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for %u status pages", ranks);
+    int rc = 0;
+    for (uint32_t rank = 0; rank < ranks && !rc; rank++) {
+        char path[256];
+        rc = status_page_path(self->folder, rank, path, sizeof path, err);
+        if (!rc)
+            rc = status_page_create(path, rank, ranks, sample_capacity, &self->page[rank], err);
+        if (!rc)
+            self->count++;
+    }
+    return rc;
+}
+
+int pages_create(struct pages *self, const char *run, uint32_t attempt, uint32_t ranks, uint32_t sample_capacity,
+                 struct cb_err *err)
+{
+    self->lock_fd = -1;
+    snprintf(self->folder, sizeof self->folder, PAGES_PARENT "/" FOLDER_PREFIX "%s-%u-XXXXXX", run, attempt);
+    if (!mkdtemp(self->folder)) {
+        int failure = errno;
+        self->folder[0] = '\0';
+        return cb_fail_errno(err, failure, "making a folder for status pages in " PAGES_PARENT);
+    }
+    int rc = take_lock(self->folder, &self->lock_fd, err);
+    if (!rc)
+        rc = create_pages(self, ranks, sample_capacity, err);
+    if (rc)
+        pages_release(self);
+    else
+        pages_beat(self, clock_monotonic_ns());
+    return rc;
+}
+
+void pages_release(struct pages *self)
+{
+    for (uint32_t rank = 0; rank < self->count; rank++)
+        status_page_close(self->page[rank]);
+    free(self->page);
+    if (self->folder[0])
+        remove_folder(self->folder);
+    if (self->lock_fd >= 0)
+        close(self->lock_fd);
+    *self = (struct pages){.lock_fd = -1};
+}
+
+void pages_beat(const struct pages *self, uint64_t now_ns)
+{
+    for (uint32_t rank = 0; rank < self->count; rank++)
+        atomic_store_explicit(&self->page[rank]->agent_heartbeat_ns, now_ns, memory_order_relaxed);
+}
+
+void pages_request_stop(const struct pages *self, enum stop_request stop)
+{
+    for (uint32_t rank = 0; rank < self->count; rank++)
+        atomic_store(&self->page[rank]->stop, stop);
+}
+
+static bool is_stale(const char *folder)
+{
+    struct stat facts;
+    char path[512];
+    if (lstat(folder, &facts) < 0 || !S_ISDIR(facts.st_mode) || facts.st_uid != geteuid())
+        return false;
+    snprintf(path, sizeof path, "%s/" LOCK_NAME, folder);
+    int lock = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    if (lock < 0)
+        return errno == ENOENT && time(NULL) - facts.st_mtime > UNLOCKED_GRACE_S;
+    bool stale = flock(lock, LOCK_EX | LOCK_NB) == 0;
+    close(lock);
+    return stale;
+}
+
+void pages_remove_stale(void)
+{
+    DIR *entries = opendir(PAGES_PARENT);
+    if (!entries)
+        return;
+    for (struct dirent *entry; (entry = readdir(entries));) {
+        char path[sizeof PAGES_PARENT + sizeof entry->d_name];
+        if (strncmp(entry->d_name, FOLDER_PREFIX, strlen(FOLDER_PREFIX)) != 0)
+            continue;
+        snprintf(path, sizeof path, PAGES_PARENT "/%s", entry->d_name);
+        if (is_stale(path))
+            remove_folder(path);
+    }
+    closedir(entries);
+}

@@ -1,0 +1,20 @@
+/* What /proc says about processes. All answers are of the moment; a process that is gone has none. */
+#ifndef AGENT_PROCFS_H
+#define AGENT_PROCFS_H
+
+#include <stddef.h>
+#include <sys/types.h>
+
+/* Reads /proc/PID/NAME, NUL-terminated; returns the bytes read, 0 where there is none. */
+size_t procfs_read(pid_t pid, const char *name, char *text, size_t text_bytes);
+
+/* R, S, D, Z, T, …; 0 where the process is gone. */
+char procfs_state(pid_t pid);
+
+/* "state D (io_schedule)": what the process is blocked in, as far as the kernel tells. */
+char *procfs_describe(pid_t pid, char text[64]);
+
+/* Processes whose parent is this one, at most `max`. */
+size_t procfs_children(pid_t *children, size_t max);
+
+#endif

@@ -1,0 +1,286 @@
+/* The end of an attempt: outcome, records, manifest. Knows what outcomes mean, not how ranks ran. */
+#include "agent/seal.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#include "agent/watch.h"
+#include "core/clock.h"
+#include "core/record.h"
+#include "core/results.h"
+
+#define LOG_MAX_BYTES (64 << 20)
+#define LINE_MAX_BYTES 400
+
+/* What ranks left */
+
+/* The rank whose failure is the reason: the lowest, but one that only stopped because of others comes
+ * last. False where no rank failed. */
+static bool find_failed(const struct attempt *attempt, uint32_t *rank, int *code, uint32_t *count)
+{
+    bool found = false;
+    *count = 0;
+    for (uint32_t i = 0; i < attempt->pages.count; i++) {
+        int own = -(int)atomic_load(&attempt->pages.page[i]->failure_code);
+        if (own == 0)
+            continue;
+        (*count)++;
+        if (!found || (*code == CB_ERR_ABORTED && own != CB_ERR_ABORTED)) {
+            found = true;
+            *rank = i;
+            *code = own;
+        }
+    }
+    return found;
+}
+
+/* The first line that a rank left about its failure. */
+static void first_failure(const struct attempt *attempt, uint32_t rank, char line[LINE_MAX_BYTES])
+{
+    const struct status_page *page = attempt->pages.page[rank];
+    uint32_t len = atomic_load_explicit(&page->failure_length, memory_order_acquire);
+    if (len > STATUS_PAGE_TEXT_BYTES)
+        len = STATUS_PAGE_TEXT_BYTES;
+    const char *end = memchr(page->failures, '\n', len);
+    size_t used = end ? (size_t)(end - page->failures) : len;
+    snprintf(line, LINE_MAX_BYTES, "%.*s", (int)(used < LINE_MAX_BYTES ? used : LINE_MAX_BYTES - 1), page->failures);
+}
+
+static bool all_done(const struct attempt *attempt)
+{
+    for (uint32_t rank = 0; rank < attempt->pages.count; rank++) {
+        if (atomic_load(&attempt->pages.page[rank]->phase) != PHASE_DONE)
+            return false;
+    }
+    return attempt->pages.count > 0;
+}
+
+/* Whether the iterations that were asked for were all begun: a stop that came later changed nothing. */
+static bool all_iterations(const struct attempt *attempt)
+{
+    for (uint32_t rank = 0; rank < attempt->pages.count; rank++) {
+        if (atomic_load(&attempt->pages.page[rank]->iteration) + UINT64_C(1) < attempt->warmup + attempt->iterations)
+            return false;
+    }
+    return experiment_u64(attempt->experiment, OPT_DURATION) == 0;
+}
+
+/* What the launcher left */
+
+static void read_log(const struct attempt *attempt, struct buf *log)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%.4000s/logs/ranks.log", attempt->path.data);
+    if (buf_read_file(log, path, NULL) != 0)
+        buf_clear(log); /* absent, or too long to be of help */
+}
+
+/* "mpirun noticed that process rank 2 with PID 4711 on node n exited on signal 9 (Killed)." */
+bool seal_find_killed(const char *log, uint32_t *rank, int *signal_number)
+{
+    const char *line = strstr(log, "noticed that process rank ");
+    const char *number = line ? strstr(line, "exited on signal ") : NULL;
+    return number && sscanf(line, "noticed that process rank %" SCNu32, rank) == 1 &&
+           sscanf(number, "exited on signal %d", signal_number) == 1;
+}
+
+static bool find_killed(const struct attempt *attempt, const char *log, uint32_t *rank, int *signal_number)
+{
+    if (attempt->has_launcher)
+        return seal_find_killed(log, rank, signal_number) && *rank < attempt->pages.count;
+    *rank = 0;
+    *signal_number = WTERMSIG(attempt->launcher.status);
+    return attempt->launcher.exited && WIFSIGNALED(attempt->launcher.status);
+}
+
+/* The last line that says something: mpirun frames its messages with dashes. */
+static void last_words(const char *log, char line[LINE_MAX_BYTES])
+{
+    line[0] = '\0';
+    for (const char *at = log; *at;) {
+        size_t len = strcspn(at, "\n");
+        size_t from = strspn(at, " -*\t");
+        if (from < len)
+            snprintf(line, LINE_MAX_BYTES, "%.*s", (int)(len < LINE_MAX_BYTES ? len : LINE_MAX_BYTES - 1), at);
+        at += len + (at[len] == '\n' ? 1 : 0);
+    }
+}
+
+/* Outcomes */
+
+static void decide_killed(struct attempt *attempt, uint32_t rank, int signal_number)
+{
+    char place[96];
+    const char *name = sigabbrev_np(signal_number);
+    attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, CB_ERR_SYSTEM, "rank %u was killed by signal %d (SIG%s) in %s",
+                   rank, signal_number, name ? name : "?", watch_describe_place(attempt, rank, place));
+}
+
+static void decide_failed(struct attempt *attempt, uint32_t rank, int code, uint32_t count)
+{
+    char line[LINE_MAX_BYTES], more[48] = "";
+    enum outcome outcome = OUTCOME_BENCHMARK_FAILED;
+    first_failure(attempt, rank, line);
+    if (count > 1)
+        snprintf(more, sizeof more, " (and %u more ranks)", count - 1);
+    if (code == CB_ERR_TIMEOUT)
+        outcome = OUTCOME_TIMEOUT;
+    else if (code == CB_ERR_ABORTED)
+        outcome = *attempt->signals > 0 ? OUTCOME_CANCELLED : OUTCOME_INFRASTRUCTURE;
+    attempt_decide(attempt, outcome, code, "rank %u: %s%s", rank, line, more);
+}
+
+static void decide_cancelled(struct attempt *attempt)
+{
+    uint64_t done = atomic_load(&attempt->pages.page[0]->iteration) + UINT64_C(1);
+    attempt_decide(attempt, OUTCOME_CANCELLED, CB_ERR_ABORTED, "stopped on request after %llu of %llu iterations",
+                   (unsigned long long)(done > attempt->warmup ? done - attempt->warmup : 0),
+                   (unsigned long long)attempt->iterations);
+}
+
+/* Ranks that are not done and say nothing. */
+static void decide_silent(struct attempt *attempt, const char *log)
+{
+    char how[64], line[LINE_MAX_BYTES], place[96];
+    uint32_t rank = 0;
+    while (rank + 1 < attempt->pages.count && atomic_load(&attempt->pages.page[rank]->phase) == PHASE_DONE)
+        rank++;
+    last_words(log, line);
+    child_describe(&attempt->launcher, how);
+    const char *who = attempt->has_launcher ? "mpirun" : "the worker";
+    if (all_done(attempt))
+        attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, CB_ERR_SYSTEM, "%s ended with %s after all ranks were done: %s",
+                       who, how, line);
+    else if (!attempt->launched_ns && atomic_load(&attempt->pages.page[rank]->phase) == PHASE_STARTING)
+        attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, CB_ERR_SYSTEM, "the ranks did not start: %s ended with %s%s%s",
+                       who, how, *line ? ": " : "", line);
+    else
+        attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, CB_ERR_SYSTEM,
+                       "rank %u left in %s without a reason (%s ended with %s)%s%s", rank,
+                       watch_describe_place(attempt, rank, place), who, how, *line ? ": " : "", line);
+}
+
+void seal_decide(struct attempt *attempt)
+{
+    if (attempt->verdict.decided || attempt->pages.count == 0)
+        return;
+    struct buf log;
+    uint32_t rank = 0, count;
+    int code = 0, signal_number;
+    buf_init(&log, LOG_MAX_BYTES);
+    read_log(attempt, &log);
+    bool failed = find_failed(attempt, &rank, &code, &count);
+    bool secondary = failed && (code == CB_ERR_ABORTED || code == CB_ERR_TIMEOUT || code == CB_ERR_SYSTEM);
+    uint32_t killed_rank;
+    if ((!failed || secondary) && find_killed(attempt, log.data, &killed_rank, &signal_number))
+        decide_killed(attempt, killed_rank, signal_number);
+    else if (failed)
+        decide_failed(attempt, rank, code, count);
+    else if (*attempt->signals > 0 && !(all_done(attempt) && all_iterations(attempt)))
+        decide_cancelled(attempt);
+    else if (all_done(attempt) && attempt->launcher.exited && attempt->launcher.status == 0)
+        attempt_decide(attempt, OUTCOME_PASS, 0, "%s", "");
+    else
+        decide_silent(attempt, log.data);
+    buf_release(&log);
+}
+
+/* Records */
+
+static double seconds_between(uint64_t from_ns, uint64_t to_ns)
+{
+    return from_ns && to_ns >= from_ns ? (double)(to_ns - from_ns) / (double)NS_PER_S : NAN;
+}
+
+static void fill_times(const struct attempt *attempt, double values[METRIC_COUNT])
+{
+    uint64_t first_ns = 0;
+    for (uint32_t rank = 0; rank < attempt->pages.count; rank++) {
+        uint64_t own_ns = atomic_load(&attempt->pages.page[rank]->first_operation_ns);
+        if (own_ns && (!first_ns || own_ns < first_ns))
+            first_ns = own_ns;
+    }
+    if (attempt->launched_ns)
+        values[METRIC_LAUNCH_S] = seconds_between(attempt->started_ns, attempt->launched_ns);
+    if (first_ns)
+        values[METRIC_SETUP_S] = seconds_between(attempt->launched_ns, first_ns);
+    values[METRIC_RUN_S] = seconds_between(attempt->started_ns, clock_monotonic_ns());
+}
+
+/* Goodput at the best interval, from what a save stalls and a load takes. */
+static int fill_goodput(const struct attempt *attempt, struct record *record, struct cb_err *err)
+{
+    struct results results;
+    int rc = results_compute(record, &results, err);
+    if (rc)
+        return rc;
+    const struct result_row *stall = results_find(&results, OP_SAVE, METRIC_STALL_S);
+    const struct result_row *save = stall ? stall : results_find(&results, OP_SAVE, METRIC_SAVE_S);
+    const struct result_row *load = results_find(&results, OP_LOAD, METRIC_LOAD_S);
+    double mtbf_s = (double)experiment_u64(attempt->experiment, OPT_MTBF) / (double)NS_PER_S;
+    if (save && load && save->summary.median > 0)
+        record->run_values[METRIC_GOODPUT] = stats_goodput(stats_daly_interval(save->summary.median, mtbf_s),
+                                                           save->summary.median, load->summary.median, mtbf_s);
+    results_release(&results);
+    return 0;
+}
+
+/* A page that a rank spoiled is left out; the outcome says so. */
+static int write_records(struct attempt *attempt, struct manifest *manifest, struct cb_err *err)
+{
+    struct record record;
+    char path[PATH_MAX];
+    record_init(&record, attempt->run, attempt->number, attempt->ranks);
+    for (uint32_t rank = 0; rank < attempt->pages.count; rank++) {
+        struct cb_err spoiled;
+        if (record_add_page(&record, attempt->pages.page[rank], &spoiled) != 0) {
+            attempt->verdict.decided = false;
+            attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, spoiled.code, "%s", spoiled.message);
+        }
+    }
+    fill_times(attempt, record.run_values);
+    counters_fill(&attempt->counters, record.run_values);
+    int rc = fill_goodput(attempt, &record, err);
+    snprintf(path, sizeof path, "%.4000s/records", attempt->path.data);
+    if (!rc)
+        rc = record_write(&record, path, err);
+    manifest->ranks = record.rank_count;
+    for (uint32_t i = 0; i < record.rank_count; i++)
+        manifest->samples += record.ranks[i].sample_count;
+    record_release(&record);
+    return rc ? rc : manifest_hash_records(attempt->path.data, manifest->records_sha256, err);
+}
+
+static void show_sealing(const struct attempt *attempt)
+{
+    struct progress progress = {.state = "sealing", .iterations = (uint32_t)attempt->iterations, .slowest_rank = -1};
+    if (progress_write(attempt->path.data, &progress, NULL) != 0)
+        return; /* only a look: the manifest follows */
+}
+
+int seal_write(struct attempt *attempt, struct cb_err *err)
+{
+    struct manifest manifest = {
+        .attempt = attempt->number, .started_wall_ns = attempt->started_wall_ns, .sealed_by = "agent"};
+    struct cb_err own;
+    show_sealing(attempt);
+    if (attempt->pages.count > 0 && write_records(attempt, &manifest, &own) != 0) {
+        manifest.ranks = manifest.samples = 0;
+        manifest.records_sha256[0] = '\0';
+        attempt->verdict.decided = false;
+        attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, own.code, "the records could not be kept: %s", own.message);
+    }
+    snprintf(manifest.run, sizeof manifest.run, "%s", attempt->run);
+    manifest.outcome = attempt->verdict.outcome;
+    size_t used = (size_t)snprintf(manifest.message, sizeof manifest.message, "%.700s", attempt->verdict.message);
+    if (*attempt->stuck)
+        snprintf(manifest.message + used, sizeof manifest.message - used, "; could not be ended: %.255s",
+                 attempt->stuck);
+    manifest.ended_wall_ns = clock_wall_ns();
+    return manifest_write(attempt->path.data, &manifest, err);
+}

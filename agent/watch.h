@@ -1,0 +1,14 @@
+/* Watches the ranks of an attempt until their launcher has ended or must be ended. */
+#ifndef AGENT_WATCH_H
+#define AGENT_WATCH_H
+
+#include "agent/attempt.h"
+
+/* Returns when the launcher has ended, or when it has been asked to and did not in time; the caller
+ * ends what is left. Decides on timeouts, second signals and ranks that vanished. */
+void watch_run(struct attempt *attempt);
+
+/* "save 3/5, writing": where a rank is, or was when it died. `text` holds 96 bytes. */
+char *watch_describe_place(const struct attempt *attempt, uint32_t rank, char text[96]);
+
+#endif

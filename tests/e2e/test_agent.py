@@ -1,0 +1,281 @@
+"""The agent with a worker that behaves badly: always a sealed manifest with the right outcome, never a
+hang, never a process or a folder left behind."""
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("CKPTBENCH_BUILD", ROOT / "build"))
+SHM = Path("/dev/shm")
+
+
+class Agent:
+    """One attempt of a run folder, with our worker in the place of the real one."""
+
+    def __init__(self, folder, **settings):
+        self.programs = folder / "programs"
+        self.programs.mkdir()
+        shutil.copy(BUILD / "ckptbench-agent", self.programs / "ckptbench-agent")
+        shutil.copy(BUILD / "tests/fake_worker", self.programs / "ckptbench-worker")
+        self.run = folder / f"run-{os.getpid()}-{folder.name}"
+        (self.run / "attempts").mkdir(parents=True)
+        settings = {"ranks": 3, "iterations": 3, "warmup": 1, "store": str(folder), **settings}
+        lines = ["version: 1"] + [f"{key.replace('_', '.')}: {value}" for key, value in settings.items()]
+        (self.run / "experiment.yaml").write_text("\n".join(lines) + "\n")
+        self.process = None
+
+    def start(self, fake=""):
+        environment = dict(os.environ, CKPTBENCH_FAKE=fake)
+        self.process = subprocess.Popen([self.programs / "ckptbench-agent", "run", self.run], env=environment,
+                                        start_new_session=True, stdin=subprocess.DEVNULL)
+        return self
+
+    def finish(self, timeout=60):
+        self.code = self.process.wait(timeout=timeout)
+        return self
+
+    def manifest(self, attempt=1):
+        return json.loads((self.run / f"attempts/{attempt}/manifest.json").read_text())
+
+    def progress(self):
+        return json.loads((self.run / "attempts/1/progress.json").read_text())
+
+    def processes(self):
+        """Everything whose command line names this run."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                if str(self.run).encode() in path.read_bytes():
+                    found.append(int(path.parent.name))
+            except OSError:
+                pass
+        return found
+
+    def await_(self, condition, seconds=20):
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, "it did not happen in time"
+            time.sleep(0.02)
+
+    def assert_nothing_left(self, seconds=0):
+        deadline = time.monotonic() + seconds
+        while True:
+            left = self.processes(), [path.name for path in SHM.glob(f"ckptbench-{self.run.name}-*")]
+            if not any(left) or time.monotonic() >= deadline:
+                break
+            time.sleep(0.05)
+        assert left == ([], [])
+
+
+@pytest.fixture
+def agent(tmp_path):
+    made = []
+
+    def make(**settings):
+        folder = tmp_path / str(len(made))
+        folder.mkdir()
+        made.append(Agent(folder, **settings))
+        return made[-1]
+
+    yield make
+    for one in made:
+        for pid in one.processes():
+            os.kill(pid, signal.SIGKILL)
+        if one.process and one.process.poll() is None:
+            one.process.kill()
+            one.process.wait()
+
+
+def test_good_run_passes_and_is_complete(agent):
+    run = agent().start().finish()
+    manifest = run.manifest()
+    assert (run.code, manifest["outcome"], manifest["message"]) == (0, "pass", "")
+    assert (manifest["ranks"], manifest["samples"], manifest["sealed_by"]) == (3, 3 * 4 * 3, "agent")
+    assert len(manifest["records_sha256"]) == 64 and manifest["run"] == run.run.name
+    attempt = run.run / "attempts/1"
+    host = json.loads((attempt / "host.json").read_text())
+    assert 0 <= host["cpu_fraction"] <= 1 and host["memory_peak_bytes"] > 0
+    fingerprint = json.loads((attempt / "fingerprint.json").read_text())
+    assert fingerprint["system"]["kernel"] == os.uname().release
+    assert fingerprint["ckptbench"]["version"] and fingerprint["mpi"] and fingerprint["memory"]["bytes"] > 0
+    assert fingerprint["store"]["file_system"] and fingerprint["store"]["mount_options"]
+    run.assert_nothing_left()
+
+
+def test_fingerprint_is_the_same_in_every_attempt(agent):
+    run = agent(iterations=1, warmup=0, ranks=1)
+    texts = []
+    for attempt in (1, 2):
+        assert run.start().finish().code == 0
+        texts.append((run.run / f"attempts/{attempt}/fingerprint.json").read_text())
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("launcher,ranks", [("auto", 1), ("none", 1), ("mpirun", 1), ("mpirun", 2)])
+def test_every_launcher(agent, launcher, ranks):
+    run = agent(launcher=launcher, ranks=ranks).start().finish()
+    assert (run.code, run.manifest()["ranks"]) == (0, ranks)
+
+
+def test_launcher_none_cannot_start_two_ranks(agent):
+    run = agent(launcher="none", ranks=2).start().finish()
+    assert (run.code, run.manifest()["outcome"]) == (2, "benchmark_failed")
+    assert "launcher=mpirun" in run.manifest()["message"]
+    run.assert_nothing_left()
+
+
+@pytest.mark.parametrize("axes,ranks", [({"tp": 2, "dp": 2}, 4), ({"mesh": "pp=2+dp=2"}, 4), ({}, 1)])
+def test_ranks_are_the_product_of_the_axes(agent, axes, ranks):
+    run = agent(ranks=0, iterations=1, **axes).start().finish()
+    assert (run.code, run.manifest()["ranks"]) == (0, ranks)
+
+
+PLACES = {"start": "starting", "ready": "preparing", "plan": "planning", "write": "writing", "fsync": "in fsync",
+          "commit": "committing", "wait": "waiting for other ranks", "read": "reading", "verify": "verify"}
+
+
+@pytest.mark.parametrize("point", PLACES)
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_killed_rank_is_named_with_its_place(agent, point, ranks):
+    rank = ranks - 1
+    run = agent(ranks=ranks).start(f"{rank}:{point}:kill").finish()
+    manifest = run.manifest()
+    assert (run.code, manifest["outcome"]) == (4, "infrastructure")
+    assert f"rank {rank} was killed by signal 9 (SIGKILL)" in manifest["message"]
+    assert PLACES[point] in manifest["message"]
+    run.assert_nothing_left()
+
+
+@pytest.mark.parametrize("failure,outcome,code", [
+    ("no_space", "benchmark_failed", 3), ("corrupt", "benchmark_failed", 3), ("format", "benchmark_failed", 3),
+    ("usage", "benchmark_failed", 2), ("system", "benchmark_failed", 3), ("timeout", "timeout", 4),
+    ("aborted", "infrastructure", 4)])
+def test_failure_of_a_rank_is_the_outcome(agent, failure, outcome, code):
+    run = agent(ranks=2).start(f"1:write:fail-{failure}").finish()
+    manifest = run.manifest()
+    assert (run.code, manifest["outcome"]) == (code, outcome)
+    assert "rank 1: fake trouble second line" in manifest["message"]
+    run.assert_nothing_left()
+
+
+def test_rank_that_leaves_without_a_word(agent):
+    run = agent(ranks=2).start("1:fsync:exit").finish()
+    assert (run.code, run.manifest()["outcome"]) == (4, "infrastructure")
+    assert "exit status 7" in run.manifest()["message"]
+    run.assert_nothing_left()
+
+
+@pytest.mark.parametrize("act", ["hang", "stubborn"])
+def test_stalled_rank_is_named_and_ended(agent, act):
+    run = agent(timeout_stall="1s").start(f"1:write:{act}").finish()
+    manifest = run.manifest()
+    assert (run.code, manifest["outcome"]) == (4, "timeout")
+    assert "rank 1 moves nothing" in manifest["message"] and "writing" in manifest["message"]
+    assert "timeout.stall=1s" in manifest["message"]
+    run.assert_nothing_left()
+
+
+def test_rank_that_never_reports(agent):
+    run = agent(timeout_launch="1s").start("2:start:stubborn").finish()
+    assert (run.code, run.manifest()["outcome"]) == (4, "timeout")
+    assert "rank 2 (of 1 missing) has not reported within timeout.launch=1s" in run.manifest()["message"]
+    run.assert_nothing_left()
+
+
+def test_run_that_takes_too_long(agent):
+    run = agent(timeout_run="1s", iterations=100000).start().finish()
+    assert (run.code, run.manifest()["outcome"]) == (4, "timeout")
+    assert "timeout.run=1s" in run.manifest()["message"]
+    run.assert_nothing_left()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_one_signal_ends_after_the_iteration(agent, number):
+    run = agent(iterations=100000).start()
+    run.await_(lambda: (run.run / "attempts/1/progress.json").exists() and run.progress()["iteration"] > 1)
+    assert run.progress()["state"] == "running" and run.progress()["op"] in ("save", "load", "verify", "")
+    run.process.send_signal(number)
+    run.finish()
+    manifest = run.manifest()
+    assert (run.code, manifest["outcome"]) == (4, "cancelled")
+    assert "stopped on request after" in manifest["message"] and manifest["samples"] % 9 == 0
+    run.assert_nothing_left()
+
+
+def test_two_signals_end_at_once(agent):
+    run = agent(iterations=100000).start("1:write:stubborn")
+    run.await_(lambda: (run.run / "attempts/1/progress.json").exists() and run.progress()["op"] == "save")
+    run.process.send_signal(signal.SIGINT)
+    time.sleep(0.2)
+    run.process.send_signal(signal.SIGINT)
+    run.finish()
+    assert (run.code, run.manifest()["outcome"]) == (4, "cancelled")
+    assert "second signal" in run.manifest()["message"]
+    run.assert_nothing_left()
+
+
+def test_dead_controller_cancels_the_run(agent):
+    run = agent(iterations=100000)
+    script = f"import subprocess, time; subprocess.Popen(['{run.programs}/ckptbench-agent', 'run', '{run.run}']); time.sleep(60)"
+    controller = subprocess.Popen(["python3", "-c", script], start_new_session=True)
+    run.await_(lambda: (run.run / "attempts/1/progress.json").exists())
+    controller.kill()
+    controller.wait()
+    run.await_(lambda: (run.run / "attempts/1/manifest.json").exists())
+    assert run.manifest()["outcome"] == "cancelled" and "controller" in run.manifest()["message"]
+    run.assert_nothing_left(seconds=5)
+
+
+def test_killed_agent_leaves_no_process_and_the_next_start_removes_its_folder(agent):
+    run = agent(iterations=100000).start("1:write:hang")
+    run.await_(lambda: len(run.processes()) >= 5)
+    run.process.kill()
+    run.process.wait()
+    run.await_(lambda: not run.processes(), seconds=15)
+    assert not (run.run / "attempts/1/manifest.json").exists()
+    other = agent(iterations=1).start().finish()
+    assert other.code == 0
+    run.assert_nothing_left()
+
+
+def test_process_that_a_rank_leaves_behind_is_ended(agent):
+    run = agent().start("0:read:orphan").finish()
+    assert run.code == 0
+    run.assert_nothing_left()
+
+
+def test_spoiled_page_is_never_a_result(agent):
+    run = agent(ranks=2).start("1:done:spoil").finish()
+    manifest = run.manifest()
+    assert (run.code, manifest["outcome"], manifest["ranks"]) == (4, "infrastructure", 1)
+    assert "rank 1" in manifest["message"]
+
+
+def test_missing_worker_is_sealed(agent):
+    run = agent()
+    (run.programs / "ckptbench-worker").unlink()
+    run.start().finish()
+    assert (run.code, run.manifest()["outcome"]) == (4, "infrastructure")
+    assert "ckptbench-worker" in run.manifest()["message"]
+    run.assert_nothing_left()
+
+
+def test_worker_that_cannot_start_is_quoted(agent):
+    run = agent()
+    (run.programs / "ckptbench-worker").write_text("#!/bin/sh\necho 'libmpi.so: cannot open' >&2\nexit 127\n")
+    run.start().finish()
+    assert (run.code, run.manifest()["outcome"]) == (4, "infrastructure")
+    assert "did not start" in run.manifest()["message"]
+    run.assert_nothing_left()
+
+
+def test_folder_that_is_no_run_is_a_usage_mistake(tmp_path):
+    result = subprocess.run([BUILD / "ckptbench-agent", "run", tmp_path / "none"], capture_output=True, text=True, timeout=20)
+    assert result.returncode == 2 and "none" in result.stderr
+    assert subprocess.run([BUILD / "ckptbench-agent"], capture_output=True, timeout=20).returncode == 2
