@@ -10,6 +10,7 @@
 #include "ckpt/pickle.h"
 #include "ckpt/stored.h"
 #include "ckpt/zip.h"
+#include "core/hash.h"
 
 struct reader {
     const char *name;
@@ -559,6 +560,13 @@ int dcp_parse_bytes_payload(const char *fqn, const void *bytes, size_t len, stru
         return cb_context(err, "%s", fqn);
     if (!record_is(&record, "data.pkl") || record.bytes > len - record.offset)
         return cb_fail(err, CB_ERR_CORRUPT, "%s: the item does not begin with its data.pkl", fqn);
+    uint32_t crc;
+    uint64_t stored_bytes;
+    code = zip_find_crc(bytes, len, "data.pkl", &crc, &stored_bytes, err);
+    if (code)
+        return cb_context(err, "%s", fqn);
+    if (crc != 0 && crc32_zip(0, (const char *)bytes + record.offset, (size_t)record.bytes) != crc)
+        return cb_fail(err, CB_ERR_CORRUPT, "%s: the checksum of the value is wrong", fqn);
     struct pickle *pickle;
     code = pickle_read(fqn, (const char *)bytes + record.offset, (size_t)record.bytes, &pickle, err);
     if (code)

@@ -10,7 +10,7 @@
 
 /* In the order of help: running, looking, comparing, about this program. */
 static const struct verb *const verbs[] = {
-    &verb_run, &verb_plan, &verb_doctor, &verb_models, &verb_options, &verb_man, &verb_completion,
+    &verb_run, &verb_plan, &verb_verify, &verb_doctor, &verb_models, &verb_options, &verb_man, &verb_completion,
 };
 
 size_t verb_count(void)

@@ -1,0 +1,48 @@
+/* Verifying a stored checkpoint, ours or PyTorch's: is it complete, does every element of every tensor
+ * come from exactly one chunk, are files as long as they must be, do checksums hold, and, where it is
+ * one of ours, are the values those that the seed gives. Reads through a store, in bounded memory. */
+#ifndef CKPT_VERIFY_H
+#define CKPT_VERIFY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/err.h"
+#include "store/store.h"
+
+enum verify_problem_kind {
+    VERIFY_INCOMPLETE, /* no marker, or none that can be read */
+    VERIFY_MISSING,    /* a file, or elements that no chunk has */
+    VERIFY_SHORT,      /* a file ends before an item does */
+    VERIFY_TWICE,      /* elements that two chunks have */
+    VERIFY_CORRUPT,    /* an item, its checksum or its values */
+};
+
+struct verify_problem {
+    enum verify_problem_kind kind;
+    const char *file;   /* NULL where it is about none */
+    const char *tensor; /* NULL where it is about none */
+    uint64_t offset;    /* in the file */
+    char text[512];     /* a sentence that names them */
+};
+typedef void (*verify_problem_fn)(void *context, const struct verify_problem *problem);
+
+struct verify_result {
+    const char *format; /* "dcp" or "raw"; NULL where the marker cannot be read */
+    uint64_t tensors, items, files;
+    uint64_t payload_bytes;  /* read */
+    uint64_t checksums;      /* items whose checksum was compared */
+    uint64_t values_checked; /* items whose values were recomputed */
+    const char *values;      /* "weights", "random", "zero"; NULL where they are none of ours */
+    uint64_t problems;
+};
+
+const char *verify_problem_name(enum verify_problem_kind kind); /* "short" */
+
+/* The store is opened at the checkpoint's folder, without O_DIRECT. `seed` NULL takes the one that the
+ * checkpoint stores. Fails only where it cannot go on (no store, no memory); all that is wrong with the
+ * checkpoint goes to `report`. */
+int verify_checkpoint(struct store *store, const uint64_t *seed, verify_problem_fn report, void *context,
+                      struct verify_result *result, struct cb_err *err) CB_MUST_CHECK;
+
+#endif

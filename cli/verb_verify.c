@@ -1,0 +1,153 @@
+/* ckptbench verify: is a stored checkpoint whole and right? */
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/verify.h"
+#include "cli/cli.h"
+#include "core/json.h"
+#include "core/units.h"
+
+struct answer {
+    struct cli *cli;
+    struct json_writer *writer;
+};
+
+static void write_problem_json(struct json_writer *writer, const struct verify_problem *problem)
+{
+    json_write_begin_object(writer);
+    json_write_key(writer, "kind");
+    json_write_text(writer, verify_problem_name(problem->kind));
+    json_write_key(writer, "file");
+    json_write_text(writer, problem->file);
+    json_write_key(writer, "tensor");
+    json_write_text(writer, problem->tensor);
+    json_write_key(writer, "offset");
+    if (problem->file)
+        json_write_u64(writer, problem->offset);
+    else
+        json_write_null(writer);
+    json_write_key(writer, "text");
+    json_write_text(writer, problem->text);
+    json_write_end_object(writer);
+}
+
+static void report(void *context, const struct verify_problem *problem)
+{
+    struct answer *answer = context;
+    if (answer->cli->json)
+        write_problem_json(answer->writer, problem);
+    else
+        buf_printf(&answer->cli->out, "%-10s %s\n", verify_problem_name(problem->kind), problem->text);
+}
+
+static void write_count(struct json_writer *writer, const char *key, uint64_t value)
+{
+    json_write_key(writer, key);
+    json_write_u64(writer, value);
+}
+
+static void write_result_json(struct json_writer *writer, const char *path, const struct verify_result *result)
+{
+    json_write_key(writer, "path");
+    json_write_text(writer, path);
+    json_write_key(writer, "complete");
+    json_write_bool(writer, result->format != NULL);
+    json_write_key(writer, "verified");
+    json_write_bool(writer, result->problems == 0);
+    json_write_key(writer, "format");
+    json_write_text(writer, result->format);
+    write_count(writer, "tensors", result->tensors);
+    write_count(writer, "items", result->items);
+    write_count(writer, "files", result->files);
+    write_count(writer, "payload_bytes", result->payload_bytes);
+    write_count(writer, "checksums", result->checksums);
+    write_count(writer, "values_checked", result->values_checked);
+    json_write_key(writer, "values");
+    json_write_text(writer, result->values);
+}
+
+static void write_result(struct cli *cli, const char *path, const struct verify_result *result)
+{
+    char bytes[32];
+    if (!result->format)
+        return;
+    buf_printf(&cli->out, "%s: %s, %llu tensors in %llu items and %llu files, %s\n", path, result->format,
+               (unsigned long long)result->tensors, (unsigned long long)result->items,
+               (unsigned long long)result->files, units_format_bytes((double)result->payload_bytes, bytes));
+    buf_printf(&cli->out, "checksums  %llu compared\n", (unsigned long long)result->checksums);
+    if (result->values)
+        buf_printf(&cli->out, "values     %llu items recomputed (payload=%s)\n",
+                   (unsigned long long)result->values_checked, result->values);
+    else
+        buf_append_text(&cli->out, "values     not ours: nothing to compare with\n");
+    if (result->problems == 0)
+        buf_append_text(&cli->out, "verified   every element of every tensor is there once\n");
+    else
+        buf_printf(&cli->out, "wrong      %llu problem%s\n", (unsigned long long)result->problems,
+                   result->problems == 1 ? "" : "s");
+}
+
+static int verify_path(struct cli *cli, const char *path, const uint64_t *seed, struct cb_err *err)
+{
+    struct store_options options = {.direct = STORE_DIRECT_NO, .depth = 1, .threads = 1};
+    struct store *store;
+    int rc = store_open(path, &options, &store, err);
+    if (rc)
+        return rc;
+    struct json_writer writer;
+    struct answer answer = {cli, &writer};
+    struct verify_result result;
+    json_writer_init(&writer, &cli->out, 2);
+    if (cli->json) {
+        json_write_begin_object(&writer);
+        json_write_key(&writer, "problems");
+        json_write_begin_array(&writer);
+    }
+    rc = verify_checkpoint(store, seed, report, &answer, &result, err);
+    store_free(store);
+    if (rc)
+        return rc;
+    if (result.problems > 0)
+        cli->exit_code = CB_EXIT_BENCHMARK;
+    if (!cli->json) {
+        write_result(cli, path, &result);
+        return buf_check(&cli->out, "the answer", err);
+    }
+    json_write_end_array(&writer);
+    write_result_json(&writer, path, &result);
+    json_write_end_object(&writer);
+    return cli_end_json(cli, err);
+}
+
+static int run_verify(struct cli *cli, struct cb_err *err)
+{
+    if (cli->word_count != 1)
+        return cb_fail(err, CB_ERR_USAGE,
+                       "verify takes the folder of one checkpoint, as in `ckptbench verify ./ckpt/RUN`");
+    const char *text = cli_flag_value(cli, "seed");
+    uint64_t seed = 0;
+    if (text) {
+        char *end;
+        seed = strtoull(text, &end, 10);
+        if (end == text || *end != '\0')
+            return cb_fail(err, CB_ERR_USAGE, "--seed %s: expected a whole number", text);
+    }
+    return verify_path(cli, cli->words[0], text ? &seed : NULL, err);
+}
+
+static const struct verb_flag flags[] = {
+    {"seed", "SEED", "the seed of the values, where the checkpoint does not store it (state=weights)"},
+};
+
+const struct verb verb_verify = {
+    .name = "verify",
+    .arguments = "PATH",
+    .summary = "is a stored checkpoint complete, and is every byte right?",
+    .about = "PATH is the folder of a checkpoint in DCP (ours or PyTorch's) or raw format. Each element of each tensor "
+             "must be stored exactly once, files must be long enough, checksums must hold, and values that this "
+             "program wrote must be what the seed gives. Every missing, short or corrupt item is named with file, "
+             "tensor and offset. Exit code 3 when something is wrong.",
+    .example = "ckptbench verify ./ckpt/20261121-k3f9",
+    VERB_FLAGS(flags),
+    .run = run_verify,
+};
