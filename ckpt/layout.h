@@ -36,7 +36,7 @@ struct state_tensor {
     /* Tensors of one group that a rank writes go to a file of their own; 0 for all but state=mlperf. */
     uint32_t file_group;
     /* bytes items: the value, a whole torch.save made by ckpt/dcp at planning; its Python literal here */
-    const char *literal; /* "3", "0.9", "'adamw'" */
+    const char *literal; /* "3", "(0.9, 0.95)", "'adamw'" */
 };
 
 struct mesh_axis {

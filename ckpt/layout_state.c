@@ -13,9 +13,11 @@ struct bytes_item {
 };
 
 static const struct bytes_item optimizer_items[] = {
-    {"optimizer.param_groups.lr", "0.0003"},        {"optimizer.param_groups.beta1", "0.9"},
-    {"optimizer.param_groups.beta2", "0.95"},       {"optimizer.param_groups.eps", "1e-08"},
-    {"optimizer.param_groups.weight_decay", "0.1"}, {"train.step", "0"},
+    {"optimizer.param_groups.lr", "0.0003"},
+    {"optimizer.param_groups.betas", "(0.9, 0.95)"},
+    {"optimizer.param_groups.eps", "1e-08"},
+    {"optimizer.param_groups.weight_decay", "0.1"},
+    {"train.step", "0"},
 };
 
 static bool is_float(enum dtype dtype)

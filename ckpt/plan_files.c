@@ -47,6 +47,16 @@ static int compare_items(const void *a, const void *b, void *context)
     return 0;
 }
 
+/* Most ranks' items come in order; looking first is cheaper than sorting. */
+static void sort_items(const struct layout *layout, struct plan_item *items, size_t count)
+{
+    size_t i = 1;
+    while (i < count && compare_items(&items[i - 1], &items[i], (void *)layout) <= 0)
+        i++;
+    if (i < count)
+        qsort_r(items, count, sizeof *items, compare_items, (void *)layout);
+}
+
 /* Files and offsets while they are handed out. */
 struct placer {
     const struct planner *planner;
@@ -125,7 +135,7 @@ static int place_rank(struct placer *self, uint32_t rank, struct cb_err *err)
     size_t count = plan->first_item[rank + 1] - plan->first_item[rank];
     uint64_t total = self->planner->loads[rank], before = 0;
     int code = 0;
-    qsort_r(items, count, sizeof *items, compare_items, (void *)self->planner->layout);
+    sort_items(self->planner->layout, items, count);
     self->rank_file = 0;
     if (count > 0 && plan->file_count > 0 && self->options->files == FILES_SHARED) {
         uint64_t mask = self->options->payload_alignment - 1;

@@ -70,8 +70,7 @@ static void state_has_fixed_names_in_every_layout(void **state)
     static const char *const kinds[] = {"model.%s", "optimizer.state.%s.master", "optimizer.state.%s.exp_avg",
                                         "optimizer.state.%s.exp_avg_sq"};
     static const char *const items[] = {"optimizer.param_groups.lr",
-                                        "optimizer.param_groups.beta1",
-                                        "optimizer.param_groups.beta2",
+                                        "optimizer.param_groups.betas",
                                         "optimizer.param_groups.eps",
                                         "optimizer.param_groups.weight_decay",
                                         "train.step",
