@@ -76,10 +76,32 @@ static int become_nobody(char why[WHY])
     return 0;
 }
 
+static bool write_text(const char *path, const char *text)
+{
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    bool ok = fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text);
+    if (fd >= 0)
+        close(fd);
+    return ok;
+}
+
+/* In a new user namespace: makes us root there. */
+static bool map_us_to_root(uid_t user, gid_t group)
+{
+    char users[64], groups[64];
+    snprintf(users, sizeof(users), "0 %u 1", (unsigned)user);
+    snprintf(groups, sizeof(groups), "0 %u 1", (unsigned)group);
+    return write_text("/proc/self/uid_map", users) && write_text("/proc/self/setgroups", "deny") &&
+           write_text("/proc/self/gid_map", groups);
+}
+
 /* A mount namespace of our own, as root or through a user namespace. */
 static int own_mounts(char why[WHY])
 {
-    if (unshare(geteuid() == 0 ? CLONE_NEWNS : CLONE_NEWNS | CLONE_NEWUSER) != 0) {
+    uid_t user = geteuid();
+    gid_t group = getegid();
+    if (unshare(user == 0 ? CLONE_NEWNS : CLONE_NEWNS | CLONE_NEWUSER) != 0 ||
+        (user != 0 && !map_us_to_root(user, group))) {
         snprintf(why, WHY, "the right to make a mount namespace (%s)", strerror(errno));
         return SKIP;
     }
@@ -514,24 +536,17 @@ static void an_ordinary_user_can_do_all_of_it(void **state)
 
 static int looks_at_the_cache_of_another(const char *folder, char why[WHY])
 {
+    (void)folder;
     struct store *store = NULL;
     struct cb_err err = {0};
-    if (geteuid() != 0) {
-        snprintf(why, WHY, "root, to have a file of another user");
-        return SKIP;
-    }
-    CHECK(store_open(folder, &psync, &store, &err) == 0, "%s", err.message);
-    int rc = round_trip(store, "a", BLOCK, why);
-    store_free(store);
-    if (!rc)
-        rc = become_nobody(why);
-    if (rc)
-        return rc;
     struct store_options reading = psync;
     reading.read_only = true;
     double resident = -1;
-    CHECK(store_open(folder, &reading, &store, &err) == 0, "%s", err.message);
-    CHECK(store_drop_cache(store, "a", &resident, &err) == 0, "%s", err.message);
+    int rc = become_nobody(why);
+    if (rc)
+        return rc;
+    CHECK(store_open("/etc", &reading, &store, &err) == 0, "%s", err.message);
+    CHECK(store_drop_cache(store, "passwd", &resident, &err) == 0, "%s", err.message);
     CHECK(isnan(resident), "%f", resident);
     store_free(store);
     return 0;
