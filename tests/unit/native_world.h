@@ -1,0 +1,196 @@
+/* For tests of the native engine: a world of ranks as threads, each with its own store, page, engine
+ * and state, that saves and loads together. */
+#ifndef TESTS_NATIVE_WORLD_H
+#define TESTS_NATIVE_WORLD_H
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#include "tests/unit/layout_words.h"
+#include "tests/unit/thread_comm.h"
+#include "worker/engine_ops.h"
+#include "worker/state.h"
+
+#define WORLD_TIMEOUT_NS (20 * NS_PER_S)
+#define WORLD_SAMPLES 64
+
+struct world;
+
+struct world_rank {
+    struct world *world;
+    struct comm comm;
+    struct status_page *page;
+    struct store *store;
+    struct engine *engine;
+    struct state state; /* filled, for saving */
+    struct state loaded;
+    struct sample sample;
+    const char *path;
+    uint32_t iteration;
+    uint64_t deadline_ns;
+    int rc;
+    struct cb_err err;
+};
+
+struct world {
+    struct words words;
+    struct meeting meeting;
+    uint32_t size, shift;
+    char uri[256];
+    struct payload_settings payload;
+    struct world_rank ranks[THREAD_COMM_MAX_RANKS];
+};
+
+static inline void world_each(struct world *self, void *(*work)(void *rank))
+{
+    pthread_t threads[THREAD_COMM_MAX_RANKS];
+    for (uint32_t i = 0; i < self->size; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, work, &self->ranks[i]), 0);
+    for (uint32_t i = 0; i < self->size; i++)
+        pthread_join(threads[i], NULL);
+}
+
+static inline enum store_direct world_direct(const struct experiment *experiment)
+{
+    if (experiment_is(experiment, OPT_IO_DIRECT, "true"))
+        return STORE_DIRECT_YES;
+    return experiment_is(experiment, OPT_IO_DIRECT, "auto") ? STORE_DIRECT_AUTO : STORE_DIRECT_NO;
+}
+
+static inline int world_open_rank(struct world_rank *self, struct cb_err *err)
+{
+    struct world *world = self->world;
+    const struct experiment *experiment = world->words.experiment;
+    struct store_options options = {
+        .use_io_uring = experiment_is(experiment, OPT_IO_ENGINE, "io_uring"),
+        .direct = world_direct(experiment),
+        .depth = (uint32_t)experiment_u64(experiment, OPT_IO_DEPTH),
+        .threads = (uint32_t)experiment_u64(experiment, OPT_IO_THREADS),
+        .durable = experiment_bool(experiment, OPT_IO_FSYNC),
+        .rank = self->comm.rank,
+    };
+    int rc = store_open(world->uri, &options, &self->store, err);
+    if (rc)
+        return rc;
+    struct engine_setup setup = {
+        .experiment = experiment,
+        .layout = world->words.layout,
+        .comm = &self->comm,
+        .page = self->page,
+        .store = self->store,
+        .store_path = world->uri,
+    };
+    return engine_native_ops.open(&setup, &self->engine, err);
+}
+
+static inline void world_open(struct world *self, const char *words, const char *uri, uint32_t shift)
+{
+    struct cb_err err = {0};
+    memset(self, 0, sizeof *self);
+    if (words_make(&self->words, words, &err) != 0)
+        fail_msg("%s: %s", words, err.message);
+    snprintf(self->uri, sizeof self->uri, "%s", uri);
+    self->size = layout_world_size(self->words.layout);
+    self->shift = shift;
+    self->payload = (struct payload_settings){.kind = PAYLOAD_WEIGHTS, .seed = 42};
+    assert_true(self->size <= THREAD_COMM_MAX_RANKS);
+    meeting_init(&self->meeting, self->size);
+    for (uint32_t i = 0; i < self->size; i++) {
+        struct world_rank *rank = &self->ranks[i];
+        rank->world = self;
+        rank->comm = (struct comm){.meeting = &self->meeting, .rank = i};
+        rank->page = calloc(1, status_page_bytes(WORLD_SAMPLES));
+        assert_non_null(rank->page);
+        rank->comm.page = rank->page;
+        if (world_open_rank(rank, &err) != 0)
+            fail_msg("%s on %s: %s", words, uri, err.message);
+        assert_int_equal(state_init(&rank->state, self->words.layout, i, &err), 0);
+        assert_int_equal(state_allocate(&rank->state, STATE_MEMORY_OWN, &err), 0);
+        state_fill(&rank->state, &self->payload);
+        assert_int_equal(state_init(&rank->loaded, self->words.layout, (i + shift) % self->size, &err), 0);
+        assert_int_equal(state_allocate(&rank->loaded, STATE_MEMORY_OWN, &err), 0);
+    }
+}
+
+static inline void world_close(struct world *self)
+{
+    for (uint32_t i = 0; i < self->size; i++) {
+        struct world_rank *rank = &self->ranks[i];
+        engine_native_ops.close(rank->engine);
+        store_free(rank->store);
+        state_release(&rank->state);
+        state_release(&rank->loaded);
+        free(rank->page);
+    }
+    words_release(&self->words);
+}
+
+static inline void *world_save_rank(void *context)
+{
+    struct world_rank *self = context;
+    struct engine_options options = {.iteration = self->iteration, .deadline_ns = self->deadline_ns};
+    self->rc = engine_native_ops.save(self->engine, self->path, &self->state, &options, &self->sample, &self->err);
+    return NULL;
+}
+
+static inline void *world_load_rank(void *context)
+{
+    struct world_rank *self = context;
+    struct engine_options options = {.iteration = self->iteration, .deadline_ns = self->deadline_ns};
+    state_poison(&self->loaded);
+    self->rc = engine_native_ops.load(self->engine, self->path, &self->loaded, &options, &self->sample, &self->err);
+    return NULL;
+}
+
+/* The lowest failing code; 0 where all passed. Each rank has its own in rank->rc. */
+static inline int world_run(struct world *self, enum operation op, const char *path, uint64_t timeout_ns)
+{
+    int lowest = 0;
+    for (uint32_t i = 0; i < self->size; i++) {
+        struct world_rank *rank = &self->ranks[i];
+        rank->sample = (struct sample){.op = op, .iteration = rank->iteration};
+        for (int j = 0; j < METRIC_SAMPLE_COUNT; j++)
+            rank->sample.values[j] = (double)NAN;
+        rank->path = path;
+        rank->deadline_ns = clock_monotonic_ns() + timeout_ns;
+    }
+    world_each(self, op == OP_SAVE ? world_save_rank : world_load_rank);
+    for (uint32_t i = self->size; i-- > 0;) {
+        self->ranks[i].iteration++;
+        lowest = self->ranks[i].rc ? self->ranks[i].rc : lowest;
+    }
+    return lowest;
+}
+
+static inline void world_pass(struct world *self, enum operation op, const char *path)
+{
+    if (world_run(self, op, path, WORLD_TIMEOUT_NS) == 0)
+        return;
+    for (uint32_t i = 0; i < self->size; i++) {
+        if (self->ranks[i].rc)
+            print_message("rank %u: %s\n", i, self->ranks[i].err.message);
+    }
+    fail_msg("%s of %s failed", operation_name(op), path);
+}
+
+/* Every byte of every piece that was loaded is the tensor's. */
+static inline void world_check_loaded(struct world *self)
+{
+    for (uint32_t i = 0; i < self->size; i++) {
+        const struct state *state = &self->ranks[i].loaded;
+        for (size_t j = 0; j < state->piece_count; j++) {
+            const struct state_tensor *tensor = layout_tensor(state->layout, state->pieces[j].tensor);
+            struct payload_source source = state_payload_source(tensor, &self->payload);
+            uint64_t wrong;
+            if (!payload_check_box(&source, tensor->shape, &state->pieces[j].box, state->memory[j], &wrong))
+                fail_msg("rank %u loaded %s wrong from element %llu", i, tensor->fqn, (unsigned long long)wrong);
+        }
+    }
+}
+
+#endif
