@@ -44,7 +44,7 @@ struct item {
     uint64_t probe_bytes;
     bool again;    /* the header says that this pass read the wrong bytes */
     void *strided; /* payload as it is stored, where its strides are not ours; owned */
-    uint64_t crc;  /* of the trailer */
+    uint32_t crc;  /* of the trailer */
     bool has_crc;
     size_t first_part, part_count, parts_left; /* of the pass under way */
 };
@@ -491,11 +491,11 @@ static void take_header(struct native_load *self, struct item *item, const void 
 static void take_trailer(struct native_load *self, struct item *item, const void *bytes, uint64_t len)
 {
     struct cb_err err;
-    uint32_t crc = 0;
-    int rc = format_parse_trailer(self->checkpoint->format, bytes, len, &crc, &item->has_crc, &err);
+    bool has_crc = false;
+    int rc = format_parse_trailer(self->checkpoint->format, bytes, len, &item->crc, &has_crc, &err);
     if (rc)
         fail_item(self, item, CB_ERR_CORRUPT, err.message);
-    item->crc = crc;
+    item->has_crc = has_crc && item->crc != 0; /* checksum=none stores 0 */
 }
 
 static void take_payload(struct native_load *self, struct item *item, struct part *part, const char *bytes)
@@ -524,7 +524,7 @@ static void check_crc(struct native_load *self, struct item *item)
     if (crc == item->crc)
         return;
     char text[128];
-    snprintf(text, sizeof text, "its bytes have the CRC-32 %08" PRIx32 ", stored is %08" PRIx64, crc, item->crc);
+    snprintf(text, sizeof text, "its bytes have the CRC-32 %08" PRIx32 ", stored is %08" PRIx32, crc, item->crc);
     fail_item(self, item, CB_ERR_CORRUPT, text);
 }
 
