@@ -45,7 +45,7 @@ struct item {
     bool again;    /* the header says that this pass read the wrong bytes */
     void *strided; /* payload as it is stored, where its strides are not ours; owned */
     uint32_t crc;  /* of the trailer */
-    bool has_crc;
+    bool has_crc, bad_trailer;
     size_t first_part, part_count, parts_left; /* of the pass under way */
 };
 
@@ -344,7 +344,7 @@ static bool wants_trailer(const struct native_load *self, const struct item *ite
     for (size_t i = 0; i < ranges->count; i++)
         covered += ranges->ranges[i].end - ranges->ranges[i].begin;
     return self->operation->engine->checksum && item->payload.bytes > 0 && covered == item->payload.bytes &&
-           length > end && length - end <= FORMAT_MAX_TRAILER;
+           length > end;
 }
 
 static void add_item(struct native_load *self, uint32_t number, struct ranges *ranges)
@@ -352,7 +352,7 @@ static void add_item(struct native_load *self, uint32_t number, struct ranges *r
     struct item *item = &self->items[number];
     const struct stored_chunk *chunk = chunk_of(self, item);
     struct program *program = &self->program;
-    item->again = false;
+    item->again = item->has_crc = item->bad_trailer = false;
     if (item->read_count == 0) {
         program_add_frame(program, PART_HEADER, number, chunk->offset, chunk->length);
         return;
@@ -365,8 +365,10 @@ static void add_item(struct native_load *self, uint32_t number, struct ranges *r
         program_add_frame(program, PART_HEADER, number, chunk->offset, item->payload.offset);
     add_payload(self, number, ranges);
     uint64_t end = item->payload.offset + item->payload.bytes;
-    if (!item->strided && wants_trailer(self, item, ranges))
-        program_add_frame(program, PART_TRAILER, number, chunk->offset + end, chunk->length - end);
+    if (item->strided || !wants_trailer(self, item, ranges))
+        return;
+    uint64_t bytes = chunk->length - end < FORMAT_MAX_TRAILER ? chunk->length - end : FORMAT_MAX_TRAILER;
+    program_add_frame(program, PART_TRAILER, number, chunk->offset + chunk->length - bytes, bytes);
 }
 
 static bool is_open(const struct item *item)
@@ -390,10 +392,18 @@ static void find_parts(struct native_load *self)
     }
 }
 
-/* Items at the same place (a damaged or foreign metadata file) would overlap in the program. */
-static bool follows(const struct native_load *self, size_t item, uint64_t end)
+/* Why an item that damaged or foreign metadata describes cannot be read; NULL where it can. `end` is
+ * that of the item before it in the file. */
+static const char *refuse_item(const struct native_load *self, const struct item *item, uint64_t end)
 {
-    return chunk_of(self, &self->items[item])->offset >= end;
+    const struct stored_chunk *chunk = chunk_of(self, item);
+    if (chunk->length == 0)
+        return "it has no bytes";
+    if (chunk->offset < end)
+        return "it overlaps the item before it in the file";
+    if (item->read_count == 0 && chunk->length > VALUE_MAX_BYTES)
+        return "it is too long for a value that is no tensor";
+    return NULL;
 }
 
 static void add_file(struct native_load *self, size_t *next, struct ranges *ranges)
@@ -405,12 +415,9 @@ static void add_file(struct native_load *self, size_t *next, struct ranges *rang
         struct item *item = &self->items[*next];
         if (!is_open(item))
             continue;
-        if (!follows(self, *next, end)) {
-            fail_item(self, item, CB_ERR_CORRUPT, "it overlaps the item before it in the file");
-            continue;
-        }
-        if (item->read_count == 0 && chunk_of(self, item)->length > VALUE_MAX_BYTES) {
-            fail_item(self, item, CB_ERR_CORRUPT, "it is too long for a value that is no tensor");
+        const char *why = refuse_item(self, item, end);
+        if (why) {
+            fail_item(self, item, CB_ERR_CORRUPT, why);
             continue;
         }
         add_item(self, (uint32_t)*next, ranges);
@@ -488,14 +495,13 @@ static void take_header(struct native_load *self, struct item *item, const void 
     item->state = ITEM_KNOWN;
 }
 
+/* Only once the header has said that the item lies as expected does a wrong trailer mean anything. */
 static void take_trailer(struct native_load *self, struct item *item, const void *bytes, uint64_t len)
 {
-    struct cb_err err;
     bool has_crc = false;
-    int rc = format_parse_trailer(self->checkpoint->format, bytes, len, &item->crc, &has_crc, &err);
-    if (rc)
-        fail_item(self, item, CB_ERR_CORRUPT, err.message);
-    item->has_crc = has_crc && item->crc != 0; /* checksum=none stores 0 */
+    int rc = format_parse_trailer(self->checkpoint->format, bytes, len, &item->crc, &has_crc, NULL);
+    item->bad_trailer = rc != 0;
+    item->has_crc = rc == 0 && has_crc && item->crc != 0; /* checksum=none stores 0 */
 }
 
 static void take_payload(struct native_load *self, struct item *item, struct part *part, const char *bytes)
@@ -532,7 +538,9 @@ static void item_done(struct native_load *self, struct item *item)
 {
     if (item->state == ITEM_FAILED || item->again)
         return;
-    if (item->has_crc && self->operation->engine->checksum)
+    if (item->bad_trailer)
+        fail_item(self, item, CB_ERR_CORRUPT, "what follows its bytes is damaged");
+    else if (item->has_crc)
         check_crc(self, item);
     if (item->state != ITEM_FAILED && !item->strided)
         item->state = ITEM_DONE;

@@ -265,11 +265,15 @@ static int compute_plan(struct native_engine *engine, struct cb_err *err)
 {
     if (engine->plan)
         return 0;
-    struct status_page *page = engine->setup.page;
+    double *values = engine->setup.page->run_values;
     int rc = plan_compute(engine->setup.layout, &engine->plan_options, &engine->plan, err);
-    if (!rc)
-        page->run_values[METRIC_GLOBAL_PLAN_S] = (double)engine->plan->compute_ns / 1e9;
-    return rc;
+    if (rc)
+        return rc;
+    values[METRIC_GLOBAL_PLAN_S] = (double)engine->plan->compute_ns / 1e9;
+    values[METRIC_PLAN_ITEMS] = (double)engine->plan->item_count;
+    values[METRIC_IMBALANCE] = engine->plan->imbalance;
+    values[METRIC_IMBALANCE_VS_BOUND] = engine->plan->imbalance_vs_bound;
+    return 0;
 }
 
 /* Plan and program, made by the first save and kept while the structure stays: the layout belongs to
@@ -524,7 +528,9 @@ static int compose_metadata(struct native_operation *operation, struct cb_err *e
     struct native_engine *engine = operation->engine;
     char id[PATH_MAX];
     timeline_enter(&operation->timeline, STATE_SERIALIZE);
-    int rc = native_name(engine->setup.store_path ? engine->setup.store_path : "", operation->path, id, err);
+    const char *place = engine->setup.store_path;
+    int rc =
+        native_name(place ? place : experiment_text(engine->setup.experiment, OPT_STORE), operation->path, id, err);
     buf_clear(&engine->save->metadata);
     if (!rc)
         rc = format_write_metadata(engine->plan_options.format, engine->setup.layout, engine->plan, id,
