@@ -260,14 +260,12 @@ static void count_completion(struct transfer *self, const struct store_completio
 static int finish_completed(struct transfer *self, struct slot *slot, const struct store_completion *completion,
                             struct cb_err *err)
 {
-    self->finishing--;
-    close_file(self, &self->files[slot->file]);
-    if (completion->code == 0)
-        return 0;
     struct program_request whole = {.file = slot->file};
     struct cb_err why;
-    describe(self, completion, &why);
-    return self->run->ops->complete(self->run->context, &whole, NULL, 0, &why, err);
+    describe(self, completion, &why); /* while the object still has its name */
+    self->finishing--;
+    close_file(self, &self->files[slot->file]);
+    return why.code ? self->run->ops->complete(self->run->context, &whole, NULL, 0, &why, err) : 0;
 }
 
 static int take_completion(struct transfer *self, const struct store_completion *completion, struct cb_err *err)

@@ -1,0 +1,446 @@
+/* The native engine over real stores: what is saved is what is loaded in any layout, and what goes
+ * wrong is named and never committed. Ranks are threads. */
+#include <dirent.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "ckpt/format.h"
+#include "tests/unit/native_world.h"
+
+static char folder[64];
+
+static int remove_entry(const char *path, const struct stat *status, int kind, struct FTW *walk)
+{
+    (void)status, (void)kind, (void)walk;
+    return remove(path);
+}
+
+static void clear(void)
+{
+    nftw(folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+    assert_int_equal(mkdir(folder, 0700), 0);
+}
+
+static bool exists(const char *name)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return access(path, F_OK) == 0;
+}
+
+/* Calls `each` for every data file of a checkpoint. */
+static unsigned each_file(const char *checkpoint, void (*each)(const char *path, uint64_t bytes, unsigned number))
+{
+    char path[512];
+    unsigned number = 0;
+    snprintf(path, sizeof path, "%s/%s", folder, checkpoint);
+    DIR *entries = opendir(path);
+    assert_non_null(entries);
+    for (struct dirent *entry; (entry = readdir(entries));) {
+        char file[1024];
+        struct stat status;
+        snprintf(file, sizeof file, "%s/%s", path, entry->d_name);
+        if (entry->d_name[0] == '.' || stat(file, &status) != 0)
+            continue;
+        each(file, (uint64_t)status.st_size, number++);
+    }
+    closedir(entries);
+    return number;
+}
+
+static double total(const struct world *world, enum metric_id metric)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < world->size; i++)
+        sum += world->ranks[i].sample.values[metric];
+    return sum;
+}
+
+static void save_and_load(const char *words, uint32_t shift)
+{
+    struct world world;
+    clear();
+    world_open(&world, words, folder, shift);
+    world_pass(&world, OP_SAVE, "a/0");
+    world_pass(&world, OP_SAVE, "a/1");
+    assert_true(exists("a/1/" FORMAT_MARKER));
+    world_pass(&world, OP_LOAD, "a/1");
+    world_check_loaded(&world);
+    assert_true(total(&world, METRIC_BYTES_NEEDED) >= (double)layout_total_bytes(world.words.layout));
+    world_close(&world);
+}
+
+static void what_is_saved_is_what_is_loaded(void **unused)
+{
+    (void)unused;
+    static const char *const worlds[] = {
+        "model=gpt2-tiny",
+        "model=gpt2-tiny io.direct=false",
+        "model=gpt2-tiny io.engine=psync io.direct=false checksum=none",
+        "model=gpt2-tiny dp=2 tp=2 io.block=64KiB",
+        "model=gpt2-tiny dp=3 zero=1 io.files=2 io.depth=1",
+        "model=gpt2-tiny dp=2 zero=3 io.files=item",
+        "model=gpt2-tiny dp=2 pp=2 io.files=shared",
+        "model=gpt2-tiny dp=2 pp=2 io.files=shared io.direct=false",
+        "model=gpt2-tiny tp=4 io.fsync=false format=raw",
+        "model=gpt2-tiny sharding=full dp=3 save.dedup=lowest_rank",
+        "model=gpt2-tiny dp=2 save.dedup=none",
+        "model=gpt2-tiny state=weights dp=2 tp=2 io.block=4096",
+    };
+    for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++)
+        save_and_load(worlds[i], (uint32_t)i % 3);
+}
+
+static const char *random_world(char text[256])
+{
+    static const char *const layouts[] = {
+        "",         "dp=2", "tp=2", "dp=2 tp=2 zero=1", "dp=3 zero=3", "pp=2 tp=2", "dp=4 zero=1", "sharding=full dp=3",
+        "dp=2 pp=3"};
+    static const char *const io[] = {"",
+                                     "io.files=item",
+                                     "io.files=3",
+                                     "io.files=shared",
+                                     "io.engine=psync io.threads=2",
+                                     "io.direct=false",
+                                     "io.block=12KiB io.depth=3",
+                                     "io.block=1MiB io.depth=1",
+                                     "save.dedup=lowest_rank"};
+    snprintf(text, 256, "model=gpt2-tiny layers=3 payload=weights %s %s format=%s checksum=%s",
+             layouts[(size_t)rand() % (sizeof layouts / sizeof *layouts)],
+             io[(size_t)rand() % (sizeof io / sizeof *io)], rand() % 3 ? "dcp" : "raw", rand() % 3 ? "crc32" : "none");
+    return text;
+}
+
+static void what_one_layout_saves_any_other_loads(void **unused)
+{
+    (void)unused;
+    srand(3);
+    for (int round = 0; round < 30; round++) {
+        struct world saver, loader;
+        char from[256], to[256];
+        clear();
+        world_open(&saver, random_world(from), folder, 0);
+        world_open(&loader, random_world(to), folder, (uint32_t)rand() % 3);
+        print_message("%s -> %s\n", from, to);
+        world_pass(&saver, OP_SAVE, "c");
+        world_pass(&loader, OP_LOAD, "c");
+        world_check_loaded(&loader);
+        world_close(&saver);
+        world_close(&loader);
+    }
+}
+
+static void states_sum_to_the_operation(void **unused)
+{
+    (void)unused;
+    struct world world;
+    clear();
+    world_open(&world, "model=gpt2-tiny dp=2 tp=2", folder, 1);
+    for (int op = OP_SAVE; op <= OP_LOAD; op++) {
+        world_pass(&world, (enum operation)op, "a");
+        for (uint32_t i = 0; i < world.size; i++) {
+            const double *values = world.ranks[i].sample.values;
+            double sum = 0;
+            for (int metric = METRIC_OTHER_S; metric <= METRIC_WAIT_S; metric++)
+                sum += values[metric];
+            assert_true(fabs(sum - values[METRIC_OP_S]) < 1e-6);
+            assert_true(values[METRIC_OWN_S] <= values[METRIC_OP_S]);
+            assert_true(values[METRIC_REQUESTS] > 0 && values[METRIC_ERRORS] == 0);
+            assert_true(world.ranks[i].page->latency[op].count > 0);
+            assert_true(world.ranks[i].page->bytes_done >= world.ranks[i].page->bytes_total);
+        }
+    }
+    world_close(&world);
+}
+
+/* A proxy for speed: of what O_DIRECT moves only edges and small tensors are copied. */
+static void large_tensors_are_not_copied(void **unused)
+{
+    (void)unused;
+    struct world world;
+    char words[256], path[128];
+    clear();
+    snprintf(path, sizeof path, "%s/model.yaml", folder);
+    FILE *list = fopen(path, "w");
+    assert_non_null(list);
+    for (int i = 0; i < 4; i++)
+        fprintf(list, "- {name: large.%d, shape: [1001, 1024], dtype: bf16}\n", i);
+    assert_int_equal(fclose(list), 0);
+    snprintf(words, sizeof words, "model=%s dp=2 io.direct=auto", path);
+    world_open(&world, words, folder, 1);
+    bool direct = store_capabilities(world.ranks[0].store)->direct;
+    for (int op = OP_SAVE; op <= OP_LOAD; op++) {
+        world_pass(&world, (enum operation)op, "a");
+        double moved = total(&world, METRIC_BYTES_MOVED), copied = total(&world, METRIC_BYTES_COPIED);
+        double requests = total(&world, METRIC_REQUESTS);
+        print_message("%s (%s): %.0f of %.0f bytes copied, %.0f requests\n", operation_name((enum operation)op),
+                      direct ? "O_DIRECT" : "buffered", copied, moved, requests);
+        assert_true(copied < 0.02 * moved);
+        assert_true(requests < moved / (4 << 20) * 1.1 + 10);
+    }
+    world_close(&world);
+}
+
+static void a_failing_write_commits_nothing_and_names_rank_file_and_reason(void **unused)
+{
+    (void)unused;
+    struct world world;
+    char uri[256];
+    clear();
+    snprintf(uri, sizeof uri, "fault:error_at=2/ENOSPC+rank=1:%s", folder);
+    world_open(&world, "model=gpt2-tiny dp=3 zero=1 io.block=64KiB", uri, 0);
+    assert_int_not_equal(world_run(&world, OP_SAVE, "a", WORLD_TIMEOUT_NS), 0);
+    assert_false(exists("a/" FORMAT_MARKER));
+    assert_int_equal(world.ranks[1].rc, CB_ERR_NO_SPACE);
+    assert_non_null(strstr(world.ranks[1].err.message, "rank 1"));
+    assert_non_null(strstr(world.ranks[1].err.message, "a/"));
+    assert_non_null(strstr(world.ranks[1].err.message, "No space left"));
+    for (uint32_t i = 0; i < 3; i += 2) {
+        assert_int_equal(world.ranks[i].rc, CB_ERR_ABORTED);
+        assert_non_null(strstr(world.ranks[i].err.message, "rank 1 failed (no_space)"));
+    }
+    world_close(&world);
+}
+
+static void a_failing_commit_commits_nothing(void **unused)
+{
+    (void)unused;
+    static const char *const steps[] = {"create", "finish", "sync_folder", "publish"};
+    for (size_t i = 0; i < 4; i++) {
+        struct world world;
+        char uri[256];
+        clear();
+        snprintf(uri, sizeof uri, "fault:fail=%s+rank=0:%s", steps[i], folder);
+        world_open(&world, "model=gpt2-tiny dp=2", uri, 0);
+        world_run(&world, OP_SAVE, "a", WORLD_TIMEOUT_NS);
+        if (world.ranks[0].rc == 0 || world.ranks[1].rc == 0 || exists("a/" FORMAT_MARKER))
+            fail_msg("%s failed, and the save did not", steps[i]);
+        world_close(&world);
+    }
+}
+
+static void a_stuck_rank_ends_the_save_for_all(void **unused)
+{
+    (void)unused;
+    struct world world;
+    char uri[256];
+    clear();
+    snprintf(uri, sizeof uri, "fault:stall_at=2+rank=1:%s", folder);
+    world_open(&world, "model=gpt2-tiny dp=2 io.block=64KiB", uri, 0);
+    uint64_t start_ns = clock_monotonic_ns();
+    world_run(&world, OP_SAVE, "a", NS_PER_S / 2);
+    assert_true(clock_monotonic_ns() - start_ns < 10 * NS_PER_S); /* it ends; the test's own time-out is 20 s */
+    assert_int_equal(world.ranks[1].rc, CB_ERR_TIMEOUT);
+    assert_int_equal(world.ranks[0].rc, CB_ERR_ABORTED);
+    assert_non_null(strstr(world.ranks[0].err.message, "rank 1 failed (timeout)"));
+    assert_false(exists("a/" FORMAT_MARKER));
+    world_close(&world);
+}
+
+static void a_complete_checkpoint_is_not_written_over(void **unused)
+{
+    (void)unused;
+    struct world world;
+    clear();
+    world_open(&world, "model=gpt2-tiny dp=2", folder, 0);
+    world_pass(&world, OP_SAVE, "a");
+    assert_int_equal(world_run(&world, OP_SAVE, "a", WORLD_TIMEOUT_NS), CB_ERR_EXISTS);
+    world_pass(&world, OP_LOAD, "a");
+    world_check_loaded(&world);
+    world_close(&world);
+}
+
+static void an_overwritten_checkpoint_is_gone_until_the_new_one_is_whole(void **unused)
+{
+    (void)unused;
+    struct world world;
+    char uri[256];
+    clear();
+    world_open(&world, "model=gpt2-tiny dp=2 folder=overwrite", folder, 1);
+    for (int i = 0; i < 3; i++) {
+        world_pass(&world, OP_SAVE, "a");
+        assert_true(world.ranks[0].sample.values[METRIC_DELETE_S] > 0);
+    }
+    world_pass(&world, OP_LOAD, "a");
+    world_check_loaded(&world);
+    world_close(&world);
+    snprintf(uri, sizeof uri, "fault:error_at=1/EIO+rank=1:%s", folder);
+    world_open(&world, "model=gpt2-tiny dp=2 folder=overwrite", uri, 1);
+    world_run(&world, OP_SAVE, "a", WORLD_TIMEOUT_NS);
+    assert_int_not_equal(world.ranks[1].rc, 0);
+    assert_false(exists("a/" FORMAT_MARKER));
+    world_close(&world);
+}
+
+static void a_load_without_a_marker_says_so(void **unused)
+{
+    (void)unused;
+    struct world world;
+    clear();
+    world_open(&world, "model=gpt2-tiny dp=2", folder, 0);
+    assert_int_not_equal(world_run(&world, OP_LOAD, "nothing", WORLD_TIMEOUT_NS), 0);
+    assert_int_equal(world.ranks[0].rc, CB_ERR_NOT_FOUND);
+    assert_non_null(strstr(world.ranks[0].err.message, "no complete checkpoint at nothing"));
+    world_close(&world);
+}
+
+/* In several places: one alone may hit the padding before a payload, which nobody reads. */
+static void flip_bits(const char *path, uint64_t bytes, unsigned number)
+{
+    (void)number;
+    int fd = open(path, O_RDWR);
+    assert_true(fd >= 0);
+    for (uint64_t i = 1; i < 8; i++) {
+        char byte;
+        assert_int_equal(pread(fd, &byte, 1, (off_t)(bytes * i / 8)), 1);
+        byte ^= 4;
+        assert_int_equal(pwrite(fd, &byte, 1, (off_t)(bytes * i / 8)), 1);
+    }
+    close(fd);
+}
+
+static void cut_in_half(const char *path, uint64_t bytes, unsigned number)
+{
+    (void)number;
+    assert_int_equal(truncate(path, (off_t)(bytes / 2)), 0);
+}
+
+static void remove_one(const char *path, uint64_t bytes, unsigned number)
+{
+    (void)bytes;
+    if (number == 0)
+        assert_int_equal(unlink(path), 0);
+}
+
+/* Failures on the pages of all ranks that hold a text. */
+static unsigned count_failures(struct world *world, const char *text)
+{
+    unsigned found = 0;
+    for (uint32_t i = 0; i < world->size; i++) {
+        const char *failures = world->ranks[i].page->failures;
+        for (const char *at = failures; (at = strstr(at, text)); at++)
+            found++;
+    }
+    return found;
+}
+
+static void damage_and_load(const char *words, void (*damage)(const char *, uint64_t, unsigned), const char *expected,
+                            unsigned at_least)
+{
+    struct world world;
+    clear();
+    world_open(&world, words, folder, 1);
+    world_pass(&world, OP_SAVE, "a");
+    each_file("a", damage);
+    assert_int_not_equal(world_run(&world, OP_LOAD, "a", WORLD_TIMEOUT_NS), 0);
+    if (count_failures(&world, expected) < at_least || count_failures(&world, "in a/") == 0)
+        fail_msg("not enough failures say \"%s\": %s / %s", expected, world.ranks[0].page->failures,
+                 world.ranks[world.size - 1].page->failures);
+    world_close(&world);
+}
+
+static void damage_is_named_by_tensor_file_and_offset(void **unused)
+{
+    (void)unused;
+    damage_and_load("model=gpt2-tiny dp=2 zero=1", flip_bits, "CRC-32", 4);
+    damage_and_load("model=gpt2-tiny dp=2 zero=1 io.direct=false", flip_bits, "CRC-32", 4);
+    damage_and_load("model=gpt2-tiny dp=2 zero=1", cut_in_half, "too short", 10);
+    damage_and_load("model=gpt2-tiny dp=2 zero=1 io.direct=false", cut_in_half, "too short", 10);
+    damage_and_load("model=gpt2-tiny dp=2 zero=1", remove_one, "No such file", 2);
+}
+
+static void a_bit_flipped_below_the_reader_is_found(void **unused)
+{
+    (void)unused;
+    struct world world;
+    char uri[256];
+    clear();
+    snprintf(uri, sizeof uri, "fault:bit_flip=1+rank=0:%s", folder);
+    world_open(&world, "model=gpt2-tiny dp=2", uri, 1);
+    world_pass(&world, OP_SAVE, "a");
+    assert_int_equal(world_run(&world, OP_LOAD, "a", WORLD_TIMEOUT_NS), CB_ERR_CORRUPT);
+    world_close(&world);
+}
+
+static void a_read_error_fails_its_items_and_the_load_goes_on(void **unused)
+{
+    (void)unused;
+    struct world world;
+    char uri[256];
+    clear();
+    snprintf(uri, sizeof uri, "fault:error_at=2+ops=read+rank=0:%s", folder);
+    world_open(&world, "model=gpt2-tiny dp=2 io.block=64KiB", uri, 1);
+    world_pass(&world, OP_SAVE, "a");
+    assert_int_not_equal(world_run(&world, OP_LOAD, "a", WORLD_TIMEOUT_NS), 0);
+    assert_true(count_failures(&world, "Input/output error") > 0);
+    assert_true(world.ranks[0].sample.values[METRIC_REQUESTS] > 3);
+    assert_true(world.ranks[0].sample.values[METRIC_ERRORS] == 1);
+    world_close(&world);
+}
+
+static void a_checkpoint_of_another_model_is_refused_by_name(void **unused)
+{
+    (void)unused;
+    struct world saver, loader;
+    clear();
+    world_open(&saver, "model=gpt2-tiny layers=1", folder, 0);
+    world_open(&loader, "model=gpt2-tiny layers=2", folder, 0);
+    world_pass(&saver, OP_SAVE, "a");
+    assert_int_not_equal(world_run(&loader, OP_LOAD, "a", WORLD_TIMEOUT_NS), 0);
+    assert_true(count_failures(&loader, "transformer.h.1") > 3);
+    world_close(&saver);
+    world_close(&loader);
+}
+
+static void a_null_store_takes_a_save(void **unused)
+{
+    (void)unused;
+    struct world world;
+    world_open(&world, "model=gpt2-tiny dp=2 io.files=item", "null:", 0);
+    world_pass(&world, OP_SAVE, "a/0");
+    world_pass(&world, OP_SAVE, "a/1");
+    world_close(&world);
+}
+
+static int make_folder(void **unused)
+{
+    (void)unused;
+    snprintf(folder, sizeof folder, "/tmp/ckptbench-native-XXXXXX");
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int remove_folder(void **unused)
+{
+    (void)unused;
+    return nftw(folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_saved_is_what_is_loaded),
+        cmocka_unit_test(what_one_layout_saves_any_other_loads),
+        cmocka_unit_test(states_sum_to_the_operation),
+        cmocka_unit_test(large_tensors_are_not_copied),
+        cmocka_unit_test(a_failing_write_commits_nothing_and_names_rank_file_and_reason),
+        cmocka_unit_test(a_failing_commit_commits_nothing),
+        cmocka_unit_test(a_stuck_rank_ends_the_save_for_all),
+        cmocka_unit_test(a_complete_checkpoint_is_not_written_over),
+        cmocka_unit_test(an_overwritten_checkpoint_is_gone_until_the_new_one_is_whole),
+        cmocka_unit_test(a_load_without_a_marker_says_so),
+        cmocka_unit_test(damage_is_named_by_tensor_file_and_offset),
+        cmocka_unit_test(a_bit_flipped_below_the_reader_is_found),
+        cmocka_unit_test(a_read_error_fails_its_items_and_the_load_goes_on),
+        cmocka_unit_test(a_checkpoint_of_another_model_is_refused_by_name),
+        cmocka_unit_test(a_null_store_takes_a_save),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

@@ -1,0 +1,129 @@
+/* Between the first and the last byte of a save or load nothing is allocated or freed, once an
+ * iteration has warmed things up. This program's own malloc counts. */
+#include <ftw.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "tests/unit/native_world.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define COUNTS 0 /* the sanitizer owns malloc */
+#else
+#define COUNTS 1
+#endif
+
+static const struct status_page *watched;
+static _Atomic uint64_t calls_in_data_path, calls_at_all;
+
+static void count_call(void)
+{
+    calls_at_all++;
+    const struct status_page *page = watched;
+    if (page && page->bytes_done > 0 && page->bytes_done < page->bytes_total)
+        calls_in_data_path++;
+}
+
+#if COUNTS
+void *__libc_malloc(size_t bytes);
+void *__libc_calloc(size_t count, size_t bytes);
+void *__libc_realloc(void *memory, size_t bytes);
+void __libc_free(void *memory);
+
+void *malloc(size_t bytes)
+{
+    count_call();
+    return __libc_malloc(bytes);
+}
+
+void *calloc(size_t count, size_t bytes)
+{
+    count_call();
+    return __libc_calloc(count, bytes);
+}
+
+void *realloc(void *memory, size_t bytes)
+{
+    count_call();
+    return __libc_realloc(memory, bytes);
+}
+
+void free(void *memory)
+{
+    count_call();
+    __libc_free(memory);
+}
+#else
+static void unused_without_counting(void)
+{
+    (void)count_call;
+}
+#endif
+
+static char folder[64];
+
+static int remove_entry(const char *path, const struct stat *status, int kind, struct FTW *walk)
+{
+    (void)status, (void)kind, (void)walk;
+    return remove(path);
+}
+
+static void save_and_load_allocate_nothing(const char *words)
+{
+    struct world world;
+    assert_int_equal(mkdir(folder, 0700), 0);
+    world_open(&world, words, folder, 0);
+    world_pass(&world, OP_SAVE, "a/0");
+    world_pass(&world, OP_LOAD, "a/0");
+    watched = world.ranks[0].page;
+    calls_in_data_path = 0;
+    uint64_t before = calls_at_all;
+    world_pass(&world, OP_SAVE, "a/1");
+    assert_true(watched->bytes_done >= watched->bytes_total && watched->bytes_total > 0);
+    uint64_t in_save = calls_in_data_path;
+    world_pass(&world, OP_LOAD, "a/1");
+    watched = NULL;
+    assert_true(calls_at_all > before); /* the hook works: planning a load allocates */
+    if (calls_in_data_path > 0)
+        fail_msg("%s: %llu calls while saving, %llu while loading", words, (unsigned long long)in_save,
+                 (unsigned long long)(calls_in_data_path - in_save));
+    world_check_loaded(&world);
+    world_close(&world);
+    nftw(folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+static void the_data_path_does_not_allocate(void **unused)
+{
+    (void)unused;
+    if (!COUNTS) {
+        print_message("missing: a malloc of our own, which a sanitizer replaces\n");
+        skip();
+    }
+    save_and_load_allocate_nothing("model=gpt2-tiny io.depth=2 io.block=64KiB");
+    save_and_load_allocate_nothing("model=gpt2-tiny io.depth=2 io.block=64KiB io.direct=false");
+    save_and_load_allocate_nothing("model=gpt2-tiny io.depth=2 io.block=64KiB io.engine=psync");
+    save_and_load_allocate_nothing("model=gpt2-tiny io.depth=2 io.block=64KiB io.engine=psync io.threads=2 format=raw");
+}
+
+static int make_folder(void **unused)
+{
+    (void)unused;
+#if !COUNTS
+    (void)unused_without_counting;
+#endif
+    snprintf(folder, sizeof folder, "/tmp/ckptbench-allocations-XXXXXX");
+    return mkdtemp(folder) && rmdir(folder) == 0 ? 0 : -1;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_data_path_does_not_allocate),
+    };
+    return cmocka_run_group_tests(tests, make_folder, NULL);
+}
