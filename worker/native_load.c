@@ -17,7 +17,7 @@
 #include "worker/native.h"
 
 #define METADATA_MAX_BYTES (UINT64_C(8) * 1024 * 1024 * 1024)
-#define LITERAL_MAX_BYTES (UINT64_C(1024) * 1024)
+#define FRAME_MAX_BYTES (UINT64_C(128) * 1024 * 1024)
 /* Unwanted bytes that are read rather than making another request. */
 #define GAP_BYTES 65536
 /* Runs at least so long, or so far apart, are read one by one; others as one range and taken apart. */
@@ -46,13 +46,14 @@ struct item {
     void *strided; /* payload as it is stored, where its strides are not ours; owned */
     uint32_t crc;  /* of the trailer */
     bool has_crc, bad_trailer;
+    void *value;                               /* of a bytes item: all of it, once read; owned */
     size_t first_part, part_count, parts_left; /* of the pass under way */
 };
 
 struct native_load {
     struct program program;
     struct buf metadata;
-    struct buf literal;
+    struct buf frame; /* what our writer would have written, or a value */
     /* of the load under way */
     struct native_operation *operation;
     struct stored_checkpoint *checkpoint;
@@ -71,7 +72,7 @@ void native_load_free(struct native_load *self)
         return;
     program_release(&self->program);
     buf_release(&self->metadata);
-    buf_release(&self->literal);
+    buf_release(&self->frame);
     free(self);
 }
 
@@ -85,7 +86,7 @@ static int load_new(const struct native_engine *engine, struct native_load **loa
     limits.whole_frames = true;
     program_init(&self->program, &limits);
     buf_init(&self->metadata, METADATA_MAX_BYTES);
-    buf_init(&self->literal, LITERAL_MAX_BYTES);
+    buf_init(&self->frame, FRAME_MAX_BYTES);
     *load = self;
     return 0;
 }
@@ -186,11 +187,24 @@ static void init_item(struct native_load *self, struct item *item)
     item->probe_bytes = chunk->length < FIRST_PROBE_BYTES ? chunk->length : FIRST_PROBE_BYTES;
 }
 
-/* The values that are no tensors; each rank needs all of them. */
-static void add_bytes_items(struct native_load *self)
+/* A value that is too long gets no memory: refuse_item says so. */
+static int add_value(struct native_load *self, const struct stored_tensor *stored, struct cb_err *err)
 {
+    struct item *item = &self->items[self->item_count++];
+    *item = (struct item){.chunk = stored->first_chunk, .state = ITEM_KNOWN};
+    uint64_t length = chunk_of(self, item)->length;
+    if (length > VALUE_MAX_BYTES)
+        return 0;
+    item->value = malloc(length + 1);
+    return item->value ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory for the value of %s", stored->fqn);
+}
+
+/* The values that are no tensors; each rank needs all of them. */
+static int add_values(struct native_load *self, struct cb_err *err)
+{
+    int rc = 0;
     const struct layout *layout = self->operation->engine->setup.layout;
-    for (size_t i = 0; i < layout_tensor_count(layout); i++) {
+    for (size_t i = 0; i < layout_tensor_count(layout) && !rc; i++) {
         const struct state_tensor *wanted = layout_tensor(layout, i);
         if (wanted->kind != KIND_BYTES)
             continue;
@@ -201,8 +215,9 @@ static void add_bytes_items(struct native_load *self)
             add_failure(self, CB_ERR_CORRUPT, text);
             continue;
         }
-        self->items[self->item_count++] = (struct item){.chunk = stored->first_chunk, .state = ITEM_KNOWN};
+        rc = add_value(self, stored, err);
     }
+    return rc;
 }
 
 static int compare_items(const void *a, const void *b, void *context)
@@ -231,9 +246,9 @@ static int make_items(struct native_load *self, struct cb_err *err)
         item->read_count = i - item->first_read;
         init_item(self, item);
     }
-    add_bytes_items(self);
+    int rc = add_values(self, err);
     qsort_r(self->items, self->item_count, sizeof *self->items, compare_items, self);
-    return 0;
+    return rc;
 }
 
 /* --- the program of a pass --- */
@@ -454,14 +469,17 @@ static int open_file(void *context, uint32_t file, struct store_object **object,
     return rc ? rc : store_open_read(self->operation->engine->setup.store, name, object, length, err);
 }
 
-static void take_bytes_item(struct native_load *self, struct item *item, const void *bytes, uint64_t len)
+/* Parsing a value allocates, so it is kept until the pass is over. */
+static void check_value(struct native_load *self, struct item *item)
 {
     struct cb_err err;
-    buf_clear(&self->literal);
-    int rc = format_parse_bytes_payload(self->checkpoint->format, tensor_of(self, item)->fqn, bytes, len,
-                                        &self->literal, &err);
+    buf_clear(&self->frame);
+    int rc = format_parse_bytes_payload(self->checkpoint->format, tensor_of(self, item)->fqn, item->value,
+                                        chunk_of(self, item)->length, &self->frame, &err);
     if (rc && rc != CB_ERR_UNSUPPORTED) /* a kind of value that only Python knows is none of our business */
         fail_item(self, item, rc, err.message);
+    else
+        item->state = ITEM_DONE;
 }
 
 /* A header that is longer than what was read of it is read again: first as much as most need, then as
@@ -476,11 +494,34 @@ static bool probe_longer(const struct native_load *self, struct item *item, uint
     return item->again;
 }
 
+/* The very header that our own writer makes needs no parsing, which would allocate. */
+static bool is_our_header(struct native_load *self, const struct item *item, const void *bytes, uint64_t len)
+{
+    const struct stored_tensor *stored = tensor_of(self, item);
+    const struct stored_chunk *chunk = chunk_of(self, item);
+    struct state_tensor tensor = {.fqn = stored->fqn, .dtype = stored->dtype, .dims = stored->dims};
+    struct plan_item ours = {
+        .offset = chunk->offset,
+        .length = chunk->length,
+        .payload_offset = chunk->offset + item->payload.offset,
+        .payload_bytes = item->payload.bytes,
+        .box = chunk->box,
+    };
+    memcpy(tensor.shape, stored->shape, sizeof tensor.shape);
+    buf_clear(&self->frame);
+    return format_item_header(self->checkpoint->format, &tensor, &ours, &self->frame, NULL) == 0 &&
+           self->frame.len == len && memcmp(self->frame.data, bytes, len) == 0;
+}
+
 static void take_header(struct native_load *self, struct item *item, const void *bytes, uint64_t len)
 {
     const struct stored_chunk *chunk = chunk_of(self, item);
     struct stored_payload payload;
     struct cb_err err;
+    if (item->state == ITEM_EXPECTED && is_our_header(self, item, bytes, len)) {
+        item->state = ITEM_KNOWN;
+        return;
+    }
     int rc = format_parse_item(self->checkpoint->format, tensor_of(self, item), &chunk->box, bytes, len, chunk->length,
                                &payload, &err);
     if (rc) {
@@ -542,7 +583,7 @@ static void item_done(struct native_load *self, struct item *item)
         fail_item(self, item, CB_ERR_CORRUPT, "what follows its bytes is damaged");
     else if (item->has_crc)
         check_crc(self, item);
-    if (item->state != ITEM_FAILED && !item->strided)
+    if (item->state != ITEM_FAILED && !item->strided && !item->value)
         item->state = ITEM_DONE;
 }
 
@@ -550,7 +591,7 @@ static void take_part(struct native_load *self, struct part *part, const char *b
 {
     struct item *item = &self->items[part->item];
     if (part->kind == PART_HEADER && item->read_count == 0)
-        take_bytes_item(self, item, bytes, part->bytes);
+        memcpy(item->value, bytes, part->bytes);
     else if (part->kind == PART_HEADER)
         take_header(self, item, bytes, part->bytes);
     else if (part->kind == PART_TRAILER)
@@ -654,6 +695,10 @@ static int after_pass(struct native_load *self, bool *again, struct cb_err *err)
         struct item *item = &self->items[i];
         if (!is_open(item))
             continue;
+        if (item->value) {
+            check_value(self, item);
+            continue;
+        }
         if (item->strided) {
             place_strided(self, item);
             free(item->strided);
@@ -730,8 +775,10 @@ static int timed_load(struct native_operation *operation, struct cb_err *err)
 
 static void forget_load(struct native_load *self)
 {
-    for (size_t i = 0; i < self->item_count; i++)
+    for (size_t i = 0; i < self->item_count; i++) {
         free(self->items[i].strided);
+        free(self->items[i].value);
+    }
     free(self->items);
     free(self->files);
     free(self->mappings);
