@@ -3,6 +3,17 @@
 #include "core/metrics.h"
 #include "core/options.h"
 
+/* One UTF-8 sequence as roff's name of its code point; returns how long it was. Our own texts are valid. */
+static size_t append_code_point(struct buf *out, const unsigned char *at)
+{
+    size_t len = *at >= 0xF0 ? 4 : *at >= 0xE0 ? 3 : 2;
+    unsigned code_point = *at & (0x7Fu >> len);
+    for (size_t i = 1; i < len; i++)
+        code_point = code_point << 6 | (at[i] & 0x3Fu);
+    buf_printf(out, "\\[u%04X]", code_point);
+    return len;
+}
+
 /* Roff takes a backslash, a dash and a dot or quote at the start of a line as its own. */
 static void append_roff(struct buf *out, const char *text)
 {
@@ -14,6 +25,8 @@ static void append_roff(struct buf *out, const char *text)
             buf_append_text(out, "\\e");
         else if (*text == '-')
             buf_append_text(out, "\\-");
+        else if ((unsigned char)*text >= 0x80)
+            text += append_code_point(out, (const unsigned char *)text) - 1;
         else
             buf_append_char(out, *text);
         line_start = *text == '\n';

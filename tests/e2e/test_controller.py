@@ -1,0 +1,256 @@
+"""The controller from outside: verbs, their documents, exit codes, sweeps, and being interrupted."""
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+BUILD = Path(os.environ.get("CKPTBENCH_BUILD", "build")).resolve()
+PROGRAM = str(BUILD / "ckptbench")
+TINY = ("model=gpt2-tiny", "ranks=2", "baseline=false")
+
+
+@pytest.fixture
+def place(tmp_path):
+    """A home and a store of this test alone."""
+    (tmp_path / "store").mkdir()
+    return tmp_path
+
+
+def environment(place):
+    return dict(os.environ, CKPTBENCH_HOME=str(place / "home"))
+
+
+def ckptbench(place, *words, code=0, timeout=120):
+    result = subprocess.run([PROGRAM, *words], cwd=place, env=environment(place), capture_output=True, text=True,
+                            timeout=timeout)
+    assert result.returncode == code, f"{words}: {result.returncode}\n{result.stdout}\n{result.stderr}"
+    return result
+
+
+def document(place, *words, code=0):
+    return json.loads(ckptbench(place, *words, "--json", code=code).stdout)
+
+
+def start(place, *words):
+    return subprocess.Popen([PROGRAM, "run", *words], cwd=place, env=environment(place), stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, text=True)
+
+
+def wait_until_running(place, number=1, seconds=60):
+    """Until the agent of the n-th run says that ranks are at work."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        for path in (place / "home/runs").glob("*/attempts/*/progress.json"):
+            try:
+                if json.loads(path.read_text()).get("state") == "running":
+                    return path.parents[2].name
+            except (OSError, ValueError):
+                pass
+        time.sleep(0.02)
+    raise AssertionError("no run came to work in time")
+
+
+# ---- looking ----
+
+def test_version_names_every_optional_library(place):
+    out = ckptbench(place, "--version").stdout
+    for library in ("liburing", "hwloc", "isa-l", "zstd"):
+        assert re.search(rf"^  {library} +(present|absent) +\S", out, re.M)
+
+
+def test_help_lists_every_verb_and_each_explains_itself(place):
+    out = ckptbench(place, "--help").stdout
+    verbs = re.findall(r"^  ([a-z]+) {2,}", out.split("flags of every verb")[0], re.M)
+    assert {"run", "plan", "models", "options", "doctor", "man", "completion"} <= set(verbs)
+    for verb in verbs:
+        assert ckptbench(place, verb, "--help").stdout.startswith(f"usage: ckptbench {verb}")
+
+
+def test_options_are_one_row_a_key(place):
+    rows = {row["name"]: row for row in document(place, "options")}
+    assert rows["io.block"]["default"] == "4MiB" and rows["io.block"]["type"] == "size"
+    assert rows["engine"]["values"] == "native|torch-dcp|command"
+    found = {row["name"] for row in document(place, "options", "fsync")}
+    assert "io.fsync" in found and "model" not in found
+    assert "did you mean 'io.depth'?" in ckptbench(place, "options", "io.dpth", code=2).stderr
+
+
+def test_models_give_parameters_and_bytes(place):
+    models = {row["name"]: row for row in document(place, "models")}
+    assert models["gpt2"]["params"] == 124439808
+    assert models["gpt2"]["bytes"] == 124439808 * 14
+
+
+def test_man_page_is_clean_roff_with_every_key_verb_and_metric(place):
+    page = ckptbench(place, "man").stdout
+    for word in ("io.depth", "completion", "save_bytes_per_s", "EXIT STATUS"):
+        assert word in page
+    (place / "page.1").write_text(page)
+    check = subprocess.run(["groff", "-man", "-Tutf8", "-ww", "-z", "page.1"], cwd=place, capture_output=True, text=True,
+                           timeout=60)
+    assert check.returncode == 0 and not check.stderr, check.stderr
+
+
+@pytest.mark.parametrize("line, wanted", [
+    ("ckptbench mod", "models"), ("ckptbench run io.dep", "io.depth="), ("ckptbench run io.engine=ps", "psync"),
+    ("ckptbench run model=gpt2-ti", "gpt2-tiny"), ("ckptbench run --res", "--resume")])
+def test_completion_completes(place, line, wanted):
+    (place / "completion").write_text(ckptbench(place, "completion").stdout)
+    script = """source ./completion; COMP_LINE=$1; COMP_POINT=${#1}; COMP_WORDS=($1)
+                COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _ckptbench; printf '%s\\n' "${COMPREPLY[@]}" """
+    out = subprocess.run(["bash", "-c", script, "bash", line], cwd=place, capture_output=True, text=True, timeout=20).stdout
+    assert wanted in out.split()
+
+
+PLAN_MEMBERS = {"params", "bytes", "tensors", "items", "files", "rank_bytes", "imbalance", "imbalance_vs_bound", "plan_s",
+                "rss_bytes", "metadata_bytes", "requests", "host_memory_bytes", "predicted"}
+
+
+def test_plan_has_exactly_the_promised_members(place):
+    plan = document(place, "plan", "model=gpt2", "ranks=4", "tp=2", "dp=2")
+    assert set(plan) == PLAN_MEMBERS
+    assert set(plan["rank_bytes"]) == {"min", "median", "max"}
+    assert plan["params"] == 124439808 and plan["bytes"]["total"] == 124439808 * 14
+    assert plan["files"] == 5 and plan["imbalance"] < 1.02
+
+
+def test_plan_of_a_large_cluster_is_balanced_and_predicts_which_limit_binds(place):
+    words = ("plan", "model=llama3-405b", "ranks=16384", "tp=8", "pp=16", "dp=128", "zero=1", "rate.rank=1.5GiB/s", "mtbf=24h")
+    plan = document(place, *words, "rate.store=300GiB/s")
+    assert plan["imbalance_vs_bound"] <= 1.02 and plan["rss_bytes"] < 2**30
+    assert plan["predicted"]["save_limit"] == "store"
+    assert plan["predicted"]["save_s"] == pytest.approx(plan["bytes"]["total"] / (300 * 2**30), rel=0.01)
+    assert 0.9 < plan["predicted"]["goodput"] < 1
+    assert document(place, *words)["predicted"]["save_limit"] == "rank"
+
+
+def test_doctor_says_what_is_here(place):
+    checks = {check["name"]: check for check in document(place, "doctor", "store=./store", "model=gpt2-tiny")["checks"]}
+    for name in ("ckptbench-agent", "ckptbench-worker", "mpirun", "cores", "memory", "memlock", "io_uring", "store", "space",
+                 "history", "torch"):
+        assert checks[name]["found"]
+        assert checks[name]["status"] == "ok" or checks[name]["do"]
+
+
+def test_doctor_exits_4_when_something_required_is_missing(place):
+    empty = place / "bin"
+    empty.mkdir()
+    (empty / "ckptbench").write_bytes(Path(PROGRAM).read_bytes())
+    (empty / "ckptbench").chmod(0o755)
+    result = subprocess.run([str(empty / "ckptbench"), "doctor", "--json"], cwd=place, capture_output=True, text=True,
+                            env=dict(environment(place), PATH="/nonexistent"), timeout=60)
+    assert result.returncode == 4
+    missing = {check["name"] for check in json.loads(result.stdout)["checks"] if check["status"] == "missing"}
+    assert {"ckptbench-agent", "ckptbench-worker", "mpirun"} <= missing
+
+
+# ---- what is refused, before anything starts ----
+
+@pytest.mark.parametrize("words, sentence", [
+    (("rnu",), "unknown verb"),
+    (("run", "io.dept=3"), "did you mean 'io.depth'?"),
+    (("run", "io.block=4Mbit"), "not a size such as 4MiB"),
+    (("run", *TINY, "dp=2", "tp=2"), "ranks"),
+    (("run", "model=gpt2-tiny", "ranks=5", "tp=5"), "tp"),
+    (("run", "model=no-such-model"), "no-such-model"),
+    (("run", *TINY, "ops=load"), "suffix="),
+    (("run", *TINY, "store=fault:delay=1s"), "fault:SPEC:STORE"),
+    (("run", "gpt2"), "model=gpt2"),
+    (("plan", "tp=1,2"), "several values"),
+])
+def test_usage_mistakes_exit_2_and_leave_nothing_behind(place, words, sentence):
+    result = ckptbench(place, *words, code=2)
+    assert sentence in result.stderr
+    assert not list((place / "home").glob("runs/*"))
+
+
+def test_yaml_mistakes_have_line_and_column(place):
+    (place / "nightly.yaml").write_text("model: gpt2-tiny\nio:\n    dept: 3\n")
+    assert "nightly.yaml:3:5: unknown key 'io.dept': did you mean 'io.depth'?" in ckptbench(
+        place, "run", "nightly.yaml", code=2).stderr
+
+
+# ---- running ----
+
+def test_a_run_is_one_document_and_its_store_is_absolute(place):
+    run = document(place, "run", *TINY, "store=./store", "iterations=2", "label.kind=a: \"b\" #c\n")
+    assert run["outcome"] == "pass" and run["state"] == "done"
+    assert run["experiment"]["store"] == str(place / "store")
+    assert run["labels"] == {"kind": 'a: "b" #c\n'}
+    assert run["metrics"]["save_s"]["n"] == 2 and run["metrics"]["load_s"]["median"] > 0
+    assert set(run["metrics"]["save_s"]) == {"unit", "n", "median", "p95", "min", "max", "mean"}
+    assert sum(run["states"]["save"].values()) == pytest.approx(1, abs=0.01)
+    assert run["verified"] == {"iterations": 2, "of": 2}
+    assert run["limits"]["baseline_write_bytes_per_s"] is None
+
+
+def test_the_table_comes_from_the_history(place):
+    out = ckptbench(place, "run", *TINY, "store=./store", "iterations=1").stdout
+    assert re.search(r"^run \d{8}-\w{4}  gpt2-tiny, 0.84 M parameters", out)
+    assert re.search(r"^save +\S", out, re.M) and re.search(r"^load \(\w+\??\) ", out, re.M)
+    assert "verified      every byte of every tensor, 1 of 1 iterations" in out
+    assert (place / "home/history.db").exists()
+
+
+def test_a_sweep_runs_its_members_in_order_and_is_one_document(place):
+    sweep = document(place, "run", *TINY, "store=./store", "iterations=1", "ops=save", "io.depth=1,2", "repeat=2")
+    assert [run["run"] for run in sweep["runs"]] == [f"{sweep['sweep']}.0{n}" for n in (1, 2, 3, 4)]
+    assert [run["experiment"]["io.depth"] for run in sweep["runs"]][:2] == [1, 2]
+    assert all(run["outcome"] == "pass" for run in sweep["runs"])
+
+
+def test_a_failed_store_fails_the_benchmark(place):
+    run = document(place, "run", *TINY, "store=fault:error_at=3/EIO:./store", "iterations=1", code=3)
+    assert run["outcome"] == "benchmark_failed" and run["message"]
+
+
+def test_interrupted_once_a_run_ends_in_order_and_is_recorded(place):
+    process = start(place, *TINY, "store=./store", "iterations=100000", "--json")
+    wait_until_running(place)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 4, err
+    assert "once more stops it now" in err
+    assert json.loads(out)["outcome"] == "cancelled"
+
+
+def test_interrupted_twice_a_run_stops_now_and_is_sealed(place):
+    process = start(place, *TINY, "store=fault:delay=2s:./store", "iterations=1000", "--json")
+    wait_until_running(place)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 4, err
+    assert json.loads(out)["outcome"] == "cancelled"
+    assert "now" in err
+
+
+def test_a_sweep_that_was_killed_resumes_without_running_what_is_done(place):
+    process = start(place, *TINY, "store=./store", "iterations=1", "ops=save", "io.depth=1,2,3,4")
+    deadline = time.monotonic() + 60
+    done = []
+    while not done and time.monotonic() < deadline:
+        done = list((place / "home/runs").glob("*.01/attempts/1/manifest.json"))
+        time.sleep(0.01)
+    sweep = done[0].parents[2].name.split(".")[0]
+    process.kill()
+    process.communicate(timeout=60)
+    time.sleep(2)  # the agent notices, and seals
+    resumed = document(place, "run", "--resume", sweep)
+    assert [run["outcome"] for run in resumed["runs"]] == ["pass"] * 4
+    attempts = [len(list((place / f"home/runs/{sweep}.0{n}/attempts").iterdir())) for n in (1, 2, 3, 4)]
+    assert attempts[0] == 1
+    before = sum(attempts)
+    document(place, "run", "--resume", sweep)
+    assert before == sum(len(list((place / f"home/runs/{sweep}.0{n}/attempts").iterdir())) for n in (1, 2, 3, 4))
+
+
+def test_resume_of_nothing_is_refused(place):
+    ckptbench(place, "run", "--resume", "20200101-none", code=2)
