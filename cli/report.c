@@ -393,9 +393,8 @@ static void write_text_member(struct json_writer *writer, const char *key, const
     json_write_text(writer, value && *value ? value : NULL);
 }
 
-void report_write_json(const struct run_info *info, struct json_writer *writer)
+void report_write_members(const struct run_info *info, struct json_writer *writer)
 {
-    json_write_begin_object(writer);
     write_text_member(writer, "run", info->run);
     write_text_member(writer, "sweep", info->sweep);
     write_text_member(writer, "state", info->state);
@@ -421,5 +420,11 @@ void report_write_json(const struct run_info *info, struct json_writer *writer)
     json_write_key(writer, "of");
     json_write_u64(writer, info->iterations_to_verify);
     json_write_end_object(writer);
+}
+
+void report_write_json(const struct run_info *info, struct json_writer *writer)
+{
+    json_write_begin_object(writer);
+    report_write_members(info, writer);
     json_write_end_object(writer);
 }

@@ -20,6 +20,8 @@ int report_write_results(const struct run_info *info, bool colour, struct buf *o
 
 /* {"run","state","outcome","experiment","labels","metrics","limits","states","slowest_rank","verified","message"} */
 void report_write_json(const struct run_info *info, struct json_writer *writer);
+/* The same without its braces, for documents that hold more. */
+void report_write_members(const struct run_info *info, struct json_writer *writer);
 
 /* "save_s", or "load.io_s" for what several operations have. */
 char *report_metric_name(enum operation op, enum metric_id metric, char name[64]);

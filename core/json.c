@@ -170,6 +170,12 @@ void json_write_bool(struct json_writer *self, bool value)
     buf_append_text(self->out, value ? "true" : "false");
 }
 
+void json_write_raw(struct json_writer *self, const char *json)
+{
+    begin_item(self);
+    buf_append_text(self->out, json);
+}
+
 void json_write_null(struct json_writer *self)
 {
     begin_item(self);

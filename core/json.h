@@ -37,6 +37,8 @@ void json_write_i64(struct json_writer *self, int64_t value);
 void json_write_double(struct json_writer *self, double value);
 void json_write_bool(struct json_writer *self, bool value);
 void json_write_null(struct json_writer *self);
+/* A value that is JSON already, as it is. */
+void json_write_raw(struct json_writer *self, const char *json);
 
 /* A parsed value. Children are borrowed from the root and live as long as it. */
 struct json_value;

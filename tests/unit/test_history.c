@@ -15,7 +15,6 @@
 #include <unistd.h>
 
 #include <cmocka.h>
-#include <sqlite3.h>
 
 #include "core/clock.h"
 #include "core/record.h"

@@ -1,0 +1,288 @@
+/* ckptbench collect: brings run folders into the history; with --rebuild makes it from them anew.
+ *
+ * An attempt without a manifest whose agent has not been heard of for a while is sealed as lost, with
+ * what is known. Sealing is exclusive: an agent that wakes up later cannot overwrite it, and if it was
+ * faster, what it sealed counts. */
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "cli/cli.h"
+#include "cli/verb_common.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/run_folder.h"
+#include "core/units.h"
+
+#define PATH_MAX_BYTES 4096
+#define DEFAULT_SILENCE_NS (60 * NS_PER_S)
+
+struct collection {
+    struct history *history;
+    struct json_writer json;
+    bool as_json;
+    uint64_t silence_ns; /* an agent that has not moved for so long is dead */
+    size_t ingested, known, unsealed, failed, sealed;
+};
+
+static void report(struct collection *self, const char *run, const char *result, const char *note)
+{
+    if (self->as_json) {
+        json_write_begin_object(&self->json);
+        json_write_key(&self->json, "run");
+        json_write_text(&self->json, run);
+        json_write_key(&self->json, "result");
+        json_write_text(&self->json, result);
+        json_write_key(&self->json, "note");
+        json_write_text(&self->json, note);
+        json_write_end_object(&self->json);
+    }
+    if (strcmp(result, "failed") == 0)
+        log_error("%s", note);
+    else if (note)
+        log_info("%s: %s", run, note);
+    else
+        log_verbose("%s: %s", run, result);
+}
+
+/* Sealing for a dead agent */
+
+static uint64_t modified_ns(const char *folder, const char *name)
+{
+    char path[PATH_MAX_BYTES];
+    struct stat status;
+    if (snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path || stat(path, &status))
+        return 0;
+    return (uint64_t)status.st_mtim.tv_sec * NS_PER_S + (uint64_t)status.st_mtim.tv_nsec;
+}
+
+/* The newest of what an agent touches while it lives. */
+static uint64_t last_sign_ns(const char *attempt_path)
+{
+    static const char *const names[] = {".", "progress.json", "records", "logs"};
+    uint64_t newest = 0;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        uint64_t at_ns = modified_ns(attempt_path, names[i]);
+        newest = at_ns > newest ? at_ns : newest;
+    }
+    return newest;
+}
+
+static void describe_loss(const char *attempt_path, char *message, size_t size)
+{
+    struct progress progress;
+    if (progress_read(attempt_path, &progress, NULL))
+        snprintf(message, size, "the agent vanished before it reported any progress");
+    else if (progress.op[0])
+        snprintf(message, size, "the agent vanished at %s %u/%u (%s)%s%s", progress.op, progress.iteration,
+                 progress.iterations, progress.state, progress.note[0] ? ": " : "", progress.note);
+    else
+        snprintf(message, size, "the agent vanished while %s%s%s", progress.state, progress.note[0] ? ": " : "",
+                 progress.note);
+}
+
+static int seal_lost(struct collection *self, const char *run, const char *attempt_path, uint32_t attempt,
+                     struct cb_err *err)
+{
+    struct manifest manifest = {.attempt = attempt, .outcome = OUTCOME_LOST, .sealed_by = "collect"};
+    uint64_t sign_ns = last_sign_ns(attempt_path), now_ns = clock_wall_ns();
+    if (sign_ns + self->silence_ns > now_ns)
+        return 0;
+    snprintf(manifest.run, sizeof manifest.run, "%s", run);
+    describe_loss(attempt_path, manifest.message, sizeof manifest.message);
+    manifest.started_wall_ns = modified_ns(attempt_path, "fingerprint.json");
+    if (manifest.started_wall_ns == 0 || manifest.started_wall_ns > sign_ns)
+        manifest.started_wall_ns = sign_ns;
+    manifest.ended_wall_ns = sign_ns;
+    int rc = manifest_hash_records(attempt_path, manifest.records_sha256, err);
+    if (rc == 0)
+        rc = manifest_write(attempt_path, &manifest, err);
+    if (rc == CB_ERR_EXISTS)
+        return 0; /* the agent was alive after all, and faster */
+    if (rc == 0) {
+        self->sealed++;
+        report(self, run, "sealed", manifest.message);
+    }
+    return rc;
+}
+
+static int seal_if_dead(struct collection *self, const char *run, const char *folder, struct cb_err *err)
+{
+    char path[PATH_MAX_BYTES];
+    uint32_t last;
+    struct manifest manifest;
+    int rc = run_folder_last_attempt(folder, &last, err);
+    if (rc || last == 0)
+        return rc;
+    if (snprintf(path, sizeof path, "%s/attempts/%u", folder, last) >= (int)sizeof path)
+        return cb_fail(err, CB_ERR_USAGE, "the path of run %s is too long", run);
+    rc = manifest_read(path, &manifest, err);
+    if (rc == CB_ERR_NOT_FOUND)
+        return seal_lost(self, run, path, last, err);
+    return rc;
+}
+
+/* One folder. Its failure is told and counted; the others go on. */
+static void collect_folder(struct collection *self, const char *run, const char *folder)
+{
+    struct cb_err err;
+    bool ingested = false;
+    int rc = seal_if_dead(self, run, folder, &err);
+    if (rc == 0)
+        rc = history_ingest(self->history, folder, &ingested, &err);
+    if (rc == CB_ERR_NOT_FOUND) {
+        self->unsealed++;
+        report(self, run, "unsealed", err.message);
+    } else if (rc) {
+        self->failed++;
+        report(self, run, "failed", err.message);
+    } else if (ingested) {
+        self->ingested++;
+        report(self, run, "ingested", NULL);
+    } else {
+        self->known++;
+        report(self, run, "known", NULL);
+    }
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Every folder of runs/, in order of name, so that a rebuild is the same each time. */
+static int list_folders(const char *runs, char ***names, size_t *count, struct cb_err *err)
+{
+    DIR *entries = opendir(runs);
+    if (!entries)
+        return errno == ENOENT ? 0 : cb_fail_errno(err, errno, "reading %s", runs);
+    int rc = 0;
+    for (struct dirent *entry; rc == 0 && (entry = readdir(entries));) {
+        char **more;
+        if (entry->d_name[0] == '.')
+            continue;
+        more = realloc(*names, (*count + 1) * sizeof(char *));
+        if (more)
+            *names = more;
+        if (!more || !(more[*count] = strdup(entry->d_name)))
+            rc = cb_fail(err, CB_ERR_MEMORY, "no memory to collect runs");
+        else
+            ++*count;
+    }
+    closedir(entries);
+    if (*count)
+        qsort(*names, *count, sizeof(char *), compare_names);
+    return rc;
+}
+
+static int collect_all(struct collection *self, struct cb_err *err)
+{
+    char runs[PATH_MAX_BYTES], folder[PATH_MAX_BYTES];
+    char **names = NULL;
+    size_t count = 0;
+    struct stat status;
+    if (snprintf(runs, sizeof runs, "%s/runs", history_folder(self->history)) >= (int)sizeof runs)
+        return cb_fail(err, CB_ERR_USAGE, "the path of the runs is too long");
+    int rc = list_folders(runs, &names, &count, err);
+    for (size_t i = 0; i < count; i++) {
+        if (rc == 0 && snprintf(folder, sizeof folder, "%s/%s", runs, names[i]) < (int)sizeof folder &&
+            stat(folder, &status) == 0 && S_ISDIR(status.st_mode))
+            collect_folder(self, names[i], folder);
+        free(names[i]);
+    }
+    free(names);
+    return rc;
+}
+
+/* A word is a run folder, or the id of a run under runs/. */
+static int collect_word(struct collection *self, const char *word, struct cb_err *err)
+{
+    char folder[PATH_MAX_BYTES];
+    struct stat status;
+    const char *name = strrchr(word, '/');
+    int length = name ? snprintf(folder, sizeof folder, "%s", word)
+                      : snprintf(folder, sizeof folder, "%s/runs/%s", history_folder(self->history), word);
+    if (length >= (int)sizeof folder || stat(folder, &status))
+        return cb_fail(err, CB_ERR_NOT_FOUND, "no run folder %s", folder);
+    collect_folder(self, name && name[1] ? name + 1 : word, folder);
+    return 0;
+}
+
+/* All or nothing: readers see the old history until the new one is whole. */
+static int rebuild(struct collection *self, struct cb_err *err)
+{
+    size_t kept = 0;
+    int rc = history_begin(self->history, err);
+    if (rc)
+        return rc;
+    rc = history_clear_for_rebuild(self->history, &kept, err);
+    if (rc == 0)
+        rc = collect_all(self, err);
+    if (rc == 0)
+        rc = history_load_baseline_files(self->history, err);
+    rc = history_end(self->history, rc, err);
+    if (rc == 0 && kept)
+        log_info("kept %zu run%s whose folder is gone", kept, kept == 1 ? "" : "s");
+    return rc;
+}
+
+static int read_silence(const struct cli *cli, uint64_t *silence_ns, struct cb_err *err)
+{
+    const char *text = cli_flag_value(cli, "silence");
+    *silence_ns = DEFAULT_SILENCE_NS;
+    int rc = text ? units_parse_duration(text, silence_ns, err) : 0;
+    return rc ? cb_context(err, "--silence") : 0;
+}
+
+static int run_collect(struct cli *cli, struct cb_err *err)
+{
+    struct collection self = {.as_json = cli->json};
+    int rc = read_silence(cli, &self.silence_ns, err);
+    if (rc == 0 && cli_has_flag(cli, "rebuild") && cli->word_count)
+        rc = cb_fail(err, CB_ERR_USAGE, "--rebuild takes every run folder, not some");
+    if (rc == 0)
+        rc = history_open(NULL, &self.history, err);
+    if (rc)
+        return rc;
+    json_writer_init(&self.json, &cli->out, 0);
+    if (cli->json)
+        json_write_begin_array(&self.json);
+    if (cli_has_flag(cli, "rebuild"))
+        rc = rebuild(&self, err);
+    else if (cli->word_count == 0)
+        rc = collect_all(&self, err);
+    for (size_t i = 0; i < cli->word_count && rc == 0; i++)
+        rc = collect_word(&self, cli->words[i], err);
+    history_close(self.history);
+    if (rc)
+        return rc;
+    if (cli->json) {
+        json_write_end_array(&self.json);
+        rc = cli_end_json(cli, err);
+    } else {
+        buf_printf(&cli->out, "%zu ingested, %zu known, %zu not sealed, %zu failed\n", self.ingested, self.known,
+                   self.unsealed, self.failed);
+    }
+    if (self.failed)
+        cli->exit_code = CB_EXIT_INTERNAL;
+    return rc;
+}
+
+static const struct verb_flag flags[] = {
+    {"rebuild", NULL, "make the history anew from the run folders, labels and baselines"},
+    {"silence", "TIME", "an agent not heard of for so long is dead, its attempt lost (60s)"},
+};
+
+const struct verb verb_collect = {
+    .name = "collect",
+    .arguments = "[RUN|FOLDER…]",
+    .summary = "bring run folders into the history",
+    .about = "Twice is the same as once. An attempt whose agent died is sealed as lost, with what is known of it. "
+             "--rebuild makes the whole history from the folders under HOME/runs; runs whose folder is gone are kept.",
+    .example = "ckptbench collect --rebuild",
+    VERB_FLAGS(flags),
+    .run = run_collect,
+};

@@ -1,0 +1,577 @@
+/* ckptbench compare: what changed between sides of runs, and whether that can be told. Finds the sides
+ * and prints the answer; cli/comparison.c makes it. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/comparison.h"
+#include "cli/table.h"
+#include "cli/verb_common.h"
+#include "core/log.h"
+#include "core/units.h"
+
+#define MAX_EXPLORATORY_LINES 10
+
+/* One side: its runs loaded. */
+struct side {
+    char *name;
+    struct run_info **runs;
+    struct comparison_side compared;
+};
+
+struct sides {
+    struct side *items; /* the first is the base */
+    size_t count;
+};
+
+static void side_release(struct side *self)
+{
+    for (size_t i = 0; i < self->compared.count; i++)
+        run_info_free(self->runs[i]);
+    free(self->runs);
+    free(self->name);
+}
+
+static void sides_release(struct sides *self)
+{
+    for (size_t i = 0; i < self->count; i++)
+        side_release(&self->items[i]);
+    free(self->items);
+}
+
+static int add_side(struct sides *self, const char *name, struct side **side, struct cb_err *err)
+{
+    struct side *more = realloc(self->items, (self->count + 1) * sizeof *more);
+    if (!more)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory to compare runs");
+    self->items = more;
+    *side = &self->items[self->count];
+    **side = (struct side){.name = strdup(name)};
+    if (!(*side)->name)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory to compare runs");
+    self->count++;
+    return 0;
+}
+
+/* Takes the run; those that did not pass are counted and freed. */
+static int side_take(struct side *self, struct run_info *run, struct cb_err *err)
+{
+    if (strcmp(run->outcome, "pass") != 0) {
+        self->compared.left_out++;
+        run_info_free(run);
+        return 0;
+    }
+    struct run_info **more = realloc(self->runs, (self->compared.count + 1) * sizeof(struct run_info *));
+    if (!more) {
+        run_info_free(run);
+        return cb_fail(err, CB_ERR_MEMORY, "no memory to compare runs");
+    }
+    self->runs = more;
+    self->runs[self->compared.count++] = run;
+    return 0;
+}
+
+static int load_side(struct history *history, struct side *side, const struct run_selection *selection,
+                     struct cb_err *err)
+{
+    int rc = 0;
+    for (size_t i = 0; i < selection->count && rc == 0; i++) {
+        struct run_info *run;
+        rc = history_load_run(history, selection->runs[i], &run, err);
+        if (rc == 0)
+            rc = side_take(side, run, err);
+    }
+    return rc;
+}
+
+/* LATEST is the newest run and its repeats: the runs of its sweep with the same experiment. */
+static int select_latest(struct history *history, struct run_selection *selection, struct cb_err *err)
+{
+    char run[64], sweep[80], hash[48];
+    struct run_info *info;
+    int rc = history_find_run(history, "LATEST", run, err);
+    if (rc == 0)
+        rc = history_load_run(history, run, &info, err);
+    if (rc)
+        return rc;
+    snprintf(sweep, sizeof sweep, "sweep=%s", info->sweep);
+    snprintf(hash, sizeof hash, "hash=%s", info->hash);
+    const char *repeats[] = {sweep, hash}, *alone[] = {run};
+    if (info->sweep[0])
+        rc = history_select(history, repeats, 2, selection, err);
+    else
+        rc = history_select(history, alone, 1, selection, err);
+    run_info_free(info);
+    return rc;
+}
+
+static int select_side(struct history *history, const char *name, const struct run_selection *exclude,
+                       struct run_selection *selection, struct cb_err *err)
+{
+    char *copy;
+    const char **words;
+    size_t count;
+    if (strcmp(name, "LATEST") == 0)
+        return select_latest(history, selection, err);
+    int rc = split_words(name, &copy, &words, &count, err);
+    if (rc)
+        return rc;
+    rc = count ? history_select_excluding(history, words, count, exclude, selection, err)
+               : cb_fail(err, CB_ERR_USAGE, "a side of a comparison is empty");
+    free(copy);
+    free(words);
+    return rc;
+}
+
+static int append_selection(struct run_selection *all, const struct run_selection *more, struct cb_err *err)
+{
+    void *runs = realloc(all->runs, (all->count + more->count + 1) * 64);
+    if (!runs)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory to compare runs");
+    all->runs = runs;
+    if (more->count)
+        memcpy(all->runs + all->count, more->runs, more->count * 64);
+    all->count += more->count;
+    return 0;
+}
+
+/* The others first: what they hold is left out of a base that is a window or filters. */
+static int find_sides(struct cli *cli, struct history *history, struct sides *sides, struct cb_err *err)
+{
+    struct run_selection others = {0}, found = {0};
+    struct side *side = NULL;
+    int rc = add_side(sides, cli->words[0], &side, err);
+    for (size_t i = 1; i < cli->word_count && rc == 0; i++) {
+        rc = select_side(history, cli->words[i], NULL, &found, err);
+        if (rc == 0)
+            rc = add_side(sides, cli->words[i], &side, err);
+        if (rc == 0)
+            rc = load_side(history, side, &found, err);
+        if (rc == 0)
+            rc = append_selection(&others, &found, err);
+        run_selection_release(&found);
+    }
+    if (rc == 0)
+        rc = select_side(history, cli->words[0], &others, &found, err);
+    if (rc == 0)
+        rc = load_side(history, &sides->items[0], &found, err);
+    run_selection_release(&found);
+    run_selection_release(&others);
+    return rc;
+}
+
+static const char *value_of(const struct run_info *run, const char *key, enum option_id id)
+{
+    if (strncmp(key, "label.", 6) != 0)
+        return experiment_text(run->experiment, id);
+    for (size_t i = 0; i < experiment_label_count(run->experiment); i++)
+        if (strcmp(experiment_label_key(run->experiment, i), key + 6) == 0)
+            return experiment_label_value(run->experiment, i);
+    return "-";
+}
+
+/* One side for each value of a key, in the order in which the sweep has them. */
+static int split_by(struct cli *cli, struct history *history, const char *key, struct sides *sides, struct cb_err *err)
+{
+    enum option_id id = OPT_NAME;
+    struct run_selection found = {0};
+    int rc = strncmp(key, "label.", 6) == 0 ? 0 : option_find(key, &id, err);
+    if (rc == 0)
+        rc = select_side(history, cli->words[0], NULL, &found, err);
+    for (size_t i = found.count; i-- > 0 && rc == 0;) { /* oldest first */
+        struct run_info *run;
+        struct side *side = NULL;
+        char name[512];
+        rc = history_load_run(history, found.runs[i], &run, err);
+        if (rc)
+            break;
+        snprintf(name, sizeof name, "%s=%s", key, value_of(run, key, id));
+        for (size_t k = 0; k < sides->count && !side; k++)
+            if (strcmp(sides->items[k].name, name) == 0)
+                side = &sides->items[k];
+        if (!side)
+            rc = add_side(sides, name, &side, err);
+        if (rc == 0)
+            rc = side_take(side, run, err);
+        else
+            run_info_free(run);
+    }
+    run_selection_release(&found);
+    if (rc == 0 && sides->count < 2)
+        rc = cb_fail(err, CB_ERR_USAGE, "%s has one value of %s: there is nothing to compare", cli->words[0], key);
+    return rc;
+}
+
+/* A run on both sides says nothing, but for the one that someone compares with itself. */
+static int check_overlap(const struct sides *sides, struct cb_err *err)
+{
+    const struct side *base = &sides->items[0];
+    for (size_t i = 1; i < sides->count; i++) {
+        const struct side *other = &sides->items[i];
+        if (base->compared.count == 1 && other->compared.count == 1)
+            continue;
+        for (size_t a = 0; a < base->compared.count; a++)
+            for (size_t b = 0; b < other->compared.count; b++)
+                if (strcmp(base->runs[a]->run, other->runs[b]->run) == 0)
+                    return cb_fail(err, CB_ERR_USAGE, "run %s is on both sides, of %s and of %s", base->runs[a]->run,
+                                   base->name, other->name);
+    }
+    return 0;
+}
+
+/* JSON */
+
+static void json_differences(struct json_writer *json, const char *key, const struct comparison_differences *differs)
+{
+    json_write_key(json, key);
+    json_write_begin_object(json);
+    for (size_t i = 0; i < differs->count; i++) {
+        json_write_key(json, differs->items[i].key);
+        json_write_begin_object(json);
+        json_write_key(json, "base");
+        json_write_text(json, differs->items[i].base);
+        json_write_key(json, "other");
+        json_write_text(json, differs->items[i].other);
+        json_write_end_object(json);
+    }
+    json_write_end_object(json);
+}
+
+static void json_number(struct json_writer *json, const char *key, double value)
+{
+    json_write_key(json, key);
+    json_write_double(json, value);
+}
+
+static void json_metric(struct json_writer *json, const struct comparison_metric *metric)
+{
+    bool interval = isfinite(metric->shift.high);
+    json_write_key(json, metric->name);
+    json_write_begin_object(json);
+    json_number(json, "base", metric->base);
+    json_number(json, "other", metric->other);
+    json_number(json, "change", metric->shift.estimate);
+    json_write_key(json, "ci");
+    json_write_begin_array(json);
+    json_write_double(json, interval ? metric->shift.low : NAN);
+    json_write_double(json, interval ? metric->shift.high : NAN);
+    json_write_end_array(json);
+    json_number(json, "p", metric->p);
+    json_write_key(json, "verdict");
+    json_write_text(json, metric->primary ? verdict_name(metric->verdict) : "exploratory");
+    json_write_key(json, "primary");
+    json_write_bool(json, metric->primary);
+    json_write_key(json, "unit");
+    json_write_text(json, metric_row(metric->metric)->unit);
+    json_write_key(json, "more_runs");
+    if (metric->primary && metric->verdict == VERDICT_INCONCLUSIVE && metric->more_runs)
+        json_write_u64(json, metric->more_runs);
+    else
+        json_write_null(json);
+    json_write_end_object(json);
+}
+
+static const char *method_name(enum comparison_method method)
+{
+    static const char *const names[] = {"runs", "blocks", "within-run"};
+    return names[method];
+}
+
+static void json_outliers(struct json_writer *json, const struct comparison *comparison)
+{
+    json_write_key(json, "outliers");
+    json_write_begin_array(json);
+    for (size_t i = 0; i < comparison->outlier_count; i++) {
+        const struct comparison_outlier *outlier = &comparison->outliers[i];
+        json_write_begin_object(json);
+        json_write_key(json, "run");
+        json_write_text(json, outlier->run);
+        json_write_key(json, "side");
+        json_write_text(json, outlier->of_base ? "base" : "other");
+        json_write_key(json, "metric");
+        json_write_text(json, outlier->metric);
+        json_number(json, "value", outlier->value);
+        json_write_end_object(json);
+    }
+    json_write_end_array(json);
+}
+
+static void json_other(struct json_writer *json, const struct side *side, const struct comparison *comparison)
+{
+    json_write_begin_object(json);
+    json_write_key(json, "name");
+    json_write_text(json, side->name);
+    json_write_key(json, "n");
+    json_write_u64(json, side->compared.count);
+    json_write_key(json, "left_out");
+    json_write_u64(json, side->compared.left_out);
+    json_write_key(json, "method");
+    json_write_text(json, method_name(comparison->method));
+    json_write_key(json, "blocks");
+    json_write_u64(json, comparison->blocks);
+    json_write_key(json, "metrics");
+    json_write_begin_object(json);
+    for (size_t i = 0; i < comparison->metric_count; i++)
+        json_metric(json, &comparison->metrics[i]);
+    json_write_end_object(json);
+    json_differences(json, "differs", &comparison->differs);
+    json_differences(json, "confounded", &comparison->confounded);
+    json_outliers(json, comparison);
+    json_write_key(json, "suspected_cache");
+    json_write_u64(json, comparison->suspected_cache_base + comparison->suspected_cache_other);
+    json_write_end_object(json);
+}
+
+static int write_json(struct cli *cli, const struct sides *sides, const struct comparison *comparisons,
+                      struct cb_err *err)
+{
+    struct json_writer json;
+    json_writer_init(&json, &cli->out, 2);
+    json_write_begin_object(&json);
+    json_write_key(&json, "base");
+    json_write_begin_object(&json);
+    json_write_key(&json, "name");
+    json_write_text(&json, sides->items[0].name);
+    json_write_key(&json, "n");
+    json_write_u64(&json, sides->items[0].compared.count);
+    json_write_key(&json, "left_out");
+    json_write_u64(&json, sides->items[0].compared.left_out);
+    json_write_end_object(&json);
+    json_write_key(&json, "others");
+    json_write_begin_array(&json);
+    for (size_t i = 1; i < sides->count; i++)
+        json_other(&json, &sides->items[i], &comparisons[i - 1]);
+    json_write_end_array(&json);
+    json_write_end_object(&json);
+    return cli_end_json(cli, err);
+}
+
+/* For people */
+
+static void add_verdict(struct table *table, const struct comparison *comparison,
+                        const struct comparison_metric *metric, double threshold)
+{
+    if (!metric->primary)
+        table_addf(table, TABLE_DIM, "exploratory, p = %.2g", metric->p);
+    else if (comparison->method == COMPARED_ITERATIONS)
+        table_add(table, TABLE_WARN, "within-run: iterations of one run a side; repeat the run to tell");
+    else if (comparison->refused)
+        table_add(table, TABLE_WARN, "inconclusive: confounded, see below");
+    else if (metric->verdict == VERDICT_SAME)
+        table_addf(table, TABLE_PLAIN, "same (within %g %%)", threshold * 100);
+    else if (metric->verdict == VERDICT_BETTER)
+        table_addf(table, TABLE_GOOD, "better   p = %.2g", metric->p);
+    else if (metric->verdict == VERDICT_WORSE)
+        table_addf(table, TABLE_BAD, "worse   p = %.2g", metric->p);
+    else if (metric->more_runs)
+        table_addf(table, TABLE_WARN, "inconclusive: about %zu more run%s a side would tell", metric->more_runs,
+                   metric->more_runs == 1 ? "" : "s");
+    else
+        table_add(table, TABLE_WARN, "inconclusive");
+}
+
+static void add_metric(struct table *table, const struct comparison *comparison, const struct comparison_metric *metric,
+                       double threshold)
+{
+    char base[32], other[32];
+    table_add(table, TABLE_BOLD, metric->name);
+    table_add(table, TABLE_PLAIN, figure_short_text(metric->metric, metric->base, base));
+    table_add(table, TABLE_PLAIN, figure_short_text(metric->metric, metric->other, other));
+    if (isnan(metric->shift.estimate))
+        table_add(table, TABLE_PLAIN, NULL);
+    else
+        table_addf(table, TABLE_PLAIN, "%+.1f %%", metric->shift.estimate * 100);
+    if (isfinite(metric->shift.high))
+        table_addf(table, TABLE_PLAIN, "[%+.1f, %+.1f]", metric->shift.low * 100, metric->shift.high * 100);
+    else
+        table_add(table, TABLE_DIM, "[too few]");
+    add_verdict(table, comparison, metric, threshold);
+}
+
+/* Exploratory metrics that moved; all of them with --all. */
+static bool is_shown(const struct comparison_metric *metric, double threshold, bool all, size_t *shown)
+{
+    if (metric->primary || all)
+        return true;
+    if (!(metric->p < 0.05) || !(fabs(metric->shift.estimate) >= threshold) || *shown >= MAX_EXPLORATORY_LINES ||
+        metric_row(metric->metric)->direction == METRIC_NEUTRAL)
+        return false;
+    ++*shown;
+    return true;
+}
+
+static void write_differences(struct buf *out, const char *title, const struct comparison_differences *differs)
+{
+    if (!differs->count)
+        return;
+    buf_printf(out, "%s", title);
+    for (size_t i = 0; i < differs->count; i++)
+        buf_printf(out, "%s %s %s -> %s", i ? "," : "", differs->items[i].key, differs->items[i].base,
+                   differs->items[i].other);
+    buf_append_char(out, '\n');
+}
+
+static void write_left_out(struct buf *out, const struct side *side)
+{
+    if (side->compared.left_out)
+        buf_printf(out, "left out: %zu run%s of %s did not pass\n", side->compared.left_out,
+                   side->compared.left_out == 1 ? "" : "s", side->name);
+}
+
+static void write_notes(struct buf *out, const struct side *base, const struct side *other,
+                        const struct comparison *comparison)
+{
+    char text[32];
+    write_differences(out, "differs:", &comparison->differs);
+    write_differences(out, "confounded:", &comparison->confounded);
+    if (comparison->refused)
+        buf_append_text(out, "   what changed may be due to these; --across judges all the same\n");
+    if (comparison->same_count) {
+        buf_append_text(out, "same:");
+        for (size_t i = 0; i < comparison->same_count; i++)
+            buf_printf(out, "%s %s", i ? "," : "", comparison->same[i]);
+        buf_append_char(out, '\n');
+    }
+    if (comparison->method == COMPARED_BLOCKS)
+        buf_printf(out, "tested within %zu blocks, which take out what changed over time\n", comparison->blocks);
+    for (size_t i = 0; i < comparison->outlier_count; i++) {
+        const struct comparison_outlier *outlier = &comparison->outliers[i];
+        enum metric_id metric;
+        if (metric_find(outlier->metric, &metric))
+            buf_printf(out, "outlier: run %s of %s, %s %s (kept)\n", outlier->run,
+                       outlier->of_base ? base->name : other->name, outlier->metric,
+                       figure_short_text(metric, outlier->value, text));
+    }
+    if (comparison->suspected_cache_base + comparison->suspected_cache_other)
+        buf_printf(out, "loads that look cached: %zu of %s, %zu of %s\n", comparison->suspected_cache_base, base->name,
+                   comparison->suspected_cache_other, other->name);
+    write_left_out(out, base);
+    write_left_out(out, other);
+}
+
+static int write_table(struct cli *cli, const struct side *base, const struct side *other,
+                       const struct comparison *comparison, double threshold, struct cb_err *err)
+{
+    struct table table;
+    size_t shown = 0;
+    table_init(&table, "lrrrll");
+    table_add(&table, TABLE_PLAIN, "");
+    table_addf(&table, TABLE_BOLD, "%s (n=%zu)", base->name, base->compared.count);
+    table_addf(&table, TABLE_BOLD, "%s (n=%zu)", other->name, other->compared.count);
+    table_add(&table, TABLE_BOLD, "change");
+    table_add(&table, TABLE_BOLD, "95 % interval");
+    table_add(&table, TABLE_BOLD, "verdict");
+    for (size_t i = 0; i < comparison->metric_count; i++)
+        if (is_shown(&comparison->metrics[i], threshold, cli_has_flag(cli, "all"), &shown))
+            add_metric(&table, comparison, &comparison->metrics[i], threshold);
+    int rc = table_write(&table, 0, cli->colour, &cli->out, err);
+    table_release(&table);
+    if (rc == 0)
+        write_notes(&cli->out, base, other, comparison);
+    return rc;
+}
+
+/* Worse beats inconclusive beats pass. */
+static int worst_exit(int a, int b)
+{
+    if (a == CB_EXIT_REGRESSION || b == CB_EXIT_REGRESSION)
+        return CB_EXIT_REGRESSION;
+    return a == CB_EXIT_INCONCLUSIVE ? a : b;
+}
+
+static int compare_sides(struct cli *cli, struct sides *sides, const struct comparison_options *options,
+                         struct cb_err *err)
+{
+    struct comparison *comparisons = calloc(sides->count, sizeof *comparisons);
+    int rc = comparisons ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory to compare runs");
+    for (size_t i = 0; i < sides->count; i++) {
+        sides->items[i].compared.name = sides->items[i].name;
+        sides->items[i].compared.runs = (const struct run_info *const *)sides->items[i].runs;
+    }
+    for (size_t i = 1; i < sides->count && rc == 0; i++) {
+        rc =
+            comparison_compute(&sides->items[0].compared, &sides->items[i].compared, options, &comparisons[i - 1], err);
+        if (rc == 0)
+            cli->exit_code = worst_exit(cli->exit_code, comparison_exit_code(&comparisons[i - 1]));
+    }
+    if (rc == 0 && cli->json)
+        rc = write_json(cli, sides, comparisons, err);
+    for (size_t i = 1; i < sides->count && rc == 0 && !cli->json; i++) {
+        if (i > 1)
+            buf_append_char(&cli->out, '\n');
+        rc = write_table(cli, &sides->items[0], &sides->items[i], &comparisons[i - 1], options->threshold, err);
+    }
+    for (size_t i = 1; comparisons && i < sides->count; i++)
+        comparison_release(&comparisons[i - 1]);
+    free(comparisons);
+    return rc;
+}
+
+/* "3%", "3", "0.03%": always per cent. */
+static int read_threshold(const struct cli *cli, double *threshold, struct cb_err *err)
+{
+    const char *text = cli_flag_value(cli, "threshold");
+    char number[32], *end;
+    *threshold = COMPARISON_DEFAULT_THRESHOLD;
+    if (!text)
+        return 0;
+    snprintf(number, sizeof number, "%s", text);
+    double percent = strtod(number, &end);
+    while (*end == ' ')
+        end++;
+    if (*end == '%')
+        end++;
+    if (end == number || *end || !(percent > 0) || percent > 1000)
+        return cb_fail(err, CB_ERR_USAGE, "--threshold takes per cent, as 3%%, not %s", text);
+    *threshold = percent / 100;
+    return 0;
+}
+
+static int run_compare(struct cli *cli, struct cb_err *err)
+{
+    struct history *history;
+    struct sides sides = {0};
+    struct comparison_options options = {.across = cli_has_flag(cli, "across")};
+    const char *by = cli_flag_value(cli, "by");
+    int rc = read_threshold(cli, &options.threshold, err);
+    if (rc)
+        return rc;
+    if (by && cli->word_count != 1)
+        return cb_fail(err, CB_ERR_USAGE, "compare --by KEY takes one sweep (or baseline, or filters in quotes)");
+    if (!by && cli->word_count < 2)
+        return cb_fail(
+            err, CB_ERR_USAGE,
+            "compare takes a base and others, each a run, a sweep, a baseline or filters in quotes; or one of "
+            "them and --by KEY");
+    rc = history_open_read_only(NULL, &history, err);
+    if (rc)
+        return rc;
+    rc = by ? split_by(cli, history, by, &sides, err) : find_sides(cli, history, &sides, err);
+    if (rc == 0)
+        rc = check_overlap(&sides, err);
+    if (rc == 0)
+        rc = compare_sides(cli, &sides, &options, err);
+    sides_release(&sides);
+    history_close(history);
+    return rc;
+}
+
+static const struct verb_flag flags[] = {
+    {"by", "KEY", "one side for each value of a key"},
+    {"threshold", "PERCENT", "a change smaller than this does not matter (3%)"},
+    {"across", NULL, "judge although machines, kernels or libraries differ"},
+    {"all", NULL, "every metric, also those that did not move"},
+};
+
+const struct verb verb_compare = {
+    .name = "compare",
+    .arguments = "BASE OTHER…",
+    .summary = "what changed between runs, and whether that can be told",
+    .about = "Each side is a run, a sweep, a baseline, LATEST (the newest run and its repeats) or filters in quotes "
+             "('model=gpt2 since=7d'). The sample is the run: two runs alone give no verdict. Exit code 5: a primary "
+             "metric is worse; 6: inconclusive. docs/history.md says how it is computed.",
+    .example = "ckptbench compare 20261121-m2 --by io.engine",
+    VERB_FLAGS(flags),
+    .run = run_compare,
+};

@@ -1,0 +1,308 @@
+"""The verbs that read the history, over run folders with made-up figures."""
+import csv
+import io
+import json
+import os
+import sqlite3
+import subprocess
+from pathlib import Path
+
+import pytest
+
+BUILD = Path(os.environ.get("CKPTBENCH_BUILD", Path(__file__).resolve().parents[2] / "build"))
+
+
+class Home:
+    def __init__(self, folder):
+        self.folder = folder
+        self.count = 0
+
+    def make(self, run, *words, sweep=None, block=0, combination=0):
+        folder = self.folder / "runs" / run
+        self.count += 1
+        subprocess.run([BUILD / "tests/make_run", folder, f"started={1700000000 + 60 * self.count}", *words],
+                       check=True, timeout=60)
+        if sweep:
+            (folder / "planned.json").write_text(json.dumps(
+                {"version": 1, "run": run, "sweep": sweep, "block": block, "combination": combination,
+                 "planned_ns": 1700000000 * 10**9 + self.count}))
+        return folder
+
+    def call(self, *arguments, code=0):
+        environment = {**os.environ, "CKPTBENCH_HOME": str(self.folder)}
+        result = subprocess.run([BUILD / "ckptbench", *arguments], env=environment, capture_output=True, text=True,
+                                timeout=60)
+        assert result.returncode == code, result.stdout + result.stderr
+        return result
+
+    def json(self, *arguments, code=0):
+        return json.loads(self.call(*arguments, "--json", code=code).stdout)
+
+
+@pytest.fixture
+def home(tmp_path):
+    return Home(tmp_path / "home")
+
+
+def make_ab(home, count=6, base=9.0, other=7.6, **more):
+    for i in range(count):
+        home.make(f"a{i}", f"save={base + 0.01 * i}", f"load={15 + 0.01 * i}", "label.side=a", "io.engine=psync")
+        home.make(f"b{i}", f"save={other + 0.01 * i}", f"load={15 + 0.01 * ((i + 3) % count)}", "label.side=b",
+                  *more.get("words", []))
+    home.call("collect")
+
+
+def test_list_on_a_fresh_machine_is_empty_and_makes_nothing(home):
+    assert home.json("list") == []
+    assert "no runs yet" in home.call("list").stderr
+    assert not (home.folder / "history.db").exists()
+
+
+def test_list_names_runs_newest_first_with_experiment_and_labels(home):
+    home.make("20261121-aaaa", "model=gpt2", "label.kind=nightly")
+    home.make("20261121-bbbb", "model=gpt2-xl", "outcome=benchmark_failed", "records=false")
+    home.make("20261121-cccc", "outcome=none")
+    home.call("collect", "--silence", "1h")
+    runs = home.json("list")
+    assert [run["run"] for run in runs] == ["20261121-cccc", "20261121-bbbb", "20261121-aaaa"]
+    assert set(runs[0]) == {"run", "sweep", "state", "outcome", "started", "experiment", "labels"}
+    assert runs[2]["experiment"]["model"] == "gpt2" and runs[2]["experiment"]["tp"] == 1
+    assert runs[2]["labels"] == {"kind": "nightly"}
+    assert runs[2]["started"] == "2023-11-14T22:14:20Z"
+    assert (runs[1]["state"], runs[1]["outcome"]) == ("failed", "benchmark_failed")
+    assert (runs[0]["state"], runs[0]["outcome"]) == ("planned", None)
+    assert [run["run"] for run in home.json("list", "label.kind=nightly")] == ["20261121-aaaa"]
+    table = home.call("list", "model=gpt2*").stdout
+    assert "20261121-aaaa" in table and "20261121-cccc" not in table and "\033" not in table
+    assert "did you mean 'model'" in home.call("list", "modle=x", code=2).stderr
+
+
+def test_show_has_the_run_document(home):
+    home.make("20261121-aaaa", "save=0.8", "load=1.3", "model=gpt2")
+    home.call("collect")
+    document = home.json("show", "LATEST")
+    assert document["run"] == "20261121-aaaa" and document["outcome"] == "pass"
+    save = document["metrics"]["save_s"]
+    assert save["unit"] == "s" and save["n"] == 3 and abs(save["median"] - 0.8008) < 1e-3
+    assert set(save) >= {"unit", "n", "median", "p95", "min", "max", "mean"}
+    assert abs(sum(document["states"]["save"].values()) - 1) < 1e-6
+    ranks = home.json("show", "2026", "--ranks")["ranks"]
+    assert [rank["rank"] for rank in ranks["save"]] == [0, 1]
+    assert ranks["save"][1]["own_s"] < ranks["save"][0]["own_s"]
+    text = home.call("show", "LATEST", "--ranks", "--phases").stdout
+    assert "write" in text and "own_s" in text
+    assert "did you mean 20261121-aaaa" in home.call("show", "20261121-aaab", code=2).stderr
+
+
+def test_compare_finds_a_better_side_and_a_regression(home):
+    make_ab(home)
+    document = home.json("compare", "label.side=a", "label.side=b")
+    assert document["base"]["name"] == "label.side=a" and document["base"]["n"] == 6
+    other = document["others"][0]
+    assert other["n"] == 6 and other["method"] == "runs"
+    save = other["metrics"]["save_s"]
+    assert save["verdict"] == "better" and -0.17 < save["change"] < -0.14 and save["p"] < 0.05
+    assert save["ci"][0] <= save["change"] <= save["ci"][1] < 0
+    assert other["metrics"]["load_s"]["verdict"] == "same"
+    assert other["metrics"]["save.io_s"]["verdict"] == "exploratory"
+    assert other["differs"]["io.engine"] == {"base": "psync", "other": "io_uring"}
+    assert other["confounded"] == {}
+    assert home.json("compare", "label.side=b", "label.side=a", code=5)["others"][0]["metrics"]["save_s"]["verdict"] == "worse"
+    text = home.call("compare", "label.side=a", "label.side=b").stdout
+    assert "better" in text and "same (within 3 %)" in text and "differs: io.engine psync -> io_uring" in text
+    assert "same: cpu, kernel" in text
+
+
+def test_compare_a_against_a_is_the_same(home):
+    make_ab(home, count=8, base=9.0, other=9.0)
+    verdicts = home.json("compare", "label.side=a", "label.side=b")["others"][0]["metrics"]
+    assert verdicts["save_s"]["verdict"] == verdicts["load_s"]["verdict"] == "same"
+
+
+def test_compare_one_run_with_one_gives_no_verdict(home):
+    make_ab(home, count=1)
+    other = home.json("compare", "a0", "b0", code=6)["others"][0]
+    assert other["method"] == "within-run" and other["metrics"]["save_s"]["verdict"] == "inconclusive"
+    assert "within-run" in home.call("compare", "a0", "b0", code=6).stdout
+
+
+def test_compare_refuses_another_kernel_unless_asked(home):
+    make_ab(home, words=['fingerprint={"kernel": "6.12", "cpu": {"count": 8}}'])
+    other = home.json("compare", "label.side=a", "label.side=b", code=6)["others"][0]
+    assert other["confounded"] == {"kernel": {"base": "6.1", "other": "6.12"}}
+    assert other["metrics"]["save_s"]["verdict"] == "inconclusive"
+    across = home.json("compare", "label.side=a", "label.side=b", "--across")["others"][0]
+    assert across["metrics"]["save_s"]["verdict"] == "better"
+
+
+def test_compare_says_how_many_more_runs_would_tell(home):
+    for i, (a, b) in enumerate([(9.0, 8.3), (9.6, 9.2), (8.6, 8.8), (9.2, 8.0)]):
+        home.make(f"a{i}", f"save={a}", "label.side=a")
+        home.make(f"b{i}", f"save={b}", "label.side=b")
+    home.call("collect")
+    result = home.call("compare", "label.side=a", "label.side=b", code=6)
+    assert "more runs a side would tell" in result.stdout
+
+
+def test_compare_by_a_key_tests_within_the_blocks_of_a_sweep(home):
+    number = 0
+    for block in range(1, 9):
+        evening = 1.15 ** block
+        for combination, (engine, factor) in enumerate((("psync", 1.0), ("io_uring", 0.9))):
+            number += 1
+            save = 5 * evening * factor * (1 + 0.002 * (block % 3))
+            home.make(f"s1.{number:02}", f"save={save}", f"io.engine={engine}", sweep="s1", block=block,
+                      combination=combination)
+    home.call("collect")
+    document = home.json("compare", "s1", "--by", "io.engine")
+    assert document["base"]["name"] == "io.engine=psync"
+    other = document["others"][0]
+    assert other["name"] == "io.engine=io_uring" and other["method"] == "blocks" and other["blocks"] == 8
+    assert other["metrics"]["save_s"]["verdict"] == "better"
+    assert abs(other["metrics"]["save_s"]["change"] + 0.1) < 0.01
+    assert "one value of" in home.call("compare", "s1", "--by", "model", code=2).stderr
+
+
+def test_runs_that_did_not_pass_are_left_out_and_counted(home):
+    make_ab(home)
+    home.make("a9", "save=99", "label.side=a", "outcome=timeout")
+    home.call("collect")
+    assert home.json("compare", "label.side=a", "label.side=b")["base"] == {"name": "label.side=a", "n": 6, "left_out": 1}
+    assert "no run that passed" in home.call("compare", "a9", "b0", code=2).stderr
+
+
+def test_a_baseline_gates_the_latest_repeats(home):
+    for i in range(10):
+        home.make(f"n{i}", f"save={9 + 0.01 * i}", "label.kind=nightly")
+    for i in range(5):
+        home.make(f"z.{i}", f"save={11 + 0.01 * i}", "label.kind=nightly", sweep="z", block=i + 1)
+    home.call("collect")
+    home.call("baseline", "set", "nightly", "window=10", "label.kind=nightly")
+    assert home.json("baseline", "list") == [
+        {"baseline": "nightly", "window": 10, "n": 10, "filters": ["label.kind=nightly"]}]
+    document = home.json("compare", "nightly", "LATEST", code=5)
+    assert document["base"]["n"] == 10 and document["others"][0]["n"] == 5
+    assert document["others"][0]["metrics"]["save_s"]["verdict"] == "worse"
+    home.call("baseline", "set", "fixed", "n0", "n1", "n2")
+    assert len(home.json("baseline")) == 2
+    assert (home.folder / "baselines/fixed.json").exists()
+    home.call("baseline", "remove", "fixed")
+    assert "fixed" not in home.call("baseline", "list").stdout
+    assert "no baseline fixed" in home.call("baseline", "remove", "fixed", code=2).stderr
+
+
+def test_history_draws_a_line_for_each_experiment(home):
+    for i in range(5):
+        home.make(f"a{i}", f"save={1 + i}")
+    home.make("b0", "save=7", "model=gpt2")
+    home.call("collect")
+    points = home.json("history", "save_s")["points"]
+    assert len(points) == 6 and len({point["experiment_hash"] for point in points}) == 2
+    text = home.call("history", "save_s", "model=llama3-8b").stdout
+    assert "▁▃▅▆█" in text and "+100.0 %" in text
+    assert home.json("history", "load.io_s")["unit"] == "s"
+    assert "did you mean save_s" in home.call("history", "sve_s", code=2).stderr
+
+
+def test_sql_reads_and_only_reads(home):
+    home.make("20261121-aaaa", "save=0.8")
+    home.call("collect")
+    assert home.json("sql", "select run, outcome from run") == [{"run": "20261121-aaaa", "outcome": "pass"}]
+    rows = list(csv.reader(io.StringIO(home.call("sql", "select 1 as a, 'x,\"y' as b, null", "--csv").stdout)))
+    assert rows == [["a", "b", "null"], ["1", 'x,"y', ""]]
+    assert "RUN" not in home.call("sql", "select run from run").stdout
+    assert "only SELECT" in home.call("sql", "delete from run", code=2).stderr
+    assert len(home.json("list")) == 1
+    with sqlite3.connect(home.folder / "history.db") as db:
+        values = db.execute("select rank, value from sample_value where op='save' and metric='own_s' and iteration=3"
+                            " order by rank").fetchall()
+    assert values == [(0, pytest.approx(0.8)), (1, pytest.approx(0.8 * 0.99))]
+
+
+def test_export_csv_and_json_hold_every_sample(home):
+    home.make("20261121-aaaa", "save=0.8", "made_ranks=3")
+    home.call("collect")
+    rows = list(csv.DictReader(io.StringIO(home.call("export", "LATEST", "--csv").stdout)))
+    own = [row for row in rows if row["op"] == "save" and row["metric"] == "own_s"]
+    assert len(own) == 3 * 4 and sum(row["warmup"] == "1" for row in own) == 3
+    document = home.json("export", "LATEST")
+    assert document["document"]["metrics"]["save_s"]["n"] == 3
+    assert document["iterations"]["save.save_s"][0] == pytest.approx(0.8008)
+    assert any(sample["metric"] == "own_s" and len(sample["ranks"]) == 3 for sample in document["samples"])
+    assert "takes one of" in home.call("export", "LATEST", code=2).stderr
+
+
+def test_export_speaks_the_formats_of_other_benchmarks(home):
+    home.make("20261121-aaaa", "save=0.5", "load=0.25", "made_ranks=4", "model=gpt2", "store=/mnt/ckpt", "io.fsync=false")
+    home.call("collect")
+    mlperf = json.loads(home.call("export", "LATEST", "--mlperf").stdout)
+    assert mlperf["num_accelerators"] == 4
+    assert mlperf["metric"]["checkpoint_size_GB"] == pytest.approx(4 / 1024)
+    assert mlperf["metric"]["save_checkpoint_duration_mean_seconds"] == pytest.approx(0.5, rel=0.01)
+    assert mlperf["metric"]["load_checkpoint_io_mean_GB_per_second"] == pytest.approx(4 / 1024 / 0.25, rel=0.01)
+    s3 = json.loads(home.call("export", "LATEST", "--s3benchmark").stdout)
+    save, load = s3["job_results"]
+    assert len(save["metrics"]["corrected_save_durations_s"]) == 4 * 3
+    assert load["metrics"]["throughput_mibs"][0] == pytest.approx(16, rel=0.01)
+    assert save["config"]["checkpoint"] == {"storage": "disk", "sharding_strategy": "none", "sync_files": False}
+    assert save["metrics"]["processing_durations_s"] is None
+
+
+def test_collect_twice_is_once_and_names_what_is_broken(home):
+    home.make("a", "save=1")
+    folder = home.make("b", "save=1")
+    records = folder / "attempts/1/records"
+    records.write_bytes(records.read_bytes()[:-10])
+    result = home.call("collect", code=1)
+    assert "1 ingested, 0 known, 0 not sealed, 1 failed" in result.stdout
+    assert "b/attempts/1" in result.stderr
+    assert "0 ingested, 1 known" in home.call("collect", code=1).stdout
+    assert [run["run"] for run in home.json("list", "outcome=pass")] == ["a"]
+
+
+def test_collect_seals_the_attempt_of_a_dead_agent_as_lost(home):
+    folder = home.make("a", "outcome=none", "records=false")
+    (folder / "attempts/1/progress.json").unlink(missing_ok=True)
+    assert "not sealed" in home.call("collect").stdout
+    assert home.json("list")[0]["outcome"] is None
+    result = home.call("collect", "--silence", "0s")
+    assert "the agent vanished" in result.stderr and "1 ingested" in result.stdout
+    run = home.json("list")[0]
+    assert (run["state"], run["outcome"]) == ("failed", "lost")
+    manifest = json.loads((folder / "attempts/1/manifest.json").read_text())
+    assert manifest["sealed_by"] == "collect"
+    home.call("collect", "--silence", "0s")
+    assert json.loads((folder / "attempts/1/manifest.json").read_text()) == manifest
+
+
+def test_rebuild_gives_the_same_history(home):
+    home.make("s.01", "save=1", "label.kind=x", sweep="s", block=1)
+    home.make("s.02", "save=2", "model=gpt2", sweep="s", block=2)
+    home.call("collect")
+    home.call("baseline", "set", "good", "s.01", "s.02")
+    before = home.json("list"), home.json("show", "s.02"), home.json("baseline")
+    for name in ("history.db", "history.db-wal", "history.db-shm"):
+        (home.folder / name).unlink(missing_ok=True)
+    home.call("collect", "--rebuild")
+    assert (home.json("list"), home.json("show", "s.02"), home.json("baseline")) == before
+    home.call("collect", "--rebuild")
+    assert (home.json("list"), home.json("show", "s.02"), home.json("baseline")) == before
+    assert home.json("sql", "select block from run order by run") == [{"block": 1}, {"block": 2}]
+
+
+def test_labels_edited_in_the_folder_count_after_a_rebuild(home):
+    folder = home.make("a", "save=1", "label.kind=x")
+    home.call("collect")
+    (folder / "labels.yaml").write_text("kind: nightly\nhost: n1\n")
+    home.call("collect", "--rebuild")
+    assert home.json("list")[0]["labels"] == {"kind": "nightly", "host": "n1"}
+
+
+def test_a_newer_history_is_refused_by_every_verb(home):
+    home.make("a", "save=1")
+    home.call("collect")
+    with sqlite3.connect(home.folder / "history.db") as db:
+        db.execute("pragma user_version=99")
+    for verb in (["list"], ["show", "a"], ["compare", "a", "a"], ["sql", "select 1"], ["collect"]):
+        result = home.call(*verb, code=2)
+        assert "newer ckptbench" in result.stderr
