@@ -102,7 +102,7 @@ bool counters_parse_lustre(const char *stats, struct named_counters *counter)
         uint64_t samples, sum = 0;
         snprintf(copy, sizeof copy, "%.*s", (int)(len < sizeof copy ? len : sizeof copy - 1), line);
         int found = sscanf(copy, "%63s %" SCNu64 " samples [%*[^]]] %*u %*u %" SCNu64, name, &samples, &sum);
-        if (found >= 2) {
+        if (found >= 2 && strstr(copy, " samples [")) {
             counter->operations += samples;
             if (strcmp(name, "read_bytes") == 0)
                 counter->read_bytes = sum;
