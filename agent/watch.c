@@ -64,7 +64,7 @@ char *watch_describe_place(const struct attempt *attempt, uint32_t rank, char te
 {
     const struct status_page *page = page_of(attempt, rank);
     uint32_t op = atomic_load(&page->op), state = atomic_load(&page->state), phase = atomic_load(&page->phase);
-    uint32_t iteration = atomic_load(&page->iteration);
+    uint64_t iteration = atomic_load(&page->iteration);
     if (phase == PHASE_STARTING)
         snprintf(text, 96, "starting");
     else if (op == OP_NONE || op >= OP_COUNT)
@@ -72,8 +72,8 @@ char *watch_describe_place(const struct attempt *attempt, uint32_t rank, char te
     else if (op != OP_SAVE && op != OP_LOAD)
         snprintf(text, 96, "%s, %s", operation_name((enum operation)op), describe_state(op, state));
     else if (iteration < attempt->warmup)
-        snprintf(text, 96, "warm-up %s %u/%llu, %s", operation_name((enum operation)op), iteration + 1,
-                 (unsigned long long)attempt->warmup, describe_state(op, state));
+        snprintf(text, 96, "warm-up %s %llu/%llu, %s", operation_name((enum operation)op),
+                 (unsigned long long)(iteration + 1), (unsigned long long)attempt->warmup, describe_state(op, state));
     else
         snprintf(text, 96, "%s %llu/%llu, %s", operation_name((enum operation)op),
                  (unsigned long long)(iteration - attempt->warmup + 1), (unsigned long long)attempt->iterations,
