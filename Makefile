@@ -20,7 +20,8 @@ ISAL      := $(call have,libisal)
 ZSTD      := $(call have,libzstd)
 MPICC     := $(shell command -v mpicc 2>/dev/null)
 
-CPPFLAGS += -I. -D_GNU_SOURCE -DCKPTBENCH_VERSION='"$(VERSION)"' -DCKPTBENCH_COMMIT='"$(COMMIT)"' -DCKPTBENCH_PREFIX='"$(PREFIX)"' \
+IDENTITY := -DCKPTBENCH_VERSION='"$(VERSION)"' -DCKPTBENCH_COMMIT='"$(COMMIT)"' -DCKPTBENCH_PREFIX='"$(PREFIX)"'
+CPPFLAGS += -I. -D_GNU_SOURCE \
             $(if $(LIBURING),-DHAVE_LIBURING) $(if $(HWLOC),-DHAVE_HWLOC) $(if $(ISAL),-DHAVE_ISAL) $(if $(ZSTD),-DHAVE_ZSTD)
 WARNINGS := -Wall -Wextra -Wshadow -Wvla -Wmissing-prototypes -Wstrict-prototypes -Wconversion -Wno-missing-field-initializers
 CFLAGS   += -std=c11 -O3 -g -pthread $(WARNINGS) $(if $(WERROR),-Werror) $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer -O1 -Wno-format-truncation)
@@ -49,6 +50,12 @@ $(BUILD)/flags: FORCE
 .PHONY: FORCE
 FORCE:
 
+$(BUILD)/identity: FORCE
+	@mkdir -p $(BUILD); echo '$(VERSION) $(COMMIT) $(PREFIX)' | cmp -s - $@ || echo '$(VERSION) $(COMMIT) $(PREFIX)' > $@
+$(BUILD)/core/version.o: CPPFLAGS += $(IDENTITY)
+$(BUILD)/core/version.o: $(BUILD)/identity
+$(BUILD)/lint/core/version.tidy: CPPFLAGS += $(IDENTITY)
+build/fuzz/%: CPPFLAGS += $(IDENTITY)
 $(BUILD)/worker/comm_mpi.o: CPPFLAGS += $(MPI_CFLAGS)
 $(BUILD)/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)

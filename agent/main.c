@@ -5,6 +5,7 @@
 
 #include "agent/attempt.h"
 #include "core/log.h"
+#include "core/version.h"
 
 static const char usage[] = "usage: ckptbench-agent run RUN_FOLDER\n"
                             "       ckptbench-agent --version | --help\n"
@@ -50,7 +51,7 @@ int main(int argc, char **argv)
     if (argc == 3 && strcmp(argv[1], "run") == 0)
         return run(argv[2]);
     if (argc == 2 && strcmp(argv[1], "--version") == 0) {
-        printf("ckptbench-agent %s (%s)\n", CKPTBENCH_VERSION, CKPTBENCH_COMMIT);
+        printf("ckptbench-agent %s (%s)\n", version_text(), version_commit());
         return CB_EXIT_PASS;
     }
     if (argc == 2 && strcmp(argv[1], "--help") == 0) {

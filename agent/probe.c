@@ -26,6 +26,7 @@
 #include "core/child.h"
 #include "core/clock.h"
 #include "core/json.h"
+#include "core/version.h"
 
 #define TEXT_MAX_BYTES (4 << 20)
 #define TOOL_TIMEOUT_NS (5 * NS_PER_S)
@@ -322,8 +323,8 @@ static void write_programs(struct json_writer *json)
 {
     json_write_key(json, "ckptbench");
     json_write_begin_object(json);
-    write_known(json, "version", CKPTBENCH_VERSION);
-    write_known(json, "commit", CKPTBENCH_COMMIT);
+    write_known(json, "version", version_text());
+    write_known(json, "commit", version_commit());
     json_write_end_object(json);
     write_tool(json, "mpi", (const char *const[3]){"mpirun", "--version", NULL});
 #ifdef HAVE_HWLOC

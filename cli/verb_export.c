@@ -11,6 +11,7 @@
 #include "cli/verb_common.h"
 #include "core/status_page.h"
 #include "core/units.h"
+#include "core/version.h"
 
 /* Numbers of one kind, growing. */
 struct numbers {
@@ -370,7 +371,7 @@ static int export_s3benchmark(struct cli *cli, struct history *history, const st
     write_text(&json, "python", fingerprint_of(run, "python.version"));
     write_text(&json, "pytorch", fingerprint_of(run, "torch.version"));
     write_text(&json, "hydra", NULL);
-    write_text(&json, "ckptbench", CKPTBENCH_VERSION);
+    write_text(&json, "ckptbench", version_text());
     json_write_end_object(&json);
     write_text(&json, "ec2_metadata", NULL);
     json_write_key(&json, "job_results");

@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 #include "core/metrics.h"
 #include "core/options.h"
+#include "core/version.h"
 
 /* One UTF-8 sequence as roff's name of its code point; returns how long it was. Our own texts are valid. */
 static size_t append_code_point(struct buf *out, const unsigned char *at)
@@ -139,7 +140,7 @@ static void write_files_and_codes(struct buf *out)
 static int run_man(struct cli *cli, struct cb_err *err)
 {
     struct buf *out = &cli->out;
-    buf_printf(out, ".TH CKPTBENCH 1 \"\" \"ckptbench %s\" \"User Commands\"\n", CKPTBENCH_VERSION);
+    buf_printf(out, ".TH CKPTBENCH 1 \"\" \"ckptbench %s\" \"User Commands\"\n", version_text());
     buf_append_text(out, ".SH NAME\nckptbench \\- how fast a cluster saves and restores the checkpoint of a model\n"
                          ".SH SYNOPSIS\n.B ckptbench\n.I VERB\n[flags] [key=value ...] [FILE.yaml ...]\n"
                          ".SH DESCRIPTION\nckptbench tells how fast a machine saves and restores the checkpoint of the "

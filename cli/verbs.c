@@ -5,6 +5,7 @@
 #include "cli/cli.h"
 #include "cli/libraries.h"
 #include "core/options.h"
+#include "core/version.h"
 
 #define MAX_VERBS 64
 
@@ -99,7 +100,7 @@ void cli_write_help(struct cli *self)
 
 void cli_write_version(struct cli *self)
 {
-    buf_printf(&self->out, "ckptbench %s (%s)\n", CKPTBENCH_VERSION, CKPTBENCH_COMMIT);
+    buf_printf(&self->out, "ckptbench %s (%s)\n", version_text(), version_commit());
     for (size_t i = 0; i < library_count(); i++) {
         const struct library *library = library_at(i);
         buf_printf(&self->out, "  %-9s %-8s %s\n", library->name, library->present ? "present" : "absent",

@@ -17,6 +17,7 @@
 #include "core/buf.h"
 #include "core/clock.h"
 #include "core/json.h"
+#include "core/version.h"
 #include "worker/peer.h"
 #include "worker/together.h"
 
@@ -81,11 +82,13 @@ static int find_adapter(char path[PATH_MAX], struct cb_err *err)
         if (access(path, R_OK) == 0)
             return 0;
     }
-    snprintf(path, PATH_MAX, "%s", CKPTBENCH_PREFIX "/share/ckptbench/adapters/" ADAPTER);
+    snprintf(path, PATH_MAX, "%s/share/ckptbench/adapters/%s", version_prefix(), ADAPTER);
     if (access(path, R_OK) == 0)
         return 0;
-    return cb_fail(err, CB_ERR_NOT_FOUND, "engine=torch-dcp needs " ADAPTER ", which is neither near %s nor in %s",
-                   folder, CKPTBENCH_PREFIX "/share/ckptbench/adapters");
+    return cb_fail(err, CB_ERR_NOT_FOUND,
+                   "engine=torch-dcp needs " ADAPTER ", which is neither near %s nor in "
+                   "%s/share/ckptbench/adapters",
+                   folder, version_prefix());
 }
 
 static int find_python(char path[PATH_MAX], struct cb_err *err)

@@ -11,6 +11,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/units.h"
+#include "core/version.h"
 #include "worker/run.h"
 
 #define PROGRAM "ckptbench-worker"
@@ -157,7 +158,7 @@ int main(int argc, char **argv)
     if (argc == 2 && strcmp(argv[1], "--help") == 0)
         return print_usage(stdout);
     if (argc == 2 && strcmp(argv[1], "--version") == 0) {
-        printf(PROGRAM " " CKPTBENCH_VERSION " (" CKPTBENCH_COMMIT ")\n");
+        printf(PROGRAM " %s (%s)\n", version_text(), version_commit());
         return CB_EXIT_PASS;
     }
     int rc = read_arguments(argc, argv, &arguments, &err);
