@@ -96,7 +96,7 @@ static int open_connection(struct history *self, struct cb_err *err)
     sqlite3_extended_result_codes(self->db, 1);
     sqlite3_busy_timeout(self->db, BUSY_TIMEOUT_MS);
     if (self->read_only)
-        return 0;
+        return db_exec(self, "PRAGMA cache_size=-65536", err);
     int rc = use_write_ahead_log(self, err);
     /* NORMAL: a power cut may take the last ingest with it, never the database; run folders remain. */
     return rc ? rc : db_exec(self, "PRAGMA synchronous=NORMAL; PRAGMA cache_size=-65536", err);

@@ -3,6 +3,7 @@ import csv
 import io
 import json
 import os
+import re
 import sqlite3
 import subprocess
 from pathlib import Path
@@ -306,3 +307,13 @@ def test_a_newer_history_is_refused_by_every_verb(home):
     for verb in (["list"], ["show", "a"], ["compare", "a", "a"], ["sql", "select 1"], ["collect"]):
         result = home.call(*verb, code=2)
         assert "newer ckptbench" in result.stderr
+
+
+def test_the_documented_queries_run(home):
+    home.make("20261121-k3f9", "save=1", "model=gpt2", "label.kind=nightly")
+    home.call("collect")
+    text = (Path(__file__).resolve().parents[2] / "docs/history.md").read_text()
+    queries = [query for query in re.search(r"```sql\n(.*?)```", text, re.S)[1].split(";") if query.strip()]
+    assert len(queries) == 4
+    for query in queries:
+        assert home.json("sql", query), query
