@@ -27,7 +27,8 @@ static const struct library libraries[] = {
     {"hwloc", "libhwloc-dev", HWLOC_PRESENT, "caches, NUMA nodes and devices in the fingerprint",
      "the fingerprint has only what /proc and /sys say"},
     {"isa-l", "libisal-dev", ISAL_PRESENT, "vectorized CRC-32", "checksums use the slower tables of this program"},
-    {"zstd", "libzstd-dev", ZSTD_PRESENT, "how compressible a payload is", "compressibility is not measured"},
+    {"zstd", "libzstd-dev", ZSTD_PRESENT, "linked; no feature of this release uses it",
+     "no feature of this release uses it"},
 };
 
 size_t library_count(void)

@@ -210,18 +210,6 @@ static void add_operation(struct table *table, const struct run_info *info, enum
     buf_release(&states);
 }
 
-static void write_verified(const struct run_info *info, struct buf *out)
-{
-    const char *verify = experiment_text(info->experiment, OPT_VERIFY);
-    if (info->iterations_to_verify == 0) {
-        buf_printf(out, "verified      nothing (verify=%s)\n", verify);
-        return;
-    }
-    buf_printf(out, "verified      %s, %u of %u iterations\n",
-               strcmp(verify, "sample") == 0 ? "a sample of every tensor" : "every byte of every tensor",
-               info->iterations_verified, info->iterations_to_verify);
-}
-
 static const char *fact_value(const struct run_info *info, const char *key)
 {
     size_t len = strlen(key);
@@ -229,6 +217,29 @@ static const char *fact_value(const struct run_info *info, const char *key)
         if (strncmp(info->facts[i], key, len) == 0 && info->facts[i][len] == '=')
             return info->facts[i] + len + 1;
     return NULL;
+}
+
+/* What rank 0 says of how it verified ("full", "sample", "none (why)") is nearer to the truth than the key. */
+static void write_verified(const struct run_info *info, struct buf *out)
+{
+    const char *how = fact_value(info, "verify");
+    if (!how)
+        how = experiment_text(info->experiment, OPT_VERIFY);
+    if (info->iterations_to_verify == 0) {
+        buf_printf(out, "verified      nothing: verify=%s\n", how);
+        return;
+    }
+    buf_printf(out, "verified      %s, %u of %u iterations\n",
+               strncmp(how, "sample", 6) == 0 ? "a sample of every tensor" : "every byte of every tensor",
+               info->iterations_verified, info->iterations_to_verify);
+}
+
+/* What stays in the store, by the name that loading it needs. */
+static void write_kept(const struct run_info *info, struct buf *out)
+{
+    const char *kept = fact_value(info, "checkpoint");
+    if (kept && !experiment_is(info->experiment, OPT_OPS, "load"))
+        buf_printf(out, "kept          %s     load it with ops=load suffix=%s\n", kept, kept);
 }
 
 static void write_doubts(const struct run_info *info, struct buf *out)
@@ -273,6 +284,7 @@ int report_write_results(const struct run_info *info, bool colour, struct buf *o
         buf_printf(out, "used          %s\n", used);
     if (has_rows)
         write_verified(info, out);
+    write_kept(info, out);
     write_doubts(info, out);
     write_ending(info, out);
     return buf_check(out, "the report", err);

@@ -210,16 +210,25 @@ static void add_figure(struct buf *out, const struct run_info *info, enum metric
             buf_printf(out, " %s", report_format_value(rate, info->metrics[i].summary.median, speed));
 }
 
+/* Of a key or a label; "" for a label that is not there. */
+static const char *value_of(const struct experiment *experiment, const char *key)
+{
+    enum option_id id;
+    if (option_find(key, &id, NULL) == 0)
+        return experiment_text(experiment, id);
+    for (size_t i = 0; i < experiment_label_count(experiment); i++)
+        if (strcmp(experiment_label_key(experiment, i), key + strlen("label.")) == 0)
+            return experiment_label_value(experiment, i);
+    return "";
+}
+
 /* A member of a sweep is one line: what it varies, and what came out. */
 static void write_member_line(struct session *self, const struct run_info *info)
 {
     struct buf *out = &self->cli->out;
     buf_printf(out, "%s  ", info->run);
-    for (size_t i = 0; i < self->sweep.varied_count; i++) {
-        enum option_id id;
-        if (option_find(self->sweep.varied[i], &id, NULL) == 0)
-            buf_printf(out, "%s=%s ", self->sweep.varied[i], experiment_text(info->experiment, id));
-    }
+    for (size_t i = 0; i < self->sweep.varied_count; i++)
+        buf_printf(out, "%s=%s ", self->sweep.varied[i], value_of(info->experiment, self->sweep.varied[i]));
     buf_printf(out, " %s", *info->outcome ? info->outcome : info->state);
     add_figure(out, info, METRIC_SAVE_S, METRIC_SAVE_BYTES_PER_S, "save");
     add_figure(out, info, METRIC_LOAD_S, METRIC_LOAD_BYTES_PER_S, "load");
