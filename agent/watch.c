@@ -64,20 +64,18 @@ char *watch_describe_place(const struct attempt *attempt, uint32_t rank, char te
 {
     const struct status_page *page = page_of(attempt, rank);
     uint32_t op = atomic_load(&page->op), state = atomic_load(&page->state), phase = atomic_load(&page->phase);
-    uint64_t iteration = atomic_load(&page->iteration);
+    unsigned long long iteration = atomic_load(&page->iteration), warmup = attempt->warmup;
+    bool warming = iteration < warmup;
     if (phase == PHASE_STARTING)
         snprintf(text, 96, "starting");
     else if (op == OP_NONE || op >= OP_COUNT)
         snprintf(text, 96, phase == PHASE_READY ? "preparing" : "between operations");
     else if (op != OP_SAVE && op != OP_LOAD)
         snprintf(text, 96, "%s, %s", operation_name((enum operation)op), describe_state(op, state));
-    else if (iteration < attempt->warmup)
-        snprintf(text, 96, "warm-up %s %llu/%llu, %s", operation_name((enum operation)op),
-                 (unsigned long long)(iteration + 1), (unsigned long long)attempt->warmup, describe_state(op, state));
     else
-        snprintf(text, 96, "%s %llu/%llu, %s", operation_name((enum operation)op),
-                 (unsigned long long)(iteration - attempt->warmup + 1), (unsigned long long)attempt->iterations,
-                 describe_state(op, state));
+        snprintf(text, 96, "%s%s %llu/%llu, %s", warming ? "warm-up " : "", operation_name((enum operation)op),
+                 warming ? iteration + 1 : iteration - warmup + 1,
+                 warming ? warmup : (unsigned long long)attempt->iterations, describe_state(op, state));
     return text;
 }
 
