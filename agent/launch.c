@@ -22,13 +22,11 @@
 
 int launch_find_worker(char *path, struct cb_err *err)
 {
-    ssize_t len = readlink("/proc/self/exe", path, PATH_MAX - 1);
-    if (len < 0)
+    char own[PATH_MAX] = "";
+    if (readlink("/proc/self/exe", own, sizeof own - 1) < 0)
         return cb_fail_errno(err, errno, "finding this program's own path");
-    path[len] = '\0';
-    char *slash = strrchr(path, '/');
-    size_t room = PATH_MAX - (size_t)(slash + 1 - path);
-    if (snprintf(slash + 1, room, "ckptbench-worker") >= (int)room)
+    *(strrchr(own, '/') + 1) = '\0'; /* the link is an absolute path */
+    if (snprintf(path, PATH_MAX, "%s%s", own, "ckptbench-worker") >= PATH_MAX)
         return cb_fail(err, CB_ERR_USAGE, "the path of this program is too long");
     if (access(path, X_OK) < 0)
         return cb_fail_errno(err, errno, "the worker %s cannot be started", path);
