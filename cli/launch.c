@@ -81,11 +81,16 @@ static void print_progress(const struct progress *progress, struct buf *out)
     }
     double share = (double)progress->bytes_done / (double)progress->bytes_total;
     share = share > 1 ? 1 : share;
-    buf_printf(out, "%-5s %u/%u  ", progress->op, progress->iteration, progress->iterations);
+    if (progress->iteration == 0)
+        buf_printf(out, "%-5s warm-up  ", progress->op);
+    else
+        buf_printf(out, "%-5s %u/%u  ", progress->op, progress->iteration, progress->iterations);
     int halves = (int)(share * 2 * BAR_CELLS);
     for (int cell = 0; cell < BAR_CELLS; cell++)
         buf_append_text(out, 2 * cell + 1 < halves ? "━" : 2 * cell < halves ? "╸" : " ");
-    buf_printf(out, " %3.0f %%   %s", 100 * share, units_format_rate(progress->bytes_per_s, rate));
+    buf_printf(out, " %3.0f %%", 100 * share);
+    if (progress->bytes_per_s > 0)
+        buf_printf(out, "   %s", units_format_rate(progress->bytes_per_s, rate));
     if (progress->slowest_rank >= 0)
         buf_printf(out, "   slowest rank %d", progress->slowest_rank);
     if (progress->bytes_per_s > 0 && progress->bytes_done < progress->bytes_total) {

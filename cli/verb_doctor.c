@@ -225,15 +225,14 @@ static void check_io_uring(struct doctor *self)
 static void check_shared_memory(struct doctor *self)
 {
     struct statfs space;
-    char text[64];
+    char text[64], free_text[32];
     if (statfs(SHARED_MEMORY, &space) < 0 || space.f_type != TMPFS_MAGIC) {
         report(self, "shared memory", MISSING, SHARED_MEMORY " is no tmpfs",
                "mount a tmpfs there: ranks keep their status pages in it");
         return;
     }
     uint64_t free_bytes = (uint64_t)space.f_bavail * (uint64_t)space.f_bsize;
-    units_format_bytes((double)free_bytes, text);
-    strcat(text, " free in " SHARED_MEMORY);
+    snprintf(text, sizeof text, "%s free in " SHARED_MEMORY, units_format_bytes((double)free_bytes, free_text));
     report(self, "shared memory", free_bytes >= SHARED_MEMORY_LOW ? FOUND : LACKING, text,
            "enlarge it (docker run --shm-size=1g): MPI and the status pages of ranks live there");
 }

@@ -89,7 +89,7 @@ static int add_zip_key(struct expansion *self, struct dimension *group, const st
         return cb_fail(err, CB_ERR_USAGE, "%s: zip names '%s' twice", zip->origin, key);
     if (group->key_count && setting->value_count != group->value_count)
         return cb_fail(err, CB_ERR_USAGE, "%s: zip walks keys together, but %s has %zu values and %s has %zu",
-                       zip->origin, group->keys[0]->key, group->value_count, key, setting->value_count);
+                       zip->origin, zip->values[0], group->value_count, key, setting->value_count);
     group->value_count = setting->value_count;
     group->keys[group->key_count++] = setting;
     return 0;

@@ -133,9 +133,9 @@ int units_parse_u64(const char *text, uint64_t *value, struct cb_err *err)
 
 int units_parse_double(const char *text, double *value, struct cb_err *err)
 {
-    char *end;
+    char *end = NULL;
     double number = isspace((unsigned char)*text) ? NAN : strtod(text, &end);
-    if (*text == '\0' || isnan(number) || *end || !isfinite(number))
+    if (*text == '\0' || !end || *end || !isfinite(number))
         return cb_fail(err, CB_ERR_USAGE, "'%s' is not a number such as 0.5", text);
     *value = number;
     return 0;
