@@ -1,0 +1,230 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "ckpt/format.h"
+#include "ckpt/literal.h"
+#include "ckpt/zip.h"
+#include "core/hash.h"
+
+static struct state_tensor tensor_of(enum dtype dtype, uint32_t dims, const uint64_t *shape)
+{
+    struct state_tensor tensor = {.fqn = "model.w", .dtype = dtype, .dims = dims};
+    for (uint32_t i = 0; i < dims; i++)
+        tensor.shape[i] = shape[i];
+    return tensor;
+}
+
+static struct stored_tensor stored_as(const struct state_tensor *tensor, char *fqn)
+{
+    struct stored_tensor stored = {.fqn = fqn, .dtype = tensor->dtype, .dims = tensor->dims};
+    memcpy(stored.shape, tensor->shape, sizeof stored.shape);
+    return stored;
+}
+
+/* Header and trailer say what the frame promised, put the payload where it was asked for, and read back. */
+static void check_item(enum dtype dtype, uint32_t dims, const uint64_t *shape, uint64_t item_offset, uint32_t alignment)
+{
+    struct state_tensor tensor = tensor_of(dtype, dims, shape);
+    struct box box = box_whole(dims, shape);
+    struct item_frame frame;
+    struct cb_err err;
+    assert_int_equal(format_item_frame(PLAN_DCP, &tensor, &box, item_offset, alignment, &frame, &err), 0);
+    struct plan_item item = {.offset = item_offset,
+                             .payload_offset = item_offset + frame.header_bytes,
+                             .payload_bytes = frame.payload_bytes,
+                             .length = frame.header_bytes + frame.payload_bytes + frame.trailer_bytes,
+                             .box = box};
+    assert_int_equal(item.payload_offset % alignment, 0);
+    struct buf header, trailer;
+    buf_init(&header, 1 << 20);
+    buf_init(&trailer, 1 << 20);
+    assert_int_equal(format_item_header(PLAN_DCP, &tensor, &item, &header, &err), 0);
+    assert_int_equal(format_item_trailer(PLAN_DCP, &tensor, &item, 0x12345678, &trailer, &err), 0);
+    assert_int_equal(header.len, frame.header_bytes);
+    assert_int_equal(trailer.len, frame.trailer_bytes);
+    char fqn[] = "model.w";
+    struct stored_tensor stored = stored_as(&tensor, fqn);
+    struct stored_payload payload, expected;
+    assert_int_equal(format_parse_item(PLAN_DCP, &stored, &box, header.data, header.len, item.length, &payload, &err),
+                     0);
+    assert_int_equal(payload.offset, frame.header_bytes);
+    assert_int_equal(payload.bytes, frame.payload_bytes);
+    assert_true(payload.contiguous);
+    assert_true(format_expect_payload(PLAN_DCP, &stored, &box, item.length, &expected));
+    assert_int_equal(expected.offset, payload.offset);
+    assert_int_equal(expected.bytes, payload.bytes);
+    uint32_t crc;
+    bool has_crc;
+    assert_int_equal(format_parse_trailer(PLAN_DCP, trailer.data, trailer.len, &crc, &has_crc, &err), 0);
+    assert_true(has_crc);
+    assert_int_equal(crc, 0x12345678);
+    buf_release(&header);
+    buf_release(&trailer);
+}
+
+static void items_of_every_type_and_place_read_back(void **state)
+{
+    (void)state;
+    static const uint64_t shape[] = {3, 5, 2, 1, 7, 4};
+    for (unsigned dtype = 0; dtype < DTYPE_COUNT; dtype++) {
+        for (uint32_t dims = 0; dims <= 6; dims++) {
+            check_item((enum dtype)dtype, dims, shape, 0, 4096);
+            check_item((enum dtype)dtype, dims, shape, 12345, 64);
+            check_item((enum dtype)dtype, dims, shape, (UINT64_C(5) << 32) + 1, 4096);
+        }
+    }
+}
+
+static void items_around_4_gib_and_above_have_64_bit_lengths(void **state)
+{
+    (void)state;
+    static const uint64_t sizes[] = {(UINT64_C(1) << 32) - 2, (UINT64_C(1) << 32) - 1, UINT64_C(1) << 32,
+                                     UINT64_C(1) << 40};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        check_item(DTYPE_U8, 1, &sizes[i], 77, 4096);
+}
+
+static void an_item_of_another_type_or_shape_is_corrupt(void **state)
+{
+    (void)state;
+    static const uint64_t shape[] = {3, 5};
+    struct state_tensor tensor = tensor_of(DTYPE_BF16, 2, shape);
+    struct box box = box_whole(2, shape);
+    struct item_frame frame;
+    struct cb_err err;
+    assert_int_equal(format_item_frame(PLAN_DCP, &tensor, &box, 0, 64, &frame, &err), 0);
+    struct plan_item item = {.payload_offset = frame.header_bytes, .payload_bytes = frame.payload_bytes, .box = box};
+    uint64_t length = frame.header_bytes + frame.payload_bytes + frame.trailer_bytes;
+    struct buf header;
+    buf_init(&header, 1 << 20);
+    assert_int_equal(format_item_header(PLAN_DCP, &tensor, &item, &header, &err), 0);
+    char fqn[] = "model.w";
+    struct stored_tensor stored = stored_as(&tensor, fqn);
+    struct stored_payload payload;
+    stored.dtype = DTYPE_F16;
+    assert_int_equal(format_parse_item(PLAN_DCP, &stored, &box, header.data, header.len, length, &payload, &err),
+                     CB_ERR_CORRUPT);
+    assert_non_null(strstr(err.message, "model.w"));
+    stored.dtype = DTYPE_BF16;
+    struct box other = {2, {0, 0}, {5, 3}};
+    assert_int_equal(format_parse_item(PLAN_DCP, &stored, &other, header.data, header.len, length, &payload, &err),
+                     CB_ERR_CORRUPT);
+    assert_int_equal(
+        format_parse_item(PLAN_DCP, &stored, &box, header.data, header.len, frame.header_bytes + 29, &payload, &err),
+        CB_ERR_CORRUPT); /* the payload would end after the item */
+    for (size_t cut = 0; cut < header.len; cut += 7)
+        assert_true(format_parse_item(PLAN_DCP, &stored, &box, header.data, cut, length, &payload, &err) < 0);
+    buf_release(&header);
+}
+
+static void small_values_read_back_as_they_were_written(void **state)
+{
+    (void)state;
+    static const char *const literals[] = {
+        "0",    "255",   "256",  "65536",   "-1", "-3000000000", "1099511627776", "0.0003", "1e-08",
+        "True", "False", "None", "'adamw'", "[]", "()",          "[0.9, 0.95]",   "(1,)",   "[[1, 'x'], (None, True)]"};
+    for (size_t i = 0; i < sizeof literals / sizeof *literals; i++) {
+        for (int format = PLAN_DCP; format <= PLAN_RAW; format++) {
+            struct state_tensor tensor = {.fqn = "train.x", .kind = KIND_BYTES, .literal = literals[i]};
+            struct box box = {0};
+            struct item_frame frame;
+            struct buf payload, literal;
+            struct cb_err err;
+            buf_init(&payload, 65536);
+            buf_init(&literal, 65536);
+            assert_int_equal(format_bytes_payload((enum plan_format)format, &tensor, &payload, &err), 0);
+            assert_int_equal(format_item_frame((enum plan_format)format, &tensor, &box, 5, 4096, &frame, &err), 0);
+            assert_int_equal(frame.header_bytes + frame.trailer_bytes, 0);
+            assert_int_equal(frame.payload_bytes, payload.len);
+            assert_int_equal(format_parse_bytes_payload((enum plan_format)format, "train.x", payload.data, payload.len,
+                                                        &literal, &err),
+                             0);
+            assert_string_equal(literal.data, literals[i]);
+            buf_release(&payload);
+            buf_release(&literal);
+        }
+    }
+}
+
+static void what_is_no_literal_is_refused(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {"", "x", "[1", "(1]", "1 2", "'a", "[1,,2]", "99999999999999999999"};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        struct buf out;
+        struct cb_err err;
+        buf_init(&out, 4096);
+        assert_int_equal(literal_to_pickle(texts[i], &out, &err), CB_ERR_USAGE);
+        buf_release(&out);
+    }
+}
+
+static int read_text(const char *bytes, size_t len, struct cb_err *err)
+{
+    struct pickle *pickle = NULL;
+    int code = pickle_read("test", bytes, len, &pickle, err);
+    pickle_free(pickle);
+    return code;
+}
+
+#define READ(bytes) read_text(bytes, sizeof(bytes) - 1, &err)
+
+static void pickles_that_are_programs_or_broken_are_refused(void **state)
+{
+    (void)state;
+    struct cb_err err;
+    assert_int_equal(READ("\x80\x02]."), 0);
+    assert_int_equal(READ("\x80\x02"
+                          "cos\nsystem\nX\x02\0\0\0ls\x85R."),
+                     CB_ERR_FORMAT);
+    assert_non_null(strstr(err.message, "os.system"));
+    assert_int_equal(READ("\x80\x04\x8c\x08"
+                          "builtins\x8c\x04"
+                          "eval\x93."),
+                     CB_ERR_FORMAT);
+    assert_non_null(strstr(err.message, "builtins.eval"));
+    static const char *const broken[] = {"",         ".",     "]",
+                                         "]].",      "0.",    "(.",
+                                         "\x85.",    "]K",    "h\x01.",
+                                         "a.",       "]a.",   "e.",
+                                         "}(Ku.",    "NNR.",  "Nb.",
+                                         "Q.",       "cx\ny", "X\xff\xff\xff\xff.",
+                                         "\x8a\x09", "]q",    "]r\xff\xff\xff\x7f."};
+    for (size_t i = 0; i < sizeof broken / sizeof *broken; i++)
+        assert_int_equal(read_text(broken[i], strlen(broken[i]), &err), CB_ERR_FORMAT);
+}
+
+/* A list that holds itself, many times over, is a value like any other: nothing walks it without bound. */
+static void a_value_that_holds_itself_has_no_literal(void **state)
+{
+    (void)state;
+    static const char bytes[] = "\x80\x02]q\0(h\0h\0e.";
+    struct pickle *pickle;
+    struct cb_err err;
+    struct buf out;
+    buf_init(&out, 65536);
+    assert_int_equal(pickle_read("test", bytes, sizeof bytes - 1, &pickle, &err), 0);
+    assert_true(literal_from_pickle(pickle, pickle_root(pickle), &out, &err) < 0);
+    pickle_free(pickle);
+    buf_release(&out);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(items_of_every_type_and_place_read_back),
+        cmocka_unit_test(items_around_4_gib_and_above_have_64_bit_lengths),
+        cmocka_unit_test(an_item_of_another_type_or_shape_is_corrupt),
+        cmocka_unit_test(small_values_read_back_as_they_were_written),
+        cmocka_unit_test(what_is_no_literal_is_refused),
+        cmocka_unit_test(pickles_that_are_programs_or_broken_are_refused),
+        cmocka_unit_test(a_value_that_holds_itself_has_no_literal),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
