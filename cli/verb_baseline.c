@@ -161,12 +161,14 @@ static int set_baseline(struct cli *cli, struct history *history, struct cb_err 
     struct baseline baseline = {.words = calloc(count + 1, sizeof(char *))};
     bool window = false;
     int rc = baseline.words ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory for a baseline");
-    if (rc == 0 && strlen(cli->words[1]) >= sizeof baseline.name)
+    if (rc)
+        return rc;
+    if (strlen(cli->words[1]) >= sizeof baseline.name)
         rc = cb_fail(err, CB_ERR_USAGE, "the name %s is too long", cli->words[1]);
     if (rc == 0)
-        strcpy(baseline.name, cli->words[1]);
-    for (size_t i = 0; i < count; i++)
-        window |= strncmp(words[i], "window=", 7) == 0;
+        memcpy(baseline.name, cli->words[1], strlen(cli->words[1]) + 1);
+    for (size_t i = 0; i < count && !window; i++)
+        window = strncmp(words[i], "window=", 7) == 0;
     if (rc == 0)
         rc = window ? fill_window(&baseline, words, count, err) : fill_runs(history, &baseline, words, count, err);
     if (rc == 0)

@@ -31,7 +31,7 @@ char *figure_short_text(enum metric_id metric, double value, char text[32])
 {
     const char *unit = metric_row(metric)->unit;
     if (isnan(value))
-        return strcpy(text, "-");
+        return memcpy(text, "-", 2);
     if (strcmp(unit, "bytes") == 0)
         return units_format_bytes(value, text);
     if (strcmp(unit, "bytes/s") == 0)

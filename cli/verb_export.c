@@ -238,8 +238,10 @@ static int mlperf_operation(struct json_writer *json, const char *name, const st
     char key[80];
     for (size_t i = 0; i < durations->count; i++)
         numbers_add(&rates, checkpoint_gib / durations->values[i]);
-    if (rates.code)
+    if (rates.code) {
+        free(rates.values);
         return cb_fail(err, CB_ERR_MEMORY, "no memory for an export");
+    }
     snprintf(key, sizeof key, "%s_checkpoint_io_mean_GB_per_second", name);
     write_number(json, key, mean_of(&rates));
     snprintf(key, sizeof key, "%s_checkpoint_io_stdev_GB_per_second", name);
@@ -275,7 +277,7 @@ static int export_mlperf(struct cli *cli, struct history *history, const struct 
     json_write_u64(&json, world_size(run, &durations));
     json_write_key(&json, "num_hosts");
     json_write_u64(&json, 1);
-    write_text(&json, "hostname", fingerprint_of(run, "hostname"));
+    write_text(&json, "hostname", fingerprint_of(run, "system.host"));
     json_write_key(&json, "metric");
     json_write_begin_object(&json);
     if (rc == 0)
@@ -335,8 +337,10 @@ static int s3_job(struct json_writer *json, const struct run_info *run, const st
     double mib = run_value(run, METRIC_CHECKPOINT_BYTES) / (double)MIB;
     for (size_t i = 0; i < all->count; i++)
         numbers_add(&rates, mib / all->values[i]);
-    if (rates.code)
+    if (rates.code) {
+        free(rates.values);
         return cb_fail(err, CB_ERR_MEMORY, "no memory for an export");
+    }
     json_write_begin_object(json);
     s3_config(json, run, durations);
     json_write_key(json, "metrics");
