@@ -318,6 +318,23 @@ static bool side_has(const struct comparison_side *side, enum operation op, enum
     return false;
 }
 
+/* Times of whole operations first: the sample metrics among the primary ones follow them. */
+static void sort_primaries(struct comparison *self)
+{
+    size_t primaries = 0;
+    while (primaries < self->metric_count && self->metrics[primaries].primary)
+        primaries++;
+    for (size_t i = 0, left = primaries; left > 0; left--) {
+        struct comparison_metric metric = self->metrics[i];
+        if (metric_row(metric.metric)->scope != METRIC_OF_SAMPLE) {
+            i++;
+            continue;
+        }
+        memmove(&self->metrics[i], &self->metrics[i + 1], (primaries - i - 1) * sizeof metric);
+        self->metrics[primaries - 1] = metric;
+    }
+}
+
 static int list_metrics(struct comparison *self, const struct comparison_side *base,
                         const struct comparison_side *other, struct cb_err *err)
 {
@@ -337,6 +354,7 @@ static int list_metrics(struct comparison *self, const struct comparison_side *b
             }
         }
     }
+    sort_primaries(self);
     return 0;
 }
 

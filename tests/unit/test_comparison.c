@@ -42,6 +42,7 @@ static void make_side(struct made_side *made, const char *name, const double *va
         assert_int_equal(experiment_new(&run->experiment, &err), 0);
         run->metrics = calloc(8, sizeof *run->metrics);
         add_metric(run, OP_SAVE, METRIC_SAVE_S, (double[]){values[i] * 0.99, values[i], values[i] * 1.01}, 3);
+        add_metric(run, OP_DELETE, METRIC_DELETE_S, (double[]){0.1}, 1);
         add_metric(run, OP_LOAD, METRIC_LOAD_S, (double[]){2.0 + (double)i * 1e-4}, 1);
         add_metric(run, OP_SAVE, METRIC_SAVE_BYTES_PER_S, (double[]){1e9 / values[i]}, 1);
         add_metric(run, OP_SAVE, METRIC_IO_S, (double[]){values[i] / 2}, 1);
@@ -338,6 +339,28 @@ static void signed_rank_interval_is_exact(void **unused)
     assert_true(shift.low == -1 && isinf(shift.high));
 }
 
+static void whole_operations_come_before_stalls(void **unused)
+{
+    (void)unused;
+    struct made_side base, other;
+    struct comparison comparison;
+    make_side(&base, "a", steady, 6);
+    make_side(&other, "b", faster, 6);
+    for (size_t i = 0; i < 6; i++) {
+        add_metric(&base.runs[i], OP_SAVE, METRIC_STALL_S, (double[]){1 + 0.01 * (double)i}, 1);
+        add_metric(&other.runs[i], OP_SAVE, METRIC_STALL_S, (double[]){2 + 0.01 * (double)i}, 1);
+    }
+    compare(&base, &other, false, &comparison);
+    assert_string_equal(comparison.metrics[0].name, "save_s");
+    assert_string_equal(comparison.metrics[1].name, "load_s");
+    assert_string_equal(comparison.metrics[2].name, "stall_s");
+    assert_true(comparison.metrics[2].primary && !comparison.metrics[3].primary);
+    assert_int_equal(comparison.metrics[2].verdict, VERDICT_WORSE);
+    comparison_release(&comparison);
+    free_side(&base);
+    free_side(&other);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -352,6 +375,7 @@ int main(void)
         cmocka_unit_test(an_outlier_is_named_and_not_dropped),
         cmocka_unit_test(a_side_without_runs_is_a_usage_error),
         cmocka_unit_test(signed_rank_interval_is_exact),
+        cmocka_unit_test(whole_operations_come_before_stalls),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
