@@ -15,6 +15,7 @@
 
 #include "core/clock.h"
 #include "core/histogram.h"
+#include "tests/unit/thread_comm.h"
 #include "worker/transfer.h"
 
 #define FILES 3
@@ -22,7 +23,8 @@
 
 struct place {
     char folder[64];
-    struct comm *comm;
+    struct meeting meeting;
+    struct comm comm; /* of one rank */
     struct status_page *page;
 };
 
@@ -123,7 +125,7 @@ static int run(struct files *files, bool write, uint64_t deadline_ns, struct tra
     struct program program;
     struct timeline timeline;
     struct transfer *transfer;
-    struct transfer_setup setup = {.store = files->store, .comm = place.comm, .page = place.page, .depth = 4};
+    struct transfer_setup setup = {.store = files->store, .comm = &place.comm, .page = place.page, .depth = 4};
     build(files, &program, !write);
     assert_int_equal(transfer_new(&setup, &transfer, err), 0);
     assert_int_equal(transfer_reserve(transfer, FILES, program.staging_bytes, err), 0);
@@ -282,12 +284,13 @@ static void latencies_are_recorded_for_each_request(void **unused)
 static int set_up(void **unused)
 {
     (void)unused;
-    struct cb_err err;
     snprintf(place.folder, sizeof place.folder, "/tmp/ckptbench-transfer-XXXXXX");
     place.page = calloc(1, sizeof *place.page + sizeof(struct sample));
-    if (!mkdtemp(place.folder) || !place.page || comm_new(&place.comm, &err) != 0)
+    if (!mkdtemp(place.folder) || !place.page)
         return -1;
-    comm_watch(place.comm, place.page);
+    meeting_init(&place.meeting, 1);
+    place.comm.meeting = &place.meeting;
+    comm_watch(&place.comm, place.page);
     return 0;
 }
 
@@ -299,7 +302,6 @@ static int tear_down(void **unused)
     snprintf(path, sizeof path, "%s/sub", place.folder);
     rmdir(path);
     rmdir(place.folder);
-    comm_free(place.comm);
     free(place.page);
     return 0;
 }
