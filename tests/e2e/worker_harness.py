@@ -36,6 +36,8 @@ class Run:
             launcher.insert(1, "--allow-run-as-root")
         environment = dict(os.environ)
         environment.setdefault("CKPTBENCH_PYTHON", sys.executable)
+        # Ranks that are killed leave their shared memory here, where it goes with the test's folder.
+        environment["OMPI_MCA_btl_vader_backing_directory"] = str(self.pages)
         self.process = subprocess.Popen(
             [*launcher, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
             start_new_session=True,
