@@ -318,6 +318,8 @@ void run_add_facts(struct run *self)
                          : self->engine && experiment_is(self->experiment, OPT_ENGINE, "command")
                              ? "none (the command holds the state itself)"
                              : verify_mode_name(self->verify));
+    if (!self->loads && self->verify != VERIFY_NONE)
+        status_page_add_fact(self->page, "verify.scope", "the last checkpoint, read back after all timing");
     status_page_add_fact(self->page, "coldness", coldness_method(self));
     if (self->saves && self->keep && self->checkpoint[0])
         status_page_add_fact(self->page, "checkpoint", self->checkpoint);
