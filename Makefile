@@ -17,19 +17,17 @@ REQUIRED  := yaml-0.1 jansson libcrypto sqlite3
 LIBURING  := $(call have,liburing)
 HWLOC     := $(call have,hwloc)
 ISAL      := $(call have,libisal)
-ZSTD      := $(call have,libzstd)
 MPICC     := $(shell command -v mpicc 2>/dev/null)
 
 IDENTITY := -DCKPTBENCH_VERSION='"$(VERSION)"' -DCKPTBENCH_COMMIT='"$(COMMIT)"' -DCKPTBENCH_PREFIX='"$(PREFIX)"'
 CPPFLAGS += -I. -D_GNU_SOURCE \
-            $(if $(LIBURING),-DHAVE_LIBURING) $(if $(HWLOC),-DHAVE_HWLOC) $(if $(ISAL),-DHAVE_ISAL) $(if $(ZSTD),-DHAVE_ZSTD)
+            $(if $(LIBURING),-DHAVE_LIBURING) $(if $(HWLOC),-DHAVE_HWLOC) $(if $(ISAL),-DHAVE_ISAL)
 WARNINGS := -Wall -Wextra -Wshadow -Wvla -Wmissing-prototypes -Wstrict-prototypes -Wconversion -Wno-missing-field-initializers
 CFLAGS   += -std=c11 -O3 -g -pthread $(WARNINGS) $(if $(WERROR),-Werror) $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer -O1 -Wno-format-truncation)
 LDFLAGS  += -pthread $(if $(SANITIZE),-fsanitize=$(SANITIZE))
 
 LIBS_core  := $(shell pkg-config --libs yaml-0.1 jansson libcrypto 2>/dev/null) $(if $(ISAL),-lisal) -lm
 LIBS_store := $(if $(LIBURING),-luring)
-LIBS_ckpt  := $(if $(ZSTD),-lzstd)
 LIBS_db    := -lsqlite3
 LIBS_agent := $(if $(HWLOC),-lhwloc)
 MPI_CFLAGS := $(if $(MPICC),$(shell mpicc --showme:compile 2>/dev/null || mpicc -compile-info 2>/dev/null | cut -d' ' -f2-))
@@ -70,18 +68,18 @@ $(foreach room,$(ROOMS),$(eval $(call room_library,$(room))))
 
 library   = $(patsubst %,$(BUILD)/lib%.a,$(1))
 $(BUILD)/ckptbench: $(BUILD)/cli/main.o $(call library,cli db ckpt store core)
-	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS_db) $(LIBS_ckpt) $(LIBS_store) $(LIBS_core)
+	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS_db) $(LIBS_store) $(LIBS_core)
 $(BUILD)/ckptbench-agent: $(BUILD)/agent/main.o $(call library,agent store core)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS_agent) $(LIBS_store) $(LIBS_core)
 $(BUILD)/ckptbench-worker: $(BUILD)/worker/main.o $(call library,worker ckpt store core)
-	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS_ckpt) $(LIBS_store) $(LIBS_core) $(MPI_LIBS)
+	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS_store) $(LIBS_core) $(MPI_LIBS)
 $(BUILD)/ckptbench.1: $(BUILD)/ckptbench
 	$(BUILD)/ckptbench man > $@
 $(BUILD)/ckptbench.bash: $(BUILD)/ckptbench
 	$(BUILD)/ckptbench completion > $@
 
 ALL_LIBRARIES := $(call library,$(foreach room,agent worker cli db ckpt store core,$(if $(call objects,$(room)),$(room))))
-ALL_LIBS      := $(LIBS_db) $(LIBS_agent) $(LIBS_ckpt) $(LIBS_store) $(LIBS_core) $(MPI_LIBS)
+ALL_LIBS      := $(LIBS_db) $(LIBS_agent) $(LIBS_store) $(LIBS_core) $(MPI_LIBS)
 $(BUILD)/tests/%: tests/unit/%.c $(ALL_LIBRARIES)
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(ALL_LIBRARIES) -lcmocka $(ALL_LIBS)
@@ -141,7 +139,7 @@ FUZZERS := $(patsubst tests/fuzz/%.c,build/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c
 FUZZED   = $(filter-out worker/% agent/%,$(foreach room,core store ckpt db,$(call sources,$(room))))
 build/fuzz/%: tests/fuzz/%.c $(FUZZED) $(wildcard */*.h */*.def)
 	@mkdir -p $(@D)
-	clang $(CPPFLAGS) -std=c11 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -pthread -o $@ $< $(FUZZED) $(LIBS_db) $(LIBS_ckpt) $(LIBS_store) $(LIBS_core)
+	clang $(CPPFLAGS) -std=c11 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -pthread -o $@ $< $(FUZZED) $(LIBS_db) $(LIBS_store) $(LIBS_core)
 fuzz: $(FUZZERS) ## build the fuzzers
 
 install: all ## install under PREFIX (default /usr/local), into DESTDIR

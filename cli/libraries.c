@@ -16,19 +16,12 @@
 #else
 #define ISAL_PRESENT false
 #endif
-#ifdef HAVE_ZSTD
-#define ZSTD_PRESENT true
-#else
-#define ZSTD_PRESENT false
-#endif
 
 static const struct library libraries[] = {
     {"liburing", "liburing-dev", URING_PRESENT, "io.engine=io_uring", "io.engine=io_uring falls back to psync"},
     {"hwloc", "libhwloc-dev", HWLOC_PRESENT, "caches, NUMA nodes and devices in the fingerprint",
      "the fingerprint has only what /proc and /sys say"},
     {"isa-l", "libisal-dev", ISAL_PRESENT, "vectorized CRC-32", "checksums use the slower tables of this program"},
-    {"zstd", "libzstd-dev", ZSTD_PRESENT, "linked; no feature of this release uses it",
-     "no feature of this release uses it"},
 };
 
 size_t library_count(void)
