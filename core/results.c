@@ -342,27 +342,20 @@ static int slowest_in(const struct work *work, const struct group *group)
     return slowest;
 }
 
-/* Median own_s of `rank` over the mean of all ranks, less 1. */
-static double excess_of(struct work *work, enum operation op, uint32_t rank)
+/* Median, over the iterations in which `rank` was the slowest, of its own_s over the ranks' mean, less 1:
+ * never negative, since the slowest of an iteration is never below that iteration's mean. */
+static double excess_of(struct work *work, enum operation op, int rank)
 {
-    size_t n = 0, all = 0;
-    double sum = 0;
+    size_t n = 0;
     for (size_t i = 0; i < work->group_count; i++) {
-        if (!is_measured(&work->groups[i], op))
-            continue;
-        for (size_t k = work->groups[i].first; k < work->groups[i].end; k++) {
-            double own_s = work->entries[k].sample->values[METRIC_OWN_S];
-            if (isnan(own_s))
-                continue;
-            sum += own_s;
-            all++;
-            if (work->entries[k].rank == rank && n < work->group_count)
-                work->values[n++] = own_s;
-        }
+        const struct group *group = &work->groups[i];
+        if (is_measured(group, op) && slowest_in(work, group) == rank)
+            work->values[n++] =
+                over_ranks(work, group, METRIC_OWN_S, OVER_MAX) / over_ranks(work, group, METRIC_OWN_S, OVER_MEAN) - 1;
     }
     struct summary summary;
     stats_summarize(work->values, n, &summary);
-    return sum > 0 ? summary.median * (double)all / sum - 1 : 0;
+    return isfinite(summary.median) ? summary.median : 0;
 }
 
 static int find_slowest(struct work *work, enum operation op, struct cb_err *err)
@@ -386,7 +379,7 @@ static int find_slowest(struct work *work, enum operation op, struct cb_err *err
     free(times);
     if (known > 0) {
         results->slowest_rank_share[op] = (double)most / known;
-        results->slowest_rank_excess[op] = excess_of(work, op, (uint32_t)results->slowest_rank[op]);
+        results->slowest_rank_excess[op] = excess_of(work, op, results->slowest_rank[op]);
     }
     return 0;
 }
