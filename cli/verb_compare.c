@@ -171,6 +171,29 @@ static const char *value_of(const struct run_info *run, const char *key, enum op
     return "-";
 }
 
+/* One run holds one value of any key: where it belongs to a sweep, the sweep is meant. */
+static int select_to_split(struct history *history, const char *name, struct run_selection *selection,
+                           struct cb_err *err)
+{
+    char run[64], sweep[80];
+    struct run_info *info;
+    bool latest = strcmp(name, "LATEST") == 0;
+    int rc = latest ? history_find_run(history, name, run, err) : select_side(history, name, NULL, selection, err);
+    if (rc || (!latest && (selection->count != 1 || strchr(name, '='))))
+        return rc;
+    if (!latest)
+        snprintf(run, sizeof run, "%s", selection->runs[0]);
+    run_selection_release(selection);
+    rc = history_load_run(history, run, &info, err);
+    if (rc)
+        return rc;
+    snprintf(sweep, sizeof sweep, "sweep=%s", info->sweep);
+    const char *words[] = {info->sweep[0] ? sweep : run};
+    rc = history_select(history, words, 1, selection, err);
+    run_info_free(info);
+    return rc;
+}
+
 /* One side for each value of a key, in the order in which the sweep has them. */
 static int split_by(struct cli *cli, struct history *history, const char *key, struct sides *sides, struct cb_err *err)
 {
@@ -178,7 +201,7 @@ static int split_by(struct cli *cli, struct history *history, const char *key, s
     struct run_selection found = {0};
     int rc = strncmp(key, "label.", 6) == 0 ? 0 : option_find(key, &id, err);
     if (rc == 0)
-        rc = select_side(history, cli->words[0], NULL, &found, err);
+        rc = select_to_split(history, cli->words[0], &found, err);
     for (size_t i = found.count; i-- > 0 && rc == 0;) { /* oldest first */
         struct run_info *run;
         struct side *side = NULL;

@@ -161,6 +161,8 @@ def test_compare_by_a_key_tests_within_the_blocks_of_a_sweep(home):
     assert other["name"] == "io.engine=io_uring" and other["method"] == "blocks" and other["blocks"] == 8
     assert other["metrics"]["save_s"]["verdict"] == "better"
     assert abs(other["metrics"]["save_s"]["change"] + 0.1) < 0.01
+    assert home.json("compare", "LATEST", "--by", "io.engine") == document
+    assert home.json("compare", "s1.03", "--by", "io.engine") == document
     assert "one value of" in home.call("compare", "s1", "--by", "model", code=2).stderr
 
 
