@@ -16,11 +16,15 @@
 #include "core/sweep.h"
 #include "core/units.h"
 
+#define SESSION_MAX_LABELS 64 /* varied labels that the lines of a sweep show */
+
 /* A run of this session. */
 struct member {
     char id[64];
     char *folder;
-    bool finished; /* before: a sweep resumed does not run it again */
+    bool finished;                       /* before: a sweep resumed does not run it again */
+    const struct experiment *experiment; /* borrowed from the sweep, or from `planned` */
+    struct run_info *planned;            /* of a sweep resumed, else NULL */
 };
 
 struct session {
@@ -30,14 +34,19 @@ struct session {
     struct sweep sweep;
     struct member *members;
     size_t count;
+    const char *varied[OPTION_COUNT + SESSION_MAX_LABELS]; /* keys that differ between members */
+    size_t varied_widths[OPTION_COUNT + SESSION_MAX_LABELS], varied_count;
     struct json_writer writer;
     size_t passed, failed;
 };
 
 static void session_release(struct session *self)
 {
-    for (size_t i = 0; self->members && i < self->count; i++)
+    for (size_t i = 0; self->members && i < self->count; i++) {
         free(self->members[i].folder);
+        if (self->members[i].planned)
+            run_info_free(self->members[i].planned);
+    }
     free(self->members);
     sweep_release(&self->sweep);
     history_close(self->history);
@@ -55,6 +64,46 @@ static int member_folder(const char *id, char **folder, struct cb_err *err)
         rc = cb_fail(err, CB_ERR_MEMORY, "no memory for a path");
     buf_release(&path);
     return rc;
+}
+
+/* ---- what varies ---- */
+
+/* Of a key or a label; "" for a label that is not there. */
+static const char *value_of(const struct experiment *experiment, const char *key)
+{
+    enum option_id id;
+    if (option_find(key, &id, NULL) == 0)
+        return experiment_text(experiment, id);
+    for (size_t i = 0; i < experiment_label_count(experiment); i++)
+        if (strcmp(experiment_label_key(experiment, i), key + strlen("label.")) == 0)
+            return experiment_label_value(experiment, i);
+    return "";
+}
+
+/* The keys that the settings vary, or, when they are not known any more, those whose values differ. */
+static void find_varied(struct session *self)
+{
+    const size_t room = sizeof self->varied / sizeof *self->varied;
+    for (size_t i = 0; i < self->sweep.varied_count && self->varied_count < room; i++)
+        self->varied[self->varied_count++] = self->sweep.varied[i];
+    for (size_t id = 0; self->sweep.count == 0 && id < OPTION_COUNT; id++) {
+        const char *key = option_row((enum option_id)id)->name, *first = NULL;
+        bool varies = false;
+        for (size_t i = 0; i < self->count && !varies; i++) {
+            const char *value = value_of(self->members[i].experiment, key);
+            varies = first && strcmp(first, value) != 0;
+            first = value;
+        }
+        if (varies)
+            self->varied[self->varied_count++] = key;
+    }
+    for (size_t k = 0; k < self->varied_count; k++) {
+        for (size_t i = 0; i < self->count; i++) {
+            size_t width = table_text_width(value_of(self->members[i].experiment, self->varied[k]));
+            if (width > self->varied_widths[k])
+                self->varied_widths[k] = width;
+        }
+    }
 }
 
 /* ---- planning ---- */
@@ -91,6 +140,7 @@ static int plan_member(struct session *self, const char *id, size_t index, struc
     const struct sweep_member *planned = &self->sweep.members[index];
     struct member *member = &self->members[index];
     name_member(self, id, index, member->id);
+    member->experiment = planned->experiment;
     int rc = member_folder(member->id, &member->folder, err);
     if (rc == 0)
         rc = run_folder_create(member->folder, planned->experiment, err);
@@ -149,9 +199,10 @@ static int resume_member(struct session *self, const char *run, struct member *m
         rc = history_load_run(self->history, run, &info, err);
     if (rc)
         return rc;
+    member->planned = info;
+    member->experiment = info->experiment;
     member->finished = strcmp(info->state, "done") == 0;
     snprintf(self->sweep_id, sizeof self->sweep_id, "%s", info->sweep);
-    run_info_free(info);
     return 0;
 }
 
@@ -198,28 +249,17 @@ static void count_outcome(struct session *self, const struct run_info *info)
         log_error("run %s: %s: %s", info->run, info->outcome, info->message ? info->message : "");
 }
 
+/* "   save 25.7 ms   466 MiB/s", as wide for every member. */
 static void add_figure(struct buf *out, const struct run_info *info, enum metric_id time, enum metric_id rate,
                        const char *name)
 {
     char text[32], speed[32];
     for (size_t i = 0; i < info->metric_count; i++)
         if (info->metrics[i].metric == time)
-            buf_printf(out, "   %s %s", name, report_format_value(time, info->metrics[i].summary.median, text));
+            buf_printf(out, "   %s %7s", name, report_format_value(time, info->metrics[i].summary.median, text));
     for (size_t i = 0; i < info->metric_count; i++)
         if (info->metrics[i].metric == rate)
-            buf_printf(out, " %s", report_format_value(rate, info->metrics[i].summary.median, speed));
-}
-
-/* Of a key or a label; "" for a label that is not there. */
-static const char *value_of(const struct experiment *experiment, const char *key)
-{
-    enum option_id id;
-    if (option_find(key, &id, NULL) == 0)
-        return experiment_text(experiment, id);
-    for (size_t i = 0; i < experiment_label_count(experiment); i++)
-        if (strcmp(experiment_label_key(experiment, i), key + strlen("label.")) == 0)
-            return experiment_label_value(experiment, i);
-    return "";
+            buf_printf(out, " %10s", report_format_value(rate, info->metrics[i].summary.median, speed));
 }
 
 /* A member of a sweep is one line: what it varies, and what came out. */
@@ -227,9 +267,12 @@ static void write_member_line(struct session *self, const struct run_info *info)
 {
     struct buf *out = &self->cli->out;
     buf_printf(out, "%s  ", info->run);
-    for (size_t i = 0; i < self->sweep.varied_count; i++)
-        buf_printf(out, "%s=%s ", self->sweep.varied[i], value_of(info->experiment, self->sweep.varied[i]));
-    buf_printf(out, " %s", *info->outcome ? info->outcome : info->state);
+    for (size_t i = 0; i < self->varied_count; i++) {
+        const char *value = value_of(info->experiment, self->varied[i]);
+        size_t padding = self->varied_widths[i] - table_text_width(value);
+        buf_printf(out, "%s=%s%*s  ", self->varied[i], value, (int)padding, "");
+    }
+    buf_printf(out, "%s", *info->outcome ? info->outcome : info->state);
     add_figure(out, info, METRIC_SAVE_S, METRIC_SAVE_BYTES_PER_S, "save");
     add_figure(out, info, METRIC_LOAD_S, METRIC_LOAD_BYTES_PER_S, "load");
     buf_append_char(out, '\n');
@@ -294,8 +337,8 @@ static int begin_output(struct session *self, struct cb_err *err)
     if (!*self->sweep_id)
         return self->sweep.count ? write_single_heading(self, err) : 0;
     buf_printf(&cli->out, "sweep %s: %zu runs", self->sweep_id, self->count);
-    for (size_t i = 0; i < self->sweep.varied_count; i++)
-        buf_printf(&cli->out, "%s%s", i ? ", " : " over ", self->sweep.varied[i]);
+    for (size_t i = 0; i < self->varied_count; i++)
+        buf_printf(&cli->out, "%s%s", i ? ", " : " over ", self->varied[i]);
     buf_append_char(&cli->out, '\n');
     return cli_flush(cli, err);
 }
@@ -315,8 +358,8 @@ static int end_output(struct session *self, struct cb_err *err)
     buf_printf(&cli->out, "\n%zu passed, %zu failed, of %zu", self->passed, self->failed, self->count);
     if (self->passed + self->failed < self->count)
         buf_printf(&cli->out, "     next: ckptbench run --resume %s\n", self->sweep_id);
-    else if (self->sweep.varied_count)
-        buf_printf(&cli->out, "     next: ckptbench compare %s --by %s\n", self->sweep_id, self->sweep.varied[0]);
+    else if (self->varied_count)
+        buf_printf(&cli->out, "     next: ckptbench compare %s --by %s\n", self->sweep_id, self->varied[0]);
     else
         buf_printf(&cli->out, "     next: ckptbench list %s\n", self->sweep_id);
     return cli_flush(cli, err);
@@ -325,6 +368,7 @@ static int end_output(struct session *self, struct cb_err *err)
 static int run_session(struct session *self, struct cb_err *err)
 {
     launch_catch_signals();
+    find_varied(self);
     int rc = begin_output(self, err);
     for (size_t i = 0; rc == 0 && i < self->count; i++) {
         if (launch_was_stopped())
