@@ -128,15 +128,11 @@ static void sum_states(struct outlook *self)
     self->optimizer_bytes = self->total_bytes - self->weight_bytes;
 }
 
-/* What a worker keeps: its state, and the one it loads where that is another's, and requests in flight. */
+/* What a worker keeps: one memory for the state it saves and the one it loads, and requests in flight. */
 static uint64_t host_memory_bytes(const struct outlook *self)
 {
     const struct experiment *experiment = self->experiment;
-    uint64_t states = 1, shift = experiment_u64(experiment, OPT_LOAD_SHIFT);
-    bool saves_and_loads = experiment_is(experiment, OPT_OPS, "save+load");
-    if (saves_and_loads && shift % layout_world_size(self->workload.layout) != 0)
-        states = 2;
-    return states * self->largest_state_bytes +
+    return self->largest_state_bytes +
            experiment_u64(experiment, OPT_IO_BLOCK) * experiment_u64(experiment, OPT_IO_DEPTH);
 }
 
@@ -226,7 +222,7 @@ static void write_plan_lines(const struct outlook *self, struct buf *out)
                units_format_bytes((double)plan->rank_bytes_min, a),
                units_format_bytes((double)plan->rank_bytes_median, b),
                units_format_bytes((double)plan->rank_bytes_max, c), plan->imbalance, plan->imbalance_vs_bound);
-    buf_printf(out, "memory     %s a rank: its state, what it loads, and requests in flight\n",
+    buf_printf(out, "memory     %s a rank: its state, and requests in flight\n",
                units_format_bytes((double)self->host_memory_bytes, a));
 }
 

@@ -27,9 +27,11 @@ struct state {
     size_t piece_count;
     uint64_t bytes; /* of all pieces */
     uint32_t holder;
-    void *base;          /* all of the memory, page-aligned; pieces lie in it in order */
-    uint64_t base_bytes; /* with the rounding of each piece to whole pages */
-    int shared_fd;       /* the memory file behind it, for engines in another process; else -1 */
+    void *base;            /* all of the memory, page-aligned; pieces lie in it in order */
+    uint64_t base_bytes;   /* with the rounding of each piece to whole pages */
+    uint64_t mapped_bytes; /* of the mapping at base, which may be larger than base_bytes */
+    bool borrowed;         /* the memory is another state's */
+    int shared_fd;         /* the memory file behind it, for engines in another process; else -1 */
 };
 
 struct engine;

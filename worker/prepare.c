@@ -113,8 +113,7 @@ static int pin(struct run *self, struct cb_err *err)
     return rc;
 }
 
-/* Which state this rank holds: its own to save, and that of rank + shift to load. Memory for both only
- * where their pieces differ. */
+/* Which state this rank holds: its own to save, and that of rank + shift to load, where the pieces differ. */
 static int choose_states(struct run *self, struct cb_err *err)
 {
     uint32_t rank = comm_rank(self->comm), size = comm_size(self->comm);
@@ -143,13 +142,18 @@ static enum state_memory memory_kind(const struct run *self)
     return experiment_is(self->experiment, OPT_ENGINE, "torch-dcp") ? STATE_MEMORY_SHARED : STATE_MEMORY_OWN;
 }
 
+/* One memory serves both states in turn: what is loaded is checked, and made anew before the next save. */
+static uint64_t state_memory_bytes(const struct run *self)
+{
+    return self->own.base_bytes > self->shifted.base_bytes ? self->own.base_bytes : self->shifted.base_bytes;
+}
+
 static int check_memory(struct run *self, struct cb_err *err)
 {
     if (memory_kind(self) == STATE_MEMORY_NONE)
         return state_check_memory(self->comm, 0, run_deadline(self), err);
     uint64_t staging = experiment_u64(self->experiment, OPT_IO_BLOCK) * experiment_u64(self->experiment, OPT_IO_DEPTH);
-    return state_check_memory(self->comm, self->own.base_bytes + self->shifted.base_bytes + staging, run_deadline(self),
-                              err);
+    return state_check_memory(self->comm, state_memory_bytes(self) + staging, run_deadline(self), err);
 }
 
 static uint64_t checkpoint_bytes(const struct run *self)
@@ -222,20 +226,16 @@ static int find_checkpoint(struct run *self, struct cb_err *err)
 
 static int make_states(struct run *self, struct cb_err *err)
 {
-    struct iovec regions[2];
-    uint32_t count = 0;
-    int rc = state_allocate(&self->own, memory_kind(self), err);
-    if (!rc)
-        rc = state_allocate(&self->shifted, memory_kind(self), err);
+    struct state *owner = self->saves ? &self->own : self->target;
+    int rc = state_allocate(owner, memory_kind(self), state_memory_bytes(self), err);
     if (rc)
         return rc;
+    if (self->target != owner && owner->base)
+        state_borrow(self->target, owner);
     state_fill(&self->own, &self->payload);
-    if (self->own.base)
-        regions[count++] = (struct iovec){.iov_base = self->own.base, .iov_len = self->own.base_bytes};
-    if (self->shifted.base)
-        regions[count++] = (struct iovec){.iov_base = self->shifted.base, .iov_len = self->shifted.base_bytes};
-    if (count > 0 && experiment_is(self->experiment, OPT_ENGINE, "native"))
-        store_register(self->store, regions, count);
+    struct iovec region = {.iov_base = owner->base, .iov_len = owner->mapped_bytes};
+    if (owner->base && experiment_is(self->experiment, OPT_ENGINE, "native"))
+        store_register(self->store, &region, 1);
     return 0;
 }
 

@@ -125,6 +125,8 @@ static int save_step(struct run *self, uint32_t iteration, struct cb_err *err)
         return rc;
     snprintf(self->checkpoint, sizeof self->checkpoint, "%s", next);
     self->checkpoint_iteration = iteration;
+    if (self->target->borrowed && iteration > 0 && self->loads)
+        state_fill(&self->own, &self->payload);
     rc = save_once(self, iteration, sample, err);
     if (!rc)
         fill_synchronous(self, sample);

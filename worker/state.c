@@ -1,6 +1,7 @@
 /* The memory of a rank's state. Owns the mapping; knows layout and payload, not files or engines. */
 #include "worker/state.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,26 +74,43 @@ static int map_memory(uint64_t bytes, bool shared, void **base, int *fd, struct 
     return 0;
 }
 
-int state_allocate(struct state *self, enum state_memory memory, struct cb_err *err)
+static void place_pieces(struct state *self)
 {
-    if (memory == STATE_MEMORY_NONE || self->base_bytes == 0)
-        return 0;
-    int rc = map_memory(self->base_bytes, memory == STATE_MEMORY_SHARED, &self->base, &self->shared_fd, err);
-    if (rc)
-        return rc;
     char *next = self->base;
     for (size_t i = 0; i < self->piece_count; i++) {
         self->memory[i] = next;
         next += round_to_pages(piece_bytes(self, i));
     }
+}
+
+int state_allocate(struct state *self, enum state_memory memory, uint64_t least_bytes, struct cb_err *err)
+{
+    uint64_t bytes = self->base_bytes > least_bytes ? self->base_bytes : least_bytes;
+    if (memory == STATE_MEMORY_NONE || bytes == 0)
+        return 0;
+    int rc = map_memory(bytes, memory == STATE_MEMORY_SHARED, &self->base, &self->shared_fd, err);
+    if (rc)
+        return rc;
+    self->mapped_bytes = bytes;
+    place_pieces(self);
     return 0;
+}
+
+void state_borrow(struct state *self, const struct state *owner)
+{
+    assert(owner->mapped_bytes >= self->base_bytes);
+    self->base = owner->base;
+    self->mapped_bytes = owner->mapped_bytes;
+    self->shared_fd = owner->shared_fd;
+    self->borrowed = true;
+    place_pieces(self);
 }
 
 void state_release(struct state *self)
 {
-    if (self->base)
-        munmap(self->base, self->base_bytes);
-    if (self->memory && self->shared_fd >= 0)
+    if (self->base && !self->borrowed)
+        munmap(self->base, self->mapped_bytes);
+    if (self->memory && self->shared_fd >= 0 && !self->borrowed)
         close(self->shared_fd);
     free(self->memory);
     free(self->pieces);

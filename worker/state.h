@@ -24,7 +24,11 @@ struct payload_settings {
 
 /* The pieces of `holder` and the bytes that state_allocate would take for them. Allocates no state. */
 int state_init(struct state *self, const struct layout *layout, uint32_t holder, struct cb_err *err) CB_MUST_CHECK;
-int state_allocate(struct state *self, enum state_memory memory, struct cb_err *err) CB_MUST_CHECK;
+/* Maps memory for it, at least `least_bytes`, so that another state can lie there, too. */
+int state_allocate(struct state *self, enum state_memory memory, uint64_t least_bytes,
+                   struct cb_err *err) CB_MUST_CHECK;
+/* Lies in the memory of `owner`, which is large enough and outlives it: one of them holds values at a time. */
+void state_borrow(struct state *self, const struct state *owner);
 void state_release(struct state *self);
 
 /* Two states with the same pieces can share memory. */

@@ -110,10 +110,10 @@ static inline void world_open(struct world *self, const char *words, const char 
         if (world_open_rank(rank, &err) != 0)
             fail_msg("%s on %s: %s", words, uri, err.message);
         assert_int_equal(state_init(&rank->state, self->words.layout, i, &err), 0);
-        assert_int_equal(state_allocate(&rank->state, STATE_MEMORY_OWN, &err), 0);
+        assert_int_equal(state_allocate(&rank->state, STATE_MEMORY_OWN, 0, &err), 0);
         state_fill(&rank->state, &self->payload);
         assert_int_equal(state_init(&rank->loaded, self->words.layout, (i + shift) % self->size, &err), 0);
-        assert_int_equal(state_allocate(&rank->loaded, STATE_MEMORY_OWN, &err), 0);
+        assert_int_equal(state_allocate(&rank->loaded, STATE_MEMORY_OWN, 0, &err), 0);
     }
 }
 
