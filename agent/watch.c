@@ -21,14 +21,15 @@
 struct watch {
     struct attempt *attempt;
     enum stop_request stop;
-    uint64_t end_ns;                    /* by force at this time; 0 while nobody must leave */
-    uint64_t failed_ns;                 /* when a failed rank was first seen */
-    uint64_t ended_ns;                  /* when all ranks were first seen to be done or failed */
-    uint64_t vanished_ns;               /* when a rank was first seen to be gone */
-    uint64_t progress_ns;               /* last progress.json */
-    uint64_t memory_ns;                 /* last look at memory */
-    uint32_t shown_op, shown_iteration; /* of the rate shown: where its bytes began */
-    uint64_t shown_since_ns;
+    uint64_t end_ns;                  /* by force at this time; 0 while nobody must leave */
+    uint64_t failed_ns;               /* when a failed rank was first seen */
+    uint64_t ended_ns;                /* when all ranks were first seen to be done or failed */
+    uint64_t vanished_ns;             /* when a rank was first seen to be gone */
+    uint64_t progress_ns;             /* last progress.json */
+    uint64_t memory_ns;               /* last look at memory */
+    uint32_t seen_op, seen_iteration; /* of rank 0, at the last tick */
+    uint64_t seen_since_ns;           /* when that operation was first seen */
+    double bytes_per_s[OP_COUNT];     /* of all ranks, last seen in each operation; 0: none yet */
 };
 
 static const struct status_page *page_of(const struct attempt *attempt, uint32_t rank)
@@ -247,6 +248,26 @@ static void add_bytes(const struct attempt *attempt, struct progress *progress)
     }
 }
 
+/* Looked at in every tick: many operations are shorter than the time between two progress files. A rate
+ * over less than a tick says nothing; until there is one, the last such operation's rate stands. */
+static void measure_rate(struct watch *self, uint64_t now_ns)
+{
+    const struct status_page *page = page_of(self->attempt, 0);
+    uint32_t op = atomic_load(&page->op), iteration = atomic_load(&page->iteration);
+    if (op != self->seen_op || iteration != self->seen_iteration) {
+        self->seen_op = op;
+        self->seen_iteration = iteration;
+        self->seen_since_ns = now_ns;
+    }
+    uint64_t seen_ns = now_ns - self->seen_since_ns, bytes = 0;
+    if (op == OP_NONE || op == OP_DELETE || op >= OP_COUNT || seen_ns < TICK_NS / 2)
+        return;
+    for (uint32_t rank = 0; rank < self->attempt->ranks; rank++)
+        bytes += atomic_load(&page_of(self->attempt, rank)->bytes_done);
+    if (bytes > 0)
+        self->bytes_per_s[op] = (double)bytes * (double)NS_PER_S / (double)seen_ns;
+}
+
 static void show_progress(struct watch *self, uint64_t now_ns)
 {
     struct attempt *attempt = self->attempt;
@@ -259,14 +280,11 @@ static void show_progress(struct watch *self, uint64_t now_ns)
         snprintf(progress.op, sizeof progress.op, "%s", operation_name((enum operation)op));
     if (iteration >= attempt->warmup && op != OP_NONE)
         progress.iteration = iteration - (uint32_t)attempt->warmup + 1;
-    if (op != self->shown_op || iteration != self->shown_iteration) {
-        self->shown_op = op;
-        self->shown_iteration = iteration;
-        self->shown_since_ns = now_ns;
+    if (op != OP_NONE && op < OP_COUNT &&
+        op != OP_DELETE) { /* these move no bytes: the page still has the last one's */
+        add_bytes(attempt, &progress);
+        progress.bytes_per_s = self->bytes_per_s[op];
     }
-    add_bytes(attempt, &progress);
-    if (now_ns > self->shown_since_ns)
-        progress.bytes_per_s = (double)progress.bytes_done * (double)NS_PER_S / (double)(now_ns - self->shown_since_ns);
     if (attempt->launched_ns && find_idle(attempt, now_ns, &rank, &idle) && idle > NOTE_AFTER_NS)
         describe_idle(attempt, rank, idle, progress.note, sizeof progress.note);
     if (progress_write(attempt->path.data, &progress, NULL) != 0)
@@ -280,6 +298,7 @@ static void tick(struct watch *self, uint64_t now_ns)
     check_launch(self, now_ns);
     check_timeouts(self, now_ns);
     check_ranks(self, now_ns);
+    measure_rate(self, now_ns);
     if (now_ns - self->progress_ns >= PROGRESS_NS) {
         self->progress_ns = now_ns;
         show_progress(self, now_ns);
@@ -292,7 +311,7 @@ static void tick(struct watch *self, uint64_t now_ns)
 
 void watch_run(struct attempt *attempt)
 {
-    struct watch self = {.attempt = attempt, .shown_since_ns = attempt->started_ns};
+    struct watch self = {.attempt = attempt, .seen_since_ns = attempt->started_ns};
     for (;;) {
         uint64_t now_ns = clock_monotonic_ns();
         tick(&self, now_ns);

@@ -71,20 +71,12 @@ static int terminal_columns(void)
     return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
-/* "save  3/5  ━━━━━━━━━━━━╸         61 %   2.05 GiB/s   slowest rank 2   eta 2 s" */
-static void print_progress(const struct progress *progress, struct buf *out)
+/* "━━━━━━━━━━━━╸         61 %   2.05 GiB/s   slowest rank 2   eta 2 s" */
+static void print_bytes(const struct progress *progress, struct buf *out)
 {
     char rate[32], eta[32];
-    if (strcmp(progress->state, "running") != 0 || progress->bytes_total == 0) {
-        buf_printf(out, "%s", progress->state);
-        return;
-    }
     double share = (double)progress->bytes_done / (double)progress->bytes_total;
     share = share > 1 ? 1 : share;
-    if (progress->iteration == 0)
-        buf_printf(out, "%-5s warm-up  ", progress->op);
-    else
-        buf_printf(out, "%-5s %u/%u  ", progress->op, progress->iteration, progress->iterations);
     int halves = (int)(share * 2 * BAR_CELLS);
     for (int cell = 0; cell < BAR_CELLS; cell++)
         buf_append_text(out, 2 * cell + 1 < halves ? "━" : 2 * cell < halves ? "╸" : " ");
@@ -95,8 +87,27 @@ static void print_progress(const struct progress *progress, struct buf *out)
         buf_printf(out, "   slowest rank %d", progress->slowest_rank);
     if (progress->bytes_per_s > 0 && progress->bytes_done < progress->bytes_total) {
         double left = (double)(progress->bytes_total - progress->bytes_done) / progress->bytes_per_s;
-        buf_printf(out, "   eta %s", units_format_duration(ceil(left) * 1e9, eta));
+        if (left < 60)
+            snprintf(eta, sizeof eta, "%.0f s", ceil(left));
+        else
+            units_format_duration(ceil(left) * 1e9, eta);
+        buf_printf(out, "   eta %s", eta);
     }
+}
+
+/* "save  3/5  ", its bytes, and what the agent notes */
+static void print_progress(const struct progress *progress, struct buf *out)
+{
+    if (strcmp(progress->state, "running") != 0 || !*progress->op) {
+        buf_printf(out, "%s", progress->state);
+        return;
+    }
+    if (progress->iteration == 0)
+        buf_printf(out, "%-6s warm-up  ", progress->op);
+    else
+        buf_printf(out, "%-6s %u/%u  ", progress->op, progress->iteration, progress->iterations);
+    if (progress->bytes_total > 0)
+        print_bytes(progress, out);
     if (*progress->note)
         buf_printf(out, "   %s", progress->note);
 }

@@ -177,9 +177,11 @@ static bool check_part(struct verification *self, const struct state_tensor *ten
 {
     struct payload_source source = state_payload_source(tensor, &self->job->payload);
     uint64_t wrong = 0;
+    uint64_t bytes = box_elements(box) * dtype_bytes(tensor->dtype);
     bool right = payload_check_box(&source, tensor->shape, box, memory, &wrong);
+    atomic_fetch_add_explicit(&self->page->bytes_done, bytes, memory_order_relaxed);
     if (right)
-        self->right_bytes += box_elements(box) * dtype_bytes(tensor->dtype);
+        self->right_bytes += bytes;
     else
         report_wrong(self, tensor, wrong);
     atomic_store_explicit(&self->page->progress_ns, clock_monotonic_ns(), memory_order_relaxed);
@@ -207,11 +209,25 @@ static void check_piece(struct verification *self, size_t index)
     }
 }
 
+/* For the progress: all of the tensors' bytes, 0 (not known) where samples are looked at. */
+static uint64_t bytes_to_check(const struct verify_job *job, const struct state *state)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; job->mode == VERIFY_FULL && i < state->piece_count; i++) {
+        const struct state_tensor *tensor = layout_tensor(state->layout, state->pieces[i].tensor);
+        if (tensor->kind != KIND_BYTES)
+            bytes += box_elements(&state->pieces[i].box) * dtype_bytes(tensor->dtype);
+    }
+    return bytes;
+}
+
 int verify_state(const struct verify_job *job, const struct state *state, struct status_page *page,
                  struct sample *sample, struct cb_err *err)
 {
     struct verification verification = {.job = job, .state = state, .page = page};
     uint64_t start_ns = clock_monotonic_ns();
+    atomic_store_explicit(&page->bytes_done, 0, memory_order_relaxed);
+    atomic_store_explicit(&page->bytes_total, bytes_to_check(job, state), memory_order_relaxed);
     status_page_enter(page, OP_VERIFY, STATE_OTHER, start_ns);
     for (size_t i = 0; i < state->piece_count; i++)
         check_piece(&verification, i);

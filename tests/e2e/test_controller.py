@@ -1,7 +1,9 @@
 """The controller from outside: verbs, their documents, exit codes, sweeps, and being interrupted."""
 import json
 import os
+import pty
 import re
+import select
 import signal
 import subprocess
 import time
@@ -202,6 +204,30 @@ def test_a_sweep_runs_its_members_in_order_and_is_one_document(place):
     assert [run["run"] for run in sweep["runs"]] == [f"{sweep['sweep']}.0{n}" for n in (1, 2, 3, 4)]
     assert [run["experiment"]["io.depth"] for run in sweep["runs"]][:2] == [1, 2]
     assert all(run["outcome"] == "pass" for run in sweep["runs"])
+
+
+def test_progress_has_the_rate_of_what_moves(place):
+    """Slowed down, so that there is something to look at; on a terminal, which shows it."""
+    terminal, program_side = pty.openpty()
+    words = (*TINY, "store=fault:bandwidth=8MiB:./store", "iterations=2", "ops=save", "verify=none", "io.block=256KiB")
+    process = subprocess.Popen([PROGRAM, "run", *words], cwd=place, env=environment(place), stdout=subprocess.DEVNULL,
+                               stderr=program_side)
+    os.close(program_side)
+    seen, shown = [], b""
+    while process.poll() is None:
+        for path in (place / "home/runs").glob("*/attempts/1/progress.json"):
+            progress = json.loads(path.read_text())
+            if progress["op"] == "save" and 0 < progress["bytes_done"] < progress["bytes_total"]:
+                seen.append(progress["bytes_per_s"])
+        try:
+            if select.select([terminal], [], [], 0.1)[0]:
+                shown += os.read(terminal, 65536)
+        except OSError:  # the program has closed its end
+            break
+    os.close(terminal)
+    assert process.wait(timeout=60) == 0, shown
+    assert seen and 1e6 < max(seen) < 100e6
+    assert re.search(r"save +\d/2  [━╸ ]+ \d+ %   [\d.]+ MiB/s   slowest rank \d   eta \d+ s", shown.decode())
 
 
 def test_a_failed_store_fails_the_benchmark(place):
