@@ -1,5 +1,6 @@
 /* JSON: the writer is ours, the reader is jansson behind checked access. Only this file knows jansson. */
 #include "core/json.h"
+#include "core/utf8.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -80,19 +81,6 @@ void json_write_begin_array(struct json_writer *self)
 void json_write_end_array(struct json_writer *self)
 {
     end_nest(self, ']');
-}
-
-/* Length of the UTF-8 sequence at `at`, 0 where it is none (RFC 3629). The NUL stops short ones. */
-static size_t utf8_length(const unsigned char *at)
-{
-    size_t len = at[0] < 0x80 ? 1 : at[0] < 0xC2 ? 0 : at[0] < 0xE0 ? 2 : at[0] < 0xF0 ? 3 : at[0] < 0xF5 ? 4 : 0;
-    for (size_t i = 1; i < len; i++)
-        if ((at[i] & 0xC0) != 0x80)
-            return 0;
-    if ((at[0] == 0xE0 && at[1] < 0xA0) || (at[0] == 0xED && at[1] > 0x9F) || (at[0] == 0xF0 && at[1] < 0x90) ||
-        (at[0] == 0xF4 && at[1] > 0x8F))
-        return 0;
-    return len;
 }
 
 static void write_quoted(struct buf *out, const char *text)

@@ -16,6 +16,7 @@ static const struct option option_table[OPTION_COUNT] = {
 #define OPTION(id, name, type, class, fallback, min, max, choices, unit, help)                                         \
     {name, OPTION_##type, OPTION_##class, fallback, min, max, choices, unit, help},
 #include "core/options.def"
+#include "core/utf8.h"
 #undef OPTION
 };
 
@@ -185,19 +186,6 @@ static int parse_choice(const struct option *row, const char *text, unsigned *ch
     const char *nearest = nearest_word(text, names, count);
     return cb_fail(err, CB_ERR_USAGE, "%s=%s: must be one of %s%s%s%s", row->name, text, row->choices,
                    nearest ? "; did you mean '" : "", nearest ? nearest : "", nearest ? "'?" : "");
-}
-
-/* Length of the UTF-8 sequence that starts here, 0 where it is none (RFC 3629). */
-static size_t utf8_length(const unsigned char *at)
-{
-    size_t len = at[0] < 0x80 ? 1 : at[0] < 0xC2 ? 0 : at[0] < 0xE0 ? 2 : at[0] < 0xF0 ? 3 : at[0] < 0xF5 ? 4 : 0;
-    for (size_t i = 1; i < len; i++)
-        if ((at[i] & 0xC0) != 0x80)
-            return 0;
-    if ((at[0] == 0xE0 && at[1] < 0xA0) || (at[0] == 0xED && at[1] > 0x9F) || (at[0] == 0xF0 && at[1] < 0x90) ||
-        (at[0] == 0xF4 && at[1] > 0x8F))
-        return 0;
-    return len;
 }
 
 int option_check_text(const char *name, const char *text, struct cb_err *err)

@@ -1,0 +1,10 @@
+/* UTF-8: what is a character, and what is not. Pure. */
+#ifndef CORE_UTF8_H
+#define CORE_UTF8_H
+
+#include <stddef.h>
+
+/* Length of the sequence at `at`, 0 where it is none (RFC 3629). A NUL stops short ones. */
+size_t utf8_length(const unsigned char *at);
+
+#endif
