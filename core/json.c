@@ -1,6 +1,5 @@
 /* JSON: the writer is ours, the reader is jansson behind checked access. Only this file knows jansson. */
 #include "core/json.h"
-#include "core/utf8.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -9,6 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "core/utf8.h"
 
 /* jansson has macros of these names; ours are functions. */
 #undef json_is_object

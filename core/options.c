@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/units.h"
+#include "core/utf8.h"
 
 #define TEXT_MAX_BYTES 65536
 #define WORD_MAX_BYTES 64 /* longer words have no nearest one */
@@ -16,7 +17,6 @@ static const struct option option_table[OPTION_COUNT] = {
 #define OPTION(id, name, type, class, fallback, min, max, choices, unit, help)                                         \
     {name, OPTION_##type, OPTION_##class, fallback, min, max, choices, unit, help},
 #include "core/options.def"
-#include "core/utf8.h"
 #undef OPTION
 };
 
