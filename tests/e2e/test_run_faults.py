@@ -1,0 +1,312 @@
+"""Faults through the whole program: whatever goes wrong, `ckptbench run` ends in time with the right outcome
+and reason, leaves no process, and no half checkpoint counts as one."""
+import json
+import os
+import re
+import shutil
+import signal
+import sqlite3
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+BUILD = Path(os.environ.get("CKPTBENCH_BUILD", Path(__file__).resolve().parents[2] / "build")).resolve()
+PROGRAM = BUILD / "ckptbench"
+TINY = ("model=gpt2-tiny", "ranks=2", "tp=2", "warmup=0", "baseline=false")
+
+
+class Home:
+    """A home and a store of one test."""
+
+    def __init__(self, folder):
+        self.folder, self.home, self.store = folder, folder / "home", folder / "store"
+        self.store.mkdir()
+        self.environment = dict(os.environ, CKPTBENCH_HOME=str(self.home))
+
+    def start(self, *words, wrapper=()):
+        return subprocess.Popen([*wrapper, PROGRAM, "run", *words, "--json"], cwd=self.folder, env=self.environment,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def finish(self, process, code, timeout=60):
+        out, err = process.communicate(timeout=timeout)
+        assert process.returncode == code, out + err
+        self.assert_nothing_left()
+        return json.loads(out)
+
+    def run(self, *words, code=0, **more):
+        return self.finish(self.start(*words, **more), code)
+
+    def call(self, *words, code=0):
+        result = subprocess.run([PROGRAM, *words], cwd=self.folder, env=self.environment, capture_output=True, text=True,
+                                timeout=60)
+        assert result.returncode == code, result.stdout + result.stderr
+        return result.stdout
+
+    def processes(self, program=None):
+        """Living processes that were started for this home."""
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            try:
+                ours = f"CKPTBENCH_HOME={self.home}".encode() in (entry / "environ").read_bytes().split(b"\0")
+                name = (entry / "cmdline").read_bytes().split(b"\0")[0].decode()
+                dead = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0] in "ZX"
+            except OSError:
+                continue
+            if ours and not dead and (program is None or os.path.basename(name) == program):
+                found.append(int(entry.name))
+        return found
+
+    def assert_nothing_left(self, seconds=10):
+        deadline = time.monotonic() + seconds
+        while self.processes() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert self.processes() == []
+
+    def pages(self, ranks=2):
+        """The status pages of the run under way; [] while there are none."""
+        for run in (self.home / "runs").glob("*"):
+            for folder in Path("/dev/shm").glob(f"ckptbench-{run.name}-*"):
+                shown = subprocess.run([BUILD / "tests/worker_pages", "show", folder, str(ranks)], capture_output=True, timeout=30)
+                if shown.returncode == 0:
+                    return json.loads(shown.stdout)
+        return []
+
+    def await_(self, condition, process, seconds=40):
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline, "it did not happen in time"
+            time.sleep(0.01)
+
+    def await_running(self, process):
+        def running():
+            paths = list((self.home / "runs").glob("*/attempts/1/progress.json"))
+            return paths and json.loads(paths[0].read_text())["op"] in ("save", "load", "verify")
+
+        self.await_(running, process)
+
+    def kill_rank_when(self, condition, process, rank=1):
+        """Stops the rank first, so that it dies where it was seen, however short that is."""
+        def hit():
+            pages = self.pages()
+            if not pages or not pages[rank]["pid"] or not condition(pages[rank]):
+                return False
+            pid = pages[rank]["pid"]
+            os.kill(pid, signal.SIGSTOP)
+            time.sleep(0.02)
+            if condition(self.pages()[rank]):
+                os.kill(pid, signal.SIGKILL)
+                return True
+            os.kill(pid, signal.SIGCONT)
+            return False
+
+        self.await_(hit, process)
+
+    def assert_no_half_checkpoint(self):
+        for marker in self.store.rglob(".metadata"):
+            self.call("verify", str(marker.parent))
+
+
+@pytest.fixture
+def home(tmp_path):
+    made = Home(tmp_path)
+    yield made
+    for pid in made.processes():
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    shutil.rmtree(made.store, ignore_errors=True)
+
+
+# ---- what is refused before a byte is written ----
+
+@pytest.mark.parametrize("words, sentence", [
+    (("store=/no/such/folder/at-all",), "does not exist"),
+    (("store=/sys/kernel/ckptbench",), "/sys/kernel/ckptbench"),
+    (("model=llama3-405b", "store=./store"), "TiB of memory"),
+])
+def test_a_place_or_model_that_cannot_work_is_refused_with_its_reason(home, words, sentence):
+    run = home.run(*TINY, *words, code=3)
+    assert run["outcome"] == "benchmark_failed" and sentence in run["message"]
+    assert list(home.store.iterdir()) == []
+
+
+def test_foreign_files_are_refused_and_left_alone(home):
+    (home.store / "thesis.tex").write_text("years of work")
+    assert "thesis.tex" in home.run(*TINY, "store=./store", code=3)["message"]
+    assert [entry.name for entry in home.store.iterdir()] == ["thesis.tex"]
+
+
+# ---- a file system that is really full ----
+
+ON_A_SMALL_FILE_SYSTEM = """
+mount -t tmpfs -o size=$1 none store && mkdir store/inner || exit 99
+shift
+"$@" store="$PWD/store/inner" &
+program=$!
+while [ -z "$FILL" ] || ! grep -qs '"op": *"save"' home/runs/*/attempts/1/progress.json; do
+    kill -0 $program 2>/dev/null || break
+    [ -z "$FILL" ] && break
+    sleep 0.05
+done
+while [ -n "$FILL" ] && kill -0 $program 2>/dev/null; do cat /dev/zero >>store/filler; sleep 0.05; done 2>/dev/null
+wait $program
+code=$?
+find store/inner -name .metadata
+exit $code
+"""
+
+
+def on_a_small_file_system(home, size, *words, fill, code):
+    """In a mount name space of its own, which ordinary users may have, too."""
+    command = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"]), "sh", "-c"]
+    if subprocess.run([*command, "mount -t tmpfs none store"], cwd=home.folder, capture_output=True, timeout=20).returncode:
+        pytest.skip("needs the right to mount a tmpfs in a name space of its own")
+    environment = dict(home.environment, FILL="yes" if fill else "")
+    result = subprocess.run([*command, ON_A_SMALL_FILE_SYSTEM, "sh", size, PROGRAM, "run", *TINY, "load.cold=false", *words, "--json"],
+                            cwd=home.folder, env=environment, capture_output=True, text=True, timeout=90)
+    assert result.returncode == code, result.stdout + result.stderr
+    home.assert_nothing_left()
+    return json.loads(result.stdout)  # a marker that was left would stand behind it
+
+
+def test_a_model_too_large_for_the_disk_is_refused_with_the_figures(home):
+    run = on_a_small_file_system(home, "8m", fill=False, code=3)
+    assert run["outcome"] == "benchmark_failed"
+    assert re.search(r"needs about [\d.]+ MiB in store .*, but only 8.00 MiB is free", run["message"])
+    assert run["metrics"].get("save_s") is None
+
+
+def test_a_disk_that_fills_up_ends_the_run_and_leaves_no_checkpoint(home):
+    run = on_a_small_file_system(home, "64m", "iterations=100000", fill=True, code=3)
+    assert run["outcome"] == "benchmark_failed" and "No space left" in run["message"]
+
+
+@pytest.mark.parametrize("spec, sentence", [("error_at=9/EIO", "Input/output error"), ("short_write=3", "Input/output error"),
+                                            ("enospc_after=3MiB", "No space left")])
+def test_a_store_that_fails_in_the_middle_ends_the_run(home, spec, sentence):
+    run = home.run(*TINY, f"store=fault:{spec}+rank=1:./store", "io.block=256KiB", code=3)
+    assert run["outcome"] == "benchmark_failed" and "rank 1" in run["message"] and sentence in run["message"]
+    assert not list(home.store.rglob(".metadata"))
+
+
+# ---- who dies ----
+
+SLOW = "store=fault:bandwidth=4MiB/s:./store"
+PHASES = {  # name: (words, where the rank is when it dies, what the message says of it)
+    "setup": (("model=gpt2", "layers=4", *TINY[1:], "store=./store"), lambda page: page["phase"] == "ready", "preparing"),
+    "write": ((*TINY, SLOW), lambda page: page["op"] == "save" and page["state"] == "io", "save 1/5, writing"),
+    "fsync": ((*TINY, "store=fault:stall_at=1+ops=finish:./store"), lambda page: page["state"] == "fsync", "in fsync"),
+    "commit": ((*TINY, "store=fault:stall_at=1+ops=publish:./store"), lambda page: page["state"] == "commit", "committing"),
+    "load": ((*TINY, "store=fault:stall_at=1+ops=read:./store"), lambda page: page["op"] == "load" and page["state"] == "io",
+             "load 1/5, reading"),
+    "verify": (("model=gpt2", "layers=2", *TINY[1:], "iterations=50", "store=./store"), lambda page: page["op"] == "verify", "verify"),
+    "baseline": ((*TINY[:3], "store=fault:bandwidth=16MiB/s:./store", "iterations=1", "warmup=0", "ops=save", "verify=none"),
+                 lambda page: page["op"].startswith("baseline"), "baseline"),
+}
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_rank_killed_in_any_phase_ends_the_run_with_its_name_and_place(home, phase):
+    words, condition, place = PHASES[phase]
+    rank = 0 if phase == "commit" else 1
+    process = home.start(*words)
+    home.kill_rank_when(condition, process, rank)
+    run = home.finish(process, 4)
+    assert run["outcome"] == "infrastructure"
+    assert f"rank {rank} was killed by signal 9 (SIGKILL)" in run["message"] and place in run["message"]
+    home.assert_no_half_checkpoint()
+    listed = json.loads(home.call("list", "--json"))
+    assert [(entry["state"], entry["outcome"]) for entry in listed] == [("failed", "infrastructure")]
+
+
+def test_a_rank_killed_while_it_starts_ends_the_run(home):
+    process = home.start(*TINY, "store=./store")
+    found = []
+
+    def started():
+        found[:] = home.processes("ckptbench-worker")
+        return found
+
+    home.await_(started, process)
+    os.kill(found[0], signal.SIGKILL)
+    run = home.finish(process, 4)
+    assert run["outcome"] == "infrastructure" and "SIGKILL" in run["message"]
+    home.assert_no_half_checkpoint()
+
+
+def test_a_killed_agent_is_noticed_and_the_run_is_lost(home):
+    process = home.start(*TINY, "store=./store", "iterations=100000")
+    home.await_running(process)
+    for pid in home.processes("ckptbench-agent"):
+        os.kill(pid, signal.SIGKILL)
+    run = home.finish(process, 4)
+    assert run["outcome"] == "lost" and "SIGKILL" in run["message"]
+    home.assert_no_half_checkpoint()
+
+
+def test_a_killed_controller_leaves_a_run_that_collect_finds_cancelled(home):
+    process = home.start(*TINY, "store=./store", "iterations=100000")
+    home.await_running(process)
+    process.kill()
+    process.communicate(timeout=30)
+    home.assert_nothing_left(seconds=20)
+    home.call("collect")
+    listed = json.loads(home.call("list", "--json"))
+    assert [entry["outcome"] for entry in listed] == ["cancelled"]
+    home.assert_no_half_checkpoint()
+
+
+@pytest.mark.parametrize("stall", ["stall_at=3", "block_at=3"])
+def test_a_disk_that_stalls_is_sealed_in_time_with_the_stuck_process_named(home, stall):
+    process = home.start(*TINY, f"store=fault:{stall}+rank=1:./store", "io.block=256KiB", "timeout.stall=2s")
+    pids = []
+
+    def stuck():
+        pages = home.pages()
+        pids[:] = [pages[1]["pid"]] if pages else []
+        return pids and pages[1]["op"] == "save"
+
+    home.await_(stuck, process)
+    run = home.finish(process, 4)
+    assert run["outcome"] == "timeout"
+    assert "rank 1 moves nothing" in run["message"] and f"process {pids[0]}" in run["message"]
+    assert not list(home.store.rglob(".metadata"))
+
+
+# ---- several at once ----
+
+def test_two_controllers_write_one_history(home):
+    (home.folder / "other").mkdir()
+    processes = [home.start(*TINY, f"store=./{store}", "iterations=1", "io.depth=1,2", "ops=save", "keep=false")
+                 for store in ("store", "other")]
+    for process in processes:
+        out, err = process.communicate(timeout=90)
+        assert process.returncode == 0, err
+        assert [run["outcome"] for run in json.loads(out)["runs"]] == ["pass", "pass"]
+    listed = json.loads(home.call("list", "--json"))
+    assert [entry["outcome"] for entry in listed] == ["pass"] * 4
+    assert sqlite3.connect(home.home / "history.db").execute("pragma integrity_check").fetchone() == ("ok",)
+
+
+def test_a_run_is_run_by_one_controller_at_a_time(home):
+    process = home.start(*TINY, "store=./store", "ops=save", "iterations=100000", "io.depth=1,2")
+    home.await_running(process)
+    sweep = next((home.home / "runs").glob("*.01")).name.split(".")[0]
+    result = subprocess.run([PROGRAM, "run", "--resume", sweep], env=home.environment, capture_output=True, text=True, timeout=60)
+    assert result.returncode != 0 and "is being run by another ckptbench" in result.stderr
+    process.send_signal(signal.SIGINT)
+    home.finish(process, 4)
+
+
+def test_a_history_of_a_newer_release_is_refused_before_anything_runs(home):
+    home.run(*TINY, "store=./store", "iterations=1", "ops=save", "keep=false")
+    with sqlite3.connect(home.home / "history.db") as db:
+        db.execute("pragma user_version=99")
+    result = subprocess.run([PROGRAM, "run", *TINY, "store=./store"], cwd=home.folder, env=home.environment, capture_output=True,
+                            text=True, timeout=60)
+    assert result.returncode == 2 and "newer ckptbench" in result.stderr
+    assert len(list((home.home / "runs").iterdir())) == 1
