@@ -127,7 +127,7 @@ static void decide_failed(struct attempt *attempt, uint32_t rank, int code, uint
     enum outcome outcome = OUTCOME_BENCHMARK_FAILED;
     first_failure(attempt, rank, line);
     if (count > 1)
-        snprintf(more, sizeof more, " (and %u more ranks)", count - 1);
+        snprintf(more, sizeof more, " (and %u more rank%s)", count - 1, count == 2 ? "" : "s");
     if (code == CB_ERR_TIMEOUT)
         outcome = OUTCOME_TIMEOUT;
     else if (code == CB_ERR_ABORTED)

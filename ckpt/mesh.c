@@ -79,11 +79,11 @@ static int request_mesh(struct request *request, const struct experiment *experi
     return code;
 }
 
-/* dp as given, or what ranks leave over. */
-static int resolve_dp(uint64_t *dp, uint64_t tp, uint64_t pp, uint64_t ranks, struct cb_err *err)
+/* dp as given, or what ranks leave over; without either as many as the experts, which lie inside, need. */
+static int resolve_dp(uint64_t *dp, uint64_t tp, uint64_t pp, uint64_t ep, uint64_t ranks, struct cb_err *err)
 {
     if (*dp == 0 && ranks == 0)
-        *dp = 1;
+        *dp = ep;
     if (*dp == 0 && ranks % (tp * pp) != 0)
         return cb_fail(err, CB_ERR_USAGE, "ranks=%llu is not a multiple of tp x pp = %llu x %llu = %llu",
                        (unsigned long long)ranks, (unsigned long long)tp, (unsigned long long)pp,
@@ -132,7 +132,7 @@ static int request_shorthands(struct request *request, const struct model *model
         dp = ranks ? 0 : model->mlperf_dp;
         request->zero = model->mlperf_zero;
     }
-    int code = resolve_dp(&dp, tp, pp, ranks, err);
+    int code = resolve_dp(&dp, tp, pp, ep, ranks, err);
     if (code)
         return code;
     if (dp % ep != 0)

@@ -108,20 +108,35 @@ static void find_varied(struct session *self)
 
 /* ---- planning ---- */
 
-/* Everything that can be wrong is found before anything is written: every combination once. */
+/* Everything that can be wrong with the keys, and how many ranks they make. */
+static int check_combination(const struct experiment *experiment, uint32_t *ranks, struct cb_err *err)
+{
+    struct workload workload = {0};
+    int rc = workload_init(&workload, experiment, err);
+    if (rc == 0)
+        *ranks = layout_world_size(workload.layout);
+    workload_release(&workload);
+    return rc;
+}
+
+/* Before anything is written: every combination once. The axes decide how many ranks there are, here and
+ * nowhere else: the frozen experiment says the number. */
 static int check_members(const struct session *self, struct cb_err *err)
 {
-    for (size_t i = 0; i < self->sweep.count; i++) {
+    uint32_t *ranks = calloc(self->sweep.combinations + 1, sizeof *ranks);
+    int rc = ranks ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory for %zu combinations", self->sweep.combinations);
+    for (size_t i = 0; rc == 0 && i < self->sweep.count; i++) {
         struct sweep_member *member = &self->sweep.members[i];
-        int rc = place_freeze(member->experiment, err);
-        struct workload workload = {0};
-        if (rc == 0 && member->block == 1)
-            rc = workload_init(&workload, member->experiment, err);
-        workload_release(&workload);
-        if (rc)
-            return rc;
+        char text[16];
+        rc = place_freeze(member->experiment, err);
+        if (rc == 0 && ranks[member->combination] == 0)
+            rc = check_combination(member->experiment, &ranks[member->combination], err);
+        snprintf(text, sizeof text, "%u", ranks[member->combination]);
+        if (rc == 0)
+            rc = experiment_set(member->experiment, "ranks", text, "the mesh", err);
     }
-    return 0;
+    free(ranks);
+    return rc;
 }
 
 /* "ID" alone, or "ID.07": as many digits as the largest needs, so that names sort as numbers do. */

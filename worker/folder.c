@@ -117,8 +117,8 @@ static int claim_store(const char *path, struct cb_err *err)
         return 0;
     if (survey.others > 0)
         return cb_fail(err, CB_ERR_EXISTS,
-                       "store %s holds %" PRIu32 " things that are not ours (%s%s): use an empty or a new folder", path,
-                       survey.others, survey.first_other, survey.others > 1 ? ", …" : "");
+                       "store %s holds %s%s, which this program did not write: use an empty or a new folder", path,
+                       survey.first_other, survey.others > 1 ? " and more" : "");
     char marker[FOLDER_NAME_BYTES + 256];
     rc = join_path(marker, sizeof marker, path, FOLDER_MARKER, err);
     if (!rc)

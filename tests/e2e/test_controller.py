@@ -191,6 +191,17 @@ def test_a_run_is_one_document_and_its_store_is_absolute(place):
     assert run["limits"]["baseline_write_bytes_per_s"] is None
 
 
+@pytest.mark.parametrize("words, ranks", [(("tp=2", "dp=2"), 4), (("mesh=pp=2+dp=1",), 2), ((), 1)])
+def test_ranks_are_what_the_axes_make(place, words, ranks):
+    run = document(place, "run", "model=gpt2-tiny", *words, "store=./store", "iterations=1", "warmup=0", "baseline=false")
+    assert run["outcome"] == "pass" and run["experiment"]["ranks"] == ranks
+
+
+def test_experts_alone_make_as_many_ranks(place):
+    plan = document(place, "plan", "model=mixtral-8x7b", "layers=1", "ep=4", "state=weights")
+    assert plan["files"] == 5
+
+
 def test_the_table_comes_from_the_history(place):
     out = ckptbench(place, "run", *TINY, "store=./store", "iterations=1").stdout
     assert re.search(r"^run \d{8}-\w{4}  gpt2-tiny, 0.84 M parameters", out)
