@@ -199,16 +199,20 @@ static double seconds_between(uint64_t from_ns, uint64_t to_ns)
 
 static void fill_times(const struct attempt *attempt, double values[METRIC_COUNT])
 {
-    uint64_t first_ns = 0;
+    uint64_t first_ns = 0, ready_ns = 0;
+    bool all_ready = true;
     for (uint32_t rank = 0; rank < attempt->pages.count; rank++) {
+        uint64_t up_ns = atomic_load(&attempt->pages.page[rank]->ready_ns);
+        all_ready = all_ready && up_ns;
+        ready_ns = up_ns > ready_ns ? up_ns : ready_ns;
         uint64_t own_ns = atomic_load(&attempt->pages.page[rank]->first_operation_ns);
         if (own_ns && (!first_ns || own_ns < first_ns))
             first_ns = own_ns;
     }
-    if (attempt->launched_ns)
-        values[METRIC_LAUNCH_S] = seconds_between(attempt->started_ns, attempt->launched_ns);
-    if (first_ns)
-        values[METRIC_SETUP_S] = seconds_between(attempt->launched_ns, first_ns);
+    if (all_ready) {
+        values[METRIC_LAUNCH_S] = seconds_between(attempt->started_ns, ready_ns);
+        values[METRIC_SETUP_S] = seconds_between(ready_ns, first_ns);
+    }
     values[METRIC_RUN_S] = seconds_between(attempt->started_ns, clock_monotonic_ns());
 }
 

@@ -56,6 +56,7 @@ struct status_page {
     _Atomic uint32_t pid, phase, op, state, iteration;
     _Atomic uint64_t progress_ns;             /* monotonic: last time a byte moved or the state changed */
     _Atomic uint64_t bytes_done, bytes_total; /* of the operation under way */
+    _Atomic uint64_t ready_ns;                /* monotonic: MPI is up, 0 before */
     _Atomic uint64_t first_operation_ns;      /* monotonic start of the first timed operation, 0 before */
     _Atomic uint32_t sample_count;            /* samples complete, in order */
     _Atomic uint32_t failure_code;            /* -enum cb_code of the first failure, 0 for none */

@@ -131,6 +131,7 @@ static int live(const struct arguments *arguments, struct comm *comm, struct sta
     comm_watch(comm, page);
     atomic_store(&page->pid, (uint32_t)getpid());
     add_own_facts(page, comm);
+    atomic_store(&page->ready_ns, clock_monotonic_ns());
     set_phase(page, PHASE_READY);
     int rc = run_prepare(&run, comm, page, arguments->run_folder, (uint32_t)arguments->attempt, &err);
     if (!rc) {

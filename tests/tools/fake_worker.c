@@ -126,6 +126,7 @@ static void iterate(struct fake *self, uint64_t iteration)
 static void work(struct fake *self)
 {
     reach(self, "start");
+    atomic_store(&self->page->ready_ns, clock_monotonic_ns());
     atomic_store(&self->page->phase, PHASE_READY);
     reach(self, "ready");
     atomic_store(&self->page->phase, PHASE_RUNNING);
