@@ -1,0 +1,195 @@
+"""Options do what their help says, seen from outside: in files, bytes and figures."""
+import json
+import os
+import re
+import shutil
+import subprocess
+import zlib
+from pathlib import Path
+
+import pytest
+
+BUILD = Path(os.environ.get("CKPTBENCH_BUILD", Path(__file__).resolve().parents[2] / "build")).resolve()
+TINY_BYTES = 11796736  # gpt2-tiny, weights+adam
+
+
+class Home:
+    def __init__(self, folder):
+        self.folder, self.store = folder, folder / "store"
+        self.environment = dict(os.environ, CKPTBENCH_HOME=str(folder / "home"))
+
+    def call(self, *words, code=0):
+        result = subprocess.run([BUILD / "ckptbench", *words], cwd=self.folder, env=self.environment, capture_output=True,
+                                text=True, timeout=120)
+        assert result.returncode == code, result.stdout + result.stderr
+        return result
+
+    def json(self, *words, code=0):
+        return json.loads(self.call(*words, "--json", code=code).stdout)
+
+    def run(self, *words, code=0):
+        """The last word on a key wins, so that a test can say it otherwise."""
+        return self.json("run", "model=gpt2-tiny", "ranks=2", "store=./store", "baseline=false", "iterations=1", "warmup=0",
+                         *words, code=code)
+
+    def checkpoint(self, run):
+        """Data files of what a run kept, by name, with their bytes."""
+        folder = self.store / run["run"] / "iteration-0"
+        return {str(path.relative_to(folder)): path.read_bytes()
+                for path in sorted(folder.rglob("*")) if path.is_file() and path.name != ".metadata"}
+
+    def samples(self, run, op, metric):
+        """A metric of each rank in the one iteration."""
+        document = self.json("export", run["run"])
+        return next(sample["ranks"] for sample in document["samples"] if (sample["op"], sample["metric"]) == (op, metric))
+
+
+@pytest.fixture
+def home(tmp_path):
+    return Home(tmp_path)
+
+
+def kept_files(home, *words):
+    return home.checkpoint(home.run("ops=save", "verify=full", *words))
+
+
+def test_io_files_and_fanout_decide_where_bytes_lie(home):
+    assert sorted(kept_files(home)) == ["__0_0.distcp", "__1_0.distcp"]
+    assert len(kept_files(home, "io.files=3")) == 6
+    assert len(kept_files(home, "io.files=shared")) == 1
+    items = home.json("plan", "model=gpt2-tiny", "ranks=2")["items"]
+    assert len(kept_files(home, "io.files=item")) == items
+    spread = kept_files(home, "io.files=item", "format=raw", "io.fanout=3")
+    assert len({name.split("/")[0] for name in spread if "/" in name}) == 3
+
+
+def test_payload_and_seed_decide_the_bytes(home):
+    def data(*words):
+        return b"".join(kept_files(home, "format=raw", *words).values())
+
+    def packed(content):
+        return len(zlib.compress(content, 1)) / len(content)
+
+    weights, random, zero = data(), data("payload=random"), data("payload=zero")
+    assert packed(zero) < 0.02 < packed(weights) < 0.94 < packed(random)
+    assert data() == weights and data("seed=1") != weights
+
+
+def test_dedup_decides_who_writes(home):
+    def moved(*words):
+        return home.samples(home.run("ops=save", "keep=false", "verify=none", *words), "save", "bytes_needed")
+
+    balanced, lowest, none = moved(), moved("save.dedup=lowest_rank"), moved("save.dedup=none")
+    assert sum(balanced) == sum(lowest) == TINY_BYTES and max(balanced) < 0.51 * TINY_BYTES
+    assert lowest[0] == TINY_BYTES and lowest[1] == 0
+    assert none == [TINY_BYTES, TINY_BYTES]
+
+
+def test_checksum_none_leaves_the_field_empty(home):
+    def checksums(files):
+        data = next(iter(files.values()))
+        return {data[at.start() + 16:at.start() + 20] for at in re.finditer(b"PK\x01\x02", data)}  # the CRC in a zip's directory
+
+    assert len(checksums(kept_files(home))) > 1
+    assert len(checksums(kept_files(home, "checksum=none"))) < len(checksums(kept_files(home)))
+
+
+def test_fsync_false_does_not_sync(home):
+    def synced(*words):
+        """Files of the checkpoint made durable; by threads, not io_uring, so that it can be seen."""
+        command = ["strace", "-f", "-y", "-o", "trace", "-e", "trace=fsync,fdatasync,syncfs,sync_file_range", BUILD / "ckptbench",
+                   "run", "model=gpt2-tiny", "ranks=2", "store=./store", "baseline=false", "ops=save", "keep=false", "iterations=1",
+                   "warmup=0", "verify=none", "io.engine=psync", *words]
+        subprocess.run(command, cwd=home.folder, env=home.environment, capture_output=True, check=True, timeout=120)
+        return sum(".distcp" in line or ".metadata" in line for line in (home.folder / "trace").read_text().splitlines())
+
+    assert shutil.which("strace"), "strace is one of the tests' packages"
+    assert synced() == 3
+    assert synced("io.fsync=false") == 0
+
+
+@pytest.mark.parametrize("words, says", [
+    (("io.engine=psync", "io.threads=3"), "psync 3 threads"), (("io.direct=false",), "buffered"), (("io.direct=true",), "O_DIRECT")])
+def test_what_was_used_is_said(home, words, says):
+    assert says in home.call("show", home.run(*words)["run"]).stdout
+
+
+def test_direct_that_cannot_be_is_refused_with_its_reason(home):
+    folder = f"/dev/shm/ckptbench-options-{os.getpid()}"
+    try:
+        assert "cannot do O_DIRECT" in home.run(f"store={folder}", "io.direct=true", code=3)["message"]
+    finally:
+        subprocess.run(["rm", "-rf", folder], check=True)
+
+
+def test_block_decides_the_requests(home):
+    def requests(block):
+        return home.run("ops=save", "keep=false", "io.files=shared", f"io.block={block}")["metrics"]["save.requests"]["median"]
+
+    assert requests("64KiB") > 4 * requests("1MiB")
+
+
+def test_keep_and_folder_decide_what_stays(home):
+    def stays(*words):
+        run = home.run("iterations=3", *words)
+        return sorted(path.parent.name for path in (home.store / run["run"]).glob("*/.metadata"))
+
+    assert stays() == [] and stays("ops=save", "keep=false") == []
+    assert stays("ops=save") == ["iteration-2"] and stays("keep=true") == ["iteration-2"]
+    assert stays("keep=true", "folder=overwrite") == ["checkpoint"]
+    assert "checkpoint-0" in stays("keep=true", "folder=rotate")
+
+
+def test_layers_dtype_and_state_decide_the_bytes(home):
+    def total(*words):
+        return home.json("plan", "model=gpt2-tiny", "ranks=2", *words)["bytes"]["total"]
+
+    params = 842624
+    assert total() == 14 * params and total("state=weights") == 2 * params and total("state=weights", "dtype=fp32") == 4 * params
+    assert total("layers=1") < total()
+
+
+def test_mesh_split_and_rates_are_what_plan_shows(home):
+    assert home.run("ranks=4", "mesh=pp=2+dp=2", "pp.split=1+3")["outcome"] == "pass"
+    split = home.json("plan", "model=gpt2-tiny", "pp=2", "pp.split=1+3")
+    assert split["rank_bytes"] != home.json("plan", "model=gpt2-tiny", "pp=2", "pp.split=even")["rank_bytes"]
+    assert home.json("plan", "model=gpt2", "rate.rank=1MiB/s")["predicted"]["save_s"] > 1000
+    goodput = [home.json("plan", "model=gpt2", f"mtbf={mtbf}")["predicted"]["goodput"] for mtbf in ("1h", "24h")]
+    assert goodput[0] < goodput[1]
+
+
+def test_a_run_that_takes_too_long_is_ended(home):
+    run = home.run("iterations=100000", "timeout.run=2s", code=4)
+    assert run["outcome"] == "timeout" and "timeout.run=2s" in run["message"]
+
+
+def test_an_operation_that_takes_too_long_is_ended(home):
+    run = home.run("store=fault:bandwidth=1MiB/s:./store", "timeout.op=1s", code=4)
+    assert run["outcome"] == "timeout"
+
+
+def test_a_sweep_from_yaml_with_zip_range_repeat_and_labels(home):
+    (home.folder / "sweep.yaml").write_text("""
+model: gpt2-tiny
+ops: save
+keep: false
+verify: none
+iterations: 1
+warmup: 0
+baseline: false
+store: ./store
+ranks: [1, 2]
+tp: [1, 2]
+zip: [ranks, tp]
+io:
+  depth: 2..8*2
+repeat: 2
+label:
+  kind: nightly
+""")
+    sweep = home.json("run", "sweep.yaml")
+    combinations = [tuple(run["experiment"][key] for key in ("ranks", "tp", "io.depth")) for run in sweep["runs"]]
+    one_block = {(ranks, ranks, depth) for ranks in (1, 2) for depth in (2, 4, 8)}
+    assert len(combinations) == 12 and set(combinations[:6]) == set(combinations[6:]) == one_block
+    assert len(home.json("list", "label.kind=nightly")) == 12 and home.json("list", "label.kind=other") == []
+    assert len(home.json("list", "label.kind=nightly", "io.depth=4")) == 4
