@@ -59,6 +59,10 @@ static void write_store_line(const struct experiment *experiment, struct buf *ou
     if (place_find(store, &place, NULL) == 0 && *place.filesystem)
         buf_printf(out, "  %s%s%s", place.filesystem, place.device[0] == '/' ? " on " : "",
                    place.device[0] == '/' ? strrchr(place.device, '/') + 1 : "");
+    if (!experiment_is(experiment, OPT_ENGINE, "native")) { /* it has its own ways to write */
+        buf_printf(out, ", engine=%s\n", experiment_text(experiment, OPT_ENGINE));
+        return;
+    }
     const char *direct = experiment_text(experiment, OPT_IO_DIRECT);
     buf_printf(out, ", %s, %s, depth %s x %s, %s\n", experiment_text(experiment, OPT_IO_ENGINE),
                strcmp(direct, "true") == 0    ? "O_DIRECT"

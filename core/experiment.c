@@ -302,19 +302,37 @@ static int validate_layout(const struct experiment *self, struct cb_err *err)
     return 0;
 }
 
+/* What another engine cannot do. What it only does not look at (blocks, depths) is no mistake: a sweep over
+ * engines has them for the others. */
+static int validate_engine(const struct experiment *self, struct cb_err *err)
+{
+    const char *engine = experiment_text(self, OPT_ENGINE), *files = experiment_text(self, OPT_IO_FILES);
+    bool is_torch = experiment_is(self, OPT_ENGINE, "torch-dcp");
+    if (experiment_is(self, OPT_ENGINE, "native"))
+        return 0;
+    if (experiment_is(self, OPT_WORKLOAD, "raw"))
+        return cb_fail(err, CB_ERR_USAGE, "workload=raw is done by engine=native, not by engine=%s", engine);
+    if (is_torch && strcmp(files, "rank") != 0)
+        return cb_fail(err, CB_ERR_USAGE, "io.files=%s: engine=torch-dcp writes one file a rank", files);
+    if (is_torch && !experiment_is(self, OPT_FORMAT, "dcp"))
+        return cb_fail(err, CB_ERR_USAGE, "engine=torch-dcp writes format=dcp only");
+    if (is_torch && experiment_is(self, OPT_SAVE_DEDUP, "none"))
+        return cb_fail(err, CB_ERR_USAGE,
+                       "PyTorch DCP always deduplicates: engine=torch-dcp cannot do save.dedup=none");
+    if (experiment_is(self, OPT_ENGINE, "command") && !*experiment_text(self, OPT_COMMAND))
+        return cb_fail(err, CB_ERR_USAGE, "engine=command needs command='…' (see `ckptbench options command`)");
+    return 0;
+}
+
 int experiment_validate(const struct experiment *self, struct cb_err *err)
 {
-    bool is_command = experiment_is(self, OPT_ENGINE, "command"), has_command = *experiment_text(self, OPT_COMMAND);
     int rc = validate_texts(self, err);
     if (rc == 0)
         rc = validate_layout(self, err);
+    if (rc == 0)
+        rc = validate_engine(self, err);
     if (rc)
         return rc;
-    if (is_command && !has_command)
-        return cb_fail(err, CB_ERR_USAGE, "engine=command needs command='…' (see `ckptbench options command`)");
-    if (experiment_is(self, OPT_WORKLOAD, "raw") && !experiment_is(self, OPT_ENGINE, "native"))
-        return cb_fail(err, CB_ERR_USAGE, "workload=raw is done by engine=native, not by engine=%s",
-                       experiment_text(self, OPT_ENGINE));
     if (experiment_is(self, OPT_OPS, "load") && *experiment_text(self, OPT_SUFFIX) == '\0')
         return cb_fail(err, CB_ERR_USAGE,
                        "ops=load needs suffix=NAME, the checkpoint to load; a run with ops=save prints its own");

@@ -163,6 +163,10 @@ def test_doctor_exits_4_when_something_required_is_missing(place):
     (("run", *TINY, "ops=load"), "suffix="),
     (("run", *TINY, "store=fault:delay=1s"), "fault:SPEC:STORE"),
     (("run", "gpt2"), "model=gpt2"),
+    (("run", *TINY, "engine=torch-dcp", "io.files=shared"), "one file a rank"),
+    (("run", *TINY, "engine=torch-dcp", "format=raw"), "format=dcp only"),
+    (("run", *TINY, "engine=native,torch-dcp", "save.dedup=none"), "always deduplicates"),
+    (("run", *TINY, "engine=command"), "needs command="),
     (("plan", "tp=1,2"), "several values"),
 ])
 def test_usage_mistakes_exit_2_and_leave_nothing_behind(place, words, sentence):

@@ -122,6 +122,13 @@ def test_direct_that_cannot_be_is_refused_with_its_reason(home):
         subprocess.run(["rm", "-rf", folder], check=True)
 
 
+def test_keys_that_another_engine_does_not_look_at_are_named(home):
+    words = ("engine=command", "command=echo x > {path}/{rank}", "io.depth=3", "io.block=1MiB", "ops=save", "keep=false")
+    result = home.call("run", "model=gpt2-tiny", "store=./store", "baseline=false", "iterations=1", *words)
+    assert "engine=command does not look at io.block, io.depth" in result.stderr
+    assert "engine=command" in result.stdout and "depth" not in result.stdout
+
+
 def test_block_decides_the_requests(home):
     def requests(block):
         return home.run("ops=save", "keep=false", "io.files=shared", f"io.block={block}")["metrics"]["save.requests"]["median"]
