@@ -120,23 +120,24 @@ static int read_entry(struct reader *self, const struct pickle_node *key, const 
 {
     if (key->kind != PICKLE_TEXT || key->count == 0)
         return bad(self, NULL, "a tensor without a name");
-    struct stored_tensor tensor = {.first_chunk = (uint32_t)self->checkpoint->chunk_count};
-    tensor.fqn = strndup(key->value.text, key->count);
-    if (!tensor.fqn)
+    struct stored_tensor *tensor = &self->checkpoint->tensors[self->checkpoint->tensor_count];
+    tensor->first_chunk = (uint32_t)self->checkpoint->chunk_count;
+    tensor->fqn = strndup(key->value.text, key->count);
+    if (!tensor->fqn)
         return no_memory(self);
+    self->checkpoint->tensor_count++;
     int code;
     if (pickle_is(self->pickle, value, PICKLE_G_BYTES_STORAGE_METADATA)) {
         struct stored_chunk chunk = {0};
-        tensor.is_bytes = true;
-        tensor.dtype = DTYPE_U8;
+        tensor->is_bytes = true;
+        tensor->dtype = DTYPE_U8;
         code = add_chunk(self, &chunk);
     } else if (pickle_is(self->pickle, value, PICKLE_G_TENSOR_STORAGE_METADATA)) {
-        code = read_tensor(self, value, &tensor);
+        code = read_tensor(self, value, tensor);
     } else {
-        code = bad(self, tensor.fqn, "neither a tensor nor a value");
+        code = bad(self, tensor->fqn, "neither a tensor nor a value");
     }
-    tensor.chunk_count = (uint32_t)self->checkpoint->chunk_count - tensor.first_chunk;
-    self->checkpoint->tensors[self->checkpoint->tensor_count++] = tensor;
+    tensor->chunk_count = (uint32_t)self->checkpoint->chunk_count - tensor->first_chunk;
     return code;
 }
 

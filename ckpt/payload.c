@@ -235,6 +235,7 @@ bool payload_check(const struct payload_source *source, uint64_t first, const vo
 {
     _Alignas(64) unsigned char expected[STAGE_BYTES];
     uint64_t bytes = dtype_bytes(source->dtype);
+    assert(bytes > 0 && bytes <= STAGE_BYTES);
     const unsigned char *place = memory;
     for (uint64_t done = 0; done < count;) {
         uint64_t part = STAGE_BYTES / bytes < count - done ? STAGE_BYTES / bytes : count - done;

@@ -6,6 +6,7 @@
  * share parts or even hold themselves: whoever walks them must bound the walk by the schema. */
 #include "ckpt/pickle.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -175,6 +176,7 @@ static int pop(struct machine *self, uint32_t *index)
 {
     if (available(self) == 0)
         return fail(self, "it takes a value from an empty stack");
+    assert(self->stack.data);
     *index = self->stack.data[--self->stack.count];
     return 0;
 }

@@ -1,38 +1,62 @@
 """The long tier: every test again under sanitizers, fuzzers, and random kills. Ends with `N passed, N failed, N skipped`.
 
 usage: tests/long.py [--python VENV_PYTHON] [--fuzz-seconds N] [--only asan|tsan|fuzz|kills]
+A sanitizer's report fails its stage whichever process wrote it: programs that tests start, ranks too, put
+their reports in one folder, and what is there in the end is printed and counted.
 """
 import argparse
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SANITIZERS = {
-    "ASAN_OPTIONS": "detect_leaks=1:exitcode=86",
-    "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
-    "TSAN_OPTIONS": f"halt_on_error=1:exitcode=86:suppressions={ROOT}/tests/sanitizers/tsan.supp",
-}
+REPORTS = ROOT / "build/sanitizer-reports"
 
 
-def stage(name, command, environment):
+def sanitizer_options(reports):
+    """What each sanitizer is told; %b is the program's name: those that link MPI have a file of their own."""
+    common = f"exitcode=86:log_path={reports}/"
+    folder = ROOT / "tests/sanitizers"
+    return {
+        "ASAN_OPTIONS": f"detect_leaks=1:{common}address:include_if_exists={folder}/%b.options",
+        "UBSAN_OPTIONS": f"halt_on_error=1:print_stacktrace=1:{common}undefined",
+        "TSAN_OPTIONS": f"halt_on_error=1:ignore_noninstrumented_modules=1:{common}thread:suppressions={folder}/tsan.supp",
+    }
+
+
+def take_reports(reports):
+    """Prints what sanitizers wrote, and returns how many processes wrote something."""
+    written = [path for path in sorted(reports.iterdir()) if path.stat().st_size]
+    for path in written:
+        print(f"-- {path.name}\n{path.read_text(errors='replace')[:6000]}", flush=True)
+    return len(written)
+
+
+def stage(name, command):
     print(f"== {name}", flush=True)
     start = time.monotonic()
-    process = subprocess.Popen(command, cwd=ROOT, env=dict(os.environ, **environment), stdout=subprocess.PIPE, text=True)
+    reports = REPORTS / name
+    shutil.rmtree(reports, ignore_errors=True)
+    reports.mkdir(parents=True)
+    environment = dict(os.environ, **sanitizer_options(reports))
+    process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
     last = ""
     for line in process.stdout:
         print(line, end="", flush=True)
         if re.match(r"\d+ passed, \d+ failed", line):
             last = line
     code = process.wait()
-    print(f"== {name}: exit {code}, {time.monotonic() - start:.0f} s", flush=True)
     counts = [int(number) for number in re.findall(r"\d+", last)] or [0, 1]
     counts += [0] * (3 - len(counts))
+    reported = take_reports(reports)
+    counts[1] += reported
     if code and not counts[1]:
         counts[1] = 1
+    print(f"== {name}: exit {code}, {reported} sanitizer reports, {time.monotonic() - start:.0f} s", flush=True)
     return counts
 
 
@@ -52,7 +76,7 @@ def main():
     total = [0, 0, 0]
     for name, command in stages.items():
         if arguments.only in (None, name):
-            total = [a + b for a, b in zip(total, stage(name, command, SANITIZERS))]
+            total = [a + b for a, b in zip(total, stage(name, command))]
     passed, failed, skipped = total
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
     sys.exit(1 if failed or not passed else 0)

@@ -801,6 +801,7 @@ int native_load_run(struct native_operation *operation, struct cb_err *err)
     rc = native_agree(operation, rc, 0, &agreement, err);
     if (rc)
         return cb_context(err, "loading %s, rank %" PRIu32, operation->path, engine->rank);
+    assert(engine->load); /* made, or its maker failed and so did the agreement */
     engine->load->operation = operation;
     engine->load->failures = 0;
     native_begin(operation, engine->rank == 0 ? STATE_IO : STATE_WAIT);

@@ -269,6 +269,7 @@ static int compute_plan(struct native_engine *engine, struct cb_err *err)
     int rc = plan_compute(engine->setup.layout, &engine->plan_options, &engine->plan, err);
     if (rc)
         return rc;
+    assert(engine->plan);
     values[METRIC_GLOBAL_PLAN_S] = (double)engine->plan->compute_ns / 1e9;
     values[METRIC_PLAN_ITEMS] = (double)engine->plan->item_count;
     values[METRIC_IMBALANCE] = engine->plan->imbalance;

@@ -76,7 +76,8 @@ static int take(void *context, const struct program_request *request, const char
         const struct part *part = &self->program->parts[request->first_part + i];
         if (part->offset + part->bytes > available) {
             self->failures++;
-            self->last = *why;
+            if (why->code) /* what ended early has none */
+                self->last = *why;
         } else if (!part->direct) {
             memcpy(self->memory[request->file] + part->offset, staging + (part->offset - request->offset), part->bytes);
         }
