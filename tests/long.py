@@ -6,6 +6,7 @@ their reports in one folder, and what is there in the end is printed and counted
 """
 import argparse
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -15,6 +16,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 REPORTS = ROOT / "build/sanitizer-reports"
+# Those of the programs that have threads: ranks and agents.
+THREADED = [f"tests/e2e/test_{name}.py" for name in ("agent", "comm", "worker", "worker_faults")]
 
 
 def sanitizer_options(reports):
@@ -24,7 +27,7 @@ def sanitizer_options(reports):
     return {
         "ASAN_OPTIONS": f"detect_leaks=1:{common}address:include_if_exists={folder}/%b.options",
         "UBSAN_OPTIONS": f"halt_on_error=1:print_stacktrace=1:{common}undefined",
-        "TSAN_OPTIONS": f"halt_on_error=1:ignore_noninstrumented_modules=1:{common}thread:suppressions={folder}/tsan.supp",
+        "TSAN_OPTIONS": f"halt_on_error=1:ignore_noninstrumented_modules=1:{common}thread",
     }
 
 
@@ -43,6 +46,7 @@ def stage(name, command):
     shutil.rmtree(reports, ignore_errors=True)
     reports.mkdir(parents=True)
     environment = dict(os.environ, **sanitizer_options(reports))
+    environment.setdefault("CKPTBENCH_KILL_SEED", str(random.SystemRandom().randrange(2**31)))  # one for all test processes
     process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
     last = ""
     for line in process.stdout:
@@ -69,7 +73,7 @@ def main():
     run = [sys.executable, "tests/run.py", "--python", arguments.python]
     stages = {
         "asan": run + ["--build", "build/asan", "--folders", "tests/e2e"],
-        "tsan": run + ["--build", "build/tsan", "--unit"],
+        "tsan": run + ["--build", "build/tsan", "--folders", *THREADED],
         "fuzz": [sys.executable, "scripts/fuzz.py", "build/fuzz", str(arguments.fuzz_seconds)],
         "kills": run + ["--no-unit", "--folders", "tests/kills"],
     }

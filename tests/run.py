@@ -10,44 +10,51 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
+# Tests wait for ranks, disks and deadlines more than they compute.
+AT_ONCE = min(2 * (os.cpu_count() or 1), 8)
+
+
+def run_program(build, source):
+    """One cmocka program: its counts and what there is to say."""
+    program = build / "tests" / source.stem
+    environment = dict(os.environ, CMOCKA_MESSAGE_OUTPUT="TAP")
+    if '#include "worker/' in source.read_text():  # Open MPI unloads the modules whose leaks could be told apart
+        environment["ASAN_OPTIONS"] = environment.get("ASAN_OPTIONS", "") + ":detect_leaks=0"
+    try:
+        result = subprocess.run([str(program)], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
+    except (OSError, subprocess.TimeoutExpired) as failure:
+        return (0, 1, 0), f"FAILED {program.name}: {failure}"
+    skipped = len(re.findall(r"^ok .*# SKIP", result.stdout, re.M))
+    passed = len(re.findall(r"^ok ", result.stdout, re.M)) - skipped
+    failed = len(re.findall(r"^not ok ", result.stdout, re.M))
+    if result.returncode != 0 and failed == 0 or passed + failed + skipped == 0:
+        failed += 1
+    said = f"{program.name}: {passed} passed, {failed} failed, {skipped} skipped"
+    if failed or skipped:
+        said += f"\n{result.stdout}{result.stderr}\nexit {result.returncode}"
+    return (passed, failed, skipped), said
+
+
 def run_unit(build, word):
     counts = [0, 0, 0]
-    sources = sorted((ROOT / "tests/unit").glob("test_*.c"))
-    for source in sources:
-        program = build / "tests" / source.stem
-        if word and word not in program.name:
-            continue
-        environment = dict(os.environ, CMOCKA_MESSAGE_OUTPUT="TAP")
-        if '#include "worker/' in source.read_text():  # Open MPI unloads the modules whose leaks could be told apart
-            environment["ASAN_OPTIONS"] = environment.get("ASAN_OPTIONS", "") + ":detect_leaks=0"
-        try:
-            result = subprocess.run([str(program)], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
-        except (OSError, subprocess.TimeoutExpired) as failure:
-            print(f"FAILED {program.name}: {failure}")
-            counts[1] += 1
-            continue
-        passed = len(re.findall(r"^ok ", result.stdout, re.M)) - len(re.findall(r"^ok .*# SKIP", result.stdout, re.M))
-        failed = len(re.findall(r"^not ok ", result.stdout, re.M))
-        skipped = len(re.findall(r"^ok .*# SKIP", result.stdout, re.M))
-        if result.returncode != 0 and failed == 0 or passed + failed + skipped == 0:
-            failed += 1
-        print(f"{program.name}: {passed} passed, {failed} failed, {skipped} skipped")
-        if failed or skipped:
-            print(result.stdout + result.stderr)
-        for index, value in enumerate((passed, failed, skipped)):
-            counts[index] += value
+    sources = [path for path in sorted((ROOT / "tests/unit").glob("test_*.c")) if word in path.stem]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for figures, said in pool.map(lambda source: run_program(build, source), sources):
+            print(said, flush=True)
+            counts = [a + b for a, b in zip(counts, figures)]
     return counts
 
 
 def run_pytest(build, python, word, folders):
     report = build / "pytest.xml"
     report.unlink(missing_ok=True)
-    command = [python, "-m", "pytest", "-q", "-rs", "--tb=short", f"--junitxml={report}", *folders]
+    command = [python, "-m", "pytest", "-q", "-rs", "--tb=short", "--timeout=300", "-n", str(AT_ONCE), f"--junitxml={report}", *folders]
     if word:
         command += ["-k", word]
     code = subprocess.run(command, cwd=ROOT, env=dict(os.environ, CKPTBENCH_BUILD=str(build))).returncode
