@@ -121,9 +121,11 @@ unit: $(UNIT) ## build and run the unit tests alone
 	@$(PYTHON) tests/run.py --build $(BUILD) --unit
 
 TIDY := $(patsubst %.c,$(BUILD)/lint/%.tidy,$(foreach room,$(ROOMS),$(call sources,$(room))))
-$(BUILD)/lint/%.tidy: %.c $(wildcard */*.h */*.def) .clang-tidy
+$(BUILD)/lint/%.tidy: %.c .clang-tidy
 	@mkdir -p $(@D)
-	clang-tidy --quiet $< -- -std=c11 $(CPPFLAGS) $(MPI_CFLAGS) 2>$@.log || { cat $@.log; exit 1; }
+	@$(CC) -std=c11 $(CPPFLAGS) $(MPI_CFLAGS) -MM -MP -MT $@ -MF $(@:.tidy=.d) $<
+	@echo clang-tidy $<
+	@clang-tidy --quiet $< -- -std=c11 $(CPPFLAGS) $(MPI_CFLAGS) 2>$@.log || { cat $@.log; exit 1; }
 	@touch $@
 lint: $(TIDY) ## layer rule, format, clang-tidy, headers that compile alone, functions that fit a screen
 	@$(PYTHON) scripts/metrics_doc.py --check
@@ -136,10 +138,18 @@ bench: ## the speed of this build against its peers, as ratios with intervals (t
 	@$(VENV)/bin/python tests/bench/bench.py --build $(BUILD)
 
 FUZZERS := $(patsubst tests/fuzz/%.c,build/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
-FUZZED   = $(filter-out worker/% agent/%,$(foreach room,core store ckpt db,$(call sources,$(room))))
-build/fuzz/%: tests/fuzz/%.c $(FUZZED) $(wildcard */*.h */*.def)
+FUZZ_FLAGS = $(CPPFLAGS) -std=c11 -O1 -g -fsanitize=$(1),address,undefined -fno-sanitize-recover=undefined -pthread
+FUZZED    := $(patsubst %.c,build/fuzz/%.o,$(filter-out %/main.c,$(foreach room,$(ROOMS),$(call sources,$(room)))))
+build/fuzz/worker/comm_mpi.o: CPPFLAGS += $(MPI_CFLAGS)
+build/fuzz/%.o: %.c Makefile
 	@mkdir -p $(@D)
-	clang $(CPPFLAGS) -std=c11 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -pthread -o $@ $< $(FUZZED) $(LIBS_db) $(LIBS_store) $(LIBS_core)
+	clang $(call FUZZ_FLAGS,fuzzer-no-link) -MMD -MP -c $< -o $@
+build/fuzz/all.a: $(FUZZED)
+	@rm -f $@
+	ar rcs $@ $^
+build/fuzz/%: tests/fuzz/%.c build/fuzz/all.a
+	@mkdir -p $(@D)
+	clang $(call FUZZ_FLAGS,fuzzer) -o $@ $^ -Wl,--as-needed $(ALL_LIBS)
 fuzz: $(FUZZERS) ## build the fuzzers
 
 install: all ## install under PREFIX (default /usr/local), into DESTDIR
@@ -157,4 +167,4 @@ clean: ## remove what was built, but not the Python environment
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
 
--include $(wildcard $(BUILD)/*/*.d)
+-include $(wildcard $(BUILD)/*/*.d build/fuzz/*/*.d $(BUILD)/lint/*/*.d)

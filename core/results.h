@@ -21,7 +21,8 @@ struct results {
     double state_share[OP_COUNT][STATE_COUNT]; /* mean over ranks and iterations; sums to 1 where op ran */
     int slowest_rank[OP_COUNT];                /* most often the last to finish its own work; -1 if none */
     double slowest_rank_share[OP_COUNT];       /* share of the iterations in which it was */
-    double slowest_rank_excess[OP_COUNT];      /* own_s / the mean of ranks - 1, median of the iterations in which it was the slowest */
+    double slowest_rank_excess
+        [OP_COUNT]; /* own_s / the mean of ranks - 1, median of the iterations in which it was the slowest */
     uint32_t iterations_verified, iterations_to_verify;
     uint32_t suspected_cache, coldness_unknown; /* loads marked so */
 };
