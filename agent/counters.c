@@ -31,8 +31,9 @@ bool counters_parse_cpu(const char *stat, struct cpu_counters *cpu)
 static bool find_kib(const char *meminfo, const char *key, uint64_t *bytes)
 {
     size_t len = strlen(key);
-    for (const char *line = meminfo; line && *line; line = strchr(line, '\n'), line += line ? 1 : 0) {
+    for (const char *line = meminfo, *end; *line; line = *end ? end + 1 : end) {
         uint64_t kib;
+        end = line + strcspn(line, "\n");
         if (strncmp(line, key, len) == 0 && sscanf(line + len, " %" SCNu64 " kB", &kib) == 1) {
             *bytes = kib * 1024;
             return true;

@@ -1,6 +1,7 @@
 /* Owns the way between Python literals and pickled values. Knows nothing of archives or checkpoints. */
 #include "ckpt/literal.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -73,17 +74,38 @@ static int number(struct source *source)
     return 0;
 }
 
+/* One character of a text and what follows it; NULL for an escape that append_text_literal never writes. */
+static const char *take_character(const char *at, char *character)
+{
+    unsigned code;
+    *character = *at;
+    if (*at != '\\')
+        return at + 1;
+    if (at[1] == '\\' || at[1] == '\'' || at[1] == '"') {
+        *character = at[1];
+        return at + 2;
+    }
+    if (at[1] != 'x' || !isxdigit((unsigned char)at[2]) || !isxdigit((unsigned char)at[3]) ||
+        sscanf(at + 2, "%2x", &code) != 1 || code > 127)
+        return NULL;
+    *character = (char)code;
+    return at + 4;
+}
+
 static int text(struct source *source)
 {
-    char quote = *source->at++;
-    const char *end = strchr(source->at, quote);
-    if (!end || memchr(source->at, '\\', (size_t)(end - source->at)))
-        return bad(source);
-    uint32_t len = (uint32_t)(end - source->at);
+    char quote = *source->at++, character;
+    uint32_t len = 0;
+    for (const char *at = source->at; *at != quote; len++)
+        if (*at == '\0' || !(at = take_character(at, &character)))
+            return bad(source);
     buf_append_char(source->out, 'X'); /* BINUNICODE */
     buf_append(source->out, &len, sizeof len);
-    buf_append(source->out, source->at, len);
-    source->at = end + 1;
+    while (*source->at != quote) {
+        source->at = take_character(source->at, &character);
+        buf_append_char(source->out, character);
+    }
+    source->at++;
     return 0;
 }
 

@@ -45,7 +45,8 @@ def stage(name, command):
     reports = REPORTS / name
     shutil.rmtree(reports, ignore_errors=True)
     reports.mkdir(parents=True)
-    environment = dict(os.environ, **sanitizer_options(reports))
+    options = {} if name == "fuzz" else sanitizer_options(reports)  # fuzz.py shows what fuzzers say
+    environment = dict(os.environ, **options)
     environment.setdefault("CKPTBENCH_KILL_SEED", str(random.SystemRandom().randrange(2**31)))  # one for all test processes
     process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
     last = ""
