@@ -190,15 +190,21 @@ static struct item item_of(const struct verifier *self, const struct stored_chun
     return (struct item){&self->checkpoint->tensors[chunk->tensor], chunk, self->checkpoint->files[chunk->file]};
 }
 
+/* Without a report: that comes with the others. */
+static bool item_is_there(const struct verifier *self, const struct item *item)
+{
+    const struct file_state *file = &self->files[item->chunk->file];
+    return file->there && item->chunk->offset + item->chunk->length <= file->length;
+}
+
 static void find_seed(struct verifier *self)
 {
     const struct stored_tensor *tensor = stored_checkpoint_find(self->checkpoint, "train.seed");
     if (self->has_seed || !tensor || !tensor->is_bytes || tensor->chunk_count != 1)
         return;
     struct item item = item_of(self, &self->checkpoint->chunks[tensor->first_chunk]);
-    const struct file_state *file = &self->files[item.chunk->file];
-    if (!file->there || item.chunk->offset + item.chunk->length > file->length)
-        return; /* reported with the others */
+    if (!item_is_there(self, &item))
+        return;
     struct buf literal;
     buf_init(&literal, MAX_VALUE_BYTES);
     char *end = NULL;
@@ -237,14 +243,14 @@ static bool check_part(const struct payload_source *source, const struct stored_
     return true;
 }
 
-/* Whether the first elements of this item are one of our payloads; tried until one is recognized. */
+/* Whether the first elements of this item are one of our payloads. */
 static void recognize(struct verifier *self, const struct item *item, const struct stored_payload *payload)
 {
     static const enum payload_kind kinds[] = {PAYLOAD_WEIGHTS, PAYLOAD_RANDOM, PAYLOAD_ZERO};
     uint64_t element = dtype_bytes(item->tensor->dtype), count = payload->bytes / element, wrong;
     if (count > SAMPLE_ELEMENTS)
         count = SAMPLE_ELEMENTS;
-    if (self->has_kind || !self->has_seed || !payload->contiguous || count < 8 ||
+    if (!payload->contiguous || count < 8 ||
         read_at(self, item->chunk->offset + payload->offset, self->block, count * element))
         return;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds && !self->has_kind; i++) {
@@ -319,7 +325,6 @@ static void check_item(struct verifier *self, const struct item *item)
         read_problem(self, item, item->chunk->offset);
         return;
     }
-    recognize(self, item, &payload);
     if (!check_payload(self, item, &payload, &crc))
         return;
     /* The checksum is of the whole storage, which the payload is unless strides leave holes in it. */
@@ -331,6 +336,20 @@ static void check_item(struct verifier *self, const struct item *item)
         problem(self, VERIFY_CORRUPT, item->file, item->tensor->fqn, item->chunk->offset,
                 "%s: %s at byte %" PRIu64 ": the checksum of its %" PRIu64 " bytes is %08x, stored was %08x",
                 item->file, item->tensor->fqn, item->chunk->offset, payload.bytes, crc, stored);
+}
+
+/* Looks for an item with values of ours before any is judged: the first one may be the damaged one. */
+static void find_kind(struct verifier *self, const struct stored_chunk **order, size_t count)
+{
+    for (size_t i = 0; i < count && self->has_seed && !self->has_kind; i++) {
+        struct item item = item_of(self, order[i]);
+        struct stored_payload payload;
+        uint32_t crc;
+        bool has_crc;
+        if (!item.tensor->is_bytes && item_is_there(self, &item) &&
+            read_frame(self, &item, &payload, &crc, &has_crc) == 0)
+            recognize(self, &item, &payload);
+    }
 }
 
 static int compare_places(const void *a, const void *b)
@@ -351,6 +370,7 @@ static int check_items(struct verifier *self)
     for (size_t i = 0; i < count; i++)
         places[i] = &self->checkpoint->chunks[i];
     qsort(places, count, sizeof *places, compare_places);
+    find_kind(self, places, count);
     for (size_t i = 0; i < count; i++) {
         struct item item = item_of(self, places[i]);
         if (!check_length(self, &item))
