@@ -1,0 +1,69 @@
+"""engine=torch-dcp and engine=native over one store: what one saved the other loads, timed and verified."""
+import pytest
+
+from conftest import verify_checkpoint
+
+LAYOUTS = ["ranks=2 tp=2", "ranks=3 zero=1", "ranks=2 zero=3"]
+
+
+def measured(document, op):
+    """One measured operation that passed, in the record that both engines write."""
+    assert document["outcome"] == "pass" and document["state"] == "done"
+    metrics = document["metrics"]
+    assert metrics[f"{op}_s"]["n"] == 1 and metrics[f"{op}_s"]["median"] > 0
+    assert metrics[f"{op}_bytes_per_s"]["median"] > 0
+    assert sum(document["states"][op].values()) == pytest.approx(1, abs=0.01)
+    return metrics
+
+
+@pytest.fixture(scope="module")
+def by_torch(place):
+    """folder of the store by layout: what engine=torch-dcp saved, each once."""
+    saved = {}
+
+    def save(layout):
+        suffix = "torch-" + layout.replace("=", "").replace(" ", "-")
+        if layout not in saved:
+            saved[layout] = place.run(f"engine=torch-dcp ops=save keep=true suffix={suffix} {layout}")
+        return suffix, saved[layout]
+
+    return save
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_we_load_what_pytorch_saved(place, by_torch, layout):
+    suffix, document = by_torch(layout)
+    metrics = measured(document, "save")
+    assert metrics["save.io_s"]["median"] > 0 and metrics["save.plan_s"]["median"] > 0
+    assert verify_checkpoint(place.checkpoint(suffix)).returncode == 0
+    loaded = place.run(f"ops=load suffix={suffix} verify=full {layout}")
+    measured(loaded, "load")
+    assert loaded["verified"] == {"iterations": 1, "of": 1}
+
+
+def test_we_load_in_another_layout_what_pytorch_saved(place, by_torch):
+    suffix, _ = by_torch("ranks=2 tp=2")
+    loaded = place.run(f"ops=load suffix={suffix} verify=full ranks=3 zero=3")
+    assert loaded["verified"] == {"iterations": 1, "of": 1}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_pytorch_loads_what_we_saved(place, layout):
+    suffix = "native-" + layout.replace("=", "").replace(" ", "-")
+    measured(place.run(f"ops=save keep=true suffix={suffix} {layout}"), "save")
+    loaded = place.run(f"engine=torch-dcp ops=load suffix={suffix} verify=full {layout}")
+    metrics = measured(loaded, "load")
+    assert metrics["load.io_s"]["median"] > 0
+    assert loaded["verified"] == {"iterations": 1, "of": 1}
+
+
+def test_pytorch_saves_and_loads_in_one_run(place):
+    document = place.run("engine=torch-dcp ranks=2 pp=2 iterations=2 verify=full")
+    assert document["verified"] == {"iterations": 2, "of": 2}
+    assert document["metrics"]["save_s"]["n"] == document["metrics"]["load_s"]["n"] == 2
+
+
+def test_pytorch_misses_a_file_and_its_reason_is_told(place):
+    next(place.save("ranks=2 tp=2", "lacking").glob("__1*")).unlink()
+    document = place.run("engine=torch-dcp ops=load suffix=lacking ranks=2 tp=2", code=3)
+    assert document["outcome"] == "benchmark_failed" and "__1_0.distcp" in document["message"]
