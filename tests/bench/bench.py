@@ -50,13 +50,18 @@ class Bench:
             sys.exit(f"{' '.join(command)}\n{result.stdout}\n{result.stderr}")
         return json.loads(result.stdout)
 
-    def ours(self, place, *words):
+    def run_in(self, place, *words):
+        """The same in a fresh folder of `place`, removed afterwards."""
         store = Path(tempfile.mkdtemp(dir=place))
         store.chmod(0o777)
         try:
-            return self.run(store, MODEL, "state=weights", "ranks=2", "sharding=full", "iterations=1", "warmup=0", *words)
+            return self.run(store, *words)
         finally:
             shutil.rmtree(store, ignore_errors=True)
+
+    def ours(self, place, *words, iterations=1, warmup=0):
+        """2 ranks x 1 GiB of bf16 weights."""
+        return self.run_in(place, MODEL, "state=weights", "ranks=2", "sharding=full", f"iterations={iterations}", f"warmup={warmup}", *words)
 
     def rate(self, place, metric, *words):
         return 2.0 / self.ours(place, *words)["metrics"][metric]["median"]
@@ -124,7 +129,7 @@ def dcp(bench, folder, iterations, sync, cold):
 
 def bench_disk_cpu(bench):
     rows = dcp(bench, bench.disk, 3, True, True)
-    ours = [bench.ours(bench.disk)["metrics"] for _ in range(3)]
+    ours = [bench.ours(bench.disk, iterations=2, warmup=1)["metrics"] for _ in rows]
     for op in ("save", "load"):
         mine = [2 * run[f"{op}.cpu_s"]["mean"] / 2.0 for run in ours]  # mean over ranks x 2 ranks, a GiB
         pairs = list(zip(mine, [row[f"{op}_cpu_s"] / row["gib"] for row in rows]))
@@ -152,7 +157,7 @@ def bench_memory(bench):
     for path in bench.memory.glob("plain*"):
         path.unlink()
     rows = dcp(bench, bench.memory, 5, True, False)
-    ours = [bench.ours(bench.memory, "load.cold=false")["metrics"] for _ in rows]
+    ours = [bench.ours(bench.memory, "load.cold=false", iterations=2, warmup=1)["metrics"] for _ in rows]
     for op, target in (("save", 1.0), ("load", 4.0)):
         pairs = [(2.0 / run[f"{op}_s"]["median"], row["gib"] / row[f"{op}_s"]) for run, row in zip(ours, rows)]
         bench.table.add(f"tmpfs {op} against warm DCP", pairs, target, "GiB/s")
@@ -213,7 +218,7 @@ def bench_launch(bench):
         start = time.monotonic()
         subprocess.run(["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "4", "true"], check=True)
         empty.append(time.monotonic() - start)
-        run = bench.run(Path(tempfile.mkdtemp(dir=bench.disk)), "model=gpt2-tiny", "ranks=4", "iterations=1", "warmup=0")
+        run = bench.run_in(bench.disk, "model=gpt2-tiny", "ranks=4", "iterations=1", "warmup=0")
         seconds.append(run["metrics"]["launch_s"]["median"] + run["metrics"]["setup_s"]["median"])
     bench.table.add_value("agent's start to the first timed operation, 4 ranks", statistics.median(seconds), "s", "< 1")
     bench.table.add_value("mpirun of 4 empty programs", statistics.median(empty), "s", "shown beside it")

