@@ -154,3 +154,15 @@ def test_a_flipped_byte_is_caught_in_raw(place, verify):
     assert problem["offset"] <= at < problem["offset"] + 4
     document = place.run("ops=load suffix=raw-damaged ranks=1 format=raw", code=3)
     named(place, document, file.name, problem["tensor"], at)
+
+
+def test_of_a_run_the_last_checkpoint_is_verified(place, verify):
+    place.run("ops=save iterations=3 ranks=1 suffix=last folder=rotate")
+    folders = sorted((place.store / "last").rglob(".metadata"), key=lambda marker: marker.stat().st_mtime_ns)
+    result = verify(place.store / "last", "--json")
+    assert result.returncode == 0, result.stdout
+    answer = json.loads(result.stdout)
+    assert answer["verified"] and answer["path"] == str(folders[-1].parent)
+    for marker in folders:
+        marker.unlink()
+    assert "not complete" in verify(place.store / "last").stdout
