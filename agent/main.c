@@ -5,6 +5,7 @@
 
 #include "agent/attempt.h"
 #include "core/log.h"
+#include "core/process.h"
 #include "core/version.h"
 
 static const char usage[] = "usage: ckptbench-agent run RUN_FOLDER\n"
@@ -28,7 +29,6 @@ static void catch_signals(void)
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGHUP, &action, NULL);
-    signal(SIGPIPE, SIG_IGN);
 }
 
 static int run(const char *folder)
@@ -47,6 +47,7 @@ static int run(const char *folder)
 
 int main(int argc, char **argv)
 {
+    process_begin();
     log_init("ckptbench-agent", LOG_NORMAL);
     if (argc == 3 && strcmp(argv[1], "run") == 0)
         return run(argv[2]);

@@ -1,9 +1,8 @@
 /* ckptbench, the controller: reads the command line, runs one verb, writes its answer, and exits with
  * a code of core/err.h. The only place of this program that exits. */
-#include <signal.h>
-
 #include "cli/cli.h"
 #include "core/log.h"
+#include "core/process.h"
 
 static int run(struct cli *cli, int argc, char **argv, struct cb_err *err)
 {
@@ -26,7 +25,7 @@ int main(int argc, char **argv)
 {
     struct cli cli;
     struct cb_err err = {0};
-    signal(SIGPIPE, SIG_IGN); /* a reader that leaves must not end a run */
+    process_begin();
     log_init("ckptbench", LOG_NORMAL);
     int rc = run(&cli, argc, argv, &err);
     if (rc)

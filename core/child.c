@@ -82,7 +82,7 @@ static void become_child(const struct child_options *options, char **environment
     prctl(PR_SET_PDEATHSIG, options->death_signal ? options->death_signal : SIGTERM);
     if (getppid() != parent)
         _exit(127); /* the parent died before the line above */
-    const int reset[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGCHLD, SIGUSR1, SIGUSR2};
+    const int reset[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGXFSZ, SIGCHLD, SIGUSR1, SIGUSR2};
     for (size_t i = 0; i < sizeof reset / sizeof *reset; i++)
         signal(reset[i], SIG_DFL);
     sigset_t none;

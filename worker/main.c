@@ -10,6 +10,7 @@
 
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/process.h"
 #include "core/units.h"
 #include "core/version.h"
 #include "worker/run.h"
@@ -55,7 +56,6 @@ static void catch_signals(struct status_page *page)
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGHUP, &action, NULL);
-    signal(SIGPIPE, SIG_IGN);
     prctl(PR_SET_PDEATHSIG, SIGHUP);
 }
 
@@ -155,6 +155,7 @@ int main(int argc, char **argv)
     struct comm *comm = NULL;
     struct status_page *page = NULL;
     struct cb_err err = {0};
+    process_begin();
     log_init(PROGRAM, LOG_NORMAL);
     if (argc == 2 && strcmp(argv[1], "--help") == 0)
         return print_usage(stdout);
