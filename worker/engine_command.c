@@ -17,7 +17,7 @@
 #include "worker/peer.h"
 
 #define COMMAND_MAX_BYTES (128 * 1024)
-#define OUTPUT_MAX_BYTES (UINT64_C(16) << 20)
+#define VALUE_MAX 1e18 /* an exabyte, or 30 thousand million years: sums stay finite */
 #define VALUE_COUNT 6
 
 struct command_engine {
@@ -74,6 +74,9 @@ static int take_metrics(const struct json_value *metrics, struct sample *sample,
                            name);
         if (!json_is_null(value) && !json_as_double(value, &number))
             return cb_fail(err, CB_ERR_USAGE, "the command reports metric '%s' with a value that is no number", name);
+        if (number < 0 || number > VALUE_MAX)
+            return cb_fail(err, CB_ERR_USAGE, "the command reports metric '%s' as %g: expected 0 … %g", name, number,
+                           VALUE_MAX);
         bool is_state = id >= METRIC_PLAN_S && id <= METRIC_COMMIT_S;
         if (is_state)
             peer_attribute(sample, id, number);
@@ -181,11 +184,12 @@ static int invoke(struct invocation *self, const struct peer_operation *operatio
                                     .stdin_fd = -1,
                                     .stdout_fd = self->stdout_fd,
                                     .stderr_fd = self->stderr_fd};
+    const int output_fds[PEER_OUTPUTS] = {self->stdout_fd, self->stderr_fd};
     struct child child = {0};
     char how[64], last[512];
     int rc = child_start(&child, &options, err);
     if (!rc)
-        rc = peer_wait(&child, operation->setup->comm, operation->options->deadline_ns, err);
+        rc = peer_wait(&child, operation->setup->comm, operation->options->deadline_ns, output_fds, err);
     if (rc || child.status == 0)
         return rc;
     peer_last_line(self->stderr_fd, last);
@@ -225,7 +229,7 @@ static double children_cpu_s(void)
 static int take_report(const struct invocation *invocation, struct sample *sample, struct cb_err *err)
 {
     struct buf output;
-    buf_init(&output, OUTPUT_MAX_BYTES);
+    buf_init(&output, PEER_OUTPUT_MAX_BYTES);
     int rc = read_output(invocation->stdout_fd, &output, err);
     if (!rc)
         rc = command_take_report(output.data, output.len, sample, err);

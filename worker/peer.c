@@ -125,7 +125,20 @@ int peer_measure(const char *path, uint64_t *bytes, uint64_t *files, struct cb_e
     return 0;
 }
 
-int peer_wait(struct child *child, struct comm *comm, uint64_t deadline_ns, struct cb_err *err)
+/* What a child writes is kept in memory, so one that does not stop must be stopped. */
+static int check_output(const int fds[PEER_OUTPUTS], struct cb_err *err)
+{
+    for (size_t i = 0; i < PEER_OUTPUTS; i++) {
+        struct stat found;
+        if (fstat(fds[i], &found) == 0 && found.st_size > PEER_OUTPUT_MAX_BYTES)
+            return cb_fail(err, CB_ERR_USAGE, "the command wrote more than %d MiB of output: send it to /dev/null",
+                           PEER_OUTPUT_MAX_BYTES >> 20);
+    }
+    return 0;
+}
+
+int peer_wait(struct child *child, struct comm *comm, uint64_t deadline_ns, const int output_fds[PEER_OUTPUTS],
+              struct cb_err *err)
 {
     for (;;) {
         uint64_t slice_ns = clock_monotonic_ns() + WAIT_SLICE_NS;
@@ -133,6 +146,8 @@ int peer_wait(struct child *child, struct comm *comm, uint64_t deadline_ns, stru
         if (rc != CB_ERR_TIMEOUT)
             return rc;
         rc = comm_check(comm, err);
+        if (!rc)
+            rc = check_output(output_fds, err);
         if (!rc && clock_monotonic_ns() >= deadline_ns)
             rc = cb_fail(err, CB_ERR_TIMEOUT, "process %d did not end in time", (int)child->pid);
         if (rc) {

@@ -10,6 +10,9 @@
 #include "worker/engine_ops.h"
 #include "worker/timeline.h"
 
+#define PEER_OUTPUTS 2 /* stdout and stderr */
+#define PEER_OUTPUT_MAX_BYTES (16 << 20)
+
 /* An operation under way, between peer_begin and peer_end. */
 struct peer_operation {
     const struct engine_setup *setup;
@@ -35,8 +38,10 @@ void peer_attribute(struct sample *sample, enum metric_id metric, double seconds
 /* Bytes and files under a folder. */
 int peer_measure(const char *path, uint64_t *bytes, uint64_t *files, struct cb_err *err) CB_MUST_CHECK;
 
-/* Waits for a child, looking at stop requests; one that must go is ended. */
-int peer_wait(struct child *child, struct comm *comm, uint64_t deadline_ns, struct cb_err *err) CB_MUST_CHECK;
+/* Waits for a child, looking at stop requests and at the sizes of the files it writes its output to; one
+ * that must go is ended. */
+int peer_wait(struct child *child, struct comm *comm, uint64_t deadline_ns, const int output_fds[PEER_OUTPUTS],
+              struct cb_err *err) CB_MUST_CHECK;
 
 /* The last line that is not empty of what was written to a file; "" where there is none. `text` holds
  * 512 bytes. */
