@@ -125,12 +125,14 @@ static int save_step(struct run *self, uint32_t iteration, struct cb_err *err)
         return rc;
     snprintf(self->checkpoint, sizeof self->checkpoint, "%s", next);
     self->checkpoint_iteration = iteration;
+    self->checkpoint_complete = false;
     if (self->target->borrowed && iteration > 0 && self->loads)
         state_fill(&self->own, &self->payload);
     rc = save_once(self, iteration, sample, err);
     if (!rc)
         fill_synchronous(self, sample);
     rc = end_sample(self, sample, rc);
+    self->checkpoint_complete = rc == 0;
     return rc ? rc : count_files(self, err);
 }
 
@@ -323,7 +325,7 @@ void run_add_facts(struct run *self)
     if (!self->loads && self->verify != VERIFY_NONE)
         status_page_add_fact(self->page, "verify.scope", "the last checkpoint, read back after all timing");
     status_page_add_fact(self->page, "coldness", coldness_method(self));
-    if (self->saves && self->keep && self->checkpoint[0])
+    if (self->saves && self->keep && self->checkpoint_complete)
         status_page_add_fact(self->page, "checkpoint", self->checkpoint);
     if (!self->saves)
         status_page_add_fact(self->page, "checkpoint", self->checkpoint);

@@ -40,7 +40,8 @@ struct run {
     uint32_t warmup, iterations;
     char checkpoint[FOLDER_NAME_BYTES]; /* the last one saved, or the one to load; "" before */
     uint32_t checkpoint_iteration;
-    uint64_t load_bytes; /* read by all ranks in the last load */
+    bool checkpoint_complete; /* its save ended well */
+    uint64_t load_bytes;      /* read by all ranks in the last load */
 };
 
 /* Builds everything up to the first operation. Fails on all ranks together, with the reason on those
