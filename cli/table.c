@@ -7,6 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/utf8.h"
+
 void table_init(struct table *self, const char *alignment)
 {
     *self = (struct table){0};
@@ -29,6 +31,7 @@ static void add_taken(struct table *self, enum table_style style, char *text)
         self->code = CB_ERR_MEMORY;
         return;
     }
+    utf8_hide_controls(text, ""); /* a name or a label may hold anything; a cell is one line */
     if (self->count == self->capacity) {
         size_t capacity = self->capacity ? self->capacity * 2 : 64;
         struct table_cell *cells = realloc(self->cells, capacity * sizeof *cells);

@@ -4,6 +4,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "core/utf8.h"
+
 /* Set in main before any thread starts, read-only afterwards. */
 static const char *log_program = "ckptbench";
 static enum log_level log_current = LOG_NORMAL;
@@ -23,6 +25,7 @@ static void log_line(const char *format, va_list arguments)
 {
     char line[2048];
     vsnprintf(line, sizeof line, format, arguments);
+    utf8_hide_controls(line, "\n\t"); /* messages quote files and commands */
     fprintf(stderr, "%s: %s\n", log_program, line);
 }
 
