@@ -84,6 +84,18 @@ void json_write_end_array(struct json_writer *self)
     end_nest(self, ']');
 }
 
+/* Characters that JSON allows as they are, but YAML does not, and files of labels are both: C1 controls,
+ * line separators, the byte order mark and two that are none. 0 for all others. */
+static unsigned code_point_to_escape(const unsigned char *at, size_t len)
+{
+    unsigned point = len == 2   ? (at[0] & 0x1Fu) << 6 | (at[1] & 0x3Fu)
+                     : len == 3 ? (at[0] & 0x0Fu) << 12 | (at[1] & 0x3Fu) << 6 | (at[2] & 0x3Fu)
+                                : 0;
+    bool is_special = (point >= 0x80 && point < 0xA0) || point == 0x2028 || point == 0x2029 || point == 0xFEFF ||
+                      point == 0xFFFE || point == 0xFFFF;
+    return is_special ? point : 0;
+}
+
 static void write_quoted(struct buf *out, const char *text)
 {
     buf_append_char(out, '"');
@@ -99,6 +111,8 @@ static void write_quoted(struct buf *out, const char *text)
             buf_append_text(out, "\\t");
         else if (*at < 0x20 || *at == 0x7F)
             buf_printf(out, "\\u%04x", *at);
+        else if (code_point_to_escape(at, len))
+            buf_printf(out, "\\u%04x", code_point_to_escape(at, len));
         else
             buf_append(out, at, len);
         at += len ? len : 1;
