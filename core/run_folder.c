@@ -75,7 +75,14 @@ int home_folder(struct buf *path, struct cb_err *err)
     const char *ours = getenv("CKPTBENCH_HOME");
     const char *data = getenv("XDG_DATA_HOME");
     const char *home = getenv("HOME");
+    char working[PATH_MAX] = "";
     size_t before = path->len;
+    const char *chosen = ours && *ours ? ours : data && *data ? data : home;
+    if (chosen && *chosen && *chosen != '/') { /* the history names run folders: from everywhere the same */
+        if (!getcwd(working, sizeof working))
+            return cb_fail_errno(err, errno, "finding the working folder");
+        buf_printf(path, "%s/", working);
+    }
     if (ours && *ours)
         buf_append_text(path, ours);
     else if (data && *data)
