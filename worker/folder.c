@@ -68,21 +68,37 @@ static int survey_folder(const char *path, struct survey *survey, struct cb_err 
         struct stat found;
         if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || strcmp(name, "lost+found") == 0)
             continue;
-        if (strcmp(name, FOLDER_MARKER) == 0) {
-            survey->marker = true;
+        if (strcmp(name, FOLDER_MARKER) == 0)
             continue;
-        }
         if (survey->others++ == 0)
             snprintf(survey->first_other, sizeof survey->first_other, "%s", name);
         if (!survey->first_file[0] && fstatat(dirfd(stream), name, &found, AT_SYMLINK_NOFOLLOW) == 0 &&
             !S_ISDIR(found.st_mode))
             snprintf(survey->first_file, sizeof survey->first_file, "%s", name);
     }
+    /* Asked last: what another run puts beside its marker while this one lists is not foreign. */
+    survey->marker = faccessat(dirfd(stream), FOLDER_MARKER, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
     closedir(stream);
     return 0;
 }
 
-static int write_text(const char *path, const char *text, struct cb_err *err)
+/* Makes a file that was not there; CB_ERR_EXISTS when another run was faster. */
+static int create_text(const char *path, const char *text, struct cb_err *err)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    if (fd < 0 && errno == EEXIST)
+        return cb_fail(err, CB_ERR_EXISTS, "%s is there already", path);
+    if (fd < 0)
+        return cb_fail_errno(err, errno, "creating %s", path);
+    ssize_t written = write(fd, text, strlen(text));
+    int failure = written < 0 || fsync(fd) ? errno : (size_t)written < strlen(text) ? ENOSPC : 0;
+    close(fd);
+    if (failure)
+        unlink(path);
+    return failure ? cb_fail_errno(err, failure, "writing %s", path) : 0;
+}
+
+static int replace_text(const char *path, const char *text, struct cb_err *err)
 {
     struct buf bytes;
     buf_init(&bytes, CLAIM_MAX_BYTES);
@@ -122,7 +138,9 @@ static int claim_store(const char *path, struct cb_err *err)
     char marker[FOLDER_NAME_BYTES + 256];
     rc = join_path(marker, sizeof marker, path, FOLDER_MARKER, err);
     if (!rc)
-        rc = write_text(marker, "This folder holds checkpoints of ckptbench runs, which ckptbench removes.\n", err);
+        rc = create_text(marker, "This folder holds checkpoints of ckptbench runs, which ckptbench removes.\n", err);
+    if (rc == CB_ERR_EXISTS)
+        return 0; /* another run made it ours */
     return rc ? cb_context(err, "store %s cannot be written to", path) : 0;
 }
 
@@ -212,7 +230,13 @@ static int claim_suffix(const struct experiment *experiment, const char *path, c
         rc = make_folders(path, suffix, err);
     if (!rc)
         rc = join_path(claim, sizeof claim, folder, FOLDER_CLAIM, err);
-    return rc ? rc : write_text(claim, run, err);
+    if (rc)
+        return rc;
+    rc = create_text(claim, run, err);
+    if (rc != CB_ERR_EXISTS)
+        return rc;
+    rc = check_claim(folder, run, overwrite, err); /* again: another run may have been faster */
+    return rc ? rc : replace_text(claim, run, err);
 }
 
 static int open_plain(const char *path, struct store **store, struct cb_err *err)
