@@ -1,0 +1,126 @@
+"""Hostile and unlucky surroundings: whatever happens, no hang, no half result, nothing of others touched."""
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+BUILD = Path(os.environ.get("CKPTBENCH_BUILD", "build")).resolve()
+PROGRAM = str(BUILD / "ckptbench")
+TINY = ("run", "model=gpt2-tiny", "iterations=1", "warmup=0", "baseline=false")
+
+
+def environment(place, **changes):
+    return dict(os.environ, CKPTBENCH_HOME=str(place / "home")) | changes
+
+
+def ckptbench(place, *words, code=0, before="", timeout=60, **changes):
+    """`before` is shell that runs in front of the program, as a limit or a redirection."""
+    result = subprocess.run(["/bin/bash", "-c", f'{before} exec "$0" "$@"', PROGRAM, *words], cwd=place, text=True,
+                            capture_output=True, env=environment(place, **changes), timeout=timeout)
+    assert result.returncode == code, f"{words}: {result.returncode}\n{result.stdout}\n{result.stderr}"
+    return result
+
+
+def command_run(place, command, *words, **keys):
+    return ckptbench(place, *TINY, "store=store", "ops=save", "engine=command", f"command={command}", *words, **keys)
+
+
+# ---- engine=command ----
+
+@pytest.mark.parametrize("stream", ["1", "2"])
+def test_a_command_that_never_stops_writing_is_ended_before_it_fills_the_memory(tmp_path, stream):
+    started = time.monotonic()
+    out = command_run(tmp_path, f"cat /dev/zero >&{stream}", "timeout.op=50s", code=3).stdout
+    assert "more than 16 MiB of output" in out and time.monotonic() - started < 40
+
+
+@pytest.mark.parametrize("value", ["-1", "1e300"])
+def test_a_command_that_reports_an_impossible_value_is_told_so(tmp_path, value):
+    report = json.dumps({"metrics": {"requests": float(value)}})
+    out = command_run(tmp_path, f"echo x > {{path}}/f; echo '{report}'", code=3).stdout
+    assert "expected 0 … 1e+18" in out
+
+
+def test_a_save_that_failed_is_not_called_kept(tmp_path):
+    out = command_run(tmp_path, "echo half > {path}/f; exit 9", "keep=true", code=3).stdout
+    assert "exit status 9" in out and "kept" not in out and "ops=load" not in out
+
+
+def test_a_command_that_puts_a_link_in_its_place_leads_nothing_astray(tmp_path):
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs/file").write_text("precious")
+    link = f"rmdir {{path}} && ln -s {tmp_path}/theirs {{path}}"
+    out = command_run(tmp_path, link, "keep=false", code=3).stdout
+    assert "holds no bytes" in out
+    out = command_run(tmp_path, f"ln -s {tmp_path}/theirs {{path}}/link; echo x > {{path}}/f", "keep=false", code=3).stdout
+    assert "it is not empty" in out
+    assert (tmp_path / "theirs/file").read_text() == "precious"
+
+
+# ---- limits and streams ----
+
+def test_a_file_size_limit_is_an_error_and_not_a_death(tmp_path):
+    ckptbench(tmp_path, *TINY, "store=store")
+    result = ckptbench(tmp_path, *TINY, "store=store", before="ulimit -f 1000;", code=3)
+    assert "File too large" in result.stdout and "signal" not in result.stdout
+
+
+@pytest.mark.parametrize("closed", ["exec >&-;", "exec 2>&-;", "exec <&- >&- 2>&-;"])
+def test_closed_streams_put_no_message_into_a_file(tmp_path, closed):
+    subprocess.run(["/bin/bash", "-c", f'{closed} exec "$0" "$@"', PROGRAM, "-v", *TINY, "store=store", "layers=nine"],
+                   cwd=tmp_path, env=environment(tmp_path), timeout=60)
+    subprocess.run(["/bin/bash", "-c", f'{closed} exec "$0" "$@"', PROGRAM, "-v", *TINY, "store=store"],
+                   cwd=tmp_path, env=environment(tmp_path), timeout=60)
+    for path in (tmp_path / "home").rglob("*"):
+        assert not path.is_file() or b"ckptbench: " not in path.read_bytes(), path
+    ckptbench(tmp_path, "list")
+
+
+# ---- names ----
+
+def test_a_label_cannot_speak_to_the_terminal(tmp_path):
+    ckptbench(tmp_path, *TINY, "store=store", "label.note=a\x1b[2Jb\nc\u009bd")
+    rows = ckptbench(tmp_path, "list").stdout
+    assert "\x1b" not in rows and "\u009b" not in rows and len(rows.splitlines()) == 2
+    assert json.loads(ckptbench(tmp_path, "list", "--json").stdout)[0]["labels"] == {"note": "a\x1b[2Jb\nc\u009bd"}
+
+
+def test_a_relative_home_is_the_same_from_everywhere(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    run = json.loads(ckptbench(tmp_path, *TINY, "store=store", "--json", CKPTBENCH_HOME="odd home").stdout)
+    assert run["folder"] == str(tmp_path / "odd home/runs" / run["run"])
+    ckptbench(tmp_path / "elsewhere", "show", run["run"], CKPTBENCH_HOME="../odd home")
+
+
+@pytest.mark.parametrize("suffix", ["it's \"quoted\"", "$(touch broken)", "a\nb", "-rf", "é☃"])
+def test_names_reach_no_shell(tmp_path, suffix):
+    ckptbench(tmp_path, *TINY, f"store=store {suffix}".replace("\n", " "), f"suffix={suffix}", "ranks=2")
+    assert not list(tmp_path.rglob("broken"))
+
+
+# ---- several at once ----
+
+def start(place, *words):
+    return subprocess.Popen([PROGRAM, *TINY, *words], cwd=place, env=environment(place), stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT, text=True)
+
+
+def test_runs_that_make_one_store_at_once_share_it(tmp_path):
+    for attempt in range(3):
+        runs = [start(tmp_path, f"store=store{attempt}") for _ in range(4)]
+        for run in runs:
+            out = run.communicate(timeout=60)[0]
+            assert run.returncode == 0, out
+
+
+def test_of_runs_that_want_one_name_at_once_only_one_gets_it(tmp_path):
+    for attempt in range(3):
+        runs = [start(tmp_path, "store=store", "iterations=5", f"suffix=name{attempt}", "keep=true") for _ in range(4)]
+        outs = [(run.communicate(timeout=60)[0], run.returncode) for run in runs]
+        assert sorted(code for _, code in outs) == [0, 3, 3, 3], outs
+        kept = list((tmp_path / f"store/name{attempt}").rglob(".metadata"))
+        assert len(kept) == 1
+        ckptbench(tmp_path, "verify", str(kept[0].parent))
