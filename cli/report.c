@@ -265,7 +265,8 @@ static void write_ending(const struct run_info *info, struct buf *out)
     buf_printf(out, "%-13s %s%s%s\n", *info->outcome ? info->outcome : info->state,
                info->message && *info->message ? info->message : "no reason is known",
                *info->outcome ? "" : " (not sealed: ", *info->outcome ? "" : "`ckptbench collect` says why)");
-    buf_printf(out, "stored        run %s in %s     logs: %s/attempts\n", info->run, info->folder, info->folder);
+    buf_printf(out, "stored        run %s in %s     logs: %s/attempts     every reason: ckptbench show %s --failures\n",
+               info->run, info->folder, info->folder, info->run);
 }
 
 int report_write_results(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err)

@@ -115,6 +115,36 @@ static void json_ranks(struct json_writer *json, const struct rank_table *self)
     json_write_end_object(json);
 }
 
+/* Ranks that only heard of another's failure ("aborted") have nothing to add. */
+static int print_failure(void *context, uint32_t rank, const char *code, const char *lines, struct cb_err *err)
+{
+    struct cli *cli = context;
+    (void)err;
+    if (code && strcmp(code, "aborted") == 0)
+        return 0;
+    for (const char *line = lines ? lines : ""; *line;) {
+        size_t len = strcspn(line, "\n");
+        buf_printf(&cli->out, "rank %u  %.*s\n", rank, (int)len, line);
+        line += len + (line[len] == '\n');
+    }
+    return 0;
+}
+
+static int json_failure(void *context, uint32_t rank, const char *code, const char *lines, struct cb_err *err)
+{
+    struct json_writer *json = context;
+    (void)err;
+    json_write_begin_object(json);
+    json_write_key(json, "rank");
+    json_write_u64(json, rank);
+    json_write_key(json, "code");
+    json_write_text(json, code);
+    json_write_key(json, "text");
+    json_write_text(json, lines);
+    json_write_end_object(json);
+    return 0;
+}
+
 /* What a state is called in an operation: blocked on I/O is a write in a save, a read in a load. */
 static const char *phase_name(int op, int state)
 {
@@ -149,13 +179,18 @@ static int write_phases(struct cli *cli, const struct run_info *run, struct cb_e
     return rc;
 }
 
-static int write_text(struct cli *cli, const struct run_info *run, const struct rank_table *ranks, struct cb_err *err)
+static int write_text(struct cli *cli, struct history *history, const struct run_info *run,
+                      const struct rank_table *ranks, struct cb_err *err)
 {
     report_write_heading(run->run, run->experiment, NULL, cli->colour, &cli->out);
     int rc = report_write_results(run, cli->colour, &cli->out, err);
     if (rc == 0 && cli_has_flag(cli, "phases")) {
         buf_append_char(&cli->out, '\n');
         rc = write_phases(cli, run, err);
+    }
+    if (rc == 0 && cli_has_flag(cli, "failures")) {
+        buf_append_char(&cli->out, '\n');
+        rc = history_each_failure(history, run->run, run->attempt, print_failure, cli, err);
     }
     for (int op = OP_SAVE; op <= OP_LOAD && rc == 0; op++) {
         if (!ranks->iterations[op][0])
@@ -166,16 +201,24 @@ static int write_text(struct cli *cli, const struct run_info *run, const struct 
     return rc;
 }
 
-static int write_json(struct cli *cli, const struct run_info *run, const struct rank_table *ranks, struct cb_err *err)
+static int write_json(struct cli *cli, struct history *history, const struct run_info *run,
+                      const struct rank_table *ranks, struct cb_err *err)
 {
     struct json_writer json;
+    int rc = 0;
     json_writer_init(&json, &cli->out, 2);
     json_write_begin_object(&json);
     report_write_members(run, &json);
     if (cli_has_flag(cli, "ranks"))
         json_ranks(&json, ranks);
+    if (cli_has_flag(cli, "failures")) {
+        json_write_key(&json, "failures");
+        json_write_begin_array(&json);
+        rc = history_each_failure(history, run->run, run->attempt, json_failure, &json, err);
+        json_write_end_array(&json);
+    }
     json_write_end_object(&json);
-    return cli_end_json(cli, err);
+    return rc ? rc : cli_end_json(cli, err);
 }
 
 static int run_show(struct cli *cli, struct cb_err *err)
@@ -195,7 +238,7 @@ static int run_show(struct cli *cli, struct cb_err *err)
         rc = history_each_sample(history, name, gather, &ranks, err);
     }
     if (rc == 0)
-        rc = cli->json ? write_json(cli, run, &ranks, err) : write_text(cli, run, &ranks, err);
+        rc = cli->json ? write_json(cli, history, run, &ranks, err) : write_text(cli, history, run, &ranks, err);
     rank_table_release(&ranks);
     run_info_free(run);
     history_close(history);
@@ -204,6 +247,7 @@ static int run_show(struct cli *cli, struct cb_err *err)
 
 static const struct verb_flag flags[] = {
     {"ranks", NULL, "what each rank took, medians over the iterations"},
+    {"failures", NULL, "everything that was wrong, of every rank"},
     {"phases", NULL, "what time went into, state by state"},
 };
 

@@ -141,6 +141,11 @@ typedef int (*rank_values_fn)(void *context, const struct rank_values *values, s
 int history_each_sample(struct history *self, const char *run, rank_values_fn each, void *context,
                         struct cb_err *err) CB_MUST_CHECK;
 
+/* Why ranks of an attempt failed, by rank: the code's name and a line for each thing that was wrong. Borrowed. */
+typedef int (*failure_fn)(void *context, uint32_t rank, const char *code, const char *lines, struct cb_err *err);
+int history_each_failure(struct history *self, const char *run, uint32_t attempt, failure_fn each, void *context,
+                         struct cb_err *err) CB_MUST_CHECK;
+
 /* Any one SELECT, read-only whatever it says. `row` is called for the column names (cells of type
  * text, `is_header`) and then for each row. */
 struct query_cell {

@@ -105,6 +105,21 @@ int history_each_sample(struct history *self, const char *run, rank_values_fn ea
     return rc;
 }
 
+int history_each_failure(struct history *self, const char *run, uint32_t attempt, failure_fn each, void *context,
+                         struct cb_err *err)
+{
+    sqlite3_stmt *statement;
+    bool has_row;
+    int rc =
+        db_query(self, &statement, err, "SELECT rank, code, text FROM failure WHERE run=? AND attempt=? ORDER BY rank",
+                 "ti", run, (int64_t)attempt);
+    while (rc == 0 && (rc = db_step(self, statement, &has_row, err)) == 0 && has_row)
+        rc = each(context, (uint32_t)sqlite3_column_int64(statement, 0), db_text(statement, 1), db_text(statement, 2),
+                  err);
+    db_reset(statement);
+    return rc;
+}
+
 /* A user's own SELECT */
 
 static int authorize(void *unused, int action, const char *first, const char *second, const char *database,

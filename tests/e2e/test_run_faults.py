@@ -193,6 +193,24 @@ def test_a_store_that_fails_in_the_middle_ends_the_run(home, spec, sentence):
     assert not list(home.store.rglob(".metadata"))
 
 
+@pytest.mark.parametrize("damage, reason", [
+    (lambda file: file.write_bytes(file.read_bytes()[:3000000]), "the file is too short"),
+    (lambda file: file.write_bytes(bytes(b ^ 16 if i == 5000000 else b for i, b in enumerate(file.read_bytes()))), "CRC-32")])
+def test_a_damaged_checkpoint_is_refused_with_every_wrong_item_of_every_rank(home, damage, reason):
+    home.run(*TINY, "store=./store", "ops=save", "suffix=nightly", "iterations=1", "verify=none")
+    file = home.store / "nightly/iteration-0/__0_0.distcp"
+    damage(file)
+    run = home.run(*TINY, "store=./store", "ops=load", "suffix=nightly", "iterations=1", code=3)
+    assert run["outcome"] == "benchmark_failed"
+    assert re.search(r"(model|optimizer)\.\S+ in nightly/iteration-0/__0_0.distcp at offset \d+, \d+ bytes: ", run["message"])
+    shown = home.call("show", run["run"], "--failures")
+    lines = [line for line in shown.splitlines() if re.match(r"rank \d  ", line)]
+    assert lines and all(file.name in line for line in lines) and reason in lines[0]
+    failures = json.loads(home.call("show", run["run"], "--failures", "--json"))["failures"]
+    assert sum(len(failure["text"].splitlines()) for failure in failures if failure["code"] != "aborted") == len(lines)
+    assert "wrong" in home.call("verify", str(file.parent), code=3)
+
+
 # ---- who dies ----
 
 SLOW = "store=fault:bandwidth=4MiB/s:./store"
