@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "ckpt/model.h"
+#include "store/fault_spec.h"
 
 #define PROBE_ALIGNMENT 4096
 
@@ -51,6 +52,9 @@ static int freeze_store(struct experiment *experiment, struct cb_err *err)
     const char *store = experiment_text(experiment, OPT_STORE), *inner = place_inner_store(store);
     if (!inner)
         return cb_fail(err, CB_ERR_USAGE, "store=%s: a fault store is fault:SPEC:STORE", store);
+    if (strstr(store, "://"))
+        return cb_fail(err, CB_ERR_USAGE,
+                       "store=%s: no such kind of store; known are a path, null: and fault:SPEC:STORE", store);
     if (strncmp(inner, "null:", 5) == 0)
         return 0;
     struct buf text;
@@ -93,6 +97,51 @@ int place_freeze(struct experiment *experiment, struct cb_err *err)
 {
     int rc = freeze_store(experiment, err);
     return rc ? rc : freeze_model(experiment, err);
+}
+
+static int check_faults(const char *store, struct cb_err *err)
+{
+    for (const char *end; strncmp(store, "fault:", 6) == 0; store = end + 1) {
+        struct fault_spec unused;
+        store += 6;
+        end = strchr(store, ':');
+        int rc = end ? fault_spec_parse(store, (size_t)(end - store), &unused, err) : 0;
+        if (rc || !end)
+            return rc;
+    }
+    return 0;
+}
+
+static int check_folder(const char *path, struct cb_err *err)
+{
+    struct stat status;
+    char above[PATH_MAX];
+    if (stat(path, &status) == 0)
+        return S_ISDIR(status.st_mode) ? 0 : cb_fail(err, CB_ERR_USAGE, "store=%s is not a folder", path);
+    snprintf(above, sizeof above, "%s", path);
+    for (size_t len = strlen(above); len > 1 && above[len - 1] == '/'; len--)
+        above[len - 1] = '\0';
+    char *slash = strrchr(above, '/');
+    if (slash)
+        *slash = '\0';
+    if (slash && slash > above && stat(above, &status) < 0 && errno == ENOENT)
+        return cb_fail(err, CB_ERR_USAGE,
+                       "store=%s does not exist, nor does the folder above it: is it mounted? else mkdir -p %s", path,
+                       above);
+    return 0; /* what else there is to say, a rank says */
+}
+
+int place_check(const struct experiment *experiment, struct cb_err *err)
+{
+    const char *store = experiment_text(experiment, OPT_STORE), *inner = place_inner_store(store);
+    int rc = check_faults(store, err);
+    if (rc)
+        return cb_context(err, "store=%s", store);
+    if (!inner || strncmp(inner, "null:", 5) != 0)
+        return inner ? check_folder(inner, err) : 0;
+    if (experiment_is(experiment, OPT_OPS, "save"))
+        return 0;
+    return cb_fail(err, CB_ERR_USAGE, "store=%s keeps nothing that could be loaded: use ops=save", store);
 }
 
 /* Cuts the path to what exists. */

@@ -28,6 +28,10 @@ int place_find(const char *store, struct place *place, struct cb_err *err) CB_MU
  * working folder. A path model is made absolute, too. */
 int place_freeze(struct experiment *experiment, struct cb_err *err) CB_MUST_CHECK;
 
+/* What can be told of a frozen store before a rank starts: faults that do not exist, a path that is no folder
+ * or whose parent is missing (an unmounted file system), a load from null:. */
+int place_check(const struct experiment *experiment, struct cb_err *err) CB_MUST_CHECK;
+
 /* The STORE in fault:SPEC:STORE, `store` itself where it is no fault store, NULL where it is malformed. */
 const char *place_inner_store(const char *store);
 

@@ -48,6 +48,41 @@ static void store_paths_become_absolute_also_inside_a_fault_store(void **unused)
     rmdir(here);
 }
 
+static void expect_refused(const char *store, const char *ops, const char *part)
+{
+    struct experiment *experiment;
+    struct cb_err err = {0};
+    assert_int_equal(experiment_new(&experiment, &err), 0);
+    assert_int_equal(experiment_set(experiment, "store", store, "test", &err), 0);
+    assert_int_equal(experiment_set(experiment, "ops", ops, "test", &err), 0);
+    int rc = place_freeze(experiment, &err);
+    if (rc == 0)
+        rc = place_check(experiment, &err);
+    if (!part && rc)
+        fail_msg("%s", err.message);
+    else if (part)
+        assert_int_equal(rc, CB_ERR_USAGE);
+    if (part && !strstr(err.message, part))
+        fail_msg("'%s' does not say '%s'", err.message, part);
+    experiment_free(experiment);
+}
+
+static void stores_that_cannot_work_are_refused_before_a_rank_starts(void **unused)
+{
+    (void)unused;
+    expect_refused("s3://bucket/prefix", "save", "no such kind of store");
+    expect_refused("fault:delay=1s:s3://bucket", "save", "no such kind of store");
+    expect_refused("fault:dealy=1s:/tmp", "save", "no such fault");
+    expect_refused("fault:delay=1s:fault:dealy=1s:/tmp", "save", "no such fault");
+    expect_refused("/dev/null", "save", "is not a folder");
+    expect_refused("/absent/x", "save", "nor does the folder above it");
+    expect_refused("fault:delay=1s:/absent/x/", "save", "nor does the folder above it");
+    expect_refused("null:", "save+load", "use ops=save");
+    expect_refused("null:", "save", NULL);
+    expect_refused("/absent", "save", NULL);
+    expect_refused("/tmp", "save+load", NULL);
+}
+
 static void malformed_fault_stores_are_refused(void **unused)
 {
     (void)unused;
@@ -81,6 +116,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(store_paths_become_absolute_also_inside_a_fault_store),
+        cmocka_unit_test(stores_that_cannot_work_are_refused_before_a_rank_starts),
         cmocka_unit_test(malformed_fault_stores_are_refused),
         cmocka_unit_test(a_place_that_is_not_there_yet_is_its_nearest_folder),
     };
