@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "ckpt/model.h"
 #include "cli/cli.h"
 #include "cli/table.h"
 #include "core/options.h"
@@ -156,6 +157,14 @@ static int read_flag(struct cli *self, struct arguments *arguments, const char *
     return unknown_flag(self->verb, flag, name, err);
 }
 
+static bool is_preset(const char *word)
+{
+    for (size_t i = 0; i < model_preset_count(); i++)
+        if (strcmp(model_preset_name(i), word) == 0)
+            return true;
+    return false;
+}
+
 static int read_word(struct cli *self, struct arguments *arguments, const char *word, struct cb_err *err)
 {
     if (!self->verb->takes_experiment) {
@@ -169,8 +178,9 @@ static int read_word(struct cli *self, struct arguments *arguments, const char *
         }
     }
     if (!strchr(word, '='))
-        return cb_fail(err, CB_ERR_USAGE, "'%s' is neither key=value nor a FILE.yaml; did you mean model=%s?", word,
-                       word);
+        return cb_fail(err, CB_ERR_USAGE, "'%s' is neither key=value nor a FILE.yaml%s%s%s", word,
+                       is_preset(word) ? "; did you mean model=" : ": write a value behind its key, as io.block=4MiB",
+                       is_preset(word) ? word : "", is_preset(word) ? "?" : "");
     return setting_parse_word(word, &arguments->words, err);
 }
 

@@ -439,7 +439,8 @@ int comparison_compute(const struct comparison_side *base, const struct comparis
     struct comparison self = {.method = COMPARED_RUNS};
     for (int i = 0; i < 2; i++)
         if (sides[i]->count == 0)
-            return cb_fail(err, CB_ERR_USAGE, "nothing to compare: %s has no run that passed%s", sides[i]->name,
+            return cb_fail(err, CB_ERR_USAGE, "nothing to compare: %s has no run that passed%s%s", sides[i]->name,
+                           i == 0 ? " but those it is compared with" : "",
                            sides[i]->left_out ? " (see `ckptbench list`)" : "");
     size_t *blocks = calloc(base->count + other->count + 1, sizeof *blocks);
     if (!blocks)

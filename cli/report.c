@@ -242,7 +242,7 @@ static void write_verified(const struct run_info *info, struct buf *out)
 static void write_kept(const struct run_info *info, struct buf *out)
 {
     const char *kept = fact_value(info, "checkpoint");
-    if (kept && !experiment_is(info->experiment, OPT_OPS, "load"))
+    if (kept && strcmp(info->outcome, "pass") == 0 && !experiment_is(info->experiment, OPT_OPS, "load"))
         buf_printf(out, "kept          %s     load it with ops=load suffix=%s\n", kept, kept);
 }
 

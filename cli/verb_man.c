@@ -1,4 +1,6 @@
 /* ckptbench man: ckptbench(1) in roff, from the tables of verbs, options and metrics. */
+#include <string.h>
+
 #include "cli/cli.h"
 #include "core/metrics.h"
 #include "core/options.h"
@@ -73,7 +75,7 @@ static void write_verbs(struct buf *out)
         append_roff(out, verb->arguments);
         buf_append_text(out, "\"\n");
         append_roff(out, verb->summary);
-        buf_append_text(out, ".\n");
+        buf_append_text(out, verb->summary[strlen(verb->summary) - 1] == '?' ? "\n" : ".\n");
         if (verb->about) {
             buf_append_text(out, ".PP\n");
             append_roff(out, verb->about);
@@ -124,6 +126,7 @@ static void write_files_and_codes(struct buf *out)
     buf_append_text(out, ".SH ENVIRONMENT\n");
     write_item(out, "CKPTBENCH_HOME", "",
                "where runs and history.db are kept; else $XDG_DATA_HOME/ckptbench, else ~/.local/share/ckptbench");
+    write_item(out, "CKPTBENCH_PYTHON", "", "the Python with PyTorch that engine=torch-dcp runs; else python3");
     write_item(out, "NO_COLOR", "", "no colours");
     buf_append_text(out, ".SH EXIT STATUS\n");
     static const char *const codes[][2] = {{"0", "pass"},

@@ -1,4 +1,6 @@
 /* ckptbench models: the presets, with their parameters and bytes. */
+#include <string.h>
+
 #include "ckpt/layout.h"
 #include "ckpt/model.h"
 #include "cli/cli.h"
@@ -74,11 +76,21 @@ static void write_json(struct json_writer *writer, const struct preset *preset)
     json_write_end_object(writer);
 }
 
+static bool is_wanted(const struct cli *cli, size_t index)
+{
+    bool wanted = cli->word_count == 0;
+    for (size_t i = 0; !wanted && i < cli->word_count; i++)
+        wanted =
+            strcasestr(model_preset_name(index), cli->words[i]) || strcasestr(model_preset_about(index), cli->words[i]);
+    return wanted;
+}
+
 static int run_models(struct cli *cli, struct cb_err *err)
 {
     static const char *const headings[] = {"model", "parameters", "dtype", "state", "checkpoint", "about"};
     struct table table;
     struct json_writer writer;
+    size_t found = 0;
     int rc = 0;
     table_init(&table, "lrllrl");
     table_add_headings(&table, headings);
@@ -87,13 +99,18 @@ static int run_models(struct cli *cli, struct cb_err *err)
         json_write_begin_array(&writer);
     for (size_t i = 0; rc == 0 && i < model_preset_count(); i++) {
         struct preset preset;
+        if (!is_wanted(cli, i))
+            continue;
+        found++;
         rc = read_preset(i, &preset, err);
         if (rc == 0 && cli->json)
             write_json(&writer, &preset);
         else if (rc == 0)
             add_row(&table, &preset);
     }
-    if (rc == 0 && cli->json) {
+    if (rc == 0 && found == 0) {
+        rc = cb_fail(err, CB_ERR_NOT_FOUND, "no preset has '%s'; `ckptbench models` lists all", cli->words[0]);
+    } else if (rc == 0 && cli->json) {
         json_write_end_array(&writer);
         rc = cli_end_json(cli, err);
     } else if (rc == 0) {
@@ -105,8 +122,9 @@ static int run_models(struct cli *cli, struct cb_err *err)
 
 const struct verb verb_models = {
     .name = "models",
-    .arguments = "",
+    .arguments = "[WORD…]",
     .summary = "the presets, with parameters and bytes",
-    .about = "model= takes a preset, the path of an HF config.json, or a YAML list of name, shape and dtype.",
+    .about = "Shows the presets whose name or description has a WORD. model= takes a preset, the path of an HF "
+             "config.json, or a YAML list of name, shape and dtype.",
     .run = run_models,
 };

@@ -77,7 +77,7 @@ static bool take_rates(const struct run_info *info, struct rates *rates)
     return true;
 }
 
-/* The newest run here that passed and saved to a real store. No history is no error. */
+/* The newest run here of our own engine that passed and saved to a real store. No history is no error. */
 static void measured_rates(struct rates *rates)
 {
     static const char *const words[] = {"outcome=pass"};
@@ -92,7 +92,8 @@ static void measured_rates(struct rates *rates)
             if (history_load_run(history, selection.runs[i], &info, NULL))
                 continue;
             const char *inner = place_inner_store(experiment_text(info->experiment, OPT_STORE));
-            found = inner && inner[0] == '/' && take_rates(info, rates);
+            found = inner && inner[0] == '/' && experiment_is(info->experiment, OPT_ENGINE, "native") &&
+                    take_rates(info, rates);
             run_info_free(info);
         }
         run_selection_release(&selection);

@@ -149,6 +149,8 @@ static int check_members(const struct session *self, struct cb_err *err)
         struct sweep_member *member = &self->sweep.members[i];
         char text[16];
         rc = place_freeze(member->experiment, err);
+        if (rc == 0)
+            rc = place_check(member->experiment, err);
         if (rc == 0 && ranks[member->combination] == 0)
             rc = check_combination(member->experiment, &ranks[member->combination], err);
         noted = noted || (rc == 0 && note_unused_keys(member->experiment)); /* once is enough */

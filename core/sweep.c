@@ -163,8 +163,25 @@ static int find_dimensions(struct expansion *self, const struct setting_list *li
     return 0;
 }
 
+/* Zipped keys may repeat a value (tp=1,4,1), but not all of them at once. */
+static int check_columns(const struct dimension *group, struct cb_err *err)
+{
+    for (size_t i = 0; i < group->value_count && group->value_count <= 1000; i++)
+        for (size_t j = 0; j < i; j++) {
+            size_t same = 0;
+            while (same < group->key_count && strcmp(group->keys[same]->values[i], group->keys[same]->values[j]) == 0)
+                same++;
+            if (same == group->key_count)
+                return cb_fail(
+                    err, CB_ERR_USAGE,
+                    "%s: the zipped keys have the values number %zu and %zu alike; repeat=n repeats whole runs",
+                    group->keys[0]->origin, j + 1, i + 1);
+        }
+    return 0;
+}
+
 /* Every value is checked where it was written, and none may stand twice: what would it compare? */
-static int check_values(const struct setting *setting, struct cb_err *err)
+static int check_values(const struct setting *setting, bool may_repeat, struct cb_err *err)
 {
     enum option_id id;
     if (strncmp(setting->key, "label.", 6) == 0 || option_find(setting->key, &id, NULL))
@@ -177,7 +194,7 @@ static int check_values(const struct setting *setting, struct cb_err *err)
         rc = option_parse(id, setting->values[i], &values[i], err);
         if (rc && err)
             cb_context(err, "%s", setting->origin);
-        for (size_t j = 0; rc == 0 && j < i && setting->value_count <= 1000; j++)
+        for (size_t j = 0; rc == 0 && !may_repeat && j < i && setting->value_count <= 1000; j++)
             if (strcmp(values[j].text, values[i].text) == 0)
                 rc = cb_fail(err, CB_ERR_USAGE, "%s: %s has the value %s twice; repeat=n repeats whole runs",
                              setting->origin, setting->key, values[i].text);
@@ -195,10 +212,13 @@ static int make_base(struct expansion *self, struct cb_err *err)
         const struct setting *setting = self->settings[i];
         rc = experiment_set(self->base, setting->key, setting->values[0], setting->origin, err);
         if (rc == 0 && setting->value_count > 1)
-            rc = check_values(setting, err);
+            rc = check_values(setting, dimension_of(self, setting)->key_count > 1, err);
         if (rc == 0 && setting->value_count > 1 && strcmp(setting->key, "repeat") == 0)
             rc = cb_fail(err, CB_ERR_USAGE, "%s: repeat has one value: it repeats the whole sweep", setting->origin);
     }
+    for (size_t i = 0; rc == 0 && i < self->dimension_count; i++)
+        if (self->dimensions[i].key_count > 1)
+            rc = check_columns(&self->dimensions[i], err);
     if (rc)
         return rc;
     self->repeat = experiment_u64(self->base, OPT_REPEAT);

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "core/clock.h"
 
@@ -113,6 +114,9 @@ static const struct unit *find_unit(const struct unit *units, size_t count, cons
 {
     for (size_t i = 0; i < count; i++)
         if (strlen(units[i].name) == len && memcmp(units[i].name, name, len) == 0)
+            return &units[i];
+    for (size_t i = 0; len == 3 && i < count; i++) /* mib can only be MiB; mb might be a slip for either */
+        if (strlen(units[i].name) == 3 && strncasecmp(units[i].name, name, 3) == 0)
             return &units[i];
     return NULL;
 }

@@ -88,6 +88,9 @@ static void zipped_keys_walk_together(void **unused)
         assert_int_equal(experiment_u64(experiment, OPT_IO_DEPTH), i % 3 + 1);
     }
     sweep_release(&sweep);
+    expand(WORDS("dp=4,1,1", "tp=1,4,1", "pp=1,1,4", "zip=dp,tp,pp"), &sweep);
+    assert_int_equal(sweep.count, 3);
+    sweep_release(&sweep);
 }
 
 static void the_command_line_replaces_what_the_file_said(void **unused)
@@ -137,6 +140,7 @@ static void sweeps_that_make_no_sense_are_refused(void **unused)
     expect_refused(WORDS("io.depth=1..1000", "seed=1..1000"), "more than 100000 runs");
     expect_refused(WORDS("io.depth=1..1000", "repeat=1000"), "more than 100000 runs");
     expect_refused(WORDS("io.block=4MiB,4096KiB"), "io.block has the value 4MiB twice");
+    expect_refused(WORDS("tp=1,2,1", "dp=2,1,2", "zip=tp,dp"), "number 1 and 3 alike");
     expect_refused(WORDS("io.depth=1,0"), "command line: io.depth=0: must be");
     expect_refused(WORDS("io.dept=1,2"), "did you mean 'io.depth'?");
     expect_refused(WORDS("launcher=none", "ranks=1,2"), "launcher=none runs a single rank");

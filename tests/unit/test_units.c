@@ -28,6 +28,7 @@ static void sizes_read_binary_unless_they_say_MB(void **unused)
     assert_int_equal(bytes_of("4194304"), 4194304);
     assert_int_equal(bytes_of("1.5 GiB"), 1610612736);
     assert_int_equal(bytes_of("0.1KiB"), 102);
+    assert_int_equal(bytes_of("4mib"), 4 << 20);
     assert_int_equal(bytes_of("0"), 0);
 }
 
