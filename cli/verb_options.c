@@ -8,6 +8,24 @@
 #include "core/options.h"
 #include "core/units.h"
 
+/* What may stand beside the keys of an experiment, and is none: it has no value of its own to check. */
+static const struct option beside[] = {
+    {.name = "label.NAME",
+     .type = OPTION_TEXT,
+     .class = OPTION_COSMETIC,
+     .fallback = "",
+     .choices = "",
+     .unit = "",
+     .help = "a label of yours, to find and to compare runs by"},
+    {.name = "zip",
+     .type = OPTION_TEXT,
+     .class = OPTION_EXECUTION,
+     .fallback = "",
+     .choices = "",
+     .unit = "",
+     .help = "keys that sweep together: zip=ranks,tp"},
+};
+
 /* What a key may hold, in a few words. */
 static void describe_values(const struct option *row, struct buf *out)
 {
@@ -70,8 +88,8 @@ static int write_rows(struct cli *cli, struct json_writer *writer, struct table 
                       struct cb_err *err)
 {
     int rc = 0;
-    for (size_t i = 0; rc == 0 && i < OPTION_COUNT; i++) {
-        const struct option *row = option_row((enum option_id)i);
+    for (size_t i = 0; rc == 0 && i < OPTION_COUNT + sizeof beside / sizeof *beside; i++) {
+        const struct option *row = i < OPTION_COUNT ? option_row((enum option_id)i) : &beside[i - OPTION_COUNT];
         struct buf values;
         if (!is_wanted(row, cli))
             continue;

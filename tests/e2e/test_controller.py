@@ -73,10 +73,22 @@ def test_help_lists_every_verb_and_each_explains_itself(place):
         assert ckptbench(place, verb, "--help").stdout.startswith(f"usage: ckptbench {verb}")
 
 
+def test_models_shows_those_that_have_a_word(place):
+    assert {row["name"] for row in document(place, "models", "gpt2-t")} == {"gpt2-tiny"}
+    ckptbench(place, "models", "nosuch", code=2)
+
+
+def test_a_store_that_cannot_work_is_a_usage_error_and_plans_no_run(place):
+    for store in ("s3://bucket/prefix", "/absent/below", "fault:dealy=5ms:./x", "null:"):
+        ckptbench(place, "run", "model=gpt2-tiny", f"store={store}", code=2)
+    assert document(place, "list") == []
+
+
 def test_options_are_one_row_a_key(place):
     rows = {row["name"]: row for row in document(place, "options")}
     assert rows["io.block"]["default"] == "4MiB" and rows["io.block"]["type"] == "size"
     assert rows["engine"]["values"] == "native|torch-dcp|command"
+    assert {"label.NAME", "zip"} <= set(rows)
     found = {row["name"] for row in document(place, "options", "fsync")}
     assert "io.fsync" in found and "model" not in found
     assert "did you mean 'io.depth'?" in ckptbench(place, "options", "io.dpth", code=2).stderr
