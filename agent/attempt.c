@@ -46,7 +46,8 @@ uint32_t attempt_world_size(const struct experiment *experiment)
         ranks = mesh_size(experiment_text(experiment, OPT_MESH));
     if (ranks == 0) {
         uint64_t dp = experiment_u64(experiment, OPT_DP);
-        ranks = (dp ? dp : experiment_u64(experiment, OPT_EP)) * experiment_u64(experiment, OPT_TP) * experiment_u64(experiment, OPT_PP);
+        ranks = (dp ? dp : experiment_u64(experiment, OPT_EP)) * experiment_u64(experiment, OPT_TP) *
+                experiment_u64(experiment, OPT_PP);
     }
     return ranks > 0 && ranks <= UINT32_MAX ? (uint32_t)ranks : 1;
 }
