@@ -177,7 +177,7 @@ static bool has_separator(const char *text)
 static int add_sweep(struct setting *self, const char *text, struct cb_err *err)
 {
     bool several = has_separator(text), kept_comma = false;
-    char *part = malloc(strlen(text) + 1);
+    char *part = calloc(strlen(text) + 1, 1); /* zeros: the analyzer does not see that a part ends before it is read */
     if (!part)
         return no_memory(err);
     size_t len = 0;
