@@ -252,8 +252,8 @@ static void write_text(const struct outlook *self, struct buf *out)
     buf_printf(out, "model      %s, %s parameters, %s, %s\n", experiment_text(self->experiment, OPT_MODEL),
                units_format_count(model_parameters(workload->model), parameters), dtype_name(workload->model->dtype),
                layout_state_name(workload->layout));
-    buf_printf(out, "layout     %s ranks%s%s%s\n", units_format_count(layout_world_size(workload->layout), ranks),
-               *axes ? " (" : "", axes, *axes ? ")" : "");
+    buf_printf(out, "layout     %s rank%s%s%s%s\n", units_format_count(layout_world_size(workload->layout), ranks),
+               layout_world_size(workload->layout) == 1 ? "" : "s", *axes ? " (" : "", axes, *axes ? ")" : "");
     write_bytes_line(self, out);
     write_plan_lines(self, out);
     write_predicted_lines(self, out);

@@ -1,9 +1,9 @@
 #!/bin/sh
 # The first thing to see: gpt2 with Adam on 4 ranks, then buffered against direct I/O as a comparison.
-# usage: scripts/demo.sh [BUILD]     DEMO_STORE=FOLDER for another place (default ./ckptbench-demo)
+# usage: scripts/demo.sh [BUILD]     DEMO_STORE=FOLDER for another place (default .): all is in its ckptbench-demo
 set -eu
 build=${1:-build}
-store=${DEMO_STORE:-./ckptbench-demo}
+store=${DEMO_STORE:-.}/ckptbench-demo
 mkdir -p "$store"
 show() { printf '\n$ %s\n' "$(echo "$*" | sed "s|^$build/||")"; "$@"; }
 show "$build/ckptbench" run model=gpt2 ranks=4 tp=2 dp=2 store="$store" iterations=5
