@@ -91,7 +91,7 @@ static int open_connection(struct history *self, struct cb_err *err)
     if (code != SQLITE_OK) {
         if (!self->db)
             return cb_fail(err, CB_ERR_MEMORY, "no memory to open history %s", self->path);
-        return db_fail(self, "opening", err);
+        return db_fail(self, "opening (CKPTBENCH_HOME sets another folder)", err);
     }
     sqlite3_extended_result_codes(self->db, 1);
     sqlite3_busy_timeout(self->db, BUSY_TIMEOUT_MS);
