@@ -124,7 +124,6 @@ def home(tmp_path):
 # ---- what is refused before a byte is written ----
 
 @pytest.mark.parametrize("words, sentence", [
-    (("store=/no/such/folder/at-all",), "does not exist"),
     (("store=/sys/kernel/ckptbench",), "/sys/kernel/ckptbench"),
     (("model=llama3-405b", "store=./store"), "TiB of memory"),
 ])
@@ -132,6 +131,13 @@ def test_a_place_or_model_that_cannot_work_is_refused_with_its_reason(home, word
     run = home.run(*TINY, *words, code=3)
     assert run["outcome"] == "benchmark_failed" and sentence in run["message"]
     assert list(home.store.iterdir()) == []
+
+
+def test_a_missing_path_is_refused_before_a_run_is_planned(home):
+    result = subprocess.run([PROGRAM, "run", *TINY, "store=/no/such/folder/at-all"], cwd=home.folder, env=home.environment,
+                            capture_output=True, text=True, timeout=60)
+    assert result.returncode == 2 and "/no/such/folder/at-all does not exist" in result.stderr
+    assert not list(home.home.glob("runs/*"))
 
 
 def test_foreign_files_are_refused_and_left_alone(home):
