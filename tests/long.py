@@ -11,11 +11,11 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-REPORTS = ROOT / "build/sanitizer-reports"
 # Those of the programs that have threads: ranks and agents.
 THREADED = [f"tests/e2e/test_{name}.py" for name in ("agent", "comm", "worker", "worker_faults")]
 
@@ -23,28 +23,35 @@ THREADED = [f"tests/e2e/test_{name}.py" for name in ("agent", "comm", "worker", 
 def sanitizer_options(reports):
     """What each sanitizer is told; %b is the program's name: those that link MPI have a file of their own."""
     common = f"exitcode=86:log_path={reports}/"
-    folder = ROOT / "tests/sanitizers"
     return {
-        "ASAN_OPTIONS": f"detect_leaks=1:{common}address:include_if_exists={folder}/%b.options",
+        "ASAN_OPTIONS": f"detect_leaks=1:{common}address:include_if_exists={reports}/%b.options",
         "UBSAN_OPTIONS": f"halt_on_error=1:print_stacktrace=1:{common}undefined",
         "TSAN_OPTIONS": f"halt_on_error=1:ignore_noninstrumented_modules=1:{common}thread",
     }
 
 
+def make_reports():
+    """A folder that programs of every user can reach and write to: some tests run them as an ordinary one."""
+    reports = Path(tempfile.mkdtemp(prefix="ckptbench-sanitizers-"))
+    reports.chmod(0o1777)
+    for options in (ROOT / "tests/sanitizers").glob("*.options"):
+        shutil.copy(options, reports)
+    return reports
+
+
 def take_reports(reports):
-    """Prints what sanitizers wrote, and returns how many processes wrote something."""
-    written = [path for path in sorted(reports.iterdir()) if path.stat().st_size]
+    """Prints what sanitizers wrote, removes it, and returns how many processes wrote something."""
+    written = [path for path in sorted(reports.iterdir()) if path.stat().st_size and path.suffix != ".options"]
     for path in written:
         print(f"-- {path.name}\n{path.read_text(errors='replace')[:6000]}", flush=True)
+    shutil.rmtree(reports)
     return len(written)
 
 
 def stage(name, command):
     print(f"== {name}", flush=True)
     start = time.monotonic()
-    reports = REPORTS / name
-    shutil.rmtree(reports, ignore_errors=True)
-    reports.mkdir(parents=True)
+    reports = make_reports()
     options = {} if name == "fuzz" else sanitizer_options(reports)  # fuzz.py shows what fuzzers say
     environment = dict(os.environ, **options)
     environment.setdefault("CKPTBENCH_KILL_SEED", str(random.SystemRandom().randrange(2**31)))  # one for all test processes

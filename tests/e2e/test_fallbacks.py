@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 BUILD = Path(os.environ.get("CKPTBENCH_BUILD", Path(__file__).resolve().parents[2] / "build")).resolve()
+SANITIZERS = {key: value for key, value in os.environ.items() if key.endswith("SAN_OPTIONS")}
 PROGRAMS = ("ckptbench", "ckptbench-agent", "ckptbench-worker", "tests/without_uring")
 
 
@@ -39,7 +40,8 @@ def as_ordinary_user(place, *words, memlock=None, wrapper=(), code=0):
                f"store={user}/store", *words, "--json"]
     if os.geteuid() == 0:
         command = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", *command]
-    environment = {"PATH": os.environ["PATH"], "HOME": str(user), "TMPDIR": str(user), "CKPTBENCH_HOME": str(user / "home")}
+    environment = {"PATH": os.environ["PATH"], "HOME": str(user), "TMPDIR": str(user), "CKPTBENCH_HOME": str(user / "home"),
+                   **SANITIZERS}
     result = subprocess.run(command, cwd=user, env=environment, capture_output=True, text=True, timeout=120,
                             preexec_fn=limit_memory if memlock is not None else None)
     assert result.returncode == code, result.stdout + result.stderr
@@ -48,7 +50,7 @@ def as_ordinary_user(place, *words, memlock=None, wrapper=(), code=0):
 
 def used(place, run):
     """The steps of the ladder, as the history has them."""
-    environment = {"PATH": os.environ["PATH"], "CKPTBENCH_HOME": str(place / "user/home")}
+    environment = {"PATH": os.environ["PATH"], "CKPTBENCH_HOME": str(place / "user/home"), **SANITIZERS}
     shown = subprocess.run([place / "ckptbench", "show", run["run"]], env=environment, capture_output=True, text=True, timeout=60)
     assert shown.returncode == 0, shown.stderr
     return next(line for line in shown.stdout.splitlines() if line.startswith("used"))
