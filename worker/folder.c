@@ -444,9 +444,8 @@ static bool is_marker(const char *name)
     return strcmp(last ? last + 1 : name, FORMAT_MARKER) == 0;
 }
 
-/* Commit markers go first and durably: what is left after a crash is no checkpoint. `keep` is left. */
-static int remove_files(struct store *store, const char *folder, const struct name_list *names, const char *keep,
-                        struct cb_err *err)
+/* Commit markers go first and durably: what is left after a crash is no checkpoint. */
+static int remove_files(struct store *store, const char *folder, const struct name_list *names, struct cb_err *err)
 {
     bool markers = false;
     int rc = 0;
@@ -459,36 +458,67 @@ static int remove_files(struct store *store, const char *folder, const struct na
     if (markers && !rc)
         rc = store_sync_folder(store, folder, err);
     for (size_t i = 0; i < names->count && !rc; i++) {
-        if (!is_marker(names->names[i]) && strcmp(names->names[i], keep) != 0)
+        if (!is_marker(names->names[i]))
             rc = store_remove(store, names->names[i], err);
     }
     return rc;
 }
 
-static int remove_tree(struct store *store, const char *folder, const char *keep, struct cb_err *err)
+static int remove_listed(struct store *store, const char *folder, struct name_list *names, struct cb_err *err)
+{
+    qsort(names->names, names->count, sizeof *names->names, compare_names);
+    int rc = remove_files(store, folder, names, err);
+    if (!rc)
+        remove_folders(store, names, folder);
+    return rc;
+}
+
+static int remove_tree(struct store *store, const char *folder, struct cb_err *err)
 {
     struct name_list names = {0};
     int rc = store_list(store, folder, collect_name, &names, err);
-    if (!rc) {
-        qsort(names.names, names.count, sizeof *names.names, compare_names);
-        rc = remove_files(store, folder, &names, keep, err);
-    }
-    if (!rc) {
-        remove_folders(store, &names, folder);
-        if (!keep[0])
-            rc = store_remove_folder(store, folder, err);
-    }
+    if (!rc)
+        rc = remove_listed(store, folder, &names, err);
+    if (!rc)
+        rc = store_remove_folder(store, folder, err);
     name_list_release(&names);
     return rc == CB_ERR_NOT_FOUND ? 0 : rc;
+}
+
+/* Whether a file is in a folder that runs make: those of folder_checkpoint_name and folder_scratch_name. */
+static bool is_in_our_folder(const char *suffix, const char *name)
+{
+    static const char *const made[] = {"baseline/", "checkpoint/", "checkpoint-0/", "checkpoint-1/"};
+    static const char iteration[] = "iteration-";
+    const char *inside = name + strlen(suffix) + 1;
+    for (size_t i = 0; i < sizeof made / sizeof *made; i++)
+        if (strncmp(inside, made[i], strlen(made[i])) == 0)
+            return true;
+    if (strncmp(inside, iteration, strlen(iteration)) != 0)
+        return false;
+    const char *number = inside + strlen(iteration);
+    size_t digits = strspn(number, "0123456789");
+    return digits > 0 && number[digits] == '/';
 }
 
 int folder_clear(const struct folder *self, struct cb_err *err)
 {
     if (self->reads_only || !self->path)
         return 0;
-    char claim[FOLDER_NAME_BYTES + 32];
-    snprintf(claim, sizeof claim, "%s/" FOLDER_CLAIM, self->suffix);
-    return remove_tree(self->plain, self->suffix, claim, err);
+    struct name_list names = {0};
+    int rc = store_list(self->plain, self->suffix, collect_name, &names, err);
+    size_t ours = 0;
+    for (size_t i = 0; i < names.count; i++) {
+        if (is_in_our_folder(self->suffix, names.names[i]))
+            names.names[ours++] = names.names[i];
+        else
+            free(names.names[i]);
+    }
+    names.count = ours;
+    if (!rc)
+        rc = remove_listed(self->plain, self->suffix, &names, err);
+    name_list_release(&names);
+    return rc == CB_ERR_NOT_FOUND ? 0 : rc;
 }
 
 int folder_remove(const struct folder *self, const char *name, struct cb_err *err)
@@ -498,13 +528,13 @@ int folder_remove(const struct folder *self, const char *name, struct cb_err *er
     char scratch[FOLDER_NAME_BYTES];
     folder_scratch_name(self, scratch);
     if (strcmp(name, scratch) == 0)
-        return remove_tree(self->plain, name, "", err);
+        return remove_tree(self->plain, name, err);
     if (self->reads_only)
         return 0;
     size_t len = strlen(self->suffix);
     if (strncmp(name, self->suffix, len) != 0 || name[len] != '/')
         return cb_fail(err, CB_ERR_INTERNAL, "%s is not in this run's folder %s", name, self->suffix);
-    return remove_tree(self->plain, name, "", err);
+    return remove_tree(self->plain, name, err);
 }
 
 static int add_length(void *context, const char *name, uint64_t length, struct cb_err *err)

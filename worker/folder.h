@@ -50,7 +50,7 @@ int folder_find_checkpoint(const struct folder *self, char name[FOLDER_NAME_BYTE
 /* Removes a checkpoint of this run: its commit marker first, then the rest. Fine if it is not there. */
 int folder_remove(const struct folder *self, const char *name, struct cb_err *err) CB_MUST_CHECK;
 
-/* Removes what an earlier attempt left in this run's folder. */
+/* Removes the checkpoints that an earlier attempt left in this run's folder; what lies beside them is of others. */
 int folder_clear(const struct folder *self, struct cb_err *err) CB_MUST_CHECK;
 
 /* A folder for raw files, of this run alone; folder_remove takes it. */

@@ -28,6 +28,11 @@ def command_run(place, command, *words, **keys):
     return ckptbench(place, *TINY, "store=store", "ops=save", "engine=command", f"command={command}", *words, **keys)
 
 
+def start(place, *words):
+    return subprocess.Popen([PROGRAM, *TINY, *words], cwd=place, env=environment(place), stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT, text=True)
+
+
 # ---- engine=command ----
 
 @pytest.mark.parametrize("stream", ["1", "2"])
@@ -58,6 +63,29 @@ def test_a_command_that_puts_a_link_in_its_place_leads_nothing_astray(tmp_path):
     out = command_run(tmp_path, f"ln -s {tmp_path}/theirs {{path}}/link; echo x > {{path}}/f", "keep=false", code=3).stdout
     assert "it is not empty" in out
     assert (tmp_path / "theirs/file").read_text() == "precious"
+
+
+# ---- things of others ----
+
+@pytest.mark.parametrize("folder", ["per_iteration", "overwrite", "rotate"])
+def test_what_others_put_into_the_folder_of_a_run_is_left_alone(tmp_path, folder):
+    run = start(tmp_path, "store=store", "iterations=100000", "timeout.run=60s", "suffix=mine",
+                f"folder={folder}")
+    theirs = [tmp_path / "store/mine" / name for name in ("file", "folder/file", "iteration-x/file", "checkpoints")]
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "store/mine/.ckptbench-run").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    for path in theirs:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("precious")
+    time.sleep(0.5)
+    run.terminate()
+    run.communicate(timeout=60)
+    assert all(path.read_text() == "precious" for path in theirs)
+    left = [path for path in (tmp_path / "store/mine").rglob("*") if path.is_file()]
+    assert set(left) == {*theirs, tmp_path / "store/mine/.ckptbench-run"}
+    ckptbench(tmp_path, *TINY, "store=store", "suffix=mine", "folder=overwrite")
+    assert all(path.read_text() == "precious" for path in theirs)
 
 
 # ---- limits and streams ----
@@ -102,11 +130,6 @@ def test_names_reach_no_shell(tmp_path, suffix):
 
 
 # ---- several at once ----
-
-def start(place, *words):
-    return subprocess.Popen([PROGRAM, *TINY, *words], cwd=place, env=environment(place), stdout=subprocess.PIPE,
-                            stderr=subprocess.STDOUT, text=True)
-
 
 def test_runs_that_make_one_store_at_once_share_it(tmp_path):
     for attempt in range(3):
