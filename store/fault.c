@@ -93,7 +93,7 @@ static int fault_open(const char *where, const struct store_options *options, st
         rc = allocate(self, options->depth, err);
     self->active = !rc && (!self->spec.has_rank || self->spec.rank == options->rank);
     if (self->active && self->spec.bandwidth_bytes_per_s > 0)
-        rc = fault_bucket_new(options->shared_name, self->spec.bandwidth_bytes_per_s, &self->bucket, err);
+        rc = fault_bucket_new(options->shared_folder, self->spec.bandwidth_bytes_per_s, &self->bucket, err);
     if (rc) {
         fault_free(&self->base);
         return rc;

@@ -10,9 +10,9 @@
 
 struct fault_bucket;
 
-/* With a name, the one of all processes that give the same; with NULL, a private one. The shared file
- * goes when the last process frees it. */
-int fault_bucket_new(const char *name, uint64_t bytes_per_s, struct fault_bucket **bucket,
+/* With a folder, the one of all processes that give the same; with NULL, a private one. Its file there
+ * goes with the folder, whoever was killed. */
+int fault_bucket_new(const char *folder, uint64_t bytes_per_s, struct fault_bucket **bucket,
                      struct cb_err *err) CB_MUST_CHECK;
 void fault_bucket_free(struct fault_bucket *self);
 

@@ -72,11 +72,11 @@ struct store_options {
     bool use_io_uring; /* else psync */
     enum store_direct direct;
     uint32_t depth;
-    uint32_t threads;        /* of psync */
-    bool durable;            /* STORE_FINISH and publish sync */
-    uint32_t rank;           /* of the caller: fault specs can name one */
-    const char *shared_name; /* for a fault store's cap shared by all ranks: a name of this run, or NULL */
-    bool read_only;          /* nothing will be written: a read-only file system will do */
+    uint32_t threads;          /* of psync */
+    bool durable;              /* STORE_FINISH and publish sync */
+    uint32_t rank;             /* of the caller: fault specs can name one */
+    const char *shared_folder; /* for a fault store's cap shared by all ranks: node-local, of this run; or NULL */
+    bool read_only;            /* nothing will be written: a read-only file system will do */
 };
 
 struct store;

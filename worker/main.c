@@ -133,7 +133,7 @@ static int live(const struct arguments *arguments, struct comm *comm, struct sta
     add_own_facts(page, comm);
     atomic_store(&page->ready_ns, clock_monotonic_ns());
     set_phase(page, PHASE_READY);
-    int rc = run_prepare(&run, comm, page, arguments->run_folder, (uint32_t)arguments->attempt, &err);
+    int rc = run_prepare(&run, comm, page, arguments->pages, arguments->run_folder, (uint32_t)arguments->attempt, &err);
     if (!rc) {
         set_phase(page, PHASE_RUNNING);
         rc = run_execute(&run, &err);

@@ -23,7 +23,7 @@ int run_join(struct run *self, int code, struct cb_err *err)
     return together(self->comm, code, run_deadline(self), err);
 }
 
-static void read_id(struct run *self, const char *run_folder, uint32_t attempt)
+static void read_id(struct run *self, const char *run_folder)
 {
     size_t len = strlen(run_folder);
     while (len > 1 && run_folder[len - 1] == '/')
@@ -32,7 +32,6 @@ static void read_id(struct run *self, const char *run_folder, uint32_t attempt)
     while (start > 0 && run_folder[start - 1] != '/')
         start--;
     snprintf(self->id, sizeof self->id, "%.*s", (int)(len - start), run_folder + start);
-    snprintf(self->shared_name, sizeof self->shared_name, "%s-%u", self->id, attempt);
 }
 
 static void read_keys(struct run *self)
@@ -193,7 +192,7 @@ static int open_store(struct run *self, struct cb_err *err)
         .threads = (uint32_t)experiment_u64(experiment, OPT_IO_THREADS),
         .durable = experiment_bool(experiment, OPT_IO_FSYNC),
         .rank = comm_rank(self->comm),
-        .shared_name = self->shared_name,
+        .shared_folder = self->pages_folder,
     };
     int rc = folder_open(&self->folder, experiment, self->id, err);
     return rc ? rc : store_open(experiment_text(experiment, OPT_STORE), &options, &self->store, err);
@@ -256,17 +255,18 @@ static int make_engine(struct run *self, struct cb_err *err)
     return engine_new(&setup, &self->engine, err);
 }
 
-int run_prepare(struct run *self, struct comm *comm, struct status_page *page, const char *run_folder, uint32_t attempt,
-                struct cb_err *err)
+int run_prepare(struct run *self, struct comm *comm, struct status_page *page, const char *pages_folder,
+                const char *run_folder, uint32_t attempt, struct cb_err *err)
 {
     memset(self, 0, sizeof *self);
     self->comm = comm;
     self->page = page;
+    self->pages_folder = pages_folder;
     self->folder_path = run_folder;
     self->attempt = attempt;
     self->own.shared_fd = self->shifted.shared_fd = -1;
     self->op_timeout_ns = 60 * NS_PER_S; /* until the experiment says */
-    read_id(self, run_folder, attempt);
+    read_id(self, run_folder);
     int rc = run_join(self, read_experiment(self, err), err);
     if (rc)
         return rc;

@@ -23,7 +23,7 @@ struct run {
     const char *folder_path;  /* of the run; borrowed */
     char id[FOLDER_NAME_BYTES];
     uint32_t attempt;
-    char shared_name[FOLDER_NAME_BYTES + 16];
+    const char *pages_folder; /* node-local, shared by the ranks here; borrowed */
     struct experiment *experiment;
     struct model *model;
     struct layout *layout;
@@ -46,8 +46,8 @@ struct run {
 
 /* Builds everything up to the first operation. Fails on all ranks together, with the reason on those
  * that have it. run_release in any case. */
-int run_prepare(struct run *self, struct comm *comm, struct status_page *page, const char *run_folder, uint32_t attempt,
-                struct cb_err *err) CB_MUST_CHECK;
+int run_prepare(struct run *self, struct comm *comm, struct status_page *page, const char *pages_folder,
+                const char *run_folder, uint32_t attempt, struct cb_err *err) CB_MUST_CHECK;
 /* All operations, timed and untimed. */
 int run_execute(struct run *self, struct cb_err *err) CB_MUST_CHECK;
 /* What was really used, for the page; also after a failure. */
