@@ -54,7 +54,7 @@ def run_unit(build, word):
 def run_pytest(build, python, word, folders):
     report = build / "pytest.xml"
     report.unlink(missing_ok=True)
-    command = [python, "-m", "pytest", "-q", "-rs", "--tb=short", "--timeout=300", "-n", str(AT_ONCE), f"--junitxml={report}", *folders]
+    command = [python, "-m", "pytest", "-q", "-rs", "--tb=short", "--timeout=300", "-n", str(AT_ONCE), "--dist=loadgroup", f"--junitxml={report}", *folders]
     if word:
         command += ["-k", word]
     code = subprocess.run(command, cwd=ROOT, env=dict(os.environ, CKPTBENCH_BUILD=str(build))).returncode

@@ -65,6 +65,9 @@ RUNS = [
     "ranks=4 model=mixtral ep=2 zero=1",
 ]
 
+# All in one process when tests run side by side: the checkpoints are made once and loaded in one go.
+pytestmark = pytest.mark.xdist_group("stock_load")
+
 
 def suffix_of(words):
     return re.sub("[^a-z0-9]+", "-", words).strip("-")
