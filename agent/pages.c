@@ -120,8 +120,12 @@ static bool is_stale(const char *folder)
         return false;
     snprintf(path, sizeof path, "%s/" LOCK_NAME, folder);
     int lock = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-    if (lock < 0)
-        return errno == ENOENT && time(NULL) - facts.st_mtime > UNLOCKED_GRACE_S;
+    if (lock < 0) {
+        /* Without our lock it may be anyone's: only an empty one goes, that an agent died in the middle of making. */
+        if (errno == ENOENT && time(NULL) - facts.st_mtime > UNLOCKED_GRACE_S)
+            rmdir(folder);
+        return false;
+    }
     bool stale = flock(lock, LOCK_EX | LOCK_NB) == 0;
     close(lock);
     return stale;

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -90,6 +91,17 @@ def agent(tmp_path):
         if one.process and one.process.poll() is None:
             one.process.kill()
             one.process.wait()
+
+
+def test_folders_of_others_in_shared_memory_are_left_alone(agent):
+    theirs = Path(tempfile.mkdtemp(prefix="ckptbench-", dir="/dev/shm"))
+    try:
+        (theirs / "data").write_text("not ours")
+        os.utime(theirs, (0, 0))  # older than anything that is still being made
+        agent().start().finish()
+        assert (theirs / "data").exists()
+    finally:
+        shutil.rmtree(theirs)
 
 
 def test_good_run_passes_and_is_complete(agent):
