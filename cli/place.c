@@ -238,3 +238,12 @@ int place_find(const char *store, struct place *place, struct cb_err *err)
     *place = found;
     return 0;
 }
+
+char *place_shorten(const char *path, char *text, size_t bytes)
+{
+    const char *home = getenv("HOME");
+    size_t len = home ? strlen(home) : 0;
+    bool under = len > 1 && strncmp(path, home, len) == 0 && path[len] == '/';
+    snprintf(text, bytes, "%s%s", under ? "~" : "", under ? path + len : path);
+    return text;
+}

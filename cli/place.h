@@ -32,6 +32,9 @@ int place_freeze(struct experiment *experiment, struct cb_err *err) CB_MUST_CHEC
  * or whose parent is missing (an unmounted file system), a load from null:. */
 int place_check(const struct experiment *experiment, struct cb_err *err) CB_MUST_CHECK;
 
+/* A path as people write it: "~/x" for what lies under HOME. `text` holds `bytes`; returns it. */
+char *place_shorten(const char *path, char *text, size_t bytes);
+
 /* The STORE in fault:SPEC:STORE, `store` itself where it is no fault store, NULL where it is malformed. */
 const char *place_inner_store(const char *store);
 

@@ -1,6 +1,7 @@
 /* How one run looks. Reads run_info alone; knows neither the history nor how a run is made. */
 #include "cli/report.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,10 +53,10 @@ static void write_model_line(const char *run, const struct experiment *experimen
 
 static void write_store_line(const struct experiment *experiment, struct buf *out)
 {
-    char block[32];
+    char block[32], shown[PATH_MAX];
     struct place place;
     const char *store = experiment_text(experiment, OPT_STORE);
-    buf_printf(out, "store  %s", store);
+    buf_printf(out, "store  %s", place_shorten(store, shown, sizeof shown));
     if (place_find(store, &place, NULL) == 0 && *place.filesystem)
         buf_printf(out, "  %s%s%s", place.filesystem, place.device[0] == '/' ? " on " : "",
                    place.device[0] == '/' ? strrchr(place.device, '/') + 1 : "");
@@ -257,8 +258,10 @@ static void write_doubts(const struct run_info *info, struct buf *out)
 
 static void write_ending(const struct run_info *info, struct buf *out)
 {
+    char folder[PATH_MAX];
+    place_shorten(info->folder, folder, sizeof folder);
     if (strcmp(info->outcome, "pass") == 0) {
-        buf_printf(out, "stored        run %s in %s     next: ckptbench compare %s OTHER\n", info->run, info->folder,
+        buf_printf(out, "stored        run %s in %s     next: ckptbench compare %s OTHER\n", info->run, folder,
                    info->run);
         return;
     }
@@ -266,7 +269,7 @@ static void write_ending(const struct run_info *info, struct buf *out)
                info->message && *info->message ? info->message : "no reason is known",
                *info->outcome ? "" : " (not sealed: ", *info->outcome ? "" : "`ckptbench collect` says why)");
     buf_printf(out, "stored        run %s in %s     logs: %s/attempts     every reason: ckptbench show %s --failures\n",
-               info->run, info->folder, info->folder, info->run);
+               info->run, folder, folder, info->run);
 }
 
 int report_write_results(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err)

@@ -112,12 +112,23 @@ static void a_place_that_is_not_there_yet_is_its_nearest_folder(void **unused)
     assert_false(place.is_path);
 }
 
+static void paths_under_home_are_shown_as_people_write_them(void **unused)
+{
+    (void)unused;
+    char text[64];
+    assert_int_equal(setenv("HOME", "/home/ada", 1), 0);
+    assert_string_equal(place_shorten("/home/ada/ckpt", text, sizeof text), "~/ckpt");
+    assert_string_equal(place_shorten("/home/adam/ckpt", text, sizeof text), "/home/adam/ckpt");
+    assert_string_equal(place_shorten("/scratch", text, sizeof text), "/scratch");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(store_paths_become_absolute_also_inside_a_fault_store),
         cmocka_unit_test(stores_that_cannot_work_are_refused_before_a_rank_starts),
         cmocka_unit_test(malformed_fault_stores_are_refused),
+        cmocka_unit_test(paths_under_home_are_shown_as_people_write_them),
         cmocka_unit_test(a_place_that_is_not_there_yet_is_its_nearest_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
