@@ -121,7 +121,7 @@ unit: $(UNIT) ## build and run the unit tests alone
 	@$(PYTHON) tests/run.py --build $(BUILD) --unit
 
 TIDY := $(patsubst %.c,$(BUILD)/lint/%.tidy,$(foreach room,$(ROOMS),$(call sources,$(room))))
-# The analyzer is all of the cost; a third of its usual bound on paths finds the same here in 40 % of the time.
+# The analyzer is all of the cost: with its usual bound on paths (225,000 nodes) lint takes about 2.5 times as long.
 ANALYZER := $(addprefix --extra-arg=,-Xclang -analyzer-config -Xclang max-nodes=75000)
 $(BUILD)/lint/%.tidy: %.c .clang-tidy
 	@mkdir -p $(@D)
