@@ -1,6 +1,6 @@
-/* The peer for memory file systems: writes a fresh file from a filled source in memory, or reads it
- * back, with nothing but write(2) and read(2). One process a rank, started together by the bench.
- * usage: plain_copy write|read FILE BYTES BLOCK     prints seconds */
+/* The peer for memory file systems: writes a fresh file from a filled source in memory, with nothing but
+ * write(2), again for each line on its standard input. One process a rank, driven together by the bench.
+ * usage: plain_copy FILE BYTES BLOCK     prints "ready", then the seconds of each round */
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -11,11 +11,11 @@
 
 #include "core/clock.h"
 
-static int copy(int fd, int writing, char *memory, size_t bytes, size_t block)
+static int write_all(int fd, const char *memory, size_t bytes, size_t block)
 {
     for (size_t done = 0; done < bytes;) {
         size_t want = bytes - done < block ? bytes - done : block;
-        ssize_t moved = writing ? write(fd, memory + done, want) : read(fd, memory + done, want);
+        ssize_t moved = write(fd, memory + done, want);
         if (moved <= 0)
             return -1;
         done += (size_t)moved;
@@ -23,14 +23,21 @@ static int copy(int fd, int writing, char *memory, size_t bytes, size_t block)
     return 0;
 }
 
+/* Seconds of one fresh file, negative where it failed. */
+static double round_once(const char *path, const char *memory, size_t bytes, size_t block)
+{
+    uint64_t start = clock_monotonic_ns();
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL, 0644);
+    if (fd < 0 || write_all(fd, memory, bytes, block) < 0 || close(fd) < 0)
+        return -1;
+    return (double)(clock_monotonic_ns() - start) / (double)NS_PER_S;
+}
+
 int main(int argc, char **argv)
 {
-    if (argc != 5)
+    if (argc != 4)
         return 2;
-    int writing = strcmp(argv[1], "write") == 0;
-    size_t bytes = strtoull(argv[3], NULL, 10), block = strtoull(argv[4], NULL, 10);
-    if (writing)
-        unlink(argv[2]); /* before any memory is taken: both sides find their pages in the same state */
+    size_t bytes = strtoull(argv[2], NULL, 10), block = strtoull(argv[3], NULL, 10);
     char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
         return 1;
@@ -40,14 +47,15 @@ int main(int argc, char **argv)
     }
     printf("ready\n");
     fflush(stdout);
-    if (getchar() == EOF) /* the bench starts all ranks at once */
-        return 1;
-    uint64_t start = clock_monotonic_ns();
-    int fd = writing ? open(argv[2], O_WRONLY | O_CREAT | O_EXCL, 0644) : open(argv[2], O_RDONLY);
-    if (fd < 0 || copy(fd, writing, memory, bytes, block) < 0 || close(fd) < 0) {
-        perror(argv[2]);
-        return 1;
+    while (getchar() != EOF) {
+        double seconds = round_once(argv[1], memory, bytes, block);
+        if (seconds < 0) {
+            perror(argv[1]);
+            return 1;
+        }
+        unlink(argv[1]); /* its pages are there for the next round, as ours are when a checkpoint is removed */
+        printf("%.9f\n", seconds);
+        fflush(stdout);
     }
-    printf("%.9f\n", (double)(clock_monotonic_ns() - start) / 1e9);
     return 0;
 }
