@@ -86,7 +86,7 @@ static const char *take_character(const char *at, char *character)
         return at + 2;
     }
     if (at[1] != 'x' || !isxdigit((unsigned char)at[2]) || !isxdigit((unsigned char)at[3]) ||
-        sscanf(at + 2, "%2x", &code) != 1 || code > 127)
+        sscanf(at + 2, "%2x", &code) != 1 || code == 0 || code > 127) /* a NUL is no text to our reader */
         return NULL;
     *character = (char)code;
     return at + 4;

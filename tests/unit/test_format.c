@@ -155,7 +155,8 @@ static void small_values_read_back_as_they_were_written(void **state)
 static void what_is_no_literal_is_refused(void **state)
 {
     (void)state;
-    static const char *const texts[] = {"", "x", "[1", "(1]", "1 2", "'a", "[1,,2]", "99999999999999999999"};
+    static const char *const texts[] = {"'a\\x00b'",           "", "x", "[1", "(1]", "1 2", "'a", "[1,,2]",
+                                        "99999999999999999999"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         struct buf out;
         struct cb_err err;
