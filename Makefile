@@ -13,28 +13,34 @@ PYTHON   ?= python3
 
 # Optional libraries cost a feature when they are absent, never the build.
 have      = $(shell pkg-config --exists $(1) && echo yes)
-REQUIRED  := yaml-0.1 jansson libcrypto sqlite3
+REQUIRED  := yaml-0.1 jansson libcrypto libssl sqlite3
 LIBURING  := $(call have,liburing)
 HWLOC     := $(call have,hwloc)
 ISAL      := $(call have,libisal)
+CURL      := $(call have,libcurl)
+SSH2      := $(call have,libssh2)
+OPENBLAS  := $(call have,openblas)
 MPICC     := $(shell command -v mpicc 2>/dev/null)
 
 IDENTITY := -DCKPTBENCH_VERSION='"$(VERSION)"' -DCKPTBENCH_COMMIT='"$(COMMIT)"' -DCKPTBENCH_PREFIX='"$(PREFIX)"'
 CPPFLAGS += -I. -D_GNU_SOURCE \
-            $(if $(LIBURING),-DHAVE_LIBURING) $(if $(HWLOC),-DHAVE_HWLOC) $(if $(ISAL),-DHAVE_ISAL)
+            $(if $(LIBURING),-DHAVE_LIBURING) $(if $(HWLOC),-DHAVE_HWLOC) $(if $(ISAL),-DHAVE_ISAL) \
+            $(if $(CURL),-DHAVE_CURL) $(if $(SSH2),-DHAVE_SSH2) $(if $(OPENBLAS),-DHAVE_OPENBLAS)
 WARNINGS := -Wall -Wextra -Wshadow -Wvla -Wmissing-prototypes -Wstrict-prototypes -Wconversion -Wno-missing-field-initializers
 CFLAGS   += -std=c11 -O3 -g -pthread $(WARNINGS) $(if $(WERROR),-Werror) $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer -O1 -Wno-format-truncation)
 LDFLAGS  += -pthread $(if $(SANITIZE),-fsanitize=$(SANITIZE))
 
-LIBS_core  := $(shell pkg-config --libs yaml-0.1 jansson libcrypto 2>/dev/null) $(if $(ISAL),-lisal) -lm
-LIBS_store := $(if $(LIBURING),-luring)
+LIBS_core  := $(shell pkg-config --libs yaml-0.1 jansson libssl libcrypto 2>/dev/null) $(if $(ISAL),-lisal) -lm
+LIBS_store := $(if $(LIBURING),-luring) $(if $(CURL),-lcurl)
 LIBS_db    := -lsqlite3
 LIBS_agent := $(if $(HWLOC),-lhwloc)
+LIBS_jobs  := $(if $(SSH2),-lssh2)
+LIBS_worker = $(MPI_LIBS)
 MPI_CFLAGS := $(if $(MPICC),$(shell mpicc --showme:compile 2>/dev/null || mpicc -compile-info 2>/dev/null | cut -d' ' -f2-))
 MPI_LIBS   := $(if $(MPICC),$(shell mpicc --showme:link 2>/dev/null || mpicc -link-info 2>/dev/null | cut -d' ' -f2-))
 
-ROOMS    := core store ckpt db worker agent cli
-sources   = $(sort $(wildcard $(1)/*.c))
+ROOMS    := core store ckpt db jobs worker agent cli
+sources   = $(sort $(wildcard $(1)/*.c $(1)/*/*.c))
 objects   = $(patsubst %.c,$(BUILD)/%.o,$(filter-out %/main.c,$(call sources,$(1))))
 PROGRAMS := $(addprefix $(BUILD)/,ckptbench ckptbench-agent ckptbench-worker)
 UNIT     := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/test_*.c))
@@ -67,19 +73,19 @@ endef
 $(foreach room,$(ROOMS),$(eval $(call room_library,$(room))))
 
 library   = $(patsubst %,$(BUILD)/lib%.a,$(1))
-$(BUILD)/ckptbench: $(BUILD)/cli/main.o $(call library,cli db ckpt store core)
-	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS_db) $(LIBS_store) $(LIBS_core)
+$(BUILD)/ckptbench: $(BUILD)/cli/main.o $(call library,cli db jobs ckpt store core)
+	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS_db) $(LIBS_jobs) $(LIBS_store) $(LIBS_core)
 $(BUILD)/ckptbench-agent: $(BUILD)/agent/main.o $(call library,agent store core)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS_agent) $(LIBS_store) $(LIBS_core)
 $(BUILD)/ckptbench-worker: $(BUILD)/worker/main.o $(call library,worker ckpt store core)
-	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS_store) $(LIBS_core) $(MPI_LIBS)
+	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS_worker) $(LIBS_store) $(LIBS_core)
 $(BUILD)/ckptbench.1: $(BUILD)/ckptbench
 	$(BUILD)/ckptbench man > $@
 $(BUILD)/ckptbench.bash: $(BUILD)/ckptbench
 	$(BUILD)/ckptbench completion > $@
 
-ALL_LIBRARIES := $(call library,$(foreach room,agent worker cli db ckpt store core,$(if $(call objects,$(room)),$(room))))
-ALL_LIBS      := $(LIBS_db) $(LIBS_agent) $(LIBS_store) $(LIBS_core) $(MPI_LIBS)
+ALL_LIBRARIES := $(call library,$(foreach room,agent worker cli db jobs ckpt store core,$(if $(call objects,$(room)),$(room))))
+ALL_LIBS      := $(LIBS_db) $(LIBS_jobs) $(LIBS_agent) $(LIBS_worker) $(LIBS_store) $(LIBS_core)
 $(BUILD)/tests/%: tests/unit/%.c $(ALL_LIBRARIES)
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(ALL_LIBRARIES) -lcmocka $(ALL_LIBS)
@@ -170,4 +176,4 @@ clean: ## remove what was built, but not the Python environment
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
 
--include $(wildcard $(BUILD)/*/*.d build/fuzz/*/*.d $(BUILD)/lint/*/*.d)
+-include $(wildcard $(BUILD)/*/*.d $(BUILD)/*/*/*.d build/fuzz/*/*.d build/fuzz/*/*/*.d $(BUILD)/lint/*/*.d $(BUILD)/lint/*/*/*.d)

@@ -26,6 +26,8 @@ THIRD_PARTY = {  # header pattern -> where it may appear
     r"libssh2.*": r"jobs/",
     r"hwloc.*": r"agent/",
     r"mpi\.h": r"worker/comm_mpi\.c",
+    r"cblas\.h|openblas.*": r"worker/",
+    r"cuda.*|nccl.*|cublas.*": r"worker/cuda/",
     r"cmocka\.h": r"tests/",
 }
 LONGEST_FUNCTION = 80

@@ -6,9 +6,12 @@ skipped must name what it misses; with CI=true a skip is a failure.
 """
 import argparse
 import os
+import importlib
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import xml.etree.ElementTree as ElementTree
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -51,13 +54,48 @@ def run_unit(build, word):
     return counts
 
 
+def services_wanted(folders):
+    """The modules tests/services/NAME.py of real servers whose VARIABLE a test in `folders` asks for."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    paths = [path for folder in folders for path in [ROOT / folder, *(ROOT / folder).rglob("*.py")] if path.is_file()]
+    text = "".join(path.read_text() for path in paths)
+    services = [importlib.import_module(f"services.{path.stem}") for path in sorted((ROOT / "tests/services").glob("*.py"))]
+    return [service for service in services if hasattr(service, "VARIABLE") and service.VARIABLE in text]
+
+
+def start_service(service, folder):
+    """What tests need to know of it: environment variables, VARIABLE among them; nothing where it is not installed."""
+    folder.mkdir()
+    try:
+        return service.start(folder)
+    except service.Missing as missing:
+        print(f"service {service.__name__}: {missing}", flush=True)
+        return {}
+
+
 def run_pytest(build, python, word, folders):
+    """Starts the services that the tests want, runs the tests, stops the services whatever happened."""
+    root = Path(tempfile.mkdtemp(prefix="ckptbench-services-"))
+    places = {service: root / service.__name__.split(".")[-1] for service in services_wanted(folders)}
+    environment = dict(os.environ, CKPTBENCH_BUILD=str(build))
+    try:
+        with ThreadPoolExecutor(max(len(places), 1)) as pool:
+            for variables in pool.map(start_service, places.keys(), places.values()):
+                environment.update(variables)
+        return run_pytest_beside(build, python, word, folders, environment)
+    finally:
+        for service, folder in places.items():
+            service.stop(folder)
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def run_pytest_beside(build, python, word, folders, environment):
     report = build / "pytest.xml"
     report.unlink(missing_ok=True)
     command = [python, "-m", "pytest", "-q", "-rs", "--tb=short", "--timeout=300", "-n", str(AT_ONCE), "--dist=loadgroup", f"--junitxml={report}", *folders]
     if word:
         command += ["-k", word]
-    code = subprocess.run(command, cwd=ROOT, env=dict(os.environ, CKPTBENCH_BUILD=str(build))).returncode
+    code = subprocess.run(command, cwd=ROOT, env=environment).returncode
     if not report.exists() or code not in (0, 1, 5):
         return [0, 1, 0]
     suite = ElementTree.parse(report).getroot().find("testsuite")

@@ -29,7 +29,7 @@ class Bench:
         self.user = arguments.user
         self.table = Table()
         self.disk = Path(tempfile.mkdtemp(prefix="ckptbench-bench-", dir=arguments.folder))
-        self.memory = Path(tempfile.mkdtemp(prefix="ckptbench-bench-", dir="/dev/shm"))
+        self.memory = Path(tempfile.mkdtemp(prefix="bench-of-ckptbench-", dir="/dev/shm"))
         self.home = Path(tempfile.mkdtemp(prefix="ckptbench-home-"))
         for folder in (self.disk, self.memory, self.home):
             folder.chmod(0o777)
