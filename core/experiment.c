@@ -16,6 +16,7 @@
 #define MAX_LABELS 1000
 #define MAX_LABEL_KEY_BYTES 128
 #define LABEL_PREFIX "label."
+#define MAX_HOST_BYTES 255
 
 struct label {
     char *key, *value;
@@ -260,6 +261,30 @@ static bool is_layer_list(const char *text)
     return after_digit;
 }
 
+/* Words for ssh: nothing that it could take for an option, or a shell for more than a word. */
+static int validate_hosts(const struct experiment *self, struct cb_err *err)
+{
+    const char *hosts = experiment_text(self, OPT_HOSTS);
+    uint64_t count = *hosts != '\0';
+    for (const char *word = hosts; *word; word += strcspn(word, ",") + (word[strcspn(word, ",")] == ',')) {
+        size_t len = strcspn(word, ",");
+        if (len == 0 || len > MAX_HOST_BYTES || *word == '-')
+            return cb_fail(err, CB_ERR_USAGE, "hosts=%s: machines as ssh knows them, or user@host:port, with commas",
+                           hosts);
+        for (size_t i = 0; i < len; i++)
+            if (!isalnum((unsigned char)word[i]) && !strchr("._-@:[]%", word[i]))
+                return cb_fail(err, CB_ERR_USAGE, "hosts=%s: '%c' in the name of a machine", hosts, word[i]);
+        count += word[len] == ',';
+    }
+    if (count && experiment_u64(self, OPT_NODES) > count)
+        return cb_fail(err, CB_ERR_USAGE, "nodes=%s, but hosts names %llu", experiment_text(self, OPT_NODES),
+                       (unsigned long long)count);
+    if (count && (experiment_is(self, OPT_LAUNCHER, "srun") || experiment_is(self, OPT_LAUNCHER, "none")))
+        return cb_fail(err, CB_ERR_USAGE, "launcher=%s does not go with hosts=, whose ranks mpirun starts over ssh",
+                       experiment_text(self, OPT_LAUNCHER));
+    return 0;
+}
+
 static int validate_texts(const struct experiment *self, struct cb_err *err)
 {
     const char *files = experiment_text(self, OPT_IO_FILES), *split = experiment_text(self, OPT_PP_SPLIT);
@@ -276,6 +301,9 @@ static int validate_texts(const struct experiment *self, struct cb_err *err)
         return cb_fail(err, CB_ERR_USAGE, "pp.split=%s: must be balanced, even, or layers a stage as 8+8+7", split);
     if (!is_sharding(sharding))
         return cb_fail(err, CB_ERR_USAGE, "sharding=%s: must be none, full, or hybrid(n) with n from 1", sharding);
+    int rc = validate_hosts(self, err);
+    if (rc)
+        return rc;
     const char *suffix = experiment_text(self, OPT_SUFFIX);
     if (*suffix == '/' || strstr(suffix, "..") || strcmp(suffix, ".") == 0)
         return cb_fail(err, CB_ERR_USAGE,

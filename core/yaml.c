@@ -72,12 +72,36 @@ static int setting_init(struct setting *self, const char *key, const char *origi
     return self->key && self->origin ? 0 : no_memory(err);
 }
 
+/* The one key whose commas join: machines of one run, not runs on one machine each. */
+#define JOINED_KEY "hosts"
+
+static int join_values(struct setting *self, struct cb_err *err)
+{
+    size_t bytes = 0;
+    for (size_t i = 0; i < self->value_count; i++)
+        bytes += strlen(self->values[i]) + 1;
+    char *joined = calloc(bytes, 1);
+    if (!joined)
+        return no_memory(err);
+    char *end = joined;
+    for (size_t i = 0; i < self->value_count; i++) {
+        end = stpcpy(stpcpy(end, i ? "," : ""), self->values[i]);
+        free(self->values[i]);
+    }
+    self->values[0] = joined;
+    self->value_count = 1;
+    return 0;
+}
+
 /* Appends and empties `item`; it is the caller's still on failure. */
 static int list_take(struct setting_list *list, struct setting *item, struct cb_err *err)
 {
-    struct setting *items = grow(list->items, list->count, sizeof *items);
-    if (!items)
-        return no_memory(err);
+    int rc = item->value_count > 1 && strcmp(item->key, JOINED_KEY) == 0 ? join_values(item, err) : 0;
+    struct setting *items = rc ? NULL : grow(list->items, list->count, sizeof *items);
+    if (!rc && !items)
+        rc = no_memory(err);
+    if (rc)
+        return rc;
     list->items = items;
     items[list->count++] = *item;
     *item = (struct setting){0};

@@ -222,6 +222,12 @@ static void keys_that_contradict_each_other_are_refused(void **unused)
     INVALID("sharding=hybrid(0)", "sharding", "hybrid(0)");
     INVALID("suffix=../x", "suffix", "../x");
     INVALID("store= is empty", "store", "");
+    INVALID("nodes=3, but hosts names 2", "hosts", "a,b", "nodes", "3");
+    INVALID("hosts=-oProxyCommand", "hosts", "-oProxyCommand");
+    INVALID("' ' in the name of a machine", "hosts", "a,b c");
+    INVALID("';' in the name of a machine", "hosts", "a;b");
+    INVALID("hosts=a,,b", "hosts", "a,,b");
+    INVALID("launcher=srun does not go with hosts", "hosts", "a,b", "launcher", "srun");
 }
 
 static void a_copy_is_independent(void **unused)

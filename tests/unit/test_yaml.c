@@ -64,6 +64,8 @@ static void lists_commas_and_ranges_sweep(void **unused)
     expect_settings("io.depth: [1, 2..4]\nio.block: 4MiB,8MiB\nranks: 1..8*2\n",
                     "io.depth=1|2|3|4@n.yaml:1:1\nio.block=4MiB|8MiB@n.yaml:2:1\nranks=1|2|4|8@n.yaml:3:1\n");
     expect_settings("ops:\n  - save\n  - load\n", "ops=save|load@n.yaml:1:1\n");
+    expect_settings("hosts: a,b\n", "hosts=a,b@n.yaml:1:1\n"); /* machines of one run */
+    expect_settings("hosts: [a, 'b:22', c]\n", "hosts=a,b:22,c@n.yaml:1:1\n");
 }
 
 static void a_quoted_value_is_taken_as_it_stands(void **unused)
