@@ -131,7 +131,12 @@ static int seal(struct attempt *self, struct cb_err *err)
     struct cb_err unused; /* host.json is an extra: records hold the figures that count */
     if (self->pages.count > 0 && counters_write(&self->counters, self->path.data, &unused) != 0)
         attempt_decide(self, OUTCOME_INFRASTRUCTURE, unused.code, "%s", unused.message);
-    return seal_write(self, err);
+    int rc = seal_write(self, err);
+    return rc != CB_ERR_EXISTS ? rc
+                               : cb_fail(err, CB_ERR_ABORTED,
+                                         "attempt %u of run %s was taken for dead and has been sealed by another: what "
+                                         "its ranks measured since does not count",
+                                         self->number, self->run);
 }
 
 int attempt_run(const char *run_folder, const volatile sig_atomic_t *signals, enum outcome *outcome, int *code,

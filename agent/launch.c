@@ -113,7 +113,7 @@ int launch_start(struct attempt *attempt, struct cb_err *err)
 }
 
 /* A number on a page may have gone to another process since: the command line says whose it is. */
-static bool is_ours(const struct attempt *attempt, pid_t pid)
+bool launch_is_ours(const struct attempt *attempt, pid_t pid)
 {
     char words[4096];
     size_t len = procfs_read(pid, "cmdline", words, sizeof words);
@@ -134,7 +134,7 @@ bool launch_is_alive(const struct attempt *attempt, uint32_t rank)
 {
     pid_t pid = pid_of(attempt, rank);
     char state = pid > 0 ? procfs_state(pid) : '\0';
-    return state && state != 'Z' && state != 'X' && is_ours(attempt, pid);
+    return state && state != 'Z' && state != 'X' && launch_is_ours(attempt, pid);
 }
 
 bool launch_end_adopted(const struct attempt *attempt)

@@ -18,6 +18,9 @@ void launch_end(struct attempt *attempt, uint64_t grace_ns);
  * still there. */
 bool launch_end_adopted(const struct attempt *attempt);
 
+/* Whether a process was started for this attempt, as its command line says. */
+bool launch_is_ours(const struct attempt *attempt, pid_t pid);
+
 /* Whether the process of a rank (its page's pid) is one of this attempt and alive, not a zombie. */
 bool launch_is_alive(const struct attempt *attempt, uint32_t rank);
 

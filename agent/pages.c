@@ -18,6 +18,7 @@
 
 #define FOLDER_PREFIX "ckptbench-"
 #define LOCK_NAME "agent.lock"
+#define NEW_LOCK_NAME "agent.lock.new"
 #define UNLOCKED_GRACE_S 60 /* a folder without a lock may be one that is being made */
 #define WALK_DEPTH 16
 
@@ -35,14 +36,16 @@ static void remove_folder(const char *path)
     (void)nftw(path, remove_entry, WALK_DEPTH, FTW_DEPTH | FTW_PHYS);
 }
 
+/* Locked before it has its name: a lock that is there and free is a dead agent's. */
 static int take_lock(const char *folder, int *fd, struct cb_err *err)
 {
-    char path[256];
-    snprintf(path, sizeof path, "%s/" LOCK_NAME, folder);
+    char path[256], name[256];
+    snprintf(path, sizeof path, "%s/" NEW_LOCK_NAME, folder);
+    snprintf(name, sizeof name, "%s/" LOCK_NAME, folder);
     int lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (lock < 0)
         return cb_fail_errno(err, errno, "creating %s", path);
-    if (flock(lock, LOCK_EX | LOCK_NB) < 0) {
+    if (flock(lock, LOCK_EX | LOCK_NB) < 0 || rename(path, name) < 0) {
         int failure = errno;
         close(lock);
         return cb_fail_errno(err, failure, "locking %s", path);
@@ -115,15 +118,18 @@ void pages_request_stop(const struct pages *self, enum stop_request stop)
 static bool is_stale(const char *folder)
 {
     struct stat facts;
-    char path[512];
+    char path[512], unnamed[512];
     if (lstat(folder, &facts) < 0 || !S_ISDIR(facts.st_mode) || facts.st_uid != geteuid())
         return false;
     snprintf(path, sizeof path, "%s/" LOCK_NAME, folder);
+    snprintf(unnamed, sizeof unnamed, "%s/" NEW_LOCK_NAME, folder);
     int lock = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     if (lock < 0) {
         /* Without our lock it may be anyone's: only an empty one goes, that an agent died in the middle of making. */
-        if (errno == ENOENT && time(NULL) - facts.st_mtime > UNLOCKED_GRACE_S)
+        if (errno == ENOENT && time(NULL) - facts.st_mtime > UNLOCKED_GRACE_S) {
+            unlink(unnamed);
             rmdir(folder);
+        }
         return false;
     }
     bool stale = flock(lock, LOCK_EX | LOCK_NB) == 0;

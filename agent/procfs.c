@@ -4,10 +4,14 @@
 #include <ctype.h>
 #include <dirent.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#define CHUNK_BYTES 16384
+#define CHILDREN_MAX_BYTES (16 << 20)
 
 size_t procfs_read(pid_t pid, const char *name, char *text, size_t text_bytes)
 {
@@ -23,6 +27,29 @@ size_t procfs_read(pid_t pid, const char *name, char *text, size_t text_bytes)
         len = 0;
     text[len] = '\0';
     return (size_t)len;
+}
+
+void procfs_read_all(pid_t pid, const char *name, struct buf *bytes)
+{
+    char path[384], chunk[CHUNK_BYTES];
+    snprintf(path, sizeof path, "/proc/%d/%s", (int)pid, name);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    for (ssize_t got; (got = read(fd, chunk, sizeof chunk)) > 0;)
+        buf_append(bytes, chunk, (size_t)got);
+    close(fd);
+}
+
+const char *procfs_find_variable(const char *environment, size_t len, const char *name)
+{
+    size_t name_len = strlen(name);
+    for (size_t at = 0; at < len; at += strnlen(environment + at, len - at) + 1) {
+        const char *variable = environment + at;
+        if (len - at > name_len && memcmp(variable, name, name_len) == 0 && variable[name_len] == '=')
+            return variable + name_len + 1;
+    }
+    return NULL;
 }
 
 /* State and parent follow the name, which is in parentheses and may hold anything. */
@@ -57,17 +84,60 @@ char *procfs_describe(pid_t pid, char text[64])
     return text;
 }
 
-size_t procfs_children(pid_t *children, size_t max)
+static size_t children_of(pid_t parent, pid_t *children, size_t max)
 {
     size_t count = 0;
     DIR *entries = opendir("/proc");
     if (!entries)
         return 0;
     for (struct dirent *entry; count < max && (entry = readdir(entries));) {
-        pid_t parent, pid = (pid_t)strtol(entry->d_name, NULL, 10);
-        if (isdigit((unsigned char)entry->d_name[0]) && read_stat(pid, &parent) && parent == getpid())
+        pid_t own_parent, pid = (pid_t)strtol(entry->d_name, NULL, 10);
+        if (isdigit((unsigned char)entry->d_name[0]) && read_stat(pid, &own_parent) && own_parent == parent)
             children[count++] = pid;
     }
     closedir(entries);
+    return count;
+}
+
+size_t procfs_children(pid_t *children, size_t max)
+{
+    return children_of(getpid(), children, max);
+}
+
+/* The kernel's own list, thread by thread; kernels built without it have no such file. */
+static bool list_children(pid_t parent, pid_t *children, size_t max, size_t *count)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/task", (int)parent);
+    DIR *threads = opendir(path);
+    struct buf text;
+    bool known = false;
+    buf_init(&text, CHILDREN_MAX_BYTES);
+    for (struct dirent *entry; threads && (entry = readdir(threads));) {
+        char name[320];
+        snprintf(name, sizeof name, "task/%s/children", entry->d_name);
+        if (!isdigit((unsigned char)entry->d_name[0]))
+            continue;
+        snprintf(path, sizeof path, "/proc/%d/task/%.20s/children", (int)parent, entry->d_name);
+        known = known || access(path, R_OK) == 0;
+        procfs_read_all(parent, name, &text);
+    }
+    if (threads)
+        closedir(threads);
+    char *next = text.data;
+    for (long pid; *count < max && (pid = strtol(next, &next, 10)) > 0;)
+        children[(*count)++] = (pid_t)pid;
+    buf_release(&text);
+    return known;
+}
+
+size_t procfs_descendants(pid_t pid, pid_t *found, size_t max)
+{
+    size_t count = 0;
+    if (!list_children(pid, found, max, &count))
+        count = children_of(pid, found, max);
+    for (size_t i = 0; i < count; i++)
+        if (!list_children(found[i], found, max, &count))
+            count += children_of(found[i], found + count, max - count);
     return count;
 }

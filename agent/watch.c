@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "agent/births.h"
 #include "agent/launch.h"
 #include "agent/procfs.h"
 #include "core/clock.h"
@@ -30,6 +31,7 @@ struct watch {
     uint32_t seen_op, seen_iteration; /* of rank 0, at the last tick */
     uint64_t seen_since_ns;           /* when that operation was first seen */
     double bytes_per_s[OP_COUNT];     /* of all ranks, last seen in each operation; 0: none yet */
+    struct births births;
 };
 
 static const struct status_page *page_of(const struct attempt *attempt, uint32_t rank)
@@ -88,8 +90,9 @@ static void request_stop(struct watch *self, enum stop_request stop, uint64_t no
         self->stop = stop;
         pages_request_stop(&self->attempt->pages, stop);
     }
+    /* Before all ranks have reported they wait for each other inside of MPI, and hear nothing. */
     if (stop == STOP_NOW && !self->end_ns)
-        self->end_ns = now_ns + LEAVE_NS;
+        self->end_ns = now_ns + (self->attempt->launched_ns ? LEAVE_NS : 0);
 }
 
 static void check_signals(struct watch *self, uint64_t now_ns)
@@ -120,8 +123,15 @@ static void check_launch(struct watch *self, uint64_t now_ns)
         }
     }
     uint64_t timeout_ns = experiment_u64(attempt->experiment, OPT_TIMEOUT_LAUNCH);
+    uint32_t dead;
     if (missing == 0) {
         attempt->launched_ns = now_ns;
+    } else if (births_find_dead(&self->births, attempt, now_ns, &dead)) {
+        attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, CB_ERR_SYSTEM,
+                       "rank %u died while it started, before it had reported, and its launcher did not notice: "
+                       "see logs/ranks.log",
+                       dead);
+        request_stop(self, STOP_NOW, now_ns);
     } else if (now_ns - attempt->started_ns > timeout_ns) {
         attempt_decide(attempt, OUTCOME_TIMEOUT, CB_ERR_TIMEOUT,
                        "rank %u (of %u missing) has not reported within timeout.launch=%s: see logs/ranks.log", first,
@@ -322,4 +332,5 @@ void watch_run(struct attempt *attempt)
     }
     check_launch(&self, clock_monotonic_ns()); /* a very quick run may end between two ticks */
     check_signals(&self, clock_monotonic_ns());
+    births_release(&self.births);
 }

@@ -196,7 +196,7 @@ static int seal(const struct launch *launch, uint32_t attempts_before, enum outc
 {
     struct buf path;
     uint32_t attempt;
-    struct manifest manifest = {.outcome = outcome, .sealed_by = "collect"};
+    struct manifest manifest = {.outcome = outcome};
     buf_init(&path, PATH_MAX);
     int rc = run_folder_last_attempt(launch->folder, &attempt, err);
     if (rc == 0 && attempt <= attempts_before)
@@ -208,7 +208,7 @@ static int seal(const struct launch *launch, uint32_t attempts_before, enum outc
         snprintf(manifest.message, sizeof manifest.message, "%s", reason);
         manifest.attempt = attempt;
         manifest.started_wall_ns = manifest.ended_wall_ns = clock_wall_ns();
-        rc = manifest_write(path.data, &manifest, err);
+        rc = manifest_write_for_agent(path.data, &manifest, err);
         rc = rc == CB_ERR_EXISTS ? 0 : rc;
     }
     buf_release(&path);

@@ -87,7 +87,7 @@ static void describe_loss(const char *attempt_path, char *message, size_t size)
 static int seal_lost(struct collection *self, const char *run, const char *attempt_path, uint32_t attempt,
                      struct cb_err *err)
 {
-    struct manifest manifest = {.attempt = attempt, .outcome = OUTCOME_LOST, .sealed_by = "collect"};
+    struct manifest manifest = {.attempt = attempt, .outcome = OUTCOME_LOST};
     uint64_t sign_ns = last_sign_ns(attempt_path), now_ns = clock_wall_ns();
     if (sign_ns + self->silence_ns > now_ns)
         return 0;
@@ -97,9 +97,7 @@ static int seal_lost(struct collection *self, const char *run, const char *attem
     if (manifest.started_wall_ns == 0 || manifest.started_wall_ns > sign_ns)
         manifest.started_wall_ns = sign_ns;
     manifest.ended_wall_ns = sign_ns;
-    int rc = manifest_hash_records(attempt_path, manifest.records_sha256, err);
-    if (rc == 0)
-        rc = manifest_write(attempt_path, &manifest, err);
+    int rc = manifest_write_for_agent(attempt_path, &manifest, err);
     if (rc == CB_ERR_EXISTS)
         return 0; /* the agent was alive after all, and faster */
     if (rc == 0) {

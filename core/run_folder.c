@@ -16,6 +16,7 @@
 #include "core/clock.h"
 #include "core/hash.h"
 #include "core/json.h"
+#include "core/record.h"
 
 #define SMALL_FILE_MAX_BYTES (1 << 20) /* experiment, manifest, progress */
 #define RUN_ID_LETTERS 4
@@ -339,6 +340,39 @@ int manifest_write(const char *attempt_path, const struct manifest *manifest, st
     return rc ? rc : sync_folder(attempt_path, err);
 }
 
+/* Records that the agent left: it writes them once, whole, so that they do not change any more. */
+static void take_records(const char *attempt_path, struct manifest *manifest)
+{
+    char path[PATH_MAX];
+    struct record record;
+    struct cb_err own;
+    size_t used = strlen(manifest->message);
+    int rc = manifest_hash_records(attempt_path, manifest->records_sha256, &own);
+    if (!rc && !*manifest->records_sha256)
+        return;
+    if (!rc)
+        rc = join(path, attempt_path, "records", &own);
+    if (!rc)
+        rc = record_read(path, &record, &own);
+    if (rc) {
+        manifest->records_sha256[0] = '\0';
+        snprintf(manifest->message + used, sizeof manifest->message - used, "; its records are left out: %s",
+                 own.message);
+        return;
+    }
+    manifest->ranks = record.rank_count;
+    for (uint32_t i = 0; i < record.rank_count; i++)
+        manifest->samples += record.ranks[i].sample_count;
+    record_release(&record);
+}
+
+int manifest_write_for_agent(const char *attempt_path, struct manifest *manifest, struct cb_err *err)
+{
+    snprintf(manifest->sealed_by, sizeof manifest->sealed_by, "collect");
+    take_records(attempt_path, manifest);
+    return manifest_write(attempt_path, manifest, err);
+}
+
 static int copy_text(const struct json_value *object, const char *key, char *place, size_t bytes, struct cb_err *err)
 {
     const char *text;
@@ -461,11 +495,11 @@ int manifest_read(const char *attempt_path, struct manifest *manifest, struct cb
     if (!rc)
         rc = manifest_parse(path, text.data, text.len, &parsed, err);
     buf_release(&text);
-    if (!rc)
+    if (!rc && *parsed.records_sha256) /* else a file of that name came after the seal, and is no part of it */
         rc = manifest_hash_records(attempt_path, hex, err);
-    if (!rc && strcmp(hex, parsed.records_sha256) != 0)
+    if (!rc && *parsed.records_sha256 && strcmp(hex, parsed.records_sha256) != 0)
         rc = cb_fail(err, CB_ERR_CORRUPT, "%s/records is not what was sealed: its SHA-256 is %s, the manifest has %s",
-                     attempt_path, *hex ? hex : "absent", *parsed.records_sha256 ? parsed.records_sha256 : "none");
+                     attempt_path, *hex ? hex : "absent", parsed.records_sha256);
     if (!rc)
         *manifest = parsed;
     return rc;

@@ -57,9 +57,14 @@ struct manifest {
     char sealed_by[16]; /* "agent" or "collect" */
 };
 
-/* Writes manifest.json exclusively: CB_ERR_EXISTS when someone else has sealed the attempt. */
+/* Writes manifest.json exclusively: CB_ERR_EXISTS when someone else has sealed the attempt; the loser
+ * leaves all as it is, since the winner may have sealed the loser's records. */
 int manifest_write(const char *attempt_path, const struct manifest *manifest, struct cb_err *err) CB_MUST_CHECK;
-/* CB_ERR_NOT_FOUND: not sealed. Checks the hash of the records. */
+/* The same for an agent that is gone. Fills in sealed_by and, from the records that the agent left, hash
+ * and counts; damaged ones are left out, and the message says so. */
+int manifest_write_for_agent(const char *attempt_path, struct manifest *manifest, struct cb_err *err) CB_MUST_CHECK;
+/* CB_ERR_NOT_FOUND: not sealed. Checks the hash of the records; where none were sealed, a file of that
+ * name is what an agent left that came too late, and is not looked at. */
 int manifest_read(const char *attempt_path, struct manifest *manifest, struct cb_err *err) CB_MUST_CHECK;
 /* The same from bytes, without looking at the records. */
 int manifest_parse(const char *name, const char *text, size_t len, struct manifest *manifest,

@@ -31,8 +31,8 @@ class Agent:
         (self.run / "experiment.yaml").write_text("\n".join(lines) + "\n")
         self.process = None
 
-    def start(self, fake=""):
-        environment = dict(os.environ, CKPTBENCH_FAKE=fake)
+    def start(self, fake="", **more):
+        environment = dict(os.environ, CKPTBENCH_FAKE=fake, **more)
         self.process = subprocess.Popen([self.programs / "ckptbench-agent", "run", self.run], env=environment,
                                         start_new_session=True, stdin=subprocess.DEVNULL)
         return self
@@ -197,6 +197,69 @@ def test_rank_that_never_reports(agent):
     run = agent(timeout_launch="1s").start("2:start:stubborn").finish()
     assert (run.code, run.manifest()["outcome"]) == (4, "timeout")
     assert "rank 2 (of 1 missing) has not reported within timeout.launch=1s" in run.manifest()["message"]
+    run.assert_nothing_left()
+
+
+DEAF_MPIRUN = """#!/bin/sh
+shift 2
+for rank in 0 1 2; do OMPI_COMM_WORLD_RANK=$rank setsid "$@" & done
+while :; do sleep 1; done
+"""
+
+
+def start_with_deaf_mpirun(run, fake):
+    """A launcher that starts three ranks and never notices that one died."""
+    (run.programs / "mpirun").write_text(DEAF_MPIRUN)
+    (run.programs / "mpirun").chmod(0o755)
+    return run.start(fake, PATH=f"{run.programs}:{os.environ['PATH']}")
+
+
+def rank_process(run, rank):
+    for pid in run.processes():
+        try:
+            if f"OMPI_COMM_WORLD_RANK={rank}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                return pid
+        except OSError:
+            pass
+    return None
+
+
+def test_rank_that_dies_while_it_starts_is_found_where_its_launcher_is_deaf(agent):
+    run = start_with_deaf_mpirun(agent(), "0:birth:hang 1:birth:hang 2:birth:hang")
+    run.await_(lambda: rank_process(run, 1))
+    time.sleep(0.5)  # seen alive
+    os.kill(rank_process(run, 1), signal.SIGKILL)
+    run.finish(timeout=30)
+    assert (run.code, run.manifest()["outcome"]) == (4, "infrastructure")
+    assert "rank 1 died while it started" in run.manifest()["message"]
+    run.assert_nothing_left()
+
+
+def test_rank_that_dies_before_anyone_saw_it_is_found_too(agent):
+    run = start_with_deaf_mpirun(agent(), "0:birth:hang 1:birth:hang 2:birth:kill").finish(timeout=40)
+    assert (run.code, run.manifest()["outcome"]) == (4, "infrastructure")
+    assert "rank 2 died while it started" in run.manifest()["message"]
+    run.assert_nothing_left()
+
+
+def test_agent_that_comes_back_after_its_seal_changes_nothing(agent):
+    """Taken for dead while it was stopped: sealed by another, before and after its records were there."""
+    run = agent(iterations=100000).start()
+    run.await_(lambda: (run.run / "attempts/1/progress.json").exists() and run.progress()["iteration"] > 1)
+    run.process.send_signal(signal.SIGSTOP)
+    environment = dict(os.environ, CKPTBENCH_HOME=str(run.run.parent / "home"))
+    collected = subprocess.run([BUILD / "ckptbench", "collect", "--silence", "0s", f"{run.run}/"], env=environment,
+                               capture_output=True, text=True, timeout=30)
+    assert "the agent vanished" in collected.stderr, collected
+    sealed = (run.run / "attempts/1/manifest.json").read_text()
+    run.process.send_signal(signal.SIGCONT)
+    run.process.send_signal(signal.SIGINT)
+    run.finish()
+    assert run.code == 4 and (run.run / "attempts/1/records").exists()
+    assert (run.run / "attempts/1/manifest.json").read_text() == sealed and json.loads(sealed)["records_sha256"] == ""
+    again = subprocess.run([BUILD / "ckptbench", "collect", str(run.run)], env=environment, capture_output=True, text=True,
+                           timeout=30)
+    assert again.returncode == 0 and "0 ingested, 1 known" in again.stdout, again
     run.assert_nothing_left()
 
 

@@ -305,5 +305,34 @@ def test_a_sweep_that_was_killed_resumes_without_running_what_is_done(place):
     assert before == sum(len(list((place / f"home/runs/{sweep}.0{n}/attempts").iterdir())) for n in (1, 2, 3, 4))
 
 
+def with_agent(place, script):
+    """The controller beside another agent."""
+    programs = place / "programs"
+    programs.mkdir()
+    (programs / "ckptbench").write_bytes(Path(PROGRAM).read_bytes())
+    (programs / "ckptbench-agent").write_text(script)
+    for name in ("ckptbench", "ckptbench-agent"):
+        (programs / name).chmod(0o755)
+    return str(programs / "ckptbench")
+
+
+def test_records_of_an_agent_killed_before_its_manifest_are_sealed_by_the_controller(place):
+    """Killed in the one place where records are there and the manifest is not."""
+    run = document(place, "run", *TINY, "store=./store", "iterations=2", "keep=false")
+    records = place / f"home/runs/{run['run']}/attempts/1/records"
+    program = with_agent(place, f"#!/bin/sh\nmkdir -p $2/attempts/1/logs\ncp {records} $2/attempts/1\nkill -9 $$\n")
+    result = subprocess.run([program, "run", *TINY, "store=./store", "iterations=2", "--json"], cwd=place, env=environment(place),
+                            capture_output=True, text=True, timeout=60)
+    assert result.returncode == 4, result.stderr
+    lost = json.loads(result.stdout)
+    assert (lost["state"], lost["outcome"]) == ("failed", "lost") and "SIGKILL" in lost["message"]
+    manifest = json.loads((place / f"home/runs/{lost['run']}/attempts/1/manifest.json").read_text())
+    assert manifest["sealed_by"] == "collect" and len(manifest["records_sha256"]) == 64
+    whole = json.loads((records.parent / "manifest.json").read_text())
+    assert all(manifest[key] == whole[key] for key in ("records_sha256", "ranks", "samples")) and whole["samples"] > 0
+    assert lost["metrics"]["save_s"]["n"] == 2  # known, but the outcome is not a pass
+    assert "0 ingested, 2 known, 0 not sealed, 0 failed" in ckptbench(place, "collect").stdout
+
+
 def test_resume_of_nothing_is_refused(place):
     ckptbench(place, "run", "--resume", "20200101-none", code=2)

@@ -1,7 +1,7 @@
 /* A worker that behaves badly on request, for tests of the agent. Takes the place of ckptbench-worker.
  *
- * CKPTBENCH_FAKE holds words RANK:POINT:ACT. Points, in order: start, ready, then in every iteration
- * plan, write, fsync, commit, wait, read, verify, and done. Acts: kill (SIGKILL), exit (status 7 without
+ * CKPTBENCH_FAKE holds words RANK:POINT:ACT. Points, in order: birth (its page has no pid yet), start, ready,
+ * then in every iteration plan, write, fsync, commit, wait, read, verify, and done. Acts: kill (SIGKILL), exit (status 7 without
  * a word), hang (until told to stop), stubborn (ignores SIGTERM and stop requests), fail-CODE (a failure
  * of that code), orphan (leaves a process behind in a session of its own), spoil (overwrites its page). */
 #include <signal.h>
@@ -152,6 +152,7 @@ int main(int argc, char **argv)
         return 9;
     fake.warmup = experiment_u64(experiment, OPT_WARMUP);
     fake.iterations = experiment_u64(experiment, OPT_ITERATIONS);
+    reach(&fake, "birth");
     atomic_store(&fake.page->pid, (uint32_t)getpid());
     work(&fake);
     status_page_close(fake.page);

@@ -13,6 +13,7 @@
 
 #include "core/child.h"
 #include "core/clock.h"
+#include "core/record.h"
 #include "core/run_folder.h"
 
 struct fixture {
@@ -151,6 +152,77 @@ static void records_that_changed_after_the_seal_are_found(void **state)
     buf_release(&text);
 }
 
+static void write_text(const char *path, const char *content)
+{
+    struct buf text;
+    struct cb_err err;
+    buf_init(&text, 1000);
+    buf_append_text(&text, content);
+    assert_int_equal(buf_write_file(&text, path, 0644, &err), 0);
+    buf_release(&text);
+}
+
+static void records_that_come_after_the_seal_are_no_part_of_it(void **state)
+{
+    struct fixture *fixture = *state;
+    struct manifest back, manifest = example();
+    uint32_t attempt;
+    char path[160];
+    assert_int_equal(run_folder_new_attempt(fixture->run, &attempt, &fixture->attempt, &fixture->err), 0);
+    manifest.ranks = manifest.samples = 0;
+    assert_int_equal(manifest_write_for_agent(fixture->attempt.data, &manifest, &fixture->err), 0);
+    snprintf(path, sizeof path, "%s/records", fixture->attempt.data);
+    write_text(path, "too late");
+    assert_int_equal(manifest_read(fixture->attempt.data, &back, &fixture->err), 0);
+    assert_string_equal(back.records_sha256, "");
+    assert_string_equal(back.sealed_by, "collect");
+}
+
+static void records_of_an_agent_that_died_before_its_seal_are_sealed(void **state)
+{
+    struct fixture *fixture = *state;
+    struct manifest back, manifest = example();
+    struct record record;
+    uint32_t attempt;
+    char path[160];
+    assert_int_equal(run_folder_new_attempt(fixture->run, &attempt, &fixture->attempt, &fixture->err), 0);
+    snprintf(path, sizeof path, "%s/records", fixture->attempt.data);
+    record_init(&record, "20261121-abcd", 1, 3);
+    record.ranks = calloc(1, sizeof *record.ranks);
+    assert_non_null(record.ranks);
+    record.ranks[0] = (struct record_rank){.failures = strdup(""), .facts = strdup(""), .sample_count = 2};
+    record.ranks[0].samples = calloc(2, sizeof *record.ranks[0].samples);
+    assert_non_null(record.ranks[0].samples);
+    record.ranks[0].samples[0].op = record.ranks[0].samples[1].op = OP_SAVE;
+    record.rank_count = 1;
+    assert_int_equal(record_write(&record, path, &fixture->err), 0);
+    record_release(&record);
+    manifest.ranks = manifest.samples = 0;
+    assert_int_equal(manifest_write_for_agent(fixture->attempt.data, &manifest, &fixture->err), 0);
+    assert_int_equal(manifest_read(fixture->attempt.data, &back, &fixture->err), 0);
+    assert_string_equal(back.message, "rank 2: \"quoted\"");
+    assert_int_equal(strlen(back.records_sha256), 64);
+    assert_int_equal(back.ranks, 1);
+    assert_int_equal(back.samples, 2);
+}
+
+static void records_that_are_damaged_are_left_out_of_the_seal_and_the_message_says_so(void **state)
+{
+    struct fixture *fixture = *state;
+    struct manifest back, manifest = example();
+    uint32_t attempt;
+    char path[160];
+    assert_int_equal(run_folder_new_attempt(fixture->run, &attempt, &fixture->attempt, &fixture->err), 0);
+    snprintf(path, sizeof path, "%s/records", fixture->attempt.data);
+    write_text(path, "CBRECORDnothing like it");
+    manifest.ranks = manifest.samples = 0;
+    assert_int_equal(manifest_write_for_agent(fixture->attempt.data, &manifest, &fixture->err), 0);
+    assert_int_equal(manifest_read(fixture->attempt.data, &back, &fixture->err), 0);
+    assert_string_equal(back.records_sha256, "");
+    assert_int_equal(back.samples, 0);
+    assert_non_null(strstr(back.message, "its records are left out: "));
+}
+
 static void foreign_manifests_are_refused_by_name(void **state)
 {
     struct fixture *fixture = *state;
@@ -241,6 +313,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(folder_that_exists_is_refused, set_up, tear_down),
         cmocka_unit_test_setup_teardown(attempts_count_up_from_1, set_up, tear_down),
         cmocka_unit_test_setup_teardown(manifest_reads_back_and_the_first_seal_wins, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(records_that_come_after_the_seal_are_no_part_of_it, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(records_of_an_agent_that_died_before_its_seal_are_sealed, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(records_that_are_damaged_are_left_out_of_the_seal_and_the_message_says_so,
+                                        set_up, tear_down),
         cmocka_unit_test_setup_teardown(records_that_changed_after_the_seal_are_found, set_up, tear_down),
         cmocka_unit_test_setup_teardown(foreign_manifests_are_refused_by_name, set_up, tear_down),
         cmocka_unit_test_setup_teardown(progress_is_replaced_and_reads_back, set_up, tear_down),
