@@ -18,7 +18,7 @@ static const struct metric metrics[METRIC_COUNT] = {
 };
 
 static const char *const operation_names[OP_COUNT] = {
-    "none", "save", "load", "verify", "delete", "baseline_write", "baseline_read",
+    "none", "save", "load", "verify", "delete", "baseline_write", "baseline_read", "suite", "step",
 };
 
 static const char *const state_names[STATE_COUNT] = {

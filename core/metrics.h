@@ -14,7 +14,18 @@ enum metric_direction { METRIC_LOWER_IS_BETTER, METRIC_HIGHER_IS_BETTER, METRIC_
  * iteration: derived over the ranks of one iteration. run: one value a run. */
 enum metric_scope { METRIC_OF_SAMPLE, METRIC_OF_ITERATION, METRIC_OF_RUN };
 
-enum operation { OP_NONE, OP_SAVE, OP_LOAD, OP_VERIFY, OP_DELETE, OP_BASELINE_WRITE, OP_BASELINE_READ, OP_COUNT };
+enum operation {
+    OP_NONE,
+    OP_SAVE,
+    OP_LOAD,
+    OP_VERIFY,
+    OP_DELETE,
+    OP_BASELINE_WRITE,
+    OP_BASELINE_READ,
+    OP_SUITE, /* a repetition of the cluster suite's tests */
+    OP_STEP,  /* a training step */
+    OP_COUNT
+};
 
 /* What a rank is blocked on; in exactly one at a time, and their times sum to the operation's. */
 enum rank_state {
@@ -38,7 +49,10 @@ enum metric_id {
 };
 
 /* The sample metrics come first in the catalogue: 0 … METRIC_SAMPLE_COUNT-1. */
-#define METRIC_SAMPLE_COUNT (METRIC_DURABLE_S + 1)
+#define METRIC_SAMPLE_COUNT (METRIC_MEMORY_PINNED_BYTES_PER_S + 1)
+/* Those of the suite are the last ones of them. */
+#define METRIC_SUITE_FIRST METRIC_NET_LATENCY_S
+#define METRIC_SUITE_LAST METRIC_MEMORY_PINNED_BYTES_PER_S
 
 struct metric {
     const char *name;

@@ -21,8 +21,9 @@
 #define BLOCK_CRC_BYTES 4
 #define NAME_MAX_BYTES 64
 #define SCHEMA_MAX_NAMES 1024
-#define SAMPLE_MAX_METRICS 64 /* bits of a sample's mask */
-#define SAMPLE_HEAD_BYTES 20  /* op, iteration, flags, mask */
+#define MASK_WORDS 2
+#define SAMPLE_MAX_METRICS (64 * MASK_WORDS)       /* bits of a sample's mask */
+#define SAMPLE_HEAD_BYTES (3 * 4 + 8 * MASK_WORDS) /* op, iteration, flags, mask */
 #define WRITE_MAX_BYTES (UINT64_C(1) << 36)
 
 _Static_assert(METRIC_SAMPLE_COUNT <= SAMPLE_MAX_METRICS, "a sample's mask has a bit for every metric");
@@ -208,17 +209,18 @@ static void put_schema(struct buf *payload)
 
 static void put_sample(struct buf *payload, const struct sample *sample)
 {
-    uint64_t mask = 0;
+    uint64_t mask[MASK_WORDS] = {0};
     for (unsigned i = 0; i < METRIC_SAMPLE_COUNT; i++) {
         if (!isnan(sample->values[i]))
-            mask |= UINT64_C(1) << i;
+            mask[i / 64] |= UINT64_C(1) << i % 64;
     }
     put_u32(payload, sample->op);
     put_u32(payload, sample->iteration);
     put_u32(payload, sample->flags);
-    put_u64(payload, mask);
+    for (unsigned word = 0; word < MASK_WORDS; word++)
+        put_u64(payload, mask[word]);
     for (unsigned i = 0; i < METRIC_SAMPLE_COUNT; i++) {
-        if (mask >> i & 1)
+        if (mask[i / 64] >> i % 64 & 1)
             put_double(payload, sample->values[i]);
     }
 }
@@ -463,11 +465,13 @@ static int parse_sample(const struct schema *schema, struct cursor *cursor, stru
     sample->op = schema->operations[op];
     sample->iteration = take_u32(cursor);
     sample->flags = take_u32(cursor);
-    uint64_t mask = take_u64(cursor);
+    uint64_t mask[MASK_WORDS];
+    for (unsigned word = 0; word < MASK_WORDS; word++)
+        mask[word] = take_u64(cursor);
     for (unsigned i = 0; i < METRIC_SAMPLE_COUNT; i++)
         sample->values[i] = NAN;
     for (unsigned i = 0; i < SAMPLE_MAX_METRICS; i++) {
-        if (!(mask >> i & 1))
+        if (!(mask[i / 64] >> i % 64 & 1))
             continue;
         if (i >= schema->metric_count || schema->metrics[i] >= METRIC_SAMPLE_COUNT)
             return cb_fail(err, CB_ERR_FORMAT, "a sample has a value that is not one of samples");

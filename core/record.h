@@ -14,7 +14,7 @@
 #include "core/metrics.h"
 #include "core/status_page.h"
 
-#define RECORD_VERSION 1
+#define RECORD_VERSION 2
 
 struct record_rank {
     uint32_t rank;

@@ -98,6 +98,11 @@ static bool is_measured(const struct group *group, enum operation op)
 
 enum over_ranks { OVER_MAX, OVER_MEAN, OVER_SUM };
 
+static bool is_of_suite(enum metric_id metric)
+{
+    return metric >= METRIC_SUITE_FIRST && metric <= METRIC_SUITE_LAST;
+}
+
 /* The slowest rank makes an operation's time; times in states are means, so that they sum to the mean
  * operation; amounts are sums. */
 static enum over_ranks how_over_ranks(enum metric_id metric)
@@ -108,26 +113,32 @@ static enum over_ranks how_over_ranks(enum metric_id metric)
         return OVER_MAX;
     if (metric == METRIC_CPU_S)
         return OVER_SUM;
+    if (is_of_suite(metric)) /* a rank's value is its node's, or that of all ranks */
+        return metric == METRIC_NET_LATENCY_P99_S ? OVER_MAX : OVER_MEAN;
     const char *unit = metric_row(metric)->unit;
     if (strcmp(unit, "ratio") == 0)
         return OVER_MEAN;
     return strcmp(unit, "s") == 0 ? OVER_MAX : OVER_SUM;
 }
 
-/* NAN where a rank has no value. */
+/* NAN where a rank has no value; but tests of the suite are not for every rank. */
 static double over_ranks(const struct work *work, const struct group *group, enum metric_id metric, enum over_ranks how)
 {
     double sum = 0, max = -INFINITY;
+    size_t count = 0;
     for (size_t i = group->first; i < group->end; i++) {
         double value = work->entries[i].sample->values[metric];
+        if (isnan(value) && is_of_suite(metric))
+            continue;
         sum += value; /* NAN stays */
         max = value > max ? value : max;
+        count++;
     }
-    if (isnan(sum))
+    if (isnan(sum) || count == 0)
         return NAN;
     if (how == OVER_MAX)
         return max;
-    return how == OVER_SUM ? sum : sum / (double)(group->end - group->first);
+    return how == OVER_SUM ? sum : sum / (double)count;
 }
 
 static double of_rank_0(const struct work *work, const struct group *group, enum metric_id metric)
