@@ -2,7 +2,8 @@
  *
  * Waiting is never unbounded: collectives are non-blocking inside and are polled against a deadline
  * and the status page's stop request; after a timeout or abort the communicator is unusable and the
- * process is expected to leave. All calls are collective but where noted, from one thread. */
+ * process is expected to leave. All calls are collective but where noted, from one thread; another one
+ * talks over a twin. */
 #ifndef WORKER_COMM_H
 #define WORKER_COMM_H
 
@@ -16,6 +17,10 @@ struct comm;
 
 /* Starts MPI. With launcher=none there is one rank and no MPI launcher. */
 int comm_new(struct comm **comm, struct cb_err *err) CB_MUST_CHECK;
+/* A second voice of the same ranks, for one other thread: what is said over it does not mix with what
+ * is said over the first. Looks around less often while it waits. Collective; CB_ERR_UNSUPPORTED where
+ * MPI lets one thread alone talk. Freed before the first. comm_agree_local is not for it. */
+int comm_twin(struct comm *comm, struct comm **twin, struct cb_err *err) CB_MUST_CHECK;
 /* Ends MPI; where a collective is still stuck it does not try to. */
 void comm_free(struct comm *comm);
 /* False after a collective that did not end: leave with _exit then. Not collective. */

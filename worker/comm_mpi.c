@@ -3,12 +3,14 @@
  * Owns MPI's start and end and the memory of collectives under way. Every collective is started
  * non-blocking and tested until it is done, the deadline has passed, or the status page says to stop;
  * buffers of a collective that never finished stay allocated, because MPI may still write to them.
- * Must not know what the ranks talk about. */
+ * Once started, no call of MPI here waits inside MPI, so one lock around each lets a twin's thread talk beside the
+ * first with no more than MPI_THREAD_SERIALIZED. Must not know what the ranks talk about. */
 #include "worker/comm.h"
 
 #include <assert.h>
 #include <inttypes.h>
 #include <mpi.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +24,8 @@
  * microseconds), then sleeps between tests, so that a waiting rank leaves its core to others. */
 #define SPIN_NS (20 * NS_PER_US)
 #define SLEEP_NS (50 * NS_PER_US)
+/* A twin waits behind somebody's computing, which each look would interrupt. */
+#define PATIENT_SLEEP_NS NS_PER_MS
 #define BROADCAST_CHUNK_BYTES (UINT64_C(256) * 1024 * 1024)
 
 /* What an agreement reduces: six numbers a rank, combined by combine_votes. */
@@ -33,14 +37,22 @@ struct vote {
 };
 #define VOTE_NUMBERS (sizeof(struct vote) / sizeof(uint64_t))
 
+/* What a communicator and its twins have in common. */
+struct shared {
+    pthread_mutex_t lock; /* around every call of MPI */
+    int provided;         /* level of threads that MPI gives */
+    _Atomic bool broken;  /* a collective is stuck: nothing more works */
+};
+
 struct comm {
-    MPI_Comm world, local; /* all ranks; those on this machine */
+    struct shared *shared; /* owned by the first, borrowed by its twins */
+    MPI_Comm world, local; /* all ranks; those on this machine (a twin has none) */
     MPI_Op combine;
     MPI_Datatype vote_type;
     uint32_t rank, size, local_rank, local_size;
     struct status_page *page; /* borrowed; NULL until comm_watch */
-    bool broken;              /* a collective is stuck: nothing more works */
-    struct vote mine, all;    /* here, not on the stack: they must outlive a stuck reduction */
+    bool twin;
+    struct vote mine, all; /* here, not on the stack: they must outlive a stuck reduction */
     char library[MPI_MAX_LIBRARY_VERSION_STRING];
 };
 
@@ -97,8 +109,7 @@ static void read_place(MPI_Comm where, uint32_t *rank, uint32_t *size)
 static int start_mpi(struct comm *self, struct cb_err *err)
 {
     prepare_singleton();
-    int provided = 0;
-    int rc = MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided);
+    int rc = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &self->shared->provided);
     if (rc != MPI_SUCCESS)
         return fail_mpi(rc, "MPI did not start", err);
     self->world = MPI_COMM_WORLD;
@@ -120,10 +131,15 @@ static int start_mpi(struct comm *self, struct cb_err *err)
 int comm_new(struct comm **comm, struct cb_err *err)
 {
     struct comm *self = calloc(1, sizeof *self);
-    if (!self)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the communicator");
-    int rc = start_mpi(self, err);
+    struct shared *shared = calloc(1, sizeof *shared);
+    int rc = self && shared ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory for the communicator");
+    if (!rc) {
+        pthread_mutex_init(&shared->lock, NULL);
+        self->shared = shared;
+        rc = start_mpi(self, err);
+    }
     if (rc) {
+        free(shared);
         free(self);
         return rc;
     }
@@ -131,22 +147,49 @@ int comm_new(struct comm **comm, struct cb_err *err)
     return 0;
 }
 
+int comm_twin(struct comm *self, struct comm **twin, struct cb_err *err)
+{
+    if (self->shared->provided < MPI_THREAD_SERIALIZED)
+        return cb_fail(err, CB_ERR_UNSUPPORTED, "%s lets one thread alone talk (no MPI_THREAD_SERIALIZED)",
+                       self->library);
+    struct comm *made = malloc(sizeof *made);
+    if (!made)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for the communicator");
+    *made = *self;
+    made->twin = true;
+    made->local = MPI_COMM_NULL;
+    int mpi = MPI_Comm_dup(self->world, &made->world);
+    if (mpi != MPI_SUCCESS) {
+        free(made);
+        return fail_mpi(mpi, "MPI cannot double the communicator", err);
+    }
+    *twin = made;
+    return 0;
+}
+
 void comm_free(struct comm *self)
 {
     if (!self)
         return;
-    if (self->broken)
+    if (self->shared->broken)
         return; /* MPI still holds our buffers, and MPI_Finalize would wait for ranks that do not come */
+    if (self->twin) {
+        MPI_Comm_free(&self->world);
+        free(self);
+        return;
+    }
     MPI_Comm_free(&self->local);
     MPI_Op_free(&self->combine);
     MPI_Type_free(&self->vote_type);
     MPI_Finalize();
+    pthread_mutex_destroy(&self->shared->lock);
+    free(self->shared);
     free(self);
 }
 
 bool comm_can_end(const struct comm *self)
 {
-    return !self->broken;
+    return !self->shared->broken;
 }
 
 uint32_t comm_rank(const struct comm *self)
@@ -193,12 +236,24 @@ int comm_check(const struct comm *self, struct cb_err *err)
     return 0;
 }
 
-static void pause_between_tests(uint64_t waited_ns)
+static void pause_between_tests(const struct comm *self, uint64_t waited_ns)
 {
     if (waited_ns < SPIN_NS)
         return;
-    struct timespec pause = {.tv_nsec = SLEEP_NS};
+    struct timespec pause = {.tv_nsec = self->twin ? PATIENT_SLEEP_NS : SLEEP_NS};
     nanosleep(&pause, NULL);
+}
+
+static void enter(struct comm *self)
+{
+    pthread_mutex_lock(&self->shared->lock);
+}
+
+/* Passes on what the call of MPI returned. */
+static int leave(struct comm *self, int mpi)
+{
+    pthread_mutex_unlock(&self->shared->lock);
+    return mpi;
 }
 
 static int wait_for(struct comm *self, MPI_Request *request, const char *what, uint64_t deadline_ns, struct cb_err *err)
@@ -206,9 +261,10 @@ static int wait_for(struct comm *self, MPI_Request *request, const char *what, u
     uint64_t start_ns = clock_monotonic_ns();
     for (;;) {
         int done = 0;
-        int rc = MPI_Test(request, &done, MPI_STATUS_IGNORE);
+        enter(self);
+        int rc = leave(self, MPI_Test(request, &done, MPI_STATUS_IGNORE));
         if (rc != MPI_SUCCESS) {
-            self->broken = true;
+            self->shared->broken = true;
             return fail_mpi(rc, what, err);
         }
         if (done)
@@ -219,16 +275,16 @@ static int wait_for(struct comm *self, MPI_Request *request, const char *what, u
             code = cb_fail(err, CB_ERR_TIMEOUT, "%s: another rank did not come within %.1f s", what,
                            (double)(now_ns - start_ns) / (double)NS_PER_S);
         if (code) {
-            self->broken = true;
+            self->shared->broken = true;
             return code;
         }
-        pause_between_tests(now_ns - start_ns);
+        pause_between_tests(self, now_ns - start_ns);
     }
 }
 
 static int refuse_broken(const struct comm *self, const char *what, struct cb_err *err)
 {
-    return self->broken ? cb_fail(err, CB_ERR_ABORTED, "%s: an earlier collective did not end", what) : 0;
+    return self->shared->broken ? cb_fail(err, CB_ERR_ABORTED, "%s: an earlier collective did not end", what) : 0;
 }
 
 int comm_barrier(struct comm *self, uint64_t deadline_ns, struct cb_err *err)
@@ -237,7 +293,8 @@ int comm_barrier(struct comm *self, uint64_t deadline_ns, struct cb_err *err)
     if (rc)
         return rc;
     MPI_Request request;
-    int mpi = MPI_Ibarrier(self->world, &request);
+    enter(self);
+    int mpi = leave(self, MPI_Ibarrier(self->world, &request));
     return mpi == MPI_SUCCESS ? wait_for(self, &request, "barrier", deadline_ns, err) : fail_mpi(mpi, "barrier", err);
 }
 
@@ -257,7 +314,8 @@ static int agree_within(struct comm *self, MPI_Comm where, int code, uint64_t nu
         .max = number,
     };
     MPI_Request request;
-    int mpi = MPI_Iallreduce(&self->mine, &self->all, 1, self->vote_type, self->combine, where, &request);
+    enter(self);
+    int mpi = leave(self, MPI_Iallreduce(&self->mine, &self->all, 1, self->vote_type, self->combine, where, &request));
     if (mpi != MPI_SUCCESS)
         return fail_mpi(mpi, "agreement", err);
     rc = wait_for(self, &request, "agreement", deadline_ns, err);
@@ -283,6 +341,7 @@ int comm_agree(struct comm *self, int code, uint64_t number, uint64_t deadline_n
 int comm_agree_local(struct comm *self, int code, uint64_t number, uint64_t deadline_ns, struct agreement *agreement,
                      struct cb_err *err)
 {
+    assert(!self->twin);
     return agree_within(self, self->local, code, number, deadline_ns, agreement, err);
 }
 
@@ -294,7 +353,8 @@ static int broadcast_chunk(struct comm *self, char *bytes, size_t len, uint64_t 
         return cb_fail(err, CB_ERR_MEMORY, "no memory for a broadcast of %zu bytes", len);
     memcpy(copy, bytes, len);
     MPI_Request request;
-    int mpi = MPI_Ibcast(copy, (int)len, MPI_BYTE, 0, self->world, &request);
+    enter(self);
+    int mpi = leave(self, MPI_Ibcast(copy, (int)len, MPI_BYTE, 0, self->world, &request));
     int rc =
         mpi == MPI_SUCCESS ? wait_for(self, &request, "broadcast", deadline_ns, err) : fail_mpi(mpi, "broadcast", err);
     if (rc)

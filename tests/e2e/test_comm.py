@@ -28,6 +28,10 @@ def test_broadcast_gives_every_rank_what_rank_0_has():
     assert drill("broadcast", 3) == [f"rank {rank} of 3: rank 0's" for rank in range(3)]
 
 
+def test_two_threads_talk_at_once_and_do_not_hear_each_other():
+    assert drill("twin", 3) == [f"rank {rank} of 3: 0 and 0 wrong" for rank in range(3)]
+
+
 @pytest.mark.parametrize("name, code", [("absent", "timeout"), ("stop", "aborted")])
 def test_a_rank_that_never_comes_does_not_hang_the_others(name, code):
     said = drill(name, 3, ends_in_order=False)

@@ -1,6 +1,7 @@
 /* Drives worker/comm.h under a real launcher, for tests/e2e/test_comm.py: one exercise a run, each rank
  * prints a line with what it learned. */
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,6 +44,42 @@ static int drill_broadcast(struct comm *comm, struct cb_err *err)
     return rc ? rc : report(comm, word);
 }
 
+/* Agreements of two threads at once, each over its own voice: neither hears the other's numbers. */
+struct talk {
+    struct comm *comm;
+    uint64_t number, rounds, wrong;
+};
+
+static void *talk(void *context)
+{
+    struct talk *self = context;
+    for (uint64_t round = 0; round < self->rounds; round++) {
+        struct agreement agreement;
+        uint64_t number = self->number + round;
+        int rc = comm_agree(self->comm, 0, number, clock_monotonic_ns() + 20 * NS_PER_S, &agreement, NULL);
+        self->wrong += rc || agreement.min != number || agreement.max != number ? 1 : 0;
+    }
+    return NULL;
+}
+
+static int drill_twin(struct comm *comm, struct cb_err *err)
+{
+    struct comm *twin = NULL;
+    pthread_t thread;
+    int rc = comm_twin(comm, &twin, err);
+    if (rc)
+        return rc;
+    struct talk first = {.comm = comm, .number = 1000000, .rounds = 2000};
+    struct talk second = {.comm = twin, .number = 5000000, .rounds = 100};
+    pthread_create(&thread, NULL, talk, &second);
+    talk(&first);
+    pthread_join(thread, NULL);
+    comm_free(twin);
+    char text[64];
+    snprintf(text, sizeof text, "%" PRIu64 " and %" PRIu64 " wrong", first.wrong, second.wrong);
+    return report(comm, text);
+}
+
 /* Rank 0 does not come: the others must leave by the deadline, or when their page says stop. */
 static int drill_absent(struct comm *comm, struct status_page *page, bool stop, struct cb_err *err)
 {
@@ -70,6 +107,8 @@ int main(int argc, char **argv)
         rc = drill_agree(comm, &err);
     else if (!rc && strcmp(drill, "broadcast") == 0)
         rc = drill_broadcast(comm, &err);
+    else if (!rc && strcmp(drill, "twin") == 0)
+        rc = drill_twin(comm, &err);
     else if (!rc && strcmp(drill, "absent") == 0)
         rc = drill_absent(comm, page, false, &err);
     else if (!rc && strcmp(drill, "stop") == 0)
