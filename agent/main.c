@@ -40,7 +40,7 @@ static int run(const char *folder)
     int rc = attempt_run(folder, &signals_received, &outcome, &code, &err);
     if (rc) {
         log_error("%s", err.message);
-        return cb_exit_code(rc);
+        return cb_exit_code_at_home(rc);
     }
     return code == CB_ERR_USAGE ? CB_EXIT_USAGE : outcome_exit_code(outcome);
 }

@@ -30,7 +30,8 @@ int main(int argc, char **argv)
     int rc = run(&cli, argc, argv, &err);
     if (rc)
         log_error("%s", err.message);
-    int exit_code = rc ? cb_exit_code(rc) : cli.exit_code;
+    bool at_home = cli.verb != &verb_verify; /* which alone fails for what it was asked to look at */
+    int exit_code = rc == 0 ? cli.exit_code : at_home ? cb_exit_code_at_home(rc) : cb_exit_code(rc);
     cli_release(&cli);
     return exit_code;
 }

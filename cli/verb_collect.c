@@ -265,7 +265,7 @@ static int run_collect(struct cli *cli, struct cb_err *err)
                    self.unsealed, self.failed);
     }
     if (self.failed)
-        cli->exit_code = CB_EXIT_INTERNAL;
+        cli->exit_code = CB_EXIT_INFRASTRUCTURE;
     return rc;
 }
 

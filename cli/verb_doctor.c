@@ -23,6 +23,7 @@
 #include "core/run_folder.h"
 #include "core/sweep.h"
 #include "core/units.h"
+#include "db/history.h"
 
 #define ASK_TIMEOUT_NS (60 * NS_PER_S)
 #define SHARED_MEMORY "/dev/shm"
@@ -305,6 +306,15 @@ static int check_store(struct doctor *self, struct cb_err *err)
     return 0;
 }
 
+/* Whether one that is there can be read. */
+static int open_history(struct cb_err *err)
+{
+    struct history *history = NULL;
+    int rc = history_open_read_only(NULL, &history, err);
+    history_close(history);
+    return rc == CB_ERR_NOT_FOUND ? 0 : rc;
+}
+
 static void check_history(struct doctor *self)
 {
     struct buf home;
@@ -313,6 +323,8 @@ static void check_history(struct doctor *self)
     buf_init(&home, PATH_MAX);
     if (home_folder(&home, &err) || place_find(home.data, &place, &err)) {
         report(self, "history", MISSING, err.message, "set CKPTBENCH_HOME to a folder of yours");
+    } else if (open_history(&err)) {
+        report(self, "history", MISSING, err.message, "no run can be stored or shown until it can be opened");
     } else {
         char text[4096 + 64];
         snprintf(text, sizeof text, "%s/history.db on %s", home.data, place.filesystem);

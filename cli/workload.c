@@ -11,8 +11,11 @@ int workload_load_model(const struct experiment *experiment, struct model **mode
     bool given = !experiment_is(experiment, OPT_DTYPE, "auto");
     if (given && !dtype_find(name, &dtype))
         return cb_fail(err, CB_ERR_INTERNAL, "dtype=%s is an option's choice but no element type", name);
-    return model_load(experiment_text(experiment, OPT_MODEL), experiment_u64(experiment, OPT_LAYERS),
-                      given ? &dtype : NULL, model, err);
+    int rc = model_load(experiment_text(experiment, OPT_MODEL), experiment_u64(experiment, OPT_LAYERS),
+                        given ? &dtype : NULL, model, err);
+    if (rc == CB_ERR_FORMAT) /* a file that the user wrote, as a key that the user wrote */
+        rc = CB_ERR_USAGE;
+    return rc;
 }
 
 uint32_t workload_payload_alignment(const struct experiment *experiment)

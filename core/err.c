@@ -101,6 +101,12 @@ int cb_exit_code(int code)
     }
 }
 
+int cb_exit_code_at_home(int code)
+{
+    int exit_code = cb_exit_code(code);
+    return exit_code == CB_EXIT_BENCHMARK ? CB_EXIT_INFRASTRUCTURE : exit_code;
+}
+
 const char *cb_code_name(int code)
 {
     size_t index = (size_t)-code;

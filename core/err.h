@@ -62,6 +62,9 @@ int cb_context(struct cb_err *err, const char *format, ...) CB_PRINTF(2, 3);
 
 /* The exit code that a failure with this code ends a program with. */
 int cb_exit_code(int code);
+/* The same for a failure that is of no benchmark: what is full, damaged or malformed then is our home,
+ * the history, or where the answer goes. */
+int cb_exit_code_at_home(int code);
 
 /* The name of a code in JSON and records ("no_space"); and back (CB_ERR_INTERNAL where unknown). */
 const char *cb_code_name(int code);

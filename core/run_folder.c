@@ -71,6 +71,25 @@ static int make_folders(char *path, mode_t mode, struct cb_err *err)
     return 0;
 }
 
+/* A home that cannot be made is no "not found": callers take that for a home without a history yet. */
+static int make_home(char *path, struct cb_err *err)
+{
+    struct stat facts;
+    struct cb_err own;
+    int rc = make_folders(path, 0700, &own);
+    if (!rc && mkdir(path, 0700) < 0 && errno != EEXIST)
+        rc = cb_fail_errno(&own, errno, "creating the folder %s", path);
+    if (!rc && stat(path, &facts) < 0)
+        rc = cb_fail_errno(&own, errno, "looking at the folder %s", path);
+    if (!rc && !S_ISDIR(facts.st_mode))
+        rc = cb_fail(&own, CB_ERR_SYSTEM, "%s is not a folder", path);
+    if (!rc && access(path, X_OK) < 0)
+        rc = cb_fail_errno(&own, errno, "entering the folder %s", path);
+    return rc ? cb_fail(err, rc == CB_ERR_NO_SPACE ? rc : CB_ERR_SYSTEM,
+                        "%s: CKPTBENCH_HOME must name a folder that you may use", own.message)
+              : 0;
+}
+
 int home_folder(struct buf *path, struct cb_err *err)
 {
     const char *ours = getenv("CKPTBENCH_HOME");
@@ -94,9 +113,7 @@ int home_folder(struct buf *path, struct cb_err *err)
         return cb_fail(err, CB_ERR_USAGE, "neither CKPTBENCH_HOME nor XDG_DATA_HOME nor HOME is set: set one");
     int rc = buf_check(path, "the home folder's path", err);
     if (!rc)
-        rc = make_folders(path->data + before, 0700, err);
-    if (!rc && mkdir(path->data + before, 0700) < 0 && errno != EEXIST)
-        rc = cb_fail_errno(err, errno, "creating the folder %s (CKPTBENCH_HOME sets another)", path->data + before);
+        rc = make_home(path->data + before, err);
     if (rc) {
         path->len = before;
         if (path->capacity)

@@ -4,8 +4,10 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -191,6 +193,53 @@ def test_yaml_mistakes_have_line_and_column(place):
     (place / "nightly.yaml").write_text("model: gpt2-tiny\nio:\n    dept: 3\n")
     assert "nightly.yaml:3:5: unknown key 'io.dept': did you mean 'io.depth'?" in ckptbench(
         place, "run", "nightly.yaml", code=2).stderr
+
+
+@pytest.mark.parametrize("verb", [("list",), ("show", "LATEST"), ("history", "save_s"), ("sql", "select 1"), ("compare", "a", "b"),
+                                  ("collect",), ("export", "LATEST", "--csv"), ("baseline",), ("doctor",),
+                                  ("run", "model=gpt2-tiny", "store=./store")])
+def test_a_damaged_history_is_infrastructure_for_every_verb(place, verb):
+    (place / "home").mkdir()
+    (place / "home/history.db").write_text("no database " * 100)
+    result = ckptbench(place, *verb, code=4)
+    assert "is damaged" in result.stderr + result.stdout and "collect --rebuild" in result.stderr + result.stdout
+    assert not list((place / "home").glob("runs/*"))
+
+
+@pytest.mark.parametrize("words", [("models",), ("list", "--json"), ("plan", "model=gpt2-tiny")])
+def test_a_full_stdout_is_infrastructure(place, words):
+    with open("/dev/full", "w") as full:
+        result = subprocess.run([PROGRAM, *words], env=environment(place), stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert result.returncode == 4 and "writing to stdout: No space left on device" in result.stderr
+
+
+@pytest.mark.parametrize("verb", [("list",), ("list", "--json"), ("show", "LATEST"), ("collect",), ("run", "model=gpt2-tiny"),
+                                  ("doctor",)])
+def test_a_home_that_cannot_be_a_folder_says_so(place, verb):
+    (place / "home").write_text("in the way")
+    result = ckptbench(place, *verb, code=4)
+    assert "is not a folder: CKPTBENCH_HOME must name a folder that you may use" in result.stderr + result.stdout
+
+
+def test_a_home_that_cannot_be_entered_says_so(place):
+    (place / "home").mkdir(mode=0o700)
+    if os.geteuid() == 0:  # whom nothing keeps out: as somebody else, from a place that all can reach
+        with tempfile.TemporaryDirectory() as shared:
+            os.chmod(shared, 0o755)
+            shutil.copy(PROGRAM, shared)
+            os.mkdir(f"{shared}/home", 0o700)
+            result = subprocess.run(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", f"{shared}/ckptbench", "list"],
+                                    env=dict(os.environ, CKPTBENCH_HOME=f"{shared}/home"), capture_output=True, text=True, timeout=60)
+    else:
+        (place / "home").chmod(0)
+        result = subprocess.run([PROGRAM, "list"], env=environment(place), capture_output=True, text=True, timeout=60)
+        (place / "home").chmod(0o700)
+    assert result.returncode == 4 and "entering the folder" in result.stderr and "no runs" not in result.stderr
+
+
+def test_a_malformed_config_of_a_model_is_a_usage_mistake(place):
+    (place / "config.json").write_text('{"model_type":')
+    assert "not JSON" in ckptbench(place, "plan", "model=./config.json", code=2).stderr
 
 
 # ---- running ----

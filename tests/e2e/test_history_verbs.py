@@ -256,10 +256,10 @@ def test_collect_twice_is_once_and_names_what_is_broken(home):
     folder = home.make("b", "save=1")
     records = folder / "attempts/1/records"
     records.write_bytes(records.read_bytes()[:-10])
-    result = home.call("collect", code=1)
+    result = home.call("collect", code=4)
     assert "1 ingested, 0 known, 0 not sealed, 1 failed" in result.stdout
     assert "b/attempts/1" in result.stderr
-    assert "0 ingested, 1 known" in home.call("collect", code=1).stdout
+    assert "0 ingested, 1 known" in home.call("collect", code=4).stdout
     assert [run["run"] for run in home.json("list", "outcome=pass")] == ["a"]
 
 
