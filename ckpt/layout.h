@@ -58,6 +58,20 @@ int layout_new(const struct model *model, const struct experiment *experiment, s
                struct cb_err *err) CB_MUST_CHECK;
 void layout_free(struct layout *layout);
 
+/* What a run saves in and what it loads in: the same layout, unless a load.* key is given (load.dp,
+ * load.tp, load.pp, load.ep, load.zero, load.mesh, load.sharding, load.pp.split, load.state). What they
+ * do not say is as saved. The run has the ranks of the larger one (with ops=load, of the one to load
+ * in); a rank beyond a layout's world holds nothing of it. Both are made by layout_new, with its errors. */
+struct layout_pair {
+    struct layout *saved, *loaded; /* the same pointer where nothing differs */
+    uint32_t ranks;                /* processes of the run */
+    uint32_t data_ranks;           /* what dp came out as when saving; 0 where no load.* key is given */
+};
+bool layout_load_is_given(const struct experiment *experiment);
+int layout_pair_new(const struct model *model, const struct experiment *experiment, struct layout_pair *pair,
+                    struct cb_err *err) CB_MUST_CHECK;
+void layout_pair_release(struct layout_pair *pair);
+
 uint32_t layout_world_size(const struct layout *layout);
 size_t layout_tensor_count(const struct layout *layout);
 const struct state_tensor *layout_tensor(const struct layout *layout, size_t index);

@@ -42,10 +42,13 @@ static void write_model_line(const char *run, const struct experiment *experimen
         buf_printf(out, ", %s parameters, %s, %s (%.3g B each)", count, dtype_name(workload->model->dtype),
                    layout_state_name(workload->layout),
                    parameters ? (double)layout_total_bytes(workload->layout) / (double)parameters : 0.0);
-        uint32_t ranks = layout_world_size(workload->layout);
-        const char *axes = layout_describe(workload->layout);
-        buf_printf(out, "   %u rank%s%s%s%s on %s\n", ranks, ranks == 1 ? "" : "s", *axes ? " (" : "", axes,
-                   *axes ? ")" : "", host);
+        const struct layout_pair *layouts = &workload->layouts;
+        uint32_t ranks = layouts->ranks;
+        const char *axes = layout_describe(layouts->saved);
+        bool resharded = layouts->loaded != layouts->saved;
+        buf_printf(out, "   %u rank%s%s%s%s%s%s on %s\n", ranks, ranks == 1 ? "" : "s", *axes ? " (" : "", axes,
+                   resharded ? ", loaded as " : "", resharded ? layout_describe(layouts->loaded) : "", *axes ? ")" : "",
+                   host);
     } else {
         buf_printf(out, "   ranks=%s\n", experiment_text(experiment, OPT_RANKS));
     }

@@ -55,11 +55,11 @@ static double median_of(const struct run_info *info, enum metric_id metric)
 static uint32_t ranks_of(const struct experiment *experiment)
 {
     struct model *model = NULL;
-    struct layout *layout = NULL;
+    struct layout_pair layouts = {0};
     uint32_t ranks = 0;
-    if (workload_load_model(experiment, &model, NULL) == 0 && layout_new(model, experiment, &layout, NULL) == 0)
-        ranks = layout_world_size(layout);
-    layout_free(layout);
+    if (workload_load_model(experiment, &model, NULL) == 0 && layout_pair_new(model, experiment, &layouts, NULL) == 0)
+        ranks = layouts.ranks;
+    layout_pair_release(&layouts);
     model_free(model);
     return ranks;
 }

@@ -108,15 +108,31 @@ static void find_varied(struct session *self)
 
 /* ---- planning ---- */
 
+/* What the axes of a combination come to: its ranks, and dp where loads have another layout (0: as it is). */
+struct world {
+    uint32_t ranks, dp;
+};
+
 /* Everything that can be wrong with the keys, and how many ranks they make. */
-static int check_combination(const struct experiment *experiment, uint32_t *ranks, struct cb_err *err)
+static int check_combination(const struct experiment *experiment, struct world *world, struct cb_err *err)
 {
     struct workload workload = {0};
     int rc = workload_init(&workload, experiment, err);
+    bool by_mesh = *experiment_text(experiment, OPT_MESH) != '\0';
     if (rc == 0)
-        *ranks = layout_world_size(workload.layout);
+        *world = (struct world){workload.layouts.ranks, by_mesh ? 0 : workload.layouts.data_ranks};
     workload_release(&workload);
     return rc;
+}
+
+/* Once frozen, `ranks` is what is started: dp can no longer be what it leaves over. */
+static int freeze_world(struct experiment *experiment, const struct world *world, struct cb_err *err)
+{
+    char text[16];
+    snprintf(text, sizeof text, "%u", world->dp);
+    int rc = world->dp ? experiment_set(experiment, "dp", text, "the mesh", err) : 0;
+    snprintf(text, sizeof text, "%u", world->ranks);
+    return rc ? rc : experiment_set(experiment, "ranks", text, "the mesh", err);
 }
 
 /* Keys that the native engine alone looks at, given for another one: no mistake, but not to be believed. */
@@ -142,23 +158,21 @@ static bool note_unused_keys(const struct experiment *experiment)
  * nowhere else: the frozen experiment says the number. */
 static int check_members(const struct session *self, struct cb_err *err)
 {
-    uint32_t *ranks = calloc(self->sweep.combinations + 1, sizeof *ranks);
+    struct world *worlds = calloc(self->sweep.combinations + 1, sizeof *worlds);
     bool noted = false;
-    int rc = ranks ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory for %zu combinations", self->sweep.combinations);
+    int rc = worlds ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory for %zu combinations", self->sweep.combinations);
     for (size_t i = 0; rc == 0 && i < self->sweep.count; i++) {
         struct sweep_member *member = &self->sweep.members[i];
-        char text[16];
         rc = place_freeze(member->experiment, err);
         if (rc == 0)
             rc = place_check(member->experiment, err);
-        if (rc == 0 && ranks[member->combination] == 0)
-            rc = check_combination(member->experiment, &ranks[member->combination], err);
+        if (rc == 0 && worlds[member->combination].ranks == 0)
+            rc = check_combination(member->experiment, &worlds[member->combination], err);
         noted = noted || (rc == 0 && note_unused_keys(member->experiment)); /* once is enough */
-        snprintf(text, sizeof text, "%u", ranks[member->combination]);
         if (rc == 0)
-            rc = experiment_set(member->experiment, "ranks", text, "the mesh", err);
+            rc = freeze_world(member->experiment, &worlds[member->combination], err);
     }
-    free(ranks);
+    free(worlds);
     return rc;
 }
 

@@ -29,7 +29,8 @@ int workload_init(struct workload *self, const struct experiment *experiment, st
     struct plan_options options;
     int rc = workload_load_model(experiment, &fresh.model, err);
     if (rc == 0)
-        rc = layout_new(fresh.model, experiment, &fresh.layout, err);
+        rc = layout_pair_new(fresh.model, experiment, &fresh.layouts, err);
+    fresh.layout = fresh.layouts.saved;
     if (rc == 0)
         rc = plan_options_read(experiment, workload_payload_alignment(experiment), &options, err);
     if (rc == 0)
@@ -45,7 +46,7 @@ int workload_init(struct workload *self, const struct experiment *experiment, st
 void workload_release(struct workload *self)
 {
     plan_free(self->plan);
-    layout_free(self->layout);
+    layout_pair_release(&self->layouts);
     model_free(self->model);
     *self = (struct workload){0};
 }

@@ -10,7 +10,8 @@
 
 struct workload {
     struct model *model;
-    struct layout *layout;
+    struct layout_pair layouts; /* to save in, and to load in */
+    struct layout *layout;      /* the one to save in; owned by `layouts` */
     struct plan *plan;
 };
 

@@ -352,6 +352,32 @@ static int validate_engine(const struct experiment *self, struct cb_err *err)
     return 0;
 }
 
+/* Loading in another layout is about tensors, which not everything has. */
+static int validate_load(const struct experiment *self, struct cb_err *err)
+{
+    static const enum option_id keys[] = {OPT_LOAD_DP,       OPT_LOAD_TP,       OPT_LOAD_PP,
+                                          OPT_LOAD_EP,       OPT_LOAD_ZERO,     OPT_LOAD_MESH,
+                                          OPT_LOAD_SHARDING, OPT_LOAD_PP_SPLIT, OPT_LOAD_STATE};
+    const char *load_split = experiment_text(self, OPT_LOAD_PP_SPLIT);
+    const char *load_sharding = experiment_text(self, OPT_LOAD_SHARDING);
+    if (strcmp(load_split, "saved") != 0 && strcmp(load_split, "balanced") != 0 && strcmp(load_split, "even") != 0 &&
+        !is_layer_list(load_split))
+        return cb_fail(err, CB_ERR_USAGE, "load.pp.split=%s: must be saved, balanced, even, or layers a stage as 8+8+7",
+                       load_split);
+    if (strcmp(load_sharding, "saved") != 0 && !is_sharding(load_sharding))
+        return cb_fail(err, CB_ERR_USAGE, "load.sharding=%s: must be saved, none, full, or hybrid(n) with n from 1",
+                       load_sharding);
+    if (experiment_is(self, OPT_WORKLOAD, "checkpoint") && !experiment_is(self, OPT_ENGINE, "command"))
+        return 0;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (strcmp(experiment_text(self, keys[i]), option_row(keys[i])->fallback) != 0)
+            return cb_fail(err, CB_ERR_USAGE,
+                           "%s=%s needs tensors to lay out: workload=%s with engine=%s has none of its own",
+                           option_row(keys[i])->name, experiment_text(self, keys[i]),
+                           experiment_text(self, OPT_WORKLOAD), experiment_text(self, OPT_ENGINE));
+    return 0;
+}
+
 int experiment_validate(const struct experiment *self, struct cb_err *err)
 {
     int rc = validate_texts(self, err);
@@ -359,6 +385,8 @@ int experiment_validate(const struct experiment *self, struct cb_err *err)
         rc = validate_layout(self, err);
     if (rc == 0)
         rc = validate_engine(self, err);
+    if (rc == 0)
+        rc = validate_load(self, err);
     if (rc)
         return rc;
     if (experiment_is(self, OPT_OPS, "load") && *experiment_text(self, OPT_SUFFIX) == '\0')

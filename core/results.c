@@ -164,6 +164,9 @@ static double iteration_value(const struct work *work, const struct group *group
     case METRIC_SAVE_IMBALANCE:
     case METRIC_LOAD_IMBALANCE:
         return over_ranks(work, group, METRIC_OWN_S, OVER_MAX) / over_ranks(work, group, METRIC_OWN_S, OVER_MEAN);
+    case METRIC_READ_AMPLIFICATION:
+        return over_ranks(work, group, METRIC_BYTES_MOVED, OVER_SUM) /
+               over_ranks(work, group, METRIC_BYTES_NEEDED, OVER_SUM);
     case METRIC_THROUGHPUT_MIBS:
         return checkpoint_bytes / MIB_BYTES / of_rank_0(work, group, METRIC_OP_S);
     case METRIC_RANK0_SAVE_BYTES_PER_S:
@@ -224,6 +227,7 @@ static bool belongs_to(enum metric_id metric, enum operation op)
     case METRIC_LOAD_S:
     case METRIC_LOAD_BYTES_PER_S:
     case METRIC_LOAD_IMBALANCE:
+    case METRIC_READ_AMPLIFICATION:
     case METRIC_CORRECTED_LOAD_DURATIONS_S:
     case METRIC_RANK0_LOAD_BYTES_PER_S:
         return op == OP_LOAD;

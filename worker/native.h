@@ -46,6 +46,18 @@ struct native_operation {
     struct rusage usage; /* at the start */
 };
 
+/* Where this rank's items of the plan begin and end; a rank beyond the layout that is saved has none. */
+static inline size_t native_first_item(const struct native_engine *engine)
+{
+    const struct plan *plan = engine->plan;
+    return plan->first_item[engine->rank < plan->world_size ? engine->rank : plan->world_size];
+}
+static inline size_t native_item_count(const struct native_engine *engine)
+{
+    const struct plan *plan = engine->plan;
+    return engine->rank < plan->world_size ? plan->first_item[engine->rank + 1] - native_first_item(engine) : 0;
+}
+
 void native_begin(struct native_operation *operation, enum rank_state state);
 /* Stops the clock and fills the sample. */
 void native_end(struct native_operation *operation);

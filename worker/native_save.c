@@ -87,7 +87,7 @@ static int save_new(const struct native_engine *engine, struct native_save **sav
 static const struct plan_item *item_of(const struct native_save *self, uint32_t source)
 {
     const struct native_engine *engine = self->operation->engine;
-    return &engine->plan->items[engine->plan->first_item[engine->rank] + source];
+    return &engine->plan->items[native_first_item(engine) + source];
 }
 
 static const struct state_tensor *tensor_of(const struct native_save *self, const struct plan_item *item)
@@ -178,8 +178,7 @@ static int place_source(struct native_save *self, const struct piece_index *inde
 static int place_sources(struct native_save *self, struct cb_err *err)
 {
     const struct native_engine *engine = self->operation->engine;
-    const struct plan *plan = engine->plan;
-    size_t count = plan->first_item[engine->rank + 1] - plan->first_item[engine->rank];
+    size_t count = native_item_count(engine);
     release_sources(self);
     self->payload_bytes = 0;
     self->sources = calloc(count + 1, sizeof *self->sources);

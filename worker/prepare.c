@@ -85,6 +85,19 @@ static int check_engine(const struct run *self, struct cb_err *err)
     return 0;
 }
 
+/* The layouts to save in and to load in, for the ranks that were started. */
+static int make_layouts(struct run *self, struct cb_err *err)
+{
+    int rc = layout_pair_new(self->model, self->experiment, &self->layouts, err);
+    if (rc)
+        return rc;
+    self->layout = self->layouts.saved;
+    if (self->layouts.ranks != comm_size(self->comm))
+        return cb_fail(err, CB_ERR_USAGE, "the experiment is for %u ranks, but %u were started", self->layouts.ranks,
+                       comm_size(self->comm));
+    return 0;
+}
+
 static int read_experiment(struct run *self, struct cb_err *err)
 {
     int rc = run_folder_read_experiment(self->folder_path, &self->experiment, err);
@@ -94,12 +107,7 @@ static int read_experiment(struct run *self, struct cb_err *err)
     rc = check_engine(self, err);
     if (!rc)
         rc = load_model(self, err);
-    if (!rc)
-        rc = layout_new(self->model, self->experiment, &self->layout, err);
-    if (!rc && layout_world_size(self->layout) != comm_size(self->comm))
-        rc = cb_fail(err, CB_ERR_USAGE, "the experiment is for %u ranks, but %u were started",
-                     layout_world_size(self->layout), comm_size(self->comm));
-    return rc;
+    return rc ? rc : make_layouts(self, err);
 }
 
 static int pin(struct run *self, struct cb_err *err)
@@ -112,22 +120,24 @@ static int pin(struct run *self, struct cb_err *err)
     return rc;
 }
 
-/* Which state this rank holds: its own to save, and that of rank + shift to load, where the pieces differ. */
+/* Which state this rank holds: its own to save, and that of rank + shift to load, where the pieces differ.
+ * A rank beyond the ranks of a layout holds nothing of it. */
 static int choose_states(struct run *self, struct cb_err *err)
 {
-    uint32_t rank = comm_rank(self->comm), size = comm_size(self->comm);
+    uint32_t rank = comm_rank(self->comm), size = layout_world_size(self->layouts.loaded);
     uint32_t shift = (uint32_t)(experiment_u64(self->experiment, OPT_LOAD_SHIFT) % size);
-    bool verifies = self->loads || self->verify != VERIFY_NONE;
+    uint32_t holder = rank < size ? (rank + shift) % size : rank;
+    bool resharded = self->layouts.loaded != self->layout, verifies = self->loads || self->verify != VERIFY_NONE;
     int rc = 0;
     if (self->saves)
         rc = state_init(&self->own, self->layout, rank, err);
     self->target = &self->own;
-    if (rc || self->raw || !verifies || (self->saves && shift == 0))
+    if (rc || self->raw || !verifies || (self->saves && shift == 0 && !resharded))
         return rc;
-    rc = state_init(&self->shifted, self->layout, (rank + shift) % size, err);
+    rc = state_init(&self->shifted, self->layouts.loaded, holder, err);
     if (rc)
         return rc;
-    if (self->saves && state_same_pieces(&self->own, &self->shifted))
+    if (self->saves && !resharded && state_same_pieces(&self->own, &self->shifted))
         state_release(&self->shifted);
     else
         self->target = &self->shifted;
@@ -159,7 +169,7 @@ static uint64_t checkpoint_bytes(const struct run *self)
 {
     uint64_t bytes = 0;
     if (experiment_is(self->experiment, OPT_SAVE_DEDUP, "none")) {
-        for (uint32_t rank = 0; rank < comm_size(self->comm); rank++)
+        for (uint32_t rank = 0; rank < layout_world_size(self->layout); rank++)
             bytes += layout_rank_bytes(self->layout, rank);
     } else {
         bytes = layout_total_bytes(self->layout);
@@ -299,7 +309,7 @@ void run_release(struct run *self)
     folder_release(&self->folder);
     state_release(&self->shifted);
     state_release(&self->own);
-    layout_free(self->layout);
+    layout_pair_release(&self->layouts);
     model_free(self->model);
     experiment_free(self->experiment);
     memset(self, 0, sizeof *self);

@@ -26,14 +26,15 @@ struct run {
     const char *pages_folder; /* node-local, shared by the ranks here; borrowed */
     struct experiment *experiment;
     struct model *model;
-    struct layout *layout;
+    struct layout_pair layouts; /* what it saves in and what it loads in */
+    struct layout *layout;      /* the one it saves in; owned by `layouts` */
     struct folder folder;
     struct store *store;
     struct engine *engine; /* NULL with workload=raw */
     struct payload_settings payload;
     enum verify_mode verify;
     bool saves, loads, raw, cold, keep;
-    struct state own;     /* what this rank saves; without pieces where it saves nothing */
+    struct state own;     /* what this rank saves; without pieces where that is nothing */
     struct state shifted; /* what it loads, where that is not the same pieces */
     struct state *target; /* of loads: one of the two */
     uint64_t op_timeout_ns;

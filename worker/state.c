@@ -29,7 +29,8 @@ static uint64_t round_to_pages(uint64_t bytes)
 int state_init(struct state *self, const struct layout *layout, uint32_t holder, struct cb_err *err)
 {
     struct state made = {.layout = layout, .holder = holder, .shared_fd = -1};
-    int rc = layout_pieces(layout, holder, &made.pieces, &made.piece_count, err);
+    int rc =
+        holder < layout_world_size(layout) ? layout_pieces(layout, holder, &made.pieces, &made.piece_count, err) : 0;
     if (rc)
         return rc;
     made.memory = calloc(made.piece_count + 1, sizeof *made.memory);

@@ -22,7 +22,8 @@ struct payload_settings {
     uint64_t seed;
 };
 
-/* The pieces of `holder` and the bytes that state_allocate would take for them. Allocates no state. */
+/* The pieces of `holder` and the bytes that state_allocate would take for them; none where the layout has
+ * fewer ranks than that. Allocates no state. */
 int state_init(struct state *self, const struct layout *layout, uint32_t holder, struct cb_err *err) CB_MUST_CHECK;
 /* Maps memory for it, at least `least_bytes`, so that another state can lie there, too. */
 int state_allocate(struct state *self, enum state_memory memory, uint64_t least_bytes,

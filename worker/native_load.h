@@ -1,0 +1,91 @@
+/* Inside loading: what native_load*.c share. A load fills targets, boxes of tensors that lie in memory,
+ * through items: stored chunks that are read. */
+#ifndef WORKER_NATIVE_LOAD_H
+#define WORKER_NATIVE_LOAD_H
+
+#include "ckpt/load_plan.h"
+#include "worker/native.h"
+
+/* A value that is no tensor is read whole; a longer one is none of what PyTorch's planner stores so. */
+#define LOAD_VALUE_MAX_BYTES (UINT64_C(64) * 1024 * 1024)
+/* Enough for the header of what PyTorch writes; one that is longer is read again. */
+#define LOAD_FIRST_PROBE_BYTES 8192
+
+enum load_item_state {
+    ITEM_EXPECTED, /* laid out as our writer does it; the header will tell */
+    ITEM_PROBE,    /* only its header is read */
+    ITEM_KNOWN,    /* its header has been parsed */
+    ITEM_DONE,
+    ITEM_FAILED,
+};
+
+struct load_item {
+    uint32_t chunk;
+    uint32_t first_read, read_count; /* no reads: a bytes item */
+    enum load_item_state state;
+    struct stored_payload payload;
+    uint64_t probe_bytes;
+    bool again;    /* the header says that this pass read the wrong bytes */
+    void *strided; /* payload as it is stored, where its strides are not ours; owned */
+    uint32_t crc;  /* of the trailer */
+    bool has_crc, bad_trailer;
+    void *value;                               /* of a bytes item: all of it, once read; owned */
+    size_t first_part, part_count, parts_left; /* of the pass under way */
+};
+
+struct native_load {
+    struct program program;
+    struct buf metadata;
+    struct buf frame; /* what our writer would have written, or a value */
+    uint64_t gap_bytes;
+    /* of the load under way */
+    struct native_operation *operation;
+    struct stored_checkpoint *checkpoint;
+    size_t failures, item_total;
+    char first_failure[512];
+    /* the targets: what is filled, and where each lies */
+    const struct piece *pieces;
+    void *const *memory;
+    size_t piece_count;
+    bool wants_values; /* the small ones that are no tensors are read with them */
+    struct load_plan *plan;
+    struct mapping *mappings; /* one a read */
+    struct load_item *items;  /* by file and offset */
+    size_t item_count;
+    uint32_t *files; /* file of the checkpoint for each file of the program */
+};
+
+static inline const struct stored_chunk *native_load_chunk(const struct native_load *self, const struct load_item *item)
+{
+    return &self->checkpoint->chunks[item->chunk];
+}
+
+static inline const struct stored_tensor *native_load_tensor(const struct native_load *self,
+                                                             const struct load_item *item)
+{
+    return &self->checkpoint->tensors[native_load_chunk(self, item)->tensor];
+}
+
+static inline bool native_load_is_open(const struct load_item *item)
+{
+    return item->state != ITEM_DONE && item->state != ITEM_FAILED;
+}
+
+/* Something is missing or wrong: a line on the status page; the load goes on, so that all of it is named. */
+void native_load_fail(struct native_load *self, int code, const char *text);
+void native_load_fail_item(struct native_load *self, struct load_item *item, int code, const char *why);
+
+/* native_load_items.c: the plan of the targets becomes items, one for each chunk that is read. */
+int native_load_make_items(struct native_load *self, struct cb_err *err) CB_MUST_CHECK;
+void native_load_forget_items(struct native_load *self);
+
+/* native_load_pass.c: what of the open items this pass reads, and where it goes. */
+int native_load_build_pass(struct native_load *self, struct cb_err *err) CB_MUST_CHECK;
+
+/* native_load_take.c: reads it and takes it apart. */
+int native_load_run_pass(struct native_load *self, struct cb_err *err) CB_MUST_CHECK;
+
+/* native_load_strided.c: places what came with other strides, and says whether another pass is needed. */
+int native_load_after_pass(struct native_load *self, bool *again, struct cb_err *err) CB_MUST_CHECK;
+
+#endif

@@ -1,0 +1,91 @@
+/* Loading: after a pass. Places items whose strides are not ours, and looks at values, both of which may
+ * take memory. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "worker/native_load.h"
+
+/* Parsing a value allocates, so it is kept until the pass is over. */
+static void check_value(struct native_load *self, struct load_item *item)
+{
+    struct cb_err err;
+    buf_clear(&self->frame);
+    int rc = format_parse_bytes_payload(self->checkpoint->format, native_load_tensor(self, item)->fqn, item->value,
+                                        native_load_chunk(self, item)->length, &self->frame, &err);
+    if (rc && rc != CB_ERR_UNSUPPORTED) /* a kind of value that only Python knows is none of our business */
+        native_load_fail_item(self, item, rc, err.message);
+    else
+        item->state = ITEM_DONE;
+}
+
+/* One element of the part, by its index in `common`, from a payload with other strides. */
+static uint64_t strided_element(const struct stored_payload *payload, const struct box *stored,
+                                const struct box *common, uint64_t index)
+{
+    uint64_t element = 0;
+    for (uint32_t i = common->dims; i-- > 0; index /= common->size[i])
+        element += (common->offset[i] - stored->offset[i] + index % common->size[i]) * payload->stride[i];
+    return element;
+}
+
+static uint64_t held_element(const struct box *held, const struct box *common, uint64_t index)
+{
+    uint64_t element = 0, stride = 1;
+    for (uint32_t i = common->dims; i-- > 0; index /= common->size[i]) {
+        element += (common->offset[i] - held->offset[i] + index % common->size[i]) * stride;
+        stride *= held->size[i];
+    }
+    return element;
+}
+
+static void place_strided(struct native_load *self, struct load_item *item)
+{
+    const struct stored_chunk *chunk = native_load_chunk(self, item);
+    size_t element_bytes = dtype_bytes(native_load_tensor(self, item)->dtype);
+    for (uint32_t i = item->first_read; i < item->first_read + item->read_count; i++) {
+        const struct box *common = &self->plan->reads[i].common;
+        char *memory = self->memory[self->plan->reads[i].piece];
+        uint64_t count = box_elements(common);
+        for (uint64_t j = 0; j < count; j++) {
+            uint64_t from = strided_element(&item->payload, &chunk->box, common, j);
+            if ((from + 1) * element_bytes > item->payload.bytes) {
+                native_load_fail_item(self, item, CB_ERR_CORRUPT, "its strides reach beyond its bytes");
+                return;
+            }
+            memcpy(memory + held_element(&self->mappings[i].held, common, j) * element_bytes,
+                   (char *)item->strided + from * element_bytes, element_bytes);
+        }
+        self->operation->bytes_copied += count * element_bytes;
+    }
+}
+
+int native_load_after_pass(struct native_load *self, bool *again, struct cb_err *err)
+{
+    *again = false;
+    for (size_t i = 0; i < self->item_count; i++) {
+        struct load_item *item = &self->items[i];
+        if (!native_load_is_open(item))
+            continue;
+        if (item->value) {
+            check_value(self, item);
+            continue;
+        }
+        if (item->strided) {
+            place_strided(self, item);
+            free(item->strided);
+            item->strided = NULL;
+            item->state = item->state == ITEM_FAILED ? ITEM_FAILED : ITEM_DONE;
+            continue;
+        }
+        *again = true;
+        if (item->state != ITEM_KNOWN || item->payload.contiguous)
+            continue;
+        item->strided = aligned_alloc(4096, (item->payload.bytes / 4096 + 1) * 4096);
+        if (!item->strided)
+            return cb_fail(err, CB_ERR_MEMORY, "no memory for %" PRIu64 " bytes of %s, which is stored with strides",
+                           item->payload.bytes, native_load_tensor(self, item)->fqn);
+    }
+    return 0;
+}

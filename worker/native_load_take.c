@@ -1,0 +1,178 @@
+/* Loading: a pass under way. Takes requests apart as they arrive: headers say whether the item lies as
+ * expected, payload goes to the targets, trailers have the checksum. Must not allocate but to report. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/hash.h"
+#include "worker/native_load.h"
+
+static int open_file(void *context, uint32_t file, struct store_object **object, uint64_t *length, struct cb_err *err)
+{
+    struct native_load *self = context;
+    char name[PATH_MAX];
+    int rc = native_name(self->operation->path, self->checkpoint->files[self->files[file]], name, err);
+    return rc ? rc : store_open_read(self->operation->engine->setup.store, name, object, length, err);
+}
+
+/* A header that is longer than what was read of it is read again: first as much as most need, then as
+ * much as one may have. */
+static bool probe_longer(const struct native_load *self, struct load_item *item, uint64_t tried)
+{
+    uint64_t length = native_load_chunk(self, item)->length;
+    uint64_t next = tried < LOAD_FIRST_PROBE_BYTES ? LOAD_FIRST_PROBE_BYTES : FORMAT_MAX_HEADER;
+    item->probe_bytes = length < next ? length : next;
+    item->state = ITEM_PROBE;
+    item->again = item->probe_bytes > tried;
+    return item->again;
+}
+
+/* The very header that our own writer makes needs no parsing, which would allocate. */
+static bool is_our_header(struct native_load *self, const struct load_item *item, const void *bytes, uint64_t len)
+{
+    const struct stored_tensor *stored = native_load_tensor(self, item);
+    const struct stored_chunk *chunk = native_load_chunk(self, item);
+    struct state_tensor tensor = {.fqn = stored->fqn, .dtype = stored->dtype, .dims = stored->dims};
+    struct plan_item ours = {
+        .offset = chunk->offset,
+        .length = chunk->length,
+        .payload_offset = chunk->offset + item->payload.offset,
+        .payload_bytes = item->payload.bytes,
+        .box = chunk->box,
+    };
+    memcpy(tensor.shape, stored->shape, sizeof tensor.shape);
+    buf_clear(&self->frame);
+    return format_item_header(self->checkpoint->format, &tensor, &ours, &self->frame, NULL) == 0 &&
+           self->frame.len == len && memcmp(self->frame.data, bytes, len) == 0;
+}
+
+static void take_header(struct native_load *self, struct load_item *item, const void *bytes, uint64_t len)
+{
+    const struct stored_chunk *chunk = native_load_chunk(self, item);
+    struct stored_payload payload;
+    struct cb_err err;
+    if (item->state == ITEM_EXPECTED && is_our_header(self, item, bytes, len)) {
+        item->state = ITEM_KNOWN;
+        return;
+    }
+    int rc = format_parse_item(self->checkpoint->format, native_load_tensor(self, item), &chunk->box, bytes, len,
+                               chunk->length, &payload, &err);
+    if (rc) {
+        if (!probe_longer(self, item, len))
+            native_load_fail_item(self, item, CB_ERR_CORRUPT, err.message);
+        return;
+    }
+    bool as_expected = item->state == ITEM_EXPECTED && payload.contiguous && payload.offset == item->payload.offset &&
+                       payload.bytes == item->payload.bytes;
+    item->payload = payload;
+    item->again = !as_expected;
+    item->state = ITEM_KNOWN;
+}
+
+/* Only once the header has said that the item lies as expected does a wrong trailer mean anything. */
+static void take_trailer(struct native_load *self, struct load_item *item, const void *bytes, uint64_t len)
+{
+    bool has_crc = false;
+    int rc = format_parse_trailer(self->checkpoint->format, bytes, len, &item->crc, &has_crc, NULL);
+    item->bad_trailer = rc != 0;
+    item->has_crc = rc == 0 && has_crc && item->crc != 0; /* checksum=none stores 0 */
+}
+
+static void take_payload(struct native_load *self, struct load_item *item, struct part *part, const char *bytes)
+{
+    if (part->kind == PART_MAPPED) {
+        for (uint32_t i = item->first_read; i < item->first_read + item->read_count; i++)
+            self->operation->bytes_copied += mapping_scatter(&self->mappings[i], part->skip, bytes, part->bytes,
+                                                             self->memory[self->plan->reads[i].piece]);
+    } else if (!part->direct) {
+        memcpy(part->memory, bytes, part->bytes);
+        self->operation->bytes_copied += part->bytes;
+    }
+    if (self->operation->engine->checksum)
+        part->crc = crc32_zip(0, part->direct ? part->memory : bytes, part->bytes);
+}
+
+static void check_crc(struct native_load *self, struct load_item *item)
+{
+    uint32_t crc = 0;
+    for (size_t i = 0; i < item->part_count; i++) {
+        const struct part *part = &self->program.parts[item->first_part + i];
+        if (part->kind == PART_PAYLOAD || part->kind == PART_MAPPED)
+            crc = part->skip == 0 ? part->crc : crc32_zip_combine(crc, part->crc, part->bytes);
+    }
+    if (crc == item->crc)
+        return;
+    char text[128];
+    snprintf(text, sizeof text, "its bytes have the CRC-32 %08" PRIx32 ", stored is %08" PRIx32, crc, item->crc);
+    native_load_fail_item(self, item, CB_ERR_CORRUPT, text);
+}
+
+static void item_done(struct native_load *self, struct load_item *item)
+{
+    if (item->state == ITEM_FAILED || item->again)
+        return;
+    if (item->bad_trailer)
+        native_load_fail_item(self, item, CB_ERR_CORRUPT, "what follows its bytes is damaged");
+    else if (item->has_crc)
+        check_crc(self, item);
+    if (item->state != ITEM_FAILED && !item->strided && !item->value)
+        item->state = ITEM_DONE;
+}
+
+static void take_part(struct native_load *self, struct part *part, const char *bytes)
+{
+    struct load_item *item = &self->items[part->item];
+    if (part->kind == PART_HEADER && item->read_count == 0)
+        memcpy(item->value, bytes, part->bytes);
+    else if (part->kind == PART_HEADER)
+        take_header(self, item, bytes, part->bytes);
+    else if (part->kind == PART_TRAILER)
+        take_trailer(self, item, bytes, part->bytes);
+    else
+        take_payload(self, item, part, bytes);
+}
+
+static int take_request(void *context, const struct program_request *request, const char *staging, uint64_t available,
+                        const struct cb_err *why, struct cb_err *err)
+{
+    struct native_load *self = context;
+    if (why->code == CB_ERR_ABORTED) {
+        *err = *why;
+        return why->code;
+    }
+    for (size_t i = 0; i < request->part_count; i++) {
+        struct part *part = &self->program.parts[request->first_part + i];
+        struct load_item *item = &self->items[part->item];
+        if (part->offset + part->bytes <= available)
+            take_part(self, part, staging + (part->offset - request->offset));
+        else
+            native_load_fail_item(self, item, why->code ? why->code : CB_ERR_CORRUPT,
+                                  why->code ? why->message : "the file is too short: it ends before or in the item");
+        if (--item->parts_left == 0)
+            item_done(self, item);
+    }
+    return 0;
+}
+
+int native_load_run_pass(struct native_load *self, struct cb_err *err)
+{
+    static const struct transfer_ops ops = {.open = open_file, .complete = take_request};
+    struct native_operation *operation = self->operation;
+    struct status_page *page = operation->engine->setup.page;
+    struct transfer_run run = {
+        .program = &self->program,
+        .ops = &ops,
+        .context = self,
+        .timeline = &operation->timeline,
+        .latency = operation->sample->flags & SAMPLE_WARMUP ? NULL : &page->latency[OP_LOAD],
+        .deadline_ns = operation->options->deadline_ns,
+    };
+    struct transfer_counts counts;
+    atomic_fetch_add_explicit(&page->bytes_total, self->program.bytes, memory_order_relaxed);
+    int rc = transfer_run(operation->engine->transfer, &run, &counts, err);
+    operation->counts.requests += counts.requests;
+    operation->counts.errors += counts.errors;
+    operation->counts.bytes += counts.bytes;
+    return rc;
+}
