@@ -15,6 +15,7 @@
 #include "core/clock.h"
 
 #define LEAVE_GRACE_NS (2 * NS_PER_S) /* from SIGTERM to SIGKILL for the launcher */
+#define EXPERIMENT_MAX_BYTES (1 << 20)
 #define PROBE_GRACE_NS (3 * NS_PER_S) /* for a probe that is not done when the ranks are */
 
 void attempt_decide(struct attempt *self, enum outcome outcome, int code, const char *format, ...)
@@ -126,8 +127,34 @@ static void run_ranks(struct attempt *self)
     seal_decide(self);
 }
 
+/* Ranks, the history and people read that file, at other times: when it is not what it was at the start,
+ * nobody knows what was measured. */
+static void check_experiment(struct attempt *self)
+{
+    struct experiment *now = NULL;
+    struct cb_err err;
+    struct buf before, after;
+    buf_init(&before, EXPERIMENT_MAX_BYTES);
+    buf_init(&after, EXPERIMENT_MAX_BYTES);
+    int rc = run_folder_read_experiment(self->run_folder, &now, &err);
+    if (!rc)
+        rc = experiment_write_yaml(now, &after, &err);
+    if (!rc)
+        rc = experiment_write_yaml(self->experiment, &before, &err);
+    if (rc || strcmp(before.data, after.data) != 0) {
+        self->verdict.decided = self->verdict.outcome != OUTCOME_PASS;
+        attempt_decide(self, OUTCOME_INFRASTRUCTURE, CB_ERR_CORRUPT,
+                       "experiment.yaml was changed while the run lasted: what was measured is not what it says%s%s",
+                       rc ? ": " : "", rc ? err.message : "");
+    }
+    experiment_free(now);
+    buf_release(&before);
+    buf_release(&after);
+}
+
 static int seal(struct attempt *self, struct cb_err *err)
 {
+    check_experiment(self);
     struct cb_err unused; /* host.json is an extra: records hold the figures that count */
     if (self->pages.count > 0 && counters_write(&self->counters, self->path.data, &unused) != 0)
         attempt_decide(self, OUTCOME_INFRASTRUCTURE, unused.code, "%s", unused.message);

@@ -2,13 +2,16 @@
  *
  * An attempt without a manifest whose agent has not been heard of for a while is sealed as lost, with
  * what is known. Sealing is exclusive: an agent that wakes up later cannot overwrite it, and if it was
- * faster, what it sealed counts. */
+ * faster, what it sealed counts. What a controller left that died while it planned is put in order, too. */
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "cli/cli.h"
 #include "cli/verb_common.h"
@@ -123,20 +126,140 @@ static int seal_if_dead(struct collection *self, const char *run, const char *fo
     return rc;
 }
 
+/* What a dead controller left of a plan */
+
+static bool has_entry(const char *folder, const char *name)
+{
+    return modified_ns(folder, name) != 0;
+}
+
+static bool has_attempts(const char *folder)
+{
+    uint32_t last = 0;
+    return run_folder_last_attempt(folder, &last, NULL) == 0 && last > 0;
+}
+
+/* Whether a controller is at it: it keeps the folder locked. */
+static bool is_locked(const char *folder)
+{
+    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    bool locked = fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) < 0;
+    if (fd >= 0)
+        close(fd);
+    return locked;
+}
+
+/* The files of a plan, in the order in which they are made, but planned.json, which completes it. */
+static const char *const plan_files[] = {"labels.yaml", "labels.yaml.tmp", "experiment.yaml", "experiment.yaml.tmp",
+                                         "planned.json.tmp"};
+
+static bool is_of_a_plan(const char *name)
+{
+    bool is = strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || strcmp(name, "attempts") == 0;
+    for (size_t i = 0; i < sizeof plan_files / sizeof *plan_files; i++)
+        is = is || strcmp(name, plan_files[i]) == 0;
+    return is;
+}
+
+static bool holds_only_a_plan(const char *folder)
+{
+    DIR *entries = opendir(folder);
+    bool only = entries != NULL;
+    for (struct dirent *entry; only && (entry = readdir(entries));)
+        only = is_of_a_plan(entry->d_name);
+    if (entries)
+        closedir(entries);
+    return only;
+}
+
+static bool is_in_history(struct collection *self, const char *run)
+{
+    struct run_info *info;
+    int rc = history_load_run(self->history, run, &info, NULL);
+    if (rc == 0)
+        run_info_free(info);
+    return rc != CB_ERR_NOT_FOUND;
+}
+
+/* Of a run that the history does not know: it is being planned, or its planning was cut short. */
+static bool is_half_planned(struct collection *self, const char *run, const char *folder)
+{
+    return !has_entry(folder, "planned.json") && !has_attempts(folder) && holds_only_a_plan(folder) &&
+           !is_in_history(self, run);
+}
+
+/* Nothing has run, nothing is lost. */
+static bool remove_cut_plan(struct collection *self, const char *run, const char *folder)
+{
+    char path[PATH_MAX_BYTES];
+    if (modified_ns(folder, ".") + self->silence_ns > clock_wall_ns())
+        return false;
+    for (size_t i = 0; i < sizeof plan_files / sizeof *plan_files; i++)
+        if (snprintf(path, sizeof path, "%s/%s", folder, plan_files[i]) < (int)sizeof path)
+            unlink(path);
+    if (snprintf(path, sizeof path, "%s/attempts", folder) < (int)sizeof path)
+        rmdir(path);
+    if (rmdir(folder))
+        return false;
+    report(self, run, "removed", "its planning was cut short and nothing has run: the folder is removed");
+    return true;
+}
+
+/* A controller died after it had said that the run runs and before an agent was there: as planned as before. */
+static int plan_again(struct collection *self, const char *run, const char *folder, struct cb_err *err)
+{
+    struct run_info *info;
+    int rc = history_load_run(self->history, run, &info, err);
+    if (rc)
+        return rc == CB_ERR_NOT_FOUND ? 0 : rc;
+    bool left = strcmp(info->state, "running") == 0 && !has_attempts(folder) && !is_locked(folder);
+    if (left)
+        rc = history_set_state(self->history, run, "planned", err);
+    if (left && rc == 0)
+        report(self, run, "planned", "its controller died before it had started anything: planned again");
+    run_info_free(info);
+    return rc;
+}
+
+/* Nobody runs what was sealed and cannot be read: the run does not go on running. */
+static int end_unreadable(struct collection *self, const char *run, int code)
+{
+    if (code != CB_ERR_CORRUPT && code != CB_ERR_FORMAT)
+        return 0;
+    int rc = history_set_state(self->history, run, "failed", NULL);
+    return rc == CB_ERR_NOT_FOUND ? 0 : rc;
+}
+
+static void count_failed(struct collection *self, const char *run, int code, const char *message)
+{
+    self->failed++;
+    report(self, run, "failed", message);
+    if (end_unreadable(self, run, code))
+        log_error("run %s keeps its state in the history, which cannot be written to", run);
+}
+
 /* One folder. Its failure is told and counted; the others go on. */
 static void collect_folder(struct collection *self, const char *run, const char *folder)
 {
     struct cb_err err;
     bool ingested = false;
+    if (is_half_planned(self, run, folder)) {
+        if (!remove_cut_plan(self, run, folder))
+            self->unsealed++;
+        return;
+    }
     int rc = seal_if_dead(self, run, folder, &err);
     if (rc == 0)
         rc = history_ingest(self->history, folder, &ingested, &err);
     if (rc == CB_ERR_NOT_FOUND) {
         self->unsealed++;
-        report(self, run, "unsealed", err.message);
+        /* A run that waits for its turn is nothing to be told each time. */
+        report(self, run, "unsealed", has_attempts(folder) ? err.message : NULL);
+        rc = plan_again(self, run, folder, &err);
+        if (rc)
+            count_failed(self, run, rc, err.message);
     } else if (rc) {
-        self->failed++;
-        report(self, run, "failed", err.message);
+        count_failed(self, run, rc, err.message);
     } else if (ingested) {
         self->ingested++;
         report(self, run, "ingested", NULL);
@@ -200,12 +323,14 @@ static int collect_word(struct collection *self, const char *word, struct cb_err
 {
     char folder[PATH_MAX_BYTES];
     struct stat status;
-    const char *name = strrchr(word, '/');
-    int length = name ? snprintf(folder, sizeof folder, "%s", word)
-                      : snprintf(folder, sizeof folder, "%s/runs/%s", history_folder(self->history), word);
+    int length = strchr(word, '/') ? snprintf(folder, sizeof folder, "%s", word)
+                                   : snprintf(folder, sizeof folder, "%s/runs/%s", history_folder(self->history), word);
     if (length >= (int)sizeof folder || stat(folder, &status))
         return cb_fail(err, CB_ERR_NOT_FOUND, "no run folder %s", folder);
-    collect_folder(self, name && name[1] ? name + 1 : word, folder);
+    while (length > 1 && folder[length - 1] == '/')
+        folder[--length] = '\0';
+    const char *name = strrchr(folder, '/');
+    collect_folder(self, name ? name + 1 : folder, folder);
     return 0;
 }
 

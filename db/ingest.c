@@ -412,6 +412,20 @@ static int apply_labels(const char *folder, struct experiment *experiment, struc
     return rc;
 }
 
+/* Whether a row says that the run is of this experiment. */
+static int is_planned_so(struct history *self, const char *run, const struct experiment *experiment, bool *is,
+                         struct cb_err *err)
+{
+    sqlite3_stmt *statement;
+    char hash[EXPERIMENT_HASH_LENGTH + 1];
+    experiment_hash(experiment, hash);
+    int rc = db_query(self, &statement, err, "SELECT 1 FROM run WHERE run=? AND hash=?", "tt", run, hash);
+    if (rc == 0)
+        rc = db_step(self, statement, is, err);
+    db_reset(statement);
+    return rc;
+}
+
 static int insert_run_of_folder(struct history *self, const char *folder, const char *run, struct cb_err *err)
 {
     struct run_row row = {.run = run, .folder = folder};
@@ -428,6 +442,18 @@ static int insert_run_of_folder(struct history *self, const char *folder, const 
     experiment_free(experiment);
     free(sweep);
     return rc;
+}
+
+/* A run that is known was planned as its row says: a file that was changed or spoiled since does not change it. */
+static int refresh_run_of_folder(struct history *self, const char *folder, const char *run, struct cb_err *err)
+{
+    struct experiment *experiment = NULL;
+    bool same = false;
+    if (run_folder_read_experiment(folder, &experiment, NULL))
+        return 0;
+    int rc = is_planned_so(self, run, experiment, &same, err);
+    experiment_free(experiment);
+    return rc || !same ? rc : insert_run_of_folder(self, folder, run, err);
 }
 
 /* Every sealed attempt that is new, in order, so that the last one's results stay. */
@@ -451,7 +477,7 @@ static int ingest_attempts(struct history *self, const char *folder, const char 
         if (rc || known)
             continue;
         if (!*ingested)
-            rc = insert_run_of_folder(self, folder, run, err);
+            rc = there ? refresh_run_of_folder(self, folder, run, err) : insert_run_of_folder(self, folder, run, err);
         *ingested = there = true;
         struct ingest work = {self, run, path, 0, number};
         if (rc == 0)

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import shutil
 import sqlite3
 import subprocess
 from pathlib import Path
@@ -276,6 +277,51 @@ def test_collect_seals_the_attempt_of_a_dead_agent_as_lost(home):
     assert manifest["sealed_by"] == "collect"
     home.call("collect", "--silence", "0s")
     assert json.loads((folder / "attempts/1/manifest.json").read_text()) == manifest
+
+
+@pytest.mark.parametrize("made", [[], ["attempts/"], ["attempts/", "labels.yaml"], ["attempts/", "labels.yaml", "experiment.yaml"],
+                                  ["attempts/", "labels.yaml", "experiment.yaml", "planned.json.tmp"]])
+def test_a_plan_that_was_cut_short_is_told_once_and_removed(home, made):
+    folder = home.folder / "runs/20261121-half"
+    folder.mkdir(parents=True)
+    for name in made:
+        (folder / name).mkdir() if name.endswith("/") else (folder / name).write_text("version: 1\n")
+    assert "0 ingested, 0 known, 1 not sealed, 0 failed" in home.call("collect").stdout  # it may still be planned
+    first = home.call("collect", "--silence", "0s")
+    assert "20261121-half: its planning was cut short and nothing has run" in first.stderr
+    assert not folder.exists() and home.json("list") == []
+    second = home.call("collect", "--silence", "0s")
+    assert "20261121-half" not in second.stderr
+
+
+def test_a_folder_with_anything_else_in_it_is_never_removed(home):
+    folder = home.folder / "runs/20261121-half"
+    (folder / "attempts").mkdir(parents=True)
+    (folder / "notes.txt").write_text("mine")
+    home.call("collect", "--silence", "0s")
+    assert (folder / "notes.txt").exists() and (folder / "attempts").exists()
+
+
+def test_a_run_whose_controller_died_before_its_agent_is_planned_again(home):
+    folder = home.make("a", "outcome=none", "records=false", sweep="s", block=1)
+    shutil.rmtree(folder / "attempts/1")
+    home.call("collect")
+    with sqlite3.connect(home.folder / "history.db") as db:
+        db.execute("update run set state='running'")
+    assert "planned again" in home.call("collect").stderr
+    assert [run["state"] for run in home.json("list")] == ["planned"]
+    assert "a" not in home.call("collect").stderr.split()
+
+
+def test_a_sealed_run_that_cannot_be_read_does_not_go_on_running(home):
+    folder = home.make("a", "save=1")
+    home.call("collect")
+    with sqlite3.connect(home.folder / "history.db") as db:
+        db.execute("update run set state='running'")
+        db.execute("delete from attempt")
+    (folder / "attempts/1/records").write_bytes(b"spoiled")
+    home.call("collect", code=4)
+    assert [run["state"] for run in home.json("list")] == ["failed"]
 
 
 def test_rebuild_gives_the_same_history(home):

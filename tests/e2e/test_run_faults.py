@@ -301,6 +301,69 @@ def test_a_disk_that_stalls_is_sealed_in_time_with_the_stuck_process_named(home,
     assert not list(home.store.rglob(".metadata"))
 
 
+# ---- what happens to the run folder ----
+
+@pytest.mark.parametrize("content, why", [("not: [an experiment", "not YAML"), ("", ""), (None, "")])
+def test_an_experiment_that_is_overwritten_while_it_runs_is_no_pass_and_the_run_ends(home, content, why):
+    process = home.start(*TINY, "store=./store", "iterations=100000", "label.kind=x")
+    home.await_running(process)
+    file = next((home.home / "runs").glob("*/experiment.yaml"))
+    old = file.read_text()
+    file.write_text(old.replace("model: gpt2-tiny", "model: gpt2") if content is None else content)
+    process.send_signal(signal.SIGINT)
+    run = home.finish(process, 4)
+    assert run["experiment"]["model"] == "gpt2-tiny" and run["labels"] == {"kind": "x"}
+    home.call("collect")
+    listed = json.loads(home.call("list", "--json"))
+    assert [(entry["state"], entry["experiment"]["model"]) for entry in listed] == [("cancelled", "gpt2-tiny")]
+
+
+def test_an_experiment_that_was_changed_is_no_pass(home):
+    process = home.start(*TINY, "store=fault:bandwidth=16MiB/s:./store", "iterations=3")
+    home.await_running(process)
+    file = next((home.home / "runs").glob("*/experiment.yaml"))
+    file.write_text(file.read_text().replace("model: gpt2-tiny", "model: gpt2"))
+    run = home.finish(process, 4)
+    assert run["outcome"] == "infrastructure" and "experiment.yaml was changed while the run lasted" in run["message"]
+    assert run["experiment"]["model"] == "gpt2-tiny"
+
+
+FULL_HOME = """
+mount -t tmpfs -o size=8m none home || exit 99
+"$@" &
+program=$!
+while ! grep -qs '"op": *"save"' home/runs/*/attempts/1/progress.json; do kill -0 $program || exit 98; sleep 0.05; done
+cat /dev/zero >home/filler 2>/dev/null
+kill -INT $program
+wait $program
+code=$?
+"$1" collect --silence 0s
+echo "collected: $?"
+"$1" list --json
+rm home/filler
+"$1" collect
+"$1" collect --silence 0s
+"$1" list --json
+exit $code
+"""
+
+
+def test_a_home_that_is_full_at_the_seal_ends_with_4_and_collect_seals_the_run_later(home):
+    home.home.mkdir()
+    command = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"]), "sh", "-c"]
+    if subprocess.run([*command, "mount -t tmpfs none store"], cwd=home.folder, capture_output=True, timeout=20).returncode:
+        pytest.skip("needs the right to mount a tmpfs in a name space of its own")
+    result = subprocess.run([*command, FULL_HOME, "sh", PROGRAM, "run", *TINY, "store=./store", "iterations=100000", "--json"],
+                            cwd=home.folder, env=home.environment, capture_output=True, text=True, timeout=90)
+    assert result.returncode == 4 and "No space left on device" in result.stderr, result.stdout + result.stderr
+    home.assert_nothing_left()
+    before, after = (json.loads(line) for line in result.stdout.splitlines() if line.startswith("["))
+    assert [entry["state"] for entry in before] == ["running"] and "collected: 4" in result.stdout
+    assert "0 ingested, 0 known, 1 not sealed, 0 failed" in result.stdout  # it may still be alive: silence is 60 s
+    assert "the agent vanished" in result.stderr and "1 ingested" in result.stdout
+    assert [(entry["state"], entry["outcome"]) for entry in after] == [("failed", "lost")]
+
+
 # ---- several at once ----
 
 def test_two_controllers_write_one_history(home):
