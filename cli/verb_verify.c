@@ -2,15 +2,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
-#include "ckpt/format.h"
 #include "ckpt/verify.h"
+#include "cli/checkpoint.h"
 #include "cli/cli.h"
 #include "core/json.h"
 #include "core/units.h"
-
-#define PATH_BYTES 4096
 
 struct answer {
     struct cli *cli;
@@ -92,56 +89,14 @@ static void write_result(struct cli *cli, const char *path, const struct verify_
                    result->problems == 1 ? "" : "s");
 }
 
-/* The youngest commit marker below a folder. */
-struct newest {
-    const char *path;
-    char folder[PATH_BYTES];
-    struct timespec written;
-};
-
-static int look_at(void *context, const char *name, uint64_t length, struct cb_err *err)
-{
-    (void)length, (void)err;
-    struct newest *self = context;
-    const char *last = strrchr(name, '/');
-    char marker[PATH_BYTES];
-    struct stat found;
-    int bytes = snprintf(marker, sizeof marker, "%s/%s", self->path, name);
-    if (!last || strcmp(last + 1, FORMAT_MARKER) != 0 || (size_t)bytes >= sizeof marker || stat(marker, &found) != 0)
-        return 0;
-    struct timespec at = found.st_mtim, best = self->written;
-    if (self->folder[0] && (at.tv_sec < best.tv_sec || (at.tv_sec == best.tv_sec && at.tv_nsec <= best.tv_nsec)))
-        return 0;
-    self->written = at;
-    snprintf(self->folder, sizeof self->folder, "%.*s", bytes - (int)strlen(last), marker);
-    return 0;
-}
-
-/* The folder of a run holds one for each checkpoint: the last one is meant, as by ops=load suffix=RUN. */
-static int open_checkpoint(const char *path, struct newest *newest, struct store **store, struct cb_err *err)
-{
-    struct store_options options = {.direct = STORE_DIRECT_NO, .depth = 1, .threads = 1};
-    uint64_t length;
-    newest->path = path;
-    int rc = store_open(path, &options, store, err);
-    if (rc || store_stat(*store, FORMAT_MARKER, &length, NULL) == 0)
-        return rc;
-    rc = store_list(*store, "", look_at, newest, err);
-    if (!rc && !newest->folder[0])
-        return 0;
-    store_free(*store);
-    return rc ? rc : store_open(newest->folder, &options, store, err);
-}
-
 static int verify_path(struct cli *cli, const char *path, const uint64_t *seed, struct cb_err *err)
 {
-    struct newest newest = {0};
+    char opened[CHECKPOINT_NAME_BYTES];
     struct store *store;
-    int rc = open_checkpoint(path, &newest, &store, err);
+    int rc = checkpoint_open(path, &store, opened, err);
     if (rc)
         return rc;
-    if (newest.folder[0])
-        path = newest.folder;
+    path = opened;
     struct json_writer writer;
     struct answer answer = {cli, &writer};
     struct verify_result result;

@@ -85,6 +85,7 @@ struct backend_ops {
     int (*make_folder)(struct backend *backend, const char *folder, struct cb_err *err);
     int (*read_small)(struct backend *backend, const char *name, struct buf *out, struct cb_err *err);
     int (*stat)(struct backend *backend, const char *name, uint64_t *length, struct cb_err *err);
+    int (*modified)(struct backend *backend, const char *name, uint64_t *wall_ns, struct cb_err *err);
     int (*list)(struct backend *backend, const char *folder, store_list_fn each, void *context, struct cb_err *err);
     int (*remove)(struct backend *backend, const char *name, struct cb_err *err);
     int (*remove_folder)(struct backend *backend, const char *folder, struct cb_err *err);

@@ -439,6 +439,12 @@ static int fault_stat(struct backend *backend, const char *name, uint64_t *lengt
     return self->inner->ops->stat(self->inner, name, length, err);
 }
 
+static int fault_modified(struct backend *backend, const char *name, uint64_t *wall_ns, struct cb_err *err)
+{
+    struct fault_store *self = fault_of(backend);
+    return self->inner->ops->modified(self->inner, name, wall_ns, err);
+}
+
 static int fault_list(struct backend *backend, const char *folder, store_list_fn each, void *context,
                       struct cb_err *err)
 {
@@ -489,6 +495,7 @@ const struct backend_ops fault_backend = {
     .make_folder = fault_make_folder,
     .read_small = fault_read_small,
     .stat = fault_stat,
+    .modified = fault_modified,
     .list = fault_list,
     .remove = fault_remove,
     .remove_folder = fault_remove_folder,

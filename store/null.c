@@ -17,6 +17,7 @@
 struct null_entry {
     const char *name; /* first, so that a lookup needs no entry of its own */
     uint64_t length;
+    uint64_t written_wall_ns;
     char *bytes; /* of a published object, else NULL */
 };
 
@@ -70,6 +71,7 @@ static int remember(struct null_store *self, const char *name, uint64_t length, 
     free(entry->bytes);
     entry->bytes = bytes;
     entry->length = length;
+    entry->written_wall_ns = clock_wall_ns();
     return 0;
 
 no_memory:
@@ -252,6 +254,15 @@ static int null_stat(struct backend *backend, const char *name, uint64_t *length
     return 0;
 }
 
+static int null_modified(struct backend *backend, const char *name, uint64_t *wall_ns, struct cb_err *err)
+{
+    const struct null_entry *entry = find(null_of(backend), name);
+    if (!entry)
+        return not_found(name, err);
+    *wall_ns = entry->written_wall_ns;
+    return 0;
+}
+
 struct walk {
     const char *folder;
     size_t folder_len;
@@ -325,6 +336,7 @@ const struct backend_ops null_backend = {
     .make_folder = null_folder,
     .read_small = null_read_small,
     .stat = null_stat,
+    .modified = null_modified,
     .list = null_list,
     .remove = null_remove,
     .remove_folder = null_folder,

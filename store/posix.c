@@ -415,6 +415,11 @@ static int posix_stat(struct backend *backend, const char *name, uint64_t *lengt
     return posix_names_stat(&posix_of(backend)->names, name, length, err);
 }
 
+static int posix_modified(struct backend *backend, const char *name, uint64_t *wall_ns, struct cb_err *err)
+{
+    return posix_names_modified(&posix_of(backend)->names, name, wall_ns, err);
+}
+
 static int posix_list(struct backend *backend, const char *folder, store_list_fn each, void *context,
                       struct cb_err *err)
 {
@@ -465,6 +470,7 @@ const struct backend_ops posix_backend = {
     .make_folder = posix_make_folder,
     .read_small = posix_read_small,
     .stat = posix_stat,
+    .modified = posix_modified,
     .list = posix_list,
     .remove = posix_remove,
     .remove_folder = posix_remove_folder,

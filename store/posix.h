@@ -118,6 +118,7 @@ int posix_names_publish(const struct posix_names *self, const char *name, const 
                         struct cb_err *err);
 int posix_names_read_small(const struct posix_names *self, const char *name, struct buf *out, struct cb_err *err);
 int posix_names_stat(const struct posix_names *self, const char *name, uint64_t *length, struct cb_err *err);
+int posix_names_modified(const struct posix_names *self, const char *name, uint64_t *wall_ns, struct cb_err *err);
 int posix_names_list(const struct posix_names *self, const char *folder, store_list_fn each, void *context,
                      struct cb_err *err);
 int posix_names_remove(const struct posix_names *self, const char *name, struct cb_err *err);

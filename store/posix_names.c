@@ -12,6 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/clock.h"
+
 static int copy_name(const char *name, size_t len, char path[PATH_MAX], struct cb_err *err)
 {
     if (len >= PATH_MAX)
@@ -154,15 +156,31 @@ int posix_names_read_small(const struct posix_names *self, const char *name, str
     return rc ? rc : buf_check(out, name, err);
 }
 
+static int look_at_file(const struct posix_names *self, const char *name, struct stat *status, struct cb_err *err)
+{
+    if (fstatat(self->root_fd, name, status, 0) != 0)
+        return cb_fail_errno(err, errno, "looking for %s in store '%s'", name, self->root);
+    if (!S_ISREG(status->st_mode))
+        return cb_fail(err, CB_ERR_NOT_FOUND, "%s in store '%s' is not a file", name, self->root);
+    return 0;
+}
+
 int posix_names_stat(const struct posix_names *self, const char *name, uint64_t *length, struct cb_err *err)
 {
     struct stat status;
-    if (fstatat(self->root_fd, name, &status, 0) != 0)
-        return cb_fail_errno(err, errno, "looking for %s in store '%s'", name, self->root);
-    if (!S_ISREG(status.st_mode))
-        return cb_fail(err, CB_ERR_NOT_FOUND, "%s in store '%s' is not a file", name, self->root);
-    *length = (uint64_t)status.st_size;
-    return 0;
+    int rc = look_at_file(self, name, &status, err);
+    if (rc == 0)
+        *length = (uint64_t)status.st_size;
+    return rc;
+}
+
+int posix_names_modified(const struct posix_names *self, const char *name, uint64_t *wall_ns, struct cb_err *err)
+{
+    struct stat status;
+    int rc = look_at_file(self, name, &status, err);
+    if (rc == 0)
+        *wall_ns = (uint64_t)status.st_mtim.tv_sec * NS_PER_S + (uint64_t)status.st_mtim.tv_nsec;
+    return rc;
 }
 
 struct listing {

@@ -75,6 +75,7 @@ int backend_check(const struct backend_ops *ops, struct cb_err *err)
     CHECK(make_folder);
     CHECK(read_small);
     CHECK(stat);
+    CHECK(modified);
     CHECK(list);
     CHECK(remove);
     CHECK(remove_folder);
@@ -463,6 +464,13 @@ int store_stat(struct store *self, const char *name, uint64_t *length, struct cb
     assert(length);
     int rc = check_name(self, name, false, err);
     return rc ? rc : self->backend->ops->stat(self->backend, name, length, err);
+}
+
+int store_modified(struct store *self, const char *name, uint64_t *wall_ns, struct cb_err *err)
+{
+    assert(wall_ns);
+    int rc = check_name(self, name, false, err);
+    return rc ? rc : self->backend->ops->modified(self->backend, name, wall_ns, err);
 }
 
 int store_list(struct store *self, const char *folder, store_list_fn each, void *context, struct cb_err *err)

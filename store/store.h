@@ -139,6 +139,8 @@ int store_make_folder(struct store *self, const char *folder,
                       struct cb_err *err) CB_MUST_CHECK; /* fine if it is there */
 int store_read_small(struct store *self, const char *name, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
 int store_stat(struct store *self, const char *name, uint64_t *length, struct cb_err *err) CB_MUST_CHECK;
+/* When an object was written, by the store's clock, in nanoseconds since 1970; some stores know seconds alone. */
+int store_modified(struct store *self, const char *name, uint64_t *wall_ns, struct cb_err *err) CB_MUST_CHECK;
 /* Calls `each` for every object under a folder and its folders, in any order, named relative to the
  * store; a folder that is not there lists as empty, as on object stores. `each` must not change the store. What `each` returns, if not 0, ends the list and is returned. */
 typedef int (*store_list_fn)(void *context, const char *name, uint64_t length, struct cb_err *err);

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "ckpt/format.h"
+#include "ckpt/newest.h"
 #include "core/buf.h"
 #include "core/units.h"
 
@@ -334,57 +335,17 @@ void folder_scratch_name(const struct folder *self, char name[FOLDER_NAME_BYTES]
         snprintf(name, FOLDER_NAME_BYTES, "%.900s/baseline", self->suffix);
 }
 
-/* The folder under `prefix` whose commit marker is the youngest. */
-struct newest {
-    const char *root;
-    char folder[FOLDER_NAME_BYTES];
-    struct timespec written;
-    uint32_t files;
-};
-
-static int look_at(void *context, const char *name, uint64_t length, struct cb_err *err)
-{
-    (void)length, (void)err;
-    struct newest *self = context;
-    const char *last = strrchr(name, '/');
-    self->files++;
-    if (!last || strcmp(last + 1, FORMAT_MARKER) != 0 || (size_t)(last - name) >= sizeof self->folder)
-        return 0;
-    char path[3 * FOLDER_NAME_BYTES];
-    struct stat found;
-    snprintf(path, sizeof path, "%s/%s", self->root, name);
-    if (stat(path, &found) != 0)
-        return 0;
-    bool younger = found.st_mtim.tv_sec > self->written.tv_sec ||
-                   (found.st_mtim.tv_sec == self->written.tv_sec && found.st_mtim.tv_nsec > self->written.tv_nsec);
-    if (!self->folder[0] || younger) {
-        snprintf(self->folder, sizeof self->folder, "%.*s", (int)(last - name), name);
-        self->written = found.st_mtim;
-    }
-    return 0;
-}
-
 int folder_find_checkpoint(const struct folder *self, char name[FOLDER_NAME_BYTES], struct cb_err *err)
 {
-    struct newest newest = {.root = self->path};
-    uint64_t length = 0;
-    char marker[FOLDER_NAME_BYTES + 16];
-    snprintf(marker, sizeof marker, "%s/" FORMAT_MARKER, self->suffix);
-    if (store_stat(self->plain, marker, &length, NULL) == 0) {
-        snprintf(name, FOLDER_NAME_BYTES, "%s", self->suffix);
-        return 0;
-    }
-    int rc = store_list(self->plain, self->suffix, look_at, &newest, err);
-    if (rc)
+    uint64_t files = 0;
+    int rc = newest_checkpoint(self->plain, self->suffix, name, FOLDER_NAME_BYTES, &files, err);
+    if (rc != CB_ERR_NOT_FOUND)
         return rc;
-    if (newest.files == 0)
+    if (files == 0)
         return cb_fail(err, CB_ERR_NOT_FOUND, "there is no checkpoint %s in store %s", self->suffix, self->path);
-    if (!newest.folder[0])
-        return cb_fail(err, CB_ERR_NOT_FOUND,
-                       "%s in store %s is no complete checkpoint: it has %u files, but no " FORMAT_MARKER, self->suffix,
-                       self->path, newest.files);
-    snprintf(name, FOLDER_NAME_BYTES, "%s", newest.folder);
-    return 0;
+    return cb_fail(err, CB_ERR_NOT_FOUND,
+                   "%s in store %s is no complete checkpoint: it has %" PRIu64 " files, but no " FORMAT_MARKER,
+                   self->suffix, self->path, files);
 }
 
 struct name_list {

@@ -132,6 +132,9 @@ static void round_trip(struct fixture *self, const char *name, uint64_t length, 
     uint64_t length_now = 0;
     assert_int_equal(store_stat(self->store, name, &length_now, NULL), 0);
     assert_int_equal(length_now, length);
+    uint64_t written_ns = 0, now_ns = clock_wall_ns();
+    assert_int_equal(store_modified(self->store, name, &written_ns, NULL), 0);
+    assert_true(written_ns > now_ns - 600 * NS_PER_S && written_ns < now_ns + 600 * NS_PER_S);
     free(untouched);
     free(source);
     free(target);
@@ -325,6 +328,7 @@ static void what_is_not_there_is_not_found_by_name(void **state)
     assert_int_equal(store_open_read(self->store, "no/such", &object, &length, &err), CB_ERR_NOT_FOUND);
     assert_non_null(strstr(err.message, "no/such"));
     assert_int_equal(store_stat(self->store, "no/such", &length, &err), CB_ERR_NOT_FOUND);
+    assert_int_equal(store_modified(self->store, "no/such", &length, &err), CB_ERR_NOT_FOUND);
     assert_int_equal(store_read_small(self->store, "no/such", &buf, &err), CB_ERR_NOT_FOUND);
     assert_int_equal(store_remove(self->store, "no/such", &err), CB_ERR_NOT_FOUND);
     assert_int_equal(store_drop_cache(self->store, "no/such", &resident, &err), CB_ERR_NOT_FOUND);

@@ -1,0 +1,43 @@
+/* The place of one checkpoint. Knows stores and commit markers; not what is in a checkpoint. */
+#include "cli/checkpoint.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "ckpt/newest.h"
+
+#define DEPTH 4
+
+static int open_to_read(const char *place, struct store **store, struct cb_err *err)
+{
+    struct store_options options = {.direct = STORE_DIRECT_NO, .depth = DEPTH, .threads = 1, .read_only = true};
+    return store_open(place, &options, store, err);
+}
+
+int checkpoint_open(const char *place, struct store **store, char opened[CHECKPOINT_NAME_BYTES], struct cb_err *err)
+{
+    char name[CHECKPOINT_NAME_BYTES] = "", below[CHECKPOINT_NAME_BYTES];
+    struct store *found;
+    uint64_t files = 0;
+    int rc = open_to_read(place, &found, err);
+    if (rc)
+        return rc;
+    rc = newest_checkpoint(found, "", name, sizeof name, &files, err);
+    int bytes = snprintf(below, sizeof below, "%s%s%s", place, *name ? "/" : "", name);
+    if (rc && rc != CB_ERR_NOT_FOUND)
+        goto out;
+    rc = bytes < (int)sizeof below ? 0 : cb_fail(err, CB_ERR_USAGE, "the name %s/%s is too long", place, name);
+    if (rc == 0 && *name) {
+        store_free(found);
+        found = NULL;
+        rc = open_to_read(below, &found, err);
+    }
+out:
+    if (rc) {
+        store_free(found);
+        return rc;
+    }
+    memcpy(opened, below, sizeof below);
+    *store = found;
+    return 0;
+}

@@ -1,0 +1,16 @@
+/* Opens the store of one checkpoint that a verb was given: a path, s3://BUCKET/PREFIX, or fault:SPEC:STORE. */
+#ifndef CLI_CHECKPOINT_H
+#define CLI_CHECKPOINT_H
+
+#include "core/err.h"
+#include "store/store.h"
+
+#define CHECKPOINT_NAME_BYTES 4096
+
+/* For reading alone. The folder of a run holds a checkpoint for each iteration: the last one is meant then, as by
+ * ops=load suffix=RUN. `opened` gets the place itself, or that of the last one. A place that has no complete
+ * checkpoint is opened all the same: who reads it says what is missing. */
+int checkpoint_open(const char *place, struct store **store, char opened[CHECKPOINT_NAME_BYTES],
+                    struct cb_err *err) CB_MUST_CHECK;
+
+#endif
