@@ -158,6 +158,19 @@ static void find_existing(const char *path, char existing[4096])
     }
 }
 
+int place_free_bytes(const char *path, uint64_t *bytes)
+{
+    struct statvfs space;
+    char existing[PATH_MAX];
+    find_existing(path, existing);
+    if (statvfs(existing, &space) < 0)
+        return CB_ERR_SYSTEM;
+    if (space.f_blocks == 0)
+        return CB_ERR_UNSUPPORTED;
+    *bytes = (uint64_t)space.f_bavail * space.f_frsize;
+    return 0;
+}
+
 /* Type and source of the mount with this device number (proc(5), mountinfo). */
 static void find_mount(const char *path, struct place *place)
 {
@@ -217,7 +230,6 @@ static void probe_direct(const char *folder, struct place *place)
 int place_find(const char *store, struct place *place, struct cb_err *err)
 {
     struct place found = {0};
-    struct statvfs space;
     const char *inner = place_inner_store(store);
     if (!inner)
         return cb_fail(err, CB_ERR_USAGE, "store=%s: a fault store is fault:SPEC:STORE", store);
@@ -228,9 +240,8 @@ int place_find(const char *store, struct place *place, struct cb_err *err)
     found.is_path = true;
     snprintf(found.path, sizeof found.path, "%s", inner);
     find_existing(found.path, found.existing);
-    if (statvfs(found.existing, &space) < 0)
+    if (place_free_bytes(found.existing, &found.free_bytes) == CB_ERR_SYSTEM)
         return cb_fail_errno(err, errno, "looking at %s", found.existing);
-    found.free_bytes = (uint64_t)space.f_bavail * space.f_frsize;
     find_mount(found.existing, &found);
     found.writable = access(found.existing, W_OK | X_OK) == 0;
     if (found.writable)

@@ -24,6 +24,9 @@ struct place {
 /* `store` as the key has it. Probes with an unnamed temporary file; nothing is left behind. */
 int place_find(const char *store, struct place *place, struct cb_err *err) CB_MUST_CHECK;
 
+/* Space for the user who asks where `path` lies, or would; UNSUPPORTED where the file system counts none. */
+int place_free_bytes(const char *path, uint64_t *bytes) CB_MUST_CHECK;
+
 /* Makes the path in the store key absolute, also inside fault:SPEC:STORE: the ranks have another
  * working folder. A path model is made absolute, too. */
 int place_freeze(struct experiment *experiment, struct cb_err *err) CB_MUST_CHECK;

@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 
 #include "ckpt/format.h"
+#include "ckpt/needs.h"
 #include "cli/cli.h"
 #include "cli/place.h"
 #include "cli/report.h"
@@ -129,14 +130,6 @@ static void sum_states(struct outlook *self)
     self->optimizer_bytes = self->total_bytes - self->weight_bytes;
 }
 
-/* What a worker keeps: one memory for the state it saves and the one it loads, and requests in flight. */
-static uint64_t host_memory_bytes(const struct outlook *self)
-{
-    const struct experiment *experiment = self->experiment;
-    return self->largest_state_bytes +
-           experiment_u64(experiment, OPT_IO_BLOCK) * experiment_u64(experiment, OPT_IO_DEPTH);
-}
-
 static uint64_t count_requests(const struct outlook *self)
 {
     const struct plan *plan = self->workload.plan;
@@ -189,7 +182,7 @@ static int outlook_init(struct outlook *self, const struct experiment *experimen
     getrusage(RUSAGE_SELF, &usage);
     self->rss_bytes = (uint64_t)usage.ru_maxrss * KIB; /* before the metadata is written out */
     sum_states(self);
-    self->host_memory_bytes = host_memory_bytes(self);
+    needs_memory_bytes(&self->workload.layouts, experiment, &self->host_memory_bytes);
     self->requests = count_requests(self);
     rc = measure_metadata(self, err);
     choose_rates(experiment, &self->rates);

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/feasible.h"
 #include "cli/launch.h"
 #include "cli/place.h"
 #include "cli/report.h"
@@ -119,6 +120,8 @@ static int check_combination(const struct experiment *experiment, struct world *
     struct workload workload = {0};
     int rc = workload_init(&workload, experiment, err);
     bool by_mesh = *experiment_text(experiment, OPT_MESH) != '\0';
+    if (rc == 0)
+        rc = feasible_check(experiment, &workload, err);
     if (rc == 0)
         *world = (struct world){workload.layouts.ranks, by_mesh ? 0 : workload.layouts.data_ranks};
     workload_release(&workload);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/needs.h"
 #include "core/clock.h"
 #include "core/stats.h"
 #include "worker/cold.h"
@@ -13,21 +14,11 @@
 #include "worker/run.h"
 #include "worker/together.h"
 
-/* One file a rank, as big as its share of a checkpoint but no bigger than this: the limit is asked
- * for, not another checkpoint. The rate hardly changes beyond some seconds of writing. */
-#define BOUND_BYTES (UINT64_C(2) << 30)
 /* The median of three rounds; fewer once they have taken this long. */
 #define ROUNDS 3
 #define ROUNDS_NS (4 * NS_PER_S)
 #define SCRATCH_BYTES (UINT64_C(64) << 20)
 #define PAGE_BYTES 4096
-
-uint64_t run_baseline_bytes(const struct layout *layout)
-{
-    uint32_t size = layout_world_size(layout);
-    uint64_t share = (layout_total_bytes(layout) + size - 1) / size;
-    return share < BOUND_BYTES ? share : BOUND_BYTES;
-}
 
 struct baseline {
     struct run *run;
@@ -53,7 +44,7 @@ static int choose_memory(struct baseline *self, struct cb_err *err)
         memset(memory, 0x5A, bytes);
     }
     raw_init(&self->raw, run->experiment, run->comm, run->page, run->store, memory, bytes,
-             run_baseline_bytes(run->layout));
+             needs_baseline_bytes(run->layout));
     return 0;
 }
 

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "ckpt/needs.h"
 #include "core/clock.h"
 #include "core/run_folder.h"
 #include "worker/affinity.h"
@@ -165,31 +166,6 @@ static int check_memory(struct run *self, struct cb_err *err)
     return state_check_memory(self->comm, state_memory_bytes(self) + staging, run_deadline(self), err);
 }
 
-static uint64_t checkpoint_bytes(const struct run *self)
-{
-    uint64_t bytes = 0;
-    if (experiment_is(self->experiment, OPT_SAVE_DEDUP, "none")) {
-        for (uint32_t rank = 0; rank < layout_world_size(self->layout); rank++)
-            bytes += layout_rank_bytes(self->layout, rank);
-    } else {
-        bytes = layout_total_bytes(self->layout);
-    }
-    return bytes + layout_tensor_count(self->layout) * 8192; /* headers and padding */
-}
-
-/* The most that is in the store at one time. */
-static uint64_t store_bytes(const struct run *self)
-{
-    uint64_t copies = experiment_is(self->experiment, OPT_FOLDER, "rotate") ? 2 : 1;
-    uint64_t saved = copies * checkpoint_bytes(self);
-    if (!experiment_bool(self->experiment, OPT_BASELINE))
-        return saved;
-    uint64_t baseline = run_baseline_bytes(self->layout) * comm_size(self->comm);
-    if (self->keep)
-        return saved + baseline;
-    return saved > baseline ? saved : baseline;
-}
-
 static int open_store(struct run *self, struct cb_err *err)
 {
     const struct experiment *experiment = self->experiment;
@@ -213,7 +189,7 @@ static int prepare_store(struct run *self, struct cb_err *err)
 {
     int rc = 0;
     if (comm_rank(self->comm) == 0)
-        rc = folder_prepare(self->experiment, self->id, store_bytes(self), err);
+        rc = folder_prepare(self->experiment, self->id, needs_store_bytes(&self->layouts, self->experiment), err);
     rc = run_join(self, rc, err);
     if (!rc)
         rc = run_join(self, open_store(self, err), err);

@@ -62,7 +62,5 @@ int run_join(struct run *self, int code, struct cb_err *err) CB_MUST_CHECK;
 
 /* worker/baseline.c: the raw limit at the same place, after everything else. */
 int run_baseline(struct run *self, struct cb_err *err) CB_MUST_CHECK;
-/* Bytes that each rank's baseline file will have. */
-uint64_t run_baseline_bytes(const struct layout *layout);
 
 #endif

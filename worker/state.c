@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "core/units.h"
-#include "worker/memory.h"
+#include "core/memory.h"
 
 #define PAGE_BYTES 4096
 #define POISON 0xA5

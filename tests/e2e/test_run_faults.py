@@ -123,14 +123,33 @@ def home(tmp_path):
 
 # ---- what is refused before a byte is written ----
 
-@pytest.mark.parametrize("words, sentence", [
-    (("store=/sys/kernel/ckptbench",), "/sys/kernel/ckptbench"),
-    (("model=llama3-405b", "store=./store"), "TiB of memory"),
+def test_a_place_that_cannot_work_is_refused_with_its_reason(home):
+    run = home.run(*TINY, "store=/sys/kernel/ckptbench", code=3)
+    assert run["outcome"] == "benchmark_failed" and "/sys/kernel/ckptbench" in run["message"]
+
+
+@pytest.mark.parametrize("words, figures", [
+    (("model=llama3-405b", "tp=2"), r"the state of 2 ranks needs 5\.\d+ TiB of memory \(up to 2\.\d+ TiB a rank\), and this machine has [\d.]+ GiB free"),
+    (("ranks=65000", "tp=1"), r"65000 ranks cannot be started on this machine: .* take about [\d.]+ (processes|TiB of memory)"),
+    (("ranks=65000", "tp=1", "engine=command", "command=true", "ops=save"), r"65000 ranks cannot be started"),
 ])
-def test_a_place_or_model_that_cannot_work_is_refused_with_its_reason(home, words, sentence):
-    run = home.run(*TINY, *words, code=3)
-    assert run["outcome"] == "benchmark_failed" and sentence in run["message"]
-    assert list(home.store.iterdir()) == []
+def test_what_is_too_large_for_the_machine_is_refused_at_once_with_the_figures(home, words, figures):
+    result = subprocess.run([PROGRAM, "run", "model=gpt2-tiny", "ranks=2", "store=./store", *words], cwd=home.folder,
+                            env=home.environment, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 2 and re.search(figures, result.stderr), result.stderr
+    assert not list(home.home.glob("runs/*")) and list(home.store.iterdir()) == []
+
+
+def test_ranks_refuse_what_the_controller_could_not_foresee(home):
+    """Memory that went between the controller's look and theirs: here the experiment is written by hand."""
+    run = home.run(*TINY, "store=./store", "iterations=1", "ops=save", "keep=false")
+    folder = home.home / "runs/20261121-hand"
+    (folder / "attempts").mkdir(parents=True)
+    text = (home.home / f"runs/{run['run']}/experiment.yaml").read_text()
+    (folder / "experiment.yaml").write_text(text.replace("model: gpt2-tiny", "model: llama3-405b"))
+    result = subprocess.run([BUILD / "ckptbench-agent", "run", folder], env=home.environment, capture_output=True, timeout=60)
+    manifest = json.loads((folder / "attempts/1/manifest.json").read_text())
+    assert result.returncode == 3 and manifest["outcome"] == "benchmark_failed" and "TiB of memory" in manifest["message"]
 
 
 def test_a_missing_path_is_refused_before_a_run_is_planned(home):
@@ -176,18 +195,18 @@ def on_a_small_file_system(home, size, *words, fill, code):
                             cwd=home.folder, env=environment, capture_output=True, text=True, timeout=90)
     assert result.returncode == code, result.stdout + result.stderr
     home.assert_nothing_left()
-    return json.loads(result.stdout)  # a marker that was left would stand behind it
+    return result
 
 
 def test_a_model_too_large_for_the_disk_is_refused_with_the_figures(home):
-    run = on_a_small_file_system(home, "8m", fill=False, code=3)
-    assert run["outcome"] == "benchmark_failed"
-    assert re.search(r"needs about [\d.]+ MiB in store .*, but only 8.00 MiB is free", run["message"])
-    assert run["metrics"].get("save_s") is None
+    result = on_a_small_file_system(home, "8m", fill=False, code=2)
+    assert re.search(r"needs about [\d.]+ MiB in store .*, but only 8 MiB is free", result.stderr)
+    assert result.stdout == "" and not list(home.home.glob("runs/*"))
 
 
 def test_a_disk_that_fills_up_ends_the_run_and_leaves_no_checkpoint(home):
-    run = on_a_small_file_system(home, "64m", "iterations=100000", fill=True, code=3)
+    result = on_a_small_file_system(home, "64m", "iterations=100000", fill=True, code=3)
+    run = json.loads(result.stdout)  # a marker that was left would stand behind it
     assert run["outcome"] == "benchmark_failed" and "No space left" in run["message"]
 
 

@@ -13,7 +13,7 @@
 #include "worker/cold.h"
 #include "worker/engine_command.h"
 #include "worker/folder.h"
-#include "worker/memory.h"
+#include "core/memory.h"
 #include "worker/verify.h"
 
 static void cores_are_shared_out_without_overlap_and_none_is_left(void **unused)

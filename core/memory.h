@@ -1,6 +1,6 @@
 /* How much memory this machine can still give us. */
-#ifndef WORKER_MEMORY_H
-#define WORKER_MEMORY_H
+#ifndef CORE_MEMORY_H
+#define CORE_MEMORY_H
 
 #include <stdint.h>
 

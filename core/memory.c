@@ -1,5 +1,5 @@
 /* How much memory this machine can still give us: /proc/meminfo and the limits of our control groups. */
-#include "worker/memory.h"
+#include "core/memory.h"
 
 #include <errno.h>
 #include <stdio.h>

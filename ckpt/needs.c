@@ -1,0 +1,70 @@
+/* What a run needs. Knows the layouts and the keys that count, not how much there is. */
+#include "ckpt/needs.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+#define TENSOR_OVERHEAD_BYTES 8192 /* headers and padding of a tensor's items */
+/* A baseline has one file a rank, as big as its share of a checkpoint but no bigger than this: the limit is
+ * asked for, not another checkpoint. The rate hardly changes beyond some seconds of writing. */
+#define BASELINE_BOUND_BYTES (UINT64_C(2) << 30)
+
+static uint64_t checkpoint_bytes(const struct layout *layout, const struct experiment *experiment)
+{
+    uint64_t bytes = 0;
+    if (experiment_is(experiment, OPT_SAVE_DEDUP, "none")) {
+        for (uint32_t rank = 0; rank < layout_world_size(layout); rank++)
+            bytes += layout_rank_bytes(layout, rank);
+    } else {
+        bytes = layout_total_bytes(layout);
+    }
+    return bytes + layout_tensor_count(layout) * TENSOR_OVERHEAD_BYTES;
+}
+
+uint64_t needs_baseline_bytes(const struct layout *layout)
+{
+    uint32_t size = layout_world_size(layout);
+    uint64_t share = (layout_total_bytes(layout) + size - 1) / size;
+    return share < BASELINE_BOUND_BYTES ? share : BASELINE_BOUND_BYTES;
+}
+
+uint64_t needs_store_bytes(const struct layout_pair *layouts, const struct experiment *experiment)
+{
+    if (experiment_is(experiment, OPT_OPS, "load"))
+        return 0;
+    uint64_t copies = experiment_is(experiment, OPT_FOLDER, "rotate") ? 2 : 1;
+    uint64_t saved = copies * checkpoint_bytes(layouts->saved, experiment);
+    if (!experiment_bool(experiment, OPT_BASELINE))
+        return saved;
+    uint64_t baseline = needs_baseline_bytes(layouts->saved) * layouts->ranks;
+    bool keeps = experiment_is(experiment, OPT_KEEP, "auto") ? experiment_is(experiment, OPT_OPS, "save")
+                                                             : experiment_is(experiment, OPT_KEEP, "true");
+    if (keeps) /* else it is removed before the baseline */
+        return saved + baseline;
+    return saved > baseline ? saved : baseline;
+}
+
+static uint64_t rank_bytes(const struct layout *layout, uint64_t rank)
+{
+    return rank < layout_world_size(layout) ? layout_rank_bytes(layout, (uint32_t)rank) : 0;
+}
+
+uint64_t needs_memory_bytes(const struct layout_pair *layouts, const struct experiment *experiment, uint64_t *largest)
+{
+    bool saves = !experiment_is(experiment, OPT_OPS, "load"), raw = experiment_is(experiment, OPT_WORKLOAD, "raw");
+    bool loads =
+        !raw && (!experiment_is(experiment, OPT_OPS, "save") || !experiment_is(experiment, OPT_VERIFY, "none"));
+    uint64_t size = layout_world_size(layouts->loaded), shift = experiment_u64(experiment, OPT_LOAD_SHIFT) % size;
+    uint64_t sum = 0, staging = experiment_u64(experiment, OPT_IO_BLOCK) * experiment_u64(experiment, OPT_IO_DEPTH);
+    *largest = 0;
+    if (experiment_is(experiment, OPT_ENGINE, "command"))
+        return 0;
+    for (uint64_t rank = 0; rank < layouts->ranks; rank++) {
+        uint64_t own = saves ? rank_bytes(layouts->saved, rank) : 0;
+        uint64_t target = loads && rank < size ? rank_bytes(layouts->loaded, (rank + shift) % size) : 0;
+        uint64_t bytes = (own > target ? own : target) + staging;
+        sum += bytes;
+        *largest = bytes > *largest ? bytes : *largest;
+    }
+    return sum;
+}
