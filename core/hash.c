@@ -3,19 +3,62 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
 #include <openssl/sha.h>
 #include <sys/random.h>
 
-void hash_sha256_hex(const void *bytes, size_t len, char hex[65])
+void hash_hex(const void *bytes, size_t len, char *hex)
 {
     static const char digits[] = "0123456789abcdef";
-    unsigned char digest[SHA256_DIGEST_LENGTH];
-    SHA256(bytes, len, digest);
-    for (size_t i = 0; i < sizeof digest; i++) {
-        hex[2 * i] = digits[digest[i] >> 4];
-        hex[2 * i + 1] = digits[digest[i] & 15];
+    const unsigned char *byte = bytes;
+    for (size_t i = 0; i < len; i++) {
+        hex[2 * i] = digits[byte[i] >> 4];
+        hex[2 * i + 1] = digits[byte[i] & 15];
     }
-    hex[64] = '\0';
+    hex[2 * len] = '\0';
+}
+
+void hash_base64(const void *bytes, size_t len, char *text)
+{
+    assert(len <= INT32_MAX);
+    text[EVP_EncodeBlock((unsigned char *)text, bytes, (int)len)] = '\0';
+}
+
+void hash_sha256(const void *bytes, size_t len, unsigned char digest[HASH_SHA256_BYTES])
+{
+    SHA256(bytes, len, digest);
+}
+
+void hash_sha256_hex(const void *bytes, size_t len, char hex[65])
+{
+    unsigned char digest[HASH_SHA256_BYTES];
+    hash_sha256(bytes, len, digest);
+    hash_hex(digest, sizeof digest, hex);
+}
+
+void hash_sha256_segments(const struct iovec *segments, size_t count, unsigned char digest[HASH_SHA256_BYTES])
+{
+    EVP_MD_CTX *context = EVP_MD_CTX_new();
+    int good = context && EVP_DigestInit_ex(context, EVP_sha256(), NULL);
+    for (size_t i = 0; i < count && good; i++)
+        good = EVP_DigestUpdate(context, segments[i].iov_base, segments[i].iov_len);
+    good = good && EVP_DigestFinal_ex(context, digest, NULL);
+    assert(good); /* SHA-256 is in every OpenSSL; what is left is 64 bytes of memory */
+    EVP_MD_CTX_free(context);
+}
+
+void hash_hmac_sha256(const void *key, size_t key_len, const void *bytes, size_t len,
+                      unsigned char digest[HASH_SHA256_BYTES])
+{
+    const unsigned char *made = HMAC(EVP_sha256(), key, (int)key_len, bytes, len, digest, NULL);
+    assert(made);
+    (void)made;
+}
+
+bool hash_md5(const void *bytes, size_t len, unsigned char digest[HASH_MD5_BYTES])
+{
+    return EVP_Digest(bytes, len, digest, NULL, EVP_md5(), NULL) == 1;
 }
 
 uint64_t hash_u64(const void *bytes, size_t len)

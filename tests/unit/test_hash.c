@@ -96,9 +96,36 @@ static void random_bytes_fill_everything_and_differ(void **unused)
     assert_memory_not_equal(a + 584, b + 584, 16); /* the last bytes, too */
 }
 
+/* FIPS 180-4, RFC 4231 (case 2), RFC 1321 and RFC 4648. */
+static void digests_are_those_of_the_standards(void **unused)
+{
+    (void)unused;
+    unsigned char digest[HASH_SHA256_BYTES];
+    char text[65];
+    struct iovec segments[] = {{.iov_base = "a", .iov_len = 1}, {.iov_base = "bc", .iov_len = 2}};
+    hash_sha256("abc", 3, digest);
+    hash_hex(digest, sizeof digest, text);
+    assert_string_equal(text, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    hash_sha256_segments(segments, 2, digest);
+    hash_hex(digest, sizeof digest, text);
+    assert_string_equal(text, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    hash_hmac_sha256("Jefe", 4, "what do ya want for nothing?", 28, digest);
+    hash_hex(digest, sizeof digest, text);
+    assert_string_equal(text, "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+    if (hash_md5("message digest", 14, digest)) {
+        hash_hex(digest, HASH_MD5_BYTES, text);
+        assert_string_equal(text, "f96b697d7cb7938d525a2f31aaf161d0");
+    }
+    hash_base64("foobar", 6, text);
+    assert_string_equal(text, "Zm9vYmFy");
+    hash_base64("fooba", 5, text);
+    assert_string_equal(text, "Zm9vYmE=");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(digests_are_those_of_the_standards),
         cmocka_unit_test(check_values_of_the_catalogue_of_crcs),
         cmocka_unit_test(fast_and_portable_crcs_agree_at_every_length_and_alignment),
         cmocka_unit_test(crc_goes_on_from_the_result_so_far),
