@@ -1,4 +1,4 @@
-/* What a kind of store has to provide: one table of operations, versioned, complete.
+/* What a kind of store has to provide: one table of operations, versioned, complete but for two.
  *
  * The front (store.c) checks arguments, counts what is in flight, gives every request a slot and
  * composes the sentences about completions; a backend moves bytes. A slot is a number below
@@ -47,6 +47,7 @@ struct backend_completion {
     int sys_errno; /* with CB_ERR_SYSTEM and CB_ERR_NO_SPACE */
     uint64_t bytes;
     uint64_t completed_ns;
+    const char *detail; /* of a failure, or NULL; valid until the slot is used again */
 };
 
 struct backend_ops {
@@ -91,9 +92,14 @@ struct backend_ops {
     int (*remove_folder)(struct backend *backend, const char *folder, struct cb_err *err);
     int (*free_bytes)(struct backend *backend, uint64_t *bytes, struct cb_err *err);
     int (*drop_cache)(struct backend *backend, const char *name, double *resident_fraction, struct cb_err *err);
+
+    /* These may be missing (NULL). */
+    int (*remove_many)(struct backend *backend, const char *const *names, size_t count, struct cb_err *err);
+    bool (*take_statistics)(struct backend *backend,
+                            struct store_statistics *statistics); /* false: nothing is counted */
 };
 
-extern const struct backend_ops posix_backend, null_backend, fault_backend;
+extern const struct backend_ops posix_backend, s3_backend, null_backend, fault_backend;
 
 /* Opens the backend that a URI names; fault stores use it for what they wrap. */
 int backend_open(const char *uri, const struct store_options *options, struct backend **backend,

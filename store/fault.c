@@ -476,6 +476,23 @@ static int fault_drop_cache(struct backend *backend, const char *name, double *r
     return self->inner->ops->drop_cache(self->inner, name, resident_fraction, err);
 }
 
+static int fault_remove_many(struct backend *backend, const char *const *names, size_t count, struct cb_err *err)
+{
+    struct backend *inner = fault_of(backend)->inner;
+    int rc = 0;
+    if (inner->ops->remove_many)
+        return inner->ops->remove_many(inner, names, count, err);
+    for (size_t i = 0; i < count && !rc; i++)
+        rc = inner->ops->remove(inner, names[i], err);
+    return rc;
+}
+
+static bool fault_take_statistics(struct backend *backend, struct store_statistics *statistics)
+{
+    struct backend *inner = fault_of(backend)->inner;
+    return inner->ops->take_statistics && inner->ops->take_statistics(inner, statistics);
+}
+
 const struct backend_ops fault_backend = {
     .version = BACKEND_VERSION,
     .scheme = "fault:",
@@ -501,4 +518,6 @@ const struct backend_ops fault_backend = {
     .remove_folder = fault_remove_folder,
     .free_bytes = fault_free_bytes,
     .drop_cache = fault_drop_cache,
+    .remove_many = fault_remove_many,
+    .take_statistics = fault_take_statistics,
 };

@@ -4,7 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-static int copy_text(const struct experiment *experiment, enum option_id id, char *text, size_t room, struct cb_err *err)
+static int copy_text(const struct experiment *experiment, enum option_id id, char *text, size_t room,
+                     struct cb_err *err)
 {
     const char *value = experiment_text(experiment, id);
     if (strlen(value) >= room)

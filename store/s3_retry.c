@@ -13,8 +13,8 @@
 
 const char *s3_failure_name(enum s3_failure failure)
 {
-    static const char *const names[S3_FAILURE_COUNT] = {"none",    "fatal",   "throttled", "server", "connection",
-                                                        "stalled", "expired", "skewed"};
+    static const char *const names[S3_FAILURE_COUNT] = {"none",       "fatal",   "throttled", "server",
+                                                        "connection", "stalled", "expired",   "skewed"};
     return names[failure];
 }
 
@@ -24,18 +24,12 @@ enum s3_failure s3_classify(long status, const char *code)
         const char *code;
         enum s3_failure failure;
     } known[] = {
-        {"SlowDown", S3_FAILURE_THROTTLED},
-        {"RequestLimitExceeded", S3_FAILURE_THROTTLED},
-        {"Throttling", S3_FAILURE_THROTTLED},
-        {"ThrottlingException", S3_FAILURE_THROTTLED},
-        {"TooManyRequests", S3_FAILURE_THROTTLED},
-        {"InternalError", S3_FAILURE_SERVER},
-        {"ServiceUnavailable", S3_FAILURE_THROTTLED},
-        {"RequestTimeout", S3_FAILURE_SERVER},
-        {"ExpiredToken", S3_FAILURE_EXPIRED},
-        {"ExpiredTokenException", S3_FAILURE_EXPIRED},
-        {"TokenRefreshRequired", S3_FAILURE_EXPIRED},
-        {"RequestTimeTooSkewed", S3_FAILURE_SKEWED},
+        {"SlowDown", S3_FAILURE_THROTTLED},           {"RequestLimitExceeded", S3_FAILURE_THROTTLED},
+        {"Throttling", S3_FAILURE_THROTTLED},         {"ThrottlingException", S3_FAILURE_THROTTLED},
+        {"TooManyRequests", S3_FAILURE_THROTTLED},    {"InternalError", S3_FAILURE_SERVER},
+        {"ServiceUnavailable", S3_FAILURE_THROTTLED}, {"RequestTimeout", S3_FAILURE_SERVER},
+        {"ExpiredToken", S3_FAILURE_EXPIRED},         {"ExpiredTokenException", S3_FAILURE_EXPIRED},
+        {"TokenRefreshRequired", S3_FAILURE_EXPIRED}, {"RequestTimeTooSkewed", S3_FAILURE_SKEWED},
         {"RequestExpired", S3_FAILURE_SKEWED},
     };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {

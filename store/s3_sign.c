@@ -76,14 +76,15 @@ int s3_sign(const struct s3_to_sign *request, const unsigned char key[HASH_SHA25
         return rc;
     hash_sha256_hex(scratch->data, scratch->len, hex);
     buf_clear(scratch);
-    buf_printf(scratch, "AWS4-HMAC-SHA256\n%s\n%.8s/%s/%s/aws4_request\n%s", request->date, request->date, request->region,
-               request->service, hex);
+    buf_printf(scratch, "AWS4-HMAC-SHA256\n%s\n%.8s/%s/%s/aws4_request\n%s", request->date, request->date,
+               request->region, request->service, hex);
     rc = buf_check(scratch, "a string to sign", err);
     if (rc)
         return rc;
     hash_hmac_sha256(key, HASH_SHA256_BYTES, scratch->data, scratch->len, digest);
     hash_hex(digest, sizeof digest, hex);
-    buf_printf(authorization, "AWS4-HMAC-SHA256 Credential=%s/%.8s/%s/%s/aws4_request, SignedHeaders=", request->access_key,
+    buf_printf(authorization,
+               "AWS4-HMAC-SHA256 Credential=%s/%.8s/%s/%s/aws4_request, SignedHeaders=", request->access_key,
                request->date, request->region, request->service);
     append_signed_names(authorization, request);
     buf_printf(authorization, ", Signature=%s", hex);

@@ -18,8 +18,8 @@ static int check_bucket(const char *uri, const char *bucket, size_t len, struct 
         good = is_bucket_character(bucket[i]);
     if (good)
         return 0;
-    return cb_fail(err, CB_ERR_USAGE, "store '%s': a bucket's name has 3 to 63 of a-z, 0-9, '-' and '.', as s3://my-bucket/folder",
-                   uri);
+    return cb_fail(err, CB_ERR_USAGE,
+                   "store '%s': a bucket's name has 3 to 63 of a-z, 0-9, '-' and '.', as s3://my-bucket/folder", uri);
 }
 
 int s3_uri_parse(const char *uri, char bucket[S3_BUCKET_BYTES], char prefix[S3_KEY_BYTES], struct cb_err *err)
@@ -38,8 +38,8 @@ int s3_uri_parse(const char *uri, char bucket[S3_BUCKET_BYTES], char prefix[S3_K
     while (len > 0 && rest[len - 1] == '/')
         len--;
     if (len >= S3_KEY_BYTES - 64)
-        return cb_fail(err, CB_ERR_USAGE, "store '%.80s…': the prefix is too long (%zu bytes; keys have at most 1024)", uri,
-                       len);
+        return cb_fail(err, CB_ERR_USAGE, "store '%.80s…': the prefix is too long (%zu bytes; keys have at most 1024)",
+                       uri, len);
     for (size_t i = 0; i < len; i++) {
         if (iscntrl((unsigned char)rest[i]))
             return cb_fail(err, CB_ERR_USAGE, "store '%s': the prefix holds a control character", uri);
@@ -56,7 +56,8 @@ size_t s3_encode(const char *text, bool keep_slash, char *out, size_t room)
     static const char digits[] = "0123456789ABCDEF";
     size_t len = 0;
     for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
-        bool plain = (*c < 128 && isalnum(*c)) || *c == '-' || *c == '.' || *c == '_' || *c == '~' || (keep_slash && *c == '/');
+        bool plain =
+            (*c < 128 && isalnum(*c)) || *c == '-' || *c == '.' || *c == '_' || *c == '~' || (keep_slash && *c == '/');
         if (len + (plain ? 1 : 3) >= room)
             return SIZE_MAX;
         if (plain) {
@@ -110,8 +111,8 @@ static int parse_authority(const char *url, const char *text, struct s3_endpoint
 static void compose_host(struct s3_endpoint *endpoint)
 {
     bool address = strchr(endpoint->name, ':') != NULL;
-    int len = snprintf(endpoint->host, sizeof endpoint->host, "%s%.*s%s", address ? "[" : "", S3_HOST_BYTES - 16, endpoint->name,
-                       address ? "]" : "");
+    int len = snprintf(endpoint->host, sizeof endpoint->host, "%s%.*s%s", address ? "[" : "", S3_HOST_BYTES - 16,
+                       endpoint->name, address ? "]" : "");
     if (endpoint->port != (endpoint->tls ? 443 : 80))
         snprintf(endpoint->host + len, sizeof endpoint->host - (size_t)len, ":%u", endpoint->port);
 }
@@ -132,7 +133,8 @@ int s3_endpoint_make(const char *url, const char *region, const char *bucket, in
     char aws[S3_HOST_BYTES];
     bool is_aws = !url || !*url;
     if (is_aws) {
-        snprintf(aws, sizeof aws, "https://s3.%.64s.amazonaws.com%s", region, strncmp(region, "cn-", 3) == 0 ? ".cn" : "");
+        snprintf(aws, sizeof aws, "https://s3.%.64s.amazonaws.com%s", region,
+                 strncmp(region, "cn-", 3) == 0 ? ".cn" : "");
         url = aws;
     }
     int rc = parse_url(url, &made, err);

@@ -22,8 +22,8 @@ int s3_uri_parse(const char *uri, char bucket[S3_BUCKET_BYTES], char prefix[S3_K
 struct s3_endpoint {
     bool tls;
     uint16_t port;
-    char name[S3_HOST_BYTES];  /* to resolve: a name or an address, without brackets */
-    char host[S3_HOST_BYTES];  /* as in a URL and the Host header: brackets, and the port unless it is the scheme's */
+    char name[S3_HOST_BYTES]; /* to resolve: a name or an address, without brackets */
+    char host[S3_HOST_BYTES]; /* as in a URL and the Host header: brackets, and the port unless it is the scheme's */
     char base[S3_BUCKET_BYTES + 2]; /* what paths begin with: "/BUCKET" in path style, else "" */
 };
 

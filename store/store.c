@@ -13,6 +13,7 @@
 
 #include "core/clock.h"
 #include "store/backend.h"
+#include "store/s3_uri.h"
 
 struct store_object {
     struct store *store;
@@ -44,7 +45,14 @@ struct store {
     char *uri;
 };
 
-static const struct backend_ops *const backends[] = {&null_backend, &fault_backend, &posix_backend};
+static const struct backend_ops *const backends[] = {
+    &null_backend,
+    &fault_backend,
+#ifdef HAVE_CURL
+    &s3_backend,
+#endif
+    &posix_backend,
+};
 
 int backend_code_of_errno(int sys_errno)
 {
@@ -92,9 +100,15 @@ static bool has_prefix(const char *text, const char *prefix)
 
 int backend_open(const char *uri, const struct store_options *options, struct backend **backend, struct cb_err *err)
 {
-    if (strstr(uri, "://"))
+#ifndef HAVE_CURL
+    if (has_prefix(uri, S3_URI_SCHEME))
+        return cb_fail(
+            err, CB_ERR_UNSUPPORTED,
+            "store '%s': this program was built without libcurl; install libcurl4-openssl-dev and build it again", uri);
+#endif
+    if (strstr(uri, "://") && !has_prefix(uri, S3_URI_SCHEME) && !has_prefix(uri, fault_backend.scheme))
         return cb_fail(err, CB_ERR_UNSUPPORTED,
-                       "store '%s': no such kind of store; known are a path, null: and "
+                       "store '%s': no such kind of store; known are a path, s3://BUCKET/PREFIX, null: and "
                        "fault:SPEC:STORE",
                        uri);
     for (size_t i = 0; i < sizeof(backends) / sizeof(backends[0]); i++) {
@@ -178,6 +192,23 @@ const struct store_capabilities *store_capabilities(const struct store *self)
 const char *store_describe(const struct store *self)
 {
     return self->backend->ops->describe(self->backend);
+}
+
+/* No object may have more parts than there may be, so a long one has longer parts, of whole MiB. */
+uint64_t store_part_bytes(const struct store_capabilities *capabilities, uint64_t length)
+{
+    uint64_t unit = UINT64_C(1) << 20, most = capabilities->max_parts, part = capabilities->part_bytes;
+    if (part == 0 || most == 0 || length / most < part)
+        return part;
+    uint64_t needed = (length + most - 1) / most;
+    needed = (needed + unit - 1) / unit * unit;
+    return needed > part ? needed : part;
+}
+
+bool store_take_statistics(struct store *self, struct store_statistics *statistics)
+{
+    const struct backend_ops *ops = self->backend->ops;
+    return ops->take_statistics && ops->take_statistics(self->backend, statistics);
 }
 
 void store_register(struct store *self, const struct iovec *regions, uint32_t count)
@@ -308,6 +339,8 @@ static uint64_t check_request(const struct store *self, const struct store_reque
     assert(end >= length && request->offset % can->offset_alignment == 0);
     assert(length % can->offset_alignment == 0 || (can->tail_unaligned && end >= object->length));
     assert(request->kind == STORE_READ ? !object->writable : object->writable && end <= object->length);
+    uint64_t part = request->kind == STORE_WRITE ? store_part_bytes(can, object->length) : 0;
+    assert(part == 0 || (request->offset % part == 0 && (length == part || end == object->length)));
     return length;
 }
 
@@ -375,6 +408,7 @@ static void complete(struct store *self, const struct backend_completion *from, 
         .object = slot->object,
         .offset = slot->offset,
         .length = slot->length,
+        .detail = from->detail,
     };
     assert(from->code || from->bytes == slot->length);
     give_slot_back(self, from->slot);
@@ -405,7 +439,9 @@ int store_completion_error(const struct store *self, const struct store_completi
     const char *verb = doing[completion->kind], *name = completion->object->name;
     int code = completion->code;
     assert(code);
-    if (completion->sys_errno)
+    if (completion->detail)
+        (void)cb_fail(err, code, "%s %s at offset %" PRIu64 ": %s", verb, name, completion->offset, completion->detail);
+    else if (completion->sys_errno)
         (void)cb_fail_errno(err, completion->sys_errno,
                             "%s %s at offset %" PRIu64 " (%" PRIu64 " of %" PRIu64 " bytes moved) in store '%s'", verb,
                             name, completion->offset, completion->bytes, completion->length, self->uri);
@@ -484,6 +520,18 @@ int store_remove(struct store *self, const char *name, struct cb_err *err)
 {
     int rc = check_name(self, name, false, err);
     return rc ? rc : self->backend->ops->remove(self->backend, name, err);
+}
+
+int store_remove_many(struct store *self, const char *const *names, size_t count, struct cb_err *err)
+{
+    int rc = 0;
+    for (size_t i = 0; i < count && !rc; i++)
+        rc = check_name(self, names[i], false, err);
+    if (!rc && self->backend->ops->remove_many)
+        return self->backend->ops->remove_many(self->backend, names, count, err);
+    for (size_t i = 0; i < count && !rc; i++)
+        rc = self->backend->ops->remove(self->backend, names[i], err);
+    return rc;
 }
 
 int store_remove_folder(struct store *self, const char *folder, struct cb_err *err)

@@ -1,4 +1,4 @@
-/* Where bytes go: one vtable on completions, one file a backend (posix, null, fault).
+/* Where bytes go: one vtable on completions, one file a backend (posix, s3, null, fault).
  *
  * A store belongs to one thread at a time. Objects are named relative to the store
  * ("run/__0_0.distcp"); a name that is absolute or has an empty, "." or ".." part is refused, since
@@ -17,6 +17,7 @@
 
 #include "core/buf.h"
 #include "core/err.h"
+#include "core/histogram.h"
 
 #define STORE_VERSION 1
 
@@ -50,6 +51,7 @@ struct store_completion {
     enum store_request_kind kind;        /* as it was asked for: */
     struct store_object *object;
     uint64_t offset, length;
+    const char *detail; /* what the backend has to say about a failure, or NULL; valid until the next call */
 };
 
 struct store_capabilities {
@@ -59,7 +61,7 @@ struct store_capabilities {
     bool tail_unaligned;       /* the request that ends the object may have any length */
     uint32_t max_segments;
     uint32_t max_depth;
-    uint64_t min_part, max_part, max_parts; /* 0: no limit */
+    uint64_t part_bytes, max_parts; /* writes are parts of an object: see store_part_bytes; 0: they are not */
     bool atomic_publish;
     bool ranged_reads;
     bool page_cache; /* a read may be served from this machine's memory */
@@ -72,16 +74,30 @@ struct store_options {
     bool use_io_uring; /* else psync */
     enum store_direct direct;
     uint32_t depth;
-    uint32_t threads;          /* of psync */
-    bool durable;              /* STORE_FINISH and publish sync */
-    uint32_t rank;             /* of the caller: fault specs can name one */
-    const char *shared_folder; /* for a fault store's cap shared by all ranks: node-local, of this run; or NULL */
-    bool read_only;            /* nothing will be written: a read-only file system will do */
+    uint32_t threads;            /* of psync */
+    bool durable;                /* STORE_FINISH and publish sync */
+    uint32_t rank;               /* of the caller: fault specs can name one */
+    const char *shared_folder;   /* for a fault store's cap shared by all ranks: node-local, of this run; or NULL */
+    bool read_only;              /* nothing will be written: a read-only file system will do */
+    const struct s3_options *s3; /* of an S3 store; NULL: every s3.* key at its default */
+};
+
+/* What a store that talks to a server has counted. */
+struct store_statistics {
+    uint64_t requests; /* sent, repeated ones and those of the store's own (lists, parts' ends) included */
+    uint64_t failed;   /* given up */
+    uint64_t retries_throttled, retries_server, retries_connection, retries_stalled;
+    uint64_t wire_sent_bytes, wire_received_bytes; /* bodies and headers, without TLS */
+    uint64_t connections;                          /* made */
+    uint64_t throttled_ns;                         /* while the server had asked for fewer requests */
+    uint32_t most_in_flight;
+    struct histogram ttfb; /* from the end of a request to the first byte of its answer */
 };
 
 struct store;
+struct s3_options;
 
-/* Opens "PATH", "null:" or "fault:SPEC:STORE" (docs/fault-store.md). The path must exist, be a folder
+/* Opens "PATH", "s3://BUCKET/PREFIX" (docs/s3.md), "null:" or "fault:SPEC:STORE" (docs/fault-store.md). The path must exist, be a folder
  * and, unless options->read_only, be one we can write to. */
 int store_open(const char *uri, const struct store_options *options, struct store **store,
                struct cb_err *err) CB_MUST_CHECK;
@@ -92,13 +108,21 @@ const struct store_capabilities *store_capabilities(const struct store *self);
  * (io_uring: …)". Valid until store_register or store_free. */
 const char *store_describe(const struct store *self);
 
+/* The bytes that every write of an object of `length` must have, but the last one, and that its offset must be a
+ * multiple of; 0 where writes are free. */
+uint64_t store_part_bytes(const struct store_capabilities *capabilities, uint64_t length);
+
+/* Hands over what was counted since the last time; false where this kind of store counts nothing. Nothing may be in
+ * flight. */
+bool store_take_statistics(struct store *self, struct store_statistics *statistics);
+
 /* Registers memory for repeated use (io_uring fixed buffers; with O_DIRECT it is also made of huge
  * pages, so regions should be some MiB, aligned to 2 MiB). May fail on small memlock: the store then
  * goes on without and says so in store_describe. Replaces what was registered before. Nothing may be
  * in flight. */
 void store_register(struct store *self, const struct iovec *regions, uint32_t count);
 
-/* Creates an object of known length (must not exist); folders in between are made. Readers may see it,
+/* Creates an object of known length (must not exist; S3 replaces what is there); folders in between are made. Readers may see it,
  * with its full length, before it is finished: the commit marker decides. */
 int store_create(struct store *self, const char *name, uint64_t length, struct store_object **object,
                  struct cb_err *err) CB_MUST_CHECK;
@@ -146,7 +170,8 @@ int store_modified(struct store *self, const char *name, uint64_t *wall_ns, stru
 typedef int (*store_list_fn)(void *context, const char *name, uint64_t length, struct cb_err *err);
 int store_list(struct store *self, const char *folder, store_list_fn each, void *context,
                struct cb_err *err) CB_MUST_CHECK;
-int store_remove(struct store *self, const char *name, struct cb_err *err) CB_MUST_CHECK;          /* one object */
+int store_remove(struct store *self, const char *name, struct cb_err *err) CB_MUST_CHECK; /* one object */
+int store_remove_many(struct store *self, const char *const *names, size_t count, struct cb_err *err) CB_MUST_CHECK;
 int store_remove_folder(struct store *self, const char *folder, struct cb_err *err) CB_MUST_CHECK; /* an empty one */
 
 /* Free space for new objects; UINT64_MAX where unlimited or unknown. */

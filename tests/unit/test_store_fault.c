@@ -299,7 +299,7 @@ static void a_wrong_spec_is_refused_with_what_is_wrong(void **state)
         {"fault:bandwidth=0:null:", "nothing would ever move"},
         {"fault:rank=99999999999:null:", "no such rank"},
         {"fault:delay=5ms:/does/not/exist", "mkdir -p"},
-        {"s3://bucket", "no such kind of store"},
+        {"gs://bucket", "no such kind of store"},
         {"null:x", "nothing may follow"},
         {"", "empty"},
     };
