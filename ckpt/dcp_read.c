@@ -361,8 +361,10 @@ int dcp_read_metadata(const char *name, const void *bytes, size_t len, struct st
         return code;
     struct reader reader = {.name = name, .pickle = pickle, .bytes = len, .err = err};
     reader.checkpoint = calloc(1, sizeof *reader.checkpoint);
-    if (reader.checkpoint)
+    if (reader.checkpoint) {
         reader.checkpoint->format = PLAN_DCP;
+        reader.checkpoint->marked = true;
+    }
     code = reader.checkpoint ? read_all(&reader) : no_memory(&reader);
     free(reader.stored);
     pickle_free(pickle);

@@ -57,6 +57,10 @@ static size_t tensor_pickle(const struct state_tensor *tensor, const struct box 
 
 int dcp_bytes_payload(const struct state_tensor *tensor, struct buf *out, struct cb_err *err)
 {
+    if (tensor->blob) {
+        buf_append(out, tensor->blob, tensor->blob_bytes);
+        return buf_check(out, "a bytes item", err);
+    }
     struct buf pickle;
     buf_init(&pickle, MAX_LITERAL);
     int code = literal_to_pickle(tensor->literal, &pickle, err);
@@ -76,7 +80,7 @@ out:
 static int bytes_frame(const struct state_tensor *tensor, struct item_frame *frame, struct cb_err *err)
 {
     struct buf payload;
-    buf_init(&payload, 2 * MAX_LITERAL);
+    buf_init(&payload, tensor->blob ? tensor->blob_bytes : 2 * MAX_LITERAL);
     int code = dcp_bytes_payload(tensor, &payload, err);
     if (!code)
         *frame = (struct item_frame){.payload_bytes = payload.len};

@@ -26,6 +26,10 @@ static const struct dtype_row rows[DTYPE_COUNT] = {
     [DTYPE_U8] = {1, "u8", "uint8", "ByteStorage", "U8"},
     [DTYPE_BOOL] = {1, "bool", "bool", "BoolStorage", "BOOL"},
     [DTYPE_C64] = {8, "c64", "complex64", "ComplexFloatStorage", "C64"},
+    [DTYPE_C128] = {16, "c128", "complex128", "ComplexDoubleStorage", NULL},
+    [DTYPE_F8_E4M3FNUZ] = {1, "fp8_e4m3fnuz", "float8_e4m3fnuz", NULL, "F8_E4M3FNUZ"},
+    [DTYPE_F8_E5M2FNUZ] = {1, "fp8_e5m2fnuz", "float8_e5m2fnuz", NULL, "F8_E5M2FNUZ"},
+    [DTYPE_F8_E8M0FNU] = {1, "fp8_e8m0fnu", "float8_e8m0fnu", NULL, "F8_E8M0"},
 };
 
 size_t dtype_bytes(enum dtype dtype)
@@ -52,14 +56,30 @@ const char *dtype_torch_storage(enum dtype dtype)
     return rows[dtype].torch_storage;
 }
 
-bool dtype_find(const char *name, enum dtype *dtype)
+const char *dtype_safetensors_name(enum dtype dtype)
+{
+    assert((unsigned)dtype < DTYPE_COUNT);
+    return rows[dtype].safetensors_name;
+}
+
+bool dtype_find_safetensors(const char *name, enum dtype *dtype)
 {
     for (unsigned i = 0; i < DTYPE_COUNT; i++) {
-        if (strcmp(name, rows[i].name) == 0 || strcmp(name, rows[i].torch_name) == 0 ||
-            strcmp(name, rows[i].safetensors_name) == 0) {
+        if (rows[i].safetensors_name && strcmp(name, rows[i].safetensors_name) == 0) {
             *dtype = (enum dtype)i;
             return true;
         }
     }
     return false;
+}
+
+bool dtype_find(const char *name, enum dtype *dtype)
+{
+    for (unsigned i = 0; i < DTYPE_COUNT; i++) {
+        if (strcmp(name, rows[i].name) == 0 || strcmp(name, rows[i].torch_name) == 0) {
+            *dtype = (enum dtype)i;
+            return true;
+        }
+    }
+    return dtype_find_safetensors(name, dtype);
 }

@@ -2,7 +2,9 @@
  *
  * Lengths are known before a byte is written, so files are created with their final length. The item
  * of a tensor is header, payload, trailer; the trailer may need the payload's CRC, which the writer
- * computes while the bytes pass. Formats: PyTorch DCP (docs/dcp-format.md) and raw. Pure functions. */
+ * computes while the bytes pass. Formats: PyTorch DCP and raw (docs/dcp-format.md), safetensors and DCP over
+ * safetensors (docs/safetensors.md), where the header of a file's first item is that of the file. Pure
+ * functions; ckpt/collect.h reads from a store. */
 #ifndef CKPT_FORMAT_H
 #define CKPT_FORMAT_H
 
@@ -14,7 +16,17 @@
 #include "core/buf.h"
 #include "core/err.h"
 
-#define FORMAT_MARKER ".metadata" /* the commit marker, in both formats */
+#define FORMAT_MARKER ".metadata" /* the commit marker, but for format=safetensors */
+
+const char *format_name(enum plan_format format); /* "dcp+safetensors" */
+/* The file that makes a checkpoint complete, published last. */
+const char *format_marker(enum plan_format format);
+/* All names that a marker can have, from 0; NULL after the last. */
+const char *format_marker_at(size_t index);
+/* Whether the last part of a path is one. */
+bool format_is_marker(const char *path);
+/* Whether items store the payload's checksum. */
+bool format_has_checksums(enum plan_format format);
 
 /* Where the payload of an item that starts at `item_offset` of its file begins, and how long header
  * and trailer are. `alignment`: the payload's in the file. Bytes items: the payload is the torch.save. */
@@ -32,6 +44,9 @@ int format_item_header(enum plan_format format, const struct state_tensor *tenso
                        struct buf *out, struct cb_err *err) CB_MUST_CHECK;
 int format_item_trailer(enum plan_format format, const struct state_tensor *tensor, const struct plan_item *item,
                         uint32_t crc, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
+/* The header of an item of a plan, with what its file begins with. */
+int format_plan_header(enum plan_format format, const struct layout *layout, const struct plan *plan,
+                       const struct plan_item *item, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
 /* The payload of a bytes item: a whole torch.save of its literal. */
 int format_bytes_payload(enum plan_format format, const struct state_tensor *tensor, struct buf *out,
                          struct cb_err *err) CB_MUST_CHECK;
@@ -46,6 +61,7 @@ struct stored_chunk {
     struct box box;  /* dims 0 and no shape for bytes items */
     uint32_t file;
     uint64_t offset, length; /* of the item in the file */
+    bool compressed;         /* all of the item is one zstd stream */
 };
 struct stored_tensor {
     char *fqn;
@@ -54,6 +70,8 @@ struct stored_tensor {
     uint32_t dims;
     uint64_t shape[CKPT_MAX_DIMS];
     uint32_t first_chunk, chunk_count; /* chunks of a tensor are together */
+    char *literal;                     /* a value that the metadata itself has, without a chunk; else NULL */
+    char *path; /* the keys that lead to it in nested dicts, a Python tuple; NULL where it says none */
 };
 struct stored_checkpoint {
     enum plan_format format;
@@ -63,6 +81,8 @@ struct stored_checkpoint {
     size_t chunk_count;
     char **files; /* relative, checked to stay inside the folder */
     size_t file_count;
+    bool marked;       /* a commit marker says that this is all */
+    size_t duplicates; /* boxes that were stored again elsewhere and left out here */
 };
 int format_read_metadata(const char *name, const void *bytes, size_t len, struct stored_checkpoint **checkpoint,
                          struct cb_err *err) CB_MUST_CHECK;

@@ -88,6 +88,8 @@ void layout_free(struct layout *layout)
     for (size_t i = 0; i < layout->tensor_count; i++) {
         free((char *)layout->tensors[i].fqn);
         free((char *)layout->tensors[i].literal);
+        free((char *)layout->tensors[i].path);
+        free((void *)layout->tensors[i].blob);
     }
     free(layout->tensors);
     for (int kind = 0; kind < LAYOUT_KINDS; kind++)

@@ -37,6 +37,11 @@ struct state_tensor {
     uint32_t file_group;
     /* bytes items: the value, a whole torch.save made by ckpt/dcp at planning; its Python literal here */
     const char *literal; /* "3", "(0.9, 0.95)", "'adamw'" */
+    /* Of a checkpoint that is converted: the whole torch.save as it was stored, where there is one (instead of the
+     * literal, which then may be NULL), and the keys that lead to it in nested dicts, as a Python tuple. */
+    const void *blob;
+    size_t blob_bytes;
+    const char *path;
 };
 
 struct mesh_axis {

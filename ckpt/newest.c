@@ -6,18 +6,23 @@
 #include <string.h>
 
 #include "ckpt/format.h"
+#include "ckpt/safetensors.h"
 
 /* Folders that have a marker. They are collected first: a store that is being listed is asked nothing else. */
 struct markers {
     char **names;
     size_t count;
     uint64_t files;
+    const char *folder;
+    bool plain; /* safetensors files lie in the folder itself: others write no marker */
 };
 
-static bool is_marker(const char *name)
+static bool is_plain_file(const char *folder, const char *name)
 {
+    size_t len = strlen(folder), whole = strlen(name), suffix = strlen(SAFETENSORS_SUFFIX);
     const char *last = strrchr(name, '/');
-    return strcmp(last ? last + 1 : name, FORMAT_MARKER) == 0;
+    return whole > suffix && strcmp(name + whole - suffix, SAFETENSORS_SUFFIX) == 0 &&
+           (last ? (size_t)(last - name) == len && strncmp(name, folder, len) == 0 : len == 0);
 }
 
 static int collect(void *context, const char *name, uint64_t length, struct cb_err *err)
@@ -25,7 +30,8 @@ static int collect(void *context, const char *name, uint64_t length, struct cb_e
     struct markers *self = context;
     (void)length;
     self->files++;
-    if (!is_marker(name))
+    self->plain |= is_plain_file(self->folder, name);
+    if (!format_is_marker(name))
         return 0;
     if (!(self->count & (self->count - 1))) { /* it grows at the powers of two */
         char **names = realloc(self->names, (self->count ? 2 * self->count : 1) * sizeof *names);
@@ -83,18 +89,25 @@ int newest_checkpoint(struct store *store, const char *folder, char *name, size_
 {
     char own[4096];
     uint64_t length;
-    struct markers markers = {0};
+    struct markers markers = {.folder = folder};
     size_t youngest = 0;
-    int bytes = snprintf(own, sizeof own, "%s%s" FORMAT_MARKER, folder, *folder ? "/" : "");
-    if (bytes > 0 && (size_t)bytes < sizeof own && store_stat(store, own, &length, NULL) == 0)
-        return copy_folder(own, name, room, err);
+    for (size_t i = 0; format_marker_at(i); i++) {
+        int bytes = snprintf(own, sizeof own, "%s%s%s", folder, *folder ? "/" : "", format_marker_at(i));
+        if (bytes > 0 && (size_t)bytes < sizeof own && store_stat(store, own, &length, NULL) == 0)
+            return copy_folder(own, name, room, err);
+    }
     int rc = store_list(store, folder, collect, &markers, err);
     if (rc == 0) {
         *files = markers.files;
         rc = find_youngest(store, &markers, &youngest, err);
     }
-    if (rc == 0)
+    if (rc == CB_ERR_NOT_FOUND && markers.plain) {
+        int bytes = snprintf(own, sizeof own, "%s%smarker", folder, *folder ? "/" : "");
+        rc = bytes > 0 && (size_t)bytes < sizeof own ? copy_folder(own, name, room, err)
+                                                     : cb_fail(err, CB_ERR_USAGE, "the name %s is too long", folder);
+    } else if (rc == 0) {
         rc = copy_folder(markers.names[youngest], name, room, err);
+    }
     markers_release(&markers);
     return rc;
 }

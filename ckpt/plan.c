@@ -41,6 +41,8 @@ static int distribute(struct planner *planner, const struct plan_options *option
         code = planner_find_bound(planner, err);
     if (code || options->dedup == DEDUP_NONE)
         return code;
+    if (options->format == PLAN_SAFETENSORS)
+        return planner_give_whole(planner, err);
     /* MLPerf's files of a layer are written by one rank each. */
     bool balanced = options->dedup == DEDUP_BALANCED && planner->layout->row_count == 0;
     return balanced ? planner_balance(planner, err) : planner_lowest_rank(planner, err);
@@ -118,6 +120,7 @@ int plan_compute(const struct layout *layout, const struct plan_options *options
         goto out;
     }
     self->world_size = layout->mesh.world_size;
+    self->payload_alignment = alignment;
     code = distribute(&planner, options, err);
     if (!code)
         code = plan_place(&planner, options, self, err);
@@ -166,6 +169,32 @@ static int read_files(const char *text, struct plan_options *options, struct cb_
     return 0;
 }
 
+static enum plan_format format_of(const struct experiment *experiment)
+{
+    for (int format = 0; format < PLAN_FORMATS; format++) {
+        if (strcmp(experiment_text(experiment, OPT_FORMAT), format_name((enum plan_format)format)) == 0)
+            return (enum plan_format)format;
+    }
+    assert(!"every choice of format is one of the planner's");
+    return PLAN_DCP;
+}
+
+/* What safetensors cannot say: holes in a file, a name twice in it, the same part in two files. */
+static int check_safetensors(const struct plan_options *options, struct cb_err *err)
+{
+    if (options->format != PLAN_SAFETENSORS && options->format != PLAN_DCP_SAFETENSORS)
+        return 0;
+    if (options->files == FILES_SHARED)
+        return cb_fail(err, CB_ERR_USAGE,
+                       "io.files=shared needs format=dcp or raw: ranks that share a file of %s "
+                       "would need holes between their parts, which it cannot have",
+                       format_name(options->format));
+    if (options->dedup == DEDUP_NONE)
+        return cb_fail(err, CB_ERR_USAGE, "save.dedup=none needs format=dcp or raw: %s cannot store a part twice",
+                       format_name(options->format));
+    return 0;
+}
+
 int plan_options_read(const struct experiment *experiment, uint32_t payload_alignment, struct plan_options *options,
                       struct cb_err *err)
 {
@@ -173,14 +202,17 @@ int plan_options_read(const struct experiment *experiment, uint32_t payload_alig
     int code = read_files(experiment_text(experiment, OPT_IO_FILES), &read, err);
     if (code)
         return code;
-    read.format = experiment_is(experiment, OPT_FORMAT, "raw") ? PLAN_RAW : PLAN_DCP;
+    read.format = format_of(experiment);
     read.fanout = (uint32_t)experiment_u64(experiment, OPT_IO_FANOUT);
     read.dedup = experiment_is(experiment, OPT_SAVE_DEDUP, "none")          ? DEDUP_NONE
                  : experiment_is(experiment, OPT_SAVE_DEDUP, "lowest_rank") ? DEDUP_LOWEST_RANK
                                                                             : DEDUP_BALANCED;
-    if (read.fanout && read.format == PLAN_DCP)
-        return cb_fail(err, CB_ERR_USAGE, "io.fanout=%u needs format=raw: DCP keeps its files in one folder",
-                       read.fanout);
+    if (read.fanout && read.format != PLAN_RAW)
+        return cb_fail(err, CB_ERR_USAGE, "io.fanout=%u needs format=raw: %s keeps its files in one folder",
+                       read.fanout, format_name(read.format));
+    code = check_safetensors(&read, err);
+    if (code)
+        return code;
     *options = read;
     return 0;
 }

@@ -22,7 +22,8 @@
 #include "core/err.h"
 
 enum dedup { DEDUP_BALANCED, DEDUP_LOWEST_RANK, DEDUP_NONE };
-enum plan_format { PLAN_DCP, PLAN_RAW };
+enum plan_format { PLAN_DCP, PLAN_RAW, PLAN_SAFETENSORS, PLAN_DCP_SAFETENSORS };
+#define PLAN_FORMATS 4
 enum file_mode { FILES_PER_RANK, FILES_PER_ITEM, FILES_SHARED };
 
 struct plan_options {
@@ -64,7 +65,8 @@ struct plan {
     double imbalance;                                           /* max / mean */
     double imbalance_vs_bound;                                  /* max / bound */
     uint64_t compute_ns;
-    uint64_t digest; /* of everything above but times */
+    uint32_t payload_alignment; /* as asked for */
+    uint64_t digest;            /* of everything above but times */
 };
 
 int plan_compute(const struct layout *layout, const struct plan_options *options, struct plan **plan,

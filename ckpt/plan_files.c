@@ -6,6 +6,7 @@
 
 #include "ckpt/format.h"
 #include "ckpt/plan_internal.h"
+#include "ckpt/safetensors.h"
 
 /* Items of each rank together, and where each rank's begin. */
 static int gather_by_rank(const struct planner *planner, struct plan *plan, struct cb_err *err)
@@ -57,6 +58,37 @@ static void sort_items(const struct layout *layout, struct plan_item *items, siz
         qsort_r(items, count, sizeof *items, compare_items, (void *)layout);
 }
 
+static bool is_safetensors(const struct plan_options *options)
+{
+    return options->format == PLAN_SAFETENSORS || options->format == PLAN_DCP_SAFETENSORS;
+}
+
+/* A name may be in a safetensors file once: the second part that a rank has of a tensor goes behind all first ones,
+ * the third behind all second ones, and each of these layers to a file of its own. `items` are sorted. */
+static int sort_in_layers(struct plan_item *items, size_t count, struct cb_err *err)
+{
+    struct plan_item *sorted = malloc((count + 1) * sizeof *sorted);
+    uint32_t *layer = calloc(count + 1, sizeof *layer);
+    uint32_t layers = 1;
+    int code = sorted && layer ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory to order %zu items", count);
+    for (size_t i = 1; i < count && !code; i++) {
+        layer[i] = items[i].tensor == items[i - 1].tensor ? layer[i - 1] + 1 : 0;
+        layers = layer[i] >= layers ? layer[i] + 1 : layers;
+    }
+    size_t used = 0;
+    for (uint32_t wanted = 0; wanted < layers && layers > 1 && !code; wanted++) {
+        for (size_t i = 0; i < count; i++) {
+            if (layer[i] == wanted)
+                sorted[used++] = items[i];
+        }
+    }
+    if (used == count && used > 0)
+        memcpy(items, sorted, count * sizeof *items);
+    free(sorted);
+    free(layer);
+    return code;
+}
+
 /* Files and offsets while they are handed out. */
 struct placer {
     const struct planner *planner;
@@ -68,6 +100,10 @@ struct placer {
 
 static int name_file(const struct placer *self, uint32_t rank, uint32_t index, char **name, struct cb_err *err)
 {
+    if (is_safetensors(self->options)) {
+        *name = NULL; /* it says how many there are: name_safetensors() */
+        return 0;
+    }
     const char *suffix = self->options->format == PLAN_DCP ? "distcp" : "raw";
     uint32_t fanout = self->options->fanout;
     char folder[32] = "";
@@ -89,6 +125,54 @@ static int open_file(struct placer *self, uint32_t rank, struct cb_err *err)
         return code;
     plan->files[plan->file_count++] = (struct plan_file){.name = name, .rank = rank};
     self->rank_file++;
+    return 0;
+}
+
+/* safetensors: the header, whose length follows from all items of the file, goes before the first of them. */
+static int close_file(struct placer *self, struct plan_item *items, size_t count, struct cb_err *err)
+{
+    struct buf header;
+    if (count == 0 || !is_safetensors(self->options))
+        return 0;
+    buf_init(&header, SAFETENSORS_LENGTH_BYTES + SAFETENSORS_MAX_HEADER + (size_t)self->options->payload_alignment);
+    int code =
+        safetensors_put_header(self->planner->layout, items, count, self->options->format == PLAN_DCP_SAFETENSORS,
+                               self->options->payload_alignment, &header, err);
+    for (size_t i = 0; i < count && !code; i++) {
+        items[i].payload_offset += header.len;
+        if (i == 0)
+            items[i].length += header.len;
+        else
+            items[i].offset += header.len;
+    }
+    if (!code)
+        self->plan->files[items[0].file].length += header.len;
+    buf_release(&header);
+    return code;
+}
+
+/* Names that say how many files there are, as stock readers expect them. */
+static int name_safetensors(struct placer *self, struct cb_err *err)
+{
+    struct plan *plan = self->plan;
+    uint32_t index = 0, most = 0;
+    bool parts = self->options->format == PLAN_DCP_SAFETENSORS;
+    for (int pass = 0; pass < 2; pass++) {
+        for (size_t i = 0; i < plan->file_count; i++) {
+            struct plan_file *file = &plan->files[i];
+            index = parts && i > 0 && file->rank != plan->files[i - 1].rank ? 1 : i == 0 ? 1 : index + 1;
+            most = index > most ? index : most;
+            if (pass == 0)
+                continue;
+            int written = parts ? asprintf(&file->name, "shard-%05u-model-%05u-of-%05u" SAFETENSORS_SUFFIX,
+                                           file->rank + 1, index, most)
+                                : asprintf(&file->name, "model-%05u-of-%05u" SAFETENSORS_SUFFIX, index, most);
+            if (written < 0) {
+                file->name = NULL;
+                return cb_fail(err, CB_ERR_MEMORY, "no memory for a plan of %zu files", plan->file_count);
+            }
+        }
+    }
     return 0;
 }
 
@@ -122,8 +206,12 @@ static bool starts_file(const struct placer *self, const struct plan_item *item,
         return self->plan->file_count == 0;
     if (index == 0 || self->options->files == FILES_PER_ITEM)
         return true;
-    if (tensors[item->tensor].file_group != tensors[item[-1].tensor].file_group)
+    const struct state_tensor *tensor = &tensors[item->tensor], *before_it = &tensors[item[-1].tensor];
+    if (tensor->file_group != before_it->file_group)
         return true;
+    if (self->options->format == PLAN_DCP_SAFETENSORS && before_it->kind != KIND_BYTES &&
+        item->tensor <= item[-1].tensor)
+        return true; /* another layer */
     uint64_t files = self->options->files_per_rank;
     return files > 1 && self->rank_file < files && before >= total / files * self->rank_file;
 }
@@ -136,20 +224,27 @@ static int place_rank(struct placer *self, uint32_t rank, struct cb_err *err)
     uint64_t total = self->planner->loads[rank], before = 0;
     int code = 0;
     sort_items(self->planner->layout, items, count);
+    if (self->options->format == PLAN_DCP_SAFETENSORS)
+        code = sort_in_layers(items, count, err);
     self->rank_file = 0;
+    size_t first = 0; /* of the file's items */
     if (count > 0 && plan->file_count > 0 && self->options->files == FILES_SHARED) {
         uint64_t mask = self->options->payload_alignment - 1;
         struct plan_file *file = &plan->files[0];
         file->length = (file->length + mask) & ~mask; /* ranks share no block */
     }
     for (size_t i = 0; i < count && !code; i++) {
-        if (starts_file(self, &items[i], i, before, total))
-            code = open_file(self, rank, err);
+        if (starts_file(self, &items[i], i, before, total)) {
+            code = close_file(self, items + first, i - first, err);
+            first = i;
+            if (!code)
+                code = open_file(self, rank, err);
+        }
         if (!code)
             code = place_item(self, &items[i], err);
         before += items[i].payload_bytes;
     }
-    return code;
+    return code ? code : close_file(self, items + first, count - first, err);
 }
 
 int plan_place(const struct planner *planner, const struct plan_options *options, struct plan *plan, struct cb_err *err)
@@ -158,5 +253,5 @@ int plan_place(const struct planner *planner, const struct plan_options *options
     int code = gather_by_rank(planner, plan, err);
     for (uint32_t rank = 0; rank < plan->world_size && !code; rank++)
         code = place_rank(&placer, rank, err);
-    return code;
+    return code || !is_safetensors(options) ? code : name_safetensors(&placer, err);
 }

@@ -62,6 +62,9 @@ int planner_find_bound(struct planner *self, struct cb_err *err) CB_MUST_CHECK;
 /* Assigns all units: cut among the holders so that their loads are even, or to the lowest rank. */
 int planner_balance(struct planner *self, struct cb_err *err) CB_MUST_CHECK;
 int planner_lowest_rank(struct planner *self, struct cb_err *err) CB_MUST_CHECK;
+/* For formats that cannot cut a tensor: each unit whole to the least loaded of its ranks. Fails, naming the tensor,
+ * where a rank holds only part of one. */
+int planner_give_whole(struct planner *self, struct cb_err *err) CB_MUST_CHECK;
 /* Instead of collecting: every rank writes all it holds. */
 int planner_keep_all(struct planner *self, struct cb_err *err) CB_MUST_CHECK;
 

@@ -235,6 +235,7 @@ int raw_read_metadata(const char *name, const void *bytes, size_t len, struct st
     if (!self)
         return cb_fail(err, CB_ERR_MEMORY, "%s: no memory for the index", name);
     self->format = PLAN_RAW;
+    self->marked = true;
     self->tensors = calloc(tensors + 1, sizeof *self->tensors);
     self->chunks = calloc(chunks + 1, sizeof *self->chunks);
     self->files = calloc(files + 1, sizeof *self->files);

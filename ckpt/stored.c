@@ -26,7 +26,7 @@ int stored_chunk_compare(const void *a, const void *b)
     return 0;
 }
 
-static int check_file_name(const char *name, const char *file, struct cb_err *err)
+int stored_check_file_name(const char *name, const char *file, struct cb_err *err)
 {
     bool leaves = *file == '\0' || *file == '/';
     for (const char *part = file; part && !leaves; part = strchr(part, '/')) {
@@ -65,17 +65,24 @@ static int check_chunk(const struct stored_checkpoint *self, const char *name, c
     return 0;
 }
 
+static bool is_elsewhere(const struct stored_chunk *a, const struct stored_chunk *b)
+{
+    return a->file != b->file || a->offset != b->offset;
+}
+
 /* Moves the tensor's chunks to `place`, sorted and each once. */
-static uint32_t settle_chunks(struct stored_tensor *tensor, const struct stored_chunk *chunks, uint32_t index,
-                              struct stored_chunk *place)
+static uint32_t settle_chunks(struct stored_checkpoint *self, struct stored_tensor *tensor,
+                              const struct stored_chunk *chunks, uint32_t index, struct stored_chunk *place)
 {
     uint32_t kept = 0;
     if (tensor->chunk_count > 0)
         memcpy(place, chunks + tensor->first_chunk, tensor->chunk_count * sizeof *place);
     qsort(place, tensor->chunk_count, sizeof *place, stored_chunk_compare);
     for (uint32_t i = 0; i < tensor->chunk_count; i++) {
-        if (i > 0 && stored_chunk_compare(&place[i], &place[kept - 1]) == 0)
+        if (i > 0 && stored_chunk_compare(&place[i], &place[kept - 1]) == 0) {
+            self->duplicates += is_elsewhere(&place[i], &place[kept - 1]);
             continue;
+        }
         place[kept] = place[i];
         place[kept++].tensor = index;
     }
@@ -89,7 +96,7 @@ int stored_checkpoint_settle(struct stored_checkpoint *self, const char *name, s
         return cb_fail(err, CB_ERR_MEMORY, "%s: no memory for %zu chunks", name, self->chunk_count);
     int code = 0;
     for (size_t i = 0; i < self->file_count && !code; i++)
-        code = check_file_name(name, self->files[i], err);
+        code = stored_check_file_name(name, self->files[i], err);
     qsort(self->tensors, self->tensor_count, sizeof *self->tensors, compare_tensors);
     uint32_t count = 0;
     for (size_t i = 0; i < self->tensor_count && !code; i++) {
@@ -101,7 +108,7 @@ int stored_checkpoint_settle(struct stored_checkpoint *self, const char *name, s
             code = check_chunk(self, name, tensor, &self->chunks[tensor->first_chunk + k], err);
         if (code)
             break;
-        uint32_t kept = settle_chunks(tensor, self->chunks, (uint32_t)i, chunks + count);
+        uint32_t kept = settle_chunks(self, tensor, self->chunks, (uint32_t)i, chunks + count);
         tensor->first_chunk = count;
         tensor->chunk_count = kept;
         count += kept;

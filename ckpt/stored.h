@@ -9,6 +9,8 @@
  * together, first_chunk and chunk_count set. */
 int stored_checkpoint_settle(struct stored_checkpoint *self, const char *name, struct cb_err *err) CB_MUST_CHECK;
 
+/* Refuses a file's name that is empty, absolute or leaves the folder. */
+int stored_check_file_name(const char *name, const char *file, struct cb_err *err) CB_MUST_CHECK;
 /* Order of chunks in a tensor. */
 int stored_chunk_compare(const void *a, const void *b);
 

@@ -7,12 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/format.h"
+#include "ckpt/collect.h"
 #include "ckpt/payload.h"
 #include "core/hash.h"
 
 #define BLOCK_BYTES (UINT64_C(4) << 20)
-#define MAX_METADATA_BYTES (UINT64_C(1) << 30)
 #define MAX_VALUE_BYTES (UINT64_C(1) << 20)
 #define SAMPLE_ELEMENTS 64
 
@@ -112,6 +111,30 @@ static void check_files(struct verifier *self)
     }
 }
 
+/* A safetensors file ends where its last tensor does: stock readers refuse one that goes on. */
+static int check_ends(struct verifier *self)
+{
+    const struct stored_checkpoint *checkpoint = self->checkpoint;
+    if (checkpoint->format != PLAN_SAFETENSORS && checkpoint->format != PLAN_DCP_SAFETENSORS)
+        return 0;
+    uint64_t *ends = calloc(checkpoint->file_count + 1, sizeof *ends);
+    if (!ends)
+        return cb_fail(self->err, CB_ERR_MEMORY, "no memory for %zu files", checkpoint->file_count);
+    for (size_t i = 0; i < checkpoint->chunk_count; i++) {
+        const struct stored_chunk *chunk = &checkpoint->chunks[i];
+        if (chunk->offset + chunk->length > ends[chunk->file])
+            ends[chunk->file] = chunk->offset + chunk->length;
+    }
+    for (size_t i = 0; i < checkpoint->file_count; i++) {
+        if (ends[i] > 0 && self->files[i].there && self->files[i].length > ends[i])
+            problem(self, VERIFY_CORRUPT, checkpoint->files[i], NULL, ends[i],
+                    "%s: the file has %" PRIu64 " bytes, but its last tensor ends at %" PRIu64, checkpoint->files[i],
+                    self->files[i].length, ends[i]);
+    }
+    free(ends);
+    return 0;
+}
+
 static bool report_overlap(struct verifier *self, const struct stored_tensor *tensor, const struct stored_chunk *a,
                            const struct stored_chunk *b)
 {
@@ -132,6 +155,8 @@ static void check_coverage(struct verifier *self, const struct stored_tensor *te
     const struct stored_chunk *chunks = self->checkpoint->chunks + tensor->first_chunk;
     uint64_t elements = 0;
     bool overlaps = false;
+    if (tensor->literal)
+        return;
     for (uint32_t i = 0; i < tensor->chunk_count; i++) {
         elements += box_elements(&chunks[i].box);
         for (uint32_t k = i + 1; k < tensor->chunk_count; k++) {
@@ -197,9 +222,20 @@ static bool item_is_there(const struct verifier *self, const struct item *item)
     return file->there && item->chunk->offset + item->chunk->length <= file->length;
 }
 
+static bool read_seed(const char *literal, uint64_t *seed)
+{
+    char *end;
+    *seed = strtoull(literal, &end, 10);
+    return end != literal && *end == '\0';
+}
+
 static void find_seed(struct verifier *self)
 {
     const struct stored_tensor *tensor = stored_checkpoint_find(self->checkpoint, "train.seed");
+    if (!self->has_seed && tensor && tensor->literal) {
+        self->has_seed = read_seed(tensor->literal, &self->seed);
+        return;
+    }
     if (self->has_seed || !tensor || !tensor->is_bytes || tensor->chunk_count != 1)
         return;
     struct item item = item_of(self, &self->checkpoint->chunks[tensor->first_chunk]);
@@ -207,11 +243,8 @@ static void find_seed(struct verifier *self)
         return;
     struct buf literal;
     buf_init(&literal, MAX_VALUE_BYTES);
-    char *end = NULL;
-    if (read_value(self, &item, &literal) == 0) {
-        self->seed = strtoull(literal.data, &end, 10);
-        self->has_seed = end != literal.data && *end == '\0';
-    }
+    if (read_value(self, &item, &literal) == 0)
+        self->has_seed = read_seed(literal.data, &self->seed);
     buf_release(&literal);
 }
 
@@ -390,39 +423,40 @@ static int check_all(struct verifier *self)
     self->files = calloc(checkpoint->file_count + 1, sizeof *self->files);
     if (!self->files)
         return cb_fail(self->err, CB_ERR_MEMORY, "no memory for %zu files", checkpoint->file_count);
-    self->result->format = checkpoint->format == PLAN_RAW ? "raw" : "dcp";
+    self->result->format = format_name(checkpoint->format);
     self->result->tensors = checkpoint->tensor_count;
     self->result->items = checkpoint->chunk_count;
     self->result->files = checkpoint->file_count;
     check_files(self);
+    int code = check_ends(self);
+    if (code)
+        return code;
     for (size_t i = 0; i < checkpoint->tensor_count; i++)
         check_coverage(self, &checkpoint->tensors[i]);
     find_seed(self);
-    int code = check_items(self);
+    code = check_items(self);
     static const char *const names[] = {"weights", "random", "zero"};
     if (self->has_kind)
         self->result->values = names[self->kind];
     return code;
 }
 
-int verify_checkpoint(struct store *store, const uint64_t *seed, verify_problem_fn report, void *context,
-                      struct verify_result *result, struct cb_err *err)
+int verify_checkpoint(struct store *store, const char *file, const uint64_t *seed, verify_problem_fn report,
+                      void *context, struct verify_result *result, struct cb_err *err)
 {
     struct cb_err own;
     *result = (struct verify_result){0};
     struct verifier self = {.store = store, .report = report, .context = context, .result = result, .err = &own};
     self.has_seed = seed != NULL;
     self.seed = seed ? *seed : 0;
-    struct buf metadata;
-    buf_init(&metadata, MAX_METADATA_BYTES);
     int code = 0;
     self.block = aligned_alloc(4096, BLOCK_BYTES);
     if (!self.block) {
         code = cb_fail(&own, CB_ERR_MEMORY, "no memory for reading");
         goto out;
     }
-    if (store_read_small(store, FORMAT_MARKER, &metadata, &own) ||
-        format_read_metadata(FORMAT_MARKER, metadata.data, metadata.len, &self.checkpoint, &own)) {
+    if (*file ? collect_file(store, file, &self.checkpoint, &own)
+              : collect_checkpoint(store, "", &self.checkpoint, &own)) {
         problem(&self, VERIFY_INCOMPLETE, FORMAT_MARKER, NULL, 0, "the checkpoint is not complete: %s", own.message);
         goto out;
     }
@@ -435,6 +469,5 @@ out:
     free(self.block);
     free(self.files);
     stored_checkpoint_free(self.checkpoint);
-    buf_release(&metadata);
     return code;
 }

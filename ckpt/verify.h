@@ -28,7 +28,7 @@ struct verify_problem {
 typedef void (*verify_problem_fn)(void *context, const struct verify_problem *problem);
 
 struct verify_result {
-    const char *format; /* "dcp" or "raw"; NULL where the marker cannot be read */
+    const char *format; /* "dcp"; NULL where the marker cannot be read */
     uint64_t tensors, items, files;
     uint64_t payload_bytes;  /* read */
     uint64_t checksums;      /* items whose checksum was compared */
@@ -39,10 +39,11 @@ struct verify_result {
 
 const char *verify_problem_name(enum verify_problem_kind kind); /* "short" */
 
-/* The store is opened at the checkpoint's folder, without O_DIRECT. `seed` NULL takes the one that the
+/* The store is opened at the checkpoint's folder, without O_DIRECT; `file` names one safetensors file in it that is
+ * all, or is "". `seed` NULL takes the one that the
  * checkpoint stores. Fails only where it cannot go on (no store, no memory); all that is wrong with the
  * checkpoint goes to `report`. */
-int verify_checkpoint(struct store *store, const uint64_t *seed, verify_problem_fn report, void *context,
-                      struct verify_result *result, struct cb_err *err) CB_MUST_CHECK;
+int verify_checkpoint(struct store *store, const char *file, const uint64_t *seed, verify_problem_fn report,
+                      void *context, struct verify_result *result, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "ckpt/verify.h"
-#include "cli/checkpoint.h"
 #include "cli/cli.h"
+#include "cli/source.h"
 #include "core/json.h"
 #include "core/units.h"
 
@@ -91,12 +91,10 @@ static void write_result(struct cli *cli, const char *path, const struct verify_
 
 static int verify_path(struct cli *cli, const char *path, const uint64_t *seed, struct cb_err *err)
 {
-    char opened[CHECKPOINT_NAME_BYTES];
-    struct store *store;
-    int rc = checkpoint_open(path, &store, opened, err);
+    struct source source;
+    int rc = source_open(&source, path, err);
     if (rc)
         return rc;
-    path = opened;
     struct json_writer writer;
     struct answer answer = {cli, &writer};
     struct verify_result result;
@@ -106,18 +104,18 @@ static int verify_path(struct cli *cli, const char *path, const uint64_t *seed, 
         json_write_key(&writer, "problems");
         json_write_begin_array(&writer);
     }
-    rc = verify_checkpoint(store, seed, report, &answer, &result, err);
-    store_free(store);
+    rc = verify_checkpoint(source.store, source.file, seed, report, &answer, &result, err);
+    source_release(&source);
     if (rc)
         return rc;
     if (result.problems > 0)
         cli->exit_code = CB_EXIT_BENCHMARK;
     if (!cli->json) {
-        write_result(cli, path, &result);
+        write_result(cli, source.path, &result);
         return buf_check(&cli->out, "the answer", err);
     }
     json_write_end_array(&writer);
-    write_result_json(&writer, path, &result);
+    write_result_json(&writer, source.path, &result);
     json_write_end_object(&writer);
     return cli_end_json(cli, err);
 }

@@ -393,8 +393,8 @@ int experiment_validate(const struct experiment *self, struct cb_err *err)
         return cb_fail(err, CB_ERR_USAGE,
                        "ops=load needs suffix=NAME, the checkpoint to load; a run with ops=save prints its own");
     if (experiment_u64(self, OPT_IO_FANOUT) > 0 && !experiment_is(self, OPT_FORMAT, "raw"))
-        return cb_fail(err, CB_ERR_USAGE, "io.fanout=%s needs format=raw: DCP keeps its files in one folder",
-                       experiment_text(self, OPT_IO_FANOUT));
+        return cb_fail(err, CB_ERR_USAGE, "io.fanout=%s needs format=raw: %s keeps its files in one folder",
+                       experiment_text(self, OPT_IO_FANOUT), experiment_text(self, OPT_FORMAT));
     if (experiment_u64(self, OPT_IO_BLOCK) % 4096)
         return cb_fail(err, CB_ERR_USAGE, "io.block=%s: must be a multiple of 4KiB",
                        experiment_text(self, OPT_IO_BLOCK));

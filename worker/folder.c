@@ -401,8 +401,7 @@ static void remove_folders(struct store *store, const struct name_list *names, c
 
 static bool is_marker(const char *name)
 {
-    const char *last = strrchr(name, '/');
-    return strcmp(last ? last + 1 : name, FORMAT_MARKER) == 0;
+    return format_is_marker(name);
 }
 
 /* Commit markers go first and durably: what is left after a crash is no checkpoint. */

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/collect.h"
 #include "worker/native_load.h"
 
 #define METADATA_MAX_BYTES (UINT64_C(8) * 1024 * 1024 * 1024)
@@ -76,13 +77,7 @@ static void report_problem(void *context, const struct load_problem *problem)
 static int read_metadata(struct native_operation *operation, struct cb_err *err)
 {
     struct native_engine *engine = operation->engine;
-    char name[PATH_MAX];
-    int rc = native_name(operation->path, FORMAT_MARKER, name, err);
-    if (!rc)
-        rc = store_read_small(engine->setup.store, name, &engine->load->metadata, err);
-    if (rc == CB_ERR_NOT_FOUND)
-        rc = cb_fail(err, rc, "there is no complete checkpoint at %s: it has no %s", operation->path, FORMAT_MARKER);
-    return rc;
+    return collect_metadata(engine->setup.store, operation->path, &engine->load->metadata, err);
 }
 
 /* Rank 0's metadata to all. */

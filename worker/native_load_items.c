@@ -52,6 +52,8 @@ static int add_values(struct native_load *self, struct cb_err *err)
         if (wanted->kind != KIND_BYTES)
             continue;
         const struct stored_tensor *stored = stored_checkpoint_find(self->checkpoint, wanted->fqn);
+        if (stored && stored->literal)
+            continue; /* the metadata itself has it */
         if (!stored || !stored->is_bytes || stored->chunk_count == 0) {
             char text[512];
             snprintf(text, sizeof text, "%s is not in %s", wanted->fqn, self->operation->path);

@@ -16,7 +16,7 @@
 
 /* Largest gap between items that is written as zeros rather than left out. */
 #define GAP_BYTES 65536
-#define FRAME_MAX_BYTES (UINT64_C(16) * 1024 * 1024)
+#define FRAME_MAX_BYTES (UINT64_C(128) * 1024 * 1024) /* the header of a safetensors file can be long */
 #define METADATA_MAX_BYTES (UINT64_C(8) * 1024 * 1024 * 1024)
 /* Copies longer than this are shown as staging; shorter ones belong to composing a request. */
 #define STAGE_STATE_BYTES 65536
@@ -143,16 +143,15 @@ static int place_source(struct native_save *self, const struct piece_index *inde
 {
     const struct state *state = self->operation->state;
     const struct state_tensor *tensor = tensor_of(self, item);
-    const struct native_engine *engine = self->operation->engine;
-    int rc = format_item_frame(engine->plan_options.format, tensor, &item->box, item->offset,
-                               engine->plan_options.payload_alignment, &source->frame, err);
-    if (rc || tensor->kind == KIND_BYTES)
-        return rc;
-    if (item->offset + source->frame.header_bytes != item->payload_offset ||
-        source->frame.payload_bytes != item->payload_bytes ||
-        source->frame.header_bytes + source->frame.payload_bytes + source->frame.trailer_bytes != item->length)
+    uint64_t header_bytes = item->payload_offset - item->offset;
+    if (header_bytes + item->payload_bytes > item->length)
         return cb_fail(err, CB_ERR_INTERNAL, "the plan's item of %s does not have the length of its parts",
                        tensor->fqn);
+    source->frame = (struct item_frame){.header_bytes = (uint32_t)header_bytes,
+                                        .payload_bytes = item->payload_bytes,
+                                        .trailer_bytes = (uint32_t)(item->length - header_bytes - item->payload_bytes)};
+    if (tensor->kind == KIND_BYTES)
+        return 0;
     size_t piece = find_piece(state, index, item);
     if (piece == SIZE_MAX)
         return cb_fail(err, CB_ERR_INTERNAL, "the plan has this rank write a part of %s that it does not hold",
@@ -312,7 +311,7 @@ static int compose_frame(struct native_save *self, const struct part *part, char
     int rc;
     buf_clear(&self->frame);
     if (part->kind == PART_HEADER)
-        rc = format_item_header(format, tensor, item, &self->frame, err);
+        rc = format_plan_header(format, engine->setup.layout, engine->plan, item, &self->frame, err);
     else if (part->kind == PART_TRAILER)
         rc = format_item_trailer(format, tensor, item, self->sources[part->item].crc, &self->frame, err);
     else
@@ -359,7 +358,7 @@ static int compose_request(void *context, const struct program_request *request,
         }
         if (!part->direct)
             copy_part(self, part, to);
-        if (self->operation->engine->checksum)
+        if (self->operation->engine->checksum && format_has_checksums(self->operation->engine->plan_options.format))
             source->crc = crc32_zip(source->crc, part->direct ? part->memory : to, part->bytes);
     }
     if (position < request->end)
@@ -406,18 +405,25 @@ static int remove_if_there(struct store *store, const char *path, const char *fi
 static int remove_marker(struct native_operation *operation, struct cb_err *err)
 {
     struct store *store = operation->engine->setup.store;
-    bool removed;
-    int rc = remove_if_there(store, operation->path, FORMAT_MARKER, &removed, err);
-    return rc || !removed ? rc : store_sync_folder(store, operation->path, err);
+    bool removed = false, any = false;
+    int rc = 0;
+    for (size_t i = 0; format_marker_at(i) && !rc; i++) { /* of any format: an earlier run may have had another */
+        rc = remove_if_there(store, operation->path, format_marker_at(i), &removed, err);
+        any |= removed;
+    }
+    return rc || !any ? rc : store_sync_folder(store, operation->path, err);
 }
 
 static int refuse_marker(struct native_operation *operation, struct cb_err *err)
 {
     char name[PATH_MAX];
     uint64_t length;
-    int rc = native_name(operation->path, FORMAT_MARKER, name, err);
-    if (!rc)
-        rc = store_stat(operation->engine->setup.store, name, &length, err);
+    int rc = CB_ERR_NOT_FOUND;
+    for (size_t i = 0; format_marker_at(i) && rc == CB_ERR_NOT_FOUND; i++) {
+        rc = native_name(operation->path, format_marker_at(i), name, err);
+        if (!rc)
+            rc = store_stat(operation->engine->setup.store, name, &length, err);
+    }
     if (rc == CB_ERR_NOT_FOUND)
         return 0;
     return rc ? rc
@@ -543,7 +549,7 @@ static int publish_marker(struct native_operation *operation, struct cb_err *err
     struct native_engine *engine = operation->engine;
     char name[PATH_MAX];
     timeline_enter(&operation->timeline, STATE_COMMIT);
-    int rc = native_name(operation->path, FORMAT_MARKER, name, err);
+    int rc = native_name(operation->path, format_marker(engine->plan_options.format), name, err);
     return rc ? rc
               : store_publish(engine->setup.store, name, engine->save->metadata.data, engine->save->metadata.len, err);
 }

@@ -7,10 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/format.h"
+#include "ckpt/collect.h"
 #include "core/clock.h"
 
-#define METADATA_MAX_BYTES (UINT64_C(4) << 30)
 #define NAME_BYTES 4096
 #define PLACE_BYTES 1024
 #define POLL_LIMIT_NS (10 * NS_PER_S)
@@ -146,15 +145,9 @@ struct verification {
 static void read_metadata(struct verification *self)
 {
     const struct verify_job *job = self->job;
-    char name[NAME_BYTES];
-    struct buf bytes;
     struct cb_err unused;
-    buf_init(&bytes, METADATA_MAX_BYTES);
-    snprintf(name, sizeof name, "%s/" FORMAT_MARKER, job->path);
-    if (!job->store || store_read_small(job->store, name, &bytes, &unused) ||
-        format_read_metadata(name, bytes.data, bytes.len, &self->stored, &unused))
+    if (!job->store || collect_checkpoint(job->store, job->path, &self->stored, &unused))
         self->no_metadata = true;
-    buf_release(&bytes);
 }
 
 static void report_wrong(struct verification *self, const struct state_tensor *tensor, uint64_t element)

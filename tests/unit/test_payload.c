@@ -27,7 +27,7 @@ static void parts_are_the_same_as_the_whole(void **state)
             struct payload_source source = source_of(kinds[kind], (enum dtype)dtype);
             size_t bytes = dtype_bytes(source.dtype);
             for (size_t f = 0; f < sizeof firsts / sizeof *firsts; f++) {
-                unsigned char whole[COUNT * 8], part[COUNT * 8 + 1];
+                unsigned char whole[COUNT * 16], part[COUNT * 16 + 1];
                 payload_fill(&source, firsts[f], whole, COUNT);
                 for (uint64_t at = 0; at < COUNT; at += 37) {
                     uint64_t count = COUNT - at < 41 ? COUNT - at : 41;
@@ -43,7 +43,7 @@ static void a_wrong_element_is_named(void **state)
 {
     (void)state;
     enum { COUNT = 20000 };
-    unsigned char *memory = malloc(COUNT * 8);
+    unsigned char *memory = malloc(COUNT * 16);
     for (unsigned dtype = 0; dtype < DTYPE_COUNT; dtype++) {
         struct payload_source source = source_of(PAYLOAD_WEIGHTS, (enum dtype)dtype);
         payload_fill(&source, 123, memory, COUNT);
