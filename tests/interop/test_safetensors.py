@@ -10,6 +10,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceStorageWriter
 
+from conftest import BUILD, call
 from payload import weights
 
 INDEX = "model.safetensors.index.json"
@@ -200,7 +201,10 @@ def test_a_missing_last_part_of_ours_is_named(place, verify, tmp_path):
     assert {problem["kind"] for problem in answer["problems"]} == {"missing"}
 
 
-def test_layouts_that_cut_tensors_are_refused(place):
-    place.run("format=safetensors ranks=2 tp=2", code=2)
-    place.run("format=safetensors ranks=2 io.files=shared", code=2)
-    place.run("format=dcp+safetensors ranks=2 save.dedup=none", code=2)
+@pytest.mark.parametrize("words, said", [("format=safetensors ranks=2 tp=2", "holds only part of"),
+                                         ("format=safetensors ranks=2 io.files=shared", "io.files=shared needs"),
+                                         ("format=dcp+safetensors ranks=2 save.dedup=none", "cannot store a part twice")])
+def test_what_safetensors_cannot_have_is_refused(tmp_path, words, said):
+    result = call(BUILD / "ckptbench", "run", "model=gpt2-tiny", f"store={tmp_path / 'store'}", *words.split(),
+                  CKPTBENCH_HOME=str(tmp_path / "home"))
+    assert result.returncode == 2 and said in result.stderr, result.stderr
