@@ -19,13 +19,13 @@ HWLOC     := $(call have,hwloc)
 ISAL      := $(call have,libisal)
 CURL      := $(call have,libcurl)
 SSH2      := $(call have,libssh2)
-OPENBLAS  := $(call have,openblas)
+ZLIB      := $(call have,zlib)
 MPICC     := $(shell command -v mpicc 2>/dev/null)
 
 IDENTITY := -DCKPTBENCH_VERSION='"$(VERSION)"' -DCKPTBENCH_COMMIT='"$(COMMIT)"' -DCKPTBENCH_PREFIX='"$(PREFIX)"'
 CPPFLAGS += -I. -D_GNU_SOURCE \
             $(if $(LIBURING),-DHAVE_LIBURING) $(if $(HWLOC),-DHAVE_HWLOC) $(if $(ISAL),-DHAVE_ISAL) \
-            $(if $(CURL),-DHAVE_CURL) $(if $(SSH2),-DHAVE_SSH2) $(if $(OPENBLAS),-DHAVE_OPENBLAS)
+            $(if $(CURL),-DHAVE_CURL) $(if $(SSH2),-DHAVE_SSH2) $(if $(ZLIB),-DHAVE_ZLIB)
 WARNINGS := -Wall -Wextra -Wshadow -Wvla -Wmissing-prototypes -Wstrict-prototypes -Wconversion -Wno-missing-field-initializers
 CFLAGS   += -std=c11 -O3 -g -pthread $(WARNINGS) $(if $(WERROR),-Werror) $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer -O1 -Wno-format-truncation)
 LDFLAGS  += -pthread $(if $(SANITIZE),-fsanitize=$(SANITIZE))
@@ -35,7 +35,7 @@ LIBS_store := $(if $(LIBURING),-luring) $(if $(CURL),-lcurl)
 LIBS_db    := -lsqlite3
 LIBS_agent := $(if $(HWLOC),-lhwloc)
 LIBS_jobs  := $(if $(SSH2),-lssh2)
-LIBS_worker = $(MPI_LIBS)
+LIBS_worker = $(if $(ZLIB),-lz) -ldl $(MPI_LIBS)
 MPI_CFLAGS := $(if $(MPICC),$(shell mpicc --showme:compile 2>/dev/null || mpicc -compile-info 2>/dev/null | cut -d' ' -f2-))
 MPI_LIBS   := $(if $(MPICC),$(shell mpicc --showme:link 2>/dev/null || mpicc -link-info 2>/dev/null | cut -d' ' -f2-))
 
@@ -60,7 +60,7 @@ $(BUILD)/core/version.o: CPPFLAGS += $(IDENTITY)
 $(BUILD)/core/version.o: $(BUILD)/identity
 $(BUILD)/lint/core/version.tidy: CPPFLAGS += $(IDENTITY)
 build/fuzz/%: CPPFLAGS += $(IDENTITY)
-$(BUILD)/worker/comm_mpi.o: CPPFLAGS += $(MPI_CFLAGS)
+$(BUILD)/worker/comm_mpi.o $(BUILD)/worker/comm_measure.o: CPPFLAGS += $(MPI_CFLAGS)
 $(BUILD)/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
@@ -149,7 +149,7 @@ bench: ## the speed of this build against its peers, as ratios with intervals (t
 FUZZERS := $(patsubst tests/fuzz/%.c,build/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_FLAGS = $(CPPFLAGS) -std=c11 -O1 -g -fsanitize=$(1),address,undefined -fno-sanitize-recover=undefined -pthread
 FUZZED    := $(patsubst %.c,build/fuzz/%.o,$(filter-out %/main.c,$(foreach room,$(ROOMS),$(call sources,$(room)))))
-build/fuzz/worker/comm_mpi.o: CPPFLAGS += $(MPI_CFLAGS)
+build/fuzz/worker/comm_mpi.o build/fuzz/worker/comm_measure.o: CPPFLAGS += $(MPI_CFLAGS)
 build/fuzz/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	clang $(call FUZZ_FLAGS,fuzzer-no-link) -MMD -MP -c $< -o $@

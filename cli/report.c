@@ -35,8 +35,12 @@ static void write_model_line(const char *run, const struct experiment *experimen
     char host[256] = "", count[32];
     if (gethostname(host, sizeof host - 1) < 0)
         snprintf(host, sizeof host, "this machine");
-    buf_printf(out, "run %s  %s", run, experiment_text(experiment, OPT_MODEL));
-    if (workload) {
+    bool suite = experiment_is(experiment, OPT_WORKLOAD, "suite");
+    buf_printf(out, "run %s  %s", run, suite ? "cluster suite" : experiment_text(experiment, OPT_MODEL));
+    if (suite) {
+        buf_printf(out, ": %s   %s rank%s on %s\n", experiment_text(experiment, OPT_SUITE_ONLY),
+                   experiment_text(experiment, OPT_RANKS), experiment_u64(experiment, OPT_RANKS) == 1 ? "" : "s", host);
+    } else if (workload) {
         uint64_t parameters = model_parameters(workload->model);
         print_millions(parameters, count);
         buf_printf(out, ", %s parameters, %s, %s (%.3g B each)", count, dtype_name(workload->model->dtype),
@@ -275,7 +279,40 @@ static void write_ending(const struct run_info *info, struct buf *out)
                info->run, folder, folder, info->run);
 }
 
-int report_write_results(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err)
+static void write_used(const struct run_info *info, struct buf *out)
+{
+    const char *used = fact_value(info, "io.used");
+    if (used)
+        buf_printf(out, "used          %s\n", used);
+}
+
+/* What was measured, in the order of the catalogue, and what could not be. */
+static int write_suite(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err)
+{
+    static const char *const headings[] = {"", "median", "min … max"};
+    char text[32], low[32], high[32];
+    struct table table;
+    table_init(&table, "lrr");
+    table_add_headings(&table, headings);
+    for (int metric = METRIC_SUITE_FIRST; metric <= METRIC_SUITE_LAST; metric++) {
+        const struct summary *summary = report_find_metric(info, OP_SUITE, (enum metric_id)metric);
+        if (!summary)
+            continue;
+        table_add(&table, TABLE_BOLD, metric_row((enum metric_id)metric)->name);
+        table_add(&table, TABLE_BOLD, report_format_value((enum metric_id)metric, summary->median, text));
+        table_addf(&table, TABLE_PLAIN, "%s … %s", report_format_value((enum metric_id)metric, summary->min, low),
+                   report_format_value((enum metric_id)metric, summary->max, high));
+    }
+    int rc = table_write(&table, 0, colour, out, err);
+    table_release(&table);
+    write_used(info, out);
+    for (size_t i = 0; i < info->fact_count; i++)
+        if (strncmp(info->facts[i], "suite.skipped.", strlen("suite.skipped.")) == 0)
+            buf_printf(out, "not measured  %s\n", info->facts[i] + strlen("suite.skipped."));
+    return rc;
+}
+
+static int write_checkpoints(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err)
 {
     static const char *const headings[] = {
         "", "median", "min … max", "GiB/s", "of device limit", "slowest rank", "where the time goes"};
@@ -285,18 +322,23 @@ int report_write_results(const struct run_info *info, bool colour, struct buf *o
     add_operation(&table, info, OP_SAVE);
     add_operation(&table, info, OP_LOAD);
     bool has_rows = table.count > sizeof headings / sizeof *headings;
-    buf_append_char(out, '\n');
     int rc = has_rows ? table_write(&table, 0, colour, out, err) : 0;
     table_release(&table);
-    if (rc)
-        return rc;
-    const char *used = fact_value(info, "io.used");
-    if (used)
-        buf_printf(out, "used          %s\n", used);
+    write_used(info, out);
     if (has_rows)
         write_verified(info, out);
     write_kept(info, out);
     write_doubts(info, out);
+    return rc;
+}
+
+int report_write_results(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err)
+{
+    buf_append_char(out, '\n');
+    int rc = experiment_is(info->experiment, OPT_WORKLOAD, "suite") ? write_suite(info, colour, out, err)
+                                                                    : write_checkpoints(info, colour, out, err);
+    if (rc)
+        return rc;
     write_ending(info, out);
     return buf_check(out, "the report", err);
 }

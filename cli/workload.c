@@ -1,6 +1,8 @@
 /* Model, layout and plan of an experiment. Knows no store and no history. */
 #include "cli/workload.h"
 
+#include <sched.h>
+
 #define DIRECT_ALIGNMENT 4096
 #define BUFFERED_ALIGNMENT 64
 
@@ -23,10 +25,24 @@ uint32_t workload_payload_alignment(const struct experiment *experiment)
     return experiment_is(experiment, OPT_IO_DIRECT, "false") ? BUFFERED_ALIGNMENT : DIRECT_ALIGNMENT;
 }
 
+/* One rank a core that this process may use, where the number is not given. */
+static uint32_t ranks_of_suite(const struct experiment *experiment)
+{
+    cpu_set_t cores;
+    uint64_t ranks = experiment_u64(experiment, OPT_RANKS);
+    if (ranks == 0 && sched_getaffinity(0, sizeof cores, &cores) == 0)
+        ranks = (uint64_t)CPU_COUNT(&cores);
+    return ranks ? (uint32_t)ranks : 1;
+}
+
 int workload_init(struct workload *self, const struct experiment *experiment, struct cb_err *err)
 {
     struct workload fresh = {0};
     struct plan_options options;
+    if (experiment_is(experiment, OPT_WORKLOAD, "suite")) {
+        *self = (struct workload){.layouts.ranks = ranks_of_suite(experiment)};
+        return 0;
+    }
     int rc = workload_load_model(experiment, &fresh.model, err);
     if (rc == 0)
         rc = layout_pair_new(fresh.model, experiment, &fresh.layouts, err);

@@ -8,7 +8,7 @@
 
 static const char *const code_names[] = {
     "ok",      "usage",   "system", "format",      "not_found", "no_space", "timeout",
-    "aborted", "corrupt", "memory", "unsupported", "exists",    "internal",
+    "aborted", "corrupt", "memory", "unsupported", "exists",    "internal", "below",
 };
 
 static void set_message(struct cb_err *err, int code, const char *format, va_list arguments)
@@ -90,6 +90,7 @@ int cb_exit_code(int code)
     case CB_ERR_NO_SPACE:
     case CB_ERR_CORRUPT:
     case CB_ERR_FORMAT:
+    case CB_ERR_BELOW:
         return CB_EXIT_BENCHMARK;
     case CB_ERR_SYSTEM:
     case CB_ERR_TIMEOUT:

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "core/hash.h"
+#include "core/rules.h"
 #include "core/units.h"
 
 #define MAX_YAML_BYTES (16 * MIB)
@@ -338,8 +339,9 @@ static int validate_engine(const struct experiment *self, struct cb_err *err)
     bool is_torch = experiment_is(self, OPT_ENGINE, "torch-dcp");
     if (experiment_is(self, OPT_ENGINE, "native"))
         return 0;
-    if (experiment_is(self, OPT_WORKLOAD, "raw"))
-        return cb_fail(err, CB_ERR_USAGE, "workload=raw is done by engine=native, not by engine=%s", engine);
+    if (!experiment_is(self, OPT_WORKLOAD, "checkpoint"))
+        return cb_fail(err, CB_ERR_USAGE, "workload=%s is done by engine=native, not by engine=%s",
+                       experiment_text(self, OPT_WORKLOAD), engine);
     if (is_torch && strcmp(files, "rank") != 0)
         return cb_fail(err, CB_ERR_USAGE, "io.files=%s: engine=torch-dcp writes one file a rank", files);
     if (is_torch && !experiment_is(self, OPT_FORMAT, "dcp"))
@@ -350,6 +352,28 @@ static int validate_engine(const struct experiment *self, struct cb_err *err)
     if (experiment_is(self, OPT_ENGINE, "command") && !*experiment_text(self, OPT_COMMAND))
         return cb_fail(err, CB_ERR_USAGE, "engine=command needs command='…' (see `ckptbench options command`)");
     return 0;
+}
+
+static int validate_suite(const struct experiment *self, struct cb_err *err)
+{
+    static const char *const sections[] = {"net", "storage", "cpu", "memory"};
+    const char *only = experiment_text(self, OPT_SUITE_ONLY);
+    struct rules unused;
+    while (*only && strcmp(experiment_text(self, OPT_SUITE_ONLY), "all") != 0) {
+        size_t len = strcspn(only, "+"), i = 0;
+        while (i < sizeof sections / sizeof *sections &&
+               (strlen(sections[i]) != len || strncmp(sections[i], only, len) != 0))
+            i++;
+        if (i == sizeof sections / sizeof *sections)
+            return cb_fail(err, CB_ERR_USAGE,
+                           "suite.only=%s: must be all, or some of net, storage, cpu, memory joined by +",
+                           experiment_text(self, OPT_SUITE_ONLY));
+        only += len + (only[len] == '+' ? 1 : 0);
+    }
+    int rc = rules_parse(experiment_text(self, OPT_SUITE_FAIL_BELOW), &unused, err);
+    if (rc)
+        cb_context(err, "suite.fail_below");
+    return rc;
 }
 
 /* Loading in another layout is about tensors, which not everything has. */
@@ -387,6 +411,8 @@ int experiment_validate(const struct experiment *self, struct cb_err *err)
         rc = validate_engine(self, err);
     if (rc == 0)
         rc = validate_load(self, err);
+    if (rc == 0)
+        rc = validate_suite(self, err);
     if (rc)
         return rc;
     if (experiment_is(self, OPT_OPS, "load") && *experiment_text(self, OPT_SUFFIX) == '\0')

@@ -100,18 +100,21 @@ static int insert_samples(struct ingest *self, const struct record *record, stru
 
 /* Facts, failures, latencies */
 
-static int insert_facts(struct ingest *self, const struct record_rank *rank, struct cb_err *err)
+/* Those that begin with `prefix`. */
+static int insert_facts(struct ingest *self, const struct record_rank *rank, const char *prefix, struct cb_err *err)
 {
     int rc = 0;
     int64_t number = 0;
-    for (const char *line = rank->facts ? rank->facts : ""; *line && rc == 0; number++) {
-        size_t len = strcspn(line, "\n");
+    size_t len;
+    for (const char *line = rank->facts ? rank->facts : ""; *line && rc == 0; line += len + (line[len] == '\n')) {
+        len = strcspn(line, "\n");
+        if (strncmp(line, prefix, strlen(prefix)) != 0)
+            continue;
         char *fact = strndup(line, len);
         rc = fact ? db_run(self->history, err, "INSERT OR REPLACE INTO fact VALUES(?,?,?,?,?)", "tiiit", self->run,
-                           (int64_t)self->attempt, (int64_t)rank->rank, number, fact)
+                           (int64_t)self->attempt, (int64_t)rank->rank, number++, fact)
                   : cb_fail(err, CB_ERR_MEMORY, "no memory for the facts of rank %u", rank->rank);
         free(fact);
-        line += len + (line[len] == '\n');
     }
     return rc;
 }
@@ -131,8 +134,8 @@ static int insert_ranks(struct ingest *self, const struct record *record, struct
     int rc = 0;
     for (uint32_t i = 0; i < record->rank_count && rc == 0; i++) {
         const struct record_rank *rank = &record->ranks[i];
-        if (rank->rank == 0 || i == 0)
-            rc = insert_facts(self, rank, err);
+        /* What rank 0 says holds for all; of the others only what they found out about links is new. */
+        rc = insert_facts(self, rank, rank->rank == 0 || i == 0 ? "" : "suite.pair.", err);
         if (rc == 0 && (rank->failure_code || rank->phase != PHASE_DONE))
             rc = insert_failure(self, rank, err);
     }

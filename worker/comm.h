@@ -25,6 +25,8 @@ int comm_twin(struct comm *comm, struct comm **twin, struct cb_err *err) CB_MUST
 void comm_free(struct comm *comm);
 /* False after a collective that did not end: leave with _exit then. Not collective. */
 bool comm_can_end(const struct comm *comm);
+/* Something of MPI does not end: from now on nothing works, and comm_can_end says so. Not collective. */
+void comm_give_up(struct comm *comm);
 uint32_t comm_rank(const struct comm *comm);
 uint32_t comm_size(const struct comm *comm);
 /* Among the ranks on this machine. */

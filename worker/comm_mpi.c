@@ -1,4 +1,4 @@
-/* Ranks talking to each other, on MPI: the only file that includes mpi.h.
+/* Ranks talking to each other, on MPI: with comm_measure.c the only files that include mpi.h.
  *
  * Owns MPI's start and end and the memory of collectives under way. Every collective is started
  * non-blocking and tested until it is done, the deadline has passed, or the status page says to stop;
@@ -190,6 +190,11 @@ void comm_free(struct comm *self)
 bool comm_can_end(const struct comm *self)
 {
     return !self->shared->broken;
+}
+
+void comm_give_up(struct comm *self)
+{
+    self->shared->broken = true;
 }
 
 uint32_t comm_rank(const struct comm *self)

@@ -11,11 +11,15 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/process.h"
+#include "core/run_folder.h"
 #include "core/units.h"
 #include "core/version.h"
 #include "worker/run.h"
+#include "worker/suite/suite.h"
+#include "worker/together.h"
 
 #define PROGRAM "ckptbench-worker"
+#define READ_WITHIN_NS (60 * NS_PER_S) /* the experiment, by all ranks */
 
 struct arguments {
     const char *run_folder, *pages;
@@ -122,30 +126,52 @@ static void set_phase(struct status_page *page, enum rank_phase phase)
     atomic_store(&page->phase, phase);
 }
 
+/* Checkpoints, and raw bytes. */
+static int live_with_checkpoints(const struct arguments *arguments, struct comm *comm, struct status_page *page,
+                                 struct cb_err *err)
+{
+    struct run run;
+    int rc = run_prepare(&run, comm, page, arguments->pages, arguments->run_folder, (uint32_t)arguments->attempt, err);
+    if (!rc) {
+        set_phase(page, PHASE_RUNNING);
+        rc = run_execute(&run, err);
+    }
+    run_add_facts(&run);
+    if (!run.store || store_in_flight(run.store) == 0)
+        run_release(&run); /* else requests of a stuck store may still use the memory */
+    return rc;
+}
+
+static int live_with_suite(const struct arguments *arguments, struct comm *comm, struct status_page *page,
+                           const struct experiment *experiment, struct cb_err *err)
+{
+    set_phase(page, PHASE_RUNNING);
+    return suite_run(comm, page, experiment, arguments->pages, arguments->run_folder, err);
+}
+
 /* All of it, with a page to report to. Returns 0 or a cb_code that is on the page. */
 static int live(const struct arguments *arguments, struct comm *comm, struct status_page *page)
 {
-    struct run run;
     struct cb_err err = {0};
+    struct experiment *experiment = NULL;
     catch_signals(page);
     comm_watch(comm, page);
     atomic_store(&page->pid, (uint32_t)getpid());
     add_own_facts(page, comm);
     atomic_store(&page->ready_ns, clock_monotonic_ns());
     set_phase(page, PHASE_READY);
-    int rc = run_prepare(&run, comm, page, arguments->pages, arguments->run_folder, (uint32_t)arguments->attempt, &err);
-    if (!rc) {
-        set_phase(page, PHASE_RUNNING);
-        rc = run_execute(&run, &err);
-    }
-    run_add_facts(&run);
+    int rc = together(comm, run_folder_read_experiment(arguments->run_folder, &experiment, &err),
+                      clock_monotonic_ns() + READ_WITHIN_NS, &err);
+    if (!rc && experiment_is(experiment, OPT_WORKLOAD, "suite"))
+        rc = live_with_suite(arguments, comm, page, experiment, &err);
+    else if (!rc)
+        rc = live_with_checkpoints(arguments, comm, page, &err);
     if (rc)
         status_page_add_failure(page, rc, err.message);
     set_phase(page, rc ? PHASE_FAILED : PHASE_DONE);
     if (rc && rc != CB_ERR_ABORTED)
         log_error("rank %u: %s", comm_rank(comm), err.message);
-    if (!run.store || store_in_flight(run.store) == 0)
-        run_release(&run); /* else requests of a stuck store may still use the memory */
+    experiment_free(experiment);
     return rc;
 }
 
