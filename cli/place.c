@@ -14,6 +14,7 @@
 
 #include "ckpt/model.h"
 #include "store/fault_spec.h"
+#include "store/s3_uri.h"
 
 #define PROBE_ALIGNMENT 4096
 
@@ -26,6 +27,11 @@ const char *place_inner_store(const char *store)
         store = colon + 1;
     }
     return store;
+}
+
+bool place_is_objects(const char *inner)
+{
+    return strncmp(inner, S3_URI_SCHEME, strlen(S3_URI_SCHEME)) == 0;
 }
 
 /* "a/b" becomes "/where/we/are/a/b"; "." and ".." are folded only where the path exists. */
@@ -47,14 +53,23 @@ static int absolute_path(const char *path, struct buf *out, struct cb_err *err)
     return 0;
 }
 
+static int check_objects(const char *uri, struct cb_err *err)
+{
+    char bucket[S3_BUCKET_BYTES], prefix[S3_KEY_BYTES];
+    return s3_uri_parse(uri, bucket, prefix, err);
+}
+
 static int freeze_store(struct experiment *experiment, struct cb_err *err)
 {
     const char *store = experiment_text(experiment, OPT_STORE), *inner = place_inner_store(store);
     if (!inner)
         return cb_fail(err, CB_ERR_USAGE, "store=%s: a fault store is fault:SPEC:STORE", store);
+    if (place_is_objects(inner))
+        return check_objects(inner, err);
     if (strstr(store, "://"))
-        return cb_fail(err, CB_ERR_USAGE,
-                       "store=%s: no such kind of store; known are a path, null: and fault:SPEC:STORE", store);
+        return cb_fail(
+            err, CB_ERR_USAGE,
+            "store=%s: no such kind of store; known are a path, s3://BUCKET/PREFIX, null: and fault:SPEC:STORE", store);
     if (strncmp(inner, "null:", 5) == 0)
         return 0;
     struct buf text;
@@ -137,6 +152,8 @@ int place_check(const struct experiment *experiment, struct cb_err *err)
     int rc = check_faults(store, err);
     if (rc)
         return cb_context(err, "store=%s", store);
+    if (inner && place_is_objects(inner))
+        return 0;
     if (!inner || strncmp(inner, "null:", 5) != 0)
         return inner ? check_folder(inner, err) : 0;
     if (experiment_is(experiment, OPT_OPS, "save") || experiment_is(experiment, OPT_WORKLOAD, "suite"))
@@ -233,7 +250,7 @@ int place_find(const char *store, struct place *place, struct cb_err *err)
     const char *inner = place_inner_store(store);
     if (!inner)
         return cb_fail(err, CB_ERR_USAGE, "store=%s: a fault store is fault:SPEC:STORE", store);
-    if (strncmp(inner, "null:", 5) == 0) {
+    if (strncmp(inner, "null:", 5) == 0 || place_is_objects(inner)) {
         *place = found;
         return 0;
     }

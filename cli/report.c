@@ -71,7 +71,13 @@ static void write_store_line(const struct experiment *experiment, struct buf *ou
         buf_printf(out, ", engine=%s\n", experiment_text(experiment, OPT_ENGINE));
         return;
     }
-    const char *direct = experiment_text(experiment, OPT_IO_DIRECT);
+    const char *direct = experiment_text(experiment, OPT_IO_DIRECT), *inner = place_inner_store(store);
+    if (inner && place_is_objects(inner)) {
+        buf_printf(out, ", %s parts of %s in flight, checksum %s\n", experiment_text(experiment, OPT_IO_DEPTH),
+                   units_format_bytes((double)experiment_u64(experiment, OPT_S3_PART_SIZE), block),
+                   experiment_text(experiment, OPT_S3_CHECKSUM));
+        return;
+    }
     buf_printf(out, ", %s, %s, depth %s x %s, %s\n", experiment_text(experiment, OPT_IO_ENGINE),
                strcmp(direct, "true") == 0    ? "O_DIRECT"
                : strcmp(direct, "false") == 0 ? "buffered"
@@ -199,7 +205,9 @@ static void add_operation(struct table *table, const struct run_info *info, enum
     if (!time || time->n == 0)
         return;
     bool cold = experiment_bool(info->experiment, OPT_LOAD_COLD);
-    const char *how = save                                              ? ""
+    const char *inner = place_inner_store(experiment_text(info->experiment, OPT_STORE));
+    bool objects = inner && place_is_objects(inner); /* no cache here to be cold or warm */
+    const char *how = save || objects                                   ? ""
                       : !cold                                           ? " (warm)"
                       : info->suspected_cache || info->coldness_unknown ? " (cold?)"
                                                                         : " (cold)";

@@ -87,7 +87,7 @@ static int allocate(struct s3_store *self, uint32_t depth, struct cb_err *err)
         rc = s3_call_init(&slot->call, &self->client->session, err);
         slot->segments = self->segments + (size_t)i * MAX_SEGMENTS;
         slot->call.owner = slot;
-        slot->call.address = i;
+        slot->call.address = self->client->session.rank * depth + i; /* ranks begin at different ones */
     }
     return rc;
 }

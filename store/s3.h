@@ -15,7 +15,7 @@
 
 struct s3_client;
 
-/* `options` NULL: every s3.* key at its default. Fails without credentials and where the endpoint has no address. */
+/* `rank`: of the caller, 0 where there are none. `options` NULL: every s3.* key at its default. Fails without credentials and where the endpoint has no address. */
 int s3_client_open(const char *uri, const struct s3_options *options, uint32_t rank, struct s3_client **client,
                    struct cb_err *err) CB_MUST_CHECK;
 void s3_client_free(struct s3_client *self);

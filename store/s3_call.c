@@ -512,9 +512,8 @@ void s3_call_give_up(struct s3_call *self, const char *why)
     if (self->part > 0)
         snprintf(part, sizeof part, ", part %" PRIu32, self->part);
     bool by_path = self->session->endpoint.base[0]; /* then the path begins with the bucket */
-    snprintf(self->detail, sizeof self->detail, "rank %" PRIu32 ": %s %.63s%.260s%s: %.400s", self->session->rank,
-             method_names[self->method], by_path ? "" : self->session->bucket, self->path + (by_path ? 1 : 0), part,
-             reason);
+    snprintf(self->detail, sizeof self->detail, "%s %.63s%.260s%s: %.400s", method_names[self->method],
+             by_path ? "" : self->session->bucket, self->path + (by_path ? 1 : 0), part, reason);
     size_t at = strlen(self->detail);
     if (*why || self->attempts > 1)
         snprintf(self->detail + at, sizeof self->detail - at, "; gave up after %" PRIu32 " attempt%s in %s%s%s",

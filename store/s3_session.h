@@ -21,8 +21,8 @@ struct s3_session {
     const char *endpoint_source; /* "s3.endpoint", "AWS_ENDPOINT_URL", "AWS" */
     char bucket[S3_BUCKET_BYTES], prefix[S3_KEY_BYTES];
     struct s3_endpoint endpoint;
-    uint32_t attempts, rank;
-    char **addresses; /* "::ADDRESS:PORT" for curl's CONNECT_TO; none where the name has one address */
+    uint32_t attempts, rank; /* rank: of the caller, to spread ranks over addresses */
+    char **addresses;        /* "::ADDRESS:PORT" for curl's CONNECT_TO; none where the name has one address */
     size_t address_count;
 
     pthread_mutex_t lock; /* of what follows */

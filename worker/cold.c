@@ -35,6 +35,10 @@ static int drop_one(void *context, const char *name, uint64_t length, struct cb_
 int cold_drop(struct comm *comm, struct store *store, const char *folder, uint64_t deadline_ns,
               struct coldness *coldness, struct cb_err *err)
 {
+    if (!store_capabilities(store)->page_cache) { /* nothing here could be warm */
+        *coldness = (struct coldness){.resident_fraction = NAN};
+        return 0;
+    }
     struct drop drop = {.store = store, .share = comm_local_rank(comm), .shares = comm_local_size(comm)};
     int rc = store_list(store, folder, drop_one, &drop, err);
     if (rc)

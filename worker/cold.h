@@ -17,7 +17,8 @@ struct coldness {
     uint32_t flags;           /* SAMPLE_SUSPECTED_CACHE, SAMPLE_COLDNESS_UNKNOWN or 0 */
 };
 
-/* Drops the page cache of every file of a checkpoint: the ranks of each machine share the files. */
+/* Drops the page cache of every file of a checkpoint: the ranks of each machine share the files. Does nothing for a
+ * store that this machine does not cache. */
 int cold_drop(struct comm *comm, struct store *store, const char *folder, uint64_t deadline_ns,
               struct coldness *coldness, struct cb_err *err) CB_MUST_CHECK;
 

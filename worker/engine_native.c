@@ -30,8 +30,11 @@ static int read_options(struct native_engine *self, struct cb_err *err)
     self->durable = experiment_bool(experiment, OPT_IO_FSYNC);
     self->checksum = experiment_is(experiment, OPT_CHECKSUM, "crc32");
     self->folder = experiment_is(experiment, OPT_FOLDER, "per_iteration") ? FOLDER_PER_ITERATION : FOLDER_REPLACE;
-    return plan_options_read(experiment, payload_alignment(store_capabilities(self->setup.store)), &self->plan_options,
-                             err);
+    const struct store_capabilities *capabilities = store_capabilities(self->setup.store);
+    int rc = plan_options_read(experiment, payload_alignment(capabilities), &self->plan_options, err);
+    if (!rc && self->plan_options.files == FILES_SHARED && capabilities->part_bytes > 0)
+        rc = cb_fail(err, CB_ERR_USAGE, "io.files=shared: an object in S3 is written by one rank; use io.files=rank");
+    return rc;
 }
 
 static void native_close(struct engine *engine)

@@ -16,6 +16,8 @@
 #include "ckpt/newest.h"
 #include "core/buf.h"
 #include "core/units.h"
+#include "store/s3_options.h"
+#include "worker/folder_objects.h"
 
 #define CLAIM_MAX_BYTES 4096
 #define PLAIN_DEPTH 4
@@ -240,17 +242,34 @@ static int claim_suffix(const struct experiment *experiment, const char *path, c
     return rc ? rc : replace_text(claim, run, err);
 }
 
-static int open_plain(const char *path, struct store **store, struct cb_err *err)
+static int open_plain(const struct experiment *experiment, const char *path, struct store **store, struct cb_err *err)
 {
-    struct store_options options = {.direct = STORE_DIRECT_NO, .depth = PLAIN_DEPTH, .threads = 1, .durable = true};
-    return store_open(path ? path : NULL_STORE, &options, store, err);
+    struct s3_options s3;
+    struct store_options options = {
+        .direct = STORE_DIRECT_NO, .depth = PLAIN_DEPTH, .threads = 1, .durable = true, .s3 = &s3};
+    int rc = s3_options_read(experiment, &s3, err);
+    return rc ? rc : store_open(path ? path : NULL_STORE, &options, store, err);
 }
 
-static int check_space(const char *path, uint64_t needed_bytes, struct cb_err *err)
+static int claim_objects(const struct experiment *experiment, const char *path, const char *run, struct cb_err *err)
+{
+    char suffix[FOLDER_NAME_BYTES];
+    struct store *store;
+    int rc = read_suffix(experiment, run, suffix, err);
+    if (!rc)
+        rc = open_plain(experiment, path, &store, err);
+    if (rc)
+        return rc;
+    rc = folder_objects_claim(store, path, suffix, run, !experiment_is(experiment, OPT_FOLDER, "per_iteration"), err);
+    store_free(store);
+    return rc;
+}
+
+static int check_space(const struct experiment *experiment, const char *path, uint64_t needed_bytes, struct cb_err *err)
 {
     struct store *store;
     uint64_t free_bytes = 0;
-    int rc = open_plain(path, &store, err);
+    int rc = open_plain(experiment, path, &store, err);
     if (rc)
         return rc;
     rc = store_free_bytes(store, &free_bytes, err);
@@ -276,15 +295,17 @@ int folder_prepare(const struct experiment *experiment, const char *run, uint64_
     if (experiment_is(experiment, OPT_OPS, "load")) {
         char suffix[FOLDER_NAME_BYTES];
         struct stat found;
-        if (stat(path, &found) != 0)
+        if (!folder_is_objects(path) && stat(path, &found) != 0)
             return cb_fail_errno(err, errno, "store %s", path);
         return read_suffix(experiment, run, suffix, err);
     }
+    if (folder_is_objects(path))
+        return claim_objects(experiment, path, run, err);
     int rc = make_store_folder(path, err);
     if (!rc)
         rc = claim_store(path, err);
     if (!rc)
-        rc = check_space(path, needed_bytes, err);
+        rc = check_space(experiment, path, needed_bytes, err);
     return rc ? rc : claim_suffix(experiment, path, run, err);
 }
 
@@ -295,12 +316,16 @@ int folder_open(struct folder *self, const struct experiment *experiment, const 
                           .overwrite = !experiment_is(experiment, OPT_FOLDER, "per_iteration")};
     struct survey survey = {0};
     int rc = read_suffix(experiment, run, made.suffix, err);
-    if (!rc && made.path)
+    if (!rc && made.path && !folder_is_objects(made.path))
         rc = survey_folder(made.path, &survey, err);
     if (!rc)
-        rc = open_plain(made.path, &made.plain, err);
-    if (rc)
+        rc = open_plain(experiment, made.path, &made.plain, err);
+    if (!rc && folder_is_objects(made.path) && made.reads_only) /* else rank 0 has claimed it */
+        rc = folder_objects_are_ours(made.plain, &survey.marker, err);
+    if (rc) {
+        folder_release(&made);
         return rc;
+    }
     made.ours = survey.marker;
     snprintf(made.run, sizeof made.run, "%s", run);
     *self = made;
@@ -417,10 +442,18 @@ static int remove_files(struct store *store, const char *folder, const struct na
     }
     if (markers && !rc)
         rc = store_sync_folder(store, folder, err);
-    for (size_t i = 0; i < names->count && !rc; i++) {
+    if (rc)
+        return rc;
+    const char **others = malloc((names->count + 1) * sizeof *others);
+    size_t count = 0;
+    if (!others)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for the names of %zu files", names->count);
+    for (size_t i = 0; i < names->count; i++) {
         if (!is_marker(names->names[i]))
-            rc = store_remove(store, names->names[i], err);
+            others[count++] = names->names[i];
     }
+    rc = store_remove_many(store, others, count, err);
+    free(others);
     return rc;
 }
 

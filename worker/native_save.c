@@ -68,6 +68,9 @@ static struct program_limits save_limits(const struct native_engine *engine)
 {
     struct program_limits limits = program_limits_of(store_capabilities(engine->setup.store), engine->block_bytes);
     limits.gap = limits.alignment > GAP_BYTES ? limits.alignment : GAP_BYTES;
+    limits.whole_blocks = store_capabilities(engine->setup.store)->part_bytes > 0;
+    if (limits.whole_blocks)
+        limits.gap = UINT64_MAX;
     return limits;
 }
 
@@ -231,6 +234,10 @@ static int build_program(struct native_save *self, struct cb_err *err)
         if (rc)
             return rc;
         self->files[self->program.file_count] = file;
+        uint64_t part_bytes =
+            store_part_bytes(store_capabilities(engine->setup.store), engine->plan->files[file].length);
+        if (part_bytes > 0)
+            self->program.limits.block = part_bytes;
         for (; i < self->source_count && item_of(self, i)->file == file; i++)
             add_item(self, i);
         program_end_file(&self->program);

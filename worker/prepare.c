@@ -9,7 +9,9 @@
 #include "ckpt/needs.h"
 #include "core/clock.h"
 #include "core/run_folder.h"
+#include "store/s3_options.h"
 #include "worker/affinity.h"
+#include "worker/folder_objects.h"
 #include "worker/run.h"
 #include "worker/together.h"
 
@@ -73,9 +75,12 @@ static int check_engine(const struct run *self, struct cb_err *err)
 {
     const char *store = experiment_text(self->experiment, OPT_STORE);
     bool plain = folder_store_path(store) == store;
+    bool objects = folder_is_objects(folder_store_path(store));
     if (!experiment_is(self->experiment, OPT_ENGINE, "native") && !plain)
         return cb_fail(err, CB_ERR_USAGE, "engine=%s writes files itself and needs store=PATH, not %s",
                        experiment_text(self->experiment, OPT_ENGINE), store);
+    if (experiment_is(self->experiment, OPT_ENGINE, "torch-dcp") && objects)
+        return cb_fail(err, CB_ERR_USAGE, "engine=torch-dcp writes files and needs store=PATH, not %s", store);
     if (experiment_is(self->experiment, OPT_ENGINE, "command") && !experiment_text(self->experiment, OPT_COMMAND)[0])
         return cb_fail(err, CB_ERR_USAGE, "engine=command needs command='…', the shell command to run");
     if (self->raw && !self->saves)
@@ -162,13 +167,16 @@ static int check_memory(struct run *self, struct cb_err *err)
 {
     if (memory_kind(self) == STATE_MEMORY_NONE)
         return state_check_memory(self->comm, 0, run_deadline(self), err);
-    uint64_t staging = experiment_u64(self->experiment, OPT_IO_BLOCK) * experiment_u64(self->experiment, OPT_IO_DEPTH);
+    bool objects = folder_is_objects(folder_store_path(experiment_text(self->experiment, OPT_STORE)));
+    uint64_t block = experiment_u64(self->experiment, objects ? OPT_S3_PART_SIZE : OPT_IO_BLOCK);
+    uint64_t staging = block * experiment_u64(self->experiment, OPT_IO_DEPTH);
     return state_check_memory(self->comm, state_memory_bytes(self) + staging, run_deadline(self), err);
 }
 
 static int open_store(struct run *self, struct cb_err *err)
 {
     const struct experiment *experiment = self->experiment;
+    struct s3_options s3;
     struct store_options options = {
         .use_io_uring = experiment_is(experiment, OPT_IO_ENGINE, "io_uring"),
         .direct = experiment_is(experiment, OPT_IO_DIRECT, "auto")   ? STORE_DIRECT_AUTO
@@ -179,8 +187,11 @@ static int open_store(struct run *self, struct cb_err *err)
         .durable = experiment_bool(experiment, OPT_IO_FSYNC),
         .rank = comm_rank(self->comm),
         .shared_folder = self->pages_folder,
+        .s3 = &s3,
     };
-    int rc = folder_open(&self->folder, experiment, self->id, err);
+    int rc = s3_options_read(experiment, &s3, err);
+    if (!rc)
+        rc = folder_open(&self->folder, experiment, self->id, err);
     return rc ? rc : store_open(experiment_text(experiment, OPT_STORE), &options, &self->store, err);
 }
 

@@ -37,6 +37,8 @@ struct program_limits program_limits_of(const struct store_capabilities *capabil
                              : capabilities->length_alignment;
     if (alignment == 0)
         alignment = 1;
+    if (capabilities->part_bytes > 0)
+        block = capabilities->part_bytes;
     uint64_t whole = block / alignment * alignment;
     return (struct program_limits){
         .block = whole > 0 ? whole : alignment,
@@ -163,7 +165,7 @@ static void cut_request(struct program *self, size_t *next)
 {
     const struct program_limits *limits = &self->limits;
     struct program_request request = {.file = self->file_count, .first_part = self->part_count};
-    request.offset = align_down(self->pending[*next].offset, limits->alignment);
+    request.offset = align_down(self->pending[*next].offset, limits->whole_blocks ? limits->block : limits->alignment);
     uint64_t limit = limits->whole_frames ? request.offset + limits->block
                                           : align_down(request.offset, limits->block) + limits->block;
     uint64_t position = request.offset;
@@ -176,6 +178,8 @@ static void cut_request(struct program *self, size_t *next)
         uint64_t bytes = part->bytes < room ? part->bytes : room;
         if (limits->whole_frames && is_frame(part) && bytes < part->bytes)
             bytes = first ? part->bytes : 0;
+        if (limits->whole_blocks && segments + 3 >= limits->max_segments)
+            part->direct = false; /* copied: the block must not end here */
         uint32_t added = segments_added(part, position, after_staging);
         if (!first && (bytes == 0 || part->offset - position > limits->gap || segments + added > limits->max_segments))
             break;
@@ -192,7 +196,8 @@ static void cut_request(struct program *self, size_t *next)
         if (part->bytes == 0)
             ++*next;
     }
-    request.end = align_up(position, limits->alignment);
+    bool fills = limits->whole_blocks && *next < self->pending_count;
+    request.end = fills ? limit : align_up(position, limits->alignment);
     request.part_count = self->part_count - request.first_part;
     append_request(self, &request);
 }

@@ -14,6 +14,8 @@
 /* How long one wait for completions lasts at most before stop requests are looked at again. */
 #define POLL_SLICE_NS (100 * NS_PER_MS)
 #define NAME_BYTES 1024
+/* Of the memory, in one request of a store that wants parts: a part can be longer than the memory. */
+#define MAX_PIECES 64
 
 struct transfer {
     struct raw *raw;
@@ -39,7 +41,10 @@ void raw_init(struct raw *self, const struct experiment *experiment, struct comm
     uint64_t alignment = capabilities->offset_alignment > 1 ? capabilities->offset_alignment : 1;
     if (capabilities->length_alignment > alignment)
         alignment = capabilities->length_alignment;
-    uint64_t block = experiment_u64(experiment, OPT_IO_BLOCK);
+    uint64_t part = capabilities->part_bytes, block = experiment_u64(experiment, OPT_IO_BLOCK);
+    if (part > 0 && bytes / MAX_PIECES >= memory_bytes)
+        bytes = MAX_PIECES * memory_bytes; /* a part must not have more pieces of memory */
+    part = store_part_bytes(capabilities, bytes);
     *self = (struct raw){
         .comm = comm,
         .page = page,
@@ -47,7 +52,7 @@ void raw_init(struct raw *self, const struct experiment *experiment, struct comm
         .memory = memory,
         .memory_bytes = memory_bytes,
         .bytes = round_up(bytes ? bytes : 1, alignment),
-        .block = (block < memory_bytes ? block : memory_bytes) / alignment * alignment,
+        .block = part > 0 ? part : (block < memory_bytes ? block : memory_bytes) / alignment * alignment,
         .depth = (uint32_t)experiment_u64(experiment, OPT_IO_DEPTH),
         .shift = (uint32_t)experiment_u64(experiment, OPT_LOAD_SHIFT),
     };
@@ -61,19 +66,32 @@ static double cpu_seconds(void)
            (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
 }
 
-/* The next block; its memory cycles through what there is. */
+/* The memory of a block: it cycles through what there is. */
+static uint32_t take_memory(const struct raw *raw, uint64_t offset, uint64_t length, struct iovec *segments)
+{
+    uint64_t slots = raw->memory_bytes / raw->block, at = slots > 0 ? offset / raw->block % slots * raw->block : 0;
+    uint32_t count = 0;
+    while (length > 0) {
+        uint64_t piece = raw->memory_bytes - at < length ? raw->memory_bytes - at : length;
+        segments[count++] = (struct iovec){.iov_base = raw->memory + at, .iov_len = piece};
+        length -= piece;
+        at = 0;
+    }
+    return count;
+}
+
+/* The next block. */
 static int submit_next(struct transfer *self, struct cb_err *err)
 {
     struct raw *raw = self->raw;
     uint64_t offset = self->submitted_bytes;
     uint64_t length = raw->bytes - offset < raw->block ? raw->bytes - offset : raw->block;
-    uint64_t slots = raw->memory_bytes / raw->block;
-    struct iovec segment = {.iov_base = raw->memory + offset / raw->block % slots * raw->block, .iov_len = length};
+    struct iovec segments[MAX_PIECES + 2];
     struct store_request request = {.kind = self->kind,
                                     .object = self->object,
                                     .offset = offset,
-                                    .segments = &segment,
-                                    .segment_count = 1,
+                                    .segments = segments,
+                                    .segment_count = take_memory(raw, offset, length, segments),
                                     .memory = MEMORY_HOST,
                                     .user = offset};
     int rc = store_submit(raw->store, &request, 1, err);
@@ -91,6 +109,9 @@ static int fail_completion(const struct transfer *self, const struct store_compl
     uint64_t offset = completion->user == UINT64_MAX ? self->raw->bytes : completion->user;
     if (completion->sys_errno)
         return cb_fail_errno(err, completion->sys_errno, "%s %s at byte %" PRIu64, what, self->name, offset);
+    if (completion->detail)
+        return cb_fail(err, completion->code, "%s %s at byte %" PRIu64 ": %s", what, self->name, offset,
+                       completion->detail);
     return cb_fail(err, completion->code, "%s %s at byte %" PRIu64 ": %s after %" PRIu64 " bytes", what, self->name,
                    offset, cb_code_name(completion->code), completion->bytes);
 }

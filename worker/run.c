@@ -306,6 +306,8 @@ static const char *coldness_method(const struct run *self)
         return "not asked for";
     if (!self->folder.path)
         return "no page cache";
+    if (!store_capabilities(self->folder.plain)->page_cache)
+        return "this machine caches nothing of it; whether the server has it in memory is not known";
     return "this machine's page cache dropped (fsync, POSIX_FADV_DONTNEED) and looked at (mincore) before each load; "
            "caches of devices and servers are not reached";
 }

@@ -81,7 +81,7 @@ def test_models_shows_those_that_have_a_word(place):
 
 
 def test_a_store_that_cannot_work_is_a_usage_error_and_plans_no_run(place):
-    for store in ("s3://bucket/prefix", "/absent/below", "fault:dealy=5ms:./x", "null:"):
+    for store in ("gs://bucket/prefix", "/absent/below", "fault:dealy=5ms:./x", "null:"):
         ckptbench(place, "run", "model=gpt2-tiny", f"store={store}", code=2)
     assert document(place, "list") == []
 

@@ -70,8 +70,10 @@ static void expect_refused(const char *store, const char *ops, const char *part)
 static void stores_that_cannot_work_are_refused_before_a_rank_starts(void **unused)
 {
     (void)unused;
-    expect_refused("s3://bucket/prefix", "save", "no such kind of store");
-    expect_refused("fault:delay=1s:s3://bucket", "save", "no such kind of store");
+    expect_refused("gs://bucket/prefix", "save", "no such kind of store");
+    expect_refused("fault:delay=1s:gs://bucket", "save", "no such kind of store");
+    expect_refused("s3://a b/prefix", "save", "a bucket's name");
+    expect_refused("fault:delay=1s:s3://bucket/prefix", "save+load", NULL);
     expect_refused("fault:dealy=1s:/tmp", "save", "no such fault");
     expect_refused("fault:delay=1s:fault:dealy=1s:/tmp", "save", "no such fault");
     expect_refused("/dev/null", "save", "is not a folder");

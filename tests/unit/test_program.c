@@ -216,6 +216,41 @@ static void random_programs_keep_the_rules(void **unused)
     free(memory);
 }
 
+/* What an object store needs: no request is short but the last, however many segments and gaps there are. */
+static void parts_are_whole_blocks_but_the_last(void **unused)
+{
+    (void)unused;
+    char *memory = aligned_alloc(4096, 64 * BLOCK);
+    srand(11);
+    for (int round = 0; round < 200; round++) {
+        struct program_limits limits = limits_of(1, (uint32_t)(8 + rand() % 8));
+        limits.whole_blocks = true;
+        limits.gap = UINT64_MAX;
+        struct program program;
+        program_init(&program, &limits);
+        uint64_t offset = 0;
+        for (uint32_t item = 0; item < 60; item++) {
+            uint64_t bytes = (uint64_t)(rand() % 30000);
+            program_add_frame(&program, PART_HEADER, item, offset, 100);
+            uint64_t at = (offset + 100 + 4095) / 4096 * 4096;
+            program_add_payload(&program, item, at, bytes, 0, memory + rand() % 8 * 4096);
+            program_add_frame(&program, PART_TRAILER, item, at + bytes, 300);
+            offset = at + bytes + 300;
+        }
+        program_end_file(&program);
+        assert_int_equal(program_finish(&program, 1, NULL), 0);
+        check_program(&program);
+        assert_true(direct_bytes(&program) > 0);
+        for (size_t i = 0; i < program.request_count; i++) {
+            uint64_t end = i + 1 == program.request_count ? offset : (i + 1) * BLOCK;
+            assert_int_equal(program.requests[i].offset, i * BLOCK);
+            assert_int_equal(program.requests[i].end, end);
+        }
+        program_release(&program);
+    }
+    free(memory);
+}
+
 static struct box random_box_in(const struct box *outer)
 {
     struct box box = {.dims = outer->dims};
@@ -295,6 +330,7 @@ int main(void)
         cmocka_unit_test(a_long_gap_makes_another_request_and_a_short_one_does_not),
         cmocka_unit_test(files_take_turns_when_asked),
         cmocka_unit_test(random_programs_keep_the_rules),
+        cmocka_unit_test(parts_are_whole_blocks_but_the_last),
         cmocka_unit_test(mapped_bytes_land_where_the_boxes_say),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
