@@ -200,7 +200,8 @@ static int prepare_store(struct run *self, struct cb_err *err)
 {
     int rc = 0;
     if (comm_rank(self->comm) == 0)
-        rc = folder_prepare(self->experiment, self->id, needs_store_bytes(&self->layouts, self->experiment), err);
+        rc = folder_prepare(self->experiment, self->id, needs_store_bytes(&self->layouts, self->experiment),
+                            &self->lock, err);
     rc = run_join(self, rc, err);
     if (!rc)
         rc = run_join(self, open_store(self, err), err);
@@ -288,11 +289,21 @@ int run_prepare(struct run *self, struct comm *comm, struct status_page *page, c
     return rc;
 }
 
+/* A run that failed leaves what it wrote, but no empty folder: its reason counts, not what happens here. */
+static void leave_failed(struct run *self)
+{
+    struct cb_err unused;
+    if (self->lock.path && self->folder.plain && folder_leave(&self->folder, &unused))
+        return;
+}
+
 void run_release(struct run *self)
 {
     engine_free(self->engine);
     if (self->store)
         store_free(self->store);
+    leave_failed(self);
+    folder_lock_release(&self->lock);
     folder_release(&self->folder);
     state_release(&self->shifted);
     state_release(&self->own);

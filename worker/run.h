@@ -29,6 +29,7 @@ struct run {
     struct layout_pair layouts; /* what it saves in and what it loads in */
     struct layout *layout;      /* the one it saves in; owned by `layouts` */
     struct folder folder;
+    struct folder_lock lock; /* rank 0's, of the run's folder in the store */
     struct store *store;
     struct engine *engine; /* NULL with workload=raw */
     struct payload_settings payload;

@@ -8,8 +8,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "core/units.h"
 #include "core/memory.h"
+#include "core/units.h"
 
 #define PAGE_BYTES 4096
 #define POISON 0xA5
