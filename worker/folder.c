@@ -500,12 +500,21 @@ static bool is_our_file(const char *name)
            (digits > 0 && last[5 + digits] == '\0');
 }
 
-/* Leaves what is not ours in place and names it. A command of the user's gives its files any name. */
+/* A command of the user's gives its files any name, and in the scratch folder all is of this run. */
+static bool is_removable(const struct folder *self, const char *name)
+{
+    char scratch[FOLDER_NAME_BYTES];
+    folder_scratch_name(self, scratch);
+    size_t len = strlen(scratch);
+    return self->any_name || is_our_file(name) || (strncmp(name, scratch, len) == 0 && name[len] == '/');
+}
+
+/* Leaves what is not ours in place and names it. */
 static void keep_foreign(struct folder *self, struct name_list *names)
 {
     size_t ours = 0;
     for (size_t i = 0; i < names->count; i++) {
-        if (self->any_name || is_our_file(names->names[i])) {
+        if (is_removable(self, names->names[i])) {
             names->names[ours++] = names->names[i];
             continue;
         }
