@@ -651,11 +651,13 @@ int folder_leave(const struct folder *self, struct cb_err *err)
     int rc = store_list(self->plain, self->suffix, count_kept, &kept, err);
     if (rc || kept > 0)
         return rc; /* the claim stays with it */
-    rc = join_path(path, sizeof path, self->path, self->suffix, err);
-    if (rc || !has_claim_of(path, self->run))
-        return rc;
-    (void)nftw(path, remove_empty, WALK_DEPTH, FTW_DEPTH | FTW_PHYS);
-    rc = remove_if_there(self->plain, self->suffix, FOLDER_LOCK, err);
+    if (!folder_is_objects(self->path)) {
+        rc = join_path(path, sizeof path, self->path, self->suffix, err);
+        if (rc || !has_claim_of(path, self->run))
+            return rc;
+        (void)nftw(path, remove_empty, WALK_DEPTH, FTW_DEPTH | FTW_PHYS);
+        rc = remove_if_there(self->plain, self->suffix, FOLDER_LOCK, err);
+    }
     if (!rc)
         rc = remove_if_there(self->plain, self->suffix, FOLDER_CLAIM, err);
     return rc ? rc : store_remove_folder(self->plain, self->suffix, err);
