@@ -218,6 +218,13 @@ static void write_store(struct json_writer *json, const char *store)
     struct buf text;
     struct mount mount;
     json_write_key(json, "store");
+    if (strstr(store, "s3://")) {
+        json_write_begin_object(json);
+        json_write_key(json, "file_system");
+        json_write_text(json, "s3");
+        json_write_end_object(json);
+        return;
+    }
     if (!probe_store_path(store, path)) {
         json_write_null(json);
         return;

@@ -84,6 +84,23 @@ static int freeze_store(struct experiment *experiment, struct cb_err *err)
     return rc;
 }
 
+/* Files that a key names: the ranks have another working folder. */
+static int freeze_file(struct experiment *experiment, enum option_id id, struct cb_err *err)
+{
+    const char *file = experiment_text(experiment, id);
+    if (!*file)
+        return 0;
+    struct buf text;
+    buf_init(&text, 65536);
+    int rc = absolute_path(file, &text, err);
+    if (rc == 0)
+        rc = buf_check(&text, "the path of a file", err);
+    if (rc == 0)
+        rc = experiment_set(experiment, option_row(id)->name, text.data, option_row(id)->name, err);
+    buf_release(&text);
+    return rc;
+}
+
 static bool is_preset(const char *model)
 {
     for (size_t i = 0; i < model_preset_count(); i++)
@@ -110,7 +127,10 @@ static int freeze_model(struct experiment *experiment, struct cb_err *err)
 
 int place_freeze(struct experiment *experiment, struct cb_err *err)
 {
+    static const enum option_id files[] = {OPT_S3_TLS_CA, OPT_S3_TLS_CERT, OPT_S3_TLS_KEY};
     int rc = freeze_store(experiment, err);
+    for (size_t i = 0; i < sizeof files / sizeof *files && rc == 0; i++)
+        rc = freeze_file(experiment, files[i], err);
     return rc ? rc : freeze_model(experiment, err);
 }
 

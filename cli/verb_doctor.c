@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/doctor_s3.h"
 #include "cli/libraries.h"
 #include "cli/place.h"
 #include "cli/table.h"
@@ -284,9 +285,14 @@ static void check_direct(struct doctor *self, const struct place *place)
            "io.direct=auto writes buffered there; loads then may come from memory");
 }
 
+static void report_s3(void *context, const char *name, bool fine, const char *found, const char *advice)
+{
+    report(context, name, fine ? FOUND : MISSING, found, advice);
+}
+
 static int check_store(struct doctor *self, struct cb_err *err)
 {
-    const char *store = experiment_text(self->experiment, OPT_STORE);
+    const char *store = experiment_text(self->experiment, OPT_STORE), *inner = place_inner_store(store);
     struct place place;
     char text[4096 + 512];
     int rc = place_find(store, &place, err);
@@ -294,6 +300,8 @@ static int check_store(struct doctor *self, struct cb_err *err)
         return rc;
     if (!place.is_path) {
         report(self, "store", FOUND, store, NULL);
+        if (inner && place_is_objects(inner))
+            doctor_s3_check(inner, self->experiment, report_s3, self);
         return 0;
     }
     snprintf(text, sizeof text, "%s: %s on %s%s", place.path, *place.filesystem ? place.filesystem : "unknown",

@@ -42,7 +42,8 @@ struct engine_setup {
     struct comm *comm;
     struct status_page *page;
     struct store *store;    /* NULL for engines that do their own I/O */
-    const char *store_path; /* for those */
+    const char *store_path; /* for those: a path, or s3://… */
+    struct store *plain;    /* the same place for small things, without faults */
     const char *run_folder;
 };
 int engine_new(const struct engine_setup *setup, struct engine **engine, struct cb_err *err) CB_MUST_CHECK;

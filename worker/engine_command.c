@@ -14,6 +14,7 @@
 #include "core/buf.h"
 #include "core/json.h"
 #include "worker/engine_command.h"
+#include "worker/folder.h"
 #include "worker/peer.h"
 
 #define COMMAND_MAX_BYTES (128 * 1024)
@@ -208,7 +209,7 @@ static int size_it(const struct peer_operation *operation, const struct state *s
         sample->values[METRIC_BYTES_MOVED] = 0;
     if (comm_rank(operation->setup->comm) != 0)
         return 0;
-    int rc = peer_measure(operation->path, &bytes, &files, err);
+    int rc = folder_measure(operation->setup->plain, operation->name, &bytes, &files, err);
     if (rc)
         return rc;
     sample->values[METRIC_BYTES_MOVED] = (double)bytes;

@@ -1,10 +1,6 @@
 /* What engines that let another process do the work share. Knows files by their sizes alone. */
 #include "worker/peer.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <fts.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -18,42 +14,25 @@
 #define GRACE_NS (2 * NS_PER_S)
 #define LAST_LINE_BYTES 512
 
-static int make_folders(char *path, struct cb_err *err)
+static int remove_marker(struct store *store, const char *path, struct cb_err *err)
 {
-    for (char *slash = strchr(path + 1, '/');; slash = strchr(slash + 1, '/')) {
-        if (slash)
-            *slash = '\0';
-        int failed = mkdir(path, 0777) && errno != EEXIST ? errno : 0;
-        if (failed)
-            return cb_fail_errno(err, failed, "making the folder %s", path);
-        if (!slash)
-            return 0;
-        *slash = '/';
-    }
-}
-
-static int remove_marker(const char *path, struct cb_err *err)
-{
-    int folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (folder < 0)
-        return cb_fail_errno(err, errno, "opening the folder %s", path);
-    int rc = 0;
-    if (unlinkat(folder, FORMAT_MARKER, 0) == 0) {
-        if (fsync(folder))
-            rc = cb_fail_errno(err, errno, "syncing the folder %s", path);
-    } else if (errno != ENOENT) {
-        rc = cb_fail_errno(err, errno, "removing the old commit marker in %s", path);
-    }
-    close(folder);
-    return rc;
+    char marker[PATH_MAX];
+    uint64_t length;
+    if (snprintf(marker, sizeof marker, "%s/" FORMAT_MARKER, path) >= (int)sizeof marker)
+        return cb_fail(err, CB_ERR_USAGE, "the name %s/" FORMAT_MARKER " is too long", path);
+    int rc = store_stat(store, marker, &length, err);
+    if (rc)
+        return rc == CB_ERR_NOT_FOUND ? 0 : rc;
+    rc = store_remove(store, marker, err);
+    return rc ? rc : store_sync_folder(store, path, err);
 }
 
 static int prepare_folder(struct peer_operation *self, struct cb_err *err)
 {
     if (self->sample->op != OP_SAVE || comm_rank(self->setup->comm) != 0)
         return 0;
-    int rc = make_folders(self->path, err);
-    return rc ? rc : remove_marker(self->path, err);
+    int rc = store_make_folder(self->setup->plain, self->name, err);
+    return rc ? rc : remove_marker(self->setup->plain, self->name, err);
 }
 
 int peer_begin(struct peer_operation *self, const struct engine_setup *setup, const char *path, uint64_t bytes,
@@ -64,6 +43,7 @@ int peer_begin(struct peer_operation *self, const struct engine_setup *setup, co
     self->setup = setup;
     self->options = options;
     self->sample = sample;
+    self->name = path;
     int length = snprintf(self->path, sizeof self->path, "%s/%s", setup->store_path, path);
     if (!code && (length < 0 || (size_t)length >= sizeof self->path))
         code = cb_fail(err, CB_ERR_USAGE, "the name %s/%s is too long", setup->store_path, path);
@@ -104,25 +84,6 @@ void peer_attribute(struct sample *sample, enum metric_id metric, double seconds
     seconds = seconds < other ? seconds : other;
     sample->values[METRIC_OTHER_S] = other - seconds;
     sample->values[metric] += seconds;
-}
-
-int peer_measure(const char *path, uint64_t *bytes, uint64_t *files, struct cb_err *err)
-{
-    char *const paths[] = {(char *)path, NULL}; /* fts does not write to it */
-    FTS *tree = fts_open(paths, FTS_PHYSICAL | FTS_NOCHDIR, NULL);
-    if (!tree)
-        return cb_fail_errno(err, errno, "looking at %s", path);
-    uint64_t sum = 0, count = 0;
-    for (const FTSENT *entry = fts_read(tree); entry; entry = fts_read(tree)) {
-        if (entry->fts_info != FTS_F)
-            continue;
-        sum += (uint64_t)entry->fts_statp->st_size;
-        count++;
-    }
-    fts_close(tree);
-    *bytes = sum;
-    *files = count;
-    return 0;
 }
 
 /* What a child writes is kept in memory, so one that does not stop must be stopped. */

@@ -19,7 +19,8 @@ struct peer_operation {
     const struct engine_options *options;
     struct sample *sample;
     struct timeline timeline;
-    char path[PATH_MAX]; /* of the checkpoint's folder, on the file system */
+    const char *name;    /* of the checkpoint's folder, in the store */
+    char path[PATH_MAX]; /* the same for another process: on the file system, or s3://… */
 };
 
 /* Joins the ranks and starts the clock. A save's folder is made before by rank 0, and an older commit
@@ -34,9 +35,6 @@ int peer_join(struct peer_operation *self, int code, struct cb_err *err) CB_MUST
 
 /* Moves seconds from "other" to the state that the peer says they were spent in. */
 void peer_attribute(struct sample *sample, enum metric_id metric, double seconds);
-
-/* Bytes and files under a folder. */
-int peer_measure(const char *path, uint64_t *bytes, uint64_t *files, struct cb_err *err) CB_MUST_CHECK;
 
 /* Waits for a child, looking at stop requests and at the sizes of the files it writes its output to; one
  * that must go is ended. */

@@ -248,6 +248,7 @@ static int make_engine(struct run *self, struct cb_err *err)
         .page = self->page,
         .store = native ? self->store : NULL,
         .store_path = native ? NULL : self->folder.path,
+        .plain = self->folder.plain,
         .run_folder = self->folder_path,
     };
     return engine_new(&setup, &self->engine, err);
