@@ -100,7 +100,8 @@ int feasible_check(const struct experiment *experiment, const struct workload *w
     if (*experiment_text(experiment, OPT_HOSTS) || experiment_u64(experiment, OPT_NODES) > 1)
         return 0;
     int rc = check_ranks(workload->layouts.ranks, err);
-    if (rc == 0)
-        rc = check_memory(experiment, workload, err);
+    if (rc || !workload->layout) /* the suite has no state; its ranks know what they need */
+        return rc;
+    rc = check_memory(experiment, workload, err);
     return rc ? rc : check_space(experiment, workload, err);
 }
