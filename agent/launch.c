@@ -68,6 +68,8 @@ static int start(struct attempt *attempt, const char *worker, int log_fd, struct
                                        "OMPI_MCA_hwloc_base_binding_policy=none",
                                        "PRTE_MCA_hwloc_default_binding_policy=none",
                                        "OMPI_MCA_plm=isolated", /* one machine: looks for no ssh */
+                                       "OMPI_MCA_ras=^slurm",   /* a job's node is it */
+                                       "PRTE_MCA_ras=^slurm",
                                        "OMPI_MCA_pml=ob1",
                                        "OMPI_MCA_btl=self,vader",
                                        "OMPI_MCA_btl_vader_single_copy_mechanism=none",

@@ -160,7 +160,7 @@ static int check_folder(const char *path, struct cb_err *err)
     if (slash)
         *slash = '\0';
     if (slash && slash > above && stat(above, &status) < 0 && errno == ENOENT)
-        return cb_fail(err, CB_ERR_USAGE,
+        return cb_fail(err, CB_ERR_NOT_FOUND,
                        "store=%s does not exist, nor does the folder above it: is it mounted? else mkdir -p %s", path,
                        above);
     return 0; /* what else there is to say, a rank says */

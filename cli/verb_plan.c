@@ -9,29 +9,13 @@
 #include "ckpt/format.h"
 #include "ckpt/needs.h"
 #include "cli/cli.h"
-#include "cli/place.h"
+#include "cli/outlook.h"
 #include "cli/report.h"
 #include "cli/workload.h"
-#include "core/stats.h"
 #include "core/sweep.h"
 #include "core/units.h"
-#include "db/history.h"
 
-#define DEFAULT_RATE ((double)GIB) /* of a rank, where nothing was measured here */
-#define LATEST_RUNS 20             /* looked at for a measured rate */
 #define METADATA_MAX_BYTES (64 * GIB)
-
-struct rates {
-    double save, load; /* bytes/s of a rank */
-    double store;      /* of all; INFINITY where unlimited */
-    char from[80];     /* "given", "run 20261121-k3f9", "assumed" */
-};
-
-struct prediction {
-    double save_s, load_s;
-    bool store_binds_save, store_binds_load;
-    double interval_s, goodput, mtbf_s;
-};
 
 struct outlook {
     const struct experiment *experiment;
@@ -43,88 +27,12 @@ struct outlook {
     struct prediction predicted;
 };
 
-/* ---- rates ---- */
-
-static double median_of(const struct run_info *info, enum metric_id metric)
-{
-    for (size_t i = 0; i < info->metric_count; i++)
-        if (info->metrics[i].metric == metric && info->metrics[i].summary.n > 0)
-            return info->metrics[i].summary.median;
-    return NAN;
-}
-
-static uint32_t ranks_of(const struct experiment *experiment)
-{
-    struct model *model = NULL;
-    struct layout_pair layouts = {0};
-    uint32_t ranks = 0;
-    if (workload_load_model(experiment, &model, NULL) == 0 && layout_pair_new(model, experiment, &layouts, NULL) == 0)
-        ranks = layouts.ranks;
-    layout_pair_release(&layouts);
-    model_free(model);
-    return ranks;
-}
-
-/* Takes the rates of a run that saved; false where it did not. */
-static bool take_rates(const struct run_info *info, struct rates *rates)
-{
-    double save = median_of(info, METRIC_SAVE_BYTES_PER_S), load = median_of(info, METRIC_LOAD_BYTES_PER_S);
-    uint32_t ranks = isfinite(save) ? ranks_of(info->experiment) : 0;
-    if (ranks == 0)
-        return false;
-    rates->save = save / ranks;
-    rates->load = (isfinite(load) ? load : save) / ranks;
-    snprintf(rates->from, sizeof rates->from, "run %s", info->run);
-    return true;
-}
-
-/* The newest run here of our own engine that passed and saved to a real store. No history is no error. */
-static void measured_rates(struct rates *rates)
-{
-    static const char *const words[] = {"outcome=pass"};
-    struct history *history = NULL;
-    struct run_selection selection = {0};
-    if (history_open_read_only(NULL, &history, NULL))
-        return;
-    bool found = false;
-    if (history_select(history, words, 1, &selection, NULL) == 0) {
-        for (size_t i = 0; !found && i < selection.count && i < LATEST_RUNS; i++) {
-            struct run_info *info;
-            if (history_load_run(history, selection.runs[i], &info, NULL))
-                continue;
-            const char *inner = place_inner_store(experiment_text(info->experiment, OPT_STORE));
-            found = inner && inner[0] == '/' && experiment_is(info->experiment, OPT_ENGINE, "native") &&
-                    take_rates(info, rates);
-            run_info_free(info);
-        }
-        run_selection_release(&selection);
-    }
-    history_close(history);
-}
-
-static void choose_rates(const struct experiment *experiment, struct rates *rates)
-{
-    uint64_t rank = experiment_u64(experiment, OPT_RATE_RANK), store = experiment_u64(experiment, OPT_RATE_STORE);
-    *rates = (struct rates){.save = DEFAULT_RATE, .load = DEFAULT_RATE, .store = store ? (double)store : INFINITY};
-    snprintf(rates->from, sizeof rates->from, "assumed; no run here says better");
-    if (rank) {
-        rates->save = rates->load = (double)rank;
-        snprintf(rates->from, sizeof rates->from, "given");
-    } else {
-        measured_rates(rates);
-    }
-}
-
 /* ---- outlook ---- */
 
 static void sum_states(struct outlook *self)
 {
     const struct layout *layout = self->workload.layout;
-    for (uint32_t rank = 0; rank < layout_world_size(layout); rank++) {
-        uint64_t bytes = layout_rank_bytes(layout, rank);
-        self->all_state_bytes += bytes;
-        self->largest_state_bytes = bytes > self->largest_state_bytes ? bytes : self->largest_state_bytes;
-    }
+    outlook_sum_states(layout, &self->largest_state_bytes, &self->all_state_bytes);
     self->weight_bytes = layout_kind_bytes(layout, KIND_WEIGHT);
     self->total_bytes = layout_total_bytes(layout);
     self->optimizer_bytes = self->total_bytes - self->weight_bytes;
@@ -154,24 +62,6 @@ static int measure_metadata(struct outlook *self, struct cb_err *err)
     return rc;
 }
 
-static void predict(struct outlook *self)
-{
-    const struct rates *rates = &self->rates;
-    struct prediction *predicted = &self->predicted;
-    const struct plan *plan = self->workload.plan;
-    double save_rank_s = (double)plan->rank_bytes_max / rates->save;
-    double save_store_s = (double)plan->payload_bytes / rates->store;
-    double load_rank_s = (double)self->largest_state_bytes / rates->load;
-    double load_store_s = (double)self->all_state_bytes / rates->store;
-    predicted->store_binds_save = save_store_s > save_rank_s;
-    predicted->store_binds_load = load_store_s > load_rank_s;
-    predicted->save_s = fmax(save_rank_s, save_store_s);
-    predicted->load_s = fmax(load_rank_s, load_store_s);
-    predicted->mtbf_s = (double)experiment_u64(self->experiment, OPT_MTBF) / 1e9;
-    predicted->interval_s = stats_daly_interval(predicted->save_s, predicted->mtbf_s);
-    predicted->goodput = stats_goodput(predicted->interval_s, predicted->save_s, predicted->load_s, predicted->mtbf_s);
-}
-
 static int outlook_init(struct outlook *self, const struct experiment *experiment, struct cb_err *err)
 {
     struct rusage usage;
@@ -185,8 +75,9 @@ static int outlook_init(struct outlook *self, const struct experiment *experimen
     needs_memory_bytes(&self->workload.layouts, experiment, &self->host_memory_bytes);
     self->requests = count_requests(self);
     rc = measure_metadata(self, err);
-    choose_rates(experiment, &self->rates);
-    predict(self);
+    outlook_choose_rates(experiment, &self->rates);
+    outlook_predict(experiment, self->workload.plan, &self->rates, self->largest_state_bytes, self->all_state_bytes,
+                    &self->predicted);
     return rc;
 }
 

@@ -6,15 +6,13 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
-#include "cli/feasible.h"
 #include "cli/launch.h"
-#include "cli/place.h"
+#include "cli/planning.h"
 #include "cli/report.h"
 #include "cli/table.h"
 #include "cli/workload.h"
 #include "core/log.h"
 #include "core/run_folder.h"
-#include "core/sweep.h"
 #include "core/units.h"
 
 #define SESSION_MAX_LABELS 64 /* varied labels that the lines of a sweep show */
@@ -31,8 +29,8 @@ struct member {
 struct session {
     struct cli *cli;
     struct history *history;
-    char sweep_id[64]; /* "" for a single run */
-    struct sweep sweep;
+    char sweep_id[64];        /* "" for a single run */
+    struct planning planning; /* empty where a sweep is resumed */
     struct member *members;
     size_t count;
     const char *varied[OPTION_COUNT + SESSION_MAX_LABELS]; /* keys that differ between members */
@@ -49,22 +47,8 @@ static void session_release(struct session *self)
             run_info_free(self->members[i].planned);
     }
     free(self->members);
-    sweep_release(&self->sweep);
+    planning_release(&self->planning);
     history_close(self->history);
-}
-
-static int member_folder(const char *id, char **folder, struct cb_err *err)
-{
-    struct buf path;
-    buf_init(&path, PATH_MAX);
-    int rc = home_folder(&path, err);
-    buf_printf(&path, "/runs/%s", id);
-    if (rc == 0)
-        rc = buf_check(&path, "the run folder's path", err);
-    if (rc == 0 && !(*folder = strdup(path.data)))
-        rc = cb_fail(err, CB_ERR_MEMORY, "no memory for a path");
-    buf_release(&path);
-    return rc;
 }
 
 /* ---- what varies ---- */
@@ -85,9 +69,9 @@ static const char *value_of(const struct experiment *experiment, const char *key
 static void find_varied(struct session *self)
 {
     const size_t room = sizeof self->varied / sizeof *self->varied;
-    for (size_t i = 0; i < self->sweep.varied_count && self->varied_count < room; i++)
-        self->varied[self->varied_count++] = self->sweep.varied[i];
-    for (size_t id = 0; self->sweep.count == 0 && id < OPTION_COUNT; id++) {
+    for (size_t i = 0; i < self->planning.sweep.varied_count && self->varied_count < room; i++)
+        self->varied[self->varied_count++] = self->planning.sweep.varied[i];
+    for (size_t id = 0; self->planning.sweep.count == 0 && id < OPTION_COUNT; id++) {
         const char *key = option_row((enum option_id)id)->name, *first = NULL;
         bool varies = false;
         for (size_t i = 0; i < self->count && !varies; i++) {
@@ -109,126 +93,28 @@ static void find_varied(struct session *self)
 
 /* ---- planning ---- */
 
-/* What the axes of a combination come to: its ranks, and dp where loads have another layout (0: as it is). */
-struct world {
-    uint32_t ranks, dp;
-};
-
-/* Everything that can be wrong with the keys, and how many ranks they make. */
-static int check_combination(const struct experiment *experiment, struct world *world, struct cb_err *err)
-{
-    struct workload workload = {0};
-    int rc = workload_init(&workload, experiment, err);
-    bool by_mesh = *experiment_text(experiment, OPT_MESH) != '\0';
-    if (rc == 0)
-        rc = feasible_check(experiment, &workload, err);
-    if (rc == 0)
-        *world = (struct world){workload.layouts.ranks, by_mesh ? 0 : workload.layouts.data_ranks};
-    workload_release(&workload);
-    return rc;
-}
-
-/* Once frozen, `ranks` is what is started: dp can no longer be what it leaves over. */
-static int freeze_world(struct experiment *experiment, const struct world *world, struct cb_err *err)
-{
-    char text[16];
-    snprintf(text, sizeof text, "%u", world->dp);
-    int rc = world->dp ? experiment_set(experiment, "dp", text, "the mesh", err) : 0;
-    snprintf(text, sizeof text, "%u", world->ranks);
-    return rc ? rc : experiment_set(experiment, "ranks", text, "the mesh", err);
-}
-
-/* Keys that the native engine alone looks at, given for another one: no mistake, but not to be believed. */
-static bool note_unused_keys(const struct experiment *experiment)
-{
-    static const enum option_id keys[] = {OPT_IO_ENGINE, OPT_IO_DIRECT, OPT_IO_BLOCK, OPT_IO_DEPTH, OPT_CHECKSUM};
-    struct buf text;
-    if (experiment_is(experiment, OPT_ENGINE, "native"))
-        return false;
-    buf_init(&text, 1024);
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        if (strcmp(experiment_text(experiment, keys[i]), option_row(keys[i])->fallback) != 0)
-            buf_printf(&text, "%s%s", text.len ? ", " : "", option_row(keys[i])->name);
-    if (text.len)
-        log_info("engine=%s does not look at %s: it writes in its own way", experiment_text(experiment, OPT_ENGINE),
-                 text.data);
-    bool noted = text.len > 0;
-    buf_release(&text);
-    return noted;
-}
-
-/* Before anything is written: every combination once. The axes decide how many ranks there are, here and
- * nowhere else: the frozen experiment says the number. */
-static int check_members(const struct session *self, struct cb_err *err)
-{
-    struct world *worlds = calloc(self->sweep.combinations + 1, sizeof *worlds);
-    bool noted = false;
-    int rc = worlds ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory for %zu combinations", self->sweep.combinations);
-    for (size_t i = 0; rc == 0 && i < self->sweep.count; i++) {
-        struct sweep_member *member = &self->sweep.members[i];
-        rc = place_freeze(member->experiment, err);
-        if (rc == 0)
-            rc = place_check(member->experiment, err);
-        if (rc == 0 && worlds[member->combination].ranks == 0)
-            rc = check_combination(member->experiment, &worlds[member->combination], err);
-        noted = noted || (rc == 0 && note_unused_keys(member->experiment)); /* once is enough */
-        if (rc == 0)
-            rc = freeze_world(member->experiment, &worlds[member->combination], err);
-    }
-    free(worlds);
-    return rc;
-}
-
-/* "ID" alone, or "ID.07": as many digits as the largest needs, so that names sort as numbers do. */
-static void name_member(const struct session *self, const char *id, size_t index, char name[64])
-{
-    char number[32];
-    size_t digits = 2;
-    for (size_t limit = 100; self->count >= limit; limit *= 10)
-        digits++;
-    int len = snprintf(number, sizeof number, "%020zu", index + 1);
-    snprintf(name, 64, "%.40s%s%s", id, self->count > 1 ? "." : "", self->count > 1 ? number + len - digits : "");
-}
-
-static int plan_member(struct session *self, const char *id, size_t index, struct cb_err *err)
-{
-    const struct sweep_member *planned = &self->sweep.members[index];
-    struct member *member = &self->members[index];
-    name_member(self, id, index, member->id);
-    member->experiment = planned->experiment;
-    int rc = member_folder(member->id, &member->folder, err);
-    if (rc == 0)
-        rc = run_folder_create(member->folder, planned->experiment, err);
-    if (rc)
-        return rc;
-    const struct planned_run row = {.run = member->id,
-                                    .sweep = self->count > 1 ? id : NULL,
-                                    .folder = member->folder,
-                                    .block = planned->block,
-                                    .combination = planned->combination,
-                                    .experiment = planned->experiment};
-    return history_plan_run(self->history, &row, err);
-}
-
 static int plan_session(struct session *self, struct cb_err *err)
 {
-    char id[RUN_ID_BYTES];
-    int rc = sweep_expand(&self->cli->settings, &self->sweep, err);
-    if (rc == 0)
-        rc = check_members(self, err);
+    int rc = planning_expand(&self->planning, &self->cli->settings, false, err);
     if (rc == 0)
         rc = history_open(NULL, &self->history, err);
     if (rc)
         return rc;
-    self->members = calloc(self->sweep.count, sizeof *self->members);
+    const size_t count = self->planning.sweep.count;
+    self->members = calloc(count + 1, sizeof *self->members);
     if (!self->members)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu runs", self->sweep.count);
-    self->count = self->sweep.count;
-    run_id_new(id);
-    if (self->count > 1)
-        snprintf(self->sweep_id, sizeof self->sweep_id, "%s", id);
-    for (size_t i = 0; rc == 0 && i < self->count; i++)
-        rc = plan_member(self, id, i, err);
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu runs", count);
+    self->count = count;
+    snprintf(self->sweep_id, sizeof self->sweep_id, "%s", self->planning.sweep_id);
+    for (size_t i = 0; rc == 0 && i < count; i++) {
+        const struct planned *planned = &self->planning.members[i];
+        struct member *member = &self->members[i];
+        snprintf(member->id, sizeof member->id, "%s", planned->id);
+        member->experiment = planned->experiment;
+        member->folder = strdup(planned->folder);
+        rc = member->folder ? planning_write(&self->planning, i, self->history, err)
+                            : cb_fail(err, CB_ERR_MEMORY, "no memory for a path");
+    }
     return rc;
 }
 
@@ -245,7 +131,7 @@ static int resume_member(struct session *self, const char *run, struct member *m
     struct run_info *info;
     bool ingested;
     snprintf(member->id, sizeof member->id, "%s", run);
-    int rc = member_folder(run, &member->folder, err);
+    int rc = planning_folder(run, &member->folder, err);
     if (rc == 0) {
         rc = history_ingest(self->history, member->folder, &ingested, err);
         rc = rc == CB_ERR_NOT_FOUND ? 0 : rc; /* not sealed: to be run */
@@ -367,10 +253,10 @@ static int run_member(struct session *self, size_t index, struct cb_err *err)
 static int write_single_heading(struct session *self, struct cb_err *err)
 {
     struct workload workload;
-    int rc = workload_init(&workload, self->sweep.members[0].experiment, err);
+    int rc = workload_init(&workload, self->planning.sweep.members[0].experiment, err);
     if (rc)
         return rc;
-    report_write_heading(self->members[0].id, self->sweep.members[0].experiment, &workload, self->cli->colour,
+    report_write_heading(self->members[0].id, self->planning.sweep.members[0].experiment, &workload, self->cli->colour,
                          &self->cli->out);
     workload_release(&workload);
     return cli_flush(self->cli, err);
@@ -390,7 +276,7 @@ static int begin_output(struct session *self, struct cb_err *err)
     if (cli->json)
         return 0;
     if (!*self->sweep_id)
-        return self->sweep.count ? write_single_heading(self, err) : 0;
+        return self->planning.sweep.count ? write_single_heading(self, err) : 0;
     buf_printf(&cli->out, "sweep %s: %zu runs", self->sweep_id, self->count);
     for (size_t i = 0; i < self->varied_count; i++)
         buf_printf(&cli->out, "%s%s", i ? ", " : " over ", self->varied[i]);

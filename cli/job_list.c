@@ -1,0 +1,367 @@
+/* Jobs brought up to date. Owns the order in which Slurm, folders and history are asked and written. */
+#include "cli/job_list.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/run_folder.h"
+#include "jobs/follow.h"
+
+#define IDS_MAX_BYTES (1u << 16)
+
+int job_list_init(struct job_list *self, struct history *history, struct cb_err *err)
+{
+    *self = (struct job_list){.history = history};
+    int rc = transport_local_open(&self->transport, err);
+    self->client = (struct slurm_client){.transport = self->transport};
+    return rc;
+}
+
+void job_list_release(struct job_list *self)
+{
+    for (size_t i = 0; i < self->count; i++) {
+        job_record_release(&self->items[i].record);
+        free(self->items[i].folder);
+    }
+    free(self->items);
+    transport_close(self->transport);
+    *self = (struct job_list){0};
+}
+
+/* ---- taking runs ---- */
+
+static bool may_requeue(const char *experiment_json)
+{
+    struct json_value *root = NULL;
+    bool requeue = false;
+    if (json_parse(experiment_json, strlen(experiment_json), &root, NULL))
+        return false;
+    if (!json_as_bool(json_get(root, "slurm.requeue"), &requeue))
+        requeue = false;
+    json_value_free(root);
+    return requeue;
+}
+
+static int take_line(void *context, const struct run_line *line, struct cb_err *err)
+{
+    struct job_list *self = context;
+    struct job_entry *more = realloc(self->items, (self->count + 1) * sizeof *more);
+    if (!more)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu runs", self->count);
+    self->items = more;
+    struct job_entry *entry = &self->items[self->count];
+    *entry = (struct job_entry){.may_requeue = may_requeue(line->experiment_json)};
+    job_record_init(&entry->record);
+    snprintf(entry->run, sizeof entry->run, "%s", line->run);
+    snprintf(entry->known_state, sizeof entry->known_state, "%s", line->state);
+    snprintf(entry->outcome, sizeof entry->outcome, "%s", line->outcome);
+    entry->folder = strdup(line->folder);
+    if (!entry->folder)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for a path");
+    self->count++;
+    return 0;
+}
+
+static int compare_entries(const void *a, const void *b)
+{
+    return strcmp(((const struct job_entry *)a)->run, ((const struct job_entry *)b)->run);
+}
+
+int job_list_add(struct job_list *self, const struct run_selection *selection, struct cb_err *err)
+{
+    int rc = history_each_run(self->history, selection, take_line, self, err);
+    if (rc == 0 && self->count)
+        qsort(self->items, self->count, sizeof *self->items, compare_entries);
+    return rc;
+}
+
+/* ---- looking ---- */
+
+/* A run without a job (one that runs here) is as its folder and the history say. */
+static void judge_without_job(struct job_entry *entry)
+{
+    enum job_state state;
+    entry->verdict = (struct job_verdict){.state = JOB_PLANNED};
+    if (job_state_find(entry->known_state, &state))
+        entry->verdict.state = state;
+    if (entry->seen.sealed)
+        snprintf(entry->verdict.note, sizeof entry->verdict.note, "%s", entry->seen.manifest.message);
+    else if (entry->verdict.state == JOB_PLANNED)
+        snprintf(entry->verdict.note, sizeof entry->verdict.note, "not submitted");
+    entry->is_final = job_state_is_final(entry->verdict.state);
+}
+
+/* Fails only for what spoils the whole; a folder that is gone says so in its line. */
+static void look_at(struct job_entry *entry)
+{
+    struct cb_err why;
+    struct job_record fresh;
+    entry->seen = (struct job_folder){0};
+    int rc = job_record_read(entry->folder, &fresh, &why);
+    if (rc == 0) {
+        job_record_release(&entry->record);
+        entry->record = fresh;
+    }
+    entry->has_record = rc == 0;
+    if (rc == 0 || rc == CB_ERR_NOT_FOUND)
+        rc = job_folder_look(entry->folder, &entry->seen, &why);
+    if (entry->has_record && rc == 0)
+        entry->is_final = job_state_is_final(entry->record.state) && *entry->outcome;
+    else
+        judge_without_job(entry);
+    if (rc)
+        snprintf(entry->verdict.note, sizeof entry->verdict.note, "%s", why.message);
+}
+
+/* ---- asking ---- */
+
+static const struct slurm_job *find_job(const struct slurm_jobs *jobs, const struct job_record *record)
+{
+    for (size_t i = jobs->count; i-- > 0;) {
+        const struct slurm_job *job = &jobs->items[i];
+        if (*record->job ? strcmp(job->id, record->job) == 0
+                         : strcmp(job->name, record->name) == 0 && job->in_array == record->in_array &&
+                               (!record->in_array || job->array_task == record->array_task))
+            return job;
+    }
+    return NULL;
+}
+
+int job_list_find(struct slurm_client *client, const struct job_record *record, struct slurm_job *job,
+                  struct cb_err *err)
+{
+    struct slurm_jobs jobs = {0};
+    int rc = slurm_look(client, &jobs, err);
+    const struct slurm_job *found = rc ? NULL : find_job(&jobs, record);
+    if (found)
+        *job = *found;
+    else if (rc == 0)
+        rc = cb_fail(err, CB_ERR_NOT_FOUND, "Slurm lists no job named %s", record->name);
+    slurm_jobs_release(&jobs);
+    return rc;
+}
+
+static bool needs_slurm(const struct job_entry *entry)
+{
+    return entry->has_record && !entry->is_final && entry->record.intent_wall_ns > 0;
+}
+
+/* Ids that squeue does not list any more, for accounting: "4711,4712". */
+static int look_back(struct job_list *self, struct slurm_jobs *jobs, struct cb_err *err)
+{
+    struct buf ids;
+    buf_init(&ids, IDS_MAX_BYTES);
+    for (size_t i = 0; i < self->count; i++) {
+        const struct job_entry *entry = &self->items[i];
+        if (needs_slurm(entry) && *entry->record.job && !find_job(jobs, &entry->record))
+            buf_printf(&ids, "%s%s", ids.len ? "," : "", entry->record.job);
+    }
+    int rc = buf_check(&ids, "the list of jobs", err);
+    if (rc == 0 && ids.len)
+        rc = slurm_look_back(&self->client, ids.data, jobs, err);
+    buf_release(&ids);
+    return rc;
+}
+
+/* Whether anything has begun or ended since squeue alone was enough. */
+static bool wants_details(const struct job_list *self, const struct slurm_jobs *jobs)
+{
+    for (size_t i = 0; i < self->count; i++) {
+        const struct job_entry *entry = &self->items[i];
+        const struct slurm_job *job = needs_slurm(entry) ? find_job(jobs, &entry->record) : NULL;
+        if (job && slurm_state_phase(job->state) >= SLURM_IS_ENDING)
+            return true;
+    }
+    return false;
+}
+
+/* squeue's answer stands for the state; scontrol adds what squeue does not say. */
+static void add_details(struct slurm_jobs *jobs, const struct slurm_jobs *details)
+{
+    for (size_t i = 0; i < jobs->count; i++) {
+        for (size_t k = 0; k < details->count; k++) {
+            struct slurm_job *job = &jobs->items[i];
+            const struct slurm_job *more = &details->items[k];
+            if (strcmp(job->id, more->id) != 0)
+                continue;
+            job->restarts = more->restarts;
+            job->end_s = more->end_s;
+            job->exit_status = more->exit_status;
+            job->exit_signal = more->exit_signal;
+            job->has_details = true;
+            break;
+        }
+    }
+}
+
+static int ask(struct job_list *self, struct slurm_jobs *jobs, struct cb_err *err)
+{
+    struct slurm_jobs details = {0};
+    int rc = slurm_ping(&self->client, err);
+    if (rc == 0)
+        rc = slurm_look(&self->client, jobs, err);
+    if (rc == 0)
+        rc = look_back(self, jobs, err);
+    if (rc == 0 && wants_details(self, jobs))
+        rc = slurm_look_closely(&self->client, &details, err);
+    if (rc == 0)
+        add_details(jobs, &details);
+    slurm_jobs_release(&details);
+    return rc;
+}
+
+/* ---- deciding and writing ---- */
+
+static void name_down_nodes(struct job_list *self, const struct job_entry *entry, const struct slurm_job *job,
+                            char *names, size_t bytes)
+{
+    const char *nodes = job && *job->nodes ? job->nodes : entry->record.nodes;
+    names[0] = '\0';
+    if (!job || job->state != SLURM_NODE_FAIL || !*nodes)
+        return;
+    if (slurm_down_nodes(&self->client, nodes, names, bytes, NULL))
+        names[0] = '\0'; /* only a name: the nodes of the job are known */
+}
+
+static int write_history(struct job_list *self, struct job_entry *entry, struct cb_err *err)
+{
+    bool ingested;
+    const char *state = job_state_name(entry->verdict.state);
+    int rc = 0;
+    if (!job_state_is_final(entry->verdict.state)) {
+        if (strcmp(entry->known_state, state) != 0)
+            rc = history_set_state(self->history, entry->run, state, err);
+        snprintf(entry->known_state, sizeof entry->known_state, "%s", state);
+        return rc;
+    }
+    rc = history_ingest(self->history, entry->folder, &ingested, err);
+    if (rc == 0) {
+        entry->is_final = true;
+        snprintf(entry->outcome, sizeof entry->outcome, "%s", outcome_name(entry->seen.manifest.outcome));
+    }
+    return rc;
+}
+
+static int seal_for_agent(struct job_entry *entry, const struct job_sight *sight, struct cb_err *err)
+{
+    int rc = job_folder_seal(entry->folder, entry->run, &entry->seen, entry->verdict.outcome, entry->verdict.note, err);
+    if (rc == 0)
+        rc = job_folder_look(entry->folder, &entry->seen, err);
+    if (rc == 0)
+        job_judge(&entry->record, sight, &entry->verdict); /* what is sealed counts, whoever was faster */
+    return rc;
+}
+
+/* Under the run's lock: what is decided is written, and a manifest is never older than what was looked at. */
+static int settle(struct job_list *self, struct job_entry *entry, const struct slurm_jobs *jobs, struct cb_err *err)
+{
+    char down[256];
+    uint64_t now_ns = clock_wall_ns();
+    const struct slurm_job *job = self->asked ? find_job(jobs, &entry->record) : NULL;
+    struct job_record before = entry->record;
+    name_down_nodes(self, entry, job, down, sizeof down);
+    if (job) {
+        job_record_observe(&entry->record, job, now_ns);
+        if (!*entry->record.job) { /* the answer of sbatch was lost */
+            snprintf(entry->record.job, sizeof entry->record.job, "%s", job->id);
+            entry->record.submitted_wall_ns = now_ns;
+        }
+    }
+    const struct job_sight sight = {.slurm = job,
+                                    .asked = self->asked,
+                                    .may_requeue = entry->may_requeue,
+                                    .now_wall_ns = now_ns,
+                                    .folder = &entry->seen,
+                                    .down_nodes = down};
+    job_judge(&entry->record, &sight, &entry->verdict);
+    int rc = job_folder_seal_earlier(entry->folder, entry->run, &entry->seen, err);
+    if (rc == 0 && entry->verdict.seal)
+        rc = seal_for_agent(entry, &sight, err);
+    if (rc == 0)
+        rc = job_record_enter(&entry->record, entry->verdict.state, now_ns, entry->verdict.note, err);
+    bool changed = before.transition_count != entry->record.transition_count ||
+                   strcmp(before.slurm_state, entry->record.slurm_state) != 0 ||
+                   strcmp(before.job, entry->record.job) != 0 || before.began_s != entry->record.began_s ||
+                   before.allocated_s != entry->record.allocated_s || before.restarts != entry->record.restarts;
+    if (rc == 0 && changed)
+        rc = job_record_write(entry->folder, &entry->record, err);
+    return rc ? rc : write_history(self, entry, err);
+}
+
+/* Without the lock: only judged. */
+static void peek(const struct job_list *self, struct job_entry *entry, const struct slurm_jobs *jobs)
+{
+    const struct job_sight sight = {.slurm = self->asked ? find_job(jobs, &entry->record) : NULL,
+                                    .asked = self->asked,
+                                    .may_requeue = entry->may_requeue,
+                                    .now_wall_ns = clock_wall_ns(),
+                                    .folder = &entry->seen};
+    job_judge(&entry->record, &sight, &entry->verdict);
+}
+
+static int sync_entry(struct job_list *self, struct job_entry *entry, const struct slurm_jobs *jobs, struct cb_err *err)
+{
+    int fd = -1;
+    if (!entry->has_record || entry->is_final) {
+        if (entry->has_record)
+            peek(self, entry, jobs);
+        return 0;
+    }
+    int rc = job_folder_lock(entry->folder, &fd, err);
+    if (rc)
+        return rc;
+    if (fd < 0) {
+        peek(self, entry, jobs);
+        return 0;
+    }
+    look_at(entry); /* again: another controller may have written since */
+    if (entry->has_record)
+        rc = settle(self, entry, jobs, err);
+    job_folder_unlock(fd);
+    return rc ? cb_context(err, "run %s", entry->run) : 0;
+}
+
+int job_list_sync(struct job_list *self, struct cb_err *err)
+{
+    struct slurm_jobs jobs = {0};
+    struct cb_err why = {0};
+    bool needed = false;
+    for (size_t i = 0; i < self->count; i++) {
+        look_at(&self->items[i]);
+        needed = needed || needs_slurm(&self->items[i]);
+    }
+    int rc = needed ? ask(self, &jobs, &why) : 0;
+    self->asked = needed && rc == 0;
+    snprintf(self->trouble, sizeof self->trouble, "%.500s", rc ? why.message : "");
+    rc = 0;
+    for (size_t i = 0; rc == 0 && i < self->count; i++)
+        rc = sync_entry(self, &self->items[i], &jobs, err);
+    slurm_jobs_release(&jobs);
+    return rc;
+}
+
+/* ---- ends ---- */
+
+bool job_list_is_final(const struct job_list *self)
+{
+    for (size_t i = 0; i < self->count; i++)
+        if (!self->items[i].is_final)
+            return false;
+    return true;
+}
+
+int job_list_exit_code(const struct job_list *self)
+{
+    int code = CB_EXIT_PASS;
+    for (size_t i = 0; i < self->count; i++) {
+        enum outcome outcome;
+        const struct job_entry *entry = &self->items[i];
+        int own = entry->is_final && outcome_find(entry->outcome, &outcome) ? outcome_exit_code(outcome)
+                                                                            : CB_EXIT_INFRASTRUCTURE;
+        code = own > code ? own : code;
+    }
+    return code;
+}

@@ -1,0 +1,58 @@
+/* Runs and their jobs, brought up to date: what Slurm says, what the folders hold, what follows from both.
+ *
+ * Shared by submit --wait, status, cancel, logs and collect. One squeue and at most one scontrol for any
+ * number of runs; where Slurm does not answer, what was seen last stands, and `trouble` says why. */
+#ifndef CLI_JOB_LIST_H
+#define CLI_JOB_LIST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "core/err.h"
+#include "core/job_record.h"
+#include "db/history.h"
+#include "jobs/client.h"
+#include "jobs/judge.h"
+
+struct job_entry {
+    char run[64];
+    char *folder;         /* owned */
+    char known_state[16]; /* in the history */
+    char outcome[24];     /* in the history; "" for none */
+    bool has_record;      /* it is or was to be a job */
+    bool is_final;        /* nothing will change any more */
+    bool may_requeue;
+    struct job_record record;
+    struct job_folder seen;
+    struct job_verdict verdict; /* state and note */
+};
+
+struct job_list {
+    struct history *history; /* borrowed */
+    struct transport *transport;
+    struct slurm_client client;
+    struct job_entry *items;
+    size_t count;
+    bool asked;        /* Slurm answered the last time it was needed */
+    char trouble[512]; /* why it did not; "" where it did, or was not needed */
+};
+
+int job_list_init(struct job_list *self, struct history *history, struct cb_err *err) CB_MUST_CHECK;
+void job_list_release(struct job_list *self);
+
+/* Takes the runs of a selection, oldest first. */
+int job_list_add(struct job_list *self, const struct run_selection *selection, struct cb_err *err) CB_MUST_CHECK;
+
+/* Asks, judges, seals for dead agents, writes job.json and the history, ingests what is finished. A run that
+ * another controller holds at this moment is only looked at. */
+int job_list_sync(struct job_list *self, struct cb_err *err) CB_MUST_CHECK;
+
+bool job_list_is_final(const struct job_list *self);
+/* The exit code of the worst of them: 0 where all passed, 4 also for one that is not final. */
+int job_list_exit_code(const struct job_list *self);
+
+/* Asks Slurm for a job by the name it was given, for a submission whose answer was lost: CB_ERR_NOT_FOUND. */
+int job_list_find(struct slurm_client *client, const struct job_record *record, struct slurm_job *job,
+                  struct cb_err *err) CB_MUST_CHECK;
+
+#endif

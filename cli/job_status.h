@@ -1,0 +1,15 @@
+/* How jobs look: the table and JSON of status, and waiting for their end. */
+#ifndef CLI_JOB_STATUS_H
+#define CLI_JOB_STATUS_H
+
+#include "cli/cli.h"
+#include "cli/job_list.h"
+#include "core/err.h"
+
+/* Appends the table (or, with cli->json, the array) of a list that is in sync. */
+int job_status_write(struct cli *cli, const struct job_list *list, struct cb_err *err) CB_MUST_CHECK;
+
+/* Syncs until every run is final or the user stops it; changes are told on stderr. */
+int job_status_follow(struct cli *cli, struct job_list *list, struct cb_err *err) CB_MUST_CHECK;
+
+#endif

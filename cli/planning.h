@@ -1,0 +1,39 @@
+/* From settings to planned runs: expanded, checked, named, and written down before anything starts. Shared
+ * by what runs here and what is submitted. */
+#ifndef CLI_PLANNING_H
+#define CLI_PLANNING_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "core/err.h"
+#include "core/sweep.h"
+#include "core/yaml.h"
+#include "db/history.h"
+
+struct planned {
+    char id[64];
+    char *folder;                        /* owned; there once it is written */
+    const struct experiment *experiment; /* borrowed from the sweep */
+};
+
+struct planning {
+    char id[64];       /* of the sweep, or of the single run */
+    char sweep_id[64]; /* "" for a single run */
+    struct sweep sweep;
+    struct planned *members; /* sweep.count of them, in order */
+};
+
+/* Every combination checked, paths and ranks frozen, names given; nothing is written. `elsewhere`: for
+ * other machines than this one, which may have folders that are not here. Release also after a failure. */
+int planning_expand(struct planning *self, const struct setting_list *settings, bool elsewhere,
+                    struct cb_err *err) CB_MUST_CHECK;
+/* The member's folder and its row. */
+int planning_write(const struct planning *self, size_t index, struct history *history,
+                   struct cb_err *err) CB_MUST_CHECK;
+void planning_release(struct planning *self);
+
+/* HOME/runs/ID; owned by the caller. */
+int planning_folder(const char *id, char **folder, struct cb_err *err) CB_MUST_CHECK;
+
+#endif

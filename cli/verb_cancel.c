@@ -1,0 +1,119 @@
+/* ckptbench cancel: ends jobs, or takes back what was only planned. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "cli/job_list.h"
+#include "cli/job_status.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "jobs/follow.h"
+
+#define SETTLE_NS (3 * NS_PER_S) /* looked at so long for the end of what was cancelled */
+#define LOOK_NS (200 * NS_PER_MS)
+
+/* What never was sent is sealed as cancelled here: no job will do it. */
+static int cancel_planned(struct job_list *list, struct job_entry *entry, struct cb_err *err)
+{
+    bool ingested;
+    int fd, rc = job_folder_lock(entry->folder, &fd, err);
+    if (rc)
+        return rc;
+    if (fd < 0)
+        return cb_fail(err, CB_ERR_EXISTS, "run %s is being submitted by another ckptbench: cancel it once more",
+                       entry->run);
+    rc = job_folder_seal(entry->folder, entry->run, &entry->seen, OUTCOME_CANCELLED,
+                         "cancelled before it was submitted", err);
+    if (rc == 0)
+        rc = job_record_enter(&entry->record, JOB_CANCELLED, clock_wall_ns(), "cancelled before it was submitted", err);
+    if (rc == 0)
+        rc = job_record_write(entry->folder, &entry->record, err);
+    if (rc == 0)
+        rc = history_ingest(list->history, entry->folder, &ingested, err);
+    job_folder_unlock(fd);
+    return rc;
+}
+
+/* That it was asked for is kept: the job's end is then no mystery. */
+static int note_asked(struct job_entry *entry, struct cb_err *err)
+{
+    int fd, rc = job_folder_lock(entry->folder, &fd, err);
+    if (rc || fd < 0)
+        return rc;
+    entry->record.cancel_asked = true;
+    rc = job_record_write(entry->folder, &entry->record, err);
+    job_folder_unlock(fd);
+    return rc;
+}
+
+static int cancel_entry(struct job_list *list, struct job_entry *entry, const char **ids, size_t *count,
+                        struct cb_err *err)
+{
+    if (entry->is_final) {
+        log_info("run %s has ended already (%s)", entry->run, entry->outcome);
+        return 0;
+    }
+    if (!entry->has_record)
+        return cb_fail(err, CB_ERR_USAGE, "run %s is no job of Slurm: stop it where it runs, with Ctrl-C", entry->run);
+    if (*entry->record.job) {
+        ids[(*count)++] = entry->record.job;
+        return note_asked(entry, err);
+    }
+    if (entry->record.intent_wall_ns)
+        return cb_fail(err, CB_ERR_TIMEOUT,
+                       "run %s was given to sbatch, and Slurm does not list its job (yet): cancel it once more later",
+                       entry->run);
+    return cancel_planned(list, entry, err);
+}
+
+static int cancel_all(struct cli *cli, struct job_list *list, struct cb_err *err)
+{
+    size_t count = 0;
+    const char **ids = calloc(list->count + 1, sizeof *ids);
+    int rc = ids ? job_list_sync(list, err) : cb_fail(err, CB_ERR_MEMORY, "no memory for %zu jobs", list->count);
+    for (size_t i = 0; rc == 0 && i < list->count; i++)
+        rc = cancel_entry(list, &list->items[i], ids, &count, err);
+    if (rc == 0 && count)
+        rc = slurm_ping(&list->client, err);
+    if (rc == 0 && count)
+        rc = slurm_cancel(&list->client, ids, count, err);
+    free(ids);
+    uint64_t deadline_ns = clock_monotonic_ns() + SETTLE_NS;
+    while (rc == 0 && (rc = job_list_sync(list, err)) == 0 && !job_list_is_final(list) &&
+           clock_monotonic_ns() < deadline_ns)
+        clock_sleep_ns(LOOK_NS);
+    return rc ? rc : job_status_write(cli, list, err);
+}
+
+static int run_cancel(struct cli *cli, struct cb_err *err)
+{
+    struct history *history = NULL;
+    struct job_list list = {0};
+    struct run_selection selection = {0};
+    if (cli->word_count == 0)
+        return cb_fail(err, CB_ERR_USAGE, "cancel what? `ckptbench cancel RUN…`; `ckptbench status` lists them");
+    int rc = history_open(NULL, &history, err);
+    if (rc == 0)
+        rc = job_list_init(&list, history, err);
+    if (rc == 0)
+        rc = history_select(history, cli->words, cli->word_count, &selection, err);
+    if (rc == 0)
+        rc = job_list_add(&list, &selection, err);
+    if (rc == 0)
+        rc = cancel_all(cli, &list, err);
+    run_selection_release(&selection);
+    job_list_release(&list);
+    history_close(history);
+    return rc;
+}
+
+const struct verb verb_cancel = {
+    .name = "cancel",
+    .arguments = "RUN|SWEEP… [key=value…]",
+    .summary = "end jobs, or take back what was only planned",
+    .about = "What a job has measured until then is kept. A job that is running has some seconds to end in order; "
+             "`status` shows its end.",
+    .example = "ckptbench cancel 20261121-m2",
+    .run = run_cancel,
+};

@@ -1,0 +1,365 @@
+/* ckptbench submit: runs as jobs of Slurm. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "cli/job_list.h"
+#include "cli/job_status.h"
+#include "cli/launch.h"
+#include "cli/submission.h"
+#include "core/clock.h"
+#include "core/json.h"
+#include "core/log.h"
+#include "core/run_folder.h"
+
+#define SCRIPT_MAX_BYTES (1u << 16)
+#define SUBMIT_MAX_ARRAY 1000            /* members of one array: Slurm's usual MaxArraySize less one */
+#define SUBMIT_FORGET_NS (60 * NS_PER_S) /* after so long nothing that sbatch left under way can arrive */
+
+struct session {
+    struct cli *cli;
+    struct planning planning;
+    struct submission submission;
+    struct job_list list; /* of the runs that are submitted: its client is the submission's */
+    char after[64];       /* number of the job that must pass before; "" for none */
+    size_t sent;
+};
+
+/* ---- --after ---- */
+
+/* Whether the settings only load: then the checkpoint is that of the run they come after. */
+static bool only_loads(const struct setting_list *settings)
+{
+    bool loads = false;
+    for (size_t i = 0; i < settings->count; i++)
+        if (strcmp(settings->items[i].key, "ops") == 0)
+            loads = settings->items[i].value_count == 1 && strcmp(settings->items[i].values[0], "load") == 0;
+    return loads;
+}
+
+static bool has_key(const struct setting_list *settings, const char *key)
+{
+    for (size_t i = 0; i < settings->count; i++)
+        if (strcmp(settings->items[i].key, key) == 0)
+            return true;
+    return false;
+}
+
+static int take_suffix(struct session *self, const char *run, struct cb_err *err)
+{
+    struct run_info *info;
+    struct setting_list *settings = &self->cli->settings;
+    if (!only_loads(settings) || has_key(settings, "suffix"))
+        return 0;
+    int rc = history_load_run(self->submission.history, run, &info, err);
+    if (rc)
+        return rc;
+    const char *suffix = experiment_text(info->experiment, OPT_SUFFIX);
+    rc = setting_add(settings, "suffix", *suffix ? suffix : run, "--after", err);
+    run_info_free(info);
+    return rc;
+}
+
+/* The job that has to pass first; none where its run has passed already. */
+static int resolve_after(struct session *self, const char *word, struct cb_err *err)
+{
+    char run[64];
+    const char *const words[] = {run};
+    struct run_selection selection = {0};
+    struct job_list list;
+    int rc = history_find_run(self->submission.history, word, run, err);
+    if (rc)
+        return rc;
+    rc = job_list_init(&list, self->submission.history, err);
+    if (rc == 0)
+        rc = history_select(self->submission.history, words, 1, &selection, err);
+    if (rc == 0)
+        rc = job_list_add(&list, &selection, err);
+    if (rc == 0)
+        rc = job_list_sync(&list, err);
+    if (rc == 0 && list.count != 1)
+        rc = cb_fail(err, CB_ERR_USAGE, "--after %s: one run, not a sweep", word);
+    else if (rc == 0 && list.items[0].is_final && list.items[0].verdict.state != JOB_DONE)
+        rc = cb_fail(err, CB_ERR_USAGE, "--after %s: that run has not passed (%s)", run, list.items[0].outcome);
+    else if (rc == 0 && !list.items[0].is_final && !*list.items[0].record.job)
+        rc = cb_fail(err, CB_ERR_USAGE, "--after %s: that run is not submitted (yet)", run);
+    if (rc == 0 && !list.items[0].is_final)
+        snprintf(self->after, sizeof self->after, "%s", list.items[0].record.job);
+    run_selection_release(&selection);
+    job_list_release(&list);
+    return rc ? rc : take_suffix(self, run, err);
+}
+
+/* ---- sending ---- */
+
+static int write_all(struct session *self, struct cb_err *err)
+{
+    int rc = history_begin(self->submission.history, err);
+    if (rc)
+        return rc;
+    for (size_t i = 0; rc == 0 && i < self->planning.sweep.count; i++)
+        rc = planning_write(&self->planning, i, self->submission.history, err);
+    return history_end(self->submission.history, rc, err);
+}
+
+static int send_single(struct session *self, size_t index, struct cb_err *err)
+{
+    const struct planned *member = &self->planning.members[index];
+    struct job_record record;
+    job_record_init(&record);
+    int rc = submission_send(&self->submission, member->id, member->folder, member->experiment, &record, err);
+    job_record_release(&record);
+    self->sent += rc == 0;
+    return rc;
+}
+
+/* Members in a row that ask for the same make one array. */
+static int send_array(struct session *self, size_t first, size_t *count, struct cb_err *err)
+{
+    const struct planning *planning = &self->planning;
+    size_t equal = 1;
+    while (first + equal < planning->sweep.count && equal < SUBMIT_MAX_ARRAY &&
+           submission_is_equal(planning->members[first].experiment, planning->members[first + equal].experiment))
+        equal++;
+    *count = equal;
+    struct job_record *records = calloc(equal, sizeof *records);
+    if (!records)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu jobs", equal);
+    for (size_t i = 0; i < equal; i++)
+        job_record_init(&records[i]);
+    int rc = submission_send_array(&self->submission, planning, first, equal, records, err);
+    for (size_t i = 0; i < equal; i++)
+        job_record_release(&records[i]);
+    free(records);
+    self->sent += rc == 0 ? equal : 0;
+    return rc;
+}
+
+static int send_all(struct session *self, struct cb_err *err)
+{
+    const size_t count = self->planning.sweep.count;
+    bool arrays = cli_has_flag(self->cli, "array") && count > 1;
+    int rc = 0;
+    for (size_t i = 0, done; rc == 0 && i < count && !launch_was_stopped(); i += done) {
+        done = 1;
+        rc = arrays ? send_array(self, i, &done, err) : send_single(self, i, err);
+    }
+    if (rc == 0 && self->sent < count)
+        rc = cb_fail(err, CB_ERR_ABORTED, "stopped");
+    if (rc && count > 1)
+        cb_context(err, "%zu of %zu runs submitted; `ckptbench submit --resume %s` sends the rest", self->sent, count,
+                   self->planning.id);
+    else if (rc)
+        cb_context(err, "run %s", self->planning.id);
+    return rc;
+}
+
+/* ---- sending what was planned before ---- */
+
+static int resume_entry(struct session *self, struct job_entry *entry, struct cb_err *err)
+{
+    struct experiment *experiment = NULL;
+    if (entry->is_final || *entry->record.job || entry->seen.attempts)
+        return 0;
+    if (entry->record.intent_wall_ns && !self->list.asked)
+        return cb_fail(err, CB_ERR_SYSTEM, "run %s: %s", entry->run, self->list.trouble);
+    if (entry->record.intent_wall_ns + SUBMIT_FORGET_NS > clock_wall_ns())
+        return cb_fail(err, CB_ERR_TIMEOUT,
+                       "run %s was given to sbatch less than %d s ago and may still appear: not sent again yet",
+                       entry->run, (int)(SUBMIT_FORGET_NS / NS_PER_S));
+    int rc = run_folder_read_experiment(entry->folder, &experiment, err);
+    if (rc == 0)
+        rc = submission_init(&self->submission, experiment, err);
+    entry->record.in_array = false;
+    if (rc == 0)
+        rc = submission_send(&self->submission, entry->run, entry->folder, experiment, &entry->record, err);
+    experiment_free(experiment);
+    self->sent += rc == 0;
+    return rc;
+}
+
+static int resume(struct session *self, const char *word, struct cb_err *err)
+{
+    const char *const words[] = {word};
+    struct run_selection selection = {0};
+    if (self->cli->settings.count)
+        return cb_fail(err, CB_ERR_USAGE, "--resume %s takes no keys: its runs are frozen already", word);
+    int rc = history_select(self->submission.history, words, 1, &selection, err);
+    if (rc == 0)
+        rc = job_list_add(&self->list, &selection, err);
+    run_selection_release(&selection);
+    if (rc == 0)
+        rc = job_list_sync(&self->list, err);
+    for (size_t i = 0; rc == 0 && i < self->list.count; i++)
+        rc = resume_entry(self, &self->list.items[i], err);
+    return rc;
+}
+
+/* ---- saying ---- */
+
+static int say_json(struct session *self, const char *sweep, struct cb_err *err)
+{
+    struct json_writer json;
+    json_writer_init(&json, &self->cli->out, 2);
+    json_write_begin_object(&json);
+    json_write_key(&json, "sweep");
+    json_write_text(&json, sweep);
+    json_write_key(&json, "runs");
+    json_write_begin_array(&json);
+    for (size_t i = 0; i < self->list.count; i++) {
+        json_write_begin_object(&json);
+        json_write_key(&json, "run");
+        json_write_text(&json, self->list.items[i].run);
+        json_write_key(&json, "job");
+        json_write_text(&json, *self->list.items[i].record.job ? self->list.items[i].record.job : NULL);
+        json_write_end_object(&json);
+    }
+    json_write_end_array(&json);
+    json_write_end_object(&json);
+    return cli_end_json(self->cli, err);
+}
+
+static void say_text(struct session *self, const char *id, const struct experiment *experiment)
+{
+    struct buf *out = &self->cli->out;
+    const struct job_list *list = &self->list;
+    const char *partition = experiment ? experiment_text(experiment, OPT_SLURM_PARTITION) : "";
+    if (list->count == 1)
+        buf_printf(out, "submitted run %s: job %s", list->items[0].run, list->items[0].record.job);
+    else
+        buf_printf(out, "submitted %zu runs  (sweep %s): job %s … %s", self->sent, id, list->items[0].record.job,
+                   list->items[list->count - 1].record.job);
+    buf_printf(out, "%s%s     next: ckptbench status %s\n", *partition ? " on partition " : "", partition, id);
+}
+
+/* Reads the runs again, as every other verb sees them. */
+static int load_sent(struct session *self, struct cb_err *err)
+{
+    const char *const words[] = {self->planning.id};
+    struct run_selection selection = {0};
+    int rc = history_select(self->submission.history, words, 1, &selection, err);
+    if (rc == 0)
+        rc = job_list_add(&self->list, &selection, err);
+    for (size_t i = 0; rc == 0 && i < self->list.count; i++)
+        rc = job_record_read(self->list.items[i].folder, &self->list.items[i].record, err);
+    run_selection_release(&selection);
+    return rc;
+}
+
+/* ---- the verb ---- */
+
+static int dry_run(struct session *self, struct cb_err *err)
+{
+    struct cli *cli = self->cli;
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < self->planning.sweep.count; i++) {
+        const struct planned *member = &self->planning.members[i];
+        struct buf script;
+        buf_init(&script, SCRIPT_MAX_BYTES);
+        rc = submission_script(&self->submission, member->id, member->folder, 0, member->experiment, &script, err);
+        if (rc == 0)
+            buf_append_text(&cli->out, script.data);
+        buf_release(&script);
+    }
+    if (rc == 0)
+        log_info("nothing planned, nothing submitted");
+    return rc;
+}
+
+static int submit_new(struct session *self, struct cb_err *err)
+{
+    const char *after = cli_flag_value(self->cli, "after");
+    int rc = after ? resolve_after(self, after, err) : 0;
+    if (rc == 0)
+        rc = planning_expand(&self->planning, &self->cli->settings, true, err);
+    if (rc == 0)
+        rc = submission_init(&self->submission, self->planning.members[0].experiment, err);
+    if (rc)
+        return rc;
+    self->submission.after = *self->after ? self->after : NULL;
+    if (cli_has_flag(self->cli, "dry-run"))
+        return dry_run(self, err);
+    rc = slurm_ping(self->submission.client, err);
+    if (rc == 0)
+        rc = submission_test(&self->submission, &self->planning, err);
+    if (rc == 0)
+        rc = write_all(self, err);
+    if (rc == 0)
+        rc = send_all(self, err);
+    return rc ? rc : load_sent(self, err);
+}
+
+static int wait_for_end(struct session *self, struct cb_err *err)
+{
+    struct cli *cli = self->cli;
+    int rc = job_status_follow(cli, &self->list, err);
+    if (rc)
+        return rc;
+    if (launch_was_stopped())
+        log_info("not waiting any longer; the jobs go on: `ckptbench status`, `ckptbench cancel`");
+    for (size_t i = 0; i < self->list.count; i++) {
+        const struct job_entry *entry = &self->list.items[i];
+        if (entry->is_final && strcmp(entry->outcome, "pass") != 0)
+            log_error("run %s: %s: %s", entry->run, entry->outcome, entry->verdict.note);
+    }
+    cli->exit_code = job_list_exit_code(&self->list);
+    return 0;
+}
+
+static int submit(struct session *self, struct cb_err *err)
+{
+    const char *word = cli_flag_value(self->cli, "resume");
+    int rc = word ? resume(self, word, err) : submit_new(self, err);
+    if (rc || self->list.count == 0)
+        return rc;
+    const char *id = word ? word : self->planning.id;
+    const struct experiment *experiment = word ? NULL : self->planning.members[0].experiment;
+    if (self->cli->json)
+        rc = say_json(self, self->list.count > 1 ? id : NULL, err);
+    else
+        say_text(self, id, experiment);
+    if (rc == 0 && cli_has_flag(self->cli, "wait")) {
+        rc = cli_flush(self->cli, err);
+        if (rc == 0)
+            rc = wait_for_end(self, err);
+    }
+    return rc;
+}
+
+static int run_submit(struct cli *cli, struct cb_err *err)
+{
+    struct session self = {.cli = cli};
+    launch_catch_signals(); /* the first Ctrl-C stops between two jobs, and ends waiting */
+    int rc = history_open(NULL, &self.submission.history, err);
+    if (rc == 0)
+        rc = job_list_init(&self.list, self.submission.history, err);
+    self.submission.client = &self.list.client;
+    if (rc == 0)
+        rc = submit(&self, err);
+    job_list_release(&self.list);
+    planning_release(&self.planning);
+    history_close(self.submission.history);
+    return rc;
+}
+
+static const struct verb_flag submit_flags[] = {
+    {"dry-run", NULL, "print the job scripts; plan and submit nothing"},
+    {"wait", NULL, "wait until all have ended; the exit code is the runs'"},
+    {"after", "RUN", "start only once RUN has passed; a load takes its checkpoint"},
+    {"array", NULL, "send runs of a sweep that ask for the same as job arrays"},
+    {"resume", "RUN|SWEEP", "send what was planned and not sent"},
+};
+
+const struct verb verb_submit = {
+    .name = "submit",
+    .arguments = "[FILE.yaml…] [key=value…]",
+    .summary = "run as jobs of Slurm: several nodes, sweeps, repeats",
+    .about = "A comma in a value sweeps: every combination is a job, repeat=n times. Slurm is asked first whether it "
+             "could run them. Nothing is sent twice: where an answer of sbatch is lost, the job is found by its name. "
+             "The keys nodes, ranks_per_node and slurm.* say what to ask for.",
+    .example = "ckptbench submit nightly.yaml store=/shared/ckpt nodes=2,4,8 repeat=5",
+    .takes_experiment = true,
+    VERB_FLAGS(submit_flags),
+    .run = run_submit,
+};

@@ -1,0 +1,82 @@
+/* Transports through their table, and their answers. Knows no transport. */
+#include "jobs/transport.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define ANSWER_MAX_BYTES (64u << 20)
+
+void transport_answer_init(struct transport_answer *self)
+{
+    self->exit_status = 0;
+    buf_init(&self->out, ANSWER_MAX_BYTES);
+    buf_init(&self->errors, ANSWER_MAX_BYTES);
+}
+
+void transport_answer_release(struct transport_answer *self)
+{
+    buf_release(&self->out);
+    buf_release(&self->errors);
+}
+
+static void last_line(const struct buf *from, char *text, size_t bytes)
+{
+    text[0] = '\0';
+    for (const char *at = from->data; *at;) {
+        size_t len = strcspn(at, "\n"), blank = strspn(at, " \t\r");
+        if (blank < len)
+            snprintf(text, bytes, "%.*s", (int)(len < bytes ? len : bytes - 1), at);
+        at += len + (at[len] == '\n');
+    }
+}
+
+char *transport_answer_last_line(const struct transport_answer *self, char *text, size_t bytes)
+{
+    last_line(&self->errors, text, bytes);
+    if (!*text)
+        last_line(&self->out, text, bytes);
+    return text;
+}
+
+int transport_run(struct transport *self, const struct transport_command *command, struct transport_answer *answer,
+                  struct cb_err *err)
+{
+    return self->ops->run(self, command, answer, err);
+}
+
+int transport_put_file(struct transport *self, const char *local, const char *remote, struct cb_err *err)
+{
+    return self->ops->put_file(self, local, remote, err);
+}
+
+int transport_get_file(struct transport *self, const char *remote, const char *local, struct cb_err *err)
+{
+    return self->ops->get_file(self, remote, local, err);
+}
+
+int transport_put_folder(struct transport *self, const char *local, const char *remote, struct cb_err *err)
+{
+    return self->ops->put_folder(self, local, remote, err);
+}
+
+int transport_get_folder(struct transport *self, const char *remote, const char *local, struct cb_err *err)
+{
+    return self->ops->get_folder(self, remote, local, err);
+}
+
+int transport_stat(struct transport *self, const char *path, struct transport_stat *status, struct cb_err *err)
+{
+    return self->ops->stat(self, path, status, err);
+}
+
+int transport_read(struct transport *self, const char *path, uint64_t offset, size_t max_bytes, struct buf *out,
+                   struct cb_err *err)
+{
+    return self->ops->read(self, path, offset, max_bytes, out, err);
+}
+
+void transport_close(struct transport *self)
+{
+    if (self)
+        self->ops->close(self);
+}

@@ -1,0 +1,165 @@
+"""Runs as jobs of a real Slurm: submitted, followed, collected, cancelled."""
+import os
+import subprocess
+
+import pytest
+from slurm_harness import MISSING, TINY, VARIABLE, Cluster
+
+pytestmark = pytest.mark.skipif(not os.environ.get(VARIABLE), reason=MISSING)
+assert VARIABLE == "CKPTBENCH_TEST_SLURM"  # tests/run.py looks for the name in this file
+SLOW = ("store=fault:delay=300ms:./slow", "iterations=200", "ops=save", "verify=none")
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    (tmp_path / "store").mkdir()
+    cluster = Cluster(tmp_path, os.environ[VARIABLE])
+    yield cluster
+    for line in cluster.document("status"):
+        if line["job"] and line["state"] not in ("done", "failed", "cancelled", "lost"):
+            cluster.slurm("scancel", line["job"], check=False)
+
+
+def test_a_submitted_run_passes_and_is_collected_by_status(cluster):
+    run, job = cluster.submit_one(*TINY)
+    assert job.isdigit()
+    line = cluster.wait_final(run)[run]
+    assert line["state"] == "done" and line["outcome"] == "pass" and line["job"] == job and line["nodes"] == 1
+    assert line["queue_s"] >= 0 and line["boot_s"] == 0 and line["launch_s"] > 0 and line["run_s"] > 0
+    assert "MiB/s" in line["progress"] or "GiB/s" in line["progress"]
+    assert set(line) == {"run", "state", "outcome", "job", "nodes", "queue_s", "boot_s", "launch_s", "run_s", "progress", "note"}
+    shown = cluster.document("show", run)
+    assert shown["outcome"] == "pass" and shown["metrics"]["save_s"]["n"] == 1
+    states = cluster.states(run)
+    assert states[:2] == ["planned", "submitted"] and states[-1] == "done"
+    assert "0 ingested, 1 known" in cluster.call("collect", run).stdout
+
+
+def test_waiting_gives_the_exit_code_of_the_run(cluster):
+    cluster.call("submit", *TINY, f"store={cluster.folder}/store", "--wait")
+    failed = cluster.call("submit", *TINY, f"store=fault:error_at=3/EIO:{cluster.folder}/store", "--wait", code=3)
+    assert "benchmark_failed" in failed.stderr
+
+
+def test_a_sweep_is_a_job_each_and_is_compared(cluster):
+    sent = cluster.document("submit", *TINY, f"store={cluster.folder}/store", "ops=save", "io.depth=1,2", "repeat=2")
+    runs = [run["run"] for run in sent["runs"]]
+    assert runs == [f"{sent['sweep']}.0{n}" for n in (1, 2, 3, 4)]
+    assert len({run["job"] for run in sent["runs"]}) == 4
+    lines = cluster.wait_final(sent["sweep"])
+    assert [lines[run]["outcome"] for run in runs] == ["pass"] * 4
+    assert len(cluster.document("list", sent["sweep"])) == 4
+
+
+def test_equal_members_are_an_array_where_asked_for(cluster):
+    sent = cluster.document("submit", *TINY, f"store={cluster.folder}/store", "ops=save", "repeat=3", "--array")
+    jobs = [run["job"] for run in sent["runs"]]
+    base = jobs[0].split("_")[0]
+    assert jobs == [f"{base}_{n}" for n in range(3)]
+    lines = cluster.wait_final(sent["sweep"])
+    assert all(line["outcome"] == "pass" for line in lines.values())
+    for run in lines:
+        assert cluster.manifest(run)["run"] == run
+
+
+def test_render_plans_a_run_that_sbatch_takes_by_hand(cluster):
+    script = cluster.call("render", *TINY, f"store={cluster.folder}/store").stdout
+    assert subprocess.run(["sh", "-n"], input=script, text=True, timeout=20).returncode == 0
+    assert len(script.splitlines()) < 20
+    (line,) = cluster.document("status")
+    assert line["state"] == "planned" and line["job"] is None
+    (cluster.folder / "job.sbatch").write_text(script)
+    cluster.slurm("sbatch", "job.sbatch")
+    assert cluster.wait_final(line["run"])[line["run"]]["outcome"] == "pass"
+
+
+def test_a_dry_run_leaves_nothing(cluster):
+    out = cluster.call("submit", *TINY, "store=./store", "--dry-run").stdout
+    assert out.startswith("#!/bin/sh\n")
+    assert cluster.document("status") == [] and not list(cluster.home.glob("runs/*"))
+
+
+def test_a_load_after_a_save_takes_its_checkpoint(cluster):
+    save, job = cluster.submit_one(*TINY, "ops=save")
+    load, _ = cluster.submit_one(*TINY, "ops=load", "--after", save)
+    assert f"--dependency=afterok:{job}\n" in (cluster.run_folder(load) / "job.sbatch").read_text() or \
+        cluster.status(save)[save]["state"] == "done"
+    lines = cluster.wait_final(save, load)
+    assert [lines[run]["outcome"] for run in (save, load)] == ["pass", "pass"]
+    assert cluster.document("show", load)["experiment"]["suffix"] == save
+
+
+def test_what_comes_after_a_failure_is_not_started(cluster):
+    first, _ = cluster.submit_one(*TINY, *SLOW)
+    second, _ = cluster.submit_one(*TINY, "--after", first)
+    cluster.wait_for(first, "running", "pending")
+    cluster.call("cancel", first)
+    line = cluster.wait_final(second)[second]
+    assert line["outcome"] == "cancelled" and "waits for" in line["note"]
+    cluster.call("submit", *TINY, "store=./store", "--after", first, code=2)
+
+
+def test_a_cancelled_job_keeps_what_it_has_measured(cluster):
+    run, _ = cluster.submit_one(*TINY, *SLOW)
+    cluster.wait_for(run, "running")
+    cluster.call("cancel", run)
+    line = cluster.wait_final(run)[run]
+    assert line["state"] == "cancelled" and line["outcome"] == "cancelled"
+    assert cluster.manifest(run)["sealed_by"] == "agent"
+    assert "ended already" in cluster.call("cancel", run).stderr
+
+
+def test_a_planned_run_is_cancelled_without_slurm(cluster):
+    cluster.call("render", *TINY, "store=./store")
+    (line,) = cluster.document("status")
+    (line,) = cluster.document("cancel", line["run"])
+    assert line["state"] == "cancelled"
+
+
+def test_logs_show_the_job_and_one_rank_and_follow_to_the_end(cluster):
+    run, _ = cluster.submit_one(*TINY, "engine=command", "command=sleep 1; exit 7", "ops=save", "verify=none")
+    followed = cluster.call("logs", run, "-f", timeout=90).stdout
+    assert "[1,0]<stderr>" in followed and "[1,1]<stderr>" in followed
+    assert cluster.status(run)[run]["state"] == "failed"
+    only = cluster.call("logs", run, "--rank", "1").stdout
+    assert only and all(line.startswith("[1,1]<") for line in only.splitlines())
+    cluster.call("logs", run, "--attempt", "2", code=2)
+
+
+@pytest.mark.parametrize("words, sentence", [
+    (("slurm.partition=nosuch",), "partition"),
+    (("nodes=5", "ranks=5"), "nodes"),
+    (("slurm.partition=$(touch x)",), "slurm.partition"),
+    (("slurm.extra=--wrap=id",), "slurm.extra"),
+    (("nodes=2", "ranks_per_node=2", "ranks=3"), "ranks"),
+    (("slurm.reservation=nosuch",), "eservation"),
+])
+def test_what_slurm_would_refuse_is_refused_before_anything_is_planned(cluster, words, sentence):
+    result = cluster.call("submit", "model=gpt2-tiny", "store=./store", *words, code=2)
+    assert sentence in result.stderr
+    assert cluster.document("status") == [] and not list(cluster.home.glob("runs/*"))
+
+
+def test_hostile_words_reach_no_shell(cluster):
+    hostile = "$(touch hit) `touch hit` '; touch hit; ' \" \\ \n #"
+    (cluster.folder / "st'o r$e").mkdir()
+    run, _ = cluster.submit_one(*TINY, f"label.kind={hostile}", f"label.long={'x' * 10000}", f"name={hostile}",
+                                f"store={cluster.folder}/st'o r$e/`touch hit`")
+    assert cluster.wait_final(run)[run]["outcome"] == "pass"
+    assert cluster.document("show", run)["labels"]["kind"] == hostile
+    assert not list(cluster.folder.rglob("hit"))
+    script = (cluster.run_folder(run) / "job.sbatch").read_text()
+    assert "touch" not in script and "xxxx" not in script
+
+
+def test_a_home_that_slurm_cannot_write_to_is_refused(cluster):
+    cluster.home = cluster.folder / "a'b"
+    result = cluster.call("submit", *TINY, "store=./store", code=2)
+    assert "CKPTBENCH_HOME" in result.stderr
+
+
+def test_variables_of_slurm_do_not_reach_the_job(cluster):
+    variables = {"SBATCH_PARTITION": "nosuch", "SLURM_NTASKS": "64", "SBATCH_JOB_NAME": "other", "SQUEUE_FORMAT": "%i"}
+    run, _ = cluster.submit_one(*TINY, **variables)
+    assert len(cluster.jobs_named(run)) == 1
+    assert cluster.wait_final(run)[run]["outcome"] == "pass"

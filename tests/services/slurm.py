@@ -1,0 +1,228 @@
+"""A real Slurm cluster of four nodes on this machine: munged, slurmctld and slurmd n1 to n4, on free ports.
+
+usage: tests/services/slurm.py start FOLDER | stop FOLDER
+Started, it prints what to put into the environment. Everything it writes lies in FOLDER, but for munged's
+socket, whose path must be short. The four nodes share one kernel, clock, page cache and file system: what
+is node-local has the node's name in its path, and no skew between nodes can be seen here.
+
+Partitions: train (the default), scavenge (its jobs are requeued for those of urgent) and urgent, all over
+the same nodes.
+"""
+import contextlib
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+VARIABLE = "CKPTBENCH_TEST_SLURM"
+NODES = 4
+PROGRAMS = ("munged", "munge", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "sinfo", "srun")
+CONFIGURATION = """\
+ClusterName=four
+SlurmctldHost={host}
+SlurmctldAddr=127.0.0.1
+SlurmctldPort={controller_port}
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/munge
+AuthInfo=socket={munge}/socket,cred_expire=5
+CredType=cred/munge
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+JobCompType=jobcomp/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+ReturnToService=2
+MpiDefault=none
+SlurmdTimeout={slurmd_timeout}
+KillWait=10
+SchedulerParameters=bf_interval=5,batch_sched_delay=0
+StateSaveLocation={folder}/state
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdSpoolDir={folder}/spool/%n
+SlurmdPidFile={folder}/slurmd-%n.pid
+SlurmdLogFile={folder}/slurmd-%n.log
+TmpFS={folder}/tmp/%n
+{nodes}
+PartitionName=train Nodes=n[1-4] Default=YES MaxTime=INFINITE State=UP PreemptMode=OFF
+PartitionName=scavenge Nodes=n[1-4] MaxTime=INFINITE State=UP PriorityTier=1
+PartitionName=urgent Nodes=n[1-4] MaxTime=INFINITE State=UP PriorityTier=10
+"""
+
+
+class Missing(Exception):
+    """What this machine lacks for a cluster."""
+
+
+def find(program):
+    path = shutil.which(program) or shutil.which(program, path="/usr/sbin:/sbin")
+    if not path:
+        raise Missing(f"{program} is not installed (Debian: slurmctld slurmd slurm-client munge)")
+    return path
+
+
+def free_ports(count):
+    """Ports that nobody listens on now; held open together, so that they differ."""
+    with contextlib.ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+def call(*words, **options):
+    return subprocess.run(words, capture_output=True, text=True, timeout=30, **options)
+
+
+def start_munged(folder):
+    """Its own key and socket: the machine's munged, if there is one, is left alone."""
+    short = Path(tempfile.mkdtemp(prefix="cb-munge-", dir="/tmp"))
+    short.chmod(0o755)
+    (folder / "munge").write_text(str(short))
+    key = short / "key"
+    key.write_bytes(os.urandom(1024))
+    key.chmod(0o400)
+    result = call(find("munged"), "--force", f"--socket={short}/socket", f"--key-file={key}", f"--pid-file={short}/pid",
+                  f"--log-file={short}/log", f"--seed-file={short}/seed", "--num-threads=2")
+    if result.returncode:
+        raise RuntimeError(f"munged: {result.stderr}")
+    return short
+
+
+def start_controller(folder):
+    """slurmctld, also once more after stop_controller."""
+    result = call(find("slurmctld"), "-f", str(folder / "slurm.conf"), env=clean_environment(folder))
+    if result.returncode:
+        raise RuntimeError(f"slurmctld: {result.stdout}{result.stderr}")
+
+
+def start_node(folder, name):
+    result = call(find("slurmd"), "-N", name, "-f", str(folder / "slurm.conf"), env=clean_environment(folder))
+    if result.returncode:
+        raise RuntimeError(f"slurmd {name}: {result.stdout}{result.stderr}")
+
+
+def clean_environment(folder):
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SBATCH_", "MUNGE"))}
+    return dict(kept, SLURM_CONF=str(folder / "slurm.conf"))
+
+
+def idle_nodes(folder):
+    out = call("sinfo", "-h", "-p", "train", "-t", "idle", "-o", "%D", env=clean_environment(folder)).stdout
+    return sum(int(line) for line in out.split() if line.isdigit())
+
+
+def start(folder, slurmd_timeout=20):
+    folder = Path(folder).resolve()
+    for program in PROGRAMS:
+        find(program)
+    names = [f"n{number}" for number in range(1, NODES + 1)]
+    for name in names:
+        for place in ("spool", "tmp"):
+            (folder / place / name).mkdir(parents=True, exist_ok=True)
+    (folder / "state").mkdir(exist_ok=True)
+    munge = start_munged(folder)
+    controller_port, *ports = free_ports(1 + NODES)
+    nodes = "\n".join(f"NodeName={name} NodeHostname={socket.gethostname()} NodeAddr=127.0.0.1 Port={port} CPUs=2 State=UNKNOWN"
+                      for name, port in zip(names, ports))
+    (folder / "slurm.conf").write_text(CONFIGURATION.format(
+        host=socket.gethostname(), controller_port=controller_port, user=pwd.getpwuid(os.geteuid()).pw_name, munge=munge, folder=folder,
+        nodes=nodes, slurmd_timeout=slurmd_timeout))
+    start_controller(folder)
+    for name in names:
+        start_node(folder, name)
+    deadline = time.monotonic() + 60
+    while idle_nodes(folder) < NODES:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"the nodes did not come up: see {folder}/slurmctld.log and {folder}/slurmd-*.log")
+        time.sleep(0.05)
+    return {VARIABLE: str(folder / "slurm.conf")}
+
+
+def process_of(pid_file, program):
+    """The process that a pid file names, if it is still that program."""
+    try:
+        pid = int(pid_file.read_text())
+        return pid if program in Path(f"/proc/{pid}/comm").read_text() else None
+    except (OSError, ValueError):
+        return None
+
+
+def end_process(pid_file, program, number=signal.SIGTERM):
+    pid = process_of(pid_file, program)
+    if not pid:
+        return
+    os.kill(pid, number)
+    deadline = time.monotonic() + 5
+    while process_of(pid_file, program) == pid and Path(f"/proc/{pid}").exists():
+        if time.monotonic() > deadline:
+            os.kill(pid, signal.SIGKILL)
+            break
+        time.sleep(0.02)
+
+
+def stop_controller(folder, number=signal.SIGTERM):
+    end_process(Path(folder) / "slurmctld.pid", "slurmctld", number)
+
+
+def stop_node(folder, name, number=signal.SIGTERM):
+    end_process(Path(folder) / f"slurmd-{name}.pid", "slurmd", number)
+
+
+def end_steps(folder):
+    """What jobs run: slurmstepd and all below it, known by the configuration they were given."""
+    wanted = f"SLURM_CONF={folder}/slurm.conf".encode()
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        with contextlib.suppress(OSError):
+            variables = (entry / "environ").read_bytes().split(b"\0")
+            in_job = any(variable.startswith(b"SLURM_JOB_ID=") for variable in variables)
+            if wanted in variables and (in_job or "slurmstepd" in (entry / "comm").read_text()):
+                os.kill(int(entry.name), signal.SIGKILL)
+
+
+def stop(folder):
+    folder = Path(folder).resolve()
+    if (folder / "slurm.conf").exists():
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            call("scancel", "-u", pwd.getpwuid(os.geteuid()).pw_name, env=clean_environment(folder))
+    stop_controller(folder)
+    for pid_file in folder.glob("slurmd-*.pid"):
+        end_process(pid_file, "slurmd")
+    end_steps(folder)
+    if (folder / "munge").exists():
+        short = Path((folder / "munge").read_text())
+        end_process(short / "pid", "munged")
+        shutil.rmtree(short, ignore_errors=True)
+
+
+def main():
+    if len(sys.argv) != 3 or sys.argv[1] not in ("start", "stop"):
+        sys.exit(__doc__)
+    if sys.argv[1] == "stop":
+        stop(sys.argv[2])
+        return
+    try:
+        values = start(sys.argv[2])
+    except Missing as missing:
+        sys.exit(f"slurm: {missing}")
+    except Exception:
+        stop(sys.argv[2])
+        raise
+    print(f"export SLURM_CONF={values[VARIABLE]}")
+
+
+if __name__ == "__main__":
+    main()
