@@ -97,6 +97,8 @@ static int check_space(const struct experiment *experiment, const struct workloa
 
 int feasible_check(const struct experiment *experiment, const struct workload *workload, struct cb_err *err)
 {
+    if (!workload->layout)
+        return 0; /* the cluster suite holds no model; its sections look for themselves */
     if (*experiment_text(experiment, OPT_HOSTS) || experiment_u64(experiment, OPT_NODES) > 1)
         return 0;
     int rc = check_ranks(workload->layouts.ranks, err);

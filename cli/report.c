@@ -38,8 +38,9 @@ static void write_model_line(const char *run, const struct experiment *experimen
     bool suite = experiment_is(experiment, OPT_WORKLOAD, "suite");
     buf_printf(out, "run %s  %s", run, suite ? "cluster suite" : experiment_text(experiment, OPT_MODEL));
     if (suite) {
-        buf_printf(out, ": %s   %s rank%s on %s\n", experiment_text(experiment, OPT_SUITE_ONLY),
-                   experiment_text(experiment, OPT_RANKS), experiment_u64(experiment, OPT_RANKS) == 1 ? "" : "s", host);
+        buf_printf(out, ": %s   %s rank%s%s%s\n", experiment_text(experiment, OPT_SUITE_ONLY),
+                   experiment_text(experiment, OPT_RANKS), experiment_u64(experiment, OPT_RANKS) == 1 ? "" : "s",
+                   workload ? " on " : "", workload ? host : "");
     } else if (workload) {
         uint64_t parameters = model_parameters(workload->model);
         print_millions(parameters, count);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "cli/clusterbench.h"
 #include "cli/report.h"
 #include "cli/verb_common.h"
 #include "core/status_page.h"
@@ -390,6 +391,12 @@ static int export_s3benchmark(struct cli *cli, struct history *history, const st
     return rc ? rc : cli_end_json(cli, err);
 }
 
+static int export_clusterbench(struct cli *cli, struct history *history, const struct run_info *run, struct cb_err *err)
+{
+    int rc = clusterbench_write(history, run, cli_has_flag(cli, "per-rank"), &cli->out, err);
+    return rc ? rc : cli_flush(cli, err);
+}
+
 typedef int (*export_fn)(struct cli *cli, struct history *history, const struct run_info *run, struct cb_err *err);
 
 static int pick_format(const struct cli *cli, export_fn *export, struct cb_err *err)
@@ -400,7 +407,8 @@ static int pick_format(const struct cli *cli, export_fn *export, struct cb_err *
     } formats[] = {{cli_has_flag(cli, "csv"), export_csv},
                    {cli->json, export_json},
                    {cli_has_flag(cli, "mlperf"), export_mlperf},
-                   {cli_has_flag(cli, "s3benchmark"), export_s3benchmark}};
+                   {cli_has_flag(cli, "s3benchmark"), export_s3benchmark},
+                   {cli_has_flag(cli, "clusterbench"), export_clusterbench}};
     size_t given = 0;
     for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
         if (!formats[i].given)
@@ -409,7 +417,8 @@ static int pick_format(const struct cli *cli, export_fn *export, struct cb_err *
         given++;
     }
     if (given != 1)
-        return cb_fail(err, CB_ERR_USAGE, "export takes one of --csv, --json, --mlperf and --s3benchmark");
+        return cb_fail(err, CB_ERR_USAGE,
+                       "export takes one of --csv, --json, --mlperf, --s3benchmark and --clusterbench");
     return 0;
 }
 
@@ -440,11 +449,13 @@ static const struct verb_flag flags[] = {
     {"csv", NULL, "one line for each rank, iteration and metric"},
     {"mlperf", NULL, "summary.json of MLPerf Storage's checkpointing"},
     {"s3benchmark", NULL, "run_results.json of the S3 connector for PyTorch"},
+    {"clusterbench", NULL, "workload=suite as YAML, with the sections and rows of the older cluster benchmark"},
+    {"per-rank", NULL, "with --clusterbench: a document for each rank, too"},
 };
 
 const struct verb verb_export = {
     .name = "export",
-    .arguments = "RUN --csv|--json|--mlperf|--s3benchmark",
+    .arguments = "RUN --csv|--json|--mlperf|--s3benchmark|--clusterbench",
     .summary = "one run, for other tools",
     .about =
         "--json has everything that is known of the run. Under --mlperf rates are checkpoint size over rank 0's own "

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cli/report.h"
+#include "cli/suite_nodes.h"
 #include "cli/table.h"
 #include "cli/verb_common.h"
 #include "core/status_page.h"
@@ -180,7 +181,7 @@ static int write_phases(struct cli *cli, const struct run_info *run, struct cb_e
 }
 
 static int write_text(struct cli *cli, struct history *history, const struct run_info *run,
-                      const struct rank_table *ranks, struct cb_err *err)
+                      const struct rank_table *ranks, const struct suite_nodes *nodes, struct cb_err *err)
 {
     report_write_heading(run->run, run->experiment, NULL, cli->colour, &cli->out);
     int rc = report_write_results(run, cli->colour, &cli->out, err);
@@ -198,11 +199,15 @@ static int write_text(struct cli *cli, struct history *history, const struct run
         buf_append_char(&cli->out, '\n');
         rc = write_ranks(cli, ranks, op, err);
     }
+    if (rc == 0 && cli_has_flag(cli, "nodes")) {
+        buf_append_char(&cli->out, '\n');
+        rc = suite_nodes_write(nodes, cli->colour, &cli->out, err);
+    }
     return rc;
 }
 
 static int write_json(struct cli *cli, struct history *history, const struct run_info *run,
-                      const struct rank_table *ranks, struct cb_err *err)
+                      const struct rank_table *ranks, const struct suite_nodes *nodes, struct cb_err *err)
 {
     struct json_writer json;
     int rc = 0;
@@ -211,6 +216,8 @@ static int write_json(struct cli *cli, struct history *history, const struct run
     report_write_members(run, &json);
     if (cli_has_flag(cli, "ranks"))
         json_ranks(&json, ranks);
+    if (cli_has_flag(cli, "nodes"))
+        suite_nodes_write_json(nodes, &json);
     if (cli_has_flag(cli, "failures")) {
         json_write_key(&json, "failures");
         json_write_begin_array(&json);
@@ -226,6 +233,7 @@ static int run_show(struct cli *cli, struct cb_err *err)
     struct history *history;
     struct run_info *run = NULL;
     struct rank_table ranks = {0};
+    struct suite_nodes nodes = {0};
     char name[64];
     int rc = history_open_read_only(NULL, &history, err);
     if (rc)
@@ -237,8 +245,12 @@ static int run_show(struct cli *cli, struct cb_err *err)
         ranks.attempt = run->attempt;
         rc = history_each_sample(history, name, gather, &ranks, err);
     }
+    if (rc == 0 && cli_has_flag(cli, "nodes"))
+        rc = suite_nodes_load(&nodes, history, run, err);
     if (rc == 0)
-        rc = cli->json ? write_json(cli, history, run, &ranks, err) : write_text(cli, history, run, &ranks, err);
+        rc = cli->json ? write_json(cli, history, run, &ranks, &nodes, err)
+                       : write_text(cli, history, run, &ranks, &nodes, err);
+    suite_nodes_release(&nodes);
     rank_table_release(&ranks);
     run_info_free(run);
     history_close(history);
@@ -247,6 +259,7 @@ static int run_show(struct cli *cli, struct cb_err *err)
 
 static const struct verb_flag flags[] = {
     {"ranks", NULL, "what each rank took, medians over the iterations"},
+    {"nodes", NULL, "workload=suite node by node: outliers, and what each pair of nodes did"},
     {"failures", NULL, "everything that was wrong, of every rank"},
     {"phases", NULL, "what time went into, state by state"},
 };

@@ -1,6 +1,7 @@
 """The cluster suite on this machine: every section measures, says what it cannot, and keeps to its rules."""
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -69,6 +70,11 @@ def test_pairs_of_nodes_are_measured_by_the_nodes_names(tmp_path):
     facts = json.loads(ckptbench(tmp_path, "export", "LATEST", "--json").stdout)["facts"]
     pairs = {fact.split("=")[0] for fact in facts if fact.startswith("suite.pair.")}
     assert pairs == {"suite.pair.node0.node1", "suite.pair.node0.node2", "suite.pair.node1.node2"}
+    nodes = json.loads(ckptbench(tmp_path, "show", "LATEST", "--nodes", "--json").stdout)["nodes"]
+    assert nodes["names"] == ["node0", "node1", "node2"]
+    assert nodes["metrics"]["net_latency_s"]["worst"] in nodes["names"]
+    for cells in nodes["pairs"].values():
+        assert [[cell is None for cell in row] for row in cells] == [[a == b for b in range(3)] for a in range(3)]
 
 
 def test_a_rule_that_is_not_met_fails_the_run_with_both_figures(tmp_path):
@@ -94,3 +100,20 @@ def test_nothing_is_left_in_the_store(tmp_path):
 def test_a_store_that_returns_wrong_bytes_is_found_out(tmp_path):
     document = suite(tmp_path, "ranks=1", "suite.only=storage", f"store=fault:bit_flip=3:{tmp_path}/store", code=3)
     assert "not what was written there" in document["message"]
+
+
+def test_clusterbench_has_the_older_suites_rows_with_numbers_and_units_apart(tmp_path):
+    suite(tmp_path, "ranks=2", "suite.only=cpu", "store=null:")
+    out = ckptbench(tmp_path, "export", "LATEST", "--clusterbench", "--per-rank").stdout
+    documents = out.split("---\n")[1:]
+    assert len(documents) == 3  # the run, and each rank
+    whole = documents[0]
+    assert re.search(r'^timestamp: "\d{4}-.*Z"$', whole, re.M) and re.search(r"^total_time: \d+\.\d\d$", whole, re.M)
+    assert re.search(r'^    "Matrix multiply \(NumPy\)": \{value: [\d.e+]+, unit: "GFLOPS"\}$', whole, re.M)
+    assert '"All-reduce (2 GPUs)": {value: null, unit: "GB/s"}' in whole  # net was not asked for
+    assert "rank: 1\n" in documents[2]
+
+
+def test_clusterbench_of_a_checkpoint_run_is_refused(tmp_path):
+    ckptbench(tmp_path, "run", "model=gpt2-tiny", "ranks=1", "iterations=1", "warmup=0", "baseline=false", f"store={tmp_path}/store")
+    assert "workload=suite" in ckptbench(tmp_path, "export", "LATEST", "--clusterbench", code=2).stderr

@@ -102,11 +102,15 @@ static int measure_stream(struct suite *self, struct sample *sample, struct cb_e
                                                          METRIC_MEMORY_TRIAD_BYTES_PER_S};
     uint64_t bytes = array_bytes(self);
     size_t n = bytes / sizeof(double);
-    double *arrays[3];
+    double *arrays[3] = {NULL};
     char *memory = aligned_alloc(PAGE_BYTES, (3 * bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES);
     int rc =
         memory ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory for three arrays of %llu bytes", (unsigned long long)bytes);
     rc = suite_join(self, rc, err);
+    if (rc || !memory) {
+        free(memory);
+        return rc;
+    }
     for (unsigned k = 0; k < 3 && !rc; k++) {
         arrays[k] = (double *)(void *)(memory + k * bytes);
         for (size_t i = 0; i < n; i++)

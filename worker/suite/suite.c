@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/buf.h"
 #include "core/clock.h"
 #include "worker/affinity.h"
 #include "worker/together.h"
@@ -112,6 +113,17 @@ static int repeat_all(struct suite *self, struct cb_err *err)
     return rc;
 }
 
+/* "suite.nodes" = "n1:0,n2:2": each node with its lowest rank. */
+static void add_nodes(struct suite *self)
+{
+    struct buf text;
+    buf_init(&text, STATUS_PAGE_TEXT_BYTES / 2);
+    for (uint32_t i = 0; i < self->nodes.count; i++)
+        buf_printf(&text, "%s%s:%u", i ? "," : "", self->nodes.names[i], self->nodes.first_rank[i]);
+    status_page_add_fact(self->page, "suite.nodes", text.data);
+    buf_release(&text);
+}
+
 static int prepare(struct suite *self, struct cb_err *err)
 {
     char text[1024] = "";
@@ -123,7 +135,8 @@ static int prepare(struct suite *self, struct cb_err *err)
     rc = nodes_init(&self->nodes, self->comm, suite_deadline(self), err);
     if (rc)
         return rc;
-    status_page_add_fact(self->page, "node", self->nodes.names[self->nodes.mine]);
+    if (comm_rank(self->comm) == 0)
+        add_nodes(self);
     struct cb_err why;
     self->has_blas = is_wanted(self->experiment, "cpu") && blas_open(&self->blas, &why) == 0;
     if (is_wanted(self->experiment, "cpu") && !self->has_blas)

@@ -1,0 +1,319 @@
+/* Nodes of a suite's run. Knows the facts and metrics that workload=suite leaves, not how they came about. */
+#include "cli/suite_nodes.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/table.h"
+#include "cli/verb_common.h"
+#include "core/stats.h"
+#include "core/status_page.h"
+
+#define METRICS (METRIC_SUITE_LAST - METRIC_SUITE_FIRST + 1)
+#define Z_OF_OUTLIERS 3.5 /* Iglewicz & Hoaglin's bound */
+#define NODES_FOR_Z 4
+#define MATRIX_MOST 16 /* nodes whose pairs fit on a screen */
+
+static const char *fact_of(const struct run_info *run, const char *key)
+{
+    size_t len = strlen(key);
+    for (size_t i = 0; i < run->fact_count; i++)
+        if (strncmp(run->facts[i], key, len) == 0 && run->facts[i][len] == '=')
+            return run->facts[i] + len + 1;
+    return NULL;
+}
+
+static int add_node(struct suite_nodes *self, const char *word, size_t len, struct cb_err *err)
+{
+    const char *colon = memrchr(word, ':', len);
+    char **names = realloc(self->names, (self->count + 1) * sizeof *names);
+    uint32_t *first = names ? realloc(self->first, (self->count + 1) * sizeof *first) : NULL;
+    self->names = names ? names : self->names;
+    self->first = first ? first : self->first;
+    if (!names || !first)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for the nodes of a run");
+    if (!colon)
+        return cb_fail(err, CB_ERR_FORMAT, "the nodes of the run are not NAME:RANK");
+    self->names[self->count] = strndup(word, (size_t)(colon - word));
+    self->first[self->count] = (uint32_t)strtoul(colon + 1, NULL, 10);
+    if (!self->names[self->count])
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for the nodes of a run");
+    self->count++;
+    return 0;
+}
+
+static double *make_cells(size_t count)
+{
+    double *cells = malloc((count + 1) * sizeof *cells);
+    for (size_t i = 0; cells && i < count; i++)
+        cells[i] = NAN;
+    return cells;
+}
+
+static size_t find_node(const struct suite_nodes *self, const char *name, size_t len)
+{
+    size_t node = 0;
+    while (node < self->count && (strlen(self->names[node]) != len || strncmp(self->names[node], name, len) != 0))
+        node++;
+    return node;
+}
+
+/* "suite.pair.A.B=3.1e-06 s 1.2e+09 bytes/s"; names may hold dots, so every split that names two nodes will do. */
+static void take_pair(struct suite_nodes *self, const char *fact)
+{
+    const char *value = strchr(fact, '=');
+    double latency_s, bytes_per_s;
+    if (!value || sscanf(value + 1, "%lf s %lf bytes/s", &latency_s, &bytes_per_s) != 2)
+        return;
+    for (const char *dot = strchr(fact, '.'); dot && dot < value; dot = strchr(dot + 1, '.')) {
+        size_t a = find_node(self, fact, (size_t)(dot - fact)), b = find_node(self, dot + 1, (size_t)(value - dot - 1));
+        if (a < self->count && b < self->count) {
+            self->latency_s[a * self->count + b] = self->latency_s[b * self->count + a] = latency_s;
+            self->bytes_per_s[a * self->count + b] = self->bytes_per_s[b * self->count + a] = bytes_per_s;
+        }
+    }
+}
+
+/* Values of each node and metric over the repetitions. */
+struct gathering {
+    const struct suite_nodes *nodes;
+    uint32_t attempt;
+    double *values; /* [metric][node][repetition] */
+    size_t *counts; /* of repetitions, by metric and node */
+    size_t repetitions;
+};
+
+static int gather(void *context, const struct rank_values *given, struct cb_err *err)
+{
+    struct gathering *self = context;
+    (void)err;
+    if (given->op != OP_SUITE || given->attempt != self->attempt || given->flags & (SAMPLE_WARMUP | SAMPLE_FAILED) ||
+        given->metric < METRIC_SUITE_FIRST || given->metric > METRIC_SUITE_LAST)
+        return 0;
+    for (size_t node = 0; node < self->nodes->count; node++) {
+        size_t row = (size_t)(given->metric - METRIC_SUITE_FIRST) * self->nodes->count + node;
+        uint32_t rank = self->nodes->first[node];
+        if (rank < given->rank_count && isfinite(given->ranks[rank]) && self->counts[row] < self->repetitions)
+            self->values[row * self->repetitions + self->counts[row]++] = given->ranks[rank];
+    }
+    return 0;
+}
+
+static int load_values(struct suite_nodes *self, struct history *history, const struct run_info *run,
+                       struct cb_err *err)
+{
+    size_t rows = METRICS * self->count;
+    struct gathering gathering = {
+        .nodes = self, .attempt = run->attempt, .repetitions = experiment_u64(run->experiment, OPT_ITERATIONS)};
+    gathering.values = calloc(rows * gathering.repetitions + 1, sizeof *gathering.values);
+    gathering.counts = calloc(rows + 1, sizeof *gathering.counts);
+    int rc = gathering.values && gathering.counts ? history_each_sample(history, run->run, gather, &gathering, err)
+                                                  : cb_fail(err, CB_ERR_MEMORY, "no memory for the nodes of a run");
+    for (size_t row = 0; row < rows && !rc; row++) {
+        struct summary summary;
+        stats_summarize(gathering.values + row * gathering.repetitions, gathering.counts[row], &summary);
+        self->values[row] = summary.median;
+    }
+    free(gathering.values);
+    free(gathering.counts);
+    return rc;
+}
+
+int suite_nodes_load(struct suite_nodes *self, struct history *history, const struct run_info *run, struct cb_err *err)
+{
+    static const char pair[] = "suite.pair.";
+    const char *word = fact_of(run, "suite.nodes");
+    int rc = 0;
+    *self = (struct suite_nodes){0};
+    while (word && *word && !rc) {
+        size_t len = strcspn(word, ",");
+        rc = add_node(self, word, len, err);
+        word += len + (word[len] == ',' ? 1 : 0);
+    }
+    if (rc || self->count == 0)
+        return rc;
+    self->values = make_cells(METRICS * self->count);
+    self->latency_s = make_cells(self->count * self->count);
+    self->bytes_per_s = make_cells(self->count * self->count);
+    if (!self->values || !self->latency_s || !self->bytes_per_s)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for the nodes of a run");
+    for (size_t i = 0; i < run->fact_count; i++)
+        if (strncmp(run->facts[i], pair, strlen(pair)) == 0)
+            take_pair(self, run->facts[i] + strlen(pair));
+    return load_values(self, history, run, err);
+}
+
+void suite_nodes_release(struct suite_nodes *self)
+{
+    for (size_t i = 0; i < self->count; i++)
+        free(self->names[i]);
+    free(self->names);
+    free(self->first);
+    free(self->values);
+    free(self->latency_s);
+    free(self->bytes_per_s);
+    *self = (struct suite_nodes){0};
+}
+
+static const double *row_of(const struct suite_nodes *self, enum metric_id metric)
+{
+    return self->values + (size_t)(metric - METRIC_SUITE_FIRST) * self->count;
+}
+
+bool suite_nodes_spread(const struct suite_nodes *self, enum metric_id metric, struct suite_spread *spread)
+{
+    const double *values = row_of(self, metric);
+    bool lower = metric_row(metric)->direction == METRIC_LOWER_IS_BETTER;
+    double *known = malloc((self->count + 1) * sizeof *known);
+    struct summary summary;
+    size_t count = 0, worst = self->count;
+    for (size_t node = 0; known && node < self->count; node++) {
+        if (isnan(values[node]))
+            continue;
+        known[count++] = values[node];
+        if (worst == self->count || (lower ? values[node] > values[worst] : values[node] < values[worst]))
+            worst = node;
+    }
+    if (count < 2) {
+        free(known);
+        return false;
+    }
+    stats_summarize(known, count, &summary);
+    free(known);
+    *spread = (struct suite_spread){.median = summary.median, .worst = values[worst], .worst_node = worst, .z = NAN};
+    if (count >= NODES_FOR_Z && summary.mad > 0)
+        spread->z = 0.6745 * (values[worst] - summary.median) / summary.mad;
+    return true;
+}
+
+static int write_spreads(const struct suite_nodes *self, bool colour, struct buf *out, struct cb_err *err)
+{
+    static const char *const headings[] = {"", "MEDIAN", "WORST NODE", "ITS VALUE", "OFF BY", "ROBUST Z", ""};
+    struct table table;
+    char text[32];
+    table_init(&table, "lrlrrrl");
+    table_add_headings(&table, headings);
+    for (int metric = METRIC_SUITE_FIRST; metric <= METRIC_SUITE_LAST; metric++) {
+        struct suite_spread spread;
+        if (!suite_nodes_spread(self, (enum metric_id)metric, &spread))
+            continue;
+        table_add(&table, TABLE_BOLD, metric_row((enum metric_id)metric)->name);
+        table_add(&table, TABLE_PLAIN, figure_text((enum metric_id)metric, spread.median, text));
+        table_add(&table, TABLE_PLAIN, self->names[spread.worst_node]);
+        table_add(&table, TABLE_PLAIN, figure_text((enum metric_id)metric, spread.worst, text));
+        table_addf(&table, TABLE_PLAIN, "%+.1f %%", 100 * (spread.worst / spread.median - 1));
+        if (isnan(spread.z))
+            table_add(&table, TABLE_PLAIN, "-");
+        else
+            table_addf(&table, TABLE_PLAIN, "%.1f", spread.z);
+        table_add(&table, TABLE_BOLD, fabs(spread.z) > Z_OF_OUTLIERS ? "outlier" : "");
+    }
+    int rc = table_write(&table, 0, colour, out, err);
+    table_release(&table);
+    return rc;
+}
+
+static int write_matrix(const struct suite_nodes *self, const char *title, enum metric_id metric, const double *cells,
+                        bool colour, struct buf *out, struct cb_err *err)
+{
+    struct table table;
+    char columns[MATRIX_MOST + 2] = "l", text[32];
+    for (size_t i = 0; i < self->count; i++)
+        columns[i + 1] = 'r';
+    columns[self->count + 1] = '\0';
+    table_init(&table, columns);
+    table_add(&table, TABLE_BOLD, title);
+    for (size_t b = 0; b < self->count; b++)
+        table_add(&table, TABLE_BOLD, self->names[b]);
+    for (size_t a = 0; a < self->count; a++) {
+        table_add(&table, TABLE_BOLD, self->names[a]);
+        for (size_t b = 0; b < self->count; b++)
+            table_add(&table, TABLE_PLAIN, figure_text(metric, cells[a * self->count + b], text));
+    }
+    buf_append_char(out, '\n');
+    int rc = table_write(&table, 0, colour, out, err);
+    table_release(&table);
+    return rc;
+}
+
+int suite_nodes_write(const struct suite_nodes *self, bool colour, struct buf *out, struct cb_err *err)
+{
+    if (self->count < 2) {
+        buf_append_text(out, self->count ? "one node: there is nothing to compare it with\n"
+                                         : "nodes are told apart by workload=suite alone\n");
+        return 0;
+    }
+    int rc = write_spreads(self, colour, out, err);
+    if (!rc && self->count > MATRIX_MOST) {
+        buf_printf(out, "pairs of %zu nodes do not fit here: `ckptbench show RUN --nodes --json` has them\n",
+                   self->count);
+        return 0;
+    }
+    if (!rc)
+        rc = write_matrix(self, "latency", METRIC_NET_LATENCY_S, self->latency_s, colour, out, err);
+    return rc ? rc
+              : write_matrix(self, "bandwidth", METRIC_NET_BANDWIDTH_BYTES_PER_S, self->bytes_per_s, colour, out, err);
+}
+
+static void write_numbers(struct json_writer *json, const char *key, const double *values, size_t count)
+{
+    json_write_key(json, key);
+    json_write_begin_array(json);
+    for (size_t i = 0; i < count; i++)
+        json_write_double(json, values[i]);
+    json_write_end_array(json);
+}
+
+static void write_metric(const struct suite_nodes *self, enum metric_id metric, struct json_writer *json)
+{
+    struct suite_spread spread;
+    if (!suite_nodes_spread(self, metric, &spread))
+        return;
+    json_write_key(json, metric_row(metric)->name);
+    json_write_begin_object(json);
+    write_numbers(json, "values", row_of(self, metric), self->count);
+    json_write_key(json, "median");
+    json_write_double(json, spread.median);
+    json_write_key(json, "worst");
+    json_write_text(json, self->names[spread.worst_node]);
+    json_write_key(json, "z");
+    json_write_double(json, spread.z);
+    json_write_end_object(json);
+}
+
+static void write_pairs(const struct suite_nodes *self, const char *key, const double *cells, struct json_writer *json)
+{
+    json_write_key(json, key);
+    json_write_begin_array(json);
+    for (size_t a = 0; a < self->count; a++) {
+        json_write_begin_array(json);
+        for (size_t b = 0; b < self->count; b++)
+            json_write_double(json, cells[a * self->count + b]);
+        json_write_end_array(json);
+    }
+    json_write_end_array(json);
+}
+
+void suite_nodes_write_json(const struct suite_nodes *self, struct json_writer *json)
+{
+    json_write_key(json, "nodes");
+    json_write_begin_object(json);
+    json_write_key(json, "names");
+    json_write_begin_array(json);
+    for (size_t i = 0; i < self->count; i++)
+        json_write_text(json, self->names[i]);
+    json_write_end_array(json);
+    json_write_key(json, "metrics");
+    json_write_begin_object(json);
+    for (int metric = METRIC_SUITE_FIRST; metric <= METRIC_SUITE_LAST && self->count; metric++)
+        write_metric(self, (enum metric_id)metric, json);
+    json_write_end_object(json);
+    json_write_key(json, "pairs");
+    json_write_begin_object(json);
+    write_pairs(self, "latency_s", self->latency_s, json);
+    write_pairs(self, "bytes_per_s", self->bytes_per_s, json);
+    json_write_end_object(json);
+    json_write_end_object(json);
+}
