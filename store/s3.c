@@ -14,6 +14,7 @@
 #include "core/clock.h"
 #include "core/units.h"
 #include "store/s3_object.h"
+#include "store/s3_pool.h"
 
 #ifdef HAVE_CURL
 
@@ -30,10 +31,11 @@ struct s3_slot {
     enum s3_finish step; /* of a FINISH */
 };
 
-/* A slot in use is with the client's loop, or in `ready`. */
+/* A slot in use is with the pool, or in `ready`. */
 struct s3_store {
     struct backend base;
     struct s3_client *client;
+    struct s3_pool *pool;
     struct s3_slot *slots;
     struct iovec *segments; /* of all slots */
     struct backend_completion *ready;
@@ -49,6 +51,7 @@ static struct s3_store *s3_of(struct backend *backend)
 static void s3_free(struct backend *backend)
 {
     struct s3_store *self = s3_of(backend);
+    s3_pool_free(self->pool);
     for (uint32_t i = 0; self->slots && i < self->base.capabilities.max_depth; i++)
         s3_call_release(&self->slots[i].call);
     s3_client_free(self->client);
@@ -62,15 +65,17 @@ static void describe(struct s3_store *self)
 {
     const struct s3_session *session = &self->client->session;
     const struct s3_options *options = &session->options;
-    char part[32], addresses[64] = "";
+    char part[32], addresses[64] = "", loops[32] = "";
     static const char *const protection[] = {"bodies signed (SHA-256)", "CRC-32C of bodies, unsigned",
                                              "bodies unsigned, unchecked"};
     if (session->address_count > 0)
         snprintf(addresses, sizeof addresses, ", %zu addresses", session->address_count);
+    if (options->loops > 1)
+        snprintf(loops, sizeof loops, ", %u threads", options->loops);
     snprintf(self->description, sizeof self->description,
-             "s3 %.160s%s, region %s, %s style, parts of %s, %s, credentials: %.200s", self->client->endpoint_url,
+             "s3 %.160s%s, region %s, %s style, parts of %s%s, %s, credentials: %.200s", self->client->endpoint_url,
              addresses, options->region, session->endpoint.base[0] ? "path" : "virtual-host",
-             units_format_bytes((double)options->part_bytes, part), protection[options->checksum],
+             units_format_bytes((double)options->part_bytes, part), loops, protection[options->checksum],
              session->credentials.source);
 }
 
@@ -120,7 +125,11 @@ static int s3_open(const char *where, const struct store_options *options, struc
         .atomic_publish = true,
         .ranged_reads = true,
     };
-    rc = allocate(self, options->depth, err);
+    const struct s3_session *session = &self->client->session;
+    rc = s3_pool_new(&self->client->session, self->client->loop, session->options.loops, options->depth, &self->pool,
+                     err);
+    if (!rc)
+        rc = allocate(self, options->depth, err);
     if (rc) {
         s3_free(&self->base);
         return rc;
@@ -202,7 +211,7 @@ static void begin_finish(struct s3_store *self, struct s3_slot *slot)
     bool more;
     int code = s3_object_next_finish(slot->object, &slot->call, &slot->step, &more);
     if (more)
-        s3_loop_start(self->client->loop, &slot->call);
+        s3_pool_start(self->pool, &slot->call, number_of(self, slot));
     else
         complete(self, slot, code);
 }
@@ -247,7 +256,7 @@ static void begin_request(struct s3_store *self, const struct backend_request *r
     if (rc || slot->bytes == 0)
         complete(self, slot, rc);
     else
-        s3_loop_start(self->client->loop, &slot->call);
+        s3_pool_start(self->pool, &slot->call, number_of(self, slot));
 }
 
 static int s3_submit(struct backend *backend, const struct backend_request *requests, size_t count, struct cb_err *err)
@@ -256,15 +265,14 @@ static int s3_submit(struct backend *backend, const struct backend_request *requ
     for (size_t i = 0; i < count; i++)
         begin_request(self, &requests[i]);
     /* Bytes begin to move, and those under way go on. What fails here fails again when it is waited for. */
-    int rc = s3_loop_drive(self->client->loop, 0, err);
+    int rc = s3_pool_drive(self->pool, 0, err);
     (void)rc;
     return 0;
 }
 
 static void take_done(struct s3_store *self)
 {
-    for (struct s3_call *call = s3_loop_take_done(self->client->loop); call;
-         call = s3_loop_take_done(self->client->loop)) {
+    for (struct s3_call *call = s3_pool_take_done(self->pool); call; call = s3_pool_take_done(self->pool)) {
         struct s3_slot *slot = call->owner;
         if (slot->kind == STORE_FINISH) {
             begin_finish(self, slot);
@@ -282,7 +290,7 @@ static int s3_poll(struct backend *backend, struct backend_completion *completio
     struct s3_store *self = s3_of(backend);
     take_done(self);
     while (self->ready_count == 0) {
-        int rc = s3_loop_drive(self->client->loop, deadline_ns, err);
+        int rc = s3_pool_drive(self->pool, deadline_ns, err);
         if (rc)
             return rc;
         take_done(self);
@@ -299,7 +307,7 @@ static int s3_poll(struct backend *backend, struct backend_completion *completio
 
 static void s3_cancel(struct backend *backend)
 {
-    s3_loop_cancel(s3_of(backend)->client->loop);
+    s3_pool_cancel(s3_of(backend)->pool);
 }
 
 /* --- small things --- */
@@ -361,10 +369,7 @@ static int s3_drop_cache(struct backend *backend, const char *name, double *resi
 
 static bool s3_take_statistics(struct backend *backend, struct store_statistics *statistics)
 {
-    struct store_statistics *counted = s3_loop_statistics(s3_of(backend)->client->loop);
-    *statistics = *counted;
-    *counted = (struct store_statistics){0};
-    histogram_init(&counted->ttfb);
+    s3_pool_take_statistics(s3_of(backend)->pool, statistics);
     return true;
 }
 

@@ -38,6 +38,7 @@ struct s3_loop {
     struct store_statistics statistics;
     uint64_t counted_ns; /* up to where throttled_ns has been counted */
     uint64_t random;
+    bool woken;
     uint32_t capacity;
 };
 
@@ -377,8 +378,7 @@ static int handle_events(struct s3_loop *self, int timeout_ms, struct cb_err *er
     for (int i = 0; i < count; i++) {
         if (events[i].data.fd == self->wake_fd) {
             uint64_t unused;
-            if (read(self->wake_fd, &unused, sizeof unused) < 0)
-                continue;
+            self->woken = read(self->wake_fd, &unused, sizeof unused) > 0;
             continue;
         }
         int what = (events[i].events & (EPOLLIN | EPOLLHUP) ? CURL_CSELECT_IN : 0) |
@@ -420,8 +420,10 @@ int s3_loop_drive(struct s3_loop *self, uint64_t deadline_ns, struct cb_err *err
 {
     for (;;) {
         int rc = step(self, deadline_ns, err);
-        if (rc || self->done.count > 0 || clock_monotonic_ns() >= deadline_ns)
+        if (rc || self->done.count > 0 || self->woken || clock_monotonic_ns() >= deadline_ns) {
+            self->woken = false;
             return rc;
+        }
     }
 }
 

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "worker/native.h"
+#include "worker/store_metrics.h"
 
 /* After the deadline ranks still get this long to say why they are late, so that all learn the reason
  * of the one that is stuck rather than each its own time-out. */
@@ -79,6 +80,7 @@ void native_begin(struct native_operation *operation, enum rank_state state)
     atomic_store_explicit(&page->bytes_done, 0, memory_order_relaxed);
     atomic_store_explicit(&page->bytes_total, 0, memory_order_relaxed);
     atomic_store_explicit(&page->iteration, operation->options->iteration, memory_order_relaxed);
+    store_metrics_begin(operation->engine->setup.store);
     getrusage(RUSAGE_SELF, &operation->usage);
     timeline_start(&operation->timeline, page, (enum operation)operation->sample->op, state);
     if (atomic_load_explicit(&page->first_operation_ns, memory_order_relaxed) == 0)
@@ -106,6 +108,8 @@ void native_end(struct native_operation *operation)
     sample->values[METRIC_REQUESTS] = (double)operation->counts.requests;
     sample->values[METRIC_ERRORS] = (double)operation->counts.errors;
     sample->values[METRIC_RETRIES] = 0;
+    if (!transfer_is_stuck(operation->engine->transfer))
+        store_metrics_fill(operation->engine->setup.store, sample);
 }
 
 int native_agree(struct native_operation *operation, int code, uint64_t number, struct agreement *agreement,

@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 
 #include "core/clock.h"
+#include "worker/store_metrics.h"
 #include "worker/timeline.h"
 #include "worker/together.h"
 
@@ -203,6 +204,7 @@ static void fill_sample(const struct transfer *self, double cpu_s, struct sample
     sample->values[METRIC_REQUESTS] = (double)self->requests;
     sample->values[METRIC_RETRIES] = 0;
     sample->values[METRIC_ERRORS] = 0;
+    store_metrics_fill(self->raw->store, sample);
     sample->values[METRIC_CPU_S] = cpu_s;
 }
 
@@ -222,6 +224,7 @@ static int transfer_run(struct raw *raw, const char *folder, uint32_t owner, enu
         return rc;
     atomic_store_explicit(&raw->page->bytes_done, 0, memory_order_relaxed);
     atomic_store_explicit(&raw->page->bytes_total, raw->bytes, memory_order_relaxed);
+    store_metrics_begin(raw->store);
     double cpu_s = cpu_seconds();
     timeline_start(&transfer.timeline, raw->page, transfer.op, STATE_IO);
     rc = open_object(&transfer, err);
