@@ -93,7 +93,7 @@ $(BUILD)/tests/%: tests/tools/%.c $(ALL_LIBRARIES)
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(ALL_LIBRARIES) $(ALL_LIBS)
 
-.PHONY: deps demo test test-long unit lint bench fuzz install clean help
+.PHONY: deps demo demo-slurm test test-long unit lint bench fuzz install clean help
 deps: ## install what building needs (apt, as root or through sudo); DEPS=0 only names it
 	@DEPS=$(DEPS) scripts/deps.sh build
 
@@ -101,6 +101,11 @@ demo: ## install what is missing, build, run gpt2 on 4 ranks, and compare buffer
 	@DEPS=$(DEPS) scripts/deps.sh build
 	@$(MAKE) --no-print-directory -s -j2 all
 	@scripts/demo.sh $(BUILD)
+
+demo-slurm: ## a Slurm cluster of four nodes on this machine to play with, taken away when you leave
+	@DEPS=$(DEPS) scripts/deps.sh slurm
+	@$(MAKE) --no-print-directory -s -j2 all
+	@scripts/demo_slurm.sh $(BUILD)
 
 VENV := build/venv
 test: ## install what tests need, build with warnings as errors, run every test and lint
@@ -111,7 +116,7 @@ test: ## install what tests need, build with warnings as errors, run every test 
 	@$(PYTHON) tests/run.py --build $(BUILD) --python $(VENV)/bin/python
 
 FUZZ_SECONDS ?= 10
-test-long: ## the same under ASan, UBSan and TSan; fuzzers (FUZZ_SECONDS each); random kills
+test-long: ## the same under ASan, UBSan and TSan; fuzzers (FUZZ_SECONDS each); random kills; slow ends of jobs
 	@DEPS=$(DEPS) scripts/deps.sh test
 	@DEPS=$(DEPS) PYTHON=$(PYTHON) scripts/venv.sh $(VENV)
 	@$(MAKE) --no-print-directory -s -j2 WERROR=1 all tests

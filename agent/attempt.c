@@ -166,13 +166,14 @@ static int seal(struct attempt *self, struct cb_err *err)
                                          self->number, self->run);
 }
 
-int attempt_run(const char *run_folder, const volatile sig_atomic_t *signals, enum outcome *outcome, int *code,
-                struct cb_err *err)
+int attempt_run(const char *run_folder, const volatile sig_atomic_t *signals, const volatile sig_atomic_t *time_is_up,
+                enum outcome *outcome, int *code, struct cb_err *err)
 {
     char absolute[PATH_MAX];
     struct attempt self = {.started_ns = clock_monotonic_ns(),
                            .started_wall_ns = clock_wall_ns(),
                            .signals = signals,
+                           .time_is_up = time_is_up,
                            .parent = getppid(),
                            .pages = {.lock_fd = -1}};
     buf_init(&self.path, PATH_MAX);

@@ -37,8 +37,9 @@ struct attempt {
     uint32_t ranks;
     uint64_t warmup, iterations;
     uint64_t started_ns, started_wall_ns;
-    const volatile sig_atomic_t *signals; /* SIGINT and SIGTERM received so far */
-    pid_t parent;                         /* who started the agent; when it dies, the attempt is cancelled */
+    const volatile sig_atomic_t *signals;    /* SIGINT and SIGTERM received so far */
+    const volatile sig_atomic_t *time_is_up; /* SIGUSR1 came: the job's time limit is near */
+    pid_t parent;                            /* who started the agent; when it dies, the attempt is cancelled */
 
     struct pages pages;
     struct child launcher; /* mpirun, or the one rank */
@@ -52,8 +53,8 @@ struct attempt {
 
 /* Runs one attempt to its seal. *outcome and *code say how it ended; fails only where there is nothing
  * to seal (no run folder, no experiment). */
-int attempt_run(const char *run_folder, const volatile sig_atomic_t *signals, enum outcome *outcome, int *code,
-                struct cb_err *err) CB_MUST_CHECK;
+int attempt_run(const char *run_folder, const volatile sig_atomic_t *signals, const volatile sig_atomic_t *time_is_up,
+                enum outcome *outcome, int *code, struct cb_err *err) CB_MUST_CHECK;
 
 /* The first to decide wins. */
 void attempt_decide(struct attempt *self, enum outcome outcome, int code, const char *format, ...) CB_PRINTF(4, 5);

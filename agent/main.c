@@ -16,10 +16,15 @@ static const char usage[] = "usage: ckptbench-agent run RUN_FOLDER\n"
 /* The signal flag: how many times the user or the system asked us to end. */
 static volatile sig_atomic_t signals_received;
 
+/* Slurm's warning that the job's time limit is near. */
+static volatile sig_atomic_t time_is_up;
+
 static void count_signal(int number)
 {
-    (void)number;
-    signals_received = signals_received + 1;
+    if (number == SIGUSR1)
+        time_is_up = 1;
+    else
+        signals_received = signals_received + 1;
 }
 
 static void catch_signals(void)
@@ -29,6 +34,7 @@ static void catch_signals(void)
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGHUP, &action, NULL);
+    sigaction(SIGUSR1, &action, NULL);
 }
 
 static int run(const char *folder)
@@ -37,7 +43,7 @@ static int run(const char *folder)
     enum outcome outcome;
     int code;
     catch_signals();
-    int rc = attempt_run(folder, &signals_received, &outcome, &code, &err);
+    int rc = attempt_run(folder, &signals_received, &time_is_up, &outcome, &code, &err);
     if (rc) {
         log_error("%s", err.message);
         return cb_exit_code_at_home(rc);

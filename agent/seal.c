@@ -131,14 +131,19 @@ static void decide_failed(struct attempt *attempt, uint32_t rank, int code, uint
     if (code == CB_ERR_TIMEOUT)
         outcome = OUTCOME_TIMEOUT;
     else if (code == CB_ERR_ABORTED)
-        outcome = *attempt->signals > 0 ? OUTCOME_CANCELLED : OUTCOME_INFRASTRUCTURE;
+        outcome = *attempt->time_is_up    ? OUTCOME_TIMEOUT
+                  : *attempt->signals > 0 ? OUTCOME_CANCELLED
+                                          : OUTCOME_INFRASTRUCTURE;
     attempt_decide(attempt, outcome, code, "rank %u: %s%s", rank, line, more);
 }
 
-static void decide_cancelled(struct attempt *attempt)
+/* Stopped before the end, on request or because the job's time limit was near. */
+static void decide_stopped(struct attempt *attempt)
 {
+    bool late = *attempt->time_is_up;
     uint64_t done = atomic_load(&attempt->pages.page[0]->iteration) + UINT64_C(1);
-    attempt_decide(attempt, OUTCOME_CANCELLED, CB_ERR_ABORTED, "stopped on request after %llu of %llu iterations",
+    attempt_decide(attempt, late ? OUTCOME_TIMEOUT : OUTCOME_CANCELLED, late ? CB_ERR_TIMEOUT : CB_ERR_ABORTED,
+                   "%s after %llu of %llu iterations", late ? "the job's time limit came near" : "stopped on request",
                    (unsigned long long)(done > attempt->warmup ? done - attempt->warmup : 0),
                    (unsigned long long)attempt->iterations);
 }
@@ -181,8 +186,8 @@ void seal_decide(struct attempt *attempt)
         decide_killed(attempt, killed_rank, signal_number);
     else if (failed)
         decide_failed(attempt, rank, code, count);
-    else if (*attempt->signals > 0 && !(all_done(attempt) && all_iterations(attempt)))
-        decide_cancelled(attempt);
+    else if ((*attempt->signals > 0 || *attempt->time_is_up) && !(all_done(attempt) && all_iterations(attempt)))
+        decide_stopped(attempt);
     else if (all_done(attempt) && attempt->launcher.exited && attempt->launcher.status == 0)
         attempt_decide(attempt, OUTCOME_PASS, 0, "%s", "");
     else

@@ -99,10 +99,15 @@ static void check_signals(struct watch *self, uint64_t now_ns)
 {
     struct attempt *attempt = self->attempt;
     sig_atomic_t received = *attempt->signals;
-    if (received > 0)
+    if (received > 0 || *attempt->time_is_up)
         request_stop(self, STOP_AFTER_ITERATION, now_ns);
     if (getppid() != attempt->parent) {
         attempt_decide(attempt, OUTCOME_CANCELLED, CB_ERR_ABORTED, "the controller that started this run died");
+        request_stop(self, STOP_NOW, now_ns);
+    } else if (received > 0 && *attempt->time_is_up) {
+        char place[96];
+        attempt_decide(attempt, OUTCOME_TIMEOUT, CB_ERR_TIMEOUT, "the job's time limit came; rank 0 in %s",
+                       watch_describe_place(attempt, 0, place));
         request_stop(self, STOP_NOW, now_ns);
     } else if (received > 1) {
         attempt_decide(attempt, OUTCOME_CANCELLED, CB_ERR_ABORTED, "stopped at once, on a second signal");

@@ -14,11 +14,13 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/job_list.h"
 #include "cli/verb_common.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/run_folder.h"
 #include "core/units.h"
+#include "jobs/follow.h"
 
 #define PATH_MAX_BYTES 4096
 #define DEFAULT_SILENCE_NS (60 * NS_PER_S)
@@ -238,6 +240,55 @@ static void count_failed(struct collection *self, const char *run, int code, con
         log_error("run %s keeps its state in the history, which cannot be written to", run);
 }
 
+/* Jobs of Slurm */
+
+/* What Slurm knows of those that are not finished comes first: it may say how they ended. */
+static int sync_jobs(struct cli *cli, struct collection *self, struct cb_err *err)
+{
+    static const char *const unfinished[] = {"state=planned,submitted,pending,booting,running,sealing"};
+    struct run_selection selection = {0};
+    struct job_list jobs;
+    int rc = job_list_init(&jobs, self->history, err);
+    if (rc == 0)
+        rc = history_select(self->history, unfinished, 1, &selection, err);
+    if (rc == 0)
+        rc = job_list_add(&jobs, &selection, err);
+    if (rc == 0)
+        rc = job_list_sync(&jobs, err);
+    if (rc == 0 && *jobs.trouble) {
+        log_error("%s; runs that are jobs stay as they are", jobs.trouble);
+        cli->exit_code = CB_EXIT_INFRASTRUCTURE;
+    }
+    run_selection_release(&selection);
+    job_list_release(&jobs);
+    return rc;
+}
+
+/* Of a job, Slurm says whether its agent may still come, not its silence. */
+static bool is_unfinished_job(const char *folder)
+{
+    struct job_record record;
+    if (job_record_read(folder, &record, NULL))
+        return false;
+    bool is = !job_state_is_final(record.state);
+    job_record_release(&record);
+    return is;
+}
+
+/* Jobs collected by name end with their outcome, so that a script need not ask again. */
+static void take_exit_code(struct cli *cli, const char *folder)
+{
+    struct job_folder seen;
+    struct job_record record;
+    if (job_record_read(folder, &record, NULL))
+        return;
+    job_record_release(&record);
+    if (job_folder_look(folder, &seen, NULL) || !seen.sealed)
+        return;
+    int code = outcome_exit_code(seen.manifest.outcome);
+    cli->exit_code = code > cli->exit_code ? code : cli->exit_code;
+}
+
 /* One folder. Its failure is told and counted; the others go on. */
 static void collect_folder(struct collection *self, const char *run, const char *folder)
 {
@@ -248,14 +299,15 @@ static void collect_folder(struct collection *self, const char *run, const char 
             self->unsealed++;
         return;
     }
-    int rc = seal_if_dead(self, run, folder, &err);
+    bool is_job = is_unfinished_job(folder);
+    int rc = is_job ? 0 : seal_if_dead(self, run, folder, &err);
     if (rc == 0)
         rc = history_ingest(self->history, folder, &ingested, &err);
     if (rc == CB_ERR_NOT_FOUND) {
         self->unsealed++;
         /* A run that waits for its turn is nothing to be told each time. */
         report(self, run, "unsealed", has_attempts(folder) ? err.message : NULL);
-        rc = plan_again(self, run, folder, &err);
+        rc = is_job ? 0 : plan_again(self, run, folder, &err);
         if (rc)
             count_failed(self, run, rc, err.message);
     } else if (rc) {
@@ -319,7 +371,7 @@ static int collect_all(struct collection *self, struct cb_err *err)
 }
 
 /* A word is a run folder, or the id of a run under runs/. */
-static int collect_word(struct collection *self, const char *word, struct cb_err *err)
+static int collect_word(struct cli *cli, struct collection *self, const char *word, struct cb_err *err)
 {
     char folder[PATH_MAX_BYTES];
     struct stat status;
@@ -331,6 +383,7 @@ static int collect_word(struct collection *self, const char *word, struct cb_err
         folder[--length] = '\0';
     const char *name = strrchr(folder, '/');
     collect_folder(self, name ? name + 1 : folder, folder);
+    take_exit_code(cli, folder);
     return 0;
 }
 
@@ -375,10 +428,12 @@ static int run_collect(struct cli *cli, struct cb_err *err)
         json_write_begin_array(&self.json);
     if (cli_has_flag(cli, "rebuild"))
         rc = rebuild(&self, err);
-    else if (cli->word_count == 0)
+    else
+        rc = sync_jobs(cli, &self, err);
+    if (rc == 0 && cli->word_count == 0 && !cli_has_flag(cli, "rebuild"))
         rc = collect_all(&self, err);
     for (size_t i = 0; i < cli->word_count && rc == 0; i++)
-        rc = collect_word(&self, cli->words[i], err);
+        rc = collect_word(cli, &self, cli->words[i], err);
     history_close(self.history);
     if (rc)
         return rc;
@@ -403,8 +458,10 @@ const struct verb verb_collect = {
     .name = "collect",
     .arguments = "[RUN|FOLDER…]",
     .summary = "bring run folders into the history",
-    .about = "Twice is the same as once. An attempt whose agent died is sealed as lost, with what is known of it. "
-             "--rebuild makes the whole history from the folders under HOME/runs; runs whose folder is gone are kept.",
+    .about =
+        "Twice is the same as once. An attempt whose agent died is sealed as lost, with what is known of it. "
+        "Of a run that is a job, Slurm says whether it has ended; one named here gives the exit code of its outcome. "
+        "--rebuild makes the whole history from the folders under HOME/runs; runs whose folder is gone are kept.",
     .example = "ckptbench collect --rebuild",
     VERB_FLAGS(flags),
     .run = run_collect,

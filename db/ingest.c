@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "core/job_record.h"
 #include "core/json.h"
 #include "core/record.h"
 #include "core/results.h"
@@ -493,6 +494,25 @@ static int ingest_attempts(struct history *self, const char *folder, const char 
     return rc;
 }
 
+/* What the job waited for, from job.json: figures of the run that no rank can measure. */
+static int insert_job_times(struct history *self, const char *folder, const char *run, struct cb_err *err)
+{
+    struct job_record record;
+    int rc = job_record_read(folder, &record, err);
+    if (rc)
+        return rc == CB_ERR_NOT_FOUND ? 0 : rc;
+    const struct {
+        enum metric_id metric;
+        double value;
+    } rows[] = {{METRIC_QUEUE_S, record.queue_s}, {METRIC_BOOT_S, record.boot_s}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows && rc == 0; i++)
+        if (!isnan(rows[i].value))
+            rc = db_run(self, err, "INSERT OR REPLACE INTO metric VALUES(?1,?2,?3,1,?4,?4,?4,?4,?4,0,NULL)", "tttd",
+                        run, operation_name(OP_NONE), metric_row(rows[i].metric)->name, rows[i].value);
+    job_record_release(&record);
+    return rc;
+}
+
 static int name_of_folder(const char *folder, char run[64], struct cb_err *err)
 {
     size_t len = strlen(folder);
@@ -523,6 +543,8 @@ int history_ingest(struct history *self, const char *run_folder, bool *ingested,
         rc = count_rows(self, run, &there, &own);
         if (rc == 0)
             rc = ingest_attempts(self, run_folder, run, last, there, &new_attempt, &sealed, &own);
+        if (rc == 0 && new_attempt)
+            rc = insert_job_times(self, run_folder, run, &own);
         rc = db_end(self, rc, &own);
     }
     if (rc)

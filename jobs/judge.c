@@ -154,7 +154,7 @@ static void judge_waiting(const struct job_sight *sight, struct job_verdict *ver
         clock_format_utc(slurm->start_s * NS_PER_S, start);
     say(verdict, JOB_PENDING, "");
     snprintf(verdict->note, sizeof verdict->note, "%s%s%s%s%s%s", plain ? "" : slurm->state_name, plain ? "" : ": ",
-             slurm->reason, *start ? ": starts about " : "", start,
+             strcmp(slurm->reason, "None") == 0 ? "" : slurm->reason, *start ? ": starts about " : "", start,
              sight->folder->attempts ? " (again, after an earlier attempt)" : "");
 }
 

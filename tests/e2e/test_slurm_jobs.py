@@ -1,12 +1,15 @@
 """Runs as jobs of a real Slurm: submitted, followed, collected, cancelled."""
 import os
 import subprocess
+import time
+from pathlib import Path
 
 import pytest
 from slurm_harness import MISSING, TINY, VARIABLE, Cluster
 
 pytestmark = pytest.mark.skipif(not os.environ.get(VARIABLE), reason=MISSING)
 assert VARIABLE == "CKPTBENCH_TEST_SLURM"  # tests/run.py looks for the name in this file
+EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 SLOW = ("store=fault:delay=300ms:./slow", "iterations=200", "ops=save", "verify=none")
 
 
@@ -107,6 +110,32 @@ def test_a_cancelled_job_keeps_what_it_has_measured(cluster):
     assert line["state"] == "cancelled" and line["outcome"] == "cancelled"
     assert cluster.manifest(run)["sealed_by"] == "agent"
     assert "ended already" in cluster.call("cancel", run).stderr
+
+
+def test_an_agent_told_that_its_time_is_near_ends_as_a_timeout_with_its_samples(cluster):
+    run, job = cluster.submit_one(*TINY, *SLOW)
+    cluster.wait_for(run, "running")
+    deadline = time.monotonic() + 30
+    while not list(cluster.run_folder(run).glob("attempts/1/progress.json")):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    cluster.slurm("scancel", "--signal=USR1", "--batch", job)
+    line = cluster.wait_final(run)[run]
+    assert line["outcome"] == "timeout" and "time limit" in line["note"]
+    assert cluster.manifest(run)["sealed_by"] == "agent"
+
+
+def test_what_the_job_waited_for_is_in_the_history(cluster):
+    run, _ = cluster.submit_one(*TINY, "ops=save")
+    line = cluster.wait_final(run)[run]
+    metrics = cluster.document("show", run)["metrics"]
+    assert metrics["queue_s"]["median"] == line["queue_s"] and metrics["boot_s"]["median"] == 0
+
+
+@pytest.mark.parametrize("name, nodes", [("save", 1), ("save-and-load", 2)])
+def test_experiments_that_ship_render_with_their_nodes(cluster, name, nodes):
+    out = cluster.call("render", f"{EXPERIMENTS}/{name}.yaml", "store=./store", "model=L7b", "sharding=full", "layers=1").stdout
+    assert f"#SBATCH --nodes={nodes}\n" in out
 
 
 def test_a_planned_run_is_cancelled_without_slurm(cluster):

@@ -1,0 +1,29 @@
+#!/bin/sh
+# A real Slurm cluster of four nodes on this machine, to play with: a shell in which sbatch and `ckptbench submit` reach
+# it. Leaving the shell takes it away. Without a terminal: a sweep is submitted, awaited and compared instead.
+# usage: scripts/demo_slurm.sh [BUILD]
+set -eu
+build=$(cd "${1:-build}" && pwd)
+folder=$(mktemp -d /tmp/ckptbench-slurm-XXXXXX)
+leave() {
+    python3 tests/services/slurm.py stop "$folder" || true
+    rm -rf "$folder"
+}
+trap leave EXIT
+trap 'exit 1' INT TERM HUP
+python3 tests/services/slurm.py start "$folder" >/dev/null
+export SLURM_CONF="$folder/slurm.conf" CKPTBENCH_HOME="$folder/home" PATH="$build:$PATH"
+mkdir "$folder/store"
+echo "Slurm with four nodes is up: partitions train, scavenge (preempted by) urgent. Runs and history are in $folder,"
+echo "which goes with the cluster. For example:"
+if [ -t 0 ] && [ -t 1 ]; then
+    echo "  ckptbench submit model=gpt2-tiny ranks=2 store=$folder/store io.depth=2,4,8 repeat=2"
+    echo "  ckptbench status --watch        sinfo        squeue"
+    echo "Leave with exit or Ctrl-D."
+    PS1='slurm-demo$ ' "${SHELL:-/bin/sh}" -i || true
+else
+    show() { printf '\n$ %s\n' "$*"; "$@"; }
+    show sinfo
+    show ckptbench submit model=gpt2-tiny ranks=2 store="$folder/store" io.direct=true,false repeat=2 iterations=3 --wait
+    show ckptbench status
+fi

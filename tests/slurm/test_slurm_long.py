@@ -1,0 +1,171 @@
+"""Ends of jobs that take their time: limits, lost nodes, preemption, a Slurm that forgets. Each on a cluster of its own."""
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+from services import slurm
+from slurm_harness import PROGRAM, TINY, Cluster
+
+SLOW = ("ops=save", "verify=none", "store=fault:delay=300ms:./slow", "iterations=1000")
+
+
+@pytest.fixture
+def service(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("slurm")
+    try:
+        slurm.start(folder, slurmd_timeout=6)
+    except slurm.Missing as missing:
+        pytest.skip(str(missing))
+    yield folder
+    slurm.stop(folder)
+
+
+@pytest.fixture
+def cluster(tmp_path, service):
+    (tmp_path / "store").mkdir()
+    return Cluster(tmp_path, service / "slurm.conf")
+
+
+def test_the_time_limit_is_a_timeout_and_keeps_what_was_measured(cluster):
+    run, _ = cluster.submit_one(*TINY, *SLOW, "slurm.time=1m")
+    line = cluster.wait_final(run, seconds=200)[run]
+    assert line["state"] == "failed" and line["outcome"] == "timeout" and "time limit" in line["note"]
+    manifest = cluster.manifest(run)
+    assert manifest["sealed_by"] == "agent" and manifest["samples"] > 0
+
+
+@pytest.mark.parametrize("agent_lives", [False, True])
+def test_a_lost_node_is_named_and_is_infrastructure(cluster, service, agent_lives):
+    run, _ = cluster.submit_one(*TINY, *SLOW)
+    cluster.wait_for(run, "running")
+    time.sleep(1)
+    (node,) = [cluster.record(run)["slurm"]["nodes"]]
+    slurm.stop_node(service, node, signal.SIGKILL)
+    if not agent_lives:
+        slurm.end_steps(service)
+    line = cluster.wait_final(run, seconds=120)[run]
+    assert line["state"] in ("failed", "lost") and line["outcome"] == "infrastructure", line
+    assert f"node {node} lost" in line["note"]
+    slurm.start_node(service, node)
+    result = subprocess.run([PROGRAM, "collect", run], env=cluster.environment(), capture_output=True, text=True, timeout=60)
+    assert result.returncode == 4
+
+
+def test_a_lost_node_before_the_job_began_is_another_nodes_job(cluster, service):
+    """Nodes that are down are not given to jobs: it runs on another."""
+    slurm.stop_node(service, "n1", signal.SIGKILL)
+    deadline = time.monotonic() + 60
+    while "n1" not in cluster.slurm("sinfo", "-h", "-t", "down", "-o", "%N"):
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    run, _ = cluster.submit_one(*TINY)
+    assert cluster.wait_final(run)[run]["outcome"] == "pass"
+
+
+def preempted(cluster, *words):
+    """A run in scavenge that jobs of urgent push off its node."""
+    run, _ = cluster.submit_one(*TINY, *words, "slurm.partition=scavenge")
+    cluster.wait_for(run, "running")
+    time.sleep(1)
+    cluster.slurm("sbatch", "--parsable", "-p", "urgent", "-N", "4", "--exclusive", "--wrap", "sleep 3", "-o", "/dev/null")
+    return run
+
+
+def test_a_preempted_job_runs_again_as_another_attempt(cluster):
+    run = preempted(cluster, "ops=save", "verify=none", "store=fault:delay=60ms:./slow", "iterations=40", "slurm.requeue=true")
+    line = cluster.wait_final(run, seconds=200)[run]
+    assert line["outcome"] == "pass", line
+    assert cluster.manifest(run, 1)["outcome"] != "pass" and cluster.manifest(run, 2)["outcome"] == "pass"
+    states = cluster.states(run)
+    assert states.count("running") >= 2 and states.index("pending", states.index("running")) > 0
+    assert cluster.record(run)["slurm"]["restarts"] >= 1
+
+
+def test_a_preempted_job_that_may_not_run_again_has_ended(cluster):
+    run = preempted(cluster, *SLOW)
+    line = cluster.wait_final(run, seconds=120)[run]
+    assert line["outcome"] in ("preempted", "cancelled") and not (cluster.run_folder(run) / "attempts/2").exists()
+
+
+def forget_everything(service):
+    """A controller that starts without its state knows no job."""
+    slurm.stop_controller(service)
+    subprocess.run([slurm.find("slurmctld"), "-c", "-f", str(service / "slurm.conf")], env=slurm.clean_environment(service),
+                   check=True, capture_output=True, timeout=30)
+
+
+def test_a_job_that_slurm_forgot_before_it_ran_is_lost(cluster, service):
+    run, _ = cluster.submit_one(*TINY, "slurm.extra=--hold")
+    cluster.wait_for(run, "pending")
+    forget_everything(service)
+    line = cluster.wait_final(run, seconds=90)[run]
+    assert line["outcome"] == "lost" and "does not know the job any more" in line["note"]
+
+
+def test_a_run_that_slurm_forgot_is_what_its_agent_says(cluster, service):
+    run, _ = cluster.submit_one(*TINY, "ops=save")
+    deadline = time.monotonic() + 60
+    while not (cluster.run_folder(run) / "attempts/1/manifest.json").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    forget_everything(service)
+    assert cluster.wait_final(run)[run]["outcome"] == "pass"
+
+
+def test_what_was_given_to_sbatch_and_never_came_is_not_sent_again_at_once(cluster):
+    folder = cluster.folder / "bin"
+    folder.mkdir()
+    program = folder / "sbatch"
+    program.write_text(f'#!/bin/sh\ncase "$1" in --parsable) echo "sbatch: error: Socket timed out" >&2; exit 1;; esac\n'
+                       f'exec {slurm.find("sbatch")} "$@"\n')
+    program.chmod(0o755)
+    result = cluster.call("submit", *TINY, "store=./store", code=4, PATH=f"{folder}:{os.environ['PATH']}")
+    assert "may still come" in result.stderr
+    (line,) = cluster.document("status")
+    assert line["state"] == "submitted" and line["job"] is None
+    cluster.call("submit", "--resume", line["run"], code=4)
+    time.sleep(61)
+    cluster.call("submit", "--resume", line["run"])
+    assert cluster.wait_final(line["run"])[line["run"]]["outcome"] == "pass"
+    assert len(cluster.jobs_named(line["run"])) == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+def test_a_full_disk_under_the_run_folder_is_said_and_got_over(cluster):
+    cluster.home.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", cluster.home], check=True, timeout=30)
+    try:
+        run, _ = cluster.submit_one(*TINY, "store=fault:delay=100ms:./slow", "iterations=20", "ops=save", "verify=none")
+        cluster.wait_for(run, "running")
+        filler = cluster.home / "filler"
+        with open(filler, "wb", buffering=0) as file, contextlib.suppress(OSError):
+            while file.write(b"x" * 4096):
+                pass
+        time.sleep(12)
+        result = subprocess.run([PROGRAM, "status", run, "--json"], env=cluster.environment(), capture_output=True, text=True,
+                                timeout=60)
+        assert result.returncode in (0, 3, 4), result.stderr
+        if result.returncode:
+            assert "No space left" in result.stderr or "full" in result.stderr
+        filler.unlink()
+        line = cluster.wait_final(run, seconds=120)[run]
+        assert line["outcome"] in ("pass", "infrastructure", "lost")
+        assert json.loads((cluster.run_folder(run) / "attempts/1/manifest.json").read_text())["outcome"] == line["outcome"]
+    finally:
+        subprocess.run(["umount", "-l", cluster.home], timeout=30)
+
+
+def test_a_second_job_of_the_same_run_does_no_harm(cluster):
+    """Somebody who calls sbatch with the script once more: the run has a second attempt, and status an answer."""
+    run, _ = cluster.submit_one(*TINY, "ops=save")
+    cluster.wait_final(run)
+    cluster.slurm("sbatch", str(cluster.run_folder(run) / "job.sbatch"))
+    deadline = time.monotonic() + 60
+    while not (cluster.run_folder(run) / "attempts/2/manifest.json").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    assert cluster.status(run)[run]["state"] == "done"
