@@ -61,7 +61,7 @@ static void expect_refused(const char *store, const char *ops, const char *part)
     if (!part && rc)
         fail_msg("%s", err.message);
     else if (part)
-        assert_int_equal(rc, CB_ERR_USAGE);
+        assert_int_equal(cb_exit_code(rc), CB_EXIT_USAGE);
     if (part && !strstr(err.message, part))
         fail_msg("'%s' does not say '%s'", err.message, part);
     experiment_free(experiment);
