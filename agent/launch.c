@@ -95,7 +95,13 @@ static int start(struct attempt *attempt, const char *worker, int log_fd, struct
                                     .stdin_fd = -1,
                                     .stdout_fd = log_fd,
                                     .stderr_fd = log_fd};
-    return child_start(&attempt->launcher, &options, err);
+    int rc = child_start(&attempt->launcher, &options, err);
+    if (rc == CB_ERR_NOT_FOUND && attempt->has_launcher)
+        return cb_fail(
+            err, CB_ERR_NOT_FOUND,
+            "mpirun is not in PATH: install Open MPI (Debian: openmpi-bin), load the machine's MPI module or "
+            "add its bin folder to PATH; ranks=1 launcher=none needs none");
+    return rc;
 }
 
 int launch_start(struct attempt *attempt, struct cb_err *err)

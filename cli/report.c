@@ -106,7 +106,7 @@ void report_write_heading(const char *run, const struct experiment *experiment, 
     if (colour)
         buf_append_text(out, table_style_end());
     write_store_line(experiment, out);
-    if (workload && workload->plan)
+    if (workload && workload->plan && !experiment_is(experiment, OPT_ENGINE, "command")) /* which plans by itself */
         write_plan_line(workload->plan, out);
 }
 

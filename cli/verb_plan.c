@@ -212,35 +212,90 @@ static void write_json(const struct outlook *self, struct json_writer *writer)
     json_write_end_object(writer);
 }
 
-static int write_outlook(struct cli *cli, const struct experiment *experiment, struct cb_err *err)
+static int write_outlook(struct cli *cli, const struct experiment *experiment, struct json_writer *writer,
+                         struct cb_err *err)
 {
     struct outlook outlook;
-    struct json_writer writer;
     int rc = outlook_init(&outlook, experiment, err);
-    if (rc == 0 && cli->json) {
-        json_writer_init(&writer, &cli->out, 2);
-        write_json(&outlook, &writer);
-        rc = cli_end_json(cli, err);
-    } else if (rc == 0) {
+    if (rc == 0 && cli->json)
+        write_json(&outlook, writer);
+    else if (rc == 0)
         write_text(&outlook, &cli->out);
-    }
     workload_release(&outlook.workload);
+    return rc;
+}
+
+/* ---- sweeps ---- */
+
+/* The first member of each combination: that is repeated changes nothing here. */
+static bool is_first(const struct sweep *sweep, size_t index)
+{
+    return sweep->members[index].block == 1;
+}
+
+static const char *value_of(const struct experiment *experiment, const char *key)
+{
+    enum option_id id;
+    return option_find(key, &id, NULL) == 0 ? experiment_text(experiment, id) : "";
+}
+
+/* What a member varies: "tp=2 dp=1", or as an object. */
+static void write_varied(struct cli *cli, const struct sweep *sweep, size_t index, struct json_writer *writer)
+{
+    const struct experiment *experiment = sweep->members[index].experiment;
+    if (cli->json) {
+        json_write_key(writer, "varied");
+        json_write_begin_object(writer);
+    }
+    for (size_t i = 0; i < sweep->varied_count; i++) {
+        if (cli->json)
+            member_text(writer, sweep->varied[i], value_of(experiment, sweep->varied[i]));
+        else
+            buf_printf(&cli->out, "%s%s=%s",
+                       i       ? "  "
+                       : index ? "\n== "
+                               : "== ",
+                       sweep->varied[i], value_of(experiment, sweep->varied[i]));
+    }
+    if (cli->json)
+        json_write_end_object(writer);
+    else
+        buf_append_char(&cli->out, '\n');
+}
+
+static int write_member(struct cli *cli, const struct sweep *sweep, size_t index, struct json_writer *writer,
+                        struct cb_err *err)
+{
+    bool several = sweep->combinations > 1;
+    if (several && cli->json)
+        json_write_begin_object(writer);
+    if (several)
+        write_varied(cli, sweep, index, writer);
+    if (several && cli->json)
+        json_write_key(writer, "plan");
+    int rc = write_outlook(cli, sweep->members[index].experiment, writer, err);
+    if (several && cli->json)
+        json_write_end_object(writer);
     return rc;
 }
 
 static int run_plan(struct cli *cli, struct cb_err *err)
 {
     struct sweep sweep;
+    struct json_writer writer;
     int rc = sweep_expand(&cli->settings, &sweep, err);
     if (rc)
         return rc;
-    if (sweep.combinations > 1)
-        rc = cb_fail(err, CB_ERR_USAGE, "plan looks at one experiment, and %s has several values here",
-                     sweep.varied_count ? sweep.varied[0] : "a key");
-    else
-        rc = write_outlook(cli, sweep.members[0].experiment, err);
+    json_writer_init(&writer, &cli->out, 2);
+    if (cli->json && sweep.combinations > 1)
+        json_write_begin_array(&writer);
+    for (size_t i = 0; rc == 0 && i < sweep.count; i++)
+        if (is_first(&sweep, i))
+            rc = write_member(cli, &sweep, i, &writer, err);
+    if (cli->json && sweep.combinations > 1)
+        json_write_end_array(&writer);
     sweep_release(&sweep);
-    return rc;
+    return rc || !cli->json ? rc : cli_end_json(cli, err);
 }
 
 const struct verb verb_plan = {
@@ -248,7 +303,7 @@ const struct verb verb_plan = {
     .arguments = "[FILE.yaml…] [key=value…]",
     .summary = "what an experiment comes to: bytes, files, balance, predicted times; nothing is run",
     .about = "The global plan is really computed, for any number of ranks, on one core. Predictions take rate.rank and "
-             "rate.store; without rate.rank the last run here that passed.",
+             "rate.store; without rate.rank the last run here that passed. A sweep gives a plan for each combination.",
     .example = "ckptbench plan model=llama3-405b ranks=16384 tp=8 pp=16 dp=128 zero=1 rate.rank=1.5GiB/s "
                "rate.store=300GiB/s mtbf=24h",
     .takes_experiment = true,

@@ -284,6 +284,33 @@ static int begin_output(struct session *self, struct cb_err *err)
     return cli_flush(cli, err);
 }
 
+static size_t count_values(const struct session *self, const char *key)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < self->count; i++) {
+        const char *value = value_of(self->members[i].experiment, key);
+        size_t before = 0;
+        while (before < i && strcmp(value, value_of(self->members[before].experiment, key)) != 0)
+            before++;
+        count += before == i;
+    }
+    return count;
+}
+
+/* The varied key with most values: of keys that walk together, one may have the same for several members. */
+static const char *separating_key(const struct session *self)
+{
+    size_t most = 0, best = 0;
+    for (size_t i = 0; i < self->varied_count; i++) {
+        size_t values = count_values(self, self->varied[i]);
+        if (values > most) {
+            most = values;
+            best = i;
+        }
+    }
+    return self->varied[best];
+}
+
 static int end_output(struct session *self, struct cb_err *err)
 {
     struct cli *cli = self->cli;
@@ -300,7 +327,7 @@ static int end_output(struct session *self, struct cb_err *err)
     if (self->passed + self->failed < self->count)
         buf_printf(&cli->out, "     next: ckptbench run --resume %s\n", self->sweep_id);
     else if (self->varied_count)
-        buf_printf(&cli->out, "     next: ckptbench compare %s --by %s\n", self->sweep_id, self->varied[0]);
+        buf_printf(&cli->out, "     next: ckptbench compare %s --by %s\n", self->sweep_id, separating_key(self));
     else
         buf_printf(&cli->out, "     next: ckptbench list %s\n", self->sweep_id);
     return cli_flush(cli, err);

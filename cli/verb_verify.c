@@ -73,9 +73,10 @@ static void write_result(struct cli *cli, const char *path, const struct verify_
     char bytes[32];
     if (!result->format)
         return;
-    buf_printf(&cli->out, "%s: %s, %llu tensors in %llu items and %llu files, %s\n", path, result->format,
-               (unsigned long long)result->tensors, (unsigned long long)result->items,
-               (unsigned long long)result->files, units_format_bytes((double)result->payload_bytes, bytes));
+    buf_printf(&cli->out, "%s: %s, %llu tensor%s in %llu item%s and %llu file%s, %s\n", path, result->format,
+               (unsigned long long)result->tensors, result->tensors == 1 ? "" : "s", (unsigned long long)result->items,
+               result->items == 1 ? "" : "s", (unsigned long long)result->files, result->files == 1 ? "" : "s",
+               units_format_bytes((double)result->payload_bytes, bytes));
     buf_printf(&cli->out, "checksums  %llu compared\n", (unsigned long long)result->checksums);
     if (result->values)
         buf_printf(&cli->out, "values     %llu items recomputed (payload=%s)\n",

@@ -332,6 +332,27 @@ def test_spoiled_page_is_never_a_result(agent):
     assert "rank 1" in manifest["message"]
 
 
+@pytest.mark.parametrize("length", [0, 4096])
+def test_page_that_somebody_cuts_short_does_not_end_the_agent(agent, length):
+    run = agent(ranks=2, iterations=100000).start()
+    run.await_(lambda: (run.run / "attempts/1/progress.json").exists() and run.progress()["iteration"] > 1)
+    page = next(SHM.glob(f"ckptbench-{run.run.name}-*/rank-1.page"))
+    os.truncate(page, length)
+    time.sleep(0.3)
+    run.process.send_signal(signal.SIGINT)
+    run.finish()
+    manifest = run.manifest()
+    assert run.code == 4 and manifest["outcome"] != "pass" and manifest["ranks"] == 1 and manifest["samples"] > 0
+    run.assert_nothing_left()
+
+
+def test_missing_mpirun_says_what_to_do(agent):
+    run = agent(ranks=2).start(PATH="/nonexistent").finish()
+    assert (run.code, run.manifest()["outcome"]) == (4, "infrastructure")
+    assert "mpirun is not in PATH: install Open MPI" in run.manifest()["message"]
+    run.assert_nothing_left()
+
+
 def test_missing_worker_is_sealed(agent):
     run = agent()
     (run.programs / "ckptbench-worker").unlink()

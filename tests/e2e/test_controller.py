@@ -145,6 +145,22 @@ def test_plan_of_a_large_cluster_is_balanced_and_predicts_which_limit_binds(plac
     assert document(place, *words)["predicted"]["save_limit"] == "rank"
 
 
+def test_plan_of_a_sweep_has_one_for_each_combination(place):
+    (place / "sweep.yaml").write_text("model: gpt2-tiny\nranks: 4\ntp: [1, 2]\nrepeat: 3\n")
+    plans = document(place, "plan", "sweep.yaml", "io.depth=1,2")
+    assert [plan["varied"] for plan in plans] == [{"tp": tp, "io.depth": depth} for tp in "12" for depth in "12"]
+    assert all(set(plan["plan"]) == PLAN_MEMBERS for plan in plans)
+    assert plans[0]["plan"]["host_memory_bytes"] < plans[1]["plan"]["host_memory_bytes"]
+    out = ckptbench(place, "plan", "sweep.yaml").stdout
+    assert re.findall(r"^== (.*)$", out, re.M) == ["tp=1", "tp=2"] and out.count("predicted ") == 2
+
+
+def test_a_command_prints_no_plan_that_it_does_not_follow(place):
+    words = ("run", *TINY, "store=./store", "engine=command", "ops=save", "iterations=1", "keep=false")
+    out = ckptbench(place, *words, "command=mkdir -p {path} && echo data >{path}/file-{rank}").stdout
+    assert not re.search(r"^plan ", out, re.M) and "stored " in out
+
+
 def test_doctor_says_what_is_here(place):
     checks = {check["name"]: check for check in document(place, "doctor", "store=./store", "model=gpt2-tiny")["checks"]}
     for name in ("ckptbench-agent", "ckptbench-worker", "mpirun", "cores", "memory", "memlock", "io_uring", "store", "space",
@@ -181,7 +197,6 @@ def test_doctor_exits_4_when_something_required_is_missing(place):
     (("run", *TINY, "engine=torch-dcp", "format=raw"), "format=dcp only"),
     (("run", *TINY, "engine=native,torch-dcp", "save.dedup=none"), "always deduplicates"),
     (("run", *TINY, "engine=command"), "needs command="),
-    (("plan", "tp=1,2"), "several values"),
 ])
 def test_usage_mistakes_exit_2_and_leave_nothing_behind(place, words, sentence):
     result = ckptbench(place, *words, code=2)
@@ -280,6 +295,17 @@ def test_a_sweep_runs_its_members_in_order_and_is_one_document(place):
     assert [run["run"] for run in sweep["runs"]] == [f"{sweep['sweep']}.0{n}" for n in (1, 2, 3, 4)]
     assert [run["experiment"]["io.depth"] for run in sweep["runs"]][:2] == [1, 2]
     assert all(run["outcome"] == "pass" for run in sweep["runs"])
+
+
+def test_the_next_step_after_a_zipped_sweep_separates_its_members(place):
+    out = ckptbench(place, "run", "model=gpt2-tiny", "baseline=false", "store=./store", "iterations=1", "ops=save", "warmup=0",
+                    "ranks=2,2,4", "tp=1,2,4", "zip=ranks,tp", timeout=100).stdout
+    assert re.search(r"next: ckptbench compare \S+ --by tp\n", out)
+
+
+def test_plan_takes_no_rate_from_a_store_that_pretends(place):
+    ckptbench(place, "run", *TINY, "store=fault:delay=1ms:./store", "iterations=1")
+    assert document(place, "plan", "model=gpt2-tiny")["predicted"]["rate_from"].startswith("assumed")
 
 
 def test_progress_has_the_rate_of_what_moves(place):
