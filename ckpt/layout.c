@@ -138,6 +138,7 @@ const char *layout_state_name(const struct layout *layout)
 /* Where a rank's pieces go: counted, summed or stored. */
 struct sink {
     const struct layout *layout;
+    uint32_t coordinate[AXIS_ROLES];
     struct piece *pieces; /* NULL: only count */
     size_t count;
     uint64_t bytes;
@@ -153,45 +154,49 @@ static void sink_add(struct sink *self, uint32_t tensor, const struct box *boxes
     }
 }
 
-static void sink_local(struct sink *self, const struct cell *cell, const struct local *local, enum state_kind kind,
-                       bool expert, const uint32_t *coordinate)
+static void sink_local(void *context, const struct cell *cell, const struct local *local, enum state_kind kind,
+                       uint32_t tensor, bool expert)
 {
+    struct sink *self = context;
     const struct layout *layout = self->layout;
-    uint32_t tensor = layout->state_of[kind][local->tensor];
-    if (tensor == LAYOUT_ABSENT)
-        return;
     enum placement placement = layout->placement[kind];
     unsigned roles = layout_shard_roles(placement, expert);
     struct box boxes[BOX_MAX_OF_INTERVAL];
     uint32_t count = layout_shard(cell, local, placement, mesh_extent(&layout->mesh, roles),
-                                  mesh_index(&layout->mesh, roles, coordinate), boxes);
+                                  mesh_index(&layout->mesh, roles, self->coordinate), boxes);
     sink_add(self, tensor, boxes, count);
 }
 
 /* Dense tensors and experts, merged in the model's order. */
-static void sink_kind(struct sink *self, const struct cell *dense, const struct cell *experts, enum state_kind kind,
-                      const uint32_t *coordinate)
+static void each_of_kind(const struct layout *self, const struct cell *dense, const struct cell *experts,
+                         enum state_kind kind, layout_local_fn each, void *context)
 {
     size_t d = 0, e = 0, expert_count = experts ? experts->count : 0;
     while (d < dense->count || e < expert_count) {
         bool expert = d == dense->count || (e < expert_count && experts->locals[e].tensor < dense->locals[d].tensor);
-        if (expert)
-            sink_local(self, experts, &experts->locals[e++], kind, true, coordinate);
-        else
-            sink_local(self, dense, &dense->locals[d++], kind, false, coordinate);
+        const struct cell *cell = expert ? experts : dense;
+        const struct local *local = expert ? &experts->locals[e++] : &dense->locals[d++];
+        uint32_t tensor = self->state_of[kind][local->tensor];
+        if (tensor != LAYOUT_ABSENT)
+            each(context, cell, local, kind, tensor, expert);
     }
+}
+
+void layout_each_local(const struct layout *self, const uint32_t coordinate[AXIS_ROLES], layout_local_fn each,
+                       void *context)
+{
+    const struct cell *dense = layout_dense(self, coordinate[AXIS_PP], coordinate[AXIS_TP]);
+    const struct cell *experts =
+        self->experts ? layout_experts(self, coordinate[AXIS_PP], coordinate[AXIS_TP], coordinate[AXIS_EP]) : NULL;
+    for (int kind = 0; kind < LAYOUT_KINDS; kind++)
+        each_of_kind(self, dense, experts, (enum state_kind)kind, each, context);
 }
 
 static void sink_rank(struct sink *self, uint32_t rank)
 {
     const struct layout *layout = self->layout;
-    uint32_t coordinate[AXIS_ROLES];
-    mesh_coordinates(&layout->mesh, rank, coordinate);
-    const struct cell *dense = layout_dense(layout, coordinate[AXIS_PP], coordinate[AXIS_TP]);
-    const struct cell *experts =
-        layout->experts ? layout_experts(layout, coordinate[AXIS_PP], coordinate[AXIS_TP], coordinate[AXIS_EP]) : NULL;
-    for (int kind = 0; kind < LAYOUT_KINDS; kind++)
-        sink_kind(self, dense, experts, (enum state_kind)kind, coordinate);
+    mesh_coordinates(&layout->mesh, rank, self->coordinate);
+    layout_each_local(layout, self->coordinate, sink_local, self);
     for (uint32_t k = 0; k < layout->row_count; k++) {
         struct box row = {2, {rank, 0}, {1, layout->row_elements}};
         sink_add(self, layout->row_first + k, &row, 1);

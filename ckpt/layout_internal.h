@@ -62,6 +62,13 @@ static inline const struct cell *layout_experts(const struct layout *self, uint3
     return &self->experts[(pp * self->mesh.size[AXIS_TP] + tp) * self->mesh.size[AXIS_EP] + ep];
 }
 
+/* Calls for every local of every kind that a rank holds, in the order of its pieces; a local whose kind has
+ * no state tensor is left out. `state_tensor` is its index. */
+typedef void (*layout_local_fn)(void *context, const struct cell *cell, const struct local *local, enum state_kind kind,
+                                uint32_t state_tensor, bool expert);
+void layout_each_local(const struct layout *self, const uint32_t coordinate[AXIS_ROLES], layout_local_fn each,
+                       void *context);
+
 /* Fills tensors, state_of, placement and rows from the state kind. */
 int layout_build_state(struct layout *self, const struct model *model, const struct experiment *experiment,
                        struct cb_err *err) CB_MUST_CHECK;

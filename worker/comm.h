@@ -61,4 +61,21 @@ int comm_agree_local(struct comm *comm, int code, uint64_t number, uint64_t dead
 int comm_broadcast(struct comm *comm, void *bytes, uint64_t len, uint64_t deadline_ns,
                    struct cb_err *err) CB_MUST_CHECK;
 
+/* Messages from rank to rank, non-blocking: what is sent with one tag arrives in the order in which it was
+ * sent and receives were started. Not collective. The memory must stay until comm_message_test says that it
+ * is done, and after comm_give_up until the process has left. */
+struct comm_message {
+    uint64_t handle; /* the library's */
+};
+#define COMM_MESSAGE_MAX_BYTES (UINT64_C(1) << 30)
+#define COMM_TAGS 32768 /* tags are smaller */
+int comm_send(struct comm *comm, const void *bytes, uint64_t len, uint32_t to, uint32_t tag,
+              struct comm_message *message, struct cb_err *err) CB_MUST_CHECK;
+int comm_receive(struct comm *comm, void *bytes, uint64_t len, uint32_t from, uint32_t tag,
+                 struct comm_message *message, struct cb_err *err) CB_MUST_CHECK;
+int comm_message_test(struct comm *comm, struct comm_message *message, bool *done, struct cb_err *err) CB_MUST_CHECK;
+/* Messages under way will not be waited for: agreements still work, but the process must leave with _exit
+ * (comm_can_end is false). */
+void comm_give_up(struct comm *comm);
+
 #endif

@@ -39,9 +39,10 @@ struct vote {
 
 /* What a communicator and its twins have in common. */
 struct shared {
-    pthread_mutex_t lock; /* around every call of MPI */
-    int provided;         /* level of threads that MPI gives */
-    _Atomic bool broken;  /* a collective is stuck: nothing more works */
+    pthread_mutex_t lock;  /* around every call of MPI */
+    int provided;          /* level of threads that MPI gives */
+    _Atomic bool broken;   /* a collective is stuck: nothing more works */
+    _Atomic bool given_up; /* messages are stuck: collectives still work */
 };
 
 struct comm {
@@ -171,7 +172,7 @@ void comm_free(struct comm *self)
 {
     if (!self)
         return;
-    if (self->shared->broken)
+    if (!comm_can_end(self))
         return; /* MPI still holds our buffers, and MPI_Finalize would wait for ranks that do not come */
     if (self->twin) {
         MPI_Comm_free(&self->world);
@@ -189,7 +190,7 @@ void comm_free(struct comm *self)
 
 bool comm_can_end(const struct comm *self)
 {
-    return !self->shared->broken;
+    return !self->shared->broken && !self->shared->given_up;
 }
 
 void comm_give_up(struct comm *self)
@@ -378,4 +379,54 @@ int comm_broadcast(struct comm *self, void *bytes, uint64_t len, uint64_t deadli
         done += chunk;
     }
     return rc;
+}
+
+/* --- messages: those of a communicator never meet its collectives --- */
+
+_Static_assert(sizeof(MPI_Request) <= sizeof(uint64_t), "a message's handle holds a request");
+
+static int start_message(struct comm_message *message, int mpi, MPI_Request request, const char *what,
+                         struct cb_err *err)
+{
+    if (mpi != MPI_SUCCESS)
+        return fail_mpi(mpi, what, err);
+    message->handle = 0;
+    memcpy(&message->handle, &request, sizeof request);
+    return 0;
+}
+
+int comm_send(struct comm *self, const void *bytes, uint64_t len, uint32_t to, uint32_t tag,
+              struct comm_message *message, struct cb_err *err)
+{
+    MPI_Request request;
+    assert(len <= COMM_MESSAGE_MAX_BYTES && tag < COMM_TAGS && to < self->size);
+    enter(self);
+    int mpi = leave(self, MPI_Isend(bytes, (int)len, MPI_BYTE, (int)to, (int)tag, self->world, &request));
+    return start_message(message, mpi, request, "sending to another rank", err);
+}
+
+int comm_receive(struct comm *self, void *bytes, uint64_t len, uint32_t from, uint32_t tag,
+                 struct comm_message *message, struct cb_err *err)
+{
+    MPI_Request request;
+    assert(len <= COMM_MESSAGE_MAX_BYTES && tag < COMM_TAGS && from < self->size);
+    enter(self);
+    int mpi = leave(self, MPI_Irecv(bytes, (int)len, MPI_BYTE, (int)from, (int)tag, self->world, &request));
+    return start_message(message, mpi, request, "receiving from another rank", err);
+}
+
+int comm_message_test(struct comm *self, struct comm_message *message, bool *done, struct cb_err *err)
+{
+    MPI_Request request;
+    int flag = 0;
+    memcpy(&request, &message->handle, sizeof request);
+    enter(self);
+    int mpi = leave(self, MPI_Test(&request, &flag, MPI_STATUS_IGNORE));
+    *done = flag != 0;
+    return start_message(message, mpi, request, "a message between ranks", err);
+}
+
+void comm_give_up(struct comm *self)
+{
+    self->shared->given_up = true;
 }

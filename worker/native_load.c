@@ -35,6 +35,8 @@ static int load_new(const struct native_engine *engine, struct native_load **loa
     if (!self)
         return cb_fail(err, CB_ERR_MEMORY, "no memory to load");
     struct program_limits limits = program_limits_of(store_capabilities(engine->setup.store), engine->block_bytes);
+    const char *mode = experiment_text(engine->setup.experiment, OPT_LOAD_EXCHANGE);
+    self->mode = strcmp(mode, "broadcast") == 0 ? LOAD_BROADCAST : strcmp(mode, "split") == 0 ? LOAD_SPLIT : LOAD_ALONE;
     self->gap_bytes = experiment_u64(engine->setup.experiment, OPT_LOAD_GAP);
     limits.gap = self->gap_bytes < limits.alignment ? limits.alignment : self->gap_bytes;
     limits.whole_frames = true;
@@ -102,43 +104,48 @@ static int share_metadata(struct native_operation *operation, struct cb_err *err
 
 /* --- the order of things --- */
 
+/* All that this rank needs, against what there is; what is wrong is reported. */
 static int plan_load(struct native_load *self, struct cb_err *err)
 {
-    const struct native_operation *operation = self->operation;
+    struct native_operation *operation = self->operation;
     char name[PATH_MAX];
-    self->pieces = operation->state->pieces;
-    self->memory = operation->state->memory;
-    self->piece_count = operation->state->piece_count;
-    self->wants_values = true;
     int rc = native_name(operation->path, FORMAT_MARKER, name, err);
     if (!rc)
         rc = format_read_metadata(name, self->metadata.data, self->metadata.len, &self->checkpoint, err);
     if (!rc)
-        rc = load_plan_compute(self->checkpoint, operation->state->layout, self->pieces, self->piece_count,
-                               report_problem, self, &self->plan, err);
+        rc = load_plan_compute(self->checkpoint, operation->state->layout, operation->state->pieces,
+                               operation->state->piece_count, report_problem, self, &self->plan, err);
     if (!rc)
-        rc = native_load_make_items(self, err);
+        operation->bytes_needed = self->plan->needed_bytes;
     return rc;
 }
 
-static int read_data(struct native_load *self, struct cb_err *err)
+int native_load_read(struct native_load *self, struct cb_err *err)
 {
-    struct native_operation *operation = self->operation;
     bool again = true;
     int rc = 0;
     for (int pass = 0; again && !rc; pass++) {
         assert(pass < MAX_PASSES);
-        timeline_enter(&operation->timeline, STATE_PLAN);
+        timeline_enter(&self->operation->timeline, STATE_PLAN);
         rc = native_load_build_pass(self, err);
         if (!rc)
             rc = native_load_run_pass(self, err);
         if (!rc)
             rc = native_load_after_pass(self, &again, err);
     }
-    if (!rc && self->failures > 0)
-        rc = cb_fail(err, CB_ERR_CORRUPT, "%zu of %zu items are missing, short or corrupt; the first: %s",
-                     self->failures, self->item_total, self->first_failure);
     return rc;
+}
+
+/* Each rank reads all that it needs. */
+static int load_alone(struct native_load *self, struct cb_err *err)
+{
+    const struct state *state = self->operation->state;
+    self->pieces = state->pieces;
+    self->memory = state->memory;
+    self->piece_count = state->piece_count;
+    self->wants_values = true;
+    int rc = native_load_make_items(self, err);
+    return rc ? rc : native_load_read(self, err);
 }
 
 static int timed_load(struct native_operation *operation, struct cb_err *err)
@@ -150,9 +157,13 @@ static int timed_load(struct native_operation *operation, struct cb_err *err)
         return rc;
     timeline_enter(&operation->timeline, STATE_PLAN);
     rc = plan_load(self, err);
-    operation->bytes_needed = self->plan ? self->plan->needed_bytes : 0;
-    if (!rc)
-        rc = read_data(self, err);
+    if (self->mode == LOAD_ALONE)
+        rc = rc ? rc : load_alone(self, err);
+    else
+        rc = native_load_exchange(self, rc, err);
+    if (!rc && self->failures > 0)
+        rc = cb_fail(err, CB_ERR_CORRUPT, "%zu of %zu items are missing, short or corrupt; the first: %s",
+                     self->failures, self->item_total, self->first_failure);
     timeline_own_done(&operation->timeline);
     timeline_enter(&operation->timeline, STATE_WAIT);
     return native_agree(operation, rc, 0, &agreement, err);
@@ -161,6 +172,10 @@ static int timed_load(struct native_operation *operation, struct cb_err *err)
 static void forget_load(struct native_load *self)
 {
     native_load_forget_items(self);
+    exchange_free(self->exchange);
+    load_share_free(self->share);
+    self->exchange = NULL;
+    self->share = NULL;
     stored_checkpoint_free(self->checkpoint);
     self->checkpoint = NULL;
     self->operation = NULL;

@@ -4,6 +4,7 @@
 #define WORKER_NATIVE_LOAD_H
 
 #include "ckpt/load_plan.h"
+#include "worker/exchange.h"
 #include "worker/native.h"
 
 /* A value that is no tensor is read whole; a longer one is none of what PyTorch's planner stores so. */
@@ -18,6 +19,8 @@ enum load_item_state {
     ITEM_DONE,
     ITEM_FAILED,
 };
+
+enum load_mode { LOAD_ALONE, LOAD_BROADCAST, LOAD_SPLIT };
 
 struct load_item {
     uint32_t chunk;
@@ -38,6 +41,7 @@ struct native_load {
     struct buf metadata;
     struct buf frame; /* what our writer would have written, or a value */
     uint64_t gap_bytes;
+    enum load_mode mode;
     /* of the load under way */
     struct native_operation *operation;
     struct stored_checkpoint *checkpoint;
@@ -47,9 +51,12 @@ struct native_load {
     const struct piece *pieces;
     void *const *memory;
     size_t piece_count;
-    bool wants_values; /* the small ones that are no tensors are read with them */
+    bool wants_values;         /* the small ones that are no tensors are read with them */
+    struct exchange *exchange; /* NULL where each rank reads all that it needs */
+    struct load_share *share;
     struct load_plan *plan;
     struct mapping *mappings; /* one a read */
+    uint64_t *arrived;        /* one a read: bytes in place of which the exchange does not yet know */
     struct load_item *items;  /* by file and offset */
     size_t item_count;
     uint32_t *files; /* file of the checkpoint for each file of the program */
@@ -79,8 +86,19 @@ void native_load_fail_item(struct native_load *self, struct load_item *item, int
 int native_load_make_items(struct native_load *self, struct cb_err *err) CB_MUST_CHECK;
 void native_load_forget_items(struct native_load *self);
 
+/* native_load.c: reads all items, in as many passes as their headers ask for. What is wrong with items is
+ * counted in `failures`; it fails only where it cannot go on. */
+int native_load_read(struct native_load *self, struct cb_err *err) CB_MUST_CHECK;
+
+/* native_load_exchange.c: what several ranks need is read by one of them. Starts with an agreement on
+ * `code`, that of planning. */
+int native_load_exchange(struct native_load *self, int code, struct cb_err *err) CB_MUST_CHECK;
+
 /* native_load_pass.c: what of the open items this pass reads, and where it goes. */
 int native_load_build_pass(struct native_load *self, struct cb_err *err) CB_MUST_CHECK;
+
+/* What has arrived of an item is right, or (false) will be read again. For the exchange. */
+void native_load_settle(struct native_load *self, const struct load_item *item, bool right);
 
 /* native_load_take.c: reads it and takes it apart. */
 int native_load_run_pass(struct native_load *self, struct cb_err *err) CB_MUST_CHECK;

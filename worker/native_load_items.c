@@ -10,7 +10,8 @@
 static int make_mappings(struct native_load *self, struct cb_err *err)
 {
     self->mappings = malloc((self->plan->read_count + 1) * sizeof *self->mappings);
-    if (!self->mappings)
+    self->arrived = calloc(self->plan->read_count + 1, sizeof *self->arrived);
+    if (!self->mappings || !self->arrived)
         return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu reads", self->plan->read_count);
     for (size_t i = 0; i < self->plan->read_count; i++) {
         const struct load_read *read = &self->plan->reads[i];
@@ -100,6 +101,15 @@ int native_load_make_items(struct native_load *self, struct cb_err *err)
     return rc;
 }
 
+void native_load_settle(struct native_load *self, const struct load_item *item, bool right)
+{
+    for (uint32_t i = item->first_read; self->exchange && i < item->first_read + item->read_count; i++) {
+        if (right && self->arrived[i] > 0)
+            exchange_landed(self->exchange, self->plan->reads[i].piece, self->arrived[i]);
+        self->arrived[i] = 0;
+    }
+}
+
 void native_load_forget_items(struct native_load *self)
 {
     for (size_t i = 0; i < self->item_count; i++) {
@@ -109,10 +119,12 @@ void native_load_forget_items(struct native_load *self)
     free(self->items);
     free(self->files);
     free(self->mappings);
+    free(self->arrived);
     load_plan_free(self->plan);
     self->items = NULL;
     self->item_count = 0;
     self->files = NULL;
     self->mappings = NULL;
+    self->arrived = NULL;
     self->plan = NULL;
 }

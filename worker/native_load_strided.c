@@ -58,6 +58,7 @@ static void place_strided(struct native_load *self, struct load_item *item)
                    (char *)item->strided + from * element_bytes, element_bytes);
         }
         self->operation->bytes_copied += count * element_bytes;
+        self->arrived[i] = count * element_bytes;
     }
 }
 
@@ -76,6 +77,7 @@ int native_load_after_pass(struct native_load *self, bool *again, struct cb_err 
             place_strided(self, item);
             free(item->strided);
             item->strided = NULL;
+            native_load_settle(self, item, item->state != ITEM_FAILED);
             item->state = item->state == ITEM_FAILED ? ITEM_FAILED : ITEM_DONE;
             continue;
         }

@@ -1,5 +1,6 @@
 /* Loading: a pass under way. Takes requests apart as they arrive: headers say whether the item lies as
  * expected, payload goes to the targets, trailers have the checksum. Must not allocate but to report. */
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -79,18 +80,39 @@ static void take_trailer(struct native_load *self, struct load_item *item, const
     item->has_crc = rc == 0 && has_crc && item->crc != 0; /* checksum=none stores 0 */
 }
 
+/* The read whose target the bytes lie in: one of its item's. */
+static uint32_t read_of(const struct native_load *self, const struct load_item *item, const char *memory)
+{
+    for (uint32_t i = item->first_read; i < item->first_read + item->read_count; i++) {
+        const struct load_read *read = &self->plan->reads[i];
+        const char *begin = self->memory[read->piece];
+        uint64_t bytes = box_elements(&self->pieces[read->piece].box) * self->mappings[i].element_bytes;
+        if (memory >= begin && memory < begin + bytes)
+            return i;
+    }
+    assert(!"a part that no read asked for");
+    return item->first_read;
+}
+
 static void take_payload(struct native_load *self, struct load_item *item, struct part *part, const char *bytes)
 {
     if (part->kind == PART_MAPPED) {
-        for (uint32_t i = item->first_read; i < item->first_read + item->read_count; i++)
-            self->operation->bytes_copied += mapping_scatter(&self->mappings[i], part->skip, bytes, part->bytes,
-                                                             self->memory[self->plan->reads[i].piece]);
+        for (uint32_t i = item->first_read; i < item->first_read + item->read_count; i++) {
+            uint64_t copied = mapping_scatter(&self->mappings[i], part->skip, bytes, part->bytes,
+                                              self->memory[self->plan->reads[i].piece]);
+            self->operation->bytes_copied += copied;
+            self->arrived[i] += copied;
+        }
     } else if (!part->direct) {
         memcpy(part->memory, bytes, part->bytes);
         self->operation->bytes_copied += part->bytes;
     }
     if (self->operation->engine->checksum)
         part->crc = crc32_zip(0, part->direct ? part->memory : bytes, part->bytes);
+    if (self->exchange && part->kind == PART_PAYLOAD && !item->strided)
+        self->arrived[read_of(self, item, part->memory)] += part->bytes;
+    if (item->state == ITEM_KNOWN && !item->again && !item->strided)
+        native_load_settle(self, item, true);
 }
 
 static void check_crc(struct native_load *self, struct load_item *item)
@@ -110,14 +132,18 @@ static void check_crc(struct native_load *self, struct load_item *item)
 
 static void item_done(struct native_load *self, struct load_item *item)
 {
+    if (item->again)
+        native_load_settle(self, item, false);
     if (item->state == ITEM_FAILED || item->again)
         return;
     if (item->bad_trailer)
         native_load_fail_item(self, item, CB_ERR_CORRUPT, "what follows its bytes is damaged");
     else if (item->has_crc)
         check_crc(self, item);
-    if (item->state != ITEM_FAILED && !item->strided && !item->value)
-        item->state = ITEM_DONE;
+    if (item->state == ITEM_FAILED || item->strided || item->value)
+        return;
+    native_load_settle(self, item, true);
+    item->state = ITEM_DONE;
 }
 
 static void take_part(struct native_load *self, struct part *part, const char *bytes)
@@ -155,9 +181,15 @@ static int take_request(void *context, const struct program_request *request, co
     return 0;
 }
 
+static bool go_on_exchanging(void *context)
+{
+    struct native_load *self = context;
+    return self->exchange && exchange_progress(self->exchange);
+}
+
 int native_load_run_pass(struct native_load *self, struct cb_err *err)
 {
-    static const struct transfer_ops ops = {.open = open_file, .complete = take_request};
+    static const struct transfer_ops ops = {.open = open_file, .complete = take_request, .meanwhile = go_on_exchanging};
     struct native_operation *operation = self->operation;
     struct status_page *page = operation->engine->setup.page;
     struct transfer_run run = {

@@ -10,6 +10,8 @@
 #define STAGING_ALIGNMENT UINT64_C(4096)
 /* How long one poll may wait before the deadline, the stop request and the agent are looked at. */
 #define WATCH_NS (100 * NS_PER_MS)
+/* The wait where something else goes on beside the requests. */
+#define MEANWHILE_NS (100 * NS_PER_US)
 /* How long cancelled requests get to end. A disk that stalls for longer is left behind. */
 #define DRAIN_NS (5 * NS_PER_S)
 #define POLL_CAPACITY 64
@@ -300,7 +302,9 @@ static int wait_for_some(struct transfer *self, struct cb_err *err)
     size_t count = 0;
     enum rank_state blocked_on = self->finishing == self->in_flight ? STATE_FSYNC : STATE_IO;
     uint64_t now_ns = timeline_enter(self->run->timeline, blocked_on);
-    uint64_t until_ns = now_ns + WATCH_NS < self->run->deadline_ns ? now_ns + WATCH_NS : self->run->deadline_ns;
+    bool soon = self->run->ops->meanwhile && self->run->ops->meanwhile(self->run->context);
+    uint64_t watch_ns = soon ? MEANWHILE_NS : WATCH_NS;
+    uint64_t until_ns = now_ns + watch_ns < self->run->deadline_ns ? now_ns + watch_ns : self->run->deadline_ns;
     int rc = store_poll(self->setup.store, completions, POLL_CAPACITY, until_ns, &count, err);
     for (size_t i = 0; i < count && !rc; i++)
         rc = take_completion(self, &completions[i], err);

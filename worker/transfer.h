@@ -26,6 +26,8 @@ struct transfer_ops {
      * failure ends the run; returning 0 goes on. For writes it is called for failures alone. */
     int (*complete)(void *context, const struct program_request *request, const char *staging, uint64_t available,
                     const struct cb_err *why, struct cb_err *err);
+    /* Something else to do while requests are in flight; NULL: nothing. True: it wants to be called again soon. */
+    bool (*meanwhile)(void *context);
 };
 
 struct transfer_counts {

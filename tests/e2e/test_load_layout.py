@@ -80,3 +80,14 @@ def test_a_layout_that_cannot_be_is_refused(tmp_path, words, said):
 def test_raw_bytes_have_no_layout_to_load_in(tmp_path):
     result = call(tmp_path, "workload=raw", "dp=2", "load.dp=1")
     assert result.returncode == 2 and "load.dp=1 needs tensors" in result.stderr
+
+
+@pytest.mark.parametrize("words", [["dp=4"], ["dp=2", "tp=2", "zero=1"], ["tp=2", "load.tp=4"], ["dp=4", "sharding=hybrid(2)"]], ids="-".join)
+def test_ranks_that_need_the_same_bytes_read_them_once(tmp_path, words):
+    for exchange in ("broadcast", "split"):
+        document = run(tmp_path, f"load.exchange={exchange}", "load.gap=0", "io.direct=false", "state=weights", *words)
+        metrics = document["metrics"]
+        assert document["verified"] == {"iterations": 1, "of": 1}
+        # Of a model this small headers are a tenth.
+        assert metrics["load.bytes_moved"]["median"] < 1.2 * metrics["checkpoint_bytes"]["median"]
+        assert metrics["load.exchange_s"]["median"] > 0

@@ -127,6 +127,7 @@ static inline void world_close(struct world *self)
         state_release(&rank->loaded);
         free(rank->page);
     }
+    free(self->meeting.messages);
     words_release(&self->words);
 }
 

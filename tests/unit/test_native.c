@@ -113,7 +113,10 @@ static const char *random_world(char text[256])
                                      "io.block=12KiB io.depth=3",
                                      "io.block=1MiB io.depth=1",
                                      "save.dedup=lowest_rank"};
-    snprintf(text, 256, "model=gpt2-tiny layers=3 payload=weights %s %s format=%s checksum=%s",
+    static const char *const loads[] = {"", "load.exchange=broadcast", "load.exchange=split",
+                                        "load.exchange=split load.gap=0"};
+    snprintf(text, 256, "model=gpt2-tiny layers=3 payload=weights %s %s %s format=%s checksum=%s",
+             loads[(size_t)rand() % (sizeof loads / sizeof *loads)],
              layouts[(size_t)rand() % (sizeof layouts / sizeof *layouts)],
              io[(size_t)rand() % (sizeof io / sizeof *io)], rand() % 3 ? "dcp" : "raw", rand() % 3 ? "crc32" : "none");
     return text;

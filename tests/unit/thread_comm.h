@@ -13,6 +13,14 @@
 
 #define THREAD_COMM_MAX_RANKS 16
 
+/* A send or a receive; a receive takes the first send that fits, once both are there. */
+struct posted {
+    bool is_send, done;
+    uint32_t from, to, tag;
+    void *bytes;
+    uint64_t len;
+};
+
 struct meeting {
     pthread_mutex_t lock;
     pthread_cond_t all_here;
@@ -20,7 +28,9 @@ struct meeting {
     uint64_t round;
     bool broken;
     struct agreement building, done;
-    void *bytes; /* rank 0's, of a broadcast */
+    void *bytes;             /* rank 0's, of a broadcast */
+    struct posted *messages; /* in the order in which they were started */
+    uint32_t message_count, message_capacity;
 };
 
 struct comm {
@@ -160,6 +170,73 @@ const char *comm_library(const struct comm *self)
 {
     (void)self;
     return "threads";
+}
+
+static inline int post_message(struct comm *self, const struct posted *posted, struct comm_message *message)
+{
+    struct meeting *meeting = self->meeting;
+    pthread_mutex_lock(&meeting->lock);
+    if (meeting->message_count == meeting->message_capacity) {
+        meeting->message_capacity = meeting->message_capacity ? 2 * meeting->message_capacity : 1024;
+        meeting->messages = realloc(meeting->messages, meeting->message_capacity * sizeof *meeting->messages);
+    }
+    message->handle = meeting->message_count;
+    meeting->messages[meeting->message_count++] = *posted;
+    pthread_mutex_unlock(&meeting->lock);
+    return 0;
+}
+
+int comm_send(struct comm *self, const void *bytes, uint64_t len, uint32_t to, uint32_t tag,
+              struct comm_message *message, struct cb_err *err)
+{
+    (void)err;
+    return post_message(self, &(struct posted){true, false, self->rank, to, tag, (void *)bytes, len}, message);
+}
+
+int comm_receive(struct comm *self, void *bytes, uint64_t len, uint32_t from, uint32_t tag,
+                 struct comm_message *message, struct cb_err *err)
+{
+    (void)err;
+    return post_message(self, &(struct posted){false, false, from, self->rank, tag, bytes, len}, message);
+}
+
+/* Gives the receive at `index` its send: the first that is not taken, once no receive before it is open. */
+static inline int match_message(struct meeting *meeting, uint32_t index, struct cb_err *err)
+{
+    struct posted *receive = &meeting->messages[index];
+    for (uint32_t i = 0; i < meeting->message_count; i++) {
+        struct posted *other = &meeting->messages[i];
+        if (other->done || other->from != receive->from || other->to != receive->to || other->tag != receive->tag)
+            continue;
+        if (!other->is_send && i < index)
+            return 0;
+        if (!other->is_send)
+            continue;
+        if (other->len != receive->len)
+            return cb_fail(err, CB_ERR_INTERNAL, "a message of %llu bytes for a receive of %llu",
+                           (unsigned long long)other->len, (unsigned long long)receive->len);
+        memcpy(receive->bytes, other->bytes, other->len);
+        other->done = receive->done = true;
+        return 0;
+    }
+    return 0;
+}
+
+int comm_message_test(struct comm *self, struct comm_message *message, bool *done, struct cb_err *err)
+{
+    struct meeting *meeting = self->meeting;
+    pthread_mutex_lock(&meeting->lock);
+    uint32_t index = (uint32_t)message->handle;
+    struct posted *posted = &meeting->messages[index];
+    int rc = !posted->done && !posted->is_send ? match_message(meeting, index, err) : 0;
+    *done = posted->done;
+    pthread_mutex_unlock(&meeting->lock);
+    return rc;
+}
+
+void comm_give_up(struct comm *self)
+{
+    (void)self; /* what is given up on stays posted */
 }
 
 #endif
