@@ -63,7 +63,7 @@ int comm_broadcast(struct comm *comm, void *bytes, uint64_t len, uint64_t deadli
 
 /* Messages from rank to rank, non-blocking: what is sent with one tag arrives in the order in which it was
  * sent and receives were started. Not collective. The memory must stay until comm_message_test says that it
- * is done, and after comm_give_up until the process has left. */
+ * is done, and after comm_abandon_messages until the process has left. */
 struct comm_message {
     uint64_t handle; /* the library's */
 };
@@ -76,6 +76,6 @@ int comm_receive(struct comm *comm, void *bytes, uint64_t len, uint32_t from, ui
 int comm_message_test(struct comm *comm, struct comm_message *message, bool *done, struct cb_err *err) CB_MUST_CHECK;
 /* Messages under way will not be waited for: agreements still work, but the process must leave with _exit
  * (comm_can_end is false). */
-void comm_give_up(struct comm *comm);
+void comm_abandon_messages(struct comm *comm);
 
 #endif

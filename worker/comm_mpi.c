@@ -426,7 +426,7 @@ int comm_message_test(struct comm *self, struct comm_message *message, bool *don
     return start_message(message, mpi, request, "a message between ranks", err);
 }
 
-void comm_give_up(struct comm *self)
+void comm_abandon_messages(struct comm *self)
 {
     self->shared->given_up = true;
 }

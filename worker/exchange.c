@@ -185,7 +185,7 @@ static void keep_own(struct exchange *self, const struct share_block *block)
 static void fail(struct exchange *self)
 {
     self->failed = true;
-    comm_give_up(self->setup.comm);
+    comm_abandon_messages(self->setup.comm);
 }
 
 static uint32_t tag_of(const struct exchange *self, const struct share_block *block)

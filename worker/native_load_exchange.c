@@ -60,7 +60,7 @@ static int run_stages(struct native_load *self, struct cb_err *err)
         int rc = read_stage(self, stage, failure ? &later : err);
         failure = failure ? failure : rc;
         if (ends_all(rc)) {
-            comm_give_up(operation->engine->setup.comm);
+            comm_abandon_messages(operation->engine->setup.comm);
             return failure;
         }
         exchange_reading_done(self->exchange);

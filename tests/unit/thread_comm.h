@@ -234,7 +234,7 @@ int comm_message_test(struct comm *self, struct comm_message *message, bool *don
     return rc;
 }
 
-void comm_give_up(struct comm *self)
+void comm_abandon_messages(struct comm *self)
 {
     (void)self; /* what is given up on stays posted */
 }
