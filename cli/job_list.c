@@ -144,9 +144,10 @@ int job_list_find(struct slurm_client *client, const struct job_record *record, 
     return rc;
 }
 
+/* Also what was only planned: somebody may have called sbatch with its script. */
 static bool needs_slurm(const struct job_entry *entry)
 {
-    return entry->has_record && !entry->is_final && entry->record.intent_wall_ns > 0;
+    return entry->has_record && !entry->is_final;
 }
 
 /* Ids that squeue does not list any more, for accounting: "4711,4712". */

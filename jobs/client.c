@@ -42,13 +42,11 @@ int slurm_ping(struct slurm_client *self, struct cb_err *err)
     char line[300];
     transport_answer_init(&answer);
     int rc = run(self, argv, NULL, PING_NS, &answer, err);
-    if (rc == 0 && answer.exit_status == 127)
+    if (rc == CB_ERR_NOT_FOUND || (rc == 0 && answer.exit_status == 127))
         rc = cb_fail(err, CB_ERR_NOT_FOUND, "there is no Slurm here: scontrol is not in PATH");
     else if (rc == 0 && !slurm_parse_ping(answer.out.data, answer.out.len))
         rc = cb_fail(err, CB_ERR_SYSTEM, "Slurm's controller does not answer: %s",
                      *transport_answer_last_line(&answer, line, sizeof line) ? line : "scontrol ping says nothing");
-    else if (rc == CB_ERR_NOT_FOUND)
-        rc = cb_fail(err, CB_ERR_NOT_FOUND, "there is no Slurm here: scontrol is not in PATH");
     transport_answer_release(&answer);
     return rc;
 }

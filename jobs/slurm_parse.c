@@ -229,7 +229,7 @@ static bool parse_details_line(struct piece line, struct slurm_job *job)
         job->start_s = number_or_0(value);
     if (find_value(line, "EndTime", &value))
         job->end_s = number_or_0(value);
-    if (find_value(line, "NodeList", &value) && value.len && memcmp(value.at, "(null)", value.len < 6 ? value.len : 6))
+    if (find_value(line, "NodeList", &value) && value.len && value.at[0] != '(') /* "(null)" */
         copy_cut(value, job->nodes, sizeof job->nodes);
     if (find_value(line, "NumNodes", &value))
         job->node_count = number_or_0(value);

@@ -72,8 +72,9 @@ def test_render_plans_a_run_that_sbatch_takes_by_hand(cluster):
     (line,) = cluster.document("status")
     assert line["state"] == "planned" and line["job"] is None
     (cluster.folder / "job.sbatch").write_text(script)
-    cluster.slurm("sbatch", "job.sbatch")
-    assert cluster.wait_final(line["run"])[line["run"]]["outcome"] == "pass"
+    job = cluster.slurm("sbatch", "--parsable", "job.sbatch").strip()
+    ended = cluster.wait_final(line["run"])[line["run"]]
+    assert ended["outcome"] == "pass" and ended["job"] == job
 
 
 def test_a_dry_run_leaves_nothing(cluster):

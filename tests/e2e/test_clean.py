@@ -1,0 +1,76 @@
+"""Checkpoints that runs left in their stores: listed, and removed only where they are ours."""
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+PROGRAM = str(Path(os.environ.get("CKPTBENCH_BUILD", "build")).resolve() / "ckptbench")
+TINY = ("model=gpt2-tiny", "ranks=1", "baseline=false", "iterations=2", "warmup=0", "verify=none")
+
+
+@pytest.fixture
+def place(tmp_path):
+    (tmp_path / "store").mkdir()
+    return tmp_path
+
+
+def call(place, *words, code=0):
+    result = subprocess.run([PROGRAM, *words], cwd=place, env=dict(os.environ, CKPTBENCH_HOME=str(place / "home")),
+                            capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120)
+    assert result.returncode == code, f"{words}: {result.returncode}\n{result.stdout}\n{result.stderr}"
+    return result
+
+
+def document(place, *words):
+    return json.loads(call(place, *words, "--json").stdout)
+
+
+def saved(place, *words):
+    return document(place, "run", *TINY, "store=./store", "ops=save", *words)["run"]
+
+
+def test_nothing_left_is_nothing_to_remove(place):
+    document(place, "run", *TINY, "store=./store")
+    assert document(place, "clean", "--yes") == []
+
+
+def test_what_was_kept_is_listed_and_goes_only_by_name(place):
+    run = saved(place)
+    (line,) = document(place, "clean", "--yes")
+    assert line["run"] == run and line["kept"] and not line["removed"] and line["files"] == 2 and line["bytes"] > 0
+    assert "kept on purpose" in call(place, "clean").stdout
+    assert (place / "store" / run).exists()
+    (line,) = document(place, "clean", run, "--yes")
+    assert line["removed"] and not (place / "store" / run).exists()
+    assert document(place, "clean") == []
+
+
+def test_without_yes_and_a_terminal_nothing_is_removed(place):
+    run = saved(place)
+    assert "--yes" in call(place, "clean", run).stderr
+    assert (place / "store" / run).exists()
+
+
+def test_files_of_others_stay_with_their_folder(place):
+    run = saved(place)
+    (place / "store" / run / "notes.txt").write_text("mine")
+    call(place, "clean", run, "--yes")
+    left = sorted(str(path.relative_to(place / "store")) for path in (place / "store").rglob("*") if path.is_file())
+    assert f"{run}/notes.txt" in left and f"{run}/.ckptbench-run" in left
+    assert not [name for name in left if "iteration-" in name]
+
+
+def test_a_folder_that_another_run_claims_is_left_alone(place):
+    run = saved(place)
+    (place / "store" / run / ".ckptbench-run").write_text("20200101-othr")
+    assert document(place, "clean", run, "--yes") == []
+    assert list((place / "store" / run).glob("*/.metadata"))
+
+
+def test_a_store_without_our_marker_is_left_alone(place):
+    run = saved(place)
+    (place / "store/.ckptbench-store").unlink()
+    assert document(place, "clean", run, "--yes") == []
+    assert list((place / "store" / run).glob("*/.metadata"))
