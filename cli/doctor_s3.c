@@ -73,6 +73,12 @@ static int measure(struct look *self, uint64_t *fastest_ns, struct cb_err *err)
     return rc;
 }
 
+static int end_at_first(void *context, const char *name, uint64_t length, struct cb_err *err)
+{
+    (void)context, (void)name, (void)length, (void)err;
+    return CB_ERR_EXISTS;
+}
+
 static int check_bucket(struct look *self)
 {
     struct cb_err err = {0};
@@ -83,12 +89,6 @@ static int check_bucket(struct look *self)
     tell(self, "s3 bucket", rc, &err, text,
          "check the bucket's name and region, the endpoint (s3.endpoint, AWS_ENDPOINT_URL) and the credentials");
     return rc;
-}
-
-static int end_at_first(void *context, const char *name, uint64_t length, struct cb_err *err)
-{
-    (void)context, (void)name, (void)length, (void)err;
-    return CB_ERR_EXISTS;
 }
 
 static int ignore_upload(void *context, const struct s3_upload *upload, struct cb_err *err)

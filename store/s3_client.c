@@ -124,14 +124,37 @@ static bool has_length(struct s3_call *call)
     return call->answer.has_length;
 }
 
-int s3_client_head(struct s3_client *self, const char *name, uint64_t *length, char etag[S3_ETAG_BYTES],
-                   struct cb_err *err)
+static int ask_head(struct s3_client *self, const char *name, s3_check_fn check, struct cb_err *err)
 {
     int rc = s3_call_ask(&self->call, S3_HEAD, name, err);
     if (rc)
         return rc;
-    self->call.check = has_length;
-    rc = s3_client_run(self, err);
+    self->call.check = check;
+    return s3_client_run(self, err);
+}
+
+/* A refused HEAD has no body that says why, and what mends a wrong clock or old credentials goes by that. A list of
+ * one object is refused for the same reason, and says it; where it is not, the first question is asked again. */
+static int head(struct s3_client *self, const char *name, s3_check_fn check, struct cb_err *err)
+{
+    int rc = ask_head(self, name, check, err);
+    long status = self->call.answer.status;
+    if (!rc || rc == CB_ERR_NOT_FOUND || status < 300 || status > 499)
+        return rc;
+    rc = s3_call_ask(&self->call, S3_GET, NULL, err);
+    if (!rc)
+        rc = s3_call_add_query(&self->call, "list-type", "2", err);
+    if (!rc)
+        rc = s3_call_add_query(&self->call, "max-keys", "1", err);
+    if (!rc)
+        rc = s3_client_run(self, err);
+    return rc ? rc : ask_head(self, name, check, err);
+}
+
+int s3_client_head(struct s3_client *self, const char *name, uint64_t *length, char etag[S3_ETAG_BYTES],
+                   struct cb_err *err)
+{
+    int rc = head(self, name, has_length, err);
     if (rc == CB_ERR_NOT_FOUND)
         return cb_fail(err, rc, "there is no %s in bucket %s%s%s", name, self->session.bucket,
                        self->session.prefix[0] ? " under " : "", self->session.prefix);
@@ -163,9 +186,7 @@ int s3_client_modified(struct s3_client *self, const char *name, uint64_t *wall_
 
 int s3_client_check_bucket(struct s3_client *self, struct cb_err *err)
 {
-    int rc = s3_call_ask(&self->call, S3_HEAD, NULL, err);
-    if (!rc)
-        rc = s3_client_run(self, err);
+    int rc = head(self, NULL, NULL, err);
     if (rc == CB_ERR_NOT_FOUND)
         rc = cb_fail(err, rc, "there is no bucket %s at %s; make it, or name another", self->session.bucket,
                      self->endpoint_url);

@@ -212,14 +212,17 @@ int s3_client_list(struct s3_client *self, const char *folder, store_list_fn eac
 {
     struct listing listing = {.session = &self->session, .each = each, .context = context};
     struct s3_page page = {0};
-    char folder_key[S3_KEY_BYTES + 8];
+    char folder_key[S3_KEY_BYTES + 8], before[sizeof page.token];
     int rc = s3_folder_key(&self->session, folder, folder_key, err);
     do {
+        memcpy(before, page.token, sizeof before);
         if (!rc)
             rc = ask_for_objects(self, folder_key, page.token, err);
         if (!rc)
             rc = s3_read_object_page(self->call.answer_body.data, self->call.answer_body.len, pass_on, &listing, &page,
                                      err);
+        if (!rc && page.truncated && strcmp(before, page.token) == 0)
+            rc = refuse_page("it goes on where it began: the same token again", err);
     } while (!rc && page.truncated);
     return rc;
 }

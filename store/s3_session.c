@@ -107,16 +107,26 @@ static bool uses_proxy(const struct s3_session *self)
     return (all && *all) || (all_lower && *all_lower) || (own && *own) || (own_lower && *own_lower);
 }
 
+/* Names below localhost are this machine's (RFC 6761), though not every resolver knows: BUCKET.localhost of a server
+ * for tests. */
+static const char *name_to_resolve(const char *name)
+{
+    static const char local[] = ".localhost";
+    size_t len = strlen(name), ending = sizeof local - 1;
+    return len > ending && strcmp(name + len - ending, local) == 0 ? local + 1 : name;
+}
+
 static int resolve(struct s3_session *self, struct cb_err *err)
 {
+    const char *name = name_to_resolve(self->endpoint.name);
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_ADDRCONFIG},
                     *found = NULL;
     if (uses_proxy(self))
         return 0; /* the proxy resolves */
-    int code = getaddrinfo(self->endpoint.name, NULL, &hints, &found);
+    int code = getaddrinfo(name, NULL, &hints, &found);
     if (code == EAI_ADDRFAMILY || code == EAI_NODATA || code == EAI_NONAME) { /* a machine with loopback alone */
         hints.ai_flags = 0;
-        code = getaddrinfo(self->endpoint.name, NULL, &hints, &found);
+        code = getaddrinfo(name, NULL, &hints, &found);
     }
     if (code)
         return cb_fail(err, CB_ERR_NOT_FOUND, "the S3 endpoint %s (from %s) cannot be resolved: %s",

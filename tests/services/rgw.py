@@ -4,7 +4,7 @@ usage: tests/services/rgw.py start|stop FOLDER
 
 One monitor, one OSD that keeps objects in memory, one manager and one gateway, all on 127.0.0.1 and on free
 ports, all below FOLDER. It checks signatures for real, speaks HTTP and (with a certificate of a CA made in
-FOLDER) HTTPS, and takes buckets in the path and in the host name (BUCKET.localhost). Up in about 12 s.
+FOLDER) HTTPS, and takes buckets in the path and in the host name (BUCKET.s3.localhost). Up in about 12 s.
 
 Variables: CKPTBENCH_TEST_S3 is the endpoint, …_TLS the one with TLS, …_CA the file of its CA, …_ACCESS_KEY and
 …_SECRET_KEY the credentials of a user.
@@ -59,7 +59,7 @@ memstore_device_bytes={memory}
 rgw_gc_obj_min_wait=1
 rgw_gc_processor_period=2
 rgw_gc_processor_max_time=60
-rgw_dns_name=localhost
+rgw_dns_name=s3.localhost
 rgw_frontends=beast endpoint=127.0.0.1:{ports[2]} ssl_endpoint=127.0.0.1:{ports[3]} ssl_certificate={folder}/server.pem ssl_private_key={folder}/server.key
 # Else the gateway asks for the secure mode, which does not work without cephx.
 ms_mon_client_mode=crc
@@ -128,7 +128,7 @@ class Cluster:
         fsid = str(uuid.uuid4())
         self.configuration.write_text(CONFIGURATION.format(fsid=fsid, ports=ports, folder=self.folder, sockets=sockets, memory=MEMORY_BYTES))
         authority = make_authority(self.folder, "ckptbench test CA")
-        make_certificate(authority, self.folder / "server", ["localhost", "*.localhost"], ["127.0.0.1"])
+        make_certificate(authority, self.folder / "server", ["s3.localhost", "*.s3.localhost"], ["127.0.0.1"])
         return fsid, ports
 
     def start(self):
@@ -149,7 +149,7 @@ class Cluster:
                   f"--secret-key={SECRET_KEY}", "--max-buckets=100000")
         return {
             VARIABLE: f"http://127.0.0.1:{ports[2]}",
-            VARIABLE + "_TLS": f"https://localhost:{ports[3]}",
+            VARIABLE + "_TLS": f"https://127.0.0.1:{ports[3]}",
             VARIABLE + "_CA": str(self.folder / "ca.pem"),
             VARIABLE + "_ACCESS_KEY": ACCESS_KEY,
             VARIABLE + "_SECRET_KEY": SECRET_KEY,

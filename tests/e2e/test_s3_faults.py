@@ -1,0 +1,232 @@
+"""Every failure of a server that the field knows: a clear message or a right result, in time, and never half a
+checkpoint that verifies. The server misbehaves as tests/services/s3_faults.py is told; times are short, so that
+giving up is quick."""
+import json
+
+import pytest
+from s3_harness import BUILD, Client, call
+from s3_faults import FaultServer  # its folder is put in the path by the harness
+
+PROGRAM = BUILD / "ckptbench"
+# One file of 11 MiB in 3 parts, saved and then read back and compared byte for byte.
+SAVE = ("model=gpt2-tiny", "ranks=1", "launcher=none", "ops=save", "iterations=1", "warmup=0", "baseline=false", "suffix=x",
+        "store=s3://bucket/p", "s3.part_size=5MiB", "s3.stall=1s", "s3.deadline=8s")
+
+
+@pytest.fixture(scope="module")
+def shared():
+    with FaultServer() as faults:
+        yield faults
+
+
+class Bed:
+    """A server without rules, an empty bucket, and runs against it."""
+
+    def __init__(self, faults, home):
+        self.faults, self.home = faults, home
+        self.client = Client(faults.endpoint, faults.access_key, faults.secret_key)
+        self.keys = {"AWS_ACCESS_KEY_ID": faults.access_key, "AWS_SECRET_ACCESS_KEY": faults.secret_key}
+
+    def run(self, *words, code=0, **environment):
+        environment = self.keys | {"CKPTBENCH_HOME": str(self.home), "AWS_ENDPOINT_URL": self.faults.endpoint} | environment
+        return call(PROGRAM, "run", "--json", *SAVE, *words, code=code, timeout=90, **environment)
+
+    def passes(self, *words, **environment):
+        return json.loads(self.run(*words, **environment).stdout)
+
+    def fails(self, *wanted, words=(), **environment):
+        """The run fails, its message has every word, and what is in the bucket is no checkpoint nor an open upload."""
+        result = self.run(*words, code=None, **environment)
+        said = result.stdout + result.stderr
+        assert result.returncode in (3, 4), said  # 4: it took too long
+        for word in wanted:
+            assert word in said, f"'{word}' is not in: {said}"
+        self.faults.fail()
+        assert not [key for key in self.client.keys("bucket", "p/") if key.endswith("/.metadata")], said
+        assert self.faults.uploads() == [], said
+        return said
+
+    def save(self):
+        """A whole checkpoint, for what is tested about loads."""
+        self.faults.fail()
+        self.passes("verify=none")
+        self.faults.clear()
+
+    def load(self, *words, code=0):
+        return self.run("ops=load", *words, code=code)
+
+
+@pytest.fixture
+def bed(shared, tmp_path):
+    shared.tell(rules=[], clock_offset_s=0, region=None, seed=1, credentials={shared.access_key: {"secret": shared.secret_key}})
+    bed = Bed(shared, tmp_path)
+    bed.client.request("PUT", "bucket")
+    for key in bed.client.keys("bucket"):
+        bed.client.remove("bucket", key)
+    shared.clear()
+    return bed
+
+
+# ---- what passes by itself is repeated, and the result is right ----
+
+TRANSIENT = [
+    {"operation": "UploadPart", "fault": "error", "times": 3},
+    {"operation": "UploadPart", "fault": "error", "times": 2, "early": True, "headers": {"retry-after": "0"}},
+    {"operation": "PutObject", "fault": "error", "status": 500, "code": "InternalError", "times": 2},
+    {"operation": "PutObject", "fault": "error", "status": 429, "code": "TooManyRequests", "times": 1},
+    {"operation": "CreateMultipartUpload", "fault": "error", "times": 2},
+    {"operation": "CompleteMultipartUpload", "fault": "error", "times": 2},
+    {"operation": "ListObjectsV2", "fault": "error", "times": 2},
+    {"operation": ["HeadObject", "GetObject"], "fault": "error", "times": 2},
+    {"operation": "UploadPart", "fault": "reset", "request_bytes": 1000000},
+    {"operation": "UploadPart", "fault": "reset", "times": 2},
+    {"operation": "UploadPart", "fault": "close", "request_bytes": 5000000},
+    {"operation": "GetObject", "fault": "reset", "response_bytes": 1000000, "range": "bytes"},
+    {"operation": "GetObject", "fault": "close", "response_bytes": 1000000, "range": "bytes"},
+    {"operation": "UploadPart", "fault": "stall", "request_bytes": 100000},
+    {"operation": "UploadPart", "fault": "stall"},
+    {"operation": "GetObject", "fault": "stall", "response_bytes": 100000, "range": "bytes"},
+    {"operation": "CompleteMultipartUpload", "fault": "stall"},
+    {"operation": "GetObject", "fault": "truncate", "response_bytes": 1000, "range": "bytes"},
+    {"operation": "CompleteMultipartUpload", "fault": "ok_error"},
+    {"operation": "CompleteMultipartUpload", "fault": "ok_error", "code": "SlowDown"},
+    {"fault": "error", "percent": 10},
+    {"operation": ["UploadPart", "GetObject", "PutObject"], "fault": "reset", "percent": 10},
+]
+
+
+@pytest.mark.parametrize("rule", TRANSIENT, ids=lambda rule: f"{rule['fault']}-{rule.get('operation', 'any')}")
+def test_what_passes_by_itself_is_repeated_and_every_byte_is_right(bed, rule):
+    bed.faults.fail(rule)
+    document = bed.passes()
+    assert document["outcome"] == "pass"
+    assert [row for row in bed.faults.log() if row["fault"]], "the fault never happened"
+    assert bed.faults.uploads() == []
+    bed.faults.fail()
+    call(PROGRAM, "verify", "s3://bucket/p/x", AWS_ENDPOINT_URL=bed.faults.endpoint, **bed.keys)
+
+
+# ---- what does not pass is given up in time, by name ----
+
+FOR_EVER = [
+    ({"operation": "UploadPart", "part": 2, "fault": "error", "times": 0}, ["part 2", "SlowDown", "rank 0", "__0_0.distcp", "REQ"]),
+    ({"operation": "UploadPart", "part": 3, "fault": "stall", "request_bytes": 1000, "times": 0}, ["part 3", "rank 0", "__0_0.distcp"]),
+    ({"operation": "UploadPart", "fault": "reset", "request_bytes": 1000, "times": 0}, ["rank 0", "__0_0.distcp"]),
+    ({"operation": "UploadPart", "fault": "drip", "request": True, "bytes_per_s": 20000, "times": 0}, ["rank 0", "__0_0.distcp"]),
+    ({"operation": "CreateMultipartUpload", "fault": "garbage", "times": 0}, ["__0_0.distcp"]),
+    ({"operation": "CreateMultipartUpload", "fault": "garbage", "body": "", "times": 0}, ["__0_0.distcp"]),
+    ({"operation": "CompleteMultipartUpload", "fault": "ok_error", "times": 0}, ["InternalError", "__0_0.distcp"]),
+    ({"operation": "UploadPart", "fault": "wrong_etag", "times": 0}, ["__0_0.distcp"]),
+    ({"operation": "CompleteMultipartUpload", "fault": "lose_part", "part": 2, "times": 0}, ["__0_0.distcp"]),
+]
+
+
+@pytest.mark.parametrize("rule, wanted", FOR_EVER, ids=lambda value: value["fault"] + value["operation"] if isinstance(value, dict) else "")
+def test_what_does_not_pass_is_given_up_by_name_and_leaves_nothing_that_verifies(bed, rule, wanted):
+    bed.faults.fail(rule)
+    bed.fails(*wanted)
+
+
+NEVER_REPEATED = [
+    ({"fault": "redirect", "region": "eu-west-3", "times": 0}, ["eu-west-3"]),
+    ({"fault": "error", "status": 403, "code": "AccessDenied", "message": "Access Denied", "times": 0}, ["AccessDenied"]),
+    ({"fault": "error", "status": 404, "code": "NoSuchBucket", "message": "The specified bucket does not exist", "times": 0}, ["bucket"]),
+    ({"fault": "error", "status": 400, "code": "ExpiredToken", "message": "The provided token has expired.", "times": 0}, ["ExpiredToken"]),
+]
+
+
+@pytest.mark.parametrize("rule, wanted", NEVER_REPEATED, ids=lambda value: value.get("code", value["fault"]) if isinstance(value, dict) else "")
+def test_what_no_repetition_mends_is_asked_for_once(bed, rule, wanted):
+    bed.faults.fail(rule)
+    bed.fails(*wanted)
+    asked = [(row["operation"], row["key"]) for row in bed.faults.log() if row["fault"]]
+    assert len(asked) - len(set(asked)) <= 1, asked  # the agent and the rank look, each for itself
+
+
+def test_wrong_keys_are_named_and_not_shown(bed):
+    said = bed.fails("SignatureDoesNotMatch", AWS_SECRET_ACCESS_KEY="a-wrong-secret-key")
+    assert "a-wrong-secret-key" not in said
+    bed.fails("InvalidAccessKeyId", AWS_ACCESS_KEY_ID="NOBODY")
+
+
+def test_a_bucket_that_is_not_there_is_named(bed):
+    bed.fails("NoSuchBucket", "nowhere", words=["store=s3://nowhere/p"])
+
+
+def test_a_clock_that_is_wrong_is_corrected_or_named(bed):
+    bed.faults.tell(clock_offset_s=3600)
+    result = bed.run(code=None)
+    said = result.stdout + result.stderr
+    assert result.returncode == 0 or "RequestTimeTooSkewed" in said, said
+
+
+def test_the_region_that_a_server_wants_is_taken_or_named(bed):
+    bed.faults.tell(region="eu-west-3")
+    result = bed.run(code=None)
+    said = result.stdout + result.stderr
+    assert result.returncode == 0 or "eu-west-3" in said, said
+
+
+# ---- loads ----
+
+
+def test_bytes_that_came_wrong_are_found(bed):
+    bed.save()
+    bed.faults.fail({"operation": "GetObject", "key": "distcp$", "fault": "corrupt", "at": 3000000, "times": 0})
+    result = bed.load(code=3)
+    assert "__0_0.distcp" in result.stdout + result.stderr
+
+
+def test_bytes_that_were_stored_wrong_are_found(bed):
+    bed.faults.fail({"operation": "UploadPart", "part": 2, "fault": "store_corrupt", "at": 1000})
+    result = bed.run(code=3)
+    assert "__0_0.distcp" in result.stdout + result.stderr
+    verified = call(PROGRAM, "verify", "s3://bucket/p/x", code=3, AWS_ENDPOINT_URL=bed.faults.endpoint, **bed.keys)
+    assert "__0_0.distcp" in verified.stdout
+
+
+def test_a_server_that_ignores_ranges_gives_right_bytes_or_a_message(bed):
+    bed.save()
+    bed.faults.fail({"operation": "GetObject", "key": "distcp$", "fault": "ignore_range", "times": 0})
+    result = bed.load(code=None)
+    assert result.returncode == 0 or "__0_0.distcp" in result.stdout + result.stderr
+
+
+def test_metadata_that_is_garbage_is_refused(bed):
+    bed.save()
+    bed.faults.fail({"operation": "GetObject", "key": "metadata$", "fault": "garbage", "times": 0})
+    assert ".metadata" in (result := bed.load(code=3)).stdout + result.stderr
+
+
+def test_a_list_that_never_ends_is_given_up(bed):
+    bed.save()
+    page = ('<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>again</NextContinuationToken>'
+            '<Contents><Key>p/x/a</Key><Size>1</Size></Contents></ListBucketResult>')
+    bed.faults.fail({"operation": "ListObjectsV2", "fault": "answer", "body": page, "times": 0})
+    result = call(PROGRAM, "verify", "s3://bucket/p", code=None, timeout=60, AWS_ENDPOINT_URL=bed.faults.endpoint, **bed.keys)
+    assert result.returncode != 0
+
+
+# ---- TLS ----
+
+
+@pytest.mark.parametrize("kind, wanted", [("wrong-name", "certificate"), ("stranger", "certificate")])
+def test_a_certificate_that_does_not_match_ends_the_run_with_a_message(tmp_path, kind, wanted):
+    with FaultServer(tls=kind) as faults:
+        bed = Bed(faults, tmp_path)
+        bed.client.make_bucket("bucket")
+        said = bed.run(f"s3.tls.ca={faults.authority}", code=None, AWS_ENDPOINT_URL=faults.tls_endpoint)
+        assert said.returncode != 0 and wanted in said.stdout + said.stderr, said.stdout + said.stderr
+        assert bed.client.keys("bucket") == {}
+
+
+def test_tls_with_an_authority_and_a_client_certificate_of_ones_own(tmp_path):
+    with FaultServer(tls="good", client_certificates=True) as faults:
+        bed = Bed(faults, tmp_path)
+        bed.client.make_bucket("bucket")
+        faults.clear()
+        words = [f"s3.tls.ca={faults.authority}", f"s3.tls.cert={faults.client_certificate}", f"s3.tls.key={faults.client_key}"]
+        bed.passes(*words, AWS_ENDPOINT_URL=faults.tls_endpoint)
+        assert {row["scheme"] for row in faults.log()} == {"https"}
+        refused = bed.run(words[0], "suffix=y", code=None, AWS_ENDPOINT_URL=faults.tls_endpoint)
+        assert refused.returncode != 0

@@ -1,0 +1,110 @@
+"""A bucket between PyTorch and us: what it saved through the S3 connector is verified and loaded straight from the
+bucket, and what we saved there it loads through the connector. The server is moto's."""
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import boto3
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from s3torchconnector import S3ClientConfig
+from s3torchconnector.dcp import S3StorageReader, S3StorageWriter
+from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
+
+from conftest import BUILD, Place, call
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "services"))
+from ports import free_ports  # noqa: E402
+
+KEYS = {"AWS_ACCESS_KEY_ID": "interop", "AWS_SECRET_ACCESS_KEY": "interop-secret", "AWS_REGION": "us-east-1", "AWS_DEFAULT_REGION": "us-east-1"}
+
+
+@pytest.fixture(scope="module")
+def endpoint():
+    (port,) = free_ports(1)
+    address = f"http://127.0.0.1:{port}"
+    server = subprocess.Popen([sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], stdout=subprocess.DEVNULL,
+                              stderr=subprocess.DEVNULL)
+    saved = {key: os.environ.get(key) for key in [*KEYS, "AWS_ENDPOINT_URL"]}
+    os.environ.update(KEYS, AWS_ENDPOINT_URL=address)
+    try:
+        for _ in range(300):
+            try:
+                boto3.client("s3").create_bucket(Bucket="interop")
+                break
+            except Exception:
+                assert server.poll() is None
+                time.sleep(0.1)
+        yield address
+    finally:
+        server.kill()
+        server.wait()
+        for key, value in saved.items():
+            os.environ.pop(key, None) if value is None else os.environ.update({key: value})
+
+
+@pytest.fixture(scope="module")
+def bed(endpoint, tmp_path_factory):
+    """Runs into the bucket, and the state that a run with the same seed saved on disk, as PyTorch reads it."""
+    place = Place(tmp_path_factory.mktemp("place"))
+    folder = place.save("ranks=2 tp=2", "disk")
+    dcp_to_torch_save(folder, place.folder / "state.pt")
+    place.bucket = "s3://interop/bench"
+    place.run("ops=save suffix=ours ranks=2 tp=2", store=place.bucket)
+    return place, torch.load(place.folder / "state.pt", weights_only=False)
+
+
+def config():
+    return S3ClientConfig(force_path_style=True)
+
+
+def flat(state, path=""):
+    if isinstance(state, dict):
+        return {key: value for name, part in state.items() for key, value in flat(part, f"{path}.{name}").items()}
+    return {path: state}
+
+
+def same(first, second):
+    first, second = flat(first), flat(second)
+    assert first.keys() == second.keys()
+    for key, value in first.items():
+        if torch.is_tensor(value):
+            assert torch.equal(value, second[key]), key
+        else:
+            assert value == second[key], key
+
+
+def test_ours_is_loaded_by_torch_through_the_connector(bed):
+    place, state = bed
+    loaded = {}
+    reader = S3StorageReader(region="us-east-1", path=f"{place.bucket}/ours/iteration-0", s3client_config=config())
+    _load_state_dict(loaded, storage_reader=reader, planner=_EmptyStateDictLoadPlanner(), no_dist=True)
+    same(loaded, state)
+
+
+def test_what_torch_saved_through_the_connector_is_verified_and_loaded_from_the_bucket(bed):
+    place, state = bed
+    writer = S3StorageWriter(region="us-east-1", path=f"{place.bucket}/torch", s3client_config=config())
+    dcp.save(state, storage_writer=writer, no_dist=True)
+    said = call(BUILD / "ckptbench", "verify", f"{place.bucket}/torch")
+    assert said.returncode == 0 and "every element of every tensor is there once" in said.stdout, said.stdout + said.stderr
+    document = place.run("ops=load suffix=torch ranks=2 tp=2 verify=full", store=place.bucket)
+    assert document["outcome"] == "pass" and document["verified"]["iterations"] == 1
+
+
+def test_a_flipped_bit_of_what_torch_saved_is_named_from_the_bucket(bed):
+    place, state = bed
+    writer = S3StorageWriter(region="us-east-1", path=f"{place.bucket}/bad", s3client_config=config())
+    dcp.save(state, storage_writer=writer, no_dist=True)
+    s3 = boto3.client("s3")
+    body = bytearray(s3.get_object(Bucket="interop", Key="bench/bad/__0_0.distcp")["Body"].read())
+    body[len(body) // 2] ^= 1
+    s3.put_object(Bucket="interop", Key="bench/bad/__0_0.distcp", Body=bytes(body))
+    said = call(BUILD / "ckptbench", "verify", "--json", f"{place.bucket}/bad")
+    assert said.returncode == 3 and any(problem["file"] == "__0_0.distcp" for problem in json.loads(said.stdout)["problems"])
