@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "agent/launch.h"
+#include "agent/remote.h"
 #include "agent/seal.h"
 #include "agent/watch.h"
 #include "core/clock.h"
@@ -81,14 +82,20 @@ static int start_ranks(struct attempt *self, struct cb_err *err)
     uint32_t samples =
         status_page_samples(self->iterations, self->warmup, experiment_u64(self->experiment, OPT_DURATION) > 0);
     pages_remove_stale();
-    int rc = pages_create(&self->pages, self->run, self->number, self->ranks, samples, err);
-    if (rc)
+    int rc = nodes_find(self->experiment, self->ranks, &self->nodes, err);
+    if (!rc && nodes_are_remote(&self->nodes))
+        rc = remote_open(self, samples, err);
+    else if (!rc)
+        rc = pages_create(&self->pages, self->run, self->number, self->ranks, samples, err);
+    if (!rc)
+        rc = remote_await(self, err);
+    if (rc || self->verdict.decided)
         return rc;
     rc = launch_start(self, err);
     if (probe_store_path(store, path))
         probe_disk(path, disk, sizeof disk);
     counters_start(&self->counters, disk);
-    if (!rc)
+    if (!rc && self->nodes.own >= 0)
         rc = probe_start(self->path.data, store, &self->probe, err);
     return rc;
 }
@@ -116,12 +123,13 @@ static void run_ranks(struct attempt *self)
     if (start_ranks(self, &err) != 0)
         attempt_decide(self, err.code == CB_ERR_USAGE ? OUTCOME_BENCHMARK_FAILED : OUTCOME_INFRASTRUCTURE, err.code,
                        "%s", err.message);
-    else
+    else if (!self->verdict.decided)
         watch_run(self);
     if (!self->launcher.exited)
         launch_end(self, LEAVE_GRACE_NS);
     finish_probe(self); /* before the last end, which takes its children, too */
     launch_end(self, LEAVE_GRACE_NS);
+    remote_finish(self);
     if (self->pages.count > 0)
         counters_stop(&self->counters);
     seal_decide(self);
@@ -156,7 +164,7 @@ static int seal(struct attempt *self, struct cb_err *err)
 {
     check_experiment(self);
     struct cb_err unused; /* host.json is an extra: records hold the figures that count */
-    if (self->pages.count > 0 && counters_write(&self->counters, self->path.data, &unused) != 0)
+    if (self->pages.count > 0 && self->nodes.own >= 0 && counters_write(&self->counters, self->path.data, &unused) != 0)
         attempt_decide(self, OUTCOME_INFRASTRUCTURE, unused.code, "%s", unused.message);
     int rc = seal_write(self, err);
     return rc != CB_ERR_EXISTS ? rc
@@ -185,6 +193,8 @@ int attempt_run(const char *run_folder, const volatile sig_atomic_t *signals, co
         *outcome = self.verdict.outcome;
         *code = self.verdict.code;
     }
+    remote_free(self.remote);
+    nodes_release(&self.nodes);
     pages_release(&self.pages);
     experiment_free(self.experiment);
     buf_release(&self.path);

@@ -12,6 +12,7 @@
 #include <sys/types.h>
 
 #include "agent/counters.h"
+#include "agent/nodes.h"
 #include "agent/pages.h"
 #include "agent/probe.h"
 #include "core/buf.h"
@@ -28,6 +29,7 @@ struct verdict_of_attempt {
     char message[1024];
 };
 
+struct remote;
 struct attempt {
     const char *run_folder; /* absolute */
     char run[RUN_ID_BYTES];
@@ -42,9 +44,13 @@ struct attempt {
     pid_t parent;                            /* who started the agent; when it dies, the attempt is cancelled */
 
     struct pages pages;
-    struct child launcher; /* mpirun, or the one rank */
-    bool has_launcher;     /* mpirun stands between us and the ranks */
-    uint64_t launched_ns;  /* all ranks had reported; 0 before */
+    struct nodes nodes;
+    struct remote *remote;     /* NULL where all ranks run on this machine */
+    uint64_t rank_start_ns;    /* when the ranks were started: after the nodes had come together */
+    struct child launcher;     /* mpirun or srun, or the one rank */
+    const char *launcher_name; /* NULL where nothing stands between us and the one rank */
+    bool has_launcher;         /* mpirun or srun stands between us and the ranks */
+    uint64_t launched_ns;      /* all ranks had reported; 0 before */
     struct counters counters;
     struct probe *probe; /* NULL before and after */
     struct verdict_of_attempt verdict;

@@ -14,9 +14,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "agent/launch_nodes.h"
 #include "agent/procfs.h"
+#include "agent/remote.h"
 #include "core/clock.h"
 
+#define TOOL_TIMEOUT_NS (10 * NS_PER_S)
 #define POLL_NS (5 * NS_PER_MS)
 #define KILL_BOUND_NS (2 * NS_PER_S)
 
@@ -33,12 +36,35 @@ int launch_find_worker(char *path, struct cb_err *err)
     return 0;
 }
 
-/* Also decides by what: mpirun, where there is more than one rank. */
+/* Slurm's own launcher needs its PMIx plugin to wire ranks; else mpirun has srun start its daemons. */
+static bool slurm_has_pmix(void)
+{
+    struct buf text;
+    const struct child_options options = {.argv = (const char *const[]){"srun", "--mpi=list", NULL}, .stdin_fd = -1};
+    buf_init(&text, 65536);
+    bool found = child_capture(&options, TOOL_TIMEOUT_NS, &text, NULL) == 0 && strstr(text.data, "pmix");
+    buf_release(&text);
+    return found;
+}
+
+/* Also decides by what: mpirun, where there is more than one rank; srun in an allocation of several nodes. */
 static int choose_launcher(struct attempt *attempt, struct cb_err *err)
 {
-    if (experiment_is(attempt->experiment, OPT_LAUNCHER, "none") && attempt->ranks > 1)
+    const struct experiment *experiment = attempt->experiment;
+    bool wants_srun = experiment_is(experiment, OPT_LAUNCHER, "srun");
+    if (experiment_is(experiment, OPT_LAUNCHER, "none") && attempt->ranks > 1)
         return cb_fail(err, CB_ERR_USAGE, "launcher=none starts one rank, not %u: use launcher=mpirun", attempt->ranks);
-    attempt->has_launcher = experiment_is(attempt->experiment, OPT_LAUNCHER, "mpirun") || attempt->ranks > 1;
+    if (wants_srun || (attempt->remote && attempt->nodes.slurm && !experiment_is(experiment, OPT_LAUNCHER, "mpirun"))) {
+        bool pmix = slurm_has_pmix();
+        if (wants_srun && !pmix)
+            return cb_fail(err, CB_ERR_UNSUPPORTED,
+                           "launcher=srun: this Slurm has no PMIx (srun --mpi=list); use "
+                           "launcher=mpirun");
+        attempt->launcher_name = pmix ? "srun" : "mpirun";
+    } else if (attempt->remote || attempt->ranks > 1 || experiment_is(experiment, OPT_LAUNCHER, "mpirun")) {
+        attempt->launcher_name = "mpirun";
+    }
+    attempt->has_launcher = attempt->launcher_name != NULL;
     return 0;
 }
 
@@ -51,7 +77,7 @@ static int open_log(const struct attempt *attempt, int *fd, struct cb_err *err)
     return *fd < 0 ? cb_fail_errno(err, errno, "creating %s", path) : 0;
 }
 
-static int start(struct attempt *attempt, const char *worker, int log_fd, struct cb_err *err)
+static int start_here(struct attempt *attempt, const char *worker, int log_fd, struct cb_err *err)
 {
     char number[16], ranks[16], backing[256], base[256], prte_base[256];
     snprintf(number, sizeof number, "%u", attempt->number);
@@ -113,8 +139,11 @@ int launch_start(struct attempt *attempt, struct cb_err *err)
         rc = launch_find_worker(worker, err);
     if (!rc)
         rc = open_log(attempt, &log_fd, err);
+    bool srun = !rc && attempt->has_launcher && strcmp(attempt->launcher_name, "srun") == 0;
+    attempt->rank_start_ns = clock_monotonic_ns();
     if (!rc)
-        rc = start(attempt, worker, log_fd, err);
+        rc = attempt->remote || srun ? launch_across_nodes(attempt, worker, log_fd, err)
+                                     : start_here(attempt, worker, log_fd, err);
     if (log_fd >= 0)
         close(log_fd);
     return rc;
@@ -123,14 +152,7 @@ int launch_start(struct attempt *attempt, struct cb_err *err)
 /* A number on a page may have gone to another process since: the command line says whose it is. */
 bool launch_is_ours(const struct attempt *attempt, pid_t pid)
 {
-    char words[4096];
-    size_t len = procfs_read(pid, "cmdline", words, sizeof words);
-    size_t folder = strlen(attempt->pages.folder);
-    for (size_t i = 0; i + folder <= len; i++) {
-        if (memcmp(words + i, attempt->pages.folder, folder) == 0)
-            return true;
-    }
-    return false;
+    return procfs_mentions(pid, attempt->pages.base);
 }
 
 static pid_t pid_of(const struct attempt *attempt, uint32_t rank)
@@ -140,6 +162,8 @@ static pid_t pid_of(const struct attempt *attempt, uint32_t rank)
 
 bool launch_is_alive(const struct attempt *attempt, uint32_t rank)
 {
+    if (remote_has(attempt, rank))
+        return remote_is_alive(attempt, rank);
     pid_t pid = pid_of(attempt, rank);
     char state = pid > 0 ? procfs_state(pid) : '\0';
     return state && state != 'Z' && state != 'X' && launch_is_ours(attempt, pid);
@@ -151,7 +175,7 @@ bool launch_end_adopted(const struct attempt *attempt)
     pid_t children[64];
     size_t count = procfs_children(children, sizeof children / sizeof *children);
     for (size_t i = 0; i < count; i++) {
-        if (children[i] == attempt->launcher.pid)
+        if (children[i] == attempt->launcher.pid || remote_started(attempt, children[i]))
             continue;
         kill(children[i], SIGKILL);
         any = waitpid(children[i], NULL, WNOHANG) == 0 || any;
@@ -165,11 +189,20 @@ static bool kill_rest(const struct attempt *attempt)
     bool any = false;
     for (uint32_t rank = 0; rank < attempt->pages.count; rank++) {
         if (launch_is_alive(attempt, rank)) {
-            kill(pid_of(attempt, rank), SIGKILL);
+            if (!remote_has(attempt, rank))
+                kill(pid_of(attempt, rank), SIGKILL);
             any = true;
         }
     }
+    if (any)
+        remote_kill(attempt);
     return launch_end_adopted(attempt) || any;
+}
+
+char *launch_describe_process(const struct attempt *attempt, uint32_t rank, char text[64])
+{
+    return remote_has(attempt, rank) ? remote_describe_process(attempt, rank, text)
+                                     : procfs_describe(pid_of(attempt, rank), text);
 }
 
 static void name_stuck(struct attempt *attempt)
@@ -181,7 +214,7 @@ static void name_stuck(struct attempt *attempt)
         if (!launch_is_alive(attempt, rank))
             continue;
         int len = snprintf(attempt->stuck + used, sizeof attempt->stuck - used, "%sprocess %d (rank %u) in %s",
-                           used ? ", " : "", (int)pid, rank, procfs_describe(pid, where));
+                           used ? ", " : "", (int)pid, rank, launch_describe_process(attempt, rank, where));
         used += len > 0 ? (size_t)len : 0;
     }
     if (!attempt->launcher.exited && attempt->launcher.pid && used < sizeof attempt->stuck)

@@ -21,6 +21,9 @@ bool launch_end_adopted(const struct attempt *attempt);
 /* Whether a process was started for this attempt, as its command line says. */
 bool launch_is_ours(const struct attempt *attempt, pid_t pid);
 
+/* "state D (io_schedule)", on another node with its name. */
+char *launch_describe_process(const struct attempt *attempt, uint32_t rank, char text[64]);
+
 /* Whether the process of a rank (its page's pid) is one of this attempt and alive, not a zombie. */
 bool launch_is_alive(const struct attempt *attempt, uint32_t rank);
 

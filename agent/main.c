@@ -2,18 +2,29 @@
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "agent/attempt.h"
+#include "agent/launch_nodes.h"
+#include "agent/node.h"
+#include "core/clock.h"
 #include "core/log.h"
 #include "core/process.h"
+#include "core/units.h"
 #include "core/version.h"
 
-static const char usage[] = "usage: ckptbench-agent run RUN_FOLDER\n"
-                            "       ckptbench-agent --version | --help\n"
-                            "Runs one attempt of the run that is frozen in RUN_FOLDER on this machine and seals it.\n"
-                            "Exit codes: 0 pass, 1 our failure, 2 usage, 3 the benchmark failed, 4 infrastructure.\n";
+static const char usage[] =
+    "usage: ckptbench-agent run RUN_FOLDER\n"
+    "       ckptbench-agent node --head ADDRESSES --port PORT [--name NAME] [--timeout TIME]\n"
+    "       ckptbench-agent shell HOSTS NAME COMMAND…\n"
+    "       ckptbench-agent --version | --help\n"
+    "Runs one attempt of the run that is frozen in RUN_FOLDER and seals it. The others are for itself: it starts\n"
+    "`node` on the other nodes of a run, with the run's key as standard input, and has mpirun\n"
+    "reach hosts through `shell`.\n"
+    "Exit codes: 0 pass, 1 our failure, 2 usage, 3 the benchmark failed, 4 infrastructure.\n";
 
 #define PAGE_BYTES 4096
 
@@ -70,12 +81,67 @@ static int run(const char *folder)
     return code == CB_ERR_USAGE ? CB_EXIT_USAGE : outcome_exit_code(outcome);
 }
 
+static int read_node_options(int argc, char **argv, struct node_options *options, struct cb_err *err)
+{
+    uint64_t port = 0;
+    *options =
+        (struct node_options){.name = getenv("SLURMD_NODENAME"), .timeout_ns = 60 * NS_PER_S, .key_fd = STDIN_FILENO};
+    for (int i = 0; i < argc; i += 2) {
+        const char *value = i + 1 < argc ? argv[i + 1] : NULL;
+        int rc = value ? 0 : cb_fail(err, CB_ERR_USAGE, "%s needs a value", argv[i]);
+        if (!rc && strcmp(argv[i], "--name") == 0)
+            options->name = value;
+        else if (!rc && strcmp(argv[i], "--head") == 0)
+            options->addresses = value;
+        else if (!rc && strcmp(argv[i], "--port") == 0)
+            rc = units_parse_u64(value, &port, err);
+        else if (!rc && strcmp(argv[i], "--timeout") == 0)
+            rc = units_parse_duration(value, &options->timeout_ns, err);
+        else if (!rc)
+            rc = cb_fail(err, CB_ERR_USAGE, "unknown argument %s", argv[i]);
+        if (rc)
+            return rc;
+    }
+    options->port = (uint16_t)port;
+    if (!options->addresses || !options->name || port == 0 || port > UINT16_MAX)
+        return cb_fail(err, CB_ERR_USAGE, "--head and --port are needed, and --name where Slurm does not say it");
+    return 0;
+}
+
+/* Slurm tells every process of a job that ends; what the ranks do then is the head's to decide. */
+static int run_node(int argc, char **argv)
+{
+    struct node_options options;
+    struct cb_err err;
+    signal(SIGINT, SIG_IGN);
+    signal(SIGTERM, SIG_IGN);
+    signal(SIGHUP, SIG_IGN);
+    int rc = read_node_options(argc, argv, &options, &err);
+    if (!rc)
+        rc = node_run(&options, &err);
+    if (rc)
+        log_error("node %s: %s", options.name ? options.name : "?", err.message);
+    return rc == CB_ERR_USAGE ? CB_EXIT_USAGE : rc ? CB_EXIT_INFRASTRUCTURE : CB_EXIT_PASS;
+}
+
+static int run_shell(int argc, char **argv)
+{
+    struct cb_err err;
+    int rc = launch_shell(argc, argv, &err);
+    log_error("%s", err.message);
+    return cb_exit_code(rc);
+}
+
 int main(int argc, char **argv)
 {
     process_begin();
     log_init("ckptbench-agent", LOG_NORMAL);
     if (argc == 3 && strcmp(argv[1], "run") == 0)
         return run(argv[2]);
+    if (argc > 2 && strcmp(argv[1], "node") == 0)
+        return run_node(argc - 2, argv + 2);
+    if (argc > 2 && strcmp(argv[1], "shell") == 0)
+        return run_shell(argc - 2, argv + 2);
     if (argc == 2 && strcmp(argv[1], "--version") == 0) {
         printf("ckptbench-agent %s (%s)\n", version_text(), version_commit());
         return CB_EXIT_PASS;

@@ -14,7 +14,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "agent/page_copy.h"
 #include "core/clock.h"
+#include "core/hash.h"
+#include "core/spread.h"
 
 #define FOLDER_PREFIX "ckptbench-"
 #define LOCK_NAME "agent.lock"
@@ -54,20 +57,36 @@ static int take_lock(const char *folder, int *fd, struct cb_err *err)
     return 0;
 }
 
-static int create_pages(struct pages *self, uint32_t ranks, uint32_t sample_capacity, struct cb_err *err)
+/* Ranks [first, first + count), as files for [own_first, own_end), in memory for all others. */
+static int create_pages(struct pages *self, uint32_t own_first, uint32_t own_end, uint32_t count, uint32_t ranks,
+                        uint32_t sample_capacity, struct cb_err *err)
 {
-    self->page = calloc(ranks, sizeof *self->page);
+    self->page = calloc(count, sizeof *self->page);
     if (!self->page)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for %u status pages", ranks);
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for %u status pages", count);
     int rc = 0;
-    for (uint32_t rank = 0; rank < ranks && !rc; rank++) {
+    for (uint32_t i = 0; i < count && !rc; i++) {
         char path[256];
-        rc = status_page_path(self->folder, rank, path, sizeof path, err);
-        if (!rc)
-            rc = status_page_create(path, rank, ranks, sample_capacity, &self->page[rank], err);
+        uint32_t rank = self->first + i;
+        if (rank < own_first || rank >= own_end) {
+            rc = page_copy_new(rank, ranks, sample_capacity, &self->page[i], err);
+        } else {
+            rc = status_page_path(self->folder, rank, path, sizeof path, err);
+            if (!rc)
+                rc = status_page_create(path, rank, ranks, sample_capacity, &self->page[i], err);
+        }
         if (!rc)
             self->count++;
     }
+    return rc;
+}
+
+static int finish_creating(struct pages *self, int rc)
+{
+    if (rc)
+        pages_release(self);
+    else
+        pages_beat(self, clock_monotonic_ns());
     return rc;
 }
 
@@ -81,14 +100,69 @@ int pages_create(struct pages *self, const char *run, uint32_t attempt, uint32_t
         self->folder[0] = '\0';
         return cb_fail_errno(err, failure, "making a folder for status pages in " PAGES_PARENT);
     }
+    snprintf(self->base, sizeof self->base, "%s", self->folder);
     int rc = take_lock(self->folder, &self->lock_fd, err);
     if (!rc)
-        rc = create_pages(self, ranks, sample_capacity, err);
-    if (rc)
-        pages_release(self);
-    else
-        pages_beat(self, clock_monotonic_ns());
-    return rc;
+        rc = create_pages(self, 0, ranks, ranks, ranks, sample_capacity, err);
+    return finish_creating(self, rc);
+}
+
+void pages_choose_base(const char *run, uint32_t attempt, char base[160])
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyz234567";
+    unsigned char bytes[8];
+    char word[sizeof bytes + 1] = "";
+    random_bytes(bytes, sizeof bytes);
+    for (size_t i = 0; i < sizeof bytes; i++)
+        word[i] = letters[bytes[i] % 32];
+    snprintf(base, 160, PAGES_PARENT "/" FOLDER_PREFIX "%.48s-%u-%s", run, attempt, word);
+}
+
+static int make_node_folder(struct pages *self, const char *base, uint32_t node, struct cb_err *err)
+{
+    self->lock_fd = -1;
+    snprintf(self->base, sizeof self->base, "%s", base);
+    if (strncmp(base, PAGES_PARENT "/" FOLDER_PREFIX, strlen(PAGES_PARENT "/" FOLDER_PREFIX)) != 0 ||
+        strchr(base + strlen(PAGES_PARENT) + 1, '/') ||
+        spread_node_folder(base, node, self->folder, sizeof self->folder) != 0) {
+        self->folder[0] = '\0';
+        return cb_fail(err, CB_ERR_FORMAT, "%s is no place for status pages", base);
+    }
+    if (mkdir(self->folder, 0700) < 0) {
+        int failure = errno;
+        int rc = cb_fail_errno(err, failure, "making the folder for status pages %s", self->folder);
+        self->folder[0] = '\0'; /* not ours to remove */
+        return rc;
+    }
+    return take_lock(self->folder, &self->lock_fd, err);
+}
+
+int pages_create_node(struct pages *self, const char *base, uint32_t node, uint32_t nodes, uint32_t ranks,
+                      uint32_t sample_capacity, struct cb_err *err)
+{
+    uint32_t first = spread_first_rank(ranks, nodes, node), end = spread_first_rank(ranks, nodes, node + 1);
+    int rc = make_node_folder(self, base, node, err);
+    self->first = first;
+    if (!rc)
+        rc = create_pages(self, first, end, end - first, ranks, sample_capacity, err);
+    return finish_creating(self, rc);
+}
+
+int pages_create_head(struct pages *self, const char *base, int64_t own, uint32_t nodes, uint32_t ranks,
+                      uint32_t sample_capacity, struct cb_err *err)
+{
+    uint32_t first = 0, end = 0;
+    int rc = 0;
+    self->lock_fd = -1;
+    snprintf(self->base, sizeof self->base, "%s", base);
+    if (own >= 0) {
+        first = spread_first_rank(ranks, nodes, (uint32_t)own);
+        end = spread_first_rank(ranks, nodes, (uint32_t)own + 1);
+        rc = make_node_folder(self, base, (uint32_t)own, err);
+    }
+    if (!rc)
+        rc = create_pages(self, first, end, ranks, ranks, sample_capacity, err);
+    return finish_creating(self, rc);
 }
 
 void pages_release(struct pages *self)

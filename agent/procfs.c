@@ -99,6 +99,26 @@ static size_t children_of(pid_t parent, pid_t *children, size_t max)
     return count;
 }
 
+bool procfs_mentions(pid_t pid, const char *text)
+{
+    char words[4096];
+    size_t len = procfs_read(pid, "cmdline", words, sizeof words);
+    return memmem(words, len, text, strlen(text)) != NULL;
+}
+
+size_t procfs_all(pid_t *found, size_t max)
+{
+    size_t count = 0;
+    DIR *entries = opendir("/proc");
+    if (!entries)
+        return 0;
+    for (struct dirent *entry; count < max && (entry = readdir(entries));)
+        if (isdigit((unsigned char)entry->d_name[0]))
+            found[count++] = (pid_t)strtol(entry->d_name, NULL, 10);
+    closedir(entries);
+    return count;
+}
+
 size_t procfs_children(pid_t *children, size_t max)
 {
     return children_of(getpid(), children, max);

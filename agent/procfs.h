@@ -2,6 +2,7 @@
 #ifndef AGENT_PROCFS_H
 #define AGENT_PROCFS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
 
@@ -19,8 +20,14 @@ const char *procfs_find_variable(const char *environment, size_t len, const char
 /* R, S, D, Z, T, …; 0 where the process is gone. */
 char procfs_state(pid_t pid);
 
+/* Whether the process has `text` somewhere in its command line. */
+bool procfs_mentions(pid_t pid, const char *text);
+
 /* "state D (io_schedule)": what the process is blocked in, as far as the kernel tells. */
 char *procfs_describe(pid_t pid, char text[64]);
+
+/* Every process there is, at most `max`. */
+size_t procfs_all(pid_t *found, size_t max);
 
 /* Processes whose parent is this one, at most `max`. */
 size_t procfs_children(pid_t *children, size_t max);

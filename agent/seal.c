@@ -4,11 +4,13 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 
+#include "agent/remote.h"
 #include "agent/watch.h"
 #include "core/clock.h"
 #include "core/record.h"
@@ -80,9 +82,33 @@ static void read_log(const struct attempt *attempt, struct buf *log)
         buf_clear(log); /* absent, or too long to be of help */
 }
 
+/* "srun: error: n2: task 3: Killed", "srun: error: n2: tasks 2-3: Segmentation fault (core dumped)": the
+ * first such line is the first that died, since srun then ends the others. */
+static bool find_killed_task(const char *log, uint32_t *rank, int *signal_number)
+{
+    for (const char *line = strstr(log, "srun: error: "); line; line = strstr(line + 1, "srun: error: ")) {
+        size_t len = strcspn(line, "\n");
+        char copy[LINE_MAX_BYTES];
+        snprintf(copy, sizeof copy, "%.*s", (int)(len < sizeof copy ? len : sizeof copy - 1), line);
+        const char *task = strstr(copy, ": task"), *reason = task ? strstr(task + 1, ": ") : NULL;
+        if (!reason || (sscanf(task, ": task %" SCNu32, rank) != 1 && sscanf(task, ": tasks %" SCNu32, rank) != 1))
+            continue;
+        for (int number = 1; number < SIGRTMIN; number++) {
+            const char *name = sigdescr_np(number);
+            if (name && strncmp(reason + 2, name, strlen(name)) == 0) {
+                *signal_number = number;
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
 /* "mpirun noticed that process rank 2 with PID 4711 on node n exited on signal 9 (Killed)." */
 bool seal_find_killed(const char *log, uint32_t *rank, int *signal_number)
 {
+    if (find_killed_task(log, rank, signal_number))
+        return true;
     const char *line = strstr(log, "noticed that process rank ");
     const char *number = line ? strstr(line, "exited on signal ") : NULL;
     return number && sscanf(line, "noticed that process rank %" SCNu32, rank) == 1 &&
@@ -115,10 +141,11 @@ static void last_words(const char *log, char line[LINE_MAX_BYTES])
 
 static void decide_killed(struct attempt *attempt, uint32_t rank, int signal_number)
 {
-    char place[96];
+    char place[96], node[NODE_NAME_BYTES + 16];
     const char *name = sigabbrev_np(signal_number);
-    attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, CB_ERR_SYSTEM, "rank %u was killed by signal %d (SIG%s) in %s",
-                   rank, signal_number, name ? name : "?", watch_describe_place(attempt, rank, place));
+    attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, CB_ERR_SYSTEM, "rank %u%s was killed by signal %d (SIG%s) in %s",
+                   rank, remote_describe_node(attempt, rank, node), signal_number, name ? name : "?",
+                   watch_describe_place(attempt, rank, place));
 }
 
 static void decide_failed(struct attempt *attempt, uint32_t rank, int code, uint32_t count)
@@ -157,7 +184,7 @@ static void decide_silent(struct attempt *attempt, const char *log)
         rank++;
     last_words(log, line);
     child_describe(&attempt->launcher, how);
-    const char *who = attempt->has_launcher ? "mpirun" : "the worker";
+    const char *who = attempt->has_launcher ? attempt->launcher_name : "the worker";
     if (all_done(attempt))
         attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, CB_ERR_SYSTEM, "%s ended with %s after all ranks were done: %s",
                        who, how, line);
@@ -214,6 +241,7 @@ static void fill_times(const struct attempt *attempt, double values[METRIC_COUNT
         if (own_ns && (!first_ns || own_ns < first_ns))
             first_ns = own_ns;
     }
+    values[METRIC_RENDEZVOUS_S] = remote_seconds(attempt);
     if (all_ready) {
         values[METRIC_LAUNCH_S] = seconds_between(attempt->started_ns, ready_ns);
         values[METRIC_SETUP_S] = seconds_between(ready_ns, first_ns);
@@ -253,7 +281,8 @@ static int write_records(struct attempt *attempt, struct manifest *manifest, str
         }
     }
     fill_times(attempt, record.run_values);
-    counters_fill(&attempt->counters, record.run_values);
+    if (attempt->nodes.own >= 0)
+        counters_fill(&attempt->counters, record.run_values);
     int rc = fill_goodput(attempt, &record, err);
     snprintf(path, sizeof path, "%.4000s/records", attempt->path.data);
     if (!rc)

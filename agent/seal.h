@@ -10,7 +10,7 @@ void seal_decide(struct attempt *attempt);
 /* CB_ERR_EXISTS where someone else has sealed the attempt. */
 int seal_write(struct attempt *attempt, struct cb_err *err) CB_MUST_CHECK;
 
-/* Open MPI's line about a rank that a signal ended, in the text of ranks.log. */
+/* Open MPI's or srun's line about a rank that a signal ended, in the text of ranks.log. */
 bool seal_find_killed(const char *log, uint32_t *rank, int *signal_number);
 
 #endif

@@ -7,7 +7,7 @@
 
 #include "agent/births.h"
 #include "agent/launch.h"
-#include "agent/procfs.h"
+#include "agent/remote.h"
 #include "core/clock.h"
 
 #define TICK_NS (50 * NS_PER_MS)
@@ -131,18 +131,30 @@ static void check_launch(struct watch *self, uint64_t now_ns)
     uint32_t dead;
     if (missing == 0) {
         attempt->launched_ns = now_ns;
-    } else if (births_find_dead(&self->births, attempt, now_ns, &dead)) {
+    } else if (!attempt->remote && births_find_dead(&self->births, attempt, now_ns, &dead)) {
         attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, CB_ERR_SYSTEM,
                        "rank %u died while it started, before it had reported, and its launcher did not notice: "
                        "see logs/ranks.log",
                        dead);
         request_stop(self, STOP_NOW, now_ns);
-    } else if (now_ns - attempt->started_ns > timeout_ns) {
+    } else if (now_ns - attempt->rank_start_ns > timeout_ns) {
         attempt_decide(attempt, OUTCOME_TIMEOUT, CB_ERR_TIMEOUT,
                        "rank %u (of %u missing) has not reported within timeout.launch=%s: see logs/ranks.log", first,
                        missing, experiment_text(attempt->experiment, OPT_TIMEOUT_LAUNCH));
         request_stop(self, STOP_NOW, now_ns);
     }
+}
+
+/* A node that is lost takes its ranks along, unless the run is being ended anyhow. */
+static void check_nodes(struct watch *self, uint64_t now_ns)
+{
+    struct attempt *attempt = self->attempt;
+    char text[1024];
+    remote_work(attempt, now_ns, self->stop);
+    if (*attempt->signals > 0 || self->stop != STOP_NONE || !remote_find_lost(attempt, text, sizeof text))
+        return;
+    attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, CB_ERR_SYSTEM, "%s", text);
+    request_stop(self, STOP_NOW, now_ns);
 }
 
 /* How long a rank has moved nothing. */
@@ -180,7 +192,7 @@ static void describe_idle(const struct attempt *attempt, uint32_t rank, uint64_t
     pid_t pid = (pid_t)atomic_load(&page_of(attempt, rank)->pid);
     snprintf(text, bytes, "rank %u moves nothing since %.1f s in %s; process %d in %s", rank,
              (double)longest_ns / (double)NS_PER_S, watch_describe_place(attempt, rank, place), (int)pid,
-             procfs_describe(pid, process));
+             launch_describe_process(attempt, rank, process));
 }
 
 static void check_timeouts(struct watch *self, uint64_t now_ns)
@@ -302,6 +314,8 @@ static void show_progress(struct watch *self, uint64_t now_ns)
     }
     if (attempt->launched_ns && find_idle(attempt, now_ns, &rank, &idle) && idle > NOTE_AFTER_NS)
         describe_idle(attempt, rank, idle, progress.note, sizeof progress.note);
+    else
+        remote_note(attempt, now_ns, progress.note, sizeof progress.note);
     if (progress_write(attempt->path.data, &progress, NULL) != 0)
         return; /* only a look: the next one is half a second away */
 }
@@ -309,6 +323,7 @@ static void show_progress(struct watch *self, uint64_t now_ns)
 static void tick(struct watch *self, uint64_t now_ns)
 {
     pages_beat(&self->attempt->pages, now_ns);
+    check_nodes(self, now_ns);
     check_signals(self, now_ns);
     check_launch(self, now_ns);
     check_timeouts(self, now_ns);

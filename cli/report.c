@@ -261,9 +261,6 @@ static void write_kept(const struct run_info *info, struct buf *out)
     const char *kept = fact_value(info, "checkpoint");
     if (kept && strcmp(info->outcome, "pass") == 0 && !experiment_is(info->experiment, OPT_OPS, "load"))
         buf_printf(out, "kept          %s     load it with ops=load suffix=%s\n", kept, kept);
-    const char *left = fact_value(info, "left");
-    if (left)
-        buf_printf(out, "left          %s is not of this program: it stays where it is, with its folder\n", left);
 }
 
 static void write_doubts(const struct run_info *info, struct buf *out)

@@ -269,7 +269,7 @@ static int validate_hosts(const struct experiment *self, struct cb_err *err)
     uint64_t count = *hosts != '\0';
     for (const char *word = hosts; *word; word += strcspn(word, ",") + (word[strcspn(word, ",")] == ',')) {
         size_t len = strcspn(word, ",");
-        if (len == 0 || len > MAX_HOST_BYTES || *word == '-')
+        if (len == 0 || len > MAX_HOST_BYTES || strchr("-.", *word))
             return cb_fail(err, CB_ERR_USAGE, "hosts=%s: machines as ssh knows them, or user@host:port, with commas",
                            hosts);
         for (size_t i = 0; i < len; i++)

@@ -40,8 +40,7 @@ uint32_t status_page_samples(uint64_t iterations, uint64_t warmup, bool has_dura
     return count < UINT32_MAX ? (uint32_t)count : UINT32_MAX;
 }
 
-/* The file is zero-filled: only what is not zero at the start is set. */
-static void fill_page(struct status_page *page, uint32_t rank, uint32_t world_size, uint32_t sample_capacity)
+void status_page_fill(struct status_page *page, uint32_t rank, uint32_t world_size, uint32_t sample_capacity)
 {
     page->version = STATUS_PAGE_VERSION;
     page->rank = rank;
@@ -83,7 +82,7 @@ int status_page_create(const char *path, uint32_t rank, uint32_t world_size, uin
         unlink(path);
         return rc;
     }
-    fill_page(mapped, rank, world_size, sample_capacity);
+    status_page_fill(mapped, rank, world_size, sample_capacity);
     *page = mapped;
     return 0;
 }

@@ -15,8 +15,10 @@
 
 struct comm;
 
-/* Starts MPI. With launcher=none there is one rank and no MPI launcher. */
-int comm_new(struct comm **comm, struct cb_err *err) CB_MUST_CHECK;
+/* Starts MPI. With launcher=none there is one rank and no MPI launcher. With several `nodes` the ranks are
+ * spread over them by core/spread.h, and a node is a machine, whatever else they share; with 0 MPI finds
+ * out who shares a machine. */
+int comm_new(uint32_t nodes, struct comm **comm, struct cb_err *err) CB_MUST_CHECK;
 /* A second voice of the same ranks, for one other thread: what is said over it does not mix with what
  * is said over the first. Looks around less often while it waits. Collective; CB_ERR_UNSUPPORTED where
  * MPI lets one thread alone talk. Freed before the first. comm_agree_local is not for it. */
@@ -32,6 +34,8 @@ uint32_t comm_size(const struct comm *comm);
 /* Among the ranks on this machine. */
 uint32_t comm_local_rank(const struct comm *comm);
 uint32_t comm_local_size(const struct comm *comm);
+/* Ranks on the node that has most of them; comm_size where there is one node. */
+uint32_t comm_fullest_node(const struct comm *comm);
 const char *comm_library(const struct comm *comm); /* "Open MPI v4.1.4" */
 /* Watches this page for stop requests and the agent's heartbeat while waiting. Not collective. */
 void comm_watch(struct comm *comm, struct status_page *page);

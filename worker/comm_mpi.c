@@ -17,6 +17,7 @@
 #include <time.h>
 
 #include "core/clock.h"
+#include "core/spread.h"
 
 /* An agent beats several times a second; one that was silent for so long is gone. */
 #define HEARTBEAT_LIMIT_NS (10 * NS_PER_S)
@@ -51,6 +52,7 @@ struct comm {
     MPI_Op combine;
     MPI_Datatype vote_type;
     uint32_t rank, size, local_rank, local_size;
+    uint32_t nodes;           /* 0 where that is MPI's to know */
     struct status_page *page; /* borrowed; NULL until comm_watch */
     bool twin;
     struct vote mine, all; /* here, not on the stack: they must outlive a stuck reduction */
@@ -107,7 +109,17 @@ static void read_place(MPI_Comm where, uint32_t *rank, uint32_t *size)
     *size = (uint32_t)number;
 }
 
-static int start_mpi(struct comm *self, struct cb_err *err)
+/* Ranks of one node; returns as MPI does. */
+static int split_machines(struct comm *self, uint32_t nodes)
+{
+    self->nodes = nodes <= self->size ? nodes : 0;
+    if (self->nodes == 0)
+        return MPI_Comm_split_type(self->world, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &self->local);
+    return MPI_Comm_split(self->world, (int)spread_node_of(self->size, nodes, self->rank), (int)self->rank,
+                          &self->local);
+}
+
+static int start_mpi(struct comm *self, uint32_t nodes, struct cb_err *err)
 {
     prepare_singleton();
     int rc = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &self->shared->provided);
@@ -123,13 +135,13 @@ static int start_mpi(struct comm *self, struct cb_err *err)
     if (rc == MPI_SUCCESS)
         rc = MPI_Op_create(combine_votes, 1, &self->combine);
     if (rc == MPI_SUCCESS)
-        rc = MPI_Comm_split_type(self->world, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &self->local);
+        rc = split_machines(self, nodes);
     if (rc == MPI_SUCCESS)
         read_place(self->local, &self->local_rank, &self->local_size);
     return rc == MPI_SUCCESS ? 0 : fail_mpi(rc, "MPI cannot make the agreement's reduction", err);
 }
 
-int comm_new(struct comm **comm, struct cb_err *err)
+int comm_new(uint32_t nodes, struct comm **comm, struct cb_err *err)
 {
     struct comm *self = calloc(1, sizeof *self);
     struct shared *shared = calloc(1, sizeof *shared);
@@ -137,7 +149,7 @@ int comm_new(struct comm **comm, struct cb_err *err)
     if (!rc) {
         pthread_mutex_init(&shared->lock, NULL);
         self->shared = shared;
-        rc = start_mpi(self, err);
+        rc = start_mpi(self, nodes, err);
     }
     if (rc) {
         free(shared);
@@ -216,6 +228,11 @@ uint32_t comm_local_rank(const struct comm *self)
 uint32_t comm_local_size(const struct comm *self)
 {
     return self->local_size;
+}
+
+uint32_t comm_fullest_node(const struct comm *self)
+{
+    return self->nodes ? spread_first_rank(self->size, self->nodes, 1) : self->size;
 }
 
 const char *comm_library(const struct comm *self)

@@ -5,7 +5,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +21,6 @@
 
 #define CLAIM_MAX_BYTES 4096
 #define PLAIN_DEPTH 4
-#define WALK_DEPTH 16
 #define NULL_STORE "null:"
 #define FAULT_STORE "fault:"
 
@@ -188,15 +186,6 @@ static int read_claim(const char *folder, struct buf *text, struct cb_err *err)
     return rc;
 }
 
-static bool has_claim_of(const char *folder, const char *run)
-{
-    struct buf text;
-    buf_init(&text, CLAIM_MAX_BYTES);
-    bool has = read_claim(folder, &text, NULL) == 0 && strcmp(text.data, run) == 0;
-    buf_release(&text);
-    return has;
-}
-
 /* A folder of that name may be ours from an earlier attempt, or be there to be overwritten. */
 static int check_claim(const char *folder, const char *run, bool overwrite, struct cb_err *err)
 {
@@ -231,8 +220,7 @@ static int make_folders(const char *root, const char *suffix, struct cb_err *err
     return 0;
 }
 
-static int claim_suffix(const struct experiment *experiment, const char *path, const char *run,
-                        struct folder_lock *lock, struct cb_err *err)
+static int claim_suffix(const struct experiment *experiment, const char *path, const char *run, struct cb_err *err)
 {
     char suffix[FOLDER_NAME_BYTES], folder[2 * FOLDER_NAME_BYTES], claim[3 * FOLDER_NAME_BYTES];
     bool overwrite = !experiment_is(experiment, OPT_FOLDER, "per_iteration");
@@ -243,8 +231,6 @@ static int claim_suffix(const struct experiment *experiment, const char *path, c
         rc = check_claim(folder, run, overwrite, err);
     if (!rc)
         rc = make_folders(path, suffix, err);
-    if (!rc)
-        rc = folder_lock_take(lock, folder, run, err);
     if (!rc)
         rc = join_path(claim, sizeof claim, folder, FOLDER_CLAIM, err);
     if (rc)
@@ -298,8 +284,7 @@ static int check_space(const struct experiment *experiment, const char *path, ui
         units_format_bytes((double)needed_bytes, need), path, units_format_bytes((double)free_bytes, have));
 }
 
-int folder_prepare(const struct experiment *experiment, const char *run, uint64_t needed_bytes,
-                   struct folder_lock *lock, struct cb_err *err)
+int folder_prepare(const struct experiment *experiment, const char *run, uint64_t needed_bytes, struct cb_err *err)
 {
     const char *uri = experiment_text(experiment, OPT_STORE), *path = folder_store_path(uri);
     bool loads = !experiment_is(experiment, OPT_OPS, "save");
@@ -321,15 +306,14 @@ int folder_prepare(const struct experiment *experiment, const char *run, uint64_
         rc = claim_store(path, err);
     if (!rc)
         rc = check_space(experiment, path, needed_bytes, err);
-    return rc ? rc : claim_suffix(experiment, path, run, lock, err);
+    return rc ? rc : claim_suffix(experiment, path, run, err);
 }
 
 int folder_open(struct folder *self, const struct experiment *experiment, const char *run, struct cb_err *err)
 {
     struct folder made = {.path = folder_store_path(experiment_text(experiment, OPT_STORE)),
                           .reads_only = experiment_is(experiment, OPT_OPS, "load"),
-                          .overwrite = !experiment_is(experiment, OPT_FOLDER, "per_iteration"),
-                          .any_name = experiment_is(experiment, OPT_ENGINE, "command")};
+                          .overwrite = !experiment_is(experiment, OPT_FOLDER, "per_iteration")};
     struct survey survey = {0};
     int rc = read_suffix(experiment, run, made.suffix, err);
     if (!rc && made.path && !folder_is_objects(made.path))
@@ -482,61 +466,14 @@ static int remove_listed(struct store *store, const char *folder, struct name_li
     return rc;
 }
 
-/* "__3_0.distcp", "__3_0.raw" */
-static bool is_data_file(const char *name)
-{
-    unsigned rank, index;
-    int end = 0;
-    return sscanf(name, "__%u_%u%n", &rank, &index, &end) == 2 &&
-           (strcmp(name + end, ".distcp") == 0 || strcmp(name + end, ".raw") == 0);
-}
-
-/* Whether engines of ours give a file such a name: data, the marker (also while it is written), raw bytes. */
-static bool is_our_file(const char *name)
-{
-    const char *slash = strrchr(name, '/'), *last = slash ? slash + 1 : name;
-    size_t digits = strncmp(last, "rank-", 5) == 0 ? strspn(last + 5, "0123456789") : 0;
-    return is_data_file(last) || strcmp(last, FORMAT_MARKER) == 0 || strcmp(last, FORMAT_MARKER ".tmp") == 0 ||
-           (digits > 0 && last[5 + digits] == '\0');
-}
-
-/* A command of the user's gives its files any name, and in the scratch folder all is of this run. */
-static bool is_removable(const struct folder *self, const char *name)
-{
-    char scratch[FOLDER_NAME_BYTES];
-    folder_scratch_name(self, scratch);
-    size_t len = strlen(scratch);
-    return self->any_name || is_our_file(name) || (strncmp(name, scratch, len) == 0 && name[len] == '/');
-}
-
-/* Leaves what is not ours in place and names it. */
-static void keep_foreign(struct folder *self, struct name_list *names)
-{
-    size_t ours = 0;
-    for (size_t i = 0; i < names->count; i++) {
-        if (is_removable(self, names->names[i])) {
-            names->names[ours++] = names->names[i];
-            continue;
-        }
-        if (!self->foreign[0])
-            snprintf(self->foreign, sizeof self->foreign, "%s", names->names[i]);
-        free(names->names[i]);
-    }
-    names->count = ours;
-}
-
-static int remove_tree(struct folder *self, const char *folder, struct cb_err *err)
+static int remove_tree(struct store *store, const char *folder, struct cb_err *err)
 {
     struct name_list names = {0};
-    int rc = store_list(self->plain, folder, collect_name, &names, err);
-    size_t found = names.count;
+    int rc = store_list(store, folder, collect_name, &names, err);
     if (!rc)
-        keep_foreign(self, &names);
-    bool all = names.count == found;
+        rc = remove_listed(store, folder, &names, err);
     if (!rc)
-        rc = remove_listed(self->plain, folder, &names, err);
-    if (!rc && all)
-        rc = store_remove_folder(self->plain, folder, err);
+        rc = store_remove_folder(store, folder, err);
     name_list_release(&names);
     return rc == CB_ERR_NOT_FOUND ? 0 : rc;
 }
@@ -557,7 +494,7 @@ static bool is_in_our_folder(const char *suffix, const char *name)
     return digits > 0 && number[digits] == '/';
 }
 
-int folder_clear(struct folder *self, struct cb_err *err)
+int folder_clear(const struct folder *self, struct cb_err *err)
 {
     if (self->reads_only || !self->path)
         return 0;
@@ -571,27 +508,26 @@ int folder_clear(struct folder *self, struct cb_err *err)
             free(names.names[i]);
     }
     names.count = ours;
-    keep_foreign(self, &names);
     if (!rc)
         rc = remove_listed(self->plain, self->suffix, &names, err);
     name_list_release(&names);
     return rc == CB_ERR_NOT_FOUND ? 0 : rc;
 }
 
-int folder_remove(struct folder *self, const char *name, struct cb_err *err)
+int folder_remove(const struct folder *self, const char *name, struct cb_err *err)
 {
     if (!self->path)
         return 0;
     char scratch[FOLDER_NAME_BYTES];
     folder_scratch_name(self, scratch);
     if (strcmp(name, scratch) == 0)
-        return remove_tree(self, name, err);
+        return remove_tree(self->plain, name, err);
     if (self->reads_only)
         return 0;
     size_t len = strlen(self->suffix);
     if (strncmp(name, self->suffix, len) != 0 || name[len] != '/')
         return cb_fail(err, CB_ERR_INTERNAL, "%s is not in this run's folder %s", name, self->suffix);
-    return remove_tree(self, name, err);
+    return remove_tree(self->plain, name, err);
 }
 
 static int add_length(void *context, const char *name, uint64_t length, struct cb_err *err)
@@ -614,51 +550,16 @@ int folder_measure(struct store *store, const char *name, uint64_t *bytes, uint6
     return 0;
 }
 
-/* Counts what is neither claim nor lock. */
-static int count_kept(void *context, const char *name, uint64_t length, struct cb_err *err)
-{
-    (void)length, (void)err;
-    const char *slash = strrchr(name, '/'), *last = slash ? slash + 1 : name;
-    if (strcmp(last, FOLDER_CLAIM) != 0 && strcmp(last, FOLDER_LOCK) != 0)
-        ++*(uint64_t *)context;
-    return 0;
-}
-
-static int remove_if_there(struct store *store, const char *suffix, const char *name, struct cb_err *err)
-{
-    char path[2 * FOLDER_NAME_BYTES];
-    int rc = join_path(path, sizeof path, suffix, name, err);
-    if (!rc)
-        rc = store_remove(store, path, err);
-    return rc == CB_ERR_NOT_FOUND ? 0 : rc;
-}
-
-/* Folders that an operation made and put nothing into. */
-static int remove_empty(const char *path, const struct stat *facts, int kind, struct FTW *place)
-{
-    (void)facts;
-    if (kind == FTW_DP && place->level > 0)
-        (void)rmdir(path); /* one that is not empty stays */
-    return 0;
-}
-
 int folder_leave(const struct folder *self, struct cb_err *err)
 {
-    char path[2 * FOLDER_NAME_BYTES];
-    uint64_t kept = 0;
     if (self->reads_only || !self->path)
         return 0;
-    int rc = store_list(self->plain, self->suffix, count_kept, &kept, err);
-    if (rc || kept > 0)
-        return rc; /* the claim stays with it */
-    if (!folder_is_objects(self->path)) {
-        rc = join_path(path, sizeof path, self->path, self->suffix, err);
-        if (rc || !has_claim_of(path, self->run))
-            return rc;
-        (void)nftw(path, remove_empty, WALK_DEPTH, FTW_DEPTH | FTW_PHYS);
-        rc = remove_if_there(self->plain, self->suffix, FOLDER_LOCK, err);
-    }
-    if (!rc)
-        rc = remove_if_there(self->plain, self->suffix, FOLDER_CLAIM, err);
+    char claim[FOLDER_NAME_BYTES + 32];
+    snprintf(claim, sizeof claim, "%s/" FOLDER_CLAIM, self->suffix);
+    uint64_t bytes = 0, files = 0;
+    int rc = folder_measure(self->plain, self->suffix, &bytes, &files, err);
+    if (rc || files > 1)
+        return rc; /* something is kept: the claim stays with it */
+    rc = store_remove(self->plain, claim, err);
     return rc ? rc : store_remove_folder(self->plain, self->suffix, err);
 }

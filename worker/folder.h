@@ -12,7 +12,6 @@
 #include "core/err.h"
 #include "core/experiment.h"
 #include "store/store.h"
-#include "worker/folder_lock.h"
 
 #define FOLDER_MARKER ".ckptbench-store"
 #define FOLDER_CLAIM ".ckptbench-run"
@@ -23,21 +22,18 @@ struct folder {
     const char *path;               /* on the file system; NULL for null: */
     char suffix[FOLDER_NAME_BYTES]; /* of the run, or of the checkpoint that ops=load names */
     char run[FOLDER_NAME_BYTES];
-    bool reads_only;                 /* ops=load: no checkpoint is claimed or removed */
-    bool ours;                       /* the store folder has our marker */
-    bool overwrite;                  /* folder=overwrite or rotate */
-    bool any_name;                   /* a command of the user's names the files */
-    char foreign[FOLDER_NAME_BYTES]; /* the first file that was left where all else was removed: it is not ours */
+    bool reads_only; /* ops=load: no checkpoint is claimed or removed */
+    bool ours;       /* the store folder has our marker */
+    bool overwrite;  /* folder=overwrite or rotate */
 };
 
 /* The path inside "fault:SPEC:PATH", the path itself, or NULL for null:. */
 const char *folder_store_path(const char *uri);
 
 /* Checks or makes the store's folder (its parent must exist) and claims it. For rank 0; `needed_bytes`
- * is what the run will take of the store at most, compared with what is free. Fails with the figures.
- * The lock keeps other runs out of this one's folder until it is released. */
+ * is what the run will take of the store at most, compared with what is free. Fails with the figures. */
 int folder_prepare(const struct experiment *experiment, const char *run, uint64_t needed_bytes,
-                   struct folder_lock *lock, struct cb_err *err) CB_MUST_CHECK;
+                   struct cb_err *err) CB_MUST_CHECK;
 
 /* Opens the prepared place. For every rank. */
 int folder_open(struct folder *self, const struct experiment *experiment, const char *run,
@@ -51,12 +47,11 @@ void folder_checkpoint_name(const struct folder *self, const struct experiment *
 /* ops=load: the checkpoint that the suffix names: itself, or the last one under it. */
 int folder_find_checkpoint(const struct folder *self, char name[FOLDER_NAME_BYTES], struct cb_err *err) CB_MUST_CHECK;
 
-/* Removes a checkpoint of this run: its commit marker first, then the rest. Fine if it is not there. Files
- * that nobody of us makes stay, with their folder, and are named in `foreign`. */
-int folder_remove(struct folder *self, const char *name, struct cb_err *err) CB_MUST_CHECK;
+/* Removes a checkpoint of this run: its commit marker first, then the rest. Fine if it is not there. */
+int folder_remove(const struct folder *self, const char *name, struct cb_err *err) CB_MUST_CHECK;
 
 /* Removes the checkpoints that an earlier attempt left in this run's folder; what lies beside them is of others. */
-int folder_clear(struct folder *self, struct cb_err *err) CB_MUST_CHECK;
+int folder_clear(const struct folder *self, struct cb_err *err) CB_MUST_CHECK;
 
 /* A folder for raw files, of this run alone; folder_remove takes it. */
 void folder_scratch_name(const struct folder *self, char name[FOLDER_NAME_BYTES]);
@@ -65,7 +60,7 @@ void folder_scratch_name(const struct folder *self, char name[FOLDER_NAME_BYTES]
 int folder_measure(struct store *store, const char *name, uint64_t *bytes, uint64_t *files,
                    struct cb_err *err) CB_MUST_CHECK;
 
-/* Removes the run's own folder when nothing is kept in it, also where the run failed. */
+/* Removes the run's own folder when nothing is kept in it. */
 int folder_leave(const struct folder *self, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

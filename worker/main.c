@@ -12,6 +12,7 @@
 #include "core/log.h"
 #include "core/process.h"
 #include "core/run_folder.h"
+#include "core/spread.h"
 #include "core/units.h"
 #include "core/version.h"
 #include "worker/run.h"
@@ -23,7 +24,7 @@
 
 struct arguments {
     const char *run_folder, *pages;
-    uint64_t attempt;
+    uint64_t attempt, nodes; /* 0 nodes: `pages` is the folder itself, on this one machine */
 };
 
 /* What the signal handler needs; set once, before the handlers are. */
@@ -65,7 +66,7 @@ static void catch_signals(struct status_page *page)
 
 static int print_usage(FILE *out)
 {
-    fprintf(out, "usage: " PROGRAM " --run-folder RUN --attempt N --pages FOLDER\n"
+    fprintf(out, "usage: " PROGRAM " --run-folder RUN --attempt N --pages FOLDER [--nodes N]\n"
                  "One rank of a run; ckptbench-agent starts it under MPI's launcher.\n");
     return out == stdout ? CB_EXIT_PASS : CB_EXIT_USAGE;
 }
@@ -84,19 +85,40 @@ static int read_arguments(int argc, char **argv, struct arguments *arguments, st
             arguments->pages = value;
         else if (strcmp(argv[i], "--attempt") == 0)
             rc = units_parse_u64(value, &arguments->attempt, err);
+        else if (strcmp(argv[i], "--nodes") == 0)
+            rc = units_parse_u64(value, &arguments->nodes, err);
         else
             rc = cb_fail(err, CB_ERR_USAGE, "unknown argument %s", argv[i]);
         if (rc)
             return rc;
     }
-    if (!arguments->run_folder || !arguments->pages || arguments->attempt == 0 || arguments->attempt > UINT32_MAX)
+    if (!arguments->run_folder || !arguments->pages || arguments->attempt == 0 || arguments->attempt > UINT32_MAX ||
+        arguments->nodes > UINT32_MAX)
         return cb_fail(err, CB_ERR_USAGE, "--run-folder, --pages and --attempt (from 1) are needed");
     return 0;
+}
+
+/* The folder of this rank's node. */
+static int find_pages(const struct arguments *arguments, const struct comm *comm, char folder[4096], struct cb_err *err)
+{
+    uint32_t nodes = (uint32_t)arguments->nodes;
+    int len = 0;
+    if (!nodes)
+        len = snprintf(folder, 4096, "%s", arguments->pages);
+    else if (nodes > comm_size(comm))
+        return cb_fail(err, CB_ERR_USAGE, "%u ranks do not fill %u nodes", comm_size(comm), nodes);
+    else if (spread_node_folder(arguments->pages, spread_node_of(comm_size(comm), nodes, comm_rank(comm)), folder,
+                                4096))
+        len = 4096;
+    return len < 4096 ? 0 : cb_fail(err, CB_ERR_USAGE, "the folder of status pages has too long a name");
 }
 
 static void add_own_facts(struct status_page *page, const struct comm *comm)
 {
     char text[256] = "";
+    const char *node = getenv("SLURMD_NODENAME");
+    if (node)
+        status_page_add_fact(page, "node", node);
     snprintf(text, sizeof text, "%d", (int)getpid());
     status_page_add_fact(page, "pid", text);
     if (gethostname(text, sizeof text - 1) == 0)
@@ -104,11 +126,10 @@ static void add_own_facts(struct status_page *page, const struct comm *comm)
     status_page_add_fact(page, "mpi", comm_library(comm));
 }
 
-static int open_page(const struct arguments *arguments, const struct comm *comm, struct status_page **page,
-                     struct cb_err *err)
+static int open_page(const char *pages, const struct comm *comm, struct status_page **page, struct cb_err *err)
 {
     char path[4096];
-    int rc = status_page_path(arguments->pages, comm_rank(comm), path, sizeof path, err);
+    int rc = status_page_path(pages, comm_rank(comm), path, sizeof path, err);
     if (!rc)
         rc = status_page_open(path, page, err);
     if (!rc && ((*page)->rank != comm_rank(comm) || (*page)->world_size != comm_size(comm))) {
@@ -160,8 +181,10 @@ static int live(const struct arguments *arguments, struct comm *comm, struct sta
     add_own_facts(page, comm);
     atomic_store(&page->ready_ns, clock_monotonic_ns());
     set_phase(page, PHASE_READY);
-    int rc = together(comm, run_folder_read_experiment(arguments->run_folder, &experiment, &err),
-                      clock_monotonic_ns() + READ_WITHIN_NS, &err);
+    int rc = together(
+        comm,
+        run_folder_read_experiment(run_experiment_folder(arguments->pages, arguments->run_folder), &experiment, &err),
+        clock_monotonic_ns() + READ_WITHIN_NS, &err);
     if (!rc && experiment_is(experiment, OPT_WORKLOAD, "suite"))
         rc = live_with_suite(arguments, comm, page, experiment, &err);
     else if (!rc)
@@ -181,6 +204,7 @@ int main(int argc, char **argv)
     struct comm *comm = NULL;
     struct status_page *page = NULL;
     struct cb_err err = {0};
+    char pages[4096];
     process_begin();
     log_init(PROGRAM, LOG_NORMAL);
     if (argc == 2 && strcmp(argv[1], "--help") == 0)
@@ -194,9 +218,12 @@ int main(int argc, char **argv)
         log_error("%s", err.message);
         return print_usage(stderr);
     }
-    rc = comm_new(&comm, &err);
+    rc = comm_new((uint32_t)arguments.nodes, &comm, &err);
     if (!rc)
-        rc = open_page(&arguments, comm, &page, &err);
+        rc = find_pages(&arguments, comm, pages, &err);
+    arguments.pages = pages;
+    if (!rc)
+        rc = open_page(pages, comm, &page, &err);
     if (rc) {
         log_error("%s", err.message);
         _exit(cb_exit_code(rc)); /* ranks that found their page must not wait for this one in MPI_Finalize */

@@ -12,6 +12,7 @@
 #include "store/s3_options.h"
 #include "worker/affinity.h"
 #include "worker/folder_objects.h"
+#include "worker/load_shift.h"
 #include "worker/run.h"
 #include "worker/together.h"
 
@@ -104,9 +105,17 @@ static int make_layouts(struct run *self, struct cb_err *err)
     return 0;
 }
 
+const char *run_experiment_folder(const char *pages_folder, const char *run_folder)
+{
+    char path[4096];
+    int len = snprintf(path, sizeof path, "%s/experiment.yaml", pages_folder);
+    return len < (int)sizeof path && access(path, R_OK) == 0 ? pages_folder : run_folder;
+}
+
 static int read_experiment(struct run *self, struct cb_err *err)
 {
-    int rc = run_folder_read_experiment(self->folder_path, &self->experiment, err);
+    int rc = run_folder_read_experiment(run_experiment_folder(self->pages_folder, self->folder_path), &self->experiment,
+                                        err);
     if (rc)
         return rc;
     read_keys(self);
@@ -131,7 +140,7 @@ static int pin(struct run *self, struct cb_err *err)
 static int choose_states(struct run *self, struct cb_err *err)
 {
     uint32_t rank = comm_rank(self->comm), size = layout_world_size(self->layouts.loaded);
-    uint32_t shift = (uint32_t)(experiment_u64(self->experiment, OPT_LOAD_SHIFT) % size);
+    uint32_t shift = load_shift(self->experiment, self->comm) % size;
     uint32_t holder = rank < size ? (rank + shift) % size : rank;
     bool resharded = self->layouts.loaded != self->layout, verifies = self->loads || self->verify != VERIFY_NONE;
     int rc = 0;
@@ -200,8 +209,7 @@ static int prepare_store(struct run *self, struct cb_err *err)
 {
     int rc = 0;
     if (comm_rank(self->comm) == 0)
-        rc = folder_prepare(self->experiment, self->id, needs_store_bytes(&self->layouts, self->experiment),
-                            &self->lock, err);
+        rc = folder_prepare(self->experiment, self->id, needs_store_bytes(&self->layouts, self->experiment), err);
     rc = run_join(self, rc, err);
     if (!rc)
         rc = run_join(self, open_store(self, err), err);
@@ -290,21 +298,11 @@ int run_prepare(struct run *self, struct comm *comm, struct status_page *page, c
     return rc;
 }
 
-/* A run that failed leaves what it wrote, but no empty folder: its reason counts, not what happens here. */
-static void leave_failed(struct run *self)
-{
-    struct cb_err unused;
-    if (self->lock.path && self->folder.plain && folder_leave(&self->folder, &unused))
-        return;
-}
-
 void run_release(struct run *self)
 {
     engine_free(self->engine);
     if (self->store)
         store_free(self->store);
-    leave_failed(self);
-    folder_lock_release(&self->lock);
     folder_release(&self->folder);
     state_release(&self->shifted);
     state_release(&self->own);

@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 
 #include "core/clock.h"
+#include "worker/load_shift.h"
 #include "worker/store_metrics.h"
 #include "worker/timeline.h"
 #include "worker/together.h"
@@ -55,7 +56,7 @@ void raw_init(struct raw *self, const struct experiment *experiment, struct comm
         .bytes = round_up(bytes ? bytes : 1, alignment),
         .block = part > 0 ? part : (block < memory_bytes ? block : memory_bytes) / alignment * alignment,
         .depth = (uint32_t)experiment_u64(experiment, OPT_IO_DEPTH),
-        .shift = (uint32_t)experiment_u64(experiment, OPT_LOAD_SHIFT),
+        .shift = load_shift(experiment, comm),
     };
 }
 

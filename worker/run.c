@@ -327,8 +327,6 @@ void run_add_facts(struct run *self)
     if (!self->loads && self->verify != VERIFY_NONE)
         status_page_add_fact(self->page, "verify.scope", "the last checkpoint, read back after all timing");
     status_page_add_fact(self->page, "coldness", coldness_method(self));
-    if (self->folder.foreign[0])
-        status_page_add_fact(self->page, "left", self->folder.foreign);
     if (self->saves && self->keep && self->checkpoint_complete)
         status_page_add_fact(self->page, "checkpoint", self->checkpoint);
     if (!self->saves)

@@ -29,7 +29,6 @@ struct run {
     struct layout_pair layouts; /* what it saves in and what it loads in */
     struct layout *layout;      /* the one it saves in; owned by `layouts` */
     struct folder folder;
-    struct folder_lock lock; /* rank 0's, of the run's folder in the store */
     struct store *store;
     struct engine *engine; /* NULL with workload=raw */
     struct payload_settings payload;
@@ -55,6 +54,10 @@ int run_execute(struct run *self, struct cb_err *err) CB_MUST_CHECK;
 /* What was really used, for the page; also after a failure. */
 void run_add_facts(struct run *self);
 void run_release(struct run *self);
+
+/* Where experiment.yaml is: on several nodes the agents have brought it along, since the run folder may
+ * be on another machine. One of its arguments. */
+const char *run_experiment_folder(const char *pages_folder, const char *run_folder);
 
 /* A deadline for the next step: timeout.op from now. */
 uint64_t run_deadline(const struct run *self);

@@ -385,64 +385,6 @@ def test_a_home_that_is_full_at_the_seal_ends_with_4_and_collect_seals_the_run_l
 
 # ---- several at once ----
 
-def test_a_second_run_into_the_same_folder_is_refused_while_the_first_one_writes(home):
-    first = home.start(*TINY, "store=./store", "suffix=nightly", "folder=overwrite", "iterations=100000")
-    home.await_running(first)
-    second = home.start(*TINY, "store=./store", "suffix=nightly", "folder=overwrite", "iterations=1")
-    out, err = second.communicate(timeout=60)
-    assert second.returncode == 3, out + err
-    message = json.loads(out)["message"]
-    holder = re.search(r"run (\S+) \(process (\d+) on (\S+)\) is writing to the same folder", message)
-    assert holder and holder[1] != json.loads(out)["run"] and int(holder[2]) in home.processes("ckptbench-worker")
-    first.send_signal(signal.SIGINT)
-    home.finish(first, 4)
-    assert home.run(*TINY, "store=./store", "suffix=nightly", "folder=overwrite", "iterations=1")["outcome"] == "pass"
-    assert not list(home.store.rglob(".ckptbench-lock"))
-
-
-def test_the_lock_of_a_dead_run_is_taken_over(home):
-    first = home.start(*TINY, "store=./store", "suffix=nightly", "folder=overwrite", "iterations=100000")
-    home.await_running(first)
-    os.kill(home.processes("ckptbench-agent")[0], signal.SIGKILL)
-    for pid in home.processes("ckptbench-worker"):
-        os.kill(pid, signal.SIGKILL)
-    home.finish(first, 4)
-    assert list(home.store.rglob(".ckptbench-lock"))
-    assert home.run(*TINY, "store=./store", "suffix=nightly", "folder=overwrite", "iterations=1")["outcome"] == "pass"
-    assert not list(home.store.rglob(".ckptbench-lock"))
-
-
-@pytest.mark.parametrize("words", [(), ("folder=overwrite",)])
-def test_a_foreign_file_in_an_iteration_stays_and_is_named(home, words):
-    process = home.start(*TINY, "store=./store", "suffix=nightly", "iterations=100000", *words)
-    home.await_(lambda: list(home.store.glob("nightly/*/")), process)
-    foreign = []
-
-    def placed():
-        for folder in home.store.glob("nightly/[ic]*/"):
-            try:
-                (folder / "thesis.tex").write_text("years of work")
-                foreign.append(folder / "thesis.tex")
-                return True
-            except OSError:
-                pass
-        return False
-
-    home.await_(placed, process)
-    home.await_running(process)
-    time.sleep(1)
-    process.send_signal(signal.SIGINT)
-    run = home.finish(process, 4)
-    assert foreign[0].read_text() == "years of work"
-    assert [entry.name for entry in foreign[0].parent.iterdir()] == ["thesis.tex"]
-    assert f"left          nightly/{foreign[0].parent.name}/thesis.tex is not of this program" in home.call("show", run["run"])
-
-
-def test_a_failed_run_leaves_no_empty_folder(home):
-    home.run(*TINY, "store=./store", "engine=command", "command=false", "ops=save", "iterations=1", code=3)
-    assert [entry.name for entry in home.store.iterdir()] == [".ckptbench-store"]
-
-
 def test_two_controllers_write_one_history(home):
     (home.folder / "other").mkdir()
     processes = [home.start(*TINY, f"store=./{store}", "iterations=1", "io.depth=1,2", "ops=save", "keep=false")

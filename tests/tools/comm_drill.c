@@ -102,7 +102,7 @@ int main(int argc, char **argv)
     struct status_page *page = calloc(1, sizeof *page);
     struct cb_err err = {0};
     const char *drill = argc > 1 ? argv[1] : "";
-    int rc = !page || comm_new(&comm, &err) ? 1 : 0;
+    int rc = !page || comm_new(0, &comm, &err) ? 1 : 0;
     if (!rc && strcmp(drill, "agree") == 0)
         rc = drill_agree(comm, &err);
     else if (!rc && strcmp(drill, "broadcast") == 0)

@@ -166,6 +166,11 @@ uint32_t comm_local_size(const struct comm *self)
     return self->meeting->size;
 }
 
+uint32_t comm_fullest_node(const struct comm *self)
+{
+    return self->meeting->size;
+}
+
 const char *comm_library(const struct comm *self)
 {
     (void)self;

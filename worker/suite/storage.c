@@ -512,7 +512,7 @@ int suite_storage_open(struct suite *self, struct cb_err *err)
     /* Every rank's aggregate file, beside what the first rank of each node has at one time. */
     uint64_t needed =
         experiment_u64(self->experiment, OPT_SUITE_FILE_BYTES) * (comm_size(self->comm) + self->nodes.count);
-    int rc = comm_rank(self->comm) == 0 ? folder_prepare(self->experiment, self->run, needed, &self->lock, err) : 0;
+    int rc = comm_rank(self->comm) == 0 ? folder_prepare(self->experiment, self->run, needed, err) : 0;
     rc = suite_join(self, rc, err);
     if (!rc)
         rc = folder_open(&self->folder, self->experiment, self->run, err);
@@ -539,7 +539,6 @@ int suite_storage_close(struct suite *self, struct cb_err *err)
         store_free(self->direct);
     if (self->buffered && store_in_flight(self->buffered) == 0)
         store_free(self->buffered);
-    folder_lock_release(&self->lock);
     folder_release(&self->folder);
     return rc;
 }

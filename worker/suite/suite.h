@@ -28,7 +28,6 @@ struct suite {
     struct blas blas;
     bool has_blas;
     struct folder folder;            /* with section storage alone: */
-    struct folder_lock lock;         /* of rank 0 */
     struct store *direct, *buffered; /* owned; the second is NULL where the store has no page cache */
     uint64_t section_timeout_ns;
 };

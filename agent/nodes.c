@@ -1,0 +1,148 @@
+/* Finding nodes. Knows Slurm's environment and the words of hosts=; not what nodes are used for. */
+#include "agent/nodes.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/buf.h"
+#include "core/child.h"
+#include "core/clock.h"
+
+#define LIST_MAX_BYTES (16 << 20)
+#define TOOL_TIMEOUT_NS (10 * NS_PER_S)
+
+void nodes_release(struct nodes *nodes)
+{
+    free(nodes->name);
+    *nodes = (struct nodes){.own = -1};
+}
+
+bool nodes_are_remote(const struct nodes *nodes)
+{
+    return nodes->count > 1 || nodes->own != 0;
+}
+
+/* Names with any of `separators` between them. */
+static int read_names(struct nodes *nodes, const char *text, const char *separators, struct cb_err *err)
+{
+    uint32_t room = 1;
+    for (const char *at = text; *at; at++)
+        room += strchr(separators, *at) != NULL;
+    nodes->name = calloc(room, sizeof *nodes->name);
+    if (!nodes->name)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for the names of %u nodes", room);
+    for (const char *at = text; *at;) {
+        size_t len = strcspn(at, separators);
+        if (len >= NODE_NAME_BYTES)
+            return cb_fail(err, CB_ERR_USAGE, "the name of a node has %zu characters", len);
+        if (len > 0)
+            memcpy(nodes->name[nodes->count++], at, len);
+        at += len + (at[len] != '\0');
+    }
+    return nodes->count ? 0 : cb_fail(err, CB_ERR_SYSTEM, "Slurm gave an allocation without nodes");
+}
+
+static int check_twice(const struct nodes *nodes, struct cb_err *err)
+{
+    for (uint32_t i = 0; i < nodes->count; i++)
+        for (uint32_t k = i + 1; k < nodes->count; k++)
+            if (strcmp(nodes->name[i], nodes->name[k]) == 0)
+                return cb_fail(err, CB_ERR_USAGE, "hosts names %s twice: a node has one agent", nodes->name[i]);
+    return 0;
+}
+
+static int read_hosts(struct nodes *nodes, const char *hosts, struct cb_err *err)
+{
+    char own[NODE_NAME_BYTES] = "";
+    int rc = read_names(nodes, hosts, ",", err);
+    if (!rc)
+        rc = check_twice(nodes, err);
+    if (gethostname(own, sizeof own - 1))
+        own[0] = '\0';
+    for (uint32_t i = 0; i < nodes->count; i++)
+        if (strcmp(nodes->name[i], "localhost") == 0 || strcmp(nodes->name[i], own) == 0)
+            nodes->own = i;
+    return rc;
+}
+
+static int read_allocation(struct nodes *nodes, const char *list, struct cb_err *err)
+{
+    struct buf text;
+    const char *own = getenv("SLURMD_NODENAME");
+    struct child_options options = {.argv = (const char *const[]){"scontrol", "show", "hostnames", list, NULL},
+                                    .stdin_fd = -1};
+    nodes->slurm = true;
+    buf_init(&text, LIST_MAX_BYTES);
+    bool plain = !strchr(list, '['); /* "n1,n2": nothing to be expanded */
+    int rc = plain ? 0 : child_capture(&options, TOOL_TIMEOUT_NS, &text, err);
+    if (!rc)
+        rc = read_names(nodes, plain ? list : text.data, ",\n", err);
+    buf_release(&text);
+    for (uint32_t i = 0; i < nodes->count; i++)
+        if (own && strcmp(nodes->name[i], own) == 0)
+            nodes->own = i;
+    return rc ? cb_context(err, "finding the nodes of this allocation") : 0;
+}
+
+static int use_this_machine(struct nodes *nodes, struct cb_err *err)
+{
+    int rc = read_names(nodes, "localhost", ",", err);
+    nodes->own = 0;
+    return rc;
+}
+
+/* As many as are wanted, those in front: an allocation's first node is the one that runs its script. */
+static int choose(struct nodes *nodes, uint64_t wanted, uint32_t ranks, struct cb_err *err)
+{
+    if (wanted > nodes->count)
+        return cb_fail(err, CB_ERR_USAGE, "nodes=%llu, but there %s %u: %s", (unsigned long long)wanted,
+                       nodes->count == 1 ? "is" : "are", nodes->count,
+                       nodes->slurm ? "ask for a larger allocation"
+                                    : "run it in a Slurm allocation (ckptbench submit), or name hosts=a,b");
+    if (wanted > ranks)
+        return cb_fail(err, CB_ERR_USAGE, "nodes=%llu for %u rank%s: a node without a rank measures nothing",
+                       (unsigned long long)wanted, ranks, ranks == 1 ? "" : "s");
+    uint32_t most = wanted ? (uint32_t)wanted : ranks;
+    if (nodes->count > most)
+        nodes->count = most;
+    if (nodes->own >= nodes->count)
+        nodes->own = -1;
+    return 0;
+}
+
+int nodes_find(const struct experiment *experiment, uint32_t ranks, struct nodes *nodes, struct cb_err *err)
+{
+    const char *hosts = experiment_text(experiment, OPT_HOSTS), *list = getenv("SLURM_JOB_NODELIST");
+    struct nodes found = {.own = -1};
+    int rc;
+    if (*hosts)
+        rc = read_hosts(&found, hosts, err);
+    else if (getenv("SLURM_JOB_ID") && list && !experiment_is(experiment, OPT_LAUNCHER, "none"))
+        rc = read_allocation(&found, list, err);
+    else if (experiment_is(experiment, OPT_LAUNCHER, "srun"))
+        rc = cb_fail(err, CB_ERR_USAGE, "launcher=srun needs a Slurm allocation (ckptbench submit, or salloc)");
+    else
+        rc = use_this_machine(&found, err);
+    if (!rc)
+        rc = choose(&found, experiment_u64(experiment, OPT_NODES), ranks, err);
+    if (rc)
+        nodes_release(&found);
+    else
+        *nodes = found;
+    return rc;
+}
+
+void nodes_split_host(const char *word, char *destination, char port[8])
+{
+    const char *colon = strrchr(word, ':');
+    bool bracketed = colon && colon > word && colon[-1] == ']';
+    bool digits = colon && isdigit((unsigned char)colon[1]) && strlen(colon + 1) < 6;
+    for (const char *at = colon ? colon + 1 : ""; *at; at++)
+        digits = digits && isdigit((unsigned char)*at);
+    bool has_port = digits && (bracketed || strchr(word, ':') == colon);
+    snprintf(destination, NODE_NAME_BYTES, "%.*s", has_port ? (int)(colon - word) : NODE_NAME_BYTES - 1, word);
+    snprintf(port, 8, "%s", has_port ? colon + 1 : "");
+}
