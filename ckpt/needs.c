@@ -28,12 +28,32 @@ uint64_t needs_baseline_bytes(const struct layout *layout)
     return share < BASELINE_BOUND_BYTES ? share : BASELINE_BOUND_BYTES;
 }
 
+/* Checkpoints that are there at a time: those that are kept, and those being written. */
+static uint64_t checkpoint_count(const struct experiment *experiment)
+{
+    bool async = experiment_bool(experiment, OPT_SAVE_ASYNC);
+    uint64_t keep_last = experiment_u64(experiment, OPT_KEEP_LAST);
+    if (experiment_is(experiment, OPT_FOLDER, "rotate"))
+        return 2;
+    if (experiment_is(experiment, OPT_FOLDER, "overwrite") || (!async && keep_last == 0))
+        return 1;
+    return (keep_last > 0 ? keep_last : 1) + (async ? experiment_u64(experiment, OPT_SAVE_INFLIGHT) : 1);
+}
+
+uint64_t needs_staging_bytes(const struct layout_pair *layouts, const struct experiment *experiment)
+{
+    if (!experiment_bool(experiment, OPT_SAVE_ASYNC) || experiment_is(experiment, OPT_OPS, "load"))
+        return 0;
+    uint64_t asked = experiment_u64(experiment, OPT_SAVE_STAGING_BYTES);
+    uint64_t shard = checkpoint_bytes(layouts->saved, experiment) / layout_world_size(layouts->saved);
+    return (asked > 0 && asked < shard ? asked : shard) * experiment_u64(experiment, OPT_SAVE_INFLIGHT);
+}
+
 uint64_t needs_store_bytes(const struct layout_pair *layouts, const struct experiment *experiment)
 {
     if (experiment_is(experiment, OPT_OPS, "load"))
         return 0;
-    uint64_t copies = experiment_is(experiment, OPT_FOLDER, "rotate") ? 2 : 1;
-    uint64_t saved = copies * checkpoint_bytes(layouts->saved, experiment);
+    uint64_t saved = checkpoint_count(experiment) * checkpoint_bytes(layouts->saved, experiment);
     if (!experiment_bool(experiment, OPT_BASELINE))
         return saved;
     uint64_t baseline = needs_baseline_bytes(layouts->saved) * layouts->ranks;
@@ -56,6 +76,7 @@ uint64_t needs_memory_bytes(const struct layout_pair *layouts, const struct expe
         !raw && (!experiment_is(experiment, OPT_OPS, "save") || !experiment_is(experiment, OPT_VERIFY, "none"));
     uint64_t size = layout_world_size(layouts->loaded), shift = experiment_u64(experiment, OPT_LOAD_SHIFT) % size;
     uint64_t sum = 0, staging = experiment_u64(experiment, OPT_IO_BLOCK) * experiment_u64(experiment, OPT_IO_DEPTH);
+    staging += needs_staging_bytes(layouts, experiment);
     *largest = 0;
     if (experiment_is(experiment, OPT_ENGINE, "command"))
         return 0;

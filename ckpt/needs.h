@@ -14,6 +14,10 @@ uint64_t needs_store_bytes(const struct layout_pair *layouts, const struct exper
 /* What one rank writes for the baseline. */
 uint64_t needs_baseline_bytes(const struct layout *layout);
 
+/* Staging memory of a rank for its saves that go on behind: what it writes where dedup shares that out
+ * evenly, or save.staging_bytes. 0 without save.async. */
+uint64_t needs_staging_bytes(const struct layout_pair *layouts, const struct experiment *experiment);
+
 /* Memory for the states of all ranks and their requests in flight; *largest is that of one rank. A rank
  * holds what it saves and what it loads in turn, in one memory. 0 where the engine's own program holds it. */
 uint64_t needs_memory_bytes(const struct layout_pair *layouts, const struct experiment *experiment, uint64_t *largest);

@@ -16,6 +16,7 @@
 #ifndef CKPT_PLAN_H
 #define CKPT_PLAN_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "ckpt/layout.h"
@@ -72,6 +73,17 @@ struct plan {
 int plan_compute(const struct layout *layout, const struct plan_options *options, struct plan **plan,
                  struct cb_err *err) CB_MUST_CHECK;
 void plan_free(struct plan *plan);
+
+/* All that a plan depends on: names, shapes, types, placements, mesh, the lengths of small objects, and
+ * the options. Equal keys mean equal plans, since the key is a SHA-256 of it and the plan a pure
+ * function of it. `number` is its first 64 bits, for comparing between ranks. */
+struct plan_key {
+    char hex[65];
+    uint64_t number;
+};
+int plan_key_of(const struct layout *layout, const struct plan_options *options, struct plan_key *key,
+                struct cb_err *err) CB_MUST_CHECK;
+bool plan_key_equal(const struct plan_key *a, const struct plan_key *b);
 
 /* plan_options from the experiment's keys (format, save.dedup, io.files, io.fanout). */
 int plan_options_read(const struct experiment *experiment, uint32_t payload_alignment, struct plan_options *options,

@@ -143,6 +143,13 @@ void status_page_enter(struct status_page *page, enum operation op, enum rank_st
     atomic_store_explicit(&page->progress_ns, now_ns, memory_order_relaxed);
 }
 
+void status_page_enter_behind(struct status_page *page, enum operation op, enum rank_state state, uint64_t now_ns)
+{
+    atomic_store_explicit(&page->behind_op, op, memory_order_relaxed);
+    atomic_store_explicit(&page->behind_state, state, memory_order_relaxed);
+    atomic_store_explicit(&page->progress_ns, now_ns, memory_order_relaxed);
+}
+
 struct sample *status_page_begin_sample(struct status_page *page)
 {
     uint32_t count = atomic_load_explicit(&page->sample_count, memory_order_relaxed);

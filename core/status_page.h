@@ -17,7 +17,7 @@
 #include "core/metrics.h"
 
 #define STATUS_PAGE_MAGIC UINT64_C(0x45474150434b4243) /* "CBKCPAGE" */
-#define STATUS_PAGE_VERSION 2
+#define STATUS_PAGE_VERSION 3
 #define STATUS_PAGE_TEXT_BYTES 16384
 
 enum rank_phase { PHASE_STARTING, PHASE_READY, PHASE_RUNNING, PHASE_DONE, PHASE_FAILED };
@@ -56,10 +56,13 @@ struct status_page {
     _Atomic uint32_t pid, phase, op, state, iteration;
     _Atomic uint64_t progress_ns;             /* monotonic: last time a byte moved or the state changed */
     _Atomic uint64_t bytes_done, bytes_total; /* of the operation under way */
-    _Atomic uint64_t ready_ns;                /* monotonic: MPI is up, 0 before */
-    _Atomic uint64_t first_operation_ns;      /* monotonic start of the first timed operation, 0 before */
-    _Atomic uint32_t sample_count;            /* samples complete, in order */
-    _Atomic uint32_t failure_code;            /* -enum cb_code of the first failure, 0 for none */
+    /* of the save that goes on behind, written by its thread: */
+    _Atomic uint32_t behind_op, behind_state, behind_iteration;
+    _Atomic uint64_t behind_bytes_done, behind_bytes_total;
+    _Atomic uint64_t ready_ns;           /* monotonic: MPI is up, 0 before */
+    _Atomic uint64_t first_operation_ns; /* monotonic start of the first timed operation, 0 before */
+    _Atomic uint32_t sample_count;       /* samples complete, in order */
+    _Atomic uint32_t failure_code;       /* -enum cb_code of the first failure, 0 for none */
     _Atomic uint32_t failure_length, facts_length;
     char failures[STATUS_PAGE_TEXT_BYTES]; /* a line each; "… and N more" at the end when full */
     char facts[STATUS_PAGE_TEXT_BYTES];    /* "key=value" lines: what was really used */
@@ -89,6 +92,8 @@ void status_page_close(struct status_page *page);
 
 /* For the rank. */
 void status_page_enter(struct status_page *page, enum operation op, enum rank_state state, uint64_t now_ns);
+/* The same for what goes on behind. */
+void status_page_enter_behind(struct status_page *page, enum operation op, enum rank_state state, uint64_t now_ns);
 /* The next free sample with all values NAN, or NULL when the page is full; publish makes it count. */
 struct sample *status_page_begin_sample(struct status_page *page);
 void status_page_publish_sample(struct status_page *page);

@@ -43,6 +43,9 @@ void comm_watch(struct comm *comm, struct status_page *page);
  * beat on it has gone silent. For loops that wait for something else than ranks. */
 int comm_check(const struct comm *comm, struct cb_err *err) CB_MUST_CHECK;
 
+/* Any thread: from now on comm_check of this comm says CB_ERR_ABORTED, and so does all waiting. */
+void comm_interrupt(struct comm *comm);
+
 int comm_barrier(struct comm *comm, uint64_t deadline_ns, struct cb_err *err) CB_MUST_CHECK;
 
 /* Agreement: every rank brings its own result (0 or a cb_code) and a number; all learn the lowest

@@ -55,6 +55,7 @@ struct comm {
     uint32_t nodes;           /* 0 where that is MPI's to know */
     struct status_page *page; /* borrowed; NULL until comm_watch */
     bool twin;
+    _Atomic bool interrupted;
     struct vote mine, all; /* here, not on the stack: they must outlive a stuck reduction */
     char library[MPI_MAX_LIBRARY_VERSION_STRING];
 };
@@ -245,8 +246,15 @@ void comm_watch(struct comm *self, struct status_page *page)
     self->page = page;
 }
 
+void comm_interrupt(struct comm *self)
+{
+    self->interrupted = true;
+}
+
 int comm_check(const struct comm *self, struct cb_err *err)
 {
+    if (self->interrupted)
+        return cb_fail(err, CB_ERR_ABORTED, "the run ended before it was done");
     if (!self->page)
         return 0;
     if (atomic_load_explicit(&self->page->stop, memory_order_relaxed) == STOP_NOW)

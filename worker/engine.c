@@ -24,6 +24,21 @@ void engine_free(struct engine *engine)
         engine->ops->close(engine);
 }
 
+bool engine_stop(struct engine *engine)
+{
+    return !engine || !engine->ops->stop || engine->ops->stop(engine);
+}
+
+int engine_wait(struct engine *engine, uint64_t deadline_ns, struct cb_err *err)
+{
+    return engine->ops->wait ? engine->ops->wait(engine, deadline_ns, err) : 0;
+}
+
+uint32_t engine_under_way(struct engine *engine)
+{
+    return engine->ops->under_way ? engine->ops->under_way(engine) : 0;
+}
+
 int engine_save(struct engine *engine, const char *path, struct state *state, const struct engine_options *options,
                 struct sample *sample, struct cb_err *err)
 {

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "worker/native.h"
+#include "worker/native_save.h"
 #include "worker/store_metrics.h"
 
 /* After the deadline ranks still get this long to say why they are late, so that all learn the reason
@@ -29,6 +29,9 @@ static int read_options(struct native_engine *self, struct cb_err *err)
     const struct experiment *experiment = self->setup.experiment;
     self->block_bytes = experiment_u64(experiment, OPT_IO_BLOCK);
     self->durable = experiment_bool(experiment, OPT_IO_FSYNC);
+    self->caches_plans = experiment_bool(experiment, OPT_SAVE_PLAN_CACHE);
+    self->staging_bytes = experiment_u64(experiment, OPT_SAVE_STAGING_BYTES);
+    self->inflight = (uint32_t)experiment_u64(experiment, OPT_SAVE_INFLIGHT);
     self->checksum = experiment_is(experiment, OPT_CHECKSUM, "crc32");
     self->folder = experiment_is(experiment, OPT_FOLDER, "per_iteration") ? FOLDER_PER_ITERATION : FOLDER_REPLACE;
     const struct store_capabilities *capabilities = store_capabilities(self->setup.store);
@@ -41,11 +44,24 @@ static int read_options(struct native_engine *self, struct cb_err *err)
 static void native_close(struct engine *engine)
 {
     struct native_engine *self = (struct native_engine *)engine;
+    native_behind_free(self);
     native_save_free(self->save);
     native_load_free(self->load);
+    transfer_free(self->back.transfer);
     transfer_free(self->transfer);
-    plan_free(self->plan);
     free(self);
+}
+
+static int open_lane(const struct native_engine *self, struct native_lane *lane, struct cb_err *err)
+{
+    struct transfer_setup transfer = {
+        .store = lane->store,
+        .comm = lane->comm,
+        .page = self->setup.page,
+        .behind = lane->behind,
+        .depth = (uint32_t)experiment_u64(self->setup.experiment, OPT_IO_DEPTH),
+    };
+    return transfer_new(&transfer, &lane->transfer, err);
 }
 
 static int native_open(const struct engine_setup *setup, struct engine **engine, struct cb_err *err)
@@ -57,15 +73,14 @@ static int native_open(const struct engine_setup *setup, struct engine **engine,
     self->setup = *setup;
     self->rank = comm_rank(setup->comm);
     self->size = comm_size(setup->comm);
-    struct transfer_setup transfer = {
-        .store = setup->store,
-        .comm = setup->comm,
-        .page = setup->page,
-        .depth = (uint32_t)experiment_u64(setup->experiment, OPT_IO_DEPTH),
-    };
+    self->front = (struct native_lane){.store = setup->store, .comm = setup->comm};
+    self->back = (struct native_lane){.store = setup->behind_store, .comm = setup->behind_comm, .behind = true};
     int rc = read_options(self, err);
     if (!rc)
-        rc = transfer_new(&transfer, &self->transfer, err);
+        rc = open_lane(self, &self->front, err);
+    if (!rc && self->back.store)
+        rc = open_lane(self, &self->back, err);
+    self->transfer = self->front.transfer;
     if (rc) {
         native_close(&self->base);
         return rc;
@@ -80,8 +95,9 @@ void native_begin(struct native_operation *operation, enum rank_state state)
     atomic_store_explicit(&page->bytes_done, 0, memory_order_relaxed);
     atomic_store_explicit(&page->bytes_total, 0, memory_order_relaxed);
     atomic_store_explicit(&page->iteration, operation->options->iteration, memory_order_relaxed);
-    store_metrics_begin(operation->engine->setup.store);
-    getrusage(RUSAGE_SELF, &operation->usage);
+    if (!operation->options->async) /* else its thread does, when it begins */
+        store_metrics_begin(operation->lane->store);
+    getrusage(operation->usage_of, &operation->usage);
     timeline_start(&operation->timeline, page, (enum operation)operation->sample->op, state);
     if (atomic_load_explicit(&page->first_operation_ns, memory_order_relaxed) == 0)
         atomic_store_explicit(&page->first_operation_ns, operation->timeline.start_ns, memory_order_relaxed);
@@ -92,15 +108,27 @@ static double seconds_between(const struct timeval *from, const struct timeval *
     return (double)(to->tv_sec - from->tv_sec) + (double)(to->tv_usec - from->tv_usec) / 1e6;
 }
 
+double native_cpu_seconds(const struct native_operation *operation)
+{
+    struct rusage now;
+    getrusage(operation->usage_of, &now);
+    return seconds_between(&operation->usage.ru_utime, &now.ru_utime) +
+           seconds_between(&operation->usage.ru_stime, &now.ru_stime);
+}
+
 void native_end(struct native_operation *operation)
+{
+    timeline_stop(&operation->timeline);
+    native_fill(operation);
+}
+
+void native_fill(struct native_operation *operation)
 {
     struct sample *sample = operation->sample;
     struct rusage now;
-    timeline_stop(&operation->timeline);
     timeline_fill(&operation->timeline, sample);
     getrusage(RUSAGE_SELF, &now);
-    sample->values[METRIC_CPU_S] = seconds_between(&operation->usage.ru_utime, &now.ru_utime) +
-                                   seconds_between(&operation->usage.ru_stime, &now.ru_stime);
+    sample->values[METRIC_CPU_S] = operation->cpu_s + native_cpu_seconds(operation);
     sample->values[METRIC_RSS_BYTES] = (double)now.ru_maxrss * 1024;
     sample->values[METRIC_BYTES_NEEDED] = (double)operation->bytes_needed;
     sample->values[METRIC_BYTES_MOVED] = (double)operation->counts.bytes;
@@ -108,14 +136,14 @@ void native_end(struct native_operation *operation)
     sample->values[METRIC_REQUESTS] = (double)operation->counts.requests;
     sample->values[METRIC_ERRORS] = (double)operation->counts.errors;
     sample->values[METRIC_RETRIES] = 0;
-    if (!transfer_is_stuck(operation->engine->transfer))
-        store_metrics_fill(operation->engine->setup.store, sample);
+    if (!transfer_is_stuck(operation->lane->transfer))
+        store_metrics_fill(operation->lane->store, sample);
 }
 
 int native_agree(struct native_operation *operation, int code, uint64_t number, struct agreement *agreement,
                  struct cb_err *err)
 {
-    struct comm *comm = operation->engine->setup.comm;
+    struct comm *comm = operation->lane->comm;
     uint64_t deadline_ns = operation->options->deadline_ns;
     struct cb_err own_failure;
     deadline_ns = deadline_ns < UINT64_MAX - AGREE_GRACE_NS ? deadline_ns + AGREE_GRACE_NS : UINT64_MAX;
@@ -141,8 +169,11 @@ static int run_operation(struct engine *engine, const char *path, struct state *
 {
     struct native_operation operation = {
         .engine = (struct native_engine *)engine,
+        .lane = &((struct native_engine *)engine)->front,
         .path = path,
         .state = state,
+        .layout = state->layout,
+        .usage_of = RUSAGE_SELF,
         .options = options,
         .sample = sample,
     };
@@ -162,10 +193,28 @@ static int native_load(struct engine *engine, const char *path, struct state *st
     return run_operation(engine, path, state, options, sample, native_load_run, err);
 }
 
+static int native_wait(struct engine *engine, uint64_t deadline_ns, struct cb_err *err)
+{
+    return native_behind_wait((struct native_engine *)engine, 0, deadline_ns, err);
+}
+
+static uint32_t native_under_way(struct engine *engine)
+{
+    return native_behind_under_way((struct native_engine *)engine);
+}
+
+static bool native_stop(struct engine *engine)
+{
+    return native_behind_stop((struct native_engine *)engine);
+}
+
 const struct engine_ops engine_native_ops = {
     .name = "native",
     .open = native_open,
     .save = native_save,
     .load = native_load,
+    .wait = native_wait,
+    .under_way = native_under_way,
+    .stop = native_stop,
     .close = native_close,
 };

@@ -8,6 +8,8 @@
  *   of `sample` they know (timeline_fill does the times), return only after the final agreement, and
  *   never move the commit ahead of the data. The caller has set op, iteration and flags of the sample;
  *   latencies are recorded only without SAMPLE_WARMUP.
+ * - wait, under_way and stop are as engine_wait, engine_under_way and engine_stop; NULL where saves never go
+ *   on behind: open refuses save.async then.
  * - close frees the struct; it must not talk to other ranks. */
 #ifndef WORKER_ENGINE_OPS_H
 #define WORKER_ENGINE_OPS_H
@@ -21,6 +23,9 @@ struct engine_ops {
                 struct sample *sample, struct cb_err *err);
     int (*load)(struct engine *engine, const char *path, struct state *state, const struct engine_options *options,
                 struct sample *sample, struct cb_err *err);
+    int (*wait)(struct engine *engine, uint64_t deadline_ns, struct cb_err *err);
+    uint32_t (*under_way)(struct engine *engine);
+    bool (*stop)(struct engine *engine);
     void (*close)(struct engine *engine);
 };
 

@@ -158,7 +158,7 @@ static int live_with_checkpoints(const struct arguments *arguments, struct comm 
         rc = run_execute(&run, err);
     }
     run_add_facts(&run);
-    if (!run.store || store_in_flight(run.store) == 0)
+    if (run_stop(&run))
         run_release(&run); /* else requests of a stuck store may still use the memory */
     return rc;
 }

@@ -1,4 +1,4 @@
-/* Inside the native engine: what engine_native.c, native_save.c and native_load.c share. */
+/* Inside the native engine: what engine_native.c, native_*.c share. */
 #ifndef WORKER_NATIVE_H
 #define WORKER_NATIVE_H
 
@@ -17,50 +17,60 @@ enum folder_mode { FOLDER_PER_ITERATION, FOLDER_REPLACE };
 
 struct native_save;
 struct native_load;
+struct native_behind;
+
+/* What one thread does its work with. */
+struct native_lane {
+    struct store *store;
+    struct comm *comm;
+    struct transfer *transfer;
+    bool behind;
+};
 
 struct native_engine {
     struct engine base;
     struct engine_setup setup;
     uint32_t rank, size;
     uint64_t block_bytes;
-    bool durable;  /* io.fsync */
-    bool checksum; /* checksum=crc32 */
+    bool durable;           /* io.fsync */
+    bool checksum;          /* checksum=crc32 */
+    bool caches_plans;      /* save.plan_cache */
+    uint64_t staging_bytes; /* save.staging_bytes */
+    uint32_t inflight;      /* save.inflight */
     enum folder_mode folder;
     struct plan_options plan_options;
-    struct plan *plan; /* of the layout, made by the first save and used by all */
-    struct transfer *transfer;
-    struct native_save *save; /* NULL until the first save */
-    struct native_load *load; /* NULL until the first load */
+    struct transfer *transfer;    /* the front lane's */
+    struct native_lane front;     /* the caller's thread */
+    struct native_lane back;      /* the thread of saves that go on behind; its parts are NULL without */
+    struct native_save *save;     /* NULL until the first save */
+    struct native_behind *behind; /* NULL until the first save that goes on behind */
+    struct native_load *load;     /* NULL until the first load */
 };
 
 /* One operation under way. */
 struct native_operation {
     struct native_engine *engine;
-    const char *path; /* of the checkpoint, relative to the store */
-    struct state *state;
+    const struct native_lane *lane;
+    const char *path;            /* of the checkpoint, relative to the store */
+    struct state *state;         /* may change once a save that goes on behind has staged it */
+    const struct layout *layout; /* of it */
     const struct engine_options *options;
     struct sample *sample;
     struct timeline timeline;
     struct transfer_counts counts;
     uint64_t bytes_needed, bytes_copied;
-    struct rusage usage; /* at the start */
+    uint64_t plan_number; /* of a save: its plan's, for comparing; odd where it came from the cache */
+    int usage_of;         /* RUSAGE_SELF, or RUSAGE_THREAD of each of two threads */
+    struct rusage usage;  /* at the start */
+    double cpu_s;         /* of another thread, before */
 };
-
-/* Where this rank's items of the plan begin and end; a rank beyond the layout that is saved has none. */
-static inline size_t native_first_item(const struct native_engine *engine)
-{
-    const struct plan *plan = engine->plan;
-    return plan->first_item[engine->rank < plan->world_size ? engine->rank : plan->world_size];
-}
-static inline size_t native_item_count(const struct native_engine *engine)
-{
-    const struct plan *plan = engine->plan;
-    return engine->rank < plan->world_size ? plan->first_item[engine->rank + 1] - native_first_item(engine) : 0;
-}
 
 void native_begin(struct native_operation *operation, enum rank_state state);
 /* Stops the clock and fills the sample. */
 void native_end(struct native_operation *operation);
+/* CPU seconds of this thread or process since native_begin, or since `usage` was taken last. */
+double native_cpu_seconds(const struct native_operation *operation);
+void native_fill(struct native_operation *operation);
 
 /* Agreement on `code`: 0 when all ranks passed. Else this rank's own code, with `err` as it is, or
  * CB_ERR_ABORTED with a sentence that names the first failing rank. `digest` must be the same on all

@@ -47,6 +47,8 @@ static void read_keys(struct run *self)
     self->loads = !experiment_is(experiment, OPT_OPS, "save");
     self->raw = experiment_is(experiment, OPT_WORKLOAD, "raw");
     self->cold = experiment_bool(experiment, OPT_LOAD_COLD);
+    self->async = self->saves && experiment_bool(experiment, OPT_SAVE_ASYNC);
+    self->keep_last = experiment_u64(experiment, OPT_KEEP_LAST);
     self->keep =
         experiment_is(experiment, OPT_KEEP, "auto") ? !self->loads : experiment_is(experiment, OPT_KEEP, "true");
     self->warmup = (uint32_t)experiment_u64(experiment, OPT_WARMUP);
@@ -84,6 +86,12 @@ static int check_engine(const struct run *self, struct cb_err *err)
         return cb_fail(err, CB_ERR_USAGE, "engine=torch-dcp writes files and needs store=PATH, not %s", store);
     if (experiment_is(self->experiment, OPT_ENGINE, "command") && !experiment_text(self->experiment, OPT_COMMAND)[0])
         return cb_fail(err, CB_ERR_USAGE, "engine=command needs command='…', the shell command to run");
+    if (self->async && (self->raw || experiment_is(self->experiment, OPT_ENGINE, "command")))
+        return cb_fail(err, CB_ERR_USAGE, "save.async=true is for engine=native and engine=torch-dcp: %s",
+                       self->raw ? "workload=raw saves no state" : "a command ends when its save has");
+    if (self->keep_last > 0 && !experiment_is(self->experiment, OPT_FOLDER, "per_iteration"))
+        return cb_fail(err, CB_ERR_USAGE, "keep.last=%" PRIu64 " needs folder=per_iteration, not %s", self->keep_last,
+                       experiment_text(self->experiment, OPT_FOLDER));
     if (self->raw && !self->saves)
         return cb_fail(err, CB_ERR_USAGE, "workload=raw reads only what it wrote itself: use ops=save+load");
     if (self->raw && !experiment_is(self->experiment, OPT_ENGINE, "native"))
@@ -179,10 +187,11 @@ static int check_memory(struct run *self, struct cb_err *err)
     bool objects = folder_is_objects(folder_store_path(experiment_text(self->experiment, OPT_STORE)));
     uint64_t block = experiment_u64(self->experiment, objects ? OPT_S3_PART_SIZE : OPT_IO_BLOCK);
     uint64_t staging = block * experiment_u64(self->experiment, OPT_IO_DEPTH);
+    staging += needs_staging_bytes(&self->layouts, self->experiment);
     return state_check_memory(self->comm, state_memory_bytes(self) + staging, run_deadline(self), err);
 }
 
-static int open_store(struct run *self, struct cb_err *err)
+static int open_one(const struct run *self, struct store **store, struct cb_err *err)
 {
     const struct experiment *experiment = self->experiment;
     struct s3_options s3;
@@ -199,9 +208,17 @@ static int open_store(struct run *self, struct cb_err *err)
         .s3 = &s3,
     };
     int rc = s3_options_read(experiment, &s3, err);
+    return rc ? rc : store_open(experiment_text(experiment, OPT_STORE), &options, store, err);
+}
+
+static int open_store(struct run *self, struct cb_err *err)
+{
+    int rc = folder_open(&self->folder, self->experiment, self->id, err);
     if (!rc)
-        rc = folder_open(&self->folder, experiment, self->id, err);
-    return rc ? rc : store_open(experiment_text(experiment, OPT_STORE), &options, &self->store, err);
+        rc = open_one(self, &self->store, err);
+    if (!rc && self->async && experiment_is(self->experiment, OPT_ENGINE, "native"))
+        rc = open_one(self, &self->behind_store, err);
+    return rc;
 }
 
 /* Rank 0 makes and claims the place; an attempt before this one may have left things in it. */
@@ -244,6 +261,24 @@ static int make_states(struct run *self, struct cb_err *err)
     return 0;
 }
 
+/* Collective. */
+static int prepare_behind(struct run *self, struct cb_err *err)
+{
+    if (!self->async)
+        return 0;
+    self->pending = calloc(RUN_PENDING, sizeof *self->pending);
+    int rc = self->pending ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory for samples");
+    if (!rc && self->behind_store)
+        rc = device_host_open(device_host_cores(), &self->device, err);
+    rc = run_join(self, rc, err);
+    if (rc || !self->behind_store)
+        return rc;
+    rc = comm_twin(self->comm, &self->behind_comm, err);
+    if (!rc)
+        comm_watch(self->behind_comm, self->page);
+    return rc ? cb_context(err, "save.async=true") : 0;
+}
+
 static int make_engine(struct run *self, struct cb_err *err)
 {
     if (self->raw)
@@ -258,6 +293,9 @@ static int make_engine(struct run *self, struct cb_err *err)
         .store_path = native ? NULL : self->folder.path,
         .plain = self->folder.plain,
         .run_folder = self->folder_path,
+        .behind_comm = self->behind_comm,
+        .behind_store = self->behind_store,
+        .device = self->device,
     };
     return engine_new(&setup, &self->engine, err);
 }
@@ -294,13 +332,29 @@ int run_prepare(struct run *self, struct comm *comm, struct status_page *page, c
     if (!rc)
         rc = run_join(self, make_states(self, err), err);
     if (!rc)
+        rc = run_join(self, prepare_behind(self, err), err);
+    if (!rc)
         rc = run_join(self, make_engine(self, err), err);
+    if (!rc)
+        rc = run_join(self, gap_init(&self->gap, self->experiment, err), err);
     return rc;
+}
+
+bool run_stop(struct run *self)
+{
+    bool stopped = engine_stop(self->engine);
+    return stopped && (!self->store || store_in_flight(self->store) == 0);
 }
 
 void run_release(struct run *self)
 {
     engine_free(self->engine);
+    gap_release(&self->gap);
+    device_close(self->device);
+    comm_free(self->behind_comm);
+    free(self->pending);
+    if (self->behind_store)
+        store_free(self->behind_store);
     if (self->store)
         store_free(self->store);
     folder_release(&self->folder);

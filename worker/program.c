@@ -105,7 +105,7 @@ void program_add_payload(struct program *self, uint32_t item, uint64_t offset, u
     uint64_t end = offset + bytes;
     uint64_t body = align_up(offset, self->limits.alignment);
     uint64_t body_end = align_down(end, self->limits.alignment);
-    bool direct = body_end > body && body_end - body >= COPY_BELOW_BYTES &&
+    bool direct = !self->limits.images && body_end > body && body_end - body >= COPY_BELOW_BYTES &&
                   ((uintptr_t)memory + (body - offset)) % self->limits.memory_alignment == 0;
     if (!direct)
         body = body_end = end;

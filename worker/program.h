@@ -44,6 +44,7 @@ struct program_limits {
     uint64_t memory_alignment;
     uint32_t max_segments;
     uint64_t gap;      /* unwanted bytes that are moved rather than making another request */
+    bool images;       /* no part is direct: a request is composed in memory of its own, and is one segment */
     bool whole_frames; /* never cut a header or trailer in two (to parse it in place) */
     bool whole_blocks; /* requests are parts of an object: blocks without holes, all full but the last */
 };

@@ -47,7 +47,7 @@ static struct raw raw_of(struct run *self)
 
 static int save_once(struct run *self, uint32_t iteration, struct sample *sample, struct cb_err *err)
 {
-    struct engine_options options = {.iteration = iteration, .deadline_ns = run_deadline(self)};
+    struct engine_options options = {.iteration = iteration, .deadline_ns = run_deadline(self), .async = self->async};
     if (!self->raw)
         return engine_save(self->engine, self->checkpoint, &self->own, &options, sample, err);
     struct raw raw = raw_of(self);
@@ -72,12 +72,12 @@ static void fill_synchronous(const struct run *self, struct sample *sample)
         sample->values[METRIC_DURABLE_S] = sample->values[METRIC_OP_S];
 }
 
-static int count_files(struct run *self, struct cb_err *err)
+static int count_files(struct run *self, const char *checkpoint, struct cb_err *err)
 {
     uint64_t bytes = 0, files = 0;
     if (comm_rank(self->comm) != 0 || !self->folder.path || !isnan(self->page->run_values[METRIC_CHECKPOINT_FILES]))
         return 0;
-    int rc = folder_measure(self->folder.plain, self->checkpoint, &bytes, &files, err);
+    int rc = folder_measure(self->folder.plain, checkpoint, &bytes, &files, err);
     if (!rc)
         self->page->run_values[METRIC_CHECKPOINT_FILES] = (double)files;
     return rc;
@@ -105,6 +105,8 @@ static int remove_checkpoint(struct run *self, const char *name, uint32_t iterat
 static int make_room(struct run *self, const char *next, struct cb_err *err)
 {
     int rc = 0;
+    if (self->async || self->keep_last > 0)
+        return 0; /* old ones go when a newer one is durable: retire() */
     if (!self->folder.overwrite || self->raw) {
         if (self->raw || strcmp(self->checkpoint, next) != 0)
             rc = remove_checkpoint(self, self->checkpoint, self->checkpoint_iteration, err);
@@ -113,14 +115,109 @@ static int make_room(struct run *self, const char *next, struct cb_err *err)
     return rc;
 }
 
+/* The checkpoint of `iteration` is durable: what is older than the last keep.last goes. */
+static int retire(struct run *self, uint32_t iteration, struct cb_err *err)
+{
+    char name[FOLDER_NAME_BYTES];
+    uint64_t kept = self->keep_last > 0 ? self->keep_last : 1;
+    if (self->folder.overwrite || (!self->async && self->keep_last == 0) || iteration < kept)
+        return 0;
+    folder_checkpoint_name(&self->folder, self->experiment, (uint32_t)(iteration - kept), name);
+    return remove_checkpoint(self, name, iteration, err);
+}
+
+static int save_here(struct run *self, uint32_t iteration, struct cb_err *err)
+{
+    struct sample *sample = NULL;
+    int rc = begin_sample(self, OP_SAVE, iteration, &sample, err);
+    if (rc)
+        return rc;
+    rc = save_once(self, iteration, sample, err);
+    if (!rc)
+        fill_synchronous(self, sample);
+    rc = end_sample(self, sample, rc);
+    self->checkpoint_complete = rc == 0;
+    if (!rc)
+        rc = count_files(self, self->checkpoint, err);
+    return rc || self->keep_last == 0 ? rc : run_join(self, retire(self, iteration, err), err);
+}
+
+/* --- saves that go on behind --- */
+
+static int publish_pending(struct run *self, const struct pending_save *pending, struct cb_err *err)
+{
+    struct sample *sample = NULL;
+    int rc = begin_sample(self, OP_SAVE, pending->iteration, &sample, err);
+    if (rc)
+        return rc;
+    *sample = pending->sample;
+    sample->values[METRIC_INTERFERENCE_FRACTION] = pending->interference_fraction;
+    status_page_publish_sample(self->page);
+    if (sample->flags & SAMPLE_FAILED)
+        return 0;
+    self->checkpoint_complete = self->checkpoint_iteration == pending->iteration;
+    rc = count_files(self, pending->checkpoint, err);
+    return rc ? rc : retire(self, pending->iteration, err);
+}
+
+/* Publishes the saves that have ended. */
+static int settle(struct run *self, struct cb_err *err)
+{
+    uint32_t under_way = engine_under_way(self->engine);
+    int rc = 0;
+    while (self->pending_count > under_way && !rc) {
+        rc = publish_pending(self, &self->pending[self->pending_first], err);
+        self->pending_first = (self->pending_first + 1) % RUN_PENDING;
+        self->pending_count--;
+    }
+    return rc;
+}
+
+static struct pending_save *newest_pending(struct run *self)
+{
+    return &self->pending[(self->pending_first + self->pending_count - 1) % RUN_PENDING];
+}
+
+static struct pending_save *add_pending(struct run *self, uint32_t iteration)
+{
+    self->pending_count++;
+    struct pending_save *pending = newest_pending(self);
+    *pending = (struct pending_save){.iteration = iteration, .interference_fraction = NAN};
+    snprintf(pending->checkpoint, sizeof pending->checkpoint, "%s", self->checkpoint);
+    pending->sample = (struct sample){.op = OP_SAVE, .iteration = iteration};
+    pending->sample.flags = iteration < self->warmup ? SAMPLE_WARMUP : 0;
+    for (int i = 0; i < METRIC_SAMPLE_COUNT; i++)
+        pending->sample.values[i] = NAN;
+    return pending;
+}
+
+/* Ranks may learn of a failure in different calls: they meet afterwards, outside of any time. */
+static int save_behind(struct run *self, uint32_t iteration, struct cb_err *err)
+{
+    struct pending_save *pending = add_pending(self, iteration);
+    struct cb_err unheard;
+    int rc = save_once(self, iteration, &pending->sample, err);
+    if (rc)
+        self->pending_count--; /* it did not begin: an earlier one had failed */
+    int settled = settle(self, rc ? &unheard : err);
+    return run_join(self, rc ? rc : settled, err);
+}
+
+static int wait_for_saves(struct run *self, struct cb_err *err)
+{
+    struct cb_err unheard;
+    if (!self->async)
+        return 0;
+    int rc = engine_wait(self->engine, run_deadline(self), err);
+    int settled = settle(self, rc ? &unheard : err);
+    return run_join(self, rc ? rc : settled, err);
+}
+
 static int save_step(struct run *self, uint32_t iteration, struct cb_err *err)
 {
     char next[FOLDER_NAME_BYTES];
-    struct sample *sample = NULL;
     folder_checkpoint_name(&self->folder, self->experiment, iteration, next);
     int rc = make_room(self, next, err);
-    if (!rc)
-        rc = begin_sample(self, OP_SAVE, iteration, &sample, err);
     if (rc)
         return rc;
     snprintf(self->checkpoint, sizeof self->checkpoint, "%s", next);
@@ -128,12 +225,19 @@ static int save_step(struct run *self, uint32_t iteration, struct cb_err *err)
     self->checkpoint_complete = false;
     if (self->target->borrowed && iteration > 0 && self->loads)
         state_fill(&self->own, &self->payload);
-    rc = save_once(self, iteration, sample, err);
-    if (!rc)
-        fill_synchronous(self, sample);
-    rc = end_sample(self, sample, rc);
-    self->checkpoint_complete = rc == 0;
-    return rc ? rc : count_files(self, err);
+    return self->async ? save_behind(self, iteration, err) : save_here(self, iteration, err);
+}
+
+/* What training would do until the next iteration. */
+static int gap_step(struct run *self, struct cb_err *err)
+{
+    double fraction;
+    if (self->gap.gap_ns == 0)
+        return 0;
+    int rc = gap_pass(&self->gap, self->engine, self->comm, self->page, &fraction, err);
+    if (self->pending_count > 0)
+        newest_pending(self)->interference_fraction = fraction;
+    return run_join(self, rc, err);
 }
 
 static int verify_step(struct run *self, uint32_t iteration, struct cb_err *err)
@@ -167,7 +271,9 @@ static int load_step(struct run *self, uint32_t iteration, struct cb_err *err)
     struct coldness coldness;
     struct sample *sample = NULL;
     struct agreement moved;
-    int rc = make_cold(self, &coldness, err);
+    int rc = wait_for_saves(self, err); /* what is loaded is what was saved last */
+    if (!rc)
+        rc = make_cold(self, &coldness, err);
     if (!rc)
         rc = begin_sample(self, OP_LOAD, iteration, &sample, err);
     if (rc)
@@ -194,7 +300,7 @@ static int iterate(struct run *self, uint32_t iteration, struct cb_err *err)
         rc = save_step(self, iteration, err);
     if (!rc && self->loads)
         rc = load_step(self, iteration, err);
-    return rc;
+    return rc ? rc : gap_step(self, err);
 }
 
 /* What a rank says before an iteration; the largest vote counts. */
@@ -288,7 +394,13 @@ static int leave(struct run *self, struct cb_err *err)
 int run_execute(struct run *self, struct cb_err *err)
 {
     self->page->run_values[METRIC_CHECKPOINT_BYTES] = (double)layout_total_bytes(self->layout);
-    int rc = iterate_all(self, err);
+    int rc = 0;
+    if (self->gap.compute) /* all cores at once, as in a gap */
+        rc = run_join(self, gap_calibrate(&self->gap, self->comm, self->page, err), err);
+    if (!rc)
+        rc = iterate_all(self, err);
+    if (!rc)
+        rc = wait_for_saves(self, err);
     if (!rc)
         rc = verify_saved(self, err);
     if (!rc)

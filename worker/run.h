@@ -14,8 +14,19 @@
 #include "worker/comm.h"
 #include "worker/engine.h"
 #include "worker/folder.h"
+#include "worker/gap.h"
 #include "worker/state.h"
 #include "worker/verify.h"
+
+#define RUN_PENDING 9 /* save.inflight and one more */
+
+/* A save that went on behind; its sample is the engine's until it has ended. */
+struct pending_save {
+    struct sample sample;
+    char checkpoint[FOLDER_NAME_BYTES];
+    uint32_t iteration;
+    double interference_fraction;
+};
 
 struct run {
     struct comm *comm;        /* borrowed */
@@ -31,9 +42,17 @@ struct run {
     struct folder folder;
     struct store *store;
     struct engine *engine; /* NULL with workload=raw */
+    /* What saves use that go on behind; NULL without save.async. */
+    struct comm *behind_comm;
+    struct store *behind_store;
+    struct device *device;
+    struct pending_save *pending; /* RUN_PENDING of them, a ring */
+    uint32_t pending_first, pending_count;
+    struct gap gap;
+    uint64_t keep_last;
     struct payload_settings payload;
     enum verify_mode verify;
-    bool saves, loads, raw, cold, keep;
+    bool saves, loads, raw, cold, keep, async;
     struct state own;     /* what this rank saves; without pieces where that is nothing */
     struct state shifted; /* what it loads, where that is not the same pieces */
     struct state *target; /* of loads: one of the two */
@@ -53,6 +72,8 @@ int run_prepare(struct run *self, struct comm *comm, struct status_page *page, c
 int run_execute(struct run *self, struct cb_err *err) CB_MUST_CHECK;
 /* What was really used, for the page; also after a failure. */
 void run_add_facts(struct run *self);
+/* After a failure: whether everything that was going on has ended, so that run_release may follow. */
+bool run_stop(struct run *self) CB_MUST_CHECK;
 void run_release(struct run *self);
 
 /* Where experiment.yaml is: on several nodes the agents have brought it along, since the run folder may

@@ -16,16 +16,64 @@ void timeline_start(struct timeline *self, struct status_page *page, enum operat
     status_page_enter(page, op, state, self->start_ns);
 }
 
+static void show(const struct timeline *self, enum operation op, enum rank_state state, uint64_t now_ns)
+{
+    if (self->behind)
+        status_page_enter_behind(self->page, op, state, now_ns);
+    else
+        status_page_enter(self->page, op, state, now_ns);
+}
+
+void timeline_start_behind(struct timeline *self, const struct timeline *first, enum rank_state state)
+{
+    memset(self, 0, sizeof *self);
+    self->page = first->page;
+    self->behind = true;
+    self->counts_from_ns = UINT64_MAX;
+    self->op = first->op;
+    self->state = state;
+    self->start_ns = first->start_ns;
+    self->since_ns = clock_monotonic_ns();
+}
+
+uint64_t timeline_take_over(struct timeline *first, struct timeline *behind)
+{
+    timeline_stop(first);
+    atomic_store_explicit(&behind->counts_from_ns, first->end_ns, memory_order_release);
+    return first->end_ns;
+}
+
+void timeline_merge(struct timeline *behind, const struct timeline *first)
+{
+    uint64_t sum_ns = 0;
+    for (int state = 0; state < STATE_COUNT; state++) {
+        behind->spent_ns[state] += first->spent_ns[state];
+        sum_ns += behind->spent_ns[state];
+    }
+    /* What passed between the two readings of the clock when one took over from the other. */
+    uint64_t whole_ns = behind->end_ns - behind->start_ns;
+    behind->spent_ns[STATE_OTHER] += whole_ns > sum_ns ? whole_ns - sum_ns : 0;
+}
+
 uint64_t timeline_enter(struct timeline *self, enum rank_state state)
 {
     uint64_t now_ns = clock_monotonic_ns();
-    self->spent_ns[self->state] += now_ns - self->since_ns;
+    uint64_t counts_from_ns = atomic_load_explicit(&self->counts_from_ns, memory_order_acquire);
+    uint64_t since_ns = self->since_ns > counts_from_ns ? self->since_ns : counts_from_ns;
+    self->spent_ns[self->state] += now_ns > since_ns ? now_ns - since_ns : 0;
     self->since_ns = now_ns;
     if (state != self->state) {
         self->state = state;
-        status_page_enter(self->page, self->op, state, now_ns);
+        show(self, self->op, state, now_ns);
     }
     return now_ns;
+}
+
+void timeline_leave_out(struct timeline *self, uint64_t since_ns)
+{
+    uint64_t now_ns = clock_monotonic_ns();
+    self->start_ns += now_ns - since_ns;
+    self->since_ns = now_ns;
 }
 
 void timeline_own_done(struct timeline *self)
@@ -36,7 +84,7 @@ void timeline_own_done(struct timeline *self)
 uint64_t timeline_stop(struct timeline *self)
 {
     self->end_ns = timeline_enter(self, self->state);
-    status_page_enter(self->page, OP_NONE, STATE_OTHER, self->end_ns);
+    show(self, OP_NONE, STATE_OTHER, self->end_ns);
     return self->end_ns - self->start_ns;
 }
 

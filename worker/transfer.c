@@ -25,7 +25,8 @@ struct file {
 };
 
 struct slot {
-    char *staging;
+    char *own_staging;
+    char *staging;                         /* of the request under way */
     const struct program_request *request; /* NULL: a FINISH of `file` */
     uint32_t file;
     uint32_t next_free;
@@ -99,7 +100,7 @@ static int reserve_staging(struct transfer *self, uint64_t bytes, struct cb_err 
     self->staging = staging;
     self->staging_bytes = rounded;
     for (uint32_t i = 0; i < self->setup.depth; i++)
-        self->slots[i].staging = staging + rounded * i;
+        self->slots[i].own_staging = staging + rounded * i;
     return 0;
 }
 
@@ -203,6 +204,11 @@ static int nothing_came(struct transfer *self, const struct program_request *req
     return rc ? rc : request_done(self, request->file, err);
 }
 
+static size_t number_of(const struct transfer *self, const struct program_request *request)
+{
+    return (size_t)(request - self->run->program->requests);
+}
+
 static int start_request(struct transfer *self, const struct program_request *request, struct cb_err *err)
 {
     struct file *file = &self->files[request->file];
@@ -220,6 +226,8 @@ static int start_request(struct transfer *self, const struct program_request *re
     }
     uint32_t slot_index = self->first_free;
     struct slot *slot = &self->slots[slot_index];
+    slot->staging =
+        self->run->ops->place ? self->run->ops->place(self->run->context, number_of(self, request)) : slot->own_staging;
     if (self->run->write) {
         int rc = self->run->ops->prepare(self->run->context, request, slot->staging, err);
         if (rc)
@@ -255,7 +263,8 @@ static void count_completion(struct transfer *self, const struct store_completio
     self->counts.errors += completion->code != 0 ? 1 : 0;
     if (self->run->latency)
         histogram_record(self->run->latency, completion->completed_ns - completion->submitted_ns);
-    atomic_fetch_add_explicit(&page->bytes_done, completion->bytes, memory_order_relaxed);
+    atomic_fetch_add_explicit(self->setup.behind ? &page->behind_bytes_done : &page->bytes_done, completion->bytes,
+                              memory_order_relaxed);
     atomic_store_explicit(&page->progress_ns, completion->completed_ns, memory_order_relaxed);
 }
 
@@ -291,8 +300,20 @@ static int take_completion(struct transfer *self, const struct store_completion 
         int rc = self->run->ops->complete(self->run->context, request, slot->staging, available, &why, err);
         if (rc)
             return rc;
+    } else if (self->run->ops->written) {
+        self->run->ops->written(self->run->context, number_of(self, request));
     }
     return request_done(self, slot->file, err);
+}
+
+static int look_around(struct transfer *self, struct cb_err *err)
+{
+    int rc = comm_check(self->setup.comm, err);
+    if (!rc && clock_monotonic_ns() >= self->run->deadline_ns)
+        rc = cb_fail(err, CB_ERR_TIMEOUT,
+                     "the deadline passed with %" PRIu32 " requests in flight and %" PRIu64 " bytes done",
+                     self->in_flight, self->counts.bytes);
+    return rc;
 }
 
 /* Waits for completions, or until it is time to look around. */
@@ -309,12 +330,18 @@ static int wait_for_some(struct transfer *self, struct cb_err *err)
     for (size_t i = 0; i < count && !rc; i++)
         rc = take_completion(self, &completions[i], err);
     if (!rc)
-        rc = comm_check(self->setup.comm, err);
-    if (!rc && count == 0 && clock_monotonic_ns() >= self->run->deadline_ns)
-        rc = cb_fail(err, CB_ERR_TIMEOUT,
-                     "the deadline passed with %" PRIu32 " requests in flight and %" PRIu64 " bytes done",
-                     self->in_flight, self->counts.bytes);
+        rc = count == 0 ? look_around(self, err) : comm_check(self->setup.comm, err);
     return rc;
+}
+
+/* Nothing is in flight, and the next request's bytes are still to come. */
+static int wait_until_ready(struct transfer *self, size_t number, struct cb_err *err)
+{
+    uint64_t now_ns = timeline_enter(self->run->timeline, STATE_STAGE);
+    uint64_t until_ns = now_ns + WATCH_NS < self->run->deadline_ns ? now_ns + WATCH_NS : self->run->deadline_ns;
+    bool ready = false;
+    int rc = self->run->ops->ready(self->run->context, number, until_ns, &ready, err);
+    return rc || ready ? rc : look_around(self, err);
 }
 
 /* Ends what is in flight after a failure. */
@@ -344,7 +371,14 @@ int transfer_run(struct transfer *self, const struct transfer_run *run, struct t
     size_t next = 0;
     while (!rc && (next < run->program->request_count || self->in_flight > 0)) {
         bool may_start = next < run->program->request_count && self->first_free < self->setup.depth;
-        rc = may_start ? start_request(self, &run->program->requests[next++], err) : wait_for_some(self, err);
+        if (may_start && run->ops->ready)
+            rc = run->ops->ready(run->context, next, 0, &may_start, err);
+        if (!rc && may_start)
+            rc = start_request(self, &run->program->requests[next++], err);
+        else if (!rc && self->in_flight > 0)
+            rc = wait_for_some(self, err);
+        else if (!rc)
+            rc = wait_until_ready(self, next, err);
     }
     if (rc)
         drain(self);

@@ -19,6 +19,12 @@
 struct transfer_ops {
     /* Opens or creates file number `file` of the program; *length is its length. */
     int (*open)(void *context, uint32_t file, struct store_object **object, uint64_t *length, struct cb_err *err);
+    /* All three may be NULL. `ready`: whether request `number` may start; while it may not and nothing is
+     * in flight, the run sleeps in it until `until_ns`. `place`: its memory, where that is not the
+     * transfer's own staging. `written`: a write has ended well, and its memory may be used again. */
+    int (*ready)(void *context, size_t number, uint64_t until_ns, bool *ready, struct cb_err *err);
+    char *(*place)(void *context, size_t number);
+    void (*written)(void *context, size_t number);
     /* Writes: fills staging (byte x of the file at staging + x - offset). NULL for reads. */
     int (*prepare)(void *context, const struct program_request *request, char *staging, struct cb_err *err);
     /* `available` is the file offset up to which the request's bytes are there, less than its parts
@@ -40,6 +46,7 @@ struct transfer_setup {
     struct store *store;
     struct comm *comm;
     struct status_page *page;
+    bool behind; /* shown there as what goes on behind */
     uint32_t depth;
 };
 int transfer_new(const struct transfer_setup *setup, struct transfer **transfer, struct cb_err *err) CB_MUST_CHECK;

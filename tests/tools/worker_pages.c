@@ -108,6 +108,12 @@ static void show_page(struct json_writer *writer, struct status_page *page)
     json_write_text(writer, operation_name((enum operation)atomic_load(&page->op)));
     json_write_key(writer, "state");
     json_write_text(writer, rank_state_name((enum rank_state)atomic_load(&page->state)));
+    json_write_key(writer, "behind_state");
+    json_write_text(writer, atomic_load(&page->behind_op) == OP_NONE
+                                ? ""
+                                : rank_state_name((enum rank_state)atomic_load(&page->behind_state)));
+    json_write_key(writer, "behind_iteration");
+    json_write_u64(writer, atomic_load(&page->behind_iteration));
     json_write_key(writer, "failure");
     json_write_text(writer, cb_code_name(-(int)atomic_load(&page->failure_code)));
     json_write_key(writer, "failures");

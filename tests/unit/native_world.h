@@ -18,18 +18,21 @@
 
 #define WORLD_TIMEOUT_NS (20 * NS_PER_S)
 #define WORLD_SAMPLES 64
+#define WORLD_SAVES 16 /* samples of so many saves are kept */
 
 struct world;
 
 struct world_rank {
     struct world *world;
-    struct comm comm;
+    struct comm comm, behind_comm;
     struct status_page *page;
-    struct store *store;
+    struct store *store, *behind_store;
+    struct device *device;
     struct engine *engine;
     struct state state; /* filled, for saving */
     struct state loaded;
     struct sample sample;
+    struct sample saves[WORLD_SAVES]; /* of iterations modulo so many, where they go on behind */
     const char *path;
     uint32_t iteration;
     uint64_t deadline_ns;
@@ -39,7 +42,9 @@ struct world_rank {
 
 struct world {
     struct words words;
-    struct meeting meeting;
+    struct meeting meeting, behind_meeting;
+    bool async;
+    struct device *(*make_device)(uint32_t rank); /* NULL: the host's */
     uint32_t size, shift;
     char uri[256];
     struct payload_settings payload;
@@ -75,6 +80,12 @@ static inline int world_open_rank(struct world_rank *self, struct cb_err *err)
         .rank = self->comm.rank,
     };
     int rc = store_open(world->uri, &options, &self->store, err);
+    if (!rc && world->async)
+        rc = store_open(world->uri, &options, &self->behind_store, err);
+    if (!rc && world->async && world->make_device)
+        self->device = world->make_device(self->comm.rank);
+    else if (!rc && world->async)
+        rc = device_host_open(2, &self->device, err);
     if (rc)
         return rc;
     struct engine_setup setup = {
@@ -84,14 +95,19 @@ static inline int world_open_rank(struct world_rank *self, struct cb_err *err)
         .page = self->page,
         .store = self->store,
         .store_path = world->uri,
+        .behind_comm = world->async ? &self->behind_comm : NULL,
+        .behind_store = self->behind_store,
+        .device = self->device,
     };
     return engine_native_ops.open(&setup, &self->engine, err);
 }
 
-static inline void world_open(struct world *self, const char *words, const char *uri, uint32_t shift)
+static inline void world_open_with(struct world *self, const char *words, const char *uri, uint32_t shift,
+                                   struct device *(*make_device)(uint32_t rank))
 {
     struct cb_err err = {0};
     memset(self, 0, sizeof *self);
+    self->make_device = make_device;
     if (words_make(&self->words, words, &err) != 0)
         fail_msg("%s: %s", words, err.message);
     snprintf(self->uri, sizeof self->uri, "%s", uri);
@@ -100,13 +116,16 @@ static inline void world_open(struct world *self, const char *words, const char 
     self->payload = (struct payload_settings){.kind = PAYLOAD_WEIGHTS, .seed = 42};
     assert_true(self->size <= THREAD_COMM_MAX_RANKS);
     meeting_init(&self->meeting, self->size);
+    meeting_init(&self->behind_meeting, self->size);
+    self->async = experiment_bool(self->words.experiment, OPT_SAVE_ASYNC);
     for (uint32_t i = 0; i < self->size; i++) {
         struct world_rank *rank = &self->ranks[i];
         rank->world = self;
         rank->comm = (struct comm){.meeting = &self->meeting, .rank = i};
+        rank->behind_comm = (struct comm){.meeting = &self->behind_meeting, .rank = i};
         rank->page = calloc(1, status_page_bytes(WORLD_SAMPLES));
         assert_non_null(rank->page);
-        rank->comm.page = rank->page;
+        rank->comm.page = rank->behind_comm.page = rank->page;
         if (world_open_rank(rank, &err) != 0)
             fail_msg("%s on %s: %s", words, uri, err.message);
         assert_int_equal(state_init(&rank->state, self->words.layout, i, &err), 0);
@@ -117,12 +136,21 @@ static inline void world_open(struct world *self, const char *words, const char 
     }
 }
 
+static inline void world_open(struct world *self, const char *words, const char *uri, uint32_t shift)
+{
+    world_open_with(self, words, uri, shift, NULL);
+}
+
 static inline void world_close(struct world *self)
 {
     for (uint32_t i = 0; i < self->size; i++) {
         struct world_rank *rank = &self->ranks[i];
+        assert_true(engine_native_ops.stop(rank->engine));
         engine_native_ops.close(rank->engine);
         store_free(rank->store);
+        if (rank->behind_store)
+            store_free(rank->behind_store);
+        device_close(rank->device);
         state_release(&rank->state);
         state_release(&rank->loaded);
         free(rank->page);
@@ -134,8 +162,21 @@ static inline void world_close(struct world *self)
 static inline void *world_save_rank(void *context)
 {
     struct world_rank *self = context;
-    struct engine_options options = {.iteration = self->iteration, .deadline_ns = self->deadline_ns};
-    self->rc = engine_native_ops.save(self->engine, self->path, &self->state, &options, &self->sample, &self->err);
+    struct engine_options options = {
+        .iteration = self->iteration, .deadline_ns = self->deadline_ns, .async = self->world->async};
+    struct sample *sample = &self->sample;
+    if (options.async) {
+        sample = &self->saves[self->iteration % WORLD_SAVES];
+        *sample = self->sample;
+    }
+    self->rc = engine_native_ops.save(self->engine, self->path, &self->state, &options, sample, &self->err);
+    return NULL;
+}
+
+static inline void *world_wait_rank(void *context)
+{
+    struct world_rank *self = context;
+    self->rc = engine_native_ops.wait(self->engine, self->deadline_ns, &self->err);
     return NULL;
 }
 
@@ -165,6 +206,18 @@ static inline int world_run(struct world *self, enum operation op, const char *p
         self->ranks[i].iteration++;
         lowest = self->ranks[i].rc ? self->ranks[i].rc : lowest;
     }
+    return lowest;
+}
+
+/* Until all saves have ended; the lowest code. */
+static inline int world_wait(struct world *self)
+{
+    int lowest = 0;
+    for (uint32_t i = 0; i < self->size; i++)
+        self->ranks[i].deadline_ns = clock_monotonic_ns() + WORLD_TIMEOUT_NS;
+    world_each(self, world_wait_rank);
+    for (uint32_t i = self->size; i-- > 0;)
+        lowest = self->ranks[i].rc ? self->ranks[i].rc : lowest;
     return lowest;
 }
 

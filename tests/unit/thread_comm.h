@@ -37,6 +37,7 @@ struct comm {
     struct meeting *meeting;
     uint32_t rank;
     struct status_page *page;
+    _Atomic bool interrupted;
 };
 
 static inline void meeting_init(struct meeting *self, uint32_t size)
@@ -134,8 +135,15 @@ int comm_broadcast(struct comm *self, void *bytes, uint64_t len, uint64_t deadli
     return rc ? rc : comm_barrier(self, deadline_ns, err);
 }
 
+void comm_interrupt(struct comm *self)
+{
+    self->interrupted = true;
+}
+
 int comm_check(const struct comm *self, struct cb_err *err)
 {
+    if (self->interrupted)
+        return cb_fail(err, CB_ERR_ABORTED, "the run ended before it was done");
     if (self->page && self->page->stop == STOP_NOW)
         return cb_fail(err, CB_ERR_ABORTED, "stopped on request");
     return 0;

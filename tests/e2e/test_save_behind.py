@@ -1,0 +1,180 @@
+"""Saves that go on behind the workload: measured, verified, kept and removed; faults and kills behind training's back."""
+import os
+import signal
+import time
+
+import pytest
+
+from worker_harness import FLAG_FAILED, FLAG_WARMUP, Run, failed, passed
+
+TINY_BYTES = 11796736  # gpt2-tiny, weights+adam
+
+
+def markers(run):
+    return sorted(str(path.parent.relative_to(run.store)) for path in run.store.glob("**/.metadata"))
+
+
+def test_what_training_waits_for_and_what_goes_on_is_measured(tmp_path):
+    run = passed(Run(tmp_path, dp=2, ops="save", iterations=3, warmup=1, save__async="true", compute_gap="50ms").run())
+    for rank in range(2):
+        samples = run.samples("save", rank)
+        assert [sample["iteration"] for sample in samples] == [0, 1, 2, 3]
+        assert [sample["flags"] & FLAG_WARMUP for sample in samples] == [1, 0, 0, 0]
+        for sample in samples:
+            parts = ("other", "plan", "stage", "serialize", "io", "fsync", "exchange", "commit", "wait")
+            assert sum(sample[f"{part}_s"] for part in parts) == pytest.approx(sample["op_s"], rel=1e-6)
+            assert sample["stall_s"] + sample["persist_s"] == pytest.approx(sample["op_s"], rel=1e-6)
+            assert sample["durable_s"] == sample["op_s"] and sample["stall_wait_s"] <= sample["stall_s"]
+            assert sample["plan_cache_hit"] == (sample["iteration"] > 0)
+            assert "interference_fraction" not in sample
+        assert run.samples("verify", rank)[0]["verified_bytes"] > 0
+    assert sum(run.samples("save", rank)[0]["bytes_needed"] for rank in range(2)) == TINY_BYTES
+    assert markers(run) == ["run/iteration-3"]
+    assert len(run.samples("delete")) == 3
+
+
+def test_what_is_loaded_is_what_was_saved_last(tmp_path):
+    run = passed(Run(tmp_path, tp=2, iterations=3, save__async="true", save__staging_bytes="1MiB", io__block="128KiB").run())
+    assert len(run.samples("save")) == len(run.samples("load")) == len(run.samples("verify")) == 3
+    assert {entry.name for entry in run.store.iterdir()} == {".ckptbench-store"}
+
+
+@pytest.mark.parametrize("keys", [{}, {"save__async": "true"}, {"save__async": "true", "save__inflight": 2}])
+def test_the_last_checkpoints_are_kept_and_older_ones_go(tmp_path, keys):
+    run = passed(Run(tmp_path, ops="save", iterations=5, keep__last=2, keep="true", **keys).run())
+    assert markers(run) == ["run/iteration-3", "run/iteration-4"]
+    assert not (run.store / "run/iteration-2").exists()
+    loaded = passed(Run(tmp_path, name="again", ops="load", suffix="run/iteration-3").run())
+    assert loaded.samples("verify")[0]["verified_bytes"] > 0
+
+
+def test_what_others_left_beside_the_checkpoints_stays(tmp_path):
+    run = Run(tmp_path, ops="save", iterations=1000, keep__last=1, save__async="true").start()
+    run.wait_until(lambda page: len(page[0]["samples"]) > 4)
+    mine = run.store / "run/notes.txt"
+    mine.write_text("mine")
+    run.stop("later")
+    passed(run.wait())
+    assert mine.read_text() == "mine"
+    assert len(markers(run)) == 1
+
+
+def test_an_older_checkpoint_stays_until_the_newer_one_is_durable(tmp_path):
+    (tmp_path / "store").mkdir()
+    store = f"fault:stall_at=2+ops=publish+rank=0:{tmp_path}/store"
+    run = Run(tmp_path, ops="save", iterations=9, save__async="true", store=store).start()
+    run.wait_until(lambda page: page[0]["behind_state"] == "commit" and page[0]["behind_iteration"] == 1)
+    time.sleep(0.3)
+    assert markers(run) == ["run/iteration-0"]
+    run.stop("now")
+    run.wait()
+    assert run.code != 0 and markers(run) == ["run/iteration-0"]
+
+
+def test_computing_beside_a_save_is_slowed_down_and_says_by_how_much(tmp_path):
+    (tmp_path / "store").mkdir()
+    store = f"fault:delay=30ms+ops=write:{tmp_path}/store"
+    run = passed(Run(tmp_path, ops="save", iterations=2, save__async="true", compute_gap="400ms", interference="compute", store=store,
+                     io__depth=1, io__block="1MiB", verify="none").run())
+    for rank in range(2):
+        for sample in run.samples("save", rank):
+            assert sample["interference_fraction"] < 1  # how much depends on the machine
+
+
+def test_interference_without_a_gap_says_what_it_needs(tmp_path):
+    failed(Run(tmp_path, interference="compute").run(), "usage", "compute_gap=")
+
+
+@pytest.mark.parametrize("keys, word", [({"engine": "command", "command": "true"}, "a command ends"), ({"workload": "raw"}, "workload=raw"),
+                                        ({"folder": "rotate", "keep__last": 2}, "folder=per_iteration")])
+def test_what_does_not_go_with_it_is_refused(tmp_path, keys, word):
+    if "keep__last" not in keys:
+        keys = dict(keys, save__async="true")
+    failed(Run(tmp_path, **keys).run(), "usage", word)
+
+
+@pytest.mark.parametrize("spec, code", [("enospc_after=20MiB", "no_space"), ("fail=finish/ENOSPC", "no_space"), ("error_at=60+ops=write", "system")])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_failure_behind_trainings_back_is_told_and_the_checkpoint_before_stays(tmp_path, spec, code, rank):
+    first = passed(Run(tmp_path, name="first", ops="save", tp=2).run())
+    store = f"fault:{spec}+rank={rank}:{tmp_path}/store"
+    run = Run(tmp_path, ops="save", iterations=20, tp=2, save__async="true", keep__last=3, store=store, io__block="256KiB").run()
+    failed(run, code, f"behind, rank {rank}", "run/iteration-")
+    assert run.page[rank]["failure"] == code and run.page[1 - rank]["failure"] == "aborted"
+    last = run.samples("save")[-1]
+    assert last["flags"] & FLAG_FAILED
+    assert f"run/iteration-{last['iteration']}" not in markers(run)
+    assert markers(first)[0].startswith("first/")
+    passed(Run(tmp_path, name="again", ops="load", suffix="first", tp=2).run())
+
+
+STEPS = [  # where the store stalls, and what the thread behind does then
+    ("stall_at=30+ops=write", "io"), ("stall_at=4+ops=finish", "fsync"), ("stall_at=2+ops=publish", "commit"),
+]
+
+
+@pytest.mark.parametrize("who", ["one", "all"])
+@pytest.mark.parametrize("spec, state", STEPS)
+def test_kills_at_each_step_leave_the_checkpoint_before(tmp_path, spec, state, who):
+    """The second save stalls, and dies there."""
+    (tmp_path / "store").mkdir()
+    rank = 0 if "publish" in spec else 1
+    spec = spec.replace("stall_at=4+ops=finish", "stall_at=2+ops=finish")
+    run = Run(tmp_path, ranks=2, tp=2, ops="save", iterations=9, save__async="true", io__block="256KiB", keep__last=2,
+              store=f"fault:{spec}+rank={rank}:{tmp_path}/store", timeout__op="60s").start()
+    run.wait_until(lambda page: page[rank]["behind_state"] == state and page[rank]["behind_iteration"] == 1)
+    time.sleep(0.2)
+    for victim in (range(2) if who == "all" else [rank]):
+        try:
+            os.kill(run.page[victim]["pid"], signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    run.wait(60)
+    assert run.code != 0
+    assert markers(run) == ["run/iteration-0"]
+    loaded = passed(Run(tmp_path, name="again", ops="load", suffix="run", tp=2).run())
+    assert loaded.samples("verify")[0]["verified_bytes"] > 0
+
+
+def test_a_kill_while_the_state_is_staged_in_rounds_leaves_the_checkpoint_before(tmp_path):
+    (tmp_path / "store").mkdir()
+    run = Run(tmp_path, ranks=2, tp=2, ops="save", iterations=9, save__async="true", io__block="256KiB", save__staging_bytes="1MiB",
+              store=f"fault:stall_at=40+ops=write+rank=1:{tmp_path}/store", timeout__op="60s").start()
+    run.wait_until(lambda page: page[1]["op"] == "save" and page[1]["state"] == "io" and page[1]["behind_iteration"] == 1)
+    time.sleep(0.2)
+    assert run.page[1]["state"] == "io"  # training still waits: the rest of its state is not copied
+    os.kill(run.page[1]["pid"], signal.SIGKILL)
+    run.wait(60)
+    assert run.code != 0 and markers(run) == ["run/iteration-0"]
+    passed(Run(tmp_path, name="again", ops="load", suffix="run", tp=2).run())
+
+
+def test_a_stop_request_ends_a_save_behind(tmp_path):
+    (tmp_path / "store").mkdir()
+    run = Run(tmp_path, ops="save", iterations=9, save__async="true", compute_gap="20s",
+              store=f"fault:stall_at=2+ops=write:{tmp_path}/store").start()
+    run.wait_until(lambda page: page[0]["behind_state"] == "io" and page[0]["op"] == "none")
+    start = time.monotonic()
+    run.stop("now")
+    run.wait()
+    assert time.monotonic() - start < 18 and run.code != 0 and markers(run) == []
+
+
+def test_memory_stays_below_state_and_staging(tmp_path):
+    """Many small tensors and some large ones: 160 MiB of state a rank, staged in rounds of 8 MiB."""
+    model = tmp_path / "many.yaml"
+    lines = [f"- {{name: small.{i}, shape: [16, 16], dtype: bf16}}\n" for i in range(4000)]
+    lines += [f"- {{name: large.{i}, shape: [8192, 1024], dtype: bf16}}\n" for i in range(10)]
+    model.write_text("".join(lines))
+    keys = {"model": model, "state": "weights", "ranks": 1, "ops": "save", "iterations": 3, "io__block": "1MiB", "verify": "none"}
+    small = passed(Run(tmp_path, name="none", ranks=1, model=model, state="weights", layers=0, ops="save", iterations=1, verify="none",
+                       store="null:", io__block="4KiB", io__depth=1).run())
+    sync = small.samples("save")[-1]["rss_bytes"]
+    state = small.samples("save")[-1]["bytes_needed"]
+    for name, staging in (("rounds", 8 << 20), ("whole", None)):
+        extra = {"save__staging_bytes": staging} if staging else {}
+        run = passed(Run(tmp_path, name=name, save__async="true", **keys, **extra).run())
+        samples = run.samples("save")
+        assert samples[-1]["rss_bytes"] == samples[0]["rss_bytes"] or samples[-1]["rss_bytes"] - samples[0]["rss_bytes"] < 4 << 20
+        bound = sync + (staging or state * 1.05 + (24 << 20))
+        assert samples[-1]["rss_bytes"] < bound + (12 << 20), (samples[-1]["rss_bytes"], bound)

@@ -1,0 +1,127 @@
+/* Inside saving: what is kept from one save to the next, and the steps that native_save*.c share.
+ *
+ * native_prepare.c  the plan and its cache, and the program made from it
+ * native_compose.c  the bytes of a request
+ * native_stage.c    staging memory, and the copy of the state into it
+ * native_behind.c   saves that go on behind the caller
+ * native_save.c     the order of things */
+#ifndef WORKER_NATIVE_SAVE_H
+#define WORKER_NATIVE_SAVE_H
+
+#include <semaphore.h>
+
+#include "worker/native.h"
+
+/* Where the payload of one of this rank's items lies. */
+struct source {
+    struct item_frame frame;
+    const char *memory;      /* of its first byte, or of the piece where it is mapped; NULL for bytes items */
+    struct mapping *mapping; /* NULL where contiguous */
+    uint32_t crc;            /* of the payload so far */
+};
+
+/* Requests that are staged together. Rounds take turns between the halves of an area; where all fits
+ * there is one. */
+struct round {
+    size_t first_request, end_request;
+    size_t first_copy, end_copy; /* of each area's list */
+};
+
+/* Staging memory of one save in flight, and the copies that fill it from the state as it lies now. */
+struct area {
+    char *memory;
+    struct device_copy *copies;
+};
+
+/* A request's image is its bytes as they will lie in the file. */
+struct staging {
+    struct area *areas; /* save.inflight of them */
+    uint32_t area_count;
+    uint64_t area_bytes;   /* of each */
+    uint64_t mapped_bytes; /* as allocated: kept while it is enough */
+    uint64_t *image_at;    /* of each request, in its area */
+    uint32_t *round_of;    /* of each request */
+    struct round *rounds;
+    size_t round_count, copy_count;
+    uint64_t copied_bytes; /* by one save */
+};
+
+struct native_save {
+    struct native_engine *engine;
+    struct plan_key key;
+    struct plan *plan;           /* NULL before the first save, and after a failure to make one */
+    const struct layout *layout; /* of the state under way */
+    bool staged;                 /* what the program is made for */
+    bool program_ready;
+    struct program program;
+    struct source *sources; /* of items first_item[rank] … */
+    size_t source_count;
+    uint32_t *files; /* file of the plan for each file of the program */
+    void **memory;   /* the state's addresses that the program was made for */
+    size_t piece_count;
+    uint64_t payload_bytes; /* of tensors */
+    struct staging staging;
+    struct buf frame;                   /* a header, payload of a bytes item, or trailer being composed */
+    struct buf metadata;                /* rank 0's */
+    struct native_operation *operation; /* whose data is being written */
+    struct native_job *job;             /* the same where it is staged; else NULL */
+};
+
+/* One save that goes on behind, or did. */
+struct native_job {
+    struct native_operation operation; /* its path and options point here: */
+    char path[PATH_MAX];
+    struct engine_options options;
+    struct native_save *save;
+    struct timeline front; /* of the caller, until the stall's end */
+    double stall_wait_s;
+    uint32_t area;
+    int code; /* of preparing it; then of all of it */
+    struct cb_err err;
+    struct cb_err stage_err; /* of the caller's copy, once it began to be written */
+    _Atomic bool stage_failed;
+    bool queued, handed_over;        /* under the lock: the thread may take it; the caller has gone on */
+    sem_t staged_more, written_more; /* posted after each round */
+    _Atomic uint32_t rounds_staged;  /* by the caller */
+    _Atomic uint32_t rounds_written; /* the first so many are written */
+    _Atomic bool gave_up;            /* the thread failed: nothing will be written any more */
+    size_t left_in_round[2];         /* requests not yet written, of the two newest rounds */
+};
+
+/* native_prepare.c */
+int native_save_make(struct native_engine *engine, struct cb_err *err) CB_MUST_CHECK;
+/* Plan and program for the operation's state; from the cache where its key is the same. `idle` is called
+ * before anything is replaced that a save under way may use. */
+int native_prepare(struct native_operation *operation, bool staged,
+                   int (*idle)(struct native_engine *, struct cb_err *), struct cb_err *err) CB_MUST_CHECK;
+const struct plan_item *native_item(const struct native_save *self, uint32_t source);
+
+/* native_compose.c. Payload first, then frames: a staged request has its payload already. */
+int native_compose(void *context, const struct program_request *request, char *image, struct cb_err *err) CB_MUST_CHECK;
+
+/* native_stage.c */
+int native_staging_build(struct native_save *self, struct cb_err *err) CB_MUST_CHECK;
+void native_staging_release(struct native_save *self);
+/* Copies the state into the job's area. `start` is called once the first round is staged and others follow. */
+int native_stage(struct native_job *job, void (*start)(struct native_job *job), struct cb_err *err) CB_MUST_CHECK;
+int native_staged_ready(void *context, size_t request, uint64_t until_ns, bool *ready,
+                        struct cb_err *err) CB_MUST_CHECK;
+char *native_staged_place(void *context, size_t request);
+void native_staged_written(void *context, size_t request);
+
+/* native_save.c: from making the place to the marker, on the operation's lane. `job` is NULL where
+ * nothing is staged; `code` is what the operation came to on this rank before. */
+int native_persist(struct native_operation *operation, struct native_job *job, int code,
+                   struct cb_err *err) CB_MUST_CHECK;
+
+/* native_behind.c */
+int native_behind_make(struct native_engine *engine, struct cb_err *err) CB_MUST_CHECK;
+int native_save_behind(struct native_operation *operation, struct cb_err *err) CB_MUST_CHECK;
+/* Waits until at most `left` saves are under way; tells a failure that was not told. */
+int native_behind_wait(struct native_engine *engine, uint32_t left, uint64_t deadline_ns,
+                       struct cb_err *err) CB_MUST_CHECK;
+uint32_t native_behind_under_way(struct native_engine *engine);
+bool native_behind_stop(struct native_engine *engine) CB_MUST_CHECK;
+void native_behind_free(struct native_engine *engine);
+
+#endif
