@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define EXTRA_NAMED 3 /* keys that are named of those that nobody asked for */
+
 struct boxes {
     struct box *data;
     size_t count, capacity;
@@ -310,6 +312,30 @@ int load_plan_compute(const struct stored_checkpoint *checkpoint, const struct l
     self.plan->extra_tensors = count_extra(checkpoint, layout);
     *plan = self.plan;
     return 0;
+}
+
+size_t load_plan_describe_extra(const struct stored_checkpoint *checkpoint, const struct layout *layout, char *text,
+                                size_t size)
+{
+    size_t extra = count_extra(checkpoint, layout), named = 0;
+    uint8_t *wanted = extra ? calloc(checkpoint->tensor_count, 1) : NULL;
+    text[0] = '\0';
+    if (!extra)
+        return 0;
+    size_t len = (size_t)snprintf(text, size, "%zu keys of the checkpoint are not loaded", extra);
+    for (size_t i = 0; wanted && i < layout_tensor_count(layout); i++) {
+        const struct stored_tensor *stored = stored_checkpoint_find(checkpoint, layout_tensor(layout, i)->fqn);
+        if (stored)
+            wanted[stored - checkpoint->tensors] = 1;
+    }
+    for (size_t i = 0; wanted && i < checkpoint->tensor_count && named < EXTRA_NAMED; i++) {
+        if (!wanted[i] && len < size)
+            len += (size_t)snprintf(text + len, size - len, "%s%s", named++ ? ", " : ": ", checkpoint->tensors[i].fqn);
+    }
+    if (named < extra && len < size)
+        snprintf(text + len, size - len, ", …");
+    free(wanted);
+    return extra;
 }
 
 void load_plan_free(struct load_plan *plan)

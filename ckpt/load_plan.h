@@ -58,4 +58,9 @@ int load_plan_compute(const struct stored_checkpoint *checkpoint, const struct l
                       struct load_plan **plan, struct cb_err *err) CB_MUST_CHECK;
 void load_plan_free(struct load_plan *plan);
 
+/* "36 keys of the checkpoint are not loaded: a, b, c, …": what it has beyond the layout's tensors, the first of
+ * them by name. Returns how many; the text is "" where there are none. */
+size_t load_plan_describe_extra(const struct stored_checkpoint *checkpoint, const struct layout *layout, char *text,
+                                size_t size);
+
 #endif

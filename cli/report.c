@@ -293,6 +293,11 @@ static void write_used(const struct run_info *info, struct buf *out)
     const char *used = fact_value(info, "io.used");
     if (used)
         buf_printf(out, "used          %s\n", used);
+    const char *exchange = fact_value(info, "load.exchange"), *extra = fact_value(info, "load.extra");
+    if (exchange)
+        buf_printf(out, "exchange      %s\n", exchange);
+    if (extra)
+        buf_printf(out, "left out      %s\n", extra);
 }
 
 /* What was measured, in the order of the catalogue, and what could not be. */

@@ -37,6 +37,7 @@ static int load_new(const struct native_engine *engine, struct native_load **loa
     struct program_limits limits = program_limits_of(store_capabilities(engine->setup.store), engine->block_bytes);
     const char *mode = experiment_text(engine->setup.experiment, OPT_LOAD_EXCHANGE);
     self->mode = strcmp(mode, "broadcast") == 0 ? LOAD_BROADCAST : strcmp(mode, "split") == 0 ? LOAD_SPLIT : LOAD_ALONE;
+    self->chooses = strcmp(mode, "auto") == 0;
     self->gap_bytes = experiment_u64(engine->setup.experiment, OPT_LOAD_GAP);
     limits.gap = self->gap_bytes < limits.alignment ? limits.alignment : self->gap_bytes;
     limits.whole_frames = true;
@@ -104,6 +105,18 @@ static int share_metadata(struct native_operation *operation, struct cb_err *err
 
 /* --- the order of things --- */
 
+/* Fine-tuning loads the weights of a training checkpoint: what is left out is worth a word, once. */
+static void tell_extra(struct native_load *self)
+{
+    char text[1024];
+    const struct native_engine *engine = self->operation->engine;
+    if (engine->rank != 0 || self->told_extra)
+        return;
+    self->told_extra = true;
+    if (load_plan_describe_extra(self->checkpoint, self->operation->state->layout, text, sizeof text) > 0)
+        status_page_add_fact(engine->setup.page, "load.extra", text);
+}
+
 /* All that this rank needs, against what there is; what is wrong is reported. */
 static int plan_load(struct native_load *self, struct cb_err *err)
 {
@@ -117,6 +130,8 @@ static int plan_load(struct native_load *self, struct cb_err *err)
                                operation->state->piece_count, report_problem, self, &self->plan, err);
     if (!rc)
         operation->bytes_needed = self->plan->needed_bytes;
+    if (!rc)
+        tell_extra(self);
     return rc;
 }
 
@@ -195,6 +210,8 @@ int native_load_run(struct native_operation *operation, struct cb_err *err)
     native_begin(operation, engine->rank == 0 ? STATE_IO : STATE_WAIT);
     rc = timed_load(operation, err);
     native_end(operation);
+    if (!rc && engine->load->chooses)
+        rc = native_load_choose(engine->load, err);
     if (!transfer_is_stuck(engine->transfer))
         forget_load(engine->load);
     return rc ? cb_context(err, "loading %s, rank %" PRIu32, operation->path, engine->rank) : 0;

@@ -42,6 +42,8 @@ struct native_load {
     struct buf frame; /* what our writer would have written, or a value */
     uint64_t gap_bytes;
     enum load_mode mode;
+    bool told_extra; /* what the checkpoint has beyond what is loaded has been said */
+    bool chooses;    /* load.exchange=auto, before its first load */
     /* of the load under way */
     struct native_operation *operation;
     struct stored_checkpoint *checkpoint;
@@ -93,6 +95,9 @@ int native_load_read(struct native_load *self, struct cb_err *err) CB_MUST_CHECK
 /* native_load_exchange.c: what several ranks need is read by one of them. Starts with an agreement on
  * `code`, that of planning. */
 int native_load_exchange(struct native_load *self, int code, struct cb_err *err) CB_MUST_CHECK;
+
+/* native_load_auto.c: after the first load, how the next ones read; says why on the status page. Collective. */
+int native_load_choose(struct native_load *self, struct cb_err *err) CB_MUST_CHECK;
 
 /* native_load_pass.c: what of the open items this pass reads, and where it goes. */
 int native_load_build_pass(struct native_load *self, struct cb_err *err) CB_MUST_CHECK;

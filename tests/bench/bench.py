@@ -240,7 +240,47 @@ def bench_history(bench):
     bench.table.add_value(f"{size}: ingest", figures["samples_per_s"], "samples/s", ">= 1e6")
 
 
-BENCHES = {"disk": bench_disk, "cpu": bench_disk_cpu, "memory": bench_memory, "payload": bench_payload, "items": bench_items,
+RESHARDS = {
+    "tp2 -> tp4": ["tp=2", "load.tp=4"],
+    "tp4 -> tp1": ["tp=4", "load.tp=1"],
+    "dp4 -> dp1": ["dp=4", "load.dp=1"],
+    "pp2 -> pp4": ["pp=2", "load.pp=4"],
+    "zero3 -> zero1, dp4": ["dp=4", "zero=3", "load.zero=1"],
+}
+
+
+def bench_reshard(bench):
+    """Bytes read of the store / bytes needed, ours and PyTorch's (what its processes read of files, /proc/self/io)."""
+    for name, words in RESHARDS.items():
+        given = ["model=tests/bench/reshard.json", "iterations=1", "warmup=0", "load.cold=false", "io.direct=false", *words]
+        for how, extra, target in (("load.exchange=split", ["load.exchange=split"], "<= 1.05"), ("load.exchange=off", [], "shown beside it"),
+                                   ("PyTorch DCP", ["engine=torch-dcp"], "shown beside it")):
+            metrics = bench.run_in(bench.memory, *given, *extra)["metrics"]
+            bench.table.add_value(f"reshard {name}: read / needed, {how}", metrics["read_amplification"]["median"], "ratio", target)
+
+
+def bench_exchange(bench):
+    """dp=4 on a store whose bandwidth is one bucket for all ranks: once through the exchange against four times."""
+    words = ["model=tests/bench/reshard.json", "state=weights", "dp=4", "iterations=1", "warmup=0", "load.cold=false"]
+
+    def load(exchange):
+        folder = Path(tempfile.mkdtemp(dir=bench.memory))
+        try:
+            return bench.run(f"fault:bandwidth=200MiB/s+ops=read:{folder}", *words, f"load.exchange={exchange}")["metrics"]
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    seconds = {exchange: (lambda exchange=exchange: load(exchange)["load_s"]["median"]) for exchange in ("off", "broadcast", "split")}
+    bench.table.add("capped store, dp4 load, A against A", alternate(seconds["off"], seconds["off"], bench.pairs), 1.00, "s")
+    for exchange in ("broadcast", "split"):
+        metrics = load(exchange)
+        copies = metrics["load.bytes_moved"]["median"] / metrics["checkpoint_bytes"]["median"]
+        bench.table.add_value(f"capped store, dp4 load, {exchange}: copies read of the store", copies, "copies", "1")
+        bench.table.add(f"capped store, dp4 load, {exchange} against off", alternate(seconds[exchange], seconds["off"], bench.pairs),
+                        "<= 0.6", "s")
+
+
+BENCHES = {"reshard": bench_reshard, "exchange": bench_exchange, "disk": bench_disk, "cpu": bench_disk_cpu, "memory": bench_memory, "payload": bench_payload, "items": bench_items,
            "plan": bench_plan, "launch": bench_launch, "history": bench_history}
 
 

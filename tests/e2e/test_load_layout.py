@@ -23,6 +23,11 @@ def run(where, *words):
     return json.loads(result.stdout)
 
 
+def show(where, document):
+    return subprocess.run([CKPTBENCH, "show", document["run"]], capture_output=True, text=True, timeout=30, check=True,
+                          env=dict(os.environ, CKPTBENCH_HOME=str(where / "home"))).stdout
+
+
 # Words, ranks of the run, and the bytes that all ranks need in copies of the state.
 RESHARDS = [
     (["tp=2", "load.tp=4"], 4, None),
@@ -54,6 +59,18 @@ def test_an_existing_checkpoint_loads_in_any_layout(tmp_path):
     for words in (["ranks=3", "zero=3"], ["tp=2", "load.tp=4", "load.dp=1"], ["dp=5"], ["state=weights", "pp=3", "pp.split=1+1+2"]):
         document = run(tmp_path, "ops=load", "suffix=a", *words)
         assert document["verified"] == {"iterations": 1, "of": 1}
+
+
+def test_what_is_left_out_is_said(tmp_path):
+    document = run(tmp_path, "dp=2", "load.state=weights")
+    text = show(tmp_path, document)
+    assert "keys of the checkpoint are not loaded: optimizer.param_groups.betas, " in text
+
+
+def test_auto_says_what_it_measured_and_chose(tmp_path):
+    document = run(tmp_path, "dp=2", "load.exchange=auto", "iterations=2")
+    assert document["verified"] == {"iterations": 2, "of": 2}
+    assert "the first load read" in show(tmp_path, document)
 
 
 def test_pytorch_loads_in_another_layout(tmp_path):

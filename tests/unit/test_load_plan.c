@@ -169,6 +169,12 @@ static void weights_load_from_a_checkpoint_that_has_more(void **state)
     assert_int_equal(plan_for_rank_0(&less, checkpoint, &seen, &plan, &err), 0);
     assert_int_equal(seen.count, 0);
     assert_int_equal(plan->extra_tensors, layout_tensor_count(more.layout) - layout_tensor_count(less.layout));
+    char text[512], wanted[64];
+    assert_int_equal(load_plan_describe_extra(checkpoint, less.layout, text, sizeof text), plan->extra_tensors);
+    snprintf(wanted, sizeof wanted, "%zu keys of the checkpoint are not loaded: optimizer.", plan->extra_tensors);
+    assert_memory_equal(text, wanted, strlen(wanted));
+    assert_int_equal(load_plan_describe_extra(checkpoint, more.layout, text, sizeof text), 0);
+    assert_string_equal(text, "");
     load_plan_free(plan);
     stored_checkpoint_free(checkpoint);
     words_release(&more);
