@@ -93,7 +93,7 @@ $(BUILD)/tests/%: tests/tools/%.c $(ALL_LIBRARIES)
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(ALL_LIBRARIES) $(ALL_LIBS)
 
-.PHONY: deps demo demo-slurm test test-long unit lint bench fuzz install clean help
+.PHONY: deps demo demo-s3 demo-slurm test test-long unit lint bench bench-s3 fuzz install clean help
 deps: ## install what building needs (apt, as root or through sudo); DEPS=0 only names it
 	@DEPS=$(DEPS) scripts/deps.sh build
 
@@ -106,6 +106,11 @@ demo-slurm: ## a Slurm cluster of four nodes on this machine to play with, taken
 	@DEPS=$(DEPS) scripts/deps.sh slurm
 	@$(MAKE) --no-print-directory -s -j2 all
 	@scripts/demo_slurm.sh $(BUILD)
+
+demo-s3: ## the same with S3: a server in memory (Ceph RGW, about 15 s to start), disk against bucket
+	@DEPS=$(DEPS) scripts/deps.sh test
+	@$(MAKE) --no-print-directory -s -j2 all
+	@PYTHON=$(PYTHON) scripts/demo_s3.sh $(BUILD)
 
 VENV := build/venv
 test: ## install what tests need, build with warnings as errors, run every test and lint
@@ -150,6 +155,12 @@ bench: ## the speed of this build against its peers, as ratios with intervals (t
 	@$(MAKE) --no-print-directory -s -j2 all tests
 	@$(VENV)/bin/python tests/bench/bench.py --build $(BUILD)
 	@[ "$$(id -u)" != 0 ] || $(VENV)/bin/python tests/bench/bench.py --build $(BUILD) --only disk --user nobody --json build/bench-user.json
+
+bench-s3: ## the S3 client against s5cmd, boto3 and the S3 connector, with faults, a capped server, a long list
+	@DEPS=$(DEPS) scripts/deps.sh test
+	@DEPS=$(DEPS) PYTHON=$(PYTHON) scripts/venv.sh $(VENV)
+	@$(MAKE) --no-print-directory -s -j2 all
+	@$(VENV)/bin/python tests/bench/bench_s3.py --build $(BUILD)
 
 FUZZERS := $(patsubst tests/fuzz/%.c,build/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_FLAGS = $(CPPFLAGS) -std=c11 -O1 -g -fsanitize=$(1),address,undefined -fno-sanitize-recover=undefined -pthread

@@ -123,11 +123,25 @@ static int read_output(int fd, struct buf *out, struct cb_err *err)
 struct invocation {
     char rank[16], ranks[16], iteration[16], bytes[32];
     struct command_value values[VALUE_COUNT];
-    char environment_text[VALUE_COUNT][PATH_MAX + 32];
-    const char *environment[VALUE_COUNT + 1];
+    char environment_text[VALUE_COUNT][PATH_MAX + 32], endpoint[600], region[128];
+    const char *environment[VALUE_COUNT + 3];
     struct buf line;
     int stdout_fd, stderr_fd;
 };
+
+/* What the keys s3.* say, by the names that other clients know. */
+static void add_bucket(struct invocation *self, const struct experiment *experiment)
+{
+    const char *endpoint = experiment_text(experiment, OPT_S3_ENDPOINT),
+               *region = experiment_text(experiment, OPT_S3_REGION);
+    size_t count = VALUE_COUNT;
+    snprintf(self->endpoint, sizeof self->endpoint, "AWS_ENDPOINT_URL=%s", endpoint);
+    snprintf(self->region, sizeof self->region, "AWS_REGION=%s", region);
+    if (*endpoint)
+        self->environment[count++] = self->endpoint;
+    if (*region)
+        self->environment[count++] = self->region;
+}
 
 static int fill_invocation(struct invocation *self, const struct command_engine *engine,
                            const struct peer_operation *operation, uint64_t bytes, struct cb_err *err)
@@ -153,6 +167,7 @@ static int fill_invocation(struct invocation *self, const struct command_engine 
                  self->values[i].text);
         self->environment[i] = self->environment_text[i];
     }
+    add_bucket(self, engine->setup.experiment);
     return command_expand(engine->command, self->values, VALUE_COUNT, &self->line, err);
 }
 

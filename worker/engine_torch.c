@@ -18,6 +18,7 @@
 #include "core/clock.h"
 #include "core/json.h"
 #include "core/version.h"
+#include "worker/folder_objects.h"
 #include "worker/peer.h"
 #include "worker/together.h"
 
@@ -253,6 +254,28 @@ static int start_child(struct torch_engine *self, struct cb_err *err)
     return rc ? cb_context(err, "engine=torch-dcp needs Python with torch (CKPTBENCH_PYTHON names one)") : 0;
 }
 
+/* How the S3 connector is to reach the bucket; null where the store is no bucket. */
+static void write_bucket(struct json_writer *writer, const struct experiment *experiment, const char *store)
+{
+    json_write_key(writer, "s3");
+    if (!folder_is_objects(store)) {
+        json_write_null(writer);
+        return;
+    }
+    json_write_begin_object(writer);
+    json_write_key(writer, "endpoint");
+    json_write_text(writer, experiment_text(experiment, OPT_S3_ENDPOINT));
+    json_write_key(writer, "region");
+    json_write_text(writer, experiment_text(experiment, OPT_S3_REGION));
+    json_write_key(writer, "profile");
+    json_write_text(writer, experiment_text(experiment, OPT_S3_PROFILE));
+    json_write_key(writer, "path_style");
+    json_write_text(writer, experiment_text(experiment, OPT_S3_PATH_STYLE));
+    json_write_key(writer, "part_size");
+    json_write_u64(writer, experiment_u64(experiment, OPT_S3_PART_SIZE));
+    json_write_end_object(writer);
+}
+
 static int send_init(struct torch_engine *self, const struct meeting *meeting, struct cb_err *err)
 {
     const struct experiment *experiment = self->setup.experiment;
@@ -274,6 +297,7 @@ static int send_init(struct torch_engine *self, const struct meeting *meeting, s
     json_write_text(&writer, experiment_text(experiment, OPT_SAVE_DEDUP));
     json_write_key(&writer, "timeout_s");
     json_write_u64(&writer, experiment_u64(experiment, OPT_TIMEOUT_OP) / NS_PER_S + 1);
+    write_bucket(&writer, experiment, self->setup.store_path);
     json_write_end_object(&writer);
     struct json_value *answer;
     int rc = ask(self, clock_monotonic_ns() + START_TIMEOUT_NS, &answer, err);

@@ -78,12 +78,9 @@ static int check_engine(const struct run *self, struct cb_err *err)
 {
     const char *store = experiment_text(self->experiment, OPT_STORE);
     bool plain = folder_store_path(store) == store;
-    bool objects = folder_is_objects(folder_store_path(store));
     if (!experiment_is(self->experiment, OPT_ENGINE, "native") && !plain)
         return cb_fail(err, CB_ERR_USAGE, "engine=%s writes files itself and needs store=PATH, not %s",
                        experiment_text(self->experiment, OPT_ENGINE), store);
-    if (experiment_is(self->experiment, OPT_ENGINE, "torch-dcp") && objects)
-        return cb_fail(err, CB_ERR_USAGE, "engine=torch-dcp writes files and needs store=PATH, not %s", store);
     if (experiment_is(self->experiment, OPT_ENGINE, "command") && !experiment_text(self->experiment, OPT_COMMAND)[0])
         return cb_fail(err, CB_ERR_USAGE, "engine=command needs command='…', the shell command to run");
     if (self->async && (self->raw || experiment_is(self->experiment, OPT_ENGINE, "command")))

@@ -4,7 +4,8 @@ The worker owns the memory of the state and the clock; this process lets stock
 torch.distributed.checkpoint save that memory and load into it. A line of JSON on stdin asks, a line of
 JSON on stdout answers ("ok": false carries the reason in "error"); everything else goes to stderr.
 
-  {"command": "init", "rank", "ranks", "address", "port", "threads", "fsync", "dedup", "timeout_s"}
+  {"command": "init", "rank", "ranks", "address", "port", "threads", "fsync", "dedup", "timeout_s",
+   "s3"}                                           null, or what the keys s3.* say: the store is in a bucket then
   {"command": "state", "name", "memory", "layout"}   a file to map, and a JSON file that says what is in it
   {"command": "save" | "load", "name", "path"}       answers its own durations, CPU seconds and bytes written or read
   {"command": "quit"}
@@ -181,7 +182,9 @@ class PieceLoadPlanner(DefaultLoadPlanner):
         return self.pieces_state.lookup(index)
 
 
-class TimedWriter(FileSystemWriter):
+class TimedWrites:
+    """Mixed into a storage writer."""
+
     timed: Timed
 
     def write_data(self, plan, planner):
@@ -191,11 +194,49 @@ class TimedWriter(FileSystemWriter):
         return self.timed.call("commit_s", super().finish, metadata, results)
 
 
-class TimedReader(FileSystemReader):
+class TimedReads:
+    """Mixed into a storage reader."""
+
     timed: Timed
 
     def read_data(self, plan, planner):
         return self.timed.call("io_s", super().read_data, plan, planner)
+
+
+class TimedWriter(TimedWrites, FileSystemWriter):
+    pass
+
+
+class TimedReader(TimedReads, FileSystemReader):
+    pass
+
+
+class Bucket:
+    """The S3 connector's writer and reader of a path s3://…, as the keys s3.* have it."""
+
+    def __init__(self, keys):
+        from s3torchconnector import S3ClientConfig
+
+        if keys["endpoint"]:  # the connector has no other way to be told
+            os.environ["AWS_ENDPOINT_URL"] = keys["endpoint"]
+        if keys["profile"]:
+            os.environ["AWS_PROFILE"] = keys["profile"]
+        self.region = keys["region"] or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
+        elsewhere = bool(os.environ.get("AWS_ENDPOINT_URL"))
+        path_style = elsewhere if keys["path_style"] == "auto" else keys["path_style"] == "true"
+        self.config = S3ClientConfig(part_size=keys["part_size"], force_path_style=path_style)
+
+    def writer(self, path, threads):
+        from s3torchconnector.dcp import S3StorageWriter
+
+        kind = type("TimedBucketWriter", (TimedWrites, S3StorageWriter), {})
+        return kind(region=self.region, path=path, s3client_config=self.config, thread_count=threads)
+
+    def reader(self, path):
+        from s3torchconnector.dcp import S3StorageReader
+
+        kind = type("TimedBucketReader", (TimedReads, S3StorageReader), {})
+        return kind(region=self.region, path=path, s3client_config=self.config)
 
 
 class Adapter:
@@ -204,6 +245,7 @@ class Adapter:
 
     def init(self, request):
         self.request = request
+        self.bucket = Bucket(request["s3"]) if request["s3"] else None
         dist.init_process_group(
             "gloo",
             init_method=f"tcp://{request['address']}:{request['port']}",
@@ -222,12 +264,15 @@ class Adapter:
         options = {"dedup_save_to_lowest_rank": self.request["dedup"] == "lowest_rank"}
         if "enable_plan_caching" in inspect.signature(DefaultSavePlanner).parameters:
             options["enable_plan_caching"] = True
-        writer = TimedWriter(
-            request["path"],
-            single_file_per_rank=True,
-            sync_files=self.request["fsync"],
-            thread_count=self.request["threads"],
-        )
+        if self.bucket:
+            writer = self.bucket.writer(request["path"], self.request["threads"])
+        else:
+            writer = TimedWriter(
+                request["path"],
+                single_file_per_rank=True,
+                sync_files=self.request["fsync"],
+                thread_count=self.request["threads"],
+            )
         writer.timed = timed
         planner = PieceSavePlanner(state, timed, **options)
         dcp.save({}, storage_writer=writer, planner=planner)
@@ -235,7 +280,7 @@ class Adapter:
 
     def load(self, request):
         state, timed = self.states[request["name"]], Timed()
-        reader = TimedReader(request["path"])
+        reader = self.bucket.reader(request["path"]) if self.bucket else TimedReader(request["path"])
         reader.timed = timed
         planner = PieceLoadPlanner(state, timed)
         before = read_so_far()

@@ -108,3 +108,12 @@ def test_a_flipped_bit_of_what_torch_saved_is_named_from_the_bucket(bed):
     s3.put_object(Bucket="interop", Key="bench/bad/__0_0.distcp", Body=bytes(body))
     said = call(BUILD / "ckptbench", "verify", "--json", f"{place.bucket}/bad")
     assert said.returncode == 3 and any(problem["file"] == "__0_0.distcp" for problem in json.loads(said.stdout)["problems"])
+
+
+def test_torch_dcp_through_the_connector_is_an_engine_beside_ours(bed):
+    """The same state and place, saved and loaded by PyTorch; ours then loads what PyTorch left."""
+    place, _ = bed
+    document = place.run("engine=torch-dcp ranks=2 tp=2", store=place.bucket)
+    assert document["outcome"] == "pass" and document["metrics"]["save.io_s"]["median"] > 0
+    place.run("engine=torch-dcp ops=save suffix=engine ranks=2 tp=2", store=place.bucket)
+    assert place.run("ops=load suffix=engine ranks=2 tp=2 verify=full", store=place.bucket)["verified"] == {"iterations": 1, "of": 1}

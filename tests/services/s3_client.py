@@ -1,7 +1,12 @@
-"""A small S3 client for tests: signs, sends one request, gives the whole answer. Retries nothing."""
+"""A small S3 client for tests: signs, sends one request, gives the whole answer. Retries nothing.
+
+usage: tests/services/s3_client.py make-bucket NAME     at the server that CKPTBENCH_TEST_S3… name
+"""
 import hashlib
 import http.client
+import os
 import ssl
+import sys
 import urllib.parse
 import xml.etree.ElementTree as ElementTree
 
@@ -88,3 +93,14 @@ class Client:
         """(key, id) of every multipart upload that is open."""
         root = self.must("GET", bucket, query={"uploads": "", "prefix": prefix}).xml()
         return [(entry.findtext("Key"), entry.findtext("UploadId")) for entry in root.iter("Upload")]
+
+
+def main():
+    if len(sys.argv) != 3 or sys.argv[1] != "make-bucket":
+        sys.exit(__doc__)
+    variable = "CKPTBENCH_TEST_S3"
+    Client(os.environ[variable], os.environ[variable + "_ACCESS_KEY"], os.environ[variable + "_SECRET_KEY"]).make_bucket(sys.argv[2])
+
+
+if __name__ == "__main__":
+    main()

@@ -23,7 +23,7 @@ What it may be told (POST /control on the control address, a JSON object; `rules
     ignore_range (200 and all of the object), answer (status, headers, body as given)
   bandwidth_bytes_per_s (shared by all), latency_s, clock_offset_s (of the server), region (another in a signature
   is refused), credentials ({access key: {secret, token, expires}}), metadata ({role, access_key, secret_key,
-  token, expires_s, status}), seed.
+  token, expires_s, status}), seed, fill ({bucket, prefix, count}: so many objects of one byte are there).
 GET /control/log lists the requests so far, POST /control/clear forgets them, GET /control/uploads the open uploads.
 The same address answers as the metadata of an instance (IMDSv2) and of a container (/container).
 """
@@ -130,8 +130,18 @@ class State:
                 self.generator = random.Random(words.pop("seed"))
             if "credentials" in words:
                 self.credentials = words.pop("credentials")
+            if "fill" in words:
+                self.fill(**words.pop("fill"))
             self.settings.update(words)
             self.bandwidth.rate = self.settings.get("bandwidth_bytes_per_s", 0)
+
+    def fill(self, bucket, prefix, count):
+        """Many small objects at once."""
+        memory = self.answers.memory
+        if bucket not in memory.buckets:
+            memory.make_bucket(bucket)
+        for index in range(count):
+            memory.put(bucket, f"{prefix}{index:08d}", b"x")
 
     def rule_for(self, request):
         with self.lock:
