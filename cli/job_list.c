@@ -346,6 +346,21 @@ int job_list_sync(struct job_list *self, struct cb_err *err)
 
 /* ---- ends ---- */
 
+void job_list_drop_others(struct job_list *self)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < self->count; i++) {
+        struct job_entry *entry = &self->items[i];
+        if (entry->has_record || !entry->is_final) {
+            self->items[kept++] = *entry;
+            continue;
+        }
+        job_record_release(&entry->record);
+        free(entry->folder);
+    }
+    self->count = kept;
+}
+
 bool job_list_is_final(const struct job_list *self)
 {
     for (size_t i = 0; i < self->count; i++)

@@ -47,6 +47,9 @@ int job_list_add(struct job_list *self, const struct run_selection *selection, s
  * another controller holds at this moment is only looked at. */
 int job_list_sync(struct job_list *self, struct cb_err *err) CB_MUST_CHECK;
 
+/* Forgets runs that have ended and never were jobs. */
+void job_list_drop_others(struct job_list *self);
+
 bool job_list_is_final(const struct job_list *self);
 /* The exit code of the worst of them: 0 where all passed, 4 also for one that is not final. */
 int job_list_exit_code(const struct job_list *self);

@@ -265,14 +265,29 @@ static int sync_jobs(struct cli *cli, struct collection *self, struct cb_err *er
 }
 
 /* Of a job, Slurm says whether its agent may still come, not its silence. */
-static bool is_unfinished_job(const char *folder)
+static bool is_unfinished_job(const char *folder, enum job_state *state)
 {
     struct job_record record;
     if (job_record_read(folder, &record, NULL))
         return false;
-    bool is = !job_state_is_final(record.state);
+    *state = record.state;
     job_record_release(&record);
-    return is;
+    return !job_state_is_final(*state);
+}
+
+/* An earlier attempt may be sealed and known: the run goes on all the same. */
+static int keep_unfinished(struct collection *self, const char *run, const char *folder, enum job_state state,
+                           struct cb_err *err)
+{
+    bool ingested;
+    int rc = history_ingest(self->history, folder, &ingested, err);
+    if (rc == 0 || rc == CB_ERR_NOT_FOUND)
+        rc = history_set_state(self->history, run, job_state_name(state), err);
+    if (rc == 0) {
+        self->unsealed++;
+        report(self, run, "unsealed", NULL);
+    }
+    return rc;
 }
 
 /* Jobs collected by name end with their outcome, so that a script need not ask again. */
@@ -299,15 +314,21 @@ static void collect_folder(struct collection *self, const char *run, const char 
             self->unsealed++;
         return;
     }
-    bool is_job = is_unfinished_job(folder);
-    int rc = is_job ? 0 : seal_if_dead(self, run, folder, &err);
+    enum job_state state;
+    if (is_unfinished_job(folder, &state)) {
+        int failed = keep_unfinished(self, run, folder, state, &err);
+        if (failed)
+            count_failed(self, run, failed, err.message);
+        return;
+    }
+    int rc = seal_if_dead(self, run, folder, &err);
     if (rc == 0)
         rc = history_ingest(self->history, folder, &ingested, &err);
     if (rc == CB_ERR_NOT_FOUND) {
         self->unsealed++;
         /* A run that waits for its turn is nothing to be told each time. */
         report(self, run, "unsealed", has_attempts(folder) ? err.message : NULL);
-        rc = is_job ? 0 : plan_again(self, run, folder, &err);
+        rc = plan_again(self, run, folder, &err);
         if (rc)
             count_failed(self, run, rc, err.message);
     } else if (rc) {

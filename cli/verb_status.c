@@ -35,12 +35,13 @@ static int take_runs(struct cli *cli, struct history *history, struct job_list *
     return rc;
 }
 
-/* Runs that ended before this look are no news where none was asked for by name, unless they were jobs. */
 static int show(struct cli *cli, struct job_list *list, struct cb_err *err)
 {
     int rc = job_list_sync(list, err);
     if (rc)
         return rc;
+    if (cli->word_count == 0)
+        job_list_drop_others(list); /* what ran here and has ended is no news */
     if (*list->trouble)
         log_error("%s; what is shown was seen before", list->trouble);
     if (list->count == 0 && !cli->json) {
@@ -100,9 +101,9 @@ const struct verb verb_status = {
     .name = "status",
     .arguments = "[RUN|SWEEP…] [key=value…]",
     .summary = "where jobs are, how far they have come, and why they wait",
-    .about =
-        "Without words: every run that is not finished, and what ended within a day. Asks Slurm once for all of them, "
-        "keeps every change of state, and brings what is finished into the history.",
+    .about = "Without words: every run that is not finished, and jobs that ended within a day. Asks Slurm once for all "
+             "of them, "
+             "keeps every change of state, and brings what is finished into the history.",
     .example = "ckptbench status --watch",
     VERB_FLAGS(flags),
     .run = run_status,

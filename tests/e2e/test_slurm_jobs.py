@@ -63,6 +63,9 @@ def test_equal_members_are_an_array_where_asked_for(cluster):
     assert all(line["outcome"] == "pass" for line in lines.values())
     for run in lines:
         assert cluster.manifest(run)["run"] == run
+    script = (cluster.run_folder(sent["runs"][0]["run"]) / "job.sbatch").read_text()
+    assert "#SBATCH --array=0-2\n" in script
+    cluster.call("logs", sent["runs"][2]["run"], "-f")
 
 
 def test_render_plans_a_run_that_sbatch_takes_by_hand(cluster):

@@ -77,6 +77,9 @@ def preempted(cluster, *words):
 
 def test_a_preempted_job_runs_again_as_another_attempt(cluster):
     run = preempted(cluster, "ops=save", "verify=none", "store=fault:delay=60ms:./slow", "iterations=40", "slurm.requeue=true")
+    time.sleep(2)
+    cluster.call("collect")  # knows the first attempt, and that there will be another
+    assert cluster.status()[run]["state"] not in ("done", "failed", "cancelled", "lost")
     line = cluster.wait_final(run, seconds=200)[run]
     assert line["outcome"] == "pass", line
     assert cluster.manifest(run, 1)["outcome"] != "pass" and cluster.manifest(run, 2)["outcome"] == "pass"
