@@ -133,8 +133,9 @@ static void judge_end(const struct job_record *record, const struct job_sight *s
         return;
     case SLURM_FAILED:
         seal_as(verdict, OUTCOME_INFRASTRUCTURE);
-        snprintf(verdict->note, sizeof verdict->note, "the job ended with exit status %d%s and no result (%s)",
-                 slurm->exit_status, place, *slurm->reason ? slurm->reason : "FAILED");
+        snprintf(verdict->note, sizeof verdict->note, "the job ended with exit status %d on %s%s and no result (%s)",
+                 slurm->exit_status, *slurm->head ? slurm->head : nodes, place,
+                 *slurm->reason ? slurm->reason : "FAILED");
         return;
     default:
         seal_as(verdict, OUTCOME_INFRASTRUCTURE);

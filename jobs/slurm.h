@@ -72,6 +72,7 @@ struct slurm_job {
     char reason[256];
     uint64_t node_count, restarts;
     char nodes[512];                   /* "n[1-4]"; cut where longer */
+    char head[64];                     /* the node of the job script; "" where it is not known */
     uint64_t submit_s, start_s, end_s; /* 0: unknown */
     int exit_status, exit_signal;
     bool has_details; /* restarts, end and exit are known: scontrol or sacct said them */

@@ -231,6 +231,8 @@ static bool parse_details_line(struct piece line, struct slurm_job *job)
         job->end_s = number_or_0(value);
     if (find_value(line, "NodeList", &value) && value.len && value.at[0] != '(') /* "(null)" */
         copy_cut(value, job->nodes, sizeof job->nodes);
+    if (find_value(line, "BatchHost", &value))
+        copy_cut(value, job->head, sizeof job->head);
     if (find_value(line, "NumNodes", &value))
         job->node_count = number_or_0(value);
     job->has_details = true;

@@ -180,8 +180,8 @@ def stop_node(folder, name, number=signal.SIGTERM):
     end_process(Path(folder) / f"slurmd-{name}.pid", "slurmd", number)
 
 
-def end_steps(folder):
-    """What jobs run: slurmstepd and all below it, known by the configuration they were given."""
+def end_steps(folder, node=None):
+    """What jobs run: slurmstepd and all below it, known by the configuration they were given; of one node or of all."""
     wanted = f"SLURM_CONF={folder}/slurm.conf".encode()
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
@@ -189,7 +189,8 @@ def end_steps(folder):
         with contextlib.suppress(OSError):
             variables = (entry / "environ").read_bytes().split(b"\0")
             in_job = any(variable.startswith(b"SLURM_JOB_ID=") for variable in variables)
-            if wanted in variables and (in_job or "slurmstepd" in (entry / "comm").read_text()):
+            here = node is None or f"SLURMD_NODENAME={node}".encode() in variables
+            if wanted in variables and here and (in_job or "slurmstepd" in (entry / "comm").read_text()):
                 os.kill(int(entry.name), signal.SIGKILL)
 
 

@@ -55,6 +55,22 @@ def test_a_lost_node_is_named_and_is_infrastructure(cluster, service, agent_live
     assert result.returncode == 4
 
 
+def names(cluster, run):
+    return cluster.slurm("scontrol", "show", "hostnames", cluster.record(run)["slurm"]["nodes"]).split()
+
+
+@pytest.mark.parametrize("which", [0, 2])
+def test_one_of_several_nodes_that_is_lost_is_named(cluster, service, which):
+    run, _ = cluster.submit_one("model=gpt2-tiny", "nodes=3", "ranks_per_node=1", "baseline=false", *SLOW)
+    cluster.wait_for(run, "running")
+    time.sleep(3)
+    node = names(cluster, run)[which]
+    slurm.stop_node(service, node, signal.SIGKILL)
+    slurm.end_steps(service, node)
+    line = cluster.wait_final(run, seconds=150)[run]
+    assert line["outcome"] == "infrastructure" and node in line["note"], line
+
+
 def test_a_lost_node_before_the_job_began_is_another_nodes_job(cluster, service):
     """Nodes that are down are not given to jobs: it runs on another."""
     slurm.stop_node(service, "n1", signal.SIGKILL)

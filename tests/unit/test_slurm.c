@@ -77,6 +77,7 @@ static void test_details_are_read_from_one_line_a_job(void **state)
     assert_int_equal(jobs.items[0].restarts, 2);
     assert_int_equal(jobs.items[0].exit_signal, 9);
     assert_string_equal(jobs.items[0].nodes, "n[3-4]");
+    assert_string_equal(jobs.items[0].head, "n3");
     assert_int_equal(jobs.items[0].end_s, 1795275100);
     assert_true(jobs.items[0].has_details);
     assert_string_equal(jobs.items[1].nodes, "");
