@@ -17,6 +17,7 @@ REQUIRED  := yaml-0.1 jansson libcrypto libssl sqlite3
 LIBURING  := $(call have,liburing)
 HWLOC     := $(call have,hwloc)
 ISAL      := $(call have,libisal)
+ZSTD      := $(call have,libzstd)
 CURL      := $(call have,libcurl)
 SSH2      := $(call have,libssh2)
 ZLIB      := $(call have,zlib)
@@ -25,12 +26,13 @@ MPICC     := $(shell command -v mpicc 2>/dev/null)
 IDENTITY := -DCKPTBENCH_VERSION='"$(VERSION)"' -DCKPTBENCH_COMMIT='"$(COMMIT)"' -DCKPTBENCH_PREFIX='"$(PREFIX)"'
 CPPFLAGS += -I. -D_GNU_SOURCE \
             $(if $(LIBURING),-DHAVE_LIBURING) $(if $(HWLOC),-DHAVE_HWLOC) $(if $(ISAL),-DHAVE_ISAL) \
-            $(if $(CURL),-DHAVE_CURL) $(if $(SSH2),-DHAVE_SSH2) $(if $(ZLIB),-DHAVE_ZLIB)
+            $(if $(ZSTD),-DHAVE_ZSTD) $(if $(CURL),-DHAVE_CURL) $(if $(SSH2),-DHAVE_SSH2) $(if $(ZLIB),-DHAVE_ZLIB)
 WARNINGS := -Wall -Wextra -Wshadow -Wvla -Wmissing-prototypes -Wstrict-prototypes -Wconversion -Wno-missing-field-initializers
 CFLAGS   += -std=c11 -O3 -g -pthread $(WARNINGS) $(if $(WERROR),-Werror) $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer -O1 -Wno-format-truncation)
 LDFLAGS  += -pthread $(if $(SANITIZE),-fsanitize=$(SANITIZE))
 
 LIBS_core  := $(shell pkg-config --libs yaml-0.1 jansson libssl libcrypto 2>/dev/null) $(if $(ISAL),-lisal) -lm
+LIBS_ckpt  := $(if $(ZSTD),-lzstd)
 LIBS_store := $(if $(LIBURING),-luring) $(if $(CURL),-lcurl)
 LIBS_db    := -lsqlite3
 LIBS_agent := $(if $(HWLOC),-lhwloc)
@@ -74,18 +76,18 @@ $(foreach room,$(ROOMS),$(eval $(call room_library,$(room))))
 
 library   = $(patsubst %,$(BUILD)/lib%.a,$(1))
 $(BUILD)/ckptbench: $(BUILD)/cli/main.o $(call library,cli db jobs ckpt store core)
-	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS_db) $(LIBS_jobs) $(LIBS_store) $(LIBS_core)
+	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS_db) $(LIBS_jobs) $(LIBS_ckpt) $(LIBS_store) $(LIBS_core)
 $(BUILD)/ckptbench-agent: $(BUILD)/agent/main.o $(call library,agent store core)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS_agent) $(LIBS_store) $(LIBS_core)
 $(BUILD)/ckptbench-worker: $(BUILD)/worker/main.o $(call library,worker ckpt store core)
-	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS_worker) $(LIBS_store) $(LIBS_core)
+	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS_worker) $(LIBS_ckpt) $(LIBS_store) $(LIBS_core)
 $(BUILD)/ckptbench.1: $(BUILD)/ckptbench
 	$(BUILD)/ckptbench man > $@
 $(BUILD)/ckptbench.bash: $(BUILD)/ckptbench
 	$(BUILD)/ckptbench completion > $@
 
 ALL_LIBRARIES := $(call library,$(foreach room,agent worker cli db jobs ckpt store core,$(if $(call objects,$(room)),$(room))))
-ALL_LIBS      := $(LIBS_db) $(LIBS_jobs) $(LIBS_agent) $(LIBS_worker) $(LIBS_store) $(LIBS_core)
+ALL_LIBS      := $(LIBS_ckpt) $(LIBS_db) $(LIBS_jobs) $(LIBS_agent) $(LIBS_worker) $(LIBS_store) $(LIBS_core)
 $(BUILD)/tests/%: tests/unit/%.c $(ALL_LIBRARIES)
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(ALL_LIBRARIES) -lcmocka $(ALL_LIBS)

@@ -12,6 +12,10 @@
 #include "ckpt/zip.h"
 #include "core/hash.h"
 
+#define MAX_KEYS 64
+#define MAX_KEY_BYTES 4096
+#define MAX_PATH_SHARE 8 /* all keys together, to the bytes of the file */
+
 struct reader {
     const char *name;
     const struct pickle *pickle;
@@ -19,6 +23,7 @@ struct reader {
     struct stored_checkpoint *checkpoint;
     size_t chunk_capacity, file_capacity;
     bool *stored; /* a chunk: its place in a file is known */
+    uint64_t path_bytes;
     struct cb_err *err;
 };
 
@@ -242,13 +247,20 @@ static struct stored_chunk *find_chunk(const struct reader *self, const struct s
     return &self->checkpoint->chunks[low];
 }
 
-static int check_transforms(struct reader *self, const char *fqn, const struct pickle_node *state)
+/* The one extension that PyTorch ships compresses the whole item. */
+static int check_transforms(struct reader *self, const char *fqn, const struct pickle_node *state, bool *compressed)
 {
+    *compressed = false;
     const struct pickle_node *list = pickle_get(self->pickle, state, "transform_descriptors");
     if (!list || list->kind == PICKLE_NONE || list->count == 0)
         return 0;
     const struct pickle_node *first = pickle_child(self->pickle, list, 0);
     bool is_text = first && first->kind == PICKLE_TEXT;
+    if (list->kind == PICKLE_LIST && list->count == 1 && is_text && first->count >= 13 &&
+        memcmp(first->value.text, "stream.zstd/1", 13) == 0) {
+        *compressed = true;
+        return 0;
+    }
     return cb_fail(self->err, CB_ERR_UNSUPPORTED, "%s: %s is stored transformed (%.*s), which cannot be read here",
                    self->name, fqn, is_text ? (int)(first->count < 64 ? first->count : 64) : 1,
                    is_text ? first->value.text : "?");
@@ -276,7 +288,8 @@ static int read_place(struct reader *self, struct file_table *table, const struc
     struct stored_chunk *chunk = box.dims == tensor->dims ? find_chunk(self, tensor, &box) : NULL;
     if (!chunk)
         return bad(self, tensor->fqn, "an item that is none of its chunks");
-    int code = check_transforms(self, tensor->fqn, state);
+    bool compressed;
+    int code = check_transforms(self, tensor->fqn, state, &compressed);
     uint64_t begin = 0, length = 0;
     if (!code && (!read_count(pickle_get(self->pickle, state, "offset"), &begin) ||
                   !read_count(pickle_get(self->pickle, state, "length"), &length)))
@@ -298,6 +311,7 @@ static int read_place(struct reader *self, struct file_table *table, const struc
         other->file = file;
         other->offset = begin;
         other->length = length;
+        other->compressed = compressed;
         self->stored[number] = true;
     }
     return 0;
@@ -331,6 +345,44 @@ static int read_places(struct reader *self, const struct pickle_node *dict)
     return code;
 }
 
+/* --- the keys that lead to each --- */
+
+/* A tuple of texts and numbers, as a literal; what else a foreign planner may have put there is left out. */
+static int read_path(struct reader *self, const struct pickle_node *path, struct stored_tensor *tensor,
+                     struct buf *literal)
+{
+    bool plain = path->kind == PICKLE_TUPLE && path->count > 0 && path->count <= MAX_KEYS;
+    for (uint32_t i = 0; plain && i < path->count; i++) {
+        const struct pickle_node *key = pickle_child(self->pickle, path, i);
+        plain = (key->kind == PICKLE_TEXT && key->count <= MAX_KEY_BYTES) || key->kind == PICKLE_INT;
+    }
+    if (!plain || (path->count == 1 && pickle_text_is(pickle_child(self->pickle, path, 0), tensor->fqn)))
+        return 0;
+    buf_clear(literal);
+    int code = literal_from_pickle(self->pickle, path, literal, self->err);
+    self->path_bytes += literal->len;
+    if (code || self->path_bytes > MAX_PATH_SHARE * self->bytes) /* keys that are shared can be made to multiply */
+        return code ? code : bad(self, tensor->fqn, "planner_data has more keys than its file");
+    if (!tensor->path)
+        tensor->path = strdup(literal->data);
+    return tensor->path ? 0 : no_memory(self);
+}
+
+static int read_paths(struct reader *self, const struct pickle_node *dict)
+{
+    struct buf literal;
+    int code = 0;
+    buf_init(&literal, MAX_KEYS * (4 * MAX_KEY_BYTES + 8));
+    for (uint32_t i = 0; dict && dict->kind == PICKLE_DICT && i + 1 < dict->count && !code; i += 2) {
+        const struct pickle_node *key = pickle_child(self->pickle, dict, i);
+        struct stored_tensor *tensor = key->kind == PICKLE_TEXT ? find_tensor(self, key) : NULL;
+        if (tensor)
+            code = read_path(self, pickle_child(self->pickle, dict, i + 1), tensor, &literal);
+    }
+    buf_release(&literal);
+    return code;
+}
+
 /* Files that are not known yet must not fail the first settling, which only sorts. */
 static int read_all(struct reader *self)
 {
@@ -349,6 +401,8 @@ static int read_all(struct reader *self)
         return code;
     free(self->checkpoint->files[--self->checkpoint->file_count]);
     code = read_places(self, pickle_get(self->pickle, state, "storage_data"));
+    if (!code)
+        code = read_paths(self, pickle_get(self->pickle, state, "planner_data"));
     return code ? code : stored_checkpoint_settle(self->checkpoint, self->name, self->err);
 }
 

@@ -14,6 +14,7 @@
 
 #define MAX_ITEM_PICKLE 512
 #define MAX_LITERAL 65536
+#define PICKLE_HEAD 2 /* PROTO and its number, before the value; STOP comes after it */
 
 static char *put(char *at, const char *text)
 {
@@ -429,6 +430,18 @@ static void push_component(struct writer *self, const char *text, size_t len, bo
     self->at = pickle_put_text(self->at, text, len);
 }
 
+/* Keys as the checkpoint had them that this one is made of: its literal, without the pickle around it. */
+static void write_given_path(struct writer *self, const char *path)
+{
+    struct buf pickle;
+    buf_init(&pickle, MAX_LITERAL * 8);
+    if (literal_to_pickle(path, &pickle, NULL) == 0)
+        buf_append(self->out, pickle.data + PICKLE_HEAD, pickle.len - PICKLE_HEAD - 1);
+    else
+        self->out->code = CB_ERR_MEMORY;
+    buf_release(&pickle);
+}
+
 /* The keys that lead to a value in the nested dict: {"model": {name: …}, "optimizer": {"state": {name: {"exp_avg":
  * …}}, "param_groups": {…}}, "train": {…}}. */
 static void write_path(struct writer *self, uint32_t tensor)
@@ -437,6 +450,11 @@ static void write_path(struct writer *self, uint32_t tensor)
     if (!reserve(self, TENSOR_ROOM + 2 * strlen(fqn)))
         return;
     push_fqn(self, tensor);
+    if (layout_tensor(self->layout, tensor)->path) {
+        done(self);
+        write_given_path(self, layout_tensor(self->layout, tensor)->path);
+        return;
+    }
     op(self, "(");
     static const struct {
         const char *prefix;

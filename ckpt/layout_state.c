@@ -44,11 +44,11 @@ static int add_state(struct layout *self, struct state_tensor tensor, char *fqn,
     return 0;
 }
 
-static char *state_name(const char *fqn, enum state_kind kind)
+static char *state_name(const struct model *model, const char *fqn, enum state_kind kind)
 {
     static const char *const suffixes[LAYOUT_KINDS] = {"", ".master", ".exp_avg", ".exp_avg_sq"};
     char *name = NULL;
-    int written = kind == KIND_WEIGHT ? asprintf(&name, "model.%s", fqn)
+    int written = kind == KIND_WEIGHT ? asprintf(&name, "%s%s", model->verbatim ? "" : "model.", fqn)
                                       : asprintf(&name, "optimizer.state.%s%s", fqn, suffixes[kind]);
     return written < 0 ? NULL : name;
 }
@@ -67,7 +67,7 @@ static int add_kind(struct layout *self, const struct model *model, enum state_k
                                       .dtype = kind == KIND_WEIGHT ? source->dtype : DTYPE_F32,
                                       .dims = source->dims};
         memcpy(tensor.shape, source->shape, sizeof tensor.shape);
-        code = add_state(self, tensor, state_name(source->fqn, kind), err);
+        code = add_state(self, tensor, state_name(model, source->fqn, kind), err);
     }
     return code;
 }

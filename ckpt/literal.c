@@ -17,6 +17,11 @@ struct source {
     struct cb_err *err;
 };
 
+struct bracket {
+    char open;
+    uint32_t values; /* so far; of a dict keys count, too */
+};
+
 static int bad(struct source *source)
 {
     return cb_fail(source->err, CB_ERR_USAGE, "\"%s\" is no literal of Python that can be saved", source->whole);
@@ -126,37 +131,64 @@ static int scalar(struct source *source)
     return *source->at == '\'' || *source->at == '"' ? text(source) : number(source);
 }
 
-/* A list is EMPTY_LIST, MARK, items, APPENDS; a tuple MARK, items, TUPLE. Nesting is kept on a stack of brackets. */
+static char closing(char open)
+{
+    return open == '[' ? ']' : open == '(' ? ')' : '}';
+}
+
+/* What a container begins and ends with: EMPTY_LIST MARK … APPENDS, MARK … TUPLE, EMPTY_DICT MARK … SETITEMS. */
+static void open_container(struct source *source, struct bracket *bracket)
+{
+    *bracket = (struct bracket){*source->at++, 0};
+    buf_append_text(source->out, bracket->open == '[' ? "](" : bracket->open == '(' ? "(" : "}(");
+}
+
+/* Closes what ends here; false where a dict has a key without a value. */
+static bool close_containers(struct source *source, struct bracket *open, int *depth)
+{
+    while (*depth > 0 && *source->at == closing(open[*depth - 1].open)) {
+        const struct bracket *last = &open[*depth - 1];
+        if (last->open == '{' && last->values % 2 != 0)
+            return false;
+        source->at++;
+        buf_append_char(source->out, last->open == '[' ? 'e' : last->open == '(' ? 't' : 'u');
+        if (--*depth > 0)
+            open[*depth - 1].values++;
+        skip_spaces(source);
+    }
+    return true;
+}
+
+/* Nesting is kept on a stack of brackets. */
 int literal_to_pickle(const char *literal, struct buf *out, struct cb_err *err)
 {
     struct source source = {literal, literal, out, err};
-    char open[MAX_DEPTH];
+    struct bracket open[MAX_DEPTH];
     int depth = 0;
     buf_append(out, "\x80\x02", 2);
     for (;;) {
         skip_spaces(&source);
-        if (*source.at == '[' || *source.at == '(') {
+        if (*source.at == '[' || *source.at == '(' || *source.at == '{') {
             if (depth == MAX_DEPTH)
                 return bad(&source);
-            buf_append_text(out, *source.at == '[' ? "](" : "(");
-            open[depth++] = *source.at++;
+            open_container(&source, &open[depth++]);
             continue;
         }
-        bool closes = depth > 0 && *source.at == (open[depth - 1] == '[' ? ']' : ')');
+        bool closes = depth > 0 && *source.at == closing(open[depth - 1].open);
         if (!closes) {
             int code = scalar(&source);
             if (code)
                 return code;
+            if (depth > 0)
+                open[depth - 1].values++;
             skip_spaces(&source);
         }
-        while (depth > 0 && *source.at == (open[depth - 1] == '[' ? ']' : ')')) {
-            source.at++;
-            buf_append_char(out, open[--depth] == '[' ? 'e' : 't');
-            skip_spaces(&source);
-        }
+        if (!close_containers(&source, open, &depth))
+            return bad(&source);
         if (depth == 0)
             break;
-        if (*source.at != ',')
+        bool after_key = open[depth - 1].open == '{' && open[depth - 1].values % 2 != 0;
+        if (*source.at != (after_key ? ':' : ','))
             return bad(&source);
         source.at++;
     }

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "ckpt/model_shape.h"
 #include "core/options.h"
@@ -113,15 +114,20 @@ static int build_file(struct model *self, const char *source, uint64_t layers, c
         char path[4096];
         if ((size_t)snprintf(path, sizeof path, "%s/config.json", source) >= sizeof path)
             return cb_fail(err, CB_ERR_USAGE, "model=%s: the path is too long", source);
-        return model_read_config(self, path, layers, dtype, err);
+        return access(path, F_OK) == 0 ? model_read_config(self, path, layers, dtype, err)
+                                       : model_read_path(self, source, true, layers, dtype, err);
     }
+    if (has_suffix(source, ".safetensors") || has_suffix(source, ".safetensors.index.json"))
+        return model_read_path(self, source, false, layers, dtype, err);
     if (has_suffix(source, ".json"))
         return model_read_config(self, source, layers, dtype, err);
     if (has_suffix(source, ".yaml") || has_suffix(source, ".yml"))
         return model_read_list(self, source, layers, dtype, err);
-    return cb_fail(err, CB_ERR_USAGE,
-                   "model=%s: a model file is an HF config.json (.json) or a list of name, shape, dtype (.yaml)",
-                   source);
+    return cb_fail(
+        err, CB_ERR_USAGE,
+        "model=%s: a model file is an HF config.json (.json), a safetensors file or index, or a list of name, shape, "
+        "dtype (.yaml)",
+        source);
 }
 
 int model_load(const char *source, uint64_t layers, const enum dtype *dtype, struct model **model, struct cb_err *err)

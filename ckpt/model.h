@@ -1,10 +1,12 @@
 /* A model: its tensors, in order, with what a layout must know of each.
  *
- * From a preset, an HF config.json (Llama, GPT-2, Mixtral, Qwen2) or a YAML list. Public shapes of
+ * From a preset, an HF config.json (Llama, GPT-2, Mixtral, Qwen2), a YAML list, or a stored checkpoint: then layers
+ * and what tensor parallelism splits are told from the names (docs/models.md). Public shapes of
  * the presets: docs/models.md. Not thread-safe on one object. */
 #ifndef CKPT_MODEL_H
 #define CKPT_MODEL_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -35,6 +37,7 @@ struct model {
     uint32_t layers, heads, kv_heads, experts;
     uint64_t hidden, ffn, vocab;
     enum dtype dtype;          /* the preset's or file's; what dtype=auto gives */
+    bool verbatim;             /* names are those of a whole state: a layout puts nothing before them */
     const char *default_state; /* "weights+adam", "weights" or "mlperf": what state=auto gives */
     uint32_t mlperf_tp, mlperf_pp, mlperf_dp, mlperf_zero; /* published layout, 0 where none */
 };

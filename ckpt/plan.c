@@ -123,6 +123,8 @@ int plan_compute(const struct layout *layout, const struct plan_options *options
     self->payload_alignment = alignment;
     code = distribute(&planner, options, err);
     if (!code)
+        code = planner_keep_empty(&planner, err);
+    if (!code)
         code = plan_place(&planner, options, self, err);
     if (code)
         goto out;

@@ -65,6 +65,8 @@ int planner_lowest_rank(struct planner *self, struct cb_err *err) CB_MUST_CHECK;
 /* For formats that cannot cut a tensor: each unit whole to the least loaded of its ranks. Fails, naming the tensor,
  * where a rank holds only part of one. */
 int planner_give_whole(struct planner *self, struct cb_err *err) CB_MUST_CHECK;
+/* Last: tensors that no rank was given because they have no elements. */
+int planner_keep_empty(struct planner *self, struct cb_err *err) CB_MUST_CHECK;
 /* Instead of collecting: every rank writes all it holds. */
 int planner_keep_all(struct planner *self, struct cb_err *err) CB_MUST_CHECK;
 

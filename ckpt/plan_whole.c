@@ -1,5 +1,6 @@
 /* Owns who writes what where tensors must stay whole (format=safetensors): the largest first, each to the least
  * loaded of the ranks that hold it. Knows nothing of files. */
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,6 +17,24 @@ static int compare_weights(const void *a, const void *b)
     if (x->bytes != y->bytes)
         return x->bytes > y->bytes ? -1 : 1;
     return x->unit < y->unit ? -1 : x->unit > y->unit;
+}
+
+/* A tensor of no elements is in no rank's share, but it has a name, a type and a shape: rank 0 writes it. */
+int planner_keep_empty(struct planner *self, struct cb_err *err)
+{
+    const struct layout *layout = self->layout;
+    bool *seen = calloc(layout->tensor_count + 1, sizeof *seen);
+    int code = seen ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory to plan %zu tensors", layout->tensor_count);
+    for (size_t i = 0; i < self->assignment_count && !code; i++)
+        seen[self->assignments[i].tensor] = true;
+    for (size_t i = 0; i < layout->tensor_count && !code; i++) {
+        const struct state_tensor *tensor = &layout->tensors[i];
+        struct box whole = box_whole(tensor->dims, tensor->shape);
+        if (!seen[i] && box_elements(&whole) == 0)
+            code = planner_assign(self, 0, (uint32_t)i, &whole, err);
+    }
+    free(seen);
+    return code;
 }
 
 /* What one rank alone holds has been assigned before; all of it, too, must be whole tensors. */

@@ -122,3 +122,26 @@ int stored_checkpoint_settle(struct stored_checkpoint *self, const char *name, s
     self->chunk_count = count;
     return 0;
 }
+
+/* Chunks are sorted by offset, so those that may meet one are next to it. */
+int stored_check_coverage(const struct stored_checkpoint *self, const struct stored_tensor *tensor, struct cb_err *err)
+{
+    struct box whole = box_whole(tensor->dims, tensor->shape), common;
+    const struct stored_chunk *chunks = self->chunks + tensor->first_chunk;
+    uint64_t elements = 0;
+    if (tensor->is_bytes && (tensor->literal || tensor->chunk_count > 0))
+        return 0;
+    for (uint32_t i = 0; i < tensor->chunk_count; i++) {
+        elements += box_elements(&chunks[i].box);
+        for (uint32_t k = i + 1; k < tensor->chunk_count; k++) {
+            if (tensor->dims > 0 && chunks[k].box.offset[0] >= chunks[i].box.offset[0] + chunks[i].box.size[0])
+                break;
+            if (box_intersect(&chunks[i].box, &chunks[k].box, &common))
+                return cb_fail(err, CB_ERR_CORRUPT, "%s: some of its elements are stored twice", tensor->fqn);
+        }
+    }
+    if (elements != box_elements(&whole))
+        return cb_fail(err, CB_ERR_CORRUPT, "%s: %llu of its %llu elements are in no stored chunk", tensor->fqn,
+                       (unsigned long long)(box_elements(&whole) - elements), (unsigned long long)box_elements(&whole));
+    return 0;
+}

@@ -11,6 +11,9 @@ int stored_checkpoint_settle(struct stored_checkpoint *self, const char *name, s
 
 /* Refuses a file's name that is empty, absolute or leaves the folder. */
 int stored_check_file_name(const char *name, const char *file, struct cb_err *err) CB_MUST_CHECK;
+/* Whether each element of the tensor is in exactly one chunk; else what is wrong, naming the tensor. */
+int stored_check_coverage(const struct stored_checkpoint *self, const struct stored_tensor *tensor,
+                          struct cb_err *err) CB_MUST_CHECK;
 /* Order of chunks in a tensor. */
 int stored_chunk_compare(const void *a, const void *b);
 

@@ -2,25 +2,43 @@
 #include "ckpt/verify.h"
 
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/collect.h"
 #include "ckpt/payload.h"
+#include "ckpt/unpack.h"
 #include "core/hash.h"
 
 #define BLOCK_BYTES (UINT64_C(4) << 20)
 #define MAX_VALUE_BYTES (UINT64_C(1) << 20)
+#define MAX_PLAIN_BYTES (UINT64_C(16) << 30) /* of one item that is compressed */
 #define SAMPLE_ELEMENTS 64
+#define MAX_THREADS 64
+#define WORTH_THREADS_BYTES (UINT64_C(64) << 20)
 
 struct file_state {
     uint64_t length;
     bool there;
 };
 
+/* What threads share: items in the order in which they lie in the files, and the next to look at. */
+struct shared {
+    const struct stored_chunk **places;
+    size_t count;
+    atomic_size_t next;
+    pthread_mutex_t lock; /* reports, the sum of results, the first failure */
+    int code;
+    struct cb_err failure;
+};
+
 struct verifier {
+    const struct verify_job *job;
+    struct shared *shared;
     struct store *store;
     verify_problem_fn report;
     void *context;
@@ -33,6 +51,7 @@ struct verifier {
     uint64_t seed;
     enum payload_kind kind;
     unsigned char *block;
+    struct buf plain; /* an item that was compressed */
     struct cb_err *err;
 };
 
@@ -59,7 +78,9 @@ static void problem(struct verifier *self, enum verify_problem_kind kind, const 
     vsnprintf(what.text, sizeof what.text, format, arguments);
     va_end(arguments);
     self->result->problems++;
+    pthread_mutex_lock(&self->shared->lock);
     self->report(self->context, &what);
+    pthread_mutex_unlock(&self->shared->lock);
 }
 
 /* --- reading --- */
@@ -193,9 +214,16 @@ static int read_value(struct verifier *self, const struct item *item, struct buf
     int code = open_file(self, item->chunk->file);
     if (!code && length > 0)
         code = read_at(self, item->chunk->offset, self->block, length);
+    const void *value = self->block;
+    buf_clear(&self->plain);
+    if (!code && item->chunk->compressed) {
+        code = unpack_zstd(item->tensor->fqn, self->block, (size_t)length, &self->plain, self->err);
+        value = self->plain.data;
+        length = self->plain.len;
+    }
     if (!code)
-        code = format_parse_bytes_payload(self->checkpoint->format, item->tensor->fqn, self->block, (size_t)length,
-                                          literal, self->err);
+        code = format_parse_bytes_payload(self->checkpoint->format, item->tensor->fqn, value, (size_t)length, literal,
+                                          self->err);
     return code;
 }
 
@@ -349,6 +377,59 @@ static int read_frame(struct verifier *self, const struct item *item, struct sto
     return code;
 }
 
+/* The whole item in memory, as it was before it was compressed. */
+static int read_compressed(struct verifier *self, const struct item *item)
+{
+    uint64_t length = item->chunk->length;
+    int code = open_file(self, item->chunk->file);
+    unsigned char *packed = malloc(length + 1);
+    if (!code && !packed)
+        code = cb_fail(self->err, CB_ERR_MEMORY, "no memory for %" PRIu64 " compressed bytes", length);
+    buf_clear(&self->plain);
+    if (!code && length > 0)
+        code = read_at(self, item->chunk->offset, packed, length);
+    if (!code)
+        code = unpack_zstd(item->tensor->fqn, packed, length, &self->plain, self->err);
+    free(packed);
+    return code;
+}
+
+static int parse_compressed(struct verifier *self, const struct item *item, struct stored_payload *payload,
+                            uint32_t *crc, bool *has_crc)
+{
+    size_t len = self->plain.len, head = len < FORMAT_MAX_HEADER ? len : FORMAT_MAX_HEADER;
+    size_t tail = len < FORMAT_MAX_TRAILER ? len : FORMAT_MAX_TRAILER;
+    int code = format_parse_item(self->checkpoint->format, item->tensor, &item->chunk->box, self->plain.data, head, len,
+                                 payload, self->err);
+    return code ? code
+                : format_parse_trailer(self->checkpoint->format, self->plain.data + len - tail, tail, crc, has_crc,
+                                       self->err);
+}
+
+static void compare_checksum(struct verifier *self, const struct item *item, const struct stored_payload *payload,
+                             uint32_t crc, uint32_t stored)
+{
+    self->result->checksums++;
+    if (crc != stored)
+        problem(self, VERIFY_CORRUPT, item->file, item->tensor->fqn, item->chunk->offset,
+                "%s: %s at byte %" PRIu64 ": the checksum of its %" PRIu64 " bytes is %08x, stored was %08x",
+                item->file, item->tensor->fqn, item->chunk->offset, payload->bytes, crc, stored);
+}
+
+static void check_compressed(struct verifier *self, const struct item *item)
+{
+    struct stored_payload payload;
+    uint32_t stored = 0;
+    bool has_crc = false;
+    if (read_compressed(self, item) || parse_compressed(self, item, &payload, &stored, &has_crc)) {
+        read_problem(self, item, item->chunk->offset);
+        return;
+    }
+    self->result->payload_bytes += payload.bytes;
+    if (has_crc && payload.bytes == box_elements(&item->chunk->box) * dtype_bytes(item->tensor->dtype))
+        compare_checksum(self, item, &payload, crc32_zip(0, self->plain.data + payload.offset, payload.bytes), stored);
+}
+
 static void check_item(struct verifier *self, const struct item *item)
 {
     struct stored_payload payload;
@@ -362,13 +443,8 @@ static void check_item(struct verifier *self, const struct item *item)
         return;
     /* The checksum is of the whole storage, which the payload is unless strides leave holes in it. */
     bool dense = payload.bytes == box_elements(&item->chunk->box) * dtype_bytes(item->tensor->dtype);
-    if (!has_crc || !dense)
-        return;
-    self->result->checksums++;
-    if (crc != stored)
-        problem(self, VERIFY_CORRUPT, item->file, item->tensor->fqn, item->chunk->offset,
-                "%s: %s at byte %" PRIu64 ": the checksum of its %" PRIu64 " bytes is %08x, stored was %08x",
-                item->file, item->tensor->fqn, item->chunk->offset, payload.bytes, crc, stored);
+    if (has_crc && dense)
+        compare_checksum(self, item, &payload, crc, stored);
 }
 
 /* Looks for an item with values of ours before any is judged: the first one may be the damaged one. */
@@ -379,7 +455,7 @@ static void find_kind(struct verifier *self, const struct stored_chunk **order, 
         struct stored_payload payload;
         uint32_t crc;
         bool has_crc;
-        if (!item.tensor->is_bytes && item_is_there(self, &item) &&
+        if (!item.tensor->is_bytes && !item.chunk->compressed && item_is_there(self, &item) &&
             read_frame(self, &item, &payload, &crc, &has_crc) == 0)
             recognize(self, &item, &payload);
     }
@@ -393,6 +469,101 @@ static int compare_places(const void *a, const void *b)
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
+static void look_at(struct verifier *self, const struct stored_chunk *chunk)
+{
+    struct item item = item_of(self, chunk);
+    if (!check_length(self, &item))
+        return;
+    if (item.tensor->is_bytes)
+        check_value(self, &item);
+    else if (item.chunk->compressed)
+        check_compressed(self, &item);
+    else
+        check_item(self, &item);
+}
+
+static void look_at_all(struct verifier *self)
+{
+    struct shared *shared = self->shared;
+    for (size_t i = atomic_fetch_add(&shared->next, 1); i < shared->count; i = atomic_fetch_add(&shared->next, 1))
+        look_at(self, shared->places[i]);
+}
+
+static int open_store(struct verifier *self)
+{
+    struct store_options options = {.direct = STORE_DIRECT_NO, .depth = 1, .threads = 1, .read_only = true};
+    self->object = NULL;
+    self->store = NULL;
+    buf_init(&self->plain, MAX_PLAIN_BYTES);
+    self->block = aligned_alloc(4096, BLOCK_BYTES);
+    if (!self->block)
+        return cb_fail(self->err, CB_ERR_MEMORY, "no memory for reading");
+    return store_open(self->job->place, &options, &self->store, self->err);
+}
+
+static void close_store(struct verifier *self)
+{
+    if (self->object)
+        store_close(self->store, self->object);
+    if (self->store)
+        store_free(self->store);
+    buf_release(&self->plain);
+    free(self->block);
+}
+
+/* Another thread's verifier: what the first one knows, and a store, memory and a result of its own. */
+static void *run_thread(void *context)
+{
+    struct verifier self = *(const struct verifier *)context;
+    struct verify_result own = {0}, *sum = self.result;
+    struct cb_err err;
+    self.result = &own;
+    self.err = &err;
+    int code = open_store(&self);
+    if (!code)
+        look_at_all(&self);
+    close_store(&self);
+    pthread_mutex_lock(&self.shared->lock);
+    sum->payload_bytes += own.payload_bytes;
+    sum->checksums += own.checksums;
+    sum->values_checked += own.values_checked;
+    sum->problems += own.problems;
+    if (code && !self.shared->code) {
+        self.shared->code = code;
+        self.shared->failure = err;
+    }
+    pthread_mutex_unlock(&self.shared->lock);
+    return NULL;
+}
+
+static uint64_t bytes_of(const struct stored_checkpoint *checkpoint)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < checkpoint->chunk_count; i++)
+        bytes += checkpoint->chunks[i].length;
+    return bytes;
+}
+
+/* The first verifier waits for the others: its result is their sum. */
+static int run_threads(struct verifier *self)
+{
+    pthread_t threads[MAX_THREADS];
+    uint32_t started = 0, wanted = self->job->threads < MAX_THREADS ? self->job->threads : MAX_THREADS;
+    if (wanted < 2 || bytes_of(self->checkpoint) < WORTH_THREADS_BYTES) {
+        look_at_all(self);
+        return 0;
+    }
+    while (started < wanted && pthread_create(&threads[started], NULL, run_thread, self) == 0)
+        started++;
+    if (started == 0)
+        look_at_all(self);
+    for (uint32_t i = 0; i < started; i++)
+        pthread_join(threads[i], NULL);
+    if (self->shared->code)
+        *self->err = self->shared->failure;
+    return self->shared->code;
+}
+
 /* Items in the order in which they lie in the files. */
 static int check_items(struct verifier *self)
 {
@@ -404,17 +575,11 @@ static int check_items(struct verifier *self)
         places[i] = &self->checkpoint->chunks[i];
     qsort(places, count, sizeof *places, compare_places);
     find_kind(self, places, count);
-    for (size_t i = 0; i < count; i++) {
-        struct item item = item_of(self, places[i]);
-        if (!check_length(self, &item))
-            continue;
-        if (item.tensor->is_bytes)
-            check_value(self, &item);
-        else
-            check_item(self, &item);
-    }
+    self->shared->places = places;
+    self->shared->count = count;
+    int code = run_threads(self);
     free(places);
-    return 0;
+    return code;
 }
 
 static int check_all(struct verifier *self)
@@ -441,32 +606,38 @@ static int check_all(struct verifier *self)
     return code;
 }
 
-int verify_checkpoint(struct store *store, const char *file, const uint64_t *seed, verify_problem_fn report,
-                      void *context, struct verify_result *result, struct cb_err *err)
+static int verify(struct verifier *self)
+{
+    const char *file = self->job->file;
+    int code = open_store(self);
+    if (code)
+        return code;
+    if (*file ? collect_file(self->store, file, &self->checkpoint, self->err)
+              : collect_checkpoint(self->store, "", &self->checkpoint, self->err)) {
+        problem(self, VERIFY_INCOMPLETE, FORMAT_MARKER, NULL, 0, "the checkpoint is not complete: %s",
+                self->err->message);
+        return 0;
+    }
+    return check_all(self);
+}
+
+int verify_checkpoint(const struct verify_job *job, verify_problem_fn report, void *context,
+                      struct verify_result *result, struct cb_err *err)
 {
     struct cb_err own;
+    struct shared shared = {0};
     *result = (struct verify_result){0};
-    struct verifier self = {.store = store, .report = report, .context = context, .result = result, .err = &own};
-    self.has_seed = seed != NULL;
-    self.seed = seed ? *seed : 0;
-    int code = 0;
-    self.block = aligned_alloc(4096, BLOCK_BYTES);
-    if (!self.block) {
-        code = cb_fail(&own, CB_ERR_MEMORY, "no memory for reading");
-        goto out;
-    }
-    if (*file ? collect_file(store, file, &self.checkpoint, &own)
-              : collect_checkpoint(store, "", &self.checkpoint, &own)) {
-        problem(&self, VERIFY_INCOMPLETE, FORMAT_MARKER, NULL, 0, "the checkpoint is not complete: %s", own.message);
-        goto out;
-    }
-    code = check_all(&self);
-out:
-    if (self.object)
-        store_close(store, self.object);
+    struct verifier self = {
+        .job = job, .shared = &shared, .report = report, .context = context, .result = result, .err = &own};
+    self.has_seed = job->seed != NULL;
+    self.seed = job->seed ? *job->seed : 0;
+    if (pthread_mutex_init(&shared.lock, NULL))
+        return cb_fail(err, CB_ERR_SYSTEM, "no lock to verify with");
+    int code = verify(&self);
     if (code && err)
         *err = own;
-    free(self.block);
+    close_store(&self);
+    pthread_mutex_destroy(&shared.lock);
     free(self.files);
     stored_checkpoint_free(self.checkpoint);
     return code;

@@ -8,7 +8,6 @@
 #include <stdint.h>
 
 #include "core/err.h"
-#include "store/store.h"
 
 enum verify_problem_kind {
     VERIFY_INCOMPLETE, /* no marker, or none that can be read */
@@ -25,6 +24,7 @@ struct verify_problem {
     uint64_t offset;    /* in the file */
     char text[512];     /* a sentence that names them */
 };
+/* Called by one thread at a time. */
 typedef void (*verify_problem_fn)(void *context, const struct verify_problem *problem);
 
 struct verify_result {
@@ -39,11 +39,17 @@ struct verify_result {
 
 const char *verify_problem_name(enum verify_problem_kind kind); /* "short" */
 
-/* The store is opened at the checkpoint's folder, without O_DIRECT; `file` names one safetensors file in it that is
- * all, or is "". `seed` NULL takes the one that the
+struct verify_job {
+    const char *place; /* as store_open takes it: the checkpoint's folder */
+    const char *file;  /* one safetensors file in it that is all, or "" */
+    const uint64_t *seed;
+    uint32_t threads; /* at most; few bytes are looked at by one, so that what is wrong comes in order */
+};
+
+/* `seed` NULL takes the one that the
  * checkpoint stores. Fails only where it cannot go on (no store, no memory); all that is wrong with the
  * checkpoint goes to `report`. */
-int verify_checkpoint(struct store *store, const char *file, const uint64_t *seed, verify_problem_fn report,
-                      void *context, struct verify_result *result, struct cb_err *err) CB_MUST_CHECK;
+int verify_checkpoint(const struct verify_job *job, verify_problem_fn report, void *context,
+                      struct verify_result *result, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

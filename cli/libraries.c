@@ -11,6 +11,11 @@
 #else
 #define HWLOC_PRESENT false
 #endif
+#ifdef HAVE_ZSTD
+#define ZSTD_PRESENT true
+#else
+#define ZSTD_PRESENT false
+#endif
 #ifdef HAVE_ISAL
 #define ISAL_PRESENT true
 #else
@@ -21,6 +26,8 @@ static const struct library libraries[] = {
     {"liburing", "liburing-dev", URING_PRESENT, "io.engine=io_uring", "io.engine=io_uring falls back to psync"},
     {"hwloc", "libhwloc-dev", HWLOC_PRESENT, "caches, NUMA nodes and devices in the fingerprint",
      "the fingerprint has only what /proc and /sys say"},
+    {"zstd", "libzstd-dev", ZSTD_PRESENT, "checkpoints that PyTorch compressed can be read",
+     "checkpoints that PyTorch compressed cannot be read"},
     {"isa-l", "libisal-dev", ISAL_PRESENT, "vectorized CRC-32", "checksums use the slower tables of this program"},
 };
 

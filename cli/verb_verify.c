@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "ckpt/verify.h"
 #include "cli/cli.h"
@@ -90,6 +91,12 @@ static void write_result(struct cli *cli, const char *path, const struct verify_
                    result->problems == 1 ? "" : "s");
 }
 
+static uint32_t thread_count(void)
+{
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    return cores > 1 ? (uint32_t)cores : 1;
+}
+
 static int verify_path(struct cli *cli, const char *path, const uint64_t *seed, struct cb_err *err)
 {
     struct source source;
@@ -105,7 +112,8 @@ static int verify_path(struct cli *cli, const char *path, const uint64_t *seed, 
         json_write_key(&writer, "problems");
         json_write_begin_array(&writer);
     }
-    rc = verify_checkpoint(source.store, source.file, seed, report, &answer, &result, err);
+    struct verify_job job = {.place = source.path, .file = source.file, .seed = seed, .threads = thread_count()};
+    rc = verify_checkpoint(&job, report, &answer, &result, err);
     source_release(&source);
     if (rc)
         return rc;
@@ -145,8 +153,8 @@ const struct verb verb_verify = {
     .name = "verify",
     .arguments = "PATH",
     .summary = "is a stored checkpoint complete, and is every byte right?",
-    .about = "PATH is the folder of a checkpoint in DCP (ours or PyTorch's) or raw format, or of a run: then the last "
-             "checkpoint in it. Each element of each tensor "
+    .about = "PATH is the folder of a checkpoint (DCP, safetensors, DCP over safetensors, raw; ours or others'), a "
+             "safetensors file, or the folder of a run: then the last checkpoint in it. Each element of each tensor "
              "must be stored exactly once, files must be long enough, checksums must hold, and values that this "
              "program wrote must be what the seed gives. Every missing, short or corrupt item is named with file, "
              "tensor and offset. Exit code 3 when something is wrong.",

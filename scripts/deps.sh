@@ -2,7 +2,7 @@
 # Installs what building (or testing) ckptbench needs and this Debian machine lacks; says what.
 # usage: scripts/deps.sh build|test|slurm     DEPS=0 never installs: it only names what is missing.
 set -eu
-build="gcc make pkg-config libyaml-dev libjansson-dev libssl-dev libsqlite3-dev openmpi-bin libopenmpi-dev liburing-dev libhwloc-dev libisal-dev libcurl4-openssl-dev libssh2-1-dev libopenblas0 zlib1g-dev"
+build="gcc make pkg-config libyaml-dev libjansson-dev libssl-dev libsqlite3-dev openmpi-bin libopenmpi-dev liburing-dev libhwloc-dev libisal-dev libzstd-dev libcurl4-openssl-dev libssh2-1-dev libopenblas0 zlib1g-dev"
 slurm="slurmctld slurmd slurm-client munge"
 test="libcmocka-dev clang clang-format clang-tidy libclang-rt-14-dev fio strace sqlite3 python3 python3-venv man-db
       $slurm openssh-server openssh-client iproute2

@@ -22,6 +22,7 @@ ALLOWED = {
 THIRD_PARTY = {  # header pattern -> where it may appear
     r"yaml\.h|jansson\.h|openssl/.*|isa-l.*|crc\.h": r"core/",
     r"liburing\.h|curl/.*": r"store/",
+    r"zstd\.h": r"ckpt/",
     r"sqlite3\.h": r"db/",
     r"libssh2.*": r"jobs/",
     r"hwloc.*": r"agent/",

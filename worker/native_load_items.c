@@ -25,6 +25,11 @@ static int make_mappings(struct native_load *self, struct cb_err *err)
 static void init_item(struct native_load *self, struct load_item *item)
 {
     const struct stored_chunk *chunk = native_load_chunk(self, item);
+    if (chunk->compressed) { /* all of it is read to memory of its own, and looked at when it is there */
+        item->state = ITEM_KNOWN;
+        item->payload = (struct stored_payload){.bytes = chunk->length};
+        return;
+    }
     bool expected = format_expect_payload(self->checkpoint->format, native_load_tensor(self, item), &chunk->box,
                                           chunk->length, &item->payload);
     item->state = expected && item->payload.offset <= FORMAT_MAX_HEADER ? ITEM_EXPECTED : ITEM_PROBE;
@@ -94,6 +99,11 @@ int native_load_make_items(struct native_load *self, struct cb_err *err)
             i++;
         item->read_count = i - item->first_read;
         init_item(self, item);
+        if (native_load_chunk(self, item)->compressed)
+            item->strided = aligned_alloc(4096, (item->payload.bytes / 4096 + 1) * 4096);
+        if (native_load_chunk(self, item)->compressed && !item->strided)
+            return cb_fail(err, CB_ERR_MEMORY, "no memory for %" PRIu64 " compressed bytes of %s", item->payload.bytes,
+                           native_load_tensor(self, item)->fqn);
     }
     rc = self->wants_values ? add_values(self, err) : 0;
     qsort_r(self->items, self->item_count, sizeof *self->items, compare_items, self);

@@ -5,15 +5,35 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/unpack.h"
 #include "worker/native_load.h"
+
+/* Beside a payload: what PyTorch writes around it, and holes that its strides may leave. */
+#define UNPACK_FRAME_BYTES (UINT64_C(64) * 1024 * 1024)
+
+/* What of a compressed item has to be read again as if it had been stored so. */
+static int unpack(const struct native_load *self, const struct load_item *item, const void *bytes, struct buf *plain,
+                  struct cb_err *err)
+{
+    const struct stored_tensor *tensor = native_load_tensor(self, item);
+    uint64_t payload = box_elements(&native_load_chunk(self, item)->box) * dtype_bytes(tensor->dtype);
+    buf_init(plain, (tensor->is_bytes ? LOAD_VALUE_MAX_BYTES : payload) + UNPACK_FRAME_BYTES);
+    return unpack_zstd(tensor->fqn, bytes, native_load_chunk(self, item)->length, plain, err);
+}
 
 /* Parsing a value allocates, so it is kept until the pass is over. */
 static void check_value(struct native_load *self, struct load_item *item)
 {
     struct cb_err err;
+    struct buf plain = {.data = item->value, .len = native_load_chunk(self, item)->length};
+    bool compressed = native_load_chunk(self, item)->compressed;
     buf_clear(&self->frame);
-    int rc = format_parse_bytes_payload(self->checkpoint->format, native_load_tensor(self, item)->fqn, item->value,
-                                        native_load_chunk(self, item)->length, &self->frame, &err);
+    int rc = compressed ? unpack(self, item, item->value, &plain, &err) : 0;
+    if (!rc)
+        rc = format_parse_bytes_payload(self->checkpoint->format, native_load_tensor(self, item)->fqn, plain.data,
+                                        plain.len, &self->frame, &err);
+    if (compressed)
+        buf_release(&plain);
     if (rc && rc != CB_ERR_UNSUPPORTED) /* a kind of value that only Python knows is none of our business */
         native_load_fail_item(self, item, rc, err.message);
     else
@@ -62,6 +82,30 @@ static void place_strided(struct native_load *self, struct load_item *item)
     }
 }
 
+/* Decompresses what was read of a compressed item; then it is one with strides. False where it failed. */
+static bool unpack_item(struct native_load *self, struct load_item *item)
+{
+    struct cb_err err;
+    struct buf plain;
+    struct stored_payload payload;
+    int rc = unpack(self, item, item->strided, &plain, &err);
+    if (!rc)
+        rc = format_parse_item(
+            self->checkpoint->format, native_load_tensor(self, item), &native_load_chunk(self, item)->box, plain.data,
+            plain.len < FORMAT_MAX_HEADER ? plain.len : FORMAT_MAX_HEADER, plain.len, &payload, &err);
+    if (rc) {
+        native_load_fail_item(self, item, rc, err.message);
+        buf_release(&plain);
+        return false;
+    }
+    free(item->strided);
+    item->strided = buf_take(&plain);
+    memmove(item->strided, (char *)item->strided + payload.offset, payload.bytes);
+    item->payload = payload;
+    buf_release(&plain);
+    return true;
+}
+
 int native_load_after_pass(struct native_load *self, bool *again, struct cb_err *err)
 {
     *again = false;
@@ -74,7 +118,8 @@ int native_load_after_pass(struct native_load *self, bool *again, struct cb_err 
             continue;
         }
         if (item->strided) {
-            place_strided(self, item);
+            if (item->state != ITEM_FAILED && (!native_load_chunk(self, item)->compressed || unpack_item(self, item)))
+                place_strided(self, item);
             free(item->strided);
             item->strided = NULL;
             native_load_settle(self, item, item->state != ITEM_FAILED);

@@ -1,0 +1,22 @@
+/* One file of a conversion, from its first byte to its last. For convert*.c alone. */
+#ifndef CKPT_CONVERT_FILE_H
+#define CKPT_CONVERT_FILE_H
+
+#include "ckpt/convert.h"
+#include "ckpt/stored_read.h"
+
+#define CONVERT_BLOCKS 3 /* one is filled while others are written */
+
+struct convert_writer;
+
+/* Blocks of `block_bytes` each; `store` is the target's, of depth CONVERT_BLOCKS or more. */
+int convert_writer_new(struct store *store, uint64_t block_bytes, struct convert_writer **writer,
+                       struct cb_err *err) CB_MUST_CHECK;
+void convert_writer_free(struct convert_writer *self);
+
+/* Writes file `file` of the plan whole and finishes it; *crc is the CRC-32C of its bytes. `first` is the file's first
+ * item. */
+int convert_file(struct convert_writer *self, const struct convert_job *job, struct stored_reader *reader,
+                 uint32_t file, size_t first, uint32_t *crc, struct cb_err *err) CB_MUST_CHECK;
+
+#endif
