@@ -12,6 +12,7 @@
 #include "agent/launch.h"
 #include "agent/remote.h"
 #include "agent/seal.h"
+#include "agent/slurm_end.h"
 #include "agent/watch.h"
 #include "core/clock.h"
 
@@ -132,6 +133,7 @@ static void run_ranks(struct attempt *self)
     remote_finish(self);
     if (self->pages.count > 0)
         counters_stop(&self->counters);
+    slurm_end_judge(self);
     seal_decide(self);
 }
 

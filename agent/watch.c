@@ -13,6 +13,7 @@
 #define TICK_NS (50 * NS_PER_MS)
 #define PROGRESS_NS (500 * NS_PER_MS)
 #define MEMORY_NS NS_PER_S
+#define SLURM_GRACE_NS (2 * NS_PER_S)    /* from a signal in a job until ranks must stop within an iteration */
 #define NOTE_AFTER_NS (5 * NS_PER_S)     /* a rank that moves nothing for so long is named in the progress */
 #define LEAVE_NS (5 * NS_PER_S)          /* from a request to stop at once until the end by force */
 #define AFTER_FAILURE_NS (15 * NS_PER_S) /* from the first failed rank until the others must have left */
@@ -23,6 +24,7 @@ struct watch {
     struct attempt *attempt;
     enum stop_request stop;
     uint64_t end_ns;                  /* by force at this time; 0 while nobody must leave */
+    uint64_t signalled_ns;            /* when the first signal was seen */
     uint64_t failed_ns;               /* when a failed rank was first seen */
     uint64_t ended_ns;                /* when all ranks were first seen to be done or failed */
     uint64_t vanished_ns;             /* when a rank was first seen to be gone */
@@ -101,6 +103,11 @@ static void check_signals(struct watch *self, uint64_t now_ns)
     sig_atomic_t received = *attempt->signals;
     if (received > 0 || *attempt->time_is_up)
         request_stop(self, STOP_AFTER_ITERATION, now_ns);
+    if (received > 0 && attempt->nodes.slurm) { /* Slurm kills soon after: KillWait */
+        self->signalled_ns = self->signalled_ns ? self->signalled_ns : now_ns;
+        if (now_ns - self->signalled_ns > SLURM_GRACE_NS)
+            request_stop(self, STOP_NOW, now_ns);
+    }
     if (getppid() != attempt->parent) {
         attempt_decide(attempt, OUTCOME_CANCELLED, CB_ERR_ABORTED, "the controller that started this run died");
         request_stop(self, STOP_NOW, now_ns);

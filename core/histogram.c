@@ -49,6 +49,8 @@ void histogram_record(struct histogram *self, uint64_t value_ns)
 
 void histogram_merge(struct histogram *self, const struct histogram *other)
 {
+    if (other->count == 0)
+        return; /* also one of zeros, which nobody initialized */
     self->count += other->count;
     self->sum_ns += other->sum_ns;
     if (other->min_ns < self->min_ns)

@@ -49,8 +49,6 @@ void status_page_fill(struct status_page *page, uint32_t rank, uint32_t world_si
     page->size_bytes = status_page_bytes(sample_capacity);
     for (unsigned i = 0; i < METRIC_COUNT; i++)
         page->run_values[i] = NAN;
-    for (unsigned op = 0; op < OP_COUNT; op++)
-        histogram_init(&page->latency[op]);
     page->magic = STATUS_PAGE_MAGIC;
 }
 
@@ -83,6 +81,8 @@ int status_page_create(const char *path, uint32_t rank, uint32_t world_size, uin
         return rc;
     }
     status_page_fill(mapped, rank, world_size, sample_capacity);
+    for (unsigned op = 0; op < OP_COUNT; op++)
+        histogram_init(&mapped->latency[op]);
     *page = mapped;
     return 0;
 }

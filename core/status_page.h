@@ -84,7 +84,8 @@ uint32_t status_page_samples(uint64_t iterations, uint64_t warmup, bool has_dura
 /* Creates PATH (which must not exist, mode 0600) for one rank and maps it. Unmap with status_page_close. */
 int status_page_create(const char *path, uint32_t rank, uint32_t world_size, uint32_t sample_capacity,
                        struct status_page **page, struct cb_err *err) CB_MUST_CHECK;
-/* A new page in memory of status_page_bytes() that is zero: sets what is not zero at the start. */
+/* A copy of a new page in memory of status_page_bytes() that is zero. Latencies stay zero, which is empty
+ * for whoever merges them: a copy of a page that says nothing shall need little memory. */
 void status_page_fill(struct status_page *page, uint32_t rank, uint32_t world_size, uint32_t sample_capacity);
 /* Maps an existing page and checks it. */
 int status_page_open(const char *path, struct status_page **page, struct cb_err *err) CB_MUST_CHECK;

@@ -243,6 +243,17 @@ static int find_checkpoint(struct run *self, struct cb_err *err)
     return rc ? rc : comm_broadcast(self->comm, self->checkpoint, sizeof self->checkpoint, run_deadline(self), err);
 }
 
+/* Where the key does not say it: on several nodes its default is one node. */
+static void add_shift(struct run *self)
+{
+    char text[64];
+    uint32_t shift = load_shift(self->experiment, self->comm);
+    snprintf(text, sizeof text, "%u rank%s: one node further", shift, shift == 1 ? "" : "s");
+    if (self->loads && comm_fullest_node(self->comm) < comm_size(self->comm) &&
+        experiment_u64(self->experiment, OPT_LOAD_SHIFT) == 1)
+        status_page_add_fact(self->page, "load.shift", text);
+}
+
 static int make_states(struct run *self, struct cb_err *err)
 {
     struct state *owner = self->saves ? &self->own : self->target;
@@ -317,6 +328,7 @@ int run_prepare(struct run *self, struct comm *comm, struct status_page *page, c
                        : verify_mode_read(self->experiment, self->layout);
     if (!folder_store_path(experiment_text(self->experiment, OPT_STORE)))
         self->verify = VERIFY_NONE; /* null: keeps nothing to look at */
+    add_shift(self);
     rc = pin(self, err);
     if (!rc)
         rc = run_join(self, choose_states(self, err), err);

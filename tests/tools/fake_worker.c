@@ -14,6 +14,7 @@
 #include "core/clock.h"
 #include "core/experiment.h"
 #include "core/run_folder.h"
+#include "core/spread.h"
 #include "core/status_page.h"
 
 #define STEP_NS (15 * NS_PER_MS)
@@ -140,15 +141,43 @@ static void work(struct fake *self)
     reach(self, "done");
 }
 
+static void find_rank(uint32_t *rank)
+{
+    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const char *number = getenv(names[i]);
+        if (number) {
+            *rank = (uint32_t)strtoul(number, NULL, 10);
+            return;
+        }
+    }
+}
+
+/* That of the rank's node, where there are several. The fake has no MPI to ask for the size of the world. */
+static int find_folder(char **argv, const char *nodes, const char *run_folder, uint32_t rank, char folder[256])
+{
+    struct experiment *experiment;
+    if (!nodes)
+        return snprintf(folder, 256, "%s", argv[6]) < 256 ? 0 : -1;
+    if (run_folder_read_experiment(run_folder, &experiment, NULL))
+        return -1;
+    uint32_t ranks = (uint32_t)experiment_u64(experiment, OPT_RANKS), count = (uint32_t)strtoul(nodes, NULL, 10);
+    experiment_free(experiment);
+    return spread_node_folder(argv[6], spread_node_of(ranks, count, rank), folder, 256);
+}
+
 int main(int argc, char **argv)
 {
-    const char *number = getenv("OMPI_COMM_WORLD_RANK");
+    uint32_t rank = 0;
     struct fake fake = {0};
     struct experiment *experiment;
-    char path[512];
-    if (argc != 7 ||
-        status_page_path(argv[6], number ? (uint32_t)strtoul(number, NULL, 10) : 0, path, sizeof path, NULL) ||
-        status_page_open(path, &fake.page, NULL) || run_folder_read_experiment(argv[2], &experiment, NULL))
+    char path[512], folder[256];
+    if (argc != 7 && argc != 9)
+        return 9;
+    find_rank(&rank);
+    if (find_folder(argv, argc == 9 ? argv[8] : NULL, argv[2], rank, folder) ||
+        status_page_path(folder, rank, path, sizeof path, NULL) || status_page_open(path, &fake.page, NULL) ||
+        run_folder_read_experiment(argv[2], &experiment, NULL))
         return 9;
     fake.warmup = experiment_u64(experiment, OPT_WARMUP);
     fake.iterations = experiment_u64(experiment, OPT_ITERATIONS);

@@ -15,6 +15,7 @@
 #include "agent/page_copy.h"
 #include "agent/pages.h"
 #include "agent/seal.h"
+#include "agent/slurm_end.h"
 #include "agent/wire.h"
 #include "core/spread.h"
 
@@ -265,6 +266,20 @@ static void srun_says_which_rank_a_signal_ended(void **state)
     assert_false(seal_find_killed("srun: error: task", &rank, &number));
 }
 
+static void slurm_says_why_a_job_ended(void **state)
+{
+    (void)state;
+    char name[NODE_NAME_BYTES], word[32];
+    assert_true(slurm_end_read_state("JobId=5 JobName=x UserId=root(0) JobState=NODE_FAIL Reason=NodeDown\n", word));
+    assert_string_equal(word, "NODE_FAIL");
+    assert_false(slurm_end_read_state("slurm_load_jobs error: Invalid job id specified\n", word));
+    assert_true(slurm_end_find_down("n1 mixed\nn2 down*\n", name, word));
+    assert_string_equal(name, "n2");
+    assert_true(slurm_end_find_down("n3 idle*\n", name, word));
+    assert_false(slurm_end_find_down("n1 mixed\nn2 allocated\n", name, word));
+    assert_false(slurm_end_find_down("", name, word));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -277,6 +292,7 @@ int main(void)
         cmocka_unit_test(pages_of_a_node_are_those_of_its_ranks),
         cmocka_unit_test(hosts_are_split_as_ssh_wants_them),
         cmocka_unit_test(srun_says_which_rank_a_signal_ended),
+        cmocka_unit_test(slurm_says_why_a_job_ended),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

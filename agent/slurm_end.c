@@ -1,0 +1,79 @@
+/* Judging the end of a job. Knows the words of scontrol and sinfo; not how ranks ended. */
+#include "agent/slurm_end.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/child.h"
+#include "core/clock.h"
+
+#define ANSWER_NS (3 * NS_PER_S) /* Slurm kills what is left of a job soon after its signal */
+#define TEXT_MAX_BYTES (4 << 20)
+
+bool slurm_end_read_state(const char *job, char state[32])
+{
+    const char *word = strstr(job, " JobState=");
+    return word && sscanf(word, " JobState=%31[A-Z_]", state) == 1;
+}
+
+bool slurm_end_find_down(const char *nodes, char name[NODE_NAME_BYTES], char state[32])
+{
+    for (const char *line = nodes; *line;) {
+        size_t len = strcspn(line, "\n");
+        char copy[NODE_NAME_BYTES + 64];
+        snprintf(copy, sizeof copy, "%.*s", (int)(len < sizeof copy ? len : sizeof copy - 1), line);
+        if (sscanf(copy, "%255s %31s", name, state) == 2 &&
+            (strncmp(state, "down", 4) == 0 || strncmp(state, "fail", 4) == 0 || strchr(state, '*')))
+            return true;
+        line += len + (line[len] == '\n');
+    }
+    return false;
+}
+
+static bool ask(const char *const *argv, struct buf *answer)
+{
+    const struct child_options options = {.argv = argv, .stdin_fd = -1};
+    buf_clear(answer);
+    return child_capture(&options, ANSWER_NS, answer, NULL) == 0;
+}
+
+/* A node of this job that is down, or does not answer Slurm any more. */
+static bool find_down(struct buf *answer, char name[NODE_NAME_BYTES], char state[32])
+{
+    const char *list = getenv("SLURM_JOB_NODELIST");
+    return list && ask((const char *const[]){"sinfo", "-h", "-N", "-n", list, "-o", "%N %T", NULL}, answer) &&
+           slurm_end_find_down(answer->data, name, state);
+}
+
+static void judge(struct attempt *attempt, struct buf *answer)
+{
+    const char *job = getenv("SLURM_JOB_ID");
+    char state[32] = "", name[NODE_NAME_BYTES];
+    if (job && ask((const char *const[]){"scontrol", "show", "job", "-o", job, NULL}, answer) &&
+        !slurm_end_read_state(answer->data, state))
+        state[0] = '\0';
+    if (strcmp(state, "TIMEOUT") == 0 || strcmp(state, "DEADLINE") == 0 || *attempt->time_is_up)
+        attempt_decide(attempt, OUTCOME_TIMEOUT, CB_ERR_TIMEOUT, "the job's time limit ended the run");
+    else if (find_down(answer, name, state))
+        attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, CB_ERR_SYSTEM, "Slurm ended the job: its node %s is %s", name,
+                       state);
+    else if (strcmp(state, "PREEMPTED") == 0 || strcmp(state, "PENDING") == 0 || strcmp(state, "REQUEUED") == 0)
+        attempt_decide(attempt, OUTCOME_PREEMPTED, CB_ERR_ABORTED, "Slurm took the nodes for another job (%s)",
+                       strcmp(state, "PREEMPTED") == 0 ? "preempted" : "requeued");
+    else if (strcmp(state, "CANCELLED") == 0)
+        attempt_decide(attempt, OUTCOME_CANCELLED, CB_ERR_ABORTED, "the job was cancelled");
+    else if (strcmp(state, "NODE_FAIL") == 0 || strcmp(state, "BOOT_FAIL") == 0)
+        attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, CB_ERR_SYSTEM, "Slurm ended the job: %s", state);
+}
+
+void slurm_end_judge(struct attempt *attempt)
+{
+    bool ranks_left_in_order = attempt->launcher.exited && attempt->launcher.status == 0;
+    if (attempt->verdict.decided || !attempt->nodes.slurm || *attempt->signals == 0 || ranks_left_in_order)
+        return;
+    struct buf answer;
+    buf_init(&answer, TEXT_MAX_BYTES);
+    judge(attempt, &answer);
+    buf_release(&answer);
+}

@@ -1,0 +1,16 @@
+/* Why Slurm ends a job: asked of Slurm, since a signal alone does not say. */
+#ifndef AGENT_SLURM_END_H
+#define AGENT_SLURM_END_H
+
+#include "agent/attempt.h"
+
+/* Decides an attempt that signals ended, from what Slurm says of the job and its nodes: time limit,
+ * preemption, a node that is down, a cancellation. Leaves it undecided where Slurm says nothing, or where
+ * no signal came, or the ranks left in order all the same. */
+void slurm_end_judge(struct attempt *attempt);
+
+/* Parsers, of `scontrol show job -o` and of `sinfo -h -N -o "%N %T"`; for tests. */
+bool slurm_end_read_state(const char *job, char state[32]);
+bool slurm_end_find_down(const char *nodes, char name[NODE_NAME_BYTES], char state[32]);
+
+#endif

@@ -1,0 +1,155 @@
+"""A real sshd on 127.0.0.1 with keys of its own, for whoever runs it.
+
+usage: tests/services/sshd.py start FOLDER | stop FOLDER
+CKPTBENCH_TEST_SSHD is the folder. In it: port, id_ed25519 (the user's key), known_hosts, config (for ssh -F, with the
+names node-a to node-d for this machine), bin/ssh (ssh with that config: put bin first in PATH).
+"""
+import contextlib
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from ports import free_ports  # noqa: E402
+
+VARIABLE = "CKPTBENCH_TEST_SSHD"
+NAMES = ("node-a", "node-b", "node-c", "node-d")
+SERVER = """\
+Port {port}
+ListenAddress 127.0.0.1
+HostKey {folder}/host_ed25519
+PidFile {folder}/sshd.pid
+AuthorizedKeysFile {folder}/authorized_keys
+StrictModes no
+UsePAM no
+PermitRootLogin yes
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+AllowTcpForwarding yes
+MaxStartups 200
+PrintMotd no
+Subsystem sftp internal-sftp
+"""
+CLIENT = """\
+Host {names}
+    HostName 127.0.0.1
+    Port {port}
+    HostKeyAlias ckptbench-test
+    User {user}
+    IdentityFile {folder}/id_ed25519
+    IdentitiesOnly yes
+    UserKnownHostsFile {folder}/known_hosts
+    GlobalKnownHostsFile /dev/null
+    StrictHostKeyChecking yes
+Host *
+    UserKnownHostsFile {folder}/known_hosts
+    GlobalKnownHostsFile /dev/null
+    IdentityFile {folder}/id_ed25519
+    IdentitiesOnly yes
+"""
+
+
+class Missing(Exception):
+    """What this machine lacks for an sshd."""
+
+
+def find(program):
+    path = shutil.which(program) or shutil.which(program, path="/usr/sbin:/sbin")
+    if not path:
+        raise Missing(f"{program} is not installed (Debian: openssh-server openssh-client)")
+    return path
+
+
+def make_key(path):
+    subprocess.run([find("ssh-keygen"), "-q", "-t", "ed25519", "-N", "", "-C", "ckptbench-test", "-f", str(path)], check=True, timeout=30)
+    return Path(f"{path}.pub").read_text()
+
+
+def write_files(folder, port):
+    user = pwd.getpwuid(os.geteuid()).pw_name
+    host_key = make_key(folder / "host_ed25519")
+    (folder / "authorized_keys").write_text(make_key(folder / "id_ed25519"))
+    (folder / "known_hosts").write_text(f"ckptbench-test {host_key}[127.0.0.1]:{port} {host_key}")
+    (folder / "port").write_text(str(port))
+    (folder / "sshd_config").write_text(SERVER.format(port=port, folder=folder))
+    (folder / "config").write_text(CLIENT.format(port=port, folder=folder, user=user, names=" ".join(NAMES)))
+    (folder / "bin").mkdir()
+    wrapper = folder / "bin/ssh"
+    wrapper.write_text(f'#!/bin/sh\nexec {find("ssh")} -F {folder}/config "$@"\n')
+    wrapper.chmod(0o755)
+
+
+def answers(folder):
+    result = subprocess.run([str(folder / "bin/ssh"), "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", NAMES[0], "true"],
+                            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30)
+    return result.returncode == 0
+
+
+def start(folder):
+    folder = Path(folder).resolve()
+    server = find("sshd")
+    folder.mkdir(parents=True, exist_ok=True)
+    if os.geteuid() == 0:
+        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # where sshd puts what it trusts least
+    port, = free_ports(1)
+    write_files(folder, port)
+    subprocess.run([server, "-f", str(folder / "sshd_config"), "-E", str(folder / "sshd.log")], check=True, timeout=30)
+    deadline = time.monotonic() + 30
+    while not answers(folder):
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"sshd does not let us in: see {folder}/sshd.log")
+        time.sleep(0.1)
+    return {VARIABLE: str(folder)}
+
+
+def children_of(pid):
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError):
+            if int(path.read_text().rsplit(")", 1)[1].split()[1]) == pid:
+                found.append(int(path.parent.name))
+    return found
+
+
+def stop(folder):
+    """The server, its sessions, and what those run."""
+    try:
+        pid = int((Path(folder) / "sshd.pid").read_text())
+        if "sshd" not in Path(f"/proc/{pid}/comm").read_text():
+            return
+    except (OSError, ValueError):
+        return
+    doomed, index = [pid], 0
+    while index < len(doomed):
+        doomed += children_of(doomed[index])
+        index += 1
+    for one in doomed:
+        with contextlib.suppress(OSError):
+            os.kill(one, signal.SIGKILL if one != pid else signal.SIGTERM)
+
+
+def main():
+    if len(sys.argv) != 3 or sys.argv[1] not in ("start", "stop"):
+        sys.exit(__doc__)
+    if sys.argv[1] == "stop":
+        stop(sys.argv[2])
+        return
+    try:
+        values = start(sys.argv[2])
+    except Missing as missing:
+        sys.exit(f"sshd: {missing}")
+    except Exception:
+        stop(sys.argv[2])
+        raise
+    for name, value in values.items():
+        print(f"export {name}={value}")
+
+
+if __name__ == "__main__":
+    main()
