@@ -49,15 +49,15 @@ static bool find_down(struct buf *answer, char name[NODE_NAME_BYTES], char state
 static void judge(struct attempt *attempt, struct buf *answer)
 {
     const char *job = getenv("SLURM_JOB_ID");
-    char state[32] = "", name[NODE_NAME_BYTES];
+    char state[32] = "", name[NODE_NAME_BYTES], node_state[32];
     if (job && ask((const char *const[]){"scontrol", "show", "job", "-o", job, NULL}, answer) &&
         !slurm_end_read_state(answer->data, state))
         state[0] = '\0';
     if (strcmp(state, "TIMEOUT") == 0 || strcmp(state, "DEADLINE") == 0 || *attempt->time_is_up)
         attempt_decide(attempt, OUTCOME_TIMEOUT, CB_ERR_TIMEOUT, "the job's time limit ended the run");
-    else if (find_down(answer, name, state))
+    else if (*attempt->signals > 0 && find_down(answer, name, node_state))
         attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, CB_ERR_SYSTEM, "Slurm ended the job: its node %s is %s", name,
-                       state);
+                       node_state);
     else if (strcmp(state, "PREEMPTED") == 0 || strcmp(state, "PENDING") == 0 || strcmp(state, "REQUEUED") == 0)
         attempt_decide(attempt, OUTCOME_PREEMPTED, CB_ERR_ABORTED, "Slurm took the nodes for another job (%s)",
                        strcmp(state, "PREEMPTED") == 0 ? "preempted" : "requeued");
@@ -70,7 +70,7 @@ static void judge(struct attempt *attempt, struct buf *answer)
 void slurm_end_judge(struct attempt *attempt)
 {
     bool ranks_left_in_order = attempt->launcher.exited && attempt->launcher.status == 0;
-    if (attempt->verdict.decided || !attempt->nodes.slurm || *attempt->signals == 0 || ranks_left_in_order)
+    if (attempt->verdict.decided || !attempt->nodes.slurm || attempt->pages.count == 0 || ranks_left_in_order)
         return;
     struct buf answer;
     buf_init(&answer, TEXT_MAX_BYTES);

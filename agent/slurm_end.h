@@ -4,9 +4,8 @@
 
 #include "agent/attempt.h"
 
-/* Decides an attempt that signals ended, from what Slurm says of the job and its nodes: time limit,
- * preemption, a node that is down, a cancellation. Leaves it undecided where Slurm says nothing, or where
- * no signal came, or the ranks left in order all the same. */
+/* Decides an attempt whose ranks did not leave in order, from what Slurm says of the job and its nodes: time limit,
+ * preemption, a node that is down, a cancellation. Leaves it undecided where Slurm has not ended the job. (Ranks may get Slurm's signal before this agent does.) */
 void slurm_end_judge(struct attempt *attempt);
 
 /* Parsers, of `scontrol show job -o` and of `sinfo -h -N -o "%N %T"`; for tests. */
