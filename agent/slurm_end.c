@@ -11,10 +11,24 @@
 #define ANSWER_NS (3 * NS_PER_S) /* Slurm kills what is left of a job soon after its signal */
 #define TEXT_MAX_BYTES (4 << 20)
 
+/* A job that is being cleaned up shows that in the place of its state; what was the cause is told apart by
+ * other members then. */
 bool slurm_end_read_state(const char *job, char state[32])
 {
-    const char *word = strstr(job, " JobState=");
-    return word && sscanf(word, " JobState=%31[A-Z_]", state) == 1;
+    const char *word = strstr(job, " JobState="), *preempted = strstr(job, " PreemptTime=");
+    if (!word || sscanf(word, " JobState=%31[A-Z_]", state) != 1)
+        return false;
+    if (strcmp(state, "COMPLETING") != 0)
+        return true;
+    if (strstr(job, " Reason=TimeLimit"))
+        snprintf(state, 32, "TIMEOUT");
+    else if (strstr(job, " Reason=NodeDown") || strstr(job, " Reason=NodeFail"))
+        snprintf(state, 32, "NODE_FAIL");
+    else if (preempted && strncmp(preempted, " PreemptTime=None", strlen(" PreemptTime=None")) != 0)
+        snprintf(state, 32, "PREEMPTED");
+    else
+        snprintf(state, 32, "CANCELLED");
+    return true;
 }
 
 bool slurm_end_find_down(const char *nodes, char name[NODE_NAME_BYTES], char state[32])

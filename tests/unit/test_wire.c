@@ -272,6 +272,12 @@ static void slurm_says_why_a_job_ended(void **state)
     char name[NODE_NAME_BYTES], word[32];
     assert_true(slurm_end_read_state("JobId=5 JobName=x UserId=root(0) JobState=NODE_FAIL Reason=NodeDown\n", word));
     assert_string_equal(word, "NODE_FAIL");
+    assert_true(slurm_end_read_state("JobId=5 JobState=COMPLETING Reason=None PreemptTime=None\n", word));
+    assert_string_equal(word, "CANCELLED");
+    assert_true(slurm_end_read_state("JobId=5 JobState=COMPLETING Reason=TimeLimit\n", word));
+    assert_string_equal(word, "TIMEOUT");
+    assert_true(slurm_end_read_state("JobId=5 JobState=COMPLETING PreemptTime=2026-11-21T16:00:00\n", word));
+    assert_string_equal(word, "PREEMPTED");
     assert_false(slurm_end_read_state("slurm_load_jobs error: Invalid job id specified\n", word));
     assert_true(slurm_end_find_down("n1 mixed\nn2 down*\n", name, word));
     assert_string_equal(name, "n2");
