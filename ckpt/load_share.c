@@ -436,9 +436,14 @@ bool load_share_of_class(const struct load_share *share, const struct share_part
 {
     const struct share_region *region = &share->regions[part->region];
     *box = part->box;
-    if (region->spans) {
-        box->offset[region->split_dim] = region->spans[class_index].offset;
-        box->size[region->split_dim] = region->spans[class_index].size;
+    if (region->spans) { /* a part of a single row may be cut by columns itself */
+        const struct share_span *span = &region->spans[class_index];
+        uint32_t dim = region->split_dim;
+        uint64_t begin = part->box.offset[dim], end = begin + part->box.size[dim];
+        begin = begin > span->offset ? begin : span->offset;
+        end = end < span->offset + span->size ? end : span->offset + span->size;
+        box->offset[dim] = begin;
+        box->size[dim] = end > begin ? end - begin : 0;
     }
     return box_elements(box) > 0;
 }

@@ -1,6 +1,6 @@
 """The long tier: every test again under sanitizers, fuzzers, random kills, and the slow ends of jobs. Ends with `N passed, N failed, N skipped`.
 
-usage: tests/long.py [--python VENV_PYTHON] [--fuzz-seconds N] [--only asan|tsan|fuzz|kills|slurm]
+usage: tests/long.py [--python VENV_PYTHON] [--fuzz-seconds N] [--only asan|tsan|fuzz|kills|random|slurm]
 A sanitizer's report fails its stage whichever process wrote it: programs that tests start, ranks too, put
 their reports in one folder, and what is there in the end is printed and counted.
 """
@@ -18,6 +18,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 # Those of the programs that have threads: ranks and agents.
 THREADED = [f"tests/e2e/test_{name}.py" for name in ("agent", "comm", "worker", "worker_faults")]
+
+
+RANDOM_ROUNDS = 1000  # models, layouts and ways to load
 
 
 def sanitizer_options(reports):
@@ -76,7 +79,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--fuzz-seconds", type=int, default=10)
-    parser.add_argument("--only", choices=["asan", "tsan", "fuzz", "kills", "slurm"])
+    parser.add_argument("--only", choices=["asan", "tsan", "fuzz", "kills", "random", "slurm"])
     arguments = parser.parse_args()
     run = [sys.executable, "tests/run.py", "--python", arguments.python]
     stages = {
@@ -84,6 +87,7 @@ def main():
         "tsan": run + ["--build", "build/tsan", "--folders", *THREADED],
         "fuzz": [sys.executable, "scripts/fuzz.py", "build/fuzz", str(arguments.fuzz_seconds)],
         "kills": run + ["--no-unit", "--folders", "tests/kills"],
+        "random": ["env", f"CKPTBENCH_ROUNDS={RANDOM_ROUNDS}", *run, "--unit", "-k", "native_random"],
         "slurm": run + ["--no-unit", "--folders", "tests/slurm"],
     }
     total = [0, 0, 0]

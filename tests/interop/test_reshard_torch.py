@@ -22,6 +22,10 @@ MESHES = [(ranks, kind) for ranks in (1, 2, 3) for kind in ("fsdp", "tp")]
 LOADED = ["ranks=1", "ranks=4 tp=2 dp=2 load.exchange=split", "ranks=3 zero=3", "ranks=2 pp=2 load.gap=0"]
 
 
+# PyTorch starts once for all of them.
+pytestmark = pytest.mark.xdist_group("reshard_torch")
+
+
 @pytest.fixture(scope="module")
 def resharded(tmp_path_factory):
     """The place, with what PyTorch made of each of ours."""
