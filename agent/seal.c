@@ -249,7 +249,7 @@ static void fill_times(const struct attempt *attempt, double values[METRIC_COUNT
     values[METRIC_RUN_S] = seconds_between(attempt->started_ns, clock_monotonic_ns());
 }
 
-/* Goodput at the best interval, from what a save stalls and a load takes. */
+/* Goodput at the best interval, from what a save stalls, how long it goes on behind, and what a load takes. */
 static int fill_goodput(const struct attempt *attempt, struct record *record, struct cb_err *err)
 {
     struct results results;
@@ -259,10 +259,12 @@ static int fill_goodput(const struct attempt *attempt, struct record *record, st
     const struct result_row *stall = results_find(&results, OP_SAVE, METRIC_STALL_S);
     const struct result_row *save = stall ? stall : results_find(&results, OP_SAVE, METRIC_SAVE_S);
     const struct result_row *load = results_find(&results, OP_LOAD, METRIC_LOAD_S);
+    const struct result_row *persist = results_find(&results, OP_SAVE, METRIC_PERSIST_S);
     double mtbf_s = (double)experiment_u64(attempt->experiment, OPT_MTBF) / (double)NS_PER_S;
     if (save && load && save->summary.median > 0)
-        record->run_values[METRIC_GOODPUT] = stats_goodput(stats_daly_interval(save->summary.median, mtbf_s),
-                                                           save->summary.median, load->summary.median, mtbf_s);
+        record->run_values[METRIC_GOODPUT] =
+            stats_best_goodput(save->summary.median, persist ? persist->summary.median : 0, load->summary.median,
+                               mtbf_s, &record->run_values[METRIC_BEST_INTERVAL_S]);
     results_release(&results);
     return 0;
 }

@@ -369,3 +369,10 @@ double stats_goodput(double interval_s, double cost_s, double restart_s, double 
     /* Daly (2006): wall time = M e^(R/M) (e^((t+C)/M) - 1) Ts / t. */
     return interval_s / (mtbf_s * exp(restart_s / mtbf_s) * expm1((interval_s + cost_s) / mtbf_s));
 }
+
+double stats_best_goodput(double stall_s, double persist_s, double restart_s, double mtbf_s, double *interval_s)
+{
+    double interval = stats_daly_interval(stall_s, mtbf_s);
+    *interval_s = interval > persist_s ? interval : persist_s;
+    return stats_goodput(*interval_s, stall_s, restart_s + persist_s, mtbf_s);
+}

@@ -53,6 +53,9 @@ size_t stats_more_runs(const double *a, size_t na, const double *b, size_t nb, d
 /* Best checkpoint interval by Daly's higher-order formula, and the goodput it leaves.
  * cost_s: stall of a save; restart_s: time to restore; mtbf_s: mean time between failures. */
 double stats_daly_interval(double cost_s, double mtbf_s);
+/* The same for saves that go on behind: what is lost grows by the lag until one is durable, and none begins
+ * before the one before it has ended. Returns the goodput; *interval_s is the best interval. */
+double stats_best_goodput(double stall_s, double persist_s, double restart_s, double mtbf_s, double *interval_s);
 double stats_goodput(double interval_s, double cost_s, double restart_s, double mtbf_s);
 
 #endif

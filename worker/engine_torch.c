@@ -41,6 +41,18 @@ struct known_state {
     int layout_fd;
 };
 
+/* The save that goes on in Python's own thread, of which there is one at a time. */
+struct behind {
+    int ended_fd; /* a memory file of 8 bytes in which Python counts the saves that have ended */
+    uint64_t begun;
+    bool under_way; /* not yet asked for its end */
+    struct sample *sample;
+    struct timeline timeline; /* until the stall's end */
+    bool durable;
+    char path[PATH_MAX];
+    struct cb_err failure; /* code != 0: not told yet */
+};
+
 struct torch_engine {
     struct engine base;
     struct engine_setup setup;
@@ -50,6 +62,7 @@ struct torch_engine {
     struct known_state known[KNOWN_STATES];
     size_t known_count;
     bool started;
+    struct behind behind;
 };
 
 /* --- finding things --- */
@@ -276,6 +289,23 @@ static void write_bucket(struct json_writer *writer, const struct experiment *ex
     json_write_end_object(writer);
 }
 
+static void write_fd_path(struct json_writer *writer, const char *key, int fd)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)getpid(), fd);
+    json_write_key(writer, key);
+    json_write_text(writer, path);
+}
+
+static int make_ended_file(struct torch_engine *self, struct cb_err *err)
+{
+    static const uint64_t none = 0;
+    self->behind.ended_fd = memfd_create("ckptbench-ended", MFD_CLOEXEC);
+    if (self->behind.ended_fd < 0 || pwrite(self->behind.ended_fd, &none, sizeof none, 0) != (ssize_t)sizeof none)
+        return cb_fail_errno(err, errno, "a memory file for Python");
+    return 0;
+}
+
 static int send_init(struct torch_engine *self, const struct meeting *meeting, struct cb_err *err)
 {
     const struct experiment *experiment = self->setup.experiment;
@@ -295,6 +325,9 @@ static int send_init(struct torch_engine *self, const struct meeting *meeting, s
     json_write_bool(&writer, experiment_bool(experiment, OPT_IO_FSYNC));
     json_write_key(&writer, "dedup");
     json_write_text(&writer, experiment_text(experiment, OPT_SAVE_DEDUP));
+    json_write_key(&writer, "async");
+    json_write_text(&writer, experiment_text(experiment, OPT_TORCH_ASYNC));
+    write_fd_path(&writer, "ended", self->behind.ended_fd);
     json_write_key(&writer, "timeout_s");
     json_write_u64(&writer, experiment_u64(experiment, OPT_TIMEOUT_OP) / NS_PER_S + 1);
     write_bucket(&writer, experiment, self->setup.store_path);
@@ -320,6 +353,8 @@ static int start(struct torch_engine *self, uint64_t deadline_ns, struct cb_err 
     if (self->started)
         return 0;
     int rc = start_child(self, err);
+    if (!rc)
+        rc = make_ended_file(self, err);
     if (!rc && comm_rank(comm) == 0)
         rc = choose_meeting(self, &meeting, err);
     rc = together(comm, rc, deadline_ns, err);
@@ -405,14 +440,6 @@ static int make_layout_file(const struct state *state, int *fd, struct cb_err *e
     return rc;
 }
 
-static void write_fd_path(struct json_writer *writer, const char *key, int fd)
-{
-    char path[64];
-    snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)getpid(), fd);
-    json_write_key(writer, key);
-    json_write_text(writer, path);
-}
-
 /* Gives the name by which Python knows this state; tells it the first time. */
 static int introduce(struct torch_engine *self, const struct state *state, uint64_t deadline_ns, char name[16],
                      struct cb_err *err)
@@ -447,11 +474,11 @@ static int introduce(struct torch_engine *self, const struct state *state, uint6
 
 /* --- operations --- */
 
-static int request_operation(struct torch_engine *self, const struct peer_operation *operation, const char *name,
-                             struct json_value **answer, struct cb_err *err)
+static int request_operation(struct torch_engine *self, const struct peer_operation *operation, const char *command,
+                             const char *name, struct json_value **answer, struct cb_err *err)
 {
     struct json_writer writer;
-    begin_request(self, &writer, operation_name((enum operation)operation->sample->op));
+    begin_request(self, &writer, command);
     json_write_key(&writer, "name");
     json_write_text(&writer, name);
     json_write_key(&writer, "path");
@@ -494,7 +521,7 @@ static int run_operation(struct engine *engine, const char *path, struct state *
     rc = peer_begin(&operation, &self->setup, path, state->bytes, options, sample, rc, err);
     if (rc)
         return rc;
-    rc = request_operation(self, &operation, name, &answer, err);
+    rc = request_operation(self, &operation, operation_name((enum operation)sample->op), name, &answer, err);
     rc = peer_end(&operation, rc, err);
     if (!rc)
         take_answer(answer, state, sample);
@@ -502,11 +529,124 @@ static int run_operation(struct engine *engine, const char *path, struct state *
     return rc;
 }
 
+/* --- saves that go on behind --- */
+
+/* Asks for the end of the save under way, waiting for it; its failure is kept to be told. */
+static void collect(struct torch_engine *self, uint64_t deadline_ns)
+{
+    struct behind *behind = &self->behind;
+    struct sample *sample = behind->sample;
+    struct json_writer writer;
+    struct json_value *answer = NULL;
+    if (!behind->under_way)
+        return;
+    begin_request(self, &writer, "wait");
+    json_write_end_object(&writer);
+    int rc = ask(self, deadline_ns, &answer, &behind->failure);
+    behind->under_way = false;
+    if (rc) {
+        cb_context(&behind->failure, "saving %s behind, rank %u", behind->path, comm_rank(self->setup.comm));
+        sample->flags |= SAMPLE_FAILED;
+        return;
+    }
+    double op_s = number_of(answer, "ended_s") - (double)behind->timeline.start_ns / 1e9;
+    for (int metric = METRIC_OTHER_S; metric <= METRIC_WAIT_S; metric++)
+        sample->values[metric] = 0;
+    sample->values[METRIC_OP_S] = sample->values[METRIC_OWN_S] = sample->values[METRIC_OTHER_S] = op_s;
+    sample->values[METRIC_PERSIST_S] = op_s - sample->values[METRIC_STALL_S];
+    if (behind->durable)
+        sample->values[METRIC_DURABLE_S] = op_s;
+    take_answer(answer, NULL, sample);
+    sample->values[METRIC_CPU_S] = number_of(answer, "save_cpu_s");
+    json_value_free(answer);
+}
+
+static int tell(struct torch_engine *self, struct cb_err *err)
+{
+    int rc = self->behind.failure.code;
+    if (rc && err)
+        *err = self->behind.failure;
+    self->behind.failure.code = 0;
+    return rc;
+}
+
+static int torch_wait(struct engine *engine, uint64_t deadline_ns, struct cb_err *err)
+{
+    struct torch_engine *self = (struct torch_engine *)engine;
+    collect(self, deadline_ns);
+    return tell(self, err);
+}
+
+static uint32_t torch_under_way(struct engine *engine)
+{
+    struct torch_engine *self = (struct torch_engine *)engine;
+    uint64_t ended = 0;
+    if (!self->behind.under_way)
+        return 0;
+    if (pread(self->behind.ended_fd, &ended, sizeof ended, 0) != (ssize_t)sizeof ended || ended < self->behind.begun)
+        return 1;
+    collect(self, clock_monotonic_ns() + QUIT_GRACE_NS); /* it is there already */
+    return 0;
+}
+
+static bool torch_stop(struct engine *engine)
+{
+    (void)engine; /* its process is ended when the engine is freed */
+    return true;
+}
+
+static int save_behind(struct torch_engine *self, const char *path, struct state *state,
+                       const struct engine_options *options, struct sample *sample, struct cb_err *err)
+{
+    struct behind *behind = &self->behind;
+    struct peer_operation operation;
+    struct json_value *answer = NULL;
+    char name[16];
+    int rc = start(self, options->deadline_ns, err);
+    if (rc)
+        return rc;
+    rc = introduce(self, state, options->deadline_ns, name, err);
+    rc = peer_begin(&operation, &self->setup, path, state->bytes, options, sample, rc, err);
+    if (rc)
+        return rc;
+    collect(self, options->deadline_ns);
+    rc = tell(self, err);
+    double waited_s = (double)(clock_monotonic_ns() - operation.timeline.start_ns) / 1e9;
+    if (!rc)
+        rc = request_operation(self, &operation, "save_async", name, &answer, err);
+    double stall_s = (double)timeline_stop(&operation.timeline) / 1e9;
+    json_value_free(answer);
+    if (rc)
+        return rc;
+    sample->values[METRIC_STALL_WAIT_S] = waited_s;
+    sample->values[METRIC_STALL_S] = stall_s;
+    behind->under_way = true;
+    behind->begun++;
+    behind->sample = sample;
+    behind->timeline = operation.timeline;
+    behind->durable = experiment_bool(self->setup.experiment, OPT_IO_FSYNC);
+    snprintf(behind->path, sizeof behind->path, "%s", path);
+    return 0;
+}
+
+static int torch_save(struct engine *engine, const char *path, struct state *state,
+                      const struct engine_options *options, struct sample *sample, struct cb_err *err)
+{
+    struct torch_engine *self = (struct torch_engine *)engine;
+    return options->async ? save_behind(self, path, state, options, sample, err)
+                          : run_operation(engine, path, state, options, sample, err);
+}
+
 static int torch_open(const struct engine_setup *setup, struct engine **engine, struct cb_err *err)
 {
     if (experiment_is(setup->experiment, OPT_SAVE_DEDUP, "none"))
         return cb_fail(err, CB_ERR_UNSUPPORTED,
                        "PyTorch DCP always deduplicates: engine=torch-dcp cannot do save.dedup=none");
+    if (experiment_u64(setup->experiment, OPT_SAVE_INFLIGHT) > 1 ||
+        experiment_u64(setup->experiment, OPT_SAVE_STAGING_BYTES) > 0)
+        return cb_fail(err, CB_ERR_UNSUPPORTED,
+                       "PyTorch's async_save copies all of the state and has one save under way: engine=torch-dcp "
+                       "cannot do save.inflight or save.staging_bytes");
     if (!experiment_is(setup->experiment, OPT_FORMAT, "dcp"))
         return cb_fail(err, CB_ERR_UNSUPPORTED, "engine=torch-dcp writes format=dcp only");
     struct torch_engine *self = calloc(1, sizeof *self);
@@ -514,7 +654,7 @@ static int torch_open(const struct engine_setup *setup, struct engine **engine, 
         return cb_fail(err, CB_ERR_MEMORY, "no memory for the engine");
     self->base.ops = &engine_torch_ops;
     self->setup = *setup;
-    self->to_child = self->from_child = self->stderr_fd = -1;
+    self->to_child = self->from_child = self->stderr_fd = self->behind.ended_fd = -1;
     buf_init(&self->line, LINE_MAX_BYTES);
     buf_init(&self->answer, LINE_MAX_BYTES);
     *engine = &self->base;
@@ -532,6 +672,8 @@ static void torch_close(struct engine *engine)
         close(self->from_child);
     if (self->stderr_fd >= 0)
         close(self->stderr_fd);
+    if (self->behind.ended_fd >= 0)
+        close(self->behind.ended_fd);
     for (size_t i = 0; i < self->known_count; i++)
         close(self->known[i].layout_fd);
     buf_release(&self->line);
@@ -542,7 +684,10 @@ static void torch_close(struct engine *engine)
 const struct engine_ops engine_torch_ops = {
     .name = "torch-dcp",
     .open = torch_open,
-    .save = run_operation,
+    .save = torch_save,
     .load = run_operation,
+    .wait = torch_wait,
+    .under_way = torch_under_way,
+    .stop = torch_stop,
     .close = torch_close,
 };

@@ -4,11 +4,16 @@ The worker owns the memory of the state and the clock; this process lets stock
 torch.distributed.checkpoint save that memory and load into it. A line of JSON on stdin asks, a line of
 JSON on stdout answers ("ok": false carries the reason in "error"); everything else goes to stderr.
 
-  {"command": "init", "rank", "ranks", "address", "port", "threads", "fsync", "dedup", "timeout_s",
+  {"command": "init", "rank", "ranks", "address", "port", "threads", "fsync", "dedup", "timeout_s", "async", "ended",
    "s3"}                                           null, or what the keys s3.* say: the store is in a bucket then
   {"command": "state", "name", "memory", "layout"}   a file to map, and a JSON file that says what is in it
   {"command": "save" | "load", "name", "path"}       answers its own durations, CPU seconds and bytes written or read
+  {"command": "save_async", "name", "path"}          answers when the state may change; the save goes on
+  {"command": "wait"}                                when that has ended: "ended_s" on the monotonic clock, and its figures
   {"command": "quit"}
+
+"async" is "stager" (one DefaultStager for all saves, whose buffers stay) or "default" (async_save as it
+comes); "ended" is a file of 8 bytes that holds how many such saves have ended.
 
 A layout is {"tensors": [{"fqn", "dtype", "shape", "offsets", "sizes", "at"}], "objects": {fqn: literal}}:
 each tensor entry is one contiguous piece of this rank, at byte `at` of the memory.
@@ -143,6 +148,17 @@ class PieceSavePlanner(DefaultSavePlanner):
         return bytes_io
 
 
+class StagedSavePlanner(PieceSavePlanner):
+    """The same on the copies that async_save has staged: {number of the piece: tensor}."""
+
+    def set_up_planner(self, state_dict, storage_meta=None, is_coordinator=False):
+        super().set_up_planner(state_dict, storage_meta, is_coordinator)
+        self.staged = dict(zip(self.pieces_state.tensors, (state_dict[str(i)] for i in range(len(state_dict)))))
+
+    def lookup_object(self, index):
+        return self.pieces_state.objects[index.fqn] if index.offset is None else self.staged[index.fqn, torch.Size(index.offset)]
+
+
 class PieceLoadPlanner(DefaultLoadPlanner):
     """Asks for the pieces of global tensors, straight into their memory."""
 
@@ -242,9 +258,10 @@ class Bucket:
 class Adapter:
     def __init__(self):
         self.states = {}
+        self.stager = self.future = None
 
     def init(self, request):
-        self.request = request
+        self.request, self.ended = request, 0
         self.bucket = Bucket(request["s3"]) if request["s3"] else None
         dist.init_process_group(
             "gloo",
@@ -259,7 +276,7 @@ class Adapter:
         self.states[request["name"]] = State(request["memory"], request["layout"])
         return {}
 
-    def save(self, request):
+    def prepare_save(self, request, planner_class):
         state, timed = self.states[request["name"]], Timed()
         options = {"dedup_save_to_lowest_rank": self.request["dedup"] == "lowest_rank"}
         if "enable_plan_caching" in inspect.signature(DefaultSavePlanner).parameters:
@@ -274,9 +291,42 @@ class Adapter:
                 thread_count=self.request["threads"],
             )
         writer.timed = timed
-        planner = PieceSavePlanner(state, timed, **options)
+        return writer, planner_class(state, timed, **options)
+
+    def save(self, request):
+        writer, planner = self.prepare_save(request, PieceSavePlanner)
         dcp.save({}, storage_writer=writer, planner=planner)
-        return dict(timed.seconds, bytes=planner.bytes)
+        return dict(planner.timed.seconds, bytes=planner.bytes)
+
+    def save_async(self, request):
+        options = {}
+        if self.request["async"] == "stager":
+            from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+
+            if self.stager is None:
+                self.stager = DefaultStager(StagingOptions(False, False, False, False))
+            options["async_stager"] = self.stager
+        self.usage = resource.getrusage(resource.RUSAGE_SELF)
+        writer, self.planner = self.prepare_save(request, StagedSavePlanner)
+        tensors = {str(i): tensor for i, tensor in enumerate(self.planner.pieces_state.tensors.values())}
+        self.future = dcp.async_save(tensors, storage_writer=writer, planner=self.planner, **options)
+        self.future.add_done_callback(self.note_end)
+        return {}
+
+    def note_end(self, future):
+        self.ended_s, self.ended_usage = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF)
+        self.ended += 1
+        with open(self.request["ended"], "r+b", buffering=0) as file:
+            file.write(self.ended.to_bytes(8, "little"))
+
+    def wait(self, request):
+        future, self.future = self.future, None
+        future.result()
+        while not hasattr(self, "ended_s"):  # the callback runs right after the result is there
+            time.sleep(0.0001)
+        before, after = self.usage, self.ended_usage
+        return dict(self.planner.timed.seconds, bytes=self.planner.bytes, ended_s=self.__dict__.pop("ended_s"),
+                    save_cpu_s=after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
 
     def load(self, request):
         state, timed = self.states[request["name"]], Timed()

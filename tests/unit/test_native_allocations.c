@@ -27,6 +27,10 @@ static void count_call(void)
     const struct status_page *page = watched;
     if (page && page->bytes_done > 0 && page->bytes_done < page->bytes_total)
         calls_in_data_path++;
+    if (page && page->behind_bytes_done > 0 && page->behind_bytes_done < page->behind_bytes_total)
+        calls_in_data_path++;
+    if (page && page->op == OP_SAVE && page->state == STATE_STAGE)
+        calls_in_data_path++;
 }
 
 #if !SANITIZER_OWNS_MALLOC
@@ -123,6 +127,39 @@ static void the_data_path_does_not_allocate(void **unused)
     save_and_load_allocate_nothing("model=gpt2-tiny io.depth=2 io.block=64KiB io.engine=psync io.threads=2 format=raw");
 }
 
+/* Neither while the state is copied nor while it is written behind; the world's own threads come and go
+ * outside of both. */
+static void neither_does_a_save_that_goes_on_behind(const char *words)
+{
+    struct world world;
+    assert_int_equal(mkdir(folder, 0700), 0);
+    world_open(&world, words, folder, 0);
+    world_pass(&world, OP_SAVE, "a/0");
+    assert_int_equal(world_wait(&world), 0);
+    watched = world.ranks[0].page;
+    calls_in_data_path = 0;
+    world_pass(&world, OP_SAVE, "a/1");
+    while (engine_native_ops.under_way(world.ranks[0].engine) > 0)
+        usleep(1000);
+    watched = NULL;
+    assert_true(world.ranks[0].page->behind_bytes_done >= world.ranks[0].page->behind_bytes_total);
+    if (calls_in_data_path > 0)
+        fail_msg("%s: %llu calls", words, (unsigned long long)calls_in_data_path);
+    world_close(&world);
+    nftw(folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+static void saving_behind_does_not_allocate(void **unused)
+{
+    (void)unused;
+    char words[160];
+    static const char *const ways[] = {"", "save.staging_bytes=1GiB io.direct=false", "io.engine=psync"};
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        snprintf(words, sizeof words, "model=gpt2-tiny save.async=true io.depth=2 io.block=64KiB %s", ways[i]);
+        neither_does_a_save_that_goes_on_behind(words);
+    }
+}
+
 static int make_folder(void **unused)
 {
     (void)unused;
@@ -135,6 +172,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_data_path_does_not_allocate),
+        cmocka_unit_test(saving_behind_does_not_allocate),
     };
     return cmocka_run_group_tests(tests, make_folder, NULL);
 }

@@ -257,6 +257,11 @@ static void best_interval_and_goodput_of_the_published_cases(void **unused)
 static void daly_interval_is_where_goodput_is_best(void **unused)
 {
     (void)unused;
+    double interval_s, behind = stats_best_goodput(2, 60, 300, day, &interval_s);
+    assert_near(interval_s, 586.5, 0.1);
+    assert_near(behind, stats_goodput(interval_s, 2, 360, day), 1e-12);
+    assert_true(stats_best_goodput(2, 5000, 300, day, &interval_s) < behind);
+    assert_near(interval_s, 5000, 0); /* no save begins before the one before it has ended */
     double best = stats_daly_interval(30, 3600);
     double top = stats_goodput(best, 30, 60, 3600);
     assert_true(top > stats_goodput(best * 0.9, 30, 60, 3600));
