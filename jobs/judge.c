@@ -30,7 +30,8 @@ void job_record_observe(struct job_record *record, const struct slurm_job *slurm
     }
     if (phase == SLURM_IS_BOOTING && slurm->start_s && record->allocated_s == 0)
         record->allocated_s = slurm->start_s; /* overwritten by Slurm when the nodes are up */
-    else if (phase != SLURM_IS_WAITING && phase != SLURM_IS_BOOTING && slurm->start_s)
+    else if (phase != SLURM_IS_WAITING && phase != SLURM_IS_BOOTING && slurm->start_s &&
+             (phase != SLURM_IS_UNSETTLED || !record->allocated_s)) /* nodes that never came up began nothing */
         record->began_s = slurm->start_s;
     uint64_t given_s = record->allocated_s ? record->allocated_s : record->began_s;
     if (record->queued_s && given_s >= record->queued_s)

@@ -31,7 +31,7 @@ SlurmctldPort={controller_port}
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
-AuthInfo=socket={munge}/socket,cred_expire=5
+AuthInfo=socket={munge}/socket,cred_expire={cred_expire}
 CredType=cred/munge
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
@@ -58,6 +58,29 @@ TmpFS={folder}/tmp/%n
 PartitionName=train Nodes=n[1-4] Default=YES MaxTime=INFINITE State=UP PreemptMode=OFF
 PartitionName=scavenge Nodes=n[1-4] MaxTime=INFINITE State=UP PriorityTier=1
 PartitionName=urgent Nodes=n[1-4] MaxTime=INFINITE State=UP PriorityTier=10
+"""
+
+# Nodes that are off until a job needs them, and are switched off again SuspendTime after the last one.
+POWER_SAVING = """\
+PrivateData=cloud
+SuspendTime={suspend_time}
+SuspendTimeout=2
+ResumeTimeout={resume_timeout}
+ResumeRate=0
+SuspendRate=0
+SuspendProgram={folder}/suspend
+ResumeProgram={folder}/resume
+"""
+# Programs that slurmctld starts inherit a blocked SIGTERM: nothing but SIGKILL ends what they started.
+RESUME = """\
+#!/bin/sh
+export SLURM_CONF={folder}/slurm.conf
+for node in $({scontrol} show hostnames "$1"); do sleep {boot_s}; {slurmd} -N "$node" -b -f "$SLURM_CONF"; done
+"""
+SUSPEND = """\
+#!/bin/sh
+export SLURM_CONF={folder}/slurm.conf
+for node in $({scontrol} show hostnames "$1"); do kill -9 "$(cat "{folder}/slurmd-$node.pid")"; rm -f "{folder}/slurmd-$node.pid"; done
 """
 
 
@@ -123,7 +146,15 @@ def idle_nodes(folder):
     return sum(int(line) for line in out.split() if line.isdigit())
 
 
-def start(folder, slurmd_timeout=20):
+def write_power_programs(folder, boot_s):
+    for name, text in (("resume", RESUME), ("suspend", SUSPEND)):
+        program = folder / name
+        program.write_text(text.format(folder=folder, scontrol=find("scontrol"), slurmd=find("slurmd"), boot_s=boot_s))
+        program.chmod(0o755)
+
+
+def start(folder, slurmd_timeout=20, power_saving=None):
+    """With power_saving={"boot_s": …, "suspend_time": …, "resume_timeout": …} the nodes are off at first."""
     folder = Path(folder).resolve()
     for program in PROGRAMS:
         find(program)
@@ -134,11 +165,18 @@ def start(folder, slurmd_timeout=20):
     (folder / "state").mkdir(exist_ok=True)
     munge = start_munged(folder)
     controller_port, *ports = free_ports(1 + NODES)
-    nodes = "\n".join(f"NodeName={name} NodeHostname={socket.gethostname()} NodeAddr=127.0.0.1 Port={port} CPUs=2 State=UNKNOWN"
+    nodes = "\n".join(f"NodeName={name} NodeHostname={socket.gethostname()} NodeAddr=127.0.0.1 Port={port} CPUs=2 State={'CLOUD' if power_saving else 'UNKNOWN'}"
                       for name, port in zip(names, ports))
     (folder / "slurm.conf").write_text(CONFIGURATION.format(
         host=socket.gethostname(), controller_port=controller_port, user=pwd.getpwuid(os.geteuid()).pw_name, munge=munge, folder=folder,
-        nodes=nodes, slurmd_timeout=slurmd_timeout))
+        nodes=nodes, slurmd_timeout=slurmd_timeout,
+        cred_expire=120 if power_saving else 5))  # also how long a requeued job waits; a boot may not outlast it
+    if power_saving:
+        write_power_programs(folder, power_saving["boot_s"])
+        with open(folder / "slurm.conf", "a") as file:
+            file.write(POWER_SAVING.format(folder=folder, **power_saving))
+        start_controller(folder)
+        return {VARIABLE: str(folder / "slurm.conf")}
     start_controller(folder)
     for name in names:
         start_node(folder, name)

@@ -110,6 +110,36 @@ def test_a_preempted_job_that_may_not_run_again_has_ended(cluster):
     assert line["outcome"] in ("preempted", "cancelled") and not (cluster.run_folder(run) / "attempts/2").exists()
 
 
+@pytest.fixture
+def sleeping(tmp_path, tmp_path_factory):
+    """A cluster whose nodes are off."""
+    folder = tmp_path_factory.mktemp("slurm")
+    (tmp_path / "store").mkdir()
+    try:
+        slurm.start(folder, power_saving={"boot_s": 2, "suspend_time": 60, "resume_timeout": 60})
+    except slurm.Missing as missing:
+        pytest.skip(str(missing))
+    yield Cluster(tmp_path, folder / "slurm.conf")
+    slurm.stop(folder)
+
+
+def test_nodes_that_boot_are_no_part_of_the_queue(sleeping):
+    run, _ = sleeping.submit_one("model=gpt2-tiny", "nodes=2", "ranks_per_node=1", "baseline=false", "iterations=1")
+    booting = sleeping.wait_for(run, "booting")
+    assert "powering up" in booting["note"] and booting["queue_s"] >= 0 and booting["boot_s"] >= 0
+    sleeping.call("cancel", run)
+    line = sleeping.wait_final(run)[run]
+    assert line["outcome"] == "cancelled" and line["queue_s"] == sleeping.record(run)["queue_s"]
+
+
+def test_a_node_that_never_boots_ends_the_run_as_infrastructure(sleeping):
+    (sleeping.configuration.parent / "resume").write_text("#!/bin/sh\nexit 0\n")
+    run, _ = sleeping.submit_one(*TINY)
+    sleeping.wait_for(run, "booting")
+    line = sleeping.wait_final(run, seconds=200)[run]
+    assert line["outcome"] == "infrastructure" and line["boot_s"] is None, line
+
+
 def forget_everything(service):
     """A controller that starts without its state knows no job."""
     slurm.stop_controller(service)

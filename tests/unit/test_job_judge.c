@@ -280,6 +280,10 @@ static void test_queue_and_boot_are_told_apart_though_slurm_overwrites_the_start
     assert_true(record.queue_s == 30 && isnan(record.boot_s));
     observe(&record, "RUNNING", 100, 150);
     assert_true(record.queue_s == 30 && record.boot_s == 20);
+    observe(&record, "PENDING", 160, 0);
+    observe(&record, "CONFIGURING", 160, 170);
+    observe(&record, "NODE_FAIL", 160, 190); /* never up */
+    assert_true(record.queue_s == 10 && isnan(record.boot_s));
     observe(&record, "PENDING", 200, 0); /* requeued: of the last attempt */
     assert_true(isnan(record.queue_s) && isnan(record.boot_s));
     observe(&record, "RUNNING", 200, 207);
