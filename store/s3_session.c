@@ -81,7 +81,7 @@ static int add_address(struct s3_session *self, const char *address)
     if (asprintf(&text, strchr(address, ':') ? "::[%s]:%u" : "::%s:%u", address, self->endpoint.port) < 0)
         return CB_ERR_MEMORY;
     for (size_t i = 0; i < self->address_count; i++) {
-        if (strcmp(self->addresses[i], text) == 0) {
+        if (self->addresses[i] && strcmp(self->addresses[i], text) == 0) {
             free(text);
             return 0;
         }
