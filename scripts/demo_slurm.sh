@@ -13,17 +13,18 @@ trap leave EXIT
 trap 'exit 1' INT TERM HUP
 python3 tests/services/slurm.py start "$folder" >/dev/null
 export SLURM_CONF="$folder/slurm.conf" CKPTBENCH_HOME="$folder/home" PATH="$build:$PATH"
+export OMPI_MCA_btl=self,tcp # the four nodes share one kernel: shared memory between two of them crashes Open MPI
 mkdir "$folder/store"
 echo "Slurm with four nodes is up: partitions train, scavenge (preempted by) urgent. Runs and history are in $folder,"
 echo "which goes with the cluster. For example:"
 if [ -t 0 ] && [ -t 1 ]; then
-    echo "  ckptbench submit model=gpt2-tiny ranks=2 store=$folder/store io.depth=2,4,8 repeat=2"
+    echo "  ckptbench submit model=gpt2-tiny nodes=1,2,4 ranks_per_node=2 store=$folder/store repeat=2"
     echo "  ckptbench status --watch        sinfo        squeue"
     echo "Leave with exit or Ctrl-D."
     PS1='slurm-demo$ ' "${SHELL:-/bin/sh}" -i || true
 else
     show() { printf '\n$ %s\n' "$*"; "$@"; }
     show sinfo
-    show ckptbench submit model=gpt2-tiny ranks=2 store="$folder/store" io.direct=true,false repeat=2 iterations=3 --wait
+    show ckptbench submit model=gpt2-tiny nodes=1,2,4 ranks_per_node=2 store="$folder/store" iterations=3 --wait
     show ckptbench status
 fi

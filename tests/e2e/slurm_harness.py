@@ -22,7 +22,8 @@ class Cluster:
         self.home = folder / "home"
 
     def environment(self, **more):
-        return dict(os.environ, CKPTBENCH_HOME=str(self.home), SLURM_CONF=str(self.configuration), **more)
+        """Shared memory between ranks of two "nodes" of one machine crashes Open MPI: it must not take them for one."""
+        return dict(os.environ, CKPTBENCH_HOME=str(self.home), SLURM_CONF=str(self.configuration), OMPI_MCA_btl="self,tcp", **more)
 
     def call(self, *words, code=0, timeout=120, **more):
         result = subprocess.run([PROGRAM, *words], cwd=self.folder, env=self.environment(**more), capture_output=True, text=True,

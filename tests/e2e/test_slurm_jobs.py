@@ -56,10 +56,10 @@ def test_a_sweep_is_a_job_each_and_is_compared(cluster):
 
 def test_a_sweep_over_nodes_runs_on_so_many(cluster):
     sent = cluster.document("submit", "model=gpt2-tiny", "baseline=false", "iterations=1", "warmup=0", f"store={cluster.folder}/store",
-                            "nodes=2,4", "ranks_per_node=1")
+                            "nodes=2,4", "ranks_per_node=2")
     lines = cluster.wait_final(sent["sweep"])
     assert [(line["outcome"], line["nodes"]) for line in lines.values()] == [("pass", 2), ("pass", 4)]
-    assert [cluster.document("show", run)["experiment"]["ranks"] for run in lines] == [2, 4]
+    assert [cluster.document("show", run)["experiment"]["ranks"] for run in lines] == [4, 8]
 
 
 def test_equal_members_are_an_array_where_asked_for(cluster):
