@@ -68,7 +68,7 @@ static const char *name_of(const struct rendezvous *self, uint32_t node)
 static int set_up_nodes(struct rendezvous *self, struct cb_err *err)
 {
     uint32_t nodes = node_count(self), most = 0;
-    self->nodes = calloc(nodes, sizeof *self->nodes);
+    self->nodes = calloc((size_t)nodes + 1, sizeof *self->nodes);
     self->strangers = calloc(STRANGER_LIMIT, sizeof *self->strangers);
     self->polls = calloc((size_t)nodes + STRANGER_LIMIT + 1, sizeof *self->polls);
     if (!self->nodes || !self->strangers || !self->polls)
@@ -81,11 +81,11 @@ static int set_up_nodes(struct rendezvous *self, struct cb_err *err)
         most = report->rank_count > most ? report->rank_count : most;
         if (is_own(self, i))
             continue;
-        self->nodes[i].sights = calloc(report->rank_count, sizeof *self->nodes[i].sights);
+        self->nodes[i].sights = calloc((size_t)report->rank_count + 1, sizeof *self->nodes[i].sights);
         if (!self->nodes[i].sights)
             return cb_fail(err, CB_ERR_MEMORY, "no memory for %u nodes", nodes);
     }
-    self->read_sights = calloc(most, sizeof *self->read_sights);
+    self->read_sights = calloc((size_t)most + 1, sizeof *self->read_sights);
     return self->read_sights ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory for %u nodes", nodes);
 }
 

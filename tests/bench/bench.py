@@ -232,6 +232,12 @@ def bench_launch(bench):
     bench.table.add_value("mpirun of 4 empty programs", statistics.median(empty), "s", "shown beside it")
 
 
+def bench_rendezvous(bench):
+    runs = [tool(bench, "rendezvous_bench", "1000") for _ in range(bench.pairs)]
+    bench.table.add_value("rendezvous of 1,000 nodes: all have joined", statistics.median(run["joined_s"] for run in runs), "s", "< 5")
+    bench.table.add_value("rendezvous of 1,000 nodes: memory of the head", max(run["head_memory_bytes"] for run in runs) / 2**20, "MiB", "< 64")
+
+
 def bench_history(bench):
     figures = tool(bench, "history_bench", "10000", str(bench.memory))
     size = f"history of {figures['runs']:,} runs, {figures['samples'] / 1e6:.0f} million samples"
@@ -281,7 +287,7 @@ def bench_exchange(bench):
 
 
 BENCHES = {"reshard": bench_reshard, "exchange": bench_exchange, "disk": bench_disk, "cpu": bench_disk_cpu, "memory": bench_memory, "payload": bench_payload, "items": bench_items,
-           "plan": bench_plan, "launch": bench_launch, "history": bench_history}
+           "plan": bench_plan, "launch": bench_launch, "rendezvous": bench_rendezvous, "history": bench_history}
 
 
 def main():
