@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cli/report.h"
+#include "cli/run_nodes.h"
 #include "cli/suite_nodes.h"
 #include "cli/table.h"
 #include "cli/verb_common.h"
@@ -200,8 +201,11 @@ static int write_text(struct cli *cli, struct history *history, const struct run
         rc = write_ranks(cli, ranks, op, err);
     }
     if (rc == 0 && cli_has_flag(cli, "nodes")) {
+        bool written;
         buf_append_char(&cli->out, '\n');
-        rc = suite_nodes_write(nodes, cli->colour, &cli->out, err);
+        rc = run_nodes_write(run, cli->colour, &written, &cli->out, err);
+        if (rc == 0 && (nodes->count || !written))
+            rc = suite_nodes_write(nodes, cli->colour, &cli->out, err);
     }
     return rc;
 }
@@ -216,8 +220,10 @@ static int write_json(struct cli *cli, struct history *history, const struct run
     report_write_members(run, &json);
     if (cli_has_flag(cli, "ranks"))
         json_ranks(&json, ranks);
-    if (cli_has_flag(cli, "nodes"))
+    if (cli_has_flag(cli, "nodes")) {
+        run_nodes_write_json(run, &json);
         suite_nodes_write_json(nodes, &json);
+    }
     if (cli_has_flag(cli, "failures")) {
         json_write_key(&json, "failures");
         json_write_begin_array(&json);
@@ -259,7 +265,7 @@ static int run_show(struct cli *cli, struct cb_err *err)
 
 static const struct verb_flag flags[] = {
     {"ranks", NULL, "what each rank took, medians over the iterations"},
-    {"nodes", NULL, "workload=suite node by node: outliers, and what each pair of nodes did"},
+    {"nodes", NULL, "the nodes and how they joined; workload=suite: outliers, and what each pair of nodes did"},
     {"failures", NULL, "everything that was wrong, of every rank"},
     {"phases", NULL, "what time went into, state by state"},
 };

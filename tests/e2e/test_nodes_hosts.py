@@ -100,6 +100,9 @@ def test_a_real_checkpoint_is_saved_by_two_hosts_and_each_loads_what_the_other_w
     run, = (tmp_path / "home/runs").iterdir()
     manifest = json.loads((run / "attempts/1/manifest.json").read_text())
     assert (manifest["outcome"], manifest["ranks"]) == ("pass", 4)
+    shown = subprocess.run([BUILD / "ckptbench", "show", "LATEST", "--nodes"], env=dict(os.environ, CKPTBENCH_HOME=str(tmp_path / "home")),
+                           capture_output=True, text=True, timeout=60, check=True).stdout
+    assert [line.split()[0] for line in shown.splitlines() if "joined" in line] == ["node-a", "node-b"]
     assert b"load.shift=2 ranks: one node further" in (run / "attempts/1/records").read_bytes()
 
 
