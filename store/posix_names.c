@@ -244,16 +244,39 @@ int posix_names_list(const struct posix_names *self, const char *folder, store_l
     return rc ? rc : list_folder(&listing);
 }
 
+/* unlinkat that never goes through a link: what lies behind one is not the store's to remove. -1 and errno. */
+static int unlink_inside(const struct posix_names *self, const char *name, int flags)
+{
+    char part[PATH_MAX];
+    const char *slash;
+    int fd = self->root_fd;
+    for (; fd >= 0 && (slash = strchr(name, '/')) != NULL; name = slash + 1) {
+        snprintf(part, sizeof part, "%.*s", (int)(slash - name), name);
+        int next = openat(fd, part, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), failure = errno;
+        if (fd != self->root_fd)
+            close(fd);
+        errno = failure;
+        fd = next;
+    }
+    if (fd < 0)
+        return -1;
+    int rc = unlinkat(fd, name, flags), failure = errno;
+    if (fd != self->root_fd)
+        close(fd);
+    errno = failure;
+    return rc;
+}
+
 int posix_names_remove(const struct posix_names *self, const char *name, struct cb_err *err)
 {
-    if (unlinkat(self->root_fd, name, 0) != 0)
+    if (unlink_inside(self, name, 0) != 0)
         return cb_fail_errno(err, errno, "removing %s from store '%s'", name, self->root);
     return 0;
 }
 
 int posix_names_remove_folder(const struct posix_names *self, const char *folder, struct cb_err *err)
 {
-    if (unlinkat(self->root_fd, folder, AT_REMOVEDIR) == 0)
+    if (unlink_inside(self, folder, AT_REMOVEDIR) == 0)
         return 0;
     if (errno == ENOTEMPTY || errno == EEXIST)
         return cb_fail(err, CB_ERR_EXISTS, "removing folder %s from store '%s': it is not empty", folder, self->root);

@@ -170,7 +170,8 @@ int store_modified(struct store *self, const char *name, uint64_t *wall_ns, stru
 typedef int (*store_list_fn)(void *context, const char *name, uint64_t length, struct cb_err *err);
 int store_list(struct store *self, const char *folder, store_list_fn each, void *context,
                struct cb_err *err) CB_MUST_CHECK;
-int store_remove(struct store *self, const char *name, struct cb_err *err) CB_MUST_CHECK; /* one object */
+/* One object. Removing never goes through a link: what lies behind one is not the store's. */
+int store_remove(struct store *self, const char *name, struct cb_err *err) CB_MUST_CHECK;
 int store_remove_many(struct store *self, const char *const *names, size_t count, struct cb_err *err) CB_MUST_CHECK;
 int store_remove_folder(struct store *self, const char *folder, struct cb_err *err) CB_MUST_CHECK; /* an empty one */
 

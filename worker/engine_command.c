@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/buf.h"
@@ -214,6 +215,13 @@ static int invoke(struct invocation *self, const struct peer_operation *operatio
                    last[0] ? ": " : "", last);
 }
 
+/* A command that put a link in its folder's place wrote nothing of its own there. */
+static bool leads_elsewhere(const struct peer_operation *operation)
+{
+    struct stat status;
+    return !strstr(operation->path, "://") && lstat(operation->path, &status) == 0 && S_ISLNK(status.st_mode);
+}
+
 /* What the folder holds is known as a whole only: rank 0 carries it. */
 static int size_it(const struct peer_operation *operation, const struct state *state, struct cb_err *err)
 {
@@ -224,7 +232,8 @@ static int size_it(const struct peer_operation *operation, const struct state *s
         sample->values[METRIC_BYTES_MOVED] = 0;
     if (comm_rank(operation->setup->comm) != 0)
         return 0;
-    int rc = folder_measure(operation->setup->plain, operation->name, &bytes, &files, err);
+    int rc =
+        leads_elsewhere(operation) ? 0 : folder_measure(operation->setup->plain, operation->name, &bytes, &files, err);
     if (rc)
         return rc;
     sample->values[METRIC_BYTES_MOVED] = (double)bytes;

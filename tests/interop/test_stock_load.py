@@ -119,7 +119,7 @@ def loaded(kept):
     """What each rank of each world found in each folder, once all runs are done."""
     folders = [str(kept.folder(words)) for words in RUNS if kept.documents.get(words)]
     script = Path(__file__).with_name("load_ranks.py")
-    result = call(sys.executable, script, SEED, ",".join(map(str, WORLDS)), *folders, timeout=400)
+    result = call(sys.executable, script, SEED, ",".join(map(str, WORLDS)), *folders, timeout=800)
     answers = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
     return answers, result.stderr[-3000:]
 

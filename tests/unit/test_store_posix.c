@@ -558,6 +558,32 @@ static void the_residency_of_a_file_of_another_user_is_unknown(void **state)
     run_in_child(looks_at_the_cache_of_another, self->open_folder);
 }
 
+static int removes_through_a_link(const char *folder, char why[WHY])
+{
+    struct store *store = NULL;
+    struct cb_err err = {0};
+    char link[PATH_MAX], theirs[PATH_MAX];
+    uint64_t length;
+    CHECK(store_open(folder, &psync, &store, &err) == 0, "%s", err.message);
+    CHECK(store_publish(store, "theirs/deep/file", "x", 1, &err) == 0, "%s", err.message);
+    snprintf(link, sizeof link, "%s/link", folder);
+    snprintf(theirs, sizeof theirs, "%s/theirs", folder);
+    CHECK(symlink(theirs, link) == 0, "%s", strerror(errno));
+    CHECK(store_remove(store, "link/deep/file", &err) != 0, "went through the link");
+    CHECK(store_remove_folder(store, "link/deep", &err) != 0, "went through the link");
+    CHECK(store_stat(store, "theirs/deep/file", &length, &err) == 0, "%s", err.message);
+    CHECK(store_remove(store, "link", &err) == 0, "%s", err.message);
+    CHECK(store_stat(store, "theirs/deep/file", &length, &err) == 0, "%s", err.message);
+    store_free(store);
+    return 0;
+}
+
+static void nothing_behind_a_link_is_removed(void **state)
+{
+    struct fixture *self = *state;
+    run_in_child(removes_through_a_link, self->open_folder);
+}
+
 #define TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
 
 int main(void)
@@ -579,6 +605,7 @@ int main(void)
 #endif
         TEST(an_ordinary_user_can_do_all_of_it),
         TEST(the_residency_of_a_file_of_another_user_is_unknown),
+        TEST(nothing_behind_a_link_is_removed),
     };
     return cmocka_run_group_tests_name("posix store", tests, NULL, NULL);
 }
