@@ -257,6 +257,7 @@ static void best_interval_and_goodput_of_the_published_cases(void **unused)
 static void daly_interval_is_where_goodput_is_best(void **unused)
 {
     (void)unused;
+    const double day = 86400;
     double interval_s, behind = stats_best_goodput(2, 60, 300, day, &interval_s);
     assert_near(interval_s, 586.5, 0.1);
     assert_near(behind, stats_goodput(interval_s, 2, 360, day), 1e-12);
