@@ -10,7 +10,8 @@
 #include "core/units.h"
 #include "db/history.h"
 
-#define DEFAULT_RATE ((double)GIB)    /* of a rank, where nothing was measured here */
+#define DEFAULT_RATE ((double)GIB) /* of a rank, where nothing was measured here */
+#define DEFAULT_STAGE_RATE ((double)(5 * GIB))
 #define LATEST_RUNS 20                /* looked at for a measured rate */
 #define START_NS (10 * 60 * NS_PER_S) /* for launch, set-up and sealing */
 #define MARGIN 3                      /* times what is predicted, where a rate is known */
@@ -47,13 +48,17 @@ static bool take_rates(const struct run_info *info, struct rates *rates)
         return false;
     rates->save = save / ranks;
     rates->load = (isfinite(load) ? load : save) / ranks;
+    double stall_s = median_of(info, METRIC_STALL_S), save_s = median_of(info, METRIC_SAVE_S);
+    if (experiment_bool(info->experiment, OPT_SAVE_ASYNC) && stall_s > 0)
+        rates->stage = rates->save * save_s / stall_s;
     rates->assumed = false;
     snprintf(rates->from, sizeof rates->from, "run %s", info->run);
     return true;
 }
 
-/* The newest run here of our own engine that passed and saved to a real store. No history is no error. */
-static void measured_rates(struct rates *rates)
+/* The newest run here of our own engine that passed and saved to a real store, behind training if that
+ * is asked about. No history is no error. */
+static void measured_rates(bool async, struct rates *rates)
 {
     static const char *const words[] = {"outcome=pass"};
     struct history *history = NULL;
@@ -67,6 +72,7 @@ static void measured_rates(struct rates *rates)
             if (history_load_run(history, selection.runs[i], &info, NULL))
                 continue;
             bool real = experiment_text(info->experiment, OPT_STORE)[0] == '/'; /* fault: and null: only pretend */
+            real = real && (!async || experiment_bool(info->experiment, OPT_SAVE_ASYNC));
             found = real && experiment_is(info->experiment, OPT_ENGINE, "native") && take_rates(info, rates);
             run_info_free(info);
         }
@@ -78,7 +84,10 @@ static void measured_rates(struct rates *rates)
 void outlook_choose_rates(const struct experiment *experiment, struct rates *rates)
 {
     uint64_t rank = experiment_u64(experiment, OPT_RATE_RANK), store = experiment_u64(experiment, OPT_RATE_STORE);
-    *rates = (struct rates){.save = DEFAULT_RATE, .load = DEFAULT_RATE, .store = store ? (double)store : INFINITY};
+    *rates = (struct rates){.save = DEFAULT_RATE,
+                            .load = DEFAULT_RATE,
+                            .stage = DEFAULT_STAGE_RATE,
+                            .store = store ? (double)store : INFINITY};
     snprintf(rates->from, sizeof rates->from, "assumed; no run here says better");
     rates->assumed = true;
     if (rank) {
@@ -86,7 +95,7 @@ void outlook_choose_rates(const struct experiment *experiment, struct rates *rat
         rates->assumed = false;
         snprintf(rates->from, sizeof rates->from, "given");
     } else {
-        measured_rates(rates);
+        measured_rates(experiment_bool(experiment, OPT_SAVE_ASYNC), rates);
     }
 }
 
@@ -114,8 +123,11 @@ void outlook_predict(const struct experiment *experiment, const struct plan *pla
     predicted->save_s = fmax(save_rank_s, save_store_s);
     predicted->load_s = fmax(load_rank_s, load_store_s);
     predicted->mtbf_s = (double)experiment_u64(experiment, OPT_MTBF) / 1e9;
-    predicted->interval_s = stats_daly_interval(predicted->save_s, predicted->mtbf_s);
-    predicted->goodput = stats_goodput(predicted->interval_s, predicted->save_s, predicted->load_s, predicted->mtbf_s);
+    bool async = experiment_bool(experiment, OPT_SAVE_ASYNC);
+    predicted->stall_s =
+        async ? fmin((double)plan->rank_bytes_max / rates->stage, predicted->save_s) : predicted->save_s;
+    predicted->goodput = stats_best_goodput(predicted->stall_s, predicted->save_s - predicted->stall_s,
+                                            predicted->load_s, predicted->mtbf_s, &predicted->interval_s);
 }
 
 int outlook_run_ns(const struct experiment *experiment, const struct rates *rates, uint64_t *duration_ns,

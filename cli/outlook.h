@@ -12,6 +12,7 @@
 
 struct rates {
     double save, load; /* bytes/s of a rank */
+    double stage;      /* of a rank: copying its part while training waits, with save.async */
     double store;      /* of all; INFINITY where unlimited */
     bool assumed;      /* neither given nor measured */
     char from[80];     /* "given", "run 20261121-k3f9", "assumed" */
@@ -19,6 +20,7 @@ struct rates {
 
 struct prediction {
     double save_s, load_s;
+    double stall_s; /* what a save keeps training from going on: all of it, or the copy with save.async */
     bool store_binds_save, store_binds_load;
     double interval_s, goodput, mtbf_s;
 };

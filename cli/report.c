@@ -255,6 +255,42 @@ static void write_verified(const struct run_info *info, struct buf *out)
                info->iterations_verified, info->iterations_to_verify);
 }
 
+static double median_of_save(const struct run_info *info, enum metric_id metric)
+{
+    for (size_t i = 0; i < info->metric_count; i++)
+        if (info->metrics[i].op == OP_SAVE && info->metrics[i].metric == metric && info->metrics[i].summary.n > 0)
+            return info->metrics[i].summary.median;
+    return NAN;
+}
+
+/* Saves that went on behind training: what it waited for, and what the rest cost it. */
+static void write_behind(const struct run_info *info, struct buf *out)
+{
+    double stall_s = median_of_save(info, METRIC_STALL_S), persist_s = median_of_save(info, METRIC_PERSIST_S);
+    double waited_s = median_of_save(info, METRIC_STALL_WAIT_S);
+    double lost = median_of_save(info, METRIC_INTERFERENCE_FRACTION);
+    char a[32], b[32];
+    if (!isfinite(persist_s))
+        return;
+    buf_printf(out, "stall         training waited %s", units_format_duration(stall_s * 1e9, a));
+    if (waited_s > 0.01 * stall_s)
+        buf_printf(out, " (%s of it for the save before)", units_format_duration(waited_s * 1e9, a));
+    buf_printf(out, ", the save went on behind it for %s", units_format_duration(persist_s * 1e9, b));
+    if (isfinite(lost))
+        buf_printf(out, ", in which computing lost %.1f %% of its pace", 100 * lost);
+    buf_append_char(out, '\n');
+}
+
+static void write_goodput(const struct run_info *info, struct buf *out)
+{
+    double goodput = median_of(info, METRIC_GOODPUT), interval_s = median_of(info, METRIC_BEST_INTERVAL_S);
+    char a[32], b[32];
+    if (isfinite(goodput) && isfinite(interval_s))
+        buf_printf(out, "goodput       %.2f %% at an MTBF of %s, with a save every %s\n", 100 * goodput,
+                   units_format_duration((double)experiment_u64(info->experiment, OPT_MTBF), a),
+                   units_format_duration(interval_s * 1e9, b));
+}
+
 /* What stays in the store, by the name that loading it needs. */
 static void write_kept(const struct run_info *info, struct buf *out)
 {
@@ -341,6 +377,8 @@ static int write_checkpoints(const struct run_info *info, bool colour, struct bu
     write_used(info, out);
     if (has_rows)
         write_verified(info, out);
+    write_behind(info, out);
+    write_goodput(info, out);
     write_kept(info, out);
     write_doubts(info, out);
     return rc;

@@ -123,6 +123,9 @@ static void write_predicted_lines(const struct outlook *self, struct buf *out)
     buf_printf(out, "predicted  save %s (%s binds), load %s (%s binds)\n",
                units_format_duration(predicted->save_s * 1e9, a), predicted->store_binds_save ? "the store" : "a rank",
                units_format_duration(predicted->load_s * 1e9, b), predicted->store_binds_load ? "the store" : "a rank");
+    if (predicted->stall_s < predicted->save_s)
+        buf_printf(out, "           training waits %s for a save, the rest goes on behind it (a rank copies %s)\n",
+                   units_format_duration(predicted->stall_s * 1e9, a), units_format_rate(self->rates.stage, b));
     buf_printf(out, "           at an MTBF of %s: a checkpoint every %s is best and leaves a goodput of %.2f %%\n",
                units_format_duration(predicted->mtbf_s * 1e9, a), units_format_duration(predicted->interval_s * 1e9, b),
                100 * predicted->goodput);
@@ -174,6 +177,7 @@ static void write_predicted_json(const struct outlook *self, struct json_writer 
     member_text(writer, "load_limit", predicted->store_binds_load ? "store" : "rank");
     member_double(writer, "mtbf_s", predicted->mtbf_s);
     member_double(writer, "interval_s", predicted->interval_s);
+    member_double(writer, "stall_s", predicted->stall_s);
     member_double(writer, "goodput", predicted->goodput);
     member_double(writer, "rate_rank_bytes_per_s", self->rates.save);
     member_double(writer, "rate_store_bytes_per_s", self->rates.store);

@@ -1,6 +1,7 @@
 /* Times the global plan of an experiment given as key=value words and prints one JSON object:
  *   build/tests/plan_bench model=llama3-405b tp=8 pp=16 dp=128 zero=1 [rounds=5]
- * plan_s is the median of the rounds, layout_s the time to build the layout once. */
+ * plan_s is the median of the rounds, cached_s the shortest look into a plan cache, layout_s the time to
+ * build the layout once. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +19,7 @@ struct bench {
     struct plan *plan; /* of the last round */
     uint64_t rounds;
     uint64_t layout_ns, *plan_ns;
+    uint64_t key_ns; /* shortest look into a plan cache: the key of the structure, compared */
 };
 
 static int read_words(struct bench *self, int count, char **words, struct cb_err *err)
@@ -65,6 +67,18 @@ static int measure(struct bench *self, struct cb_err *err)
         if (!code)
             self->plan_ns[i] = self->plan->compute_ns;
     }
+    struct plan_key first, again;
+    if (!code)
+        code = plan_key_of(self->layout, &options, &first, err);
+    self->key_ns = UINT64_MAX;
+    for (uint64_t i = 0; i < self->rounds && !code; i++) {
+        uint64_t from_ns = clock_monotonic_ns();
+        code = plan_key_of(self->layout, &options, &again, err);
+        if (!code && !plan_key_equal(&first, &again))
+            code = cb_fail(err, CB_ERR_INTERNAL, "one structure has two keys");
+        uint64_t key_ns = clock_monotonic_ns() - from_ns;
+        self->key_ns = key_ns < self->key_ns ? key_ns : self->key_ns;
+    }
     if (!code)
         qsort(self->plan_ns, self->rounds, sizeof *self->plan_ns, compare_u64);
     return code;
@@ -104,6 +118,7 @@ static int print(const struct bench *self, struct cb_err *err)
     write_double(&json, "plan_s", plan_ns / 1e9);
     write_double(&json, "plan_min_s", (double)self->plan_ns[0] / 1e9);
     write_double(&json, "ns_per_item", plan_ns / (double)(plan->item_count ? plan->item_count : 1));
+    write_double(&json, "cached_s", (double)self->key_ns / 1e9);
     write_double(&json, "layout_s", (double)self->layout_ns / 1e9);
     write_u64(&json, "rss_bytes", (uint64_t)usage.ru_maxrss * 1024);
     write_double(&json, "imbalance", plan->imbalance);
