@@ -253,7 +253,7 @@ def bench_async(bench):
 
     def stall(*more):
         metrics = bench.ours(bench.memory, *words, *more, iterations=3, warmup=1)["metrics"]
-        return metrics["save.stall_s"]["median"]
+        return metrics["stall_s"]["median"]
 
     try:
         memcpy()
