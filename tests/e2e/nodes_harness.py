@@ -21,7 +21,7 @@ class Run:
         shutil.copy(BUILD / worker, self.programs / "ckptbench-worker")
         self.run = folder / f"run-{os.getpid()}-{os.urandom(3).hex()}"
         (self.run / "attempts").mkdir(parents=True)
-        settings = {"iterations": 3, "warmup": 1, "store": str(folder), **settings}
+        settings = {"iterations": 3, "warmup": 1, "store": str(folder / "store"), **settings}
         lines = ["version: 1"] + [f'{key.replace("_", ".")}: "{value}"' for key, value in settings.items()]
         (self.run / "experiment.yaml").write_text("\n".join(lines) + "\n")
         self.attempt = self.run / "attempts/1"

@@ -15,7 +15,7 @@ needs_sshd = pytest.mark.skipif(not SSHD, reason="no sshd (CKPTBENCH_TEST_SSHD, 
 
 def environment(path, **more):
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
-    return dict(kept, PATH=f"{path}:{os.environ['PATH']}", OMPI_MCA_btl="self,tcp", **more)
+    return dict(kept, PATH=f"{path}:{os.environ['PATH']}", OMPI_MCA_btl="self,tcp", OMPI_MCA_btl_tcp_if_include="lo", **more)
 
 
 class Hosts(Run):

@@ -2,6 +2,7 @@
 measured is sealed, whoever dies; the node is named; nothing runs on."""
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -23,7 +24,8 @@ def slurm(*words):
 class Job(Run):
     def start(self, nodes, fake=""):
         script = self.folder / "job.sh"
-        script.write_text(f"#!/bin/sh\nexport CKPTBENCH_FAKE='{fake}'\nexec {self.programs}/ckptbench-agent run {self.run}\n")
+        # The nodes share a kernel: what Open MPI does between processes of one machine must not be tried.
+        script.write_text(f"#!/bin/sh\nexport CKPTBENCH_FAKE='{fake}' OMPI_MCA_btl=self,tcp OMPI_MCA_btl_tcp_if_include=lo\nexec {self.programs}/ckptbench-agent run {self.run}\n")
         self.job = slurm("sbatch", "--parsable", f"--nodes={nodes}", f"--output={self.folder}/job.log", "--chdir=/", str(script)).strip()
         return self
 
@@ -62,6 +64,17 @@ def test_ranks_of_all_nodes_are_sealed(job):
         for name in ("fingerprint.json", "host.json"):
             assert json.loads((run.attempt / "nodes" / node["node"] / name).read_text())
     assert run.await_(run.is_over) and not (run.attempt / "rendezvous.key").exists()
+    run.assert_nothing_left()
+
+
+@pytest.mark.parametrize("launcher", ["srun", "mpirun"])
+def test_real_ranks_are_where_the_head_expects_them(job, launcher):
+    run = job(worker="ckptbench-worker", model="gpt2-tiny", ranks=5, dp=5, launcher=launcher, baseline="false", iterations=1, warmup=0).start(3)
+    manifest = run.await_manifest(90)
+    assert (manifest["outcome"], manifest["message"]) == ("pass", ""), run.logs()
+    places = [name.decode() for name in re.findall(rb"node=(n\d+)\n", run.attempt.joinpath("records").read_bytes())]
+    assert places == [node["node"] for node in run.rendezvous()["nodes"] for _ in range(node["ranks"])]
+    assert run.await_(run.is_over)
     run.assert_nothing_left()
 
 
