@@ -25,6 +25,7 @@ static int cancel_planned(struct job_list *list, struct job_entry *entry, struct
                        entry->run);
     rc = job_folder_seal(entry->folder, entry->run, &entry->seen, OUTCOME_CANCELLED,
                          "cancelled before it was submitted", err);
+    snprintf(entry->record.name, sizeof entry->record.name, "%s", entry->run);
     if (rc == 0)
         rc = job_record_enter(&entry->record, JOB_CANCELLED, clock_wall_ns(), "cancelled before it was submitted", err);
     if (rc == 0)
@@ -54,7 +55,8 @@ static int cancel_entry(struct job_list *list, struct job_entry *entry, const ch
         log_info("run %s has ended already (%s)", entry->run, entry->outcome);
         return 0;
     }
-    if (!entry->has_record)
+    bool only_planned = entry->verdict.state == JOB_PLANNED && entry->seen.attempts == 0;
+    if (!entry->has_record && !only_planned)
         return cb_fail(err, CB_ERR_USAGE, "run %s is no job of Slurm: stop it where it runs, with Ctrl-C", entry->run);
     if (*entry->record.job) {
         ids[(*count)++] = entry->record.job;

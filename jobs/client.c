@@ -35,6 +35,17 @@ static int fail_with_answer(const struct transport_answer *answer, const char *w
     return cb_fail(err, CB_ERR_SYSTEM, "%s: %s (exit status %d)", what, *line ? line : "no word", answer->exit_status);
 }
 
+/* "Slurmctld(primary) at vm is DOWN", without the frame that scontrol draws around it. */
+static const char *ping_line(const struct transport_answer *answer, char *line, size_t bytes)
+{
+    const char *start = strstr(answer->out.data, "Slurmctld(");
+    if (start)
+        snprintf(line, bytes, "%.*s", (int)strcspn(start, "\n"), start);
+    else
+        transport_answer_last_line(answer, line, bytes);
+    return *line ? line : "scontrol ping says nothing";
+}
+
 int slurm_ping(struct slurm_client *self, struct cb_err *err)
 {
     static const char *const argv[] = {"scontrol", "ping", NULL};
@@ -46,7 +57,7 @@ int slurm_ping(struct slurm_client *self, struct cb_err *err)
         rc = cb_fail(err, CB_ERR_NOT_FOUND, "there is no Slurm here: scontrol is not in PATH");
     else if (rc == 0 && !slurm_parse_ping(answer.out.data, answer.out.len))
         rc = cb_fail(err, CB_ERR_SYSTEM, "Slurm's controller does not answer: %s",
-                     *transport_answer_last_line(&answer, line, sizeof line) ? line : "scontrol ping says nothing");
+                     ping_line(&answer, line, sizeof line));
     transport_answer_release(&answer);
     return rc;
 }

@@ -55,7 +55,7 @@ def test_without_a_controller_nothing_is_planned_and_states_stand(cluster, servi
     cluster.wait_for(run, "running")
     slurm.stop_controller(service)
     refused = cluster.call("submit", *TINY, "store=./store", code=4)
-    assert "does not answer" in refused.stderr
+    assert "does not answer: Slurmctld(primary)" in refused.stderr
     line = cluster.status(run, code=4)[run]
     assert line["state"] == "running"
     assert "does not answer" in cluster.call("status", code=4).stderr
@@ -109,10 +109,11 @@ def test_a_sweep_broken_off_is_sent_to_its_end_once(cluster):
     assert "1 of 3 runs submitted" in broken.stderr
     sweep = broken.stderr.split("--resume ")[1].split("`")[0]
     assert [line["state"] for line in cluster.status(sweep).values()].count("planned") == 2
+    cluster.call("cancel", f"{sweep}.03")
     cluster.call("submit", "--resume", sweep)
     lines = cluster.wait_final(sweep)
-    assert [line["outcome"] for line in lines.values()] == ["pass"] * 3
-    assert all(len(cluster.jobs_named(run)) == 1 for run in lines)
+    assert [line["outcome"] for line in lines.values()] == ["pass", "pass", "cancelled"]
+    assert [len(cluster.jobs_named(run)) for run in lines] == [1, 1, 0]
 
 
 def test_a_job_cancelled_by_hand_is_cancelled_running_or_not(cluster):

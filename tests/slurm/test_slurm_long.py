@@ -145,6 +145,10 @@ def forget_everything(service):
     slurm.stop_controller(service)
     subprocess.run([slurm.find("slurmctld"), "-c", "-f", str(service / "slurm.conf")], env=slurm.clean_environment(service),
                    check=True, capture_output=True, timeout=30)
+    deadline = time.monotonic() + 30
+    while "is UP" not in slurm.call("scontrol", "ping", env=slurm.clean_environment(service)).stdout:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 def test_a_job_that_slurm_forgot_before_it_ran_is_lost(cluster, service):
