@@ -45,6 +45,11 @@ def test_the_published_sizes_are_planned(home, model):
         assert plan["bytes"] == {"weights": 4 * plan["params"], "optimizer": 0, "total": 4 * plan["params"]}
 
 
+def test_the_published_sizes_are_rendered_as_a_job(home):
+    script = home.call("render", experiment("s3-dcp-fsdp"), "model=L70b", "sharding=full", "ranks=16", "store=s3://bucket/bench").stdout
+    assert script.startswith("#!/bin/sh") and "ckptbench-agent" in script and home.environment["AWS_SECRET_ACCESS_KEY"] not in script
+
+
 def test_one_sweep_saves_to_disk_and_bucket_in_every_sharding(home):
     home.call("run", experiment("s3-dcp-fsdp"), *SCALED, "sharding=full,hybrid(1)", f"store={home.disk},{home.bucket}")
     rows = home.document("list", "label.kind=s3-dcp-fsdp")

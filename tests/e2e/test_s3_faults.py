@@ -53,7 +53,7 @@ class Bed:
         self.faults.clear()
 
     def load(self, *words, code=0):
-        return self.run("ops=load", *words, code=code)
+        return self.run("ops=load", "s3.deadline=4s", *words, code=code)
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ FOR_EVER = [
 @pytest.mark.parametrize("rule, wanted", FOR_EVER, ids=lambda value: value["fault"] + value["operation"] if isinstance(value, dict) else "")
 def test_what_does_not_pass_is_given_up_by_name_and_leaves_nothing_that_verifies(bed, rule, wanted):
     bed.faults.fail(rule)
-    bed.fails(*wanted)
+    bed.fails(*wanted, words=["s3.deadline=4s"])
 
 
 NEVER_REPEATED = [
@@ -183,6 +183,12 @@ def test_bytes_that_were_stored_wrong_are_found(bed):
     assert "__0_0.distcp" in result.stdout + result.stderr
     verified = call(PROGRAM, "verify", "s3://bucket/p/x", code=3, AWS_ENDPOINT_URL=bed.faults.endpoint, **bed.keys)
     assert "__0_0.distcp" in verified.stdout
+
+
+def test_verify_asks_for_windows_of_a_file_and_not_for_every_item(bed):
+    bed.save()
+    call(PROGRAM, "verify", "s3://bucket/p/x", AWS_ENDPOINT_URL=bed.faults.endpoint, **bed.keys)
+    assert len([row for row in bed.faults.log("GetObject") if row["key"].endswith(".distcp")]) < 20  # of more than 400 items
 
 
 def test_a_server_that_ignores_ranges_gives_right_bytes_or_a_message(bed):
