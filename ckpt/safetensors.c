@@ -265,6 +265,15 @@ static int read_entry(const struct reader *self, const struct json_value *value,
     return read_place(self, entry);
 }
 
+/* There is room for it. */
+static int add_value(struct reader *self, const char *fqn, const char *literal)
+{
+    struct safetensors_value *next = &self->header->values[self->header->value_count++];
+    next->fqn = strdup(fqn);
+    next->literal = strdup(literal);
+    return next->fqn && next->literal ? 0 : no_memory(self);
+}
+
 static int read_values(struct reader *self, const char *text)
 {
     struct safetensors_header *header = self->header;
@@ -275,20 +284,13 @@ static int read_values(struct reader *self, const char *text)
     int code = json_parse(text, strlen(text), &root, self->err);
     if (code)
         return cb_context(self->err, "%s: " KEY_VALUES, self->name);
-    header->values = calloc(json_count(root) + 1, sizeof *header->values);
+    if (!header->values) /* keys are there once: the parser sees to it */
+        header->values = calloc(json_count(root) + 1, sizeof *header->values);
     if (!header->values)
         code = no_memory(self);
     while (!code && json_next(root, &position, &key, &value)) {
-        struct safetensors_value *next = &header->values[header->value_count];
-        if (!json_as_text(value, &literal) || !*key) {
-            code = bad(self, key, "a value that is no text in " KEY_VALUES);
-            break;
-        }
-        next->fqn = strdup(key);
-        next->literal = strdup(literal);
-        header->value_count++;
-        if (!next->fqn || !next->literal)
-            code = no_memory(self);
+        code = json_as_text(value, &literal) && *key ? add_value(self, key, literal)
+                                                     : bad(self, key, "a value that is no text in " KEY_VALUES);
     }
     json_value_free(root);
     return code;

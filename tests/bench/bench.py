@@ -332,7 +332,55 @@ def bench_exchange(bench):
                         "<= 0.6", "s")
 
 
-BENCHES = {"reshard": bench_reshard, "exchange": bench_exchange, "disk": bench_disk, "cpu": bench_disk_cpu, "memory": bench_memory, "payload": bench_payload, "items": bench_items,
+def copy_files(source, target):
+    """GiB/s of a plain loop of read and write over the files of a folder, 4 MiB at a time."""
+    target.mkdir()
+    buffer, moved, start = memoryview(bytearray(4 << 20)), 0, time.monotonic()
+    for path in source.iterdir():
+        with open(path, "rb", buffering=0) as reader, open(target / path.name, "wb", buffering=0) as writer:
+            while count := reader.readinto(buffer):
+                moved += writer.write(buffer[:count])
+    return moved / GIB / (time.monotonic() - start)
+
+
+def bench_convert(bench):
+    """2 GiB of two tp ranks as DCP into whole safetensors, and DCP of four; neither side syncs, the source is in memory."""
+    store = bench.memory / "source"
+    store.mkdir()
+    bench.run(store, MODEL, "state=weights", "ranks=2", "tp=2", "ops=save", "iterations=1", "warmup=0", "keep=true", "suffix=it")
+    (marker,) = (store / "it").rglob(".metadata")
+    target = bench.memory / "target"
+
+    def convert(*words):
+        start = time.monotonic()
+        subprocess.run([str(bench.build / "ckptbench"), "convert", "-q", str(marker.parent), str(target), "io.fsync=false", *words],
+                       check=True, capture_output=True)
+        seconds = time.monotonic() - start
+        shutil.rmtree(target)
+        return 2.0 / seconds
+
+    def copy():
+        rate = copy_files(marker.parent, target)
+        shutil.rmtree(target)
+        return rate
+
+    bench.table.add("convert DCP tp2 to safetensors against a copy loop", alternate(lambda: convert("format=safetensors", "io.files=2"), copy, bench.pairs), 0.80, "GiB/s")
+    bench.table.add("convert DCP tp2 to DCP tp4 against a copy loop", alternate(lambda: convert("tp=4", "ranks=4"), copy, bench.pairs), 0.80, "GiB/s")
+
+
+def bench_inspect(bench):
+    folder = bench.memory / "many"
+    folder.mkdir()
+    tool(bench, "many_items", str(folder), "1000000")
+    seconds = []
+    for _ in range(bench.pairs):
+        start = time.monotonic()
+        subprocess.run([str(bench.build / "ckptbench"), "inspect", str(folder)], check=True, capture_output=True)
+        seconds.append(time.monotonic() - start)
+    bench.table.add_value("inspect of a DCP metadata file of 1 million items (below 2)", statistics.median(seconds), "s", 2.0)
+
+
+BENCHES = {"convert": bench_convert, "inspect": bench_inspect, "reshard": bench_reshard, "exchange": bench_exchange, "disk": bench_disk, "cpu": bench_disk_cpu, "memory": bench_memory, "payload": bench_payload, "items": bench_items,
            "plan": bench_plan, "async": bench_async, "launch": bench_launch, "rendezvous": bench_rendezvous, "history": bench_history}
 
 

@@ -1,5 +1,5 @@
 /* A DCP checkpoint of many small items without their bytes (its files are holes), to measure who only reads metadata.
- * usage: many_items FOLDER ITEMS     a multiple of 8; FOLDER must be there */
+ * usage: many_items FOLDER ITEMS     a multiple of 8; FOLDER must be there; prints how many */
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -63,7 +63,7 @@ int main(int argc, char **argv)
     if (code)
         fprintf(stderr, "many_items: %s\n", err.message);
     else
-        printf("%zu items\n", plan->item_count);
+        printf("%zu\n", plan->item_count);
     plan_free(plan);
     words_release(&words);
     return code != 0;
