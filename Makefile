@@ -110,7 +110,7 @@ demo-slurm: ## a Slurm cluster of four nodes on this machine to play with, taken
 	@scripts/demo_slurm.sh $(BUILD)
 
 demo-s3: ## the same with S3: a server in memory (Ceph RGW, about 15 s to start), disk against bucket
-	@DEPS=$(DEPS) scripts/deps.sh test
+	@DEPS=$(DEPS) scripts/deps.sh s3
 	@$(MAKE) --no-print-directory -s -j2 all
 	@PYTHON=$(PYTHON) scripts/demo_s3.sh $(BUILD)
 
