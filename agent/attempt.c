@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "agent/launch.h"
+#include "agent/leftovers.h"
 #include "agent/remote.h"
 #include "agent/seal.h"
 #include "agent/slurm_end.h"
@@ -192,6 +193,7 @@ int attempt_run(const char *run_folder, const volatile sig_atomic_t *signals, co
     if (!rc) {
         run_ranks(&self);
         rc = seal(&self, err);
+        leftovers_abort(&self);
         *outcome = self.verdict.outcome;
         *code = self.verdict.code;
     }
