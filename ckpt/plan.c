@@ -213,6 +213,8 @@ int plan_options_read(const struct experiment *experiment, uint32_t payload_alig
         return cb_fail(err, CB_ERR_USAGE, "io.fanout=%u needs format=raw: %s keeps its files in one folder",
                        read.fanout, format_name(read.format));
     code = check_safetensors(&read, err);
+    if (!code)
+        code = plan_prefix_read(experiment, &read, err);
     if (code)
         return code;
     *options = read;

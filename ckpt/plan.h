@@ -27,12 +27,18 @@ enum plan_format { PLAN_DCP, PLAN_RAW, PLAN_SAFETENSORS, PLAN_DCP_SAFETENSORS };
 #define PLAN_FORMATS 4
 enum file_mode { FILES_PER_RANK, FILES_PER_ITEM, FILES_SHARED };
 
+/* Folders of a rank's files in an object store, which spreads requests by the beginnings of names. */
+enum prefix_strategy { PREFIX_NONE, PREFIX_ROUND_ROBIN, PREFIX_BINARY, PREFIX_HEX };
+#define PLAN_PREFIXES_BYTES 512
+
 struct plan_options {
     enum dedup dedup;
     enum plan_format format;
     enum file_mode files;
     uint32_t files_per_rank; /* with FILES_PER_RANK */
     uint32_t fanout;         /* folders, 0 none */
+    enum prefix_strategy prefix;
+    char prefixes[PLAN_PREFIXES_BYTES]; /* of round_robin: "a+b+c" */
     /* A power of two. With FILES_SHARED each rank's first item starts at a multiple of it, too. */
     uint32_t payload_alignment; /* payloads start at multiples of this in the file: 4096 for O_DIRECT, else 64 */
 };
@@ -85,7 +91,7 @@ int plan_key_of(const struct layout *layout, const struct plan_options *options,
                 struct cb_err *err) CB_MUST_CHECK;
 bool plan_key_equal(const struct plan_key *a, const struct plan_key *b);
 
-/* plan_options from the experiment's keys (format, save.dedup, io.files, io.fanout). */
+/* plan_options from the experiment's keys (format, save.dedup, io.files, io.fanout, s3.prefix_strategy). */
 int plan_options_read(const struct experiment *experiment, uint32_t payload_alignment, struct plan_options *options,
                       struct cb_err *err) CB_MUST_CHECK;
 

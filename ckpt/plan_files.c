@@ -106,7 +106,8 @@ static int name_file(const struct placer *self, uint32_t rank, uint32_t index, c
     }
     const char *suffix = self->options->format == PLAN_DCP ? "distcp" : "raw";
     uint32_t fanout = self->options->fanout;
-    char folder[32] = "";
+    char folder[PLAN_PREFIX_BYTES];
+    plan_prefix(self->options, rank, self->plan->world_size, folder);
     if (fanout)
         snprintf(folder, sizeof folder, "d%05u/", (uint32_t)(self->plan->file_count % fanout));
     if (asprintf(name, "%s__%u_%u.%s", folder, rank, index, suffix) < 0)

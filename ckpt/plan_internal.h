@@ -70,6 +70,12 @@ int planner_keep_empty(struct planner *self, struct cb_err *err) CB_MUST_CHECK;
 /* Instead of collecting: every rank writes all it holds. */
 int planner_keep_all(struct planner *self, struct cb_err *err) CB_MUST_CHECK;
 
+/* The folder of a rank's files with its slash; "" for none. */
+#define PLAN_PREFIX_BYTES (PLAN_PREFIXES_BYTES + 2)
+void plan_prefix(const struct plan_options *options, uint32_t rank, uint32_t ranks, char folder[PLAN_PREFIX_BYTES]);
+int plan_prefix_read(const struct experiment *experiment, struct plan_options *options,
+                     struct cb_err *err) CB_MUST_CHECK;
+
 /* Items in order with their files and offsets, from the assignments. */
 int plan_place(const struct planner *planner, const struct plan_options *options, struct plan *plan,
                struct cb_err *err) CB_MUST_CHECK;

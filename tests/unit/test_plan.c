@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "ckpt/plan.h"
+#include "ckpt/plan_internal.h"
 #include "tests/unit/layout_words.h"
 
 struct planned {
@@ -438,6 +439,32 @@ static void known_plans_stay_as_they_are(void **state)
     }
 }
 
+static void expect_folder(const char *text, uint32_t rank, uint32_t ranks, const char *folder)
+{
+    struct words words;
+    struct plan_options options;
+    struct cb_err err = {0};
+    char made[PLAN_PREFIX_BYTES];
+    if (words_make(&words, text, &err) || plan_options_read(words.experiment, 64, &options, &err))
+        fail_msg("%s", err.message);
+    plan_prefix(&options, rank, ranks, made);
+    assert_string_equal(made, folder);
+    words_release(&words);
+}
+
+static void in_a_bucket_what_differs_between_ranks_can_come_first(void **state)
+{
+    (void)state;
+    expect_folder("model=gpt2-tiny store=s3://bench", 3, 4, "");
+    expect_folder("model=gpt2-tiny store=s3://bench s3.prefix_strategy=binary", 1, 4, "10/");
+    expect_folder("model=gpt2-tiny store=s3://bench s3.prefix_strategy=binary", 6, 8, "011/");
+    expect_folder("model=gpt2-tiny store=s3://bench s3.prefix_strategy=binary", 0, 1, "0/");
+    expect_folder("model=gpt2-tiny store=s3://bench s3.prefix_strategy=hex", 18, 32, "21/");
+    expect_folder("model=gpt2-tiny store=s3://bench s3.prefix_strategy=round_robin s3.prefixes=a+bc", 3, 4, "bc/");
+    expect_folder("model=gpt2-tiny store=s3://bench s3.prefix_strategy=round_robin s3.prefixes=a+bc", 2, 4, "a/");
+    expect_folder("model=gpt2-tiny store=/tmp s3.prefix_strategy=hex", 3, 4, ""); /* a sweep over both kinds */
+}
+
 static void bad_options_say_what_they_can_be(void **state)
 {
     (void)state;
@@ -447,6 +474,10 @@ static void bad_options_say_what_they_can_be(void **state)
         {"model=gpt2-tiny io.files=all", "io.files=all is not rank, item, shared or a number"},
         {"model=gpt2-tiny io.files=0", "io.files=0 is not"},
         {"model=gpt2-tiny io.fanout=4", "io.fanout=4 needs format=raw"},
+        {"model=gpt2-tiny store=s3://bench s3.prefix_strategy=round_robin", "needs names for its folders"},
+        {"model=gpt2-tiny store=s3://bench s3.prefix_strategy=round_robin s3.prefixes=a+../b",
+         "needs names for its folders"},
+        {"model=gpt2-tiny store=s3://bench s3.prefix_strategy=hex format=raw io.fanout=2", "use one"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct words words;
@@ -474,6 +505,7 @@ int main(void)
         cmocka_unit_test(mlperf_writes_the_published_number_of_files),
         cmocka_unit_test(the_digest_is_the_same_twice_and_differs_where_the_plan_does),
         cmocka_unit_test(known_plans_stay_as_they_are),
+        cmocka_unit_test(in_a_bucket_what_differs_between_ranks_can_come_first),
         cmocka_unit_test(bad_options_say_what_they_can_be),
     };
     return cmocka_run_group_tests(tests, write_list, remove_list);
