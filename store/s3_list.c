@@ -246,14 +246,18 @@ int s3_client_list_uploads(struct s3_client *self, const char *folder, s3_upload
                            struct cb_err *err)
 {
     struct s3_page page = {0};
-    char folder_key[S3_KEY_BYTES + 8];
+    char folder_key[S3_KEY_BYTES + 8], key_before[sizeof page.next_key], id_before[sizeof page.next_id];
     int rc = s3_folder_key(&self->session, folder, folder_key, err);
     do {
+        memcpy(key_before, page.next_key, sizeof key_before);
+        memcpy(id_before, page.next_id, sizeof id_before);
         if (!rc)
             rc = ask_for_uploads(self, folder_key, &page, err);
         if (!rc)
             rc =
                 s3_read_upload_page(self->call.answer_body.data, self->call.answer_body.len, each, context, &page, err);
+        if (!rc && page.truncated && strcmp(key_before, page.next_key) == 0 && strcmp(id_before, page.next_id) == 0)
+            rc = refuse_page("it goes on where it began: the same upload again", err);
     } while (!rc && page.truncated);
     return rc;
 }
