@@ -62,6 +62,6 @@ void leftovers_abort(const struct attempt *attempt)
     if (rc)
         fprintf(log, "uploads that the ranks left in %s may still be there: %s\n", uri, err.message);
     else
-        fprintf(log, "aborted %" PRIu64 " uploads that the ranks left in %s\n", count, uri);
+        fprintf(log, "aborted %" PRIu64 " upload%s that the ranks left in %s\n", count, count == 1 ? "" : "s", uri);
     fclose(log);
 }

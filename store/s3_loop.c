@@ -173,7 +173,8 @@ static uint64_t next_random(struct s3_loop *self)
 static void finish(struct s3_loop *self, struct s3_call *call)
 {
     assert(call->state == S3_CALL_DONE);
-    self->statistics.failed += call->code != 0;
+    self->statistics.failed +=
+        call->code != 0 && call->answer.status != 404; /* that something is not there is an answer */
     append(&self->done, call);
 }
 

@@ -1,0 +1,121 @@
+"""What the S3 client counts, how it can be told to work, and what is left when its process is killed."""
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from s3_harness import BUILD, Client, call, clean_environment
+from s3_faults import FaultServer  # its folder is put in the path by the harness
+
+PROGRAM = BUILD / "ckptbench"
+# A file of 11 MiB in 3 parts a save.
+TINY = ("model=gpt2-tiny", "ranks=1", "iterations=1", "warmup=0", "baseline=false", "store=s3://bucket/p", "s3.part_size=5MiB")
+
+
+@pytest.fixture(scope="module")
+def shared():
+    with FaultServer() as faults:
+        Client(faults.endpoint, faults.access_key, faults.secret_key).make_bucket("bucket")
+        yield faults
+
+
+class Bed:
+    def __init__(self, faults, home):
+        self.faults = faults
+        self.environment = {"AWS_ACCESS_KEY_ID": faults.access_key, "AWS_SECRET_ACCESS_KEY": faults.secret_key,
+                            "AWS_ENDPOINT_URL": faults.endpoint, "CKPTBENCH_HOME": str(home)}
+
+    def call(self, *words, code=0):
+        return call(PROGRAM, *words, code=code, timeout=90, **self.environment)
+
+    def run(self, *words):
+        return json.loads(self.call("run", "--json", *TINY, *words).stdout)
+
+    def metric(self, name, op="save"):
+        rows = json.loads(self.call("sql", "--json", f"SELECT max(max) AS v FROM metric WHERE metric='{name}' AND op='{op}'").stdout)
+        return rows[0]["v"]
+
+
+@pytest.fixture
+def bed(shared, tmp_path):
+    shared.tell(rules=[])
+    shared.clear()
+    return Bed(shared, tmp_path / "home")
+
+
+def test_requests_and_retries_are_counted_by_what_happened(bed):
+    bed.faults.fail({"operation": "UploadPart", "part": 1, "fault": "error", "times": 2},
+                    {"operation": "UploadPart", "part": 2, "fault": "error", "status": 500, "code": "InternalError", "times": 1},
+                    {"operation": "UploadPart", "part": 3, "fault": "reset", "request_bytes": 1000, "times": 1})
+    assert bed.run("ops=save", "verify=none")["outcome"] == "pass"
+    assert bed.metric("retries_throttled") == 2
+    assert bed.metric("retries_server") == 1
+    assert bed.metric("retries_connection") == 1
+    assert bed.metric("retries_stalled") == 0
+    assert bed.metric("retries") == bed.metric("errors") == 4
+    assert bed.metric("requests") >= 3 + 4 + 3  # parts, repeated parts, the upload's beginning, end and the look at it
+    assert bed.metric("wire_bytes") > 11 << 20
+    assert bed.metric("connections") >= 1
+    assert bed.metric("ttfb_p50_s") > 0
+
+
+@pytest.mark.parametrize("words", [("s3.loops=3",), ("s3.checksum=crc32c",), ("s3.checksum=none",), ("io.depth=1",), ("io.files=item",),
+                                   ("s3.prefix_strategy=hex", "ranks=2"), ("format=raw", "ranks=2"), ("workload=raw",)], ids=" ".join)
+def test_every_way_to_work_gives_right_bytes(bed, words):
+    assert bed.run(*words)["outcome"] == "pass"
+    assert bed.faults.uploads() == []
+
+
+def test_a_checksum_that_the_server_knows_finds_what_the_way_damaged(bed):
+    assert bed.run("ops=save", "s3.checksum=crc32c", "keep=false")["outcome"] == "pass"
+    sent = [row for row in bed.faults.log() if row["operation"] == "UploadPart"]
+    assert len(sent) == 3
+
+
+def test_threads_of_their_own_give_up_as_one_does(bed):
+    bed.faults.fail({"operation": "UploadPart", "part": 2, "fault": "error", "times": 0})
+    said = bed.call("run", *TINY, "s3.loops=2", "s3.attempts=3", code=3)
+    assert "part 2" in said.stdout + said.stderr and "after 3 attempts" in said.stdout + said.stderr
+    bed.faults.fail()
+    assert bed.faults.uploads() == []
+
+
+def worker_of(folder):
+    """The process of the rank whose command line names the folder."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if words[0].endswith(b"ckptbench-worker") and any(str(folder).encode() in word for word in words[1:]):
+            return int(path.parent.name)
+    return None
+
+
+def wait_for(what, seconds=30):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        found = what()
+        if found:
+            return found
+        time.sleep(0.05)
+    raise AssertionError("it did not come to that in time")
+
+
+def test_what_a_killed_rank_was_uploading_is_aborted(bed, tmp_path):
+    bed.faults.fail({"operation": "UploadPart", "fault": "stall", "request_bytes": 1000, "times": 0})
+    run = subprocess.Popen([str(PROGRAM), "run", *TINY, "s3.stall=60s", "suffix=killed"], env=clean_environment() | bed.environment,
+                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        wait_for(bed.faults.uploads)
+        os.kill(wait_for(lambda: worker_of(tmp_path)), signal.SIGKILL)
+        said, _ = run.communicate(timeout=60)
+    finally:
+        run.kill()
+    assert run.returncode in (3, 4), said
+    assert bed.faults.uploads() == []
+    logs = [path.read_text() for path in (tmp_path / "home").rglob("agent.log")]
+    assert any("aborted 1 upload" in log for log in logs), logs
