@@ -42,6 +42,8 @@ static void put_options(struct buf *out, const struct plan_options *options)
     put(out, options->files);
     put(out, options->files_per_rank);
     put(out, options->fanout);
+    put(out, options->prefix);
+    put_text(out, options->prefixes);
     put(out, options->payload_alignment);
 }
 
