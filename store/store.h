@@ -6,7 +6,8 @@
  * completions, each with its time stamps; every request completes exactly once, also after a cancel
  * or an error. Memory given to a request must stay until its completion. Durable means: survives a
  * power cut, as far as the backend can ask for it. Every operation can fail; messages name the object
- * and the store. Between submit and poll nothing is allocated, locked (but psync's queue) or logged. */
+ * and the store. Between submit and poll nothing is allocated, locked or logged,
+ * but for psync's queue, and what curl and a hash's state take for S3. */
 #ifndef STORE_STORE_H
 #define STORE_STORE_H
 

@@ -119,3 +119,8 @@ def test_what_a_killed_rank_was_uploading_is_aborted(bed, tmp_path):
     assert bed.faults.uploads() == []
     logs = [path.read_text() for path in (tmp_path / "home").rglob("agent.log")]
     assert any("aborted 1 upload" in log for log in logs), logs
+
+
+def test_the_suite_says_that_a_bucket_is_none_of_its_file_systems(bed):
+    said = bed.call("run", "workload=suite", "suite.only=storage", "ranks=1", "store=s3://bucket/suite", code=None)
+    assert said.returncode != 0 and "workload=raw" in said.stdout + said.stderr, said.stdout + said.stderr

@@ -13,6 +13,7 @@
 #include "store/s3_retry.h"
 #include "store/s3_sign.h"
 #include "store/s3_uri.h"
+#include "store/store.h"
 
 /* --- names --- */
 
@@ -203,6 +204,19 @@ static void dates_are_those_of_utc(void **unused)
     assert_string_equal(date, EXAMPLE_DATE);
 }
 
+static void no_object_has_more_than_ten_thousand_parts(void **unused)
+{
+    (void)unused;
+    const uint64_t mib = 1 << 20, gib = 1 << 30;
+    const struct store_capabilities s3 = {.part_bytes = 8 * mib, .max_parts = 10000}, file = {0};
+    assert_int_equal(store_part_bytes(&file, 100 * gib), 0);
+    assert_int_equal(store_part_bytes(&s3, 0), 8 * mib);
+    assert_int_equal(store_part_bytes(&s3, 80000 * mib), 8 * mib);
+    assert_int_equal(store_part_bytes(&s3, 80000 * mib + 1), 9 * mib);
+    assert_int_equal(store_part_bytes(&s3, 5120 * gib), 525 * mib); /* S3's longest object */
+    assert_true(5120 * gib / (525 * mib) < 10000);
+}
+
 /* --- answers --- */
 
 static void take(struct s3_answer *answer, const char *line)
@@ -351,6 +365,7 @@ int main(void)
         cmocka_unit_test(a_ranged_get_is_signed_as_published),
         cmocka_unit_test(a_put_is_signed_as_published),
         cmocka_unit_test(a_list_is_signed_as_published),
+        cmocka_unit_test(no_object_has_more_than_ten_thousand_parts),
         cmocka_unit_test(dates_are_those_of_utc),
         cmocka_unit_test(headers_are_read_whatever_their_case),
         cmocka_unit_test(damaged_headers_are_not_believed),

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/clock.h"
+#include "worker/folder_objects.h"
 #include "worker/suite/suite.h"
 #include "worker/together.h"
 
@@ -509,6 +510,15 @@ int suite_storage_open(struct suite *self, struct cb_err *err)
     enum store_direct direct = experiment_is(self->experiment, OPT_IO_DIRECT, "false")  ? STORE_DIRECT_NO
                                : experiment_is(self->experiment, OPT_IO_DIRECT, "true") ? STORE_DIRECT_YES
                                                                                         : STORE_DIRECT_AUTO;
+    const char *uri = experiment_text(self->experiment, OPT_STORE);
+    if (folder_is_objects(folder_store_path(uri))) {
+        int refused =
+            cb_fail(err, CB_ERR_USAGE,
+                    "the suite's storage tests are for file systems, not for %s: use store=PATH, or workload=raw "
+                    "for what a bucket can do",
+                    uri);
+        return suite_join(self, refused, err);
+    }
     /* Every rank's aggregate file, beside what the first rank of each node has at one time. */
     uint64_t needed =
         experiment_u64(self->experiment, OPT_SUITE_FILE_BYTES) * (comm_size(self->comm) + self->nodes.count);
