@@ -298,6 +298,17 @@ static int open_source(struct conversion *self, struct store **store, struct sto
                 : stored_reader_new(*store, self->job->checkpoint, self->scratch_bytes, &self->ledger, reader, err);
 }
 
+/* Bytes of a block: the longest part where the target is an object store. */
+static uint64_t block_of(const struct conversion *self, const struct store *target)
+{
+    const struct plan *plan = self->job->plan;
+    uint64_t longest = 0;
+    for (size_t i = 0; i < plan->file_count; i++)
+        longest = plan->files[i].length > longest ? plan->files[i].length : longest;
+    uint64_t part_bytes = store_part_bytes(store_capabilities(target), longest);
+    return part_bytes > 0 ? part_bytes : self->block_bytes;
+}
+
 static void *run_thread(void *context)
 {
     struct conversion *self = context;
@@ -309,7 +320,7 @@ static void *run_thread(void *context)
     if (!code)
         code = open_target(self->job, &target, &err);
     if (!code)
-        code = convert_writer_new(target, self->block_bytes, &writer, &err);
+        code = convert_writer_new(target, block_of(self, target), &writer, &err);
     if (!code)
         code = convert_files(self, writer, reader, &err);
     if (code)

@@ -1,6 +1,7 @@
 /* Owns the writing of one converted file: items in their order, through a few blocks. Knows nothing of other files. */
 #include "ckpt/convert_file.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -144,6 +145,19 @@ static int read_elements(struct convert_writer *self, struct stored_reader *read
     return code;
 }
 
+/* One element that begins in this block and ends in the next. */
+static int put_straddling(struct convert_writer *self, struct stored_reader *reader, const struct stored_tensor *tensor,
+                          const struct box *box, uint64_t element, uint32_t *crc)
+{
+    unsigned char bytes[16];
+    size_t len = dtype_bytes(tensor->dtype);
+    assert(len <= sizeof bytes);
+    int code = read_elements(self, reader, tensor, box, element, 1, bytes);
+    if (!code && crc)
+        *crc = crc32_zip(*crc, bytes, len);
+    return code ? code : put(self, (const char *)bytes, len);
+}
+
 static int put_payload(struct convert_writer *self, const struct convert_job *job, struct stored_reader *reader,
                        const struct plan_item *item, uint32_t *crc)
 {
@@ -153,11 +167,15 @@ static int put_payload(struct convert_writer *self, const struct convert_job *jo
     bool checksum = job->checksum && format_has_checksums(job->format);
     int code = 0;
     for (uint64_t done = 0; done < elements && !code;) {
-        code = make_room(self, element);
+        code = make_room(self, 1);
         if (code)
             break;
         struct block *block = &self->blocks[self->current];
         uint64_t room = (self->block_bytes - block->fill) / element, left = elements - done;
+        if (room == 0) { /* blocks are written full: parts of an object must be */
+            code = put_straddling(self, reader, tensor, &item->box, done++, checksum ? crc : NULL);
+            continue;
+        }
         uint64_t count = room < left ? room : left;
         unsigned char *place = block->bytes + block->fill;
         code = read_elements(self, reader, tensor, &item->box, done, count, place);
@@ -223,6 +241,8 @@ int convert_file(struct convert_writer *self, const struct convert_job *job, str
     self->err = err;
     self->position = 0;
     self->crc = 0;
+    uint64_t part_bytes = store_part_bytes(store_capabilities(self->store), planned->length);
+    self->block_bytes = part_bytes > 0 ? part_bytes : self->block_bytes;
     for (int i = 0; i < CONVERT_BLOCKS; i++)
         self->blocks[i] = (struct block){.bytes = self->blocks[i].bytes};
     int code = store_create(self->store, planned->name, planned->length, &self->object, err);

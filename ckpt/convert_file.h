@@ -9,7 +9,7 @@
 
 struct convert_writer;
 
-/* Blocks of `block_bytes` each; `store` is the target's, of depth CONVERT_BLOCKS or more. */
+/* Blocks of at most `block_bytes` each, of a part where the store wants parts; `store` is the target's, of depth CONVERT_BLOCKS or more. */
 int convert_writer_new(struct store *store, uint64_t block_bytes, struct convert_writer **writer,
                        struct cb_err *err) CB_MUST_CHECK;
 void convert_writer_free(struct convert_writer *self);
