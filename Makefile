@@ -192,6 +192,6 @@ clean: ## remove what was built, but not the Python environment
 	find build -mindepth 1 -maxdepth 1 ! -name venv -exec rm -rf {} +
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | expand -t 14
 
 -include $(wildcard $(BUILD)/*/*.d $(BUILD)/*/*/*.d build/fuzz/*/*.d build/fuzz/*/*/*.d $(BUILD)/lint/*/*.d $(BUILD)/lint/*/*/*.d)
