@@ -249,7 +249,7 @@ static bool join_columns(struct sharer *self, const struct cut *cut, const struc
     uint32_t repeat = cut->local->tp_count, classes = self->layout->mesh.size[AXIS_TP] / repeat;
     if (classes < 2)
         return false;
-    struct share_span *spans = malloc(classes * sizeof *spans);
+    struct share_span *spans = calloc(classes, sizeof *spans);
     if (!spans) {
         no_memory(self);
         return false;

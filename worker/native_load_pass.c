@@ -72,6 +72,8 @@ static int compare_ranges(const void *a, const void *b)
 /* Sorts, and joins ranges that overlap (several reads want the same bytes): those go by the mappings. */
 static void join_ranges(struct ranges *self)
 {
+    if (self->count == 0)
+        return;
     qsort(self->ranges, self->count, sizeof *self->ranges, compare_ranges);
     size_t kept = 0;
     for (size_t i = 0; i < self->count; i++) {

@@ -44,7 +44,7 @@ class Bench:
                    "keep=false", *words]
         if self.user:
             command = ["setpriv", f"--reuid={self.user}", "--regid=nogroup", "--clear-groups", *command]
-        environment = dict(os.environ, CKPTBENCH_HOME=str(self.home))
+        environment = dict(os.environ, CKPTBENCH_HOME=str(self.home), CKPTBENCH_PYTHON=sys.executable)
         result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
         if result.returncode:
             sys.exit(f"{' '.join(command)}\n{result.stdout}\n{result.stderr}")
