@@ -379,6 +379,7 @@ static void abandon(struct node_agent *self)
 {
     uint64_t deadline_ns = clock_monotonic_ns() + LEAVE_NS;
     pages_request_stop(&self->pages, STOP_NOW);
+    pages_remove(&self->pages); /* at once: the end of a job may leave us no time */
     for (bool any = true; any && clock_monotonic_ns() < deadline_ns; clock_sleep_ns(TICK_MS * NS_PER_MS)) {
         any = false;
         for (uint32_t i = 0; i < self->pages.count; i++)

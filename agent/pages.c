@@ -165,13 +165,19 @@ int pages_create_head(struct pages *self, const char *base, int64_t own, uint32_
     return finish_creating(self, rc);
 }
 
+void pages_remove(struct pages *self)
+{
+    if (self->folder[0])
+        remove_folder(self->folder);
+    self->folder[0] = '\0';
+}
+
 void pages_release(struct pages *self)
 {
     for (uint32_t rank = 0; rank < self->count; rank++)
         status_page_close(self->page[rank]);
     free(self->page);
-    if (self->folder[0])
-        remove_folder(self->folder);
+    pages_remove(self);
     if (self->lock_fd >= 0)
         close(self->lock_fd);
     *self = (struct pages){.lock_fd = -1};

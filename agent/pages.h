@@ -36,6 +36,8 @@ int pages_create_node(struct pages *self, const char *base, uint32_t node, uint3
 int pages_create_head(struct pages *self, const char *base, int64_t own, uint32_t nodes, uint32_t ranks,
                       uint32_t sample_capacity, struct cb_err *err) CB_MUST_CHECK;
 
+/* Removes the folder alone: who has mapped its pages goes on with them, nobody finds them any more. */
+void pages_remove(struct pages *self);
 void pages_release(struct pages *self); /* unmaps, and removes the folder */
 
 /* Tells ranks that the agent lives. */
