@@ -9,11 +9,11 @@
 
 #include <cmocka.h>
 
+#include "core/memory.h"
 #include "worker/affinity.h"
 #include "worker/cold.h"
 #include "worker/engine_command.h"
 #include "worker/folder.h"
-#include "core/memory.h"
 #include "worker/verify.h"
 
 static void cores_are_shared_out_without_overlap_and_none_is_left(void **unused)
