@@ -132,12 +132,13 @@ static bool can_hold(const struct conversion *self, const struct stored_value *v
 {
     struct state_tensor tensor = {.fqn = value->tensor->fqn, .kind = KIND_BYTES, .literal = value->literal};
     struct buf payload;
+    struct cb_err why;
     if (self->options.format != PLAN_DCP)
         return value->literal != NULL;
     if (value->blob || !value->literal)
         return value->blob != NULL;
     buf_init(&payload, MAX_VALUE_BYTES);
-    int code = format_bytes_payload(PLAN_DCP, &tensor, &payload, NULL);
+    int code = format_bytes_payload(PLAN_DCP, &tensor, &payload, &why);
     buf_release(&payload);
     return code == 0;
 }

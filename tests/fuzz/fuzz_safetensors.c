@@ -11,7 +11,8 @@ static void fuzz_index(const char *json, size_t len)
 {
     struct safetensors_index_entry *entries;
     size_t count;
-    if (safetensors_read_index("fuzz", json, len, &entries, &count, NULL))
+    struct cb_err err;
+    if (safetensors_read_index("fuzz", json, len, &entries, &count, &err))
         return;
     for (size_t i = 0; i < count; i++) {
         if (entries[i].file[0] == '/' || strncmp(entries[i].file, "../", 3) == 0 || strstr(entries[i].file, "/../"))
