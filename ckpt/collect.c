@@ -365,6 +365,18 @@ static int build(struct collector *self, struct stored_checkpoint *checkpoint)
     return code ? code : stored_checkpoint_settle(checkpoint, "safetensors", self->err);
 }
 
+/* Files of ours name what commits them: without it a save or a conversion ended before its end, however whole the
+ * files look. Others' files need no marker. */
+static int check_committed(struct collector *self)
+{
+    for (size_t i = 0; i < self->file_count; i++)
+        if (self->files[i].header.marker)
+            return cb_fail(self->err, CB_ERR_CORRUPT,
+                           "%s is of a checkpoint that was never committed: there is no %s beside it",
+                           self->files[i].name, self->files[i].header.marker);
+    return 0;
+}
+
 static int collect_safetensors(struct collector *self, struct stored_checkpoint **checkpoint)
 {
     int code = 0;
@@ -381,6 +393,8 @@ static int collect_safetensors(struct collector *self, struct stored_checkpoint 
     }
     for (size_t i = 0; i < self->file_count && !code; i++)
         code = read_header(self, &self->files[i]);
+    if (!code && !self->index)
+        code = check_committed(self);
     if (!code)
         code = list_parts(self);
     struct stored_checkpoint *made = code ? NULL : calloc(1, sizeof *made);

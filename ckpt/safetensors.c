@@ -10,6 +10,7 @@
 #define KEY_METADATA "__metadata__"
 #define KEY_SHARDING "DCP_SHARDING_INFO"
 #define KEY_VALUES "ckptbench.values"
+#define KEY_MARKER "ckptbench.marker"
 #define MAX_ELEMENTS (UINT64_C(1) << 56)
 
 /* --- writing --- */
@@ -76,6 +77,8 @@ static int put_metadata(struct json_writer *json, bool parts, const struct layou
     }
     if (values && !code)
         code = put_nested(json, KEY_VALUES, true, layout, items, count, err);
+    json_write_key(json, KEY_MARKER);
+    json_write_text(json, parts ? FORMAT_MARKER : SAFETENSORS_INDEX);
     json_write_key(json, "format");
     json_write_text(json, "pt");
     json_write_end_object(json);
@@ -309,6 +312,8 @@ static int read_metadata(struct reader *self, const struct json_value *metadata)
             return bad(self, key, "a value under " KEY_METADATA " that is no text");
         if (strcmp(key, KEY_VALUES) == 0)
             code = read_values(self, text);
+        else if (strcmp(key, KEY_MARKER) == 0 && !self->header->marker && !(self->header->marker = strdup(text)))
+            code = no_memory(self);
         else if (strcmp(key, KEY_SHARDING) == 0 && json_parse(text, strlen(text), &self->sharding, self->err))
             code = cb_context(self->err, "%s: " KEY_SHARDING, self->name);
     }
@@ -396,6 +401,7 @@ int safetensors_read_header(const char *name, const char *json, size_t len, stru
 
 void safetensors_header_release(struct safetensors_header *self)
 {
+    free(self->marker);
     for (size_t i = 0; i < self->entry_count; i++)
         free(self->entries[i].fqn);
     for (size_t i = 0; i < self->value_count; i++) {

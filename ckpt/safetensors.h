@@ -52,6 +52,7 @@ struct safetensors_header {
     struct safetensors_value *values;
     size_t value_count;
     bool parts;         /* it has sharding info */
+    char *marker;       /* ours: the file without which what it belongs to was never committed; NULL for others' */
     uint64_t end_bytes; /* how long the file must be */
 };
 

@@ -10,6 +10,9 @@
 #include <stdio.h>
 
 #include <cmocka.h>
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/lsan_interface.h>
+#endif
 
 #include "tests/unit/layout_words.h"
 #include "tests/unit/thread_comm.h"
@@ -45,11 +48,15 @@ struct world {
     struct meeting meeting, behind_meeting;
     bool async;
     struct device *(*make_device)(uint32_t rank); /* NULL: the host's */
+    bool leaves_memory;                           /* loads end with messages under way, whose memory stays on purpose */
     uint32_t size, shift;
     char uri[256];
     struct payload_settings payload;
     struct world_rank ranks[THREAD_COMM_MAX_RANKS];
 };
+
+/* Of the threads that call engines, and of the one that starts them: not of those that engines make. */
+static _Thread_local bool world_thread __attribute__((unused));
 
 static inline void world_each(struct world *self, void *(*work)(void *rank))
 {
@@ -161,6 +168,7 @@ static inline void world_close(struct world *self)
 
 static inline void *world_save_rank(void *context)
 {
+    world_thread = true;
     struct world_rank *self = context;
     struct engine_options options = {
         .iteration = self->iteration, .deadline_ns = self->deadline_ns, .async = self->world->async};
@@ -175,6 +183,7 @@ static inline void *world_save_rank(void *context)
 
 static inline void *world_wait_rank(void *context)
 {
+    world_thread = true;
     struct world_rank *self = context;
     self->rc = engine_native_ops.wait(self->engine, self->deadline_ns, &self->err);
     return NULL;
@@ -182,8 +191,13 @@ static inline void *world_wait_rank(void *context)
 
 static inline void *world_load_rank(void *context)
 {
+    world_thread = true;
     struct world_rank *self = context;
     struct engine_options options = {.iteration = self->iteration, .deadline_ns = self->deadline_ns};
+#ifdef __SANITIZE_ADDRESS__
+    if (self->world->leaves_memory)
+        __lsan_disable(); /* of this thread, which ends with the load */
+#endif
     state_poison(&self->loaded);
     self->rc = engine_native_ops.load(self->engine, self->path, &self->loaded, &options, &self->sample, &self->err);
     return NULL;
