@@ -459,7 +459,8 @@ static int remove_files(struct store *store, const char *folder, const struct na
 
 static int remove_listed(struct store *store, const char *folder, struct name_list *names, struct cb_err *err)
 {
-    qsort(names->names, names->count, sizeof *names->names, compare_names);
+    if (names->count > 0)
+        qsort(names->names, names->count, sizeof *names->names, compare_names);
     int rc = remove_files(store, folder, names, err);
     if (!rc)
         remove_folders(store, names, folder);

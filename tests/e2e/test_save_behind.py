@@ -5,8 +5,9 @@ import time
 
 import pytest
 
-from worker_harness import FLAG_FAILED, FLAG_WARMUP, Run, failed, passed
+from worker_harness import FLAG_FAILED, FLAG_WARMUP, WORKER, Run, failed, passed
 
+SANITIZED = any(word in WORKER.read_bytes() for word in (b"__asan_init", b"__tsan_init"))
 TINY_BYTES = 11796736  # gpt2-tiny, weights+adam
 
 
@@ -175,6 +176,8 @@ def test_memory_stays_below_state_and_staging(tmp_path):
         extra = {"save__staging_bytes": staging} if staging else {}
         run = passed(Run(tmp_path, name=name, save__async="true", **keys, **extra).run())
         samples = run.samples("save")
-        assert samples[-1]["rss_bytes"] == samples[0]["rss_bytes"] or samples[-1]["rss_bytes"] - samples[0]["rss_bytes"] < 4 << 20
+        if SANITIZED:  # keeps what is freed for a while: its memory says nothing
+            continue
+        assert samples[-1]["rss_bytes"] - samples[0]["rss_bytes"] < 4 << 20
         bound = sync + (staging or state * 1.05 + (24 << 20))
         assert samples[-1]["rss_bytes"] < bound + (12 << 20), (samples[-1]["rss_bytes"], bound)

@@ -124,10 +124,15 @@ def start_munged(folder):
 
 
 def start_controller(folder):
-    """slurmctld, also once more after stop_controller."""
+    """slurmctld, also once more after stop_controller; returns when it answers."""
     result = call(find("slurmctld"), "-f", str(folder / "slurm.conf"), env=clean_environment(folder))
     if result.returncode:
         raise RuntimeError(f"slurmctld: {result.stdout}{result.stderr}")
+    deadline = time.monotonic() + 30
+    while " is UP" not in call(find("scontrol"), "ping", env=clean_environment(folder)).stdout:
+        if time.monotonic() > deadline:
+            raise RuntimeError("slurmctld was started and does not answer")
+        time.sleep(0.1)
 
 
 def start_node(folder, name):

@@ -35,6 +35,7 @@ AllowTcpForwarding yes
 MaxStartups 200
 PrintMotd no
 Subsystem sftp internal-sftp
+{environment}
 """
 CLIENT = """\
 Host {names}
@@ -77,7 +78,7 @@ def write_files(folder, port):
     (folder / "authorized_keys").write_text(make_key(folder / "id_ed25519"))
     (folder / "known_hosts").write_text(f"ckptbench-test {host_key}[127.0.0.1]:{port} {host_key}")
     (folder / "port").write_text(str(port))
-    (folder / "sshd_config").write_text(SERVER.format(port=port, folder=folder))
+    (folder / "sshd_config").write_text(SERVER.format(port=port, folder=folder, environment=sanitizers()))
     (folder / "config").write_text(CLIENT.format(port=port, folder=folder, user=user, names=" ".join(NAMES)))
     (folder / "bin").mkdir()
     wrapper = folder / "bin/ssh"
@@ -89,6 +90,12 @@ def answers(folder):
     result = subprocess.run([str(folder / "bin/ssh"), "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", NAMES[0], "true"],
                             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30)
     return result.returncode == 0
+
+
+def sanitizers():
+    """What sanitizers are told must reach programs on the other side, too."""
+    names = [name for name in ("ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS", "LSAN_OPTIONS") if os.environ.get(name)]
+    return "SetEnv " + " ".join(f'"{name}={os.environ[name]}"' for name in names) if names else ""
 
 
 def start(folder):

@@ -528,8 +528,12 @@ int suite_storage_open(struct suite *self, struct cb_err *err)
         rc = folder_open(&self->folder, self->experiment, self->run, err);
     if (!rc)
         rc = open_store(self, direct, &self->direct, err);
-    if (!rc && store_capabilities(self->direct)->page_cache)
+    if (!rc)
         rc = open_store(self, STORE_DIRECT_NO, &self->buffered, err);
+    if (!rc && !store_capabilities(self->buffered)->page_cache) {
+        store_free(self->buffered);
+        self->buffered = NULL;
+    }
     if (!rc)
         status_page_add_fact(self->page, "io.used", store_describe(self->direct));
     return suite_join(self, rc, err);
