@@ -35,7 +35,7 @@ def cluster(tmp_path, service):
     cluster = Cluster(tmp_path, service / "slurm.conf")
     yield cluster
     if not slurm.process_of(service / "slurmctld.pid", "slurmctld"):
-        slurm.start_controller(service)
+        slurm.restart_controller(service)
     cluster.slurm("scancel", "--state=PENDING", "--me", check=False)
     cluster.slurm("scancel", "--me", check=False)
 
@@ -60,7 +60,7 @@ def test_without_a_controller_nothing_is_planned_and_states_stand(cluster, servi
     assert line["state"] == "running"
     assert "does not answer" in cluster.call("status", code=4).stderr
     assert len(cluster.document("status", code=4)) == 1
-    slurm.start_controller(service)
+    slurm.restart_controller(service)
     cluster.wait_for(run, "running")
     cluster.call("cancel", run)
     assert cluster.wait_final(run)[run]["outcome"] == "cancelled"
@@ -73,9 +73,9 @@ def test_a_run_outlives_its_controller_daemon(cluster, service):
     while run.encode() not in (service / "state/job_state").read_bytes():  # what it has not saved, it would forget
         assert time.monotonic() < deadline
         time.sleep(0.2)
-    slurm.stop_controller(service, signal.SIGKILL)
+    slurm.stop_controller(service)
     time.sleep(1)
-    slurm.start_controller(service)
+    slurm.restart_controller(service)
     assert cluster.wait_final(run)[run]["outcome"] == "pass"
 
 

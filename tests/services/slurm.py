@@ -219,6 +219,20 @@ def stop_controller(folder, number=signal.SIGTERM):
     end_process(Path(folder) / "slurmctld.pid", "slurmctld", number)
 
 
+def restart_controller(folder):
+    """After stop_controller: returns when every node that runs has reported again, and can be asked for."""
+    start_controller(folder)
+    running = sum(process_of(path, "slurmd") is not None for path in Path(folder).glob("slurmd-*.pid"))
+    deadline = time.monotonic() + 60
+    while True:
+        asked = call(find("sbatch"), "--test-only", "-N", str(running), "--exclusive", "--wrap=true", env=clean_environment(folder))
+        if asked.returncode == 0:
+            return
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"the nodes did not come back: {asked.stderr}")
+        time.sleep(0.1)
+
+
 def stop_node(folder, name, number=signal.SIGTERM):
     end_process(Path(folder) / f"slurmd-{name}.pid", "slurmd", number)
 
