@@ -126,10 +126,12 @@ def test_without_any_the_message_says_where_it_looked(faults, tmp_path):
 # ---- and nowhere else ----
 
 
-def command_lines():
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+def command_lines(home):
+    """Those of the processes that work for this home: other tests run beside this one."""
+    for entry in Path("/proc").glob("[0-9]*"):
         try:
-            yield entry.read_bytes()
+            if f"CKPTBENCH_HOME={home}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                yield (entry / "cmdline").read_bytes()
         except OSError:
             pass
 
@@ -145,7 +147,7 @@ def test_no_secret_is_in_a_log_a_record_the_run_folder_a_process_list_or_the_dat
         process = subprocess.Popen([str(PROGRAM), *RUN, *words, "-v"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         lines = []
         while process.poll() is None:
-            lines += command_lines()
+            lines += command_lines(home)
             time.sleep(0.02)
         out, err = process.communicate(timeout=60)
         seen += out + err + b"".join(lines)
