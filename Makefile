@@ -63,6 +63,8 @@ $(BUILD)/core/version.o: $(BUILD)/identity
 $(BUILD)/lint/core/version.tidy: CPPFLAGS += $(IDENTITY)
 build/fuzz/%: CPPFLAGS += $(IDENTITY)
 $(BUILD)/worker/comm_mpi.o $(BUILD)/worker/comm_measure.o: CPPFLAGS += $(MPI_CFLAGS)
+# Sums in vectors where a loop says so, multiply and add in one: what else changes values is left alone.
+$(BUILD)/worker/train/kernels.o: CFLAGS += -fopenmp-simd -ffp-contract=fast -fno-math-errno -fno-trapping-math
 $(BUILD)/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
