@@ -56,6 +56,46 @@ void hash_hmac_sha256(const void *key, size_t key_len, const void *bytes, size_t
     (void)made;
 }
 
+bool hash_hmac_sha1(const void *key, size_t key_len, const void *bytes, size_t len,
+                    unsigned char digest[HASH_SHA1_BYTES])
+{
+    return HMAC(EVP_sha1(), key, (int)key_len, bytes, len, digest, NULL) != NULL;
+}
+
+static int base64_value(char c)
+{
+    if (c >= 'A' && c <= 'Z')
+        return c - 'A';
+    if (c >= 'a' && c <= 'z')
+        return c - 'a' + 26;
+    if (c >= '0' && c <= '9')
+        return c - '0' + 52;
+    return c == '+' ? 62 : c == '/' ? 63 : -1;
+}
+
+bool hash_base64_decode(const char *text, size_t len, unsigned char *bytes, size_t *byte_count)
+{
+    size_t used = 0, padding = 0;
+    while (padding < 2 && padding < len && text[len - 1 - padding] == '=')
+        padding++;
+    if (len % 4)
+        return false;
+    for (size_t i = 0; i < len; i += 4) {
+        uint32_t group = 0;
+        size_t given = i + 4 == len ? 4 - padding : 4;
+        for (size_t k = 0; k < 4; k++) {
+            int value = k < given ? base64_value(text[i + k]) : 0;
+            if (value < 0)
+                return false;
+            group = group << 6 | (uint32_t)value;
+        }
+        for (size_t k = 0; k + 1 < given; k++)
+            bytes[used++] = (unsigned char)(group >> (16 - 8 * k));
+    }
+    *byte_count = used;
+    return true;
+}
+
 bool hash_md5(const void *bytes, size_t len, unsigned char digest[HASH_MD5_BYTES])
 {
     return EVP_Digest(bytes, len, digest, NULL, EVP_md5(), NULL) == 1;

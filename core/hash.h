@@ -9,6 +9,7 @@
 
 #define HASH_SHA256_BYTES 32
 #define HASH_MD5_BYTES 16
+#define HASH_SHA1_BYTES 20
 
 /* SHA-256, lower-case hex, 64 digits and a NUL. */
 void hash_sha256_hex(const void *bytes, size_t len, char hex[65]);
@@ -17,12 +18,16 @@ void hash_sha256(const void *bytes, size_t len, unsigned char digest[HASH_SHA256
 void hash_sha256_segments(const struct iovec *segments, size_t count, unsigned char digest[HASH_SHA256_BYTES]);
 void hash_hmac_sha256(const void *key, size_t key_len, const void *bytes, size_t len,
                       unsigned char digest[HASH_SHA256_BYTES]);
-/* For protocols that ask for it. False where OpenSSL refuses it (FIPS). */
+/* For protocols and files that ask for them. False where OpenSSL refuses them (FIPS). */
+bool hash_hmac_sha1(const void *key, size_t key_len, const void *bytes, size_t len,
+                    unsigned char digest[HASH_SHA1_BYTES]);
 bool hash_md5(const void *bytes, size_t len, unsigned char digest[HASH_MD5_BYTES]);
 
 /* Lower-case hex: 2 * len digits and a NUL. Base64 with padding: 4 * ((len + 2) / 3) characters and a NUL. */
 void hash_hex(const void *bytes, size_t len, char *hex);
 void hash_base64(const void *bytes, size_t len, char *text);
+/* The bytes of base64 with padding and no blanks; `bytes` holds 3 * (len / 4). False where it is none. */
+bool hash_base64_decode(const char *text, size_t len, unsigned char *bytes, size_t *byte_count);
 
 /* CRC-32 as zip and gzip use it (polynomial 0xEDB88320). `crc` is 0 at the start or the result so far. */
 uint32_t crc32_zip(uint32_t crc, const void *bytes, size_t len);

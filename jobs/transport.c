@@ -6,6 +6,10 @@
 
 #define ANSWER_MAX_BYTES (64u << 20)
 
+const char *const transport_slurm_prefixes[] = {"SBATCH_", "SLURM_", "SRUN_",    "SALLOC_", "SQUEUE_",
+                                                "SACCT_",  "SINFO_", "SCANCEL_", NULL};
+const char *const transport_slurm_kept[] = {"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_CLUSTERS", NULL};
+
 void transport_answer_init(struct transport_answer *self)
 {
     self->exit_status = 0;

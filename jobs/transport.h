@@ -83,4 +83,26 @@ void transport_close(struct transport *self); /* fine on NULL */
 /* This machine itself. */
 int transport_local_open(struct transport **self, struct cb_err *err) CB_MUST_CHECK;
 
+/* A machine behind SSH (docs/ssh.md says what is supported). One connection carries everything; when it
+ * breaks it is made again, with pauses that grow, before the next command or for the rest of a file. A
+ * command whose answer was lost is never run again: CB_ERR_SYSTEM says that nobody knows what became of
+ * it. `destination` is [user@]host[:port] or a Host of ~/.ssh/config. Connects; CB_ERR_UNSUPPORTED in a
+ * build without libssh2. Strings of the settings are copied; NULL is all of them 0. */
+struct transport_ssh_settings {
+    const char *config_path;     /* as ssh -F has it; NULL: ~/.ssh/config, then /etc/ssh/ssh_config */
+    const char *path;            /* put before PATH for every command there, "/opt/a/bin:/b"; may be NULL */
+    bool login_path;             /* commands get the PATH of a login shell there, which is asked once */
+    uint64_t connect_timeout_ns; /* for a connection; 0: ConnectTimeout of the configuration, or 20 s */
+};
+int transport_ssh_open(const char *destination, const struct transport_ssh_settings *settings, struct transport **self,
+                       struct cb_err *err) CB_MUST_CHECK;
+/* What the user should know once ("Match … skipped"), or "". */
+const char *transport_ssh_note(const struct transport *self);
+/* How many connections were made so far. */
+uint32_t transport_ssh_connections(const struct transport *self);
+
+/* Variables that set options of Slurm's programs (by how they begin), and those of them that say where
+ * the cluster is, which stay. NULL-terminated. */
+extern const char *const transport_slurm_prefixes[], *const transport_slurm_kept[];
+
 #endif

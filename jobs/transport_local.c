@@ -27,14 +27,12 @@ extern char **environ;
 /* Of the programs of Slurm, whose options they set; but what says where the cluster is stays. */
 static bool is_slurm_variable(const char *variable)
 {
-    static const char *const ours[] = {"SBATCH_", "SLURM_", "SRUN_",  "SALLOC_",
-                                       "SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_"};
-    static const char *const kept[] = {"SLURM_CONF=", "SLURM_CONF_SERVER=", "SLURM_JWT=", "SLURM_CLUSTERS="};
-    for (size_t i = 0; i < sizeof kept / sizeof *kept; i++)
-        if (strncmp(variable, kept[i], strlen(kept[i])) == 0)
+    size_t len = strcspn(variable, "=");
+    for (size_t i = 0; transport_slurm_kept[i]; i++)
+        if (strlen(transport_slurm_kept[i]) == len && strncmp(variable, transport_slurm_kept[i], len) == 0)
             return false;
-    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
-        if (strncmp(variable, ours[i], strlen(ours[i])) == 0)
+    for (size_t i = 0; transport_slurm_prefixes[i]; i++)
+        if (strncmp(variable, transport_slurm_prefixes[i], strlen(transport_slurm_prefixes[i])) == 0)
             return true;
     return false;
 }

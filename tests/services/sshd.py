@@ -2,7 +2,9 @@
 
 usage: tests/services/sshd.py start FOLDER | stop FOLDER
 CKPTBENCH_TEST_SSHD is the folder. In it: port, id_ed25519 (the user's key), known_hosts, config (for ssh -F, with the
-names node-a to node-d for this machine), bin/ssh (ssh with that config: put bin first in PATH).
+names node-a to node-d for this machine), bin/ssh (ssh with that config: put bin first in PATH). For what else can happen
+to a login: id_ecdsa and id_rsa, which may log in, too; id_locked, which may, but has the passphrase "open"; id_stranger,
+which may not; id_noisy, whose home is home/, where .bashrc and .profile print and set PATH. Host keys of three kinds.
 """
 import contextlib
 import os
@@ -24,6 +26,10 @@ SERVER = """\
 Port {port}
 ListenAddress 127.0.0.1
 HostKey {folder}/host_ed25519
+HostKey {folder}/host_ecdsa
+HostKey {folder}/host_rsa
+Banner {folder}/banner
+PermitUserEnvironment HOME
 PidFile {folder}/sshd.pid
 AuthorizedKeysFile {folder}/authorized_keys
 StrictModes no
@@ -67,15 +73,46 @@ def find(program):
     return path
 
 
-def make_key(path):
-    subprocess.run([find("ssh-keygen"), "-q", "-t", "ed25519", "-N", "", "-C", "ckptbench-test", "-f", str(path)], check=True, timeout=30)
+NOISY_RC = """\
+echo 'Welcome to the cluster!'; echo 'mesg: no tty' >&2
+printf 'no line feed'
+"""
+NOISY_PROFILE = """\
+. ~/.bashrc
+echo 'Your quota is 97 % full.'
+PATH="$HOME/login-bin:$PATH"
+"""
+
+
+def make_key(path, kind="ed25519", passphrase=""):
+    size = ["-b", "2048"] if kind == "rsa" else []
+    subprocess.run([find("ssh-keygen"), "-q", "-t", kind, *size, "-N", passphrase, "-C", f"ckptbench-{path.name}", "-f", str(path)],
+                   check=True, timeout=60)
     return Path(f"{path}.pub").read_text()
+
+
+def write_noisy_home(folder):
+    home = folder / "home"
+    (home / "login-bin").mkdir(parents=True)
+    (home / ".bashrc").write_text(NOISY_RC)
+    (home / ".profile").write_text(NOISY_PROFILE)
+    tool = home / "login-bin/only-after-login"
+    tool.write_text("#!/bin/sh\necho here\n")
+    tool.chmod(0o755)
+    return home
 
 
 def write_files(folder, port):
     user = pwd.getpwuid(os.geteuid()).pw_name
     host_key = make_key(folder / "host_ed25519")
-    (folder / "authorized_keys").write_text(make_key(folder / "id_ed25519"))
+    for kind in ("ecdsa", "rsa"):
+        make_key(folder / f"host_{kind}", kind)
+    keys = [make_key(folder / "id_ed25519"), make_key(folder / "id_ecdsa", "ecdsa"), make_key(folder / "id_rsa", "rsa"),
+            make_key(folder / "id_locked", passphrase="open"),
+            f'environment="HOME={write_noisy_home(folder)}" {make_key(folder / "id_noisy")}']
+    make_key(folder / "id_stranger")
+    (folder / "authorized_keys").write_text("".join(keys))
+    (folder / "banner").write_text("Authorised use only.\n")
     (folder / "known_hosts").write_text(f"ckptbench-test {host_key}[127.0.0.1]:{port} {host_key}")
     (folder / "port").write_text(str(port))
     (folder / "sshd_config").write_text(SERVER.format(port=port, folder=folder, environment=sanitizers()))
