@@ -42,8 +42,8 @@ static const char *split_of(const struct model *model, const struct experiment *
     return is_mlperf(model, experiment) && strcmp(split, "balanced") == 0 ? "even" : split;
 }
 
-int layout_new(const struct model *model, const struct experiment *experiment, struct layout **layout,
-               struct cb_err *err)
+static int make_layout(const struct model *model, const struct experiment *experiment,
+                       const struct layout_training *training, struct layout **layout, struct cb_err *err)
 {
     struct layout *self = calloc(1, sizeof *self);
     uint32_t *stage_of = malloc((model->layers + 1) * sizeof *stage_of);
@@ -52,6 +52,7 @@ int layout_new(const struct model *model, const struct experiment *experiment, s
         code = cb_fail(err, CB_ERR_MEMORY, "no memory for a layout");
         goto out;
     }
+    self->training = training;
     code = mesh_read(&self->mesh, model, experiment, is_mlperf(model, experiment), err);
     if (!code)
         code = pipeline_split(model, self->mesh.size[AXIS_PP], split_of(model, experiment), stage_of, err);
@@ -63,12 +64,25 @@ int layout_new(const struct model *model, const struct experiment *experiment, s
         code = describe(self, err);
     if (code)
         goto out;
+    self->training = NULL;
     *layout = self;
     self = NULL;
 out:
     free(stage_of);
     layout_free(self);
     return code;
+}
+
+int layout_new(const struct model *model, const struct experiment *experiment, struct layout **layout,
+               struct cb_err *err)
+{
+    return make_layout(model, experiment, NULL, layout, err);
+}
+
+int layout_new_training(const struct model *model, const struct experiment *experiment,
+                        const struct layout_training *training, struct layout **layout, struct cb_err *err)
+{
+    return make_layout(model, experiment, training, layout, err);
 }
 
 static void free_cells(struct cell *cells, size_t count)

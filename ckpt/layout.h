@@ -61,6 +61,27 @@ struct layout;
  * ranks, tp that does not divide the heads, more stages than layers, … */
 int layout_new(const struct model *model, const struct experiment *experiment, struct layout **layout,
                struct cb_err *err) CB_MUST_CHECK;
+
+/* Where the elements of a tensor lie in a flat buffer of `elements`: from `begin` on, row-major. */
+struct layout_range {
+    uint64_t begin, elements;
+};
+/* A bytes item: "optimizer.param_groups.lr", "0.0001". */
+struct layout_item {
+    const char *fqn, *literal;
+};
+/* The state of a training that goes on: over the fsdp axis each flat buffer is split in equal parts (the last one shorter),
+ * whatever tensors lie where; scalars are on every rank. Tensors of the model named "train.…" are counters of the
+ * training, with names of their own. `items` are there instead of the usual ones. */
+struct layout_training {
+    const struct layout_range *ranges; /* of each tensor of the model */
+    const struct layout_item *items;
+    size_t item_count; /* at most LAYOUT_MOST_ITEMS */
+};
+#define LAYOUT_MOST_ITEMS 8
+int layout_new_training(const struct model *model, const struct experiment *experiment,
+                        const struct layout_training *training, struct layout **layout,
+                        struct cb_err *err) CB_MUST_CHECK;
 void layout_free(struct layout *layout);
 
 /* What a run saves in and what it loads in: the same layout, unless a load.* key is given (load.dp,

@@ -11,6 +11,7 @@ unsigned layout_shard_roles(enum placement placement, bool expert)
     unsigned experts_apart = expert ? 0 : 1u << AXIS_EP;
     switch (placement) {
     case PLACE_CHUNK:
+    case PLACE_RANGES:
         return 1u << AXIS_FSDP | experts_apart;
     case PLACE_FLAT:
         return 1u << AXIS_DP | experts_apart;
@@ -47,13 +48,18 @@ static uint32_t shard_rows(const struct local *local, uint32_t shards, uint32_t 
     return 1;
 }
 
-static uint32_t shard_flat(const struct cell *cell, const struct local *local, uint32_t shards, uint32_t index,
-                           struct box *boxes)
+/* What part `index` of a flat buffer of `elements` has of a local that begins at `local_begin` of it. */
+static uint32_t shard_flat(uint64_t elements, uint64_t local_begin, const struct local *local, uint32_t shards,
+                           uint32_t index, struct box *boxes)
 {
     uint64_t begin, end;
-    chunk(cell->elements, shards, index, &begin, &end);
-    begin = begin > local->begin ? begin - local->begin : 0;
-    end = end > local->begin ? end - local->begin : 0;
+    if (local->box.dims == 0 && elements == 0) {
+        boxes[0] = local->box; /* a scalar beside the buffers: all hold it */
+        return 1;
+    }
+    chunk(elements, shards, index, &begin, &end);
+    begin = begin > local_begin ? begin - local_begin : 0;
+    end = end > local_begin ? end - local_begin : 0;
     if (end > local->elements)
         end = local->elements;
     uint32_t count = box_of_interval(local->box.dims, local->box.size, begin, end, boxes);
@@ -71,7 +77,9 @@ uint32_t layout_shard(const struct cell *cell, const struct local *local, enum p
     case PLACE_CHUNK:
         return shard_rows(local, shards, index, boxes);
     case PLACE_FLAT:
-        return shard_flat(cell, local, shards, index, boxes);
+        return shard_flat(cell->elements, local->begin, local, shards, index, boxes);
+    case PLACE_RANGES:
+        return shard_flat(local->range.elements, local->range.begin, local, shards, index, boxes);
     case PLACE_REPLICATE:
         break;
     }
@@ -143,6 +151,8 @@ static void add_locals(const struct layout *self, const struct state_tensor *ten
         local.row_begin = rows_in_parts ? part * (end - begin) : 0;
         local.elements = box_elements(&local.box);
         local.begin = cell->elements;
+        if (self->training)
+            local.range = self->training->ranges[tensor->model_tensor];
         cell->elements += local.elements;
         cell->locals[cell->count++] = local;
     }

@@ -10,7 +10,7 @@
 #define LAYOUT_ABSENT UINT32_MAX
 
 /* Over the data axes of a cell. */
-enum placement { PLACE_REPLICATE, PLACE_CHUNK, PLACE_FLAT };
+enum placement { PLACE_REPLICATE, PLACE_CHUNK, PLACE_FLAT, PLACE_RANGES };
 
 /* A box that tensor parallelism leaves a rank with, the same for all data-parallel ranks of a cell. */
 struct local {
@@ -20,6 +20,7 @@ struct local {
     uint64_t begin;              /* in the cell's flat buffer */
     uint64_t row_begin, rows;    /* of dimension 0, in what this rank holds of the tensor; rows in all */
     uint32_t tp_first, tp_count; /* the tp coordinates that hold the same box */
+    struct layout_range range;   /* with PLACE_RANGES */
 };
 
 /* All ranks with the same pp and tp coordinate (and ep, for experts). */
@@ -38,11 +39,12 @@ struct layout {
     size_t model_count;               /* of the model's tensors */
     uint32_t *state_of[LAYOUT_KINDS]; /* model tensor -> state tensor, LAYOUT_ABSENT where it has none */
     enum placement placement[LAYOUT_KINDS];
-    struct cell *dense;    /* [pp][tp] */
-    struct cell *experts;  /* [pp][tp][ep]; NULL where the model has none */
-    uint32_t row_first;    /* state tensors with a row a rank (state=mlperf) … */
-    uint32_t row_count;    /* … and how many; 0 elsewhere */
-    uint64_t row_elements; /* of one row */
+    struct cell *dense;                     /* [pp][tp] */
+    struct cell *experts;                   /* [pp][tp][ep]; NULL where the model has none */
+    uint32_t row_first;                     /* state tensors with a row a rank (state=mlperf) … */
+    uint32_t row_count;                     /* … and how many; 0 elsewhere */
+    uint64_t row_elements;                  /* of one row */
+    const struct layout_training *training; /* while it is being made; NULL elsewhere */
 };
 
 /* The axes over which a placement shares a box out, as a set of roles; the rest of the data axes replicate. */

@@ -6,7 +6,7 @@
 
 #include "ckpt/layout_internal.h"
 
-#define MAX_BYTES_ITEMS 8
+#define MAX_BYTES_ITEMS LAYOUT_MOST_ITEMS
 
 struct bytes_item {
     const char *fqn, *literal;
@@ -44,11 +44,12 @@ static int add_state(struct layout *self, struct state_tensor tensor, char *fqn,
     return 0;
 }
 
-static char *state_name(const struct model *model, const char *fqn, enum state_kind kind)
+static char *state_name(const struct layout *self, const struct model *model, const char *fqn, enum state_kind kind)
 {
     static const char *const suffixes[LAYOUT_KINDS] = {"", ".master", ".exp_avg", ".exp_avg_sq"};
     char *name = NULL;
-    int written = kind == KIND_WEIGHT ? asprintf(&name, "%s%s", model->verbatim ? "" : "model.", fqn)
+    bool counter = self->training && strncmp(fqn, "train.", strlen("train.")) == 0;
+    int written = kind == KIND_WEIGHT ? asprintf(&name, "%s%s", model->verbatim || counter ? "" : "model.", fqn)
                                       : asprintf(&name, "optimizer.state.%s%s", fqn, suffixes[kind]);
     return written < 0 ? NULL : name;
 }
@@ -67,7 +68,7 @@ static int add_kind(struct layout *self, const struct model *model, enum state_k
                                       .dtype = kind == KIND_WEIGHT ? source->dtype : DTYPE_F32,
                                       .dims = source->dims};
         memcpy(tensor.shape, source->shape, sizeof tensor.shape);
-        code = add_state(self, tensor, state_name(model, source->fqn, kind), err);
+        code = add_state(self, tensor, state_name(self, model, source->fqn, kind), err);
     }
     return code;
 }
@@ -87,6 +88,10 @@ static int add_bytes_item(struct layout *self, const char *fqn, const char *lite
 static int add_bytes(struct layout *self, const struct experiment *experiment, struct cb_err *err)
 {
     int code = 0;
+    for (size_t i = 0; self->training && i < self->training->item_count && !code; i++)
+        code = add_bytes_item(self, self->training->items[i].fqn, self->training->items[i].literal, err);
+    if (self->training)
+        return code;
     for (size_t i = 0; i < sizeof optimizer_items / sizeof *optimizer_items && !code; i++)
         code = add_bytes_item(self, optimizer_items[i].fqn, optimizer_items[i].literal, err);
     return code ? code : add_bytes_item(self, "train.seed", experiment_text(experiment, OPT_SEED), err);
@@ -147,7 +152,10 @@ static void place_kinds(struct layout *self)
     bool chunk = self->mesh.size[AXIS_FSDP] > 1;
     for (int kind = 0; kind < LAYOUT_KINDS; kind++) {
         bool flat = kind == KIND_WEIGHT ? self->mesh.zero == 3 : self->mesh.zero >= 1;
-        self->placement[kind] = chunk ? PLACE_CHUNK : flat ? PLACE_FLAT : PLACE_REPLICATE;
+        self->placement[kind] = chunk && self->training ? PLACE_RANGES
+                                : chunk                 ? PLACE_CHUNK
+                                : flat                  ? PLACE_FLAT
+                                                        : PLACE_REPLICATE;
     }
 }
 
@@ -172,7 +180,7 @@ int layout_build_state(struct layout *self, const struct model *model, const str
             return cb_fail(err, CB_ERR_MEMORY, "no memory for the state of %zu tensors", model->count);
         code = add_kind(self, model, (enum state_kind)kind, adam, err);
     }
-    if (!code && adam)
+    if (!code && (adam || self->training))
         code = add_bytes(self, experiment, err);
     if (!code && mlperf)
         code = apply_mlperf(self, model, err);

@@ -324,7 +324,7 @@ static int walk_local(struct planner *self, const struct walk *walk, const struc
         return 0; /* what tp ranks share is planned at the first of them */
     unsigned roles = layout_shard_roles(placement, walk->expert);
     uint32_t shards = mesh_extent(&layout->mesh, roles);
-    if (placement == PLACE_CHUNK && local->box.dims == 0) {
+    if ((placement == PLACE_CHUNK || placement == PLACE_RANGES) && local->box.dims == 0) {
         struct holders set = holders_of(self, walk, local); /* a scalar has no rows: replicated */
         return add_boxes(self, &set, tensor, &local->box, 1, err);
     }

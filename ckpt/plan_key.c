@@ -90,7 +90,7 @@ static int put_tensor(struct buf *out, const struct state_tensor *tensor, const 
     return rc;
 }
 
-static void put_cells(struct buf *out, const struct cell *cells, size_t count)
+static void put_cells(struct buf *out, const struct cell *cells, size_t count, bool ranges)
 {
     put(out, cells ? count : 0);
     for (size_t i = 0; cells && i < count; i++) {
@@ -105,6 +105,10 @@ static void put_cells(struct buf *out, const struct cell *cells, size_t count)
             put(out, local->rows);
             put(out, local->tp_first);
             put(out, local->tp_count);
+            if (ranges) {
+                put(out, local->range.begin);
+                put(out, local->range.elements);
+            }
         }
     }
 }
@@ -120,8 +124,9 @@ static int put_layout(struct buf *out, const struct layout *layout, const struct
     for (size_t kind = 0; kind < LAYOUT_KINDS; kind++)
         put(out, layout->placement[kind]);
     size_t cells = (size_t)layout->mesh.size[AXIS_PP] * layout->mesh.size[AXIS_TP];
-    put_cells(out, layout->dense, cells);
-    put_cells(out, layout->experts, cells * layout->mesh.size[AXIS_EP]);
+    bool ranges = layout->placement[KIND_WEIGHT] == PLACE_RANGES;
+    put_cells(out, layout->dense, cells, ranges);
+    put_cells(out, layout->experts, cells * layout->mesh.size[AXIS_EP], ranges);
     put(out, layout->row_first);
     put(out, layout->row_count);
     put(out, layout->row_elements);

@@ -23,6 +23,9 @@ int comm_new(uint32_t nodes, struct comm **comm, struct cb_err *err) CB_MUST_CHE
  * is said over the first. Looks around less often while it waits. Collective; CB_ERR_UNSUPPORTED where
  * MPI lets one thread alone talk. Freed before the first. comm_agree_local is not for it. */
 int comm_twin(struct comm *comm, struct comm **twin, struct cb_err *err) CB_MUST_CHECK;
+/* The ranks that give the same `color`, in the order of their ranks, as a twin of their own: comm_rank and comm_size of
+ * it are those within the part. Collective. */
+int comm_part(struct comm *comm, uint32_t color, struct comm **part, struct cb_err *err) CB_MUST_CHECK;
 /* Ends MPI; where a collective is still stuck it does not try to. */
 void comm_free(struct comm *comm);
 /* False after a collective that did not end: leave with _exit then. Not collective. */
@@ -81,6 +84,25 @@ int comm_send(struct comm *comm, const void *bytes, uint64_t len, uint32_t to, u
 int comm_receive(struct comm *comm, void *bytes, uint64_t len, uint32_t from, uint32_t tag,
                  struct comm_message *message, struct cb_err *err) CB_MUST_CHECK;
 int comm_message_test(struct comm *comm, struct comm_message *message, bool *done, struct cb_err *err) CB_MUST_CHECK;
+
+/* Collectives that go on while the caller computes: started here, in one order on all ranks, done when
+ * comm_message_test says so; their memory must stay as that of messages. `values` have 4 bytes each, at most
+ * COMM_MOST_VALUES; sums are of floats and the same bits on every rank that gets them. */
+#define COMM_MOST_VALUES UINT64_C(0x7FFFFFFF)
+/* `values` of every rank to all, in order of rank. */
+int comm_start_all_gather(struct comm *comm, const void *mine, void *all, uint64_t values, struct comm_message *message,
+                          struct cb_err *err) CB_MUST_CHECK;
+/* `all` is comm_size times `values`: rank r gets the sum of everybody's r-th part. */
+int comm_start_reduce_scatter(struct comm *comm, const float *all, float *mine, uint64_t values,
+                              struct comm_message *message, struct cb_err *err) CB_MUST_CHECK;
+/* `sum` may be `mine`. */
+int comm_start_all_reduce(struct comm *comm, const float *mine, float *sum, uint64_t values,
+                          struct comm_message *message, struct cb_err *err) CB_MUST_CHECK;
+/* Each of at most COMM_MOST_SUMS numbers becomes its sum over the ranks, added in their order. Collective. */
+#define COMM_MOST_SUMS 8
+int comm_sum(struct comm *comm, double *numbers, uint32_t count, uint64_t deadline_ns,
+             struct cb_err *err) CB_MUST_CHECK;
+
 /* Messages under way will not be waited for: agreements still work, but the process must leave with _exit
  * (comm_can_end is false). */
 void comm_abandon_messages(struct comm *comm);

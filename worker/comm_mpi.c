@@ -161,7 +161,8 @@ int comm_new(uint32_t nodes, struct comm **comm, struct cb_err *err)
     return 0;
 }
 
-int comm_twin(struct comm *self, struct comm **twin, struct cb_err *err)
+/* A twin without a communicator yet. */
+static int make_twin(const struct comm *self, struct comm **twin, struct cb_err *err)
 {
     if (self->shared->provided < MPI_THREAD_SERIALIZED)
         return cb_fail(err, CB_ERR_UNSUPPORTED, "%s lets one thread alone talk (no MPI_THREAD_SERIALIZED)",
@@ -172,12 +173,38 @@ int comm_twin(struct comm *self, struct comm **twin, struct cb_err *err)
     *made = *self;
     made->twin = true;
     made->local = MPI_COMM_NULL;
+    *twin = made;
+    return 0;
+}
+
+int comm_twin(struct comm *self, struct comm **twin, struct cb_err *err)
+{
+    struct comm *made = NULL;
+    int rc = make_twin(self, &made, err);
+    if (rc)
+        return rc;
     int mpi = MPI_Comm_dup(self->world, &made->world);
     if (mpi != MPI_SUCCESS) {
         free(made);
         return fail_mpi(mpi, "MPI cannot double the communicator", err);
     }
     *twin = made;
+    return 0;
+}
+
+int comm_part(struct comm *self, uint32_t color, struct comm **part, struct cb_err *err)
+{
+    struct comm *made = NULL;
+    int rc = make_twin(self, &made, err);
+    if (rc)
+        return rc;
+    int mpi = MPI_Comm_split(self->world, (int)color, (int)self->rank, &made->world);
+    if (mpi != MPI_SUCCESS) {
+        free(made);
+        return fail_mpi(mpi, "MPI cannot divide the communicator", err);
+    }
+    read_place(made->world, &made->rank, &made->size);
+    *part = made;
     return 0;
 }
 
@@ -449,6 +476,67 @@ int comm_message_test(struct comm *self, struct comm_message *message, bool *don
     int mpi = leave(self, MPI_Test(&request, &flag, MPI_STATUS_IGNORE));
     *done = flag != 0;
     return start_message(message, mpi, request, "a message between ranks", err);
+}
+
+/* --- collectives that go on --- */
+
+int comm_start_all_gather(struct comm *self, const void *mine, void *all, uint64_t values, struct comm_message *message,
+                          struct cb_err *err)
+{
+    MPI_Request request;
+    assert(values <= COMM_MOST_VALUES);
+    enter(self);
+    int mpi = leave(
+        self, MPI_Iallgather(mine, (int)values, MPI_UINT32_T, all, (int)values, MPI_UINT32_T, self->world, &request));
+    return start_message(message, mpi, request, "gathering from all ranks", err);
+}
+
+int comm_start_reduce_scatter(struct comm *self, const float *all, float *mine, uint64_t values,
+                              struct comm_message *message, struct cb_err *err)
+{
+    MPI_Request request;
+    assert(values <= COMM_MOST_VALUES);
+    enter(self);
+    int mpi = leave(self, MPI_Ireduce_scatter_block(all, mine, (int)values, MPI_FLOAT, MPI_SUM, self->world, &request));
+    return start_message(message, mpi, request, "adding up and sharing out over all ranks", err);
+}
+
+int comm_start_all_reduce(struct comm *self, const float *mine, float *sum, uint64_t values,
+                          struct comm_message *message, struct cb_err *err)
+{
+    MPI_Request request;
+    assert(values <= COMM_MOST_VALUES);
+    const void *from = mine == sum ? MPI_IN_PLACE : mine;
+    enter(self);
+    int mpi = leave(self, MPI_Iallreduce(from, sum, (int)values, MPI_FLOAT, MPI_SUM, self->world, &request));
+    return start_message(message, mpi, request, "adding up over all ranks", err);
+}
+
+int comm_sum(struct comm *self, double *numbers, uint32_t count, uint64_t deadline_ns, struct cb_err *err)
+{
+    assert(count <= COMM_MOST_SUMS);
+    int rc = refuse_broken(self, "sum", err);
+    if (rc)
+        return rc;
+    double *all = calloc((size_t)count * (self->size + 1), sizeof *all); /* ours: it must outlive what gets stuck */
+    if (!all)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for the sums of %u ranks", self->size);
+    double *mine = all + (size_t)count * self->size;
+    memcpy(mine, numbers, count * sizeof *mine);
+    MPI_Request request;
+    enter(self);
+    int mpi =
+        leave(self, MPI_Iallgather(mine, (int)count, MPI_DOUBLE, all, (int)count, MPI_DOUBLE, self->world, &request));
+    rc = mpi == MPI_SUCCESS ? wait_for(self, &request, "sum", deadline_ns, err) : fail_mpi(mpi, "sum", err);
+    if (rc)
+        return rc; /* `all` stays: MPI may still write to it */
+    for (uint32_t i = 0; i < count; i++) {
+        numbers[i] = 0;
+        for (uint32_t rank = 0; rank < self->size; rank++)
+            numbers[i] += all[(size_t)rank * count + i];
+    }
+    free(all);
+    return 0;
 }
 
 void comm_abandon_messages(struct comm *self)

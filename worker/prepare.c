@@ -188,9 +188,9 @@ static int check_memory(struct run *self, struct cb_err *err)
     return state_check_memory(self->comm, state_memory_bytes(self) + staging, run_deadline(self), err);
 }
 
-static int open_one(const struct run *self, struct store **store, struct cb_err *err)
+int run_open_store(const struct experiment *experiment, uint32_t rank, const char *pages_folder, struct store **store,
+                   struct cb_err *err)
 {
-    const struct experiment *experiment = self->experiment;
     struct s3_options s3;
     struct store_options options = {
         .use_io_uring = experiment_is(experiment, OPT_IO_ENGINE, "io_uring"),
@@ -200,12 +200,17 @@ static int open_one(const struct run *self, struct store **store, struct cb_err 
         .depth = (uint32_t)experiment_u64(experiment, OPT_IO_DEPTH),
         .threads = (uint32_t)experiment_u64(experiment, OPT_IO_THREADS),
         .durable = experiment_bool(experiment, OPT_IO_FSYNC),
-        .rank = comm_rank(self->comm),
-        .shared_folder = self->pages_folder,
+        .rank = rank,
+        .shared_folder = pages_folder,
         .s3 = &s3,
     };
     int rc = s3_options_read(experiment, &s3, err);
     return rc ? rc : store_open(experiment_text(experiment, OPT_STORE), &options, store, err);
+}
+
+static int open_one(const struct run *self, struct store **store, struct cb_err *err)
+{
+    return run_open_store(self->experiment, comm_rank(self->comm), self->pages_folder, store, err);
 }
 
 static int open_store(struct run *self, struct cb_err *err)

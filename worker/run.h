@@ -80,6 +80,10 @@ void run_release(struct run *self);
  * be on another machine. One of its arguments. */
 const char *run_experiment_folder(const char *pages_folder, const char *run_folder);
 
+/* A store as the experiment's keys have it, for data; of one thread. */
+int run_open_store(const struct experiment *experiment, uint32_t rank, const char *pages_folder, struct store **store,
+                   struct cb_err *err) CB_MUST_CHECK;
+
 /* A deadline for the next step: timeout.op from now. */
 uint64_t run_deadline(const struct run *self);
 /* Ends a step: see together(). */
