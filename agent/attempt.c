@@ -14,6 +14,7 @@
 #include "agent/remote.h"
 #include "agent/seal.h"
 #include "agent/slurm_end.h"
+#include "agent/wait.h"
 #include "agent/watch.h"
 #include "core/clock.h"
 
@@ -122,6 +123,10 @@ static void finish_probe(struct attempt *self)
 static void run_ranks(struct attempt *self)
 {
     struct cb_err err;
+    if (experiment_is(self->experiment, OPT_WORKLOAD, "wait")) {
+        wait_run(self);
+        return;
+    }
     if (start_ranks(self, &err) != 0)
         attempt_decide(self, err.code == CB_ERR_USAGE ? OUTCOME_BENCHMARK_FAILED : OUTCOME_INFRASTRUCTURE, err.code,
                        "%s", err.message);

@@ -10,9 +10,11 @@
 #include "agent/attempt.h"
 #include "agent/launch_nodes.h"
 #include "agent/node.h"
+#include "agent/pool_job.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/process.h"
+#include "core/spool.h"
 #include "core/units.h"
 #include "core/version.h"
 
@@ -20,10 +22,12 @@ static const char usage[] =
     "usage: ckptbench-agent run RUN_FOLDER\n"
     "       ckptbench-agent node --head ADDRESSES --port PORT [--name NAME] [--timeout TIME]\n"
     "       ckptbench-agent shell HOSTS NAME COMMAND…\n"
+    "       ckptbench-agent warm POOL_FOLDER\n"
+    "       ckptbench-agent step POOL_FOLDER TICKET NODES\n"
     "       ckptbench-agent --version | --help\n"
     "Runs one attempt of the run that is frozen in RUN_FOLDER and seals it. The others are for itself: it starts\n"
     "`node` on the other nodes of a run, with the run's key as standard input, and has mpirun\n"
-    "reach hosts through `shell`.\n"
+    "reach hosts through `shell`; jobs of a warm pool are `warm`, and start the pool's runs through `step`.\n"
     "Exit codes: 0 pass, 1 our failure, 2 usage, 3 the benchmark failed, 4 infrastructure.\n";
 
 #define PAGE_BYTES 4096
@@ -124,6 +128,31 @@ static int run_node(int argc, char **argv)
     return rc == CB_ERR_USAGE ? CB_EXIT_USAGE : rc ? CB_EXIT_INFRASTRUCTURE : CB_EXIT_PASS;
 }
 
+/* A job of a warm pool; what went wrong is also the reason of the pool's end. */
+static int run_warm(const char *folder)
+{
+    struct pool_job job;
+    struct cb_err err;
+    catch_signals();
+    int rc = pool_job_begin(&job, folder, &signals_received, &time_is_up, &err);
+    if (!rc)
+        rc = job.pool.mode == POOL_TOUCH ? touch_run(&job, &err) : hold_run(&job, &err);
+    if (rc)
+        log_error("%s", err.message);
+    return rc ? CB_EXIT_INFRASTRUCTURE : CB_EXIT_PASS;
+}
+
+static int run_step(const char *pool_folder, const char *ticket, const char *nodes)
+{
+    char run_folder[SPOOL_PATH_BYTES];
+    struct cb_err err;
+    if (hold_enter_step(pool_folder, ticket, nodes, run_folder, &err)) {
+        log_error("%s", err.message);
+        return CB_EXIT_INFRASTRUCTURE;
+    }
+    return run(run_folder);
+}
+
 static int run_shell(int argc, char **argv)
 {
     struct cb_err err;
@@ -142,6 +171,10 @@ int main(int argc, char **argv)
         return run_node(argc - 2, argv + 2);
     if (argc > 2 && strcmp(argv[1], "shell") == 0)
         return run_shell(argc - 2, argv + 2);
+    if (argc == 3 && strcmp(argv[1], "warm") == 0)
+        return run_warm(argv[2]);
+    if (argc == 5 && strcmp(argv[1], "step") == 0)
+        return run_step(argv[2], argv[3], argv[4]);
     if (argc == 2 && strcmp(argv[1], "--version") == 0) {
         printf("ckptbench-agent %s (%s)\n", version_text(), version_commit());
         return CB_EXIT_PASS;

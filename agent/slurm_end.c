@@ -81,13 +81,19 @@ static void judge(struct attempt *attempt, struct buf *answer)
         attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, CB_ERR_SYSTEM, "Slurm ended the job: %s", state);
 }
 
-void slurm_end_judge(struct attempt *attempt)
+void slurm_end_explain(struct attempt *attempt)
 {
-    bool ranks_left_in_order = attempt->launcher.exited && attempt->launcher.status == 0;
-    if (attempt->verdict.decided || !attempt->nodes.slurm || attempt->pages.count == 0 || ranks_left_in_order)
-        return;
     struct buf answer;
+    if (attempt->verdict.decided || !attempt->nodes.slurm)
+        return;
     buf_init(&answer, TEXT_MAX_BYTES);
     judge(attempt, &answer);
     buf_release(&answer);
+}
+
+void slurm_end_judge(struct attempt *attempt)
+{
+    bool ranks_left_in_order = attempt->launcher.exited && attempt->launcher.status == 0;
+    if (attempt->pages.count > 0 && !ranks_left_in_order)
+        slurm_end_explain(attempt);
 }

@@ -7,6 +7,8 @@
 /* Decides an attempt whose ranks did not leave in order, from what Slurm says of the job and its nodes: time limit,
  * preemption, a node that is down, a cancellation. Leaves it undecided where Slurm has not ended the job. (Ranks may get Slurm's signal before this agent does.) */
 void slurm_end_judge(struct attempt *attempt);
+/* The same for an attempt without ranks that a signal came for. */
+void slurm_end_explain(struct attempt *attempt);
 
 /* Parsers, of `scontrol show job -o` and of `sinfo -h -N -o "%N %T"`; for tests. */
 bool slurm_end_read_state(const char *job, char state[32]);

@@ -90,6 +90,7 @@ int cli_end_json(struct cli *self, struct cb_err *err) CB_MUST_CHECK;
 
 extern const struct verb verb_baseline, verb_cancel, verb_clean, verb_collect, verb_compare, verb_completion,
     verb_convert, verb_doctor, verb_export, verb_history, verb_inspect, verb_list, verb_logs, verb_man, verb_models,
-    verb_options, verb_plan, verb_render, verb_run, verb_s3, verb_show, verb_sql, verb_status, verb_submit, verb_verify;
+    verb_options, verb_plan, verb_render, verb_run, verb_s3, verb_show, verb_sql, verb_status, verb_submit, verb_verify,
+    verb_warm;
 
 #endif

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/pool_runs.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/run_folder.h"
@@ -257,28 +258,54 @@ static int seal_for_agent(struct job_entry *entry, const struct job_sight *sight
     return rc;
 }
 
+/* What Slurm says of a run; of one in a pool, what it would say. A spool can be asked where Slurm cannot. */
+static const struct slurm_job *sight_job(const struct job_list *self, const struct job_entry *entry,
+                                         const struct slurm_jobs *jobs, struct pool_run *in_pool, bool *asked)
+{
+    *in_pool = (struct pool_run){0};
+    *asked = self->asked;
+    if (!*entry->record.pool)
+        return self->asked ? find_job(jobs, &entry->record) : NULL;
+    pool_look_at_run(&entry->record, entry->run, self->asked ? jobs : NULL, in_pool);
+    *asked = self->asked || in_pool->known;
+    return in_pool->known ? &in_pool->job : NULL;
+}
+
+static void note_nowhere(struct job_entry *entry, const struct pool_run *in_pool)
+{
+    if (in_pool->nowhere && entry->verdict.state == JOB_SUBMITTED)
+        snprintf(entry->verdict.note, sizeof entry->verdict.note,
+                 "never came into the spool of its pool: `ckptbench submit --resume %s` sends it", entry->run);
+}
+
 /* Under the run's lock: what is decided is written, and a manifest is never older than what was looked at. */
 static int settle(struct job_list *self, struct job_entry *entry, const struct slurm_jobs *jobs, struct cb_err *err)
 {
     char down[256];
     uint64_t now_ns = clock_wall_ns();
-    const struct slurm_job *job = self->asked ? find_job(jobs, &entry->record) : NULL;
+    struct pool_run in_pool;
+    bool asked;
+    const struct slurm_job *job = sight_job(self, entry, jobs, &in_pool, &asked);
     struct job_record before = entry->record;
     name_down_nodes(self, entry, job, down, sizeof down);
     if (job) {
         job_record_observe(&entry->record, job, now_ns);
-        if (!*entry->record.job) { /* the answer of sbatch was lost */
+        if (!*entry->record.job && *job->id) { /* the answer of sbatch was lost, or its pool has started it */
             snprintf(entry->record.job, sizeof entry->record.job, "%s", job->id);
             entry->record.submitted_wall_ns = now_ns;
         }
     }
+    if (*entry->record.pool)
+        snprintf(entry->record.step, sizeof entry->record.step, "%s", in_pool.ticket.step);
     const struct job_sight sight = {.slurm = job,
-                                    .asked = self->asked,
-                                    .may_requeue = entry->may_requeue,
+                                    .asked = asked,
+                                    .may_requeue = entry->may_requeue && !*entry->record.pool,
                                     .now_wall_ns = now_ns,
                                     .folder = &entry->seen,
+                                    .why = in_pool.why[0] ? in_pool.why : NULL,
                                     .down_nodes = down};
     job_judge(&entry->record, &sight, &entry->verdict);
+    note_nowhere(entry, &in_pool);
     int rc = job_folder_seal_earlier(entry->folder, entry->run, &entry->seen, err);
     if (rc == 0 && entry->verdict.seal)
         rc = seal_for_agent(entry, &sight, err);
@@ -286,8 +313,9 @@ static int settle(struct job_list *self, struct job_entry *entry, const struct s
         rc = job_record_enter(&entry->record, entry->verdict.state, now_ns, entry->verdict.note, err);
     bool changed = before.transition_count != entry->record.transition_count ||
                    strcmp(before.slurm_state, entry->record.slurm_state) != 0 ||
-                   strcmp(before.job, entry->record.job) != 0 || before.began_s != entry->record.began_s ||
-                   before.allocated_s != entry->record.allocated_s || before.restarts != entry->record.restarts;
+                   strcmp(before.job, entry->record.job) != 0 || strcmp(before.step, entry->record.step) != 0 ||
+                   before.began_s != entry->record.began_s || before.allocated_s != entry->record.allocated_s ||
+                   before.restarts != entry->record.restarts;
     if (rc == 0 && changed)
         rc = job_record_write(entry->folder, &entry->record, err);
     return rc ? rc : write_history(self, entry, err);
@@ -296,12 +324,16 @@ static int settle(struct job_list *self, struct job_entry *entry, const struct s
 /* Without the lock: only judged. */
 static void peek(const struct job_list *self, struct job_entry *entry, const struct slurm_jobs *jobs)
 {
-    const struct job_sight sight = {.slurm = self->asked ? find_job(jobs, &entry->record) : NULL,
-                                    .asked = self->asked,
-                                    .may_requeue = entry->may_requeue,
+    struct pool_run in_pool;
+    bool asked;
+    const struct slurm_job *job = sight_job(self, entry, jobs, &in_pool, &asked);
+    const struct job_sight sight = {.slurm = job,
+                                    .asked = asked,
+                                    .may_requeue = entry->may_requeue && !*entry->record.pool,
                                     .now_wall_ns = clock_wall_ns(),
                                     .folder = &entry->seen};
     job_judge(&entry->record, &sight, &entry->verdict);
+    note_nowhere(entry, &in_pool);
 }
 
 static int sync_entry(struct job_list *self, struct job_entry *entry, const struct slurm_jobs *jobs, struct cb_err *err)

@@ -162,6 +162,14 @@ static void progress_text(const struct job_entry *entry, const struct figures *f
              progress->bytes_per_s > 0 ? units_format_rate(progress->bytes_per_s, rate) : "", rank);
 }
 
+/* "4711", in a pool "4711.0"; NULL before there is one. */
+static const char *job_text(const struct job_entry *entry, char text[112])
+{
+    const struct job_record *record = &entry->record;
+    snprintf(text, 112, "%s%s%s", record->job, *record->step ? "." : "", record->step);
+    return *record->job ? text : NULL;
+}
+
 static const char *outcome_of(const struct job_entry *entry)
 {
     return *entry->outcome ? entry->outcome : NULL;
@@ -183,13 +191,13 @@ static void member_double(struct json_writer *json, const char *key, double valu
 
 static void write_json_entry(struct json_writer *json, const struct job_entry *entry, const struct figures *figures)
 {
-    char progress[160];
+    char progress[160], job[112];
     progress_text(entry, figures, progress, sizeof progress);
     json_write_begin_object(json);
     member_text(json, "run", entry->run);
     member_text(json, "state", job_state_name(entry->verdict.state));
     member_text(json, "outcome", outcome_of(entry));
-    member_text(json, "job", entry->record.job);
+    member_text(json, "job", job_text(entry, job));
     json_write_key(json, "nodes");
     if (entry->record.node_count)
         json_write_u64(json, entry->record.node_count);
@@ -244,11 +252,11 @@ static void add_note(struct table *table, const struct job_entry *entry)
 
 static void add_line(struct table *table, const struct job_entry *entry, const struct figures *figures)
 {
-    char text[32], progress[160];
+    char text[32], progress[160], job[112];
     progress_text(entry, figures, progress, sizeof progress);
     table_add(table, TABLE_BOLD, entry->run);
     table_add(table, style_of(entry), job_state_name(entry->verdict.state));
-    table_add(table, TABLE_PLAIN, *entry->record.job ? entry->record.job : NULL);
+    table_add(table, TABLE_PLAIN, job_text(entry, job));
     if (entry->record.node_count)
         table_addf(table, TABLE_PLAIN, "%llu", (unsigned long long)entry->record.node_count);
     else

@@ -12,10 +12,11 @@
 
 #define DEFAULT_RATE ((double)GIB) /* of a rank, where nothing was measured here */
 #define DEFAULT_STAGE_RATE ((double)(5 * GIB))
-#define LATEST_RUNS 20                /* looked at for a measured rate */
-#define START_NS (10 * 60 * NS_PER_S) /* for launch, set-up and sealing */
-#define MARGIN 3                      /* times what is predicted, where a rate is known */
-#define BLIND_MARGIN 20               /* where it is only assumed */
+#define LATEST_RUNS 20                     /* looked at for a measured rate */
+#define START_NS (10 * 60 * NS_PER_S)      /* for launch, set-up and sealing */
+#define WAIT_MARGIN_NS (2 * 60 * NS_PER_S) /* behind a wait, which is as long as it is */
+#define MARGIN 3                           /* times what is predicted, where a rate is known */
+#define BLIND_MARGIN 20                    /* where it is only assumed */
 
 /* ---- rates ---- */
 
@@ -138,6 +139,10 @@ int outlook_run_ns(const struct experiment *experiment, const struct rates *rate
     uint64_t largest, all, limit_ns = experiment_u64(experiment, OPT_TIMEOUT_RUN);
     if (limit_ns) { /* the agent ends the run then */
         *duration_ns = limit_ns + START_NS;
+        return 0;
+    }
+    if (experiment_is(experiment, OPT_WORKLOAD, "wait")) {
+        *duration_ns = experiment_u64(experiment, OPT_WAIT_FOR) + WAIT_MARGIN_NS;
         return 0;
     }
     int rc = workload_init(&workload, experiment, err);

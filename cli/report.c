@@ -36,6 +36,10 @@ static void write_model_line(const char *run, const struct experiment *experimen
     if (gethostname(host, sizeof host - 1) < 0)
         snprintf(host, sizeof host, "this machine");
     bool suite = experiment_is(experiment, OPT_WORKLOAD, "suite");
+    if (experiment_is(experiment, OPT_WORKLOAD, "wait")) {
+        buf_printf(out, "run %s  waits for %s\n", run, experiment_text(experiment, OPT_WAIT_FOR));
+        return;
+    }
     buf_printf(out, "run %s  %s", run, suite ? "cluster suite" : experiment_text(experiment, OPT_MODEL));
     if (suite) {
         buf_printf(out, ": %s   %s rank%s%s%s\n", experiment_text(experiment, OPT_SUITE_ONLY),
@@ -105,7 +109,8 @@ void report_write_heading(const char *run, const struct experiment *experiment, 
     write_model_line(run, experiment, workload, out);
     if (colour)
         buf_append_text(out, table_style_end());
-    write_store_line(experiment, out);
+    if (!experiment_is(experiment, OPT_WORKLOAD, "wait"))
+        write_store_line(experiment, out);
     if (workload && workload->plan && !experiment_is(experiment, OPT_ENGINE, "command")) /* which plans by itself */
         write_plan_line(workload->plan, out);
 }
@@ -387,8 +392,11 @@ static int write_checkpoints(const struct run_info *info, bool colour, struct bu
 int report_write_results(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err)
 {
     buf_append_char(out, '\n');
-    int rc = experiment_is(info->experiment, OPT_WORKLOAD, "suite") ? write_suite(info, colour, out, err)
-                                                                    : write_checkpoints(info, colour, out, err);
+    int rc = 0;
+    if (experiment_is(info->experiment, OPT_WORKLOAD, "suite"))
+        rc = write_suite(info, colour, out, err);
+    else if (!experiment_is(info->experiment, OPT_WORKLOAD, "wait"))
+        rc = write_checkpoints(info, colour, out, err);
     if (rc)
         return rc;
     write_ending(info, out);

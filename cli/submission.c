@@ -27,7 +27,7 @@ static bool is_program(const char *folder, size_t len, char path[PATH_MAX])
     return used < PATH_MAX && path[0] == '/' && access(path, X_OK) == 0;
 }
 
-static int find_agent(char path[PATH_MAX], struct cb_err *err)
+int submission_find_agent(char path[PATH_MAX], struct cb_err *err)
 {
     char self[PATH_MAX];
     ssize_t len = readlink("/proc/self/exe", self, sizeof self - 1);
@@ -45,7 +45,7 @@ static int find_agent(char path[PATH_MAX], struct cb_err *err)
 
 int submission_init(struct submission *self, const struct experiment *experiment, struct cb_err *err)
 {
-    int rc = find_agent(self->agent, err);
+    int rc = submission_find_agent(self->agent, err);
     if (rc == 0)
         outlook_choose_rates(experiment, &self->rates);
     return rc;
@@ -70,6 +70,7 @@ int submission_script(const struct submission *self, const char *name, const cha
                                .log = log,
                                .array_count = count,
                                .after = self->after,
+                               .node_list = self->node_list,
                                .experiment = experiment};
     if (snprintf(run_folder, sizeof run_folder, "%s%s", folder, count ? "/" JOB_ARRAY : "") >= PATH_MAX ||
         snprintf(log, sizeof log, "%s/" JOB_LOG, folder) >= PATH_MAX)

@@ -17,12 +17,16 @@ struct submission {
     char agent[4096]; /* ckptbench-agent, absolute */
     struct rates rates;
     const char *after;           /* number of the job that must pass before; NULL: none */
+    const char *node_list;       /* "n1,n2": to run there; NULL: anywhere */
     struct slurm_client *client; /* borrowed; NULL for render */
     struct history *history;     /* borrowed */
 };
 
 /* Finds the agent beside this program, else in PATH, and the rates for time limits. */
 int submission_init(struct submission *self, const struct experiment *experiment, struct cb_err *err) CB_MUST_CHECK;
+
+/* ckptbench-agent beside this program, else in PATH; absolute. */
+int submission_find_agent(char path[4096], struct cb_err *err) CB_MUST_CHECK;
 
 /* The script of one run; with `count` > 0 of an array of so many, whose first run this is. */
 int submission_script(const struct submission *self, const char *name, const char *folder, size_t count,

@@ -6,6 +6,7 @@
 #include "cli/cli.h"
 #include "cli/job_list.h"
 #include "cli/job_status.h"
+#include "cli/pool_runs.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "jobs/follow.h"
@@ -48,6 +49,16 @@ static int note_asked(struct job_entry *entry, struct cb_err *err)
     return rc;
 }
 
+/* Its job is the pool's, which goes on. */
+static int cancel_in_pool(struct job_list *list, struct job_entry *entry, struct cb_err *err)
+{
+    bool nowhere;
+    int rc = pool_cancel_run(&entry->record, entry->run, &nowhere, err);
+    if (rc)
+        return rc;
+    return nowhere && entry->seen.attempts == 0 ? cancel_planned(list, entry, err) : note_asked(entry, err);
+}
+
 static int cancel_entry(struct job_list *list, struct job_entry *entry, const char **ids, size_t *count,
                         struct cb_err *err)
 {
@@ -55,6 +66,8 @@ static int cancel_entry(struct job_list *list, struct job_entry *entry, const ch
         log_info("run %s has ended already (%s)", entry->run, entry->outcome);
         return 0;
     }
+    if (*entry->record.pool)
+        return cancel_in_pool(list, entry, err);
     bool only_planned = entry->verdict.state == JOB_PLANNED && entry->seen.attempts == 0;
     if (!entry->has_record && !only_planned)
         return cb_fail(err, CB_ERR_USAGE, "run %s is no job of Slurm: stop it where it runs, with Ctrl-C", entry->run);

@@ -67,6 +67,9 @@ static int outlook_init(struct outlook *self, const struct experiment *experimen
     struct rusage usage;
     *self = (struct outlook){.experiment = experiment};
     int rc = workload_init(&self->workload, experiment, err);
+    if (rc == 0 && !self->workload.layout)
+        rc = cb_fail(err, CB_ERR_USAGE, "plan is about checkpoints: workload=%s has none",
+                     experiment_text(experiment, OPT_WORKLOAD));
     if (rc)
         return rc;
     getrusage(RUSAGE_SELF, &usage);

@@ -7,6 +7,7 @@
 #include "cli/job_list.h"
 #include "cli/job_status.h"
 #include "cli/launch.h"
+#include "cli/pool_runs.h"
 #include "cli/submission.h"
 #include "core/clock.h"
 #include "core/json.h"
@@ -14,6 +15,7 @@
 #include "core/run_folder.h"
 
 #define SCRIPT_MAX_BYTES (1u << 16)
+#define NODE_LIST_BYTES 65536
 #define SUBMIT_MAX_ARRAY 1000            /* members of one array: Slurm's usual MaxArraySize less one */
 #define SUBMIT_FORGET_NS (60 * NS_PER_S) /* after so long nothing that sbatch left under way can arrive */
 
@@ -21,8 +23,10 @@ struct session {
     struct cli *cli;
     struct planning planning;
     struct submission submission;
-    struct job_list list; /* of the runs that are submitted: its client is the submission's */
-    char after[64];       /* number of the job that must pass before; "" for none */
+    struct job_list list;   /* of the runs that are submitted: its client is the submission's */
+    struct pool_entry pool; /* with --warm */
+    bool warm;
+    char after[64]; /* number of the job that must pass before; "" for none */
     size_t sent;
 };
 
@@ -103,12 +107,38 @@ static int write_all(struct session *self, struct cb_err *err)
     return history_end(self->submission.history, rc, err);
 }
 
+static uint64_t nodes_of(const struct experiment *experiment)
+{
+    uint64_t nodes = experiment_u64(experiment, OPT_NODES);
+    return nodes ? nodes : 1;
+}
+
+/* A job that asks for nodes of a touch pool. */
+static int choose_nodes(struct session *self, size_t index, char *list, size_t bytes, struct cb_err *err)
+{
+    const struct planned *member = &self->planning.members[index];
+    if (!self->warm)
+        return 0;
+    int rc =
+        pool_pick_nodes(self->submission.client, &self->pool, index, nodes_of(member->experiment), list, bytes, err);
+    self->submission.node_list = rc == 0 && *list ? list : NULL;
+    if (rc == 0 && !*list && index == 0)
+        log_info("pool %s has no nodes that are up yet: its runs go to the queue as any other", self->pool.pool.name);
+    return rc ? rc : pool_note_run(self->pool.folder, member->id, err);
+}
+
 static int send_single(struct session *self, size_t index, struct cb_err *err)
 {
     const struct planned *member = &self->planning.members[index];
+    char nodes[NODE_LIST_BYTES];
     struct job_record record;
     job_record_init(&record);
-    int rc = submission_send(&self->submission, member->id, member->folder, member->experiment, &record, err);
+    int rc = 0;
+    if (self->warm && self->pool.pool.mode == POOL_HOLD)
+        rc = pool_put_run(&self->pool, member->id, member->folder, nodes_of(member->experiment), &record,
+                          self->submission.history, err);
+    else if ((rc = choose_nodes(self, index, nodes, sizeof nodes, err)) == 0)
+        rc = submission_send(&self->submission, member->id, member->folder, member->experiment, &record, err);
     job_record_release(&record);
     self->sent += rc == 0;
     return rc;
@@ -157,11 +187,29 @@ static int send_all(struct session *self, struct cb_err *err)
 
 /* ---- sending what was planned before ---- */
 
+/* One that never came into the spool; where it is there, it is no more to be sent than a job. */
+static int resume_in_pool(struct session *self, struct job_entry *entry, struct cb_err *err)
+{
+    struct pool_entry pool;
+    struct pool_run found;
+    pool_look_at_run(&entry->record, entry->run, NULL, &found);
+    if (!found.nowhere)
+        return 0;
+    int rc = pool_choose(self->submission.client, entry->record.pool, &pool, err);
+    if (rc == 0)
+        rc = pool_put_run(&pool, entry->run, entry->folder, entry->record.node_count, &entry->record,
+                          self->submission.history, err);
+    self->sent += rc == 0;
+    return rc;
+}
+
 static int resume_entry(struct session *self, struct job_entry *entry, struct cb_err *err)
 {
     struct experiment *experiment = NULL;
     if (entry->is_final || *entry->record.job || entry->seen.attempts)
         return 0;
+    if (*entry->record.pool)
+        return resume_in_pool(self, entry, err);
     if (entry->record.intent_wall_ns && !self->list.asked)
         return cb_fail(err, CB_ERR_SYSTEM, "run %s: %s", entry->run, self->list.trouble);
     if (entry->record.intent_wall_ns + SUBMIT_FORGET_NS > clock_wall_ns())
@@ -225,6 +273,11 @@ static void say_text(struct session *self, const char *id, const struct experime
     struct buf *out = &self->cli->out;
     const struct job_list *list = &self->list;
     const char *partition = experiment ? experiment_text(experiment, OPT_SLURM_PARTITION) : "";
+    if (self->warm && self->pool.pool.mode == POOL_HOLD) {
+        buf_printf(out, "submitted %zu run%s%s%s to pool %s     next: ckptbench status %s\n", self->sent,
+                   self->sent == 1 ? " " : "s  (sweep ", id, self->sent == 1 ? "" : ")", self->pool.pool.name, id);
+        return;
+    }
     if (list->count == 1)
         buf_printf(out, "submitted run %s: job %s", list->items[0].run, list->items[0].record.job);
     else
@@ -267,6 +320,26 @@ static int dry_run(struct session *self, struct cb_err *err)
     return rc;
 }
 
+static int choose_pool(struct session *self, struct cb_err *err)
+{
+    const char *name = cli_flag_value(self->cli, "warm");
+    if (!name)
+        return 0;
+    if (cli_has_flag(self->cli, "array"))
+        return cb_fail(err, CB_ERR_USAGE,
+                       "--array and --warm: members of an array cannot each have nodes of their own");
+    int rc = pool_choose(self->submission.client, name, &self->pool, err);
+    if (rc == 0 && self->pool.pool.mode == POOL_HOLD && cli_has_flag(self->cli, "after"))
+        rc = cb_fail(err, CB_ERR_USAGE,
+                     "--after and --warm %s: runs of a hold pool are no jobs that others could wait for; they are "
+                     "started in the order in which they come",
+                     name);
+    for (size_t i = 0; rc == 0 && i < self->planning.sweep.count; i++)
+        rc = pool_check_run(&self->pool, self->planning.members[i].experiment, err);
+    self->warm = rc == 0;
+    return rc;
+}
+
 static int submit_new(struct session *self, struct cb_err *err)
 {
     const char *after = cli_flag_value(self->cli, "after");
@@ -282,6 +355,8 @@ static int submit_new(struct session *self, struct cb_err *err)
         return dry_run(self, err);
     rc = slurm_ping(self->submission.client, err);
     if (rc == 0)
+        rc = choose_pool(self, err);
+    if (rc == 0 && !(self->warm && self->pool.pool.mode == POOL_HOLD))
         rc = submission_test(&self->submission, &self->planning, err);
     if (rc == 0)
         rc = write_all(self, err);
@@ -348,6 +423,7 @@ static const struct verb_flag submit_flags[] = {
     {"wait", NULL, "wait until all have ended; the exit code is the runs'"},
     {"after", "RUN", "start only once RUN has passed; a load takes its checkpoint"},
     {"array", NULL, "send runs of a sweep that ask for the same as job arrays"},
+    {"warm", "POOL", "on the nodes of a warm pool, or inside its allocation (`ckptbench warm`)"},
     {"resume", "RUN|SWEEP", "send what was planned and not sent"},
 };
 

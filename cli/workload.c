@@ -43,6 +43,11 @@ int workload_init(struct workload *self, const struct experiment *experiment, st
         *self = (struct workload){.layouts.ranks = ranks_of_suite(experiment)};
         return 0;
     }
+    if (experiment_is(experiment, OPT_WORKLOAD, "wait")) {
+        uint64_t ranks = experiment_u64(experiment, OPT_RANKS);
+        *self = (struct workload){.layouts.ranks = ranks ? (uint32_t)ranks : 1};
+        return 0;
+    }
     int rc = workload_load_model(experiment, &fresh.model, err);
     if (rc == 0)
         rc = layout_pair_new(fresh.model, experiment, &fresh.layouts, err);

@@ -140,6 +140,8 @@ int job_record_write(const char *run_folder, const struct job_record *self, stru
         json_write_u64(&json, self->array_task);
     else
         json_write_null(&json);
+    member_text(&json, "pool", self->pool);
+    member_text(&json, "step", self->step);
     member_u64(&json, "intent_wall_ns", self->intent_wall_ns);
     member_u64(&json, "submitted_wall_ns", self->submitted_wall_ns);
     json_write_key(&json, "cancel_asked");
@@ -233,6 +235,14 @@ static int read_transitions(const struct json_value *root, struct job_record *se
     return 0;
 }
 
+/* Of a record from before there were pools: none. */
+static int copy_optional(const struct json_value *object, const char *key, char *place, size_t bytes,
+                         struct cb_err *err)
+{
+    place[0] = '\0';
+    return json_get(object, key) ? copy_text(object, key, place, bytes, err) : 0;
+}
+
 static int read_members(const struct json_value *root, struct job_record *self, struct cb_err *err)
 {
     uint64_t version = 0;
@@ -246,6 +256,10 @@ static int read_members(const struct json_value *root, struct job_record *self, 
         rc = copy_text(root, "job", self->job, sizeof self->job, err);
     if (rc == 0)
         rc = copy_text(root, "cluster", self->cluster, sizeof self->cluster, err);
+    if (rc == 0)
+        rc = copy_optional(root, "pool", self->pool, sizeof self->pool, err);
+    if (rc == 0)
+        rc = copy_optional(root, "step", self->step, sizeof self->step, err);
     if (rc == 0)
         rc = json_need_u64(root, "intent_wall_ns", &self->intent_wall_ns, err);
     if (rc == 0)

@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "core/err.h"
+#include "core/run_folder.h"
 
 #define JOB_RECORD_VERSION 1
 #define JOB_MAX_TRANSITIONS 1000 /* what a job requeued for ever leaves; older ones go, the first stays */
@@ -47,6 +48,8 @@ struct job_record {
     char cluster[64]; /* where sbatch said one, else "" */
     bool in_array;
     uint64_t array_task;
+    char pool[RUN_ID_BYTES];    /* id of the hold pool that runs it; "" for a job of its own */
+    char step[32];              /* its step in the pool's job, "0"; "" before */
     uint64_t intent_wall_ns;    /* when it was about to be sent; 0: never */
     uint64_t submitted_wall_ns; /* when sbatch had answered; 0: not yet */
     bool cancel_asked;          /* by `cancel`: what ends then was cancelled */

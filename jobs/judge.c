@@ -91,7 +91,9 @@ static void judge_cancelled(const struct job_record *record, const struct job_si
                             struct job_verdict *verdict)
 {
     seal_as(verdict, OUTCOME_CANCELLED);
-    if (strstr(sight->slurm->reason, "Dependency"))
+    if (sight->why)
+        snprintf(verdict->note, sizeof verdict->note, "%s", sight->why);
+    else if (strstr(sight->slurm->reason, "Dependency"))
         snprintf(verdict->note, sizeof verdict->note, "not started: the run that it waits for has not passed");
     else
         snprintf(verdict->note, sizeof verdict->note, "cancelled %s%s%s",

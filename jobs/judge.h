@@ -33,6 +33,7 @@ struct job_sight {
     bool may_requeue;              /* slurm.requeue */
     uint64_t now_wall_ns;
     const struct job_folder *folder;
+    const char *why;        /* who took it out of the queue, and why; NULL: not known */
     const char *down_nodes; /* those of the job that Slurm holds for down: "n3"; "" where it is not known */
 };
 

@@ -177,6 +177,8 @@ int job_script_write(const struct job_script *self, struct buf *out, struct cb_e
     buf_printf(out, "#SBATCH --%srequeue\n", experiment_bool(self->experiment, OPT_SLURM_REQUEUE) ? "" : "no-");
     if (self->after)
         buf_printf(out, "#SBATCH --dependency=afterok:%s\n#SBATCH --kill-on-invalid-dep=yes\n", self->after);
+    if (self->node_list)
+        buf_printf(out, "#SBATCH --nodelist=%s\n", self->node_list);
     int rc = add_keys(self, out, err);
     if (rc)
         return rc;
@@ -185,5 +187,36 @@ int job_script_write(const struct job_script *self, struct buf *out, struct cb_e
     if (rc)
         return rc;
     add_start(self, out);
+    return buf_check(out, "the job script", err);
+}
+
+/* A touch takes one core a node for a moment, beside whoever else is there; a waiter has its nodes for the runs. */
+int pool_script_write(const struct pool_script *self, struct buf *out, struct cb_err *err)
+{
+    const struct pool *pool = self->pool;
+    const struct job_script parts = {
+        .log = self->log, .experiment = self->experiment, .time_limit_ns = self->time_limit_ns};
+    buf_printf(out, "#!/bin/sh\n#SBATCH --job-name=%s\n#SBATCH --comment=ckptbench-warm/%s\n", pool->id, pool->id);
+    if (pool->mode == POOL_HOLD)
+        add_size(&parts, out);
+    else
+        buf_printf(out, "#SBATCH --nodes=%" PRIu64 "\n#SBATCH --ntasks-per-node=1\n", pool->nodes);
+    add_time(&parts, out);
+    buf_printf(out, "#SBATCH --time-min=1\n#SBATCH --deadline=now+%" PRIu64 "\n#SBATCH --requeue\n", self->deadline_s);
+    int rc = add_keys(&parts, out, err);
+    if (rc)
+        return rc;
+    buf_append_text(out, "#SBATCH --open-mode=append\n");
+    rc = add_log(&parts, out, err);
+    if (rc)
+        return rc;
+    buf_printf(out,
+               "# Made by ckptbench %s: a job of warm pool %s. Its end and its budget are in pool.json beside it.\n",
+               version_text(), pool->name);
+    buf_append_text(out, "exec ");
+    shell_quote(self->agent, out);
+    buf_append_text(out, " warm ");
+    shell_quote(self->folder, out);
+    buf_append_char(out, '\n');
     return buf_check(out, "the job script", err);
 }

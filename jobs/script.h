@@ -9,6 +9,7 @@
 #include "core/buf.h"
 #include "core/err.h"
 #include "core/experiment.h"
+#include "core/pool.h"
 
 #define SCRIPT_WARN_S 60 /* this long before the time limit the agent is told, so that it can seal */
 
@@ -19,12 +20,24 @@ struct job_script {
     const char *log;                     /* absolute: what the job itself says, appended; of an array ".K" follows */
     size_t array_count;                  /* 0: a single job */
     const char *after;                   /* number of the job that must have passed; NULL: none */
+    const char *node_list;               /* "n1,n2": these among its nodes; NULL: any */
     const struct experiment *experiment; /* nodes, ranks, slurm.* */
     uint64_t time_limit_ns;              /* rounded up to minutes */
 };
 
 /* CB_ERR_USAGE where a slurm key or a path holds what Slurm's own parsers cannot take. */
 int job_script_write(const struct job_script *self, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
+
+/* The script of a pool's jobs. A touch pool submits it again and again, with another begin and one node. */
+struct pool_script {
+    const struct pool *pool;
+    const char *agent, *folder;          /* absolute */
+    const char *log;                     /* absolute */
+    const struct experiment *experiment; /* nodes, slurm.* */
+    uint64_t time_limit_ns;              /* of one job */
+    uint64_t deadline_s;                 /* from now: a job that cannot have ended by then is removed by Slurm */
+};
+int pool_script_write(const struct pool_script *self, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
 
 /* 'text' as one word of a POSIX shell. */
 void shell_quote(const char *text, struct buf *out);

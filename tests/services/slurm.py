@@ -6,7 +6,7 @@ socket, whose path must be short. The four nodes share one kernel, clock, page c
 is node-local has the node's name in its path, and no skew between nodes can be seen here.
 
 Partitions: train (the default), scavenge (its jobs are requeued for those of urgent) and urgent, all over
-the same nodes.
+the same nodes; and sleepy, whose idle nodes would be powered down after 4 s if there were programs that do it.
 """
 import contextlib
 import os
@@ -58,6 +58,7 @@ TmpFS={folder}/tmp/%n
 PartitionName=train Nodes=n[1-4] Default=YES MaxTime=INFINITE State=UP PreemptMode=OFF
 PartitionName=scavenge Nodes=n[1-4] MaxTime=INFINITE State=UP PriorityTier=1
 PartitionName=urgent Nodes=n[1-4] MaxTime=INFINITE State=UP PriorityTier=10
+PartitionName=sleepy Nodes=n[1-4] MaxTime=INFINITE State=UP PreemptMode=OFF SuspendTime=4
 """
 
 # Nodes that are off until a job needs them, and are switched off again SuspendTime after the last one.

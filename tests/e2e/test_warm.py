@@ -1,0 +1,252 @@
+"""Warm pools on a real Slurm: allocations that are held, nodes that are touched, and their ends."""
+import json
+import os
+import shutil
+import time
+
+import pytest
+from slurm_harness import FINAL, MISSING, TINY, VARIABLE, Cluster
+
+pytestmark = pytest.mark.skipif(not os.environ.get(VARIABLE), reason=MISSING)
+assert VARIABLE == "CKPTBENCH_TEST_SLURM"  # tests/run.py looks for the name in this file
+SLOW = (*TINY, "store=fault:delay=300ms:./slow", "iterations=200", "ops=save", "verify=none")
+QUICK = (*TINY, "ops=save")
+
+
+class Pools(Cluster):
+    def list(self):
+        return {line["pool"]: line for line in self.document("warm", "list")}
+
+    def start(self, name, *words, **options):
+        (line,) = [line for line in self.document("warm", "start", name, *words, **options) if line["pool"] == name and line["state"] != "ended"]
+        return line
+
+    def folder_of(self, name):
+        return self.home / "pools" / self.list()[name]["id"]
+
+    def jobs_of(self, line):
+        return self.slurm("squeue", "-h", "-a", "-n", line["id"], "-o", "%i").split()
+
+    def wait_until(self, name, test, seconds=60):
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            line = self.list()[name]
+            if test(line):
+                return line
+            time.sleep(0.2)
+        raise AssertionError(f"pool {name} is {line}")
+
+    def wait_gone(self, line, seconds=60):
+        deadline = time.monotonic() + seconds
+        while self.jobs_of(line):
+            assert time.monotonic() < deadline, self.slurm("squeue", "-a")
+            time.sleep(0.2)
+
+
+@pytest.fixture
+def pools(tmp_path):
+    (tmp_path / "store").mkdir()
+    (tmp_path / "slow").mkdir()
+    pools = Pools(tmp_path, os.environ[VARIABLE])
+    yield pools
+    for line in pools.document("warm", "list"):
+        pools.slurm("scancel", "-Q", "-n", line["id"], check=False)
+
+
+def test_a_run_goes_through_a_held_allocation_as_a_step_of_it(pools):
+    started = pools.start("night", "mode=hold", "nodes=1", "for=5m", "budget=1node-hours")
+    run, job = pools.submit_one(*QUICK, "--warm", "night")
+    assert job is None
+    line = pools.wait_final(run)[run]
+    assert line["outcome"] == "pass" and line["job"].split(".")[0] == started["job"] and line["job"].split(".")[1].isdigit()
+    assert line["queue_s"] >= 0 and line["boot_s"] == 0
+    assert pools.states(run)[:2] == ["planned", "submitted"] and pools.states(run)[-1] == "done"
+    assert pools.jobs_named(run) == []
+    listed = pools.list()["night"]
+    assert listed["state"] == "up" and listed["runs"] == 1 and 0 < listed["node_hours"] < 1 and listed["saved_s"] == 0
+    assert "is there" in pools.call("warm", "start", "night", "nodes=1", "for=1m", code=2).stderr
+    pools.call("warm", "stop", "night")
+    assert pools.list()["night"]["state"] == "ended" and not pools.jobs_of(listed)
+    pools.call("submit", *QUICK, "store=./store", "--warm", "night", code=2)
+    assert "ended" in pools.call("warm", "stop", "night").stderr
+
+
+def test_runs_of_a_spool_come_in_order_and_each_can_be_cancelled(pools):
+    pools.start("p", "mode=hold", "nodes=1", "for=5m")
+    first, _ = pools.submit_one(*SLOW, "--warm", "p")
+    second, _ = pools.submit_one(*QUICK, "--warm", "p")
+    third, _ = pools.submit_one(*QUICK, "--warm", "p")
+    fourth, _ = pools.submit_one(*QUICK, "--warm", "p")
+    pools.wait_for(first, "running")
+    waiting = pools.status(second)[second]
+    assert waiting["state"] == "pending" and "in the spool of pool p" in waiting["note"]
+    pools.call("cancel", third)
+    assert pools.wait_final(third)[third]["outcome"] == "cancelled"
+    assert pools.status(first)[first]["state"] == "running"
+    pools.call("cancel", first)
+    lines = pools.wait_final(first, second, fourth)
+    assert [lines[run]["outcome"] for run in (first, second, fourth)] == ["cancelled", "pass", "pass"]
+    assert pools.manifest(first)["sealed_by"] == "agent"
+    began = [json.loads(path.read_text())["started_wall_ns"] for path in sorted((pools.folder_of("p") / "done").iterdir())]
+    assert len(began) == 3 and began == sorted(began)
+    assert pools.list()["p"]["state"] == "up"
+    pools.call("warm", "stop", "p")
+
+
+def test_a_pool_that_is_stopped_ends_its_run_and_gives_back_what_waits(pools):
+    started = pools.start("p", "mode=hold", "nodes=1", "for=5m")
+    first, _ = pools.submit_one(*SLOW, "--warm", "p")
+    second, _ = pools.submit_one(*QUICK, "--warm", "p")
+    pools.wait_for(first, "running")
+    pools.call("warm", "stop", "p")
+    assert not pools.jobs_of(started)
+    lines = pools.wait_final(first, second)
+    assert lines[first]["outcome"] == "cancelled" and pools.manifest(first)["sealed_by"] == "agent"
+    assert lines[second]["outcome"] == "cancelled" and "ended before this run was started" in lines[second]["note"]
+
+
+def test_a_waiter_that_is_killed_leaves_no_run_waiting(pools):
+    started = pools.start("p", "mode=hold", "nodes=1", "for=5m")
+    first, _ = pools.submit_one(*SLOW, "--warm", "p")
+    second, _ = pools.submit_one(*QUICK, "--warm", "p")
+    pools.wait_for(first, "running")
+    pools.slurm("scancel", "--signal=KILL", "--full", started["job"])
+    pools.wait_gone(started)
+    lines = pools.wait_final(first, second)
+    assert lines[first]["outcome"] in ("cancelled", "infrastructure", "lost")
+    assert lines[second]["outcome"] == "cancelled" and "ended before" in lines[second]["note"]
+
+
+def test_a_budget_that_is_used_up_ends_the_pool_whoever_looks(pools):
+    started = pools.start("p", "mode=hold", "nodes=1", "for=5m", "budget=0.0025")  # nine seconds
+    first, _ = pools.submit_one(*SLOW, "--warm", "p")
+    second, _ = pools.submit_one(*QUICK, "--warm", "p")
+    pools.wait_gone(started)  # nobody has asked ckptbench for anything since
+    line = pools.list()["p"]
+    assert line["state"] == "ended" and "budget" in line["note"]
+    assert line["node_hours"] <= 2 * line["budget_node_hours"]
+    lines = pools.wait_final(first, second)
+    assert lines[first]["outcome"] == "timeout" and pools.manifest(first)["samples"] > 0
+    assert lines[second]["outcome"] == "cancelled"
+
+
+def test_a_run_on_several_nodes_uses_those_of_the_pool(pools):
+    pools.start("pair", "mode=hold", "nodes=2", "for=5m", "slurm.exclusive=false")
+    words = ("model=gpt2-tiny", "baseline=false", "iterations=1", "warmup=0", f"store={pools.folder}/store", "--warm", "pair")
+    assert "pair has 2" in pools.call("submit", *words, "nodes=3", code=2).stderr
+    run, _ = pools.submit_one(*words[:-3], "nodes=2", "--warm", "pair")
+    line = pools.wait_final(run)[run]
+    assert line["outcome"] == "pass", line
+    nodes = json.loads((pools.run_folder(run) / "attempts/1/rendezvous.json").read_text())["nodes"]
+    assert [node["state"] for node in nodes] == ["head", "joined"]
+    pools.call("warm", "stop", "pair")
+
+
+def test_what_is_no_ticket_is_put_aside_and_a_run_is_never_done_twice(pools):
+    pools.start("p", "mode=hold", "nodes=1", "for=5m")
+    spool = pools.folder_of("p") / "spool"
+    run, _ = pools.submit_one(*QUICK, "--warm", "p")
+    pools.wait_final(run)
+    (ticket,) = (pools.folder_of("p") / "done").iterdir()
+    shutil.copy(ticket, spool / ticket.name)
+    (spool / "00000000000000000001.folder").mkdir()
+    os.mkfifo(spool / "00000000000000000001.pipe")
+    (spool / "00000000000000000002.x").write_bytes(os.urandom(5000))
+    (spool / "$(touch hit)").write_text("{}")
+    (spool / "00000000000000000003.a").write_text('{"version":1,"run":"a","run_folder":"/etc/a"}')
+    (spool / ("9" * 20 + "." + "x" * 200)).write_text("[" * 100000)
+    other, _ = pools.submit_one(*QUICK, "--warm", "p")
+    assert pools.wait_final(other)[other]["outcome"] == "pass"
+    deadline = time.monotonic() + 10
+    while list(spool.iterdir()):
+        assert time.monotonic() < deadline, list(spool.iterdir())
+        time.sleep(0.1)
+    assert len(list((pools.folder_of("p") / "rejected").iterdir())) == 7
+    assert not (pools.run_folder(run) / "attempts/2").exists() and not list(pools.folder.rglob("hit"))
+    pools.call("warm", "stop", "p")
+
+
+def test_what_never_came_into_the_spool_is_sent_again_once(pools):
+    """A laptop that died between the record and the ticket: played by taking the ticket away."""
+    started = pools.start("p", "mode=hold", "nodes=1", "for=5m", "slurm.extra=--hold")
+    run, _ = pools.submit_one(*QUICK, "--warm", "p")
+    (ticket,) = (pools.folder_of("p") / "spool").iterdir()
+    ticket.unlink()
+    line = pools.status(run)[run]
+    assert line["state"] == "submitted" and "never came" in line["note"]
+    pools.call("submit", "--resume", run)
+    pools.call("submit", "--resume", run)
+    assert len(list((pools.folder_of("p") / "spool").iterdir())) == 1
+    assert pools.list()["p"]["state"] == "pending"
+    pools.slurm("scontrol", "release", started["job"])
+    assert pools.wait_final(run)[run]["outcome"] == "pass"
+    pools.call("warm", "stop", "p")
+
+
+def test_there_is_nothing_to_touch_where_nodes_never_sleep(pools):
+    result = pools.call("warm", "start", "t", "nodes=1", "for=1h", code=2)
+    assert "nothing to touch" in result.stderr and not pools.list()
+
+
+def test_touches_go_on_until_their_time_is_over(pools):
+    """The partition's SuspendTime is 4 s, so a touch comes every two or, where Slurm's scheduler takes its time, more."""
+    started = pools.start("t", "nodes=2", "for=14s", "slurm.partition=sleepy")
+    assert started["mode"] == "touch" and started["period_s"] == 2
+    pools.wait_until("t", lambda line: line["jobs"] > 0)
+    run, _ = pools.submit_one("model=gpt2-tiny", "nodes=2", "baseline=false", "iterations=1", "warmup=0", "ops=save", "--warm", "t")
+    script = (pools.run_folder(run) / "job.sbatch").read_text()
+    assert "#SBATCH --nodelist=n" in script
+    pools.wait_gone(started)
+    line = pools.list()["t"]
+    assert line["state"] == "ended" and "time is over" in line["note"] and line["jobs"] >= 3 and line["runs"] == 1
+    assert line["node_hours"] < line["budget_node_hours"] + 2 * 2 / 3600
+    assert line["job_node_hours"] < line["node_hours"]
+    assert pools.wait_final(run)[run]["outcome"] == "pass"
+
+
+def test_a_touch_pool_ends_with_its_budget(pools):
+    started = pools.start("t", "nodes=1", "for=1h", "budget=0.0012", "slurm.partition=sleepy")  # two touches of 2 s
+    pools.wait_gone(started)
+    line = pools.list()["t"]
+    assert line["state"] == "ended" and "budget" in line["note"] and line["node_hours"] <= 1.5 * line["budget_node_hours"]
+
+
+def test_a_touch_pool_that_is_stopped_leaves_nothing_behind(pools):
+    started = pools.start("t", "nodes=2", "for=1h", "slurm.partition=sleepy")
+    pools.wait_until("t", lambda line: line["jobs"] > 0)
+    pools.call("warm", "stop", "t")
+    time.sleep(1)
+    assert not pools.jobs_of(started) and pools.list()["t"]["state"] == "ended"
+
+
+def test_an_allocation_is_held_for_a_time_and_ended_in_order(pools):
+    run, _ = pools.submit_one("workload=wait", "wait.for=1s")
+    assert pools.wait_final(run)[run]["outcome"] == "pass"
+    long, _ = pools.submit_one("workload=wait", "wait.for=5m")
+    pools.wait_for(long, "running")
+    pools.call("cancel", long)
+    line = pools.wait_final(long)[long]
+    assert line["outcome"] == "cancelled" and pools.manifest(long)["sealed_by"] == "agent"
+    pools.call("run", "workload=wait", "wait.for=100ms")
+    assert all(line["state"] in FINAL for line in pools.status().values())
+
+
+@pytest.mark.parametrize("words, sentence", [
+    (("start", "a/b", "nodes=1", "for=1h"), "no name for a pool"),
+    (("start", "p", "nodes=1"), "how long"),
+    (("start", "p", "nodes=9", "for=1h", "mode=hold"), "nodes"),
+    (("start", "p", "nodes=1", "for=1h", "mode=held"), "touch or hold"),
+    (("start", "p", "nodes=1", "for=1h", "budget=lots"), "node-hours"),
+    (("start", "p", "node=1", "for=1h"), "did you mean nodes"),
+    (("start", "p", "nodes=1", "for=1h", "mode=hold", "slurm.partition=$(id)"), "slurm.partition"),
+    (("stop",), "which pool"),
+    (("keep",), "warm start"),
+])
+def test_what_makes_no_pool_is_refused_and_leaves_none(pools, words, sentence):
+    assert sentence in pools.call("warm", *words, code=2).stderr
+    assert pools.list() == {}
+
+
+def test_a_pool_that_is_not_there_takes_no_runs(pools):
+    result = pools.call("submit", *QUICK, "store=./store", "--warm", "nosuch", code=2)
+    assert "no pool nosuch" in result.stderr and pools.document("status") == []
