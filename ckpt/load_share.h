@@ -78,6 +78,7 @@ struct share_options {
     enum share_mode mode;
     uint64_t block_bytes;   /* a block has no more, but for a row that is longer */
     uint64_t transit_bytes; /* see above */
+    bool all_in_transit;    /* groups of one class, too: the state is where a store cannot read to */
 };
 
 /* `pieces` are those of `holder`. A holder that the layout does not have gets an empty share. */

@@ -156,7 +156,7 @@ static void order_blocks(struct cutter *self, size_t first_block)
 {
     struct load_share *share = self->share;
     size_t count = share->block_count - first_block;
-    bool transit = share->groups[self->group].classes > 1;
+    bool transit = self->options->all_in_transit || share->groups[self->group].classes > 1;
     struct travel *travels = malloc((count + 1) * sizeof *travels);
     if (!travels) {
         self->failed = true;

@@ -15,10 +15,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "ckpt/box.h"
+#include "ckpt/payload.h"
 #include "core/err.h"
 #include "store/store.h"
 
-#define DEVICE_VERSION 1
+#define DEVICE_VERSION 2
 
 /* `rows` rows of `row_bytes`; the addresses of two that follow each other are the strides apart. */
 struct device_copy {
@@ -29,6 +31,19 @@ struct device_copy {
 };
 
 enum device_direction { DEVICE_TO_HOST, HOST_TO_DEVICE };
+
+/* The values of a box of a tensor (ckpt/payload.h), row-major. */
+struct device_values {
+    struct payload_source source;
+    uint64_t shape[CKPT_MAX_DIMS];
+    struct box box;
+};
+
+/* What is not as it should be. */
+struct device_difference {
+    uint64_t wrong; /* elements */
+    uint64_t first; /* the lowest of them, as an element of the tensor; where there is one */
+};
 
 struct device; /* an implementation's struct begins with `struct device` */
 
@@ -46,6 +61,12 @@ struct device_ops {
     int (*poll)(struct device *self, uint64_t event, bool *done, struct cb_err *err);
     /* CB_ERR_TIMEOUT at the monotonic deadline. */
     int (*wait)(struct device *self, uint64_t event, uint64_t deadline_ns, struct cb_err *err);
+    /* For memory of the device, which this machine may not touch: NULL in a device that has none
+     * (MEMORY_DEVICE is refused then). They wait for copies queued before, and return when they are done. */
+    int (*set)(struct device *self, void *memory, unsigned char byte, uint64_t bytes, struct cb_err *err);
+    int (*fill)(struct device *self, const struct device_values *values, void *memory, struct cb_err *err);
+    int (*check)(struct device *self, const struct device_values *values, const void *memory,
+                 struct device_difference *difference, struct cb_err *err);
     void (*close)(struct device *self);
 };
 

@@ -10,9 +10,8 @@
 #include <semaphore.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
-#include "core/units.h"
+#include "worker/huge_memory.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -22,7 +21,6 @@
 #define STREAM_BYTES (UINT64_C(256) * 1024)
 /* A slice of less costs more to hand over than to copy. */
 #define SLICE_BYTES (UINT64_C(1024) * 1024)
-#define HUGE_PAGE_BYTES (UINT64_C(2) * 1024 * 1024)
 #define MAX_THREADS 64
 
 struct host;
@@ -186,37 +184,19 @@ static int host_wait(struct device *device, uint64_t event, uint64_t deadline_ns
 
 /* --- memory --- */
 
-static uint64_t round_to_huge(uint64_t bytes)
-{
-    return (bytes + HUGE_PAGE_BYTES - 1) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
-}
-
 static int host_allocate(struct device *device, enum memory_kind kind, uint64_t bytes, void **memory,
                          struct cb_err *err)
 {
-    (void)device, (void)kind;
-    char text[32];
-    /* Aligned to huge pages, by mapping one more and giving back what is too much. */
-    uint64_t wanted = round_to_huge(bytes), mapped = wanted + HUGE_PAGE_BYTES;
-    char *place = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (place == MAP_FAILED)
-        return cb_fail(err, CB_ERR_MEMORY, "no %s of memory", units_format_bytes((double)bytes, text));
-    char *start = (char *)round_to_huge((uintptr_t)place);
-    if (start > place)
-        munmap(place, (size_t)(start - place));
-    if (start + wanted < place + mapped)
-        munmap(start + wanted, HUGE_PAGE_BYTES - (size_t)(start - place));
-    (void)madvise(start, wanted, MADV_HUGEPAGE); /* only a hint */
-    memset(start, 0, wanted);
-    *memory = start;
-    return 0;
+    (void)device;
+    if (kind == MEMORY_DEVICE)
+        return cb_fail(err, CB_ERR_UNSUPPORTED, "the host device has no memory of its own");
+    return huge_memory_map(bytes, memory, err);
 }
 
 static void host_release(struct device *device, enum memory_kind kind, void *memory, uint64_t bytes)
 {
     (void)device, (void)kind;
-    if (memory)
-        munmap(memory, round_to_huge(bytes));
+    huge_memory_unmap(memory, bytes);
 }
 
 static void host_close(struct device *device)

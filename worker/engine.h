@@ -36,6 +36,7 @@ struct state {
     uint64_t base_bytes;   /* with the rounding of each piece to whole pages */
     uint64_t mapped_bytes; /* of the mapping at base, which may be larger than base_bytes */
     bool borrowed;         /* the memory is another state's */
+    struct device *device; /* whose memory it is (only copies reach it); NULL: this machine's */
     int shared_fd;         /* the memory file behind it, for engines in another process; else -1 */
 };
 
@@ -53,7 +54,9 @@ struct engine_setup {
     /* For saves that go on behind, used by their thread alone; NULL where there are none. */
     struct comm *behind_comm;
     struct store *behind_store;
-    struct device *device; /* copies the state to staging memory, and allocates that; likewise */
+    /* Copies the state to staging memory, and allocates that: where there are such saves, or states in
+     * memory of that device. For the caller's thread alone. */
+    struct device *device;
 };
 int engine_new(const struct engine_setup *setup, struct engine **engine, struct cb_err *err) CB_MUST_CHECK;
 /* Ends saves that are under way, whatever comes of them. False where one is stuck in the store: then

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "worker/native_pump.h"
 #include "worker/native_save.h"
 #include "worker/store_metrics.h"
 
@@ -47,6 +48,7 @@ static void native_close(struct engine *engine)
     native_behind_free(self);
     native_save_free(self->save);
     native_load_free(self->load);
+    native_pump_free(self->pump);
     transfer_free(self->back.transfer);
     transfer_free(self->transfer);
     free(self);

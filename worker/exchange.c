@@ -30,6 +30,8 @@ struct slot {
     bool *under_way;
     uint32_t message_count;
     uint64_t bytes; /* of the message received */
+    bool copying;   /* from here to the device, until: */
+    uint64_t event;
 };
 
 struct exchange {
@@ -38,9 +40,10 @@ struct exchange {
     void **memory;
     size_t *block_of; /* of a target; NO_BLOCK where it is this rank's alone */
     size_t target_count;
-    size_t *target_of; /* of a block's first part, where this rank reads it */
-    uint64_t *landed;  /* bytes of each block */
-    char *transit;     /* parts of this stage that are not all this rank's */
+    size_t *target_of;     /* of a block's first part, where this rank reads it */
+    uint64_t *landed;      /* bytes of each block */
+    struct device *device; /* that the state is on; NULL: it is in this machine's memory */
+    char *transit;         /* parts of this stage that are not all this rank's */
     struct slot slots[EXCHANGE_WINDOW];
     char *buffers;
     struct comm_message *messages;
@@ -62,6 +65,12 @@ static const struct share_block *block_at(const struct exchange *self, size_t in
 static const struct share_group *group_of(const struct exchange *self, const struct share_block *block)
 {
     return &self->setup.share->groups[block->group];
+}
+
+/* What this rank reads of the block goes to memory of the exchange, and from there to those that need it. */
+static bool in_transit(const struct exchange *self, const struct share_block *block)
+{
+    return self->device || group_of(self, block)->classes > 1;
 }
 
 static bool is_reader(const struct exchange *self, const struct share_block *block)
@@ -118,56 +127,86 @@ static char *place_in_state(const struct exchange *self, const struct share_part
 
 /* --- packing --- */
 
-/* The box of a part that a class gets, between a message and memory that holds `held`. */
-static uint64_t move_box(struct exchange *self, const struct share_part *part, const struct box *box,
-                         const struct box *held, char *message, char *memory, bool pack)
+static void fail(struct exchange *self)
 {
-    struct mapping mapping;
-    uint64_t bytes = box_elements(box) * element_bytes(self, part);
-    mapping_init(&mapping, box, held, box, element_bytes(self, part));
-    self->copied += pack ? mapping_gather(&mapping, 0, message, bytes, memory)
-                         : mapping_scatter(&mapping, 0, message, bytes, memory);
-    return bytes;
+    self->failed = true;
+    comm_abandon_messages(self->setup.comm);
+}
+
+/* Copies to this rank's memory from what must stay until the slot's copies are done. */
+static void place(struct exchange *self, struct slot *slot, const struct mapping *mapping, const char *from,
+                  uint64_t bytes, char *memory)
+{
+    if (!self->device) {
+        self->copied += mapping_scatter(mapping, 0, from, bytes, memory);
+        return;
+    }
+    slot->copying = true;
+    if (!self->failed && pinned_scatter(self->device, mapping, 0, from, bytes, memory, &self->copied, &self->err))
+        fail(self);
+}
+
+/* After the last of a block's copies. */
+static void end_placing(struct exchange *self, struct slot *slot)
+{
+    if (slot->copying && !self->failed && self->device->ops->record(self->device, &slot->event, &self->err))
+        fail(self);
+}
+
+/* How the box of a part that a class gets lies in memory that holds `held`; its bytes. */
+static uint64_t map_box(const struct exchange *self, const struct share_part *part, const struct box *box,
+                        const struct box *held, struct mapping *mapping)
+{
+    mapping_init(mapping, box, held, box, element_bytes(self, part));
+    return box_elements(box) * element_bytes(self, part);
 }
 
 static uint64_t pack(struct exchange *self, const struct share_block *block, uint32_t class_index, char *message)
 {
-    bool columns = group_of(self, block)->classes > 1;
+    struct mapping mapping;
     uint64_t done = 0;
     for (size_t i = 0; i < block->part_count; i++) {
         const struct share_part *part = &self->setup.share->parts[block->first_part + i];
         char *memory;
         const struct box *held = &piece_of(self, part, &memory)->box;
         struct box box;
-        if (columns) {
+        if (in_transit(self, block)) {
             held = &part->box;
             memory = self->memory[self->target_of[block - self->setup.share->blocks] + i];
         }
-        if (load_share_of_class(self->setup.share, part, class_index, &box))
-            done += move_box(self, part, &box, held, message + done, memory, true);
+        if (!load_share_of_class(self->setup.share, part, class_index, &box))
+            continue;
+        uint64_t bytes = map_box(self, part, &box, held, &mapping);
+        self->copied += mapping_gather(&mapping, 0, message + done, bytes, memory);
+        done += bytes;
     }
     return done;
 }
 
-static void unpack(struct exchange *self, const struct share_block *block, char *message)
+static void unpack(struct exchange *self, struct slot *slot, const struct share_block *block)
 {
     const struct share_group *group = group_of(self, block);
+    struct mapping mapping;
     uint64_t done = 0;
     for (size_t i = 0; i < block->part_count; i++) {
         const struct share_part *part = &self->setup.share->parts[block->first_part + i];
         char *memory;
         const struct piece *piece = piece_of(self, part, &memory);
         struct box box;
-        if (load_share_of_class(self->setup.share, part, group->mine / group->replicas, &box))
-            done += move_box(self, part, &box, &piece->box, message + done, memory, false);
+        if (!load_share_of_class(self->setup.share, part, group->mine / group->replicas, &box))
+            continue;
+        uint64_t bytes = map_box(self, part, &box, &piece->box, &mapping);
+        place(self, slot, &mapping, slot->buffer + done, bytes, memory);
+        done += bytes;
     }
+    end_placing(self, slot);
 }
 
-/* This rank's own columns of what it has read for several. */
-static void keep_own(struct exchange *self, const struct share_block *block)
+/* This rank's own of what it has read for several. */
+static void keep_own(struct exchange *self, struct slot *slot, const struct share_block *block)
 {
     const struct share_group *group = group_of(self, block);
-    for (size_t i = 0; i < block->part_count && group->classes > 1; i++) {
+    for (size_t i = 0; i < block->part_count && in_transit(self, block); i++) {
         const struct share_part *part = &self->setup.share->parts[block->first_part + i];
         char *memory, *from = self->memory[self->target_of[block - self->setup.share->blocks] + i];
         const struct piece *piece = piece_of(self, part, &memory);
@@ -176,17 +215,12 @@ static void keep_own(struct exchange *self, const struct share_block *block)
         if (!load_share_of_class(self->setup.share, part, group->mine / group->replicas, &box))
             continue;
         mapping_init(&mapping, &part->box, &piece->box, &box, element_bytes(self, part));
-        self->copied += mapping_scatter(&mapping, 0, from, part_bytes(self, part), memory);
+        place(self, slot, &mapping, from, part_bytes(self, part), memory);
     }
+    end_placing(self, slot);
 }
 
 /* --- messages --- */
-
-static void fail(struct exchange *self)
-{
-    self->failed = true;
-    comm_abandon_messages(self->setup.comm);
-}
 
 static uint32_t tag_of(const struct exchange *self, const struct share_block *block)
 {
@@ -195,7 +229,7 @@ static uint32_t tag_of(const struct exchange *self, const struct share_block *bl
 
 static bool is_direct(const struct exchange *self, const struct share_block *block)
 {
-    return group_of(self, block)->classes == 1 && block->part_count == 1;
+    return !in_transit(self, block) && block->part_count == 1;
 }
 
 static void send_to(struct exchange *self, struct slot *slot, uint32_t member, const void *bytes, uint64_t len)
@@ -227,7 +261,7 @@ static void start_sending(struct exchange *self, struct slot *slot)
     uint32_t replica = block->reader % group->replicas, next;
     uint64_t used = 0;
     slot->phase = PHASE_SENDING;
-    keep_own(self, block);
+    keep_own(self, slot, block);
     for (uint32_t c = 0; c < group->classes; c++) {
         bool own = c == block->reader / group->replicas;
         if (own && !next_replica(group, block, replica, &next))
@@ -276,7 +310,7 @@ static void start_forwarding(struct exchange *self, struct slot *slot)
     if (next_replica(group, block, group->mine % group->replicas, &next))
         send_to(self, slot, class_index * group->replicas + next, bytes, slot->bytes);
     if (!direct && slot->bytes > 0)
-        unpack(self, block, slot->buffer);
+        unpack(self, slot, block);
 }
 
 /* --- the window --- */
@@ -285,6 +319,7 @@ static void open_slot(struct exchange *self, struct slot *slot)
 {
     slot->block = self->next++;
     slot->message_count = 0;
+    slot->copying = false;
     self->open++;
     if (is_reader(self, block_at(self, slot->block)))
         slot->phase = PHASE_READING;
@@ -306,6 +341,16 @@ static bool messages_done(struct exchange *self, struct slot *slot)
     return all && !self->failed;
 }
 
+/* True when all copies of the slot to the device are done. */
+static bool copies_done(struct exchange *self, struct slot *slot)
+{
+    bool done = true;
+    if (slot->copying && !self->failed && self->device->ops->poll(self->device, slot->event, &done, &self->err))
+        fail(self);
+    slot->copying = slot->copying && !done;
+    return !slot->copying && !self->failed;
+}
+
 /* One step of a slot; *moved where it got further. */
 static void step(struct exchange *self, struct slot *slot, bool *moved)
 {
@@ -317,7 +362,7 @@ static void step(struct exchange *self, struct slot *slot, bool *moved)
         *moved = true;
         return;
     }
-    if (!messages_done(self, slot))
+    if (!messages_done(self, slot) || !copies_done(self, slot))
         return;
     *moved = true;
     if (slot->phase == PHASE_RECEIVING) {
@@ -430,15 +475,15 @@ static void add_target(struct exchange *self, uint32_t tensor, const struct box 
     self->block_of[self->target_count++] = block;
 }
 
-static void add_block_targets(struct exchange *self, size_t index, uint64_t *in_transit)
+static void add_block_targets(struct exchange *self, size_t index, uint64_t *used)
 {
     const struct share_block *block = block_at(self, index);
-    bool columns = group_of(self, block)->classes > 1;
+    bool transit = in_transit(self, block);
     self->target_of[index] = self->target_count;
     for (size_t i = 0; i < block->part_count; i++) {
         const struct share_part *part = &self->setup.share->parts[block->first_part + i];
-        char *memory = columns ? self->transit + *in_transit : place_in_state(self, part);
-        *in_transit += columns ? part_bytes(self, part) : 0;
+        char *memory = transit ? self->transit + *used : place_in_state(self, part);
+        *used += transit ? part_bytes(self, part) : 0;
         add_target(self, self->setup.share->regions[part->region].tensor, &part->box, memory, index);
     }
 }
@@ -447,7 +492,7 @@ struct exchange_targets exchange_begin_stage(struct exchange *self, uint32_t sta
 {
     const struct load_share *share = self->setup.share;
     const struct state *state = self->setup.state;
-    uint64_t in_transit = 0;
+    uint64_t used = 0;
     assert(self->open == 0 && self->next == self->end);
     self->target_count = 0;
     self->reading_done = false;
@@ -457,10 +502,10 @@ struct exchange_targets exchange_begin_stage(struct exchange *self, uint32_t sta
     }
     for (self->end = self->next; self->end < share->block_count && share->blocks[self->end].stage == stage;) {
         if (is_reader(self, block_at(self, self->end)))
-            add_block_targets(self, self->end, &in_transit);
+            add_block_targets(self, self->end, &used);
         self->end++;
     }
-    assert(in_transit <= share->transit_most);
+    assert(used <= share->transit_most);
     return (struct exchange_targets){self->pieces, self->memory, self->target_count};
 }
 
@@ -493,6 +538,24 @@ static void measure(const struct exchange *self, uint64_t *buffer_bytes, uint32_
     *buffer_bytes = (*buffer_bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
 }
 
+/* What blocks pass through: `transit` bytes, then a buffer a slot. */
+static int allocate_buffers(struct exchange *self, uint64_t transit, uint64_t buffer_bytes, struct cb_err *err)
+{
+    if (self->device) {
+        int rc = pinned_reserve(self->setup.pinned, self->device, transit + buffer_bytes * EXCHANGE_WINDOW, err);
+        if (rc)
+            return cb_context(err, "what is in transit in a load");
+        self->transit = self->setup.pinned->memory;
+        self->buffers = self->transit + transit;
+        return 0;
+    }
+    self->transit = aligned_alloc(PAGE_BYTES, transit);
+    self->buffers = buffer_bytes ? aligned_alloc(PAGE_BYTES, buffer_bytes * EXCHANGE_WINDOW) : NULL;
+    if (!self->transit || (buffer_bytes && !self->buffers))
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for what is in transit in a load");
+    return 0;
+}
+
 static int allocate(struct exchange *self, struct cb_err *err)
 {
     const struct load_share *share = self->setup.share;
@@ -505,12 +568,13 @@ static int allocate(struct exchange *self, struct cb_err *err)
     self->block_of = malloc(targets * sizeof *self->block_of);
     self->target_of = malloc((share->block_count + 1) * sizeof *self->target_of);
     self->landed = calloc(share->block_count + 1, sizeof *self->landed);
-    self->transit = aligned_alloc(PAGE_BYTES, transit);
-    self->buffers = buffer_bytes ? aligned_alloc(PAGE_BYTES, buffer_bytes * EXCHANGE_WINDOW) : NULL;
+    int rc = allocate_buffers(self, transit, buffer_bytes, err);
+    if (rc)
+        return rc;
     self->messages = calloc((size_t)messages * EXCHANGE_WINDOW, sizeof *self->messages);
     self->under_way = calloc((size_t)messages * EXCHANGE_WINDOW, sizeof *self->under_way);
-    if (!self->pieces || !self->memory || !self->block_of || !self->target_of || !self->landed || !self->transit ||
-        (buffer_bytes && !self->buffers) || !self->messages || !self->under_way)
+    if (!self->pieces || !self->memory || !self->block_of || !self->target_of || !self->landed || !self->messages ||
+        !self->under_way)
         return cb_fail(err, CB_ERR_MEMORY, "no memory to exchange %zu blocks of a load", share->block_count);
     for (size_t i = 0; i < EXCHANGE_WINDOW; i++) {
         self->slots[i].block = NO_BLOCK;
@@ -527,6 +591,7 @@ int exchange_new(const struct exchange_setup *setup, struct exchange **exchange,
     if (!self)
         return cb_fail(err, CB_ERR_MEMORY, "no memory to exchange a load");
     self->setup = *setup;
+    self->device = setup->state->device;
     int rc = allocate(self, err);
     if (rc)
         exchange_free(self);
@@ -539,9 +604,13 @@ void exchange_free(struct exchange *self)
 {
     if (!self)
         return;
-    if (!self->failed) { /* else messages may still be written to and read from */
+    if (self->failed && self->device)
+        pinned_leave(self->setup.pinned); /* messages and copies may still be written to and read from */
+    if (!self->failed && !self->device) {
         free(self->transit);
         free(self->buffers);
+    }
+    if (!self->failed) {
         free(self->messages);
         free(self->under_way);
     }

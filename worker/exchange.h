@@ -3,7 +3,9 @@
  * A block goes from its reader to the first rank of each class and from rank to rank along the class, in
  * messages; a few blocks are open at a time, taken up in the order of ckpt/load_share.h, and so no rank
  * waits for one that waits for it. A block that is one contiguous range for all is sent from and received into the
- * state itself; others pass through buffers. Memory: EXCHANGE_WINDOW blocks, and what is in transit.
+ * state itself; others pass through buffers. A state on a device is neither read into nor received into: all
+ * blocks are in transit in pinned memory (share_options.all_in_transit), and what this rank needs of them is copied to
+ * the device from there. Memory: EXCHANGE_WINDOW blocks, and what is in transit.
  * Allocates only in exchange_new. Not collective but in effect: every rank of the layout must go through
  * all stages, also one that could not read. One thread. */
 #ifndef WORKER_EXCHANGE_H
@@ -12,6 +14,7 @@
 #include "ckpt/load_share.h"
 #include "worker/comm.h"
 #include "worker/engine.h"
+#include "worker/pinned.h"
 
 #define EXCHANGE_WINDOW 8 /* blocks open at a time */
 
@@ -23,6 +26,7 @@ struct exchange_setup {
     const struct load_share *share;
     uint32_t ranks; /* of the layout; rank r has the state of holder (r + shift) % ranks */
     uint32_t shift;
+    struct pinned *pinned; /* kept by the caller from one exchange to the next; used where the state is on a device */
 };
 int exchange_new(const struct exchange_setup *setup, struct exchange **exchange, struct cb_err *err) CB_MUST_CHECK;
 /* Memory of messages that never ended stays. */

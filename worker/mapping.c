@@ -46,7 +46,7 @@ void mapping_span(const struct mapping *self, uint64_t *begin, uint64_t *end)
 }
 
 /* The first run that ends after payload byte `begin`. */
-static uint64_t first_run_after(const struct mapping *self, uint64_t begin)
+uint64_t mapping_first_run(const struct mapping *self, uint64_t begin)
 {
     uint64_t low = 0, high = self->run_count;
     while (low < high) {
@@ -80,11 +80,38 @@ static bool next_stretch(const struct mapping *self, uint64_t *run, uint64_t beg
     return true;
 }
 
+bool mapping_next_rows(const struct mapping *self, uint64_t *run, uint64_t begin, uint64_t len,
+                       struct mapping_rows *rows)
+{
+    struct stretch first, next;
+    if (!next_stretch(self, run, begin, len, &first))
+        return false;
+    *rows = (struct mapping_rows){
+        .bytes_at = first.bytes_at, .memory_at = first.memory_at, .row_bytes = first.len, .rows = 1};
+    while (first.len == self->run_bytes) {
+        uint64_t after = *run;
+        if (!next_stretch(self, &after, begin, len, &next) || next.len != first.len)
+            return true;
+        uint64_t bytes_stride = (next.bytes_at - rows->bytes_at) / rows->rows;
+        uint64_t memory_stride = (next.memory_at - rows->memory_at) / rows->rows;
+        if (rows->rows == 1) {
+            rows->bytes_stride = bytes_stride;
+            rows->memory_stride = memory_stride;
+        }
+        if (next.bytes_at != rows->bytes_at + rows->rows * rows->bytes_stride ||
+            next.memory_at != rows->memory_at + rows->rows * rows->memory_stride)
+            return true;
+        rows->rows++;
+        *run = after;
+    }
+    return true;
+}
+
 uint64_t mapping_gather(const struct mapping *self, uint64_t begin, void *bytes, uint64_t len, const void *memory)
 {
     struct stretch stretch;
     uint64_t copied = 0;
-    for (uint64_t run = first_run_after(self, begin); next_stretch(self, &run, begin, len, &stretch);) {
+    for (uint64_t run = mapping_first_run(self, begin); next_stretch(self, &run, begin, len, &stretch);) {
         memcpy((char *)bytes + stretch.bytes_at, (const char *)memory + stretch.memory_at, stretch.len);
         copied += stretch.len;
     }
@@ -95,7 +122,7 @@ uint64_t mapping_scatter(const struct mapping *self, uint64_t begin, const void 
 {
     struct stretch stretch;
     uint64_t copied = 0;
-    for (uint64_t run = first_run_after(self, begin); next_stretch(self, &run, begin, len, &stretch);) {
+    for (uint64_t run = mapping_first_run(self, begin); next_stretch(self, &run, begin, len, &stretch);) {
         memcpy((char *)memory + stretch.memory_at, (const char *)bytes + stretch.bytes_at, stretch.len);
         copied += stretch.len;
     }

@@ -27,6 +27,18 @@ void mapping_run(const struct mapping *self, uint64_t index, uint64_t *payload_b
 /* First and last-plus-one payload byte that is wanted. */
 void mapping_span(const struct mapping *self, uint64_t *begin, uint64_t *end);
 
+/* Rows that are alike: `rows` of `row_bytes`, at constant strides on both sides. */
+struct mapping_rows {
+    uint64_t bytes_at, bytes_stride;   /* from payload byte `begin` */
+    uint64_t memory_at, memory_stride; /* in the held memory */
+    uint64_t row_bytes, rows;
+};
+/* What of payload bytes [begin, begin + len) is wanted, as few such rows as its order allows: `*run` is
+ * mapping_first_run(self, begin) at first. False at the end. */
+uint64_t mapping_first_run(const struct mapping *self, uint64_t begin);
+bool mapping_next_rows(const struct mapping *self, uint64_t *run, uint64_t begin, uint64_t len,
+                       struct mapping_rows *rows);
+
 /* Copies what of payload bytes [begin, begin + len) is wanted between `bytes` (which holds just those)
  * and the held memory. Returns the number of bytes copied. */
 uint64_t mapping_gather(const struct mapping *self, uint64_t begin, void *bytes, uint64_t len, const void *memory);

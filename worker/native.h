@@ -18,6 +18,7 @@ enum folder_mode { FOLDER_PER_ITERATION, FOLDER_REPLACE };
 struct native_save;
 struct native_load;
 struct native_behind;
+struct native_pump;
 
 /* What one thread does its work with. */
 struct native_lane {
@@ -45,6 +46,7 @@ struct native_engine {
     struct native_save *save;     /* NULL until the first save */
     struct native_behind *behind; /* NULL until the first save that goes on behind */
     struct native_load *load;     /* NULL until the first load */
+    struct native_pump *pump;     /* NULL until the first state on a device */
 };
 
 /* One operation under way. */

@@ -282,7 +282,7 @@ static void count_rounds(struct native_job *job)
     for (size_t i = 0; i < 2; i++)
         job->left_in_round[i] =
             i < staging->round_count ? staging->rounds[i].end_request - staging->rounds[i].first_request : SIZE_MAX;
-    job->operation.bytes_copied = staging->copied_bytes;
+    job->operation.bytes_copied = job->save->copied_bytes;
 }
 
 static void queue(struct native_job *job)

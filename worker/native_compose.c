@@ -66,7 +66,7 @@ int native_compose(void *context, const struct program_request *request, char *i
                 return rc;
             continue;
         }
-        if (!part->direct && !self->job)
+        if (!part->direct && !self->staged && !self->is_pumped)
             copy_part(self, part, to);
         if (self->engine->checksum && format_has_checksums(self->engine->plan_options.format))
             source->crc = crc32_zip(source->crc, part->direct ? part->memory : to, part->bytes);

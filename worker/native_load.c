@@ -26,6 +26,8 @@ void native_load_free(struct native_load *self)
     program_release(&self->program);
     buf_release(&self->metadata);
     buf_release(&self->frame);
+    pinned_release(&self->transit);
+    pinned_release(&self->bounce);
     free(self);
 }
 

@@ -6,6 +6,8 @@
 #include "ckpt/load_plan.h"
 #include "worker/exchange.h"
 #include "worker/native.h"
+#include "worker/native_pump.h"
+#include "worker/pinned.h"
 
 /* A value that is no tensor is read whole; a longer one is none of what PyTorch's planner stores so. */
 #define LOAD_VALUE_MAX_BYTES (UINT64_C(64) * 1024 * 1024)
@@ -47,14 +49,18 @@ struct native_load {
     /* of the load under way */
     struct native_operation *operation;
     struct stored_checkpoint *checkpoint;
+    struct native_pump *pump; /* NULL where the state is in this machine's memory */
+    int copy_code;            /* a copy to the device that could not be queued, */
+    struct cb_err copy_err;   /* and why */
     size_t failures, item_total;
     char first_failure[512];
     /* the targets: what is filled, and where each lies */
     const struct piece *pieces;
     void *const *memory;
     size_t piece_count;
-    bool wants_values;         /* the small ones that are no tensors are read with them */
-    struct exchange *exchange; /* NULL where each rank reads all that it needs */
+    bool wants_values;             /* the small ones that are no tensors are read with them */
+    struct pinned transit, bounce; /* of the exchange; of payloads with other strides: kept */
+    struct exchange *exchange;     /* NULL where each rank reads all that it needs */
     struct load_share *share;
     struct load_plan *plan;
     struct mapping *mappings; /* one a read */

@@ -13,6 +13,7 @@ static int make_exchange(struct native_load *self, struct cb_err *err)
         .mode = self->mode == LOAD_SPLIT ? SHARE_SPLIT : SHARE_BROADCAST,
         .block_bytes = self->program.limits.block,
         .transit_bytes = self->program.limits.block * EXCHANGE_WINDOW,
+        .all_in_transit = state->device != NULL,
     };
     if (options.block_bytes > COMM_MESSAGE_MAX_BYTES / 2)
         options.block_bytes = COMM_MESSAGE_MAX_BYTES / 2;
@@ -20,6 +21,7 @@ static int make_exchange(struct native_load *self, struct cb_err *err)
         .comm = engine->setup.comm,
         .state = state,
         .ranks = ranks,
+        .pinned = &self->transit,
         .shift = state->holder < ranks ? (state->holder + ranks - engine->rank) % ranks : 0,
     };
     int rc = load_share_compute(state->layout, state->holder, state->pieces, state->piece_count, self->checkpoint,

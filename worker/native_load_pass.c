@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "worker/native_load.h"
+#include "worker/state.h"
 
 /* Runs at least so long, or further apart than load.gap, are read one by one; others as one range that is taken apart. */
 #define LONG_RUN_BYTES 131072
@@ -195,11 +196,23 @@ static void add_file(struct native_load *self, size_t *next, struct ranges *rang
     program_end_file(&self->program);
 }
 
+/* Whether any target is where only copies reach it. */
+static bool reaches_device(const struct native_load *self)
+{
+    for (size_t i = 0; i < self->piece_count; i++) {
+        if (state_is_on_device(self->operation->state, self->memory[i]))
+            return true;
+    }
+    return false;
+}
+
 int native_load_build_pass(struct native_load *self, struct cb_err *err)
 {
     const struct native_engine *engine = self->operation->engine;
+    struct device *device = reaches_device(self) ? self->operation->state->device : NULL;
     struct ranges ranges = {0};
     program_clear(&self->program);
+    self->program.limits.images = device != NULL; /* a store does not read into a device */
     for (size_t next = 0; next < self->item_count;)
         add_file(self, &next, &ranges);
     free(ranges.ranges);
@@ -210,5 +223,11 @@ int native_load_build_pass(struct native_load *self, struct cb_err *err)
     if (rc)
         return rc;
     find_parts(self);
-    return transfer_reserve(engine->transfer, self->program.file_count, self->program.staging_bytes, err);
+    if (device)
+        rc = native_pump_reserve(self->operation->engine, device, self->program.staging_bytes,
+                                 self->program.request_count, err);
+    self->pump = device ? engine->pump : NULL;
+    return rc ? rc
+              : transfer_reserve(engine->transfer, self->program.file_count, device ? 0 : self->program.staging_bytes,
+                                 err);
 }

@@ -7,6 +7,7 @@
 
 #include "ckpt/unpack.h"
 #include "worker/native_load.h"
+#include "worker/state.h"
 
 /* Beside a payload: what PyTorch writes around it, and holes that its strides may leave. */
 #define UNPACK_FRAME_BYTES (UINT64_C(64) * 1024 * 1024)
@@ -60,26 +61,66 @@ static uint64_t held_element(const struct box *held, const struct box *common, u
     return element;
 }
 
-static void place_strided(struct native_load *self, struct load_item *item)
+/* One read of it to `memory`, which holds `held`. False where its bytes are too few. */
+static bool take_elements(struct native_load *self, struct load_item *item, const struct box *common,
+                          const struct box *held, char *memory)
 {
     const struct stored_chunk *chunk = native_load_chunk(self, item);
     size_t element_bytes = dtype_bytes(native_load_tensor(self, item)->dtype);
-    for (uint32_t i = item->first_read; i < item->first_read + item->read_count; i++) {
+    uint64_t count = box_elements(common);
+    for (uint64_t j = 0; j < count; j++) {
+        uint64_t from = strided_element(&item->payload, &chunk->box, common, j);
+        if ((from + 1) * element_bytes > item->payload.bytes) {
+            native_load_fail_item(self, item, CB_ERR_CORRUPT, "its strides reach beyond its bytes");
+            return false;
+        }
+        memcpy(memory + held_element(held, common, j) * element_bytes, (char *)item->strided + from * element_bytes,
+               element_bytes);
+    }
+    return true;
+}
+
+/* The same where the state is on a device: in order in pinned memory first. */
+static int place_on_device(struct native_load *self, struct load_item *item, uint32_t read, struct cb_err *err)
+{
+    struct device *device = self->operation->state->device;
+    const struct box *common = &self->plan->reads[read].common;
+    size_t element_bytes = dtype_bytes(native_load_tensor(self, item)->dtype);
+    uint64_t bytes = box_elements(common) * element_bytes, copied = 0, event = 0;
+    struct mapping mapping;
+    int rc = pinned_reserve(&self->bounce, device, bytes, err);
+    if (rc || !take_elements(self, item, common, common, self->bounce.memory))
+        return rc;
+    mapping_init(&mapping, common, &self->mappings[read].held, common, element_bytes);
+    rc = pinned_scatter(device, &mapping, 0, self->bounce.memory, bytes, self->memory[self->plan->reads[read].piece],
+                        &copied, err);
+    if (!rc)
+        rc = device->ops->record(device, &event, err);
+    if (!rc)
+        rc = device->ops->wait(device, event, self->operation->options->deadline_ns, err);
+    if (rc)
+        pinned_leave(&self->bounce); /* it may still be read from */
+    return rc;
+}
+
+static int place_strided(struct native_load *self, struct load_item *item, struct cb_err *err)
+{
+    size_t element_bytes = dtype_bytes(native_load_tensor(self, item)->dtype);
+    for (uint32_t i = item->first_read; i < item->first_read + item->read_count && item->state != ITEM_FAILED; i++) {
         const struct box *common = &self->plan->reads[i].common;
         char *memory = self->memory[self->plan->reads[i].piece];
-        uint64_t count = box_elements(common);
-        for (uint64_t j = 0; j < count; j++) {
-            uint64_t from = strided_element(&item->payload, &chunk->box, common, j);
-            if ((from + 1) * element_bytes > item->payload.bytes) {
-                native_load_fail_item(self, item, CB_ERR_CORRUPT, "its strides reach beyond its bytes");
-                return;
-            }
-            memcpy(memory + held_element(&self->mappings[i].held, common, j) * element_bytes,
-                   (char *)item->strided + from * element_bytes, element_bytes);
-        }
-        self->operation->bytes_copied += count * element_bytes;
-        self->arrived[i] = count * element_bytes;
+        if (box_elements(common) == 0)
+            continue;
+        if (!state_is_on_device(self->operation->state, memory))
+            (void)take_elements(self, item, common, &self->mappings[i].held, memory);
+        else if (place_on_device(self, item, i, err) != 0)
+            return err->code;
+        if (item->state == ITEM_FAILED)
+            return 0;
+        self->operation->bytes_copied += box_elements(common) * element_bytes;
+        self->arrived[i] = box_elements(common) * element_bytes;
     }
+    return 0;
 }
 
 /* Decompresses what was read of a compressed item; then it is one with strides. False where it failed. */
@@ -108,6 +149,7 @@ static bool unpack_item(struct native_load *self, struct load_item *item)
 
 int native_load_after_pass(struct native_load *self, bool *again, struct cb_err *err)
 {
+    int rc = 0;
     *again = false;
     for (size_t i = 0; i < self->item_count; i++) {
         struct load_item *item = &self->items[i];
@@ -119,7 +161,9 @@ int native_load_after_pass(struct native_load *self, bool *again, struct cb_err 
         }
         if (item->strided) {
             if (item->state != ITEM_FAILED && (!native_load_chunk(self, item)->compressed || unpack_item(self, item)))
-                place_strided(self, item);
+                rc = place_strided(self, item, err);
+            if (rc)
+                return rc;
             free(item->strided);
             item->strided = NULL;
             native_load_settle(self, item, item->state != ITEM_FAILED);

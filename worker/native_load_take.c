@@ -6,8 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/clock.h"
 #include "core/hash.h"
 #include "worker/native_load.h"
+#include "worker/state.h"
+
+/* Copies that were queued before a failure get so long to end. */
+#define DRAIN_NS (5 * NS_PER_S)
 
 static int open_file(void *context, uint32_t file, struct store_object **object, uint64_t *length, struct cb_err *err)
 {
@@ -94,18 +99,41 @@ static uint32_t read_of(const struct native_load *self, const struct load_item *
     return item->first_read;
 }
 
+/* Payload bytes to their place, on a device by a copy that is done later. */
+static void place_bytes(struct native_load *self, struct part *part, const char *bytes)
+{
+    struct device_copy copy = {.to = part->memory, .from = bytes, .row_bytes = part->bytes, .rows = 1};
+    struct device *device = self->operation->state->device;
+    if (!state_is_on_device(self->operation->state, part->memory))
+        memcpy(part->memory, bytes, part->bytes);
+    else if (!self->copy_code)
+        self->copy_code = device->ops->copy(device, HOST_TO_DEVICE, &copy, 1, &self->copy_err);
+    self->operation->bytes_copied += part->bytes;
+}
+
+static uint64_t place_mapped(struct native_load *self, const struct mapping *mapping, const struct part *part,
+                             const char *bytes, char *memory)
+{
+    uint64_t copied = 0;
+    struct device *device = self->operation->state->device;
+    if (!state_is_on_device(self->operation->state, memory))
+        copied = mapping_scatter(mapping, part->skip, bytes, part->bytes, memory);
+    else if (!self->copy_code)
+        self->copy_code =
+            pinned_scatter(device, mapping, part->skip, bytes, part->bytes, memory, &copied, &self->copy_err);
+    self->operation->bytes_copied += copied;
+    return copied;
+}
+
 static void take_payload(struct native_load *self, struct load_item *item, struct part *part, const char *bytes)
 {
     if (part->kind == PART_MAPPED) {
         for (uint32_t i = item->first_read; i < item->first_read + item->read_count; i++) {
-            uint64_t copied = mapping_scatter(&self->mappings[i], part->skip, bytes, part->bytes,
-                                              self->memory[self->plan->reads[i].piece]);
-            self->operation->bytes_copied += copied;
-            self->arrived[i] += copied;
+            self->arrived[i] +=
+                place_mapped(self, &self->mappings[i], part, bytes, self->memory[self->plan->reads[i].piece]);
         }
     } else if (!part->direct) {
-        memcpy(part->memory, bytes, part->bytes);
-        self->operation->bytes_copied += part->bytes;
+        place_bytes(self, part, bytes);
     }
     if (self->operation->engine->checksum)
         part->crc = crc32_zip(0, part->direct ? part->memory : bytes, part->bytes);
@@ -178,23 +206,68 @@ static int take_request(void *context, const struct program_request *request, co
         if (--item->parts_left == 0)
             item_done(self, item);
     }
-    return 0;
+    if (!self->pump || !staging)
+        return 0;
+    int rc = self->copy_code;
+    if (rc)
+        *err = self->copy_err;
+    return rc ? rc : native_pump_copying(self->pump, (size_t)(request - self->program.requests), err);
+}
+
+/* --- slots of pinned memory, where the state is on a device --- */
+
+static int slot_ready(void *context, size_t request, uint64_t until_ns, bool *ready, struct cb_err *err)
+{
+    struct native_load *self = context;
+    (void)request;
+    int rc = native_pump_look(self->pump, native_pump_has_free(self->pump) ? 0 : until_ns, err);
+    *ready = !rc && native_pump_has_free(self->pump);
+    return rc;
+}
+
+static char *slot_place(void *context, size_t request)
+{
+    struct native_load *self = context;
+    bool taken = native_pump_take(self->pump, request);
+    assert(taken);
+    (void)taken;
+    return native_pump_memory(self->pump, request);
 }
 
 static bool go_on_exchanging(void *context)
 {
     struct native_load *self = context;
-    return self->exchange && exchange_progress(self->exchange);
+    bool soon = self->pump && native_pump_under_way(self->pump) > 0 && !native_pump_has_free(self->pump);
+    return (self->exchange && exchange_progress(self->exchange)) || soon;
+}
+
+/* Copies end before what they were made from is used again; those of a failed pass, too. */
+static int end_copies(struct native_load *self, int rc, struct cb_err *err)
+{
+    struct cb_err later;
+    uint64_t drain_ns = clock_monotonic_ns() + DRAIN_NS;
+    if (!self->pump)
+        return rc;
+    timeline_enter(&self->operation->timeline, STATE_STAGE);
+    int drained =
+        native_pump_drain(self->pump, rc ? drain_ns : self->operation->options->deadline_ns, rc ? &later : err);
+    return rc ? rc : drained;
 }
 
 int native_load_run_pass(struct native_load *self, struct cb_err *err)
 {
-    static const struct transfer_ops ops = {.open = open_file, .complete = take_request, .meanwhile = go_on_exchanging};
+    static const struct transfer_ops in_place = {
+        .open = open_file, .complete = take_request, .meanwhile = go_on_exchanging};
+    static const struct transfer_ops pumped = {.open = open_file,
+                                               .ready = slot_ready,
+                                               .place = slot_place,
+                                               .complete = take_request,
+                                               .meanwhile = go_on_exchanging};
     struct native_operation *operation = self->operation;
     struct status_page *page = operation->engine->setup.page;
     struct transfer_run run = {
         .program = &self->program,
-        .ops = &ops,
+        .ops = self->pump ? &pumped : &in_place,
         .context = self,
         .timeline = &operation->timeline,
         .latency = operation->sample->flags & SAMPLE_WARMUP ? NULL : &page->latency[OP_LOAD],
@@ -202,7 +275,11 @@ int native_load_run_pass(struct native_load *self, struct cb_err *err)
     };
     struct transfer_counts counts;
     atomic_fetch_add_explicit(&page->bytes_total, self->program.bytes, memory_order_relaxed);
+    self->copy_code = 0;
+    if (self->pump)
+        native_pump_begin(self->pump, true);
     int rc = transfer_run(operation->engine->transfer, &run, &counts, err);
+    rc = end_copies(self, rc, err);
     operation->counts.requests += counts.requests;
     operation->counts.errors += counts.errors;
     operation->counts.bytes += counts.bytes;

@@ -28,6 +28,7 @@ void native_save_free(struct native_save *self)
     if (!self)
         return;
     native_staging_release(self);
+    native_pumped_release(self);
     release_sources(self);
     program_release(&self->program);
     buf_release(&self->frame);
@@ -189,12 +190,13 @@ static int remember_memory(struct native_save *self, const struct state *state, 
 
 /* --- the program --- */
 
-static struct program_limits save_limits(const struct native_engine *engine, bool staged)
+static struct program_limits save_limits(const struct native_save *self)
 {
-    struct store *store = staged ? engine->back.store : engine->front.store;
+    const struct native_engine *engine = self->engine;
+    struct store *store = self->staged ? engine->back.store : engine->front.store;
     struct program_limits limits = program_limits_of(store_capabilities(store), engine->block_bytes);
     limits.gap = limits.alignment > GAP_BYTES ? limits.alignment : GAP_BYTES;
-    limits.images = staged;
+    limits.images = self->staged || self->is_pumped;
     limits.whole_blocks = store_capabilities(store)->part_bytes > 0;
     if (limits.whole_blocks)
         limits.gap = UINT64_MAX;
@@ -224,7 +226,7 @@ static int check_shared(const struct native_save *self, const struct plan_item *
                    first->offset);
 }
 
-static int build_program(struct native_save *self, struct cb_err *err)
+static int build_program(struct native_save *self, const struct state *state, struct cb_err *err)
 {
     const struct native_engine *engine = self->engine;
     free(self->files);
@@ -233,7 +235,7 @@ static int build_program(struct native_save *self, struct cb_err *err)
         return cb_fail(err, CB_ERR_MEMORY, "no memory for the list of files");
     const struct store_capabilities *capabilities =
         store_capabilities(self->staged ? engine->back.store : engine->front.store);
-    struct program_limits limits = save_limits(engine, self->staged);
+    struct program_limits limits = save_limits(self);
     program_release(&self->program);
     program_init(&self->program, &limits);
     for (uint32_t i = 0; i < self->source_count;) {
@@ -254,11 +256,13 @@ static int build_program(struct native_save *self, struct cb_err *err)
     int rc = program_finish(&self->program, turns, err);
     if (!rc && self->staged)
         rc = native_staging_build(self, err);
-    if (!rc && self->staged)
-        rc = transfer_reserve(engine->back.transfer, self->program.file_count, 0, err);
-    else if (!rc)
-        rc = transfer_reserve(engine->front.transfer, self->program.file_count, self->program.staging_bytes, err);
-    return rc;
+    if (!rc && self->is_pumped)
+        rc = native_pumped_build(self, state->device, err);
+    if (rc)
+        return rc;
+    struct transfer *transfer = self->staged ? engine->back.transfer : engine->front.transfer;
+    uint64_t staging_bytes = self->staged || self->is_pumped ? 0 : self->program.staging_bytes;
+    return transfer_reserve(transfer, self->program.file_count, staging_bytes, err);
 }
 
 /* --- the cache --- */
@@ -291,9 +295,10 @@ static int make_program(struct native_save *self, const struct state *state, boo
 {
     self->program_ready = false;
     self->staged = staged;
+    self->is_pumped = !staged && state->device;
     int rc = place_sources(self, state, err);
     if (!rc)
-        rc = build_program(self, err);
+        rc = build_program(self, state, err);
     if (!rc)
         rc = remember_memory(self, state, err);
     self->program_ready = rc == 0;
@@ -310,7 +315,8 @@ int native_prepare(struct native_operation *operation, bool staged,
     if (rc)
         return rc;
     bool hit = engine->caches_plans && self->plan && plan_key_equal(&key, &self->key);
-    bool ready = hit && self->program_ready && self->staged == staged && same_memory(self, operation->state);
+    bool ready = hit && self->program_ready && self->staged == staged &&
+                 self->is_pumped == (!staged && operation->state->device) && same_memory(self, operation->state);
     if (!ready)
         rc = idle(engine, err);
     if (rc)

@@ -166,21 +166,35 @@ static int write_data(struct native_operation *operation, struct cb_err *err)
                                                .written = native_staged_written,
                                                .prepare = native_compose,
                                                .complete = write_failed};
+    static const struct transfer_ops pumped = {.open = create_file,
+                                               .ready = native_pumped_ready,
+                                               .place = native_pumped_place,
+                                               .written = native_pumped_written,
+                                               .prepare = native_compose,
+                                               .complete = write_failed,
+                                               .meanwhile = native_pumped_meanwhile};
     struct native_engine *engine = operation->engine;
+    struct native_save *save = engine->save;
     struct status_page *page = engine->setup.page;
     bool warmup = (operation->sample->flags & SAMPLE_WARMUP) != 0;
     struct transfer_run run = {
-        .program = &engine->save->program,
-        .ops = engine->save->job ? &staged : &in_place,
-        .context = engine->save,
+        .program = &save->program,
+        .ops = save->staged      ? &staged
+               : save->is_pumped ? &pumped
+                                 : &in_place,
+        .context = save,
         .write = true,
         .timeline = &operation->timeline,
         .latency = warmup ? NULL : &page->latency[OP_SAVE],
         .deadline_ns = operation->options->deadline_ns,
     };
-    atomic_store_explicit(operation->lane->behind ? &page->behind_bytes_total : &page->bytes_total,
-                          engine->save->program.bytes, memory_order_relaxed);
+    atomic_store_explicit(operation->lane->behind ? &page->behind_bytes_total : &page->bytes_total, save->program.bytes,
+                          memory_order_relaxed);
+    if (save->is_pumped)
+        native_pumped_begin(save);
     int rc = transfer_run(operation->lane->transfer, &run, &operation->counts, err);
+    if (save->is_pumped)
+        rc = native_pumped_end(save, rc, err);
     if (!rc && engine->durable)
         rc = sync_folders(operation, err);
     return rc;

@@ -2,6 +2,9 @@
  *
  * native_prepare.c  the plan and its cache, and the program made from it
  * native_compose.c  the bytes of a request
+ * native_copies.c   the copies from the state that a request needs
+ * native_pump.c     a few slots of pinned memory between the store and a device
+ * native_pump_save.c  saving through them: what is in flight is copied while the rest is written
  * native_stage.c    staging memory, and the copy of the state into it
  * native_behind.c   saves that go on behind the caller
  * native_save.c     the order of things */
@@ -43,7 +46,20 @@ struct staging {
     uint32_t *round_of;    /* of each request */
     struct round *rounds;
     size_t round_count, copy_count;
-    uint64_t copied_bytes; /* by one save */
+};
+
+/* `to` counts from a place that is known later. */
+struct copy_list {
+    struct device_copy *copies;
+    size_t count, capacity;
+    size_t first; /* copies before it are never made longer */
+};
+
+/* The copies of each request, where the state is on a device and the caller waits for the save. */
+struct pumped {
+    struct copy_list list;
+    size_t *first_copy; /* of each request, and one more */
+    size_t next;        /* request to be copied next, of the save under way */
 };
 
 struct native_save {
@@ -51,7 +67,8 @@ struct native_save {
     struct plan_key key;
     struct plan *plan;           /* NULL before the first save, and after a failure to make one */
     const struct layout *layout; /* of the state under way */
-    bool staged;                 /* what the program is made for */
+    bool staged;                 /* what the program is made for: staging areas and the back lane, */
+    bool is_pumped;              /* or the pump; neither: in place */
     bool program_ready;
     struct program program;
     struct source *sources; /* of items first_item[rank] … */
@@ -60,7 +77,9 @@ struct native_save {
     void **memory;   /* the state's addresses that the program was made for */
     size_t piece_count;
     uint64_t payload_bytes; /* of tensors */
+    uint64_t copied_bytes;  /* by one save that is staged or pumped */
     struct staging staging;
+    struct pumped pumped;
     struct buf frame;                   /* a header, payload of a bytes item, or trailer being composed */
     struct buf metadata;                /* rank 0's */
     struct native_operation *operation; /* whose data is being written */
@@ -98,6 +117,22 @@ const struct plan_item *native_item(const struct native_save *self, uint32_t sou
 
 /* native_compose.c. Payload first, then frames: a staged request has its payload already. */
 int native_compose(void *context, const struct program_request *request, char *image, struct cb_err *err) CB_MUST_CHECK;
+
+/* native_copies.c: adds those of request `number`, whose image begins `at` bytes from that place. */
+int native_copies_add(struct native_save *self, size_t number, uint64_t at, struct copy_list *list,
+                      struct cb_err *err) CB_MUST_CHECK;
+
+/* native_pump_save.c */
+int native_pumped_build(struct native_save *self, struct device *device, struct cb_err *err) CB_MUST_CHECK;
+void native_pumped_release(struct native_save *self);
+/* Around transfer_run with the hooks: `rc` is what came of it. */
+void native_pumped_begin(struct native_save *self);
+int native_pumped_end(struct native_save *self, int rc, struct cb_err *err) CB_MUST_CHECK;
+int native_pumped_ready(void *context, size_t request, uint64_t until_ns, bool *ready,
+                        struct cb_err *err) CB_MUST_CHECK;
+char *native_pumped_place(void *context, size_t request);
+void native_pumped_written(void *context, size_t request);
+bool native_pumped_meanwhile(void *context);
 
 /* native_stage.c */
 int native_staging_build(struct native_save *self, struct cb_err *err) CB_MUST_CHECK;

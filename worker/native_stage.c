@@ -35,7 +35,6 @@ static void release_lists(struct staging *self)
     self->round_of = NULL;
     self->rounds = NULL;
     self->round_count = self->copy_count = 0;
-    self->copied_bytes = 0;
     for (uint32_t i = 0; i < self->area_count && self->areas; i++)
         self->areas[i].copies = NULL;
 }
@@ -98,95 +97,16 @@ static int place_images(struct native_save *self, struct cb_err *err)
 
 /* --- copies --- */
 
-struct copy_list {
-    struct device_copy *copies; /* `to` counts from the area's start */
-    size_t count, capacity;
-    size_t first; /* of the round: copies before it are never made longer */
-};
-
-static int add_copy(struct copy_list *list, const struct device_copy *copy, struct cb_err *err)
-{
-    struct device_copy *last = list->count > list->first ? &list->copies[list->count - 1] : NULL;
-    if (last && last->rows == 1 && copy->rows == 1 && (uintptr_t)last->to + last->row_bytes == (uintptr_t)copy->to &&
-        (uintptr_t)last->from + last->row_bytes == (uintptr_t)copy->from) {
-        last->row_bytes += copy->row_bytes; /* requests of one tensor follow each other on both sides */
-        return 0;
-    }
-    if (list->count == list->capacity) {
-        size_t capacity = list->capacity ? 2 * list->capacity : 256;
-        struct device_copy *larger = reallocarray(list->copies, capacity, sizeof *larger);
-        if (!larger)
-            return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu copies", capacity);
-        list->copies = larger;
-        list->capacity = capacity;
-    }
-    list->copies[list->count++] = *copy;
-    return 0;
-}
-
-/* Payload bytes [at, at + bytes) of an item that is not contiguous in memory: the rest of a row, rows
- * at a constant stride as long as they are, the start of a row. */
-static int add_mapped(struct copy_list *list, const struct source *source, uint64_t at, uint64_t bytes, uint64_t to,
-                      struct cb_err *err)
-{
-    const struct mapping *mapping = source->mapping;
-    uint64_t end = at + bytes;
-    int rc = 0;
-    while (at < end && !rc) {
-        uint64_t run = at / mapping->run_bytes, skip = at % mapping->run_bytes, payload, memory, next;
-        uint64_t left = mapping->run_bytes - skip < end - at ? mapping->run_bytes - skip : end - at;
-        mapping_run(mapping, run, &payload, &memory);
-        assert(payload == run * mapping->run_bytes);
-        struct device_copy copy = {
-            .to = (void *)(uintptr_t)to, .from = source->memory + memory + skip, .row_bytes = left, .rows = 1};
-        if (left == mapping->run_bytes && run + 1 < mapping->run_count) {
-            uint64_t stride, before = memory;
-            mapping_run(mapping, run + 1, &payload, &next);
-            stride = next - memory;
-            for (; (copy.rows + 1) * left <= end - at && next - before == stride; copy.rows++) {
-                before = next;
-                if (run + copy.rows + 1 < mapping->run_count)
-                    mapping_run(mapping, run + copy.rows + 1, &payload, &next);
-                else
-                    next = UINT64_MAX;
-            }
-            copy.to_stride = left;
-            copy.from_stride = stride;
-        }
-        rc = add_copy(list, &copy, err);
-        at += copy.rows * left;
-        to += copy.rows * left;
-    }
-    return rc;
-}
-
-static int add_request(struct native_save *self, size_t number, struct copy_list *list, struct cb_err *err)
-{
-    const struct program_request *request = &self->program.requests[number];
-    int rc = 0;
-    for (size_t i = 0; i < request->part_count && !rc; i++) {
-        const struct part *part = &self->program.parts[request->first_part + i];
-        const struct source *source = &self->sources[part->item];
-        uint64_t to = self->staging.image_at[number] + (part->offset - request->offset);
-        if (part->kind == PART_HEADER || part->kind == PART_TRAILER || !source->memory)
-            continue;
-        self->staging.copied_bytes += part->bytes;
-        struct device_copy copy = {
-            .to = (void *)(uintptr_t)to, .from = part->memory, .row_bytes = part->bytes, .rows = 1};
-        rc = source->mapping ? add_mapped(list, source, part->skip, part->bytes, to, err) : add_copy(list, &copy, err);
-    }
-    return rc;
-}
-
 static int list_copies(struct native_save *self, struct copy_list *list, struct cb_err *err)
 {
     struct staging *staging = &self->staging;
     int rc = 0;
+    self->copied_bytes = 0;
     for (size_t i = 0; i < staging->round_count && !rc; i++) {
         struct round *round = &staging->rounds[i];
         round->first_copy = list->first = list->count;
         for (size_t request = round->first_request; request < round->end_request && !rc; request++)
-            rc = add_request(self, request, list, err);
+            rc = native_copies_add(self, request, staging->image_at[request], list, err);
         round->end_copy = list->count;
     }
     return rc;

@@ -97,19 +97,40 @@ int state_allocate(struct state *self, enum state_memory memory, uint64_t least_
     return 0;
 }
 
+int state_allocate_on(struct state *self, struct device *device, uint64_t least_bytes, struct cb_err *err)
+{
+    uint64_t bytes = self->base_bytes > least_bytes ? self->base_bytes : least_bytes;
+    if (bytes == 0)
+        return 0;
+    if (!device->ops->fill)
+        return cb_fail(err, CB_ERR_UNSUPPORTED, "the %s device has no memory of its own", device->ops->name);
+    void *base = NULL;
+    int rc = device->ops->allocate(device, MEMORY_DEVICE, bytes, &base, err);
+    if (rc)
+        return cb_context(err, "the state");
+    self->base = base;
+    self->mapped_bytes = bytes;
+    self->device = device;
+    place_pieces(self);
+    return 0;
+}
+
 void state_borrow(struct state *self, const struct state *owner)
 {
     assert(owner->mapped_bytes >= self->base_bytes);
     self->base = owner->base;
     self->mapped_bytes = owner->mapped_bytes;
     self->shared_fd = owner->shared_fd;
+    self->device = owner->device;
     self->borrowed = true;
     place_pieces(self);
 }
 
 void state_release(struct state *self)
 {
-    if (self->base && !self->borrowed)
+    if (self->base && !self->borrowed && self->device)
+        self->device->ops->release(self->device, MEMORY_DEVICE, self->base, self->mapped_bytes);
+    else if (self->base && !self->borrowed)
         munmap(self->base, self->mapped_bytes);
     if (self->memory && self->shared_fd >= 0 && !self->borrowed)
         close(self->shared_fd);
@@ -136,8 +157,23 @@ struct payload_source state_payload_source(const struct state_tensor *tensor, co
         .kind = payload->kind, .dtype = tensor->dtype, .key = payload_key(payload->seed, tensor->fqn)};
 }
 
+struct device_values state_values(const struct state_tensor *tensor, const struct box *box,
+                                  const struct payload_settings *payload)
+{
+    struct device_values values = {.source = state_payload_source(tensor, payload), .box = *box};
+    memcpy(values.shape, tensor->shape, tensor->dims * sizeof *values.shape);
+    return values;
+}
+
+bool state_is_on_device(const struct state *self, const void *address)
+{
+    uintptr_t at = (uintptr_t)address, base = (uintptr_t)self->base;
+    return self->device && at >= base && at < base + self->mapped_bytes;
+}
+
 void state_fill(struct state *self, const struct payload_settings *payload)
 {
+    assert(!self->device);
     for (size_t i = 0; i < self->piece_count && self->base; i++) {
         const struct state_tensor *tensor = layout_tensor(self->layout, self->pieces[i].tensor);
         if (tensor->kind == KIND_BYTES)
@@ -149,8 +185,35 @@ void state_fill(struct state *self, const struct payload_settings *payload)
 
 void state_poison(struct state *self)
 {
+    assert(!self->device);
     if (self->base)
         memset(self->base, POISON, self->base_bytes);
+}
+
+int state_set_values(struct state *self, const struct payload_settings *payload, struct cb_err *err)
+{
+    int rc = 0;
+    if (!self->device) {
+        state_fill(self, payload);
+        return 0;
+    }
+    for (size_t i = 0; i < self->piece_count && !rc; i++) {
+        const struct state_tensor *tensor = layout_tensor(self->layout, self->pieces[i].tensor);
+        struct device_values values = state_values(tensor, &self->pieces[i].box, payload);
+        if (tensor->kind != KIND_BYTES && box_elements(&values.box) > 0)
+            rc = self->device->ops->fill(self->device, &values, self->memory[i], err);
+    }
+    return rc ? cb_context(err, "filling the state") : 0;
+}
+
+int state_set_poison(struct state *self, struct cb_err *err)
+{
+    if (!self->device) {
+        state_poison(self);
+        return 0;
+    }
+    int rc = self->base_bytes > 0 ? self->device->ops->set(self->device, self->base, POISON, self->base_bytes, err) : 0;
+    return rc ? cb_context(err, "overwriting the state") : 0;
 }
 
 int state_check_memory(struct comm *comm, uint64_t bytes, uint64_t deadline_ns, struct cb_err *err)

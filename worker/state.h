@@ -28,6 +28,9 @@ int state_init(struct state *self, const struct layout *layout, uint32_t holder,
 /* Maps memory for it, at least `least_bytes`, so that another state can lie there, too. */
 int state_allocate(struct state *self, enum state_memory memory, uint64_t least_bytes,
                    struct cb_err *err) CB_MUST_CHECK;
+/* The same in a device's own memory. The device outlives the state. */
+int state_allocate_on(struct state *self, struct device *device, uint64_t least_bytes,
+                      struct cb_err *err) CB_MUST_CHECK;
 /* Lies in the memory of `owner`, which is large enough and outlives it: one of them holds values at a time. */
 void state_borrow(struct state *self, const struct state *owner);
 void state_release(struct state *self);
@@ -35,10 +38,20 @@ void state_release(struct state *self);
 /* Two states with the same pieces can share memory. */
 bool state_same_pieces(const struct state *a, const struct state *b);
 
+/* For a state in this machine's memory. */
 void state_fill(struct state *self, const struct payload_settings *payload);
 /* Overwrites everything, so that a load that did not happen is not mistaken for one. */
 void state_poison(struct state *self);
+/* The same wherever it lies; only devices fail. */
+int state_set_values(struct state *self, const struct payload_settings *payload, struct cb_err *err) CB_MUST_CHECK;
+int state_set_poison(struct state *self, struct cb_err *err) CB_MUST_CHECK;
 
+/* Whether an address is in memory that only the state's device reaches. */
+bool state_is_on_device(const struct state *self, const void *address);
+
+/* What belongs into a box of a tensor. */
+struct device_values state_values(const struct state_tensor *tensor, const struct box *box,
+                                  const struct payload_settings *payload);
 struct payload_source state_payload_source(const struct state_tensor *tensor, const struct payload_settings *payload);
 
 /* Collective on a machine: checks what its ranks will take together against what it can give. Fails on

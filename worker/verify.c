@@ -140,6 +140,9 @@ struct verification {
     struct stored_checkpoint *stored; /* read when the first wrong element is found */
     bool no_metadata;
     uint64_t right_bytes, wrong_pieces;
+    uint64_t wrong_elements; /* counted by devices alone */
+    int code;                /* of a device that could not look */
+    struct cb_err err;
 };
 
 static void read_metadata(struct verification *self)
@@ -164,6 +167,20 @@ static void report_wrong(struct verification *self, const struct state_tensor *t
     status_page_add_failure(self->page, CB_ERR_CORRUPT, line);
 }
 
+/* The device looks itself, and counts. */
+static bool check_on_device(struct verification *self, const struct state_tensor *tensor, const struct box *box,
+                            const void *memory, uint64_t *first)
+{
+    struct device *device = self->state->device;
+    struct device_values values = state_values(tensor, box, &self->job->payload);
+    struct device_difference difference = {0};
+    if (box_elements(box) > 0 && !self->code)
+        self->code = device->ops->check(device, &values, memory, &difference, &self->err);
+    self->wrong_elements += difference.wrong;
+    *first = difference.first;
+    return !self->code && difference.wrong == 0;
+}
+
 /* False after a wrong element: the rest of the piece is not looked at. */
 static bool check_part(struct verification *self, const struct state_tensor *tensor, const struct box *box,
                        const void *memory)
@@ -171,11 +188,12 @@ static bool check_part(struct verification *self, const struct state_tensor *ten
     struct payload_source source = state_payload_source(tensor, &self->job->payload);
     uint64_t wrong = 0;
     uint64_t bytes = box_elements(box) * dtype_bytes(tensor->dtype);
-    bool right = payload_check_box(&source, tensor->shape, box, memory, &wrong);
+    bool right = self->state->device ? check_on_device(self, tensor, box, memory, &wrong)
+                                     : payload_check_box(&source, tensor->shape, box, memory, &wrong);
     atomic_fetch_add_explicit(&self->page->bytes_done, bytes, memory_order_relaxed);
     if (right)
         self->right_bytes += bytes;
-    else
+    else if (!self->code)
         report_wrong(self, tensor, wrong);
     atomic_store_explicit(&self->page->progress_ns, clock_monotonic_ns(), memory_order_relaxed);
     return right;
@@ -229,9 +247,19 @@ int verify_state(const struct verify_job *job, const struct state *state, struct
     stored_checkpoint_free(verification.stored);
     sample->values[METRIC_VERIFY_S] = (double)(end_ns - start_ns) / 1e9;
     sample->values[METRIC_VERIFIED_BYTES] = (double)verification.right_bytes;
-    if (verification.wrong_pieces == 0)
+    if (verification.wrong_pieces == 0 && !verification.code)
         return 0;
     sample->flags |= SAMPLE_FAILED;
+    if (verification.code) {
+        *err = verification.err;
+        return cb_context(err, "verifying %s", job->path);
+    }
+    if (verification.wrong_elements > 0)
+        return cb_fail(err, CB_ERR_CORRUPT,
+                       "%s: %" PRIu64 " of %zu pieces of rank %u are not what was saved (%" PRIu64
+                       " elements of what was looked at)",
+                       job->path, verification.wrong_pieces, state->piece_count, page->rank,
+                       verification.wrong_elements);
     return cb_fail(err, CB_ERR_CORRUPT, "%s: %" PRIu64 " of %zu pieces of rank %u are not what was saved", job->path,
                    verification.wrong_pieces, state->piece_count, page->rank);
 }

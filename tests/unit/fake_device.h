@@ -1,16 +1,27 @@
-/* For tests: a device in this machine's memory whose copies happen late, out of order and in pieces, so
- * that whoever does not wait for them is found out. Nothing is copied before somebody looks. */
+/* For tests: a device whose copies happen late, out of order and in pieces, so that whoever does not wait
+ * for them is found out. Nothing is copied before somebody looks. Its own memory is at addresses that this
+ * program may neither read nor write (only the device knows where the bytes are), so that whoever touches
+ * it ends with a signal. */
 #ifndef TESTS_FAKE_DEVICE_H
 #define TESTS_FAKE_DEVICE_H
 
+#include <assert.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "core/clock.h"
 #include "worker/device.h"
 
 #define FAKE_MAX_COPIES 65536
+#define FAKE_MAX_MEMORIES 16
+
+/* Memory of the device: `bytes` at `address`, which is closed; what is there lies at `bytes_at`. */
+struct fake_memory {
+    char *address, *bytes_at;
+    uint64_t bytes;
+};
 
 struct fake_copy {
     struct device_copy copy;
@@ -29,6 +40,11 @@ struct fake_device {
     unsigned fail_at; /* this event fails; 0: none */
     uint64_t waits;
     int64_t allocations; /* not released */
+    struct fake_memory memories[FAKE_MAX_MEMORIES];
+    uint64_t copied;     /* copies made */
+    uint64_t corrupt_at; /* the copy with this number has one bit wrong; 0: none */
+    uint64_t bytes_to_host, bytes_to_device;
+    uint64_t most_pinned_bytes; /* the largest piece of pinned memory */
 };
 
 static inline uint32_t fake_random(struct fake_device *self)
@@ -37,30 +53,82 @@ static inline uint32_t fake_random(struct fake_device *self)
     return self->random >> 8;
 }
 
+/* Where the bytes of an address are: of the device's own memory elsewhere. */
+static inline void *fake_where(const struct fake_device *self, const void *address, uint64_t bytes)
+{
+    for (size_t i = 0; i < FAKE_MAX_MEMORIES; i++) {
+        const struct fake_memory *memory = &self->memories[i];
+        const char *at = address;
+        if (!memory->address || at < memory->address || at >= memory->address + memory->bytes)
+            continue;
+        assert(at + bytes <= memory->address + memory->bytes);
+        return memory->bytes_at + (at - memory->address);
+    }
+    return (void *)(uintptr_t)address;
+}
+
+static inline int fake_allocate_own(struct fake_device *self, uint64_t bytes, void **memory, struct cb_err *err)
+{
+    for (size_t i = 0; i < FAKE_MAX_MEMORIES; i++) {
+        struct fake_memory *own = &self->memories[i];
+        if (own->address)
+            continue;
+        uint64_t mapped = (bytes + 4095) / 4096 * 4096;
+        char *address = mmap(NULL, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        char *bytes_at = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        assert(address != MAP_FAILED && bytes_at != MAP_FAILED);
+        *own = (struct fake_memory){.address = address, .bytes_at = bytes_at, .bytes = mapped};
+        *memory = address;
+        self->allocations++;
+        return 0;
+    }
+    return cb_fail(err, CB_ERR_MEMORY, "the fake device has %d pieces of memory", FAKE_MAX_MEMORIES);
+}
+
 static inline int fake_allocate(struct device *device, enum memory_kind kind, uint64_t bytes, void **memory,
                                 struct cb_err *err)
 {
-    (void)kind;
+    if (kind == MEMORY_DEVICE)
+        return fake_allocate_own((struct fake_device *)device, bytes, memory, err);
     *memory = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
     if (!*memory)
         return cb_fail(err, CB_ERR_MEMORY, "no memory");
-    ((struct fake_device *)device)->allocations++;
+    struct fake_device *self = (struct fake_device *)device;
+    self->allocations++;
+    self->most_pinned_bytes = bytes > self->most_pinned_bytes ? bytes : self->most_pinned_bytes;
     memset(*memory, 0xEE, bytes);
     return 0;
 }
 
 static inline void fake_release(struct device *device, enum memory_kind kind, void *memory, uint64_t bytes)
 {
-    (void)kind, (void)bytes;
-    ((struct fake_device *)device)->allocations -= memory ? 1 : 0;
-    free(memory);
+    struct fake_device *self = (struct fake_device *)device;
+    (void)bytes;
+    self->allocations -= memory ? 1 : 0;
+    if (kind != MEMORY_DEVICE) {
+        free(memory);
+        return;
+    }
+    for (size_t i = 0; i < FAKE_MAX_MEMORIES && memory; i++) {
+        struct fake_memory *own = &self->memories[i];
+        if (own->address != memory)
+            continue;
+        munmap(own->address, own->bytes);
+        munmap(own->bytes_at, own->bytes);
+        *own = (struct fake_memory){0};
+    }
 }
 
-static inline void fake_perform(struct fake_copy *copy)
+static inline void fake_perform(struct fake_device *self, struct fake_copy *copy)
 {
-    for (uint64_t row = 0; row < copy->copy.rows; row++)
-        memcpy((char *)copy->copy.to + row * copy->copy.to_stride,
-               (const char *)copy->copy.from + row * copy->copy.from_stride, copy->copy.row_bytes);
+    const struct device_copy *what = &copy->copy;
+    for (uint64_t row = 0; row < what->rows && what->row_bytes > 0; row++) {
+        char *to = fake_where(self, (char *)what->to + row * what->to_stride, what->row_bytes);
+        memcpy(to, fake_where(self, (const char *)what->from + row * what->from_stride, what->row_bytes),
+               what->row_bytes);
+        if (row == 0 && ++self->copied == self->corrupt_at)
+            to[what->row_bytes / 2] ^= 4;
+    }
     copy->done = true;
 }
 
@@ -72,7 +140,7 @@ static inline void fake_catch_up(struct fake_device *self, uint64_t event)
         for (size_t i = 0; i < left; i++) {
             struct fake_copy *copy = &self->copies[i];
             if (copy->event <= event && fake_random(self) % 2)
-                fake_perform(copy);
+                fake_perform(self, copy);
             else
                 self->copies[kept++] = *copy;
         }
@@ -83,7 +151,7 @@ static inline void fake_catch_up(struct fake_device *self, uint64_t event)
         if (!waiting)
             break;
     }
-    self->done = event;
+    self->done = event < self->recorded ? event : self->recorded;
     self->looked = 0;
 }
 
@@ -91,8 +159,9 @@ static inline int fake_queue(struct device *device, enum device_direction direct
                              size_t count, struct cb_err *err)
 {
     struct fake_device *self = (struct fake_device *)device;
-    (void)direction;
     for (size_t i = 0; i < count; i++) {
+        *(direction == DEVICE_TO_HOST ? &self->bytes_to_host : &self->bytes_to_device) +=
+            copies[i].row_bytes * copies[i].rows;
         if (self->count == FAKE_MAX_COPIES)
             return cb_fail(err, CB_ERR_INTERNAL, "the fake device has room for %d copies", FAKE_MAX_COPIES);
         self->copies[self->count++] = (struct fake_copy){.copy = copies[i], .event = self->recorded + 1};
@@ -100,7 +169,7 @@ static inline int fake_queue(struct device *device, enum device_direction direct
     /* A few at once: a real one does not wait for the event either. */
     for (size_t i = 0; i < self->count; i++) {
         if (fake_random(self) % 8 == 0) {
-            fake_perform(&self->copies[i]);
+            fake_perform(self, &self->copies[i]);
             self->copies[i] = self->copies[--self->count];
         }
     }
@@ -139,6 +208,41 @@ static inline int fake_wait(struct device *device, uint64_t event, uint64_t dead
     return 0;
 }
 
+/* --- what the device does in its own memory: after all that was queued --- */
+
+static inline int fake_set(struct device *device, void *memory, unsigned char byte, uint64_t bytes, struct cb_err *err)
+{
+    struct fake_device *self = (struct fake_device *)device;
+    (void)err;
+    fake_catch_up(self, self->recorded + 1);
+    memset(fake_where(self, memory, bytes), byte, bytes);
+    return 0;
+}
+
+static inline int fake_fill(struct device *device, const struct device_values *values, void *memory, struct cb_err *err)
+{
+    struct fake_device *self = (struct fake_device *)device;
+    (void)err;
+    fake_catch_up(self, self->recorded + 1);
+    uint64_t bytes = box_elements(&values->box) * dtype_bytes(values->source.dtype);
+    payload_fill_box(&values->source, values->shape, &values->box, fake_where(self, memory, bytes));
+    return 0;
+}
+
+static inline int fake_check(struct device *device, const struct device_values *values, const void *memory,
+                             struct device_difference *difference, struct cb_err *err)
+{
+    struct fake_device *self = (struct fake_device *)device;
+    (void)err;
+    fake_catch_up(self, self->recorded + 1);
+    uint64_t bytes = box_elements(&values->box) * dtype_bytes(values->source.dtype);
+    *difference = (struct device_difference){0};
+    if (!payload_check_box(&values->source, values->shape, &values->box, fake_where(self, memory, bytes),
+                           &difference->first))
+        difference->wrong = 1;
+    return 0;
+}
+
 static inline void fake_close(struct device *device)
 {
     free(device);
@@ -153,6 +257,9 @@ static const struct device_ops fake_ops = {
     .record = fake_record,
     .poll = fake_poll,
     .wait = fake_wait,
+    .set = fake_set,
+    .fill = fake_fill,
+    .check = fake_check,
     .close = fake_close,
 };
 

@@ -48,6 +48,7 @@ struct world {
     struct meeting meeting, behind_meeting;
     bool async;
     struct device *(*make_device)(uint32_t rank); /* NULL: the host's */
+    bool on_device;                               /* states lie in memory of make_device's devices */
     bool leaves_memory;                           /* loads end with messages under way, whose memory stays on purpose */
     uint32_t size, shift;
     char uri[256];
@@ -89,7 +90,7 @@ static inline int world_open_rank(struct world_rank *self, struct cb_err *err)
     int rc = store_open(world->uri, &options, &self->store, err);
     if (!rc && world->async)
         rc = store_open(world->uri, &options, &self->behind_store, err);
-    if (!rc && world->async && world->make_device)
+    if (!rc && (world->async || world->on_device) && world->make_device)
         self->device = world->make_device(self->comm.rank);
     else if (!rc && world->async)
         rc = device_host_open(2, &self->device, err);
@@ -109,12 +110,22 @@ static inline int world_open_rank(struct world_rank *self, struct cb_err *err)
     return engine_native_ops.open(&setup, &self->engine, err);
 }
 
-static inline void world_open_with(struct world *self, const char *words, const char *uri, uint32_t shift,
-                                   struct device *(*make_device)(uint32_t rank))
+static inline void world_allocate(struct world_rank *self, struct state *state)
+{
+    struct cb_err err;
+    int rc = self->world->on_device ? state_allocate_on(state, self->device, 0, &err)
+                                    : state_allocate(state, STATE_MEMORY_OWN, 0, &err);
+    if (rc)
+        fail_msg("%s", err.message);
+}
+
+static inline void world_open_on(struct world *self, const char *words, const char *uri, uint32_t shift,
+                                 struct device *(*make_device)(uint32_t rank), bool on_device)
 {
     struct cb_err err = {0};
     memset(self, 0, sizeof *self);
     self->make_device = make_device;
+    self->on_device = on_device;
     if (words_make(&self->words, words, &err) != 0)
         fail_msg("%s: %s", words, err.message);
     snprintf(self->uri, sizeof self->uri, "%s", uri);
@@ -136,11 +147,17 @@ static inline void world_open_with(struct world *self, const char *words, const 
         if (world_open_rank(rank, &err) != 0)
             fail_msg("%s on %s: %s", words, uri, err.message);
         assert_int_equal(state_init(&rank->state, self->words.layout, i, &err), 0);
-        assert_int_equal(state_allocate(&rank->state, STATE_MEMORY_OWN, 0, &err), 0);
-        state_fill(&rank->state, &self->payload);
+        world_allocate(rank, &rank->state);
+        assert_int_equal(state_set_values(&rank->state, &self->payload, &err), 0);
         assert_int_equal(state_init(&rank->loaded, self->words.layout, (i + shift) % self->size, &err), 0);
-        assert_int_equal(state_allocate(&rank->loaded, STATE_MEMORY_OWN, 0, &err), 0);
+        world_allocate(rank, &rank->loaded);
     }
+}
+
+static inline void world_open_with(struct world *self, const char *words, const char *uri, uint32_t shift,
+                                   struct device *(*make_device)(uint32_t rank))
+{
+    world_open_on(self, words, uri, shift, make_device, false);
 }
 
 static inline void world_open(struct world *self, const char *words, const char *uri, uint32_t shift)
@@ -157,9 +174,9 @@ static inline void world_close(struct world *self)
         store_free(rank->store);
         if (rank->behind_store)
             store_free(rank->behind_store);
-        device_close(rank->device);
         state_release(&rank->state);
         state_release(&rank->loaded);
+        device_close(rank->device);
         free(rank->page);
     }
     free(self->meeting.messages);
@@ -198,7 +215,9 @@ static inline void *world_load_rank(void *context)
     if (self->world->leaves_memory)
         __lsan_disable(); /* of this thread, which ends with the load */
 #endif
-    state_poison(&self->loaded);
+    self->rc = state_set_poison(&self->loaded, &self->err);
+    if (self->rc)
+        return NULL;
     self->rc = engine_native_ops.load(self->engine, self->path, &self->loaded, &options, &self->sample, &self->err);
     return NULL;
 }
@@ -255,6 +274,16 @@ static inline void world_check_loaded(struct world *self)
             const struct state_tensor *tensor = layout_tensor(state->layout, state->pieces[j].tensor);
             struct payload_source source = state_payload_source(tensor, &self->payload);
             uint64_t wrong;
+            if (state->device) {
+                struct device_values values = state_values(tensor, &state->pieces[j].box, &self->payload);
+                struct device_difference difference = {0};
+                assert_int_equal(state->device->ops->check(state->device, &values, state->memory[j], &difference, NULL),
+                                 0);
+                if (difference.wrong)
+                    fail_msg("rank %u loaded %s wrong from element %llu", i, tensor->fqn,
+                             (unsigned long long)difference.first);
+                continue;
+            }
             if (!payload_check_box(&source, tensor->shape, &state->pieces[j].box, state->memory[j], &wrong))
                 fail_msg("rank %u loaded %s wrong from element %llu", i, tensor->fqn, (unsigned long long)wrong);
         }

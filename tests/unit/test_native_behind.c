@@ -46,13 +46,13 @@ static void fill_with(struct world *world, uint64_t seed)
 {
     world->payload.seed = seed;
     for (uint32_t i = 0; i < world->size; i++)
-        state_fill(&world->ranks[i].state, &world->payload);
+        assert_int_equal(state_set_values(&world->ranks[i].state, &world->payload, NULL), 0);
 }
 
 static void poison(struct world *world)
 {
     for (uint32_t i = 0; i < world->size; i++)
-        state_poison(&world->ranks[i].state);
+        assert_int_equal(state_set_poison(&world->ranks[i].state, NULL), 0);
 }
 
 static void load_and_check(struct world *world, const char *path, uint64_t seed)

@@ -1,0 +1,374 @@
+/* States in the memory of a device: saved, loaded, resharded and exchanged through pinned memory, with a
+ * device that copies late and out of order and whose memory nobody else may touch. Copies that fail or go
+ * wrong are found; memory stays bounded. Ranks are threads. */
+#include <ftw.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "ckpt/format.h"
+#include "tests/unit/fake_device.h"
+#include "tests/unit/native_world.h"
+#include "worker/native_save.h"
+#include "worker/verify.h"
+
+static char folder[64];
+
+static int remove_entry(const char *path, const struct stat *status, int kind, struct FTW *walk)
+{
+    (void)status, (void)kind, (void)walk;
+    return remove(path);
+}
+
+static void clear(void)
+{
+    nftw(folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+    assert_int_equal(mkdir(folder, 0700), 0);
+}
+
+static bool exists(const char *name)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return access(path, F_OK) == 0;
+}
+
+static struct device *make_fake(uint32_t rank)
+{
+    struct fake_device *fake = fake_device_new(rank * 17 + 3, rank % 2 ? 7 : 2);
+    return fake ? &fake->base : NULL;
+}
+
+static struct fake_device *fake_of(struct world *world, uint32_t rank)
+{
+    return (struct fake_device *)world->ranks[rank].device;
+}
+
+static void open_on_device(struct world *world, const char *words, uint32_t shift)
+{
+    world_open_on(world, words, folder, shift, make_fake, true);
+}
+
+static void set_values(struct world *world, uint64_t seed)
+{
+    world->payload.seed = seed;
+    for (uint32_t i = 0; i < world->size; i++)
+        assert_int_equal(state_set_values(&world->ranks[i].state, &world->payload, NULL), 0);
+}
+
+static void check_loaded(struct world *world, uint64_t seed)
+{
+    world->payload.seed = seed;
+    world_check_loaded(world);
+}
+
+static double total(const struct world *world, enum metric_id metric)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < world->size; i++)
+        sum += world->ranks[i].sample.values[metric];
+    return sum;
+}
+
+static const char *const ways[] = {
+    "model=gpt2-tiny",
+    "model=gpt2-tiny io.direct=false io.fsync=false",
+    "model=gpt2-tiny io.engine=psync io.direct=false checksum=none io.fsync=false",
+    "model=gpt2-tiny dp=2 tp=2 io.block=64KiB io.fsync=false",
+    "model=gpt2-tiny dp=2 tp=2 io.block=64KiB io.fsync=false save.staging_bytes=128KiB io.depth=2",
+    "model=gpt2-tiny dp=3 zero=1 io.files=2 io.depth=1 io.fsync=false",
+    "model=gpt2-tiny dp=2 pp=2 io.files=shared io.fsync=false",
+    "model=gpt2-tiny tp=4 io.fsync=false format=raw io.block=12KiB",
+    "model=gpt2-tiny tp=2 io.fsync=false format=dcp+safetensors",
+    "model=gpt2-tiny sharding=full dp=3 save.dedup=lowest_rank io.files=item io.fsync=false",
+    "model=gpt2-tiny dp=4 load.exchange=broadcast io.fsync=false io.block=64KiB",
+    "model=gpt2-tiny dp=2 tp=2 load.exchange=split io.fsync=false io.block=64KiB",
+    "model=gpt2-tiny dp=4 zero=1 load.exchange=auto io.fsync=false",
+};
+
+static void what_a_device_holds_is_saved_and_loaded(void **unused)
+{
+    (void)unused;
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        struct world world;
+        clear();
+        open_on_device(&world, ways[i], (uint32_t)i % 3);
+        world_pass(&world, OP_SAVE, "a/0");
+        set_values(&world, 7);
+        world_pass(&world, OP_SAVE, "a/1");
+        assert_true(total(&world, METRIC_BYTES_COPIED) == total(&world, METRIC_BYTES_NEEDED));
+        for (int round = 0; round < 2; round++) {
+            world_pass(&world, OP_LOAD, "a/1");
+            check_loaded(&world, 7);
+        }
+        world_pass(&world, OP_LOAD, "a/0");
+        check_loaded(&world, 42);
+        world_close(&world);
+    }
+}
+
+/* Each save's state is gone the moment it returns. */
+static void a_save_behind_stalls_for_the_copies_alone(void **unused)
+{
+    (void)unused;
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        struct world world;
+        char words[256], path[16];
+        clear();
+        snprintf(words, sizeof words, "%s save.async=true save.inflight=%zu", ways[i], i % 2 + 1);
+        open_on_device(&world, words, 1);
+        for (uint64_t k = 0; k < 3; k++) {
+            set_values(&world, 100 + k);
+            snprintf(path, sizeof path, "a/%llu", (unsigned long long)k);
+            world_pass(&world, OP_SAVE, path);
+            for (uint32_t rank = 0; rank < world.size; rank++)
+                assert_int_equal(state_set_poison(&world.ranks[rank].state, NULL), 0);
+        }
+        if (world_wait(&world) != 0)
+            fail_msg("%s: %s", words, world.ranks[0].err.message);
+        for (uint64_t k = 0; k < 3; k++) {
+            snprintf(path, sizeof path, "a/%llu", (unsigned long long)k);
+            world_pass(&world, OP_LOAD, path);
+            check_loaded(&world, 100 + k);
+        }
+        world_close(&world);
+    }
+}
+
+/* From a device or this machine's memory to the other, or the same, in any layout. */
+static void any_layout_loads_what_another_one_saved(void **unused)
+{
+    (void)unused;
+    static const char *const layouts[] = {
+        "",     "dp=2",     "tp=2", "dp=2 tp=2 zero=1", "dp=3 zero=3", "pp=2 tp=2", "dp=4 zero=1", "sharding=full dp=3",
+        "tp=4", "dp=2 pp=2"};
+    static const char *const loads[] = {
+        "",           "load.exchange=broadcast", "load.exchange=split", "load.exchange=split load.gap=0",
+        "load.gap=0", "save.staging_bytes=24KiB"};
+    srand(11);
+    for (int round = 0; round < 30; round++) {
+        struct world saver, loader;
+        char from[256], to[256];
+        clear();
+        snprintf(from, sizeof from, "model=gpt2-tiny layers=2 io.fsync=false io.block=12KiB io.direct=%s %s",
+                 rand() % 2 ? "auto" : "false", layouts[(size_t)rand() % (sizeof layouts / sizeof *layouts)]);
+        snprintf(to, sizeof to, "model=gpt2-tiny layers=2 io.block=12KiB io.depth=%d %s %s", 1 + rand() % 4,
+                 layouts[(size_t)rand() % (sizeof layouts / sizeof *layouts)],
+                 loads[(size_t)rand() % (sizeof loads / sizeof *loads)]);
+        bool saver_on_device = rand() % 3 > 0;
+        print_message("%s -> %s\n", from, to);
+        world_open_on(&saver, from, folder, 0, make_fake, saver_on_device);
+        world_open_on(&loader, to, folder, (uint32_t)rand() % 3, make_fake, !saver_on_device || rand() % 2);
+        world_pass(&saver, OP_SAVE, "c");
+        world_pass(&loader, OP_LOAD, "c");
+        world_check_loaded(&loader);
+        world_close(&saver);
+        world_close(&loader);
+    }
+}
+
+static void the_files_are_those_of_a_state_in_memory(void **unused)
+{
+    (void)unused;
+    struct world host, device;
+    const char *words = "model=gpt2-tiny dp=2 tp=2 io.fsync=false io.block=64KiB";
+    char command[256];
+    clear();
+    world_open(&host, words, folder, 0);
+    open_on_device(&device, words, 0);
+    world_pass(&host, OP_SAVE, "host");
+    world_pass(&device, OP_SAVE, "device");
+    snprintf(command, sizeof command, "cd %s && for f in host/*.distcp; do cmp $f device/${f#host/} || exit 1; done",
+             folder);
+    assert_int_equal(system(command), 0);
+    world_close(&host);
+    world_close(&device);
+}
+
+static void pinned_memory_is_allocated_once_and_no_larger_than_asked(void **unused)
+{
+    (void)unused;
+    struct world world;
+    clear();
+    open_on_device(&world, "model=gpt2-tiny io.block=64KiB io.fsync=false save.staging_bytes=256KiB", 0);
+    struct fake_device *fake = fake_of(&world, 0);
+    fake->most_pinned_bytes = 0;
+    for (int i = 0; i < 3; i++) {
+        world_pass(&world, OP_SAVE, (const char *const[]){"a", "b", "c"}[i]);
+        assert_int_equal(fake->allocations, 3); /* two states and the slots */
+        world_pass(&world, OP_LOAD, "a");
+        check_loaded(&world, 42);
+        assert_int_equal(fake->allocations, 3);
+    }
+    assert_true(fake->most_pinned_bytes > 0 && fake->most_pinned_bytes <= 256 * 1024);
+    world_close(&world);
+}
+
+static void memory_for_fewer_than_two_requests_says_what_it_needs(void **unused)
+{
+    (void)unused;
+    struct world world;
+    clear();
+    open_on_device(&world, "model=gpt2-tiny io.block=64KiB save.staging_bytes=100KiB", 0);
+    assert_int_equal(world_run(&world, OP_SAVE, "a", WORLD_TIMEOUT_NS), CB_ERR_USAGE);
+    assert_non_null(strstr(world.ranks[0].err.message, "two requests of io.block need 128"));
+    world_close(&world);
+}
+
+static void only_what_is_needed_is_copied(void **unused)
+{
+    (void)unused;
+    struct world world;
+    clear();
+    open_on_device(&world, "model=gpt2-tiny tp=2 dp=2 io.fsync=false load.exchange=split", 0);
+    world_pass(&world, OP_SAVE, "a");
+    double saved = total(&world, METRIC_BYTES_NEEDED);
+    world_pass(&world, OP_LOAD, "a");
+    double loaded = total(&world, METRIC_BYTES_NEEDED), to_host = 0, to_device = 0;
+    for (uint32_t i = 0; i < world.size; i++) {
+        to_host += (double)fake_of(&world, i)->bytes_to_host;
+        to_device += (double)fake_of(&world, i)->bytes_to_device;
+    }
+    assert_true(to_host == saved && to_device == loaded);
+    world_close(&world);
+}
+
+/* One bit of one copy, in either direction: verification on the device finds it. */
+static void a_copy_that_goes_wrong_is_found(void **unused)
+{
+    (void)unused;
+    for (int op = OP_SAVE; op <= OP_LOAD; op++) {
+        struct world world;
+        struct sample sample = {.op = OP_VERIFY};
+        struct cb_err err;
+        clear();
+        open_on_device(&world, "model=gpt2-tiny dp=2 zero=1 io.fsync=false io.block=64KiB", 0);
+        struct fake_device *fake = fake_of(&world, 1);
+        for (int i = OP_SAVE; i <= OP_LOAD; i++) {
+            fake->corrupt_at = i == op ? fake->copied + 9 : 0;
+            world_pass(&world, (enum operation)i, "a");
+        }
+        struct verify_job job = {.mode = VERIFY_FULL, .payload = world.payload, .path = "a"};
+        int wrong = 0;
+        for (uint32_t i = 0; i < world.size; i++)
+            wrong += verify_state(&job, &world.ranks[i].loaded, world.ranks[i].page, &sample, &err) == CB_ERR_CORRUPT;
+        assert_true(wrong >= 1);
+        assert_non_null(strstr(err.message, "elements of what was looked at"));
+        world_close(&world);
+    }
+}
+
+static void a_copy_that_fails_commits_nothing_and_the_next_save_is_right(void **unused)
+{
+    (void)unused;
+    struct world world;
+    clear();
+    open_on_device(&world, "model=gpt2-tiny dp=2 io.block=64KiB io.fsync=false io.depth=2", 0);
+    fake_of(&world, 1)->fail_at = 4;
+    assert_int_not_equal(world_run(&world, OP_SAVE, "a", WORLD_TIMEOUT_NS), 0);
+    assert_int_equal(world.ranks[1].rc, CB_ERR_SYSTEM);
+    assert_non_null(strstr(world.ranks[1].err.message, "the fake device lost a copy"));
+    assert_int_equal(world.ranks[0].rc, CB_ERR_ABORTED);
+    assert_false(exists("a/" FORMAT_MARKER));
+    fake_of(&world, 1)->fail_at = 0;
+    world_pass(&world, OP_SAVE, "b");
+    fake_of(&world, 0)->fail_at = (unsigned)fake_of(&world, 0)->recorded + 3;
+    assert_int_not_equal(world_run(&world, OP_LOAD, "b", WORLD_TIMEOUT_NS), 0);
+    assert_int_equal(world.ranks[0].rc, CB_ERR_SYSTEM);
+    assert_non_null(strstr(world.ranks[0].err.message, "loading b, rank 0"));
+    fake_of(&world, 0)->fail_at = 0;
+    world_pass(&world, OP_LOAD, "b");
+    world_check_loaded(&world);
+    world.leaves_memory = true; /* what a device may still write to stays */
+    world_close(&world);
+}
+
+static void a_copy_that_fails_in_an_exchange_ends_it(void **unused)
+{
+    (void)unused;
+    struct world world;
+    clear();
+    open_on_device(&world, "model=gpt2-tiny dp=3 io.block=64KiB io.fsync=false load.exchange=split", 0);
+    world_pass(&world, OP_SAVE, "a");
+    world.leaves_memory = true;
+    fake_of(&world, 2)->fail_at = (unsigned)fake_of(&world, 2)->recorded + 5;
+    assert_int_not_equal(world_run(&world, OP_LOAD, "a", 2 * NS_PER_S), 0);
+    assert_int_equal(world.ranks[2].rc, CB_ERR_SYSTEM);
+    world_close(&world);
+}
+
+static void a_store_that_fails_leaves_no_copy_under_way(void **unused)
+{
+    (void)unused;
+    static const char *const faults[] = {"error_at=3/ENOSPC+ops=write+rank=0", "error_at=3/EIO+ops=read+rank=0"};
+    for (int i = 0; i < 2; i++) {
+        struct world world;
+        char uri[256];
+        clear();
+        snprintf(uri, sizeof uri, "fault:%s:%s", faults[i], folder);
+        world_open_on(&world, "model=gpt2-tiny dp=2 io.block=64KiB io.fsync=false", uri, 0, make_fake, true);
+        if (i == 1)
+            world_pass(&world, OP_SAVE, "a");
+        assert_int_not_equal(world_run(&world, i ? OP_LOAD : OP_SAVE, "a", WORLD_TIMEOUT_NS), 0);
+        assert_int_equal(fake_of(&world, 0)->count, 0);
+        assert_int_equal(fake_of(&world, 1)->count, 0);
+        world_pass(&world, OP_SAVE, "b"); /* the fault is past */
+        world_pass(&world, OP_LOAD, "b");
+        world_check_loaded(&world);
+        world_close(&world);
+    }
+}
+
+static void a_device_without_memory_of_its_own_is_refused(void **unused)
+{
+    (void)unused;
+    struct device *device;
+    struct words words;
+    struct state state;
+    struct cb_err err;
+    assert_int_equal(words_make(&words, "model=gpt2-tiny", &err), 0);
+    assert_int_equal(device_host_open(1, &device, &err), 0);
+    assert_int_equal(state_init(&state, words.layout, 0, &err), 0);
+    assert_int_equal(state_allocate_on(&state, device, 0, &err), CB_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "the host device has no memory of its own"));
+    state_release(&state);
+    device_close(device);
+    words_release(&words);
+}
+
+static int make_folder(void **unused)
+{
+    (void)unused;
+    snprintf(folder, sizeof folder, "/tmp/ckptbench-device-XXXXXX");
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int remove_folder(void **unused)
+{
+    (void)unused;
+    return nftw(folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_a_device_holds_is_saved_and_loaded),
+        cmocka_unit_test(a_save_behind_stalls_for_the_copies_alone),
+        cmocka_unit_test(any_layout_loads_what_another_one_saved),
+        cmocka_unit_test(the_files_are_those_of_a_state_in_memory),
+        cmocka_unit_test(pinned_memory_is_allocated_once_and_no_larger_than_asked),
+        cmocka_unit_test(memory_for_fewer_than_two_requests_says_what_it_needs),
+        cmocka_unit_test(only_what_is_needed_is_copied),
+        cmocka_unit_test(a_copy_that_goes_wrong_is_found),
+        cmocka_unit_test(a_copy_that_fails_commits_nothing_and_the_next_save_is_right),
+        cmocka_unit_test(a_copy_that_fails_in_an_exchange_ends_it),
+        cmocka_unit_test(a_store_that_fails_leaves_no_copy_under_way),
+        cmocka_unit_test(a_device_without_memory_of_its_own_is_refused),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
