@@ -93,11 +93,13 @@ ALL_LIBS      := $(LIBS_ckpt) $(LIBS_db) $(LIBS_jobs) $(LIBS_agent) $(LIBS_worke
 $(BUILD)/tests/%: tests/unit/%.c $(ALL_LIBRARIES)
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(ALL_LIBRARIES) -lcmocka $(ALL_LIBS)
+$(BUILD)/tests/plain_triad: CFLAGS += -fopenmp
+$(BUILD)/tests/plain_ping_pong: CPPFLAGS += $(MPI_CFLAGS)
 $(BUILD)/tests/%: tests/tools/%.c $(ALL_LIBRARIES)
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(ALL_LIBRARIES) $(ALL_LIBS)
 
-.PHONY: deps demo demo-s3 demo-slurm test test-long unit lint bench bench-s3 fuzz install clean help
+.PHONY: deps demo demo-s3 demo-slurm test test-long unit lint bench bench-s3 bench-suite fuzz install clean help
 deps: ## install what building needs (apt, as root or through sudo); DEPS=0 only names it
 	@DEPS=$(DEPS) scripts/deps.sh build
 
@@ -165,6 +167,12 @@ bench-s3: ## the S3 client against s5cmd, boto3 and the S3 connector, with fault
 	@DEPS=$(DEPS) PYTHON=$(PYTHON) scripts/venv.sh $(VENV)
 	@$(MAKE) --no-print-directory -s -j2 all
 	@$(VENV)/bin/python tests/bench/bench_s3.py --build $(BUILD)
+
+bench-suite: ## the cluster suite against an OpenMP triad, OpenBLAS, plain MPI and fio; how long all of it takes
+	@DEPS=$(DEPS) scripts/deps.sh test
+	@DEPS=$(DEPS) PYTHON=$(PYTHON) scripts/venv.sh $(VENV)
+	@$(MAKE) --no-print-directory -s -j2 all tests
+	@$(VENV)/bin/python tests/bench/bench_suite.py --build $(BUILD)
 
 FUZZERS := $(patsubst tests/fuzz/%.c,build/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_FLAGS = $(CPPFLAGS) -std=c11 -O1 -g -fsanitize=$(1),address,undefined -fno-sanitize-recover=undefined -pthread

@@ -162,17 +162,6 @@ int job_record_write(const char *run_folder, const struct job_record *self, stru
     return rc;
 }
 
-static int copy_text(const struct json_value *object, const char *key, char *place, size_t bytes, struct cb_err *err)
-{
-    const char *text;
-    int rc = json_need_text(object, key, &text, err);
-    if (rc == 0 && strlen(text) >= bytes)
-        rc = cb_fail(err, CB_ERR_FORMAT, "%s is longer than %zu bytes", key, bytes - 1);
-    if (rc == 0)
-        memcpy(place, text, strlen(text) + 1);
-    return rc;
-}
-
 static int read_state(const struct json_value *object, enum job_state *state, struct cb_err *err)
 {
     const char *name;
@@ -193,11 +182,11 @@ static int read_slurm(const struct json_value *root, struct job_record *self, st
     const struct json_value *slurm = json_get(root, "slurm");
     if (!json_is_object(slurm))
         return cb_fail(err, CB_ERR_FORMAT, "no object slurm");
-    int rc = copy_text(slurm, "state", self->slurm_state, sizeof self->slurm_state, err);
+    int rc = json_copy_text(slurm, "state", self->slurm_state, sizeof self->slurm_state, err);
     if (rc == 0)
-        rc = copy_text(slurm, "reason", self->reason, sizeof self->reason, err);
+        rc = json_copy_text(slurm, "reason", self->reason, sizeof self->reason, err);
     if (rc == 0)
-        rc = copy_text(slurm, "nodes", self->nodes, sizeof self->nodes, err);
+        rc = json_copy_text(slurm, "nodes", self->nodes, sizeof self->nodes, err);
     if (rc == 0)
         rc = json_need_u64(slurm, "node_count", &self->node_count, err);
     if (rc == 0)
@@ -226,7 +215,7 @@ static int read_transitions(const struct json_value *root, struct job_record *se
         if (rc == 0)
             rc = read_state(item, &transition.state, err);
         if (rc == 0)
-            rc = copy_text(item, "note", transition.note, sizeof transition.note, err);
+            rc = json_copy_text(item, "note", transition.note, sizeof transition.note, err);
         if (rc == 0)
             rc = append(self, &transition, err);
         if (rc)
@@ -251,11 +240,11 @@ static int read_members(const struct json_value *root, struct job_record *self, 
         rc = cb_fail(err, CB_ERR_FORMAT, "version %llu, this program reads %d", (unsigned long long)version,
                      JOB_RECORD_VERSION);
     if (rc == 0)
-        rc = copy_text(root, "name", self->name, sizeof self->name, err);
+        rc = json_copy_text(root, "name", self->name, sizeof self->name, err);
     if (rc == 0)
-        rc = copy_text(root, "job", self->job, sizeof self->job, err);
+        rc = json_copy_text(root, "job", self->job, sizeof self->job, err);
     if (rc == 0)
-        rc = copy_text(root, "cluster", self->cluster, sizeof self->cluster, err);
+        rc = json_copy_text(root, "cluster", self->cluster, sizeof self->cluster, err);
     if (rc == 0)
         rc = copy_optional(root, "pool", self->pool, sizeof self->pool, err);
     if (rc == 0)

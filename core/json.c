@@ -353,3 +353,27 @@ int json_need_double(const struct json_value *object, const char *key, double *n
     return json_as_double(json_get(object, key), number) ? 0
                                                          : cb_fail(err, CB_ERR_FORMAT, "%s: expected a number", key);
 }
+
+int json_need_u32(const struct json_value *object, const char *key, uint32_t *number, struct cb_err *err)
+{
+    uint64_t value = 0;
+    int rc = json_need_u64(object, key, &value, err);
+    if (rc)
+        return rc;
+    if (value > UINT32_MAX)
+        return cb_fail(err, CB_ERR_FORMAT, "%s is out of range", key);
+    *number = (uint32_t)value;
+    return 0;
+}
+
+int json_copy_text(const struct json_value *object, const char *key, char *place, size_t bytes, struct cb_err *err)
+{
+    const char *text = NULL;
+    int rc = json_need_text(object, key, &text, err);
+    if (rc)
+        return rc;
+    if (strlen(text) >= bytes)
+        return cb_fail(err, CB_ERR_FORMAT, "%s is longer than %zu bytes", key, bytes - 1);
+    memcpy(place, text, strlen(text) + 1);
+    return 0;
+}

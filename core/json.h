@@ -66,7 +66,11 @@ bool json_next(const struct json_value *object, size_t *position, const char **k
 int json_need_text(const struct json_value *object, const char *key, const char **text,
                    struct cb_err *err) CB_MUST_CHECK;
 int json_need_u64(const struct json_value *object, const char *key, uint64_t *number, struct cb_err *err) CB_MUST_CHECK;
+int json_need_u32(const struct json_value *object, const char *key, uint32_t *number, struct cb_err *err) CB_MUST_CHECK;
 int json_need_double(const struct json_value *object, const char *key, double *number,
                      struct cb_err *err) CB_MUST_CHECK;
+/* A text of less than `bytes` bytes into `place`. */
+int json_copy_text(const struct json_value *object, const char *key, char *place, size_t bytes,
+                   struct cb_err *err) CB_MUST_CHECK;
 
 #endif

@@ -5,6 +5,7 @@
 #ifndef CORE_RUN_FOLDER_H
 #define CORE_RUN_FOLDER_H
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -15,6 +16,7 @@
 
 #define RUN_ID_BYTES 48
 #define MANIFEST_VERSION 1
+#define RUN_FOLDER_FILE_MAX_BYTES (1 << 20) /* experiment, manifest, progress */
 
 enum outcome {
     OUTCOME_PASS,
@@ -45,6 +47,9 @@ int run_folder_new_attempt(const char *path, uint32_t *attempt, struct buf *atte
                            struct cb_err *err) CB_MUST_CHECK;
 /* The highest N, 0 where there is none. */
 int run_folder_last_attempt(const char *path, uint32_t *attempt, struct cb_err *err) CB_MUST_CHECK;
+
+/* FOLDER/NAME. */
+int run_folder_join(char path[PATH_MAX], const char *folder, const char *name, struct cb_err *err) CB_MUST_CHECK;
 
 struct manifest {
     char run[RUN_ID_BYTES];

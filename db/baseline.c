@@ -74,12 +74,12 @@ static int copy_words(const struct json_value *list, struct baseline *baseline, 
     return 0;
 }
 
-static int parse_definition(const char *name, const char *text, struct baseline *baseline, struct cb_err *err)
+int baseline_parse(const char *name, const char *text, size_t len, struct baseline *baseline, struct cb_err *err)
 {
     struct json_value *root;
     struct baseline parsed = {0};
     uint64_t version;
-    int rc = json_parse(text, strlen(text), &root, err);
+    int rc = json_parse(text, len, &root, err);
     if (rc)
         return cb_context(err, "baseline %s", name);
     snprintf(parsed.name, sizeof parsed.name, "%s", name);
@@ -181,7 +181,7 @@ int history_read_baseline(struct history *self, const char *name, struct baselin
     if (rc)
         return rc;
     if (has_row)
-        rc = parse_definition(name, db_text(statement, 0), baseline, err);
+        rc = baseline_parse(name, db_text(statement, 0), strlen(db_text(statement, 0)), baseline, err);
     else
         rc = cb_fail(err, CB_ERR_NOT_FOUND, "no baseline %s: `ckptbench baseline list` names them", name);
     db_reset(statement);
@@ -195,7 +195,8 @@ int history_each_baseline(struct history *self, baseline_fn each, void *context,
     int rc = db_query(self, &statement, err, "SELECT baseline, definition FROM baseline ORDER BY baseline", "");
     while (rc == 0 && (rc = db_step(self, statement, &has_row, err)) == 0 && has_row) {
         struct baseline baseline = {0};
-        rc = parse_definition(db_text(statement, 0), db_text(statement, 1), &baseline, err);
+        rc =
+            baseline_parse(db_text(statement, 0), db_text(statement, 1), strlen(db_text(statement, 1)), &baseline, err);
         if (rc == 0) {
             rc = each(context, &baseline, err);
             baseline_release(&baseline);
@@ -219,7 +220,7 @@ static int load_file(struct history *self, const char *folder, const char *file,
     buf_init(&text, BASELINE_MAX_BYTES);
     int rc = buf_read_file(&text, path, err);
     if (rc == 0)
-        rc = parse_definition(name, text.data, &baseline, err);
+        rc = baseline_parse(name, text.data, text.len, &baseline, err);
     if (rc == 0) {
         baseline_release(&baseline);
         rc = db_run(self, err, "INSERT OR REPLACE INTO baseline VALUES(?,?)", "tt", name, text.data);

@@ -111,6 +111,9 @@ int history_set_baseline(struct history *self, const struct baseline *baseline, 
 int history_remove_baseline(struct history *self, const char *name, struct cb_err *err) CB_MUST_CHECK;
 int history_read_baseline(struct history *self, const char *name, struct baseline *baseline,
                           struct cb_err *err) CB_MUST_CHECK;
+/* A baseline's file or row from its bytes; baseline_release is the caller's. */
+int baseline_parse(const char *name, const char *text, size_t len, struct baseline *baseline,
+                   struct cb_err *err) CB_MUST_CHECK;
 void baseline_release(struct baseline *baseline);
 /* Calls `each` for every baseline by name, until it fails. */
 typedef int (*baseline_fn)(void *context, const struct baseline *baseline, struct cb_err *err);

@@ -1,12 +1,11 @@
 /* engine=torch-dcp: PyTorch DCP saves and loads the same state, layout and place, in one long-lived
- * Python process a rank. Owns that process, the pipes to it and the layout it is told; the memory of
- * the state stays ours (a memory file it maps), so payload and verification are the same as for our
- * own engine. The protocol is described in share/adapters/torch_dcp.py. */
+ * Python process a rank (worker/torch_adapter.h). Owns what that process is asked and the layout it is
+ * told; the memory of the state stays ours (a memory file it maps), so payload and verification are the
+ * same as for our own engine. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,15 +16,12 @@
 #include "core/buf.h"
 #include "core/clock.h"
 #include "core/json.h"
-#include "core/version.h"
 #include "worker/folder_objects.h"
 #include "worker/peer.h"
 #include "worker/together.h"
+#include "worker/torch_adapter.h"
 
-#define ADAPTER "torch_dcp.py"
 #define LAYOUT_MAX_BYTES (UINT64_C(1) << 32)
-#define LINE_MAX_BYTES (UINT64_C(1) << 20)
-#define ANSWER_SLICE_MS 100
 #define START_TIMEOUT_NS (120 * NS_PER_S) /* importing torch from a cold disk, all ranks at once */
 #define QUIT_GRACE_NS (2 * NS_PER_S)
 #define KNOWN_STATES 2 /* a rank's own, and the shifted one */
@@ -56,166 +52,12 @@ struct behind {
 struct torch_engine {
     struct engine base;
     struct engine_setup setup;
-    struct child child;
-    int to_child, from_child, stderr_fd;
-    struct buf line, answer; /* what is sent; what has come and is not yet a whole line */
+    struct torch_adapter adapter;
     struct known_state known[KNOWN_STATES];
     size_t known_count;
     bool started;
     struct behind behind;
 };
-
-/* --- finding things --- */
-
-static int program_folder(char folder[PATH_MAX], struct cb_err *err)
-{
-    ssize_t len = readlink("/proc/self/exe", folder, PATH_MAX - 1);
-    if (len < 0)
-        return cb_fail_errno(err, errno, "finding this program's folder");
-    folder[len] = '\0';
-    char *slash = strrchr(folder, '/');
-    if (slash)
-        *slash = '\0';
-    return 0;
-}
-
-/* Beside the source tree's build folder, beside PREFIX/bin, or where this program was built for. */
-static int find_adapter(char path[PATH_MAX], struct cb_err *err)
-{
-    static const char *const places[] = {"%s/../share/adapters/" ADAPTER, "%s/../../share/adapters/" ADAPTER,
-                                         "%s/../share/ckptbench/adapters/" ADAPTER};
-    char folder[PATH_MAX - 64];
-    char found[PATH_MAX];
-    int rc = program_folder(found, err);
-    if (rc)
-        return rc;
-    snprintf(folder, sizeof folder, "%.*s", (int)sizeof folder - 1, found);
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        const char *rest = places[i] + 2;
-        snprintf(path, PATH_MAX, "%s%s", folder, rest);
-        if (access(path, R_OK) == 0)
-            return 0;
-    }
-    snprintf(path, PATH_MAX, "%s/share/ckptbench/adapters/%s", version_prefix(), ADAPTER);
-    if (access(path, R_OK) == 0)
-        return 0;
-    return cb_fail(err, CB_ERR_NOT_FOUND,
-                   "engine=torch-dcp needs " ADAPTER ", which is neither near %s nor in "
-                   "%s/share/ckptbench/adapters",
-                   folder, version_prefix());
-}
-
-static int find_python(char path[PATH_MAX], struct cb_err *err)
-{
-    const char *given = getenv("CKPTBENCH_PYTHON");
-    if (given && given[0]) {
-        snprintf(path, PATH_MAX, "%s", given);
-        return 0;
-    }
-    char folder[PATH_MAX];
-    int rc = program_folder(folder, err);
-    if (rc)
-        return rc;
-    int length = snprintf(path, PATH_MAX, "%.*s/venv/bin/python", PATH_MAX - 32, folder);
-    if (length < 0 || length >= PATH_MAX || access(path, X_OK) != 0)
-        snprintf(path, PATH_MAX, "python3");
-    return 0;
-}
-
-/* --- the conversation --- */
-
-static int fail_child(struct torch_engine *self, struct cb_err *err)
-{
-    char how[64], last[512];
-    child_end(&self->child, QUIT_GRACE_NS);
-    peer_last_line(self->stderr_fd, last);
-    return cb_fail(err, CB_ERR_SYSTEM, "the Python process of engine=torch-dcp ended: %s%s%s",
-                   child_describe(&self->child, how), last[0] ? ": " : "", last);
-}
-
-static int send_line(struct torch_engine *self, struct cb_err *err)
-{
-    buf_append_char(&self->line, '\n');
-    int rc = buf_check(&self->line, "a request to Python", err);
-    for (size_t sent = 0; !rc && sent < self->line.len;) {
-        ssize_t len = write(self->to_child, self->line.data + sent, self->line.len - sent);
-        if (len < 0 && errno == EINTR)
-            continue;
-        if (len < 0)
-            rc = fail_child(self, err);
-        else
-            sent += (size_t)len;
-    }
-    return rc;
-}
-
-/* Waits until a whole line is there; *end is where it ends. */
-static int receive_line(struct torch_engine *self, uint64_t deadline_ns, size_t *end, struct cb_err *err)
-{
-    char bytes[4096];
-    for (;;) {
-        const char *feed = memchr(self->answer.data, '\n', self->answer.len);
-        if (feed) {
-            *end = (size_t)(feed - self->answer.data);
-            return 0;
-        }
-        struct pollfd ready = {.fd = self->from_child, .events = POLLIN};
-        if (poll(&ready, 1, ANSWER_SLICE_MS) <= 0) {
-            int rc = comm_check(self->setup.comm, err);
-            if (!rc && clock_monotonic_ns() > deadline_ns)
-                rc = cb_fail(err, CB_ERR_TIMEOUT, "the Python process of engine=torch-dcp did not answer in time");
-            if (rc)
-                return rc;
-            continue;
-        }
-        ssize_t len = read(self->from_child, bytes, sizeof bytes);
-        if (len < 0 && errno == EINTR)
-            continue;
-        if (len <= 0)
-            return fail_child(self, err);
-        buf_append(&self->answer, bytes, (size_t)len);
-        int rc = buf_check(&self->answer, "an answer from Python", err);
-        if (rc)
-            return rc;
-    }
-}
-
-/* Sends self->line; the answer is an object with "ok": true, else its "error" is the failure. */
-static int ask(struct torch_engine *self, uint64_t deadline_ns, struct json_value **answer, struct cb_err *err)
-{
-    size_t end = 0;
-    struct json_value *root = NULL;
-    bool ok = false;
-    int rc = send_line(self, err);
-    if (!rc)
-        rc = receive_line(self, deadline_ns, &end, err);
-    if (!rc)
-        rc = json_parse(self->answer.data, end, &root, err);
-    if (rc)
-        return rc;
-    size_t rest = self->answer.len - end - 1;
-    memmove(self->answer.data, self->answer.data + end + 1, rest);
-    self->answer.len = rest;
-    self->answer.data[rest] = '\0';
-    if (!json_as_bool(json_get(root, "ok"), &ok) || !ok) {
-        const char *why = "no reason given";
-        (void)json_as_text(json_get(root, "error"), &why);
-        rc = cb_fail(err, CB_ERR_CORRUPT, "PyTorch: %s", why);
-        json_value_free(root);
-        return rc;
-    }
-    *answer = root;
-    return 0;
-}
-
-static void begin_request(struct torch_engine *self, struct json_writer *writer, const char *command)
-{
-    buf_clear(&self->line);
-    json_writer_init(writer, &self->line, 0);
-    json_write_begin_object(writer);
-    json_write_key(writer, "command");
-    json_write_text(writer, command);
-}
 
 /* --- starting --- */
 
@@ -237,34 +79,6 @@ static int choose_meeting(struct torch_engine *self, struct meeting *meeting, st
     close(fd);
     meeting->port = ntohs(place.sin_port);
     return rc;
-}
-
-static int start_child(struct torch_engine *self, struct cb_err *err)
-{
-    char adapter[PATH_MAX], python[PATH_MAX];
-    int in[2], out[2];
-    int rc = find_adapter(adapter, err);
-    if (!rc)
-        rc = find_python(python, err);
-    if (rc)
-        return rc;
-    self->stderr_fd = memfd_create("ckptbench-torch", MFD_CLOEXEC);
-    if (self->stderr_fd < 0 || pipe2(in, O_CLOEXEC))
-        return cb_fail_errno(err, errno, "making a pipe to Python");
-    if (pipe2(out, O_CLOEXEC)) {
-        int failed = errno;
-        close(in[0]);
-        close(in[1]);
-        return cb_fail_errno(err, failed, "making a pipe to Python");
-    }
-    const char *argv[] = {python, adapter, NULL};
-    struct child_options options = {.argv = argv, .stdin_fd = in[0], .stdout_fd = out[1], .stderr_fd = self->stderr_fd};
-    rc = child_start(&self->child, &options, err);
-    close(in[0]);
-    close(out[1]);
-    self->to_child = in[1];
-    self->from_child = out[0];
-    return rc ? cb_context(err, "engine=torch-dcp needs Python with torch (CKPTBENCH_PYTHON names one)") : 0;
 }
 
 /* How the S3 connector is to reach the bucket; null where the store is no bucket. */
@@ -310,7 +124,7 @@ static int send_init(struct torch_engine *self, const struct meeting *meeting, s
 {
     const struct experiment *experiment = self->setup.experiment;
     struct json_writer writer;
-    begin_request(self, &writer, "init");
+    torch_adapter_begin(&self->adapter, &writer, "init");
     json_write_key(&writer, "rank");
     json_write_u64(&writer, comm_rank(self->setup.comm));
     json_write_key(&writer, "ranks");
@@ -331,17 +145,13 @@ static int send_init(struct torch_engine *self, const struct meeting *meeting, s
     json_write_key(&writer, "timeout_s");
     json_write_u64(&writer, experiment_u64(experiment, OPT_TIMEOUT_OP) / NS_PER_S + 1);
     write_bucket(&writer, experiment, self->setup.store_path);
-    json_write_end_object(&writer);
-    struct json_value *answer;
-    int rc = ask(self, clock_monotonic_ns() + START_TIMEOUT_NS, &answer, err);
+    struct torch_answer answer;
+    int rc = torch_adapter_ask(&self->adapter, &writer, clock_monotonic_ns() + START_TIMEOUT_NS, &answer, err);
     if (rc)
         return rc;
-    const char *version = "unknown";
-    (void)json_as_text(json_get(answer, "torch"), &version);
     char text[128];
-    snprintf(text, sizeof text, "PyTorch %s, torch.distributed.checkpoint over gloo", version);
+    snprintf(text, sizeof text, "PyTorch %s, torch.distributed.checkpoint over gloo", answer.version);
     status_page_add_fact(self->setup.page, "io.used", text);
-    json_value_free(answer);
     return 0;
 }
 
@@ -352,7 +162,7 @@ static int start(struct torch_engine *self, uint64_t deadline_ns, struct cb_err 
     struct comm *comm = self->setup.comm;
     if (self->started)
         return 0;
-    int rc = start_child(self, err);
+    int rc = torch_adapter_start(&self->adapter, err);
     if (!rc)
         rc = make_ended_file(self, err);
     if (!rc && comm_rank(comm) == 0)
@@ -459,52 +269,39 @@ static int introduce(struct torch_engine *self, const struct state *state, uint6
     self->known[index] = (struct known_state){.state = state, .layout_fd = layout_fd};
     self->known_count++;
     struct json_writer writer;
-    begin_request(self, &writer, "state");
+    torch_adapter_begin(&self->adapter, &writer, "state");
     json_write_key(&writer, "name");
     json_write_text(&writer, name);
     write_fd_path(&writer, "memory", state->shared_fd);
     write_fd_path(&writer, "layout", layout_fd);
-    json_write_end_object(&writer);
-    struct json_value *answer;
-    rc = ask(self, deadline_ns, &answer, err);
-    if (!rc)
-        json_value_free(answer);
-    return rc;
+    return torch_adapter_ask(&self->adapter, &writer, deadline_ns, NULL, err);
 }
 
 /* --- operations --- */
 
 static int request_operation(struct torch_engine *self, const struct peer_operation *operation, const char *command,
-                             const char *name, struct json_value **answer, struct cb_err *err)
+                             const char *name, struct torch_answer *answer, struct cb_err *err)
 {
     struct json_writer writer;
-    begin_request(self, &writer, command);
+    torch_adapter_begin(&self->adapter, &writer, command);
     json_write_key(&writer, "name");
     json_write_text(&writer, name);
     json_write_key(&writer, "path");
     json_write_text(&writer, operation->path);
-    json_write_end_object(&writer);
-    int rc = ask(self, operation->options->deadline_ns, answer, err);
+    int rc = torch_adapter_ask(&self->adapter, &writer, operation->options->deadline_ns, answer, err);
     return rc ? cb_context(err, "%s", operation->path) : 0;
 }
 
-static double number_of(const struct json_value *answer, const char *key)
-{
-    double number = NAN;
-    (void)json_as_double(json_get(answer, key), &number);
-    return number;
-}
-
 /* What only Python can know: its parts of the time, CPU, memory, bytes after torch's own dedup. */
-static void take_answer(const struct json_value *answer, const struct state *state, struct sample *sample)
+static void take_answer(const struct torch_answer *answer, const struct state *state, struct sample *sample)
 {
-    peer_attribute(sample, METRIC_PLAN_S, number_of(answer, "plan_s"));
-    peer_attribute(sample, METRIC_IO_S, number_of(answer, "io_s"));
-    peer_attribute(sample, METRIC_COMMIT_S, number_of(answer, "commit_s"));
-    sample->values[METRIC_CPU_S] = number_of(answer, "cpu_s");
-    sample->values[METRIC_RSS_BYTES] = number_of(answer, "rss_bytes");
-    sample->values[METRIC_BYTES_MOVED] = number_of(answer, "bytes");
-    sample->values[METRIC_BYTES_NEEDED] = sample->op == OP_SAVE ? number_of(answer, "bytes") : (double)state->bytes;
+    peer_attribute(sample, METRIC_PLAN_S, answer->plan_s);
+    peer_attribute(sample, METRIC_IO_S, answer->io_s);
+    peer_attribute(sample, METRIC_COMMIT_S, answer->commit_s);
+    sample->values[METRIC_CPU_S] = answer->cpu_s;
+    sample->values[METRIC_RSS_BYTES] = answer->rss_bytes;
+    sample->values[METRIC_BYTES_MOVED] = answer->bytes;
+    sample->values[METRIC_BYTES_NEEDED] = sample->op == OP_SAVE ? answer->bytes : (double)state->bytes;
 }
 
 static int run_operation(struct engine *engine, const char *path, struct state *state,
@@ -512,7 +309,7 @@ static int run_operation(struct engine *engine, const char *path, struct state *
 {
     struct torch_engine *self = (struct torch_engine *)engine;
     struct peer_operation operation;
-    struct json_value *answer = NULL;
+    struct torch_answer answer;
     char name[16];
     int rc = start(self, options->deadline_ns, err);
     if (rc)
@@ -524,8 +321,7 @@ static int run_operation(struct engine *engine, const char *path, struct state *
     rc = request_operation(self, &operation, operation_name((enum operation)sample->op), name, &answer, err);
     rc = peer_end(&operation, rc, err);
     if (!rc)
-        take_answer(answer, state, sample);
-    json_value_free(answer);
+        take_answer(&answer, state, sample);
     return rc;
 }
 
@@ -537,28 +333,26 @@ static void collect(struct torch_engine *self, uint64_t deadline_ns)
     struct behind *behind = &self->behind;
     struct sample *sample = behind->sample;
     struct json_writer writer;
-    struct json_value *answer = NULL;
+    struct torch_answer answer;
     if (!behind->under_way)
         return;
-    begin_request(self, &writer, "wait");
-    json_write_end_object(&writer);
-    int rc = ask(self, deadline_ns, &answer, &behind->failure);
+    torch_adapter_begin(&self->adapter, &writer, "wait");
+    int rc = torch_adapter_ask(&self->adapter, &writer, deadline_ns, &answer, &behind->failure);
     behind->under_way = false;
     if (rc) {
         cb_context(&behind->failure, "saving %s behind, rank %u", behind->path, comm_rank(self->setup.comm));
         sample->flags |= SAMPLE_FAILED;
         return;
     }
-    double op_s = number_of(answer, "ended_s") - (double)behind->timeline.start_ns / 1e9;
+    double op_s = answer.ended_s - (double)behind->timeline.start_ns / 1e9;
     for (int metric = METRIC_OTHER_S; metric <= METRIC_WAIT_S; metric++)
         sample->values[metric] = 0;
     sample->values[METRIC_OP_S] = sample->values[METRIC_OWN_S] = sample->values[METRIC_OTHER_S] = op_s;
     sample->values[METRIC_PERSIST_S] = op_s - sample->values[METRIC_STALL_S];
     if (behind->durable)
         sample->values[METRIC_DURABLE_S] = op_s;
-    take_answer(answer, NULL, sample);
-    sample->values[METRIC_CPU_S] = number_of(answer, "save_cpu_s");
-    json_value_free(answer);
+    take_answer(&answer, NULL, sample);
+    sample->values[METRIC_CPU_S] = answer.save_cpu_s;
 }
 
 static int tell(struct torch_engine *self, struct cb_err *err)
@@ -600,7 +394,6 @@ static int save_behind(struct torch_engine *self, const char *path, struct state
 {
     struct behind *behind = &self->behind;
     struct peer_operation operation;
-    struct json_value *answer = NULL;
     char name[16];
     int rc = start(self, options->deadline_ns, err);
     if (rc)
@@ -613,9 +406,8 @@ static int save_behind(struct torch_engine *self, const char *path, struct state
     rc = tell(self, err);
     double waited_s = (double)(clock_monotonic_ns() - operation.timeline.start_ns) / 1e9;
     if (!rc)
-        rc = request_operation(self, &operation, "save_async", name, &answer, err);
+        rc = request_operation(self, &operation, "save_async", name, NULL, err);
     double stall_s = (double)timeline_stop(&operation.timeline) / 1e9;
-    json_value_free(answer);
     if (rc)
         return rc;
     sample->values[METRIC_STALL_WAIT_S] = waited_s;
@@ -654,9 +446,8 @@ static int torch_open(const struct engine_setup *setup, struct engine **engine, 
         return cb_fail(err, CB_ERR_MEMORY, "no memory for the engine");
     self->base.ops = &engine_torch_ops;
     self->setup = *setup;
-    self->to_child = self->from_child = self->stderr_fd = self->behind.ended_fd = -1;
-    buf_init(&self->line, LINE_MAX_BYTES);
-    buf_init(&self->answer, LINE_MAX_BYTES);
+    self->behind.ended_fd = -1;
+    torch_adapter_init(&self->adapter, setup->comm);
     *engine = &self->base;
     return 0;
 }
@@ -664,20 +455,11 @@ static int torch_open(const struct engine_setup *setup, struct engine **engine, 
 static void torch_close(struct engine *engine)
 {
     struct torch_engine *self = (struct torch_engine *)engine;
-    if (self->to_child >= 0)
-        close(self->to_child); /* the end of its input ends it */
-    if (child_wait(&self->child, clock_monotonic_ns() + QUIT_GRACE_NS, NULL))
-        child_end(&self->child, QUIT_GRACE_NS);
-    if (self->from_child >= 0)
-        close(self->from_child);
-    if (self->stderr_fd >= 0)
-        close(self->stderr_fd);
+    torch_adapter_end(&self->adapter);
     if (self->behind.ended_fd >= 0)
         close(self->behind.ended_fd);
     for (size_t i = 0; i < self->known_count; i++)
         close(self->known[i].layout_fd);
-    buf_release(&self->line);
-    buf_release(&self->answer);
     free(self);
 }
 

@@ -1,5 +1,5 @@
 /* What engines that let another process do the work share: folders, sizes, the clock around it.
- * Only worker/engine_torch.c and worker/engine_command.c include this. */
+ * Only worker/engine_torch.c, worker/torch_adapter.c and worker/engine_command.c include this. */
 #ifndef WORKER_PEER_H
 #define WORKER_PEER_H
 
