@@ -229,7 +229,7 @@ static int copy_optional(const struct json_value *object, const char *key, char 
                          struct cb_err *err)
 {
     place[0] = '\0';
-    return json_get(object, key) ? copy_text(object, key, place, bytes, err) : 0;
+    return json_get(object, key) ? json_copy_text(object, key, place, bytes, err) : 0;
 }
 
 static int read_members(const struct json_value *root, struct job_record *self, struct cb_err *err)
