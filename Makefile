@@ -99,7 +99,7 @@ $(BUILD)/tests/%: tests/tools/%.c $(ALL_LIBRARIES)
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(ALL_LIBRARIES) $(ALL_LIBS)
 
-.PHONY: deps demo demo-s3 demo-slurm test test-long unit lint bench bench-s3 bench-suite fuzz install clean help
+.PHONY: dist deps demo demo-s3 demo-slurm test test-long unit lint bench bench-s3 bench-suite fuzz install clean help
 deps: ## install what building needs (apt, as root or through sudo); DEPS=0 only names it
 	@DEPS=$(DEPS) scripts/deps.sh build
 
@@ -189,13 +189,20 @@ build/fuzz/%: tests/fuzz/%.c build/fuzz/all.a
 	clang $(call FUZZ_FLAGS,fuzzer) -o $@ $^ -Wl,--as-needed $(ALL_LIBS)
 fuzz: $(FUZZERS) ## build the fuzzers
 
-install: all ## install under PREFIX (default /usr/local), into DESTDIR
+# What other machines need to build the programs: `site add` carries it there.
+SOURCES := $(BUILD)/ckptbench-sources.tar.gz
+dist: ## the sources as an archive beside the programs, for `ckptbench site add`
+	@mkdir -p $(BUILD)
+	@tar -czf $(SOURCES) --exclude=__pycache__ Makefile README.md scripts share experiments $(ROOMS)
+
+install: all dist ## install under PREFIX (default /usr/local), into DESTDIR
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions \
 	           $(DESTDIR)$(PREFIX)/share/ckptbench/adapters $(DESTDIR)$(PREFIX)/share/ckptbench/experiments
 	install -m 755 $(PROGRAMS) $(DESTDIR)$(PREFIX)/bin
 	install -m 644 $(BUILD)/ckptbench.1 $(DESTDIR)$(PREFIX)/share/man/man1
 	install -m 644 $(BUILD)/ckptbench.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/ckptbench
 	install -m 644 share/adapters/*.py $(DESTDIR)$(PREFIX)/share/ckptbench/adapters
+	install -m 644 $(SOURCES) $(DESTDIR)$(PREFIX)/share/ckptbench
 	install -m 644 experiments/*.yaml $(DESTDIR)$(PREFIX)/share/ckptbench/experiments
 
 clean: ## remove what was built, but not the Python environment

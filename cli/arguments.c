@@ -16,6 +16,7 @@
 
 #define MAX_OUTPUT_BYTES (1024 * MIB)
 #define MAX_YAML_BYTES (16 * MIB)
+#define STANDARD_INPUT "-" /* in the place of a FILE.yaml */
 
 const struct verb_flag common_flags[] = {
     {"q", NULL, "say nothing on stderr but errors"},
@@ -169,6 +170,10 @@ static int read_word(struct cli *self, struct arguments *arguments, const char *
 {
     if (!self->verb->takes_experiment) {
         self->words[self->word_count++] = word;
+        return 0;
+    }
+    if (strcmp(word, STANDARD_INPUT) == 0) {
+        arguments->files[arguments->file_count++] = "/dev/stdin";
         return 0;
     }
     if (ends_with(word, ".yaml") || ends_with(word, ".yml")) {

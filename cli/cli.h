@@ -36,6 +36,12 @@ struct verb {
     int (*run)(struct cli *cli, struct cb_err *err);
 };
 
+/* The flag of verbs that a site's ckptbench can be asked to do. */
+#define SITE_FLAG                                                                                                      \
+    {                                                                                                                  \
+        "site", "NAME", "on the cluster of that name; `ckptbench site` describes it"                                   \
+    }
+
 #define VERB_FLAGS(array) .flags = (array), .flag_count = sizeof(array) / sizeof *(array)
 
 /* The verbs in the order of help. */
@@ -90,7 +96,7 @@ int cli_end_json(struct cli *self, struct cb_err *err) CB_MUST_CHECK;
 
 extern const struct verb verb_baseline, verb_cancel, verb_clean, verb_collect, verb_compare, verb_completion,
     verb_convert, verb_doctor, verb_export, verb_history, verb_inspect, verb_list, verb_logs, verb_man, verb_models,
-    verb_options, verb_plan, verb_render, verb_run, verb_s3, verb_show, verb_sql, verb_status, verb_submit, verb_verify,
-    verb_warm;
+    verb_options, verb_plan, verb_render, verb_run, verb_s3, verb_show, verb_site, verb_sql, verb_status, verb_submit,
+    verb_verify, verb_warm;
 
 #endif

@@ -6,9 +6,11 @@
 #include <string.h>
 
 #include "cli/pool_runs.h"
+#include "cli/remote_runs.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/run_folder.h"
+#include "core/site.h"
 #include "jobs/follow.h"
 
 #define IDS_MAX_BYTES (1u << 16)
@@ -28,8 +30,23 @@ void job_list_release(struct job_list *self)
         free(self->items[i].folder);
     }
     free(self->items);
+    if (self->sites)
+        remote_sites_release(self->sites);
+    free(self->sites);
     transport_close(self->transport);
     *self = (struct job_list){0};
+}
+
+bool job_entry_is_of_site(const struct job_entry *entry)
+{
+    return *entry->site && strcmp(entry->site, SITE_LOCAL) != 0;
+}
+
+bool job_entry_is_away(const struct job_entry *entry)
+{
+    enum job_state state;
+    bool ended = job_state_find(entry->known_state, &state) && job_state_is_final(state);
+    return job_entry_is_of_site(entry) && !ended && !entry->is_final;
 }
 
 /* ---- taking runs ---- */
@@ -57,6 +74,7 @@ static int take_line(void *context, const struct run_line *line, struct cb_err *
     *entry = (struct job_entry){.may_requeue = may_requeue(line->experiment_json)};
     job_record_init(&entry->record);
     snprintf(entry->run, sizeof entry->run, "%s", line->run);
+    snprintf(entry->site, sizeof entry->site, "%s", line->site);
     snprintf(entry->known_state, sizeof entry->known_state, "%s", line->state);
     snprintf(entry->outcome, sizeof entry->outcome, "%s", line->outcome);
     entry->folder = strdup(line->folder);
@@ -117,6 +135,23 @@ static void look_at(struct job_entry *entry)
         snprintf(entry->verdict.note, sizeof entry->verdict.note, "%s", why.message);
 }
 
+/* Until its site has answered, a run there is as it was seen last. */
+static void look_away(struct job_entry *entry)
+{
+    entry->was_asked_for = false;
+    if (entry->told.is)
+        return;
+    entry->verdict = (struct job_verdict){.state = JOB_PLANNED};
+    if (!job_state_find(entry->known_state, &entry->verdict.state))
+        entry->verdict.state = JOB_PLANNED;
+}
+
+void job_entry_look(struct job_entry *entry)
+{
+    entry->told.is = false;
+    look_at(entry);
+}
+
 /* ---- asking ---- */
 
 static const struct slurm_job *find_job(const struct slurm_jobs *jobs, const struct job_record *record)
@@ -148,7 +183,7 @@ int job_list_find(struct slurm_client *client, const struct job_record *record, 
 /* Also what was only planned: somebody may have called sbatch with its script. */
 static bool needs_slurm(const struct job_entry *entry)
 {
-    return entry->has_record && !entry->is_final;
+    return entry->has_record && !entry->is_final && !job_entry_is_away(entry);
 }
 
 /* Ids that squeue does not list any more, for accounting: "4711,4712". */
@@ -339,8 +374,8 @@ static void peek(const struct job_list *self, struct job_entry *entry, const str
 static int sync_entry(struct job_list *self, struct job_entry *entry, const struct slurm_jobs *jobs, struct cb_err *err)
 {
     int fd = -1;
-    if (!entry->has_record || entry->is_final) {
-        if (entry->has_record)
+    if (!entry->has_record || entry->is_final || job_entry_is_away(entry)) {
+        if (entry->has_record && !job_entry_is_away(entry))
             peek(self, entry, jobs);
         return 0;
     }
@@ -358,13 +393,53 @@ static int sync_entry(struct job_list *self, struct job_entry *entry, const stru
     return rc ? cb_context(err, "run %s", entry->run) : 0;
 }
 
+/* ---- sites ---- */
+
+int job_list_site(struct job_list *self, const char *name, struct remote **remote, struct cb_err *err)
+{
+    if (!self->sites && !(self->sites = calloc(1, sizeof *self->sites)))
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for a site");
+    return remote_sites_get(self->sites, name, remote, err);
+}
+
+static void sync_site(struct job_list *self, const char *name)
+{
+    struct remote *remote;
+    struct cb_err why;
+    int rc = job_list_site(self, name, &remote, &why);
+    if (rc == 0) {
+        rc = remote_runs_sync(remote, self, &why);
+        if (rc && remote->lost)
+            remote_sites_drop(self->sites, name);
+    }
+    if (rc)
+        snprintf(self->trouble, sizeof self->trouble, "%.500s", why.message);
+}
+
+/* Each site once. One that does not answer keeps none of the others from being asked. */
+static void sync_sites(struct job_list *self)
+{
+    for (size_t i = 0; i < self->count; i++) {
+        char name[64];
+        if (!job_entry_is_away(&self->items[i]) || self->items[i].was_asked_for)
+            continue;
+        snprintf(name, sizeof name, "%s", self->items[i].site);
+        for (size_t k = i; k < self->count; k++)
+            self->items[k].was_asked_for |= strcmp(self->items[k].site, name) == 0;
+        sync_site(self, name);
+    }
+}
+
 int job_list_sync(struct job_list *self, struct cb_err *err)
 {
     struct slurm_jobs jobs = {0};
     struct cb_err why = {0};
     bool needed = false;
     for (size_t i = 0; i < self->count; i++) {
-        look_at(&self->items[i]);
+        if (job_entry_is_away(&self->items[i]))
+            look_away(&self->items[i]);
+        else
+            look_at(&self->items[i]);
         needed = needed || needs_slurm(&self->items[i]);
     }
     int rc = needed ? ask(self, &jobs, &why) : 0;
@@ -374,17 +449,20 @@ int job_list_sync(struct job_list *self, struct cb_err *err)
     for (size_t i = 0; rc == 0 && i < self->count; i++)
         rc = sync_entry(self, &self->items[i], &jobs, err);
     slurm_jobs_release(&jobs);
+    if (rc == 0)
+        sync_sites(self);
     return rc;
 }
 
 /* ---- ends ---- */
 
-void job_list_drop_others(struct job_list *self)
+static void keep(struct job_list *self, bool (*wanted)(const struct job_entry *entry, const char *site),
+                 const char *site)
 {
     size_t kept = 0;
     for (size_t i = 0; i < self->count; i++) {
         struct job_entry *entry = &self->items[i];
-        if (entry->has_record || !entry->is_final) {
+        if (wanted(entry, site)) {
             self->items[kept++] = *entry;
             continue;
         }
@@ -392,6 +470,27 @@ void job_list_drop_others(struct job_list *self)
         free(entry->folder);
     }
     self->count = kept;
+}
+
+static bool is_of(const struct job_entry *entry, const char *site)
+{
+    return strcmp(entry->site, site) == 0;
+}
+
+static bool is_job_or_goes_on(const struct job_entry *entry, const char *site)
+{
+    (void)site;
+    return entry->has_record || !entry->is_final;
+}
+
+void job_list_keep_site(struct job_list *self, const char *site)
+{
+    keep(self, is_of, site);
+}
+
+void job_list_drop_others(struct job_list *self)
+{
+    keep(self, is_job_or_goes_on, NULL);
 }
 
 bool job_list_is_final(const struct job_list *self)

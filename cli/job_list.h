@@ -14,8 +14,16 @@
 #include "jobs/client.h"
 #include "jobs/judge.h"
 
+/* What a site says of a run of its own that has not ended; NAN where it does not know. */
+struct job_told {
+    bool is;
+    double queue_s, boot_s, launch_s, run_s;
+    char progress[160];
+};
+
 struct job_entry {
     char run[64];
+    char site[64];        /* in the history */
     char *folder;         /* owned */
     char known_state[16]; /* in the history */
     char outcome[24];     /* in the history; "" for none */
@@ -25,12 +33,22 @@ struct job_entry {
     struct job_record record;
     struct job_folder seen;
     struct job_verdict verdict; /* state and note */
+    struct job_told told;
+    bool was_asked_for; /* its site was asked in this look */
 };
+/* Whether a site has to be asked how the run is. */
+bool job_entry_is_away(const struct job_entry *entry);
+bool job_entry_is_of_site(const struct job_entry *entry);
+/* Reads its folder here. */
+void job_entry_look(struct job_entry *entry);
+
+struct remote_sites;
 
 struct job_list {
     struct history *history; /* borrowed */
     struct transport *transport;
     struct slurm_client client;
+    struct remote_sites *sites; /* NULL until one is needed */
     struct job_entry *items;
     size_t count;
     bool asked;        /* Slurm answered the last time it was needed */
@@ -39,14 +57,20 @@ struct job_list {
 
 int job_list_init(struct job_list *self, struct history *history, struct cb_err *err) CB_MUST_CHECK;
 void job_list_release(struct job_list *self);
+/* The site of that name, opened when it is first needed; borrowed until the next call or look. */
+struct remote;
+int job_list_site(struct job_list *self, const char *name, struct remote **remote, struct cb_err *err) CB_MUST_CHECK;
 
 /* Takes the runs of a selection, oldest first. */
 int job_list_add(struct job_list *self, const struct run_selection *selection, struct cb_err *err) CB_MUST_CHECK;
 
 /* Asks, judges, seals for dead agents, writes job.json and the history, ingests what is finished. A run that
- * another controller holds at this moment is only looked at. */
+ * another controller holds at this moment is only looked at. Of runs of a site, the site does all that; what is
+ * finished there is fetched. */
 int job_list_sync(struct job_list *self, struct cb_err *err) CB_MUST_CHECK;
 
+/* Forgets runs of other places. */
+void job_list_keep_site(struct job_list *self, const char *site);
 /* Forgets runs that have ended and never were jobs. */
 void job_list_drop_others(struct job_list *self);
 

@@ -119,18 +119,24 @@ static double live_s(const struct job_entry *entry, enum job_state state, uint64
 
 static double queue_s(const struct job_entry *entry)
 {
+    if (entry->told.is)
+        return entry->told.queue_s;
     double waiting = live_s(entry, JOB_PENDING, entry->record.queued_s);
     return isnan(waiting) ? entry->record.queue_s : waiting;
 }
 
 static double boot_s(const struct job_entry *entry)
 {
+    if (entry->told.is)
+        return entry->told.boot_s;
     double booting = live_s(entry, JOB_BOOTING, entry->record.allocated_s);
     return isnan(booting) ? entry->record.boot_s : booting;
 }
 
 static double run_s(const struct job_entry *entry, const struct figures *figures)
 {
+    if (entry->told.is)
+        return entry->told.run_s;
     double running = live_s(entry, JOB_RUNNING, entry->record.began_s);
     return isnan(running) ? figures->run_s : running;
 }
@@ -141,6 +147,10 @@ static void progress_text(const struct job_entry *entry, const struct figures *f
     const struct progress *progress = &entry->seen.progress;
     char rate[32], rank[32] = "", load[32];
     text[0] = '\0';
+    if (entry->told.is) {
+        snprintf(text, bytes, "%s", entry->told.progress);
+        return;
+    }
     if (entry->is_final) {
         if (!isnan(figures->save_bytes_per_s))
             snprintf(text, bytes, "save %s", units_format_rate(figures->save_bytes_per_s, rate));
@@ -195,6 +205,8 @@ static void write_json_entry(struct json_writer *json, const struct job_entry *e
     progress_text(entry, figures, progress, sizeof progress);
     json_write_begin_object(json);
     member_text(json, "run", entry->run);
+    if (job_entry_is_of_site(entry))
+        member_text(json, "site", entry->site);
     member_text(json, "state", job_state_name(entry->verdict.state));
     member_text(json, "outcome", outcome_of(entry));
     member_text(json, "job", job_text(entry, job));
@@ -205,7 +217,7 @@ static void write_json_entry(struct json_writer *json, const struct job_entry *e
         json_write_null(json);
     member_double(json, "queue_s", queue_s(entry));
     member_double(json, "boot_s", boot_s(entry));
-    member_double(json, "launch_s", figures->launch_s);
+    member_double(json, "launch_s", entry->told.is ? entry->told.launch_s : figures->launch_s);
     member_double(json, "run_s", run_s(entry, figures));
     member_text(json, "progress", progress);
     member_text(json, "note", entry->verdict.note);
@@ -250,11 +262,13 @@ static void add_note(struct table *table, const struct job_entry *entry)
         table_add(table, TABLE_PLAIN, entry->verdict.note);
 }
 
-static void add_line(struct table *table, const struct job_entry *entry, const struct figures *figures)
+static void add_line(struct table *table, const struct job_entry *entry, const struct figures *figures, bool sites)
 {
     char text[32], progress[160], job[112];
     progress_text(entry, figures, progress, sizeof progress);
     table_add(table, TABLE_BOLD, entry->run);
+    if (sites)
+        table_add(table, TABLE_PLAIN, job_entry_is_of_site(entry) ? entry->site : NULL);
     table_add(table, style_of(entry), job_state_name(entry->verdict.state));
     table_add(table, TABLE_PLAIN, job_text(entry, job));
     if (entry->record.node_count)
@@ -271,11 +285,16 @@ static void add_line(struct table *table, const struct job_entry *entry, const s
 static int write_table(struct cli *cli, const struct job_list *list, const struct figures *figures, struct cb_err *err)
 {
     static const char *const headings[] = {"RUN", "STATE", "JOB", "NODES", "QUEUE", "BOOT", "RUN", "PROGRESS", "NOTE"};
+    static const char *const with_sites[] = {"RUN",   "SITE", "STATE", "JOB",      "NODES",
+                                             "QUEUE", "BOOT", "RUN",   "PROGRESS", "NOTE"};
     struct table table;
-    table_init(&table, "lllrrrrll");
-    table_add_headings(&table, headings);
+    bool sites = false;
     for (size_t i = 0; i < list->count; i++)
-        add_line(&table, &list->items[i], &figures[i]);
+        sites = sites || job_entry_is_of_site(&list->items[i]);
+    table_init(&table, sites ? "llllrrrrll" : "lllrrrrll");
+    table_add_headings(&table, sites ? with_sites : headings);
+    for (size_t i = 0; i < list->count; i++)
+        add_line(&table, &list->items[i], &figures[i], sites);
     int rc = table_write(&table, 0, cli->colour, &cli->out, err);
     table_release(&table);
     return rc;
@@ -310,13 +329,12 @@ static void tell_changes(const struct job_list *list, enum job_state *told)
     }
 }
 
-int job_status_follow(struct cli *cli, struct job_list *list, struct cb_err *err)
+static int follow(struct job_list *list, struct cb_err *err)
 {
     uint64_t pause_ns = FIRST_LOOK_NS;
     enum job_state *told = calloc(list->count + 1, sizeof *told);
     char trouble[sizeof list->trouble] = "";
     int rc = told ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory for %zu runs", list->count);
-    (void)cli;
     while (rc == 0) {
         rc = job_list_sync(list, err);
         if (rc || job_list_is_final(list) || launch_was_stopped())
@@ -332,4 +350,20 @@ int job_status_follow(struct cli *cli, struct job_list *list, struct cb_err *err
         tell_changes(list, told);
     free(told);
     return rc;
+}
+
+int job_status_wait(struct cli *cli, struct job_list *list, struct cb_err *err)
+{
+    int rc = follow(list, err);
+    if (rc)
+        return rc;
+    if (launch_was_stopped())
+        log_info("not waiting any longer; the jobs go on: `ckptbench status`, `ckptbench cancel`");
+    for (size_t i = 0; i < list->count; i++) {
+        const struct job_entry *entry = &list->items[i];
+        if (entry->is_final && strcmp(entry->outcome, "pass") != 0)
+            log_error("run %s: %s: %s", entry->run, entry->outcome, entry->verdict.note);
+    }
+    cli->exit_code = job_list_exit_code(list);
+    return 0;
 }

@@ -9,7 +9,8 @@
 /* Appends the table (or, with cli->json, the array) of a list that is in sync. */
 int job_status_write(struct cli *cli, const struct job_list *list, struct cb_err *err) CB_MUST_CHECK;
 
-/* Syncs until every run is final or the user stops it; changes are told on stderr. */
-int job_status_follow(struct cli *cli, struct job_list *list, struct cb_err *err) CB_MUST_CHECK;
+/* Syncs until every run is final or the user stops it; changes are told on stderr. The exit code becomes the
+ * runs'. */
+int job_status_wait(struct cli *cli, struct job_list *list, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

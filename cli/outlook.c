@@ -12,11 +12,12 @@
 
 #define DEFAULT_RATE ((double)GIB) /* of a rank, where nothing was measured here */
 #define DEFAULT_STAGE_RATE ((double)(5 * GIB))
-#define LATEST_RUNS 20                     /* looked at for a measured rate */
-#define START_NS (10 * 60 * NS_PER_S)      /* for launch, set-up and sealing */
-#define WAIT_MARGIN_NS (2 * 60 * NS_PER_S) /* behind a wait, which is as long as it is */
-#define MARGIN 3                           /* times what is predicted, where a rate is known */
-#define BLIND_MARGIN 20                    /* where it is only assumed */
+#define LATEST_RUNS 20                        /* looked at for a measured rate */
+#define START_NS (10 * 60 * NS_PER_S)         /* for launch, set-up and sealing */
+#define SUITE_ROUND_NS (20.0 * 60 * NS_PER_S) /* of the cluster suite */
+#define WAIT_MARGIN_NS (2 * 60 * NS_PER_S)    /* behind a wait, which is as long as it is */
+#define MARGIN 3                              /* times what is predicted, where a rate is known */
+#define BLIND_MARGIN 20                       /* where it is only assumed */
 
 /* ---- rates ---- */
 
@@ -148,10 +149,15 @@ int outlook_run_ns(const struct experiment *experiment, const struct rates *rate
     int rc = workload_init(&workload, experiment, err);
     if (rc)
         return rc;
+    double iterations = (double)(experiment_u64(experiment, OPT_ITERATIONS) + experiment_u64(experiment, OPT_WARMUP));
+    if (!workload.layout) { /* the suite has no state whose bytes would tell */
+        *duration_ns = START_NS + (uint64_t)(iterations * SUITE_ROUND_NS);
+        workload_release(&workload);
+        return 0;
+    }
     outlook_sum_states(workload.layout, &largest, &all);
     outlook_predict(experiment, workload.plan, rates, largest, all, &predicted);
     workload_release(&workload);
-    double iterations = (double)(experiment_u64(experiment, OPT_ITERATIONS) + experiment_u64(experiment, OPT_WARMUP));
     double once_s = predicted.save_s + 3 * predicted.load_s; /* a load, and verifying what was loaded */
     double run_s = (iterations + 1) * once_s;                /* one more for the baseline */
     double at_least_s = (double)experiment_u64(experiment, OPT_DURATION) / 1e9;

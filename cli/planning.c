@@ -177,6 +177,26 @@ static void name_member(const struct planning *self, size_t index, char name[64]
     snprintf(name, 64, "%.40s%s%s", self->id, count > 1 ? "." : "", count > 1 ? number + len - digits : "");
 }
 
+bool planning_is_id(const char *id)
+{
+    size_t len = strspn(id, "abcdefghijklmnopqrstuvwxyz0123456789-");
+    return len > 0 && len <= 40 && id[len] == '\0' && id[0] != '-';
+}
+
+int planning_rename(struct planning *self, const char *id, struct cb_err *err)
+{
+    int rc = 0;
+    snprintf(self->id, sizeof self->id, "%s", id);
+    snprintf(self->sweep_id, sizeof self->sweep_id, "%s", self->sweep.count > 1 ? id : "");
+    for (size_t i = 0; rc == 0 && i < self->sweep.count; i++) {
+        name_member(self, i, self->members[i].id);
+        free(self->members[i].folder);
+        self->members[i].folder = NULL;
+        rc = planning_folder(self->members[i].id, &self->members[i].folder, err);
+    }
+    return rc;
+}
+
 int planning_expand(struct planning *self, const struct setting_list *settings, bool elsewhere, struct cb_err *err)
 {
     *self = (struct planning){0};
@@ -189,15 +209,11 @@ int planning_expand(struct planning *self, const struct setting_list *settings, 
     self->members = calloc(self->sweep.count + 1, sizeof *self->members);
     if (!self->members)
         return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu runs", self->sweep.count);
-    run_id_new(self->id);
-    if (self->sweep.count > 1)
-        snprintf(self->sweep_id, sizeof self->sweep_id, "%s", self->id);
-    for (size_t i = 0; rc == 0 && i < self->sweep.count; i++) {
-        name_member(self, i, self->members[i].id);
+    for (size_t i = 0; i < self->sweep.count; i++)
         self->members[i].experiment = self->sweep.members[i].experiment;
-        rc = planning_folder(self->members[i].id, &self->members[i].folder, err);
-    }
-    return rc;
+    char id[RUN_ID_BYTES];
+    run_id_new(id);
+    return planning_rename(self, id, err);
 }
 
 int planning_write(const struct planning *self, size_t index, struct history *history, struct cb_err *err)

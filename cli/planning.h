@@ -28,6 +28,10 @@ struct planning {
  * other machines than this one, which may have folders that are not here. Release also after a failure. */
 int planning_expand(struct planning *self, const struct setting_list *settings, bool elsewhere,
                     struct cb_err *err) CB_MUST_CHECK;
+/* Names them so, before anything is written. */
+int planning_rename(struct planning *self, const char *id, struct cb_err *err) CB_MUST_CHECK;
+/* Small letters, digits and dashes, at most 40 of them. */
+bool planning_is_id(const char *id);
 /* The member's folder and its row. */
 int planning_write(const struct planning *self, size_t index, struct history *history,
                    struct cb_err *err) CB_MUST_CHECK;

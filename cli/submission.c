@@ -221,13 +221,26 @@ static int send_locked(const struct submission *self, const char *run, const cha
     return rc;
 }
 
+/* Another one may have had the lock since the record was read: then what it has written counts. */
+static bool was_sent_meanwhile(const char *folder, const struct job_record *record)
+{
+    struct job_record now;
+    if (job_record_read(folder, &now, NULL))
+        return false;
+    bool sent = *now.job || now.intent_wall_ns != record->intent_wall_ns;
+    job_record_release(&now);
+    return sent;
+}
+
 int submission_send(const struct submission *self, const char *run, const char *folder,
                     const struct experiment *experiment, struct job_record *record, struct cb_err *err)
 {
     int fd;
     int rc = job_folder_lock(folder, &fd, err);
-    if (rc == 0 && fd < 0)
+    if (rc == 0 && (fd < 0 || was_sent_meanwhile(folder, record))) {
+        job_folder_unlock(fd);
         return cb_fail(err, CB_ERR_EXISTS, "run %s is being submitted by another ckptbench", run);
+    }
     if (rc == 0)
         rc = send_locked(self, run, folder, experiment, record, err);
     if (rc == 0 || fd >= 0)

@@ -7,6 +7,7 @@
 #include "cli/job_list.h"
 #include "cli/job_status.h"
 #include "cli/pool_runs.h"
+#include "cli/remote_runs.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "jobs/follow.h"
@@ -66,6 +67,8 @@ static int cancel_entry(struct job_list *list, struct job_entry *entry, const ch
         log_info("run %s has ended already (%s)", entry->run, entry->outcome);
         return 0;
     }
+    if (job_entry_is_away(entry))
+        return 0; /* its site cancels it */
     if (*entry->record.pool)
         return cancel_in_pool(list, entry, err);
     bool only_planned = entry->verdict.state == JOB_PLANNED && entry->seen.attempts == 0;
@@ -82,6 +85,25 @@ static int cancel_entry(struct job_list *list, struct job_entry *entry, const ch
     return cancel_planned(list, entry, err);
 }
 
+/* Each site is asked once for all of its runs. */
+static int cancel_away(struct job_list *list, struct cb_err *err)
+{
+    int rc = 0;
+    for (size_t i = 0; i < list->count; i++)
+        list->items[i].was_asked_for = false;
+    for (size_t i = 0; rc == 0 && i < list->count; i++) {
+        struct remote *remote;
+        if (!job_entry_is_away(&list->items[i]) || list->items[i].was_asked_for)
+            continue;
+        for (size_t k = i; k < list->count; k++)
+            list->items[k].was_asked_for |= strcmp(list->items[k].site, list->items[i].site) == 0;
+        rc = job_list_site(list, list->items[i].site, &remote, err);
+        if (rc == 0)
+            rc = remote_runs_cancel(remote, list, err);
+    }
+    return rc;
+}
+
 static int cancel_all(struct cli *cli, struct job_list *list, struct cb_err *err)
 {
     size_t count = 0;
@@ -94,11 +116,24 @@ static int cancel_all(struct cli *cli, struct job_list *list, struct cb_err *err
     if (rc == 0 && count)
         rc = slurm_cancel(&list->client, ids, count, err);
     free(ids);
+    if (rc == 0)
+        rc = cancel_away(list, err);
     uint64_t deadline_ns = clock_monotonic_ns() + SETTLE_NS;
     while (rc == 0 && (rc = job_list_sync(list, err)) == 0 && !job_list_is_final(list) &&
            clock_monotonic_ns() < deadline_ns)
         clock_sleep_ns(LOOK_NS);
     return rc ? rc : job_status_write(cli, list, err);
+}
+
+/* --site: also what this history does not know yet. */
+static int take_from_site(struct cli *cli, struct job_list *list, struct cb_err *err)
+{
+    struct remote *remote;
+    const char *site = cli_flag_value(cli, "site");
+    if (!site)
+        return 0;
+    int rc = job_list_site(list, site, &remote, err);
+    return rc ? rc : remote_runs_take(remote, list->history, cli->words, cli->word_count, err);
 }
 
 static int run_cancel(struct cli *cli, struct cb_err *err)
@@ -112,6 +147,8 @@ static int run_cancel(struct cli *cli, struct cb_err *err)
     if (rc == 0)
         rc = job_list_init(&list, history, err);
     if (rc == 0)
+        rc = take_from_site(cli, &list, err);
+    if (rc == 0)
         rc = history_select(history, cli->words, cli->word_count, &selection, err);
     if (rc == 0)
         rc = job_list_add(&list, &selection, err);
@@ -123,6 +160,8 @@ static int run_cancel(struct cli *cli, struct cb_err *err)
     return rc;
 }
 
+static const struct verb_flag flags[] = {SITE_FLAG};
+
 const struct verb verb_cancel = {
     .name = "cancel",
     .arguments = "RUN|SWEEP… [key=value…]",
@@ -130,5 +169,6 @@ const struct verb verb_cancel = {
     .about = "What a job has measured until then is kept. A job that is running has some seconds to end in order; "
              "`status` shows its end.",
     .example = "ckptbench cancel 20261121-m2",
+    VERB_FLAGS(flags),
     .run = run_cancel,
 };

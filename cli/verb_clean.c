@@ -11,6 +11,7 @@
 #include "ckpt/format.h"
 #include "cli/cli.h"
 #include "cli/place.h"
+#include "cli/remote_verb.h"
 #include "cli/table.h"
 #include "cli/verb_common.h"
 #include "core/log.h"
@@ -395,6 +396,8 @@ static int clean(struct cleaning *self, struct cb_err *err)
 static int run_clean(struct cli *cli, struct cb_err *err)
 {
     struct cleaning self = {.cli = cli};
+    if (cli_flag_value(cli, "site"))
+        return remote_pass(cli, cli_flag_value(cli, "site"), err);
     int rc = history_open_read_only(NULL, &self.history, err);
     if (rc == 0)
         rc = clean(&self, err);
@@ -404,6 +407,7 @@ static int run_clean(struct cli *cli, struct cb_err *err)
 
 static const struct verb_flag flags[] = {
     {"yes", NULL, "remove without asking"},
+    SITE_FLAG,
 };
 
 const struct verb verb_clean = {

@@ -15,10 +15,13 @@
 
 #include "cli/cli.h"
 #include "cli/job_list.h"
+#include "cli/remote_runs.h"
+#include "cli/remote_verb.h"
 #include "cli/verb_common.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/run_folder.h"
+#include "core/site.h"
 #include "core/units.h"
 #include "jobs/follow.h"
 
@@ -214,7 +217,8 @@ static int plan_again(struct collection *self, const char *run, const char *fold
     int rc = history_load_run(self->history, run, &info, err);
     if (rc)
         return rc == CB_ERR_NOT_FOUND ? 0 : rc;
-    bool left = strcmp(info->state, "running") == 0 && !has_attempts(folder) && !is_locked(folder);
+    bool left = strcmp(info->state, "running") == 0 && strcmp(info->site, SITE_LOCAL) == 0 && !has_attempts(folder) &&
+                !is_locked(folder);
     if (left)
         rc = history_set_state(self->history, run, "planned", err);
     if (left && rc == 0)
@@ -242,6 +246,17 @@ static void count_failed(struct collection *self, const char *run, int code, con
 
 /* Jobs of Slurm */
 
+/* What sites know and this history does not. */
+static int take_from_sites(struct cli *cli, struct job_list *jobs, struct cb_err *err)
+{
+    struct remote *remote;
+    const char *site = cli_flag_value(cli, "site");
+    if (!site)
+        return remote_take_unanswered(jobs, err);
+    int rc = job_list_site(jobs, site, &remote, err);
+    return rc ? rc : remote_runs_take(remote, jobs->history, cli->words, cli->word_count, err);
+}
+
 /* What Slurm knows of those that are not finished comes first: it may say how they ended. */
 static int sync_jobs(struct cli *cli, struct collection *self, struct cb_err *err)
 {
@@ -249,6 +264,8 @@ static int sync_jobs(struct cli *cli, struct collection *self, struct cb_err *er
     struct run_selection selection = {0};
     struct job_list jobs;
     int rc = job_list_init(&jobs, self->history, err);
+    if (rc == 0)
+        rc = take_from_sites(cli, &jobs, err);
     if (rc == 0)
         rc = history_select(self->history, unfinished, 1, &selection, err);
     if (rc == 0)
@@ -472,6 +489,7 @@ static int run_collect(struct cli *cli, struct cb_err *err)
 
 static const struct verb_flag flags[] = {
     {"rebuild", NULL, "make the history anew from the run folders, labels and baselines"},
+    SITE_FLAG,
     {"silence", "TIME", "an agent not heard of for so long is dead, its attempt lost (60s)"},
 };
 

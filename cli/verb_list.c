@@ -28,6 +28,14 @@ static int json_line(void *context, const struct run_line *line, struct cb_err *
     json_write_text(json, line->state);
     json_write_key(json, "outcome");
     json_write_text(json, *line->outcome ? line->outcome : NULL);
+    json_write_key(json, "site");
+    json_write_text(json, line->site);
+    json_write_key(json, "block");
+    json_write_u64(json, line->block);
+    json_write_key(json, "combination");
+    json_write_u64(json, line->combination);
+    json_write_key(json, "planned_ns");
+    json_write_u64(json, line->planned_wall_ns);
     json_write_key(json, "started");
     json_write_date(json, line->started_wall_ns);
     json_write_key(json, "experiment");
@@ -167,7 +175,7 @@ const struct verb verb_list = {
     .summary = "the runs of the history, newest first",
     .about =
         "Words add up, filters narrow: any key of an experiment (model=gpt2, a comma is or, * matches any letters), "
-        "label.NAME=, state=, outcome=, sweep=, hash=, since=30d, until=7d.",
+        "label.NAME=, state=, outcome=, sweep=, site=, hash=, since=30d, until=7d.",
     .example = "ckptbench list label.kind=nightly since=30d",
     VERB_FLAGS(flags),
     .run = run_list,

@@ -7,6 +7,7 @@
 #include "cli/cli.h"
 #include "cli/job_list.h"
 #include "cli/launch.h"
+#include "cli/remote_runs.h"
 #include "cli/verb_common.h"
 #include "core/clock.h"
 #include "core/log.h"
@@ -30,7 +31,10 @@ struct logs {
     struct cli *cli;
     struct job_list list;
     const char *rank; /* only this one's lines; NULL: all */
-    uint32_t attempt; /* whose files are shown */
+    bool away;        /* they are read where its site has them */
+    char folder[PATH_BYTES];
+    uint32_t attempts; /* begun so far */
+    uint32_t attempt;  /* whose files are shown */
     struct log_file files[3];
     bool any;
 };
@@ -70,14 +74,91 @@ static void show_lines(struct logs *self, struct log_file *file, bool all)
     file->rest.data[file->rest.len] = '\0';
 }
 
+/* ---- where they lie ---- */
+
+static int find_transport(struct logs *self, struct transport **transport, struct cb_err *err)
+{
+    struct remote *remote;
+    *transport = self->list.transport;
+    if (!self->away)
+        return 0;
+    int rc = job_list_site(&self->list, self->list.items[0].site, &remote, err);
+    if (rc == 0)
+        *transport = remote->transport;
+    return rc;
+}
+
+/* Of a run at a site: whether it is a member of an array, whose log is another's. */
+static int read_record(struct logs *self, struct transport *transport, struct cb_err *err)
+{
+    char path[PATH_BYTES];
+    struct buf text;
+    struct job_record record;
+    if (snprintf(path, sizeof path, "%s/job.json", self->folder) >= (int)sizeof path)
+        return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", self->folder);
+    buf_init(&text, CHUNK_BYTES);
+    int rc = transport_read(transport, path, 0, CHUNK_BYTES, &text, err);
+    if (rc == 0)
+        rc = job_record_parse(path, text.data, text.len, &record, err);
+    if (rc == 0) {
+        job_record_release(&self->list.items[0].record);
+        self->list.items[0].record = record;
+    }
+    buf_release(&text);
+    return rc == CB_ERR_NOT_FOUND ? 0 : rc;
+}
+
+static int find_folder(struct logs *self, struct cb_err *err)
+{
+    struct remote *remote;
+    struct buf path;
+    const struct job_entry *entry = &self->list.items[0];
+    self->away = job_entry_is_away(entry);
+    snprintf(self->folder, sizeof self->folder, "%s", entry->folder);
+    if (!self->away)
+        return 0;
+    int rc = job_list_site(&self->list, entry->site, &remote, err);
+    buf_init(&path, PATH_BYTES);
+    if (rc == 0)
+        rc = remote_run_folder(remote, entry->run, &path, err);
+    if (rc == 0) {
+        snprintf(self->folder, sizeof self->folder, "%s", path.data);
+        rc = read_record(self, remote->transport, err);
+    }
+    buf_release(&path);
+    return rc;
+}
+
+static int count_attempts(struct logs *self, struct cb_err *err)
+{
+    char path[PATH_BYTES];
+    struct transport *transport;
+    struct transport_stat status;
+    if (!self->away) {
+        self->attempts = self->list.items[0].seen.attempts;
+        return 0;
+    }
+    int rc = find_transport(self, &transport, err);
+    while (rc == 0) {
+        if (snprintf(path, sizeof path, "%s/attempts/%u", self->folder, self->attempts + 1) >= (int)sizeof path)
+            return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", self->folder);
+        rc = transport_stat(transport, path, &status, err);
+        self->attempts += rc == 0;
+    }
+    return rc == CB_ERR_NOT_FOUND ? 0 : rc;
+}
+
+/* ---- what is in them ---- */
+
 /* What is new in a file; one that is not there (yet) has nothing. */
 static int show_new(struct logs *self, struct log_file *file, bool all, struct cb_err *err)
 {
     size_t got = CHUNK_BYTES;
-    int rc = 0;
+    struct transport *transport;
+    int rc = find_transport(self, &transport, err);
     while (rc == 0 && got == CHUNK_BYTES) {
         size_t before = file->rest.len;
-        rc = transport_read(self->list.transport, file->path, file->offset, CHUNK_BYTES, &file->rest, err);
+        rc = transport_read(transport, file->path, file->offset, CHUNK_BYTES, &file->rest, err);
         if (rc == CB_ERR_NOT_FOUND)
             return 0;
         got = file->rest.len - before;
@@ -102,7 +183,7 @@ static int open_files(struct logs *self, struct cb_err *err)
 {
     const struct job_entry *entry = &self->list.items[0];
     char folder[PATH_BYTES], name[64] = JOB_LOG;
-    snprintf(folder, sizeof folder, "%s", entry->folder);
+    snprintf(folder, sizeof folder, "%s", self->folder);
     if (entry->record.in_array) {
         char *slash = strrchr(folder, '/');
         snprintf(slash + 1, sizeof folder - (size_t)(slash + 1 - folder), "%s", entry->record.name);
@@ -110,9 +191,9 @@ static int open_files(struct logs *self, struct cb_err *err)
     }
     int rc = open_file(&self->files[0], folder, 0, name, err);
     if (rc == 0 && self->attempt)
-        rc = open_file(&self->files[1], entry->folder, self->attempt, "agent.log", err);
+        rc = open_file(&self->files[1], self->folder, self->attempt, "agent.log", err);
     if (rc == 0 && self->attempt)
-        rc = open_file(&self->files[2], entry->folder, self->attempt, "ranks.log", err);
+        rc = open_file(&self->files[2], self->folder, self->attempt, "ranks.log", err);
     self->files[2].ranks = true;
     return rc;
 }
@@ -129,18 +210,18 @@ static int show_all_new(struct logs *self, bool all, struct cb_err *err)
 /* A new attempt has files of its own; the job's log goes on. */
 static int take_attempt(struct logs *self, struct cb_err *err)
 {
-    uint32_t attempt = self->list.items[0].seen.attempts;
-    if (attempt == self->attempt)
-        return 0;
+    int rc = count_attempts(self, err);
+    uint32_t attempt = self->attempts;
+    if (rc || attempt == self->attempt)
+        return rc;
     for (size_t i = 1; i < sizeof self->files / sizeof *self->files; i++) {
         if (*self->files[i].path)
             buf_release(&self->files[i].rest);
         self->files[i] = (struct log_file){.ranks = i == 2};
     }
     self->attempt = attempt;
-    const struct job_entry *entry = &self->list.items[0];
-    int rc = open_file(&self->files[1], entry->folder, attempt, "agent.log", err);
-    return rc ? rc : open_file(&self->files[2], entry->folder, attempt, "ranks.log", err);
+    rc = open_file(&self->files[1], self->folder, attempt, "agent.log", err);
+    return rc ? rc : open_file(&self->files[2], self->folder, attempt, "ranks.log", err);
 }
 
 static int follow(struct logs *self, struct cb_err *err)
@@ -165,13 +246,18 @@ static int follow(struct logs *self, struct cb_err *err)
 static int show_logs(struct logs *self, struct cb_err *err)
 {
     const char *given = cli_flag_value(self->cli, "attempt");
-    uint64_t number = self->list.items[0].seen.attempts;
-    int rc = given ? units_parse_u64(given, &number, err) : 0;
+    int rc = find_folder(self, err);
+    if (rc == 0)
+        rc = count_attempts(self, err);
+    if (rc)
+        return rc;
+    uint64_t number = self->attempts;
+    rc = given ? units_parse_u64(given, &number, err) : 0;
     if (rc)
         return cb_context(err, "--attempt");
-    if (number > self->list.items[0].seen.attempts)
+    if (number > self->attempts)
         return cb_fail(err, CB_ERR_NOT_FOUND, "run %s has had %u attempts so far", self->list.items[0].run,
-                       self->list.items[0].seen.attempts);
+                       self->attempts);
     self->attempt = (uint32_t)number;
     rc = open_files(self, err);
     if (rc == 0)
@@ -179,6 +265,18 @@ static int show_logs(struct logs *self, struct cb_err *err)
     if (rc == 0 && !self->any)
         log_info("run %s has said nothing%s", self->list.items[0].run, self->rank ? " of that rank" : " (yet)");
     return rc;
+}
+
+/* --site: also a run that this history does not know yet. */
+static int take_from_site(struct logs *self, struct cb_err *err)
+{
+    struct remote *remote;
+    const struct cli *cli = self->cli;
+    const char *site = cli_flag_value(cli, "site");
+    if (!site)
+        return 0;
+    int rc = job_list_site(&self->list, site, &remote, err);
+    return rc ? rc : remote_runs_take(remote, self->list.history, cli->words, cli->word_count, err);
 }
 
 static int run_logs(struct cli *cli, struct cb_err *err)
@@ -193,9 +291,11 @@ static int run_logs(struct cli *cli, struct cb_err *err)
         return cb_context(err, "--rank");
     int rc = history_open(NULL, &history, err);
     if (rc == 0)
-        rc = find_only_run(cli, history, run, err);
-    if (rc == 0)
         rc = job_list_init(&self.list, history, err);
+    if (rc == 0)
+        rc = take_from_site(&self, err);
+    if (rc == 0)
+        rc = find_only_run(cli, history, run, err);
     if (rc == 0)
         rc = history_select(history, words, 1, &selection, err);
     if (rc == 0)
@@ -217,6 +317,7 @@ static const struct verb_flag flags[] = {
     {"f", NULL, "go on until the run has ended"},
     {"rank", "N", "only lines of this rank"},
     {"attempt", "N", "of this attempt, not the last one"},
+    SITE_FLAG,
 };
 
 const struct verb verb_logs = {

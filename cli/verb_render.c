@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "cli/remote_verb.h"
 #include "cli/submission.h"
 #include "core/clock.h"
 #include "core/json.h"
@@ -88,6 +89,8 @@ static int run_render(struct cli *cli, struct cb_err *err)
 {
     struct planning planning;
     struct submission submission = {0};
+    if (cli_flag_value(cli, "site"))
+        return remote_pass(cli, cli_flag_value(cli, "site"), err);
     int rc = planning_expand(&planning, &cli->settings, true, err);
     if (rc == 0)
         rc = history_open(NULL, &submission.history, err);
@@ -98,6 +101,8 @@ static int run_render(struct cli *cli, struct cb_err *err)
     return rc;
 }
 
+static const struct verb_flag flags[] = {SITE_FLAG};
+
 const struct verb verb_render = {
     .name = "render",
     .arguments = "[FILE.yaml…] [key=value…]",
@@ -107,5 +112,6 @@ const struct verb verb_render = {
         "`status` like what `submit` sends.",
     .example = "ckptbench render nightly.yaml nodes=2 store=/shared/ckpt > job.sbatch",
     .takes_experiment = true,
+    VERB_FLAGS(flags),
     .run = run_render,
 };

@@ -7,6 +7,8 @@
 #include "cli/job_list.h"
 #include "cli/job_status.h"
 #include "cli/launch.h"
+#include "cli/remote_runs.h"
+#include "cli/remote_verb.h"
 #include "core/clock.h"
 #include "core/log.h"
 
@@ -15,6 +17,24 @@
 
 static const char *const unfinished[] = {"state=planned,submitted,pending,booting,running,sealing"};
 static const char *const recent[] = {"since=1d", "state=done,failed,cancelled"};
+
+/* What a site knows and this history does not: of --site all it names, else what was asked of a site and never
+ * answered. */
+static int take_from_sites(struct cli *cli, struct job_list *list, struct cb_err *err)
+{
+    struct remote *remote;
+    const char *site = cli_flag_value(cli, "site");
+    if (!site)
+        return remote_take_unanswered(list, err);
+    int rc = job_list_site(list, site, &remote, err);
+    return rc ? rc : remote_runs_take(remote, list->history, cli->words, cli->word_count, err);
+}
+
+static void keep_site(struct job_list *list, const char *site)
+{
+    if (site)
+        job_list_keep_site(list, site);
+}
 
 /* Those named; else every one that is not finished, and what ended within a day. */
 static int take_runs(struct cli *cli, struct history *history, struct job_list *list, struct cb_err *err)
@@ -25,6 +45,7 @@ static int take_runs(struct cli *cli, struct history *history, struct job_list *
     if (rc == 0)
         rc = job_list_add(list, &selection, err);
     run_selection_release(&selection);
+    keep_site(list, cli_flag_value(cli, "site"));
     if (rc || cli->word_count)
         return rc;
     selection = (struct run_selection){0};
@@ -32,6 +53,7 @@ static int take_runs(struct cli *cli, struct history *history, struct job_list *
     if (rc == 0)
         rc = job_list_add(list, &selection, err);
     run_selection_release(&selection);
+    keep_site(list, cli_flag_value(cli, "site"));
     return rc;
 }
 
@@ -85,6 +107,8 @@ static int run_status(struct cli *cli, struct cb_err *err)
     if (rc == 0)
         rc = job_list_init(&list, history, err);
     if (rc == 0)
+        rc = take_from_sites(cli, &list, err);
+    if (rc == 0)
         rc = take_runs(cli, history, &list, err);
     if (rc == 0)
         rc = cli_has_flag(cli, "watch") ? watch(cli, &list, err) : show(cli, &list, err);
@@ -95,6 +119,7 @@ static int run_status(struct cli *cli, struct cb_err *err)
 
 static const struct verb_flag flags[] = {
     {"watch", NULL, "show it again every 2 s until all have ended"},
+    SITE_FLAG,
 };
 
 const struct verb verb_status = {
@@ -103,7 +128,8 @@ const struct verb verb_status = {
     .summary = "where jobs are, how far they have come, and why they wait",
     .about = "Without words: every run that is not finished, and jobs that ended within a day. Asks Slurm once for all "
              "of them, "
-             "keeps every change of state, and brings what is finished into the history.",
+             "keeps every change of state, and brings what is finished into the history. Runs of a site are asked for "
+             "there; what is finished is fetched. --site also finds runs that were submitted there by others of yours.",
     .example = "ckptbench status --watch",
     VERB_FLAGS(flags),
     .run = run_status,

@@ -8,6 +8,7 @@
 #include "cli/job_status.h"
 #include "cli/launch.h"
 #include "cli/pool_runs.h"
+#include "cli/remote_verb.h"
 #include "cli/submission.h"
 #include "core/clock.h"
 #include "core/json.h"
@@ -231,8 +232,6 @@ static int resume(struct session *self, const char *word, struct cb_err *err)
 {
     const char *const words[] = {word};
     struct run_selection selection = {0};
-    if (self->cli->settings.count)
-        return cb_fail(err, CB_ERR_USAGE, "--resume %s takes no keys: its runs are frozen already", word);
     int rc = history_select(self->submission.history, words, 1, &selection, err);
     if (rc == 0)
         rc = job_list_add(&self->list, &selection, err);
@@ -346,6 +345,8 @@ static int submit_new(struct session *self, struct cb_err *err)
     int rc = after ? resolve_after(self, after, err) : 0;
     if (rc == 0)
         rc = planning_expand(&self->planning, &self->cli->settings, true, err);
+    if (rc == 0 && cli_flag_value(self->cli, "id"))
+        rc = planning_rename(&self->planning, cli_flag_value(self->cli, "id"), err);
     if (rc == 0)
         rc = submission_init(&self->submission, self->planning.members[0].experiment, err);
     if (rc)
@@ -365,27 +366,49 @@ static int submit_new(struct session *self, struct cb_err *err)
     return rc ? rc : load_sent(self, err);
 }
 
-static int wait_for_end(struct session *self, struct cb_err *err)
+/* Whether --id names a run or sweep that is there already. */
+static int is_there(struct session *self, const char *id, bool *there, struct cb_err *err)
 {
-    struct cli *cli = self->cli;
-    int rc = job_status_follow(cli, &self->list, err);
+    char run[80], sweep[80];
+    const char *const by_run[] = {run}, *const by_sweep[] = {sweep};
+    struct run_selection selection = {0};
+    if (!planning_is_id(id))
+        return cb_fail(err, CB_ERR_USAGE, "--id %s: small letters, digits and dashes, at most 40", id);
+    snprintf(run, sizeof run, "run=%s", id);
+    snprintf(sweep, sizeof sweep, "sweep=%s", id);
+    int rc = history_select(self->submission.history, by_run, 1, &selection, err);
+    *there = selection.count > 0;
+    run_selection_release(&selection);
+    if (rc || *there)
+        return rc;
+    rc = history_select(self->submission.history, by_sweep, 1, &selection, err);
+    *there = selection.count > 0;
+    run_selection_release(&selection);
+    return rc;
+}
+
+/* With --id: what is there already goes on. Another ckptbench that is at it is no mistake, but takes its time. */
+static int submit_once(struct session *self, const char *id, const char **resumed, struct cb_err *err)
+{
+    bool there = false;
+    int rc = is_there(self, id, &there, err);
     if (rc)
         return rc;
-    if (launch_was_stopped())
-        log_info("not waiting any longer; the jobs go on: `ckptbench status`, `ckptbench cancel`");
-    for (size_t i = 0; i < self->list.count; i++) {
-        const struct job_entry *entry = &self->list.items[i];
-        if (entry->is_final && strcmp(entry->outcome, "pass") != 0)
-            log_error("run %s: %s: %s", entry->run, entry->outcome, entry->verdict.note);
-    }
-    cli->exit_code = job_list_exit_code(&self->list);
-    return 0;
+    *resumed = there ? id : NULL;
+    rc = there ? resume(self, id, err) : submit_new(self, err);
+    return rc == CB_ERR_EXISTS ? cb_fail(err, CB_ERR_TIMEOUT, "%s is being submitted by another ckptbench", id) : rc;
 }
 
 static int submit(struct session *self, struct cb_err *err)
 {
-    const char *word = cli_flag_value(self->cli, "resume");
-    int rc = word ? resume(self, word, err) : submit_new(self, err);
+    const char *word = cli_flag_value(self->cli, "resume"), *id_given = cli_flag_value(self->cli, "id");
+    if (word && id_given)
+        return cb_fail(err, CB_ERR_USAGE, "--resume %s has its name already: leave --id out", word);
+    if (word && self->cli->settings.count)
+        return cb_fail(err, CB_ERR_USAGE, "--resume %s takes no keys: its runs are frozen already", word);
+    int rc = word       ? resume(self, word, err)
+             : id_given ? submit_once(self, id_given, &word, err)
+                        : submit_new(self, err);
     if (rc || self->list.count == 0)
         return rc;
     const char *id = word ? word : self->planning.id;
@@ -397,7 +420,7 @@ static int submit(struct session *self, struct cb_err *err)
     if (rc == 0 && cli_has_flag(self->cli, "wait")) {
         rc = cli_flush(self->cli, err);
         if (rc == 0)
-            rc = wait_for_end(self, err);
+            rc = job_status_wait(self->cli, &self->list, err);
     }
     return rc;
 }
@@ -406,6 +429,8 @@ static int run_submit(struct cli *cli, struct cb_err *err)
 {
     struct session self = {.cli = cli};
     launch_catch_signals(); /* the first Ctrl-C stops between two jobs, and ends waiting */
+    if (cli_flag_value(cli, "site"))
+        return remote_submit(cli, cli_flag_value(cli, "site"), err);
     int rc = history_open(NULL, &self.submission.history, err);
     if (rc == 0)
         rc = job_list_init(&self.list, self.submission.history, err);
@@ -425,6 +450,8 @@ static const struct verb_flag submit_flags[] = {
     {"array", NULL, "send runs of a sweep that ask for the same as job arrays"},
     {"warm", "POOL", "on the nodes of a warm pool, or inside its allocation (`ckptbench warm`)"},
     {"resume", "RUN|SWEEP", "send what was planned and not sent"},
+    {"id", "NAME", "name the run or sweep so; one of that name goes on, and no second one is made"},
+    SITE_FLAG,
 };
 
 const struct verb verb_submit = {

@@ -176,8 +176,9 @@ int history_plan_run(struct history *self, const struct planned_run *planned, st
                           .folder = planned->folder,
                           .block = planned->block,
                           .combination = planned->combination,
-                          .planned_ns = clock_wall_ns(),
-                          .experiment = planned->experiment};
+                          .planned_ns = planned->planned_wall_ns ? planned->planned_wall_ns : clock_wall_ns(),
+                          .experiment = planned->experiment,
+                          .site = planned->site};
     int rc = planned_file_write(&row, err);
     if (rc)
         return rc;

@@ -28,13 +28,19 @@ void history_close(struct history *self);
 const char *history_folder(const struct history *self);
 
 /* Puts a run row in state "planned" before anything starts, and planned.json in the run folder (which
- * exists), so that a rebuilt history knows sweeps and blocks. `sweep` may be NULL. */
+ * exists), so that a rebuilt history knows sweeps and blocks. `sweep` may be NULL. A run that is known keeps
+ * its state and results. */
 struct planned_run {
     const char *run, *sweep, *folder;
     uint64_t block, combination; /* block from 1, combination from 0 */
     const struct experiment *experiment;
+    const char *site;         /* where it runs; NULL: here */
+    uint64_t planned_wall_ns; /* 0: now */
 };
 int history_plan_run(struct history *self, const struct planned_run *planned, struct cb_err *err) CB_MUST_CHECK;
+/* Writes into a run folder that came from a site that its run is of that site; before it is ingested. */
+int history_mark_folder(const char *run_folder, const char *site, struct cb_err *err) CB_MUST_CHECK;
+
 /* Also an event, where the state is a new one. NOT_FOUND where there is no such run. */
 int history_set_state(struct history *self, const char *run, const char *state, struct cb_err *err) CB_MUST_CHECK;
 
@@ -60,6 +66,7 @@ struct run_metric {
 };
 struct run_info {
     char run[64], sweep[64], state[16], outcome[24], hash[32];
+    char site[64]; /* "local" for this machine */
     char *folder, *message;
     uint32_t attempt; /* the last sealed one, 0 for none */
     uint64_t block, combination, planned_wall_ns, started_wall_ns, ended_wall_ns;
@@ -83,7 +90,7 @@ int history_find_run(struct history *self, const char *name, char run[64], struc
 int history_load_run(struct history *self, const char *run, struct run_info **info, struct cb_err *err) CB_MUST_CHECK;
 
 /* A selection: words as run ids, sweep ids, baseline names, or filters key=value (label.x=y,
- * since=30d, until=, state=, outcome=, sweep=, hash=, any key of the option table; a comma between
+ * since=30d, until=, state=, outcome=, sweep=, site=, hash=, any key of the option table; a comma between
  * values is "or", * matches any letters), newest first. Words add up, filters narrow. */
 struct run_selection {
     char (*runs)[64];
@@ -124,6 +131,8 @@ int history_load_baseline_files(struct history *self, struct cb_err *err) CB_MUS
 /* One line of a list. Borrowed for the call. Times are 0 where there is none. */
 struct run_line {
     const char *run, *sweep, *state, *outcome, *message, *folder;
+    const char *site; /* "local" for this machine */
+    uint64_t block, combination;
     const char *experiment_json, *labels_json; /* objects */
     uint64_t planned_wall_ns, started_wall_ns, ended_wall_ns;
     double save_s, load_s; /* medians, NAN where absent */

@@ -434,8 +434,8 @@ static int insert_run_of_folder(struct history *self, const char *folder, const 
 {
     struct run_row row = {.run = run, .folder = folder};
     struct experiment *experiment = NULL;
-    char *sweep = NULL;
-    int rc = planned_file_read(folder, &row, &sweep, err);
+    struct planned_file file;
+    int rc = planned_file_read(folder, &row, &file, err);
     if (rc == 0)
         rc = run_folder_read_experiment(folder, &experiment, err);
     if (rc == 0)
@@ -444,7 +444,7 @@ static int insert_run_of_folder(struct history *self, const char *folder, const 
     if (rc == 0)
         rc = rows_insert_run(self, &row, err);
     experiment_free(experiment);
-    free(sweep);
+    planned_file_release(&file);
     return rc;
 }
 

@@ -55,7 +55,8 @@ static int load_run_row(struct history *self, const char *run, struct run_info *
     int rc = db_query(self, &statement, err,
                       "SELECT run, sweep, state, outcome, hash, folder, message, block, combination, started_ns,"
                       " ended_ns, iterations_verified, iterations_to_verify, suspected_cache, coldness_unknown,"
-                      " planned_ns, (SELECT max(attempt) FROM attempt a WHERE a.run=r.run) FROM run r WHERE run=?",
+                      " planned_ns, (SELECT max(attempt) FROM attempt a WHERE a.run=r.run),"
+                      " (SELECT s.site FROM site s WHERE s.id=r.site) FROM run r WHERE run=?",
                       "t", run);
     if (rc == 0)
         rc = db_step(self, statement, &has_row, err);
@@ -80,6 +81,7 @@ static int load_run_row(struct history *self, const char *run, struct run_info *
     info->coldness_unknown = (uint32_t)sqlite3_column_int64(statement, 14);
     info->planned_wall_ns = (uint64_t)sqlite3_column_int64(statement, 15);
     info->attempt = (uint32_t)sqlite3_column_int64(statement, 16);
+    db_copy_text(statement, 17, info->site, sizeof info->site);
     db_reset(statement);
     if (!info->folder || !info->message)
         return cb_fail(err, CB_ERR_MEMORY, "no memory to read run %s", run);

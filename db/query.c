@@ -36,7 +36,8 @@ int history_each_run(struct history *self, const struct run_selection *selection
         if (rc == 0)
             rc = db_query(self, &statement, err,
                           "SELECT run, sweep, state, outcome, message, folder, experiment, labels, planned_ns,"
-                          " started_ns, ended_ns FROM run WHERE run=?",
+                          " started_ns, ended_ns, (SELECT s.site FROM site s WHERE s.id=run.site), block,"
+                          " combination FROM run WHERE run=?",
                           "t", run);
         if (rc == 0)
             rc = db_step(self, statement, &has_row, err);
@@ -53,6 +54,9 @@ int history_each_run(struct history *self, const struct run_selection *selection
                                 .planned_wall_ns = (uint64_t)sqlite3_column_int64(statement, 8),
                                 .started_wall_ns = (uint64_t)sqlite3_column_int64(statement, 9),
                                 .ended_wall_ns = (uint64_t)sqlite3_column_int64(statement, 10),
+                                .site = db_text(statement, 11),
+                                .block = (uint64_t)sqlite3_column_int64(statement, 12),
+                                .combination = (uint64_t)sqlite3_column_int64(statement, 13),
                                 .save_s = save_s,
                                 .load_s = load_s};
         rc = each(context, &line, err);

@@ -11,6 +11,7 @@
 #include "core/clock.h"
 #include "core/json.h"
 #include "db/connection.h"
+#include "db/history.h"
 
 #define PLANNED_FILE_VERSION 1
 #define JSON_MAX_BYTES (1u << 20)
@@ -68,16 +69,20 @@ static int insert_params(struct history *self, const struct run_row *row, struct
     return rc;
 }
 
-/* The runs of this machine have the site "local"; the row is made when the first run needs it. */
+/* The runs of this machine have the site "local"; a site's row is made when its first run needs it. */
+static const char *site_of(const struct run_row *row)
+{
+    return row->site ? row->site : "local";
+}
+
 static int insert_place(struct history *self, const struct run_row *row, struct cb_err *err)
 {
     const char *store = experiment_text(row->experiment, OPT_STORE);
-    int rc = db_run(self, err, "INSERT OR IGNORE INTO site(site) VALUES('local')", "");
+    int rc = db_run(self, err, "INSERT OR IGNORE INTO site(site) VALUES(?)", "t", site_of(row));
     if (rc == 0)
-        rc =
-            db_run(self, err,
-                   "INSERT OR IGNORE INTO store_target(site, store) VALUES((SELECT id FROM site WHERE site='local'),?)",
-                   "t", store);
+        rc = db_run(self, err,
+                    "INSERT OR IGNORE INTO store_target(site, store) VALUES((SELECT id FROM site WHERE site=?),?)",
+                    "tt", site_of(row), store);
     if (rc == 0 && row->sweep)
         rc = db_run(self, err,
                     "INSERT INTO sweep VALUES(?,?) ON CONFLICT(sweep) DO UPDATE SET"
@@ -106,13 +111,14 @@ int rows_insert_run(struct history *self, const struct run_row *row, struct cb_e
     if (rc == 0)
         rc = db_run(self, err,
                     "INSERT INTO run(run,sweep,block,combination,site,store_target,folder,hash,state,planned_ns,"
-                    "experiment,labels) VALUES(?1,?2,?3,?4,(SELECT id FROM site WHERE site='local'),"
-                    "(SELECT id FROM store_target WHERE store=?5 AND site=(SELECT id FROM site WHERE site='local')),"
+                    "experiment,labels) VALUES(?1,?2,?3,?4,(SELECT id FROM site WHERE site=?11),"
+                    "(SELECT id FROM store_target WHERE store=?5 AND site=(SELECT id FROM site WHERE site=?11)),"
                     "?6,?7,'planned',?8,?9,?10) ON CONFLICT(run) DO UPDATE SET folder=excluded.folder,"
-                    " experiment=excluded.experiment, labels=excluded.labels",
-                    "ttuutttutt", row->run, row->sweep, row->block, row->combination,
+                    " site=excluded.site, store_target=excluded.store_target, experiment=excluded.experiment,"
+                    " labels=excluded.labels",
+                    "ttuutttuttt", row->run, row->sweep, row->block, row->combination,
                     experiment_text(row->experiment, OPT_STORE), row->folder, hash, row->planned_ns, experiment.data,
-                    labels.data);
+                    labels.data, site_of(row));
     if (rc == 0)
         rc = insert_params(self, row, err);
     buf_release(&experiment);
@@ -185,6 +191,10 @@ int planned_file_write(const struct run_row *row, struct cb_err *err)
     json_write_text(&json, row->run);
     json_write_key(&json, "sweep");
     json_write_text(&json, row->sweep);
+    if (row->site) {
+        json_write_key(&json, "site");
+        json_write_text(&json, row->site);
+    }
     json_write_key(&json, "block");
     json_write_u64(&json, row->block);
     json_write_key(&json, "combination");
@@ -200,11 +210,21 @@ int planned_file_write(const struct run_row *row, struct cb_err *err)
     return rc;
 }
 
-static int parse_planned(const char *path, const struct json_value *root, struct run_row *row, char **sweep,
-                         struct cb_err *err)
+/* A member that may be absent. */
+static int copy_member(const struct json_value *root, const char *key, const char *path, char **copy,
+                       struct cb_err *err)
+{
+    const char *text;
+    if (!json_as_text(json_get(root, key), &text))
+        return 0;
+    *copy = strdup(text);
+    return *copy ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory to read %s", path);
+}
+
+static int parse_planned(const char *path, const struct json_value *root, struct run_row *row,
+                         struct planned_file *file, struct cb_err *err)
 {
     uint64_t version, block, combination, planned_ns;
-    const char *name = NULL;
     int rc = json_need_u64(root, "version", &version, err);
     if (rc == 0 && version != PLANNED_FILE_VERSION)
         rc = cb_fail(err, CB_ERR_UNSUPPORTED, "version %llu, this program knows %d", (unsigned long long)version,
@@ -217,24 +237,25 @@ static int parse_planned(const char *path, const struct json_value *root, struct
         rc = json_need_u64(root, "planned_ns", &planned_ns, err);
     if (rc)
         return cb_context(err, "%s", path);
-    if (json_as_text(json_get(root, "sweep"), &name)) {
-        *sweep = strdup(name);
-        if (!*sweep)
-            return cb_fail(err, CB_ERR_MEMORY, "no memory to read %s", path);
-    }
+    rc = copy_member(root, "sweep", path, &file->sweep, err);
+    if (rc == 0)
+        rc = copy_member(root, "site", path, &file->site, err);
+    if (rc)
+        return rc;
     row->block = block;
     row->combination = combination;
     row->planned_ns = planned_ns;
-    row->sweep = *sweep;
+    row->sweep = file->sweep;
+    row->site = file->site;
     return 0;
 }
 
-int planned_file_read(const char *folder, struct run_row *row, char **sweep, struct cb_err *err)
+int planned_file_read(const char *folder, struct run_row *row, struct planned_file *file, struct cb_err *err)
 {
     char path[4096];
     struct stat status;
     struct json_value *root;
-    *sweep = NULL;
+    *file = (struct planned_file){0};
     snprintf(path, sizeof path, "%s/planned.json", folder);
     if (stat(path, &status)) {
         if (stat(folder, &status) == 0)
@@ -244,7 +265,27 @@ int planned_file_read(const char *folder, struct run_row *row, char **sweep, str
     int rc = json_parse_file(path, JSON_MAX_BYTES, &root, err);
     if (rc)
         return rc;
-    rc = parse_planned(path, root, row, sweep, err);
+    rc = parse_planned(path, root, row, file, err);
     json_value_free(root);
+    return rc;
+}
+
+void planned_file_release(struct planned_file *file)
+{
+    free(file->sweep);
+    free(file->site);
+    *file = (struct planned_file){0};
+}
+
+int history_mark_folder(const char *run_folder, const char *site, struct cb_err *err)
+{
+    const char *slash = strrchr(run_folder, '/');
+    struct run_row row = {.run = slash ? slash + 1 : run_folder, .folder = run_folder};
+    struct planned_file file;
+    int rc = planned_file_read(run_folder, &row, &file, err);
+    row.site = site;
+    if (rc == 0)
+        rc = planned_file_write(&row, err);
+    planned_file_release(&file);
     return rc;
 }

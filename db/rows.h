@@ -13,6 +13,7 @@ struct run_row {
     const char *run, *sweep, *folder; /* sweep may be NULL */
     uint64_t block, combination, planned_ns;
     const struct experiment *experiment;
+    const char *site; /* NULL: this machine */
 };
 
 /* Run, sweep, block, store target and params. A run that is there keeps its state and results; its
@@ -27,8 +28,14 @@ int rows_run_id(struct history *self, const char *run, int64_t *id, struct cb_er
 
 /* planned.json in the run folder: what a rebuild cannot know from the experiment. */
 int planned_file_write(const struct run_row *row, struct cb_err *err) CB_MUST_CHECK;
-/* Fills sweep (owned by the caller, free()), block, combination and planned_ns. A folder without the
- * file is a run of its own, planned when the folder was made. */
-int planned_file_read(const char *folder, struct run_row *row, char **sweep, struct cb_err *err) CB_MUST_CHECK;
+/* Fills sweep and site (borrowed from `file`, which the caller releases, also after a failure), block,
+ * combination and planned_ns. A folder without the file is a run of its own, planned here when the folder
+ * was made. */
+struct planned_file {
+    char *sweep, *site; /* owned; NULL where it says none */
+};
+int planned_file_read(const char *folder, struct run_row *row, struct planned_file *file,
+                      struct cb_err *err) CB_MUST_CHECK;
+void planned_file_release(struct planned_file *file);
 
 #endif

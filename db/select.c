@@ -254,6 +254,8 @@ static int add_filter(struct clause *clause, const char *word, struct cb_err *er
         if (strcmp(key, columns[i]) == 0 && !is_option)
             return add_values(clause, columns[i], equals + 1, NULL, err);
     }
+    if (strcmp(key, "site") == 0)
+        return add_values(clause, "(SELECT s.site FROM site s WHERE s.id=run.site)", equals + 1, NULL, err);
     enum option_id id;
     bool is_label = strncmp(key, "label.", 6) == 0;
     int rc = is_label ? 0 : option_find(key, &id, err);

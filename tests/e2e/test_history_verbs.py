@@ -67,7 +67,7 @@ def test_list_names_runs_newest_first_with_experiment_and_labels(home):
     home.call("collect", "--silence", "1h")
     runs = home.json("list")
     assert [run["run"] for run in runs] == ["20261121-cccc", "20261121-bbbb", "20261121-aaaa"]
-    assert set(runs[0]) == {"run", "sweep", "state", "outcome", "started", "experiment", "labels"}
+    assert set(runs[0]) == {"run", "sweep", "state", "outcome", "site", "block", "combination", "planned_ns", "started", "experiment", "labels"}
     assert runs[2]["experiment"]["model"] == "gpt2" and runs[2]["experiment"]["tp"] == 1
     assert runs[2]["labels"] == {"kind": "nightly"}
     assert runs[2]["started"] == "2023-11-14T22:14:20Z"

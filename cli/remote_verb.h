@@ -1,0 +1,30 @@
+/* Verbs given --site: what this command line is on the site's. */
+#ifndef CLI_REMOTE_VERB_H
+#define CLI_REMOTE_VERB_H
+
+#include "cli/cli.h"
+#include "cli/job_list.h"
+#include "cli/remote.h"
+#include "core/err.h"
+
+/* A command line for the site: verb, flags but those that are for here, words; settings as a YAML text that
+ * goes to its standard input, with the site's own where the user gives none. */
+struct remote_words {
+    struct buf texts, settings;
+    const char **items; /* NULL-terminated */
+    size_t count;
+};
+int remote_words_init(struct remote_words *self, const struct cli *cli, const struct site *site,
+                      struct cb_err *err) CB_MUST_CHECK;
+void remote_words_release(struct remote_words *self);
+
+/* Runs the verb there as it is; its answer is the answer here, its exit code the exit code. */
+int remote_pass(struct cli *cli, const char *site, struct cb_err *err) CB_MUST_CHECK;
+
+/* submit --site: sends once, whatever happens to the connection, and takes the runs into the history here. */
+int remote_submit(struct cli *cli, const char *site, struct cb_err *err) CB_MUST_CHECK;
+
+/* Takes in what was asked of sites and whose answer nobody read, because this program ended before it came. */
+int remote_take_unanswered(struct job_list *list, struct cb_err *err) CB_MUST_CHECK;
+
+#endif

@@ -1,0 +1,335 @@
+/* Checking a site. Owns what is asked of it and what to do about each answer. */
+#include "cli/site_checks.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/site_install.h"
+#include "cli/table.h"
+#include "core/hash.h"
+#include "core/log.h"
+#include "core/version.h"
+
+#define JOB_NS (900 * NS_PER_S) /* a queue may be long; it says so while it waits */
+#define TOKEN_FILE ".site-check"
+#define FIELD_BYTES 512
+
+struct checks {
+    struct cli *cli;
+    struct remote *remote;
+    struct table table;
+    struct json_writer json;
+    bool all_well;
+};
+
+static void report(struct checks *self, const char *name, bool fine, const char *found, const char *advice)
+{
+    self->all_well &= fine;
+    if (!self->cli->json) {
+        table_add(&self->table, fine ? TABLE_GOOD : TABLE_BAD, fine ? "ok" : "failed");
+        table_add(&self->table, TABLE_BOLD, name);
+        table_add(&self->table, TABLE_PLAIN, found);
+        table_add(&self->table, TABLE_PLAIN, fine ? "" : advice);
+        return;
+    }
+    json_write_begin_object(&self->json);
+    json_write_key(&self->json, "name");
+    json_write_text(&self->json, name);
+    json_write_key(&self->json, "status");
+    json_write_text(&self->json, fine ? "ok" : "failed");
+    json_write_key(&self->json, "found");
+    json_write_text(&self->json, found);
+    json_write_key(&self->json, "do");
+    json_write_text(&self->json, fine ? NULL : advice);
+    json_write_end_object(&self->json);
+}
+
+/* Runs a command there; false, with its last line in `text`, where it fails in any way. */
+static bool works(struct checks *self, const struct remote_call *call, struct transport_answer *answer, char *text)
+{
+    struct cb_err err;
+    if (remote_run(self->remote, call, answer, &err)) {
+        snprintf(text, FIELD_BYTES, "%.500s", err.message);
+        return false;
+    }
+    remote_reason(answer, text, FIELD_BYTES);
+    return answer->exit_status == 0;
+}
+
+/* ---- the login node ---- */
+
+static bool check_programs(struct checks *self)
+{
+    static const char *const words[] = {"--version", NULL};
+    const struct site *site = &self->remote->site;
+    char path[PATH_MAX], text[FIELD_BYTES], version[32], commit[64];
+    struct cb_err err;
+    bool has = false;
+    if (remote_check_version(self->remote, &err)) {
+        report(self, "programs", false, err.message,
+               "`ckptbench site add NAME` without prefix= builds this release there");
+        return false;
+    }
+    if (site_has_programs(self->remote, &has, &err) || !has) {
+        report(self, "programs", false, has ? err.message : "ckptbench is there, its agent or worker is not",
+               "install all three programs into the prefix");
+        return false;
+    }
+    struct transport_answer answer;
+    transport_answer_init(&answer);
+    snprintf(path, sizeof path, "%.3000s/bin/ckptbench-agent", site_text(site, SITE_PREFIX));
+    const struct remote_call call = {.program = path, .words = words, .timeout_ns = REMOTE_QUICK_NS};
+    bool fine = works(self, &call, &answer, text);
+    if (fine && (remote_parse_version(answer.out.data, version, commit, &err) || strcmp(version, version_text()))) {
+        snprintf(text, sizeof text, "the agent there is %.*s", (int)strcspn(answer.out.data, "\n"), answer.out.data);
+        fine = false;
+    } else if (fine) {
+        snprintf(text, sizeof text, "%s (%s) in %.300s", version, commit, site_text(site, SITE_PREFIX));
+    }
+    report(self, "programs", fine, text, "the agent must start there, and be of this release: add the site again");
+    transport_answer_release(&answer);
+    return fine;
+}
+
+static bool check_slurm(struct checks *self)
+{
+    static const char *const version[] = {"--version", NULL}, *const ping[] = {"ping", NULL};
+    const struct remote_call asked = {.program = "sbatch", .words = version, .timeout_ns = REMOTE_QUICK_NS};
+    const struct remote_call pinged = {.program = "scontrol", .words = ping, .timeout_ns = REMOTE_QUICK_NS};
+    char text[FIELD_BYTES], state[FIELD_BYTES];
+    struct transport_answer first, second;
+    transport_answer_init(&first);
+    transport_answer_init(&second);
+    bool has = works(self, &asked, &first, text);
+    bool up = has && works(self, &pinged, &second, state) && strstr(second.out.data, " is UP");
+    report(self, "Slurm", up, has && !up ? state : text,
+           has ? "its controller does not answer: `scontrol ping` there must say UP"
+               : "sbatch must be in the PATH of a login there, or modules= must load it");
+    transport_answer_release(&first);
+    transport_answer_release(&second);
+    return up;
+}
+
+/* ---- a compute node ---- */
+
+static bool leave_token(struct checks *self, const char *token)
+{
+    static const char script[] = "mkdir -p \"$1\" && printf '%s\\n' \"$2\" > \"$1/" TOKEN_FILE "\"";
+    const char *home = site_text(&self->remote->site, SITE_HOME);
+    const char *const words[] = {"-c", script, "ckptbench-site", home, token, NULL};
+    const struct remote_call call = {.program = "sh", .words = words, .timeout_ns = REMOTE_QUICK_NS};
+    char text[FIELD_BYTES];
+    struct transport_answer answer;
+    transport_answer_init(&answer);
+    bool fine = works(self, &call, &answer, text);
+    if (!fine)
+        report(self, "home", false, text, "the site's home must be a folder of yours: give home=");
+    transport_answer_release(&answer);
+    return fine;
+}
+
+/* What the node's own doctor has to say: each thing that is not well, or that all is. */
+static void report_node(struct checks *self, const char *node, const char *json)
+{
+    struct json_value *root = NULL;
+    size_t fine = 0, count = 0;
+    char name[160], text[FIELD_BYTES];
+    if (json_parse(json, strlen(json), &root, NULL)) {
+        report(self, "compute node", false, "its doctor did not answer",
+               "`srun PREFIX/bin/ckptbench doctor` there says why");
+        return;
+    }
+    const struct json_value *found = json_get(root, "checks");
+    for (size_t i = 0; i < json_count(found); i++, count++) {
+        const struct json_value *check = json_at(found, i);
+        const char *status = "", *what = "", *seen = "", *advice = "";
+        bool read = json_as_text(json_get(check, "status"), &status) && json_as_text(json_get(check, "name"), &what) &&
+                    json_as_text(json_get(check, "found"), &seen);
+        fine += read && strcmp(status, "ok") == 0;
+        if (!read || strcmp(status, "missing") != 0)
+            continue; /* what is only lacking costs a feature: `doctor` there tells it */
+        if (!json_as_text(json_get(check, "do"), &advice))
+            advice = "";
+        snprintf(name, sizeof name, "%.60s: %.80s", node, what);
+        report(self, name, false, seen, advice);
+    }
+    json_value_free(root);
+    snprintf(text, sizeof text, "%.60s: %zu of %zu checks of its doctor are well", node, fine, count);
+    report(self, "compute node", true, text, NULL);
+}
+
+static void take_node(struct checks *self, char *said, const char *token)
+{
+    char text[FIELD_BYTES];
+    char *node = strchr(said, '\n'), *json = node ? strchr(node + 1, '\n') : NULL;
+    if (!json) {
+        report(self, "compute node", false, "the job there said nothing", "`srun true` must work there");
+        return;
+    }
+    *node++ = *json++ = '\0';
+    bool shared = strcmp(said, token) == 0;
+    snprintf(text, sizeof text, "%.300s is %sthe same folder on %.60s", site_text(&self->remote->site, SITE_HOME),
+             shared ? "" : "not ", node);
+    report(self, "shared file system", shared, text,
+           "agents write run folders there, and the programs must lie at the same path on every node: give home= and "
+           "prefix= on a file system that login and compute nodes share");
+    if (shared)
+        report_node(self, node, json);
+}
+
+static void check_node(struct checks *self)
+{
+    static const char script[] =
+        "printf '%s\\n%s\\n' \"$(cat \"$1/" TOKEN_FILE "\" 2>/dev/null)\" \"$SLURMD_NODENAME\"; "
+        "\"$2\" doctor --json; exit 0";
+    const struct site *site = &self->remote->site;
+    unsigned char random[8];
+    char token[2 * sizeof random + 1], program[PATH_MAX], partition[256], account[256], text[FIELD_BYTES];
+    random_bytes(random, sizeof random);
+    hash_hex(random, sizeof random, token);
+    if (!leave_token(self, token))
+        return;
+    snprintf(program, sizeof program, "%.3000s/bin/ckptbench", site_text(site, SITE_PREFIX));
+    snprintf(partition, sizeof partition, "--partition=%.200s", site_text(site, SITE_PARTITION));
+    snprintf(account, sizeof account, "--account=%.200s", site_text(site, SITE_ACCOUNT));
+    const char *words[20] = {"--nodes=1", "--ntasks=1", "--time=5", "--job-name=ckptbench-site", "--quiet"};
+    size_t count = 5;
+    if (*site_text(site, SITE_PARTITION))
+        words[count++] = partition;
+    if (*site_text(site, SITE_ACCOUNT))
+        words[count++] = account;
+    const char *const command[] = {"sh", "-c", script, "ckptbench-site", site_text(site, SITE_HOME), program};
+    memcpy(words + count, command, sizeof command);
+    const struct remote_call call = {.program = "srun", .words = words, .timeout_ns = JOB_NS};
+    struct transport_answer answer;
+    transport_answer_init(&answer);
+    log_info("site %s: waiting for a compute node", site->name);
+    if (works(self, &call, &answer, text))
+        take_node(self, answer.out.data, token);
+    else
+        report(self, "compute node", false, text,
+               "a job of one node must run there: partition= and account= say where, `squeue` there why it waits");
+    transport_answer_release(&answer);
+}
+
+/* ---- pairs of nodes ---- */
+
+/* A run of one rank a node: its agents meet on the rendezvous port, its ranks exchange messages pair by pair. */
+static int run_pairs(struct checks *self, uint64_t nodes, char run[64], char *text)
+{
+    static const char *const words[] = {"submit", "-", "--json", "--wait", NULL};
+    const struct site *site = &self->remote->site;
+    const char *name;
+    struct buf settings;
+    struct json_value *root = NULL;
+    struct transport_answer answer;
+    buf_init(&settings, 1u << 16);
+    buf_printf(&settings,
+               "workload: suite\nsuite.only: net\nsuite.message_bytes: 8\niterations: 1\nwarmup: 0\nbaseline: false\n"
+               "nodes: %" PRIu64 "\nranks_per_node: 1\nstore: \"%s/site-check\"\nlabel.site_check: \"%s\"\n",
+               nodes, site_text(site, SITE_HOME), site->name);
+    if (*site_text(site, SITE_PARTITION))
+        buf_printf(&settings, "slurm.partition: \"%s\"\n", site_text(site, SITE_PARTITION));
+    if (*site_text(site, SITE_ACCOUNT))
+        buf_printf(&settings, "slurm.account: \"%s\"\n", site_text(site, SITE_ACCOUNT));
+    if (*site_text(site, SITE_LAUNCHER))
+        buf_printf(&settings, "launcher: \"%s\"\n", site_text(site, SITE_LAUNCHER));
+    transport_answer_init(&answer);
+    const struct remote_call call = {.words = words, .input = settings.data, .timeout_ns = JOB_NS};
+    bool fine = settings.code == 0 && works(self, &call, &answer, text);
+    if (fine && json_parse(answer.out.data, answer.out.len, &root, NULL) == 0 &&
+        json_as_text(json_get(json_at(json_get(root, "runs"), 0), "run"), &name))
+        snprintf(run, 64, "%s", name);
+    else
+        fine = false;
+    json_value_free(root);
+    transport_answer_release(&answer);
+    buf_release(&settings);
+    return fine;
+}
+
+/* How many pairs the run has measured: facts suite.pair.A.B. */
+static uint64_t count_pairs(struct checks *self, const char *run)
+{
+    char query[200];
+    uint64_t pairs = 0;
+    struct json_value *root = NULL;
+    struct cb_err err;
+    char trouble[512];
+    snprintf(query, sizeof query, "select count(*) as pairs from fact where run='%.64s' and fact like 'suite.pair.%%'",
+             run);
+    const char *const words[] = {"sql", "--json", query, NULL};
+    const struct remote_call call = {.words = words, .timeout_ns = REMOTE_QUICK_NS};
+    if (remote_ask(self->remote, &call, &root, trouble, &err))
+        return 0;
+    if (!json_as_u64(json_get(json_at(root, 0), "pairs"), &pairs))
+        pairs = 0;
+    json_value_free(root);
+    return pairs;
+}
+
+static void check_pairs(struct checks *self, uint64_t nodes)
+{
+    char run[64] = "", text[FIELD_BYTES], found[FIELD_BYTES];
+    log_info("site %s: waiting for %" PRIu64 " nodes", self->remote->site.name, nodes);
+    if (!run_pairs(self, nodes, run, text)) {
+        report(self, "nodes", false, text,
+               "agents need a TCP port between nodes (rendezvous.port fixes it), ranks what MPI is configured for; "
+               "`ckptbench logs --site` of that run has what they said");
+        return;
+    }
+    uint64_t pairs = count_pairs(self, run), wanted = nodes * (nodes - 1) / 2;
+    snprintf(found, sizeof found,
+             "%" PRIu64 " nodes met on the rendezvous port, %" PRIu64 " of %" PRIu64
+             " pairs exchanged messages over MPI (run %s)",
+             nodes, pairs, wanted, run);
+    report(self, "nodes", pairs == wanted, found, "`ckptbench show RUN --nodes` there says which");
+}
+
+/* ---- all of it ---- */
+
+static void check_all(struct checks *self, uint64_t nodes)
+{
+    const char *host = site_text(&self->remote->site, SITE_HOST);
+    report(self, "connection", true, *host ? host : "localhost", NULL);
+    if (!check_programs(self) || !check_slurm(self))
+        return;
+    check_node(self);
+    if (self->all_well && nodes > 1)
+        check_pairs(self, nodes);
+}
+
+int site_checks(struct cli *cli, struct remote *remote, uint64_t nodes, struct cb_err *err)
+{
+    static const char *const headings[] = {"", "what", "found", "to do"};
+    struct checks self = {.cli = cli, .remote = remote, .all_well = true};
+    int rc = 0;
+    table_init(&self.table, "llll");
+    table_add_headings(&self.table, headings);
+    json_writer_init(&self.json, &cli->out, 2);
+    if (cli->json) {
+        json_write_begin_object(&self.json);
+        json_write_key(&self.json, "site");
+        json_write_text(&self.json, remote->site.name);
+        json_write_key(&self.json, "checks");
+        json_write_begin_array(&self.json);
+    }
+    check_all(&self, nodes);
+    if (cli->json) {
+        json_write_end_array(&self.json);
+        json_write_key(&self.json, "ok");
+        json_write_bool(&self.json, self.all_well);
+        json_write_end_object(&self.json);
+        rc = cli_end_json(cli, err);
+    } else {
+        rc = table_write(&self.table, 0, cli->colour, &cli->out, err);
+        buf_printf(&cli->out, "\nsite %s is %sready\n", remote->site.name, self.all_well ? "" : "not ");
+    }
+    table_release(&self.table);
+    if (!self.all_well)
+        cli->exit_code = CB_EXIT_INFRASTRUCTURE;
+    return rc;
+}
