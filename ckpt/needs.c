@@ -53,7 +53,8 @@ uint64_t needs_store_bytes(const struct layout_pair *layouts, const struct exper
 {
     if (experiment_is(experiment, OPT_OPS, "load"))
         return 0;
-    uint64_t saved = checkpoint_count(experiment) * checkpoint_bytes(layouts->saved, experiment);
+    uint64_t saved = checkpoint_count(experiment) * checkpoint_bytes(layouts->saved, experiment) *
+                     experiment_u64(experiment, OPT_COPIES);
     if (!experiment_bool(experiment, OPT_BASELINE))
         return saved;
     uint64_t baseline = needs_baseline_bytes(layouts->saved) * layouts->ranks;

@@ -354,6 +354,21 @@ static int validate_engine(const struct experiment *self, struct cb_err *err)
     return 0;
 }
 
+static int validate_copies(const struct experiment *self, struct cb_err *err)
+{
+    uint64_t copies = experiment_u64(self, OPT_COPIES);
+    const char *why = NULL;
+    if (copies == 1)
+        return 0;
+    if (!experiment_is(self, OPT_ENGINE, "native") || !experiment_is(self, OPT_WORKLOAD, "checkpoint"))
+        why = "checkpoints of engine=native alone have copies";
+    else if (experiment_bool(self, OPT_SAVE_ASYNC))
+        why = "a save that goes on behind (save.async) writes one copy";
+    else if (strcmp(experiment_text(self, OPT_IO_FILES), "shared") == 0)
+        why = "a file that all ranks share (io.files=shared) has one copy";
+    return why ? cb_fail(err, CB_ERR_USAGE, "copies=%llu: %s", (unsigned long long)copies, why) : 0;
+}
+
 static int validate_suite(const struct experiment *self, struct cb_err *err)
 {
     static const char *const sections[] = {"net", "storage", "cpu", "memory"};
@@ -409,6 +424,8 @@ int experiment_validate(const struct experiment *self, struct cb_err *err)
         rc = validate_layout(self, err);
     if (rc == 0)
         rc = validate_engine(self, err);
+    if (!rc)
+        rc = validate_copies(self, err);
     if (rc == 0)
         rc = validate_load(self, err);
     if (rc == 0)

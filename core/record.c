@@ -26,8 +26,10 @@ void record_init(struct record *self, const char *run, uint32_t attempt, uint32_
     self->world_size = world_size;
     for (unsigned i = 0; i < METRIC_COUNT; i++)
         self->run_values[i] = NAN;
-    for (unsigned op = 0; op < OP_COUNT; op++)
+    for (unsigned op = 0; op < OP_COUNT; op++) {
         histogram_init(&self->latency[op]);
+        histogram_init(&self->ttfb[op]);
+    }
 }
 
 void record_release_rank(struct record_rank *rank)
@@ -104,8 +106,10 @@ static void merge_values(struct record *self, const struct status_page *page)
         if (isnan(self->run_values[i])) /* the lowest rank that knows a value says it */
             self->run_values[i] = page->run_values[i];
     }
-    for (unsigned op = 0; op < OP_COUNT; op++)
+    for (unsigned op = 0; op < OP_COUNT; op++) {
         histogram_merge(&self->latency[op], &page->latency[op]);
+        histogram_merge(&self->ttfb[op], &page->ttfb[op]);
+    }
 }
 
 int record_add_page(struct record *self, const struct status_page *page, struct cb_err *err)
@@ -241,7 +245,7 @@ static void put_run_values(struct buf *payload, const double values[METRIC_COUNT
     }
 }
 
-static void put_latency(struct buf *payload, unsigned op, const struct histogram *histogram)
+static void put_histogram(struct buf *payload, unsigned op, const struct histogram *histogram)
 {
     uint32_t used = 0;
     for (unsigned i = 0; i < HISTOGRAM_BUCKETS; i++)
@@ -279,8 +283,12 @@ static void put_record(const struct record *self, struct buf *out, struct buf *p
     put_block(out, BLOCK_RUN_VALUES, payload);
     for (unsigned op = 0; op < OP_COUNT; op++) {
         if (self->latency[op].count) {
-            put_latency(payload, op, &self->latency[op]);
+            put_histogram(payload, op, &self->latency[op]);
             put_block(out, BLOCK_LATENCY, payload);
+        }
+        if (self->ttfb[op].count) {
+            put_histogram(payload, op, &self->ttfb[op]);
+            put_block(out, BLOCK_TTFB, payload);
         }
     }
     put_u32(payload, self->rank_count);

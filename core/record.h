@@ -35,6 +35,7 @@ struct record {
     uint32_t rank_count;
     double run_values[METRIC_COUNT];    /* NAN: absent */
     struct histogram latency[OP_COUNT]; /* merged over ranks */
+    struct histogram ttfb[OP_COUNT];
 };
 
 void record_init(struct record *self, const char *run, uint32_t attempt, uint32_t world_size);

@@ -18,7 +18,8 @@
 
 _Static_assert(METRIC_SAMPLE_COUNT <= SAMPLE_MAX_METRICS, "a sample's mask has a bit for every metric");
 
-enum block_type { BLOCK_SCHEMA = 1, BLOCK_RUN, BLOCK_RANK, BLOCK_RUN_VALUES, BLOCK_LATENCY, BLOCK_END };
+/* BLOCK_TTFB came later: only records that have first bytes hold it. */
+enum block_type { BLOCK_SCHEMA = 1, BLOCK_RUN, BLOCK_RANK, BLOCK_RUN_VALUES, BLOCK_LATENCY, BLOCK_END, BLOCK_TTFB };
 
 /* Appends the rank, which then belongs to the record, or releases it. */
 int record_add_rank(struct record *self, struct record_rank *rank, struct cb_err *err) CB_MUST_CHECK;

@@ -233,12 +233,13 @@ static int parse_run_values(struct parser *self, struct cursor *cursor, struct c
     return 0;
 }
 
-static int parse_latency(struct parser *self, struct cursor *cursor, struct cb_err *err)
+static int parse_histogram(struct parser *self, struct cursor *cursor, struct histogram of_operation[OP_COUNT],
+                           struct cb_err *err)
 {
     uint32_t op = take_u32(cursor);
     if (op >= self->schema.operation_count)
         return cb_fail(err, CB_ERR_FORMAT, "latencies of an operation that is not known here");
-    struct histogram *histogram = &self->record->latency[self->schema.operations[op]];
+    struct histogram *histogram = &of_operation[self->schema.operations[op]];
     histogram_init(histogram);
     histogram->sum_ns = take_u64(cursor);
     histogram->min_ns = take_u64(cursor);
@@ -283,7 +284,9 @@ static int parse_payload(struct parser *self, uint32_t type, struct cursor *curs
     case BLOCK_RUN_VALUES:
         return parse_run_values(self, cursor, err);
     case BLOCK_LATENCY:
-        return parse_latency(self, cursor, err);
+        return parse_histogram(self, cursor, self->record->latency, err);
+    case BLOCK_TTFB:
+        return parse_histogram(self, cursor, self->record->ttfb, err);
     case BLOCK_END:
         return parse_end(self, cursor, err);
     default:

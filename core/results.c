@@ -201,10 +201,22 @@ static int add_row(struct work *work, enum operation op, enum metric_id metric, 
     return 0;
 }
 
+/* Quantiles of first bytes over all requests of all ranks and iterations: those of samples do not add up. */
+static double ttfb_quantile(const struct work *work, enum operation op, enum metric_id metric)
+{
+    const struct histogram *ttfb = &work->record->ttfb[op];
+    if (ttfb->count == 0 || (metric != METRIC_TTFB_P50_S && metric != METRIC_TTFB_P99_S))
+        return NAN;
+    return (double)histogram_quantile(ttfb, metric == METRIC_TTFB_P50_S ? 0.5 : 0.99) / 1e9;
+}
+
 /* One metric of one operation over the measured iterations; no row where it has no value. */
 static int add_iterations(struct work *work, enum operation op, enum metric_id metric, struct cb_err *err)
 {
     size_t n = 0;
+    double merged = ttfb_quantile(work, op, metric);
+    if (isfinite(merged))
+        return add_row(work, op, metric, &merged, 1, err);
     for (size_t i = 0; i < work->group_count; i++) {
         if (!is_measured(&work->groups[i], op))
             continue;

@@ -81,8 +81,10 @@ int status_page_create(const char *path, uint32_t rank, uint32_t world_size, uin
         return rc;
     }
     status_page_fill(mapped, rank, world_size, sample_capacity);
-    for (unsigned op = 0; op < OP_COUNT; op++)
+    for (unsigned op = 0; op < OP_COUNT; op++) {
         histogram_init(&mapped->latency[op]);
+        histogram_init(&mapped->ttfb[op]);
+    }
     *page = mapped;
     return 0;
 }

@@ -17,7 +17,7 @@
 #include "core/metrics.h"
 
 #define STATUS_PAGE_MAGIC UINT64_C(0x45474150434b4243) /* "CBKCPAGE" */
-#define STATUS_PAGE_VERSION 3
+#define STATUS_PAGE_VERSION 4
 #define STATUS_PAGE_TEXT_BYTES 16384
 
 enum rank_phase { PHASE_STARTING, PHASE_READY, PHASE_RUNNING, PHASE_DONE, PHASE_FAILED };
@@ -68,6 +68,7 @@ struct status_page {
     char facts[STATUS_PAGE_TEXT_BYTES];    /* "key=value" lines: what was really used */
     double run_values[METRIC_COUNT];       /* of-run metrics that this rank knows; NAN elsewhere */
     struct histogram latency[OP_COUNT];    /* request latencies, warm-up left out */
+    struct histogram ttfb[OP_COUNT];       /* the same of first bytes of answers, where the store is a server */
     struct sample samples[];               /* sample_capacity of them */
 };
 

@@ -1,7 +1,7 @@
 /* Objects in a bucket: gives every request a slot with a call of its own and takes the answers.
  *
  * Writes are parts (store_part_bytes): one PUT where an object is no longer than a part, else parts of an upload that
- * STORE_FINISH completes and then looks at. Reads are ranged GETs of one version of the object (If-Match). The caller's
+ * the first of them begins, and that STORE_FINISH completes and then looks at. Reads are ranged GETs of one version of the object (If-Match). The caller's
  * memory is handed to curl's callbacks; there is no buffer of ours. Durable is what the server makes of a PUT. There are
  * no folders, and nothing is synced. Must not know how requests are signed or repeated. */
 #include <assert.h>
@@ -26,7 +26,9 @@ struct s3_slot {
     struct iovec *segments; /* copies: a call needs them until it is done */
     struct s3_object *object;
     enum store_request_kind kind;
+    uint32_t segment_count;
     uint64_t offset, bytes;
+    bool begins;         /* a part's call that first asks for the upload */
     bool is_short;       /* a read that ends behind the object's end */
     enum s3_finish step; /* of a FINISH */
 };
@@ -40,6 +42,7 @@ struct s3_store {
     struct iovec *segments; /* of all slots */
     struct backend_completion *ready;
     uint32_t ready_count;
+    bool cancelled; /* nothing begins any more */
     char description[768];
 };
 
@@ -156,7 +159,7 @@ static int s3_create(struct backend *backend, const char *name, uint64_t length,
 {
     struct s3_object *made = NULL;
     uint64_t part_bytes = store_part_bytes(&backend->capabilities, length);
-    int rc = s3_object_create(s3_of(backend)->client, name, length, part_bytes, &made, err);
+    int rc = s3_object_create(name, length, part_bytes, &made, err);
     if (rc)
         return rc;
     *object = &made->base;
@@ -216,17 +219,57 @@ static void begin_finish(struct s3_store *self, struct s3_slot *slot)
         complete(self, slot, code);
 }
 
-static int ask_transfer(struct s3_slot *slot, const struct backend_request *request, struct cb_err *err)
+static int ask_transfer(struct s3_slot *slot, struct cb_err *err)
 {
-    struct backend_request copied = *request;
-    memcpy(slot->segments, request->segments, request->segment_count * sizeof *slot->segments);
-    copied.segments = slot->segments;
-    if (request->kind == STORE_READ)
-        return s3_object_ask_read(slot->object, &slot->call, &copied, slot->bytes, err);
-    int rc = s3_object_ask_write(slot->object, &slot->call, &copied, err);
+    const struct backend_request request = {.kind = slot->kind,
+                                            .offset = slot->offset,
+                                            .segments = slot->segments,
+                                            .segment_count = slot->segment_count,
+                                            .length = slot->bytes};
+    if (slot->kind == STORE_READ)
+        return s3_object_ask_read(slot->object, &slot->call, &request, slot->bytes, err);
+    if (s3_object_needs_upload(slot->object)) {
+        slot->begins = true;
+        return s3_object_ask_begin(slot->object, &slot->call, err);
+    }
+    int rc = s3_object_ask_write(slot->object, &slot->call, &request, err);
     if (!rc)
-        s3_call_set_body(&slot->call, slot->segments, request->segment_count, request->length);
+        s3_call_set_body(&slot->call, slot->segments, slot->segment_count, slot->bytes);
     return rc;
+}
+
+static void begin_transfer(struct s3_store *self, struct s3_slot *slot)
+{
+    struct cb_err err = {0};
+    int rc = ask_transfer(slot, &err);
+    if (rc) {
+        snprintf(slot->call.detail, sizeof slot->call.detail, "%.800s", err.message);
+        complete(self, slot, rc);
+    } else {
+        s3_pool_start(self->pool, &slot->call, number_of(self, slot));
+    }
+}
+
+/* The upload that a part and those behind it waited for has begun, or not. */
+static void end_begin(struct s3_store *self, struct s3_slot *slot)
+{
+    struct s3_object *object = slot->object;
+    int code = s3_object_take_begin(object, &slot->call);
+    struct s3_call *waiting = object->waiting;
+    object->waiting = NULL;
+    slot->begins = false;
+    slot->call.next = waiting;
+    if (!code && self->cancelled)
+        code = CB_ERR_ABORTED;
+    for (struct s3_call *call = &slot->call, *next; call; call = next) {
+        next = call->next;
+        if (code && call != &slot->call)
+            memcpy(call->detail, slot->call.detail, sizeof call->detail);
+        if (code)
+            complete(self, call->owner, code);
+        else
+            begin_transfer(self, call->owner);
+    }
 }
 
 static void begin_request(struct s3_store *self, const struct backend_request *request)
@@ -237,8 +280,9 @@ static void begin_request(struct s3_store *self, const struct backend_request *r
     slot->kind = request->kind;
     slot->offset = request->offset;
     slot->bytes = request->length;
+    slot->segment_count = request->segment_count;
     slot->step = S3_FINISH_START;
-    slot->is_short = false;
+    slot->is_short = slot->begins = false;
     slot->call.detail[0] = '\0';
     slot->call.state = S3_CALL_IDLE;
     if (request->kind == STORE_FINISH) {
@@ -249,19 +293,26 @@ static void begin_request(struct s3_store *self, const struct backend_request *r
         slot->is_short = true;
         slot->bytes = request->offset < length ? length - request->offset : 0;
     }
-    struct cb_err err = {0};
-    int rc = slot->bytes > 0 ? ask_transfer(slot, request, &err) : 0;
-    if (rc)
-        snprintf(slot->call.detail, sizeof slot->call.detail, "%.800s", err.message);
-    if (rc || slot->bytes == 0)
-        complete(self, slot, rc);
-    else
-        s3_pool_start(self->pool, &slot->call, number_of(self, slot));
+    if (slot->bytes == 0) {
+        complete(self, slot, 0);
+        return;
+    }
+    memcpy(slot->segments, request->segments, request->segment_count * sizeof *slot->segments);
+    if (slot->kind == STORE_WRITE && slot->object->beginning) {
+        struct s3_call **last = &slot->object->waiting;
+        while (*last)
+            last = &(*last)->next;
+        slot->call.next = NULL;
+        *last = &slot->call;
+    } else {
+        begin_transfer(self, slot);
+    }
 }
 
 static int s3_submit(struct backend *backend, const struct backend_request *requests, size_t count, struct cb_err *err)
 {
     struct s3_store *self = s3_of(backend);
+    self->cancelled = false;
     for (size_t i = 0; i < count; i++)
         begin_request(self, &requests[i]);
     /* Bytes begin to move, and those under way go on. What fails here fails again when it is waited for. */
@@ -276,6 +327,10 @@ static void take_done(struct s3_store *self)
         struct s3_slot *slot = call->owner;
         if (slot->kind == STORE_FINISH) {
             begin_finish(self, slot);
+            continue;
+        }
+        if (slot->begins) {
+            end_begin(self, slot);
             continue;
         }
         if (slot->kind == STORE_WRITE && call->code == 0)
@@ -307,6 +362,7 @@ static int s3_poll(struct backend *backend, struct backend_completion *completio
 
 static void s3_cancel(struct backend *backend)
 {
+    s3_of(backend)->cancelled = true;
     s3_pool_cancel(s3_of(backend)->pool);
 }
 

@@ -78,7 +78,7 @@ static int ask(struct s3_call *self, enum s3_method method, const char *prefix, 
     self->part = 0;
     self->most_attempts = self->session->attempts;
     self->deadline_ns = self->session->options.deadline_ns;
-    self->clock_was_set = self->was_renewed = false;
+    self->clock_was_set = self->was_renewed = self->unsure = false;
     self->last_failure = S3_FAILURE_NONE;
     return 0;
 }
@@ -187,6 +187,18 @@ static size_t take_line(char *line, size_t size, size_t count, void *context)
     return size * count;
 }
 
+/* Whether an answer is the rest of the range; what an earlier attempt brought is kept, so no byte of another place may
+ * be taken. */
+static bool is_range(const struct s3_call *self)
+{
+    const struct s3_answer *answer = &self->answer;
+    uint64_t first = self->range_offset + self->begun_at;
+    bool whole = answer->status == 200 && first == 0 && answer->has_length && answer->length == self->into.total;
+    bool part = answer->status == 206 && answer->has_range && answer->range_first == first &&
+                answer->range_last == self->range_offset + self->into.total - 1;
+    return whole || part;
+}
+
 static size_t take_body(char *bytes, size_t size, size_t count, void *context)
 {
     struct s3_call *self = context;
@@ -196,8 +208,8 @@ static size_t take_body(char *bytes, size_t size, size_t count, void *context)
         buf_append(&self->answer_body, bytes, len);
         return self->answer_body.code ? 0 : len;
     }
-    if (len > self->into.total - self->into.moved)
-        return 0; /* more than was asked for: the attempt ends */
+    if (!is_range(self) || len > self->into.total - self->into.moved)
+        return 0; /* something else, or more than was asked for: the attempt ends */
     char *piece;
     while (taken < len && (piece = next_piece(&self->into, len - taken, &piece_len))) {
         memcpy(piece, bytes + taken, piece_len);
@@ -235,7 +247,7 @@ static void compute_checksum(struct s3_call *self)
 static int compose_lines(struct s3_call *self, struct cb_err *err)
 {
     if (self->into.total > 0)
-        snprintf(self->range, sizeof self->range, "bytes=%" PRIu64 "-%" PRIu64, self->range_offset,
+        snprintf(self->range, sizeof self->range, "bytes=%" PRIu64 "-%" PRIu64, self->range_offset + self->begun_at,
                  self->range_offset + self->into.total - 1);
     struct s3_outgoing outgoing = {
         .method = method_names[self->method],
@@ -332,6 +344,7 @@ int s3_call_prepare(struct s3_call *self, struct cb_err *err)
     const struct s3_endpoint *endpoint = &self->session->endpoint;
     CURL *easy = self->easy;
     compute_checksum(self);
+    self->begun_at = self->into.moved;
     int rc = compose_lines(self, err);
     if (rc)
         return rc;
@@ -355,7 +368,6 @@ int s3_call_prepare(struct s3_call *self, struct cb_err *err)
     set_tls(self);
     set_callbacks(self);
     rewind_cursor(&self->body);
-    rewind_cursor(&self->into);
     s3_answer_clear(&self->answer);
     buf_clear(&self->answer_body);
     self->curl_error[0] = '\0';
@@ -438,12 +450,7 @@ static enum s3_failure refuse_answer(struct s3_call *self, const char *why)
 
 static enum s3_failure judge_range(struct s3_call *self)
 {
-    const struct s3_answer *answer = &self->answer;
-    bool whole =
-        answer->status == 200 && self->range_offset == 0 && answer->has_length && answer->length == self->into.total;
-    bool part = answer->status == 206 && answer->has_range && answer->range_first == self->range_offset &&
-                answer->range_last == self->range_offset + self->into.total - 1;
-    if (!whole && !part)
+    if (!is_range(self))
         return refuse_answer(self, "it is not the range that was asked for");
     if (self->into.moved != self->into.total)
         return refuse_answer(self, "it is shorter than it says");
@@ -481,6 +488,9 @@ enum s3_failure s3_call_judge(struct s3_call *self, int curl_code)
 {
     struct s3_answer *answer = &self->answer;
     count_attempt(self);
+    self->unsure = self->unsure || (curl_code != CURLE_OK && answer->status < 300);
+    if (curl_code == CURLE_WRITE_ERROR && is_success(answer) && self->into.total > 0 && !is_range(self))
+        return judge_range(self);
     if (curl_code != CURLE_OK && (answer->status < 300 || class_of_curl((CURLcode)curl_code) == S3_FAILURE_STALLED)) {
         if (!self->curl_error[0])
             snprintf(self->curl_error, sizeof self->curl_error, "%s", curl_easy_strerror((CURLcode)curl_code));
@@ -503,6 +513,18 @@ static int code_of(const struct s3_call *self)
     if (answer->status == 412)
         return CB_ERR_CORRUPT;
     return self->last_failure == S3_FAILURE_STALLED ? CB_ERR_TIMEOUT : CB_ERR_SYSTEM;
+}
+
+uint64_t s3_call_again(struct s3_call *self, enum s3_failure failure)
+{
+    uint64_t moved = self->body.moved;
+    bool keeps = failure == S3_FAILURE_CONNECTION || failure == S3_FAILURE_STALLED || failure == S3_FAILURE_THROTTLED;
+    /* The rest must be of the same object, and there must be one. */
+    if (!keeps || !self->if_match[0] || self->into.moved == self->into.total) {
+        moved += self->into.moved;
+        rewind_cursor(&self->into);
+    }
+    return moved;
 }
 
 void s3_call_give_up(struct s3_call *self, const char *why)

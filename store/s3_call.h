@@ -74,10 +74,12 @@ struct s3_call {
     enum s3_call_state state;
     uint32_t attempts, address;
     uint64_t first_ns, attempt_ns, progress_ns, sent_ns, retry_ns;
-    bool answered; /* the first byte of the answer is there */
+    bool answered;     /* the first byte of the answer is there */
+    uint64_t begun_at; /* of `into`: bytes that attempts before this one brought; this one asks for the rest */
     char payload_hash[2 * HASH_SHA256_BYTES + 1], crc32c[12], range[64];
     enum s3_failure last_failure;
     bool clock_was_set, was_renewed;
+    bool unsure;          /* an attempt ended without an answer: the server may have done what it asked */
     struct s3_call *next; /* in a list of the loop */
 
     struct s3_session *session;
@@ -109,6 +111,9 @@ void s3_call_set_range(struct s3_call *self, uint64_t offset, const struct iovec
 int s3_call_prepare(struct s3_call *self, struct cb_err *err) CB_MUST_CHECK;
 /* What became of an attempt, `curl_code` being curl's; message in `detail` where it failed. */
 enum s3_failure s3_call_judge(struct s3_call *self, int curl_code);
+/* Before another attempt after `failure`: keeps the bytes of a range that came, where they are known to be right, and
+ * forgets the others. Returns how many must move again. */
+uint64_t s3_call_again(struct s3_call *self, enum s3_failure failure);
 /* Done, with the sentence about what failed last. */
 void s3_call_give_up(struct s3_call *self, const char *why);
 void s3_call_done(struct s3_call *self, int code);

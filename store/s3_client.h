@@ -12,6 +12,7 @@ struct s3_client {
     struct s3_loop *loop;
     struct s3_call call; /* of the blocking operations, one at a time */
     struct buf document; /* what they send */
+    bool in_a_hurry;     /* they clean up after a failure, which must not take long */
     char endpoint_url[S3_HOST_BYTES + 16];
 };
 
@@ -25,6 +26,9 @@ int s3_client_run(struct s3_client *self, struct cb_err *err) CB_MUST_CHECK;
 /* Length and ETag of an object. */
 int s3_client_head(struct s3_client *self, const char *name, uint64_t *length, char etag[S3_ETAG_BYTES],
                    struct cb_err *err) CB_MUST_CHECK;
+
+/* Aborts every open upload of one object. */
+int s3_client_abort_uploads_of(struct s3_client *self, const char *name, struct cb_err *err) CB_MUST_CHECK;
 
 /* Text as XML has it; characters that XML 1.0 cannot hold make it fail. */
 int s3_append_xml(struct buf *out, const char *text, struct cb_err *err) CB_MUST_CHECK;

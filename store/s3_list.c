@@ -242,17 +242,16 @@ static int ask_for_uploads(struct s3_client *self, const char *folder_key, const
     return rc ? rc : s3_client_run(self, err);
 }
 
-int s3_client_list_uploads(struct s3_client *self, const char *folder, s3_upload_fn each, void *context,
-                           struct cb_err *err)
+static int list_uploads_under(struct s3_client *self, const char *key_prefix, s3_upload_fn each, void *context,
+                              struct cb_err *err)
 {
     struct s3_page page = {0};
-    char folder_key[S3_KEY_BYTES + 8], key_before[sizeof page.next_key], id_before[sizeof page.next_id];
-    int rc = s3_folder_key(&self->session, folder, folder_key, err);
+    char key_before[sizeof page.next_key], id_before[sizeof page.next_id];
+    int rc;
     do {
         memcpy(key_before, page.next_key, sizeof key_before);
         memcpy(id_before, page.next_id, sizeof id_before);
-        if (!rc)
-            rc = ask_for_uploads(self, folder_key, &page, err);
+        rc = ask_for_uploads(self, key_prefix, &page, err);
         if (!rc)
             rc =
                 s3_read_upload_page(self->call.answer_body.data, self->call.answer_body.len, each, context, &page, err);
@@ -260,6 +259,14 @@ int s3_client_list_uploads(struct s3_client *self, const char *folder, s3_upload
             rc = refuse_page("it goes on where it began: the same upload again", err);
     } while (!rc && page.truncated);
     return rc;
+}
+
+int s3_client_list_uploads(struct s3_client *self, const char *folder, s3_upload_fn each, void *context,
+                           struct cb_err *err)
+{
+    char folder_key[S3_KEY_BYTES + 8];
+    int rc = s3_folder_key(&self->session, folder, folder_key, err);
+    return rc ? rc : list_uploads_under(self, folder_key, each, context, err);
 }
 
 int s3_client_abort_upload(struct s3_client *self, const char *key, const char *id, struct cb_err *err)
@@ -272,29 +279,55 @@ int s3_client_abort_upload(struct s3_client *self, const char *key, const char *
     return rc == CB_ERR_NOT_FOUND ? 0 : rc;
 }
 
-/* Keys and ids, each ended by a NUL. */
+struct upload_collector {
+    struct buf pairs;     /* keys and ids, each ended by a NUL */
+    const char *only_key; /* or NULL */
+};
+
 static int collect_upload(void *context, const struct s3_upload *upload, struct cb_err *err)
 {
-    struct buf *pairs = context;
-    buf_append(pairs, upload->key, strlen(upload->key) + 1);
-    buf_append(pairs, upload->id, strlen(upload->id) + 1);
-    return buf_check(pairs, "the list of uploads", err);
+    struct upload_collector *self = context;
+    if (self->only_key && strcmp(upload->key, self->only_key) != 0)
+        return 0;
+    buf_append(&self->pairs, upload->key, strlen(upload->key) + 1);
+    buf_append(&self->pairs, upload->id, strlen(upload->id) + 1);
+    return buf_check(&self->pairs, "the list of uploads", err);
 }
 
-int s3_client_abort_uploads(struct s3_client *self, const char *folder, uint64_t *count, struct cb_err *err)
+static int abort_under(struct s3_client *self, const char *key_prefix, const char *only_key, uint64_t *count,
+                       struct cb_err *err)
 {
-    struct buf pairs;
+    struct upload_collector collector = {.only_key = only_key};
+    struct buf *pairs = &collector.pairs;
     uint64_t aborted = 0;
-    buf_init(&pairs, (size_t)256 << 20);
-    int rc = s3_client_list_uploads(self, folder, collect_upload, &pairs, err);
-    for (const char *at = pairs.data; at < pairs.data + pairs.len && !rc; aborted += rc == 0) {
+    buf_init(pairs, (size_t)256 << 20);
+    int rc = list_uploads_under(self, key_prefix, collect_upload, &collector, err);
+    for (const char *at = pairs->data; at < pairs->data + pairs->len && !rc; aborted += rc == 0) {
         const char *key = at, *id = key + strlen(key) + 1;
         rc = s3_client_abort_upload(self, key, id, err);
         at = id + strlen(id) + 1;
     }
-    buf_release(&pairs);
+    buf_release(pairs);
     *count = aborted;
     return rc;
+}
+
+int s3_client_abort_uploads(struct s3_client *self, const char *folder, uint64_t *count, struct cb_err *err)
+{
+    char folder_key[S3_KEY_BYTES + 8];
+    int rc = s3_folder_key(&self->session, folder, folder_key, err);
+    return rc ? rc : abort_under(self, folder_key, NULL, count, err);
+}
+
+int s3_client_abort_uploads_of(struct s3_client *self, const char *name, struct cb_err *err)
+{
+    char key[S3_KEY_BYTES + 8];
+    uint64_t unused;
+    int rc = s3_folder_key(&self->session, name, key, err);
+    if (rc)
+        return rc;
+    key[strlen(key) - 1] = '\0'; /* an object's key has no '/' at its end */
+    return abort_under(self, key, key, &unused, err);
 }
 
 /* --- deletions --- */

@@ -232,10 +232,11 @@ static bool can_mend(struct s3_call *call, enum s3_failure failure, char why[512
     return true;
 }
 
-static void retry_later(struct s3_loop *self, struct s3_call *call, enum s3_failure failure, uint64_t now_ns)
+static void retry_later(struct s3_loop *self, struct s3_call *call, enum s3_failure failure, bool pressed,
+                        uint64_t now_ns)
 {
     bool mended = failure == S3_FAILURE_EXPIRED || failure == S3_FAILURE_SKEWED;
-    call->retry_ns = now_ns + (mended ? 0 : s3_backoff_ns(call->attempts, failure, next_random(self)));
+    call->retry_ns = now_ns + (mended ? 0 : s3_backoff_ns(call->attempts, failure, pressed, next_random(self)));
     call->address++;
     if (call->retry_ns >= call->first_ns + call->deadline_ns) {
         s3_call_give_up(call, "s3.deadline is over");
@@ -243,6 +244,8 @@ static void retry_later(struct s3_loop *self, struct s3_call *call, enum s3_fail
         return;
     }
     count_retry(&self->statistics, failure);
+    self->statistics.backoff_ns += call->retry_ns - now_ns;
+    self->statistics.repeated_bytes += s3_call_again(call, failure);
     call->state = S3_CALL_WAITING;
     append(&self->waiting, call);
 }
@@ -259,8 +262,7 @@ static void settle(struct s3_loop *self, struct s3_call *call, enum s3_failure f
         finish(self, call);
         return;
     }
-    if (failure == S3_FAILURE_THROTTLED)
-        s3_window_throttled(&self->window, call->attempt_ns, now_ns);
+    bool pressed = failure == S3_FAILURE_THROTTLED && s3_window_throttled(&self->window, call->attempt_ns, now_ns);
     if (failure == S3_FAILURE_FATAL || !can_mend(call, failure, why)) {
         s3_call_give_up(call, failure == S3_FAILURE_FATAL ? "" : why);
         finish(self, call);
@@ -268,7 +270,7 @@ static void settle(struct s3_loop *self, struct s3_call *call, enum s3_failure f
         s3_call_give_up(call, "");
         finish(self, call);
     } else {
-        retry_later(self, call, failure, now_ns);
+        retry_later(self, call, failure, pressed, now_ns);
     }
 }
 
@@ -456,8 +458,10 @@ void s3_loop_cancel(struct s3_loop *self)
     struct call_list *const lists[] = {&self->running, &self->queued, &self->waiting};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
         for (struct s3_call *call = take_first(lists[i]); call; call = take_first(lists[i])) {
-            if (call->state == S3_CALL_RUNNING)
+            if (call->state == S3_CALL_RUNNING) {
                 curl_multi_remove_handle(self->multi, call->easy);
+                call->unsure = true;
+            }
             call->detail[0] = '\0';
             s3_call_done(call, CB_ERR_ABORTED);
             append(&self->done, call);

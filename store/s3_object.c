@@ -13,9 +13,6 @@
 #ifdef HAVE_CURL
 
 #define DOCUMENT_MAX_BYTES ((size_t)4 << 20)
-/* Giving up an upload must not take long: what stays is found by `ckptbench s3 clean`. */
-#define ABORT_ATTEMPTS 2
-#define ABORT_DEADLINE_NS (10 * NS_PER_S)
 
 static int object_new(const char *name, uint64_t length, struct s3_object **object, struct cb_err *err)
 {
@@ -58,25 +55,41 @@ static bool has_upload_id(struct s3_call *call)
     return s3_xml_read("", call->answer_body.data, call->answer_body.len, take_upload_id, id, NULL) == 0 && id[0];
 }
 
-static int begin_upload(struct s3_client *client, struct s3_object *self, struct cb_err *err)
+bool s3_object_needs_upload(const struct s3_object *self)
 {
-    struct s3_call *call = &client->call;
+    return self->is_upload && !self->upload_id[0];
+}
+
+int s3_object_ask_begin(struct s3_object *self, struct s3_call *call, struct cb_err *err)
+{
     int rc = s3_call_ask(call, S3_POST, self->name, err);
     if (!rc)
         rc = s3_call_add_query(call, "uploads", "", err);
     if (rc)
         return rc;
     call->check = has_upload_id;
-    if (client->session.options.checksum == S3_CHECKSUM_CRC32C)
+    if (call->session->options.checksum == S3_CHECKSUM_CRC32C)
         call->algorithm = "CRC32C";
-    rc = s3_client_run(client, err);
-    return rc ? rc
-              : s3_xml_read("the upload's id", call->answer_body.data, call->answer_body.len, take_upload_id,
-                            self->upload_id, err);
+    self->beginning = true;
+    return 0;
 }
 
-int s3_object_create(struct s3_client *client, const char *name, uint64_t length, uint64_t part_bytes,
-                     struct s3_object **object, struct cb_err *err)
+int s3_object_take_begin(struct s3_object *self, struct s3_call *call)
+{
+    struct cb_err err;
+    self->beginning = false;
+    self->unsure = self->unsure || call->unsure;
+    if (call->code)
+        return call->code;
+    int rc = s3_xml_read("the upload's id", call->answer_body.data, call->answer_body.len, take_upload_id,
+                         self->upload_id, &err);
+    if (rc)
+        snprintf(call->detail, sizeof call->detail, "%.800s", err.message);
+    return rc;
+}
+
+int s3_object_create(const char *name, uint64_t length, uint64_t part_bytes, struct s3_object **object,
+                     struct cb_err *err)
 {
     struct s3_object *self = NULL;
     int rc = object_new(name, length, &self, err);
@@ -90,9 +103,8 @@ int s3_object_create(struct s3_client *client, const char *name, uint64_t length
     if (!rc && self->is_upload) {
         self->part_count = (uint32_t)((length + part_bytes - 1) / part_bytes);
         self->parts = calloc(self->part_count, sizeof *self->parts);
-        rc = self->parts
-                 ? begin_upload(client, self, err)
-                 : cb_fail(err, CB_ERR_MEMORY, "no memory for the %" PRIu32 " parts of %s", self->part_count, name);
+        if (!self->parts)
+            rc = cb_fail(err, CB_ERR_MEMORY, "no memory for the %" PRIu32 " parts of %s", self->part_count, name);
     }
     if (rc) {
         object_free(self);
@@ -120,13 +132,15 @@ int s3_object_open(struct s3_client *client, const char *name, struct s3_object 
 void s3_object_close(struct s3_client *client, struct s3_object *self)
 {
     struct s3_call *call = &client->call;
+    int rc = 0; /* what is left is found by lists of uploads: the agent's, `s3 clean` */
+    client->in_a_hurry = true;
     if (self->upload_id[0] && !self->finished && s3_call_ask(call, S3_DELETE, self->name, NULL) == 0 &&
-        s3_call_add_query(call, "uploadId", self->upload_id, NULL) == 0) {
-        call->most_attempts = ABORT_ATTEMPTS;
-        call->deadline_ns = ABORT_DEADLINE_NS;
-        int rc = s3_client_run(client, NULL);
-        (void)rc; /* what is left is found by lists of uploads: the agent's, `s3 clean` */
-    }
+        s3_call_add_query(call, "uploadId", self->upload_id, NULL) == 0)
+        rc = s3_client_run(client, NULL);
+    if (self->unsure)
+        rc = s3_client_abort_uploads_of(client, self->name, NULL);
+    client->in_a_hurry = false;
+    (void)rc;
     object_free(self);
 }
 

@@ -233,6 +233,8 @@ static void move_counts(struct s3_loop *loop, struct store_statistics *sum)
     sum->wire_received_bytes += from->wire_received_bytes;
     sum->connections += from->connections;
     sum->throttled_ns += from->throttled_ns;
+    sum->backoff_ns += from->backoff_ns;
+    sum->repeated_bytes += from->repeated_bytes;
     sum->most_in_flight += from->most_in_flight;
     histogram_merge(&sum->ttfb, &from->ttfb);
     *from = (struct store_statistics){0};

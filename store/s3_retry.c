@@ -7,9 +7,12 @@
 
 #include "core/clock.h"
 
+#define AT_ONCE_NS (10 * NS_PER_MS) /* what failed once */
 #define FIRST_BACKOFF_NS (50 * NS_PER_MS)
 #define FIRST_THROTTLED_NS (500 * NS_PER_MS) /* what the S3 connector and the AWS clients begin with */
 #define LONGEST_BACKOFF_NS (20 * NS_PER_S)
+#define PRESSURE_WEIGHT (1.0 / 16)
+#define PRESSED (1.0 / 8)
 
 const char *s3_failure_name(enum s3_failure failure)
 {
@@ -45,9 +48,10 @@ enum s3_failure s3_classify(long status, const char *code)
     return S3_FAILURE_FATAL;
 }
 
-uint64_t s3_backoff_ns(uint32_t attempt, enum s3_failure failure, uint64_t random)
+uint64_t s3_backoff_ns(uint32_t attempt, enum s3_failure failure, bool pressed, uint64_t random)
 {
-    uint64_t bound_ns = failure == S3_FAILURE_THROTTLED ? FIRST_THROTTLED_NS : FIRST_BACKOFF_NS;
+    bool slow = pressed && failure == S3_FAILURE_THROTTLED;
+    uint64_t bound_ns = slow ? FIRST_THROTTLED_NS : attempt == 1 ? AT_ONCE_NS : FIRST_BACKOFF_NS;
     for (uint32_t i = 1; i < attempt && bound_ns < LONGEST_BACKOFF_NS; i++)
         bound_ns *= 2;
     if (bound_ns > LONGEST_BACKOFF_NS)
@@ -61,16 +65,21 @@ void s3_window_init(struct s3_window *self, uint32_t most)
     *self = (struct s3_window){.size = most, .most = most};
 }
 
-void s3_window_throttled(struct s3_window *self, uint64_t started_ns, uint64_t now_ns)
+bool s3_window_throttled(struct s3_window *self, uint64_t started_ns, uint64_t now_ns)
 {
+    self->pressure += (1 - self->pressure) * PRESSURE_WEIGHT;
+    if (self->pressure <= PRESSED)
+        return false;
     if (started_ns < self->halved_ns)
-        return; /* it was under way when the window was last halved */
+        return true; /* it was under way when the window was last halved */
     self->size = self->size > 2 ? self->size / 2 : 1;
     self->halved_ns = now_ns;
+    return true;
 }
 
 void s3_window_success(struct s3_window *self)
 {
+    self->pressure -= self->pressure * PRESSURE_WEIGHT;
     self->size += 1 / self->size;
     if (self->size > self->most)
         self->size = self->most;

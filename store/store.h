@@ -91,6 +91,8 @@ struct store_statistics {
     uint64_t wire_sent_bytes, wire_received_bytes; /* bodies and headers, without TLS */
     uint64_t connections;                          /* made */
     uint64_t throttled_ns;                         /* while the server had asked for fewer requests */
+    uint64_t backoff_ns;                           /* that failed requests waited before they were repeated, added up */
+    uint64_t repeated_bytes;                       /* of bodies that had moved and must move again */
     uint32_t most_in_flight;
     struct histogram ttfb; /* from the end of a request to the first byte of its answer */
 };

@@ -1,6 +1,7 @@
-"""The long tier: every test again under sanitizers, fuzzers, random kills, and the slow ends of jobs. Ends with `N passed, N failed, N skipped`.
+"""The long tier: every test again under sanitizers, fuzzers, random kills, the slow ends of jobs, and S3 with
+a layer of a real model. Ends with `N passed, N failed, N skipped`.
 
-usage: tests/long.py [--python VENV_PYTHON] [--fuzz-seconds N] [--only asan|tsan|fuzz|kills|random|slurm]
+usage: tests/long.py [--python VENV_PYTHON] [--fuzz-seconds N] [--only asan|tsan|fuzz|kills|random|slurm|s3]
 A sanitizer's report fails its stage whichever process wrote it: programs that tests start, ranks too, put
 their reports in one folder, and what is there in the end is printed and counted.
 """
@@ -79,7 +80,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--fuzz-seconds", type=int, default=10)
-    parser.add_argument("--only", choices=["asan", "tsan", "fuzz", "kills", "random", "slurm"])
+    parser.add_argument("--only", choices=["asan", "tsan", "fuzz", "kills", "random", "slurm", "s3"])
     arguments = parser.parse_args()
     run = [sys.executable, "tests/run.py", "--python", arguments.python]
     stages = {
@@ -89,6 +90,7 @@ def main():
         "kills": run + ["--no-unit", "--folders", "tests/kills"],
         "random": ["env", f"CKPTBENCH_ROUNDS={RANDOM_ROUNDS}", *run, "--unit", "-k", "native_random"],
         "slurm": run + ["--no-unit", "--folders", "tests/slurm"],
+        "s3": run + ["--no-unit", "--folders", "tests/s3"],
     }
     total = [0, 0, 0]
     for name, command in stages.items():

@@ -33,6 +33,7 @@ static int read_options(struct native_engine *self, struct cb_err *err)
     self->caches_plans = experiment_bool(experiment, OPT_SAVE_PLAN_CACHE);
     self->staging_bytes = experiment_u64(experiment, OPT_SAVE_STAGING_BYTES);
     self->inflight = (uint32_t)experiment_u64(experiment, OPT_SAVE_INFLIGHT);
+    self->copies = (uint32_t)experiment_u64(experiment, OPT_COPIES);
     self->checksum = experiment_is(experiment, OPT_CHECKSUM, "crc32");
     self->folder = experiment_is(experiment, OPT_FOLDER, "per_iteration") ? FOLDER_PER_ITERATION : FOLDER_REPLACE;
     const struct store_capabilities *capabilities = store_capabilities(self->setup.store);
@@ -139,7 +140,7 @@ void native_fill(struct native_operation *operation)
     sample->values[METRIC_ERRORS] = (double)operation->counts.errors;
     sample->values[METRIC_RETRIES] = 0;
     if (!transfer_is_stuck(operation->lane->transfer))
-        store_metrics_fill(operation->lane->store, sample);
+        store_metrics_fill(operation->lane->store, sample, operation->engine->setup.page);
 }
 
 int native_agree(struct native_operation *operation, int code, uint64_t number, struct agreement *agreement,
@@ -163,6 +164,15 @@ int native_name(const char *path, const char *name, char text[PATH_MAX], struct 
 {
     int len = snprintf(text, PATH_MAX, "%s/%s", path, name);
     return len < PATH_MAX ? 0 : cb_fail(err, CB_ERR_USAGE, "the name %s/%s is too long", path, name);
+}
+
+int native_copy_name(const char *path, uint32_t copy, const char *name, char text[PATH_MAX], struct cb_err *err)
+{
+    if (copy == 0)
+        return native_name(path, name, text, err);
+    int len = snprintf(text, PATH_MAX, "%s/copy-%" PRIu32 "/%s", path, copy, name);
+    return len < PATH_MAX ? 0
+                          : cb_fail(err, CB_ERR_USAGE, "the name %s/copy-%" PRIu32 "/%s is too long", path, copy, name);
 }
 
 static int run_operation(struct engine *engine, const char *path, struct state *state,

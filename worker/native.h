@@ -38,6 +38,7 @@ struct native_engine {
     bool caches_plans;      /* save.plan_cache */
     uint64_t staging_bytes; /* save.staging_bytes */
     uint32_t inflight;      /* save.inflight */
+    uint32_t copies;
     enum folder_mode folder;
     struct plan_options plan_options;
     struct transfer *transfer;    /* the front lane's */
@@ -82,6 +83,9 @@ int native_agree(struct native_operation *operation, int code, uint64_t number, 
 
 /* "PATH/NAME" in `text`. */
 int native_name(const char *path, const char *name, char text[PATH_MAX], struct cb_err *err) CB_MUST_CHECK;
+/* The same of a copy of a data file: 0 is the first, those after it lie in folders of their own. */
+int native_copy_name(const char *path, uint32_t copy, const char *name, char text[PATH_MAX],
+                     struct cb_err *err) CB_MUST_CHECK;
 
 int native_save_run(struct native_operation *operation, struct cb_err *err) CB_MUST_CHECK;
 void native_save_free(struct native_save *save);

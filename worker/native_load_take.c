@@ -17,9 +17,11 @@
 static int open_file(void *context, uint32_t file, struct store_object **object, uint64_t *length, struct cb_err *err)
 {
     struct native_load *self = context;
+    const struct native_engine *engine = self->operation->engine;
     char name[PATH_MAX];
-    int rc = native_name(self->operation->path, self->checkpoint->files[self->files[file]], name, err);
-    return rc ? rc : store_open_read(self->operation->engine->setup.store, name, object, length, err);
+    int rc = native_copy_name(self->operation->path, engine->rank % engine->copies,
+                              self->checkpoint->files[self->files[file]], name, err);
+    return rc ? rc : store_open_read(engine->setup.store, name, object, length, err);
 }
 
 /* A header that is longer than what was read of it is read again: first as much as most need, then as

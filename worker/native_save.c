@@ -17,7 +17,7 @@ static int create_file(void *context, uint32_t file, struct store_object **objec
     struct store *store = self->operation->lane->store;
     const struct plan_file *planned = &self->plan->files[self->files[file]];
     char name[PATH_MAX];
-    int rc = native_name(self->operation->path, planned->name, name, err);
+    int rc = native_copy_name(self->operation->path, self->copy, planned->name, name, err);
     if (rc)
         return rc;
     *length = planned->length;
@@ -37,10 +37,11 @@ static int write_failed(void *context, const struct program_request *request, co
 
 /* --- the order of things --- */
 
-static int remove_if_there(struct store *store, const char *path, const char *file, bool *removed, struct cb_err *err)
+static int remove_if_there(struct store *store, const char *path, uint32_t copy, const char *file, bool *removed,
+                           struct cb_err *err)
 {
     char name[PATH_MAX];
-    int rc = native_name(path, file, name, err);
+    int rc = native_copy_name(path, copy, file, name, err);
     if (!rc)
         rc = store_remove(store, name, err);
     *removed = rc == 0;
@@ -53,7 +54,7 @@ static int remove_marker(struct native_operation *operation, struct cb_err *err)
     bool removed = false, any = false;
     int rc = 0;
     for (size_t i = 0; format_marker_at(i) && !rc; i++) { /* of any format: an earlier run may have had another */
-        rc = remove_if_there(store, operation->path, format_marker_at(i), &removed, err);
+        rc = remove_if_there(store, operation->path, 0, format_marker_at(i), &removed, err);
         any |= removed;
     }
     return rc || !any ? rc : store_sync_folder(store, operation->path, err);
@@ -80,12 +81,12 @@ static int refuse_marker(struct native_operation *operation, struct cb_err *err)
 static int remove_own_files(struct native_operation *operation, struct cb_err *err)
 {
     const struct native_engine *engine = operation->engine;
+    const struct plan *plan = engine->save->plan;
     int rc = 0;
-    for (size_t i = 0; i < engine->save->plan->file_count && !rc; i++) {
+    for (size_t i = 0; i < plan->file_count && !rc; i++) {
         bool removed;
-        if (engine->save->plan->files[i].rank == engine->rank)
-            rc = remove_if_there(operation->lane->store, operation->path, engine->save->plan->files[i].name, &removed,
-                                 err);
+        for (uint32_t copy = 0; copy < engine->copies && plan->files[i].rank == engine->rank && !rc; copy++)
+            rc = remove_if_there(operation->lane->store, operation->path, copy, plan->files[i].name, &removed, err);
     }
     return rc;
 }
@@ -144,7 +145,8 @@ static int sync_folders(struct native_operation *operation, struct cb_err *err)
     int rc = 0;
     for (uint32_t i = 0; i < engine->save->program.file_count && !rc; i++) {
         char folder[PATH_MAX];
-        rc = native_name(operation->path, engine->save->plan->files[engine->save->files[i]].name, folder, err);
+        rc = native_copy_name(operation->path, engine->save->copy,
+                              engine->save->plan->files[engine->save->files[i]].name, folder, err);
         if (rc)
             return rc;
         *strrchr(folder, '/') = '\0';
@@ -156,7 +158,7 @@ static int sync_folders(struct native_operation *operation, struct cb_err *err)
     return rc;
 }
 
-static int write_data(struct native_operation *operation, struct cb_err *err)
+static int write_copy(struct native_operation *operation, struct cb_err *err)
 {
     static const struct transfer_ops in_place = {
         .open = create_file, .prepare = native_compose, .complete = write_failed};
@@ -188,15 +190,34 @@ static int write_data(struct native_operation *operation, struct cb_err *err)
         .latency = warmup ? NULL : &page->latency[OP_SAVE],
         .deadline_ns = operation->options->deadline_ns,
     };
-    atomic_store_explicit(operation->lane->behind ? &page->behind_bytes_total : &page->bytes_total, save->program.bytes,
-                          memory_order_relaxed);
+    struct transfer_counts counts = {0};
+    for (size_t i = 0; i < save->source_count; i++)
+        save->sources[i].crc = 0;
     if (save->is_pumped)
         native_pumped_begin(save);
-    int rc = transfer_run(operation->lane->transfer, &run, &operation->counts, err);
+    int rc = transfer_run(operation->lane->transfer, &run, &counts, err);
     if (save->is_pumped)
         rc = native_pumped_end(save, rc, err);
+    operation->counts.requests += counts.requests;
+    operation->counts.errors += counts.errors;
+    operation->counts.bytes += counts.bytes;
     if (!rc && engine->durable)
         rc = sync_folders(operation, err);
+    return rc;
+}
+
+static int write_data(struct native_operation *operation, struct cb_err *err)
+{
+    struct native_engine *engine = operation->engine;
+    struct status_page *page = engine->setup.page;
+    atomic_store_explicit(operation->lane->behind ? &page->behind_bytes_total : &page->bytes_total,
+                          engine->save->program.bytes * engine->copies, memory_order_relaxed);
+    int rc = 0;
+    for (uint32_t copy = 0; copy < engine->copies && !rc; copy++) {
+        engine->save->copy = copy;
+        rc = write_copy(operation, err);
+    }
+    engine->save->copy = 0;
     return rc;
 }
 
@@ -249,8 +270,6 @@ int native_persist(struct native_operation *operation, struct native_job *job, i
     int rc = code;
     save->operation = operation;
     save->job = job;
-    for (size_t i = 0; i < save->source_count; i++)
-        save->sources[i].crc = 0;
     if (engine->folder == FOLDER_REPLACE)
         rc = clear_folder(operation, rc, err);
     timeline_enter(&operation->timeline, STATE_IO);
@@ -300,6 +319,8 @@ int native_save_run(struct native_operation *operation, struct cb_err *err)
     if (rc)
         return cb_context(err, "saving %s, rank %" PRIu32, operation->path, engine->rank);
     operation->sample->values[METRIC_STALL_S] = operation->sample->values[METRIC_OP_S];
+    if (engine->copies > 1)
+        operation->sample->values[METRIC_COPIES] = engine->copies;
     if (engine->durable)
         operation->sample->values[METRIC_DURABLE_S] = operation->sample->values[METRIC_OP_S];
     return 0;

@@ -74,6 +74,7 @@ struct native_save {
     struct source *sources; /* of items first_item[rank] … */
     size_t source_count;
     uint32_t *files; /* file of the plan for each file of the program */
+    uint32_t copy;   /* of them, that is being written */
     void **memory;   /* the state's addresses that the program was made for */
     size_t piece_count;
     uint64_t payload_bytes; /* of tensors */

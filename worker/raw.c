@@ -205,7 +205,7 @@ static void fill_sample(const struct transfer *self, double cpu_s, struct sample
     sample->values[METRIC_REQUESTS] = (double)self->requests;
     sample->values[METRIC_RETRIES] = 0;
     sample->values[METRIC_ERRORS] = 0;
-    store_metrics_fill(self->raw->store, sample);
+    store_metrics_fill(self->raw->store, sample, self->raw->page);
     sample->values[METRIC_CPU_S] = cpu_s;
 }
 

@@ -7,7 +7,7 @@ void store_metrics_begin(struct store *store)
     (void)store_take_statistics(store, &unused);
 }
 
-void store_metrics_fill(struct store *store, struct sample *sample)
+void store_metrics_fill(struct store *store, struct sample *sample, struct status_page *page)
 {
     struct store_statistics counted;
     double *values = sample->values;
@@ -25,9 +25,13 @@ void store_metrics_fill(struct store *store, struct sample *sample)
     values[METRIC_WIRE_BYTES] = (double)(counted.wire_sent_bytes + counted.wire_received_bytes);
     values[METRIC_CONNECTIONS] = (double)counted.connections;
     values[METRIC_THROTTLED_S] = (double)counted.throttled_ns / 1e9;
+    values[METRIC_BACKOFF_S] = (double)counted.backoff_ns / 1e9;
+    values[METRIC_REPEATED_BYTES] = (double)counted.repeated_bytes;
     values[METRIC_REQUESTS_IN_FLIGHT] = (double)counted.most_in_flight;
     if (counted.ttfb.count == 0)
         return;
+    if (!(sample->flags & SAMPLE_WARMUP))
+        histogram_merge(&page->ttfb[sample->op], &counted.ttfb);
     values[METRIC_TTFB_P50_S] = (double)histogram_quantile(&counted.ttfb, 0.5) / 1e9;
     values[METRIC_TTFB_P99_S] = (double)histogram_quantile(&counted.ttfb, 0.99) / 1e9;
 }

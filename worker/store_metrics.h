@@ -8,7 +8,8 @@
 /* Forgets what was counted before an operation. */
 void store_metrics_begin(struct store *store);
 /* Fills requests, retries, errors and what belongs to them; leaves the sample as it is where the store counts nothing.
- * Nothing of the operation may be in flight. */
-void store_metrics_fill(struct store *store, struct sample *sample);
+ * Times until first bytes join those on the page, unless the sample is of a warm-up. Nothing of the operation may be in
+ * flight. */
+void store_metrics_fill(struct store *store, struct sample *sample, struct status_page *page);
 
 #endif

@@ -1,7 +1,9 @@
 """`make bench-s3`: our S3 client against its peers, as ratios of medians with intervals, clients in turn.
 
-usage: tests/bench/bench_s3.py [--build DIR] [--pairs N] [--only WORD…] [--json FILE]
-Server and client share this machine, so the CPU that a client takes a GiB is the figure that travels.
+usage: tests/bench/bench_s3.py [--build DIR] [--pairs N] [--only WORD…] [--mib N] [--json FILE]
+Server and client share this machine, so the CPU that a client takes a GiB is the figure that travels. First ours
+against itself: what two equal things differ by. A part that fails is named, the others go on, and the end is an error.
+--mib moves less than 1 GiB a round: to see that every part works, not to measure.
 """
 import argparse
 import json
@@ -23,27 +25,36 @@ import rgw  # noqa: E402
 from s3_client import Client  # noqa: E402
 from s3_faults import FaultServer  # noqa: E402
 
-GIB = 2**30
-FILES, FILE_BYTES = 4, GIB // 4
-# One rank, four objects of 256 MiB, the bytes alone.
-ONE_GIB = ["state=weights", "dtype=bf16", "ranks=1", "launcher=none", "format=raw", "checksum=none", "io.files=4", "iterations=1", "warmup=0",
-           "baseline=false", "verify=none", "keep=false"]
+MIB, GIB = 2**20, 2**30
+FILES = 4
+PART_BYTES, PARTS_IN_FLIGHT = 8 * MIB, 8  # what s3.part_size and io.depth are by default
+LONGEST_S = 180  # of one client's turn: a server that hangs must not hang the benchmark
+# One rank, four objects, the bytes alone.
+WORDS = ["state=weights", "dtype=bf16", "ranks=1", "launcher=none", "format=raw", "checksum=none", f"io.files={FILES}", "iterations=1", "warmup=0",
+         "baseline=false", "keep=false"]
+PEERS = ("s5cmd", "boto3", "s3torchconnector")
+UNSIGNED = ("ops=save", "s3.checksum=none", "verify=none")
+
+
+class Failed(Exception):
+    pass
 
 
 class Bench:
     def __init__(self, arguments):
         self.build = (ROOT / arguments.build).resolve()
         self.pairs = arguments.pairs
+        self.bytes = arguments.mib * MIB
         self.table = Table()
         self.home = Path(tempfile.mkdtemp(prefix="ckptbench-bench-s3-"))
         self.memory = Path(tempfile.mkdtemp(prefix="bench-of-ckptbench-", dir="/dev/shm"))
         self.model = self.home / "model.yaml"
-        rows = "".join(f"- {{name: t{index}, shape: [64, 1048576], dtype: bf16}}\n" for index in range(8))  # 128 MiB each
+        rows = "".join(f"- {{name: t{index}, shape: [16, {self.bytes // 8 // 2 // 16}], dtype: bf16}}\n" for index in range(8))
         self.model.write_text(rows)
         self.server = {}
 
     def clean(self):
-        if self.server:
+        if (self.home / "rgw").exists():
             rgw.stop(self.home / "rgw")
         shutil.rmtree(self.home, ignore_errors=True)
         shutil.rmtree(self.memory, ignore_errors=True)
@@ -55,82 +66,142 @@ class Bench:
             self.server = rgw.start(self.home / "rgw")
             Client(self.server[rgw.VARIABLE], rgw.ACCESS_KEY, rgw.SECRET_KEY).make_bucket("bench")
             for index in range(FILES):
-                (self.memory / f"f{index}").write_bytes(os.urandom(FILE_BYTES))
+                (self.memory / f"f{index}").write_bytes(os.urandom(self.bytes // FILES))
         return self.server[rgw.VARIABLE]
 
     def ours(self, endpoint, keys, *words):
-        """The metrics of one `ckptbench run`."""
+        """The metrics of one `ckptbench run`, its medians alone."""
         environment = dict(os.environ, CKPTBENCH_HOME=str(self.home / "ckptbench"), AWS_ACCESS_KEY_ID=keys[0], AWS_SECRET_ACCESS_KEY=keys[1],
                            AWS_REGION="us-east-1", AWS_ENDPOINT_URL=endpoint)
-        command = [str(self.build / "ckptbench"), "run", "--json", "-q", f"model={self.model}", *ONE_GIB, "store=s3://bench/ours", *words]
-        result = subprocess.run(command, env=environment, capture_output=True, text=True)
+        command = [str(self.build / "ckptbench"), "run", "--json", "-q", f"model={self.model}", *WORDS, "store=s3://bench/ours", *words]
+        result = call(command, environment)
         if result.returncode:
-            sys.exit(f"{' '.join(command)}\n{result.stdout}\n{result.stderr}")
-        return json.loads(result.stdout)["metrics"]
+            raise Failed(f"{' '.join(command)}\n{result.stdout}\n{result.stderr}")
+        return {name: row["median"] for name, row in json.loads(result.stdout)["metrics"].items()}
+
+    def ours_real(self, *words):
+        return self.ours(self.real_server(), (rgw.ACCESS_KEY, rgw.SECRET_KEY), *words)
 
     def peer(self, name, operation):
-        """What one client took; None where it cannot do that on this server."""
+        """What one client took: {wall_s, cpu_s}."""
         endpoint = self.real_server()
         environment = dict(os.environ, AWS_ACCESS_KEY_ID=rgw.ACCESS_KEY, AWS_SECRET_ACCESS_KEY=rgw.SECRET_KEY, AWS_REGION="us-east-1",
                            AWS_DEFAULT_REGION="us-east-1", PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-        command = [sys.executable, str(ROOT / "tests/bench/s3_peers.py"), name, operation, endpoint, "bench", str(self.memory)]
-        result = subprocess.run(command, env=environment, capture_output=True, text=True)
+        result = call([sys.executable, str(ROOT / "tests/bench/s3_peers.py"), name, operation, endpoint, "bench", str(self.memory)], environment)
         for path in [*self.memory.glob("g*"), *self.memory.glob("out/*")]:
             path.unlink()
         if result.returncode:
-            print(f"{name} cannot {operation} here: {result.stderr.strip().splitlines()[-1]}", flush=True)
-            return None
+            raise Failed(f"{name} cannot {operation}: {(result.stderr.strip() or 'it said nothing').splitlines()[-1]}")
         return json.loads(result.stdout.splitlines()[-1])
 
+    def rate(self, seconds):
+        return self.bytes / GIB / seconds
 
-PEERS = ("s5cmd", "boto3", "s3torchconnector")
+
+def call(command, environment):
+    try:
+        return subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LONGEST_S)
+    except subprocess.TimeoutExpired as late:
+        raise Failed(f"{' '.join(command)} did not end in {LONGEST_S} s") from late
 
 
 def bench_clients(bench):
-    """Each peer in turn with ours: rates, and CPU seconds a GiB."""
-    endpoint, keys = bench.real_server(), (rgw.ACCESS_KEY, rgw.SECRET_KEY)
-    cpu = {}
+    """Rounds in which every client has its turn, each round in another order: rates and CPU seconds a GiB of all, and
+    ratios against the one that was the fastest."""
+    rounds = [play_round(bench, index) for index in range(bench.pairs + 1)][1:]  # the first warms up
+    for what, mine, operation, target in (("put, hash of bodies signed", "signed", "put", 1.0), ("put, unsigned bodies", "unsigned", "put", 1.1),
+                                          ("get", "get", "get", 1.1)):
+        peers = [name for name in PEERS if all((name, operation) in row for row in rounds)]
+        rates = {name: [bench.rate(row[name, operation]["wall_s"]) for row in rounds] for name in peers}
+        best = max(peers, key=lambda name: statistics.median(rates[name]), default=None)
+        for name in peers:
+            pairs = [(bench.rate(row[mine]["wall_s"]), rate) for row, rate in zip(rounds, rates[name])]
+            bench.table.add(f"{what}, against {name}{', the best peer' if name == best else ''}", pairs, target if name == best else "-", "GiB/s")
+    for mine, what, target in (("signed", "ours, put, hash signed", "<= 1.1"), ("unsigned", "ours, put, unsigned", "<= 0.6"), ("get", "ours, get", "<= 0.5")):
+        add_cpu(bench, what, [row[mine] for row in rounds], target)
+    for name, operation in sorted({key for row in rounds for key in row if isinstance(key, tuple)}):
+        add_cpu(bench, f"{name}, {operation}", [row[name, operation] for row in rounds if (name, operation) in row], "-")
+    for mine in ("signed", "get"):
+        over = statistics.median(row[mine]["over_bytes"] for row in rounds)
+        limit = (PART_BYTES * PARTS_IN_FLIGHT + 32 * MIB) // MIB
+        bench.table.add_value(f"ours, {'put' if mine == 'signed' else 'get'}: memory beyond the state", over / MIB, "MiB", f"<= {limit}")
 
-    def ours(operation, *words):
-        metrics = bench.ours(endpoint, keys, *words)
-        cpu.setdefault((operation, words), []).append(metrics[f"{operation}.cpu_s"]["median"])
-        return 1.0 / metrics[f"{operation}_s"]["median"]
 
-    def theirs(name, operation):
-        row = bench.peer(name, operation)
-        cpu.setdefault((name, operation), []).append(row["cpu_s"])
-        return 1.0 / row["wall_s"]
+def add_cpu(bench, what, rows, target):
+    values = sorted(row["cpu_s"] * GIB / bench.bytes for row in rows)
+    bench.table.add_value(f"client CPU a GiB: {what} [{values[0]:.2f}, {values[-1]:.2f}]", statistics.median(values), "s/GiB", target)
 
-    for name in PEERS:
-        if bench.peer(name, "put") is None:
-            bench.table.add(f"get against {name}", alternate(lambda: ours("load"), lambda: theirs(name, "get"), bench.pairs), 1.1, "GiB/s")
-            continue
-        for words, target, what in ((("ops=save",), 1.0, "hash of bodies signed"), (("ops=save", "s3.checksum=none"), 1.1, "unsigned bodies")):
-            pairs = alternate(lambda: ours("save", *words), lambda: theirs(name, "put"), bench.pairs)
-            bench.table.add(f"put, {what}, against {name}", pairs, target, "GiB/s")
-        pairs = alternate(lambda: ours("load"), lambda: theirs(name, "get"), bench.pairs)
-        bench.table.add(f"get against {name}", pairs, 1.1, "GiB/s")
-    names = {("save", ("ops=save",)): ("ours, put, hash signed", "<= 1.1"), ("save", ("ops=save", "s3.checksum=none")): ("ours, put, unsigned", "<= 0.6"),
-             ("load", ()): ("ours, get", "<= 0.5")}
-    for key, values in cpu.items():
-        name, target = names.get(key, (" ".join(key) if isinstance(key[1], str) else str(key), "-"))
-        bench.table.add_value(f"client CPU a GiB: {name}", statistics.median(values), "s/GiB", target)
+
+def play_round(bench, index):
+    """{"signed", "unsigned", "get", (peer, "put" or "get"): what it took}; a peer that cannot is left out, and named once."""
+    row = {}
+
+    def signed_and_get():
+        metrics = bench.ours_real("verify=none")
+        row["signed"], row["get"] = taken(bench, metrics, "save"), taken(bench, metrics, "load")
+
+    def unsigned():
+        row["unsigned"] = taken(bench, bench.ours_real(*UNSIGNED), "save")
+
+    def theirs(name):
+        for operation in ("put", "get"):
+            try:
+                row[name, operation] = bench.peer(name, operation)
+            except Failed as failed:
+                if index == 0:
+                    print(failed, flush=True)
+
+    turns = [signed_and_get, unsigned, *(lambda name=name: theirs(name) for name in PEERS)]
+    if index == 0:  # the connector gets what boto3 put
+        order = turns
+    else:
+        order = turns[index % len(turns) :] + turns[: index % len(turns)]
+    for turn in order:
+        turn()
+    return row
+
+
+def taken(bench, metrics, operation):
+    return {"wall_s": metrics[f"{operation}_s"], "cpu_s": metrics[f"{operation}.cpu_s"], "over_bytes": metrics[f"{operation}.rss_bytes"] - bench.bytes}
+
+
+def bench_same(bench):
+    """Ours against ours."""
+    found = []
+
+    def once():
+        metrics = bench.ours_real("verify=none")
+        found.append(bench.rate(metrics["load_s"]))
+        return bench.rate(metrics["save_s"])
+
+    puts = alternate(once, once, bench.pairs)
+    gets = [(found[2 + 2 * index], found[3 + 2 * index]) for index in range(bench.pairs)]
+    bench.table.add("A/A: put, hash of bodies signed", puts, "-", "GiB/s")
+    bench.table.add("A/A: get", gets, "-", "GiB/s")
 
 
 def bench_faults(bench):
-    """1 % of the requests refused or reset, against the same server without."""
+    """1 % of the requests refused or reset, against the same server without; every byte is compared."""
     with FaultServer() as faults:
         keys = (faults.access_key, faults.secret_key)
         Client(faults.endpoint, *keys).make_bucket("bench")
-        rules = [{"fault": "error", "percent": 0.5}, {"fault": "reset", "percent": 0.5}]
+        disturbed = [{"fault": "error", "percent": 0.5}, {"fault": "reset", "percent": 0.5}]
+        loads, counted, seed = {True: [], False: []}, [], iter(range(1, 1000))
 
-        def rate(rules, operation):
-            faults.tell(rules=rules)
-            return 1.0 / bench.ours(faults.endpoint, keys, "verify=full")[f"{operation}_s"]["median"]
+        def once(rules):
+            faults.tell(rules=rules, seed=next(seed))
+            metrics = bench.ours(faults.endpoint, keys, "verify=full")
+            loads[bool(rules)].append(bench.rate(metrics["load_s"]))
+            if rules:
+                counted.append({name: sum(metrics.get(f"{operation}.{name}", 0) for operation in ("save", "load"))
+                                for name in ("requests", "retries", "backoff_s", "repeated_bytes")})
+            return bench.rate(metrics["save_s"])
 
-        for operation in ("save", "load"):
-            pairs = alternate(lambda: rate(rules, operation), lambda: rate([], operation), bench.pairs)
-            bench.table.add(f"{operation} with 1 % of requests failing, against none", pairs, 0.9, "GiB/s")
+        saves = alternate(lambda: once(disturbed), lambda: once([]), bench.pairs)
+        bench.table.add("save with 1 % of requests failing, against none", saves, 0.9, "GiB/s")
+        bench.table.add("load with 1 % of requests failing, against none", list(zip(loads[True][1:], loads[False][1:])), 0.9, "GiB/s")
+        for name, unit, scale in (("requests", "", 1), ("retries", "", 1), ("backoff_s", "s", 1), ("repeated_bytes", "MiB", MIB)):
+            bench.table.add_value(f"of all disturbed runs together: {name}", sum(row[name] for row in counted) / scale, unit, "-")
 
 
 def bench_cap(bench):
@@ -138,43 +209,54 @@ def bench_cap(bench):
     with FaultServer(bandwidth_bytes_per_s=100_000_000, latency_s=0.05) as faults:
         keys = (faults.access_key, faults.secret_key)
         Client(faults.endpoint, *keys).make_bucket("bench")
-        metrics = [bench.ours(faults.endpoint, keys) for _ in range(max(bench.pairs // 3, 1))]
+        metrics = [bench.ours(faults.endpoint, keys, "verify=none") for _ in range(3)]
         for operation in ("save", "load"):
-            share = statistics.median(GIB / run[f"{operation}_s"]["median"] / 1e8 for run in metrics)
-            bench.table.add_value(f"{operation} at a server capped at 100 MB/s, 50 ms", share, "of the cap", ">= 0.9")
+            shares = sorted(bench.bytes / run[f"{operation}_s"] / 1e8 for run in metrics)
+            bench.table.add_value(f"{operation} at a server capped at 100 MB/s, 50 ms [{shares[0]:.3f}, {shares[-1]:.3f}]", statistics.median(shares),
+                                  "of the cap", ">= 0.9")
 
 
 def bench_list(bench):
-    """100,000 small objects, by a verb that lists all of them."""
+    """100,000 small objects, by a verb that lists all of them (twice)."""
     with FaultServer() as faults:
         faults.tell(fill={"bucket": "bench", "prefix": "p/many/", "count": 100000})
         environment = dict(os.environ, AWS_ACCESS_KEY_ID=faults.access_key, AWS_SECRET_ACCESS_KEY=faults.secret_key, AWS_ENDPOINT_URL=faults.endpoint)
         seconds = []
         for _ in range(3):
             start = time.monotonic()
-            subprocess.run([str(bench.build / "ckptbench"), "verify", "s3://bench/p"], env=environment, capture_output=True)
+            call([str(bench.build / "ckptbench"), "verify", "s3://bench/p"], environment)
             seconds.append(time.monotonic() - start)
+        if len(faults.log("ListObjectsV2")) < 300:
+            raise Failed(f"it was not listed: {len(faults.log())} requests")
         bench.table.add_value("100,000 small objects listed", statistics.median(seconds), "s", "< 5")
 
 
-BENCHES = {"clients": bench_clients, "faults": bench_faults, "cap": bench_cap, "list": bench_list}
+BENCHES = {"same": bench_same, "clients": bench_clients, "faults": bench_faults, "cap": bench_cap, "list": bench_list}
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", default="build")
-    parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--mib", type=int, default=1024)
     parser.add_argument("--only", choices=BENCHES, nargs="*", default=list(BENCHES))
     parser.add_argument("--json", default=str(ROOT / "build/bench-s3.json"))
     arguments = parser.parse_args()
-    bench = Bench(arguments)
+    bench, failures, start = Bench(arguments), [], time.monotonic()
     try:
         for name in arguments.only:
-            print(f"-- {name}", flush=True)
-            BENCHES[name](bench)
+            print(f"-- {name} ({time.monotonic() - start:.0f} s)", flush=True)
+            try:
+                BENCHES[name](bench)
+            except (Failed, rgw.Missing, RuntimeError, OSError, KeyError, subprocess.SubprocessError) as failure:
+                failures.append(name)
+                print(f"{name} failed: {type(failure).__name__}: {failure}", flush=True)
     finally:
         bench.clean()
         Path(arguments.json).write_text(json.dumps(bench.table.rows, indent=1))
+    print(f"-- {time.monotonic() - start:.0f} s", flush=True)
+    if failures:
+        sys.exit(f"these parts failed: {', '.join(failures)}")
 
 
 if __name__ == "__main__":

@@ -59,7 +59,58 @@ def test_requests_and_retries_are_counted_by_what_happened(bed):
     assert bed.metric("requests") >= 3 + 4 + 3  # parts, repeated parts, the upload's beginning, end and the look at it
     assert bed.metric("wire_bytes") > 11 << 20
     assert bed.metric("connections") >= 1
-    assert bed.metric("ttfb_p50_s") > 0
+    assert 0 < bed.metric("ttfb_p50_s") <= bed.metric("ttfb_p99_s")
+
+
+def test_one_refusal_among_many_answers_costs_no_long_wait_and_one_part(bed):
+    bed.faults.fail({"operation": "UploadPart", "part": 2, "fault": "error", "times": 1})
+    assert bed.run("ops=save", "verify=none")["outcome"] == "pass"
+    assert bed.metric("retries_throttled") == 1
+    assert bed.metric("backoff_s") <= 0.010
+    assert bed.metric("repeated_bytes") == 5 << 20
+
+
+def test_a_server_that_refuses_most_requests_is_given_time_and_fewer(bed):
+    bed.faults.fail({"operation": "UploadPart", "fault": "error", "times": 8})
+    assert bed.run("ops=save", "verify=none")["outcome"] == "pass"
+    assert bed.metric("retries_throttled") == 8
+    assert bed.metric("throttled_s") > 0
+    assert bed.metric("backoff_s") > 0.030  # more than three that are repeated almost at once
+
+
+def test_a_read_that_broke_goes_on_where_it_broke(bed):
+    bed.faults.fail({"operation": "GetObject", "key": "distcp$", "fault": "close", "response_bytes": 1000000, "range": "bytes"})
+    assert bed.run("verify=none")["outcome"] == "pass"
+    assert bed.metric("retries_connection", "load") == 1
+    assert bed.metric("repeated_bytes", "load") == 0
+    reads = [row for row in bed.faults.log("GetObject") if row["key"].endswith("distcp")]
+    broken = next(row for row in reads if row["fault"])
+    first, last = broken["range"].removeprefix("bytes=").split("-")
+    assert f"bytes={int(first) + 1000000}-{last}" in [row["range"] for row in reads]
+
+
+def test_bytes_of_an_answer_that_made_no_sense_are_not_kept(bed):
+    bed.faults.fail({"operation": "GetObject", "key": "distcp$", "fault": "truncate", "response_bytes": 1000, "range": "bytes"})
+    assert bed.run("verify=none")["outcome"] == "pass"
+    assert bed.metric("retries_server", "load") == 1
+    reads = [row["range"] for row in bed.faults.log("GetObject") if row["key"].endswith("distcp")]
+    assert len(reads) - len(set(reads)) == 1  # the same range again
+
+
+def test_uploads_begin_side_by_side(bed):
+    bed.faults.fail({"operation": "CreateMultipartUpload", "fault": "delay", "seconds": 0.5, "times": 0})
+    assert bed.run("ops=save", "verify=none", "io.files=2")["outcome"] == "pass"
+    operations = [row["operation"] for row in bed.faults.log() if row["operation"] in ("CreateMultipartUpload", "UploadPart")]
+    assert operations[:2] == ["CreateMultipartUpload"] * 2 and operations[2:] == ["UploadPart"] * 4
+
+
+@pytest.mark.parametrize("times, code", [(1, 0), (0, None)], ids=["once", "for-ever"])
+def test_an_upload_whose_id_was_lost_on_the_way_is_not_left_behind(bed, times, code):
+    bed.faults.fail({"operation": "CreateMultipartUpload", "fault": "close", "response_bytes": 10, "times": times})
+    said = bed.call("run", *TINY, "ops=save", "verify=none", "s3.attempts=3", code=code)
+    assert (said.returncode == 0) == (times == 1)
+    assert len(bed.faults.log("CreateMultipartUpload")) == (2 if times else 3)
+    assert bed.faults.uploads() == []
 
 
 @pytest.mark.parametrize("words", [("s3.loops=3",), ("s3.checksum=crc32c",), ("s3.checksum=none",), ("io.depth=1",), ("io.files=item",),
@@ -81,6 +132,15 @@ def test_threads_of_their_own_give_up_as_one_does(bed):
     assert "part 2" in said.stdout + said.stderr and "after 3 attempts" in said.stdout + said.stderr
     bed.faults.fail()
     assert bed.faults.uploads() == []
+
+
+def test_every_request_says_that_the_requester_pays_where_that_is_wanted(bed):
+    assert bed.run("s3.requester_pays=true")["outcome"] == "pass"
+    asked = bed.faults.log()
+    assert {row["payer"] for row in asked} == {"requester"} and {"PutObject", "UploadPart", "GetObject", "HeadObject"} <= {row["operation"] for row in asked}
+    bed.faults.clear()
+    assert bed.run()["outcome"] == "pass"
+    assert {row["payer"] for row in bed.faults.log()} == {""}
 
 
 def worker_of(folder):

@@ -45,6 +45,21 @@ def test_the_published_sizes_are_planned(home, model):
         assert plan["bytes"] == {"weights": 4 * plan["params"], "optimizer": 0, "total": 4 * plan["params"]}
 
 
+# Every file as it is published: its models, with the bytes of a rank's weights, and the nodes that a job of it asks for.
+PUBLISHED = [("s3-vs-disk", ("L7b",), ""), ("save", ("L7b", "L13b", "L30b"), "--nodes=1"), ("load", ("L7b",), "--nodes=1"),
+             ("save-and-load", ("L7b", "L13b", "L30b"), "--nodes=2")]
+
+
+@pytest.mark.parametrize("name, models, nodes", PUBLISHED, ids=[row[0] for row in PUBLISHED])
+def test_every_published_experiment_is_planned_and_rendered(home, name, models, nodes):
+    for model in models:
+        words = [experiment(name), f"model={model}", "sharding=full", "store=s3://bucket/bench", "suffix=x"]
+        plan = home.document("plan", *words)
+        assert (plan["params"], plan["tensors"], plan["bytes"]["weights"]) == (*MODELS[model], 4 * MODELS[model][0])
+        script = home.call("render", *words).stdout
+        assert script.startswith("#!/bin/sh") and nodes in script and home.environment["AWS_SECRET_ACCESS_KEY"] not in script
+
+
 def test_the_published_sizes_are_rendered_as_a_job(home):
     script = home.call("render", experiment("s3-dcp-fsdp"), "model=L70b", "sharding=full", "ranks=16", "store=s3://bucket/bench").stdout
     assert script.startswith("#!/bin/sh") and "ckptbench-agent" in script and home.environment["AWS_SECRET_ACCESS_KEY"] not in script

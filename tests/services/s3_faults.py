@@ -338,7 +338,8 @@ class Connection:
         row = {"id": self.request_id, "connection": self.number, "method": request.method, "operation": request.operation, "bucket": request.bucket,
                "key": request.key, "part": request.part, "range": request.headers.get("range", ""), "fault": fault, "status": 0,
                "received": 0, "sent": 0, "at": time.time(), "query": sorted(request.query),
-               "payload": request.headers.get("x-amz-content-sha256", "")[:32], "scheme": self.scheme()}
+               "payload": request.headers.get("x-amz-content-sha256", "")[:32], "scheme": self.scheme(),
+               "payer": request.headers.get("x-amz-request-payer", ""), "address": self.stream.getsockname()[0]}
         with self.state.lock:
             self.state.log.append(row)
         early = fault == "error" and rule.get("early", False)

@@ -44,6 +44,7 @@ static void fill_rank(struct status_page *page, uint32_t rank)
     if (rank == 2)
         page->run_values[METRIC_SETUP_S] = 0.25;
     histogram_record(&page->latency[OP_SAVE], 1000 * (rank + 1));
+    histogram_record(&page->ttfb[OP_LOAD], 500);
 }
 
 static int set_up(void **state)
@@ -125,6 +126,9 @@ static void values_of_the_run_are_those_of_the_lowest_rank_that_has_them(void **
     assert_true(isnan(back.run_values[METRIC_GOODPUT]));
     assert_memory_equal(back.latency, fixture->record.latency, sizeof back.latency);
     assert_int_equal(back.latency[OP_SAVE].count, RANKS);
+    assert_memory_equal(back.ttfb, fixture->record.ttfb, sizeof back.ttfb);
+    assert_int_equal(back.ttfb[OP_LOAD].count, RANKS);
+    assert_int_equal(back.ttfb[OP_SAVE].count, 0);
     record_release(&back);
 }
 

@@ -192,6 +192,31 @@ static void empty_record_has_no_results(void **state)
     assert_int_equal(fixture->results.slowest_rank[OP_SAVE], -1);
 }
 
+/* Rank 0 has 99 fast first bytes, rank 1 a slow one: neither's own quantiles say what half of all saw, or the worst. */
+static void first_bytes_are_those_of_all_ranks_and_iterations(void **state)
+{
+    struct fixture *fixture = *state;
+    for (uint32_t iteration = 0; iteration < 3; iteration++) {
+        add(fixture, 0, OP_LOAD, iteration, 0, 1);
+        add(fixture, 1, OP_LOAD, iteration, 0, 1);
+        for (uint32_t rank = 0; rank < RANKS; rank++) {
+            struct record_rank *place = &fixture->record.ranks[rank];
+            place->samples[place->sample_count - 1].values[METRIC_TTFB_P50_S] = rank == 0 ? 0.001 : 1.0;
+        }
+    }
+    for (int i = 0; i < 99; i++)
+        histogram_record(&fixture->record.ttfb[OP_LOAD], 1000000);
+    for (int i = 0; i < 3; i++)
+        histogram_record(&fixture->record.ttfb[OP_LOAD], 1000000000);
+    assert_int_equal(results_compute(&fixture->record, &fixture->results, &fixture->err), 0);
+    const struct result_row *half = results_find(&fixture->results, OP_LOAD, METRIC_TTFB_P50_S);
+    const struct result_row *worst = results_find(&fixture->results, OP_LOAD, METRIC_TTFB_P99_S);
+    assert_int_equal(half->summary.n, 1);
+    assert_true(fabs(half->summary.median / 0.001 - 1) < HISTOGRAM_MAX_ERROR);
+    assert_true(fabs(worst->summary.median / 1.0 - 1) < HISTOGRAM_MAX_ERROR);
+    assert_null(results_find(&fixture->results, OP_SAVE, METRIC_TTFB_P50_S));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -202,6 +227,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(slowest_rank_is_the_one_that_is_most_often, set_up, tear_down),
         cmocka_unit_test_setup_teardown(limit_is_the_raw_rate_of_the_same_run, set_up, tear_down),
         cmocka_unit_test_setup_teardown(verified_iterations_and_marks_of_loads_are_counted, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(first_bytes_are_those_of_all_ranks_and_iterations, set_up, tear_down),
         cmocka_unit_test_setup_teardown(empty_record_has_no_results, set_up, tear_down),
     };
     return cmocka_run_group_tests_name("results", tests, NULL, NULL);

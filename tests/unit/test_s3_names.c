@@ -320,13 +320,46 @@ static void failures_have_their_class(void **unused)
 static void backoff_is_anything_up_to_a_bound_that_doubles(void **unused)
 {
     (void)unused;
-    assert_int_equal(s3_backoff_ns(1, S3_FAILURE_SERVER, 0), 0);
-    assert_int_equal(s3_backoff_ns(1, S3_FAILURE_SERVER, 50 * NS_PER_MS), 50 * NS_PER_MS);
-    assert_int_equal(s3_backoff_ns(1, S3_FAILURE_SERVER, 50 * NS_PER_MS + 1), 0);
-    assert_int_equal(s3_backoff_ns(3, S3_FAILURE_SERVER, 200 * NS_PER_MS), 200 * NS_PER_MS);
-    assert_int_equal(s3_backoff_ns(2, S3_FAILURE_THROTTLED, NS_PER_S), NS_PER_S);
-    assert_int_equal(s3_backoff_ns(1000, S3_FAILURE_THROTTLED, 20 * NS_PER_S), 20 * NS_PER_S);
-    assert_int_equal(s3_backoff_ns(1000, S3_FAILURE_THROTTLED, 20 * NS_PER_S + 1), 0);
+    assert_int_equal(s3_backoff_ns(1, S3_FAILURE_SERVER, false, 0), 0);
+    assert_int_equal(s3_backoff_ns(2, S3_FAILURE_SERVER, false, 100 * NS_PER_MS), 100 * NS_PER_MS);
+    assert_int_equal(s3_backoff_ns(2, S3_FAILURE_SERVER, false, 100 * NS_PER_MS + 1), 0);
+    assert_int_equal(s3_backoff_ns(3, S3_FAILURE_SERVER, false, 200 * NS_PER_MS), 200 * NS_PER_MS);
+    assert_int_equal(s3_backoff_ns(1, S3_FAILURE_THROTTLED, true, 500 * NS_PER_MS), 500 * NS_PER_MS);
+    assert_int_equal(s3_backoff_ns(2, S3_FAILURE_THROTTLED, true, NS_PER_S), NS_PER_S);
+    assert_int_equal(s3_backoff_ns(1000, S3_FAILURE_THROTTLED, true, 20 * NS_PER_S), 20 * NS_PER_S);
+    assert_int_equal(s3_backoff_ns(1000, S3_FAILURE_THROTTLED, true, 20 * NS_PER_S + 1), 0);
+}
+
+static void what_failed_once_is_repeated_almost_at_once(void **unused)
+{
+    (void)unused;
+    static const enum s3_failure failures[] = {S3_FAILURE_SERVER, S3_FAILURE_CONNECTION, S3_FAILURE_STALLED,
+                                               S3_FAILURE_THROTTLED};
+    for (size_t i = 0; i < sizeof failures / sizeof *failures; i++) {
+        assert_int_equal(s3_backoff_ns(1, failures[i], false, 10 * NS_PER_MS), 10 * NS_PER_MS);
+        assert_int_equal(s3_backoff_ns(1, failures[i], false, 10 * NS_PER_MS + 1), 0);
+    }
+}
+
+static void a_few_refusals_among_many_answers_change_nothing(void **unused)
+{
+    (void)unused;
+    struct s3_window window;
+    s3_window_init(&window, 16);
+    for (uint64_t i = 0; i < 10000; i++) { /* 2 in 100, together */
+        if (i % 100 < 2)
+            assert_false(s3_window_throttled(&window, i, i + 1));
+        else
+            s3_window_success(&window);
+        assert_int_equal(s3_window_size(&window), 16);
+    }
+    for (uint64_t i = 0; i < 100; i++) { /* 1 in 4 */
+        if (i % 4 == 0)
+            (void)s3_window_throttled(&window, 20000 + i, 20000 + i + 1);
+        else
+            s3_window_success(&window);
+    }
+    assert_true(s3_window_size(&window) < 4);
 }
 
 static void the_window_halves_once_a_burst_and_grows_back(void **unused)
@@ -334,11 +367,14 @@ static void the_window_halves_once_a_burst_and_grows_back(void **unused)
     (void)unused;
     struct s3_window window;
     s3_window_init(&window, 16);
-    s3_window_throttled(&window, 10, 20);
+    assert_false(s3_window_throttled(&window, 8, 10)); /* it may be chance */
+    assert_false(s3_window_throttled(&window, 9, 11));
+    assert_int_equal(s3_window_size(&window), 16);
+    assert_true(s3_window_throttled(&window, 10, 20));
     assert_int_equal(s3_window_size(&window), 8);
-    s3_window_throttled(&window, 15, 25); /* under way at the same time */
+    assert_true(s3_window_throttled(&window, 15, 25)); /* under way at the same time */
     assert_int_equal(s3_window_size(&window), 8);
-    s3_window_throttled(&window, 21, 30);
+    assert_true(s3_window_throttled(&window, 21, 30));
     assert_int_equal(s3_window_size(&window), 4);
     for (int i = 0; i < 4; i++)
         s3_window_success(&window);
@@ -349,7 +385,7 @@ static void the_window_halves_once_a_burst_and_grows_back(void **unused)
         s3_window_success(&window);
     assert_int_equal(s3_window_size(&window), 16);
     for (uint64_t i = 0; i < 20; i++)
-        s3_window_throttled(&window, 100 + i * 10, 105 + i * 10);
+        (void)s3_window_throttled(&window, 100 + i * 10, 105 + i * 10);
     assert_int_equal(s3_window_size(&window), 1);
 }
 
@@ -372,6 +408,8 @@ int main(void)
         cmocka_unit_test(an_error_document_gives_code_message_and_region),
         cmocka_unit_test(failures_have_their_class),
         cmocka_unit_test(backoff_is_anything_up_to_a_bound_that_doubles),
+        cmocka_unit_test(what_failed_once_is_repeated_almost_at_once),
+        cmocka_unit_test(a_few_refusals_among_many_answers_change_nothing),
         cmocka_unit_test(the_window_halves_once_a_burst_and_grows_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
