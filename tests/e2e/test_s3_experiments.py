@@ -53,7 +53,7 @@ PUBLISHED = [("s3-vs-disk", ("L7b",), ""), ("save", ("L7b", "L13b", "L30b"), "--
 @pytest.mark.parametrize("name, models, nodes", PUBLISHED, ids=[row[0] for row in PUBLISHED])
 def test_every_published_experiment_is_planned_and_rendered(home, name, models, nodes):
     for model in models:
-        words = [experiment(name), f"model={model}", "sharding=full", "store=s3://bucket/bench", "suffix=x"]
+        words = [experiment(name), f"model={model}", "sharding=full", "repeat=1", "store=s3://bucket/bench", "suffix=x"]
         plan = home.document("plan", *words)
         assert (plan["params"], plan["tensors"], plan["bytes"]["weights"]) == (*MODELS[model], 4 * MODELS[model][0])
         script = home.call("render", *words).stdout
