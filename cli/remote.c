@@ -32,8 +32,13 @@ int remote_connect(struct remote *self, struct site *site, struct cb_err *err)
     *site = (struct site){0};
     if (site_is_here(&self->site))
         return transport_local_open(&self->transport, err);
-    return cb_fail(err, CB_ERR_UNSUPPORTED, "site %s: %s is another machine, which this build cannot reach",
-                   self->site.name, site_text(&self->site, SITE_HOST));
+    const struct transport_ssh_settings settings = {.login_path = true};
+    int rc = transport_ssh_open(site_text(&self->site, SITE_HOST), &settings, &self->transport, err);
+    if (rc)
+        return cb_context(err, "site %s", self->site.name);
+    if (*transport_ssh_note(self->transport))
+        log_info("site %s: %s", self->site.name, transport_ssh_note(self->transport));
+    return 0;
 }
 
 int remote_open(struct remote *self, const char *name, struct cb_err *err)
@@ -128,6 +133,7 @@ int remote_run(struct remote *self, const struct remote_call *call, struct trans
     if (rc == 0) {
         const struct transport_command command = {.argv = words,
                                                   .environment = environment,
+                                                  .without_slurm = true,
                                                   .input = call->input,
                                                   .input_bytes = call->input ? strlen(call->input) : 0,
                                                   .max_bytes = ANSWER_MAX_BYTES,

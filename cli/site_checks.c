@@ -83,7 +83,8 @@ static bool check_programs(struct checks *self)
     snprintf(path, sizeof path, "%.3000s/bin/ckptbench-agent", site_text(site, SITE_PREFIX));
     const struct remote_call call = {.program = path, .words = words, .timeout_ns = REMOTE_QUICK_NS};
     bool fine = works(self, &call, &answer, text);
-    if (fine && (remote_parse_version(answer.out.data, version, commit, &err) || strcmp(version, version_text()))) {
+    if (fine &&
+        (remote_parse_version(answer.out.data, version, commit, &err) || strcmp(version, version_text()) != 0)) {
         snprintf(text, sizeof text, "the agent there is %.*s", (int)strcspn(answer.out.data, "\n"), answer.out.data);
         fine = false;
     } else if (fine) {

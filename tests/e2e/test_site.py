@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import time
+import uuid
 
 import pytest
 from site_harness import Laptop, fake_program
@@ -94,11 +95,12 @@ def test_logs_follow_a_run_there_and_cancel_ends_it(laptop):
 
 def test_the_same_submission_twice_is_one(laptop):
     site = laptop.write_site("tor")
-    words = (*TINY, "ops=save", "repeat=2", "--id", "nightly-7")
+    sweep = f"nightly-{uuid.uuid4().hex[:8]}"  # Slurm remembers names of jobs for a while
+    words = (*TINY, "ops=save", "repeat=2", "--id", sweep)
     first, second = laptop.submit(site, *words), laptop.submit(site, *words)
-    assert first["sweep"] == second["sweep"] == "nightly-7" and first["runs"] == second["runs"]
-    laptop.wait_final("nightly-7")
-    assert [len(laptop.jobs_named(f"nightly-7.0{n}")) for n in (1, 2)] == [1, 1]
+    assert first["sweep"] == second["sweep"] == sweep and first["runs"] == second["runs"]
+    laptop.wait_final(sweep)
+    assert [len(laptop.jobs_named(f"{sweep}.0{n}")) for n in (1, 2)] == [1, 1]
 
 
 def test_a_laptop_that_died_before_the_answer_finds_its_runs(laptop):

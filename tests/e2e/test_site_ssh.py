@@ -1,0 +1,104 @@
+"""The same from a laptop to a login node behind SSH: CKPTBENCH_TEST_SSHD in front of CKPTBENCH_TEST_SLURM."""
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+from site_harness import Laptop, fake_program
+from slurm_harness import BUILD, MISSING, PROGRAM, TINY, VARIABLE
+
+SSHD = "CKPTBENCH_TEST_SSHD"
+assert VARIABLE == "CKPTBENCH_TEST_SLURM"  # tests/run.py looks for the names in this file
+pytestmark = [pytest.mark.skipif(not os.environ.get(VARIABLE), reason=MISSING),
+              pytest.mark.skipif(not os.environ.get(SSHD), reason=f"{SSHD} names no folder: an sshd is missing (tests/services/sshd.py)")]
+
+
+@pytest.fixture
+def laptop(tmp_path):
+    laptop = Laptop(tmp_path, os.environ[VARIABLE])
+    (tmp_path / "laptop-user/.ssh").mkdir()
+    shutil.copy(Path(os.environ[SSHD]) / "config", tmp_path / "laptop-user/.ssh/config")
+    yield laptop
+    laptop.end_all()
+
+
+def parent_of(pid):
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+
+
+def cut_session_of(pid):
+    """Kills the session of sshd that runs the process, as a network that goes away does."""
+    server = int((Path(os.environ[SSHD]) / "sshd.pid").read_text())
+    while parent_of(pid) != server:
+        pid = parent_of(pid)
+    os.kill(pid, signal.SIGKILL)
+
+
+def wait_for_file(path, process, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not (path.exists() and path.read_text().strip()):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.05)
+    return path.read_text().strip()
+
+
+def test_the_whole_way_over_ssh(laptop):
+    added = laptop.call("site", "add", "tor", "--host", "node-a", *laptop.words_of_site())
+    assert "site tor is ready" in added.stdout
+    (laptop.folder / "n.yaml").write_text("model: gpt2-tiny\nranks: 2\nbaseline: false\niterations: 1\nwarmup: 0\nlabel.x: \"$(touch hacked) 'q'\"\n")
+    sent = laptop.submit("tor", "n.yaml", "ops=save", "io.depth=1,2")
+    follower = subprocess.Popen([PROGRAM, "logs", sent["runs"][0]["run"], "-f"], cwd=laptop.folder, env=laptop.environment,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        lines = laptop.wait_final(sent["sweep"])
+        follower.communicate(timeout=60)
+        assert follower.returncode == 0
+    finally:
+        follower.kill()
+    assert [line["outcome"] for line in lines.values()] == ["pass", "pass"]
+    assert laptop.document("show", sent["runs"][0]["run"])["labels"]["x"] == "$(touch hacked) 'q'"
+    assert "0 ingested, 2 known" in laptop.call("collect").stdout
+    assert not list(laptop.folder.rglob("hacked"))
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_connection_cut_in_the_middle_of_submit_makes_no_second_sweep(laptop, when):
+    site = laptop.write_site("tor", host="node-a")
+    sweep = f"cut-{uuid.uuid4().hex[:8]}"  # Slurm remembers names of jobs for a while
+    real, marked = laptop.prefix / "bin/ckptbench-real", laptop.folder / "pid"
+    shutil.copy2(BUILD / "ckptbench", real)
+    stop = f'if [ "$1" = submit ] && mkdir "{laptop.folder}/once" 2>/dev/null; then {{}} fi'
+    pause = f'echo $$ > "{marked}"; sleep 3;'
+    if when == "before":
+        text = f'#!/bin/sh\n{stop.format(pause)}\nexec "{real}" "$@"\n'
+    else:
+        text = f'#!/bin/sh\n"{real}" "$@" > "{laptop.folder}/said.$$" || exit\n{stop.format(pause)}\ncat "{laptop.folder}/said.$$"\n'
+    fake_program(laptop.prefix, text)
+    sender = subprocess.Popen([PROGRAM, "submit", "--site", site, "--id", sweep, *TINY, "ops=save", "repeat=2",
+                               f"store={laptop.folder}/login/store"], cwd=laptop.folder, env=laptop.environment, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True)
+    try:
+        cut_session_of(int(wait_for_file(marked, sender)))
+        out, said = sender.communicate(timeout=120)
+    finally:
+        sender.kill()
+        with contextlib.suppress(OSError, ValueError):
+            os.kill(int(marked.read_text()), signal.SIGKILL)
+    assert sender.returncode == 0, said
+    assert f"asking again what became of {sweep}" in said and f"submitted 2 runs  (sweep {sweep}) on site tor" in out
+    laptop.wait_final(sweep)
+    assert [len(laptop.jobs_named(f"{sweep}.0{n}")) for n in (1, 2)] == [1, 1]
+    assert len(list((laptop.there / "runs").iterdir())) == 2
+
+
+def test_a_host_that_refuses_us_is_told(laptop):
+    shutil.rmtree(laptop.folder / "laptop-user/.ssh")
+    site = laptop.write_site("tor", host=f"127.0.0.1:{(Path(os.environ[SSHD]) / 'port').read_text()}")
+    refused = laptop.call("submit", "--site", site, *TINY, code=2)
+    assert "site tor: the host key of 127.0.0.1" in refused.stderr and "is not known" in refused.stderr
+    assert not (laptop.home / "asked").exists() or not list((laptop.home / "asked").iterdir())
