@@ -226,6 +226,7 @@ static void add_details(struct slurm_jobs *jobs, const struct slurm_jobs *detail
                 continue;
             job->restarts = more->restarts;
             job->end_s = more->end_s;
+            job->scheduled_s = more->scheduled_s;
             job->exit_status = more->exit_status;
             job->exit_signal = more->exit_signal;
             snprintf(job->head, sizeof job->head, "%s", more->head);

@@ -33,6 +33,10 @@ void job_record_observe(struct job_record *record, const struct slurm_job *slurm
     else if (phase != SLURM_IS_WAITING && phase != SLURM_IS_BOOTING && slurm->start_s &&
              (phase != SLURM_IS_UNSETTLED || !record->allocated_s)) /* nodes that never came up began nothing */
         record->began_s = slurm->start_s;
+    /* Whole seconds, and Slurm starts what it has given nodes at once: less than two of them are no boot. */
+    if (record->began_s && !record->allocated_s && slurm->scheduled_s >= record->queued_s &&
+        slurm->scheduled_s + 1 < record->began_s)
+        record->allocated_s = slurm->scheduled_s;
     uint64_t given_s = record->allocated_s ? record->allocated_s : record->began_s;
     if (record->queued_s && given_s >= record->queued_s)
         record->queue_s = (double)(given_s - record->queued_s);

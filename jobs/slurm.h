@@ -74,6 +74,7 @@ struct slurm_job {
     char nodes[512];                   /* "n[1-4]"; cut where longer */
     char head[64];                     /* the node of the job script; "" where it is not known */
     uint64_t submit_s, start_s, end_s; /* 0: unknown */
+    uint64_t scheduled_s;              /* when it was given its nodes, once it has begun; only scontrol says it */
     int exit_status, exit_signal;
     bool has_details; /* restarts, end and exit are known: scontrol or sacct said them */
 };

@@ -227,6 +227,8 @@ static bool parse_details_line(struct piece line, struct slurm_job *job)
         job->submit_s = number_or_0(value);
     if (find_value(line, "StartTime", &value))
         job->start_s = number_or_0(value);
+    if (find_value(line, "LastSchedEval", &value))
+        job->scheduled_s = number_or_0(value);
     if (find_value(line, "EndTime", &value))
         job->end_s = number_or_0(value);
     if (find_value(line, "NodeList", &value) && value.len && value.at[0] != '(') /* "(null)" */

@@ -72,10 +72,12 @@ SuspendRate=0
 SuspendProgram={folder}/suspend
 ResumeProgram={folder}/resume
 """
-# Programs that slurmctld starts inherit a blocked SIGTERM: nothing but SIGKILL ends what they started.
+# Programs that slurmctld starts inherit a blocked SIGTERM: nothing but SIGKILL ends what they started. They have no
+# standard streams, either: a slurmd that inherited that would have its pipes there, and could start no job.
 RESUME = """\
 #!/bin/sh
 export SLURM_CONF={folder}/slurm.conf
+exec </dev/null >/dev/null 2>&1
 for node in $({scontrol} show hostnames "$1"); do sleep {boot_s}; {slurmd} -N "$node" -b -f "$SLURM_CONF"; done
 """
 SUSPEND = """\
@@ -173,10 +175,11 @@ def start(folder, slurmd_timeout=20, power_saving=None):
     controller_port, *ports = free_ports(1 + NODES)
     nodes = "\n".join(f"NodeName={name} NodeHostname={socket.gethostname()} NodeAddr=127.0.0.1 Port={port} CPUs=2 State={'CLOUD' if power_saving else 'UNKNOWN'}"
                       for name, port in zip(names, ports))
-    (folder / "slurm.conf").write_text(CONFIGURATION.format(
+    text = CONFIGURATION if not power_saving else "".join(line for line in CONFIGURATION.splitlines(True) if "=sleepy " not in line)
+    (folder / "slurm.conf").write_text(text.format(
         host=socket.gethostname(), controller_port=controller_port, user=pwd.getpwuid(os.geteuid()).pw_name, munge=munge, folder=folder,
         nodes=nodes, slurmd_timeout=slurmd_timeout,
-        cred_expire=120 if power_saving else 5))  # also how long a requeued job waits; a boot may not outlast it
+        cred_expire=power_saving.get("cred_expire", 120) if power_saving else 5))  # also how long a requeued job waits; a boot may not outlast it
     if power_saving:
         write_power_programs(folder, power_saving["boot_s"])
         with open(folder / "slurm.conf", "a") as file:

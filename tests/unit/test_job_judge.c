@@ -290,6 +290,25 @@ static void test_queue_and_boot_are_told_apart_though_slurm_overwrites_the_start
     assert_true(record.queue_s == 7 && record.boot_s == 0);
 }
 
+static void test_a_boot_that_nobody_watched_is_what_the_scheduler_says(void **state)
+{
+    struct job_record record;
+    struct slurm_job job = {.state = SLURM_COMPLETED, .submit_s = 100, .start_s = 150, .has_details = true};
+    (void)state;
+    job_record_init(&record);
+    job.scheduled_s = 130;
+    job_record_observe(&record, &job, NS_PER_S);
+    assert_true(record.queue_s == 30 && record.boot_s == 20);
+    job_record_init(&record);
+    job.scheduled_s = 149; /* whole seconds: as good as at once */
+    job_record_observe(&record, &job, NS_PER_S);
+    assert_true(record.queue_s == 50 && record.boot_s == 0);
+    job_record_init(&record);
+    job.scheduled_s = 90; /* before it was submitted again: of another start */
+    job_record_observe(&record, &job, NS_PER_S);
+    assert_true(record.queue_s == 50 && record.boot_s == 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -304,6 +323,7 @@ int main(void)
         cmocka_unit_test(test_without_an_answer_of_slurm_the_state_stands),
         cmocka_unit_test(test_intended_but_unanswered_is_submitted_and_never_lost),
         cmocka_unit_test(test_queue_and_boot_are_told_apart_though_slurm_overwrites_the_start),
+        cmocka_unit_test(test_a_boot_that_nobody_watched_is_what_the_scheduler_says),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
