@@ -99,7 +99,7 @@ $(BUILD)/tests/%: tests/tools/%.c $(ALL_LIBRARIES)
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(ALL_LIBRARIES) $(ALL_LIBS)
 
-.PHONY: dist deps demo demo-s3 demo-slurm test test-long unit lint bench bench-s3 bench-suite fuzz install clean help
+.PHONY: dist deps demo demo-s3 demo-slurm test test-long unit lint bench bench-s3 bench-slurm bench-suite fuzz install clean help
 deps: ## install what building needs (apt, as root or through sudo); DEPS=0 only names it
 	@DEPS=$(DEPS) scripts/deps.sh build
 
@@ -173,6 +173,11 @@ bench-suite: ## the cluster suite against an OpenMP triad, OpenBLAS, plain MPI a
 	@DEPS=$(DEPS) PYTHON=$(PYTHON) scripts/venv.sh $(VENV)
 	@$(MAKE) --no-print-directory -s -j2 all tests
 	@$(VENV)/bin/python tests/bench/bench_suite.py --build $(BUILD)
+
+bench-slurm: ## jobs on a Slurm of four nodes on this machine, beside sbatch and srun; pools, status, rendezvous
+	@DEPS=$(DEPS) scripts/deps.sh test
+	@$(MAKE) --no-print-directory -s -j2 all tests
+	@$(PYTHON) tests/bench/bench_slurm.py --build $(BUILD)
 
 FUZZERS := $(patsubst tests/fuzz/%.c,build/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_FLAGS = $(CPPFLAGS) -std=c11 -O1 -g -fsanitize=$(1),address,undefined -fno-sanitize-recover=undefined -pthread

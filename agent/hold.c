@@ -150,7 +150,9 @@ static const char *why_end(const struct hold *self, uint64_t now_wall_ns)
         return "stopped on request";
     if (*self->job->signals)
         return "Slurm ended its job";
-    if (now_wall_ns >= self->end_wall_ns || *self->job->time_is_up)
+    if (*self->job->time_is_up && now_wall_ns < self->end_wall_ns)
+        return "the time limit that Slurm gave its job is near";
+    if (now_wall_ns >= self->end_wall_ns)
         return self->end_wall_ns >= self->job->pool.expires_wall_ns ? "its time is over" : "its budget is used up";
     return NULL;
 }

@@ -7,6 +7,7 @@
 
 #include "cli/cli.h"
 #include "cli/pool_list.h"
+#include "cli/remote_verb.h"
 #include "cli/submission.h"
 #include "core/clock.h"
 #include "core/experiment.h"
@@ -121,13 +122,16 @@ static int write_script(const struct wish *self, const char *folder, struct buf 
     const struct pool *pool = &self->pool;
     uint64_t share_ns = pool->budget_node_ns / pool->nodes;
     uint64_t hold_ns = share_ns < self->for_ns ? share_ns : self->for_ns;
+    uint64_t limit_ns = pool->mode == POOL_HOLD ? hold_ns + HOLD_MARGIN_NS : TOUCH_LIMIT_NS;
+    /* A waiter may begin until the pool expires (and then ends at once); Slurm wants to know when it would end. */
+    uint64_t last_ns = self->for_ns + POOL_DEADLINE_NS + (pool->mode == POOL_HOLD ? limit_ns : 0);
     struct pool_script parts = {.pool = pool,
                                 .agent = agent,
                                 .folder = folder,
                                 .log = log,
                                 .experiment = self->experiment,
-                                .time_limit_ns = pool->mode == POOL_HOLD ? hold_ns + HOLD_MARGIN_NS : TOUCH_LIMIT_NS,
-                                .deadline_s = (self->for_ns + POOL_DEADLINE_NS) / NS_PER_S};
+                                .time_limit_ns = limit_ns,
+                                .deadline_s = last_ns / NS_PER_S};
     int rc = submission_find_agent(agent, err);
     if (rc == 0 && (snprintf(log, sizeof log, "%s/" POOL_LOG, folder) >= (int)sizeof log ||
                     snprintf(path, sizeof path, "%s/" POOL_SCRIPT, folder) >= (int)sizeof path))
@@ -298,6 +302,8 @@ static int run_warm(struct cli *cli, struct cb_err *err)
 {
     struct transport *transport = NULL;
     const char *word = cli->word_count ? cli->words[0] : "";
+    if (cli_flag_value(cli, "site"))
+        return remote_pass(cli, cli_flag_value(cli, "site"), err);
     int rc = transport_local_open(&transport, err);
     struct slurm_client client = {.transport = transport};
     if (rc)
@@ -316,6 +322,10 @@ static int run_warm(struct cli *cli, struct cb_err *err)
     return rc;
 }
 
+static const struct verb_flag flags[] = {
+    {"site", "NAME", "pools of a cluster of `ckptbench site`"},
+};
+
 const struct verb verb_warm = {
     .name = "warm",
     .arguments = "start POOL nodes=N for=TIME [budget=Nnode-hours] [mode=touch|hold] [slurm.KEY=VALUE…] | list | "
@@ -325,5 +335,6 @@ const struct verb verb_warm = {
              "nodes. mode=hold: one job keeps the nodes, and `submit --warm POOL` starts runs inside it without "
              "queueing. Time and budget are looked at inside the jobs: a pool ends by itself, whoever started it.",
     .example = "ckptbench warm start night nodes=8 for=2h budget=16node-hours",
+    VERB_FLAGS(flags),
     .run = run_warm,
 };

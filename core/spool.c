@@ -209,22 +209,34 @@ static void free_names(struct dirent **names, int count)
     free(names);
 }
 
+/* The names of tickets in a folder: finds that of `run`, or counts those that sort before `name`. Not sorted: this is
+ * asked for every run of a pool. */
+static bool scan(const char *pool_folder, enum ticket_state state, const char *run, char name[SPOOL_TICKET_BYTES],
+                 size_t *before)
+{
+    char path[PATH_MAX];
+    bool found = false;
+    DIR *folder = join(path, pool_folder, folders[state], "", NULL) ? NULL : opendir(path);
+    for (struct dirent *entry; folder && !found && (entry = readdir(folder));) {
+        const char *own = run_of(entry->d_name);
+        found = run && own && strcmp(own, run) == 0;
+        if (found)
+            snprintf(name, SPOOL_TICKET_BYTES, "%.*s", SPOOL_TICKET_BYTES - 1, entry->d_name);
+        else if (!run && own && strcmp(entry->d_name, name) < 0)
+            ++*before;
+    }
+    if (folder)
+        closedir(folder);
+    return found;
+}
+
 static bool find_name(const char *pool_folder, enum ticket_state state, const char *run, char name[SPOOL_TICKET_BYTES],
                       size_t *before)
 {
-    struct dirent **names;
-    bool found = false;
-    int count = list(pool_folder, folders[state], &names);
     *before = 0;
-    for (int i = 0; i < count && !found; i++) {
-        const char *own = run_of(names[i]->d_name);
-        found = own && strcmp(own, run) == 0;
-        if (found)
-            snprintf(name, SPOOL_TICKET_BYTES, "%.*s", SPOOL_TICKET_BYTES - 1, names[i]->d_name);
-        else
-            *before += own != NULL;
-    }
-    free_names(names, count);
+    bool found = scan(pool_folder, state, run, name, before);
+    if (found && state == TICKET_WAITS)
+        scan(pool_folder, state, NULL, name, before);
     return found;
 }
 

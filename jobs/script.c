@@ -202,7 +202,7 @@ int pool_script_write(const struct pool_script *self, struct buf *out, struct cb
     else
         buf_printf(out, "#SBATCH --nodes=%" PRIu64 "\n#SBATCH --ntasks-per-node=1\n", pool->nodes);
     add_time(&parts, out);
-    buf_printf(out, "#SBATCH --time-min=1\n#SBATCH --deadline=now+%" PRIu64 "\n#SBATCH --requeue\n", self->deadline_s);
+    buf_printf(out, "#SBATCH --deadline=now+%" PRIu64 "\n#SBATCH --requeue\n", self->deadline_s);
     int rc = add_keys(&parts, out, err);
     if (rc)
         return rc;

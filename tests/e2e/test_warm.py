@@ -5,6 +5,7 @@ import shutil
 import time
 
 import pytest
+from site_harness import Laptop
 from slurm_harness import FINAL, MISSING, TINY, VARIABLE, Cluster
 
 pytestmark = pytest.mark.skipif(not os.environ.get(VARIABLE), reason=MISSING)
@@ -181,6 +182,19 @@ def test_what_never_came_into_the_spool_is_sent_again_once(pools):
     pools.slurm("scontrol", "release", started["job"])
     assert pools.wait_final(run)[run]["outcome"] == "pass"
     pools.call("warm", "stop", "p")
+
+
+def test_a_pool_of_a_site_takes_runs_from_a_laptop(tmp_path):
+    laptop = Laptop(tmp_path, os.environ[VARIABLE])
+    site = laptop.write_site("tor")
+    try:
+        laptop.call("warm", "--site", site, "start", "p", "mode=hold", "nodes=1", "for=5m")
+        run = laptop.submit(site, *QUICK, "--warm", "p")["runs"][0]["run"]
+        assert laptop.wait_final(run)[run]["outcome"] == "pass"
+        (line,) = laptop.document("warm", "--site", site, "list")
+        assert line["pool"] == "p" and line["runs"] == 1
+    finally:
+        laptop.call("warm", "--site", site, "stop", "p")
 
 
 def test_there_is_nothing_to_touch_where_nodes_never_sleep(pools):

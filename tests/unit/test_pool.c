@@ -332,7 +332,6 @@ static void test_the_script_of_a_pool_is_short_and_as_it_was(void **state)
                                  "#SBATCH --ntasks-per-node=1\n"
                                  "#SBATCH --time=5\n"
                                  "#SBATCH --signal=B:USR1@60\n"
-                                 "#SBATCH --time-min=1\n"
                                  "#SBATCH --deadline=now+7800\n"
                                  "#SBATCH --requeue\n"
                                  "#SBATCH --partition=train\n"
