@@ -172,13 +172,13 @@ void ssh_agent_close(struct ssh_agent *self)
 static bool find_signature(const struct buf *answer, const unsigned char **signature, size_t *len)
 {
     const unsigned char *at = (const unsigned char *)answer->data + 1;
-    const unsigned char *end = (const unsigned char *)answer->data + answer->len, *both;
-    size_t both_len;
+    const unsigned char *end = (const unsigned char *)answer->data + answer->len, *both, *algorithm;
+    size_t both_len, algorithm_len;
     if (answer->len == 0 || !take_string(&at, end, &both, &both_len))
         return false;
     at = both;
     end = both + both_len;
-    return take_string(&at, end, signature, len) && take_string(&at, end, signature, len);
+    return take_string(&at, end, &algorithm, &algorithm_len) && take_string(&at, end, signature, len);
 }
 
 int ssh_agent_sign(struct ssh_agent *self, const void *blob, size_t blob_len, const void *data, size_t len,

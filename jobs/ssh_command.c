@@ -32,8 +32,8 @@ void ssh_quote(struct buf *into, const char *text)
 /* Nothing in it means anything but itself to any shell within single quotes: no line feed, no "!". */
 void ssh_loader_format(size_t script_bytes, char line[SSH_LOADER_BYTES])
 {
-    int len =
-        snprintf(line, SSH_LOADER_BYTES, "exec /bin/sh -c 'eval \"$(dd ibs=1 obs=65536 count=%zu 2>/dev/null)\"'", script_bytes);
+    int len = snprintf(line, SSH_LOADER_BYTES, "exec /bin/sh -c 'eval \"$(dd ibs=1 obs=65536 count=%zu 2>/dev/null)\"'",
+                       script_bytes);
     assert(len > 0 && len < SSH_LOADER_BYTES);
     (void)len;
 }
@@ -96,11 +96,12 @@ int ssh_script_append(struct buf *script, const struct transport_command *comman
     if (command->without_slurm)
         append_scrubbing(script);
     append_path(script, path, login_path);
-    /* The group is what ends the command at its time-out. The shell's own complaints go nowhere. */
+    /* The group is what ends the command at its time-out. The shell's own complaints go nowhere. Where nobody
+     * reads the marks any more the command has missed its time and does not begin. */
     buf_printf(script,
                "cb_g=; read -r cb_a cb_b cb_c cb_d cb_g cb_e 2>/dev/null </proc/$$/stat\n"
                "exec 3>&2 2>/dev/null\n"
-               "printf '%%s %%s\\n' %s-begin \"${cb_g:-$$}\"; printf '%%s \\n' %s-begin >&3\n"
+               "printf '%%s %%s\\n' %s-begin \"${cb_g:-$$}\" || exit; printf '%%s \\n' %s-begin >&3 || exit\n"
                "if command -v ",
                mark, mark);
     ssh_quote(script, command->argv[0]);

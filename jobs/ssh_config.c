@@ -284,7 +284,7 @@ static int include(const struct reader *self, const char *rest, struct cb_err *e
 
 static bool section_matches(const char *rest, const char *alias)
 {
-    char word[WORD_BYTES];
+    char word[WORD_BYTES] = "";
     bool matched = false;
     while (next_word(&rest, word, sizeof word)) {
         bool negated = *word == '!';

@@ -84,7 +84,8 @@ static int start_sftp(struct ssh_link *link, struct cb_err *err)
         return 0;
     rc = failed ? failed : ssh_session_fail(link->session, err, "starting SFTP (does the server have it?)");
     ssh_link_drop(link);
-    return cb_context(err, "%s", ssh_link_name(link)) ? rc : rc;
+    (void)cb_context(err, "%s", ssh_link_name(link));
+    return rc;
 }
 
 /* Does a piece of work, again on a new connection where one broke. `progress` starts the count of breaks
@@ -305,14 +306,9 @@ static int remove_temporary(struct ssh_link *link, const char *path)
 /* SFTP of this version renames to what is not there; over a file, mv does. */
 static int rename_over(struct ssh_link *link, const struct put_work *self, struct cb_err *err)
 {
-    const char *const argv[] = {"sh",
-                                "-c",
-                                "if [ -d \"$2\" ]; then echo 'there is a folder of that name' >&2; exit 1; fi\n"
-                                "mv -f -- \"$1\" \"$2\"",
-                                "sh",
-                                self->temporary,
-                                self->remote,
-                                NULL};
+    static const char script[] = "if [ -d \"$2\" ]; then echo 'there is a folder of that name' >&2; exit 1; fi\n"
+                                 "mv -f -- \"$1\" \"$2\"";
+    const char *const argv[] = {"sh", "-c", script, "sh", self->temporary, self->remote, NULL};
     const struct transport_command command = {.argv = argv, .max_bytes = 65536, .timeout_ns = RENAME_BOUND_NS};
     struct transport_answer answer;
     char line[256];

@@ -196,12 +196,14 @@ static bool end_group(struct run *self)
     int failed = 0;
     if (group < 2 || !self->link->session || ssh_session_is_sending(self->link->session))
         return false;
-    snprintf(line, sizeof line, "exec /bin/sh -c 'kill -TERM -%lu; kill -KILL -%lu'", group, group);
+    snprintf(line, sizeof line, "exec /bin/sh -c 'exec >/dev/null 2>&1; kill -TERM -%lu; kill -KILL -%lu'", group,
+             group);
     if (open_channel(&killer, line, &err))
         return false;
-    while (!failed && !libssh2_channel_eof(killer.channel)) {
+    ssize_t got = 1; /* it says nothing: what is read is its end */
+    while (!failed && got != 0) {
         char chunk[256];
-        ssize_t got = libssh2_channel_read(killer.channel, chunk, sizeof chunk);
+        got = libssh2_channel_read(killer.channel, chunk, sizeof chunk);
         failed =
             got == LIBSSH2_ERROR_EAGAIN ? ssh_session_wait(self->link->session, killer.deadline_ns, &err) : got < 0;
     }

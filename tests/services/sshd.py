@@ -4,7 +4,9 @@ usage: tests/services/sshd.py start FOLDER | stop FOLDER
 CKPTBENCH_TEST_SSHD is the folder. In it: port, id_ed25519 (the user's key), known_hosts, config (for ssh -F, with the
 names node-a to node-d for this machine), bin/ssh (ssh with that config: put bin first in PATH). For what else can happen
 to a login: id_ecdsa and id_rsa, which may log in, too; id_locked, which may, but has the passphrase "open"; id_stranger,
-which may not; id_noisy, whose home is home/, where .bashrc and .profile print and set PATH. Host keys of three kinds.
+which may not; id_noisy, whose home is home/, where .bashrc and .profile print and set PATH; id_slurm, whose environment has
+variables of Slurm; id_closed, which runs nothing; id_slow, whose shell takes 3 s to come to its line (slow-done is then
+there). Host keys of three kinds.
 """
 import contextlib
 import os
@@ -29,7 +31,7 @@ HostKey {folder}/host_ed25519
 HostKey {folder}/host_ecdsa
 HostKey {folder}/host_rsa
 Banner {folder}/banner
-PermitUserEnvironment HOME
+PermitUserEnvironment HOME,SLURM_*,SBATCH_*
 PidFile {folder}/sshd.pid
 AuthorizedKeysFile {folder}/authorized_keys
 StrictModes no
@@ -109,7 +111,10 @@ def write_files(folder, port):
         make_key(folder / f"host_{kind}", kind)
     keys = [make_key(folder / "id_ed25519"), make_key(folder / "id_ecdsa", "ecdsa"), make_key(folder / "id_rsa", "rsa"),
             make_key(folder / "id_locked", passphrase="open"),
-            f'environment="HOME={write_noisy_home(folder)}" {make_key(folder / "id_noisy")}']
+            f'environment="HOME={write_noisy_home(folder)}" {make_key(folder / "id_noisy")}',
+            f'environment="SLURM_NTASKS=64",environment="SBATCH_X=1",environment="SLURM_CONF=/x" {make_key(folder / "id_slurm")}',
+            f'command="sleep 3; : > {folder}/slow-done; eval \\"$SSH_ORIGINAL_COMMAND\\"" {make_key(folder / "id_slow")}',
+            f'command="echo this machine is closed for today; exit 1" {make_key(folder / "id_closed")}']
     make_key(folder / "id_stranger")
     (folder / "authorized_keys").write_text("".join(keys))
     (folder / "banner").write_text("Authorised use only.\n")
