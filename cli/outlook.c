@@ -150,6 +150,11 @@ int outlook_run_ns(const struct experiment *experiment, const struct rates *rate
     if (rc)
         return rc;
     double iterations = (double)(experiment_u64(experiment, OPT_ITERATIONS) + experiment_u64(experiment, OPT_WARMUP));
+    if (experiment_is(experiment, OPT_WORKLOAD, "train")) { /* how long a step takes is what the run is to find out */
+        workload_release(&workload);
+        return cb_fail(err, CB_ERR_USAGE,
+                       "workload=train: how long it takes cannot be told before; give slurm.time or timeout.run");
+    }
     if (!workload.layout) { /* the suite has no state whose bytes would tell */
         *duration_ns = START_NS + (uint64_t)(iterations * SUITE_ROUND_NS);
         workload_release(&workload);

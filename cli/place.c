@@ -127,8 +127,11 @@ static int freeze_model(struct experiment *experiment, struct cb_err *err)
 
 int place_freeze(struct experiment *experiment, struct cb_err *err)
 {
-    static const enum option_id files[] = {OPT_S3_TLS_CA, OPT_S3_TLS_CERT, OPT_S3_TLS_KEY};
+    static const enum option_id files[] = {OPT_S3_TLS_CA, OPT_S3_TLS_CERT, OPT_S3_TLS_KEY, OPT_TRAIN_VOCAB,
+                                           OPT_TRAIN_MERGES};
     int rc = freeze_store(experiment, err);
+    if (rc == 0 && strcmp(experiment_text(experiment, OPT_TRAIN_DATA), option_row(OPT_TRAIN_DATA)->fallback) != 0)
+        rc = freeze_file(experiment, OPT_TRAIN_DATA, err);
     for (size_t i = 0; i < sizeof files / sizeof *files && rc == 0; i++)
         rc = freeze_file(experiment, files[i], err);
     return rc ? rc : freeze_model(experiment, err);
@@ -178,7 +181,8 @@ int place_check(const struct experiment *experiment, struct cb_err *err)
         return 0;
     if (!inner || strncmp(inner, "null:", 5) != 0)
         return inner ? check_folder(inner, err) : 0;
-    if (experiment_is(experiment, OPT_OPS, "save") || experiment_is(experiment, OPT_WORKLOAD, "suite"))
+    if (experiment_is(experiment, OPT_OPS, "save") || experiment_is(experiment, OPT_WORKLOAD, "train") ||
+        experiment_is(experiment, OPT_WORKLOAD, "suite"))
         return 0; /* the suite leaves its storage section out, and says so */
     return cb_fail(err, CB_ERR_USAGE, "store=%s keeps nothing that could be loaded: use ops=save", store);
 }

@@ -138,6 +138,15 @@ static bool note_unused_keys(const struct experiment *experiment)
     return noted;
 }
 
+/* The agent counts iterations: of a training, the steps that count. */
+static int freeze_steps(struct experiment *experiment, struct cb_err *err)
+{
+    if (!experiment_is(experiment, OPT_WORKLOAD, "train"))
+        return 0;
+    uint64_t steps = experiment_u64(experiment, OPT_TRAIN_STEPS), warmup = experiment_u64(experiment, OPT_WARMUP);
+    return set_number(experiment, "iterations", steps - warmup, "train.steps - warmup", err);
+}
+
 /* Before anything is written: every combination once. The axes decide how many ranks there are, here and
  * nowhere else: the frozen experiment says the number. */
 static int check_members(const struct planning *self, bool elsewhere, struct cb_err *err)
@@ -159,6 +168,8 @@ static int check_members(const struct planning *self, bool elsewhere, struct cb_
             rc = freeze_world(member->experiment, &worlds[member->combination], err);
         if (rc == 0)
             rc = check_nodes(member->experiment, elsewhere, err);
+        if (rc == 0)
+            rc = freeze_steps(member->experiment, err);
     }
     free(worlds);
     return rc;

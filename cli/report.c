@@ -10,6 +10,7 @@
 
 #include "cli/place.h"
 #include "cli/table.h"
+#include "cli/training_report.h"
 #include "core/units.h"
 
 #define SHOWN_SHARE 0.005 /* states with less of the time are not named */
@@ -45,6 +46,16 @@ static void write_model_line(const char *run, const struct experiment *experimen
         buf_printf(out, ": %s   %s rank%s%s%s\n", experiment_text(experiment, OPT_SUITE_ONLY),
                    experiment_text(experiment, OPT_RANKS), experiment_u64(experiment, OPT_RANKS) == 1 ? "" : "s",
                    workload ? " on " : "", workload ? host : "");
+    } else if (workload && !workload->layout) {
+        print_millions(model_parameters(workload->model), count);
+        buf_printf(out, ", %s parameters, %s   %u rank%s on %s\ntrain  ", count,
+                   workload->training.bf16 ? "bf16" : "fp32", workload->layouts.ranks,
+                   workload->layouts.ranks == 1 ? "" : "s", host);
+        training_describe(&workload->training, out);
+        buf_printf(out, ", %s steps, checkpoints: %s\n", experiment_text(experiment, OPT_TRAIN_STEPS),
+                   strcmp(experiment_text(experiment, OPT_TRAIN_CHECKPOINT_EVERY), "0") == 0
+                       ? "none"
+                       : experiment_text(experiment, OPT_TRAIN_CHECKPOINT_EVERY));
     } else if (workload) {
         uint64_t parameters = model_parameters(workload->model);
         print_millions(parameters, count);
@@ -300,6 +311,11 @@ static void write_goodput(const struct run_info *info, struct buf *out)
 static void write_kept(const struct run_info *info, struct buf *out)
 {
     const char *kept = fact_value(info, "checkpoint");
+    if (kept && experiment_is(info->experiment, OPT_WORKLOAD, "train")) {
+        buf_printf(out, "kept          %s     go on from it with train.resume=latest suffix=%.*s\n", kept,
+                   (int)(strrchr(kept, '/') ? strrchr(kept, '/') - kept : (long)strlen(kept)), kept);
+        return;
+    }
     if (kept && strcmp(info->outcome, "pass") == 0 && !experiment_is(info->experiment, OPT_OPS, "load"))
         buf_printf(out, "kept          %s     load it with ops=load suffix=%s\n", kept, kept);
 }
@@ -380,7 +396,7 @@ static int write_checkpoints(const struct run_info *info, bool colour, struct bu
     int rc = has_rows ? table_write(&table, 0, colour, out, err) : 0;
     table_release(&table);
     write_used(info, out);
-    if (has_rows)
+    if (has_rows && !experiment_is(info->experiment, OPT_WORKLOAD, "train"))
         write_verified(info, out);
     write_behind(info, out);
     write_goodput(info, out);
@@ -393,6 +409,10 @@ int report_write_results(const struct run_info *info, bool colour, struct buf *o
 {
     buf_append_char(out, '\n');
     int rc = 0;
+    if (experiment_is(info->experiment, OPT_WORKLOAD, "train"))
+        rc = training_report_write(info, colour, out, err);
+    if (rc)
+        return rc;
     if (experiment_is(info->experiment, OPT_WORKLOAD, "suite"))
         rc = write_suite(info, colour, out, err);
     else if (!experiment_is(info->experiment, OPT_WORKLOAD, "wait"))

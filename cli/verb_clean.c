@@ -180,6 +180,12 @@ static bool is_to_keep(const struct experiment *experiment)
            (experiment_is(experiment, OPT_KEEP, "auto") && experiment_is(experiment, OPT_OPS, "save"));
 }
 
+/* Its checkpoints are what it goes on from, the more so when it failed. */
+static bool is_training(const struct experiment *experiment)
+{
+    return experiment_is(experiment, OPT_WORKLOAD, "train");
+}
+
 static bool has_ended(const struct run_info *info)
 {
     return strcmp(info->state, "done") == 0 || strcmp(info->state, "failed") == 0 ||
@@ -199,11 +205,12 @@ static int take_run(struct cleaning *self, struct run_info *info, struct cb_err 
         return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu runs", self->count);
     self->items = more;
     struct leftover *item = &more[self->count];
-    *item = (struct leftover){.store = strdup(inner),
-                              .suffix = strdup(*suffix ? suffix : info->run),
-                              .kept = info->outcome[0] && strcmp(info->outcome, "pass") == 0 &&
-                                      is_to_keep(info->experiment),
-                              .experiment = info->experiment};
+    *item = (struct leftover){
+        .store = strdup(inner),
+        .suffix = strdup(*suffix ? suffix : info->run),
+        .kept = is_training(info->experiment) ||
+                (info->outcome[0] && strcmp(info->outcome, "pass") == 0 && is_to_keep(info->experiment)),
+        .experiment = info->experiment};
     snprintf(item->run, sizeof item->run, "%s", info->run);
     info->experiment = NULL;
     self->count++;

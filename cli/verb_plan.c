@@ -11,6 +11,7 @@
 #include "cli/cli.h"
 #include "cli/outlook.h"
 #include "cli/report.h"
+#include "cli/training_report.h"
 #include "cli/workload.h"
 #include "core/sweep.h"
 #include "core/units.h"
@@ -219,10 +220,27 @@ static void write_json(const struct outlook *self, struct json_writer *writer)
     json_write_end_object(writer);
 }
 
+static int write_training(struct cli *cli, const struct experiment *experiment, struct json_writer *writer,
+                          struct cb_err *err)
+{
+    struct workload workload;
+    int rc = workload_init(&workload, experiment, err);
+    if (rc)
+        return rc;
+    if (cli->json)
+        training_outlook_write_json(experiment, &workload, writer);
+    else
+        training_outlook_write(experiment, &workload, &cli->out);
+    workload_release(&workload);
+    return 0;
+}
+
 static int write_outlook(struct cli *cli, const struct experiment *experiment, struct json_writer *writer,
                          struct cb_err *err)
 {
     struct outlook outlook;
+    if (experiment_is(experiment, OPT_WORKLOAD, "train"))
+        return write_training(cli, experiment, writer, err);
     int rc = outlook_init(&outlook, experiment, err);
     if (rc == 0 && cli->json)
         write_json(&outlook, writer);

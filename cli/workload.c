@@ -35,6 +35,22 @@ static uint32_t ranks_of_suite(const struct experiment *experiment)
     return ranks ? (uint32_t)ranks : 1;
 }
 
+/* A training's ranks are those given, or one. */
+static int init_training(struct workload *self, const struct experiment *experiment, struct cb_err *err)
+{
+    struct workload fresh = {0};
+    uint64_t ranks = experiment_u64(experiment, OPT_RANKS), dp = experiment_u64(experiment, OPT_DP);
+    fresh.layouts.ranks = (uint32_t)(ranks ? ranks : dp ? dp : 1);
+    int rc = workload_load_model(experiment, &fresh.model, err);
+    if (rc == 0)
+        rc = training_read(experiment, fresh.model, fresh.layouts.ranks, &fresh.training, err);
+    if (rc)
+        workload_release(&fresh);
+    else
+        *self = fresh;
+    return rc;
+}
+
 int workload_init(struct workload *self, const struct experiment *experiment, struct cb_err *err)
 {
     struct workload fresh = {0};
@@ -48,6 +64,8 @@ int workload_init(struct workload *self, const struct experiment *experiment, st
         *self = (struct workload){.layouts.ranks = ranks ? (uint32_t)ranks : 1};
         return 0;
     }
+    if (experiment_is(experiment, OPT_WORKLOAD, "train"))
+        return init_training(self, experiment, err);
     int rc = workload_load_model(experiment, &fresh.model, err);
     if (rc == 0)
         rc = layout_pair_new(fresh.model, experiment, &fresh.layouts, err);

@@ -5,6 +5,7 @@
 #include "ckpt/layout.h"
 #include "ckpt/model.h"
 #include "ckpt/plan.h"
+#include "ckpt/training.h"
 #include "core/err.h"
 #include "core/experiment.h"
 
@@ -13,9 +14,10 @@ struct workload {
     struct layout_pair layouts; /* to save in, and to load in */
     struct layout *layout;      /* the one to save in; owned by `layouts` */
     struct plan *plan;
+    struct training training; /* workload=train, which has a model and no layout here; steps is 0 elsewhere */
 };
 
-/* Computes all three; fails with what is wrong with the keys. */
+/* Computes what the workload has of it; fails with what is wrong with the keys. */
 int workload_init(struct workload *self, const struct experiment *experiment, struct cb_err *err) CB_MUST_CHECK;
 void workload_release(struct workload *self);
 

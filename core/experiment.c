@@ -391,6 +391,33 @@ static int validate_suite(const struct experiment *self, struct cb_err *err)
     return rc;
 }
 
+/* Ranges that the option table has no words for. */
+static int validate_train(const struct experiment *self, struct cb_err *err)
+{
+    static const enum option_id from_0[] = {OPT_TRAIN_LR, OPT_TRAIN_WEIGHT_DECAY, OPT_TRAIN_CLIP, OPT_TRAIN_DROPOUT};
+    for (size_t i = 0; i < sizeof from_0 / sizeof *from_0; i++)
+        if (!(experiment_double(self, from_0[i]) >= 0))
+            return cb_fail(err, CB_ERR_USAGE, "%s=%s: must be at least 0", option_row(from_0[i])->name,
+                           experiment_text(self, from_0[i]));
+    if (experiment_double(self, OPT_TRAIN_DROPOUT) >= 1)
+        return cb_fail(err, CB_ERR_USAGE, "train.dropout=%s: must be less than 1",
+                       experiment_text(self, OPT_TRAIN_DROPOUT));
+    if (!*experiment_text(self, OPT_TRAIN_VOCAB) != !*experiment_text(self, OPT_TRAIN_MERGES))
+        return cb_fail(err, CB_ERR_USAGE, "train.vocab and train.merges belong together: give both or neither");
+    if (!experiment_is(self, OPT_WORKLOAD, "train"))
+        return 0;
+    if (experiment_was_set(self, OPT_ITERATIONS))
+        return cb_fail(err, CB_ERR_USAGE, "workload=train counts steps: give train.steps instead of iterations");
+    if (experiment_u64(self, OPT_DURATION))
+        return cb_fail(err, CB_ERR_USAGE, "workload=train ends after train.steps: duration does not go with it");
+    if (!experiment_is(self, OPT_FOLDER, "per_iteration"))
+        return cb_fail(err, CB_ERR_USAGE,
+                       "folder=%s: a training keeps each checkpoint in a folder of its own; "
+                       "keep.last says how many",
+                       experiment_text(self, OPT_FOLDER));
+    return 0;
+}
+
 /* Loading in another layout is about tensors, which not everything has. */
 static int validate_load(const struct experiment *self, struct cb_err *err)
 {
@@ -430,6 +457,8 @@ int experiment_validate(const struct experiment *self, struct cb_err *err)
         rc = validate_load(self, err);
     if (rc == 0)
         rc = validate_suite(self, err);
+    if (rc == 0)
+        rc = validate_train(self, err);
     if (rc)
         return rc;
     if (experiment_is(self, OPT_OPS, "load") && *experiment_text(self, OPT_SUFFIX) == '\0')

@@ -115,6 +115,8 @@ static enum over_ranks how_over_ranks(enum metric_id metric)
         return OVER_SUM;
     if (is_of_suite(metric)) /* a rank's value is its node's, or that of all ranks */
         return metric == METRIC_NET_LATENCY_P99_S ? OVER_MAX : OVER_MEAN;
+    if (metric >= METRIC_LOSS && metric <= METRIC_LEARNING_RATE) /* every rank knows that of all */
+        return OVER_MEAN;
     const char *unit = metric_row(metric)->unit;
     if (strcmp(unit, "ratio") == 0)
         return OVER_MEAN;
@@ -154,9 +156,12 @@ static double iteration_value(const struct work *work, const struct group *group
     switch (metric) {
     case METRIC_SAVE_S:
     case METRIC_LOAD_S:
+    case METRIC_STEP_S:
     case METRIC_CORRECTED_SAVE_DURATIONS_S:
     case METRIC_CORRECTED_LOAD_DURATIONS_S:
         return op_s;
+    case METRIC_TOKENS_PER_S:
+        return over_ranks(work, group, METRIC_TOKENS, OVER_SUM) / op_s;
     case METRIC_SAVE_BYTES_PER_S:
         return over_ranks(work, group, METRIC_BYTES_MOVED, OVER_SUM) / op_s;
     case METRIC_LOAD_BYTES_PER_S:
@@ -243,6 +248,9 @@ static bool belongs_to(enum metric_id metric, enum operation op)
     case METRIC_CORRECTED_LOAD_DURATIONS_S:
     case METRIC_RANK0_LOAD_BYTES_PER_S:
         return op == OP_LOAD;
+    case METRIC_STEP_S:
+    case METRIC_TOKENS_PER_S:
+        return op == OP_STEP;
     case METRIC_THROUGHPUT_MIBS:
         return op == OP_SAVE || op == OP_LOAD;
     default:

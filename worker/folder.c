@@ -220,10 +220,18 @@ static int make_folders(const char *root, const char *suffix, struct cb_err *err
     return 0;
 }
 
+/* A training goes on where another run left off, and what it finds there becomes its own. */
+static bool takes_over(const struct experiment *experiment)
+{
+    bool resumes =
+        experiment_is(experiment, OPT_WORKLOAD, "train") && experiment_is(experiment, OPT_TRAIN_RESUME, "latest");
+    return resumes || !experiment_is(experiment, OPT_FOLDER, "per_iteration");
+}
+
 static int claim_suffix(const struct experiment *experiment, const char *path, const char *run, struct cb_err *err)
 {
     char suffix[FOLDER_NAME_BYTES], folder[2 * FOLDER_NAME_BYTES], claim[3 * FOLDER_NAME_BYTES];
-    bool overwrite = !experiment_is(experiment, OPT_FOLDER, "per_iteration");
+    bool overwrite = takes_over(experiment);
     int rc = read_suffix(experiment, run, suffix, err);
     if (!rc)
         rc = join_path(folder, sizeof folder, path, suffix, err);
@@ -260,7 +268,7 @@ static int claim_objects(const struct experiment *experiment, const char *path, 
         rc = open_plain(experiment, path, &store, err);
     if (rc)
         return rc;
-    rc = folder_objects_claim(store, path, suffix, run, !experiment_is(experiment, OPT_FOLDER, "per_iteration"), err);
+    rc = folder_objects_claim(store, path, suffix, run, takes_over(experiment), err);
     store_free(store);
     return rc;
 }

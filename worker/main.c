@@ -18,6 +18,7 @@
 #include "worker/run.h"
 #include "worker/suite/suite.h"
 #include "worker/together.h"
+#include "worker/train/train.h"
 
 #define PROGRAM "ckptbench-worker"
 #define READ_WITHIN_NS (60 * NS_PER_S) /* the experiment, by all ranks */
@@ -170,6 +171,19 @@ static int live_with_suite(const struct arguments *arguments, struct comm *comm,
     return suite_run(comm, page, experiment, arguments->pages, arguments->run_folder, err);
 }
 
+static int live_with_training(const struct arguments *arguments, struct comm *comm, struct status_page *page,
+                              const struct experiment *experiment, struct cb_err *err)
+{
+    struct train_place place = {.comm = comm,
+                                .page = page,
+                                .experiment = experiment,
+                                .pages_folder = arguments->pages,
+                                .run_folder = arguments->run_folder,
+                                .attempt = (uint32_t)arguments->attempt};
+    set_phase(page, PHASE_RUNNING);
+    return train_run(&place, err);
+}
+
 /* All of it, with a page to report to. Returns 0 or a cb_code that is on the page. */
 static int live(const struct arguments *arguments, struct comm *comm, struct status_page *page)
 {
@@ -187,6 +201,8 @@ static int live(const struct arguments *arguments, struct comm *comm, struct sta
         clock_monotonic_ns() + READ_WITHIN_NS, &err);
     if (!rc && experiment_is(experiment, OPT_WORKLOAD, "suite"))
         rc = live_with_suite(arguments, comm, page, experiment, &err);
+    else if (!rc && experiment_is(experiment, OPT_WORKLOAD, "train"))
+        rc = live_with_training(arguments, comm, page, experiment, &err);
     else if (!rc)
         rc = live_with_checkpoints(arguments, comm, page, &err);
     if (rc)

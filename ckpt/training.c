@@ -1,0 +1,205 @@
+/* What keys mean for training. Knows models and keys; neither ranks at work nor memory that exists. */
+#include "ckpt/training.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/units.h"
+
+#define LINEAR_BATCH 8192 /* as in the data-parallel tutorial */
+#define GPT2_BATCH 16
+#define GPT2_SEQUENCE 512
+#define GB 1073741824.0
+
+static bool is_linear(const struct model *model)
+{
+    return model->count > 0 && strncmp(model->tensors[0].fqn, "layers.", strlen("layers.")) == 0;
+}
+
+/* Rows of the position embedding; 0 where the model has none. */
+static uint64_t positions_of(const struct model *model)
+{
+    for (size_t i = 0; i < model->count; i++)
+        if (strcmp(model->tensors[i].fqn, "transformer.wpe.weight") == 0)
+            return model->tensors[i].shape[0];
+    return 0;
+}
+
+static int read_sizes(const struct experiment *experiment, const struct model *model, struct training *self,
+                      struct cb_err *err)
+{
+    uint64_t positions = positions_of(model), batch = experiment_u64(experiment, OPT_TRAIN_BATCH_SIZE);
+    uint64_t sequence = experiment_u64(experiment, OPT_TRAIN_SEQ_LENGTH);
+    self->linear = is_linear(model);
+    if (!self->linear && positions == 0)
+        return cb_fail(err, CB_ERR_UNSUPPORTED,
+                       "workload=train trains GPT-2's and linear models (gpt2, gpt2-tiny, linear-8x16384, …), not %s",
+                       model->name);
+    if (self->linear && sequence > 1)
+        return cb_fail(err, CB_ERR_USAGE, "train.seq_length=%" PRIu64 ": a sample of %s is one row", sequence,
+                       model->name);
+    if (!self->linear && sequence > positions)
+        return cb_fail(err, CB_ERR_USAGE, "train.seq_length=%" PRIu64 ": %s has %" PRIu64 " positions", sequence,
+                       model->name, positions);
+    self->batch = (uint32_t)(batch ? batch : self->linear ? LINEAR_BATCH : GPT2_BATCH);
+    self->sequence = (uint32_t)(sequence                    ? sequence
+                                : self->linear              ? 1
+                                : positions < GPT2_SEQUENCE ? positions
+                                                            : GPT2_SEQUENCE);
+    return 0;
+}
+
+/* "hybrid(n)": groups of n shard, and the groups are replicas. */
+static int read_sharding(const struct experiment *experiment, struct training *self, struct cb_err *err)
+{
+    const char *text = experiment_text(experiment, OPT_SHARDING);
+    self->shard_ranks = self->ddp ? 1 : self->ranks;
+    if (strncmp(text, "hybrid(", strlen("hybrid(")) != 0)
+        return 0;
+    if (self->ddp)
+        return cb_fail(err, CB_ERR_USAGE, "train.data_parallel=ddp shards nothing: sharding=%s needs fsdp", text);
+    self->shard_ranks = (uint32_t)strtoul(text + strlen("hybrid("), NULL, 10);
+    if (self->shard_ranks == 0 || self->ranks % self->shard_ranks)
+        return cb_fail(err, CB_ERR_USAGE, "sharding=%s: groups of %u do not divide %u ranks", text, self->shard_ranks,
+                       self->ranks);
+    return 0;
+}
+
+/* "100" are steps, "30s" is time, "0" is never. */
+static int read_interval(const struct experiment *experiment, struct training *self, struct cb_err *err)
+{
+    const char *text = experiment_text(experiment, OPT_TRAIN_CHECKPOINT_EVERY);
+    self->checkpoint_steps = self->checkpoint_ns = 0;
+    if (text[strspn(text, "0123456789")] == '\0' && *text)
+        return units_parse_u64(text, &self->checkpoint_steps, err);
+    int rc = units_parse_duration(text, &self->checkpoint_ns, err);
+    return rc ? cb_fail(err, CB_ERR_USAGE, "train.checkpoint_every=%s: must be steps, as 100, or time, as 30s", text)
+              : 0;
+}
+
+static int check_axes(const struct experiment *experiment, struct cb_err *err)
+{
+    static const enum option_id alone[] = {OPT_TP, OPT_PP, OPT_EP};
+    for (size_t i = 0; i < sizeof alone / sizeof *alone; i++)
+        if (experiment_u64(experiment, alone[i]) != 1)
+            return cb_fail(err, CB_ERR_USAGE, "%s=%s: training is data-parallel; %s is for checkpoints",
+                           option_row(alone[i])->name, experiment_text(experiment, alone[i]),
+                           option_row(alone[i])->name);
+    if (*experiment_text(experiment, OPT_MESH) || experiment_u64(experiment, OPT_ZERO))
+        return cb_fail(err, CB_ERR_USAGE,
+                       "mesh and zero are for checkpoints: a training's layout is train.data_parallel, and "
+                       "sharding=hybrid(n)");
+    if (experiment_is(experiment, OPT_DTYPE, "fp16"))
+        return cb_fail(err, CB_ERR_USAGE,
+                       "dtype=fp16: training is in fp32 (auto), or in bf16 with fp32 master weights");
+    return 0;
+}
+
+static void name_configuration(const struct experiment *experiment, struct training *self)
+{
+    char group[24] = "";
+    if (self->ddp) {
+        snprintf(self->name, sizeof self->name, "ddp");
+        return;
+    }
+    if (self->shard_ranks < self->ranks)
+        snprintf(group, sizeof group, "-hybrid%u", self->shard_ranks);
+    snprintf(self->name, sizeof self->name, "fsdp-%s-%s%s%s%s", experiment_text(experiment, OPT_TRAIN_AUTO_WRAP_POLICY),
+             experiment_text(experiment, OPT_TRAIN_BACKWARD_PREFETCH), group,
+             self->forward_prefetch ? "-forward_prefetch" : "", self->cpu_offload ? "-cpu_offload" : "");
+}
+
+int training_read(const struct experiment *experiment, const struct model *model, uint32_t ranks,
+                  struct training *training, struct cb_err *err)
+{
+    const char *wrap = experiment_text(experiment, OPT_TRAIN_AUTO_WRAP_POLICY);
+    const char *prefetch = experiment_text(experiment, OPT_TRAIN_BACKWARD_PREFETCH);
+    struct training self = {
+        .ddp = experiment_is(experiment, OPT_TRAIN_DATA_PARALLEL, "ddp"),
+        .ranks = ranks ? ranks : 1,
+        .wrap = strcmp(wrap, "module_wrap") == 0  ? WRAP_MODULE
+                : strcmp(wrap, "size_based") == 0 ? WRAP_SIZE
+                                                  : WRAP_NONE,
+        .min_num_params = experiment_u64(experiment, OPT_TRAIN_MIN_NUM_PARAMS),
+        .backward_prefetch = strcmp(prefetch, "BACKWARD_PRE") == 0    ? BACKWARD_PRE
+                             : strcmp(prefetch, "BACKWARD_POST") == 0 ? BACKWARD_POST
+                                                                      : BACKWARD_NONE,
+        .forward_prefetch = experiment_bool(experiment, OPT_TRAIN_FORWARD_PREFETCH),
+        .cpu_offload = experiment_bool(experiment, OPT_TRAIN_CPU_OFFLOAD),
+        .bf16 = experiment_is(experiment, OPT_DTYPE, "bf16"),
+        .steps = experiment_u64(experiment, OPT_TRAIN_STEPS),
+        .warmup = experiment_u64(experiment, OPT_WARMUP),
+    };
+    int rc = check_axes(experiment, err);
+    if (!rc && self.ddp && self.cpu_offload)
+        rc = cb_fail(err, CB_ERR_USAGE, "train.cpu_offload=true is FSDP's: train.data_parallel=ddp keeps all of it");
+    if (!rc && self.warmup >= self.steps)
+        rc = cb_fail(err, CB_ERR_USAGE,
+                     "train.steps=%" PRIu64 " leaves no step to measure after warmup=%" PRIu64 ": give more steps",
+                     self.steps, self.warmup);
+    if (!rc)
+        rc = read_sizes(experiment, model, &self, err);
+    if (!rc)
+        rc = read_sharding(experiment, &self, err);
+    if (!rc)
+        rc = read_interval(experiment, &self, err);
+    if (rc)
+        return rc;
+    name_configuration(experiment, &self);
+    *training = self;
+    return 0;
+}
+
+/* --- memory --- */
+
+const char *memory_stage_name(enum memory_stage stage)
+{
+    static const char *const names[MEMORY_STAGES] = {"after data creation", "after model creation", "after warmup"};
+    return names[stage];
+}
+
+/* A batch and what it is compared with, 4 bytes an element: of a linear stack rows of the model's width. */
+static uint64_t data_bytes(const struct training *training, uint64_t width)
+{
+    return UINT64_C(2) * 4 * training->batch * (training->linear ? width : training->sequence);
+}
+
+uint64_t memory_stage_bytes(const struct training *training, const struct model *model, unsigned moments,
+                            enum memory_stage stage)
+{
+    uint64_t data = data_bytes(training, model->hidden), parameters = model_parameters(model);
+    uint64_t share = (parameters + training->shard_ranks - 1) / training->shard_ranks;
+    switch (stage) {
+    case MEMORY_AFTER_DATA_CREATION:
+        return data;
+    case MEMORY_AFTER_MODEL_CREATION:
+        return data + 4 * parameters;
+    default: /* what is offloaded is on no device */
+        return training->cpu_offload ? data : data + 4 * share * (2 + moments + (training->ddp ? 1 : 0));
+    }
+}
+
+static void write_gb(struct json_writer *json, const char *key, double bytes)
+{
+    json_write_key(json, key);
+    json_write_double(json, bytes / GB);
+}
+
+void memory_record_write(const struct memory_record *record, struct json_writer *json)
+{
+    json_write_begin_object(json);
+    json_write_key(json, "stage");
+    json_write_text(json, memory_stage_name(record->stage));
+    json_write_key(json, "rank");
+    json_write_u64(json, record->rank);
+    json_write_key(json, "log_key");
+    json_write_text(json, record->log_key);
+    write_gb(json, "cuda_memory_allocated_GB", record->allocated_bytes);
+    write_gb(json, "cuda_max_memory_allocated_GB", record->most_allocated_bytes);
+    write_gb(json, "cuda_memory_reserved_GB", record->reserved_bytes);
+    write_gb(json, "cuda_max_memory_reserved_GB", record->most_reserved_bytes);
+    write_gb(json, "cpu_memory_rss_GB", record->resident_bytes);
+    json_write_end_object(json);
+}

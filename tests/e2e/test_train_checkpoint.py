@@ -1,0 +1,157 @@
+"""Checkpoints of a training: going on from one is as if nothing had been, whatever killed it; a store that fails does not."""
+import json
+import math
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from train_harness import BUILD, SMALL, batch, ckptbench, environment, facts, losses, train, values
+
+EVERY = "train.checkpoint_every=2"
+
+
+def step_of(place):
+    """The newest committed checkpoint's, -1 where there is none."""
+    return max([int(marker.parent.name.split("-")[1]) for marker in (place / "store/a").glob("iteration-*/.metadata")], default=-1)
+
+
+def payload(place, step):
+    return [path.read_bytes() for path in sorted((place / f"store/a/iteration-{step}").glob("*.distcp"))]
+
+
+@pytest.mark.parametrize("words", [(), ("save.async=true",), ("train.data_parallel=ddp",), ("train.dropout=0.1", "sharding=hybrid(1)")],
+                         ids=["fsdp", "async", "ddp", "hybrid+dropout"])
+def test_a_training_that_is_resumed_ends_bitwise_equal(tmp_path, words):
+    straight, resumed = tmp_path / "straight", tmp_path / "resumed"
+    for place in (straight, resumed):
+        place.mkdir()
+    common = (*batch(2), EVERY, "suffix=a", "train.resume=latest", "io.engine=psync", *words)
+    train(straight, *common, "train.steps=6", store=straight / "store")
+    train(resumed, *common, "train.steps=4", store=resumed / "store")
+    before = losses(resumed)
+    train(resumed, *common, "train.steps=6", store=resumed / "store")
+    whole, after = losses(straight), losses(resumed)
+    assert {**before, **after} == whole and sorted(after) == [4, 5]
+    assert payload(resumed, 6) == payload(straight, 6) and step_of(straight) == 6
+    assert facts(resumed)["train.resumed"] == "a/iteration-4, from step 4"
+
+
+def test_another_number_of_ranks_goes_on_with_the_same_losses(tmp_path):
+    place = tmp_path
+    train(place, *batch(1), "train.steps=8")
+    alone = losses(place)
+    seen = {}
+    for steps, words in ((4, batch(2)), (6, (*batch(3), "save.async=true")), (8, (*batch(2), "train.data_parallel=ddp"))):
+        train(place, *words, EVERY, f"train.steps={steps}", "suffix=a", "train.resume=latest", store=place / "store")
+        seen.update(losses(place))
+    assert seen.keys() == alone.keys()
+    for step, loss in seen.items():
+        assert math.isclose(loss, alone[step], rel_tol=2e-5)
+
+
+def pids_of(place):
+    """Ranks of the training that saves there, by what their command line says."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        try:
+            words = (folder / "cmdline").read_bytes().split(b"\0") if folder.name.isdigit() else []
+        except OSError:
+            continue
+        if words and words[0].endswith(b"ckptbench-worker") and any(bytes(place) in word for word in words):
+            found.append(int(folder.name))
+    return found
+
+
+@pytest.mark.parametrize("words", [(), ("save.async=true",)], ids=["sync", "async"])
+def test_a_killed_rank_loses_no_more_than_the_steps_since_the_last_checkpoint(tmp_path, words):
+    common = (*SMALL, *batch(2), "train.checkpoint_every=3", "train.steps=100000", "suffix=a", f"store={tmp_path / 'store'}", *words)
+    process = subprocess.Popen([BUILD / "ckptbench", "run", "--json", *common], cwd=tmp_path, env=environment(tmp_path),
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    end = time.monotonic() + 60
+    while step_of(tmp_path) < 6:
+        assert time.monotonic() < end and process.poll() is None
+        time.sleep(0.02)
+    os.kill(pids_of(tmp_path)[0], signal.SIGKILL)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 4, out
+    dead = json.loads(out)
+    reached = max(step for step, ranks in values(tmp_path, "loss", dead["run"]).items() if ranks)
+    committed = step_of(tmp_path)
+    allowed = 2 * 3 if words else 3 + 1  # one more interval where the save itself goes on behind; the step under way
+    assert reached - committed <= allowed
+    document = train(tmp_path, *batch(2), "train.checkpoint_every=3", f"train.steps={committed + 4}", "suffix=a", "train.resume=latest",
+                     *words, store=tmp_path / "store")
+    assert min(losses(tmp_path)) == committed
+    metrics = document["metrics"]
+    assert metrics["recovery_s"]["median"] > 0
+    assert metrics["lost_steps"]["median"] >= reached + 1 - committed
+    before = losses(tmp_path, dead["run"])
+    for step, loss in losses(tmp_path).items():
+        assert step not in before or before[step] == loss  # done again, to the same bits
+
+
+def test_a_full_store_fails_checkpoints_and_not_the_training(tmp_path):
+    store = f"fault:enospc_after=20MiB:{tmp_path}/store"
+    document = train(tmp_path, *batch(2), "train.steps=20", EVERY, "suffix=a", code=3, store=store)
+    assert len(losses(tmp_path)) == 20
+    assert document["outcome"] == "benchmark_failed"
+    assert "training went on to step 20" in document["message"] and "checkpoints failed" in document["message"]
+    metrics = document["metrics"]
+    assert metrics["checkpoints_failed"]["median"] > 0 and metrics["checkpoints"]["median"] > 0
+    assert metrics["checkpoints"]["median"] + metrics["checkpoints_failed"]["median"] == 10
+    assert [fact for fact in facts(tmp_path) if fact.startswith("train.checkpoint_failed.")]
+    good = step_of(tmp_path)
+    assert good > 0 and [path.name for path in (tmp_path / "store/a").glob("iteration-*")] == [f"iteration-{good}"]
+    train(tmp_path, *batch(2), f"train.steps={good + 2}", EVERY, "suffix=a", "train.resume=latest", store=tmp_path / "store")
+    assert min(losses(tmp_path)) == good
+
+
+def test_a_full_store_behind_the_steps_fails_checkpoints_and_not_the_training(tmp_path):
+    store = f"fault:enospc_after=20MiB:{tmp_path}/store"
+    document = train(tmp_path, *batch(2), "train.steps=20", EVERY, "suffix=a", "save.async=true", code=3, store=store)
+    assert len(losses(tmp_path)) == 20 and "checkpoints failed" in document["message"]
+    assert document["metrics"]["checkpoints_failed"]["median"] > 0
+    assert step_of(tmp_path) > 0
+
+
+def test_a_checkpoint_of_another_model_is_refused_with_names(tmp_path):
+    train(tmp_path, *batch(1), "train.steps=2", EVERY, "suffix=a", store=tmp_path / "store")
+    document = train(tmp_path, *batch(1), "train.steps=4", EVERY, "suffix=a", "train.resume=latest", "layers=3", code=3,
+                     store=tmp_path / "store")
+    assert "model.transformer.h.2." in document["message"] and "not in the checkpoint" in document["message"]
+    assert "a/iteration-2" in ckptbench(tmp_path, "show", "LATEST", "--failures").stdout
+
+
+def test_nothing_to_resume_is_a_start_and_saves_by_time_keep_the_last(tmp_path):
+    train(tmp_path, *batch(2), "train.steps=30", "train.checkpoint_every=100ms", "keep.last=2", "suffix=a", "train.resume=latest",
+          store=tmp_path / "store")
+    assert facts(tmp_path)["train.resumed"] == "nothing to resume: from step 0"
+    kept = sorted(int(path.name.split("-")[1]) for path in (tmp_path / "store/a").glob("iteration-*"))
+    assert kept[-1] == 30 and len(kept) <= 2
+
+
+def test_a_checkpoint_of_another_run_is_not_overwritten_without_being_resumed(tmp_path):
+    train(tmp_path, *batch(1), "train.steps=2", EVERY, "suffix=a", store=tmp_path / "store")
+    document = train(tmp_path, *batch(1), "train.steps=2", EVERY, "suffix=a", code=3, store=tmp_path / "store")
+    assert "suffix" in document["message"] and step_of(tmp_path) == 2
+
+
+def test_what_checkpoints_cost_the_training_is_stored(tmp_path):
+    document = train(tmp_path, *batch(2), "train.steps=12", EVERY, "save.async=true", "keep.last=3", store=tmp_path / "store")
+    metrics = document["metrics"]
+    assert metrics["checkpoints"]["median"] == metrics["stall_s"]["n"] == metrics["save_s"]["n"] == 6
+    assert 0 < metrics["train_goodput"]["median"] <= 1
+    assert len(list((tmp_path / "store" / document["run"]).glob("iteration-*/.metadata"))) == 3
+    assert "train.resume=latest" in ckptbench(tmp_path, "show", "LATEST").stdout
+
+
+def test_without_keep_nothing_stays_and_a_resume_alone_saves_nothing(tmp_path):
+    train(tmp_path, *batch(2), "train.steps=4", EVERY, "keep=false", store=tmp_path / "store")
+    assert [path.name for path in (tmp_path / "store").rglob("*")] == [".ckptbench-store"]
+    train(tmp_path, *batch(2), "train.steps=4", EVERY, "suffix=a", store=tmp_path / "store")
+    train(tmp_path, *batch(2), "train.steps=7", "suffix=a", "train.resume=latest", store=tmp_path / "store")
+    assert sorted(losses(tmp_path)) == [4, 5, 6] and step_of(tmp_path) == 4

@@ -1,0 +1,50 @@
+/* What a training keeps for its checkpoints; the calls are in worker/train/trainer.h. */
+#ifndef WORKER_TRAIN_TRAIN_CHECKPOINT_H
+#define WORKER_TRAIN_TRAIN_CHECKPOINT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "ckpt/layout.h"
+#include "worker/engine.h"
+#include "worker/folder.h"
+#include "worker/state.h"
+#include "worker/train/trainer.h"
+
+#define TRAIN_COUNTERS 2 /* train.step, train.samples */
+#define TRAIN_PENDING 10 /* save.inflight, one that begins, and one more */
+#define TRAIN_KEPT 1024
+
+/* A save whose sample is the engine's until it has ended. */
+struct save_under_way {
+    struct sample sample;
+    uint64_t start_ns;
+};
+
+struct train_checkpoint {
+    struct experiment *experiment; /* with the keys that the layout of a training follows from */
+    struct model *model;           /* with the counters as its last tensors */
+    size_t parameters;             /* tensors before them */
+    struct layout *layout;
+    struct state state; /* its memory is the trainer's, and `position` */
+    struct position position;
+    struct folder folder;
+    struct store *store, *behind_store;
+    struct comm *behind_comm;
+    struct device *device; /* that stages */
+    struct engine *engine;
+    bool async, resumes, resumed;
+    uint64_t keep_last;
+    uint32_t kept[TRAIN_KEPT + 1]; /* steps of durable checkpoints, in order */
+    size_t kept_count;
+    struct save_under_way pending[TRAIN_PENDING]; /* a ring */
+    uint32_t pending_first, pending_count;
+    int64_t last_step; /* that was saved, or was to be; -1 none */
+    uint32_t committed, failed, first_failed_step;
+    char first_failure[1024];
+    char owner[FOLDER_NAME_BYTES]; /* the run that saved here before; "" unknown */
+    uint64_t failed_at_wall_ns;    /* when the attempt before this one ended; 0 unknown */
+    uint64_t reached_step;         /* steps that it had begun */
+};
+
+#endif
