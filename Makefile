@@ -63,8 +63,10 @@ $(BUILD)/core/version.o: $(BUILD)/identity
 $(BUILD)/lint/core/version.tidy: CPPFLAGS += $(IDENTITY)
 build/fuzz/%: CPPFLAGS += $(IDENTITY)
 $(BUILD)/worker/comm_mpi.o $(BUILD)/worker/comm_measure.o: CPPFLAGS += $(MPI_CFLAGS)
-# Sums in vectors where a loop says so, multiply and add in one: what else changes values is left alone.
-$(BUILD)/worker/train/kernels.o: CFLAGS += -fopenmp-simd -ffp-contract=fast -fno-math-errno -fno-trapping-math
+# Sums in vectors where a loop says so, multiply and add in one: what else changes values is left alone. Threaded
+# jumps would split loops at the bounds of exponentials, so that none becomes vectors.
+$(BUILD)/worker/train/kernels.o: Makefile
+$(BUILD)/worker/train/kernels.o: CFLAGS += -fopenmp-simd -ffp-contract=fast -fno-math-errno -fno-trapping-math -fno-thread-jumps
 $(BUILD)/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
@@ -178,6 +180,13 @@ bench-slurm: ## jobs on a Slurm of four nodes on this machine, beside sbatch and
 	@DEPS=$(DEPS) scripts/deps.sh test
 	@$(MAKE) --no-print-directory -s -j2 all tests
 	@$(PYTHON) tests/bench/bench_slurm.py --build $(BUILD)
+
+.PHONY: bench-train
+bench-train: ## training against PyTorch eager on the CPU: tokens a second and memory
+	@DEPS=$(DEPS) scripts/deps.sh test
+	@DEPS=$(DEPS) PYTHON=$(PYTHON) scripts/venv.sh $(VENV)
+	@$(MAKE) --no-print-directory -s -j2 $(BUILD)/tests/train_probe
+	@$(VENV)/bin/python tests/bench/bench_train.py --build $(BUILD)
 
 FUZZERS := $(patsubst tests/fuzz/%.c,build/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_FLAGS = $(CPPFLAGS) -std=c11 -O1 -g -fsanitize=$(1),address,undefined -fno-sanitize-recover=undefined -pthread

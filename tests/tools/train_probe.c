@@ -176,6 +176,14 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+static double cpu_seconds(void)
+{
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+           (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
+}
+
 static int speed(char **words)
 {
     uint32_t n[8];
@@ -198,7 +206,10 @@ static int speed(char **words)
         die(&err);
     uint32_t *tokens = allocate((uint64_t)n[4] * n[5], 4), *targets = allocate((uint64_t)n[4] * n[5], 4);
     double *seconds = allocate(n[7] + 1, sizeof *seconds), first_loss = 0, loss = 0;
+    double cpu_start_s = 0;
     for (uint32_t step = 0; step < n[7] + WARMUP; step++) {
+        if (step == WARMUP)
+            cpu_start_s = cpu_seconds();
         uint64_t start_ns = clock_monotonic_ns();
         for (uint32_t b = 0; b < n[4]; b++)
             if (train_data_sample(data, DATA_TRAINING, (uint64_t)step * n[4] + b, tokens + (uint64_t)b * n[5],
@@ -217,9 +228,9 @@ static int speed(char **words)
     qsort(seconds, n[7], sizeof *seconds, compare);
     double median = seconds[n[7] / 2];
     printf("{\"tokens_per_s\": %.1f, \"step_s\": %.6f, \"least_step_s\": %.6f, \"peak_rss_bytes\": %llu, "
-           "\"model_bytes\": %llu, \"first_loss\": %.4f, \"loss\": %.4f}\n",
+           "\"cpu_s_per_step\": %.6f, \"model_bytes\": %llu, \"first_loss\": %.4f, \"loss\": %.4f}\n",
            (double)n[4] * n[5] / median, median, seconds[0], (unsigned long long)usage.ru_maxrss << 10,
-           (unsigned long long)train_model_bytes(&self.setup), first_loss, loss);
+           (cpu_seconds() - cpu_start_s) / n[7], (unsigned long long)train_model_bytes(&self.setup), first_loss, loss);
     free(seconds);
     free(tokens);
     free(targets);
