@@ -7,7 +7,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "core/buf.h"
 #include "core/err.h"
+#include "store/store.h"
 
 enum verify_problem_kind {
     VERIFY_INCOMPLETE, /* no marker, or none that can be read */
@@ -31,10 +33,14 @@ struct verify_result {
     const char *format; /* "dcp"; NULL where the marker cannot be read */
     uint64_t tensors, items, files;
     uint64_t payload_bytes;  /* read */
+    uint64_t right_bytes;    /* of them, in items that have nothing wrong */
     uint64_t checksums;      /* items whose checksum was compared */
     uint64_t values_checked; /* items whose values were recomputed */
     const char *values;      /* "weights", "random", "zero"; NULL where they are none of ours */
     uint64_t problems;
+    uint64_t share_items, share_bytes;       /* of this part, as the metadata has them */
+    uint64_t store_bytes, requests, read_ns; /* read of the store; the time of all threads waiting for it */
+    uint32_t threads;                        /* that looked at items */
 };
 
 const char *verify_problem_name(enum verify_problem_kind kind); /* "short" */
@@ -44,6 +50,16 @@ struct verify_job {
     const char *file;  /* one safetensors file in it that is all, or "" */
     const uint64_t *seed;
     uint32_t threads; /* at most; few bytes are looked at by one, so that what is wrong comes in order */
+    /* Where several divide the work, each calls with its own number and all find everything together, each thing
+     * once: files and tensors in turn, items in runs of about as many bytes. 0 of 0 is all of it. */
+    uint32_t part, parts;
+    const struct buf *metadata;        /* as collect_metadata gives it, where it has been read; else NULL */
+    const uint64_t *likely_seed;       /* where the checkpoint stores none: values that it explains are compared */
+    const struct store_options *store; /* its rank, folder and S3 keys; NULL: defaults */
+    /* May be NULL. Called by one thread at a time, at least every 100 ms, with the bytes read since; a failure ends
+     * the verification with it. */
+    int (*watch)(void *context, uint64_t bytes, struct cb_err *err);
+    void *watch_context;
 };
 
 /* `seed` NULL takes the one that the

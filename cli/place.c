@@ -181,6 +181,8 @@ int place_check(const struct experiment *experiment, struct cb_err *err)
         return 0;
     if (!inner || strncmp(inner, "null:", 5) != 0)
         return inner ? check_folder(inner, err) : 0;
+    if (experiment_is(experiment, OPT_WORKLOAD, "verify"))
+        return cb_fail(err, CB_ERR_USAGE, "store=%s keeps nothing that could be looked at", store);
     if (experiment_is(experiment, OPT_OPS, "save") || experiment_is(experiment, OPT_WORKLOAD, "train") ||
         experiment_is(experiment, OPT_WORKLOAD, "suite"))
         return 0; /* the suite leaves its storage section out, and says so */

@@ -41,11 +41,15 @@ static void write_model_line(const char *run, const struct experiment *experimen
         buf_printf(out, "run %s  waits for %s\n", run, experiment_text(experiment, OPT_WAIT_FOR));
         return;
     }
-    buf_printf(out, "run %s  %s", run, suite ? "cluster suite" : experiment_text(experiment, OPT_MODEL));
-    if (suite) {
-        buf_printf(out, ": %s   %s rank%s%s%s\n", experiment_text(experiment, OPT_SUITE_ONLY),
-                   experiment_text(experiment, OPT_RANKS), experiment_u64(experiment, OPT_RANKS) == 1 ? "" : "s",
-                   workload ? " on " : "", workload ? host : "");
+    bool verify = experiment_is(experiment, OPT_WORKLOAD, "verify");
+    buf_printf(out, "run %s  %s", run,
+               suite    ? "cluster suite"
+               : verify ? "verification"
+                        : experiment_text(experiment, OPT_MODEL));
+    if (suite || verify) {
+        buf_printf(out, "%s%s   %s rank%s%s%s\n", suite ? ": " : "",
+                   suite ? experiment_text(experiment, OPT_SUITE_ONLY) : "", experiment_text(experiment, OPT_RANKS),
+                   experiment_u64(experiment, OPT_RANKS) == 1 ? "" : "s", workload ? " on " : "", workload ? host : "");
     } else if (workload && !workload->layout) {
         print_millions(model_parameters(workload->model), count);
         buf_printf(out, ", %s parameters, %s   %u rank%s on %s\ntrain  ", count,
@@ -177,7 +181,9 @@ char *report_format_value(enum metric_id metric, double value, char text[32])
 
 static const char *state_name(enum rank_state state, enum operation op)
 {
-    return state != STATE_IO ? rank_state_name(state) : op == OP_LOAD ? "read" : "write";
+    if (op == OP_VERIFY && state == STATE_SERIALIZE)
+        return "compare";
+    return state != STATE_IO ? rank_state_name(state) : op == OP_LOAD || op == OP_VERIFY ? "read" : "write";
 }
 
 /* "write 91 %, fsync 6 %, wait 2 %", largest first; "" where nothing is known. */
@@ -383,6 +389,50 @@ static int write_suite(const struct run_info *info, bool colour, struct buf *out
     return rc;
 }
 
+static void write_fact(const struct run_info *info, const char *heading, const char *key, struct buf *out)
+{
+    const char *value = fact_value(info, key);
+    if (value)
+        buf_printf(out, "%-13s %s\n", heading, value);
+}
+
+/* What was looked at, how fast, and what is wrong with it. */
+static int write_looked_at(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err)
+{
+    static const char *const headings[] = {"", "time", "GiB/s", "slowest rank", "where the time goes"};
+    const struct summary *time = report_find_metric(info, OP_VERIFY, METRIC_OP_S);
+    double bytes_per_s = median_of(info, METRIC_VERIFY_BYTES_PER_S), problems = median_of(info, METRIC_PROBLEMS);
+    char text[32];
+    int rc = 0;
+    if (time) {
+        struct table table;
+        struct buf states;
+        buf_init(&states, 1024);
+        describe_states(info, OP_VERIFY, &states);
+        table_init(&table, "lrrll");
+        table_add_headings(&table, headings);
+        table_add(&table, TABLE_BOLD, operation_name(OP_VERIFY));
+        table_add(&table, TABLE_BOLD, units_format_duration(time->median * 1e9, text));
+        table_addf(&table, TABLE_PLAIN, "%.2f", bytes_per_s / (double)GIB);
+        table_addf(&table, TABLE_PLAIN, "rank %d, %+.1f %%", info->slowest_rank[OP_VERIFY],
+                   100 * info->slowest_rank_excess[OP_VERIFY]);
+        table_add(&table, TABLE_PLAIN, states.data);
+        rc = table_write(&table, 0, colour, out, err);
+        table_release(&table);
+        buf_release(&states);
+    }
+    write_fact(info, "looked at", "verified.place", out);
+    write_fact(info, "holds", "verified.checkpoint", out);
+    write_fact(info, "checksums", "verified.checksums", out);
+    write_fact(info, "values", "verified.values", out);
+    if (problems == 0)
+        buf_append_text(out, "verified      every element of every tensor is there once\n");
+    else if (problems > 0)
+        buf_printf(out, "wrong         %.0f finding%s     all of them: ckptbench show %s --failures\n", problems,
+                   problems > 1 ? "s" : "", info->run);
+    return rc;
+}
+
 static int write_checkpoints(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err)
 {
     static const char *const headings[] = {
@@ -415,6 +465,8 @@ int report_write_results(const struct run_info *info, bool colour, struct buf *o
         return rc;
     if (experiment_is(info->experiment, OPT_WORKLOAD, "suite"))
         rc = write_suite(info, colour, out, err);
+    else if (experiment_is(info->experiment, OPT_WORKLOAD, "verify"))
+        rc = write_looked_at(info, colour, out, err);
     else if (!experiment_is(info->experiment, OPT_WORKLOAD, "wait"))
         rc = write_checkpoints(info, colour, out, err);
     if (rc)

@@ -25,8 +25,13 @@ uint32_t workload_payload_alignment(const struct experiment *experiment)
     return experiment_is(experiment, OPT_IO_DIRECT, "false") ? BUFFERED_ALIGNMENT : DIRECT_ALIGNMENT;
 }
 
+bool workload_has_model(const struct experiment *experiment)
+{
+    return !experiment_is(experiment, OPT_WORKLOAD, "suite") && !experiment_is(experiment, OPT_WORKLOAD, "verify");
+}
+
 /* One rank a core that this process may use, where the number is not given. */
-static uint32_t ranks_of_suite(const struct experiment *experiment)
+static uint32_t ranks_without_model(const struct experiment *experiment)
 {
     cpu_set_t cores;
     uint64_t ranks = experiment_u64(experiment, OPT_RANKS);
@@ -55,8 +60,8 @@ int workload_init(struct workload *self, const struct experiment *experiment, st
 {
     struct workload fresh = {0};
     struct plan_options options;
-    if (experiment_is(experiment, OPT_WORKLOAD, "suite")) {
-        *self = (struct workload){.layouts.ranks = ranks_of_suite(experiment)};
+    if (!workload_has_model(experiment)) {
+        *self = (struct workload){.layouts.ranks = ranks_without_model(experiment)};
         return 0;
     }
     if (experiment_is(experiment, OPT_WORKLOAD, "wait")) {

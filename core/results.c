@@ -166,8 +166,11 @@ static double iteration_value(const struct work *work, const struct group *group
         return over_ranks(work, group, METRIC_BYTES_MOVED, OVER_SUM) / op_s;
     case METRIC_LOAD_BYTES_PER_S:
         return over_ranks(work, group, METRIC_BYTES_NEEDED, OVER_SUM) / op_s;
+    case METRIC_VERIFY_BYTES_PER_S:
+        return over_ranks(work, group, METRIC_BYTES_NEEDED, OVER_SUM) / op_s;
     case METRIC_SAVE_IMBALANCE:
     case METRIC_LOAD_IMBALANCE:
+    case METRIC_VERIFY_IMBALANCE:
         return over_ranks(work, group, METRIC_OWN_S, OVER_MAX) / over_ranks(work, group, METRIC_OWN_S, OVER_MEAN);
     case METRIC_READ_AMPLIFICATION:
         return over_ranks(work, group, METRIC_BYTES_MOVED, OVER_SUM) /
@@ -251,6 +254,9 @@ static bool belongs_to(enum metric_id metric, enum operation op)
     case METRIC_STEP_S:
     case METRIC_TOKENS_PER_S:
         return op == OP_STEP;
+    case METRIC_VERIFY_BYTES_PER_S:
+    case METRIC_VERIFY_IMBALANCE:
+        return op == OP_VERIFY;
     case METRIC_THROUGHPUT_MIBS:
         return op == OP_SAVE || op == OP_LOAD;
     default:
@@ -422,11 +428,12 @@ static int find_slowest(struct work *work, enum operation op, struct cb_err *err
 static void count_marks(struct work *work)
 {
     struct results *results = work->results;
+    bool right = !(work->record->run_values[METRIC_PROBLEMS] > 0);
     for (size_t i = 0; i < work->group_count; i++) {
         const struct group *group = &work->groups[i];
         if (group->op == OP_VERIFY && !(group->flags & SAMPLE_WARMUP)) {
             results->iterations_to_verify++;
-            results->iterations_verified += group->complete ? 1 : 0;
+            results->iterations_verified += group->complete && right ? 1 : 0;
         }
         if (is_measured(group, OP_LOAD)) {
             results->suspected_cache += group->flags & SAMPLE_SUSPECTED_CACHE ? 1 : 0;

@@ -19,6 +19,7 @@
 #include "worker/suite/suite.h"
 #include "worker/together.h"
 #include "worker/train/train.h"
+#include "worker/verify_stored.h"
 
 #define PROGRAM "ckptbench-worker"
 #define READ_WITHIN_NS (60 * NS_PER_S) /* the experiment, by all ranks */
@@ -184,6 +185,20 @@ static int live_with_training(const struct arguments *arguments, struct comm *co
     return train_run(&place, err);
 }
 
+static void tell_finding(const char *line)
+{
+    log_error("%s", line);
+}
+
+static int live_with_verification(const struct arguments *arguments, struct comm *comm, struct status_page *page,
+                                  const struct experiment *experiment, struct cb_err *err)
+{
+    struct verify_stored_setup setup = {
+        .comm = comm, .page = page, .experiment = experiment, .pages_folder = arguments->pages, .tell = tell_finding};
+    set_phase(page, PHASE_RUNNING);
+    return verify_stored_run(&setup, err);
+}
+
 /* All of it, with a page to report to. Returns 0 or a cb_code that is on the page. */
 static int live(const struct arguments *arguments, struct comm *comm, struct status_page *page)
 {
@@ -203,6 +218,8 @@ static int live(const struct arguments *arguments, struct comm *comm, struct sta
         rc = live_with_suite(arguments, comm, page, experiment, &err);
     else if (!rc && experiment_is(experiment, OPT_WORKLOAD, "train"))
         rc = live_with_training(arguments, comm, page, experiment, &err);
+    else if (!rc && experiment_is(experiment, OPT_WORKLOAD, "verify"))
+        rc = live_with_verification(arguments, comm, page, experiment, &err);
     else if (!rc)
         rc = live_with_checkpoints(arguments, comm, page, &err);
     if (rc)

@@ -1,0 +1,515 @@
+/* Owns the verification of one stored item: its length, frame, bytes, checksum and values. Knows formats through
+ * ckpt/format.h alone. */
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/unpack.h"
+#include "ckpt/verify_internal.h"
+#include "core/clock.h"
+#include "core/hash.h"
+
+#define BLOCK_BYTES (UINT64_C(4) << 20)
+#define WINDOW_BYTES (2 * BLOCK_BYTES)
+#define MAX_VALUE_BYTES (UINT64_C(1) << 20)
+#define MAX_PLAIN_BYTES (UINT64_C(16) << 30) /* of one item that is compressed */
+#define SAMPLE_ELEMENTS 64
+/* Items that are asked whose values they have, and of those with a seed that the checkpoint does not name. */
+#define ASKED 1024
+#define GUESSED 16
+#define POLL_SLICE_NS (100 * NS_PER_MS)
+#define GIVE_UP_NS (5 * NS_PER_S) /* for a read to end that was cancelled */
+
+/* The place of an item that is being looked at. */
+struct item {
+    const struct stored_tensor *tensor;
+    const struct stored_chunk *chunk;
+    const char *file;
+};
+
+void verify_report(struct verifier *self, enum verify_problem_kind kind, const char *file, const char *tensor,
+                   uint64_t offset, const char *format, ...)
+{
+    struct verify_problem what = {.kind = kind, .file = file, .tensor = tensor, .offset = offset};
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(what.text, sizeof what.text, format, arguments);
+    va_end(arguments);
+    self->result->problems++;
+    pthread_mutex_lock(&self->shared->lock);
+    self->report(self->context, &what);
+    pthread_mutex_unlock(&self->shared->lock);
+}
+
+/* --- reading --- */
+
+/* Whether to go on; once not, no thread does. */
+static int watch(struct verifier *self, uint64_t bytes)
+{
+    const struct verify_job *job = self->job;
+    if (!job->watch)
+        return 0;
+    pthread_mutex_lock(&self->shared->lock);
+    int code = self->shared->code;
+    if (!code)
+        code = job->watch(job->watch_context, bytes, &self->shared->failure);
+    self->shared->code = code;
+    if (code)
+        *self->err = self->shared->failure;
+    pthread_mutex_unlock(&self->shared->lock);
+    if (code)
+        atomic_store(&self->shared->stopped, true);
+    return code;
+}
+
+/* A read that is given up must end before its memory may be used again. */
+static void cancel_read(struct verifier *self)
+{
+    struct store_completion completion;
+    struct cb_err unused;
+    size_t count = 0;
+    store_cancel(self->store);
+    int code = store_poll(self->store, &completion, 1, clock_monotonic_ns() + GIVE_UP_NS, &count, &unused);
+    self->stuck = code != 0 || count == 0;
+}
+
+static int wait_for_read(struct verifier *self, struct store_completion *completion)
+{
+    size_t count = 0;
+    int code = 0;
+    while (!code && count == 0) {
+        uint64_t until_ns = self->job->watch ? clock_monotonic_ns() + POLL_SLICE_NS : UINT64_MAX;
+        code = store_poll(self->store, completion, 1, until_ns, &count, self->err);
+        if (!code && count == 0)
+            code = watch(self, 0);
+    }
+    if (code && count == 0)
+        cancel_read(self);
+    return code;
+}
+
+static int read_through(struct verifier *self, uint64_t offset, void *memory, uint64_t bytes)
+{
+    struct iovec segment = {memory, bytes};
+    struct store_request request = {
+        .kind = STORE_READ, .object = self->object, .offset = offset, .segments = &segment, .segment_count = 1};
+    struct store_completion completion;
+    uint64_t start_ns = clock_monotonic_ns();
+    int code = self->stuck ? cb_fail(self->err, CB_ERR_ABORTED, "an earlier read did not end")
+                           : store_submit(self->store, &request, 1, self->err);
+    if (code)
+        return code;
+    self->result->requests++;
+    code = wait_for_read(self, &completion);
+    self->result->read_ns += clock_monotonic_ns() - start_ns;
+    if (code)
+        return code;
+    self->result->store_bytes += completion.bytes;
+    if (completion.code)
+        return completion.sys_errno
+                   ? cb_fail_errno(self->err, completion.sys_errno, "reading %" PRIu64 " bytes", bytes)
+                   : cb_fail(self->err, completion.code, "reading %" PRIu64 " bytes ended early", bytes);
+    return watch(self, bytes);
+}
+
+static int fill_window(struct verifier *self, uint64_t offset)
+{
+    uint64_t length = verify_file(self, self->open_file)->length, bytes = offset < length ? length - offset : 0;
+    self->window_offset = offset;
+    self->window_bytes = 0;
+    if (bytes > WINDOW_BYTES)
+        bytes = WINDOW_BYTES;
+    int code = bytes > 0 ? read_through(self, offset, self->window, bytes) : 0;
+    if (code == 0)
+        self->window_bytes = bytes;
+    return code;
+}
+
+/* Items are looked at in the order in which they lie in a file, so what follows is wanted next. */
+static int read_at(struct verifier *self, uint64_t offset, void *memory, uint64_t bytes)
+{
+    if (!self->window || bytes > WINDOW_BYTES)
+        return read_through(self, offset, memory, bytes);
+    bool inside = offset >= self->window_offset && offset + bytes <= self->window_offset + self->window_bytes;
+    if (!inside && fill_window(self, offset) == 0)
+        inside = bytes <= self->window_bytes;
+    if (!inside) /* broken or short: these bytes alone say what is wrong */
+        return read_through(self, offset, memory, bytes);
+    memcpy(memory, self->window + (offset - self->window_offset), bytes);
+    return 0;
+}
+
+static int open_file(struct verifier *self, uint32_t file)
+{
+    if (self->object && self->open_file == file)
+        return 0;
+    if (self->object)
+        store_close(self->store, self->object);
+    self->object = NULL;
+    self->open_file = file;
+    self->window_bytes = 0;
+    uint64_t length;
+    return store_open_read(self->store, self->checkpoint->files[file], &self->object, &length, self->err);
+}
+
+static void read_problem(struct verifier *self, const struct item *item, uint64_t offset)
+{
+    if (atomic_load(&self->shared->stopped))
+        return; /* it is this verification that ends, not the file */
+    verify_report(self, VERIFY_CORRUPT, item->file, item->tensor->fqn, offset, "%s: %s at byte %" PRIu64 ": %s",
+                  item->file, item->tensor->fqn, offset, self->err->message);
+}
+
+const struct file_state *verify_file(struct verifier *self, uint32_t file)
+{
+    struct file_state *state = &self->files[file];
+    if (!state->known)
+        state->there = store_stat(self->store, self->checkpoint->files[file], &state->length, self->err) == 0;
+    state->known = true;
+    return state;
+}
+
+/* Whether the file reaches to the item's end. */
+static bool check_length(struct verifier *self, const struct item *item)
+{
+    const struct file_state *file = verify_file(self, item->chunk->file);
+    uint64_t end = item->chunk->offset + item->chunk->length;
+    if (file->there && end > file->length)
+        verify_report(self, VERIFY_SHORT, item->file, item->tensor->fqn, item->chunk->offset,
+                      "%s: the file has %" PRIu64 " bytes, but %s lies in it from byte %" PRIu64 " to %" PRIu64,
+                      item->file, file->length, item->tensor->fqn, item->chunk->offset, end);
+    return file->there && end <= file->length;
+}
+
+/* --- small values --- */
+
+static int read_value(struct verifier *self, const struct item *item, struct buf *literal)
+{
+    uint64_t length = item->chunk->length;
+    if (length > MAX_VALUE_BYTES)
+        return cb_fail(self->err, CB_ERR_UNSUPPORTED, "the value has %" PRIu64 " bytes", length);
+    int code = open_file(self, item->chunk->file);
+    if (!code && length > 0)
+        code = read_at(self, item->chunk->offset, self->block, length);
+    const void *value = self->block;
+    buf_clear(&self->plain);
+    if (!code && item->chunk->compressed) {
+        code = unpack_zstd(item->tensor->fqn, self->block, (size_t)length, &self->plain, self->err);
+        value = self->plain.data;
+        length = self->plain.len;
+    }
+    if (!code)
+        code = format_parse_bytes_payload(self->checkpoint->format, item->tensor->fqn, value, (size_t)length, literal,
+                                          self->err);
+    return code;
+}
+
+/* A value of a class that we do not know is PyTorch's business. */
+static void check_value(struct verifier *self, const struct item *item)
+{
+    struct buf literal;
+    buf_init(&literal, MAX_VALUE_BYTES);
+    int code = read_value(self, item, &literal);
+    if (code && code != CB_ERR_UNSUPPORTED && code != CB_ERR_FORMAT)
+        read_problem(self, item, item->chunk->offset);
+    buf_release(&literal);
+}
+
+static struct item item_of(const struct verifier *self, const struct stored_chunk *chunk)
+{
+    return (struct item){&self->checkpoint->tensors[chunk->tensor], chunk, self->checkpoint->files[chunk->file]};
+}
+
+/* Without a report: that comes with the others. */
+static bool item_is_there(struct verifier *self, const struct item *item)
+{
+    const struct file_state *file = verify_file(self, item->chunk->file);
+    return file->there && item->chunk->offset + item->chunk->length <= file->length;
+}
+
+static bool read_seed(const char *literal, uint64_t *seed)
+{
+    char *end;
+    *seed = strtoull(literal, &end, 10);
+    return end != literal && *end == '\0';
+}
+
+static void read_stored_seed(struct verifier *self)
+{
+    const struct stored_tensor *tensor = stored_checkpoint_find(self->checkpoint, "train.seed");
+    if (tensor && tensor->literal) {
+        self->has_seed = read_seed(tensor->literal, &self->seed);
+        return;
+    }
+    if (!tensor || !tensor->is_bytes || tensor->chunk_count != 1)
+        return;
+    struct item item = item_of(self, &self->checkpoint->chunks[tensor->first_chunk]);
+    if (!item_is_there(self, &item))
+        return;
+    struct buf literal;
+    buf_init(&literal, MAX_VALUE_BYTES);
+    if (read_value(self, &item, &literal) == 0)
+        self->has_seed = read_seed(literal.data, &self->seed);
+    buf_release(&literal);
+}
+
+void verify_find_seed(struct verifier *self)
+{
+    if (!self->has_seed)
+        read_stored_seed(self);
+    if (self->has_seed || !self->job->likely_seed)
+        return;
+    self->has_seed = self->guesses = true;
+    self->seed = *self->job->likely_seed;
+}
+
+/* --- payloads --- */
+
+static struct payload_source source_of(const struct verifier *self, const struct stored_tensor *tensor,
+                                       enum payload_kind kind)
+{
+    return (struct payload_source){kind, tensor->dtype, payload_key(self->seed, tensor->fqn)};
+}
+
+/* Elements [first, first + count) of the box's own row-major order. *wrong counts in that order. */
+static bool check_part(const struct payload_source *source, const struct stored_tensor *tensor, const struct box *box,
+                       uint64_t first, const unsigned char *memory, uint64_t count, uint64_t *wrong)
+{
+    struct box whole = box_whole(tensor->dims, tensor->shape);
+    uint64_t runs, run_elements, done = 0;
+    box_runs(&whole, box, &runs, &run_elements);
+    while (done < count) {
+        uint64_t run = (first + done) / run_elements, in_run = (first + done) % run_elements, element, in_box;
+        uint64_t part = run_elements - in_run < count - done ? run_elements - in_run : count - done;
+        box_run(&whole, box, run, &element, &in_box);
+        if (!payload_check(source, element + in_run, memory + done * dtype_bytes(tensor->dtype), part, wrong)) {
+            *wrong += first + done;
+            return false;
+        }
+        done += part;
+    }
+    return true;
+}
+
+/* Whether the first elements of this item are one of our payloads. */
+static void recognize(struct verifier *self, const struct item *item, const struct stored_payload *payload)
+{
+    static const enum payload_kind kinds[] = {PAYLOAD_WEIGHTS, PAYLOAD_RANDOM, PAYLOAD_ZERO};
+    uint64_t element = dtype_bytes(item->tensor->dtype), count = payload->bytes / element, wrong;
+    if (count > SAMPLE_ELEMENTS)
+        count = SAMPLE_ELEMENTS;
+    if (!payload->contiguous || count < 8 ||
+        read_at(self, item->chunk->offset + payload->offset, self->block, count * element))
+        return;
+    size_t kind_count = self->guesses ? 2 : sizeof kinds / sizeof *kinds;
+    for (size_t i = 0; i < kind_count && !self->has_kind; i++) {
+        struct payload_source source = source_of(self, item->tensor, kinds[i]);
+        self->has_kind = check_part(&source, item->tensor, &item->chunk->box, 0, self->block, count, &wrong);
+        self->kind = kinds[i];
+    }
+}
+
+static void report_wrong_value(struct verifier *self, const struct item *item, const struct stored_payload *payload,
+                               uint64_t wrong)
+{
+    uint64_t offset = item->chunk->offset + payload->offset + wrong * dtype_bytes(item->tensor->dtype);
+    verify_report(self, VERIFY_CORRUPT, item->file, item->tensor->fqn, offset,
+                  "%s: %s at byte %" PRIu64 ": the value is not what was written (element %" PRIu64 " of the chunk)",
+                  item->file, item->tensor->fqn, offset, wrong);
+}
+
+/* Streams the payload once, for checksum and values. False where something was reported. */
+static bool check_payload(struct verifier *self, const struct item *item, const struct stored_payload *payload,
+                          uint32_t *crc)
+{
+    uint64_t element = dtype_bytes(item->tensor->dtype), wrong;
+    bool values = self->has_kind && payload->contiguous, right = true;
+    struct payload_source source = source_of(self, item->tensor, self->kind);
+    *crc = 0;
+    for (uint64_t done = 0; done < payload->bytes;) {
+        uint64_t part = payload->bytes - done < BLOCK_BYTES ? payload->bytes - done : BLOCK_BYTES;
+        uint64_t offset = item->chunk->offset + payload->offset + done;
+        if (read_at(self, offset, self->block, part)) {
+            read_problem(self, item, offset);
+            return false;
+        }
+        *crc = crc32_zip(*crc, self->block, part);
+        if (values && right &&
+            !check_part(&source, item->tensor, &item->chunk->box, done / element, self->block, part / element,
+                        &wrong)) {
+            report_wrong_value(self, item, payload, wrong);
+            right = false;
+        }
+        done += part;
+    }
+    self->result->payload_bytes += payload->bytes;
+    self->result->values_checked += values;
+    return right;
+}
+
+static int read_frame(struct verifier *self, const struct item *item, struct stored_payload *payload, uint32_t *crc,
+                      bool *has_crc)
+{
+    uint64_t length = item->chunk->length, head = length < FORMAT_MAX_HEADER ? length : FORMAT_MAX_HEADER;
+    uint64_t tail = length < FORMAT_MAX_TRAILER ? length : FORMAT_MAX_TRAILER;
+    int code = open_file(self, item->chunk->file);
+    if (!code && head > 0)
+        code = read_at(self, item->chunk->offset, self->block, head);
+    if (!code)
+        code = format_parse_item(self->checkpoint->format, item->tensor, &item->chunk->box, self->block, (size_t)head,
+                                 length, payload, self->err);
+    if (!code && tail > 0)
+        code = read_at(self, item->chunk->offset + length - tail, self->block, tail);
+    if (!code)
+        code = format_parse_trailer(self->checkpoint->format, self->block, (size_t)tail, crc, has_crc, self->err);
+    return code;
+}
+
+/* The whole item in memory, as it was before it was compressed. */
+static int read_compressed(struct verifier *self, const struct item *item)
+{
+    uint64_t length = item->chunk->length;
+    int code = open_file(self, item->chunk->file);
+    free(self->packed);
+    self->packed = malloc(length + 1);
+    if (!code && !self->packed)
+        code = cb_fail(self->err, CB_ERR_MEMORY, "no memory for %" PRIu64 " compressed bytes", length);
+    buf_clear(&self->plain);
+    if (!code && length > 0)
+        code = read_at(self, item->chunk->offset, self->packed, length);
+    if (!code)
+        code = unpack_zstd(item->tensor->fqn, self->packed, length, &self->plain, self->err);
+    if (self->stuck)
+        return code;
+    free(self->packed);
+    self->packed = NULL;
+    return code;
+}
+
+static int parse_compressed(struct verifier *self, const struct item *item, struct stored_payload *payload,
+                            uint32_t *crc, bool *has_crc)
+{
+    size_t len = self->plain.len, head = len < FORMAT_MAX_HEADER ? len : FORMAT_MAX_HEADER;
+    size_t tail = len < FORMAT_MAX_TRAILER ? len : FORMAT_MAX_TRAILER;
+    int code = format_parse_item(self->checkpoint->format, item->tensor, &item->chunk->box, self->plain.data, head, len,
+                                 payload, self->err);
+    return code ? code
+                : format_parse_trailer(self->checkpoint->format, self->plain.data + len - tail, tail, crc, has_crc,
+                                       self->err);
+}
+
+/* False where it is reported. */
+static bool compare_checksum(struct verifier *self, const struct item *item, const struct stored_payload *payload,
+                             uint32_t crc, uint32_t stored)
+{
+    self->result->checksums++;
+    if (crc == stored)
+        return true;
+    verify_report(self, VERIFY_CORRUPT, item->file, item->tensor->fqn, item->chunk->offset,
+                  "%s: %s at byte %" PRIu64 ": the checksum of its %" PRIu64 " bytes is %08x, stored was %08x",
+                  item->file, item->tensor->fqn, item->chunk->offset, payload->bytes, crc, stored);
+    return false;
+}
+
+static void check_compressed(struct verifier *self, const struct item *item)
+{
+    struct stored_payload payload;
+    uint32_t stored = 0;
+    bool has_crc = false;
+    if (read_compressed(self, item) || parse_compressed(self, item, &payload, &stored, &has_crc)) {
+        read_problem(self, item, item->chunk->offset);
+        return;
+    }
+    self->result->payload_bytes += payload.bytes;
+    bool dense = payload.bytes == box_elements(&item->chunk->box) * dtype_bytes(item->tensor->dtype), right = true;
+    if (has_crc && dense)
+        right = compare_checksum(self, item, &payload, crc32_zip(0, self->plain.data + payload.offset, payload.bytes),
+                                 stored);
+    self->result->right_bytes += right ? payload.bytes : 0;
+}
+
+static void check_item(struct verifier *self, const struct item *item)
+{
+    struct stored_payload payload;
+    uint32_t stored = 0, crc;
+    bool has_crc = false;
+    if (read_frame(self, item, &payload, &stored, &has_crc)) {
+        read_problem(self, item, item->chunk->offset);
+        return;
+    }
+    if (!check_payload(self, item, &payload, &crc))
+        return;
+    /* The checksum is of the whole storage, which the payload is unless strides leave holes in it. */
+    bool dense = payload.bytes == box_elements(&item->chunk->box) * dtype_bytes(item->tensor->dtype);
+    if (!has_crc || !dense || compare_checksum(self, item, &payload, crc, stored))
+        self->result->right_bytes += payload.bytes;
+}
+
+void verify_find_kind(struct verifier *self, const struct stored_chunk **order, size_t count)
+{
+    size_t most = self->guesses ? GUESSED : ASKED;
+    if (count > most)
+        count = most;
+    for (size_t i = 0; i < count && self->has_seed && !self->has_kind; i++) {
+        struct item item = item_of(self, order[i]);
+        struct stored_payload payload;
+        uint32_t crc;
+        bool has_crc;
+        if (!item.tensor->is_bytes && !item.chunk->compressed && item_is_there(self, &item) &&
+            read_frame(self, &item, &payload, &crc, &has_crc) == 0)
+            recognize(self, &item, &payload);
+    }
+}
+
+void verify_item(struct verifier *self, const struct stored_chunk *chunk)
+{
+    struct item item = item_of(self, chunk);
+    if (!check_length(self, &item))
+        return;
+    if (item.tensor->is_bytes)
+        check_value(self, &item);
+    else if (item.chunk->compressed)
+        check_compressed(self, &item);
+    else
+        check_item(self, &item);
+}
+
+int verify_open(struct verifier *self)
+{
+    struct store_options options = {.direct = STORE_DIRECT_NO, .depth = 1, .threads = 1, .read_only = true};
+    if (self->job->store) {
+        options.rank = self->job->store->rank;
+        options.shared_folder = self->job->store->shared_folder;
+        options.s3 = self->job->store->s3;
+    }
+    self->object = NULL;
+    self->store = NULL;
+    self->window = NULL;
+    self->packed = NULL;
+    self->window_bytes = 0;
+    buf_init(&self->plain, MAX_PLAIN_BYTES);
+    self->block = aligned_alloc(4096, BLOCK_BYTES);
+    if (!self->block)
+        return cb_fail(self->err, CB_ERR_MEMORY, "no memory for reading");
+    int code = store_open(self->job->place, &options, &self->store, self->err);
+    if (code || store_capabilities(self->store)->page_cache)
+        return code;
+    self->window = malloc(WINDOW_BYTES);
+    return self->window ? 0 : cb_fail(self->err, CB_ERR_MEMORY, "no memory for reading");
+}
+
+void verify_close(struct verifier *self)
+{
+    if (self->stuck)
+        return;
+    if (self->object)
+        store_close(self->store, self->object);
+    if (self->store)
+        store_free(self->store);
+    buf_release(&self->plain);
+    free(self->block);
+    free(self->window);
+    free(self->packed);
+}

@@ -1,0 +1,277 @@
+/* workload=verify. Owns who looks at what and how it is told; what is right and wrong is ckpt/verify.h's. */
+#include "worker/verify_stored.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "ckpt/collect.h"
+#include "ckpt/newest.h"
+#include "ckpt/verify.h"
+#include "core/clock.h"
+#include "store/s3_options.h"
+#include "worker/affinity.h"
+#include "worker/timeline.h"
+#include "worker/together.h"
+
+#define PLACE_BYTES 4096
+#define METADATA_MAX_BYTES (UINT64_C(8) << 30)
+#define FACT_BYTES 512
+#define GRACE_NS (10 * NS_PER_S) /* for the rank that is late to say why */
+
+struct verification {
+    const struct verify_stored_setup *setup;
+    struct s3_options s3;
+    struct store_options options;
+    char place[PLACE_BYTES]; /* of the checkpoint, as store_open takes it */
+    struct buf metadata;
+    uint64_t deadline_ns, meeting_ns; /* for this rank's own work; for all to have come */
+    struct timeline timeline;
+    struct verify_result result;
+};
+
+/* --- what all need --- */
+
+/* The store itself, or what suffix= names in it; there the last checkpoint of a run. What is incomplete is looked at
+ * all the same. For rank 0. */
+static int find_checkpoint(struct verification *self, const char *uri, struct store *store, struct cb_err *err)
+{
+    const char *suffix = experiment_text(self->setup->experiment, OPT_SUFFIX);
+    char name[PLACE_BYTES];
+    uint64_t files = 0;
+    int rc = newest_checkpoint(store, suffix, name, sizeof name, &files, err);
+    if (rc == CB_ERR_NOT_FOUND) {
+        rc = 0;
+        snprintf(name, sizeof name, "%s", suffix);
+    }
+    int bytes = snprintf(self->place, sizeof self->place, "%s%s%s", uri, *name ? "/" : "", name);
+    if (!rc && bytes >= (int)sizeof self->place)
+        rc = cb_fail(err, CB_ERR_USAGE, "the name %.100s… is too long", uri);
+    return rc;
+}
+
+/* Metadata that cannot be read is a finding, which verify_checkpoint reports where there is none. */
+static int read_metadata(struct verification *self, struct cb_err *err)
+{
+    const char *uri = experiment_text(self->setup->experiment, OPT_STORE);
+    struct store *store = NULL, *inside = NULL;
+    struct cb_err unused;
+    int rc = store_open(uri, &self->options, &store, err);
+    if (!rc)
+        rc = find_checkpoint(self, uri, store, err);
+    if (!rc && store_open(self->place, &self->options, &inside, &unused) == 0 &&
+        collect_metadata(inside, "", &self->metadata, &unused))
+        buf_clear(&self->metadata);
+    if (inside)
+        store_free(inside);
+    if (store)
+        store_free(store);
+    return rc;
+}
+
+static int share_metadata(struct verification *self, struct cb_err *err)
+{
+    struct comm *comm = self->setup->comm;
+    struct agreement length;
+    bool first = comm_rank(comm) == 0;
+    int rc = first ? read_metadata(self, err) : 0;
+    timeline_enter(&self->timeline, STATE_EXCHANGE);
+    rc = together_number(comm, rc, self->metadata.len, self->meeting_ns, &length, err);
+    if (rc)
+        return rc;
+    if (!first && length.sum > 0 && !buf_extend(&self->metadata, length.sum))
+        rc = buf_check(&self->metadata, "the checkpoint's metadata", err);
+    rc = together(comm, rc, self->meeting_ns, err);
+    if (!rc)
+        rc = comm_broadcast(comm, self->place, sizeof self->place, self->meeting_ns, err);
+    return rc || length.sum == 0 ? rc : comm_broadcast(comm, self->metadata.data, length.sum, self->meeting_ns, err);
+}
+
+/* --- looking --- */
+
+static void report(void *context, const struct verify_problem *problem)
+{
+    struct verification *self = context;
+    char line[sizeof problem->text + 32];
+    snprintf(line, sizeof line, "%s: %s", verify_problem_name(problem->kind), problem->text);
+    status_page_add_failure(self->setup->page, CB_ERR_CORRUPT, line);
+    self->setup->tell(line);
+}
+
+static int watch(void *context, uint64_t bytes, struct cb_err *err)
+{
+    struct verification *self = context;
+    struct status_page *page = self->setup->page;
+    uint64_t now_ns = clock_monotonic_ns();
+    if (bytes > 0) {
+        atomic_fetch_add_explicit(&page->bytes_done, bytes, memory_order_relaxed);
+        atomic_store_explicit(&page->progress_ns, now_ns, memory_order_relaxed);
+    }
+    if (now_ns > self->deadline_ns)
+        return cb_fail(err, CB_ERR_TIMEOUT, "verifying %s did not end in time: timeout.op is the time it has",
+                       self->place);
+    return comm_check(self->setup->comm, err);
+}
+
+/* The time of this rank's threads goes to reading as they spent it on average. */
+static void divide_time(struct verification *self)
+{
+    uint64_t *spent_ns = self->timeline.spent_ns, waited_ns = 0;
+    if (self->result.threads > 0)
+        waited_ns = self->result.read_ns / self->result.threads;
+    if (waited_ns > spent_ns[STATE_SERIALIZE])
+        waited_ns = spent_ns[STATE_SERIALIZE];
+    spent_ns[STATE_SERIALIZE] -= waited_ns;
+    spent_ns[STATE_IO] += waited_ns;
+}
+
+static int look(struct verification *self, struct cb_err *err)
+{
+    const struct experiment *experiment = self->setup->experiment;
+    uint64_t seed = experiment_u64(experiment, OPT_SEED);
+    uint32_t rank = comm_rank(self->setup->comm);
+    struct verify_job job = {
+        .place = self->place,
+        .file = "",
+        .likely_seed = &seed,
+        .threads = (uint32_t)experiment_u64(experiment, OPT_IO_DEPTH),
+        .part = rank,
+        .parts = comm_size(self->setup->comm),
+        .metadata = self->metadata.len > 0 ? &self->metadata : NULL,
+        .store = &self->options,
+        .watch = watch,
+        .watch_context = self,
+    };
+    timeline_enter(&self->timeline, STATE_SERIALIZE);
+    if (!job.metadata && rank > 0)
+        return 0; /* there is nothing to share out: rank 0 says so */
+    return verify_checkpoint(&job, report, self, &self->result, err);
+}
+
+/* --- what came of it --- */
+
+static double cpu_seconds(void)
+{
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+           (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
+}
+
+static void fill_sample(struct verification *self, struct sample *sample, double cpu_s)
+{
+    struct rusage usage;
+    const struct verify_result *result = &self->result;
+    divide_time(self);
+    timeline_fill(&self->timeline, sample);
+    getrusage(RUSAGE_SELF, &usage);
+    sample->values[METRIC_BYTES_NEEDED] = (double)result->share_bytes;
+    sample->values[METRIC_BYTES_MOVED] = (double)result->store_bytes;
+    sample->values[METRIC_REQUESTS] = (double)result->requests;
+    sample->values[METRIC_VERIFY_S] = sample->values[METRIC_OWN_S];
+    sample->values[METRIC_VERIFIED_BYTES] = (double)result->right_bytes;
+    sample->values[METRIC_CPU_S] = cpu_s;
+    sample->values[METRIC_RSS_BYTES] = (double)usage.ru_maxrss * 1024;
+}
+
+/* Collective: of all ranks. */
+static int add_up(struct verification *self, uint64_t value, uint64_t *sum, struct cb_err *err)
+{
+    struct agreement agreement;
+    int rc = together_number(self->setup->comm, 0, value, self->meeting_ns, &agreement, err);
+    if (!rc)
+        *sum = agreement.sum;
+    return rc;
+}
+
+static void add_facts(struct verification *self, uint64_t checksums, uint64_t values, uint64_t problems)
+{
+    struct status_page *page = self->setup->page;
+    const struct verify_result *result = &self->result;
+    char text[FACT_BYTES];
+    page->run_values[METRIC_PROBLEMS] = (double)problems;
+    status_page_add_fact(page, "verified.place", self->place);
+    if (!result->format)
+        return;
+    page->run_values[METRIC_CHECKPOINT_FILES] = (double)result->files;
+    snprintf(text, sizeof text, "%s, %" PRIu64 " tensors in %" PRIu64 " items and %" PRIu64 " files", result->format,
+             result->tensors, result->items, result->files);
+    status_page_add_fact(page, "verified.checkpoint", text);
+    snprintf(text, sizeof text, "%" PRIu64 " compared", checksums);
+    status_page_add_fact(page, "verified.checksums", text);
+    if (values > 0)
+        snprintf(text, sizeof text, "%" PRIu64 " items recomputed", values);
+    else
+        snprintf(text, sizeof text, "not ours: nothing to compare with");
+    status_page_add_fact(page, "verified.values", text);
+}
+
+/* Sums to rank 0; then whoever found something says so. */
+static int conclude(struct verification *self, struct cb_err *err)
+{
+    uint64_t checksums = 0, values = 0, problems = 0;
+    int rc = add_up(self, self->result.checksums, &checksums, err);
+    if (!rc)
+        rc = add_up(self, self->result.values_checked, &values, err);
+    if (!rc)
+        rc = add_up(self, self->result.problems, &problems, err);
+    if (rc)
+        return rc;
+    if (comm_rank(self->setup->comm) == 0)
+        add_facts(self, checksums, values, problems);
+    if (self->result.problems > 0)
+        rc = cb_fail(err, CB_ERR_CORRUPT, "%s: %" PRIu64 " of %" PRIu64 " findings are rank %" PRIu32 "'s", self->place,
+                     self->result.problems, problems, comm_rank(self->setup->comm));
+    return together(self->setup->comm, rc, self->meeting_ns, err);
+}
+
+static int verify_once(struct verification *self, struct cb_err *err)
+{
+    struct status_page *page = self->setup->page;
+    struct sample *sample = status_page_begin_sample(page);
+    if (!sample)
+        return cb_fail(err, CB_ERR_INTERNAL, "the status page has no room for a sample");
+    sample->op = OP_VERIFY;
+    double cpu_s = cpu_seconds();
+    timeline_start(&self->timeline, page, OP_VERIFY, comm_rank(self->setup->comm) == 0 ? STATE_IO : STATE_WAIT);
+    atomic_store_explicit(&page->first_operation_ns, self->timeline.start_ns, memory_order_relaxed);
+    int rc = share_metadata(self, err);
+    if (!rc)
+        rc = look(self, err);
+    timeline_own_done(&self->timeline);
+    timeline_enter(&self->timeline, STATE_WAIT);
+    rc = together(self->setup->comm, rc, self->meeting_ns, err);
+    timeline_stop(&self->timeline);
+    fill_sample(self, sample, cpu_seconds() - cpu_s);
+    sample->flags = rc ? SAMPLE_FAILED : 0; /* what is wrong with the checkpoint is no failure to look at it */
+    status_page_publish_sample(page);
+    return rc ? rc : conclude(self, err);
+}
+
+int verify_stored_run(const struct verify_stored_setup *setup, struct cb_err *err)
+{
+    struct verification self = {.setup = setup};
+    const struct experiment *experiment = setup->experiment;
+    char affinity[FACT_BYTES] = "";
+    self.deadline_ns = clock_monotonic_ns() + experiment_u64(experiment, OPT_TIMEOUT_OP);
+    self.meeting_ns = self.deadline_ns + GRACE_NS;
+    self.options = (struct store_options){.direct = STORE_DIRECT_NO,
+                                          .depth = 1,
+                                          .threads = 1,
+                                          .read_only = true,
+                                          .rank = comm_rank(setup->comm),
+                                          .shared_folder = setup->pages_folder,
+                                          .s3 = &self.s3};
+    buf_init(&self.metadata, METADATA_MAX_BYTES);
+    int rc = affinity_apply(setup->comm, experiment_is(experiment, OPT_AFFINITY, "auto"), self.meeting_ns, affinity,
+                            sizeof affinity, err);
+    if (!rc)
+        status_page_add_fact(setup->page, "affinity", affinity);
+    if (!rc)
+        rc = together(setup->comm, s3_options_read(experiment, &self.s3, err), self.meeting_ns, err);
+    if (!rc)
+        rc = verify_once(&self, err);
+    buf_release(&self.metadata);
+    return rc;
+}
