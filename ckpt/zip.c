@@ -343,6 +343,76 @@ static bool name_is(const unsigned char *record_name, size_t len, const char *na
     return rest == strlen(name) && memcmp(slash + 1, name, rest) == 0;
 }
 
+/* A record as the directory has it. */
+struct entry {
+    const unsigned char *name;
+    size_t name_len, entry_bytes;
+    uint32_t crc;
+    uint64_t bytes, at; /* of the data; where the local header is */
+};
+
+/* 64-bit numbers stand in the extra field in this order, each only where its 32-bit one is full. */
+static bool take_wide_numbers(const unsigned char *extra, size_t len, bool wide[3], uint64_t numbers[3])
+{
+    for (size_t at = 0; at + 4 <= len;) {
+        size_t size = get_u16(extra + at + 2), used = 0;
+        if (size > len - at - 4)
+            return false;
+        for (int i = 0; get_u16(extra + at) == 1 && i < 3; i++) {
+            if (!wide[i])
+                continue;
+            if (size - used < 8)
+                return false;
+            numbers[i] = get_u64(extra + at + 4 + used);
+            wide[i] = false;
+            used += 8;
+        }
+        at += 4 + size;
+    }
+    return !wide[0] && !wide[1] && !wide[2];
+}
+
+static bool read_entry(const unsigned char *bytes, size_t len, struct entry *entry)
+{
+    if (len < CENTRAL_BYTES || get_u32(bytes) != CENTRAL_SIGNATURE)
+        return false;
+    size_t name_len = get_u16(bytes + 28), extra_len = get_u16(bytes + 30);
+    size_t size = CENTRAL_BYTES + name_len + extra_len + get_u16(bytes + 32);
+    uint64_t numbers[3] = {get_u32(bytes + 24), get_u32(bytes + 20), get_u32(bytes + 42)};
+    bool wide[3] = {numbers[0] == UINT32_MAX, numbers[1] == UINT32_MAX, numbers[2] == UINT32_MAX};
+    if (size > len || !take_wide_numbers(bytes + CENTRAL_BYTES + name_len, extra_len, wide, numbers))
+        return false;
+    *entry = (struct entry){bytes + CENTRAL_BYTES, name_len, size, get_u32(bytes + 16), numbers[0], numbers[2]};
+    return true;
+}
+
+/* All entries are looked at, also after the one that is wanted: each must begin behind the one before it. */
+static int find_entry(const unsigned char *directory, size_t len, size_t records, const char *name,
+                      struct entry *wanted, struct cb_err *err)
+{
+    uint64_t end = 0;
+    bool found = false;
+    for (size_t i = 0; i < records; i++) {
+        struct entry entry;
+        if (!read_entry(directory, len, &entry))
+            return cb_fail(err, CB_ERR_CORRUPT, "the zip directory of the item is damaged");
+        if (entry.at < end)
+            return cb_fail(err, CB_ERR_CORRUPT,
+                           "records of the item's zip overlap: one begins at byte %llu, inside another",
+                           (unsigned long long)entry.at);
+        if (__builtin_add_overflow(entry.at, entry.bytes, &end) ||
+            __builtin_add_overflow(end, LOCAL_BYTES + entry.name_len, &end))
+            return cb_fail(err, CB_ERR_CORRUPT, "the zip directory of the item is damaged");
+        if (!found && name_is(entry.name, entry.name_len, name)) {
+            *wanted = entry;
+            found = true;
+        }
+        directory += entry.entry_bytes;
+        len -= entry.entry_bytes;
+    }
+    return found ? 0 : cb_fail(err, CB_ERR_CORRUPT, "the zip directory of the item has no record %s", name);
+}
+
 int zip_find_crc(const void *last_bytes, size_t len, const char *name, uint32_t *crc, uint64_t *bytes,
                  struct cb_err *err)
 {
@@ -357,24 +427,11 @@ int zip_find_crc(const void *last_bytes, size_t len, const char *name, uint32_t 
     }
     if (central_bytes > end)
         return cb_fail(err, CB_ERR_CORRUPT, "the zip directory of the item is larger than what was read of it");
-    size_t at = end - (size_t)central_bytes;
-    for (size_t i = 0; i < records; i++) {
-        if (end - at < CENTRAL_BYTES || get_u32(all + at) != CENTRAL_SIGNATURE)
-            return cb_fail(err, CB_ERR_CORRUPT, "the zip directory of the item is damaged");
-        size_t name_len = get_u16(all + at + 28), extra_len = get_u16(all + at + 30);
-        size_t size = CENTRAL_BYTES + name_len + extra_len + get_u16(all + at + 32);
-        if (size > end - at)
-            return cb_fail(err, CB_ERR_CORRUPT, "the zip directory of the item is damaged");
-        const unsigned char *record_name = all + at + CENTRAL_BYTES;
-        if (name_is(record_name, name_len, name)) {
-            uint64_t stored = get_u32(all + at + 24);
-            if (stored == UINT32_MAX && !find_zip64_length(record_name + name_len, extra_len, &stored))
-                return cb_fail(err, CB_ERR_CORRUPT, "the zip directory of the item is damaged");
-            *crc = get_u32(all + at + 16);
-            *bytes = stored;
-            return 0;
-        }
-        at += size;
-    }
-    return cb_fail(err, CB_ERR_CORRUPT, "the zip directory of the item has no record %s", name);
+    struct entry entry = {0};
+    int code = find_entry(all + end - central_bytes, (size_t)central_bytes, records, name, &entry, err);
+    if (code)
+        return code;
+    *crc = entry.crc;
+    *bytes = entry.bytes;
+    return 0;
 }

@@ -42,7 +42,8 @@ struct zip_record {
 int zip_next_record(const void *bytes, size_t len, size_t at, struct zip_record *record, size_t *next,
                     struct cb_err *err) CB_MUST_CHECK;
 
-/* CRC and length of the record NAME ("data/0", without the folder) from the last bytes of the archive. */
+/* CRC and length of the record NAME ("data/0", without the folder) from the last bytes of the archive, whose records
+ * must lie in the order of the directory, none inside another. */
 int zip_find_crc(const void *last_bytes, size_t len, const char *name, uint32_t *crc, uint64_t *bytes,
                  struct cb_err *err) CB_MUST_CHECK;
 

@@ -123,6 +123,102 @@ static void an_item_of_another_type_or_shape_is_corrupt(void **state)
     buf_release(&header);
 }
 
+/* A whole item of 16 fp32, and where its parts are. */
+struct whole {
+    struct buf header, trailer;
+    struct box box;
+    struct state_tensor tensor;
+    uint64_t length;
+};
+
+static void make_whole(struct whole *self)
+{
+    static const uint64_t shape[] = {4, 4};
+    struct item_frame frame;
+    struct cb_err err;
+    self->tensor = tensor_of(DTYPE_F32, 2, shape);
+    self->box = box_whole(2, shape);
+    assert_int_equal(format_item_frame(PLAN_DCP, &self->tensor, &self->box, 0, 64, &frame, &err), 0);
+    self->length = frame.header_bytes + frame.payload_bytes + frame.trailer_bytes;
+    struct plan_item item = {.payload_offset = frame.header_bytes,
+                             .payload_bytes = frame.payload_bytes,
+                             .length = self->length,
+                             .box = self->box};
+    buf_init(&self->header, 1 << 20);
+    buf_init(&self->trailer, 1 << 20);
+    assert_int_equal(format_item_header(PLAN_DCP, &self->tensor, &item, &self->header, &err), 0);
+    assert_int_equal(format_item_trailer(PLAN_DCP, &self->tensor, &item, 7, &self->trailer, &err), 0);
+}
+
+static void release_whole(struct whole *self)
+{
+    buf_release(&self->header);
+    buf_release(&self->trailer);
+}
+
+/* An entry of the directory, which follows the payload's descriptor. */
+static char *entry_of(struct whole *self, size_t number)
+{
+    char *at = self->trailer.data + 16;
+    while (number-- > 0)
+        at += 46 + (unsigned char)at[28];
+    return at;
+}
+
+static void expect_bad_trailer(const struct whole *self, const char *word)
+{
+    uint32_t crc;
+    bool has_crc;
+    struct cb_err err;
+    assert_int_equal(format_parse_trailer(PLAN_DCP, self->trailer.data, self->trailer.len, &crc, &has_crc, &err),
+                     CB_ERR_CORRUPT);
+    assert_non_null(strstr(err.message, word));
+}
+
+static void records_of_an_item_that_overlap_are_corrupt(void **state)
+{
+    (void)state;
+    for (size_t number = 1; number < 4; number++) {
+        struct whole item;
+        make_whole(&item);
+        memset(entry_of(&item, number) + 42, number == 1 ? 5 : 0, 1); /* where its local header is said to be */
+        memset(entry_of(&item, number) + 43, 0, 3);
+        expect_bad_trailer(&item, "overlap");
+        release_whole(&item);
+    }
+    struct whole item;
+    make_whole(&item);
+    memset(entry_of(&item, 0) + 24, 0x7f, 4); /* data.pkl is said to reach over all that follows it */
+    expect_bad_trailer(&item, "overlap");
+    memset(entry_of(&item, 0) + 24, 0xff, 4); /* its length in 64 bits, which nothing has */
+    expect_bad_trailer(&item, "damaged");
+    release_whole(&item);
+}
+
+static void a_storage_that_is_longer_than_its_record_is_corrupt(void **state)
+{
+    (void)state;
+    struct whole item;
+    struct stored_payload payload;
+    struct cb_err err;
+    char fqn[] = "model.w";
+    make_whole(&item);
+    struct stored_tensor stored = stored_as(&item.tensor, fqn);
+    char *name = memmem(item.header.data, item.header.len, "archive/data/0", 14);
+    assert_non_null(name);
+    name[-30 + 6] = 0;  /* its length stands in the header … */
+    name[-30 + 22] = 8; /* … and leaves the last 56 bytes to what follows */
+    assert_int_equal(
+        format_parse_item(PLAN_DCP, &stored, &item.box, item.header.data, item.header.len, item.length, &payload, &err),
+        CB_ERR_CORRUPT);
+    assert_non_null(strstr(err.message, "of 64 bytes lies in a record of 8"));
+    name[-30 + 22] = 64;
+    assert_int_equal(
+        format_parse_item(PLAN_DCP, &stored, &item.box, item.header.data, item.header.len, item.length, &payload, &err),
+        0);
+    release_whole(&item);
+}
+
 static void small_values_read_back_as_they_were_written(void **state)
 {
     (void)state;
@@ -222,6 +318,8 @@ int main(void)
         cmocka_unit_test(items_of_every_type_and_place_read_back),
         cmocka_unit_test(items_around_4_gib_and_above_have_64_bit_lengths),
         cmocka_unit_test(an_item_of_another_type_or_shape_is_corrupt),
+        cmocka_unit_test(records_of_an_item_that_overlap_are_corrupt),
+        cmocka_unit_test(a_storage_that_is_longer_than_its_record_is_corrupt),
         cmocka_unit_test(small_values_read_back_as_they_were_written),
         cmocka_unit_test(what_is_no_literal_is_refused),
         cmocka_unit_test(pickles_that_are_programs_or_broken_are_refused),
