@@ -16,6 +16,12 @@
 #define MAX_KEY_BYTES 4096
 #define MAX_PATH_SHARE 8 /* all keys together, to the bytes of the file */
 
+/* Index of names already seen: open addressing over a power of two of slots, each a number + 1. */
+struct name_table {
+    uint32_t *slots;
+    size_t mask;
+};
+
 struct reader {
     const char *name;
     const struct pickle *pickle;
@@ -24,6 +30,7 @@ struct reader {
     size_t chunk_capacity, file_capacity;
     bool *stored; /* a chunk: its place in a file is known */
     uint64_t path_bytes;
+    struct name_table names; /* of tensors */
     struct cb_err *err;
 };
 
@@ -180,12 +187,6 @@ static int add_file(struct reader *self, const struct pickle_node *text, uint32_
     return 0;
 }
 
-/* Index of names already seen: open addressing over a power of two of slots, each a file's number + 1. */
-struct file_table {
-    uint32_t *slots;
-    size_t mask;
-};
-
 static uint64_t text_hash(const char *text, size_t len)
 {
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
@@ -194,7 +195,7 @@ static uint64_t text_hash(const char *text, size_t len)
     return hash ^ hash >> 29;
 }
 
-static int find_file(struct reader *self, struct file_table *table, const struct pickle_node *text, uint32_t *file)
+static int find_file(struct reader *self, struct name_table *table, const struct pickle_node *text, uint32_t *file)
 {
     size_t slot = text_hash(text->value.text, text->count) & table->mask;
     for (; table->slots[slot]; slot = (slot + 1) & table->mask) {
@@ -210,19 +211,35 @@ static int find_file(struct reader *self, struct file_table *table, const struct
     return code;
 }
 
+/* The same of tensors, once they are settled. */
+static int index_tensors(struct reader *self)
+{
+    const struct stored_checkpoint *checkpoint = self->checkpoint;
+    struct name_table *table = &self->names;
+    table->mask = 64 - 1;
+    while (table->mask < 2 * checkpoint->tensor_count)
+        table->mask = table->mask * 2 + 1;
+    table->slots = calloc(table->mask + 1, sizeof *table->slots);
+    if (!table->slots)
+        return no_memory(self);
+    for (size_t i = 0; i < checkpoint->tensor_count; i++) {
+        const char *fqn = checkpoint->tensors[i].fqn;
+        size_t slot = text_hash(fqn, strlen(fqn)) & table->mask;
+        while (table->slots[slot])
+            slot = (slot + 1) & table->mask;
+        table->slots[slot] = (uint32_t)i + 1;
+    }
+    return 0;
+}
+
 static struct stored_tensor *find_tensor(const struct reader *self, const struct pickle_node *text)
 {
-    size_t low = 0, high = self->checkpoint->tensor_count;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        const char *fqn = self->checkpoint->tensors[middle].fqn;
-        int order = strncmp(fqn, text->value.text, text->count);
-        if (order == 0 && fqn[text->count] == '\0')
-            return &self->checkpoint->tensors[middle];
-        if (order >= 0)
-            high = middle;
-        else
-            low = middle + 1;
+    const struct name_table *table = &self->names;
+    size_t slot = text_hash(text->value.text, text->count) & table->mask;
+    for (; table->slots[slot]; slot = (slot + 1) & table->mask) {
+        struct stored_tensor *tensor = &self->checkpoint->tensors[table->slots[slot] - 1];
+        if (strncmp(tensor->fqn, text->value.text, text->count) == 0 && tensor->fqn[text->count] == '\0')
+            return tensor;
     }
     return NULL;
 }
@@ -266,7 +283,7 @@ static int check_transforms(struct reader *self, const char *fqn, const struct p
                    is_text ? first->value.text : "?");
 }
 
-static int read_place(struct reader *self, struct file_table *table, const struct pickle_node *index,
+static int read_place(struct reader *self, struct name_table *table, const struct pickle_node *index,
                       const struct pickle_node *info)
 {
     const struct pickle_node *index_state = pickle_state(self->pickle, index);
@@ -331,7 +348,7 @@ static int read_places(struct reader *self, const struct pickle_node *dict)
 {
     if (!dict || dict->kind != PICKLE_DICT)
         return bad(self, NULL, "no storage_data: this is no metadata that a file system writer made");
-    struct file_table table = {.mask = 64 - 1};
+    struct name_table table = {.mask = 64 - 1};
     while (table.mask < dict->count)
         table.mask = table.mask * 2 + 1;
     table.slots = calloc(table.mask + 1, sizeof *table.slots);
@@ -400,7 +417,9 @@ static int read_all(struct reader *self)
     if (code)
         return code;
     free(self->checkpoint->files[--self->checkpoint->file_count]);
-    code = read_places(self, pickle_get(self->pickle, state, "storage_data"));
+    code = index_tensors(self);
+    if (!code)
+        code = read_places(self, pickle_get(self->pickle, state, "storage_data"));
     if (!code)
         code = read_paths(self, pickle_get(self->pickle, state, "planner_data"));
     return code ? code : stored_checkpoint_settle(self->checkpoint, self->name, self->err);
@@ -421,6 +440,7 @@ int dcp_read_metadata(const char *name, const void *bytes, size_t len, struct st
     }
     code = reader.checkpoint ? read_all(&reader) : no_memory(&reader);
     free(reader.stored);
+    free(reader.names.slots);
     pickle_free(pickle);
     if (code)
         stored_checkpoint_free(reader.checkpoint);
@@ -580,6 +600,9 @@ int dcp_parse_item(const struct stored_tensor *tensor, const struct box *box, co
         int code = zip_next_record(bytes, len, at, &record, &at, err);
         if (code)
             return cb_context(err, "%s", tensor->fqn);
+        if (known && record_is(&record, item.record) && record.bytes != UINT64_MAX && record.bytes < item.storage_bytes)
+            return cb_fail(err, CB_ERR_CORRUPT, "%s: the item's storage of %llu bytes lies in a record of %llu",
+                           tensor->fqn, (unsigned long long)item.storage_bytes, (unsigned long long)record.bytes);
         if (known && record_is(&record, item.record))
             return locate(tensor, &item, record.offset, item_length, payload, err);
         if (record.bytes == UINT64_MAX || record.bytes > len - record.offset)

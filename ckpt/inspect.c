@@ -45,48 +45,87 @@ static uint64_t payload_of(const struct stored_checkpoint *checkpoint, const str
     return bytes < chunk->length ? bytes : chunk->length;
 }
 
+/* Where an item lies in its file, and which it is. */
+struct place {
+    uint64_t offset;
+    uint32_t chunk;
+};
+
 static int compare_places(const void *a, const void *b)
 {
-    const struct stored_chunk *x = *(const struct stored_chunk *const *)a, *y = *(const struct stored_chunk *const *)b;
-    if (x->file != y->file)
-        return x->file < y->file ? -1 : 1;
+    const struct place *x = a, *y = b;
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* Items in the order in which they lie: what is between them, and what two of them share. */
-static int look_at_items(const struct stored_checkpoint *checkpoint, struct inspection *self, struct cb_err *err)
+static void sort_places(struct place *places, size_t count)
 {
-    size_t count = checkpoint->chunk_count;
-    const struct stored_chunk **places = malloc((count + 1) * sizeof *places);
-    if (!places)
+    size_t sorted = 1;
+    while (sorted < count && places[sorted - 1].offset <= places[sorted].offset)
+        sorted++;
+    if (sorted < count)
+        qsort(places, count, sizeof *places, compare_places);
+}
+
+/* All items, file by file as they lie in it; those of file i from (*starts)[i] on. Both are the caller's to free. */
+static int order_items(const struct stored_checkpoint *checkpoint, struct place **ordered, size_t **starts,
+                       struct cb_err *err)
+{
+    size_t count = checkpoint->chunk_count, files = checkpoint->file_count;
+    struct place *places = malloc((count + 1) * sizeof *places);
+    size_t *next = calloc(files + 2, sizeof *next); /* next[i + 1] counts, then is where file i goes on */
+    if (!places || !next) {
+        free(places);
+        free(next);
         return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu items", count);
+    }
     for (size_t i = 0; i < count; i++)
-        places[i] = &checkpoint->chunks[i];
-    qsort(places, count, sizeof *places, compare_places);
+        next[checkpoint->chunks[i].file + 2]++;
+    for (size_t i = 2; i < files + 2; i++)
+        next[i] += next[i - 1];
+    for (size_t i = 0; i < count; i++) {
+        const struct stored_chunk *chunk = &checkpoint->chunks[i];
+        places[next[chunk->file + 1]++] = (struct place){chunk->offset, (uint32_t)i};
+    }
+    for (size_t i = 0; i < files; i++)
+        sort_places(places + next[i], next[i + 1] - next[i]);
+    *ordered = places;
+    *starts = next;
+    return 0;
+}
+
+/* Items of one file in the order in which they lie: what is between them, and what two of them share. */
+static void look_at_file(const struct stored_checkpoint *checkpoint, const struct place *places, size_t count,
+                         struct inspect_file *file, struct inspection *self)
+{
     uint64_t end = 0, covered = 0;
     for (size_t i = 0; i < count; i++) {
-        const struct stored_chunk *chunk = places[i];
-        struct inspect_file *file = &self->files[chunk->file];
+        const struct stored_chunk *chunk = &checkpoint->chunks[places[i].chunk];
         uint64_t payload = payload_of(checkpoint, chunk), item_end = chunk->offset + chunk->length;
-        if (i == 0 || places[i - 1]->file != chunk->file)
-            end = covered = 0;
         uint64_t from = chunk->offset > end ? chunk->offset : end;
         covered += item_end > from ? item_end - from : 0;
         self->overlap_bytes += end > chunk->offset ? (end < item_end ? end : item_end) - chunk->offset : 0;
         end = item_end > end ? item_end : end;
-        file->items++;
         file->payload_bytes += payload;
-        file->outside_bytes = file->bytes > covered ? file->bytes - covered : 0;
-        self->payload_bytes += payload;
         self->frame_bytes += chunk->length - payload;
         self->compressed += chunk->compressed;
     }
-    for (size_t i = 0; i < checkpoint->file_count; i++) {
-        if (self->files[i].items == 0)
-            self->files[i].outside_bytes = self->files[i].bytes;
-        self->outside_bytes += self->files[i].outside_bytes;
-    }
+    file->items = count;
+    file->outside_bytes = file->bytes > covered ? file->bytes - covered : 0;
+    self->payload_bytes += file->payload_bytes;
+    self->outside_bytes += file->outside_bytes;
+}
+
+static int look_at_items(const struct stored_checkpoint *checkpoint, struct inspection *self, struct cb_err *err)
+{
+    struct place *places = NULL;
+    size_t *starts = NULL;
+    int code = order_items(checkpoint, &places, &starts, err);
+    if (code)
+        return code;
+    for (size_t i = 0; i < checkpoint->file_count; i++)
+        look_at_file(checkpoint, places + starts[i], starts[i + 1] - starts[i], &self->files[i], self);
     free(places);
+    free(starts);
     return 0;
 }
 

@@ -67,14 +67,15 @@ struct pickle_node {
     uint8_t kind;
     uint8_t global; /* of PICKLE_GLOBAL */
     uint8_t dtype;  /* of PICKLE_G_DTYPE and PICKLE_G_STORAGE */
-    uint32_t count, capacity;
+    uint32_t count;
     union {
         int64_t integer;
         double real;
         const char *text; /* not terminated; `count` bytes of the input */
-        uint32_t first;   /* of `count` children in the pool */
+        uint32_t first;   /* of `count` children in the pool; of lists and dicts the word before it is their room */
     } value;
 };
+_Static_assert(sizeof(struct pickle_node) == 16, "metadata of millions of items is some 20 nodes an item");
 
 struct pickle; /* the values; the input must live as long */
 

@@ -33,7 +33,7 @@ struct machine {
     const unsigned char *bytes;
     size_t len, at;
     struct words stack, marks, memo;
-    uint32_t small[256], none, no, yes; /* values made once */
+    uint32_t small[256], none, no, yes, empty; /* values made once; the last is () */
     struct cb_err *err;
 };
 
@@ -263,7 +263,7 @@ static int gather(struct machine *self, enum pickle_kind kind, uint32_t count)
     int code = words_reserve(self, pool, (uint64_t)pool->count + count);
     if (code)
         return code;
-    struct pickle_node node = {.kind = (uint8_t)kind, .count = count, .capacity = count, .value.first = pool->count};
+    struct pickle_node node = {.kind = (uint8_t)kind, .count = count, .value.first = pool->count};
     self->stack.count -= count;
     if (count > 0)
         memcpy(pool->data + pool->count, self->stack.data + self->stack.count, count * sizeof *pool->data);
@@ -273,6 +273,8 @@ static int gather(struct machine *self, enum pickle_kind kind, uint32_t count)
 
 static int op_tuple(struct machine *self, uint32_t count)
 {
+    if (count == 0)
+        return push_shared(self, &self->empty, PICKLE_TUPLE, 0);
     if (available(self) < count)
         return fail(self, "a tuple has fewer items than it should");
     return gather(self, PICKLE_TUPLE, count);
@@ -285,6 +287,26 @@ static int op_tuple_mark(struct machine *self)
     return code ? code : gather(self, PICKLE_TUPLE, self->stack.count - first);
 }
 
+/* Makes room for `wanted` children where there is too little; twice as much as there was, so that lists grow well. */
+static int reserve_children(struct machine *self, struct pickle_node *node, uint64_t wanted)
+{
+    struct words *pool = &self->pickle->pool;
+    uint64_t room = node->count > 0 ? pool->data[node->value.first - 1] : 0;
+    if (wanted <= room)
+        return 0;
+    room = 2 * room < wanted ? wanted : 2 * room;
+    int code = words_reserve(self, pool, pool->count + room + 1);
+    if (code)
+        return code;
+    uint32_t first = pool->count + 1;
+    pool->data[pool->count] = (uint32_t)room;
+    if (node->count > 0)
+        memcpy(pool->data + first, pool->data + node->value.first, node->count * sizeof *pool->data);
+    node->value.first = first;
+    pool->count = first + (uint32_t)room;
+    return 0;
+}
+
 /* Appends the stack's values from `first` on to the list or dict below them. */
 static int extend(struct machine *self, uint32_t first, enum pickle_kind kind)
 {
@@ -294,22 +316,12 @@ static int extend(struct machine *self, uint32_t first, enum pickle_kind kind)
     struct pickle_node *node = &self->pickle->nodes[self->stack.data[first - 1]];
     if (node->kind != kind || (kind == PICKLE_DICT && count % 2 != 0))
         return fail(self, "it appends to what is no such container");
-    struct words *pool = &self->pickle->pool;
-    if ((uint64_t)node->count + count > node->capacity) {
-        uint64_t capacity = (uint64_t)node->capacity * 2;
-        if (capacity < (uint64_t)node->count + count)
-            capacity = (uint64_t)node->count + count;
-        int code = words_reserve(self, pool, pool->count + capacity);
-        if (code)
-            return code;
-        if (node->count > 0)
-            memcpy(pool->data + pool->count, pool->data + node->value.first, node->count * sizeof *pool->data);
-        node->value.first = pool->count;
-        node->capacity = (uint32_t)capacity;
-        pool->count += (uint32_t)capacity;
-    }
+    int code = reserve_children(self, node, (uint64_t)node->count + count);
+    if (code)
+        return code;
     if (count > 0)
-        memcpy(pool->data + node->value.first + node->count, self->stack.data + first, count * sizeof *pool->data);
+        memcpy(self->pickle->pool.data + node->value.first + node->count, self->stack.data + first,
+               count * sizeof *self->stack.data);
     node->count += count;
     self->stack.count = first;
     return 0;
@@ -568,7 +580,7 @@ int pickle_read(const char *name, const void *bytes, size_t len, struct pickle *
 {
     struct machine machine = {.name = name, .bytes = bytes, .len = len, .err = err};
     memset(machine.small, 0xff, sizeof machine.small);
-    machine.none = machine.no = machine.yes = NOTHING;
+    machine.none = machine.no = machine.yes = machine.empty = NOTHING;
     machine.pickle = calloc(1, sizeof *machine.pickle);
     int code = machine.pickle ? 0 : no_memory(&machine);
     if (!code && len >= NOTHING / 4)

@@ -70,35 +70,52 @@ static bool is_elsewhere(const struct stored_chunk *a, const struct stored_chunk
     return a->file != b->file || a->offset != b->offset;
 }
 
-/* Moves the tensor's chunks to `place`, sorted and each once. */
+static void sort_chunks(struct stored_chunk *chunks, uint32_t count)
+{
+    uint32_t sorted = 1;
+    while (sorted < count && stored_chunk_compare(&chunks[sorted - 1], &chunks[sorted]) <= 0)
+        sorted++;
+    if (sorted < count) /* most writers list them in order */
+        qsort(chunks, count, sizeof *chunks, stored_chunk_compare);
+}
+
+/* Moves the tensor's chunks to `place`, which may be where they are, sorted and each once. */
 static uint32_t settle_chunks(struct stored_checkpoint *self, struct stored_tensor *tensor,
                               const struct stored_chunk *chunks, uint32_t index, struct stored_chunk *place)
 {
     uint32_t kept = 0;
-    if (tensor->chunk_count > 0)
-        memcpy(place, chunks + tensor->first_chunk, tensor->chunk_count * sizeof *place);
-    qsort(place, tensor->chunk_count, sizeof *place, stored_chunk_compare);
+    if (tensor->chunk_count > 0 && place != chunks + tensor->first_chunk)
+        memmove(place, chunks + tensor->first_chunk, tensor->chunk_count * sizeof *place);
+    sort_chunks(place, tensor->chunk_count);
     for (uint32_t i = 0; i < tensor->chunk_count; i++) {
         if (i > 0 && stored_chunk_compare(&place[i], &place[kept - 1]) == 0) {
             self->duplicates += is_elsewhere(&place[i], &place[kept - 1]);
             continue;
         }
-        place[kept] = place[i];
+        if (kept != i)
+            place[kept] = place[i];
         place[kept++].tensor = index;
     }
     return kept;
 }
 
-int stored_checkpoint_settle(struct stored_checkpoint *self, const char *name, struct cb_err *err)
+/* Tensors sorted by name, and their chunks one after another in that order. */
+static bool lies_in_order(const struct stored_checkpoint *self)
 {
-    struct stored_chunk *chunks = malloc((self->chunk_count + 1) * sizeof *chunks);
-    if (!chunks)
-        return cb_fail(err, CB_ERR_MEMORY, "%s: no memory for %zu chunks", name, self->chunk_count);
-    int code = 0;
-    for (size_t i = 0; i < self->file_count && !code; i++)
-        code = stored_check_file_name(name, self->files[i], err);
-    qsort(self->tensors, self->tensor_count, sizeof *self->tensors, compare_tensors);
+    uint64_t next = 0;
+    for (size_t i = 0; i < self->tensor_count; i++) {
+        if (self->tensors[i].first_chunk != next ||
+            (i > 0 && compare_tensors(&self->tensors[i - 1], &self->tensors[i]) > 0))
+            return false;
+        next += self->tensors[i].chunk_count;
+    }
+    return true;
+}
+
+static int settle_all(struct stored_checkpoint *self, const char *name, struct stored_chunk *chunks, struct cb_err *err)
+{
     uint32_t count = 0;
+    int code = 0;
     for (size_t i = 0; i < self->tensor_count && !code; i++) {
         struct stored_tensor *tensor = &self->tensors[i];
         code = check_tensor(name, tensor, err);
@@ -113,14 +130,32 @@ int stored_checkpoint_settle(struct stored_checkpoint *self, const char *name, s
         tensor->chunk_count = kept;
         count += kept;
     }
-    if (code) {
-        free(chunks);
+    if (!code)
+        self->chunk_count = count;
+    return code;
+}
+
+int stored_checkpoint_settle(struct stored_checkpoint *self, const char *name, struct cb_err *err)
+{
+    struct stored_chunk *chunks = self->chunks;
+    int code = 0;
+    for (size_t i = 0; i < self->file_count && !code; i++)
+        code = stored_check_file_name(name, self->files[i], err);
+    if (code)
         return code;
+    if (!lies_in_order(self) || !chunks) { /* a second settling needs no memory of its own */
+        chunks = malloc((self->chunk_count + 1) * sizeof *chunks);
+        if (!chunks)
+            return cb_fail(err, CB_ERR_MEMORY, "%s: no memory for %zu chunks", name, self->chunk_count);
+        qsort(self->tensors, self->tensor_count, sizeof *self->tensors, compare_tensors);
     }
-    free(self->chunks);
-    self->chunks = chunks;
-    self->chunk_count = count;
-    return 0;
+    code = settle_all(self, name, chunks, err);
+    if (chunks == self->chunks)
+        return code;
+    free(code ? chunks : self->chunks);
+    if (!code)
+        self->chunks = chunks;
+    return code;
 }
 
 /* Chunks are sorted by offset, so those that may meet one are next to it. */
