@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "ckpt/catalogue.h"
+#include "ckpt/collect_ranks.h"
 #include "ckpt/safetensors.h"
 #include "ckpt/stored.h"
 
@@ -35,7 +36,9 @@ struct collector {
     const char *folder;
     struct file *files;
     size_t file_count, file_capacity;
-    char *index; /* name of the index file; NULL where there is none */
+    char *index;     /* name of the index file; NULL where there is none */
+    uint32_t *ranks; /* that have a DCP metadata file of their own */
+    size_t rank_count, rank_capacity;
     struct safetensors_index_entry *wanted;
     size_t wanted_count;
     struct part *parts;
@@ -81,13 +84,30 @@ static int add_file(struct collector *self, const char *name, uint64_t bytes)
     return 0;
 }
 
+static int add_rank(struct collector *self, uint32_t rank)
+{
+    if (self->rank_count == self->rank_capacity) {
+        size_t capacity = self->rank_capacity ? 2 * self->rank_capacity : 64;
+        uint32_t *ranks = realloc(self->ranks, capacity * sizeof *ranks);
+        if (!ranks)
+            return no_memory(self);
+        self->ranks = ranks;
+        self->rank_capacity = capacity;
+    }
+    self->ranks[self->rank_count++] = rank;
+    return 0;
+}
+
 static int look_at(void *context, const char *path, uint64_t bytes, struct cb_err *err)
 {
     struct collector *self = context;
     size_t len = strlen(self->folder);
     const char *name = len > 0 && strncmp(path, self->folder, len) == 0 && path[len] == '/' ? path + len + 1 : path;
+    uint32_t rank;
     if (strchr(name, '/'))
         return 0;
+    if (collect_is_rank_metadata(name, &rank))
+        return add_rank(self, rank);
     if (has_suffix(name, SAFETENSORS_SUFFIX))
         return add_file(self, name, bytes);
     if (!has_suffix(name, SAFETENSORS_SUFFIX ".index.json"))
@@ -415,22 +435,25 @@ static void release(struct collector *self)
     }
     free(self->files);
     free(self->index);
+    free(self->ranks);
     free(self->parts);
     safetensors_index_free(self->wanted, self->wanted_count);
 }
 
 /* --- the calls --- */
 
-static int open_safetensors(struct store *store, const char *folder, struct stored_checkpoint **checkpoint,
-                            struct cb_err *err)
+/* Without a .metadata: ranks' own, or safetensors. */
+static int open_unmarked(struct store *store, const char *folder, struct stored_checkpoint **checkpoint,
+                         struct cb_err *err)
 {
     struct collector self = {.store = store, .folder = folder, .err = err};
     int code = store_list(store, folder, look_at, &self, err);
-    if (!code && self.file_count == 0 && !self.index)
+    if (!code && self.file_count == 0 && !self.index && self.rank_count == 0)
         code = cb_fail(err, CB_ERR_NOT_FOUND, "there is no complete checkpoint at %s: it has no %s and no safetensors",
                        *folder ? folder : "this place", FORMAT_MARKER);
     if (!code)
-        code = collect_safetensors(&self, checkpoint);
+        code = self.rank_count > 0 ? collect_ranks(store, folder, self.ranks, self.rank_count, checkpoint, err)
+                                   : collect_safetensors(&self, checkpoint);
     release(&self);
     return code;
 }
@@ -446,7 +469,7 @@ int collect_metadata(struct store *store, const char *folder, struct buf *out, s
         return code;
     out->len = begin;
     struct stored_checkpoint *checkpoint;
-    code = open_safetensors(store, folder, &checkpoint, err);
+    code = open_unmarked(store, folder, &checkpoint, err);
     if (code)
         return code;
     code = catalogue_write(checkpoint, out, err);
@@ -464,7 +487,7 @@ int collect_checkpoint(struct store *store, const char *folder, struct stored_ch
     if (!code)
         code = store_read_small(store, marker, &bytes, err);
     if (code == CB_ERR_NOT_FOUND)
-        code = open_safetensors(store, folder, checkpoint, err);
+        code = open_unmarked(store, folder, checkpoint, err);
     else if (!code)
         code = format_read_metadata(marker, bytes.data, bytes.len, checkpoint, err);
     buf_release(&bytes);

@@ -1,5 +1,6 @@
-/* What a checkpoint in a store consists of, whatever its format: DCP and raw by their metadata, safetensors by the
- * index and the headers of its files, also where no marker says that they are all. Blocking reads through the store;
+/* What a checkpoint in a store consists of, whatever its format: DCP and raw by their metadata, that of each rank where
+ * PyTorch's ranks wrote without talking to each other (__R.metadata), safetensors by the index and the headers of its
+ * files, also where no marker says that they are all. Blocking reads through the store;
  * nothing but metadata and headers is read. */
 #ifndef CKPT_COLLECT_H
 #define CKPT_COLLECT_H

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "ckpt/inspect.h"
+#include "ckpt/same.h"
 #include "cli/cli.h"
 #include "cli/source.h"
 #include "cli/table.h"
@@ -13,12 +14,16 @@
 
 #define SHOWN_TENSORS 10
 #define SHOWN_FILES 16
+#define SHOWN_GROUPS 5 /* of parts with the same bytes */
+#define SHOWN_PARTS 3
+#define CONTENTS_MEMORY (UINT64_C(64) << 20)
 
 struct view {
     struct cli *cli;
     const struct source *source;
     const struct stored_checkpoint *checkpoint;
     const struct inspection *inspection;
+    const struct same *same;              /* NULL where nobody asked */
     const struct stored_tensor **tensors; /* those that are shown */
     size_t tensor_count;
 };
@@ -38,36 +43,90 @@ static char *shape_text(const struct stored_tensor *tensor, char text[160])
     return text;
 }
 
-static int compare_sizes(const void *a, const void *b)
+static bool is_larger(const struct stored_tensor *x, const struct stored_tensor *y)
 {
-    const struct stored_tensor *x = *(const struct stored_tensor *const *)a,
-                               *y = *(const struct stored_tensor *const *)b;
     uint64_t x_bytes = bytes_of(x), y_bytes = bytes_of(y);
-    if (x_bytes != y_bytes)
-        return x_bytes > y_bytes ? -1 : 1;
-    return strcmp(x->fqn, y->fqn);
+    return x_bytes != y_bytes ? x_bytes > y_bytes : strcmp(x->fqn, y->fqn) < 0;
+}
+
+/* Into the largest so far, which are sorted. */
+static void insert_tensor(struct view *self, const struct stored_tensor *tensor)
+{
+    size_t place = self->tensor_count;
+    if (place == SHOWN_TENSORS && !is_larger(tensor, self->tensors[place - 1]))
+        return;
+    if (place == SHOWN_TENSORS)
+        place--;
+    else
+        self->tensor_count++;
+    for (; place > 0 && is_larger(tensor, self->tensors[place - 1]); place--)
+        self->tensors[place] = self->tensors[place - 1];
+    self->tensors[place] = tensor;
 }
 
 /* All by name with --tensors, else the largest. */
 static int choose_tensors(struct view *self, struct cb_err *err)
 {
     const struct stored_checkpoint *checkpoint = self->checkpoint;
-    self->tensors = calloc(checkpoint->tensor_count + 1, sizeof *self->tensors);
+    bool all = cli_has_flag(self->cli, "tensors");
+    self->tensors = calloc(all ? checkpoint->tensor_count + 1 : SHOWN_TENSORS, sizeof *self->tensors);
     if (!self->tensors)
         return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu tensors", checkpoint->tensor_count);
-    bool all = cli_has_flag(self->cli, "tensors");
     for (size_t i = 0; i < checkpoint->tensor_count; i++) {
-        if (all || !checkpoint->tensors[i].is_bytes)
-            self->tensors[self->tensor_count++] = &checkpoint->tensors[i];
+        const struct stored_tensor *tensor = &checkpoint->tensors[i];
+        if (all)
+            self->tensors[self->tensor_count++] = tensor;
+        else if (!tensor->is_bytes)
+            insert_tensor(self, tensor);
     }
-    if (all || self->tensor_count == 0)
-        return 0;
-    qsort(self->tensors, self->tensor_count, sizeof *self->tensors, compare_sizes);
-    self->tensor_count = self->tensor_count < SHOWN_TENSORS ? self->tensor_count : SHOWN_TENSORS;
     return 0;
 }
 
 /* --- text --- */
+
+static const struct stored_chunk *chunk_of(const struct view *self, const struct same_part *part)
+{
+    return &self->checkpoint->chunks[part->chunk];
+}
+
+static const char *name_of(const struct view *self, const struct same_part *part)
+{
+    return self->checkpoint->tensors[chunk_of(self, part)->tensor].fqn;
+}
+
+/* Where the group that begins with part `first` ends. */
+static size_t end_of_group(const struct same *same, size_t first)
+{
+    size_t end = first + 1;
+    while (end < same->count && memcmp(same->parts[end].digest, same->parts[first].digest, HASH_SHA256_BYTES) == 0)
+        end++;
+    return end;
+}
+
+static void write_same(const struct view *self)
+{
+    struct buf *out = &self->cli->out;
+    const struct same *same = self->same;
+    char bytes[32];
+    if (same->count == 0) {
+        buf_append_text(out, "contents   no part has the bytes of another\n");
+        return;
+    }
+    buf_printf(out, "contents   %zu parts have the same bytes as another, %s could be saved\n", same->count,
+               units_format_bytes((double)same->extra_bytes, bytes));
+    size_t shown = 0;
+    for (size_t first = 0, end; first < same->count && shown < SHOWN_GROUPS; first = end, shown++) {
+        end = end_of_group(same, first);
+        buf_append_text(out, "          ");
+        for (size_t i = first; i < end && i < first + SHOWN_PARTS; i++)
+            buf_printf(out, "%s%s", i == first ? " " : " = ", name_of(self, &same->parts[i]));
+        if (end - first > SHOWN_PARTS)
+            buf_printf(out, " = %zu more", end - first - SHOWN_PARTS);
+        buf_append_char(out, '\n');
+    }
+    if (same->groups > shown)
+        buf_printf(out, "           and %zu more groups: --json has all\n", same->groups - shown);
+}
 
 static void write_summary(const struct view *self)
 {
@@ -92,6 +151,8 @@ static void write_summary(const struct view *self)
                units_format_bytes((double)found->outside_bytes, outside));
     if (self->checkpoint->duplicates > 0)
         buf_printf(out, "duplicates %zu parts are stored a second time\n", self->checkpoint->duplicates);
+    if (self->same)
+        write_same(self);
     if (found->overlap_bytes > 0)
         buf_printf(out, "overlap    items share %s of the files\n",
                    units_format_bytes((double)found->overlap_bytes, bytes));
@@ -248,6 +309,35 @@ static void write_ranks_json(struct json_writer *json, const struct inspection *
         json_write_null(json);
 }
 
+static void write_same_json(struct json_writer *json, const struct view *self)
+{
+    const struct same *same = self->same;
+    json_write_key(json, "same_contents");
+    json_write_begin_object(json);
+    write_count(json, "parts", same->count);
+    write_count(json, "extra_bytes", same->extra_bytes);
+    write_count(json, "read_bytes", same->read_bytes);
+    json_write_key(json, "groups");
+    json_write_begin_array(json);
+    for (size_t first = 0, end; first < same->count; first = end) {
+        end = end_of_group(same, first);
+        json_write_begin_array(json);
+        for (size_t i = first; i < end; i++) {
+            const struct stored_chunk *chunk = chunk_of(self, &same->parts[i]);
+            json_write_begin_object(json);
+            json_write_key(json, "tensor");
+            json_write_text(json, name_of(self, &same->parts[i]));
+            json_write_key(json, "file");
+            json_write_text(json, self->checkpoint->files[chunk->file]);
+            write_count(json, "offset", chunk->offset);
+            json_write_end_object(json);
+        }
+        json_write_end_array(json);
+    }
+    json_write_end_array(json);
+    json_write_end_object(json);
+}
+
 static int write_json(const struct view *self, struct cb_err *err)
 {
     const struct inspection *found = self->inspection;
@@ -275,6 +365,8 @@ static int write_json(const struct view *self, struct cb_err *err)
     write_count(&json, "compressed", found->compressed);
     json_write_key(&json, "layout");
     json_write_text(&json, found->layout);
+    if (self->same)
+        write_same_json(&json, self);
     write_types_json(&json, found);
     write_ranks_json(&json, found);
     json_write_key(&json, cli_has_flag(self->cli, "tensors") ? "all_tensors" : "largest_tensors");
@@ -296,6 +388,8 @@ static int run_inspect(struct cli *cli, struct cb_err *err)
     struct source source = {0};
     struct stored_checkpoint *checkpoint = NULL;
     struct inspection inspection = {0};
+    struct same same = {0};
+    bool contents = cli_has_flag(cli, "contents");
     if (cli->word_count != 1)
         return cb_fail(err, CB_ERR_USAGE, "inspect takes one checkpoint, as in `ckptbench inspect ./ckpt/RUN`");
     int code = source_open(&source, cli->words[0], err);
@@ -303,12 +397,19 @@ static int run_inspect(struct cli *cli, struct cb_err *err)
         code = source_read(&source, &checkpoint, err);
     if (!code)
         code = inspect_checkpoint(source.store, checkpoint, &inspection, err);
-    struct view view = {.cli = cli, .source = &source, .checkpoint = checkpoint, .inspection = &inspection};
+    if (!code && contents)
+        code = same_find(source.store, checkpoint, CONTENTS_MEMORY, &same, err);
+    struct view view = {.cli = cli,
+                        .source = &source,
+                        .checkpoint = checkpoint,
+                        .inspection = &inspection,
+                        .same = contents ? &same : NULL};
     if (!code)
         code = choose_tensors(&view, err);
     if (!code)
         code = cli->json ? write_json(&view, err) : write_text(&view, err);
     free(view.tensors);
+    same_release(&same);
     inspection_release(&inspection);
     stored_checkpoint_free(checkpoint);
     source_release(&source);
@@ -318,16 +419,18 @@ static int run_inspect(struct cli *cli, struct cb_err *err)
 static const struct verb_flag flags[] = {
     {"tensors", NULL, "list all tensors and values, by name"},
     {"files", NULL, "list all files"},
+    {"contents", NULL, "read the data, too: which parts have the same bytes, whatever they are called"},
 };
 
 const struct verb verb_inspect = {
     .name = "inspect",
     .arguments = "PATH",
     .summary = "what is in a stored checkpoint, and who wrote what",
-    .about =
-        "PATH is a checkpoint of any format and any writer, as for verify. Only its metadata and headers are read: "
-        "tensors, types, shapes and parts; files, ranks and how even they are; bytes that are neither tensor nor "
-        "value; parts that are stored twice; and a guess at the layout.",
+    .about = "PATH is a checkpoint of any format and any writer, as for verify. Without --contents only its metadata "
+             "and headers "
+             "are read: "
+             "tensors, types, shapes and parts; files, ranks and how even they are; bytes that are neither tensor nor "
+             "value; parts that are stored twice; and a guess at the layout.",
     .example = "ckptbench inspect ./ckpt/20261121-k3f9 --tensors",
     VERB_FLAGS(flags),
     .run = run_inspect,

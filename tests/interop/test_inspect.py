@@ -4,11 +4,12 @@ import os
 import pickle
 import shutil
 import struct
+import sys
 
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from conftest import BUILD, ROOT, call
 
@@ -47,6 +48,56 @@ def test_bytes_that_no_item_covers_and_twice_stored_parts_are_counted(tmp_path):
         save_file({"w": torch.ones(4)}, tmp_path / f"part-{number}.safetensors")
     answer = inspect(tmp_path)
     assert answer["duplicates"] == 1 and answer["outside_bytes"] > 16 and not answer["marked"]
+
+
+def test_parts_with_the_same_bytes_are_found_where_asked_for(tmp_path):
+    """Tied weights under two names, zeros of two states, and one that differs in its last byte alone."""
+    tied, other = torch.randn(64, 48), torch.randn(64, 48)
+    almost = other.clone()
+    almost.view(torch.uint8)[-1, -1] ^= 1
+    state = {"embed": tied, "head": tied.clone(), "a": other, "b": almost, "zero.1": torch.zeros(32, 64), "zero.2": torch.zeros(32, 64),
+             "zero.3": torch.zeros(64, 32), "small.1": torch.ones(4), "small.2": torch.ones(4), "transposed": other.t()}
+    dcp.save(state, checkpoint_id=tmp_path / "it", no_dist=True)
+    save_file({name: tensor.contiguous() for name, tensor in state.items()}, tmp_path / "it.safetensors")
+    for path in (tmp_path / "it", tmp_path / "it.safetensors"):
+        assert "same_contents" not in inspect(path)
+        found = inspect(path, "--contents")["same_contents"]
+        groups = sorted(sorted(part["tensor"] for part in group) for group in found["groups"])
+        assert groups == [["embed", "head"], ["zero.1", "zero.2"]]
+        assert found["parts"] == 4 and found["extra_bytes"] == 64 * 48 * 4 + 32 * 64 * 4
+    text = call(BUILD / "ckptbench", "inspect", "--contents", tmp_path / "it").stdout
+    assert "4 parts have the same bytes as another" in text and ("embed = head" in text or "head = embed" in text)
+
+
+RANKS_ALONE = """
+import sys, torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+state = {"shared": torch.arange(4096.0), f"own.{rank}": torch.full((8, 8), float(rank)), f"step.{rank}": rank}
+dcp.save(state, storage_writer=dcp.FileSystemWriter(sys.argv[1]), use_collectives=False)
+dist.destroy_process_group()
+"""
+
+
+def test_ranks_that_wrote_without_talking_are_read_together(tmp_path):
+    """PyTorch's use_collectives=False: each rank has metadata of its own, and what all hold is stored by each."""
+    (tmp_path / "alone.py").write_text(RANKS_ALONE)
+    folder = tmp_path / "it"
+    torchrun = os.path.join(os.path.dirname(sys.executable), "torchrun")
+    result = call(torchrun, "--standalone", "--nproc-per-node", "2", tmp_path / "alone.py", folder)
+    assert result.returncode == 0, result.stderr
+    assert not (folder / ".metadata").exists() and (folder / "__1.metadata").exists()
+    answer = inspect(folder, "--tensors")
+    assert answer["format"] == "dcp" and not answer["marked"] and answer["duplicates"] == 1
+    assert {tensor["name"] for tensor in answer["all_tensors"]} == {"shared", "own.0", "own.1", "step.0", "step.1"}
+    assert [rank["rank"] for rank in answer["ranks"]] == [0, 1]
+    assert call(BUILD / "ckptbench", "verify", folder).returncode == 0
+    converted = tmp_path / "converted"
+    assert call(BUILD / "ckptbench", "convert", folder, converted, "format=safetensors").returncode == 0
+    assert torch.equal(load_file(converted / "model-00001-of-00001.safetensors")["own.1"], torch.ones(8, 8))
+    (folder / "__1_0.distcp").unlink()
+    damaged = call(BUILD / "ckptbench", "verify", folder)
+    assert damaged.returncode == 3 and "__1_0.distcp" in damaged.stdout
 
 
 @pytest.mark.parametrize("kind", ["dcp", "file", "index", "folder"])
