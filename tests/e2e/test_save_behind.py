@@ -109,6 +109,18 @@ def test_a_failure_behind_trainings_back_is_told_and_the_checkpoint_before_stays
     passed(Run(tmp_path, name="again", ops="load", suffix="first", tp=2).run())
 
 
+def kill(run, victims, also=None):
+    """Nothing of these ranks goes on; the launcher ends the others."""
+    pids = [run.page[victim]["pid"] for victim in victims] + ([also] if also else [])
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    run.wait(60)
+    assert run.code != 0
+
+
 STEPS = [  # where the store stalls, and what the thread behind does then
     ("stall_at=30+ops=write", "io"), ("stall_at=4+ops=finish", "fsync"), ("stall_at=2+ops=publish", "commit"),
 ]
@@ -125,29 +137,65 @@ def test_kills_at_each_step_leave_the_checkpoint_before(tmp_path, spec, state, w
               store=f"fault:{spec}+rank={rank}:{tmp_path}/store", timeout__op="60s").start()
     run.wait_until(lambda page: page[rank]["behind_state"] == state and page[rank]["behind_iteration"] == 1)
     time.sleep(0.2)
-    for victim in (range(2) if who == "all" else [rank]):
-        try:
-            os.kill(run.page[victim]["pid"], signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-    run.wait(60)
-    assert run.code != 0
+    kill(run, range(2) if who == "all" else [rank])
     assert markers(run) == ["run/iteration-0"]
     loaded = passed(Run(tmp_path, name="again", ops="load", suffix="run", tp=2).run())
     assert loaded.samples("verify")[0]["verified_bytes"] > 0
 
 
-def test_a_kill_while_the_state_is_staged_in_rounds_leaves_the_checkpoint_before(tmp_path):
+@pytest.mark.parametrize("who", ["one", "all"])
+@pytest.mark.parametrize("spec, state", [("stall_at=40+ops=write", "io"), ("stall_at=2+ops=finish", "fsync")])
+def test_kills_while_the_state_is_staged_in_rounds_leave_the_checkpoint_before(tmp_path, spec, state, who):
+    """At a write training still waits, since the rest of its state is not copied; at fsync it has gone on."""
     (tmp_path / "store").mkdir()
     run = Run(tmp_path, ranks=2, tp=2, ops="save", iterations=9, save__async="true", io__block="256KiB", save__staging_bytes="1MiB",
-              store=f"fault:stall_at=40+ops=write+rank=1:{tmp_path}/store", timeout__op="60s").start()
-    run.wait_until(lambda page: page[1]["op"] == "save" and page[1]["state"] == "io" and page[1]["behind_iteration"] == 1)
-    time.sleep(0.2)
-    assert run.page[1]["state"] == "io"  # training still waits: the rest of its state is not copied
-    os.kill(run.page[1]["pid"], signal.SIGKILL)
-    run.wait(60)
-    assert run.code != 0 and markers(run) == ["run/iteration-0"]
+              store=f"fault:{spec}+rank=1:{tmp_path}/store", timeout__op="60s").start()
+    run.wait_until(lambda page: page[1]["behind_state"] == state and page[1]["behind_iteration"] == 1)
+    time.sleep(0.3)
+    waits = run.page[1]["op"] == "save" and run.page[1]["state"] == "io"
+    assert waits == (state == "io")
+    kill(run, range(2) if who == "all" else [1])
+    assert markers(run) == ["run/iteration-0"]
     passed(Run(tmp_path, name="again", ops="load", suffix="run", tp=2).run())
+
+
+@pytest.mark.parametrize("who", [[0], [0, 1]])
+@pytest.mark.parametrize("keys", [{}, {"save__async": "true"}, {"save__async": "true", "save__staging_bytes": "1MiB"}])
+def test_kills_between_the_marker_and_the_last_agreement_leave_two_whole_checkpoints(tmp_path, keys, who):
+    """Rank 1 stands still once it has agreed that data is durable: rank 0 publishes, and waits for it in vain."""
+    (tmp_path / "store").mkdir()
+    run = Run(tmp_path, ranks=2, tp=2, ops="save", iterations=9, io__block="256KiB", keep__last=2, verify="none", timeout__op="60s",
+              store=f"fault:delay=1500ms+ops=finish+rank=0:{tmp_path}/store", **keys).start()
+    state = "behind_state" if keys else "state"
+    run.wait_until(lambda page: len(page[1]["samples"]) == 1 and page[1][state] == "wait" and page[0][state] == "fsync")
+    stopped = run.page[1]["pid"]
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        marker = run.store / "run/iteration-1/.metadata"
+        run.wait_until(lambda page: marker.exists())
+        time.sleep(0.5)
+        assert run.page[0][state] == "wait" and len(run.samples("save")) == 1  # the second has not ended
+    finally:
+        kill(run, who, also=stopped)
+    assert markers(run) == ["run/iteration-0", "run/iteration-1"]
+    for number in range(2):
+        loaded = passed(Run(tmp_path, name=f"again-{number}", ops="load", suffix=f"run/iteration-{number}", tp=2).run())
+        assert loaded.samples("verify")[0]["verified_bytes"] > 0
+
+
+def test_a_checkpoint_is_loaded_while_two_newer_ones_are_being_saved(tmp_path):
+    (tmp_path / "store").mkdir()
+    run = Run(tmp_path, ranks=2, tp=2, ops="save", iterations=4, save__async="true", save__inflight=2, keep__last=4, keep="true",
+              io__depth=1, io__block="1MiB", store=f"fault:delay=100ms+ops=write:{tmp_path}/store").start()
+    run.wait_until(lambda page: len(page[0]["samples"]) == 1 and page[0]["behind_iteration"] == 1)
+    loaded = passed(Run(tmp_path, name="between", ops="load", suffix="run/iteration-0", tp=2, load__cold="false").run())
+    assert loaded.samples("verify")[0]["verified_bytes"] > 0
+    under_way = run.page[0]["behind_state"]
+    passed(run.wait())
+    assert under_way  # it was loaded beside them
+    assert markers(run) == [f"run/iteration-{number}" for number in range(4)]
+    for number in (2, 3):
+        passed(Run(tmp_path, name=f"again-{number}", ops="load", suffix=f"run/iteration-{number}", tp=2).run())
 
 
 def test_a_stop_request_ends_a_save_behind(tmp_path):

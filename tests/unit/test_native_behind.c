@@ -187,6 +187,29 @@ static void a_load_goes_on_beside_a_save(void **unused)
     world_close(&world);
 }
 
+static void a_load_goes_on_between_two_saves_that_are_under_way(void **unused)
+{
+    (void)unused;
+    struct world world;
+    char uri[256];
+    clear();
+    snprintf(uri, sizeof uri, "fault:delay=30ms+ops=write:%s", folder);
+    world_open(&world, "model=gpt2-tiny dp=2 save.async=true io.depth=1 io.block=1MiB save.inflight=2", uri, 1);
+    world_pass(&world, OP_SAVE, "a/0");
+    wait_for_all(&world);
+    for (uint64_t i = 1; i < 3; i++) {
+        fill_with(&world, 100 + i);
+        world_pass(&world, OP_SAVE, i == 1 ? "a/1" : "a/2");
+        poison(&world);
+    }
+    assert_int_equal(engine_native_ops.under_way(world.ranks[0].engine), 2);
+    load_and_check(&world, "a/0", 42);
+    wait_for_all(&world);
+    load_and_check(&world, "a/1", 101);
+    load_and_check(&world, "a/2", 102);
+    world_close(&world);
+}
+
 static void as_many_saves_as_wanted_are_under_way(void **unused)
 {
     (void)unused;
@@ -382,6 +405,7 @@ int main(void)
         cmocka_unit_test(a_folder_that_is_used_again_holds_the_last_one),
         cmocka_unit_test(times_fit_together),
         cmocka_unit_test(a_load_goes_on_beside_a_save),
+        cmocka_unit_test(a_load_goes_on_between_two_saves_that_are_under_way),
         cmocka_unit_test(as_many_saves_as_wanted_are_under_way),
         cmocka_unit_test(a_failure_behind_is_told_once_by_the_next_save),
         cmocka_unit_test(a_failure_behind_is_told_by_waiting_and_the_next_save_is_right),
