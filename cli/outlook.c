@@ -149,15 +149,9 @@ int outlook_run_ns(const struct experiment *experiment, const struct rates *rate
     int rc = workload_init(&workload, experiment, err);
     if (rc)
         return rc;
-    double iterations = (double)(experiment_u64(experiment, OPT_ITERATIONS) + experiment_u64(experiment, OPT_WARMUP));
-    if (experiment_is(experiment, OPT_WORKLOAD, "train")) { /* how long a step takes is what the run is to find out */
+    if (!workload.layout) { /* nothing says how much there is to do: what one operation may take */
         workload_release(&workload);
-        return cb_fail(err, CB_ERR_USAGE,
-                       "workload=train: how long it takes cannot be told before; give slurm.time or timeout.run");
-    }
-    if (!workload.layout) { /* the suite has no state whose bytes would tell */
-        *duration_ns = START_NS + (uint64_t)(iterations * SUITE_ROUND_NS);
-        workload_release(&workload);
+        *duration_ns = experiment_u64(experiment, OPT_TIMEOUT_OP) + START_NS;
         return 0;
     }
     outlook_sum_states(workload.layout, &largest, &all);

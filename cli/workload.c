@@ -27,7 +27,8 @@ uint32_t workload_payload_alignment(const struct experiment *experiment)
 
 bool workload_has_model(const struct experiment *experiment)
 {
-    return !experiment_is(experiment, OPT_WORKLOAD, "suite") && !experiment_is(experiment, OPT_WORKLOAD, "verify");
+    return !experiment_is(experiment, OPT_WORKLOAD, "suite") && !experiment_is(experiment, OPT_WORKLOAD, "verify") &&
+           !experiment_is(experiment, OPT_WORKLOAD, "wait");
 }
 
 /* One rank a core that this process may use, where the number is not given. */
@@ -60,10 +61,6 @@ int workload_init(struct workload *self, const struct experiment *experiment, st
 {
     struct workload fresh = {0};
     struct plan_options options;
-    if (!workload_has_model(experiment)) {
-        *self = (struct workload){.layouts.ranks = ranks_without_model(experiment)};
-        return 0;
-    }
     if (experiment_is(experiment, OPT_WORKLOAD, "wait")) {
         uint64_t ranks = experiment_u64(experiment, OPT_RANKS);
         *self = (struct workload){.layouts.ranks = ranks ? (uint32_t)ranks : 1};
@@ -71,6 +68,10 @@ int workload_init(struct workload *self, const struct experiment *experiment, st
     }
     if (experiment_is(experiment, OPT_WORKLOAD, "train"))
         return init_training(self, experiment, err);
+    if (!workload_has_model(experiment)) {
+        *self = (struct workload){.layouts.ranks = ranks_without_model(experiment)};
+        return 0;
+    }
     int rc = workload_load_model(experiment, &fresh.model, err);
     if (rc == 0)
         rc = layout_pair_new(fresh.model, experiment, &fresh.layouts, err);

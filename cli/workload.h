@@ -17,7 +17,7 @@ struct workload {
     struct training training; /* workload=train, which has a model and no layout here; steps is 0 elsewhere */
 };
 
-/* False for what has neither model nor layout: the cluster suite, and looking at what is stored. */
+/* False for what has neither model nor layout: the cluster suite, looking at what is stored, waiting. */
 bool workload_has_model(const struct experiment *experiment);
 
 /* Computes what the workload has of it; fails with what is wrong with the keys. */

@@ -143,6 +143,12 @@ def test_a_store_that_stalls_ends_at_the_deadline(tmp_path):
     assert "did not end in time" in document["message"] and time.monotonic() - start < 60
 
 
+@pytest.mark.parametrize("workload", ["verify", "suite"])
+def test_a_job_without_a_model_has_a_script_with_a_time_limit(tmp_path, workload):
+    script = ckptbench(tmp_path, "render", f"workload={workload}", f"store={tmp_path}", "nodes=2", "ranks_per_node=2").stdout
+    assert "#SBATCH --nodes=2" in script and "#SBATCH --time=" in script
+
+
 def test_a_store_that_keeps_nothing_is_refused(tmp_path):
     assert "nothing that could be looked at" in ckptbench(tmp_path, "run", "workload=verify", "store=null:", "ranks=1", code=2).stderr
 
