@@ -149,9 +149,20 @@ int outlook_run_ns(const struct experiment *experiment, const struct rates *rate
     int rc = workload_init(&workload, experiment, err);
     if (rc)
         return rc;
-    if (!workload.layout) { /* nothing says how much there is to do: what one operation may take */
+    double iterations = (double)(experiment_u64(experiment, OPT_ITERATIONS) + experiment_u64(experiment, OPT_WARMUP));
+    if (experiment_is(experiment, OPT_WORKLOAD, "train")) { /* how long a step takes is what the run is to find out */
         workload_release(&workload);
-        *duration_ns = experiment_u64(experiment, OPT_TIMEOUT_OP) + START_NS;
+        return cb_fail(err, CB_ERR_USAGE,
+                       "workload=train: how long it takes cannot be told before; give slurm.time or timeout.run");
+    }
+    if (experiment_is(experiment, OPT_WORKLOAD, "verify")) { /* what looking once may take at most */
+        *duration_ns = START_NS + experiment_u64(experiment, OPT_TIMEOUT_OP);
+        workload_release(&workload);
+        return 0;
+    }
+    if (!workload.layout) { /* the suite has no state whose bytes would tell */
+        *duration_ns = START_NS + (uint64_t)(iterations * SUITE_ROUND_NS);
+        workload_release(&workload);
         return 0;
     }
     outlook_sum_states(workload.layout, &largest, &all);

@@ -25,12 +25,6 @@ uint32_t workload_payload_alignment(const struct experiment *experiment)
     return experiment_is(experiment, OPT_IO_DIRECT, "false") ? BUFFERED_ALIGNMENT : DIRECT_ALIGNMENT;
 }
 
-bool workload_has_model(const struct experiment *experiment)
-{
-    return !experiment_is(experiment, OPT_WORKLOAD, "suite") && !experiment_is(experiment, OPT_WORKLOAD, "verify") &&
-           !experiment_is(experiment, OPT_WORKLOAD, "wait");
-}
-
 /* One rank a core that this process may use, where the number is not given. */
 static uint32_t ranks_without_model(const struct experiment *experiment)
 {
@@ -68,7 +62,7 @@ int workload_init(struct workload *self, const struct experiment *experiment, st
     }
     if (experiment_is(experiment, OPT_WORKLOAD, "train"))
         return init_training(self, experiment, err);
-    if (!workload_has_model(experiment)) {
+    if (experiment_is(experiment, OPT_WORKLOAD, "suite") || experiment_is(experiment, OPT_WORKLOAD, "verify")) {
         *self = (struct workload){.layouts.ranks = ranks_without_model(experiment)};
         return 0;
     }

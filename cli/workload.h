@@ -17,9 +17,6 @@ struct workload {
     struct training training; /* workload=train, which has a model and no layout here; steps is 0 elsewhere */
 };
 
-/* False for what has neither model nor layout: the cluster suite, looking at what is stored, waiting. */
-bool workload_has_model(const struct experiment *experiment);
-
 /* Computes what the workload has of it; fails with what is wrong with the keys. */
 int workload_init(struct workload *self, const struct experiment *experiment, struct cb_err *err) CB_MUST_CHECK;
 void workload_release(struct workload *self);
