@@ -150,6 +150,11 @@ def test_experiments_that_ship_render_with_their_nodes(cluster, name, nodes):
     assert f"#SBATCH --nodes={nodes}\n" in out
 
 
+def test_the_waiting_experiment_renders_with_its_time_and_nodes(cluster):
+    out = cluster.call("render", f"{EXPERIMENTS}/wait.yaml", "nodes=3").stdout
+    assert "#SBATCH --nodes=3\n" in out and "#SBATCH --time=4\n" in out
+
+
 def test_a_planned_run_is_cancelled_without_slurm(cluster):
     cluster.call("render", *TINY, "store=./store")
     (line,) = cluster.document("status")
