@@ -18,6 +18,8 @@
 #include "agent/pool_job.h"
 #include "core/child.h"
 #include "core/clock.h"
+#include "core/experiment.h"
+#include "core/run_folder.h"
 #include "core/spool.h"
 
 #define LOOK_NS (100 * NS_PER_MS)
@@ -258,12 +260,26 @@ static void forget_step(const char *job_nodes)
     setenv("SLURM_JOB_NODELIST", job_nodes, 1);
 }
 
+/* A run that does not say how many nodes it wants has one, as a job of its own would; not all that the pool has. */
+static int wants_one_node(const char *run_folder, bool *one, struct cb_err *err)
+{
+    struct experiment *experiment = NULL;
+    int rc = run_folder_read_experiment(run_folder, &experiment, err);
+    if (rc == 0)
+        *one = experiment_u64(experiment, OPT_NODES) <= 1;
+    experiment_free(experiment);
+    return rc;
+}
+
 int hold_enter_step(const char *pool_folder, const char *name, const char *job_nodes, char run_folder[4096],
                     struct cb_err *err)
 {
     struct ticket ticket;
-    const char *step = getenv("SLURM_STEP_ID");
+    const char *step = getenv("SLURM_STEP_ID"), *node = getenv("SLURMD_NODENAME");
+    bool one = false;
     int rc = spool_read_claimed(pool_folder, name, &ticket, err);
+    if (rc == 0)
+        rc = wants_one_node(ticket.run_folder, &one, err);
     if (rc)
         return rc;
     snprintf(ticket.step, sizeof ticket.step, "%s", step ? step : "");
@@ -271,7 +287,7 @@ int hold_enter_step(const char *pool_folder, const char *name, const char *job_n
     rc = spool_update(pool_folder, &ticket, err);
     if (rc)
         return rc;
-    forget_step(job_nodes);
+    forget_step(one && node ? node : job_nodes);
     snprintf(run_folder, SPOOL_PATH_BYTES, "%s", ticket.run_folder);
     return 0;
 }

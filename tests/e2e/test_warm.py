@@ -140,6 +140,10 @@ def test_a_run_on_several_nodes_uses_those_of_the_pool(pools):
     assert line["outcome"] == "pass", line
     nodes = json.loads((pools.run_folder(run) / "attempts/1/rendezvous.json").read_text())["nodes"]
     assert [node["state"] for node in nodes] == ["head", "joined"]
+    alone, _ = pools.submit_one(*QUICK, "--warm", "pair")  # two ranks, and no word of nodes: one, as everywhere
+    line = pools.wait_final(alone)[alone]
+    assert line["outcome"] == "pass" and line["nodes"] == 1
+    assert not (pools.run_folder(alone) / "attempts/1/rendezvous.json").exists()
     pools.call("warm", "stop", "pair")
 
 
