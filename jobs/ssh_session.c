@@ -42,6 +42,7 @@ struct ssh_session {
     uint64_t alive_ns; /* between signs of life; 0 for none */
     uint64_t next_alive_ns;
     uint64_t silence_ns;
+    uint64_t heard_ns, waited_ns; /* when the other side last said something; when we last looked */
 };
 
 LIBSSH2_SESSION *ssh_session_handle(struct ssh_session *self)
@@ -87,12 +88,25 @@ static void keep_alive(struct ssh_session *self, uint64_t now_ns)
     self->next_alive_ns = now_ns + self->alive_ns;
 }
 
+/* Signs of life ask for an answer: who gives none, and says nothing else, is gone. What was not looked at
+ * for a while may wait in the socket. */
+static bool is_silent(struct ssh_session *self, uint64_t now_ns)
+{
+    if (now_ns - self->waited_ns > 2 * LONGEST_POLL_NS)
+        self->heard_ns = now_ns;
+    self->waited_ns = now_ns;
+    return self->in_use && self->alive_ns && now_ns - self->heard_ns > self->silence_ns + self->alive_ns;
+}
+
 int ssh_session_wait(struct ssh_session *self, uint64_t deadline_ns, struct cb_err *err)
 {
     uint64_t now_ns = clock_monotonic_ns();
     const char *name = self->route->hops[self->route->count - 1].alias;
     if (now_ns >= deadline_ns)
         return cb_fail(err, CB_ERR_TIMEOUT, "%s does not answer in time", name);
+    if (is_silent(self, now_ns))
+        return cb_fail(err, CB_ERR_SYSTEM, "%s has been silent for %.0f s", name,
+                       (double)(now_ns - self->heard_ns) / (double)NS_PER_S);
     keep_alive(self, now_ns);
     struct pollfd polled = {.fd = self->socket, .events = POLLIN};
     if (self->count && is_sending(self->hops[0].handle))
@@ -101,6 +115,8 @@ int ssh_session_wait(struct ssh_session *self, uint64_t deadline_ns, struct cb_e
     int ready = poll(&polled, 1, (int)(left_ns / NS_PER_MS + 1));
     if (ready < 0 && errno != EINTR)
         return cb_fail_errno(err, errno, "waiting for %s", name);
+    if (ready > 0 && polled.revents & POLLIN)
+        self->heard_ns = clock_monotonic_ns();
     if (ready > 0 && !(polled.revents & (POLLIN | POLLOUT))) {
         int failed = 0;
         socklen_t len = sizeof failed;
