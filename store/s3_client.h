@@ -10,9 +10,10 @@
 struct s3_client {
     struct s3_session session;
     struct s3_loop *loop;
-    struct s3_call call; /* of the blocking operations, one at a time */
-    struct buf document; /* what they send */
-    bool in_a_hurry;     /* they clean up after a failure, which must not take long */
+    struct s3_call call;        /* of the blocking operations, one at a time */
+    struct buf document;        /* what they send */
+    bool in_a_hurry;            /* they clean up after a failure, which must not take long */
+    uint64_t cleanup_failed_ns; /* when that could not be done last; 0: never */
     char endpoint_url[S3_HOST_BYTES + 16];
 };
 
@@ -27,7 +28,9 @@ int s3_client_run(struct s3_client *self, struct cb_err *err) CB_MUST_CHECK;
 int s3_client_head(struct s3_client *self, const char *name, uint64_t *length, char etag[S3_ETAG_BYTES],
                    struct cb_err *err) CB_MUST_CHECK;
 
-/* Aborts every open upload of one object. */
+/* Aborts an upload of an object by its id, fine if it is gone; and every open upload of one. */
+int s3_client_abort_upload_of(struct s3_client *self, const char *name, const char *id,
+                              struct cb_err *err) CB_MUST_CHECK;
 int s3_client_abort_uploads_of(struct s3_client *self, const char *name, struct cb_err *err) CB_MUST_CHECK;
 
 /* Text as XML has it; characters that XML 1.0 cannot hold make it fail. */

@@ -279,6 +279,16 @@ int s3_client_abort_upload(struct s3_client *self, const char *key, const char *
     return rc == CB_ERR_NOT_FOUND ? 0 : rc;
 }
 
+int s3_client_abort_upload_of(struct s3_client *self, const char *name, const char *id, struct cb_err *err)
+{
+    int rc = s3_call_ask(&self->call, S3_DELETE, name, err);
+    if (!rc)
+        rc = s3_call_add_query(&self->call, "uploadId", id, err);
+    if (!rc)
+        rc = s3_client_run(self, err);
+    return rc == CB_ERR_NOT_FOUND ? 0 : rc;
+}
+
 struct upload_collector {
     struct buf pairs;     /* keys and ids, each ended by a NUL */
     const char *only_key; /* or NULL */

@@ -13,6 +13,9 @@
 #ifdef HAVE_CURL
 
 #define DOCUMENT_MAX_BYTES ((size_t)4 << 20)
+/* A server that could not be asked to forget one upload is not asked about the next: a save of many files must end. What
+ * stays is found by lists of uploads: the agent's, `ckptbench s3 clean`. */
+#define HOPELESS_NS (60 * NS_PER_S)
 
 static int object_new(const char *name, uint64_t length, struct s3_object **object, struct cb_err *err)
 {
@@ -131,16 +134,17 @@ int s3_object_open(struct s3_client *client, const char *name, struct s3_object 
 
 void s3_object_close(struct s3_client *client, struct s3_object *self)
 {
-    struct s3_call *call = &client->call;
-    int rc = 0; /* what is left is found by lists of uploads: the agent's, `s3 clean` */
+    uint64_t failed_ns = client->cleanup_failed_ns;
+    bool hopeless = failed_ns > 0 && clock_monotonic_ns() < failed_ns + HOPELESS_NS;
+    int rc = 0;
     client->in_a_hurry = true;
-    if (self->upload_id[0] && !self->finished && s3_call_ask(call, S3_DELETE, self->name, NULL) == 0 &&
-        s3_call_add_query(call, "uploadId", self->upload_id, NULL) == 0)
-        rc = s3_client_run(client, NULL);
-    if (self->unsure)
+    if (!hopeless && self->upload_id[0] && !self->finished)
+        rc = s3_client_abort_upload_of(client, self->name, self->upload_id, NULL);
+    if (!hopeless && !rc && self->unsure)
         rc = s3_client_abort_uploads_of(client, self->name, NULL);
     client->in_a_hurry = false;
-    (void)rc;
+    if (rc)
+        client->cleanup_failed_ns = clock_monotonic_ns();
     object_free(self);
 }
 

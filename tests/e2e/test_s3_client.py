@@ -126,6 +126,16 @@ def test_a_checksum_that_the_server_knows_finds_what_the_way_damaged(bed):
     assert len(sent) == 3
 
 
+def test_a_server_that_answers_no_more_is_not_asked_to_forget_every_upload(bed):
+    bed.faults.fail({"operation": ["UploadPart", "AbortMultipartUpload", "ListMultipartUploads"], "fault": "stall", "times": 0})
+    said = bed.call("run", *TINY, "ops=save", "io.files=2", "s3.stall=500ms", "s3.deadline=1s", code=None)
+    assert said.returncode in (3, 4), said.stdout + said.stderr
+    assert len(bed.faults.log("AbortMultipartUpload")) <= 2  # two attempts for one of two files
+    bed.faults.fail()
+    assert bed.call("s3", "clean", "s3://bucket/p", "--older-than", "0s", "--yes").stdout
+    assert bed.faults.uploads() == []
+
+
 def test_threads_of_their_own_give_up_as_one_does(bed):
     bed.faults.fail({"operation": "UploadPart", "part": 2, "fault": "error", "times": 0})
     said = bed.call("run", *TINY, "s3.loops=2", "s3.attempts=3", code=3)
