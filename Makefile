@@ -42,14 +42,25 @@ MPI_CFLAGS := $(if $(MPICC),$(shell mpicc --showme:compile 2>/dev/null || mpicc 
 MPI_LIBS   := $(if $(MPICC),$(shell mpicc --showme:link 2>/dev/null || mpicc -link-info 2>/dev/null | cut -d' ' -f2-))
 
 ROOMS    := core store ckpt db jobs worker agent cli
-sources   = $(sort $(wildcard $(1)/*.c $(1)/*/*.c))
+sources   = $(filter-out worker/cuda/%,$(sort $(wildcard $(1)/*.c $(1)/*/*.c)))
 objects   = $(patsubst %.c,$(BUILD)/%.o,$(filter-out %/main.c,$(call sources,$(1))))
+
+# The CUDA plugin, where nvcc and the libraries are: of the system, or of the Python packages that `make cuda`
+# installs into build/cuda. The programs never link it.
+CUDA      := $(firstword $(patsubst %/bin/nvcc,%,$(wildcard $(CUDA_HOME)/bin/nvcc build/cuda/lib/python3*/site-packages/nvidia/cu13/bin/nvcc /usr/local/cuda/bin/nvcc /usr/local/cuda-13*/bin/nvcc)) $(patsubst %/bin/nvcc,%,$(shell command -v nvcc 2>/dev/null)))
+CUDA_PIP  := $(firstword $(wildcard build/cuda/lib/python3*/site-packages/nvidia))
+CUDA_DIRS := $(if $(CUDA_PIP),$(CUDA_PIP)/nccl $(CUDA_PIP)/cu13) $(CUDA)
+first_in   = $(firstword $(foreach folder,$(CUDA_DIRS) /usr,$(wildcard $(addprefix $(folder)/,$(1)))))
+NCCL_SO   := $(call first_in,lib/libnccl.so.2 lib64/libnccl.so.2 lib/x86_64-linux-gnu/libnccl.so.2)
+CUBLAS_SO := $(call first_in,lib/libcublasLt.so.13 lib64/libcublasLt.so.13 lib/x86_64-linux-gnu/libcublasLt.so.13)
+CUDART_A  := $(call first_in,lib/libcudart_static.a lib64/libcudart_static.a)
+PLUGIN    := $(if $(and $(CUDA),$(NCCL_SO),$(CUBLAS_SO),$(CUDART_A)),$(BUILD)/ckptbench-cuda.so)
 PROGRAMS := $(addprefix $(BUILD)/,ckptbench ckptbench-agent ckptbench-worker)
 UNIT     := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/test_*.c))
 TOOLS    := $(patsubst tests/tools/%.c,$(BUILD)/tests/%,$(wildcard tests/tools/*.c))
 
 .PHONY: all
-all: $(PROGRAMS) $(BUILD)/ckptbench.1 $(BUILD)/ckptbench.bash ## build the three programs, the manual page and the completion
+all: $(PROGRAMS) $(BUILD)/ckptbench.1 $(BUILD)/ckptbench.bash $(if $(SANITIZE),,plugin) ## build the programs, the manual page, the completion and, where nvcc and its libraries are, the CUDA plugin
 
 $(BUILD)/flags: FORCE
 	@mkdir -p $(BUILD); echo '$(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS)' | cmp -s - $@ || echo '$(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS)' > $@
@@ -85,6 +96,27 @@ $(BUILD)/ckptbench-agent: $(BUILD)/agent/main.o $(call library,agent store core)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS_agent) $(LIBS_store) $(LIBS_core)
 $(BUILD)/ckptbench-worker: $(BUILD)/worker/main.o $(call library,worker ckpt store core)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS_worker) $(LIBS_ckpt) $(LIBS_store) $(LIBS_core)
+
+# Files that the plugin has of its own: it takes nothing from the program that loads it.
+PLUGIN_SHARED := core/err.c core/clock.c core/units.c ckpt/dtype.c ckpt/box.c worker/device_values.c worker/huge_memory.c
+PLUGIN_C      := $(sort $(wildcard worker/cuda/*.c)) $(PLUGIN_SHARED)
+PLUGIN_OBJECTS := $(patsubst %.c,$(BUILD)/plugin/%.o,$(PLUGIN_C)) $(BUILD)/plugin/worker/cuda/kernels.o
+# Volta is past; code for Ampere, Ada, Hopper and Blackwell, and PTX for what comes.
+CUDA_ARCH ?= $(foreach arch,80 89 90 100,-gencode arch=compute_$(arch),code=sm_$(arch)) -gencode arch=compute_100,code=compute_100
+PLUGIN_INCLUDES := $(addprefix -isystem ,$(wildcard $(addsuffix /include,$(CUDA_DIRS))))
+.PHONY: plugin cuda
+plugin: $(PLUGIN)
+	@$(if $(PLUGIN),:,echo "plugin: no $(BUILD)/ckptbench-cuda.so, since nvcc, NCCL or cuBLASLt is missing (make cuda installs them): no device=cuda" >&2)
+$(BUILD)/plugin/%.o: %.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(PLUGIN_INCLUDES) $(CFLAGS) -fPIC -fvisibility=hidden -MMD -MP -c $< -o $@
+$(BUILD)/plugin/worker/cuda/kernels.o: worker/cuda/kernels.cu worker/cuda/kernels.h worker/device_values.h
+	@mkdir -p $(@D)
+	$(CUDA)/bin/nvcc -O3 -I. $(CUDA_ARCH) -Xcompiler -fPIC,-fvisibility=hidden -c $< -o $@
+$(BUILD)/ckptbench-cuda.so: $(PLUGIN_OBJECTS)
+	$(CC) -shared -Wl,--no-undefined -o $@ $^ $(CUDART_A) $(NCCL_SO) $(CUBLAS_SO) \
+	    $(foreach so,$(NCCL_SO) $(CUBLAS_SO),-Wl,-rpath,$(abspath $(dir $(so)))) -ldl -lpthread -lrt -lm -lstdc++
+
 $(BUILD)/ckptbench.1: $(BUILD)/ckptbench
 	$(BUILD)/ckptbench man > $@
 $(BUILD)/ckptbench.bash: $(BUILD)/ckptbench
@@ -119,6 +151,10 @@ demo-s3: ## the same with S3: a server in memory (Ceph RGW, about 15 s to start)
 	@DEPS=$(DEPS) scripts/deps.sh s3
 	@$(MAKE) --no-print-directory -s -j2 all
 	@PYTHON=$(PYTHON) scripts/demo_s3.sh $(BUILD)
+
+cuda: ## install nvcc, NCCL and cuBLAS into build/cuda where they are missing, and build the CUDA plugin (no GPU needed)
+	@DEPS=$(DEPS) PYTHON=$(PYTHON) scripts/cuda.sh build/cuda
+	@$(MAKE) --no-print-directory -s -j2 all
 
 VENV := build/venv
 test: ## install what tests need, build with warnings as errors, run every test and lint
@@ -213,6 +249,7 @@ install: all dist ## install under PREFIX (default /usr/local), into DESTDIR
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions \
 	           $(DESTDIR)$(PREFIX)/share/ckptbench/adapters $(DESTDIR)$(PREFIX)/share/ckptbench/experiments
 	install -m 755 $(PROGRAMS) $(DESTDIR)$(PREFIX)/bin
+	$(if $(PLUGIN),install -d $(DESTDIR)$(PREFIX)/lib/ckptbench; install -m 755 $(PLUGIN) $(DESTDIR)$(PREFIX)/lib/ckptbench)
 	install -m 644 $(BUILD)/ckptbench.1 $(DESTDIR)$(PREFIX)/share/man/man1
 	install -m 644 $(BUILD)/ckptbench.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/ckptbench
 	install -m 644 share/adapters/*.py $(DESTDIR)$(PREFIX)/share/ckptbench/adapters

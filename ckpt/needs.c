@@ -77,6 +77,9 @@ uint64_t needs_memory_bytes(const struct layout_pair *layouts, const struct expe
         !raw && (!experiment_is(experiment, OPT_OPS, "save") || !experiment_is(experiment, OPT_VERIFY, "none"));
     uint64_t size = layout_world_size(layouts->loaded), shift = experiment_u64(experiment, OPT_LOAD_SHIFT) % size;
     uint64_t sum = 0, staging = experiment_u64(experiment, OPT_IO_BLOCK) * experiment_u64(experiment, OPT_IO_DEPTH);
+    bool on_device = experiment_is(experiment, OPT_DEVICE, "cuda");
+    if (on_device)
+        staging *= 2; /* as many requests are being copied as are under way */
     staging += needs_staging_bytes(layouts, experiment);
     *largest = 0;
     if (experiment_is(experiment, OPT_ENGINE, "command"))
@@ -84,7 +87,7 @@ uint64_t needs_memory_bytes(const struct layout_pair *layouts, const struct expe
     for (uint64_t rank = 0; rank < layouts->ranks; rank++) {
         uint64_t own = saves ? rank_bytes(layouts->saved, rank) : 0;
         uint64_t target = loads && rank < size ? rank_bytes(layouts->loaded, (rank + shift) % size) : 0;
-        uint64_t bytes = (own > target ? own : target) + staging;
+        uint64_t bytes = (on_device ? 0 : own > target ? own : target) + staging;
         sum += bytes;
         *largest = bytes > *largest ? bytes : *largest;
     }

@@ -20,6 +20,7 @@
 #include "cli/workload.h"
 #include "core/child.h"
 #include "core/clock.h"
+#include "core/cuda_plugin.h"
 #include "core/json.h"
 #include "core/run_folder.h"
 #include "core/sweep.h"
@@ -148,6 +149,23 @@ static void check_libraries(struct doctor *self)
         report(self, library->name, library->present ? FOUND : LACKING,
                library->present ? library->gives : library->without_it, advice);
     }
+}
+
+/* Needed by device=cuda alone. The worker loads the plugin, not this program. */
+static void check_gpus(struct doctor *self)
+{
+    char path[PATH_MAX], line[1024];
+    struct cb_err err = {0};
+    enum finding without = experiment_is(self->experiment, OPT_DEVICE, "cuda") ? MISSING : LACKING;
+    if (cuda_plugin_find(path, sizeof path, &err)) {
+        report(self, "gpu", without, err.message, "device=cuda needs the plugin: `make cuda`");
+        return;
+    }
+    if (!find_program("ckptbench-worker", path))
+        return; /* which was said */
+    const char *const argv[] = {path, "--devices", NULL};
+    bool works = first_line(argv, line, sizeof line) && strncmp(line, "none: ", strlen("none: ")) != 0;
+    report(self, "gpu", works ? FOUND : without, line, "device=cuda needs a GPU and its driver; all else does not");
 }
 
 /* ---- machine ---- */
@@ -349,6 +367,7 @@ static int check_all(struct doctor *self, struct cb_err *err)
 {
     check_programs(self);
     check_libraries(self);
+    check_gpus(self);
     check_cores(self);
     check_memory(self);
     check_memlock(self);

@@ -4,6 +4,7 @@
 
 #include "cli/cli.h"
 #include "cli/libraries.h"
+#include "core/cuda_plugin.h"
 #include "core/options.h"
 #include "core/version.h"
 
@@ -107,4 +108,8 @@ void cli_write_version(struct cli *self)
         buf_printf(&self->out, "  %-9s %-8s %s\n", library->name, library->present ? "present" : "absent",
                    library->present ? library->gives : library->without_it);
     }
+    char plugin[4096];
+    bool has_plugin = cuda_plugin_find(plugin, sizeof plugin, NULL) == 0;
+    buf_printf(&self->out, "  %-9s %-8s %s\n", "cuda", has_plugin ? "present" : "absent",
+               has_plugin ? "device=cuda, and the suite on GPUs" : "no device=cuda, and nothing of GPUs in the suite");
 }

@@ -371,7 +371,7 @@ static int validate_copies(const struct experiment *self, struct cb_err *err)
 
 static int validate_suite(const struct experiment *self, struct cb_err *err)
 {
-    static const char *const sections[] = {"net", "storage", "cpu", "memory"};
+    static const char *const sections[] = {"net", "storage", "cpu", "memory", "gpu"};
     const char *only = experiment_text(self, OPT_SUITE_ONLY);
     struct rules unused;
     while (*only && strcmp(experiment_text(self, OPT_SUITE_ONLY), "all") != 0) {
@@ -381,7 +381,7 @@ static int validate_suite(const struct experiment *self, struct cb_err *err)
             i++;
         if (i == sizeof sections / sizeof *sections)
             return cb_fail(err, CB_ERR_USAGE,
-                           "suite.only=%s: must be all, or some of net, storage, cpu, memory joined by +",
+                           "suite.only=%s: must be all, or some of net, storage, cpu, memory, gpu joined by +",
                            experiment_text(self, OPT_SUITE_ONLY));
         only += len + (only[len] == '+' ? 1 : 0);
     }
@@ -444,6 +444,23 @@ static int validate_load(const struct experiment *self, struct cb_err *err)
     return 0;
 }
 
+/* A device's memory is reached by copies, which only the native engine makes. */
+static int validate_device(const struct experiment *self, struct cb_err *err)
+{
+    if (!experiment_is(self, OPT_DEVICE, "cuda"))
+        return 0;
+    if (!experiment_is(self, OPT_WORKLOAD, "checkpoint"))
+        return cb_fail(
+            err, CB_ERR_USAGE,
+            "device=cuda is for workload=checkpoint: workload=%s works in this machine's memory (and the suite "
+            "looks for GPUs by itself)",
+            experiment_text(self, OPT_WORKLOAD));
+    if (!experiment_is(self, OPT_ENGINE, "native"))
+        return cb_fail(err, CB_ERR_USAGE, "device=cuda needs engine=native, not engine=%s",
+                       experiment_text(self, OPT_ENGINE));
+    return 0;
+}
+
 int experiment_validate(const struct experiment *self, struct cb_err *err)
 {
     int rc = validate_texts(self, err);
@@ -459,6 +476,8 @@ int experiment_validate(const struct experiment *self, struct cb_err *err)
         rc = validate_suite(self, err);
     if (rc == 0)
         rc = validate_train(self, err);
+    if (rc == 0)
+        rc = validate_device(self, err);
     if (rc)
         return rc;
     if (experiment_is(self, OPT_OPS, "load") && *experiment_text(self, OPT_SUFFIX) == '\0')

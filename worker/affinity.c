@@ -9,6 +9,7 @@
 
 #include "core/buf.h"
 #include "core/hash.h"
+#include "worker/gpu_place.h"
 
 #define TEXT_MAX_BYTES 4096
 
@@ -73,29 +74,63 @@ static int describe(const cpu_set_t *used, const cpu_set_t *allowed, const char 
     return rc;
 }
 
+/* What may be used, and why nothing is to be changed about it; NULL where it may. Ranks whose sets differ were bound
+ * by the launcher. */
+static int look(struct comm *comm, bool pin, uint64_t deadline_ns, cpu_set_t *allowed, const char **how,
+                struct cb_err *err)
+{
+    struct agreement agreement;
+    CPU_ZERO(allowed);
+    if (sched_getaffinity(0, sizeof *allowed, allowed))
+        CPU_ZERO(allowed); /* more cores than the set holds: leave all as it is */
+    int rc = comm_agree_local(comm, 0, hash_u64(allowed, sizeof *allowed), deadline_ns, &agreement, err);
+    *how = NULL;
+    if (!rc && agreement.min != agreement.max)
+        *how = " (by the launcher)";
+    else if (!rc && !pin)
+        *how = " (not pinned)";
+    return rc;
+}
+
 int affinity_apply(struct comm *comm, bool pin, uint64_t deadline_ns, char *text, size_t text_bytes, struct cb_err *err)
 {
     cpu_set_t allowed, chosen;
-    CPU_ZERO(&allowed);
-    if (sched_getaffinity(0, sizeof allowed, &allowed))
-        CPU_ZERO(&allowed); /* more cores than the set holds: leave all as it is */
-    /* Ranks whose sets differ were bound by the launcher. */
-    struct agreement agreement;
-    int rc = comm_agree_local(comm, 0, hash_u64(&allowed, sizeof allowed), deadline_ns, &agreement, err);
+    const char *how;
+    int rc = look(comm, pin, deadline_ns, &allowed, &how, err);
     if (rc)
         return rc;
     if (CPU_COUNT(&allowed) == 0) {
         snprintf(text, text_bytes, "unknown");
         return 0;
     }
-    if (agreement.min != agreement.max)
-        return describe(&allowed, &allowed, " (by the launcher)", text, text_bytes, err);
-    if (!pin)
-        return describe(&allowed, &allowed, " (not pinned)", text, text_bytes, err);
+    if (how)
+        return describe(&allowed, &allowed, how, text, text_bytes, err);
     uint32_t first, count;
     affinity_share((uint32_t)CPU_COUNT(&allowed), comm_local_rank(comm), comm_local_size(comm), &first, &count);
     choose(&allowed, first, count, &chosen);
     if (sched_setaffinity(0, sizeof chosen, &chosen))
         return describe(&allowed, &allowed, " (pinning was refused)", text, text_bytes, err);
     return describe(&chosen, &allowed, "", text, text_bytes, err);
+}
+
+int affinity_apply_near(struct comm *comm, bool pin, const char *cores, const char *near, uint64_t deadline_ns,
+                        char *text, size_t text_bytes, struct cb_err *err)
+{
+    cpu_set_t allowed, chosen;
+    const char *how;
+    char reason[128];
+    int rc = gpu_place_parse_cores(cores, &chosen, err);
+    if (!rc)
+        rc = look(comm, pin, deadline_ns, &allowed, &how, err);
+    if (rc)
+        return rc;
+    CPU_AND(&chosen, &chosen, &allowed);
+    if (how)
+        return describe(&allowed, &allowed, how, text, text_bytes, err);
+    if (CPU_COUNT(&chosen) == 0 || sched_setaffinity(0, sizeof chosen, &chosen)) {
+        snprintf(reason, sizeof reason, " (those near %.64s may not be used)", near);
+        return describe(&allowed, &allowed, reason, text, text_bytes, err);
+    }
+    snprintf(reason, sizeof reason, " (near %.64s)", near);
+    return describe(&chosen, &allowed, reason, text, text_bytes, err);
 }

@@ -29,12 +29,12 @@ struct baseline {
     size_t writes, reads;
 };
 
-/* The state's memory, since verification is over: as cold as a real save's source. */
+/* The state's memory (where a store can reach it), since verification is over: as cold as a real save's source. */
 static int choose_memory(struct baseline *self, struct cb_err *err)
 {
     struct run *run = self->run;
     const struct state *state = run->own.base ? &run->own : &run->shifted;
-    void *memory = state->base;
+    void *memory = state->device ? NULL : state->base;
     uint64_t bytes = state->base_bytes;
     if (!memory) {
         memory = self->scratch = aligned_alloc(PAGE_BYTES, SCRATCH_BYTES);

@@ -15,6 +15,7 @@
 #include "core/spread.h"
 #include "core/units.h"
 #include "core/version.h"
+#include "worker/device_plugin.h"
 #include "worker/run.h"
 #include "worker/suite/suite.h"
 #include "worker/together.h"
@@ -69,8 +70,23 @@ static void catch_signals(struct status_page *page)
 static int print_usage(FILE *out)
 {
     fprintf(out, "usage: " PROGRAM " --run-folder RUN --attempt N --pages FOLDER [--nodes N]\n"
-                 "One rank of a run; ckptbench-agent starts it under MPI's launcher.\n");
+                 "       " PROGRAM " --devices\n"
+                 "One rank of a run; ckptbench-agent starts it under MPI's launcher. --devices lists the GPUs.\n");
     return out == stdout ? CB_EXIT_PASS : CB_EXIT_USAGE;
+}
+
+/* Never fails: whoever asks wants to know why there are none. */
+static int print_devices(void)
+{
+    struct buf out;
+    struct cb_err err;
+    buf_init(&out, UINT64_C(1) << 20);
+    if (device_plugin_list(&out, &err))
+        printf("none: %s\n", err.message);
+    else
+        printf("%s", out.data);
+    buf_release(&out);
+    return CB_EXIT_PASS;
 }
 
 static int read_arguments(int argc, char **argv, struct arguments *arguments, struct cb_err *err)
@@ -246,6 +262,8 @@ int main(int argc, char **argv)
         printf(PROGRAM " %s (%s)\n", version_text(), version_commit());
         return CB_EXIT_PASS;
     }
+    if (argc == 2 && strcmp(argv[1], "--devices") == 0)
+        return print_devices();
     int rc = read_arguments(argc, argv, &arguments, &err);
     if (rc) {
         log_error("%s", err.message);

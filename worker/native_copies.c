@@ -21,6 +21,7 @@ static int add_copy(struct copy_list *list, const struct device_copy *copy, stru
         list->copies = larger;
         list->capacity = capacity;
     }
+    assert(list->copies);
     list->copies[list->count++] = *copy;
     return 0;
 }

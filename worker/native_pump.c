@@ -86,6 +86,7 @@ int native_pump_reserve(struct native_engine *engine, struct device *device, uin
                         struct cb_err *err)
 {
     uint64_t rounded = (slot_bytes + SLOT_ALIGNMENT - 1) / SLOT_ALIGNMENT * SLOT_ALIGNMENT;
+    rounded = rounded > 0 ? rounded : SLOT_ALIGNMENT;
     if (!engine->pump)
         engine->pump = calloc(1, sizeof *engine->pump);
     struct native_pump *self = engine->pump;

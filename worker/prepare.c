@@ -46,6 +46,7 @@ static void read_keys(struct run *self)
     self->saves = !experiment_is(experiment, OPT_OPS, "load");
     self->loads = !experiment_is(experiment, OPT_OPS, "save");
     self->raw = experiment_is(experiment, OPT_WORKLOAD, "raw");
+    self->on_device = experiment_is(experiment, OPT_DEVICE, "cuda");
     self->cold = experiment_bool(experiment, OPT_LOAD_COLD);
     self->async = self->saves && experiment_bool(experiment, OPT_SAVE_ASYNC);
     self->keep_last = experiment_u64(experiment, OPT_KEEP_LAST);
@@ -130,11 +131,30 @@ static int read_experiment(struct run *self, struct cb_err *err)
     return rc ? rc : make_layouts(self, err);
 }
 
+/* With device=cuda: the plugin, and this rank's device. */
+static int open_device(struct run *self, struct cb_err *err)
+{
+    char text[512];
+    struct device_info *info = &self->device_info;
+    if (!self->on_device)
+        return 0;
+    int rc = device_plugin_open(&self->plugin, err);
+    if (!rc)
+        rc = device_plugin_open_device(&self->plugin, comm_local_rank(self->comm), &self->device, info, err);
+    if (rc)
+        return cb_context(err, "device=cuda");
+    snprintf(text, sizeof text, "%s, %s (number %" PRIu32 "); %s", info->name, info->pci, info->index, info->versions);
+    status_page_add_fact(self->page, "device", text);
+    return 0;
+}
+
 static int pin(struct run *self, struct cb_err *err)
 {
     char text[1024] = "";
-    int rc = affinity_apply(self->comm, experiment_is(self->experiment, OPT_AFFINITY, "auto"), run_deadline(self), text,
-                            sizeof text, err);
+    bool wanted = experiment_is(self->experiment, OPT_AFFINITY, "auto");
+    int rc = self->on_device ? device_place_apply(self->comm, &self->device_info, wanted, self->page,
+                                                  run_deadline(self), text, sizeof text, err)
+                             : affinity_apply(self->comm, wanted, run_deadline(self), text, sizeof text, err);
     if (!rc)
         status_page_add_fact(self->page, "affinity", text);
     return rc;
@@ -184,8 +204,11 @@ static int check_memory(struct run *self, struct cb_err *err)
     bool objects = folder_is_objects(folder_store_path(experiment_text(self->experiment, OPT_STORE)));
     uint64_t block = experiment_u64(self->experiment, objects ? OPT_S3_PART_SIZE : OPT_IO_BLOCK);
     uint64_t staging = block * experiment_u64(self->experiment, OPT_IO_DEPTH);
+    if (self->on_device)
+        staging *= 2; /* as many requests are being copied as are under way */
     staging += needs_staging_bytes(&self->layouts, self->experiment);
-    return state_check_memory(self->comm, state_memory_bytes(self) + staging, run_deadline(self), err);
+    uint64_t state_bytes = self->on_device ? 0 : state_memory_bytes(self);
+    return state_check_memory(self->comm, state_bytes + staging, run_deadline(self), err);
 }
 
 int run_open_store(const struct experiment *experiment, uint32_t rank, const char *pages_folder, struct store **store,
@@ -262,12 +285,15 @@ static void add_shift(struct run *self)
 static int make_states(struct run *self, struct cb_err *err)
 {
     struct state *owner = self->saves ? &self->own : self->target;
-    int rc = state_allocate(owner, memory_kind(self), state_memory_bytes(self), err);
+    int rc = self->on_device ? state_allocate_on(owner, self->device, state_memory_bytes(self), err)
+                             : state_allocate(owner, memory_kind(self), state_memory_bytes(self), err);
     if (rc)
         return rc;
     if (self->target != owner && owner->base)
         state_borrow(self->target, owner);
-    state_fill(&self->own, &self->payload);
+    rc = state_set_values(&self->own, &self->payload, err);
+    if (rc || self->on_device)
+        return rc;
     struct iovec region = {.iov_base = owner->base, .iov_len = owner->mapped_bytes};
     if (owner->base && experiment_is(self->experiment, OPT_ENGINE, "native"))
         store_register(self->store, &region, 1);
@@ -281,7 +307,7 @@ static int prepare_behind(struct run *self, struct cb_err *err)
         return 0;
     self->pending = calloc(RUN_PENDING, sizeof *self->pending);
     int rc = self->pending ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory for samples");
-    if (!rc && self->behind_store)
+    if (!rc && self->behind_store && !self->on_device)
         rc = device_host_open(device_host_cores(), &self->device, err);
     rc = run_join(self, rc, err);
     if (rc || !self->behind_store)
@@ -334,7 +360,9 @@ int run_prepare(struct run *self, struct comm *comm, struct status_page *page, c
     if (!folder_store_path(experiment_text(self->experiment, OPT_STORE)))
         self->verify = VERIFY_NONE; /* null: keeps nothing to look at */
     add_shift(self);
-    rc = pin(self, err);
+    rc = run_join(self, open_device(self, err), err);
+    if (!rc)
+        rc = pin(self, err);
     if (!rc)
         rc = run_join(self, choose_states(self, err), err);
     if (!rc)
@@ -364,7 +392,6 @@ void run_release(struct run *self)
 {
     engine_free(self->engine);
     gap_release(&self->gap);
-    device_close(self->device);
     comm_free(self->behind_comm);
     free(self->pending);
     if (self->behind_store)
@@ -374,6 +401,8 @@ void run_release(struct run *self)
     folder_release(&self->folder);
     state_release(&self->shifted);
     state_release(&self->own);
+    device_close(self->device); /* after the states that lie on it */
+    device_plugin_close(&self->plugin);
     layout_pair_release(&self->layouts);
     model_free(self->model);
     experiment_free(self->experiment);

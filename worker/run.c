@@ -224,7 +224,11 @@ static int save_step(struct run *self, uint32_t iteration, struct cb_err *err)
     self->checkpoint_iteration = iteration;
     self->checkpoint_complete = false;
     if (self->target->borrowed && iteration > 0 && self->loads)
-        state_fill(&self->own, &self->payload);
+        rc = state_set_values(&self->own, &self->payload, err);
+    if (self->on_device)
+        rc = run_join(self, rc, err);
+    if (rc)
+        return rc;
     return self->async ? save_behind(self, iteration, err) : save_here(self, iteration, err);
 }
 
@@ -266,6 +270,13 @@ static int make_cold(struct run *self, struct coldness *coldness, struct cb_err 
     return run_join(self, rc, err);
 }
 
+/* A device may fail on one rank alone. */
+static int poison_target(struct run *self, struct cb_err *err)
+{
+    int rc = state_set_poison(self->target, err);
+    return self->on_device ? run_join(self, rc, err) : rc;
+}
+
 static int load_step(struct run *self, uint32_t iteration, struct cb_err *err)
 {
     struct coldness coldness;
@@ -276,9 +287,10 @@ static int load_step(struct run *self, uint32_t iteration, struct cb_err *err)
         rc = make_cold(self, &coldness, err);
     if (!rc)
         rc = begin_sample(self, OP_LOAD, iteration, &sample, err);
+    if (!rc)
+        rc = poison_target(self, err);
     if (rc)
         return rc;
-    state_poison(self->target);
     sample->flags |= coldness.flags;
     sample->values[METRIC_RESIDENT_FRACTION] = coldness.resident_fraction;
     rc = end_sample(self, sample, load_once(self, iteration, sample, err));
@@ -367,9 +379,10 @@ static int verify_saved(struct run *self, struct cb_err *err)
     struct sample unmeasured = {.op = OP_LOAD, .iteration = self->checkpoint_iteration, .flags = SAMPLE_WARMUP};
     int rc = cold_drop(self->comm, self->folder.plain, self->checkpoint, run_deadline(self), &coldness, err);
     rc = run_join(self, rc, err);
+    if (!rc)
+        rc = poison_target(self, err);
     if (rc)
         return rc;
-    state_poison(self->target);
     rc = load_once(self, self->checkpoint_iteration, &unmeasured, err);
     return rc ? rc : verify_step(self, self->checkpoint_iteration, err);
 }

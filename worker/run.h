@@ -12,6 +12,7 @@
 #include "core/status_page.h"
 #include "store/store.h"
 #include "worker/comm.h"
+#include "worker/device_plugin.h"
 #include "worker/engine.h"
 #include "worker/folder.h"
 #include "worker/gap.h"
@@ -45,7 +46,10 @@ struct run {
     /* What saves use that go on behind; NULL without save.async. */
     struct comm *behind_comm;
     struct store *behind_store;
-    struct device *device;
+    struct device *device;       /* also where the state is on it */
+    struct device_plugin plugin; /* with device=cuda */
+    struct device_info device_info;
+    bool on_device;
     struct pending_save *pending; /* RUN_PENDING of them, a ring */
     uint32_t pending_first, pending_count;
     struct gap gap;

@@ -15,7 +15,7 @@ struct section {
 };
 
 static const struct section sections[] = {
-    {"net", suite_net}, {"storage", suite_storage}, {"cpu", suite_cpu}, {"memory", suite_memory}};
+    {"net", suite_net}, {"storage", suite_storage}, {"cpu", suite_cpu}, {"memory", suite_memory}, {"gpu", suite_gpu}};
 #define SECTION_COUNT (sizeof sections / sizeof *sections)
 
 uint64_t suite_deadline(const struct suite *self)
@@ -145,7 +145,10 @@ static int prepare(struct suite *self, struct cb_err *err)
         status_page_add_fact(self->page, "blas", self->blas.name);
     if (is_named(self->experiment, "storage") && !keeps_files(self->experiment))
         suite_skip(self, "storage", "the store keeps nothing that could be read");
-    return is_wanted(self->experiment, "storage") ? suite_storage_open(self, err) : 0;
+    rc = is_wanted(self->experiment, "gpu") ? suite_gpu_open(self, err) : 0;
+    if (!rc && is_wanted(self->experiment, "storage"))
+        rc = suite_storage_open(self, err);
+    return rc;
 }
 
 int suite_run(struct comm *comm, struct status_page *page, const struct experiment *experiment,
@@ -168,6 +171,7 @@ int suite_run(struct comm *comm, struct status_page *page, const struct experime
         int closed = suite_storage_close(&suite, rc ? &later : err);
         rc = rc ? rc : closed;
     }
+    suite_gpu_close(&suite);
     if (suite.has_blas)
         blas_close(&suite.blas);
     nodes_release(&suite.nodes);

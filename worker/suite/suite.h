@@ -15,8 +15,16 @@
 #include "core/status_page.h"
 #include "worker/blas.h"
 #include "worker/comm.h"
+#include "worker/device_plugin.h"
 #include "worker/folder.h"
 #include "worker/suite/nodes.h"
+
+/* A rank's device; all of it zero where there is none. */
+struct suite_gpu {
+    struct device_plugin plugin;
+    struct device *device;
+    struct device_comm *comm; /* NULL where NCCL cannot */
+};
 
 struct suite {
     struct comm *comm;        /* borrowed */
@@ -29,6 +37,7 @@ struct suite {
     bool has_blas;
     struct folder folder;            /* with section storage alone: */
     struct store *direct, *buffered; /* owned; the second is NULL where the store has no page cache */
+    struct suite_gpu gpu;            /* with section gpu alone */
     uint64_t section_timeout_ns;
 };
 
@@ -42,6 +51,7 @@ int suite_net(struct suite *self, struct sample *sample, bool last, struct cb_er
 int suite_storage(struct suite *self, struct sample *sample, bool last, struct cb_err *err) CB_MUST_CHECK;
 int suite_cpu(struct suite *self, struct sample *sample, bool last, struct cb_err *err) CB_MUST_CHECK;
 int suite_memory(struct suite *self, struct sample *sample, bool last, struct cb_err *err) CB_MUST_CHECK;
+int suite_gpu(struct suite *self, struct sample *sample, bool last, struct cb_err *err) CB_MUST_CHECK;
 
 /* suite/judge.c: CB_ERR_BELOW, on all ranks, where a median does not reach suite.fail_below. */
 int suite_judge(struct suite *self, struct cb_err *err) CB_MUST_CHECK;
@@ -49,6 +59,10 @@ int suite_judge(struct suite *self, struct cb_err *err) CB_MUST_CHECK;
 /* suite/storage.c: the place in the store, before and after all repetitions. */
 int suite_storage_open(struct suite *self, struct cb_err *err) CB_MUST_CHECK;
 int suite_storage_close(struct suite *self, struct cb_err *err) CB_MUST_CHECK;
+
+/* suite/gpu.c: the devices of all ranks, or none and why, before and after all repetitions. */
+int suite_gpu_open(struct suite *self, struct cb_err *err) CB_MUST_CHECK;
+void suite_gpu_close(struct suite *self);
 
 /* A deadline for the next step. */
 uint64_t suite_deadline(const struct suite *self);

@@ -1,0 +1,348 @@
+/* The plugin of devices: what is missing is told in a sentence, what was built for another version is refused, and
+ * a plugin that is there loads on a machine without a driver and says so. Values: what a kernel computes is what
+ * ckpt/payload.c writes, for every type, kind and box. Where a GPU is: /sys, as recorded. */
+#include <ftw.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "core/cuda_plugin.h"
+#include "worker/device_plugin.h"
+#include "worker/device_values.h"
+#include "worker/gpu_place.h"
+
+static char folder[64];
+
+/* --- loading --- */
+
+static int no_count(uint32_t *count, struct cb_err *err)
+{
+    (void)err;
+    *count = 0;
+    return 0;
+}
+
+static int no_open(uint32_t index, struct device **device, struct cb_err *err)
+{
+    (void)index, (void)device;
+    return cb_fail(err, CB_ERR_INTERNAL, "opened although there is none");
+}
+
+static int no_describe(struct device *device, struct device_info *info, struct cb_err *err)
+{
+    (void)device, (void)info;
+    return cb_fail(err, CB_ERR_INTERNAL, "asked");
+}
+
+static int no_measure(struct device *device, enum device_measure what, uint64_t size, double *value, struct cb_err *err)
+{
+    (void)device, (void)what, (void)size, (void)value;
+    return cb_fail(err, CB_ERR_INTERNAL, "asked");
+}
+
+static const struct device_comm_ops no_comm;
+
+static struct device_plugin_ops whole_table(void)
+{
+    return (struct device_plugin_ops){.version = DEVICE_PLUGIN_VERSION,
+                                      .device_version = DEVICE_VERSION,
+                                      .built = "for a test",
+                                      .count = no_count,
+                                      .open = no_open,
+                                      .describe = no_describe,
+                                      .measure = no_measure,
+                                      .comm = &no_comm};
+}
+
+static void a_plugin_that_is_missing_says_what_to_do(void **unused)
+{
+    (void)unused;
+    struct device_plugin plugin;
+    struct cb_err err;
+    setenv(CUDA_PLUGIN_VARIABLE, "/nowhere/plugin.so", 1);
+    assert_int_equal(device_plugin_open(&plugin, &err), CB_ERR_NOT_FOUND);
+    assert_non_null(strstr(err.message, "/nowhere/plugin.so is not there"));
+    assert_non_null(strstr(err.message, "make cuda"));
+    assert_null(plugin.library);
+    unsetenv(CUDA_PLUGIN_VARIABLE);
+}
+
+static void what_is_no_plugin_is_refused(void **unused)
+{
+    (void)unused;
+    struct device_plugin plugin;
+    struct cb_err err;
+    char path[128];
+    snprintf(path, sizeof path, "%s/plugin.so", folder);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    assert_true(fputs("no shared object\n", file) >= 0);
+    assert_int_equal(fclose(file), 0);
+    setenv(CUDA_PLUGIN_VARIABLE, path, 1);
+    assert_int_equal(device_plugin_open(&plugin, &err), CB_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.message, path));
+    assert_non_null(strstr(err.message, "cannot be loaded"));
+    unsetenv(CUDA_PLUGIN_VARIABLE);
+}
+
+static void another_version_and_a_table_with_holes_are_refused(void **unused)
+{
+    (void)unused;
+    struct device_plugin_ops ops = whole_table();
+    struct cb_err err;
+    assert_int_equal(device_plugin_check(&ops, "x.so", &err), 0);
+    ops.device_version++;
+    assert_int_equal(device_plugin_check(&ops, "x.so", &err), CB_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "x.so is of another version"));
+    ops = whole_table();
+    ops.version = 0;
+    assert_int_equal(device_plugin_check(&ops, "x.so", &err), CB_ERR_UNSUPPORTED);
+    ops = whole_table();
+    ops.measure = NULL;
+    assert_int_equal(device_plugin_check(&ops, "x.so", &err), CB_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "lacks functions"));
+}
+
+static void no_device_is_said_with_what_hides_them(void **unused)
+{
+    (void)unused;
+    struct device_plugin_ops ops = whole_table();
+    struct device_plugin plugin = {.ops = &ops};
+    struct device *device = NULL;
+    struct device_info info;
+    struct cb_err err;
+    setenv("CUDA_VISIBLE_DEVICES", "7", 1);
+    assert_int_equal(device_plugin_open_device(&plugin, 0, &device, &info, &err), CB_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "CUDA_VISIBLE_DEVICES=7"));
+    unsetenv("CUDA_VISIBLE_DEVICES");
+    assert_int_equal(device_plugin_open_device(&plugin, 0, &device, &info, &err), CB_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "CUDA_VISIBLE_DEVICES is not set"));
+    assert_null(device);
+}
+
+/* The one that `make` built, where it could: beside the folder of the tests. */
+static void the_plugin_that_was_built_loads_without_a_driver(void **unused)
+{
+    (void)unused;
+    struct device_plugin plugin;
+    struct device *device = NULL;
+    struct device_info info;
+    struct cb_err err = {0};
+    char self[3000], path[4096];
+    ssize_t len = readlink("/proc/self/exe", self, sizeof self - 1);
+    assert_true(len > 0);
+    self[len] = '\0';
+    *strrchr(self, '/') = '\0';
+    snprintf(path, sizeof path, "%s/../" CUDA_PLUGIN_FILE, self);
+    if (access(path, R_OK) != 0) {
+        print_message("%s was not built: `make cuda` does\n", path);
+        skip();
+    }
+    setenv(CUDA_PLUGIN_VARIABLE, path, 1);
+    if (device_plugin_open(&plugin, &err) != 0)
+        fail_msg("%s", err.message);
+    unsetenv(CUDA_PLUGIN_VARIABLE);
+    assert_non_null(strstr(plugin.ops->built, "CUDA"));
+    int rc = device_plugin_open_device(&plugin, 0, &device, &info, &err);
+    if (rc) {
+        assert_int_equal(rc, CB_ERR_UNSUPPORTED);
+        assert_true(strstr(err.message, "driver") || strstr(err.message, "no GPU"));
+        print_message("%s\n", err.message);
+    }
+    device_close(device);
+    device_plugin_close(&plugin);
+}
+
+/* --- values --- */
+
+static void check_values(enum payload_kind kind, enum dtype dtype, const uint64_t *shape, const struct box *box)
+{
+    struct device_values values = {.source = {.kind = kind, .dtype = dtype, .key = 0x123456789abcdef}, .box = *box};
+    uint64_t count = box_elements(box), bytes = dtype_bytes(dtype);
+    unsigned char *want = malloc(count * bytes);
+    struct values_job job;
+    assert_non_null(want);
+    memcpy(values.shape, shape, box->dims * sizeof *shape);
+    values_job_make(&values, &job);
+    assert_int_equal(job.count, count);
+    payload_fill_box(&values.source, shape, box, want);
+    for (uint64_t i = 0; i < count; i++) {
+        uint32_t words[4];
+        values_element(&job, values_element_of(&job, i), words);
+        if (memcmp(words, want + i * bytes, bytes) != 0)
+            fail_msg("%s, kind %d: element %llu differs", dtype_name(dtype), (int)kind, (unsigned long long)i);
+    }
+    free(want);
+}
+
+static void a_kernel_computes_what_the_payload_is(void **unused)
+{
+    (void)unused;
+    static const uint64_t cube[] = {7, 11, 13}, row[] = {3000000};
+    static const struct box boxes[] = {
+        {.dims = 3, .offset = {0, 0, 0}, .size = {7, 11, 13}},
+        {.dims = 3, .offset = {2, 3, 5}, .size = {4, 1, 7}},
+        {.dims = 3, .offset = {6, 0, 12}, .size = {1, 11, 1}},
+    };
+    /* Around the edge of a block of 2^20 words. */
+    const struct box edge = {.dims = 1, .offset = {(1 << 20) - 77}, .size = {160}};
+    const struct box scalar = {.dims = 0};
+    for (int dtype = 0; dtype < DTYPE_COUNT; dtype++) {
+        for (int kind = PAYLOAD_WEIGHTS; kind <= PAYLOAD_ZERO; kind++) {
+            for (size_t i = 0; i < sizeof boxes / sizeof *boxes; i++)
+                check_values((enum payload_kind)kind, (enum dtype)dtype, cube, &boxes[i]);
+            check_values((enum payload_kind)kind, (enum dtype)dtype, row, &edge);
+            check_values((enum payload_kind)kind, (enum dtype)dtype, row, &scalar);
+        }
+    }
+}
+
+/* --- where a GPU is --- */
+
+static void make_folders(const char *path)
+{
+    char command[512];
+    snprintf(command, sizeof command, "mkdir -p '%s/%s'", folder, path);
+    assert_int_equal(system(command), 0);
+}
+
+static void write_file(const char *path, const char *text)
+{
+    char name[512];
+    snprintf(name, sizeof name, "%s/%s", folder, path);
+    FILE *file = fopen(name, "w");
+    assert_non_null(file);
+    assert_true(fputs(text, file) >= 0);
+    assert_int_equal(fclose(file), 0);
+}
+
+static void make_link(const char *target, const char *path)
+{
+    char name[512];
+    snprintf(name, sizeof name, "%s/%s", folder, path);
+    assert_int_equal(symlink(target, name), 0);
+}
+
+/* A server of two sockets: each GPU shares a switch with one adapter, as DGX machines have it. */
+#define SWITCH "devices/pci0000:37/0000:37:01.0/0000:38:00.0/"
+#define OTHER "devices/pci0000:b7/0000:b7:01.0/0000:b8:00.0/"
+
+static void make_server(void)
+{
+    make_folders(SWITCH "0000:39:00.0/0000:3a:00.0/infiniband/mlx5_1");
+    make_folders(SWITCH "0000:39:01.0/0000:3b:00.0");
+    make_folders("devices/pci0000:37/0000:37:05.0/0000:3f:00.0/infiniband/mlx5_0");
+    make_folders(OTHER "0000:b9:00.0/0000:ba:00.0/infiniband/mlx5_7");
+    make_folders("bus/pci/devices");
+    make_folders("class/infiniband");
+    make_folders("class/net");
+    write_file(SWITCH "0000:39:01.0/0000:3b:00.0/numa_node", "0\n");
+    write_file(SWITCH "0000:39:01.0/0000:3b:00.0/local_cpulist", "0-31,64-95\n");
+    write_file(SWITCH "0000:39:00.0/0000:3a:00.0/numa_node", "0\n");
+    write_file("devices/pci0000:37/0000:37:05.0/0000:3f:00.0/numa_node", "0\n");
+    write_file(OTHER "0000:b9:00.0/0000:ba:00.0/numa_node", "1\n");
+    make_link("../../../" SWITCH "0000:39:01.0/0000:3b:00.0", "bus/pci/devices/0000:3b:00.0");
+    make_folders("class/infiniband/mlx5_0");
+    make_folders("class/infiniband/mlx5_1");
+    make_folders("class/infiniband/mlx5_7");
+    make_link("../../../devices/pci0000:37/0000:37:05.0/0000:3f:00.0", "class/infiniband/mlx5_0/device");
+    make_link("../../../" SWITCH "0000:39:00.0/0000:3a:00.0", "class/infiniband/mlx5_1/device");
+    make_link("../../../" OTHER "0000:b9:00.0/0000:ba:00.0", "class/infiniband/mlx5_7/device");
+}
+
+static void the_adapter_behind_the_same_switch_is_the_nearest(void **unused)
+{
+    (void)unused;
+    struct gpu_place place;
+    struct cb_err err;
+    char text[256];
+    make_server();
+    assert_int_equal(gpu_place_read(folder, "0000:3B:00.0", &place, &err), 0);
+    assert_int_equal(place.node, 0);
+    assert_string_equal(place.cores, "0-31,64-95");
+    assert_string_equal(place.adapter, "mlx5_1");
+    assert_int_equal(place.shared, 3);
+    assert_true(place.is_same_node);
+    gpu_place_describe(&place, text, sizeof text);
+    assert_string_equal(text, "NUMA node 0, nearest adapter mlx5_1 (3 bridges shared, same node)");
+}
+
+/* A virtual machine: no NUMA node (-1), no adapter with a device, one that is only virtual. */
+static void a_machine_that_says_little_is_no_failure(void **unused)
+{
+    (void)unused;
+    struct gpu_place place;
+    struct cb_err err;
+    char text[256];
+    make_folders("vm/devices/pci0000:00/0000:00:05.0");
+    make_folders("vm/bus/pci/devices");
+    make_folders("vm/class/net/lo");
+    write_file("vm/devices/pci0000:00/0000:00:05.0/numa_node", "-1\n");
+    make_link("../../../devices/pci0000:00/0000:00:05.0", "vm/bus/pci/devices/0000:00:05.0");
+    char sysfs[128];
+    snprintf(sysfs, sizeof sysfs, "%s/vm", folder);
+    assert_int_equal(gpu_place_read(sysfs, "0000:00:05.0", &place, &err), 0);
+    assert_int_equal(place.node, -1);
+    gpu_place_describe(&place, text, sizeof text);
+    assert_string_equal(text, "NUMA node unknown, no network adapter");
+    assert_int_equal(gpu_place_read(sysfs, "0000:00:06.0", &place, &err), CB_ERR_NOT_FOUND);
+    assert_non_null(strstr(err.message, "0000:00:06.0"));
+}
+
+static void lists_of_cores_are_read(void **unused)
+{
+    (void)unused;
+    static const char *const wrong[] = {"x", "1-", "-1", "3-1", "1,,2", "0-99999999", "1 2", "4-5x"};
+    cpu_set_t cores;
+    struct cb_err err;
+    assert_int_equal(gpu_place_parse_cores("0-2,8,10-11", &cores, &err), 0);
+    assert_int_equal(CPU_COUNT(&cores), 6);
+    assert_true(CPU_ISSET(2, &cores) && CPU_ISSET(8, &cores) && CPU_ISSET(11, &cores) && !CPU_ISSET(9, &cores));
+    assert_int_equal(gpu_place_parse_cores("", &cores, &err), 0);
+    assert_int_equal(CPU_COUNT(&cores), 0);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        assert_int_equal(gpu_place_parse_cores(wrong[i], &cores, &err), CB_ERR_FORMAT);
+}
+
+static int make_folder(void **unused)
+{
+    (void)unused;
+    snprintf(folder, sizeof folder, "/tmp/ckptbench-plugin-XXXXXX");
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int remove_entry(const char *path, const struct stat *status, int kind, struct FTW *walk)
+{
+    (void)status, (void)kind, (void)walk;
+    return remove(path);
+}
+
+static int remove_folder(void **unused)
+{
+    (void)unused;
+    return nftw(folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_plugin_that_is_missing_says_what_to_do),
+        cmocka_unit_test(what_is_no_plugin_is_refused),
+        cmocka_unit_test(another_version_and_a_table_with_holes_are_refused),
+        cmocka_unit_test(no_device_is_said_with_what_hides_them),
+        cmocka_unit_test(the_plugin_that_was_built_loads_without_a_driver),
+        cmocka_unit_test(a_kernel_computes_what_the_payload_is),
+        cmocka_unit_test(the_adapter_behind_the_same_switch_is_the_nearest),
+        cmocka_unit_test(a_machine_that_says_little_is_no_failure),
+        cmocka_unit_test(lists_of_cores_are_read),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

@@ -1,0 +1,45 @@
+/* Inside the plugin: what its files share. Only worker/cuda/ knows CUDA; the worker knows its table
+ * (worker/device_plugin.h). */
+#ifndef WORKER_CUDA_CUDA_H
+#define WORKER_CUDA_CUDA_H
+
+#include <cuda_runtime_api.h>
+
+#include "worker/device_plugin.h"
+
+#define CUDA_EVENTS 1024 /* that may be under way */
+
+struct cuda_device {
+    struct device base;
+    int index;
+    cudaStream_t stream; /* of copies, and of what is done to values */
+    cudaEvent_t events[CUDA_EVENTS];
+    uint64_t recorded, done; /* event n is events[n % CUDA_EVENTS] */
+    uint64_t *result;        /* two words in the device's memory */
+};
+
+/* Device `index` with its stream and events. */
+int cuda_device_open(uint32_t index, struct device **device, struct cb_err *err) CB_MUST_CHECK;
+
+/* 0 where a call went well; else the sentence. `doing` says what was tried. */
+int cuda_check(cudaError_t code, struct cb_err *err, const char *doing) CB_MUST_CHECK;
+/* This thread's calls are for the device from now on. */
+int cuda_use(const struct cuda_device *self, struct cb_err *err) CB_MUST_CHECK;
+/* Until all that was queued on the stream is done. */
+int cuda_synchronize(const struct cuda_device *self, struct cb_err *err) CB_MUST_CHECK;
+/* Memory of the device, for a moment; the sentence names what was asked and what is free. */
+int cuda_allocate(const struct cuda_device *self, uint64_t bytes, void **memory, struct cb_err *err) CB_MUST_CHECK;
+
+/* measure.c, gemm.c, comm.c */
+int cuda_measure(struct device *device, enum device_measure what, uint64_t size, double *value,
+                 struct cb_err *err) CB_MUST_CHECK;
+int cuda_measure_gemm(struct cuda_device *device, enum device_measure what, uint64_t rows, double *flops,
+                      struct cb_err *err) CB_MUST_CHECK;
+extern const struct device_comm_ops cuda_comm_ops;
+
+/* Seconds between two events of a stream, both done. */
+int cuda_elapsed(cudaEvent_t begin, cudaEvent_t end, double *seconds, struct cb_err *err) CB_MUST_CHECK;
+/* The median of `count` values, which are put in order. */
+double cuda_median(double *values, size_t count);
+
+#endif
