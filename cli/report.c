@@ -87,6 +87,10 @@ static void write_store_line(const struct experiment *experiment, struct buf *ou
     if (place_find(store, &place, NULL) == 0 && *place.filesystem)
         buf_printf(out, "  %s%s%s", place.filesystem, place.device[0] == '/' ? " on " : "",
                    place.device[0] == '/' ? strrchr(place.device, '/') + 1 : "");
+    if (experiment_is(experiment, OPT_WORKLOAD, "verify")) { /* which reads in its own way, too */
+        buf_printf(out, ", %s threads a rank that read\n", experiment_text(experiment, OPT_IO_DEPTH));
+        return;
+    }
     if (!experiment_is(experiment, OPT_ENGINE, "native")) { /* it has its own ways to write */
         buf_printf(out, ", engine=%s\n", experiment_text(experiment, OPT_ENGINE));
         return;
@@ -428,8 +432,9 @@ static int write_looked_at(const struct run_info *info, bool colour, struct buf 
     if (problems == 0)
         buf_append_text(out, "verified      every element of every tensor is there once\n");
     else if (problems > 0)
-        buf_printf(out, "wrong         %.0f finding%s     all of them: ckptbench show %s --failures\n", problems,
-                   problems > 1 ? "s" : "", info->run);
+        buf_printf(
+            out, "wrong         %.0f finding%s     by rank: ckptbench show %s --failures     all: ckptbench logs %s\n",
+            problems, problems > 1 ? "s" : "", info->run, info->run);
     return rc;
 }
 
