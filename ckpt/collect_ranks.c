@@ -1,6 +1,7 @@
 /* Owns the joining of several ranks' metadata to one. Knows no format's bytes. */
 #include "ckpt/collect_ranks.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
@@ -109,6 +110,7 @@ static int add_tensor(struct joining *self, size_t *next, struct stored_checkpoi
 static int join(struct joining *self, const uint32_t *ranks, size_t count, struct stored_checkpoint *all)
 {
     size_t tensors = 0, chunks = 0, files = 0;
+    assert(count > 0 && self->sources[0]);
     for (size_t i = 0; i < count; i++) {
         tensors += self->sources[i]->tensor_count;
         chunks += self->sources[i]->chunk_count;

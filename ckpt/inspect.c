@@ -71,7 +71,7 @@ static int order_items(const struct stored_checkpoint *checkpoint, struct place 
                        struct cb_err *err)
 {
     size_t count = checkpoint->chunk_count, files = checkpoint->file_count;
-    struct place *places = malloc((count + 1) * sizeof *places);
+    struct place *places = calloc(count + 1, sizeof *places);
     size_t *next = calloc(files + 2, sizeof *next); /* next[i + 1] counts, then is where file i goes on */
     if (!places || !next) {
         free(places);

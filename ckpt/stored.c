@@ -1,6 +1,7 @@
 /* Owns what must be true of every stored checkpoint, whatever format it came in. Knows no format. */
 #include "ckpt/stored.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -118,6 +119,7 @@ static int settle_all(struct stored_checkpoint *self, const char *name, struct s
     int code = 0;
     for (size_t i = 0; i < self->tensor_count && !code; i++) {
         struct stored_tensor *tensor = &self->tensors[i];
+        assert(self->chunks || tensor->chunk_count == 0);
         code = check_tensor(name, tensor, err);
         if (!code && i > 0 && strcmp(tensor->fqn, tensor[-1].fqn) == 0)
             code = cb_fail(err, CB_ERR_FORMAT, "%s: %s is listed twice", name, tensor->fqn);
