@@ -129,6 +129,9 @@ $(BUILD)/tests/%: tests/unit/%.c $(ALL_LIBRARIES)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(ALL_LIBRARIES) -lcmocka $(ALL_LIBS)
 $(BUILD)/tests/plain_triad: CFLAGS += -fopenmp
 $(BUILD)/tests/plain_ping_pong: CPPFLAGS += $(MPI_CFLAGS)
+$(BUILD)/tests/%: tests/gpu/%.c $(ALL_LIBRARIES)
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(ALL_LIBRARIES) -lcmocka $(ALL_LIBS)
 $(BUILD)/tests/%: tests/tools/%.c $(ALL_LIBRARIES)
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(ALL_LIBRARIES) $(ALL_LIBS)
@@ -155,6 +158,12 @@ demo-s3: ## the same with S3: a server in memory (Ceph RGW, about 15 s to start)
 cuda: ## install nvcc, NCCL and cuBLAS into build/cuda where they are missing, and build the CUDA plugin (no GPU needed)
 	@DEPS=$(DEPS) PYTHON=$(PYTHON) scripts/cuda.sh build/cuda
 	@$(MAKE) --no-print-directory -s -j2 all
+
+.PHONY: test-gpu
+test-gpu: ## prove the CUDA plugin on a GPU of this machine; fails where there is none
+	@DEPS=$(DEPS) PYTHON=$(PYTHON) scripts/cuda.sh build/cuda
+	@$(MAKE) --no-print-directory -s -j2 all $(BUILD)/tests/test_gpu
+	@CKPTBENCH_CUDA_PLUGIN=$(abspath $(BUILD))/ckptbench-cuda.so $(BUILD)/tests/test_gpu
 
 VENV := build/venv
 test: ## install what tests need, build with warnings as errors, run every test and lint
