@@ -46,7 +46,7 @@ static int read_at(const struct token_row *self, uint64_t offset, void *bytes, u
 
 int token_row_read(const struct token_row *self, uint64_t first, uint64_t count, uint32_t *tokens, struct cb_err *err)
 {
-    unsigned char bytes[2 * CHUNK];
+    unsigned char bytes[2 * CHUNK] = {0};
     for (uint64_t i = 0; self->memory && i < count; i++)
         tokens[i] = self->memory[first + i];
     for (uint64_t done = 0; !self->memory && done < count;) {

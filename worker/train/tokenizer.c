@@ -362,7 +362,7 @@ static void remember(struct known_word *place, const unsigned char *word, uint64
 
 static int encode_word(struct encoding *self, const unsigned char *word, uint64_t len, struct cb_err *err)
 {
-    uint32_t few[ON_STACK], *pieces = few;
+    uint32_t few[ON_STACK] = {0}, *pieces = few;
     struct known_word *place = &self->known[hash_u64(word, len) % WORDS];
     if (place->len && place->len == len && memcmp(place->bytes, word, len) == 0) {
         for (uint64_t i = 0; i < place->count; i++)
