@@ -16,6 +16,7 @@
 
 #define MAX_OUTPUT_BYTES (1024 * MIB)
 #define MAX_YAML_BYTES (16 * MIB)
+#define OTHER_FLAGS_MOST 64 /* of a verb, and of all verbs */
 #define STANDARD_INPUT "-" /* in the place of a FILE.yaml */
 
 const struct verb_flag common_flags[] = {
@@ -73,11 +74,11 @@ static bool set_common_flag(struct cli *self, const char *name, size_t len)
 
 static int unknown_flag(const struct verb *verb, const char *flag, const char *name, struct cb_err *err)
 {
-    const char *candidates[128];
+    const char *candidates[OPTION_COUNT + OTHER_FLAGS_MOST];
     size_t count = 0;
-    for (size_t i = 0; i < common_flag_count; i++)
+    for (size_t i = 0; i < common_flag_count && count < OTHER_FLAGS_MOST; i++)
         candidates[count++] = common_flags[i].name;
-    for (size_t i = 0; verb && i < verb->flag_count; i++)
+    for (size_t i = 0; verb && i < verb->flag_count && count < OTHER_FLAGS_MOST; i++)
         candidates[count++] = verb->flags[i].name;
     for (size_t i = 0; verb && verb->takes_experiment && i < OPTION_COUNT; i++)
         candidates[count++] = option_row((enum option_id)i)->name;
