@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-#include "ckpt/needs.h"
 #include "core/clock.h"
 #include "core/units.h"
 #include "worker/affinity.h"
@@ -374,23 +374,24 @@ static void note_goodput(struct trainer *self)
 /* Files beside the attempt's records; where the run's folder is not on this node, that is said. */
 static void write_files(struct trainer *self)
 {
-    char folder[PATH_BYTES];
+    char attempt[PATH_BYTES / 2], folder[PATH_BYTES];
     struct cb_err err;
     const char *name = self->training.name;
-    int len = snprintf(folder, sizeof folder, "%s/attempts/%u/memory", self->place.run_folder, self->place.attempt);
-    if (len >= (int)sizeof folder || memory_stages_write(&self->memory, folder, self->rank, name, &err))
-        status_page_add_fact(self->page, "train.memory",
-                             len >= (int)sizeof folder ? "the path is too long" : err.message);
+    int len = snprintf(attempt, sizeof attempt, "%s/attempts/%u", self->place.run_folder, self->place.attempt);
+    if (len >= (int)sizeof attempt || access(attempt, W_OK) < 0) {
+        status_page_add_fact(self->page, "train.files",
+                             "no memory figures and traces: the run's folder is not on this node");
+        return;
+    }
+    snprintf(folder, sizeof folder, "%s/memory", attempt);
+    if (memory_stages_write(&self->memory, folder, self->rank, name, &err))
+        status_page_add_fact(self->page, "train.memory", err.message);
     if (self->trace.capacity == 0)
         return;
     trace_stop(&self->trace, clock_monotonic_ns());
-    len =
-        snprintf(folder, sizeof folder, "%s/attempts/%u/traces/%s", self->place.run_folder, self->place.attempt, name);
-    if (len < (int)sizeof folder && trace_write(&self->trace, folder, self->rank, self->training.ranks, &err) == 0)
-        status_page_add_fact(self->page, "train.trace", folder);
-    else
-        status_page_add_fact(self->page, "train.trace",
-                             len < (int)sizeof folder ? err.message : "the path is too long");
+    snprintf(folder, sizeof folder, "%s/traces/%s", attempt, name);
+    bool written = trace_write(&self->trace, folder, self->rank, self->training.ranks, &err) == 0;
+    status_page_add_fact(self->page, "train.trace", written ? folder : err.message);
 }
 
 static void add_facts(struct trainer *self)
