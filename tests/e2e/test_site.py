@@ -192,3 +192,19 @@ def test_a_removed_site_is_asked_no_more(laptop):
     assert "given up" in laptop.call("site", "remove", site).stderr
     assert laptop.document("status", run)[0]["state"] == "failed"
     assert "no site 'tor'" in laptop.call("site", "show", "tor", code=2).stderr
+
+
+def test_modules_and_mpi_are_prepared_before_anything_runs(laptop):
+    profile, loaded, path = (laptop.folder / name for name in ("profile", "loaded", "path"))
+    profile.write_text(f'module() {{ [ "$2" != missing ] || {{ echo "module $2 is not known" >&2; return 1; }}; echo "$@" >> "{loaded}"; }}\n')
+    site = laptop.write_site("tor", modules="gcc/12 openmpi/4.1", mpi="/opt/an mpi", **{"environment.BASH_ENV": str(profile)})
+    real = laptop.prefix / "bin/ckptbench-real"
+    shutil.copy2(BUILD / "ckptbench", real)
+    fake_program(laptop.prefix, f'#!/bin/sh\necho "$PATH|$LD_LIBRARY_PATH" > "{path}"\nexec "{real}" "$@"\n')
+    assert laptop.document("status", "--site", site) == []
+    assert loaded.read_text().splitlines()[:2] == ["load gcc/12", "load openmpi/4.1"]
+    programs, libraries = path.read_text().strip().split("|")
+    assert programs.startswith("/opt/an mpi/bin:") and libraries.startswith("/opt/an mpi/lib")
+    laptop.write_site("tor", modules="missing", **{"environment.BASH_ENV": str(profile)})
+    refused = laptop.call("status", "--site", site, code=2)
+    assert "loading its modules (missing) failed: module missing is not known" in refused.stderr

@@ -1,0 +1,41 @@
+"""A site that has no programs yet gets them: built there from the sources of this release, once."""
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from site_harness import Laptop
+from slurm_harness import BUILD, MISSING, TINY, VARIABLE
+
+pytestmark = pytest.mark.skipif(not os.environ.get(VARIABLE), reason=MISSING)
+assert VARIABLE == "CKPTBENCH_TEST_SLURM"  # tests/run.py looks for the name in this file
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_a_site_is_built_once_and_used(tmp_path):
+    subprocess.run(["make", "-s", f"BUILD={BUILD}", "dist"], cwd=ROOT, check=True, timeout=120)
+    laptop = Laptop(tmp_path, os.environ[VARIABLE])
+    shutil.rmtree(laptop.prefix)
+    words = [word for word in laptop.words_of_site() if not word.startswith("prefix=")]
+    first = laptop.call("site", "add", "tor", *words, timeout=1800)
+    assert "building" in first.stderr and "site tor is ready" in first.stdout
+    prefix = Path(laptop.document("site", "show", "tor")["prefix"])
+    assert (prefix / "bin/ckptbench-worker").exists() and not list(prefix.parent.glob("*.sources"))
+    assert prefix.is_relative_to(tmp_path / "login")
+    again = laptop.call("site", "add", "tor")
+    assert "building" not in again.stderr and "site tor is ready" in again.stdout
+    laptop.call("submit", "--site", "tor", "--wait", *TINY, f"store={tmp_path}/login/store")
+    assert laptop.document("list")[0]["outcome"] == "pass"
+
+
+def test_what_building_lacks_is_named(tmp_path):
+    subprocess.run(["make", "-s", f"BUILD={BUILD}", "dist"], cwd=ROOT, check=True, timeout=120)
+    laptop = Laptop(tmp_path, os.environ[VARIABLE])
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    for program in ("sh", "bash", "printenv", "env", "tar", "gzip", "pkg-config"):
+        (bare / program).symlink_to(shutil.which(program))
+    words = [word for word in laptop.words_of_site() if not word.startswith("prefix=")]
+    lacking = laptop.call("site", "add", "tor", *words, f"environment.PATH={bare}", code=2)
+    assert "lacks, to build there: make gcc ar mpicc" in lacking.stderr
