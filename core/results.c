@@ -165,7 +165,6 @@ static double iteration_value(const struct work *work, const struct group *group
     case METRIC_SAVE_BYTES_PER_S:
         return over_ranks(work, group, METRIC_BYTES_MOVED, OVER_SUM) / op_s;
     case METRIC_LOAD_BYTES_PER_S:
-        return over_ranks(work, group, METRIC_BYTES_NEEDED, OVER_SUM) / op_s;
     case METRIC_VERIFY_BYTES_PER_S:
         return over_ranks(work, group, METRIC_BYTES_NEEDED, OVER_SUM) / op_s;
     case METRIC_SAVE_IMBALANCE:
