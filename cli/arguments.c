@@ -17,7 +17,7 @@
 #define MAX_OUTPUT_BYTES (1024 * MIB)
 #define MAX_YAML_BYTES (16 * MIB)
 #define OTHER_FLAGS_MOST 64 /* of a verb, and of all verbs */
-#define STANDARD_INPUT "-" /* in the place of a FILE.yaml */
+#define STANDARD_INPUT "-"  /* in the place of a FILE.yaml */
 
 const struct verb_flag common_flags[] = {
     {"q", NULL, "say nothing on stderr but errors"},
