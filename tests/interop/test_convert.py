@@ -165,9 +165,12 @@ def test_a_killed_conversion_is_none_and_goes_on(large, tmp_path, verify):
         if out.exists() and not marked and any(out.iterdir()):
             assert verify(out).returncode == 3  # its files are not whole, or not all there
         complete += marked
-    answer = convert(folder, out, "format=safetensors", "io.files=4")
-    kept = answer["files_kept"]
-    assert kept <= 4 and (complete == 0 or answer["was_complete"])
+        if marked and not (out / ".ckptbench-convert").exists():
+            break  # it was quicker than the kill: nothing is left to go on with
+    else:
+        answer = convert(folder, out, "format=safetensors", "io.files=4")
+        kept = answer["files_kept"]
+        assert kept <= 4 and (complete == 0 or answer["was_complete"])
     assert not (out / ".ckptbench-convert").exists()
     found = {name: tensor for path in out.glob("*.safetensors") for name, tensor in load_file(path).items()}
     assert found.keys() == state.keys() and all(equal(found[name], tensor) for name, tensor in state.items())
