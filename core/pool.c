@@ -112,17 +112,6 @@ static void member_u64(struct json_writer *json, const char *key, uint64_t numbe
     json_write_u64(json, number);
 }
 
-static int copy_text(const struct json_value *object, const char *key, char *place, size_t bytes, struct cb_err *err)
-{
-    const char *text;
-    int rc = json_need_text(object, key, &text, err);
-    if (rc == 0 && strlen(text) >= bytes)
-        rc = cb_fail(err, CB_ERR_FORMAT, "%s is longer than %zu bytes", key, bytes - 1);
-    if (rc == 0)
-        memcpy(place, text, strlen(text) + 1);
-    return rc;
-}
-
 static int begin_document(struct json_writer *json, struct buf *text)
 {
     buf_init(text, FILE_MAX_BYTES);
@@ -202,9 +191,9 @@ static int read_members(const struct json_value *root, struct pool *self, struct
     const char *mode;
     int rc = check_version(root, err);
     if (rc == 0)
-        rc = copy_text(root, "id", self->id, sizeof self->id, err);
+        rc = json_copy_text(root, "id", self->id, sizeof self->id, err);
     if (rc == 0)
-        rc = copy_text(root, "name", self->name, sizeof self->name, err);
+        rc = json_copy_text(root, "name", self->name, sizeof self->name, err);
     if (rc == 0)
         rc = pool_check_name(self->name, err);
     if (rc == 0)
@@ -215,7 +204,7 @@ static int read_members(const struct json_value *root, struct pool *self, struct
         rc = read_numbers(root, self, err);
     if (rc == 0 && (self->nodes == 0 || self->nodes > UINT16_MAX + 1u))
         rc = cb_fail(err, CB_ERR_FORMAT, "nodes=%" PRIu64, self->nodes);
-    return rc ? rc : copy_text(root, "job", self->job, sizeof self->job, err);
+    return rc ? rc : json_copy_text(root, "job", self->job, sizeof self->job, err);
 }
 
 int pool_parse(const char *name, const char *text, size_t len, struct pool *self, struct cb_err *err)
@@ -332,7 +321,7 @@ int pool_read_end(const char *folder, struct pool_end *end, struct cb_err *err)
     if (rc == 0)
         rc = json_need_u64(root, "at_wall_ns", &found.at_wall_ns, err);
     if (rc == 0)
-        rc = copy_text(root, "reason", found.reason, sizeof found.reason, err);
+        rc = json_copy_text(root, "reason", found.reason, sizeof found.reason, err);
     json_value_free(root);
     if (rc == 0)
         *end = found;
@@ -382,9 +371,9 @@ static int read_share(const char *path, struct pool_share *share)
     for (size_t i = 0; rc == 0 && i < sizeof rows / sizeof *rows; i++)
         rc = json_need_u64(root, rows[i].key, rows[i].place, NULL);
     if (rc == 0)
-        rc = copy_text(root, "job", found.job, sizeof found.job, NULL);
+        rc = json_copy_text(root, "job", found.job, sizeof found.job, NULL);
     if (rc == 0)
-        rc = copy_text(root, "nodes", found.nodes, sizeof found.nodes, NULL);
+        rc = json_copy_text(root, "nodes", found.nodes, sizeof found.nodes, NULL);
     bool ordered = found.allocated_wall_ns <= found.began_wall_ns && found.began_wall_ns <= found.seen_wall_ns;
     if (rc == 0 && (!json_as_bool(json_get(root, "ended"), &found.ended) || !ordered))
         rc = CB_ERR_FORMAT;

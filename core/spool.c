@@ -90,17 +90,6 @@ static int ticket_write(const char *path, const struct ticket *ticket, struct cb
     return rc;
 }
 
-static int copy_text(const struct json_value *root, const char *key, char *place, size_t bytes, struct cb_err *err)
-{
-    const char *text;
-    int rc = json_need_text(root, key, &text, err);
-    if (rc == 0 && strlen(text) >= bytes)
-        rc = cb_fail(err, CB_ERR_FORMAT, "%s is longer than %zu bytes", key, bytes - 1);
-    if (rc == 0)
-        memcpy(place, text, strlen(text) + 1);
-    return rc;
-}
-
 static int read_members(const struct json_value *root, struct ticket *ticket, struct cb_err *err)
 {
     uint64_t version = 0;
@@ -128,7 +117,7 @@ static int read_members(const struct json_value *root, struct ticket *ticket, st
     if (rc == 0 && version != TICKET_VERSION)
         rc = cb_fail(err, CB_ERR_FORMAT, "version %" PRIu64 ", this program reads %d", version, TICKET_VERSION);
     for (size_t i = 0; rc == 0 && i < sizeof texts / sizeof *texts; i++)
-        rc = copy_text(root, texts[i].key, texts[i].place, texts[i].bytes, err);
+        rc = json_copy_text(root, texts[i].key, texts[i].place, texts[i].bytes, err);
     return rc;
 }
 
