@@ -29,6 +29,7 @@ def sanitizer_options(reports):
     common = f"exitcode=86:log_path={reports}/"
     return {
         "ASAN_OPTIONS": f"detect_leaks=1:{common}address:include_if_exists={reports}/%b.options",
+        "LSAN_OPTIONS": f"print_suppressions=0:suppressions={ROOT}/tests/sanitizers/leaks.suppressions",
         "UBSAN_OPTIONS": f"halt_on_error=1:print_stacktrace=1:{common}undefined",
         "TSAN_OPTIONS": f"halt_on_error=1:ignore_noninstrumented_modules=1:{common}thread",
     }

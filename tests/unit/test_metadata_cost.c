@@ -26,6 +26,7 @@
 static bool counts;
 static uint64_t calls, bytes_asked;
 
+#if !SANITIZER_OWNS_MALLOC
 static void count_call(size_t bytes)
 {
     if (!counts)
@@ -34,7 +35,6 @@ static void count_call(size_t bytes)
     bytes_asked += bytes;
 }
 
-#if !SANITIZER_OWNS_MALLOC
 void *__libc_malloc(size_t bytes);
 void *__libc_calloc(size_t count, size_t bytes);
 void *__libc_realloc(void *memory, size_t bytes);

@@ -171,7 +171,7 @@ static void a_load_goes_on_beside_a_save(void **unused)
     struct world world;
     char uri[256];
     clear();
-    snprintf(uri, sizeof uri, "fault:delay=20ms+ops=write:%s", folder);
+    snprintf(uri, sizeof uri, "fault:delay=60ms+ops=write:%s", folder);
     world_open(&world, "model=gpt2-tiny dp=2 save.async=true io.block=256KiB io.depth=1", uri, 1);
     fill_with(&world, 1);
     world_pass(&world, OP_SAVE, "a");
@@ -193,7 +193,7 @@ static void a_load_goes_on_between_two_saves_that_are_under_way(void **unused)
     struct world world;
     char uri[256];
     clear();
-    snprintf(uri, sizeof uri, "fault:delay=30ms+ops=write:%s", folder);
+    snprintf(uri, sizeof uri, "fault:delay=150ms+ops=write:%s", folder);
     world_open(&world, "model=gpt2-tiny dp=2 save.async=true io.depth=1 io.block=1MiB save.inflight=2", uri, 1);
     world_pass(&world, OP_SAVE, "a/0");
     wait_for_all(&world);
