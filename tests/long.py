@@ -29,7 +29,7 @@ def sanitizer_options(reports):
     common = f"exitcode=86:log_path={reports}/"
     return {
         "ASAN_OPTIONS": f"detect_leaks=1:{common}address:include_if_exists={reports}/%b.options",
-        "LSAN_OPTIONS": f"print_suppressions=0:suppressions={ROOT}/tests/sanitizers/leaks.suppressions",
+        "LSAN_OPTIONS": f"print_suppressions=0:suppressions={reports}/leaks.suppressions",
         "UBSAN_OPTIONS": f"halt_on_error=1:print_stacktrace=1:{common}undefined",
         "TSAN_OPTIONS": f"halt_on_error=1:ignore_noninstrumented_modules=1:{common}thread",
     }
@@ -39,14 +39,14 @@ def make_reports():
     """A folder that programs of every user can reach and write to: some tests run them as an ordinary one."""
     reports = Path(tempfile.mkdtemp(prefix="ckptbench-sanitizers-"))
     reports.chmod(0o1777)
-    for options in (ROOT / "tests/sanitizers").glob("*.options"):
-        shutil.copy(options, reports)
+    for told in (ROOT / "tests/sanitizers").iterdir():
+        shutil.copy(told, reports)
     return reports
 
 
 def take_reports(reports):
     """Prints what sanitizers wrote, removes it, and returns how many processes wrote something."""
-    written = [path for path in sorted(reports.iterdir()) if path.stat().st_size and path.suffix != ".options"]
+    written = [path for path in sorted(reports.iterdir()) if path.stat().st_size and path.suffix not in (".options", ".suppressions")]
     for path in written:
         print(f"-- {path.name}\n{path.read_text(errors='replace')[:6000]}", flush=True)
     shutil.rmtree(reports)
