@@ -252,7 +252,7 @@ fuzz: $(FUZZERS) ## build the fuzzers
 SOURCES := $(BUILD)/ckptbench-sources.tar.gz
 dist: ## the sources as an archive beside the programs, for `ckptbench site add`
 	@mkdir -p $(BUILD)
-	@tar -czf $(SOURCES) --exclude=__pycache__ Makefile README.md scripts share experiments $(ROOMS)
+	@tar -czf $(SOURCES).$$$$ --exclude=__pycache__ Makefile README.md scripts share experiments $(ROOMS) && mv $(SOURCES).$$$$ $(SOURCES)
 
 install: all dist ## install under PREFIX (default /usr/local), into DESTDIR
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions \
