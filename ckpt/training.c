@@ -111,6 +111,30 @@ static void name_configuration(const struct experiment *experiment, struct train
              self->forward_prefetch ? "-forward_prefetch" : "", self->cpu_offload ? "-cpu_offload" : "");
 }
 
+/* Keys that would do nothing: refused, so that no run seems to have tried them. */
+static int check_wraps(const struct experiment *experiment, const struct training *self, struct cb_err *err)
+{
+    const struct {
+        bool given;
+        const char *key;
+    } of_fsdp[] = {{self->cpu_offload, "train.cpu_offload"},
+                   {self->forward_prefetch, "train.forward_prefetch"},
+                   {self->backward_prefetch != BACKWARD_PRE, "train.backward_prefetch"},
+                   {self->wrap != WRAP_MODULE, "train.auto_wrap_policy"}};
+    for (size_t i = 0; self->ddp && i < sizeof of_fsdp / sizeof *of_fsdp; i++)
+        if (of_fsdp[i].given)
+            return cb_fail(
+                err, CB_ERR_USAGE,
+                "%s is FSDP's: with train.data_parallel=ddp every rank keeps all of it; leave it out, or take "
+                "train.data_parallel=fsdp",
+                of_fsdp[i].key);
+    if (self->wrap != WRAP_SIZE && strcmp(experiment_text(experiment, OPT_TRAIN_MIN_NUM_PARAMS),
+                                          option_row(OPT_TRAIN_MIN_NUM_PARAMS)->fallback) != 0)
+        return cb_fail(err, CB_ERR_USAGE, "train.min_num_params=%" PRIu64 " needs train.auto_wrap_policy=size_based",
+                       self->min_num_params);
+    return 0;
+}
+
 int training_read(const struct experiment *experiment, const struct model *model, uint32_t ranks,
                   struct training *training, struct cb_err *err)
 {
@@ -133,8 +157,8 @@ int training_read(const struct experiment *experiment, const struct model *model
         .warmup = experiment_u64(experiment, OPT_WARMUP),
     };
     int rc = check_axes(experiment, err);
-    if (!rc && self.ddp && self.cpu_offload)
-        rc = cb_fail(err, CB_ERR_USAGE, "train.cpu_offload=true is FSDP's: train.data_parallel=ddp keeps all of it");
+    if (!rc)
+        rc = check_wraps(experiment, &self, err);
     if (!rc && self.warmup >= self.steps)
         rc = cb_fail(err, CB_ERR_USAGE,
                      "train.steps=%" PRIu64 " leaves no step to measure after warmup=%" PRIu64 ": give more steps",

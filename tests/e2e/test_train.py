@@ -170,7 +170,11 @@ def test_more_memory_than_there_is_is_refused_with_the_way_out(tmp_path, words, 
 @pytest.mark.parametrize("words,said", [
     (("model=llama3-8b",), "gpt2"), (("tp=2",), "tp"), (("iterations=3",), "train.steps"), (("train.seq_length=4096",), "positions"),
     (("train.steps=1", "warmup=1"), "warmup"), (("train.checkpoint_every=often",), "as 30s"), (("train.dropout=1",), "less than 1"),
-    (("train.data_parallel=ddp", "train.cpu_offload=true"), "cpu_offload"), (("sharding=hybrid(2)", "ranks=3"), "hybrid(2)"),
+    (("train.data_parallel=ddp", "train.cpu_offload=true"), "cpu_offload"),
+    (("train.data_parallel=ddp", "train.forward_prefetch=true"), "forward_prefetch"),
+    (("train.data_parallel=ddp", "train.backward_prefetch=NONE"), "backward_prefetch"),
+    (("train.data_parallel=ddp", "train.auto_wrap_policy=none"), "auto_wrap_policy"), (("train.min_num_params=5000",), "size_based"),
+    (("sharding=hybrid(2)", "ranks=3"), "hybrid(2)"),
     (("folder=overwrite",), "keep.last"), (("train.vocab=a.json",), "train.merges"), (("engine=torch-dcp",), "workload=train"),
     (("dtype=fp16",), "fp16"),
 ])

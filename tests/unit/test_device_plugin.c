@@ -15,11 +15,10 @@
 #include <cmocka.h>
 
 #include "core/cuda_plugin.h"
+#include "tests/unit/own_folder.h"
 #include "worker/device_plugin.h"
 #include "worker/device_values.h"
 #include "worker/gpu_place.h"
-
-static char folder[64];
 
 /* --- loading --- */
 
@@ -312,25 +311,6 @@ static void lists_of_cores_are_read(void **unused)
     assert_int_equal(CPU_COUNT(&cores), 0);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         assert_int_equal(gpu_place_parse_cores(wrong[i], &cores, &err), CB_ERR_FORMAT);
-}
-
-static int make_folder(void **unused)
-{
-    (void)unused;
-    snprintf(folder, sizeof folder, "/tmp/ckptbench-plugin-XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_entry(const char *path, const struct stat *status, int kind, struct FTW *walk)
-{
-    (void)status, (void)kind, (void)walk;
-    return remove(path);
-}
-
-static int remove_folder(void **unused)
-{
-    (void)unused;
-    return nftw(folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
 }
 
 int main(void)

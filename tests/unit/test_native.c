@@ -14,27 +14,7 @@
 
 #include "ckpt/format.h"
 #include "tests/unit/native_world.h"
-
-static char folder[64];
-
-static int remove_entry(const char *path, const struct stat *status, int kind, struct FTW *walk)
-{
-    (void)status, (void)kind, (void)walk;
-    return remove(path);
-}
-
-static void clear(void)
-{
-    nftw(folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
-    assert_int_equal(mkdir(folder, 0700), 0);
-}
-
-static bool exists(const char *name)
-{
-    char path[512];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    return access(path, F_OK) == 0;
-}
+#include "tests/unit/own_folder.h"
 
 /* Calls `each` for every data file of a checkpoint. */
 static unsigned each_file(const char *checkpoint, void (*each)(const char *path, uint64_t bytes, unsigned number))
@@ -411,19 +391,6 @@ static void a_null_store_takes_a_save(void **unused)
     world_pass(&world, OP_SAVE, "a/0");
     world_pass(&world, OP_SAVE, "a/1");
     world_close(&world);
-}
-
-static int make_folder(void **unused)
-{
-    (void)unused;
-    snprintf(folder, sizeof folder, "/tmp/ckptbench-native-XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_folder(void **unused)
-{
-    (void)unused;
-    return nftw(folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
 }
 
 int main(void)

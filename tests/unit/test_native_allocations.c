@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "tests/unit/native_world.h"
+#include "tests/unit/own_folder.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SANITIZER_OWNS_MALLOC 1
@@ -86,14 +87,6 @@ static void count_calls(void)
 }
 #endif
 
-static char folder[64];
-
-static int remove_entry(const char *path, const struct stat *status, int kind, struct FTW *walk)
-{
-    (void)status, (void)kind, (void)walk;
-    return remove(path);
-}
-
 static void save_and_load_allocate_nothing(const char *words)
 {
     struct world world;
@@ -161,7 +154,7 @@ static void saving_behind_does_not_allocate(void **unused)
     }
 }
 
-static int make_folder(void **unused)
+static int choose_folder(void **unused)
 {
     (void)unused;
     count_calls();
@@ -175,5 +168,5 @@ int main(void)
         cmocka_unit_test(the_data_path_does_not_allocate),
         cmocka_unit_test(saving_behind_does_not_allocate),
     };
-    return cmocka_run_group_tests(tests, make_folder, NULL);
+    return cmocka_run_group_tests(tests, choose_folder, NULL);
 }

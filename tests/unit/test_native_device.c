@@ -14,29 +14,9 @@
 #include "ckpt/format.h"
 #include "tests/unit/fake_device.h"
 #include "tests/unit/native_world.h"
+#include "tests/unit/own_folder.h"
 #include "worker/native_save.h"
 #include "worker/verify.h"
-
-static char folder[64];
-
-static int remove_entry(const char *path, const struct stat *status, int kind, struct FTW *walk)
-{
-    (void)status, (void)kind, (void)walk;
-    return remove(path);
-}
-
-static void clear(void)
-{
-    nftw(folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
-    assert_int_equal(mkdir(folder, 0700), 0);
-}
-
-static bool exists(const char *name)
-{
-    char path[512];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    return access(path, F_OK) == 0;
-}
 
 static struct device *make_fake(uint32_t rank)
 {
@@ -339,19 +319,6 @@ static void a_device_without_memory_of_its_own_is_refused(void **unused)
     state_release(&state);
     device_close(device);
     words_release(&words);
-}
-
-static int make_folder(void **unused)
-{
-    (void)unused;
-    snprintf(folder, sizeof folder, "/tmp/ckptbench-device-XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_folder(void **unused)
-{
-    (void)unused;
-    return nftw(folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
 }
 
 int main(void)

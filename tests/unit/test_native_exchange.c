@@ -12,16 +12,11 @@
 #include <cmocka.h>
 
 #include "tests/unit/native_world.h"
+#include "tests/unit/own_folder.h"
 
-static char folder[64], config[96];
+static char config[96];
 
-static int remove_entry(const char *path, const struct stat *status, int kind, struct FTW *walk)
-{
-    (void)status, (void)kind, (void)walk;
-    return remove(path);
-}
-
-static void clear(void)
+static void clear_store(void)
 {
     char store[80];
     snprintf(store, sizeof store, "%s/store", folder);
@@ -49,7 +44,7 @@ static double total(const struct world *world, enum metric_id metric)
 static void save(const char *words)
 {
     struct world world;
-    clear();
+    clear_store();
     open_world(&world, words, "", 0);
     world_pass(&world, OP_SAVE, "c");
     world_close(&world);
@@ -190,7 +185,7 @@ static void what_is_missing_is_reported_before_anything_travels(void **state)
 {
     (void)state;
     struct world saver, loader;
-    clear();
+    clear_store();
     open_world(&saver, "dp=2 layers=1", "", 0);
     world_pass(&saver, OP_SAVE, "c");
     open_world(&loader, "dp=2 load.exchange=broadcast", "", 0);
@@ -202,11 +197,9 @@ static void what_is_missing_is_reported_before_anything_travels(void **state)
     world_close(&loader);
 }
 
-static int make_folder(void **state)
+static int make_folder_and_model(void **state)
 {
-    (void)state;
-    snprintf(folder, sizeof folder, "/tmp/ckptbench-exchange-XXXXXX");
-    if (!mkdtemp(folder))
+    if (make_folder(state))
         return -1;
     snprintf(config, sizeof config, "%s/config.json", folder);
     FILE *file = fopen(config, "w");
@@ -217,12 +210,6 @@ static int make_folder(void **state)
           "\"tie_word_embeddings\": false}",
           file);
     return fclose(file);
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    return nftw(folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
 }
 
 int main(void)
@@ -236,5 +223,5 @@ int main(void)
         cmocka_unit_test(a_stuck_reader_ends_the_load_for_all),
         cmocka_unit_test(what_is_missing_is_reported_before_anything_travels),
     };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, make_folder_and_model, remove_folder);
 }

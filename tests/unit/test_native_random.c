@@ -11,18 +11,11 @@
 #include <cmocka.h>
 
 #include "tests/unit/native_world.h"
+#include "tests/unit/own_folder.h"
 
 #define ROUNDS 10
 #define FIRST_SEED 30 /* 36 once cut a single row by columns */
 #define LAYERS 4
-
-static char folder[64];
-
-static int remove_entry(const char *path, const struct stat *status, int kind, struct FTW *walk)
-{
-    (void)status, (void)kind, (void)walk;
-    return remove(path);
-}
 
 static unsigned number(const char *name, unsigned fallback)
 {
@@ -129,19 +122,6 @@ static void what_is_saved_is_loaded_in_any_layout(void **state)
     unsigned seed = number("CKPTBENCH_SEED", FIRST_SEED), rounds = number("CKPTBENCH_ROUNDS", ROUNDS);
     for (unsigned i = 0; i < rounds; i++)
         one_round(seed + i);
-}
-
-static int make_folder(void **state)
-{
-    (void)state;
-    snprintf(folder, sizeof folder, "/tmp/ckptbench-random-XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    return nftw(folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
 }
 
 int main(void)

@@ -12,6 +12,7 @@
 
 #include "ckpt/verify.h"
 #include "tests/unit/native_world.h"
+#include "tests/unit/own_folder.h"
 
 #define MOST_FINDINGS 256
 
@@ -19,14 +20,6 @@ struct findings {
     char *texts[MOST_FINDINGS];
     size_t count;
 };
-
-static char folder[64];
-
-static int remove_entry(const char *path, const struct stat *status, int kind, struct FTW *walk)
-{
-    (void)status, (void)kind, (void)walk;
-    return remove(path);
-}
 
 static void collect(void *context, const struct verify_problem *problem)
 {
