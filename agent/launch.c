@@ -42,7 +42,8 @@ static bool may_use_srun(const struct attempt *attempt)
 {
     const struct experiment *experiment = attempt->experiment;
     return experiment_is(experiment, OPT_LAUNCHER, "srun") ||
-           (nodes_are_remote(&attempt->nodes) && attempt->nodes.slurm && !experiment_is(experiment, OPT_LAUNCHER, "mpirun"));
+           (nodes_are_remote(&attempt->nodes) && attempt->nodes.slurm &&
+            !experiment_is(experiment, OPT_LAUNCHER, "mpirun"));
 }
 
 void launch_ask_ahead(struct attempt *attempt)

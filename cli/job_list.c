@@ -343,7 +343,8 @@ static void take_sight(struct job_record *record, const struct slurm_job *job, u
     job_record_observe(record, job, now_ns);
     if (*record->job || !*job->id)
         return;
-    snprintf(record->job, sizeof record->job, "%s", job->id); /* the answer of sbatch was lost, or its pool started it */
+    snprintf(record->job, sizeof record->job, "%s",
+             job->id); /* the answer of sbatch was lost, or its pool started it */
     record->submitted_wall_ns = now_ns;
 }
 

@@ -30,8 +30,8 @@ static bool choose_at_work(const char *name, struct pool_entry *chosen)
 {
     struct pool_list list;
     struct pool_entry *entry;
-    bool found = pool_list_glance(&list, NULL) == 0 && pool_list_find(&list, name, &entry, NULL) == 0 &&
-                 is_at_work(entry);
+    bool found =
+        pool_list_glance(&list, NULL) == 0 && pool_list_find(&list, name, &entry, NULL) == 0 && is_at_work(entry);
     if (found)
         *chosen = *entry;
     pool_list_release(&list);

@@ -28,7 +28,7 @@ struct parcel {
     const char *run, *folder; /* an array's: its first member's */
     struct job_record *record;
     struct buf script;
-    int lock; /* on the folder; -1: none */
+    int lock;                  /* on the folder; -1: none */
     enum submit_answer answer; /* REFUSED before it is tried */
     char id[64], cluster[64];
     int rc;
@@ -103,8 +103,8 @@ struct crew {
 
 static void try_parcel(struct slurm_client *client, struct parcel *parcel)
 {
-    parcel->rc = slurm_submit(client, parcel->script.data, false, parcel->id, parcel->cluster, &parcel->answer,
-                              &parcel->err);
+    parcel->rc =
+        slurm_submit(client, parcel->script.data, false, parcel->id, parcel->cluster, &parcel->answer, &parcel->err);
 }
 
 static void take_parcels(struct crew *self, struct slurm_client *client, bool (*was_stopped)(void))
@@ -167,7 +167,8 @@ static void find_lost(const struct submission *self, struct parcel *parcels, siz
         const struct slurm_job *job = is_lost(&parcels[i]) ? job_index_find(&index, parcels[i].record) : NULL;
         if (!job)
             continue;
-        snprintf(parcels[i].id, sizeof parcels[i].id, "%.*s", (int)strcspn(job->id, "_"), job->id); /* the whole array */
+        snprintf(parcels[i].id, sizeof parcels[i].id, "%.*s", (int)strcspn(job->id, "_"),
+                 job->id); /* the whole array */
         parcels[i].cluster[0] = '\0';
         parcels[i].answer = SUBMIT_ACCEPTED;
         parcels[i].rc = 0;

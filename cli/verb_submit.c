@@ -30,7 +30,7 @@ struct session {
     struct job_list list;   /* of the runs that are submitted: its client is the submission's */
     struct pool_entry pool; /* with --warm */
     bool warm;
-    char after[64]; /* number of the job that must pass before; "" for none */
+    char after[64];    /* number of the job that must pass before; "" for none */
     size_t *requests;  /* what each member asks for, as a number; owned */
     size_t most_tasks; /* of an array */
     size_t sent;

@@ -40,11 +40,28 @@ static void lists_as_slurm_writes_them_are_read_in_order(void **state)
 
 static void what_else_there_may_be_is_left_to_slurm(void **state)
 {
-    static const char *const lists[] = {"",          "n[",       "n]",         "n[]",      "n[1",
-                                        "n[1-]",     "n[-1]",    "n[2-1]",     "n[1-2]x",  "n[1-2][3-4]",
-                                        "n[1,]",     "n[,1]",    "n[a-b]",     "n[1-2,",   "n1,",
-                                        ",n1",       "n1,,n2",   "n[1 -2]",    "n[1-2-3]", "n[1-4294967296000]",
-                                        "n[0-9999999]", "n[[1]]"};
+    static const char *const lists[] = {"",
+                                        "n[",
+                                        "n]",
+                                        "n[]",
+                                        "n[1",
+                                        "n[1-]",
+                                        "n[-1]",
+                                        "n[2-1]",
+                                        "n[1-2]x",
+                                        "n[1-2][3-4]",
+                                        "n[1,]",
+                                        "n[,1]",
+                                        "n[a-b]",
+                                        "n[1-2,",
+                                        "n1,",
+                                        ",n1",
+                                        "n1,,n2",
+                                        "n[1 -2]",
+                                        "n[1-2-3]",
+                                        "n[1-4294967296000]",
+                                        "n[0-9999999]",
+                                        "n[[1]]"};
     (void)state;
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         is_left_to_slurm(lists[i]);
