@@ -377,29 +377,30 @@ static void check_joining(struct attempt *attempt, uint64_t now_ns)
     }
 }
 
-int remote_write_report(const struct attempt *attempt, struct cb_err *err)
+static int write_report(const struct attempt *attempt, struct cb_err *err)
 {
     char path[PATH_MAX];
-    if (!attempt->remote)
-        return 0;
     snprintf(path, sizeof path, "%.4000s/rendezvous.json", attempt->path.data);
     return rendezvous_write(attempt->remote->rendezvous, path, remote_seconds(attempt), err);
 }
 
-void remote_await(struct attempt *attempt)
+int remote_await(struct attempt *attempt, struct cb_err *err)
 {
     struct remote *self = attempt->remote;
-    while (self && !attempt->verdict.decided) {
+    if (!self)
+        return 0;
+    for (;;) {
         uint64_t now_ns = clock_monotonic_ns();
         rendezvous_work(self->rendezvous, now_ns, AWAIT_MS);
         if (rendezvous_is_complete(self->rendezvous)) {
             self->complete_ns = clock_monotonic_ns();
             pages_beat(&attempt->pages, self->complete_ns);
-            return;
+            return write_report(attempt, err);
         }
         check_joining(attempt, now_ns);
-        if (!attempt->verdict.decided)
-            show_joining(attempt, now_ns);
+        if (attempt->verdict.decided)
+            return 0;
+        show_joining(attempt, now_ns);
     }
 }
 
@@ -562,7 +563,7 @@ void remote_finish(struct attempt *attempt)
         return;
     if (self->rendezvous) {
         rendezvous_finish(self->rendezvous, clock_monotonic_ns() + FINISH_NS);
-        if (remote_write_report(attempt, &err) != 0)
+        if (write_report(attempt, &err) != 0)
             attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, err.code, "%s", err.message);
     }
     unlink(self->key_path);

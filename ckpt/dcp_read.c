@@ -555,7 +555,8 @@ static int locate(const struct stored_tensor *tensor, const struct item_tensor *
                        tensor->fqn, (unsigned long long)length, (unsigned long long)item->storage_bytes);
     *payload = (struct stored_payload){.offset = data + (span > 0 ? item->offset * element : 0),
                                        .bytes = span * element,
-                                       .contiguous = is_contiguous(item)};
+                                       .contiguous = is_contiguous(item),
+                                       .whole = span * element == item->storage_bytes};
     memcpy(payload->stride, item->stride, item->dims * sizeof *item->stride);
     return 0;
 }

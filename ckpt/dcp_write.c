@@ -140,7 +140,8 @@ bool dcp_expect_payload(const struct stored_tensor *tensor, const struct box *bo
     uint64_t bytes = box_elements(box) * dtype_bytes(tensor->dtype), trailer = zip_trailer_bytes(bytes);
     if (tensor->is_bytes || item_length < bytes || item_length - bytes <= trailer)
         return false;
-    *payload = (struct stored_payload){.offset = item_length - bytes - trailer, .bytes = bytes, .contiguous = true};
+    *payload = (struct stored_payload){
+        .offset = item_length - bytes - trailer, .bytes = bytes, .contiguous = true, .whole = true};
     uint64_t step = 1;
     for (uint32_t i = box->dims; i-- > 0;) {
         payload->stride[i] = step;

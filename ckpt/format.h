@@ -97,7 +97,9 @@ struct stored_payload {
     uint64_t offset, bytes;
     uint64_t stride[CKPT_MAX_DIMS];
     bool contiguous;
+    bool whole; /* all of what is stored, of which the trailer's checksum is; false for a view of it */
 };
+/* `item_length` is UINT64_MAX where it is not known yet. */
 int format_parse_item(enum plan_format format, const struct stored_tensor *tensor, const struct box *box,
                       const void *bytes, size_t len, uint64_t item_length, struct stored_payload *payload,
                       struct cb_err *err) CB_MUST_CHECK;

@@ -42,6 +42,7 @@ struct plan_options {
     /* A power of two. With FILES_SHARED each rank's first item starts at a multiple of it, too. */
     uint32_t payload_alignment; /* payloads start at multiples of this in the file: 4096 for O_DIRECT, else 64 */
 };
+#define PLAN_LEAST_ALIGNMENT 64 /* of every checkpoint that was ever written by this program */
 
 struct plan_item {
     uint32_t tensor;         /* state tensor */

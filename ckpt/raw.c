@@ -267,7 +267,8 @@ int raw_parse_item(const struct stored_tensor *tensor, const struct box *box, ui
     if (bytes > item_length)
         return cb_fail(err, CB_ERR_CORRUPT, "%s: the item has %llu bytes, its box %llu", tensor->fqn,
                        (unsigned long long)item_length, (unsigned long long)bytes);
-    *payload = (struct stored_payload){.offset = item_length - bytes, .bytes = bytes, .contiguous = true};
+    *payload =
+        (struct stored_payload){.offset = item_length - bytes, .bytes = bytes, .contiguous = true, .whole = true};
     uint64_t step = 1;
     for (uint32_t i = box->dims; i-- > 0;) {
         payload->stride[i] = step;

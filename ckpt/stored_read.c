@@ -173,11 +173,6 @@ static int read_frame(struct stored_reader *self, const struct stored_chunk *chu
     return code ? code : parse_trailer(self, self->probe + tail, tail, frame);
 }
 
-static uint64_t dense_bytes(const struct stored_reader *self, const struct stored_chunk *chunk)
-{
-    return box_elements(&chunk->box) * dtype_bytes(self->checkpoint->tensors[chunk->tensor].dtype);
-}
-
 /* Reads and decompresses the whole item; its checksum is compared at once. */
 static int read_compressed(struct stored_reader *self, const struct stored_chunk *chunk, struct frame *frame)
 {
@@ -200,7 +195,7 @@ static int read_compressed(struct stored_reader *self, const struct stored_chunk
     code = parse_item(self, chunk, plain, head, self->plain.len, frame);
     if (!code)
         code = parse_trailer(self, plain + self->plain.len, self->plain.len, frame);
-    if (!code && frame->has_crc && frame->payload.bytes == dense_bytes(self, chunk) &&
+    if (!code && frame->has_crc && frame->payload.whole &&
         crc32_zip(0, plain + frame->payload.offset, frame->payload.bytes) != frame->crc)
         code = cb_fail(self->err, CB_ERR_CORRUPT, "the checksum of its bytes is wrong");
     if (!code)
@@ -510,8 +505,7 @@ static int check_chunk(struct stored_reader *self, uint32_t number, size_t *next
     if (code)
         return code;
     bool whole = combine_parts(self->ledger, number, frame->payload.bytes, next, &crc);
-    /* The checksum is of the whole storage, which the payload is unless strides leave holes in it. */
-    if (!frame->has_crc || frame->payload.bytes != dense_bytes(self, chunk))
+    if (!frame->has_crc || !frame->payload.whole)
         return 0;
     if (!whole)
         code = read_whole(self, chunk, frame, &crc);

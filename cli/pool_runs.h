@@ -14,8 +14,7 @@
 #include "db/history.h"
 #include "jobs/client.h"
 
-/* The pool of that name, if it takes runs; else why it does not. Slurm is asked where the pool's own folder does not
- * say so. */
+/* The pool of that name, if it takes runs; else why it does not. */
 int pool_choose(struct slurm_client *client, const char *name, struct pool_entry *chosen,
                 struct cb_err *err) CB_MUST_CHECK;
 /* Whether the pool has nodes enough for it. */

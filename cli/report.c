@@ -361,8 +361,11 @@ static void write_used(const struct run_info *info, struct buf *out)
     if (used)
         buf_printf(out, "used          %s\n", used);
     const char *exchange = fact_value(info, "load.exchange"), *extra = fact_value(info, "load.extra");
+    const char *gaps = fact_value(info, "load.gaps");
     if (exchange)
         buf_printf(out, "exchange      %s\n", exchange);
+    if (gaps)
+        buf_printf(out, "requests      %s\n", gaps);
     if (extra)
         buf_printf(out, "left out      %s\n", extra);
 }

@@ -3,7 +3,7 @@
  * Where our own writer puts payloads is known from an item's length, so header, payload and trailer
  * are read in one go, the payload straight into the state's memory; the header, parsed when it
  * arrives, says whether that was right. Items that lie otherwise are read again by what their header
- * says: another offset in a second pass, other strides through memory of their own. A wrong item is
+ * says: at another offset, or with other strides, whose elements are placed as they come. A wrong item is
  * named on the status page and the load goes on, so that all of them are named. Knows formats through
  * ckpt/format.h alone. */
 #include <assert.h>
@@ -17,7 +17,7 @@
 
 #define METADATA_MAX_BYTES (UINT64_C(8) * 1024 * 1024 * 1024)
 #define FRAME_MAX_BYTES (UINT64_C(128) * 1024 * 1024)
-#define MAX_PASSES 4 /* as expected, short probe, long probe, by the header */
+#define MAX_PASSES 4 /* as expected, short probe, long probe, by the header; more only for what is compressed */
 
 void native_load_free(struct native_load *self)
 {
@@ -41,6 +41,7 @@ static int load_new(const struct native_engine *engine, struct native_load **loa
     self->mode = strcmp(mode, "broadcast") == 0 ? LOAD_BROADCAST : strcmp(mode, "split") == 0 ? LOAD_SPLIT : LOAD_ALONE;
     self->chooses = strcmp(mode, "auto") == 0;
     self->gap_bytes = experiment_u64(engine->setup.experiment, OPT_LOAD_GAP);
+    self->waste_percent = experiment_u64(engine->setup.experiment, OPT_LOAD_WASTE);
     limits.gap = self->gap_bytes < limits.alignment ? limits.alignment : self->gap_bytes;
     limits.whole_frames = true;
     program_init(&self->program, &limits);
@@ -119,6 +120,21 @@ static void tell_extra(struct native_load *self)
         status_page_add_fact(engine->setup.page, "load.extra", text);
 }
 
+/* Why there are so many requests, once. */
+static void tell_gaps(struct native_load *self)
+{
+    const struct native_engine *engine = self->operation->engine;
+    char text[256];
+    if (engine->rank != 0 || self->told_gaps || !self->ran_out)
+        return;
+    self->told_gaps = true;
+    snprintf(text, sizeof text,
+             "short runs were read one by one: more load.waste than %" PRIu64
+             " percent, or load.exchange=split, makes fewer requests",
+             self->waste_percent);
+    status_page_add_fact(engine->setup.page, "load.gaps", text);
+}
+
 /* All that this rank needs, against what there is; what is wrong is reported. */
 static int plan_load(struct native_load *self, struct cb_err *err)
 {
@@ -142,7 +158,7 @@ int native_load_read(struct native_load *self, struct cb_err *err)
     bool again = true;
     int rc = 0;
     for (int pass = 0; again && !rc; pass++) {
-        assert(pass < MAX_PASSES);
+        assert(pass < MAX_PASSES || self->window.used > 0);
         timeline_enter(&self->operation->timeline, STATE_PLAN);
         rc = native_load_build_pass(self, err);
         if (!rc)
@@ -212,6 +228,7 @@ int native_load_run(struct native_operation *operation, struct cb_err *err)
     native_begin(operation, engine->rank == 0 ? STATE_IO : STATE_WAIT);
     rc = timed_load(operation, err);
     native_end(operation);
+    tell_gaps(engine->load);
     if (!rc && engine->load->chooses)
         rc = native_load_choose(engine->load, err);
     if (!transfer_is_stuck(engine->transfer))

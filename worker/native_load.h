@@ -8,6 +8,7 @@
 #include "worker/native.h"
 #include "worker/native_pump.h"
 #include "worker/pinned.h"
+#include "worker/strided.h"
 
 /* A value that is no tensor is read whole; a longer one is none of what PyTorch's planner stores so. */
 #define LOAD_VALUE_MAX_BYTES (UINT64_C(64) * 1024 * 1024)
@@ -30,21 +31,32 @@ struct load_item {
     enum load_item_state state;
     struct stored_payload payload;
     uint64_t probe_bytes;
-    bool again;    /* the header says that this pass read the wrong bytes */
-    void *strided; /* payload as it is stored, where its strides are not ours; owned */
-    uint32_t crc;  /* of the trailer */
+    bool again;   /* the header says that this pass read the wrong bytes */
+    uint32_t crc; /* of the trailer */
     bool has_crc, bad_trailer;
     void *value;                               /* of a bytes item: all of it, once read; owned */
+    struct unpacking *unpacking;               /* of a compressed item: what came of it so far; owned */
+    uint64_t taken;                            /* of a compressed item: bytes that have been decompressed, */
+    uint64_t window_at, in_window;             /* and those that follow, in this pass */
     size_t first_part, part_count, parts_left; /* of the pass under way */
+};
+
+struct window {
+    char *memory; /* NULL where nothing is compressed */
+    uint64_t bytes, used;
+    char *step; /* what is decompressed at once: on a device pinned, else owned */
 };
 
 struct native_load {
     struct program program;
     struct buf metadata;
     struct buf frame; /* what our writer would have written, or a value */
-    uint64_t gap_bytes;
+    uint64_t gap_bytes, waste_percent;
+    uint64_t waste_left; /* bytes that may still be read for nothing, see load.waste */
+    bool ran_out;        /* it kept runs apart that load.gap would have joined */
     enum load_mode mode;
     bool told_extra; /* what the checkpoint has beyond what is loaded has been said */
+    bool told_gaps;  /* and why there are many requests */
     bool chooses;    /* load.exchange=auto, before its first load */
     /* of the load under way */
     struct native_operation *operation;
@@ -59,12 +71,14 @@ struct native_load {
     void *const *memory;
     size_t piece_count;
     bool wants_values;             /* the small ones that are no tensors are read with them */
-    struct pinned transit, bounce; /* of the exchange; of payloads with other strides: kept */
+    struct pinned transit, bounce; /* of the exchange; of what is decompressed: kept */
+    struct window window;          /* compressed items are read to it */
     struct exchange *exchange;     /* NULL where each rank reads all that it needs */
     struct load_share *share;
     struct load_plan *plan;
     struct mapping *mappings; /* one a read */
     uint64_t *arrived;        /* one a read: bytes in place of which the exchange does not yet know */
+    bool *in_one;             /* one a read: its runs are read as one range */
     struct load_item *items;  /* by file and offset */
     size_t item_count;
     uint32_t *files; /* file of the checkpoint for each file of the program */
@@ -79,6 +93,22 @@ static inline const struct stored_tensor *native_load_tensor(const struct native
                                                              const struct load_item *item)
 {
     return &self->checkpoint->tensors[native_load_chunk(self, item)->tensor];
+}
+
+/* A tensor that is compressed; values are, too, but they are short. */
+static inline bool native_load_is_packed(const struct native_load *self, const struct load_item *item)
+{
+    return item->read_count > 0 && native_load_chunk(self, item)->compressed;
+}
+
+/* How a read of an item with other strides than ours lies in memory. */
+static inline struct strided native_load_strided(const struct native_load *self, const struct load_item *item,
+                                                 uint32_t read)
+{
+    struct strided strided;
+    const struct mapping *mapping = &self->mappings[read];
+    strided_init(&strided, &item->payload, &mapping->stored, &mapping->held, &mapping->common, mapping->element_bytes);
+    return strided;
 }
 
 static inline bool native_load_is_open(const struct load_item *item)
@@ -111,10 +141,26 @@ int native_load_build_pass(struct native_load *self, struct cb_err *err) CB_MUST
 /* What has arrived of an item is right, or (false) will be read again. For the exchange. */
 void native_load_settle(struct native_load *self, const struct load_item *item, bool right);
 
+/* native_load_gaps.c: which reads are worth reading in one, within what may be wasted. Of all items that may be read. */
+int native_load_choose_gaps(struct native_load *self, struct cb_err *err) CB_MUST_CHECK;
+
 /* native_load_take.c: reads it and takes it apart. */
 int native_load_run_pass(struct native_load *self, struct cb_err *err) CB_MUST_CHECK;
+/* Puts payload bytes [begin, begin + len) of an item where they are wanted. On a device later: copy_code says whether
+ * that could be queued. */
+void native_load_place(struct native_load *self, struct load_item *item, uint64_t begin, const char *bytes,
+                       uint64_t len);
 
-/* native_load_strided.c: places what came with other strides, and says whether another pass is needed. */
+/* native_load_after.c: looks at values and at what was compressed, and says whether another pass is needed. */
 int native_load_after_pass(struct native_load *self, bool *again, struct cb_err *err) CB_MUST_CHECK;
+
+/* native_load_unpack.c: compressed items come through a window, some or a part of one a pass, in order. */
+int native_load_reserve_window(struct native_load *self, struct cb_err *err) CB_MUST_CHECK;
+void native_load_release_window(struct native_load *self);
+/* Adds what the window has room for to the pass. */
+void native_load_add_packed(struct native_load *self, uint32_t number);
+/* Takes what came of an item; what is wrong with it fails the item. */
+int native_load_unpack(struct native_load *self, struct load_item *item, struct cb_err *err) CB_MUST_CHECK;
+void native_load_forget_unpacking(struct load_item *item);
 
 #endif

@@ -1,6 +1,5 @@
 /* Loading: the items of the targets, one for each stored chunk that is read, and the small values. Owns
  * what is known of an item before its first byte comes. */
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,14 +24,14 @@ static int make_mappings(struct native_load *self, struct cb_err *err)
 static void init_item(struct native_load *self, struct load_item *item)
 {
     const struct stored_chunk *chunk = native_load_chunk(self, item);
-    if (chunk->compressed) { /* all of it is read to memory of its own, and looked at when it is there */
-        item->state = ITEM_KNOWN;
-        item->payload = (struct stored_payload){.bytes = chunk->length};
-        return;
-    }
+    item->state = ITEM_KNOWN;
+    if (chunk->compressed)
+        return; /* its header comes when it is decompressed */
     bool expected = format_expect_payload(self->checkpoint->format, native_load_tensor(self, item), &chunk->box,
                                           chunk->length, &item->payload);
-    item->state = expected && item->payload.offset <= FORMAT_MAX_HEADER ? ITEM_EXPECTED : ITEM_PROBE;
+    expected = expected && item->payload.offset <= FORMAT_MAX_HEADER &&
+               (item->payload.offset == 0 || (chunk->offset + item->payload.offset) % PLAN_LEAST_ALIGNMENT == 0);
+    item->state = expected ? ITEM_EXPECTED : ITEM_PROBE;
     item->probe_bytes = chunk->length < LOAD_FIRST_PROBE_BYTES ? chunk->length : LOAD_FIRST_PROBE_BYTES;
 }
 
@@ -99,13 +98,12 @@ int native_load_make_items(struct native_load *self, struct cb_err *err)
             i++;
         item->read_count = i - item->first_read;
         init_item(self, item);
-        if (native_load_chunk(self, item)->compressed)
-            item->strided = aligned_alloc(4096, (item->payload.bytes / 4096 + 1) * 4096);
-        if (native_load_chunk(self, item)->compressed && !item->strided)
-            return cb_fail(err, CB_ERR_MEMORY, "no memory for %" PRIu64 " compressed bytes of %s", item->payload.bytes,
-                           native_load_tensor(self, item)->fqn);
     }
     rc = self->wants_values ? add_values(self, err) : 0;
+    if (!rc)
+        rc = native_load_choose_gaps(self, err);
+    if (!rc)
+        rc = native_load_reserve_window(self, err);
     qsort_r(self->items, self->item_count, sizeof *self->items, compare_items, self);
     self->item_total += self->item_count;
     return rc;
@@ -123,18 +121,21 @@ void native_load_settle(struct native_load *self, const struct load_item *item, 
 void native_load_forget_items(struct native_load *self)
 {
     for (size_t i = 0; i < self->item_count; i++) {
-        free(self->items[i].strided);
+        native_load_forget_unpacking(&self->items[i]);
         free(self->items[i].value);
     }
     free(self->items);
     free(self->files);
     free(self->mappings);
     free(self->arrived);
+    free(self->in_one);
+    native_load_release_window(self);
     load_plan_free(self->plan);
     self->items = NULL;
     self->item_count = 0;
     self->files = NULL;
     self->mappings = NULL;
     self->arrived = NULL;
+    self->in_one = NULL;
     self->plan = NULL;
 }

@@ -8,9 +8,6 @@
 #include "worker/native_load.h"
 #include "worker/state.h"
 
-/* Runs at least so long, or further apart than load.gap, are read one by one; others as one range that is taken apart. */
-#define LONG_RUN_BYTES 131072
-
 /* A range of an item's payload, and where it goes: to `memory`, or (NULL) by the mappings. */
 struct range {
     uint64_t begin, end;
@@ -38,22 +35,18 @@ static void add_range(struct ranges *self, uint64_t begin, uint64_t end, void *m
     self->ranges[self->count++] = (struct range){begin, end, memory};
 }
 
-static bool reads_runs_apart(const struct native_load *self, const struct mapping *mapping)
-{
-    uint64_t first, second, unused;
-    if (mapping->run_count <= 1 || mapping->run_bytes >= LONG_RUN_BYTES)
-        return true;
-    mapping_run(mapping, 0, &first, &unused);
-    mapping_run(mapping, 1, &second, &unused);
-    return second - first - mapping->run_bytes > self->gap_bytes;
-}
-
-static void add_read(const struct native_load *self, uint32_t read, struct ranges *ranges)
+static void add_read(const struct native_load *self, const struct load_item *item, uint32_t read, struct ranges *ranges)
 {
     const struct mapping *mapping = &self->mappings[read];
     char *memory = self->memory[self->plan->reads[read].piece];
     uint64_t begin, end, memory_byte;
-    if (!reads_runs_apart(self, mapping)) {
+    if (!item->payload.contiguous) {
+        struct strided strided = native_load_strided(self, item, read);
+        strided_span(&strided, &begin, &end);
+        add_range(ranges, begin, end, NULL);
+        return;
+    }
+    if (self->in_one[read]) {
         mapping_span(mapping, &begin, &end);
         add_range(ranges, begin, end, NULL);
         return;
@@ -93,13 +86,9 @@ static void add_payload(struct native_load *self, uint32_t number, struct ranges
 {
     struct load_item *item = &self->items[number];
     uint64_t start = native_load_chunk(self, item)->offset + item->payload.offset;
-    if (item->strided) {
-        program_add_payload(&self->program, number, start, item->payload.bytes, 0, item->strided);
-        return;
-    }
     ranges->count = 0;
     for (uint32_t i = 0; i < item->read_count; i++)
-        add_read(self, item->first_read + i, ranges);
+        add_read(self, item, item->first_read + i, ranges);
     join_ranges(ranges);
     for (size_t i = 0; i < ranges->count; i++) {
         const struct range *range = &ranges->ranges[i];
@@ -118,8 +107,8 @@ static bool wants_trailer(const struct native_load *self, const struct load_item
     uint64_t covered = 0;
     for (size_t i = 0; i < ranges->count; i++)
         covered += ranges->ranges[i].end - ranges->ranges[i].begin;
-    return self->operation->engine->checksum && item->payload.bytes > 0 && covered == item->payload.bytes &&
-           length > end;
+    return self->operation->engine->checksum && item->payload.whole && item->payload.bytes > 0 &&
+           covered == item->payload.bytes && length > end;
 }
 
 static void add_item(struct native_load *self, uint32_t number, struct ranges *ranges)
@@ -132,6 +121,10 @@ static void add_item(struct native_load *self, uint32_t number, struct ranges *r
         program_add_frame(program, PART_HEADER, number, chunk->offset, chunk->length);
         return;
     }
+    if (chunk->compressed) {
+        native_load_add_packed(self, number);
+        return;
+    }
     if (item->state == ITEM_PROBE) {
         program_add_frame(program, PART_HEADER, number, chunk->offset, item->probe_bytes);
         return;
@@ -140,7 +133,7 @@ static void add_item(struct native_load *self, uint32_t number, struct ranges *r
         program_add_frame(program, PART_HEADER, number, chunk->offset, item->payload.offset);
     add_payload(self, number, ranges);
     uint64_t end = item->payload.offset + item->payload.bytes;
-    if (item->strided || !wants_trailer(self, item, ranges))
+    if (!wants_trailer(self, item, ranges))
         return;
     uint64_t bytes = chunk->length - end < FORMAT_MAX_TRAILER ? chunk->length - end : FORMAT_MAX_TRAILER;
     program_add_frame(program, PART_TRAILER, number, chunk->offset + chunk->length - bytes, bytes);
@@ -157,8 +150,9 @@ static void find_parts(struct native_load *self)
         item->parts_left++;
     }
     for (size_t i = 0; i < self->item_count; i++) {
-        if (native_load_is_open(&self->items[i]) && self->items[i].part_count == 0)
-            self->items[i].state = ITEM_DONE; /* of no elements */
+        struct load_item *item = &self->items[i];
+        if (native_load_is_open(item) && item->part_count == 0 && !native_load_is_packed(self, item))
+            item->state = ITEM_DONE; /* of no elements */
     }
 }
 
@@ -212,10 +206,13 @@ int native_load_build_pass(struct native_load *self, struct cb_err *err)
     struct device *device = reaches_device(self) ? self->operation->state->device : NULL;
     struct ranges ranges = {0};
     program_clear(&self->program);
+    program_limit_waste(&self->program, self->waste_left);
+    self->window.used = 0;
     self->program.limits.images = device != NULL; /* a store does not read into a device */
     for (size_t next = 0; next < self->item_count;)
         add_file(self, &next, &ranges);
     free(ranges.ranges);
+    self->waste_left = self->program.waste_left;
     if (ranges.failed)
         return cb_fail(err, CB_ERR_MEMORY, "no memory for the ranges to read");
     uint32_t turns = engine->plan_options.files == FILES_PER_RANK ? engine->plan_options.files_per_rank : 1;

@@ -113,35 +113,56 @@ static void place_bytes(struct native_load *self, struct part *part, const char 
     self->operation->bytes_copied += part->bytes;
 }
 
-static uint64_t place_mapped(struct native_load *self, const struct mapping *mapping, const struct part *part,
-                             const char *bytes, char *memory)
+/* Part of a payload to one of its reads. Returns how many bytes of it were wanted. */
+static uint64_t place_read(struct native_load *self, const struct load_item *item, uint32_t read, uint64_t begin,
+                           const char *bytes, uint64_t len)
 {
+    const struct mapping *mapping = &self->mappings[read];
+    char *memory = self->memory[self->plan->reads[read].piece];
+    bool on_device = state_is_on_device(self->operation->state, memory);
     uint64_t copied = 0;
-    struct device *device = self->operation->state->device;
-    if (!state_is_on_device(self->operation->state, memory))
-        copied = mapping_scatter(mapping, part->skip, bytes, part->bytes, memory);
-    else if (!self->copy_code)
-        self->copy_code =
-            pinned_scatter(device, mapping, part->skip, bytes, part->bytes, memory, &copied, &self->copy_err);
-    self->operation->bytes_copied += copied;
+    if (self->copy_code)
+        return 0;
+    if (item->payload.contiguous && !on_device) {
+        copied = mapping_scatter(mapping, begin, bytes, len, memory);
+    } else if (item->payload.contiguous) {
+        self->copy_code = pinned_scatter(self->operation->state->device, mapping, begin, bytes, len, memory, &copied,
+                                         &self->copy_err);
+    } else {
+        struct strided strided = native_load_strided(self, item, read);
+        if (on_device)
+            self->copy_code = pinned_scatter_strided(self->operation->state->device, &strided, begin, bytes, len,
+                                                     memory, &copied, &self->copy_err);
+        else
+            copied = strided_scatter(&strided, begin, bytes, len, memory);
+    }
     return copied;
+}
+
+void native_load_place(struct native_load *self, struct load_item *item, uint64_t begin, const char *bytes,
+                       uint64_t len)
+{
+    for (uint32_t i = item->first_read; i < item->first_read + item->read_count; i++) {
+        uint64_t copied = place_read(self, item, i, begin, bytes, len);
+        self->operation->bytes_copied += copied;
+        self->arrived[i] += copied;
+    }
 }
 
 static void take_payload(struct native_load *self, struct load_item *item, struct part *part, const char *bytes)
 {
-    if (part->kind == PART_MAPPED) {
-        for (uint32_t i = item->first_read; i < item->first_read + item->read_count; i++) {
-            self->arrived[i] +=
-                place_mapped(self, &self->mappings[i], part, bytes, self->memory[self->plan->reads[i].piece]);
-        }
-    } else if (!part->direct) {
+    bool packed = native_load_is_packed(self, item);
+    if (part->kind == PART_MAPPED)
+        native_load_place(self, item, part->skip, bytes, part->bytes);
+    else if (!part->direct)
         place_bytes(self, part, bytes);
-    }
+    if (packed)
+        return;
     if (self->operation->engine->checksum)
         part->crc = crc32_zip(0, part->direct ? part->memory : bytes, part->bytes);
-    if (self->exchange && part->kind == PART_PAYLOAD && !item->strided)
+    if (self->exchange && part->kind == PART_PAYLOAD)
         self->arrived[read_of(self, item, part->memory)] += part->bytes;
-    if (item->state == ITEM_KNOWN && !item->again && !item->strided)
+    if (item->state == ITEM_KNOWN && !item->again)
         native_load_settle(self, item, true);
 }
 
@@ -170,7 +191,7 @@ static void item_done(struct native_load *self, struct load_item *item)
         native_load_fail_item(self, item, CB_ERR_CORRUPT, "what follows its bytes is damaged");
     else if (item->has_crc)
         check_crc(self, item);
-    if (item->state == ITEM_FAILED || item->strided || item->value)
+    if (item->state == ITEM_FAILED || item->value || native_load_is_packed(self, item))
         return;
     native_load_settle(self, item, true);
     item->state = ITEM_DONE;

@@ -32,30 +32,59 @@ void pinned_leave(struct pinned *self)
     memset(self, 0, sizeof *self);
 }
 
+/* Rows that wait to be handed over. */
+struct batch {
+    struct device *device;
+    const char *bytes;
+    char *memory;
+    struct device_copy copies[BATCH];
+    size_t count;
+    uint64_t copied;
+};
+
+static int hand_over(struct batch *self, struct cb_err *err)
+{
+    size_t count = self->count;
+    self->count = 0;
+    return count > 0 ? self->device->ops->copy(self->device, HOST_TO_DEVICE, self->copies, count, err) : 0;
+}
+
+static int add_rows(void *context, const struct mapping_rows *rows, struct cb_err *err)
+{
+    struct batch *self = context;
+    self->copies[self->count++] = (struct device_copy){
+        .to = self->memory + rows->memory_at,
+        .from = self->bytes + rows->bytes_at,
+        .row_bytes = rows->row_bytes,
+        .rows = rows->rows,
+        .to_stride = rows->memory_stride,
+        .from_stride = rows->bytes_stride,
+    };
+    self->copied += rows->row_bytes * rows->rows;
+    return self->count == BATCH ? hand_over(self, err) : 0;
+}
+
 int pinned_scatter(struct device *device, const struct mapping *mapping, uint64_t begin, const void *bytes,
                    uint64_t len, void *memory, uint64_t *copied, struct cb_err *err)
 {
-    struct device_copy copies[BATCH];
+    struct batch batch = {.device = device, .bytes = bytes, .memory = memory};
     struct mapping_rows rows;
-    size_t count = 0;
     int rc = 0;
-    for (uint64_t run = mapping_first_run(mapping, begin);
-         mapping_next_rows(mapping, &run, begin, len, &rows) && !rc;) {
-        copies[count++] = (struct device_copy){
-            .to = (char *)memory + rows.memory_at,
-            .from = (const char *)bytes + rows.bytes_at,
-            .row_bytes = rows.row_bytes,
-            .rows = rows.rows,
-            .to_stride = rows.memory_stride,
-            .from_stride = rows.bytes_stride,
-        };
-        *copied += rows.row_bytes * rows.rows;
-        if (count == BATCH) {
-            rc = device->ops->copy(device, HOST_TO_DEVICE, copies, count, err);
-            count = 0;
-        }
-    }
-    if (!rc && count > 0)
-        rc = device->ops->copy(device, HOST_TO_DEVICE, copies, count, err);
+    for (uint64_t run = mapping_first_run(mapping, begin); !rc && mapping_next_rows(mapping, &run, begin, len, &rows);)
+        rc = add_rows(&batch, &rows, err);
+    if (!rc)
+        rc = hand_over(&batch, err);
+    *copied += batch.copied;
+    return rc;
+}
+
+int pinned_scatter_strided(struct device *device, const struct strided *strided, uint64_t begin, const void *bytes,
+                           uint64_t len, void *memory, uint64_t *copied, struct cb_err *err)
+{
+    struct batch batch = {.device = device, .bytes = bytes, .memory = memory};
+    int rc = strided_each(strided, begin, len, add_rows, &batch, err);
+    if (!rc)
+        rc = hand_over(&batch, err);
+    *copied += batch.copied;
     return rc;
 }

@@ -6,7 +6,7 @@
 
 #include "core/err.h"
 #include "worker/device.h"
-#include "worker/mapping.h"
+#include "worker/strided.h"
 
 struct pinned {
     struct device *device; /* that allocated it; borrowed */
@@ -24,5 +24,8 @@ void pinned_leave(struct pinned *self);
  * mapping describes; queued, so `bytes` must stay until an event behind it. Adds to *copied. */
 int pinned_scatter(struct device *device, const struct mapping *mapping, uint64_t begin, const void *bytes,
                    uint64_t len, void *memory, uint64_t *copied, struct cb_err *err) CB_MUST_CHECK;
+/* The same of a payload with other strides. */
+int pinned_scatter_strided(struct device *device, const struct strided *strided, uint64_t begin, const void *bytes,
+                           uint64_t len, void *memory, uint64_t *copied, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

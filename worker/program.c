@@ -12,6 +12,7 @@ void program_init(struct program *self, const struct program_limits *limits)
 {
     memset(self, 0, sizeof *self);
     self->limits = *limits;
+    self->waste_left = UINT64_MAX;
 }
 
 void program_release(struct program *self)
@@ -27,7 +28,13 @@ void program_clear(struct program *self)
     self->pending_count = self->part_count = self->request_count = 0;
     self->file_count = 0;
     self->staging_bytes = self->bytes = 0;
+    self->waste_left = UINT64_MAX;
     self->code = 0;
+}
+
+void program_limit_waste(struct program *self, uint64_t bytes)
+{
+    self->waste_left = bytes;
 }
 
 struct program_limits program_limits_of(const struct store_capabilities *capabilities, uint64_t block)
@@ -158,8 +165,19 @@ static uint32_t segments_added(const struct part *part, uint64_t position, bool 
     return gap && !after_staging ? 2 : 1;
 }
 
+/* Whether a request goes on over a gap, which then counts. */
+static bool spans(struct program *self, uint64_t gap)
+{
+    uint64_t waste = gap < self->limits.alignment ? 0 : gap;
+    if (gap > self->limits.gap || waste > self->waste_left)
+        return false;
+    if (self->waste_left < UINT64_MAX)
+        self->waste_left -= waste;
+    return true;
+}
+
 /* Moves what fits from the pending parts at *next into one request. A request ends at the block's
- * end, before a gap too long to move, or when the segments are used up; the latter only happens next
+ * end, before a gap that it may not span, or when the segments are used up; the latter only happens next
  * to a direct part, so at an aligned offset. */
 static void cut_request(struct program *self, size_t *next)
 {
@@ -181,7 +199,7 @@ static void cut_request(struct program *self, size_t *next)
         if (limits->whole_blocks && segments + 3 >= limits->max_segments)
             part->direct = false; /* copied: the block must not end here */
         uint32_t added = segments_added(part, position, after_staging);
-        if (!first && (bytes == 0 || part->offset - position > limits->gap || segments + added > limits->max_segments))
+        if (!first && (bytes == 0 || segments + added > limits->max_segments || !spans(self, part->offset - position)))
             break;
         struct part taken = *part;
         taken.bytes = bytes;

@@ -60,6 +60,7 @@ struct program {
     uint32_t file_count;
     uint64_t staging_bytes; /* longest request */
     uint64_t bytes;         /* of all parts */
+    uint64_t waste_left;    /* unwanted bytes that may still be moved, see program_limit_waste */
     int code;               /* 0, or CB_ERR_MEMORY once an append failed */
 };
 
@@ -69,6 +70,10 @@ void program_clear(struct program *self);
 
 /* The limits that a store's capabilities and a block size give; gap and whole_frames are the caller's. */
 struct program_limits program_limits_of(const struct store_capabilities *capabilities, uint64_t block);
+
+/* Requests span gaps of limits.gap at most, and of so many bytes in all until the next clear; gaps shorter than the
+ * alignment are moved anyway and do not count. Without this call there is no limit. */
+void program_limit_waste(struct program *self, uint64_t bytes);
 
 /* Parts of the file being added, ascending and not overlapping. */
 void program_add_frame(struct program *self, enum part_kind kind, uint32_t item, uint64_t offset, uint64_t bytes);

@@ -383,6 +383,35 @@ static void a_checkpoint_of_another_model_is_refused_by_name(void **unused)
     world_close(&loader);
 }
 
+static void another_type_or_shape_is_named(void **unused)
+{
+    (void)unused;
+    static const char *const lists[] = {"{name: a, shape: [64, 32], dtype: bf16}",
+                                        "{name: a, shape: [64, 32], dtype: fp16}",
+                                        "{name: a, shape: [32, 64], dtype: bf16}"};
+    static const char *const said[] = {"", "model.a: the checkpoint has bf16, the model fp16",
+                                       "model.a: the checkpoint has shape [0:64, 0:32], the model [0:32, 0:64]"};
+    clear();
+    for (int i = 0; i < 3; i++) {
+        struct world world;
+        char model[96], words[160];
+        snprintf(model, sizeof model, "%s/model.yaml", folder);
+        snprintf(words, sizeof words, "model=%s state=weights io.fsync=false", model);
+        FILE *file = fopen(model, "w");
+        assert_non_null(file);
+        fprintf(file, "- %s\n", lists[i]);
+        assert_int_equal(fclose(file), 0);
+        world_open(&world, words, folder, 0);
+        if (i == 0)
+            world_pass(&world, OP_SAVE, "a");
+        else
+            assert_int_not_equal(world_run(&world, OP_LOAD, "a", WORLD_TIMEOUT_NS), 0);
+        if (i > 0 && count_failures(&world, said[i]) == 0)
+            fail_msg("not \"%s\" but %s", said[i], world.ranks[0].page->failures);
+        world_close(&world);
+    }
+}
+
 static void a_null_store_takes_a_save(void **unused)
 {
     (void)unused;
@@ -391,6 +420,73 @@ static void a_null_store_takes_a_save(void **unused)
     world_pass(&world, OP_SAVE, "a/0");
     world_pass(&world, OP_SAVE, "a/1");
     world_close(&world);
+}
+
+/* Another state through the same engines, from words of another model or layout. */
+static void give_state(struct world *world, struct words *words, const char *text)
+{
+    struct cb_err err;
+    if (words_make(words, text, &err) != 0)
+        fail_msg("%s: %s", text, err.message);
+    for (uint32_t i = 0; i < world->size; i++) {
+        struct world_rank *rank = &world->ranks[i];
+        struct state *states[] = {&rank->state, &rank->loaded};
+        for (size_t k = 0; k < 2; k++) {
+            state_release(states[k]);
+            assert_int_equal(state_init(states[k], words->layout, i, &err), 0);
+            assert_int_equal(state_allocate(states[k], STATE_MEMORY_OWN, 0, &err), 0);
+        }
+        assert_int_equal(state_set_values(&rank->state, &world->payload, &err), 0);
+    }
+}
+
+/* One engine, a state that changes: each kind of change is planned anew, what stays the same is not. */
+static void a_cached_plan_is_used_for_the_same_structure_alone(void **unused)
+{
+    (void)unused;
+    static const char *const tensors[] = {
+        "{name: a, shape: [64, 32], dtype: bf16, layer: 0, tp_dim: 0}",
+        "{name: c, shape: [64, 32], dtype: bf16, layer: 0, tp_dim: 0}", /* a name, */
+        "{name: a, shape: [32, 64], dtype: bf16, layer: 0, tp_dim: 0}", /* a shape of as many bytes, */
+        "{name: a, shape: [64, 32], dtype: fp16, layer: 0, tp_dim: 0}", /* a type of as many bytes */
+        "{name: a, shape: [64, 32], dtype: bf16, layer: 0, tp_dim: 1}", /* and a placement */
+    };
+    static const struct {
+        unsigned model;
+        const char *layout;
+        bool hit;
+    } saves[] = {
+        {0, "dp=2", false},        {0, "dp=2", true},        {0, "dp=2 zero=1", false}, {0, "dp=2 zero=1", true},
+        {0, "dp=2 zero=3", false}, {0, "tp=2", false},       {4, "tp=2", false},        {0, "pp=2", false},
+        {0, "mesh=fsdp=2", false}, {0, "mesh=fsdp=2", true}, {0, "dp=2", false},        {1, "dp=2", false},
+        {2, "dp=2", false},        {3, "dp=2", false},       {0, "dp=2", false},        {0, "dp=2", true}};
+    enum { SAVES = sizeof saves / sizeof *saves };
+    struct world world;
+    struct words words[SAVES];
+    char models[sizeof tensors / sizeof *tensors][96];
+    clear();
+    for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) {
+        snprintf(models[i], sizeof models[i], "%s/model-%zu.yaml", folder, i);
+        FILE *file = fopen(models[i], "w");
+        assert_non_null(file);
+        fprintf(file, "- %s\n- {name: z, shape: [8, 8], dtype: bf16, layer: 1}\n", tensors[i]);
+        assert_int_equal(fclose(file), 0);
+    }
+    world_open(&world, "model=gpt2-tiny dp=2 io.fsync=false", folder, 0);
+    for (size_t i = 0; i < SAVES; i++) {
+        char text[256], path[32];
+        snprintf(text, sizeof text, "model=%s state=weights+adam %s", models[saves[i].model], saves[i].layout);
+        snprintf(path, sizeof path, "plan/%zu", i);
+        give_state(&world, &words[i], text);
+        world_pass(&world, OP_SAVE, path);
+        for (uint32_t rank = 0; rank < 2; rank++)
+            assert_true((world.ranks[rank].sample.values[METRIC_PLAN_CACHE_HIT] == 1) == saves[i].hit);
+        world_pass(&world, OP_LOAD, path);
+        world_check_loaded(&world);
+    }
+    world_close(&world);
+    for (size_t i = 0; i < SAVES; i++)
+        words_release(&words[i]);
 }
 
 int main(void)
@@ -410,7 +506,9 @@ int main(void)
         cmocka_unit_test(a_bit_flipped_below_the_reader_is_found),
         cmocka_unit_test(a_read_error_fails_its_items_and_the_load_goes_on),
         cmocka_unit_test(a_checkpoint_of_another_model_is_refused_by_name),
+        cmocka_unit_test(another_type_or_shape_is_named),
         cmocka_unit_test(a_null_store_takes_a_save),
+        cmocka_unit_test(a_cached_plan_is_used_for_the_same_structure_alone),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -197,6 +197,35 @@ static void what_is_missing_is_reported_before_anything_travels(void **state)
     world_close(&loader);
 }
 
+/* The first load is measured: then `split`, where it promises to be faster. */
+static void check_auto(const char *words, bool splits)
+{
+    struct world world;
+    open_world(&world, words, "fault:bandwidth=20MiB/s+ops=read:", 0);
+    double moved[2], once = (double)layout_total_bytes(world.words.layout);
+    for (int i = 0; i < 2; i++) {
+        world_pass(&world, OP_LOAD, "c");
+        world_check_loaded(&world);
+        moved[i] = total(&world, METRIC_BYTES_MOVED);
+    }
+    const char *said = splits ? "load.exchange=split: the first load read" : "load.exchange=off: the first load read";
+    if (!strstr(world.ranks[0].page->facts, said))
+        fail_msg("%s: not \"%s\" but %s", words, said, world.ranks[0].page->facts);
+    if (splits)
+        assert_true(moved[0] > 3.9 * once && moved[1] <= 1.05 * once);
+    else
+        assert_true(moved[0] == moved[1]);
+    world_close(&world);
+}
+
+static void auto_goes_on_with_what_its_measurements_promise(void **state)
+{
+    (void)state;
+    save("dp=2 state=weights");
+    check_auto("dp=4 state=weights load.exchange=auto", true);
+    check_auto("tp=4 state=weights load.exchange=auto", false); /* next to nothing is needed twice */
+}
+
 static int make_folder_and_model(void **state)
 {
     if (make_folder(state))
@@ -222,6 +251,7 @@ int main(void)
         cmocka_unit_test(every_missing_file_is_named_by_who_reads_it),
         cmocka_unit_test(a_stuck_reader_ends_the_load_for_all),
         cmocka_unit_test(what_is_missing_is_reported_before_anything_travels),
+        cmocka_unit_test(auto_goes_on_with_what_its_measurements_promise),
     };
     return cmocka_run_group_tests(tests, make_folder_and_model, remove_folder);
 }

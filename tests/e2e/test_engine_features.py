@@ -1,0 +1,43 @@
+"""What the engine's features buy is told: goodput for an MTBF from what was measured."""
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CKPTBENCH = Path(os.environ.get("CKPTBENCH_BUILD", ROOT / "build")) / "ckptbench"
+SMALL = ["model=gpt2-tiny", "iterations=1", "warmup=0", "baseline=false"]
+
+
+def ckptbench(where, *words, timeout=120):
+    result = subprocess.run([CKPTBENCH, *words], capture_output=True, text=True, timeout=timeout,
+                            env=dict(os.environ, CKPTBENCH_HOME=str(where / "home"), CKPTBENCH_PYTHON=sys.executable))
+    assert result.returncode == 0, f"{words}\n{result.stdout}\n{result.stderr}"
+    return result.stdout
+
+
+def goodput(stall_s, restart_s, interval_s, mtbf_s):
+    """Daly (2006): the share of the time that training has, of intervals that failures cut short."""
+    return interval_s / (mtbf_s * math.exp(restart_s / mtbf_s) * math.expm1((interval_s + stall_s) / mtbf_s))
+
+
+@pytest.mark.parametrize("words", [[], ["save.async=true", "compute_gap=100ms"]], ids=["synchronous", "behind"])
+def test_show_gives_goodput_and_interval_from_what_was_measured(tmp_path, words):
+    found = {}
+    for hours in (1, 24):
+        document = json.loads(ckptbench(tmp_path, "run", "--json", *SMALL, "dp=2", f"mtbf={hours}h", f"store={tmp_path}/store", *words))
+        metrics = document["metrics"]
+        save = metrics.get("stall_s", metrics["save_s"])["median"]
+        behind = metrics["save.persist_s"]["median"] if words else 0
+        found[hours] = metrics["goodput"]["median"], metrics["best_interval_s"]["median"]
+        assert 0 < found[hours][0] < 1 and found[hours][1] >= behind
+        expected = goodput(save, metrics["load_s"]["median"] + behind, found[hours][1], hours * 3600)
+        assert found[hours][0] == pytest.approx(expected, rel=1e-6)
+        text = ckptbench(tmp_path, "show", document["run"])
+        assert re.search(rf"^goodput +{100 * found[hours][0]:.2f} % at an MTBF of \S+, with a save every ", text, re.MULTILINE), text
+    assert found[24][0] > found[1][0] and found[24][1] > found[1][1]
