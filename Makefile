@@ -21,6 +21,7 @@ ZSTD      := $(call have,libzstd)
 CURL      := $(call have,libcurl)
 SSH2      := $(call have,libssh2)
 ZLIB      := $(call have,zlib)
+PMIX      := $(call have,pmix)
 MPICC     := $(shell command -v mpicc 2>/dev/null)
 
 IDENTITY := -DCKPTBENCH_VERSION='"$(VERSION)"' -DCKPTBENCH_COMMIT='"$(COMMIT)"' -DCKPTBENCH_PREFIX='"$(PREFIX)"'
@@ -39,6 +40,7 @@ LIBS_agent := $(if $(HWLOC),-lhwloc)
 LIBS_jobs  := $(if $(SSH2),-lssh2)
 LIBS_worker = $(if $(ZLIB),-lz) -ldl $(MPI_LIBS)
 MPI_CFLAGS := $(if $(MPICC),$(shell mpicc --showme:compile 2>/dev/null || mpicc -compile-info 2>/dev/null | cut -d' ' -f2-))
+PMIX_CFLAGS := $(if $(PMIX),-DHAVE_PMIX $(patsubst -I%,-isystem %,$(shell pkg-config --cflags-only-I pmix)))
 MPI_LIBS   := $(if $(MPICC),$(shell mpicc --showme:link 2>/dev/null || mpicc -link-info 2>/dev/null | cut -d' ' -f2-))
 
 ROOMS    := core store ckpt db jobs worker agent cli
@@ -74,6 +76,7 @@ $(BUILD)/core/version.o: $(BUILD)/identity
 $(BUILD)/lint/core/version.tidy: CPPFLAGS += $(IDENTITY)
 build/fuzz/%: CPPFLAGS += $(IDENTITY)
 $(BUILD)/worker/comm_mpi.o $(BUILD)/worker/comm_measure.o: CPPFLAGS += $(MPI_CFLAGS)
+$(BUILD)/worker/comm_fence.o $(BUILD)/lint/worker/comm_fence.tidy build/fuzz/worker/comm_fence.o: CPPFLAGS += $(PMIX_CFLAGS)
 # Sums in vectors where a loop says so, multiply and add in one: what else changes values is left alone. Threaded
 # jumps would split loops at the bounds of exponentials, so that none becomes vectors.
 $(BUILD)/worker/train/kernels.o: Makefile

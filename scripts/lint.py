@@ -27,6 +27,7 @@ THIRD_PARTY = {  # header pattern -> where it may appear
     r"libssh2.*": r"jobs/",
     r"hwloc.*": r"agent/",
     r"mpi\.h": r"worker/comm_(mpi|measure)\.c|tests/tools/plain_ping_pong\.c",
+    r"pmix\.h": r"worker/comm_fence\.c",
     r"zlib\.h": r"worker/",
     r"cuda.*|nccl.*|cublas.*": r"worker/cuda/",
     r"cmocka\.h": r"tests/",

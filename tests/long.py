@@ -26,7 +26,7 @@ RANDOM_ROUNDS = 1000  # models, layouts and ways to load
 
 def sanitizer_options(reports):
     """What each sanitizer is told; %b is the program's name: those that link MPI have a file of their own."""
-    common = f"exitcode=86:log_path={reports}/"
+    common = f"exitcode=86:log_exe_name=1:log_path={reports}/"
     return {
         "ASAN_OPTIONS": f"detect_leaks=1:{common}address:include_if_exists={reports}/%b.options",
         "LSAN_OPTIONS": f"print_suppressions=0:suppressions={reports}/leaks.suppressions",

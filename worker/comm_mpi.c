@@ -18,6 +18,7 @@
 
 #include "core/clock.h"
 #include "core/spread.h"
+#include "worker/comm_fence.h"
 
 /* An agent beats several times a second; one that was silent for so long is gone. */
 #define HEARTBEAT_LIMIT_NS (10 * NS_PER_S)
@@ -126,6 +127,9 @@ static int start_mpi(struct comm *self, uint32_t nodes, struct cb_err *err)
     int rc = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &self->shared->provided);
     if (rc != MPI_SUCCESS)
         return fail_mpi(rc, "MPI did not start", err);
+    int together = comm_fence_wait(err);
+    if (together)
+        return together;
     self->world = MPI_COMM_WORLD;
     MPI_Comm_set_errhandler(self->world, MPI_ERRORS_RETURN);
     read_place(self->world, &self->rank, &self->size);
