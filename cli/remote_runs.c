@@ -1,20 +1,15 @@
 /* Runs of sites. Owns how a run there becomes one here; asks the site through cli/remote.h alone. */
 #include "cli/remote_runs.h"
 
-#include <errno.h>
-#include <ftw.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "core/log.h"
+#include "cli/remote_fetch.h"
 #include "core/run_folder.h"
-#include "jobs/follow.h"
 
-#define WALK_DEPTH 16
 #define WORD_BYTES 64
 
 /* ---- sites ---- */
@@ -294,107 +289,6 @@ int remote_runs_take(struct remote *remote, struct history *history, const char 
     return rc;
 }
 
-/* ---- runs that have ended ---- */
-
-static int remove_entry(const char *path, const struct stat *status, int type, struct FTW *walk)
-{
-    (void)status;
-    (void)type;
-    (void)walk;
-    return remove(path);
-}
-
-static void remove_folder(const char *path)
-{
-    (void)nftw(path, remove_entry, WALK_DEPTH, FTW_DEPTH | FTW_PHYS);
-}
-
-/* Every attempt that was sealed is as its manifest says, and the last one is sealed. */
-static int check_fetched(const char *folder, const char *run, struct cb_err *err)
-{
-    char path[PATH_MAX];
-    uint32_t last;
-    int rc = run_folder_last_attempt(folder, &last, err);
-    if (rc == 0 && last == 0)
-        return cb_fail(err, CB_ERR_NOT_FOUND, "it holds no attempt");
-    for (uint32_t number = 1; rc == 0 && number <= last; number++) {
-        struct manifest manifest;
-        if (snprintf(path, sizeof path, "%s/attempts/%u", folder, number) >= (int)sizeof path)
-            return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", folder);
-        rc = manifest_read(path, &manifest, err);
-        if (rc == CB_ERR_NOT_FOUND && number < last)
-            rc = 0;
-        else if (rc == 0 && strcmp(manifest.run, run) != 0)
-            rc = cb_fail(err, CB_ERR_CORRUPT, "%s is sealed for run %s", path, manifest.run);
-    }
-    return rc;
-}
-
-/* The folder that was planned here makes room for the one that came. */
-static int swap_folders(const char *fetched, const char *folder, const char *old, struct cb_err *err)
-{
-    remove_folder(old);
-    if (rename(folder, old) < 0 && errno != ENOENT)
-        return cb_fail_errno(err, errno, "making room for %s", folder);
-    if (rename(fetched, folder) < 0)
-        return cb_fail_errno(err, errno, "naming %s", folder);
-    remove_folder(old);
-    return 0;
-}
-
-static int fetch_locked(struct remote *remote, struct history *history, const char *run, const char *folder,
-                        struct cb_err *err)
-{
-    char fetched[PATH_MAX], old[PATH_MAX];
-    struct buf there;
-    bool ingested;
-    const char *home = history_folder(history);
-    if (snprintf(fetched, sizeof fetched, "%s/runs/.fetched-%s", home, run) >= (int)sizeof fetched ||
-        snprintf(old, sizeof old, "%s/runs/.old-%s", home, run) >= (int)sizeof old)
-        return cb_fail(err, CB_ERR_USAGE, "the path of run %s is too long", run);
-    buf_init(&there, PATH_MAX);
-    remove_folder(fetched);
-    int rc = remote_run_folder(remote, run, &there, err);
-    if (rc == 0)
-        rc = transport_get_folder(remote->transport, there.data, fetched, err);
-    if (rc == 0)
-        rc = check_fetched(fetched, run, err);
-    if (rc == 0)
-        rc = history_mark_folder(fetched, remote->site.name, err);
-    if (rc == 0)
-        rc = swap_folders(fetched, folder, old, err);
-    if (rc == 0)
-        rc = history_ingest(history, folder, &ingested, err);
-    if (rc)
-        remove_folder(fetched);
-    buf_release(&there);
-    return rc;
-}
-
-/* One of us at a time; another one that is at it leaves nothing to do. */
-static int fetch(struct remote *remote, struct history *history, const char *run, const char *folder,
-                 struct cb_err *err)
-{
-    struct manifest manifest;
-    char path[PATH_MAX];
-    uint32_t last = 0;
-    bool ingested;
-    int fd;
-    /* Fetched before, and not ingested: the folder alone is enough. */
-    if (run_folder_last_attempt(folder, &last, NULL) == 0 && last > 0 &&
-        snprintf(path, sizeof path, "%s/attempts/%u", folder, last) < (int)sizeof path &&
-        manifest_read(path, &manifest, NULL) == 0)
-        return history_ingest(history, folder, &ingested, err);
-    int rc = job_folder_lock(folder, &fd, err);
-    if (rc == CB_ERR_NOT_FOUND)
-        return fetch_locked(remote, history, run, folder, err);
-    if (rc || fd < 0)
-        return rc;
-    rc = fetch_locked(remote, history, run, folder, err);
-    job_folder_unlock(fd);
-    return rc;
-}
-
 /* ---- runs under way ---- */
 
 static double number_of(const struct json_value *line, const char *key)
@@ -434,17 +328,49 @@ static int follow_state(struct job_list *list, struct job_entry *entry, struct c
     return rc;
 }
 
-/* It has ended there. What cannot be fetched (yet) stays unfinished here, and says why. */
-static int take_end(struct remote *remote, struct job_list *list, struct job_entry *entry,
-                    const struct json_value *line, struct cb_err *err)
+/* Those that have ended there, as they are found in its answer. */
+struct ends {
+    struct remote_fetch *fetches;
+    struct job_entry **entries; /* of the same index */
+    const struct json_value **lines;
+    size_t count;
+};
+
+static int ends_init(struct ends *self, size_t room, struct cb_err *err)
 {
-    struct cb_err why;
-    int rc = fetch(remote, list->history, entry->run, entry->folder, &why);
+    *self = (struct ends){.fetches = calloc(room + 1, sizeof *self->fetches),
+                          .entries = calloc(room + 1, sizeof *self->entries),
+                          .lines = calloc(room + 1, sizeof *self->lines)};
+    return self->fetches && self->entries && self->lines
+               ? 0
+               : cb_fail(err, CB_ERR_MEMORY, "no memory to fetch %zu runs", room);
+}
+
+static void ends_release(struct ends *self)
+{
+    free(self->fetches);
+    free(self->entries);
+    free(self->lines);
+}
+
+static void ends_add(struct ends *self, struct job_entry *entry, const struct json_value *line)
+{
+    self->fetches[self->count] = (struct remote_fetch){.run = entry->run, .folder = entry->folder};
+    self->entries[self->count] = entry;
+    self->lines[self->count++] = line;
+}
+
+/* What cannot be fetched (yet) stays unfinished here, and says why. */
+static int take_end(struct remote *remote, struct job_list *list, const struct remote_fetch *fetched,
+                    struct job_entry *entry, const struct json_value *line, struct cb_err *err)
+{
+    int rc = fetched->rc;
+    const char *why = fetched->why.message;
     if (rc == CB_ERR_NO_SPACE || rc == CB_ERR_MEMORY)
-        return cb_fail(err, rc, "fetching run %s from site %s: %s", entry->run, remote->site.name, why.message);
+        return cb_fail(err, rc, "fetching run %s from site %s: %s", entry->run, remote->site.name, why);
     if (rc) {
         entry->verdict.state = JOB_SEALING;
-        snprintf(entry->verdict.note, sizeof entry->verdict.note, "ended, and not fetched yet: %.400s", why.message);
+        snprintf(entry->verdict.note, sizeof entry->verdict.note, "ended, and not fetched yet: %.400s", why);
         return follow_state(list, entry, err);
     }
     copy_text(line, "outcome", entry->outcome, sizeof entry->outcome);
@@ -452,6 +378,15 @@ static int take_end(struct remote *remote, struct job_list *list, struct job_ent
     job_entry_look(entry);
     entry->is_final = true;
     return 0;
+}
+
+static int take_ends(struct remote *remote, struct job_list *list, struct ends *ends, struct cb_err *err)
+{
+    int rc = 0;
+    remote_fetch(remote, list->history, ends->fetches, ends->count);
+    for (size_t i = 0; rc == 0 && i < ends->count; i++)
+        rc = take_end(remote, list, &ends->fetches[i], ends->entries[i], ends->lines[i], err);
+    return rc;
 }
 
 static struct job_entry *find_entry(struct job_list *list, const struct remote *remote, const char *run)
@@ -464,7 +399,8 @@ static struct job_entry *find_entry(struct job_list *list, const struct remote *
     return NULL;
 }
 
-static int take_status(struct remote *remote, struct job_list *list, const struct json_value *line, struct cb_err *err)
+static int take_status(struct remote *remote, struct job_list *list, const struct json_value *line, struct ends *ends,
+                       struct cb_err *err)
 {
     const char *run, *name;
     enum job_state state;
@@ -480,7 +416,10 @@ static int take_status(struct remote *remote, struct job_list *list, const struc
         return cb_fail(err, CB_ERR_FORMAT, "site %s: run %s is '%.30s', which this release does not know",
                        remote->site.name, run, name);
     tell_entry(entry, line, state);
-    return job_state_is_final(state) ? take_end(remote, list, entry, line, err) : follow_state(list, entry, err);
+    if (!job_state_is_final(state))
+        return follow_state(list, entry, err);
+    ends_add(ends, entry, line);
+    return 0;
 }
 
 /* Has the site do `verb` for its runs of the list, and takes the lines that it answers with. */
@@ -488,6 +427,7 @@ static int ask_for_entries(struct remote *remote, struct job_list *list, const c
                            struct cb_err *err)
 {
     struct words words = {0};
+    struct ends ends = {0};
     struct json_value *lines = NULL;
     char trouble[512];
     int rc = words_init(&words, list->count, verb, err);
@@ -498,10 +438,15 @@ static int ask_for_entries(struct remote *remote, struct job_list *list, const c
         const struct remote_call call = {.words = words.items, .timeout_ns = REMOTE_LONG_NS};
         rc = remote_ask(remote, &call, &lines, trouble, err);
     }
+    if (rc == 0)
+        rc = ends_init(&ends, json_count(lines), err);
     for (size_t i = 0; rc == 0 && i < json_count(lines); i++)
-        rc = take_status(remote, list, json_at(lines, i), err);
+        rc = take_status(remote, list, json_at(lines, i), &ends, err);
+    if (rc == 0)
+        rc = take_ends(remote, list, &ends, err);
     if (rc == 0 && *trouble)
         snprintf(list->trouble, sizeof list->trouble, "site %s: %.400s", remote->site.name, trouble);
+    ends_release(&ends);
     words_release(&words);
     json_value_free(lines);
     return rc;

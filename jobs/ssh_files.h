@@ -31,5 +31,8 @@ void ssh_entries_release(struct ssh_entries *self);
 /* Folders (ssh_folders.c). Links and special files are left out, as transport_local does. */
 int ssh_folders_put(struct ssh_link *link, const char *local, const char *remote, struct cb_err *err) CB_MUST_CHECK;
 int ssh_folders_get(struct ssh_link *link, const char *remote, const char *local, struct cb_err *err) CB_MUST_CHECK;
+/* PARENT/NAME there to LOCAL/NAME here for each name, as one stream (tar) where that can be. */
+int ssh_folders_get_many(struct ssh_link *link, const char *parent, const char *const *names, size_t count,
+                         const char *local, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

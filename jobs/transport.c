@@ -68,6 +68,12 @@ int transport_get_folder(struct transport *self, const char *remote, const char 
     return self->ops->get_folder(self, remote, local, err);
 }
 
+int transport_get_folders(struct transport *self, const char *parent, const char *const *names, size_t count,
+                          const char *local, struct cb_err *err)
+{
+    return self->ops->get_folders(self, parent, names, count, local, err);
+}
+
 int transport_stat(struct transport *self, const char *path, struct transport_stat *status, struct cb_err *err)
 {
     return self->ops->stat(self, path, status, err);

@@ -53,6 +53,10 @@ struct transport_ops {
     int (*get_file)(struct transport *self, const char *remote, const char *local, struct cb_err *err);
     int (*put_folder)(struct transport *self, const char *local, const char *remote, struct cb_err *err);
     int (*get_folder)(struct transport *self, const char *remote, const char *local, struct cb_err *err);
+    /* PARENT/NAME there becomes LOCAL/NAME here for each of `count` plain names, in as few round trips as can be.
+     * All of them, or a failure: then some may have come, whole or in part. */
+    int (*get_folders)(struct transport *self, const char *parent, const char *const *names, size_t count,
+                       const char *local, struct cb_err *err);
     /* CB_ERR_NOT_FOUND where there is nothing. */
     int (*stat)(struct transport *self, const char *path, struct transport_stat *status, struct cb_err *err);
     /* Appends at most `max_bytes` of a file from `offset` to `out`; nothing at its end. */
@@ -74,6 +78,8 @@ int transport_put_folder(struct transport *self, const char *local, const char *
                          struct cb_err *err) CB_MUST_CHECK;
 int transport_get_folder(struct transport *self, const char *remote, const char *local,
                          struct cb_err *err) CB_MUST_CHECK;
+int transport_get_folders(struct transport *self, const char *parent, const char *const *names, size_t count,
+                          const char *local, struct cb_err *err) CB_MUST_CHECK;
 int transport_stat(struct transport *self, const char *path, struct transport_stat *status,
                    struct cb_err *err) CB_MUST_CHECK;
 int transport_read(struct transport *self, const char *path, uint64_t offset, size_t max_bytes, struct buf *out,

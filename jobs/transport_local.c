@@ -323,6 +323,22 @@ static int local_copy_folder(struct transport *self, const char *from, const cha
     return copy_folder(from, to, 0, err);
 }
 
+static int local_copy_folders(struct transport *self, const char *parent, const char *const *names, size_t count,
+                              const char *local, struct cb_err *err)
+{
+    char from[PATH_MAX], to[PATH_MAX];
+    int rc = 0;
+    (void)self;
+    for (size_t i = 0; rc == 0 && i < count; i++) {
+        if (snprintf(from, sizeof from, "%s/%s", parent, names[i]) >= (int)sizeof from ||
+            snprintf(to, sizeof to, "%s/%s", local, names[i]) >= (int)sizeof to)
+            rc = cb_fail(err, CB_ERR_USAGE, "the path %s/%s is too long", local, names[i]);
+        else
+            rc = copy_folder(from, to, 0, err);
+    }
+    return rc;
+}
+
 static int local_stat(struct transport *self, const char *path, struct transport_stat *status, struct cb_err *err)
 {
     struct stat facts;
@@ -372,6 +388,7 @@ int transport_local_open(struct transport **self, struct cb_err *err)
                                              .get_file = local_copy_file,
                                              .put_folder = local_copy_folder,
                                              .get_folder = local_copy_folder,
+                                             .get_folders = local_copy_folders,
                                              .stat = local_stat,
                                              .read = local_read,
                                              .close = local_close};

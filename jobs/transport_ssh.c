@@ -56,6 +56,12 @@ static int op_get_folder(struct transport *self, const char *remote, const char 
     return ssh_folders_get(&own(self)->link, remote, local, err);
 }
 
+static int op_get_folders(struct transport *self, const char *parent, const char *const *names, size_t count,
+                          const char *local, struct cb_err *err)
+{
+    return ssh_folders_get_many(&own(self)->link, parent, names, count, local, err);
+}
+
 static int op_stat(struct transport *self, const char *path, struct transport_stat *status, struct cb_err *err)
 {
     return ssh_files_stat(&own(self)->link, path, status, err);
@@ -155,6 +161,7 @@ int transport_ssh_open(const char *destination, const struct transport_ssh_setti
                                        .get_file = op_get_file,
                                        .put_folder = op_put_folder,
                                        .get_folder = op_get_folder,
+                                       .get_folders = op_get_folders,
                                        .stat = op_stat,
                                        .read = op_read,
                                        .close = op_close};

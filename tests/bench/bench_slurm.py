@@ -19,9 +19,10 @@ from pathlib import Path
 from ratio import Table, alternate
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests/services"), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT / "tests/services"), str(ROOT / "tests/e2e"), str(ROOT / "tests")]
 
-from services import slurm  # noqa: E402
+from services import slurm, sshd  # noqa: E402
+from ssh_proxy import Proxy  # noqa: E402
 
 EMPTY = "#include <mpi.h>\nint main(int c, char **v) { MPI_Init(&c, &v); MPI_Barrier(MPI_COMM_WORLD); MPI_Finalize(); return 0; }\n"
 TINY = ["model=gpt2-tiny", "ops=save", "iterations=1", "warmup=0", "baseline=false", "verify=none"]
@@ -173,6 +174,66 @@ def bench_status(bench):
     bench.call("scancel", "--me")
 
 
+class SlowLine:
+    """A login node behind an sshd and a proxy that adds 20 ms to a round trip, and a laptop that knows it as "slow"."""
+
+    def __init__(self, bench):
+        self.bench = bench
+        self.server = bench.home / "sshd"
+        sshd.start(self.server)
+        port = (self.server / "port").read_text()
+        self.proxy = Proxy(int(port), delay_s=0.01)
+        user = bench.home / "laptop"
+        (user / ".ssh").mkdir(parents=True)
+        (user / ".ssh/config").write_text((self.server / "config").read_text().replace(f"Port {port}", f"Port {self.proxy.port}"))
+        prefix = bench.home / "there"
+        (prefix / "bin").mkdir(parents=True)
+        for name in ("ckptbench", "ckptbench-agent", "ckptbench-worker"):
+            shutil.copy2(bench.build / name, prefix / "bin" / name)
+        sites = user / "config/ckptbench/sites"
+        sites.mkdir(parents=True)
+        (sites / "slow.yaml").write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in {
+            "host": "node-a", "prefix": str(prefix), "home": str(prefix / "home"), "environment.SLURM_CONF": bench.configuration,
+            "environment.OMPI_MCA_btl": "self,tcp", "environment.HOME": str(prefix)}.items()))
+        self.variables = {"HOME": str(user), "XDG_CONFIG_HOME": str(user / "config")}
+
+    def ours(self, *words):
+        """What it says, its seconds, and the round trips that it has waited for, all over one connection."""
+        turns, connections, start = self.proxy.turns, self.proxy.accepted, time.monotonic()
+        said = self.bench.ours(*words, home="away", **self.variables)
+        seconds = time.monotonic() - start
+        if self.proxy.accepted - connections != 1:
+            sys.exit(f"{words[0]} took {self.proxy.accepted - connections} connections")
+        return said, seconds, self.proxy.turns - turns
+
+    def close(self):
+        self.proxy.close()
+        sshd.stop(self.server)
+
+
+def bench_ssh(bench):
+    """A sweep of 200 over SSH with 20 ms of latency: sent, and, when all have ended there, fetched."""
+    line = SlowLine(bench)
+    try:
+        line.ours("status", "--site", "slow")
+        words = ("submit", "--site", "slow", "--json", *TINY, f"store={bench.home}/store", "slurm.extra=--hold", "repeat=200")
+        said, seconds, turns = line.ours(*words)
+        bench.table.add_value("submit of a sweep of 200 over SSH, 20 ms away", seconds, "s", "< 10")
+        bench.table.add_value("round trips of it", turns, "", "-")
+        bench.ours("cancel", json.loads(said)["sweep"], home="there/home")
+        deadline = time.monotonic() + LIMIT_S
+        while any(run["state"] not in FINAL for run in json.loads(bench.ours("status", "--json", home="there/home"))):
+            if time.monotonic() > deadline:
+                sys.exit("the sweep did not end")
+            time.sleep(0.5)
+        _, seconds, turns = line.ours("status")
+        fetched = len(list((bench.home / "away/runs").glob("*/attempts/1/manifest.json")))
+        bench.table.add_value(f"fetching {fetched} runs over it", seconds, "s", "-")
+        bench.table.add_value("round trips of it", turns, "", "-")
+    finally:
+        line.close()
+
+
 def bench_rendezvous(bench):
     """1,000 node agents as real connections; the head's memory."""
     runs = [json.loads(bench.call(str(bench.build / "tests/rendezvous_bench"), "1000")) for _ in range(max(bench.pairs // 3, 1))]
@@ -180,7 +241,7 @@ def bench_rendezvous(bench):
     bench.table.add_value("memory of the head", max(run["head_memory_bytes"] for run in runs) / 2**20, "MiB", "< 64")
 
 
-BENCHES = {"submit": bench_submit, "hold": bench_hold, "status": bench_status, "rendezvous": bench_rendezvous}
+BENCHES = {"submit": bench_submit, "hold": bench_hold, "status": bench_status, "ssh": bench_ssh, "rendezvous": bench_rendezvous}
 
 
 def main():

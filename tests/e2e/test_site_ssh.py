@@ -1,5 +1,6 @@
 """The same from a laptop to a login node behind SSH: CKPTBENCH_TEST_SSHD in front of CKPTBENCH_TEST_SLURM."""
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import pytest
 from site_harness import Laptop, fake_program
-from slurm_harness import BUILD, MISSING, PROGRAM, TINY, VARIABLE
+from slurm_harness import BUILD, FINAL, MISSING, PROGRAM, TINY, VARIABLE
+from ssh_proxy import Proxy
 
 SSHD = "CKPTBENCH_TEST_SSHD"
 assert VARIABLE == "CKPTBENCH_TEST_SLURM"  # tests/run.py looks for the names in this file
@@ -102,3 +104,66 @@ def test_a_host_that_refuses_us_is_told(laptop):
     refused = laptop.call("submit", "--site", site, *TINY, code=2)
     assert "site tor: the host key of 127.0.0.1" in refused.stderr and "is not known" in refused.stderr
     assert not (laptop.home / "asked").exists() or not list((laptop.home / "asked").iterdir())
+
+
+@pytest.fixture
+def slow_line(laptop):
+    """20 ms more to the login node and back."""
+    port = (Path(os.environ[SSHD]) / "port").read_text()
+    proxy = Proxy(int(port), delay_s=0.01)
+    config = laptop.folder / "laptop-user/.ssh/config"
+    config.write_text(config.read_text().replace(f"Port {port}", f"Port {proxy.port}"))
+    yield proxy
+    proxy.close()
+
+
+def test_over_a_slow_line_many_runs_cost_as_many_round_trips_as_few(laptop, slow_line):
+    """One connection a command, and turns that do not grow with the members: neither of submit nor of fetching."""
+    site = laptop.write_site("tor", host="node-a")
+
+    def turns_of(*words, code=0):
+        turns, connections = slow_line.turns, slow_line.accepted
+        laptop.call(*words, code=code)
+        assert slow_line.accepted - connections == 1
+        return slow_line.turns - turns
+
+    few, many = (f"slow-{uuid.uuid4().hex[:8]}" for _ in range(2))
+    words = ("submit", "--site", site, *TINY, "ops=save", "slurm.extra=--hold", f"store={laptop.folder}/login/store")
+    spare = 12  # signs of life of a connection that waits, answers in more packets
+    assert turns_of(*words, "repeat=6", "--id", many) <= turns_of(*words, "repeat=2", "--id", few) + spare
+    laptop.there_call("cancel", few, many)
+    deadline = time.monotonic() + 120
+    while any(line["state"] not in FINAL for line in json.loads(laptop.there_call("status", "--json", few, many))):
+        assert time.monotonic() < deadline
+        time.sleep(0.3)
+    of_few, of_many = turns_of("status", few), turns_of("status", many)
+    assert of_many <= of_few + spare
+    lines = laptop.document("list", few, many)
+    assert len(lines) == 8 and {line["outcome"] for line in lines} == {"cancelled"}
+    assert all((laptop.home / "runs" / line["run"] / "attempts/1/manifest.json").exists() for line in lines)
+    assert not list((laptop.home / "runs").glob(".*"))
+
+
+def test_logs_that_are_followed_go_on_when_the_connection_is_cut(laptop, slow_line):
+    site = laptop.write_site("tor", host="node-a")
+    sent = laptop.submit(site, *TINY, "iterations=200", "ops=save", "verify=none", f"store=fault:delay=300ms:{laptop.folder}/login/store")
+    run = sent["runs"][0]["run"]
+    laptop.wait_state(run, "running")
+    follower = subprocess.Popen([PROGRAM, "logs", run, "-f"], cwd=laptop.folder, env=laptop.environment, stdout=subprocess.PIPE, text=True)
+    try:
+        for _ in range(2):
+            connections, turns, deadline = slow_line.accepted, slow_line.turns, time.monotonic() + 120
+            while slow_line.turns < turns + 30:  # it has logged in, and looks again and again
+                assert time.monotonic() < deadline and follower.poll() is None
+                time.sleep(0.1)
+            slow_line.cut_now()
+            while slow_line.accepted == connections:
+                assert time.monotonic() < deadline and follower.poll() is None
+                time.sleep(0.1)
+        laptop.call("cancel", run)
+        out, _ = follower.communicate(timeout=120)
+    finally:
+        follower.kill()
+    assert follower.returncode == 0
+    assert laptop.wait_final(run)[run]["outcome"] == "cancelled"
+    assert laptop.call("logs", run).stdout == out

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from ssh_proxy import Proxy
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("CKPTBENCH_BUILD", ROOT / "build")).resolve()
@@ -24,64 +25,6 @@ HOSTILE = "$(touch {mark}) `touch {mark}` '; touch {mark} #\n\"\\ * ? ! ~ | & < 
 
 def port_of(folder):
     return int((Path(folder) / "port").read_text())
-
-
-class Proxy:
-    """Between client and server. cut=(way, bytes): the first connection ends once so many bytes went "up" or "down", or
-    with stall=True goes silent."""
-
-    def __init__(self, port, cut=None, delay_s=0.0, cuts=1, stall=False):
-        self.target, self.cut, self.delay_s, self.cuts, self.stall = port, cut, delay_s, cuts, stall
-        self.accepted = 0
-        self.stalled = False  # takes all and passes nothing on, as a network that was unplugged
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
-        self.sockets = []
-        threading.Thread(target=self.accept, daemon=True).start()
-
-    def accept(self):
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = self.listener.accept()
-                self.accepted += 1
-                server = socket.create_connection(("127.0.0.1", self.target))
-                for one in (client, server):
-                    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self.sockets += [client, server]
-                cut = self.cut if self.accepted <= self.cuts else None
-                for way, source, sink in (("up", client, server), ("down", server, client)):
-                    left = cut[1] if cut and cut[0] == way else None
-                    threading.Thread(target=self.pump, args=(source, sink, left), daemon=True).start()
-
-    def pump(self, source, sink, left):
-        with contextlib.suppress(OSError):
-            while data := source.recv(65536):
-                if self.stalled and source in self.sockets[:2]:
-                    continue
-                if self.delay_s:
-                    time.sleep(self.delay_s)
-                if left is not None:
-                    data = data[:left]
-                    left -= len(data)
-                sink.sendall(data)
-                if left == 0:
-                    if not self.stall:
-                        break
-                    self.stalled = True
-        self.end(source, sink)
-
-    @staticmethod
-    def end(*sockets):
-        for one in sockets:
-            with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-
-    def cut_now(self):
-        self.end(*self.sockets)
-
-    def close(self):
-        self.listener.close()
-        self.cut_now()
 
 
 @pytest.fixture
@@ -358,10 +301,76 @@ def test_a_connection_that_died_between_commands_is_no_loss(tmp_path, proxy):
 
 
 def test_twenty_milliseconds_of_delay_and_still_one_connection(tmp_path, proxy):
-    between = proxy(delay_s=0.02)
+    between = proxy(delay_s=0.01)
     (tmp_path / "a").write_bytes(os.urandom(100_000))
     done = drill(config_of(tmp_path, Port=between.port), "run", "times=4", "--", "true", ",", "put", tmp_path / "a", tmp_path / "b", ",", "stat", tmp_path / "b")
     assert done.codes() == ["ok"] * 7 and done.last["connections"] == between.accepted == 1
+
+
+def make_folders(parent, count, files):
+    """What a login node holds of runs: folders with files in folders."""
+    for number in range(count):
+        for name in range(files):
+            path = parent / f"run-{number:02}/attempts/1/file-{name}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(os.urandom(1000 * name))
+    return [f"run-{number:02}" for number in range(count)]
+
+
+def files_of(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+def test_many_folders_come_in_one_stream(tmp_path, proxy):
+    names = make_folders(tmp_path / "there", 40, 10)
+    between = proxy(delay_s=0.01)
+    config = config_of(tmp_path, Port=between.port)
+    done = drill(config, "get_folders", tmp_path / "there", tmp_path / "one", names[0])
+    turns_of_one = between.turns
+    done = drill(config, "get_folders", tmp_path / "there", tmp_path / "here", *names)
+    assert done.codes() == ["ok", "ok"] and done.last["connections"] == 1, done.answers
+    assert between.turns - turns_of_one < turns_of_one + len(names), "each folder waited for a round trip of its own"
+    assert files_of(tmp_path / "here") == files_of(tmp_path / "there")
+
+
+def test_hostile_names_links_and_long_paths_come_in_a_stream(tmp_path):
+    source, run = tmp_path / "there", "-rf run 'x'"
+    for name in (HOSTILE.format(mark="mark").replace("/", "_"), "-rf", "x" * 250, "a\nb", "deep/" * 9 + "y" * 200, "empty/"):
+        path = source / run / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir() if name.endswith("/") else path.write_text(f"of {name}")
+    (source / run / "link").symlink_to("/etc/passwd")
+    done = drill(config_of(tmp_path), "get_folders", source, tmp_path / "here", run)
+    assert done.codes() == ["ok", "ok"], done.answers
+    (source / run / "link").unlink()
+    assert files_of(tmp_path / "here") == files_of(source)
+
+
+def test_a_stream_that_is_cut_is_asked_for_again(tmp_path, proxy):
+    names = make_folders(tmp_path / "there", 5, 20)
+    between = proxy(cut=("down", 300_000))
+    done = drill(config_of(tmp_path, Port=between.port), "get_folders", tmp_path / "there", tmp_path / "here", *names)
+    assert done.codes() == ["ok", "ok"] and between.accepted == 2, done.answers
+    assert files_of(tmp_path / "here") == files_of(tmp_path / "there")
+
+
+@pytest.mark.parametrize("tar", ["exit 2", "echo nonsense", "head -c 1024 /dev/zero", "head -c 40000000 /dev/zero"])
+def test_folders_come_file_by_file_where_tar_does_not_work(tmp_path, tar):
+    names = make_folders(tmp_path / "there", 3, 3)
+    fake = tmp_path / "fake/tar"
+    fake.parent.mkdir()
+    fake.write_text(f"#!/bin/sh\n{tar}\n")
+    fake.chmod(0o755)
+    config = config_of(tmp_path)
+    answers = drill(config, "get_folders", tmp_path / "there", tmp_path / "here", *names, settings=[f"path={fake.parent}"]).answers
+    assert [answer["code"] for answer in answers] == ["ok", "ok"], answers
+    assert files_of(tmp_path / "here") == files_of(tmp_path / "there")
+
+
+def test_one_folder_of_many_that_is_missing_is_named(tmp_path):
+    names = make_folders(tmp_path / "there", 3, 2)
+    done = drill(config_of(tmp_path), "get_folders", tmp_path / "there", tmp_path / "here", *names, "run-99")
+    assert done.codes() == ["not_found", "ok"] and "run-99" in done.message()
 
 
 ALIVE = {"ServerAliveInterval": 2, "ServerAliveCountMax": 1}

@@ -3,6 +3,7 @@
  * each, and one at the end; what was read is in base64. Actions:
  *   run [input=FILE] [max=BYTES] [time_ms=N] [env=NAME=VALUE]… [scrub=yes] [times=N] -- WORD…
  *   put LOCAL REMOTE    get REMOTE LOCAL    put_folder LOCAL REMOTE    get_folder REMOTE LOCAL
+ *   get_folders PARENT LOCAL NAME…
  *   stat PATH           read PATH OFFSET BYTES                         line (waits for one on stdin) */
 #include <stdio.h>
 #include <stdlib.h>
@@ -121,6 +122,14 @@ static void copy(struct transport *transport, const char *action, char **words)
     print_end(rc, &err);
 }
 
+static void get_folders(struct transport *transport, char **words, size_t count)
+{
+    struct cb_err err = {0};
+    int rc = transport_get_folders(transport, words[0], (const char *const *)words + 2, count - 2, words[1], &err);
+    printf("{\"code\": \"%s\"", cb_code_name(rc));
+    print_end(rc, &err);
+}
+
 static void act(struct transport *transport, const char *action, char **words)
 {
     size_t count = 0;
@@ -134,6 +143,8 @@ static void act(struct transport *transport, const char *action, char **words)
         look_at(transport, words[0]);
     else if (strcmp(action, "read") == 0 && count == 3)
         read_piece(transport, words);
+    else if (strcmp(action, "get_folders") == 0 && count > 2)
+        get_folders(transport, words, count);
     else if (count == 2)
         copy(transport, action, words);
     else
