@@ -227,6 +227,54 @@ int pool_list_find(const struct pool_list *self, const char *name, struct pool_e
                    *known ? ": there is " : "", known);
 }
 
+/* ---- keeping ---- */
+
+static double node_hours(uint64_t node_ns)
+{
+    return (double)node_ns / HOUR_NS;
+}
+
+static int keep_cost(struct history *history, const struct pool_entry *entry, struct cb_err *err)
+{
+    const struct pool *pool = &entry->pool;
+    const struct pool_cost cost = {.id = pool->id,
+                                   .pool = pool->name,
+                                   .mode = pool_mode_name(pool->mode),
+                                   .note = entry->has_end ? entry->end.reason : NULL,
+                                   .nodes = pool->nodes,
+                                   .created_wall_ns = pool->created_wall_ns,
+                                   .expires_wall_ns = pool->expires_wall_ns,
+                                   .ended_wall_ns = entry->has_end ? entry->end.at_wall_ns : 0,
+                                   .budget_node_hours = node_hours(pool->budget_node_ns),
+                                   .node_hours = node_hours(entry->usage.node_ns),
+                                   .job_node_hours = node_hours(entry->usage.job_node_ns),
+                                   .jobs = entry->usage.jobs,
+                                   .failed_boots = entry->usage.failures,
+                                   .boot_s = (double)entry->usage.boot_ns / (double)NS_PER_S,
+                                   .runs = entry->runs,
+                                   .saved_s = entry->saved_s};
+    return history_keep_pool(history, &cost, err);
+}
+
+int pool_list_keep(struct history *history, struct cb_err *err)
+{
+    struct pool_list list = {0};
+    int rc = pool_each(take_pool, &list, err);
+    if (rc == 0 && list.count)
+        rc = history_begin(history, err);
+    if (rc || list.count == 0) {
+        pool_list_release(&list);
+        return rc;
+    }
+    for (size_t i = 0; rc == 0 && i < list.count; i++) {
+        rc = read_entry(&list.items[i], err);
+        if (rc == 0)
+            rc = keep_cost(history, &list.items[i], err);
+    }
+    pool_list_release(&list);
+    return history_end(history, rc, err);
+}
+
 /* ---- ending ---- */
 
 int pool_stop(struct slurm_client *client, struct pool_entry *entry, struct cb_err *err)
@@ -264,11 +312,6 @@ int pool_stop(struct slurm_client *client, struct pool_entry *entry, struct cb_e
 }
 
 /* ---- the table ---- */
-
-static double node_hours(uint64_t node_ns)
-{
-    return (double)node_ns / HOUR_NS;
-}
 
 static bool is_shown(const struct pool_entry *entry)
 {

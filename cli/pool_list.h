@@ -8,6 +8,7 @@
 #include "cli/cli.h"
 #include "core/err.h"
 #include "core/pool.h"
+#include "db/history.h"
 #include "jobs/client.h"
 #include "jobs/pool.h"
 
@@ -41,6 +42,9 @@ int pool_list_find(const struct pool_list *self, const char *name, struct pool_e
 
 /* Appends the table or, with cli->json, the array: those that have not ended, and what ended within a day. */
 int pool_list_write(struct cli *cli, const struct pool_list *self, struct cb_err *err) CB_MUST_CHECK;
+
+/* Puts what every pool of this home has cost and saved into the history; asks nobody but their folders. */
+int pool_list_keep(struct history *history, struct cb_err *err) CB_MUST_CHECK;
 
 /* Ends a pool: says so in its folder, takes its jobs out of the queue, and waits some seconds for their end. */
 int pool_stop(struct slurm_client *client, struct pool_entry *entry, struct cb_err *err) CB_MUST_CHECK;

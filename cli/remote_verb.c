@@ -72,17 +72,23 @@ static bool has_key(const struct setting_list *list, const char *key)
     return false;
 }
 
+/* What runs of a site have where the user gives nothing. */
+static const struct {
+    enum site_key key;
+    const char *option;
+    bool of_slurm;
+} site_defaults[] = {{SITE_PARTITION, "slurm.partition", true},
+                     {SITE_ACCOUNT, "slurm.account", true},
+                     {SITE_LAUNCHER, "launcher", false}};
+#define SITE_DEFAULTS (sizeof site_defaults / sizeof *site_defaults)
+
 static int write_settings(const struct setting_list *list, const struct site *site, struct buf *out, struct cb_err *err)
 {
-    static const struct {
-        enum site_key key;
-        const char *option;
-    } defaults[] = {{SITE_PARTITION, "slurm.partition"}, {SITE_ACCOUNT, "slurm.account"}, {SITE_LAUNCHER, "launcher"}};
-    for (size_t i = 0; i < sizeof defaults / sizeof *defaults; i++) {
-        const char *value = site_text(site, defaults[i].key);
-        if (!*value || has_key(list, defaults[i].option))
+    for (size_t i = 0; i < SITE_DEFAULTS; i++) {
+        const char *value = site_text(site, site_defaults[i].key);
+        if (!*value || has_key(list, site_defaults[i].option))
             continue;
-        write_quoted(out, defaults[i].option);
+        write_quoted(out, site_defaults[i].option);
         buf_append_text(out, ": ");
         write_quoted(out, value);
         buf_append_char(out, '\n');
@@ -110,6 +116,21 @@ static void add_text(struct remote_words *self, const char *text)
     buf_append_text(&self->texts, text);
     buf_append_char(&self->texts, '\0');
     self->count++;
+}
+
+/* `warm start` has its keys as words. */
+static void add_site_words(struct remote_words *self, const struct cli *cli, const struct site *site)
+{
+    for (size_t i = 0; i < SITE_DEFAULTS; i++) {
+        const char *option = site_defaults[i].option, *value = site_text(site, site_defaults[i].key);
+        bool is_given = !site_defaults[i].of_slurm || !*value;
+        for (size_t k = 0; k < cli->word_count && !is_given; k++)
+            is_given = strncmp(cli->words[k], option, strlen(option)) == 0 && cli->words[k][strlen(option)] == '=';
+        if (is_given)
+            continue;
+        buf_printf(&self->texts, "%s=%s%c", option, value, '\0');
+        self->count++;
+    }
 }
 
 static void add_flag(struct remote_words *self, const struct given_flag *given)
@@ -142,6 +163,8 @@ int remote_words_init(struct remote_words *self, const struct cli *cli, const st
         add_text(self, "--");
     for (size_t i = 0; i < cli->word_count; i++)
         add_text(self, cli->words[i]);
+    if (strcmp(cli->verb->name, "warm") == 0 && cli->word_count && strcmp(cli->words[0], "start") == 0)
+        add_site_words(self, cli, site);
     int rc = buf_check(&self->texts, "the command line", err);
     if (rc == 0 && cli->verb->takes_experiment)
         rc = write_settings(&cli->settings, site, &self->settings, err);

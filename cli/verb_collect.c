@@ -15,6 +15,7 @@
 
 #include "cli/cli.h"
 #include "cli/job_list.h"
+#include "cli/pool_list.h"
 #include "cli/remote_runs.h"
 #include "cli/remote_verb.h"
 #include "cli/verb_common.h"
@@ -468,6 +469,8 @@ static int run_collect(struct cli *cli, struct cb_err *err)
         rc = rebuild(&self, err);
     else
         rc = sync_jobs(cli, &self, err);
+    if (rc == 0 && cli->word_count == 0)
+        rc = pool_list_keep(self.history, err);
     if (rc == 0 && cli->word_count == 0 && !cli_has_flag(cli, "rebuild"))
         rc = collect_all(&self, err);
     for (size_t i = 0; i < cli->word_count && rc == 0; i++)

@@ -286,12 +286,27 @@ static int stop(struct cli *cli, struct slurm_client *client, struct pool_list *
     return rc;
 }
 
+/* Pools go on where there can be no history (a home that is shared by network), and their folders have it all. */
+static void keep_costs(void)
+{
+    struct history *history = NULL;
+    struct cb_err why;
+    int rc = history_open(NULL, &history, &why);
+    if (rc == 0)
+        rc = pool_list_keep(history, &why);
+    if (rc)
+        log_verbose("what pools cost is not in the history: %s", why.message);
+    history_close(history);
+}
+
 static int list_or_stop(struct cli *cli, struct slurm_client *client, bool stopping, struct cb_err *err)
 {
     struct pool_list list;
     int rc = pool_list_load(&list, client, err);
     if (rc == 0 && stopping)
         rc = stop(cli, client, &list, err);
+    if (rc == 0 && list.count)
+        keep_costs();
     if (rc == 0 && (!stopping || cli->json))
         rc = show(cli, &list, err);
     pool_list_release(&list);

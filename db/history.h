@@ -48,6 +48,18 @@ int history_set_state(struct history *self, const char *run, const char *state, 
  * nothing is new; CB_ERR_NOT_FOUND says why there is nothing to ingest (not sealed). */
 int history_ingest(struct history *self, const char *run_folder, bool *ingested, struct cb_err *err) CB_MUST_CHECK;
 
+/* What a warm pool has cost and saved so far; replaces what was known of it. */
+struct pool_cost {
+    const char *id, *pool, *mode, *note;                             /* note: why it ended, or NULL */
+    uint64_t nodes, created_wall_ns, expires_wall_ns, ended_wall_ns; /* 0: it has not ended */
+    double budget_node_hours, node_hours, job_node_hours;
+    uint64_t jobs, failed_boots;
+    double boot_s;
+    uint64_t runs;
+    double saved_s;
+};
+int history_keep_pool(struct history *self, const struct pool_cost *cost, struct cb_err *err) CB_MUST_CHECK;
+
 /* Many writes in one transaction: `rc` is what the work returned, 0 commits, all else rolls back;
  * returns rc, or why the commit failed. They nest; the outermost counts. */
 int history_begin(struct history *self, struct cb_err *err) CB_MUST_CHECK;

@@ -92,11 +92,17 @@ static int fill_powers(struct history *self, struct cb_err *err)
     return 0;
 }
 
+static const char version_2[] =
+    "CREATE TABLE pool(id TEXT PRIMARY KEY, pool TEXT NOT NULL, mode TEXT NOT NULL, nodes INTEGER NOT NULL,"
+    " created_ns INTEGER NOT NULL, expires_ns INTEGER NOT NULL, ended_ns INTEGER, budget_node_hours REAL NOT NULL,"
+    " node_hours REAL NOT NULL, job_node_hours REAL NOT NULL, jobs INTEGER NOT NULL, failed_boots INTEGER NOT NULL,"
+    " boot_s REAL NOT NULL, runs INTEGER NOT NULL, saved_s REAL NOT NULL, note TEXT) WITHOUT ROWID;";
+
 struct migration {
     const char *sql;
     int (*fill)(struct history *self, struct cb_err *err); /* after the SQL; may be NULL */
 };
-static const struct migration migrations[SCHEMA_VERSION] = {{version_1, fill_powers}};
+static const struct migration migrations[SCHEMA_VERSION] = {{version_1, fill_powers}, {version_2, NULL}};
 
 static int read_pragma(struct history *self, const char *sql, int64_t *value, struct cb_err *err)
 {

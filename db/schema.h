@@ -6,7 +6,7 @@
 
 struct history;
 
-#define SCHEMA_VERSION 1
+#define SCHEMA_VERSION 2
 #define SCHEMA_APPLICATION_ID 0x636b7074 /* "ckpt": says whose database a file is */
 
 /* Brings the database to SCHEMA_VERSION in one transaction. Another program's database and a newer

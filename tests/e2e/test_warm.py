@@ -68,6 +68,11 @@ def test_a_run_goes_through_a_held_allocation_as_a_step_of_it(pools):
     assert "is there" in pools.call("warm", "start", "night", "nodes=1", "for=1m", code=2).stderr
     pools.call("warm", "stop", "night")
     assert pools.list()["night"]["state"] == "ended" and not pools.jobs_of(listed)
+    (kept,) = pools.document("sql", "select pool, mode, nodes, runs, jobs, node_hours, ended_ns, note from pool")
+    assert (kept["pool"], kept["mode"], kept["nodes"], kept["runs"], kept["jobs"]) == ("night", "hold", 1, 1, 1)
+    assert kept["node_hours"] >= listed["node_hours"] and kept["ended_ns"] and kept["note"]
+    pools.call("collect", "--rebuild")
+    assert pools.document("sql", "select pool from pool") == [{"pool": "night"}]
     pools.call("submit", *QUICK, "store=./store", "--warm", "night", code=2)
     assert "ended" in pools.call("warm", "stop", "night").stderr
 
@@ -190,9 +195,11 @@ def test_what_never_came_into_the_spool_is_sent_again_once(pools):
 
 def test_a_pool_of_a_site_takes_runs_from_a_laptop(tmp_path):
     laptop = Laptop(tmp_path, os.environ[VARIABLE])
-    site = laptop.write_site("tor")
+    site = laptop.write_site("tor", partition="urgent")
     try:
         laptop.call("warm", "--site", site, "start", "p", "mode=hold", "nodes=1", "for=5m")
+        (line,) = laptop.document("warm", "--site", site, "list")
+        assert "#SBATCH --partition=urgent" in (laptop.there / "pools" / line["id"] / "job.sbatch").read_text()
         run = laptop.submit(site, *QUICK, "--warm", "p")["runs"][0]["run"]
         assert laptop.wait_final(run)[run]["outcome"] == "pass"
         (line,) = laptop.document("warm", "--site", site, "list")
