@@ -10,6 +10,7 @@
 #include "core/clock.h"
 #include "core/units.h"
 #include "store/s3.h"
+#include "store/s3_credentials.h"
 
 #define PROBES 5
 #define SKEW_LOW_NS (5 * 60 * INT64_C(1000000000)) /* servers refuse at 15 minutes */
@@ -40,8 +41,25 @@ static void tell_facts(struct look *self)
     self->report(self->context, "s3 credentials", true, text, NULL);
     snprintf(text, sizeof text, "%s (%s), region %s", facts.endpoint, facts.endpoint_source, facts.region);
     self->report(self->context, "s3 endpoint", true, text, NULL);
-    snprintf(text, sizeof text, "%zu", facts.addresses ? facts.addresses : 1);
+    snprintf(text, sizeof text, "looked for by the proxy");
+    for (size_t i = 0, at = 0; i < facts.address_count && at < sizeof text; i++)
+        at += (size_t)snprintf(text + at, sizeof text - at, "%s%s", i > 0 ? ", " : "", facts.addresses[i] + 2);
     self->report(self->context, "s3 addresses", true, text, NULL);
+}
+
+static bool has_answer(const struct look *self)
+{
+    struct s3_facts facts;
+    s3_client_facts(self->client, &facts);
+    return facts.status != 0;
+}
+
+/* The bucket is there and knows the user, who may do other things in it. */
+static bool is_denied(const struct look *self)
+{
+    struct s3_facts facts;
+    s3_client_facts(self->client, &facts);
+    return strcmp(facts.code, "AccessDenied") == 0;
 }
 
 /* After an answer: its date is what the server's clock says. */
@@ -79,6 +97,29 @@ static int end_at_first(void *context, const char *name, uint64_t length, struct
     return CB_ERR_EXISTS;
 }
 
+/* What to do about a bucket that cannot be used, by what the last answer was. */
+static const char *advice_about_bucket(const struct look *self)
+{
+    struct s3_facts facts;
+    s3_client_facts(self->client, &facts);
+    if (facts.status == 0)
+        return "start the server, or correct the endpoint (s3.endpoint, AWS_ENDPOINT_URL); for https name the "
+               "authority that signed its certificate with s3.tls.ca";
+    if (strcmp(facts.code, "RequestTimeTooSkewed") == 0)
+        return "set this machine's clock (chronyc makestep, timedatectl set-ntp true)";
+    if (strcmp(facts.code, "SignatureDoesNotMatch") == 0 || strcmp(facts.code, "InvalidAccessKeyId") == 0 ||
+        strcmp(facts.code, "ExpiredToken") == 0 || strcmp(facts.code, "InvalidToken") == 0)
+        return "give other credentials: AWS_ACCESS_KEY_ID with AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN), or a "
+               "profile with s3.profile";
+    if (facts.status == 404)
+        return "make the bucket, or name another; a bucket of another region wants s3.region";
+    if (facts.status == 301 || facts.status == 307 || facts.status == 400)
+        return "set s3.region, or s3.endpoint, to where the bucket is";
+    if (facts.status == 403)
+        return "let this user list the bucket (s3:ListBucket), or give other credentials";
+    return "ask those who run the server; s3.deadline is how long this waits for it";
+}
+
 static int check_bucket(struct look *self)
 {
     struct cb_err err = {0};
@@ -86,8 +127,7 @@ static int check_bucket(struct look *self)
     uint64_t fastest_ns;
     int rc = measure(self, &fastest_ns, &err);
     snprintf(text, sizeof text, "%s a request", rc ? "?" : units_format_duration((double)fastest_ns, took));
-    tell(self, "s3 bucket", rc, &err, text,
-         "check the bucket's name and region, the endpoint (s3.endpoint, AWS_ENDPOINT_URL) and the credentials");
+    tell(self, "s3 bucket", rc, &err, text, advice_about_bucket(self));
     return rc;
 }
 
@@ -137,24 +177,39 @@ static void check_uploads(struct look *self)
     tell(self, "s3 abort", rc, &err, "allowed", "allow s3:AbortMultipartUpload below the prefix");
 }
 
+/* Why the client could not be opened: without credentials, or the endpoint has no address. */
+static void tell_why_not(const struct look *self, const char *profile, const struct cb_err *err)
+{
+    struct s3_credentials credentials = {0};
+    bool has = s3_credentials_find(profile, &credentials, NULL) == 0;
+    s3_credentials_wipe(&credentials);
+    self->report(self->context, has ? "s3 endpoint" : "s3 credentials", false, err->message,
+                 has ? "correct the endpoint (s3.endpoint, AWS_ENDPOINT_URL), or what this machine asks for names: "
+                       "`getent hosts NAME`"
+                     : "give AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a profile of ~/.aws/credentials with "
+                       "s3.profile");
+}
+
 void doctor_s3_check(const char *uri, const struct experiment *experiment, doctor_s3_fn report, void *context)
 {
     struct look look = {.report = report, .context = context};
     struct s3_options options;
     struct cb_err err = {0};
     snprintf(look.name, sizeof look.name, ".ckptbench-doctor-%" PRIu64 "-%d", clock_wall_ns(), (int)getpid());
-    int rc = s3_options_read(experiment, &options, &err);
-    if (rc == 0)
-        rc = s3_client_open(uri, &options, 0, &look.client, &err);
+    if (s3_options_read(experiment, &options, &err)) {
+        report(context, "s3", false, err.message, "correct the key: `ckptbench options s3` lists them");
+        return;
+    }
+    int rc = s3_client_open(uri, &options, 0, &look.client, &err);
     if (rc) {
-        report(context, "s3", false, err.message,
-               "give credentials (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile) and a reachable endpoint");
+        tell_why_not(&look, options.profile, &err);
         return;
     }
     tell_facts(&look);
     rc = check_bucket(&look);
-    tell_clock(&look);
-    if (rc == 0) {
+    if (has_answer(&look))
+        tell_clock(&look);
+    if (rc == 0 || is_denied(&look)) {
         check_permissions(&look);
         check_uploads(&look);
     }

@@ -42,7 +42,8 @@ struct s3_store {
     struct iovec *segments; /* of all slots */
     struct backend_completion *ready;
     uint32_t ready_count;
-    bool cancelled; /* nothing begins any more */
+    bool cancelled;                                      /* nothing begins any more */
+    enum { CRC_UNKNOWN, CRC_COMPARED, CRC_IGNORED } crc; /* what the server made of the CRC-32C of a body */
     char description[768];
 };
 
@@ -64,22 +65,38 @@ static void s3_free(struct backend *backend)
     free(self);
 }
 
+/* What lets the server find a body that was damaged on its way. */
+static const char *protection(const struct s3_store *self)
+{
+    switch (self->client->session.options.checksum) {
+    case S3_CHECKSUM_SHA256:
+        return "bodies signed (SHA-256)";
+    case S3_CHECKSUM_CRC32C:
+        return self->crc == CRC_COMPARED  ? "bodies unsigned, the server compares their CRC-32C"
+               : self->crc == CRC_IGNORED ? "bodies unsigned and unchecked: the server does not know CRC-32C"
+                                          : "bodies unsigned, with a CRC-32C";
+    case S3_CHECKSUM_NONE:
+        break;
+    }
+    return "bodies unsigned, unchecked";
+}
+
 static void describe(struct s3_store *self)
 {
-    const struct s3_session *session = &self->client->session;
+    struct s3_session *session = &self->client->session;
     const struct s3_options *options = &session->options;
     char part[32], addresses[64] = "", loops[32] = "";
-    static const char *const protection[] = {"bodies signed (SHA-256)", "CRC-32C of bodies, unsigned",
-                                             "bodies unsigned, unchecked"};
-    if (session->address_count > 0)
+    if (session->address_count > 1)
         snprintf(addresses, sizeof addresses, ", %zu addresses", session->address_count);
     if (options->loops > 1)
         snprintf(loops, sizeof loops, ", %u threads", options->loops);
+    pthread_mutex_lock(&session->lock); /* of the credentials' source */
     snprintf(self->description, sizeof self->description,
              "s3 %.160s%s, region %s, %s style, parts of %s%s, %s, credentials: %.200s", self->client->endpoint_url,
              addresses, options->region, session->endpoint.base[0] ? "path" : "virtual-host",
-             units_format_bytes((double)options->part_bytes, part), loops, protection[options->checksum],
+             units_format_bytes((double)options->part_bytes, part), loops, protection(self),
              session->credentials.source);
+    pthread_mutex_unlock(&session->lock);
 }
 
 static int allocate(struct s3_store *self, uint32_t depth, struct cb_err *err)
@@ -321,6 +338,16 @@ static int s3_submit(struct backend *backend, const struct backend_request *requ
     return 0;
 }
 
+/* A server that compared a CRC-32C says so in its answer; one that does not know it says nothing. Once it said
+ * nothing, that is what the run is told. */
+static void take_protection(struct s3_store *self, const struct s3_call *call)
+{
+    if (!call->crc32c[0] || self->crc == CRC_IGNORED || (self->crc == CRC_COMPARED && call->answer.has_crc32c))
+        return;
+    self->crc = call->answer.has_crc32c ? CRC_COMPARED : CRC_IGNORED;
+    describe(self);
+}
+
 static void take_done(struct s3_store *self)
 {
     for (struct s3_call *call = s3_pool_take_done(self->pool); call; call = s3_pool_take_done(self->pool)) {
@@ -333,8 +360,10 @@ static void take_done(struct s3_store *self)
             end_begin(self, slot);
             continue;
         }
-        if (slot->kind == STORE_WRITE && call->code == 0)
+        if (slot->kind == STORE_WRITE && call->code == 0) {
             s3_object_take_write(slot->object, call, slot->offset);
+            take_protection(self, call);
+        }
         complete(self, slot, call->code);
     }
 }

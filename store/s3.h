@@ -20,15 +20,18 @@ int s3_client_open(const char *uri, const struct s3_options *options, uint32_t r
                    struct cb_err *err) CB_MUST_CHECK;
 void s3_client_free(struct s3_client *self);
 
-/* What was decided; valid until s3_client_free. */
+/* What was decided and last answered; valid until the client is used again. */
 struct s3_facts {
     const char *bucket, *prefix, *region;
     const char *endpoint;           /* "http://127.0.0.1:7480" */
     const char *endpoint_source;    /* "s3.endpoint", "AWS_ENDPOINT_URL", "profile", "AWS" */
     const char *credentials_source; /* "environment" */
     uint64_t credentials_expire_ns; /* wall clock; 0: never */
-    size_t addresses;               /* of the endpoint; 0: one, or a proxy's business */
+    const char *const *addresses;   /* of the endpoint: "::ADDRESS:PORT" */
+    size_t address_count;           /* 0: a proxy's business */
     int64_t clock_offset_ns;        /* what the server's clock is ahead, by the last answer; to a second */
+    long status;                    /* of the last answer; 0: none came */
+    const char *code;               /* S3's own of an error ("AccessDenied"), or "" */
 };
 void s3_client_facts(const struct s3_client *self, struct s3_facts *facts);
 

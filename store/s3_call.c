@@ -71,7 +71,7 @@ static int ask(struct s3_call *self, enum s3_method method, const char *prefix, 
     self->check = NULL;
     s3_answer_clear(&self->answer);
     buf_clear(&self->answer_body);
-    self->code = 0;
+    self->code = self->curl_code = 0;
     self->detail[0] = '\0';
     self->state = S3_CALL_IDLE;
     self->attempts = 0;
@@ -260,7 +260,7 @@ static int compose_lines(struct s3_call *self, struct cb_err *err)
         .if_match = self->if_match,
         .content_md5 = self->content_md5,
     };
-    return s3_session_headers(self->session, &outgoing, &self->scratch, &self->lines, err);
+    return s3_session_headers(self->session, &outgoing, &self->scratch, &self->lines, &self->signed_with, err);
 }
 
 /* Over the lines, and one that keeps curl from waiting for a "100 Continue". */
@@ -333,10 +333,28 @@ static long connect_timeout_ms(const struct s3_call *self)
 static struct curl_slist *address_of(struct s3_call *self)
 {
     const struct s3_session *session = self->session;
-    if (session->address_count == 0 || self->attempts > session->address_count)
+    if (session->address_count < 2 || self->attempts > session->address_count)
         return NULL;
     self->address_node = (struct curl_slist){.data = session->addresses[self->address % session->address_count]};
     return &self->address_node;
+}
+
+/* Those of one address are spread over the interfaces, so that each address is reached from each of them. */
+static void set_interface(const struct s3_call *self)
+{
+    const struct s3_session *session = self->session;
+    const char *names = session->options.interface, *end;
+    uint32_t addresses = session->address_count > 1 ? (uint32_t)session->address_count : 1, count = 1;
+    if (!*names)
+        return;
+    for (const char *at = names; *at; at++)
+        count += *at == '+';
+    for (uint32_t skip = self->address / addresses % count; skip > 0; skip--)
+        names = strchr(names, '+') + 1;
+    end = names + strcspn(names, "+");
+    char name[sizeof session->options.interface];
+    snprintf(name, sizeof name, "%.*s", (int)(end - names), names);
+    curl_easy_setopt(self->easy, CURLOPT_INTERFACE, name);
 }
 
 int s3_call_prepare(struct s3_call *self, struct cb_err *err)
@@ -364,6 +382,7 @@ int s3_call_prepare(struct s3_call *self, struct cb_err *err)
     curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, connect_timeout_ms(self));
     curl_easy_setopt(easy, CURLOPT_HTTPHEADER, self->nodes);
     curl_easy_setopt(easy, CURLOPT_CONNECT_TO, address_of(self));
+    set_interface(self);
     set_method(self);
     set_tls(self);
     set_callbacks(self);
@@ -392,6 +411,7 @@ static enum s3_failure class_of_curl(CURLcode code)
     case CURLE_SSL_PINNEDPUBKEYNOTMATCH:
     case CURLE_UNSUPPORTED_PROTOCOL:
     case CURLE_URL_MALFORMAT:
+    case CURLE_INTERFACE_FAILED:
     case CURLE_OUT_OF_MEMORY:
         return S3_FAILURE_FATAL;
     case CURLE_OPERATION_TIMEDOUT:
@@ -404,7 +424,28 @@ static enum s3_failure class_of_curl(CURLcode code)
     }
 }
 
-/* What a user can do about an answer; "" where the sentence says it all. */
+/* What a user can do where there was no answer; "" where the sentence says it all. */
+static const char *hint_at_connection(const struct s3_call *self)
+{
+    switch (self->curl_code) {
+    case CURLE_COULDNT_CONNECT:
+    case CURLE_COULDNT_RESOLVE_HOST:
+        return "; does the server run, and is the endpoint right (s3.endpoint, AWS_ENDPOINT_URL)?";
+    case CURLE_PEER_FAILED_VERIFICATION:
+        return "; name the authority that signed its certificate with s3.tls.ca, and the server as the certificate "
+               "does with s3.endpoint";
+    case CURLE_INTERFACE_FAILED:
+        return "; has this machine what s3.interface names (`ip address`)?";
+    case CURLE_SSL_CACERT_BADFILE:
+        return "; is s3.tls.ca (AWS_CA_BUNDLE) a file of certificates?";
+    case CURLE_SSL_CERTPROBLEM:
+        return "; are s3.tls.cert and s3.tls.key a certificate and its key?";
+    default:
+        return "";
+    }
+}
+
+/* The same about an answer. */
 static void hint(const struct s3_call *self, char *text, size_t room)
 {
     struct s3_session *session = self->session;
@@ -434,8 +475,8 @@ static void describe_failure(const struct s3_call *self, char *text, size_t room
     char advice[400];
     hint(self, advice, sizeof advice);
     if (self->curl_error[0] && (answer->status == 0 || is_success(answer)))
-        snprintf(text, room, "%s%s%s", self->curl_error, answer->request_id[0] ? ", request id " : "",
-                 answer->request_id);
+        snprintf(text, room, "%s%s%s%s", self->curl_error, answer->request_id[0] ? ", request id " : "",
+                 answer->request_id, hint_at_connection(self));
     else
         snprintf(text, room, "status %ld%s%s%s%s%s%s%s%s", answer->status, answer->code[0] ? " " : "", answer->code,
                  answer->message[0] ? " (" : "", answer->message, answer->message[0] ? ")" : "",
@@ -488,6 +529,7 @@ enum s3_failure s3_call_judge(struct s3_call *self, int curl_code)
 {
     struct s3_answer *answer = &self->answer;
     count_attempt(self);
+    self->curl_code = curl_code;
     self->unsure = self->unsure || (curl_code != CURLE_OK && answer->status < 300);
     if (curl_code == CURLE_WRITE_ERROR && is_success(answer) && self->into.total > 0 && !is_range(self))
         return judge_range(self);

@@ -67,12 +67,13 @@ struct s3_call {
     /* what came */
     struct s3_answer answer;
     struct buf answer_body; /* of answers that do not go to `into` */
+    int curl_code;          /* of the last attempt */
     int code;               /* once done */
     char detail[S3_DETAIL_BYTES];
 
     /* on the way */
     enum s3_call_state state;
-    uint32_t attempts, address;
+    uint32_t attempts, address, signed_with; /* signed_with: number of the session's credentials */
     uint64_t first_ns, attempt_ns, progress_ns, sent_ns, retry_ns;
     bool answered;     /* the first byte of the answer is there */
     uint64_t begun_at; /* of `into`: bytes that attempts before this one brought; this one asks for the rest */

@@ -74,9 +74,12 @@ void s3_client_facts(const struct s3_client *self, struct s3_facts *facts)
         .endpoint_source = session->endpoint_source,
         .credentials_source = session->credentials.source,
         .credentials_expire_ns = session->credentials.expires_ns,
-        .addresses = session->address_count,
+        .addresses = (const char *const *)session->addresses,
+        .address_count = session->address_count,
         .clock_offset_ns =
             self->call.answer.has_date ? (int64_t)self->call.answer.date_ns - (int64_t)clock_wall_ns() : 0,
+        .status = self->call.answer.status,
+        .code = self->call.answer.code,
     };
 }
 
@@ -253,7 +256,7 @@ void s3_client_free(struct s3_client *self)
 void s3_client_facts(const struct s3_client *self, struct s3_facts *facts)
 {
     (void)self;
-    *facts = (struct s3_facts){0};
+    *facts = (struct s3_facts){.code = ""};
 }
 
 int s3_client_put(struct s3_client *self, const char *name, const void *bytes, size_t len, struct cb_err *err)

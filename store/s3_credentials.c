@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <time.h>
 
 #include "core/buf.h"
@@ -251,7 +252,7 @@ static int from_container(struct s3_credentials *credentials, bool *found, struc
 static int from_metadata(struct s3_credentials *credentials, bool *found, struct cb_err *err)
 {
     const char *disabled = getenv("AWS_EC2_METADATA_DISABLED"), *given = getenv("AWS_EC2_METADATA_SERVICE_ENDPOINT");
-    if (disabled && strcmp(disabled, "true") == 0)
+    if (disabled && strcasecmp(disabled, "true") == 0)
         return 0;
     char url[2048], header[4096] = "X-aws-ec2-metadata-token-ttl-seconds: 21600";
     const char *base = given && *given ? given : METADATA_ADDRESS;

@@ -214,7 +214,7 @@ static bool can_mend(struct s3_call *call, enum s3_failure failure, char why[512
     if (failure == S3_FAILURE_EXPIRED) {
         bool first = !call->was_renewed;
         call->was_renewed = true;
-        if (first && s3_session_renew(call->session, &err) == 0)
+        if (first && s3_session_renew(call->session, call->signed_with, &err) == 0)
             return true;
         snprintf(why, 512, "%.511s", err.message);
         return false;

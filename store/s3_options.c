@@ -35,9 +35,13 @@ int s3_options_read(const struct experiment *experiment, struct s3_options *opti
         char *text;
         size_t room;
     } texts[] = {
-        {OPT_S3_ENDPOINT, made.endpoint, sizeof made.endpoint}, {OPT_S3_REGION, made.region, sizeof made.region},
-        {OPT_S3_PROFILE, made.profile, sizeof made.profile},    {OPT_S3_TLS_CA, made.tls_ca, sizeof made.tls_ca},
-        {OPT_S3_TLS_CERT, made.tls_cert, sizeof made.tls_cert}, {OPT_S3_TLS_KEY, made.tls_key, sizeof made.tls_key},
+        {OPT_S3_ENDPOINT, made.endpoint, sizeof made.endpoint},
+        {OPT_S3_REGION, made.region, sizeof made.region},
+        {OPT_S3_PROFILE, made.profile, sizeof made.profile},
+        {OPT_S3_TLS_CA, made.tls_ca, sizeof made.tls_ca},
+        {OPT_S3_INTERFACE, made.interface, sizeof made.interface},
+        {OPT_S3_TLS_CERT, made.tls_cert, sizeof made.tls_cert},
+        {OPT_S3_TLS_KEY, made.tls_key, sizeof made.tls_key},
     };
     int rc = 0;
     for (size_t i = 0; i < sizeof texts / sizeof *texts && !rc; i++)

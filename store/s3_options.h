@@ -20,6 +20,7 @@ enum s3_checksum {
 
 struct s3_options {
     char endpoint[512], region[64], profile[128]; /* "": what environment and profile say */
+    char interface[256];                          /* names joined by '+'; "": as routed */
     char tls_ca[1024], tls_cert[1024], tls_key[1024];
     int path_style; /* -1: as fits */
     enum s3_checksum checksum;

@@ -139,11 +139,7 @@ static int resolve(struct s3_session *self, struct cb_err *err)
             rc = add_address(self, address);
     }
     freeaddrinfo(found);
-    if (rc)
-        return cb_fail(err, rc, "no memory for the addresses of %s", self->endpoint.name);
-    if (self->address_count < 2)
-        forget_addresses(self);
-    return 0;
+    return rc ? cb_fail(err, rc, "no memory for the addresses of %s", self->endpoint.name) : 0;
 }
 
 /* --- opening --- */
@@ -186,6 +182,8 @@ static int look_for_credentials(struct s3_session *self, struct cb_err *err)
     int rc = s3_credentials_find(self->options.profile, &found, err);
     if (rc)
         return rc;
+    self->credentials_number += strcmp(found.access_key, self->credentials.access_key) != 0 ||
+                                strcmp(found.session_token, self->credentials.session_token) != 0;
     self->credentials = found;
     self->signing_day[0] = '\0';
     s3_credentials_wipe(&found);
@@ -202,18 +200,16 @@ static void refresh_if_old(struct s3_session *self)
         self->looked_ns = now_ns;
 }
 
-int s3_session_renew(struct s3_session *self, struct cb_err *err)
+int s3_session_renew(struct s3_session *self, uint32_t signed_with, struct cb_err *err)
 {
-    char before[sizeof self->credentials.session_token], source[sizeof self->credentials.source];
+    int rc = 0;
     pthread_mutex_lock(&self->lock);
-    memcpy(before, self->credentials.session_token, sizeof before);
-    memcpy(source, self->credentials.source, sizeof source);
-    int rc = look_for_credentials(self, err);
-    bool same = !rc && strcmp(before, self->credentials.session_token) == 0;
+    if (self->credentials_number == signed_with)
+        rc = look_for_credentials(self, err);
+    if (!rc && self->credentials_number == signed_with)
+        rc = cb_fail(err, CB_ERR_SYSTEM, "the credentials (%s) have ended, and there are no new ones",
+                     self->credentials.source);
     pthread_mutex_unlock(&self->lock);
-    explicit_bzero(before, sizeof before);
-    if (same)
-        rc = cb_fail(err, CB_ERR_SYSTEM, "the credentials (%s) have ended, and there are no new ones", source);
     return rc;
 }
 
@@ -286,7 +282,7 @@ static int compose(struct s3_session *self, const struct s3_outgoing *request, s
 }
 
 int s3_session_headers(struct s3_session *self, const struct s3_outgoing *request, struct buf *scratch,
-                       struct buf *lines, struct cb_err *err)
+                       struct buf *lines, uint32_t *signed_with, struct cb_err *err)
 {
     buf_clear(lines);
     append_line(lines, "range", request->range);
@@ -294,6 +290,7 @@ int s3_session_headers(struct s3_session *self, const struct s3_outgoing *reques
     append_line(lines, "content-md5", request->content_md5);
     pthread_mutex_lock(&self->lock);
     refresh_if_old(self);
+    *signed_with = self->credentials_number;
     int rc = compose(self, request, scratch, lines, err);
     pthread_mutex_unlock(&self->lock);
     return rc ? rc : buf_check(lines, "the headers of a request", err);

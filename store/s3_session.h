@@ -22,12 +22,13 @@ struct s3_session {
     char bucket[S3_BUCKET_BYTES], prefix[S3_KEY_BYTES];
     struct s3_endpoint endpoint;
     uint32_t attempts, rank; /* rank: of the caller, to spread ranks over addresses */
-    char **addresses;        /* "::ADDRESS:PORT" for curl's CONNECT_TO; none where the name has one address */
+    char **addresses;        /* "::ADDRESS:PORT" for curl's CONNECT_TO; none where a proxy looks for them */
     size_t address_count;
 
     pthread_mutex_t lock; /* of what follows */
     struct s3_credentials credentials;
-    uint64_t looked_ns; /* monotonic: when credentials were last looked for */
+    uint32_t credentials_number; /* one more whenever others were found */
+    uint64_t looked_ns;          /* monotonic: when credentials were last looked for */
     unsigned char signing_key[HASH_SHA256_BYTES];
     char signing_day[S3_SCOPE_DATE_BYTES]; /* "" : none yet */
     int64_t clock_offset_ns;               /* the server's clock less ours, once it refused ours */
@@ -48,12 +49,13 @@ struct s3_outgoing {
 };
 
 /* Composes "Name: value" lines into `lines`, each ended by a NUL; looks for new credentials first where the old ones
- * are about to end. The lines hold secrets. */
+ * are about to end. The lines hold secrets. *signed_with is the number of the credentials, for s3_session_renew. */
 int s3_session_headers(struct s3_session *self, const struct s3_outgoing *request, struct buf *scratch,
-                       struct buf *lines, struct cb_err *err) CB_MUST_CHECK;
+                       struct buf *lines, uint32_t *signed_with, struct cb_err *err) CB_MUST_CHECK;
 
-/* The server says that the credentials have ended: looks for others. Fails when there are none but the same. */
-int s3_session_renew(struct s3_session *self, struct cb_err *err) CB_MUST_CHECK;
+/* The server says that the credentials with this number have ended: looks for others, unless another request has found
+ * them meanwhile. Fails when there are none but the same. */
+int s3_session_renew(struct s3_session *self, uint32_t signed_with, struct cb_err *err) CB_MUST_CHECK;
 /* The server says that our clock is wrong and what time it is: takes that. False if that is known already. */
 bool s3_session_set_clock(struct s3_session *self, uint64_t server_wall_ns);
 

@@ -62,6 +62,22 @@ def test_requests_and_retries_are_counted_by_what_happened(bed):
     assert 0 < bed.metric("ttfb_p50_s") <= bed.metric("ttfb_p99_s")
 
 
+OF_REQUESTS = ("requests", "retries", "errors", "retries_throttled", "retries_server", "retries_connection", "retries_stalled", "throttled_s", "backoff_s",
+               "repeated_bytes", "wire_bytes", "connections", "requests_in_flight", "ttfb_p50_s", "ttfb_p99_s")
+
+
+def test_what_is_counted_of_requests_is_in_the_history(bed):
+    bed.run("verify=none", "baseline=true")
+    ask = lambda text: json.loads(bed.call("sql", "--json", text).stdout)  # noqa: E731
+    values = {(row["op"], row["metric"]): row["median"] for row in ask("SELECT op, metric, median FROM metric")}
+    assert not [(op, name) for op in ("save", "load") for name in OF_REQUESTS if values.get((op, name)) is None]
+    assert 1 <= values["save", "requests_in_flight"] <= values["save", "requests"]
+    assert values["none", "request_rate"] > 0 and values["none", "success_ratio"] == 1
+    assert values["none", "save_limit_fraction"] > 0 and values["none", "load_limit_fraction"] > 0  # of puts and gets of raw bytes, as many at once
+    latencies = {row["op"]: row["count"] for row in ask("SELECT op, count FROM histogram")}
+    assert latencies["save"] >= 3 and latencies["load"] >= 3
+
+
 def test_one_refusal_among_many_answers_costs_no_long_wait_and_one_part(bed):
     bed.faults.fail({"operation": "UploadPart", "part": 2, "fault": "error", "times": 1})
     assert bed.run("ops=save", "verify=none")["outcome"] == "pass"
@@ -114,16 +130,59 @@ def test_an_upload_whose_id_was_lost_on_the_way_is_not_left_behind(bed, times, c
 
 
 @pytest.mark.parametrize("words", [("s3.loops=3",), ("s3.checksum=crc32c",), ("s3.checksum=none",), ("io.depth=1",), ("io.files=item",),
-                                   ("s3.prefix_strategy=hex", "ranks=2"), ("format=raw", "ranks=2"), ("workload=raw",)], ids=" ".join)
+                                   ("format=raw", "ranks=2"), ("workload=raw",)], ids=" ".join)
 def test_every_way_to_work_gives_right_bytes(bed, words):
     assert bed.run(*words)["outcome"] == "pass"
     assert bed.faults.uploads() == []
 
 
-def test_a_checksum_that_the_server_knows_finds_what_the_way_damaged(bed):
-    assert bed.run("ops=save", "s3.checksum=crc32c", "keep=false")["outcome"] == "pass"
-    sent = [row for row in bed.faults.log() if row["operation"] == "UploadPart"]
-    assert len(sent) == 3
+PROTECTIONS = {"sha256": "bodies signed (SHA-256)", "crc32c": "bodies unsigned, the server compares their CRC-32C", "none": "bodies unsigned, unchecked"}
+
+
+@pytest.mark.parametrize("checksum, status", [("sha256", 400), ("crc32c", 400), ("none", 200)])
+def test_a_checksum_finds_what_the_way_damaged_and_the_run_says_which(bed, checksum, status):
+    words = ["ops=save", "verify=none", f"s3.checksum={checksum}"]
+    run = bed.run(*words)
+    facts = json.loads(bed.call("export", run["run"], "--json").stdout)["facts"]
+    assert any(fact.startswith("io.used=") and PROTECTIONS[checksum] in fact for fact in facts), facts
+    bed.faults.fail({"operation": "UploadPart", "part": 2, "fault": "damage", "at": 1000})
+    said = bed.call("run", *TINY, *words, code=None)
+    assert [row["status"] for row in bed.faults.log("UploadPart") if row["fault"]] == [status]
+    if status == 200:
+        assert said.returncode == 0  # nobody could know: the run said so
+    else:
+        assert said.returncode == 3 and "part 2" in said.stdout + said.stderr
+    assert bed.faults.uploads() == []
+
+
+def test_one_rank_lists_and_reads_metadata_for_all(bed):
+    asked = []
+    for ranks in (1, 3):
+        bed.faults.clear()
+        assert bed.run(f"ranks={ranks}", "sharding=full", f"suffix=ranks-{ranks}", "keep=false")["outcome"] == "pass"
+        asked.append((len(bed.faults.log("ListObjectsV2")), len([row for row in bed.faults.log("GetObject") if row["key"].endswith(".metadata")])))
+    assert asked[0] == asked[1] and min(asked[0]) > 0
+
+
+def test_reads_go_across_gaps_as_wide_as_they_are_told(bed):
+    """Half of the columns of a matrix are pieces of each of its rows: one read each, or one for all of them."""
+    reads = {}
+    for gap in ("0", "1MiB"):
+        bed.faults.clear()
+        words = ("ranks=2", "load.tp=2", "load.dp=1", "load.exchange=off", "state=weights", f"load.gap={gap}", "verify=full")
+        assert bed.run(*words)["verified"] == {"iterations": 1, "of": 1}
+        reads[gap] = len([row for row in bed.faults.log("GetObject") if row["key"].endswith(".distcp")])
+    assert reads["1MiB"] < 20 and reads["0"] > 10 * reads["1MiB"], reads
+
+
+@pytest.mark.parametrize("words, folders", [
+    ("s3.prefix_strategy=binary", ["0/", "1/"]), ("s3.prefix_strategy=hex", ["0/", "1/"]),
+    ("s3.prefix_strategy=round_robin s3.prefixes=left+right", ["left/", "right/"]), ("s3.prefix_strategy=none", [""])],
+    ids=["binary", "hex", "round_robin", "none"])
+def test_ranks_write_below_the_folders_of_the_strategy(bed, words, folders):
+    assert bed.run("ranks=2", "tp=2", "suffix=spread", "keep=false", *words.split())["outcome"] == "pass"
+    keys = {row["key"].removeprefix("p/spread/") for row in bed.faults.log() if row["key"].endswith(".distcp")}
+    assert sorted({key.removeprefix("iteration-0/").rpartition("__")[0] for key in keys}) == folders, keys
 
 
 def test_a_server_that_answers_no_more_is_not_asked_to_forget_every_upload(bed):
@@ -151,6 +210,13 @@ def test_every_request_says_that_the_requester_pays_where_that_is_wanted(bed):
     bed.faults.clear()
     assert bed.run()["outcome"] == "pass"
     assert {row["payer"] for row in bed.faults.log()} == {""}
+
+
+def test_requests_leave_by_every_interface_that_is_named(bed):
+    assert bed.run("s3.interface=127.0.0.5+127.0.0.6")["outcome"] == "pass"
+    assert {row["peer"] for row in bed.faults.log() if row["operation"] == "UploadPart"} == {"127.0.0.5", "127.0.0.6"}
+    said = bed.call("run", *TINY, "s3.interface=192.0.2.1", code=None)
+    assert said.returncode != 0 and "s3.interface" in said.stdout + said.stderr, said.stdout + said.stderr
 
 
 def worker_of(folder):

@@ -118,6 +118,26 @@ def test_what_expires_soon_is_asked_for_again(faults, tmp_path):
     assert faults.ask("/control/metadata").count("/latest/meta-data/iam/security-credentials/tester") >= 3
 
 
+def test_what_ends_in_the_middle_of_a_save_is_replaced(faults, tmp_path):
+    """A program hands out other keys each time; the server refuses those of one part as ended, as it would an hour later."""
+    faults.tell(credentials={f"key{index}": {"secret": SECRET, "token": f"{TOKEN}{index}"} for index in range(1, 30)})
+    script = tmp_path / "keys"
+    script.write_text(f"""#!/bin/sh
+n=$(($(cat {tmp_path}/count) + 1))
+echo $n >{tmp_path}/count
+printf '{{"Version":1,"AccessKeyId":"key%d","SecretAccessKey":"{SECRET}","SessionToken":"{TOKEN}%d"}}' $n $n
+""")
+    script.chmod(0o755)
+    (tmp_path / "count").write_text("0")
+    write(tmp_path / ".aws/config", f"[default]\ncredential_process = {script}\n")
+    run(faults, tmp_path, "ops=save", "verify=none")
+    before = int((tmp_path / "count").read_text())
+    faults.fail({"operation": "UploadPart", "part": 2, "fault": "error", "status": 400, "code": "ExpiredToken", "message": "The provided token has expired."})
+    run(faults, tmp_path, "ops=save", "verify=none")
+    assert [row for row in faults.log("UploadPart") if row["fault"]]
+    assert int((tmp_path / "count").read_text()) == 2 * before + 1
+
+
 def test_without_any_the_message_says_where_it_looked(faults, tmp_path):
     said = used(run(faults, tmp_path, code=3))
     assert "AWS_ACCESS_KEY_ID" in said

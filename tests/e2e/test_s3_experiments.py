@@ -38,11 +38,15 @@ def home(server, tmp_path):  # noqa: F811
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_the_published_sizes_are_planned(home, model):
+def test_the_published_sizes_are_planned_and_rendered_as_jobs(home, model):
     for sharding, ranks in itertools.product(("full", "hybrid(4)"), (8, 16)):
-        plan = home.document("plan", experiment("s3-dcp-fsdp"), f"model={model}", f"sharding={sharding}", f"ranks={ranks}", "store=s3://bucket/bench")
+        words = [experiment("s3-dcp-fsdp"), f"model={model}", f"sharding={sharding}", f"ranks={ranks}", "store=s3://bucket/bench"]
+        plan = home.document("plan", *words)
         assert (plan["params"], plan["tensors"]) == MODELS[model]
         assert plan["bytes"] == {"weights": 4 * plan["params"], "optimizer": 0, "total": 4 * plan["params"]}
+        script = home.call("render", *words, "ranks_per_node=8").stdout
+        assert script.startswith("#!/bin/sh") and f"--nodes={ranks // 8}" in script and "ckptbench-agent" in script
+        assert home.environment["AWS_SECRET_ACCESS_KEY"] not in script
 
 
 # Every file as it is published: its models, with the bytes of a rank's weights, and the nodes that a job of it asks for.
@@ -60,11 +64,6 @@ def test_every_published_experiment_is_planned_and_rendered(home, name, models, 
         assert script.startswith("#!/bin/sh") and nodes in script and home.environment["AWS_SECRET_ACCESS_KEY"] not in script
 
 
-def test_the_published_sizes_are_rendered_as_a_job(home):
-    script = home.call("render", experiment("s3-dcp-fsdp"), "model=L70b", "sharding=full", "ranks=16", "store=s3://bucket/bench").stdout
-    assert script.startswith("#!/bin/sh") and "ckptbench-agent" in script and home.environment["AWS_SECRET_ACCESS_KEY"] not in script
-
-
 def test_one_sweep_saves_to_disk_and_bucket_in_every_sharding(home):
     home.call("run", experiment("s3-dcp-fsdp"), *SCALED, "sharding=full,hybrid(1)", f"store={home.disk},{home.bucket}")
     rows = home.document("list", "label.kind=s3-dcp-fsdp")
@@ -77,18 +76,29 @@ def test_one_sweep_saves_to_disk_and_bucket_in_every_sharding(home):
     assert found == set(itertools.product(("full", "hybrid(1)"), (False, True)))
 
 
-def test_disk_against_bucket_is_a_comparison(home):
-    home.call("run", experiment("s3-vs-disk"), *SCALED, "repeat=2", f"store={home.disk},{home.bucket}")
-    assert len(home.document("list", "label.kind=s3-vs-disk")) == 4
+# What of each file is compared, and the words that make it one small run a store.
+COMPARED = {"s3-dcp-fsdp": ("save_s load_s", ["sharding=full"]), "s3-vs-disk": ("save_s load_s", ["repeat=2"]), "save": ("save_s", ["suffix=kept"]),
+            "load": ("load_s", ["suffix=kept"]), "save-and-load": ("save_s load_s", ["sharding=full"])}
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_every_experiment_stands_on_disk_and_in_the_bucket_side_by_side(home, name):
+    metrics, words = COMPARED[name]
+    both = f"store={home.disk},{home.bucket}"
+    if name == "load":  # of what a run of save.yaml keeps
+        home.call("run", experiment("save"), *SCALED, *COMPARED["save"][1], both)
+    home.call("run", experiment(name), *SCALED, *words, both)
+    rows = home.document("list", f"label.kind={name}")
+    assert {row["outcome"] for row in rows} == {"pass"} and len(rows) == (4 if name == "s3-vs-disk" else 2)
+    stores = [home.document("show", row["run"])["experiment"]["store"].startswith("s3://") for row in rows]
+    assert sorted(stores) == [False] * (len(rows) // 2) + [True] * (len(rows) // 2)
     compared = home.call("compare", "LATEST", "--by", "store", code=None)
-    assert compared.returncode in (0, 5, 6) and "save_s" in compared.stdout
+    assert compared.returncode in (0, 5, 6) and home.bucket in compared.stdout, compared.stdout + compared.stderr
+    for metric in metrics.split():
+        assert metric in compared.stdout
 
 
-def test_what_save_keeps_load_loads_by_its_suffix(home):
-    for store in (home.bucket, home.disk):
-        saved = home.document("run", experiment("save"), *SCALED, f"store={store}")
-        loaded = home.document("run", experiment("load"), *SCALED, f"store={store}", f"suffix={saved['run']}")
-        assert (saved["outcome"], loaded["outcome"]) == ("pass", "pass")
+def test_what_is_to_be_loaded_must_be_named(home):
     assert "suffix" in home.call("run", experiment("load"), *SCALED, f"store={home.bucket}", code=2).stderr
 
 

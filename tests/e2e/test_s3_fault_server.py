@@ -169,6 +169,9 @@ def test_answers_are_wrong_as_told(faults, client):
     assert (answer.status, answer.code, answer.headers["x-amz-bucket-region"]) == (301, "PermanentRedirect", "eu-west-3")
     faults.fail({"fault": "garbage"})
     assert b"<<" in client.request("GET", "bucket").body
+    faults.fail({"operation": "PutObject", "fault": "damage"})
+    answer = client.request("PUT", "bucket", "x", body=b"1")
+    assert (answer.status, answer.code) == (400, "XAmzContentSHA256Mismatch")
     faults.fail({"operation": "PutObject", "fault": "store_corrupt"})
     client.put("bucket", "x", b"\x00")
     assert client.get("bucket", "x") == b"\x01"

@@ -60,6 +60,12 @@ def test_the_last_checkpoint_is_the_one_meant(home):
     assert "kept/checkpoint-0" in said
 
 
+def test_a_checksum_that_the_server_does_not_know_is_recorded_as_no_protection(home):
+    run = home.run("ranks=1", "launcher=none", "ops=save", "verify=none", "keep=false", "s3.checksum=crc32c")
+    facts = json.loads(home.call("export", run["run"], "--json").stdout)["facts"]
+    assert any("unchecked: the server does not know CRC-32C" in fact for fact in facts if fact.startswith("io.used=")), facts
+
+
 def test_a_missing_object_of_a_checkpoint_is_named(home):
     home.run("ranks=2", "tp=2", "ops=save", "suffix=kept")
     home.server.client.remove(home.server.bucket, f"{home.folder.name}/kept/iteration-0/__1_0.distcp")
@@ -102,6 +108,39 @@ def test_over_tls_with_the_bucket_in_the_path_and_in_the_host(tls_server, tmp_pa
     assert home.run(*words, "suffix=host", "s3.path_style=false", f"s3.endpoint={by_name}")["outcome"] == "pass"
     refused = home.call("run", *TINY, f"store={home.store}", "ranks=1", "launcher=none", "suffix=no", code=None)
     assert refused.returncode != 0 and "certificate" in refused.stdout + refused.stderr
+
+
+# ---- whatever a folder does ----
+
+
+@pytest.mark.parametrize("words", ["ranks=2 tp=2 save.async=true iterations=2", "ranks=2 zero=3 load.exchange=split load.zero=1", "ranks=2 dp=2 copies=2",
+                                   "ranks=2 tp=2 format=dcp+safetensors state=weights"])
+def test_saving_and_loading_work_as_on_a_file_system(home, words):
+    document = home.run(*words.split(), "verify=full")
+    assert document["outcome"] == "pass" and document["verified"]["of"] == document["verified"]["iterations"] > 0
+    assert home.server.client.uploads(home.server.bucket, home.folder.name) == []
+
+
+def test_ranks_verify_a_kept_checkpoint_and_it_is_converted_into_the_bucket(home):
+    home.run("ranks=2", "tp=2", "ops=save", "suffix=kept")
+    found = json.loads(home.call("run", "--json", "workload=verify", "ranks=2", f"store={home.store}", "suffix=kept").stdout)
+    assert found["outcome"] == "pass" and found["metrics"]["problems"]["median"] == 0
+    source = f"{home.store}/kept/iteration-0"
+    assert json.loads(home.call("inspect", "--json", source).stdout)["format"] == "dcp"
+    home.call("convert", source, home.folder / "converted", "format=safetensors")
+    assert list((home.folder / "converted").glob("*.safetensors"))
+
+
+@pytest.mark.parametrize("words", ["", "save.async=true"])
+def test_a_training_goes_on_from_the_bucket_bitwise(home, words):
+    train = ("workload=train", "model=gpt2-tiny", "layers=2", "train.seq_length=32", "train.schedule=constant", "warmup=0", "ranks=2", "train.batch_size=2",
+             "train.checkpoint_every=2", "train.resume=latest", *words.split())
+    for suffix, steps in (("straight", (6,)), ("resumed", (4, 6))):
+        for count in steps:
+            home.call("run", *train, f"train.steps={count}", f"suffix={suffix}", f"store={home.store}")
+    last = {suffix: [home.server.client.get(home.server.bucket, f"{home.folder.name}/{suffix}/iteration-6/__{rank}_0.distcp") for rank in (0, 1)]
+            for suffix in ("straight", "resumed")}
+    assert last["straight"] == last["resumed"]
 
 
 # ---- what dead jobs left ----

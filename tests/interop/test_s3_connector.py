@@ -98,6 +98,22 @@ def test_what_torch_saved_through_the_connector_is_verified_and_loaded_from_the_
     assert document["outcome"] == "pass" and document["verified"]["iterations"] == 1
 
 
+def test_what_torch_saved_through_the_connector_is_inspected_and_converted_from_the_bucket(bed):
+    place, state = bed
+    source, folder = f"{place.bucket}/convert", place.folder / "converted"
+    writer = S3StorageWriter(region="us-east-1", path=source, s3client_config=config())
+    dcp.save(state, storage_writer=writer, no_dist=True)
+    seen = call(BUILD / "ckptbench", "inspect", "--json", "--tensors", source)
+    assert seen.returncode == 0, seen.stderr
+    tensors = {row["name"]: row["shape"] for row in json.loads(seen.stdout)["all_tensors"] if row["dtype"]}
+    expected = {path.removeprefix("."): list(value.shape) for path, value in flat(state).items() if torch.is_tensor(value)}
+    assert tensors == expected
+    said = call(BUILD / "ckptbench", "convert", source, folder, "format=dcp", "ranks=2", "tp=2")
+    assert said.returncode == 0, said.stderr
+    dcp_to_torch_save(folder, place.folder / "converted.pt")
+    same(torch.load(place.folder / "converted.pt", weights_only=False), state)
+
+
 def test_a_flipped_bit_of_what_torch_saved_is_named_from_the_bucket(bed):
     place, state = bed
     writer = S3StorageWriter(region="us-east-1", path=f"{place.bucket}/bad", s3client_config=config())

@@ -16,6 +16,7 @@ What it may be told (POST /control on the control address, a JSON object; `rules
     drip     answers (or reads) at bytes_per_s
     delay    waits seconds, then serves
     corrupt  flips a bit of the answer's body at byte `at`
+    damage   flips a bit of the request's body at byte `at`, before it is compared with what its headers say
     store_corrupt  flips a bit of what is stored
     truncate answers with response_bytes alone and a length that says so
     wrong_etag, lose_part (part: n of a completion goes missing), ok_error (200, then an error in the body),
@@ -311,6 +312,8 @@ class Connection:
             return Answer(rule.get("status", 200), rule.get("body", "").encode(), rule.get("headers", {}))
         path = urllib.parse.unquote(raw_path)
         check(request.method, path, request.pairs, request.headers, state.credentials, state.now(), state.settings.get("region"))
+        if fault == "damage":
+            request.body[rule.get("at", 0) % len(request.body)] ^= 1
         check_body(request)
         if fault == "ok_error":
             return Answer(200, b"   " + error_answer(Refused(200, rule.get("code", "InternalError"), rule.get("message", "We encountered an "
@@ -339,7 +342,8 @@ class Connection:
                "key": request.key, "part": request.part, "range": request.headers.get("range", ""), "fault": fault, "status": 0,
                "received": 0, "sent": 0, "at": time.time(), "query": sorted(request.query),
                "payload": request.headers.get("x-amz-content-sha256", "")[:32], "scheme": self.scheme(),
-               "payer": request.headers.get("x-amz-request-payer", ""), "address": self.stream.getsockname()[0]}
+               "payer": request.headers.get("x-amz-request-payer", ""), "address": self.stream.getsockname()[0],
+               "peer": self.stream.getpeername()[0]}
         with self.state.lock:
             self.state.log.append(row)
         early = fault == "error" and rule.get("early", False)

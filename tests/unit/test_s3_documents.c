@@ -15,6 +15,7 @@
 #include "store/s3_credentials.h"
 #include "store/s3_list.h"
 #include "store/s3_profile.h"
+#include "store/s3_session.h"
 #include "store/s3_xml.h"
 
 /* --- XML --- */
@@ -314,6 +315,91 @@ static void a_way_that_is_not_spoken_is_said_with_one_that_is(void **state)
     expect_none("", "AWS_SECRET_ACCESS_KEY is not");
 }
 
+/* A program that counts its calls in a file and hands out keys A1, A2, … that end after `seconds`. */
+static void write_counting_program(const struct place *place, uint64_t seconds)
+{
+    char text[1024], count[128], ends[21];
+    clock_format_utc(clock_wall_ns() + seconds * NS_PER_S, ends);
+    snprintf(count, sizeof count, "%s/count", place->folder);
+    write_text(count, "0\n");
+    snprintf(text, sizeof text,
+             "[default]\ncredential_process = read n <%s; n=$((n+1)); echo $n >%s; printf "
+             "'{\"Version\":1,\"AccessKeyId\":\"A%%d\",\"SecretAccessKey\":\"hush\",\"SessionToken\":\"T%%d\","
+             "\"Expiration\":"
+             "\"%s\"}' $n $n\n",
+             count, count, ends);
+    write_text(place->config, text);
+}
+
+static void open_session(struct s3_session *session)
+{
+    struct s3_options options;
+    struct cb_err err;
+    assert_int_equal(s3_options_default(&options, &err), 0);
+    snprintf(options.endpoint, sizeof options.endpoint, "http://127.0.0.1:1");
+    if (s3_session_open(session, "s3://bucket/p", &options, 0, &err))
+        fail_msg("%s", err.message);
+}
+
+/* The next request is signed with this key; the number of the credentials. */
+static uint32_t expect_signed_with(struct s3_session *session, const char *access_key)
+{
+    const struct s3_outgoing request = {.method = "GET", .path = "/bucket/p/x", .query = "", .payload_hash = "hash"};
+    struct buf scratch, lines;
+    uint32_t signed_with;
+    char wanted[64];
+    size_t len = (size_t)snprintf(wanted, sizeof wanted, "Credential=%s/", access_key);
+    buf_init(&scratch, 65536);
+    buf_init(&lines, 65536);
+    assert_int_equal(s3_session_headers(session, &request, &scratch, &lines, &signed_with, NULL), 0);
+    if (!memmem(lines.data, lines.len, wanted, len))
+        fail_msg("%s is not in the headers", wanted);
+    buf_release(&scratch);
+    buf_release(&lines);
+    return signed_with;
+}
+
+static void credentials_that_end_soon_are_replaced_before_they_do(void **state)
+{
+    const struct place *place = *state;
+    struct s3_session session;
+    char count[128];
+    snprintf(count, sizeof count, "%s/count", place->folder);
+    write_counting_program(place, 3600);
+    open_session(&session);
+    expect_signed_with(&session, "A1"); /* good for an hour: nobody is asked */
+    s3_session_release(&session);
+    write_counting_program(place, 300);
+    open_session(&session);
+    expect_signed_with(&session, "A2"); /* within minutes of their end, and still good */
+    expect_signed_with(&session, "A2"); /* not at every request */
+    s3_session_release(&session);
+    unlink(count);
+}
+
+static void credentials_that_a_server_refuses_as_ended_are_replaced_or_named(void **state)
+{
+    const struct place *place = *state;
+    struct s3_session session;
+    struct cb_err err = {0};
+    char count[128];
+    snprintf(count, sizeof count, "%s/count", place->folder);
+    write_counting_program(place, 3600);
+    open_session(&session);
+    uint32_t first = expect_signed_with(&session, "A1"); /* two requests, both under way when their keys end */
+    assert_int_equal(s3_session_renew(&session, first, &err), 0);
+    assert_int_equal(s3_session_renew(&session, first, &err), 0); /* found by the other: nobody is asked again */
+    expect_signed_with(&session, "A2");
+    s3_session_release(&session);
+    write_text(place->config, "[default]\ncredential_process = printf '{\"Version\":1,\"AccessKeyId\":\"A\","
+                              "\"SecretAccessKey\":\"hush\",\"SessionToken\":\"T\"}'\n");
+    open_session(&session);
+    assert_int_not_equal(s3_session_renew(&session, expect_signed_with(&session, "A"), &err), 0);
+    assert_non_null(strstr(err.message, "there are no new ones"));
+    s3_session_release(&session);
+    unlink(count);
+}
+
 static void documents_of_credentials_are_taken_whole_or_refused_without_a_quote(void **unused)
 {
     (void)unused;
@@ -356,6 +442,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(credentials_are_found_in_the_order_of_the_aws_tools, make_place, remove_place),
         cmocka_unit_test_setup_teardown(a_program_may_hand_out_credentials, make_place, remove_place),
         cmocka_unit_test_setup_teardown(a_way_that_is_not_spoken_is_said_with_one_that_is, make_place, remove_place),
+        cmocka_unit_test_setup_teardown(credentials_that_end_soon_are_replaced_before_they_do, make_place,
+                                        remove_place),
+        cmocka_unit_test_setup_teardown(credentials_that_a_server_refuses_as_ended_are_replaced_or_named, make_place,
+                                        remove_place),
         cmocka_unit_test(documents_of_credentials_are_taken_whole_or_refused_without_a_quote),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
