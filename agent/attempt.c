@@ -90,11 +90,15 @@ static int start_ranks(struct attempt *self, struct cb_err *err)
         rc = remote_open(self, samples, err);
     else if (!rc)
         rc = pages_create(&self->pages, self->run, self->number, self->ranks, samples, err);
-    if (!rc)
-        rc = remote_await(self, err);
-    if (rc || self->verdict.decided)
+    if (rc)
         return rc;
+    launch_ask_ahead(self);
+    remote_await(self);
+    if (self->verdict.decided)
+        return 0;
     rc = launch_start(self, err);
+    if (!rc)
+        rc = remote_write_report(self, err); /* once the ranks are on their way */
     if (probe_store_path(store, path))
         probe_disk(path, disk, sizeof disk);
     counters_start(&self->counters, disk);

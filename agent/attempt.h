@@ -47,6 +47,8 @@ struct attempt {
     struct nodes nodes;
     struct remote *remote;     /* NULL where all ranks run on this machine */
     uint64_t rank_start_ns;    /* when the ranks were started: after the nodes had come together */
+    struct child mpi_list;     /* `srun --mpi=list`, asked while nodes join */
+    int mpi_list_fd;           /* what it says, where it was asked */
     struct child launcher;     /* mpirun or srun, or the one rank */
     const char *launcher_name; /* NULL where nothing stands between us and the one rank */
     bool has_launcher;         /* mpirun or srun stands between us and the ranks */

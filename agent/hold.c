@@ -1,15 +1,18 @@
 /* A hold pool's job: keeps its allocation and starts the runs of the spool in it, one after the other, each as a
- * step of its own. Needs no controller; looks into the spool ten times a second and sleeps in between.
+ * step of its own. Needs no controller; looks into the spool when the kernel says that something came, and ten times a
+ * second, since it does not say what came from another machine. Sleeps in between.
  *
  * The end (time, budget, `stop`, a signal) is said before the spool is emptied, and whoever puts a run into it looks
  * for that afterwards: no run stays in a spool that nobody reads. */
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/inotify.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -37,6 +40,7 @@ struct hold {
     struct ticket ticket;
     struct child step;
     char program[PATH_MAX], node[256];
+    int spool_watch; /* inotify on the spool; -1 where there is none */
 };
 
 /* ---- the step ---- */
@@ -189,6 +193,30 @@ static void look(struct hold *self)
         start_next(self);
 }
 
+/* Only a hint, so nothing is lost where the system has no more of them. */
+static void watch_spool(struct hold *self)
+{
+    char path[PATH_MAX];
+    self->spool_watch = -1;
+    if (snprintf(path, sizeof path, "%s/spool", self->job->folder) >= (int)sizeof path)
+        return;
+    self->spool_watch = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+    if (self->spool_watch >= 0 && inotify_add_watch(self->spool_watch, path, IN_MOVED_TO) < 0) {
+        close(self->spool_watch);
+        self->spool_watch = -1;
+    }
+}
+
+/* Until something comes into the spool, or LOOK_NS have passed. */
+static void await_spool(const struct hold *self)
+{
+    char events[4096];
+    struct pollfd ready = {.fd = self->spool_watch, .events = POLLIN};
+    (void)poll(&ready, 1, (int)(LOOK_NS / NS_PER_MS)); /* without a watch it only waits */
+    while (self->spool_watch >= 0 && read(self->spool_watch, events, sizeof events) > 0)
+        continue;
+}
+
 static int prepare(struct hold *self, struct cb_err *err)
 {
     struct pool_usage earlier;
@@ -214,7 +242,7 @@ static int prepare(struct hold *self, struct cb_err *err)
 
 int hold_run(struct pool_job *job, struct cb_err *err)
 {
-    struct hold self = {.job = job};
+    struct hold self = {.job = job, .spool_watch = -1};
     const char *reason;
     char text[512];
     if (pool_has_ended(job->folder)) /* Slurm ran the job again, behind the pool's end */
@@ -225,6 +253,7 @@ int hold_run(struct pool_job *job, struct cb_err *err)
         leave(&self, text);
         return rc;
     }
+    watch_spool(&self);
     pool_job_log(job, "holds %s for %.0f s", job->share.nodes,
                  (double)(self.end_wall_ns - job->share.began_wall_ns) / (double)NS_PER_S);
     while (!(reason = why_end(&self, clock_wall_ns()))) {
@@ -232,8 +261,10 @@ int hold_run(struct pool_job *job, struct cb_err *err)
         if (self.runs && child_wait(&self.step, clock_monotonic_ns() + LOOK_NS, NULL) == 0)
             continue;
         if (!self.runs)
-            clock_sleep_ns(LOOK_NS);
+            await_spool(&self);
     }
+    if (self.spool_watch >= 0)
+        close(self.spool_watch);
     leave(&self, reason);
     return pool_job_tell(job, true, err);
 }

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -36,14 +37,47 @@ int launch_find_worker(char *path, struct cb_err *err)
     return 0;
 }
 
-/* Slurm's own launcher needs its PMIx plugin to wire ranks; else mpirun has srun start its daemons. */
-static bool slurm_has_pmix(void)
+/* Where srun may have to start the ranks. */
+static bool may_use_srun(const struct attempt *attempt)
 {
-    struct buf text;
-    const struct child_options options = {.argv = (const char *const[]){"srun", "--mpi=list", NULL}, .stdin_fd = -1};
-    buf_init(&text, 65536);
-    bool found = child_capture(&options, TOOL_TIMEOUT_NS, &text, NULL) == 0 && strstr(text.data, "pmix");
-    buf_release(&text);
+    const struct experiment *experiment = attempt->experiment;
+    return experiment_is(experiment, OPT_LAUNCHER, "srun") ||
+           (nodes_are_remote(&attempt->nodes) && attempt->nodes.slurm &&
+            !experiment_is(experiment, OPT_LAUNCHER, "mpirun"));
+}
+
+void launch_ask_ahead(struct attempt *attempt)
+{
+    int fd = may_use_srun(attempt) ? memfd_create("mpi-list", MFD_CLOEXEC) : -1;
+    const struct child_options options = {
+        .argv = (const char *const[]){"srun", "--mpi=list", NULL}, .stdin_fd = -1, .stdout_fd = fd, .stderr_fd = fd};
+    if (fd < 0)
+        return;
+    if (child_start(&attempt->mpi_list, &options, NULL) == 0)
+        attempt->mpi_list_fd = fd;
+    else
+        close(fd);
+}
+
+static void end_question(struct attempt *attempt)
+{
+    if (attempt->mpi_list.pid == 0)
+        return;
+    child_end(&attempt->mpi_list, 0);
+    close(attempt->mpi_list_fd);
+    attempt->mpi_list = (struct child){0};
+}
+
+/* Slurm's own launcher needs its PMIx plugin to wire ranks; else mpirun has srun start its daemons. */
+static bool slurm_has_pmix(struct attempt *attempt)
+{
+    char text[4096] = "";
+    if (attempt->mpi_list.pid == 0)
+        return false;
+    bool ended = child_wait(&attempt->mpi_list, clock_monotonic_ns() + TOOL_TIMEOUT_NS, NULL) == 0;
+    ssize_t len = ended ? pread(attempt->mpi_list_fd, text, sizeof text - 1, 0) : 0;
+    bool found = len > 0 && attempt->mpi_list.status == 0 && strstr(text, "pmix");
+    end_question(attempt);
     return found;
 }
 
@@ -54,8 +88,8 @@ static int choose_launcher(struct attempt *attempt, struct cb_err *err)
     bool wants_srun = experiment_is(experiment, OPT_LAUNCHER, "srun");
     if (experiment_is(experiment, OPT_LAUNCHER, "none") && attempt->ranks > 1)
         return cb_fail(err, CB_ERR_USAGE, "launcher=none starts one rank, not %u: use launcher=mpirun", attempt->ranks);
-    if (wants_srun || (attempt->remote && attempt->nodes.slurm && !experiment_is(experiment, OPT_LAUNCHER, "mpirun"))) {
-        bool pmix = slurm_has_pmix();
+    if (may_use_srun(attempt)) {
+        bool pmix = slurm_has_pmix(attempt);
         if (wants_srun && !pmix)
             return cb_fail(err, CB_ERR_UNSUPPORTED,
                            "launcher=srun: this Slurm has no PMIx (srun --mpi=list); use "
@@ -224,6 +258,7 @@ static void name_stuck(struct attempt *attempt)
 
 void launch_end(struct attempt *attempt, uint64_t grace_ns)
 {
+    end_question(attempt);
     child_end(&attempt->launcher, grace_ns);
     uint64_t deadline_ns = clock_monotonic_ns() + KILL_BOUND_NS;
     while (kill_rest(attempt)) {

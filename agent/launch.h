@@ -7,6 +7,10 @@
 /* The worker beside the agent; `path` holds PATH_MAX bytes. */
 int launch_find_worker(char *path, struct cb_err *err) CB_MUST_CHECK;
 
+/* Begins to ask what launch_start will need to know, once the nodes are known. Its answer is there when they have
+ * come together; launch_end ends it, whatever became of it. */
+void launch_ask_ahead(struct attempt *attempt);
+
 /* Fills launcher and has_launcher. Output of the ranks goes to logs/ranks.log. Returns at once. */
 int launch_start(struct attempt *attempt, struct cb_err *err) CB_MUST_CHECK;
 

@@ -12,6 +12,7 @@
 #include "core/clock.h"
 
 #define LIST_MAX_BYTES (16 << 20)
+#define MAX_RANGE 1000000
 #define TOOL_TIMEOUT_NS (10 * NS_PER_S)
 
 void nodes_release(struct nodes *nodes)
@@ -68,6 +69,63 @@ static int read_hosts(struct nodes *nodes, const char *hosts, struct cb_err *err
     return rc;
 }
 
+/* "7", "07-12" behind a prefix: a name each, with as many digits as the first number has. */
+static bool expand_range(const char *prefix, size_t prefix_len, const char *range, size_t len, struct buf *names)
+{
+    size_t digits = strspn(range, "0123456789");
+    if (digits == 0 || digits > 9 || (digits < len && range[digits] != '-'))
+        return false;
+    size_t end_digits = digits < len ? strspn(range + digits + 1, "0123456789") : 0;
+    if (digits < len && (end_digits == 0 || end_digits > 9 || digits + 1 + end_digits != len))
+        return false;
+    unsigned long first = strtoul(range, NULL, 10);
+    unsigned long last = digits < len ? strtoul(range + digits + 1, NULL, 10) : first;
+    if (last < first || last - first >= MAX_RANGE)
+        return false;
+    for (unsigned long number = first; number <= last; number++)
+        buf_printf(names, "%.*s%0*lu\n", (int)prefix_len, prefix, (int)digits, number);
+    return true;
+}
+
+/* "n7", or "n[1-2,07]" with nothing behind the bracket. */
+static bool expand_word(const char *word, size_t len, struct buf *names)
+{
+    const char *open = memchr(word, '[', len);
+    if (!open) {
+        buf_printf(names, "%.*s\n", (int)len, word);
+        return len > 0 && !memchr(word, ']', len);
+    }
+    const char *at = open + 1, *close = word + len - 1;
+    if (*close != ']' || at == close || memchr(at, '[', (size_t)(close - at)) || memchr(at, ']', (size_t)(close - at)))
+        return false;
+    while (at < close) {
+        const char *comma = memchr(at, ',', (size_t)(close - at)), *end = comma ? comma : close;
+        if (!expand_range(word, (size_t)(open - word), at, (size_t)(end - at), names))
+            return false;
+        at = end + 1;
+    }
+    return close[-1] != ',';
+}
+
+bool nodes_expand(const char *list, struct buf *names)
+{
+    for (const char *at = list; *at;) {
+        size_t len = 0, depth = 0;
+        while (at[len] && (at[len] != ',' || depth > 0)) {
+            depth += at[len] == '[';
+            depth -= at[len] == ']' && depth > 0;
+            len++;
+        }
+        if (!expand_word(at, len, names))
+            return false;
+        at += len;
+        if (*at == ',' && !*++at)
+            return false;
+    }
+    return names->len > 0 && buf_check(names, "the names of nodes", NULL) == 0;
+}
+
+/* What we can read costs no process. */
 static int read_allocation(struct nodes *nodes, const char *list, struct cb_err *err)
 {
     struct buf text;
@@ -76,10 +134,13 @@ static int read_allocation(struct nodes *nodes, const char *list, struct cb_err 
                                     .stdin_fd = -1};
     nodes->slurm = true;
     buf_init(&text, LIST_MAX_BYTES);
-    bool plain = !strchr(list, '['); /* "n1,n2": nothing to be expanded */
-    int rc = plain ? 0 : child_capture(&options, TOOL_TIMEOUT_NS, &text, err);
+    int rc = 0;
+    if (!nodes_expand(list, &text)) {
+        buf_clear(&text);
+        rc = child_capture(&options, TOOL_TIMEOUT_NS, &text, err);
+    }
     if (!rc)
-        rc = read_names(nodes, plain ? list : text.data, ",\n", err);
+        rc = read_names(nodes, text.data, ",\n", err);
     buf_release(&text);
     for (uint32_t i = 0; i < nodes->count; i++)
         if (own && strcmp(nodes->name[i], own) == 0)

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "core/buf.h"
 #include "core/err.h"
 #include "core/experiment.h"
 
@@ -21,6 +22,9 @@ struct nodes {
 int nodes_find(const struct experiment *experiment, uint32_t ranks, struct nodes *nodes,
                struct cb_err *err) CB_MUST_CHECK;
 void nodes_release(struct nodes *nodes);
+
+/* "n[1-2,07-08],m": their names, one a line, in order. False where it is written in a way that only Slurm reads. */
+bool nodes_expand(const char *list, struct buf *names);
 
 /* Whether ranks run anywhere else than in this agent's reach. */
 bool nodes_are_remote(const struct nodes *nodes);

@@ -377,30 +377,29 @@ static void check_joining(struct attempt *attempt, uint64_t now_ns)
     }
 }
 
-static int write_report(const struct attempt *attempt, struct cb_err *err)
+int remote_write_report(const struct attempt *attempt, struct cb_err *err)
 {
     char path[PATH_MAX];
+    if (!attempt->remote)
+        return 0;
     snprintf(path, sizeof path, "%.4000s/rendezvous.json", attempt->path.data);
     return rendezvous_write(attempt->remote->rendezvous, path, remote_seconds(attempt), err);
 }
 
-int remote_await(struct attempt *attempt, struct cb_err *err)
+void remote_await(struct attempt *attempt)
 {
     struct remote *self = attempt->remote;
-    if (!self)
-        return 0;
-    for (;;) {
+    while (self && !attempt->verdict.decided) {
         uint64_t now_ns = clock_monotonic_ns();
         rendezvous_work(self->rendezvous, now_ns, AWAIT_MS);
         if (rendezvous_is_complete(self->rendezvous)) {
             self->complete_ns = clock_monotonic_ns();
             pages_beat(&attempt->pages, self->complete_ns);
-            return write_report(attempt, err);
+            return;
         }
         check_joining(attempt, now_ns);
-        if (attempt->verdict.decided)
-            return 0;
-        show_joining(attempt, now_ns);
+        if (!attempt->verdict.decided)
+            show_joining(attempt, now_ns);
     }
 }
 
@@ -563,7 +562,7 @@ void remote_finish(struct attempt *attempt)
         return;
     if (self->rendezvous) {
         rendezvous_finish(self->rendezvous, clock_monotonic_ns() + FINISH_NS);
-        if (write_report(attempt, &err) != 0)
+        if (remote_write_report(attempt, &err) != 0)
             attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, err.code, "%s", err.message);
     }
     unlink(self->key_path);

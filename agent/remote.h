@@ -9,7 +9,9 @@
 /* Makes the pages, opens the port, starts the nodes' agents. Fills attempt->remote and attempt->pages. */
 int remote_open(struct attempt *attempt, uint32_t sample_capacity, struct cb_err *err) CB_MUST_CHECK;
 /* Until all have joined. Decides on nodes that do not, on signals, and on the death of the controller. */
-int remote_await(struct attempt *attempt, struct cb_err *err) CB_MUST_CHECK;
+void remote_await(struct attempt *attempt);
+/* rendezvous.json: who joined, and when. */
+int remote_write_report(const struct attempt *attempt, struct cb_err *err) CB_MUST_CHECK;
 /* With every look at the ranks. */
 void remote_work(struct attempt *attempt, uint64_t now_ns, enum stop_request stop);
 

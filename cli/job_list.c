@@ -12,6 +12,7 @@
 #include "core/run_folder.h"
 #include "core/site.h"
 #include "jobs/follow.h"
+#include "jobs/job_index.h"
 
 #define IDS_MAX_BYTES (1u << 16)
 
@@ -23,11 +24,17 @@ int job_list_init(struct job_list *self, struct history *history, struct cb_err 
     return rc;
 }
 
+static void release_texts(struct job_entry *entry)
+{
+    free(entry->folder);
+    free(entry->message);
+}
+
 void job_list_release(struct job_list *self)
 {
     for (size_t i = 0; i < self->count; i++) {
         job_record_release(&self->items[i].record);
-        free(self->items[i].folder);
+        release_texts(&self->items[i]);
     }
     free(self->items);
     if (self->sites)
@@ -78,10 +85,9 @@ static int take_line(void *context, const struct run_line *line, struct cb_err *
     snprintf(entry->known_state, sizeof entry->known_state, "%s", line->state);
     snprintf(entry->outcome, sizeof entry->outcome, "%s", line->outcome);
     entry->folder = strdup(line->folder);
-    if (!entry->folder)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for a path");
-    self->count++;
-    return 0;
+    entry->message = strdup(line->message);
+    self->count++; /* also released where it is not whole */
+    return entry->folder && entry->message ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory for a path");
 }
 
 static int compare_entries(const void *a, const void *b)
@@ -135,6 +141,30 @@ static void look_at(struct job_entry *entry)
         snprintf(entry->verdict.note, sizeof entry->verdict.note, "%s", why.message);
 }
 
+/* What has ended stays as it is: of a run that has ended in the history, that knows all but the job's own record. */
+static void look(struct job_entry *entry)
+{
+    enum job_state state = JOB_PLANNED;
+    struct job_record fresh;
+    bool ended = job_state_find(entry->known_state, &state) && job_state_is_final(state) && *entry->outcome;
+    if (entry->is_final)
+        return;
+    int rc = ended ? job_record_read(entry->folder, &fresh, NULL) : CB_ERR_USAGE;
+    if (rc == 0) {
+        job_record_release(&entry->record);
+        entry->record = fresh;
+        state = fresh.state;
+    }
+    if ((rc && rc != CB_ERR_NOT_FOUND) || !job_state_is_final(state)) {
+        look_at(entry);
+        return;
+    }
+    entry->has_record = rc == 0;
+    entry->is_final = true;
+    entry->verdict = (struct job_verdict){.state = state};
+    snprintf(entry->verdict.note, sizeof entry->verdict.note, "%s", entry->message);
+}
+
 /* Until its site has answered, a run there is as it was seen last. */
 static void look_away(struct job_entry *entry)
 {
@@ -154,32 +184,6 @@ void job_entry_look(struct job_entry *entry)
 
 /* ---- asking ---- */
 
-static const struct slurm_job *find_job(const struct slurm_jobs *jobs, const struct job_record *record)
-{
-    for (size_t i = jobs->count; i-- > 0;) {
-        const struct slurm_job *job = &jobs->items[i];
-        if (*record->job ? strcmp(job->id, record->job) == 0
-                         : strcmp(job->name, record->name) == 0 && job->in_array == record->in_array &&
-                               (!record->in_array || job->array_task == record->array_task))
-            return job;
-    }
-    return NULL;
-}
-
-int job_list_find(struct slurm_client *client, const struct job_record *record, struct slurm_job *job,
-                  struct cb_err *err)
-{
-    struct slurm_jobs jobs = {0};
-    int rc = slurm_look(client, &jobs, err);
-    const struct slurm_job *found = rc ? NULL : find_job(&jobs, record);
-    if (found)
-        *job = *found;
-    else if (rc == 0)
-        rc = cb_fail(err, CB_ERR_NOT_FOUND, "Slurm lists no job named %s", record->name);
-    slurm_jobs_release(&jobs);
-    return rc;
-}
-
 /* Also what was only planned: somebody may have called sbatch with its script. */
 static bool needs_slurm(const struct job_entry *entry)
 {
@@ -187,13 +191,13 @@ static bool needs_slurm(const struct job_entry *entry)
 }
 
 /* Ids that squeue does not list any more, for accounting: "4711,4712". */
-static int look_back(struct job_list *self, struct slurm_jobs *jobs, struct cb_err *err)
+static int look_back(struct job_list *self, struct slurm_jobs *jobs, const struct job_index *index, struct cb_err *err)
 {
     struct buf ids;
     buf_init(&ids, IDS_MAX_BYTES);
     for (size_t i = 0; i < self->count; i++) {
         const struct job_entry *entry = &self->items[i];
-        if (needs_slurm(entry) && *entry->record.job && !find_job(jobs, &entry->record))
+        if (needs_slurm(entry) && *entry->record.job && !job_index_find(index, &entry->record))
             buf_printf(&ids, "%s%s", ids.len ? "," : "", entry->record.job);
     }
     int rc = buf_check(&ids, "the list of jobs", err);
@@ -204,11 +208,11 @@ static int look_back(struct job_list *self, struct slurm_jobs *jobs, struct cb_e
 }
 
 /* Whether anything has begun or ended since squeue alone was enough. */
-static bool wants_details(const struct job_list *self, const struct slurm_jobs *jobs)
+static bool wants_details(const struct job_list *self, const struct job_index *index)
 {
     for (size_t i = 0; i < self->count; i++) {
         const struct job_entry *entry = &self->items[i];
-        const struct slurm_job *job = needs_slurm(entry) ? find_job(jobs, &entry->record) : NULL;
+        const struct slurm_job *job = needs_slurm(entry) ? job_index_find(index, &entry->record) : NULL;
         if (job && slurm_state_phase(job->state) >= SLURM_IS_ENDING)
             return true;
     }
@@ -216,40 +220,52 @@ static bool wants_details(const struct job_list *self, const struct slurm_jobs *
 }
 
 /* squeue's answer stands for the state; scontrol adds what squeue does not say. */
-static void add_details(struct slurm_jobs *jobs, const struct slurm_jobs *details)
+static int add_details(struct slurm_jobs *jobs, const struct slurm_jobs *details, struct cb_err *err)
 {
-    for (size_t i = 0; i < jobs->count; i++) {
-        for (size_t k = 0; k < details->count; k++) {
-            struct slurm_job *job = &jobs->items[i];
-            const struct slurm_job *more = &details->items[k];
-            if (strcmp(job->id, more->id) != 0)
-                continue;
-            job->restarts = more->restarts;
-            job->end_s = more->end_s;
-            job->scheduled_s = more->scheduled_s;
-            job->exit_status = more->exit_status;
-            job->exit_signal = more->exit_signal;
-            snprintf(job->head, sizeof job->head, "%s", more->head);
-            job->has_details = true;
-            break;
-        }
+    struct job_index index = {0};
+    int rc = job_index_make(&index, details, err);
+    for (size_t i = 0; rc == 0 && i < jobs->count; i++) {
+        struct slurm_job *job = &jobs->items[i];
+        const struct slurm_job *more = job_index_find_id(&index, job->id);
+        if (!more)
+            continue;
+        job->restarts = more->restarts;
+        job->end_s = more->end_s;
+        job->scheduled_s = more->scheduled_s;
+        job->exit_status = more->exit_status;
+        job->exit_signal = more->exit_signal;
+        snprintf(job->head, sizeof job->head, "%s", more->head);
+        job->has_details = true;
     }
+    job_index_release(&index);
+    return rc;
 }
 
-static int ask(struct job_list *self, struct slurm_jobs *jobs, struct cb_err *err)
+static int ask_closely(struct job_list *self, struct slurm_jobs *jobs, struct cb_err *err)
 {
     struct slurm_jobs details = {0};
+    int rc = slurm_look_closely(&self->client, &details, err);
+    if (rc == 0)
+        rc = add_details(jobs, &details, err);
+    slurm_jobs_release(&details);
+    return rc;
+}
+
+static int ask(struct job_list *self, struct slurm_jobs *jobs, struct job_index *index, struct cb_err *err)
+{
     int rc = slurm_ping(&self->client, err);
     if (rc == 0)
         rc = slurm_look(&self->client, jobs, err);
     if (rc == 0)
-        rc = look_back(self, jobs, err);
-    if (rc == 0 && wants_details(self, jobs))
-        rc = slurm_look_closely(&self->client, &details, err);
+        rc = job_index_make(index, jobs, err);
+    size_t listed = jobs->count;
     if (rc == 0)
-        add_details(jobs, &details);
-    slurm_jobs_release(&details);
-    return rc;
+        rc = look_back(self, jobs, index, err);
+    if (rc == 0 && jobs->count > listed) { /* which has moved them */
+        job_index_release(index);
+        rc = job_index_make(index, jobs, err);
+    }
+    return rc == 0 && wants_details(self, index) ? ask_closely(self, jobs, err) : rc;
 }
 
 /* ---- deciding and writing ---- */
@@ -296,13 +312,13 @@ static int seal_for_agent(struct job_entry *entry, const struct job_sight *sight
 
 /* What Slurm says of a run; of one in a pool, what it would say. A spool can be asked where Slurm cannot. */
 static const struct slurm_job *sight_job(const struct job_list *self, const struct job_entry *entry,
-                                         const struct slurm_jobs *jobs, struct pool_run *in_pool, bool *asked)
+                                         const struct job_index *index, struct pool_run *in_pool, bool *asked)
 {
     *in_pool = (struct pool_run){0};
     *asked = self->asked;
     if (!*entry->record.pool)
-        return self->asked ? find_job(jobs, &entry->record) : NULL;
-    pool_look_at_run(&entry->record, entry->run, self->asked ? jobs : NULL, in_pool);
+        return self->asked ? job_index_find(index, &entry->record) : NULL;
+    pool_look_at_run(&entry->record, entry->run, self->asked ? index->jobs : NULL, in_pool);
     *asked = self->asked || in_pool->known;
     return in_pool->known ? &in_pool->job : NULL;
 }
@@ -314,23 +330,36 @@ static void note_nowhere(struct job_entry *entry, const struct pool_run *in_pool
                  "never came into the spool of its pool: `ckptbench submit --resume %s` sends it", entry->run);
 }
 
+static bool has_changed(const struct job_record *before, const struct job_record *now)
+{
+    return before->transition_count != now->transition_count || strcmp(before->slurm_state, now->slurm_state) != 0 ||
+           strcmp(before->job, now->job) != 0 || strcmp(before->step, now->step) != 0 ||
+           before->began_s != now->began_s || before->allocated_s != now->allocated_s ||
+           before->restarts != now->restarts;
+}
+
+static void take_sight(struct job_record *record, const struct slurm_job *job, uint64_t now_ns)
+{
+    job_record_observe(record, job, now_ns);
+    if (*record->job || !*job->id)
+        return;
+    snprintf(record->job, sizeof record->job, "%s",
+             job->id); /* the answer of sbatch was lost, or its pool started it */
+    record->submitted_wall_ns = now_ns;
+}
+
 /* Under the run's lock: what is decided is written, and a manifest is never older than what was looked at. */
-static int settle(struct job_list *self, struct job_entry *entry, const struct slurm_jobs *jobs, struct cb_err *err)
+static int settle(struct job_list *self, struct job_entry *entry, const struct job_index *index, struct cb_err *err)
 {
     char down[256];
     uint64_t now_ns = clock_wall_ns();
     struct pool_run in_pool;
     bool asked;
-    const struct slurm_job *job = sight_job(self, entry, jobs, &in_pool, &asked);
+    const struct slurm_job *job = sight_job(self, entry, index, &in_pool, &asked);
     struct job_record before = entry->record;
     name_down_nodes(self, entry, job, down, sizeof down);
-    if (job) {
-        job_record_observe(&entry->record, job, now_ns);
-        if (!*entry->record.job && *job->id) { /* the answer of sbatch was lost, or its pool has started it */
-            snprintf(entry->record.job, sizeof entry->record.job, "%s", job->id);
-            entry->record.submitted_wall_ns = now_ns;
-        }
-    }
+    if (job)
+        take_sight(&entry->record, job, now_ns);
     if (*entry->record.pool)
         snprintf(entry->record.step, sizeof entry->record.step, "%s", in_pool.ticket.step);
     const struct job_sight sight = {.slurm = job,
@@ -347,22 +376,17 @@ static int settle(struct job_list *self, struct job_entry *entry, const struct s
         rc = seal_for_agent(entry, &sight, err);
     if (rc == 0)
         rc = job_record_enter(&entry->record, entry->verdict.state, now_ns, entry->verdict.note, err);
-    bool changed = before.transition_count != entry->record.transition_count ||
-                   strcmp(before.slurm_state, entry->record.slurm_state) != 0 ||
-                   strcmp(before.job, entry->record.job) != 0 || strcmp(before.step, entry->record.step) != 0 ||
-                   before.began_s != entry->record.began_s || before.allocated_s != entry->record.allocated_s ||
-                   before.restarts != entry->record.restarts;
-    if (rc == 0 && changed)
+    if (rc == 0 && has_changed(&before, &entry->record))
         rc = job_record_write(entry->folder, &entry->record, err);
     return rc ? rc : write_history(self, entry, err);
 }
 
 /* Without the lock: only judged. */
-static void peek(const struct job_list *self, struct job_entry *entry, const struct slurm_jobs *jobs)
+static void peek(const struct job_list *self, struct job_entry *entry, const struct job_index *index)
 {
     struct pool_run in_pool;
     bool asked;
-    const struct slurm_job *job = sight_job(self, entry, jobs, &in_pool, &asked);
+    const struct slurm_job *job = sight_job(self, entry, index, &in_pool, &asked);
     const struct job_sight sight = {.slurm = job,
                                     .asked = asked,
                                     .may_requeue = entry->may_requeue && !*entry->record.pool,
@@ -372,24 +396,46 @@ static void peek(const struct job_list *self, struct job_entry *entry, const str
     note_nowhere(entry, &in_pool);
 }
 
-static int sync_entry(struct job_list *self, struct job_entry *entry, const struct slurm_jobs *jobs, struct cb_err *err)
+/* Whether it is as it was when it was last written down, so that nothing is to be done but to show it. Of a thousand
+ * runs that wait or run, most are. */
+static bool stands(const struct job_list *self, struct job_entry *entry, const struct job_index *index)
+{
+    struct job_record now = entry->record; /* its transitions stay as they are */
+    const struct slurm_job *job = self->asked ? job_index_find(index, &entry->record) : NULL;
+    const struct job_sight sight = {.slurm = job,
+                                    .asked = self->asked,
+                                    .may_requeue = entry->may_requeue,
+                                    .now_wall_ns = clock_wall_ns(),
+                                    .folder = &entry->seen};
+    struct job_verdict verdict;
+    if (*entry->record.pool || entry->seen.attempts > 1 || (job && slurm_state_phase(job->state) >= SLURM_IS_ENDING))
+        return false;
+    if (job)
+        take_sight(&now, job, sight.now_wall_ns);
+    job_judge(&now, &sight, &verdict);
+    if (verdict.seal || verdict.state != entry->record.state || job_state_is_final(verdict.state) ||
+        has_changed(&entry->record, &now) || strcmp(entry->known_state, job_state_name(verdict.state)) != 0)
+        return false;
+    entry->record = now;
+    entry->verdict = verdict;
+    return true;
+}
+
+static int sync_entry(struct job_list *self, struct job_entry *entry, const struct job_index *index, struct cb_err *err)
 {
     int fd = -1;
-    if (!entry->has_record || entry->is_final || job_entry_is_away(entry)) {
-        if (entry->has_record && !job_entry_is_away(entry))
-            peek(self, entry, jobs);
+    if (!entry->has_record || entry->is_final || job_entry_is_away(entry) || stands(self, entry, index))
         return 0;
-    }
     int rc = job_folder_lock(entry->folder, &fd, err);
     if (rc)
         return rc;
     if (fd < 0) {
-        peek(self, entry, jobs);
+        peek(self, entry, index);
         return 0;
     }
     look_at(entry); /* again: another controller may have written since */
     if (entry->has_record)
-        rc = settle(self, entry, jobs, err);
+        rc = settle(self, entry, index, err);
     job_folder_unlock(fd);
     return rc ? cb_context(err, "run %s", entry->run) : 0;
 }
@@ -434,21 +480,23 @@ static void sync_sites(struct job_list *self)
 int job_list_sync(struct job_list *self, struct cb_err *err)
 {
     struct slurm_jobs jobs = {0};
+    struct job_index index = {0};
     struct cb_err why = {0};
     bool needed = false;
     for (size_t i = 0; i < self->count; i++) {
         if (job_entry_is_away(&self->items[i]))
             look_away(&self->items[i]);
         else
-            look_at(&self->items[i]);
+            look(&self->items[i]);
         needed = needed || needs_slurm(&self->items[i]);
     }
-    int rc = needed ? ask(self, &jobs, &why) : 0;
+    int rc = needed ? ask(self, &jobs, &index, &why) : 0;
     self->asked = needed && rc == 0;
     snprintf(self->trouble, sizeof self->trouble, "%.500s", rc ? why.message : "");
     rc = 0;
     for (size_t i = 0; rc == 0 && i < self->count; i++)
-        rc = sync_entry(self, &self->items[i], &jobs, err);
+        rc = sync_entry(self, &self->items[i], &index, err);
+    job_index_release(&index);
     slurm_jobs_release(&jobs);
     if (rc == 0)
         sync_sites(self);
@@ -468,7 +516,7 @@ static void keep(struct job_list *self, bool (*wanted)(const struct job_entry *e
             continue;
         }
         job_record_release(&entry->record);
-        free(entry->folder);
+        release_texts(entry);
     }
     self->count = kept;
 }

@@ -25,6 +25,7 @@ struct job_entry {
     char run[64];
     char site[64];        /* in the history */
     char *folder;         /* owned */
+    char *message;        /* in the history, "" for none; owned */
     char known_state[16]; /* in the history */
     char outcome[24];     /* in the history; "" for none */
     bool has_record;      /* it is or was to be a job */
@@ -64,8 +65,9 @@ int job_list_site(struct job_list *self, const char *name, struct remote **remot
 /* Takes the runs of a selection, oldest first. */
 int job_list_add(struct job_list *self, const struct run_selection *selection, struct cb_err *err) CB_MUST_CHECK;
 
-/* Asks, judges, seals for dead agents, writes job.json and the history, ingests what is finished. A run that
- * another controller holds at this moment is only looked at. Of runs of a site, the site does all that; what is
+/* Asks, judges, seals for dead agents, writes job.json and the history, ingests what is finished. What has ended in
+ * the history is not looked at again, and where nothing has changed nothing is locked. A run that another controller
+ * holds at this moment is only looked at. Of runs of a site, the site does all that; what is
  * finished there is fetched. */
 int job_list_sync(struct job_list *self, struct cb_err *err) CB_MUST_CHECK;
 
@@ -77,9 +79,5 @@ void job_list_drop_others(struct job_list *self);
 bool job_list_is_final(const struct job_list *self);
 /* The exit code of the worst of them: 0 where all passed, 4 also for one that is not final. */
 int job_list_exit_code(const struct job_list *self);
-
-/* Asks Slurm for a job by the name it was given, for a submission whose answer was lost: CB_ERR_NOT_FOUND. */
-int job_list_find(struct slurm_client *client, const struct job_record *record, struct slurm_job *job,
-                  struct cb_err *err) CB_MUST_CHECK;
 
 #endif

@@ -227,7 +227,8 @@ int planning_expand(struct planning *self, const struct setting_list *settings, 
     return planning_rename(self, id, err);
 }
 
-int planning_write(const struct planning *self, size_t index, struct history *history, struct cb_err *err)
+int planning_write(const struct planning *self, size_t index, struct history *history, struct file_batch *batch,
+                   struct cb_err *err)
 {
     const struct planned *member = &self->members[index];
     const struct planned_run row = {.run = member->id,
@@ -235,8 +236,9 @@ int planning_write(const struct planning *self, size_t index, struct history *hi
                                     .folder = member->folder,
                                     .block = self->sweep.members[index].block,
                                     .combination = self->sweep.members[index].combination,
-                                    .experiment = member->experiment};
-    int rc = run_folder_create(member->folder, member->experiment, err);
+                                    .experiment = member->experiment,
+                                    .batch = batch};
+    int rc = run_folder_create_in(batch, member->folder, member->experiment, err);
     return rc ? rc : history_plan_run(history, &row, err);
 }
 

@@ -32,8 +32,8 @@ int planning_expand(struct planning *self, const struct setting_list *settings, 
 int planning_rename(struct planning *self, const char *id, struct cb_err *err) CB_MUST_CHECK;
 /* Small letters, digits and dashes, at most 40 of them. */
 bool planning_is_id(const char *id);
-/* The member's folder and its row. */
-int planning_write(const struct planning *self, size_t index, struct history *history,
+/* The member's folder and its row; the folder's files as part of a batch (NULL: at once). */
+int planning_write(const struct planning *self, size_t index, struct history *history, struct file_batch *batch,
                    struct cb_err *err) CB_MUST_CHECK;
 void planning_release(struct planning *self);
 

@@ -93,13 +93,18 @@ static int take_pool(void *context, const char *folder, const struct pool *pool,
     return 0;
 }
 
-static int read_entry(struct pool_entry *entry, struct cb_err *err)
+static int read_signs(struct pool_entry *entry, struct cb_err *err)
 {
     entry->has_end = pool_read_end(entry->folder, &entry->end, NULL) == 0;
+    return pool_sum(&entry->pool, entry->folder, &entry->usage, err);
+}
+
+static int read_entry(struct pool_entry *entry, struct cb_err *err)
+{
     spool_count(entry->folder, &entry->waiting, &entry->started);
     entry->runs = 0;
     entry->saved_s = 0;
-    int rc = pool_sum(&entry->pool, entry->folder, &entry->usage, err);
+    int rc = read_signs(entry, err);
     return rc ? rc : sum_saved(entry, err);
 }
 
@@ -202,6 +207,15 @@ int pool_list_load(struct pool_list *self, struct slurm_client *client, struct c
         rc = settle(&self->items[i], client, &jobs, err);
     }
     slurm_jobs_release(&jobs);
+    return rc;
+}
+
+int pool_list_glance(struct pool_list *self, struct cb_err *err)
+{
+    *self = (struct pool_list){0};
+    int rc = pool_each(take_pool, self, err);
+    for (size_t i = 0; rc == 0 && i < self->count; i++)
+        rc = read_signs(&self->items[i], err);
     return rc;
 }
 

@@ -34,6 +34,8 @@ struct pool_list {
 /* Reads every pool and asks Slurm once for those that have not ended. One whose nodes do not come up is given up
  * here, and one that Slurm has dropped is said to have ended. */
 int pool_list_load(struct pool_list *self, struct slurm_client *client, struct cb_err *err) CB_MUST_CHECK;
+/* The same from the folders alone, without what was saved: no verdicts, and nobody is asked. */
+int pool_list_glance(struct pool_list *self, struct cb_err *err) CB_MUST_CHECK;
 void pool_list_release(struct pool_list *self);
 
 /* The newest of that name; CB_ERR_NOT_FOUND names those there are. */

@@ -14,7 +14,8 @@
 #include "db/history.h"
 #include "jobs/client.h"
 
-/* The pool of that name, if it takes runs; else why it does not. */
+/* The pool of that name, if it takes runs; else why it does not. Slurm is asked where the pool's own folder does not
+ * say so. */
 int pool_choose(struct slurm_client *client, const char *name, struct pool_entry *chosen,
                 struct cb_err *err) CB_MUST_CHECK;
 /* Whether the pool has nodes enough for it. */

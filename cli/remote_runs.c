@@ -171,9 +171,10 @@ static int read_experiment(const struct json_value *line, const char *origin, st
 }
 
 static int plan(struct history *history, const struct remote *remote, const struct json_value *line, const char *run,
-                const char *folder, const struct experiment *experiment, struct cb_err *err)
+                const char *folder, const struct experiment *experiment, struct file_batch *batch, struct cb_err *err)
 {
-    struct planned_run row = {.run = run, .folder = folder, .experiment = experiment, .site = remote->site.name};
+    struct planned_run row = {
+        .run = run, .folder = folder, .experiment = experiment, .site = remote->site.name, .batch = batch};
     if (!json_as_text(json_get(line, "sweep"), &row.sweep))
         row.sweep = NULL;
     int rc = json_need_u64(line, "block", &row.block, err);
@@ -182,14 +183,14 @@ static int plan(struct history *history, const struct remote *remote, const stru
     if (rc == 0)
         rc = json_need_u64(line, "planned_ns", &row.planned_wall_ns, err);
     if (rc == 0)
-        rc = run_folder_create(folder, experiment, err);
+        rc = run_folder_create_in(batch, folder, experiment, err);
     if (rc == CB_ERR_EXISTS) /* left by one of us that was ended here */
         rc = 0;
     return rc ? rc : history_plan_run(history, &row, err);
 }
 
 static int take_line(struct history *history, const struct remote *remote, const struct json_value *line,
-                     struct cb_err *err)
+                     struct file_batch *batch, struct cb_err *err)
 {
     char folder[PATH_MAX];
     const char *run;
@@ -206,7 +207,7 @@ static int take_line(struct history *history, const struct remote *remote, const
     if (rc == 0)
         rc = read_experiment(line, run, experiment, err);
     if (rc == 0)
-        rc = plan(history, remote, line, run, folder, experiment, err);
+        rc = plan(history, remote, line, run, folder, experiment, batch, err);
     experiment_free(experiment);
     return rc ? cb_context(err, "taking in run %s of site %s", run, remote->site.name) : 0;
 }
@@ -214,11 +215,15 @@ static int take_line(struct history *history, const struct remote *remote, const
 static int take_lines(struct history *history, const struct remote *remote, const struct json_value *lines,
                       struct cb_err *err)
 {
+    struct file_batch batch = {0};
     int rc = history_begin(history, err);
     if (rc)
         return rc;
     for (size_t i = 0; rc == 0 && i < json_count(lines); i++)
-        rc = take_line(history, remote, json_at(lines, i), err);
+        rc = take_line(history, remote, json_at(lines, i), &batch, err);
+    if (rc == 0)
+        rc = file_batch_commit(&batch, err);
+    file_batch_release(&batch);
     return history_end(history, rc, err);
 }
 

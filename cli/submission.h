@@ -1,5 +1,5 @@
-/* Planned runs on their way to Slurm: their scripts, and sending them once and only once. Shared by render
- * and submit. */
+/* Planned runs as jobs of Slurm: their scripts, and what they ask for. Shared by render and submit; cli/sending.h
+ * sends them. */
 #ifndef CLI_SUBMISSION_H
 #define CLI_SUBMISSION_H
 
@@ -9,7 +9,6 @@
 #include "cli/planning.h"
 #include "core/buf.h"
 #include "core/err.h"
-#include "core/job_record.h"
 #include "db/history.h"
 #include "jobs/client.h"
 
@@ -32,20 +31,13 @@ int submission_find_agent(char path[4096], struct cb_err *err) CB_MUST_CHECK;
 int submission_script(const struct submission *self, const char *name, const char *folder, size_t count,
                       const struct experiment *experiment, struct buf *script, struct cb_err *err) CB_MUST_CHECK;
 
+/* What each member asks Slurm for, as a number from 1 on: equal requests, equal numbers; new ones come in order. Its
+ * time limit is part of it. `numbers` has a place for each member. */
+int submission_number_requests(const struct submission *self, const struct planning *planning, size_t *numbers,
+                               struct cb_err *err) CB_MUST_CHECK;
+
 /* Asks Slurm whether it could run each of them; nothing is queued. Equal requests are asked once. */
-int submission_test(const struct submission *self, const struct planning *planning, struct cb_err *err) CB_MUST_CHECK;
-
-/* Sends one planned run. `record` is its record (init before; what was read for one that is sent again) and
- * is written to the folder. CB_ERR_TIMEOUT: no answer came and Slurm does not list the job (yet); it is not
- * sent again, and `status` finds it when it appears. */
-int submission_send(const struct submission *self, const char *run, const char *folder,
-                    const struct experiment *experiment, struct job_record *record, struct cb_err *err) CB_MUST_CHECK;
-
-/* Sends equal planned runs as one array, members first … first+count-1. */
-int submission_send_array(const struct submission *self, const struct planning *planning, size_t first, size_t count,
-                          struct job_record *records, struct cb_err *err) CB_MUST_CHECK;
-
-/* Whether two experiments ask Slurm for the same. */
-bool submission_is_equal(const struct experiment *a, const struct experiment *b);
+int submission_test(const struct submission *self, const struct planning *planning, const size_t *numbers,
+                    struct cb_err *err) CB_MUST_CHECK;
 
 #endif

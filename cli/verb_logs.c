@@ -11,6 +11,7 @@
 #include "cli/verb_common.h"
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/run_folder.h"
 #include "core/units.h"
 #include "jobs/follow.h"
 
@@ -134,10 +135,8 @@ static int count_attempts(struct logs *self, struct cb_err *err)
     char path[PATH_BYTES];
     struct transport *transport;
     struct transport_stat status;
-    if (!self->away) {
-        self->attempts = self->list.items[0].seen.attempts;
-        return 0;
-    }
+    if (!self->away)
+        return run_folder_last_attempt(self->folder, &self->attempts, err);
     int rc = find_transport(self, &transport, err);
     while (rc == 0) {
         if (snprintf(path, sizeof path, "%s/attempts/%u", self->folder, self->attempts + 1) >= (int)sizeof path)

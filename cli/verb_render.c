@@ -21,7 +21,7 @@ static int write_run(const struct submission *self, const struct planning *plann
     char path[4096];
     job_record_init(&record);
     snprintf(record.name, sizeof record.name, "%s", member->id);
-    int rc = planning_write(planning, index, self->history, err);
+    int rc = planning_write(planning, index, self->history, NULL, err);
     if (rc == 0 && snprintf(path, sizeof path, "%s/" JOB_SCRIPT, member->folder) >= (int)sizeof path)
         rc = cb_fail(err, CB_ERR_USAGE, "the path %s is too long", member->folder);
     if (rc == 0)

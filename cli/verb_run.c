@@ -112,7 +112,7 @@ static int plan_session(struct session *self, struct cb_err *err)
         snprintf(member->id, sizeof member->id, "%s", planned->id);
         member->experiment = planned->experiment;
         member->folder = strdup(planned->folder);
-        rc = member->folder ? planning_write(&self->planning, i, self->history, err)
+        rc = member->folder ? planning_write(&self->planning, i, self->history, NULL, err)
                             : cb_fail(err, CB_ERR_MEMORY, "no memory for a path");
     }
     return rc;

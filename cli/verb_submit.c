@@ -9,8 +9,10 @@
 #include "cli/launch.h"
 #include "cli/pool_runs.h"
 #include "cli/remote_verb.h"
+#include "cli/sending.h"
 #include "cli/submission.h"
 #include "core/clock.h"
+#include "core/file_batch.h"
 #include "core/json.h"
 #include "core/log.h"
 #include "core/run_folder.h"
@@ -18,6 +20,7 @@
 #define SCRIPT_MAX_BYTES (1u << 16)
 #define NODE_LIST_BYTES 65536
 #define SUBMIT_MAX_ARRAY 1000            /* members of one array: Slurm's usual MaxArraySize less one */
+#define SUBMIT_ARRAY_FROM 20             /* members in a row that ask for the same: from here on they are an array */
 #define SUBMIT_FORGET_NS (60 * NS_PER_S) /* after so long nothing that sbatch left under way can arrive */
 
 struct session {
@@ -27,7 +30,9 @@ struct session {
     struct job_list list;   /* of the runs that are submitted: its client is the submission's */
     struct pool_entry pool; /* with --warm */
     bool warm;
-    char after[64]; /* number of the job that must pass before; "" for none */
+    char after[64];    /* number of the job that must pass before; "" for none */
+    size_t *requests;  /* what each member asks for, as a number; owned */
+    size_t most_tasks; /* of an array */
     size_t sent;
 };
 
@@ -100,11 +105,15 @@ static int resolve_after(struct session *self, const char *word, struct cb_err *
 
 static int write_all(struct session *self, struct cb_err *err)
 {
+    struct file_batch batch = {0};
     int rc = history_begin(self->submission.history, err);
     if (rc)
         return rc;
     for (size_t i = 0; rc == 0 && i < self->planning.sweep.count; i++)
-        rc = planning_write(&self->planning, i, self->submission.history, err);
+        rc = planning_write(&self->planning, i, self->submission.history, &batch, err);
+    if (rc == 0)
+        rc = file_batch_commit(&batch, err);
+    file_batch_release(&batch);
     return history_end(self->submission.history, rc, err);
 }
 
@@ -118,8 +127,6 @@ static uint64_t nodes_of(const struct experiment *experiment)
 static int choose_nodes(struct session *self, size_t index, char *list, size_t bytes, struct cb_err *err)
 {
     const struct planned *member = &self->planning.members[index];
-    if (!self->warm)
-        return 0;
     int rc =
         pool_pick_nodes(self->submission.client, &self->pool, index, nodes_of(member->experiment), list, bytes, err);
     self->submission.node_list = rc == 0 && *list ? list : NULL;
@@ -128,53 +135,115 @@ static int choose_nodes(struct session *self, size_t index, char *list, size_t b
     return rc ? rc : pool_note_run(self->pool.folder, member->id, err);
 }
 
-static int send_single(struct session *self, size_t index, struct cb_err *err)
+/* One of a pool: into the spool, or with nodes of its own. */
+static int send_warm(struct session *self, size_t index, struct cb_err *err)
 {
     const struct planned *member = &self->planning.members[index];
     char nodes[NODE_LIST_BYTES];
+    size_t sent = 0;
     struct job_record record;
     job_record_init(&record);
+    const struct sending item = {member->id, member->folder, member->experiment, &record};
     int rc = 0;
-    if (self->warm && self->pool.pool.mode == POOL_HOLD)
+    if (self->pool.pool.mode == POOL_HOLD) {
         rc = pool_put_run(&self->pool, member->id, member->folder, nodes_of(member->experiment), &record,
                           self->submission.history, err);
-    else if ((rc = choose_nodes(self, index, nodes, sizeof nodes, err)) == 0)
-        rc = submission_send(&self->submission, member->id, member->folder, member->experiment, &record, err);
+        sent = rc == 0;
+    } else if ((rc = choose_nodes(self, index, nodes, sizeof nodes, err)) == 0) {
+        rc = submission_send(&self->submission, &item, 1, NULL, &sent, err);
+    }
     job_record_release(&record);
-    self->sent += rc == 0;
+    self->sent += sent;
     return rc;
 }
 
-/* Members in a row that ask for the same make one array. */
-static int send_array(struct session *self, size_t first, size_t *count, struct cb_err *err)
+/* A job each. */
+static int send_single(struct session *self, size_t first, size_t count, struct cb_err *err)
 {
-    const struct planning *planning = &self->planning;
-    size_t equal = 1;
-    while (first + equal < planning->sweep.count && equal < SUBMIT_MAX_ARRAY &&
-           submission_is_equal(planning->members[first].experiment, planning->members[first + equal].experiment))
-        equal++;
-    *count = equal;
-    struct job_record *records = calloc(equal, sizeof *records);
-    if (!records)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu jobs", equal);
-    for (size_t i = 0; i < equal; i++)
+    struct sending *items = calloc(count, sizeof *items);
+    struct job_record *records = calloc(count, sizeof *records);
+    size_t sent = 0;
+    int rc = items && records ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory for %zu jobs", count);
+    for (size_t i = 0; rc == 0 && i < count; i++) {
+        const struct planned *member = &self->planning.members[first + i];
         job_record_init(&records[i]);
-    int rc = submission_send_array(&self->submission, planning, first, equal, records, err);
-    for (size_t i = 0; i < equal; i++)
+        items[i] = (struct sending){member->id, member->folder, member->experiment, &records[i]};
+    }
+    if (rc == 0)
+        rc = submission_send(&self->submission, items, count, launch_was_stopped, &sent, err);
+    for (size_t i = 0; records && i < count; i++)
         job_record_release(&records[i]);
     free(records);
-    self->sent += rc == 0 ? equal : 0;
+    free(items);
+    self->sent += sent;
+    return rc;
+}
+
+static int send_array(struct session *self, size_t first, size_t count, struct cb_err *err)
+{
+    int rc = submission_send_array(&self->submission, &self->planning, first, count, err);
+    self->sent += rc == 0 ? count : 0;
+    return rc;
+}
+
+/* Members in a row that ask for the same, as many as an array may have. Others between them are not passed over: the
+ * order of a sweep is part of what it measures. */
+static size_t count_equal(const struct session *self, size_t first)
+{
+    size_t equal = 1;
+    while (first + equal < self->planning.sweep.count && equal < self->most_tasks &&
+           self->requests[first + equal] == self->requests[first])
+        equal++;
+    return equal;
+}
+
+static bool makes_array(const struct session *self, size_t count)
+{
+    if (self->warm || cli_has_flag(self->cli, "no-array"))
+        return false;
+    return count >= (cli_has_flag(self->cli, "array") ? 2 : SUBMIT_ARRAY_FROM);
+}
+
+/* From `first` on: how many go together, and whether as an array. */
+static size_t next_group(const struct session *self, size_t first, bool *array)
+{
+    size_t count = count_equal(self, first);
+    *array = makes_array(self, count);
+    while (!*array && first + count < self->planning.sweep.count) {
+        size_t more = count_equal(self, first + count);
+        if (makes_array(self, more))
+            break;
+        count += more;
+    }
+    return count;
+}
+
+/* What Slurm allows, asked where there would be an array at all. */
+static int ask_most_tasks(struct session *self, struct cb_err *err)
+{
+    bool any = false;
+    self->most_tasks = SUBMIT_MAX_ARRAY;
+    for (size_t i = 0; !any && i < self->planning.sweep.count; i++)
+        any = makes_array(self, count_equal(self, i));
+    if (!any)
+        return 0;
+    size_t most = 0;
+    int rc = slurm_most_array_tasks(self->submission.client, &most, err);
+    if (rc == 0 && most < SUBMIT_MAX_ARRAY)
+        self->most_tasks = most ? most : 1;
     return rc;
 }
 
 static int send_all(struct session *self, struct cb_err *err)
 {
     const size_t count = self->planning.sweep.count;
-    bool arrays = cli_has_flag(self->cli, "array") && count > 1;
     int rc = 0;
-    for (size_t i = 0, done; rc == 0 && i < count && !launch_was_stopped(); i += done) {
-        done = 1;
-        rc = arrays ? send_array(self, i, &done, err) : send_single(self, i, err);
+    for (size_t i = 0, done; rc == 0 && i < count && i == self->sent && !launch_was_stopped(); i += done) {
+        bool array = false;
+        done = self->warm ? 1 : next_group(self, i, &array);
+        rc = self->warm ? send_warm(self, i, err)
+             : array    ? send_array(self, i, done, err)
+                        : send_single(self, i, done, err);
     }
     if (rc == 0 && self->sent < count)
         rc = cb_fail(err, CB_ERR_ABORTED, "stopped");
@@ -221,10 +290,12 @@ static int resume_entry(struct session *self, struct job_entry *entry, struct cb
     if (rc == 0)
         rc = submission_init(&self->submission, experiment, err);
     entry->record.in_array = false;
+    const struct sending item = {entry->run, entry->folder, experiment, &entry->record};
+    size_t sent = 0;
     if (rc == 0)
-        rc = submission_send(&self->submission, entry->run, entry->folder, experiment, &entry->record, err);
+        rc = submission_send(&self->submission, &item, 1, NULL, &sent, err);
     experiment_free(experiment);
-    self->sent += rc == 0;
+    self->sent += sent;
     return rc;
 }
 
@@ -305,11 +376,15 @@ static int dry_run(struct session *self, struct cb_err *err)
 {
     struct cli *cli = self->cli;
     int rc = 0;
-    for (size_t i = 0; rc == 0 && i < self->planning.sweep.count; i++) {
+    for (size_t i = 0, done; rc == 0 && i < self->planning.sweep.count; i += done) {
         const struct planned *member = &self->planning.members[i];
         struct buf script;
+        done = count_equal(self, i);
+        bool array = makes_array(self, done);
+        done = array ? done : 1;
         buf_init(&script, SCRIPT_MAX_BYTES);
-        rc = submission_script(&self->submission, member->id, member->folder, 0, member->experiment, &script, err);
+        rc = submission_script(&self->submission, member->id, member->folder, array ? done : 0, member->experiment,
+                               &script, err);
         if (rc == 0)
             buf_append_text(&cli->out, script.data);
         buf_release(&script);
@@ -317,6 +392,16 @@ static int dry_run(struct session *self, struct cb_err *err)
     if (rc == 0)
         log_info("nothing planned, nothing submitted");
     return rc;
+}
+
+/* What each asks for, and what becomes an array. */
+static int number_requests(struct session *self, struct cb_err *err)
+{
+    self->most_tasks = SUBMIT_MAX_ARRAY;
+    self->requests = calloc(self->planning.sweep.count + 1, sizeof *self->requests);
+    if (!self->requests)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu runs", self->planning.sweep.count);
+    return submission_number_requests(&self->submission, &self->planning, self->requests, err);
 }
 
 static int choose_pool(struct session *self, struct cb_err *err)
@@ -352,13 +437,14 @@ static int submit_new(struct session *self, struct cb_err *err)
     if (rc)
         return rc;
     self->submission.after = *self->after ? self->after : NULL;
-    if (cli_has_flag(self->cli, "dry-run"))
-        return dry_run(self, err);
-    rc = slurm_ping(self->submission.client, err);
-    if (rc == 0)
-        rc = choose_pool(self, err);
+    rc = number_requests(self, err);
+    if (rc || cli_has_flag(self->cli, "dry-run"))
+        return rc ? rc : dry_run(self, err);
+    rc = cli_flag_value(self->cli, "warm") ? choose_pool(self, err) : slurm_ping(self->submission.client, err);
+    if (rc == 0 && !self->warm)
+        rc = ask_most_tasks(self, err);
     if (rc == 0 && !(self->warm && self->pool.pool.mode == POOL_HOLD))
-        rc = submission_test(&self->submission, &self->planning, err);
+        rc = submission_test(&self->submission, &self->planning, self->requests, err);
     if (rc == 0)
         rc = write_all(self, err);
     if (rc == 0)
@@ -404,6 +490,8 @@ static int submit(struct session *self, struct cb_err *err)
     const char *word = cli_flag_value(self->cli, "resume"), *id_given = cli_flag_value(self->cli, "id");
     if (word && id_given)
         return cb_fail(err, CB_ERR_USAGE, "--resume %s has its name already: leave --id out", word);
+    if (cli_has_flag(self->cli, "array") && cli_has_flag(self->cli, "no-array"))
+        return cb_fail(err, CB_ERR_USAGE, "--array and --no-array: one of them");
     if (word && self->cli->settings.count)
         return cb_fail(err, CB_ERR_USAGE, "--resume %s takes no keys: its runs are frozen already", word);
     int rc = word       ? resume(self, word, err)
@@ -439,6 +527,7 @@ static int run_submit(struct cli *cli, struct cb_err *err)
         rc = submit(&self, err);
     job_list_release(&self.list);
     planning_release(&self.planning);
+    free(self.requests);
     history_close(self.submission.history);
     return rc;
 }
@@ -447,7 +536,8 @@ static const struct verb_flag submit_flags[] = {
     {"dry-run", NULL, "print the job scripts; plan and submit nothing"},
     {"wait", NULL, "wait until all have ended; the exit code is the runs'"},
     {"after", "RUN", "start only once RUN has passed; a load takes its checkpoint"},
-    {"array", NULL, "send runs of a sweep that ask for the same as job arrays"},
+    {"array", NULL, "send runs of a sweep that ask for the same as job arrays, also where they are few"},
+    {"no-array", NULL, "send each run as a job of its own, however many they are"},
     {"warm", "POOL", "on the nodes of a warm pool, or inside its allocation (`ckptbench warm`)"},
     {"resume", "RUN|SWEEP", "send what was planned and not sent"},
     {"id", "NAME", "name the run or sweep so; one of that name goes on, and no second one is made"},

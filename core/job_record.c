@@ -121,7 +121,8 @@ static void write_slurm(struct json_writer *json, const struct job_record *self)
     json_write_end_object(json);
 }
 
-int job_record_write(const char *run_folder, const struct job_record *self, struct cb_err *err)
+int job_record_write_in(struct file_batch *batch, const char *run_folder, const struct job_record *self,
+                        struct cb_err *err)
 {
     char path[PATH_MAX];
     struct buf text;
@@ -157,9 +158,14 @@ int job_record_write(const char *run_folder, const struct job_record *self, stru
     buf_append_char(&text, '\n');
     int rc = buf_check(&text, "the job's record", err);
     if (rc == 0)
-        rc = buf_write_file(&text, path, 0644, err);
+        rc = file_write(batch, &text, path, 0644, err);
     buf_release(&text);
     return rc;
+}
+
+int job_record_write(const char *run_folder, const struct job_record *self, struct cb_err *err)
+{
+    return job_record_write_in(NULL, run_folder, self, err);
 }
 
 static int read_state(const struct json_value *object, enum job_state *state, struct cb_err *err)

@@ -76,6 +76,9 @@ int job_record_enter(struct job_record *self, enum job_state state, uint64_t at_
 /* RUN_FOLDER/job.json. CB_ERR_NOT_FOUND where the run never was a job. */
 int job_record_read(const char *run_folder, struct job_record *self, struct cb_err *err) CB_MUST_CHECK;
 int job_record_write(const char *run_folder, const struct job_record *self, struct cb_err *err) CB_MUST_CHECK;
+/* The same as part of a batch (NULL: at once). */
+int job_record_write_in(struct file_batch *batch, const char *run_folder, const struct job_record *self,
+                        struct cb_err *err) CB_MUST_CHECK;
 /* The same from bytes. */
 int job_record_parse(const char *name, const char *text, size_t len, struct job_record *self,
                      struct cb_err *err) CB_MUST_CHECK;

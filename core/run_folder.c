@@ -150,7 +150,8 @@ static int make_subfolder(const char *folder, const char *name, struct cb_err *e
 }
 
 /* Labels as YAML whose texts are quoted as JSON has it, which YAML reads the same. */
-static int write_labels(const char *folder, const struct experiment *experiment, struct cb_err *err)
+static int write_labels(struct file_batch *batch, const char *folder, const struct experiment *experiment,
+                        struct cb_err *err)
 {
     char path[PATH_MAX];
     int rc = run_folder_join(path, folder, "labels.yaml", err);
@@ -167,12 +168,13 @@ static int write_labels(const char *folder, const struct experiment *experiment,
     }
     json_write_end_object(&json);
     buf_append_char(&text, '\n');
-    rc = buf_write_file(&text, path, 0644, err);
+    rc = file_write(batch, &text, path, 0644, err);
     buf_release(&text);
     return rc;
 }
 
-static int write_experiment(const char *folder, const struct experiment *experiment, struct cb_err *err)
+static int write_experiment(struct file_batch *batch, const char *folder, const struct experiment *experiment,
+                            struct cb_err *err)
 {
     char path[PATH_MAX];
     struct buf text;
@@ -181,12 +183,13 @@ static int write_experiment(const char *folder, const struct experiment *experim
     if (!rc)
         rc = experiment_write_yaml(experiment, &text, err);
     if (!rc)
-        rc = buf_write_file(&text, path, 0644, err);
+        rc = file_write(batch, &text, path, 0644, err);
     buf_release(&text);
     return rc;
 }
 
-int run_folder_create(const char *path, const struct experiment *experiment, struct cb_err *err)
+int run_folder_create_in(struct file_batch *batch, const char *path, const struct experiment *experiment,
+                         struct cb_err *err)
 {
     char own[PATH_MAX];
     if (snprintf(own, sizeof own, "%s", path) >= (int)sizeof own)
@@ -197,10 +200,15 @@ int run_folder_create(const char *path, const struct experiment *experiment, str
     if (!rc)
         rc = make_subfolder(path, "attempts", err);
     if (!rc)
-        rc = write_labels(path, experiment, err);
+        rc = write_labels(batch, path, experiment, err);
     if (!rc)
-        rc = write_experiment(path, experiment, err);
+        rc = write_experiment(batch, path, experiment, err);
     return rc;
+}
+
+int run_folder_create(const char *path, const struct experiment *experiment, struct cb_err *err)
+{
+    return run_folder_create_in(NULL, path, experiment, err);
 }
 
 int run_folder_read_experiment(const char *path, struct experiment **experiment, struct cb_err *err)

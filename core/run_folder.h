@@ -13,6 +13,7 @@
 #include "core/buf.h"
 #include "core/err.h"
 #include "core/experiment.h"
+#include "core/file_batch.h"
 
 #define RUN_ID_BYTES 48
 #define MANIFEST_VERSION 1
@@ -40,6 +41,9 @@ void run_id_new(char id[RUN_ID_BYTES]);
 
 /* Creates the folder (and missing parents) with the frozen experiment. Fails with CB_ERR_EXISTS if it is there. */
 int run_folder_create(const char *path, const struct experiment *experiment, struct cb_err *err) CB_MUST_CHECK;
+/* The same, its files as part of a batch (NULL: at once). */
+int run_folder_create_in(struct file_batch *batch, const char *path, const struct experiment *experiment,
+                         struct cb_err *err) CB_MUST_CHECK;
 int run_folder_read_experiment(const char *path, struct experiment **experiment, struct cb_err *err) CB_MUST_CHECK;
 
 /* Creates attempts/N for the next N (exclusively) and gives its path. */

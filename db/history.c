@@ -179,7 +179,7 @@ int history_plan_run(struct history *self, const struct planned_run *planned, st
                           .planned_ns = planned->planned_wall_ns ? planned->planned_wall_ns : clock_wall_ns(),
                           .experiment = planned->experiment,
                           .site = planned->site};
-    int rc = planned_file_write(&row, err);
+    int rc = planned_file_write(planned->batch, &row, err);
     if (rc)
         return rc;
     rc = db_begin(self, err);

@@ -17,6 +17,7 @@
 #include "core/metrics.h"
 #include "core/results.h"
 
+struct file_batch;
 struct history;
 
 /* Creates or migrates as needed. NULL is HOME/history.db. */
@@ -36,6 +37,7 @@ struct planned_run {
     const struct experiment *experiment;
     const char *site;         /* where it runs; NULL: here */
     uint64_t planned_wall_ns; /* 0: now */
+    struct file_batch *batch; /* planned.json is part of it; NULL: written at once */
 };
 int history_plan_run(struct history *self, const struct planned_run *planned, struct cb_err *err) CB_MUST_CHECK;
 /* Writes into a run folder that came from a site that its run is of that site; before it is ingested. */

@@ -9,6 +9,7 @@
 
 #include "core/buf.h"
 #include "core/clock.h"
+#include "core/file_batch.h"
 #include "core/json.h"
 #include "db/connection.h"
 #include "db/history.h"
@@ -176,7 +177,7 @@ int rows_need_run(struct history *self, const char *run, struct cb_err *err)
     return rows_run_id(self, run, &id, err);
 }
 
-int planned_file_write(const struct run_row *row, struct cb_err *err)
+int planned_file_write(struct file_batch *batch, const struct run_row *row, struct cb_err *err)
 {
     char path[4096];
     struct buf text;
@@ -205,7 +206,7 @@ int planned_file_write(const struct run_row *row, struct cb_err *err)
     buf_append_char(&text, '\n');
     int rc = buf_check(&text, path, err);
     if (rc == 0)
-        rc = buf_write_file(&text, path, 0644, err);
+        rc = file_write(batch, &text, path, 0644, err);
     buf_release(&text);
     return rc;
 }
@@ -285,7 +286,7 @@ int history_mark_folder(const char *run_folder, const char *site, struct cb_err 
     int rc = planned_file_read(run_folder, &row, &file, err);
     row.site = site;
     if (rc == 0)
-        rc = planned_file_write(&row, err);
+        rc = planned_file_write(NULL, &row, err);
     planned_file_release(&file);
     return rc;
 }

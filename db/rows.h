@@ -7,6 +7,7 @@
 #include "core/err.h"
 #include "core/experiment.h"
 
+struct file_batch;
 struct history;
 
 struct run_row {
@@ -26,8 +27,8 @@ int rows_insert_event(struct history *self, const char *run, uint64_t at_ns, con
 int rows_need_run(struct history *self, const char *run, struct cb_err *err) CB_MUST_CHECK;
 int rows_run_id(struct history *self, const char *run, int64_t *id, struct cb_err *err) CB_MUST_CHECK;
 
-/* planned.json in the run folder: what a rebuild cannot know from the experiment. */
-int planned_file_write(const struct run_row *row, struct cb_err *err) CB_MUST_CHECK;
+/* planned.json in the run folder: what a rebuild cannot know from the experiment. As part of a batch (NULL: at once). */
+int planned_file_write(struct file_batch *batch, const struct run_row *row, struct cb_err *err) CB_MUST_CHECK;
 /* Fills sweep and site (borrowed from `file`, which the caller releases, also after a failure), block,
  * combination and planned_ns. A folder without the file is a run of its own, planned here when the folder
  * was made. */

@@ -108,6 +108,20 @@ int slurm_look_back(struct slurm_client *self, const char *ids, struct slurm_job
     return rc;
 }
 
+int slurm_most_array_tasks(struct slurm_client *self, size_t *most, struct cb_err *err)
+{
+    static const char *const argv[] = {"scontrol", "show", "config", NULL};
+    struct transport_answer answer;
+    transport_answer_init(&answer);
+    int rc = run(self, argv, NULL, COMMAND_NS, &answer, err);
+    if (rc == 0 && answer.exit_status != 0)
+        rc = fail_with_answer(&answer, "scontrol show config", err);
+    if (rc == 0)
+        *most = slurm_parse_most_tasks(answer.out.data, answer.out.len);
+    transport_answer_release(&answer);
+    return rc;
+}
+
 int slurm_down_nodes(struct slurm_client *self, const char *nodes, char *names, size_t bytes, struct cb_err *err)
 {
     const char *const argv[] = {"sinfo", "-h", "-a", "-N", "-n", nodes, "-t", "down", "-o", "%N", NULL};

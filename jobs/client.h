@@ -28,6 +28,9 @@ int slurm_look_closely(struct slurm_client *self, struct slurm_jobs *jobs, struc
 int slurm_look_back(struct slurm_client *self, const char *ids, struct slurm_jobs *jobs,
                     struct cb_err *err) CB_MUST_CHECK;
 
+/* How many tasks an array may have: MaxArraySize; 0 where there are to be no arrays. */
+int slurm_most_array_tasks(struct slurm_client *self, size_t *most, struct cb_err *err) CB_MUST_CHECK;
+
 /* Which of `nodes` ("n[1-4]") are down, with commas; "" where none is. */
 int slurm_down_nodes(struct slurm_client *self, const char *nodes, char *names, size_t bytes,
                      struct cb_err *err) CB_MUST_CHECK;

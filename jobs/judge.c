@@ -208,6 +208,12 @@ static void judge_gone(const struct job_record *record, const struct job_sight *
                                                                                : record->submitted_wall_ns;
     char place[96];
     say(verdict, record->state, "");
+    /* A task of an array that is called off before it began leaves no trace in Slurm. */
+    if (record->cancel_asked && record->in_array && !record->began_s && !folder->attempts) {
+        seal_as(verdict, OUTCOME_CANCELLED);
+        snprintf(verdict->note, sizeof verdict->note, "cancelled on request before it started");
+        return;
+    }
     if (is_within(seen_ns, sight->now_wall_ns, JUDGE_GRACE_S) ||
         (folder->attempts && is_within(folder->sign_wall_ns, sight->now_wall_ns, JUDGE_SILENCE_S)))
         return;

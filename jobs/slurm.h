@@ -105,6 +105,9 @@ int slurm_parse_submitted(const char *text, size_t len, char id[64], char cluste
  * does not fit into `bytes` is left out. */
 void slurm_parse_names(const char *text, size_t len, char *names, size_t bytes);
 
+/* scontrol show config: MaxArraySize, the number of places in an array; 0 where it is not said. */
+size_t slurm_parse_most_tasks(const char *text, size_t len);
+
 /* scontrol ping: whether a controller is up. */
 bool slurm_parse_ping(const char *text, size_t len);
 

@@ -14,12 +14,13 @@ import tempfile
 import time
 from pathlib import Path
 
+from bench import huge_page_words
 from ratio import Table, alternate
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = 256 << 20
 GEMM = 4096
-ROUND = ["iterations=3", "warmup=1"]
+ROUND = ["iterations=1", "warmup=1"]
 
 
 class Bench:
@@ -44,7 +45,7 @@ class Bench:
             shutil.rmtree(store, ignore_errors=True)
         if result.returncode:
             sys.exit(f"{' '.join(command)}\n{result.stdout}\n{result.stderr}")
-        return {name: metric["median"] for name, metric in json.loads(result.stdout)["metrics"].items()}
+        return {name.removeprefix("suite."): metric["median"] for name, metric in json.loads(result.stdout)["metrics"].items()}
 
     def peer(self, *command, **environment):
         result = subprocess.run([str(word) for word in command], cwd=ROOT, env=dict(os.environ, **environment), capture_output=True, text=True)
@@ -63,7 +64,7 @@ class Bench:
 def bench_memory(bench):
     """Arrays of the same bytes: the suite's two ranks have half each."""
     ours = lambda: bench.suite("suite.only=memory", "ranks=2", *ROUND)["memory_triad_bytes_per_s"] / 2**30
-    cache = max(os.sysconf("SC_LEVEL3_CACHE_SIZE"), 0)
+    cache = int(subprocess.run(["getconf", "LEVEL3_CACHE_SIZE"], capture_output=True, text=True).stdout.strip() or 0)
     array = 2 * max(32 << 20, 4 * cache // 2)
     peer = lambda: bench.peer(bench.tool("plain_triad"), array, OMP_NUM_THREADS="2", OMP_PROC_BIND="true")["bytes_per_s"] / 2**30
     bench.compare("triad on 2 cores against a plain OpenMP triad", ours, peer, ">= 0.95", "GiB/s")
@@ -89,6 +90,7 @@ def fio(bench, mode, block, depth, *extra):
     if mode == "write":
         for path in folder.iterdir():
             path.unlink()
+    extra = [*extra, *huge_page_words()] if block != "4k" else extra
     out = bench.peer("fio", "--name=peer", f"--rw={mode}", "--ioengine=io_uring", "--fixedbufs=1", "--direct=1", f"--bs={block}", f"--iodepth={depth}",
                      f"--size={FILE}", "--fallocate=none", f"--directory={folder}", "--output-format=json", *extra)
     return out["jobs"][0]["read" if "read" in mode else "write"]

@@ -216,6 +216,33 @@ static void test_a_job_that_slurm_forgot_is_lost_once_its_agent_is_silent(void *
     assert_int_equal(scene.verdict.outcome, OUTCOME_CANCELLED);
 }
 
+static void test_a_task_called_off_before_it_began_is_cancelled_at_once(void **state)
+{
+    struct scene scene;
+    (void)state;
+    set_scene(&scene, "PENDING", 1);
+    scene.record.state = JOB_PENDING;
+    scene.record.cancel_asked = true;
+    scene.sight.slurm = NULL;
+    judge(&scene);
+    assert_false(scene.verdict.seal); /* of a job of its own Slurm keeps the end: it is only late */
+    scene.record.in_array = true;
+    judge(&scene);
+    assert_true(scene.verdict.seal);
+    assert_int_equal(scene.verdict.outcome, OUTCOME_CANCELLED);
+    scene.sight.asked = false;
+    judge(&scene);
+    assert_false(scene.verdict.seal);
+    scene.sight.asked = true;
+    scene.record.began_s = 1;
+    judge(&scene);
+    assert_false(scene.verdict.seal);
+    scene.record.began_s = 0;
+    set_attempt(&scene, 2, "running", "save");
+    judge(&scene);
+    assert_false(scene.verdict.seal);
+}
+
 static void test_a_job_just_sent_is_not_lost_because_squeue_is_late(void **state)
 {
     struct scene scene;
@@ -319,6 +346,7 @@ int main(void)
         cmocka_unit_test(test_what_may_be_requeued_is_not_final_before_the_grace_has_passed),
         cmocka_unit_test(test_a_sealed_attempt_of_a_job_in_the_queue_comes_back),
         cmocka_unit_test(test_a_job_that_slurm_forgot_is_lost_once_its_agent_is_silent),
+        cmocka_unit_test(test_a_task_called_off_before_it_began_is_cancelled_at_once),
         cmocka_unit_test(test_a_job_just_sent_is_not_lost_because_squeue_is_late),
         cmocka_unit_test(test_without_an_answer_of_slurm_the_state_stands),
         cmocka_unit_test(test_intended_but_unanswered_is_submitted_and_never_lost),

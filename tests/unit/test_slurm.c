@@ -138,6 +138,18 @@ static void test_names_are_joined_once_each(void **state)
     assert_string_equal(names, "n2");
 }
 
+static void test_the_size_of_arrays_is_read_from_the_configuration(void **state)
+{
+    static const char config[] = "Configuration data as of 2026-11-21T22:00:00\nMaxArraySizes = 7\n"
+                                 "MaxArraySize            = 1001 \nMaxJobCount             = 10000\n";
+    (void)state;
+    assert_int_equal(slurm_parse_most_tasks(config, strlen(config)), 1001);
+    assert_int_equal(slurm_parse_most_tasks("MaxArraySize=5", 14), 5);
+    assert_int_equal(slurm_parse_most_tasks("MaxArraySize", 12), 0);
+    assert_int_equal(slurm_parse_most_tasks("MaxArraySize = UNLIMITED\n", 25), 0);
+    assert_int_equal(slurm_parse_most_tasks("", 0), 0);
+}
+
 static void test_every_state_has_a_name_a_phase_and_a_way_back(void **state)
 {
     (void)state;
@@ -163,6 +175,7 @@ int main(void)
         cmocka_unit_test(test_the_number_of_a_submitted_job_is_found_behind_banners),
         cmocka_unit_test(test_ping_is_up_only_where_a_controller_is),
         cmocka_unit_test(test_names_are_joined_once_each),
+        cmocka_unit_test(test_the_size_of_arrays_is_read_from_the_configuration),
         cmocka_unit_test(test_every_state_has_a_name_a_phase_and_a_way_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -7,7 +7,8 @@
 #include <string.h>
 
 #include "core/clock.h"
-#include "worker/folder_objects.h"
+#include "store/s3_options.h"
+#include "worker/huge_memory.h"
 #include "worker/suite/suite.h"
 #include "worker/together.h"
 
@@ -16,7 +17,6 @@
 #define PAGE_BYTES 4096
 #define RANDOM_NS (NS_PER_S / 4) /* each depth reads for so long */
 #define NAMES 200                /* small files made, looked up and removed */
-#define MEMORY_ALIGNMENT (UINT64_C(2) << 20)
 #define POLL_SLICE_NS (100 * NS_PER_MS)
 #define PLACE_BYTES (FOLDER_NAME_BYTES + 64)
 
@@ -192,19 +192,31 @@ static int move_all(struct pass *self, uint64_t deadline_ns, struct cb_err *err)
     return rc || self->kind == STORE_READ ? rc : finish_files(self, deadline_ns, err);
 }
 
-static int pass_init(struct pass *self, struct suite *suite, struct store *store, uint64_t block, uint32_t depth,
-                     struct cb_err *err)
+/* The block of files that are written whole: a part where the store wants its objects so. */
+static uint64_t long_block(const struct suite *self, const struct store *store, uint64_t file_bytes)
 {
-    *self = (struct pass){.suite = suite, .store = store, .block = block, .owner = comm_rank(suite->comm)};
-    uint64_t bytes = depth * block;
-    self->depth = depth;
-    self->memory =
-        aligned_alloc(MEMORY_ALIGNMENT, (bytes + MEMORY_ALIGNMENT - 1) / MEMORY_ALIGNMENT * MEMORY_ALIGNMENT);
-    if (!self->memory)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for %u blocks of %" PRIu64 " bytes", depth, block);
-    memset(self->memory, 0x5A, bytes);
-    for (uint32_t i = 0; i < depth; i++)
-        self->slots[i].memory = self->memory + i * block;
+    uint64_t part = store_part_bytes(store_capabilities(store), file_bytes);
+    uint64_t block = part > 0 ? part : experiment_u64(self->experiment, OPT_IO_BLOCK);
+    return block < file_bytes ? block : file_bytes;
+}
+
+static int pass_init(struct pass *self, struct suite *suite, struct store *store, uint64_t file_bytes, uint64_t block,
+                     uint32_t depth, struct cb_err *err)
+{
+    uint32_t most = store_capabilities(store)->max_depth;
+    void *memory;
+    *self = (struct pass){.suite = suite, .store = store, .owner = comm_rank(suite->comm)};
+    self->file_bytes = file_bytes;
+    self->block = block;
+    self->depth = depth > most ? most : depth;
+    int rc = huge_memory_map(self->depth * self->block, &memory, err);
+    if (rc)
+        return rc;
+    self->memory = memory;
+    memset(self->memory, 0x5A, self->depth * self->block);
+    for (uint32_t i = 0; i < self->depth; i++)
+        self->slots[i].memory = self->memory + i * self->block;
+    store_register(store, &(struct iovec){self->memory, self->depth * self->block}, 1);
     histogram_init(&self->latency);
     return 0;
 }
@@ -223,7 +235,7 @@ static void pass_release(struct pass *self)
         self->in_flight -= (uint32_t)count;
     }
     if (self->in_flight == 0)
-        free(self->memory);
+        huge_memory_unmap(self->memory, self->depth * self->block);
 }
 
 static void file_name(const struct suite *suite, const char *kind, uint32_t owner, uint32_t file,
@@ -254,13 +266,12 @@ static void close_files(struct pass *self)
             store_close(self->store, self->objects[i]);
 }
 
-/* Moves `file_count` files of `file_bytes`; *seconds from the first open to the last byte, durable. */
+/* Moves `file_count` files; *seconds from the first open to the last byte, durable. */
 static int run_pass(struct pass *self, const char *kind, enum store_request_kind what, uint32_t file_count,
-                    uint64_t file_bytes, double *seconds, struct cb_err *err)
+                    double *seconds, struct cb_err *err)
 {
     self->kind = what;
     self->file_count = file_count;
-    self->file_bytes = file_bytes;
     self->turn = 0;
     self->requests = 0;
     self->free_count = self->depth;
@@ -313,21 +324,18 @@ static int measure_files(struct suite *self, struct store *store, uint32_t file_
 {
     struct pass pass;
     uint64_t bytes = experiment_u64(self->experiment, OPT_SUITE_FILE_BYTES);
-    uint64_t block = experiment_u64(self->experiment, OPT_IO_BLOCK);
     uint64_t each = bytes / file_count / PAGE_BYTES * PAGE_BYTES;
     double seconds;
-    if (each < block)
-        block = each;
-    int rc = pass_init(&pass, self, store, block, depth, err);
+    int rc = pass_init(&pass, self, store, each, long_block(self, store, each), depth, err);
     if (rc)
         return rc;
-    rc = run_pass(&pass, "sequence", STORE_WRITE, file_count, each, &seconds, err);
+    rc = run_pass(&pass, "sequence", STORE_WRITE, file_count, &seconds, err);
     if (!rc)
         *write = (double)(each * file_count) / seconds;
     if (!rc && read)
         rc = make_cold(self, "sequence", pass.owner, file_count, err);
     if (!rc && read)
-        rc = run_pass(&pass, "sequence", STORE_READ, file_count, each, &seconds, err);
+        rc = run_pass(&pass, "sequence", STORE_READ, file_count, &seconds, err);
     if (!rc && read)
         *read = (double)(each * file_count) / seconds;
     if (!rc)
@@ -341,14 +349,14 @@ static int read_randomly(struct suite *self, uint32_t depth, double *per_s, stru
 {
     struct pass pass;
     double seconds;
-    int rc = pass_init(&pass, self, self->direct, PAGE_BYTES, depth, err);
+    uint64_t bytes = experiment_u64(self->experiment, OPT_SUITE_FILE_BYTES);
+    int rc = pass_init(&pass, self, self->direct, bytes, PAGE_BYTES, depth, err);
     if (rc)
         return rc;
     pass.random = true;
     pass.random_state = clock_monotonic_ns();
     pass.end_ns = clock_monotonic_ns() + RANDOM_NS;
-    rc =
-        run_pass(&pass, "random", STORE_READ, 1, experiment_u64(self->experiment, OPT_SUITE_FILE_BYTES), &seconds, err);
+    rc = run_pass(&pass, "random", STORE_READ, 1, &seconds, err);
     if (!rc) {
         *per_s = (double)pass.requests / seconds;
         *latency = pass.latency;
@@ -368,11 +376,11 @@ static int measure_random(struct suite *self, struct sample *sample, struct cb_e
     struct pass pass;
     struct histogram latency;
     double seconds;
-    int rc = pass_init(&pass, self, self->direct, experiment_u64(self->experiment, OPT_IO_BLOCK), depth_of(self), err);
+    uint64_t bytes = experiment_u64(self->experiment, OPT_SUITE_FILE_BYTES);
+    int rc = pass_init(&pass, self, self->direct, bytes, long_block(self, self->direct, bytes), depth_of(self), err);
     if (rc)
         return rc;
-    rc = run_pass(&pass, "random", STORE_WRITE, 1, experiment_u64(self->experiment, OPT_SUITE_FILE_BYTES), &seconds,
-                  err);
+    rc = run_pass(&pass, "random", STORE_WRITE, 1, &seconds, err);
     pass_release(&pass);
     for (size_t i = 0; i < sizeof depths / sizeof *depths && !rc; i++) {
         rc = make_cold(self, "random", comm_rank(self->comm), 1, err);
@@ -459,11 +467,11 @@ static int measure_aggregate(struct suite *self, struct sample *sample, struct c
     struct pass pass;
     uint64_t bytes = experiment_u64(self->experiment, OPT_SUITE_FILE_BYTES);
     double seconds = 0;
-    int rc = pass_init(&pass, self, self->direct, experiment_u64(self->experiment, OPT_IO_BLOCK), depth_of(self), err);
+    int rc = pass_init(&pass, self, self->direct, bytes, long_block(self, self->direct, bytes), depth_of(self), err);
     rc = suite_join(self, rc, err);
     if (rc)
         return rc;
-    rc = suite_join(self, run_pass(&pass, "aggregate", STORE_WRITE, 1, bytes, &seconds, err), err);
+    rc = suite_join(self, run_pass(&pass, "aggregate", STORE_WRITE, 1, &seconds, err), err);
     if (!rc)
         rc = slowest_rate(self, bytes, seconds, &sample->values[METRIC_STORAGE_AGGREGATE_WRITE_BYTES_PER_S], err);
     if (!rc)
@@ -472,7 +480,7 @@ static int measure_aggregate(struct suite *self, struct sample *sample, struct c
     if (!rc)
         rc = suite_join(self, make_cold(self, "aggregate", pass.owner, 1, err), err);
     if (!rc)
-        rc = suite_join(self, run_pass(&pass, "aggregate", STORE_READ, 1, bytes, &seconds, err), err);
+        rc = suite_join(self, run_pass(&pass, "aggregate", STORE_READ, 1, &seconds, err), err);
     if (!rc)
         rc = slowest_rate(self, bytes, seconds, &sample->values[METRIC_STORAGE_AGGREGATE_READ_BYTES_PER_S], err);
     if (!rc)
@@ -493,6 +501,7 @@ int suite_storage(struct suite *self, struct sample *sample, bool last, struct c
 static int open_store(struct suite *self, enum store_direct direct, struct store **store, struct cb_err *err)
 {
     const struct experiment *experiment = self->experiment;
+    struct s3_options s3;
     struct store_options options = {
         .use_io_uring = experiment_is(experiment, OPT_IO_ENGINE, "io_uring"),
         .direct = direct,
@@ -501,8 +510,10 @@ static int open_store(struct suite *self, enum store_direct direct, struct store
         .durable = experiment_bool(experiment, OPT_IO_FSYNC),
         .rank = comm_rank(self->comm),
         .shared_folder = self->pages_folder,
+        .s3 = &s3,
     };
-    return store_open(experiment_text(experiment, OPT_STORE), &options, store, err);
+    int rc = s3_options_read(experiment, &s3, err);
+    return rc ? rc : store_open(experiment_text(experiment, OPT_STORE), &options, store, err);
 }
 
 int suite_storage_open(struct suite *self, struct cb_err *err)
@@ -510,15 +521,6 @@ int suite_storage_open(struct suite *self, struct cb_err *err)
     enum store_direct direct = experiment_is(self->experiment, OPT_IO_DIRECT, "false")  ? STORE_DIRECT_NO
                                : experiment_is(self->experiment, OPT_IO_DIRECT, "true") ? STORE_DIRECT_YES
                                                                                         : STORE_DIRECT_AUTO;
-    const char *uri = experiment_text(self->experiment, OPT_STORE);
-    if (folder_is_objects(folder_store_path(uri))) {
-        int refused =
-            cb_fail(err, CB_ERR_USAGE,
-                    "the suite's storage tests are for file systems, not for %s: use store=PATH, or workload=raw "
-                    "for what a bucket can do",
-                    uri);
-        return suite_join(self, refused, err);
-    }
     /* Every rank's aggregate file, beside what the first rank of each node has at one time. */
     uint64_t needed =
         experiment_u64(self->experiment, OPT_SUITE_FILE_BYTES) * (comm_size(self->comm) + self->nodes.count);
@@ -534,13 +536,12 @@ int suite_storage_open(struct suite *self, struct cb_err *err)
         store_free(self->buffered);
         self->buffered = NULL;
     }
-    if (!rc)
-        status_page_add_fact(self->page, "io.used", store_describe(self->direct));
     return suite_join(self, rc, err);
 }
 
 int suite_storage_close(struct suite *self, struct cb_err *err)
 {
+    status_page_add_fact(self->page, "io.used", store_describe(self->direct)); /* with what was registered */
     char scratch[FOLDER_NAME_BYTES];
     int rc = 0;
     if (comm_rank(self->comm) == 0) {

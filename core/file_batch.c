@@ -1,0 +1,177 @@
+/* Batches of files. Owns temporary names and the order of syncs and renames; knows nothing of what is written. */
+#include "core/file_batch.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Of more files than these the whole file system is synced: a flush of the disk for each of a thousand takes seconds. */
+#define MOST_SINGLE 16
+
+static int temporary_name(const char *path, char name[PATH_MAX], struct cb_err *err)
+{
+    if (snprintf(name, PATH_MAX, "%s.tmp", path) >= PATH_MAX)
+        return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", path);
+    return 0;
+}
+
+static void forget(struct file_batch *self)
+{
+    for (size_t i = 0; i < self->count; i++)
+        free(self->paths[i]);
+    free(self->paths);
+    *self = (struct file_batch){0};
+}
+
+static void remove_temporary(const struct file_batch *self)
+{
+    char name[PATH_MAX];
+    for (size_t i = 0; i < self->count; i++)
+        if (temporary_name(self->paths[i], name, NULL) == 0)
+            unlink(name);
+}
+
+void file_batch_release(struct file_batch *self)
+{
+    remove_temporary(self);
+    forget(self);
+}
+
+static int keep_path(struct file_batch *self, const char *path, struct cb_err *err)
+{
+    if ((self->count & (self->count - 1)) == 0) { /* doubles at powers of two, and at 0 */
+        char **more = realloc(self->paths, (self->count ? 2 * self->count : 1) * sizeof *more);
+        if (!more)
+            return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu files", self->count);
+        self->paths = more;
+    }
+    self->paths[self->count] = strdup(path);
+    if (!self->paths[self->count])
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for a path");
+    self->count++;
+    return 0;
+}
+
+static int write_all(int fd, const struct buf *text, const char *name, struct cb_err *err)
+{
+    for (size_t done = 0; done < text->len;) {
+        ssize_t written = write(fd, text->data + done, text->len - done);
+        if (written < 0 && errno != EINTR)
+            return cb_fail_errno(err, errno, "writing %s", name);
+        done += written > 0 ? (size_t)written : 0;
+    }
+    return 0;
+}
+
+int file_batch_add(struct file_batch *self, const struct buf *text, const char *path, unsigned mode, struct cb_err *err)
+{
+    char name[PATH_MAX];
+    int rc = buf_check(text, path, err);
+    if (rc == 0)
+        rc = temporary_name(path, name, err);
+    if (rc)
+        return rc;
+    int fd = open(name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, (mode_t)mode);
+    if (fd < 0)
+        return cb_fail_errno(err, errno, "creating %s", name);
+    rc = write_all(fd, text, name, err);
+    close(fd);
+    if (rc == 0)
+        rc = keep_path(self, path, err);
+    if (rc)
+        unlink(name);
+    return rc;
+}
+
+static int sync_path(const char *path, bool folder, struct cb_err *err)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | (folder ? O_DIRECTORY : 0));
+    if (fd < 0)
+        return cb_fail_errno(err, errno, "opening %s", path);
+    int rc = 0;
+    if (fsync(fd) < 0 && !(folder && errno == EINVAL)) /* some file systems cannot sync a folder */
+        rc = cb_fail_errno(err, errno, "syncing %s", path);
+    close(fd);
+    return rc;
+}
+
+/* *device: the file system that was synced last. */
+static int sync_file_system(const char *folder, dev_t *device, struct cb_err *err)
+{
+    struct stat facts;
+    int rc = 0, fd = open(folder, O_RDONLY | O_CLOEXEC | O_DIRECTORY);
+    if (fd < 0)
+        return cb_fail_errno(err, errno, "opening %s", folder);
+    if (fstat(fd, &facts) < 0 || (facts.st_dev != *device && syncfs(fd) < 0))
+        rc = cb_fail_errno(err, errno, "syncing the file system of %s", folder);
+    *device = facts.st_dev;
+    close(fd);
+    return rc;
+}
+
+static void folder_of(const char *path, char folder[PATH_MAX])
+{
+    const char *slash = strrchr(path, '/');
+    size_t len = slash ? (size_t)(slash - path) : 0;
+    if (!slash)
+        snprintf(folder, PATH_MAX, ".");
+    else
+        snprintf(folder, PATH_MAX, "%.*s", (int)(len ? len : 1), path);
+}
+
+/* Files come folder by folder: each folder once, or each file system. */
+static int sync_folders(const struct file_batch *self, struct cb_err *err)
+{
+    char folder[PATH_MAX], last[PATH_MAX] = "";
+    dev_t device = 0;
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < self->count; i++) {
+        folder_of(self->paths[i], folder);
+        if (strcmp(folder, last) != 0)
+            rc = self->count > MOST_SINGLE ? sync_file_system(folder, &device, err) : sync_path(folder, true, err);
+        memcpy(last, folder, sizeof last);
+    }
+    return rc;
+}
+
+static int sync_files(const struct file_batch *self, struct cb_err *err)
+{
+    char name[PATH_MAX];
+    int rc = 0;
+    if (self->count > MOST_SINGLE)
+        return sync_folders(self, err);
+    for (size_t i = 0; rc == 0 && i < self->count; i++) {
+        rc = temporary_name(self->paths[i], name, err);
+        if (rc == 0)
+            rc = sync_path(name, false, err);
+    }
+    return rc;
+}
+
+int file_batch_commit(struct file_batch *self, struct cb_err *err)
+{
+    char name[PATH_MAX];
+    int rc = sync_files(self, err);
+    for (size_t i = 0; rc == 0 && i < self->count; i++) {
+        rc = temporary_name(self->paths[i], name, err);
+        if (rc == 0 && rename(name, self->paths[i]) < 0)
+            rc = cb_fail_errno(err, errno, "renaming %s to %s", name, self->paths[i]);
+    }
+    if (rc)
+        remove_temporary(self); /* those that have their names have no temporary ones any more */
+    else
+        rc = sync_folders(self, err);
+    forget(self);
+    return rc;
+}
+
+int file_write(struct file_batch *batch, const struct buf *text, const char *path, unsigned mode, struct cb_err *err)
+{
+    return batch ? file_batch_add(batch, text, path, mode, err) : buf_write_file(text, path, mode, err);
+}
