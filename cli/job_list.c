@@ -8,6 +8,7 @@
 #include "cli/pool_runs.h"
 #include "cli/remote_runs.h"
 #include "core/clock.h"
+#include "core/file_batch.h"
 #include "core/log.h"
 #include "core/run_folder.h"
 #include "core/site.h"
@@ -15,6 +16,7 @@
 #include "jobs/job_index.h"
 
 #define IDS_MAX_BYTES (1u << 16)
+#define WRITES_AT_ONCE 64 /* folders that are locked together */
 
 int job_list_init(struct job_list *self, struct history *history, struct cb_err *err)
 {
@@ -58,25 +60,29 @@ bool job_entry_is_away(const struct job_entry *entry)
 
 /* ---- taking runs ---- */
 
+/* By its text, since a thousand experiments take long to parse: inside of a value the quotes would be escaped. */
 static bool may_requeue(const char *experiment_json)
 {
-    struct json_value *root = NULL;
-    bool requeue = false;
-    if (json_parse(experiment_json, strlen(experiment_json), &root, NULL))
+    static const char key[] = "\"slurm.requeue\":";
+    const char *found = strstr(experiment_json, key);
+    if (!found)
         return false;
-    if (!json_as_bool(json_get(root, "slurm.requeue"), &requeue))
-        requeue = false;
-    json_value_free(root);
-    return requeue;
+    found += sizeof key - 1;
+    found += strspn(found, " ");
+    return strncmp(found, "true", 4) == 0;
 }
 
 static int take_line(void *context, const struct run_line *line, struct cb_err *err)
 {
     struct job_list *self = context;
-    struct job_entry *more = realloc(self->items, (self->count + 1) * sizeof *more);
-    if (!more)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu runs", self->count);
-    self->items = more;
+    if (self->count == self->room) {
+        size_t room = self->room ? 2 * self->room : 16;
+        struct job_entry *more = realloc(self->items, room * sizeof *more);
+        if (!more)
+            return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu runs", self->count);
+        self->items = more;
+        self->room = room;
+    }
     struct job_entry *entry = &self->items[self->count];
     *entry = (struct job_entry){.may_requeue = may_requeue(line->experiment_json)};
     job_record_init(&entry->record);
@@ -348,8 +354,32 @@ static void take_sight(struct job_record *record, const struct slurm_job *job, u
     record->submitted_wall_ns = now_ns;
 }
 
+/* Records of runs that go on, made durable some at a time; until then their folders stay locked. */
+struct writes {
+    struct file_batch batch;
+    int locks[WRITES_AT_ONCE];
+    size_t count;
+};
+
+static int finish_writes(struct writes *self, struct cb_err *err)
+{
+    int rc = file_batch_commit(&self->batch, err);
+    for (size_t i = 0; i < self->count; i++)
+        job_folder_unlock(self->locks[i]);
+    self->count = 0;
+    return rc;
+}
+
+/* Ingesting reads the record of a run that has ended: that one is written at once. */
+static int write_record(struct job_entry *entry, struct writes *writes, struct cb_err *err)
+{
+    bool ends = job_state_is_final(entry->verdict.state);
+    return job_record_write_in(ends ? NULL : &writes->batch, entry->folder, &entry->record, err);
+}
+
 /* Under the run's lock: what is decided is written, and a manifest is never older than what was looked at. */
-static int settle(struct job_list *self, struct job_entry *entry, const struct job_index *index, struct cb_err *err)
+static int settle(struct job_list *self, struct job_entry *entry, const struct job_index *index, struct writes *writes,
+                  struct cb_err *err)
 {
     char down[256];
     uint64_t now_ns = clock_wall_ns();
@@ -377,7 +407,7 @@ static int settle(struct job_list *self, struct job_entry *entry, const struct j
     if (rc == 0)
         rc = job_record_enter(&entry->record, entry->verdict.state, now_ns, entry->verdict.note, err);
     if (rc == 0 && has_changed(&before, &entry->record))
-        rc = job_record_write(entry->folder, &entry->record, err);
+        rc = write_record(entry, writes, err);
     return rc ? rc : write_history(self, entry, err);
 }
 
@@ -421,7 +451,8 @@ static bool stands(const struct job_list *self, struct job_entry *entry, const s
     return true;
 }
 
-static int sync_entry(struct job_list *self, struct job_entry *entry, const struct job_index *index, struct cb_err *err)
+static int sync_entry(struct job_list *self, struct job_entry *entry, const struct job_index *index,
+                      struct writes *writes, struct cb_err *err)
 {
     int fd = -1;
     if (!entry->has_record || entry->is_final || job_entry_is_away(entry) || stands(self, entry, index))
@@ -433,11 +464,29 @@ static int sync_entry(struct job_list *self, struct job_entry *entry, const stru
         peek(self, entry, index);
         return 0;
     }
+    size_t written = writes->batch.count;
     look_at(entry); /* again: another controller may have written since */
     if (entry->has_record)
-        rc = settle(self, entry, index, err);
-    job_folder_unlock(fd);
-    return rc ? cb_context(err, "run %s", entry->run) : 0;
+        rc = settle(self, entry, index, writes, err);
+    if (writes->batch.count > written)
+        writes->locks[writes->count++] = fd;
+    else
+        job_folder_unlock(fd);
+    if (rc)
+        return cb_context(err, "run %s", entry->run);
+    return writes->count == WRITES_AT_ONCE ? finish_writes(writes, err) : 0;
+}
+
+/* What was decided of some is kept where another one fails. */
+static int sync_entries(struct job_list *self, const struct job_index *index, struct cb_err *err)
+{
+    struct writes writes = {0};
+    struct cb_err own = {0};
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < self->count; i++)
+        rc = sync_entry(self, &self->items[i], index, &writes, err);
+    int finished = finish_writes(&writes, &own);
+    return rc == 0 && finished ? cb_fail(err, finished, "%s", own.message) : rc;
 }
 
 /* ---- sites ---- */
@@ -493,9 +542,7 @@ int job_list_sync(struct job_list *self, struct cb_err *err)
     int rc = needed ? ask(self, &jobs, &index, &why) : 0;
     self->asked = needed && rc == 0;
     snprintf(self->trouble, sizeof self->trouble, "%.500s", rc ? why.message : "");
-    rc = 0;
-    for (size_t i = 0; rc == 0 && i < self->count; i++)
-        rc = sync_entry(self, &self->items[i], &index, err);
+    rc = sync_entries(self, &index, err);
     job_index_release(&index);
     slurm_jobs_release(&jobs);
     if (rc == 0)

@@ -51,7 +51,7 @@ struct job_list {
     struct slurm_client client;
     struct remote_sites *sites; /* NULL until one is needed */
     struct job_entry *items;
-    size_t count;
+    size_t count, room;
     bool asked;        /* Slurm answered the last time it was needed */
     char trouble[512]; /* why it did not; "" where it did, or was not needed */
 };

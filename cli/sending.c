@@ -19,7 +19,7 @@
 
 #define SCRIPT_MAX_BYTES (1u << 16)
 #define AT_ONCE 6                   /* sbatch under way: more make Slurm's controller no faster */
-#define PARCELS 32                  /* of which nobody knows what became of them, where this program is killed */
+#define PARCELS 64                  /* of which nobody knows what became of them, where this program is killed */
 #define LOOK_FOR_NS (10 * NS_PER_S) /* after a lost answer: as long as an RPC of Slurm may be under way */
 #define LOOK_EVERY_NS (500 * NS_PER_MS)
 
