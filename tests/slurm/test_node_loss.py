@@ -1,0 +1,152 @@
+"""A node's slurmd is killed, with all that it runs, in each phase of a run: the node is named, the outcome is
+infrastructure, and whoever waits or collects ends with 4. Each test on a cluster of its own. Before a run has started,
+Slurm gives it other nodes, or its nodes never come up (test_slurm_long.py)."""
+import contextlib
+import os
+import signal
+import subprocess
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+from services import slurm
+from slurm_harness import PROGRAM, Cluster
+
+THREE = ("model=gpt2-tiny", "nodes=3", "ranks_per_node=1", "baseline=false", "ops=save", "verify=none", "slurm.time=5m")
+SLOW = ("store=fault:delay=300ms:./slow", "iterations=1000")
+# In front of the real srun: what a phase starts waits at its gate until the test has done its work.
+GATE = """\
+#!/bin/sh
+case " $* " in
+    *" --mpi=pmix "*) gate="{folder}/launch" ;;
+    *" node --head "*) gate="{folder}/rendezvous" ;;
+    *) gate= ;;
+esac
+if [ -d "$gate" ]; then
+    touch "$gate/reached"
+    tries=0
+    while [ ! -e "$gate/open" ] && [ $tries -lt 600 ]; do sleep 0.1; tries=$((tries + 1)); done
+fi
+exec {srun} "$@"
+"""
+
+
+@pytest.fixture
+def service(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("slurm")
+    try:
+        slurm.start(folder, slurmd_timeout=6)
+    except slurm.Missing as missing:
+        pytest.skip(str(missing))
+    yield folder
+    slurm.stop(folder)
+
+
+class Losing(Cluster):
+    """A run that somebody waits for, and the end that it must have."""
+
+    def __init__(self, folder, service):
+        super().__init__(folder, service / "slurm.conf")
+        self.service = service
+        self.run = f"lose-{uuid.uuid4().hex[:8]}"
+        self.waiter = None
+        self.gates = folder / "gates"
+        (self.gates / "bin").mkdir(parents=True)
+        program = self.gates / "bin/srun"
+        program.write_text(GATE.format(folder=self.gates, srun=slurm.find("srun")))
+        program.chmod(0o755)
+
+    def begin(self, *words):
+        self.waiter = subprocess.Popen([PROGRAM, "submit", "--wait", "--id", self.run, *words], cwd=self.folder, stdout=subprocess.PIPE,
+                                       stderr=subprocess.STDOUT, text=True,
+                                       env=self.environment(PATH=f"{self.gates}/bin:{os.environ['PATH']}"))
+
+    def until(self, condition, seconds=90):
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert self.waiter.poll() is None, self.waiter.communicate()[0]
+            assert time.monotonic() < deadline, self.slurm("squeue", "-a")
+            time.sleep(0.1)
+
+    def until_running(self):
+        self.until((self.run_folder(self.run) / "job.json").exists)
+        self.wait_for(self.run, "running", seconds=120)
+
+    def gate(self, name):
+        """Of a phase, before the run is begun; close behind what it holds back with reach()."""
+        (self.gates / name).mkdir()
+
+    def reach(self, name):
+        self.until((self.gates / name / "reached").exists)
+
+    def nodes(self):
+        return self.slurm("squeue", "-h", "-n", self.run, "-o", "%N")
+
+    def names(self):
+        return self.slurm("scontrol", "show", "hostnames", self.nodes().strip()).split()
+
+    def lose(self, node):
+        slurm.stop_node(self.service, node, signal.SIGKILL)
+        slurm.end_steps(self.service, node)
+
+    def check(self, node):
+        said, _ = self.waiter.communicate(timeout=240)
+        line = self.status(self.run)[self.run]
+        assert line["outcome"] == "infrastructure" and node in line["note"], line
+        assert self.waiter.returncode == 4, said
+        slurm.start_node(self.service, node)
+        assert subprocess.run([PROGRAM, "collect", self.run], env=self.environment(), capture_output=True, timeout=60).returncode == 4
+
+
+@pytest.fixture
+def losing(tmp_path, service):
+    losing = Losing(tmp_path, service)
+    yield losing
+    if losing.waiter and losing.waiter.poll() is None:
+        losing.waiter.kill()
+        losing.waiter.wait()
+
+
+@pytest.mark.parametrize("phase", ["rendezvous", "launch"])
+def test_while_agents_meet_and_while_ranks_are_started(losing, phase):
+    losing.gate(phase)
+    losing.begin(*THREE, *SLOW)
+    losing.reach(phase)
+    node = losing.names()[1]
+    losing.lose(node)
+    (losing.gates / phase / "open").touch()
+    losing.check(node)
+
+
+@pytest.mark.parametrize("which", [0, 2], ids=["head", "other"])
+def test_while_ranks_work(losing, which):
+    losing.begin(*THREE, *SLOW)
+    losing.until_running()
+    losing.until(lambda: "save" in (losing.status(losing.run)[losing.run]["progress"] or ""))
+    node = losing.names()[which]
+    losing.lose(node)
+    losing.check(node)
+    assert losing.manifest(losing.run)["outcome"] == "infrastructure"
+
+
+def processes(name, run):
+    """Of that program, with the run's id in a word."""
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
+            if words and words[0].endswith(name.encode()) and any(run.encode() in word for word in words[1:]):
+                yield int(entry.name)
+
+
+def test_when_all_ranks_have_ended_and_nothing_is_sealed(losing):
+    losing.begin(*THREE, "store=fault:delay=300ms:./slow", "iterations=8")
+    losing.until_running()
+    losing.until(lambda: "save" in (losing.status(losing.run)[losing.run]["progress"] or ""))
+    head = min(processes("ckptbench-agent", losing.run))
+    node = losing.names()[0]
+    os.kill(head, signal.SIGSTOP)  # the ranks go on to their end; what they leave waits for it
+    losing.until(lambda: not list(processes("ckptbench-worker", losing.run)))
+    losing.lose(node)
+    losing.check(node)
+    assert losing.manifest(losing.run)["sealed_by"] == "collect"
