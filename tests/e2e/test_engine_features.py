@@ -1,4 +1,5 @@
-"""What the engine's features buy is told: goodput for an MTBF from what was measured."""
+"""What the engine's features buy is told: goodput for an MTBF from what was measured, and the shipped experiment that
+stores each feature on against off as runs."""
 import json
 import math
 import os
@@ -41,3 +42,15 @@ def test_show_gives_goodput_and_interval_from_what_was_measured(tmp_path, words)
         text = ckptbench(tmp_path, "show", document["run"])
         assert re.search(rf"^goodput +{100 * found[hours][0]:.2f} % at an MTBF of \S+, with a save every ", text, re.MULTILINE), text
     assert found[24][0] > found[1][0] and found[24][1] > found[1][1]
+
+
+def test_the_shipped_experiment_stores_a_run_a_feature(tmp_path):
+    """Its combinations of the native engine, small: those of PyTorch take longer, and have tests of their own."""
+    file = ROOT / "experiments/engine-features.yaml"
+    columns = {key: re.findall(r"[^\s,\"]+", values) for key, values in re.findall(r"^([a-z._]+): \[(.*)\]$", file.read_text(), re.MULTILINE) if key != "zip"}
+    native = [number for number, engine in enumerate(columns["engine"]) if engine == "native"]
+    assert len(native) == 10
+    words = [f"{key}={','.join(values[number] for number in native)}" for key, values in columns.items()]
+    ckptbench(tmp_path, "run", file, *SMALL, *words, "repeat=1", "compute_gap=20ms", f"store={tmp_path}/store", timeout=300)
+    runs = json.loads(ckptbench(tmp_path, "list", "--json", "label.kind=engine-features"))
+    assert len(runs) == 10 and all(run["outcome"] == "pass" for run in runs)

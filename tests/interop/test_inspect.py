@@ -196,7 +196,7 @@ def other_type(metadata):
     metadata.state_dict_metadata["a"].properties.dtype = torch.int64
 
 
-@pytest.mark.parametrize("change, said", [(leave, "inside the checkpoint"), (overlap, "a"), (lengthen, "lies in it from byte"),
+@pytest.mark.parametrize("change, said", [(leave, "inside the checkpoint"), (overlap, "share bytes of the file"), (lengthen, "lies in it from byte"),
                                          (outside, "outside of the tensor's shape"), (missing, "8 of 16 elements"), (other_type, "the metadata says i64")])
 def test_metadata_that_does_not_fit_is_named(damaged, verify, change, said):
     result = verify(damaged(change))
