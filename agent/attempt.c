@@ -17,6 +17,7 @@
 #include "agent/wait.h"
 #include "agent/watch.h"
 #include "core/clock.h"
+#include "core/memory.h"
 
 #define LEAVE_GRACE_NS (2 * NS_PER_S) /* from SIGTERM to SIGKILL for the launcher */
 #define EXPERIMENT_MAX_BYTES (1 << 20)
@@ -85,6 +86,7 @@ static int start_ranks(struct attempt *self, struct cb_err *err)
     uint32_t samples =
         status_page_samples(self->iterations, self->warmup, experiment_u64(self->experiment, OPT_DURATION) > 0);
     pages_remove_stale();
+    self->oom_kills = memory_oom_kills();
     int rc = nodes_find(self->experiment, self->ranks, &self->nodes, err);
     if (!rc && nodes_are_remote(&self->nodes))
         rc = remote_open(self, samples, err);
@@ -124,6 +126,15 @@ static void finish_probe(struct attempt *self)
     }
 }
 
+/* The runs of a job before this one have had its time, or a signal ended them all. */
+static void end_before_start(struct attempt *self)
+{
+    if (*self->time_is_up)
+        attempt_decide(self, OUTCOME_TIMEOUT, CB_ERR_TIMEOUT, "the job's time limit came near before this run began");
+    else if (*self->signals > 0)
+        attempt_decide(self, OUTCOME_CANCELLED, CB_ERR_ABORTED, "stopped on request before this run began");
+}
+
 static void run_ranks(struct attempt *self)
 {
     struct cb_err err;
@@ -131,6 +142,9 @@ static void run_ranks(struct attempt *self)
         wait_run(self);
         return;
     }
+    end_before_start(self);
+    if (self->verdict.decided)
+        return;
     if (start_ranks(self, &err) != 0)
         attempt_decide(self, err.code == CB_ERR_USAGE ? OUTCOME_BENCHMARK_FAILED : OUTCOME_INFRASTRUCTURE, err.code,
                        "%s", err.message);

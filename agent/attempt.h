@@ -56,7 +56,8 @@ struct attempt {
     struct counters counters;
     struct probe *probe; /* NULL before and after */
     struct verdict_of_attempt verdict;
-    char stuck[256]; /* processes that could not be ended, "" for none */
+    uint64_t oom_kills; /* before the ranks began: memory_oom_kills */
+    char stuck[256];    /* processes that could not be ended, "" for none */
 };
 
 /* Runs one attempt to its seal. *outcome and *code say how it ended; fails only where there is nothing

@@ -1,5 +1,8 @@
 /* ckptbench-agent: arguments, signals, exit code. */
+#include <inttypes.h>
+#include <limits.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,18 +17,21 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/process.h"
+#include "core/run_folder.h"
 #include "core/spool.h"
 #include "core/units.h"
 #include "core/version.h"
 
 static const char usage[] =
-    "usage: ckptbench-agent run RUN_FOLDER\n"
+    "usage: ckptbench-agent run RUN_FOLDER…\n"
     "       ckptbench-agent node --head ADDRESSES --port PORT [--name NAME] [--timeout TIME]\n"
     "       ckptbench-agent shell HOSTS NAME COMMAND…\n"
     "       ckptbench-agent warm POOL_FOLDER\n"
     "       ckptbench-agent step POOL_FOLDER TICKET NODES\n"
     "       ckptbench-agent --version | --help\n"
-    "Runs one attempt of the run that is frozen in RUN_FOLDER and seals it. The others are for itself: it starts\n"
+    "Runs one attempt of the run that is frozen in RUN_FOLDER and seals it; of several, one after the other, but "
+    "those\n"
+    "that have passed in an attempt before. The others are for itself: it starts\n"
     "`node` on the other nodes of a run, with the run's key as standard input, and has mpirun\n"
     "reach hosts through `shell`; jobs of a warm pool are `warm`, and start the pool's runs through `step`.\n"
     "Exit codes: 0 pass, 1 our failure, 2 usage, 3 the benchmark failed, 4 infrastructure.\n";
@@ -83,6 +89,30 @@ static int run(const char *folder)
         return cb_exit_code_at_home(rc);
     }
     return code == CB_ERR_USAGE ? CB_EXIT_USAGE : outcome_exit_code(outcome);
+}
+
+/* Whether its last attempt was sealed as a pass. */
+static bool has_passed(const char *folder)
+{
+    char path[PATH_MAX], name[32];
+    uint32_t attempt = 0;
+    struct manifest manifest;
+    if (run_folder_last_attempt(folder, &attempt, NULL) || attempt == 0)
+        return false;
+    snprintf(name, sizeof name, "attempts/%" PRIu32, attempt);
+    return run_folder_join(path, folder, name, NULL) == 0 && manifest_read(path, &manifest, NULL) == 0 &&
+           manifest.outcome == OUTCOME_PASS;
+}
+
+/* The runs of one job. Where Slurm runs the job again, what has passed is not done twice. The worst exit code. */
+static int run_each(int count, char **folders)
+{
+    int worst = CB_EXIT_PASS;
+    for (int i = 0; i < count; i++) {
+        int code = count > 1 && has_passed(folders[i]) ? CB_EXIT_PASS : run(folders[i]);
+        worst = code > worst ? code : worst;
+    }
+    return worst;
 }
 
 static int read_node_options(int argc, char **argv, struct node_options *options, struct cb_err *err)
@@ -165,8 +195,8 @@ int main(int argc, char **argv)
 {
     process_begin();
     log_init("ckptbench-agent", LOG_NORMAL);
-    if (argc == 3 && strcmp(argv[1], "run") == 0)
-        return run(argv[2]);
+    if (argc > 2 && strcmp(argv[1], "run") == 0)
+        return run_each(argc - 2, argv + 2);
     if (argc > 2 && strcmp(argv[1], "node") == 0)
         return run_node(argc - 2, argv + 2);
     if (argc > 2 && strcmp(argv[1], "shell") == 0)

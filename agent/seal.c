@@ -13,6 +13,7 @@
 #include "agent/remote.h"
 #include "agent/watch.h"
 #include "core/clock.h"
+#include "core/memory.h"
 #include "core/record.h"
 #include "core/results.h"
 
@@ -139,10 +140,47 @@ static void last_words(const char *log, char line[LINE_MAX_BYTES])
 
 /* Outcomes */
 
+/* A fact that a rank has left; "" where there is none. */
+static void find_fact(const struct status_page *page, const char *key, char value[LINE_MAX_BYTES])
+{
+    uint32_t left = atomic_load_explicit(&page->facts_length, memory_order_acquire);
+    const char *line = page->facts;
+    size_t key_len = strlen(key);
+    value[0] = '\0';
+    for (left = left > STATUS_PAGE_TEXT_BYTES ? STATUS_PAGE_TEXT_BYTES : left; left > 0;) {
+        const char *end = memchr(line, '\n', left);
+        size_t len = end ? (size_t)(end - line) : left;
+        if (len > key_len && strncmp(line, key, key_len) == 0 && line[key_len] == '=')
+            snprintf(value, LINE_MAX_BYTES, "%.*s",
+                     (int)(len - key_len - 1 < LINE_MAX_BYTES ? len - key_len - 1 : LINE_MAX_BYTES - 1),
+                     line + key_len + 1);
+        left -= (uint32_t)(end ? len + 1 : len);
+        line += end ? len + 1 : len;
+    }
+}
+
+/* SIGKILL comes from people, from launchers, and from the kernel that has no memory left: that one is counted. */
+static bool decide_out_of_memory(struct attempt *attempt, uint32_t rank, const char *place)
+{
+    char needed[LINE_MAX_BYTES], node[NODE_NAME_BYTES + 16];
+    if (memory_oom_kills() <= attempt->oom_kills || nodes_are_remote(&attempt->nodes))
+        return false;
+    find_fact(attempt->pages.page[rank], "memory.needed", needed);
+    bool trains = experiment_is(attempt->experiment, OPT_WORKLOAD, "train");
+    attempt_decide(attempt, OUTCOME_BENCHMARK_FAILED, CB_ERR_MEMORY,
+                   "rank %u%s was killed in %s, when the kernel had no memory left%s%s: %s", rank,
+                   remote_describe_node(attempt, rank, node), place, *needed ? ": it needs " : "", needed,
+                   trains ? "use a smaller train.batch_size or train.seq_length, a smaller model, or fewer ranks here"
+                          : "use a smaller model, layers=N, or fewer ranks here");
+    return true;
+}
+
 static void decide_killed(struct attempt *attempt, uint32_t rank, int signal_number)
 {
     char place[96], node[NODE_NAME_BYTES + 16];
     const char *name = sigabbrev_np(signal_number);
+    if (signal_number == SIGKILL && decide_out_of_memory(attempt, rank, watch_describe_place(attempt, rank, place)))
+        return;
     attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, CB_ERR_SYSTEM, "rank %u%s was killed by signal %d (SIG%s) in %s",
                    rank, remote_describe_node(attempt, rank, node), signal_number, name ? name : "?",
                    watch_describe_place(attempt, rank, place));

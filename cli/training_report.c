@@ -123,8 +123,9 @@ static void write_value(const struct run_info *info, enum metric_id metric, cons
 
 int training_report_write(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err)
 {
-    static const enum metric_id rows[] = {METRIC_STEP_S, METRIC_TOKENS_PER_S, METRIC_MFU,
-                                          METRIC_COMM_S, METRIC_EXCHANGE_S,   METRIC_GRADIENT_NORM};
+    static const enum metric_id rows[] = {METRIC_STEP_S,         METRIC_TOKENS_PER_S,  METRIC_MFU,
+                                          METRIC_COMM_S,         METRIC_EXCHANGE_S,    METRIC_COMM_BYTES,
+                                          METRIC_GATHERED_BYTES, METRIC_OFFLOAD_BYTES, METRIC_GRADIENT_NORM};
     static const char *const headings[] = {"", "median", "min … max"};
     struct table table;
     table_init(&table, "lrr");

@@ -2,9 +2,12 @@
 #include "core/memory.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "core/buf.h"
 
@@ -83,6 +86,31 @@ static uint64_t groups_leave(void)
     }
     buf_release(&text);
     return left;
+}
+
+uint64_t memory_left_to_map(void)
+{
+    struct rlimit limit;
+    struct buf text;
+    buf_init(&text, 128);
+    bool known = getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
+                 buf_read_file(&text, "/proc/self/statm", NULL) == 0;
+    uint64_t mapped = known ? strtoull(text.data, NULL, 10) * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
+    buf_release(&text);
+    if (!known)
+        return UINT64_MAX;
+    return limit.rlim_cur > mapped ? limit.rlim_cur - mapped : 0;
+}
+
+uint64_t memory_oom_kills(void)
+{
+    static const char name[] = "\noom_kill ";
+    struct buf text;
+    buf_init(&text, PROC_TEXT_BYTES);
+    const char *line = buf_read_file(&text, "/proc/vmstat", NULL) == 0 ? strstr(text.data, name) : NULL;
+    uint64_t kills = line ? strtoull(line + strlen(name), NULL, 10) : 0;
+    buf_release(&text);
+    return kills;
 }
 
 int memory_available(uint64_t *bytes, struct cb_err *err)

@@ -69,6 +69,40 @@ def test_prefetching_gathers_before_it_is_needed_and_without_it_never_two_at_a_t
     assert "at most 1 gathered at a time" in facts(tmp_path)["train.exchange"]
 
 
+def test_what_the_tutorials_options_do_to_memory_and_exchange_is_in_the_metrics(tmp_path):
+    """Two ranks, a root r and four blocks b: each of the step's figures follows from them."""
+    def figures(*words):
+        train(tmp_path, *batch(2), STEPS, "layers=4", *words)
+        found = {}
+        for metric in ("gathered_bytes", "comm_bytes", "offload_bytes"):
+            of_all = {value for ranks in values(tmp_path, metric).values() for value in ranks.values()}
+            assert len(of_all) < 2, (metric, of_all)  # every step and rank the same
+            found[metric] = of_all.pop() if of_all else None
+        return found
+    pre, none = figures(), figures("train.backward_prefetch=NONE")
+    block = (pre["gathered_bytes"] - none["gathered_bytes"]) / 4
+    root = none["gathered_bytes"] / 4 - block
+    assert block > 0 and root > 0  # one block more is whole at a time
+    gathered, scattered = root + 7 * block, root + 4 * block  # the last block is gathered once for both
+    assert pre["comm_bytes"] == none["comm_bytes"] == (gathered + scattered) * 4 / 2 and pre["offload_bytes"] is None
+    assert figures("dtype=bf16")["comm_bytes"] == (gathered * 2 + scattered * 4) / 2  # parameters in two bytes, gradients in four
+    whole = figures("train.auto_wrap_policy=none")
+    assert whole["gathered_bytes"] >= 4 * scattered and whole["comm_bytes"] < pre["comm_bytes"]  # all of it whole, gathered once
+    ddp = figures("train.data_parallel=ddp")
+    assert ddp["gathered_bytes"] is None and ddp["comm_bytes"] == 2 * 4 * scattered / 2
+    offload = figures("train.cpu_offload=true")
+    assert offload["comm_bytes"] == pre["comm_bytes"] and offload["offload_bytes"] == (gathered + scattered) * 4 / 2
+
+
+def test_bf16_is_the_same_however_it_is_shared(tmp_path):
+    """Rounded before it is sent, or after: the same weights."""
+    train(tmp_path, *batch(2), STEPS, "dtype=bf16")
+    sharded = losses(tmp_path)
+    train(tmp_path, *batch(2), STEPS, "dtype=bf16", "train.data_parallel=ddp")
+    same(losses(tmp_path), sharded)
+    assert losses(tmp_path)[0] == sharded[0]
+
+
 def test_bf16_rounds_and_is_near_fp32(tmp_path, alone):
     train(tmp_path, *batch(2), STEPS, "dtype=bf16")
     rounded = losses(tmp_path)
@@ -108,10 +142,10 @@ def test_traces_of_all_ranks_lie_in_a_folder_named_after_the_configuration(tmp_p
         assert list(tracks.values()) == ["compute", "comm", "io", "h2d"]
         spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
         assert {event["pid"] for event in spans} == {rank} and all(event["ts"] >= 0 and event["dur"] >= 0 for event in spans)
-        on = {name: {re.sub(r" \d+$", "", event["name"]) for event in spans if tracks[event["tid"]] == name} for name in tracks.values()}
-        assert on["compute"] == {"step", "forward", "backward", "optimizer"}
+        on = {name: {re.sub(r"[ #]\d+$", "", event["name"]) for event in spans if tracks[event["tid"]] == name} for name in tracks.values()}
+        assert on["compute"] == {"ProfilerStep", "forward", "backward", "optimizer"}
         assert on["comm"] == {"all-gather", "reduce-scatter"} and on["h2d"] == {"to device", "to host"}
-        assert len([event for event in spans if event["name"].startswith("step ")]) == 2
+        assert len([event for event in spans if event["name"].startswith("ProfilerStep#")]) == 2
         assert [event for event in trace["traceEvents"] if event["ph"] == "C"]
 
 

@@ -1,185 +1,16 @@
 /* Data parallelism. Owns the arrays of a rank's share, the buffers that wraps are gathered into, and the order of
  * exchange and computing; must not know files, data or what a stage computes. */
-#include "worker/train/parallel.h"
-
 #include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "core/clock.h"
-#include "core/units.h"
 #include "worker/together.h"
-#include "worker/train/wraps.h"
+#include "worker/train/parallel_parts.h"
 
-#define SLOTS 2
 #define BUCKET_VALUES (PARALLEL_BUCKET_BYTES / sizeof(float))
-
-/* A buffer for one whole wrap at a time. */
-struct slot {
-    float *memory;
-    size_t wrap;     /* which has it; SIZE_MAX where free */
-    uint64_t ticket; /* of the work that fills or reads it last */
-};
-
-struct parallel {
-    struct parallel_setup setup;
-    const struct training *training; /* setup's */
-    struct wraps wraps;
-    uint32_t shard_index, replicas;
-    bool gathers;                           /* wraps are used from slots, else where they lie */
-    bool scatters;                          /* gradients of a wrap are made in slots */
-    bool buckets;                           /* gradients are added up in pieces of the whole array, into `sums` */
-    struct comm *shard_comm, *replica_comm; /* of the stream; NULL where they have one rank */
-    struct stream *stream;                  /* NULL where nothing is exchanged or copied */
-    float *arrays[PARALLEL_ARRAYS];         /* wraps.share elements each; moments may be NULL */
-    float *sums;
-    float *staged_up, *staged_down; /* a share on the device, with CPU offload */
-    struct slot slots[SLOTS], root;
-    struct slot gradient_slots[SLOTS], root_gradient;
-    uint32_t next_gradient_slot, gathered, most_gathered;
-    float **whole;    /* of each wrap; NULL where not gathered */
-    float **gradient; /* of each wrap, while backward adds to it */
-    uint64_t *ready;  /* ticket of each wrap's gather */
-    uint64_t last_ticket;
-    uint32_t *uses_left; /* of each unit, in the backward pass under way */
-    uint64_t bucket_end; /* elements of the arrays from here on are being added up */
-    uint64_t bytes;
-};
-
-/* --- memory --- */
-
-static int map_floats(struct parallel *self, uint64_t count, float **memory, struct cb_err *err)
-{
-    char text[32];
-    uint64_t bytes = count * sizeof(float);
-    if (count == 0)
-        return 0;
-    void *place = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (place == MAP_FAILED)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for %s of training state: use more ranks, or a smaller model",
-                       units_format_bytes((double)bytes, text));
-    (void)madvise(place, bytes, MADV_HUGEPAGE);
-    *memory = place;
-    self->bytes += bytes;
-    return 0;
-}
-
-static void unmap_floats(float *memory, uint64_t count)
-{
-    if (memory)
-        munmap(memory, count * sizeof(float));
-}
-
-static bool uses_slots(const struct training *training)
-{
-    return training->shard_ranks > 1 || training->cpu_offload || training->bf16;
-}
-
-static bool uses_gradient_slots(const struct training *training)
-{
-    return training->shard_ranks > 1 || training->cpu_offload;
-}
-
-static bool uses_buckets(const struct training *training)
-{
-    return !uses_gradient_slots(training) && training->ranks > training->shard_ranks;
-}
-
-/* The largest share of a wrap, staged on the device. */
-static uint64_t staged_values(const struct wraps *wraps)
-{
-    uint64_t largest = 0;
-    for (size_t i = 0; i < wraps->count; i++)
-        largest = wraps->items[i].share > largest ? wraps->items[i].share : largest;
-    return largest;
-}
-
-static uint64_t values_of(const struct training *training, const struct wraps *wraps, unsigned moments)
-{
-    uint64_t values = wraps->share * (2 + moments + (uses_buckets(training) ? 1 : 0));
-    if (uses_slots(training))
-        values += SLOTS * wraps->largest + wraps->root_padded;
-    if (uses_gradient_slots(training))
-        values += SLOTS * wraps->largest + wraps->root_padded;
-    if (training->cpu_offload)
-        values += 2 * staged_values(wraps);
-    return values;
-}
-
-uint64_t parallel_bytes(const struct training *training, const struct model *model, unsigned moments)
-{
-    uint64_t root = training->linear ? 0 : 1, values = 0;
-    struct wraps wraps;
-    uint64_t *units = calloc(model->layers + 1, sizeof *units);
-    for (size_t i = 0; units && i < model->count; i++) {
-        const struct model_tensor *tensor = &model->tensors[i];
-        struct box whole = box_whole(tensor->dims, tensor->shape);
-        units[tensor->layer >= 0 ? root + (uint64_t)tensor->layer : 0] += box_elements(&whole);
-    }
-    if (units && wraps_init(&wraps, training, units, model->layers + root, NULL, 0, NULL) == 0) {
-        values = values_of(training, &wraps, moments);
-        wraps_release(&wraps);
-    }
-    free(units);
-    return values * sizeof(float);
-}
-
-static int map_arrays(struct parallel *self, struct cb_err *err)
-{
-    const struct wraps *wraps = &self->wraps;
-    unsigned moments = optimizer_moments(self->setup.optimizer.kind);
-    int rc = map_floats(self, wraps->share, &self->arrays[PARALLEL_WEIGHTS], err);
-    if (!rc)
-        rc = map_floats(self, wraps->share, &self->arrays[PARALLEL_GRADIENTS], err);
-    if (!rc)
-        rc = map_floats(self, moments > 0 ? wraps->share : 0, &self->arrays[PARALLEL_EXP_AVG], err);
-    if (!rc)
-        rc = map_floats(self, moments > 1 ? wraps->share : 0, &self->arrays[PARALLEL_EXP_AVG_SQ], err);
-    if (!rc)
-        rc = map_floats(self, self->buckets ? wraps->share : 0, &self->sums, err);
-    return rc;
-}
-
-static int map_slots(struct parallel *self, bool wanted, struct slot *slots, struct slot *root, struct cb_err *err)
-{
-    int rc = map_floats(self, wanted ? self->wraps.root_padded : 0, &root->memory, err);
-    for (int i = 0; i < SLOTS && !rc; i++) {
-        slots[i].wrap = SIZE_MAX;
-        rc = map_floats(self, wanted ? self->wraps.largest : 0, &slots[i].memory, err);
-    }
-    return rc;
-}
-
-static int map_all(struct parallel *self, struct cb_err *err)
-{
-    uint64_t staged = self->training->cpu_offload ? staged_values(&self->wraps) : 0;
-    int rc = map_arrays(self, err);
-    if (!rc)
-        rc = map_slots(self, self->gathers, self->slots, &self->root, err);
-    if (!rc)
-        rc = map_slots(self, self->scatters, self->gradient_slots, &self->root_gradient, err);
-    if (!rc)
-        rc = map_floats(self, staged, &self->staged_up, err);
-    return rc ? rc : map_floats(self, staged, &self->staged_down, err);
-}
-
-static void unmap_all(struct parallel *self)
-{
-    for (int i = 0; i < PARALLEL_ARRAYS; i++)
-        unmap_floats(self->arrays[i], self->wraps.share);
-    unmap_floats(self->sums, self->wraps.share);
-    for (int i = 0; i < SLOTS; i++) {
-        unmap_floats(self->slots[i].memory, self->wraps.largest);
-        unmap_floats(self->gradient_slots[i].memory, self->wraps.largest);
-    }
-    unmap_floats(self->root.memory, self->wraps.root_padded);
-    unmap_floats(self->root_gradient.memory, self->wraps.root_padded);
-    unmap_floats(self->staged_up, staged_values(&self->wraps));
-    unmap_floats(self->staged_down, staged_values(&self->wraps));
-}
 
 /* --- making it --- */
 
@@ -260,7 +91,7 @@ static void init_share(void *context, struct parallel *self, size_t unit, uint64
 
 static void release(struct parallel *self)
 {
-    unmap_all(self);
+    parallel_unmap(self);
     comm_free(self->shard_comm);
     comm_free(self->replica_comm);
     free(self->whole);
@@ -281,14 +112,14 @@ int parallel_new(const struct parallel_setup *setup, uint64_t deadline_ns, struc
     self->training = setup->training;
     self->shard_index = comm_rank(setup->comm) % self->training->shard_ranks;
     self->replicas = self->training->ranks / self->training->shard_ranks;
-    self->gathers = uses_slots(self->training);
-    self->scatters = uses_gradient_slots(self->training);
-    self->buckets = uses_buckets(self->training);
+    self->gathers = parallel_uses_slots(self->training);
+    self->scatters = parallel_uses_gradient_slots(self->training);
+    self->buckets = parallel_uses_buckets(self->training);
     int rc = make_wraps(self, err);
     if (!rc)
         rc = make_lists(self, err);
     if (!rc)
-        rc = map_all(self, err);
+        rc = parallel_map(self, err);
     rc = together(setup->comm, rc, deadline_ns, err); /* dividing ranks needs all of them */
     if (!rc)
         rc = make_stream(self, err);
@@ -341,8 +172,16 @@ static int wait_for(struct parallel *self, uint64_t ticket, struct timeline *tim
     return rc;
 }
 
+static uint64_t padded_values(const struct parallel *self, size_t wrap)
+{
+    return self->wraps.items[wrap].share * self->training->shard_ranks;
+}
+
 static struct slot *take_slot(struct parallel *self, size_t wrap)
 {
+    self->whole_values += padded_values(self, wrap);
+    if (self->whole_values > self->most_whole_values)
+        self->most_whole_values = self->whole_values;
     if (self->wraps.items[wrap].root)
         return &self->root;
     struct slot *slot = self->slots[0].wrap == SIZE_MAX ? &self->slots[0] : &self->slots[1];
@@ -352,6 +191,19 @@ static struct slot *take_slot(struct parallel *self, size_t wrap)
     if (self->gathered > self->most_gathered)
         self->most_gathered = self->gathered;
     return slot;
+}
+
+/* All parts of a wrap from all that shard it; in bf16, with two bytes of each value. */
+static void gather(struct parallel *self, const float *weights, float *to, size_t index)
+{
+    uint64_t values = self->wraps.items[index].share;
+    if (!parallel_sends_bf16(self->training)) {
+        add_work(self, STREAM_GATHER, self->shard_comm, weights, to, values, index);
+        return;
+    }
+    add_work(self, STREAM_PACK, NULL, weights, self->packed_share, values, index);
+    add_work(self, STREAM_GATHER, self->shard_comm, self->packed_share, self->packed, stream_packed(values), index);
+    add_work(self, STREAM_UNPACK, self->shard_comm, self->packed, to, values, index);
 }
 
 /* Begins to make the wrap whole, unless it is or becomes so. */
@@ -374,22 +226,23 @@ static void start_gather(struct parallel *self, size_t index)
         weights = staged;
     }
     if (shards)
-        add_work(self, STREAM_GATHER, self->shard_comm, weights, to, wrap->share, index);
-    if (training->bf16)
-        add_work(self, STREAM_ROUND, NULL, shards || training->cpu_offload ? to : weights, to,
-                 wrap->share * training->shard_ranks, index);
+        gather(self, weights, to, index);
+    else if (training->bf16)
+        add_work(self, STREAM_ROUND, NULL, training->cpu_offload ? to : weights, to, wrap->share, index);
     self->whole[index] = to;
     self->ready[index] = self->last_ticket;
 }
 
 static void give_up(struct parallel *self, size_t index)
 {
-    for (int i = 0; i < SLOTS; i++) {
+    for (int i = 0; i < PARALLEL_SLOTS; i++) {
         if (self->slots[i].memory && self->slots[i].wrap == index) {
             self->slots[i].wrap = SIZE_MAX;
             self->gathered--;
         }
     }
+    if (self->gathers && self->whole[index])
+        self->whole_values -= padded_values(self, index);
     self->whole[index] = NULL;
 }
 
@@ -414,7 +267,7 @@ static int begin_gradient(struct parallel *self, size_t index, struct timeline *
     }
     struct slot *slot = wrap->root ? &self->root_gradient : &self->gradient_slots[self->next_gradient_slot];
     if (!wrap->root)
-        self->next_gradient_slot = (self->next_gradient_slot + 1) % SLOTS;
+        self->next_gradient_slot = (self->next_gradient_slot + 1) % PARALLEL_SLOTS;
     int rc = wait_for(self, slot->ticket, timeline, deadline_ns, err);
     if (rc)
         return rc;
@@ -440,7 +293,7 @@ static void end_gradient(struct parallel *self, size_t index)
         add_work(self, STREAM_REDUCE, self->replica_comm, share, share, wrap->share, index);
     if (offload)
         add_work(self, STREAM_TO_HOST, NULL, share, mine, wrap->share, index);
-    for (int i = 0; i < SLOTS; i++)
+    for (int i = 0; i < PARALLEL_SLOTS; i++)
         if (self->gradient_slots[i].memory == gradient)
             self->gradient_slots[i].ticket = self->last_ticket;
     if (wrap->root)
@@ -534,6 +387,7 @@ int parallel_gradients(struct parallel *self, struct timeline *timeline, uint64_
     for (size_t i = 0; i < train_model_stage_count(self->setup.model); i++)
         self->uses_left[train_model_stage_unit(self->setup.model, i)]++;
     self->bucket_end = self->wraps.share;
+    self->most_whole_values = self->whole_values;
     int rc = run_visits(self, self->wraps.visit_count, timeline, deadline_ns, err);
     return rc ? rc : wait_for(self, self->last_ticket, timeline, deadline_ns, err);
 }
@@ -614,7 +468,8 @@ struct parallel_figures parallel_figures(const struct parallel *self)
     struct parallel_figures figures = {.wraps = self->wraps.count,
                                        .share = self->wraps.share,
                                        .bytes = self->bytes,
-                                       .most_gathered = self->most_gathered};
+                                       .most_gathered = self->most_gathered,
+                                       .gathered_bytes = self->most_whole_values * sizeof(float)};
     for (size_t i = 0; i < self->wraps.count; i++)
         figures.parameters += self->wraps.items[i].elements;
     return figures;

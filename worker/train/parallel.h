@@ -45,6 +45,7 @@ struct parallel_figures {
     uint64_t share;             /* elements of each array that this rank keeps, padding included */
     uint64_t bytes;             /* that this rank holds, buffers included */
     uint32_t most_gathered;     /* at a time, the root's wrap not counted */
+    uint64_t gathered_bytes;    /* of the step before, the most at a time, the root's wrap counted */
 };
 
 struct parallel;

@@ -31,11 +31,22 @@ struct stream {
     struct stream_counts counts; /* under the lock */
 };
 
-static const char *const names[] = {"all-gather", "reduce-scatter", "all-reduce", "to device", "to host", "round"};
+static const char *const names[] = {"all-gather", "reduce-scatter", "all-reduce", "to device",
+                                    "to host",    "round",          "pack",       "unpack"};
 
 static bool is_collective(enum stream_kind kind)
 {
     return kind == STREAM_GATHER || kind == STREAM_SCATTER || kind == STREAM_REDUCE;
+}
+
+static bool is_copy(enum stream_kind kind)
+{
+    return kind == STREAM_TO_DEVICE || kind == STREAM_TO_HOST;
+}
+
+uint64_t stream_packed(uint64_t values)
+{
+    return (values + 1) / 2;
 }
 
 /* --- the thread --- */
@@ -94,13 +105,25 @@ static int copy(struct stream *self, const struct stream_work *work, struct cb_e
     return rc ? rc : self->device->ops->wait(self->device, event, UINT64_MAX, err);
 }
 
+static void convert(const struct stream_work *work)
+{
+    uint32_t ranks = work->kind == STREAM_UNPACK ? comm_size(work->comm) : 1;
+    if (work->kind == STREAM_ROUND)
+        train_round_bf16(work->from, work->to, work->values);
+    else if (work->kind == STREAM_PACK)
+        train_pack_bf16(work->from, (uint16_t *)(void *)work->to, work->values);
+    for (uint32_t i = 0; i < ranks && work->kind == STREAM_UNPACK; i++)
+        train_unpack_bf16((const uint16_t *)(const void *)(work->from + i * stream_packed(work->values)),
+                          work->to + i * work->values, work->values);
+}
+
 static int work_on(struct stream *self, const struct stream_work *work, struct cb_err *err)
 {
     if (is_collective(work->kind))
         return communicate(self, work, err);
-    if (work->kind != STREAM_ROUND)
+    if (is_copy(work->kind))
         return copy(self, work, err);
-    train_round_bf16(work->from, work->to, work->values);
+    convert(work);
     return 0;
 }
 
@@ -111,9 +134,11 @@ static void count(struct stream *self, const struct stream_work *work, uint64_t 
     counts->gathers += work->kind == STREAM_GATHER;
     counts->scatters += work->kind == STREAM_SCATTER;
     counts->reduces += work->kind == STREAM_REDUCE;
-    counts->copies += work->kind == STREAM_TO_DEVICE || work->kind == STREAM_TO_HOST;
-    if (is_collective(work->kind))
-        counts->busy_ns += end_ns - start_ns;
+    counts->copies += is_copy(work->kind);
+    counts->copied_bytes += is_copy(work->kind) ? bytes : 0;
+    if (!is_collective(work->kind))
+        return;
+    counts->busy_ns += end_ns - start_ns;
     if (work->kind == STREAM_REDUCE)
         counts->bytes_sent += 2 * bytes * others / (others + 1);
     else

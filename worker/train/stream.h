@@ -21,12 +21,14 @@ enum stream_kind {
     STREAM_REDUCE,    /* `values` are added up; from may be to */
     STREAM_TO_DEVICE, /* `values` copied by the device */
     STREAM_TO_HOST,
-    STREAM_ROUND, /* `values` become what bf16 can hold; from may be to */
+    STREAM_ROUND,  /* `values` become what bf16 can hold; from may be to */
+    STREAM_PACK,   /* the same in two bytes each: `to` has stream_packed(values) */
+    STREAM_UNPACK, /* `values` of each rank of `comm`, packed one rank after the other, to all of them as floats */
 };
 
 struct stream_work {
     enum stream_kind kind;
-    struct comm *comm; /* of collectives; borrowed */
+    struct comm *comm; /* of collectives and STREAM_UNPACK; borrowed */
     const float *from;
     float *to;
     uint64_t values;
@@ -35,11 +37,15 @@ struct stream_work {
 
 struct stream_counts {
     uint64_t gathers, scatters, reduces, copies;
-    uint64_t bytes_sent; /* that a rank must send at least: (n-1)/n of a gather or scatter, twice that of a reduce */
-    uint64_t busy_ns;    /* in collectives */
+    uint64_t bytes_sent;   /* that a rank must send at least: (n-1)/n of a gather or scatter, twice that of a reduce */
+    uint64_t copied_bytes; /* to the device and back */
+    uint64_t busy_ns;      /* in collectives */
 };
 
 struct stream;
+
+/* Floats that so many bf16 values take. */
+uint64_t stream_packed(uint64_t values);
 
 /* `watch` says when to stop (comm_check); `device` may be NULL where nothing is copied. All borrowed. */
 int stream_new(struct comm *watch, struct device *device, struct trace *trace, struct stream **stream,

@@ -14,7 +14,8 @@
 #define PATH_BYTES 4096
 
 static const char *const track_names[TRACE_TRACKS] = {"compute", "comm", "io", "h2d"};
-/* What TensorBoard's profiler page calls such events. */
+/* What TensorBoard's profiler page calls such events, and how it finds steps. */
+#define STEP_NAME "ProfilerStep#"
 static const char *const categories[TRACE_TRACKS] = {"kernel", "communication", "io", "gpu_memcpy"};
 
 int trace_init(struct trace *self, uint64_t capacity, struct cb_err *err)
@@ -93,6 +94,15 @@ void trace_add_numbered(struct trace *self, enum trace_track track, const char *
     trace_add(self, track, text, start_ns, end_ns, bytes);
 }
 
+void trace_add_step(struct trace *self, uint64_t start_ns, uint64_t end_ns)
+{
+    char text[TRACE_NAME_BYTES];
+    if (!self->active)
+        return;
+    snprintf(text, sizeof text, STEP_NAME "%llu", (unsigned long long)self->step);
+    trace_add(self, TRACE_COMPUTE, text, start_ns, end_ns, 0);
+}
+
 void trace_add_memory(struct trace *self, uint64_t at_ns, uint64_t bytes)
 {
     if (!self->active)
@@ -158,7 +168,8 @@ static void write_event(struct json_writer *json, uint32_t rank, unsigned track,
 {
     json_write_begin_object(json);
     member_text(json, "ph", "X");
-    member_text(json, "cat", categories[track]);
+    bool step = strncmp(event->name, STEP_NAME, strlen(STEP_NAME)) == 0;
+    member_text(json, "cat", step ? "user_annotation" : categories[track]);
     member_text(json, "name", event->name);
     member_u64(json, "pid", rank);
     member_u64(json, "tid", track);

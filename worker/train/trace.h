@@ -52,6 +52,8 @@ void trace_add(struct trace *self, enum trace_track track, const char *name, uin
 /* The same with a number after the name: "forward 3". */
 void trace_add_numbered(struct trace *self, enum trace_track track, const char *name, uint64_t number,
                         uint64_t start_ns, uint64_t end_ns, uint64_t bytes);
+/* The step that trace_begin_step began, as readers of PyTorch's traces look for it. */
+void trace_add_step(struct trace *self, uint64_t start_ns, uint64_t end_ns);
 void trace_add_memory(struct trace *self, uint64_t at_ns, uint64_t bytes);
 
 /* FOLDER/rank-R.pt.trace.json; the folder is made where it is missing. After trace_stop. */

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "core/clock.h"
+#include "core/memory.h"
 #include "core/units.h"
 #include "worker/affinity.h"
 #include "worker/blas.h"
@@ -163,6 +164,30 @@ static uint64_t batch_elements(const struct trainer *self)
     return (uint64_t)self->setup.batch * (self->training.linear ? self->setup.shape.width : 2 * self->setup.sequence);
 }
 
+/* What this rank may map at all. */
+static int check_own_limit(const struct trainer *self, uint64_t needed, struct cb_err *err)
+{
+    uint64_t left = memory_left_to_map();
+    char a[32], b[32];
+    if (needed <= left)
+        return 0;
+    return cb_fail(err, CB_ERR_MEMORY, "training needs %s of memory on rank %u, but its limit (ulimit -v) leaves %s",
+                   units_format_bytes((double)needed, a), self->rank, units_format_bytes((double)left, b));
+}
+
+/* For whoever finds this rank dead: what it needs, and what there was. */
+static void note_needs(struct trainer *self, uint64_t needed)
+{
+    uint64_t available = 0;
+    char text[128], a[32], b[32];
+    if (memory_available(&available, NULL))
+        return;
+    snprintf(text, sizeof text, "%s for itself, %s were free before on the machine of %u ranks",
+             units_format_bytes((double)needed, a), units_format_bytes((double)available, b),
+             comm_local_size(self->comm));
+    status_page_add_fact(self->page, "memory.needed", text);
+}
+
 /* Everything that the ranks of a machine will take, before any of it is taken. */
 static int check_memory(struct trainer *self, struct cb_err *err)
 {
@@ -175,7 +200,10 @@ static int check_memory(struct trainer *self, struct cb_err *err)
                            : 0;
     char a[32], b[32], c[32];
     struct cb_err short_of;
-    int rc = state_check_memory(self->comm, state + step + staging, trainer_deadline(self), &short_of);
+    note_needs(self, state + step + staging);
+    int rc = trainer_join(self, check_own_limit(self, state + step + staging, &short_of), &short_of);
+    if (!rc)
+        rc = state_check_memory(self->comm, state + step + staging, trainer_deadline(self), &short_of);
     if (rc == CB_ERR_MEMORY)
         return cb_fail(err, rc,
                        "%s. A rank's parameters, gradients and optimizer take %s, a step of train.batch_size=%u "

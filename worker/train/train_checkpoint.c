@@ -1,5 +1,5 @@
-/* Checkpoints of a training: the state as the engine sees it, saving while steps go on, resuming. Owns the place in the
- * store and the engine; must not know how a step computes, or how an engine moves bytes. */
+/* Checkpoints of a training: the place in the store, and saving while steps go on. Owns that place and the engine; must not
+ * know how a step computes, or how an engine moves bytes. */
 #include "worker/train/train_checkpoint.h"
 
 #include <inttypes.h>
@@ -8,11 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/model_shape.h"
 #include "ckpt/needs.h"
 #include "core/clock.h"
-#include "core/record.h"
-#include "core/run_folder.h"
 #include "worker/run.h"
 #include "worker/together.h"
 
@@ -20,157 +17,15 @@
 #define FAILED_IN_STORE UINT64_C(1)
 #define FAILED_OTHERWISE (UINT64_C(1) << 32)
 
-/* --- the state --- */
-
-/* The training's own keys as a layout wants them. */
-static int own_experiment(struct train_checkpoint *self, const struct trainer *trainer, struct cb_err *err)
-{
-    char sharding[32] = "full";
-    const struct training *training = &trainer->training;
-    bool moments = optimizer_moments(trainer->optimizer.kind) > 0;
-    if (training->shard_ranks == 1)
-        snprintf(sharding, sizeof sharding, "none");
-    else if (training->shard_ranks < training->ranks)
-        snprintf(sharding, sizeof sharding, "hybrid(%u)", training->shard_ranks);
-    int rc = experiment_copy(trainer->place.experiment, &self->experiment, err);
-    if (!rc)
-        rc = experiment_set(self->experiment, "sharding", sharding, "training", err);
-    if (!rc)
-        rc = experiment_set(self->experiment, "state", moments ? "weights+adam" : "weights", "training", err);
-    if (!rc)
-        rc = experiment_set(self->experiment, "ops", "save", "training", err);
-    return rc;
-}
-
-/* Adds the counters to the model that the layout is of. */
-static int own_model(struct train_checkpoint *self, const struct trainer *trainer, struct cb_err *err)
-{
-    static const char *const names[TRAIN_COUNTERS] = {"train.step", "train.samples"};
-    const struct tensor_role role = {.layer = MODEL_LAYER_LAST, .tp_dim = -1, .expert = -1};
-    const enum dtype fp32 = DTYPE_F32;
-    const struct experiment *experiment = trainer->place.experiment;
-    int rc = model_load(experiment_text(experiment, OPT_MODEL), experiment_u64(experiment, OPT_LAYERS), &fp32,
-                        &self->model, err);
-    self->parameters = rc ? 0 : self->model->count;
-    for (int i = 0; i < TRAIN_COUNTERS && !rc; i++) {
-        rc = model_add(self->model, role, 0, NULL, err, "%s", names[i]);
-        if (!rc)
-            self->model->tensors[self->model->count - 1].dtype = DTYPE_I64;
-    }
-    return rc;
-}
-
-/* The unit and the parameter of a name. */
-static const struct train_parameter *find_parameter(const struct trainer *trainer, const char *fqn, size_t *unit)
-{
-    for (*unit = 0; *unit < train_model_unit_count(trainer->model); ++*unit) {
-        const struct train_unit *found = train_model_unit(trainer->model, *unit);
-        for (size_t i = 0; i < found->count; i++)
-            if (strcmp(found->parameters[i].fqn, fqn) == 0)
-                return &found->parameters[i];
-    }
-    return NULL;
-}
-
-static int make_layout(struct train_checkpoint *self, const struct trainer *trainer, struct cb_err *err)
-{
-    const struct experiment *experiment = trainer->place.experiment;
-    char betas[64], epsilon[32], rate[32], decay[32];
-    struct layout_item items[] = {{"optimizer.param_groups.lr", rate},
-                                  {"optimizer.param_groups.betas", betas},
-                                  {"optimizer.param_groups.eps", epsilon},
-                                  {"optimizer.param_groups.weight_decay", decay},
-                                  {"train.seed", experiment_text(experiment, OPT_SEED)}};
-    struct layout_range *ranges = calloc(self->model->count, sizeof *ranges);
-    if (!ranges)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the names of %zu tensors", self->model->count);
-    snprintf(rate, sizeof rate, "%.17g", trainer->schedule.peak);
-    snprintf(betas, sizeof betas, "(%.17g, %.17g)", trainer->optimizer.beta1, trainer->optimizer.beta2);
-    snprintf(epsilon, sizeof epsilon, "%.17g", trainer->optimizer.epsilon);
-    snprintf(decay, sizeof decay, "%.17g", trainer->optimizer.weight_decay);
-    int rc = 0;
-    for (size_t i = 0; i < self->parameters && !rc; i++) {
-        size_t unit;
-        const struct train_parameter *parameter = find_parameter(trainer, self->model->tensors[i].fqn, &unit);
-        if (parameter)
-            parallel_flat(trainer->parallel, unit, parameter->offset, &ranges[i].begin, &ranges[i].elements);
-        else
-            rc = cb_fail(err, CB_ERR_INTERNAL, "the trainer has no parameter %s", self->model->tensors[i].fqn);
-    }
-    struct layout_training training = {.ranges = ranges, .items = items, .item_count = sizeof items / sizeof *items};
-    if (!rc)
-        rc = layout_new_training(self->model, self->experiment, &training, &self->layout, err);
-    free(ranges);
-    return rc;
-}
-
-static int64_t *counter_of(struct train_checkpoint *self, const struct state_tensor *tensor)
-{
-    return strcmp(tensor->fqn, "train.step") == 0 ? &self->position.step : &self->position.samples;
-}
-
-/* Where the trainer keeps what the layout says this rank holds. */
-static void *place_of(struct train_checkpoint *self, const struct trainer *trainer, const struct piece *piece)
-{
-    static const enum parallel_array arrays[] = {[KIND_WEIGHT] = PARALLEL_WEIGHTS,
-                                                 [KIND_MASTER] = PARALLEL_WEIGHTS,
-                                                 [KIND_EXP_AVG] = PARALLEL_EXP_AVG,
-                                                 [KIND_EXP_AVG_SQ] = PARALLEL_EXP_AVG_SQ};
-    const struct state_tensor *tensor = layout_tensor(self->layout, piece->tensor);
-    size_t unit;
-    if (tensor->model_tensor >= self->parameters)
-        return counter_of(self, tensor);
-    const struct train_parameter *parameter =
-        find_parameter(trainer, self->model->tensors[tensor->model_tensor].fqn, &unit);
-    if (!parameter)
-        return NULL;
-    return parallel_place(trainer->parallel, arrays[tensor->kind], unit,
-                          parameter->offset + box_first_element(&piece->box, tensor->shape));
-}
-
-static int make_state(struct train_checkpoint *self, const struct trainer *trainer, struct cb_err *err)
-{
-    int rc = state_init(&self->state, self->layout, trainer->rank, err);
-    for (size_t i = 0; i < self->state.piece_count && !rc; i++) {
-        self->state.memory[i] = place_of(self, trainer, &self->state.pieces[i]);
-        if (!self->state.memory[i])
-            rc = cb_fail(err, CB_ERR_INTERNAL, "the trainer holds no part of %s",
-                         layout_tensor(self->layout, self->state.pieces[i].tensor)->fqn);
-    }
-    return rc;
-}
-
 /* --- the place --- */
-
-/* The run that wrote what lies where this one saves; "" where that is not known. Before it is claimed. */
-static void read_owner(struct train_checkpoint *self)
-{
-    char path[2 * FOLDER_NAME_BYTES];
-    const char *store = folder_store_path(experiment_text(self->experiment, OPT_STORE));
-    const char *suffix = experiment_text(self->experiment, OPT_SUFFIX);
-    struct buf text;
-    if (!store || store[0] != '/' || !*suffix)
-        return;
-    buf_init(&text, FOLDER_NAME_BYTES);
-    int len = snprintf(path, sizeof path, "%s/%s/" FOLDER_CLAIM, store, suffix);
-    if (len < (int)sizeof path && buf_read_file(&text, path, NULL) == 0)
-        snprintf(self->owner, sizeof self->owner, "%.*s", (int)strcspn(text.data, "\n"), text.data);
-    buf_release(&text);
-}
-
-static const char *run_name(const struct train_place *place)
-{
-    const char *slash = strrchr(place->run_folder, '/');
-    return slash ? slash + 1 : place->run_folder;
-}
 
 static int open_place(struct train_checkpoint *self, struct trainer *trainer, struct cb_err *err)
 {
     struct layout_pair pair = {.saved = self->layout, .loaded = self->layout, .ranks = trainer->training.ranks};
-    const char *name = run_name(&trainer->place);
+    const char *name = train_checkpoint_run_name(&trainer->place);
     int rc = 0;
     if (trainer->rank == 0) {
-        read_owner(self);
+        train_checkpoint_read_owner(self, trainer);
         rc = folder_prepare(self->experiment, name, needs_store_bytes(&pair, self->experiment), err);
     }
     rc = trainer_join(trainer, rc, err);
@@ -218,14 +73,7 @@ int checkpoint_open(struct trainer *trainer, struct cb_err *err)
     self->keep_last = experiment_u64(experiment, OPT_KEEP_LAST);
     self->keep_last = self->keep_last == 0 ? 1 : self->keep_last < TRAIN_KEPT ? self->keep_last : TRAIN_KEPT;
     self->last_step = -1;
-    int rc = own_experiment(self, trainer, err);
-    if (!rc)
-        rc = own_model(self, trainer, err);
-    if (!rc)
-        rc = make_layout(self, trainer, err);
-    if (!rc)
-        rc = make_state(self, trainer, err);
-    rc = trainer_join(trainer, rc, err);
+    int rc = trainer_join(trainer, train_checkpoint_make_state(self, trainer, err), err);
     if (!rc)
         rc = open_place(self, trainer, err);
     if (!rc)
@@ -520,119 +368,7 @@ int checkpoint_finish(struct trainer *trainer, struct cb_err *err)
                    self->first_failed_step, self->first_failure);
 }
 
-/* --- resuming --- */
-
-/* Steps that a rank had done, and the one it was in. */
-static void note_reached(struct train_checkpoint *self, const struct record_rank *rank)
-{
-    uint64_t reached = rank->last_op == OP_STEP ? rank->last_iteration + UINT64_C(1) : 0;
-    for (uint32_t i = 0; i < rank->sample_count; i++)
-        if (rank->samples[i].op == OP_STEP && rank->samples[i].iteration >= reached)
-            reached = rank->samples[i].iteration + UINT64_C(1);
-    self->reached_step = reached > self->reached_step ? reached : self->reached_step;
-}
-
-/* When the attempt before this one ended, and the step it was in. */
-static void look_back(struct trainer *trainer)
-{
-    struct train_checkpoint *self = trainer->checkpoint;
-    const struct train_place *place = &trainer->place;
-    const char *name = run_name(place);
-    char folder[FOLDER_NAME_BYTES * 2], attempt_path[FOLDER_NAME_BYTES * 3], records[FOLDER_NAME_BYTES * 3 + 16];
-    uint32_t attempt = place->attempt - 1;
-    struct manifest manifest;
-    struct record record;
-    bool other = *self->owner && strcmp(self->owner, name) != 0;
-    snprintf(folder, sizeof folder, "%.*s%s", (int)(name - place->run_folder), place->run_folder,
-             other ? self->owner : name);
-    if (other && run_folder_last_attempt(folder, &attempt, NULL))
-        return;
-    snprintf(attempt_path, sizeof attempt_path, "%s/attempts/%u", folder, attempt);
-    if (attempt == 0 || manifest_read(attempt_path, &manifest, NULL))
-        return;
-    self->failed_at_wall_ns = manifest.ended_wall_ns;
-    snprintf(records, sizeof records, "%s/records", attempt_path);
-    if (record_read(records, &record, NULL))
-        return;
-    for (uint32_t i = 0; i < record.rank_count; i++)
-        note_reached(self, &record.ranks[i]);
-    record_release(&record);
-}
-
-static int find_newest(struct trainer *trainer, char name[FOLDER_NAME_BYTES], struct cb_err *err)
-{
-    struct train_checkpoint *self = trainer->checkpoint;
-    int rc = 0;
-    name[0] = '\0';
-    if (trainer->rank == 0) {
-        rc = self->folder.path ? folder_find_checkpoint(&self->folder, name, err) : 0;
-        if (rc == CB_ERR_NOT_FOUND) {
-            name[0] = '\0';
-            rc = 0;
-        }
-        if (!rc)
-            look_back(trainer);
-    }
-    rc = trainer_join(trainer, rc, err);
-    return rc ? rc : comm_broadcast(trainer->comm, name, FOLDER_NAME_BYTES, trainer_deadline(trainer), err);
-}
-
-static int load(struct trainer *trainer, const char *name, struct cb_err *err)
-{
-    struct train_checkpoint *self = trainer->checkpoint;
-    struct engine_options options = {.deadline_ns = trainer_deadline(trainer)};
-    struct sample *sample = status_page_begin_sample(trainer->page);
-    if (!sample)
-        return cb_fail(err, CB_ERR_INTERNAL, "the status page has no room for another sample");
-    sample->op = OP_LOAD;
-    int rc = engine_load(self->engine, name, &self->state, &options, sample, err);
-    sample->iteration = rc ? 0 : (uint32_t)self->position.step;
-    sample->flags |= rc ? SAMPLE_FAILED : SAMPLE_COLDNESS_UNKNOWN;
-    status_page_publish_sample(trainer->page);
-    return rc ? cb_context(err, "train.resume=latest, %s", name) : 0;
-}
-
-int checkpoint_resume(struct trainer *trainer, struct cb_err *err)
-{
-    struct train_checkpoint *self = trainer->checkpoint;
-    char name[FOLDER_NAME_BYTES], text[FOLDER_NAME_BYTES + 64];
-    if (!self || !self->resumes)
-        return 0;
-    int rc = find_newest(trainer, name, err);
-    if (rc)
-        return rc;
-    if (!name[0]) {
-        status_page_add_fact(trainer->page, "train.resumed", "nothing to resume: from step 0");
-        return 0;
-    }
-    rc = trainer_join(trainer, load(trainer, name, err), err);
-    if (rc)
-        return rc;
-    if (self->position.step < 0 || self->position.step > UINT32_MAX)
-        return cb_fail(err, CB_ERR_CORRUPT, "%s says that its step is %lld", name, (long long)self->position.step);
-    trainer->position = self->position;
-    self->last_step = self->position.step;
-    self->kept[self->kept_count++] = (uint32_t)self->position.step;
-    self->resumed = true;
-    snprintf(text, sizeof text, "%s, from step %lld", name, (long long)self->position.step);
-    status_page_add_fact(trainer->page, "train.resumed", text);
-    if (trainer->rank == 0 && self->reached_step > 0)
-        trainer->page->run_values[METRIC_LOST_STEPS] =
-            self->reached_step > (uint64_t)self->position.step
-                ? (double)(self->reached_step - (uint64_t)self->position.step)
-                : 0;
-    return 0;
-}
-
-void checkpoint_note_recovery(struct trainer *trainer)
-{
-    struct train_checkpoint *self = trainer->checkpoint;
-    uint64_t now_ns = clock_wall_ns();
-    if (!self || !self->resumed || trainer->rank != 0 || self->failed_at_wall_ns == 0 ||
-        now_ns < self->failed_at_wall_ns)
-        return;
-    trainer->page->run_values[METRIC_RECOVERY_S] = (double)(now_ns - self->failed_at_wall_ns) / 1e9;
-}
+/* --- what is written down --- */
 
 void checkpoint_add_facts(struct trainer *trainer)
 {

@@ -47,4 +47,12 @@ struct train_checkpoint {
     uint64_t reached_step;         /* steps that it had begun */
 };
 
+/* train_checkpoint_state.c: experiment, model, layout and state of this rank, all in the trainer's own memory. */
+int train_checkpoint_make_state(struct train_checkpoint *self, const struct trainer *trainer,
+                                struct cb_err *err) CB_MUST_CHECK;
+
+/* train_checkpoint_resume.c: the run that wrote what lies where this one saves, before it is claimed; unknown stays "". */
+void train_checkpoint_read_owner(struct train_checkpoint *self, const struct trainer *trainer);
+const char *train_checkpoint_run_name(const struct train_place *place);
+
 #endif

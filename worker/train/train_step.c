@@ -92,6 +92,7 @@ static int validate(struct trainer *self, struct sample *sample, struct cb_err *
         rc = parallel_forward(self->parallel, &timeline, trainer_deadline(self), err);
     if (rc)
         return rc;
+    self->exchanged = parallel_counts(self->parallel); /* nor its exchange */
     add_own_loss(self, numbers);
     rc = self->training.ranks > 1 ? comm_sum(self->comm, numbers, SUMS, trainer_deadline(self), err) : 0;
     timeline_stop(&timeline);
@@ -116,18 +117,24 @@ static void fill_sample(struct trainer *self, const struct timeline *timeline, c
     uint64_t tokens = (uint64_t)self->setup.batch * self->setup.sequence;
     double flops = train_flops_per_token(&self->setup.shape, self->setup.sequence) * (double)tokens;
     struct stream_counts counts = parallel_counts(self->parallel);
+    uint64_t gathered_bytes = parallel_figures(self->parallel).gathered_bytes;
     timeline_fill(timeline, sample);
     getrusage(RUSAGE_SELF, &usage);
     sample->values[METRIC_LOSS] = numbers[SUM_LOSS] / numbers[SUM_COUNTED];
     sample->values[METRIC_GRADIENT_NORM] = numbers[SUM_NORM];
     sample->values[METRIC_LEARNING_RATE] = self->learning_rate;
     sample->values[METRIC_TOKENS] = (double)tokens;
-    sample->values[METRIC_COMM_S] = (double)(counts.busy_ns - self->gather_counts_ns) / 1e9;
+    sample->values[METRIC_COMM_S] = (double)(counts.busy_ns - self->exchanged.busy_ns) / 1e9;
+    sample->values[METRIC_COMM_BYTES] = (double)(counts.bytes_sent - self->exchanged.bytes_sent);
+    if (self->training.cpu_offload)
+        sample->values[METRIC_OFFLOAD_BYTES] = (double)(counts.copied_bytes - self->exchanged.copied_bytes);
+    if (gathered_bytes > 0)
+        sample->values[METRIC_GATHERED_BYTES] = (double)gathered_bytes;
     sample->values[METRIC_CPU_S] = cpu_seconds() - cpu_s;
     sample->values[METRIC_RSS_BYTES] = (double)usage.ru_maxrss * 1024;
     if (self->peak_flops > 0)
         sample->values[METRIC_MFU] = flops / sample->values[METRIC_OP_S] / self->peak_flops;
-    self->gather_counts_ns = counts.busy_ns;
+    self->exchanged = counts;
 }
 
 static int compute(struct trainer *self, struct timeline *timeline, double numbers[SUMS], struct cb_err *err)
@@ -191,8 +198,7 @@ int trainer_step(struct trainer *self, struct cb_err *err)
     timeline_own_done(&timeline);
     timeline_stop(&timeline);
     fill_sample(self, &timeline, numbers, cpu_s, sample);
-    trace_add_numbered(&self->trace, TRACE_COMPUTE, "step", (uint64_t)self->position.step, timeline.start_ns,
-                       timeline.end_ns, 0);
+    trace_add_step(&self->trace, timeline.start_ns, timeline.end_ns);
     trace_add_memory(&self->trace, timeline.end_ns, memory_resident_bytes());
     if (!rc) {
         self->position.step++;

@@ -56,7 +56,7 @@ struct trainer {
     struct train_checkpoint *checkpoint; /* NULL without checkpoints */
     struct step_pace alone, beside;      /* measured steps: without and with a save behind them */
     uint64_t began_ns;                   /* the first measured step */
-    uint64_t gather_counts_ns;           /* time in collectives until the last step */
+    struct stream_counts exchanged;      /* until the last step */
 };
 
 uint64_t trainer_deadline(const struct trainer *self);
