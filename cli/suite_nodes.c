@@ -12,8 +12,6 @@
 #include "core/status_page.h"
 
 #define METRICS (METRIC_SUITE_LAST - METRIC_SUITE_FIRST + 1)
-#define Z_OF_OUTLIERS 3.5 /* Iglewicz & Hoaglin's bound */
-#define NODES_FOR_Z 4
 #define MATRIX_MOST 16 /* nodes whose pairs fit on a screen */
 
 static const char *fact_of(const struct run_info *run, const char *key)
@@ -182,10 +180,37 @@ bool suite_nodes_spread(const struct suite_nodes *self, enum metric_id metric, s
     }
     stats_summarize(known, count, &summary);
     free(known);
-    *spread = (struct suite_spread){.median = summary.median, .worst = values[worst], .worst_node = worst, .z = NAN};
-    if (count >= NODES_FOR_Z && summary.mad > 0)
-        spread->z = 0.6745 * (values[worst] - summary.median) / summary.mad;
+    *spread = (struct suite_spread){.median = summary.median,
+                                    .worst = values[worst],
+                                    .worst_node = worst,
+                                    .z = stats_robust_z(&summary, values[worst])};
     return true;
+}
+
+bool suite_nodes_pair_spread(const struct suite_nodes *self, enum metric_id metric, struct suite_pair_spread *spread)
+{
+    bool lower = metric_row(metric)->direction == METRIC_LOWER_IS_BETTER;
+    const double *cells = metric == METRIC_NET_LATENCY_S ? self->latency_s : self->bytes_per_s;
+    double *known = malloc((self->count * self->count + 1) * sizeof *known);
+    struct suite_pair_spread found = {.worst = NAN};
+    struct summary summary;
+    size_t count = 0;
+    for (size_t cell = 0; known && cell < self->count * self->count; cell++) {
+        size_t a = cell / self->count, b = cell % self->count;
+        if (a >= b || isnan(cells[cell]))
+            continue;
+        known[count++] = cells[cell];
+        if (isnan(found.worst) || (lower ? cells[cell] > found.worst : cells[cell] < found.worst))
+            found = (struct suite_pair_spread){.worst = cells[cell], .a = a, .b = b};
+    }
+    if (count >= 2) {
+        stats_summarize(known, count, &summary);
+        found.median = summary.median;
+        found.z = stats_robust_z(&summary, found.worst);
+        *spread = found;
+    }
+    free(known);
+    return count >= 2;
 }
 
 static int write_spreads(const struct suite_nodes *self, bool colour, struct buf *out, struct cb_err *err)
@@ -208,7 +233,7 @@ static int write_spreads(const struct suite_nodes *self, bool colour, struct buf
             table_add(&table, TABLE_PLAIN, "-");
         else
             table_addf(&table, TABLE_PLAIN, "%.1f", spread.z);
-        table_add(&table, TABLE_BOLD, fabs(spread.z) > Z_OF_OUTLIERS ? "outlier" : "");
+        table_add(&table, TABLE_BOLD, fabs(spread.z) > STATS_Z_OF_OUTLIERS ? "outlier" : "");
     }
     int rc = table_write(&table, 0, colour, out, err);
     table_release(&table);
@@ -235,6 +260,14 @@ static int write_matrix(const struct suite_nodes *self, const char *title, enum 
     buf_append_char(out, '\n');
     int rc = table_write(&table, 0, colour, out, err);
     table_release(&table);
+    struct suite_pair_spread spread;
+    if (!rc && suite_nodes_pair_spread(self, metric, &spread)) {
+        buf_printf(out, "worst pair  %s and %s, %+.1f %% from the median of the pairs", self->names[spread.a],
+                   self->names[spread.b], 100 * (spread.worst / spread.median - 1));
+        if (!isnan(spread.z))
+            buf_printf(out, ", robust z %.1f%s", spread.z, fabs(spread.z) > STATS_Z_OF_OUTLIERS ? ": outlier" : "");
+        buf_append_char(out, '\n');
+    }
     return rc;
 }
 
@@ -296,6 +329,27 @@ static void write_pairs(const struct suite_nodes *self, const char *key, const d
     json_write_end_array(json);
 }
 
+static void write_worst_pair(const struct suite_nodes *self, enum metric_id metric, struct json_writer *json)
+{
+    struct suite_pair_spread spread;
+    if (!suite_nodes_pair_spread(self, metric, &spread))
+        return;
+    json_write_key(json, metric_row(metric)->name);
+    json_write_begin_object(json);
+    json_write_key(json, "nodes");
+    json_write_begin_array(json);
+    json_write_text(json, self->names[spread.a]);
+    json_write_text(json, self->names[spread.b]);
+    json_write_end_array(json);
+    json_write_key(json, "value");
+    json_write_double(json, spread.worst);
+    json_write_key(json, "median");
+    json_write_double(json, spread.median);
+    json_write_key(json, "z");
+    json_write_double(json, spread.z);
+    json_write_end_object(json);
+}
+
 void suite_nodes_write_json(const struct suite_nodes *self, struct json_writer *json)
 {
     json_write_key(json, "nodes");
@@ -314,6 +368,11 @@ void suite_nodes_write_json(const struct suite_nodes *self, struct json_writer *
     json_write_begin_object(json);
     write_pairs(self, "latency_s", self->latency_s, json);
     write_pairs(self, "bytes_per_s", self->bytes_per_s, json);
+    json_write_end_object(json);
+    json_write_key(json, "worst_pairs");
+    json_write_begin_object(json);
+    write_worst_pair(self, METRIC_NET_LATENCY_S, json);
+    write_worst_pair(self, METRIC_NET_BANDWIDTH_BYTES_PER_S, json);
     json_write_end_object(json);
     json_write_end_object(json);
 }

@@ -18,8 +18,14 @@ struct suite_nodes {
 struct suite_spread {
     double median, worst;
     size_t worst_node;
-    double
-        z; /* of the worst: 0.6745 (x - median) / MAD (Iglewicz & Hoaglin, 1993); NAN below 4 nodes or without spread */
+    double z; /* stats_robust_z of the worst */
+};
+
+/* Latency or bandwidth over the pairs of nodes. */
+struct suite_pair_spread {
+    double median, worst;
+    size_t a, b; /* the worst pair */
+    double z;    /* stats_robust_z of it */
 };
 
 /* From the run's facts and samples. count is 0 where the run is of no suite. suite_nodes_release in any case. */
@@ -29,8 +35,12 @@ void suite_nodes_release(struct suite_nodes *self);
 /* False where fewer than two nodes have a value. The worst is the one that is furthest to the bad side. */
 bool suite_nodes_spread(const struct suite_nodes *self, enum metric_id metric, struct suite_spread *spread);
 
+/* The same for pairs of nodes: METRIC_NET_LATENCY_S or METRIC_NET_BANDWIDTH_BYTES_PER_S. */
+bool suite_nodes_pair_spread(const struct suite_nodes *self, enum metric_id metric, struct suite_pair_spread *spread);
+
 int suite_nodes_write(const struct suite_nodes *self, bool colour, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
-/* "nodes": {"names","metrics":{name:{"values","median","worst","z"}},"pairs":{"latency_s","bytes_per_s"}} */
+/* "nodes": {"names","metrics":{name:{"values","median","worst","z"}},"pairs":{"latency_s","bytes_per_s"},
+ * "worst_pairs":{name:{"nodes","value","median","z"}}} */
 void suite_nodes_write_json(const struct suite_nodes *self, struct json_writer *json);
 
 #endif

@@ -9,6 +9,7 @@
 #include "cli/launch.h"
 #include "cli/planning.h"
 #include "cli/report.h"
+#include "cli/suite_history.h"
 #include "cli/table.h"
 #include "cli/workload.h"
 #include "core/log.h"
@@ -232,6 +233,8 @@ static int report_member(struct session *self, const struct member *member, stru
         write_member_line(self, info);
     else
         rc = report_write_results(info, self->cli->colour, &self->cli->out, err);
+    if (rc == 0 && !self->cli->json && !*self->sweep_id)
+        rc = suite_outliers_write(self->history, info, &self->cli->out, err);
     run_info_free(info);
     return rc || self->cli->json ? rc : cli_flush(self->cli, err);
 }

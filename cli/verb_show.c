@@ -5,7 +5,7 @@
 
 #include "cli/report.h"
 #include "cli/run_nodes.h"
-#include "cli/suite_nodes.h"
+#include "cli/suite_history.h"
 #include "cli/table.h"
 #include "cli/verb_common.h"
 #include "core/status_page.h"
@@ -181,11 +181,20 @@ static int write_phases(struct cli *cli, const struct run_info *run, struct cb_e
     return rc;
 }
 
+/* A suite's nodes, and what they usually do. */
+struct suite_view {
+    struct suite_nodes nodes;
+    struct suite_history past;
+};
+
 static int write_text(struct cli *cli, struct history *history, const struct run_info *run,
-                      const struct rank_table *ranks, const struct suite_nodes *nodes, struct cb_err *err)
+                      const struct rank_table *ranks, const struct suite_view *suite, struct cb_err *err)
 {
+    const struct suite_nodes *nodes = &suite->nodes;
     report_write_heading(run->run, run->experiment, NULL, cli->colour, &cli->out);
     int rc = report_write_results(run, cli->colour, &cli->out, err);
+    if (rc == 0)
+        rc = suite_outliers_write(history, run, &cli->out, err);
     if (rc == 0 && cli_has_flag(cli, "phases")) {
         buf_append_char(&cli->out, '\n');
         rc = write_phases(cli, run, err);
@@ -206,12 +215,14 @@ static int write_text(struct cli *cli, struct history *history, const struct run
         rc = run_nodes_write(run, cli->colour, &written, &cli->out, err);
         if (rc == 0 && (nodes->count || !written))
             rc = suite_nodes_write(nodes, cli->colour, &cli->out, err);
+        if (rc == 0)
+            rc = suite_history_write(&suite->past, nodes, cli->colour, &cli->out, err);
     }
     return rc;
 }
 
 static int write_json(struct cli *cli, struct history *history, const struct run_info *run,
-                      const struct rank_table *ranks, const struct suite_nodes *nodes, struct cb_err *err)
+                      const struct rank_table *ranks, const struct suite_view *suite, struct cb_err *err)
 {
     struct json_writer json;
     int rc = 0;
@@ -222,7 +233,8 @@ static int write_json(struct cli *cli, struct history *history, const struct run
         json_ranks(&json, ranks);
     if (cli_has_flag(cli, "nodes")) {
         run_nodes_write_json(run, &json);
-        suite_nodes_write_json(nodes, &json);
+        suite_nodes_write_json(&suite->nodes, &json);
+        suite_history_write_json(&suite->past, &suite->nodes, &json);
     }
     if (cli_has_flag(cli, "failures")) {
         json_write_key(&json, "failures");
@@ -239,7 +251,7 @@ static int run_show(struct cli *cli, struct cb_err *err)
     struct history *history;
     struct run_info *run = NULL;
     struct rank_table ranks = {0};
-    struct suite_nodes nodes = {0};
+    struct suite_view suite = {0};
     char name[64];
     int rc = history_open_read_only(NULL, &history, err);
     if (rc)
@@ -252,11 +264,14 @@ static int run_show(struct cli *cli, struct cb_err *err)
         rc = history_each_sample(history, name, gather, &ranks, err);
     }
     if (rc == 0 && cli_has_flag(cli, "nodes"))
-        rc = suite_nodes_load(&nodes, history, run, err);
+        rc = suite_nodes_load(&suite.nodes, history, run, err);
+    if (rc == 0 && cli_has_flag(cli, "nodes"))
+        rc = suite_history_load(&suite.past, history, run, &suite.nodes, err);
     if (rc == 0)
-        rc = cli->json ? write_json(cli, history, run, &ranks, &nodes, err)
-                       : write_text(cli, history, run, &ranks, &nodes, err);
-    suite_nodes_release(&nodes);
+        rc = cli->json ? write_json(cli, history, run, &ranks, &suite, err)
+                       : write_text(cli, history, run, &ranks, &suite, err);
+    suite_history_release(&suite.past);
+    suite_nodes_release(&suite.nodes);
     rank_table_release(&ranks);
     run_info_free(run);
     history_close(history);

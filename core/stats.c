@@ -64,6 +64,14 @@ void stats_summarize(const double *values, size_t n, struct summary *summary)
     free(sorted);
 }
 
+double stats_robust_z(const struct summary *summary, double value)
+{
+    double mad = fmax(summary->mad, 0.01 * fabs(summary->median));
+    if (summary->n < STATS_N_FOR_Z || !(mad > 0))
+        return NAN;
+    return 0.6745 * (value - summary->median) / mad;
+}
+
 /* Mann-Whitney */
 
 /* Twice U of a against b: pairs with a > b count 2, ties 1. An integer, so exact. */

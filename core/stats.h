@@ -18,6 +18,13 @@ struct summary {
 
 /* Sorts a copy. All members NAN where n is 0. */
 void stats_summarize(const double *values, size_t n, struct summary *summary);
+
+/* 0.6745 (value - median) / MAD (Iglewicz & Hoaglin, 1993), with a MAD of at least 1 % of the median, since machines that
+ * agree better than that are the same. NAN where value is, or below STATS_N_FOR_Z values. */
+#define STATS_N_FOR_Z 4
+#define STATS_Z_OF_OUTLIERS 3.5 /* their bound */
+double stats_robust_z(const struct summary *summary, double value);
+
 double stats_quantile_sorted(const double *sorted, size_t n, double q);
 
 /* Two-sided p of Mann-Whitney's U. 1 where either side is empty. */

@@ -3,6 +3,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 from pathlib import Path
 
@@ -52,20 +53,24 @@ def test_what_cannot_run_here_is_absent_and_says_why(tmp_path):
     assert "all_reduce" not in out
 
 
-def test_pairs_of_nodes_are_measured_by_the_nodes_names(tmp_path):
+def run_on_nodes(place, *words, setting="", timeout=200):
     """Ranks that are told other names of nodes stand for ranks on other machines."""
-    programs = tmp_path / "bin"
+    programs = place / "bin"
     programs.mkdir()
     for name in ("ckptbench", "ckptbench-agent"):
         shutil.copy(BUILD / name, programs)
     worker = programs / "ckptbench-worker"
-    worker.write_text(f'#!/bin/sh\nexport CKPTBENCH_NODE=node$OMPI_COMM_WORLD_RANK\nexec {BUILD}/ckptbench-worker "$@"\n')
+    worker.write_text(f'#!/bin/sh\nexport CKPTBENCH_NODE=node$OMPI_COMM_WORLD_RANK {setting}\nexec {BUILD}/ckptbench-worker "$@"\n')
     worker.chmod(0o755)
-    environment = dict(os.environ, CKPTBENCH_HOME=str(tmp_path / "home"))
-    result = subprocess.run([programs / "ckptbench", "run", "--json", *SMALL, "store=null:", "suite.only=net", "ranks=3"], cwd=tmp_path,
-                            env=environment, capture_output=True, text=True, timeout=200)
+    environment = dict(os.environ, CKPTBENCH_HOME=str(place / "home"))
+    result = subprocess.run([programs / "ckptbench", "run", *SMALL, "store=null:", "suite.only=net", *words], cwd=place, env=environment,
+                            capture_output=True, text=True, timeout=timeout)
     assert result.returncode == 0, result.stderr
-    document = json.loads(result.stdout)
+    return result.stdout
+
+
+def test_pairs_of_nodes_are_measured_by_the_nodes_names(tmp_path):
+    document = json.loads(run_on_nodes(tmp_path, "--json", "ranks=3"))
     assert {"net_latency_s", "net_bandwidth_bytes_per_s", "net_latency_p99_s"} <= measured(document)
     facts = json.loads(ckptbench(tmp_path, "export", "LATEST", "--json").stdout)["facts"]
     pairs = {fact.split("=")[0] for fact in facts if fact.startswith("suite.pair.")}
@@ -75,6 +80,34 @@ def test_pairs_of_nodes_are_measured_by_the_nodes_names(tmp_path):
     assert nodes["metrics"]["net_latency_s"]["worst"] in nodes["names"]
     for cells in nodes["pairs"].values():
         assert [[cell is None for cell in row] for row in cells] == [[a == b for b in range(3)] for a in range(3)]
+
+
+# A link that is slow in both directions, put between the ranks and MPI.
+SLOW_LINK = """
+#include <mpi.h>
+#include <unistd.h>
+int MPI_Isend(const void *bytes, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request *request)
+{
+    int rank;
+    PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    if (comm == MPI_COMM_WORLD && ((rank == 1 && to == 2) || (rank == 2 && to == 1)))
+        usleep(10000);
+    return PMPI_Isend(bytes, count, type, to, tag, comm, request);
+}
+"""
+
+
+def test_a_slow_link_is_blamed_on_its_pair_of_nodes(tmp_path):
+    (tmp_path / "slow_link.c").write_text(SLOW_LINK)
+    subprocess.run(["mpicc", "-shared", "-fPIC", "-o", "slow_link.so", "slow_link.c"], cwd=tmp_path, check=True, timeout=60)
+    first = "ASAN_OPTIONS=$ASAN_OPTIONS:verify_asan_link_order=0" if "ASAN_OPTIONS" in os.environ else ""
+    out = run_on_nodes(tmp_path, "ranks=4", "suite.message_bytes=4KiB", setting=f"LD_PRELOAD={tmp_path}/slow_link.so {first}", timeout=280)
+    line = next(line for line in out.splitlines() if line.startswith("outlier "))
+    assert line.split(None, 1)[1].startswith("node1 and node2: net_latency_s is "), out
+    nodes = json.loads(ckptbench(tmp_path, "show", "LATEST", "--nodes", "--json").stdout)["nodes"]
+    slow = nodes["worst_pairs"]["net_latency_s"]
+    assert slow["nodes"] == ["node1", "node2"] and slow["value"] > 0.01 > slow["median"] and slow["z"] > 3.5
+    assert re.search(r"^worst pair  node1 and node2, .* outlier$", ckptbench(tmp_path, "show", "LATEST", "--nodes").stdout, re.M)
 
 
 def test_a_rule_that_is_not_met_fails_the_run_with_both_figures(tmp_path):
@@ -90,6 +123,24 @@ def test_wrong_words_are_refused_before_anything_starts(tmp_path, word, named):
     result = ckptbench(tmp_path, "run", *SMALL, "store=null:", word, code=2)
     assert named in result.stderr
     assert not (tmp_path / "home/runs").exists()
+
+
+def test_a_node_that_does_worse_than_it_usually_does_is_named(tmp_path):
+    """Reads that take 20 ms each, after four runs on the same place as it is."""
+    words = ("ranks=1", "suite.only=storage")
+    for earlier in range(4):
+        suite(tmp_path, *words)
+        history = json.loads(ckptbench(tmp_path, "show", "LATEST", "--nodes", "--json").stdout)["history"]
+        assert history == {"runs": earlier, "metrics": {}}  # too few to say what is usual
+    assert "3 earlier runs" in ckptbench(tmp_path, "show", "LATEST", "--nodes").stdout
+    out = ckptbench(tmp_path, "run", *SMALL, *words, f"store=fault:delay=20ms+ops=read:{tmp_path}/store").stdout
+    line = next(line for line in out.splitlines() if line.startswith("outlier ") and "storage_read_4k_p50_s" in line)
+    assert f" {socket.gethostname()}: " in line and "its median of 4 earlier runs" in line
+    history = json.loads(ckptbench(tmp_path, "show", "LATEST", "--nodes", "--json").stdout)["history"]
+    slow = history["metrics"]["storage_read_4k_p50_s"]
+    assert history["runs"] == slow["n"] == 4 and slow["z"] > 3.5 and slow["value"] > slow["usual"] and slow["node"] == socket.gethostname()
+    table = ckptbench(tmp_path, "show", "LATEST", "--nodes").stdout
+    assert re.search(r"^storage_read_4k_p50_s .*\(n=4\).* outlier$", table, re.M), table
 
 
 def test_nothing_is_left_in_the_store(tmp_path):

@@ -269,6 +269,22 @@ static void daly_interval_is_where_goodput_is_best(void **unused)
     assert_true(top > stats_goodput(best * 1.1, 30, 60, 3600));
 }
 
+static void robust_z_is_that_of_iglewicz_and_hoaglin_with_a_least_spread(void **unused)
+{
+    (void)unused;
+    struct summary summary;
+    stats_summarize((const double[]){2.1, 2.6, 2.4, 2.5, 2.3, 2.1, 2.3, 2.6, 8.2, 8.3}, 10, &summary);
+    assert_near(stats_robust_z(&summary, 8.3), 0.6745 * (8.3 - 2.45) / 0.15, 1e-9);
+    stats_summarize((const double[]){100, 100, 100, 100}, 4, &summary);
+    assert_near(stats_robust_z(&summary, 90), -6.745, 1e-9);
+    assert_near(stats_robust_z(&summary, 102), 1.349, 1e-9);
+    assert_true(isnan(stats_robust_z(&summary, NAN)));
+    stats_summarize((const double[]){1, 2, 3}, 3, &summary);
+    assert_true(isnan(stats_robust_z(&summary, 9)));
+    stats_summarize((const double[]){0, 0, 0, 0}, 4, &summary);
+    assert_true(isnan(stats_robust_z(&summary, 9)));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -291,6 +307,7 @@ int main(void)
         cmocka_unit_test(more_runs_are_asked_for_where_spread_hides_the_change),
         cmocka_unit_test(best_interval_and_goodput_of_the_published_cases),
         cmocka_unit_test(daly_interval_is_where_goodput_is_best),
+        cmocka_unit_test(robust_z_is_that_of_iglewicz_and_hoaglin_with_a_least_spread),
     };
     return cmocka_run_group_tests_name("stats", tests, NULL, NULL);
 }
