@@ -316,7 +316,12 @@ int submission_send(const struct submission *self, const struct sending *items, 
     return rc;
 }
 
-/* ---- arrays ---- */
+/* ---- several runs in one request: arrays, and runs of one job ---- */
+
+static bool is_one_job(const struct planned *members)
+{
+    return experiment_bool(members[0].experiment, OPT_SLURM_ONE_JOB);
+}
 
 /* FIRST/array/K points at member K: the script needs no logic to find its run. */
 static int link_members(const struct planning *planning, size_t first, size_t count, struct cb_err *err)
@@ -341,12 +346,14 @@ static int prepare_array(const struct submission *self, const struct planned *me
                          struct job_record *records, struct parcel *parcel, struct cb_err *err)
 {
     struct file_batch batch = {0};
-    int rc = submission_script(self, parcel->run, parcel->folder, count, members[0].experiment, &parcel->script, err);
+    int rc = submission_script_of(self, members, count, &parcel->script, err);
     if (rc == 0)
         rc = write_script(&batch, parcel->folder, &parcel->script, err);
     for (size_t i = 0; rc == 0 && i < count; i++) {
-        records[i].in_array = true;
+        records[i].in_array = !is_one_job(members);
         records[i].array_task = i;
+        if (i > 0 && is_one_job(members))
+            snprintf(records[i].before, sizeof records[i].before, "%s", members[i - 1].id);
         rc = intend(&batch, parcel->run, members[i].folder, &records[i], err);
     }
     if (rc == 0)
@@ -363,7 +370,10 @@ static int note_array_sent(const struct submission *self, const struct planned *
     if (rc)
         return rc;
     for (size_t i = 0; rc == 0 && i < count; i++) {
-        snprintf(records[i].job, sizeof records[i].job, "%.40s_%zu", parcel->id, i);
+        if (is_one_job(members))
+            snprintf(records[i].job, sizeof records[i].job, "%s", parcel->id);
+        else
+            snprintf(records[i].job, sizeof records[i].job, "%.40s_%zu", parcel->id, i);
         snprintf(records[i].cluster, sizeof records[i].cluster, "%s", parcel->cluster);
         rc = enter_sent(&batch, members[i].folder, &records[i], err);
         if (rc == 0)
@@ -403,7 +413,7 @@ int submission_send_array(const struct submission *self, const struct planning *
     struct parcel parcel = {
         .run = members[0].id, .folder = members[0].folder, .record = &records[0], .answer = SUBMIT_REFUSED};
     buf_init(&parcel.script, SCRIPT_MAX_BYTES);
-    int rc = link_members(planning, first, count, err);
+    int rc = is_one_job(members) ? 0 : link_members(planning, first, count, err);
     if (rc == 0)
         rc = send_array(self, members, count, records, &parcel, err);
     buf_release(&parcel.script);

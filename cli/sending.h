@@ -23,7 +23,7 @@ struct sending {
 int submission_send(const struct submission *self, const struct sending *items, size_t count, bool (*was_stopped)(void),
                     size_t *sent, struct cb_err *err) CB_MUST_CHECK;
 
-/* Equal planned runs as one array: members first … first+count-1. */
+/* Equal planned runs as one array, or with slurm.one_job as one job: members first … first+count-1. */
 int submission_send_array(const struct submission *self, const struct planning *planning, size_t first, size_t count,
                           struct cb_err *err) CB_MUST_CHECK;
 

@@ -50,26 +50,57 @@ static int time_limit_ns(const struct submission *self, const struct experiment 
                          struct cb_err *err)
 {
     *limit_ns = experiment_u64(experiment, OPT_SLURM_TIME);
+    if (*limit_ns == 0 && experiment_bool(experiment, OPT_SLURM_ONE_JOB))
+        return cb_fail(err, CB_ERR_USAGE,
+                       "slurm.one_job=true needs slurm.time, the limit of the job for all of its runs");
     return *limit_ns ? 0 : outlook_run_ns(experiment, &self->rates, limit_ns, err);
+}
+
+/* `folder` is that of the run, or of the first of several; what else is in `parts` stays. */
+static int write_parts(const struct submission *self, const char *folder, struct job_script *parts, struct buf *script,
+                       struct cb_err *err)
+{
+    char run_folder[PATH_MAX], log[PATH_MAX];
+    if (snprintf(run_folder, sizeof run_folder, "%s%s", folder, parts->array_count ? "/" JOB_ARRAY : "") >= PATH_MAX ||
+        snprintf(log, sizeof log, "%s/" JOB_LOG, folder) >= PATH_MAX)
+        return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", folder);
+    parts->agent = self->agent;
+    parts->run_folder = run_folder;
+    parts->log = log;
+    parts->after = self->after;
+    parts->node_list = self->node_list;
+    int rc = time_limit_ns(self, parts->experiment, &parts->time_limit_ns, err);
+    return rc ? rc : job_script_write(parts, script, err);
 }
 
 int submission_script(const struct submission *self, const char *name, const char *folder, size_t count,
                       const struct experiment *experiment, struct buf *script, struct cb_err *err)
 {
-    char run_folder[PATH_MAX], log[PATH_MAX];
-    struct job_script parts = {.name = name,
-                               .agent = self->agent,
-                               .run_folder = run_folder,
-                               .log = log,
-                               .array_count = count,
-                               .after = self->after,
-                               .node_list = self->node_list,
-                               .experiment = experiment};
-    if (snprintf(run_folder, sizeof run_folder, "%s%s", folder, count ? "/" JOB_ARRAY : "") >= PATH_MAX ||
-        snprintf(log, sizeof log, "%s/" JOB_LOG, folder) >= PATH_MAX)
-        return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", folder);
-    int rc = time_limit_ns(self, experiment, &parts.time_limit_ns, err);
-    return rc ? rc : job_script_write(&parts, script, err);
+    struct job_script parts = {.name = name, .array_count = count, .experiment = experiment};
+    return write_parts(self, folder, &parts, script, err);
+}
+
+static int script_of_one_job(const struct submission *self, const struct planned *members, size_t count,
+                             struct buf *script, struct cb_err *err)
+{
+    const char **others = calloc(count, sizeof *others);
+    if (!others)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu runs", count);
+    struct job_script parts = {.name = members[0].id, .others = others, .experiment = members[0].experiment};
+    for (size_t i = 1; i < count; i++)
+        others[parts.other_count++] = members[i].folder;
+    int rc = write_parts(self, members[0].folder, &parts, script, err);
+    free(others);
+    return rc;
+}
+
+int submission_script_of(const struct submission *self, const struct planned *members, size_t count, struct buf *script,
+                         struct cb_err *err)
+{
+    if (count > 1 && experiment_bool(members[0].experiment, OPT_SLURM_ONE_JOB))
+        return script_of_one_job(self, members, count, script, err);
+    return submission_script(self, members[0].id, members[0].folder, count > 1 ? count : 0, members[0].experiment,
+                             script, err);
 }
 
 /* ---- requests ---- */

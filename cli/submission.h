@@ -31,6 +31,11 @@ int submission_find_agent(char path[4096], struct cb_err *err) CB_MUST_CHECK;
 int submission_script(const struct submission *self, const char *name, const char *folder, size_t count,
                       const struct experiment *experiment, struct buf *script, struct cb_err *err) CB_MUST_CHECK;
 
+/* The script of one job for planned runs in a row: of one run; with slurm.one_job of all, one after the other; else of an
+ * array. */
+int submission_script_of(const struct submission *self, const struct planned *members, size_t count, struct buf *script,
+                         struct cb_err *err) CB_MUST_CHECK;
+
 /* What each member asks Slurm for, as a number from 1 on: equal requests, equal numbers; new ones come in order. Its
  * time limit is part of it. `numbers` has a place for each member. */
 int submission_number_requests(const struct submission *self, const struct planning *planning, size_t *numbers,

@@ -166,8 +166,10 @@ const struct verb verb_cancel = {
     .name = "cancel",
     .arguments = "RUN|SWEEP… [key=value…]",
     .summary = "end jobs, or take back what was only planned",
-    .about = "What a job has measured until then is kept. A job that is running has some seconds to end in order; "
-             "`status` shows its end.",
+    .about =
+        "What a job has measured until then is kept. A job that is running has some seconds to end in order; one that "
+        "does several runs (slurm.one_job) ends with all of them; "
+        "`status` shows its end.",
     .example = "ckptbench cancel 20261121-m2",
     VERB_FLAGS(flags),
     .run = run_cancel,

@@ -177,15 +177,17 @@ static int open_file(struct log_file *file, const char *folder, uint32_t attempt
     return len < (int)sizeof file->path ? 0 : cb_fail(err, CB_ERR_USAGE, "the path %s is too long", folder);
 }
 
-/* An array's members have their log in the first one's folder, with their number. */
+/* Runs of one job, or of an array, have their log in the first one's folder; of an array with their number. */
 static int open_files(struct logs *self, struct cb_err *err)
 {
     const struct job_entry *entry = &self->list.items[0];
     char folder[PATH_BYTES], name[64] = JOB_LOG;
     snprintf(folder, sizeof folder, "%s", self->folder);
-    if (entry->record.in_array) {
+    if (entry->record.in_array || *entry->record.before) {
         char *slash = strrchr(folder, '/');
         snprintf(slash + 1, sizeof folder - (size_t)(slash + 1 - folder), "%s", entry->record.name);
+    }
+    if (entry->record.in_array) {
         snprintf(name, sizeof name, JOB_LOG ".%" PRIu64, entry->record.array_task);
     }
     int rc = open_file(&self->files[0], folder, 0, name, err);

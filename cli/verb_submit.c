@@ -197,8 +197,15 @@ static size_t count_equal(const struct session *self, size_t first)
     return equal;
 }
 
+static bool is_one_job(const struct session *self)
+{
+    return experiment_bool(self->planning.members[0].experiment, OPT_SLURM_ONE_JOB);
+}
+
 static bool makes_array(const struct session *self, size_t count)
 {
+    if (is_one_job(self))
+        return !self->warm && count > 1;
     if (self->warm || cli_has_flag(self->cli, "no-array"))
         return false;
     return count >= (cli_has_flag(self->cli, "array") ? 2 : SUBMIT_ARRAY_FROM);
@@ -290,6 +297,7 @@ static int resume_entry(struct session *self, struct job_entry *entry, struct cb
     if (rc == 0)
         rc = submission_init(&self->submission, experiment, err);
     entry->record.in_array = false;
+    entry->record.before[0] = '\0';
     const struct sending item = {entry->run, entry->folder, experiment, &entry->record};
     size_t sent = 0;
     if (rc == 0)
@@ -348,11 +356,13 @@ static void say_text(struct session *self, const char *id, const struct experime
                    self->sent == 1 ? " " : "s  (sweep ", id, self->sent == 1 ? "" : ")", self->pool.pool.name, id);
         return;
     }
+    const char *first = list->items[0].record.job, *last = list->items[list->count - 1].record.job;
     if (list->count == 1)
-        buf_printf(out, "submitted run %s: job %s", list->items[0].run, list->items[0].record.job);
+        buf_printf(out, "submitted run %s: job %s", list->items[0].run, first);
+    else if (strcmp(first, last) == 0)
+        buf_printf(out, "submitted %zu runs  (sweep %s): all in job %s", self->sent, id, first);
     else
-        buf_printf(out, "submitted %zu runs  (sweep %s): job %s … %s", self->sent, id, list->items[0].record.job,
-                   list->items[list->count - 1].record.job);
+        buf_printf(out, "submitted %zu runs  (sweep %s): job %s … %s", self->sent, id, first, last);
     buf_printf(out, "%s%s     next: ckptbench status %s\n", *partition ? " on partition " : "", partition, id);
 }
 
@@ -383,8 +393,7 @@ static int dry_run(struct session *self, struct cb_err *err)
         bool array = makes_array(self, done);
         done = array ? done : 1;
         buf_init(&script, SCRIPT_MAX_BYTES);
-        rc = submission_script(&self->submission, member->id, member->folder, array ? done : 0, member->experiment,
-                               &script, err);
+        rc = submission_script_of(&self->submission, member, done, &script, err);
         if (rc == 0)
             buf_append_text(&cli->out, script.data);
         buf_release(&script);
@@ -418,6 +427,8 @@ static int choose_pool(struct session *self, struct cb_err *err)
                      "--after and --warm %s: runs of a hold pool are no jobs that others could wait for; they are "
                      "started in the order in which they come",
                      name);
+    if (rc == 0 && self->pool.pool.mode == POOL_TOUCH && is_one_job(self))
+        rc = cb_fail(err, CB_ERR_USAGE, "slurm.one_job=true and --warm %s: each run of a touch pool is a job", name);
     for (size_t i = 0; rc == 0 && i < self->planning.sweep.count; i++)
         rc = pool_check_run(&self->pool, self->planning.members[i].experiment, err);
     self->warm = rc == 0;
@@ -437,6 +448,9 @@ static int submit_new(struct session *self, struct cb_err *err)
     if (rc)
         return rc;
     self->submission.after = *self->after ? self->after : NULL;
+    if (is_one_job(self) && cli_has_flag(self->cli, "array"))
+        return cb_fail(err, CB_ERR_USAGE,
+                       "--array makes a job of every run, slurm.one_job=true one of all: leave one out");
     rc = number_requests(self, err);
     if (rc || cli_has_flag(self->cli, "dry-run"))
         return rc ? rc : dry_run(self, err);
@@ -550,7 +564,8 @@ const struct verb verb_submit = {
     .summary = "run as jobs of Slurm: several nodes, sweeps, repeats",
     .about = "A comma in a value sweeps: every combination is a job, repeat=n times. Slurm is asked first whether it "
              "could run them. Nothing is sent twice: where an answer of sbatch is lost, the job is found by its name. "
-             "The keys nodes, ranks_per_node and slurm.* say what to ask for.",
+             "With slurm.one_job=true, runs in a row that ask for the same are one job, one after the other. The keys "
+             "nodes, ranks_per_node and slurm.* say what to ask for.",
     .example = "ckptbench submit nightly.yaml store=/shared/ckpt nodes=2,4,8 repeat=5",
     .takes_experiment = true,
     VERB_FLAGS(submit_flags),

@@ -141,6 +141,7 @@ int job_record_write_in(struct file_batch *batch, const char *run_folder, const 
         json_write_u64(&json, self->array_task);
     else
         json_write_null(&json);
+    member_text(&json, "before", self->before);
     member_text(&json, "pool", self->pool);
     member_text(&json, "step", self->step);
     member_u64(&json, "intent_wall_ns", self->intent_wall_ns);
@@ -230,7 +231,7 @@ static int read_transitions(const struct json_value *root, struct job_record *se
     return 0;
 }
 
-/* Of a record from before there were pools: none. */
+/* Of a record from before there was such a key: none. */
 static int copy_optional(const struct json_value *object, const char *key, char *place, size_t bytes,
                          struct cb_err *err)
 {
@@ -251,6 +252,8 @@ static int read_members(const struct json_value *root, struct job_record *self, 
         rc = json_copy_text(root, "job", self->job, sizeof self->job, err);
     if (rc == 0)
         rc = json_copy_text(root, "cluster", self->cluster, sizeof self->cluster, err);
+    if (rc == 0)
+        rc = copy_optional(root, "before", self->before, sizeof self->before, err);
     if (rc == 0)
         rc = copy_optional(root, "pool", self->pool, sizeof self->pool, err);
     if (rc == 0)

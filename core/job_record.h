@@ -43,11 +43,12 @@ struct job_transition {
 };
 
 struct job_record {
-    char name[64];    /* of the job in Slurm: the run's id; of an array its own */
+    char name[64];    /* of the job in Slurm: the run's id; of an array, or a job of several runs, the first one's */
     char job[64];     /* "4711", "4711_3"; "" until sbatch has answered */
     char cluster[64]; /* where sbatch said one, else "" */
     bool in_array;
     uint64_t array_task;
+    char before[64];            /* the run that the same job does before this one; "" for none */
     char pool[RUN_ID_BYTES];    /* id of the hold pool that runs it; "" for a job of its own */
     char step[32];              /* its step in the pool's job, "0"; "" before */
     uint64_t intent_wall_ns;    /* when it was about to be sent; 0: never */

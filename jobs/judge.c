@@ -166,10 +166,15 @@ static void judge_waiting(const struct job_sight *sight, struct job_verdict *ver
              sight->folder->attempts ? " (again, after an earlier attempt)" : "");
 }
 
-static void judge_running(const struct job_sight *sight, struct job_verdict *verdict)
+static void judge_running(const struct job_record *record, const struct job_sight *sight, struct job_verdict *verdict)
 {
     const struct job_folder *folder = sight->folder;
     bool working = folder->attempts > 0 && !folder->sealed;
+    if (*record->before && folder->attempts == 0) {
+        say(verdict, JOB_PENDING, "");
+        snprintf(verdict->note, sizeof verdict->note, "comes after %s in the same job", record->before);
+        return;
+    }
     if (working && folder->has_progress && strcmp(folder->progress.state, "sealing") == 0) {
         say(verdict, JOB_SEALING, "");
         return;
@@ -190,7 +195,7 @@ static void judge_live(const struct job_record *record, const struct job_sight *
         snprintf(verdict->note, sizeof verdict->note, "%s powering up", sight->slurm->nodes);
         return;
     case SLURM_IS_RUNNING:
-        judge_running(sight, verdict);
+        judge_running(record, sight, verdict);
         return;
     case SLURM_IS_ENDING:
         say(verdict, JOB_SEALING, sight->slurm->state_name);

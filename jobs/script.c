@@ -146,6 +146,10 @@ static void add_start(const struct job_script *self, struct buf *out)
     shell_quote(self->run_folder, out);
     if (self->array_count)
         buf_append_text(out, "/\"$SLURM_ARRAY_TASK_ID\"");
+    for (size_t i = 0; i < self->other_count; i++) {
+        buf_append_char(out, ' ');
+        shell_quote(self->others[i], out);
+    }
     buf_append_char(out, '\n');
 }
 

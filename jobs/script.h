@@ -14,10 +14,12 @@
 #define SCRIPT_WARN_S 60 /* this long before the time limit the agent is told, so that it can seal */
 
 struct job_script {
-    const char *name;                    /* of the job: a run's id, or an array's name */
-    const char *agent;                   /* absolute path of ckptbench-agent on the nodes */
-    const char *run_folder;              /* absolute, on the nodes; of an array the folder of its links 0 … count-1 */
-    const char *log;                     /* absolute: what the job itself says, appended; of an array ".K" follows */
+    const char *name;          /* of the job: a run's id, or an array's name */
+    const char *agent;         /* absolute path of ckptbench-agent on the nodes */
+    const char *run_folder;    /* absolute, on the nodes; of an array the folder of its links 0 … count-1 */
+    const char *log;           /* absolute: what the job itself says, appended; of an array ".K" follows */
+    const char *const *others; /* absolute: folders of runs that the job does after this one; not of an array */
+    size_t other_count;
     size_t array_count;                  /* 0: a single job */
     const char *after;                   /* number of the job that must have passed; NULL: none */
     const char *node_list;               /* "n1,n2": these among its nodes; NULL: any */

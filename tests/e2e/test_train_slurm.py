@@ -1,6 +1,7 @@
 """Trainings as jobs of a real Slurm: on all of its nodes, and again where Slurm runs one again."""
 import os
 import time
+from pathlib import Path
 
 import pytest
 from slurm_harness import MISSING, VARIABLE, Cluster
@@ -26,6 +27,46 @@ def test_a_training_runs_on_four_nodes(cluster):
     assert (line["outcome"], line["nodes"]) == ("pass", 4), line
     metrics = cluster.document("show", run)["metrics"]
     assert metrics["checkpoints"]["median"] == 2 and metrics["step.loss"]["n"] == 3
+
+
+def test_suite_and_training_are_one_job_on_four_nodes(cluster):
+    file = Path(__file__).resolve().parents[2] / "experiments/suite-and-train.yaml"
+    words = (file, "nodes=4", "ranks_per_node=1", "ranks=4", "layers=1", "train.steps=4", "train.seq_length=16", "train.batch_size=1",
+             "train.checkpoint_every=2", "warmup=0", "suite.only=cpu", "suite.gemm_size=64", "slurm.time=5m")
+    (suite, train), jobs = cluster.submit(*words)
+    assert jobs[0] == jobs[1] and cluster.jobs_named(suite) == [jobs[0]] and not cluster.jobs_named(train)
+    script = (cluster.run_folder(suite) / "job.sbatch").read_text()
+    assert script.splitlines()[-1].endswith(f"run '{cluster.run_folder(suite)}' '{cluster.run_folder(train)}'")
+    lines = cluster.wait_final(suite, train, seconds=240)
+    assert [(lines[run]["outcome"], lines[run]["nodes"], lines[run]["job"], lines[run]["note"]) for run in (suite, train)] == [("pass", 4, jobs[0], None)] * 2, [cluster.manifest(run) for run in (suite, train)]
+    assert cluster.manifest(suite)["ended_wall_ns"] <= cluster.manifest(train)["started_wall_ns"]
+    nodes = cluster.document("show", suite, "--nodes")["nodes"]
+    assert len(nodes["names"]) == 4 and len(nodes["metrics"]["cpu_sort_elements_per_s"]["values"]) == 4
+    assert cluster.document("show", train)["metrics"]["checkpoints"]["median"] == 2
+    cluster.call("logs", train)
+
+
+def test_one_job_has_one_script_and_is_no_array(cluster):
+    words = ("workload=suite", "suite.only=cpu", "store=null:", "repeat=2", "slurm.one_job=true", "slurm.time=5m")
+    out = cluster.call("submit", *words, "--dry-run").stdout
+    assert out.count("#!/bin/sh") == 1 and out.splitlines()[-1].count("/runs/") == 2
+    assert "slurm.one_job" in cluster.call("submit", *words, "--array", code=2).stderr
+    assert "slurm.one_job" in cluster.call("render", *words, code=2).stderr
+    assert "slurm.time" in cluster.call("submit", *words[:-1], "--dry-run", code=2).stderr
+    assert cluster.document("status") == []
+
+
+def test_what_a_cancelled_job_has_not_begun_is_cancelled_too(cluster):
+    runs, jobs = cluster.submit(*TRAIN, "ranks=1", "train.steps=100000", "repeat=2", "slurm.one_job=true")
+    assert jobs[0] == jobs[1]
+    end = time.monotonic() + 90
+    while cluster.status(runs[0])[runs[0]]["state"] != "running" or not list(cluster.run_folder(runs[0]).glob("attempts/1/progress.json")):
+        assert time.monotonic() < end
+        time.sleep(0.2)
+    assert runs[0] in cluster.wait_for(runs[1], "pending")["note"]
+    cluster.call("cancel", runs[0])
+    lines = cluster.wait_final(*runs, seconds=120)
+    assert [lines[run]["outcome"] for run in runs] == ["cancelled"] * 2
 
 
 def test_a_training_that_slurm_runs_again_goes_on_from_its_last_checkpoint(cluster):

@@ -336,6 +336,21 @@ static void test_a_boot_that_nobody_watched_is_what_the_scheduler_says(void **st
     assert_true(record.queue_s == 50 && record.boot_s == 0);
 }
 
+static void test_a_run_that_comes_after_another_of_its_job_waits_for_it(void **state)
+{
+    struct scene scene;
+    (void)state;
+    set_scene(&scene, "RUNNING", 30);
+    strcpy(scene.record.before, "20261121-k3f9.01");
+    judge(&scene);
+    assert_int_equal(scene.verdict.state, JOB_PENDING);
+    assert_string_equal(scene.verdict.note, "comes after 20261121-k3f9.01 in the same job");
+    set_attempt(&scene, 1, "running", "step");
+    judge(&scene);
+    assert_int_equal(scene.verdict.state, JOB_RUNNING);
+    job_record_release(&scene.record);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -351,6 +366,7 @@ int main(void)
         cmocka_unit_test(test_without_an_answer_of_slurm_the_state_stands),
         cmocka_unit_test(test_intended_but_unanswered_is_submitted_and_never_lost),
         cmocka_unit_test(test_queue_and_boot_are_told_apart_though_slurm_overwrites_the_start),
+        cmocka_unit_test(test_a_run_that_comes_after_another_of_its_job_waits_for_it),
         cmocka_unit_test(test_a_boot_that_nobody_watched_is_what_the_scheduler_says),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

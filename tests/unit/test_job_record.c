@@ -26,6 +26,7 @@ static void test_a_record_reads_back_as_it_was_written(void **state)
     strcpy(record.nodes, "n[1-4]");
     record.in_array = true;
     record.array_task = 3;
+    strcpy(record.before, "20261121-k3f9.00");
     record.intent_wall_ns = 5;
     record.queue_s = 12;
     assert_int_equal(job_record_enter(&record, JOB_PLANNED, 1, NULL, NULL), 0);
@@ -35,6 +36,7 @@ static void test_a_record_reads_back_as_it_was_written(void **state)
     assert_int_equal(job_record_read(folder, &back, NULL), 0);
     assert_string_equal(back.job, "4711_3");
     assert_true(back.in_array && back.array_task == 3 && back.intent_wall_ns == 5);
+    assert_string_equal(back.before, "20261121-k3f9.00");
     assert_true(back.queue_s == 12 && isnan(back.boot_s));
     assert_int_equal(back.state, JOB_PENDING);
     assert_int_equal(back.transition_count, 2);

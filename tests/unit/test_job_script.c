@@ -132,6 +132,23 @@ static void test_an_array_finds_its_run_without_logic(void **state)
     experiment_free(experiment);
 }
 
+static void test_several_runs_are_one_start_of_the_agent(void **state)
+{
+    static const char *const settings[] = {"ranks", "1", NULL};
+    static const char *const others[] = {"/h/r.02", "/h/o'r.03"};
+    struct experiment *experiment = make(settings);
+    struct job_script script = plain;
+    struct buf out;
+    (void)state;
+    script.run_folder = "/h/r.01";
+    script.others = others;
+    script.other_count = 2;
+    assert_int_equal(write_script(experiment, &script, &out, NULL), 0);
+    assert_non_null(strstr(out.data, "-agent' run '/h/r.01' '/h/r.02' '/h/o'\\''r.03'\n"));
+    buf_release(&out);
+    experiment_free(experiment);
+}
+
 static void check_refused(const char *key, const char *value)
 {
     const char *const settings[] = {"ranks", "1", key, value, NULL};
@@ -229,6 +246,7 @@ int main(void)
         cmocka_unit_test(test_a_script_is_short_and_as_it_was),
         cmocka_unit_test(test_a_share_of_a_node_asks_for_tasks_and_keys_are_options),
         cmocka_unit_test(test_an_array_finds_its_run_without_logic),
+        cmocka_unit_test(test_several_runs_are_one_start_of_the_agent),
         cmocka_unit_test(test_hostile_keys_are_refused),
         cmocka_unit_test(test_labels_and_stores_stay_out_of_the_script),
         cmocka_unit_test(test_paths_are_quoted_for_both_parsers_or_refused),
