@@ -56,21 +56,22 @@ static int time_limit_ns(const struct submission *self, const struct experiment 
     return *limit_ns ? 0 : outlook_run_ns(experiment, &self->rates, limit_ns, err);
 }
 
-/* `folder` is that of the run, or of the first of several; what else is in `parts` stays. */
-static int write_parts(const struct submission *self, const char *folder, struct job_script *parts, struct buf *script,
-                       struct cb_err *err)
+/* `folder` is that of the run, or of the first of several; what else is `given` stays. */
+static int write_parts(const struct submission *self, const char *folder, const struct job_script *given,
+                       struct buf *script, struct cb_err *err)
 {
     char run_folder[PATH_MAX], log[PATH_MAX];
-    if (snprintf(run_folder, sizeof run_folder, "%s%s", folder, parts->array_count ? "/" JOB_ARRAY : "") >= PATH_MAX ||
+    struct job_script parts = *given;
+    if (snprintf(run_folder, sizeof run_folder, "%s%s", folder, parts.array_count ? "/" JOB_ARRAY : "") >= PATH_MAX ||
         snprintf(log, sizeof log, "%s/" JOB_LOG, folder) >= PATH_MAX)
         return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", folder);
-    parts->agent = self->agent;
-    parts->run_folder = run_folder;
-    parts->log = log;
-    parts->after = self->after;
-    parts->node_list = self->node_list;
-    int rc = time_limit_ns(self, parts->experiment, &parts->time_limit_ns, err);
-    return rc ? rc : job_script_write(parts, script, err);
+    parts.agent = self->agent;
+    parts.run_folder = run_folder;
+    parts.log = log;
+    parts.after = self->after;
+    parts.node_list = self->node_list;
+    int rc = time_limit_ns(self, parts.experiment, &parts.time_limit_ns, err);
+    return rc ? rc : job_script_write(&parts, script, err);
 }
 
 int submission_script(const struct submission *self, const char *name, const char *folder, size_t count,
