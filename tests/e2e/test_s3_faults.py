@@ -100,7 +100,7 @@ TRANSIENT = [
 @pytest.mark.parametrize("rule", TRANSIENT, ids=lambda rule: f"{rule['fault']}-{rule.get('operation', 'any')}")
 def test_what_passes_by_itself_is_repeated_and_every_byte_is_right(bed, rule):
     bed.faults.fail(rule)
-    document = bed.passes()
+    document = bed.passes("s3.deadline=60s")
     assert document["outcome"] == "pass"
     assert [row for row in bed.faults.log() if row["fault"]], "the fault never happened"
     assert bed.faults.uploads() == []
