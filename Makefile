@@ -159,15 +159,26 @@ demo-s3: ## the same with S3: a server in memory (Ceph RGW, about 15 s to start)
 	@$(MAKE) --no-print-directory -s -j2 all
 	@PYTHON=$(PYTHON) scripts/demo_s3.sh $(BUILD)
 
-cuda: ## install nvcc, NCCL and cuBLAS into build/cuda where they are missing, and build the CUDA plugin (no GPU needed)
+cuda: ## install nvcc, NCCL and cuBLAS into build/cuda where they are missing; build the CUDA plugin and what proves it (no GPU needed)
 	@DEPS=$(DEPS) PYTHON=$(PYTHON) scripts/cuda.sh build/cuda
-	@$(MAKE) --no-print-directory -s -j2 all
+	@$(MAKE) --no-print-directory -s -j2 all $(BUILD)/tests/test_gpu $(BUILD)/tests/plain_cuda
 
-.PHONY: test-gpu
+.PHONY: test-gpu bench-gpu
 test-gpu: ## prove the CUDA plugin on a GPU of this machine; fails where there is none
 	@DEPS=$(DEPS) PYTHON=$(PYTHON) scripts/cuda.sh build/cuda
 	@$(MAKE) --no-print-directory -s -j2 all $(BUILD)/tests/test_gpu
 	@CKPTBENCH_CUDA_PLUGIN=$(abspath $(BUILD))/ckptbench-cuda.so $(BUILD)/tests/test_gpu
+	@$(PYTHON) tests/gpu/prove.py $(BUILD)
+
+bench-gpu: ## a GPU of this machine against a plain CUDA program and, with TORCH_PYTHON=a Python that has it, PyTorch
+	@DEPS=$(DEPS) PYTHON=$(PYTHON) scripts/cuda.sh build/cuda
+	@$(MAKE) --no-print-directory -s -j2 all $(BUILD)/tests/plain_cuda
+	@$(PYTHON) tests/bench/bench_gpu.py --build $(BUILD)
+
+# Only the CUDA plugin's builder makes it: a program of CUDA's own, and no part of ours.
+$(BUILD)/tests/plain_cuda: tests/bench/plain_cuda.cu
+	@mkdir -p $(@D)
+	$(CUDA)/bin/nvcc -O3 $(CUDA_ARCH) -L$(dir $(CUDART_A)) -o $@ $<
 
 VENV := build/venv
 test: ## install what tests need, build with warnings as errors, run every test and lint

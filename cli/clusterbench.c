@@ -10,24 +10,28 @@
 #include "core/stats.h"
 #include "core/status_page.h"
 
-#define NO_METRIC METRIC_COUNT /* needs what is not here: a GPU */
+#define NO_METRIC METRIC_COUNT
 #define ROW_BYTES 96
 
-/* `name` has a %s where the number of ranks stands; a value of ours times `factor` is theirs. */
+/* `name` has a %s where the number of ranks stands; a value of ours times `factor` is theirs. Where ranks have GPUs that
+ * talk, what these measured is the figure. */
 struct row {
     const char *section, *name, *unit;
     enum metric_id metric;
     double factor;
+    enum metric_id of_gpus;
 };
 
 static const struct row rows[] = {
     {"Inter-Node Network", "Latency (ping-pong)", "ms", METRIC_NET_LATENCY_S, 1e3},
     {"Inter-Node Network", "Bandwidth (ping-pong, %s GPUs)", "GB/s", METRIC_NET_BANDWIDTH_BYTES_PER_S, 1e-9},
     {"Inter-Node Network", "All-to-all bandwidth (%s GPUs)", "GB/s", METRIC_ALL_TO_ALL_BUS_BYTES_PER_S, 1e-9},
-    {"GPU 0", "Memory bandwidth", "GB/s", NO_METRIC, 0},
-    {"GPU 0", "Compute (FP32 matmul)", "TFLOPS", NO_METRIC, 0},
-    {"Inter-GPU Communication", "All-reduce (%s GPUs)", "GB/s", METRIC_ALL_REDUCE_BUS_BYTES_PER_S, 1e-9},
-    {"Inter-GPU Communication", "All-to-all (%s GPUs)", "GB/s", METRIC_ALL_TO_ALL_BUS_BYTES_PER_S, 1e-9},
+    {"GPU 0", "Memory bandwidth", "GB/s", METRIC_GPU_COPY_BYTES_PER_S, 1e-9},
+    {"GPU 0", "Compute (FP32 matmul)", "TFLOPS", METRIC_GPU_GEMM_FP32_FLOPS, 1e-12},
+    {"Inter-GPU Communication", "All-reduce (%s GPUs)", "GB/s", METRIC_ALL_REDUCE_BUS_BYTES_PER_S, 1e-9,
+     METRIC_GPU_ALL_REDUCE_BUS_BYTES_PER_S},
+    {"Inter-GPU Communication", "All-to-all (%s GPUs)", "GB/s", METRIC_ALL_TO_ALL_BUS_BYTES_PER_S, 1e-9,
+     METRIC_GPU_ALL_TO_ALL_BUS_BYTES_PER_S},
     {"Storage I/O (per-node)", "Sequential Write", "MB/s", METRIC_STORAGE_WRITE_BYTES_PER_S, 1e-6},
     {"Storage I/O (per-node)", "Sequential Read", "MB/s", METRIC_STORAGE_READ_BYTES_PER_S, 1e-6},
     {"Storage I/O (per-node)", "Parallel Write (16 workers)", "MB/s", METRIC_STORAGE_PARALLEL_WRITE_BYTES_PER_S, 1e-6},
@@ -52,7 +56,10 @@ static void write_results(struct buf *out, const char *ranks, value_fn value_of,
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char name[ROW_BYTES];
         const char *number = strstr(rows[i].name, "%s");
-        double value = rows[i].metric == NO_METRIC ? NAN : value_of(context, rows[i].metric) * rows[i].factor;
+        double value = rows[i].of_gpus ? value_of(context, rows[i].of_gpus) : NAN;
+        if (!isfinite(value))
+            value = rows[i].metric == NO_METRIC ? NAN : value_of(context, rows[i].metric);
+        value *= rows[i].factor;
         if (strcmp(section, rows[i].section) != 0)
             buf_printf(out, "  \"%s\":\n", rows[i].section);
         section = rows[i].section;

@@ -20,7 +20,7 @@
 #include "core/err.h"
 #include "store/store.h"
 
-#define DEVICE_VERSION 2
+#define DEVICE_VERSION 3
 
 /* `rows` rows of `row_bytes`; the addresses of two that follow each other are the strides apart. */
 struct device_copy {
@@ -30,7 +30,8 @@ struct device_copy {
     uint64_t to_stride, from_stride; /* no smaller than row_bytes; unused with one row */
 };
 
-enum device_direction { DEVICE_TO_HOST, HOST_TO_DEVICE };
+/* The last is for memory of one device, and for what a communicator queues (worker/device_comm.h). */
+enum device_direction { DEVICE_TO_HOST, HOST_TO_DEVICE, DEVICE_TO_DEVICE };
 
 /* The values of a box of a tensor (ckpt/payload.h), row-major. */
 struct device_values {
@@ -50,8 +51,9 @@ struct device; /* an implementation's struct begins with `struct device` */
 struct device_ops {
     uint32_t version; /* DEVICE_VERSION */
     const char *name;
-    /* MEMORY_PINNED: memory of this machine for fast copies and for O_DIRECT; MEMORY_DEVICE: the
-     * device's own. At least 4 KiB aligned, and touched, so that its first use costs no page faults. */
+    /* MEMORY_PINNED: memory of this machine for fast copies and for O_DIRECT, at least 4 KiB aligned, and
+     * touched, so that its first use costs no page faults. MEMORY_DEVICE: the device's own, at least 256
+     * bytes aligned. At least one byte. */
     int (*allocate)(struct device *self, enum memory_kind kind, uint64_t bytes, void **memory, struct cb_err *err);
     void (*release)(struct device *self, enum memory_kind kind, void *memory, uint64_t bytes);
     /* Queues copies, or makes them. `copies` is borrowed until the call returns; nothing is allocated. */

@@ -19,7 +19,9 @@ int device_plugin_check(const struct device_plugin_ops *ops, const char *path, s
                        "%s is of another version (%" PRIu32 ".%" PRIu32 ", this program needs %d.%d): build both from "
                        "the same source",
                        path, ops->version, ops->device_version, DEVICE_PLUGIN_VERSION, DEVICE_VERSION);
-    if (!ops->built || !ops->count || !ops->open || !ops->describe || !ops->measure || !ops->comm)
+    if (!ops->built || !ops->count || !ops->open || !ops->describe || !ops->measure || !ops->comm ||
+        !ops->comm->make_id || !ops->comm->join || !ops->comm->queue || !ops->comm->copy || !ops->comm->record ||
+        !ops->comm->poll || !ops->comm->wait || !ops->comm->abort || !ops->comm->close)
         return cb_fail(err, CB_ERR_UNSUPPORTED, "%s lacks functions: build it anew", path);
     return 0;
 }
@@ -30,7 +32,7 @@ int device_plugin_open(struct device_plugin *self, struct cb_err *err)
     int rc = cuda_plugin_find(self->path, sizeof self->path, err);
     if (rc)
         return rc;
-    self->library = dlopen(self->path, RTLD_NOW | RTLD_LOCAL);
+    self->library = dlopen(self->path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!self->library)
         return cb_fail(
             err, CB_ERR_UNSUPPORTED,
@@ -110,15 +112,16 @@ int device_plugin_list(struct buf *out, struct cb_err *err)
     return rc;
 }
 
-int device_place_apply(struct comm *comm, const struct device_info *info, bool pin, struct status_page *page,
-                       uint64_t deadline_ns, char *text, size_t text_bytes, struct cb_err *err)
+int device_place_apply(struct comm *comm, const char *sysfs, const struct device_info *info, bool pin,
+                       struct status_page *page, uint64_t deadline_ns, char *text, size_t text_bytes,
+                       struct cb_err *err)
 {
     struct gpu_place place;
     struct agreement unknown;
     cpu_set_t cores;
     struct cb_err why;
     char where[256];
-    bool is_known = gpu_place_read("/sys", info->pci, &place, &why) == 0;
+    bool is_known = gpu_place_read(sysfs, info->pci, &place, &why) == 0;
     if (is_known)
         gpu_place_describe(&place, where, sizeof where);
     status_page_add_fact(page, "device.place", is_known ? where : why.message);

@@ -15,8 +15,9 @@
 #include "core/status_page.h"
 #include "worker/comm.h"
 #include "worker/device.h"
+#include "worker/device_comm.h"
 
-#define DEVICE_PLUGIN_VERSION 1
+#define DEVICE_PLUGIN_VERSION 2
 #define DEVICE_PLUGIN_SYMBOL "ckptbench_device_plugin"
 
 /* What a device is. */
@@ -45,32 +46,6 @@ enum device_measure {
     DEVICE_MEASURE_COUNT
 };
 
-/* Ranks that talk from device memory to device memory. Collective; what is queued is done when `wait` says so.
- * After a failure or a deadline only abort and close remain. */
-#define DEVICE_COMM_ID_BYTES 128
-enum device_collective {
-    DEVICE_ALL_REDUCE,     /* sum of fp32 */
-    DEVICE_ALL_GATHER,     /* `bytes` of each rank to all */
-    DEVICE_REDUCE_SCATTER, /* sum of fp32; `bytes` is what a rank gets */
-    DEVICE_BROADCAST,      /* of rank `peer` */
-    DEVICE_SEND,           /* to rank `peer`; sends and receives that belong together stand between begin and end */
-    DEVICE_RECEIVE,        /* from rank `peer` */
-};
-
-struct device_comm;
-struct device_comm_ops {
-    int (*make_id)(char id[DEVICE_COMM_ID_BYTES], struct cb_err *err); /* one rank does, for all */
-    int (*join)(struct device *device, const char id[DEVICE_COMM_ID_BYTES], uint32_t rank, uint32_t size,
-                uint64_t deadline_ns, struct device_comm **comm, struct cb_err *err);
-    int (*begin)(struct device_comm *self, struct cb_err *err);
-    int (*queue)(struct device_comm *self, enum device_collective kind, const void *from, void *to, uint64_t bytes,
-                 uint32_t peer, struct cb_err *err);
-    int (*end)(struct device_comm *self, struct cb_err *err);
-    int (*wait)(struct device_comm *self, uint64_t deadline_ns, struct cb_err *err);
-    void (*abort)(struct device_comm *self); /* also ends what is stuck */
-    void (*close)(struct device_comm *self);
-};
-
 struct device_plugin_ops {
     uint32_t version;                                  /* DEVICE_PLUGIN_VERSION */
     uint32_t device_version;                           /* DEVICE_VERSION */
@@ -92,7 +67,8 @@ struct device_plugin {
 
 /* Fails with what is missing and what to do about it. */
 int device_plugin_open(struct device_plugin *self, struct cb_err *err) CB_MUST_CHECK;
-/* Nothing made by it is left. */
+/* Nothing made by it is left. Its code stays in the process: libraries behind it have threads, and what they do when
+ * a thread ends. */
 void device_plugin_close(struct device_plugin *self);
 /* Whether a plugin's table may be used: its versions, and that nothing in it is missing. */
 int device_plugin_check(const struct device_plugin_ops *ops, const char *path, struct cb_err *err) CB_MUST_CHECK;
@@ -106,8 +82,9 @@ int device_plugin_open_device(const struct device_plugin *self, uint32_t local_r
                               struct device_info *info, struct cb_err *err) CB_MUST_CHECK;
 
 /* Runs the rank on the cores near its device (affinity_apply_near), and notes on the page where that is: fact
- * "device.place". Where /sys does not say it is affinity_apply. Collective among the ranks of a machine. */
-int device_place_apply(struct comm *comm, const struct device_info *info, bool pin, struct status_page *page,
-                       uint64_t deadline_ns, char *text, size_t text_bytes, struct cb_err *err) CB_MUST_CHECK;
+ * "device.place". Where `sysfs` ("/sys") does not say it is affinity_apply. Collective among the ranks of a machine. */
+int device_place_apply(struct comm *comm, const char *sysfs, const struct device_info *info, bool pin,
+                       struct status_page *page, uint64_t deadline_ns, char *text, size_t text_bytes,
+                       struct cb_err *err) CB_MUST_CHECK;
 
 #endif

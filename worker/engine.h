@@ -23,6 +23,7 @@
 #include "store/store.h"
 #include "worker/comm.h"
 #include "worker/device.h"
+#include "worker/device_comm.h"
 
 /* What is checkpointed: the pieces of one rank and the memory that holds them. */
 struct state {
@@ -57,6 +58,8 @@ struct engine_setup {
     /* Copies the state to staging memory, and allocates that: where there are such saves, or states in
      * memory of that device. For the caller's thread alone. */
     struct device *device;
+    /* How ranks talk from device to device; NULL where they do through this machine's memory. */
+    const struct device_comm_ops *device_comm;
 };
 int engine_new(const struct engine_setup *setup, struct engine **engine, struct cb_err *err) CB_MUST_CHECK;
 /* Ends saves that are under way, whatever comes of them. False where one is stuck in the store: then

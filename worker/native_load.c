@@ -26,6 +26,7 @@ void native_load_free(struct native_load *self)
     program_release(&self->program);
     buf_release(&self->metadata);
     buf_release(&self->frame);
+    device_talk_release(&self->talk);
     pinned_release(&self->transit);
     pinned_release(&self->bounce);
     free(self);
@@ -45,6 +46,7 @@ static int load_new(const struct native_engine *engine, struct native_load **loa
     limits.gap = self->gap_bytes < limits.alignment ? limits.alignment : self->gap_bytes;
     limits.whole_frames = true;
     program_init(&self->program, &limits);
+    device_talk_init(&self->talk, engine->setup.device_comm, engine->setup.device);
     buf_init(&self->metadata, METADATA_MAX_BYTES);
     buf_init(&self->frame, FRAME_MAX_BYTES);
     *load = self;
@@ -202,13 +204,10 @@ static int timed_load(struct native_operation *operation, struct cb_err *err)
     return native_agree(operation, rc, 0, &agreement, err);
 }
 
-static void forget_load(struct native_load *self)
+static void forget_load(struct native_load *self, bool failed)
 {
     native_load_forget_items(self);
-    exchange_free(self->exchange);
-    load_share_free(self->share);
-    self->exchange = NULL;
-    self->share = NULL;
+    native_load_end_exchange(self, failed);
     stored_checkpoint_free(self->checkpoint);
     self->checkpoint = NULL;
     self->operation = NULL;
@@ -232,6 +231,6 @@ int native_load_run(struct native_operation *operation, struct cb_err *err)
     if (!rc && engine->load->chooses)
         rc = native_load_choose(engine->load, err);
     if (!transfer_is_stuck(engine->transfer))
-        forget_load(engine->load);
+        forget_load(engine->load, rc != 0);
     return rc ? cb_context(err, "loading %s, rank %" PRIu32, operation->path, engine->rank) : 0;
 }

@@ -4,6 +4,7 @@
 #define WORKER_NATIVE_LOAD_H
 
 #include "ckpt/load_plan.h"
+#include "worker/device_exchange.h"
 #include "worker/exchange.h"
 #include "worker/native.h"
 #include "worker/native_pump.h"
@@ -70,10 +71,14 @@ struct native_load {
     const struct piece *pieces;
     void *const *memory;
     size_t piece_count;
-    bool wants_values;             /* the small ones that are no tensors are read with them */
-    struct pinned transit, bounce; /* of the exchange; of what is decompressed: kept */
-    struct window window;          /* compressed items are read to it */
-    struct exchange *exchange;     /* NULL where each rank reads all that it needs */
+    bool wants_values;                       /* the small ones that are no tensors are read with them */
+    struct pinned transit, bounce;           /* of the exchange; of what is decompressed: kept */
+    struct window window;                    /* compressed items are read to it */
+    struct exchange *exchange;               /* NULL where each rank reads all that it needs, */
+    struct device_exchange *device_exchange; /* or ranks exchange from device to device */
+    struct device_talk talk;
+    bool shares_device; /* two ranks have one: they exchange through this machine's memory */
+    bool told_path;     /* how ranks exchange has been said */
     struct load_share *share;
     struct load_plan *plan;
     struct mapping *mappings; /* one a read */
@@ -131,6 +136,13 @@ int native_load_read(struct native_load *self, struct cb_err *err) CB_MUST_CHECK
 /* native_load_exchange.c: what several ranks need is read by one of them. Starts with an agreement on
  * `code`, that of planning. */
 int native_load_exchange(struct native_load *self, int code, struct cb_err *err) CB_MUST_CHECK;
+
+/* Of the exchange that this load has; false, or nothing, where it has none. */
+bool native_load_exchanges(const struct native_load *self);
+void native_load_landed(struct native_load *self, uint32_t target, uint64_t bytes);
+bool native_load_progress(struct native_load *self);
+/* After a load: `failed` on any rank. */
+void native_load_end_exchange(struct native_load *self, bool failed);
 
 /* native_load_auto.c: after the first load, how the next ones read; says why on the status page. Collective. */
 int native_load_choose(struct native_load *self, struct cb_err *err) CB_MUST_CHECK;

@@ -111,9 +111,9 @@ int native_load_make_items(struct native_load *self, struct cb_err *err)
 
 void native_load_settle(struct native_load *self, const struct load_item *item, bool right)
 {
-    for (uint32_t i = item->first_read; self->exchange && i < item->first_read + item->read_count; i++) {
+    for (uint32_t i = item->first_read; native_load_exchanges(self) && i < item->first_read + item->read_count; i++) {
         if (right && self->arrived[i] > 0)
-            exchange_landed(self->exchange, self->plan->reads[i].piece, self->arrived[i]);
+            native_load_landed(self, self->plan->reads[i].piece, self->arrived[i]);
         self->arrived[i] = 0;
     }
 }

@@ -160,7 +160,7 @@ static void take_payload(struct native_load *self, struct load_item *item, struc
         return;
     if (self->operation->engine->checksum)
         part->crc = crc32_zip(0, part->direct ? part->memory : bytes, part->bytes);
-    if (self->exchange && part->kind == PART_PAYLOAD)
+    if (native_load_exchanges(self) && part->kind == PART_PAYLOAD)
         self->arrived[read_of(self, item, part->memory)] += part->bytes;
     if (item->state == ITEM_KNOWN && !item->again)
         native_load_settle(self, item, true);
@@ -261,7 +261,7 @@ static bool go_on_exchanging(void *context)
 {
     struct native_load *self = context;
     bool soon = self->pump && native_pump_under_way(self->pump) > 0 && !native_pump_has_free(self->pump);
-    return (self->exchange && exchange_progress(self->exchange)) || soon;
+    return native_load_progress(self) || soon;
 }
 
 /* Copies end before what they were made from is used again; those of a failed pass, too. */

@@ -152,7 +152,7 @@ static int pin(struct run *self, struct cb_err *err)
 {
     char text[1024] = "";
     bool wanted = experiment_is(self->experiment, OPT_AFFINITY, "auto");
-    int rc = self->on_device ? device_place_apply(self->comm, &self->device_info, wanted, self->page,
+    int rc = self->on_device ? device_place_apply(self->comm, "/sys", &self->device_info, wanted, self->page,
                                                   run_deadline(self), text, sizeof text, err)
                              : affinity_apply(self->comm, wanted, run_deadline(self), text, sizeof text, err);
     if (!rc)
@@ -335,6 +335,7 @@ static int make_engine(struct run *self, struct cb_err *err)
         .behind_comm = self->behind_comm,
         .behind_store = self->behind_store,
         .device = self->device,
+        .device_comm = self->on_device ? self->plugin.ops->comm : NULL,
     };
     return engine_new(&setup, &self->engine, err);
 }

@@ -2,6 +2,7 @@
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 BUILD = Path(os.environ.get("CKPTBENCH_BUILD", "build")).resolve()
@@ -27,6 +28,11 @@ def test_what_cannot_be_on_a_device_is_refused_at_once(tmp_path):
         assert why in ckptbench(tmp_path, "run", f"store={tmp_path}/store", *SMALL, "device=cuda", *words, code=2).stderr
 
 
+def test_training_on_a_device_is_refused(tmp_path):
+    words = ("workload=train", "model=gpt2-tiny", "layers=1", "ranks=1", "train.steps=1", "device=cuda")
+    assert "workload=train works in this machine's memory" in ckptbench(tmp_path, "run", f"store={tmp_path}/store", *words, code=2).stderr
+
+
 def test_the_suite_leaves_gpus_out_and_says_why(tmp_path):
     words = ("workload=suite", "suite.only=gpu", "ranks=1", "iterations=1", "warmup=0")
     out = ckptbench(tmp_path, "run", f"store={tmp_path}/store", *words).stdout
@@ -39,3 +45,12 @@ def test_doctor_and_version_name_the_plugin(tmp_path):
     rows = rows["checks"] if isinstance(rows, dict) else rows
     row = next(row for row in rows if row["name"] == "gpu")
     assert row["status"] == "lacking" and "make cuda" in row["do"]
+
+
+def test_what_needs_a_gpu_ends_without_one_and_says_so(tmp_path):
+    root = Path(__file__).resolve().parents[2]
+    environment = dict(os.environ, CUDA_VISIBLE_DEVICES="")
+    for command in (("tests/gpu/prove.py", BUILD), ("tests/bench/bench_gpu.py", "--build", BUILD, "--json", tmp_path / "rows.json")):
+        result = subprocess.run([sys.executable, *map(str, command)], cwd=root, env=environment, capture_output=True, text=True, timeout=60)
+        assert result.returncode == 1 and "none: " in result.stderr, result.stdout + result.stderr
+    assert not (tmp_path / "rows.json").exists()

@@ -31,6 +31,15 @@ static struct device *open_device(uint32_t rank)
     return device;
 }
 
+/* Where ranks outnumber GPUs they find out that two have one, and go through this machine's memory. */
+static const struct device_comm_ops *comm_ops(void)
+{
+    struct cb_err err = {0};
+    if (!plugin.ops && device_plugin_open(&plugin, &err))
+        fail_msg("%s", err.message);
+    return plugin.ops->comm;
+}
+
 static void finish(struct device *device)
 {
     uint64_t event;
@@ -75,6 +84,14 @@ static void what_goes_to_the_device_comes_back(void **unused)
     finish(device);
     for (uint64_t row = 0; row < 5000; row++)
         assert_memory_equal(back + row * 2000, host + row * 3000, 1000);
+    /* Every other row of the device to where the first half of it ends, and that back. */
+    memset(back, 0, BYTES);
+    copy(device, HOST_TO_DEVICE, (struct device_copy){own, host, BYTES / 2, 1, 0, 0});
+    copy(device, DEVICE_TO_DEVICE, (struct device_copy){own + BYTES / 2, own, 1000, 5000, 1000, 2000});
+    copy(device, DEVICE_TO_HOST, (struct device_copy){back, own + BYTES / 2, 5000 * 1000, 1, 0, 0});
+    finish(device);
+    for (uint64_t row = 0; row < 5000; row++)
+        assert_memory_equal(back + row * 1000, host + row * 2000, 1000);
     device->ops->release(device, MEMORY_PINNED, host, BYTES);
     device->ops->release(device, MEMORY_PINNED, back, BYTES);
     device->ops->release(device, MEMORY_DEVICE, own, BYTES);
@@ -157,7 +174,7 @@ static void the_engine_saves_and_loads_what_the_device_holds(void **unused)
         nftw(folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
         assert_int_equal(mkdir(folder, 0700), 0);
         print_message("%s\n", ways[i]);
-        world_open_on(&world, ways[i], folder, 1, open_device, true);
+        world_open_talking(&world, ways[i], folder, 1, open_device, true, comm_ops());
         world_pass(&world, OP_SAVE, "a");
         if (world.async)
             assert_int_equal(world_wait(&world), 0);
@@ -184,15 +201,31 @@ static void one_rank_talks_to_itself(void **unused)
     assert_int_equal(device->ops->fill(device, &values, from, &err), 0);
     if (ops->make_id(id, &err) || ops->join(device, id, 0, 1, deadline_ns, &comm, &err))
         fail_msg("%s", err.message);
-    for (int kind = DEVICE_ALL_REDUCE; kind <= DEVICE_BROADCAST; kind++) {
+    for (int kind = DEVICE_ALL_REDUCE; kind <= DEVICE_ALL_TO_ALL; kind++) {
         struct device_difference difference = {0};
         assert_int_equal(device->ops->set(device, to, 0, bytes, &err), 0);
-        if (ops->queue(comm, (enum device_collective)kind, from, to, bytes, 0, &err) ||
+        if (ops->queue(comm, (enum device_collective)kind, from, to, bytes, 0, deadline_ns, &err) ||
             ops->wait(comm, deadline_ns, &err))
             fail_msg("%s", err.message);
         assert_int_equal(device->ops->check(device, &values, to, &difference, &err), 0);
         assert_int_equal(difference.wrong, 0);
     }
+    /* Rows of the device, behind a copy to it and before one from it, all of them queued at once. */
+    char *host = allocate(device, MEMORY_PINNED, bytes);
+    uint64_t event = 0;
+    bool done = false;
+    memset(host, 7, bytes);
+    copy(device, HOST_TO_DEVICE, (struct device_copy){from, host, bytes, 1, 0, 0});
+    struct device_copy rows = {to, from, 500, 1000, 1000, 2000};
+    if (ops->copy(comm, DEVICE_TO_DEVICE, &rows, 1, &err) || ops->record(comm, &event, &err))
+        fail_msg("%s", err.message);
+    while (!done)
+        assert_int_equal(ops->poll(comm, event, &done, &err), 0);
+    copy(device, DEVICE_TO_HOST, (struct device_copy){host, to, 500, 1000, 500, 1000});
+    finish(device);
+    for (uint64_t i = 0; i < 500 * 1000; i++)
+        assert_int_equal(host[i], 7);
+    device->ops->release(device, MEMORY_PINNED, host, bytes);
     ops->close(comm);
     device->ops->release(device, MEMORY_DEVICE, from, bytes);
     device->ops->release(device, MEMORY_DEVICE, to, bytes);

@@ -29,6 +29,8 @@ struct fake_copy {
     bool done;
 };
 
+struct fake_talk;
+
 struct fake_device {
     struct device base;
     struct fake_copy copies[FAKE_MAX_COPIES];
@@ -45,6 +47,8 @@ struct fake_device {
     uint64_t corrupt_at; /* the copy with this number has one bit wrong; 0: none */
     uint64_t bytes_to_host, bytes_to_device;
     uint64_t most_pinned_bytes; /* the largest piece of pinned memory */
+    struct fake_talk *talk;     /* fake_comm.h: what it has been given to do with others; owned */
+    uint64_t fail_talk_at;      /* this event of that fails; 0: none */
 };
 
 static inline uint32_t fake_random(struct fake_device *self)
@@ -245,6 +249,7 @@ static inline int fake_check(struct device *device, const struct device_values *
 
 static inline void fake_close(struct device *device)
 {
+    free(((struct fake_device *)device)->talk);
     free(device);
 }
 

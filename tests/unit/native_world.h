@@ -49,6 +49,7 @@ struct world {
     bool async;
     struct device *(*make_device)(uint32_t rank); /* NULL: the host's */
     bool on_device;                               /* states lie in memory of make_device's devices */
+    const struct device_comm_ops *device_comm;    /* how those talk; NULL: they do not */
     bool leaves_memory;                           /* loads end with messages under way, whose memory stays on purpose */
     uint32_t size, shift;
     char uri[256];
@@ -106,6 +107,7 @@ static inline int world_open_rank(struct world_rank *self, struct cb_err *err)
         .behind_comm = world->async ? &self->behind_comm : NULL,
         .behind_store = self->behind_store,
         .device = self->device,
+        .device_comm = world->device_comm,
     };
     return engine_native_ops.open(&setup, &self->engine, err);
 }
@@ -119,11 +121,13 @@ static inline void world_allocate(struct world_rank *self, struct state *state)
         fail_msg("%s", err.message);
 }
 
-static inline void world_open_on(struct world *self, const char *words, const char *uri, uint32_t shift,
-                                 struct device *(*make_device)(uint32_t rank), bool on_device)
+static inline void world_open_talking(struct world *self, const char *words, const char *uri, uint32_t shift,
+                                      struct device *(*make_device)(uint32_t rank), bool on_device,
+                                      const struct device_comm_ops *device_comm)
 {
     struct cb_err err = {0};
     memset(self, 0, sizeof *self);
+    self->device_comm = device_comm;
     self->make_device = make_device;
     self->on_device = on_device;
     if (words_make(&self->words, words, &err) != 0)
@@ -152,6 +156,12 @@ static inline void world_open_on(struct world *self, const char *words, const ch
         assert_int_equal(state_init(&rank->loaded, self->words.layout, (i + shift) % self->size, &err), 0);
         world_allocate(rank, &rank->loaded);
     }
+}
+
+static inline void world_open_on(struct world *self, const char *words, const char *uri, uint32_t shift,
+                                 struct device *(*make_device)(uint32_t rank), bool on_device)
+{
+    world_open_talking(self, words, uri, shift, make_device, on_device, NULL);
 }
 
 static inline void world_open_with(struct world *self, const char *words, const char *uri, uint32_t shift,

@@ -15,7 +15,9 @@
 #include <cmocka.h>
 
 #include "core/cuda_plugin.h"
+#include "tests/unit/fake_comm.h"
 #include "tests/unit/own_folder.h"
+#include "tests/unit/thread_comm.h"
 #include "worker/device_plugin.h"
 #include "worker/device_values.h"
 #include "worker/gpu_place.h"
@@ -47,8 +49,6 @@ static int no_measure(struct device *device, enum device_measure what, uint64_t 
     return cb_fail(err, CB_ERR_INTERNAL, "asked");
 }
 
-static const struct device_comm_ops no_comm;
-
 static struct device_plugin_ops whole_table(void)
 {
     return (struct device_plugin_ops){.version = DEVICE_PLUGIN_VERSION,
@@ -58,7 +58,7 @@ static struct device_plugin_ops whole_table(void)
                                       .open = no_open,
                                       .describe = no_describe,
                                       .measure = no_measure,
-                                      .comm = &no_comm};
+                                      .comm = &fake_comm_ops};
 }
 
 static void a_plugin_that_is_missing_says_what_to_do(void **unused)
@@ -108,6 +108,52 @@ static void another_version_and_a_table_with_holes_are_refused(void **unused)
     ops.measure = NULL;
     assert_int_equal(device_plugin_check(&ops, "x.so", &err), CB_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.message, "lacks functions"));
+    struct device_comm_ops mute = fake_comm_ops;
+    mute.copy = NULL;
+    ops = whole_table();
+    ops.comm = &mute;
+    assert_int_equal(device_plugin_check(&ops, "x.so", &err), CB_ERR_UNSUPPORTED);
+}
+
+/* --- which device is whose --- */
+
+static int three(uint32_t *count, struct cb_err *err)
+{
+    (void)err;
+    *count = 3;
+    return 0;
+}
+
+static int open_fake(uint32_t index, struct device **device, struct cb_err *err)
+{
+    (void)err;
+    *device = &fake_device_new(index, 1)->base;
+    return 0;
+}
+
+static int describe_fake(struct device *device, struct device_info *info, struct cb_err *err)
+{
+    (void)err;
+    *info = (struct device_info){.index = ((struct fake_device *)device)->random};
+    return 0;
+}
+
+static void each_rank_of_a_machine_takes_its_own_device_and_then_they_take_turns(void **unused)
+{
+    (void)unused;
+    struct device_plugin_ops ops = whole_table();
+    struct device_plugin plugin = {.ops = &ops};
+    ops.count = three;
+    ops.open = open_fake;
+    ops.describe = describe_fake;
+    for (uint32_t rank = 0; rank < 7; rank++) {
+        struct device *device = NULL;
+        struct device_info info;
+        struct cb_err err;
+        assert_int_equal(device_plugin_open_device(&plugin, rank, &device, &info, &err), 0);
+        assert_int_equal(info.index, rank % 3);
+        device_close(device);
+    }
 }
 
 static void no_device_is_said_with_what_hides_them(void **unused)
@@ -298,6 +344,57 @@ static void a_machine_that_says_little_is_no_failure(void **unused)
     assert_non_null(strstr(err.message, "0000:00:06.0"));
 }
 
+/* What a rank does with it: it runs near its GPU, and says where that is. On the machine as recorded the cores near
+ * the GPU are the last one that this test may use. */
+static void a_rank_runs_near_its_device_and_says_where(void **unused)
+{
+    (void)unused;
+    struct meeting meeting;
+    struct comm comm = {.meeting = &meeting};
+    struct status_page *page = calloc(1, status_page_bytes(1));
+    struct device_info info = {.pci = "0000:3b:00.0"};
+    cpu_set_t before, after;
+    struct cb_err err;
+    char path[128], text[1024], last[32], want[64];
+    size_t core = 0;
+    assert_non_null(page);
+    assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
+    for (size_t i = 0; i < CPU_SETSIZE; i++)
+        core = CPU_ISSET(i, &before) ? i : core;
+    meeting_init(&meeting, 1);
+    make_folders("near/devices/pci0000:37/0000:3b:00.0");
+    make_folders("near/devices/pci0000:37/0000:3c:00.0");
+    make_folders("near/bus/pci/devices");
+    make_folders("near/class/infiniband/mlx5_4");
+    snprintf(last, sizeof last, "%zu\n", core);
+    write_file("near/devices/pci0000:37/0000:3b:00.0/local_cpulist", last);
+    write_file("near/devices/pci0000:37/0000:3b:00.0/numa_node", "1\n");
+    write_file("near/devices/pci0000:37/0000:3c:00.0/numa_node", "1\n");
+    make_link("../../../devices/pci0000:37/0000:3b:00.0", "near/bus/pci/devices/0000:3b:00.0");
+    make_link("../../../devices/pci0000:37/0000:3c:00.0", "near/class/infiniband/mlx5_4/device");
+    snprintf(path, sizeof path, "%s/near", folder);
+    uint64_t deadline_ns = clock_monotonic_ns() + 10 * NS_PER_S;
+    assert_int_equal(device_place_apply(&comm, path, &info, true, page, deadline_ns, text, sizeof text, &err), 0);
+    assert_int_equal(sched_getaffinity(0, sizeof after, &after), 0);
+    assert_int_equal(CPU_COUNT(&after), 1);
+    assert_true(CPU_ISSET(core, &after));
+    snprintf(want, sizeof want, "%zu of ", core);
+    assert_memory_equal(text, want, strlen(want));
+    assert_non_null(strstr(text, " (near 0000:3b:00.0)"));
+    assert_non_null(
+        strstr(page->facts, "device.place=NUMA node 1, nearest adapter mlx5_4 (1 bridges shared, same node)\n"));
+    assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
+    /* Where it is only looked at, and where the machine does not know the device, nothing changes. */
+    assert_int_equal(device_place_apply(&comm, path, &info, false, page, deadline_ns, text, sizeof text, &err), 0);
+    assert_non_null(strstr(text, "(not pinned)"));
+    info = (struct device_info){.pci = "0000:5e:00.0"};
+    assert_int_equal(device_place_apply(&comm, path, &info, false, page, deadline_ns, text, sizeof text, &err), 0);
+    assert_non_null(strstr(page->facts, "has no PCI device 0000:5e:00.0"));
+    assert_int_equal(sched_getaffinity(0, sizeof after, &after), 0);
+    assert_true(CPU_EQUAL(&before, &after));
+    free(page);
+}
+
 static void lists_of_cores_are_read(void **unused)
 {
     (void)unused;
@@ -319,11 +416,13 @@ int main(void)
         cmocka_unit_test(a_plugin_that_is_missing_says_what_to_do),
         cmocka_unit_test(what_is_no_plugin_is_refused),
         cmocka_unit_test(another_version_and_a_table_with_holes_are_refused),
+        cmocka_unit_test(each_rank_of_a_machine_takes_its_own_device_and_then_they_take_turns),
         cmocka_unit_test(no_device_is_said_with_what_hides_them),
         cmocka_unit_test(the_plugin_that_was_built_loads_without_a_driver),
         cmocka_unit_test(a_kernel_computes_what_the_payload_is),
         cmocka_unit_test(the_adapter_behind_the_same_switch_is_the_nearest),
         cmocka_unit_test(a_machine_that_says_little_is_no_failure),
+        cmocka_unit_test(a_rank_runs_near_its_device_and_says_where),
         cmocka_unit_test(lists_of_cores_are_read),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "ckpt/format.h"
-#include "tests/unit/fake_device.h"
+#include "tests/unit/fake_comm.h"
 #include "tests/unit/native_world.h"
 #include "tests/unit/own_folder.h"
 #include "worker/native_save.h"
@@ -143,7 +143,9 @@ static void any_layout_loads_what_another_one_saved(void **unused)
         bool saver_on_device = rand() % 3 > 0;
         print_message("%s -> %s\n", from, to);
         world_open_on(&saver, from, folder, 0, make_fake, saver_on_device);
-        world_open_on(&loader, to, folder, (uint32_t)rand() % 3, make_fake, !saver_on_device || rand() % 2);
+        uint32_t shift = (uint32_t)rand() % 3;
+        bool on_device = !saver_on_device || rand() % 2;
+        world_open_talking(&loader, to, folder, shift, make_fake, on_device, round % 2 ? &fake_comm_ops : NULL);
         world_pass(&saver, OP_SAVE, "c");
         world_pass(&loader, OP_LOAD, "c");
         world_check_loaded(&loader);
@@ -304,6 +306,148 @@ static void a_store_that_fails_leaves_no_copy_under_way(void **unused)
     }
 }
 
+/* --- from device to device --- */
+
+static void open_talking(struct world *world, const char *words, uint32_t shift)
+{
+    world_open_talking(world, words, folder, shift, make_fake, true, &fake_comm_ops);
+}
+
+/* Messages of this machine's memory that have more than an introduction. */
+static uint32_t count_messages(const struct world *world)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < world->meeting.message_count; i++)
+        count += world->meeting.messages[i].len > 256;
+    return count;
+}
+
+static bool says(const struct world *world, const char *fact)
+{
+    return strstr(world->ranks[0].page->facts, fact);
+}
+
+static const char *const talking_ways[] = {
+    "model=gpt2-tiny dp=4 load.exchange=broadcast io.block=64KiB",
+    "model=gpt2-tiny dp=4 load.exchange=broadcast",
+    "model=gpt2-tiny dp=2 tp=2 load.exchange=split io.block=64KiB",
+    "model=gpt2-tiny dp=2 tp=2 load.exchange=broadcast io.block=64KiB save.staging_bytes=128KiB io.depth=2",
+    "model=gpt2-tiny dp=3 load.exchange=split io.block=12KiB load.gap=0",
+    "model=gpt2-tiny dp=4 zero=1 load.exchange=split checksum=none",
+    "model=gpt2-tiny dp=2 pp=2 load.exchange=split io.files=shared",
+    "model=gpt2-tiny tp=4 load.exchange=split io.block=64KiB",
+};
+
+static void what_one_rank_reads_goes_from_its_device_to_those_of_others(void **unused)
+{
+    (void)unused;
+    for (size_t i = 0; i < sizeof talking_ways / sizeof *talking_ways; i++) {
+        struct world world;
+        char words[256];
+        clear();
+        snprintf(words, sizeof words, "%s io.fsync=false", talking_ways[i]);
+        print_message("%s\n", words);
+        open_talking(&world, words, (uint32_t)i % 3);
+        world_pass(&world, OP_SAVE, "a/0");
+        set_values(&world, 7);
+        world_pass(&world, OP_SAVE, "a/1");
+        fake_rooms.received = 0;
+        world_pass(&world, OP_LOAD, "a/1");
+        check_loaded(&world, 7);
+        uint64_t rooms = fake_rooms.made;
+        assert_true(fake_rooms.received > 0);
+        for (int round = 0; round < 2; round++) {
+            world_pass(&world, OP_LOAD, round ? "a/1" : "a/0");
+            check_loaded(&world, round ? 7 : 42);
+        }
+        assert_int_equal(fake_rooms.made, rooms); /* they joined once */
+        assert_int_equal(count_messages(&world), 0);
+        assert_true(says(&world, "load.path=from device to device\n"));
+        world_close(&world);
+        assert_int_equal(fake_rooms.open, 0);
+    }
+}
+
+/* What all have the same of is read once and received by each other rank once. */
+static void a_broadcast_reads_once_and_sends_once(void **unused)
+{
+    (void)unused;
+    struct world world;
+    clear();
+    open_talking(&world, "model=gpt2-tiny dp=4 load.exchange=broadcast io.block=64KiB io.fsync=false", 0);
+    world_pass(&world, OP_SAVE, "a");
+    world_pass(&world, OP_LOAD, "a"); /* with the groups' greetings */
+    fake_rooms.received = 0;
+    double needed = total(&world, METRIC_BYTES_NEEDED);
+    uint64_t to_device = fake_of(&world, 0)->bytes_to_device;
+    world_pass(&world, OP_LOAD, "a");
+    check_loaded(&world, 42);
+    assert_true((double)fake_rooms.received == needed); /* the reader's own is counted, too */
+    assert_true((double)(fake_of(&world, 0)->bytes_to_device - to_device) == needed / 4);
+    for (uint32_t i = 1; i < world.size; i++)
+        assert_int_equal(fake_of(&world, i)->bytes_to_device, 0);
+    world_close(&world);
+}
+
+static void ranks_that_have_one_device_exchange_through_memory(void **unused)
+{
+    (void)unused;
+    struct world world;
+    clear();
+    open_talking(&world, "model=gpt2-tiny dp=2 tp=2 load.exchange=split io.block=64KiB io.fsync=false", 1);
+    world_pass(&world, OP_SAVE, "a");
+    fake_rooms.same_device = true;
+    for (int round = 0; round < 2; round++) {
+        uint64_t rooms = fake_rooms.made;
+        world_pass(&world, OP_LOAD, "a");
+        check_loaded(&world, 42);
+        assert_true(round == 0 ? fake_rooms.made > rooms : fake_rooms.made == rooms); /* not tried again */
+    }
+    fake_rooms.same_device = false;
+    assert_true(count_messages(&world) > 0);
+    assert_true(says(&world, "load.path=through memory of this machine: two ranks have one"));
+    world_close(&world);
+    assert_int_equal(fake_rooms.open, 0);
+}
+
+static void what_goes_wrong_between_devices_is_found(void **unused)
+{
+    (void)unused;
+    struct world world;
+    struct sample sample = {.op = OP_VERIFY};
+    struct cb_err err;
+    clear();
+    open_talking(&world, "model=gpt2-tiny dp=3 load.exchange=broadcast io.block=64KiB io.fsync=false", 0);
+    world_pass(&world, OP_SAVE, "a");
+    world_pass(&world, OP_LOAD, "a");
+    fake_of(&world, 2)->corrupt_at = fake_of(&world, 2)->copied + 3;
+    world_pass(&world, OP_LOAD, "a");
+    struct verify_job job = {.mode = VERIFY_FULL, .payload = world.payload, .path = "a"};
+    for (uint32_t i = 0; i < world.size; i++)
+        assert_int_equal(verify_state(&job, &world.ranks[i].loaded, world.ranks[i].page, &sample, &err),
+                         i == 2 ? CB_ERR_CORRUPT : 0);
+    world_close(&world);
+}
+
+static void a_device_that_fails_between_devices_ends_the_load_and_the_next_is_right(void **unused)
+{
+    (void)unused;
+    struct world world;
+    clear();
+    open_talking(&world, "model=gpt2-tiny dp=3 io.block=64KiB io.fsync=false load.exchange=split", 0);
+    world_pass(&world, OP_SAVE, "a");
+    world_pass(&world, OP_LOAD, "a");
+    fake_of(&world, 2)->fail_talk_at = fake_of(&world, 2)->talk->recorded + 3;
+    assert_int_not_equal(world_run(&world, OP_LOAD, "a", 2 * NS_PER_S), 0);
+    assert_int_equal(world.ranks[2].rc, CB_ERR_SYSTEM);
+    assert_non_null(strstr(world.ranks[2].err.message, "lost what another sent"));
+    assert_int_equal(fake_rooms.open, 0); /* all of them have hung up */
+    fake_of(&world, 2)->fail_talk_at = 0;
+    world_pass(&world, OP_LOAD, "a");
+    check_loaded(&world, 42);
+    world_close(&world);
+}
+
 static void a_device_without_memory_of_its_own_is_refused(void **unused)
 {
     (void)unused;
@@ -336,6 +480,11 @@ int main(void)
         cmocka_unit_test(a_copy_that_fails_in_an_exchange_ends_it),
         cmocka_unit_test(a_store_that_fails_leaves_no_copy_under_way),
         cmocka_unit_test(a_device_without_memory_of_its_own_is_refused),
+        cmocka_unit_test(what_one_rank_reads_goes_from_its_device_to_those_of_others),
+        cmocka_unit_test(a_broadcast_reads_once_and_sends_once),
+        cmocka_unit_test(ranks_that_have_one_device_exchange_through_memory),
+        cmocka_unit_test(what_goes_wrong_between_devices_is_found),
+        cmocka_unit_test(a_device_that_fails_between_devices_ends_the_load_and_the_next_is_right),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -1,5 +1,8 @@
-/* NCCL behind the plugin's table: a communicator that never blocks, so that a rank which does not come ends the
- * others at their deadline. Knows NCCL; not what is sent. */
+/* NCCL behind the plugin's table: communicators that never block, so that a rank which does not come ends the others
+ * at their deadline. All of a device queue on one stream of it, the lane `talk`. Knows NCCL; not what is sent.
+ *
+ * A call on such a communicator may go on behind its return: only when NCCL says that it has settled is the work on
+ * the stream, and may the stream, or the communicator, be given more. */
 #include <nccl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,49 +11,58 @@
 #include "core/clock.h"
 #include "worker/cuda/cuda.h"
 
-#define SLEEP_NS (20 * NS_PER_US)
+/* Measured collectives take fractions of a millisecond, which a nap would add to. */
+#define SPIN_NS (2 * NS_PER_MS)
 /* How long a clean end may take before it is made an abort. */
-#define CLOSE_NS (10 * NS_PER_S)
+#define CLOSE_NS (3 * NS_PER_S)
 
 struct device_comm {
     struct cuda_device *device;
     ncclComm_t comm; /* NULL once aborted */
-    cudaStream_t stream;
-    cudaEvent_t event;
+    uint32_t size;
 };
 
 _Static_assert(sizeof(ncclUniqueId) == DEVICE_COMM_ID_BYTES, "the table's id has room for NCCL's");
 
-static int check(ncclResult_t code, struct cb_err *err, const char *doing)
+/* `comm` may be NULL. NCCL's own last words say more than its code. */
+static int check(ncclResult_t code, ncclComm_t comm, struct cb_err *err, const char *doing)
 {
     if (code == ncclSuccess || code == ncclInProgress)
         return 0;
-    return cb_fail(err, code == ncclInvalidUsage ? CB_ERR_UNSUPPORTED : CB_ERR_SYSTEM, "NCCL, %s: %s", doing,
-                   ncclGetErrorString(code));
+    const char *words = ncclGetLastError(comm);
+    return cb_fail(err, code == ncclInvalidUsage ? CB_ERR_UNSUPPORTED : CB_ERR_SYSTEM, "NCCL, %s: %s%s%.300s", doing,
+                   ncclGetErrorString(code), words && *words ? "; " : "", words ? words : "");
 }
 
-/* Until what NCCL does behind the calls is done. */
+static int check_alive(const struct device_comm *self, struct cb_err *err)
+{
+    return self->comm ? cuda_use(self->device, err)
+                      : cb_fail(err, CB_ERR_ABORTED, "NCCL: the communicator was aborted");
+}
+
+/* Until what NCCL does behind the calls is done, and what they queue is on the stream. */
 static int settle(struct device_comm *self, uint64_t deadline_ns, struct cb_err *err)
 {
-    struct timespec pause = {.tv_nsec = SLEEP_NS};
+    uint64_t start_ns = clock_monotonic_ns();
     for (;;) {
         ncclResult_t state = ncclSuccess;
-        int rc = self->comm ? check(ncclCommGetAsyncError(self->comm, &state), err, "asking for its state")
-                            : cb_fail(err, CB_ERR_ABORTED, "NCCL: the communicator was aborted");
+        int rc = check(ncclCommGetAsyncError(self->comm, &state), self->comm, err, "asking for its state");
         if (!rc)
-            rc = check(state, err, "working");
+            rc = check(state, self->comm, err, "working");
         if (rc || state == ncclSuccess)
             return rc;
         if (clock_monotonic_ns() >= deadline_ns)
             return cb_fail(err, CB_ERR_TIMEOUT, "NCCL: not all ranks came in time");
-        nanosleep(&pause, NULL);
+        cuda_pause(start_ns, SPIN_NS);
     }
 }
+
+/* --- from beginning to end --- */
 
 static int comm_make_id(char id[DEVICE_COMM_ID_BYTES], struct cb_err *err)
 {
     ncclUniqueId made;
-    int rc = check(ncclGetUniqueId(&made), err, "making the id of a communicator");
+    int rc = check(ncclGetUniqueId(&made), NULL, err, "making the id of a communicator");
     if (!rc)
         memcpy(id, &made, sizeof made);
     return rc;
@@ -66,15 +78,12 @@ static void comm_abort(struct device_comm *self)
 static void comm_close(struct device_comm *self)
 {
     struct cb_err unheard;
-    if (self->comm && (check(ncclCommFinalize(self->comm), &unheard, "ending") ||
-                       settle(self, clock_monotonic_ns() + CLOSE_NS, &unheard)))
+    ncclComm_t comm = self->comm;
+    if (comm && (check_alive(self, &unheard) || check(ncclCommFinalize(comm), comm, &unheard, "ending") ||
+                 settle(self, clock_monotonic_ns() + CLOSE_NS, &unheard)))
         comm_abort(self);
     if (self->comm)
         (void)ncclCommDestroy(self->comm);
-    if (self->event)
-        (void)cudaEventDestroy(self->event);
-    if (self->stream)
-        (void)cudaStreamDestroy(self->stream);
     free(self);
 }
 
@@ -89,13 +98,10 @@ static int comm_join(struct device *device, const char id[DEVICE_COMM_ID_BYTES],
     config.blocking = 0;
     memcpy(&unique, id, sizeof unique);
     self->device = (struct cuda_device *)device;
+    self->size = size;
     int rc = cuda_use(self->device, err);
     if (!rc)
-        rc = cuda_check(cudaStreamCreateWithFlags(&self->stream, cudaStreamNonBlocking), err, "making a stream");
-    if (!rc)
-        rc = cuda_check(cudaEventCreateWithFlags(&self->event, cudaEventDisableTiming), err, "making an event");
-    if (!rc)
-        rc = check(ncclCommInitRankConfig(&self->comm, (int)size, unique, (int)rank, &config), err,
+        rc = check(ncclCommInitRankConfig(&self->comm, (int)size, unique, (int)rank, &config), NULL, err,
                    "joining (two ranks on one GPU are refused)");
     if (!rc)
         rc = settle(self, deadline_ns, err);
@@ -108,62 +114,104 @@ static int comm_join(struct device *device, const char id[DEVICE_COMM_ID_BYTES],
     return 0;
 }
 
-static int comm_begin(struct device_comm *self, struct cb_err *err)
+/* --- what is queued --- */
+
+/* The lane `talk` goes on only when all that is on `work` by now is done. */
+static int follow(const struct cuda_device *device, struct cb_err *err)
 {
-    int rc = cuda_use(self->device, err);
-    return rc ? rc : check(ncclGroupStart(), err, "beginning a group");
+    int rc = cuda_check(cudaEventRecord(device->fence, device->work.stream), err, "recording an event");
+    return rc ? rc : cuda_check(cudaStreamWaitEvent(device->talk.stream, device->fence, 0), err, "ordering streams");
 }
 
-static int comm_end(struct device_comm *self, struct cb_err *err)
+static ncclResult_t all_to_all(const struct device_comm *self, const char *from, char *to, uint64_t bytes)
 {
-    (void)self;
-    return check(ncclGroupEnd(), err, "ending a group");
+    cudaStream_t stream = self->device->talk.stream;
+    ncclResult_t code = ncclGroupStart();
+    for (int peer = 0; peer < (int)self->size && code == ncclSuccess; peer++) {
+        code = ncclSend(from + (uint64_t)peer * bytes, bytes, ncclUint8, peer, self->comm, stream);
+        if (code == ncclSuccess)
+            code = ncclRecv(to + (uint64_t)peer * bytes, bytes, ncclUint8, peer, self->comm, stream);
+    }
+    ncclResult_t ended = ncclGroupEnd();
+    return code == ncclSuccess ? ended : code;
+}
+
+static ncclResult_t start(const struct device_comm *self, enum device_collective kind, const void *from, void *to,
+                          uint64_t bytes, uint32_t peer)
+{
+    cudaStream_t stream = self->device->talk.stream;
+    size_t floats = bytes / sizeof(float);
+    switch (kind) {
+    case DEVICE_ALL_REDUCE:
+        return ncclAllReduce(from, to, floats, ncclFloat32, ncclSum, self->comm, stream);
+    case DEVICE_ALL_GATHER:
+        return ncclAllGather(from, to, bytes, ncclUint8, self->comm, stream);
+    case DEVICE_REDUCE_SCATTER:
+        return ncclReduceScatter(from, to, floats, ncclFloat32, ncclSum, self->comm, stream);
+    case DEVICE_BROADCAST:
+        return ncclBroadcast(from, to, bytes, ncclUint8, (int)peer, self->comm, stream);
+    case DEVICE_ALL_TO_ALL:
+        return all_to_all(self, from, to, bytes);
+    }
+    return ncclInvalidArgument;
 }
 
 static int comm_queue(struct device_comm *self, enum device_collective kind, const void *from, void *to, uint64_t bytes,
-                      uint32_t peer, struct cb_err *err)
+                      uint32_t peer, uint64_t deadline_ns, struct cb_err *err)
 {
-    size_t floats = bytes / sizeof(float);
-    if (!self->comm)
-        return cb_fail(err, CB_ERR_ABORTED, "NCCL: the communicator was aborted");
-    int rc = cuda_use(self->device, err);
-    if (rc)
-        return rc;
-    switch (kind) {
-    case DEVICE_ALL_REDUCE:
-        return check(ncclAllReduce(from, to, floats, ncclFloat32, ncclSum, self->comm, self->stream), err,
-                     "all-reduce");
-    case DEVICE_ALL_GATHER:
-        return check(ncclAllGather(from, to, bytes, ncclUint8, self->comm, self->stream), err, "all-gather");
-    case DEVICE_REDUCE_SCATTER:
-        return check(ncclReduceScatter(from, to, floats, ncclFloat32, ncclSum, self->comm, self->stream), err,
-                     "reduce-scatter");
-    case DEVICE_BROADCAST:
-        return check(ncclBroadcast(from, to, bytes, ncclUint8, (int)peer, self->comm, self->stream), err, "broadcast");
-    case DEVICE_SEND:
-        return check(ncclSend(from, bytes, ncclUint8, (int)peer, self->comm, self->stream), err, "sending");
-    case DEVICE_RECEIVE:
-        return check(ncclRecv(to, bytes, ncclUint8, (int)peer, self->comm, self->stream), err, "receiving");
-    }
-    return cb_fail(err, CB_ERR_INTERNAL, "no collective has number %d", (int)kind);
+    static const char *const doing[] = {"all-reduce", "all-gather", "reduce-scatter", "broadcast", "all-to-all"};
+    int rc = check_alive(self, err);
+    if (!rc)
+        rc = follow(self->device, err);
+    if (!rc)
+        rc = check(start(self, kind, from, to, bytes, peer), self->comm, err, doing[kind]);
+    return rc ? rc : settle(self, deadline_ns, err);
+}
+
+static int comm_copy(struct device_comm *self, enum device_direction direction, const struct device_copy *copies,
+                     size_t count, struct cb_err *err)
+{
+    int rc = check_alive(self, err);
+    if (!rc)
+        rc = follow(self->device, err);
+    for (size_t i = 0; i < count && !rc; i++)
+        rc = cuda_check(cuda_queue_copy(self->device->talk.stream, direction, &copies[i]), err,
+                        direction == HOST_TO_DEVICE ? "copying to the GPU" : "copying inside the GPU");
+    return rc;
+}
+
+/* --- and when it is done --- */
+
+static int comm_record(struct device_comm *self, uint64_t *event, struct cb_err *err)
+{
+    int rc = check_alive(self, err);
+    return rc ? rc : cuda_lane_record(&self->device->talk, event, err);
+}
+
+/* What another rank's end does to this one is told by NCCL, not by the stream. */
+static int comm_poll(struct device_comm *self, uint64_t event, bool *done, struct cb_err *err)
+{
+    ncclResult_t state = ncclSuccess;
+    int rc = check_alive(self, err);
+    if (!rc)
+        rc = check(ncclCommGetAsyncError(self->comm, &state), self->comm, err, "asking for its state");
+    if (!rc)
+        rc = check(state, self->comm, err, "working");
+    return rc ? rc : cuda_lane_poll(&self->device->talk, event, done, err);
 }
 
 static int comm_wait(struct device_comm *self, uint64_t deadline_ns, struct cb_err *err)
 {
-    struct timespec pause = {.tv_nsec = SLEEP_NS};
-    int rc = settle(self, deadline_ns, err);
-    if (!rc)
-        rc = cuda_use(self->device, err);
-    if (!rc)
-        rc = cuda_check(cudaEventRecord(self->event, self->stream), err, "recording an event");
+    uint64_t start_ns = clock_monotonic_ns(), event = 0;
+    bool done = false;
+    int rc = comm_record(self, &event, err);
     while (!rc) {
-        cudaError_t code = cudaEventQuery(self->event);
-        if (code != cudaErrorNotReady)
-            return cuda_check(code, err, "waiting for NCCL");
-        rc = settle(self, deadline_ns, err);
-        if (!rc && clock_monotonic_ns() >= deadline_ns)
+        rc = comm_poll(self, event, &done, err);
+        if (rc || done)
+            return rc;
+        if (clock_monotonic_ns() >= deadline_ns)
             rc = cb_fail(err, CB_ERR_TIMEOUT, "NCCL: not all ranks came in time");
-        nanosleep(&pause, NULL);
+        cuda_pause(start_ns, SPIN_NS);
     }
     return rc;
 }
@@ -171,9 +219,10 @@ static int comm_wait(struct device_comm *self, uint64_t deadline_ns, struct cb_e
 const struct device_comm_ops cuda_comm_ops = {
     .make_id = comm_make_id,
     .join = comm_join,
-    .begin = comm_begin,
     .queue = comm_queue,
-    .end = comm_end,
+    .copy = comm_copy,
+    .record = comm_record,
+    .poll = comm_poll,
     .wait = comm_wait,
     .abort = comm_abort,
     .close = comm_close,

@@ -7,26 +7,40 @@
 
 #include "worker/device_plugin.h"
 
-#define CUDA_EVENTS 1024 /* that may be under way */
+#define CUDA_EVENTS 1024 /* of a stream, that may be under way */
+
+/* A stream and the events recorded on it: number n is events[n % CUDA_EVENTS]. */
+struct cuda_lane {
+    cudaStream_t stream;
+    cudaEvent_t events[CUDA_EVENTS];
+    uint64_t recorded, done;
+};
 
 struct cuda_device {
     struct device base;
     int index;
-    cudaStream_t stream; /* of copies, and of what is done to values */
-    cudaEvent_t events[CUDA_EVENTS];
-    uint64_t recorded, done; /* event n is events[n % CUDA_EVENTS] */
-    uint64_t *result;        /* two words in the device's memory */
+    struct cuda_lane work; /* copies, and what is done to values */
+    struct cuda_lane talk; /* what communicators queue */
+    cudaEvent_t fence;     /* of `work`, that `talk` waits for */
+    uint64_t *result;      /* two words in the device's memory */
 };
 
 /* Device `index` with its stream and events. */
 int cuda_device_open(uint32_t index, struct device **device, struct cb_err *err) CB_MUST_CHECK;
 
-/* 0 where a call went well; else the sentence. `doing` says what was tried. */
+/* 0 where a call went well; else the sentence, and CUDA forgets it unless the device is lost. `doing` says what was tried. */
 int cuda_check(cudaError_t code, struct cb_err *err, const char *doing) CB_MUST_CHECK;
 /* This thread's calls are for the device from now on. */
 int cuda_use(const struct cuda_device *self, struct cb_err *err) CB_MUST_CHECK;
 /* Until all that was queued on the stream is done. */
 int cuda_synchronize(const struct cuda_device *self, struct cb_err *err) CB_MUST_CHECK;
+/* One copy, or rows, on a stream. */
+cudaError_t cuda_queue_copy(cudaStream_t stream, enum device_direction direction, const struct device_copy *copy);
+/* Events of a stream; the device must be in use. */
+int cuda_lane_record(struct cuda_lane *self, uint64_t *event, struct cb_err *err) CB_MUST_CHECK;
+int cuda_lane_poll(struct cuda_lane *self, uint64_t event, bool *done, struct cb_err *err) CB_MUST_CHECK;
+/* Before asking again for what has been waited for since `start_ns`: at once for `spin_ns`, then after a nap. */
+void cuda_pause(uint64_t start_ns, uint64_t spin_ns);
 /* Memory of the device, for a moment; the sentence names what was asked and what is free. */
 int cuda_allocate(const struct cuda_device *self, uint64_t bytes, void **memory, struct cb_err *err) CB_MUST_CHECK;
 

@@ -7,6 +7,12 @@
 #define THREADS 256
 #define MOST_BLOCKS 16384
 
+/* What a launch is told by cudaGetLastError is its own, not what an earlier call has told already. */
+static void forget_errors()
+{
+    (void)cudaGetLastError();
+}
+
 static unsigned blocks_for(uint64_t count)
 {
     uint64_t blocks = (count + THREADS - 1) / THREADS;
@@ -107,6 +113,7 @@ __global__ static void empty()
 
 extern "C" int kernels_fill(const values_job *job, void *memory, void *stream)
 {
+    forget_errors();
     if (job->count > 0)
         fill<<<blocks_for(job->count), THREADS, 0, (cudaStream_t)stream>>>(*job, memory);
     return (int)cudaGetLastError();
@@ -114,6 +121,7 @@ extern "C" int kernels_fill(const values_job *job, void *memory, void *stream)
 
 extern "C" int kernels_check(const values_job *job, const void *memory, uint64_t *result, void *stream)
 {
+    forget_errors();
     if (job->count > 0)
         check<<<blocks_for(job->count), THREADS, 0, (cudaStream_t)stream>>>(*job, memory,
                                                                              (unsigned long long *)result);
@@ -122,6 +130,7 @@ extern "C" int kernels_check(const values_job *job, const void *memory, uint64_t
 
 extern "C" int kernels_triad(double *a, const double *b, const double *c, double scalar, uint64_t count, void *stream)
 {
+    forget_errors();
     triad<<<blocks_for(count), THREADS, 0, (cudaStream_t)stream>>>(a, b, c, scalar, count);
     return (int)cudaGetLastError();
 }
@@ -129,6 +138,7 @@ extern "C" int kernels_triad(double *a, const double *b, const double *c, double
 extern "C" int kernels_triad_check(const double *a, const double *b, const double *c, double scalar, uint64_t count,
                                    uint64_t *result, void *stream)
 {
+    forget_errors();
     triad_check<<<blocks_for(count), THREADS, 0, (cudaStream_t)stream>>>(a, b, c, scalar, count,
                                                                           (unsigned long long *)result);
     return (int)cudaGetLastError();
@@ -136,6 +146,7 @@ extern "C" int kernels_triad_check(const double *a, const double *b, const doubl
 
 extern "C" int kernels_empty(void *stream)
 {
+    forget_errors();
     empty<<<1, 1, 0, (cudaStream_t)stream>>>();
     return (int)cudaGetLastError();
 }

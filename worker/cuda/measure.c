@@ -80,15 +80,15 @@ static int make_arrays(struct arrays *self, struct cb_err *err)
     if (!rc)
         rc = cuda_check(cudaEventCreate(&self->end), err, "making an event");
     if (!rc)
-        rc = cuda_check((cudaError_t)kernels_fill(&b, self->b, self->device->stream), err, "filling");
+        rc = cuda_check((cudaError_t)kernels_fill(&b, self->b, self->device->work.stream), err, "filling");
     if (!rc)
-        rc = cuda_check((cudaError_t)kernels_fill(&c, self->c, self->device->stream), err, "filling");
+        rc = cuda_check((cudaError_t)kernels_fill(&c, self->c, self->device->work.stream), err, "filling");
     return rc ? rc : cuda_synchronize(self->device, err);
 }
 
 static int run_once(const struct arrays *self, bool is_triad, double *seconds, struct cb_err *err)
 {
-    cudaStream_t stream = self->device->stream;
+    cudaStream_t stream = self->device->work.stream;
     int rc = cuda_check(cudaEventRecord(self->begin, stream), err, "timing");
     if (!rc && is_triad)
         rc = cuda_check((cudaError_t)kernels_triad(self->a, self->b, self->c, SCALAR, self->count, stream), err,
@@ -107,7 +107,7 @@ static int run_once(const struct arrays *self, bool is_triad, double *seconds, s
 /* Elements of `a` that are not what they should be. */
 static int count_wrong(const struct arrays *self, bool is_triad, uint64_t *wrong, struct cb_err *err)
 {
-    cudaStream_t stream = self->device->stream;
+    cudaStream_t stream = self->device->work.stream;
     struct values_job b = doubles(self->count, 1);
     uint64_t result[2] = {0, UINT64_MAX};
     int rc = cuda_check(cudaMemcpyAsync(self->device->result, result, sizeof result, cudaMemcpyHostToDevice, stream),
@@ -173,7 +173,7 @@ static bool host_is_right(const struct crossing *self)
 
 static int cross_once(const struct crossing *self, double *seconds, struct cb_err *err)
 {
-    cudaStream_t stream = self->device->stream;
+    cudaStream_t stream = self->device->work.stream;
     uint64_t start_ns = clock_monotonic_ns();
     int rc =
         cuda_check(self->to_host ? cudaMemcpyAsync(self->host, self->own, self->bytes, cudaMemcpyDeviceToHost, stream)
@@ -191,12 +191,12 @@ static int fill_source(const struct crossing *self, struct cb_err *err)
     struct values_job job = doubles(self->bytes / sizeof(double), 3);
     double unused;
     struct crossing back = *self;
-    int rc = cuda_check((cudaError_t)kernels_fill(&job, self->own, self->device->stream), err, "filling");
+    int rc = cuda_check((cudaError_t)kernels_fill(&job, self->own, self->device->work.stream), err, "filling");
     back.to_host = true;
     if (!rc && !self->to_host)
         rc = cross_once(&back, &unused, err);
     if (!rc && !self->to_host) /* what comes back is seen to have come */
-        rc = cuda_check(cudaMemsetAsync(self->own, 0xEE, self->bytes, self->device->stream), err, "overwriting");
+        rc = cuda_check(cudaMemsetAsync(self->own, 0xEE, self->bytes, self->device->work.stream), err, "overwriting");
     return rc ? rc : cuda_synchronize(self->device, err);
 }
 
@@ -255,7 +255,7 @@ static int measure_launch(struct cuda_device *device, double *value, struct cb_e
     int rc = seconds ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory for %d times", LAUNCHES);
     for (int i = -LAUNCHES / 10; i < LAUNCHES && !rc; i++) {
         uint64_t start_ns = clock_monotonic_ns();
-        rc = cuda_check((cudaError_t)kernels_empty(device->stream), err, "launching a kernel");
+        rc = cuda_check((cudaError_t)kernels_empty(device->work.stream), err, "launching a kernel");
         if (!rc)
             rc = cuda_synchronize(device, err);
         if (i >= 0)

@@ -8,12 +8,13 @@
 #include "core/clock.h"
 #include "core/stats.h"
 #include "worker/comm_measure.h"
+#include "worker/gpu_place.h"
 #include "worker/suite/suite.h"
 
 #define COPY_BYTES (UINT64_C(1) << 30)       /* an array inside the device */
 #define CROSSING_BYTES (UINT64_C(256) << 20) /* to and from it */
 #define GEMM_ROWS 8192
-#define COLLECTIVE_BYTES (UINT64_C(256) << 20)
+#define COLLECTIVE_BYTES (UINT64_C(256) << 20) /* of the whole */
 #define COLLECTIVE_ROUNDS 7
 
 struct test {
@@ -52,6 +53,12 @@ static int open_device(struct suite_gpu *self, const struct suite *suite, struct
         return rc;
     snprintf(text, sizeof text, "%s, %s (number %" PRIu32 "); %s", info.name, info.pci, info.index, info.versions);
     status_page_add_fact(suite->page, "device", text);
+    struct gpu_place place;
+    struct cb_err unknown;
+    bool is_known = gpu_place_read("/sys", info.pci, &place, &unknown) == 0;
+    if (is_known)
+        gpu_place_describe(&place, text, sizeof text);
+    status_page_add_fact(suite->page, "device.place", is_known ? text : unknown.message);
     return 0;
 }
 
@@ -75,10 +82,10 @@ static int join(struct suite *suite, struct cb_err *err)
     rc = comm_agree(suite->comm, joined, 0, suite_deadline(suite), &agreement, err);
     if (!rc && agreement.code) {
         suite_skip(suite, "gpu.nccl", why.message[0] ? why.message : "a rank could not join the communicator");
-        if (self->comm)
+        if (self->comm) {
             ops->abort(self->comm);
-        if (self->comm)
             ops->close(self->comm);
+        }
         self->comm = NULL;
     }
     return rc;
@@ -89,6 +96,7 @@ int suite_gpu_open(struct suite *suite, struct cb_err *err)
     struct suite_gpu *self = &suite->gpu;
     struct cb_err why = {0};
     struct agreement agreement;
+    self->collective_bytes = COLLECTIVE_BYTES;
     int opened = open_device(self, suite, &why);
     int rc = comm_agree(suite->comm, opened, 0, suite_deadline(suite), &agreement, err);
     if (rc)
@@ -142,20 +150,22 @@ struct collective_test {
     enum device_collective kind;
     enum collective like; /* for the factor of the bus bandwidth */
     enum metric_id metric;
+    const char *name;
 };
 
 static const struct collective_test collectives[] = {
-    {DEVICE_ALL_REDUCE, COLLECTIVE_ALL_REDUCE, METRIC_GPU_ALL_REDUCE_BUS_BYTES_PER_S},
-    {DEVICE_ALL_GATHER, COLLECTIVE_ALL_GATHER, METRIC_GPU_ALL_GATHER_BUS_BYTES_PER_S},
-    {DEVICE_REDUCE_SCATTER, COLLECTIVE_REDUCE_SCATTER, METRIC_GPU_REDUCE_SCATTER_BUS_BYTES_PER_S},
-    {DEVICE_BROADCAST, COLLECTIVE_BROADCAST, METRIC_GPU_BROADCAST_BUS_BYTES_PER_S},
+    {DEVICE_ALL_REDUCE, COLLECTIVE_ALL_REDUCE, METRIC_GPU_ALL_REDUCE_BUS_BYTES_PER_S, "all-reduce"},
+    {DEVICE_ALL_GATHER, COLLECTIVE_ALL_GATHER, METRIC_GPU_ALL_GATHER_BUS_BYTES_PER_S, "all-gather"},
+    {DEVICE_REDUCE_SCATTER, COLLECTIVE_REDUCE_SCATTER, METRIC_GPU_REDUCE_SCATTER_BUS_BYTES_PER_S, "reduce-scatter"},
+    {DEVICE_BROADCAST, COLLECTIVE_BROADCAST, METRIC_GPU_BROADCAST_BUS_BYTES_PER_S, "broadcast"},
+    {DEVICE_ALL_TO_ALL, COLLECTIVE_ALL_TO_ALL, METRIC_GPU_ALL_TO_ALL_BUS_BYTES_PER_S, "all-to-all"},
 };
 
-/* Bytes that a rank gives (all-gather) or gets (reduce-scatter): its share of the whole. */
+/* Of one share of the whole (all-gather: what a rank gives; reduce-scatter: what it gets), else of the whole. */
 static uint64_t bytes_of(const struct suite *suite, enum device_collective kind)
 {
-    bool is_share = kind == DEVICE_ALL_GATHER || kind == DEVICE_REDUCE_SCATTER;
-    uint64_t bytes = COLLECTIVE_BYTES / (is_share ? comm_size(suite->comm) : 1);
+    bool is_share = kind == DEVICE_ALL_GATHER || kind == DEVICE_REDUCE_SCATTER || kind == DEVICE_ALL_TO_ALL;
+    uint64_t bytes = suite->gpu.collective_bytes / (is_share ? comm_size(suite->comm) : 1);
     return bytes / 256 * 256;
 }
 
@@ -168,7 +178,7 @@ static int run_once(struct suite *suite, const struct collective_test *test, voi
     if (rc)
         return rc;
     uint64_t start_ns = clock_monotonic_ns();
-    rc = ops->queue(suite->gpu.comm, test->kind, from, to, bytes_of(suite, test->kind), 0, err);
+    rc = ops->queue(suite->gpu.comm, test->kind, from, to, bytes_of(suite, test->kind), 0, suite_deadline(suite), err);
     if (!rc)
         rc = ops->wait(suite->gpu.comm, suite_deadline(suite), err);
     uint64_t took_ns = clock_monotonic_ns() - start_ns;
@@ -180,44 +190,94 @@ static int run_once(struct suite *suite, const struct collective_test *test, voi
     return rc;
 }
 
-/* What rank 0 has is what all have, after a broadcast: the one result whose bytes are known without arithmetic. */
-static int check_broadcast(struct suite *suite, void *memory, struct cb_err *err)
+/* Floats of a rank's own; those of rank 0, and zeros of all others, add up to rank 0's, bit for bit. */
+static struct device_values values_of(const struct suite *suite, uint32_t rank, uint64_t first, uint64_t count)
+{
+    struct device_values values = {.source = {.kind = PAYLOAD_WEIGHTS, .dtype = DTYPE_F32, .key = 17 + rank}};
+    values.shape[0] = suite->gpu.collective_bytes / sizeof(float);
+    values.box = (struct box){.dims = 1, .offset = {first / sizeof(float)}, .size = {count / sizeof(float)}};
+    return values;
+}
+
+static bool adds(enum device_collective kind)
+{
+    return kind == DEVICE_ALL_REDUCE || kind == DEVICE_REDUCE_SCATTER;
+}
+
+/* What a rank gives: its own values, or those of rank 0 alone where they are added. */
+static int give(struct suite *suite, enum device_collective kind, void *from, void *to, struct cb_err *err)
 {
     struct device *device = suite->gpu.device;
-    struct device_values values = {.source = {.kind = PAYLOAD_RANDOM, .dtype = DTYPE_U8, .key = 17}};
+    uint32_t rank = comm_rank(suite->comm);
+    struct device_values own = values_of(suite, rank, 0, suite->gpu.collective_bytes);
+    int rc = device->ops->set(device, to, 0xEE, suite->gpu.collective_bytes, err);
+    if (rc)
+        return rc;
+    return adds(kind) && rank > 0 ? device->ops->set(device, from, 0, suite->gpu.collective_bytes, err)
+                                  : device->ops->fill(device, &own, from, err);
+}
+
+/* `count` bytes at `memory` are those of `rank` from byte `first` on. */
+static int expect(struct suite *suite, const char *memory, uint32_t rank, uint64_t first, uint64_t count,
+                  uint64_t *wrong, struct cb_err *err)
+{
+    struct device *device = suite->gpu.device;
+    struct device_values values = values_of(suite, rank, first, count);
     struct device_difference difference = {0};
-    uint64_t bytes = bytes_of(suite, DEVICE_BROADCAST);
-    values.shape[0] = bytes;
-    values.box = box_whole(1, values.shape);
-    int rc = comm_rank(suite->comm) == 0 ? device->ops->fill(device, &values, memory, err)
-                                         : device->ops->set(device, memory, 0, bytes, err);
+    int rc = device->ops->check(device, &values, memory, &difference, err);
+    *wrong += difference.wrong;
+    return rc;
+}
+
+static int count_wrong(struct suite *suite, enum device_collective kind, const char *to, uint64_t *wrong,
+                       struct cb_err *err)
+{
+    uint32_t rank = comm_rank(suite->comm), size = comm_size(suite->comm);
+    uint64_t bytes = bytes_of(suite, kind);
+    int rc = 0;
+    *wrong = 0;
+    if (kind == DEVICE_ALL_REDUCE || kind == DEVICE_BROADCAST)
+        return expect(suite, to, 0, 0, bytes, wrong, err);
+    if (kind == DEVICE_REDUCE_SCATTER)
+        return expect(suite, to, 0, rank * bytes, bytes, wrong, err);
+    for (uint32_t peer = 0; peer < size && !rc; peer++)
+        rc = expect(suite, to + peer * bytes, peer, kind == DEVICE_ALL_TO_ALL ? rank * bytes : 0, bytes, wrong, err);
+    return rc;
+}
+
+/* One that is not counted: values are known before and after it. */
+static int check_collective(struct suite *suite, const struct collective_test *test, void *from, void *to,
+                            struct cb_err *err)
+{
     double unused;
-    rc = suite_join(suite, rc, err);
+    uint64_t wrong = 0;
+    int rc = suite_join(suite, give(suite, test->kind, from, to, err), err);
     if (!rc)
-        rc = run_once(suite, &collectives[3], memory, memory, &unused, err);
-    if (!rc)
-        rc = device->ops->check(device, &values, memory, &difference, err);
-    if (!rc && difference.wrong)
-        rc = cb_fail(err, CB_ERR_CORRUPT, "NCCL broadcast: %" PRIu64 " of %" PRIu64 " bytes are wrong on rank %u",
-                     difference.wrong, bytes, comm_rank(suite->comm));
+        rc = run_once(suite, test, from, to, &unused, err);
+    if (rc)
+        return rc;
+    rc = count_wrong(suite, test->kind, to, &wrong, err);
+    if (!rc && wrong)
+        rc = cb_fail(err, CB_ERR_CORRUPT, "NCCL %s: %" PRIu64 " values are wrong on rank %" PRIu32, test->name, wrong,
+                     comm_rank(suite->comm));
     return suite_join(suite, rc, err);
 }
 
 static int measure_collectives(struct suite *suite, void *from, void *to, struct sample *sample, struct cb_err *err)
 {
-    int rc = check_broadcast(suite, to, err);
+    int rc = 0;
     for (size_t i = 0; i < sizeof collectives / sizeof *collectives && !rc; i++) {
         const struct collective_test *test = &collectives[i];
-        double rounds[COLLECTIVE_ROUNDS], unused;
+        double rounds[COLLECTIVE_ROUNDS];
         struct summary summary;
-        rc = run_once(suite, test, from, to, &unused, err);
+        rc = check_collective(suite, test, from, to, err);
         for (size_t round = 0; round < COLLECTIVE_ROUNDS && !rc; round++)
             rc = run_once(suite, test, from, to, &rounds[round], err);
         if (rc)
             return rc;
         stats_summarize(rounds, COLLECTIVE_ROUNDS, &summary);
-        sample->values[test->metric] =
-            (double)COLLECTIVE_BYTES / summary.median * collective_bus_factor(test->like, comm_size(suite->comm));
+        sample->values[test->metric] = (double)suite->gpu.collective_bytes / summary.median *
+                                       collective_bus_factor(test->like, comm_size(suite->comm));
     }
     return rc;
 }
@@ -225,17 +285,16 @@ static int measure_collectives(struct suite *suite, void *from, void *to, struct
 static int run_collectives(struct suite *suite, struct sample *sample, struct cb_err *err)
 {
     struct device *device = suite->gpu.device;
+    uint64_t bytes = suite->gpu.collective_bytes;
     void *from = NULL, *to = NULL;
-    int rc = device->ops->allocate(device, MEMORY_DEVICE, COLLECTIVE_BYTES, &from, err);
+    int rc = device->ops->allocate(device, MEMORY_DEVICE, bytes, &from, err);
     if (!rc)
-        rc = device->ops->allocate(device, MEMORY_DEVICE, COLLECTIVE_BYTES, &to, err);
-    if (!rc)
-        rc = device->ops->set(device, from, 0, COLLECTIVE_BYTES, err);
+        rc = device->ops->allocate(device, MEMORY_DEVICE, bytes, &to, err);
     rc = suite_join(suite, rc, err);
     if (!rc)
         rc = measure_collectives(suite, from, to, sample, err);
-    device->ops->release(device, MEMORY_DEVICE, from, COLLECTIVE_BYTES);
-    device->ops->release(device, MEMORY_DEVICE, to, COLLECTIVE_BYTES);
+    device->ops->release(device, MEMORY_DEVICE, from, bytes);
+    device->ops->release(device, MEMORY_DEVICE, to, bytes);
     return rc;
 }
 

@@ -23,7 +23,8 @@
 struct suite_gpu {
     struct device_plugin plugin;
     struct device *device;
-    struct device_comm *comm; /* NULL where NCCL cannot */
+    struct device_comm *comm;  /* NULL where NCCL cannot */
+    uint64_t collective_bytes; /* of what is sent, the whole of it */
 };
 
 struct suite {

@@ -1,0 +1,108 @@
+"""`make test-gpu`, after the plugin's own tests: whole runs on the GPUs of this machine, each with what it has to show.
+
+usage: tests/gpu/prove.py BUILD
+Every claim is a line, "ok" or "FAILED" with why; what this machine cannot show (NCCL between GPUs where there is one) is said. Exits 1
+where anything failed or there is no GPU.
+"""
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+MODEL = ("model=gpt2", "baseline=false", "verify=full", "iterations=2", "warmup=0")
+ROWS = ("gpu_copy_bytes_per_s", "gpu_triad_bytes_per_s", "gpu_to_device_bytes_per_s", "gpu_to_host_bytes_per_s", "gpu_to_device_pageable_bytes_per_s",
+        "gpu_to_host_pageable_bytes_per_s", "gpu_gemm_fp32_flops", "gpu_gemm_tf32_flops", "gpu_gemm_bf16_flops", "gpu_launch_s")
+BETWEEN = ("gpu_all_reduce_bus_bytes_per_s", "gpu_all_gather_bus_bytes_per_s", "gpu_reduce_scatter_bus_bytes_per_s", "gpu_broadcast_bus_bytes_per_s",
+           "gpu_all_to_all_bus_bytes_per_s")
+
+
+class Proof:
+    def __init__(self, build):
+        self.build = build
+        self.folder = Path(tempfile.mkdtemp(prefix="ckptbench-prove-"))
+        self.environment = dict(os.environ, CKPTBENCH_HOME=str(self.folder / "home"), CKPTBENCH_CUDA_PLUGIN=str(build / "ckptbench-cuda.so"))
+        self.failed = 0
+
+    def call(self, *words):
+        return subprocess.run([str(word) for word in words], env=self.environment, capture_output=True, text=True, timeout=900)
+
+    def claim(self, what, holds, why=""):
+        self.failed += 0 if holds else 1
+        print(f"{'ok     ' if holds else 'FAILED '} {what}{'' if holds or not why else ': ' + why}", flush=True)
+
+    def run(self, what, *words):
+        """Metrics and facts of a run; None where it failed, which is told."""
+        store = Path(tempfile.mkdtemp(dir=self.folder))
+        result = self.call(self.build / "ckptbench", "run", "--json", "-q", f"store={store}", *words)
+        shutil.rmtree(store, ignore_errors=True)
+        if result.returncode:
+            self.claim(what, False, f"{' '.join(words)}: {result.stdout[-2000:]} {result.stderr[-2000:]}")
+            return None
+        exported = json.loads(self.call(self.build / "ckptbench", "export", "LATEST", "--json").stdout)
+        return json.loads(result.stdout)["metrics"], dict(fact.split("=", 1) for fact in exported["facts"])
+
+    def run_and_claim(self, what, holds, *words):
+        run = self.run(what, *words)
+        if run:
+            shown = {key: value for key, value in run[1].items() if key in ("device", "device.place", "affinity", "load.path")}
+            self.claim(what, holds(*run), json.dumps(shown))
+        return run
+
+
+def prove_checkpoints(proof):
+    right = lambda metrics, facts: "device" in facts and "device.place" in facts and "affinity" in facts
+    run = proof.run_and_claim("a state on the GPU is saved, loaded and compared there", right, *MODEL, "ranks=1", "device=cuda")
+    if run:
+        print(f"        {run[1].get('device')}; {run[1].get('device.place')}; cores {run[1].get('affinity')}")
+    proof.run_and_claim("the same behind training", lambda metrics, facts: metrics["stall_s"]["median"] > 0, *MODEL, "ranks=1", "device=cuda",
+                        "save.async=true")
+    proof.run_and_claim("the same in rounds through 64 MiB of staging memory", right, *MODEL, "ranks=1", "device=cuda", "save.async=true",
+                        "save.staging_bytes=64MiB", "io.block=4MiB")
+    host = lambda metrics, facts: facts.get("load.path", "").startswith("through memory of this machine")
+    proof.environment["CUDA_VISIBLE_DEVICES"] = proof.first
+    proof.run_and_claim("two ranks with one GPU exchange a load through this machine's memory", host, *MODEL, "ranks=2", "device=cuda",
+                        "load.exchange=split")
+    del proof.environment["CUDA_VISIBLE_DEVICES"]
+    result = proof.call(proof.build / "ckptbench", "run", "workload=train", "device=cuda", "model=gpt2-tiny", f"store={proof.folder}/train")
+    proof.claim("training on the GPU is refused", result.returncode == 2 and "workload=train" in result.stderr, result.stderr)
+
+
+def prove_suite(proof):
+    proof.run_and_claim("the suite measures one GPU", lambda metrics, facts: all(metrics[row]["median"] > 0 for row in ROWS if row in metrics) and
+                        all(row in metrics for row in ROWS), "workload=suite", "suite.only=gpu", "ranks=1", "iterations=2", "warmup=0")
+
+
+def prove_several(proof, count):
+    if count < 2:
+        print("--      one GPU: what goes from GPU to GPU (NCCL of several ranks) cannot be shown here")
+        return
+    ranks = f"ranks={count}"
+    devices = lambda metrics, facts: facts.get("load.path") == "from device to device"
+    for words in (("load.exchange=broadcast",), ("load.exchange=split",), (f"load.tp={count}", "load.exchange=split"), ("load.exchange=split", "load.shift=1")):
+        proof.run_and_claim(f"a load goes from GPU to GPU: {' '.join(words)}", devices, *MODEL, ranks, "device=cuda", *words)
+    proof.run_and_claim("the suite measures NCCL between all GPUs", lambda metrics, facts: all(row in metrics for row in BETWEEN), "workload=suite",
+                        "suite.only=gpu", ranks, "iterations=2", "warmup=0")
+
+
+def main():
+    proof = Proof(Path(sys.argv[1]).resolve())
+    devices = proof.call(proof.build / "ckptbench-worker", "--devices").stdout.strip()
+    if not devices or devices.startswith("none"):
+        sys.exit(f"test-gpu: nothing could be shown: {devices}")
+    print(devices)
+    proof.first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    try:
+        prove_checkpoints(proof)
+        prove_suite(proof)
+        prove_several(proof, len(devices.splitlines()))
+    finally:
+        shutil.rmtree(proof.folder, ignore_errors=True)
+    print(f"test-gpu: {'all of it holds' if not proof.failed else f'{proof.failed} FAILED'}")
+    sys.exit(1 if proof.failed else 0)
+
+
+if __name__ == "__main__":
+    main()
