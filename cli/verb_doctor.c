@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/doctor_munge.h"
 #include "cli/doctor_s3.h"
 #include "cli/libraries.h"
 #include "cli/place.h"
@@ -115,6 +116,19 @@ static void check_programs(struct doctor *self)
     const char *const argv[] = {path, "--version", NULL};
     bool works = first_line(argv, line, sizeof line);
     report(self, "mpirun", works ? FOUND : MISSING, line, "`mpirun --version` must work: repair the MPI installation");
+}
+
+/* A munged that has died is none of the ranks' business, but Open MPI's PMIx asks it whenever mpirun starts. */
+static void check_munge(struct doctor *self)
+{
+    static const char *const found[] = {
+        [MUNGE_ABSENT] = "none, and none is needed",
+        [MUNGE_ANSWERS] = "munged answers at " MUNGE_SOCKET,
+        [MUNGE_DEAD] = "nobody answers at " MUNGE_SOCKET ": Open MPI tries for 2 s before it starts ranks",
+    };
+    enum munge munge = munge_look(MUNGE_SOCKET);
+    report(self, "munge", munge == MUNGE_DEAD ? LACKING : FOUND, found[munge],
+           "`systemctl start munge`, or `rm " MUNGE_SOCKET "` where no munged is wanted");
 }
 
 static void check_python(struct doctor *self)
@@ -366,6 +380,7 @@ static void check_history(struct doctor *self)
 static int check_all(struct doctor *self, struct cb_err *err)
 {
     check_programs(self);
+    check_munge(self);
     check_libraries(self);
     check_gpus(self);
     check_cores(self);

@@ -163,7 +163,7 @@ def test_a_command_prints_no_plan_that_it_does_not_follow(place):
 
 def test_doctor_says_what_is_here(place):
     checks = {check["name"]: check for check in document(place, "doctor", "store=./store", "model=gpt2-tiny")["checks"]}
-    for name in ("ckptbench-agent", "ckptbench-worker", "mpirun", "cores", "memory", "memlock", "io_uring", "store", "space",
+    for name in ("ckptbench-agent", "ckptbench-worker", "mpirun", "munge", "cores", "memory", "memlock", "io_uring", "store", "space",
                  "history", "torch"):
         assert checks[name]["found"]
         assert checks[name]["status"] == "ok" or checks[name]["do"]
