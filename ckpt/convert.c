@@ -292,7 +292,7 @@ static int convert_files(struct conversion *self, struct convert_writer *writer,
 
 static int open_source(struct conversion *self, struct store **store, struct stored_reader **reader, struct cb_err *err)
 {
-    struct store_options options = {.direct = STORE_DIRECT_NO, .depth = 1, .threads = 1, .read_only = true};
+    struct store_options options = {.direct = STORE_DIRECT_NO, .depth = 1, .in_caller = true, .read_only = true};
     int code = store_open(self->job->source, &options, store, err);
     return code ? code
                 : stored_reader_new(*store, self->job->checkpoint, self->scratch_bytes, &self->ledger, reader, err);

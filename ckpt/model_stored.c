@@ -132,7 +132,7 @@ int model_read_path(struct model *self, const char *path, bool is_folder, uint64
 {
     char folder[4096];
     const char *file;
-    struct store_options options = {.direct = STORE_DIRECT_NO, .depth = 1, .threads = 1, .read_only = true};
+    struct store_options options = {.direct = STORE_DIRECT_NO, .depth = 1, .in_caller = true, .read_only = true};
     struct store *store;
     struct stored_checkpoint *checkpoint = NULL;
     int code = split_path(path, is_folder, folder, &file, err);

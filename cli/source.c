@@ -11,7 +11,7 @@
 
 static int open_folder(struct source *self, struct cb_err *err)
 {
-    struct store_options options = {.direct = STORE_DIRECT_NO, .depth = 1, .threads = 1, .read_only = true};
+    struct store_options options = {.direct = STORE_DIRECT_NO, .depth = 1, .in_caller = true, .read_only = true};
     return store_open(self->path, &options, &self->store, err);
 }
 

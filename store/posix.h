@@ -1,6 +1,6 @@
 /* What the files of the posix backend share: the request as a machine of steps, the engines that run
  * steps, the answer about O_DIRECT, and the namespace under a folder. Private to store/posix*.c,
- * store/psync.c and store/uring.c. */
+ * store/psync.c, store/in_caller.c and store/uring.c. */
 #ifndef STORE_POSIX_H
 #define STORE_POSIX_H
 
@@ -62,7 +62,7 @@ void posix_request_complete(const struct posix_request *self, uint32_t slot, str
 int posix_requests_new(uint32_t depth, uint32_t block, struct posix_request **requests, struct cb_err *err);
 void posix_requests_free(struct posix_request *requests);
 
-/* ---- engines (uring.c, psync.c) ---- */
+/* ---- engines (uring.c, psync.c, in_caller.c) ---- */
 
 struct posix_engine;
 
@@ -89,6 +89,10 @@ struct posix_engine {
 /* Fails with a code and, in `reason`, why io_uring cannot be had here. */
 int uring_new(const struct posix_engine_setup *setup, struct posix_engine **engine, char reason[160]);
 int psync_new(const struct posix_engine_setup *setup, struct posix_engine **engine, struct cb_err *err);
+int in_caller_new(const struct posix_engine_setup *setup, struct posix_engine **engine, struct cb_err *err);
+
+/* The system call of a step, by the thread that asks: what posix_request_advance takes. (psync.c) */
+int64_t posix_step_run(const struct posix_step *step);
 
 /* ---- O_DIRECT (posix_direct.c) ---- */
 
@@ -98,6 +102,8 @@ struct posix_direct {
     char reason[160]; /* where not possible */
 };
 
+/* Whether an open file or folder lies on a tmpfs, with no device behind it. */
+bool posix_is_in_memory(int fd);
 /* Asks the kernel about an open regular file that may be written, or tries. */
 void posix_direct_probe(int fd, struct posix_direct *direct);
 /* What can be said of a folder in which nothing may be written; its files may still refuse. */

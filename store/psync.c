@@ -48,7 +48,7 @@ static uint32_t ring_pop(struct ring *ring, uint32_t depth)
     return slot;
 }
 
-static int64_t run_step(const struct posix_step *step)
+int64_t posix_step_run(const struct posix_step *step)
 {
     int64_t result;
     switch (step->kind) {
@@ -67,7 +67,7 @@ static int64_t run_step(const struct posix_step *step)
 
 static void run_request(struct psync *self, struct posix_request *request, unsigned cancels)
 {
-    while (posix_request_advance(request, run_step(&request->step), atomic_load(&self->cancels) != cancels))
+    while (posix_request_advance(request, posix_step_run(&request->step), atomic_load(&self->cancels) != cancels))
         ;
 }
 

@@ -76,6 +76,7 @@ struct store_options {
     enum store_direct direct;
     uint32_t depth;
     uint32_t threads;            /* of psync */
+    bool in_caller;              /* psync by the calling thread itself: for who waits for each request anyway */
     bool durable;                /* STORE_FINISH and publish sync */
     uint32_t rank;               /* of the caller: fault specs can name one */
     const char *shared_folder;   /* for a fault store's cap shared by all ranks: node-local, of this run; or NULL */

@@ -171,6 +171,12 @@ static void buffered_psync_is_steady_but_for_its_queue(void **state)
     expect_steady("", true, &(struct store_options){.depth = DEPTH, .direct = STORE_DIRECT_NO}, true);
 }
 
+static void in_the_caller_it_is_steady(void **state)
+{
+    (void)state;
+    expect_steady("", true, &(struct store_options){.depth = DEPTH, .in_caller = true}, false);
+}
+
 #ifdef HAVE_LIBURING
 static void io_uring_is_steady(void **state)
 {
@@ -202,6 +208,7 @@ int main(void)
         cmocka_unit_test(null_is_steady),
         cmocka_unit_test(psync_is_steady_but_for_its_queue),
         cmocka_unit_test(buffered_psync_is_steady_but_for_its_queue),
+        cmocka_unit_test(in_the_caller_it_is_steady),
 #ifdef HAVE_LIBURING
         cmocka_unit_test(io_uring_is_steady),
         cmocka_unit_test(buffered_io_uring_is_steady),
