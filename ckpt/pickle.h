@@ -1,7 +1,7 @@
 /* Python's pickle, the part of it that DCP checkpoints use: a writer that appends opcodes, and a strict
  * reader that turns them into a tree of values and runs nothing.
  *
- * The reader allows only the globals of the list in pickle_read.c; every other one is an error that
+ * The reader allows only the globals of the list in pickle_globals.c; every other one is an error that
  * names it. Its memory is a fixed multiple of the input, and nothing in it recurses. */
 #ifndef CKPT_PICKLE_H
 #define CKPT_PICKLE_H

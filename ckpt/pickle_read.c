@@ -1,5 +1,4 @@
-/* Owns the reading of pickles: a stack machine that builds values and calls nothing. Knows which classes
- * DCP uses, but not what they mean.
+/* Owns the reading of pickles: a stack machine that builds values and calls nothing. Does not know what they mean.
  *
  * Bounds: each opcode makes at most one value and takes at least a byte, so there are never more values
  * than bytes; a memo index must be smaller than the input; lists grow by doubling in a pool. Values may
@@ -7,12 +6,14 @@
 #include "ckpt/pickle.h"
 
 #include <assert.h>
+#include <endian.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/dtype.h"
+#include "ckpt/pickle_globals.h"
 
 #define NOTHING UINT32_MAX
+#define ALIKE 1024        /* integers, and tuples, that are remembered to be used again */
 #define MAX_STATE_KEYS 64 /* of the dict that is an instance's state: searched one by one */
 
 struct words { /* a growable array of indices */
@@ -33,33 +34,11 @@ struct machine {
     const unsigned char *bytes;
     size_t len, at;
     struct words stack, marks, memo;
-    uint32_t small[256], none, no, yes, empty; /* values made once; the last is () */
+    uint32_t none, no, yes, empty; /* values made once; the last is () */
+    /* Integers and tuples made before, by a hash of what they are: neither can change, and the sizes and offsets of
+     * a million chunks are a few. They would be a third of all memory. */
+    uint32_t integers[ALIKE], tuples[ALIKE];
     struct cb_err *err;
-};
-
-static const struct {
-    const char *module, *name;
-    enum pickle_global global;
-} globals[] = {
-    {"torch.distributed.checkpoint.metadata", "Metadata", PICKLE_G_METADATA},
-    {"torch.distributed.checkpoint.metadata", "TensorStorageMetadata", PICKLE_G_TENSOR_STORAGE_METADATA},
-    {"torch.distributed.checkpoint.metadata", "BytesStorageMetadata", PICKLE_G_BYTES_STORAGE_METADATA},
-    {"torch.distributed.checkpoint.metadata", "ChunkStorageMetadata", PICKLE_G_CHUNK_STORAGE_METADATA},
-    {"torch.distributed.checkpoint.metadata", "TensorProperties", PICKLE_G_TENSOR_PROPERTIES},
-    {"torch.distributed.checkpoint.metadata", "_MEM_FORMAT_ENCODING", PICKLE_G_MEM_FORMAT},
-    {"torch.distributed.checkpoint.metadata", "MetadataIndex", PICKLE_G_METADATA_INDEX},
-    {"torch.distributed.checkpoint.metadata", "StorageMeta", PICKLE_G_STORAGE_META},
-    {"torch.distributed._shard.sharded_tensor.metadata", "TensorProperties", PICKLE_G_TENSOR_PROPERTIES},
-    {"torch.distributed._shard.sharded_tensor.metadata", "MEM_FORMAT_ENCODING", PICKLE_G_MEM_FORMAT},
-    {"torch.distributed.checkpoint.filesystem", "_StorageInfo", PICKLE_G_STORAGE_INFO},
-    {"torch", "Size", PICKLE_G_SIZE},
-    {"torch.serialization", "_get_layout", PICKLE_G_LAYOUT},
-    {"pathlib", "PosixPath", PICKLE_G_PATH},
-    {"pathlib._local", "PosixPath", PICKLE_G_PATH},
-    {"torch._utils", "_rebuild_tensor_v2", PICKLE_G_REBUILD_V2},
-    {"torch._utils", "_rebuild_tensor_v3", PICKLE_G_REBUILD_V3},
-    {"torch.storage", "UntypedStorage", PICKLE_G_UNTYPED_STORAGE},
-    {"collections", "OrderedDict", PICKLE_G_ORDERED_DICT},
 };
 
 static int fail(struct machine *self, const char *what)
@@ -133,10 +112,10 @@ static int push_shared(struct machine *self, uint32_t *shared, enum pickle_kind 
 
 static int push_integer(struct machine *self, int64_t value)
 {
-    if (value >= 0 && value < 256)
-        return push_shared(self, &self->small[value], PICKLE_INT, value);
-    struct pickle_node node = {.kind = PICKLE_INT, .value.integer = value};
-    return push_node(self, &node);
+    uint32_t *known = &self->integers[((uint64_t)value * UINT64_C(0x9e3779b97f4a7c15)) >> 32 & (ALIKE - 1)];
+    if (*known != NOTHING && self->pickle->nodes[*known].value.integer != value)
+        *known = NOTHING;
+    return push_shared(self, known, PICKLE_INT, value);
 }
 
 static int push_text(struct machine *self, const unsigned char *text, uint64_t len)
@@ -156,13 +135,15 @@ static int take(struct machine *self, uint64_t count, const unsigned char **byte
     return 0;
 }
 
-static int take_integer(struct machine *self, unsigned count, uint64_t *value)
+/* At most 8 bytes, the least first. */
+static inline int take_integer(struct machine *self, unsigned count, uint64_t *value)
 {
     const unsigned char *bytes = NULL;
     int code = take(self, count, &bytes);
-    *value = 0;
-    for (unsigned i = 0; !code && i < count; i++)
-        *value |= (uint64_t)bytes[i] << (8 * i);
+    uint64_t little = 0;
+    if (!code)
+        memcpy(&little, bytes, count);
+    *value = le64toh(little);
     return code;
 }
 
@@ -191,35 +172,10 @@ static int pop_mark(struct machine *self, uint32_t *first)
 
 /* --- classes and functions --- */
 
-static bool text_equal(const char *text, size_t len, const char *other)
-{
-    return strlen(other) == len && memcmp(text, other, len) == 0;
-}
-
-static bool find_torch_type(const char *name, size_t len, struct pickle_node *node)
-{
-    for (unsigned i = 0; i < DTYPE_COUNT; i++) {
-        const char *storage = dtype_torch_storage((enum dtype)i);
-        bool is_dtype = text_equal(name, len, dtype_torch_name((enum dtype)i));
-        if (!is_dtype && !(storage && text_equal(name, len, storage)))
-            continue;
-        node->global = is_dtype ? PICKLE_G_DTYPE : PICKLE_G_STORAGE;
-        node->dtype = (uint8_t)i;
-        return true;
-    }
-    return false;
-}
-
 static int push_global(struct machine *self, const char *module, size_t module_len, const char *name, size_t name_len)
 {
     struct pickle_node node = {.kind = PICKLE_GLOBAL};
-    for (size_t i = 0; i < sizeof globals / sizeof *globals; i++) {
-        if (text_equal(module, module_len, globals[i].module) && text_equal(name, name_len, globals[i].name)) {
-            node.global = (uint8_t)globals[i].global;
-            return push_node(self, &node);
-        }
-    }
-    if (text_equal(module, module_len, "torch") && find_torch_type(name, name_len, &node))
+    if (pickle_find_global(module, module_len, name, name_len, &node))
         return push_node(self, &node);
     return cb_fail(self->err, CB_ERR_FORMAT,
                    "%s: byte %zu of the pickle: \"%.*s.%.*s\" is nothing that a checkpoint may name", self->name,
@@ -271,20 +227,41 @@ static int gather(struct machine *self, enum pickle_kind kind, uint32_t count)
     return push_node(self, &node);
 }
 
-static int op_tuple(struct machine *self, uint32_t count)
+/* A tuple, or the one that was made of the same values before. */
+static int gather_tuple(struct machine *self, uint32_t count)
 {
     if (count == 0)
         return push_shared(self, &self->empty, PICKLE_TUPLE, 0);
+    const struct pickle *pickle = self->pickle;
+    const uint32_t *children = self->stack.data + self->stack.count - count;
+    uint64_t hash = count;
+    for (uint32_t i = 0; i < count; i++)
+        hash = (hash ^ children[i]) * UINT64_C(0x9e3779b97f4a7c15);
+    uint32_t *known = &self->tuples[hash >> 32 & (ALIKE - 1)];
+    const struct pickle_node *node = *known != NOTHING ? &pickle->nodes[*known] : NULL;
+    if (node && node->count == count &&
+        memcmp(pickle->pool.data + node->value.first, children, count * sizeof *children) == 0) {
+        self->stack.count -= count;
+        return words_push(self, &self->stack, *known);
+    }
+    int code = gather(self, PICKLE_TUPLE, count);
+    if (!code)
+        *known = pickle->node_count - 1;
+    return code;
+}
+
+static int op_tuple(struct machine *self, uint32_t count)
+{
     if (available(self) < count)
         return fail(self, "a tuple has fewer items than it should");
-    return gather(self, PICKLE_TUPLE, count);
+    return gather_tuple(self, count);
 }
 
 static int op_tuple_mark(struct machine *self)
 {
     uint32_t first = 0;
     int code = pop_mark(self, &first);
-    return code ? code : gather(self, PICKLE_TUPLE, self->stack.count - first);
+    return code ? code : gather_tuple(self, self->stack.count - first);
 }
 
 /* Makes room for `wanted` children where there is too little; twice as much as there was, so that lists grow well. */
@@ -508,7 +485,7 @@ static int step(struct machine *self, unsigned char opcode)
     case '(':
         return words_push(self, &self->marks, self->stack.count);
     case ')':
-        return op_tuple(self, 0);
+        return gather_tuple(self, 0);
     case 0x85:
     case 0x86:
     case 0x87:
@@ -579,7 +556,8 @@ static int run(struct machine *self)
 int pickle_read(const char *name, const void *bytes, size_t len, struct pickle **pickle, struct cb_err *err)
 {
     struct machine machine = {.name = name, .bytes = bytes, .len = len, .err = err};
-    memset(machine.small, 0xff, sizeof machine.small);
+    memset(machine.integers, 0xff, sizeof machine.integers);
+    memset(machine.tuples, 0xff, sizeof machine.tuples);
     machine.none = machine.no = machine.yes = machine.empty = NOTHING;
     machine.pickle = calloc(1, sizeof *machine.pickle);
     int code = machine.pickle ? 0 : no_memory(&machine);
@@ -644,16 +622,20 @@ const struct pickle_node *pickle_state(const struct pickle *pickle, const struct
 
 bool pickle_text_is(const struct pickle_node *node, const char *text)
 {
-    return node && node->kind == PICKLE_TEXT && text_equal(node->value.text, node->count, text);
+    return node && node->kind == PICKLE_TEXT && node->count == strlen(text) &&
+           memcmp(node->value.text, text, node->count) == 0;
 }
 
 const struct pickle_node *pickle_get(const struct pickle *pickle, const struct pickle_node *dict, const char *key)
 {
     if (!dict || dict->kind != PICKLE_DICT || dict->count > 2 * MAX_STATE_KEYS)
         return NULL;
+    size_t len = strlen(key);
     for (uint32_t i = 0; i + 1 < dict->count; i += 2) {
-        if (pickle_text_is(pickle_child(pickle, dict, i), key))
-            return pickle_child(pickle, dict, i + 1);
+        const uint32_t *pair = &pickle->pool.data[dict->value.first + i];
+        const struct pickle_node *found = &pickle->nodes[pair[0]];
+        if (found->kind == PICKLE_TEXT && found->count == len && memcmp(found->value.text, key, len) == 0)
+            return &pickle->nodes[pair[1]];
     }
     return NULL;
 }

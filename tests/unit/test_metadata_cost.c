@@ -106,7 +106,7 @@ static void metadata_of_many_items_takes_little_memory_and_few_calls(void **unus
     if (SANITIZER_OWNS_MALLOC)
         return;
     assert_true(calls > TENSORS && calls < 2 * TENSORS + 200); /* name and keys of each, and arrays that double */
-    if (bytes_asked / ITEMS > 2000)                            /* arrays that double ask for twice what they end with */
+    if (bytes_asked / ITEMS > 1250)                            /* arrays that double ask for twice what they end with */
         fail_msg("%llu bytes an item", (unsigned long long)(bytes_asked / ITEMS));
 }
 
