@@ -210,6 +210,10 @@ static int validate_load(const struct experiment *self, struct cb_err *err)
     if (strcmp(load_sharding, "saved") != 0 && !is_sharding(load_sharding))
         return cb_fail(err, CB_ERR_USAGE, "load.sharding=%s: must be saved, none, full, or hybrid(n) with n from 1",
                        load_sharding);
+    const char *waste = experiment_text(self, OPT_LOAD_WASTE);
+    uint64_t percent;
+    if (strcmp(waste, "auto") != 0 && units_parse_u64(waste, &percent, NULL))
+        return cb_fail(err, CB_ERR_USAGE, "load.waste=%s: must be auto, or percent of what a load needs", waste);
     if (experiment_is(self, OPT_WORKLOAD, "checkpoint") && !experiment_is(self, OPT_ENGINE, "command"))
         return 0;
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)

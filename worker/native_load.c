@@ -13,10 +13,12 @@
 #include <string.h>
 
 #include "ckpt/collect.h"
+#include "core/units.h"
 #include "worker/native_load.h"
 
 #define METADATA_MAX_BYTES (UINT64_C(8) * 1024 * 1024 * 1024)
 #define FRAME_MAX_BYTES (UINT64_C(128) * 1024 * 1024)
+#define FILE_WASTE_PERCENT 4
 #define MAX_PASSES 4 /* as expected, short probe, long probe, by the header; more only for what is compressed */
 
 void native_load_free(struct native_load *self)
@@ -32,6 +34,16 @@ void native_load_free(struct native_load *self)
     free(self);
 }
 
+/* A request of an object store takes as long as megabytes do: any gap within load.gap costs less. */
+static uint64_t waste_percent(const struct native_engine *engine)
+{
+    uint64_t percent = store_capabilities(engine->setup.store)->part_bytes > 0 ? UINT64_MAX : FILE_WASTE_PERCENT;
+    const char *text = experiment_text(engine->setup.experiment, OPT_LOAD_WASTE);
+    if (strcmp(text, "auto") != 0 && units_parse_u64(text, &percent, NULL))
+        percent = FILE_WASTE_PERCENT; /* experiments are checked: never */
+    return percent;
+}
+
 static int load_new(const struct native_engine *engine, struct native_load **load, struct cb_err *err)
 {
     struct native_load *self = calloc(1, sizeof *self);
@@ -42,7 +54,7 @@ static int load_new(const struct native_engine *engine, struct native_load **loa
     self->mode = strcmp(mode, "broadcast") == 0 ? LOAD_BROADCAST : strcmp(mode, "split") == 0 ? LOAD_SPLIT : LOAD_ALONE;
     self->chooses = strcmp(mode, "auto") == 0;
     self->gap_bytes = experiment_u64(engine->setup.experiment, OPT_LOAD_GAP);
-    self->waste_percent = experiment_u64(engine->setup.experiment, OPT_LOAD_WASTE);
+    self->waste_percent = waste_percent(engine);
     limits.gap = self->gap_bytes < limits.alignment ? limits.alignment : self->gap_bytes;
     limits.whole_frames = true;
     program_init(&self->program, &limits);

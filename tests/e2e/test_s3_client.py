@@ -169,7 +169,7 @@ def test_reads_go_across_gaps_as_wide_as_they_are_told(bed):
     reads = {}
     for gap in ("0", "1MiB"):
         bed.faults.clear()
-        words = ("ranks=2", "load.tp=2", "load.dp=1", "load.exchange=off", "state=weights", f"load.gap={gap}", "load.waste=1000", "verify=full")
+        words = ("ranks=2", "load.tp=2", "load.dp=1", "load.exchange=off", "state=weights", f"load.gap={gap}", "verify=full")
         assert bed.run(*words)["verified"] == {"iterations": 1, "of": 1}
         reads[gap] = len([row for row in bed.faults.log("GetObject") if row["key"].endswith(".distcp")])
     assert reads["1MiB"] < 20 and reads["0"] > 10 * reads["1MiB"], reads
