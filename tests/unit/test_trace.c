@@ -77,6 +77,7 @@ static void events_have_what_readers_ask_for(void **state)
     assert_float_equal(number_of(event, "pid"), 2, 0);
     assert_float_equal(number_of(event, "tid"), TRACE_COMPUTE, 0);
     assert_float_equal(number_of(json_get(event, "args"), "step"), 7, 0);
+    assert_float_equal(number_of(json_get(event, "args"), "device"), 2, 0);
     event = find(root, "X", "all-gather 3", 0);
     assert_non_null(event);
     assert_float_equal(number_of(event, "tid"), TRACE_COMM, 0);

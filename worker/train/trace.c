@@ -178,6 +178,7 @@ static void write_event(struct json_writer *json, uint32_t rank, unsigned track,
     json_write_key(json, "args");
     json_write_begin_object(json);
     member_u64(json, "step", event->step);
+    member_u64(json, "device", rank); /* TensorBoard's reader wants it to be the process */
     if (event->bytes)
         member_u64(json, "bytes", event->bytes);
     json_write_end_object(json);

@@ -1,0 +1,49 @@
+"""Chrome traces of a training, as the reader behind TensorBoard's profiler page (torch-tb-profiler) takes them."""
+import json
+import logging
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+BUILD = Path(os.environ.get("CKPTBENCH_BUILD", Path(__file__).resolve().parents[2] / "build")).resolve()
+RANKS, WARMUP, TRACED = 2, 1, 3
+
+data = pytest.importorskip("torch_tb_profiler.profiler.data", reason="torch-tb-profiler is missing")
+run_generator = pytest.importorskip("torch_tb_profiler.profiler.run_generator", reason="torch-tb-profiler is missing")
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory):
+    """The trace of each rank."""
+    folder = tmp_path_factory.mktemp("traces")
+    (folder / "store").mkdir()
+    words = ["workload=train", "model=gpt2-tiny", "layers=1", f"ranks={RANKS}", f"train.steps={WARMUP + TRACED}", f"warmup={WARMUP}",
+             "train.seq_length=16", "train.batch_size=1", f"train.trace={TRACED}", "sharding=full", "train.cpu_offload=true",
+             f"store={folder / 'store'}"]
+    subprocess.run([str(BUILD / "ckptbench"), "run", "-q", *words], env=dict(os.environ, CKPTBENCH_HOME=str(folder / "home")),
+                   check=True, capture_output=True, timeout=120)
+    return sorted(folder.glob("home/runs/*/attempts/1/traces/*/*.pt.trace.json"))
+
+
+def test_tensorboards_reader_finds_steps_kernels_and_copies(traces, tmp_path, caplog):
+    assert len(traces) == RANKS
+    for rank, path in enumerate(traces):
+        with caplog.at_level(logging.WARNING):
+            read = data.RunProfileData.parse(f"rank-{rank}", None, str(path), str(tmp_path))
+        assert not [record for record in caplog.records if record.name.startswith("pytorch_profiler")], caplog.text
+        steps = [str(step) for step in range(WARMUP, WARMUP + TRACED)]
+        assert read.steps_names == steps
+        assert read.has_kernel and read.has_memcpy_or_memset and read.used_devices == [rank]
+        spans = {event["name"]: event["dur"] for event in json.loads(path.read_text())["traceEvents"] if event["name"].startswith("ProfilerStep#")}
+        for step, costs in zip(steps, read.steps_costs):  # microseconds; the last cost is the whole step's
+            assert costs.costs[-1] == pytest.approx(spans[f"ProfilerStep#{step}"], rel=0.02)
+            assert 0 < costs.costs[0] <= costs.costs[-1]
+
+
+def test_tensorboards_page_shows_a_rank_with_its_steps(traces, tmp_path):
+    read = data.RunProfileData.parse("rank-0", None, str(traces[0]), str(tmp_path))
+    page = run_generator.RunGenerator("rank-0", None, read).generate_run_profile()
+    assert [row[0] for row in page.overview["steps"]["rows"]] == [str(step) for step in range(WARMUP, WARMUP + TRACED)]
+    assert {view.name for view in page.views} >= {"overall", "kernel", "trace"}
