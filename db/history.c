@@ -102,6 +102,31 @@ static int open_connection(struct history *self, struct cb_err *err)
     return rc ? rc : db_exec(self, "PRAGMA synchronous=NORMAL; PRAGMA cache_size=-65536", err);
 }
 
+static void close_connection(struct history *self)
+{
+    sqlite3_close(self->db);
+    self->db = NULL;
+}
+
+/* What an older release left is migrated by whoever comes first, also by those that only read. */
+static int migrate(struct history *self, struct cb_err *err)
+{
+    bool older = false, read_only = self->read_only;
+    int rc = schema_is_older(self, &older, err);
+    if (rc || !older || !read_only)
+        return rc || !older ? rc : schema_migrate(self, err);
+    close_connection(self);
+    self->read_only = false;
+    rc = open_connection(self, err);
+    if (rc == 0)
+        rc = schema_migrate(self, err);
+    close_connection(self);
+    self->read_only = true;
+    if (rc)
+        return cb_context(err, "bringing the history of an older ckptbench up to date");
+    return open_connection(self, err);
+}
+
 int history_open_with(const struct history_opening *opening, struct history **history, struct cb_err *err)
 {
     struct history *self = calloc(1, sizeof *self);
@@ -120,7 +145,7 @@ int history_open_with(const struct history_opening *opening, struct history **hi
     }
     rc = open_connection(self, err);
     if (rc == 0)
-        rc = schema_migrate(self, err);
+        rc = migrate(self, err);
     if (rc == 0)
         rc = schema_sync_catalogue(self, err);
 out:

@@ -152,17 +152,20 @@ static int apply(struct history *self, int64_t version, struct cb_err *err)
     return rc;
 }
 
+int schema_is_older(struct history *self, bool *older, struct cb_err *err)
+{
+    int64_t version = 0;
+    int rc = check_owner(self, &version, err);
+    *older = rc == 0 && version < SCHEMA_VERSION;
+    return rc;
+}
+
 int schema_migrate(struct history *self, struct cb_err *err)
 {
     int64_t version = 0;
     int rc = check_owner(self, &version, err);
     if (rc || version == SCHEMA_VERSION)
         return rc;
-    if (self->read_only)
-        return cb_fail(err, CB_ERR_UNSUPPORTED,
-                       "history %s has schema %lld and cannot be read as %d before a command that writes (as "
-                       "`ckptbench collect`) has migrated it",
-                       self->path, (long long)version, SCHEMA_VERSION);
     rc = db_begin(self, err);
     if (rc)
         return rc;

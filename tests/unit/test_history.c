@@ -583,6 +583,20 @@ static void a_newer_schema_is_refused_with_what_to_do(void **state)
     assert_non_null(strstr(err.message, "newer"));
 }
 
+static void an_older_schema_is_migrated_also_by_those_that_only_read(void **state)
+{
+    struct fixture *self = *state;
+    struct cb_err err;
+    struct history *history = open_history(self);
+    assert_int_equal(db_exec(history, "DROP TABLE pool; PRAGMA user_version=1", &err), 0);
+    history_close(history);
+    assert_int_equal(history_open_read_only(self->database, &history, &err), 0);
+    assert_int_not_equal(db_exec(history, "DELETE FROM pool", &err), 0); /* it is there, and not to be written */
+    assert_non_null(strstr(err.message, "readonly"));
+    history_close(history);
+    assert_int_equal((int)query_number(self, "SELECT count(*) FROM pool"), 0);
+}
+
 static void a_database_of_another_program_is_refused(void **state)
 {
     struct fixture *self = *state;
@@ -709,6 +723,7 @@ int main(void)
         TEST(a_window_baseline_slides_and_leaves_out_what_is_compared_with_it),
         TEST(queries_only_read),
         TEST(a_newer_schema_is_refused_with_what_to_do),
+        TEST(an_older_schema_is_migrated_also_by_those_that_only_read),
         TEST(a_database_of_another_program_is_refused),
         TEST(a_damaged_database_says_how_to_make_it_again),
         TEST(a_network_filesystem_is_refused_with_the_way_out),
