@@ -283,11 +283,17 @@ def test_one_signal_ends_after_the_iteration(agent, number):
     run.assert_nothing_left()
 
 
+def is_pending(pid, number):
+    """Whether a signal was sent and not taken yet: another one of its kind would be lost in it."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return any(int(line.split()[1], 16) >> (number - 1) & 1 for line in status.splitlines() if line.startswith(("SigPnd:", "ShdPnd:")))
+
+
 def test_two_signals_end_at_once(agent):
     run = agent(iterations=100000).start("1:write:stubborn")
     run.await_(lambda: (run.run / "attempts/1/progress.json").exists() and run.progress()["op"] == "save")
     run.process.send_signal(signal.SIGINT)
-    time.sleep(0.2)
+    run.await_(lambda: not is_pending(run.process.pid, signal.SIGINT))
     run.process.send_signal(signal.SIGINT)
     run.finish()
     assert (run.code, run.manifest()["outcome"]) == (4, "cancelled")
