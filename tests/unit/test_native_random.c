@@ -93,15 +93,18 @@ static void random_words(char text[400], const char *model, const char *state, b
              loads ? ONE_OF(ways) : ONE_OF(saves), ONE_OF(io));
 }
 
-/* What a rank read for itself: no byte of a file twice, and no more for nothing than load.waste allows. */
+/* What a rank read for itself: no byte of a file twice, and no more for nothing than load.waste allows. With O_DIRECT
+ * whole blocks are read, and two requests in a row may share one, as where a header begins in it that the first has no
+ * room for. */
 static void check_requests(const struct world_rank *rank)
 {
     const struct native_load *load = ((const struct native_engine *)rank->engine)->load;
     const struct program *program = &load->program;
     uint64_t *end = calloc(program->file_count + 1, sizeof *end), bytes = 0, frames = 0;
+    uint64_t shared = program->limits.alignment > 1 ? program->limits.alignment : 0;
     for (size_t i = 0; i < program->request_count; i++) {
         const struct program_request *request = &program->requests[i];
-        assert_true(request->offset >= end[request->file]);
+        assert_true(request->offset + shared >= end[request->file]);
         end[request->file] = request->end;
         bytes += request->end - request->offset;
     }
@@ -126,7 +129,7 @@ static void one_round(unsigned seed)
     write_model(model);
     const char *state = below(3) ? "weights+adam" : "weights";
     random_words(from, model, state, false);
-    if (seed % 3 == 1 && !strstr(from, "format="))
+    if (seed % 3 == 1 && !strstr(from, "format=") && !strstr(from, "io.files=shared")) /* which it refuses */
         strcat(from, " format=dcp+safetensors");
     random_words(to, model, below(4) ? state : "weights", true);
     print_message("seed %u: %s\n    -> %s\n", seed, strstr(from, " ") + 1, strstr(to, " ") + 1);
