@@ -121,7 +121,7 @@ def test_saving_and_loading_work_as_on_a_file_system(home, words):
     assert home.server.client.uploads(home.server.bucket, home.folder.name) == []
 
 
-def test_ranks_verify_a_kept_checkpoint_and_it_is_converted_into_the_bucket(home):
+def test_ranks_verify_a_kept_checkpoint_and_it_is_converted_from_the_bucket(home):
     home.run("ranks=2", "tp=2", "ops=save", "suffix=kept")
     found = json.loads(home.call("run", "--json", "workload=verify", "ranks=2", f"store={home.store}", "suffix=kept").stdout)
     assert found["outcome"] == "pass" and found["metrics"]["problems"]["median"] == 0
