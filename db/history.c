@@ -102,8 +102,12 @@ static int open_connection(struct history *self, struct cb_err *err)
     return rc ? rc : db_exec(self, "PRAGMA synchronous=NORMAL; PRAGMA cache_size=-65536", err);
 }
 
+/* With its prepared statements: SQLite would keep it open as long as one of them is there. */
 static void close_connection(struct history *self)
 {
+    for (size_t i = 0; i < self->prepared_count; i++)
+        sqlite3_finalize(self->prepared[i].statement);
+    self->prepared_count = 0;
     sqlite3_close(self->db);
     self->db = NULL;
 }
@@ -171,9 +175,7 @@ void history_close(struct history *self)
 {
     if (!self)
         return;
-    for (size_t i = 0; i < self->prepared_count; i++)
-        sqlite3_finalize(self->prepared[i].statement);
-    sqlite3_close(self->db);
+    close_connection(self);
     free(self->path);
     free(self->folder);
     free(self);

@@ -1,5 +1,5 @@
 """The long tier: every test again under sanitizers, fuzzers, random kills, the slow ends of jobs, and S3 with
-a layer of a real model. Ends with `N passed, N failed, N skipped`.
+a layer of a real model. Ends with the names of the tests that failed and `N passed, N failed, N skipped`.
 
 usage: tests/long.py [--python VENV_PYTHON] [--fuzz-seconds N] [--only asan|tsan|fuzz|kills|random|slurm|s3]
 A sanitizer's report fails its stage whichever process wrote it: programs that tests start, ranks too, put
@@ -45,15 +45,16 @@ def make_reports():
 
 
 def take_reports(reports):
-    """Prints what sanitizers wrote, removes it, and returns how many processes wrote something."""
+    """Prints what sanitizers wrote, removes it, and returns the names of what processes wrote."""
     written = [path for path in sorted(reports.iterdir()) if path.stat().st_size and path.suffix not in (".options", ".suppressions")]
     for path in written:
         print(f"-- {path.name}\n{path.read_text(errors='replace')[:6000]}", flush=True)
     shutil.rmtree(reports)
-    return len(written)
+    return [path.name for path in written]
 
 
 def stage(name, command):
+    """Runs it; returns its counts, and what failed as it named it."""
     print(f"== {name}", flush=True)
     start = time.monotonic()
     reports = make_reports()
@@ -61,20 +62,23 @@ def stage(name, command):
     environment = dict(os.environ, **options)
     environment.setdefault("CKPTBENCH_KILL_SEED", str(random.SystemRandom().randrange(2**31)))  # one for all test processes
     process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
-    last = ""
+    last, failures = "", []
     for line in process.stdout:
         print(line, end="", flush=True)
         if re.match(r"\d+ passed, \d+ failed", line):
             last = line
+        if re.match(r"FAILED |ERROR |.*: FAILED$", line):  # of pytest, of run.py and of fuzz.py
+            failures.append(line.rstrip())
     code = process.wait()
     counts = [int(number) for number in re.findall(r"\d+", last)] or [0, 1]
     counts += [0] * (3 - len(counts))
     reported = take_reports(reports)
-    counts[1] += reported
+    counts[1] += len(reported)
+    failures += [f"sanitizer report {report}" for report in reported]
     if code and not counts[1]:
         counts[1] = 1
-    print(f"== {name}: exit {code}, {reported} sanitizer reports, {time.monotonic() - start:.0f} s", flush=True)
-    return counts
+    print(f"== {name}: exit {code}, {len(reported)} sanitizer reports, {time.monotonic() - start:.0f} s", flush=True)
+    return counts, failures
 
 
 def main():
@@ -93,11 +97,14 @@ def main():
         "slurm": run + ["--no-unit", "--folders", "tests/slurm"],
         "s3": run + ["--no-unit", "--folders", "tests/s3"],
     }
-    total = [0, 0, 0]
+    total, failures = [0, 0, 0], []
     for name, command in stages.items():
         if arguments.only in (None, name):
-            total = [a + b for a, b in zip(total, stage(name, command))]
+            counts, failed_here = stage(name, command)
+            total = [a + b for a, b in zip(total, counts)]
+            failures += [f"{name}: {failure}" for failure in failed_here]
     passed, failed, skipped = total
+    print(*failures, sep="\n")
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
     sys.exit(1 if failed or not passed else 0)
 

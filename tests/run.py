@@ -42,6 +42,9 @@ def run_program(build, source):
     said = f"{program.name}: {passed} passed, {failed} failed, {skipped} skipped"
     if failed or skipped:
         said += f"\n{result.stdout}{result.stderr}\nexit {result.returncode}"
+    if failed:
+        names = re.findall(r"^not ok \d+ - (\w+)", result.stdout, re.M)
+        said += f"\nFAILED {program.name}: {', '.join(names) or f'exit {result.returncode}'}"
     return (passed, failed, skipped), said
 
 
@@ -93,10 +96,10 @@ def run_pytest(build, python, word, folders):
 def run_pytest_beside(build, python, word, folders, environment):
     report = build / "pytest.xml"
     report.unlink(missing_ok=True)
-    command = [python, "-m", "pytest", "-q", "-rs", "--tb=short", "--timeout=300", "-n", str(AT_ONCE), "--dist=loadgroup", f"--junitxml={report}", *folders]
+    command = [python, "-m", "pytest", "-q", "-rsfE", "--tb=short", "--timeout=300", "-n", str(AT_ONCE), "--dist=loadgroup", f"--junitxml={report}", *folders]
     if word:
         command += ["-k", word]
-    code = subprocess.run(command, cwd=ROOT, env=environment).returncode
+    code = subprocess.run(command, cwd=ROOT, env=dict(environment, COLUMNS="300")).returncode
     if not report.exists() or code not in (0, 1, 5):
         return [0, 1, 0]
     suite = ElementTree.parse(report).getroot().find("testsuite")

@@ -166,4 +166,5 @@ def test_logs_that_are_followed_go_on_when_the_connection_is_cut(laptop, slow_li
         follower.kill()
     assert follower.returncode == 0
     assert laptop.wait_final(run)[run]["outcome"] == "cancelled"
-    assert laptop.call("logs", run).stdout == out
+    # Slurm's file and mpirun's grow at once: followed, lines come as they are written; later, file by file.
+    assert sorted(laptop.call("logs", run).stdout.splitlines()) == sorted(out.splitlines())
