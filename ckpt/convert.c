@@ -1,4 +1,5 @@
-/* Owns a conversion as a whole: the target and its claim, threads, the commit. Knows formats through ckpt/format.h. */
+/* Owns a conversion as a whole: the target and its claim, threads, the commit. Knows formats through ckpt/format.h, and
+ * of stores no more than that uploads to a bucket outlive who began them. */
 #include "ckpt/convert.h"
 
 #include <errno.h>
@@ -15,6 +16,8 @@
 #include "core/clock.h"
 #include "core/hash.h"
 #include "core/json.h"
+#include "store/s3.h"
+#include "store/s3_uri.h"
 
 #define MAX_CLAIM_BYTES (UINT64_C(256) << 20)
 #define MAX_METADATA_BYTES (UINT64_C(8) << 30)
@@ -200,6 +203,21 @@ static int remove_unfinished(struct conversion *self)
     return code;
 }
 
+/* What an attempt that was killed had begun to send: nobody else will end it. */
+static int forget_uploads(struct conversion *self)
+{
+    const char *target = self->job->target;
+    struct s3_client *client = NULL;
+    uint64_t count;
+    if (strncmp(target, S3_URI_SCHEME, strlen(S3_URI_SCHEME)) != 0)
+        return 0;
+    int code = s3_client_open(target, NULL, 0, &client, self->err);
+    if (!code)
+        code = s3_client_abort_uploads(client, "", &count, self->err);
+    s3_client_free(client);
+    return code ? cb_context(self->err, "ending what an earlier attempt had begun to send") : 0;
+}
+
 static int open_target(const struct convert_job *job, struct store **store, struct cb_err *err)
 {
     struct store_options options = {
@@ -216,6 +234,8 @@ static int take_claim(struct conversion *self)
     if (!code) {
         code = read_claim(self, &text);
         self->result->was_complete = !code && is_complete(self);
+        if (!code && !self->result->was_complete)
+            code = forget_uploads(self);
         if (!code && !self->result->was_complete)
             code = remove_unfinished(self);
     } else if (code == CB_ERR_NOT_FOUND) {
@@ -271,6 +291,15 @@ static bool has_failed(struct conversion *self)
     return failed;
 }
 
+/* For convert_file.h: the thread that failed first has the reason. */
+static int check_watch(void *context, struct cb_err *err)
+{
+    struct conversion *self = context;
+    if (has_failed(self))
+        return CB_ERR_ABORTED;
+    return self->job->watch ? self->job->watch(self->job->watch_context, err) : 0;
+}
+
 static int convert_files(struct conversion *self, struct convert_writer *writer, struct stored_reader *reader,
                          struct cb_err *err)
 {
@@ -315,12 +344,13 @@ static void *run_thread(void *context)
     struct store *source = NULL, *target = NULL;
     struct stored_reader *reader = NULL;
     struct convert_writer *writer = NULL;
+    const struct convert_watch watch = {check_watch, self};
     struct cb_err err;
     int code = open_source(self, &source, &reader, &err);
     if (!code)
         code = open_target(self->job, &target, &err);
     if (!code)
-        code = convert_writer_new(target, block_of(self, target), &writer, &err);
+        code = convert_writer_new(target, block_of(self, target), &watch, &writer, &err);
     if (!code)
         code = convert_files(self, writer, reader, &err);
     if (code)

@@ -3,9 +3,9 @@
  * Each new file is written by one thread, from its first byte to its last, while it reads what the next block needs.
  * Order as in a save: a claim (CONVERT_CLAIM) in the empty target, data, fsync of each file, fsync of the folder, the
  * stored checksums of the source compared with what was read, the commit marker, the claim removed. So a conversion
- * that was killed leaves no checkpoint, and the same one started again goes on: files that the claim lists as done are
- * kept where their length and checksum are still right, all others are written anew. A target that holds anything
- * else is refused. */
+ * that was stopped leaves no checkpoint, and the same one started again goes on: files that the claim lists as done are
+ * kept where their length and checksum are still right, all others are written anew. Uploads to a bucket end with the
+ * attempt that began them, or, where that was killed, with the next one. A target that holds anything else is refused. */
 #ifndef CKPT_CONVERT_H
 #define CKPT_CONVERT_H
 
@@ -26,6 +26,10 @@ struct convert_job {
     uint64_t memory_bytes; /* for data; what is known of tensors and files comes on top */
     uint32_t threads;      /* at most */
     bool durable, checksum;
+    /* May be NULL. Called by any thread, at least every 100 ms while it waits for the target; a failure ends the
+     * conversion with it, in order. */
+    int (*watch)(void *context, struct cb_err *err);
+    void *watch_context;
 };
 
 struct convert_result {

@@ -6,8 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/clock.h"
 #include "core/hash.h"
 
+#define POLL_SLICE_NS (100 * NS_PER_MS)
 #define MAX_FRAME_BYTES (UINT64_C(128) << 20)
 
 struct block {
@@ -25,16 +27,20 @@ struct convert_writer {
     uint64_t position; /* of the current block in the file */
     uint32_t crc;      /* of the file up to there */
     struct buf frame;
+    struct convert_watch watch;
+    bool ends; /* what is in flight is waited for, whatever the watch says */
     struct cb_err *err;
 };
 
-int convert_writer_new(struct store *store, uint64_t block_bytes, struct convert_writer **writer, struct cb_err *err)
+int convert_writer_new(struct store *store, uint64_t block_bytes, const struct convert_watch *watch,
+                       struct convert_writer **writer, struct cb_err *err)
 {
     struct convert_writer *self = calloc(1, sizeof *self);
     if (!self)
         return cb_fail(err, CB_ERR_MEMORY, "no memory to convert");
     self->store = store;
     self->block_bytes = block_bytes;
+    self->watch = *watch;
     buf_init(&self->frame, MAX_FRAME_BYTES);
     for (int i = 0; i < CONVERT_BLOCKS; i++) {
         self->blocks[i].bytes = aligned_alloc(4096, block_bytes);
@@ -58,12 +64,19 @@ void convert_writer_free(struct convert_writer *self)
     free(self);
 }
 
-/* Takes one completion. */
+static int check_watch(struct convert_writer *self)
+{
+    return self->ends ? 0 : self->watch.check(self->watch.context, self->err);
+}
+
+/* Takes one completion, or none after a while. */
 static int take(struct convert_writer *self)
 {
     struct store_completion completion;
     size_t count = 0;
-    int code = store_poll(self->store, &completion, 1, UINT64_MAX, &count, self->err);
+    int code = check_watch(self);
+    if (!code)
+        code = store_poll(self->store, &completion, 1, clock_monotonic_ns() + POLL_SLICE_NS, &count, self->err);
     if (code || count == 0)
         return code;
     if (completion.kind == STORE_WRITE)
@@ -99,6 +112,7 @@ static int flush(struct convert_writer *self)
     block->busy = true;
     self->position += block->fill;
     self->current = (self->current + 1) % CONVERT_BLOCKS;
+    code = check_watch(self);
     while (!code && self->blocks[self->current].busy)
         code = take(self);
     self->blocks[self->current].fill = 0;
@@ -239,6 +253,7 @@ int convert_file(struct convert_writer *self, const struct convert_job *job, str
 {
     const struct plan_file *planned = &job->plan->files[file];
     self->err = err;
+    self->ends = false;
     self->position = 0;
     self->crc = 0;
     uint64_t part_bytes = store_part_bytes(store_capabilities(self->store), planned->length);
@@ -255,6 +270,7 @@ int convert_file(struct convert_writer *self, const struct convert_job *job, str
     if (code) {
         struct cb_err unused;
         self->err = &unused;
+        self->ends = true;
         store_cancel(self->store);
         while (store_in_flight(self->store) > 0 && drain(self)) {
         }

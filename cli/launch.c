@@ -35,13 +35,23 @@ static void count_signal(int number)
     stop_signal = number;
 }
 
-void launch_catch_signals(void)
+static void catch_signals(int flags)
 {
-    struct sigaction action = {.sa_handler = count_signal};
+    struct sigaction action = {.sa_handler = count_signal, .sa_flags = flags};
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGHUP, &action, NULL);
+}
+
+void launch_catch_signals(void)
+{
+    catch_signals(0);
+}
+
+void launch_catch_first_signal(void)
+{
+    catch_signals((int)SA_RESETHAND);
 }
 
 bool launch_was_stopped(void)

@@ -9,6 +9,8 @@
 
 /* Counts SIGINT and SIGTERM from here on: the first lets the run end in order, the second ends it now. */
 void launch_catch_signals(void);
+/* The first of them alone: the second ends this program as if it had not been caught. */
+void launch_catch_first_signal(void);
 bool launch_was_stopped(void);
 
 struct launch {

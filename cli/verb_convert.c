@@ -9,6 +9,7 @@
 #include "ckpt/stored.h"
 #include "ckpt/stored_read.h"
 #include "cli/cli.h"
+#include "cli/launch.h"
 #include "cli/source.h"
 #include "core/clock.h"
 #include "core/json.h"
@@ -208,6 +209,15 @@ static uint32_t thread_count(void)
     return cores > 1 ? (uint32_t)cores : 1;
 }
 
+static int watch(void *context, struct cb_err *err)
+{
+    const struct conversion *self = context;
+    return launch_was_stopped()
+               ? cb_fail(err, CB_ERR_ABORTED,
+                         "stopped: %s is no checkpoint yet; the same command goes on from what it holds", self->target)
+               : 0;
+}
+
 static int do_it(struct conversion *self, struct cb_err *err)
 {
     struct convert_job job = {.source = self->source.path,
@@ -219,7 +229,10 @@ static int do_it(struct conversion *self, struct cb_err *err)
                               .memory_bytes = self->memory_bytes,
                               .threads = thread_count(),
                               .durable = experiment_bool(self->experiment, OPT_IO_FSYNC),
-                              .checksum = experiment_is(self->experiment, OPT_CHECKSUM, "crc32")};
+                              .checksum = experiment_is(self->experiment, OPT_CHECKSUM, "crc32"),
+                              .watch = watch,
+                              .watch_context = self};
+    launch_catch_first_signal();
     uint64_t start_ns = clock_monotonic_ns();
     int code = convert_checkpoint(&job, &self->result, err);
     self->took_ns = clock_monotonic_ns() - start_ns;
@@ -340,7 +353,8 @@ const struct verb verb_convert = {
     .name = "convert",
     .arguments = "SRC DST [key=value…]",
     .summary = "a stored checkpoint in another format or layout",
-    .about = "SRC is a checkpoint of any format and any writer (as for verify), DST a new folder. The keys say what is "
+    .about = "SRC is a checkpoint of any format and any writer (as for verify), DST a new folder, or "
+             "s3://BUCKET/PREFIX. The keys say what is "
              "made: format (dcp, raw, safetensors, dcp+safetensors), the layout (ranks, tp, pp, dp, ep, zero, "
              "sharding, mesh, pp.split, save.dedup) and the files (io.files, io.fanout, io.fsync, checksum). Data "
              "streams through --memory. The source's checksums are compared before the new checkpoint becomes one. A "

@@ -1,8 +1,11 @@
 """Checkpoints in a real S3 server: saved, loaded, verified, compared with those on disk, and nothing left behind."""
 import json
+import signal
+import subprocess
+import time
 
 import pytest
-from s3_harness import BUILD, call, server, tls_server  # noqa: F401
+from s3_harness import BUILD, call, clean_environment, server, tls_server  # noqa: F401
 
 PROGRAM = BUILD / "ckptbench"
 TINY = ("model=gpt2-tiny", "iterations=1", "warmup=0", "baseline=false", "s3.part_size=5MiB")
@@ -129,6 +132,74 @@ def test_ranks_verify_a_kept_checkpoint_and_it_is_converted_from_the_bucket(home
     assert json.loads(home.call("inspect", "--json", source).stdout)["format"] == "dcp"
     home.call("convert", source, home.folder / "converted", "format=safetensors")
     assert list((home.folder / "converted").glob("*.safetensors"))
+
+
+# ---- conversions into a bucket ----
+
+
+class Conversion:
+    """24 MiB of weights as DCP of two ranks on the disk and in the bucket, and what becomes of it on the disk: one file of three parts."""
+
+    WORDS = ("format=safetensors",)
+
+    def __init__(self, home):
+        self.home, self.target = home, f"{home.store}/converted"
+        model = home.folder / "model.yaml"
+        model.write_text("- {name: w, shape: 3072x4096, tp_dim: 1}\n- {name: b, shape: 33}\n")
+        self.disk = home.folder / "disk"
+        self.disk.mkdir()
+        for store in (self.disk, home.store):
+            home.call("run", "--json", f"model={model}", "state=weights", "ranks=2", "tp=2", "ops=save", "suffix=kept", "iterations=1", "warmup=0",
+                      "baseline=false", f"store={store}")
+        self.sources = {"disk": f"{self.disk}/kept/iteration-0", "bucket": f"{home.store}/kept/iteration-0"}
+        home.call("convert", self.sources["disk"], home.folder / "expected", *self.WORDS)
+
+    def begin(self, source):
+        return subprocess.Popen([str(PROGRAM), "convert", source, self.target, *self.WORDS], stderr=subprocess.PIPE, text=True,
+                                env=clean_environment() | {"AWS_EC2_METADATA_DISABLED": "true"} | self.home.environment)
+
+    def uploads(self):
+        return self.home.server.client.uploads(self.home.server.bucket, self.home.folder.name)
+
+    def names(self):
+        begin = f"{self.home.folder.name}/converted/"
+        return {name.removeprefix(begin) for name in self.home.names() if name.startswith(begin)}
+
+    def check(self):
+        """Every object is what the same conversion made on the disk; it is inspected and verified where it is."""
+        expected = {path.name: path.read_bytes() for path in (self.home.folder / "expected").iterdir()}
+        assert len(expected) == 2 and self.names() == set(expected) and self.uploads() == []
+        for name, content in expected.items():
+            assert self.home.server.client.get(self.home.server.bucket, f"{self.home.folder.name}/converted/{name}") == content, name
+        found = json.loads(self.home.call("inspect", "--json", self.target).stdout)
+        assert found["format"] == "safetensors"
+        assert "every element of every tensor is there once" in self.home.call("verify", self.target).stdout
+
+
+@pytest.mark.parametrize("source", ["disk", "bucket"])
+def test_a_checkpoint_is_converted_into_a_bucket(home, source):
+    conversion = Conversion(home)
+    home.call("convert", conversion.sources[source], conversion.target, *conversion.WORDS)
+    conversion.check()
+    assert "already" in home.call("convert", conversion.sources[source], conversion.target, *conversion.WORDS, code=2).stderr
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_a_stopped_conversion_into_a_bucket_is_no_checkpoint_and_goes_on(home, how):
+    conversion = Conversion(home)
+    process = conversion.begin(f"fault:bandwidth=4MiB/s+ops=read:{conversion.sources['disk']}")
+    deadline = time.monotonic() + 100
+    while not conversion.uploads() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert process.poll() is None and conversion.uploads(), "it was stopped while it sent"
+    process.send_signal(how)
+    said = process.communicate(timeout=60)[1]
+    assert conversion.names() == {".ckptbench-convert"}
+    assert home.call("verify", conversion.target, code=3).stdout
+    if how == signal.SIGINT:
+        assert process.returncode == 4 and "no checkpoint yet" in said and conversion.uploads() == []
+    home.call("convert", conversion.sources["disk"], conversion.target, *conversion.WORDS)
+    conversion.check()
 
 
 @pytest.mark.parametrize("words", ["", "save.async=true"])
