@@ -5,18 +5,11 @@
 
 #include <assert.h>
 #include <inttypes.h>
-#include <sched.h>
 #include <stdlib.h>
-#include <time.h>
 
-#include "core/clock.h"
 #include "worker/mapping.h"
 
-#define PAGE_BYTES 4096
-#define NO_BLOCK SIZE_MAX
 #define BATCH 64 /* copies handed over at once */
-#define YIELD_NS (200 * NS_PER_US)
-#define SLEEP_NS (50 * NS_PER_US)
 
 /* A block that is under way. */
 struct queued {
@@ -25,91 +18,18 @@ struct queued {
 };
 
 struct device_exchange {
-    struct device_exchange_setup setup;
+    struct exchange_window window;
+    struct device_talk *talk;
+    uint64_t deadline_ns;
     struct device_comm **comms; /* of the share's groups */
-    struct piece *pieces;       /* targets of the stage */
-    void **memory;
-    size_t *block_of; /* of a target; NO_BLOCK where it is this rank's alone */
-    size_t target_count;
-    size_t *target_of; /* of a block's first part, where this rank reads it */
-    uint64_t *landed;  /* bytes of each block */
-    char *transit;     /* pinned: parts of this stage that belong to several classes */
-    char *buffers;     /* of the device: one for each place in the window */
+    char *buffers;              /* of the device: one for each block that is under way */
     uint64_t buffer_bytes;
-    struct queued window[EXCHANGE_WINDOW]; /* a ring */
-    uint32_t first, count;                 /* oldest first */
-    size_t next, end;                      /* blocks of the stage that are not yet queued */
-    bool reading_done, failed;
+    struct queued ring[EXCHANGE_WINDOW];
+    uint32_t first, count; /* oldest first */
+    bool failed;
     uint64_t copied;
     struct cb_err err; /* why it failed */
 };
-
-/* --- who and what --- */
-
-static const struct share_block *block_at(const struct device_exchange *self, size_t index)
-{
-    return &self->setup.share->blocks[index];
-}
-
-static const struct share_part *part_at(const struct device_exchange *self, const struct share_block *block, size_t i)
-{
-    return &self->setup.share->parts[block->first_part + i];
-}
-
-static const struct share_group *group_of(const struct device_exchange *self, const struct share_block *block)
-{
-    return &self->setup.share->groups[block->group];
-}
-
-static bool is_reader(const struct device_exchange *self, const struct share_block *block)
-{
-    return group_of(self, block)->mine == block->reader;
-}
-
-/* Read to memory of this machine, since no rank's state has all of it. */
-static bool in_transit(const struct device_exchange *self, const struct share_block *block)
-{
-    return group_of(self, block)->classes > 1;
-}
-
-static bool is_direct(const struct device_exchange *self, const struct share_block *block)
-{
-    return !in_transit(self, block) && block->part_count == 1;
-}
-
-static uint32_t rank_of(const struct device_exchange *self, const struct share_group *group, uint32_t member)
-{
-    uint32_t ranks = self->setup.ranks;
-    return (group->members[member] + ranks - self->setup.shift % ranks) % ranks;
-}
-
-static size_t element_bytes(const struct device_exchange *self, const struct share_part *part)
-{
-    uint32_t tensor = self->setup.share->regions[part->region].tensor;
-    return dtype_bytes(layout_tensor(self->setup.state->layout, tensor)->dtype);
-}
-
-static uint64_t part_bytes(const struct device_exchange *self, const struct share_part *part)
-{
-    return box_elements(&part->box) * element_bytes(self, part);
-}
-
-static const struct piece *piece_of(const struct device_exchange *self, const struct share_part *part, char **memory)
-{
-    uint32_t piece = self->setup.share->regions[part->region].piece;
-    *memory = self->setup.state->memory[piece];
-    return &self->setup.state->pieces[piece];
-}
-
-/* Where a part lies in the state, for groups of one class. */
-static char *place_in_state(const struct device_exchange *self, const struct share_part *part)
-{
-    char *memory;
-    const struct piece *piece = piece_of(self, part, &memory);
-    uint64_t outer, inner;
-    box_run(&piece->box, &part->box, 0, &outer, &inner);
-    return memory + outer * element_bytes(self, part);
-}
 
 static char *buffer_of(const struct device_exchange *self, size_t index)
 {
@@ -121,15 +41,15 @@ static char *buffer_of(const struct device_exchange *self, size_t index)
 /* The reader's parts one after another in the buffer, from the state or from what is in transit. */
 static int gather(struct device_exchange *self, size_t index, struct device_comm *comm, struct cb_err *err)
 {
-    const struct device_comm_ops *ops = self->setup.talk->ops;
-    const struct share_block *block = block_at(self, index);
-    enum device_direction direction = in_transit(self, block) ? HOST_TO_DEVICE : DEVICE_TO_DEVICE;
+    const struct device_comm_ops *ops = self->talk->ops;
+    const struct share_block *block = exchange_block(&self->window, index);
+    enum device_direction direction = exchange_in_transit(&self->window, block) ? HOST_TO_DEVICE : DEVICE_TO_DEVICE;
     char *to = buffer_of(self, index);
     int rc = 0;
     for (size_t i = 0; i < block->part_count && !rc; i++) {
-        uint64_t bytes = part_bytes(self, part_at(self, block, i));
-        struct device_copy copy = {
-            .to = to, .from = self->memory[self->target_of[index] + i], .row_bytes = bytes, .rows = 1};
+        uint64_t bytes = exchange_part_bytes(&self->window, exchange_part(&self->window, block, i));
+        const char *from = exchange_read_to(&self->window, block, i);
+        struct device_copy copy = {.to = to, .from = from, .row_bytes = bytes, .rows = 1};
         rc = ops->copy(comm, direction, &copy, 1, err);
         self->copied += bytes;
         to += bytes;
@@ -145,12 +65,12 @@ static int scatter_part(struct device_exchange *self, const struct share_part *p
     struct mapping mapping;
     struct mapping_rows rows;
     char *memory;
-    const struct piece *piece = piece_of(self, part, &memory);
+    const struct piece *piece = exchange_piece(&self->window, part, &memory);
     size_t count = 0;
     int rc = 0;
-    mapping_init(&mapping, &part->box, &piece->box, own, element_bytes(self, part));
+    mapping_init(&mapping, &part->box, &piece->box, own, exchange_element_bytes(&self->window, part));
     for (uint64_t run = mapping_first_run(&mapping, 0);
-         mapping_next_rows(&mapping, &run, 0, part_bytes(self, part), &rows) && !rc;) {
+         mapping_next_rows(&mapping, &run, 0, exchange_part_bytes(&self->window, part), &rows) && !rc;) {
         copies[count++] = (struct device_copy){
             .to = memory + rows.memory_at,
             .from = from + rows.bytes_at,
@@ -161,45 +81,44 @@ static int scatter_part(struct device_exchange *self, const struct share_part *p
         };
         self->copied += rows.row_bytes * rows.rows;
         if (count == BATCH) {
-            rc = self->setup.talk->ops->copy(comm, DEVICE_TO_DEVICE, copies, count, err);
+            rc = self->talk->ops->copy(comm, DEVICE_TO_DEVICE, copies, count, err);
             count = 0;
         }
     }
     if (!rc && count > 0)
-        rc = self->setup.talk->ops->copy(comm, DEVICE_TO_DEVICE, copies, count, err);
+        rc = self->talk->ops->copy(comm, DEVICE_TO_DEVICE, copies, count, err);
     return rc;
 }
 
 static int scatter(struct device_exchange *self, size_t index, struct device_comm *comm, struct cb_err *err)
 {
-    const struct share_block *block = block_at(self, index);
-    const struct share_group *group = group_of(self, block);
+    const struct share_block *block = exchange_block(&self->window, index);
+    const struct share_group *group = exchange_group(&self->window, block);
     const char *from = buffer_of(self, index);
     int rc = 0;
     for (size_t i = 0; i < block->part_count && !rc; i++) {
-        const struct share_part *part = part_at(self, block, i);
+        const struct share_part *part = exchange_part(&self->window, block, i);
         struct box own;
-        if (load_share_of_class(self->setup.share, part, group->mine / group->replicas, &own))
+        if (load_share_of_class(self->window.setup.share, part, group->mine / group->replicas, &own))
             rc = scatter_part(self, part, &own, from, comm, err);
-        from += part_bytes(self, part);
+        from += exchange_part_bytes(&self->window, part);
     }
     return rc;
 }
 
 static int queue_block(struct device_exchange *self, size_t index, struct cb_err *err)
 {
-    const struct device_comm_ops *ops = self->setup.talk->ops;
-    const struct share_block *block = block_at(self, index);
+    const struct device_comm_ops *ops = self->talk->ops;
+    const struct share_block *block = exchange_block(&self->window, index);
     struct device_comm *comm = self->comms[block->group];
-    bool direct = is_direct(self, block), reads = is_reader(self, block);
-    char *bytes = direct ? place_in_state(self, part_at(self, block, 0)) : buffer_of(self, index);
+    bool reads = exchange_is_reader(&self->window, block);
+    char *direct = exchange_direct(&self->window, block), *bytes = direct ? direct : buffer_of(self, index);
     int rc = direct || !reads ? 0 : gather(self, index, comm, err);
     if (!rc)
-        rc =
-            ops->queue(comm, DEVICE_BROADCAST, bytes, bytes, block->bytes, block->reader, self->setup.deadline_ns, err);
-    if (!rc && !direct && !(reads && !in_transit(self, block))) /* else its state has it */
+        rc = ops->queue(comm, DEVICE_BROADCAST, bytes, bytes, block->bytes, block->reader, self->deadline_ns, err);
+    if (!rc && !direct && !(reads && !exchange_in_transit(&self->window, block))) /* else its state has it */
         rc = scatter(self, index, comm, err);
-    struct queued *queued = &self->window[(self->first + self->count) % EXCHANGE_WINDOW];
+    struct queued *queued = &self->ring[(self->first + self->count) % EXCHANGE_WINDOW];
     queued->block = index;
     if (!rc)
         rc = ops->record(comm, &queued->event, err);
@@ -212,15 +131,15 @@ static int queue_block(struct device_exchange *self, size_t index, struct cb_err
 static void fail(struct device_exchange *self)
 {
     self->failed = true;
-    device_talk_abort(self->setup.talk);
+    device_talk_abort(self->talk);
 }
 
 static bool may_queue(const struct device_exchange *self)
 {
-    if (self->failed || self->next == self->end || self->count == EXCHANGE_WINDOW)
+    if (self->failed || self->window.next == self->window.end || self->count == EXCHANGE_WINDOW)
         return false;
-    const struct share_block *block = block_at(self, self->next);
-    return self->reading_done || !is_reader(self, block) || self->landed[self->next] >= block->bytes;
+    const struct share_block *block = exchange_block(&self->window, self->window.next);
+    return !exchange_is_reader(&self->window, block) || exchange_window_has_landed(&self->window, self->window.next);
 }
 
 /* Whether anything got further. */
@@ -228,9 +147,9 @@ static bool turn(struct device_exchange *self)
 {
     bool moved = false, done = true;
     while (!self->failed && self->count > 0 && done) {
-        const struct queued *oldest = &self->window[self->first];
-        struct device_comm *comm = self->comms[block_at(self, oldest->block)->group];
-        if (self->setup.talk->ops->poll(comm, oldest->event, &done, &self->err)) {
+        const struct queued *oldest = &self->ring[self->first];
+        struct device_comm *comm = self->comms[exchange_block(&self->window, oldest->block)->group];
+        if (self->talk->ops->poll(comm, oldest->event, &done, &self->err)) {
             fail(self);
         } else if (done) {
             self->first = (self->first + 1) % EXCHANGE_WINDOW;
@@ -239,9 +158,9 @@ static bool turn(struct device_exchange *self)
         }
     }
     while (may_queue(self)) {
-        if (queue_block(self, self->next, &self->err))
+        if (queue_block(self, self->window.next, &self->err))
             fail(self);
-        self->next++;
+        self->window.next++;
         moved = true;
     }
     return moved;
@@ -256,7 +175,7 @@ bool device_exchange_progress(struct device_exchange *self)
 
 void device_exchange_reading_done(struct device_exchange *self)
 {
-    self->reading_done = true;
+    self->window.reading_done = true;
 }
 
 void device_exchange_give_up(struct device_exchange *self)
@@ -265,46 +184,23 @@ void device_exchange_give_up(struct device_exchange *self)
         fail(self);
 }
 
-/* Which rank the oldest block that is not done is waiting for. */
-static int describe_wait(const struct device_exchange *self, int code, const char *why, struct cb_err *err)
+static size_t oldest_block(const struct device_exchange *self)
 {
-    size_t index = self->count > 0 ? self->window[self->first].block : self->next;
-    if (index == self->end)
-        return cb_fail(err, code, "%s in the exchange of the load", why);
-    const struct share_block *block = block_at(self, index);
-    uint32_t tensor = self->setup.share->regions[part_at(self, block, 0)->region].tensor;
-    return cb_fail(err, code, "%s while %s, which rank %" PRIu32 " reads, is exchanged between devices", why,
-                   layout_tensor(self->setup.state->layout, tensor)->fqn,
-                   rank_of(self, group_of(self, block), block->reader));
-}
-
-static void pause_for(uint64_t idle_ns)
-{
-    struct timespec pause = {.tv_nsec = SLEEP_NS};
-    if (idle_ns < YIELD_NS)
-        sched_yield();
-    else
-        nanosleep(&pause, NULL);
+    if (self->count > 0)
+        return self->ring[self->first].block;
+    return self->window.next < self->window.end ? self->window.next : EXCHANGE_NO_BLOCK;
 }
 
 int device_exchange_finish_stage(struct device_exchange *self, uint64_t deadline_ns, struct cb_err *err)
 {
-    uint64_t moved_ns = clock_monotonic_ns();
-    while (!self->failed && (self->count > 0 || self->next < self->end)) {
-        uint64_t now_ns = clock_monotonic_ns();
-        struct cb_err why;
-        int rc = comm_check(self->setup.comm, &why);
-        if (!rc && now_ns > deadline_ns)
-            rc = cb_fail(&why, CB_ERR_TIMEOUT, "the deadline passed");
+    struct exchange_wait wait = exchange_wait_begin(deadline_ns);
+    while (!self->failed && (self->count > 0 || self->window.next < self->window.end)) {
+        int rc = exchange_wait_check(&wait, &self->window, oldest_block(self), "exchanged between devices", err);
         if (rc) {
-            rc = describe_wait(self, rc, why.message, err);
             fail(self);
             return rc;
         }
-        if (turn(self))
-            moved_ns = now_ns;
-        else
-            pause_for(now_ns - moved_ns);
+        exchange_wait_pause(&wait, turn(self));
     }
     if (!self->failed)
         return 0;
@@ -312,53 +208,15 @@ int device_exchange_finish_stage(struct device_exchange *self, uint64_t deadline
     return cb_context(err, "exchanging between devices");
 }
 
-/* --- targets --- */
-
-static void add_target(struct device_exchange *self, uint32_t tensor, const struct box *box, void *memory, size_t block)
-{
-    self->pieces[self->target_count] = (struct piece){.tensor = tensor, .box = *box};
-    self->memory[self->target_count] = memory;
-    self->block_of[self->target_count++] = block;
-}
-
-static void add_block_targets(struct device_exchange *self, size_t index, uint64_t *used)
-{
-    const struct share_block *block = block_at(self, index);
-    bool transit = in_transit(self, block);
-    self->target_of[index] = self->target_count;
-    for (size_t i = 0; i < block->part_count; i++) {
-        const struct share_part *part = part_at(self, block, i);
-        char *memory = transit ? self->transit + *used : place_in_state(self, part);
-        *used += transit ? part_bytes(self, part) : 0;
-        add_target(self, self->setup.share->regions[part->region].tensor, &part->box, memory, index);
-    }
-}
-
 struct exchange_targets device_exchange_begin_stage(struct device_exchange *self, uint32_t stage)
 {
-    const struct load_share *share = self->setup.share;
-    const struct state *state = self->setup.state;
-    uint64_t used = 0;
-    assert(self->failed || (self->count == 0 && self->next == self->end));
-    self->target_count = 0;
-    self->reading_done = false;
-    for (size_t i = 0; i < share->alone_count && stage == 0; i++) {
-        const struct piece *piece = &state->pieces[share->alone[i]];
-        add_target(self, piece->tensor, &piece->box, state->memory[share->alone[i]], NO_BLOCK);
-    }
-    for (self->end = self->next; self->end < share->block_count && share->blocks[self->end].stage == stage;) {
-        if (is_reader(self, block_at(self, self->end)))
-            add_block_targets(self, self->end, &used);
-        self->end++;
-    }
-    assert(used <= share->transit_most);
-    return (struct exchange_targets){self->pieces, self->memory, self->target_count};
+    assert(self->failed || (self->count == 0 && self->window.next == self->window.end));
+    return exchange_window_begin_stage(&self->window, stage);
 }
 
 void device_exchange_landed(struct device_exchange *self, uint32_t target, uint64_t bytes)
 {
-    if (self->block_of[target] != NO_BLOCK)
-        self->landed[self->block_of[target]] += bytes;
+    exchange_window_landed(&self->window, target, bytes);
 }
 
 uint64_t device_exchange_copied(const struct device_exchange *self)
@@ -370,43 +228,31 @@ uint64_t device_exchange_copied(const struct device_exchange *self)
 
 static int allocate(struct device_exchange *self, struct cb_err *err)
 {
-    const struct load_share *share = self->setup.share;
-    size_t targets = share->part_count + share->alone_count + 1;
-    for (size_t i = 0; i < share->block_count; i++) {
-        const struct share_block *block = block_at(self, i);
-        if (!is_direct(self, block) && block->bytes > self->buffer_bytes)
-            self->buffer_bytes = block->bytes;
-    }
-    self->buffer_bytes = (self->buffer_bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+    const struct load_share *share = self->window.setup.share;
+    self->buffer_bytes = exchange_longest_buffered(&self->window);
     self->comms = calloc(share->group_count + 1, sizeof *self->comms);
-    self->pieces = malloc(targets * sizeof *self->pieces);
-    self->memory = malloc(targets * sizeof *self->memory);
-    self->block_of = malloc(targets * sizeof *self->block_of);
-    self->target_of = malloc((share->block_count + 1) * sizeof *self->target_of);
-    self->landed = calloc(share->block_count + 1, sizeof *self->landed);
-    if (!self->comms || !self->pieces || !self->memory || !self->block_of || !self->target_of || !self->landed)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to exchange %zu blocks of a load", share->block_count);
-    int rc = pinned_reserve(self->setup.pinned, self->setup.state->device, share->transit_most, err);
+    if (!self->comms)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for the communicators of a load");
+    int rc = pinned_reserve(self->window.setup.pinned, self->window.setup.state->device, share->transit_most, err);
     if (rc)
         return cb_context(err, "what is in transit in a load");
-    self->transit = self->setup.pinned->memory;
-    rc = device_talk_reserve(self->setup.talk, self->buffer_bytes * EXCHANGE_WINDOW, err);
-    self->buffers = self->setup.talk->memory;
+    self->window.transit = self->window.setup.pinned->memory;
+    rc = device_talk_reserve(self->talk, self->buffer_bytes * EXCHANGE_WINDOW, err);
+    self->buffers = self->talk->memory;
     return rc;
 }
 
 static int join_group(struct device_exchange *self, uint32_t index, struct cb_err *err)
 {
-    const struct share_group *group = &self->setup.share->groups[index];
+    const struct share_group *group = &self->window.setup.share->groups[index];
     uint32_t count = group->classes * group->replicas;
     uint32_t *ranks = malloc(count * sizeof *ranks);
     if (!ranks)
         return cb_fail(err, CB_ERR_MEMORY, "no memory for a group of %" PRIu32 " ranks", count);
     for (uint32_t i = 0; i < count; i++)
-        ranks[i] = rank_of(self, group, i);
-    int rc =
-        device_talk_join(self->setup.talk, self->setup.comm, ranks, count, group->mine,
-                         group->code * (COMM_TAGS / SHARE_CODES), self->setup.deadline_ns, &self->comms[index], err);
+        ranks[i] = exchange_rank_of(&self->window, group, i);
+    int rc = device_talk_join(self->talk, self->window.setup.comm, ranks, count, group->mine,
+                              group->code * EXCHANGE_TAGS_A_CODE, self->deadline_ns, &self->comms[index], err);
     free(ranks);
     return rc;
 }
@@ -415,7 +261,7 @@ static int join_group(struct device_exchange *self, uint32_t index, struct cb_er
  * ranks come to those, too. */
 static int join_groups(struct device_exchange *self, struct cb_err *err)
 {
-    const struct load_share *share = self->setup.share;
+    const struct load_share *share = self->window.setup.share;
     struct cb_err later;
     int failure = 0;
     for (size_t i = 0; i < share->block_count; i++) {
@@ -436,8 +282,11 @@ int device_exchange_new(const struct device_exchange_setup *setup, struct device
     struct device_exchange *self = calloc(1, sizeof *self);
     if (!self)
         return cb_fail(err, CB_ERR_MEMORY, "no memory to exchange a load");
-    self->setup = *setup;
-    int rc = allocate(self, err);
+    self->talk = setup->talk;
+    self->deadline_ns = setup->deadline_ns;
+    int rc = exchange_window_init(&self->window, &setup->load, false, err);
+    if (!rc)
+        rc = allocate(self, err);
     if (!rc)
         rc = join_groups(self, err);
     if (rc)
@@ -452,12 +301,8 @@ void device_exchange_free(struct device_exchange *self)
     if (!self)
         return;
     if (self->failed)
-        pinned_leave(self->setup.pinned); /* copies may still be reading it */
-    free(self->landed);
-    free(self->target_of);
-    free(self->block_of);
-    free(self->memory);
-    free(self->pieces);
+        pinned_leave(self->window.setup.pinned); /* copies may still be reading it */
+    exchange_window_release(&self->window);
     free(self->comms);
     free(self);
 }

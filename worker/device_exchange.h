@@ -9,19 +9,13 @@
 #ifndef WORKER_DEVICE_EXCHANGE_H
 #define WORKER_DEVICE_EXCHANGE_H
 
-#include "ckpt/load_share.h"
 #include "worker/device_talk.h"
-#include "worker/engine.h"
-#include "worker/exchange.h"
+#include "worker/exchange_window.h"
 
 struct device_exchange;
 
 struct device_exchange_setup {
-    struct comm *comm;
-    const struct state *state;      /* on the device of `talk` */
-    const struct load_share *share; /* not all in transit */
-    uint32_t ranks, shift;          /* as in exchange_setup */
-    struct pinned *pinned;          /* what is in transit; kept by the caller */
+    struct exchange_setup load; /* its state is on the device of `talk`, and its share not all in transit */
     struct device_talk *talk;
     uint64_t deadline_ns;
 };

@@ -11,33 +11,14 @@
 #ifndef WORKER_EXCHANGE_H
 #define WORKER_EXCHANGE_H
 
-#include "ckpt/load_share.h"
-#include "worker/comm.h"
-#include "worker/engine.h"
-#include "worker/pinned.h"
-
-#define EXCHANGE_WINDOW 8 /* blocks open at a time */
+#include "worker/exchange_window.h"
 
 struct exchange;
 
-struct exchange_setup {
-    struct comm *comm;
-    const struct state *state;
-    const struct load_share *share;
-    uint32_t ranks; /* of the layout; rank r has the state of holder (r + shift) % ranks */
-    uint32_t shift;
-    struct pinned *pinned; /* kept by the caller from one exchange to the next; used where the state is on a device */
-};
 int exchange_new(const struct exchange_setup *setup, struct exchange **exchange, struct cb_err *err) CB_MUST_CHECK;
 /* Memory of messages that never ended stays. */
 void exchange_free(struct exchange *exchange);
 
-/* What this rank reads in a stage: boxes of tensors and where they go. Valid until the next stage. */
-struct exchange_targets {
-    const struct piece *pieces;
-    void *const *memory;
-    size_t count;
-};
 struct exchange_targets exchange_begin_stage(struct exchange *exchange, uint32_t stage);
 /* So many more bytes of a target are in place. */
 void exchange_landed(struct exchange *exchange, uint32_t target, uint64_t bytes);

@@ -102,35 +102,34 @@ static uint32_t shift_of(const struct native_load *self)
     return state->holder < ranks ? (state->holder + ranks - self->operation->engine->rank) % ranks : 0;
 }
 
-static int make_exchange(struct native_load *self, struct cb_err *err)
+/* With a share of its own. */
+static int set_up(struct native_load *self, bool all_in_transit, struct exchange_setup *setup, struct cb_err *err)
 {
     const struct state *state = self->operation->state;
-    struct exchange_setup setup = {
-        .comm = self->operation->engine->setup.comm,
-        .state = state,
-        .ranks = layout_world_size(state->layout),
-        .pinned = &self->transit,
-        .shift = shift_of(self),
-    };
-    int rc = share_load(self, state->device != NULL, err);
-    setup.share = self->share;
+    int rc = share_load(self, all_in_transit, err);
+    if (!rc)
+        *setup = (struct exchange_setup){
+            .comm = self->operation->engine->setup.comm,
+            .state = state,
+            .share = self->share,
+            .ranks = layout_world_size(state->layout),
+            .shift = shift_of(self),
+            .pinned = &self->transit,
+        };
+    return rc;
+}
+
+static int make_exchange(struct native_load *self, struct cb_err *err)
+{
+    struct exchange_setup setup;
+    int rc = set_up(self, self->operation->state->device != NULL, &setup, err);
     return rc ? rc : exchange_new(&setup, &self->exchange, err);
 }
 
 static int make_device_exchange(struct native_load *self, struct cb_err *err)
 {
-    const struct state *state = self->operation->state;
-    struct device_exchange_setup setup = {
-        .comm = self->operation->engine->setup.comm,
-        .state = state,
-        .ranks = layout_world_size(state->layout),
-        .pinned = &self->transit,
-        .shift = shift_of(self),
-        .talk = &self->talk,
-        .deadline_ns = self->operation->options->deadline_ns,
-    };
-    int rc = share_load(self, false, err);
-    setup.share = self->share;
+    struct device_exchange_setup setup = {.talk = &self->talk, .deadline_ns = self->operation->options->deadline_ns};
+    int rc = set_up(self, false, &setup.load, err);
     return rc ? rc : device_exchange_new(&setup, &self->device_exchange, err);
 }
 
