@@ -13,6 +13,7 @@
 #include "cli/table.h"
 #include "core/options.h"
 #include "core/units.h"
+#include "core/yaml.h"
 
 #define MAX_OUTPUT_BYTES (1024 * MIB)
 #define MAX_YAML_BYTES (16 * MIB)

@@ -13,7 +13,7 @@
 
 #include "core/buf.h"
 #include "core/err.h"
-#include "core/yaml.h"
+#include "core/setting.h"
 
 struct cli;
 

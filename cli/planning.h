@@ -7,8 +7,8 @@
 #include <stddef.h>
 
 #include "core/err.h"
+#include "core/setting.h"
 #include "core/sweep.h"
-#include "core/yaml.h"
 #include "db/history.h"
 
 struct planned {

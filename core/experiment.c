@@ -11,6 +11,7 @@
 
 #include "core/hash.h"
 #include "core/units.h"
+#include "core/yaml.h"
 
 #define MAX_YAML_BYTES (16 * MIB)
 #define MAX_LABELS 1000

@@ -13,7 +13,7 @@
 #include "core/buf.h"
 #include "core/err.h"
 #include "core/options.h"
-#include "core/yaml.h"
+#include "core/setting.h"
 
 #define EXPERIMENT_VERSION 1
 #define EXPERIMENT_HASH_LENGTH 16 /* hex digits */

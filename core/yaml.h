@@ -9,31 +9,11 @@
 #include <stddef.h>
 
 #include "core/err.h"
-
-struct setting {
-    char *key;
-    char **values; /* one, or several for a sweep */
-    size_t value_count;
-    char *origin; /* "nightly.yaml:3:5", "command line" */
-};
-
-struct setting_list {
-    struct setting *items;
-    size_t count;
-};
+#include "core/setting.h"
 
 /* `name` is how messages call the text. Appends to `list`. */
 int yaml_read_settings(const char *name, const char *text, size_t len, struct setting_list *list,
                        struct cb_err *err) CB_MUST_CHECK;
-
-/* One "key=value" word of a command line: a comma separates the values of a sweep, `\,` is a comma
- * that is meant, "2..8" is the range 2,3,…,8, "2..64*2" the powers 2,4,…,64. */
-int setting_parse_word(const char *word, struct setting_list *list, struct cb_err *err) CB_MUST_CHECK;
-
-/* Appends key=value with a single value. */
-int setting_add(struct setting_list *list, const char *key, const char *value, const char *origin,
-                struct cb_err *err) CB_MUST_CHECK;
-void setting_list_release(struct setting_list *list);
 
 /* A YAML list of mappings, for model files: calls `item` for each with parallel keys/values. A value is
  * a scalar, or a list of scalars, which arrives joined by commas. */

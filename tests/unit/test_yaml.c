@@ -1,4 +1,4 @@
-/* Settings from YAML and from words: flattening, sweeps, and mistakes with line and column. */
+/* Settings from YAML: flattening, sweeps, and mistakes with line and column; items of a list. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -103,61 +103,6 @@ static void deep_nesting_is_refused(void **unused)
     expect_refused(text, "nested too deeply");
 }
 
-static void expect_word(const char *word, const char *wanted)
-{
-    struct setting_list list = {0};
-    struct buf out;
-    struct cb_err err = {0};
-    buf_init(&out, 65536);
-    if (setting_parse_word(word, &list, &err))
-        fail_msg("%s", err.message);
-    print_settings(&list, &out);
-    assert_string_equal(out.data, wanted);
-    buf_release(&out);
-    setting_list_release(&list);
-}
-
-static void words_sweep_at_commas_but_not_at_escaped_ones(void **unused)
-{
-    (void)unused;
-    expect_word("nodes=2,4,8", "nodes=2|4|8@command line\n");
-    expect_word("name=a\\,b,c", "name=a,b|c@command line\n");
-    expect_word("name=", "name=@command line\n");
-    expect_word("command=x=y", "command=x=y@command line\n");
-    expect_word("ops=save+load", "ops=save+load@command line\n");
-    expect_word("name=a\\b", "name=a\\b@command line\n");
-    expect_word("store=../x", "store=../x@command line\n");
-}
-
-static void ranges_count_and_multiply(void **unused)
-{
-    (void)unused;
-    expect_word("io.depth=2..5,9", "io.depth=2|3|4|5|9@command line\n");
-    expect_word("io.depth=2..64*2", "io.depth=2|4|8|16|32|64@command line\n");
-    expect_word("io.depth=3..3", "io.depth=3@command line\n");
-    expect_word("io.depth=2..7*3", "io.depth=2|6@command line\n");
-    expect_word("seed=18446744073709551614..18446744073709551615",
-                "seed=18446744073709551614|18446744073709551615@command line\n");
-}
-
-static void words_that_are_no_settings_are_refused(void **unused)
-{
-    (void)unused;
-    static const char *const bad[][2] = {
-        {"gpt2", "'gpt2' is not key=value"}, {"=x", "without a key"},    {"a=5..2", "ends before it begins"},
-        {"a=0..8*2", "never ends"},          {"a=1..8*1", "never ends"}, {"a=1..999999999", "more than 100000 values"},
-        {"a=x,", "an empty value"},          {"a=,", "an empty value"},  {"a=1..99999999999999999999", "below 2^64"}};
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        struct setting_list list = {0};
-        struct cb_err err = {0};
-        assert_int_equal(setting_parse_word(bad[i][0], &list, &err), CB_ERR_USAGE);
-        if (!strstr(err.message, bad[i][1]))
-            fail_msg("'%s' is not in '%s'", bad[i][1], err.message);
-        assert_int_equal(list.count, 0);
-        setting_list_release(&list);
-    }
-}
-
 static int print_item(void *context, const char *const *keys, const char *const *values, size_t count, size_t line,
                       struct cb_err *err)
 {
@@ -195,9 +140,6 @@ int main(void)
         cmocka_unit_test(a_quoted_value_is_taken_as_it_stands),
         cmocka_unit_test(mistakes_have_line_and_column),
         cmocka_unit_test(deep_nesting_is_refused),
-        cmocka_unit_test(words_sweep_at_commas_but_not_at_escaped_ones),
-        cmocka_unit_test(ranges_count_and_multiply),
-        cmocka_unit_test(words_that_are_no_settings_are_refused),
         cmocka_unit_test(items_of_a_list_come_one_by_one_with_their_line),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
