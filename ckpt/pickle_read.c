@@ -11,22 +11,10 @@
 #include <string.h>
 
 #include "ckpt/pickle_globals.h"
+#include "ckpt/pickle_values.h"
 
 #define NOTHING UINT32_MAX
-#define ALIKE 1024        /* integers, and tuples, that are remembered to be used again */
-#define MAX_STATE_KEYS 64 /* of the dict that is an instance's state: searched one by one */
-
-struct words { /* a growable array of indices */
-    uint32_t *data;
-    uint32_t count, capacity;
-};
-
-struct pickle {
-    struct pickle_node *nodes;
-    uint32_t node_count, node_capacity;
-    struct words pool; /* children */
-    uint32_t root;
-};
+#define ALIKE 1024 /* integers, and tuples, that are remembered to be used again */
 
 struct machine {
     struct pickle *pickle;
@@ -574,68 +562,4 @@ int pickle_read(const char *name, const void *bytes, size_t len, struct pickle *
     }
     *pickle = machine.pickle;
     return 0;
-}
-
-void pickle_free(struct pickle *pickle)
-{
-    if (!pickle)
-        return;
-    free(pickle->nodes);
-    free(pickle->pool.data);
-    free(pickle);
-}
-
-/* --- access --- */
-
-const struct pickle_node *pickle_root(const struct pickle *pickle)
-{
-    return &pickle->nodes[pickle->root];
-}
-
-const struct pickle_node *pickle_child(const struct pickle *pickle, const struct pickle_node *node, uint32_t index)
-{
-    bool has_children =
-        node && (node->kind == PICKLE_TUPLE || node->kind == PICKLE_LIST || node->kind == PICKLE_DICT ||
-                 node->kind == PICKLE_OBJECT || node->kind == PICKLE_CALL || node->kind == PICKLE_PERSISTENT);
-    if (!has_children || index >= node->count)
-        return NULL;
-    return &pickle->nodes[pickle->pool.data[node->value.first + index]];
-}
-
-bool pickle_is(const struct pickle *pickle, const struct pickle_node *node, enum pickle_global global)
-{
-    if (!node || (node->kind != PICKLE_OBJECT && node->kind != PICKLE_CALL))
-        return false;
-    return pickle_child(pickle, node, 0)->global == global;
-}
-
-const struct pickle_node *pickle_arguments(const struct pickle *pickle, const struct pickle_node *node)
-{
-    return pickle_child(pickle, node, 1);
-}
-
-const struct pickle_node *pickle_state(const struct pickle *pickle, const struct pickle_node *node)
-{
-    const struct pickle_node *state = pickle_child(pickle, node, 2);
-    return state && state->kind != PICKLE_NONE ? state : NULL;
-}
-
-bool pickle_text_is(const struct pickle_node *node, const char *text)
-{
-    return node && node->kind == PICKLE_TEXT && node->count == strlen(text) &&
-           memcmp(node->value.text, text, node->count) == 0;
-}
-
-const struct pickle_node *pickle_get(const struct pickle *pickle, const struct pickle_node *dict, const char *key)
-{
-    if (!dict || dict->kind != PICKLE_DICT || dict->count > 2 * MAX_STATE_KEYS)
-        return NULL;
-    size_t len = strlen(key);
-    for (uint32_t i = 0; i + 1 < dict->count; i += 2) {
-        const uint32_t *pair = &pickle->pool.data[dict->value.first + i];
-        const struct pickle_node *found = &pickle->nodes[pair[0]];
-        if (found->kind == PICKLE_TEXT && found->count == len && memcmp(found->value.text, key, len) == 0)
-            return &pickle->nodes[pair[1]];
-    }
-    return NULL;
 }
