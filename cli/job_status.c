@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "cli/launch.h"
-#include "cli/report.h"
 #include "cli/table.h"
 #include "core/clock.h"
 #include "core/log.h"

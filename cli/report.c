@@ -1,12 +1,10 @@
-/* How one run looks. Reads run_info alone; knows neither the history nor how a run is made. */
+/* How the results of a run look. Reads run_info alone; knows neither the history nor how a run is made. */
 #include "cli/report.h"
 
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "cli/place.h"
 #include "cli/table.h"
@@ -15,150 +13,14 @@
 
 #define SHOWN_SHARE 0.005 /* states with less of the time are not named */
 
-/* ---- before a run ---- */
-
-/* "124 M" */
-static void print_millions(uint64_t count, char text[32])
-{
-    if (count >= UINT64_C(10000000000))
-        snprintf(text, 32, "%.0f B", (double)count / 1e9);
-    else if (count >= UINT64_C(1000000000))
-        snprintf(text, 32, "%.2f B", (double)count / 1e9);
-    else if (count >= UINT64_C(10000000))
-        snprintf(text, 32, "%.0f M", (double)count / 1e6);
-    else
-        snprintf(text, 32, "%.2f M", (double)count / 1e6);
-}
-
-static void write_model_line(const char *run, const struct experiment *experiment, const struct workload *workload,
-                             struct buf *out)
-{
-    char host[256] = "", count[32];
-    if (gethostname(host, sizeof host - 1) < 0)
-        snprintf(host, sizeof host, "this machine");
-    bool suite = experiment_is(experiment, OPT_WORKLOAD, "suite");
-    if (experiment_is(experiment, OPT_WORKLOAD, "wait")) {
-        buf_printf(out, "run %s  waits for %s\n", run, experiment_text(experiment, OPT_WAIT_FOR));
-        return;
-    }
-    bool verify = experiment_is(experiment, OPT_WORKLOAD, "verify");
-    buf_printf(out, "run %s  %s", run,
-               suite    ? "cluster suite"
-               : verify ? "verification"
-                        : experiment_text(experiment, OPT_MODEL));
-    if (suite || verify) {
-        buf_printf(out, "%s%s   %s rank%s%s%s\n", suite ? ": " : "",
-                   suite ? experiment_text(experiment, OPT_SUITE_ONLY) : "", experiment_text(experiment, OPT_RANKS),
-                   experiment_u64(experiment, OPT_RANKS) == 1 ? "" : "s", workload ? " on " : "", workload ? host : "");
-    } else if (workload && !workload->layout) {
-        print_millions(model_parameters(workload->model), count);
-        buf_printf(out, ", %s parameters, %s   %u rank%s on %s\ntrain  ", count,
-                   workload->training.bf16 ? "bf16" : "fp32", workload->layouts.ranks,
-                   workload->layouts.ranks == 1 ? "" : "s", host);
-        training_describe(&workload->training, out);
-        buf_printf(out, ", %s steps, checkpoints: %s\n", experiment_text(experiment, OPT_TRAIN_STEPS),
-                   strcmp(experiment_text(experiment, OPT_TRAIN_CHECKPOINT_EVERY), "0") == 0
-                       ? "none"
-                       : experiment_text(experiment, OPT_TRAIN_CHECKPOINT_EVERY));
-    } else if (workload) {
-        uint64_t parameters = model_parameters(workload->model);
-        print_millions(parameters, count);
-        buf_printf(out, ", %s parameters, %s, %s (%.3g B each)", count, dtype_name(workload->model->dtype),
-                   layout_state_name(workload->layout),
-                   parameters ? (double)layout_total_bytes(workload->layout) / (double)parameters : 0.0);
-        const struct layout_pair *layouts = &workload->layouts;
-        uint32_t ranks = layouts->ranks;
-        const char *axes = layout_describe(layouts->saved);
-        bool resharded = layouts->loaded != layouts->saved;
-        buf_printf(out, "   %u rank%s%s%s%s%s%s on %s\n", ranks, ranks == 1 ? "" : "s", *axes ? " (" : "", axes,
-                   resharded ? ", loaded as " : "", resharded ? layout_describe(layouts->loaded) : "", *axes ? ")" : "",
-                   host);
-    } else {
-        buf_printf(out, "   ranks=%s\n", experiment_text(experiment, OPT_RANKS));
-    }
-}
-
-static void write_store_line(const struct experiment *experiment, struct buf *out)
-{
-    char block[32], shown[PATH_MAX];
-    struct place place;
-    const char *store = experiment_text(experiment, OPT_STORE);
-    buf_printf(out, "store  %s", place_shorten(store, shown, sizeof shown));
-    if (place_find(store, &place, NULL) == 0 && *place.filesystem)
-        buf_printf(out, "  %s%s%s", place.filesystem, place.device[0] == '/' ? " on " : "",
-                   place.device[0] == '/' ? strrchr(place.device, '/') + 1 : "");
-    if (experiment_is(experiment, OPT_WORKLOAD, "verify")) { /* which reads in its own way, too */
-        buf_printf(out, ", %s threads a rank that read\n", experiment_text(experiment, OPT_IO_DEPTH));
-        return;
-    }
-    if (!experiment_is(experiment, OPT_ENGINE, "native")) { /* it has its own ways to write */
-        buf_printf(out, ", engine=%s\n", experiment_text(experiment, OPT_ENGINE));
-        return;
-    }
-    const char *direct = experiment_text(experiment, OPT_IO_DIRECT), *inner = place_inner_store(store);
-    if (inner && place_is_objects(inner)) {
-        buf_printf(out, ", %s parts of %s in flight, checksum %s\n", experiment_text(experiment, OPT_IO_DEPTH),
-                   units_format_bytes((double)experiment_u64(experiment, OPT_S3_PART_SIZE), block),
-                   experiment_text(experiment, OPT_S3_CHECKSUM));
-        return;
-    }
-    buf_printf(out, ", %s, %s, depth %s x %s, %s\n", experiment_text(experiment, OPT_IO_ENGINE),
-               strcmp(direct, "true") == 0    ? "O_DIRECT"
-               : strcmp(direct, "false") == 0 ? "buffered"
-                                              : "O_DIRECT where it can",
-               experiment_text(experiment, OPT_IO_DEPTH),
-               units_format_bytes((double)experiment_u64(experiment, OPT_IO_BLOCK), block),
-               experiment_bool(experiment, OPT_IO_FSYNC) ? "fsync" : "no fsync");
-}
-
-static void write_plan_line(const struct plan *plan, struct buf *out)
-{
-    char time[32], items[32], bytes[32], files[32];
-    buf_printf(out, "plan   %s   %s items, %s, %s files, largest rank %.3f x mean\n",
-               units_format_duration((double)plan->compute_ns, time), units_format_count(plan->item_count, items),
-               units_format_bytes((double)plan->payload_bytes, bytes), units_format_count(plan->file_count + 1, files),
-               plan->imbalance);
-}
-
-void report_write_heading(const char *run, const struct experiment *experiment, const struct workload *workload,
-                          bool colour, struct buf *out)
-{
-    if (colour)
-        buf_append_text(out, table_style_start(TABLE_BOLD));
-    write_model_line(run, experiment, workload, out);
-    if (colour)
-        buf_append_text(out, table_style_end());
-    if (!experiment_is(experiment, OPT_WORKLOAD, "wait"))
-        write_store_line(experiment, out);
-    if (workload && workload->plan && !experiment_is(experiment, OPT_ENGINE, "command")) /* which plans by itself */
-        write_plan_line(workload->plan, out);
-}
-
 /* ---- figures ---- */
 
-const struct summary *report_find_metric(const struct run_info *info, enum operation op, enum metric_id metric)
-{
-    for (size_t i = 0; i < info->metric_count; i++)
-        if (info->metrics[i].op == op && info->metrics[i].metric == metric)
-            return &info->metrics[i].summary;
-    return NULL;
-}
-
-/* Metrics of iterations and runs belong to one operation; where the history put them does not matter here. */
-static double median_of(const struct run_info *info, enum metric_id metric)
+double report_median(const struct run_info *info, enum metric_id metric)
 {
     for (size_t i = 0; i < info->metric_count; i++)
         if (info->metrics[i].metric == metric)
             return info->metrics[i].summary.median;
     return NAN;
-}
-
-char *report_metric_name(enum operation op, enum metric_id metric, char name[64])
-{
-    const struct metric *row = metric_row(metric);
-    bool plain = row->scope != METRIC_OF_SAMPLE || metric == METRIC_STALL_S || metric == METRIC_DURABLE_S;
-    snprintf(name, 64, "%s%s%s", plain ? "" : operation_name(op), plain ? "" : ".", row->name);
-    return name;
 }
 
 char *report_format_value(enum metric_id metric, double value, char text[32])
@@ -183,7 +45,7 @@ char *report_format_value(enum metric_id metric, double value, char text[32])
 
 /* ---- the table ---- */
 
-static const char *state_name(enum rank_state state, enum operation op)
+const char *report_state_name(enum rank_state state, enum operation op)
 {
     if (op == OP_VERIFY && state == STATE_SERIALIZE)
         return "compare";
@@ -203,14 +65,14 @@ static void describe_states(const struct run_info *info, enum operation op, stru
         double share = info->state_share[op][best];
         if (!(share >= SHOWN_SHARE))
             return;
-        buf_printf(out, "%s%s %.0f %%", n ? ", " : "", state_name((enum rank_state)best, op), 100 * share);
+        buf_printf(out, "%s%s %.0f %%", n ? ", " : "", report_state_name((enum rank_state)best, op), 100 * share);
     }
 }
 
 static void add_rate_cells(struct table *table, const struct run_info *info, enum metric_id rate,
                            enum metric_id fraction)
 {
-    double bytes_per_s = median_of(info, rate), of_limit = median_of(info, fraction);
+    double bytes_per_s = report_median(info, rate), of_limit = report_median(info, fraction);
     if (isfinite(bytes_per_s))
         table_addf(table, TABLE_BOLD, "%.*f", bytes_per_s < 0.1 * (double)GIB ? 4 : 2, bytes_per_s / (double)GIB);
     else
@@ -309,7 +171,7 @@ static void write_behind(const struct run_info *info, struct buf *out)
 
 static void write_goodput(const struct run_info *info, struct buf *out)
 {
-    double goodput = median_of(info, METRIC_GOODPUT), interval_s = median_of(info, METRIC_BEST_INTERVAL_S);
+    double goodput = report_median(info, METRIC_GOODPUT), interval_s = report_median(info, METRIC_BEST_INTERVAL_S);
     char a[32], b[32];
     if (isfinite(goodput) && isfinite(interval_s))
         buf_printf(out, "goodput       %.2f %% at an MTBF of %s, with a save every %s\n", 100 * goodput,
@@ -379,13 +241,13 @@ static int write_suite(const struct run_info *info, bool colour, struct buf *out
     table_init(&table, "lrr");
     table_add_headings(&table, headings);
     for (int metric = METRIC_SUITE_FIRST; metric <= METRIC_SUITE_LAST; metric++) {
-        const struct summary *summary = report_find_metric(info, OP_SUITE, (enum metric_id)metric);
-        if (!summary)
+        const struct run_metric *found = run_info_metric(info, OP_SUITE, (enum metric_id)metric);
+        if (!found)
             continue;
         table_add(&table, TABLE_BOLD, metric_row((enum metric_id)metric)->name);
-        table_add(&table, TABLE_BOLD, report_format_value((enum metric_id)metric, summary->median, text));
-        table_addf(&table, TABLE_PLAIN, "%s … %s", report_format_value((enum metric_id)metric, summary->min, low),
-                   report_format_value((enum metric_id)metric, summary->max, high));
+        table_add(&table, TABLE_BOLD, report_format_value((enum metric_id)metric, found->summary.median, text));
+        table_addf(&table, TABLE_PLAIN, "%s … %s", report_format_value((enum metric_id)metric, found->summary.min, low),
+                   report_format_value((enum metric_id)metric, found->summary.max, high));
     }
     int rc = table_write(&table, 0, colour, out, err);
     table_release(&table);
@@ -407,8 +269,9 @@ static void write_fact(const struct run_info *info, const char *heading, const c
 static int write_looked_at(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err)
 {
     static const char *const headings[] = {"", "time", "GiB/s", "slowest rank", "where the time goes"};
-    const struct summary *time = report_find_metric(info, OP_VERIFY, METRIC_OP_S);
-    double bytes_per_s = median_of(info, METRIC_VERIFY_BYTES_PER_S), problems = median_of(info, METRIC_PROBLEMS);
+    const struct run_metric *time = run_info_metric(info, OP_VERIFY, METRIC_OP_S);
+    double bytes_per_s = report_median(info, METRIC_VERIFY_BYTES_PER_S),
+           problems = report_median(info, METRIC_PROBLEMS);
     char text[32];
     int rc = 0;
     if (time) {
@@ -419,7 +282,7 @@ static int write_looked_at(const struct run_info *info, bool colour, struct buf 
         table_init(&table, "lrrll");
         table_add_headings(&table, headings);
         table_add(&table, TABLE_BOLD, operation_name(OP_VERIFY));
-        table_add(&table, TABLE_BOLD, units_format_duration(time->median * 1e9, text));
+        table_add(&table, TABLE_BOLD, units_format_duration(time->summary.median * 1e9, text));
         table_addf(&table, TABLE_PLAIN, "%.2f", bytes_per_s / (double)GIB);
         table_addf(&table, TABLE_PLAIN, "rank %d, %+.1f %%", info->slowest_rank[OP_VERIFY],
                    100 * info->slowest_rank_excess[OP_VERIFY]);
@@ -481,155 +344,4 @@ int report_write_results(const struct run_info *info, bool colour, struct buf *o
         return rc;
     write_ending(info, out);
     return buf_check(out, "the report", err);
-}
-
-/* ---- JSON ---- */
-
-void report_write_experiment_json(const struct experiment *experiment, struct json_writer *writer)
-{
-    json_write_begin_object(writer);
-    for (size_t i = 0; i < OPTION_COUNT; i++) {
-        enum option_id id = (enum option_id)i;
-        const struct option *row = option_row(id);
-        json_write_key(writer, row->name);
-        if (row->type == OPTION_BOOL)
-            json_write_bool(writer, experiment_bool(experiment, id));
-        else if (row->type == OPTION_U64)
-            json_write_u64(writer, experiment_u64(experiment, id));
-        else if (row->type == OPTION_DOUBLE)
-            json_write_double(writer, experiment_double(experiment, id));
-        else
-            json_write_text(writer, experiment_text(experiment, id));
-    }
-    json_write_end_object(writer);
-}
-
-static void write_labels_json(const struct experiment *experiment, struct json_writer *writer)
-{
-    json_write_begin_object(writer);
-    for (size_t i = 0; i < experiment_label_count(experiment); i++) {
-        json_write_key(writer, experiment_label_key(experiment, i));
-        json_write_text(writer, experiment_label_value(experiment, i));
-    }
-    json_write_end_object(writer);
-}
-
-static void write_member(struct json_writer *writer, const char *key, double value)
-{
-    json_write_key(writer, key);
-    json_write_double(writer, value);
-}
-
-static void write_metrics_json(const struct run_info *info, struct json_writer *writer)
-{
-    json_write_begin_object(writer);
-    for (size_t i = 0; i < info->metric_count; i++) {
-        const struct run_metric *metric = &info->metrics[i];
-        char name[64];
-        json_write_key(writer, report_metric_name(metric->op, metric->metric, name));
-        json_write_begin_object(writer);
-        json_write_key(writer, "unit");
-        json_write_text(writer, metric_row(metric->metric)->unit);
-        json_write_key(writer, "n");
-        json_write_u64(writer, metric->summary.n);
-        write_member(writer, "median", metric->summary.median);
-        write_member(writer, "p95", metric->summary.p95);
-        write_member(writer, "min", metric->summary.min);
-        write_member(writer, "max", metric->summary.max);
-        write_member(writer, "mean", metric->summary.mean);
-        json_write_end_object(writer);
-    }
-    json_write_end_object(writer);
-}
-
-static void write_limits_json(const struct run_info *info, struct json_writer *writer)
-{
-    static const enum metric_id limits[] = {METRIC_BASELINE_WRITE_BYTES_PER_S, METRIC_BASELINE_READ_BYTES_PER_S,
-                                            METRIC_SAVE_LIMIT_FRACTION, METRIC_LOAD_LIMIT_FRACTION};
-    json_write_begin_object(writer);
-    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
-        write_member(writer, metric_row(limits[i])->name, median_of(info, limits[i]));
-    json_write_end_object(writer);
-}
-
-static bool operation_ran(const struct run_info *info, enum operation op)
-{
-    double sum = 0;
-    for (int state = 0; state < STATE_COUNT; state++)
-        sum += info->state_share[op][state];
-    return sum > 0;
-}
-
-static void write_states_json(const struct run_info *info, struct json_writer *writer)
-{
-    json_write_begin_object(writer);
-    for (int op = OP_NONE + 1; op < OP_COUNT; op++) {
-        if (!operation_ran(info, (enum operation)op))
-            continue;
-        json_write_key(writer, operation_name((enum operation)op));
-        json_write_begin_object(writer);
-        for (int state = 0; state < STATE_COUNT; state++)
-            write_member(writer, state_name((enum rank_state)state, (enum operation)op), info->state_share[op][state]);
-        json_write_end_object(writer);
-    }
-    json_write_end_object(writer);
-}
-
-static void write_slowest_json(const struct run_info *info, struct json_writer *writer)
-{
-    json_write_begin_object(writer);
-    for (int op = OP_NONE + 1; op < OP_COUNT; op++) {
-        if (info->slowest_rank[op] < 0 || !operation_ran(info, (enum operation)op))
-            continue;
-        json_write_key(writer, operation_name((enum operation)op));
-        json_write_begin_object(writer);
-        json_write_key(writer, "rank");
-        json_write_i64(writer, info->slowest_rank[op]);
-        write_member(writer, "share", info->slowest_rank_share[op]);
-        write_member(writer, "excess", info->slowest_rank_excess[op]);
-        json_write_end_object(writer);
-    }
-    json_write_end_object(writer);
-}
-
-static void write_text_member(struct json_writer *writer, const char *key, const char *value)
-{
-    json_write_key(writer, key);
-    json_write_text(writer, value && *value ? value : NULL);
-}
-
-void report_write_members(const struct run_info *info, struct json_writer *writer)
-{
-    write_text_member(writer, "run", info->run);
-    write_text_member(writer, "sweep", info->sweep);
-    write_text_member(writer, "state", info->state);
-    write_text_member(writer, "outcome", info->outcome);
-    write_text_member(writer, "message", info->message);
-    write_text_member(writer, "folder", info->folder);
-    json_write_key(writer, "experiment");
-    report_write_experiment_json(info->experiment, writer);
-    json_write_key(writer, "labels");
-    write_labels_json(info->experiment, writer);
-    json_write_key(writer, "metrics");
-    write_metrics_json(info, writer);
-    json_write_key(writer, "limits");
-    write_limits_json(info, writer);
-    json_write_key(writer, "states");
-    write_states_json(info, writer);
-    json_write_key(writer, "slowest_rank");
-    write_slowest_json(info, writer);
-    json_write_key(writer, "verified");
-    json_write_begin_object(writer);
-    json_write_key(writer, "iterations");
-    json_write_u64(writer, info->iterations_verified);
-    json_write_key(writer, "of");
-    json_write_u64(writer, info->iterations_to_verify);
-    json_write_end_object(writer);
-}
-
-void report_write_json(const struct run_info *info, struct json_writer *writer)
-{
-    json_write_begin_object(writer);
-    report_write_members(info, writer);
-    json_write_end_object(writer);
 }

@@ -8,7 +8,7 @@
 
 #include "cli/cli.h"
 #include "cli/clusterbench.h"
-#include "cli/report.h"
+#include "cli/report_json.h"
 #include "cli/verb_common.h"
 #include "core/status_page.h"
 #include "core/units.h"

@@ -10,7 +10,6 @@
 #include "ckpt/needs.h"
 #include "cli/cli.h"
 #include "cli/outlook.h"
-#include "cli/report.h"
 #include "cli/training_report.h"
 #include "cli/workload.h"
 #include "core/sweep.h"

@@ -9,6 +9,8 @@
 #include "cli/launch.h"
 #include "cli/planning.h"
 #include "cli/report.h"
+#include "cli/report_heading.h"
+#include "cli/report_json.h"
 #include "cli/suite_history.h"
 #include "cli/table.h"
 #include "cli/workload.h"

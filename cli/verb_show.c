@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "cli/report.h"
+#include "cli/report_heading.h"
+#include "cli/report_json.h"
 #include "cli/run_nodes.h"
 #include "cli/suite_history.h"
 #include "cli/table.h"

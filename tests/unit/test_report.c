@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "cli/report.h"
+#include "cli/report_json.h"
 
 struct made_run {
     struct run_info info;

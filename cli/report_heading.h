@@ -1,0 +1,15 @@
+/* The lines before a run: run, model and ranks; store; plan. */
+#ifndef CLI_REPORT_HEADING_H
+#define CLI_REPORT_HEADING_H
+
+#include <stdbool.h>
+
+#include "cli/workload.h"
+#include "core/buf.h"
+#include "core/experiment.h"
+
+/* `workload` may be NULL where it is not known (any more). */
+void report_write_heading(const char *run, const struct experiment *experiment, const struct workload *workload,
+                          bool colour, struct buf *out);
+
+#endif

@@ -1,0 +1,166 @@
+/* A run as JSON. Reads run_info alone; what its members mean is in the header. */
+#include "cli/report_json.h"
+
+#include <stdio.h>
+
+#include "cli/report.h"
+
+/* {key: value} of every key: numbers and booleans as such, all else as its canonical text. */
+static void write_experiment_json(const struct experiment *experiment, struct json_writer *writer)
+{
+    json_write_begin_object(writer);
+    for (size_t i = 0; i < OPTION_COUNT; i++) {
+        enum option_id id = (enum option_id)i;
+        const struct option *row = option_row(id);
+        json_write_key(writer, row->name);
+        if (row->type == OPTION_BOOL)
+            json_write_bool(writer, experiment_bool(experiment, id));
+        else if (row->type == OPTION_U64)
+            json_write_u64(writer, experiment_u64(experiment, id));
+        else if (row->type == OPTION_DOUBLE)
+            json_write_double(writer, experiment_double(experiment, id));
+        else
+            json_write_text(writer, experiment_text(experiment, id));
+    }
+    json_write_end_object(writer);
+}
+
+static void write_labels_json(const struct experiment *experiment, struct json_writer *writer)
+{
+    json_write_begin_object(writer);
+    for (size_t i = 0; i < experiment_label_count(experiment); i++) {
+        json_write_key(writer, experiment_label_key(experiment, i));
+        json_write_text(writer, experiment_label_value(experiment, i));
+    }
+    json_write_end_object(writer);
+}
+
+static void write_member(struct json_writer *writer, const char *key, double value)
+{
+    json_write_key(writer, key);
+    json_write_double(writer, value);
+}
+
+/* "save_s", or "load.io_s" for what several operations have. */
+static char *metric_name(enum operation op, enum metric_id metric, char name[64])
+{
+    const struct metric *row = metric_row(metric);
+    bool plain = row->scope != METRIC_OF_SAMPLE || metric == METRIC_STALL_S || metric == METRIC_DURABLE_S;
+    snprintf(name, 64, "%s%s%s", plain ? "" : operation_name(op), plain ? "" : ".", row->name);
+    return name;
+}
+
+static void write_metrics_json(const struct run_info *info, struct json_writer *writer)
+{
+    json_write_begin_object(writer);
+    for (size_t i = 0; i < info->metric_count; i++) {
+        const struct run_metric *metric = &info->metrics[i];
+        char name[64];
+        json_write_key(writer, metric_name(metric->op, metric->metric, name));
+        json_write_begin_object(writer);
+        json_write_key(writer, "unit");
+        json_write_text(writer, metric_row(metric->metric)->unit);
+        json_write_key(writer, "n");
+        json_write_u64(writer, metric->summary.n);
+        write_member(writer, "median", metric->summary.median);
+        write_member(writer, "p95", metric->summary.p95);
+        write_member(writer, "min", metric->summary.min);
+        write_member(writer, "max", metric->summary.max);
+        write_member(writer, "mean", metric->summary.mean);
+        json_write_end_object(writer);
+    }
+    json_write_end_object(writer);
+}
+
+static void write_limits_json(const struct run_info *info, struct json_writer *writer)
+{
+    static const enum metric_id limits[] = {METRIC_BASELINE_WRITE_BYTES_PER_S, METRIC_BASELINE_READ_BYTES_PER_S,
+                                            METRIC_SAVE_LIMIT_FRACTION, METRIC_LOAD_LIMIT_FRACTION};
+    json_write_begin_object(writer);
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
+        write_member(writer, metric_row(limits[i])->name, report_median(info, limits[i]));
+    json_write_end_object(writer);
+}
+
+static bool operation_ran(const struct run_info *info, enum operation op)
+{
+    double sum = 0;
+    for (int state = 0; state < STATE_COUNT; state++)
+        sum += info->state_share[op][state];
+    return sum > 0;
+}
+
+static void write_states_json(const struct run_info *info, struct json_writer *writer)
+{
+    json_write_begin_object(writer);
+    for (int op = OP_NONE + 1; op < OP_COUNT; op++) {
+        if (!operation_ran(info, (enum operation)op))
+            continue;
+        json_write_key(writer, operation_name((enum operation)op));
+        json_write_begin_object(writer);
+        for (int state = 0; state < STATE_COUNT; state++)
+            write_member(writer, report_state_name((enum rank_state)state, (enum operation)op),
+                         info->state_share[op][state]);
+        json_write_end_object(writer);
+    }
+    json_write_end_object(writer);
+}
+
+static void write_slowest_json(const struct run_info *info, struct json_writer *writer)
+{
+    json_write_begin_object(writer);
+    for (int op = OP_NONE + 1; op < OP_COUNT; op++) {
+        if (info->slowest_rank[op] < 0 || !operation_ran(info, (enum operation)op))
+            continue;
+        json_write_key(writer, operation_name((enum operation)op));
+        json_write_begin_object(writer);
+        json_write_key(writer, "rank");
+        json_write_i64(writer, info->slowest_rank[op]);
+        write_member(writer, "share", info->slowest_rank_share[op]);
+        write_member(writer, "excess", info->slowest_rank_excess[op]);
+        json_write_end_object(writer);
+    }
+    json_write_end_object(writer);
+}
+
+static void write_text_member(struct json_writer *writer, const char *key, const char *value)
+{
+    json_write_key(writer, key);
+    json_write_text(writer, value && *value ? value : NULL);
+}
+
+void report_write_members(const struct run_info *info, struct json_writer *writer)
+{
+    write_text_member(writer, "run", info->run);
+    write_text_member(writer, "sweep", info->sweep);
+    write_text_member(writer, "state", info->state);
+    write_text_member(writer, "outcome", info->outcome);
+    write_text_member(writer, "message", info->message);
+    write_text_member(writer, "folder", info->folder);
+    json_write_key(writer, "experiment");
+    write_experiment_json(info->experiment, writer);
+    json_write_key(writer, "labels");
+    write_labels_json(info->experiment, writer);
+    json_write_key(writer, "metrics");
+    write_metrics_json(info, writer);
+    json_write_key(writer, "limits");
+    write_limits_json(info, writer);
+    json_write_key(writer, "states");
+    write_states_json(info, writer);
+    json_write_key(writer, "slowest_rank");
+    write_slowest_json(info, writer);
+    json_write_key(writer, "verified");
+    json_write_begin_object(writer);
+    json_write_key(writer, "iterations");
+    json_write_u64(writer, info->iterations_verified);
+    json_write_key(writer, "of");
+    json_write_u64(writer, info->iterations_to_verify);
+    json_write_end_object(writer);
+}
+
+void report_write_json(const struct run_info *info, struct json_writer *writer)
+{
+    json_write_begin_object(writer);
+    report_write_members(info, writer);
+    json_write_end_object(writer);
+}
