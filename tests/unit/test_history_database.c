@@ -1,0 +1,127 @@
+/* The file of the history: other schemas, other programs, damage, and queries that may only read. */
+#include "tests/unit/history_world.h"
+
+static int ignore_row(void *context, bool is_header, const struct query_cell *cells, size_t count, struct cb_err *err)
+{
+    (void)is_header, (void)cells, (void)count, (void)err;
+    ++*(size_t *)context;
+    return 0;
+}
+
+static void queries_only_read(void **state)
+{
+    static const char *const writes[] = {"DELETE FROM run",
+                                         "ATTACH '/tmp/x' AS y",
+                                         "PRAGMA journal_mode=DELETE",
+                                         "CREATE TABLE t(a)",
+                                         "SELECT 1; DELETE FROM run",
+                                         "INSERT INTO site(site) VALUES('x')",
+                                         "VACUUM INTO '/tmp/y'",
+                                         "BEGIN"};
+    struct fixture *self = *state;
+    struct cb_err err;
+    size_t rows = 0;
+    struct history *history = open_history(self);
+    make_three(self, history);
+    assert_int_equal(history_query(history, "SELECT run FROM run", ignore_row, &rows, &err), 0);
+    assert_int_equal(rows, 4);
+    for (size_t i = 0; i < sizeof writes / sizeof *writes; i++)
+        if (history_query(history, writes[i], ignore_row, &rows, &err) != CB_ERR_USAGE)
+            fail_msg("allowed: %s", writes[i]);
+    assert_int_equal((int)query_number(self, "SELECT count(*) FROM run"), 3);
+    history_close(history);
+}
+
+static void a_newer_schema_is_refused_with_what_to_do(void **state)
+{
+    struct fixture *self = *state;
+    struct cb_err err;
+    struct history *history = open_history(self);
+    assert_int_equal(db_exec(history, "PRAGMA user_version=99", &err), 0);
+    history_close(history);
+    assert_int_equal(history_open(self->database, &history, &err), CB_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "schema 99"));
+    assert_non_null(strstr(err.message, "newer"));
+}
+
+static void an_older_schema_is_migrated_also_by_those_that_only_read(void **state)
+{
+    struct fixture *self = *state;
+    struct cb_err err;
+    struct history *history = open_history(self);
+    assert_int_equal(db_exec(history, "DROP TABLE pool; PRAGMA user_version=1", &err), 0);
+    history_close(history);
+    assert_int_equal(history_open_read_only(self->database, &history, &err), 0);
+    assert_int_not_equal(db_exec(history, "DELETE FROM pool", &err), 0); /* it is there, and not to be written */
+    assert_non_null(strstr(err.message, "readonly"));
+    history_close(history);
+    assert_int_equal((int)query_number(self, "SELECT count(*) FROM pool"), 0);
+}
+
+static void a_database_of_another_program_is_refused(void **state)
+{
+    struct fixture *self = *state;
+    struct cb_err err;
+    struct history *history;
+    sqlite3 *db;
+    assert_int_equal(sqlite3_open(self->database, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, "CREATE TABLE mine(a)", NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(db);
+    assert_int_equal(history_open(self->database, &history, &err), CB_ERR_FORMAT);
+}
+
+static void a_damaged_database_says_how_to_make_it_again(void **state)
+{
+    struct fixture *self = *state;
+    struct cb_err err;
+    struct history *history;
+    FILE *file = fopen(self->database, "w");
+    for (int i = 0; i < 1000; i++)
+        fputs("this is no database ", file);
+    fclose(file);
+    assert_int_equal(history_open(self->database, &history, &err), CB_ERR_CORRUPT);
+    assert_non_null(strstr(err.message, "--rebuild"));
+}
+
+static int statfs_of_nfs(const char *path, struct statfs *buffer)
+{
+    (void)path;
+    memset(buffer, 0, sizeof *buffer);
+    buffer->f_type = 0x6969;
+    return 0;
+}
+
+static int statfs_of_cifs(const char *path, struct statfs *buffer)
+{
+    (void)path;
+    memset(buffer, 0, sizeof *buffer);
+    buffer->f_type = (__typeof__(buffer->f_type))0xFF534D42;
+    return 0;
+}
+
+static void a_network_filesystem_is_refused_with_the_way_out(void **state)
+{
+    struct fixture *self = *state;
+    struct cb_err err;
+    struct history *history;
+    struct history_opening opening = {.path = self->database, .statfs_call = statfs_of_nfs};
+    assert_int_equal(history_open_with(&opening, &history, &err), CB_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "NFS"));
+    assert_non_null(strstr(err.message, "CKPTBENCH_HOME"));
+    opening.statfs_call = statfs_of_cifs;
+    assert_int_equal(history_open_with(&opening, &history, &err), CB_ERR_UNSUPPORTED);
+    assert_int_equal(access(self->database, F_OK), -1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(queries_only_read),
+        TEST(a_newer_schema_is_refused_with_what_to_do),
+        TEST(an_older_schema_is_migrated_also_by_those_that_only_read),
+        TEST(a_database_of_another_program_is_refused),
+        TEST(a_damaged_database_says_how_to_make_it_again),
+        TEST(a_network_filesystem_is_refused_with_the_way_out),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
