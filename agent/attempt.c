@@ -9,6 +9,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include "agent/broadcast.h"
 #include "agent/launch.h"
 #include "agent/leftovers.h"
 #include "agent/remote.h"
@@ -88,6 +89,8 @@ static int start_ranks(struct attempt *self, struct cb_err *err)
     pages_remove_stale();
     self->oom_kills = memory_oom_kills();
     int rc = nodes_find(self->experiment, self->ranks, &self->nodes, err);
+    if (!rc)
+        rc = broadcast_programs(self, err);
     if (!rc && nodes_are_remote(&self->nodes))
         rc = remote_open(self, samples, err);
     else if (!rc)
@@ -217,6 +220,7 @@ int attempt_run(const char *run_folder, const volatile sig_atomic_t *signals, co
         run_ranks(&self);
         rc = seal(&self, err);
         leftovers_abort(&self);
+        slurm_end_give_back(&self);
         *outcome = self.verdict.outcome;
         *code = self.verdict.code;
     }

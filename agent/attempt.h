@@ -45,6 +45,7 @@ struct attempt {
 
     struct pages pages;
     struct nodes nodes;
+    char programs[256];        /* where they were sent to on the nodes: broadcast_programs; "" for beside this one */
     struct remote *remote;     /* NULL where all ranks run on this machine */
     uint64_t rank_start_ns;    /* when the ranks were started: after the nodes had come together */
     struct child mpi_list;     /* `srun --mpi=list`, asked while nodes join */

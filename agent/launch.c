@@ -24,9 +24,14 @@
 #define POLL_NS (5 * NS_PER_MS)
 #define KILL_BOUND_NS (2 * NS_PER_S)
 
-int launch_find_worker(char *path, struct cb_err *err)
+/* The worker beside this program, or where the ranks' nodes have it. */
+static int find_worker(const struct attempt *attempt, char path[PATH_MAX], struct cb_err *err)
 {
     char own[PATH_MAX] = "";
+    if (*attempt->programs) {
+        snprintf(path, PATH_MAX, "%s/ckptbench-worker", attempt->programs);
+        return 0;
+    }
     if (readlink("/proc/self/exe", own, sizeof own - 1) < 0)
         return cb_fail_errno(err, errno, "finding this program's own path");
     *(strrchr(own, '/') + 1) = '\0'; /* the link is an absolute path */
@@ -170,7 +175,7 @@ int launch_start(struct attempt *attempt, struct cb_err *err)
     int log_fd = -1;
     int rc = choose_launcher(attempt, err);
     if (!rc)
-        rc = launch_find_worker(worker, err);
+        rc = find_worker(attempt, worker, err);
     if (!rc)
         rc = open_log(attempt, &log_fd, err);
     bool srun = !rc && attempt->has_launcher && strcmp(attempt->launcher_name, "srun") == 0;

@@ -4,9 +4,6 @@
 
 #include "agent/attempt.h"
 
-/* The worker beside the agent; `path` holds PATH_MAX bytes. */
-int launch_find_worker(char *path, struct cb_err *err) CB_MUST_CHECK;
-
 /* Begins to ask what launch_start will need to know, once the nodes are known. Its answer is there when they have
  * come together; launch_end ends it, whatever became of it. */
 void launch_ask_ahead(struct attempt *attempt);

@@ -24,7 +24,7 @@
 
 static const char usage[] =
     "usage: ckptbench-agent run RUN_FOLDER…\n"
-    "       ckptbench-agent node --head ADDRESSES --port PORT [--name NAME] [--timeout TIME]\n"
+    "       ckptbench-agent node --head ADDRESSES --port PORT [--name NAME] [--timeout TIME] [--sent]\n"
     "       ckptbench-agent shell HOSTS NAME COMMAND…\n"
     "       ckptbench-agent warm POOL_FOLDER\n"
     "       ckptbench-agent step POOL_FOLDER TICKET NODES\n"
@@ -120,6 +120,10 @@ static int read_node_options(int argc, char **argv, struct node_options *options
     uint64_t port = 0;
     *options =
         (struct node_options){.name = getenv("SLURMD_NODENAME"), .timeout_ns = 60 * NS_PER_S, .key_fd = STDIN_FILENO};
+    if (argc > 0 && strcmp(argv[argc - 1], "--sent") == 0) {
+        options->was_sent = true;
+        argc--;
+    }
     for (int i = 0; i < argc; i += 2) {
         const char *value = i + 1 < argc ? argv[i + 1] : NULL;
         int rc = value ? 0 : cb_fail(err, CB_ERR_USAGE, "%s needs a value", argv[i]);

@@ -11,6 +11,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "agent/broadcast.h"
 #include "agent/counters.h"
 #include "agent/node_join.h"
 #include "agent/page_copy.h"
@@ -412,5 +413,7 @@ int node_run(const struct node_options *options, struct cb_err *err)
     channel_context_free(self.context);
     experiment_free(self.experiment);
     buf_release(&self.message);
+    if (options->was_sent)
+        broadcast_remove_own();
     return rc;
 }

@@ -3,6 +3,7 @@
 #ifndef AGENT_NODE_H
 #define AGENT_NODE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "core/err.h"
@@ -13,6 +14,7 @@ struct node_options {
     uint16_t port;
     uint64_t timeout_ns; /* until it must have joined */
     int key_fd;          /* brings the run's key */
+    bool was_sent;       /* this program came by sbcast, and goes when all is over */
 };
 
 /* Returns when the run is over on this node: 0 where the head said so. Nothing of the run is left here

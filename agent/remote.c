@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "agent/broadcast.h"
 #include "agent/launch_nodes.h"
 #include "agent/rendezvous.h"
 #include "agent/watch.h"
@@ -116,12 +117,25 @@ struct agent_words {
     char program[PATH_MAX], addresses[1024], port[16], timeout[32];
 };
 
-static int fill_words(const struct attempt *attempt, struct agent_words *words, struct cb_err *err)
+/* This program as nodes have it. */
+static int find_program(const struct attempt *attempt, char path[PATH_MAX], struct cb_err *err)
 {
-    ssize_t len = readlink("/proc/self/exe", words->program, sizeof words->program - 1);
+    if (*attempt->programs) {
+        snprintf(path, PATH_MAX, "%s/ckptbench-agent", attempt->programs);
+        return 0;
+    }
+    ssize_t len = readlink("/proc/self/exe", path, PATH_MAX - 1);
     if (len < 0)
         return cb_fail_errno(err, errno, "finding this program's own path");
-    words->program[len] = '\0';
+    path[len] = '\0';
+    return 0;
+}
+
+static int fill_words(const struct attempt *attempt, struct agent_words *words, struct cb_err *err)
+{
+    int rc = find_program(attempt, words->program, err);
+    if (rc)
+        return rc;
     list_addresses(words->addresses, sizeof words->addresses);
     snprintf(words->port, sizeof words->port, "%u", rendezvous_port(attempt->remote->rendezvous));
     snprintf(words->timeout, sizeof words->timeout, "%s", experiment_text(attempt->experiment, OPT_RENDEZVOUS_TIMEOUT));
@@ -159,6 +173,7 @@ static int start_one(struct remote *self, uint32_t node, const char *const *word
 static int start_by_srun(struct attempt *attempt, const struct agent_words *agent, struct cb_err *err)
 {
     const struct nodes *nodes = &attempt->nodes;
+    bool was_sent = *attempt->programs != '\0';
     struct buf list;
     char count[16];
     buf_init(&list, LOG_MAX_BYTES);
@@ -188,6 +203,7 @@ static int start_by_srun(struct attempt *attempt, const struct agent_words *agen
                                  agent->port,
                                  "--timeout",
                                  agent->timeout,
+                                 was_sent ? "--sent" : NULL,
                                  NULL};
     int rc = buf_check(&list, "the list of nodes", err);
     if (!rc)
@@ -565,6 +581,8 @@ void remote_finish(struct attempt *attempt)
         if (remote_write_report(attempt, &err) != 0)
             attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, err.code, "%s", err.message);
     }
+    if (!self->complete_ns) /* agents that came remove what was sent */
+        broadcast_remove(attempt);
     unlink(self->key_path);
     rendezvous_free(self->rendezvous); /* agents leave when the connection is closed */
     self->rendezvous = NULL;

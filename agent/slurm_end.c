@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/child.h"
 #include "core/clock.h"
@@ -88,6 +89,17 @@ void slurm_end_explain(struct attempt *attempt)
         return;
     buf_init(&answer, TEXT_MAX_BYTES);
     judge(attempt, &answer);
+    buf_release(&answer);
+}
+
+void slurm_end_give_back(const struct attempt *attempt)
+{
+    const char *job = getenv("SLURM_JOB_ID");
+    struct buf answer;
+    if (!*attempt->programs || !job || getppid() == attempt->parent)
+        return;
+    buf_init(&answer, TEXT_MAX_BYTES);
+    (void)!ask((const char *const[]){"scancel", "-Q", job, NULL}, &answer);
     buf_release(&answer);
 }
 

@@ -79,6 +79,7 @@ static const struct {
     bool of_slurm;
 } site_defaults[] = {{SITE_PARTITION, "slurm.partition", true},
                      {SITE_ACCOUNT, "slurm.account", true},
+                     {SITE_SBCAST, "slurm.sbcast", true},
                      {SITE_LAUNCHER, "launcher", false}};
 #define SITE_DEFAULTS (sizeof site_defaults / sizeof *site_defaults)
 

@@ -28,6 +28,7 @@ struct parcel {
     const char *run, *folder; /* an array's: its first member's */
     struct job_record *record;
     struct buf script;
+    bool leads_here;           /* the script becomes salloc */
     int lock;                  /* on the folder; -1: none */
     enum submit_answer answer; /* REFUSED before it is tried */
     char id[64], cluster[64];
@@ -37,12 +38,13 @@ struct parcel {
 
 /* ---- before ---- */
 
-static int write_script(struct file_batch *batch, const char *folder, const struct buf *script, struct cb_err *err)
+static int write_script(struct file_batch *batch, const struct parcel *parcel, struct cb_err *err)
 {
     char path[PATH_MAX];
-    if (snprintf(path, sizeof path, "%s/" JOB_SCRIPT, folder) >= PATH_MAX)
-        return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", folder);
-    return file_write(batch, script, path, 0644, err);
+    const char *name = parcel->leads_here ? JOB_ALLOCATION : JOB_SCRIPT;
+    if (snprintf(path, sizeof path, "%s/%s", parcel->folder, name) >= PATH_MAX)
+        return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", parcel->folder);
+    return file_write(batch, &parcel->script, path, 0644, err);
 }
 
 static int intend(struct file_batch *batch, const char *name, const char *folder, struct job_record *record,
@@ -69,8 +71,12 @@ static bool was_sent_meanwhile(const char *folder, const struct job_record *reco
 static int prepare(const struct submission *self, const struct sending *item, struct parcel *parcel,
                    struct file_batch *batch, struct cb_err *err)
 {
-    *parcel = (struct parcel){
-        .run = item->run, .folder = item->folder, .record = item->record, .lock = -1, .answer = SUBMIT_REFUSED};
+    *parcel = (struct parcel){.run = item->run,
+                              .folder = item->folder,
+                              .record = item->record,
+                              .leads_here = submission_leads_here(item->experiment),
+                              .lock = -1,
+                              .answer = SUBMIT_REFUSED};
     buf_init(&parcel->script, SCRIPT_MAX_BYTES);
     int rc = job_folder_lock(item->folder, &parcel->lock, err);
     if (rc == 0 && (parcel->lock < 0 || was_sent_meanwhile(item->folder, item->record)))
@@ -78,7 +84,7 @@ static int prepare(const struct submission *self, const struct sending *item, st
     if (rc == 0)
         rc = submission_script(self, item->run, item->folder, 0, item->experiment, &parcel->script, err);
     if (rc == 0)
-        rc = write_script(batch, item->folder, &parcel->script, err);
+        rc = write_script(batch, parcel, err);
     return rc ? rc : intend(batch, item->run, item->folder, item->record, err);
 }
 
@@ -101,10 +107,22 @@ struct crew {
     atomic_bool stop;
 };
 
+static int allocate(struct slurm_client *client, struct parcel *parcel)
+{
+    char script[PATH_MAX], log[PATH_MAX];
+    if (snprintf(script, sizeof script, "%s/" JOB_ALLOCATION, parcel->folder) >= PATH_MAX ||
+        snprintf(log, sizeof log, "%s/" JOB_LOG, parcel->folder) >= PATH_MAX)
+        return cb_fail(&parcel->err, CB_ERR_USAGE, "the path %s is too long", parcel->folder);
+    return slurm_allocate(client, script, log, parcel->run, parcel->id, &parcel->answer, &parcel->err);
+}
+
 static void try_parcel(struct slurm_client *client, struct parcel *parcel)
 {
-    parcel->rc =
-        slurm_submit(client, parcel->script.data, false, parcel->id, parcel->cluster, &parcel->answer, &parcel->err);
+    if (parcel->leads_here)
+        parcel->rc = allocate(client, parcel);
+    else
+        parcel->rc = slurm_submit(client, parcel->script.data, false, parcel->id, parcel->cluster, &parcel->answer,
+                                  &parcel->err);
 }
 
 static void take_parcels(struct crew *self, struct slurm_client *client, bool (*was_stopped)(void))
@@ -348,7 +366,7 @@ static int prepare_array(const struct submission *self, const struct planned *me
     struct file_batch batch = {0};
     int rc = submission_script_of(self, members, count, &parcel->script, err);
     if (rc == 0)
-        rc = write_script(&batch, parcel->folder, &parcel->script, err);
+        rc = write_script(&batch, parcel, err);
     for (size_t i = 0; rc == 0 && i < count; i++) {
         records[i].in_array = !is_one_job(members);
         records[i].array_task = i;
@@ -410,8 +428,11 @@ int submission_send_array(const struct submission *self, const struct planning *
         return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu jobs", count);
     for (size_t i = 0; i < count; i++)
         job_record_init(&records[i]);
-    struct parcel parcel = {
-        .run = members[0].id, .folder = members[0].folder, .record = &records[0], .answer = SUBMIT_REFUSED};
+    struct parcel parcel = {.run = members[0].id,
+                            .folder = members[0].folder,
+                            .record = &records[0],
+                            .leads_here = submission_leads_here(members[0].experiment),
+                            .answer = SUBMIT_REFUSED};
     buf_init(&parcel.script, SCRIPT_MAX_BYTES);
     int rc = is_one_job(members) ? 0 : link_members(planning, first, count, err);
     if (rc == 0)

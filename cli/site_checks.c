@@ -15,6 +15,7 @@
 
 #define JOB_NS (900 * NS_PER_S) /* a queue may be long; it says so while it waits */
 #define TOKEN_FILE ".site-check"
+#define NODE_FOLDER "/tmp" /* where programs go where nobody has said sbcast= */
 #define FIELD_BYTES 512
 
 struct checks {
@@ -22,6 +23,7 @@ struct checks {
     struct remote *remote;
     struct table table;
     struct json_writer json;
+    bool learns; /* sbcast= is filled in where it is needed */
     bool all_well;
 };
 
@@ -162,6 +164,58 @@ static void report_node(struct checks *self, const char *node, const char *json)
     report(self, "compute node", true, text, NULL);
 }
 
+/* A job of one node: `program` with its flags, and the command. */
+static bool run_on_node(struct checks *self, const char *program, const char *const command[6],
+                        struct transport_answer *answer, char *text)
+{
+    const struct site *site = &self->remote->site;
+    char partition[256], account[256];
+    snprintf(partition, sizeof partition, "--partition=%.200s", site_text(site, SITE_PARTITION));
+    snprintf(account, sizeof account, "--account=%.200s", site_text(site, SITE_ACCOUNT));
+    const char *words[20] = {"--nodes=1", "--ntasks=1", "--time=5", "--job-name=ckptbench-site", "--quiet"};
+    size_t count = 5;
+    if (*site_text(site, SITE_PARTITION))
+        words[count++] = partition;
+    if (*site_text(site, SITE_ACCOUNT))
+        words[count++] = account;
+    memcpy(words + count, command, 6 * sizeof *command);
+    const struct remote_call call = {.program = program, .words = words, .timeout_ns = JOB_NS};
+    return works(self, &call, answer, text);
+}
+
+/* The same on a node that has none of our files: sent by sbcast, as a run's programs will be. */
+static void check_sent_node(struct checks *self, const char *node)
+{
+    static const char script[] = "folder=$2/ckptbench-programs-site-$SLURM_JOB_ID\n"
+                                 "srun --chdir=/ mkdir -m700 \"$folder\" || exit 1\n"
+                                 "for name in ckptbench ckptbench-agent ckptbench-worker; do\n"
+                                 "    sbcast --preserve \"$1/bin/$name\" \"$folder/$name\" || exit 1\n"
+                                 "done\n"
+                                 "srun --chdir=\"$folder\" \"$folder/ckptbench\" doctor --json\n"
+                                 "srun --chdir=/ rm -rf -- \"$folder\"\n"
+                                 "exit 0\n";
+    struct site *site = &self->remote->site;
+    bool known = *site_text(site, SITE_SBCAST) != '\0';
+    const char *folder = known ? site_text(site, SITE_SBCAST) : NODE_FOLDER;
+    const char *const command[] = {"sh", "-c", script, "ckptbench-site", site_text(site, SITE_PREFIX), folder};
+    char text[FIELD_BYTES], found[FIELD_BYTES];
+    struct transport_answer answer;
+    transport_answer_init(&answer);
+    bool sent = run_on_node(self, "salloc", command, &answer, text);
+    snprintf(found, sizeof found,
+             "%.200s is not the same folder on %.60s: programs go to %.100s there by sbcast%s%.60s",
+             site_text(site, SITE_HOME), node, folder, sent ? "" : ": ", sent ? "" : text);
+    if (sent && !known && self->learns)
+        sent = known = site_set(site, "sbcast", folder, "what was found", NULL) == 0;
+    report(self, "shared file system", sent && known, found,
+           sent ? "`ckptbench site add` of this site, or sbcast=/tmp in its file, has it so"
+                : "sbcast= names a folder that every compute node has; or give home= and prefix= on a file system that "
+                  "login and compute nodes share");
+    if (sent && known)
+        report_node(self, node, answer.out.data);
+    transport_answer_release(&answer);
+}
+
 static void take_node(struct checks *self, char *said, const char *token)
 {
     char text[FIELD_BYTES];
@@ -172,13 +226,13 @@ static void take_node(struct checks *self, char *said, const char *token)
     }
     *node++ = *json++ = '\0';
     bool shared = strcmp(said, token) == 0;
-    snprintf(text, sizeof text, "%.300s is %sthe same folder on %.60s", site_text(&self->remote->site, SITE_HOME),
-             shared ? "" : "not ", node);
-    report(self, "shared file system", shared, text,
-           "agents write run folders there, and the programs must lie at the same path on every node: give home= and "
-           "prefix= on a file system that login and compute nodes share");
-    if (shared)
-        report_node(self, node, json);
+    if (!shared) {
+        check_sent_node(self, node);
+        return;
+    }
+    snprintf(text, sizeof text, "%.300s is the same folder on %.60s", site_text(&self->remote->site, SITE_HOME), node);
+    report(self, "shared file system", true, text, NULL);
+    report_node(self, node, json);
 }
 
 static void check_node(struct checks *self)
@@ -188,27 +242,17 @@ static void check_node(struct checks *self)
         "\"$2\" doctor --json; exit 0";
     const struct site *site = &self->remote->site;
     unsigned char random[8];
-    char token[2 * sizeof random + 1], program[PATH_MAX], partition[256], account[256], text[FIELD_BYTES];
+    char token[2 * sizeof random + 1], program[PATH_MAX], text[FIELD_BYTES];
     random_bytes(random, sizeof random);
     hash_hex(random, sizeof random, token);
     if (!leave_token(self, token))
         return;
     snprintf(program, sizeof program, "%.3000s/bin/ckptbench", site_text(site, SITE_PREFIX));
-    snprintf(partition, sizeof partition, "--partition=%.200s", site_text(site, SITE_PARTITION));
-    snprintf(account, sizeof account, "--account=%.200s", site_text(site, SITE_ACCOUNT));
-    const char *words[20] = {"--nodes=1", "--ntasks=1", "--time=5", "--job-name=ckptbench-site", "--quiet"};
-    size_t count = 5;
-    if (*site_text(site, SITE_PARTITION))
-        words[count++] = partition;
-    if (*site_text(site, SITE_ACCOUNT))
-        words[count++] = account;
     const char *const command[] = {"sh", "-c", script, "ckptbench-site", site_text(site, SITE_HOME), program};
-    memcpy(words + count, command, sizeof command);
-    const struct remote_call call = {.program = "srun", .words = words, .timeout_ns = JOB_NS};
     struct transport_answer answer;
     transport_answer_init(&answer);
     log_info("site %s: waiting for a compute node", site->name);
-    if (works(self, &call, &answer, text))
+    if (run_on_node(self, "srun", command, &answer, text))
         take_node(self, answer.out.data, token);
     else
         report(self, "compute node", false, text,
@@ -230,8 +274,10 @@ static int run_pairs(struct checks *self, uint64_t nodes, char run[64], char *te
     buf_init(&settings, 1u << 16);
     buf_printf(&settings,
                "workload: suite\nsuite.only: net\nsuite.message_bytes: 8\niterations: 1\nwarmup: 0\nbaseline: false\n"
-               "nodes: %" PRIu64 "\nranks_per_node: 1\nstore: \"%s/site-check\"\nlabel.site_check: \"%s\"\n",
-               nodes, site_text(site, SITE_HOME), site->name);
+               "nodes: %" PRIu64 "\nranks_per_node: 1\nstore: \"null:\"\nlabel.site_check: \"%s\"\n",
+               nodes, site->name);
+    if (*site_text(site, SITE_SBCAST))
+        buf_printf(&settings, "slurm.sbcast: \"%s\"\n", site_text(site, SITE_SBCAST));
     if (*site_text(site, SITE_PARTITION))
         buf_printf(&settings, "slurm.partition: \"%s\"\n", site_text(site, SITE_PARTITION));
     if (*site_text(site, SITE_ACCOUNT))
@@ -303,10 +349,10 @@ static void check_all(struct checks *self, uint64_t nodes)
         check_pairs(self, nodes);
 }
 
-int site_checks(struct cli *cli, struct remote *remote, uint64_t nodes, struct cb_err *err)
+int site_checks(struct cli *cli, struct remote *remote, uint64_t nodes, bool learns, struct cb_err *err)
 {
     static const char *const headings[] = {"", "what", "found", "to do"};
-    struct checks self = {.cli = cli, .remote = remote, .all_well = true};
+    struct checks self = {.cli = cli, .remote = remote, .learns = learns, .all_well = true};
     int rc = 0;
     table_init(&self.table, "llll");
     table_add_headings(&self.table, headings);

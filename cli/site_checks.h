@@ -10,7 +10,8 @@
 
 /* Appends a table (with cli->json a document) of what was found, each failure with what to do. Runs a job on a
  * compute node, and with `nodes` > 1 one on so many. cli->exit_code is infrastructure where something fails;
- * fails itself only where nothing can be said. */
-int site_checks(struct cli *cli, struct remote *remote, uint64_t nodes, struct cb_err *err) CB_MUST_CHECK;
+ * fails itself only where nothing can be said. With `learns`, a site whose nodes do not share its home gets
+ * sbcast= in remote->site where it has none. */
+int site_checks(struct cli *cli, struct remote *remote, uint64_t nodes, bool learns, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

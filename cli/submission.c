@@ -56,9 +56,14 @@ static int time_limit_ns(const struct submission *self, const struct experiment 
     return *limit_ns ? 0 : outlook_run_ns(experiment, &self->rates, limit_ns, err);
 }
 
+bool submission_leads_here(const struct experiment *experiment)
+{
+    return *experiment_text(experiment, OPT_SLURM_SBCAST) != '\0';
+}
+
 /* `folder` is that of the run, or of the first of several; what else is `given` stays. */
 static int write_parts(const struct submission *self, const char *folder, const struct job_script *given,
-                       struct buf *script, struct cb_err *err)
+                       bool allocation, struct buf *script, struct cb_err *err)
 {
     char run_folder[PATH_MAX], log[PATH_MAX];
     struct job_script parts = *given;
@@ -71,14 +76,24 @@ static int write_parts(const struct submission *self, const char *folder, const 
     parts.after = self->after;
     parts.node_list = self->node_list;
     int rc = time_limit_ns(self, parts.experiment, &parts.time_limit_ns, err);
-    return rc ? rc : job_script_write(&parts, script, err);
+    if (rc)
+        return rc;
+    return allocation ? job_script_write_allocation(&parts, script, err) : job_script_write(&parts, script, err);
+}
+
+/* As sbatch takes it, also what will be an allocation: what it asks for can be compared, and tested, in this form. */
+static int batch_script(const struct submission *self, const char *name, const char *folder,
+                        const struct experiment *experiment, struct buf *script, struct cb_err *err)
+{
+    struct job_script parts = {.name = name, .experiment = experiment};
+    return write_parts(self, folder, &parts, false, script, err);
 }
 
 int submission_script(const struct submission *self, const char *name, const char *folder, size_t count,
                       const struct experiment *experiment, struct buf *script, struct cb_err *err)
 {
     struct job_script parts = {.name = name, .array_count = count, .experiment = experiment};
-    return write_parts(self, folder, &parts, script, err);
+    return write_parts(self, folder, &parts, submission_leads_here(experiment), script, err);
 }
 
 static int script_of_one_job(const struct submission *self, const struct planned *members, size_t count,
@@ -90,7 +105,7 @@ static int script_of_one_job(const struct submission *self, const struct planned
     struct job_script parts = {.name = members[0].id, .others = others, .experiment = members[0].experiment};
     for (size_t i = 1; i < count; i++)
         others[parts.other_count++] = members[i].folder;
-    int rc = write_parts(self, members[0].folder, &parts, script, err);
+    int rc = write_parts(self, members[0].folder, &parts, submission_leads_here(parts.experiment), script, err);
     free(others);
     return rc;
 }
@@ -111,7 +126,7 @@ static int request_text(const struct submission *self, const struct experiment *
                         struct cb_err *err)
 {
     buf_clear(text);
-    return submission_script(self, "request", "/", 0, experiment, text, err);
+    return batch_script(self, "request", "/", experiment, text, err);
 }
 
 static int find_request(char **requests, size_t *count, const char *text, size_t *number, struct cb_err *err)
@@ -178,7 +193,7 @@ static int test_member(const struct submission *self, const struct planned *memb
     enum submit_answer answer;
     struct buf script;
     buf_init(&script, SCRIPT_MAX_BYTES);
-    int rc = submission_script(self, member->id, member->folder, 0, member->experiment, &script, err);
+    int rc = batch_script(self, member->id, member->folder, member->experiment, &script, err);
     if (rc == 0)
         rc = slurm_submit(self->client, script.data, true, id, cluster, &answer, err);
     buf_release(&script);

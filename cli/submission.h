@@ -27,6 +27,9 @@ int submission_init(struct submission *self, const struct experiment *experiment
 /* ckptbench-agent beside this program, else in PATH; absolute. */
 int submission_find_agent(char path[4096], struct cb_err *err) CB_MUST_CHECK;
 
+/* Whether the run is led from here, by an agent under salloc, and its programs go to the nodes by sbcast. */
+bool submission_leads_here(const struct experiment *experiment);
+
 /* The script of one run; with `count` > 0 of an array of so many, whose first run this is. */
 int submission_script(const struct submission *self, const char *name, const char *folder, size_t count,
                       const struct experiment *experiment, struct buf *script, struct cb_err *err) CB_MUST_CHECK;

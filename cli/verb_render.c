@@ -95,6 +95,9 @@ static int run_render(struct cli *cli, struct cb_err *err)
     if (rc == 0 && planning.sweep.count > 1 && experiment_bool(planning.members[0].experiment, OPT_SLURM_ONE_JOB))
         rc = cb_fail(err, CB_ERR_USAGE,
                      "slurm.one_job=true: render writes a script a run; `submit` makes one job of them");
+    if (rc == 0 && submission_leads_here(planning.members[0].experiment))
+        rc = cb_fail(err, CB_ERR_USAGE,
+                     "slurm.sbcast: there is nothing for sbatch; `submit --dry-run` shows what is started here");
     if (rc == 0)
         rc = history_open(NULL, &submission.history, err);
     if (rc == 0)

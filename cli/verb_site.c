@@ -195,7 +195,9 @@ static int add(struct cli *cli, struct cb_err *err)
     if (rc == 0)
         rc = site_write(&remote.site, err);
     if (rc == 0)
-        rc = site_checks(cli, &remote, nodes, err);
+        rc = site_checks(cli, &remote, nodes, true, err);
+    if (rc == 0)
+        rc = site_write(&remote.site, err); /* with what was learnt */
     site_release(&site);
     remote_release(&remote);
     return rc;
@@ -218,7 +220,7 @@ static int doctor(struct cli *cli, struct cb_err *err)
     if (rc == 0)
         rc = remote_connect(&remote, &site, err);
     if (rc == 0)
-        rc = site_checks(cli, &remote, nodes, err);
+        rc = site_checks(cli, &remote, nodes, false, err);
     site_release(&site);
     remote_release(&remote);
     return rc;
@@ -286,7 +288,8 @@ const struct verb verb_site = {
     .summary = "clusters by name, for --site of submit, status, logs, cancel, collect, render and clean",
     .about =
         "add builds this release there with the site's compiler and MPI, without root, once; or takes what --prefix "
-        "names. Keys: host, prefix, home (CKPTBENCH_HOME there), partition, account, launcher, modules='gcc/12 "
+        "names. Keys: host, prefix, home (CKPTBENCH_HOME there), partition, account, launcher, sbcast (a folder of "
+        "each node, where they share none), modules='gcc/12 "
         "openmpi', "
         "mpi=FOLDER, environment.NAME=VALUE; an empty value removes one. Then it is checked: programs, Slurm, a "
         "compute "

@@ -202,11 +202,16 @@ static bool is_one_job(const struct session *self)
     return experiment_bool(self->planning.members[0].experiment, OPT_SLURM_ONE_JOB);
 }
 
+static bool leads_here(const struct session *self)
+{
+    return submission_leads_here(self->planning.members[0].experiment);
+}
+
 static bool makes_array(const struct session *self, size_t count)
 {
     if (is_one_job(self))
         return !self->warm && count > 1;
-    if (self->warm || cli_has_flag(self->cli, "no-array"))
+    if (self->warm || cli_has_flag(self->cli, "no-array") || leads_here(self))
         return false;
     return count >= (cli_has_flag(self->cli, "array") ? 2 : SUBMIT_ARRAY_FROM);
 }
@@ -435,6 +440,31 @@ static int choose_pool(struct session *self, struct cb_err *err)
     return rc;
 }
 
+/* What an allocation that this machine leads cannot have. */
+static int check_led_here(struct session *self, struct cb_err *err)
+{
+    static const char *const flags[] = {"after", "array", "warm"};
+    for (size_t i = 0; i < self->planning.sweep.count; i++) {
+        const struct experiment *experiment = self->planning.members[i].experiment;
+        const char *folder = experiment_text(experiment, OPT_SLURM_SBCAST);
+        if (strcmp(folder, experiment_text(self->planning.members[0].experiment, OPT_SLURM_SBCAST)) != 0)
+            return cb_fail(err, CB_ERR_USAGE, "slurm.sbcast says what a cluster is like: it cannot be swept");
+        if (*folder && (*folder != '/' || strchr(folder, ' ')))
+            return cb_fail(err, CB_ERR_USAGE, "slurm.sbcast=%.200s is no absolute path without blanks", folder);
+        if (*folder && experiment_bool(experiment, OPT_SLURM_REQUEUE))
+            return cb_fail(err, CB_ERR_USAGE,
+                           "slurm.requeue=true: with slurm.sbcast the run is led from this machine, and Slurm cannot "
+                           "run it again");
+    }
+    for (size_t i = 0; leads_here(self) && i < sizeof flags / sizeof *flags; i++)
+        if (cli_has_flag(self->cli, flags[i]))
+            return cb_fail(err, CB_ERR_USAGE,
+                           "--%s: with slurm.sbcast each run is an allocation that this machine leads, and salloc has "
+                           "no such thing",
+                           flags[i]);
+    return 0;
+}
+
 static int submit_new(struct session *self, struct cb_err *err)
 {
     const char *after = cli_flag_value(self->cli, "after");
@@ -445,6 +475,8 @@ static int submit_new(struct session *self, struct cb_err *err)
         rc = planning_rename(&self->planning, cli_flag_value(self->cli, "id"), err);
     if (rc == 0)
         rc = submission_init(&self->submission, self->planning.members[0].experiment, err);
+    if (rc == 0)
+        rc = check_led_here(self, err);
     if (rc)
         return rc;
     self->submission.after = *self->after ? self->after : NULL;

@@ -82,6 +82,10 @@ static int read_wish(const struct cli *cli, struct wish *self, struct cb_err *er
     pool->nodes = experiment_u64(self->experiment, OPT_NODES);
     if (pool->nodes == 0 || self->for_ns == 0)
         return cb_fail(err, CB_ERR_USAGE, "how many nodes, and for how long? warm start %s nodes=2 for=2h", pool->name);
+    if (*experiment_text(self->experiment, OPT_SLURM_SBCAST))
+        return cb_fail(err, CB_ERR_USAGE,
+                       "slurm.sbcast: the jobs of a pool run by themselves on the nodes, which share no file system "
+                       "with this machine here");
     if (self->for_ns > LONGEST_NS)
         return cb_fail(err, CB_ERR_USAGE, "for: at most 30d; a pool costs what its nodes cost");
     double all_hours = (double)pool->nodes * (double)self->for_ns / (double)HOUR_NS;

@@ -19,10 +19,11 @@
 enum site_key {
     SITE_HOST,      /* as ssh knows it, user@host:port too; "localhost" is this machine, without ssh */
     SITE_PREFIX,    /* where the programs are installed there: PREFIX/bin/ckptbench */
-    SITE_HOME,      /* CKPTBENCH_HOME there: run folders and history, on a file system that the nodes share */
+    SITE_HOME,      /* CKPTBENCH_HOME there: run folders and history; the nodes share it, or have SITE_SBCAST */
     SITE_PARTITION, /* slurm.partition, account and launcher of runs that give none */
     SITE_ACCOUNT,
     SITE_LAUNCHER,
+    SITE_SBCAST,  /* slurm.sbcast of runs: a folder of each node, where login and compute nodes share none */
     SITE_MODULES, /* loaded in this order before the programs start: "gcc/12 openmpi/4.1" */
     SITE_MPI,     /* an MPI's folder: its bin comes first in PATH, its lib in LD_LIBRARY_PATH */
     SITE_KEY_COUNT

@@ -152,8 +152,13 @@ static bool is_uncertain(const struct transport_answer *answer)
 /* "sbatch: error: Batch job submission failed: Invalid account": without its first words. */
 static const char *without_prefix(const char *line)
 {
-    static const char *const prefixes[] = {
-        "sbatch: error: ", "sbatch: ", "Batch job submission failed: ", "allocation failure: "};
+    static const char *const prefixes[] = {"sbatch: error: ",
+                                           "sbatch: ",
+                                           "salloc: error: ",
+                                           "salloc: ",
+                                           "Batch job submission failed: ",
+                                           "Job submit/allocate failed: ",
+                                           "allocation failure: "};
     for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++)
         if (strncmp(line, prefixes[i], strlen(prefixes[i])) == 0)
             line += strlen(prefixes[i]);
@@ -179,6 +184,44 @@ int slurm_submit(struct slurm_client *self, const char *script, bool test_only, 
     } else if (!test_only) {
         rc = slurm_parse_submitted(said.out.data, said.out.len, id, cluster, err);
         *answer = rc ? SUBMIT_UNCERTAIN : SUBMIT_ACCEPTED;
+    }
+    transport_answer_release(&said);
+    return rc;
+}
+
+/* $1 the script, $2 the log, $3 the job's name. An answer that salloc did not live to hear may have left an allocation
+ * that nobody leads. */
+static const char allocate_script[] =
+    ": >> \"$2\" || exit 1\n"
+    "from=$(($(wc -c < \"$2\") + 1))\n"
+    "setsid sh \"$1\" < /dev/null >> \"$2\" 2>&1 &\n"
+    "child=$! ended=\n"
+    "while :; do\n"
+    "    said=$(tail -c \"+$from\" \"$2\")\n"
+    "    id=$(printf '%s\\n' \"$said\" | sed -n 's/^salloc: .*job allocation \\([0-9][0-9]*\\).*/\\1/p' | head -n 1)\n"
+    "    [ -z \"$id\" ] || { echo \"$id\"; exit 0; }\n"
+    "    [ -z \"$ended\" ] || { printf '%s\\n' \"$said\" >&2; scancel -Q -n \"$3\"; exit 1; }\n"
+    "    kill -0 \"$child\" 2>/dev/null || ended=1\n"
+    "    sleep 0.05\n"
+    "done\n";
+
+int slurm_allocate(struct slurm_client *self, const char *script, const char *log, const char *name, char id[64],
+                   enum submit_answer *answer, struct cb_err *err)
+{
+    const char *const argv[] = {"sh", "-c", allocate_script, "ckptbench-allocate", script, log, name, NULL};
+    struct transport_answer said;
+    char line[512], cluster[64];
+    transport_answer_init(&said);
+    int rc = run(self, argv, NULL, COMMAND_NS, &said, err);
+    *answer = rc ? SUBMIT_UNCERTAIN : SUBMIT_ACCEPTED;
+    if (rc == 0 && said.exit_status == 0) {
+        rc = slurm_parse_submitted(said.out.data, said.out.len, id, cluster, err);
+        *answer = rc ? SUBMIT_UNCERTAIN : SUBMIT_ACCEPTED;
+    } else if (rc == 0) {
+        *answer = is_uncertain(&said) ? SUBMIT_UNCERTAIN : SUBMIT_REFUSED;
+        transport_answer_last_line(&said, line, sizeof line);
+        rc =
+            cb_fail(err, *answer == SUBMIT_REFUSED ? CB_ERR_USAGE : CB_ERR_TIMEOUT, "salloc: %s", without_prefix(line));
     }
     transport_answer_release(&said);
     return rc;

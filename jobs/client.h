@@ -45,6 +45,12 @@ enum submit_answer {
 int slurm_submit(struct slurm_client *self, const char *script, bool test_only, char id[64], char cluster[64],
                  enum submit_answer *answer, struct cb_err *err) CB_MUST_CHECK;
 
+/* Starts `script`, a file that becomes salloc, as a process that outlives this one; what it says is appended to `log`.
+ * Answers as above once Slurm has given the allocation a number, granted or not; `name` is the job's, of which none is
+ * left behind when it is refused. */
+int slurm_allocate(struct slurm_client *self, const char *script, const char *log, const char *name, char id[64],
+                   enum submit_answer *answer, struct cb_err *err) CB_MUST_CHECK;
+
 /* scancel; ids that have ended are no mistake. */
 int slurm_cancel(struct slurm_client *self, const char *const *ids, size_t count, struct cb_err *err) CB_MUST_CHECK;
 

@@ -26,6 +26,7 @@ int job_folder_seal_earlier(const char *run_folder, const char *run, const struc
 /* The job's own log, and an array's links: RUN_FOLDER/job.log, RUN_FOLDER/array. */
 #define JOB_LOG "job.log"
 #define JOB_SCRIPT "job.sbatch"
+#define JOB_ALLOCATION "job.salloc" /* in its place where the run is led from where it was submitted */
 #define JOB_ARRAY "array"
 
 #endif

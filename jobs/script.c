@@ -11,6 +11,7 @@
 #include "core/version.h"
 
 #define MAX_VALUE_BYTES 1024
+#define SBATCH "#SBATCH "
 
 void shell_quote(const char *text, struct buf *out)
 {
@@ -136,11 +137,15 @@ static void add_time(const struct job_script *self, struct buf *out)
     buf_printf(out, "#SBATCH --signal=B:USR1@%d\n", SCRIPT_WARN_S);
 }
 
-static void add_start(const struct job_script *self, struct buf *out)
+static void add_made_by(struct buf *out)
 {
     buf_printf(out, "# Made by ckptbench %s. What is run is frozen in experiment.yaml of the run folder.\n",
                version_text());
-    buf_append_text(out, "exec ");
+}
+
+static void add_agent(const struct job_script *self, struct buf *out)
+{
+    buf_append_char(out, ' ');
     shell_quote(self->agent, out);
     buf_append_text(out, " run ");
     shell_quote(self->run_folder, out);
@@ -150,7 +155,6 @@ static void add_start(const struct job_script *self, struct buf *out)
         buf_append_char(out, ' ');
         shell_quote(self->others[i], out);
     }
-    buf_append_char(out, '\n');
 }
 
 static int add_keys(const struct job_script *self, struct buf *out, struct cb_err *err)
@@ -170,9 +174,9 @@ static int add_keys(const struct job_script *self, struct buf *out, struct cb_er
     return rc ? rc : add_extra(out, self->experiment, err);
 }
 
-int job_script_write(const struct job_script *self, struct buf *out, struct cb_err *err)
+/* What is asked for, a line each. */
+static int add_request(const struct job_script *self, struct buf *out, struct cb_err *err)
 {
-    buf_append_text(out, "#!/bin/sh\n");
     buf_printf(out, "#SBATCH --job-name=%s\n#SBATCH --comment=ckptbench/%s\n", self->name, self->name);
     if (self->array_count)
         buf_printf(out, "#SBATCH --array=0-%zu\n", self->array_count - 1);
@@ -183,15 +187,68 @@ int job_script_write(const struct job_script *self, struct buf *out, struct cb_e
         buf_printf(out, "#SBATCH --dependency=afterok:%s\n#SBATCH --kill-on-invalid-dep=yes\n", self->after);
     if (self->node_list)
         buf_printf(out, "#SBATCH --nodelist=%s\n", self->node_list);
-    int rc = add_keys(self, out, err);
+    return add_keys(self, out, err);
+}
+
+int job_script_write(const struct job_script *self, struct buf *out, struct cb_err *err)
+{
+    buf_append_text(out, "#!/bin/sh\n");
+    int rc = add_request(self, out, err);
     if (rc)
         return rc;
     buf_append_text(out, "#SBATCH --open-mode=append\n");
     rc = add_log(self, out, err);
     if (rc)
         return rc;
-    add_start(self, out);
+    add_made_by(out);
+    buf_append_text(out, "exec");
+    add_agent(self, out);
+    buf_append_char(out, '\n');
     return buf_check(out, "the job script", err);
+}
+
+/* Nothing runs an allocation again, and nobody but its steps is warned before its end. */
+static bool is_of_sbatch_alone(const char *option)
+{
+    static const char *const options[] = {"--requeue", "--no-requeue", "--signal=", "--kill-on-invalid-dep="};
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+        if (strncmp(option, options[i], strlen(options[i])) == 0)
+            return true;
+    return false;
+}
+
+/* "#SBATCH --nodes=2", a line each, as words of salloc. */
+static void add_words(const char *lines, struct buf *out)
+{
+    char option[MAX_VALUE_BYTES + 64];
+    for (const char *at = lines; *at; at += strcspn(at, "\n") + 1) {
+        snprintf(option, sizeof option, "%.*s", (int)(strcspn(at, "\n") - strlen(SBATCH)), at + strlen(SBATCH));
+        if (is_of_sbatch_alone(option))
+            continue;
+        buf_append_text(out, " \\\n    ");
+        shell_quote(option, out);
+    }
+}
+
+int job_script_write_allocation(const struct job_script *self, struct buf *out, struct cb_err *err)
+{
+    struct buf lines;
+    buf_init(&lines, out->max);
+    int rc = add_request(self, &lines, err);
+    if (rc == 0)
+        rc = buf_check(&lines, "the job script", err);
+    if (rc == 0) {
+        buf_append_text(out, "#!/bin/sh\n");
+        add_made_by(out);
+        buf_append_text(out, "exec salloc --kill-command=TERM --wait-all-nodes=1");
+        add_words(lines.data, out);
+        buf_append_text(out, " \\\n   ");
+        add_agent(self, out);
+        buf_append_char(out, '\n');
+        rc = buf_check(out, "the job script", err);
+    }
+    buf_release(&lines);
+    return rc;
 }
 
 /* A touch takes one core a node for a moment, beside whoever else is there; a waiter has its nodes for the runs. */

@@ -30,6 +30,10 @@ struct job_script {
 /* CB_ERR_USAGE where a slurm key or a path holds what Slurm's own parsers cannot take. */
 int job_script_write(const struct job_script *self, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
 
+/* The same as an allocation that is led from where it is asked for (slurm.sbcast): a script that becomes salloc, and
+ * under it the agent. Not of an array, and `log` is nobody's. */
+int job_script_write_allocation(const struct job_script *self, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
+
 /* The script of a pool's jobs. A touch pool submits it again and again, with another begin and one node. */
 struct pool_script {
     const struct pool *pool;

@@ -9,6 +9,7 @@ Partitions: train (the default), scavenge (its jobs are requeued for those of ur
 the same nodes; and sleepy, whose idle nodes would be powered down after 4 s if there were programs that do it.
 """
 import contextlib
+import json
 import os
 import pwd
 import shutil
@@ -138,8 +139,19 @@ def start_controller(folder):
         time.sleep(0.1)
 
 
+def apart_words(folder, name):
+    """In front of slurmd: a view of its own, in which the hidden folders are empty and the local one is the node's alone."""
+    if not (folder / "apart.json").exists():
+        return []
+    apart = json.loads((folder / "apart.json").read_text())
+    own = folder / "locals" / name
+    own.mkdir(parents=True, exist_ok=True)
+    script = 'local=$1 own=$2; shift 2; mount --bind "$own" "$local"; while [ "$1" != -- ]; do mount -t tmpfs none "$1"; shift; done; shift; exec "$@"'
+    return ["unshare", "--mount", "sh", "-ec", script, "sh", apart["local"], str(own), *apart["hidden"], "--"]
+
+
 def start_node(folder, name):
-    result = call(find("slurmd"), "-N", name, "-f", str(folder / "slurm.conf"), env=clean_environment(folder))
+    result = call(*apart_words(folder, name), find("slurmd"), "-N", name, "-f", str(folder / "slurm.conf"), env=clean_environment(folder))
     if result.returncode:
         raise RuntimeError(f"slurmd {name}: {result.stdout}{result.stderr}")
 
@@ -161,9 +173,13 @@ def write_power_programs(folder, boot_s):
         program.chmod(0o755)
 
 
-def start(folder, slurmd_timeout=20, power_saving=None):
-    """With power_saving={"boot_s": …, "suspend_time": …, "resume_timeout": …} the nodes are off at first."""
+def start(folder, slurmd_timeout=20, power_saving=None, hidden=None):
+    """With power_saving={"boot_s": …, "suspend_time": …, "resume_timeout": …} the nodes are off at first. With hidden=[FOLDER…]
+    nodes find nothing in those, and each has FOLDER/local for itself (locals/NAME from outside); needs root."""
     folder = Path(folder).resolve()
+    if hidden is not None:
+        (folder / "local").mkdir()
+        (folder / "apart.json").write_text(json.dumps({"local": str(folder / "local"), "hidden": [str(path) for path in hidden]}))
     for program in PROGRAMS:
         find(program)
     names = [f"n{number}" for number in range(1, NODES + 1)]

@@ -67,6 +67,46 @@ static void test_a_script_is_short_and_as_it_was(void **state)
     experiment_free(experiment);
 }
 
+static void test_an_allocation_asks_for_the_same_and_becomes_salloc(void **state)
+{
+    static const char *const settings[] = {"ranks", "8",           "nodes",      "2", "slurm.partition",
+                                           "train", "slurm.extra", "--nice=100", NULL};
+    static const char golden[] =
+        "#!/bin/sh\n"
+        "# Made by ckptbench %s. What is run is frozen in experiment.yaml of the run folder.\n"
+        "exec salloc --kill-command=TERM --wait-all-nodes=1 \\\n"
+        "    '--job-name=20261121-k3f9.01' \\\n"
+        "    '--comment=ckptbench/20261121-k3f9.01' \\\n"
+        "    '--nodes=2' \\\n"
+        "    '--exclusive' \\\n"
+        "    '--mem=0' \\\n"
+        "    '--time=2' \\\n"
+        "    '--partition=train' \\\n"
+        "    '--nice=100' \\\n"
+        "    '/opt/ckptbench/bin/ckptbench-agent' run '/home/u/runs/it'\\''s' '/home/u/runs/b'\n";
+    static const char *const others[] = {"/home/u/runs/b"};
+    struct experiment *experiment = make(settings);
+    struct job_script script = plain;
+    char wanted[sizeof golden + 64];
+    struct cb_err err;
+    struct buf out;
+    (void)state;
+    script.run_folder = "/home/u/runs/it's";
+    script.others = others;
+    script.other_count = 1;
+    script.experiment = experiment;
+    snprintf(wanted, sizeof wanted, golden, version_text());
+    buf_init(&out, 1u << 16);
+    assert_int_equal(job_script_write_allocation(&script, &out, NULL), 0);
+    assert_string_equal(out.data, wanted);
+    buf_release(&out);
+    assert_int_equal(experiment_set(experiment, "slurm.account", "$(id)", "test", NULL), 0);
+    buf_init(&out, 1u << 16);
+    assert_int_equal(job_script_write_allocation(&script, &out, &err), CB_ERR_USAGE);
+    buf_release(&out);
+    experiment_free(experiment);
+}
+
 static void test_a_share_of_a_node_asks_for_tasks_and_keys_are_options(void **state)
 {
     static const char *const settings[] = {"ranks",
@@ -244,6 +284,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_script_is_short_and_as_it_was),
+        cmocka_unit_test(test_an_allocation_asks_for_the_same_and_becomes_salloc),
         cmocka_unit_test(test_a_share_of_a_node_asks_for_tasks_and_keys_are_options),
         cmocka_unit_test(test_an_array_finds_its_run_without_logic),
         cmocka_unit_test(test_several_runs_are_one_start_of_the_agent),

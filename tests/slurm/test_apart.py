@@ -1,0 +1,157 @@
+"""A cluster whose compute nodes see nothing of the login node's files: programs go there by sbcast, and runs are led from
+the login node. Each node has a view of its own (mount namespaces), and a folder of its own for the programs."""
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from services import slurm
+from site_harness import Laptop
+from slurm_harness import FINAL
+
+WORDS = ("model=gpt2-tiny", "baseline=false", "warmup=0", "nodes=3", "ranks_per_node=1")
+SLOW = ("ops=save", "verify=none", "iterations=1000")
+HIDES = shutil.which("unshare") and subprocess.run(["unshare", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True,
+                                                   check=False).returncode == 0
+pytestmark = pytest.mark.skipif(not HIDES, reason="hiding folders from nodes needs root and mount namespaces")
+
+
+class Apart(Laptop):
+    """The login node's folder, with the programs in it, is hidden from the nodes."""
+
+    def __init__(self, folder, service):
+        super().__init__(folder, service / "slurm.conf")
+        self.service = service
+        self.local = service / "local"
+        (folder / "shared").mkdir()
+
+    def login(self, *words, code=0):
+        """On the login node."""
+        environment = dict(self.environment, CKPTBENCH_HOME=str(self.there), SLURM_CONF=str(self.configuration), OMPI_MCA_btl="self,tcp")
+        result = subprocess.run([self.prefix / "bin/ckptbench", *words], cwd=self.folder / "login", env=environment, capture_output=True,
+                                text=True, timeout=240)
+        assert result.returncode == code, f"{words}: {result.returncode}\n{result.stdout}\n{result.stderr}"
+        return result.stdout
+
+    def start(self, run, *words, store="shared/store"):
+        self.login("submit", "--id", run, *WORDS, f"slurm.sbcast={self.local}", f"store=fault:delay=200ms:{self.folder}/{store}", *words)
+
+    def line(self, run):
+        (line,) = json.loads(self.login("status", run, "--json"))
+        return line
+
+    def until(self, condition, seconds=120):
+        deadline = time.monotonic() + seconds
+        while not (found := condition()):
+            assert time.monotonic() < deadline, self.login("status")
+            time.sleep(0.2)
+        return found
+
+    def until_it_saves(self, run):
+        self.until(lambda: "save" in (self.line(run)["progress"] or ""))
+
+    def until_ended(self, run):
+        return self.until(lambda: self.line(run) if self.line(run)["state"] in FINAL else None)
+
+    def on_nodes(self):
+        """What lies in the nodes' own folders."""
+        return sorted(str(path.relative_to(self.service / "locals")) for path in (self.service / "locals").glob("*/*"))
+
+    def process(self, *words):
+        """The process whose command line begins so, the last word being the end of one of its words."""
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                given = (entry / "cmdline").read_text().split("\0")
+                if given[0].endswith(words[0]) and any(word.endswith(words[1]) for word in given):
+                    return int(entry.name)
+        return None
+
+    def queue(self):
+        return subprocess.run(["squeue", "-h", "-a"], env=dict(os.environ, SLURM_CONF=str(self.configuration)), capture_output=True, text=True,
+                              timeout=60, check=True).stdout
+
+    def until_nothing_is_left(self):
+        self.until(lambda: not self.queue() and not self.on_nodes() and not self.process("ckptbench-agent", "node"))
+
+
+@pytest.fixture
+def apart(tmp_path, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("slurm")
+    apart = Apart(tmp_path, folder)
+    try:
+        slurm.start(folder, slurmd_timeout=6, hidden=[tmp_path / "login"])
+    except slurm.Missing as missing:
+        pytest.skip(str(missing))
+    yield apart
+    slurm.stop(folder)
+
+
+def test_a_site_that_shares_no_files_is_found_out_and_used(apart):
+    words = [word for word in apart.words_of_site() if not word.startswith("sbcast=")]
+    added = apart.call("site", "add", "far", *words, f"sbcast={apart.local}", "--nodes", "2", timeout=240).stdout
+    assert "is not the same folder on n" in added and "by sbcast" in added and "site far is ready" in added
+    assert "1 of 1 pairs exchanged messages over MPI" in added
+    sent = apart.document("submit", "--site", "far", *WORDS, "iterations=2", f"store={apart.folder}/shared/store", "repeat=2")
+    lines = apart.wait_final(sent["sweep"], seconds=240)
+    assert [(line["outcome"], line["nodes"]) for line in lines.values()] == [("pass", 3)] * 2
+    assert "0 ingested, 2 known" in apart.call("collect").stdout
+    assert apart.document("show", sent["runs"][0]["run"])["metrics"]["save_s"]["n"] == 2
+    apart.until_nothing_is_left()
+
+
+def test_what_nobody_has_said_is_learnt_when_a_site_is_added(apart):
+    apart.call("site", "add", "far", *apart.words_of_site(), timeout=240)
+    assert apart.document("site", "show", "far")["sbcast"] == "/tmp"
+    apart.call("site", "add", "far", f"prefix={apart.prefix}", "sbcast=/nowhere", code=4, timeout=240)
+    assert "sbcast= names a folder" in apart.call("site", "doctor", "far", code=4, timeout=240).stdout
+
+
+def test_runs_of_one_job_follow_each_other(apart):
+    apart.login("submit", "--wait", "--id", "two", *WORDS, f"slurm.sbcast={apart.local}", f"store={apart.folder}/shared/store", "iterations=1",
+                "repeat=2", "slurm.one_job=true", "slurm.time=10m")
+    first, second = (json.loads((apart.there / f"runs/two.0{number}/job.json").read_text()) for number in (1, 2))
+    assert first["job"] == second["job"]
+    apart.until_nothing_is_left()
+
+
+def test_a_run_that_is_cancelled_ends_everywhere(apart):
+    apart.start("gone", *SLOW)
+    apart.until_it_saves("gone")
+    apart.login("cancel", "gone")
+    assert apart.until_ended("gone")["outcome"] == "cancelled"
+    apart.until_nothing_is_left()
+
+
+@pytest.mark.parametrize("victim", ["salloc", "ckptbench-agent"])
+def test_nothing_stands_when_what_leads_the_run_is_killed(apart, victim):
+    apart.start("headless", *SLOW)
+    apart.until_it_saves("headless")
+    os.kill(apart.process(victim, "/runs/headless"), signal.SIGKILL)
+    assert apart.until_ended("headless")["outcome"] in ("cancelled", "infrastructure", "lost")
+    apart.until_nothing_is_left()
+
+
+def test_a_node_that_is_lost_is_named(apart):
+    apart.start("lost", *SLOW)
+    apart.until_it_saves("lost")
+    slurm.stop_node(apart.service, "n2", signal.SIGKILL)
+    slurm.end_steps(apart.service, "n2")
+    line = apart.until_ended("lost")
+    assert line["outcome"] == "infrastructure" and "n2" in line["note"], line
+    apart.login("collect", "lost", code=4)
+    assert [path for path in apart.on_nodes() if not path.startswith("n2/")] == []
+
+
+def test_what_an_allocation_cannot_have_is_refused(apart):
+    given = (*WORDS, f"slurm.sbcast={apart.local}", f"store={apart.folder}/shared/store")
+    apart.login("submit", "--id", "one", *given, "--wait", "iterations=1")
+    for words in (("--array",), ("--after", "one"), ("slurm.requeue=true",), ("slurm.sbcast=tmp",), ("slurm.sbcast=/tmp,/var/tmp",)):
+        assert apart.login("submit", *given, *words, code=2) == ""
+    apart.login("render", *given, code=2)
+    apart.login("warm", "start", "pool", "nodes=1", "for=1m", f"slurm.sbcast={apart.local}", code=2)
+    assert len(list((apart.there / "runs").iterdir())) == 1
