@@ -13,10 +13,13 @@
 #include "store/fault_bucket.h"
 #include "store/fault_spec.h"
 
+#define LOOK_NS (2 * NS_PER_MS) /* between two looks for the file of `until` */
+
 /* What happens to a request, by slot. */
 struct fate {
     bool stalled;                         /* never completes, but by a cancel */
     bool is_slow;                         /* `delay` is to be added when the inner store is done */
+    bool waits;                           /* until the spec's file is there */
     bool is_cut;                          /* only a part was passed on; completes as a short write */
     unsigned char *flip;                  /* the byte to damage when the read is done, or NULL */
     uint64_t earliest_ns;                 /* by the bandwidth */
@@ -213,6 +216,7 @@ static bool decide(struct fault_store *self, struct backend_request *request, ui
         return true;
     unsigned operation = operation_of(request->kind);
     fate->is_slow = (spec->ops & operation) != 0;
+    fate->waits = fate->is_slow && spec->until[0];
     if (fate->is_slow && meet_counted_fault(self, request->slot, now_ns))
         return false;
     if (operation & spec->fail) {
@@ -273,29 +277,39 @@ static void settle(struct fault_store *self, struct backend_completion *completi
     hold(self, completion, release_ns > fate->earliest_ns ? release_ns : fate->earliest_ns);
 }
 
+static bool must_wait(const struct fault_spec *spec)
+{
+    return spec->until[0] && access(spec->until, F_OK) != 0;
+}
+
 static size_t take_released(struct fault_store *self, struct backend_completion *completions, size_t capacity,
                             uint64_t now_ns)
 {
     size_t got = 0;
+    bool closed = self->held_count > 0 && must_wait(&self->spec);
     for (uint32_t i = 0; i < self->held_count && got < capacity;) {
         struct fate *fate = &self->fates[self->held[i]];
-        if (fate->release_ns > now_ns) {
+        if (fate->release_ns > now_ns || (closed && fate->waits)) {
             i++;
             continue;
         }
         completions[got] = fate->completion;
-        completions[got++].completed_ns = fate->release_ns;
+        completions[got++].completed_ns = fate->waits ? now_ns : fate->release_ns;
         self->held[i] = self->held[--self->held_count];
     }
     return got;
 }
 
-static uint64_t next_release_ns(const struct fault_store *self)
+/* When to look again: nobody tells that the file of `until` has come. */
+static uint64_t next_release_ns(const struct fault_store *self, uint64_t now_ns)
 {
     uint64_t next = UINT64_MAX;
-    for (uint32_t i = 0; i < self->held_count; i++)
-        if (self->fates[self->held[i]].release_ns < next)
-            next = self->fates[self->held[i]].release_ns;
+    for (uint32_t i = 0; i < self->held_count; i++) {
+        const struct fate *fate = &self->fates[self->held[i]];
+        uint64_t look_ns = fate->waits ? now_ns + LOOK_NS : 0;
+        uint64_t release_ns = fate->release_ns > look_ns ? fate->release_ns : look_ns;
+        next = release_ns < next ? release_ns : next;
+    }
     return next;
 }
 
@@ -329,7 +343,7 @@ static int fault_poll(struct backend *backend, struct backend_completion *comple
             return 0;
         }
         last = now_ns >= deadline_ns; /* one more look at what is inside */
-        uint64_t next_ns = next_release_ns(self);
+        uint64_t next_ns = next_release_ns(self, now_ns);
         int rc = wait_until(self, next_ns < deadline_ns ? next_ns : deadline_ns, err);
         if (rc)
             return rc;
@@ -343,11 +357,13 @@ static void fault_cancel(struct backend *backend)
     for (uint32_t i = 0; i < self->held_count; i++)
         if (self->fates[self->held[i]].release_ns > now_ns)
             self->fates[self->held[i]].release_ns = now_ns;
-    for (uint32_t slot = 0; slot < self->base.capabilities.max_depth; slot++)
+    for (uint32_t slot = 0; slot < self->base.capabilities.max_depth; slot++) {
+        self->fates[slot].waits = false;
         if (self->fates[slot].stalled) {
             self->fates[slot].stalled = false;
             answer(self, slot, CB_ERR_ABORTED, 0, now_ns);
         }
+    }
     if (self->inside > 0)
         self->inner->ops->cancel(self->inner);
 }
@@ -399,6 +415,8 @@ static int publish_counted(struct fault_store *self, const char *name, struct cb
         block_for_ever();
     for (uint64_t until_ns = clock_monotonic_ns() + spec->delay_ns, now_ns; (now_ns = clock_monotonic_ns()) < until_ns;)
         clock_sleep_ns(until_ns - now_ns);
+    while (must_wait(spec))
+        clock_sleep_ns(LOOK_NS);
     return number == spec->error_at ? cb_fail_errno(err, spec->error_errno, "publishing %s (by the fault store)", name)
                                     : 0;
 }

@@ -100,10 +100,22 @@ static int parse_bandwidth(const char *text, uint64_t *bytes_per_s, struct cb_er
     return !rc && *bytes_per_s == 0 ? cb_fail(err, CB_ERR_USAGE, "nothing would ever move") : rc;
 }
 
+static int parse_until(const char *path, struct fault_spec *spec, struct cb_err *err)
+{
+    if (path[0] != '/')
+        return cb_fail(err, CB_ERR_USAGE, "ranks run in folders of their own: write the file's whole path");
+    int len = snprintf(spec->until, sizeof spec->until, "%s", path);
+    return len < (int)sizeof spec->until
+               ? 0
+               : cb_fail(err, CB_ERR_USAGE, "the path has more than %zu characters", sizeof spec->until - 1);
+}
+
 static int parse_pair(const char *key, char *value, struct fault_spec *spec, struct cb_err *err)
 {
     if (strcmp(key, "delay") == 0)
         return units_parse_duration(value, &spec->delay_ns, err);
+    if (strcmp(key, "until") == 0)
+        return parse_until(value, spec, err);
     if (strcmp(key, "bandwidth") == 0)
         return parse_bandwidth(value, &spec->bandwidth_bytes_per_s, err);
     if (strcmp(key, "enospc_after") == 0)
@@ -132,7 +144,7 @@ static int parse_pair(const char *key, char *value, struct fault_spec *spec, str
                                      &spec->fail, err);
     }
     return cb_fail(err, CB_ERR_USAGE,
-                   "no such fault; known are delay, bandwidth, error_at, enospc_after, short_write, "
+                   "no such fault; known are delay, until, bandwidth, error_at, enospc_after, short_write, "
                    "bit_flip, stall_at, block_at, fail, ops, rank");
 }
 

@@ -1,6 +1,7 @@
 /* Each fault of "fault:SPEC:STORE" does what docs/fault-store.md says, and only that. */
 #include "tests/unit/store_testing.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -222,6 +223,30 @@ static void a_delayed_request_completes_no_sooner(void **state)
     store_close(store, object);
 }
 
+static void a_request_completes_when_the_file_it_waits_for_is_there(void **state)
+{
+    struct fixture *self = *state;
+    char gate[] = "/tmp/fault-gate-XXXXXX", spec[64];
+    struct store_completion done;
+    size_t got = 1;
+    close(mkstemp(gate));
+    snprintf(spec, sizeof spec, "until=%s+ops=write", gate);
+    struct store *store = open_with(self, spec, &plain);
+    struct store_object *object = testing_create(store, "o", 4 * BLOCK);
+    testing_ok(store, write_block(store, object, self->bytes, 0));
+    unlink(gate);
+    testing_submit(store, object, STORE_WRITE, self->bytes, BLOCK, BLOCK, 1);
+    assert_int_equal(store_poll(store, &done, 1, clock_monotonic_ns() + 20 * NS_PER_MS, &got, NULL), 0);
+    assert_int_equal(got, 0);
+    close(open(gate, O_CREAT | O_WRONLY, 0600));
+    testing_ok(store, testing_wait(store));
+    unlink(gate);
+    testing_submit(store, object, STORE_WRITE, self->bytes, BLOCK, 2 * BLOCK, 2);
+    store_cancel(store);
+    assert_int_equal(testing_wait(store).user, 2);
+    store_close(store, object);
+}
+
 static void a_reservation_waits_for_all_before_it(void **state)
 {
     (void)state;
@@ -291,6 +316,7 @@ static void a_wrong_spec_is_refused_with_what_is_wrong(void **state)
         {"fault:delay:null:", "has no value"},
         {"fault:dely=5ms:null:", "known are delay"},
         {"fault:delay=soon:null:", "delay=soon"},
+        {"fault:until=gate:null:", "whole path"},
         {"fault:error_at=0:null:", "start at 1"},
         {"fault:error_at=1/EVIL:null:", "EVIL"},
         {"fault:ops=write|create:null:", "'create' cannot stand here"},
@@ -343,6 +369,7 @@ int main(void)
         TEST(a_stalled_request_does_not_keep_a_store_from_being_freed),
         TEST(blocking_never_comes_back_but_kill_ends_it),
         TEST(a_delayed_request_completes_no_sooner),
+        TEST(a_request_completes_when_the_file_it_waits_for_is_there),
         TEST(a_reservation_waits_for_all_before_it),
         TEST(bandwidth_bounds_what_completes),
         TEST(named_operations_always_fail),
