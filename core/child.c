@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -75,7 +76,8 @@ static int place_fds(const struct child_options *options)
     return 0;
 }
 
-/* In the child, between fork and exec: only calls that are safe after a fork of a threaded program. */
+/* In the child, between fork and exec: only calls that are safe after a fork of a threaded program. Every signal is
+ * blocked until the parent's handlers are gone: one of them would swallow the news of its death. */
 static void become_child(const struct child_options *options, char **environment, pid_t parent, int report_fd)
 {
     setpgid(0, 0);
@@ -121,11 +123,15 @@ int child_start(struct child *self, const struct child_options *options, struct 
         free(environment);
         return cb_fail_errno(err, errno, "starting %s", options->argv[0]);
     }
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
     pid_t parent = getpid();
     pid_t pid = fork();
     if (pid == 0)
         become_child(options, environment, parent, report[1]);
     int failure = pid < 0 ? errno : 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     close(report[1]);
     free(environment);
     if (pid > 0) {

@@ -30,7 +30,7 @@ def run_program(build, source):
     if '#include "worker/' in source.read_text():  # Open MPI unloads the modules whose leaks could be told apart
         environment["ASAN_OPTIONS"] = environment.get("ASAN_OPTIONS", "") + ":detect_leaks=0"
     try:
-        result = subprocess.run([str(program)], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
+        result = subprocess.run([str(program)], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1200)
     except (OSError, subprocess.TimeoutExpired) as failure:
         return (0, 1, 0), f"FAILED {program.name}: {failure}"
     lines = re.findall(r"^(ok|not ok) \d+ (# SKIP)?", result.stdout, re.M)  # cmocka has "not ok 5 # SKIP name"
