@@ -103,9 +103,11 @@ int broadcast_programs(struct attempt *attempt, struct cb_err *err)
     return rc ? cb_context(err, "sending the programs to %s of the nodes by sbcast (slurm.sbcast)", parent) : 0;
 }
 
-void broadcast_remove(const struct attempt *attempt)
+void broadcast_remove(const struct attempt *attempt, bool all_came)
 {
-    if (*attempt->programs)
+    const char *count = getenv("SLURM_JOB_NUM_NODES");
+    bool took_all = count && strtoul(count, NULL, 10) <= attempt->nodes.count;
+    if (*attempt->programs && !(all_came && took_all))
         (void)!run_on_all((const char *const[]){"rm", "-rf", "--", attempt->programs}, REMOVE_NS, NULL);
 }
 

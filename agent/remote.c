@@ -581,8 +581,7 @@ void remote_finish(struct attempt *attempt)
         if (remote_write_report(attempt, &err) != 0)
             attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, err.code, "%s", err.message);
     }
-    if (!self->complete_ns) /* agents that came remove what was sent */
-        broadcast_remove(attempt);
+    broadcast_remove(attempt, self->complete_ns > 0);
     unlink(self->key_path);
     rendezvous_free(self->rendezvous); /* agents leave when the connection is closed */
     self->rendezvous = NULL;

@@ -60,16 +60,17 @@ bool job_entry_is_away(const struct job_entry *entry)
 
 /* ---- taking runs ---- */
 
-/* By its text, since a thousand experiments take long to parse: inside of a value the quotes would be escaped. */
+/* The value behind a key with its quotes and colon, or "". By its text, since a thousand experiments take long to parse:
+ * inside of a value the quotes would be escaped. */
+static const char *find_value(const char *experiment_json, const char *key)
+{
+    const char *found = strstr(experiment_json, key);
+    return found ? found + strlen(key) + strspn(found + strlen(key), " ") : "";
+}
+
 static bool may_requeue(const char *experiment_json)
 {
-    static const char key[] = "\"slurm.requeue\":";
-    const char *found = strstr(experiment_json, key);
-    if (!found)
-        return false;
-    found += sizeof key - 1;
-    found += strspn(found, " ");
-    return strncmp(found, "true", 4) == 0;
+    return strncmp(find_value(experiment_json, "\"slurm.requeue\":"), "true", 4) == 0;
 }
 
 static int take_line(void *context, const struct run_line *line, struct cb_err *err)
@@ -84,7 +85,8 @@ static int take_line(void *context, const struct run_line *line, struct cb_err *
         self->room = room;
     }
     struct job_entry *entry = &self->items[self->count];
-    *entry = (struct job_entry){.may_requeue = may_requeue(line->experiment_json)};
+    *entry = (struct job_entry){.may_requeue = may_requeue(line->experiment_json),
+                                .nodes = strtoull(find_value(line->experiment_json, "\"nodes\":"), NULL, 10)};
     job_record_init(&entry->record);
     snprintf(entry->run, sizeof entry->run, "%s", line->run);
     snprintf(entry->site, sizeof entry->site, "%s", line->site);
@@ -424,6 +426,9 @@ static void peek(const struct job_list *self, struct job_entry *entry, const str
                                     .folder = &entry->seen};
     job_judge(&entry->record, &sight, &entry->verdict);
     note_nowhere(entry, &in_pool);
+    if (job_state_is_final(entry->verdict.state)) /* whoever has the lock is about to write it down */
+        snprintf(entry->outcome, sizeof entry->outcome, "%s",
+                 outcome_name(entry->seen.sealed ? entry->seen.manifest.outcome : entry->verdict.outcome));
 }
 
 /* Whether it is as it was when it was last written down, so that nothing is to be done but to show it. Of a thousand

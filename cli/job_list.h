@@ -31,6 +31,7 @@ struct job_entry {
     bool has_record;      /* it is or was to be a job */
     bool is_final;        /* nothing will change any more */
     bool may_requeue;
+    uint64_t nodes; /* that it asks for; 0: not said */
     struct job_record record;
     struct job_folder seen;
     struct job_verdict verdict; /* state and note */

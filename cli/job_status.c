@@ -184,6 +184,13 @@ static const char *outcome_of(const struct job_entry *entry)
     return *entry->outcome ? entry->outcome : NULL;
 }
 
+/* Of a job with several runs, those that this one takes. */
+static uint64_t nodes_of(const struct job_entry *entry)
+{
+    bool takes_fewer = entry->nodes && entry->nodes < entry->record.node_count;
+    return takes_fewer ? entry->nodes : entry->record.node_count;
+}
+
 /* ---- JSON ---- */
 
 static void member_text(struct json_writer *json, const char *key, const char *text)
@@ -210,8 +217,8 @@ static void write_json_entry(struct json_writer *json, const struct job_entry *e
     member_text(json, "outcome", outcome_of(entry));
     member_text(json, "job", job_text(entry, job));
     json_write_key(json, "nodes");
-    if (entry->record.node_count)
-        json_write_u64(json, entry->record.node_count);
+    if (nodes_of(entry))
+        json_write_u64(json, nodes_of(entry));
     else
         json_write_null(json);
     member_double(json, "queue_s", queue_s(entry));
@@ -270,8 +277,8 @@ static void add_line(struct table *table, const struct job_entry *entry, const s
         table_add(table, TABLE_PLAIN, job_entry_is_of_site(entry) ? entry->site : NULL);
     table_add(table, style_of(entry), job_state_name(entry->verdict.state));
     table_add(table, TABLE_PLAIN, job_text(entry, job));
-    if (entry->record.node_count)
-        table_addf(table, TABLE_PLAIN, "%llu", (unsigned long long)entry->record.node_count);
+    if (nodes_of(entry))
+        table_addf(table, TABLE_PLAIN, "%llu", (unsigned long long)nodes_of(entry));
     else
         table_add(table, TABLE_PLAIN, NULL);
     table_add(table, TABLE_PLAIN, short_duration(queue_s(entry), text));

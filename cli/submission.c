@@ -1,6 +1,7 @@
 /* Job scripts of planned runs, and what they ask Slurm for. Sending them is cli/sending.c's. */
 #include "cli/submission.h"
 
+#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -82,10 +83,10 @@ static int write_parts(const struct submission *self, const char *folder, const 
 }
 
 /* As sbatch takes it, also what will be an allocation: what it asks for can be compared, and tested, in this form. */
-static int batch_script(const struct submission *self, const char *name, const char *folder,
+static int batch_script(const struct submission *self, const char *name, const char *folder, uint64_t most_nodes,
                         const struct experiment *experiment, struct buf *script, struct cb_err *err)
 {
-    struct job_script parts = {.name = name, .experiment = experiment};
+    struct job_script parts = {.name = name, .most_nodes = most_nodes, .experiment = experiment};
     return write_parts(self, folder, &parts, false, script, err);
 }
 
@@ -96,6 +97,12 @@ int submission_script(const struct submission *self, const char *name, const cha
     return write_parts(self, folder, &parts, submission_leads_here(experiment), script, err);
 }
 
+static uint64_t nodes_of(const struct experiment *experiment)
+{
+    uint64_t nodes = experiment_u64(experiment, OPT_NODES);
+    return nodes ? nodes : 1;
+}
+
 static int script_of_one_job(const struct submission *self, const struct planned *members, size_t count,
                              struct buf *script, struct cb_err *err)
 {
@@ -103,8 +110,12 @@ static int script_of_one_job(const struct submission *self, const struct planned
     if (!others)
         return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu runs", count);
     struct job_script parts = {.name = members[0].id, .others = others, .experiment = members[0].experiment};
-    for (size_t i = 1; i < count; i++)
-        others[parts.other_count++] = members[i].folder;
+    for (size_t i = 0; i < count; i++) {
+        uint64_t nodes = nodes_of(members[i].experiment);
+        parts.most_nodes = nodes > parts.most_nodes ? nodes : parts.most_nodes;
+        if (i > 0)
+            others[parts.other_count++] = members[i].folder;
+    }
     int rc = write_parts(self, members[0].folder, &parts, submission_leads_here(parts.experiment), script, err);
     free(others);
     return rc;
@@ -121,12 +132,14 @@ int submission_script_of(const struct submission *self, const struct planned *me
 
 /* ---- requests ---- */
 
-/* The script without what names the run: what it asks Slurm for, its time limit included. */
+/* The script without what names the run: what it asks Slurm for, its time limit included. Runs of one job that have
+ * whole nodes to themselves may differ in how many: each takes the first of the job's. */
 static int request_text(const struct submission *self, const struct experiment *experiment, struct buf *text,
                         struct cb_err *err)
 {
+    bool any_nodes = experiment_bool(experiment, OPT_SLURM_ONE_JOB) && experiment_bool(experiment, OPT_SLURM_EXCLUSIVE);
     buf_clear(text);
-    return batch_script(self, "request", "/", experiment, text, err);
+    return batch_script(self, "request", "/", any_nodes ? 1 : 0, experiment, text, err);
 }
 
 static int find_request(char **requests, size_t *count, const char *text, size_t *number, struct cb_err *err)
@@ -187,20 +200,30 @@ static const char *describe_partition(const struct experiment *experiment, char 
     return text;
 }
 
-static int test_member(const struct submission *self, const struct planned *member, struct cb_err *err)
+/* `nodes`: the most that a run of this request asks for. */
+static int test_member(const struct submission *self, const struct planned *member, uint64_t nodes, struct cb_err *err)
 {
     char id[64], cluster[64], partition[96];
     enum submit_answer answer;
     struct buf script;
     buf_init(&script, SCRIPT_MAX_BYTES);
-    int rc = batch_script(self, member->id, member->folder, member->experiment, &script, err);
+    int rc = batch_script(self, member->id, member->folder, nodes, member->experiment, &script, err);
     if (rc == 0)
         rc = slurm_submit(self->client, script.data, true, id, cluster, &answer, err);
     buf_release(&script);
-    return rc ? cb_context(err, "Slurm would not take run %s on %s (nodes=%s)", member->id,
-                           describe_partition(member->experiment, partition),
-                           experiment_text(member->experiment, OPT_NODES))
+    return rc ? cb_context(err, "Slurm would not take run %s on %s (nodes=%" PRIu64 ")", member->id,
+                           describe_partition(member->experiment, partition), nodes)
               : 0;
+}
+
+static uint64_t most_nodes(const struct planning *planning, const size_t *numbers, size_t first)
+{
+    uint64_t most = 0;
+    for (size_t i = first; i < planning->sweep.count; i++) {
+        uint64_t nodes = nodes_of(planning->members[i].experiment);
+        most = numbers[i] == numbers[first] && nodes > most ? nodes : most;
+    }
+    return most;
 }
 
 int submission_test(const struct submission *self, const struct planning *planning, const size_t *numbers,
@@ -212,7 +235,7 @@ int submission_test(const struct submission *self, const struct planning *planni
         if (numbers[i] <= tested)
             continue;
         tested = numbers[i];
-        rc = test_member(self, &planning->members[i], err);
+        rc = test_member(self, &planning->members[i], most_nodes(planning, numbers, i), err);
     }
     return rc;
 }

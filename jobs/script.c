@@ -118,7 +118,7 @@ static void add_size(const struct job_script *self, struct buf *out)
     nodes = nodes ? nodes : 1;
     if (a_node == 0)
         a_node = (ranks + nodes - 1) / nodes;
-    buf_printf(out, "#SBATCH --nodes=%" PRIu64 "\n", nodes);
+    buf_printf(out, "#SBATCH --nodes=%" PRIu64 "\n", self->most_nodes ? self->most_nodes : nodes);
     if (exclusive)
         buf_append_text(out, "#SBATCH --exclusive\n#SBATCH --mem=0\n");
     if (!exclusive || cpus) /* whole nodes may take more ranks than they have cores */

@@ -20,9 +20,10 @@ struct job_script {
     const char *log;           /* absolute: what the job itself says, appended; of an array ".K" follows */
     const char *const *others; /* absolute: folders of runs that the job does after this one; not of an array */
     size_t other_count;
-    size_t array_count;                  /* 0: a single job */
-    const char *after;                   /* number of the job that must have passed; NULL: none */
-    const char *node_list;               /* "n1,n2": these among its nodes; NULL: any */
+    uint64_t most_nodes;   /* of those runs, where they ask for more or fewer; 0: as the experiment says */
+    size_t array_count;    /* 0: a single job */
+    const char *after;     /* number of the job that must have passed; NULL: none */
+    const char *node_list; /* "n1,n2": these among its nodes; NULL: any */
     const struct experiment *experiment; /* nodes, ranks, slurm.* */
     uint64_t time_limit_ns;              /* rounded up to minutes */
 };

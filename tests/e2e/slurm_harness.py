@@ -1,9 +1,16 @@
 """What the tests of jobs share: a home on the cluster of CKPTBENCH_TEST_SLURM, and ways to ask."""
+import contextlib
 import json
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from services import slurm  # noqa: E402
 
 BUILD = Path(os.environ.get("CKPTBENCH_BUILD", "build")).resolve()
 PROGRAM = str(BUILD / "ckptbench")
@@ -87,3 +94,26 @@ class Cluster:
     def jobs_named(self, run):
         """Every job of that name that Slurm remembers."""
         return self.slurm("squeue", "-h", "-a", "-t", "all", "-n", run, "-o", "%i").split()
+
+
+@contextlib.contextmanager
+def shared_cluster(folder, kind=Cluster):
+    """On the cluster that others use, too; what is left of its jobs is ended."""
+    (folder / "store").mkdir()
+    cluster = kind(folder, os.environ[VARIABLE])
+    yield cluster
+    jobs = {line["job"].split("_")[0] for line in cluster.document("status") if line["job"] and line["state"] not in FINAL}
+    if jobs:
+        cluster.slurm("scancel", "-Q", *sorted(jobs), check=False)
+
+
+@contextlib.contextmanager
+def own_service(folder, **options):
+    """A cluster of a test's own, which it may hurt; `folder` is the service's."""
+    try:
+        slurm.start(folder, **options)
+        yield folder
+    except slurm.Missing as missing:
+        pytest.skip(str(missing))
+    finally:
+        slurm.stop(folder)

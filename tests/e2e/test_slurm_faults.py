@@ -3,15 +3,10 @@ import os
 import signal
 import stat
 import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
-from slurm_harness import MISSING, PROGRAM, TINY, VARIABLE, Cluster
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from services import slurm  # noqa: E402
+from slurm_harness import MISSING, PROGRAM, TINY, VARIABLE, Cluster, own_service, slurm
 
 pytestmark = [pytest.mark.skipif(not os.environ.get("CKPTBENCH_TEST_SLURM"), reason=MISSING),
               pytest.mark.xdist_group("slurm_faults")]
@@ -21,12 +16,8 @@ LONG = ("ops=save", "verify=none", "store=fault:delay=300ms:./slow", "iterations
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("slurm")
-    try:
-        slurm.start(folder)
+    with own_service(tmp_path_factory.mktemp("slurm")) as folder:
         yield folder
-    finally:
-        slurm.stop(folder)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
-from slurm_harness import MISSING, TINY, VARIABLE, Cluster
+from slurm_harness import MISSING, TINY, VARIABLE, shared_cluster
 
 pytestmark = pytest.mark.skipif(not os.environ.get(VARIABLE), reason=MISSING)
 assert VARIABLE == "CKPTBENCH_TEST_SLURM"  # tests/run.py looks for the name in this file
@@ -15,12 +15,8 @@ SLOW = ("store=fault:delay=300ms:./slow", "iterations=200", "ops=save", "verify=
 
 @pytest.fixture
 def cluster(tmp_path):
-    (tmp_path / "store").mkdir()
-    cluster = Cluster(tmp_path, os.environ[VARIABLE])
-    yield cluster
-    for line in cluster.document("status"):
-        if line["job"] and line["state"] not in ("done", "failed", "cancelled", "lost"):
-            cluster.slurm("scancel", line["job"], check=False)
+    with shared_cluster(tmp_path) as cluster:
+        yield cluster
 
 
 def test_a_submitted_run_passes_and_is_collected_by_status(cluster):

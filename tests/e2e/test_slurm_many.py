@@ -8,7 +8,7 @@ import subprocess
 import time
 
 import pytest
-from slurm_harness import MISSING, PROGRAM, TINY, VARIABLE, Cluster
+from slurm_harness import MISSING, PROGRAM, TINY, VARIABLE, Cluster, shared_cluster
 
 pytestmark = pytest.mark.skipif(not os.environ.get(VARIABLE), reason=MISSING)
 assert VARIABLE == "CKPTBENCH_TEST_SLURM"  # tests/run.py looks for the name in this file
@@ -51,11 +51,8 @@ class Counted(Cluster):
 
 @pytest.fixture
 def cluster(tmp_path):
-    (tmp_path / "store").mkdir()
-    cluster = Counted(tmp_path, os.environ[VARIABLE])
-    yield cluster
-    jobs = [line["job"].split("_")[0] for line in cluster.document("status") if line["job"] and line["state"] not in ("done", "failed", "cancelled", "lost")]
-    cluster.slurm("scancel", "-Q", *sorted(set(jobs)), check=False)
+    with shared_cluster(tmp_path, Counted) as cluster:
+        yield cluster
 
 
 def sweep_of(result):

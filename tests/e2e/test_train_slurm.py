@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 import pytest
-from slurm_harness import MISSING, VARIABLE, Cluster
+from slurm_harness import MISSING, VARIABLE, shared_cluster
 
 pytestmark = pytest.mark.skipif(not os.environ.get(VARIABLE), reason=MISSING)
 assert VARIABLE == "CKPTBENCH_TEST_SLURM"  # tests/run.py looks for the name in this file
@@ -13,12 +13,8 @@ TRAIN = ("model=gpt2-tiny", "layers=1", "train.seq_length=16", "train.batch_size
 
 @pytest.fixture
 def cluster(tmp_path):
-    (tmp_path / "store").mkdir()
-    cluster = Cluster(tmp_path, os.environ[VARIABLE])
-    yield cluster
-    for line in cluster.document("status"):
-        if line["job"] and line["state"] not in ("done", "failed", "cancelled", "lost"):
-            cluster.slurm("scancel", line["job"], check=False)
+    with shared_cluster(tmp_path) as cluster:
+        yield cluster
 
 
 def test_a_training_runs_on_four_nodes(cluster):
@@ -54,6 +50,20 @@ def test_one_job_has_one_script_and_is_no_array(cluster):
     assert "slurm.one_job" in cluster.call("render", *words, code=2).stderr
     assert "slurm.time" in cluster.call("submit", *words[:-1], "--dry-run", code=2).stderr
     assert cluster.document("status") == []
+
+
+def test_a_sweep_over_nodes_is_one_job_of_the_most(cluster):
+    words = ("model=gpt2-tiny", "baseline=false", "iterations=1", "warmup=0", "ranks_per_node=1", "nodes=1,2", "repeat=2", "slurm.one_job=true", "slurm.time=5m", "verify=none", "ops=save")
+    assert "slurm" not in cluster.call("submit", *words, "nodes=1,9", "store=null:", code=2).stdout
+    runs, jobs = cluster.submit(*words)
+    assert len(set(jobs)) == 1 and "#SBATCH --nodes=2\n" in (cluster.run_folder(runs[0]) / "job.sbatch").read_text()
+    lines = cluster.wait_final(*runs, seconds=240)
+    assert sorted((lines[run]["outcome"], lines[run]["nodes"]) for run in runs) == [("pass", 1)] * 2 + [("pass", 2)] * 2
+    for run in runs:
+        asked = cluster.document("show", run)["experiment"]["nodes"]
+        assert (lines[run]["nodes"], (cluster.run_folder(run) / "attempts/1/nodes").exists()) == (asked, asked == 2)
+    out = cluster.call("submit", *words, "slurm.exclusive=false", "store=null:", "repeat=1", "--dry-run").stdout
+    assert out.count("#!/bin/sh") == 2
 
 
 def test_what_a_cancelled_job_has_not_begun_is_cancelled_too(cluster):

@@ -173,9 +173,10 @@ def write_power_programs(folder, boot_s):
         program.chmod(0o755)
 
 
-def start(folder, slurmd_timeout=20, power_saving=None, hidden=None):
+def start(folder, slurmd_timeout=20, power_saving=None, hidden=None, prolog=None):
     """With power_saving={"boot_s": …, "suspend_time": …, "resume_timeout": …} the nodes are off at first. With hidden=[FOLDER…]
-    nodes find nothing in those, and each has FOLDER/local for itself (locals/NAME from outside); needs root."""
+    nodes find nothing in those, and each has FOLDER/local for itself (locals/NAME from outside); needs root.
+    slurmd runs the program prolog before the first process of a job on its node."""
     folder = Path(folder).resolve()
     if hidden is not None:
         (folder / "local").mkdir()
@@ -196,6 +197,9 @@ def start(folder, slurmd_timeout=20, power_saving=None, hidden=None):
         host=socket.gethostname(), controller_port=controller_port, user=pwd.getpwuid(os.geteuid()).pw_name, munge=munge, folder=folder,
         nodes=nodes, slurmd_timeout=slurmd_timeout,
         cred_expire=power_saving.get("cred_expire", 120) if power_saving else 5))  # also how long a requeued job waits; a boot may not outlast it
+    if prolog:
+        with open(folder / "slurm.conf", "a") as file:
+            file.write(f"Prolog={prolog}\n")
     if power_saving:
         write_power_programs(folder, power_saving["boot_s"])
         with open(folder / "slurm.conf", "a") as file:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from services import slurm
 from site_harness import Laptop
-from slurm_harness import FINAL
+from slurm_harness import FINAL, own_service
 
 WORDS = ("model=gpt2-tiny", "baseline=false", "warmup=0", "nodes=3", "ranks_per_node=1")
 SLOW = ("ops=save", "verify=none", "iterations=1000")
@@ -83,12 +83,8 @@ class Apart(Laptop):
 def apart(tmp_path, tmp_path_factory):
     folder = tmp_path_factory.mktemp("slurm")
     apart = Apart(tmp_path, folder)
-    try:
-        slurm.start(folder, slurmd_timeout=6, hidden=[tmp_path / "login"])
-    except slurm.Missing as missing:
-        pytest.skip(str(missing))
-    yield apart
-    slurm.stop(folder)
+    with own_service(folder, slurmd_timeout=6, hidden=[tmp_path / "login"]):
+        yield apart
 
 
 def test_a_site_that_shares_no_files_is_found_out_and_used(apart):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from services import slurm
-from slurm_harness import PROGRAM, Cluster
+from slurm_harness import PROGRAM, Cluster, own_service
 
 THREE = ("model=gpt2-tiny", "nodes=3", "ranks_per_node=1", "baseline=false", "ops=save", "verify=none", "slurm.time=5m")
 SLOW = ("store=fault:delay=300ms:./slow", "iterations=1000")
@@ -31,16 +31,18 @@ fi
 exec {srun} "$@"
 """
 
+PROLOG = """\
+#!/bin/sh
+touch "{gate}/reached"
+tries=0
+while [ ! -e "{gate}/open" ] && [ $tries -lt 600 ]; do sleep 0.1; tries=$((tries + 1)); done
+"""
+
 
 @pytest.fixture
 def service(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("slurm")
-    try:
-        slurm.start(folder, slurmd_timeout=6)
-    except slurm.Missing as missing:
-        pytest.skip(str(missing))
-    yield folder
-    slurm.stop(folder)
+    with own_service(tmp_path_factory.mktemp("slurm"), slurmd_timeout=6) as folder:
+        yield folder
 
 
 class Losing(Cluster):
@@ -99,13 +101,39 @@ class Losing(Cluster):
         assert subprocess.run([PROGRAM, "collect", self.run], env=self.environment(), capture_output=True, timeout=60).returncode == 4
 
 
+@contextlib.contextmanager
+def loses(folder, service):
+    losing = Losing(folder, service)
+    try:
+        yield losing
+    finally:
+        if losing.waiter and losing.waiter.poll() is None:
+            losing.waiter.kill()
+            losing.waiter.wait()
+
+
 @pytest.fixture
 def losing(tmp_path, service):
-    losing = Losing(tmp_path, service)
-    yield losing
-    if losing.waiter and losing.waiter.poll() is None:
-        losing.waiter.kill()
-        losing.waiter.wait()
+    with loses(tmp_path, service) as losing:
+        yield losing
+
+
+def test_when_the_job_has_its_nodes_and_its_script_has_not_begun(tmp_path, tmp_path_factory):
+    """slurmd is in its prolog, which waits: Slurm says RUNNING, and no agent has been started."""
+    gate = tmp_path / "gates/prolog"
+    program = tmp_path / "prolog"
+    program.write_text(PROLOG.format(gate=gate))
+    program.chmod(0o755)
+    with own_service(tmp_path_factory.mktemp("slurm"), slurmd_timeout=6, prolog=program) as service, loses(tmp_path, service) as losing:
+        losing.gate("prolog")
+        losing.begin(*THREE, *SLOW)
+        losing.reach("prolog")
+        node = losing.names()[0]
+        losing.lose(node)
+        (gate / "open").touch()  # for the node, when it is back
+        losing.check(node)
+        assert losing.manifest(losing.run)["sealed_by"] == "collect"
+        assert not (losing.run_folder(losing.run) / "attempts/1/progress.json").exists()
 
 
 @pytest.mark.parametrize("phase", ["rendezvous", "launch"])

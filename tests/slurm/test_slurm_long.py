@@ -8,20 +8,15 @@ import time
 
 import pytest
 from services import slurm
-from slurm_harness import PROGRAM, TINY, Cluster
+from slurm_harness import PROGRAM, TINY, Cluster, own_service
 
 SLOW = ("ops=save", "verify=none", "store=fault:delay=300ms:./slow", "iterations=1000")
 
 
 @pytest.fixture
 def service(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("slurm")
-    try:
-        slurm.start(folder, slurmd_timeout=6)
-    except slurm.Missing as missing:
-        pytest.skip(str(missing))
-    yield folder
-    slurm.stop(folder)
+    with own_service(tmp_path_factory.mktemp("slurm"), slurmd_timeout=6) as folder:
+        yield folder
 
 
 @pytest.fixture
@@ -115,12 +110,8 @@ def sleeping(tmp_path, tmp_path_factory):
     """A cluster whose nodes are off."""
     folder = tmp_path_factory.mktemp("slurm")
     (tmp_path / "store").mkdir()
-    try:
-        slurm.start(folder, power_saving={"boot_s": 2, "suspend_time": 60, "resume_timeout": 60})
-    except slurm.Missing as missing:
-        pytest.skip(str(missing))
-    yield Cluster(tmp_path, folder / "slurm.conf")
-    slurm.stop(folder)
+    with own_service(folder, power_saving={"boot_s": 2, "suspend_time": 60, "resume_timeout": 60}):
+        yield Cluster(tmp_path, folder / "slurm.conf")
 
 
 def test_nodes_that_boot_are_no_part_of_the_queue(sleeping):

@@ -4,7 +4,7 @@ import time
 
 import pytest
 from services import slurm
-from slurm_harness import TINY, Cluster
+from slurm_harness import TINY, Cluster, own_service
 
 SUSPEND_S = 20
 QUICK = (*TINY, "ops=save")
@@ -14,12 +14,8 @@ QUICK = (*TINY, "ops=save")
 def sleeping(tmp_path, tmp_path_factory):
     folder = tmp_path_factory.mktemp("slurm")
     (tmp_path / "store").mkdir()
-    try:
-        slurm.start(folder, power_saving={"boot_s": 2, "suspend_time": SUSPEND_S, "resume_timeout": 20, "cred_expire": 40})
-    except slurm.Missing as missing:
-        pytest.skip(str(missing))
-    yield Cluster(tmp_path, folder / "slurm.conf")
-    slurm.stop(folder)
+    with own_service(folder, power_saving={"boot_s": 2, "suspend_time": SUSPEND_S, "resume_timeout": 20, "cred_expire": 40}):
+        yield Cluster(tmp_path, folder / "slurm.conf")
 
 
 def pool(cluster):
