@@ -41,6 +41,7 @@ struct conversion {
     struct read_ledger ledger;
     bool has_ledger;
     uint64_t block_bytes, scratch_bytes;
+    bool each_core; /* has a thread: none is left to write beside them */
     atomic_size_t next;
     pthread_mutex_t lock; /* files, claim, failure, result */
     uint64_t claimed_ns;
@@ -218,11 +219,14 @@ static int forget_uploads(struct conversion *self)
     return code ? cb_context(self->err, "ending what an earlier attempt had begun to send") : 0;
 }
 
-static int open_target(const struct convert_job *job, struct store **store, struct cb_err *err)
+static int open_target(const struct conversion *self, struct store **store, struct cb_err *err)
 {
-    struct store_options options = {
-        .direct = STORE_DIRECT_NO, .depth = CONVERT_BLOCKS + 1, .threads = 1, .durable = job->durable};
-    return store_open(job->target, &options, store, err);
+    struct store_options options = {.direct = STORE_DIRECT_NO,
+                                    .depth = CONVERT_BLOCKS + 1,
+                                    .threads = 1,
+                                    .in_caller = self->each_core,
+                                    .durable = self->job->durable};
+    return store_open(self->job->target, &options, store, err);
 }
 
 static int take_claim(struct conversion *self)
@@ -255,7 +259,7 @@ static int prepare_target(struct conversion *self)
     const char *target = self->job->target;
     if (!strchr(target, ':') && mkdir(target, 0777) != 0 && errno != EEXIST)
         return cb_fail_errno(self->err, errno, "making %s", target);
-    int code = open_target(self->job, &self->target, self->err);
+    int code = open_target(self, &self->target, self->err);
     return code ? code : take_claim(self);
 }
 
@@ -348,7 +352,7 @@ static void *run_thread(void *context)
     struct cb_err err;
     int code = open_source(self, &source, &reader, &err);
     if (!code)
-        code = open_target(self->job, &target, &err);
+        code = open_target(self, &target, &err);
     if (!code)
         code = convert_writer_new(target, block_of(self, target), &watch, &writer, &err);
     if (!code)
@@ -383,6 +387,7 @@ static uint32_t share_memory(struct conversion *self)
     uint64_t block = each / (2 * CONVERT_BLOCKS) / 65536 * 65536;
     self->block_bytes = block < SMALLEST_BLOCK ? SMALLEST_BLOCK : block > LARGEST_BLOCK ? LARGEST_BLOCK : block;
     self->scratch_bytes = each - CONVERT_BLOCKS * self->block_bytes;
+    self->each_core = threads >= job->threads;
     return (uint32_t)threads;
 }
 

@@ -1,4 +1,7 @@
-/* Owns the writing of one converted file: items in their order, through a few blocks. Knows nothing of other files. */
+/* Owns the writing of one converted file: items in their order, through a few blocks. Knows nothing of other files.
+ *
+ * A block is sent when it is full, which parts of an object must be, or, where writes are free, when it has what the
+ * core's cache holds from the reading over the checksum to the writing. */
 #include "ckpt/convert_file.h"
 
 #include <assert.h>
@@ -9,6 +12,7 @@
 #include "core/clock.h"
 #include "core/hash.h"
 
+#define CACHED_STEP_BYTES (UINT64_C(512) << 10)
 #define POLL_SLICE_NS (100 * NS_PER_MS)
 #define MAX_FRAME_BYTES (UINT64_C(128) << 20)
 
@@ -23,6 +27,8 @@ struct convert_writer {
     struct store_object *object;
     struct block blocks[CONVERT_BLOCKS];
     uint64_t block_bytes;
+    bool in_parts; /* blocks are parts of an object */
+    bool costly;   /* this item's parts take more reading than they have bytes: the larger, the less */
     uint32_t current;
     uint64_t position; /* of the current block in the file */
     uint32_t crc;      /* of the file up to there */
@@ -69,14 +75,14 @@ static int check_watch(struct convert_writer *self)
     return self->ends ? 0 : self->watch.check(self->watch.context, self->err);
 }
 
-/* Takes one completion, or none after a while. */
-static int take(struct convert_writer *self)
+/* Takes one completion, or none if none comes by then. */
+static int take(struct convert_writer *self, uint64_t deadline_ns)
 {
     struct store_completion completion;
     size_t count = 0;
     int code = check_watch(self);
     if (!code)
-        code = store_poll(self->store, &completion, 1, clock_monotonic_ns() + POLL_SLICE_NS, &count, self->err);
+        code = store_poll(self->store, &completion, 1, deadline_ns, &count, self->err);
     if (code || count == 0)
         return code;
     if (completion.kind == STORE_WRITE)
@@ -88,7 +94,7 @@ static int drain(struct convert_writer *self)
 {
     int code = 0;
     while (!code && store_in_flight(self->store) > 0)
-        code = take(self);
+        code = take(self, clock_monotonic_ns() + POLL_SLICE_NS);
     return code;
 }
 
@@ -111,27 +117,36 @@ static int flush(struct convert_writer *self)
         return code;
     block->busy = true;
     self->position += block->fill;
-    self->current = (self->current + 1) % CONVERT_BLOCKS;
-    code = check_watch(self);
+    code = take(self, 0);
+    if (block->busy) /* else the same block again, which is still in the core's cache */
+        self->current = (self->current + 1) % CONVERT_BLOCKS;
     while (!code && self->blocks[self->current].busy)
-        code = take(self);
+        code = take(self, clock_monotonic_ns() + POLL_SLICE_NS);
     self->blocks[self->current].fill = 0;
     return code;
 }
 
-/* Room for `least` bytes in the current block. */
-static int make_room(struct convert_writer *self, uint64_t least)
+/* Bytes that the current block still takes before it is sent. */
+static uint64_t room_of(const struct convert_writer *self)
 {
-    return self->block_bytes - self->blocks[self->current].fill < least ? flush(self) : 0;
+    uint64_t fill = self->blocks[self->current].fill, most = self->block_bytes;
+    if (!self->in_parts && !self->costly && most > CACHED_STEP_BYTES)
+        most = CACHED_STEP_BYTES;
+    return fill < most ? most - fill : 0;
+}
+
+static int make_room(struct convert_writer *self)
+{
+    return room_of(self) == 0 ? flush(self) : 0;
 }
 
 static int put(struct convert_writer *self, const char *bytes, uint64_t len)
 {
     int code = 0;
     while (len > 0 && !code) {
-        code = make_room(self, 1);
+        code = make_room(self);
         struct block *block = &self->blocks[self->current];
-        uint64_t part = self->block_bytes - block->fill < len ? self->block_bytes - block->fill : len;
+        uint64_t part = room_of(self) < len ? room_of(self) : len;
         if (code)
             break;
         memcpy(block->bytes + block->fill, bytes, part);
@@ -180,12 +195,13 @@ static int put_payload(struct convert_writer *self, const struct convert_job *jo
     uint64_t elements = box_elements(&item->box), element = dtype_bytes(wanted->dtype);
     bool checksum = job->checksum && format_has_checksums(job->format);
     int code = 0;
+    self->costly = false;
     for (uint64_t done = 0; done < elements && !code;) {
-        code = make_room(self, 1);
+        code = make_room(self);
         if (code)
             break;
         struct block *block = &self->blocks[self->current];
-        uint64_t room = (self->block_bytes - block->fill) / element, left = elements - done;
+        uint64_t room = room_of(self) / element, left = elements - done, before = stored_reader_bytes(reader);
         if (room == 0) { /* blocks are written full: parts of an object must be */
             code = put_straddling(self, reader, tensor, &item->box, done++, checksum ? crc : NULL);
             continue;
@@ -195,6 +211,7 @@ static int put_payload(struct convert_writer *self, const struct convert_job *jo
         code = read_elements(self, reader, tensor, &item->box, done, count, place);
         if (!code && checksum)
             *crc = crc32_zip(*crc, place, count * element);
+        self->costly = self->costly || stored_reader_bytes(reader) - before > 2 * count * element;
         block->fill += count * element;
         done += count;
     }
@@ -258,6 +275,8 @@ int convert_file(struct convert_writer *self, const struct convert_job *job, str
     self->crc = 0;
     uint64_t part_bytes = store_part_bytes(store_capabilities(self->store), planned->length);
     self->block_bytes = part_bytes > 0 ? part_bytes : self->block_bytes;
+    self->in_parts = part_bytes > 0;
+    self->costly = false;
     for (int i = 0; i < CONVERT_BLOCKS; i++)
         self->blocks[i] = (struct block){.bytes = self->blocks[i].bytes};
     int code = store_create(self->store, planned->name, planned->length, &self->object, err);

@@ -1,7 +1,8 @@
 /* Owns the reading of parts of stored tensors. Knows formats through ckpt/format.h alone.
  *
  * A part is read run by run where runs are long, else as one range that is taken apart; a range that is longer than
- * the scratch memory is halved first, along the dimension that makes it long. */
+ * a piece is halved first, along the dimension that makes it long. Where the page cache may have the bytes, a piece is
+ * what a core's cache holds until it is copied on; elsewhere it is all of the scratch memory, since a read is a request. */
 #include "ckpt/stored_read.h"
 
 #include <inttypes.h>
@@ -15,6 +16,11 @@
 #define FRAMES 256 /* items whose headers are remembered */
 #define FIRST_PROBE_BYTES 8192
 #define BLOCK_BYTES (UINT64_C(1) << 20)
+#define CACHED_PIECE_BYTES (UINT64_C(256) << 10)
+#define PAGE_BYTES 4096
+#define LINE_BYTES 64
+#define OPEN_FILES 8  /* parts of a tensor lie in as many files as ranks shared it */
+#define OPEN_PARTS 64 /* items that are read in turns */
 
 struct frame {
     uint32_t chunk; /* UINT32_MAX: none */
@@ -23,18 +29,24 @@ struct frame {
     struct stored_payload payload;
 };
 
+struct open_file {
+    struct store_object *object; /* NULL: none */
+    uint32_t file;
+};
+
 struct stored_reader {
     struct store *store;
     const struct stored_checkpoint *checkpoint;
     struct read_ledger *ledger;
-    struct store_object *object; /* of open_file */
-    uint32_t open_file;
+    struct open_file files[OPEN_FILES];
+    struct store_object *object; /* of the file in use */
+    bool is_cached;              /* the page cache may have what is read */
     unsigned char *scratch, *probe;
-    uint64_t scratch_bytes, bytes;
+    uint64_t scratch_bytes, piece_bytes, bytes;
     struct frame *frames;
     struct buf plain; /* of the compressed item plain_chunk */
     uint32_t plain_chunk;
-    struct read_part part; /* the last one, not in the ledger yet */
+    struct read_part parts[OPEN_PARTS]; /* not in the ledger yet: what follows makes them longer */
     struct cb_err *err;
 };
 
@@ -72,20 +84,20 @@ static int ledger_add(struct read_ledger *self, const struct read_part *part, st
     return code;
 }
 
-static int flush_part(struct stored_reader *self)
+static int flush_part(struct stored_reader *self, struct read_part *part)
 {
-    int code = self->ledger && self->part.bytes > 0 ? ledger_add(self->ledger, &self->part, self->err) : 0;
-    self->part.bytes = 0;
+    int code = self->ledger && part->bytes > 0 ? ledger_add(self->ledger, part, self->err) : 0;
+    part->bytes = 0;
     return code;
 }
 
 /* What follows the last part of the same item makes that one longer. */
 static int note_read(struct stored_reader *self, uint32_t chunk, uint64_t begin, const void *bytes, uint64_t len)
 {
-    struct read_part *part = &self->part;
+    struct read_part *part = &self->parts[chunk % OPEN_PARTS];
     int code = 0;
     if (part->bytes > 0 && (part->chunk != chunk || part->begin + part->bytes != begin))
-        code = flush_part(self);
+        code = flush_part(self, part);
     if (part->bytes == 0)
         *part = (struct read_part){.begin = begin, .chunk = chunk};
     part->crc = crc32_zip(part->crc, bytes, len);
@@ -115,14 +127,18 @@ static int read_at(struct stored_reader *self, uint64_t offset, void *memory, ui
 
 static int open_file(struct stored_reader *self, uint32_t file)
 {
+    struct open_file *slot = &self->files[file % OPEN_FILES];
     uint64_t length;
-    if (self->object && self->open_file == file)
-        return 0;
-    if (self->object)
-        store_close(self->store, self->object);
-    self->object = NULL;
-    self->open_file = file;
-    return store_open_read(self->store, self->checkpoint->files[file], &self->object, &length, self->err);
+    int code = 0;
+    if (slot->object && slot->file != file) {
+        store_close(self->store, slot->object);
+        slot->object = NULL;
+    }
+    slot->file = file;
+    if (!slot->object)
+        code = store_open_read(self->store, self->checkpoint->files[file], &slot->object, &length, self->err);
+    self->object = slot->object;
+    return code;
 }
 
 static int in_item(struct stored_reader *self, const struct stored_chunk *chunk, int code)
@@ -252,6 +268,11 @@ static uint64_t span_of(const struct part *part)
     return last + 1;
 }
 
+static uint64_t offset_of(const struct part *part, uint64_t begin)
+{
+    return part->chunk->offset + part->frame->payload.offset + begin;
+}
+
 /* Payload bytes [begin, begin + bytes) of the item to memory. */
 static int read_payload(struct stored_reader *self, const struct part *part, uint64_t begin, void *memory,
                         uint64_t bytes)
@@ -259,9 +280,35 @@ static int read_payload(struct stored_reader *self, const struct part *part, uin
     const struct stored_payload *payload = &part->frame->payload;
     if (begin + bytes > payload->bytes)
         return cb_fail(self->err, CB_ERR_CORRUPT, "its strides reach beyond its bytes");
-    int code = read_at(self, part->chunk->offset + payload->offset + begin, memory, bytes);
+    int code = read_at(self, offset_of(part, begin), memory, bytes);
     if (!code && self->ledger && part->frame->has_crc)
         code = note_read(self, part->frame->chunk, begin, memory, bytes);
+    return code;
+}
+
+/* A place in the scratch memory to which these bytes are copied fast: a kernel's copy out of its pages takes more than
+ * twice as long where offset and address disagree modulo a cache line (docs/performance.md). */
+static char *scratch_for(const struct stored_reader *self, const struct part *part, uint64_t begin)
+{
+    return (char *)self->scratch + offset_of(part, begin) % LINE_BYTES;
+}
+
+/* The same, by way of the scratch memory where the way to the place itself is the slow one. */
+static int read_to_place(struct stored_reader *self, const struct part *part, uint64_t begin, char *memory,
+                         uint64_t bytes)
+{
+    bool agree = (offset_of(part, begin) - (uintptr_t)memory) % LINE_BYTES == 0;
+    int code = 0;
+    if (agree || !self->is_cached || bytes < PAGE_BYTES)
+        return read_payload(self, part, begin, memory, bytes);
+    for (uint64_t done = 0; done < bytes && !code;) {
+        uint64_t piece = bytes - done < self->piece_bytes ? bytes - done : self->piece_bytes;
+        char *scratch = scratch_for(self, part, begin + done);
+        code = read_payload(self, part, begin + done, scratch, piece);
+        if (!code)
+            memcpy(memory + done, scratch, piece);
+        done += piece;
+    }
     return code;
 }
 
@@ -301,7 +348,7 @@ static int read_runs(struct stored_reader *self, const struct part *part, uint32
             from += rest % part->size[d] * part->from_stride[d];
             to += rest % part->size[d] * part->to_stride[d];
         }
-        code = read_payload(self, part, from * part->element_bytes, part->to + to * part->element_bytes, bytes);
+        code = read_to_place(self, part, from * part->element_bytes, part->to + to * part->element_bytes, bytes);
     }
     return code;
 }
@@ -340,11 +387,12 @@ static int read_part(struct stored_reader *self, const struct part *part)
     }
     if (dim == 0 || run * element >= LONG_RUN_BYTES)
         return read_runs(self, part, dim, run);
-    if (span > self->scratch_bytes)
+    if (span > self->piece_bytes)
         return read_halves(self, part);
-    int code = read_payload(self, part, part->from * element, self->scratch, span);
+    char *scratch = scratch_for(self, part, part->from * element);
+    int code = read_payload(self, part, part->from * element, scratch, span);
     if (!code)
-        copy_runs(part, (const char *)self->scratch, dim, run);
+        copy_runs(part, scratch, dim, run);
     return code;
 }
 
@@ -385,8 +433,10 @@ int stored_reader_new(struct store *store, const struct stored_checkpoint *check
                                    .ledger = ledger,
                                    .scratch_bytes = scratch_bytes < BLOCK_BYTES ? BLOCK_BYTES : scratch_bytes,
                                    .plain_chunk = UINT32_MAX};
+    self->is_cached = store_capabilities(store)->page_cache;
+    self->piece_bytes = self->is_cached ? CACHED_PIECE_BYTES : self->scratch_bytes;
     buf_init(&self->plain, self->scratch_bytes);
-    self->scratch = malloc(self->scratch_bytes);
+    self->scratch = aligned_alloc(PAGE_BYTES, (self->scratch_bytes / PAGE_BYTES + 2) * PAGE_BYTES);
     self->probe = malloc(FORMAT_MAX_HEADER);
     self->frames = malloc(FRAMES * sizeof *self->frames);
     if (!self->scratch || !self->probe || !self->frames) {
@@ -402,8 +452,10 @@ void stored_reader_free(struct stored_reader *self)
 {
     if (!self)
         return;
-    if (self->object)
-        store_close(self->store, self->object);
+    for (int i = 0; i < OPEN_FILES; i++) {
+        if (self->files[i].object)
+            store_close(self->store, self->files[i].object);
+    }
     buf_release(&self->plain);
     free(self->scratch);
     free(self->probe);
@@ -532,6 +584,9 @@ int stored_reader_check(struct stored_reader *self, uint64_t *checked, struct cb
 
 int stored_reader_flush(struct stored_reader *self, struct cb_err *err)
 {
+    int code = 0;
     self->err = err;
-    return flush_part(self);
+    for (int i = 0; i < OPEN_PARTS && !code; i++)
+        code = flush_part(self, &self->parts[i]);
+    return code;
 }
