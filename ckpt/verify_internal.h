@@ -44,9 +44,8 @@ struct verifier {
     unsigned char *block;
     unsigned char *window; /* of a store where every read is a request to a server, else NULL: bytes of the open file */
     uint64_t window_offset, window_bytes;
-    unsigned char *packed; /* an item that is compressed */
-    struct buf plain;      /* what that was before */
-    bool stuck;            /* a read did not end: its memory and the store must stay */
+    struct buf plain; /* a value that was compressed */
+    bool stuck;       /* a read did not end: its memory and the store must stay */
     struct cb_err *err;
 };
 

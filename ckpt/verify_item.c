@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "ckpt/unpack.h"
+#include "ckpt/unpack_item.h"
 #include "ckpt/verify_internal.h"
 #include "core/clock.h"
 #include "core/hash.h"
@@ -14,7 +15,7 @@
 #define BLOCK_BYTES (UINT64_C(4) << 20)
 #define WINDOW_BYTES (2 * BLOCK_BYTES)
 #define MAX_VALUE_BYTES (UINT64_C(1) << 20)
-#define MAX_PLAIN_BYTES (UINT64_C(16) << 30) /* of one item that is compressed */
+#define MAX_PLAIN_BYTES (UINT64_C(64) << 20) /* of a value that is compressed */
 #define SAMPLE_ELEMENTS 64
 /* Items that are asked whose values they have, and of those with a seed that the checkpoint does not name. */
 #define ASKED 1024
@@ -367,37 +368,25 @@ static int read_frame(struct verifier *self, const struct item *item, struct sto
     return code;
 }
 
-/* The whole item in memory, as it was before it was compressed. */
-static int read_compressed(struct verifier *self, const struct item *item)
+/* All of it through decompression, block by block; none of it is kept. */
+static int read_compressed(struct verifier *self, const struct item *item, struct unpack_result *result)
 {
+    struct unpack_item *unpacked = NULL;
     uint64_t length = item->chunk->length;
     int code = open_file(self, item->chunk->file);
-    free(self->packed);
-    self->packed = malloc(length + 1);
-    if (!code && !self->packed)
-        code = cb_fail(self->err, CB_ERR_MEMORY, "no memory for %" PRIu64 " compressed bytes", length);
-    buf_clear(&self->plain);
-    if (!code && length > 0)
-        code = read_at(self, item->chunk->offset, self->packed, length);
     if (!code)
-        code = unpack_zstd(item->tensor->fqn, self->packed, length, &self->plain, self->err);
-    if (self->stuck)
-        return code;
-    free(self->packed);
-    self->packed = NULL;
+        code = unpack_item_new(self->checkpoint->format, item->tensor, &item->chunk->box, &unpacked, self->err);
+    for (uint64_t done = 0; done < length && !code;) {
+        uint64_t part = length - done < BLOCK_BYTES ? length - done : BLOCK_BYTES;
+        code = read_at(self, item->chunk->offset + done, self->block, part);
+        if (!code)
+            code = unpack_item_take(unpacked, self->block, part, self->err);
+        done += part;
+    }
+    if (!code)
+        code = unpack_item_end(unpacked, result, self->err);
+    unpack_item_free(unpacked);
     return code;
-}
-
-static int parse_compressed(struct verifier *self, const struct item *item, struct stored_payload *payload,
-                            uint32_t *crc, bool *has_crc)
-{
-    size_t len = self->plain.len, head = len < FORMAT_MAX_HEADER ? len : FORMAT_MAX_HEADER;
-    size_t tail = len < FORMAT_MAX_TRAILER ? len : FORMAT_MAX_TRAILER;
-    int code = format_parse_item(self->checkpoint->format, item->tensor, &item->chunk->box, self->plain.data, head, len,
-                                 payload, self->err);
-    return code ? code
-                : format_parse_trailer(self->checkpoint->format, self->plain.data + len - tail, tail, crc, has_crc,
-                                       self->err);
 }
 
 /* False where it is reported. */
@@ -415,19 +404,15 @@ static bool compare_checksum(struct verifier *self, const struct item *item, con
 
 static void check_compressed(struct verifier *self, const struct item *item)
 {
-    struct stored_payload payload;
-    uint32_t stored = 0;
-    bool has_crc = false;
-    if (read_compressed(self, item) || parse_compressed(self, item, &payload, &stored, &has_crc)) {
+    struct unpack_result found;
+    if (read_compressed(self, item, &found)) {
         read_problem(self, item, item->chunk->offset);
         return;
     }
-    self->result->payload_bytes += payload.bytes;
-    bool right = true;
-    if (has_crc && payload.whole)
-        right = compare_checksum(self, item, &payload, crc32_zip(0, self->plain.data + payload.offset, payload.bytes),
-                                 stored);
-    self->result->right_bytes += right ? payload.bytes : 0;
+    self->result->payload_bytes += found.payload.bytes;
+    if (!found.has_stored || !found.payload.whole ||
+        compare_checksum(self, item, &found.payload, found.crc, found.stored))
+        self->result->right_bytes += found.payload.bytes;
 }
 
 static void check_item(struct verifier *self, const struct item *item)
@@ -485,7 +470,6 @@ int verify_open(struct verifier *self)
     self->object = NULL;
     self->store = NULL;
     self->window = NULL;
-    self->packed = NULL;
     self->window_bytes = 0;
     buf_init(&self->plain, MAX_PLAIN_BYTES);
     self->block = aligned_alloc(4096, BLOCK_BYTES);
@@ -509,5 +493,4 @@ void verify_close(struct verifier *self)
     buf_release(&self->plain);
     free(self->block);
     free(self->window);
-    free(self->packed);
 }

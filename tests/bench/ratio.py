@@ -5,6 +5,7 @@ so that what drifts with the machine's evening stays inside a pair.
 """
 import random
 import statistics
+import time
 
 
 def ratio_of_medians(pairs):
@@ -17,12 +18,19 @@ def interval(pairs, resamples=10000):
     return ratios[int(0.025 * resamples)], ratios[int(0.975 * resamples) - 1]
 
 
-def alternate(first, second, pairs, warmup=1):
-    """Calls first() and second() in turn, the order swapped in every other pair; both return a rate."""
+FEWEST_PAIRS = 3
+
+
+def alternate(first, second, pairs, warmup=1, within_s=float("inf")):
+    """Calls first() and second() in turn, the order swapped in every other pair; both return a rate. Past `within_s` no
+    more pairs begin than the fewest that an interval takes: what a disk takes for one is not known beforehand."""
+    end = time.monotonic() + within_s
     for _ in range(warmup):
         first(), second()
     measured = []
     for index in range(pairs):
+        if index >= FEWEST_PAIRS and time.monotonic() > end:
+            break
         if index % 2:
             b, a = second(), first()
         else:

@@ -305,3 +305,29 @@ def test_compressed_items_are_read(tmp_path, verify, place):
     dcp_to_torch_save(tmp_path / "plain", tmp_path / "plain.pt")
     found, expected = flat(torch.load(tmp_path / "plain.pt", weights_only=False)), flat(state)
     assert found.keys() == expected.keys() and all(equal(found[fqn], leaf) for fqn, leaf in expected.items())
+
+
+def test_a_compressed_item_is_verified_in_bounded_memory(tmp_path):
+    """A tensor of 64 MiB that zstd makes small: none of it is held. Where it is damaged or ends in nothing, it is named."""
+    from torch.distributed.checkpoint import FileSystemWriter
+    from torch.distributed.checkpoint._extension import ZStandard
+
+    folder, state = tmp_path / "zstd", {"large": torch.arange(1 << 23)}
+    dcp.save(state, storage_writer=FileSystemWriter(folder, _extensions=[ZStandard()]), no_dist=True)
+    file = folder / "__0_0.distcp"
+    whole = file.read_bytes()
+    limit = 80 << 20  # the program, its libraries, a block, and zstd's window
+
+    def verify_it():
+        return subprocess.run([str(BUILD / "ckptbench"), "verify", "--json", str(folder)], capture_output=True, text=True, timeout=120,
+                              env=dict(os.environ, MALLOC_ARENA_MAX="1"), preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
+
+    result = verify_it()
+    assert result.returncode == 0, result.stdout + result.stderr
+    answer = json.loads(result.stdout)
+    assert answer["verified"] and answer["checksums"] == 1 and answer["payload_bytes"] == 1 << 26, answer
+    half = len(whole) // 2
+    for damaged in (whole[:half] + b"\xff\xff\xff\xff" + whole[half + 4:], whole[:half] + bytes(len(whole) - half)):
+        file.write_bytes(damaged)
+        result = verify_it()
+        assert result.returncode == 3 and "large at byte" in result.stdout, result.stdout
