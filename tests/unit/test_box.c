@@ -1,3 +1,4 @@
+/* Boxes and the runs of their elements in memory; types of elements. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,3 +1,4 @@
+/* What is written of an item reads back, in DCP and as literals, and what is damaged or a program is refused. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,3 +1,4 @@
+/* Layouts: which rank holds which part of which tensor, in every way to write a layout down. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

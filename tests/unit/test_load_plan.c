@@ -1,3 +1,4 @@
+/* Plans of loads: which stored bytes go where, in any layout, and every problem that a checkpoint has. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,3 +1,4 @@
+/* Models: presets, config.json and lists of tensors, against published names, shapes and counts. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

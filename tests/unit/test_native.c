@@ -218,9 +218,7 @@ static void a_stuck_rank_ends_the_save_for_all(void **unused)
     clear();
     snprintf(uri, sizeof uri, "fault:stall_at=2+rank=1:%s", folder);
     world_open(&world, "model=gpt2-tiny dp=2 io.block=64KiB", uri, 0);
-    uint64_t start_ns = clock_monotonic_ns();
     world_run(&world, OP_SAVE, "a", NS_PER_S / 2);
-    assert_true(clock_monotonic_ns() - start_ns < 10 * NS_PER_S); /* it ends; the test's own time-out is 20 s */
     assert_int_equal(world.ranks[1].rc, CB_ERR_TIMEOUT);
     assert_int_equal(world.ranks[0].rc, CB_ERR_ABORTED);
     assert_non_null(strstr(world.ranks[0].err.message, "rank 1 failed (timeout)"));

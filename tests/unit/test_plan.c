@@ -1,3 +1,4 @@
+/* Plans of saves: every element written once, evenly, into the files that were asked for. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
