@@ -54,8 +54,7 @@ static int put_nested(struct json_writer *json, const char *key, bool values, co
     json_write_end_object(&inner);
     int code = buf_check(&text, "the header of a safetensors file", err);
     if (!code) {
-        json_write_key(json, key);
-        json_write_text(json, text.data);
+        json_member_text(json, key, text.data);
     }
     buf_release(&text);
     return code;
@@ -72,15 +71,12 @@ static int put_metadata(struct json_writer *json, bool parts, const struct layou
     json_write_begin_object(json);
     if (parts) {
         code = put_nested(json, KEY_SHARDING, false, layout, items, count, err);
-        json_write_key(json, "DCP_VERSION");
-        json_write_text(json, "1.0");
+        json_member_text(json, "DCP_VERSION", "1.0");
     }
     if (values && !code)
         code = put_nested(json, KEY_VALUES, true, layout, items, count, err);
-    json_write_key(json, KEY_MARKER);
-    json_write_text(json, parts ? FORMAT_MARKER : SAFETENSORS_INDEX);
-    json_write_key(json, "format");
-    json_write_text(json, "pt");
+    json_member_text(json, KEY_MARKER, parts ? FORMAT_MARKER : SAFETENSORS_INDEX);
+    json_member_text(json, "format", "pt");
     json_write_end_object(json);
     return code;
 }
@@ -96,8 +92,7 @@ static int put_entry(struct json_writer *json, const struct state_tensor *tensor
         return cb_fail(err, CB_ERR_USAGE, "a tensor of the name %s cannot be stored in safetensors", tensor->fqn);
     json_write_key(json, tensor->fqn);
     json_write_begin_object(json);
-    json_write_key(json, "dtype");
-    json_write_text(json, type);
+    json_member_text(json, "dtype", type);
     json_write_key(json, "shape");
     put_numbers(json, box->size, box->dims);
     json_write_key(json, "data_offsets");
@@ -155,8 +150,7 @@ int safetensors_put_index(const struct layout *layout, const struct plan *plan, 
     json_write_begin_object(&json);
     json_write_key(&json, "metadata");
     json_write_begin_object(&json);
-    json_write_key(&json, "total_size");
-    json_write_u64(&json, layout_total_bytes(layout));
+    json_member_u64(&json, "total_size", layout_total_bytes(layout));
     json_write_end_object(&json);
     json_write_key(&json, "weight_map");
     json_write_begin_object(&json);

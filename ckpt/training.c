@@ -207,19 +207,15 @@ uint64_t memory_stage_bytes(const struct training *training, const struct model 
 
 static void write_gb(struct json_writer *json, const char *key, double bytes)
 {
-    json_write_key(json, key);
-    json_write_double(json, bytes / GB);
+    json_member_double(json, key, bytes / GB);
 }
 
 void memory_record_write(const struct memory_record *record, struct json_writer *json)
 {
     json_write_begin_object(json);
-    json_write_key(json, "stage");
-    json_write_text(json, memory_stage_name(record->stage));
-    json_write_key(json, "rank");
-    json_write_u64(json, record->rank);
-    json_write_key(json, "log_key");
-    json_write_text(json, record->log_key);
+    json_member_text(json, "stage", memory_stage_name(record->stage));
+    json_member_u64(json, "rank", record->rank);
+    json_member_text(json, "log_key", record->log_key);
     write_gb(json, "cuda_memory_allocated_GB", record->allocated_bytes);
     write_gb(json, "cuda_max_memory_allocated_GB", record->most_allocated_bytes);
     write_gb(json, "cuda_memory_reserved_GB", record->reserved_bytes);

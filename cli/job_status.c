@@ -195,14 +195,7 @@ static uint64_t nodes_of(const struct job_entry *entry)
 
 static void member_text(struct json_writer *json, const char *key, const char *text)
 {
-    json_write_key(json, key);
-    json_write_text(json, text && *text ? text : NULL);
-}
-
-static void member_double(struct json_writer *json, const char *key, double value)
-{
-    json_write_key(json, key);
-    json_write_double(json, value);
+    json_member_text(json, key, text && *text ? text : NULL);
 }
 
 static void write_json_entry(struct json_writer *json, const struct job_entry *entry, const struct figures *figures)
@@ -221,10 +214,10 @@ static void write_json_entry(struct json_writer *json, const struct job_entry *e
         json_write_u64(json, nodes_of(entry));
     else
         json_write_null(json);
-    member_double(json, "queue_s", queue_s(entry));
-    member_double(json, "boot_s", boot_s(entry));
-    member_double(json, "launch_s", entry->told.is ? entry->told.launch_s : figures->launch_s);
-    member_double(json, "run_s", run_s(entry, figures));
+    json_member_double(json, "queue_s", queue_s(entry));
+    json_member_double(json, "boot_s", boot_s(entry));
+    json_member_double(json, "launch_s", entry->told.is ? entry->told.launch_s : figures->launch_s);
+    json_member_double(json, "run_s", run_s(entry, figures));
     member_text(json, "progress", progress);
     member_text(json, "note", entry->verdict.note);
     json_write_end_object(json);

@@ -332,22 +332,9 @@ static bool is_shown(const struct pool_entry *entry)
     return entry->verdict.state != POOL_ENDED || !entry->has_end || entry->end.at_wall_ns + SHOWN_NS > clock_wall_ns();
 }
 
-static void member_double(struct json_writer *json, const char *key, double value)
-{
-    json_write_key(json, key);
-    json_write_double(json, value);
-}
-
-static void member_u64(struct json_writer *json, const char *key, uint64_t value)
-{
-    json_write_key(json, key);
-    json_write_u64(json, value);
-}
-
 static void member_text(struct json_writer *json, const char *key, const char *text)
 {
-    json_write_key(json, key);
-    json_write_text(json, *text ? text : NULL);
+    json_member_text(json, key, *text ? text : NULL);
 }
 
 static void write_json_entry(struct json_writer *json, const struct pool_entry *entry)
@@ -360,7 +347,7 @@ static void write_json_entry(struct json_writer *json, const struct pool_entry *
     member_text(json, "mode", pool_mode_name(pool->mode));
     member_text(json, "state", pool_state_name(entry->verdict.state));
     member_text(json, "job", job);
-    member_u64(json, "node_count", pool->nodes);
+    json_member_u64(json, "node_count", pool->nodes);
     member_text(json, "nodes", entry->usage.nodes);
     json_write_key(json, "created");
     json_write_date(json, pool->created_wall_ns);
@@ -368,16 +355,16 @@ static void write_json_entry(struct json_writer *json, const struct pool_entry *
     json_write_date(json, pool->expires_wall_ns);
     json_write_key(json, "ended");
     json_write_date(json, entry->has_end ? entry->end.at_wall_ns : 0);
-    member_double(json, "period_s", (double)pool->period_ns / (double)NS_PER_S);
-    member_double(json, "budget_node_hours", node_hours(pool->budget_node_ns));
-    member_double(json, "node_hours", node_hours(entry->usage.node_ns));
-    member_double(json, "job_node_hours", node_hours(entry->usage.job_node_ns));
-    member_u64(json, "jobs", entry->usage.jobs);
-    member_u64(json, "failed_boots", entry->usage.failures);
-    member_double(json, "boot_s", (double)entry->usage.boot_ns / (double)NS_PER_S);
-    member_u64(json, "runs", entry->runs);
-    member_u64(json, "waiting", entry->waiting);
-    member_double(json, "saved_s", entry->saved_s);
+    json_member_double(json, "period_s", (double)pool->period_ns / (double)NS_PER_S);
+    json_member_double(json, "budget_node_hours", node_hours(pool->budget_node_ns));
+    json_member_double(json, "node_hours", node_hours(entry->usage.node_ns));
+    json_member_double(json, "job_node_hours", node_hours(entry->usage.job_node_ns));
+    json_member_u64(json, "jobs", entry->usage.jobs);
+    json_member_u64(json, "failed_boots", entry->usage.failures);
+    json_member_double(json, "boot_s", (double)entry->usage.boot_ns / (double)NS_PER_S);
+    json_member_u64(json, "runs", entry->runs);
+    json_member_u64(json, "waiting", entry->waiting);
+    json_member_double(json, "saved_s", entry->saved_s);
     member_text(json, "note", entry->verdict.note);
     json_write_end_object(json);
 }

@@ -38,14 +38,10 @@ static void report(struct checks *self, const char *name, bool fine, const char 
         return;
     }
     json_write_begin_object(&self->json);
-    json_write_key(&self->json, "name");
-    json_write_text(&self->json, name);
-    json_write_key(&self->json, "status");
-    json_write_text(&self->json, fine ? "ok" : "failed");
-    json_write_key(&self->json, "found");
-    json_write_text(&self->json, found);
-    json_write_key(&self->json, "do");
-    json_write_text(&self->json, fine ? NULL : advice);
+    json_member_text(&self->json, "name", name);
+    json_member_text(&self->json, "status", fine ? "ok" : "failed");
+    json_member_text(&self->json, "found", found);
+    json_member_text(&self->json, "do", fine ? NULL : advice);
     json_write_end_object(&self->json);
 }
 
@@ -359,16 +355,14 @@ int site_checks(struct cli *cli, struct remote *remote, uint64_t nodes, bool lea
     json_writer_init(&self.json, &cli->out, 2);
     if (cli->json) {
         json_write_begin_object(&self.json);
-        json_write_key(&self.json, "site");
-        json_write_text(&self.json, remote->site.name);
+        json_member_text(&self.json, "site", remote->site.name);
         json_write_key(&self.json, "checks");
         json_write_begin_array(&self.json);
     }
     check_all(&self, nodes);
     if (cli->json) {
         json_write_end_array(&self.json);
-        json_write_key(&self.json, "ok");
-        json_write_bool(&self.json, self.all_well);
+        json_member_bool(&self.json, "ok", self.all_well);
         json_write_end_object(&self.json);
         rc = cli_end_json(cli, err);
     } else {

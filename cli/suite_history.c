@@ -186,24 +186,18 @@ void suite_history_write_json(const struct suite_history *self, const struct sui
 {
     json_write_key(json, "history");
     json_write_begin_object(json);
-    json_write_key(json, "runs");
-    json_write_u64(json, self->runs);
+    json_member_u64(json, "runs", self->runs);
     json_write_key(json, "metrics");
     json_write_begin_object(json);
     for (size_t i = 0; i < self->count; i++) {
         const struct suite_change *change = &self->changes[i];
         json_write_key(json, metric_row(change->metric)->name);
         json_write_begin_object(json);
-        json_write_key(json, "node");
-        json_write_text(json, nodes->names[change->node]);
-        json_write_key(json, "value");
-        json_write_double(json, change->now);
-        json_write_key(json, "usual");
-        json_write_double(json, change->usual);
-        json_write_key(json, "n");
-        json_write_u64(json, change->n);
-        json_write_key(json, "z");
-        json_write_double(json, change->z);
+        json_member_text(json, "node", nodes->names[change->node]);
+        json_member_double(json, "value", change->now);
+        json_member_double(json, "usual", change->usual);
+        json_member_u64(json, "n", change->n);
+        json_member_double(json, "z", change->z);
         json_write_end_object(json);
     }
     json_write_end_object(json);

@@ -307,12 +307,9 @@ static void write_metric(const struct suite_nodes *self, enum metric_id metric, 
     json_write_key(json, metric_row(metric)->name);
     json_write_begin_object(json);
     write_numbers(json, "values", row_of(self, metric), self->count);
-    json_write_key(json, "median");
-    json_write_double(json, spread.median);
-    json_write_key(json, "worst");
-    json_write_text(json, self->names[spread.worst_node]);
-    json_write_key(json, "z");
-    json_write_double(json, spread.z);
+    json_member_double(json, "median", spread.median);
+    json_member_text(json, "worst", self->names[spread.worst_node]);
+    json_member_double(json, "z", spread.z);
     json_write_end_object(json);
 }
 
@@ -341,12 +338,9 @@ static void write_worst_pair(const struct suite_nodes *self, enum metric_id metr
     json_write_text(json, self->names[spread.a]);
     json_write_text(json, self->names[spread.b]);
     json_write_end_array(json);
-    json_write_key(json, "value");
-    json_write_double(json, spread.worst);
-    json_write_key(json, "median");
-    json_write_double(json, spread.median);
-    json_write_key(json, "z");
-    json_write_double(json, spread.z);
+    json_member_double(json, "value", spread.worst);
+    json_member_double(json, "median", spread.median);
+    json_member_double(json, "z", spread.z);
     json_write_end_object(json);
 }
 

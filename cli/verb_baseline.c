@@ -61,15 +61,13 @@ static int json_line(void *context, const struct baseline *baseline, struct cb_e
     if (rc)
         return rc;
     json_write_begin_object(&self->json);
-    json_write_key(&self->json, "baseline");
-    json_write_text(&self->json, baseline->name);
+    json_member_text(&self->json, "baseline", baseline->name);
     json_write_key(&self->json, "window");
     if (baseline->window)
         json_write_u64(&self->json, baseline->window);
     else
         json_write_null(&self->json);
-    json_write_key(&self->json, "n");
-    json_write_u64(&self->json, count);
+    json_member_u64(&self->json, "n", count);
     json_write_key(&self->json, baseline->window ? "filters" : "runs");
     json_write_begin_array(&self->json);
     for (size_t i = 0; i < baseline->word_count; i++)

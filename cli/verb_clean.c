@@ -359,20 +359,13 @@ static int write_json(struct cleaning *self, struct cb_err *err)
     for (size_t i = 0; i < self->count; i++) {
         const struct leftover *item = &self->items[i];
         json_write_begin_object(&json);
-        json_write_key(&json, "run");
-        json_write_text(&json, item->run);
-        json_write_key(&json, "store");
-        json_write_text(&json, item->store);
-        json_write_key(&json, "checkpoint");
-        json_write_text(&json, item->suffix);
-        json_write_key(&json, "files");
-        json_write_u64(&json, item->files);
-        json_write_key(&json, "bytes");
-        json_write_u64(&json, item->bytes);
-        json_write_key(&json, "kept");
-        json_write_bool(&json, item->kept);
-        json_write_key(&json, "removed");
-        json_write_bool(&json, item->removed);
+        json_member_text(&json, "run", item->run);
+        json_member_text(&json, "store", item->store);
+        json_member_text(&json, "checkpoint", item->suffix);
+        json_member_u64(&json, "files", item->files);
+        json_member_u64(&json, "bytes", item->bytes);
+        json_member_bool(&json, "kept", item->kept);
+        json_member_bool(&json, "removed", item->removed);
         json_write_end_object(&json);
     }
     json_write_end_array(&json);

@@ -41,12 +41,9 @@ static void report(struct collection *self, const char *run, const char *result,
 {
     if (self->as_json) {
         json_write_begin_object(&self->json);
-        json_write_key(&self->json, "run");
-        json_write_text(&self->json, run);
-        json_write_key(&self->json, "result");
-        json_write_text(&self->json, result);
-        json_write_key(&self->json, "note");
-        json_write_text(&self->json, note);
+        json_member_text(&self->json, "run", run);
+        json_member_text(&self->json, "result", result);
+        json_member_text(&self->json, "note", note);
         json_write_end_object(&self->json);
     }
     if (strcmp(result, "failed") == 0)

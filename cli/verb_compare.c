@@ -252,19 +252,11 @@ static void json_differences(struct json_writer *json, const char *key, const st
     for (size_t i = 0; i < differs->count; i++) {
         json_write_key(json, differs->items[i].key);
         json_write_begin_object(json);
-        json_write_key(json, "base");
-        json_write_text(json, differs->items[i].base);
-        json_write_key(json, "other");
-        json_write_text(json, differs->items[i].other);
+        json_member_text(json, "base", differs->items[i].base);
+        json_member_text(json, "other", differs->items[i].other);
         json_write_end_object(json);
     }
     json_write_end_object(json);
-}
-
-static void json_number(struct json_writer *json, const char *key, double value)
-{
-    json_write_key(json, key);
-    json_write_double(json, value);
 }
 
 static void json_metric(struct json_writer *json, const struct comparison_metric *metric)
@@ -272,21 +264,18 @@ static void json_metric(struct json_writer *json, const struct comparison_metric
     bool interval = isfinite(metric->shift.high);
     json_write_key(json, metric->name);
     json_write_begin_object(json);
-    json_number(json, "base", metric->base);
-    json_number(json, "other", metric->other);
-    json_number(json, "change", metric->shift.estimate);
+    json_member_double(json, "base", metric->base);
+    json_member_double(json, "other", metric->other);
+    json_member_double(json, "change", metric->shift.estimate);
     json_write_key(json, "ci");
     json_write_begin_array(json);
     json_write_double(json, interval ? metric->shift.low : NAN);
     json_write_double(json, interval ? metric->shift.high : NAN);
     json_write_end_array(json);
-    json_number(json, "p", metric->p);
-    json_write_key(json, "verdict");
-    json_write_text(json, metric->primary ? verdict_name(metric->verdict) : "exploratory");
-    json_write_key(json, "primary");
-    json_write_bool(json, metric->primary);
-    json_write_key(json, "unit");
-    json_write_text(json, metric_row(metric->metric)->unit);
+    json_member_double(json, "p", metric->p);
+    json_member_text(json, "verdict", metric->primary ? verdict_name(metric->verdict) : "exploratory");
+    json_member_bool(json, "primary", metric->primary);
+    json_member_text(json, "unit", metric_row(metric->metric)->unit);
     json_write_key(json, "more_runs");
     if (metric->primary && metric->verdict == VERDICT_INCONCLUSIVE && metric->more_runs)
         json_write_u64(json, metric->more_runs);
@@ -308,13 +297,10 @@ static void json_outliers(struct json_writer *json, const struct comparison *com
     for (size_t i = 0; i < comparison->outlier_count; i++) {
         const struct comparison_outlier *outlier = &comparison->outliers[i];
         json_write_begin_object(json);
-        json_write_key(json, "run");
-        json_write_text(json, outlier->run);
-        json_write_key(json, "side");
-        json_write_text(json, outlier->of_base ? "base" : "other");
-        json_write_key(json, "metric");
-        json_write_text(json, outlier->metric);
-        json_number(json, "value", outlier->value);
+        json_member_text(json, "run", outlier->run);
+        json_member_text(json, "side", outlier->of_base ? "base" : "other");
+        json_member_text(json, "metric", outlier->metric);
+        json_member_double(json, "value", outlier->value);
         json_write_end_object(json);
     }
     json_write_end_array(json);
@@ -323,16 +309,11 @@ static void json_outliers(struct json_writer *json, const struct comparison *com
 static void json_other(struct json_writer *json, const struct side *side, const struct comparison *comparison)
 {
     json_write_begin_object(json);
-    json_write_key(json, "name");
-    json_write_text(json, side->name);
-    json_write_key(json, "n");
-    json_write_u64(json, side->compared.count);
-    json_write_key(json, "left_out");
-    json_write_u64(json, side->compared.left_out);
-    json_write_key(json, "method");
-    json_write_text(json, method_name(comparison->method));
-    json_write_key(json, "blocks");
-    json_write_u64(json, comparison->blocks);
+    json_member_text(json, "name", side->name);
+    json_member_u64(json, "n", side->compared.count);
+    json_member_u64(json, "left_out", side->compared.left_out);
+    json_member_text(json, "method", method_name(comparison->method));
+    json_member_u64(json, "blocks", comparison->blocks);
     json_write_key(json, "metrics");
     json_write_begin_object(json);
     for (size_t i = 0; i < comparison->metric_count; i++)
@@ -341,8 +322,7 @@ static void json_other(struct json_writer *json, const struct side *side, const 
     json_differences(json, "differs", &comparison->differs);
     json_differences(json, "confounded", &comparison->confounded);
     json_outliers(json, comparison);
-    json_write_key(json, "suspected_cache");
-    json_write_u64(json, comparison->suspected_cache_base + comparison->suspected_cache_other);
+    json_member_u64(json, "suspected_cache", comparison->suspected_cache_base + comparison->suspected_cache_other);
     json_write_end_object(json);
 }
 
@@ -354,12 +334,9 @@ static int write_json(struct cli *cli, const struct sides *sides, const struct c
     json_write_begin_object(&json);
     json_write_key(&json, "base");
     json_write_begin_object(&json);
-    json_write_key(&json, "name");
-    json_write_text(&json, sides->items[0].name);
-    json_write_key(&json, "n");
-    json_write_u64(&json, sides->items[0].compared.count);
-    json_write_key(&json, "left_out");
-    json_write_u64(&json, sides->items[0].compared.left_out);
+    json_member_text(&json, "name", sides->items[0].name);
+    json_member_u64(&json, "n", sides->items[0].compared.count);
+    json_member_u64(&json, "left_out", sides->items[0].compared.left_out);
     json_write_end_object(&json);
     json_write_key(&json, "others");
     json_write_begin_array(&json);

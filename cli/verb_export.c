@@ -43,18 +43,6 @@ static void write_numbers(struct json_writer *json, const char *key, const struc
     json_write_end_array(json);
 }
 
-static void write_number(struct json_writer *json, const char *key, double value)
-{
-    json_write_key(json, key);
-    json_write_double(json, value);
-}
-
-static void write_text(struct json_writer *json, const char *key, const char *value)
-{
-    json_write_key(json, key);
-    json_write_text(json, value);
-}
-
 /* The durations that the other benchmarks publish. */
 struct durations {
     uint32_t attempt;               /* whose results count */
@@ -145,14 +133,11 @@ static int json_sample(void *context, const struct rank_values *values, struct c
     struct json_writer *json = context;
     (void)err;
     json_write_begin_object(json);
-    json_write_key(json, "attempt");
-    json_write_u64(json, values->attempt);
-    write_text(json, "op", operation_name(values->op));
-    json_write_key(json, "iteration");
-    json_write_u64(json, values->iteration);
-    json_write_key(json, "warmup");
-    json_write_bool(json, values->flags & SAMPLE_WARMUP);
-    write_text(json, "metric", metric_row(values->metric)->name);
+    json_member_u64(json, "attempt", values->attempt);
+    json_member_text(json, "op", operation_name(values->op));
+    json_member_u64(json, "iteration", values->iteration);
+    json_member_bool(json, "warmup", values->flags & SAMPLE_WARMUP);
+    json_member_text(json, "metric", metric_row(values->metric)->name);
     json_write_key(json, "ranks");
     json_write_begin_array(json);
     for (size_t rank = 0; rank < values->rank_count; rank++)
@@ -183,13 +168,12 @@ static int export_json(struct cli *cli, struct history *history, const struct ru
     struct json_writer json;
     json_writer_init(&json, &cli->out, 0);
     json_write_begin_object(&json);
-    write_text(&json, "format", "ckptbench-run-1");
+    json_member_text(&json, "format", "ckptbench-run-1");
     json_write_key(&json, "document");
     report_write_json(run, &json);
-    write_text(&json, "sweep", run->sweep[0] ? run->sweep : NULL);
-    json_write_key(&json, "block");
-    json_write_u64(&json, run->block);
-    write_text(&json, "experiment_hash", run->hash);
+    json_member_text(&json, "sweep", run->sweep[0] ? run->sweep : NULL);
+    json_member_u64(&json, "block", run->block);
+    json_member_text(&json, "experiment_hash", run->hash);
     json_write_key(&json, "started");
     json_write_date(&json, run->started_wall_ns);
     json_write_key(&json, "ended");
@@ -197,7 +181,7 @@ static int export_json(struct cli *cli, struct history *history, const struct ru
     json_write_key(&json, "fingerprint");
     json_write_begin_object(&json);
     for (size_t i = 0; i < run->fingerprint_count; i++)
-        write_text(&json, run->fingerprint_keys[i], run->fingerprint_values[i]);
+        json_member_text(&json, run->fingerprint_keys[i], run->fingerprint_values[i]);
     json_write_end_object(&json);
     json_write_key(&json, "facts");
     json_write_begin_array(&json);
@@ -244,13 +228,13 @@ static int mlperf_operation(struct json_writer *json, const char *name, const st
         return cb_fail(err, CB_ERR_MEMORY, "no memory for an export");
     }
     snprintf(key, sizeof key, "%s_checkpoint_io_mean_GB_per_second", name);
-    write_number(json, key, mean_of(&rates));
+    json_member_double(json, key, mean_of(&rates));
     snprintf(key, sizeof key, "%s_checkpoint_io_stdev_GB_per_second", name);
-    write_number(json, key, deviation_of(&rates));
+    json_member_double(json, key, deviation_of(&rates));
     snprintf(key, sizeof key, "%s_checkpoint_duration_mean_seconds", name);
-    write_number(json, key, mean_of(durations));
+    json_member_double(json, key, mean_of(durations));
     snprintf(key, sizeof key, "%s_checkpoint_duration_stdev_seconds", name);
-    write_number(json, key, deviation_of(durations));
+    json_member_double(json, key, deviation_of(durations));
     free(rates.values);
     return 0;
 }
@@ -274,18 +258,16 @@ static int export_mlperf(struct cli *cli, struct history *history, const struct 
     json_write_begin_object(&json);
     json_write_key(&json, "start");
     json_write_date(&json, run->started_wall_ns);
-    json_write_key(&json, "num_accelerators");
-    json_write_u64(&json, world_size(run, &durations));
-    json_write_key(&json, "num_hosts");
-    json_write_u64(&json, 1);
-    write_text(&json, "hostname", fingerprint_of(run, "system.host"));
+    json_member_u64(&json, "num_accelerators", world_size(run, &durations));
+    json_member_u64(&json, "num_hosts", 1);
+    json_member_text(&json, "hostname", fingerprint_of(run, "system.host"));
     json_write_key(&json, "metric");
     json_write_begin_object(&json);
     if (rc == 0)
         rc = mlperf_operation(&json, "save", &durations.rank0[OP_SAVE], checkpoint_gib, err);
     if (rc == 0 && durations.rank0[OP_LOAD].count)
         rc = mlperf_operation(&json, "load", &durations.rank0[OP_LOAD], checkpoint_gib, err);
-    write_number(&json, "checkpoint_size_GB", checkpoint_gib);
+    json_member_double(&json, "checkpoint_size_GB", checkpoint_gib);
     json_write_end_object(&json);
     json_write_key(&json, "end");
     json_write_date(&json, run->ended_wall_ns);
@@ -303,27 +285,23 @@ static void s3_config(struct json_writer *json, const struct run_info *run, cons
     bool is_s3 = strncmp(store, "s3://", 5) == 0;
     json_write_key(json, "config");
     json_write_begin_object(json);
-    write_text(json, "model", experiment_text(experiment, OPT_MODEL));
-    write_text(json, "backend", "gloo"); /* their name for MPI on the CPU */
-    json_write_key(json, "world_size");
-    json_write_u64(json, world_size(run, durations));
-    json_write_key(json, "thread_count");
-    json_write_u64(json, experiment_u64(experiment, OPT_IO_THREADS));
-    json_write_key(json, "epochs");
-    json_write_u64(json, experiment_u64(experiment, OPT_ITERATIONS));
+    json_member_text(json, "model", experiment_text(experiment, OPT_MODEL));
+    json_member_text(json, "backend", "gloo"); /* their name for MPI on the CPU */
+    json_member_u64(json, "world_size", world_size(run, durations));
+    json_member_u64(json, "thread_count", experiment_u64(experiment, OPT_IO_THREADS));
+    json_member_u64(json, "epochs", experiment_u64(experiment, OPT_ITERATIONS));
     if (!is_s3)
-        write_text(json, "path", store);
+        json_member_text(json, "path", store);
     json_write_key(json, "checkpoint");
     json_write_begin_object(json);
-    write_text(json, "storage", is_s3 ? "s3" : "disk");
-    write_text(json, "sharding_strategy", experiment_text(experiment, OPT_SHARDING));
-    json_write_key(json, "sync_files");
-    json_write_bool(json, experiment_bool(experiment, OPT_IO_FSYNC));
+    json_member_text(json, "storage", is_s3 ? "s3" : "disk");
+    json_member_text(json, "sharding_strategy", experiment_text(experiment, OPT_SHARDING));
+    json_member_bool(json, "sync_files", experiment_bool(experiment, OPT_IO_FSYNC));
     json_write_end_object(json);
     if (is_s3) {
         json_write_key(json, "s3");
         json_write_begin_object(json);
-        write_text(json, "uri", store);
+        json_member_text(json, "uri", store);
         json_write_end_object(json);
     }
     json_write_end_object(json);
@@ -365,20 +343,21 @@ static int export_s3benchmark(struct cli *cli, struct history *history, const st
     int rc = gather_durations(history, run, &durations, err);
     json_writer_init(&json, &cli->out, 2);
     json_write_begin_object(&json);
-    write_text(&json, "s3torchconnector_version", NULL);
-    write_number(&json, "timestamp_utc", (double)run->started_wall_ns / 1e9);
-    write_text(&json, "scenario",
-               *experiment_text(run->experiment, OPT_NAME) ? experiment_text(run->experiment, OPT_NAME) : "ckptbench");
-    write_text(&json, "disambiguator", run->run);
-    write_number(&json, "run_elapsed_time_s", (double)(run->ended_wall_ns - run->started_wall_ns) / 1e9);
+    json_member_text(&json, "s3torchconnector_version", NULL);
+    json_member_double(&json, "timestamp_utc", (double)run->started_wall_ns / 1e9);
+    json_member_text(&json, "scenario",
+                     *experiment_text(run->experiment, OPT_NAME) ? experiment_text(run->experiment, OPT_NAME)
+                                                                 : "ckptbench");
+    json_member_text(&json, "disambiguator", run->run);
+    json_member_double(&json, "run_elapsed_time_s", (double)(run->ended_wall_ns - run->started_wall_ns) / 1e9);
     json_write_key(&json, "versions");
     json_write_begin_object(&json);
-    write_text(&json, "python", fingerprint_of(run, "python.version"));
-    write_text(&json, "pytorch", fingerprint_of(run, "torch.version"));
-    write_text(&json, "hydra", NULL);
-    write_text(&json, "ckptbench", version_text());
+    json_member_text(&json, "python", fingerprint_of(run, "python.version"));
+    json_member_text(&json, "pytorch", fingerprint_of(run, "torch.version"));
+    json_member_text(&json, "hydra", NULL);
+    json_member_text(&json, "ckptbench", version_text());
     json_write_end_object(&json);
-    write_text(&json, "ec2_metadata", NULL);
+    json_member_text(&json, "ec2_metadata", NULL);
     json_write_key(&json, "job_results");
     json_write_begin_array(&json);
     if (rc == 0 && durations.all[OP_SAVE].count)

@@ -141,20 +141,14 @@ static int write_series(struct cli *cli, const struct point *points, size_t coun
 static void json_point(struct json_writer *json, const struct point *point)
 {
     json_write_begin_object(json);
-    json_write_key(json, "run");
-    json_write_text(json, point->run);
+    json_member_text(json, "run", point->run);
     json_write_key(json, "started");
     json_write_date(json, point->at_ns);
-    json_write_key(json, "experiment_hash");
-    json_write_text(json, point->hash);
-    json_write_key(json, "n");
-    json_write_u64(json, point->n);
-    json_write_key(json, "median");
-    json_write_double(json, point->value);
-    json_write_key(json, "min");
-    json_write_double(json, point->min);
-    json_write_key(json, "max");
-    json_write_double(json, point->max);
+    json_member_text(json, "experiment_hash", point->hash);
+    json_member_u64(json, "n", point->n);
+    json_member_double(json, "median", point->value);
+    json_member_double(json, "min", point->min);
+    json_member_double(json, "max", point->max);
     json_write_end_object(json);
 }
 
@@ -163,10 +157,8 @@ static int write_json(struct cli *cli, const struct series *series, enum metric_
     struct json_writer json;
     json_writer_init(&json, &cli->out, 0);
     json_write_begin_object(&json);
-    json_write_key(&json, "metric");
-    json_write_text(&json, metric_row(metric)->name);
-    json_write_key(&json, "unit");
-    json_write_text(&json, metric_row(metric)->unit);
+    json_member_text(&json, "metric", metric_row(metric)->name);
+    json_member_text(&json, "unit", metric_row(metric)->unit);
     json_write_key(&json, "points");
     json_write_begin_array(&json);
     for (size_t i = 0; i < series->count; i++)

@@ -228,29 +228,20 @@ static int write_text(const struct view *self, struct cb_err *err)
 
 /* --- JSON --- */
 
-static void write_count(struct json_writer *json, const char *key, uint64_t value)
-{
-    json_write_key(json, key);
-    json_write_u64(json, value);
-}
-
 static void write_tensor_json(struct json_writer *json, const struct stored_tensor *tensor)
 {
     json_write_begin_object(json);
-    json_write_key(json, "name");
-    json_write_text(json, tensor->fqn);
-    json_write_key(json, "dtype");
-    json_write_text(json, tensor->is_bytes ? NULL : dtype_name(tensor->dtype));
+    json_member_text(json, "name", tensor->fqn);
+    json_member_text(json, "dtype", tensor->is_bytes ? NULL : dtype_name(tensor->dtype));
     json_write_key(json, "shape");
     json_write_begin_array(json);
     for (uint32_t i = 0; i < tensor->dims; i++)
         json_write_u64(json, tensor->shape[i]);
     json_write_end_array(json);
-    write_count(json, "parts", tensor->chunk_count);
-    write_count(json, "bytes", bytes_of(tensor));
+    json_member_u64(json, "parts", tensor->chunk_count);
+    json_member_u64(json, "bytes", bytes_of(tensor));
     if (tensor->literal) {
-        json_write_key(json, "value");
-        json_write_text(json, tensor->literal);
+        json_member_text(json, "value", tensor->literal);
     }
     json_write_end_object(json);
 }
@@ -258,19 +249,17 @@ static void write_tensor_json(struct json_writer *json, const struct stored_tens
 static void write_file_json(struct json_writer *json, const struct inspect_file *file)
 {
     json_write_begin_object(json);
-    json_write_key(json, "name");
-    json_write_text(json, file->name);
+    json_member_text(json, "name", file->name);
     json_write_key(json, "rank");
     if (file->rank == INSPECT_NO_RANK)
         json_write_null(json);
     else
         json_write_u64(json, file->rank);
-    json_write_key(json, "missing");
-    json_write_bool(json, file->missing);
-    write_count(json, "bytes", file->bytes);
-    write_count(json, "items", file->items);
-    write_count(json, "payload_bytes", file->payload_bytes);
-    write_count(json, "outside_bytes", file->outside_bytes);
+    json_member_bool(json, "missing", file->missing);
+    json_member_u64(json, "bytes", file->bytes);
+    json_member_u64(json, "items", file->items);
+    json_member_u64(json, "payload_bytes", file->payload_bytes);
+    json_member_u64(json, "outside_bytes", file->outside_bytes);
     json_write_end_object(json);
 }
 
@@ -283,8 +272,8 @@ static void write_types_json(struct json_writer *json, const struct inspection *
             continue;
         json_write_key(json, dtype_name((enum dtype)i));
         json_write_begin_object(json);
-        write_count(json, "tensors", found->types[i].tensors);
-        write_count(json, "bytes", found->types[i].bytes);
+        json_member_u64(json, "tensors", found->types[i].tensors);
+        json_member_u64(json, "bytes", found->types[i].bytes);
         json_write_end_object(json);
     }
     json_write_end_object(json);
@@ -296,9 +285,9 @@ static void write_ranks_json(struct json_writer *json, const struct inspection *
     json_write_begin_array(json);
     for (size_t i = 0; i < found->rank_count; i++) {
         json_write_begin_object(json);
-        write_count(json, "rank", found->ranks[i].rank);
-        write_count(json, "files", found->ranks[i].files);
-        write_count(json, "payload_bytes", found->ranks[i].payload_bytes);
+        json_member_u64(json, "rank", found->ranks[i].rank);
+        json_member_u64(json, "files", found->ranks[i].files);
+        json_member_u64(json, "payload_bytes", found->ranks[i].payload_bytes);
         json_write_end_object(json);
     }
     json_write_end_array(json);
@@ -314,9 +303,9 @@ static void write_same_json(struct json_writer *json, const struct view *self)
     const struct same *same = self->same;
     json_write_key(json, "same_contents");
     json_write_begin_object(json);
-    write_count(json, "parts", same->count);
-    write_count(json, "extra_bytes", same->extra_bytes);
-    write_count(json, "read_bytes", same->read_bytes);
+    json_member_u64(json, "parts", same->count);
+    json_member_u64(json, "extra_bytes", same->extra_bytes);
+    json_member_u64(json, "read_bytes", same->read_bytes);
     json_write_key(json, "groups");
     json_write_begin_array(json);
     for (size_t first = 0, end; first < same->count; first = end) {
@@ -325,11 +314,9 @@ static void write_same_json(struct json_writer *json, const struct view *self)
         for (size_t i = first; i < end; i++) {
             const struct stored_chunk *chunk = chunk_of(self, &same->parts[i]);
             json_write_begin_object(json);
-            json_write_key(json, "tensor");
-            json_write_text(json, name_of(self, &same->parts[i]));
-            json_write_key(json, "file");
-            json_write_text(json, self->checkpoint->files[chunk->file]);
-            write_count(json, "offset", chunk->offset);
+            json_member_text(json, "tensor", name_of(self, &same->parts[i]));
+            json_member_text(json, "file", self->checkpoint->files[chunk->file]);
+            json_member_u64(json, "offset", chunk->offset);
             json_write_end_object(json);
         }
         json_write_end_array(json);
@@ -344,27 +331,23 @@ static int write_json(const struct view *self, struct cb_err *err)
     struct json_writer json;
     json_writer_init(&json, &self->cli->out, 1);
     json_write_begin_object(&json);
-    json_write_key(&json, "path");
-    json_write_text(&json, self->source->path);
-    json_write_key(&json, "format");
-    json_write_text(&json, format_name(self->checkpoint->format));
-    json_write_key(&json, "marked");
-    json_write_bool(&json, self->checkpoint->marked);
-    write_count(&json, "tensors", found->tensors);
-    write_count(&json, "values", found->values);
-    write_count(&json, "items", found->items);
-    write_count(&json, "files", self->checkpoint->file_count);
-    write_count(&json, "missing_files", found->missing_files);
-    write_count(&json, "tensor_bytes", found->tensor_bytes);
-    write_count(&json, "file_bytes", found->file_bytes);
-    write_count(&json, "payload_bytes", found->payload_bytes);
-    write_count(&json, "frame_bytes", found->frame_bytes);
-    write_count(&json, "outside_bytes", found->outside_bytes);
-    write_count(&json, "overlap_bytes", found->overlap_bytes);
-    write_count(&json, "duplicates", self->checkpoint->duplicates);
-    write_count(&json, "compressed", found->compressed);
-    json_write_key(&json, "layout");
-    json_write_text(&json, found->layout);
+    json_member_text(&json, "path", self->source->path);
+    json_member_text(&json, "format", format_name(self->checkpoint->format));
+    json_member_bool(&json, "marked", self->checkpoint->marked);
+    json_member_u64(&json, "tensors", found->tensors);
+    json_member_u64(&json, "values", found->values);
+    json_member_u64(&json, "items", found->items);
+    json_member_u64(&json, "files", self->checkpoint->file_count);
+    json_member_u64(&json, "missing_files", found->missing_files);
+    json_member_u64(&json, "tensor_bytes", found->tensor_bytes);
+    json_member_u64(&json, "file_bytes", found->file_bytes);
+    json_member_u64(&json, "payload_bytes", found->payload_bytes);
+    json_member_u64(&json, "frame_bytes", found->frame_bytes);
+    json_member_u64(&json, "outside_bytes", found->outside_bytes);
+    json_member_u64(&json, "overlap_bytes", found->overlap_bytes);
+    json_member_u64(&json, "duplicates", self->checkpoint->duplicates);
+    json_member_u64(&json, "compressed", found->compressed);
+    json_member_text(&json, "layout", found->layout);
     if (self->same)
         write_same_json(&json, self);
     write_types_json(&json, found);

@@ -61,18 +61,12 @@ static void add_row(struct table *table, const struct preset *preset)
 static void write_json(struct json_writer *writer, const struct preset *preset)
 {
     json_write_begin_object(writer);
-    json_write_key(writer, "name");
-    json_write_text(writer, preset->name);
-    json_write_key(writer, "params");
-    json_write_u64(writer, preset->parameters);
-    json_write_key(writer, "dtype");
-    json_write_text(writer, preset->dtype);
-    json_write_key(writer, "state");
-    json_write_text(writer, preset->state);
-    json_write_key(writer, "bytes");
-    json_write_u64(writer, preset->bytes);
-    json_write_key(writer, "about");
-    json_write_text(writer, preset->about);
+    json_member_text(writer, "name", preset->name);
+    json_member_u64(writer, "params", preset->parameters);
+    json_member_text(writer, "dtype", preset->dtype);
+    json_member_text(writer, "state", preset->state);
+    json_member_u64(writer, "bytes", preset->bytes);
+    json_member_text(writer, "about", preset->about);
     json_write_end_object(writer);
 }
 

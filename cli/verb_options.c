@@ -67,20 +67,13 @@ static bool is_wanted(const struct option *row, const struct cli *cli)
 static void write_json_row(struct json_writer *writer, const struct option *row, const char *values)
 {
     json_write_begin_object(writer);
-    json_write_key(writer, "name");
-    json_write_text(writer, row->name);
-    json_write_key(writer, "type");
-    json_write_text(writer, option_type_name(row->type));
-    json_write_key(writer, "class");
-    json_write_text(writer, option_class_name(row->class));
-    json_write_key(writer, "default");
-    json_write_text(writer, row->fallback);
-    json_write_key(writer, "values");
-    json_write_text(writer, values);
-    json_write_key(writer, "unit");
-    json_write_text(writer, *row->unit ? row->unit : NULL);
-    json_write_key(writer, "help");
-    json_write_text(writer, row->help);
+    json_member_text(writer, "name", row->name);
+    json_member_text(writer, "type", option_type_name(row->type));
+    json_member_text(writer, "class", option_class_name(row->class));
+    json_member_text(writer, "default", row->fallback);
+    json_member_text(writer, "values", values);
+    json_member_text(writer, "unit", *row->unit ? row->unit : NULL);
+    json_member_text(writer, "help", row->help);
     json_write_end_object(writer);
 }
 

@@ -151,40 +151,22 @@ static void write_text(const struct outlook *self, struct buf *out)
 
 /* ---- JSON ---- */
 
-static void member_u64(struct json_writer *writer, const char *key, uint64_t value)
-{
-    json_write_key(writer, key);
-    json_write_u64(writer, value);
-}
-
-static void member_double(struct json_writer *writer, const char *key, double value)
-{
-    json_write_key(writer, key);
-    json_write_double(writer, value);
-}
-
-static void member_text(struct json_writer *writer, const char *key, const char *value)
-{
-    json_write_key(writer, key);
-    json_write_text(writer, value);
-}
-
 static void write_predicted_json(const struct outlook *self, struct json_writer *writer)
 {
     const struct prediction *predicted = &self->predicted;
     json_write_key(writer, "predicted");
     json_write_begin_object(writer);
-    member_double(writer, "save_s", predicted->save_s);
-    member_text(writer, "save_limit", predicted->store_binds_save ? "store" : "rank");
-    member_double(writer, "load_s", predicted->load_s);
-    member_text(writer, "load_limit", predicted->store_binds_load ? "store" : "rank");
-    member_double(writer, "mtbf_s", predicted->mtbf_s);
-    member_double(writer, "interval_s", predicted->interval_s);
-    member_double(writer, "stall_s", predicted->stall_s);
-    member_double(writer, "goodput", predicted->goodput);
-    member_double(writer, "rate_rank_bytes_per_s", self->rates.save);
-    member_double(writer, "rate_store_bytes_per_s", self->rates.store);
-    member_text(writer, "rate_from", self->rates.from);
+    json_member_double(writer, "save_s", predicted->save_s);
+    json_member_text(writer, "save_limit", predicted->store_binds_save ? "store" : "rank");
+    json_member_double(writer, "load_s", predicted->load_s);
+    json_member_text(writer, "load_limit", predicted->store_binds_load ? "store" : "rank");
+    json_member_double(writer, "mtbf_s", predicted->mtbf_s);
+    json_member_double(writer, "interval_s", predicted->interval_s);
+    json_member_double(writer, "stall_s", predicted->stall_s);
+    json_member_double(writer, "goodput", predicted->goodput);
+    json_member_double(writer, "rate_rank_bytes_per_s", self->rates.save);
+    json_member_double(writer, "rate_store_bytes_per_s", self->rates.store);
+    json_member_text(writer, "rate_from", self->rates.from);
     json_write_end_object(writer);
 }
 
@@ -192,29 +174,29 @@ static void write_json(const struct outlook *self, struct json_writer *writer)
 {
     const struct plan *plan = self->workload.plan;
     json_write_begin_object(writer);
-    member_u64(writer, "params", model_parameters(self->workload.model));
+    json_member_u64(writer, "params", model_parameters(self->workload.model));
     json_write_key(writer, "bytes");
     json_write_begin_object(writer);
-    member_u64(writer, "weights", self->weight_bytes);
-    member_u64(writer, "optimizer", self->optimizer_bytes);
-    member_u64(writer, "total", self->total_bytes);
+    json_member_u64(writer, "weights", self->weight_bytes);
+    json_member_u64(writer, "optimizer", self->optimizer_bytes);
+    json_member_u64(writer, "total", self->total_bytes);
     json_write_end_object(writer);
-    member_u64(writer, "tensors", layout_tensor_count(self->workload.layout));
-    member_u64(writer, "items", plan->item_count);
-    member_u64(writer, "files", plan->file_count + 1);
+    json_member_u64(writer, "tensors", layout_tensor_count(self->workload.layout));
+    json_member_u64(writer, "items", plan->item_count);
+    json_member_u64(writer, "files", plan->file_count + 1);
     json_write_key(writer, "rank_bytes");
     json_write_begin_object(writer);
-    member_u64(writer, "min", plan->rank_bytes_min);
-    member_u64(writer, "median", plan->rank_bytes_median);
-    member_u64(writer, "max", plan->rank_bytes_max);
+    json_member_u64(writer, "min", plan->rank_bytes_min);
+    json_member_u64(writer, "median", plan->rank_bytes_median);
+    json_member_u64(writer, "max", plan->rank_bytes_max);
     json_write_end_object(writer);
-    member_double(writer, "imbalance", plan->imbalance);
-    member_double(writer, "imbalance_vs_bound", plan->imbalance_vs_bound);
-    member_double(writer, "plan_s", (double)plan->compute_ns / 1e9);
-    member_u64(writer, "rss_bytes", self->rss_bytes);
-    member_u64(writer, "metadata_bytes", self->metadata_bytes);
-    member_u64(writer, "requests", self->requests);
-    member_u64(writer, "host_memory_bytes", self->host_memory_bytes);
+    json_member_double(writer, "imbalance", plan->imbalance);
+    json_member_double(writer, "imbalance_vs_bound", plan->imbalance_vs_bound);
+    json_member_double(writer, "plan_s", (double)plan->compute_ns / 1e9);
+    json_member_u64(writer, "rss_bytes", self->rss_bytes);
+    json_member_u64(writer, "metadata_bytes", self->metadata_bytes);
+    json_member_u64(writer, "requests", self->requests);
+    json_member_u64(writer, "host_memory_bytes", self->host_memory_bytes);
     write_predicted_json(self, writer);
     json_write_end_object(writer);
 }
@@ -273,7 +255,7 @@ static void write_varied(struct cli *cli, const struct sweep *sweep, size_t inde
     }
     for (size_t i = 0; i < sweep->varied_count; i++) {
         if (cli->json)
-            member_text(writer, sweep->varied[i], value_of(experiment, sweep->varied[i]));
+            json_member_text(writer, sweep->varied[i], value_of(experiment, sweep->varied[i]));
         else
             buf_printf(&cli->out, "%s%s=%s",
                        i       ? "  "

@@ -45,10 +45,8 @@ static int render_run(struct cli *cli, const struct submission *self, const stru
         rc = write_run(self, planning, index, &script, err);
     if (rc == 0 && cli->json) {
         json_write_begin_object(json);
-        json_write_key(json, "run");
-        json_write_text(json, member->id);
-        json_write_key(json, "script");
-        json_write_text(json, script.data);
+        json_member_text(json, "run", member->id);
+        json_member_text(json, "script", script.data);
         json_write_end_object(json);
     } else if (rc == 0 && *planning->sweep_id) {
         buf_printf(&cli->out, "%s/" JOB_SCRIPT "\n", member->folder);
@@ -68,8 +66,7 @@ static int render_all(struct cli *cli, struct submission *self, const struct pla
         return rc;
     if (cli->json) {
         json_write_begin_object(&json);
-        json_write_key(&json, "sweep");
-        json_write_text(&json, *planning->sweep_id ? planning->sweep_id : NULL);
+        json_member_text(&json, "sweep", *planning->sweep_id ? planning->sweep_id : NULL);
         json_write_key(&json, "runs");
         json_write_begin_array(&json);
     }

@@ -95,27 +95,21 @@ static int write_json(const struct cleaning *self, struct cb_err *err)
     struct json_writer json;
     json_writer_init(&json, &self->cli->out, 2);
     json_write_begin_object(&json);
-    json_write_key(&json, "uri");
-    json_write_text(&json, self->uri);
+    json_member_text(&json, "uri", self->uri);
     json_write_key(&json, "uploads");
     json_write_begin_array(&json);
     for (size_t i = 0; i < self->count; i++) {
         json_write_begin_object(&json);
-        json_write_key(&json, "key");
-        json_write_text(&json, self->uploads[i].key);
-        json_write_key(&json, "upload_id");
-        json_write_text(&json, self->uploads[i].id);
+        json_member_text(&json, "key", self->uploads[i].key);
+        json_member_text(&json, "upload_id", self->uploads[i].id);
         json_write_key(&json, "begun");
         json_write_date(&json, self->uploads[i].begun_ns);
-        json_write_key(&json, "aborted");
-        json_write_bool(&json, self->uploads[i].aborted);
+        json_member_bool(&json, "aborted", self->uploads[i].aborted);
         json_write_end_object(&json);
     }
     json_write_end_array(&json);
-    json_write_key(&json, "younger");
-    json_write_u64(&json, self->younger);
-    json_write_key(&json, "aborted");
-    json_write_u64(&json, self->aborted);
+    json_member_u64(&json, "younger", self->younger);
+    json_member_u64(&json, "aborted", self->aborted);
     json_write_end_object(&json);
     return cli_end_json(self->cli, err);
 }

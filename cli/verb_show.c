@@ -106,8 +106,7 @@ static void json_ranks(struct json_writer *json, const struct rank_table *self)
         json_write_begin_array(json);
         for (size_t rank = 0; rank < self->ranks; rank++) {
             json_write_begin_object(json);
-            json_write_key(json, "rank");
-            json_write_u64(json, rank);
+            json_member_u64(json, "rank", rank);
             for (size_t column = 0; column < RANK_METRICS; column++) {
                 json_write_key(json, metric_row(rank_metrics[column])->name);
                 json_write_double(json, rank_median(self, op, column, rank));
@@ -139,12 +138,9 @@ static int json_failure(void *context, uint32_t rank, const char *code, const ch
     struct json_writer *json = context;
     (void)err;
     json_write_begin_object(json);
-    json_write_key(json, "rank");
-    json_write_u64(json, rank);
-    json_write_key(json, "code");
-    json_write_text(json, code);
-    json_write_key(json, "text");
-    json_write_text(json, lines);
+    json_member_u64(json, "rank", rank);
+    json_member_text(json, "code", code);
+    json_member_text(json, "text", lines);
     json_write_end_object(json);
     return 0;
 }

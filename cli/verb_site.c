@@ -19,8 +19,7 @@
 static void write_json_site(struct json_writer *json, const struct site *site)
 {
     json_write_begin_object(json);
-    json_write_key(json, "site");
-    json_write_text(json, site->name);
+    json_member_text(json, "site", site->name);
     for (size_t i = 0; i < SITE_KEY_COUNT; i++) {
         json_write_key(json, site_key_name((enum site_key)i));
         json_write_text(json, site->values[i]);
@@ -28,8 +27,7 @@ static void write_json_site(struct json_writer *json, const struct site *site)
     json_write_key(json, "environment");
     json_write_begin_object(json);
     for (size_t i = 0; i < site->environment_count; i++) {
-        json_write_key(json, site->environment[i].name);
-        json_write_text(json, site->environment[i].value);
+        json_member_text(json, site->environment[i].name, site->environment[i].value);
     }
     json_write_end_object(json);
     json_write_end_object(json);

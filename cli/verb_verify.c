@@ -18,19 +18,15 @@ struct answer {
 static void write_problem_json(struct json_writer *writer, const struct verify_problem *problem)
 {
     json_write_begin_object(writer);
-    json_write_key(writer, "kind");
-    json_write_text(writer, verify_problem_name(problem->kind));
-    json_write_key(writer, "file");
-    json_write_text(writer, problem->file);
-    json_write_key(writer, "tensor");
-    json_write_text(writer, problem->tensor);
+    json_member_text(writer, "kind", verify_problem_name(problem->kind));
+    json_member_text(writer, "file", problem->file);
+    json_member_text(writer, "tensor", problem->tensor);
     json_write_key(writer, "offset");
     if (problem->file)
         json_write_u64(writer, problem->offset);
     else
         json_write_null(writer);
-    json_write_key(writer, "text");
-    json_write_text(writer, problem->text);
+    json_member_text(writer, "text", problem->text);
     json_write_end_object(writer);
 }
 
@@ -43,30 +39,19 @@ static void report(void *context, const struct verify_problem *problem)
         buf_printf(&answer->cli->out, "%-10s %s\n", verify_problem_name(problem->kind), problem->text);
 }
 
-static void write_count(struct json_writer *writer, const char *key, uint64_t value)
-{
-    json_write_key(writer, key);
-    json_write_u64(writer, value);
-}
-
 static void write_result_json(struct json_writer *writer, const char *path, const struct verify_result *result)
 {
-    json_write_key(writer, "path");
-    json_write_text(writer, path);
-    json_write_key(writer, "complete");
-    json_write_bool(writer, result->format != NULL);
-    json_write_key(writer, "verified");
-    json_write_bool(writer, result->problems == 0);
-    json_write_key(writer, "format");
-    json_write_text(writer, result->format);
-    write_count(writer, "tensors", result->tensors);
-    write_count(writer, "items", result->items);
-    write_count(writer, "files", result->files);
-    write_count(writer, "payload_bytes", result->payload_bytes);
-    write_count(writer, "checksums", result->checksums);
-    write_count(writer, "values_checked", result->values_checked);
-    json_write_key(writer, "values");
-    json_write_text(writer, result->values);
+    json_member_text(writer, "path", path);
+    json_member_bool(writer, "complete", result->format != NULL);
+    json_member_bool(writer, "verified", result->problems == 0);
+    json_member_text(writer, "format", result->format);
+    json_member_u64(writer, "tensors", result->tensors);
+    json_member_u64(writer, "items", result->items);
+    json_member_u64(writer, "files", result->files);
+    json_member_u64(writer, "payload_bytes", result->payload_bytes);
+    json_member_u64(writer, "checksums", result->checksums);
+    json_member_u64(writer, "values_checked", result->values_checked);
+    json_member_text(writer, "values", result->values);
 }
 
 static void write_result(struct cli *cli, const char *path, const struct verify_result *result)

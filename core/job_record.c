@@ -79,27 +79,15 @@ int job_record_enter(struct job_record *self, enum job_state state, uint64_t at_
 
 /* ---- the file ---- */
 
-static void member_text(struct json_writer *json, const char *key, const char *text)
-{
-    json_write_key(json, key);
-    json_write_text(json, text);
-}
-
-static void member_u64(struct json_writer *json, const char *key, uint64_t number)
-{
-    json_write_key(json, key);
-    json_write_u64(json, number);
-}
-
 static void write_transitions(struct json_writer *json, const struct job_record *self)
 {
     json_write_key(json, "transitions");
     json_write_begin_array(json);
     for (size_t i = 0; i < self->transition_count; i++) {
         json_write_begin_object(json);
-        member_u64(json, "at_wall_ns", self->transitions[i].at_wall_ns);
-        member_text(json, "state", job_state_name(self->transitions[i].state));
-        member_text(json, "note", self->transitions[i].note);
+        json_member_u64(json, "at_wall_ns", self->transitions[i].at_wall_ns);
+        json_member_text(json, "state", job_state_name(self->transitions[i].state));
+        json_member_text(json, "note", self->transitions[i].note);
         json_write_end_object(json);
     }
     json_write_end_array(json);
@@ -109,15 +97,15 @@ static void write_slurm(struct json_writer *json, const struct job_record *self)
 {
     json_write_key(json, "slurm");
     json_write_begin_object(json);
-    member_text(json, "state", self->slurm_state);
-    member_text(json, "reason", self->reason);
-    member_text(json, "nodes", self->nodes);
-    member_u64(json, "node_count", self->node_count);
-    member_u64(json, "restarts", self->restarts);
-    member_u64(json, "state_wall_ns", self->slurm_state_wall_ns);
-    member_u64(json, "queued_s", self->queued_s);
-    member_u64(json, "allocated_s", self->allocated_s);
-    member_u64(json, "began_s", self->began_s);
+    json_member_text(json, "state", self->slurm_state);
+    json_member_text(json, "reason", self->reason);
+    json_member_text(json, "nodes", self->nodes);
+    json_member_u64(json, "node_count", self->node_count);
+    json_member_u64(json, "restarts", self->restarts);
+    json_member_u64(json, "state_wall_ns", self->slurm_state_wall_ns);
+    json_member_u64(json, "queued_s", self->queued_s);
+    json_member_u64(json, "allocated_s", self->allocated_s);
+    json_member_u64(json, "began_s", self->began_s);
     json_write_end_object(json);
 }
 
@@ -132,27 +120,24 @@ int job_record_write_in(struct file_batch *batch, const char *run_folder, const 
     buf_init(&text, JOB_FILE_MAX_BYTES);
     json_writer_init(&json, &text, 2);
     json_write_begin_object(&json);
-    member_u64(&json, "version", JOB_RECORD_VERSION);
-    member_text(&json, "name", self->name);
-    member_text(&json, "job", self->job);
-    member_text(&json, "cluster", self->cluster);
+    json_member_u64(&json, "version", JOB_RECORD_VERSION);
+    json_member_text(&json, "name", self->name);
+    json_member_text(&json, "job", self->job);
+    json_member_text(&json, "cluster", self->cluster);
     json_write_key(&json, "array_task");
     if (self->in_array)
         json_write_u64(&json, self->array_task);
     else
         json_write_null(&json);
-    member_text(&json, "before", self->before);
-    member_text(&json, "pool", self->pool);
-    member_text(&json, "step", self->step);
-    member_u64(&json, "intent_wall_ns", self->intent_wall_ns);
-    member_u64(&json, "submitted_wall_ns", self->submitted_wall_ns);
-    json_write_key(&json, "cancel_asked");
-    json_write_bool(&json, self->cancel_asked);
-    member_text(&json, "state", job_state_name(self->state));
-    json_write_key(&json, "queue_s");
-    json_write_double(&json, self->queue_s);
-    json_write_key(&json, "boot_s");
-    json_write_double(&json, self->boot_s);
+    json_member_text(&json, "before", self->before);
+    json_member_text(&json, "pool", self->pool);
+    json_member_text(&json, "step", self->step);
+    json_member_u64(&json, "intent_wall_ns", self->intent_wall_ns);
+    json_member_u64(&json, "submitted_wall_ns", self->submitted_wall_ns);
+    json_member_bool(&json, "cancel_asked", self->cancel_asked);
+    json_member_text(&json, "state", job_state_name(self->state));
+    json_member_double(&json, "queue_s", self->queue_s);
+    json_member_double(&json, "boot_s", self->boot_s);
     write_slurm(&json, self);
     write_transitions(&json, self);
     json_write_end_object(&json);

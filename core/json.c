@@ -185,6 +185,36 @@ void json_write_null(struct json_writer *self)
     buf_append_text(self->out, "null");
 }
 
+void json_member_text(struct json_writer *self, const char *key, const char *text)
+{
+    json_write_key(self, key);
+    json_write_text(self, text);
+}
+
+void json_member_u64(struct json_writer *self, const char *key, uint64_t value)
+{
+    json_write_key(self, key);
+    json_write_u64(self, value);
+}
+
+void json_member_i64(struct json_writer *self, const char *key, int64_t value)
+{
+    json_write_key(self, key);
+    json_write_i64(self, value);
+}
+
+void json_member_double(struct json_writer *self, const char *key, double value)
+{
+    json_write_key(self, key);
+    json_write_double(self, value);
+}
+
+void json_member_bool(struct json_writer *self, const char *key, bool value)
+{
+    json_write_key(self, key);
+    json_write_bool(self, value);
+}
+
 /* ---- reader ---- */
 
 /* A json_value is a json_t under a name of ours; it has no definition. */

@@ -37,6 +37,12 @@ void json_write_i64(struct json_writer *self, int64_t value);
 void json_write_double(struct json_writer *self, double value);
 void json_write_bool(struct json_writer *self, bool value);
 void json_write_null(struct json_writer *self);
+/* A key and its value. */
+void json_member_text(struct json_writer *self, const char *key, const char *text);
+void json_member_u64(struct json_writer *self, const char *key, uint64_t value);
+void json_member_i64(struct json_writer *self, const char *key, int64_t value);
+void json_member_double(struct json_writer *self, const char *key, double value);
+void json_member_bool(struct json_writer *self, const char *key, bool value);
 /* A value that is JSON already, as it is. */
 void json_write_raw(struct json_writer *self, const char *json);
 

@@ -98,27 +98,14 @@ int pool_create(const struct pool *self, const char *folder, struct cb_err *err)
     return rc ? rc : pool_write(self, folder, err);
 }
 
-/* ---- small JSON ---- */
+/* ---- its files ---- */
 
-static void member_text(struct json_writer *json, const char *key, const char *text)
-{
-    json_write_key(json, key);
-    json_write_text(json, text);
-}
-
-static void member_u64(struct json_writer *json, const char *key, uint64_t number)
-{
-    json_write_key(json, key);
-    json_write_u64(json, number);
-}
-
-static int begin_document(struct json_writer *json, struct buf *text)
+static void begin_document(struct json_writer *json, struct buf *text)
 {
     buf_init(text, FILE_MAX_BYTES);
     json_writer_init(json, text, 2);
     json_write_begin_object(json);
-    member_u64(json, "version", POOL_VERSION);
-    return 0;
+    json_member_u64(json, "version", POOL_VERSION);
 }
 
 static int end_document(struct json_writer *json, struct buf *text, const char *path, struct cb_err *err)
@@ -152,17 +139,17 @@ int pool_write(const struct pool *self, const char *folder, struct cb_err *err)
     if (rc)
         return rc;
     begin_document(&json, &text);
-    member_text(&json, "id", self->id);
-    member_text(&json, "name", self->name);
-    member_text(&json, "mode", pool_mode_name(self->mode));
-    member_u64(&json, "nodes", self->nodes);
-    member_u64(&json, "created_wall_ns", self->created_wall_ns);
-    member_u64(&json, "expires_wall_ns", self->expires_wall_ns);
-    member_u64(&json, "budget_node_ns", self->budget_node_ns);
-    member_u64(&json, "period_ns", self->period_ns);
-    member_u64(&json, "boot_most_ns", self->boot_most_ns);
-    member_u64(&json, "intent_wall_ns", self->intent_wall_ns);
-    member_text(&json, "job", self->job);
+    json_member_text(&json, "id", self->id);
+    json_member_text(&json, "name", self->name);
+    json_member_text(&json, "mode", pool_mode_name(self->mode));
+    json_member_u64(&json, "nodes", self->nodes);
+    json_member_u64(&json, "created_wall_ns", self->created_wall_ns);
+    json_member_u64(&json, "expires_wall_ns", self->expires_wall_ns);
+    json_member_u64(&json, "budget_node_ns", self->budget_node_ns);
+    json_member_u64(&json, "period_ns", self->period_ns);
+    json_member_u64(&json, "boot_most_ns", self->boot_most_ns);
+    json_member_u64(&json, "intent_wall_ns", self->intent_wall_ns);
+    json_member_text(&json, "job", self->job);
     return end_document(&json, &text, path, err);
 }
 
@@ -298,8 +285,8 @@ int pool_write_end(const char *folder, const char *reason, struct cb_err *err)
     if (rc || is_there(folder, POOL_END))
         return rc;
     begin_document(&json, &text);
-    member_u64(&json, "at_wall_ns", clock_wall_ns());
-    member_text(&json, "reason", reason);
+    json_member_u64(&json, "at_wall_ns", clock_wall_ns());
+    json_member_text(&json, "reason", reason);
     return end_document(&json, &text, path, err);
 }
 
@@ -340,16 +327,15 @@ int pool_write_share(const char *folder, const struct pool_share *share, struct 
     if (rc)
         return rc;
     begin_document(&json, &text);
-    member_text(&json, "job", share->job);
-    member_u64(&json, "restarts", share->restarts);
-    member_u64(&json, "node_count", share->node_count);
-    member_text(&json, "nodes", share->nodes);
-    member_u64(&json, "allocated_wall_ns", share->allocated_wall_ns);
-    member_u64(&json, "began_wall_ns", share->began_wall_ns);
-    member_u64(&json, "seen_wall_ns", share->seen_wall_ns);
-    member_u64(&json, "kept_ns", share->kept_ns);
-    json_write_key(&json, "ended");
-    json_write_bool(&json, share->ended);
+    json_member_text(&json, "job", share->job);
+    json_member_u64(&json, "restarts", share->restarts);
+    json_member_u64(&json, "node_count", share->node_count);
+    json_member_text(&json, "nodes", share->nodes);
+    json_member_u64(&json, "allocated_wall_ns", share->allocated_wall_ns);
+    json_member_u64(&json, "began_wall_ns", share->began_wall_ns);
+    json_member_u64(&json, "seen_wall_ns", share->seen_wall_ns);
+    json_member_u64(&json, "kept_ns", share->kept_ns);
+    json_member_bool(&json, "ended", share->ended);
     return end_document(&json, &text, path, err);
 }
 

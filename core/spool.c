@@ -72,15 +72,12 @@ static int ticket_write(const char *path, const struct ticket *ticket, struct cb
     json_writer_init(&json, &text, 2);
     json_write_begin_object(&json);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
-        json_write_key(&json, numbers[i].key);
-        json_write_u64(&json, numbers[i].value);
+        json_member_u64(&json, numbers[i].key, numbers[i].value);
     }
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        json_write_key(&json, texts[i].key);
-        json_write_text(&json, texts[i].value);
+        json_member_text(&json, texts[i].key, texts[i].value);
     }
-    json_write_key(&json, "exit_status");
-    json_write_u64(&json, ticket->exit_status);
+    json_member_u64(&json, "exit_status", ticket->exit_status);
     json_write_end_object(&json);
     buf_append_char(&text, '\n');
     int rc = buf_check(&text, path, err);

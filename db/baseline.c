@@ -38,13 +38,10 @@ static int write_definition(const struct baseline *baseline, struct buf *out, st
     struct json_writer json;
     json_writer_init(&json, out, 2);
     json_write_begin_object(&json);
-    json_write_key(&json, "version");
-    json_write_u64(&json, BASELINE_FILE_VERSION);
-    json_write_key(&json, "baseline");
-    json_write_text(&json, baseline->name);
+    json_member_u64(&json, "version", BASELINE_FILE_VERSION);
+    json_member_text(&json, "baseline", baseline->name);
     if (baseline->window) {
-        json_write_key(&json, "window");
-        json_write_u64(&json, baseline->window);
+        json_member_u64(&json, "window", baseline->window);
     }
     json_write_key(&json, baseline->window ? "filters" : "runs");
     json_write_begin_array(&json);

@@ -46,8 +46,7 @@ static int labels_json(const struct experiment *experiment, struct buf *out, str
     json_writer_init(&json, out, 0);
     json_write_begin_object(&json);
     for (size_t i = 0; i < experiment_label_count(experiment); i++) {
-        json_write_key(&json, experiment_label_key(experiment, i));
-        json_write_text(&json, experiment_label_value(experiment, i));
+        json_member_text(&json, experiment_label_key(experiment, i), experiment_label_value(experiment, i));
     }
     json_write_end_object(&json);
     return buf_check(out, "the labels", err);
@@ -186,22 +185,15 @@ int planned_file_write(struct file_batch *batch, const struct run_row *row, stru
     buf_init(&text, JSON_MAX_BYTES);
     json_writer_init(&json, &text, 2);
     json_write_begin_object(&json);
-    json_write_key(&json, "version");
-    json_write_u64(&json, PLANNED_FILE_VERSION);
-    json_write_key(&json, "run");
-    json_write_text(&json, row->run);
-    json_write_key(&json, "sweep");
-    json_write_text(&json, row->sweep);
+    json_member_u64(&json, "version", PLANNED_FILE_VERSION);
+    json_member_text(&json, "run", row->run);
+    json_member_text(&json, "sweep", row->sweep);
     if (row->site) {
-        json_write_key(&json, "site");
-        json_write_text(&json, row->site);
+        json_member_text(&json, "site", row->site);
     }
-    json_write_key(&json, "block");
-    json_write_u64(&json, row->block);
-    json_write_key(&json, "combination");
-    json_write_u64(&json, row->combination);
-    json_write_key(&json, "planned_ns");
-    json_write_u64(&json, row->planned_ns);
+    json_member_u64(&json, "block", row->block);
+    json_member_u64(&json, "combination", row->combination);
+    json_member_u64(&json, "planned_ns", row->planned_ns);
     json_write_end_object(&json);
     buf_append_char(&text, '\n');
     int rc = buf_check(&text, path, err);

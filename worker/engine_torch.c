@@ -90,16 +90,11 @@ static void write_bucket(struct json_writer *writer, const struct experiment *ex
         return;
     }
     json_write_begin_object(writer);
-    json_write_key(writer, "endpoint");
-    json_write_text(writer, experiment_text(experiment, OPT_S3_ENDPOINT));
-    json_write_key(writer, "region");
-    json_write_text(writer, experiment_text(experiment, OPT_S3_REGION));
-    json_write_key(writer, "profile");
-    json_write_text(writer, experiment_text(experiment, OPT_S3_PROFILE));
-    json_write_key(writer, "path_style");
-    json_write_text(writer, experiment_text(experiment, OPT_S3_PATH_STYLE));
-    json_write_key(writer, "part_size");
-    json_write_u64(writer, experiment_u64(experiment, OPT_S3_PART_SIZE));
+    json_member_text(writer, "endpoint", experiment_text(experiment, OPT_S3_ENDPOINT));
+    json_member_text(writer, "region", experiment_text(experiment, OPT_S3_REGION));
+    json_member_text(writer, "profile", experiment_text(experiment, OPT_S3_PROFILE));
+    json_member_text(writer, "path_style", experiment_text(experiment, OPT_S3_PATH_STYLE));
+    json_member_u64(writer, "part_size", experiment_u64(experiment, OPT_S3_PART_SIZE));
     json_write_end_object(writer);
 }
 
@@ -107,8 +102,7 @@ static void write_fd_path(struct json_writer *writer, const char *key, int fd)
 {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)getpid(), fd);
-    json_write_key(writer, key);
-    json_write_text(writer, path);
+    json_member_text(writer, key, path);
 }
 
 static int make_ended_file(struct torch_engine *self, struct cb_err *err)
@@ -125,25 +119,16 @@ static int send_init(struct torch_engine *self, const struct meeting *meeting, s
     const struct experiment *experiment = self->setup.experiment;
     struct json_writer writer;
     torch_adapter_begin(&self->adapter, &writer, "init");
-    json_write_key(&writer, "rank");
-    json_write_u64(&writer, comm_rank(self->setup.comm));
-    json_write_key(&writer, "ranks");
-    json_write_u64(&writer, comm_size(self->setup.comm));
-    json_write_key(&writer, "address");
-    json_write_text(&writer, meeting->address);
-    json_write_key(&writer, "port");
-    json_write_u64(&writer, meeting->port);
-    json_write_key(&writer, "threads");
-    json_write_u64(&writer, experiment_u64(experiment, OPT_IO_THREADS));
-    json_write_key(&writer, "fsync");
-    json_write_bool(&writer, experiment_bool(experiment, OPT_IO_FSYNC));
-    json_write_key(&writer, "dedup");
-    json_write_text(&writer, experiment_text(experiment, OPT_SAVE_DEDUP));
-    json_write_key(&writer, "async");
-    json_write_text(&writer, experiment_text(experiment, OPT_TORCH_ASYNC));
+    json_member_u64(&writer, "rank", comm_rank(self->setup.comm));
+    json_member_u64(&writer, "ranks", comm_size(self->setup.comm));
+    json_member_text(&writer, "address", meeting->address);
+    json_member_u64(&writer, "port", meeting->port);
+    json_member_u64(&writer, "threads", experiment_u64(experiment, OPT_IO_THREADS));
+    json_member_bool(&writer, "fsync", experiment_bool(experiment, OPT_IO_FSYNC));
+    json_member_text(&writer, "dedup", experiment_text(experiment, OPT_SAVE_DEDUP));
+    json_member_text(&writer, "async", experiment_text(experiment, OPT_TORCH_ASYNC));
     write_fd_path(&writer, "ended", self->behind.ended_fd);
-    json_write_key(&writer, "timeout_s");
-    json_write_u64(&writer, experiment_u64(experiment, OPT_TIMEOUT_OP) / NS_PER_S + 1);
+    json_member_u64(&writer, "timeout_s", experiment_u64(experiment, OPT_TIMEOUT_OP) / NS_PER_S + 1);
     write_bucket(&writer, experiment, self->setup.store_path);
     struct torch_answer answer;
     int rc = torch_adapter_ask(&self->adapter, &writer, clock_monotonic_ns() + START_TIMEOUT_NS, &answer, err);
@@ -201,15 +186,12 @@ static void write_layout(const struct state *state, struct buf *out)
         if (tensor->kind == KIND_BYTES)
             continue;
         json_write_begin_object(&writer);
-        json_write_key(&writer, "fqn");
-        json_write_text(&writer, tensor->fqn);
-        json_write_key(&writer, "dtype");
-        json_write_text(&writer, dtype_torch_name(tensor->dtype));
+        json_member_text(&writer, "fqn", tensor->fqn);
+        json_member_text(&writer, "dtype", dtype_torch_name(tensor->dtype));
         write_numbers(&writer, "shape", tensor->dims, tensor->shape);
         write_numbers(&writer, "offsets", piece->box.dims, piece->box.offset);
         write_numbers(&writer, "sizes", piece->box.dims, piece->box.size);
-        json_write_key(&writer, "at");
-        json_write_u64(&writer, (uint64_t)((char *)state->memory[i] - (char *)state->base));
+        json_member_u64(&writer, "at", (uint64_t)((char *)state->memory[i] - (char *)state->base));
         json_write_end_object(&writer);
     }
     json_write_end_array(&writer);
@@ -219,8 +201,7 @@ static void write_layout(const struct state *state, struct buf *out)
         const struct state_tensor *tensor = layout_tensor(state->layout, i);
         if (tensor->kind != KIND_BYTES)
             continue;
-        json_write_key(&writer, tensor->fqn);
-        json_write_text(&writer, tensor->literal);
+        json_member_text(&writer, tensor->fqn, tensor->literal);
     }
     json_write_end_object(&writer);
     json_write_end_object(&writer);
@@ -270,8 +251,7 @@ static int introduce(struct torch_engine *self, const struct state *state, uint6
     self->known_count++;
     struct json_writer writer;
     torch_adapter_begin(&self->adapter, &writer, "state");
-    json_write_key(&writer, "name");
-    json_write_text(&writer, name);
+    json_member_text(&writer, "name", name);
     write_fd_path(&writer, "memory", state->shared_fd);
     write_fd_path(&writer, "layout", layout_fd);
     return torch_adapter_ask(&self->adapter, &writer, deadline_ns, NULL, err);
@@ -284,10 +264,8 @@ static int request_operation(struct torch_engine *self, const struct peer_operat
 {
     struct json_writer writer;
     torch_adapter_begin(&self->adapter, &writer, command);
-    json_write_key(&writer, "name");
-    json_write_text(&writer, name);
-    json_write_key(&writer, "path");
-    json_write_text(&writer, operation->path);
+    json_member_text(&writer, "name", name);
+    json_member_text(&writer, "path", operation->path);
     int rc = torch_adapter_ask(&self->adapter, &writer, operation->options->deadline_ns, answer, err);
     return rc ? cb_context(err, "%s", operation->path) : 0;
 }
