@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/figures.h"
 #include "cli/place.h"
 #include "cli/table.h"
 #include "cli/training_report.h"
@@ -13,44 +14,7 @@
 
 #define SHOWN_SHARE 0.005 /* states with less of the time are not named */
 
-/* ---- figures ---- */
-
-double report_median(const struct run_info *info, enum metric_id metric)
-{
-    for (size_t i = 0; i < info->metric_count; i++)
-        if (info->metrics[i].metric == metric)
-            return info->metrics[i].summary.median;
-    return NAN;
-}
-
-char *report_format_value(enum metric_id metric, double value, char text[32])
-{
-    const char *unit = metric_row(metric)->unit;
-    if (!isfinite(value))
-        snprintf(text, 32, "-");
-    else if (strcmp(unit, "s") == 0)
-        units_format_duration(value * 1e9, text);
-    else if (strcmp(unit, "bytes") == 0)
-        units_format_bytes(value, text);
-    else if (strcmp(unit, "bytes/s") == 0)
-        units_format_rate(value, text);
-    else if (strcmp(unit, "count") == 0 && value >= 0 && value < 1e18)
-        units_format_count((uint64_t)llround(value), text);
-    else if (strcmp(unit, "ratio") == 0)
-        snprintf(text, 32, "%.3f", value);
-    else
-        snprintf(text, 32, "%.4g %s", value, unit);
-    return text;
-}
-
 /* ---- the table ---- */
-
-const char *report_state_name(enum rank_state state, enum operation op)
-{
-    if (op == OP_VERIFY && state == STATE_SERIALIZE)
-        return "compare";
-    return state != STATE_IO ? rank_state_name(state) : op == OP_LOAD || op == OP_VERIFY ? "read" : "write";
-}
 
 /* "write 91 %, fsync 6 %, wait 2 %", largest first; "" where nothing is known. */
 static void describe_states(const struct run_info *info, enum operation op, struct buf *out)
@@ -65,14 +29,14 @@ static void describe_states(const struct run_info *info, enum operation op, stru
         double share = info->state_share[op][best];
         if (!(share >= SHOWN_SHARE))
             return;
-        buf_printf(out, "%s%s %.0f %%", n ? ", " : "", report_state_name((enum rank_state)best, op), 100 * share);
+        buf_printf(out, "%s%s %.0f %%", n ? ", " : "", figures_state_name((enum rank_state)best, op), 100 * share);
     }
 }
 
 static void add_rate_cells(struct table *table, const struct run_info *info, enum metric_id rate,
                            enum metric_id fraction)
 {
-    double bytes_per_s = report_median(info, rate), of_limit = report_median(info, fraction);
+    double bytes_per_s = figures_median(info, rate), of_limit = figures_median(info, fraction);
     if (isfinite(bytes_per_s))
         table_addf(table, TABLE_BOLD, "%.*f", bytes_per_s < 0.1 * (double)GIB ? 4 : 2, bytes_per_s / (double)GIB);
     else
@@ -171,7 +135,7 @@ static void write_behind(const struct run_info *info, struct buf *out)
 
 static void write_goodput(const struct run_info *info, struct buf *out)
 {
-    double goodput = report_median(info, METRIC_GOODPUT), interval_s = report_median(info, METRIC_BEST_INTERVAL_S);
+    double goodput = figures_median(info, METRIC_GOODPUT), interval_s = figures_median(info, METRIC_BEST_INTERVAL_S);
     char a[32], b[32];
     if (isfinite(goodput) && isfinite(interval_s))
         buf_printf(out, "goodput       %.2f %% at an MTBF of %s, with a save every %s\n", 100 * goodput,
@@ -245,9 +209,9 @@ static int write_suite(const struct run_info *info, bool colour, struct buf *out
         if (!found)
             continue;
         table_add(&table, TABLE_BOLD, metric_row((enum metric_id)metric)->name);
-        table_add(&table, TABLE_BOLD, report_format_value((enum metric_id)metric, found->summary.median, text));
-        table_addf(&table, TABLE_PLAIN, "%s … %s", report_format_value((enum metric_id)metric, found->summary.min, low),
-                   report_format_value((enum metric_id)metric, found->summary.max, high));
+        table_add(&table, TABLE_BOLD, figures_format((enum metric_id)metric, found->summary.median, text));
+        table_addf(&table, TABLE_PLAIN, "%s … %s", figures_format((enum metric_id)metric, found->summary.min, low),
+                   figures_format((enum metric_id)metric, found->summary.max, high));
     }
     int rc = table_write(&table, 0, colour, out, err);
     table_release(&table);
@@ -270,8 +234,8 @@ static int write_looked_at(const struct run_info *info, bool colour, struct buf 
 {
     static const char *const headings[] = {"", "time", "GiB/s", "slowest rank", "where the time goes"};
     const struct run_metric *time = run_info_metric(info, OP_VERIFY, METRIC_OP_S);
-    double bytes_per_s = report_median(info, METRIC_VERIFY_BYTES_PER_S),
-           problems = report_median(info, METRIC_PROBLEMS);
+    double bytes_per_s = figures_median(info, METRIC_VERIFY_BYTES_PER_S),
+           problems = figures_median(info, METRIC_PROBLEMS);
     char text[32];
     int rc = 0;
     if (time) {

@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-#include "cli/report.h"
+#include "cli/figures.h"
 
 /* {key: value} of every key: numbers and booleans as such, all else as its canonical text. */
 static void write_experiment_json(const struct experiment *experiment, struct json_writer *writer)
@@ -29,16 +29,9 @@ static void write_labels_json(const struct experiment *experiment, struct json_w
 {
     json_write_begin_object(writer);
     for (size_t i = 0; i < experiment_label_count(experiment); i++) {
-        json_write_key(writer, experiment_label_key(experiment, i));
-        json_write_text(writer, experiment_label_value(experiment, i));
+        json_member_text(writer, experiment_label_key(experiment, i), experiment_label_value(experiment, i));
     }
     json_write_end_object(writer);
-}
-
-static void write_member(struct json_writer *writer, const char *key, double value)
-{
-    json_write_key(writer, key);
-    json_write_double(writer, value);
 }
 
 /* "save_s", or "load.io_s" for what several operations have. */
@@ -58,15 +51,13 @@ static void write_metrics_json(const struct run_info *info, struct json_writer *
         char name[64];
         json_write_key(writer, metric_name(metric->op, metric->metric, name));
         json_write_begin_object(writer);
-        json_write_key(writer, "unit");
-        json_write_text(writer, metric_row(metric->metric)->unit);
-        json_write_key(writer, "n");
-        json_write_u64(writer, metric->summary.n);
-        write_member(writer, "median", metric->summary.median);
-        write_member(writer, "p95", metric->summary.p95);
-        write_member(writer, "min", metric->summary.min);
-        write_member(writer, "max", metric->summary.max);
-        write_member(writer, "mean", metric->summary.mean);
+        json_member_text(writer, "unit", metric_row(metric->metric)->unit);
+        json_member_u64(writer, "n", metric->summary.n);
+        json_member_double(writer, "median", metric->summary.median);
+        json_member_double(writer, "p95", metric->summary.p95);
+        json_member_double(writer, "min", metric->summary.min);
+        json_member_double(writer, "max", metric->summary.max);
+        json_member_double(writer, "mean", metric->summary.mean);
         json_write_end_object(writer);
     }
     json_write_end_object(writer);
@@ -78,7 +69,7 @@ static void write_limits_json(const struct run_info *info, struct json_writer *w
                                             METRIC_SAVE_LIMIT_FRACTION, METRIC_LOAD_LIMIT_FRACTION};
     json_write_begin_object(writer);
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
-        write_member(writer, metric_row(limits[i])->name, report_median(info, limits[i]));
+        json_member_double(writer, metric_row(limits[i])->name, figures_median(info, limits[i]));
     json_write_end_object(writer);
 }
 
@@ -99,8 +90,8 @@ static void write_states_json(const struct run_info *info, struct json_writer *w
         json_write_key(writer, operation_name((enum operation)op));
         json_write_begin_object(writer);
         for (int state = 0; state < STATE_COUNT; state++)
-            write_member(writer, report_state_name((enum rank_state)state, (enum operation)op),
-                         info->state_share[op][state]);
+            json_member_double(writer, figures_state_name((enum rank_state)state, (enum operation)op),
+                               info->state_share[op][state]);
         json_write_end_object(writer);
     }
     json_write_end_object(writer);
@@ -114,10 +105,9 @@ static void write_slowest_json(const struct run_info *info, struct json_writer *
             continue;
         json_write_key(writer, operation_name((enum operation)op));
         json_write_begin_object(writer);
-        json_write_key(writer, "rank");
-        json_write_i64(writer, info->slowest_rank[op]);
-        write_member(writer, "share", info->slowest_rank_share[op]);
-        write_member(writer, "excess", info->slowest_rank_excess[op]);
+        json_member_i64(writer, "rank", info->slowest_rank[op]);
+        json_member_double(writer, "share", info->slowest_rank_share[op]);
+        json_member_double(writer, "excess", info->slowest_rank_excess[op]);
         json_write_end_object(writer);
     }
     json_write_end_object(writer);
@@ -125,8 +115,7 @@ static void write_slowest_json(const struct run_info *info, struct json_writer *
 
 static void write_text_member(struct json_writer *writer, const char *key, const char *value)
 {
-    json_write_key(writer, key);
-    json_write_text(writer, value && *value ? value : NULL);
+    json_member_text(writer, key, value && *value ? value : NULL);
 }
 
 void report_write_members(const struct run_info *info, struct json_writer *writer)
@@ -151,10 +140,8 @@ void report_write_members(const struct run_info *info, struct json_writer *write
     write_slowest_json(info, writer);
     json_write_key(writer, "verified");
     json_write_begin_object(writer);
-    json_write_key(writer, "iterations");
-    json_write_u64(writer, info->iterations_verified);
-    json_write_key(writer, "of");
-    json_write_u64(writer, info->iterations_to_verify);
+    json_member_u64(writer, "iterations", info->iterations_verified);
+    json_member_u64(writer, "of", info->iterations_to_verify);
     json_write_end_object(writer);
 }
 

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/report.h"
+#include "cli/figures.h"
 #include "cli/table.h"
 #include "core/units.h"
 
@@ -50,16 +50,11 @@ void training_outlook_write_json(const struct experiment *experiment, const stru
 {
     const struct training *training = &workload->training;
     json_write_begin_object(json);
-    json_write_key(json, "params");
-    json_write_u64(json, model_parameters(workload->model));
-    json_write_key(json, "configuration");
-    json_write_text(json, training->name);
-    json_write_key(json, "ranks");
-    json_write_u64(json, training->ranks);
-    json_write_key(json, "batch_size");
-    json_write_u64(json, training->batch);
-    json_write_key(json, "seq_length");
-    json_write_u64(json, training->sequence);
+    json_member_u64(json, "params", model_parameters(workload->model));
+    json_member_text(json, "configuration", training->name);
+    json_member_u64(json, "ranks", training->ranks);
+    json_member_u64(json, "batch_size", training->batch);
+    json_member_u64(json, "seq_length", training->sequence);
     json_write_key(json, "memory");
     json_write_begin_array(json);
     for (int i = 0; i < MEMORY_STAGES; i++) {
@@ -89,9 +84,9 @@ static void add_row(struct table *table, const struct run_info *info, enum metri
         return;
     const struct summary *summary = &found->summary;
     table_add(table, TABLE_BOLD, metric_row(metric)->name);
-    table_add(table, TABLE_BOLD, report_format_value(metric, summary->median, text));
-    table_addf(table, TABLE_PLAIN, "%s … %s", report_format_value(metric, summary->min, low),
-               report_format_value(metric, summary->max, high));
+    table_add(table, TABLE_BOLD, figures_format(metric, summary->median, text));
+    table_addf(table, TABLE_PLAIN, "%s … %s", figures_format(metric, summary->min, low),
+               figures_format(metric, summary->max, high));
 }
 
 /* "loss 5.55 → 3.21 nats": what it came from and to says more than its median. */
@@ -118,7 +113,7 @@ static void write_value(const struct run_info *info, enum metric_id metric, cons
     const struct run_metric *found = find(info, metric);
     char text[32];
     if (found && found->summary.n > 0)
-        buf_printf(out, "%-13s %s %s\n", name, report_format_value(metric, found->summary.median, text), after);
+        buf_printf(out, "%-13s %s %s\n", name, figures_format(metric, found->summary.median, text), after);
 }
 
 int training_report_write(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err)

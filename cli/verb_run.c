@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/figures.h"
 #include "cli/launch.h"
 #include "cli/planning.h"
 #include "cli/report.h"
@@ -200,10 +201,10 @@ static void add_figure(struct buf *out, const struct run_info *info, enum metric
     char text[32], speed[32];
     for (size_t i = 0; i < info->metric_count; i++)
         if (info->metrics[i].metric == time)
-            buf_printf(out, "   %s %7s", name, report_format_value(time, info->metrics[i].summary.median, text));
+            buf_printf(out, "   %s %7s", name, figures_format(time, info->metrics[i].summary.median, text));
     for (size_t i = 0; i < info->metric_count; i++)
         if (info->metrics[i].metric == rate)
-            buf_printf(out, " %10s", report_format_value(rate, info->metrics[i].summary.median, speed));
+            buf_printf(out, " %10s", figures_format(rate, info->metrics[i].summary.median, speed));
 }
 
 /* A member of a sweep is one line: what it varies, and what came out. */
@@ -273,8 +274,7 @@ static int begin_output(struct session *self, struct cb_err *err)
     json_writer_init(&self->writer, &cli->out, 2);
     if (cli->json && *self->sweep_id) {
         json_write_begin_object(&self->writer);
-        json_write_key(&self->writer, "sweep");
-        json_write_text(&self->writer, self->sweep_id);
+        json_member_text(&self->writer, "sweep", self->sweep_id);
         json_write_key(&self->writer, "runs");
         json_write_begin_array(&self->writer);
     }

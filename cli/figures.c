@@ -1,0 +1,43 @@
+/* Figures of a run for people. Reads run_info alone. */
+#include "cli/figures.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/units.h"
+
+double figures_median(const struct run_info *info, enum metric_id metric)
+{
+    for (size_t i = 0; i < info->metric_count; i++)
+        if (info->metrics[i].metric == metric)
+            return info->metrics[i].summary.median;
+    return NAN;
+}
+
+char *figures_format(enum metric_id metric, double value, char text[32])
+{
+    const char *unit = metric_row(metric)->unit;
+    if (!isfinite(value))
+        snprintf(text, 32, "-");
+    else if (strcmp(unit, "s") == 0)
+        units_format_duration(value * 1e9, text);
+    else if (strcmp(unit, "bytes") == 0)
+        units_format_bytes(value, text);
+    else if (strcmp(unit, "bytes/s") == 0)
+        units_format_rate(value, text);
+    else if (strcmp(unit, "count") == 0 && value >= 0 && value < 1e18)
+        units_format_count((uint64_t)llround(value), text);
+    else if (strcmp(unit, "ratio") == 0)
+        snprintf(text, 32, "%.3f", value);
+    else
+        snprintf(text, 32, "%.4g %s", value, unit);
+    return text;
+}
+
+const char *figures_state_name(enum rank_state state, enum operation op)
+{
+    if (op == OP_VERIFY && state == STATE_SERIALIZE)
+        return "compare";
+    return state != STATE_IO ? rank_state_name(state) : op == OP_LOAD || op == OP_VERIFY ? "read" : "write";
+}

@@ -1,0 +1,17 @@
+/* Figures of a run as tables and JSON show them. */
+#ifndef CLI_FIGURES_H
+#define CLI_FIGURES_H
+
+#include "db/history.h"
+
+/* In the unit of its metric. */
+char *figures_format(enum metric_id metric, double value, char text[32]);
+
+/* Of a metric of iterations or runs, which belongs to one operation: where the history put it does not matter. NaN
+ * where the run has none. */
+double figures_median(const struct run_info *info, enum metric_id metric);
+
+/* What people call a state of an operation: "read", not "io". */
+const char *figures_state_name(enum rank_state state, enum operation op);
+
+#endif
