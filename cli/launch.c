@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <libgen.h>
 #include <limits.h>
 #include <math.h>
 #include <signal.h>
@@ -17,6 +16,7 @@
 #include "core/child.h"
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/process.h"
 #include "core/run_folder.h"
 #include "core/units.h"
 
@@ -57,20 +57,6 @@ void launch_catch_first_signal(void)
 bool launch_was_stopped(void)
 {
     return stop_count > 0;
-}
-
-/* Beside this program, else in PATH. */
-static const char *agent_program(char path[PATH_MAX])
-{
-    char self[PATH_MAX];
-    ssize_t len = readlink("/proc/self/exe", self, sizeof self - 1);
-    if (len > 0) {
-        self[len] = '\0';
-        int used = snprintf(path, PATH_MAX, "%s/ckptbench-agent", dirname(self));
-        if (used < PATH_MAX && access(path, X_OK) == 0)
-            return path;
-    }
-    return "ckptbench-agent";
 }
 
 /* ---- the bar ---- */
@@ -239,7 +225,7 @@ static bool is_sealed(const struct launch *launch, uint32_t attempts_before)
 static int start_agent(const struct launch *launch, struct child *agent, struct cb_err *err)
 {
     char path[PATH_MAX];
-    const char *program = agent_program(path);
+    const char *program = process_find_program("ckptbench-agent", path) ? path : "ckptbench-agent";
     const char *const argv[] = {program, "run", launch->folder, NULL};
     const struct child_options options = {
         .argv = argv, .stdin_fd = -1, .stdout_fd = STDERR_FILENO, .stderr_fd = -1}; /* our stdout is the answer */

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "core/log.h"
+#include "core/process.h"
 #include "core/version.h"
 
 #define SOURCES "ckptbench-sources.tar.gz" /* `make dist` */
@@ -50,15 +51,11 @@ int site_has_programs(struct remote *remote, bool *has, struct cb_err *err)
 /* Beside the program where it was built, else where `make install` has put them. */
 static int find_sources(char path[PATH_MAX], struct cb_err *err)
 {
-    char self[PATH_MAX];
-    ssize_t len = readlink("/proc/self/exe", self, sizeof self - 1);
-    self[len > 0 ? len : 0] = '\0';
-    char *slash = strrchr(self, '/');
-    if (slash)
-        *slash = '\0';
+    char folder[PATH_MAX];
+    process_folder(folder);
     const struct {
         const char *folder, *below;
-    } places[] = {{self, ""}, {self, "/../share/ckptbench"}, {version_prefix(), "/share/ckptbench"}};
+    } places[] = {{folder, ""}, {folder, "/../share/ckptbench"}, {version_prefix(), "/share/ckptbench"}};
     for (size_t i = 0; i < sizeof places / sizeof *places; i++)
         if (snprintf(path, PATH_MAX, "%s%s/" SOURCES, places[i].folder, places[i].below) < PATH_MAX &&
             access(path, R_OK) == 0)

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/process.h"
 #include "jobs/follow.h"
 #include "jobs/script.h"
 
@@ -15,25 +16,10 @@
 
 /* ---- where things are ---- */
 
-static bool is_program(const char *folder, size_t len, char path[PATH_MAX])
-{
-    int used = snprintf(path, PATH_MAX, "%.*s/ckptbench-agent", (int)len, folder);
-    return used < PATH_MAX && path[0] == '/' && access(path, X_OK) == 0;
-}
-
 int submission_find_agent(char path[PATH_MAX], struct cb_err *err)
 {
-    char self[PATH_MAX];
-    ssize_t len = readlink("/proc/self/exe", self, sizeof self - 1);
-    if (len > 0) {
-        self[len] = '\0';
-        char *slash = strrchr(self, '/');
-        if (slash && is_program(self, (size_t)(slash - self), path))
-            return 0;
-    }
-    for (const char *at = getenv("PATH"); at && *at; at += strcspn(at, ":"), at += *at == ':')
-        if (is_program(at, strcspn(at, ":"), path))
-            return 0;
+    if (process_find_program("ckptbench-agent", path))
+        return 0;
     return cb_fail(err, CB_ERR_NOT_FOUND, "ckptbench-agent is neither beside ckptbench nor in PATH");
 }
 

@@ -1,6 +1,5 @@
 /* ckptbench doctor: what this machine has, what it lacks, and what to do about it. */
 #include <errno.h>
-#include <libgen.h>
 #include <limits.h>
 #include <linux/magic.h>
 #include <sched.h>
@@ -23,6 +22,7 @@
 #include "core/clock.h"
 #include "core/cuda_plugin.h"
 #include "core/json.h"
+#include "core/process.h"
 #include "core/run_folder.h"
 #include "core/sweep.h"
 #include "core/units.h"
@@ -57,14 +57,10 @@ static void report(struct doctor *self, const char *name, enum finding finding, 
         return;
     }
     json_write_begin_object(&self->writer);
-    json_write_key(&self->writer, "name");
-    json_write_text(&self->writer, name);
-    json_write_key(&self->writer, "status");
-    json_write_text(&self->writer, words[finding]);
-    json_write_key(&self->writer, "found");
-    json_write_text(&self->writer, found);
-    json_write_key(&self->writer, "do");
-    json_write_text(&self->writer, todo);
+    json_member_text(&self->writer, "name", name);
+    json_member_text(&self->writer, "status", words[finding]);
+    json_member_text(&self->writer, "found", found);
+    json_member_text(&self->writer, "do", todo);
     json_write_end_object(&self->writer);
 }
 
@@ -83,33 +79,17 @@ static bool first_line(const char *const *argv, char *line, size_t room)
     return rc == 0;
 }
 
-/* Beside this program, else in PATH. */
-static bool find_program(const char *name, char path[PATH_MAX])
-{
-    char self[PATH_MAX], copy[PATH_MAX];
-    ssize_t len = readlink("/proc/self/exe", self, sizeof self - 1);
-    self[len > 0 ? len : 0] = '\0';
-    if (snprintf(path, PATH_MAX, "%s/%s", dirname(self), name) < PATH_MAX && access(path, X_OK) == 0)
-        return true;
-    snprintf(copy, sizeof copy, "%s", getenv("PATH") ? getenv("PATH") : "");
-    char *rest = copy;
-    for (char *folder; (folder = strsep(&rest, ":"));)
-        if (*folder && snprintf(path, PATH_MAX, "%s/%s", folder, name) < PATH_MAX && access(path, X_OK) == 0)
-            return true;
-    snprintf(path, PATH_MAX, "not found");
-    return false;
-}
-
 static void check_programs(struct doctor *self)
 {
     static const char *const programs[] = {"ckptbench-agent", "ckptbench-worker"};
     char path[PATH_MAX], line[512];
     for (size_t i = 0; i < 2; i++) {
-        bool found = find_program(programs[i], path);
-        report(self, programs[i], found ? FOUND : MISSING, path, "build it with `make`, and keep it beside ckptbench");
+        bool found = process_find_program(programs[i], path);
+        report(self, programs[i], found ? FOUND : MISSING, found ? path : "not found",
+               "build it with `make`, and keep it beside ckptbench");
     }
-    if (!find_program("mpirun", path)) {
-        report(self, "mpirun", MISSING, path,
+    if (!process_find_program("mpirun", path)) {
+        report(self, "mpirun", MISSING, "not found",
                "apt-get install openmpi-bin libopenmpi-dev, and build again; one rank runs with launcher=none");
         return;
     }
@@ -135,11 +115,10 @@ static void check_python(struct doctor *self)
 {
     static const char script[] = "import torch, sys; print('Python', sys.version.split()[0] + ', torch', "
                                  "torch.__version__)";
-    char path[PATH_MAX], exe[PATH_MAX], line[512];
+    char path[PATH_MAX], folder[PATH_MAX], line[512];
     const char *given = getenv("CKPTBENCH_PYTHON");
-    ssize_t len = readlink("/proc/self/exe", exe, sizeof exe - 1);
-    exe[len > 0 ? len : 0] = '\0';
-    snprintf(path, sizeof path, "%.*s/venv/bin/python", PATH_MAX - 32, dirname(exe));
+    process_folder(folder);
+    snprintf(path, sizeof path, "%.*s/venv/bin/python", PATH_MAX - 32, folder);
     if (given && *given)
         snprintf(path, sizeof path, "%s", given);
     else if (access(path, X_OK) < 0)
@@ -175,7 +154,7 @@ static void check_gpus(struct doctor *self)
         report(self, "gpu", without, err.message, "device=cuda needs the plugin: `make cuda`");
         return;
     }
-    if (!find_program("ckptbench-worker", path))
+    if (!process_find_program("ckptbench-worker", path))
         return; /* which was said */
     const char *const argv[] = {path, "--devices", NULL};
     bool works = first_line(argv, line, sizeof line) && strncmp(line, "none: ", strlen("none: ")) != 0;
@@ -409,8 +388,7 @@ static int examine(struct doctor *self, struct cb_err *err)
     int rc = check_all(self, err);
     if (rc == 0 && cli->json) {
         json_write_end_array(&self->writer);
-        json_write_key(&self->writer, "ok");
-        json_write_bool(&self->writer, self->all_well);
+        json_member_bool(&self->writer, "ok", self->all_well);
         json_write_end_object(&self->writer);
         rc = cli_end_json(cli, err);
     } else if (rc == 0) {

@@ -7,22 +7,21 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/process.h"
 #include "core/version.h"
 
 /* Where it may be, by turns: what the user says, beside this program, in the prefix. False at the end. */
 static bool candidate(unsigned turn, char *path, size_t room)
 {
     const char *named = getenv(CUDA_PLUGIN_VARIABLE);
-    char self[4000];
+    char folder[PATH_MAX];
     if (named && named[0]) {
         snprintf(path, room, "%s", named);
         return turn == 0;
     }
     if (turn == 0) {
-        ssize_t len = readlink("/proc/self/exe", self, sizeof self - 1);
-        self[len > 0 ? len : 0] = '\0';
-        char *slash = strrchr(self, '/');
-        snprintf(path, room, "%.*s/" CUDA_PLUGIN_FILE, slash ? (int)(slash - self) : 0, self);
+        process_folder(folder);
+        snprintf(path, room, "%s/" CUDA_PLUGIN_FILE, folder);
         return true;
     }
     snprintf(path, room, "%s/lib/ckptbench/" CUDA_PLUGIN_FILE, version_prefix());

@@ -1,8 +1,11 @@
-/* The standard streams and signals of a program at its start. Knows nothing of what it will do. */
+/* The standard streams and signals of a program at its start, and its place. Knows nothing of what it will do. */
 #include "core/process.h"
 
 #include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 /* In the wrong direction: a stream that was closed still fails when it is used. */
@@ -19,4 +22,31 @@ void process_begin(void)
     fill_standard_streams();
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
+}
+
+void process_folder(char folder[PATH_MAX])
+{
+    char program[PATH_MAX];
+    ssize_t len = readlink("/proc/self/exe", program, sizeof program - 1);
+    program[len > 0 ? len : 0] = '\0';
+    const char *slash = strrchr(program, '/');
+    snprintf(folder, PATH_MAX, "%.*s", slash ? (int)(slash - program) : 0, program);
+}
+
+static bool is_program(const char *folder, size_t len, const char *name, char path[PATH_MAX])
+{
+    int used = snprintf(path, PATH_MAX, "%.*s/%s", (int)len, folder, name);
+    return used < PATH_MAX && path[0] == '/' && access(path, X_OK) == 0;
+}
+
+bool process_find_program(const char *name, char path[PATH_MAX])
+{
+    char beside[PATH_MAX];
+    process_folder(beside);
+    if (*beside && is_program(beside, strlen(beside), name, path))
+        return true;
+    for (const char *at = getenv("PATH"); at && *at; at += strcspn(at, ":"), at += *at == ':')
+        if (is_program(at, strcspn(at, ":"), name, path))
+            return true;
+    return false;
 }

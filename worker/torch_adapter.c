@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "core/clock.h"
+#include "core/process.h"
 #include "core/version.h"
 #include "worker/peer.h"
 
@@ -44,35 +45,16 @@ void torch_adapter_end(struct torch_adapter *self)
 
 /* --- finding things --- */
 
-static int program_folder(char folder[PATH_MAX], struct cb_err *err)
-{
-    ssize_t len = readlink("/proc/self/exe", folder, PATH_MAX - 1);
-    if (len < 0)
-        return cb_fail_errno(err, errno, "finding this program's folder");
-    folder[len] = '\0';
-    char *slash = strrchr(folder, '/');
-    if (slash)
-        *slash = '\0';
-    return 0;
-}
-
 /* Beside the source tree's build folder, beside PREFIX/bin, or where this program was built for. */
 static int find_adapter(char path[PATH_MAX], struct cb_err *err)
 {
-    static const char *const places[] = {"%s/../share/adapters/" ADAPTER, "%s/../../share/adapters/" ADAPTER,
-                                         "%s/../share/ckptbench/adapters/" ADAPTER};
-    char folder[PATH_MAX - 64];
-    char found[PATH_MAX];
-    int rc = program_folder(found, err);
-    if (rc)
-        return rc;
-    snprintf(folder, sizeof folder, "%.*s", (int)sizeof folder - 1, found);
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        const char *rest = places[i] + 2;
-        snprintf(path, PATH_MAX, "%s%s", folder, rest);
-        if (access(path, R_OK) == 0)
+    static const char *const places[] = {"/../share/adapters/" ADAPTER, "/../../share/adapters/" ADAPTER,
+                                         "/../share/ckptbench/adapters/" ADAPTER};
+    char folder[PATH_MAX];
+    process_folder(folder);
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
+        if (snprintf(path, PATH_MAX, "%s%s", folder, places[i]) < PATH_MAX && access(path, R_OK) == 0)
             return 0;
-    }
     snprintf(path, PATH_MAX, "%s/share/ckptbench/adapters/%s", version_prefix(), ADAPTER);
     if (access(path, R_OK) == 0)
         return 0;
@@ -82,21 +64,18 @@ static int find_adapter(char path[PATH_MAX], struct cb_err *err)
                    folder, version_prefix());
 }
 
-static int find_python(char path[PATH_MAX], struct cb_err *err)
+static void find_python(char path[PATH_MAX])
 {
     const char *given = getenv("CKPTBENCH_PYTHON");
     if (given && given[0]) {
         snprintf(path, PATH_MAX, "%s", given);
-        return 0;
+        return;
     }
     char folder[PATH_MAX];
-    int rc = program_folder(folder, err);
-    if (rc)
-        return rc;
+    process_folder(folder);
     int length = snprintf(path, PATH_MAX, "%.*s/venv/bin/python", PATH_MAX - 32, folder);
     if (length < 0 || length >= PATH_MAX || access(path, X_OK) != 0)
         snprintf(path, PATH_MAX, "python3");
-    return 0;
 }
 
 int torch_adapter_start(struct torch_adapter *self, struct cb_err *err)
@@ -104,10 +83,9 @@ int torch_adapter_start(struct torch_adapter *self, struct cb_err *err)
     char adapter[PATH_MAX], python[PATH_MAX];
     int in[2], out[2];
     int rc = find_adapter(adapter, err);
-    if (!rc)
-        rc = find_python(python, err);
     if (rc)
         return rc;
+    find_python(python);
     self->stderr_fd = memfd_create("ckptbench-torch", MFD_CLOEXEC);
     if (self->stderr_fd < 0 || pipe2(in, O_CLOEXEC))
         return cb_fail_errno(err, errno, "making a pipe to Python");
@@ -224,8 +202,7 @@ void torch_adapter_begin(struct torch_adapter *self, struct json_writer *writer,
     buf_clear(&self->request);
     json_writer_init(writer, &self->request, 0);
     json_write_begin_object(writer);
-    json_write_key(writer, "command");
-    json_write_text(writer, command);
+    json_member_text(writer, "command", command);
 }
 
 int torch_adapter_ask(struct torch_adapter *self, struct json_writer *writer, uint64_t deadline_ns,
