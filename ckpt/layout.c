@@ -128,17 +128,6 @@ const struct state_tensor *layout_tensor(const struct layout *layout, size_t ind
     return &layout->tensors[index];
 }
 
-size_t layout_axis_count(const struct layout *layout)
-{
-    return layout->mesh.count;
-}
-
-const struct mesh_axis *layout_axis(const struct layout *layout, size_t index)
-{
-    assert(index < layout->mesh.count);
-    return &layout->mesh.axes[index];
-}
-
 const char *layout_describe(const struct layout *layout)
 {
     return layout->description;

@@ -93,7 +93,6 @@ struct layout_pair {
     uint32_t ranks;                /* processes of the run */
     uint32_t data_ranks;           /* what dp came out as when saving; 0 where no load.* key is given */
 };
-bool layout_load_is_given(const struct experiment *experiment);
 int layout_pair_new(const struct model *model, const struct experiment *experiment, struct layout_pair *pair,
                     struct cb_err *err) CB_MUST_CHECK;
 void layout_pair_release(struct layout_pair *pair);
@@ -101,8 +100,6 @@ void layout_pair_release(struct layout_pair *pair);
 uint32_t layout_world_size(const struct layout *layout);
 size_t layout_tensor_count(const struct layout *layout);
 const struct state_tensor *layout_tensor(const struct layout *layout, size_t index);
-size_t layout_axis_count(const struct layout *layout);
-const struct mesh_axis *layout_axis(const struct layout *layout, size_t index);
 const char *layout_describe(const struct layout *layout);   /* "dp2 tp2" */
 const char *layout_state_name(const struct layout *layout); /* "weights+adam" */
 

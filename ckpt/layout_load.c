@@ -15,7 +15,7 @@ static bool is_given(const struct experiment *experiment, enum option_id id)
     return strcmp(experiment_text(experiment, id), option_row(id)->fallback) != 0;
 }
 
-bool layout_load_is_given(const struct experiment *experiment)
+static bool any_is_given(const struct experiment *experiment)
 {
     for (size_t i = 0; i < sizeof load_keys / sizeof *load_keys; i++) {
         if (is_given(experiment, load_keys[i]))
@@ -192,7 +192,7 @@ int layout_pair_new(const struct model *model, const struct experiment *experime
 {
     struct layout_pair made = {0};
     uint64_t ranks = experiment_u64(experiment, OPT_RANKS);
-    if (!layout_load_is_given(experiment)) {
+    if (!any_is_given(experiment)) {
         int code = layout_new(model, experiment, &made.saved, err);
         if (code)
             return code;

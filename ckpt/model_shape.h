@@ -46,9 +46,6 @@ const struct model_preset *model_preset_find(const char *name); /* NULL where th
 /* HF config.json and YAML lists; `self` is empty but for its name. The dtype found is set. */
 int model_read_config(struct model *self, const char *path, uint64_t layers, const enum dtype *dtype,
                       struct cb_err *err) CB_MUST_CHECK;
-/* What a name alone tells of a tensor: its layer (the first number in it), and the dimension that tensor parallelism
- * splits: as in Llama and GPT-2 where the name is one of theirs, else the first of two or more. */
-struct tensor_role model_guess_role(const char *fqn, uint32_t dims);
 struct stored_checkpoint;
 /* All tensors of a stored checkpoint; values that are none are left out. Where it is a training state, its `model.`
  * tensors without that word, unless `whole` is asked for: then all, and the names stay (verbatim). */

@@ -36,7 +36,9 @@ static bool has_any(const char *fqn, const char *const *words)
     return false;
 }
 
-struct tensor_role model_guess_role(const char *fqn, uint32_t dims)
+/* What a name alone tells of a tensor: its layer (the first number in it), and the dimension that tensor parallelism
+ * splits: as in Llama and GPT-2 where the name is one of theirs, else the first of two or more. */
+static struct tensor_role guess_role(const char *fqn, uint32_t dims)
 {
     static const char *const last[] = {"lm_head", "output.weight", "final", "ln_f", "model.norm", NULL};
     static const char *const columns[] = {
@@ -78,7 +80,7 @@ static bool is_training_state(const struct stored_checkpoint *checkpoint)
 static int add_tensor(struct model *self, const struct stored_tensor *stored, const char *name, uint64_t layers,
                       const enum dtype *dtype, struct cb_err *err)
 {
-    struct tensor_role role = model_guess_role(name, stored->dims);
+    struct tensor_role role = guess_role(name, stored->dims);
     if (layers && role.layer >= 0 && (uint64_t)role.layer >= layers)
         return 0;
     int code = model_add(self, role, stored->dims, stored->shape, err, "%s", name);

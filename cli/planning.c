@@ -238,7 +238,7 @@ int planning_write(const struct planning *self, size_t index, struct history *hi
                                     .combination = self->sweep.members[index].combination,
                                     .experiment = member->experiment,
                                     .batch = batch};
-    int rc = run_folder_create_in(batch, member->folder, member->experiment, err);
+    int rc = run_folder_create(batch, member->folder, member->experiment, err);
     return rc ? rc : history_plan_run(history, &row, err);
 }
 

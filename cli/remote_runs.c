@@ -183,7 +183,7 @@ static int plan(struct history *history, const struct remote *remote, const stru
     if (rc == 0)
         rc = json_need_u64(line, "planned_ns", &row.planned_wall_ns, err);
     if (rc == 0)
-        rc = run_folder_create_in(batch, folder, experiment, err);
+        rc = run_folder_create(batch, folder, experiment, err);
     if (rc == CB_ERR_EXISTS) /* left by one of us that was ended here */
         rc = 0;
     return rc ? rc : history_plan_run(history, &row, err);

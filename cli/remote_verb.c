@@ -112,6 +112,14 @@ static bool stays_here(const char *flag)
     return false;
 }
 
+/* A command line for the site: verb, flags but those that are for here, words; settings as a YAML text that
+ * goes to its standard input, with the site's own where the user gives none. */
+struct remote_words {
+    struct buf texts, settings;
+    const char **items; /* NULL-terminated */
+    size_t count;
+};
+
 static void add_text(struct remote_words *self, const char *text)
 {
     buf_append_text(&self->texts, text);
@@ -144,7 +152,8 @@ static void add_flag(struct remote_words *self, const struct given_flag *given)
     self->count++;
 }
 
-int remote_words_init(struct remote_words *self, const struct cli *cli, const struct site *site, struct cb_err *err)
+static int remote_words_init(struct remote_words *self, const struct cli *cli, const struct site *site,
+                             struct cb_err *err)
 {
     *self = (struct remote_words){0};
     buf_init(&self->texts, WORDS_MAX_BYTES);
@@ -178,7 +187,7 @@ int remote_words_init(struct remote_words *self, const struct cli *cli, const st
     return rc;
 }
 
-void remote_words_release(struct remote_words *self)
+static void remote_words_release(struct remote_words *self)
 {
     buf_release(&self->texts);
     buf_release(&self->settings);
@@ -384,18 +393,14 @@ static int say_json(struct submitting *self, struct cb_err *err)
     const char *text;
     json_writer_init(&json, &self->cli->out, 2);
     json_write_begin_object(&json);
-    json_write_key(&json, "sweep");
-    json_write_text(&json, json_as_text(json_get(self->answer, "sweep"), &text) ? text : NULL);
-    json_write_key(&json, "site");
-    json_write_text(&json, self->site);
+    json_member_text(&json, "sweep", json_as_text(json_get(self->answer, "sweep"), &text) ? text : NULL);
+    json_member_text(&json, "site", self->site);
     json_write_key(&json, "runs");
     json_write_begin_array(&json);
     for (size_t i = 0; i < json_count(runs); i++) {
         json_write_begin_object(&json);
-        json_write_key(&json, "run");
-        json_write_text(&json, json_as_text(json_get(json_at(runs, i), "run"), &text) ? text : NULL);
-        json_write_key(&json, "job");
-        json_write_text(&json, json_as_text(json_get(json_at(runs, i), "job"), &text) ? text : NULL);
+        json_member_text(&json, "run", json_as_text(json_get(json_at(runs, i), "run"), &text) ? text : NULL);
+        json_member_text(&json, "job", json_as_text(json_get(json_at(runs, i), "job"), &text) ? text : NULL);
         json_write_end_object(&json);
     }
     json_write_end_array(&json);

@@ -7,17 +7,6 @@
 #include "cli/remote.h"
 #include "core/err.h"
 
-/* A command line for the site: verb, flags but those that are for here, words; settings as a YAML text that
- * goes to its standard input, with the site's own where the user gives none. */
-struct remote_words {
-    struct buf texts, settings;
-    const char **items; /* NULL-terminated */
-    size_t count;
-};
-int remote_words_init(struct remote_words *self, const struct cli *cli, const struct site *site,
-                      struct cb_err *err) CB_MUST_CHECK;
-void remote_words_release(struct remote_words *self);
-
 /* Runs the verb there as it is; its answer is the answer here, its exit code the exit code. */
 int remote_pass(struct cli *cli, const char *site, struct cb_err *err) CB_MUST_CHECK;
 

@@ -68,12 +68,6 @@ void table_add_headings(struct table *self, const char *const *headings)
         table_add(self, TABLE_BOLD, headings[i]);
 }
 
-void table_end_row(struct table *self)
-{
-    while (!self->code && self->count % self->columns)
-        table_add(self, TABLE_PLAIN, "");
-}
-
 /* The next code point; a byte that is not UTF-8 counts as one. */
 static uint32_t next_code_point(const unsigned char **text)
 {

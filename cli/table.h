@@ -39,8 +39,6 @@ void table_add(struct table *self, enum table_style style, const char *text);
 void table_addf(struct table *self, enum table_style style, const char *format, ...) CB_PRINTF(3, 4);
 /* The row of headings, bold. */
 void table_add_headings(struct table *self, const char *const *headings);
-/* Fills what is left of the row with empty cells. */
-void table_end_row(struct table *self);
 
 /* Appends every row as a line, `indent` spaces in front, no blanks at the end of a line. */
 int table_write(const struct table *self, size_t indent, bool colour, struct buf *out,

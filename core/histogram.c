@@ -82,8 +82,3 @@ uint64_t histogram_quantile(const struct histogram *self, double q)
     }
     return self->max_ns;
 }
-
-double histogram_mean(const struct histogram *self)
-{
-    return self->count ? (double)self->sum_ns / (double)self->count : 0;
-}

@@ -25,6 +25,5 @@ void histogram_init(struct histogram *self);
 void histogram_record(struct histogram *self, uint64_t value_ns);
 void histogram_merge(struct histogram *self, const struct histogram *other);
 uint64_t histogram_quantile(const struct histogram *self, double q); /* 0 <= q <= 1; 0 where empty */
-double histogram_mean(const struct histogram *self);
 
 #endif

@@ -16,11 +16,6 @@ void log_init(const char *program, enum log_level level)
     log_current = level;
 }
 
-enum log_level log_get_level(void)
-{
-    return log_current;
-}
-
 static void log_line(const char *format, va_list arguments)
 {
     char line[2048];

@@ -8,7 +8,6 @@
 enum log_level { LOG_QUIET, LOG_NORMAL, LOG_VERBOSE };
 
 void log_init(const char *program, enum log_level level);
-enum log_level log_get_level(void);
 void log_error(const char *format, ...) CB_PRINTF(1, 2);   /* always: "ckptbench: …" */
 void log_info(const char *format, ...) CB_PRINTF(1, 2);    /* not with -q */
 void log_verbose(const char *format, ...) CB_PRINTF(1, 2); /* with -v */

@@ -163,8 +163,7 @@ static int write_labels(struct file_batch *batch, const char *folder, const stru
     json_writer_init(&json, &text, 2);
     json_write_begin_object(&json);
     for (size_t i = 0; i < experiment_label_count(experiment); i++) {
-        json_write_key(&json, experiment_label_key(experiment, i));
-        json_write_text(&json, experiment_label_value(experiment, i));
+        json_member_text(&json, experiment_label_key(experiment, i), experiment_label_value(experiment, i));
     }
     json_write_end_object(&json);
     buf_append_char(&text, '\n');
@@ -188,8 +187,8 @@ static int write_experiment(struct file_batch *batch, const char *folder, const 
     return rc;
 }
 
-int run_folder_create_in(struct file_batch *batch, const char *path, const struct experiment *experiment,
-                         struct cb_err *err)
+int run_folder_create(struct file_batch *batch, const char *path, const struct experiment *experiment,
+                      struct cb_err *err)
 {
     char own[PATH_MAX];
     if (snprintf(own, sizeof own, "%s", path) >= (int)sizeof own)
@@ -204,11 +203,6 @@ int run_folder_create_in(struct file_batch *batch, const char *path, const struc
     if (!rc)
         rc = write_experiment(batch, path, experiment, err);
     return rc;
-}
-
-int run_folder_create(const char *path, const struct experiment *experiment, struct cb_err *err)
-{
-    return run_folder_create_in(NULL, path, experiment, err);
 }
 
 int run_folder_read_experiment(const char *path, struct experiment **experiment, struct cb_err *err)
@@ -292,24 +286,15 @@ int progress_write(const char *attempt_path, const struct progress *progress, st
     buf_init(&text, RUN_FOLDER_FILE_MAX_BYTES);
     json_writer_init(&json, &text, 0);
     json_write_begin_object(&json);
-    json_write_key(&json, "state");
-    json_write_text(&json, progress->state);
-    json_write_key(&json, "op");
-    json_write_text(&json, progress->op);
-    json_write_key(&json, "iteration");
-    json_write_u64(&json, progress->iteration);
-    json_write_key(&json, "iterations");
-    json_write_u64(&json, progress->iterations);
-    json_write_key(&json, "bytes_done");
-    json_write_u64(&json, progress->bytes_done);
-    json_write_key(&json, "bytes_total");
-    json_write_u64(&json, progress->bytes_total);
-    json_write_key(&json, "bytes_per_s");
-    json_write_double(&json, progress->bytes_per_s);
-    json_write_key(&json, "slowest_rank");
-    json_write_i64(&json, progress->slowest_rank);
-    json_write_key(&json, "note");
-    json_write_text(&json, progress->note);
+    json_member_text(&json, "state", progress->state);
+    json_member_text(&json, "op", progress->op);
+    json_member_u64(&json, "iteration", progress->iteration);
+    json_member_u64(&json, "iterations", progress->iterations);
+    json_member_u64(&json, "bytes_done", progress->bytes_done);
+    json_member_u64(&json, "bytes_total", progress->bytes_total);
+    json_member_double(&json, "bytes_per_s", progress->bytes_per_s);
+    json_member_i64(&json, "slowest_rank", progress->slowest_rank);
+    json_member_text(&json, "note", progress->note);
     json_write_end_object(&json);
     buf_append_char(&text, '\n');
     rc = buf_check(&text, "the progress", err);

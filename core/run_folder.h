@@ -39,11 +39,10 @@ int home_folder(struct buf *path, struct cb_err *err) CB_MUST_CHECK;
 /* "20261121-k3f9": UTC date and 4 random letters. A sweep's members are SWEEP.01, SWEEP.02, … */
 void run_id_new(char id[RUN_ID_BYTES]);
 
-/* Creates the folder (and missing parents) with the frozen experiment. Fails with CB_ERR_EXISTS if it is there. */
-int run_folder_create(const char *path, const struct experiment *experiment, struct cb_err *err) CB_MUST_CHECK;
-/* The same, its files as part of a batch (NULL: at once). */
-int run_folder_create_in(struct file_batch *batch, const char *path, const struct experiment *experiment,
-                         struct cb_err *err) CB_MUST_CHECK;
+/* Creates the folder (and missing parents) with the frozen experiment, its files as part of a batch (NULL: at once).
+ * CB_ERR_EXISTS if it is there. */
+int run_folder_create(struct file_batch *batch, const char *path, const struct experiment *experiment,
+                      struct cb_err *err) CB_MUST_CHECK;
 int run_folder_read_experiment(const char *path, struct experiment **experiment, struct cb_err *err) CB_MUST_CHECK;
 
 /* Creates attempts/N for the next N (exclusively) and gives its path. */

@@ -24,31 +24,19 @@ static int check_text(const char *value, struct cb_err *err);
 static int check_launcher(const char *value, struct cb_err *err);
 
 static const struct {
-    const char *name, *help;
+    const char *name;
     int (*check)(const char *value, struct cb_err *err);
 } rows[SITE_KEY_COUNT] = {
-    [SITE_HOST] = {"host", "as ssh knows it, user@host:port too; localhost is this machine, without ssh", check_host},
-    [SITE_PREFIX] = {"prefix", "where the programs are installed there: PREFIX/bin/ckptbench", check_path},
-    [SITE_HOME] = {"home",
-                   "CKPTBENCH_HOME there: where login and compute nodes see it, or with sbcast the login node's alone",
-                   check_path},
-    [SITE_PARTITION] = {"partition", "slurm.partition of runs that give none", check_text},
-    [SITE_ACCOUNT] = {"account", "slurm.account of runs that give none", check_text},
-    [SITE_LAUNCHER] = {"launcher", "launcher of runs that give none", check_launcher},
-    [SITE_SBCAST] = {"sbcast", "slurm.sbcast of runs: a folder of each node, where login and compute nodes share none",
-                     check_path},
-    [SITE_MODULES] = {"modules", "environment modules to load, in this order: 'gcc/12 openmpi/4.1'", check_modules},
-    [SITE_MPI] = {"mpi", "an MPI's folder, with bin/mpicc and bin/mpirun", check_path},
+    [SITE_HOST] = {"host", check_host},       [SITE_PREFIX] = {"prefix", check_path},
+    [SITE_HOME] = {"home", check_path},       [SITE_PARTITION] = {"partition", check_text},
+    [SITE_ACCOUNT] = {"account", check_text}, [SITE_LAUNCHER] = {"launcher", check_launcher},
+    [SITE_SBCAST] = {"sbcast", check_path},   [SITE_MODULES] = {"modules", check_modules},
+    [SITE_MPI] = {"mpi", check_path},
 };
 
 const char *site_key_name(enum site_key key)
 {
     return rows[key].name;
-}
-
-const char *site_key_help(enum site_key key)
-{
-    return rows[key].help;
 }
 
 /* ---- values ---- */

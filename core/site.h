@@ -29,7 +29,6 @@ enum site_key {
     SITE_KEY_COUNT
 };
 const char *site_key_name(enum site_key key);
-const char *site_key_help(enum site_key key);
 
 struct site_variable {
     char *name, *value; /* owned */

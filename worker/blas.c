@@ -21,6 +21,7 @@ static bool find(void *library, const char *name, void (**function)(void))
 
 int blas_open(struct blas *self, struct cb_err *err)
 {
+    void (*set_threads)(int);
     *self = (struct blas){0};
     for (size_t i = 0; i < sizeof libraries / sizeof *libraries && !self->library; i++) {
         self->library = dlopen(libraries[i], RTLD_NOW | RTLD_LOCAL);
@@ -35,9 +36,8 @@ int blas_open(struct blas *self, struct cb_err *err)
         return cb_fail(err, CB_ERR_NOT_FOUND, "%s has no CBLAS interface: install OpenBLAS (Debian: libopenblas0)",
                        self->name);
     }
-    if (!find(self->library, "openblas_set_num_threads", (void (**)(void)) & self->set_threads))
-        self->set_threads = NULL;
-    blas_set_threads(self, 1);
+    if (find(self->library, "openblas_set_num_threads", (void (**)(void)) & set_threads))
+        set_threads(1);
     return 0;
 }
 
@@ -46,12 +46,6 @@ void blas_close(struct blas *self)
     if (self->library)
         dlclose(self->library);
     self->library = NULL;
-}
-
-void blas_set_threads(const struct blas *self, int threads)
-{
-    if (self->set_threads)
-        self->set_threads(threads);
 }
 
 void blas_dgemm(const struct blas *self, bool transpose_a, bool transpose_b, int m, int n, int k, double alpha,

@@ -14,14 +14,12 @@ struct blas {
     void (*dgemm)(int, int, int, int, int, int, double, const double *, int, const double *, int, double, double *,
                   int);
     void (*sgemm)(int, int, int, int, int, int, float, const float *, int, const float *, int, float, float *, int);
-    void (*set_threads)(int);
     const char *name; /* "libopenblas.so.0" */
 };
 
-/* CB_ERR_NOT_FOUND with what to install where there is none. One thread until blas_set_threads. */
+/* CB_ERR_NOT_FOUND with what to install where there is none. It computes in the thread that calls. */
 int blas_open(struct blas *self, struct cb_err *err) CB_MUST_CHECK;
 void blas_close(struct blas *self);
-void blas_set_threads(const struct blas *self, int threads);
 
 /* C = alpha A' B' + beta C, where A' (m x k) and B' (k x n) are A and B or their transposes; the leading
  * dimensions are those of the matrices as they lie in memory. */

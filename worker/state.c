@@ -171,9 +171,8 @@ bool state_is_on_device(const struct state *self, const void *address)
     return self->device && at >= base && at < base + self->mapped_bytes;
 }
 
-void state_fill(struct state *self, const struct payload_settings *payload)
+static void fill_here(struct state *self, const struct payload_settings *payload)
 {
-    assert(!self->device);
     for (size_t i = 0; i < self->piece_count && self->base; i++) {
         const struct state_tensor *tensor = layout_tensor(self->layout, self->pieces[i].tensor);
         if (tensor->kind == KIND_BYTES)
@@ -183,18 +182,11 @@ void state_fill(struct state *self, const struct payload_settings *payload)
     }
 }
 
-void state_poison(struct state *self)
-{
-    assert(!self->device);
-    if (self->base)
-        memset(self->base, POISON, self->base_bytes);
-}
-
 int state_set_values(struct state *self, const struct payload_settings *payload, struct cb_err *err)
 {
     int rc = 0;
     if (!self->device) {
-        state_fill(self, payload);
+        fill_here(self, payload);
         return 0;
     }
     for (size_t i = 0; i < self->piece_count && !rc; i++) {
@@ -209,7 +201,8 @@ int state_set_values(struct state *self, const struct payload_settings *payload,
 int state_set_poison(struct state *self, struct cb_err *err)
 {
     if (!self->device) {
-        state_poison(self);
+        if (self->base)
+            memset(self->base, POISON, self->base_bytes);
         return 0;
     }
     int rc = self->base_bytes > 0 ? self->device->ops->set(self->device, self->base, POISON, self->base_bytes, err) : 0;

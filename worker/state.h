@@ -38,12 +38,9 @@ void state_release(struct state *self);
 /* Two states with the same pieces can share memory. */
 bool state_same_pieces(const struct state *a, const struct state *b);
 
-/* For a state in this machine's memory. */
-void state_fill(struct state *self, const struct payload_settings *payload);
-/* Overwrites everything, so that a load that did not happen is not mistaken for one. */
-void state_poison(struct state *self);
-/* The same wherever it lies; only devices fail. */
+/* Fills it with the payload's values, wherever it lies. Only devices fail. */
 int state_set_values(struct state *self, const struct payload_settings *payload, struct cb_err *err) CB_MUST_CHECK;
+/* Overwrites everything, so that a load that did not happen is not mistaken for one. Only devices fail. */
 int state_set_poison(struct state *self, struct cb_err *err) CB_MUST_CHECK;
 
 /* Whether an address is in memory that only the state's device reaches. */

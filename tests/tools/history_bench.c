@@ -60,7 +60,7 @@ static int make_run(const char *home, const char *run, uint64_t number, struct e
     snprintf(folder, sizeof folder, "%s/runs/%s", home, run);
     int rc = experiment_set(experiment, "label.kind", number % 100 ? "old" : "nightly", "bench", err);
     if (rc == 0)
-        rc = run_folder_create(folder, experiment, err);
+        rc = run_folder_create(NULL, folder, experiment, err);
     snprintf(path, sizeof path, "%s/attempts/1", folder);
     if (rc == 0 && mkdir(path, 0755))
         rc = cb_fail(err, CB_ERR_SYSTEM, "cannot create %s", path);

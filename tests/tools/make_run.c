@@ -99,7 +99,7 @@ static int make(const struct plan *plan, const char *folder, const struct experi
     uint32_t attempt;
     const char *slash = strrchr(folder, '/');
     buf_init(&attempt_path, 4096);
-    int rc = run_folder_create(folder, experiment, err);
+    int rc = run_folder_create(NULL, folder, experiment, err);
     if (rc == 0)
         rc = run_folder_new_attempt(folder, &attempt, &attempt_path, err);
     if (rc == 0) {

@@ -44,7 +44,7 @@ static int make(int argc, char **argv, struct cb_err *err)
         rc = experiment_set(experiment, argv[i], equals + 1, "test", err);
     }
     if (!rc)
-        rc = run_folder_create(argv[0], experiment, err);
+        rc = run_folder_create(NULL, argv[0], experiment, err);
     if (!rc)
         rc = make_pages(argv[1], (uint32_t)strtoul(argv[2], NULL, 10), experiment, err);
     experiment_free(experiment);

@@ -121,7 +121,7 @@ static inline void make_run(const struct fixture *self, const char *run, double 
     assert_int_equal(experiment_new(&experiment, &err), 0);
     for (; settings && *settings; settings += 2)
         assert_int_equal(experiment_set(experiment, settings[0], settings[1], "test", &err), 0);
-    assert_int_equal(run_folder_create(folder, experiment, &err), 0);
+    assert_int_equal(run_folder_create(NULL, folder, experiment, &err), 0);
     assert_int_equal(run_folder_new_attempt(folder, &attempt, &attempt_path, &err), 0);
     snprintf(path, sizeof path, "%s/fingerprint.json", attempt_path.data);
     struct buf text;

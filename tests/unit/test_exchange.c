@@ -53,7 +53,7 @@ static void open_rank(struct world *self, uint32_t rank, const struct share_opti
     self->comm[rank] = (struct comm){.meeting = &self->meeting, .rank = rank};
     assert_int_equal(state_init(state, self->words.layout, rank, &err), 0);
     assert_int_equal(state_allocate(state, STATE_MEMORY_OWN, 0, &err), 0);
-    state_poison(state);
+    assert_int_equal(state_set_poison(state, &err), 0);
     assert_int_equal(load_share_compute(self->words.layout, rank, state->pieces, state->piece_count, self->checkpoint,
                                         options, &self->share[rank], &err),
                      0);

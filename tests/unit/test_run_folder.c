@@ -36,7 +36,7 @@ static int set_up(void **state)
     if (!rc)
         rc = experiment_set(fixture->experiment, "label.note", "\"a\": {b}\n", "test", &fixture->err);
     if (!rc)
-        rc = run_folder_create(fixture->run, fixture->experiment, &fixture->err);
+        rc = run_folder_create(NULL, fixture->run, fixture->experiment, &fixture->err);
     return rc;
 }
 
@@ -70,7 +70,7 @@ static void frozen_experiment_reads_back(void **state)
 static void folder_that_exists_is_refused(void **state)
 {
     struct fixture *fixture = *state;
-    assert_int_equal(run_folder_create(fixture->run, fixture->experiment, &fixture->err), CB_ERR_EXISTS);
+    assert_int_equal(run_folder_create(NULL, fixture->run, fixture->experiment, &fixture->err), CB_ERR_EXISTS);
     assert_non_null(strstr(fixture->err.message, fixture->run));
 }
 

@@ -24,7 +24,7 @@ static void columns_are_as_wide_as_their_widest_cell(void **unused)
     table_add(&table, TABLE_PLAIN, "x");
     table_add(&table, TABLE_PLAIN, "b");
     table_add(&table, TABLE_PLAIN, "12.25");
-    table_end_row(&table);
+    table_add(&table, TABLE_PLAIN, "");
     assert_int_equal(table_write(&table, 0, false, &out, &err), 0);
     assert_string_equal(out.data, "RUN           TIME  NOTE\n"
                                   "a-long-name   1.50  x\n"
