@@ -1,16 +1,15 @@
 /* Files in a folder: opens the store, decides by the ladder what is used, and hands requests to it.
  *
- * The ladder: O_DIRECT or buffered; registered buffers -> plain io_uring -> psync, and below io_uring, where
- * the files are in memory and there is one core, the caller itself. Each step down is recorded with its
- * reason in the description. A file gets its final length when it is created, so
- * that writes do not extend it (extending direct writes run one at a time); no blocks are allocated
- * ahead. Must not know what is in the files. */
+ * The ladder: O_DIRECT or buffered; registered buffers -> plain io_uring -> psync. Each step down is recorded
+ * with its reason in the description. It is the same for files in memory and a rank with one core: that a
+ * worker of the kernel takes turns with the rank there costs no CPU (docs/performance.md). A file gets
+ * its final length when it is created, so that writes do not extend it (extending direct writes run one at a
+ * time); no blocks are allocated ahead. Must not know what is in the files. */
 #include "store/posix.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -166,15 +165,6 @@ static void set_capabilities(struct posix_store *self, uint32_t depth)
     };
 }
 
-/* Whether a request would only take turns with the caller, whoever runs it: it is a copy, and there is one core.
- * With more of them io_uring's workers copy beside the caller. */
-static bool gains_nothing_beside(const struct posix_store *self)
-{
-    cpu_set_t allowed;
-    return posix_is_in_memory(self->names.root_fd) && sched_getaffinity(0, sizeof(allowed), &allowed) == 0 &&
-           CPU_COUNT(&allowed) == 1;
-}
-
 /* Without io_uring where it was asked for, as many threads keep as many requests in flight. */
 static int start_engine(struct posix_store *self, const struct store_options *options, struct cb_err *err)
 {
@@ -184,10 +174,7 @@ static int start_engine(struct posix_store *self, const struct store_options *op
         .durable = options->durable,
         .requests = self->requests,
     };
-    bool alone = options->use_io_uring && gains_nothing_beside(self);
-    self->in_caller = options->in_caller || alone;
-    if (alone)
-        snprintf(self->engine_reason, sizeof(self->engine_reason), "the files are in memory and there is one core");
+    self->in_caller = options->in_caller;
     if (self->in_caller)
         return in_caller_new(&setup, &self->engine, err);
     if (options->use_io_uring) {

@@ -102,8 +102,6 @@ struct posix_direct {
     char reason[160]; /* where not possible */
 };
 
-/* Whether an open file or folder lies on a tmpfs, with no device behind it. */
-bool posix_is_in_memory(int fd);
 /* Asks the kernel about an open regular file that may be written, or tries. */
 void posix_direct_probe(int fd, struct posix_direct *direct);
 /* What can be said of a folder in which nothing may be written; its files may still refuse. */
