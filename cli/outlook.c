@@ -1,103 +1,81 @@
 /* Rates and the times that follow from them. Knows experiments, layouts and the history; prints nothing. */
 #include "cli/outlook.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <time.h>
 
 #include "cli/place.h"
 #include "core/clock.h"
 #include "core/stats.h"
 #include "core/units.h"
-#include "db/history.h"
 
 #define DEFAULT_RATE ((double)GIB) /* of a rank, where nothing was measured here */
 #define DEFAULT_STAGE_RATE ((double)(5 * GIB))
-#define LATEST_RUNS 20                        /* looked at for a measured rate */
 #define START_NS (10 * 60 * NS_PER_S)         /* for launch, set-up and sealing */
 #define SUITE_ROUND_NS (20.0 * 60 * NS_PER_S) /* of the cluster suite */
 #define WAIT_MARGIN_NS (2 * 60 * NS_PER_S)    /* behind a wait, which is as long as it is */
 #define MARGIN 3                              /* times what is predicted, where a rate is known */
+#define SMALL_MARGIN 10                       /* where the run that measured it wrote much less */
 #define BLIND_MARGIN 20                       /* where it is only assumed */
 
 /* ---- rates ---- */
 
-static double median_of(const struct run_info *info, enum metric_id metric)
+/* "run ID (gpt2 on 4 ranks, 118 MiB a rank, /scratch/ckpt, 2026-11-21)". */
+static void name_run(const struct rate_run *run, struct rates *rates)
 {
-    for (size_t i = 0; i < info->metric_count; i++)
-        if (info->metrics[i].metric == metric && info->metrics[i].summary.n > 0)
-            return info->metrics[i].summary.median;
-    return NAN;
+    char bytes[32], store[256], date[16];
+    struct tm day;
+    time_t seconds = (time_t)(run->started_wall_ns / NS_PER_S);
+    if (!gmtime_r(&seconds, &day) || strftime(date, sizeof date, "%Y-%m-%d", &day) == 0)
+        date[0] = '\0';
+    snprintf(rates->from, sizeof rates->from, "run %s (%.80s on %" PRIu32 " rank%s, %s a rank, %.240s, %s)%s", run->run,
+             run->model, run->ranks, run->ranks == 1 ? "" : "s", units_format_bytes(run->bytes_a_rank, bytes),
+             place_shorten(run->store, store, sizeof store), date,
+             rates->small ? ", much smaller than this: with more bytes a rank it may be another" : "");
 }
 
-static uint32_t ranks_of(const struct experiment *experiment)
+static void take_rates(const struct rate_run *run, const struct rate_wish *wish, struct rates *rates)
 {
-    struct model *model = NULL;
-    struct layout_pair layouts = {0};
-    uint32_t ranks = 0;
-    if (workload_load_model(experiment, &model, NULL) == 0 && layout_pair_new(model, experiment, &layouts, NULL) == 0)
-        ranks = layouts.ranks;
-    layout_pair_release(&layouts);
-    model_free(model);
-    return ranks;
-}
-
-/* Takes the rates of a run that saved; false where it did not. */
-static bool take_rates(const struct run_info *info, struct rates *rates)
-{
-    double save = median_of(info, METRIC_SAVE_BYTES_PER_S), load = median_of(info, METRIC_LOAD_BYTES_PER_S);
-    uint32_t ranks = isfinite(save) ? ranks_of(info->experiment) : 0;
-    if (ranks == 0)
-        return false;
-    rates->save = save / ranks;
-    rates->load = (isfinite(load) ? load : save) / ranks;
-    double stall_s = median_of(info, METRIC_STALL_S), save_s = median_of(info, METRIC_SAVE_S);
-    if (experiment_bool(info->experiment, OPT_SAVE_ASYNC) && stall_s > 0)
-        rates->stage = rates->save * save_s / stall_s;
+    rates->save = run->save;
+    rates->load = isfinite(run->load) ? run->load : run->save;
+    if (run->behind && isfinite(run->wait))
+        rates->stage = run->wait;
     rates->assumed = false;
-    snprintf(rates->from, sizeof rates->from, "run %s", info->run);
-    return true;
+    rates->small = rate_run_is_small(run, wish);
+    name_run(run, rates);
 }
 
-/* The newest run here of our own engine that passed and saved to a real store, behind training if that
- * is asked about. No history is no error. */
-static void measured_rates(bool async, struct rates *rates)
+static void measured_rates(const struct experiment *experiment, const struct workload *workload,
+                           const struct rate_book *book, struct rates *rates)
 {
-    static const char *const words[] = {"outcome=pass"};
-    struct history *history = NULL;
-    struct run_selection selection = {0};
-    if (history_open_read_only(NULL, &history, NULL))
-        return;
-    bool found = false;
-    if (history_select(history, words, 1, &selection, NULL) == 0) {
-        for (size_t i = 0; !found && i < selection.count && i < LATEST_RUNS; i++) {
-            struct run_info *info;
-            if (history_load_run(history, selection.runs[i], &info, NULL))
-                continue;
-            bool real = experiment_text(info->experiment, OPT_STORE)[0] == '/'; /* fault: and null: only pretend */
-            real = real && (!async || experiment_bool(info->experiment, OPT_SAVE_ASYNC));
-            found = real && experiment_is(info->experiment, OPT_ENGINE, "native") && take_rates(info, rates);
-            run_info_free(info);
-        }
-        run_selection_release(&selection);
-    }
-    history_close(history);
+    struct rate_wish wish;
+    struct cb_err ignored; /* what is wrong with the store is for the verbs that use it to say */
+    const struct rate_run *run = NULL;
+    if (rate_wish_init(&wish, experiment, workload, &ignored) == 0)
+        run = rate_book_choose(book, &wish);
+    if (run)
+        take_rates(run, &wish, rates);
+    rate_wish_release(&wish);
 }
 
-void outlook_choose_rates(const struct experiment *experiment, struct rates *rates)
+void outlook_choose_rates(const struct experiment *experiment, const struct workload *workload,
+                          const struct rate_book *book, struct rates *rates)
 {
     uint64_t rank = experiment_u64(experiment, OPT_RATE_RANK), store = experiment_u64(experiment, OPT_RATE_STORE);
     *rates = (struct rates){.save = DEFAULT_RATE,
                             .load = DEFAULT_RATE,
                             .stage = DEFAULT_STAGE_RATE,
                             .store = store ? (double)store : INFINITY};
-    snprintf(rates->from, sizeof rates->from, "assumed; no run here says better");
+    snprintf(rates->from, sizeof rates->from, "assumed: no run on this store yet");
     rates->assumed = true;
     if (rank) {
         rates->save = rates->load = (double)rank;
         rates->assumed = false;
         snprintf(rates->from, sizeof rates->from, "given");
     } else {
-        measured_rates(experiment_bool(experiment, OPT_SAVE_ASYNC), rates);
+        measured_rates(experiment, workload, book, rates);
     }
 }
 
@@ -132,10 +110,16 @@ void outlook_predict(const struct experiment *experiment, const struct plan *pla
                                             predicted->load_s, predicted->mtbf_s, &predicted->interval_s);
 }
 
-int outlook_run_ns(const struct experiment *experiment, const struct rates *rates, uint64_t *duration_ns,
+int outlook_margin(const struct rates *rates)
+{
+    return rates->assumed ? BLIND_MARGIN : rates->small ? SMALL_MARGIN : MARGIN;
+}
+
+int outlook_run_ns(const struct experiment *experiment, const struct rate_book *book, uint64_t *duration_ns,
                    struct cb_err *err)
 {
     struct workload workload;
+    struct rates rates;
     struct prediction predicted;
     uint64_t largest, all, limit_ns = experiment_u64(experiment, OPT_TIMEOUT_RUN);
     if (limit_ns) { /* the agent ends the run then */
@@ -166,12 +150,13 @@ int outlook_run_ns(const struct experiment *experiment, const struct rates *rate
         return 0;
     }
     outlook_sum_states(workload.layout, &largest, &all);
-    outlook_predict(experiment, workload.plan, rates, largest, all, &predicted);
+    outlook_choose_rates(experiment, &workload, book, &rates);
+    outlook_predict(experiment, workload.plan, &rates, largest, all, &predicted);
     workload_release(&workload);
     double once_s = predicted.save_s + 3 * predicted.load_s; /* a load, and verifying what was loaded */
     double run_s = (iterations + 1) * once_s;                /* one more for the baseline */
     double at_least_s = (double)experiment_u64(experiment, OPT_DURATION) / 1e9;
-    run_s = (run_s > at_least_s ? run_s : at_least_s + once_s) * (rates->assumed ? BLIND_MARGIN : MARGIN);
+    run_s = (run_s > at_least_s ? run_s : at_least_s + once_s) * outlook_margin(&rates);
     const double most_s = 365.0 * 24 * 3600;
     *duration_ns = START_NS + (uint64_t)((run_s < most_s ? run_s : most_s) * 1e9);
     return 0;

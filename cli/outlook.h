@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "cli/rates.h"
 #include "cli/workload.h"
 #include "core/err.h"
 #include "core/experiment.h"
@@ -15,7 +16,8 @@ struct rates {
     double stage;      /* of a rank: copying its part while training waits, with save.async */
     double store;      /* of all; INFINITY where unlimited */
     bool assumed;      /* neither given nor measured */
-    char from[80];     /* "given", "run 20261121-k3f9", "assumed" */
+    bool small;        /* measured by a run that wrote much less */
+    char from[512];    /* "given", "run 20261121-k3f9 (gpt2 on 4 ranks, …)", "assumed: …" */
 };
 
 struct prediction {
@@ -25,8 +27,10 @@ struct prediction {
     double interval_s, goodput, mtbf_s;
 };
 
-/* rate.rank where it is given, else the newest run here that passed, else 1 GiB/s. */
-void outlook_choose_rates(const struct experiment *experiment, struct rates *rates);
+/* rate.rank where it is given, else what the run in the book that tells most of the experiment measured on its store,
+ * else 1 GiB/s. The workload has a plan. */
+void outlook_choose_rates(const struct experiment *experiment, const struct workload *workload,
+                          const struct rate_book *book, struct rates *rates);
 
 /* `largest_state_bytes` is what the fullest rank holds, `all_state_bytes` all ranks together. */
 void outlook_predict(const struct experiment *experiment, const struct plan *plan, const struct rates *rates,
@@ -35,8 +39,11 @@ void outlook_predict(const struct experiment *experiment, const struct plan *pla
 /* The most that any rank holds of the layout, and what all hold. */
 void outlook_sum_states(const struct layout *layout, uint64_t *largest_bytes, uint64_t *all_bytes);
 
+/* How many times what is predicted a time limit is. */
+int outlook_margin(const struct rates *rates);
+
 /* How long a run may take, with a generous margin: for a time limit. */
-int outlook_run_ns(const struct experiment *experiment, const struct rates *rates, uint64_t *duration_ns,
+int outlook_run_ns(const struct experiment *experiment, const struct rate_book *book, uint64_t *duration_ns,
                    struct cb_err *err) CB_MUST_CHECK;
 
 #endif

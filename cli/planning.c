@@ -97,17 +97,22 @@ struct world {
     uint32_t ranks, dp;
 };
 
+static struct world world_of(const struct experiment *experiment, const struct workload *workload)
+{
+    bool by_mesh = *experiment_text(experiment, OPT_MESH) != '\0';
+    return (struct world){workload->layouts.ranks, by_mesh ? 0 : workload->layouts.data_ranks};
+}
+
 /* Everything that can be wrong with the keys, and how many ranks they make. */
 static int check_combination(const struct experiment *experiment, bool elsewhere, struct world *world,
                              struct cb_err *err)
 {
     struct workload workload = {0};
     int rc = workload_init(&workload, experiment, err);
-    bool by_mesh = *experiment_text(experiment, OPT_MESH) != '\0';
     if (rc == 0 && !elsewhere)
         rc = feasible_check(experiment, &workload, err);
     if (rc == 0)
-        *world = (struct world){workload.layouts.ranks, by_mesh ? 0 : workload.layouts.data_ranks};
+        *world = world_of(experiment, &workload);
     workload_release(&workload);
     return rc;
 }
@@ -117,6 +122,12 @@ static int freeze_world(struct experiment *experiment, const struct world *world
 {
     int rc = world->dp ? set_number(experiment, "dp", world->dp, "the mesh", err) : 0;
     return rc ? rc : set_number(experiment, "ranks", world->ranks, "the mesh", err);
+}
+
+int planning_freeze_world(struct experiment *experiment, const struct workload *workload, struct cb_err *err)
+{
+    struct world world = world_of(experiment, workload);
+    return freeze_world(experiment, &world, err);
 }
 
 /* Keys that the native engine alone looks at, given for another one: no mistake, but not to be believed. */

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "cli/workload.h"
 #include "core/err.h"
 #include "core/setting.h"
 #include "core/sweep.h"
@@ -32,6 +33,9 @@ int planning_expand(struct planning *self, const struct setting_list *settings, 
 int planning_rename(struct planning *self, const char *id, struct cb_err *err) CB_MUST_CHECK;
 /* Small letters, digits and dashes, at most 40 of them. */
 bool planning_is_id(const char *id);
+/* As expanding does it: `ranks` becomes what the axes make, and dp is no longer what it leaves over. */
+int planning_freeze_world(struct experiment *experiment, const struct workload *workload,
+                          struct cb_err *err) CB_MUST_CHECK;
 /* The member's folder and its row; the folder's files as part of a batch (NULL: at once). */
 int planning_write(const struct planning *self, size_t index, struct history *history, struct file_batch *batch,
                    struct cb_err *err) CB_MUST_CHECK;

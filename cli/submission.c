@@ -23,12 +23,17 @@ int submission_find_agent(char path[PATH_MAX], struct cb_err *err)
     return cb_fail(err, CB_ERR_NOT_FOUND, "ckptbench-agent is neither beside ckptbench nor in PATH");
 }
 
-int submission_init(struct submission *self, const struct experiment *experiment, struct cb_err *err)
+int submission_init(struct submission *self, struct cb_err *err)
 {
     int rc = submission_find_agent(self->agent, err);
     if (rc == 0)
-        outlook_choose_rates(experiment, &self->rates);
+        rate_book_load(&self->book);
     return rc;
+}
+
+void submission_release(struct submission *self)
+{
+    rate_book_release(&self->book);
 }
 
 /* ---- scripts ---- */
@@ -40,7 +45,7 @@ static int time_limit_ns(const struct submission *self, const struct experiment 
     if (*limit_ns == 0 && experiment_bool(experiment, OPT_SLURM_ONE_JOB))
         return cb_fail(err, CB_ERR_USAGE,
                        "slurm.one_job=true needs slurm.time, the limit of the job for all of its runs");
-    return *limit_ns ? 0 : outlook_run_ns(experiment, &self->rates, limit_ns, err);
+    return *limit_ns ? 0 : outlook_run_ns(experiment, &self->book, limit_ns, err);
 }
 
 bool submission_leads_here(const struct experiment *experiment)

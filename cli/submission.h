@@ -13,16 +13,18 @@
 #include "jobs/client.h"
 
 struct submission {
-    char agent[4096]; /* ckptbench-agent, absolute */
-    struct rates rates;
+    char agent[4096];            /* ckptbench-agent, absolute */
+    struct rate_book book;       /* what runs here measured, for time limits */
     const char *after;           /* number of the job that must pass before; NULL: none */
     const char *node_list;       /* "n1,n2": to run there; NULL: anywhere */
     struct slurm_client *client; /* borrowed; NULL for render */
     struct history *history;     /* borrowed */
 };
 
-/* Finds the agent beside this program, else in PATH, and the rates for time limits. */
-int submission_init(struct submission *self, const struct experiment *experiment, struct cb_err *err) CB_MUST_CHECK;
+/* Finds the agent beside this program, else in PATH, and the rates for time limits. Again is no mistake; release
+ * also after a failure. */
+int submission_init(struct submission *self, struct cb_err *err) CB_MUST_CHECK;
+void submission_release(struct submission *self);
 
 /* ckptbench-agent beside this program, else in PATH; absolute. */
 int submission_find_agent(char path[4096], struct cb_err *err) CB_MUST_CHECK;

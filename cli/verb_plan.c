@@ -62,7 +62,8 @@ static int measure_metadata(struct outlook *self, struct cb_err *err)
     return rc;
 }
 
-static int outlook_init(struct outlook *self, const struct experiment *experiment, struct cb_err *err)
+static int outlook_init(struct outlook *self, const struct experiment *experiment, const struct rate_book *book,
+                        struct cb_err *err)
 {
     struct rusage usage;
     *self = (struct outlook){.experiment = experiment};
@@ -78,7 +79,7 @@ static int outlook_init(struct outlook *self, const struct experiment *experimen
     needs_memory_bytes(&self->workload.layouts, experiment, &self->host_memory_bytes);
     self->requests = count_requests(self);
     rc = measure_metadata(self, err);
-    outlook_choose_rates(experiment, &self->rates);
+    outlook_choose_rates(experiment, &self->workload, book, &self->rates);
     outlook_predict(experiment, self->workload.plan, &self->rates, self->largest_state_bytes, self->all_state_bytes,
                     &self->predicted);
     return rc;
@@ -123,6 +124,9 @@ static void write_predicted_lines(const struct outlook *self, struct buf *out)
         buf_printf(out, " (loading %s)", units_format_rate(self->rates.load, a));
     buf_printf(out, ", %s;  the store %s\n", self->rates.from,
                isfinite(self->rates.store) ? units_format_rate(self->rates.store, b) : "without limit");
+    if (self->rates.assumed || self->rates.small)
+        buf_printf(out, "           so a time limit asked of Slurm is %d times what is predicted\n",
+                   outlook_margin(&self->rates));
     buf_printf(out, "predicted  save %s (%s binds), load %s (%s binds)\n",
                units_format_duration(predicted->save_s * 1e9, a), predicted->store_binds_save ? "the store" : "a rank",
                units_format_duration(predicted->load_s * 1e9, b), predicted->store_binds_load ? "the store" : "a rank");
@@ -216,13 +220,13 @@ static int write_training(struct cli *cli, const struct experiment *experiment, 
     return 0;
 }
 
-static int write_outlook(struct cli *cli, const struct experiment *experiment, struct json_writer *writer,
-                         struct cb_err *err)
+static int write_outlook(struct cli *cli, const struct experiment *experiment, const struct rate_book *book,
+                         struct json_writer *writer, struct cb_err *err)
 {
     struct outlook outlook;
     if (experiment_is(experiment, OPT_WORKLOAD, "train"))
         return write_training(cli, experiment, writer, err);
-    int rc = outlook_init(&outlook, experiment, err);
+    int rc = outlook_init(&outlook, experiment, book, err);
     if (rc == 0 && cli->json)
         write_json(&outlook, writer);
     else if (rc == 0)
@@ -269,8 +273,8 @@ static void write_varied(struct cli *cli, const struct sweep *sweep, size_t inde
         buf_append_char(&cli->out, '\n');
 }
 
-static int write_member(struct cli *cli, const struct sweep *sweep, size_t index, struct json_writer *writer,
-                        struct cb_err *err)
+static int write_member(struct cli *cli, const struct sweep *sweep, size_t index, const struct rate_book *book,
+                        struct json_writer *writer, struct cb_err *err)
 {
     bool several = sweep->combinations > 1;
     if (several && cli->json)
@@ -279,7 +283,7 @@ static int write_member(struct cli *cli, const struct sweep *sweep, size_t index
         write_varied(cli, sweep, index, writer);
     if (several && cli->json)
         json_write_key(writer, "plan");
-    int rc = write_outlook(cli, sweep->members[index].experiment, writer, err);
+    int rc = write_outlook(cli, sweep->members[index].experiment, book, writer, err);
     if (several && cli->json)
         json_write_end_object(writer);
     return rc;
@@ -289,17 +293,20 @@ static int run_plan(struct cli *cli, struct cb_err *err)
 {
     struct sweep sweep;
     struct json_writer writer;
+    struct rate_book book = {0};
     int rc = sweep_expand(&cli->settings, &sweep, err);
     if (rc)
         return rc;
+    rate_book_load(&book);
     json_writer_init(&writer, &cli->out, 2);
     if (cli->json && sweep.combinations > 1)
         json_write_begin_array(&writer);
     for (size_t i = 0; rc == 0 && i < sweep.count; i++)
         if (is_first(&sweep, i))
-            rc = write_member(cli, &sweep, i, &writer, err);
+            rc = write_member(cli, &sweep, i, &book, &writer, err);
     if (cli->json && sweep.combinations > 1)
         json_write_end_array(&writer);
+    rate_book_release(&book);
     sweep_release(&sweep);
     return rc || !cli->json ? rc : cli_end_json(cli, err);
 }
@@ -309,7 +316,9 @@ const struct verb verb_plan = {
     .arguments = "[FILE.yaml…] [key=value…]",
     .summary = "what an experiment comes to: bytes, files, balance, predicted times; nothing is run",
     .about = "The global plan is really computed, for any number of ranks, on one core. Predictions take rate.rank and "
-             "rate.store; without rate.rank the last run here that passed. A sweep gives a plan for each combination.",
+             "rate.store; without rate.rank what a run here that passed measured on the same store, the most alike of "
+             "them. A "
+             "sweep gives a plan for each combination.",
     .example = "ckptbench plan model=llama3-405b ranks=16384 tp=8 pp=16 dp=128 zero=1 rate.rank=1.5GiB/s "
                "rate.store=300GiB/s mtbf=24h",
     .takes_experiment = true,

@@ -61,7 +61,7 @@ static int render_all(struct cli *cli, struct submission *self, const struct pla
 {
     struct json_writer json;
     json_writer_init(&json, &cli->out, 2);
-    int rc = submission_init(self, planning->members[0].experiment, err);
+    int rc = submission_init(self, err);
     if (rc)
         return rc;
     if (cli->json) {
@@ -100,6 +100,7 @@ static int run_render(struct cli *cli, struct cb_err *err)
     if (rc == 0)
         rc = render_all(cli, &submission, &planning, err);
     planning_release(&planning);
+    submission_release(&submission);
     history_close(submission.history);
     return rc;
 }

@@ -300,7 +300,7 @@ static int resume_entry(struct session *self, struct job_entry *entry, struct cb
                        entry->run, (int)(SUBMIT_FORGET_NS / NS_PER_S));
     int rc = run_folder_read_experiment(entry->folder, &experiment, err);
     if (rc == 0)
-        rc = submission_init(&self->submission, experiment, err);
+        rc = submission_init(&self->submission, err);
     entry->record.in_array = false;
     entry->record.before[0] = '\0';
     const struct sending item = {entry->run, entry->folder, experiment, &entry->record};
@@ -474,7 +474,7 @@ static int submit_new(struct session *self, struct cb_err *err)
     if (rc == 0 && cli_flag_value(self->cli, "id"))
         rc = planning_rename(&self->planning, cli_flag_value(self->cli, "id"), err);
     if (rc == 0)
-        rc = submission_init(&self->submission, self->planning.members[0].experiment, err);
+        rc = submission_init(&self->submission, err);
     if (rc == 0)
         rc = check_led_here(self, err);
     if (rc)
@@ -574,6 +574,7 @@ static int run_submit(struct cli *cli, struct cb_err *err)
     job_list_release(&self.list);
     planning_release(&self.planning);
     free(self.requests);
+    submission_release(&self.submission);
     history_close(self.submission.history);
     return rc;
 }

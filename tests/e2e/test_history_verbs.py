@@ -195,6 +195,22 @@ def test_a_baseline_gates_the_latest_repeats(home):
     assert "no baseline fixed" in home.call("baseline", "remove", "fixed", code=2).stderr
 
 
+def test_a_plan_takes_its_rates_from_a_run_on_its_own_store(home):
+    """Neither from a newer run elsewhere, nor from one that trained, nor from one that failed."""
+    small = ["model=gpt2-tiny", "ranks=2", "made_ranks=2"]
+    home.make("disk", *small, "store=/no/such/disk", "save=4")
+    home.make("memory", *small, "store=/no/such/memory", "save=2")
+    home.make("trained", "workload=train", "model=gpt2-tiny", "train.steps=4", "ranks=2", "store=/no/such/disk", "save=9")
+    home.make("failed", *small, "store=/no/such/disk", "save=9", "outcome=benchmark_failed")
+    home.call("collect")
+    for store, run in (("disk", "disk"), ("memory", "memory")):
+        predicted = home.json("plan", "model=gpt2-tiny", "ranks=2", f"store=/no/such/{store}")["predicted"]
+        assert predicted["rate_from"].startswith(f"run {run} (gpt2-tiny on 2 ranks, ")
+        assert f", /no/such/{store}, 2023-11-14)" in predicted["rate_from"]
+    assert home.json("plan", "model=gpt2-tiny", "ranks=2", "store=/no/such/third")["predicted"]["rate_from"] == \
+        "assumed: no run on this store yet"
+
+
 def test_history_draws_a_line_for_each_experiment(home):
     for i in range(5):
         home.make(f"a{i}", f"save={1 + i}")
