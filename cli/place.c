@@ -150,12 +150,25 @@ static int check_faults(const char *store, struct cb_err *err)
     return 0;
 }
 
-static int check_folder(const char *path, struct cb_err *err)
+/* A run that only loads needs to read there, every other one to write; root may, but not on what is mounted
+ * read-only. */
+static int check_access(const char *path, const char *folder, bool loads, struct cb_err *err)
+{
+    if (access(folder, loads ? R_OK | X_OK : W_OK | X_OK) == 0)
+        return 0;
+    return cb_fail_errno(err, errno, "store=%s: %s cannot be %s; choose another folder, or ask who owns it", path,
+                         folder, loads ? "read" : "written to");
+}
+
+static int check_folder(const char *path, bool loads, struct cb_err *err)
 {
     struct stat status;
     char above[PATH_MAX];
     if (stat(path, &status) == 0)
-        return S_ISDIR(status.st_mode) ? 0 : cb_fail(err, CB_ERR_USAGE, "store=%s is not a folder", path);
+        return S_ISDIR(status.st_mode) ? check_access(path, path, loads, err)
+                                       : cb_fail(err, CB_ERR_USAGE, "store=%s is not a folder", path);
+    if (loads)
+        return cb_fail(err, CB_ERR_NOT_FOUND, "store=%s does not exist: there is nothing to load", path);
     snprintf(above, sizeof above, "%s", path);
     for (size_t len = strlen(above); len > 1 && above[len - 1] == '/'; len--)
         above[len - 1] = '\0';
@@ -166,7 +179,13 @@ static int check_folder(const char *path, struct cb_err *err)
         return cb_fail(err, CB_ERR_NOT_FOUND,
                        "store=%s does not exist, nor does the folder above it: is it mounted? else mkdir -p %s", path,
                        above);
-    return 0; /* what else there is to say, a rank says */
+    return check_access(path, slash == above ? "/" : above, loads, err);
+}
+
+static bool only_loads(const struct experiment *experiment)
+{
+    return experiment_is(experiment, OPT_WORKLOAD, "verify") ||
+           (experiment_is(experiment, OPT_WORKLOAD, "checkpoint") && experiment_is(experiment, OPT_OPS, "load"));
 }
 
 int place_check(const struct experiment *experiment, struct cb_err *err)
@@ -180,7 +199,7 @@ int place_check(const struct experiment *experiment, struct cb_err *err)
     if (inner && place_is_objects(inner))
         return 0;
     if (!inner || strncmp(inner, "null:", 5) != 0)
-        return inner ? check_folder(inner, err) : 0;
+        return inner ? check_folder(inner, only_loads(experiment), err) : 0;
     if (experiment_is(experiment, OPT_WORKLOAD, "verify"))
         return cb_fail(err, CB_ERR_USAGE, "store=%s keeps nothing that could be looked at", store);
     if (experiment_is(experiment, OPT_OPS, "save") || experiment_is(experiment, OPT_WORKLOAD, "train") ||

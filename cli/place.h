@@ -31,8 +31,9 @@ int place_free_bytes(const char *path, uint64_t *bytes) CB_MUST_CHECK;
  * working folder. A path model is made absolute, too. */
 int place_freeze(struct experiment *experiment, struct cb_err *err) CB_MUST_CHECK;
 
-/* What can be told of a frozen store before a rank starts: faults that do not exist, a path that is no folder
- * or whose parent is missing (an unmounted file system), a load from null:. */
+/* What can be told of a frozen store before a rank starts: faults that do not exist, a path that is no folder, may not
+ * be written to (SYSTEM), or whose parent is missing (NOT_FOUND: an unmounted file system), a load from null: or from a
+ * folder that is not there. */
 int place_check(const struct experiment *experiment, struct cb_err *err) CB_MUST_CHECK;
 
 /* A path as people write it: "~/x" for what lies under HOME. `text` holds `bytes`; returns it. */

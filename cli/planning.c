@@ -30,12 +30,12 @@ int planning_folder(const char *id, char **folder, struct cb_err *err)
 
 /* ---- what can be wrong ---- */
 
-/* A folder that is not here may be there. */
+/* A folder that is not here, or is read-only here, may be there. */
 static int check_place(const struct experiment *experiment, bool elsewhere, struct cb_err *err)
 {
     struct cb_err own;
     int rc = place_check(experiment, &own);
-    if (rc == CB_ERR_NOT_FOUND && elsewhere) {
+    if ((rc == CB_ERR_NOT_FOUND || rc == CB_ERR_SYSTEM) && elsewhere) {
         log_info("%s (here; on the nodes it may be there)", own.message);
         return 0;
     }

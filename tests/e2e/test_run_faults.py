@@ -152,6 +152,13 @@ def test_ranks_refuse_what_the_controller_could_not_foresee(home):
     assert result.returncode == 3 and manifest["outcome"] == "benchmark_failed" and "TiB of memory" in manifest["message"]
 
 
+def test_a_folder_that_must_not_be_written_to_is_refused_before_a_run_is_planned(home):
+    result = subprocess.run([PROGRAM, "run", *TINY, "store=/proc/sys"], cwd=home.folder, env=home.environment,
+                            capture_output=True, text=True, timeout=60)
+    assert result.returncode == 4 and "/proc/sys cannot be written to" in result.stderr
+    assert not list(home.home.glob("runs/*"))
+
+
 def test_a_missing_path_is_refused_before_a_run_is_planned(home):
     result = subprocess.run([PROGRAM, "run", *TINY, "store=/no/such/folder/at-all"], cwd=home.folder, env=home.environment,
                             capture_output=True, text=True, timeout=60)

@@ -79,6 +79,7 @@ static void stores_that_cannot_work_are_refused_before_a_rank_starts(void **unus
     expect_refused("/dev/null", "save", "is not a folder");
     expect_refused("/absent/x", "save", "nor does the folder above it");
     expect_refused("fault:delay=1s:/absent/x/", "save", "nor does the folder above it");
+    expect_refused("/absent", "load", "nothing to load");
     expect_refused("null:", "save+load", "use ops=save");
     expect_refused("null:", "save", NULL);
     expect_refused("/absent", "save", NULL);
