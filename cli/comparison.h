@@ -3,7 +3,7 @@
  * The sample is the run: a side's value of a metric is the median of each of its runs. One run against
  * one run has only its iterations to compare, is called so, and never gives a verdict. The primary
  * metrics share Holm's correction and get a verdict; all others are exploratory: interval and p as they
- * are, no verdict. docs/comparing.md has the reasons. */
+ * are, no verdict. */
 #ifndef CLI_COMPARISON_H
 #define CLI_COMPARISON_H
 
