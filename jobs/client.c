@@ -9,7 +9,6 @@
 
 #define PING_NS (20 * NS_PER_S)
 #define COMMAND_NS (60 * NS_PER_S)
-#define LINE_MAX_BYTES (1u << 16)
 #define ANSWER_BYTES (32u << 20) /* some 100,000 jobs */
 #define IDS_A_CALL 500
 
