@@ -13,52 +13,98 @@
 #define MAX_ADDRESSES 16
 #define TRY_NS (5 * NS_PER_S) /* for one round of addresses */
 #define RETRY_NS (100 * NS_PER_MS)
+#define TURN_NS (250 * NS_PER_MS) /* an address that does not shake hands for so long is no longer waited for alone */
 #define LOOK_MS 20
 #define ROUND_TRIPS 8
 
+/* A way to the head. Connecting costs next to nothing, shaking hands costs both ends: one does it at a time, as long as it
+ * gets on. */
+struct way {
+    struct channel *channel; /* NULL once it has come to nothing */
+    bool connected, shakes;
+};
+
 /* Starts to connect to every address; returns to how many. */
 static size_t begin_round(const struct node_options *options, struct channel_context *context,
-                          struct channel *tries[MAX_ADDRESSES], struct cb_err *err)
+                          struct way ways[MAX_ADDRESSES], struct cb_err *err)
 {
     size_t count = 0;
     for (const char *at = options->addresses; *at && count < MAX_ADDRESSES;) {
         char address[64];
         size_t len = strcspn(at, ",");
         snprintf(address, sizeof address, "%.*s", (int)(len < sizeof address ? len : sizeof address - 1), at);
-        if (channel_connect(context, address, options->port, &tries[count], err) == 0)
+        if (channel_connect(context, address, options->port, &ways[count].channel, err) == 0)
             count++;
         at += len + (at[len] == ',');
     }
     return count;
 }
 
+/* Shakes hands as far as that goes; true where the other end holds the key. */
+static bool work(struct way *way, struct cb_err *err)
+{
+    if (channel_work(way->channel, err) != 0) {
+        channel_free(way->channel);
+        way->channel = NULL;
+        return false;
+    }
+    return channel_is_open(way->channel);
+}
+
+/* The next one that is connected, once those before it have failed or taken their time. */
+static struct way *take_turn(struct way *ways, size_t count, uint64_t *turn_ns)
+{
+    struct way *next = NULL;
+    bool shakes = false;
+    for (size_t i = 0; i < count; i++) {
+        if (!next && ways[i].channel && ways[i].connected && !ways[i].shakes)
+            next = &ways[i];
+        shakes = shakes || (ways[i].channel && ways[i].shakes);
+    }
+    uint64_t now_ns = clock_monotonic_ns();
+    if (!next || (shakes && now_ns - *turn_ns < TURN_NS))
+        return NULL;
+    *turn_ns = now_ns;
+    next->shakes = true;
+    return next;
+}
+
+static size_t fill_polls(const struct way *ways, size_t count, struct pollfd polls[MAX_ADDRESSES])
+{
+    size_t left = 0;
+    for (size_t i = 0; i < count; i++) {
+        const struct way *way = &ways[i];
+        bool waits = way->channel && (way->shakes || !way->connected);
+        polls[i] = (struct pollfd){.fd = waits ? channel_fd(way->channel) : -1,
+                                   .events = way->shakes && waits ? channel_events(way->channel) : POLLOUT};
+        left += way->channel != NULL;
+    }
+    return left;
+}
+
 /* The first to open wins; *winner stays NULL where none does. Frees the others. */
-static void end_round(struct channel *tries[MAX_ADDRESSES], size_t count, uint64_t deadline_ns, struct channel **winner,
+static void end_round(struct way ways[MAX_ADDRESSES], size_t count, uint64_t deadline_ns, struct channel **winner,
                       struct cb_err *err)
 {
-    size_t left = count;
-    while (left > 0 && !*winner && clock_monotonic_ns() < deadline_ns) {
-        struct pollfd polls[MAX_ADDRESSES];
-        for (size_t i = 0; i < count; i++)
-            polls[i] = (struct pollfd){.fd = tries[i] ? channel_fd(tries[i]) : -1,
-                                       .events = tries[i] ? channel_events(tries[i]) : 0};
-        if (poll(polls, count, LOOK_MS) < 1)
-            continue;
-        for (size_t i = 0; i < count && !*winner; i++) {
-            if (!tries[i] || !polls[i].revents)
-                continue;
-            if (channel_work(tries[i], err) != 0) {
-                channel_free(tries[i]);
-                tries[i] = NULL;
-                left--;
-            } else if (channel_is_open(tries[i])) {
-                *winner = tries[i];
-                tries[i] = NULL;
-            }
+    struct pollfd polls[MAX_ADDRESSES];
+    uint64_t turn_ns = 0;
+    struct way *opened = NULL;
+    while (!opened && fill_polls(ways, count, polls) > 0 && clock_monotonic_ns() < deadline_ns) {
+        (void)poll(polls, count, LOOK_MS);
+        for (size_t i = 0; i < count && !opened; i++) {
+            ways[i].connected = ways[i].connected || polls[i].revents;
+            if (polls[i].revents && ways[i].shakes && work(&ways[i], err))
+                opened = &ways[i];
         }
+        for (struct way *next; !opened && (next = take_turn(ways, count, &turn_ns));)
+            opened = work(next, err) ? next : NULL;
+    }
+    if (opened) {
+        *winner = opened->channel;
+        opened->channel = NULL;
     }
     for (size_t i = 0; i < count; i++)
-        channel_free(tries[i]);
+        channel_free(ways[i].channel);
 }
 
 int node_connect(const struct node_options *options, struct channel_context *context, uint64_t deadline_ns,
@@ -67,10 +113,10 @@ int node_connect(const struct node_options *options, struct channel_context *con
     struct cb_err last = {0};
     struct channel *winner = NULL;
     for (;;) {
-        struct channel *tries[MAX_ADDRESSES] = {0};
+        struct way ways[MAX_ADDRESSES] = {0};
         uint64_t round_ns = clock_monotonic_ns() + TRY_NS;
-        size_t count = begin_round(options, context, tries, &last);
-        end_round(tries, count, round_ns < deadline_ns ? round_ns : deadline_ns, &winner, &last);
+        size_t count = begin_round(options, context, ways, &last);
+        end_round(ways, count, round_ns < deadline_ns ? round_ns : deadline_ns, &winner, &last);
         if (winner) {
             *channel = winner;
             return 0;
