@@ -23,6 +23,8 @@
 #define LOOK_EVERY_NS (200 * NS_PER_MS)
 #define STOP_NOW_GRACE_NS (60 * NS_PER_S) /* after the second signal; then the agent itself is ended */
 #define END_GRACE_NS (10 * NS_PER_S)
+/* An agent that a signal has stopped: its ranks leave after 10 s without a sign of life from it. */
+#define STANDSTILL_LIMIT_NS (15 * NS_PER_S)
 #define BAR_CELLS 20
 
 /* How many times the user asked to stop, and how the last time. The signal flag. */
@@ -163,27 +165,49 @@ static void forward_stop(const struct launch *launch, const struct child *agent,
     kill(agent->pid, stop_signal == SIGHUP ? SIGTERM : stop_signal);
 }
 
-static int follow_agent(const struct launch *launch, struct child *agent, uint32_t attempts_before, struct cb_err *err)
+/* True when the agent was stopped, by whatever, for longer than anything can come of it. */
+static bool stands_still(const struct launch *launch, const struct child *agent, uint64_t now_ns, uint64_t *since_ns)
 {
-    int forwarded = 0, rc;
-    uint64_t give_up_ns = UINT64_MAX;
+    if (!child_is_stopped(agent)) {
+        *since_ns = 0;
+        return false;
+    }
+    if (*since_ns == 0) {
+        *since_ns = now_ns;
+        clear_progress(launch);
+        log_info("the agent of %s (process %d) was stopped by a signal: kill -CONT %d lets it go on", launch->run,
+                 (int)agent->pid, (int)agent->pid);
+    }
+    return now_ns - *since_ns > STANDSTILL_LIMIT_NS;
+}
+
+/* Until the agent has ended, or is ended: `stood_still` says why. */
+static int follow_agent(const struct launch *launch, struct child *agent, uint32_t attempts_before, bool *stood_still,
+                        struct cb_err *err)
+{
+    int forwarded = 0;
+    uint64_t give_up_ns = UINT64_MAX, stopped_ns = 0;
+    *stood_still = false;
     for (;;) {
         uint64_t now_ns = clock_monotonic_ns();
-        rc = child_wait(agent, now_ns + LOOK_EVERY_NS, err);
-        if (rc != CB_ERR_TIMEOUT)
-            break;
+        int rc = child_wait(agent, now_ns + LOOK_EVERY_NS, err);
+        *stood_still = rc == CB_ERR_TIMEOUT && stands_still(launch, agent, now_ns, &stopped_ns);
+        if (rc != CB_ERR_TIMEOUT || *stood_still) {
+            clear_progress(launch);
+            if (*stood_still)
+                child_end(agent, 0);
+            return *stood_still ? 0 : rc;
+        }
         forward_stop(launch, agent, &forwarded);
         if (forwarded >= 2 && give_up_ns == UINT64_MAX)
             give_up_ns = now_ns + STOP_NOW_GRACE_NS;
         if (now_ns > give_up_ns) {
             child_end(agent, END_GRACE_NS);
-            rc = 0;
-            break;
+            clear_progress(launch);
+            return 0;
         }
         show_progress(launch, attempts_before);
     }
-    clear_progress(launch);
-    return rc;
 }
 
 /* An attempt that nobody will seal any more: the agent is gone. Another's seal is as good. */
@@ -240,7 +264,7 @@ static int run_locked(const struct launch *launch, struct cb_err *err)
     struct cb_err why;
     uint32_t attempts_before;
     char how[64], reason[256];
-    bool ingested;
+    bool ingested, stood_still;
     int rc = run_folder_last_attempt(launch->folder, &attempts_before, err);
     if (rc == 0)
         rc = history_set_state(launch->history, launch->run, "running", err);
@@ -251,14 +275,18 @@ static int run_locked(const struct launch *launch, struct cb_err *err)
         rc = seal(launch, attempts_before, OUTCOME_INFRASTRUCTURE, why.message, err);
         return rc ? rc : history_ingest(launch->history, launch->folder, &ingested, err);
     }
-    rc = follow_agent(launch, &agent, attempts_before, err);
+    rc = follow_agent(launch, &agent, attempts_before, &stood_still, err);
     if (rc) {
         child_end(&agent, END_GRACE_NS);
         return rc;
     }
     if (!is_sealed(launch, attempts_before)) {
-        snprintf(reason, sizeof reason, "the agent ended (%s) and left the attempt unsealed",
-                 child_describe(&agent, how));
+        if (stood_still)
+            snprintf(reason, sizeof reason, "the agent was stopped by a signal and stood still for %d s",
+                     (int)(STANDSTILL_LIMIT_NS / NS_PER_S));
+        else
+            snprintf(reason, sizeof reason, "the agent ended (%s) and left the attempt unsealed",
+                     child_describe(&agent, how));
         rc = seal(launch, attempts_before, OUTCOME_LOST, reason, err);
     }
     return rc ? rc : history_ingest(launch->history, launch->folder, &ingested, err);

@@ -92,6 +92,12 @@ static int check_nodes(struct experiment *experiment, bool elsewhere, struct cb_
     return 0;
 }
 
+int planning_freeze_nodes(struct experiment *experiment, struct cb_err *err)
+{
+    int rc = freeze_nodes(experiment, true, err);
+    return rc || experiment_u64(experiment, OPT_RANKS) == 0 ? rc : check_nodes(experiment, true, err);
+}
+
 /* What the axes of a combination come to: its ranks, and dp where loads have another layout (0: as it is). */
 struct world {
     uint32_t ranks, dp;
@@ -250,7 +256,12 @@ int planning_write(const struct planning *self, size_t index, struct history *hi
                                     .experiment = member->experiment,
                                     .batch = batch};
     int rc = run_folder_create(batch, member->folder, member->experiment, err);
-    return rc ? rc : history_plan_run(history, &row, err);
+    if (rc)
+        return rc;
+    rc = history_plan_run(history, &row, err);
+    if (rc)
+        run_folder_discard(member->folder);
+    return rc;
 }
 
 void planning_release(struct planning *self)

@@ -31,12 +31,16 @@ int planning_expand(struct planning *self, const struct setting_list *settings, 
                     struct cb_err *err) CB_MUST_CHECK;
 /* Names them so, before anything is written. */
 int planning_rename(struct planning *self, const char *id, struct cb_err *err) CB_MUST_CHECK;
+/* `ranks` of an experiment for a cluster from its nodes and ranks_per_node, as expanding does it; USAGE where they do not
+ * agree with it. */
+int planning_freeze_nodes(struct experiment *experiment, struct cb_err *err) CB_MUST_CHECK;
 /* Small letters, digits and dashes, at most 40 of them. */
 bool planning_is_id(const char *id);
 /* As expanding does it: `ranks` becomes what the axes make, and dp is no longer what it leaves over. */
 int planning_freeze_world(struct experiment *experiment, const struct workload *workload,
                           struct cb_err *err) CB_MUST_CHECK;
-/* The member's folder and its row; the folder's files as part of a batch (NULL: at once). */
+/* The member's folder and its row; the folder's files as part of a batch (NULL: at once). Where there is no row there
+ * is no folder. */
 int planning_write(const struct planning *self, size_t index, struct history *history, struct file_batch *batch,
                    struct cb_err *err) CB_MUST_CHECK;
 void planning_release(struct planning *self);

@@ -2,7 +2,6 @@
 #include "cli/remote_fetch.h"
 
 #include <errno.h>
-#include <ftw.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,22 +11,8 @@
 #include "core/run_folder.h"
 #include "jobs/follow.h"
 
-#define WALK_DEPTH 16
 #define AT_ONCE 64            /* runs in one stream */
 #define ASIDE "runs/.fetched" /* RUN below it, until it is whole */
-
-static int remove_entry(const char *path, const struct stat *status, int type, struct FTW *walk)
-{
-    (void)status;
-    (void)type;
-    (void)walk;
-    return remove(path);
-}
-
-static void remove_folder(const char *path)
-{
-    (void)nftw(path, remove_entry, WALK_DEPTH, FTW_DEPTH | FTW_PHYS);
-}
 
 /* Every attempt that was sealed is as its manifest says, and the last one is sealed. */
 static int check_fetched(const char *folder, const char *run, struct cb_err *err)
@@ -53,12 +38,12 @@ static int check_fetched(const char *folder, const char *run, struct cb_err *err
 /* The folder that was planned here makes room for the one that came. */
 static int swap_folders(const char *fetched, const char *folder, const char *old, struct cb_err *err)
 {
-    remove_folder(old);
+    run_folder_discard(old);
     if (rename(folder, old) < 0 && errno != ENOENT)
         return cb_fail_errno(err, errno, "making room for %s", folder);
     if (rename(fetched, folder) < 0)
         return cb_fail_errno(err, errno, "naming %s", folder);
-    remove_folder(old);
+    run_folder_discard(old);
     return 0;
 }
 
@@ -112,7 +97,7 @@ static void clear_aside(const char *aside, const struct remote_fetch *item)
 {
     char fetched[PATH_MAX];
     if (snprintf(fetched, sizeof fetched, "%s/%s", aside, item->run) < (int)sizeof fetched)
-        remove_folder(fetched);
+        run_folder_discard(fetched);
 }
 
 /* ---- many ---- */

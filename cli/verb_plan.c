@@ -10,6 +10,7 @@
 #include "ckpt/needs.h"
 #include "cli/cli.h"
 #include "cli/outlook.h"
+#include "cli/planning.h"
 #include "cli/training_report.h"
 #include "cli/workload.h"
 #include "core/sweep.h"
@@ -283,7 +284,9 @@ static int write_member(struct cli *cli, const struct sweep *sweep, size_t index
         write_varied(cli, sweep, index, writer);
     if (several && cli->json)
         json_write_key(writer, "plan");
-    int rc = write_outlook(cli, sweep->members[index].experiment, book, writer, err);
+    int rc = planning_freeze_nodes(sweep->members[index].experiment, err);
+    if (rc == 0)
+        rc = write_outlook(cli, sweep->members[index].experiment, book, writer, err);
     if (several && cli->json)
         json_write_end_object(writer);
     return rc;

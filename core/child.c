@@ -177,6 +177,13 @@ int child_wait(struct child *self, uint64_t deadline_ns, struct cb_err *err)
     return 0;
 }
 
+bool child_is_stopped(const struct child *self)
+{
+    siginfo_t info = {0};
+    return self->pid && !self->exited && waitid(P_PID, (id_t)self->pid, &info, WSTOPPED | WNOHANG | WNOWAIT) == 0 &&
+           info.si_pid != 0;
+}
+
 void child_end(struct child *self, uint64_t grace_ns)
 {
     if (!self->pid || self->exited)

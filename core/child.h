@@ -36,6 +36,8 @@ int child_start(struct child *self, const struct child_options *options, struct 
 
 /* Waits until it ended or the monotonic deadline passed (CB_ERR_TIMEOUT). UINT64_MAX waits for ever. */
 int child_wait(struct child *self, uint64_t deadline_ns, struct cb_err *err) CB_MUST_CHECK;
+/* Whether a signal has stopped it and none has let it go on. */
+bool child_is_stopped(const struct child *self);
 
 /* Ends the whole group: SIGTERM, then SIGKILL after `grace_ns`; reaps. Fine on one that has ended or
  * never started. A process that even SIGKILL cannot end (stuck in the kernel) is given up after

@@ -208,10 +208,11 @@ static int parse_double(const struct option *row, const char *text, double *numb
     int rc = units_parse_double(text, number, err);
     if (rc)
         return err ? cb_context(err, "%s", row->name) : rc;
-    if (*number < (double)row->min || (row->max && *number > (double)row->max))
-        return cb_fail(err, CB_ERR_USAGE, "%s=%s: must be %" PRIu64 " to %" PRIu64, row->name, text, row->min,
-                       row->max);
-    return 0;
+    if (*number >= (double)row->min && (row->max == 0 || *number <= (double)row->max))
+        return 0;
+    if (row->max == 0)
+        return cb_fail(err, CB_ERR_USAGE, "%s=%s: must be at least %" PRIu64, row->name, text, row->min);
+    return cb_fail(err, CB_ERR_USAGE, "%s=%s: must be %" PRIu64 " to %" PRIu64, row->name, text, row->min, row->max);
 }
 
 /* Everything but the canonical text, which goes to `canonical` where it is not `text` itself. */

@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +18,7 @@
 #include "core/json.h"
 
 #define RUN_ID_LETTERS 4
+#define OPEN_FOLDERS 16 /* at a time, by one that removes them */
 
 /* Outcomes */
 
@@ -203,6 +205,19 @@ int run_folder_create(struct file_batch *batch, const char *path, const struct e
     if (!rc)
         rc = write_experiment(batch, path, experiment, err);
     return rc;
+}
+
+static int remove_entry(const char *path, const struct stat *status, int type, struct FTW *walk)
+{
+    (void)status;
+    (void)type;
+    (void)walk;
+    return remove(path);
+}
+
+void run_folder_discard(const char *path)
+{
+    (void)nftw(path, remove_entry, OPEN_FOLDERS, FTW_DEPTH | FTW_PHYS);
 }
 
 int run_folder_read_experiment(const char *path, struct experiment **experiment, struct cb_err *err)

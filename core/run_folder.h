@@ -43,6 +43,8 @@ void run_id_new(char id[RUN_ID_BYTES]);
  * CB_ERR_EXISTS if it is there. */
 int run_folder_create(struct file_batch *batch, const char *path, const struct experiment *experiment,
                       struct cb_err *err) CB_MUST_CHECK;
+/* Removes the folder with all that is in it, links themselves and not what they lead to; what cannot be removed stays. */
+void run_folder_discard(const char *path);
 int run_folder_read_experiment(const char *path, struct experiment **experiment, struct cb_err *err) CB_MUST_CHECK;
 
 /* Creates attempts/N for the next N (exclusively) and gives its path. */

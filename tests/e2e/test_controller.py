@@ -145,6 +145,16 @@ def test_plan_of_a_large_cluster_is_balanced_and_predicts_which_limit_binds(plac
     assert document(place, *words)["predicted"]["save_limit"] == "rank"
 
 
+@pytest.mark.parametrize("words, ranks", [(("nodes=2", "ranks_per_node=4"), 8), (("ranks_per_node=2",), 2), (("nodes=4",), 4)])
+def test_plan_counts_ranks_from_nodes(place, words, ranks):
+    assert document(place, "plan", "model=gpt2", *words)["files"] == ranks + 1
+
+
+def test_plan_refuses_nodes_that_do_not_make_its_ranks(place):
+    result = ckptbench(place, "plan", "model=gpt2", "ranks=4", "nodes=2", "ranks_per_node=4", code=2)
+    assert "make 8 ranks, not 4" in result.stderr
+
+
 def test_plan_of_a_sweep_has_one_for_each_combination(place):
     (place / "sweep.yaml").write_text("model: gpt2-tiny\nranks: 4\ntp: [1, 2]\nrepeat: 3\n")
     plans = document(place, "plan", "sweep.yaml", "io.depth=1,2")

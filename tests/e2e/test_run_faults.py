@@ -423,3 +423,26 @@ def test_a_history_of_a_newer_release_is_refused_before_anything_runs(home):
                             text=True, timeout=60)
     assert result.returncode == 2 and "newer ckptbench" in result.stderr
     assert len(list((home.home / "runs").iterdir())) == 1
+
+
+def test_an_agent_that_was_stopped_is_told_and_ended_when_nothing_can_come_of_it(home):
+    process = home.start(*TINY, "store=./store", "iterations=100000", "folder=overwrite", "baseline=false", "warmup=0")
+    home.await_running(process)
+    agent = home.processes("ckptbench-agent")[0]
+    os.kill(agent, signal.SIGSTOP)
+    out, err = process.communicate(timeout=120)
+    home.assert_nothing_left()
+    run = json.loads(out)
+    assert process.returncode == 4 and f"kill -CONT {agent} lets it go on" in err
+    assert run["outcome"] == "lost" and "stood still for 15 s" in run["message"]
+
+
+def test_a_run_that_the_history_cannot_take_leaves_no_folder(home):
+    home.run(*TINY, "store=./store", "ops=save", "verify=none")
+    kept = sorted(home.home.glob("runs/*"))
+    with sqlite3.connect(home.home / "history.db") as db:
+        db.execute("CREATE TRIGGER refuse BEFORE INSERT ON run BEGIN SELECT RAISE(ABORT, 'no more'); END")
+    process = home.start(*TINY, "store=./store")
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 4 and "no more" in err
+    assert sorted(home.home.glob("runs/*")) == kept
