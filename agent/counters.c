@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "core/json.h"
 
@@ -25,6 +27,7 @@ bool counters_parse_cpu(const char *stat, struct cpu_counters *cpu)
         return false;
     cpu->busy = user + nice + system + irq + softirq;
     cpu->total = cpu->busy + idle + iowait + steal;
+    cpu->steal = steal;
     return true;
 }
 
@@ -184,12 +187,22 @@ static void read_lustre(struct named_list *list, struct buf *text)
     }
 }
 
+static double cpu_seconds(int who)
+{
+    struct rusage usage;
+    if (getrusage(who, &usage) < 0)
+        return 0;
+    return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+           (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
+}
+
 static void read_all(struct counter_reading *reading, const char *disk)
 {
     struct buf text;
     buf_init(&text, TEXT_MAX_BYTES);
     *reading = (struct counter_reading){0};
     reading->has_cpu = read_text(&text, "/proc/stat") && counters_parse_cpu(text.data, &reading->cpu);
+    reading->own_cpu_s = cpu_seconds(RUSAGE_SELF) + cpu_seconds(RUSAGE_CHILDREN);
     if (*disk) {
         char path[128];
         snprintf(path, sizeof path, "/sys/class/block/%s/stat", disk);
@@ -237,9 +250,23 @@ static double cpu_fraction(const struct counters *self)
     return (double)(self->end.cpu.busy - self->start.cpu.busy) / (double)total;
 }
 
+double counters_others(const struct cpu_counters *start, const struct cpu_counters *end, double own_s,
+                       double ticks_a_second)
+{
+    uint64_t total = end->total - start->total, used = end->busy - start->busy + (end->steal - start->steal);
+    if (total == 0 || !(ticks_a_second > 0))
+        return NAN;
+    double others = (double)used - own_s * ticks_a_second;
+    return others > 0 ? others / (double)total : 0; /* ticks are coarse: a little below 0 is 0 */
+}
+
 void counters_fill(const struct counters *self, double run_values[METRIC_COUNT])
 {
     run_values[METRIC_HOST_CPU_FRACTION] = cpu_fraction(self);
+    if (self->start.has_cpu && self->end.has_cpu)
+        run_values[METRIC_HOST_OTHERS_CPU_FRACTION] =
+            counters_others(&self->start.cpu, &self->end.cpu, self->end.own_cpu_s - self->start.own_cpu_s,
+                            (double)sysconf(_SC_CLK_TCK));
     run_values[METRIC_HOST_MEMORY_PEAK_BYTES] = self->memory_peak_bytes;
     if (self->start.has_disk && self->end.has_disk) {
         run_values[METRIC_HOST_DISK_READ_BYTES] = (double)(self->end.disk.read_bytes - self->start.disk.read_bytes);

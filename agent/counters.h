@@ -18,6 +18,7 @@
 
 struct cpu_counters {
     uint64_t busy, total; /* clock ticks of all processors; waiting for a disk is not busy */
+    uint64_t steal;       /* of total: what other guests of the machine's host took */
 };
 
 struct disk_counters {
@@ -39,6 +40,7 @@ struct named_list {
 struct counter_reading {
     bool has_cpu, has_disk;
     struct cpu_counters cpu;
+    double own_cpu_s; /* of this process and its descendants that have ended and were waited for */
     struct disk_counters disk;
     struct named_list ports, nfs, lustre;
 };
@@ -60,7 +62,10 @@ void counters_start(struct counters *self, const char *disk);
 void counters_watch(struct counters *self); /* memory */
 void counters_stop(struct counters *self);
 
-/* The host_* metrics of the run. */
+/* Share of CPU time that was neither idle nor this program's: `own_s` of it was. NAN where no time went by. */
+double counters_others(const struct cpu_counters *start, const struct cpu_counters *end, double own_s,
+                       double ticks_a_second);
+/* The host_* metrics of the run. What others took counts once all that this process started has ended. */
 void counters_fill(const struct counters *self, double run_values[METRIC_COUNT]);
 /* host.json: the same and more. */
 int counters_write(const struct counters *self, const char *attempt_path, struct cb_err *err) CB_MUST_CHECK;

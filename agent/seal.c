@@ -323,6 +323,8 @@ static int write_records(struct attempt *attempt, struct manifest *manifest, str
     fill_times(attempt, record.run_values);
     if (attempt->nodes.own >= 0)
         counters_fill(&attempt->counters, record.run_values);
+    if (attempt->remote || (attempt->launcher_name && strcmp(attempt->launcher_name, "srun") == 0))
+        record.run_values[METRIC_HOST_OTHERS_CPU_FRACTION] = NAN; /* ranks that others started look like others */
     int rc = fill_goodput(attempt, &record, err);
     snprintf(path, sizeof path, "%.4000s/records", attempt->path.data);
     if (!rc)

@@ -12,7 +12,9 @@
 #include "cli/training_report.h"
 #include "core/units.h"
 
-#define SHOWN_SHARE 0.005 /* states with less of the time are not named */
+#define LIMIT_IN_DOUBT 1.1   /* of the device's limit, which the baseline measures once a run */
+#define OTHERS_IN_DOUBT 0.15 /* of the machine's CPU time */
+#define SHOWN_SHARE 0.005    /* states with less of the time are not named */
 
 /* ---- the table ---- */
 
@@ -163,6 +165,21 @@ static void write_doubts(const struct run_info *info, struct buf *out)
                    info->suspected_cache);
     if (info->coldness_unknown)
         buf_printf(out, "doubt         of %u loads it is unknown whether they were cold\n", info->coldness_unknown);
+    if (strcmp(info->outcome, "pass") != 0)
+        return;
+    double of_limit = figures_median(info, METRIC_SAVE_LIMIT_FRACTION);
+    if (of_limit > LIMIT_IN_DOUBT)
+        buf_printf(
+            out,
+            "doubt         saves took %.2f of the device's limit: it was measured too low (a busy machine, a cache "
+            "of the device)\n",
+            of_limit);
+    double others = figures_median(info, METRIC_HOST_OTHERS_CPU_FRACTION);
+    if (others > OTHERS_IN_DOUBT)
+        buf_printf(out,
+                   "doubt         this machine was busy: others than this run took %.0f %% of its CPU time; what is "
+                   "measured then is slower than it need be\n",
+                   100 * others);
 }
 
 static void write_ending(const struct run_info *info, struct buf *out)

@@ -32,9 +32,21 @@ static void cpu_time_leaves_out_waiting_for_disks_and_other_guests(void **unused
     char *text = recorded("stat");
     assert_true(counters_parse_cpu(text, &cpu));
     assert_true(cpu.busy == 10132153 + 290696 + 3084719 + 0 + 25195);
+    assert_true(cpu.steal == 7000);
     assert_true(cpu.total == cpu.busy + 46828483 + 16683 + 7000);
     assert_false(counters_parse_cpu("cpu 1 2 3", &cpu));
     free(text);
+}
+
+static void what_others_took_is_neither_idle_nor_ours_and_other_guests_are_others(void **unused)
+{
+    (void)unused;
+    const struct cpu_counters start = {.busy = 1000, .total = 5000, .steal = 10};
+    const struct cpu_counters end = {.busy = 1300, .total = 5400, .steal = 30};
+    /* 320 of 400 ticks were used, 1.2 s of 100 ticks by this program */
+    assert_true(fabs(counters_others(&start, &end, 1.2, 100) - 0.5) < 1e-12);
+    assert_true(counters_others(&start, &end, 3.3, 100) == 0);
+    assert_true(isnan(counters_others(&start, &start, 0, 100)));
 }
 
 static void used_memory_is_what_is_not_available(void **unused)
@@ -160,6 +172,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cpu_time_leaves_out_waiting_for_disks_and_other_guests),
+        cmocka_unit_test(what_others_took_is_neither_idle_nor_ours_and_other_guests_are_others),
         cmocka_unit_test(used_memory_is_what_is_not_available),
         cmocka_unit_test(disk_sectors_are_512_bytes),
         cmocka_unit_test(nfs_mounts_have_wire_bytes_and_requests_of_all_connections),

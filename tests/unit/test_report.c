@@ -103,6 +103,27 @@ static void a_failure_says_why_and_where_the_logs_are(void **unused)
     experiment_free(made.info.experiment);
 }
 
+static void a_share_above_the_limit_and_a_busy_machine_are_doubts_also_of_saves(void **unused)
+{
+    (void)unused;
+    struct made_run made;
+    struct buf out;
+    struct cb_err err = {0};
+    make_run(&made);
+    buf_init(&out, 65536);
+    assert_int_equal(report_write_results(&made.info, false, &out, &err), 0);
+    assert_null(strstr(out.data, "doubt"));
+    made.metrics[3].summary.median = 1.23;
+    made.metrics[4] =
+        (struct run_metric){OP_NONE, METRIC_HOST_OTHERS_CPU_FRACTION, {1, 0.4, 0.4, 0.4, 0.4, 0.4, 0}, NULL};
+    buf_clear(&out);
+    assert_int_equal(report_write_results(&made.info, false, &out, &err), 0);
+    expect_in(out.data, "doubt         saves took 1.23 of the device's limit: it was measured too low");
+    expect_in(out.data, "doubt         this machine was busy: others than this run took 40 % of its CPU time");
+    buf_release(&out);
+    experiment_free(made.info.experiment);
+}
+
 static void the_document_has_the_promised_members_and_null_for_what_is_absent(void **unused)
 {
     (void)unused;
@@ -140,6 +161,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_table_says_how_fast_who_was_slowest_and_where_the_time_went),
+        cmocka_unit_test(a_share_above_the_limit_and_a_busy_machine_are_doubts_also_of_saves),
         cmocka_unit_test(a_failure_says_why_and_where_the_logs_are),
         cmocka_unit_test(the_document_has_the_promised_members_and_null_for_what_is_absent),
     };
