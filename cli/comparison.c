@@ -274,6 +274,40 @@ static int compare_sets(struct comparison_metric *metric, const struct sample_se
     return 0;
 }
 
+/* Too few for an interval: the shift of so few is no better than what the medians beside it say, and need not agree. */
+static void shift_of_medians(struct comparison_metric *metric)
+{
+    if (!isfinite(metric->shift.high) && isfinite(metric->shift.estimate) && metric->base > 0)
+        metric->shift.estimate = metric->other / metric->base - 1;
+}
+
+static bool same_in_side(const struct comparison_side *side, const struct comparison_metric *a,
+                         const struct comparison_metric *b)
+{
+    for (size_t i = 0; i < side->count; i++) {
+        const struct run_metric *x = run_info_metric(side->runs[i], a->op, a->metric);
+        const struct run_metric *y = run_info_metric(side->runs[i], b->op, b->metric);
+        if (!x != !y || (x && x->summary.median != y->summary.median))
+            return false;
+    }
+    return true;
+}
+
+/* stall_s of a save that training waits for is save_s, and durable_s and op_s are, too. */
+static bool repeats_a_primary(const struct comparison *self, size_t index, const struct comparison_side *base,
+                              const struct comparison_side *other)
+{
+    const struct comparison_metric *metric = &self->metrics[index];
+    for (size_t i = 0; i < index && self->metrics[i].primary; i++) {
+        const struct comparison_metric *before = &self->metrics[i];
+        if (before->op == metric->op && metric->base > 0 &&
+            strcmp(metric_row(before->metric)->unit, metric_row(metric->metric)->unit) == 0 &&
+            same_in_side(base, before, metric) && same_in_side(other, before, metric))
+            return true;
+    }
+    return false;
+}
+
 static int add_outliers(struct comparison *self, const struct comparison_metric *metric, const struct sample_set *set,
                         bool of_base, struct cb_err *err)
 {
@@ -421,9 +455,12 @@ static int compare_metrics(struct comparison *self, const struct comparison_side
             fill_from_runs(&b, other, blocks + base->count, metric);
         }
         rc = compare_sets(metric, &a, &b, self->method == COMPARED_BLOCKS, options->threshold, err);
-        if (rc == 0 && metric->primary && self->method != COMPARED_ITERATIONS)
+        shift_of_medians(metric);
+        metric->repeats = repeats_a_primary(self, i, base, other);
+        bool looked_at = metric->primary && !metric->repeats && self->method != COMPARED_ITERATIONS;
+        if (rc == 0 && looked_at)
             rc = add_outliers(self, metric, &a, true, err);
-        if (rc == 0 && metric->primary && self->method != COMPARED_ITERATIONS)
+        if (rc == 0 && looked_at)
             rc = add_outliers(self, metric, &b, false, err);
         self->metrics[kept++] = *metric;
     }

@@ -19,12 +19,15 @@
 #define COMPARISON_DEFAULT_THRESHOLD 0.03
 /* The fewest blocks that can give a 95 % interval: 2/2^6 < 0.05. */
 #define COMPARISON_MIN_BLOCKS 6
+/* More runs a side than anybody makes. */
+#define COMPARISON_MOST_RUNS 100
 
 struct comparison_side {
     const char *name;
     const struct run_info *const *runs; /* that passed; borrowed */
     size_t count;
-    size_t left_out; /* runs that did not pass */
+    size_t left_out;         /* runs that did not pass */
+    size_t running, planned; /* runs that have not ended, or not begun: neither passed nor failed */
 };
 
 struct comparison_options {
@@ -45,10 +48,12 @@ struct comparison_metric {
     bool primary;
     double base, other; /* medians */
     size_t base_n, other_n;
-    struct shift shift;   /* as ratio - 1; estimate NAN where values allow none */
-    double p;             /* of primary metrics after Holm */
+    struct shift
+        shift; /* as ratio - 1; estimate NAN where values allow none, the medians' where no interval is there */
+    double p;  /* of primary metrics after Holm */
     enum verdict verdict; /* of primary metrics */
     size_t more_runs;     /* a side, that would tell; 0: cannot be said */
+    bool repeats;         /* equal in every run to a primary metric before it: the same thing under another name */
 };
 
 /* A key whose values differ between the sides, "a, b" where a side has several. Owned texts. */

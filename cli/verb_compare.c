@@ -12,6 +12,7 @@
 #include "core/units.h"
 
 #define MAX_EXPLORATORY_LINES 10
+#define MENTIONED 0.005 /* what the table rounds away is no contradiction */
 
 /* One side: its runs loaded. */
 struct side {
@@ -54,11 +55,18 @@ static int add_side(struct sides *self, const char *name, struct side **side, st
     return 0;
 }
 
-/* Takes the run; those that did not pass are counted and freed. */
+static size_t *count_without(struct comparison_side *side, const struct run_info *run)
+{
+    if (!*run->outcome && strcmp(run->state, "running") == 0)
+        return &side->running;
+    return !*run->outcome && strcmp(run->state, "planned") == 0 ? &side->planned : &side->left_out;
+}
+
+/* Takes the run; those that did not pass, or have not yet, are counted and freed. */
 static int side_take(struct side *self, struct run_info *run, struct cb_err *err)
 {
     if (strcmp(run->outcome, "pass") != 0) {
-        self->compared.left_out++;
+        ++*count_without(&self->compared, run);
         run_info_free(run);
         return 0;
     }
@@ -194,32 +202,68 @@ static int select_to_split(struct history *history, const char *name, struct run
     return rc;
 }
 
-/* One side for each value of a key, in the order in which the sweep has them. */
+/* Sweeps by age, then the combinations in the order of the values given, whichever ran or ended first. */
+static int compare_planned(const void *a, const void *b)
+{
+    const struct run_info *x = *(struct run_info *const *)a, *y = *(struct run_info *const *)b;
+    bool one_sweep = x->sweep[0] && strcmp(x->sweep, y->sweep) == 0;
+    if (one_sweep && x->combination != y->combination)
+        return x->combination < y->combination ? -1 : 1;
+    if (x->planned_wall_ns != y->planned_wall_ns)
+        return x->planned_wall_ns < y->planned_wall_ns ? -1 : 1;
+    return strcmp(x->run, y->run);
+}
+
+/* The runs of a sweep count as planned when its first was: one point in time, so that sorting them is an order. */
+static void date_sweeps(struct run_info **runs, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        for (size_t k = 0; k < count && runs[i]->sweep[0]; k++)
+            if (strcmp(runs[i]->sweep, runs[k]->sweep) == 0 && runs[k]->planned_wall_ns < runs[i]->planned_wall_ns)
+                runs[i]->planned_wall_ns = runs[k]->planned_wall_ns;
+    if (count)
+        qsort(runs, count, sizeof *runs, compare_planned);
+}
+
+/* The run is the side's, or freed. */
+static int take_by(struct sides *sides, struct run_info *run, const char *key, enum option_id id, struct cb_err *err)
+{
+    struct side *side = NULL;
+    char name[512];
+    int rc = 0;
+    snprintf(name, sizeof name, "%s=%s", key, value_of(run, key, id));
+    for (size_t k = 0; k < sides->count && !side; k++)
+        if (strcmp(sides->items[k].name, name) == 0)
+            side = &sides->items[k];
+    if (!side)
+        rc = add_side(sides, name, &side, err);
+    if (rc == 0)
+        return side_take(side, run, err);
+    run_info_free(run);
+    return rc;
+}
+
+/* One side for each value of a key, in the order in which the sweep was given them. */
 static int split_by(struct cli *cli, struct history *history, const char *key, struct sides *sides, struct cb_err *err)
 {
     enum option_id id = OPT_NAME;
     struct run_selection found = {0};
+    size_t loaded = 0, taken = 0;
     int rc = strncmp(key, "label.", 6) == 0 ? 0 : option_find(key, &id, err);
     if (rc == 0)
         rc = select_to_split(history, cli->words[0], &found, err);
-    for (size_t i = found.count; i-- > 0 && rc == 0;) { /* oldest first */
-        struct run_info *run;
-        struct side *side = NULL;
-        char name[512];
-        rc = history_load_run(history, found.runs[i], &run, err);
-        if (rc)
-            break;
-        snprintf(name, sizeof name, "%s=%s", key, value_of(run, key, id));
-        for (size_t k = 0; k < sides->count && !side; k++)
-            if (strcmp(sides->items[k].name, name) == 0)
-                side = &sides->items[k];
-        if (!side)
-            rc = add_side(sides, name, &side, err);
-        if (rc == 0)
-            rc = side_take(side, run, err);
-        else
-            run_info_free(run);
-    }
+    struct run_info **runs = calloc(found.count + 1, sizeof(struct run_info *));
+    if (rc == 0 && !runs)
+        rc = cb_fail(err, CB_ERR_MEMORY, "no memory to compare runs");
+    for (; loaded < found.count && rc == 0; loaded += rc == 0)
+        rc = history_load_run(history, found.runs[loaded], &runs[loaded], err);
+    if (runs)
+        date_sweeps(runs, loaded);
+    while (taken < loaded && rc == 0)
+        rc = take_by(sides, runs[taken++], key, id, err);
+    while (taken < loaded)
+        run_info_free(runs[taken++]);
+    free(runs);
     run_selection_release(&found);
     if (rc == 0 && sides->count < 2)
         rc = cb_fail(err, CB_ERR_USAGE, "%s has one value of %s: there is nothing to compare", cli->words[0], key);
@@ -312,6 +356,7 @@ static void json_other(struct json_writer *json, const struct side *side, const 
     json_member_text(json, "name", side->name);
     json_member_u64(json, "n", side->compared.count);
     json_member_u64(json, "left_out", side->compared.left_out);
+    json_member_u64(json, "unfinished", side->compared.running + side->compared.planned);
     json_member_text(json, "method", method_name(comparison->method));
     json_member_u64(json, "blocks", comparison->blocks);
     json_write_key(json, "metrics");
@@ -364,6 +409,9 @@ static void add_verdict(struct table *table, const struct comparison *comparison
         table_addf(table, TABLE_GOOD, "better   p = %.2g", metric->p);
     else if (metric->verdict == VERDICT_WORSE)
         table_addf(table, TABLE_BAD, "worse   p = %.2g", metric->p);
+    else if (metric->more_runs > COMPARISON_MOST_RUNS)
+        table_add(table, TABLE_WARN,
+                  "inconclusive: no difference that matters can be shown with a practical number of runs");
     else if (metric->more_runs)
         table_addf(table, TABLE_WARN, "inconclusive: about %zu more run%s a side would tell", metric->more_runs,
                    metric->more_runs == 1 ? "" : "s");
@@ -389,10 +437,12 @@ static void add_metric(struct table *table, const struct comparison *comparison,
     add_verdict(table, comparison, metric, threshold);
 }
 
-/* Exploratory metrics that moved; all of them with --all. */
+/* Exploratory metrics that moved, and no figure twice; all of them with --all. */
 static bool is_shown(const struct comparison_metric *metric, double threshold, bool all, size_t *shown)
 {
-    if (metric->primary || all)
+    if (all || metric->repeats)
+        return all;
+    if (metric->primary)
         return true;
     if (!(metric->p < 0.05) || !(fabs(metric->shift.estimate) >= threshold) || *shown >= MAX_EXPLORATORY_LINES ||
         metric_row(metric->metric)->direction == METRIC_NEUTRAL)
@@ -417,6 +467,26 @@ static void write_left_out(struct buf *out, const struct side *side)
     if (side->compared.left_out)
         buf_printf(out, "left out: %zu run%s of %s did not pass\n", side->compared.left_out,
                    side->compared.left_out == 1 ? "" : "s", side->name);
+    if (side->compared.running)
+        buf_printf(out, "not in yet: %zu run%s of %s still running\n", side->compared.running,
+                   side->compared.running == 1 ? "" : "s", side->name);
+    if (side->compared.planned)
+        buf_printf(out, "not in yet: %zu run%s of %s not started\n", side->compared.planned,
+                   side->compared.planned == 1 ? "" : "s", side->name);
+}
+
+/* The change is no quotient of the two medians beside it; where it has the other sign, the line needs a word. */
+static void write_contradictions(struct buf *out, const struct comparison *comparison)
+{
+    for (size_t i = 0; i < comparison->metric_count && comparison->metrics[i].primary; i++) {
+        const struct comparison_metric *metric = &comparison->metrics[i];
+        double medians = metric->other / metric->base - 1, change = metric->shift.estimate;
+        if (!metric->repeats && fabs(medians) >= MENTIONED && fabs(change) >= MENTIONED && medians * change < 0)
+            buf_printf(out,
+                       "%s: the medians say %+.1f %%; the change is the typical ratio of a run of one side to one of "
+                       "the other\n",
+                       metric->name, 100 * medians);
+    }
 }
 
 static void write_notes(struct buf *out, const struct side *base, const struct side *other,
@@ -433,6 +503,7 @@ static void write_notes(struct buf *out, const struct side *base, const struct s
             buf_printf(out, "%s %s", i ? "," : "", comparison->same[i]);
         buf_append_char(out, '\n');
     }
+    write_contradictions(out, comparison);
     if (comparison->method == COMPARED_BLOCKS)
         buf_printf(out, "tested within %zu blocks, which take out what changed over time\n", comparison->blocks);
     for (size_t i = 0; i < comparison->outlier_count; i++) {
@@ -456,10 +527,10 @@ static int write_table(struct cli *cli, const struct side *base, const struct si
     struct table table;
     size_t shown = 0;
     table_init(&table, "lrrrll");
-    table_add(&table, TABLE_PLAIN, "");
+    table_add(&table, TABLE_PLAIN, "median of");
     table_addf(&table, TABLE_BOLD, "%s (n=%zu)", base->name, base->compared.count);
     table_addf(&table, TABLE_BOLD, "%s (n=%zu)", other->name, other->compared.count);
-    table_add(&table, TABLE_BOLD, "change");
+    table_add(&table, TABLE_BOLD, "typical change");
     table_add(&table, TABLE_BOLD, "95 % interval");
     table_add(&table, TABLE_BOLD, "verdict");
     for (size_t i = 0; i < comparison->metric_count; i++)
@@ -508,6 +579,28 @@ static int compare_sides(struct cli *cli, struct sides *sides, const struct comp
     return rc;
 }
 
+/* A baseline that holds nothing but the runs it is compared with: nothing failed, and nothing can be told yet. */
+static bool is_first_night(struct history *history, const struct sides *sides)
+{
+    struct baseline baseline;
+    const struct comparison_side *base = &sides->items[0].compared;
+    if (base->count || base->left_out || history_read_baseline(history, sides->items[0].name, &baseline, NULL))
+        return false;
+    baseline_release(&baseline);
+    for (size_t i = 1; i < sides->count; i++)
+        if (sides->items[i].compared.count == 0)
+            return false;
+    return true;
+}
+
+static int say_first_night(struct cli *cli, struct sides *sides, struct cb_err *err)
+{
+    const struct sides base = {sides->items, 1};
+    cli->exit_code = CB_EXIT_INCONCLUSIVE;
+    log_info("the baseline %s has no older runs yet: run again, then compare", base.items[0].name);
+    return cli->json ? write_json(cli, &base, NULL, err) : 0;
+}
+
 /* "3%", "3", "0.03%": always per cent. */
 static int read_threshold(const struct cli *cli, double *threshold, struct cb_err *err)
 {
@@ -550,7 +643,9 @@ static int run_compare(struct cli *cli, struct cb_err *err)
     rc = by ? split_by(cli, history, by, &sides, err) : find_sides(cli, history, &sides, err);
     if (rc == 0)
         rc = check_overlap(&sides, err);
-    if (rc == 0)
+    if (rc == 0 && !by && is_first_night(history, &sides))
+        rc = say_first_night(cli, &sides, err);
+    else if (rc == 0)
         rc = compare_sides(cli, &sides, &options, err);
     sides_release(&sides);
     history_close(history);

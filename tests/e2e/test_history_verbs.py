@@ -146,6 +146,16 @@ def test_compare_says_how_many_more_runs_would_tell(home):
     assert "more runs a side would tell" in result.stdout
 
 
+def test_compare_names_no_number_of_runs_that_nobody_makes(home):
+    for i in range(6):
+        home.make(f"a{i}", f"save={(1, 50, 2, 40, 3, 60)[i]}", "label.side=a")
+        home.make(f"b{i}", f"save={(60, 3, 40, 2, 50, 1)[i]}", "label.side=b")
+    home.call("collect")
+    text = home.call("compare", "label.side=a", "label.side=b", code=6).stdout
+    assert "no difference that matters can be shown with a practical number of runs" in text
+    assert "more runs a side would tell" not in text
+
+
 def test_compare_by_a_key_tests_within_the_blocks_of_a_sweep(home):
     number = 0
     for block in range(1, 9):
@@ -173,6 +183,47 @@ def test_runs_that_did_not_pass_are_left_out_and_counted(home):
     home.call("collect")
     assert home.json("compare", "label.side=a", "label.side=b")["base"] == {"name": "label.side=a", "n": 6, "left_out": 1}
     assert "no run that passed" in home.call("compare", "a9", "b0", code=2).stderr
+
+
+def test_a_run_that_has_not_ended_did_not_fail(home):
+    make_ab(home)
+    home.make("a8", "label.side=a", "outcome=none")
+    home.make("a9", "label.side=a", "outcome=lost")
+    home.call("collect")
+    with sqlite3.connect(home.folder / "history.db") as database:
+        database.execute("UPDATE run SET state='running', outcome=NULL WHERE run='a8'")
+    text = home.call("compare", "label.side=a", "label.side=b").stdout
+    assert "not in yet: 1 run of label.side=a still running" in text
+    assert "left out: 1 run of label.side=a did not pass" in text
+
+
+def test_sides_of_a_sweep_come_in_the_order_of_its_values_whichever_ended_first(home):
+    for combination, depth in ((1, 8), (2, 2), (0, 32)):  # in the order in which they were started
+        home.make(f"s1.0{combination + 1}", f"io.depth={depth}", sweep="s1", block=1, combination=combination)
+    home.call("collect")
+    document = home.json("compare", "s1", "--by", "io.depth", code=6)
+    assert [side["name"] for side in (document["base"], *document["others"])] == ["io.depth=32", "io.depth=8", "io.depth=2"]
+
+
+def test_the_medians_may_say_otherwise_than_the_typical_change_and_the_line_says_so(home):
+    for i, (a, b) in enumerate(((1, 5), (2, 6), (3, 7), (30, 29), (31, 31.2), (32, 32.5), (33, 33.5))):
+        home.make(f"a{i}", f"save={a}", "label.side=a")
+        home.make(f"b{i}", f"save={b}", "label.side=b")
+    home.call("collect")
+    save = home.json("compare", "label.side=a", "label.side=b", code=6)["others"][0]["metrics"]["save_s"]
+    text = home.call("compare", "label.side=a", "label.side=b", code=6).stdout
+    assert save["other"] < save["base"] and save["change"] > 0
+    assert f"save_s: the medians say {100 * (save['other'] / save['base'] - 1):+.1f} %" in text
+    assert "median of" in text and "typical change" in text
+
+
+def test_a_baseline_without_older_runs_is_inconclusive_and_says_what_to_do(home):
+    home.make("n0", "label.kind=nightly")
+    home.call("collect")
+    home.call("baseline", "set", "nightly", "window=10", "label.kind=nightly")
+    result = home.call("compare", "nightly", "LATEST", code=6)
+    assert "the baseline nightly has no older runs yet: run again, then compare" in result.stderr
+    assert home.json("compare", "nightly", "LATEST", code=6)["others"] == []
 
 
 def test_a_baseline_gates_the_latest_repeats(home):

@@ -361,9 +361,56 @@ static void whole_operations_come_before_stalls(void **unused)
     free_side(&other);
 }
 
+/* Three runs a side and no interval: the shift of all pairs is another figure than the medians shown beside it. */
+static void too_few_runs_give_the_change_of_the_medians_they_are_shown_with(void **unused)
+{
+    (void)unused;
+    struct made_side base, other;
+    struct comparison comparison;
+    make_side(&base, "a", (const double[]){1, 2, 9}, 3);
+    make_side(&other, "b", (const double[]){3, 7, 8}, 3);
+    compare(&base, &other, false, &comparison);
+    const struct comparison_metric *save = metric_named(&comparison, "save_s");
+    assert_true(isinf(save->shift.high));
+    assert_true(fabs(save->shift.estimate - (save->other / save->base - 1)) < 1e-12);
+    assert_int_equal(save->verdict, VERDICT_INCONCLUSIVE);
+    comparison_release(&comparison);
+    free_side(&base);
+    free_side(&other);
+}
+
+static void what_equals_a_primary_metric_in_every_run_repeats_it_and_has_no_outliers_of_its_own(void **unused)
+{
+    (void)unused;
+    static const double with_an_outlier[] = {9.01, 9.02, 9.00, 9.03, 9.02, 15};
+    struct made_side base, other;
+    struct comparison comparison;
+    make_side(&base, "a", steady, 6);
+    make_side(&other, "b", with_an_outlier, 6);
+    for (size_t i = 0; i < 6; i++) {
+        add_metric(&base.runs[i], OP_SAVE, METRIC_STALL_S, &steady[i], 1);
+        add_metric(&other.runs[i], OP_SAVE, METRIC_STALL_S, &with_an_outlier[i], 1);
+    }
+    compare(&base, &other, false, &comparison);
+    assert_true(metric_named(&comparison, "stall_s")->repeats);
+    assert_false(metric_named(&comparison, "save_s")->repeats);
+    assert_false(metric_named(&comparison, "load_s")->repeats);
+    assert_int_equal(comparison.outlier_count, 1);
+    assert_string_equal(comparison.outliers[0].metric, "save_s");
+    comparison_release(&comparison);
+    base.runs[3].metrics[base.runs[3].metric_count - 1].summary.median = 1; /* training did not wait for this one */
+    compare(&base, &other, false, &comparison);
+    assert_false(metric_named(&comparison, "stall_s")->repeats);
+    comparison_release(&comparison);
+    free_side(&base);
+    free_side(&other);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(too_few_runs_give_the_change_of_the_medians_they_are_shown_with),
+        cmocka_unit_test(what_equals_a_primary_metric_in_every_run_repeats_it_and_has_no_outliers_of_its_own),
         cmocka_unit_test(a_against_a_is_the_same),
         cmocka_unit_test(fifteen_per_cent_less_is_better_and_more_is_a_regression),
         cmocka_unit_test(metrics_that_are_not_primary_get_no_verdict),
