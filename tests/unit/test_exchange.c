@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "ckpt/load_share.h"
-#include "tests/unit/layout_words.h"
+#include "tests/unit/stored_words.h"
 #include "tests/unit/thread_comm.h"
 #include "worker/exchange.h"
 #include "worker/state.h"
@@ -29,22 +29,6 @@ struct world {
     struct exchange_targets targets[RANKS];
     struct payload_settings payload;
 };
-
-static struct stored_checkpoint *store(const struct words *words)
-{
-    struct cb_err err;
-    struct plan_options options = {.files_per_rank = 1, .payload_alignment = 64, .format = PLAN_DCP};
-    struct plan *plan;
-    struct buf bytes;
-    struct stored_checkpoint *checkpoint;
-    buf_init(&bytes, 1 << 26);
-    assert_int_equal(plan_compute(words->layout, &options, &plan, &err), 0);
-    assert_int_equal(format_write_metadata(PLAN_DCP, words->layout, plan, "/ck", &bytes, &err), 0);
-    assert_int_equal(format_read_metadata("test", bytes.data, bytes.len, &checkpoint, &err), 0);
-    plan_free(plan);
-    buf_release(&bytes);
-    return checkpoint;
-}
 
 static void open_rank(struct world *self, uint32_t rank, const struct share_options *options)
 {
@@ -70,7 +54,7 @@ static void world_open(struct world *self, enum share_mode mode)
     memset(self, 0, sizeof *self);
     self->payload = (struct payload_settings){.kind = PAYLOAD_WEIGHTS, .seed = 3};
     assert_int_equal(words_make(&self->words, "model=gpt2-tiny state=weights dp=3", &err), 0);
-    self->checkpoint = store(&self->words);
+    self->checkpoint = words_store(&self->words, PLAN_DCP);
     meeting_init(&self->meeting, RANKS);
     for (uint32_t i = 0; i < RANKS; i++)
         open_rank(self, i, &options);

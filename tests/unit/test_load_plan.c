@@ -9,24 +9,7 @@
 #include <cmocka.h>
 
 #include "ckpt/load_plan.h"
-#include "layout_words.h"
-
-/* What a plan of this layout leaves on disk, read back through the metadata. */
-static struct stored_checkpoint *store_as(const struct words *words, enum plan_format format)
-{
-    struct cb_err err;
-    struct plan_options options = {.files_per_rank = 1, .payload_alignment = 64, .format = format};
-    struct plan *plan;
-    struct buf bytes;
-    struct stored_checkpoint *checkpoint;
-    buf_init(&bytes, 1 << 26);
-    assert_int_equal(plan_compute(words->layout, &options, &plan, &err), 0);
-    assert_int_equal(format_write_metadata(format, words->layout, plan, "/ck", &bytes, &err), 0);
-    assert_int_equal(format_read_metadata("test", bytes.data, bytes.len, &checkpoint, &err), 0);
-    plan_free(plan);
-    buf_release(&bytes);
-    return checkpoint;
-}
+#include "tests/unit/stored_words.h"
 
 /* Every element of every piece comes from exactly one read, of a chunk that has it. */
 static void check_covered(const struct words *words, const struct stored_checkpoint *checkpoint, uint32_t rank)
@@ -82,7 +65,7 @@ static void each_piece_is_covered_once_in_any_other_layout(void **state)
         struct words source;
         struct cb_err err;
         assert_int_equal(words_make(&source, texts[from], &err), 0);
-        struct stored_checkpoint *checkpoint = store_as(&source, from % 2 ? PLAN_RAW : PLAN_DCP);
+        struct stored_checkpoint *checkpoint = words_store(&source, from % 2 ? PLAN_RAW : PLAN_DCP);
         for (size_t to = 0; to < COUNT; to++) {
             struct words target;
             assert_int_equal(words_make(&target, texts[to], &err), 0);
@@ -126,7 +109,7 @@ static void every_problem_is_reported(void **state)
     struct words words;
     struct cb_err err;
     assert_int_equal(words_make(&words, "model=gpt2-tiny ranks=2 tp=2", &err), 0);
-    struct stored_checkpoint *checkpoint = store_as(&words, PLAN_DCP);
+    struct stored_checkpoint *checkpoint = words_store(&words, PLAN_DCP);
     size_t wanted = 0;
     struct stored_tensor *dtype = NULL, *shape = NULL, *hole = NULL, *missing = NULL, *kind = NULL;
     for (size_t i = 0; i < checkpoint->tensor_count; i++) {
@@ -164,7 +147,7 @@ static void weights_load_from_a_checkpoint_that_has_more(void **state)
     struct cb_err err;
     assert_int_equal(words_make(&more, "model=gpt2-tiny ranks=2 tp=2", &err), 0);
     assert_int_equal(words_make(&less, "model=gpt2-tiny ranks=1 state=weights", &err), 0);
-    struct stored_checkpoint *checkpoint = store_as(&more, PLAN_DCP);
+    struct stored_checkpoint *checkpoint = words_store(&more, PLAN_DCP);
     struct seen seen = {0};
     struct load_plan *plan;
     assert_int_equal(plan_for_rank_0(&less, checkpoint, &seen, &plan, &err), 0);
@@ -189,7 +172,7 @@ static void overlapping_chunks_are_read_once(void **state)
     struct words words;
     struct cb_err err;
     assert_int_equal(words_make(&words, "model=gpt2-tiny ranks=2 tp=2", &err), 0);
-    struct stored_checkpoint *checkpoint = store_as(&words, PLAN_DCP);
+    struct stored_checkpoint *checkpoint = words_store(&words, PLAN_DCP);
     for (size_t i = 0; i + 1 < checkpoint->chunk_count; i++) {
         struct stored_chunk *chunk = &checkpoint->chunks[i];
         if (chunk[1].tensor == chunk->tensor && chunk->box.dims > 0 && chunk[1].box.offset[0] == chunk->box.size[0] &&

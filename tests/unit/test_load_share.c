@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "ckpt/load_share.h"
-#include "layout_words.h"
+#include "tests/unit/stored_words.h"
 
 #define MAX_RANKS 24
 #define BLOCK_BYTES 16384
@@ -25,29 +25,13 @@ struct world {
     struct load_share *shares[MAX_RANKS];
 };
 
-static struct stored_checkpoint *store(const struct words *words)
-{
-    struct cb_err err;
-    struct plan_options options = {.files_per_rank = 1, .payload_alignment = 64, .format = PLAN_DCP};
-    struct plan *plan;
-    struct buf bytes;
-    struct stored_checkpoint *checkpoint;
-    buf_init(&bytes, 1 << 26);
-    assert_int_equal(plan_compute(words->layout, &options, &plan, &err), 0);
-    assert_int_equal(format_write_metadata(PLAN_DCP, words->layout, plan, "/ck", &bytes, &err), 0);
-    assert_int_equal(format_read_metadata("test", bytes.data, bytes.len, &checkpoint, &err), 0);
-    plan_free(plan);
-    buf_release(&bytes);
-    return checkpoint;
-}
-
 static void world_make(struct world *self, const char *text, enum share_mode mode)
 {
     struct cb_err err = {0};
     memset(self, 0, sizeof *self);
     if (words_make(&self->words, text, &err))
         fail_msg("%s: %s", text, err.message);
-    self->checkpoint = store(&self->words);
+    self->checkpoint = words_store(&self->words, PLAN_DCP);
     self->options = (struct share_options){mode, BLOCK_BYTES, 4 * BLOCK_BYTES};
     self->ranks = layout_world_size(self->words.layout);
     assert_true(self->ranks <= MAX_RANKS);
