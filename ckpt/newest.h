@@ -1,4 +1,4 @@
-/* Which checkpoint of a folder was committed last: a run keeps several below its own. */
+/* Which checkpoint of a folder was committed last, a run keeps several below its own; and which one is meant. */
 #ifndef CKPT_NEWEST_H
 #define CKPT_NEWEST_H
 
@@ -14,5 +14,13 @@
  * "" (the store itself), and `folder` too. */
 int newest_checkpoint(struct store *store, const char *folder, char *name, size_t room, uint64_t *files,
                       struct cb_err *err) CB_MUST_CHECK;
+
+/* Which one a user means who names `folder`: the folder itself (*of is 0); in the folder of a run, where only
+ * iteration-N and its kin are checkpoints, or of a store with one run alone, the youngest of its *of; else the only one
+ * directly below (*of is 1).
+ * CB_ERR_USAGE names what is there where that leaves a choice; CB_ERR_NOT_FOUND where nothing is. `called` is how the
+ * user calls the folder. */
+int meant_checkpoint(struct store *store, const char *folder, const char *called, char *name, size_t room, uint64_t *of,
+                     struct cb_err *err) CB_MUST_CHECK;
 
 #endif

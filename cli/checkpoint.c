@@ -1,6 +1,7 @@
 /* The place of one checkpoint. Knows stores and commit markers; not what is in a checkpoint. */
 #include "cli/checkpoint.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -14,18 +15,24 @@ static int open_to_read(const char *place, struct store **store, struct cb_err *
     return store_open(place, &options, store, err);
 }
 
-int checkpoint_open(const char *place, struct store **store, char opened[CHECKPOINT_NAME_BYTES], struct cb_err *err)
+int checkpoint_open(const char *place, struct store **store, char opened[CHECKPOINT_NAME_BYTES],
+                    char how[CHECKPOINT_HOW_BYTES], struct cb_err *err)
 {
     char name[CHECKPOINT_NAME_BYTES] = "", below[CHECKPOINT_NAME_BYTES];
     struct store *found;
-    uint64_t files = 0;
+    uint64_t of = 0;
     int rc = open_to_read(place, &found, err);
     if (rc)
         return rc;
-    rc = newest_checkpoint(found, "", name, sizeof name, &files, err);
+    rc = meant_checkpoint(found, "", place, name, sizeof name, &of, err);
     int bytes = snprintf(below, sizeof below, "%s%s%s", place, *name ? "/" : "", name);
     if (rc && rc != CB_ERR_NOT_FOUND)
         goto out;
+    *how = '\0';
+    if (of == 1)
+        snprintf(how, CHECKPOINT_HOW_BYTES, "the only one there");
+    else if (of > 1)
+        snprintf(how, CHECKPOINT_HOW_BYTES, "the last of %" PRIu64, of);
     rc = bytes < (int)sizeof below ? 0 : cb_fail(err, CB_ERR_USAGE, "the name %s/%s is too long", place, name);
     if (rc == 0 && *name) {
         store_free(found);

@@ -6,11 +6,13 @@
 #include "store/store.h"
 
 #define CHECKPOINT_NAME_BYTES 4096
+#define CHECKPOINT_HOW_BYTES 64
 
-/* For reading alone. The folder of a run holds a checkpoint for each iteration: the last one is meant then, as by
- * ops=load suffix=RUN. `opened` gets the place itself, or that of the last one. A place that has no complete
- * checkpoint is opened all the same: who reads it says what is missing. */
+/* For reading alone. The folder of a run holds a checkpoint for each iteration: the last one is meant then; any other
+ * folder may hold one (ckpt/newest.h). `opened` gets the place itself, or that of the one that is meant, and `how` why
+ * it is that one, or "". A place that has no complete checkpoint is opened all the same: who reads it says what is
+ * missing. */
 int checkpoint_open(const char *place, struct store **store, char opened[CHECKPOINT_NAME_BYTES],
-                    struct cb_err *err) CB_MUST_CHECK;
+                    char how[CHECKPOINT_HOW_BYTES], struct cb_err *err) CB_MUST_CHECK;
 
 #endif

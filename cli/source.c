@@ -7,7 +7,6 @@
 
 #include "ckpt/collect.h"
 #include "ckpt/safetensors.h"
-#include "cli/checkpoint.h"
 
 static int open_folder(struct source *self, struct cb_err *err)
 {
@@ -48,7 +47,7 @@ int source_open(struct source *self, const char *path, struct cb_err *err)
     if (!code && self->file[0])
         return open_folder(self, err);
     if (!code)
-        code = checkpoint_open(self->path, &self->store, opened, err);
+        code = checkpoint_open(self->path, &self->store, opened, self->how, err);
     if (!code)
         memcpy(self->path, opened, sizeof self->path);
     return code;
@@ -65,4 +64,11 @@ void source_release(struct source *self)
     if (self->store)
         store_free(self->store);
     self->store = NULL;
+}
+
+void source_write_name(const struct source *self, struct buf *out)
+{
+    buf_append_text(out, self->path);
+    if (*self->how)
+        buf_printf(out, " (%s)", self->how);
 }

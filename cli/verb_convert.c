@@ -248,6 +248,15 @@ static void write_lost(struct conversion *self)
                    self->lost[i]->fqn, format_name(self->options.format));
 }
 
+static void write_source(struct conversion *self)
+{
+    if (!*self->source.how)
+        return;
+    buf_append_text(&self->cli->out, "source     ");
+    source_write_name(&self->source, &self->cli->out);
+    buf_append_char(&self->cli->out, '\n');
+}
+
 static int write_text(struct conversion *self, struct cb_err *err)
 {
     struct buf *out = &self->cli->out;
@@ -257,6 +266,7 @@ static int write_text(struct conversion *self, struct cb_err *err)
     buf_printf(out, "%s: %s, %zu tensors and %zu values in %" PRIu64 " files\n", self->target,
                format_name(self->options.format), self->checkpoint->tensor_count - self->value_count - self->lost_count,
                self->value_count, result->files);
+    write_source(self);
     write_lost(self);
     if (result->was_complete)
         buf_append_text(out, "complete   an earlier attempt had done all of it\n");

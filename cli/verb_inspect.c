@@ -28,6 +28,11 @@ struct view {
     size_t tensor_count;
 };
 
+static const char *plural(uint64_t count)
+{
+    return count == 1 ? "" : "s";
+}
+
 static uint64_t bytes_of(const struct stored_tensor *tensor)
 {
     struct box whole = box_whole(tensor->dims, tensor->shape);
@@ -133,10 +138,13 @@ static void write_summary(const struct view *self)
     struct buf *out = &self->cli->out;
     const struct inspection *found = self->inspection;
     char bytes[32], frame[32], outside[32];
-    buf_printf(out, "%s: %s, %" PRIu64 " tensors (%s), %" PRIu64 " values, %" PRIu64 " items in %zu files%s\n",
-               self->source->path, format_name(self->checkpoint->format), found->tensors,
-               units_format_bytes((double)found->tensor_bytes, bytes), found->values, found->items,
-               self->checkpoint->file_count, self->checkpoint->marked ? "" : "; no marker says that these are all");
+    size_t files = self->checkpoint->file_count;
+    source_write_name(self->source, out);
+    buf_printf(out, ": %s, %" PRIu64 " tensor%s (%s), %" PRIu64 " value%s, %" PRIu64 " item%s in %zu file%s%s\n",
+               format_name(self->checkpoint->format), found->tensors, plural(found->tensors),
+               units_format_bytes((double)found->tensor_bytes, bytes), found->values, plural(found->values),
+               found->items, plural(found->items), files, plural(files),
+               self->checkpoint->marked ? "" : "; no marker says that these are all");
     buf_append_text(out, "types     ");
     for (int i = 0; i < DTYPE_COUNT; i++) {
         if (found->types[i].tensors > 0)
@@ -145,7 +153,8 @@ static void write_summary(const struct view *self)
     }
     buf_printf(out, "\nlayout     %s\n", found->layout);
     if (found->rank_count > 0)
-        buf_printf(out, "written by %zu ranks, the largest %.3f x the mean\n", found->rank_count, found->imbalance);
+        buf_printf(out, "written by %zu rank%s, the largest %.3f x the mean\n", found->rank_count,
+                   plural(found->rank_count), found->imbalance);
     buf_printf(out, "overhead   %s around payloads, %s of the files in no item\n",
                units_format_bytes((double)found->frame_bytes, frame),
                units_format_bytes((double)found->outside_bytes, outside));
@@ -157,9 +166,10 @@ static void write_summary(const struct view *self)
         buf_printf(out, "overlap    items share %s of the files\n",
                    units_format_bytes((double)found->overlap_bytes, bytes));
     if (found->compressed > 0)
-        buf_printf(out, "compressed %" PRIu64 " items (zstd)\n", found->compressed);
+        buf_printf(out, "compressed %" PRIu64 " item%s (zstd)\n", found->compressed, plural(found->compressed));
     if (found->missing_files > 0)
-        buf_printf(out, "missing    %" PRIu64 " files: `ckptbench verify` names what is gone\n", found->missing_files);
+        buf_printf(out, "missing    %" PRIu64 " file%s: `ckptbench verify` names what is gone\n", found->missing_files,
+                   plural(found->missing_files));
 }
 
 static int write_tensors(const struct view *self, struct cb_err *err)
@@ -208,7 +218,7 @@ static int write_files(const struct view *self, struct cb_err *err)
     int code = table_write(&table, 0, self->cli->colour, &self->cli->out, err);
     table_release(&table);
     if (!code && shown < count)
-        buf_printf(&self->cli->out, "and %zu more files: --files lists all\n", count - shown);
+        buf_printf(&self->cli->out, "and %zu more file%s: --files lists all\n", count - shown, plural(count - shown));
     return code;
 }
 
@@ -332,6 +342,7 @@ static int write_json(const struct view *self, struct cb_err *err)
     json_writer_init(&json, &self->cli->out, 1);
     json_write_begin_object(&json);
     json_member_text(&json, "path", self->source->path);
+    json_member_text(&json, "chosen", *self->source->how ? self->source->how : NULL);
     json_member_text(&json, "format", format_name(self->checkpoint->format));
     json_member_bool(&json, "marked", self->checkpoint->marked);
     json_member_u64(&json, "tensors", found->tensors);

@@ -39,9 +39,11 @@ static void report(void *context, const struct verify_problem *problem)
         buf_printf(&answer->cli->out, "%-10s %s\n", verify_problem_name(problem->kind), problem->text);
 }
 
-static void write_result_json(struct json_writer *writer, const char *path, const struct verify_result *result)
+static void write_result_json(struct json_writer *writer, const struct source *source,
+                              const struct verify_result *result)
 {
-    json_member_text(writer, "path", path);
+    json_member_text(writer, "path", source->path);
+    json_member_text(writer, "chosen", *source->how ? source->how : NULL);
     json_member_bool(writer, "complete", result->format != NULL);
     json_member_bool(writer, "verified", result->problems == 0);
     json_member_text(writer, "format", result->format);
@@ -54,12 +56,13 @@ static void write_result_json(struct json_writer *writer, const char *path, cons
     json_member_text(writer, "values", result->values);
 }
 
-static void write_result(struct cli *cli, const char *path, const struct verify_result *result)
+static void write_result(struct cli *cli, const struct source *source, const struct verify_result *result)
 {
     char bytes[32];
     if (!result->format)
         return;
-    buf_printf(&cli->out, "%s: %s, %llu tensor%s in %llu item%s and %llu file%s, %s\n", path, result->format,
+    source_write_name(source, &cli->out);
+    buf_printf(&cli->out, ": %s, %llu tensor%s in %llu item%s and %llu file%s, %s\n", result->format,
                (unsigned long long)result->tensors, result->tensors == 1 ? "" : "s", (unsigned long long)result->items,
                result->items == 1 ? "" : "s", (unsigned long long)result->files, result->files == 1 ? "" : "s",
                units_format_bytes((double)result->payload_bytes, bytes));
@@ -105,11 +108,11 @@ static int verify_path(struct cli *cli, const char *path, const uint64_t *seed, 
     if (result.problems > 0)
         cli->exit_code = CB_EXIT_BENCHMARK;
     if (!cli->json) {
-        write_result(cli, source.path, &result);
+        write_result(cli, &source, &result);
         return buf_check(&cli->out, "the answer", err);
     }
     json_write_end_array(&writer);
-    write_result_json(&writer, source.path, &result);
+    write_result_json(&writer, &source, &result);
     json_write_end_object(&writer);
     return cli_end_json(cli, err);
 }
@@ -139,7 +142,8 @@ const struct verb verb_verify = {
     .arguments = "PATH",
     .summary = "is a stored checkpoint complete, and is every byte right?",
     .about = "PATH is the folder of a checkpoint (DCP, safetensors, DCP over safetensors, raw; ours or others'), a "
-             "safetensors file, or the folder of a run: then the last checkpoint in it. Each element of each tensor "
+             "safetensors file, or the folder of a run: then the last checkpoint in it. Any other folder may have one "
+             "checkpoint directly in it. Each element of each tensor "
              "must be stored exactly once, files must be long enough, checksums must hold, and values that this "
              "program wrote must be what the seed gives. Every missing, short or corrupt item is named with file, "
              "tensor and offset. Exit code 3 when something is wrong.",

@@ -73,13 +73,15 @@ static void describe_again(struct posix_store *self)
         snprintf(self->description + len, sizeof(self->description) - (size_t)len, ")");
 }
 
-static int open_root(struct posix_store *self, const char *path, struct cb_err *err)
+static int open_root(struct posix_store *self, const char *path, bool read_only, struct cb_err *err)
 {
     self->names.root_fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (self->names.root_fd >= 0)
         return 0;
     switch (errno) {
     case ENOENT:
+        if (read_only)
+            return cb_fail(err, CB_ERR_NOT_FOUND, "there is no folder '%s'", path);
         return cb_fail(err, CB_ERR_NOT_FOUND, "store '%s' does not exist; make it with: mkdir -p '%s'", path, path);
     case ENOTDIR:
         return cb_fail(err, CB_ERR_USAGE, "store '%s' is not a folder; name a folder for the files to go to", path);
@@ -216,7 +218,7 @@ static int posix_open(const char *where, const struct store_options *options, st
     self->root = root;
     self->read_only = options->read_only;
     self->names = (struct posix_names){.root_fd = -1, .root = root, .durable = options->durable};
-    int rc = open_root(self, where, err);
+    int rc = open_root(self, where, options->read_only, err);
     if (!rc)
         rc = decide_direct(self, options, err);
     if (!rc)

@@ -33,14 +33,17 @@ struct verification {
 
 /* --- what all need --- */
 
-/* The store itself, or what suffix= names in it; there the last checkpoint of a run. What is incomplete is looked at
- * all the same. For rank 0. */
+/* The store itself, or what suffix= names in it; there the one that is meant, as of a run the last. What is incomplete is
+ * looked at all the same. For rank 0. */
 static int find_checkpoint(struct verification *self, const char *uri, struct store *store, struct cb_err *err)
 {
     const char *suffix = experiment_text(self->setup->experiment, OPT_SUFFIX);
-    char name[PLACE_BYTES];
-    uint64_t files = 0;
-    int rc = newest_checkpoint(store, suffix, name, sizeof name, &files, err);
+    char name[PLACE_BYTES], called[PLACE_BYTES];
+    uint64_t of = 0;
+    int called_bytes = snprintf(called, sizeof called, "%s%s%s", uri, *suffix ? "/" : "", suffix);
+    if (called_bytes >= (int)sizeof called)
+        return cb_fail(err, CB_ERR_USAGE, "the name %.100s… is too long", uri);
+    int rc = meant_checkpoint(store, suffix, called, name, sizeof name, &of, err);
     if (rc == CB_ERR_NOT_FOUND) {
         rc = 0;
         snprintf(name, sizeof name, "%s", suffix);
