@@ -10,10 +10,51 @@
 #include "core/json.h"
 #include "core/units.h"
 
+/* A file that is too short: its first item is named, the others are counted. */
+struct short_file {
+    char *name; /* owned */
+    uint64_t more;
+};
+
 struct answer {
     struct cli *cli;
     struct json_writer *writer;
+    struct short_file *files;
+    size_t file_count;
 };
+
+/* False where it is to be shown. Without memory all are. */
+static bool is_counted(struct answer *self, const struct verify_problem *problem)
+{
+    if (problem->kind != VERIFY_SHORT || cli_has_flag(self->cli, "all"))
+        return false;
+    for (size_t i = self->file_count; i-- > 0;) {
+        if (strcmp(self->files[i].name, problem->file) == 0) {
+            self->files[i].more++;
+            return true;
+        }
+    }
+    struct short_file *files = realloc(self->files, (self->file_count + 1) * sizeof *files);
+    if (!files)
+        return false;
+    self->files = files;
+    files[self->file_count] = (struct short_file){.name = strdup(problem->file)};
+    self->file_count += files[self->file_count].name != NULL;
+    return false;
+}
+
+static void write_counted(struct answer *self)
+{
+    for (size_t i = 0; i < self->file_count; i++) {
+        struct short_file *file = &self->files[i];
+        if (file->more > 0)
+            buf_printf(&self->cli->out, "%-10s %s: %llu more item%s beyond its end; --all names each\n",
+                       verify_problem_name(VERIFY_SHORT), file->name, (unsigned long long)file->more,
+                       file->more == 1 ? "" : "s");
+        free(file->name);
+    }
+    free(self->files);
+}
 
 static void write_problem_json(struct json_writer *writer, const struct verify_problem *problem)
 {
@@ -35,8 +76,21 @@ static void report(void *context, const struct verify_problem *problem)
     struct answer *answer = context;
     if (answer->cli->json)
         write_problem_json(answer->writer, problem);
-    else
+    else if (!is_counted(answer, problem))
         buf_printf(&answer->cli->out, "%-10s %s\n", verify_problem_name(problem->kind), problem->text);
+}
+
+static bool are_contents_checked(const struct verify_result *result)
+{
+    return result->checksums > 0 || result->values_checked > 0 || result->payload_bytes == 0;
+}
+
+static const char *contents_of(const struct verify_result *result)
+{
+    if (are_contents_checked(result))
+        return "checked";
+    return result->format && strstr(result->format, "safetensors") ? "not checked: the format has no checksums"
+                                                                   : "not checked: no checksums are stored";
 }
 
 static void write_result_json(struct json_writer *writer, const struct source *source,
@@ -54,6 +108,7 @@ static void write_result_json(struct json_writer *writer, const struct source *s
     json_member_u64(writer, "checksums", result->checksums);
     json_member_u64(writer, "values_checked", result->values_checked);
     json_member_text(writer, "values", result->values);
+    json_member_text(writer, "contents", contents_of(result));
 }
 
 static void write_result(struct cli *cli, const struct source *source, const struct verify_result *result)
@@ -72,7 +127,10 @@ static void write_result(struct cli *cli, const struct source *source, const str
                    (unsigned long long)result->values_checked, result->values);
     else
         buf_append_text(&cli->out, "values     not ours: nothing to compare with\n");
-    if (result->problems == 0)
+    if (result->problems == 0 && !are_contents_checked(result))
+        buf_printf(&cli->out, "complete   every element of every tensor is there once; contents %s\n",
+                   contents_of(result));
+    else if (result->problems == 0)
         buf_append_text(&cli->out, "verified   every element of every tensor is there once\n");
     else
         buf_printf(&cli->out, "wrong      %llu problem%s\n", (unsigned long long)result->problems,
@@ -92,7 +150,7 @@ static int verify_path(struct cli *cli, const char *path, const uint64_t *seed, 
     if (rc)
         return rc;
     struct json_writer writer;
-    struct answer answer = {cli, &writer};
+    struct answer answer = {.cli = cli, .writer = &writer};
     struct verify_result result;
     json_writer_init(&writer, &cli->out, 2);
     if (cli->json) {
@@ -102,6 +160,7 @@ static int verify_path(struct cli *cli, const char *path, const uint64_t *seed, 
     }
     struct verify_job job = {.place = source.path, .file = source.file, .seed = seed, .threads = thread_count()};
     rc = verify_checkpoint(&job, report, &answer, &result, err);
+    write_counted(&answer);
     source_release(&source);
     if (rc)
         return rc;
@@ -135,6 +194,7 @@ static int run_verify(struct cli *cli, struct cb_err *err)
 
 static const struct verb_flag flags[] = {
     {"seed", "SEED", "the seed of the values, where the checkpoint does not store it (state=weights)"},
+    {"all", NULL, "name each item of a file that is too short, not the first one alone"},
 };
 
 const struct verb verb_verify = {
