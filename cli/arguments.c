@@ -109,9 +109,13 @@ static int read_own_flag(struct cli *self, struct arguments *arguments, const st
 {
     const char *value = NULL;
     int rc = 0;
-    if (flag->value)
+    for (size_t i = 0; flag->value && rc == 0 && i < self->flag_count; i++)
+        if (self->flags[i].flag == flag)
+            rc = cb_fail(err, CB_ERR_USAGE, "%s%s was given twice: it takes one value", flag->name[1] ? "--" : "-",
+                         flag->name);
+    if (rc == 0 && flag->value)
         rc = flag_value(arguments, equals, &value, err);
-    else if (equals)
+    else if (rc == 0 && equals)
         rc = cb_fail(err, CB_ERR_USAGE, "--%s takes no value", flag->name);
     if (rc == 0)
         self->flags[self->flag_count++] = (struct given_flag){flag, value};

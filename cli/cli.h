@@ -78,7 +78,7 @@ struct cli {
 int cli_init(struct cli *self, int argc, char **argv, struct cb_err *err) CB_MUST_CHECK;
 void cli_release(struct cli *self);
 
-/* Whether a flag of the verb was given, and its (last) value; NULL where it was not. Asking for one
+/* Whether a flag of the verb was given, and its value (given twice it is refused); NULL where it was not. Asking for one
  * that the verb's row lacks is an assertion. */
 bool cli_has_flag(const struct cli *self, const char *name);
 const char *cli_flag_value(const struct cli *self, const char *name);

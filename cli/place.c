@@ -66,6 +66,9 @@ static int freeze_store(struct experiment *experiment, struct cb_err *err)
         return cb_fail(err, CB_ERR_USAGE, "store=%s: a fault store is fault:SPEC:STORE", store);
     if (place_is_objects(inner))
         return check_objects(inner, err);
+    if (strncmp(inner, "s3:", 3) == 0)
+        return cb_fail(err, CB_ERR_USAGE, "store=%s: did you mean s3://%s? A folder of that name is ./%s", store,
+                       inner + 3 + strspn(inner + 3, "/"), inner);
     if (strstr(store, "://"))
         return cb_fail(
             err, CB_ERR_USAGE,

@@ -149,6 +149,9 @@ static void write_goodput(const struct run_info *info, struct buf *out)
 static void write_kept(const struct run_info *info, struct buf *out)
 {
     const char *kept = fact_value(info, "checkpoint");
+    const char *inner = place_inner_store(experiment_text(info->experiment, OPT_STORE));
+    if (!inner || strncmp(inner, "null:", 5) == 0)
+        return; /* nothing stays there */
     if (kept && experiment_is(info->experiment, OPT_WORKLOAD, "train")) {
         buf_printf(out, "kept          %s     go on from it with train.resume=latest suffix=%.*s\n", kept,
                    (int)(strrchr(kept, '/') ? strrchr(kept, '/') - kept : (long)strlen(kept)), kept);

@@ -384,6 +384,9 @@ static int clean(struct cleaning *self, struct cb_err *err)
         rc = write_table(self, err);
     for (size_t i = 0; i < self->count; i++)
         wanted += is_wanted(self, &self->items[i]);
+    if (rc == 0 && self->count > 0 && wanted == 0)
+        log_info("nothing was removed: all of it was kept on purpose; `ckptbench clean %s` removes that of one run",
+                 self->items[0].run);
     bool remove = rc == 0 && may_remove(self, wanted);
     for (size_t i = 0; rc == 0 && remove && i < self->count; i++)
         if (is_wanted(self, &self->items[i]))

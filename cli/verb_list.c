@@ -129,6 +129,8 @@ static int limit_lines(struct cli *cli, struct run_selection *selection, struct 
     int rc = given ? units_parse_u64(given, &lines, err) : 0;
     if (rc)
         return cb_context(err, "-n");
+    if (lines == 0)
+        return cb_fail(err, CB_ERR_USAGE, "-n 0 lists nothing: give the number of runs, 1 or more");
     if (selection->count > lines) {
         if (!given)
             log_info("the newest %llu of %zu runs; --all lists every one", (unsigned long long)lines, selection->count);

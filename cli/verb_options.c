@@ -119,8 +119,9 @@ static int run_options(struct cli *cli, struct cb_err *err)
         table_add_headings(&table, headings);
     int rc = write_rows(cli, &writer, &table, &found, err);
     if (rc == 0 && found == 0) {
-        enum option_id id;
-        rc = option_find(cli->words[0], &id, err);
+        rc = cb_fail(err, CB_ERR_NOT_FOUND,
+                     "no key has %s%s in its name, meaning, choices or class; `ckptbench options` lists all",
+                     cli->words[0], cli->word_count > 1 ? " or another of these words" : "");
     } else if (rc == 0 && cli->json) {
         json_write_end_array(&writer);
         rc = cli_end_json(cli, err);

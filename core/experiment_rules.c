@@ -242,6 +242,21 @@ static int validate_device(const struct experiment *self, struct cb_err *err)
     return 0;
 }
 
+/* Who wrote 4MB meant 4MiB. */
+static int validate_block(const struct experiment *self, struct cb_err *err)
+{
+    static const uint64_t decimal[] = {1000000000, 1000000, 1000}, binary[] = {GIB, MIB, KIB};
+    uint64_t bytes = experiment_u64(self, OPT_IO_BLOCK), meant = bytes / 4096 * 4096 + 4096;
+    char text[32];
+    if (bytes % 4096 == 0)
+        return 0;
+    for (size_t i = 3; i-- > 0;)
+        if (bytes % decimal[i] == 0 && bytes / decimal[i] * binary[i] % 4096 == 0)
+            meant = bytes / decimal[i] * binary[i];
+    return cb_fail(err, CB_ERR_USAGE, "io.block=%s: must be a multiple of 4KiB; did you mean %s?",
+                   experiment_text(self, OPT_IO_BLOCK), units_format_bytes_exact(meant, text));
+}
+
 int experiment_validate(const struct experiment *self, struct cb_err *err)
 {
     int rc = validate_texts(self, err);
@@ -267,8 +282,5 @@ int experiment_validate(const struct experiment *self, struct cb_err *err)
     if (experiment_u64(self, OPT_IO_FANOUT) > 0 && !experiment_is(self, OPT_FORMAT, "raw"))
         return cb_fail(err, CB_ERR_USAGE, "io.fanout=%s needs format=raw: %s keeps its files in one folder",
                        experiment_text(self, OPT_IO_FANOUT), experiment_text(self, OPT_FORMAT));
-    if (experiment_u64(self, OPT_IO_BLOCK) % 4096)
-        return cb_fail(err, CB_ERR_USAGE, "io.block=%s: must be a multiple of 4KiB",
-                       experiment_text(self, OPT_IO_BLOCK));
-    return 0;
+    return validate_block(self, err);
 }

@@ -6,6 +6,7 @@
 #include "core/buf.h"
 #include "core/clock.h"
 #include "core/options.h"
+#include "core/run_folder.h"
 #include "core/units.h"
 #include "db/connection.h"
 #include "db/selection.h"
@@ -233,6 +234,22 @@ static int add_values(struct clause *clause, const char *column, const char *val
     return 0;
 }
 
+/* A word that no run can have would select nothing, as if no run were so. */
+static int check_outcomes(const char *values, struct cb_err *err)
+{
+    for (const char *start = values; *start; start += strcspn(start, ","), start += *start == ',') {
+        char name[64];
+        enum outcome outcome;
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(start, ","), start);
+        if (!strchr(name, '*') && !outcome_find(name, &outcome))
+            return cb_fail(err, CB_ERR_USAGE,
+                           "outcome=%s: there is no such outcome; there are pass, benchmark_failed, infrastructure, "
+                           "timeout, cancelled, preempted and lost",
+                           name);
+    }
+    return 0;
+}
+
 static int add_filter(struct clause *clause, const char *word, struct cb_err *err)
 {
     static const char *const columns[] = {"state", "outcome", "sweep", "run", "hash", "block"};
@@ -243,6 +260,8 @@ static int add_filter(struct clause *clause, const char *word, struct cb_err *er
         return add_time_filter(clause, word, equals + 1, ">=", err);
     if (strcmp(key, "until") == 0)
         return add_time_filter(clause, word, equals + 1, "<", err);
+    if (strcmp(key, "outcome") == 0 && check_outcomes(equals + 1, err))
+        return CB_ERR_USAGE;
     buf_append_text(&clause->sql, " AND ");
     /* `state` names a column and an option; a run's state is what filters in list mean, unless the value says other. */
     for (size_t i = 0; i < sizeof columns / sizeof columns[0]; i++) {

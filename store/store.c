@@ -106,6 +106,9 @@ int backend_open(const char *uri, const struct store_options *options, struct ba
             err, CB_ERR_UNSUPPORTED,
             "store '%s': this program was built without libcurl; install libcurl4-openssl-dev and build it again", uri);
 #endif
+    if (has_prefix(uri, "s3:") && !has_prefix(uri, S3_URI_SCHEME))
+        return cb_fail(err, CB_ERR_USAGE, "store '%s': did you mean s3://%s? A folder of that name is ./%s", uri,
+                       uri + 3 + strspn(uri + 3, "/"), uri);
     if (strstr(uri, "://") && !has_prefix(uri, S3_URI_SCHEME) && !has_prefix(uri, fault_backend.scheme))
         return cb_fail(err, CB_ERR_UNSUPPORTED,
                        "store '%s': no such kind of store; known are a path, s3://BUCKET/PREFIX, null: and "

@@ -52,6 +52,56 @@ def test_of_a_run_the_last_checkpoint_is_looked_at_and_of_many_none(place):
     assert "name one of a, c" in call(place, "run", "workload=verify", f"store={many}", code=3).stderr
 
 
+def test_nothing_is_kept_in_a_store_that_keeps_nothing(place):
+    for store in ("null:", "fault:delay=1us:null:"):
+        assert "load it with" not in call(place, "run", *TINY, f"store={store}", "ops=save").stdout
+    assert "load it with" in call(place, "run", *TINY, "store=./store", "ops=save").stdout
+
+
+def test_what_is_refused_is_named_as_what_it_is(place):
+    document(place, "run", *TINY, "store=null:", "ops=save", "label.kind=nightly")
+    call(place, "baseline", "set", "nightly", "window=10", "label.kind=nightly")
+    assert "nightly is a baseline, and show takes one run" in call(place, "show", "nightly", code=2).stderr
+    assert "-n 0 lists nothing" in call(place, "list", "-n", "0", code=2).stderr
+    said = call(place, "list", "outcome=pass,failed", code=2).stderr
+    assert "outcome=failed: there is no such outcome; there are pass, benchmark_failed" in said
+    assert len(document(place, "list", "outcome=pass,benchmark_failed")) == len(document(place, "list", "outcome=pas*")) == 1
+    for words in (("inspect", "s3:/foo/x"), ("run", *TINY, "store=s3:/foo/x")):
+        assert "did you mean s3://foo/x?" in call(place, *words, code=2).stderr
+    assert "--by was given twice" in call(place, "compare", "nightly", "--by", "tp", "--by", "dp", code=2).stderr
+    assert "no key has blocksize in its name" in call(place, "options", "blocksize", code=2).stderr
+    for given, meant in (("4MB", "4MiB"), ("4097", "8KiB"), ("64kB", "64KiB")):
+        said = call(place, "run", *TINY, "store=null:", "ops=save", f"io.block={given}", code=2).stderr
+        assert f"must be a multiple of 4KiB; did you mean {meant}?" in said
+
+
+def test_contents_that_nothing_proves_are_not_called_verified(place):
+    run = saved(place, "format=safetensors", "state=weights")
+    said = call(place, "verify", run).stdout
+    assert "complete   every element of every tensor is there once; contents not checked: the format has no checksums" in said
+    assert "verified " not in said
+    answer = document(place, "verify", run)
+    assert answer["contents"] == "not checked: the format has no checksums"
+    assert document(place, "verify", run, "--seed", "1")["contents"] in ("checked", answer["contents"])
+
+
+def test_a_file_that_is_too_short_is_a_line_or_two(place):
+    run = saved(place)
+    (file,) = run.rglob("__0_0.distcp")
+    os.truncate(file, 1000)
+    all_items = document(place, "verify", run, code=3)["problems"]
+    assert len(all_items) > 10
+    lines = [line for line in call(place, "verify", run, code=3).stdout.splitlines() if line.startswith("short")]
+    assert len(lines) == 2 and f"{len(all_items) - 1} more items" in lines[1]
+    assert len([line for line in call(place, "verify", run, "--all", code=3).stdout.splitlines() if line.startswith("short")]) == len(all_items)
+
+
+def test_clean_says_that_what_is_kept_stays_and_how_it_goes(place):
+    run = saved(place)
+    said = call(place, "clean", "--yes")
+    assert "nothing was removed" in said.stderr and f"ckptbench clean {run.name}" in said.stderr and run.exists()
+
+
 def test_what_cannot_be_read_is_not_advised_to_be_made(place):
     for verb in ("inspect", "verify"):
         said = call(place, verb, "/nonexist", code=2).stderr
