@@ -399,7 +399,7 @@ int remote_write_report(const struct attempt *attempt, struct cb_err *err)
     if (!attempt->remote)
         return 0;
     snprintf(path, sizeof path, "%.4000s/rendezvous.json", attempt->path.data);
-    return rendezvous_write(attempt->remote->rendezvous, path, remote_seconds(attempt), err);
+    return rendezvous_write(attempt->remote->rendezvous, &attempt->nodes, path, remote_seconds(attempt), err);
 }
 
 void remote_await(struct attempt *attempt)

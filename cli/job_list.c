@@ -11,7 +11,6 @@
 #include "core/file_batch.h"
 #include "core/log.h"
 #include "core/run_folder.h"
-#include "core/site.h"
 #include "jobs/follow.h"
 #include "jobs/job_index.h"
 
@@ -26,17 +25,10 @@ int job_list_init(struct job_list *self, struct history *history, struct cb_err 
     return rc;
 }
 
-static void release_texts(struct job_entry *entry)
-{
-    free(entry->folder);
-    free(entry->message);
-}
-
 void job_list_release(struct job_list *self)
 {
     for (size_t i = 0; i < self->count; i++) {
-        job_record_release(&self->items[i].record);
-        release_texts(&self->items[i]);
+        job_entry_release(&self->items[i]);
     }
     free(self->items);
     if (self->sites)
@@ -46,32 +38,7 @@ void job_list_release(struct job_list *self)
     *self = (struct job_list){0};
 }
 
-bool job_entry_is_of_site(const struct job_entry *entry)
-{
-    return *entry->site && strcmp(entry->site, SITE_LOCAL) != 0;
-}
-
-bool job_entry_is_away(const struct job_entry *entry)
-{
-    enum job_state state;
-    bool ended = job_state_find(entry->known_state, &state) && job_state_is_final(state);
-    return job_entry_is_of_site(entry) && !ended && !entry->is_final;
-}
-
 /* ---- taking runs ---- */
-
-/* The value behind a key with its quotes and colon, or "". By its text, since a thousand experiments take long to parse:
- * inside of a value the quotes would be escaped. */
-static const char *find_value(const char *experiment_json, const char *key)
-{
-    const char *found = strstr(experiment_json, key);
-    return found ? found + strlen(key) + strspn(found + strlen(key), " ") : "";
-}
-
-static bool may_requeue(const char *experiment_json)
-{
-    return strncmp(find_value(experiment_json, "\"slurm.requeue\":"), "true", 4) == 0;
-}
 
 static int take_line(void *context, const struct run_line *line, struct cb_err *err)
 {
@@ -84,18 +51,7 @@ static int take_line(void *context, const struct run_line *line, struct cb_err *
         self->items = more;
         self->room = room;
     }
-    struct job_entry *entry = &self->items[self->count];
-    *entry = (struct job_entry){.may_requeue = may_requeue(line->experiment_json),
-                                .nodes = strtoull(find_value(line->experiment_json, "\"nodes\":"), NULL, 10)};
-    job_record_init(&entry->record);
-    snprintf(entry->run, sizeof entry->run, "%s", line->run);
-    snprintf(entry->site, sizeof entry->site, "%s", line->site);
-    snprintf(entry->known_state, sizeof entry->known_state, "%s", line->state);
-    snprintf(entry->outcome, sizeof entry->outcome, "%s", line->outcome);
-    entry->folder = strdup(line->folder);
-    entry->message = strdup(line->message);
-    self->count++; /* also released where it is not whole */
-    return entry->folder && entry->message ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory for a path");
+    return job_entry_init(&self->items[self->count++], line, err); /* also released where it is not whole */
 }
 
 static int compare_entries(const void *a, const void *b)
@@ -109,85 +65,6 @@ int job_list_add(struct job_list *self, const struct run_selection *selection, s
     if (rc == 0 && self->count)
         qsort(self->items, self->count, sizeof *self->items, compare_entries);
     return rc;
-}
-
-/* ---- looking ---- */
-
-/* A run without a job (one that runs here) is as its folder and the history say. */
-static void judge_without_job(struct job_entry *entry)
-{
-    enum job_state state;
-    entry->verdict = (struct job_verdict){.state = JOB_PLANNED};
-    if (job_state_find(entry->known_state, &state))
-        entry->verdict.state = state;
-    if (entry->seen.sealed)
-        snprintf(entry->verdict.note, sizeof entry->verdict.note, "%s", entry->seen.manifest.message);
-    else if (entry->verdict.state == JOB_PLANNED)
-        snprintf(entry->verdict.note, sizeof entry->verdict.note, "not submitted");
-    entry->is_final = job_state_is_final(entry->verdict.state);
-}
-
-/* Fails only for what spoils the whole; a folder that is gone says so in its line. */
-static void look_at(struct job_entry *entry)
-{
-    struct cb_err why;
-    struct job_record fresh;
-    entry->seen = (struct job_folder){0};
-    int rc = job_record_read(entry->folder, &fresh, &why);
-    if (rc == 0) {
-        job_record_release(&entry->record);
-        entry->record = fresh;
-    }
-    entry->has_record = rc == 0;
-    if (rc == 0 || rc == CB_ERR_NOT_FOUND)
-        rc = job_folder_look(entry->folder, &entry->seen, &why);
-    if (entry->has_record && rc == 0)
-        entry->is_final = job_state_is_final(entry->record.state) && *entry->outcome;
-    else
-        judge_without_job(entry);
-    if (rc)
-        snprintf(entry->verdict.note, sizeof entry->verdict.note, "%s", why.message);
-}
-
-/* What has ended stays as it is: of a run that has ended in the history, that knows all but the job's own record. */
-static void look(struct job_entry *entry)
-{
-    enum job_state state = JOB_PLANNED;
-    struct job_record fresh;
-    bool ended = job_state_find(entry->known_state, &state) && job_state_is_final(state) && *entry->outcome;
-    if (entry->is_final)
-        return;
-    int rc = ended ? job_record_read(entry->folder, &fresh, NULL) : CB_ERR_USAGE;
-    if (rc == 0) {
-        job_record_release(&entry->record);
-        entry->record = fresh;
-        state = fresh.state;
-    }
-    if ((rc && rc != CB_ERR_NOT_FOUND) || !job_state_is_final(state)) {
-        look_at(entry);
-        return;
-    }
-    entry->has_record = rc == 0;
-    entry->is_final = true;
-    entry->verdict = (struct job_verdict){.state = state};
-    snprintf(entry->verdict.note, sizeof entry->verdict.note, "%s", entry->message);
-}
-
-/* Until its site has answered, a run there is as it was seen last. */
-static void look_away(struct job_entry *entry)
-{
-    entry->was_asked_for = false;
-    if (entry->told.is)
-        return;
-    entry->verdict = (struct job_verdict){.state = JOB_PLANNED};
-    if (!job_state_find(entry->known_state, &entry->verdict.state))
-        entry->verdict.state = JOB_PLANNED;
-}
-
-void job_entry_look(struct job_entry *entry)
-{
-    entry->told.is = false;
-    look_at(entry);
 }
 
 /* ---- asking ---- */
@@ -426,9 +303,6 @@ static void peek(const struct job_list *self, struct job_entry *entry, const str
                                     .folder = &entry->seen};
     job_judge(&entry->record, &sight, &entry->verdict);
     note_nowhere(entry, &in_pool);
-    if (job_state_is_final(entry->verdict.state)) /* whoever has the lock is about to write it down */
-        snprintf(entry->outcome, sizeof entry->outcome, "%s",
-                 outcome_name(entry->seen.sealed ? entry->seen.manifest.outcome : entry->verdict.outcome));
 }
 
 /* Whether it is as it was when it was last written down, so that nothing is to be done but to show it. Of a thousand
@@ -470,7 +344,7 @@ static int sync_entry(struct job_list *self, struct job_entry *entry, const stru
         return 0;
     }
     size_t written = writes->batch.count;
-    look_at(entry); /* again: another controller may have written since */
+    job_entry_look_at(entry); /* again: another controller may have written since */
     if (entry->has_record)
         rc = settle(self, entry, index, writes, err);
     if (writes->batch.count > written)
@@ -539,9 +413,9 @@ int job_list_sync(struct job_list *self, struct cb_err *err)
     bool needed = false;
     for (size_t i = 0; i < self->count; i++) {
         if (job_entry_is_away(&self->items[i]))
-            look_away(&self->items[i]);
+            job_entry_look_away(&self->items[i]);
         else
-            look(&self->items[i]);
+            job_entry_look_once(&self->items[i]);
         needed = needed || needs_slurm(&self->items[i]);
     }
     int rc = needed ? ask(self, &jobs, &index, &why) : 0;
@@ -567,8 +441,7 @@ static void keep(struct job_list *self, bool (*wanted)(const struct job_entry *e
             self->items[kept++] = *entry;
             continue;
         }
-        job_record_release(&entry->record);
-        release_texts(entry);
+        job_entry_release(entry);
     }
     self->count = kept;
 }

@@ -44,6 +44,14 @@ bool job_entry_is_of_site(const struct job_entry *entry);
 /* Reads its folder here. */
 void job_entry_look(struct job_entry *entry);
 
+/* For the list: an entry of a line of the history, released whatever was returned; and how it is looked at. A folder that
+ * is gone says so in the entry's note. */
+int job_entry_init(struct job_entry *entry, const struct run_line *line, struct cb_err *err) CB_MUST_CHECK;
+void job_entry_release(struct job_entry *entry);
+void job_entry_look_at(struct job_entry *entry);
+void job_entry_look_once(struct job_entry *entry); /* what has ended stays as it is */
+void job_entry_look_away(struct job_entry *entry); /* of a site: as it was seen last, until that has answered */
+
 struct remote_sites;
 
 struct job_list {

@@ -179,9 +179,14 @@ static const char *job_text(const struct job_entry *entry, char text[112])
     return *record->job ? text : NULL;
 }
 
+/* Also before the history has it: whoever holds the run's lock is about to write it down. */
 static const char *outcome_of(const struct job_entry *entry)
 {
-    return *entry->outcome ? entry->outcome : NULL;
+    if (*entry->outcome)
+        return entry->outcome;
+    if (!job_state_is_final(entry->verdict.state) || !(entry->seen.sealed || entry->verdict.seal))
+        return NULL;
+    return outcome_name(entry->seen.sealed ? entry->seen.manifest.outcome : entry->verdict.outcome);
 }
 
 /* Of a job with several runs, those that this one takes. */

@@ -11,6 +11,7 @@
 #include "cli/remote_verb.h"
 #include "cli/sending.h"
 #include "cli/submission.h"
+#include "cli/submission_after.h"
 #include "core/clock.h"
 #include "core/file_batch.h"
 #include "core/json.h"
@@ -30,76 +31,11 @@ struct session {
     struct job_list list;   /* of the runs that are submitted: its client is the submission's */
     struct pool_entry pool; /* with --warm */
     bool warm;
-    char after[64];    /* number of the job that must pass before; "" for none */
-    size_t *requests;  /* what each member asks for, as a number; owned */
-    size_t most_tasks; /* of an array */
+    char after[JOB_NUMBER_BYTES]; /* number of the job that must pass before; "" for none */
+    size_t *requests;             /* what each member asks for, as a number; owned */
+    size_t most_tasks;            /* of an array */
     size_t sent;
 };
-
-/* ---- --after ---- */
-
-/* Whether the settings only load: then the checkpoint is that of the run they come after. */
-static bool only_loads(const struct setting_list *settings)
-{
-    bool loads = false;
-    for (size_t i = 0; i < settings->count; i++)
-        if (strcmp(settings->items[i].key, "ops") == 0)
-            loads = settings->items[i].value_count == 1 && strcmp(settings->items[i].values[0], "load") == 0;
-    return loads;
-}
-
-static bool has_key(const struct setting_list *settings, const char *key)
-{
-    for (size_t i = 0; i < settings->count; i++)
-        if (strcmp(settings->items[i].key, key) == 0)
-            return true;
-    return false;
-}
-
-static int take_suffix(struct session *self, const char *run, struct cb_err *err)
-{
-    struct run_info *info;
-    struct setting_list *settings = &self->cli->settings;
-    if (!only_loads(settings) || has_key(settings, "suffix"))
-        return 0;
-    int rc = history_load_run(self->submission.history, run, &info, err);
-    if (rc)
-        return rc;
-    const char *suffix = experiment_text(info->experiment, OPT_SUFFIX);
-    rc = setting_add(settings, "suffix", *suffix ? suffix : run, "--after", err);
-    run_info_free(info);
-    return rc;
-}
-
-/* The job that has to pass first; none where its run has passed already. */
-static int resolve_after(struct session *self, const char *word, struct cb_err *err)
-{
-    char run[64];
-    const char *const words[] = {run};
-    struct run_selection selection = {0};
-    struct job_list list;
-    int rc = history_find_run(self->submission.history, word, run, err);
-    if (rc)
-        return rc;
-    rc = job_list_init(&list, self->submission.history, err);
-    if (rc == 0)
-        rc = history_select(self->submission.history, words, 1, &selection, err);
-    if (rc == 0)
-        rc = job_list_add(&list, &selection, err);
-    if (rc == 0)
-        rc = job_list_sync(&list, err);
-    if (rc == 0 && list.count != 1)
-        rc = cb_fail(err, CB_ERR_USAGE, "--after %s: one run, not a sweep", word);
-    else if (rc == 0 && list.items[0].is_final && list.items[0].verdict.state != JOB_DONE)
-        rc = cb_fail(err, CB_ERR_USAGE, "--after %s: that run has not passed (%s)", run, list.items[0].outcome);
-    else if (rc == 0 && !list.items[0].is_final && !*list.items[0].record.job)
-        rc = cb_fail(err, CB_ERR_USAGE, "--after %s: that run is not submitted (yet)", run);
-    if (rc == 0 && !list.items[0].is_final)
-        snprintf(self->after, sizeof self->after, "%s", list.items[0].record.job);
-    run_selection_release(&selection);
-    job_list_release(&list);
-    return rc ? rc : take_suffix(self, run, err);
-}
 
 /* ---- sending ---- */
 
@@ -468,7 +404,8 @@ static int check_led_here(struct session *self, struct cb_err *err)
 static int submit_new(struct session *self, struct cb_err *err)
 {
     const char *after = cli_flag_value(self->cli, "after");
-    int rc = after ? resolve_after(self, after, err) : 0;
+    int rc =
+        after ? submission_resolve_after(self->submission.history, after, &self->cli->settings, self->after, err) : 0;
     if (rc == 0)
         rc = planning_expand(&self->planning, &self->cli->settings, true, err);
     if (rc == 0 && cli_flag_value(self->cli, "id"))

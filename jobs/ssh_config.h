@@ -19,11 +19,14 @@
 #define SSH_LIST_MAX 32
 #define SSH_HOPS_MAX 8
 #define SSH_INCLUDE_DEPTH_MAX 16
+#define SSH_CONFIG_MAX_BYTES (1u << 20)
 
 struct ssh_list {
     char *items[SSH_LIST_MAX]; /* owned */
     size_t count;
 };
+
+int ssh_list_add(struct ssh_list *self, const char *text, struct cb_err *err) CB_MUST_CHECK;
 
 /* Who asks, and where the files are. All borrowed. */
 struct ssh_places {
@@ -57,6 +60,8 @@ struct ssh_route {
  * it is not given. */
 int ssh_destination_parse(const char *text, char *user, char host[SSH_HOST_BYTES], uint16_t *port,
                           struct cb_err *err) CB_MUST_CHECK;
+
+bool ssh_port_parse(const char *text, uint16_t *port);
 
 void ssh_host_init(struct ssh_host *self, const char *alias);
 void ssh_host_release(struct ssh_host *self);
