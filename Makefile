@@ -79,8 +79,9 @@ $(BUILD)/worker/comm_mpi.o $(BUILD)/worker/comm_measure.o: CPPFLAGS += $(MPI_CFL
 $(BUILD)/worker/comm_fence.o $(BUILD)/lint/worker/comm_fence.tidy build/fuzz/worker/comm_fence.o: CPPFLAGS += $(PMIX_CFLAGS)
 # Sums in vectors where a loop says so, multiply and add in one: what else changes values is left alone. Threaded
 # jumps would split loops at the bounds of exponentials, so that none becomes vectors.
-$(BUILD)/worker/train/kernels.o: Makefile
-$(BUILD)/worker/train/kernels.o: CFLAGS += -fopenmp-simd -ffp-contract=fast -fno-math-errno -fno-trapping-math -fno-thread-jumps
+TRAIN_KERNELS := $(BUILD)/worker/train/kernels.o $(BUILD)/plugin/worker/train/kernels.o
+$(TRAIN_KERNELS): Makefile
+$(TRAIN_KERNELS): CFLAGS += -fopenmp-simd -ffp-contract=fast -fno-math-errno -fno-trapping-math -fno-thread-jumps
 $(BUILD)/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
@@ -103,7 +104,7 @@ $(BUILD)/ckptbench-worker: $(BUILD)/worker/main.o $(call library,worker ckpt sto
 # Files that the plugin has of its own: it takes nothing from the program that loads it.
 PLUGIN_SHARED := core/err.c core/clock.c core/units.c ckpt/dtype.c ckpt/box.c worker/device_values.c worker/huge_memory.c
 PLUGIN_C      := $(sort $(wildcard worker/cuda/*.c)) $(PLUGIN_SHARED)
-PLUGIN_OBJECTS := $(patsubst %.c,$(BUILD)/plugin/%.o,$(PLUGIN_C)) $(BUILD)/plugin/worker/cuda/kernels.o
+PLUGIN_OBJECTS := $(patsubst %.c,$(BUILD)/plugin/%.o,$(PLUGIN_C)) $(addprefix $(BUILD)/plugin/worker/cuda/,kernels.o train_kernels.o)
 # Volta is past; code for Ampere, Ada, Hopper and Blackwell, and PTX for what comes.
 CUDA_ARCH ?= $(foreach arch,80 89 90 100,-gencode arch=compute_$(arch),code=sm_$(arch)) -gencode arch=compute_100,code=compute_100
 PLUGIN_INCLUDES := $(addprefix -isystem ,$(wildcard $(addsuffix /include,$(CUDA_DIRS))))
@@ -113,12 +114,21 @@ plugin: $(PLUGIN)
 $(BUILD)/plugin/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(PLUGIN_INCLUDES) $(CFLAGS) -fPIC -fvisibility=hidden -MMD -MP -c $< -o $@
-$(BUILD)/plugin/worker/cuda/kernels.o: worker/cuda/kernels.cu worker/cuda/kernels.h worker/device_values.h
+$(BUILD)/plugin/worker/cuda/train_kernels.o: worker/cuda/train_kernels.h worker/train/kernels.h worker/train/mix.h
+$(BUILD)/plugin/worker/cuda/kernels.o: worker/cuda/kernels.h worker/device_values.h
+$(BUILD)/plugin/worker/cuda/%.o: worker/cuda/%.cu
 	@mkdir -p $(@D)
 	$(CUDA)/bin/nvcc -O3 -I. $(CUDA_ARCH) -Xcompiler -fPIC,-fvisibility=hidden -c $< -o $@
 $(BUILD)/ckptbench-cuda.so: $(PLUGIN_OBJECTS)
 	$(CC) -shared -Wl,--no-undefined -o $@ $^ $(CUDART_A) $(NCCL_SO) $(CUBLAS_SO) \
 	    $(foreach so,$(NCCL_SO) $(CUBLAS_SO),-Wl,-rpath,$(abspath $(dir $(so)))) -ldl -lpthread -lrt -lm -lstdc++
+
+# A plugin whose device is a fake on this machine, for tests of whole runs.
+FAKE_PLUGIN := $(BUILD)/tests/fake-plugin.so
+FAKE_PLUGIN_C := tests/plugin/fake_plugin.c core/err.c core/clock.c core/hash.c ckpt/dtype.c ckpt/box.c ckpt/payload.c worker/blas.c worker/device_math.c worker/train/kernels.c
+$(FAKE_PLUGIN): $(patsubst %.c,$(BUILD)/plugin/%.o,$(FAKE_PLUGIN_C))
+	@mkdir -p $(@D)
+	$(CC) -shared $(LDFLAGS) $(if $(SANITIZE),,-Wl,--no-undefined) -o $@ $^ -Wl,--as-needed $(LIBS_core) -lm -ldl
 
 $(BUILD)/ckptbench.1: $(BUILD)/ckptbench
 	$(BUILD)/ckptbench man > $@
@@ -161,13 +171,14 @@ demo-s3: ## the same with S3: a server in memory (Ceph RGW, about 15 s to start)
 
 cuda: ## install nvcc, NCCL and cuBLAS into build/cuda where they are missing; build the CUDA plugin and what proves it (no GPU needed)
 	@DEPS=$(DEPS) PYTHON=$(PYTHON) scripts/cuda.sh build/cuda
-	@$(MAKE) --no-print-directory -s -j2 all $(BUILD)/tests/test_gpu $(BUILD)/tests/plain_cuda
+	@$(MAKE) --no-print-directory -s -j2 all $(BUILD)/tests/test_gpu $(BUILD)/tests/test_gpu_train $(BUILD)/tests/plain_cuda
 
 .PHONY: test-gpu bench-gpu
 test-gpu: ## prove the CUDA plugin on a GPU of this machine; fails where there is none
 	@DEPS=$(DEPS) PYTHON=$(PYTHON) scripts/cuda.sh build/cuda
-	@$(MAKE) --no-print-directory -s -j2 all $(BUILD)/tests/test_gpu
+	@$(MAKE) --no-print-directory -s -j2 all $(BUILD)/tests/test_gpu $(BUILD)/tests/test_gpu_train
 	@CKPTBENCH_CUDA_PLUGIN=$(abspath $(BUILD))/ckptbench-cuda.so $(BUILD)/tests/test_gpu
+	@CKPTBENCH_CUDA_PLUGIN=$(abspath $(BUILD))/ckptbench-cuda.so $(BUILD)/tests/test_gpu_train
 	@$(PYTHON) tests/gpu/prove.py $(BUILD)
 
 bench-gpu: ## a GPU of this machine against a plain CUDA program and, with TORCH_PYTHON=a Python that has it, PyTorch
@@ -199,7 +210,7 @@ test-long: ## the same under ASan, UBSan and TSan; fuzzers (FUZZ_SECONDS each); 
 	@$(PYTHON) tests/long.py --python $(VENV)/bin/python --fuzz-seconds $(FUZZ_SECONDS)
 
 .PHONY: tests
-tests: $(UNIT) $(TOOLS)
+tests: $(UNIT) $(TOOLS) $(FAKE_PLUGIN)
 
 unit: $(UNIT) ## build and run the unit tests alone
 	@$(PYTHON) tests/run.py --build $(BUILD) --unit
@@ -286,4 +297,4 @@ clean: ## remove what was built, but not the Python environment
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | expand -t 14
 
--include $(wildcard $(BUILD)/*/*.d $(BUILD)/*/*/*.d build/fuzz/*/*.d build/fuzz/*/*/*.d $(BUILD)/lint/*/*.d $(BUILD)/lint/*/*/*.d)
+-include $(wildcard $(BUILD)/*/*.d $(BUILD)/*/*/*.d $(BUILD)/*/*/*/*.d build/fuzz/*/*.d build/fuzz/*/*/*.d $(BUILD)/lint/*/*.d $(BUILD)/lint/*/*/*.d)

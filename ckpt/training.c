@@ -97,6 +97,24 @@ static int check_axes(const struct experiment *experiment, struct cb_err *err)
     return 0;
 }
 
+/* Ranks exchange from this machine's memory, and CPU offload computes there. */
+static int check_device(const struct experiment *experiment, const struct training *self, struct cb_err *err)
+{
+    if (!experiment_is(experiment, OPT_DEVICE, "cuda"))
+        return 0;
+    if (self->ranks > 1)
+        return cb_fail(
+            err, CB_ERR_USAGE,
+            "device=cuda trains with one rank, not %u: gradients go from rank to rank in the memory of machines "
+            "alone; give ranks=1, or device=cpu",
+            self->ranks);
+    if (self->cpu_offload)
+        return cb_fail(err, CB_ERR_USAGE,
+                       "train.cpu_offload keeps parameters and optimizer in this machine's memory, device=cuda in the "
+                       "GPU's: give one of them");
+    return 0;
+}
+
 static void name_configuration(const struct experiment *experiment, struct training *self)
 {
     char group[24] = "";
@@ -159,6 +177,8 @@ int training_read(const struct experiment *experiment, const struct model *model
     int rc = check_axes(experiment, err);
     if (!rc)
         rc = check_wraps(experiment, &self, err);
+    if (!rc)
+        rc = check_device(experiment, &self, err);
     if (!rc && self.warmup >= self.steps)
         rc = cb_fail(err, CB_ERR_USAGE,
                      "train.steps=%" PRIu64 " leaves no step to measure after warmup=%" PRIu64 ": give more steps",

@@ -225,17 +225,17 @@ static int validate_load(const struct experiment *self, struct cb_err *err)
     return 0;
 }
 
-/* A device's memory is reached by copies, which only the native engine makes. */
+/* A device's memory is reached by copies, which only the native engine makes. How many ranks may train there is known when
+ * they are (ckpt/training.h). */
 static int validate_device(const struct experiment *self, struct cb_err *err)
 {
     if (!experiment_is(self, OPT_DEVICE, "cuda"))
         return 0;
-    if (!experiment_is(self, OPT_WORKLOAD, "checkpoint"))
-        return cb_fail(
-            err, CB_ERR_USAGE,
-            "device=cuda is for workload=checkpoint: workload=%s works in this machine's memory (and the suite "
-            "looks for GPUs by itself)",
-            experiment_text(self, OPT_WORKLOAD));
+    if (!experiment_is(self, OPT_WORKLOAD, "checkpoint") && !experiment_is(self, OPT_WORKLOAD, "train"))
+        return cb_fail(err, CB_ERR_USAGE,
+                       "device=cuda is for workload=checkpoint and workload=train: workload=%s works in this machine's "
+                       "memory (and the suite looks for GPUs by itself)",
+                       experiment_text(self, OPT_WORKLOAD));
     if (!experiment_is(self, OPT_ENGINE, "native"))
         return cb_fail(err, CB_ERR_USAGE, "device=cuda needs engine=native, not engine=%s",
                        experiment_text(self, OPT_ENGINE));

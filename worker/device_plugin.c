@@ -19,7 +19,7 @@ int device_plugin_check(const struct device_plugin_ops *ops, const char *path, s
                        "%s is of another version (%" PRIu32 ".%" PRIu32 ", this program needs %d.%d): build both from "
                        "the same source",
                        path, ops->version, ops->device_version, DEVICE_PLUGIN_VERSION, DEVICE_VERSION);
-    if (!ops->built || !ops->count || !ops->open || !ops->describe || !ops->measure || !ops->comm ||
+    if (!ops->built || !ops->count || !ops->open || !ops->describe || !ops->measure || !ops->open_math || !ops->comm ||
         !ops->comm->make_id || !ops->comm->join || !ops->comm->queue || !ops->comm->copy || !ops->comm->record ||
         !ops->comm->poll || !ops->comm->wait || !ops->comm->abort || !ops->comm->close)
         return cb_fail(err, CB_ERR_UNSUPPORTED, "%s lacks functions: build it anew", path);
@@ -80,6 +80,23 @@ int device_plugin_open_device(const struct device_plugin *self, uint32_t local_r
     else
         *device = opened;
     return rc;
+}
+
+int device_plugin_open_math(const struct device_plugin *self, struct device *device, struct device_math **math,
+                            struct cb_err *err)
+{
+    struct device_math *opened = NULL;
+    int rc = self->ops->open_math(device, &opened, err);
+    if (rc)
+        return rc;
+    if (device_math_is_whole(opened->ops)) {
+        *math = opened;
+        return 0;
+    }
+    if (opened->ops->close)
+        opened->ops->close(opened);
+    return cb_fail(err, CB_ERR_UNSUPPORTED, "%s lacks what training needs, or has it of another version: build it anew",
+                   self->path);
 }
 
 static int list_device(const struct device_plugin *self, uint32_t index, struct buf *out, struct cb_err *err)

@@ -16,8 +16,9 @@
 #include "worker/comm.h"
 #include "worker/device.h"
 #include "worker/device_comm.h"
+#include "worker/device_math.h"
 
-#define DEVICE_PLUGIN_VERSION 2
+#define DEVICE_PLUGIN_VERSION 3
 #define DEVICE_PLUGIN_SYMBOL "ckptbench_device_plugin"
 
 /* What a device is. */
@@ -57,6 +58,8 @@ struct device_plugin_ops {
      * CB_ERR_CORRUPT where what came out is wrong. */
     int (*measure)(struct device *device, enum device_measure what, uint64_t size, double *value, struct cb_err *err);
     const struct device_comm_ops *comm;
+    /* What training computes with (worker/device_math.h); one at a time of a device. */
+    int (*open_math)(struct device *device, struct device_math **math, struct cb_err *err);
 };
 
 struct device_plugin {
@@ -80,6 +83,9 @@ int device_plugin_list(struct buf *out, struct cb_err *err) CB_MUST_CHECK;
  * With CUDA_VISIBLE_DEVICES (or a launcher that sets it) it is among those. */
 int device_plugin_open_device(const struct device_plugin *self, uint32_t local_rank, struct device **device,
                               struct device_info *info, struct cb_err *err) CB_MUST_CHECK;
+
+int device_plugin_open_math(const struct device_plugin *self, struct device *device, struct device_math **math,
+                            struct cb_err *err) CB_MUST_CHECK;
 
 /* Runs the rank on the cores near its device (affinity_apply_near), and notes on the page where that is: fact
  * "device.place". Where `sysfs` ("/sys") does not say it is affinity_apply. Collective among the ranks of a machine. */

@@ -19,6 +19,8 @@ ROOT = Path(__file__).resolve().parents[2]
 GIB = 2**30
 ACROSS, INSIDE, ROWS = 256 << 20, 1 << 30, 8192  # as the suite has them
 STATE = 2 * GIB  # of tests/bench/two-gib.yaml, bf16
+GPT2 = (50257, 768, 12, 12)  # vocabulary, width, layers, heads of model=gpt2
+BATCH, SEQUENCE, STEPS, WARMUP = 4, 1024, 20, 5
 
 
 class Bench:
@@ -100,7 +102,21 @@ def bench_gemm(bench):
 
 
 def bench_train(bench):
-    bench.miss("a training step against PyTorch eager", "workload=train computes on the CPU alone (docs/gpu.md)")
+    """Steps of gpt2 in fp32 on one rank: against the same attention (products over all keys), then beside fused ones."""
+    words = ["workload=train", "model=gpt2", "device=cuda", f"train.batch_size={BATCH}", f"train.seq_length={SEQUENCE}", f"train.steps={STEPS + WARMUP}",
+             f"warmup={WARMUP}"]
+    ours = lambda: bench.run(*words)["tokens_per_s"]["median"]
+    call = lambda attention: bench.call(bench.torch, ROOT / "tests/bench/gpu_train_peer.py", *GPT2, BATCH, SEQUENCE, STEPS, attention)
+    bench.add("training step, A against A", alternate(ours, ours, bench.pairs), "1.00", "ktokens/s", 1000)
+    for attention, what, target in (("math", "the same attention (math)", ">= 0.9"), ("efficient", "fused attention (memory-efficient)", "beside"),
+                                    ("flash", "flash attention, bf16 autocast", "beside")):
+        result = call(attention)
+        if result.returncode:
+            bench.miss(f"a training step against PyTorch, {what}",
+                       f"{(result.stderr.strip() or 'it ended').splitlines()[-1]}; --torch names a Python whose PyTorch has CUDA")
+            continue
+        peer = lambda: json.loads(call(attention).stdout)["tokens_per_s"]
+        bench.add(f"training step against PyTorch, {what}", alternate(ours, peer, bench.pairs), target, "ktokens/s", 1000)
 
 
 BENCHES = {"memory": bench_memory, "stall": bench_stall, "gemm": bench_gemm, "train": bench_train}

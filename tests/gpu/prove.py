@@ -4,7 +4,9 @@ usage: tests/gpu/prove.py BUILD
 Every claim is a line, "ok" or "FAILED" with why; what this machine cannot show (NCCL between GPUs where there is one) is said. Exits 1
 where anything failed or there is no GPU.
 """
+import csv
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -12,6 +14,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+TRAINING = ("workload=train", "model=gpt2-tiny", "ranks=1", "train.batch_size=8", "train.seq_length=64", "train.lr=0.001", "train.schedule=constant",
+            "warmup=0")
+LOSS_TOLERANCE = 1e-4  # relative, after twenty steps: sums are made in another order
+BF16_TOLERANCE = 1e-3  # and a weight may be rounded the other way
 MODEL = ("model=gpt2", "baseline=false", "verify=full", "iterations=2", "warmup=0")
 ROWS = ("gpu_copy_bytes_per_s", "gpu_triad_bytes_per_s", "gpu_to_device_bytes_per_s", "gpu_to_host_bytes_per_s", "gpu_to_device_pageable_bytes_per_s",
         "gpu_to_host_pageable_bytes_per_s", "gpu_gemm_fp32_flops", "gpu_gemm_tf32_flops", "gpu_gemm_bf16_flops", "gpu_launch_s")
@@ -66,8 +72,36 @@ def prove_checkpoints(proof):
     proof.run_and_claim("two ranks with one GPU exchange a load through this machine's memory", host, *MODEL, "ranks=2", "device=cuda",
                         "load.exchange=split")
     del proof.environment["CUDA_VISIBLE_DEVICES"]
-    result = proof.call(proof.build / "ckptbench", "run", "workload=train", "device=cuda", "model=gpt2-tiny", f"store={proof.folder}/train")
-    proof.claim("training on the GPU is refused", result.returncode == 2 and "workload=train" in result.stderr, result.stderr)
+
+
+def losses_of(proof, what, *words):
+    """{step: loss} of a training; None where it failed, which is told."""
+    result = proof.call(proof.build / "ckptbench", "run", "--json", "-q", *TRAINING, *words)
+    if result.returncode:
+        proof.claim(what, False, f"{' '.join(words)}: {result.stdout[-2000:]} {result.stderr[-2000:]}")
+        return None
+    rows = csv.DictReader(proof.call(proof.build / "ckptbench", "export", "LATEST", "--csv").stdout.splitlines())
+    return {int(row["iteration"]): float(row["value"]) for row in rows if row["op"] == "step" and row["metric"] == "loss"}
+
+
+def near(ours, theirs, tolerance):
+    return ours.keys() == theirs.keys() and all(math.isclose(ours[step], theirs[step], rel_tol=tolerance) for step in ours)
+
+
+def prove_training(proof):
+    for name, words in (("in fp32", ()), ("with dropout", ("train.dropout=0.1",)), ("with SGD", ("train.optimizer=sgd",)), ("in bf16", ("dtype=bf16",))):
+        what = f"a training on the GPU {name} has the losses of one on the CPU"
+        gpu, cpu = (losses_of(proof, what, "store=null:", "train.steps=20", f"device={device}", *words) for device in ("cuda", "cpu"))
+        if gpu and cpu:
+            proof.claim(what, near(gpu, cpu, BF16_TOLERANCE if "bf16" in name else LOSS_TOLERANCE), f"{gpu} {cpu}")
+    for name, words in (("", ()), (" behind its steps", ("save.async=true",))):
+        what = f"a training on the GPU that is resumed from what it saved{name} goes on with the same losses"
+        parts = [losses_of(proof, what, f"store={proof.folder}/{folder}", "device=cuda", "train.checkpoint_every=4", "suffix=a", "train.resume=latest",
+                           f"train.steps={steps}", *words) for folder, steps in (("straight", 8), ("resumed", 4), ("resumed", 8))]
+        if all(parts):
+            proof.claim(what, {**parts[1], **parts[2]} == parts[0] and len(parts[2]) == 4, f"{parts}")
+        for folder in ("straight", "resumed"):
+            shutil.rmtree(proof.folder / folder, ignore_errors=True)
 
 
 def prove_suite(proof):
@@ -96,6 +130,7 @@ def main():
     proof.first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     try:
         prove_checkpoints(proof)
+        prove_training(proof)
         prove_suite(proof)
         prove_several(proof, len(devices.splitlines()))
     finally:

@@ -30,6 +30,7 @@ struct fake_copy {
 };
 
 struct fake_talk;
+struct fake_math;
 
 struct fake_device {
     struct device base;
@@ -49,6 +50,7 @@ struct fake_device {
     uint64_t most_pinned_bytes; /* the largest piece of pinned memory */
     struct fake_talk *talk;     /* fake_comm.h: what it has been given to do with others; owned */
     uint64_t fail_talk_at;      /* this event of that fails; 0: none */
+    struct fake_math *math;     /* fake_math.h: what it computes with; closed by whoever opened it */
 };
 
 static inline uint32_t fake_random(struct fake_device *self)

@@ -49,6 +49,12 @@ static int no_measure(struct device *device, enum device_measure what, uint64_t 
     return cb_fail(err, CB_ERR_INTERNAL, "asked");
 }
 
+static int no_math(struct device *device, struct device_math **math, struct cb_err *err)
+{
+    (void)device, (void)math;
+    return cb_fail(err, CB_ERR_INTERNAL, "asked");
+}
+
 static struct device_plugin_ops whole_table(void)
 {
     return (struct device_plugin_ops){.version = DEVICE_PLUGIN_VERSION,
@@ -58,7 +64,8 @@ static struct device_plugin_ops whole_table(void)
                                       .open = no_open,
                                       .describe = no_describe,
                                       .measure = no_measure,
-                                      .comm = &fake_comm_ops};
+                                      .comm = &fake_comm_ops,
+                                      .open_math = no_math};
 }
 
 static void a_plugin_that_is_missing_says_what_to_do(void **unused)
@@ -108,6 +115,9 @@ static void another_version_and_a_table_with_holes_are_refused(void **unused)
     ops.measure = NULL;
     assert_int_equal(device_plugin_check(&ops, "x.so", &err), CB_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.message, "lacks functions"));
+    ops = whole_table();
+    ops.open_math = NULL;
+    assert_int_equal(device_plugin_check(&ops, "x.so", &err), CB_ERR_UNSUPPORTED);
     struct device_comm_ops mute = fake_comm_ops;
     mute.copy = NULL;
     ops = whole_table();
@@ -154,6 +164,39 @@ static void each_rank_of_a_machine_takes_its_own_device_and_then_they_take_turns
         assert_int_equal(info.index, rank % 3);
         device_close(device);
     }
+}
+
+static struct device_math_ops half_math_ops;
+static struct device_math half_math = {.ops = &half_math_ops};
+static unsigned closed;
+
+static int open_half(struct device *device, struct device_math **math, struct cb_err *err)
+{
+    (void)device, (void)err;
+    *math = &half_math;
+    return 0;
+}
+
+static void close_half(struct device_math *math)
+{
+    (void)math;
+    closed++;
+}
+
+static void arithmetic_that_lacks_something_is_closed_and_refused(void **unused)
+{
+    (void)unused;
+    struct device_plugin_ops ops = whole_table();
+    struct device_plugin plugin = {.ops = &ops, .path = "x.so"};
+    struct device_math *math = NULL;
+    struct cb_err err;
+    assert_int_equal(device_plugin_open_math(&plugin, NULL, &math, &err), CB_ERR_INTERNAL);
+    ops.open_math = open_half;
+    half_math_ops = (struct device_math_ops){.version = DEVICE_MATH_VERSION, .close = close_half};
+    assert_int_equal(device_plugin_open_math(&plugin, NULL, &math, &err), CB_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "x.so lacks what training needs"));
+    assert_int_equal(closed, 1);
+    assert_null(math);
 }
 
 static void no_device_is_said_with_what_hides_them(void **unused)
@@ -417,6 +460,7 @@ int main(void)
         cmocka_unit_test(what_is_no_plugin_is_refused),
         cmocka_unit_test(another_version_and_a_table_with_holes_are_refused),
         cmocka_unit_test(each_rank_of_a_machine_takes_its_own_device_and_then_they_take_turns),
+        cmocka_unit_test(arithmetic_that_lacks_something_is_closed_and_refused),
         cmocka_unit_test(no_device_is_said_with_what_hides_them),
         cmocka_unit_test(the_plugin_that_was_built_loads_without_a_driver),
         cmocka_unit_test(a_kernel_computes_what_the_payload_is),

@@ -50,6 +50,18 @@ int cuda_measure(struct device *device, enum device_measure what, uint64_t size,
 int cuda_measure_gemm(struct cuda_device *device, enum device_measure what, uint64_t rows, double *flops,
                       struct cb_err *err) CB_MUST_CHECK;
 extern const struct device_comm_ops cuda_comm_ops;
+/* The same as cuda_check, of a cublasStatus_t. */
+int cuda_check_product(int code, struct cb_err *err, const char *doing) CB_MUST_CHECK;
+
+/* math.c */
+int cuda_open_math(struct device *device, struct device_math **math, struct cb_err *err) CB_MUST_CHECK;
+
+/* products.c: products of training, each shape described to cuBLASLt once. */
+struct cuda_products;
+int cuda_products_new(struct cuda_device *device, struct cuda_products **products, struct cb_err *err) CB_MUST_CHECK;
+void cuda_products_free(struct cuda_products *self);
+int cuda_products_queue(struct cuda_products *self, const struct device_product *product,
+                        struct cb_err *err) CB_MUST_CHECK;
 
 /* Seconds between two events of a stream, both done. */
 int cuda_elapsed(cudaEvent_t begin, cudaEvent_t end, double *seconds, struct cb_err *err) CB_MUST_CHECK;

@@ -195,7 +195,7 @@ static int device_wait(struct device *device, uint64_t event, uint64_t deadline_
         if (rc || done)
             return rc;
         if (clock_monotonic_ns() >= deadline_ns)
-            return cb_fail(err, CB_ERR_TIMEOUT, "the deadline passed while the GPU was still copying");
+            return cb_fail(err, CB_ERR_TIMEOUT, "the deadline passed while the GPU was still at work");
         cuda_pause(start_ns, SPIN_NS);
     }
 }

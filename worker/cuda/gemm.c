@@ -43,8 +43,9 @@ struct product {
     cudaEvent_t begin, end;
 };
 
-static int check(cublasStatus_t status, struct cb_err *err, const char *doing)
+int cuda_check_product(int code, struct cb_err *err, const char *doing)
 {
+    cublasStatus_t status = (cublasStatus_t)code;
     if (status == CUBLAS_STATUS_SUCCESS)
         return 0;
     return cb_fail(err, status == CUBLAS_STATUS_NOT_SUPPORTED ? CB_ERR_UNSUPPORTED : CB_ERR_SYSTEM, "cuBLASLt, %s: %s",
@@ -164,19 +165,22 @@ static int make_memory(struct product *self, struct cb_err *err)
 static int describe(struct product *self, struct cb_err *err)
 {
     cublasOperation_t transpose = CUBLAS_OP_T;
-    int rc = check(cublasLtCreate(&self->handle), err, "starting");
+    int rc = cuda_check_product(cublasLtCreate(&self->handle), err, "starting");
     if (!rc)
-        rc = check(cublasLtMatmulDescCreate(&self->operation, self->type->compute, CUDA_R_32F), err, "describing");
+        rc = cuda_check_product(cublasLtMatmulDescCreate(&self->operation, self->type->compute, CUDA_R_32F), err,
+                                "describing");
     if (!rc)
-        rc = check(
+        rc = cuda_check_product(
             cublasLtMatmulDescSetAttribute(self->operation, CUBLASLT_MATMUL_DESC_TRANSA, &transpose, sizeof transpose),
             err, "describing");
     if (!rc)
-        rc = check(cublasLtMatrixLayoutCreate(&self->layout_in, self->type->in, self->n, self->n, (int64_t)self->n),
-                   err, "describing");
+        rc = cuda_check_product(
+            cublasLtMatrixLayoutCreate(&self->layout_in, self->type->in, self->n, self->n, (int64_t)self->n), err,
+            "describing");
     if (!rc)
-        rc = check(cublasLtMatrixLayoutCreate(&self->layout_out, self->type->out, self->n, self->n, (int64_t)self->n),
-                   err, "describing");
+        rc = cuda_check_product(
+            cublasLtMatrixLayoutCreate(&self->layout_out, self->type->out, self->n, self->n, (int64_t)self->n), err,
+            "describing");
     return rc;
 }
 
@@ -186,15 +190,16 @@ static int choose(struct product *self, struct cb_err *err)
     cublasLtMatmulHeuristicResult_t found;
     size_t workspace = WORKSPACE_BYTES;
     int count = 0;
-    int rc = check(cublasLtMatmulPreferenceCreate(&preference), err, "choosing an algorithm");
+    int rc = cuda_check_product(cublasLtMatmulPreferenceCreate(&preference), err, "choosing an algorithm");
     if (!rc)
-        rc = check(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                                        &workspace, sizeof workspace),
-                   err, "choosing an algorithm");
+        rc = cuda_check_product(cublasLtMatmulPreferenceSetAttribute(
+                                    preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace),
+                                err, "choosing an algorithm");
     if (!rc)
-        rc = check(cublasLtMatmulAlgoGetHeuristic(self->handle, self->operation, self->layout_in, self->layout_in,
-                                                  self->layout_out, self->layout_out, preference, 1, &found, &count),
-                   err, "choosing an algorithm");
+        rc = cuda_check_product(cublasLtMatmulAlgoGetHeuristic(self->handle, self->operation, self->layout_in,
+                                                               self->layout_in, self->layout_out, self->layout_out,
+                                                               preference, 1, &found, &count),
+                                err, "choosing an algorithm");
     if (preference)
         (void)cublasLtMatmulPreferenceDestroy(preference);
     if (!rc && count == 0)
@@ -211,10 +216,11 @@ static int multiply(struct product *self, double *seconds, struct cb_err *err)
     cudaStream_t stream = self->device->work.stream;
     int rc = cuda_check(cudaEventRecord(self->begin, stream), err, "timing");
     for (int i = 0; i < PRODUCTS && !rc; i++)
-        rc = check(cublasLtMatmul(self->handle, self->operation, &one, self->a, self->layout_in, self->b,
-                                  self->layout_in, &zero, self->d, self->layout_out, self->d, self->layout_out,
-                                  &self->algorithm, self->workspace, WORKSPACE_BYTES, stream),
-                   err, "multiplying");
+        rc = cuda_check_product(cublasLtMatmul(self->handle, self->operation, &one, self->a, self->layout_in, self->b,
+                                               self->layout_in, &zero, self->d, self->layout_out, self->d,
+                                               self->layout_out, &self->algorithm, self->workspace, WORKSPACE_BYTES,
+                                               stream),
+                                err, "multiplying");
     if (!rc)
         rc = cuda_check(cudaEventRecord(self->end, stream), err, "timing");
     if (!rc)

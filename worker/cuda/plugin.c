@@ -76,4 +76,5 @@ const struct device_plugin_ops ckptbench_device_plugin __attribute__((visibility
     .describe = plugin_describe,
     .measure = cuda_measure,
     .comm = &cuda_comm_ops,
+    .open_math = cuda_open_math,
 };

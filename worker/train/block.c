@@ -2,25 +2,7 @@
  * thread takes rows (or heads, or rows of a weight's gradient); threads meet where one needs what others wrote. */
 #include "worker/train/model_internal.h"
 
-/* Where the block's parameters are in its unit; units.c describes the same order. */
-struct block_places {
-    uint64_t norm1_weight, norm1_bias, qkv_weight, qkv_bias, projection_weight, projection_bias;
-    uint64_t norm2_weight, norm2_bias, up_weight, up_bias, down_weight, down_bias;
-};
-
-struct block {
-    struct train_model *model;
-    uint32_t layer;
-    const float *flat;
-    float *gradients;
-    struct block_places at;
-    uint64_t width, rows;
-    float *before, *middle, *after; /* the stream */
-    float *qkv, *mixed, *hidden;
-    float *mean1, *scale1, *mean2, *scale2;
-};
-
-static struct block block_at(struct train_model *self, uint32_t layer, const float *flat, float *gradients)
+struct block block_at(struct train_model *self, uint32_t layer, const float *flat, float *gradients)
 {
     const struct train_parameter *p = self->units[layer + 1].parameters;
     uint64_t width = self->setup.shape.width, rows = self->rows, narrow = rows * width;

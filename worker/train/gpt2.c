@@ -46,7 +46,7 @@ struct embedding {
     float *gradients;
 };
 
-static uint64_t positions_at(const struct train_model *self)
+uint64_t gpt2_positions_at(const struct train_model *self)
 {
     return self->units[0].parameters[1].offset;
 }
@@ -59,7 +59,7 @@ static void embed_on(void *context, uint32_t thread)
     team_share(model->team, thread, model->rows, 1, &first, &end);
     for (uint64_t r = first; r < end; r++) {
         const float *token = self->flat + model->batch.tokens[r] * c;
-        const float *position = self->flat + positions_at(model) + r % model->setup.sequence * c;
+        const float *position = self->flat + gpt2_positions_at(model) + r % model->setup.sequence * c;
         kernel_start_rows(token, position, 1, c, model->gpt2.stream + r * c);
     }
     if (dropout_is_on(model))
@@ -87,7 +87,7 @@ static void embed_backward_on(void *context, uint32_t thread)
     team_share(model->team, thread, c, LINE_FLOATS, &first, &end);
     for (uint64_t r = 0; r < model->rows; r++) {
         float *token = self->gradients + model->batch.tokens[r] * c;
-        float *position = self->gradients + positions_at(model) + r % model->setup.sequence * c;
+        float *position = self->gradients + gpt2_positions_at(model) + r % model->setup.sequence * c;
         kernel_add(token + first, gradient + r * c + first, end - first);
         kernel_add(position + first, gradient + r * c + first, end - first);
     }
@@ -121,15 +121,7 @@ void gpt2_add_partial(struct train_model *self, uint32_t thread, float *dweight,
 
 /* Head and loss */
 
-struct output {
-    struct train_model *model;
-    const float *flat;
-    float *gradients;
-    uint64_t norm_weight, norm_bias;
-    float *last, *mean, *scale; /* the stream after the last block, and of its norm */
-};
-
-static struct output output_at(struct train_model *self, const float *flat, float *gradients)
+struct output output_at(struct train_model *self, const float *flat, float *gradients)
 {
     uint64_t layers = self->setup.shape.layers;
     return (struct output){.model = self,

@@ -6,6 +6,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "worker/train/mix.h"
+
 /* The sanitizers' run-time is not up yet when the resolvers of clones run. */
 #if defined(__x86_64__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define VECTOR_CLONES __attribute__((target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))
@@ -283,17 +285,7 @@ double kernel_cross_entropy(float *logits, uint64_t count, uint32_t target, floa
     return log((double)sum) + (double)most - (double)wanted;
 }
 
-/* Dropout: a counter and a key, mixed (the multipliers are those of MurmurHash3's finalizer). */
-
-INLINE uint32_t mixed(uint32_t counter, uint32_t low, uint32_t high)
-{
-    uint32_t x = counter * 0x9E3779B9u + low;
-    x ^= x >> 16;
-    x *= 0x85EBCA6Bu;
-    x ^= (x >> 13) ^ high;
-    x *= 0xC2B2AE35u;
-    return x ^ (x >> 16);
-}
+/* Dropout */
 
 VECTOR_CLONES
 void kernel_dropout(const struct dropout *self, uint64_t first, const float *x, float *out, uint64_t count)
@@ -303,7 +295,7 @@ void kernel_dropout(const struct dropout *self, uint64_t first, const float *x, 
     float scale = self->scale;
 #pragma omp simd
     for (uint64_t i = 0; i < count; i++)
-        out[i] = mixed(start + (uint32_t)i, low, high) < threshold ? 0.0f : x[i] * scale;
+        out[i] = dropout_word(start + (uint32_t)i, low, high) < threshold ? 0.0f : x[i] * scale;
 }
 
 /* Optimizers */

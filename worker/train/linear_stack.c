@@ -1,16 +1,6 @@
 /* Layers y = x W' + b in a row, whose loss is the mean of the last output. Knows nothing of transformers. */
 #include "worker/train/model_internal.h"
 
-struct layer {
-    struct train_model *model;
-    uint64_t width;
-    uint32_t index;
-    bool last;
-    const float *flat, *in;
-    float *gradients, *out;
-    float *dout, *din; /* din NULL: the first layer's input has no gradient */
-};
-
 void linear_take_memory(const struct train_setup *setup, struct linear_memory *memory, struct arena *arena)
 {
     uint64_t rows = (uint64_t)setup->batch * setup->sequence, narrow = rows * setup->shape.width;
@@ -20,7 +10,7 @@ void linear_take_memory(const struct train_setup *setup, struct linear_memory *m
 }
 
 /* The gradient of layer i's output lies where the output of layer i + 1 was: nothing needs that any more. */
-static struct layer layer_at(struct train_model *self, uint32_t index, const float *flat, float *gradients)
+struct layer layer_at(struct train_model *self, uint32_t index, const float *flat, float *gradients)
 {
     uint64_t narrow = self->rows * self->setup.shape.width;
     float *output = self->linear.output + index * narrow;

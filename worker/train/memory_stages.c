@@ -24,12 +24,13 @@ uint64_t memory_resident_bytes(void)
     return found == 2 ? resident * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
 }
 
-void memory_stages_take(struct memory_stages *self, enum memory_stage stage)
+void memory_stages_take(struct memory_stages *self, enum memory_stage stage, double device_bytes)
 {
     if (self->taken[stage])
         return;
     self->taken[stage] = true;
     self->resident_bytes[stage] = memory_resident_bytes();
+    self->device_bytes[stage] = device_bytes;
 }
 
 static void write_stage(const struct memory_stages *self, enum memory_stage stage, uint32_t rank, const char *log_key,
@@ -37,8 +38,9 @@ static void write_stage(const struct memory_stages *self, enum memory_stage stag
 {
     struct json_writer json;
     struct memory_record record = {.stage = stage, .rank = rank, .log_key = log_key};
-    record.allocated_bytes = record.most_allocated_bytes = NAN;
-    record.reserved_bytes = record.most_reserved_bytes = NAN;
+    /* Taken from the device as it is, and given back at the end: no more is reserved, nor was there ever more. */
+    record.allocated_bytes = record.most_allocated_bytes = self->device_bytes[stage];
+    record.reserved_bytes = record.most_reserved_bytes = self->device_bytes[stage];
     record.resident_bytes = self->resident_bytes[stage] ? (double)self->resident_bytes[stage] : NAN;
     json_writer_init(&json, out, 0);
     memory_record_write(&record, &json);

@@ -12,13 +12,14 @@
 struct memory_stages {
     bool taken[MEMORY_STAGES];
     uint64_t resident_bytes[MEMORY_STAGES];
+    double device_bytes[MEMORY_STAGES]; /* NAN without a device */
 };
 
 /* Memory of this process that is resident now; 0 where the kernel does not say. */
 uint64_t memory_resident_bytes(void);
 
-/* Keeps what is resident now; the first time counts. */
-void memory_stages_take(struct memory_stages *self, enum memory_stage stage);
+/* Keeps what is resident now, and what is allocated on the device (NAN: there is none); the first time counts. */
+void memory_stages_take(struct memory_stages *self, enum memory_stage stage, double device_bytes);
 
 /* FOLDER/rank-R.jsonl, an object a stage that was reached. */
 int memory_stages_write(const struct memory_stages *self, const char *folder, uint32_t rank, const char *log_key,

@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "worker/train/model_internal.h"
+#include "worker/train/device_model.h"
 
 #define LINE_BYTES 64
 #define HUGE_FROM_BYTES (UINT64_C(8) << 20) /* smaller memory gains nothing from huge pages */
@@ -43,7 +43,13 @@ static uint64_t description_bytes(const struct train_shape *shape)
 
 uint64_t train_model_bytes(const struct train_setup *setup)
 {
-    return arena_bytes(setup) + description_bytes(&setup->shape);
+    uint64_t bytes = setup->math ? device_model_host_bytes(setup) : arena_bytes(setup);
+    return bytes + description_bytes(&setup->shape);
+}
+
+uint64_t train_model_device_bytes(const struct train_setup *setup)
+{
+    return setup->math ? device_model_bytes(setup) : 0;
 }
 
 /* Life */
@@ -103,20 +109,28 @@ static void *take_memory(uint64_t bytes)
     return memory;
 }
 
-static int take_all(struct train_model *self, struct cb_err *err)
+static int describe_units(struct train_model *self, struct cb_err *err)
+{
+    const struct train_shape *shape = &self->setup.shape;
+    self->unit_count = units_count(shape);
+    self->units = calloc(self->unit_count, sizeof *self->units);
+    self->parameters = calloc(units_parameter_count(shape), sizeof *self->parameters);
+    if (!self->units || !self->parameters)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for the names of a model's parameters");
+    units_describe(shape, self->units, self->parameters);
+    return 0;
+}
+
+static int take_activations(struct train_model *self, struct cb_err *err)
 {
     const struct train_setup *setup = &self->setup;
     uint64_t bytes = arena_bytes(setup);
-    self->unit_count = units_count(&setup->shape);
-    self->units = calloc(self->unit_count, sizeof *self->units);
-    self->parameters = calloc(units_parameter_count(&setup->shape), sizeof *self->parameters);
     self->memory = take_memory(bytes);
-    if (!self->units || !self->parameters || !self->memory)
+    if (!self->memory)
         return cb_fail(err, CB_ERR_MEMORY,
                        "no memory for the activations of %u samples of %u tokens: %llu bytes; a smaller batch_size or "
                        "seq_length needs less",
                        setup->batch, setup->sequence, (unsigned long long)bytes);
-    units_describe(&setup->shape, self->units, self->parameters);
     struct arena arena = {.base = self->memory};
     if (setup->shape.kind == TRAIN_GPT2)
         gpt2_take_memory(setup, &self->gpt2, &arena);
@@ -136,11 +150,13 @@ int train_model_new(const struct train_setup *setup, struct train_model **model,
         return cb_fail(err, CB_ERR_MEMORY, "no memory for a model");
     self->setup = *setup;
     self->rows = (uint64_t)setup->batch * setup->sequence;
-    rc = blas_open(&self->blas, err);
+    rc = setup->math ? 0 : blas_open(&self->blas, err);
     if (!rc)
         rc = team_new(setup->threads, &self->team, err);
     if (!rc)
-        rc = take_all(self, err);
+        rc = describe_units(self, err);
+    if (!rc)
+        rc = setup->math ? device_model_new(self, err) : take_activations(self, err);
     if (rc)
         train_model_free(self);
     else
@@ -152,6 +168,7 @@ void train_model_free(struct train_model *self)
 {
     if (!self)
         return;
+    device_model_free(self);
     team_free(self->team);
     blas_close(&self->blas);
     free(self->memory);
@@ -217,13 +234,15 @@ int train_model_begin(struct train_model *self, const struct train_batch *batch,
     self->batch = *batch;
     self->counted = counted;
     self->loss = 0;
-    return 0;
+    return self->on_device ? device_model_begin(self, err) : 0;
 }
 
 void train_model_forward(struct train_model *self, size_t stage, const float *flat)
 {
     assert(stage < train_model_stage_count(self));
-    if (self->setup.shape.kind == TRAIN_LINEAR)
+    if (self->on_device)
+        device_model_forward(self, stage, flat);
+    else if (self->setup.shape.kind == TRAIN_LINEAR)
         linear_forward(self, (uint32_t)stage, flat);
     else if (stage == 0)
         gpt2_embed(self, flat);
@@ -236,7 +255,9 @@ void train_model_forward(struct train_model *self, size_t stage, const float *fl
 void train_model_backward(struct train_model *self, size_t stage, const float *flat, float *gradients)
 {
     assert(stage < train_model_stage_count(self) && self->batch.training);
-    if (self->setup.shape.kind == TRAIN_LINEAR)
+    if (self->on_device)
+        device_model_backward(self, stage, flat, gradients);
+    else if (self->setup.shape.kind == TRAIN_LINEAR)
         linear_backward(self, (uint32_t)stage, flat, gradients);
     else if (stage == 0)
         gpt2_embed_backward(self, gradients);
@@ -244,6 +265,11 @@ void train_model_backward(struct train_model *self, size_t stage, const float *f
         block_backward(self, (uint32_t)stage - 1, flat, gradients);
     else
         gpt2_head_backward(self, flat, gradients);
+}
+
+int train_model_finish(struct train_model *self, uint64_t deadline_ns, struct cb_err *err)
+{
+    return self->on_device ? device_model_finish(self, deadline_ns, err) : 0;
 }
 
 double train_model_loss(const struct train_model *self)
@@ -309,10 +335,9 @@ struct dropout dropout_site(const struct train_model *self, size_t stage, unsign
 {
     if (!dropout_is_on(self))
         return (struct dropout){.scale = 1};
-    uint64_t key = train_mix(self->setup.seed ^ train_mix(self->batch.step));
-    key = train_mix(key ^ train_mix(self->batch.first_sample + sample));
-    key = train_mix(key ^ (stage * PLACES + place));
-    return (struct dropout){.key = key,
+    uint64_t step_key = dropout_step_key(self->setup.seed, self->batch.step);
+    return (struct dropout){.key =
+                                dropout_site_key(step_key, self->batch.first_sample + sample, stage * PLACES + place),
                             .threshold = (uint32_t)((double)self->setup.dropout * 0x1p32),
                             .scale = 1.0f / (1.0f - self->setup.dropout)};
 }

@@ -15,7 +15,10 @@
  * Activations and scratch live inside the model, allocated once. All arithmetic is fp32; bf16 training rounds the
  * weights of a unit (train_round_bf16) before they are used, and keeps master weights, activations and gradients in fp32.
  * Same bits for the same inputs, batch and number of threads. Used from one thread; knows nothing of
- * ranks, optimizers or where data comes from. */
+ * ranks, optimizers or where data comes from.
+ *
+ * On a device (setup.math) stages are queued there: activations are in its memory, and `flat` and `gradients` must be, too.
+ * What they compute is there, and failures are told, after train_model_finish. */
 #ifndef WORKER_TRAIN_MODEL_H
 #define WORKER_TRAIN_MODEL_H
 
@@ -57,6 +60,8 @@ struct train_unit {
     uint64_t elements;
 };
 
+struct device_math;
+
 struct train_setup {
     struct train_shape shape;
     uint32_t batch;    /* samples a step of this rank */
@@ -64,11 +69,14 @@ struct train_setup {
     float dropout;     /* GPT-2: of embeddings, attention and both residual branches; 0 is none */
     uint64_t seed;     /* of dropout */
     uint32_t threads;
+    struct device_math *math; /* of the device that computes, borrowed; NULL: this machine's threads */
 };
 
-/* What train_model_new will allocate: activations, gradients of activations, scratch, and descriptions. Without
- * parameters and their gradients, which are the caller's, and the BLAS library's own buffers. */
+/* What train_model_new will allocate of this machine's memory: activations, gradients of activations, scratch, and
+ * descriptions. Without parameters and their gradients, which are the caller's, and the BLAS library's own buffers. */
 uint64_t train_model_bytes(const struct train_setup *setup);
+/* The same of a device's memory, where a setup is for one. */
+uint64_t train_model_device_bytes(const struct train_setup *setup);
 uint64_t train_shape_parameters(const struct train_shape *shape);
 /* Operations of forward and backward a token: 6 N + 12 L C T (N parameters, T tokens a sample); the linear
  * stack's token is a sample, and 6 N. */
@@ -101,15 +109,19 @@ struct train_batch {
     const uint32_t *tokens;  /* GPT-2: [batch][sequence] */
     const uint32_t *targets; /* [batch][sequence], TRAIN_IGNORE where none */
     const float *input;      /* linear stack: [batch][width] */
+    bool input_stays;        /* it is that of the batch before: a device is not sent it again */
 };
 
-/* CB_ERR_FORMAT naming the place of a token that the vocabulary does not have. */
+/* CB_ERR_FORMAT naming the place of a token that the vocabulary does not have. On a device: after train_model_finish of
+ * the batch before. */
 int train_model_begin(struct train_model *self, const struct train_batch *batch, struct cb_err *err) CB_MUST_CHECK;
 
 /* Stages in order; `flat` is the stage's whole unit. */
 void train_model_forward(struct train_model *self, size_t stage, const float *flat);
 /* Stages in reverse order, once after each forward; adds to `gradients`, which lies as `flat` does. */
 void train_model_backward(struct train_model *self, size_t stage, const float *flat, float *gradients);
+/* On a device, once after the stages of a batch: until all that was queued is done. Elsewhere nothing is left to do. */
+int train_model_finish(struct train_model *self, uint64_t deadline_ns, struct cb_err *err) CB_MUST_CHECK;
 /* After the last stage's forward; may be NaN or infinite, which is the caller's to judge. 0 where no target counts. */
 double train_model_loss(const struct train_model *self);
 /* Targets that count in this batch (the linear stack: samples): what the mean is over. */

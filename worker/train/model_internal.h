@@ -1,4 +1,5 @@
-/* What the parts of the model share. Private to worker/train/. */
+/* What the parts of the model share. Private to worker/train/. Where a model is on a device, addresses of activations,
+ * and of the batch once it has begun, are the device's. */
 #ifndef WORKER_TRAIN_MODEL_INTERNAL_H
 #define WORKER_TRAIN_MODEL_INTERNAL_H
 
@@ -59,6 +60,7 @@ struct train_model {
     struct train_batch batch;
     uint64_t counted;
     double loss;
+    struct device_model *on_device; /* NULL: the team computes */
 };
 
 /* units.c */
@@ -95,6 +97,15 @@ void dropout_rows(const struct train_model *self, size_t stage, unsigned place, 
 enum { PLACE_EMBEDDING, PLACE_ATTENTION, PLACE_PROJECTION, PLACE_MLP, PLACES };
 
 /* gpt2.c: embedding, head, loss, and memory. */
+struct output { /* the head, of all rows */
+    struct train_model *model;
+    const float *flat;
+    float *gradients;
+    uint64_t norm_weight, norm_bias;
+    float *last, *mean, *scale; /* the stream after the last block, and of its norm */
+};
+struct output output_at(struct train_model *self, const float *flat, float *gradients);
+uint64_t gpt2_positions_at(const struct train_model *self); /* of the root's unit */
 void gpt2_take_memory(const struct train_setup *setup, struct gpt2_memory *memory, struct arena *arena);
 void gpt2_embed(struct train_model *self, const float *flat);
 void gpt2_embed_backward(struct train_model *self, float *gradients);
@@ -104,13 +115,40 @@ void gpt2_head_backward(struct train_model *self, const float *flat, float *grad
 void gpt2_add_partial(struct train_model *self, uint32_t thread, float *dweight, float *dbias);
 float *gpt2_clear_partial(struct train_model *self, uint32_t thread);
 
-/* block.c, attention.c: block `layer` from 0. */
+/* block.c, attention.c: block `layer` from 0. Where the block's parameters are in its unit; units.c describes the same order. */
+struct block_places {
+    uint64_t norm1_weight, norm1_bias, qkv_weight, qkv_bias, projection_weight, projection_bias;
+    uint64_t norm2_weight, norm2_bias, up_weight, up_bias, down_weight, down_bias;
+};
+
+struct block {
+    struct train_model *model;
+    uint32_t layer;
+    const float *flat;
+    float *gradients;
+    struct block_places at;
+    uint64_t width, rows;
+    float *before, *middle, *after; /* the stream */
+    float *qkv, *mixed, *hidden;
+    float *mean1, *scale1, *mean2, *scale2;
+};
+struct block block_at(struct train_model *self, uint32_t layer, const float *flat, float *gradients);
 void block_forward(struct train_model *self, uint32_t layer, const float *flat);
 void block_backward(struct train_model *self, uint32_t layer, const float *flat, float *gradients);
 void attention_forward(struct train_model *self, uint32_t layer, uint32_t thread);
 void attention_backward(struct train_model *self, uint32_t layer, uint32_t thread, const float *dmixed, float *dqkv);
 
 /* linear_stack.c */
+struct layer {
+    struct train_model *model;
+    uint64_t width;
+    uint32_t index;
+    bool last;
+    const float *flat, *in;
+    float *gradients, *out;
+    float *dout, *din; /* din NULL: the first layer's input has no gradient */
+};
+struct layer layer_at(struct train_model *self, uint32_t index, const float *flat, float *gradients);
 void linear_take_memory(const struct train_setup *setup, struct linear_memory *memory, struct arena *arena);
 void linear_forward(struct train_model *self, uint32_t layer, const float *flat);
 void linear_backward(struct train_model *self, uint32_t layer, const float *flat, float *gradients);

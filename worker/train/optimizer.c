@@ -26,6 +26,7 @@ struct call {
     double learning_rate, gradient_scale;
     struct adamw_factors factors; /* but for decay */
     struct team *team;
+    struct device_math *math; /* NULL: the team computes */
 };
 
 static struct adamw_factors factors_of(const struct optimizer *self, double rate, double gradient_scale, uint64_t step)
@@ -39,21 +40,33 @@ static struct adamw_factors factors_of(const struct optimizer *self, double rate
                                   .gradient_scale = (float)gradient_scale};
 }
 
+static void queue_part(struct device_math *math, const struct adamw_factors *adamw, float decay, float rate,
+                       const struct optimizer_range *range, uint64_t at, uint64_t count)
+{
+    if (adamw)
+        math->ops->adamw(math, adamw, range->weights + at, range->gradients + at, range->exp_avg + at,
+                         range->exp_avg_sq + at, count);
+    else
+        math->ops->sgd(math, decay, rate, range->weights + at, range->gradients + at, count);
+}
+
 /* Elements [first, end) of the unit, all of one parameter. */
 static void step_part(const struct call *self, bool decays, uint64_t first, uint64_t end)
 {
     const struct optimizer_range *range = self->range;
     uint64_t at = first - range->first, count = end - first;
     float decay = decays ? (float)(1 - self->learning_rate * self->optimizer->weight_decay) : 1.0f;
-    if (self->optimizer->kind == OPTIMIZER_SGD) {
-        kernel_sgd(decay, (float)(self->learning_rate * self->gradient_scale), range->weights + at,
-                   range->gradients + at, count);
-        return;
-    }
+    float rate = (float)(self->learning_rate * self->gradient_scale);
+    bool sgd = self->optimizer->kind == OPTIMIZER_SGD;
     struct adamw_factors factors = self->factors;
     factors.decay = decay;
-    kernel_adamw(&factors, range->weights + at, range->gradients + at, range->exp_avg + at, range->exp_avg_sq + at,
-                 count);
+    if (self->math)
+        queue_part(self->math, sgd ? NULL : &factors, decay, rate, range, at, count);
+    else if (sgd)
+        kernel_sgd(decay, rate, range->weights + at, range->gradients + at, count);
+    else
+        kernel_adamw(&factors, range->weights + at, range->gradients + at, range->exp_avg + at, range->exp_avg_sq + at,
+                     count);
 }
 
 static void step_share(void *context, uint32_t thread)
@@ -86,6 +99,20 @@ void optimizer_step(const struct optimizer *self, const struct train_unit *unit,
                         .factors = factors_of(self, learning_rate, gradient_scale, step),
                         .team = team};
     team_run(team, step_share, &call);
+}
+
+void optimizer_step_on(struct device_math *math, const struct optimizer *self, const struct train_unit *unit,
+                       const struct optimizer_range *range, double learning_rate, double gradient_scale, uint64_t step)
+{
+    struct call call = {.optimizer = self,
+                        .unit = unit,
+                        .range = range,
+                        .learning_rate = learning_rate,
+                        .gradient_scale = gradient_scale,
+                        .factors = factors_of(self, learning_rate, gradient_scale, step),
+                        .math = math};
+    if (self->kind != OPTIMIZER_NONE)
+        step_share(&call, 0);
 }
 
 /* Norm */

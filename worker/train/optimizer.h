@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "worker/device_math.h"
 #include "worker/train/model.h"
 #include "worker/train/team.h"
 
@@ -36,6 +37,10 @@ struct optimizer_range {
  * `team` may be NULL. */
 void optimizer_step(const struct optimizer *self, const struct train_unit *unit, const struct optimizer_range *range,
                     double learning_rate, double gradient_scale, uint64_t step, struct team *team);
+
+/* The same, queued on a device in whose memory the arrays are. */
+void optimizer_step_on(struct device_math *math, const struct optimizer *self, const struct train_unit *unit,
+                       const struct optimizer_range *range, double learning_rate, double gradient_scale, uint64_t step);
 
 /* In double, the same with any number of threads. */
 double optimizer_sum_of_squares(const float *values, uint64_t count, struct team *team);

@@ -58,7 +58,7 @@ static int make_stream(struct parallel *self, struct cb_err *err)
     int rc = shards > 1 ? comm_part(comm, rank / shards, &self->shard_comm, err) : 0;
     if (!rc && self->replicas > 1)
         rc = comm_part(comm, rank % shards, &self->replica_comm, err);
-    if (!rc && (self->gathers || self->scatters || self->buckets))
+    if (!rc && !self->math && (self->gathers || self->scatters || self->buckets))
         rc = stream_new(comm, self->setup.device, self->setup.trace, &self->stream, err);
     return rc;
 }
@@ -83,10 +83,29 @@ static void each_share(struct parallel *self, share_fn each, void *context)
     }
 }
 
+struct first_values {
+    uint64_t deadline_ns;
+    int rc;
+    struct cb_err *err;
+};
+
 static void init_share(void *context, struct parallel *self, size_t unit, uint64_t first, uint64_t count, uint64_t at)
 {
-    (void)context;
-    train_model_init(self->setup.model, unit, first, count, self->setup.seed, self->arrays[PARALLEL_WEIGHTS] + at);
+    struct first_values *call = context;
+    float *weights = self->arrays[PARALLEL_WEIGHTS] + at;
+    if (!self->math)
+        train_model_init(self->setup.model, unit, first, count, self->setup.seed, weights);
+    else if (!call->rc)
+        call->rc = parallel_device_init(self, unit, first, count, weights, call->deadline_ns, call->err);
+}
+
+static int init_values(struct parallel *self, uint64_t deadline_ns, struct cb_err *err)
+{
+    struct first_values call = {.deadline_ns = deadline_ns, .err = err};
+    if (self->math)
+        call.rc = parallel_device_zero(self, err);
+    each_share(self, init_share, &call);
+    return call.rc;
 }
 
 static void release(struct parallel *self)
@@ -110,6 +129,7 @@ int parallel_new(const struct parallel_setup *setup, uint64_t deadline_ns, struc
         return cb_fail(err, CB_ERR_MEMORY, "no memory for training");
     self->setup = *setup;
     self->training = setup->training;
+    self->math = setup->math;
     self->shard_index = comm_rank(setup->comm) % self->training->shard_ranks;
     self->replicas = self->training->ranks / self->training->shard_ranks;
     self->gathers = parallel_uses_slots(self->training);
@@ -127,9 +147,12 @@ int parallel_new(const struct parallel_setup *setup, uint64_t deadline_ns, struc
         release(self); /* the stream is what is made last */
         return rc;
     }
-    each_share(self, init_share, NULL);
-    *parallel = self;
-    return 0;
+    rc = init_values(self, deadline_ns, err);
+    if (rc)
+        parallel_free(self);
+    else
+        *parallel = self;
+    return rc;
 }
 
 bool parallel_stop(struct parallel *self)
@@ -225,7 +248,9 @@ static void start_gather(struct parallel *self, size_t index)
         add_work(self, STREAM_TO_DEVICE, NULL, weights, staged, wrap->share, index);
         weights = staged;
     }
-    if (shards)
+    if (self->math)
+        self->math->ops->round_bf16(self->math, weights, to, wrap->share);
+    else if (shards)
         gather(self, weights, to, index);
     else if (training->bf16)
         add_work(self, STREAM_ROUND, NULL, training->cpu_offload ? to : weights, to, wrap->share, index);
@@ -262,7 +287,10 @@ static int begin_gradient(struct parallel *self, size_t index, struct timeline *
         return 0;
     if (!self->scatters) {
         self->gradient[index] = self->arrays[PARALLEL_GRADIENTS] + wrap->begin;
-        memset(self->gradient[index], 0, wrap->share * sizeof(float));
+        if (self->math)
+            self->math->ops->fill(self->math, self->gradient[index], 0, wrap->share);
+        else
+            memset(self->gradient[index], 0, wrap->share * sizeof(float));
         return 0;
     }
     struct slot *slot = wrap->root ? &self->root_gradient : &self->gradient_slots[self->next_gradient_slot];
@@ -323,8 +351,11 @@ static void add_up_buckets(struct parallel *self, size_t stage)
 
 /* --- a step --- */
 
-static void run_stage(struct parallel *self, const struct visit *visit, size_t stage)
+/* A stage on a device is waited for where it is traced alone: else the trace would show when it was queued. */
+static int run_stage(struct parallel *self, const struct visit *visit, size_t stage, uint64_t deadline_ns,
+                     struct cb_err *err)
 {
+    int rc = 0;
     size_t unit = train_model_stage_unit(self->setup.model, stage);
     uint64_t offset = self->wraps.offset_of[unit], start_ns = clock_monotonic_ns();
     const float *flat = self->whole[visit->wrap] + offset;
@@ -332,8 +363,11 @@ static void run_stage(struct parallel *self, const struct visit *visit, size_t s
         train_model_backward(self->setup.model, stage, flat, self->gradient[visit->wrap] + offset);
     else
         train_model_forward(self->setup.model, stage, flat);
+    if (self->math && trace_is_active(self->setup.trace))
+        rc = device_math_finish(self->math, deadline_ns, err);
     trace_add_numbered(self->setup.trace, TRACE_COMPUTE, visit->backward ? "backward" : "forward", stage, start_ns,
                        clock_monotonic_ns(), 0);
+    return rc;
 }
 
 static int run_visit(struct parallel *self, size_t index, bool forward_only, struct timeline *timeline,
@@ -353,7 +387,9 @@ static int run_visit(struct parallel *self, size_t index, bool forward_only, str
         prefetch(self, index);
     for (size_t i = 0; i < visit->stage_count; i++) {
         size_t stage = visit->backward ? visit->first_stage - i : visit->first_stage + i;
-        run_stage(self, visit, stage);
+        rc = run_stage(self, visit, stage, deadline_ns, err);
+        if (rc)
+            return rc;
         atomic_store_explicit(&timeline->page->progress_ns, clock_monotonic_ns(), memory_order_relaxed);
         if (visit->backward)
             add_up_buckets(self, stage);
@@ -378,7 +414,7 @@ static int run_visits(struct parallel *self, size_t count, struct timeline *time
         rc = run_visit(self, i, forward_only, timeline, deadline_ns, err);
     for (size_t i = 0; i < self->wraps.count && !rc; i++)
         give_up(self, i); /* the root's; weights are about to change */
-    return rc;
+    return rc ? rc : train_model_finish(self->setup.model, deadline_ns, err);
 }
 
 int parallel_gradients(struct parallel *self, struct timeline *timeline, uint64_t deadline_ns, struct cb_err *err)
@@ -407,10 +443,16 @@ int parallel_norm(struct parallel *self, struct timeline *timeline, double *numb
                   uint64_t deadline_ns, struct cb_err *err)
 {
     uint32_t ranks = self->training->ranks;
-    numbers[0] =
-        optimizer_sum_of_squares(summed_gradients(self), self->wraps.share, train_model_team(self->setup.model));
+    int rc = 0;
+    if (self->math)
+        rc = parallel_device_sum_of_squares(self, &numbers[0], deadline_ns, err);
+    else
+        numbers[0] =
+            optimizer_sum_of_squares(summed_gradients(self), self->wraps.share, train_model_team(self->setup.model));
+    if (rc)
+        return rc;
     timeline_enter(timeline, STATE_EXCHANGE);
-    int rc = ranks > 1 ? comm_sum(self->setup.comm, numbers, count, deadline_ns, err) : 0;
+    rc = ranks > 1 ? comm_sum(self->setup.comm, numbers, count, deadline_ns, err) : 0;
     timeline_enter(timeline, STATE_OTHER);
     numbers[0] = sqrt(numbers[0] / self->replicas) / ranks;
     return rc;
@@ -434,16 +476,24 @@ static void update_share(void *context, struct parallel *self, size_t unit, uint
         range.exp_avg = self->arrays[PARALLEL_EXP_AVG] + at;
     if (self->arrays[PARALLEL_EXP_AVG_SQ])
         range.exp_avg_sq = self->arrays[PARALLEL_EXP_AVG_SQ] + at;
-    optimizer_step(&self->setup.optimizer, train_model_unit(self->setup.model, unit), &range, update->learning_rate,
-                   update->scale, update->step, train_model_team(self->setup.model));
+    const struct train_unit *parameters = train_model_unit(self->setup.model, unit);
+    if (self->math)
+        optimizer_step_on(self->math, &self->setup.optimizer, parameters, &range, update->learning_rate, update->scale,
+                          update->step);
+    else
+        optimizer_step(&self->setup.optimizer, parameters, &range, update->learning_rate, update->scale, update->step,
+                       train_model_team(self->setup.model));
 }
 
-void parallel_update(struct parallel *self, double learning_rate, double scale, uint64_t step)
+int parallel_update(struct parallel *self, double learning_rate, double scale, uint64_t step, uint64_t deadline_ns,
+                    struct cb_err *err)
 {
     struct update update = {learning_rate, scale / self->training->ranks, step};
     uint64_t start_ns = clock_monotonic_ns();
     each_share(self, update_share, &update);
+    int rc = self->math ? device_math_finish(self->math, deadline_ns, err) : 0;
     trace_add(self->setup.trace, TRACE_COMPUTE, "optimizer", start_ns, clock_monotonic_ns(), 0);
+    return rc;
 }
 
 /* --- what lies where --- */
@@ -461,6 +511,11 @@ void parallel_flat(const struct parallel *self, size_t unit, uint64_t element, u
 {
     *begin = self->wraps.offset_of[unit] + element;
     *elements = self->wraps.items[self->wraps.wrap_of[unit]].elements;
+}
+
+struct parallel_device_memory parallel_device_memory(const struct parallel *self)
+{
+    return self->on_device;
 }
 
 struct parallel_figures parallel_figures(const struct parallel *self)

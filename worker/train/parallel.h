@@ -7,7 +7,10 @@
  * last. With several groups that shard (hybrid) gradients are then added up over the groups.
  * DDP: all of it on every rank; gradients are added up in buckets while backward goes on.
  *
- * Exchange goes on beside computing, on a stream. Collective calls, from one thread. */
+ * Exchange goes on beside computing, on a stream. Collective calls, from one thread.
+ *
+ * With a model on a device (one rank alone, and without CPU offload) all arrays and buffers lie in one piece of its memory;
+ * there is no stream then, since the device does one thing after the other by itself. */
 #ifndef WORKER_TRAIN_PARALLEL_H
 #define WORKER_TRAIN_PARALLEL_H
 
@@ -32,13 +35,22 @@ struct parallel_setup {
     struct comm *comm;         /* borrowed, like all that follows */
     struct train_model *model; /* its units and stages; sets which parameters there are */
     struct trace *trace;
-    struct device *device; /* NULL without CPU offload */
+    struct device *device;    /* NULL without CPU offload */
+    struct device_math *math; /* the model's; NULL: this machine computes */
     struct optimizer optimizer;
     uint64_t seed;
 };
 
 /* Arrays of a rank's share of the state, each as its wraps lie one after the other. */
 enum parallel_array { PARALLEL_WEIGHTS, PARALLEL_EXP_AVG, PARALLEL_EXP_AVG_SQ, PARALLEL_GRADIENTS, PARALLEL_ARRAYS };
+
+/* Where all of it lies on a device; `counters` is room for so many int64 that a checkpoint holds beside. */
+#define PARALLEL_COUNTERS 2
+struct parallel_device_memory {
+    void *base; /* NULL without a device */
+    uint64_t bytes;
+    int64_t *counters;
+};
 
 struct parallel_figures {
     uint64_t wraps, parameters; /* of the model */
@@ -70,13 +82,15 @@ int parallel_forward(struct parallel *self, struct timeline *timeline, uint64_t 
 /* `numbers[0]` becomes the norm of the mean gradient of all ranks, the others their sums over the ranks. */
 int parallel_norm(struct parallel *self, struct timeline *timeline, double *numbers, uint32_t count,
                   uint64_t deadline_ns, struct cb_err *err) CB_MUST_CHECK;
-/* The optimizer on this rank's share, gradients times `scale`. `step` from 1. */
-void parallel_update(struct parallel *self, double learning_rate, double scale, uint64_t step);
+/* The optimizer on this rank's share, gradients times `scale`. `step` from 1. Only a device fails. */
+int parallel_update(struct parallel *self, double learning_rate, double scale, uint64_t step, uint64_t deadline_ns,
+                    struct cb_err *err) CB_MUST_CHECK;
 
 /* Where a parameter's element (of the model's unit) lies in an array; NULL where another rank has it. */
 float *parallel_place(const struct parallel *self, enum parallel_array array, size_t unit, uint64_t element);
 /* Where a unit's element lies in its wrap, and how many elements that has without padding. */
 void parallel_flat(const struct parallel *self, size_t unit, uint64_t element, uint64_t *begin, uint64_t *elements);
+struct parallel_device_memory parallel_device_memory(const struct parallel *self);
 struct parallel_figures parallel_figures(const struct parallel *self);
 struct stream_counts parallel_counts(const struct parallel *self); /* of the exchange so far */
 

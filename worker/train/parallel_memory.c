@@ -118,6 +118,8 @@ static int map_slots(struct parallel *self, bool wanted, struct slot *slots, str
 
 int parallel_map(struct parallel *self, struct cb_err *err)
 {
+    if (self->math)
+        return parallel_device_map(self, err);
     uint64_t staged = self->training->cpu_offload ? staged_values(&self->wraps) : 0;
     uint64_t packed = parallel_sends_bf16(self->training) ? stream_packed(staged_values(&self->wraps)) : 0;
     int rc = map_arrays(self, err);
@@ -136,6 +138,10 @@ int parallel_map(struct parallel *self, struct cb_err *err)
 
 void parallel_unmap(struct parallel *self)
 {
+    if (self->math) {
+        parallel_device_unmap(self);
+        return;
+    }
     for (int i = 0; i < PARALLEL_ARRAYS; i++)
         unmap_floats(self->arrays[i], self->wraps.share);
     unmap_floats(self->sums, self->wraps.share);

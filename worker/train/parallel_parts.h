@@ -1,4 +1,5 @@
-/* What parallel.c and parallel_memory.c share: a rank's arrays and buffers, and who uses which. Private to them. */
+/* What parallel.c, parallel_memory.c and parallel_device.c share: a rank's arrays and buffers, and who uses which. Private to
+ * them. */
 #ifndef WORKER_TRAIN_PARALLEL_PARTS_H
 #define WORKER_TRAIN_PARALLEL_PARTS_H
 
@@ -39,6 +40,9 @@ struct parallel {
     uint32_t *uses_left; /* of each unit, in the backward pass under way */
     uint64_t bucket_end; /* elements of the arrays from here on are being added up */
     uint64_t bytes;
+    struct device_math *math; /* setup's */
+    struct parallel_device_memory on_device;
+    double *device_sum, *host_sum; /* of squares: there, and in pinned memory here */
 };
 
 /* From the training alone: whether wraps are used from slots, gradients made in slots or added up in buckets, and whether
@@ -51,5 +55,15 @@ bool parallel_sends_bf16(const struct training *training);
 /* All arrays and buffers of self->wraps, zeroed. After a failure, too, parallel_unmap gives back what there is. */
 int parallel_map(struct parallel *self, struct cb_err *err) CB_MUST_CHECK;
 void parallel_unmap(struct parallel *self);
+
+/* parallel_device.c, where self->math is: memory; the first weights; zeros; the sum of a gradient's squares. */
+int parallel_device_map(struct parallel *self, struct cb_err *err) CB_MUST_CHECK;
+void parallel_device_unmap(struct parallel *self);
+/* Elements [first, first + count) of a unit, to where their weights are. */
+int parallel_device_init(struct parallel *self, size_t unit, uint64_t first, uint64_t count, float *weights,
+                         uint64_t deadline_ns, struct cb_err *err) CB_MUST_CHECK;
+int parallel_device_zero(struct parallel *self, struct cb_err *err) CB_MUST_CHECK;
+int parallel_device_sum_of_squares(struct parallel *self, double *sum, uint64_t deadline_ns,
+                                   struct cb_err *err) CB_MUST_CHECK;
 
 #endif

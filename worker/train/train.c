@@ -98,10 +98,10 @@ static int find_peak(struct trainer *self, struct cb_err *err)
     int rc = comm_barrier(self->comm, trainer_deadline(self), err);
     if (rc)
         return rc;
-    self->peak_flops = measure_peak(self->setup.threads);
+    self->peak_flops = self->own.math ? train_device_peak_flops(&self->own) : measure_peak(self->setup.threads);
     if (self->peak_flops > 0)
-        snprintf(text, sizeof text, "%.1f GFLOP/s a rank: the fastest fp32 matrix products here, before training",
-                 self->peak_flops / 1e9);
+        snprintf(text, sizeof text, "%.1f GFLOP/s a rank: %s, before training", self->peak_flops / 1e9,
+                 self->own.math ? "fp32 matrix products on the GPU" : "the fastest fp32 matrix products here");
     else
         snprintf(text, sizeof text, "not known");
     status_page_add_fact(self->page, "mfu.peak", text);
@@ -155,11 +155,20 @@ static int read_experiment(struct trainer *self, struct cb_err *err)
     return 0;
 }
 
+static int open_device(struct trainer *self, struct cb_err *err)
+{
+    int rc = train_device_open(&self->own, self->comm, self->page, err);
+    self->setup.math = self->own.math;
+    return rc;
+}
+
 static int pin(struct trainer *self, struct cb_err *err)
 {
     char text[1024] = "";
-    int rc = affinity_apply(self->comm, experiment_is(self->place.experiment, OPT_AFFINITY, "auto"),
-                            trainer_deadline(self), text, sizeof text, err);
+    bool wanted = experiment_is(self->place.experiment, OPT_AFFINITY, "auto");
+    int rc = self->own.math ? device_place_apply(self->comm, "/sys", &self->own.info, wanted, self->page,
+                                                 trainer_deadline(self), text, sizeof text, err)
+                            : affinity_apply(self->comm, wanted, trainer_deadline(self), text, sizeof text, err);
     if (!rc)
         status_page_add_fact(self->page, "affinity", text);
     self->setup.threads = device_host_cores();
@@ -195,22 +204,33 @@ static void note_needs(struct trainer *self, uint64_t needed)
     status_page_add_fact(self->page, "memory.needed", text);
 }
 
+/* Of this rank, and of all of its machine. */
+static int check_host_memory(struct trainer *self, uint64_t needed, struct cb_err *err)
+{
+    note_needs(self, needed);
+    int rc = trainer_join(self, check_own_limit(self, needed, err), err);
+    return rc ? rc : state_check_memory(self->comm, needed, trainer_deadline(self), err);
+}
+
 /* Everything that the ranks of a machine will take, before any of it is taken. */
 static int check_memory(struct trainer *self, struct cb_err *err)
 {
+    bool on_device = self->own.math;
     unsigned moments = optimizer_moments(self->optimizer.kind);
     uint64_t state = parallel_bytes(&self->training, self->described, moments);
-    uint64_t step = train_model_bytes(&self->setup) + 4 * batch_elements(self);
+    uint64_t host_step = train_model_bytes(&self->setup) + 4 * batch_elements(self);
+    uint64_t step = on_device ? train_model_device_bytes(&self->setup) : host_step;
     bool saves = self->training.checkpoint_steps || self->training.checkpoint_ns;
     uint64_t staging = saves && experiment_bool(self->place.experiment, OPT_SAVE_ASYNC)
                            ? 4 * model_parameters(self->described) * (1 + moments) / self->training.ranks
                            : 0;
     char a[32], b[32], c[32];
     struct cb_err short_of;
-    note_needs(self, state + step + staging);
-    int rc = trainer_join(self, check_own_limit(self, state + step + staging, &short_of), &short_of);
+    int rc = on_device ? train_device_check_memory(&self->own, state + step, &short_of) : 0;
+    if (on_device)
+        rc = trainer_join(self, rc, &short_of);
     if (!rc)
-        rc = state_check_memory(self->comm, state + step + staging, trainer_deadline(self), &short_of);
+        rc = check_host_memory(self, (on_device ? 0 : state) + host_step + staging, &short_of);
     if (rc == CB_ERR_MEMORY)
         return cb_fail(err, rc,
                        "%s. A rank's parameters, gradients and optimizer take %s, a step of train.batch_size=%u "
@@ -263,6 +283,7 @@ static int make_parallel(struct trainer *self, struct cb_err *err)
         .model = self->model,
         .trace = &self->trace,
         .device = self->device,
+        .math = self->own.math,
         .optimizer = self->optimizer,
         .seed = self->setup.seed,
     };
@@ -281,10 +302,22 @@ static int make_model(struct trainer *self, struct cb_err *err)
     return rc ? rc : trainer_join(self, make_parallel(self, err), err);
 }
 
+/* On a device all is taken with the model, and kept. */
+static void take_memory_stage(struct trainer *self, enum memory_stage stage)
+{
+    double device_bytes = self->own.math ? 0 : NAN;
+    if (self->own.math && self->parallel)
+        device_bytes =
+            (double)parallel_device_memory(self->parallel).bytes + (double)train_model_device_bytes(&self->setup);
+    memory_stages_take(&self->memory, stage, device_bytes);
+}
+
 static int prepare(struct trainer *self, struct cb_err *err)
 {
     self->op_timeout_ns = 60 * NS_PER_S; /* until the experiment says */
     int rc = trainer_join(self, read_experiment(self, err), err);
+    if (!rc && experiment_is(self->place.experiment, OPT_DEVICE, "cuda"))
+        rc = trainer_join(self, open_device(self, err), err);
     if (!rc)
         rc = pin(self, err);
     if (!rc)
@@ -295,11 +328,11 @@ static int prepare(struct trainer *self, struct cb_err *err)
         rc = trainer_join(self, make_data(self, err), err);
     if (rc)
         return rc;
-    memory_stages_take(&self->memory, MEMORY_AFTER_DATA_CREATION);
+    take_memory_stage(self, MEMORY_AFTER_DATA_CREATION);
     rc = make_model(self, err);
     if (rc)
         return rc;
-    memory_stages_take(&self->memory, MEMORY_AFTER_MODEL_CREATION);
+    take_memory_stage(self, MEMORY_AFTER_MODEL_CREATION);
     if (self->training.checkpoint_steps || self->training.checkpoint_ns ||
         experiment_is(self->place.experiment, OPT_TRAIN_RESUME, "latest"))
         rc = checkpoint_open(self, err);
@@ -387,7 +420,7 @@ static int run_steps(struct trainer *self, struct cb_err *err)
         if ((uint64_t)self->position.step == self->first_step + 1)
             checkpoint_note_recovery(self);
         if ((uint64_t)self->position.step == self->first_step + self->training.warmup + 1)
-            memory_stages_take(&self->memory, MEMORY_AFTER_WARMUP);
+            take_memory_stage(self, MEMORY_AFTER_WARMUP);
     }
 }
 
@@ -461,6 +494,7 @@ static void release(struct trainer *self)
     train_data_close(self->data);
     if (self->device)
         device_close(self->device);
+    train_device_close(&self->own);
     trace_release(&self->trace);
     free(self->tokens ? (void *)self->tokens : (void *)self->input);
     model_free(self->described);

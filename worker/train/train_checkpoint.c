@@ -35,7 +35,7 @@ static int open_place(struct train_checkpoint *self, struct trainer *trainer, st
         rc = run_open_store(self->experiment, trainer->rank, trainer->place.pages_folder, &self->store, err);
     if (!rc && self->async)
         rc = run_open_store(self->experiment, trainer->rank, trainer->place.pages_folder, &self->behind_store, err);
-    if (!rc && self->async)
+    if (!rc && self->async && !trainer->own.device)
         rc = device_host_open(device_host_cores(), &self->device, err);
     rc = trainer_join(trainer, rc, err);
     if (!rc && self->async)
@@ -55,7 +55,7 @@ static int make_engine(struct train_checkpoint *self, struct trainer *trainer, s
         .run_folder = trainer->place.run_folder,
         .behind_comm = self->behind_comm,
         .behind_store = self->behind_store,
-        .device = self->device,
+        .device = trainer->own.device ? trainer->own.device : self->device,
     };
     return engine_new(&setup, &self->engine, err);
 }
@@ -266,13 +266,13 @@ static int begin_save(struct trainer *trainer, struct save_under_way *save, stru
     char name[FOLDER_NAME_BYTES];
     int rc = 0;
     folder_checkpoint_name(&self->folder, self->experiment, save->sample.iteration, name);
+    self->position = trainer->position;
     if (trainer->rank == 0) /* what an attempt before this one left half done */
         rc = folder_remove(&self->folder, name, err);
+    if (!rc)
+        rc = train_checkpoint_send_position(self, trainer, err);
     rc = trainer_join(trainer, rc, err);
-    if (rc)
-        return rc;
-    self->position = trainer->position;
-    return engine_save(self->engine, name, &self->state, &options, &save->sample, err);
+    return rc ? rc : engine_save(self->engine, name, &self->state, &options, &save->sample, err);
 }
 
 /* The store failed: this save, or one before it that only now tells. */

@@ -31,7 +31,7 @@ struct train_checkpoint {
     struct folder folder;
     struct store *store, *behind_store;
     struct comm *behind_comm;
-    struct device *device; /* that stages */
+    struct device *device; /* that stages, where it is this one's own */
     struct engine *engine;
     bool async, resumes, resumed;
     uint64_t keep_last;
@@ -50,6 +50,12 @@ struct train_checkpoint {
 /* train_checkpoint_state.c: experiment, model, layout and state of this rank, all in the trainer's own memory. */
 int train_checkpoint_make_state(struct train_checkpoint *self, const struct trainer *trainer,
                                 struct cb_err *err) CB_MUST_CHECK;
+
+/* The position, to where the engine sees it and back: on a device it is there, too. */
+int train_checkpoint_send_position(const struct train_checkpoint *self, const struct trainer *trainer,
+                                   struct cb_err *err) CB_MUST_CHECK;
+int train_checkpoint_fetch_position(struct train_checkpoint *self, const struct trainer *trainer,
+                                    struct cb_err *err) CB_MUST_CHECK;
 
 /* train_checkpoint_resume.c: the run that wrote what lies where this one saves, before it is claimed; unknown stays "". */
 void train_checkpoint_read_owner(struct train_checkpoint *self, const struct trainer *trainer);

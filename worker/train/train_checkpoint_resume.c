@@ -98,6 +98,8 @@ static int load(struct trainer *trainer, const char *name, struct cb_err *err)
         return cb_fail(err, CB_ERR_INTERNAL, "the status page has no room for another sample");
     sample->op = OP_LOAD;
     int rc = engine_load(self->engine, name, &self->state, &options, sample, err);
+    if (!rc)
+        rc = train_checkpoint_fetch_position(self, trainer, err);
     sample->iteration = rc ? 0 : (uint32_t)self->position.step;
     sample->flags |= rc ? SAMPLE_FAILED : SAMPLE_COLDNESS_UNKNOWN;
     status_page_publish_sample(trainer->page);

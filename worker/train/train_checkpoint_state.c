@@ -7,6 +7,8 @@
 #include "ckpt/model_shape.h"
 #include "worker/train/train_checkpoint.h"
 
+_Static_assert(sizeof(struct position) == PARALLEL_COUNTERS * sizeof(int64_t), "the counters are the position");
+
 /* The training's own keys as a layout wants them. */
 static int own_experiment(struct train_checkpoint *self, const struct trainer *trainer, struct cb_err *err)
 {
@@ -89,9 +91,15 @@ static int make_layout(struct train_checkpoint *self, const struct trainer *trai
     return rc;
 }
 
-static int64_t *counter_of(struct train_checkpoint *self, const struct state_tensor *tensor)
+/* On a device the position lies beside the arrays, as it does here. */
+static int64_t *counter_of(struct train_checkpoint *self, const struct trainer *trainer,
+                           const struct state_tensor *tensor)
 {
-    return strcmp(tensor->fqn, "train.step") == 0 ? &self->position.step : &self->position.samples;
+    int64_t *counters = parallel_device_memory(trainer->parallel).counters;
+    bool is_step = strcmp(tensor->fqn, "train.step") == 0;
+    if (counters)
+        return is_step ? &counters[0] : &counters[1];
+    return is_step ? &self->position.step : &self->position.samples;
 }
 
 /* Where the trainer keeps what the layout says this rank holds. */
@@ -104,7 +112,7 @@ static void *place_of(struct train_checkpoint *self, const struct trainer *train
     const struct state_tensor *tensor = layout_tensor(self->layout, piece->tensor);
     size_t unit;
     if (tensor->model_tensor >= self->parameters)
-        return counter_of(self, tensor);
+        return counter_of(self, trainer, tensor);
     const struct train_parameter *parameter =
         find_parameter(trainer, self->model->tensors[tensor->model_tensor].fqn, &unit);
     if (!parameter)
@@ -116,6 +124,12 @@ static void *place_of(struct train_checkpoint *self, const struct trainer *train
 static int place_pieces(struct train_checkpoint *self, const struct trainer *trainer, struct cb_err *err)
 {
     int rc = state_init(&self->state, self->layout, trainer->rank, err);
+    struct parallel_device_memory memory = parallel_device_memory(trainer->parallel);
+    if (!rc && memory.base) {
+        self->state.device = trainer->own.device;
+        self->state.base = memory.base;
+        self->state.mapped_bytes = memory.bytes;
+    }
     for (size_t i = 0; i < self->state.piece_count && !rc; i++) {
         self->state.memory[i] = place_of(self, trainer, &self->state.pieces[i]);
         if (!self->state.memory[i])
@@ -133,4 +147,25 @@ int train_checkpoint_make_state(struct train_checkpoint *self, const struct trai
     if (!rc)
         rc = make_layout(self, trainer, err);
     return rc ? rc : place_pieces(self, trainer, err);
+}
+
+static int copy_position(const struct trainer *trainer, enum device_direction direction, void *to, const void *from,
+                         struct cb_err *err)
+{
+    struct device_math *math = trainer->own.math;
+    int rc = device_math_copy(math, direction, to, from, sizeof(struct position), err);
+    return rc ? rc : device_math_finish(math, trainer_deadline(trainer), err);
+}
+
+int train_checkpoint_send_position(const struct train_checkpoint *self, const struct trainer *trainer,
+                                   struct cb_err *err)
+{
+    int64_t *counters = parallel_device_memory(trainer->parallel).counters;
+    return counters ? copy_position(trainer, HOST_TO_DEVICE, counters, &self->position, err) : 0;
+}
+
+int train_checkpoint_fetch_position(struct train_checkpoint *self, const struct trainer *trainer, struct cb_err *err)
+{
+    int64_t *counters = parallel_device_memory(trainer->parallel).counters;
+    return counters ? copy_position(trainer, DEVICE_TO_HOST, &self->position, counters, err) : 0;
 }

@@ -50,6 +50,7 @@ static int begin_batch(struct trainer *self, bool training, struct cb_err *err)
         .tokens = self->tokens,
         .targets = self->targets,
         .input = self->input,
+        .input_stays = true,
     };
     return train_model_begin(self->model, &batch, err);
 }
@@ -156,7 +157,8 @@ static int compute(struct trainer *self, struct timeline *timeline, double numbe
     if (!rc)
         rc = check_finite(self, numbers, err);
     if (!rc)
-        parallel_update(self->parallel, self->learning_rate, optimizer_clip_scale(numbers[SUM_NORM], self->clip), step);
+        rc = parallel_update(self->parallel, self->learning_rate, optimizer_clip_scale(numbers[SUM_NORM], self->clip),
+                             step, trainer_deadline(self), err);
     return rc;
 }
 

@@ -3,6 +3,7 @@
  * train.c             from keys to a trainer, and the order of steps and checkpoints
  * train_step.c        one step, and one look at the validation samples
  * train_checkpoint.c  the state as the engine sees it; saving and resuming
+ * train_device.c      the device that it computes on
  * memory_stages.c     what memory is held at the stages of a training */
 #ifndef WORKER_TRAIN_TRAINER_H
 #define WORKER_TRAIN_TRAINER_H
@@ -15,6 +16,7 @@
 #include "worker/train/memory_stages.h"
 #include "worker/train/parallel.h"
 #include "worker/train/train.h"
+#include "worker/train/train_device.h"
 
 struct train_checkpoint;
 
@@ -43,7 +45,8 @@ struct trainer {
     struct schedule schedule;
     double clip, learning_rate; /* the last step's */
     uint64_t epochs, validate_every, trace_steps;
-    struct device *device; /* NULL without CPU offload */
+    struct device *device;   /* NULL without CPU offload */
+    struct train_device own; /* with device=cuda */
     struct trace trace;
     struct parallel *parallel;
     struct memory_stages memory;
