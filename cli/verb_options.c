@@ -105,6 +105,18 @@ static int write_rows(struct cli *cli, struct json_writer *writer, struct table 
     return rc;
 }
 
+/* Words are looked for, keys are meant: where one is near, it is named. */
+static int fail_unmatched(const struct cli *cli, struct cb_err *err)
+{
+    const char *names[OPTION_COUNT];
+    for (size_t i = 0; i < OPTION_COUNT; i++)
+        names[i] = option_row((enum option_id)i)->name;
+    const char *nearest = nearest_word(cli->words[0], names, OPTION_COUNT);
+    return cb_fail(err, CB_ERR_NOT_FOUND, "no key has %s%s in its name, meaning, choices or class%s%s%s", cli->words[0],
+                   cli->word_count > 1 ? " or another of these words" : "", nearest ? ": did you mean '" : "",
+                   nearest ? nearest : "", nearest ? "'?" : "; `ckptbench options` lists all");
+}
+
 static int run_options(struct cli *cli, struct cb_err *err)
 {
     static const char *const headings[] = {"key", "default", "values", "unit", "class", "meaning"};
@@ -119,9 +131,7 @@ static int run_options(struct cli *cli, struct cb_err *err)
         table_add_headings(&table, headings);
     int rc = write_rows(cli, &writer, &table, &found, err);
     if (rc == 0 && found == 0) {
-        rc = cb_fail(err, CB_ERR_NOT_FOUND,
-                     "no key has %s%s in its name, meaning, choices or class; `ckptbench options` lists all",
-                     cli->words[0], cli->word_count > 1 ? " or another of these words" : "");
+        rc = fail_unmatched(cli, err);
     } else if (rc == 0 && cli->json) {
         json_write_end_array(&writer);
         rc = cli_end_json(cli, err);
