@@ -375,12 +375,15 @@ static int say_farewell(struct node_agent *self, struct cb_err *err)
     return 0;
 }
 
-/* The head is gone: the ranks get a moment to leave by themselves. */
-static void abandon(struct node_agent *self)
+/* The head is gone: the ranks get a moment to leave by themselves. What lies here goes at once: Slurm may end the job's
+ * processes within two seconds of its head. */
+static void abandon(struct node_agent *self, bool was_sent)
 {
     uint64_t deadline_ns = clock_monotonic_ns() + LEAVE_NS;
     pages_request_stop(&self->pages, STOP_NOW);
-    pages_remove(&self->pages); /* at once: the end of a job may leave us no time */
+    pages_remove(&self->pages);
+    if (was_sent)
+        broadcast_remove_own();
     for (bool any = true; any && clock_monotonic_ns() < deadline_ns; clock_sleep_ns(TICK_MS * NS_PER_MS)) {
         any = false;
         for (uint32_t i = 0; i < self->pages.count; i++)
@@ -400,7 +403,7 @@ int node_run(const struct node_options *options, struct cb_err *err)
     if (!rc)
         rc = say_farewell(&self, err);
     if (rc && self.pages.count > 0)
-        abandon(&self);
+        abandon(&self, options->was_sent);
     end_ranks(&self);
     if (self.probe)
         (void)!probe_finish(self.probe, clock_monotonic_ns(), NULL);

@@ -75,8 +75,16 @@ class Apart(Laptop):
         return subprocess.run(["squeue", "-h", "-a"], env=dict(os.environ, SLURM_CONF=str(self.configuration)), capture_output=True, text=True,
                               timeout=60, check=True).stdout
 
+    def left(self):
+        """Jobs, files on nodes, agents of nodes."""
+        agents = [pid] if (pid := self.process("ckptbench-agent", "node")) else []
+        return [*self.queue().splitlines(), *self.on_nodes(), *agents]
+
     def until_nothing_is_left(self):
-        self.until(lambda: not self.queue() and not self.on_nodes() and not self.process("ckptbench-agent", "node"))
+        deadline = time.monotonic() + 120
+        while left := self.left():
+            assert time.monotonic() < deadline, left
+            time.sleep(0.2)
 
 
 @pytest.fixture
