@@ -63,11 +63,12 @@ class Apart(Laptop):
         return sorted(str(path.relative_to(self.service / "locals")) for path in (self.service / "locals").glob("*/*"))
 
     def process(self, *words):
-        """The process whose command line begins so, the last word being the end of one of its words."""
+        """The process of this cluster whose command line begins so, the last word being the end of one of its words."""
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 given = (entry / "cmdline").read_text().split("\0")
-                if given[0].endswith(words[0]) and any(word.endswith(words[1]) for word in given):
+                ours = any(str(folder) in word for word in given for folder in (self.folder, self.service))
+                if ours and given[0].endswith(words[0]) and any(word.endswith(words[1]) for word in given):
                     return int(entry.name)
         return None
 
