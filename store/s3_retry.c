@@ -14,13 +14,6 @@
 #define PRESSURE_WEIGHT (1.0 / 16)
 #define PRESSED (1.0 / 8)
 
-const char *s3_failure_name(enum s3_failure failure)
-{
-    static const char *const names[S3_FAILURE_COUNT] = {"none",       "fatal",   "throttled", "server",
-                                                        "connection", "stalled", "expired",   "skewed"};
-    return names[failure];
-}
-
 enum s3_failure s3_classify(long status, const char *code)
 {
     static const struct {

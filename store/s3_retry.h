@@ -14,10 +14,7 @@ enum s3_failure {
     S3_FAILURE_STALLED,    /* no byte moved for too long */
     S3_FAILURE_EXPIRED,    /* the credentials: repeated with new ones */
     S3_FAILURE_SKEWED,     /* our clock: repeated with the server's */
-    S3_FAILURE_COUNT
 };
-
-const char *s3_failure_name(enum s3_failure failure);
 
 /* What an answer means. `code` is S3's own ("SlowDown"), "" where there is none: it counts more than the status, since
  * a 200 can carry an error. */
