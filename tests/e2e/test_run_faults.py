@@ -284,7 +284,9 @@ def test_a_rank_killed_while_it_starts_ends_the_run(home):
     home.await_(started, process)
     os.kill(found[0], signal.SIGKILL)
     run = home.finish(process, 4)
-    assert run["outcome"] == "infrastructure" and "SIGKILL" in run["message"]
+    assert run["outcome"] == "infrastructure"
+    # Open MPI reaps a child that dies early enough without a word: then the signal is known to nobody.
+    assert re.search(r"rank \d was killed by signal 9 \(SIGKILL\)|rank \d died while it started", run["message"])
     home.assert_no_half_checkpoint()
 
 
