@@ -216,19 +216,20 @@ static int wait_for_saves(struct run *self, struct cb_err *err)
 static int save_step(struct run *self, uint32_t iteration, struct cb_err *err)
 {
     char next[FOLDER_NAME_BYTES];
-    folder_checkpoint_name(&self->folder, self->experiment, iteration, next);
-    int rc = make_room(self, next, err);
-    if (rc)
-        return rc;
-    snprintf(self->checkpoint, sizeof self->checkpoint, "%s", next);
-    self->checkpoint_iteration = iteration;
-    self->checkpoint_complete = false;
+    int rc = 0;
     if (self->target->borrowed && iteration > 0 && self->loads)
         rc = state_set_values(&self->own, &self->payload, err);
     if (self->on_device)
         rc = run_join(self, rc, err);
     if (rc)
         return rc;
+    folder_checkpoint_name(&self->folder, self->experiment, iteration, next);
+    rc = make_room(self, next, err); /* last of all: in memory the new checkpoint takes the old one's pages */
+    if (rc)
+        return rc;
+    snprintf(self->checkpoint, sizeof self->checkpoint, "%s", next);
+    self->checkpoint_iteration = iteration;
+    self->checkpoint_complete = false;
     return self->async ? save_behind(self, iteration, err) : save_here(self, iteration, err);
 }
 
