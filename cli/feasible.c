@@ -77,7 +77,7 @@ static int check_memory(const struct experiment *experiment, const struct worklo
         err, CB_ERR_USAGE,
         "the state of %" PRIu32 " rank%s needs %s of memory (up to %s a rank), and this machine has %s free: "
         "use fewer ranks, a smaller model, or layers=N",
-        workload->layouts.ranks, workload->layouts.ranks == 1 ? "" : "s", units_format_bytes((double)needed, need),
+        workload->layouts.ranks, units_plural(workload->layouts.ranks), units_format_bytes((double)needed, need),
         units_format_bytes((double)largest, each), units_format_bytes((double)available, have));
 }
 

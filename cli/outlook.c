@@ -31,7 +31,7 @@ static void name_run(const struct rate_run *run, struct rates *rates)
     if (!gmtime_r(&seconds, &day) || strftime(date, sizeof date, "%Y-%m-%d", &day) == 0)
         date[0] = '\0';
     snprintf(rates->from, sizeof rates->from, "run %s (%.80s on %" PRIu32 " rank%s, %s a rank, %.240s, %s)%s", run->run,
-             run->model, run->ranks, run->ranks == 1 ? "" : "s", units_format_bytes(run->bytes_a_rank, bytes),
+             run->model, run->ranks, units_plural(run->ranks), units_format_bytes(run->bytes_a_rank, bytes),
              place_shorten(run->store, store, sizeof store), date,
              rates->small ? ", much smaller than this: with more bytes a rank it may be another" : "");
 }

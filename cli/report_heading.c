@@ -43,14 +43,15 @@ static void write_model_line(const char *run, const struct experiment *experimen
     if (suite || verify) {
         buf_printf(out, "%s%s   %s rank%s%s%s\n", suite ? ": " : "",
                    suite ? experiment_text(experiment, OPT_SUITE_ONLY) : "", experiment_text(experiment, OPT_RANKS),
-                   experiment_u64(experiment, OPT_RANKS) == 1 ? "" : "s", workload ? " on " : "", workload ? host : "");
+                   units_plural(experiment_u64(experiment, OPT_RANKS)), workload ? " on " : "", workload ? host : "");
     } else if (workload && !workload->layout) {
         print_millions(model_parameters(workload->model), count);
         buf_printf(out, ", %s parameters, %s   %u rank%s on %s\ntrain  ", count,
                    workload->training.bf16 ? "bf16" : "fp32", workload->layouts.ranks,
-                   workload->layouts.ranks == 1 ? "" : "s", host);
+                   units_plural(workload->layouts.ranks), host);
         training_describe(&workload->training, out);
-        buf_printf(out, ", %s steps, checkpoints: %s\n", experiment_text(experiment, OPT_TRAIN_STEPS),
+        buf_printf(out, ", %s step%s, checkpoints: %s\n", experiment_text(experiment, OPT_TRAIN_STEPS),
+                   units_plural(experiment_u64(experiment, OPT_TRAIN_STEPS)),
                    strcmp(experiment_text(experiment, OPT_TRAIN_CHECKPOINT_EVERY), "0") == 0
                        ? "none"
                        : experiment_text(experiment, OPT_TRAIN_CHECKPOINT_EVERY));
@@ -64,7 +65,7 @@ static void write_model_line(const char *run, const struct experiment *experimen
         uint32_t ranks = layouts->ranks;
         const char *axes = layout_describe(layouts->saved);
         bool resharded = layouts->loaded != layouts->saved;
-        buf_printf(out, "   %u rank%s%s%s%s%s%s on %s\n", ranks, ranks == 1 ? "" : "s", *axes ? " (" : "", axes,
+        buf_printf(out, "   %u rank%s%s%s%s%s%s on %s\n", ranks, units_plural(ranks), *axes ? " (" : "", axes,
                    resharded ? ", loaded as " : "", resharded ? layout_describe(layouts->loaded) : "", *axes ? ")" : "",
                    host);
     } else {
@@ -82,7 +83,8 @@ static void write_store_line(const struct experiment *experiment, struct buf *ou
         buf_printf(out, "  %s%s%s", place.filesystem, place.device[0] == '/' ? " on " : "",
                    place.device[0] == '/' ? strrchr(place.device, '/') + 1 : "");
     if (experiment_is(experiment, OPT_WORKLOAD, "verify")) { /* which reads in its own way, too */
-        buf_printf(out, ", %s threads a rank that read\n", experiment_text(experiment, OPT_IO_DEPTH));
+        buf_printf(out, ", %s thread%s a rank to read with\n", experiment_text(experiment, OPT_IO_DEPTH),
+                   units_plural(experiment_u64(experiment, OPT_IO_DEPTH)));
         return;
     }
     if (!experiment_is(experiment, OPT_ENGINE, "native")) { /* it has its own ways to write */
@@ -91,7 +93,8 @@ static void write_store_line(const struct experiment *experiment, struct buf *ou
     }
     const char *direct = experiment_text(experiment, OPT_IO_DIRECT), *inner = place_inner_store(store);
     if (inner && place_is_objects(inner)) {
-        buf_printf(out, ", %s parts of %s in flight, checksum %s\n", experiment_text(experiment, OPT_IO_DEPTH),
+        buf_printf(out, ", %s part%s of %s in flight, checksum %s\n", experiment_text(experiment, OPT_IO_DEPTH),
+                   units_plural(experiment_u64(experiment, OPT_IO_DEPTH)),
                    units_format_bytes((double)experiment_u64(experiment, OPT_S3_PART_SIZE), block),
                    experiment_text(experiment, OPT_S3_CHECKSUM));
         return;
@@ -108,10 +111,10 @@ static void write_store_line(const struct experiment *experiment, struct buf *ou
 static void write_plan_line(const struct plan *plan, struct buf *out)
 {
     char time[32], items[32], bytes[32], files[32];
-    buf_printf(out, "plan   %s   %s items, %s, %s files, largest rank %.3f x mean\n",
+    buf_printf(out, "plan   %s   %s item%s, %s, %s file%s, largest rank %.3f x mean\n",
                units_format_duration((double)plan->compute_ns, time), units_format_count(plan->item_count, items),
-               units_format_bytes((double)plan->payload_bytes, bytes), units_format_count(plan->file_count + 1, files),
-               plan->imbalance);
+               units_plural(plan->item_count), units_format_bytes((double)plan->payload_bytes, bytes),
+               units_format_count(plan->file_count + 1, files), units_plural(plan->file_count + 1), plan->imbalance);
 }
 
 void report_write_heading(const char *run, const struct experiment *experiment, const struct workload *workload,

@@ -10,6 +10,7 @@
 #include "cli/table.h"
 #include "cli/verb_common.h"
 #include "core/stats.h"
+#include "core/units.h"
 
 #define METRICS (METRIC_SUITE_LAST - METRIC_SUITE_FIRST + 1)
 #define PAST_MOST 30 /* the newest earlier runs: what a cluster was long ago says little of what is usual */
@@ -160,7 +161,7 @@ int suite_history_write(const struct suite_history *self, const struct suite_nod
     if (self->count == 0) {
         buf_printf(out,
                    "\nhistory: %zu earlier run%s of this experiment here; what is usual for a node takes %d of it\n",
-                   self->runs, self->runs == 1 ? "" : "s", STATS_N_FOR_Z);
+                   self->runs, units_plural(self->runs), STATS_N_FOR_Z);
         return 0;
     }
     table_init(&table, "llrrrrl");

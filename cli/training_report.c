@@ -32,10 +32,10 @@ void training_outlook_write(const struct experiment *experiment, const struct wo
     buf_printf(out, "model      %s, %s parameters, %s\n", experiment_text(experiment, OPT_MODEL),
                units_format_count(model_parameters(workload->model), text),
                training->bf16 ? "bf16 with fp32 master weights" : "fp32");
-    buf_printf(out, "training   %s rank%s, ", units_format_count(training->ranks, text),
-               training->ranks == 1 ? "" : "s");
+    buf_printf(out, "training   %s rank%s, ", units_format_count(training->ranks, text), units_plural(training->ranks));
     training_describe(training, out);
-    buf_printf(out, ", %" PRIu64 " steps, %s\n", training->steps, experiment_text(experiment, OPT_TRAIN_OPTIMIZER));
+    buf_printf(out, ", %" PRIu64 " step%s, %s\n", training->steps, units_plural(training->steps),
+               experiment_text(experiment, OPT_TRAIN_OPTIMIZER));
     for (int i = 0; i < MEMORY_STAGES; i++) {
         enum memory_stage stage = (enum memory_stage)i;
         uint64_t bytes = memory_stage_bytes(training, workload->model, moments_of(experiment), stage);

@@ -175,7 +175,7 @@ static int set_baseline(struct cli *cli, struct history *history, struct cb_err 
     if (rc == 0)
         rc = count_runs(history, &baseline, &runs, err);
     if (rc == 0)
-        log_info("baseline %s: %zu run%s now", baseline.name, runs, runs == 1 ? "" : "s");
+        log_info("baseline %s: %zu run%s now", baseline.name, runs, units_plural(runs));
     baseline_release(&baseline);
     return rc;
 }

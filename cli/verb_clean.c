@@ -324,7 +324,7 @@ static bool may_remove(const struct cleaning *self, size_t wanted)
         log_info("nothing removed: --yes removes");
         return false;
     }
-    fprintf(stderr, "remove the checkpoints of %zu run%s? [y/N] ", wanted, wanted == 1 ? "" : "s");
+    fprintf(stderr, "remove the checkpoints of %zu run%s? [y/N] ", wanted, units_plural(wanted));
     return fgets(answer, sizeof answer, stdin) && tolower((unsigned char)answer[0]) == 'y';
 }
 
@@ -392,7 +392,7 @@ static int clean(struct cleaning *self, struct cb_err *err)
         if (is_wanted(self, &self->items[i]))
             rc = remove_leftover(&self->items[i], err);
     if (rc == 0 && remove)
-        log_info("removed the checkpoints of %zu run%s", wanted, wanted == 1 ? "" : "s");
+        log_info("removed the checkpoints of %zu run%s", wanted, units_plural(wanted));
     return rc || !self->cli->json ? rc : write_json(self, err);
 }
 

@@ -437,7 +437,7 @@ static int rebuild(struct collection *self, struct cb_err *err)
         rc = history_load_baseline_files(self->history, err);
     rc = history_end(self->history, rc, err);
     if (rc == 0 && kept)
-        log_info("kept %zu run%s whose folder is gone", kept, kept == 1 ? "" : "s");
+        log_info("kept %zu run%s whose folder is gone", kept, units_plural(kept));
     return rc;
 }
 

@@ -263,9 +263,10 @@ static int write_text(struct conversion *self, struct cb_err *err)
     const struct convert_result *result = &self->result;
     char read[32], written[32], rate[32];
     double seconds = (double)self->took_ns / 1e9;
-    buf_printf(out, "%s: %s, %zu tensors and %zu values in %" PRIu64 " files\n", self->target,
-               format_name(self->options.format), self->checkpoint->tensor_count - self->value_count - self->lost_count,
-               self->value_count, result->files);
+    size_t tensors = self->checkpoint->tensor_count - self->value_count - self->lost_count;
+    buf_printf(out, "%s: %s, %zu tensor%s and %zu value%s in %" PRIu64 " file%s\n", self->target,
+               format_name(self->options.format), tensors, units_plural(tensors), self->value_count,
+               units_plural(self->value_count), result->files, units_plural(result->files));
     write_source(self);
     write_lost(self);
     if (result->was_complete)
@@ -276,8 +277,8 @@ static int write_text(struct conversion *self, struct cb_err *err)
                    units_format_bytes((double)result->bytes_written, written), seconds,
                    units_format_rate((double)result->bytes_written / (seconds > 0 ? seconds : 1), rate));
     if (result->files_kept > 0 && !result->was_complete)
-        buf_printf(out, "kept       %" PRIu64 " files of an earlier attempt, their checksums right\n",
-                   result->files_kept);
+        buf_printf(out, "kept       %" PRIu64 " file%s of an earlier attempt, checksums right\n", result->files_kept,
+                   units_plural(result->files_kept));
     buf_printf(out, "checksums  %" PRIu64 " of the source compared\n", result->checksums);
     return buf_check(out, "the answer", err);
 }

@@ -28,11 +28,6 @@ struct view {
     size_t tensor_count;
 };
 
-static const char *plural(uint64_t count)
-{
-    return count == 1 ? "" : "s";
-}
-
 static uint64_t bytes_of(const struct stored_tensor *tensor)
 {
     struct box whole = box_whole(tensor->dims, tensor->shape);
@@ -117,8 +112,8 @@ static void write_same(const struct view *self)
         buf_append_text(out, "contents   no part has the bytes of another\n");
         return;
     }
-    buf_printf(out, "contents   %zu parts have the same bytes as another, %s could be saved\n", same->count,
-               units_format_bytes((double)same->extra_bytes, bytes));
+    buf_printf(out, "contents   %zu part%s with the bytes of another, %s could be saved\n", same->count,
+               units_plural(same->count), units_format_bytes((double)same->extra_bytes, bytes));
     size_t shown = 0;
     for (size_t first = 0, end; first < same->count && shown < SHOWN_GROUPS; first = end, shown++) {
         end = end_of_group(same, first);
@@ -130,7 +125,8 @@ static void write_same(const struct view *self)
         buf_append_char(out, '\n');
     }
     if (same->groups > shown)
-        buf_printf(out, "           and %zu more groups: --json has all\n", same->groups - shown);
+        buf_printf(out, "           and %zu more group%s: --json has all\n", same->groups - shown,
+                   units_plural(same->groups - shown));
 }
 
 static void write_summary(const struct view *self)
@@ -141,9 +137,9 @@ static void write_summary(const struct view *self)
     size_t files = self->checkpoint->file_count;
     source_write_name(self->source, out);
     buf_printf(out, ": %s, %" PRIu64 " tensor%s (%s), %" PRIu64 " value%s, %" PRIu64 " item%s in %zu file%s%s\n",
-               format_name(self->checkpoint->format), found->tensors, plural(found->tensors),
-               units_format_bytes((double)found->tensor_bytes, bytes), found->values, plural(found->values),
-               found->items, plural(found->items), files, plural(files),
+               format_name(self->checkpoint->format), found->tensors, units_plural(found->tensors),
+               units_format_bytes((double)found->tensor_bytes, bytes), found->values, units_plural(found->values),
+               found->items, units_plural(found->items), files, units_plural(files),
                self->checkpoint->marked ? "" : "; no marker says that these are all");
     buf_append_text(out, "types     ");
     for (int i = 0; i < DTYPE_COUNT; i++) {
@@ -154,22 +150,23 @@ static void write_summary(const struct view *self)
     buf_printf(out, "\nlayout     %s\n", found->layout);
     if (found->rank_count > 0)
         buf_printf(out, "written by %zu rank%s, the largest %.3f x the mean\n", found->rank_count,
-                   plural(found->rank_count), found->imbalance);
+                   units_plural(found->rank_count), found->imbalance);
     buf_printf(out, "overhead   %s around payloads, %s of the files in no item\n",
                units_format_bytes((double)found->frame_bytes, frame),
                units_format_bytes((double)found->outside_bytes, outside));
     if (self->checkpoint->duplicates > 0)
-        buf_printf(out, "duplicates %zu parts are stored a second time\n", self->checkpoint->duplicates);
+        buf_printf(out, "duplicates %zu part%s stored a second time\n", self->checkpoint->duplicates,
+                   units_plural(self->checkpoint->duplicates));
     if (self->same)
         write_same(self);
     if (found->overlap_bytes > 0)
         buf_printf(out, "overlap    items share %s of the files\n",
                    units_format_bytes((double)found->overlap_bytes, bytes));
     if (found->compressed > 0)
-        buf_printf(out, "compressed %" PRIu64 " item%s (zstd)\n", found->compressed, plural(found->compressed));
+        buf_printf(out, "compressed %" PRIu64 " item%s (zstd)\n", found->compressed, units_plural(found->compressed));
     if (found->missing_files > 0)
         buf_printf(out, "missing    %" PRIu64 " file%s: `ckptbench verify` names what is gone\n", found->missing_files,
-                   plural(found->missing_files));
+                   units_plural(found->missing_files));
 }
 
 static int write_tensors(const struct view *self, struct cb_err *err)
@@ -218,7 +215,8 @@ static int write_files(const struct view *self, struct cb_err *err)
     int code = table_write(&table, 0, self->cli->colour, &self->cli->out, err);
     table_release(&table);
     if (!code && shown < count)
-        buf_printf(&self->cli->out, "and %zu more file%s: --files lists all\n", count - shown, plural(count - shown));
+        buf_printf(&self->cli->out, "and %zu more file%s: --files lists all\n", count - shown,
+                   units_plural(count - shown));
     return code;
 }
 

@@ -257,8 +257,8 @@ static int show_logs(struct logs *self, struct cb_err *err)
     if (rc)
         return cb_context(err, "--attempt");
     if (number > self->attempts)
-        return cb_fail(err, CB_ERR_NOT_FOUND, "run %s has had %u attempts so far", self->list.items[0].run,
-                       self->attempts);
+        return cb_fail(err, CB_ERR_NOT_FOUND, "run %s has had %u attempt%s so far", self->list.items[0].run,
+                       self->attempts, units_plural(self->attempts));
     self->attempt = (uint32_t)number;
     rc = open_files(self, err);
     if (rc == 0)

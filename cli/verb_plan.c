@@ -100,13 +100,15 @@ static void write_bytes_line(const struct outlook *self, struct buf *out)
 static void write_plan_lines(const struct outlook *self, struct buf *out)
 {
     const struct plan *plan = self->workload.plan;
+    size_t tensors = layout_tensor_count(self->workload.layout);
     char a[32], b[32], c[32], d[32];
-    buf_printf(out, "plan       %s and %s of memory   %s items of %s tensors\n",
+    buf_printf(out, "plan       %s and %s of memory   %s item%s of %s tensor%s\n",
                units_format_duration((double)plan->compute_ns, a), units_format_bytes((double)self->rss_bytes, b),
-               units_format_count(plan->item_count, c),
-               units_format_count(layout_tensor_count(self->workload.layout), d));
-    buf_printf(out, "files      %s, .metadata %s   %s requests of %s\n", units_format_count(plan->file_count + 1, a),
+               units_format_count(plan->item_count, c), units_plural(plan->item_count), units_format_count(tensors, d),
+               units_plural(tensors));
+    buf_printf(out, "files      %s, .metadata %s   %s request%s of %s\n", units_format_count(plan->file_count + 1, a),
                units_format_bytes((double)self->metadata_bytes, b), units_format_count(self->requests, c),
+               units_plural(self->requests),
                units_format_bytes((double)experiment_u64(self->experiment, OPT_IO_BLOCK), d));
     buf_printf(out, "a rank     writes %s … %s … %s (min, median, max): %.3f x mean, %.3f x the least possible\n",
                units_format_bytes((double)plan->rank_bytes_min, a),
@@ -148,7 +150,7 @@ static void write_text(const struct outlook *self, struct buf *out)
                units_format_count(model_parameters(workload->model), parameters), dtype_name(workload->model->dtype),
                layout_state_name(workload->layout));
     buf_printf(out, "layout     %s rank%s%s%s%s\n", units_format_count(layout_world_size(workload->layout), ranks),
-               layout_world_size(workload->layout) == 1 ? "" : "s", *axes ? " (" : "", axes, *axes ? ")" : "");
+               units_plural(layout_world_size(workload->layout)), *axes ? " (" : "", axes, *axes ? ")" : "");
     write_bytes_line(self, out);
     write_plan_lines(self, out);
     write_predicted_lines(self, out);

@@ -50,7 +50,7 @@ static void write_counted(struct answer *self)
         if (file->more > 0)
             buf_printf(&self->cli->out, "%-10s %s: %llu more item%s beyond its end; --all names each\n",
                        verify_problem_name(VERIFY_SHORT), file->name, (unsigned long long)file->more,
-                       file->more == 1 ? "" : "s");
+                       units_plural(file->more));
         free(file->name);
     }
     free(self->files);
@@ -118,13 +118,13 @@ static void write_result(struct cli *cli, const struct source *source, const str
         return;
     source_write_name(source, &cli->out);
     buf_printf(&cli->out, ": %s, %llu tensor%s in %llu item%s and %llu file%s, %s\n", result->format,
-               (unsigned long long)result->tensors, result->tensors == 1 ? "" : "s", (unsigned long long)result->items,
-               result->items == 1 ? "" : "s", (unsigned long long)result->files, result->files == 1 ? "" : "s",
+               (unsigned long long)result->tensors, units_plural(result->tensors), (unsigned long long)result->items,
+               units_plural(result->items), (unsigned long long)result->files, units_plural(result->files),
                units_format_bytes((double)result->payload_bytes, bytes));
     buf_printf(&cli->out, "checksums  %llu compared\n", (unsigned long long)result->checksums);
     if (result->values)
-        buf_printf(&cli->out, "values     %llu items recomputed (payload=%s)\n",
-                   (unsigned long long)result->values_checked, result->values);
+        buf_printf(&cli->out, "values     %llu item%s recomputed (payload=%s)\n",
+                   (unsigned long long)result->values_checked, units_plural(result->values_checked), result->values);
     else
         buf_append_text(&cli->out, "values     not ours: nothing to compare with\n");
     if (result->problems == 0 && !are_contents_checked(result))
@@ -134,7 +134,7 @@ static void write_result(struct cli *cli, const struct source *source, const str
         buf_append_text(&cli->out, "verified   every element of every tensor is there once\n");
     else
         buf_printf(&cli->out, "wrong      %llu problem%s\n", (unsigned long long)result->problems,
-                   result->problems == 1 ? "" : "s");
+                   units_plural(result->problems));
 }
 
 static uint32_t thread_count(void)

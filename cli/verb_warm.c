@@ -239,7 +239,7 @@ static int start_pool(struct cli *cli, struct slurm_client *client, struct wish 
         buf_printf(&cli->out,
                    "pool %s: %" PRIu64 " node%s, mode=%s, until %s or %.4g node-hours, job %s     next: ckptbench "
                    "submit … --warm %s\n",
-                   self->pool.name, self->pool.nodes, self->pool.nodes == 1 ? "" : "s", pool_mode_name(self->pool.mode),
+                   self->pool.name, self->pool.nodes, units_plural(self->pool.nodes), pool_mode_name(self->pool.mode),
                    until, self->budget_node_hours, self->pool.job, self->pool.name);
     }
     buf_release(&folder);

@@ -294,6 +294,11 @@ char *units_format_count(uint64_t count, char text[32])
     return text;
 }
 
+const char *units_plural(uint64_t count)
+{
+    return count == 1 ? "" : "s";
+}
+
 char *units_format_bytes_exact(uint64_t bytes, char text[32])
 {
     static const char *const names[] = {"", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};

@@ -28,6 +28,8 @@ char *units_format_bytes(double bytes, char text[32]);
 char *units_format_duration(double duration_ns, char text[32]);
 char *units_format_rate(double bytes_per_s, char text[32]);
 char *units_format_count(uint64_t count, char text[32]); /* 1,184 */
+/* What makes a noun of English plural: "" for 1, else "s". */
+const char *units_plural(uint64_t count);
 char *units_format_bytes_exact(uint64_t bytes, char text[32]);
 char *units_format_duration_exact(uint64_t duration_ns, char text[32]);
 

@@ -66,7 +66,7 @@ def test_parts_with_the_same_bytes_are_found_where_asked_for(tmp_path):
         assert groups == [["embed", "head"], ["zero.1", "zero.2"]]
         assert found["parts"] == 4 and found["extra_bytes"] == 64 * 48 * 4 + 32 * 64 * 4
     text = call(BUILD / "ckptbench", "inspect", "--contents", tmp_path / "it").stdout
-    assert "4 parts have the same bytes as another" in text and ("embed = head" in text or "head = embed" in text)
+    assert "4 parts with the bytes of another" in text and ("embed = head" in text or "head = embed" in text)
 
 
 RANKS_ALONE = """
