@@ -3,11 +3,11 @@
 #include "cli/comparison.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli/differences.h"
+#include "cli/figures.h"
 
 #define OUTLIER_DEVIATIONS 3.5
 #define SCALED_MAD 1.4826 /* of a normal distribution, to its standard deviation */
@@ -332,16 +332,6 @@ static int add_outliers(struct comparison *self, const struct comparison_metric 
 
 /* The whole of it */
 
-/* Metrics of a sample exist for several operations; those of a save alone keep their plain name. */
-static void name_metric(struct comparison_metric *metric)
-{
-    const struct metric *row = metric_row(metric->metric);
-    bool plain =
-        row->scope != METRIC_OF_SAMPLE || metric->metric == METRIC_STALL_S || metric->metric == METRIC_DURABLE_S;
-    snprintf(metric->name, sizeof metric->name, "%s%s%s", plain ? "" : operation_name(metric->op), plain ? "" : ".",
-             row->name);
-}
-
 static bool side_has(const struct comparison_side *side, enum operation op, enum metric_id metric)
 {
     for (size_t i = 0; i < side->count; i++) {
@@ -383,7 +373,7 @@ static int list_metrics(struct comparison *self, const struct comparison_side *b
                 if (metric.primary != (primary == 1) || !side_has(base, metric.op, metric.metric) ||
                     !side_has(other, metric.op, metric.metric))
                     continue;
-                name_metric(&metric);
+                figures_name(metric.op, metric.metric, metric.name);
                 self->metrics[self->metric_count++] = metric;
             }
         }

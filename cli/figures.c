@@ -7,6 +7,14 @@
 
 #include "core/units.h"
 
+char *figures_name(enum operation op, enum metric_id metric, char name[64])
+{
+    const struct metric *row = metric_row(metric);
+    bool plain = row->scope != METRIC_OF_SAMPLE || metric == METRIC_STALL_S || metric == METRIC_DURABLE_S;
+    snprintf(name, 64, "%s%s%s", plain ? "" : operation_name(op), plain ? "" : ".", row->name);
+    return name;
+}
+
 double figures_median(const struct run_info *info, enum metric_id metric)
 {
     for (size_t i = 0; i < info->metric_count; i++)

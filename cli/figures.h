@@ -4,6 +4,9 @@
 
 #include "db/history.h"
 
+/* "save_s", or "load.io_s" for what several operations have. */
+char *figures_name(enum operation op, enum metric_id metric, char name[64]);
+
 /* In the unit of its metric. */
 char *figures_format(enum metric_id metric, double value, char text[32]);
 

@@ -1,8 +1,6 @@
 /* A run as JSON. Reads run_info alone; what its members mean is in the header. */
 #include "cli/report_json.h"
 
-#include <stdio.h>
-
 #include "cli/figures.h"
 
 /* {key: value} of every key: numbers and booleans as such, all else as its canonical text. */
@@ -34,22 +32,13 @@ static void write_labels_json(const struct experiment *experiment, struct json_w
     json_write_end_object(writer);
 }
 
-/* "save_s", or "load.io_s" for what several operations have. */
-static char *metric_name(enum operation op, enum metric_id metric, char name[64])
-{
-    const struct metric *row = metric_row(metric);
-    bool plain = row->scope != METRIC_OF_SAMPLE || metric == METRIC_STALL_S || metric == METRIC_DURABLE_S;
-    snprintf(name, 64, "%s%s%s", plain ? "" : operation_name(op), plain ? "" : ".", row->name);
-    return name;
-}
-
 static void write_metrics_json(const struct run_info *info, struct json_writer *writer)
 {
     json_write_begin_object(writer);
     for (size_t i = 0; i < info->metric_count; i++) {
         const struct run_metric *metric = &info->metrics[i];
         char name[64];
-        json_write_key(writer, metric_name(metric->op, metric->metric, name));
+        json_write_key(writer, figures_name(metric->op, metric->metric, name));
         json_write_begin_object(writer);
         json_member_text(writer, "unit", metric_row(metric->metric)->unit);
         json_member_u64(writer, "n", metric->summary.n);

@@ -1,10 +1,11 @@
-/* ckptbench compare: what changed between sides of runs, and whether that can be told. Finds the sides
- * and prints the answer; cli/comparison.c makes it. */
+/* ckptbench compare: what changed between sides of runs, and whether that can be told. Prints the
+ * answer; cli/compare_sides.c finds the sides, cli/comparison.c compares them. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/compare_sides.h"
 #include "cli/comparison.h"
 #include "cli/table.h"
 #include "cli/verb_common.h"
@@ -13,279 +14,6 @@
 
 #define MAX_EXPLORATORY_LINES 10
 #define MENTIONED 0.005 /* what the table rounds away is no contradiction */
-
-/* One side: its runs loaded. */
-struct side {
-    char *name;
-    struct run_info **runs;
-    struct comparison_side compared;
-};
-
-struct sides {
-    struct side *items; /* the first is the base */
-    size_t count;
-};
-
-static void side_release(struct side *self)
-{
-    for (size_t i = 0; i < self->compared.count; i++)
-        run_info_free(self->runs[i]);
-    free(self->runs);
-    free(self->name);
-}
-
-static void sides_release(struct sides *self)
-{
-    for (size_t i = 0; i < self->count; i++)
-        side_release(&self->items[i]);
-    free(self->items);
-}
-
-static int add_side(struct sides *self, const char *name, struct side **side, struct cb_err *err)
-{
-    struct side *more = realloc(self->items, (self->count + 1) * sizeof *more);
-    if (!more)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to compare runs");
-    self->items = more;
-    *side = &self->items[self->count];
-    **side = (struct side){.name = strdup(name)};
-    if (!(*side)->name)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to compare runs");
-    self->count++;
-    return 0;
-}
-
-static size_t *count_without(struct comparison_side *side, const struct run_info *run)
-{
-    if (!*run->outcome && strcmp(run->state, "running") == 0)
-        return &side->running;
-    return !*run->outcome && strcmp(run->state, "planned") == 0 ? &side->planned : &side->left_out;
-}
-
-/* Takes the run; those that did not pass, or have not yet, are counted and freed. */
-static int side_take(struct side *self, struct run_info *run, struct cb_err *err)
-{
-    if (strcmp(run->outcome, "pass") != 0) {
-        ++*count_without(&self->compared, run);
-        run_info_free(run);
-        return 0;
-    }
-    struct run_info **more = realloc(self->runs, (self->compared.count + 1) * sizeof(struct run_info *));
-    if (!more) {
-        run_info_free(run);
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to compare runs");
-    }
-    self->runs = more;
-    self->runs[self->compared.count++] = run;
-    return 0;
-}
-
-static int load_side(struct history *history, struct side *side, const struct run_selection *selection,
-                     struct cb_err *err)
-{
-    int rc = 0;
-    for (size_t i = 0; i < selection->count && rc == 0; i++) {
-        struct run_info *run;
-        rc = history_load_run(history, selection->runs[i], &run, err);
-        if (rc == 0)
-            rc = side_take(side, run, err);
-    }
-    return rc;
-}
-
-/* LATEST is the newest run and its repeats: the runs of its sweep with the same experiment. */
-static int select_latest(struct history *history, struct run_selection *selection, struct cb_err *err)
-{
-    char run[64], sweep[80], hash[48];
-    struct run_info *info;
-    int rc = history_find_run(history, "LATEST", run, err);
-    if (rc == 0)
-        rc = history_load_run(history, run, &info, err);
-    if (rc)
-        return rc;
-    snprintf(sweep, sizeof sweep, "sweep=%s", info->sweep);
-    snprintf(hash, sizeof hash, "hash=%s", info->hash);
-    const char *repeats[] = {sweep, hash}, *alone[] = {run};
-    if (info->sweep[0])
-        rc = history_select(history, repeats, 2, selection, err);
-    else
-        rc = history_select(history, alone, 1, selection, err);
-    run_info_free(info);
-    return rc;
-}
-
-static int select_side(struct history *history, const char *name, const struct run_selection *exclude,
-                       struct run_selection *selection, struct cb_err *err)
-{
-    char *copy;
-    const char **words;
-    size_t count;
-    if (strcmp(name, "LATEST") == 0)
-        return select_latest(history, selection, err);
-    int rc = split_words(name, &copy, &words, &count, err);
-    if (rc)
-        return rc;
-    rc = count ? history_select_excluding(history, words, count, exclude, selection, err)
-               : cb_fail(err, CB_ERR_USAGE, "a side of a comparison is empty");
-    free(copy);
-    free(words);
-    return rc;
-}
-
-static int append_selection(struct run_selection *all, const struct run_selection *more, struct cb_err *err)
-{
-    void *runs = realloc(all->runs, (all->count + more->count + 1) * 64);
-    if (!runs)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to compare runs");
-    all->runs = runs;
-    if (more->count)
-        memcpy(all->runs + all->count, more->runs, more->count * 64);
-    all->count += more->count;
-    return 0;
-}
-
-/* The others first: what they hold is left out of a base that is a window or filters. */
-static int find_sides(struct cli *cli, struct history *history, struct sides *sides, struct cb_err *err)
-{
-    struct run_selection others = {0}, found = {0};
-    struct side *side = NULL;
-    int rc = add_side(sides, cli->words[0], &side, err);
-    for (size_t i = 1; i < cli->word_count && rc == 0; i++) {
-        rc = select_side(history, cli->words[i], NULL, &found, err);
-        if (rc == 0)
-            rc = add_side(sides, cli->words[i], &side, err);
-        if (rc == 0)
-            rc = load_side(history, side, &found, err);
-        if (rc == 0)
-            rc = append_selection(&others, &found, err);
-        run_selection_release(&found);
-    }
-    if (rc == 0)
-        rc = select_side(history, cli->words[0], &others, &found, err);
-    if (rc == 0)
-        rc = load_side(history, &sides->items[0], &found, err);
-    run_selection_release(&found);
-    run_selection_release(&others);
-    return rc;
-}
-
-static const char *value_of(const struct run_info *run, const char *key, enum option_id id)
-{
-    if (strncmp(key, "label.", 6) != 0)
-        return experiment_text(run->experiment, id);
-    for (size_t i = 0; i < experiment_label_count(run->experiment); i++)
-        if (strcmp(experiment_label_key(run->experiment, i), key + 6) == 0)
-            return experiment_label_value(run->experiment, i);
-    return "-";
-}
-
-/* One run holds one value of any key: where it belongs to a sweep, the sweep is meant. */
-static int select_to_split(struct history *history, const char *name, struct run_selection *selection,
-                           struct cb_err *err)
-{
-    char run[64], sweep[80];
-    struct run_info *info;
-    bool latest = strcmp(name, "LATEST") == 0;
-    int rc = latest ? history_find_run(history, name, run, err) : select_side(history, name, NULL, selection, err);
-    if (rc || (!latest && (selection->count != 1 || strchr(name, '='))))
-        return rc;
-    if (!latest)
-        snprintf(run, sizeof run, "%s", selection->runs[0]);
-    run_selection_release(selection);
-    rc = history_load_run(history, run, &info, err);
-    if (rc)
-        return rc;
-    snprintf(sweep, sizeof sweep, "sweep=%s", info->sweep);
-    const char *words[] = {info->sweep[0] ? sweep : run};
-    rc = history_select(history, words, 1, selection, err);
-    run_info_free(info);
-    return rc;
-}
-
-/* Sweeps by age, then the combinations in the order of the values given, whichever ran or ended first. */
-static int compare_planned(const void *a, const void *b)
-{
-    const struct run_info *x = *(struct run_info *const *)a, *y = *(struct run_info *const *)b;
-    bool one_sweep = x->sweep[0] && strcmp(x->sweep, y->sweep) == 0;
-    if (one_sweep && x->combination != y->combination)
-        return x->combination < y->combination ? -1 : 1;
-    if (x->planned_wall_ns != y->planned_wall_ns)
-        return x->planned_wall_ns < y->planned_wall_ns ? -1 : 1;
-    return strcmp(x->run, y->run);
-}
-
-/* The runs of a sweep count as planned when its first was: one point in time, so that sorting them is an order. */
-static void date_sweeps(struct run_info **runs, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        for (size_t k = 0; k < count && runs[i]->sweep[0]; k++)
-            if (strcmp(runs[i]->sweep, runs[k]->sweep) == 0 && runs[k]->planned_wall_ns < runs[i]->planned_wall_ns)
-                runs[i]->planned_wall_ns = runs[k]->planned_wall_ns;
-    if (count)
-        qsort(runs, count, sizeof *runs, compare_planned);
-}
-
-/* The run is the side's, or freed. */
-static int take_by(struct sides *sides, struct run_info *run, const char *key, enum option_id id, struct cb_err *err)
-{
-    struct side *side = NULL;
-    char name[512];
-    int rc = 0;
-    snprintf(name, sizeof name, "%s=%s", key, value_of(run, key, id));
-    for (size_t k = 0; k < sides->count && !side; k++)
-        if (strcmp(sides->items[k].name, name) == 0)
-            side = &sides->items[k];
-    if (!side)
-        rc = add_side(sides, name, &side, err);
-    if (rc == 0)
-        return side_take(side, run, err);
-    run_info_free(run);
-    return rc;
-}
-
-/* One side for each value of a key, in the order in which the sweep was given them. */
-static int split_by(struct cli *cli, struct history *history, const char *key, struct sides *sides, struct cb_err *err)
-{
-    enum option_id id = OPT_NAME;
-    struct run_selection found = {0};
-    size_t loaded = 0, taken = 0;
-    int rc = strncmp(key, "label.", 6) == 0 ? 0 : option_find(key, &id, err);
-    if (rc == 0)
-        rc = select_to_split(history, cli->words[0], &found, err);
-    struct run_info **runs = calloc(found.count + 1, sizeof(struct run_info *));
-    if (rc == 0 && !runs)
-        rc = cb_fail(err, CB_ERR_MEMORY, "no memory to compare runs");
-    for (; loaded < found.count && rc == 0; loaded += rc == 0)
-        rc = history_load_run(history, found.runs[loaded], &runs[loaded], err);
-    if (runs)
-        date_sweeps(runs, loaded);
-    while (taken < loaded && rc == 0)
-        rc = take_by(sides, runs[taken++], key, id, err);
-    while (taken < loaded)
-        run_info_free(runs[taken++]);
-    free(runs);
-    run_selection_release(&found);
-    if (rc == 0 && sides->count < 2)
-        rc = cb_fail(err, CB_ERR_USAGE, "%s has one value of %s: there is nothing to compare", cli->words[0], key);
-    return rc;
-}
-
-/* A run on both sides says nothing, but for the one that someone compares with itself. */
-static int check_overlap(const struct sides *sides, struct cb_err *err)
-{
-    const struct side *base = &sides->items[0];
-    for (size_t i = 1; i < sides->count; i++) {
-        const struct side *other = &sides->items[i];
-        if (base->compared.count == 1 && other->compared.count == 1)
-            continue;
-        for (size_t a = 0; a < base->compared.count; a++)
-            for (size_t b = 0; b < other->compared.count; b++)
-                if (strcmp(base->runs[a]->run, other->runs[b]->run) == 0)
-                    return cb_fail(err, CB_ERR_USAGE, "run %s is on both sides, of %s and of %s", base->runs[a]->run,
-                                   base->name, other->name);
-    }
-    return 0;
-}
 
 /* JSON */
 
@@ -414,7 +142,7 @@ static void add_verdict(struct table *table, const struct comparison *comparison
                   "inconclusive: no difference that matters can be shown with a practical number of runs");
     else if (metric->more_runs)
         table_addf(table, TABLE_WARN, "inconclusive: about %zu more run%s a side would tell", metric->more_runs,
-                   metric->more_runs == 1 ? "" : "s");
+                   units_plural(metric->more_runs));
     else
         table_add(table, TABLE_WARN, "inconclusive");
 }
@@ -466,13 +194,13 @@ static void write_left_out(struct buf *out, const struct side *side)
 {
     if (side->compared.left_out)
         buf_printf(out, "left out: %zu run%s of %s did not pass\n", side->compared.left_out,
-                   side->compared.left_out == 1 ? "" : "s", side->name);
+                   units_plural(side->compared.left_out), side->name);
     if (side->compared.running)
         buf_printf(out, "not in yet: %zu run%s of %s still running\n", side->compared.running,
-                   side->compared.running == 1 ? "" : "s", side->name);
+                   units_plural(side->compared.running), side->name);
     if (side->compared.planned)
         buf_printf(out, "not in yet: %zu run%s of %s not started\n", side->compared.planned,
-                   side->compared.planned == 1 ? "" : "s", side->name);
+                   units_plural(side->compared.planned), side->name);
 }
 
 /* The change is no quotient of the two medians beside it; where it has the other sign, the line needs a word. */
@@ -556,10 +284,6 @@ static int compare_sides(struct cli *cli, struct sides *sides, const struct comp
 {
     struct comparison *comparisons = calloc(sides->count, sizeof *comparisons);
     int rc = comparisons ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory to compare runs");
-    for (size_t i = 0; i < sides->count; i++) {
-        sides->items[i].compared.name = sides->items[i].name;
-        sides->items[i].compared.runs = (const struct run_info *const *)sides->items[i].runs;
-    }
     for (size_t i = 1; i < sides->count && rc == 0; i++) {
         rc =
             comparison_compute(&sides->items[0].compared, &sides->items[i].compared, options, &comparisons[i - 1], err);
@@ -640,9 +364,8 @@ static int run_compare(struct cli *cli, struct cb_err *err)
     rc = history_open_read_only(NULL, &history, err);
     if (rc)
         return rc;
-    rc = by ? split_by(cli, history, by, &sides, err) : find_sides(cli, history, &sides, err);
-    if (rc == 0)
-        rc = check_overlap(&sides, err);
+    rc = by ? sides_split(&sides, history, cli->words[0], by, err)
+            : sides_find(&sides, history, cli->words, cli->word_count, err);
     if (rc == 0 && !by && is_first_night(history, &sides))
         rc = say_first_night(cli, &sides, err);
     else if (rc == 0)
