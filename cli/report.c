@@ -1,16 +1,18 @@
-/* How the results of a run look. Reads run_info alone; knows neither the history nor how a run is made. */
+/* How the results of a run look. Reads run_info, and whether a job script lies in the folder; knows neither the history nor how a run is made. */
 #include "cli/report.h"
 
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/figures.h"
 #include "cli/place.h"
 #include "cli/table.h"
 #include "cli/training_report.h"
 #include "core/units.h"
+#include "jobs/follow.h"
 
 #define LIMIT_IN_DOUBT 1.1   /* of the device's limit, which the baseline measures once a run */
 #define OTHERS_IN_DOUBT 0.15 /* of the machine's CPU time */
@@ -104,9 +106,9 @@ static void write_verified(const struct run_info *info, struct buf *out)
         buf_printf(out, "verified      nothing: verify=%s\n", how);
         return;
     }
-    buf_printf(out, "verified      %s, %u of %u iterations\n",
+    buf_printf(out, "verified      %s, %u of %u iteration%s\n",
                strncmp(how, "sample", 6) == 0 ? "a sample of every tensor" : "every byte of every tensor",
-               info->iterations_verified, info->iterations_to_verify);
+               info->iterations_verified, info->iterations_to_verify, units_plural(info->iterations_to_verify));
 }
 
 static double median_of_save(const struct run_info *info, enum metric_id metric)
@@ -164,10 +166,11 @@ static void write_kept(const struct run_info *info, struct buf *out)
 static void write_doubts(const struct run_info *info, struct buf *out)
 {
     if (info->suspected_cache)
-        buf_printf(out, "doubt         %u loads were faster than the device or found their files in memory: not cold\n",
-                   info->suspected_cache);
+        buf_printf(out, "doubt         %u load%s faster than the device, or with files found in memory: not cold\n",
+                   info->suspected_cache, units_plural(info->suspected_cache));
     if (info->coldness_unknown)
-        buf_printf(out, "doubt         of %u loads it is unknown whether they were cold\n", info->coldness_unknown);
+        buf_printf(out, "doubt         of %u load%s it is unknown whether files were cold\n", info->coldness_unknown,
+                   units_plural(info->coldness_unknown));
     if (strcmp(info->outcome, "pass") != 0)
         return;
     double of_limit = figures_median(info, METRIC_SAVE_LIMIT_FRACTION);
@@ -185,6 +188,22 @@ static void write_doubts(const struct run_info *info, struct buf *out)
                    100 * others);
 }
 
+/* A run that was rendered, or whose sweep was stopped before it. */
+static void write_unstarted(const struct run_info *info, const char *folder, struct buf *out)
+{
+    char script[PATH_MAX];
+    buf_append_text(out, "planned       it has not been started: nothing is measured yet\n");
+    if (snprintf(script, sizeof script, "%s/" JOB_SCRIPT, info->folder) < (int)sizeof script &&
+        access(script, R_OK) == 0)
+        buf_printf(out, "stored        run %s in %s     start it: sbatch %s/" JOB_SCRIPT "\n", info->run, folder,
+                   folder);
+    else if (*info->sweep)
+        buf_printf(out, "stored        run %s in %s     start it: ckptbench run --resume %s\n", info->run, folder,
+                   info->sweep);
+    else
+        buf_printf(out, "stored        run %s in %s\n", info->run, folder);
+}
+
 static void write_ending(const struct run_info *info, struct buf *out)
 {
     char folder[PATH_MAX];
@@ -192,6 +211,10 @@ static void write_ending(const struct run_info *info, struct buf *out)
     if (strcmp(info->outcome, "pass") == 0) {
         buf_printf(out, "stored        run %s in %s     next: ckptbench compare %s OTHER\n", info->run, folder,
                    info->run);
+        return;
+    }
+    if (!*info->outcome && strcmp(info->state, "planned") == 0) {
+        write_unstarted(info, folder, out);
         return;
     }
     buf_printf(out, "%-13s %s%s%s\n", *info->outcome ? info->outcome : info->state,
@@ -284,7 +307,7 @@ static int write_looked_at(const struct run_info *info, bool colour, struct buf 
     else if (problems > 0)
         buf_printf(
             out, "wrong         %.0f finding%s     by rank: ckptbench show %s --failures     all: ckptbench logs %s\n",
-            problems, problems > 1 ? "s" : "", info->run, info->run);
+            problems, units_plural((uint64_t)problems), info->run, info->run);
     return rc;
 }
 

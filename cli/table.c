@@ -68,6 +68,31 @@ void table_add_headings(struct table *self, const char *const *headings)
         table_add(self, TABLE_BOLD, headings[i]);
 }
 
+const char *table_same_cell(const struct table *self, size_t column)
+{
+    const char *same = NULL;
+    for (size_t i = self->columns + column; i < self->count; i += self->columns) {
+        if (same && strcmp(same, self->cells[i].text) != 0)
+            return NULL;
+        same = self->cells[i].text;
+    }
+    return same;
+}
+
+void table_drop_column(struct table *self, size_t column)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < self->count; i++) {
+        if (i % self->columns == column)
+            free(self->cells[i].text);
+        else
+            self->cells[kept++] = self->cells[i];
+    }
+    self->count = kept;
+    self->columns--;
+    memmove(&self->right[column], &self->right[column + 1], (self->columns - column) * sizeof self->right[0]);
+}
+
 /* The next code point; a byte that is not UTF-8 counts as one. */
 static uint32_t next_code_point(const unsigned char **text)
 {

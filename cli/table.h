@@ -40,6 +40,10 @@ void table_addf(struct table *self, enum table_style style, const char *format, 
 /* The row of headings, bold. */
 void table_add_headings(struct table *self, const char *const *headings);
 
+/* What every row below the headings has in a column; NULL where they differ, and where there is none. Borrowed. */
+const char *table_same_cell(const struct table *self, size_t column);
+void table_drop_column(struct table *self, size_t column);
+
 /* Appends every row as a line, `indent` spaces in front, no blanks at the end of a line. */
 int table_write(const struct table *self, size_t indent, bool colour, struct buf *out,
                 struct cb_err *err) CB_MUST_CHECK;

@@ -6,15 +6,18 @@
 
 #include "cli/cli.h"
 #include "cli/table.h"
+#include "cli/varied.h"
 #include "cli/verb_common.h"
 #include "core/log.h"
+#include "core/units.h"
 
 /* Newest runs whose values a line shows. */
 #define SPARKLINE_WIDTH 60
 
 struct point {
     char run[64], hash[32];
-    uint64_t at_ns;
+    struct experiment *experiment; /* owned */
+    uint64_t at_ns, line_began_ns; /* the line: runs of the same experiment */
     double value, min, max;
     size_t n;
 };
@@ -24,8 +27,15 @@ struct series {
     size_t count;
 };
 
-static int add_point(struct series *self, const struct run_info *run, const struct run_metric *metric,
-                     struct cb_err *err)
+static void series_release(struct series *self)
+{
+    for (size_t i = 0; i < self->count; i++)
+        experiment_free(self->points[i].experiment);
+    free(self->points);
+}
+
+/* Takes the run's experiment. */
+static int add_point(struct series *self, struct run_info *run, const struct run_metric *metric, struct cb_err *err)
 {
     struct point *more = realloc(self->points, (self->count + 1) * sizeof *more);
     if (!more)
@@ -39,6 +49,8 @@ static int add_point(struct series *self, const struct run_info *run, const stru
                             .n = metric->summary.n};
     memcpy(point->run, run->run, sizeof point->run);
     memcpy(point->hash, run->hash, sizeof point->hash);
+    point->experiment = run->experiment;
+    run->experiment = NULL;
     return 0;
 }
 
@@ -46,9 +58,26 @@ static int compare_points(const void *a, const void *b)
 {
     const struct point *x = a, *y = b;
     int order = strcmp(x->hash, y->hash);
+    if (x->line_began_ns != y->line_began_ns)
+        return x->line_began_ns < y->line_began_ns ? -1 : 1;
     if (order == 0 && x->at_ns != y->at_ns)
         return x->at_ns < y->at_ns ? -1 : 1;
     return order ? order : strcmp(x->run, y->run);
+}
+
+/* The line that began first comes first. */
+static void sort_points(struct series *self)
+{
+    if (self->count == 0)
+        return;
+    qsort(self->points, self->count, sizeof *self->points, compare_points);
+    uint64_t began_ns = 0;
+    for (size_t i = 0; i < self->count; i++) {
+        if (i == 0 || strcmp(self->points[i - 1].hash, self->points[i].hash) != 0)
+            began_ns = self->points[i].at_ns;
+        self->points[i].line_began_ns = began_ns;
+    }
+    qsort(self->points, self->count, sizeof *self->points, compare_points);
 }
 
 /* "save_s", or "load.io_s" where several operations have the metric. */
@@ -86,8 +115,7 @@ static int gather(struct history *history, const struct run_selection *selection
             rc = add_point(series, run, found, err);
         run_info_free(run);
     }
-    if (series->count)
-        qsort(series->points, series->count, sizeof *series->points, compare_points);
+    sort_points(series);
     return rc;
 }
 
@@ -106,8 +134,33 @@ static void append_sparkline(struct buf *out, const struct point *points, size_t
     }
 }
 
+/* In what the experiments of the lines differ: what one of them is called by. */
+static int find_varied(const struct series *series, struct varied *varied, struct cb_err *err)
+{
+    const struct experiment **experiments = calloc(series->count + 1, sizeof *experiments);
+    if (!experiments)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for a history");
+    for (size_t i = 0; i < series->count; i++)
+        experiments[i] = series->points[i].experiment;
+    int rc = varied_find(varied, experiments, series->count, true, err);
+    free(experiments);
+    return rc;
+}
+
+/* "save_s of io.depth=4", or of the model where there is one line alone. An experiment of another release may have
+ * another hash and no key that differs here. */
+static void write_name(struct buf *out, const struct point *point, const struct varied *varied, enum metric_id metric)
+{
+    buf_printf(out, "%s of ", metric_row(metric)->name);
+    if (varied->count)
+        varied_describe(varied, point->experiment, out);
+    else
+        buf_printf(out, "model=%s ranks=%s (%s)", experiment_text(point->experiment, OPT_MODEL),
+                   experiment_text(point->experiment, OPT_RANKS), point->hash);
+}
+
 static int write_series(struct cli *cli, const struct point *points, size_t count, enum metric_id metric,
-                        struct cb_err *err)
+                        const struct varied *varied, struct cb_err *err)
 {
     struct table table;
     char text[32], date[21], low[32], high[32];
@@ -116,8 +169,9 @@ static int write_series(struct cli *cli, const struct point *points, size_t coun
         least = fmin(least, points[i].value);
         most = fmax(most, points[i].value);
     }
-    buf_printf(&cli->out, "%s of experiment %s, %zu run%s, %s to %s\n", metric_row(metric)->name, points[0].hash, count,
-               count == 1 ? "" : "s", figure_text(metric, least, low), figure_text(metric, most, high));
+    write_name(&cli->out, &points[0], varied, metric);
+    buf_printf(&cli->out, ", %zu run%s, %s to %s\n", count, units_plural(count), figure_text(metric, least, low),
+               figure_text(metric, most, high));
     append_sparkline(&cli->out, points, count);
     buf_append_char(&cli->out, '\n');
     table_init(&table, "llrrrr");
@@ -170,7 +224,8 @@ static int write_json(struct cli *cli, const struct series *series, enum metric_
 
 static int write_lines(struct cli *cli, const struct series *series, enum metric_id metric, struct cb_err *err)
 {
-    int rc = 0;
+    struct varied varied = {0};
+    int rc = find_varied(series, &varied, err);
     if (series->count == 0)
         log_info("no run that passed and matches has %s", metric_row(metric)->name);
     for (size_t start = 0, end; start < series->count && rc == 0; start = end) {
@@ -179,8 +234,9 @@ static int write_lines(struct cli *cli, const struct series *series, enum metric
                 break;
         if (start)
             buf_append_char(&cli->out, '\n');
-        rc = write_series(cli, series->points + start, end - start, metric, err);
+        rc = write_series(cli, series->points + start, end - start, metric, &varied, err);
     }
+    varied_release(&varied);
     return rc;
 }
 
@@ -204,7 +260,7 @@ static int run_history(struct cli *cli, struct cb_err *err)
         rc = gather(history, &selection, op, metric, &series, err);
     if (rc == 0)
         rc = cli->json ? write_json(cli, &series, metric, err) : write_lines(cli, &series, metric, err);
-    free(series.points);
+    series_release(&series);
     run_selection_release(&selection);
     history_close(history);
     return rc;
@@ -214,7 +270,8 @@ const struct verb verb_history = {
     .name = "history",
     .arguments = "METRIC [key=value…]",
     .summary = "one metric over time",
-    .about = "A line for each experiment among the runs that match: medians of the runs that passed, oldest first. "
+    .about = "A line for each experiment among the runs that match, named by the keys in which they differ: medians of "
+             "the runs that passed, oldest first. "
              "docs/metrics.md has the names; load.io_s means the loads where saves have the metric, too.",
     .example = "ckptbench history save_s label.kind=nightly since=30d",
     .run = run_history,

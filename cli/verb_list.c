@@ -1,23 +1,67 @@
 /* ckptbench list: the runs of the history, newest first. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli/cli.h"
 #include "cli/table.h"
+#include "cli/varied.h"
 #include "cli/verb_common.h"
 #include "core/log.h"
 #include "core/units.h"
 
 #define DEFAULT_LINES 100
 
+/* What the members of the sweep that was listed last differ in. */
+struct sweep_words {
+    char sweep[64];
+    struct varied varied;
+};
+
 struct listing {
+    struct history *history;
     struct table table;
     struct json_writer json;
+    struct sweep_words words;
+    char sweep[64];       /* of the first line */
+    bool is_of_one_sweep; /* all lines so far */
 };
+
+/* ---- rows that someone damaged ---- */
+
+static bool is_json(const char *text)
+{
+    struct json_value *root;
+    if (json_parse(text, strlen(text), &root, NULL))
+        return false;
+    json_value_free(root);
+    return true;
+}
+
+/* The others are listed all the same. */
+static bool is_damaged(const struct run_line *line)
+{
+    if (is_json(line->experiment_json) && is_json(line->labels_json))
+        return false;
+    log_error("run %s: its row of the history is damaged (experiment or labels are no JSON): `ckptbench collect "
+              "--rebuild` makes the rows anew from the run folders",
+              line->run);
+    return true;
+}
+
+static void write_object(struct json_writer *json, const char *key, const char *text, bool damaged)
+{
+    json_write_key(json, key);
+    if (damaged && !is_json(text))
+        json_write_null(json);
+    else
+        json_write_raw(json, text);
+}
 
 static int json_line(void *context, const struct run_line *line, struct cb_err *err)
 {
     struct json_writer *json = &((struct listing *)context)->json;
+    bool damaged = is_damaged(line);
     (void)err;
     json_write_begin_object(json);
     json_member_text(json, "run", line->run);
@@ -30,12 +74,102 @@ static int json_line(void *context, const struct run_line *line, struct cb_err *
     json_member_u64(json, "planned_ns", line->planned_wall_ns);
     json_write_key(json, "started");
     json_write_date(json, line->started_wall_ns);
-    json_write_key(json, "experiment");
-    json_write_raw(json, line->experiment_json);
-    json_write_key(json, "labels");
-    json_write_raw(json, line->labels_json);
+    write_object(json, "experiment", line->experiment_json, damaged);
+    write_object(json, "labels", line->labels_json, damaged);
     json_write_end_object(json);
     return 0;
+}
+
+/* ---- what a sweep varied ---- */
+
+static int find_varied(struct history *history, const struct run_selection *members, struct varied *varied,
+                       struct cb_err *err)
+{
+    struct experiment **experiments = calloc(members->count + 1, sizeof(struct experiment *));
+    size_t loaded = 0;
+    int rc = experiments ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory to list runs");
+    for (; loaded < members->count && rc == 0; loaded += rc == 0)
+        rc = history_load_experiment(history, members->runs[loaded], &experiments[loaded], err);
+    if (rc == 0)
+        rc = varied_find(varied, (const struct experiment *const *)experiments, loaded, false, err);
+    for (size_t i = 0; experiments && i < loaded; i++)
+        experiment_free(experiments[i]);
+    free(experiments);
+    return rc;
+}
+
+/* Of all members, listed or not; kept for the next line, which is mostly of the same sweep. What cannot be told is left
+ * empty: the list is more than this column. */
+static const struct varied *varied_of(struct listing *self, const char *sweep)
+{
+    char filter[80];
+    const char *const words[] = {filter};
+    struct run_selection members = {0};
+    struct cb_err why;
+    if (strcmp(self->words.sweep, sweep) == 0)
+        return &self->words.varied;
+    varied_release(&self->words.varied);
+    snprintf(self->words.sweep, sizeof self->words.sweep, "%s", sweep);
+    snprintf(filter, sizeof filter, "sweep=%s", sweep);
+    int rc = history_select(self->history, words, 1, &members, &why);
+    if (rc == 0)
+        rc = find_varied(self->history, &members, &self->words.varied, &why);
+    if (rc)
+        log_verbose("sweep %s: %s", sweep, why.message);
+    run_selection_release(&members);
+    return &self->words.varied;
+}
+
+static void add_varied(struct listing *self, const struct run_line *line)
+{
+    struct experiment *experiment;
+    struct buf text;
+    buf_init(&text, 1u << 16);
+    const struct varied *varied = *line->sweep ? varied_of(self, line->sweep) : NULL;
+    if (varied && varied->count && history_load_experiment(self->history, line->run, &experiment, NULL) == 0) {
+        varied_describe(varied, experiment, &text);
+        experiment_free(experiment);
+    }
+    table_add(&self->table, TABLE_PLAIN, text.data);
+    buf_release(&text);
+}
+
+/* ---- the table ---- */
+
+enum column { COLUMN_MODEL = 3, COLUMN_RANKS, COLUMN_STORE, COLUMN_VARIED };
+
+static void note_sweep(struct listing *self, const struct run_line *line)
+{
+    bool is_first = self->table.count == self->table.columns;
+    if (is_first)
+        snprintf(self->sweep, sizeof self->sweep, "%s", line->sweep);
+    self->is_of_one_sweep =
+        *line->sweep && (is_first || self->is_of_one_sweep) && strcmp(self->sweep, line->sweep) == 0;
+}
+
+/* What all members of one sweep have is said once, above them; a column of nothing is none. */
+static void drop_repetition(struct listing *self, struct buf *out)
+{
+    static const struct {
+        enum column column;
+        const char *key;
+    } hoisted[] = {{COLUMN_MODEL, "model"}, {COLUMN_RANKS, "ranks"}, {COLUMN_STORE, "store"}};
+    const size_t count = sizeof hoisted / sizeof *hoisted;
+    const char *varied = table_same_cell(&self->table, COLUMN_VARIED);
+    if (varied && !*varied)
+        table_drop_column(&self->table, COLUMN_VARIED);
+    if (!self->is_of_one_sweep)
+        return;
+    buf_printf(out, "sweep %s", self->sweep);
+    for (size_t i = 0; i < count; i++) {
+        const char *same = table_same_cell(&self->table, hoisted[i].column);
+        if (same)
+            buf_printf(out, "  %s=%s", hoisted[i].key, same);
+    }
+    buf_append_char(out, '\n');
+    for (size_t i = count; i-- > 0;)
+        if (table_same_cell(&self->table, hoisted[i].column))
+            table_drop_column(&self->table, hoisted[i].column);
 }
 
 /* {"kind": "nightly", …} as "kind=nightly …". */
@@ -67,15 +201,21 @@ static void add_text(struct table *table, const struct json_value *experiment, c
 
 static int table_line(void *context, const struct run_line *line, struct cb_err *err)
 {
-    struct table *table = &((struct listing *)context)->table;
-    struct json_value *experiment, *labels = NULL;
+    struct listing *self = context;
+    struct table *table = &self->table;
+    struct json_value *experiment = NULL, *labels = NULL;
     char text[32], date[21];
-    int rc = json_parse(line->experiment_json, strlen(line->experiment_json), &experiment, err);
-    if (rc == 0)
-        rc = json_parse(line->labels_json, strlen(line->labels_json), &labels, err);
-    if (rc)
-        return cb_context(err, "run %s", line->run);
     bool failed = *line->outcome && strcmp(line->outcome, "pass") != 0;
+    note_sweep(self, line);
+    if (!is_damaged(line)) {
+        int rc = json_parse(line->experiment_json, strlen(line->experiment_json), &experiment, err);
+        if (rc == 0)
+            rc = json_parse(line->labels_json, strlen(line->labels_json), &labels, err);
+        if (rc) {
+            json_value_free(experiment);
+            return cb_context(err, "run %s", line->run);
+        }
+    }
     table_add(table, TABLE_BOLD, line->run);
     table_add(table, failed ? TABLE_BAD : TABLE_PLAIN, *line->outcome ? line->outcome : line->state);
     table_add(table, TABLE_PLAIN,
@@ -83,6 +223,7 @@ static int table_line(void *context, const struct run_line *line, struct cb_err 
     add_text(table, experiment, "model");
     add_text(table, experiment, "ranks");
     add_text(table, experiment, "store");
+    add_varied(self, line);
     table_add(table, TABLE_PLAIN, figure_text(METRIC_SAVE_S, line->save_s, text));
     table_add(table, TABLE_PLAIN, figure_text(METRIC_LOAD_S, line->load_s, text));
     add_labels(table, labels);
@@ -95,25 +236,28 @@ static int write_table(struct cli *cli, struct history *history, const struct ru
                        struct cb_err *err)
 {
     static const char *const headings[] = {"RUN",   "OUTCOME", "STARTED", "MODEL", "RANKS",
-                                           "STORE", "SAVE",    "LOAD",    "LABELS"};
-    struct listing listing;
+                                           "STORE", "VARIED",  "SAVE",    "LOAD",  "LABELS"};
+    struct listing listing = {.history = history};
     if (selection->count == 0) {
         log_info("no runs%s", cli->word_count ? " match" : " yet: `ckptbench run` makes the first");
         return 0;
     }
-    table_init(&listing.table, "llllrlrrl");
+    table_init(&listing.table, "llllrllrrl");
     table_add_headings(&listing.table, headings);
     int rc = history_each_run(history, selection, table_line, &listing, err);
+    if (rc == 0 && !listing.table.code)
+        drop_repetition(&listing, &cli->out);
     if (rc == 0)
         rc = table_write(&listing.table, 0, cli->colour, &cli->out, err);
     table_release(&listing.table);
+    varied_release(&listing.words.varied);
     return rc;
 }
 
 static int write_json(struct cli *cli, struct history *history, const struct run_selection *selection,
                       struct cb_err *err)
 {
-    struct listing listing;
+    struct listing listing = {.history = history};
     json_writer_init(&listing.json, &cli->out, 0);
     json_write_begin_array(&listing.json);
     int rc = history ? history_each_run(history, selection, json_line, &listing, err) : 0;

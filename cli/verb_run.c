@@ -14,12 +14,11 @@
 #include "cli/report_json.h"
 #include "cli/suite_history.h"
 #include "cli/table.h"
+#include "cli/varied.h"
 #include "cli/workload.h"
 #include "core/log.h"
 #include "core/run_folder.h"
 #include "core/units.h"
-
-#define SESSION_MAX_LABELS 64 /* varied labels that the lines of a sweep show */
 
 /* A run of this session. */
 struct member {
@@ -37,10 +36,10 @@ struct session {
     struct planning planning; /* empty where a sweep is resumed */
     struct member *members;
     size_t count;
-    const char *varied[OPTION_COUNT + SESSION_MAX_LABELS]; /* keys that differ between members */
-    size_t varied_widths[OPTION_COUNT + SESSION_MAX_LABELS], varied_count;
+    struct varied varied;  /* keys that differ between members */
+    size_t *varied_widths; /* of their longest values */
     struct json_writer writer;
-    size_t passed, failed;
+    size_t combinations, passed, failed;
 };
 
 static void session_release(struct session *self)
@@ -51,48 +50,43 @@ static void session_release(struct session *self)
             run_info_free(self->members[i].planned);
     }
     free(self->members);
+    varied_release(&self->varied);
+    free(self->varied_widths);
     planning_release(&self->planning);
     history_close(self->history);
 }
 
 /* ---- what varies ---- */
 
-/* Of a key or a label; "" for a label that is not there. */
-static const char *value_of(const struct experiment *experiment, const char *key)
+/* Borrowed; freed by the caller. */
+static const struct experiment **list_experiments(const struct session *self)
 {
-    enum option_id id;
-    if (option_find(key, &id, NULL) == 0)
-        return experiment_text(experiment, id);
-    for (size_t i = 0; i < experiment_label_count(experiment); i++)
-        if (strcmp(experiment_label_key(experiment, i), key + strlen("label.")) == 0)
-            return experiment_label_value(experiment, i);
-    return "";
+    const struct experiment **experiments = calloc(self->count + 1, sizeof *experiments);
+    for (size_t i = 0; experiments && i < self->count; i++)
+        experiments[i] = self->members[i].experiment;
+    return experiments;
 }
 
 /* The keys that the settings vary, or, when they are not known any more, those whose values differ. */
-static void find_varied(struct session *self)
+static int find_varied(struct session *self, struct cb_err *err)
 {
-    const size_t room = sizeof self->varied / sizeof *self->varied;
-    for (size_t i = 0; i < self->planning.sweep.varied_count && self->varied_count < room; i++)
-        self->varied[self->varied_count++] = self->planning.sweep.varied[i];
-    for (size_t id = 0; self->planning.sweep.count == 0 && id < OPTION_COUNT; id++) {
-        const char *key = option_row((enum option_id)id)->name, *first = NULL;
-        bool varies = false;
-        for (size_t i = 0; i < self->count && !varies; i++) {
-            const char *value = value_of(self->members[i].experiment, key);
-            varies = first && strcmp(first, value) != 0;
-            first = value;
-        }
-        if (varies)
-            self->varied[self->varied_count++] = key;
-    }
-    for (size_t k = 0; k < self->varied_count; k++) {
+    const struct experiment **experiments = list_experiments(self);
+    const struct sweep *sweep = &self->planning.sweep;
+    int rc = experiments ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory for %zu runs", self->count);
+    if (rc == 0)
+        rc = sweep->count ? varied_copy(&self->varied, sweep->varied, sweep->varied_count, err)
+                          : varied_find(&self->varied, experiments, self->count, false, err);
+    if (rc == 0 && !(self->varied_widths = calloc(self->varied.count + 1, sizeof *self->varied_widths)))
+        rc = cb_fail(err, CB_ERR_MEMORY, "no memory for %zu keys", self->varied.count);
+    for (size_t k = 0; rc == 0 && k < self->varied.count; k++) {
         for (size_t i = 0; i < self->count; i++) {
-            size_t width = table_text_width(value_of(self->members[i].experiment, self->varied[k]));
+            size_t width = table_text_width(varied_value(experiments[i], self->varied.keys[k]));
             if (width > self->varied_widths[k])
                 self->varied_widths[k] = width;
         }
     }
+    free(experiments);
+    return rc;
 }
 
 /* ---- planning ---- */
@@ -109,6 +103,7 @@ static int plan_session(struct session *self, struct cb_err *err)
     if (!self->members)
         return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu runs", count);
     self->count = count;
+    self->combinations = self->planning.sweep.combinations;
     snprintf(self->sweep_id, sizeof self->sweep_id, "%s", self->planning.sweep_id);
     for (size_t i = 0; rc == 0 && i < count; i++) {
         const struct planned *planned = &self->planning.members[i];
@@ -147,6 +142,8 @@ static int resume_member(struct session *self, const char *run, struct member *m
     member->planned = info;
     member->experiment = info->experiment;
     member->finished = strcmp(info->state, "done") == 0;
+    if (info->combination >= self->combinations)
+        self->combinations = (size_t)info->combination + 1;
     snprintf(self->sweep_id, sizeof self->sweep_id, "%s", info->sweep);
     return 0;
 }
@@ -212,10 +209,10 @@ static void write_member_line(struct session *self, const struct run_info *info)
 {
     struct buf *out = &self->cli->out;
     buf_printf(out, "%s  ", info->run);
-    for (size_t i = 0; i < self->varied_count; i++) {
-        const char *value = value_of(info->experiment, self->varied[i]);
+    for (size_t i = 0; i < self->varied.count; i++) {
+        const char *value = varied_value(info->experiment, self->varied.keys[i]);
         size_t padding = self->varied_widths[i] - table_text_width(value);
-        buf_printf(out, "%s=%s%*s  ", self->varied[i], value, (int)padding, "");
+        buf_printf(out, "%s=%s%*s  ", self->varied.keys[i], value, (int)padding, "");
     }
     buf_printf(out, "%s", *info->outcome ? info->outcome : info->state);
     add_figure(out, info, METRIC_SAVE_S, METRIC_SAVE_BYTES_PER_S, "save");
@@ -282,38 +279,28 @@ static int begin_output(struct session *self, struct cb_err *err)
         return 0;
     if (!*self->sweep_id)
         return self->planning.sweep.count ? write_single_heading(self, err) : 0;
-    buf_printf(&cli->out, "sweep %s: %zu runs", self->sweep_id, self->count);
-    for (size_t i = 0; i < self->varied_count; i++)
-        buf_printf(&cli->out, "%s%s", i ? ", " : " over ", self->varied[i]);
+    buf_printf(&cli->out, "sweep %s: %zu run%s", self->sweep_id, self->count, units_plural(self->count));
+    for (size_t i = 0; i < self->varied.count; i++)
+        buf_printf(&cli->out, "%s%s", i ? ", " : " over ", self->varied.keys[i]);
     buf_append_char(&cli->out, '\n');
     return cli_flush(cli, err);
 }
 
-static size_t count_values(const struct session *self, const char *key)
+/* What answers the question of a sweep: where one key has another value for each combination (the only one, or one of
+ * keys that walk together) a comparison by it, if all passed; else all members beside each other. */
+static void write_next(const struct session *self, struct buf *out)
 {
-    size_t count = 0;
-    for (size_t i = 0; i < self->count; i++) {
-        const char *value = value_of(self->members[i].experiment, key);
-        size_t before = 0;
-        while (before < i && strcmp(value, value_of(self->members[before].experiment, key)) != 0)
-            before++;
-        count += before == i;
+    const struct experiment **experiments = list_experiments(self);
+    for (size_t i = 0; experiments && i < self->varied.count && self->failed == 0; i++) {
+        const char *key = self->varied.keys[i];
+        if (varied_count_values(experiments, self->count, key) != self->combinations)
+            continue;
+        buf_printf(out, "     next: ckptbench compare %s --by %s\n", self->sweep_id, key);
+        free(experiments);
+        return;
     }
-    return count;
-}
-
-/* The varied key with most values: of keys that walk together, one may have the same for several members. */
-static const char *separating_key(const struct session *self)
-{
-    size_t most = 0, best = 0;
-    for (size_t i = 0; i < self->varied_count; i++) {
-        size_t values = count_values(self, self->varied[i]);
-        if (values > most) {
-            most = values;
-            best = i;
-        }
-    }
-    return self->varied[best];
+    free(experiments);
+    buf_printf(out, "     next: ckptbench show %s\n", self->sweep_id);
 }
 
 static int end_output(struct session *self, struct cb_err *err)
@@ -331,18 +318,17 @@ static int end_output(struct session *self, struct cb_err *err)
     buf_printf(&cli->out, "\n%zu passed, %zu failed, of %zu", self->passed, self->failed, self->count);
     if (self->passed + self->failed < self->count)
         buf_printf(&cli->out, "     next: ckptbench run --resume %s\n", self->sweep_id);
-    else if (self->varied_count)
-        buf_printf(&cli->out, "     next: ckptbench compare %s --by %s\n", self->sweep_id, separating_key(self));
     else
-        buf_printf(&cli->out, "     next: ckptbench list %s\n", self->sweep_id);
+        write_next(self, &cli->out);
     return cli_flush(cli, err);
 }
 
 static int run_session(struct session *self, struct cb_err *err)
 {
     launch_catch_signals();
-    find_varied(self);
-    int rc = begin_output(self, err);
+    int rc = find_varied(self, err);
+    if (rc == 0)
+        rc = begin_output(self, err);
     for (size_t i = 0; rc == 0 && i < self->count; i++) {
         if (launch_was_stopped())
             break;

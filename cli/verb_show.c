@@ -1,4 +1,4 @@
-/* ckptbench show: one run, as it was printed when it ended, and what each rank and phase took. */
+/* ckptbench show: one run, as it was printed when it ended, and what each rank and phase took; or the members of a sweep. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +8,7 @@
 #include "cli/report_json.h"
 #include "cli/run_nodes.h"
 #include "cli/suite_history.h"
+#include "cli/sweep_report.h"
 #include "cli/table.h"
 #include "cli/verb_common.h"
 #include "core/status_page.h"
@@ -244,17 +245,34 @@ static int write_json(struct cli *cli, struct history *history, const struct run
     return rc ? rc : cli_end_json(cli, err);
 }
 
-static int run_show(struct cli *cli, struct cb_err *err)
+static int show_sweep(struct cli *cli, struct history *history, const char *sweep, struct cb_err *err)
 {
-    struct history *history;
+    struct sweep_report report;
+    if (cli->flag_count)
+        return cb_fail(err, CB_ERR_USAGE, "%s is a sweep: --%s is of one run, and `ckptbench show %s` names them",
+                       sweep, cli->flags[0].flag->name, sweep);
+    int rc = sweep_report_load(&report, history, sweep, err);
+    if (rc == 0 && cli->json) {
+        struct json_writer json;
+        json_writer_init(&json, &cli->out, 2);
+        json_write_begin_object(&json);
+        sweep_report_write_members(&report, &json);
+        json_write_end_object(&json);
+        rc = cli_end_json(cli, err);
+    } else if (rc == 0) {
+        rc = sweep_report_write(&report, cli->colour, &cli->out, err);
+    }
+    sweep_report_release(&report);
+    return rc;
+}
+
+static int show_run(struct cli *cli, struct history *history, struct cb_err *err)
+{
     struct run_info *run = NULL;
     struct rank_table ranks = {0};
     struct suite_view suite = {0};
     char name[64];
-    int rc = history_open_read_only(NULL, &history, err);
-    if (rc)
-        return rc;
-    rc = find_only_run(cli, history, name, err);
+    int rc = find_only_run(cli, history, name, err);
     if (rc == 0)
         rc = history_load_run(history, name, &run, err);
     if (rc == 0 && cli_has_flag(cli, "ranks")) {
@@ -272,6 +290,20 @@ static int run_show(struct cli *cli, struct cb_err *err)
     suite_nodes_release(&suite.nodes);
     rank_table_release(&ranks);
     run_info_free(run);
+    return rc;
+}
+
+static int run_show(struct cli *cli, struct cb_err *err)
+{
+    struct history *history;
+    bool is_sweep = false;
+    int rc = history_open_read_only(NULL, &history, err);
+    if (rc)
+        return rc;
+    if (cli->word_count == 1)
+        rc = sweep_report_is_sweep(history, cli->words[0], &is_sweep, err);
+    if (rc == 0)
+        rc = is_sweep ? show_sweep(cli, history, cli->words[0], err) : show_run(cli, history, err);
     history_close(history);
     return rc;
 }
@@ -285,8 +317,11 @@ static const struct verb_flag flags[] = {
 
 const struct verb verb_show = {
     .name = "show",
-    .arguments = "RUN|LATEST",
-    .summary = "one run",
+    .arguments = "RUN|SWEEP|LATEST",
+    .summary = "one run, or the members of a sweep",
+    .about =
+        "Of a sweep: what varied and the primary metrics of each combination, best first, and the runs that did not "
+        "pass or are not in yet. The flags are of one run.",
     .example = "ckptbench show LATEST --ranks --phases",
     VERB_FLAGS(flags),
     .run = run_show,

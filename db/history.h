@@ -99,9 +99,12 @@ struct run_info {
 void run_info_free(struct run_info *info);
 const struct run_metric *run_info_metric(const struct run_info *info, enum operation op, enum metric_id metric);
 
-/* "LATEST" is the newest; an unambiguous prefix will do. NOT_FOUND names the nearest. */
+/* "LATEST" is the newest that is more than planned, else the newest; an unambiguous prefix will do. NOT_FOUND names the nearest. */
 int history_find_run(struct history *self, const char *name, char run[64], struct cb_err *err) CB_MUST_CHECK;
 int history_load_run(struct history *self, const char *run, struct run_info **info, struct cb_err *err) CB_MUST_CHECK;
+/* What it was to do, alone. */
+int history_load_experiment(struct history *self, const char *run, struct experiment **experiment,
+                            struct cb_err *err) CB_MUST_CHECK;
 
 /* A selection: words as run ids, sweep ids, baseline names, or filters key=value (label.x=y,
  * since=30d, until=, state=, outcome=, sweep=, site=, hash=, any key of the option table; a comma between

@@ -89,22 +89,35 @@ static int load_run_row(struct history *self, const char *run, struct run_info *
 }
 
 /* Keys that this release does not know (an older or newer one wrote them) are left out. */
-static int load_experiment(struct history *self, struct run_info *info, struct cb_err *err)
+int history_load_experiment(struct history *self, const char *run, struct experiment **experiment, struct cb_err *err)
 {
-    sqlite3_stmt *statement;
+    sqlite3_stmt *statement = NULL;
     bool has_row;
-    int rc = experiment_new(&info->experiment, err);
-    if (rc == 0)
-        rc = db_query(self, &statement, err, "SELECT key, value FROM param WHERE run=?", "t", info->run);
+    struct experiment *loaded;
+    int rc = experiment_new(&loaded, err);
+    if (rc)
+        return rc;
+    rc = db_query(self, &statement, err, "SELECT key, value FROM param WHERE run=?", "t", run);
     while (rc == 0 && (rc = db_step(self, statement, &has_row, err)) == 0 && has_row) {
         const char *key = db_text(statement, 0), *value = db_text(statement, 1);
         enum option_id id;
         bool is_label = strncmp(key, "label.", 6) == 0;
         if (!is_label && option_find(key, &id, NULL))
             continue;
-        if (!is_label && strcmp(experiment_text(info->experiment, id), value) == 0)
+        if (!is_label && strcmp(experiment_text(loaded, id), value) == 0)
             continue;
-        rc = experiment_set(info->experiment, key, value, info->run, err);
+        struct cb_err why;
+        if (experiment_set(loaded, key, value, NULL, &why))
+            rc = cb_fail(err, CB_ERR_CORRUPT,
+                         "the rows of run %s in the history are damaged: %s; `ckptbench collect --rebuild` makes them "
+                         "anew from the run folders",
+                         run, why.message);
+    }
+    if (rc) {
+        db_reset(statement);
+        experiment_free(loaded);
+    } else {
+        *experiment = loaded;
     }
     return rc;
 }
@@ -222,7 +235,7 @@ int history_load_run(struct history *self, const char *run, struct run_info **in
         return cb_fail(err, CB_ERR_MEMORY, "no memory to read run %s", run);
     int rc = load_run_row(self, run, loaded, err);
     if (rc == 0)
-        rc = load_experiment(self, loaded, err);
+        rc = history_load_experiment(self, run, &loaded->experiment, err);
     if (rc == 0)
         rc = load_metrics(self, loaded, err);
     if (rc == 0)

@@ -129,6 +129,8 @@ static int fail_with_nearest(struct history *self, const char *name, struct cb_e
     }
     db_reset(statement);
     const char *nearest = nearest_word(name, (const char *const *)names, count);
+    for (size_t i = 0; i < count && !nearest; i++) /* the part of an id that people remember */
+        nearest = *name && strstr(names[i], name) ? names[i] : NULL;
     if (count == 0)
         rc = cb_fail(err, CB_ERR_NOT_FOUND, "no run %s: the history %s holds none yet", name, self->path);
     else if (nearest)
@@ -170,8 +172,9 @@ int history_find_run(struct history *self, const char *name, char run[64], struc
     bool found = false;
     int rc;
     if (strcmp(name, "LATEST") == 0) {
-        rc = query_name(self, "SELECT run FROM run WHERE ?1=?1 ORDER BY " RUN_TIME " DESC, run DESC LIMIT 1", name, run,
-                        &found, err);
+        rc = query_name(self,
+                        "SELECT run FROM run WHERE ?1=?1 ORDER BY state='planned', " RUN_TIME " DESC, run DESC LIMIT 1",
+                        name, run, &found, err);
         if (rc == 0 && !found)
             rc = cb_fail(err, CB_ERR_NOT_FOUND, "the history %s holds no runs yet: `ckptbench run` makes the first",
                          self->path);

@@ -313,6 +313,14 @@ def test_the_next_step_after_a_zipped_sweep_separates_its_members(place):
     assert re.search(r"next: ckptbench compare \S+ --by tp\n", out)
 
 
+def test_the_next_step_after_a_sweep_of_two_keys_shows_all_members(place):
+    out = ckptbench(place, "run", *TINY, "store=./store", "iterations=1", "ops=save", "warmup=0", "verify=none", "io.depth=1,2",
+                    "io.block=64KiB,1MiB", timeout=100).stdout
+    command = re.search(r"next: ckptbench (show \S+)\n", out)[1].split()
+    text = ckptbench(place, *command).stdout
+    assert "4 runs over io.block, io.depth, 4 passed" in text and "best first by save_s" in text
+
+
 def test_plan_takes_no_rate_from_a_store_that_pretends(place):
     ckptbench(place, "run", *TINY, "store=fault:delay=1ms:./store", "iterations=1")
     assert document(place, "plan", "model=gpt2-tiny")["predicted"]["rate_from"].startswith("assumed")

@@ -262,6 +262,103 @@ def test_a_plan_takes_its_rates_from_a_run_on_its_own_store(home):
         "assumed: no run on this store yet"
 
 
+def make_sweep(home, *words, name="s1"):
+    """Two keys, four combinations, twice; tp decides how fast."""
+    number = 0
+    for block in (1, 2):
+        for combination, (depth, tp) in enumerate(((2, 1), (2, 2), (4, 1), (4, 2))):
+            number += 1
+            home.make(f"{name}.{number:02}", f"save={10 - 4 * tp + 0.1 * depth + 0.01 * block}", "ranks=4", f"tp={tp}", f"dp={4 // tp}",
+                      f"io.depth={depth}", *words, sweep=name, block=block, combination=combination)
+    home.call("collect")
+
+
+def test_show_of_a_sweep_has_its_combinations_best_first(home):
+    make_sweep(home)
+    document = home.json("show", "s1")
+    assert document["sweep"] == "s1" and document["varied"] == ["tp", "io.depth"] and document["best_first_by"] == "save_s"
+    rows = document["combinations"]
+    assert [row["combination"] for row in rows] == [1, 3, 0, 2]
+    assert rows[0]["values"] == {"tp": "2", "io.depth": "2"} and rows[0]["n"] == 2
+    assert rows[0]["metrics"]["save_s"]["n"] == 2 and "stall_s" not in rows[0]["metrics"]
+    assert rows[0]["metrics"]["save_s"]["min"] < rows[0]["metrics"]["save_s"]["median"] < rows[0]["metrics"]["save_s"]["max"]
+    assert [run["run"] for run in rows[0]["runs"]] == ["s1.02", "s1.06"]
+    text = home.call("show", "s1").stdout
+    assert "sweep s1: 8 runs over tp, io.depth, 8 passed" in text and "best first by save_s" in text
+    lines = [line.split()[:3] for line in text.splitlines()]
+    assert lines[lines.index(["tp", "io.depth", "runs"]) + 1] == ["2", "2", "2"]
+    for command in re.findall(r"ckptbench (compare s1 --by \S+)", text):
+        home.call(*command.split(), code=6)
+    assert "of one run" in home.call("show", "s1", "--ranks", code=2).stderr
+
+
+def test_show_of_a_sweep_names_what_did_not_pass_and_what_is_not_in_yet(home):
+    for number, outcome in enumerate(("pass", "timeout", "none"), 1):
+        home.make(f"s1.0{number}", f"io.depth={number}", f"outcome={outcome}", sweep="s1", block=1, combination=number - 1)
+    home.call("collect", "--silence", "1h")
+    document = home.json("show", "s1")
+    assert [(row["n"], row["runs"][0]["outcome"]) for row in document["combinations"]] == [(1, "pass"), (0, "timeout"), (0, None)]
+    text = home.call("show", "s1").stdout
+    assert "3 runs over io.depth, 1 passed" in text
+    assert "did not pass: s1.02 (timeout)" in text and "not in yet: s1.03 (planned)" in text
+    assert "next: ckptbench show s1.02 --failures" in text
+
+
+def test_list_of_a_sweep_names_what_varied_and_says_once_what_is_the_same(home):
+    make_sweep(home, "model=gpt2", "store=/no/such/disk")
+    text = home.call("list", "s1").stdout
+    assert text.splitlines()[0] == "sweep s1  model=gpt2  ranks=4  store=/no/such/disk"
+    assert "tp=2 io.depth=4" in text and text.count("gpt2") == 1 and text.count("/no/such/disk") == 1
+    home.make("20261121-aaaa", "model=gpt2-xl")
+    home.call("collect")
+    text = home.call("list", "-n", "2").stdout
+    assert "gpt2-xl" in text and "tp=2 io.depth=4" in text  # of all members, not of those that are listed
+
+
+def test_a_damaged_row_is_named_with_what_to_do_and_the_others_are_listed(home):
+    for name in ("20261121-aaaa", "20261121-bbbb", "20261121-cccc"):
+        home.make(name, "model=gpt2", "label.kind=x")
+    home.call("collect")
+    with sqlite3.connect(home.folder / "history.db") as database:
+        database.execute("UPDATE run SET experiment='{\"model\": ' WHERE run='20261121-bbbb'")
+    result = home.call("list")
+    assert "run 20261121-bbbb: its row of the history is damaged" in result.stderr and "collect --rebuild" in result.stderr
+    assert [line.split()[0] for line in result.stdout.splitlines()[1:]] == ["20261121-cccc", "20261121-bbbb", "20261121-aaaa"]
+    runs = home.json("list")
+    assert [run["experiment"] is None for run in runs] == [False, True, False] and runs[1]["labels"] == {"kind": "x"}
+    home.call("collect", "--rebuild")
+    assert home.json("list")[1]["experiment"]["model"] == "gpt2" and not home.call("list").stderr
+
+
+def test_a_value_that_no_key_takes_names_its_run_and_what_to_do(home):
+    home.make("20261121-aaaa", "ranks=2")
+    home.call("collect")
+    with sqlite3.connect(home.folder / "history.db") as database:
+        database.execute("UPDATE param SET value='many' WHERE run='20261121-aaaa' AND key='ranks'")
+    error = home.call("show", "20261121-aaaa", code=4).stderr
+    assert "the rows of run 20261121-aaaa in the history are damaged: ranks: 'many'" in error and "collect --rebuild" in error
+
+
+def test_compare_names_every_side_that_is_none(home):
+    make_ab(home, count=1)
+    home.make("20261121-k3f9")
+    home.call("collect")
+    error = home.call("compare", "a8", "k3f9", code=2).stderr
+    assert "no run, sweep or baseline a8: did you mean a0?" in error
+    assert "no run, sweep or baseline k3f9: did you mean 20261121-k3f9?" in error
+
+
+def test_the_latest_is_not_a_run_that_was_only_planned(home):
+    home.make("20261121-aaaa")
+    home.make("20261121-bbbb", "outcome=none", "records=false")
+    home.call("collect", "--silence", "1h")
+    assert home.json("show", "LATEST")["run"] == "20261121-aaaa"
+    text = home.call("show", "20261121-bbbb").stdout
+    assert "it has not been started: nothing is measured yet" in text
+    home.call("collect", "--silence", "0s")
+    assert home.json("show", "LATEST")["run"] == "20261121-bbbb"  # it failed, so it was more than planned
+
+
 def test_history_draws_a_line_for_each_experiment(home):
     for i in range(5):
         home.make(f"a{i}", f"save={1 + i}")
@@ -271,6 +368,9 @@ def test_history_draws_a_line_for_each_experiment(home):
     assert len(points) == 6 and len({point["experiment_hash"] for point in points}) == 2
     text = home.call("history", "save_s", "model=llama3-8b").stdout
     assert "▁▃▅▆█" in text and "+100.0 %" in text
+    text = home.call("history", "save_s").stdout
+    assert "save_s of model=llama3-8b, 5 runs, " in text and "save_s of model=gpt2, 1 run, " in text
+    assert text.index("llama3-8b") < text.index("model=gpt2")  # the line that began first
     assert home.json("history", "load.io_s")["unit"] == "s"
     assert "did you mean save_s" in home.call("history", "sve_s", code=2).stderr
 
