@@ -1,7 +1,5 @@
-/* One attempt of a run on this machine, from its folder to its seal.
- *
- * attempt_run never leaves without a manifest once the attempt's folder exists, and leaves no process
- * behind. The struct is what the files of this room share; each says which members it fills. */
+/* One attempt of a run: what the files of this room share. Each says which members it fills.
+ * agent/conduct.h takes it from its folder to its seal. */
 #ifndef AGENT_ATTEMPT_H
 #define AGENT_ATTEMPT_H
 
@@ -61,15 +59,13 @@ struct attempt {
     char stuck[256];    /* processes that could not be ended, "" for none */
 };
 
-/* Runs one attempt to its seal. *outcome and *code say how it ended; fails only where there is nothing
- * to seal (no run folder, no experiment). */
-int attempt_run(const char *run_folder, const volatile sig_atomic_t *signals, const volatile sig_atomic_t *time_is_up,
-                enum outcome *outcome, int *code, struct cb_err *err) CB_MUST_CHECK;
-
 /* The first to decide wins. */
 void attempt_decide(struct attempt *self, enum outcome outcome, int code, const char *format, ...) CB_PRINTF(4, 5);
 
 /* World size as the experiment says it: ranks, else the product of its axes. */
 uint32_t attempt_world_size(const struct experiment *experiment);
+
+/* "save 3/5, writing": where a rank is, or was when it died. `text` holds 96 bytes. */
+char *attempt_describe_place(const struct attempt *self, uint32_t rank, char text[96]);
 
 #endif

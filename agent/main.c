@@ -10,7 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "agent/attempt.h"
+#include "agent/conduct.h"
 #include "agent/launch_nodes.h"
 #include "agent/node.h"
 #include "agent/pool_job.h"
@@ -83,7 +83,7 @@ static int run(const char *folder)
     enum outcome outcome;
     int code;
     catch_signals();
-    int rc = attempt_run(folder, &signals_received, &time_is_up, &outcome, &code, &err);
+    int rc = conduct_attempt(folder, &signals_received, &time_is_up, &outcome, &code, &err);
     if (rc) {
         log_error("%s", err.message);
         return cb_exit_code_at_home(rc);

@@ -19,7 +19,6 @@
 #include "agent/broadcast.h"
 #include "agent/launch_nodes.h"
 #include "agent/rendezvous.h"
-#include "agent/watch.h"
 #include "core/clock.h"
 #include "core/spread.h"
 
@@ -443,7 +442,7 @@ bool remote_find_lost(const struct attempt *attempt, char *text, size_t text_byt
                  report->first_rank + report->rank_count - 1);
     snprintf(text, text_bytes, "node %s is lost (its agent: %s); its %s %s last in %s", attempt->nodes.name[node],
              report->trouble, ranks, report->rank_count == 1 ? "was" : "were",
-             watch_describe_place(attempt, report->first_rank, place));
+             attempt_describe_place(attempt, report->first_rank, place));
     return true;
 }
 

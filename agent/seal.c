@@ -11,7 +11,6 @@
 #include <sys/wait.h>
 
 #include "agent/remote.h"
-#include "agent/watch.h"
 #include "core/clock.h"
 #include "core/memory.h"
 #include "core/record.h"
@@ -179,11 +178,11 @@ static void decide_killed(struct attempt *attempt, uint32_t rank, int signal_num
 {
     char place[96], node[NODE_NAME_BYTES + 16];
     const char *name = sigabbrev_np(signal_number);
-    if (signal_number == SIGKILL && decide_out_of_memory(attempt, rank, watch_describe_place(attempt, rank, place)))
+    if (signal_number == SIGKILL && decide_out_of_memory(attempt, rank, attempt_describe_place(attempt, rank, place)))
         return;
     attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, CB_ERR_SYSTEM, "rank %u%s was killed by signal %d (SIG%s) in %s",
                    rank, remote_describe_node(attempt, rank, node), signal_number, name ? name : "?",
-                   watch_describe_place(attempt, rank, place));
+                   attempt_describe_place(attempt, rank, place));
 }
 
 static void decide_failed(struct attempt *attempt, uint32_t rank, int code, uint32_t count)
@@ -232,7 +231,7 @@ static void decide_silent(struct attempt *attempt, const char *log)
     else
         attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, CB_ERR_SYSTEM,
                        "rank %u left in %s without a reason (%s ended with %s)%s%s", rank,
-                       watch_describe_place(attempt, rank, place), who, how, *line ? ": " : "", line);
+                       attempt_describe_place(attempt, rank, place), who, how, *line ? ": " : "", line);
 }
 
 void seal_decide(struct attempt *attempt)

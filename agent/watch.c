@@ -52,38 +52,6 @@ static bool has_ended(const struct attempt *attempt, uint32_t rank)
     return phase == PHASE_DONE || phase == PHASE_FAILED;
 }
 
-/* Places */
-
-static const char *describe_state(uint32_t op, uint32_t state)
-{
-    static const char *const names[STATE_COUNT] = {
-        "between steps",           "planning", "staging", "serializing", NULL, "in fsync", "exchanging", "committing",
-        "waiting for other ranks",
-    };
-    if (state == STATE_IO)
-        return op == OP_SAVE || op == OP_BASELINE_WRITE ? "writing" : "reading";
-    return state < STATE_COUNT ? names[state] : "in an unknown state";
-}
-
-char *watch_describe_place(const struct attempt *attempt, uint32_t rank, char text[96])
-{
-    const struct status_page *page = page_of(attempt, rank);
-    uint32_t op = atomic_load(&page->op), state = atomic_load(&page->state), phase = atomic_load(&page->phase);
-    unsigned long long iteration = atomic_load(&page->iteration), warmup = attempt->warmup;
-    bool warming = iteration < warmup;
-    if (phase == PHASE_STARTING)
-        snprintf(text, 96, "starting");
-    else if (op == OP_NONE || op >= OP_COUNT)
-        snprintf(text, 96, phase == PHASE_READY ? "preparing" : "between operations");
-    else if (op != OP_SAVE && op != OP_LOAD)
-        snprintf(text, 96, "%s, %s", operation_name((enum operation)op), describe_state(op, state));
-    else
-        snprintf(text, 96, "%s%s %llu/%llu, %s", warming ? "warm-up " : "", operation_name((enum operation)op),
-                 warming ? iteration + 1 : iteration - warmup + 1,
-                 warming ? warmup : (unsigned long long)attempt->iterations, describe_state(op, state));
-    return text;
-}
-
 /* Stops */
 
 static void request_stop(struct watch *self, enum stop_request stop, uint64_t now_ns)
@@ -114,7 +82,7 @@ static void check_signals(struct watch *self, uint64_t now_ns)
     } else if (received > 0 && *attempt->time_is_up) {
         char place[96];
         attempt_decide(attempt, OUTCOME_TIMEOUT, CB_ERR_TIMEOUT, "the job's time limit came; rank 0 in %s",
-                       watch_describe_place(attempt, 0, place));
+                       attempt_describe_place(attempt, 0, place));
         request_stop(self, STOP_NOW, now_ns);
     } else if (received > 1) {
         if (!attempt->nodes.slurm) /* which sends several, and knows why */
@@ -199,7 +167,7 @@ static void describe_idle(const struct attempt *attempt, uint32_t rank, uint64_t
     char place[96], process[64];
     pid_t pid = (pid_t)atomic_load(&page_of(attempt, rank)->pid);
     snprintf(text, bytes, "rank %u moves nothing since %.1f s in %s; process %d in %s", rank,
-             (double)longest_ns / (double)NS_PER_S, watch_describe_place(attempt, rank, place), (int)pid,
+             (double)longest_ns / (double)NS_PER_S, attempt_describe_place(attempt, rank, place), (int)pid,
              launch_describe_process(attempt, rank, process));
 }
 
@@ -219,7 +187,7 @@ static void check_timeouts(struct watch *self, uint64_t now_ns)
     if (run_ns && now_ns - attempt->started_ns > run_ns) {
         attempt_decide(attempt, OUTCOME_TIMEOUT, CB_ERR_TIMEOUT,
                        "the run took longer than timeout.run=%s; rank 0 in %s",
-                       experiment_text(attempt->experiment, OPT_TIMEOUT_RUN), watch_describe_place(attempt, 0, text));
+                       experiment_text(attempt->experiment, OPT_TIMEOUT_RUN), attempt_describe_place(attempt, 0, text));
         request_stop(self, STOP_NOW, now_ns);
     }
 }
@@ -257,7 +225,7 @@ static void check_ranks(struct watch *self, uint64_t now_ns)
         if (now_ns - self->vanished_ns > AFTER_DEATH_NS) {
             attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, CB_ERR_SYSTEM,
                            "rank %u vanished in %s, and its launcher did not notice", rank,
-                           watch_describe_place(attempt, rank, place));
+                           attempt_describe_place(attempt, rank, place));
             request_stop(self, STOP_NOW, now_ns);
         }
     }

@@ -8,7 +8,4 @@
  * ends what is left. Decides on timeouts, second signals and ranks that vanished. */
 void watch_run(struct attempt *attempt);
 
-/* "save 3/5, writing": where a rank is, or was when it died. `text` holds 96 bytes. */
-char *watch_describe_place(const struct attempt *attempt, uint32_t rank, char text[96]);
-
 #endif
