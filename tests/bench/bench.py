@@ -272,10 +272,10 @@ def write_model(bench, name, tensors, more=""):
 
 
 def bench_async(bench):
-    """What training waits for, 2 ranks x 256 MiB in memory; nothing else runs while it copies. All take turns, so that each
+    """What training waits for, 2 ranks x 1 GiB in memory; nothing else runs while it copies. All take turns, so that each
     round has one of each, and the rounds begin with another one."""
-    model = write_model(bench, "async", 8)
-    copier = Copier(bench, GIB // 4)
+    model = write_model(bench, "async", 32)
+    copier = Copier(bench, GIB)
 
     def memcpy():
         return statistics.median(copier.seconds() for _ in range(5))
