@@ -14,9 +14,34 @@
 
 /* --- documents --- */
 
+/* How a list names what it holds, below its root; NULL for what it has none of. */
+struct page_form {
+    const char *what, *root, *item, *key, *id, *size, *begun, *token, *next_key, *next_id;
+};
+
+static const struct page_form object_form = {
+    .what = "a list of objects",
+    .root = "ListBucketResult",
+    .item = "/Contents",
+    .key = "/Contents/Key",
+    .size = "/Contents/Size",
+    .token = "/NextContinuationToken",
+};
+static const struct page_form upload_form = {
+    .what = "a list of uploads",
+    .root = "ListMultipartUploadsResult",
+    .item = "/Upload",
+    .key = "/Upload/Key",
+    .id = "/Upload/UploadId",
+    .begun = "/Upload/Initiated",
+    .next_key = "/NextKeyMarker",
+    .next_id = "/NextUploadIdMarker",
+};
+
 struct page_reader {
+    const struct page_form *form;
     struct s3_page *page;
-    s3_object_fn each_object;
+    s3_object_fn each_object; /* or */
     s3_upload_fn each_upload;
     void *context;
     char key[S3_KEY_BYTES + 1], id[S3_TOKEN_BYTES];
@@ -47,99 +72,97 @@ static int refuse_page(const char *why, struct cb_err *err)
     return cb_fail(err, CB_ERR_FORMAT, "a list from S3: %s", why);
 }
 
-static int take_object_element(void *context, const char *path, const char *text, struct cb_err *err)
+static bool is_named(const char *name, const char *path)
 {
-    struct page_reader *self = context;
+    return name && strcmp(name, path) == 0;
+}
+
+/* False where the text is not what this element has. */
+static bool take_value(struct page_reader *self, const char *path, const char *text)
+{
+    const struct page_form *form = self->form;
     struct s3_page *page = self->page;
-    static const char root[] = "ListBucketResult";
-    if (strncmp(path, root, sizeof root - 1) != 0)
-        return 0;
-    path += sizeof root - 1;
-    bool good = true;
+    const struct {
+        const char *name;
+        char *to;
+        size_t room;
+    } texts[] = {
+        {form->key, self->key, sizeof self->key},
+        {form->id, self->id, sizeof self->id},
+        {form->token, page->token, sizeof page->token},
+        {form->next_key, page->next_key, sizeof page->next_key},
+        {form->next_id, page->next_id, sizeof page->next_id},
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        if (is_named(texts[i].name, path))
+            return take_text(texts[i].to, texts[i].room, text);
     if (strcmp(path, "") == 0)
         self->seen_root = true;
     else if (strcmp(path, "/IsTruncated") == 0)
         page->truncated = strcmp(text, "true") == 0;
-    else if (strcmp(path, "/NextContinuationToken") == 0)
-        good = take_text(page->token, sizeof page->token, text);
-    else if (strcmp(path, "/Contents/Key") == 0)
-        good = take_text(self->key, sizeof self->key, text);
-    else if (strcmp(path, "/Contents/Size") == 0)
-        good = self->has_size = parse_size(text, &self->number);
-    if (!good)
-        return refuse_page("a key, size or token is not what it should be", err);
-    if (strcmp(path, "/Contents") != 0)
-        return 0;
-    if (!self->key[0] || !self->has_size)
+    else if (is_named(form->size, path))
+        return self->has_size = parse_size(text, &self->number);
+    else if (is_named(form->begun, path) && !s3_parse_time(text, &self->number))
+        self->number = 0; /* not known */
+    return true;
+}
+
+/* An object or an upload is complete. */
+static int pass_item(struct page_reader *self, struct cb_err *err)
+{
+    struct s3_upload upload = {.key = self->key, .id = self->id, .begun_ns = self->number};
+    if (self->each_upload && (!self->key[0] || !self->id[0]))
+        return refuse_page("an upload without key or id", err);
+    if (self->each_object && (!self->key[0] || !self->has_size))
         return refuse_page("an object without key or size", err);
-    page->count++;
-    int rc = self->each_object(self->context, self->key, self->number, err);
-    self->key[0] = '\0';
+    self->page->count++;
+    int rc = 0;
+    if (self->each_upload)
+        rc = self->each_upload(self->context, &upload, err);
+    else if (self->each_object)
+        rc = self->each_object(self->context, self->key, self->number, err);
+    self->key[0] = self->id[0] = '\0';
+    self->number = 0;
     self->has_size = false;
+    return rc;
+}
+
+static int take_element(void *context, const char *path, const char *text, struct cb_err *err)
+{
+    struct page_reader *self = context;
+    size_t root = strlen(self->form->root);
+    if (strncmp(path, self->form->root, root) != 0)
+        return 0;
+    path += root;
+    if (!take_value(self, path, text))
+        return refuse_page("a key, id, size or token is not what it should be", err);
+    return strcmp(path, self->form->item) == 0 ? pass_item(self, err) : 0;
+}
+
+static int read_page(struct page_reader *self, const char *bytes, size_t len, struct cb_err *err)
+{
+    struct s3_page *page = self->page;
+    *page = (struct s3_page){0};
+    int rc = s3_xml_read(self->form->what, bytes, len, take_element, self, err);
+    if (!rc && !self->seen_root)
+        rc = refuse_page("it is another document", err);
+    if (!rc && page->truncated && !page->token[0] && !page->next_key[0])
+        rc = refuse_page("it goes on, but does not say where", err);
     return rc;
 }
 
 int s3_read_object_page(const char *bytes, size_t len, s3_object_fn each, void *context, struct s3_page *page,
                         struct cb_err *err)
 {
-    struct page_reader reader = {.page = page, .each_object = each, .context = context};
-    *page = (struct s3_page){0};
-    int rc = s3_xml_read("a list of objects", bytes, len, take_object_element, &reader, err);
-    if (!rc && !reader.seen_root)
-        rc = refuse_page("it is another document", err);
-    if (!rc && page->truncated && !page->token[0])
-        rc = refuse_page("it goes on, but does not say where", err);
-    return rc;
-}
-
-static int take_upload_element(void *context, const char *path, const char *text, struct cb_err *err)
-{
-    struct page_reader *self = context;
-    struct s3_page *page = self->page;
-    static const char root[] = "ListMultipartUploadsResult";
-    if (strncmp(path, root, sizeof root - 1) != 0)
-        return 0;
-    path += sizeof root - 1;
-    bool good = true;
-    if (strcmp(path, "") == 0)
-        self->seen_root = true;
-    else if (strcmp(path, "/IsTruncated") == 0)
-        page->truncated = strcmp(text, "true") == 0;
-    else if (strcmp(path, "/NextKeyMarker") == 0)
-        good = take_text(page->next_key, sizeof page->next_key, text);
-    else if (strcmp(path, "/NextUploadIdMarker") == 0)
-        good = take_text(page->next_id, sizeof page->next_id, text);
-    else if (strcmp(path, "/Upload/Key") == 0)
-        good = take_text(self->key, sizeof self->key, text);
-    else if (strcmp(path, "/Upload/UploadId") == 0)
-        good = take_text(self->id, sizeof self->id, text);
-    else if (strcmp(path, "/Upload/Initiated") == 0 && !s3_parse_time(text, &self->number))
-        self->number = 0;
-    if (!good)
-        return refuse_page("a key or id of an upload is too long", err);
-    if (strcmp(path, "/Upload") != 0)
-        return 0;
-    if (!self->key[0] || !self->id[0])
-        return refuse_page("an upload without key or id", err);
-    page->count++;
-    struct s3_upload upload = {.key = self->key, .id = self->id, .begun_ns = self->number};
-    int rc = self->each_upload(self->context, &upload, err);
-    self->key[0] = self->id[0] = '\0';
-    self->number = 0;
-    return rc;
+    struct page_reader reader = {.form = &object_form, .page = page, .each_object = each, .context = context};
+    return read_page(&reader, bytes, len, err);
 }
 
 int s3_read_upload_page(const char *bytes, size_t len, s3_upload_fn each, void *context, struct s3_page *page,
                         struct cb_err *err)
 {
-    struct page_reader reader = {.page = page, .each_upload = each, .context = context};
-    *page = (struct s3_page){0};
-    int rc = s3_xml_read("a list of uploads", bytes, len, take_upload_element, &reader, err);
-    if (!rc && !reader.seen_root)
-        rc = refuse_page("it is another document", err);
-    if (!rc && page->truncated && !page->next_key[0])
-        rc = refuse_page("it goes on, but does not say where", err);
-    return rc;
+    struct page_reader reader = {.form = &upload_form, .page = page, .each_upload = each, .context = context};
+    return read_page(&reader, bytes, len, err);
 }
 
 struct delete_reader {
