@@ -23,23 +23,40 @@ static const char *fact_of(const struct run_info *run, const char *key)
     return NULL;
 }
 
-static int add_node(struct suite_nodes *self, const char *word, size_t len, struct cb_err *err)
+static int add_node(struct suite_nodes *self, const char *name, size_t len, const char *rank, struct cb_err *err)
 {
-    const char *colon = memrchr(word, ':', len);
     char **names = realloc(self->names, (self->count + 1) * sizeof *names);
     uint32_t *first = names ? realloc(self->first, (self->count + 1) * sizeof *first) : NULL;
     self->names = names ? names : self->names;
     self->first = first ? first : self->first;
     if (!names || !first)
         return cb_fail(err, CB_ERR_MEMORY, "no memory for the nodes of a run");
-    if (!colon)
-        return cb_fail(err, CB_ERR_FORMAT, "the nodes of the run are not NAME:RANK");
-    self->names[self->count] = strndup(word, (size_t)(colon - word));
-    self->first[self->count] = (uint32_t)strtoul(colon + 1, NULL, 10);
+    self->names[self->count] = strndup(name, len);
+    self->first[self->count] = (uint32_t)strtoul(rank, NULL, 10);
     if (!self->names[self->count])
         return cb_fail(err, CB_ERR_MEMORY, "no memory for the nodes of a run");
     self->count++;
     return 0;
+}
+
+/* "suite.node.NAME=RANK" of every node, in order of ranks; "suite.nodes=NAME:RANK,…" of older runs. */
+static int load_names(struct suite_nodes *self, const struct run_info *run, struct cb_err *err)
+{
+    static const char prefix[] = "suite.node.";
+    const char *word = fact_of(run, "suite.nodes");
+    int rc = 0;
+    while (word && *word && !rc) {
+        size_t len = strcspn(word, ",");
+        const char *colon = memrchr(word, ':', len);
+        rc = colon ? add_node(self, word, (size_t)(colon - word), colon + 1, err) : 0; /* a list that was cut */
+        word += len + (word[len] == ',' ? 1 : 0);
+    }
+    for (size_t i = 0; i < run->fact_count && !rc; i++) {
+        const char *name = run->facts[i] + sizeof prefix - 1, *equals = strrchr(run->facts[i], '=');
+        if (strncmp(run->facts[i], prefix, sizeof prefix - 1) == 0 && equals && equals >= name)
+            rc = add_node(self, name, (size_t)(equals - name), equals + 1, err);
+    }
+    return rc;
 }
 
 static double *make_cells(size_t count)
@@ -122,14 +139,8 @@ static int load_values(struct suite_nodes *self, struct history *history, const 
 int suite_nodes_load(struct suite_nodes *self, struct history *history, const struct run_info *run, struct cb_err *err)
 {
     static const char pair[] = "suite.pair.";
-    const char *word = fact_of(run, "suite.nodes");
-    int rc = 0;
     *self = (struct suite_nodes){0};
-    while (word && *word && !rc) {
-        size_t len = strcspn(word, ",");
-        rc = add_node(self, word, len, err);
-        word += len + (word[len] == ',' ? 1 : 0);
-    }
+    int rc = load_names(self, run, err);
     if (rc || self->count == 0)
         return rc;
     self->values = make_cells(METRICS * self->count);
@@ -240,6 +251,18 @@ static int write_spreads(const struct suite_nodes *self, bool colour, struct buf
     return rc;
 }
 
+static void write_worst(const struct suite_nodes *self, const char *title, enum metric_id metric, struct buf *out)
+{
+    struct suite_pair_spread spread;
+    if (!suite_nodes_pair_spread(self, metric, &spread))
+        return;
+    buf_printf(out, "worst pair  %s and %s, %s %+.1f %% from the median of the pairs", self->names[spread.a],
+               self->names[spread.b], title, 100 * (spread.worst / spread.median - 1));
+    if (!isnan(spread.z))
+        buf_printf(out, ", robust z %.1f%s", spread.z, fabs(spread.z) > STATS_Z_OF_OUTLIERS ? ": outlier" : "");
+    buf_append_char(out, '\n');
+}
+
 static int write_matrix(const struct suite_nodes *self, const char *title, enum metric_id metric, const double *cells,
                         bool colour, struct buf *out, struct cb_err *err)
 {
@@ -260,14 +283,8 @@ static int write_matrix(const struct suite_nodes *self, const char *title, enum 
     buf_append_char(out, '\n');
     int rc = table_write(&table, 0, colour, out, err);
     table_release(&table);
-    struct suite_pair_spread spread;
-    if (!rc && suite_nodes_pair_spread(self, metric, &spread)) {
-        buf_printf(out, "worst pair  %s and %s, %+.1f %% from the median of the pairs", self->names[spread.a],
-                   self->names[spread.b], 100 * (spread.worst / spread.median - 1));
-        if (!isnan(spread.z))
-            buf_printf(out, ", robust z %.1f%s", spread.z, fabs(spread.z) > STATS_Z_OF_OUTLIERS ? ": outlier" : "");
-        buf_append_char(out, '\n');
-    }
+    if (!rc)
+        write_worst(self, title, metric, out);
     return rc;
 }
 
@@ -282,6 +299,8 @@ int suite_nodes_write(const struct suite_nodes *self, bool colour, struct buf *o
     if (!rc && self->count > MATRIX_MOST) {
         buf_printf(out, "pairs of %zu nodes do not fit here: `ckptbench show RUN --nodes --json` has them\n",
                    self->count);
+        write_worst(self, "latency", METRIC_NET_LATENCY_S, out);
+        write_worst(self, "bandwidth", METRIC_NET_BANDWIDTH_BYTES_PER_S, out);
         return 0;
     }
     if (!rc)

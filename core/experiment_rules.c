@@ -150,7 +150,14 @@ static int validate_suite(const struct experiment *self, struct cb_err *err)
 {
     static const char *const sections[] = {"net", "storage", "cpu", "memory", "gpu"};
     const char *only = experiment_text(self, OPT_SUITE_ONLY);
-    struct rules unused;
+    struct rules rules;
+    size_t chars = strlen(only);
+    if (chars == 0 || only[chars - 1] == '+')
+        return cb_fail(err, CB_ERR_USAGE,
+                       "suite.only=%s: must be all, or some of net, storage, cpu, memory, gpu joined by +", only);
+    if (experiment_is(self, OPT_WORKLOAD, "suite") && !experiment_is(self, OPT_OPS, "save+load"))
+        return cb_fail(err, CB_ERR_USAGE, "ops=%s is for checkpoints: the suite writes and reads what it needs",
+                       experiment_text(self, OPT_OPS));
     while (*only && strcmp(experiment_text(self, OPT_SUITE_ONLY), "all") != 0) {
         size_t len = strcspn(only, "+"), i = 0;
         while (i < sizeof sections / sizeof *sections &&
@@ -162,10 +169,16 @@ static int validate_suite(const struct experiment *self, struct cb_err *err)
                            experiment_text(self, OPT_SUITE_ONLY));
         only += len + (only[len] == '+' ? 1 : 0);
     }
-    int rc = rules_parse(experiment_text(self, OPT_SUITE_FAIL_BELOW), &unused, err);
+    int rc = rules_parse(experiment_text(self, OPT_SUITE_FAIL_BELOW), &rules, err);
     if (rc)
-        cb_context(err, "suite.fail_below");
-    return rc;
+        return cb_context(err, "suite.fail_below");
+    for (size_t i = 0; i < rules.count; i++)
+        if (rules.items[i].metric < METRIC_SUITE_FIRST || rules.items[i].metric > METRIC_SUITE_LAST)
+            return cb_fail(err, CB_ERR_USAGE,
+                           "suite.fail_below: %s is no figure of the suite; those of docs/metrics.md from %s to %s are",
+                           metric_row(rules.items[i].metric)->name, metric_row(METRIC_SUITE_FIRST)->name,
+                           metric_row(METRIC_SUITE_LAST)->name);
+    return 0;
 }
 
 /* Ranges that the option table has no words for. */
@@ -183,6 +196,11 @@ static int validate_train(const struct experiment *self, struct cb_err *err)
         return cb_fail(err, CB_ERR_USAGE, "train.vocab and train.merges belong together: give both or neither");
     if (!experiment_is(self, OPT_WORKLOAD, "train"))
         return 0;
+    if (!experiment_is(self, OPT_OPS, "save+load"))
+        return cb_fail(err, CB_ERR_USAGE,
+                       "ops=%s is for checkpoints: a training saves as train.checkpoint_every says, and loads with "
+                       "train.resume=latest",
+                       experiment_text(self, OPT_OPS));
     if (experiment_was_set(self, OPT_ITERATIONS))
         return cb_fail(err, CB_ERR_USAGE, "workload=train counts steps: give train.steps instead of iterations");
     if (experiment_u64(self, OPT_DURATION))

@@ -49,10 +49,10 @@ enum metric_id {
 };
 
 /* The sample metrics come first in the catalogue: 0 … METRIC_SAMPLE_COUNT-1. */
-#define METRIC_SAMPLE_COUNT (METRIC_GPU_ALL_TO_ALL_BUS_BYTES_PER_S + 1)
+#define METRIC_SAMPLE_COUNT (METRIC_SUITE_LAST + 1)
 /* Those of the suite are the last ones of them. */
 #define METRIC_SUITE_FIRST METRIC_NET_LATENCY_S
-#define METRIC_SUITE_LAST METRIC_GPU_BROADCAST_BUS_BYTES_PER_S
+#define METRIC_SUITE_LAST METRIC_GPU_ALL_TO_ALL_BUS_BYTES_PER_S
 
 struct metric {
     const char *name;

@@ -103,6 +103,11 @@ static bool is_of_suite(enum metric_id metric)
     return metric >= METRIC_SUITE_FIRST && metric <= METRIC_SUITE_LAST;
 }
 
+bool results_suite_takes_worst(enum metric_id metric)
+{
+    return metric == METRIC_NET_LATENCY_P99_S;
+}
+
 /* The slowest rank makes an operation's time; times in states are means, so that they sum to the mean
  * operation; amounts are sums. */
 static enum over_ranks how_over_ranks(enum metric_id metric)
@@ -114,7 +119,7 @@ static enum over_ranks how_over_ranks(enum metric_id metric)
     if (metric == METRIC_CPU_S)
         return OVER_SUM;
     if (is_of_suite(metric)) /* a rank's value is its node's, or that of all ranks */
-        return metric == METRIC_NET_LATENCY_P99_S ? OVER_MAX : OVER_MEAN;
+        return results_suite_takes_worst(metric) ? OVER_MAX : OVER_MEAN;
     if (metric >= METRIC_LOSS && metric <= METRIC_LEARNING_RATE) /* every rank knows that of all */
         return OVER_MEAN;
     const char *unit = metric_row(metric)->unit;

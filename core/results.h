@@ -27,6 +27,9 @@ struct results {
     uint32_t suspected_cache, coldness_unknown; /* loads marked so */
 };
 
+/* Whether a repetition's figure of the suite is that of the worst rank; else it is the mean of those that have one. */
+bool results_suite_takes_worst(enum metric_id metric);
+
 int results_compute(const struct record *record, struct results *results, struct cb_err *err) CB_MUST_CHECK;
 void results_release(struct results *self);
 const struct result_row *results_find(const struct results *self, enum operation op, enum metric_id metric);

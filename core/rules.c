@@ -68,6 +68,6 @@ int rules_parse(const char *text, struct rules *rules, struct cb_err *err)
 bool rule_is_met(const struct rule *rule, double value)
 {
     if (isnan(value))
-        return true;
+        return false;
     return metric_row(rule->metric)->direction == METRIC_LOWER_IS_BETTER ? value <= rule->bound : value >= rule->bound;
 }

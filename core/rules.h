@@ -24,7 +24,7 @@ struct rules {
  * nearest metric's name. */
 int rules_parse(const char *text, struct rules *rules, struct cb_err *err) CB_MUST_CHECK;
 
-/* Whether `value` meets the rule; NAN, a test that did not run, does. */
+/* Whether `value` meets the rule; NAN, what was not measured, meets none. */
 bool rule_is_met(const struct rule *rule, double value);
 
 #endif

@@ -135,8 +135,9 @@ static int insert_ranks(struct ingest *self, const struct record *record, struct
     int rc = 0;
     for (uint32_t i = 0; i < record->rank_count && rc == 0; i++) {
         const struct record_rank *rank = &record->ranks[i];
-        /* What rank 0 says holds for all; of the others only what they found out about links is new. */
-        rc = insert_facts(self, rank, rank->rank == 0 || i == 0 ? "" : "suite.pair.", err);
+        /* What rank 0 says holds for all; of the others only what they found out about nodes and links is
+         * new. */
+        rc = insert_facts(self, rank, rank->rank == 0 || i == 0 ? "" : "suite.", err);
         if (rc == 0 && (rank->failure_code || rank->phase != PHASE_DONE))
             rc = insert_failure(self, rank, err);
     }

@@ -38,6 +38,17 @@ double collective_bus_factor(enum collective kind, uint32_t ranks)
     }
 }
 
+static bool is_shared_out(enum collective kind)
+{
+    return kind != COLLECTIVE_ALL_REDUCE && kind != COLLECTIVE_BROADCAST;
+}
+
+uint64_t collective_bytes(enum collective kind, uint64_t bytes, uint32_t ranks)
+{
+    uint64_t unit = is_shared_out(kind) ? sizeof(double) * (uint64_t)ranks : sizeof(double);
+    return bytes < unit ? unit : bytes / unit * unit;
+}
+
 static int fail_mpi(struct comm *comm, const char *what, struct cb_err *err)
 {
     comm_give_up(comm);
@@ -188,10 +199,7 @@ static int exchange_init(struct exchange *self, const struct comm *comm, enum co
                          struct cb_err *err)
 {
     uint32_t ranks = comm_size(comm);
-    size_t share = bytes / sizeof(double) / ranks;
-    share = share ? share : 1;
-    size_t whole =
-        kind == COLLECTIVE_ALL_REDUCE || kind == COLLECTIVE_BROADCAST ? bytes / sizeof(double) : share * ranks;
+    size_t whole = collective_bytes(kind, bytes, ranks) / sizeof(double), share = whole / ranks;
     *self = (struct exchange){.kind = kind,
                               .rank = comm_rank(comm),
                               .ranks = ranks,

@@ -35,9 +35,13 @@ int comm_measure_ping_pong(struct comm *comm, uint32_t peer, uint64_t bytes, uin
 int comm_measure_windows(struct comm *comm, uint32_t peer, bool sends, uint64_t bytes, uint32_t window, uint32_t rounds,
                          double *seconds, bool *right, uint64_t deadline_ns, struct cb_err *err) CB_MUST_CHECK;
 
+/* S of the bandwidths that is nearest below `bytes`: of an all-reduce or broadcast whole numbers of 8 bytes, of the rest
+ * a multiple of 8 for each rank; at least one of them. */
+uint64_t collective_bytes(enum collective kind, uint64_t bytes, uint32_t ranks);
+
 /* Collective. `bytes` is S of the bandwidths: the whole buffer of an all-reduce or broadcast, what all
- * ranks contribute together to an all-gather, what one rank gives to the others in the rest; rounded
- * down to a multiple of 8 a rank. Each round is `batch` operations in a row after a barrier; seconds[i] is
+ * ranks contribute together to an all-gather, what one rank gives to the others in the rest; taken as
+ * collective_bytes has it. Each round is `batch` operations in a row after a barrier; seconds[i] is
  * that of one operation on the slowest rank. */
 int comm_measure_collective(struct comm *comm, enum collective kind, uint64_t bytes, uint32_t batch, uint32_t rounds,
                             double *seconds, bool *right, uint64_t deadline_ns, struct cb_err *err) CB_MUST_CHECK;

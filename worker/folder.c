@@ -285,11 +285,11 @@ static int check_space(const struct experiment *experiment, const char *path, ui
     if (rc || needed_bytes <= free_bytes)
         return rc;
     char need[32], have[32];
-    return cb_fail(
-        err, CB_ERR_NO_SPACE,
-        "this run needs about %s in store %s, but only %s is free: use a smaller model, layers=N, or another "
-        "store",
-        units_format_bytes((double)needed_bytes, need), path, units_format_bytes((double)free_bytes, have));
+    bool is_suite = experiment_is(experiment, OPT_WORKLOAD, "suite");
+    return cb_fail(err, CB_ERR_NO_SPACE,
+                   "this run needs about %s in store %s, but only %s is free: use %s, or another store",
+                   units_format_bytes((double)needed_bytes, need), path, units_format_bytes((double)free_bytes, have),
+                   is_suite ? "less of suite.file_bytes" : "a smaller model, layers=N");
 }
 
 int folder_prepare(const struct experiment *experiment, const char *run, uint64_t needed_bytes, struct cb_err *err)

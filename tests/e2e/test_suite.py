@@ -75,6 +75,7 @@ def test_pairs_of_nodes_are_measured_by_the_nodes_names(tmp_path):
     facts = json.loads(ckptbench(tmp_path, "export", "LATEST", "--json").stdout)["facts"]
     pairs = {fact.split("=")[0] for fact in facts if fact.startswith("suite.pair.")}
     assert pairs == {"suite.pair.node0.node1", "suite.pair.node0.node2", "suite.pair.node1.node2"}
+    assert {fact for fact in facts if fact.startswith("suite.node.")} == {f"suite.node.node{rank}={rank}" for rank in range(3)}
     nodes = json.loads(ckptbench(tmp_path, "show", "LATEST", "--nodes", "--json").stdout)["nodes"]
     assert nodes["names"] == ["node0", "node1", "node2"]
     assert nodes["metrics"]["net_latency_s"]["worst"] in nodes["names"]
@@ -117,7 +118,14 @@ def test_a_rule_that_is_not_met_fails_the_run_with_both_figures(tmp_path):
     assert measured(document) == CPU  # what was measured is kept
 
 
-@pytest.mark.parametrize("word,named", [("suite.only=cpus", "cpus"), ("suite.fail_below=nothing:3", "nothing:3"),
+def test_a_rule_for_what_was_not_measured_fails_the_run_with_the_reason_beside_it(tmp_path):
+    out = ckptbench(tmp_path, "run", *SMALL, "ranks=1", "suite.only=net", "store=null:", "suite.fail_below=net_latency_s:5us", code=3)
+    assert "net_latency_s was not measured in this run" in out.stdout + out.stderr
+    assert "not measured  net=one rank" in out.stdout
+
+
+@pytest.mark.parametrize("word,named", [("suite.only=cpus", "cpus"), ("suite.only=", "must be all"), ("suite.only=net+", "must be all"), ("ops=save", "ops=save"), ("suite.fail_below=nothing:3", "nothing:3"),
+                                        ("suite.fail_below=save_bytes_per_s:3", "save_bytes_per_s is no figure of the suite"),
                                         ("engine=torch-dcp", "workload=suite")])
 def test_wrong_words_are_refused_before_anything_starts(tmp_path, word, named):
     result = ckptbench(tmp_path, "run", *SMALL, "store=null:", word, code=2)
@@ -141,6 +149,17 @@ def test_a_node_that_does_worse_than_it_usually_does_is_named(tmp_path):
     assert history["runs"] == slow["n"] == 4 and slow["z"] > 3.5 and slow["value"] > slow["usual"] and slow["node"] == socket.gethostname()
     table = ckptbench(tmp_path, "show", "LATEST", "--nodes").stdout
     assert re.search(r"^storage_read_4k_p50_s .*\(n=4\).* outlier$", table, re.M), table
+
+
+def test_more_memory_than_there_is_is_told_before_it_is_taken(tmp_path):
+    message = suite(tmp_path, "ranks=4", "suite.only=storage+cpu", "suite.file_bytes=64GiB", "io.block=1GiB", "io.depth=64", code=3)["message"]
+    assert "256 GiB" in message and "64 GiB of section storage" in message and "io.block" in message, message
+    assert not (tmp_path / "store").exists()
+
+
+def test_files_need_be_no_whole_number_of_pages(tmp_path):
+    names = measured(suite(tmp_path, "ranks=2", "suite.only=storage", "suite.file_bytes=1100KB", "io.block=256KiB"))
+    assert {"storage_write_bytes_per_s", "storage_read_4k_depth_64_per_s", "storage_aggregate_read_bytes_per_s"} <= names
 
 
 def test_nothing_is_left_in_the_store(tmp_path):

@@ -101,6 +101,26 @@ static void slowest_rank_makes_the_time_and_amounts_add_up(void **state)
     near(values[2], 4);
 }
 
+static void figures_of_the_suite_are_means_over_the_ranks_that_have_them(void **state)
+{
+    struct fixture *fixture = *state;
+    for (uint32_t rank = 0; rank < RANKS; rank++) {
+        add(fixture, rank, OP_SUITE, 1, 0, 1);
+        struct sample *sample = &fixture->record.ranks[rank].samples[0];
+        for (int metric = METRIC_SUITE_FIRST; metric <= METRIC_SUITE_LAST; metric++)
+            sample->values[metric] = 10 * (rank + 1);
+        if (rank == 1)
+            sample->values[METRIC_STORAGE_WRITE_BYTES_PER_S] = NAN; /* the first rank of a node alone writes */
+    }
+    assert_int_equal(METRIC_SUITE_LAST + 1, METRIC_SAMPLE_COUNT);
+    assert_int_equal(results_compute(&fixture->record, &fixture->results, &fixture->err), 0);
+    for (int metric = METRIC_SUITE_FIRST; metric <= METRIC_SUITE_LAST; metric++)
+        near(find(fixture, OP_SUITE, (enum metric_id)metric)->median, metric == METRIC_NET_LATENCY_P99_S ? 20
+                                                                      : metric == METRIC_STORAGE_WRITE_BYTES_PER_S
+                                                                          ? 10
+                                                                          : 15);
+}
+
 static void warm_up_failed_and_incomplete_iterations_are_left_out(void **state)
 {
     struct fixture *fixture = *state;
@@ -221,6 +241,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(slowest_rank_makes_the_time_and_amounts_add_up, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(figures_of_the_suite_are_means_over_the_ranks_that_have_them, set_up,
+                                        tear_down),
         cmocka_unit_test_setup_teardown(warm_up_failed_and_incomplete_iterations_are_left_out, set_up, tear_down),
         cmocka_unit_test_setup_teardown(nothing_is_measured_when_a_rank_left_no_page, set_up, tear_down),
         cmocka_unit_test_setup_teardown(shares_of_states_sum_to_1, set_up, tear_down),

@@ -19,7 +19,6 @@
 #define DIGIT_BITS 11
 #define DIGITS (1u << DIGIT_BITS)
 #define ALIGNMENT 64
-#define NODE_GEMM_SIZE 2048 /* beside the others of the node: rank's matrices must fit together */
 
 static double seconds_since(uint64_t start_ns)
 {
@@ -120,7 +119,7 @@ static int measure_gemm(struct suite *self, struct sample *sample, struct cb_err
         rc = time_gemm(self, n, &sample->values[METRIC_CPU_GEMM_FLOPS], err);
     rc = suite_join(self, rc, err);
     if (!rc)
-        rc = suite_join(self, time_gemm(self, n < NODE_GEMM_SIZE ? n : NODE_GEMM_SIZE, &mine, err), err);
+        rc = suite_join(self, time_gemm(self, n < SUITE_NODE_GEMM_SIZE ? n : SUITE_NODE_GEMM_SIZE, &mine, err), err);
     return rc ? rc : suite_sum_of_node(self, mine, &sample->values[METRIC_CPU_GEMM_NODE_FLOPS], err);
 }
 

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "core/results.h"
 #include "core/rules.h"
 #include "core/stats.h"
 #include "worker/comm_measure.h"
@@ -18,23 +19,37 @@ static uint32_t take_values(const struct status_page *page, enum metric_id metri
     return count;
 }
 
-static double median_over_ranks(const double *all, uint32_t ranks, uint32_t count, double *scratch)
+static double median_over_ranks(const double *all, uint32_t ranks, uint32_t count, bool worst, double *scratch)
 {
     struct summary summary;
     size_t used = 0;
     for (uint32_t i = 0; i < count; i++) {
-        double sum = 0;
+        double sum = 0, most = 0;
         uint32_t known = 0;
         for (uint32_t rank = 0; rank < ranks; rank++) {
             double value = all[(size_t)rank * count + i];
             sum += isnan(value) ? 0 : value;
+            most = value > most ? value : most;
             known += isnan(value) ? 0 : 1;
         }
         if (known)
-            scratch[used++] = sum / known;
+            scratch[used++] = worst ? most : sum / known;
     }
     stats_summarize(scratch, used, &summary);
     return summary.median;
+}
+
+static int refuse(const struct rule *rule, double value, struct cb_err *err)
+{
+    const struct metric *metric = metric_row(rule->metric);
+    const char *most = metric->direction == METRIC_LOWER_IS_BETTER ? "most" : "least";
+    if (isnan(value))
+        return cb_fail(err, CB_ERR_BELOW,
+                       "suite.fail_below: %s was not measured in this run, and must be at %s %.4g %s; what was not "
+                       "measured is listed with the reason",
+                       metric->name, most, rule->bound, metric->unit);
+    return cb_fail(err, CB_ERR_BELOW, "suite.fail_below: %s is %.4g %s, and must be at %s %.4g", metric->name, value,
+                   metric->unit, most, rule->bound);
 }
 
 static int judge_one(struct suite *self, const struct rule *rule, struct cb_err *err)
@@ -48,12 +63,9 @@ static int judge_one(struct suite *self, const struct rule *rule, struct cb_err 
     if (!rc && count)
         rc = comm_all_gather(self->comm, mine, count * sizeof *mine, all, suite_deadline(self), err);
     if (!rc && count) {
-        double value = median_over_ranks(all, ranks, count, scratch);
-        const struct metric *metric = metric_row(rule->metric);
+        double value = median_over_ranks(all, ranks, count, results_suite_takes_worst(rule->metric), scratch);
         if (!rule_is_met(rule, value))
-            rc = cb_fail(err, CB_ERR_BELOW, "suite.fail_below: %s is %.4g %s, and must be at %s %.4g", metric->name,
-                         value, metric->unit, metric->direction == METRIC_LOWER_IS_BETTER ? "most" : "least",
-                         rule->bound);
+            rc = refuse(rule, value, err);
     }
     free(mine);
     free(scratch);

@@ -17,7 +17,7 @@
 #define PAGE_BYTES 4096
 
 /* Each of the three arrays is at least four times the last level of cache, shared by the ranks. */
-static uint64_t array_bytes(const struct suite *self)
+uint64_t suite_array_bytes(const struct suite *self)
 {
     long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
     if (cache <= 0)
@@ -100,7 +100,7 @@ static int measure_stream(struct suite *self, struct sample *sample, struct cb_e
     static const enum metric_id metrics[KERNEL_COUNT] = {METRIC_MEMORY_COPY_BYTES_PER_S,
                                                          METRIC_MEMORY_SCALE_BYTES_PER_S, METRIC_MEMORY_ADD_BYTES_PER_S,
                                                          METRIC_MEMORY_TRIAD_BYTES_PER_S};
-    uint64_t bytes = array_bytes(self);
+    uint64_t bytes = suite_array_bytes(self);
     size_t n = bytes / sizeof(double);
     double *arrays[3] = {NULL};
     char *memory = aligned_alloc(PAGE_BYTES, (3 * bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES);

@@ -83,6 +83,17 @@ static int measure_local(struct suite *self, struct sample *sample, struct cb_er
     return 0;
 }
 
+/* "suite.pair.A.B" = "3.1e-06 s 1.2e+09 bytes/s", in few digits: what one rank can note is limited. */
+static void note_pair(struct suite *self, uint32_t opponent, const struct link *link)
+{
+    const struct nodes *nodes = &self->nodes;
+    uint32_t a = nodes->mine < opponent ? nodes->mine : opponent, b = nodes->mine < opponent ? opponent : nodes->mine;
+    char key[2 * NODE_NAME_BYTES + 32], text[64];
+    snprintf(key, sizeof key, "suite.pair.%s.%s", nodes->names[a], nodes->names[b]);
+    snprintf(text, sizeof text, "%.5g s %.5g bytes/s", link->latency_s, link->bytes_per_s);
+    status_page_add_fact(self->page, key, text);
+}
+
 /* The first ranks of all nodes, a round at a time, so that no node is in two pairs at once. */
 static int measure_pairs(struct suite *self, struct sample *sample, bool last, struct cb_err *err)
 {
@@ -101,12 +112,8 @@ static int measure_pairs(struct suite *self, struct sample *sample, bool last, s
             p99_s = link.p99_s > p99_s ? link.p99_s : p99_s;
             bytes_per_s += link.bytes_per_s;
             met++;
-            if (last && nodes->mine < opponent) {
-                char key[2 * NODE_NAME_BYTES + 32], text[96];
-                snprintf(key, sizeof key, "suite.pair.%s.%s", nodes->names[nodes->mine], nodes->names[opponent]);
-                snprintf(text, sizeof text, "%.9g s %.9g bytes/s", link.latency_s, link.bytes_per_s);
-                status_page_add_fact(self->page, key, text);
-            }
+            if (last && nodes_keeps(nodes->mine, opponent))
+                note_pair(self, opponent, &link);
         }
         rc = suite_join(self, 0, err);
     }
@@ -142,7 +149,8 @@ static int measure_collective(struct suite *self, enum collective kind, uint64_t
 
 static double bus_bytes_per_s(const struct suite *self, enum collective kind, uint64_t bytes, double seconds)
 {
-    return (double)bytes / seconds * collective_bus_factor(kind, comm_size(self->comm));
+    uint32_t ranks = comm_size(self->comm);
+    return (double)collective_bytes(kind, bytes, ranks) / seconds * collective_bus_factor(kind, ranks);
 }
 
 /* "8:3.1e-06:2.6e+06 …": bytes, seconds, algorithm bandwidth of each size up to the largest. */
@@ -153,7 +161,9 @@ static int write_curve(struct suite *self, enum collective kind, uint64_t larges
     double seconds;
     int rc = 0;
     buf_init(&text, CURVE_BYTES);
-    for (uint64_t bytes = LATENCY_BYTES; bytes <= largest && !rc; bytes *= CURVE_STEP) {
+    uint64_t smallest = collective_bytes(kind, LATENCY_BYTES, comm_size(self->comm));
+    uint64_t end = largest < smallest ? smallest : largest;
+    for (uint64_t bytes = smallest; bytes <= end && !rc; bytes *= CURVE_STEP) {
         rc = measure_collective(self, kind, bytes, &seconds, err);
         if (!rc)
             buf_printf(&text, "%s%" PRIu64 ":%.4g:%.4g", text.len ? " " : "", bytes, seconds, (double)bytes / seconds);

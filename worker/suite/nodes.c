@@ -42,18 +42,45 @@ static uint32_t find_neighbour(const struct nodes *self, uint32_t rank, uint32_t
     return rank;
 }
 
-static void sort_into_nodes(struct nodes *self, uint32_t rank, uint32_t ranks, char (*names)[NODE_NAME_BYTES])
+static uint32_t ranks_of_node(const uint32_t *node_of, uint32_t ranks, uint32_t node)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < ranks; i++)
+        count += node_of[i] == node;
+    return count;
+}
+
+/* Ranks in the order of their nodes, in a circle: who comes as many places later as the largest node has ranks. */
+uint32_t nodes_partner(const uint32_t *node_of, uint32_t ranks, uint32_t count, uint32_t rank)
+{
+    uint32_t shift = 1, place = 0, at = 0;
+    for (uint32_t node = 0; node < count && count > 1; node++) {
+        uint32_t here = ranks_of_node(node_of, ranks, node);
+        shift = here > shift ? here : shift;
+    }
+    for (uint32_t i = 0; i < ranks; i++)
+        place += node_of[i] < node_of[rank] || (node_of[i] == node_of[rank] && i < rank);
+    uint32_t wanted = (place + shift) % ranks;
+    for (uint32_t node = 0; node < count; node++)
+        for (uint32_t i = 0; i < ranks; i++)
+            if (node_of[i] == node && at++ == wanted)
+                return i;
+    return rank;
+}
+
+static void sort_into_nodes(struct nodes *self, uint32_t rank, uint32_t ranks, char (*names)[NODE_NAME_BYTES],
+                            uint32_t *node_of)
 {
     for (uint32_t i = 0; i < ranks; i++) {
-        uint32_t node = number_of(self, names[i], i);
-        if (i == rank)
-            self->mine = node;
+        node_of[i] = number_of(self, names[i], i);
         if (strcmp(names[i], names[rank]) == 0) {
             self->local_rank += i < rank ? 1 : 0;
             self->local_size++;
         }
     }
+    self->mine = node_of[rank];
     self->neighbour = find_neighbour(self, rank, ranks, names);
+    self->partner = nodes_partner(node_of, ranks, self->count, rank);
 }
 
 int nodes_init(struct nodes *self, struct comm *comm, uint64_t deadline_ns, struct cb_err *err)
@@ -64,12 +91,16 @@ int nodes_init(struct nodes *self, struct comm *comm, uint64_t deadline_ns, stru
     char(*names)[NODE_NAME_BYTES] = calloc(ranks, sizeof *names);
     self->names = calloc(ranks, sizeof *self->names);
     self->first_rank = calloc(ranks, sizeof *self->first_rank);
-    int rc = names && self->names && self->first_rank ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory for names of nodes");
+    uint32_t *node_of = calloc(ranks, sizeof *node_of);
+    int rc = names && self->names && self->first_rank && node_of
+                 ? 0
+                 : cb_fail(err, CB_ERR_MEMORY, "no memory for names of nodes");
     read_name(mine);
     if (!rc)
         rc = comm_all_gather(comm, mine, sizeof mine, names, deadline_ns, err);
     if (!rc)
-        sort_into_nodes(self, comm_rank(comm), ranks, names);
+        sort_into_nodes(self, comm_rank(comm), ranks, names, node_of);
+    free(node_of);
     free(names);
     return rc;
 }
@@ -98,4 +129,10 @@ uint32_t nodes_opponent(uint32_t count, uint32_t round, uint32_t player)
     else
         opponent = (round % turning + turning - player) % turning;
     return opponent < count ? opponent : player;
+}
+
+bool nodes_keeps(uint32_t node, uint32_t opponent)
+{
+    bool lower = node < opponent, odd = (node ^ opponent) & 1;
+    return lower == odd;
 }

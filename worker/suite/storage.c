@@ -12,8 +12,6 @@
 #include "worker/suite/suite.h"
 #include "worker/together.h"
 
-#define FILES_AT_ONCE 16
-#define DEPTH_MOST 64
 #define PAGE_BYTES 4096
 #define RANDOM_NS (NS_PER_S / 4) /* each depth reads for so long */
 #define NAMES 200                /* small files made, looked up and removed */
@@ -31,28 +29,34 @@ struct pass {
     struct suite *suite;
     struct store *store;
     enum store_request_kind kind;
-    struct store_object *objects[FILES_AT_ONCE];
-    uint64_t next[FILES_AT_ONCE]; /* offset of the next block */
-    uint32_t owner;               /* rank that wrote, or writes, the files */
+    struct store_object *objects[SUITE_FILES_AT_ONCE];
+    uint64_t next[SUITE_FILES_AT_ONCE]; /* offset of the next block */
+    uint32_t owner;                     /* rank that wrote, or writes, the files */
     uint32_t file_count, turn, depth, in_flight;
     uint64_t file_bytes, block, requests;
     bool random;
     uint64_t random_state, end_ns;
     struct histogram latency;
-    struct slot slots[DEPTH_MOST];
-    uint32_t free_slots[DEPTH_MOST], free_count;
+    struct slot slots[SUITE_DEPTH_MOST];
+    uint32_t free_slots[SUITE_DEPTH_MOST], free_count;
     char *memory; /* of all slots; owned */
 };
+
+/* Whole pages, as O_DIRECT wants them. */
+uint64_t suite_file_bytes(const struct experiment *experiment)
+{
+    return experiment_u64(experiment, OPT_SUITE_FILE_BYTES) / PAGE_BYTES * PAGE_BYTES;
+}
 
 /* What stands at the start of every small page of a file says whose it is and where. */
 static uint64_t tag_of(uint32_t owner, uint32_t file, uint64_t offset)
 {
-    return (offset + 1) * UINT64_C(0x9E3779B97F4A7C15) + (uint64_t)owner * FILES_AT_ONCE + file;
+    return (offset + 1) * UINT64_C(0x9E3779B97F4A7C15) + (uint64_t)owner * SUITE_FILES_AT_ONCE + file;
 }
 
 static void tag_block(const struct pass *pass, const struct slot *slot, uint64_t length)
 {
-    for (uint64_t i = 0; i < length; i += PAGE_BYTES) {
+    for (uint64_t i = 0; i + sizeof(uint64_t) <= length; i += PAGE_BYTES) {
         uint64_t tag = tag_of(pass->owner, slot->file, slot->offset + i);
         memcpy(slot->memory + i, &tag, sizeof tag);
     }
@@ -60,7 +64,7 @@ static void tag_block(const struct pass *pass, const struct slot *slot, uint64_t
 
 static bool is_tagged(const struct pass *pass, const struct slot *slot, uint64_t length)
 {
-    for (uint64_t i = 0; i < length; i += PAGE_BYTES) {
+    for (uint64_t i = 0; i + sizeof(uint64_t) <= length; i += PAGE_BYTES) {
         uint64_t tag;
         memcpy(&tag, slot->memory + i, sizeof tag);
         if (tag != tag_of(pass->owner, slot->file, slot->offset + i))
@@ -143,11 +147,11 @@ static int complete(struct pass *self, const struct store_completion *completion
 /* Waits for at least one completion. */
 static int reap(struct pass *self, uint64_t deadline_ns, struct cb_err *err)
 {
-    struct store_completion completions[DEPTH_MOST];
+    struct store_completion completions[SUITE_DEPTH_MOST];
     size_t count = 0;
     while (count == 0) {
         uint64_t now_ns = clock_monotonic_ns();
-        int rc = store_poll(self->store, completions, DEPTH_MOST, now_ns + POLL_SLICE_NS, &count, err);
+        int rc = store_poll(self->store, completions, SUITE_DEPTH_MOST, now_ns + POLL_SLICE_NS, &count, err);
         if (!rc && count == 0)
             rc = comm_check(self->suite->comm, err);
         if (!rc && count == 0 && now_ns > deadline_ns)
@@ -228,9 +232,9 @@ static void pass_release(struct pass *self)
     if (self->in_flight > 0)
         store_cancel(self->store);
     while (self->in_flight > 0 && clock_monotonic_ns() < give_up_ns) {
-        struct store_completion completions[DEPTH_MOST];
+        struct store_completion completions[SUITE_DEPTH_MOST];
         size_t count = 0;
-        if (store_poll(self->store, completions, DEPTH_MOST, give_up_ns, &count, NULL))
+        if (store_poll(self->store, completions, SUITE_DEPTH_MOST, give_up_ns, &count, NULL))
             return;
         self->in_flight -= (uint32_t)count;
     }
@@ -315,7 +319,7 @@ static int remove_files(struct suite *self, const char *kind, uint32_t file_coun
 static uint32_t depth_of(const struct suite *self)
 {
     uint64_t depth = experiment_u64(self->experiment, OPT_IO_DEPTH);
-    return depth > DEPTH_MOST ? DEPTH_MOST : (uint32_t)depth;
+    return depth > SUITE_DEPTH_MOST ? SUITE_DEPTH_MOST : (uint32_t)depth;
 }
 
 /* One node, some files: written, and read again cold. The read rate is left out where `read` is NULL. */
@@ -323,7 +327,7 @@ static int measure_files(struct suite *self, struct store *store, uint32_t file_
                          double *read, struct cb_err *err)
 {
     struct pass pass;
-    uint64_t bytes = experiment_u64(self->experiment, OPT_SUITE_FILE_BYTES);
+    uint64_t bytes = suite_file_bytes(self->experiment);
     uint64_t each = bytes / file_count / PAGE_BYTES * PAGE_BYTES;
     double seconds;
     int rc = pass_init(&pass, self, store, each, long_block(self, store, each), depth, err);
@@ -349,7 +353,7 @@ static int read_randomly(struct suite *self, uint32_t depth, double *per_s, stru
 {
     struct pass pass;
     double seconds;
-    uint64_t bytes = experiment_u64(self->experiment, OPT_SUITE_FILE_BYTES);
+    uint64_t bytes = suite_file_bytes(self->experiment);
     int rc = pass_init(&pass, self, self->direct, bytes, PAGE_BYTES, depth, err);
     if (rc)
         return rc;
@@ -376,7 +380,7 @@ static int measure_random(struct suite *self, struct sample *sample, struct cb_e
     struct pass pass;
     struct histogram latency;
     double seconds;
-    uint64_t bytes = experiment_u64(self->experiment, OPT_SUITE_FILE_BYTES);
+    uint64_t bytes = suite_file_bytes(self->experiment);
     int rc = pass_init(&pass, self, self->direct, bytes, long_block(self, self->direct, bytes), depth_of(self), err);
     if (rc)
         return rc;
@@ -438,7 +442,7 @@ static int measure_node(struct suite *self, struct sample *sample, struct cb_err
         rc = measure_files(self, self->buffered, 1, depth_of(self),
                            &sample->values[METRIC_STORAGE_BUFFERED_WRITE_BYTES_PER_S], NULL, err);
     if (!rc)
-        rc = measure_files(self, self->direct, FILES_AT_ONCE, FILES_AT_ONCE,
+        rc = measure_files(self, self->direct, SUITE_FILES_AT_ONCE, SUITE_FILES_AT_ONCE,
                            &sample->values[METRIC_STORAGE_PARALLEL_WRITE_BYTES_PER_S],
                            &sample->values[METRIC_STORAGE_PARALLEL_READ_BYTES_PER_S], err);
     if (!rc)
@@ -455,17 +459,10 @@ static int slowest_rate(struct suite *self, uint64_t bytes, double seconds, doub
     return rc;
 }
 
-/* Of another node where there is one, else of another rank. */
-static uint32_t whose_file(const struct suite *self)
-{
-    uint32_t step = self->nodes.count > 1 ? self->nodes.local_size : 1;
-    return (comm_rank(self->comm) + step) % comm_size(self->comm);
-}
-
 static int measure_aggregate(struct suite *self, struct sample *sample, struct cb_err *err)
 {
     struct pass pass;
-    uint64_t bytes = experiment_u64(self->experiment, OPT_SUITE_FILE_BYTES);
+    uint64_t bytes = suite_file_bytes(self->experiment);
     double seconds = 0;
     int rc = pass_init(&pass, self, self->direct, bytes, long_block(self, self->direct, bytes), depth_of(self), err);
     rc = suite_join(self, rc, err);
@@ -476,7 +473,7 @@ static int measure_aggregate(struct suite *self, struct sample *sample, struct c
         rc = slowest_rate(self, bytes, seconds, &sample->values[METRIC_STORAGE_AGGREGATE_WRITE_BYTES_PER_S], err);
     if (!rc)
         rc = suite_join(self, make_cold(self, "aggregate", comm_rank(self->comm), 1, err), err);
-    pass.owner = whose_file(self);
+    pass.owner = self->nodes.partner; /* on another node, where there is one */
     if (!rc)
         rc = suite_join(self, make_cold(self, "aggregate", pass.owner, 1, err), err);
     if (!rc)
@@ -505,7 +502,7 @@ static int open_store(struct suite *self, enum store_direct direct, struct store
     struct store_options options = {
         .use_io_uring = experiment_is(experiment, OPT_IO_ENGINE, "io_uring"),
         .direct = direct,
-        .depth = DEPTH_MOST,
+        .depth = SUITE_DEPTH_MOST,
         .threads = (uint32_t)experiment_u64(experiment, OPT_IO_THREADS),
         .durable = experiment_bool(experiment, OPT_IO_FSYNC),
         .rank = comm_rank(self->comm),
@@ -522,8 +519,9 @@ int suite_storage_open(struct suite *self, struct cb_err *err)
                                : experiment_is(self->experiment, OPT_IO_DIRECT, "true") ? STORE_DIRECT_YES
                                                                                         : STORE_DIRECT_AUTO;
     /* Every rank's aggregate file, beside what the first rank of each node has at one time. */
-    uint64_t needed =
-        experiment_u64(self->experiment, OPT_SUITE_FILE_BYTES) * (comm_size(self->comm) + self->nodes.count);
+    uint64_t bytes = suite_file_bytes(self->experiment), files = comm_size(self->comm);
+    files += self->nodes.count;
+    uint64_t needed = bytes > UINT64_MAX / files ? UINT64_MAX : bytes * files;
     int rc = comm_rank(self->comm) == 0 ? folder_prepare(self->experiment, self->run, needed, err) : 0;
     rc = suite_join(self, rc, err);
     if (!rc)

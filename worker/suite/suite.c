@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/buf.h"
 #include "core/clock.h"
 #include "worker/affinity.h"
 #include "worker/together.h"
@@ -63,7 +62,7 @@ static bool keeps_files(const struct experiment *experiment)
 }
 
 /* "all", or names joined by '+', which the controller has checked. Storage needs a store that keeps something. */
-static bool is_wanted(const struct experiment *experiment, const char *name)
+bool suite_wants(const struct experiment *experiment, const char *name)
 {
     return is_named(experiment, name) && (strcmp(name, "storage") != 0 || keeps_files(experiment));
 }
@@ -80,7 +79,7 @@ static int repeat_once(struct suite *self, uint32_t iteration, bool warmup, bool
     uint64_t start_ns = clock_monotonic_ns();
     int rc = 0;
     for (size_t i = 0; i < SECTION_COUNT && !rc; i++) {
-        if (!is_wanted(self->experiment, sections[i].name))
+        if (!suite_wants(self->experiment, sections[i].name))
             continue;
         status_page_enter(self->page, OP_SUITE, STATE_OTHER, clock_monotonic_ns());
         rc = sections[i].run(self, sample, last, err);
@@ -113,15 +112,14 @@ static int repeat_all(struct suite *self, struct cb_err *err)
     return rc;
 }
 
-/* "suite.nodes" = "n1:0,n2:2": each node with its lowest rank. */
-static void add_nodes(struct suite *self)
+/* "suite.node.NAME" = its lowest rank, which notes it: no rank has room for the names of all nodes. */
+static void note_node(struct suite *self)
 {
-    struct buf text;
-    buf_init(&text, STATUS_PAGE_TEXT_BYTES / 2);
-    for (uint32_t i = 0; i < self->nodes.count; i++)
-        buf_printf(&text, "%s%s:%u", i ? "," : "", self->nodes.names[i], self->nodes.first_rank[i]);
-    status_page_add_fact(self->page, "suite.nodes", text.data);
-    buf_release(&text);
+    char key[NODE_NAME_BYTES + 32], rank[16];
+    snprintf(key, sizeof key, "suite.node.%s", self->nodes.names[self->nodes.mine]);
+    snprintf(rank, sizeof rank, "%u", comm_rank(self->comm));
+    if (self->nodes.local_rank == 0)
+        status_page_add_fact(self->page, key, rank);
 }
 
 static int prepare(struct suite *self, struct cb_err *err)
@@ -135,18 +133,19 @@ static int prepare(struct suite *self, struct cb_err *err)
     rc = nodes_init(&self->nodes, self->comm, suite_deadline(self), err);
     if (rc)
         return rc;
-    if (comm_rank(self->comm) == 0)
-        add_nodes(self);
+    note_node(self);
     struct cb_err why;
-    self->has_blas = is_wanted(self->experiment, "cpu") && blas_open(&self->blas, &why) == 0;
-    if (is_wanted(self->experiment, "cpu") && !self->has_blas)
+    self->has_blas = suite_wants(self->experiment, "cpu") && blas_open(&self->blas, &why) == 0;
+    if (suite_wants(self->experiment, "cpu") && !self->has_blas)
         suite_skip(self, "gemm", why.message);
     else if (self->has_blas)
         status_page_add_fact(self->page, "blas", self->blas.name);
     if (is_named(self->experiment, "storage") && !keeps_files(self->experiment))
         suite_skip(self, "storage", "the store keeps nothing that could be read");
-    rc = is_wanted(self->experiment, "gpu") ? suite_gpu_open(self, err) : 0;
-    if (!rc && is_wanted(self->experiment, "storage"))
+    rc = suite_check_memory(self, err);
+    if (!rc && suite_wants(self->experiment, "gpu"))
+        rc = suite_gpu_open(self, err);
+    if (!rc && suite_wants(self->experiment, "storage"))
         rc = suite_storage_open(self, err);
     return rc;
 }

@@ -19,6 +19,10 @@
 #include "worker/folder.h"
 #include "worker/suite/nodes.h"
 
+#define SUITE_FILES_AT_ONCE 16
+#define SUITE_DEPTH_MOST 64
+#define SUITE_NODE_GEMM_SIZE 2048 /* beside the others of the node: rank's matrices must fit together */
+
 /* A rank's device; all of it zero where there is none. */
 struct suite_gpu {
     struct device_plugin plugin;
@@ -64,6 +68,18 @@ int suite_storage_close(struct suite *self, struct cb_err *err) CB_MUST_CHECK;
 /* suite/gpu.c: the devices of all ranks, or none and why, before and after all repetitions. */
 int suite_gpu_open(struct suite *self, struct cb_err *err) CB_MUST_CHECK;
 void suite_gpu_close(struct suite *self);
+
+/* Whether suite.only names the section, and the store is one for it. */
+bool suite_wants(const struct experiment *experiment, const char *section);
+
+/* suite/memory_needs.c: CB_ERR_MEMORY, on all ranks, where a machine has less than its ranks will take. Collective. */
+int suite_check_memory(struct suite *self, struct cb_err *err) CB_MUST_CHECK;
+
+/* suite/storage.c: of one file, or of all of a node's together. */
+uint64_t suite_file_bytes(const struct experiment *experiment);
+
+/* suite/memory.c: one of the three arrays of STREAM. */
+uint64_t suite_array_bytes(const struct suite *self);
 
 /* A deadline for the next step. */
 uint64_t suite_deadline(const struct suite *self);
