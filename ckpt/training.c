@@ -56,10 +56,10 @@ static int read_sharding(const struct experiment *experiment, struct training *s
 {
     const char *text = experiment_text(experiment, OPT_SHARDING);
     self->shard_ranks = self->ddp ? 1 : self->ranks;
+    if (self->ddp && strcmp(text, "none") != 0)
+        return cb_fail(err, CB_ERR_USAGE, "train.data_parallel=ddp shards nothing: sharding=%s needs fsdp", text);
     if (strncmp(text, "hybrid(", strlen("hybrid(")) != 0)
         return 0;
-    if (self->ddp)
-        return cb_fail(err, CB_ERR_USAGE, "train.data_parallel=ddp shards nothing: sharding=%s needs fsdp", text);
     self->shard_ranks = (uint32_t)strtoul(text + strlen("hybrid("), NULL, 10);
     if (self->shard_ranks == 0 || self->ranks % self->shard_ranks)
         return cb_fail(err, CB_ERR_USAGE, "sharding=%s: groups of %u do not divide %u ranks", text, self->shard_ranks,
@@ -71,10 +71,12 @@ static int read_sharding(const struct experiment *experiment, struct training *s
 static int read_interval(const struct experiment *experiment, struct training *self, struct cb_err *err)
 {
     const char *text = experiment_text(experiment, OPT_TRAIN_CHECKPOINT_EVERY);
+    bool counts = *text && text[strspn(text, "0123456789")] == '\0';
     self->checkpoint_steps = self->checkpoint_ns = 0;
-    if (text[strspn(text, "0123456789")] == '\0' && *text)
-        return units_parse_u64(text, &self->checkpoint_steps, err);
-    int rc = units_parse_duration(text, &self->checkpoint_ns, err);
+    bool has_unit = *text && !strchr("0123456789.", text[strlen(text) - 1]); /* 0.5 is neither steps nor a time */
+    int rc = counts     ? units_parse_u64(text, &self->checkpoint_steps, err)
+             : has_unit ? units_parse_duration(text, &self->checkpoint_ns, err)
+                        : CB_ERR_USAGE;
     return rc ? cb_fail(err, CB_ERR_USAGE, "train.checkpoint_every=%s: must be steps, as 100, or time, as 30s", text)
               : 0;
 }
@@ -153,6 +155,35 @@ static int check_wraps(const struct experiment *experiment, const struct trainin
     return 0;
 }
 
+/* A stack of linear layers has one batch, the same in every step; the Markov source has neither an end nor a text. */
+static int check_data(const struct experiment *experiment, const struct training *self, struct cb_err *err)
+{
+    bool from_file = strcmp(experiment_text(experiment, OPT_TRAIN_DATA), "markov") != 0;
+    const struct {
+        bool given;
+        enum option_id key;
+        bool of_text; /* that a file has, the Markov source not */
+    } keys[] = {{from_file, OPT_TRAIN_DATA, false},
+                {experiment_u64(experiment, OPT_TRAIN_VALIDATE_EVERY) > 0, OPT_TRAIN_VALIDATE_EVERY, false},
+                {experiment_double(experiment, OPT_TRAIN_DROPOUT) > 0, OPT_TRAIN_DROPOUT, false},
+                {experiment_u64(experiment, OPT_TRAIN_EPOCHS) > 0, OPT_TRAIN_EPOCHS, true},
+                {*experiment_text(experiment, OPT_TRAIN_VOCAB) != '\0', OPT_TRAIN_VOCAB, true}};
+    if (*experiment_text(experiment, OPT_TRAIN_DATA) == '\0')
+        return cb_fail(err, CB_ERR_USAGE, "train.data= is empty; name a file, or leave it out for the Markov source");
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const char *name = option_row(keys[i].key)->name, *value = experiment_text(experiment, keys[i].key);
+        if (keys[i].given && self->linear)
+            return cb_fail(err, CB_ERR_USAGE,
+                           "%s=%s is for transformers: a stack of linear layers sees the same rows in every step", name,
+                           value);
+        if (keys[i].given && keys[i].of_text && !from_file)
+            return cb_fail(err, CB_ERR_USAGE,
+                           "%s=%s needs a file in train.data: markov, a source of its own, has no %s", name, value,
+                           keys[i].key == OPT_TRAIN_EPOCHS ? "end" : "text");
+    }
+    return 0;
+}
+
 int training_read(const struct experiment *experiment, const struct model *model, uint32_t ranks,
                   struct training *training, struct cb_err *err)
 {
@@ -185,6 +216,8 @@ int training_read(const struct experiment *experiment, const struct model *model
                      self.steps, self.warmup);
     if (!rc)
         rc = read_sizes(experiment, model, &self, err);
+    if (!rc)
+        rc = check_data(experiment, &self, err);
     if (!rc)
         rc = read_sharding(experiment, &self, err);
     if (!rc)

@@ -269,9 +269,6 @@ static int make_data(struct trainer *self, struct cb_err *err)
     int rc = train_data_open(&setup, &self->data, err);
     if (!rc)
         status_page_add_fact(self->page, "train.data", train_data_about(self->data));
-    if (!rc && self->epochs && train_data_samples(self->data, DATA_TRAINING) == 0)
-        rc = cb_fail(err, CB_ERR_USAGE, "train.epochs=%" PRIu64 " needs a file: train.data=%s has no end", self->epochs,
-                     setup.source);
     return rc;
 }
 

@@ -76,7 +76,8 @@ static int check_finite(struct trainer *self, const double numbers[SUMS], struct
                        numbers[SUM_NORM], self->learning_rate, advice);
     if (isfinite(loss))
         return cb_fail(err, CB_ERR_ABORTED, "the loss of step %lld is no number on another rank", step);
-    return cb_fail(err, CB_ERR_BELOW, "the loss of step %lld on rank %u is %g: %s", step, self->rank, loss, advice);
+    return cb_fail(err, CB_ERR_BELOW, "the loss of step %lld on rank %u is %s: %s", step, self->rank,
+                   isnan(loss) ? "no number (NaN)" : "infinite", advice);
 }
 
 static int validate(struct trainer *self, struct sample *sample, struct cb_err *err)
