@@ -5,8 +5,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <libssh2.h>
-#include <libssh2_sftp.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,121 +14,11 @@
 
 #include "core/clock.h"
 #include "core/hash.h"
+#include "jobs/ssh_sftp.h"
 
 #define CHUNK_BYTES (256u << 10)
-#define BREAKS_MAX 5
 #define RENAME_BOUND_NS (60 * NS_PER_S)
 #define ENTRIES_MAX 1000000
-
-/* ---- calls and their failures ---- */
-
-static uint64_t soon(const struct ssh_link *link)
-{
-    return clock_monotonic_ns() + (link->session ? ssh_session_silence_ns(link->session) : SSH_CONNECT_DEFAULT_NS * 10);
-}
-
-static int status_errno(unsigned long status)
-{
-    switch (status) {
-    case LIBSSH2_FX_NO_SUCH_FILE:
-    case LIBSSH2_FX_NO_SUCH_PATH:
-        return ENOENT;
-    case LIBSSH2_FX_PERMISSION_DENIED:
-    case LIBSSH2_FX_WRITE_PROTECT:
-        return EACCES;
-    case LIBSSH2_FX_FILE_ALREADY_EXISTS:
-        return EEXIST;
-    case LIBSSH2_FX_NO_SPACE_ON_FILESYSTEM:
-        return ENOSPC;
-    case LIBSSH2_FX_QUOTA_EXCEEDED:
-        return EDQUOT;
-    case LIBSSH2_FX_NOT_A_DIRECTORY:
-        return ENOTDIR;
-    case LIBSSH2_FX_OP_UNSUPPORTED:
-        return EOPNOTSUPP;
-    default:
-        return EIO;
-    }
-}
-
-/* After a call that did not succeed. Where the server answered, the connection is kept and the answer says
- * what is wrong; else the connection is given up, which is how callers tell the two apart. */
-static int fail_call(struct ssh_link *link, int waiting_failed, const char *doing, const char *path, struct cb_err *err)
-{
-    LIBSSH2_SESSION *handle = ssh_session_handle(link->session);
-    if (!waiting_failed && libssh2_session_last_errno(handle) == LIBSSH2_ERROR_SFTP_PROTOCOL && link->sftp) {
-        unsigned long status = libssh2_sftp_last_error(link->sftp);
-        if (status != LIBSSH2_FX_OK && status != LIBSSH2_FX_NO_CONNECTION && status != LIBSSH2_FX_CONNECTION_LOST)
-            return cb_fail_errno(err, status_errno(status), "%s %s on %s (SFTP %lu)", doing, path, ssh_link_name(link),
-                                 status);
-    }
-    struct cb_err own;
-    if (!waiting_failed)
-        waiting_failed = ssh_session_fail(link->session, &own, ssh_link_name(link));
-    else
-        own = err ? *err : (struct cb_err){.message = "no answer"};
-    ssh_link_drop(link);
-    return cb_fail(err, waiting_failed, "%s %s: %s", doing, path, own.message);
-}
-
-static int start_sftp(struct ssh_link *link, struct cb_err *err)
-{
-    int failed, rc = ssh_link_ready(link, soon(link), err);
-    if (rc || link->sftp)
-        return rc;
-    SSH_AWAIT_POINTER(link->session, soon(link), link->sftp, libssh2_sftp_init(ssh_session_handle(link->session)),
-                      failed, err);
-    if (link->sftp)
-        return 0;
-    rc = failed ? failed : ssh_session_fail(link->session, err, "starting SFTP (does the server have it?)");
-    ssh_link_drop(link);
-    (void)cb_context(err, "%s", ssh_link_name(link));
-    return rc;
-}
-
-/* Does a piece of work, again on a new connection where one broke. `progress` starts the count of breaks
- * anew when it moved; NULL for work that has none. */
-static int persist(struct ssh_link *link, int (*work)(struct ssh_link *link, void *argument, struct cb_err *err),
-                   void *argument, const uint64_t *progress, struct cb_err *err)
-{
-    uint64_t before = progress ? *progress : 0;
-    struct cb_err own;
-    int rc = 0;
-    for (int breaks = 0; breaks < BREAKS_MAX; breaks++) {
-        rc = start_sftp(link, &own);
-        if (rc == 0)
-            rc = work(link, argument, &own);
-        if (rc == 0 || link->session || (rc != CB_ERR_SYSTEM && rc != CB_ERR_TIMEOUT))
-            break;
-        if (progress && *progress != before)
-            breaks = 0;
-        before = progress ? *progress : 0;
-    }
-    if (rc && err)
-        *err = own;
-    return rc;
-}
-
-static int open_handle(struct ssh_link *link, const char *path, unsigned long flags, long mode, int type,
-                       LIBSSH2_SFTP_HANDLE **handle, struct cb_err *err)
-{
-    int failed;
-    SSH_AWAIT_POINTER(link->session, soon(link), *handle,
-                      libssh2_sftp_open_ex(link->sftp, path, (unsigned)strlen(path), flags, mode, type), failed, err);
-    if (*handle)
-        return 0;
-    return fail_call(link, failed, "opening", path, err);
-}
-
-/* Only where the connection is still there: else the handle went with it. */
-static int close_handle(struct ssh_link *link, LIBSSH2_SFTP_HANDLE *handle, const char *path, struct cb_err *err)
-{
-    int rc, failed;
-    if (!link->session)
-        return 0;
-    SSH_AWAIT(link->session, soon(link), rc, libssh2_sftp_close_handle(handle), failed, err);
-    return rc ? fail_call(link, failed, "closing", path, err) : 0;
-}
 
 /* ---- facts ---- */
 
@@ -142,25 +30,15 @@ struct stat_work {
 static int stat_work(struct ssh_link *link, void *argument, struct cb_err *err)
 {
     struct stat_work *self = argument;
-    int rc, failed;
-    SSH_AWAIT(
-        link->session, soon(link), rc,
-        libssh2_sftp_stat_ex(link->sftp, self->path, (unsigned)strlen(self->path), LIBSSH2_SFTP_STAT, &self->facts),
-        failed, err);
-    return rc ? fail_call(link, failed, "looking at", self->path, err) : 0;
-}
-
-static bool is_folder(const LIBSSH2_SFTP_ATTRIBUTES *facts)
-{
-    return facts->flags & LIBSSH2_SFTP_ATTR_PERMISSIONS && LIBSSH2_SFTP_S_ISDIR(facts->permissions);
+    return sftp_look(link, self->path, &self->facts, err);
 }
 
 int ssh_files_stat(struct ssh_link *link, const char *path, struct transport_stat *status, struct cb_err *err)
 {
     struct stat_work work = {.path = path};
-    int rc = persist(link, stat_work, &work, NULL, err);
+    int rc = sftp_persist(link, stat_work, &work, NULL, err);
     if (rc == 0)
-        *status = (struct transport_stat){.is_folder = is_folder(&work.facts),
+        *status = (struct transport_stat){.is_folder = sftp_is_folder(&work.facts),
                                           .bytes = work.facts.filesize,
                                           .modified_wall_ns = (uint64_t)work.facts.mtime * NS_PER_S};
     return rc;
@@ -171,16 +49,16 @@ int ssh_files_stat(struct ssh_link *link, const char *path, struct transport_sta
 /* One folder above which all is there. */
 static int make_one(struct ssh_link *link, const char *path, struct cb_err *err)
 {
-    struct stat_work facts = {.path = path};
+    LIBSSH2_SFTP_ATTRIBUTES facts;
     int rc, failed;
-    SSH_AWAIT(link->session, soon(link), rc, libssh2_sftp_mkdir_ex(link->sftp, path, (unsigned)strlen(path), 0755),
-              failed, err);
+    SSH_AWAIT(link->session, sftp_deadline(link), rc,
+              libssh2_sftp_mkdir_ex(link->sftp, path, (unsigned)strlen(path), 0755), failed, err);
     if (rc == 0)
         return 0;
-    rc = fail_call(link, failed, "creating the folder", path, err);
+    rc = sftp_fail(link, failed, "creating the folder", path, err);
     if (!link->session || rc == CB_ERR_NOT_FOUND)
         return rc;
-    return stat_work(link, &facts, NULL) == 0 && is_folder(&facts.facts) ? 0 : rc; /* it is there already */
+    return sftp_look(link, path, &facts, NULL) == 0 && sftp_is_folder(&facts) ? 0 : rc; /* it is there already */
 }
 
 static int make_folder_work(struct ssh_link *link, void *argument, struct cb_err *err)
@@ -211,7 +89,7 @@ int ssh_files_make_folder(struct ssh_link *link, const char *path, struct cb_err
     char own[PATH_MAX];
     if (snprintf(own, sizeof own, "%s", path) >= (int)sizeof own)
         return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", path);
-    return persist(link, make_folder_work, own, NULL, err);
+    return sftp_persist(link, make_folder_work, own, NULL, err);
 }
 
 static int make_parents(struct ssh_link *link, const char *path, struct cb_err *err)
@@ -245,8 +123,8 @@ static int explain_failure(struct ssh_link *link, const char *path, int rc, stru
     int answer, failed;
     if (!link->session || rc != CB_ERR_SYSTEM)
         return rc;
-    SSH_AWAIT(link->session, soon(link), answer, libssh2_sftp_statvfs(link->sftp, path, strlen(path), &space), failed,
-              NULL);
+    SSH_AWAIT(link->session, sftp_deadline(link), answer, libssh2_sftp_statvfs(link->sftp, path, strlen(path), &space),
+              failed, NULL);
     (void)failed;
     if (answer == 0 && space.f_bavail == 0)
         return cb_fail(err, CB_ERR_NO_SPACE, "writing %s on %s: the file system is full", path, ssh_link_name(link));
@@ -259,10 +137,10 @@ static int write_chunk(struct ssh_link *link, struct put_work *self, LIBSSH2_SFT
     for (size_t sent = 0; sent < len;) {
         ssize_t rc;
         int failed;
-        SSH_AWAIT(link->session, soon(link), rc, libssh2_sftp_write(handle, self->chunk + sent, len - sent), failed,
-                  err);
+        SSH_AWAIT(link->session, sftp_deadline(link), rc, libssh2_sftp_write(handle, self->chunk + sent, len - sent),
+                  failed, err);
         if (rc < 0)
-            return explain_failure(link, self->temporary, fail_call(link, failed, "writing", self->temporary, err),
+            return explain_failure(link, self->temporary, sftp_fail(link, failed, "writing", self->temporary, err),
                                    err);
         sent += (size_t)rc;
         self->done += (uint64_t)rc;
@@ -287,9 +165,9 @@ static int write_rest(struct ssh_link *link, struct put_work *self, LIBSSH2_SFTP
     }
     if (rc)
         return rc;
-    SSH_AWAIT(link->session, soon(link), answer, libssh2_sftp_fsync(handle), failed, err);
+    SSH_AWAIT(link->session, sftp_deadline(link), answer, libssh2_sftp_fsync(handle), failed, err);
     if (failed)
-        return fail_call(link, failed, "writing", self->temporary, err);
+        return sftp_fail(link, failed, "writing", self->temporary, err);
     (void)answer; /* a server without it has done what it can */
     return 0;
 }
@@ -298,8 +176,8 @@ static int remove_temporary(struct ssh_link *link, const char *path)
 {
     int rc = -1, failed;
     if (link->session && link->sftp)
-        SSH_AWAIT(link->session, soon(link), rc, libssh2_sftp_unlink_ex(link->sftp, path, (unsigned)strlen(path)),
-                  failed, NULL);
+        SSH_AWAIT(link->session, sftp_deadline(link), rc,
+                  libssh2_sftp_unlink_ex(link->sftp, path, (unsigned)strlen(path)), failed, NULL);
     return rc;
 }
 
@@ -324,20 +202,18 @@ static int rename_over(struct ssh_link *link, const struct put_work *self, struc
 static int name_file(struct ssh_link *link, struct put_work *self, struct cb_err *err)
 {
     int rc, failed;
-    SSH_AWAIT(link->session, soon(link), rc,
+    SSH_AWAIT(link->session, sftp_deadline(link), rc,
               libssh2_sftp_rename_ex(link->sftp, self->temporary, (unsigned)strlen(self->temporary), self->remote,
                                      (unsigned)strlen(self->remote), LIBSSH2_SFTP_RENAME_OVERWRITE),
               failed, err);
     if (rc == 0)
         return 0;
-    rc = fail_call(link, failed, "naming", self->remote, err);
+    rc = sftp_fail(link, failed, "naming", self->remote, err);
     if (!link->session)
         return rc;
-    struct stat_work there = {.path = self->temporary};
-    if (rc == CB_ERR_NOT_FOUND) { /* the name was given, and the answer lost with a connection */
-        there.path = self->remote;
-        return stat_work(link, &there, NULL) == 0 && there.facts.filesize == self->bytes ? 0 : rc;
-    }
+    LIBSSH2_SFTP_ATTRIBUTES there;
+    if (rc == CB_ERR_NOT_FOUND) /* the name was given, and the answer lost with a connection */
+        return sftp_look(link, self->remote, &there, NULL) == 0 && there.filesize == self->bytes ? 0 : rc;
     return rename_over(link, self, err);
 }
 
@@ -347,17 +223,17 @@ static int put_work(struct ssh_link *link, void *argument, struct cb_err *err)
     LIBSSH2_SFTP_HANDLE *handle;
     if (!self->is_whole) {
         unsigned long flags = LIBSSH2_FXF_WRITE | (self->begun ? 0 : LIBSSH2_FXF_CREAT | LIBSSH2_FXF_TRUNC);
-        int rc = open_handle(link, self->temporary, flags, (long)self->mode, LIBSSH2_SFTP_OPENFILE, &handle, err);
+        int rc = sftp_open(link, self->temporary, flags, (long)self->mode, LIBSSH2_SFTP_OPENFILE, &handle, err);
         if (rc == CB_ERR_NOT_FOUND && !self->begun) {
             rc = make_parents(link, self->remote, err);
             if (rc == 0)
-                rc = open_handle(link, self->temporary, flags, (long)self->mode, LIBSSH2_SFTP_OPENFILE, &handle, err);
+                rc = sftp_open(link, self->temporary, flags, (long)self->mode, LIBSSH2_SFTP_OPENFILE, &handle, err);
         }
         if (rc)
             return rc;
         self->begun = true;
         rc = write_rest(link, self, handle, err);
-        int closed = close_handle(link, handle, self->temporary, rc ? NULL : err);
+        int closed = sftp_close(link, handle, self->temporary, rc ? NULL : err);
         if (rc || closed)
             return rc ? rc : closed;
         self->is_whole = true;
@@ -389,7 +265,7 @@ int ssh_files_put(struct ssh_link *link, const char *local, const char *remote, 
     if (rc == 0 && !work.chunk)
         rc = cb_fail(err, CB_ERR_MEMORY, "no memory to copy %s", local);
     if (rc == 0)
-        rc = persist(link, put_work, &work, &work.done, err);
+        rc = sftp_persist(link, put_work, &work, &work.done, err);
     if (rc && work.begun)
         (void)remove_temporary(link, work.temporary);
     free(work.chunk);
@@ -414,10 +290,10 @@ static int look_again(struct ssh_link *link, struct get_work *self, LIBSSH2_SFTP
 {
     LIBSSH2_SFTP_ATTRIBUTES facts;
     int rc, failed;
-    SSH_AWAIT(link->session, soon(link), rc, libssh2_sftp_fstat_ex(handle, &facts, 0), failed, err);
+    SSH_AWAIT(link->session, sftp_deadline(link), rc, libssh2_sftp_fstat_ex(handle, &facts, 0), failed, err);
     if (rc)
-        return fail_call(link, failed, "looking at", self->remote, err);
-    if (is_folder(&facts))
+        return sftp_fail(link, failed, "looking at", self->remote, err);
+    if (sftp_is_folder(&facts))
         return cb_fail(err, CB_ERR_USAGE, "%s on %s is a folder", self->remote, ssh_link_name(link));
     if (self->begun && (facts.filesize != self->bytes || facts.mtime != self->modified_s)) {
         self->done = 0;
@@ -449,9 +325,10 @@ static int read_rest(struct ssh_link *link, struct get_work *self, LIBSSH2_SFTP_
     ssize_t got = 1;
     int rc = 0, failed;
     while (rc == 0 && got != 0) {
-        SSH_AWAIT(link->session, soon(link), got, libssh2_sftp_read(handle, self->chunk, CHUNK_BYTES), failed, err);
+        SSH_AWAIT(link->session, sftp_deadline(link), got, libssh2_sftp_read(handle, self->chunk, CHUNK_BYTES), failed,
+                  err);
         if (got < 0)
-            return fail_call(link, failed, "reading", self->remote, err);
+            return sftp_fail(link, failed, "reading", self->remote, err);
         rc = keep_bytes(self, (size_t)got, err);
     }
     if (rc == 0 && self->done < self->bytes)
@@ -464,13 +341,13 @@ static int get_work(struct ssh_link *link, void *argument, struct cb_err *err)
 {
     struct get_work *self = argument;
     LIBSSH2_SFTP_HANDLE *handle;
-    int rc = open_handle(link, self->remote, LIBSSH2_FXF_READ, 0, LIBSSH2_SFTP_OPENFILE, &handle, err);
+    int rc = sftp_open(link, self->remote, LIBSSH2_FXF_READ, 0, LIBSSH2_SFTP_OPENFILE, &handle, err);
     if (rc)
         return rc;
     rc = look_again(link, self, handle, err);
     if (rc == 0)
         rc = read_rest(link, self, handle, err);
-    int closed = close_handle(link, handle, self->remote, rc ? NULL : err);
+    int closed = sftp_close(link, handle, self->remote, rc ? NULL : err);
     return rc ? rc : closed;
 }
 
@@ -502,7 +379,7 @@ int ssh_files_get(struct ssh_link *link, const char *remote, const char *local, 
         return cb_fail(err, CB_ERR_MEMORY, "no memory to copy %s", remote);
     work.fd = open(work.temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     rc = work.fd < 0 ? cb_fail_errno(err, errno, "creating %s", work.temporary)
-                     : persist(link, get_work, &work, &work.done, err);
+                     : sftp_persist(link, get_work, &work, &work.done, err);
     if (rc == 0 && (fchmod(work.fd, (mode_t)work.mode) < 0 || fsync(work.fd) < 0))
         rc = cb_fail_errno(err, errno, "writing %s", work.temporary);
     if (work.fd >= 0)
@@ -529,7 +406,7 @@ static int read_work(struct ssh_link *link, void *argument, struct cb_err *err)
 {
     struct read_work *self = argument;
     LIBSSH2_SFTP_HANDLE *handle;
-    int failed, rc = open_handle(link, self->path, LIBSSH2_FXF_READ, 0, LIBSSH2_SFTP_OPENFILE, &handle, err);
+    int failed, rc = sftp_open(link, self->path, LIBSSH2_FXF_READ, 0, LIBSSH2_SFTP_OPENFILE, &handle, err);
     if (rc)
         return rc;
     self->out->len = self->before; /* a second attempt starts over */
@@ -538,16 +415,16 @@ static int read_work(struct ssh_link *link, void *argument, struct cb_err *err)
     while (rc == 0 && got != 0 && self->out->len - self->before < self->max_bytes) {
         char chunk[32768];
         size_t left = self->max_bytes - (self->out->len - self->before);
-        SSH_AWAIT(link->session, soon(link), got,
+        SSH_AWAIT(link->session, sftp_deadline(link), got,
                   libssh2_sftp_read(handle, chunk, left < sizeof chunk ? left : sizeof chunk), failed, err);
         if (got < 0)
-            rc = fail_call(link, failed, "reading", self->path, err);
+            rc = sftp_fail(link, failed, "reading", self->path, err);
         else
             buf_append(self->out, chunk, (size_t)got);
         if (rc == 0)
             rc = buf_check(self->out, self->path, err);
     }
-    int closed = close_handle(link, handle, self->path, rc ? NULL : err);
+    int closed = sftp_close(link, handle, self->path, rc ? NULL : err);
     return rc ? rc : closed;
 }
 
@@ -555,7 +432,7 @@ int ssh_files_read(struct ssh_link *link, const char *path, uint64_t offset, siz
                    struct cb_err *err)
 {
     struct read_work work = {.path = path, .offset = offset, .max_bytes = max_bytes, .out = out, .before = out->len};
-    int rc = persist(link, read_work, &work, NULL, err);
+    int rc = sftp_persist(link, read_work, &work, NULL, err);
     if (rc && !out->code) {
         out->len = work.before;
         out->data[out->len] = '\0';
@@ -595,7 +472,7 @@ static int add_entry(struct ssh_entries *self, const char *name, size_t len, con
     if (!copy)
         return cb_fail(err, CB_ERR_MEMORY, "no memory to list %s", path);
     self->items[self->count++] = (struct ssh_entry){
-        .name = copy, .is_folder = is_folder(facts), .is_file = LIBSSH2_SFTP_S_ISREG(facts->permissions)};
+        .name = copy, .is_folder = sftp_is_folder(facts), .is_file = LIBSSH2_SFTP_S_ISREG(facts->permissions)};
     return 0;
 }
 
@@ -610,26 +487,26 @@ static int list_work(struct ssh_link *link, void *argument, struct cb_err *err)
     LIBSSH2_SFTP_ATTRIBUTES facts;
     LIBSSH2_SFTP_HANDLE *handle;
     char name[NAME_MAX + 1];
-    int got = 1, failed, rc = open_handle(link, self->path, 0, 0, LIBSSH2_SFTP_OPENDIR, &handle, err);
+    int got = 1, failed, rc = sftp_open(link, self->path, 0, 0, LIBSSH2_SFTP_OPENDIR, &handle, err);
     if (rc)
         return rc;
     ssh_entries_release(self->entries); /* a second attempt starts over */
     while (rc == 0 && got != 0) {
-        SSH_AWAIT(link->session, soon(link), got, libssh2_sftp_readdir_ex(handle, name, sizeof name, NULL, 0, &facts),
-                  failed, err);
+        SSH_AWAIT(link->session, sftp_deadline(link), got,
+                  libssh2_sftp_readdir_ex(handle, name, sizeof name, NULL, 0, &facts), failed, err);
         if (got < 0)
-            rc = fail_call(link, failed, "reading the folder", self->path, err);
+            rc = sftp_fail(link, failed, "reading the folder", self->path, err);
         else if (got > 0)
             rc = add_entry(self->entries, name, (size_t)got, &facts, self->path, err);
     }
-    int closed = close_handle(link, handle, self->path, rc ? NULL : err);
+    int closed = sftp_close(link, handle, self->path, rc ? NULL : err);
     return rc ? rc : closed;
 }
 
 int ssh_files_list(struct ssh_link *link, const char *path, struct ssh_entries *entries, struct cb_err *err)
 {
     struct list_work work = {.path = path, .entries = entries};
-    return persist(link, list_work, &work, NULL, err);
+    return sftp_persist(link, list_work, &work, NULL, err);
 }
 
 #endif
