@@ -31,6 +31,7 @@ struct leftover {
     char run[64];
     char *store;  /* without faults; owned */
     char *suffix; /* owned */
+    bool ended;   /* else it may be at work: never removed */
     bool kept;    /* it was to be kept: removed only where the run is named */
     bool removed;
     struct experiment *experiment; /* owned */
@@ -151,19 +152,21 @@ static int list_names(struct store *store, const struct leftover *item, struct n
     return store_list(store, item->suffix, take_name, names, err);
 }
 
-/* Whether anything is there. A store that is out of reach from here is said, and its runs are left. */
+/* Whether the run's folder is there, be it empty. A store that is out of reach from here is said, and its runs are left. */
 static bool look_at(struct leftover *item)
 {
     struct store *store;
     struct names names;
     struct cb_err why;
+    bool is_there;
     int rc = open_store(item, true, &store, &why);
     if (rc) {
         if (rc != CB_ERR_NOT_FOUND)
             log_info("run %s: %s", item->run, why.message);
         return false;
     }
-    if (is_claimed(store, item)) {
+    is_there = is_claimed(store, item);
+    if (is_there) {
         if (list_names(store, item, &names, &why))
             log_info("run %s: %s", item->run, why.message);
         item->files = names.count;
@@ -171,7 +174,8 @@ static bool look_at(struct leftover *item)
         names_release(&names);
     }
     store_free(store);
-    return item->files > 0;
+    item->kept = item->kept && item->files > 0;
+    return is_there;
 }
 
 static bool is_to_keep(const struct experiment *experiment)
@@ -197,7 +201,8 @@ static int take_run(struct cleaning *self, struct run_info *info, struct cb_err 
 {
     const char *inner = place_inner_store(experiment_text(info->experiment, OPT_STORE));
     const char *suffix = experiment_text(info->experiment, OPT_SUFFIX);
-    if (!has_ended(info) || info->attempt == 0 || !inner || strncmp(inner, "null:", 5) == 0 ||
+    bool ended = has_ended(info);
+    if ((ended && info->attempt == 0) || !inner || strncmp(inner, "null:", 5) == 0 ||
         experiment_is(info->experiment, OPT_OPS, "load"))
         return 0;
     struct leftover *more = realloc(self->items, (self->count + 1) * sizeof *more);
@@ -208,6 +213,7 @@ static int take_run(struct cleaning *self, struct run_info *info, struct cb_err 
     *item = (struct leftover){
         .store = strdup(inner),
         .suffix = strdup(*suffix ? suffix : info->run),
+        .ended = ended,
         .kept = is_training(info->experiment) ||
                 (info->outcome[0] && strcmp(info->outcome, "pass") == 0 && is_to_keep(info->experiment)),
         .experiment = info->experiment};
@@ -309,10 +315,10 @@ out:
     return rc;
 }
 
-/* Named ones, whatever they are; else those that were not to be kept. */
+/* Of runs that have ended: named ones, whatever they are; else those that were not to be kept. */
 static bool is_wanted(const struct cleaning *self, const struct leftover *item)
 {
-    return self->cli->word_count > 0 || !item->kept;
+    return item->ended && (self->cli->word_count > 0 || !item->kept);
 }
 
 static bool may_remove(const struct cleaning *self, size_t wanted)
@@ -330,6 +336,43 @@ static bool may_remove(const struct cleaning *self, size_t wanted)
 
 /* ---- saying ---- */
 
+static const char *why_it_is_there(const struct leftover *item)
+{
+    return !item->ended       ? "not ended"
+           : item->kept       ? "kept on purpose"
+           : item->files == 0 ? "an empty folder"
+                              : "left behind";
+}
+
+/* What removing frees, and what it leaves. */
+static void write_sums(const struct cleaning *self, struct buf *out)
+{
+    struct {
+        size_t runs;
+        uint64_t bytes;
+    } wanted = {0}, kept = {0};
+    size_t going_on = 0;
+    char size[32];
+    for (size_t i = 0; i < self->count; i++) {
+        const struct leftover *item = &self->items[i];
+        if (is_wanted(self, item))
+            wanted.runs++, wanted.bytes += item->bytes;
+        else if (item->ended)
+            kept.runs++, kept.bytes += item->bytes;
+        else
+            going_on++;
+    }
+    buf_printf(out, "\n%s of %zu run%s to be freed", units_format_bytes((double)wanted.bytes, size), wanted.runs,
+               units_plural(wanted.runs));
+    if (kept.runs)
+        buf_printf(out, "; %s of %zu run%s kept on purpose: `ckptbench clean RUN` frees what is named",
+                   units_format_bytes((double)kept.bytes, size), kept.runs, units_plural(kept.runs));
+    if (going_on)
+        buf_printf(out, "; %zu run%s not ended, or not seen to: `ckptbench collect` looks", going_on,
+                   units_plural(going_on));
+    buf_append_char(out, '\n');
+}
+
 static int write_table(struct cleaning *self, struct cb_err *err)
 {
     static const char *const headings[] = {"RUN", "STORE", "CHECKPOINT", "FILES", "SIZE", "WHY"};
@@ -344,11 +387,14 @@ static int write_table(struct cleaning *self, struct cb_err *err)
         table_add(&table, TABLE_PLAIN, item->suffix);
         table_addf(&table, TABLE_PLAIN, "%zu", item->files);
         table_add(&table, TABLE_PLAIN, units_format_bytes((double)item->bytes, size));
-        table_add(&table, TABLE_PLAIN, item->kept ? "kept on purpose" : "left behind");
+        table_add(&table, TABLE_PLAIN, why_it_is_there(item));
     }
     int rc = table_write(&table, 0, self->cli->colour, &self->cli->out, err);
     table_release(&table);
-    return rc ? rc : cli_flush(self->cli, err);
+    if (rc)
+        return rc;
+    write_sums(self, &self->cli->out);
+    return cli_flush(self->cli, err);
 }
 
 static int write_json(struct cleaning *self, struct cb_err *err)
@@ -364,6 +410,7 @@ static int write_json(struct cleaning *self, struct cb_err *err)
         json_member_text(&json, "checkpoint", item->suffix);
         json_member_u64(&json, "files", item->files);
         json_member_u64(&json, "bytes", item->bytes);
+        json_member_bool(&json, "ended", item->ended);
         json_member_bool(&json, "kept", item->kept);
         json_member_bool(&json, "removed", item->removed);
         json_write_end_object(&json);
@@ -384,9 +431,8 @@ static int clean(struct cleaning *self, struct cb_err *err)
         rc = write_table(self, err);
     for (size_t i = 0; i < self->count; i++)
         wanted += is_wanted(self, &self->items[i]);
-    if (rc == 0 && self->count > 0 && wanted == 0)
-        log_info("nothing was removed: all of it was kept on purpose; `ckptbench clean %s` removes that of one run",
-                 self->items[0].run);
+    if (rc == 0 && self->count > 0 && wanted == 0 && cli_has_flag(self->cli, "yes"))
+        log_info("nothing was removed");
     bool remove = rc == 0 && may_remove(self, wanted);
     for (size_t i = 0; rc == 0 && remove && i < self->count; i++)
         if (is_wanted(self, &self->items[i]))
@@ -419,7 +465,8 @@ const struct verb verb_clean = {
     .summary = "list and remove checkpoints that runs left in their stores",
     .about =
         "Only what a run of this history claims, by the names that runs give; other files stay where they are. What "
-        "was to be kept (ops=save, keep=true) is listed, and removed only where its run is named.",
+        "was to be kept (ops=save, keep=true) is listed, and removed only where its run is named; what a run "
+        "that has not ended is writing is listed, and stays. Run folders are the history itself: no verb removes them.",
     .example = "ckptbench clean store=/shared/ckpt since=30d",
     VERB_FLAGS(flags),
     .run = run_clean,

@@ -1,6 +1,7 @@
 """Checkpoints that runs left in their stores: listed, and removed only where they are ours."""
 import json
 import os
+import sqlite3
 import subprocess
 from pathlib import Path
 
@@ -74,3 +75,34 @@ def test_a_store_without_our_marker_is_left_alone(place):
     (place / "store/.ckptbench-store").unlink()
     assert document(place, "clean", run, "--yes") == []
     assert list((place / "store" / run).glob("*/.metadata"))
+
+
+def test_what_a_failed_run_left_is_listed_with_what_removing_it_frees(place):
+    kept = saved(place)
+    run = json.loads(call(place, "run", *TINY, "store=fault:error_at=2/EIO:./store", "ops=save", "io.block=64KiB", "--json", code=3).stdout)["run"]
+    lines = {line["run"]: line for line in document(place, "clean")}
+    assert set(lines) == {kept, run} and lines[run]["files"] >= 1 and not lines[run]["kept"] and lines[run]["ended"]
+    text = call(place, "clean").stdout
+    assert "left behind" in text and "of 1 run to be freed" in text and "of 1 run kept on purpose" in text
+    call(place, "clean", "--yes")
+    assert not (place / "store" / run).exists() and (place / "store" / kept).exists()
+
+
+def test_an_empty_folder_of_a_run_is_listed_and_goes(place):
+    run = document(place, "run", *TINY, "store=./store")["run"]
+    (place / "store" / run).mkdir()
+    (place / "store" / run / ".ckptbench-run").write_text(run)
+    assert "an empty folder" in call(place, "clean").stdout
+    call(place, "clean", "--yes")
+    assert not (place / "store" / run).exists() and document(place, "clean") == []
+
+
+def test_what_a_run_that_has_not_ended_writes_is_listed_and_stays(place):
+    run = saved(place)
+    with sqlite3.connect(place / "home/history.db") as database:
+        database.execute("UPDATE run SET state='running', outcome=NULL")
+    (line,) = document(place, "clean", run, "--yes")
+    assert not line["ended"] and not line["removed"] and line["files"] == 2
+    result = call(place, "clean", run)
+    assert "not ended" in result.stdout and "`ckptbench collect` looks" in result.stdout
+    assert (place / "store" / run).exists()
