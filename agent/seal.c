@@ -194,6 +194,8 @@ static void decide_failed(struct attempt *attempt, uint32_t rank, int code, uint
         snprintf(more, sizeof more, " (and %u more rank%s)", count - 1, count == 2 ? "" : "s");
     if (code == CB_ERR_TIMEOUT)
         outcome = OUTCOME_TIMEOUT;
+    else if (code == CB_ERR_LIMIT)
+        outcome = OUTCOME_INFRASTRUCTURE;
     else if (code == CB_ERR_ABORTED)
         outcome = *attempt->time_is_up    ? OUTCOME_TIMEOUT
                   : *attempt->signals > 0 ? OUTCOME_CANCELLED

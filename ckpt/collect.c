@@ -177,16 +177,7 @@ static int read_front(struct collector *self, const struct file *file, struct st
     *front = aligned_alloc(FRONT_BYTES, whole);
     if (!*front)
         return no_memory(self);
-    struct iovec segment = {*front, *have};
-    struct store_request request = {.kind = STORE_READ, .object = object, .segments = &segment, .segment_count = 1};
-    struct store_completion completion;
-    size_t count = 0;
-    int code = *have > 0 ? store_submit(self->store, &request, 1, self->err) : 0;
-    if (!code && *have > 0)
-        code = store_poll(self->store, &completion, 1, UINT64_MAX, &count, self->err);
-    if (!code && count > 0 && completion.code)
-        code = store_completion_error(self->store, &completion, self->err);
-    return code;
+    return store_read_at(self->store, object, 0, *front, *have, NULL, NULL, self->err);
 }
 
 static int parse_front(struct collector *self, struct file *file, struct store_object *object)
@@ -447,7 +438,7 @@ static int open_unmarked(struct store *store, const char *folder, struct stored_
                          struct cb_err *err)
 {
     struct collector self = {.store = store, .folder = folder, .err = err};
-    int code = store_list(store, folder, look_at, &self, err);
+    int code = store_list_near(store, folder, 0, look_at, &self, err);
     if (!code && self.file_count == 0 && !self.index && self.rank_count == 0)
         code = cb_fail(err, CB_ERR_NOT_FOUND, "there is no complete checkpoint at %s: it has no %s and no safetensors",
                        *folder ? folder : "this place", FORMAT_MARKER);

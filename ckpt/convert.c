@@ -111,16 +111,7 @@ static int check_kept(struct conversion *self, size_t file, uint32_t crc, bool *
         code = cb_fail(self->err, CB_ERR_MEMORY, "no memory to look at %s", planned->name);
     for (uint64_t done = 0; length == planned->length && done < length && !code;) {
         uint64_t bytes = length - done < self->block_bytes ? length - done : self->block_bytes;
-        struct iovec segment = {block, bytes};
-        struct store_request request = {
-            .kind = STORE_READ, .object = object, .offset = done, .segments = &segment, .segment_count = 1};
-        struct store_completion completion;
-        size_t count = 0;
-        code = store_submit(self->target, &request, 1, self->err);
-        if (!code)
-            code = store_poll(self->target, &completion, 1, UINT64_MAX, &count, self->err);
-        if (!code && count > 0 && completion.code)
-            code = store_completion_error(self->target, &completion, self->err);
+        code = store_read_at(self->target, object, done, block, bytes, NULL, NULL, self->err);
         if (!code)
             found = crc32c(found, block, bytes);
         done += bytes;

@@ -20,7 +20,7 @@ int dcp_parse_item(const struct stored_tensor *tensor, const struct box *box, co
                    uint64_t item_length, struct stored_payload *payload, struct cb_err *err) CB_MUST_CHECK;
 bool dcp_expect_payload(const struct stored_tensor *tensor, const struct box *box, uint64_t item_length,
                         struct stored_payload *payload);
-int dcp_parse_trailer(const void *last_bytes, size_t len, uint32_t *crc, bool *has_crc,
+int dcp_parse_trailer(const void *last_bytes, size_t len, struct stored_trailer *trailer,
                       struct cb_err *err) CB_MUST_CHECK;
 int dcp_parse_bytes_payload(const char *fqn, const void *bytes, size_t len, struct buf *literal,
                             struct cb_err *err) CB_MUST_CHECK;

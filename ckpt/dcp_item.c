@@ -36,7 +36,8 @@ struct item_tensor { /* what data.pkl says */
     uint64_t storage_bytes, offset; /* offset in elements */
     uint32_t dims, strides;
     uint64_t size[CKPT_MAX_DIMS], stride[CKPT_MAX_DIMS];
-    char record[64]; /* "data/0" */
+    char record[64];     /* "data/0" */
+    uint32_t pickle_crc; /* of data.pkl itself */
 };
 
 static bool read_storage(const struct pickle *pickle, const struct pickle_node *node, struct item_tensor *item,
@@ -116,27 +117,28 @@ static int check_item(const struct stored_tensor *tensor, const struct box *box,
                       struct cb_err *err)
 {
     if (item->dtype != tensor->dtype)
-        return cb_fail(err, CB_ERR_CORRUPT, "%s: the item holds %s, the metadata says %s", tensor->fqn,
-                       dtype_name(item->dtype), dtype_name(tensor->dtype));
+        return cb_fail(err, CB_ERR_CORRUPT, "the item holds %s, the metadata says %s", dtype_name(item->dtype),
+                       dtype_name(tensor->dtype));
     if (item->dims != box->dims || memcmp(item->size, box->size, box->dims * sizeof *box->size) != 0)
-        return cb_fail(err, CB_ERR_CORRUPT, "%s: the item has another shape than the metadata says", tensor->fqn);
+        return cb_fail(err, CB_ERR_CORRUPT, "the item has another shape than the metadata says");
     return 0;
 }
 
-static int locate(const struct stored_tensor *tensor, const struct item_tensor *item, uint64_t data, uint64_t length,
-                  struct stored_payload *payload, struct cb_err *err)
+static int locate(const struct item_tensor *item, uint64_t data, uint64_t length, struct stored_payload *payload,
+                  struct cb_err *err)
 {
     uint64_t span, end, element = dtype_bytes(item->dtype);
     if (!span_of(item, &span) || __builtin_add_overflow(span, item->offset, &end) ||
         __builtin_mul_overflow(end, element, &end) || (span > 0 && end > item->storage_bytes))
-        return cb_fail(err, CB_ERR_CORRUPT, "%s: the item's strides leave its storage", tensor->fqn);
+        return cb_fail(err, CB_ERR_CORRUPT, "the item's strides leave its storage");
     if (data > length || item->storage_bytes > length - data)
-        return cb_fail(err, CB_ERR_CORRUPT, "%s: the item of %llu bytes is too short for its payload of %llu",
-                       tensor->fqn, (unsigned long long)length, (unsigned long long)item->storage_bytes);
+        return cb_fail(err, CB_ERR_CORRUPT, "the item of %llu bytes is too short for its payload of %llu",
+                       (unsigned long long)length, (unsigned long long)item->storage_bytes);
     *payload = (struct stored_payload){.offset = data + (span > 0 ? item->offset * element : 0),
                                        .bytes = span * element,
                                        .contiguous = is_contiguous(item),
-                                       .whole = span * element == item->storage_bytes};
+                                       .whole = span * element == item->storage_bytes,
+                                       .header_crc = item->pickle_crc};
     memcpy(payload->stride, item->stride, item->dims * sizeof *item->stride);
     return 0;
 }
@@ -150,19 +152,25 @@ static bool record_is(const struct zip_record *record, const char *name)
     return rest == strlen(name) && memcmp(slash + 1, name, rest) == 0;
 }
 
-static int read_data_pickle(const struct stored_tensor *tensor, const void *bytes, const struct zip_record *record,
-                            struct item_tensor *item, struct cb_err *err)
+static int read_data_pickle(const void *bytes, const struct zip_record *record, struct item_tensor *item,
+                            struct cb_err *err)
 {
     struct pickle *pickle;
-    if (record->bytes == UINT64_MAX)
-        return cb_fail(err, CB_ERR_CORRUPT, "%s: the item ends inside its data.pkl", tensor->fqn);
-    int code = pickle_read(tensor->fqn, (const char *)bytes + record->offset, (size_t)record->bytes, &pickle, err);
+    const char *text = (const char *)bytes + record->offset;
+    int code = pickle_read("its data.pkl", text, (size_t)record->bytes, &pickle, err);
     if (code)
         return code;
+    item->pickle_crc = crc32_zip(0, text, (size_t)record->bytes);
     if (!read_item_tensor(pickle, item))
-        code = cb_fail(err, CB_ERR_FORMAT, "%s: the item is no plain tensor", tensor->fqn);
+        code = cb_fail(err, CB_ERR_FORMAT, "the item is no plain tensor");
     pickle_free(pickle);
     return code;
+}
+
+/* For who knows nothing of zips: it is what surrounds a tensor's bytes. */
+static int damaged_frame(struct cb_err *err)
+{
+    return err ? cb_context(err, "what surrounds its bytes is damaged") : CB_ERR_CORRUPT;
 }
 
 int dcp_parse_item(const struct stored_tensor *tensor, const struct box *box, const void *bytes, size_t len,
@@ -180,16 +188,16 @@ int dcp_parse_item(const struct stored_tensor *tensor, const struct box *box, co
         struct zip_record record;
         int code = zip_next_record(bytes, len, at, &record, &at, err);
         if (code)
-            return cb_context(err, "%s", tensor->fqn);
+            return damaged_frame(err);
         if (known && record_is(&record, item.record) && record.bytes != UINT64_MAX && record.bytes < item.storage_bytes)
-            return cb_fail(err, CB_ERR_CORRUPT, "%s: the item's storage of %llu bytes lies in a record of %llu",
-                           tensor->fqn, (unsigned long long)item.storage_bytes, (unsigned long long)record.bytes);
+            return cb_fail(err, CB_ERR_CORRUPT, "the item's storage of %llu bytes lies in a record of %llu",
+                           (unsigned long long)item.storage_bytes, (unsigned long long)record.bytes);
         if (known && record_is(&record, item.record))
-            return locate(tensor, &item, record.offset, item_length, payload, err);
+            return locate(&item, record.offset, item_length, payload, err);
         if (record.bytes == UINT64_MAX || record.bytes > len - record.offset)
             break;
         if (record_is(&record, "data.pkl")) {
-            code = read_data_pickle(tensor, bytes, &record, &item, err);
+            code = read_data_pickle(bytes, &record, &item, err);
             if (!code)
                 code = check_item(tensor, box, &item, err);
             if (code)
@@ -197,39 +205,53 @@ int dcp_parse_item(const struct stored_tensor *tensor, const struct box *box, co
             known = true;
         } else if (record_is(&record, "byteorder") &&
                    (record.bytes != 6 || memcmp((const char *)bytes + record.offset, "little", 6) != 0)) {
-            return cb_fail(err, CB_ERR_UNSUPPORTED, "%s: the item is not little-endian", tensor->fqn);
+            return cb_fail(err, CB_ERR_UNSUPPORTED, "the item is not little-endian");
         }
     }
-    return cb_fail(err, CB_ERR_CORRUPT, "%s: the item has no payload in its first %zu bytes", tensor->fqn, len);
+    return cb_fail(err, CB_ERR_CORRUPT,
+                   "what surrounds its bytes is damaged: the item has no payload in its first %zu bytes", len);
 }
 
-int dcp_parse_trailer(const void *last_bytes, size_t len, uint32_t *crc, bool *has_crc, struct cb_err *err)
+/* 0 is what torch and we write where no checksum was computed. */
+int dcp_parse_trailer(const void *last_bytes, size_t len, struct stored_trailer *trailer, struct cb_err *err)
 {
+    struct stored_trailer found;
     uint64_t bytes;
-    int code = zip_find_crc(last_bytes, len, "data/0", crc, &bytes, err);
+    int code = zip_find_crc(last_bytes, len, "data/0", &found.crc, &bytes, err);
     if (!code)
-        *has_crc = *crc != 0; /* 0 is what torch and we write where none was computed */
+        code = zip_find_crc(last_bytes, len, "data.pkl", &found.header_crc, &bytes, err);
+    if (code)
+        return damaged_frame(err);
+    *trailer = found;
+    return 0;
+}
+
+/* The pickle inside the torch.save of a value: where it is, and that it is what was written. */
+static int find_value_pickle(const void *bytes, size_t len, struct zip_record *record, struct cb_err *err)
+{
+    size_t next;
+    uint64_t stored_bytes;
+    uint32_t crc;
+    int code = zip_next_record(bytes, len, 0, record, &next, err);
+    if (!code && (!record_is(record, "data.pkl") || record->bytes > len - record->offset))
+        code = cb_fail(err, CB_ERR_CORRUPT, "the item does not begin with its data.pkl");
+    if (!code)
+        code = zip_find_crc(bytes, len, "data.pkl", &crc, &stored_bytes, err);
+    if (!code && crc != 0 && crc32_zip(0, (const char *)bytes + record->offset, (size_t)record->bytes) != crc)
+        code =
+            cb_fail(err, CB_ERR_CORRUPT, "its bytes are not those of the checksum %08x that is stored with them", crc);
     return code;
 }
 
 int dcp_parse_bytes_payload(const char *fqn, const void *bytes, size_t len, struct buf *literal, struct cb_err *err)
 {
     struct zip_record record;
-    size_t next;
-    int code = zip_next_record(bytes, len, 0, &record, &next, err);
-    if (code)
-        return cb_context(err, "%s", fqn);
-    if (!record_is(&record, "data.pkl") || record.bytes > len - record.offset)
-        return cb_fail(err, CB_ERR_CORRUPT, "%s: the item does not begin with its data.pkl", fqn);
-    uint32_t crc;
-    uint64_t stored_bytes;
-    code = zip_find_crc(bytes, len, "data.pkl", &crc, &stored_bytes, err);
-    if (code)
-        return cb_context(err, "%s", fqn);
-    if (crc != 0 && crc32_zip(0, (const char *)bytes + record.offset, (size_t)record.bytes) != crc)
-        return cb_fail(err, CB_ERR_CORRUPT, "%s: the checksum of the value is wrong", fqn);
     struct pickle *pickle;
-    code = pickle_read(fqn, (const char *)bytes + record.offset, (size_t)record.bytes, &pickle, err);
+    int code = find_value_pickle(bytes, len, &record, err);
+    if (code && err)
+        cb_context(err, "the value is damaged");
+    if (!code)
+        code = pickle_read(fqn, (const char *)bytes + record.offset, (size_t)record.bytes, &pickle, err);
     if (code)
         return code;
     code = literal_from_pickle(pickle, pickle_root(pickle), literal, err);

@@ -149,14 +149,22 @@ bool format_expect_payload(enum plan_format format, const struct stored_tensor *
     return dcp_expect_payload(tensor, box, item_length, payload);
 }
 
-int format_parse_trailer(enum plan_format format, const void *last_bytes, size_t len, uint32_t *crc, bool *has_crc,
+int format_parse_trailer(enum plan_format format, const void *last_bytes, size_t len, struct stored_trailer *trailer,
                          struct cb_err *err)
 {
     if (format != PLAN_DCP) {
-        *has_crc = false;
+        *trailer = (struct stored_trailer){0};
         return 0;
     }
-    return dcp_parse_trailer(last_bytes, len, crc, has_crc, err);
+    return dcp_parse_trailer(last_bytes, len, trailer, err);
+}
+
+int format_check_header(const struct stored_payload *payload, const struct stored_trailer *trailer, struct cb_err *err)
+{
+    if (payload->header_crc == 0 || trailer->header_crc == 0 || payload->header_crc == trailer->header_crc)
+        return 0;
+    return cb_fail(err, CB_ERR_CORRUPT, "what describes its bytes has the CRC-32 %08x, stored is %08x",
+                   payload->header_crc, trailer->header_crc);
 }
 
 int format_parse_bytes_payload(enum plan_format format, const char *fqn, const void *bytes, size_t len,

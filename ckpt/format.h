@@ -97,7 +97,8 @@ struct stored_payload {
     uint64_t offset, bytes;
     uint64_t stride[CKPT_MAX_DIMS];
     bool contiguous;
-    bool whole; /* all of what is stored, of which the trailer's checksum is; false for a view of it */
+    bool whole;          /* all of what is stored, of which the trailer's checksum is; false for a view of it */
+    uint32_t header_crc; /* CRC-32 of the bytes that say all this (DCP's data.pkl); 0 where there are none */
 };
 /* `item_length` is UINT64_MAX where it is not known yet. */
 int format_parse_item(enum plan_format format, const struct stored_tensor *tensor, const struct box *box,
@@ -110,11 +111,18 @@ int format_parse_item(enum plan_format format, const struct stored_tensor *tenso
 bool format_expect_payload(enum plan_format format, const struct stored_tensor *tensor, const struct box *box,
                            uint64_t item_length, struct stored_payload *payload);
 
-/* The payload's CRC-32 as the trailer has it (the last bytes of the item); *has_crc false where the
- * item stores none. */
+/* The CRC-32s that the item's last bytes have; 0 where it stores none. */
 #define FORMAT_MAX_TRAILER 4096
-int format_parse_trailer(enum plan_format format, const void *last_bytes, size_t len, uint32_t *crc, bool *has_crc,
+struct stored_trailer {
+    uint32_t crc;        /* of the payload */
+    uint32_t header_crc; /* of what describes it */
+};
+int format_parse_trailer(enum plan_format format, const void *last_bytes, size_t len, struct stored_trailer *trailer,
                          struct cb_err *err) CB_MUST_CHECK;
+/* Whether what described the payload is what was written: a stride that a flipped bit has changed still reads well.
+ * CB_ERR_CORRUPT. */
+int format_check_header(const struct stored_payload *payload, const struct stored_trailer *trailer,
+                        struct cb_err *err) CB_MUST_CHECK;
 
 /* The value of a bytes item as a Python literal, appended ("3", "'adamw'", "[0.9, 0.95]"), from the
  * whole item. CB_ERR_UNSUPPORTED where the value is no number, text, bool, None, list, tuple or dict. */

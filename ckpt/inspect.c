@@ -216,7 +216,9 @@ static void guess_layout(const struct stored_checkpoint *checkpoint, struct insp
             count_cut(&cuts, checkpoint, &checkpoint->tensors[i]);
     }
     unsigned long long rows = cuts.along[0], columns = cuts.along[1], other = cuts.other, whole = cuts.whole;
-    if (rows + columns + other == 0)
+    if (rows + columns + other + whole == 0)
+        snprintf(self->layout, room, "there are no tensors");
+    else if (rows + columns + other == 0)
         snprintf(self->layout, room, "every tensor is whole: one rank, data parallel or pipeline stages");
     else if (columns > 0 && cuts.parts[1] > 1)
         snprintf(
@@ -240,19 +242,14 @@ static void guess_layout(const struct stored_checkpoint *checkpoint, struct insp
 
 static void count_tensors(const struct stored_checkpoint *checkpoint, struct inspection *self)
 {
-    self->items = checkpoint->chunk_count;
+    stored_count(checkpoint, &self->counts);
     for (size_t i = 0; i < checkpoint->tensor_count; i++) {
         const struct stored_tensor *tensor = &checkpoint->tensors[i];
         struct box whole = box_whole(tensor->dims, tensor->shape);
-        uint64_t bytes = box_elements(&whole) * dtype_bytes(tensor->dtype);
-        if (tensor->is_bytes) {
-            self->values++;
+        if (tensor->is_bytes)
             continue;
-        }
-        self->tensors++;
-        self->tensor_bytes += bytes;
         self->types[tensor->dtype].tensors++;
-        self->types[tensor->dtype].bytes += bytes;
+        self->types[tensor->dtype].bytes += box_elements(&whole) * dtype_bytes(tensor->dtype);
     }
 }
 

@@ -3,7 +3,7 @@
 #ifndef CKPT_INSPECT_H
 #define CKPT_INSPECT_H
 
-#include "ckpt/format.h"
+#include "ckpt/stored.h"
 #include "store/store.h"
 
 #define INSPECT_NO_RANK UINT32_MAX
@@ -27,8 +27,8 @@ struct inspect_rank {
 };
 
 struct inspection {
-    uint64_t tensors, values, items, compressed;
-    uint64_t tensor_bytes;  /* each element once */
+    struct stored_counts counts;
+    uint64_t compressed;    /* items */
     uint64_t payload_bytes; /* stored, of tensors and values */
     uint64_t frame_bytes;   /* of items, around payloads */
     uint64_t outside_bytes; /* of files, in no item */

@@ -11,7 +11,8 @@
 #include "ckpt/safetensors.h"
 #include "core/buf.h"
 
-#define NAMED_MOST 10 /* checkpoints that a refusal names */
+#define NAMED_MOST 10         /* checkpoints that a refusal names */
+#define LOOKED_AT_MOST 200000 /* files, in a place that may be anything */
 
 /* Folders that have a marker. They are collected first: a store that is being listed is asked nothing else. */
 struct markers {
@@ -20,7 +21,8 @@ struct markers {
     uint64_t files;
     const char *folder;
     bool plain; /* safetensors files lie in the folder itself: others write no marker */
-    bool below; /* wanted are those below it, too: by the name of such a file */
+    bool below; /* wanted are those below it, too: by the name of such a file. The place may be anything */
+    const char *called;
 };
 
 static bool is_safetensors(const char *name)
@@ -58,7 +60,12 @@ static int collect(void *context, const char *name, uint64_t length, struct cb_e
 {
     struct markers *self = context;
     (void)length;
-    self->files++;
+    if (++self->files > LOOKED_AT_MOST && self->below)
+        return cb_fail(
+            err, CB_ERR_USAGE,
+            "%s has more than %d files, which are too many to look through for a checkpoint: name the folder "
+            "of one, which has a " FORMAT_MARKER " or *" SAFETENSORS_SUFFIX,
+            self->called, LOOKED_AT_MOST);
     self->plain |= is_plain_file(self->folder, name);
     if (!is_wanted(self, name))
         return 0;
@@ -266,19 +273,23 @@ int meant_checkpoint(struct store *store, const char *folder, const char *called
                      struct cb_err *err)
 {
     char own[4096];
-    struct markers markers = {.folder = folder, .below = true};
+    struct markers markers = {.folder = folder, .below = true, .called = called};
     size_t of_run, youngest = 0;
     *of = 0;
     if (find_own_marker(store, folder, own) == 0)
         return copy_folder(own, name, room, err);
-    int rc = store_list(store, folder, collect, &markers, err);
+    int rc = store_list_near(store, folder, MEANT_DEPTH, collect, &markers, err);
     if (rc == 0 && markers.plain) {
         rc = copy_own(folder, name, room, err);
     } else if (rc == 0) {
         keep_one_a_folder(&markers);
         size_t all = markers.count, direct = put_direct_first(&markers, &of_run);
         if (all == 0)
-            rc = cb_fail(err, CB_ERR_NOT_FOUND, "there is no complete checkpoint in %s", called);
+            rc =
+                cb_fail(err, CB_ERR_NOT_FOUND,
+                        "there is no complete checkpoint in %s: of %" PRIu64 " files in it and in %d levels of folders "
+                        "below it none is a " FORMAT_MARKER " or *" SAFETENSORS_SUFFIX,
+                        called, markers.files, MEANT_DEPTH);
         else if (direct == 0 && is_one_run(&markers))
             direct = all;
         else if (direct == 0 || (direct > 1 && of_run < direct))

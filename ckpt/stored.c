@@ -2,8 +2,12 @@
 #include "ckpt/stored.h"
 
 #include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "core/units.h"
 
 #define MAX_ELEMENTS (UINT64_C(1) << 56)
 #define MAX_FILE_BYTES (UINT64_C(1) << 60)
@@ -185,15 +189,20 @@ static int compare_along(const void *a, const void *b, void *axis)
 }
 
 /* Sorted by their offset along one axis, those that may meet a chunk are next to it. */
-static int check_none_meet(const struct stored_tensor *tensor, const struct stored_chunk *chunks, struct cb_err *err)
+int stored_each_overlap(const struct stored_checkpoint *self, const struct stored_tensor *tensor,
+                        stored_overlap_fn each, void *context, struct cb_err *err)
 {
-    uint32_t count = tensor->chunk_count, axis = thinnest_axis(tensor, chunks);
-    const struct stored_chunk **sorted = malloc(count * sizeof *sorted);
+    const struct stored_chunk *chunks = self->chunks + tensor->first_chunk;
+    uint32_t count = tensor->chunk_count, axis;
     struct box common;
+    if (count < 2)
+        return 0;
+    const struct stored_chunk **sorted = malloc(count * sizeof *sorted);
     if (!sorted)
         return cb_fail(err, CB_ERR_MEMORY, "%s: no memory for %u chunks", tensor->fqn, count);
     for (uint32_t i = 0; i < count; i++)
         sorted[i] = &chunks[i];
+    axis = thinnest_axis(tensor, chunks);
     if (axis > 0)
         qsort_r(sorted, count, sizeof *sorted, compare_along, &axis);
     int code = 0;
@@ -203,11 +212,19 @@ static int check_none_meet(const struct stored_tensor *tensor, const struct stor
             if (tensor->dims > 0 && sorted[k]->box.offset[axis] >= box->offset[axis] + box->size[axis])
                 break;
             if (box_intersect(box, &sorted[k]->box, &common))
-                code = cb_fail(err, CB_ERR_CORRUPT, "%s: some of its elements are stored twice", tensor->fqn);
+                code = each(context, sorted[i], sorted[k], box_elements(&common), err);
         }
     }
     free(sorted);
     return code;
+}
+
+static int refuse_overlap(void *context, const struct stored_chunk *a, const struct stored_chunk *b, uint64_t elements,
+                          struct cb_err *err)
+{
+    const struct stored_tensor *tensor = context;
+    (void)a, (void)b, (void)elements;
+    return cb_fail(err, CB_ERR_CORRUPT, "%s: some of its elements are stored twice", tensor->fqn);
 }
 
 int stored_check_coverage(const struct stored_checkpoint *self, const struct stored_tensor *tensor, struct cb_err *err)
@@ -219,9 +236,31 @@ int stored_check_coverage(const struct stored_checkpoint *self, const struct sto
         return 0;
     for (uint32_t i = 0; i < tensor->chunk_count; i++)
         elements += box_elements(&chunks[i].box);
-    int code = tensor->chunk_count > 1 ? check_none_meet(tensor, chunks, err) : 0;
+    int code = stored_each_overlap(self, tensor, refuse_overlap, (void *)tensor, err);
     if (!code && elements != box_elements(&whole))
         code = cb_fail(err, CB_ERR_CORRUPT, "%s: %llu of its %llu elements are in no stored chunk", tensor->fqn,
                        (unsigned long long)(box_elements(&whole) - elements), (unsigned long long)box_elements(&whole));
     return code;
+}
+
+void stored_count(const struct stored_checkpoint *self, struct stored_counts *counts)
+{
+    *counts = (struct stored_counts){.items = self->chunk_count, .files = self->file_count};
+    for (size_t i = 0; i < self->tensor_count; i++) {
+        const struct stored_tensor *tensor = &self->tensors[i];
+        struct box whole = box_whole(tensor->dims, tensor->shape);
+        counts->values += tensor->is_bytes;
+        counts->tensors += !tensor->is_bytes;
+        counts->tensor_bytes += tensor->is_bytes ? 0 : box_elements(&whole) * dtype_bytes(tensor->dtype);
+    }
+}
+
+void stored_describe(const char *format, const struct stored_counts *counts, char text[STORED_TEXT_BYTES])
+{
+    char bytes[32];
+    snprintf(text, STORED_TEXT_BYTES,
+             "%s, %" PRIu64 " tensor%s (%s), %" PRIu64 " value%s, %" PRIu64 " item%s in %" PRIu64 " file%s", format,
+             counts->tensors, units_plural(counts->tensors), units_format_bytes((double)counts->tensor_bytes, bytes),
+             counts->values, units_plural(counts->values), counts->items, units_plural(counts->items), counts->files,
+             units_plural(counts->files));
 }

@@ -24,8 +24,7 @@
 
 struct frame {
     uint32_t chunk; /* UINT32_MAX: none */
-    bool has_crc;
-    uint32_t crc;
+    uint32_t crc;   /* 0: none */
     struct stored_payload payload;
 };
 
@@ -109,20 +108,8 @@ static int note_read(struct stored_reader *self, uint32_t chunk, uint64_t begin,
 
 static int read_at(struct stored_reader *self, uint64_t offset, void *memory, uint64_t bytes)
 {
-    struct iovec segment = {memory, bytes};
-    struct store_request request = {
-        .kind = STORE_READ, .object = self->object, .offset = offset, .segments = &segment, .segment_count = 1};
-    struct store_completion completion;
-    size_t count = 0;
-    if (bytes == 0)
-        return 0;
-    int code = store_submit(self->store, &request, 1, self->err);
-    if (!code)
-        code = store_poll(self->store, &completion, 1, UINT64_MAX, &count, self->err);
-    if (!code && count > 0 && completion.code)
-        code = store_completion_error(self->store, &completion, self->err);
     self->bytes += bytes;
-    return code;
+    return store_read_at(self->store, self->object, offset, memory, bytes, NULL, NULL, self->err);
 }
 
 static int open_file(struct stored_reader *self, uint32_t file)
@@ -143,9 +130,11 @@ static int open_file(struct stored_reader *self, uint32_t file)
 
 static int in_item(struct stored_reader *self, const struct stored_chunk *chunk, int code)
 {
+    bool damaged = code == CB_ERR_CORRUPT || code == CB_ERR_FORMAT;
     if (code && self->err)
-        cb_context(self->err, "%s in %s at byte %" PRIu64, self->checkpoint->tensors[chunk->tensor].fqn,
-                   self->checkpoint->files[chunk->file], chunk->offset);
+        cb_context(self->err, "%s in %s at byte %" PRIu64 "%s", self->checkpoint->tensors[chunk->tensor].fqn,
+                   self->checkpoint->files[chunk->file], chunk->offset,
+                   damaged ? " is damaged (restore the file from a copy; `ckptbench verify` names all that is)" : "");
     return code;
 }
 
@@ -161,8 +150,13 @@ static int parse_item(struct stored_reader *self, const struct stored_chunk *chu
 static int parse_trailer(struct stored_reader *self, const unsigned char *end, uint64_t length, struct frame *frame)
 {
     uint64_t tail = length < FORMAT_MAX_TRAILER ? length : FORMAT_MAX_TRAILER;
-    return format_parse_trailer(self->checkpoint->format, end - tail, (size_t)tail, &frame->crc, &frame->has_crc,
-                                self->err);
+    struct stored_trailer trailer;
+    int code = format_parse_trailer(self->checkpoint->format, end - tail, (size_t)tail, &trailer, self->err);
+    if (!code)
+        code = format_check_header(&frame->payload, &trailer, self->err);
+    if (!code)
+        frame->crc = trailer.crc;
+    return code;
 }
 
 static int read_header(struct stored_reader *self, const struct stored_chunk *chunk, struct frame *frame)
@@ -211,7 +205,7 @@ static int read_compressed(struct stored_reader *self, const struct stored_chunk
     code = parse_item(self, chunk, plain, head, self->plain.len, frame);
     if (!code)
         code = parse_trailer(self, plain + self->plain.len, self->plain.len, frame);
-    if (!code && frame->has_crc && frame->payload.whole &&
+    if (!code && frame->crc != 0 && frame->payload.whole &&
         crc32_zip(0, plain + frame->payload.offset, frame->payload.bytes) != frame->crc)
         code = cb_fail(self->err, CB_ERR_CORRUPT, "the checksum of its bytes is wrong");
     if (!code)
@@ -281,7 +275,7 @@ static int read_payload(struct stored_reader *self, const struct part *part, uin
     if (begin + bytes > payload->bytes)
         return cb_fail(self->err, CB_ERR_CORRUPT, "its strides reach beyond its bytes");
     int code = read_at(self, offset_of(part, begin), memory, bytes);
-    if (!code && self->ledger && part->frame->has_crc)
+    if (!code && self->ledger && part->frame->crc != 0)
         code = note_read(self, part->frame->chunk, begin, memory, bytes);
     return code;
 }
@@ -501,6 +495,19 @@ int stored_reader_value(struct stored_reader *self, const struct stored_tensor *
     return in_item(self, chunk, code);
 }
 
+int stored_reader_literal(struct stored_reader *self, const struct stored_tensor *tensor, const struct buf *value,
+                          struct buf *literal, struct cb_err *err)
+{
+    size_t before = literal->len;
+    self->err = err;
+    int code = format_parse_bytes_payload(self->checkpoint->format, tensor->fqn, value->data, value->len, literal, err);
+    if (!code)
+        return 0;
+    literal->len = before;
+    bool unknown = code == CB_ERR_UNSUPPORTED || code == CB_ERR_FORMAT;
+    return unknown ? 0 : in_item(self, &self->checkpoint->chunks[tensor->first_chunk], code);
+}
+
 uint64_t stored_reader_bytes(const struct stored_reader *self)
 {
     return self->bytes;
@@ -557,7 +564,7 @@ static int check_chunk(struct stored_reader *self, uint32_t number, size_t *next
     if (code)
         return code;
     bool whole = combine_parts(self->ledger, number, frame->payload.bytes, next, &crc);
-    if (!frame->has_crc || !frame->payload.whole)
+    if (frame->crc == 0 || !frame->payload.whole)
         return 0;
     if (!whole)
         code = read_whole(self, chunk, frame, &crc);

@@ -36,6 +36,10 @@ int stored_reader_box(struct stored_reader *self, const struct stored_tensor *te
 /* A bytes item: all of it as it was before it was compressed, appended. */
 int stored_reader_value(struct stored_reader *self, const struct stored_tensor *tensor, struct buf *out,
                         struct cb_err *err) CB_MUST_CHECK;
+/* What such an item holds, as a Python literal appended to `literal`; nothing where it is of a class that only Python
+ * knows. CB_ERR_CORRUPT where its bytes are not those that were written. */
+int stored_reader_literal(struct stored_reader *self, const struct stored_tensor *tensor, const struct buf *value,
+                          struct buf *literal, struct cb_err *err) CB_MUST_CHECK;
 /* Compares the checksum of every item that stores one with what was read of it; items that were not read whole, once,
  * are read again for it. *checked counts them. */
 int stored_reader_check(struct stored_reader *self, uint64_t *checked, struct cb_err *err) CB_MUST_CHECK;

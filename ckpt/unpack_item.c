@@ -132,6 +132,7 @@ int unpack_item_take(struct unpack_item *self, const void *bytes, size_t len, st
 int unpack_item_end(struct unpack_item *self, struct unpack_result *result, struct cb_err *err)
 {
     struct unpack_result found = {0};
+    struct stored_trailer trailer = {0};
     bool was_known = self->is_known;
     if (!unpack_stream_is_whole(self->stream))
         return cb_fail(err, CB_ERR_CORRUPT, "%s: what is compressed is cut off", self->tensor->fqn);
@@ -139,11 +140,14 @@ int unpack_item_end(struct unpack_item *self, struct unpack_result *result, stru
     if (!code && !was_known)
         add_payload(self, 0, self->head, self->head_bytes);
     if (!code)
-        code = format_parse_trailer(self->format, self->tail, self->tail_bytes, &found.stored, &found.has_stored, err);
+        code = format_parse_trailer(self->format, self->tail, self->tail_bytes, &trailer, err);
+    if (!code)
+        code = format_check_header(&self->payload, &trailer, err);
     if (code)
         return code;
     found.payload = self->payload;
     found.crc = self->crc;
+    found.stored = trailer.crc;
     *result = found;
     return 0;
 }

@@ -17,8 +17,7 @@ int unpack_item_take(struct unpack_item *self, const void *bytes, size_t len, st
 struct unpack_result {
     struct stored_payload payload;
     uint32_t crc;    /* of the payload */
-    uint32_t stored; /* what the item says that it is */
-    bool has_stored;
+    uint32_t stored; /* what the item says that it is; 0: nothing */
 };
 /* After the last of them. */
 int unpack_item_end(struct unpack_item *self, struct unpack_result *result, struct cb_err *err) CB_MUST_CHECK;

@@ -2,6 +2,7 @@
  * format's bytes, and nothing of how people are told. */
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "ckpt/collect.h"
 #include "ckpt/verify_internal.h"
@@ -12,8 +13,16 @@
 
 const char *verify_problem_name(enum verify_problem_kind kind)
 {
-    static const char *const names[] = {"incomplete", "missing", "short", "twice", "corrupt"};
+    static const char *const names[] = {"incomplete", "missing", "short", "twice", "corrupt", "empty"};
     return names[kind];
+}
+
+const char *verify_contents(const char *format, uint64_t checksums, uint64_t values_checked, uint64_t payload_bytes)
+{
+    if (checksums > 0 || values_checked > 0 || payload_bytes == 0)
+        return "checked";
+    return strstr(format, "safetensors") ? "not checked: the format has no checksums"
+                                         : "not checked: no checksums are stored";
 }
 
 /* --- shares --- */
@@ -97,40 +106,33 @@ static int check_ends(struct verifier *self)
     return 0;
 }
 
-static bool report_overlap(struct verifier *self, const struct stored_tensor *tensor, const struct stored_chunk *a,
-                           const struct stored_chunk *b)
+static int report_overlap(void *context, const struct stored_chunk *a, const struct stored_chunk *b, uint64_t elements,
+                          struct cb_err *err)
 {
-    struct box common;
-    if (!box_intersect(&a->box, &b->box, &common))
-        return false;
-    verify_report(self, VERIFY_TWICE, self->checkpoint->files[b->file], tensor->fqn, b->offset,
+    struct verifier *self = context;
+    const char *fqn = self->checkpoint->tensors[b->tensor].fqn;
+    (void)err; /* it is the checkpoint that fails */
+    verify_report(self, VERIFY_TWICE, self->checkpoint->files[b->file], fqn, b->offset,
                   "%s: %" PRIu64 " elements are stored twice, in %s at byte %" PRIu64 " and in %s at byte %" PRIu64,
-                  tensor->fqn, box_elements(&common), self->checkpoint->files[a->file], a->offset,
-                  self->checkpoint->files[b->file], b->offset);
-    return true;
+                  fqn, elements, self->checkpoint->files[a->file], a->offset, self->checkpoint->files[b->file],
+                  b->offset);
+    return 0;
 }
 
-/* Chunks are sorted by offset, so those that may meet one are next to it. */
-static void check_coverage(struct verifier *self, const struct stored_tensor *tensor)
+static int check_coverage(struct verifier *self, const struct stored_tensor *tensor)
 {
     struct box whole = box_whole(tensor->dims, tensor->shape);
-    const struct stored_chunk *chunks = self->checkpoint->chunks + tensor->first_chunk;
-    uint64_t elements = 0;
-    bool overlaps = false;
+    uint64_t elements = 0, before = self->result->problems;
     if (tensor->literal)
-        return;
-    for (uint32_t i = 0; i < tensor->chunk_count; i++) {
-        elements += box_elements(&chunks[i].box);
-        for (uint32_t k = i + 1; k < tensor->chunk_count; k++) {
-            if (tensor->dims > 0 && chunks[k].box.offset[0] >= chunks[i].box.offset[0] + chunks[i].box.size[0])
-                break;
-            overlaps |= report_overlap(self, tensor, &chunks[i], &chunks[k]);
-        }
-    }
-    if (!overlaps && elements < box_elements(&whole))
+        return 0;
+    for (uint32_t i = 0; i < tensor->chunk_count; i++)
+        elements += box_elements(&self->checkpoint->chunks[tensor->first_chunk + i].box);
+    int code = stored_each_overlap(self->checkpoint, tensor, report_overlap, self, self->err);
+    if (!code && self->result->problems == before && elements < box_elements(&whole))
         verify_report(self, VERIFY_MISSING, NULL, tensor->fqn, 0,
                       "%s: %" PRIu64 " of %" PRIu64 " elements are in no stored chunk", tensor->fqn,
                       box_elements(&whole) - elements, box_elements(&whole));
+    return code;
 }
 
 /* --- items --- */
@@ -251,17 +253,17 @@ static int check_all(struct verifier *self)
     if (!self->files)
         return cb_fail(self->err, CB_ERR_MEMORY, "no memory for %zu files", checkpoint->file_count);
     self->result->format = format_name(checkpoint->format);
-    self->result->tensors = checkpoint->tensor_count;
-    self->result->items = checkpoint->chunk_count;
-    self->result->files = checkpoint->file_count;
+    stored_count(checkpoint, &self->result->counts);
+    if (checkpoint->tensor_count == 0 && is_mine(self->job, 0))
+        verify_report(self, VERIFY_EMPTY, NULL, NULL, 0, "there is nothing in it: no tensor and no value");
     check_files(self);
     int code = check_ends(self);
+    for (size_t i = 0; i < checkpoint->tensor_count && !code; i++) {
+        if (is_mine(self->job, i))
+            code = check_coverage(self, &checkpoint->tensors[i]);
+    }
     if (code)
         return code;
-    for (size_t i = 0; i < checkpoint->tensor_count; i++) {
-        if (is_mine(self->job, i))
-            check_coverage(self, &checkpoint->tensors[i]);
-    }
     verify_find_seed(self);
     code = check_items(self);
     static const char *const names[] = {"weights", "random", "zero"};

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "ckpt/stored.h"
 #include "core/buf.h"
 #include "core/err.h"
 #include "store/store.h"
@@ -17,6 +18,7 @@ enum verify_problem_kind {
     VERIFY_SHORT,      /* a file ends before an item does */
     VERIFY_TWICE,      /* elements that two chunks have */
     VERIFY_CORRUPT,    /* an item, its checksum or its values */
+    VERIFY_EMPTY,      /* whole, but there is neither a tensor nor a value in it */
 };
 
 struct verify_problem {
@@ -31,7 +33,7 @@ typedef void (*verify_problem_fn)(void *context, const struct verify_problem *pr
 
 struct verify_result {
     const char *format; /* "dcp"; NULL where the marker cannot be read */
-    uint64_t tensors, items, files;
+    struct stored_counts counts;
     uint64_t payload_bytes;  /* read */
     uint64_t right_bytes;    /* of them, in items that have nothing wrong */
     uint64_t checksums;      /* items whose checksum was compared */
@@ -44,6 +46,9 @@ struct verify_result {
 };
 
 const char *verify_problem_name(enum verify_problem_kind kind); /* "short" */
+/* How far the contents were proven, of figures of a result or of sums of results: "checked", or "not checked: " and why.
+ * Without that a checkpoint may be complete, but is not verified. */
+const char *verify_contents(const char *format, uint64_t checksums, uint64_t values_checked, uint64_t payload_bytes);
 
 struct verify_job {
     const char *place; /* as store_open takes it: the checkpoint's folder */

@@ -65,54 +65,27 @@ static int watch(struct verifier *self, uint64_t bytes)
     return code;
 }
 
-/* A read that is given up must end before its memory may be used again. */
-static void cancel_read(struct verifier *self)
+static int watch_slice(void *context, struct cb_err *err)
 {
-    struct store_completion completion;
-    struct cb_err unused;
-    size_t count = 0;
-    store_cancel(self->store);
-    int code = store_poll(self->store, &completion, 1, clock_monotonic_ns() + GIVE_UP_NS, &count, &unused);
-    self->stuck = code != 0 || count == 0;
-}
-
-static int wait_for_read(struct verifier *self, struct store_completion *completion)
-{
-    size_t count = 0;
-    int code = 0;
-    while (!code && count == 0) {
-        uint64_t until_ns = self->job->watch ? clock_monotonic_ns() + POLL_SLICE_NS : UINT64_MAX;
-        code = store_poll(self->store, completion, 1, until_ns, &count, self->err);
-        if (!code && count == 0)
-            code = watch(self, 0);
-    }
-    if (code && count == 0)
-        cancel_read(self);
-    return code;
+    struct verifier *self = context;
+    (void)err; /* the same */
+    return watch(self, 0);
 }
 
 static int read_through(struct verifier *self, uint64_t offset, void *memory, uint64_t bytes)
 {
-    struct iovec segment = {memory, bytes};
-    struct store_request request = {
-        .kind = STORE_READ, .object = self->object, .offset = offset, .segments = &segment, .segment_count = 1};
-    struct store_completion completion;
-    uint64_t start_ns = clock_monotonic_ns();
-    int code = self->stuck ? cb_fail(self->err, CB_ERR_ABORTED, "an earlier read did not end")
-                           : store_submit(self->store, &request, 1, self->err);
-    if (code)
-        return code;
+    struct store_patience patience = {
+        .slice_ns = POLL_SLICE_NS, .grace_ns = GIVE_UP_NS, .ask = watch_slice, .context = self};
+    uint64_t start_ns = clock_monotonic_ns(), moved = 0;
+    if (self->stuck)
+        return cb_fail(self->err, CB_ERR_ABORTED, "an earlier read did not end");
+    int code = store_read_at(self->store, self->object, offset, memory, bytes, self->job->watch ? &patience : NULL,
+                             &moved, self->err);
+    self->stuck = store_in_flight(self->store) > 0;
     self->result->requests++;
-    code = wait_for_read(self, &completion);
     self->result->read_ns += clock_monotonic_ns() - start_ns;
-    if (code)
-        return code;
-    self->result->store_bytes += completion.bytes;
-    if (completion.code)
-        return completion.sys_errno
-                   ? cb_fail_errno(self->err, completion.sys_errno, "reading %" PRIu64 " bytes", bytes)
-                   : cb_fail(self->err, completion.code, "reading %" PRIu64 " bytes ended early", bytes);
-    return watch(self, bytes);
+    self->result->store_bytes += moved;
+    return code ? code : watch(self, bytes);
 }
 
 static int fill_window(struct verifier *self, uint64_t offset)
@@ -350,8 +323,8 @@ static bool check_payload(struct verifier *self, const struct item *item, const 
     return right;
 }
 
-static int read_frame(struct verifier *self, const struct item *item, struct stored_payload *payload, uint32_t *crc,
-                      bool *has_crc)
+static int read_frame(struct verifier *self, const struct item *item, struct stored_payload *payload,
+                      struct stored_trailer *trailer)
 {
     uint64_t length = item->chunk->length, head = length < FORMAT_MAX_HEADER ? length : FORMAT_MAX_HEADER;
     uint64_t tail = length < FORMAT_MAX_TRAILER ? length : FORMAT_MAX_TRAILER;
@@ -364,8 +337,8 @@ static int read_frame(struct verifier *self, const struct item *item, struct sto
     if (!code && tail > 0)
         code = read_at(self, item->chunk->offset + length - tail, self->block, tail);
     if (!code)
-        code = format_parse_trailer(self->checkpoint->format, self->block, (size_t)tail, crc, has_crc, self->err);
-    return code;
+        code = format_parse_trailer(self->checkpoint->format, self->block, (size_t)tail, trailer, self->err);
+    return code ? code : format_check_header(payload, trailer, self->err);
 }
 
 /* All of it through decompression, block by block; none of it is kept. */
@@ -410,7 +383,7 @@ static void check_compressed(struct verifier *self, const struct item *item)
         return;
     }
     self->result->payload_bytes += found.payload.bytes;
-    if (!found.has_stored || !found.payload.whole ||
+    if (found.stored == 0 || !found.payload.whole ||
         compare_checksum(self, item, &found.payload, found.crc, found.stored))
         self->result->right_bytes += found.payload.bytes;
 }
@@ -418,15 +391,15 @@ static void check_compressed(struct verifier *self, const struct item *item)
 static void check_item(struct verifier *self, const struct item *item)
 {
     struct stored_payload payload;
-    uint32_t stored = 0, crc;
-    bool has_crc = false;
-    if (read_frame(self, item, &payload, &stored, &has_crc)) {
+    struct stored_trailer stored = {0};
+    uint32_t crc;
+    if (read_frame(self, item, &payload, &stored)) {
         read_problem(self, item, item->chunk->offset);
         return;
     }
     if (!check_payload(self, item, &payload, &crc))
         return;
-    if (!has_crc || !payload.whole || compare_checksum(self, item, &payload, crc, stored))
+    if (stored.crc == 0 || !payload.whole || compare_checksum(self, item, &payload, crc, stored.crc))
         self->result->right_bytes += payload.bytes;
 }
 
@@ -438,10 +411,9 @@ void verify_find_kind(struct verifier *self, const struct stored_chunk **order, 
     for (size_t i = 0; i < count && self->has_seed && !self->has_kind; i++) {
         struct item item = item_of(self, order[i]);
         struct stored_payload payload;
-        uint32_t crc;
-        bool has_crc;
+        struct stored_trailer trailer;
         if (!item.tensor->is_bytes && !item.chunk->compressed && item_is_there(self, &item) &&
-            read_frame(self, &item, &payload, &crc, &has_crc) == 0)
+            read_frame(self, &item, &payload, &trailer) == 0)
             recognize(self, &item, &payload);
     }
 }

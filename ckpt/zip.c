@@ -312,7 +312,7 @@ int zip_next_record(const void *bytes, size_t len, size_t at, struct zip_record 
     if (get_u32(header) != LOCAL_SIGNATURE)
         return cb_fail(err, CB_ERR_CORRUPT, "no zip header at byte %zu of the item", at);
     if (get_u16(header + 8) != 0)
-        return cb_fail(err, CB_ERR_UNSUPPORTED, "the record at byte %zu of the item is compressed (method %u)", at,
+        return cb_fail(err, CB_ERR_CORRUPT, "the record at byte %zu of the item says it is compressed (method %u)", at,
                        get_u16(header + 8));
     size_t name_len = get_u16(header + 26), extra_len = get_u16(header + 28);
     if (len - at - LOCAL_BYTES < name_len + extra_len)

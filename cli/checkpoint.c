@@ -16,7 +16,7 @@ static int open_to_read(const char *place, struct store **store, struct cb_err *
 }
 
 int checkpoint_open(const char *place, struct store **store, char opened[CHECKPOINT_NAME_BYTES],
-                    char how[CHECKPOINT_HOW_BYTES], struct cb_err *err)
+                    char how[CHECKPOINT_HOW_BYTES], struct cb_err *nothing, struct cb_err *err)
 {
     char name[CHECKPOINT_NAME_BYTES] = "", below[CHECKPOINT_NAME_BYTES];
     struct store *found;
@@ -28,6 +28,9 @@ int checkpoint_open(const char *place, struct store **store, char opened[CHECKPO
     int bytes = snprintf(below, sizeof below, "%s%s%s", place, *name ? "/" : "", name);
     if (rc && rc != CB_ERR_NOT_FOUND)
         goto out;
+    nothing->code = rc;
+    if (rc)
+        snprintf(nothing->message, sizeof nothing->message, "%s", err->message);
     *how = '\0';
     if (of == 1)
         snprintf(how, CHECKPOINT_HOW_BYTES, "the only one there");

@@ -302,12 +302,17 @@ static int write_looked_at(const struct run_info *info, bool colour, struct buf 
     write_fact(info, "holds", "verified.checkpoint", out);
     write_fact(info, "checksums", "verified.checksums", out);
     write_fact(info, "values", "verified.values", out);
-    if (problems == 0)
+    const char *contents = fact_value(info, "verified.contents");
+    if (problems == 0 && contents && strcmp(contents, "checked") != 0)
+        buf_printf(out, "complete      every element of every tensor is there once; contents %s\n", contents);
+    else if (problems == 0)
         buf_append_text(out, "verified      every element of every tensor is there once\n");
     else if (problems > 0)
-        buf_printf(
-            out, "wrong         %.0f finding%s     by rank: ckptbench show %s --failures     all: ckptbench logs %s\n",
-            problems, units_plural((uint64_t)problems), info->run, info->run);
+        buf_printf(out,
+                   "wrong         %.0f finding%s: do not go on from it; restore the files named from a copy, or go "
+                   "back to an older "
+                   "checkpoint\n              by rank: ckptbench show %s --failures     all: ckptbench logs %s\n",
+                   problems, units_plural((uint64_t)problems), info->run, info->run);
     return rc;
 }
 

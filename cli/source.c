@@ -47,7 +47,7 @@ int source_open(struct source *self, const char *path, struct cb_err *err)
     if (!code && self->file[0])
         return open_folder(self, err);
     if (!code)
-        code = checkpoint_open(self->path, &self->store, opened, self->how, err);
+        code = checkpoint_open(self->path, &self->store, opened, self->how, &self->nothing, err);
     if (!code)
         memcpy(self->path, opened, sizeof self->path);
     return code;
@@ -55,8 +55,11 @@ int source_open(struct source *self, const char *path, struct cb_err *err)
 
 int source_read(const struct source *self, struct stored_checkpoint **checkpoint, struct cb_err *err)
 {
-    return self->file[0] ? collect_file(self->store, self->file, checkpoint, err)
-                         : collect_checkpoint(self->store, "", checkpoint, err);
+    int code = self->file[0] ? collect_file(self->store, self->file, checkpoint, err)
+                             : collect_checkpoint(self->store, "", checkpoint, err);
+    if (code == CB_ERR_NOT_FOUND && self->nothing.code)
+        *err = self->nothing; /* it was looked for in more than this folder */
+    return code;
 }
 
 void source_release(struct source *self)

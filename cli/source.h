@@ -16,6 +16,7 @@ struct source {
     char how[CHECKPOINT_HOW_BYTES]; /* "the last of 3", where the user named a folder around it; else "" */
     char file[SOURCE_PATH_BYTES];   /* of a single safetensors file: its name in the store; else "" */
     struct store *store;            /* opened at the folder, buffered, to be read */
+    struct cb_err nothing;          /* that there is no complete checkpoint; its code is 0 where there is */
 };
 
 /* Finds it and opens the store; whether it is complete is for the reader to say. */

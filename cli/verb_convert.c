@@ -107,7 +107,6 @@ static int read_value(struct conversion *self, struct stored_reader *reader, con
                       struct stored_value *value, struct cb_err *err)
 {
     struct buf blob, literal;
-    struct cb_err why;
     *value = (struct stored_value){.tensor = tensor};
     if (tensor->literal) {
         value->literal = strdup(tensor->literal);
@@ -116,8 +115,9 @@ static int read_value(struct conversion *self, struct stored_reader *reader, con
     buf_init(&blob, MAX_VALUE_BYTES);
     buf_init(&literal, MAX_VALUE_BYTES);
     int code = stored_reader_value(reader, tensor, &blob, err);
-    if (!code &&
-        format_parse_bytes_payload(self->checkpoint->format, tensor->fqn, blob.data, blob.len, &literal, &why) == 0)
+    if (!code)
+        code = stored_reader_literal(reader, tensor, &blob, &literal, err);
+    if (!code && literal.len > 0)
         value->literal = buf_take(&literal);
     if (!code && self->checkpoint->format == PLAN_DCP) {
         value->blob_bytes = blob.len;

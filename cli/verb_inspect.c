@@ -133,14 +133,10 @@ static void write_summary(const struct view *self)
 {
     struct buf *out = &self->cli->out;
     const struct inspection *found = self->inspection;
-    char bytes[32], frame[32], outside[32];
-    size_t files = self->checkpoint->file_count;
+    char bytes[32], frame[32], outside[32], counts[STORED_TEXT_BYTES];
+    stored_describe(format_name(self->checkpoint->format), &found->counts, counts);
     source_write_name(self->source, out);
-    buf_printf(out, ": %s, %" PRIu64 " tensor%s (%s), %" PRIu64 " value%s, %" PRIu64 " item%s in %zu file%s%s\n",
-               format_name(self->checkpoint->format), found->tensors, units_plural(found->tensors),
-               units_format_bytes((double)found->tensor_bytes, bytes), found->values, units_plural(found->values),
-               found->items, units_plural(found->items), files, units_plural(files),
-               self->checkpoint->marked ? "" : "; no marker says that these are all");
+    buf_printf(out, ": %s%s\n", counts, self->checkpoint->marked ? "" : "; no marker says that these are all");
     buf_append_text(out, "types     ");
     for (int i = 0; i < DTYPE_COUNT; i++) {
         if (found->types[i].tensors > 0)
@@ -225,7 +221,7 @@ static int write_text(const struct view *self, struct cb_err *err)
     write_summary(self);
     buf_append_char(&self->cli->out, '\n');
     int code = write_tensors(self, err);
-    if (!code && self->tensor_count < self->inspection->tensors)
+    if (!code && self->tensor_count < self->inspection->counts.tensors)
         buf_printf(&self->cli->out, "the largest; --tensors lists all %zu and the values\n",
                    self->checkpoint->tensor_count);
     buf_append_char(&self->cli->out, '\n');
@@ -343,12 +339,12 @@ static int write_json(const struct view *self, struct cb_err *err)
     json_member_text(&json, "chosen", *self->source->how ? self->source->how : NULL);
     json_member_text(&json, "format", format_name(self->checkpoint->format));
     json_member_bool(&json, "marked", self->checkpoint->marked);
-    json_member_u64(&json, "tensors", found->tensors);
-    json_member_u64(&json, "values", found->values);
-    json_member_u64(&json, "items", found->items);
+    json_member_u64(&json, "tensors", found->counts.tensors);
+    json_member_u64(&json, "values", found->counts.values);
+    json_member_u64(&json, "items", found->counts.items);
     json_member_u64(&json, "files", self->checkpoint->file_count);
     json_member_u64(&json, "missing_files", found->missing_files);
-    json_member_u64(&json, "tensor_bytes", found->tensor_bytes);
+    json_member_u64(&json, "tensor_bytes", found->counts.tensor_bytes);
     json_member_u64(&json, "file_bytes", found->file_bytes);
     json_member_u64(&json, "payload_bytes", found->payload_bytes);
     json_member_u64(&json, "frame_bytes", found->frame_bytes);

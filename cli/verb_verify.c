@@ -80,17 +80,11 @@ static void report(void *context, const struct verify_problem *problem)
         buf_printf(&answer->cli->out, "%-10s %s\n", verify_problem_name(problem->kind), problem->text);
 }
 
-static bool are_contents_checked(const struct verify_result *result)
-{
-    return result->checksums > 0 || result->values_checked > 0 || result->payload_bytes == 0;
-}
-
 static const char *contents_of(const struct verify_result *result)
 {
-    if (are_contents_checked(result))
-        return "checked";
-    return result->format && strstr(result->format, "safetensors") ? "not checked: the format has no checksums"
-                                                                   : "not checked: no checksums are stored";
+    return result->format
+               ? verify_contents(result->format, result->checksums, result->values_checked, result->payload_bytes)
+               : "not checked: it is not known what they are";
 }
 
 static void write_result_json(struct json_writer *writer, const struct source *source,
@@ -101,9 +95,11 @@ static void write_result_json(struct json_writer *writer, const struct source *s
     json_member_bool(writer, "complete", result->format != NULL);
     json_member_bool(writer, "verified", result->problems == 0);
     json_member_text(writer, "format", result->format);
-    json_member_u64(writer, "tensors", result->tensors);
-    json_member_u64(writer, "items", result->items);
-    json_member_u64(writer, "files", result->files);
+    json_member_u64(writer, "tensors", result->counts.tensors);
+    json_member_u64(writer, "value_count", result->counts.values);
+    json_member_u64(writer, "items", result->counts.items);
+    json_member_u64(writer, "files", result->counts.files);
+    json_member_u64(writer, "tensor_bytes", result->counts.tensor_bytes);
     json_member_u64(writer, "payload_bytes", result->payload_bytes);
     json_member_u64(writer, "checksums", result->checksums);
     json_member_u64(writer, "values_checked", result->values_checked);
@@ -111,30 +107,41 @@ static void write_result_json(struct json_writer *writer, const struct source *s
     json_member_text(writer, "contents", contents_of(result));
 }
 
+/* How much is wrong, and what to do about it. */
+static void write_advice(const struct verify_result *result, struct buf *out)
+{
+    bool empty = result->format && result->counts.tensors + result->counts.values == 0;
+    buf_printf(out, "wrong      %llu problem%s: %s\n", (unsigned long long)result->problems,
+               units_plural(result->problems),
+               !result->format ? "without its marker it must not be used; go back to an older checkpoint"
+               : empty         ? "nothing can be loaded from it"
+                               : "do not go on from it; restore the files named from a copy, or go back to an older "
+                                 "checkpoint");
+}
+
 static void write_result(struct cli *cli, const struct source *source, const struct verify_result *result)
 {
-    char bytes[32];
-    if (!result->format)
+    char counts[STORED_TEXT_BYTES];
+    const char *contents = contents_of(result);
+    if (!result->format) {
+        write_advice(result, &cli->out);
         return;
+    }
+    stored_describe(result->format, &result->counts, counts);
     source_write_name(source, &cli->out);
-    buf_printf(&cli->out, ": %s, %llu tensor%s in %llu item%s and %llu file%s, %s\n", result->format,
-               (unsigned long long)result->tensors, units_plural(result->tensors), (unsigned long long)result->items,
-               units_plural(result->items), (unsigned long long)result->files, units_plural(result->files),
-               units_format_bytes((double)result->payload_bytes, bytes));
+    buf_printf(&cli->out, ": %s\n", counts);
     buf_printf(&cli->out, "checksums  %llu compared\n", (unsigned long long)result->checksums);
     if (result->values)
         buf_printf(&cli->out, "values     %llu item%s recomputed (payload=%s)\n",
                    (unsigned long long)result->values_checked, units_plural(result->values_checked), result->values);
     else
         buf_append_text(&cli->out, "values     not ours: nothing to compare with\n");
-    if (result->problems == 0 && !are_contents_checked(result))
-        buf_printf(&cli->out, "complete   every element of every tensor is there once; contents %s\n",
-                   contents_of(result));
-    else if (result->problems == 0)
-        buf_append_text(&cli->out, "verified   every element of every tensor is there once\n");
+    if (result->problems > 0)
+        write_advice(result, &cli->out);
+    else if (strcmp(contents, "checked") != 0)
+        buf_printf(&cli->out, "complete   every element of every tensor is there once; contents %s\n", contents);
     else
-        buf_printf(&cli->out, "wrong      %llu problem%s\n", (unsigned long long)result->problems,
-                   units_plural(result->problems));
+        buf_append_text(&cli->out, "verified   every element of every tensor is there once\n");
 }
 
 static uint32_t thread_count(void)

@@ -7,8 +7,8 @@
 #include <string.h>
 
 static const char *const code_names[] = {
-    "ok",      "usage",   "system", "format",      "not_found", "no_space", "timeout",
-    "aborted", "corrupt", "memory", "unsupported", "exists",    "internal", "below",
+    "ok",      "usage",  "system",      "format", "not_found", "no_space", "timeout", "aborted",
+    "corrupt", "memory", "unsupported", "exists", "internal",  "below",    "limit",
 };
 
 static void set_message(struct cb_err *err, int code, const char *format, va_list arguments)
@@ -96,6 +96,7 @@ int cb_exit_code(int code)
     case CB_ERR_TIMEOUT:
     case CB_ERR_ABORTED:
     case CB_ERR_MEMORY:
+    case CB_ERR_LIMIT:
         return CB_EXIT_INFRASTRUCTURE;
     default:
         return CB_EXIT_INTERNAL;

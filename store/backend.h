@@ -1,4 +1,4 @@
-/* What a kind of store has to provide: one table of operations, versioned, complete but for two.
+/* What a kind of store has to provide: one table of operations, versioned, complete but for three.
  *
  * The front (store.c) checks arguments, counts what is in flight, gives every request a slot and
  * composes the sentences about completions; a backend moves bytes. A slot is a number below
@@ -94,6 +94,8 @@ struct backend_ops {
     int (*drop_cache)(struct backend *backend, const char *name, double *resident_fraction, struct cb_err *err);
 
     /* These may be missing (NULL). */
+    int (*list_near)(struct backend *backend, const char *folder, uint32_t depth, store_list_fn each, void *context,
+                     struct cb_err *err); /* see store_list_near */
     int (*remove_many)(struct backend *backend, const char *const *names, size_t count, struct cb_err *err);
     bool (*take_statistics)(struct backend *backend,
                             struct store_statistics *statistics); /* false: nothing is counted */

@@ -470,6 +470,15 @@ static int fault_list(struct backend *backend, const char *folder, store_list_fn
     return self->inner->ops->list(self->inner, folder, each, context, err);
 }
 
+static int fault_list_near(struct backend *backend, const char *folder, uint32_t depth, store_list_fn each,
+                           void *context, struct cb_err *err)
+{
+    struct fault_store *self = fault_of(backend);
+    const struct backend_ops *ops = self->inner->ops;
+    return ops->list_near ? ops->list_near(self->inner, folder, depth, each, context, err)
+                          : ops->list(self->inner, folder, each, context, err);
+}
+
 static int fault_remove(struct backend *backend, const char *name, struct cb_err *err)
 {
     struct fault_store *self = fault_of(backend);
@@ -532,6 +541,7 @@ const struct backend_ops fault_backend = {
     .stat = fault_stat,
     .modified = fault_modified,
     .list = fault_list,
+    .list_near = fault_list_near,
     .remove = fault_remove,
     .remove_folder = fault_remove_folder,
     .free_bytes = fault_free_bytes,

@@ -434,6 +434,12 @@ static int posix_list(struct backend *backend, const char *folder, store_list_fn
     return posix_names_list(&posix_of(backend)->names, folder, each, context, err);
 }
 
+static int posix_list_near(struct backend *backend, const char *folder, uint32_t depth, store_list_fn each,
+                           void *context, struct cb_err *err)
+{
+    return posix_names_list_near(&posix_of(backend)->names, folder, depth, each, context, err);
+}
+
 static int posix_remove(struct backend *backend, const char *name, struct cb_err *err)
 {
     return posix_names_remove(&posix_of(backend)->names, name, err);
@@ -480,6 +486,7 @@ const struct backend_ops posix_backend = {
     .stat = posix_stat,
     .modified = posix_modified,
     .list = posix_list,
+    .list_near = posix_list_near,
     .remove = posix_remove,
     .remove_folder = posix_remove_folder,
     .free_bytes = posix_free_bytes,

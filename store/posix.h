@@ -125,6 +125,8 @@ int posix_names_stat(const struct posix_names *self, const char *name, uint64_t 
 int posix_names_modified(const struct posix_names *self, const char *name, uint64_t *wall_ns, struct cb_err *err);
 int posix_names_list(const struct posix_names *self, const char *folder, store_list_fn each, void *context,
                      struct cb_err *err);
+int posix_names_list_near(const struct posix_names *self, const char *folder, uint32_t depth, store_list_fn each,
+                          void *context, struct cb_err *err) CB_MUST_CHECK;
 int posix_names_remove(const struct posix_names *self, const char *name, struct cb_err *err);
 int posix_names_remove_folder(const struct posix_names *self, const char *folder, struct cb_err *err);
 

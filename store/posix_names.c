@@ -212,10 +212,22 @@ struct listing {
     store_list_fn each;
     void *context;
     struct cb_err *err;
+    uint32_t depth;      /* folders that may still be entered below the one at hand */
+    bool searches;       /* what may not be entered is none of its business */
     char path[PATH_MAX]; /* of the folder at hand, then of an entry */
 };
 
 static int list_folder(struct listing *self);
+
+static int list_below(struct listing *self)
+{
+    if (self->depth == 0 || (self->searches && faccessat(self->names->root_fd, self->path, R_OK | X_OK, 0) != 0))
+        return 0;
+    self->depth--;
+    int rc = list_folder(self);
+    self->depth++;
+    return rc;
+}
 
 /* `at` is where in the path the entry's name begins. */
 static int list_entry(struct listing *self, size_t at, const char *name)
@@ -225,11 +237,11 @@ static int list_entry(struct listing *self, size_t at, const char *name)
     if (len >= (int)(sizeof(self->path) - at))
         return cb_fail(self->err, CB_ERR_USAGE, "store '%s': the path of '%s' is too long", self->names->root, name);
     if (fstatat(self->names->root_fd, self->path, &status, AT_SYMLINK_NOFOLLOW) != 0)
-        return errno == ENOENT
+        return errno == ENOENT || self->searches
                    ? 0
                    : cb_fail_errno(self->err, errno, "looking at %s in store '%s'", self->path, self->names->root);
     if (S_ISDIR(status.st_mode))
-        return list_folder(self);
+        return list_below(self);
     if (S_ISLNK(status.st_mode) && fstatat(self->names->root_fd, self->path, &status, 0) != 0)
         return 0; /* leads nowhere: not an object */
     return S_ISREG(status.st_mode) ? self->each(self->context, self->path, (uint64_t)status.st_size, self->err) : 0;
@@ -263,7 +275,16 @@ static int list_folder(struct listing *self)
 int posix_names_list(const struct posix_names *self, const char *folder, store_list_fn each, void *context,
                      struct cb_err *err)
 {
-    struct listing listing = {.names = self, .each = each, .context = context, .err = err};
+    struct listing listing = {.names = self, .each = each, .context = context, .err = err, .depth = UINT32_MAX};
+    int rc = copy_name(folder, strlen(folder), listing.path, err);
+    return rc ? rc : list_folder(&listing);
+}
+
+int posix_names_list_near(const struct posix_names *self, const char *folder, uint32_t depth, store_list_fn each,
+                          void *context, struct cb_err *err)
+{
+    struct listing listing = {
+        .names = self, .each = each, .context = context, .err = err, .depth = depth, .searches = true};
     int rc = copy_name(folder, strlen(folder), listing.path, err);
     return rc ? rc : list_folder(&listing);
 }

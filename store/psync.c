@@ -6,12 +6,14 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "core/clock.h"
+#include "core/limits.h"
 #include "store/posix.h"
 
 struct ring {
@@ -206,7 +208,11 @@ static int start_threads(struct psync *self, uint32_t count, struct cb_err *err)
         self->thread_count += !failed;
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return failed ? cb_fail_errno(err, failed, "starting thread %u of %u for psync", self->thread_count + 1, count) : 0;
+    if (!failed)
+        return 0;
+    char what[64];
+    snprintf(what, sizeof what, "thread %u of %u for psync", self->thread_count + 1, count);
+    return limits_fail_thread(failed, what, err);
 }
 
 int psync_new(const struct posix_engine_setup *setup, struct posix_engine **engine, struct cb_err *err)

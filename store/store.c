@@ -461,6 +461,41 @@ int store_completion_error(const struct store *self, const struct store_completi
     return code;
 }
 
+/* A read that is given up must end before its memory may be used again. */
+static void give_up(struct store *self, uint64_t grace_ns)
+{
+    struct store_completion completion;
+    size_t count = 0;
+    store_cancel(self);
+    (void)!store_poll(self, &completion, 1, clock_monotonic_ns() + grace_ns, &count, NULL);
+}
+
+int store_read_at(struct store *self, struct store_object *object, uint64_t offset, void *memory, uint64_t bytes,
+                  const struct store_patience *patience, uint64_t *moved, struct cb_err *err)
+{
+    struct iovec segment = {memory, bytes};
+    struct store_request request = {
+        .kind = STORE_READ, .object = object, .offset = offset, .segments = &segment, .segment_count = 1};
+    struct store_completion completion = {0};
+    size_t count = 0;
+    int rc = bytes > 0 ? store_submit(self, &request, 1, err) : 0;
+    if (rc || bytes == 0)
+        return rc;
+    while (!rc && count == 0) {
+        uint64_t until_ns = patience ? clock_monotonic_ns() + patience->slice_ns : UINT64_MAX;
+        rc = store_poll(self, &completion, 1, until_ns, &count, err);
+        if (!rc && count == 0 && patience)
+            rc = patience->ask(patience->context, err);
+    }
+    if (count == 0) {
+        give_up(self, patience ? patience->grace_ns : 0);
+        return rc;
+    }
+    if (moved)
+        *moved = completion.bytes;
+    return completion.code ? store_completion_error(self, &completion, err) : 0;
+}
+
 void store_cancel(struct store *self)
 {
     if (store_in_flight(self) > 0)
@@ -517,6 +552,18 @@ int store_list(struct store *self, const char *folder, store_list_fn each, void 
     assert(each);
     int rc = check_name(self, folder, true, err);
     return rc ? rc : self->backend->ops->list(self->backend, folder, each, context, err);
+}
+
+int store_list_near(struct store *self, const char *folder, uint32_t depth, store_list_fn each, void *context,
+                    struct cb_err *err)
+{
+    const struct backend_ops *ops = self->backend->ops;
+    assert(each);
+    int rc = check_name(self, folder, true, err);
+    if (rc)
+        return rc;
+    return ops->list_near ? ops->list_near(self->backend, folder, depth, each, context, err)
+                          : ops->list(self->backend, folder, each, context, err);
 }
 
 int store_remove(struct store *self, const char *name, struct cb_err *err)

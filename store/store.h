@@ -148,6 +148,17 @@ int store_submit(struct store *self, const struct store_request *requests, size_
  * completion. */
 int store_poll(struct store *self, struct store_completion *completions, size_t capacity, uint64_t deadline_ns,
                size_t *count, struct cb_err *err) CB_MUST_CHECK;
+/* One read that is waited for, in a store where nothing else is in flight. `patience` NULL waits for ever; else it is
+ * asked at each of its slices, and once it fails, the read is cancelled and gets grace_ns to end: where it does not, it
+ * stays in flight, and so must its memory. Fails with patience's error, or that of store_completion_error; *moved, which
+ * may be NULL, is what was read all the same. */
+struct store_patience {
+    uint64_t slice_ns, grace_ns;
+    int (*ask)(void *context, struct cb_err *err);
+    void *context;
+};
+int store_read_at(struct store *self, struct store_object *object, uint64_t offset, void *memory, uint64_t bytes,
+                  const struct store_patience *patience, uint64_t *moved, struct cb_err *err) CB_MUST_CHECK;
 /* The sentence for a completion whose code is not 0: "writing NAME at offset N: …"; returns its code. */
 int store_completion_error(const struct store *self, const struct store_completion *completion,
                            struct cb_err *err) CB_MUST_CHECK;
@@ -174,6 +185,10 @@ int store_modified(struct store *self, const char *name, uint64_t *wall_ns, stru
 typedef int (*store_list_fn)(void *context, const char *name, uint64_t length, struct cb_err *err);
 int store_list(struct store *self, const char *folder, store_list_fn each, void *context,
                struct cb_err *err) CB_MUST_CHECK;
+/* For a search: those that lie in the folder (depth 0) or in folders at most `depth` below it, in a place that may be
+ * anything. What may not be entered is passed by. Stores whose folders are only names may give deeper ones, too. */
+int store_list_near(struct store *self, const char *folder, uint32_t depth, store_list_fn each, void *context,
+                    struct cb_err *err) CB_MUST_CHECK;
 /* One object. Removing never goes through a link: what lies behind one is not the store's. */
 int store_remove(struct store *self, const char *name, struct cb_err *err) CB_MUST_CHECK;
 int store_remove_many(struct store *self, const char *const *names, size_t count, struct cb_err *err) CB_MUST_CHECK;

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "core/clock.h"
+#include "core/limits.h"
 
 #define SIDE 96 /* three matrices of floats: 108 KiB, in a core's own caches */
 #define MAX_THREADS 256
@@ -83,7 +84,7 @@ static int add_helper(struct compute *self, struct cb_err *err)
     if (failed) {
         sem_destroy(&helper->start);
         free(helper->matrices);
-        return cb_fail_errno(err, failed, "starting a computing thread");
+        return limits_fail_thread(failed, "a computing thread", err);
     }
     self->count++;
     return 0;

@@ -8,9 +8,11 @@
 #include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/limits.h"
 #include "worker/huge_memory.h"
 
 #if defined(__x86_64__)
@@ -240,8 +242,10 @@ int device_host_open(uint32_t threads, struct device **device, struct cb_err *er
         *helper = (struct helper){.host = self, .number = i};
         int failed = pthread_create(&helper->thread, NULL, help, helper);
         if (failed) {
+            char what[64];
+            snprintf(what, sizeof what, "copying thread %u of %u", i, self->threads - 1);
             host_close(&self->base);
-            return cb_fail_errno(err, failed, "starting %u copying threads", threads);
+            return limits_fail_thread(failed, what, err);
         }
         self->helper_count++;
     }

@@ -15,6 +15,7 @@
 #include <time.h>
 
 #include "core/clock.h"
+#include "core/limits.h"
 #include "worker/native_save.h"
 #include "worker/store_metrics.h"
 
@@ -148,7 +149,7 @@ int native_behind_make(struct native_engine *engine, struct cb_err *err)
     engine->behind = self;
     int failed = pthread_create(&self->thread, NULL, live, self);
     self->running = failed == 0;
-    return failed ? cb_fail_errno(err, failed, "starting the thread of saves that go on behind") : 0;
+    return failed ? limits_fail_thread(failed, "the thread of saves that go on behind", err) : 0;
 }
 
 void native_behind_free(struct native_engine *engine)

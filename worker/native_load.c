@@ -209,7 +209,9 @@ static int timed_load(struct native_operation *operation, struct cb_err *err)
     else
         rc = native_load_exchange(self, rc, err);
     if (!rc && self->failures > 0)
-        rc = cb_fail(err, CB_ERR_CORRUPT, "%zu of %zu items are missing, short or corrupt; the first: %s",
+        rc = cb_fail(err, CB_ERR_CORRUPT,
+                     "%zu of %zu items are missing, short or corrupt; the first: %s (`ckptbench verify` "
+                     "says whether the files are whole: if not, restore them from a copy or load an older checkpoint)",
                      self->failures, self->item_total, self->first_failure);
     timeline_own_done(&operation->timeline);
     timeline_enter(&operation->timeline, STATE_WAIT);

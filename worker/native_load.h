@@ -32,9 +32,9 @@ struct load_item {
     enum load_item_state state;
     struct stored_payload payload;
     uint64_t probe_bytes;
-    bool again;   /* the header says that this pass read the wrong bytes */
-    uint32_t crc; /* of the trailer */
-    bool has_crc, bad_trailer;
+    bool again;                    /* the header says that this pass read the wrong bytes */
+    struct stored_trailer trailer; /* where this pass reads it; checksum=none stores 0 */
+    bool bad_trailer;
     void *value;                               /* of a bytes item: all of it, once read; owned */
     struct unpacking *unpacking;               /* of a compressed item: what came of it so far; owned */
     uint64_t taken;                            /* of a compressed item: bytes that have been decompressed, */

@@ -100,15 +100,16 @@ static void add_payload(struct native_load *self, uint32_t number, struct ranges
     }
 }
 
-/* The trailer is worth reading where all of the payload passes by, to check its CRC. */
+/* The trailer is worth reading where all of the payload passes by, to check its CRC; and where the header says that
+ * there is more than the payload, to check the header's. */
 static bool wants_trailer(const struct native_load *self, const struct load_item *item, const struct ranges *ranges)
 {
     uint64_t end = item->payload.offset + item->payload.bytes, length = native_load_chunk(self, item)->length;
     uint64_t covered = 0;
     for (size_t i = 0; i < ranges->count; i++)
         covered += ranges->ranges[i].end - ranges->ranges[i].begin;
-    return self->operation->engine->checksum && item->payload.whole && item->payload.bytes > 0 &&
-           covered == item->payload.bytes && length > end;
+    bool tells = item->payload.whole ? covered == item->payload.bytes : item->payload.header_crc != 0;
+    return self->operation->engine->checksum && tells && item->payload.bytes > 0 && length > end;
 }
 
 static void add_item(struct native_load *self, uint32_t number, struct ranges *ranges)
@@ -116,7 +117,8 @@ static void add_item(struct native_load *self, uint32_t number, struct ranges *r
     struct load_item *item = &self->items[number];
     const struct stored_chunk *chunk = native_load_chunk(self, item);
     struct program *program = &self->program;
-    item->again = item->has_crc = item->bad_trailer = false;
+    item->again = item->bad_trailer = false;
+    item->trailer = (struct stored_trailer){0};
     if (item->read_count == 0) {
         program_add_frame(program, PART_HEADER, number, chunk->offset, chunk->length);
         return;

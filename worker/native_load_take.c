@@ -81,10 +81,9 @@ static void take_header(struct native_load *self, struct load_item *item, const 
 /* Only once the header has said that the item lies as expected does a wrong trailer mean anything. */
 static void take_trailer(struct native_load *self, struct load_item *item, const void *bytes, uint64_t len)
 {
-    bool has_crc = false;
-    int rc = format_parse_trailer(self->checkpoint->format, bytes, len, &item->crc, &has_crc, NULL);
-    item->bad_trailer = rc != 0;
-    item->has_crc = rc == 0 && has_crc && item->crc != 0; /* checksum=none stores 0 */
+    struct stored_trailer trailer = {0};
+    item->bad_trailer = format_parse_trailer(self->checkpoint->format, bytes, len, &trailer, NULL) != 0;
+    item->trailer = trailer;
 }
 
 /* The read whose target the bytes lie in: one of its item's. */
@@ -174,22 +173,26 @@ static void check_crc(struct native_load *self, struct load_item *item)
         if (part->kind == PART_PAYLOAD || part->kind == PART_MAPPED)
             crc = part->skip == 0 ? part->crc : crc32_zip_combine(crc, part->crc, part->bytes);
     }
-    if (crc == item->crc)
+    if (crc == item->trailer.crc)
         return;
     char text[128];
-    snprintf(text, sizeof text, "its bytes have the CRC-32 %08" PRIx32 ", stored is %08" PRIx32, crc, item->crc);
+    snprintf(text, sizeof text, "its bytes have the CRC-32 %08" PRIx32 ", stored is %08" PRIx32, crc,
+             item->trailer.crc);
     native_load_fail_item(self, item, CB_ERR_CORRUPT, text);
 }
 
 static void item_done(struct native_load *self, struct load_item *item)
 {
+    struct cb_err err;
     if (item->again)
         native_load_settle(self, item, false);
     if (item->state == ITEM_FAILED || item->again)
         return;
     if (item->bad_trailer)
         native_load_fail_item(self, item, CB_ERR_CORRUPT, "what follows its bytes is damaged");
-    else if (item->has_crc)
+    else if (format_check_header(&item->payload, &item->trailer, &err))
+        native_load_fail_item(self, item, CB_ERR_CORRUPT, err.message);
+    else if (item->trailer.crc != 0 && item->payload.whole)
         check_crc(self, item);
     if (item->state == ITEM_FAILED || item->value || native_load_is_packed(self, item))
         return;

@@ -203,8 +203,7 @@ static int end_unpacking(struct native_load *self, struct load_item *item, struc
 {
     struct unpacking *unpacking = item->unpacking;
     const struct stored_payload *payload = &item->payload;
-    uint32_t crc = 0;
-    bool has_crc = false;
+    struct stored_trailer trailer;
     if (!unpack_stream_is_whole(unpacking->stream))
         return cb_fail(err, CB_ERR_CORRUPT, "what is compressed is cut off");
     int rc = unpacking->is_known ? 0 : begin_payload(self, item, err);
@@ -212,9 +211,12 @@ static int end_unpacking(struct native_load *self, struct load_item *item, struc
         rc = cb_fail(err, CB_ERR_CORRUPT, "it decompresses to less than its tensor has");
     if (rc || !self->operation->engine->checksum)
         return rc;
-    rc = format_parse_trailer(self->checkpoint->format, unpacking->tail, unpacking->tail_bytes, &crc, &has_crc, err);
-    if (!rc && has_crc && payload->whole && crc != unpacking->crc)
-        rc = cb_fail(err, CB_ERR_CORRUPT, "its bytes have the CRC-32 %08x, stored is %08x", unpacking->crc, crc);
+    rc = format_parse_trailer(self->checkpoint->format, unpacking->tail, unpacking->tail_bytes, &trailer, err);
+    if (!rc)
+        rc = format_check_header(payload, &trailer, err);
+    if (!rc && trailer.crc != 0 && payload->whole && trailer.crc != unpacking->crc)
+        rc =
+            cb_fail(err, CB_ERR_CORRUPT, "its bytes have the CRC-32 %08x, stored is %08x", unpacking->crc, trailer.crc);
     return rc;
 }
 

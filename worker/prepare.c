@@ -8,6 +8,7 @@
 
 #include "ckpt/needs.h"
 #include "core/clock.h"
+#include "core/limits.h"
 #include "core/run_folder.h"
 #include "store/s3_options.h"
 #include "worker/affinity.h"
@@ -207,8 +208,11 @@ static int check_memory(struct run *self, struct cb_err *err)
     if (self->on_device)
         staging *= 2; /* as many requests are being copied as are under way */
     staging += needs_staging_bytes(&self->layouts, self->experiment);
-    uint64_t state_bytes = self->on_device ? 0 : state_memory_bytes(self);
-    return state_check_memory(self->comm, state_bytes + staging, run_deadline(self), err);
+    uint64_t needed = staging + (self->on_device ? 0 : state_memory_bytes(self));
+    char who[32];
+    snprintf(who, sizeof who, "rank %" PRIu32, comm_rank(self->comm));
+    int rc = run_join(self, limits_check_map(needed, who, err), err);
+    return rc ? rc : state_check_memory(self->comm, needed, run_deadline(self), err);
 }
 
 int run_open_store(const struct experiment *experiment, uint32_t rank, const char *pages_folder, struct store **store,

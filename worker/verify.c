@@ -13,6 +13,7 @@
 #define NAME_BYTES 4096
 #define PLACE_BYTES 1024
 #define POLL_LIMIT_NS (10 * NS_PER_S)
+#define GRACE_NS (1 * NS_PER_S) /* for a read that is given up to end */
 
 enum verify_mode verify_mode_read(const struct experiment *experiment, const struct layout *layout)
 {
@@ -54,6 +55,11 @@ bool verify_sample_box(const struct box *box, size_t element_bytes, uint64_t pha
     return true;
 }
 
+static int give_up(void *name, struct cb_err *err)
+{
+    return cb_fail(err, CB_ERR_TIMEOUT, "the header of an item in %s cannot be read in time", (const char *)name);
+}
+
 /* Reads the first bytes of an item, to see where its payload begins. */
 static int read_header(struct store *store, const char *name, const struct stored_chunk *chunk, char *bytes,
                        size_t *len, struct cb_err *err)
@@ -64,16 +70,9 @@ static int read_header(struct store *store, const char *name, const struct store
     if (rc)
         return rc;
     *len = chunk->length < FORMAT_MAX_HEADER ? (size_t)chunk->length : FORMAT_MAX_HEADER;
-    struct iovec segment = {.iov_base = bytes, .iov_len = *len};
-    struct store_request request = {
-        .kind = STORE_READ, .object = object, .offset = chunk->offset, .segments = &segment, .segment_count = 1};
-    struct store_completion completion = {0};
-    size_t count = 0;
-    rc = store_submit(store, &request, 1, err);
-    if (!rc)
-        rc = store_poll(store, &completion, 1, clock_monotonic_ns() + POLL_LIMIT_NS, &count, err);
-    if (!rc && (count == 0 || completion.code))
-        rc = cb_fail(err, CB_ERR_SYSTEM, "the header of an item in %s cannot be read", name);
+    struct store_patience patience = {
+        .slice_ns = POLL_LIMIT_NS, .grace_ns = GRACE_NS, .ask = give_up, .context = (void *)name};
+    rc = store_read_at(store, object, chunk->offset, bytes, *len, &patience, NULL, err);
     if (store_in_flight(store) == 0)
         store_close(store, object);
     return rc;
@@ -122,7 +121,8 @@ static int find_byte(const struct verify_job *job, const struct stored_checkpoin
     int rc = read_header(job->store, name, chunk, header, &len, err);
     if (!rc)
         rc = format_parse_item(stored->format, held, &chunk->box, header, len, chunk->length, &payload, err);
-    free(header);
+    if (store_in_flight(job->store) == 0) /* else a read that did not end may still write to it */
+        free(header);
     if (rc)
         return rc;
     uint64_t inside = 0;

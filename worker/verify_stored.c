@@ -188,44 +188,52 @@ static int add_up(struct verification *self, uint64_t value, uint64_t *sum, stru
     return rc;
 }
 
-static void add_facts(struct verification *self, uint64_t checksums, uint64_t values, uint64_t problems)
+/* Of all ranks. */
+struct sums {
+    uint64_t checksums, values, problems, payload_bytes;
+};
+
+static void add_facts(struct verification *self, const struct sums *sums)
 {
     struct status_page *page = self->setup->page;
     const struct verify_result *result = &self->result;
-    char text[FACT_BYTES];
-    page->run_values[METRIC_PROBLEMS] = (double)problems;
+    char text[FACT_BYTES], counts[STORED_TEXT_BYTES];
+    page->run_values[METRIC_PROBLEMS] = (double)sums->problems;
     status_page_add_fact(page, "verified.place", self->place);
     if (!result->format)
         return;
-    page->run_values[METRIC_CHECKPOINT_FILES] = (double)result->files;
-    snprintf(text, sizeof text, "%s, %" PRIu64 " tensors in %" PRIu64 " items and %" PRIu64 " files", result->format,
-             result->tensors, result->items, result->files);
-    status_page_add_fact(page, "verified.checkpoint", text);
-    snprintf(text, sizeof text, "%" PRIu64 " compared", checksums);
+    page->run_values[METRIC_CHECKPOINT_FILES] = (double)result->counts.files;
+    stored_describe(result->format, &result->counts, counts);
+    status_page_add_fact(page, "verified.checkpoint", counts);
+    snprintf(text, sizeof text, "%" PRIu64 " compared", sums->checksums);
     status_page_add_fact(page, "verified.checksums", text);
-    if (values > 0)
-        snprintf(text, sizeof text, "%" PRIu64 " items recomputed", values);
+    if (sums->values > 0)
+        snprintf(text, sizeof text, "%" PRIu64 " items recomputed", sums->values);
     else
         snprintf(text, sizeof text, "not ours: nothing to compare with");
     status_page_add_fact(page, "verified.values", text);
+    status_page_add_fact(page, "verified.contents",
+                         verify_contents(result->format, sums->checksums, sums->values, sums->payload_bytes));
 }
 
 /* Sums to rank 0; then whoever found something says so. */
 static int conclude(struct verification *self, struct cb_err *err)
 {
-    uint64_t checksums = 0, values = 0, problems = 0;
-    int rc = add_up(self, self->result.checksums, &checksums, err);
+    struct sums sums = {0};
+    int rc = add_up(self, self->result.checksums, &sums.checksums, err);
     if (!rc)
-        rc = add_up(self, self->result.values_checked, &values, err);
+        rc = add_up(self, self->result.values_checked, &sums.values, err);
     if (!rc)
-        rc = add_up(self, self->result.problems, &problems, err);
+        rc = add_up(self, self->result.problems, &sums.problems, err);
+    if (!rc)
+        rc = add_up(self, self->result.payload_bytes, &sums.payload_bytes, err);
     if (rc)
         return rc;
     if (comm_rank(self->setup->comm) == 0)
-        add_facts(self, checksums, values, problems);
+        add_facts(self, &sums);
     if (self->result.problems > 0)
         rc = cb_fail(err, CB_ERR_CORRUPT, "%s: %" PRIu64 " of %" PRIu64 " findings are rank %" PRIu32 "'s", self->place,
-                     self->result.problems, problems, comm_rank(self->setup->comm));
+                     self->result.problems, sums.problems, comm_rank(self->setup->comm));
     return together(self->setup->comm, rc, self->meeting_ns, err);
 }
 

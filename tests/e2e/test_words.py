@@ -85,6 +85,28 @@ def test_contents_that_nothing_proves_are_not_called_verified(place):
     assert document(place, "verify", run, "--seed", "1")["contents"] in ("checked", answer["contents"])
 
 
+def test_ranks_that_verify_say_it_as_the_verb_does(place):
+    runs = {"format=safetensors": "complete      every element of every tensor is there once; contents not checked: the format has no checksums",
+            "format=dcp": "verified      every element of every tensor is there once"}
+    for words, wanted in runs.items():
+        run = saved(place, words, "state=weights", "seed=7")
+        counts = call(place, "verify", run).stdout.splitlines()[0].split("): ")[1]
+        for said in (call(place, "run", "workload=verify", f"store={run}", "ranks=2").stdout, call(place, "show", "LATEST").stdout):
+            lines = said.splitlines()
+            assert wanted in lines and f"holds         {counts}" in lines, said
+
+
+def test_a_place_without_a_checkpoint_is_not_looked_through_without_end(place):
+    deep = place / "x/a/b/c/d/e"
+    deep.mkdir(parents=True)
+    (deep / ".metadata").write_bytes(b"not looked at")
+    for verb in (("inspect",), ("convert",)):
+        said = call(place, *verb, place / "x", *[place / "target"] * (verb == ("convert",)), code=2).stderr
+        assert f"there is no complete checkpoint in {place}/x: of 0 files in it and in 4 levels of folders below it none is" in said
+        assert ".metadata" in said and "*.safetensors" in said
+    assert "name one of b/c/d/e" in call(place, "inspect", place / "x/a", code=2).stderr
+
+
 def test_a_file_that_is_too_short_is_a_line_or_two(place):
     run = saved(place)
     (file,) = run.rglob("__0_0.distcp")

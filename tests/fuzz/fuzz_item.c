@@ -21,10 +21,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
     if (format_parse_item(PLAN_DCP, &tensor, &box, item, item_len, item_len, &payload, &err) == 0 &&
         (payload.offset > item_len || payload.bytes > item_len - payload.offset))
         __builtin_trap();
-    uint32_t crc;
-    bool has_crc;
+    struct stored_trailer trailer;
     size_t tail = item_len < FORMAT_MAX_TRAILER ? item_len : FORMAT_MAX_TRAILER;
-    (void)!format_parse_trailer(PLAN_DCP, item + item_len - tail, tail, &crc, &has_crc, &err);
+    (void)!format_parse_trailer(PLAN_DCP, item + item_len - tail, tail, &trailer, &err);
     struct buf literal;
     buf_init(&literal, 65536);
     (void)!format_parse_bytes_payload(PLAN_DCP, fqn, item, item_len, &literal, &err);

@@ -2,12 +2,14 @@
 import io
 import json
 import pickle
+import struct
 import zipfile
 
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 
+from conftest import BUILD, call
 from payload import weights
 
 
@@ -73,7 +75,7 @@ def test_what_stock_pytorch_saved_is_read_and_verified(stock, verify):
     assert result.returncode == 0, result.stdout
     answer = json.loads(result.stdout)
     assert answer["format"] == "dcp" and answer["values"] is None
-    assert answer["tensors"] == answer["items"] == 11 + 3 + 4
+    assert (answer["tensors"], answer["value_count"], answer["items"]) == (11, 3 + 4, 11 + 3 + 4)
     assert answer["payload_bytes"] == sum(t.numel() * t.element_size() for t in state["model"].values())
     assert answer["checksums"] == 10  # all but the empty one
 
@@ -96,6 +98,37 @@ def test_every_flipped_payload_byte_of_pytorch_is_caught(stock, verify, tmp_path
         result = verify(copy, "--json")
         problems = json.loads(result.stdout)["problems"]
         assert [problem["tensor"] for problem in problems] == [index.fqn]
+
+
+# Where in an item's zip a byte is damaged.
+STRUCTURES = {
+    "signature": lambda item: 0,
+    "method": lambda item: 8,
+    "name": lambda item: item.index(b"data.pkl"),
+    "pickle": lambda item: 30 + sum(struct.unpack_from("<HH", item, 26)) + 4,
+    "directory": lambda item: item.index(b"PK\x01\x02"),
+    "end": lambda item: len(item) - 22,
+}
+
+
+@pytest.mark.parametrize("where", STRUCTURES)
+def test_damage_around_a_tensor_or_in_a_value_names_file_item_and_what_to_do(stock, verify, tmp_path, where):
+    folder, _ = stock
+    metadata = pickle.loads((folder / ".metadata").read_bytes())
+    for fqn in ("model.matrix", "train.name"):
+        (place,) = [place for index, place in metadata.storage_data.items() if index.fqn == fqn]
+        data = bytearray((folder / place.relative_path).read_bytes())
+        data[place.offset + STRUCTURES[where](bytes(data[place.offset : place.offset + place.length]))] ^= 0x10
+        copy = tmp_path / fqn
+        copy.mkdir()
+        (copy / ".metadata").write_bytes((folder / ".metadata").read_bytes())
+        (copy / place.relative_path).write_bytes(data)
+        answer = verify(copy)
+        (line,) = [line for line in answer.stdout.splitlines() if line.startswith("corrupt")]
+        assert f"{place.relative_path}: {fqn} at byte {place.offset}: " in line and "is damaged" in line
+        assert "wrong      1 problem: do not go on from it; restore the files named from a copy" in answer.stdout
+        said = call(BUILD / "ckptbench", "convert", copy, tmp_path / f"{fqn}.safetensors", "format=safetensors").stderr
+        assert f"{fqn} in {place.relative_path} at byte {place.offset} is damaged (restore the file from a copy" in said
 
 
 class Evil:

@@ -122,6 +122,29 @@ def test_a_checkpoint_is_a_model(kind, tmp_path):
     assert [len(entry.chunks) for _, entry in sorted(stored.items())] == [2, 2, 2, 2]
 
 
+def test_an_empty_checkpoint_is_no_verified_one(tmp_path, verify):
+    dcp.save({}, checkpoint_id=tmp_path / "dcp", no_dist=True)
+    (tmp_path / "plain").mkdir()
+    save_file({}, tmp_path / "plain/model.safetensors")
+    for path in (tmp_path / "dcp", tmp_path / "plain", tmp_path / "plain/model.safetensors"):
+        result = verify(path)
+        assert result.returncode == 3 and "there is nothing in it: no tensor and no value" in result.stdout
+        assert "verified" not in result.stdout and "nothing can be loaded from it" in result.stdout
+        (problem,) = json.loads(verify(path, "--json").stdout)["problems"]
+        assert problem["kind"] == "empty"
+        assert inspect(path)["layout"] == "there are no tensors"
+
+
+def test_verify_and_inspect_count_with_one_voice(tmp_path, verify):
+    dcp.save({"a": torch.ones(4, 4), "b": torch.ones(2), "step": 3}, checkpoint_id=tmp_path, no_dist=True)
+    first = [call(BUILD / "ckptbench", verb, tmp_path).stdout.splitlines()[0] for verb in ("verify", "inspect")]
+    assert first == [f"{tmp_path}: dcp, 2 tensors (72 B), 1 value, 3 items in 1 file"] * 2
+    seen, verified = inspect(tmp_path), json.loads(verify(tmp_path, "--json").stdout)
+    for name in ("tensors", "items", "files", "tensor_bytes"):
+        assert seen[name] == verified[name]
+    assert seen["values"] == verified["value_count"] == 1
+
+
 # --- metadata that lies ---
 
 

@@ -60,11 +60,11 @@ static void check_item(enum dtype dtype, uint32_t dims, const uint64_t *shape, u
     assert_true(format_expect_payload(PLAN_DCP, &stored, &box, item.length, &expected));
     assert_int_equal(expected.offset, payload.offset);
     assert_int_equal(expected.bytes, payload.bytes);
-    uint32_t crc;
-    bool has_crc;
-    assert_int_equal(format_parse_trailer(PLAN_DCP, trailer.data, trailer.len, &crc, &has_crc, &err), 0);
-    assert_true(has_crc);
-    assert_int_equal(crc, 0x12345678);
+    struct stored_trailer found;
+    assert_int_equal(format_parse_trailer(PLAN_DCP, trailer.data, trailer.len, &found, &err), 0);
+    assert_int_equal(found.crc, 0x12345678);
+    assert_int_not_equal(payload.header_crc, 0);
+    assert_int_equal(format_check_header(&payload, &found, &err), 0);
     buf_release(&header);
     buf_release(&trailer);
 }
@@ -111,7 +111,7 @@ static void an_item_of_another_type_or_shape_is_corrupt(void **state)
     stored.dtype = DTYPE_F16;
     assert_int_equal(format_parse_item(PLAN_DCP, &stored, &box, header.data, header.len, length, &payload, &err),
                      CB_ERR_CORRUPT);
-    assert_non_null(strstr(err.message, "model.w"));
+    assert_string_equal(err.message, "the item holds bf16, the metadata says fp16");
     stored.dtype = DTYPE_BF16;
     struct box other = {2, {0, 0}, {5, 3}};
     assert_int_equal(format_parse_item(PLAN_DCP, &stored, &other, header.data, header.len, length, &payload, &err),
@@ -168,10 +168,9 @@ static char *entry_of(struct whole *self, size_t number)
 
 static void expect_bad_trailer(const struct whole *self, const char *word)
 {
-    uint32_t crc;
-    bool has_crc;
+    struct stored_trailer found;
     struct cb_err err;
-    assert_int_equal(format_parse_trailer(PLAN_DCP, self->trailer.data, self->trailer.len, &crc, &has_crc, &err),
+    assert_int_equal(format_parse_trailer(PLAN_DCP, self->trailer.data, self->trailer.len, &found, &err),
                      CB_ERR_CORRUPT);
     assert_non_null(strstr(err.message, word));
 }
@@ -220,6 +219,46 @@ static void a_storage_that_is_longer_than_its_record_is_corrupt(void **state)
     release_whole(&item);
 }
 
+/* What a reader of the item makes of it; false where it is refused. */
+static bool reads(const struct whole *item, const struct stored_tensor *stored, struct stored_payload *payload,
+                  struct stored_trailer *trailer)
+{
+    struct cb_err err;
+    return format_parse_item(PLAN_DCP, stored, &item->box, item->header.data, item->header.len, item->length, payload,
+                             &err) == 0 &&
+           format_parse_trailer(PLAN_DCP, item->trailer.data, item->trailer.len, trailer, &err) == 0 &&
+           format_check_header(payload, trailer, &err) == 0;
+}
+
+/* Found, or what is read is as long, lies in the same order and is all that the checksum is of: that decides then. */
+static void no_bit_that_flips_around_a_payload_makes_another_of_it_unseen(void **state)
+{
+    (void)state;
+    struct whole item;
+    struct stored_payload right, payload;
+    struct stored_trailer trailer, right_trailer;
+    char fqn[] = "model.w";
+    size_t found = 0;
+    make_whole(&item);
+    struct stored_tensor stored = stored_as(&item.tensor, fqn);
+    assert_true(reads(&item, &stored, &right, &right_trailer));
+    for (size_t bit = 0; bit < 8 * (item.header.len + item.trailer.len); bit++) {
+        size_t at = bit / 8;
+        char *byte = at < item.header.len ? &item.header.data[at] : &item.trailer.data[at - item.header.len];
+        *byte = (char)(*byte ^ (1 << bit % 8));
+        if (reads(&item, &stored, &payload, &trailer)) {
+            assert_int_equal(payload.bytes, right.bytes);
+            assert_true(payload.whole);
+            assert_memory_equal(payload.stride, right.stride, item.box.dims * sizeof *right.stride);
+        } else {
+            found++;
+        }
+        *byte = (char)(*byte ^ (1 << bit % 8));
+    }
+    assert_true(found > 1000); /* all of the pickle, and what zips must have */
+    release_whole(&item);
+}
+
 static void small_values_read_back_as_they_were_written(void **state)
 {
     (void)state;
@@ -247,6 +286,36 @@ static void small_values_read_back_as_they_were_written(void **state)
             buf_release(&literal);
         }
     }
+}
+
+/* Never taken for a value that only Python knows, which would be left alone. */
+static void every_bit_that_flips_in_a_value_is_found_or_harmless(void **state)
+{
+    (void)state;
+    static const char text[] = "[0.9, 0.95]";
+    struct state_tensor tensor = {.fqn = "train.x", .kind = KIND_BYTES, .literal = text};
+    struct buf payload, literal;
+    struct cb_err err;
+    size_t found = 0;
+    buf_init(&payload, 65536);
+    buf_init(&literal, 65536);
+    assert_int_equal(format_bytes_payload(PLAN_DCP, &tensor, &payload, &err), 0);
+    for (size_t bit = 0; bit < 8 * payload.len; bit++) {
+        char *byte = &payload.data[bit / 8];
+        *byte = (char)(*byte ^ (1 << bit % 8));
+        buf_clear(&literal);
+        int code = format_parse_bytes_payload(PLAN_DCP, "train.x", payload.data, payload.len, &literal, &err);
+        if (code)
+            assert_int_equal(code, CB_ERR_CORRUPT);
+        else
+            assert_string_equal(literal.data, text);
+        found += code != 0;
+        *byte = (char)(*byte ^ (1 << bit % 8));
+    }
+    assert_true(found > 1000);
+    assert_non_null(strstr(err.message, "the value is damaged"));
+    buf_release(&payload);
+    buf_release(&literal);
 }
 
 static void what_is_no_literal_is_refused(void **state)
@@ -321,6 +390,8 @@ int main(void)
         cmocka_unit_test(an_item_of_another_type_or_shape_is_corrupt),
         cmocka_unit_test(records_of_an_item_that_overlap_are_corrupt),
         cmocka_unit_test(a_storage_that_is_longer_than_its_record_is_corrupt),
+        cmocka_unit_test(no_bit_that_flips_around_a_payload_makes_another_of_it_unseen),
+        cmocka_unit_test(every_bit_that_flips_in_a_value_is_found_or_harmless),
         cmocka_unit_test(small_values_read_back_as_they_were_written),
         cmocka_unit_test(what_is_no_literal_is_refused),
         cmocka_unit_test(pickles_that_are_programs_or_broken_are_refused),

@@ -147,6 +147,23 @@ static void one_far_below_is_named_and_not_taken(void **unused)
     store_free(store);
 }
 
+static void too_many_files_are_not_looked_through(void **unused)
+{
+    (void)unused;
+    struct store *store = open_null();
+    struct cb_err err = {0};
+    char name[64];
+    for (int i = 0; i <= 200000; i++) {
+        snprintf(name, sizeof name, "mail/%d/%d", i % 100, i);
+        if (store_publish(store, name, "", 0, &err))
+            fail_msg("%s", err.message);
+    }
+    expect_refusal(store, "", "PLACE has more than 200000 files");
+    publish(store, "mail/.metadata");
+    expect_meant(store, "mail", "mail", 0);
+    store_free(store);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -156,6 +173,7 @@ int main(void)
         cmocka_unit_test(of_the_folder_of_a_run_the_last_is_meant),
         cmocka_unit_test(of_several_none_is_chosen_and_ten_are_named),
         cmocka_unit_test(one_far_below_is_named_and_not_taken),
+        cmocka_unit_test(too_many_files_are_not_looked_through),
     };
     return cmocka_run_group_tests_name("newest", tests, NULL, NULL);
 }

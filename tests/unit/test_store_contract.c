@@ -437,6 +437,21 @@ static void list_names_every_object_below_a_folder(void **state)
     assert_int_equal(calls, 1);
 }
 
+/* Where folders are only names, all of them may come. */
+static void a_search_goes_no_deeper_than_asked(void **state)
+{
+    struct fixture *self = *state;
+    bool folders = self->variant->on_disk;
+    assert_int_equal(store_publish(self->store, "run/x", "1", 1, NULL), 0);
+    assert_int_equal(store_publish(self->store, "run/deep/y", "22", 2, NULL), 0);
+    assert_int_equal(store_publish(self->store, "run/deep/er/z", "333", 3, NULL), 0);
+    for (uint32_t depth = 0; depth < 4; depth++) {
+        struct found found = {0};
+        assert_int_equal(store_list_near(self->store, "run", depth, remember, &found, NULL), 0);
+        assert_int_equal(found.count, folders && depth < 2 ? depth + 1 : 3);
+    }
+}
+
 static void removed_objects_and_folders_are_gone(void **state)
 {
     struct fixture *self = *state;
@@ -500,6 +515,7 @@ static const struct contract contracts[] = {
     CONTRACT(published_objects_are_whole_and_replace_what_was_there),
     CONTRACT(read_small_keeps_to_the_buffers_maximum),
     CONTRACT(list_names_every_object_below_a_folder),
+    CONTRACT(a_search_goes_no_deeper_than_asked),
     CONTRACT(removed_objects_and_folders_are_gone),
     CONTRACT(dropped_cache_is_gone_or_unknown),
     CONTRACT(free_space_is_told),

@@ -79,7 +79,7 @@ static void look(uint32_t parts, uint32_t threads, struct findings *findings, st
         struct verify_result result;
         struct cb_err err;
         assert_int_equal(verify_checkpoint(&job, collect, findings, &result, &err), 0);
-        sum->items = result.items;
+        sum->counts = result.counts;
         sum->share_items += result.share_items;
         sum->share_bytes += result.share_bytes;
         sum->right_bytes += result.right_bytes;
@@ -125,7 +125,7 @@ static void parts_find_together_what_one_finds_alone(void **unused)
             assert_int_equal(together.count, alone.count);
             for (size_t j = 0; j < alone.count; j++)
                 assert_string_equal(together.texts[j], alone.texts[j]);
-            assert_int_equal(sum.share_items, one.items);
+            assert_int_equal(sum.share_items, one.counts.items);
             assert_int_equal(sum.payload_bytes, one.payload_bytes);
             assert_int_equal(sum.right_bytes, one.right_bytes);
             assert_int_equal(sum.checksums, one.checksums);
