@@ -84,14 +84,6 @@ static int make_folder_work(struct ssh_link *link, void *argument, struct cb_err
     return rc;
 }
 
-int ssh_files_make_folder(struct ssh_link *link, const char *path, struct cb_err *err)
-{
-    char own[PATH_MAX];
-    if (snprintf(own, sizeof own, "%s", path) >= (int)sizeof own)
-        return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", path);
-    return sftp_persist(link, make_folder_work, own, NULL, err);
-}
-
 static int make_parents(struct ssh_link *link, const char *path, struct cb_err *err)
 {
     char parent[PATH_MAX];

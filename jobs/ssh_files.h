@@ -12,8 +12,6 @@ int ssh_files_stat(struct ssh_link *link, const char *path, struct transport_sta
                    struct cb_err *err) CB_MUST_CHECK;
 int ssh_files_read(struct ssh_link *link, const char *path, uint64_t offset, size_t max_bytes, struct buf *out,
                    struct cb_err *err) CB_MUST_CHECK;
-/* Makes a folder and those above it, where they are not there. */
-int ssh_files_make_folder(struct ssh_link *link, const char *path, struct cb_err *err) CB_MUST_CHECK;
 
 /* What lies in a folder there: names without "." and "..", each checked to be no path. */
 struct ssh_entry {
@@ -28,10 +26,8 @@ int ssh_files_list(struct ssh_link *link, const char *path, struct ssh_entries *
                    struct cb_err *err) CB_MUST_CHECK;
 void ssh_entries_release(struct ssh_entries *self);
 
-/* Folders (ssh_folders.c). Links and special files are left out, as transport_local does. */
-int ssh_folders_put(struct ssh_link *link, const char *local, const char *remote, struct cb_err *err) CB_MUST_CHECK;
-int ssh_folders_get(struct ssh_link *link, const char *remote, const char *local, struct cb_err *err) CB_MUST_CHECK;
-/* PARENT/NAME there to LOCAL/NAME here for each name, as one stream (tar) where that can be. */
+/* Folders (ssh_folders.c): PARENT/NAME there to LOCAL/NAME here for each name, as one stream (tar) where that can be.
+ * Links and special files are left out, as transport_local does. */
 int ssh_folders_get_many(struct ssh_link *link, const char *parent, const char *const *names, size_t count,
                          const char *local, struct cb_err *err) CB_MUST_CHECK;
 

@@ -1,4 +1,4 @@
-/* Folders to and from there: file by file, or many in one stream. */
+/* Folders from there: file by file, or many in one stream. */
 #include "jobs/ssh_files.h"
 
 #ifdef HAVE_SSH2
@@ -31,40 +31,6 @@ static int join(char path[PATH_MAX], const char *folder, const char *name, struc
     if (snprintf(path, PATH_MAX, "%s/%s", folder, name) >= PATH_MAX)
         return cb_fail(err, CB_ERR_USAGE, "the path %s/%s is too long", folder, name);
     return 0;
-}
-
-static int put_folder(struct ssh_link *link, const char *local, const char *remote, int depth, struct cb_err *err)
-{
-    char source[PATH_MAX], target[PATH_MAX];
-    if (depth > MAX_FOLDER_DEPTH)
-        return too_deep(local, err);
-    DIR *entries = opendir(local);
-    if (!entries)
-        return cb_fail_errno(err, errno, "reading %s", local);
-    int rc = ssh_files_make_folder(link, remote, err);
-    for (struct dirent *entry; rc == 0 && (entry = readdir(entries));) {
-        struct stat facts;
-        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
-            continue;
-        rc = join(source, local, entry->d_name, err);
-        if (rc == 0)
-            rc = join(target, remote, entry->d_name, err);
-        if (rc)
-            break;
-        if (lstat(source, &facts) < 0)
-            rc = cb_fail_errno(err, errno, "looking at %s", source);
-        else if (S_ISDIR(facts.st_mode))
-            rc = put_folder(link, source, target, depth + 1, err);
-        else if (S_ISREG(facts.st_mode))
-            rc = ssh_files_put(link, source, target, err);
-    }
-    closedir(entries);
-    return rc;
-}
-
-int ssh_folders_put(struct ssh_link *link, const char *local, const char *remote, struct cb_err *err)
-{
-    return put_folder(link, local, remote, 0, err);
 }
 
 static int make_local_folder(const char *path, struct cb_err *err)
@@ -102,11 +68,6 @@ static int get_folder(struct ssh_link *link, const char *remote, const char *loc
     }
     ssh_entries_release(&entries);
     return rc;
-}
-
-int ssh_folders_get(struct ssh_link *link, const char *remote, const char *local, struct cb_err *err)
-{
-    return get_folder(link, remote, local, 0, err);
 }
 
 /* ---- many in one stream ---- */

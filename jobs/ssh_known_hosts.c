@@ -31,14 +31,6 @@ enum ssh_key_kind ssh_key_kind_of(const char *name, size_t len)
     return SSH_KEY_OTHER;
 }
 
-const char *ssh_key_kind_name(enum ssh_key_kind kind)
-{
-    for (size_t i = 0; i < KINDS; i++)
-        if (kinds[i].kind == kind)
-            return kinds[i].name;
-    return "unknown";
-}
-
 const char *ssh_key_kind_title(enum ssh_key_kind kind)
 {
     for (size_t i = 0; i < KINDS; i++)

@@ -20,7 +20,6 @@ enum ssh_key_kind {
 
 /* By the name in files and on the wire ("ssh-ed25519"), and back; for messages "ED25519". */
 enum ssh_key_kind ssh_key_kind_of(const char *name, size_t len);
-const char *ssh_key_kind_name(enum ssh_key_kind kind);
 const char *ssh_key_kind_title(enum ssh_key_kind kind);
 /* Of a public key as it is on the wire. */
 enum ssh_key_kind ssh_key_kind_of_blob(const void *blob, size_t len);

@@ -58,16 +58,6 @@ int transport_get_file(struct transport *self, const char *remote, const char *l
     return self->ops->get_file(self, remote, local, err);
 }
 
-int transport_put_folder(struct transport *self, const char *local, const char *remote, struct cb_err *err)
-{
-    return self->ops->put_folder(self, local, remote, err);
-}
-
-int transport_get_folder(struct transport *self, const char *remote, const char *local, struct cb_err *err)
-{
-    return self->ops->get_folder(self, remote, local, err);
-}
-
 int transport_get_folders(struct transport *self, const char *parent, const char *const *names, size_t count,
                           const char *local, struct cb_err *err)
 {

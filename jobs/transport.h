@@ -51,8 +51,6 @@ struct transport_ops {
      * all. Where both names are the same file nothing is done. */
     int (*put_file)(struct transport *self, const char *local, const char *remote, struct cb_err *err);
     int (*get_file)(struct transport *self, const char *remote, const char *local, struct cb_err *err);
-    int (*put_folder)(struct transport *self, const char *local, const char *remote, struct cb_err *err);
-    int (*get_folder)(struct transport *self, const char *remote, const char *local, struct cb_err *err);
     /* PARENT/NAME there becomes LOCAL/NAME here for each of `count` plain names, in as few round trips as can be.
      * All of them, or a failure: then some may have come, whole or in part. */
     int (*get_folders)(struct transport *self, const char *parent, const char *const *names, size_t count,
@@ -74,10 +72,6 @@ int transport_run(struct transport *self, const struct transport_command *comman
                   struct cb_err *err) CB_MUST_CHECK;
 int transport_put_file(struct transport *self, const char *local, const char *remote, struct cb_err *err) CB_MUST_CHECK;
 int transport_get_file(struct transport *self, const char *remote, const char *local, struct cb_err *err) CB_MUST_CHECK;
-int transport_put_folder(struct transport *self, const char *local, const char *remote,
-                         struct cb_err *err) CB_MUST_CHECK;
-int transport_get_folder(struct transport *self, const char *remote, const char *local,
-                         struct cb_err *err) CB_MUST_CHECK;
 int transport_get_folders(struct transport *self, const char *parent, const char *const *names, size_t count,
                           const char *local, struct cb_err *err) CB_MUST_CHECK;
 int transport_stat(struct transport *self, const char *path, struct transport_stat *status,

@@ -317,12 +317,6 @@ static int local_copy_file(struct transport *self, const char *from, const char 
     return copy_file(from, to, err);
 }
 
-static int local_copy_folder(struct transport *self, const char *from, const char *to, struct cb_err *err)
-{
-    (void)self;
-    return copy_folder(from, to, 0, err);
-}
-
 static int local_copy_folders(struct transport *self, const char *parent, const char *const *names, size_t count,
                               const char *local, struct cb_err *err)
 {
@@ -386,8 +380,6 @@ int transport_local_open(struct transport **self, struct cb_err *err)
                                              .run = local_run,
                                              .put_file = local_copy_file,
                                              .get_file = local_copy_file,
-                                             .put_folder = local_copy_folder,
-                                             .get_folder = local_copy_folder,
                                              .get_folders = local_copy_folders,
                                              .stat = local_stat,
                                              .read = local_read,

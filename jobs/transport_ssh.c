@@ -46,16 +46,6 @@ static int op_get_file(struct transport *self, const char *remote, const char *l
     return ssh_files_get(&own(self)->link, remote, local, err);
 }
 
-static int op_put_folder(struct transport *self, const char *local, const char *remote, struct cb_err *err)
-{
-    return ssh_folders_put(&own(self)->link, local, remote, err);
-}
-
-static int op_get_folder(struct transport *self, const char *remote, const char *local, struct cb_err *err)
-{
-    return ssh_folders_get(&own(self)->link, remote, local, err);
-}
-
 static int op_get_folders(struct transport *self, const char *parent, const char *const *names, size_t count,
                           const char *local, struct cb_err *err)
 {
@@ -159,8 +149,6 @@ int transport_ssh_open(const char *destination, const struct transport_ssh_setti
                                        .run = op_run,
                                        .put_file = op_put_file,
                                        .get_file = op_get_file,
-                                       .put_folder = op_put_folder,
-                                       .get_folder = op_get_folder,
                                        .get_folders = op_get_folders,
                                        .stat = op_stat,
                                        .read = op_read,

@@ -230,24 +230,6 @@ def test_what_cannot_be_written_or_read_leaves_nothing(tmp_path):
     assert list((tmp_path / "folder").iterdir()) == []
 
 
-def test_folders_go_and_come_back_with_hostile_names(tmp_path):
-    source, mark = tmp_path / "source", tmp_path / "mark"
-    names = [HOSTILE.format(mark="mark").replace("/", "_"), "-rf", "x" * 200, "a\nb", "deep/er/file", "empty/"]
-    for name in names:
-        path = source / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.mkdir() if name.endswith("/") else path.write_text(f"of {name}")
-    (source / "link").symlink_to("/etc/passwd")
-    answers = drill(config_of(tmp_path), "put_folder", source, tmp_path / "there/it", ",", "get_folder", tmp_path / "there/it", tmp_path / "back",
-                    ",", "put_folder", source, tmp_path / "there/it").answers
-    assert [answer["code"] for answer in answers] == ["ok"] * 4
-    (source / "link").unlink()
-    for folder in (tmp_path / "there/it", tmp_path / "back"):
-        found = {str(path.relative_to(folder)): path.read_text() if path.is_file() else None for path in folder.rglob("*")}
-        assert found == {str(path.relative_to(source)): path.read_text() if path.is_file() else None for path in source.rglob("*")}
-    assert not mark.exists()
-
-
 # ---- connections that break ----
 
 @pytest.mark.parametrize("way", ["put", "get"])
@@ -333,17 +315,28 @@ def test_many_folders_come_in_one_stream(tmp_path, proxy):
     assert files_of(tmp_path / "here") == files_of(tmp_path / "there")
 
 
-def test_hostile_names_links_and_long_paths_come_in_a_stream(tmp_path):
+def without_tar(folder, script):
+    """Settings with which that runs in its place."""
+    fake = folder / "fake/tar"
+    fake.parent.mkdir()
+    fake.write_text(f"#!/bin/sh\n{script}\n")
+    fake.chmod(0o755)
+    return [f"path={fake.parent}"]
+
+
+@pytest.mark.parametrize("tar", ["tar", "exit 2"], ids=["stream", "file by file"])
+def test_hostile_names_links_and_long_paths_come(tmp_path, tar):
     source, run = tmp_path / "there", "-rf run 'x'"
-    for name in (HOSTILE.format(mark="mark").replace("/", "_"), "-rf", "x" * 250, "a\nb", "deep/" * 9 + "y" * 200, "empty/"):
+    for name in (HOSTILE.format(mark="mark").replace("/", "_"), "-rf", "x" * 240, "a\nb", "deep/" * 9 + "y" * 200, "empty/"):
         path = source / run / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.mkdir() if name.endswith("/") else path.write_text(f"of {name}")
     (source / run / "link").symlink_to("/etc/passwd")
-    done = drill(config_of(tmp_path), "get_folders", source, tmp_path / "here", run)
+    done = drill(config_of(tmp_path), "get_folders", source, tmp_path / "here", run, settings=without_tar(tmp_path, tar) if tar != "tar" else ())
     assert done.codes() == ["ok", "ok"], done.answers
     (source / run / "link").unlink()
     assert files_of(tmp_path / "here") == files_of(source)
+    assert not (tmp_path / "mark").exists()
 
 
 def test_a_stream_that_is_cut_is_asked_for_again(tmp_path, proxy):
@@ -357,12 +350,7 @@ def test_a_stream_that_is_cut_is_asked_for_again(tmp_path, proxy):
 @pytest.mark.parametrize("tar", ["exit 2", "echo nonsense", "head -c 1024 /dev/zero", "head -c 40000000 /dev/zero"])
 def test_folders_come_file_by_file_where_tar_does_not_work(tmp_path, tar):
     names = make_folders(tmp_path / "there", 3, 3)
-    fake = tmp_path / "fake/tar"
-    fake.parent.mkdir()
-    fake.write_text(f"#!/bin/sh\n{tar}\n")
-    fake.chmod(0o755)
-    config = config_of(tmp_path)
-    answers = drill(config, "get_folders", tmp_path / "there", tmp_path / "here", *names, settings=[f"path={fake.parent}"]).answers
+    answers = drill(config_of(tmp_path), "get_folders", tmp_path / "there", tmp_path / "here", *names, settings=without_tar(tmp_path, tar)).answers
     assert [answer["code"] for answer in answers] == ["ok", "ok"], answers
     assert files_of(tmp_path / "here") == files_of(tmp_path / "there")
 

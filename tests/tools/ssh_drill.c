@@ -114,10 +114,8 @@ static void look_at(struct transport *transport, const char *path)
 static void copy(struct transport *transport, const char *action, char **words)
 {
     struct cb_err err = {0};
-    int rc = strcmp(action, "put") == 0          ? transport_put_file(transport, words[0], words[1], &err)
-             : strcmp(action, "get") == 0        ? transport_get_file(transport, words[0], words[1], &err)
-             : strcmp(action, "put_folder") == 0 ? transport_put_folder(transport, words[0], words[1], &err)
-                                                 : transport_get_folder(transport, words[0], words[1], &err);
+    int rc = strcmp(action, "put") == 0 ? transport_put_file(transport, words[0], words[1], &err)
+                                        : transport_get_file(transport, words[0], words[1], &err);
     printf("{\"code\": \"%s\"", cb_code_name(rc));
     print_end(rc, &err);
 }
