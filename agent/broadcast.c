@@ -8,9 +8,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "agent/launch_nodes.h"
 #include "core/child.h"
 #include "core/clock.h"
 #include "core/cuda_plugin.h"
+#include "core/process.h"
 
 #define FOLDER_NAME "ckptbench-programs-"
 #define SEND_NS (300 * NS_PER_S) /* nodes may be slow to start their first step */
@@ -20,6 +22,7 @@
 /* The agent first: where it cannot be sent, nothing can. A plugin is sent where there is one. */
 static const char *const programs[] = {"ckptbench-agent", "ckptbench-worker", CUDA_PLUGIN_FILE};
 #define PROGRAMS (sizeof programs / sizeof *programs)
+#define WORKER 1 /* which an image has itself */
 
 static int run(const char *const *words, uint64_t timeout_ns, struct cb_err *err)
 {
@@ -35,49 +38,27 @@ static int run(const char *const *words, uint64_t timeout_ns, struct cb_err *err
 static int run_on_all(const char *const command[4], uint64_t timeout_ns, struct cb_err *err)
 {
     const char *count = getenv("SLURM_JOB_NUM_NODES");
-    const char *const words[] = {"srun",
-                                 "--overlap",
-                                 "--overcommit",
-                                 "--mpi=none",
-                                 "--cpu-bind=none",
-                                 "--mem=0",
-                                 "--chdir=/",
-                                 "--nodes",
-                                 count,
-                                 "--ntasks",
-                                 count,
-                                 "--ntasks-per-node=1",
-                                 command[0],
-                                 command[1],
-                                 command[2],
-                                 command[3],
-                                 NULL};
+    const char *const words[] = {LAUNCH_BESIDE,         "--chdir=/", "--nodes",  count,      "--ntasks", count,
+                                 "--ntasks-per-node=1", command[0],  command[1], command[2], command[3], NULL};
     return count ? run(words, timeout_ns, err)
                  : cb_fail(err, CB_ERR_SYSTEM, "slurm.sbcast needs an allocation of Slurm (ckptbench submit)");
 }
 
-/* Beside this program, or where the environment says. */
 static bool find(const char *name, char path[PATH_MAX])
 {
-    ssize_t len = readlink("/proc/self/exe", path, PATH_MAX - 1);
     if (strcmp(name, CUDA_PLUGIN_FILE) == 0)
         return cuda_plugin_find(path, PATH_MAX, NULL) == 0;
-    if (len <= 0)
-        return false;
-    path[len] = '\0';
-    char *slash = strrchr(path, '/');
-    size_t room = PATH_MAX - (size_t)(slash + 1 - path);
-    return snprintf(slash + 1, room, "%s", name) < (int)room && access(path, X_OK) == 0;
+    return process_find_program(name, path);
 }
 
-static int send_all(const char *folder, struct cb_err *err)
+static int send_all(const char *folder, bool in_image, struct cb_err *err)
 {
     int rc = 0;
     for (size_t i = 0; i < PROGRAMS && !rc; i++) {
         char from[PATH_MAX], to[PATH_MAX];
         if (!find(programs[i], from)) {
-            if (i + 1 < PROGRAMS)
-                return cb_fail(err, CB_ERR_NOT_FOUND, "%s is not beside this agent", programs[i]);
+            if (i + 1 < PROGRAMS && !(i == WORKER && in_image))
+                return cb_fail(err, CB_ERR_NOT_FOUND, "%s is neither beside ckptbench-agent nor in PATH", programs[i]);
             continue;
         }
         if (snprintf(to, sizeof to, "%s/%s", folder, programs[i]) >= (int)sizeof to)
@@ -97,7 +78,7 @@ int broadcast_programs(struct attempt *attempt, struct cb_err *err)
         return cb_fail(err, CB_ERR_USAGE, "the path of slurm.sbcast is too long");
     int rc = run_on_all((const char *const[]){"mkdir", "-m700", "--", attempt->programs}, SEND_NS, err);
     if (!rc)
-        rc = send_all(attempt->programs, err);
+        rc = send_all(attempt->programs, *experiment_text(attempt->experiment, OPT_CONTAINER) != '\0', err);
     if (!rc && setenv("SLURM_WORKING_DIR", attempt->programs, 1)) /* of every srun from here on: ours is not there */
         rc = cb_fail_errno(err, errno, "setting a variable for srun");
     return rc ? cb_context(err, "sending the programs to %s of the nodes by sbcast (slurm.sbcast)", parent) : 0;
@@ -114,11 +95,7 @@ void broadcast_remove(const struct attempt *attempt, bool all_came)
 void broadcast_remove_own(void)
 {
     char folder[PATH_MAX], path[PATH_MAX + 64];
-    ssize_t len = readlink("/proc/self/exe", folder, sizeof folder - 1);
-    if (len <= 0)
-        return;
-    folder[len] = '\0';
-    *strrchr(folder, '/') = '\0';
+    process_folder(folder);
     const char *name = strrchr(folder, '/');
     if (!name || strncmp(name + 1, FOLDER_NAME, strlen(FOLDER_NAME)) != 0)
         return;

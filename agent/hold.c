@@ -22,6 +22,7 @@
 #include "core/child.h"
 #include "core/clock.h"
 #include "core/experiment.h"
+#include "core/process.h"
 #include "core/run_folder.h"
 #include "core/spool.h"
 
@@ -222,10 +223,8 @@ static int prepare(struct hold *self, struct cb_err *err)
     struct pool_usage earlier;
     const char *node = getenv("SLURMD_NODENAME");
     struct pool_job *job = self->job;
-    ssize_t len = readlink("/proc/self/exe", self->program, sizeof self->program - 1);
-    if (len < 0)
+    if (!process_own_path(self->program))
         return cb_fail_errno(err, errno, "finding this program's own path");
-    self->program[len] = '\0';
     snprintf(self->node, sizeof self->node, "%s", node ? node : "");
     int rc = pool_sum(&job->pool, job->folder, &earlier, err);
     if (rc)

@@ -19,27 +19,40 @@
 #include "agent/procfs.h"
 #include "agent/remote.h"
 #include "core/clock.h"
+#include "core/container.h"
+#include "core/process.h"
 
 #define TOOL_TIMEOUT_NS (10 * NS_PER_S)
 #define POLL_NS (5 * NS_PER_MS)
 #define KILL_BOUND_NS (2 * NS_PER_S)
 
 /* The worker beside this program, or where the ranks' nodes have it. */
-static int find_worker(const struct attempt *attempt, char path[PATH_MAX], struct cb_err *err)
+static int find_program(const struct attempt *attempt, bool in_image, char path[PATH_MAX], struct cb_err *err)
 {
-    char own[PATH_MAX] = "";
+    if (in_image) {
+        snprintf(path, PATH_MAX, "ckptbench-worker");
+        return 0;
+    }
     if (*attempt->programs) {
         snprintf(path, PATH_MAX, "%s/ckptbench-worker", attempt->programs);
         return 0;
     }
-    if (readlink("/proc/self/exe", own, sizeof own - 1) < 0)
-        return cb_fail_errno(err, errno, "finding this program's own path");
-    *(strrchr(own, '/') + 1) = '\0'; /* the link is an absolute path */
-    if (snprintf(path, PATH_MAX, "%s%s", own, "ckptbench-worker") >= PATH_MAX)
-        return cb_fail(err, CB_ERR_USAGE, "the path of this program is too long");
-    if (access(path, X_OK) < 0)
-        return cb_fail_errno(err, errno, "the worker %s cannot be started", path);
-    return 0;
+    if (process_find_program("ckptbench-worker", path))
+        return 0;
+    return cb_fail(err, CB_ERR_NOT_FOUND, "ckptbench-worker is neither beside ckptbench-agent nor in PATH");
+}
+
+/* An image has a worker of its own. */
+static int find_worker(const struct attempt *attempt, struct worker *worker, struct cb_err *err)
+{
+    struct container *container = &worker->container;
+    int rc = container_parse(experiment_text(attempt->experiment, OPT_CONTAINER), container, err);
+    if (rc == 0)
+        rc = find_program(attempt, container->count > 0, worker->path, err);
+    memcpy(worker->words, container->words, container->count * sizeof *worker->words);
+    worker->words[container->count] = worker->path;
+    worker->words[container->count + 1] = NULL;
+    return rc;
 }
 
 /* Where srun may have to start the ranks. */
@@ -116,7 +129,7 @@ static int open_log(const struct attempt *attempt, int *fd, struct cb_err *err)
     return *fd < 0 ? cb_fail_errno(err, errno, "creating %s", path) : 0;
 }
 
-static int start_here(struct attempt *attempt, const char *worker, int log_fd, struct cb_err *err)
+static int start_here(struct attempt *attempt, const struct worker *worker, int log_fd, struct cb_err *err)
 {
     char number[16], ranks[16], backing[256], base[256], prte_base[256];
     snprintf(number, sizeof number, "%u", attempt->number);
@@ -144,22 +157,16 @@ static int start_here(struct attempt *attempt, const char *worker, int log_fd, s
                                        base,
                                        prte_base,
                                        NULL};
-    const char *const words[] = {"mpirun",
-                                 "-n",
-                                 ranks,
-                                 worker,
-                                 "--run-folder",
-                                 attempt->run_folder,
-                                 "--attempt",
-                                 number,
-                                 "--pages",
-                                 attempt->pages.folder,
-                                 NULL};
-    struct child_options options = {.argv = attempt->has_launcher ? words : words + 3,
-                                    .environment = environment,
-                                    .stdin_fd = -1,
-                                    .stdout_fd = log_fd,
-                                    .stderr_fd = log_fd};
+    const char *const launcher[] = {"mpirun", "-n", ranks, NULL};
+    const char *const told[] = {"--run-folder", attempt->run_folder,   "--attempt", number,
+                                "--pages",      attempt->pages.folder, NULL};
+    struct command_line line = {0};
+    if (attempt->has_launcher)
+        command_line_add(&line, launcher);
+    command_line_add(&line, worker->words);
+    command_line_add(&line, told);
+    struct child_options options = {
+        .argv = line.words, .environment = environment, .stdin_fd = -1, .stdout_fd = log_fd, .stderr_fd = log_fd};
     int rc = child_start(&attempt->launcher, &options, err);
     if (rc == CB_ERR_NOT_FOUND && attempt->has_launcher)
         return cb_fail(
@@ -171,18 +178,18 @@ static int start_here(struct attempt *attempt, const char *worker, int log_fd, s
 
 int launch_start(struct attempt *attempt, struct cb_err *err)
 {
-    char worker[PATH_MAX];
+    struct worker worker;
     int log_fd = -1;
     int rc = choose_launcher(attempt, err);
     if (!rc)
-        rc = find_worker(attempt, worker, err);
+        rc = find_worker(attempt, &worker, err);
     if (!rc)
         rc = open_log(attempt, &log_fd, err);
     bool srun = !rc && attempt->has_launcher && strcmp(attempt->launcher_name, "srun") == 0;
     attempt->rank_start_ns = clock_monotonic_ns();
     if (!rc)
-        rc = attempt->remote || srun ? launch_across_nodes(attempt, worker, log_fd, err)
-                                     : start_here(attempt, worker, log_fd, err);
+        rc = attempt->remote || srun ? launch_across_nodes(attempt, &worker, log_fd, err)
+                                     : start_here(attempt, &worker, log_fd, err);
     if (log_fd >= 0)
         close(log_fd);
     return rc;

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "core/child.h"
+#include "core/process.h"
 #include "core/spread.h"
 
 #define FILE_MAX_BYTES (64 << 20)
@@ -72,16 +73,33 @@ static int start(struct attempt *attempt, const char *const *words, const char *
     return child_start(&attempt->launcher, &options, err);
 }
 
-#define WORKER_WORDS                                                                                                   \
-    worker, "--run-folder", attempt->run_folder, "--attempt", number, "--pages", attempt->pages.base, "--nodes",       \
-        nodes, NULL
-
-static int start_srun(struct attempt *attempt, const char *worker, const char *hosts, int log_fd, struct cb_err *err)
+void command_line_add(struct command_line *self, const char *const *words)
 {
-    char number[16], ranks[16], nodes[16], file[PATH_MAX + 32];
+    for (; *words && self->count < LAUNCH_MAX_WORDS; words++)
+        self->words[self->count++] = *words;
+}
+
+/* The launcher's words, and what a rank is told. */
+static int start_ranks(struct attempt *attempt, const char *const *launcher, const struct worker *worker,
+                       const char *const *environment, int log_fd, struct cb_err *err)
+{
+    char number[16], nodes[16];
+    struct command_line line = {0};
     snprintf(number, sizeof number, "%u", attempt->number);
-    snprintf(ranks, sizeof ranks, "%u", attempt->ranks);
     snprintf(nodes, sizeof nodes, "%u", attempt->nodes.count);
+    const char *const told[] = {"--run-folder",      attempt->run_folder, "--attempt", number, "--pages",
+                                attempt->pages.base, "--nodes",           nodes,       NULL};
+    command_line_add(&line, launcher);
+    command_line_add(&line, worker->words);
+    command_line_add(&line, told);
+    return start(attempt, line.words, environment, log_fd, err);
+}
+
+static int start_srun(struct attempt *attempt, const struct worker *worker, const char *hosts, int log_fd,
+                      struct cb_err *err)
+{
+    char ranks[16], file[PATH_MAX + 32];
+    snprintf(ranks, sizeof ranks, "%u", attempt->ranks);
     snprintf(file, sizeof file, "SLURM_HOSTFILE=%s", hosts);
     const char *const environment[] = {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
                                        "OMPI_MCA_btl_base_warn_component_unused=0", file, NULL};
@@ -97,19 +115,18 @@ static int start_srun(struct attempt *attempt, const char *worker, const char *h
                                  "--distribution=arbitrary",
                                  "--ntasks",
                                  ranks,
-                                 WORKER_WORDS};
-    return start(attempt, words, environment, log_fd, err);
+                                 NULL};
+    return start_ranks(attempt, words, worker, environment, log_fd, err);
 }
 
-static int start_mpirun(struct attempt *attempt, const char *worker, const char *hosts, int log_fd, struct cb_err *err)
+static int start_mpirun(struct attempt *attempt, const struct worker *worker, const char *hosts, int log_fd,
+                        struct cb_err *err)
 {
-    char number[16], ranks[16], nodes[16], own[PATH_MAX] = "";
+    char ranks[16], own[PATH_MAX];
     const char *list = experiment_text(attempt->experiment, OPT_HOSTS);
     char shell[2 * PATH_MAX], prte_shell[2 * PATH_MAX];
-    snprintf(number, sizeof number, "%u", attempt->number);
     snprintf(ranks, sizeof ranks, "%u", attempt->ranks);
-    snprintf(nodes, sizeof nodes, "%u", attempt->nodes.count);
-    if (readlink("/proc/self/exe", own, sizeof own - 1) < 0)
+    if (!process_own_path(own))
         return cb_fail_errno(err, errno, "finding this program's own path");
     snprintf(shell, sizeof shell, "OMPI_MCA_plm_rsh_agent=%s shell %s", own, list);
     snprintf(prte_shell, sizeof prte_shell, "PRTE_MCA_plm_ssh_agent=%s shell %s", own, list);
@@ -129,11 +146,11 @@ static int start_mpirun(struct attempt *attempt, const char *worker, const char 
                                        *list ? shell : "SLURM_MPI_TYPE=none",
                                        *list ? prte_shell : NULL,
                                        NULL};
-    const char *const words[] = {"mpirun", "--hostfile", hosts, "-n", ranks, WORKER_WORDS};
-    return start(attempt, words, environment, log_fd, err);
+    const char *const words[] = {"mpirun", "--hostfile", hosts, "-n", ranks, NULL};
+    return start_ranks(attempt, words, worker, environment, log_fd, err);
 }
 
-int launch_across_nodes(struct attempt *attempt, const char *worker, int log_fd, struct cb_err *err)
+int launch_across_nodes(struct attempt *attempt, const struct worker *worker, int log_fd, struct cb_err *err)
 {
     char hosts[PATH_MAX];
     bool srun = strcmp(attempt->launcher_name, "srun") == 0;

@@ -20,6 +20,7 @@
 #include "agent/launch_nodes.h"
 #include "agent/rendezvous.h"
 #include "core/clock.h"
+#include "core/process.h"
 #include "core/spread.h"
 
 #define AWAIT_MS 5
@@ -123,11 +124,7 @@ static int find_program(const struct attempt *attempt, char path[PATH_MAX], stru
         snprintf(path, PATH_MAX, "%s/ckptbench-agent", attempt->programs);
         return 0;
     }
-    ssize_t len = readlink("/proc/self/exe", path, PATH_MAX - 1);
-    if (len < 0)
-        return cb_fail_errno(err, errno, "finding this program's own path");
-    path[len] = '\0';
-    return 0;
+    return process_own_path(path) ? 0 : cb_fail_errno(err, errno, "finding this program's own path");
 }
 
 static int fill_words(const struct attempt *attempt, struct agent_words *words, struct cb_err *err)
@@ -180,12 +177,7 @@ static int start_by_srun(struct attempt *attempt, const struct agent_words *agen
         if (nodes->own != (int64_t)i)
             buf_printf(&list, "%s%s", list.len ? "," : "--nodelist=", nodes->name[i]);
     snprintf(count, sizeof count, "%u", nodes->count - (nodes->own >= 0));
-    const char *const words[] = {"srun",
-                                 "--overlap",
-                                 "--overcommit",
-                                 "--mpi=none",
-                                 "--cpu-bind=none",
-                                 "--mem=0",
+    const char *const words[] = {LAUNCH_BESIDE,
                                  "--kill-on-bad-exit=0",
                                  "--distribution=block",
                                  "--ntasks-per-node=1",

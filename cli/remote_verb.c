@@ -80,7 +80,8 @@ static const struct {
 } site_defaults[] = {{SITE_PARTITION, "slurm.partition", true},
                      {SITE_ACCOUNT, "slurm.account", true},
                      {SITE_SBCAST, "slurm.sbcast", true},
-                     {SITE_LAUNCHER, "launcher", false}};
+                     {SITE_LAUNCHER, "launcher", false},
+                     {SITE_CONTAINER, "container", false}};
 #define SITE_DEFAULTS (sizeof site_defaults / sizeof *site_defaults)
 
 static int write_settings(const struct setting_list *list, const struct site *site, struct buf *out, struct cb_err *err)

@@ -9,6 +9,7 @@
 
 #include "cli/site_install.h"
 #include "cli/table.h"
+#include "core/container.h"
 #include "core/hash.h"
 #include "core/log.h"
 #include "core/version.h"
@@ -73,7 +74,7 @@ static bool check_programs(struct checks *self)
     }
     if (site_has_programs(self->remote, &has, &err) || !has) {
         report(self, "programs", false, has ? err.message : "ckptbench is there, its agent or worker is not",
-               "install all three programs into the prefix");
+               "install all three programs into the prefix (the worker may be in an image: container=)");
         return false;
     }
     struct transport_answer answer;
@@ -112,6 +113,22 @@ static bool check_slurm(struct checks *self)
     return up;
 }
 
+/* What squeue and scontrol have forgotten, it still knows. Nothing needs it. */
+static void check_accounting(struct checks *self)
+{
+    static const char *const words[] = {"-X", "-n", "-P", "-S", "now", "-o", "JobID", NULL};
+    const struct remote_call call = {.program = "sacct", .words = words, .timeout_ns = REMOTE_QUICK_NS};
+    char text[FIELD_BYTES], found[FIELD_BYTES];
+    struct transport_answer answer;
+    transport_answer_init(&answer);
+    if (works(self, &call, &answer, text))
+        snprintf(found, sizeof found, "sacct answers: it is asked how jobs ended that squeue has forgotten");
+    else
+        snprintf(found, sizeof found, "none that answers, and none is needed (%.300s)", text);
+    report(self, "accounting", true, found, NULL);
+    transport_answer_release(&answer);
+}
+
 /* ---- a compute node ---- */
 
 static bool leave_token(struct checks *self, const char *token)
@@ -128,6 +145,13 @@ static bool leave_token(struct checks *self, const char *token)
         report(self, "home", false, text, "the site's home must be a folder of yours: give home=");
     transport_answer_release(&answer);
     return fine;
+}
+
+/* What ranks in an image take from there. */
+static bool is_of_the_image(const struct checks *self, const char *what)
+{
+    return *site_text(&self->remote->site, SITE_CONTAINER) &&
+           (strcmp(what, "ckptbench-worker") == 0 || strcmp(what, "mpirun") == 0);
 }
 
 /* What the node's own doctor has to say: each thing that is not well, or that all is. */
@@ -148,7 +172,7 @@ static void report_node(struct checks *self, const char *node, const char *json)
         bool read = json_as_text(json_get(check, "status"), &status) && json_as_text(json_get(check, "name"), &what) &&
                     json_as_text(json_get(check, "found"), &seen);
         fine += read && strcmp(status, "ok") == 0;
-        if (!read || strcmp(status, "missing") != 0)
+        if (!read || strcmp(status, "missing") != 0 || is_of_the_image(self, what))
             continue; /* what is only lacking costs a feature: `doctor` there tells it */
         if (!json_as_text(json_get(check, "do"), &advice))
             advice = "";
@@ -161,20 +185,21 @@ static void report_node(struct checks *self, const char *node, const char *json)
 }
 
 /* A job of one node: `program` with its flags, and the command. */
-static bool run_on_node(struct checks *self, const char *program, const char *const command[6],
+static bool run_on_node(struct checks *self, const char *program, const char *const *command, size_t command_words,
                         struct transport_answer *answer, char *text)
 {
     const struct site *site = &self->remote->site;
     char partition[256], account[256];
     snprintf(partition, sizeof partition, "--partition=%.200s", site_text(site, SITE_PARTITION));
     snprintf(account, sizeof account, "--account=%.200s", site_text(site, SITE_ACCOUNT));
-    const char *words[20] = {"--nodes=1", "--ntasks=1", "--time=5", "--job-name=ckptbench-site", "--quiet"};
+    const char *words[CONTAINER_MAX_WORDS + 20] = {"--nodes=1", "--ntasks=1", "--time=5", "--job-name=ckptbench-site",
+                                                   "--quiet"};
     size_t count = 5;
     if (*site_text(site, SITE_PARTITION))
         words[count++] = partition;
     if (*site_text(site, SITE_ACCOUNT))
         words[count++] = account;
-    memcpy(words + count, command, 6 * sizeof *command);
+    memcpy(words + count, command, command_words * sizeof *command);
     const struct remote_call call = {.program = program, .words = words, .timeout_ns = JOB_NS};
     return works(self, &call, answer, text);
 }
@@ -197,7 +222,7 @@ static void check_sent_node(struct checks *self, const char *node)
     char text[FIELD_BYTES], found[FIELD_BYTES];
     struct transport_answer answer;
     transport_answer_init(&answer);
-    bool sent = run_on_node(self, "salloc", command, &answer, text);
+    bool sent = run_on_node(self, "salloc", command, 6, &answer, text);
     snprintf(found, sizeof found,
              "%.200s is not the same folder on %.60s: programs go to %.100s there by sbcast%s%.60s",
              site_text(site, SITE_HOME), node, folder, sent ? "" : ": ", sent ? "" : text);
@@ -248,11 +273,53 @@ static void check_node(struct checks *self)
     struct transport_answer answer;
     transport_answer_init(&answer);
     log_info("site %s: waiting for a compute node", site->name);
-    if (run_on_node(self, "srun", command, &answer, text))
+    if (run_on_node(self, "srun", command, 6, &answer, text))
         take_node(self, answer.out.data, token);
     else
         report(self, "compute node", false, text,
                "a job of one node must run there: partition= and account= say where, `squeue` there why it waits");
+    transport_answer_release(&answer);
+}
+
+/* The last line that srun has not written itself. */
+static void last_but_of_srun(const char *errors, char *text)
+{
+    for (const char *at = errors; *at;) {
+        size_t len = strcspn(at, "\n");
+        if (len && strncmp(at, "srun: ", strlen("srun: ")) != 0)
+            snprintf(text, FIELD_BYTES, "%.*s", (int)(len < FIELD_BYTES ? len : FIELD_BYTES - 1), at);
+        at += len + (at[len] == '\n');
+    }
+}
+
+/* Started as a rank will be, the image's worker must be of this release. */
+static void check_container(struct checks *self)
+{
+    const char *given = site_text(&self->remote->site, SITE_CONTAINER);
+    char text[FIELD_BYTES], version[32], commit[64];
+    const char *command[CONTAINER_MAX_WORDS + 2];
+    struct container container;
+    struct transport_answer answer;
+    struct cb_err err;
+    if (!*given || container_parse(given, &container, &err)) /* which the file's reader has checked */
+        return;
+    memcpy(command, container.words, container.count * sizeof *command);
+    command[container.count] = "ckptbench-worker";
+    command[container.count + 1] = "--version";
+    transport_answer_init(&answer);
+    bool fine = run_on_node(self, "srun", command, container.count + 2, &answer, text);
+    if (!fine)
+        last_but_of_srun(answer.errors.data, text);
+    if (fine && remote_parse_version(answer.out.data, version, commit, &err)) {
+        snprintf(text, sizeof text, "%.500s", err.message);
+        fine = false;
+    } else if (fine) {
+        snprintf(text, sizeof text, "%.200s has ckptbench-worker %s (%s)", given, version, commit);
+        fine = strcmp(version, version_text()) == 0;
+    }
+    report(self, "container", fine, text,
+           "container= must start ckptbench-worker of this release on a compute node: `make install` of its sources in "
+           "the image puts it there");
     transport_answer_release(&answer);
 }
 
@@ -280,6 +347,8 @@ static int run_pairs(struct checks *self, uint64_t nodes, char run[64], char *te
         buf_printf(&settings, "slurm.account: \"%s\"\n", site_text(site, SITE_ACCOUNT));
     if (*site_text(site, SITE_LAUNCHER))
         buf_printf(&settings, "launcher: \"%s\"\n", site_text(site, SITE_LAUNCHER));
+    if (*site_text(site, SITE_CONTAINER))
+        buf_printf(&settings, "container: \"%s\"\n", site_text(site, SITE_CONTAINER));
     transport_answer_init(&answer);
     const struct remote_call call = {.words = words, .input = settings.data, .timeout_ns = JOB_NS};
     bool fine = settings.code == 0 && works(self, &call, &answer, text);
@@ -340,7 +409,10 @@ static void check_all(struct checks *self, uint64_t nodes)
     report(self, "connection", true, *host ? host : "localhost", NULL);
     if (!check_programs(self) || !check_slurm(self))
         return;
+    check_accounting(self);
     check_node(self);
+    if (self->all_well)
+        check_container(self);
     if (self->all_well && nodes > 1)
         check_pairs(self, nodes);
 }

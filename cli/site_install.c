@@ -15,6 +15,12 @@
 #define BUILD_NS (3600 * NS_PER_S)
 #define COPY_NS (600 * NS_PER_S)
 
+/* Where ranks start in an image, that has the worker, and the site needs no MPI. */
+static bool site_has_image(const struct site *site)
+{
+    return *site_text(site, SITE_CONTAINER) != '\0';
+}
+
 /* ---- asking ---- */
 
 int site_ask_variable(struct remote *remote, const char *name, char *text, size_t bytes, struct cb_err *err)
@@ -36,7 +42,8 @@ int site_has_programs(struct remote *remote, bool *has, struct cb_err *err)
     char path[PATH_MAX];
     int rc = 0;
     *has = true;
-    for (size_t i = 0; rc == 0 && *has && i < sizeof programs / sizeof *programs; i++) {
+    size_t count = sizeof programs / sizeof *programs - site_has_image(&remote->site);
+    for (size_t i = 0; rc == 0 && *has && i < count; i++) {
         struct transport_stat status;
         snprintf(path, sizeof path, "%.3000s/bin/%s", site_text(&remote->site, SITE_PREFIX), programs[i]);
         rc = transport_stat(remote->transport, path, &status, err);
@@ -86,11 +93,12 @@ static int do_there(struct remote *remote, const char *program, const char *cons
 /* Names what building needs and the site, with its modules, has not. */
 static int check_tools(struct remote *remote, struct cb_err *err)
 {
-    static const char script[] = "for tool in tar gzip make gcc ar pkg-config mpicc; do "
+    static const char script[] = "for tool in tar gzip make gcc ar pkg-config $1; do "
                                  "command -v \"$tool\" >/dev/null 2>&1 || printf ' %s' \"$tool\"; done; "
                                  "for library in yaml-0.1 jansson libcrypto libssl sqlite3; do "
                                  "pkg-config --exists \"$library\" 2>/dev/null || printf ' %s' \"$library\"; done";
-    static const char *const words[] = {"-c", script, NULL};
+    const char *compiler = site_has_image(&remote->site) ? "" : "mpicc";
+    const char *const words[] = {"-c", script, "ckptbench-site", compiler, NULL};
     const struct remote_call call = {.program = "sh", .words = words, .timeout_ns = REMOTE_QUICK_NS};
     struct transport_answer answer;
     transport_answer_init(&answer);
@@ -116,8 +124,10 @@ static int build(struct remote *remote, const char *sources, struct cb_err *err)
     snprintf(commit_word, sizeof commit_word, "COMMIT=%s", version_commit());
     const char *const remove[] = {"-rf", "--", folder, NULL};
     const char *const unpack[] = {"-xzf", archive, "-C", folder, NULL};
-    const char *const make[] = {"-s",          "-j4",       "-C",        folder,    "DEPS=0",
-                                "BUILD=build", prefix_word, commit_word, "install", NULL};
+    const char *without_worker =
+        site_has_image(&remote->site) ? "PROGRAMS=build/ckptbench build/ckptbench-agent" : NULL;
+    const char *const make[] = {"-s",        "-j4",       "-C",      folder,         "DEPS=0", "BUILD=build",
+                                prefix_word, commit_word, "install", without_worker, NULL};
     int rc = do_there(remote, "rm", remove, COPY_NS, "removing what an earlier build left", err);
     if (rc == 0)
         rc = transport_put_file(remote->transport, sources, archive, err);

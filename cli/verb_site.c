@@ -286,7 +286,8 @@ const struct verb verb_site = {
     .summary = "clusters by name, for --site of submit, status, logs, cancel, collect, render and clean",
     .about =
         "add builds this release there with the site's compiler and MPI, without root, once; or takes what --prefix "
-        "names. Keys: host, prefix, home (CKPTBENCH_HOME there), partition, account, launcher, sbcast (a folder of "
+        "names. Keys: host, prefix, home (CKPTBENCH_HOME there), partition, account, launcher, container "
+        "('apptainer exec IMAGE': ranks start in an image, which has their program), sbcast (a folder of "
         "each node, where they share none), modules='gcc/12 "
         "openmpi', "
         "mpi=FOLDER, environment.NAME=VALUE; an empty value removes one. Then it is checked: programs, Slurm, a "

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/container.h"
 #include "core/experiment.h"
 #include "core/rules.h"
 #include "core/units.h"
@@ -79,7 +80,10 @@ static int validate_texts(const struct experiment *self, struct cb_err *err)
         return cb_fail(err, CB_ERR_USAGE, "pp.split=%s: must be balanced, even, or layers a stage as 8+8+7", split);
     if (!is_sharding(sharding))
         return cb_fail(err, CB_ERR_USAGE, "sharding=%s: must be none, full, or hybrid(n) with n from 1", sharding);
+    struct container container;
     int rc = validate_hosts(self, err);
+    if (rc == 0)
+        rc = container_parse(experiment_text(self, OPT_CONTAINER), &container, err);
     if (rc)
         return rc;
     const char *suffix = experiment_text(self, OPT_SUFFIX);

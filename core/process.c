@@ -24,11 +24,17 @@ void process_begin(void)
     signal(SIGXFSZ, SIG_IGN);
 }
 
+bool process_own_path(char path[PATH_MAX])
+{
+    ssize_t len = readlink("/proc/self/exe", path, PATH_MAX - 1);
+    path[len > 0 ? len : 0] = '\0';
+    return len > 0;
+}
+
 void process_folder(char folder[PATH_MAX])
 {
     char program[PATH_MAX];
-    ssize_t len = readlink("/proc/self/exe", program, sizeof program - 1);
-    program[len > 0 ? len : 0] = '\0';
+    (void)process_own_path(program);
     const char *slash = strrchr(program, '/');
     snprintf(folder, PATH_MAX, "%.*s", slash ? (int)(slash - program) : 0, program);
 }

@@ -10,7 +10,9 @@
  * Called once, before any thread. */
 void process_begin(void);
 
-/* The folder that this program lies in, "" where the system does not say. */
+/* This program's own absolute path; false, and "", where the system does not say. */
+bool process_own_path(char path[PATH_MAX]);
+/* The folder that it lies in, "" where the system does not say. */
 void process_folder(char folder[PATH_MAX]);
 /* The absolute path of a program: beside this one, else in PATH. */
 bool process_find_program(const char *name, char path[PATH_MAX]);

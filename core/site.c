@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/container.h"
 #include "core/options.h"
 #include "core/yaml.h"
 
@@ -22,6 +23,7 @@ static int check_path(const char *value, struct cb_err *err);
 static int check_modules(const char *value, struct cb_err *err);
 static int check_text(const char *value, struct cb_err *err);
 static int check_launcher(const char *value, struct cb_err *err);
+static int check_container(const char *value, struct cb_err *err);
 
 static const struct {
     const char *name;
@@ -31,7 +33,7 @@ static const struct {
     [SITE_HOME] = {"home", check_path},       [SITE_PARTITION] = {"partition", check_text},
     [SITE_ACCOUNT] = {"account", check_text}, [SITE_LAUNCHER] = {"launcher", check_launcher},
     [SITE_SBCAST] = {"sbcast", check_path},   [SITE_MODULES] = {"modules", check_modules},
-    [SITE_MPI] = {"mpi", check_path},
+    [SITE_MPI] = {"mpi", check_path},         [SITE_CONTAINER] = {"container", check_container},
 };
 
 const char *site_key_name(enum site_key key)
@@ -81,6 +83,12 @@ static int check_launcher(const char *value, struct cb_err *err)
     int rc = option_parse(OPT_LAUNCHER, value, &parsed, err);
     option_value_release(&parsed);
     return rc;
+}
+
+static int check_container(const char *value, struct cb_err *err)
+{
+    struct container container;
+    return container_parse(value, &container, err);
 }
 
 static bool is_variable_name(const char *name)
@@ -188,8 +196,8 @@ static int unknown_key(const char *key, struct cb_err *err)
     if (nearest)
         return cb_fail(err, CB_ERR_USAGE, "a site has no key '%.100s': did you mean '%s'?", key, nearest);
     return cb_fail(err, CB_ERR_USAGE,
-                   "a site has no key '%.100s': host, prefix, home, partition, account, launcher, modules, mpi and "
-                   "environment.NAME are all",
+                   "a site has no key '%.100s': host, prefix, home, partition, account, launcher, container, "
+                   "sbcast, modules, mpi and environment.NAME are all",
                    key);
 }
 

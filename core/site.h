@@ -23,9 +23,10 @@ enum site_key {
     SITE_PARTITION, /* slurm.partition, account and launcher of runs that give none */
     SITE_ACCOUNT,
     SITE_LAUNCHER,
-    SITE_SBCAST,  /* slurm.sbcast of runs: a folder of each node, where login and compute nodes share none */
-    SITE_MODULES, /* loaded in this order before the programs start: "gcc/12 openmpi/4.1" */
-    SITE_MPI,     /* an MPI's folder: its bin comes first in PATH, its lib in LD_LIBRARY_PATH */
+    SITE_CONTAINER, /* container of runs: how ranks start in an image */
+    SITE_SBCAST,    /* slurm.sbcast of runs: a folder of each node, where login and compute nodes share none */
+    SITE_MODULES,   /* loaded in this order before the programs start: "gcc/12 openmpi/4.1" */
+    SITE_MPI,       /* an MPI's folder: its bin comes first in PATH, its lib in LD_LIBRARY_PATH */
     SITE_KEY_COUNT
 };
 const char *site_key_name(enum site_key key);

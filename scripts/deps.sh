@@ -6,7 +6,7 @@ build="gcc make pkg-config libyaml-dev libjansson-dev libssl-dev libsqlite3-dev 
 slurm="slurmctld slurmd slurm-client munge"
 s3="ceph-mon ceph-osd ceph-mgr ceph-common radosgw openssl python3"
 test="libcmocka-dev clang clang-format clang-tidy libclang-rt-14-dev fio strace sqlite3 python3 python3-venv man-db
-      $slurm openssh-server openssh-client iproute2
+      $slurm slurmdbd mariadb-server-core mariadb-client-core charliecloud-runtime openssh-server openssh-client iproute2
       $s3 curl"
 case "${1:-build}" in
 build) wanted=$build ;;
