@@ -75,21 +75,24 @@ static bool needs_slurm(const struct job_entry *entry)
     return entry->has_record && !entry->is_final && !job_entry_is_away(entry);
 }
 
-/* Ids that squeue does not list any more, for accounting: "4711,4712". */
-static int look_back(struct job_list *self, struct slurm_jobs *jobs, const struct job_index *index, struct cb_err *err)
+/* Ids that squeue does not list any more, for accounting: "4711,4712". One that does not answer is told and stops nothing. */
+static void look_back(struct job_list *self, struct slurm_jobs *jobs, const struct job_index *index)
 {
     struct buf ids;
+    struct cb_err why;
     buf_init(&ids, IDS_MAX_BYTES);
     for (size_t i = 0; i < self->count; i++) {
         const struct job_entry *entry = &self->items[i];
         if (needs_slurm(entry) && *entry->record.job && !job_index_find(index, &entry->record))
             buf_printf(&ids, "%s%s", ids.len ? "," : "", entry->record.job);
     }
-    int rc = buf_check(&ids, "the list of jobs", err);
+    int rc = buf_check(&ids, "the list of jobs", &why);
     if (rc == 0 && ids.len)
-        rc = slurm_look_back(&self->client, ids.data, jobs, err);
+        rc = slurm_look_back(&self->client, ids.data, jobs, &why);
+    self->accounting_is_silent = rc != 0;
+    if (rc)
+        snprintf(self->trouble, sizeof self->trouble, "%.500s", why.message);
     buf_release(&ids);
-    return rc;
 }
 
 /* Whether anything has begun or ended since squeue alone was enough. */
@@ -145,7 +148,7 @@ static int ask(struct job_list *self, struct slurm_jobs *jobs, struct job_index 
         rc = job_index_make(index, jobs, err);
     size_t listed = jobs->count;
     if (rc == 0)
-        rc = look_back(self, jobs, index, err);
+        look_back(self, jobs, index);
     if (rc == 0 && jobs->count > listed) { /* which has moved them */
         job_index_release(index);
         rc = job_index_make(index, jobs, err);
@@ -273,6 +276,7 @@ static int settle(struct job_list *self, struct job_entry *entry, const struct j
         snprintf(entry->record.step, sizeof entry->record.step, "%s", in_pool.ticket.step);
     const struct job_sight sight = {.slurm = job,
                                     .asked = asked,
+                                    .accounting_is_silent = self->accounting_is_silent,
                                     .may_requeue = entry->may_requeue && !*entry->record.pool,
                                     .now_wall_ns = now_ns,
                                     .folder = &entry->seen,
@@ -298,6 +302,7 @@ static void peek(const struct job_list *self, struct job_entry *entry, const str
     const struct slurm_job *job = sight_job(self, entry, index, &in_pool, &asked);
     const struct job_sight sight = {.slurm = job,
                                     .asked = asked,
+                                    .accounting_is_silent = self->accounting_is_silent,
                                     .may_requeue = entry->may_requeue && !*entry->record.pool,
                                     .now_wall_ns = clock_wall_ns(),
                                     .folder = &entry->seen};
@@ -313,6 +318,7 @@ static bool stands(const struct job_list *self, struct job_entry *entry, const s
     const struct slurm_job *job = self->asked ? job_index_find(index, &entry->record) : NULL;
     const struct job_sight sight = {.slurm = job,
                                     .asked = self->asked,
+                                    .accounting_is_silent = self->accounting_is_silent,
                                     .may_requeue = entry->may_requeue,
                                     .now_wall_ns = clock_wall_ns(),
                                     .folder = &entry->seen};
@@ -418,9 +424,12 @@ int job_list_sync(struct job_list *self, struct cb_err *err)
             job_entry_look_once(&self->items[i]);
         needed = needed || needs_slurm(&self->items[i]);
     }
+    self->accounting_is_silent = false;
+    self->trouble[0] = '\0';
     int rc = needed ? ask(self, &jobs, &index, &why) : 0;
     self->asked = needed && rc == 0;
-    snprintf(self->trouble, sizeof self->trouble, "%.500s", rc ? why.message : "");
+    if (rc)
+        snprintf(self->trouble, sizeof self->trouble, "%.500s", why.message);
     rc = sync_entries(self, &index, err);
     job_index_release(&index);
     slurm_jobs_release(&jobs);

@@ -61,8 +61,9 @@ struct job_list {
     struct remote_sites *sites; /* NULL until one is needed */
     struct job_entry *items;
     size_t count, room;
-    bool asked;        /* Slurm answered the last time it was needed */
-    char trouble[512]; /* why it did not; "" where it did, or was not needed */
+    bool asked;                /* Slurm answered the last time it was needed */
+    bool accounting_is_silent; /* but for its accounting */
+    char trouble[512];         /* why it did not; "" where it did, or was not needed */
 };
 
 int job_list_init(struct job_list *self, struct history *history, struct cb_err *err) CB_MUST_CHECK;

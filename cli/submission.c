@@ -13,6 +13,7 @@
 #include "jobs/script.h"
 
 #define SCRIPT_MAX_BYTES (1u << 16)
+#define PLACE_BYTES 256
 
 /* ---- where things are ---- */
 
@@ -184,17 +185,25 @@ int submission_number_requests(const struct submission *self, const struct plann
     return rc;
 }
 
-static const char *describe_partition(const struct experiment *experiment, char text[96])
+/* "partition train, slurm.account=physics" */
+static const char *describe_place(const struct experiment *experiment, char text[PLACE_BYTES])
 {
+    static const enum option_id keys[] = {OPT_SLURM_ACCOUNT, OPT_SLURM_QOS};
     const char *partition = experiment_text(experiment, OPT_SLURM_PARTITION);
-    snprintf(text, 96, "%s%.60s", *partition ? "partition " : "the default partition", partition);
+    snprintf(text, PLACE_BYTES, "%s%.60s", *partition ? "partition " : "the default partition", partition);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const char *value = experiment_text(experiment, keys[i]);
+        size_t used = strlen(text);
+        if (*value)
+            snprintf(text + used, PLACE_BYTES - used, ", %s=%.60s", option_row(keys[i])->name, value);
+    }
     return text;
 }
 
 /* `nodes`: the most that a run of this request asks for. */
 static int test_member(const struct submission *self, const struct planned *member, uint64_t nodes, struct cb_err *err)
 {
-    char id[64], cluster[64], partition[96];
+    char id[64], cluster[64], place[PLACE_BYTES];
     enum submit_answer answer;
     struct buf script;
     buf_init(&script, SCRIPT_MAX_BYTES);
@@ -203,7 +212,7 @@ static int test_member(const struct submission *self, const struct planned *memb
         rc = slurm_submit(self->client, script.data, true, id, cluster, &answer, err);
     buf_release(&script);
     return rc ? cb_context(err, "Slurm would not take run %s on %s (nodes=%" PRIu64 ")", member->id,
-                           describe_partition(member->experiment, partition), nodes)
+                           describe_place(member->experiment, place), nodes)
               : 0;
 }
 

@@ -89,6 +89,21 @@ int slurm_look_closely(struct slurm_client *self, struct slurm_jobs *jobs, struc
     return rc;
 }
 
+/* "Slurm accounting storage is disabled" */
+static bool has_no_accounting(const struct transport_answer *answer)
+{
+    return strstr(answer->errors.data, "disabled") || strstr(answer->out.data, "disabled");
+}
+
+static void leave_out_unfinished(struct slurm_jobs *jobs, size_t first)
+{
+    size_t kept = first;
+    for (size_t i = first; i < jobs->count; i++)
+        if (slurm_state_phase(jobs->items[i].state) >= SLURM_IS_UNSETTLED)
+            jobs->items[kept++] = jobs->items[i];
+    jobs->count = kept;
+}
+
 int slurm_look_back(struct slurm_client *self, const char *ids, struct slurm_jobs *jobs, struct cb_err *err)
 {
     const char *const argv[] = {"sacct", "-X", "-P", "-n", "-j", ids, "-o", SLURM_ACCOUNTING_FORMAT, NULL};
@@ -96,12 +111,16 @@ int slurm_look_back(struct slurm_client *self, const char *ids, struct slurm_job
     if (self->without_accounting)
         return 0;
     transport_answer_init(&answer);
+    size_t known = jobs->count;
     int rc = run(self, argv, NULL, COMMAND_NS, &answer, err);
-    if (rc == CB_ERR_NOT_FOUND || (rc == 0 && answer.exit_status != 0)) {
-        self->without_accounting = true; /* "Slurm accounting storage is disabled": what squeue knew is all there is */
+    if (rc == CB_ERR_NOT_FOUND || (rc == 0 && answer.exit_status != 0 && has_no_accounting(&answer))) {
+        self->without_accounting = true; /* what squeue knew is all there is */
         rc = 0;
+    } else if (rc == 0 && answer.exit_status != 0) {
+        rc = fail_with_answer(&answer, "Slurm's accounting does not answer: sacct", err);
     } else if (rc == 0) {
         rc = slurm_parse_accounting(answer.out.data, answer.out.len, jobs, err);
+        leave_out_unfinished(jobs, known);
     }
     transport_answer_release(&answer);
     return rc;
@@ -140,12 +159,19 @@ int slurm_down_nodes(struct slurm_client *self, const char *nodes, char *names, 
 /* Words of sbatch after which the controller may have taken the job and the answer was lost. */
 static bool is_uncertain(const struct transport_answer *answer)
 {
-    static const char *const words[] = {"timed out", "Zero Bytes", "Unexpected message", "Transport endpoint",
-                                        "Connection reset"};
+    static const char *const words[] = {"timed out",          "Zero Bytes",        "Unexpected message",
+                                        "Transport endpoint", "Connection reset",  "(send failure)",
+                                        "(receive failure)",  "(shutdown failure)"};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (strcasestr(answer->errors.data, words[i]))
             return true;
     return answer->exit_status >= 128; /* sbatch itself was killed */
+}
+
+/* Nothing was sent, and nothing is wrong with what would have been. */
+static int code_of_refusal(const struct transport_answer *answer)
+{
+    return strstr(answer->errors.data, "(connect failure)") ? CB_ERR_SYSTEM : CB_ERR_USAGE;
 }
 
 /* "sbatch: error: Batch job submission failed: Invalid account": without its first words. */
@@ -178,8 +204,8 @@ int slurm_submit(struct slurm_client *self, const char *script, bool test_only, 
     } else if (said.exit_status != 0) {
         *answer = is_uncertain(&said) ? SUBMIT_UNCERTAIN : SUBMIT_REFUSED;
         transport_answer_last_line(&said, line, sizeof line);
-        rc =
-            cb_fail(err, *answer == SUBMIT_REFUSED ? CB_ERR_USAGE : CB_ERR_TIMEOUT, "sbatch: %s", without_prefix(line));
+        rc = cb_fail(err, *answer == SUBMIT_REFUSED ? code_of_refusal(&said) : CB_ERR_TIMEOUT, "sbatch: %s",
+                     without_prefix(line));
     } else if (!test_only) {
         rc = slurm_parse_submitted(said.out.data, said.out.len, id, cluster, err);
         *answer = rc ? SUBMIT_UNCERTAIN : SUBMIT_ACCEPTED;
@@ -219,8 +245,8 @@ int slurm_allocate(struct slurm_client *self, const char *script, const char *lo
     } else if (rc == 0) {
         *answer = is_uncertain(&said) ? SUBMIT_UNCERTAIN : SUBMIT_REFUSED;
         transport_answer_last_line(&said, line, sizeof line);
-        rc =
-            cb_fail(err, *answer == SUBMIT_REFUSED ? CB_ERR_USAGE : CB_ERR_TIMEOUT, "salloc: %s", without_prefix(line));
+        rc = cb_fail(err, *answer == SUBMIT_REFUSED ? code_of_refusal(&said) : CB_ERR_TIMEOUT, "salloc: %s",
+                     without_prefix(line));
     }
     transport_answer_release(&said);
     return rc;

@@ -24,7 +24,8 @@ int slurm_ping(struct slurm_client *self, struct cb_err *err) CB_MUST_CHECK;
 int slurm_look(struct slurm_client *self, struct slurm_jobs *jobs, struct cb_err *err) CB_MUST_CHECK;
 /* The same by scontrol, with restarts, ends and exit codes; of all users. */
 int slurm_look_closely(struct slurm_client *self, struct slurm_jobs *jobs, struct cb_err *err) CB_MUST_CHECK;
-/* What accounting knows of `ids` (with commas); nothing where there is none. */
+/* How accounting says that `ids` (with commas) have ended; nothing where there is none. What it holds for unfinished is
+ * left out: it does so for ever where it has missed the end. CB_ERR_SYSTEM where there is one that does not answer. */
 int slurm_look_back(struct slurm_client *self, const char *ids, struct slurm_jobs *jobs,
                     struct cb_err *err) CB_MUST_CHECK;
 

@@ -90,7 +90,16 @@ static const struct slurm_job *find_name(const struct job_index *self, const str
                : NULL;
 }
 
+/* A controller that has lost its state gives numbers once more. Somebody may have renamed ours, whose comment stays. */
+static bool is_somebody_elses(const struct slurm_job *job, const struct job_record *record)
+{
+    const char *slash = strchr(job->comment, '/');
+    bool named = *record->name && *job->name && !*record->pool;
+    return named && strcmp(job->name, record->name) != 0 && (!slash || strcmp(slash + 1, record->name) != 0);
+}
+
 const struct slurm_job *job_index_find(const struct job_index *self, const struct job_record *record)
 {
-    return *record->job ? job_index_find_id(self, record->job) : find_name(self, record);
+    const struct slurm_job *job = *record->job ? job_index_find_id(self, record->job) : find_name(self, record);
+    return job && is_somebody_elses(job, record) ? NULL : job;
 }

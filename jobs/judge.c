@@ -219,8 +219,11 @@ static void judge_gone(const struct job_record *record, const struct job_sight *
         snprintf(verdict->note, sizeof verdict->note, "cancelled on request before it started");
         return;
     }
-    if (is_within(seen_ns, sight->now_wall_ns, JUDGE_GRACE_S) ||
-        (folder->attempts && is_within(folder->sign_wall_ns, sight->now_wall_ns, JUDGE_SILENCE_S)))
+    if (sight->accounting_is_silent)
+        snprintf(verdict->note, sizeof verdict->note, "Slurm's accounting does not answer: as last seen");
+    if (is_within(seen_ns, sight->now_wall_ns, sight->accounting_is_silent ? JUDGE_PATIENCE_S : JUDGE_GRACE_S) ||
+        (folder->attempts && is_within(folder->sign_wall_ns, sight->now_wall_ns,
+                                       sight->accounting_is_silent ? JUDGE_PATIENCE_S : JUDGE_SILENCE_S)))
         return;
     place_text(folder, place, sizeof place);
     seal_as(verdict, record->cancel_asked ? OUTCOME_CANCELLED : OUTCOME_LOST);

@@ -13,9 +13,10 @@
 #include "core/run_folder.h"
 #include "jobs/slurm.h"
 
-#define JUDGE_GRACE_S 15   /* for a job that may come back, and for what a file system has yet to show */
-#define JUDGE_SEAL_S 5     /* from a job's end until its agent's seal must be seen */
-#define JUDGE_SILENCE_S 60 /* an agent that moves nothing for so long is gone, where Slurm knows no more */
+#define JUDGE_GRACE_S 15     /* for a job that may come back, and for what a file system has yet to show */
+#define JUDGE_SEAL_S 5       /* from a job's end until its agent's seal must be seen */
+#define JUDGE_SILENCE_S 60   /* an agent that moves nothing for so long is gone, where Slurm knows no more */
+#define JUDGE_PATIENCE_S 600 /* both, where accounting would know and does not answer */
 
 /* What the run folder holds. */
 struct job_folder {
@@ -30,6 +31,7 @@ struct job_folder {
 struct job_sight {
     const struct slurm_job *slurm; /* NULL: not listed, or not asked */
     bool asked;                    /* Slurm answered */
+    bool accounting_is_silent;     /* but for its accounting, which there is */
     bool may_requeue;              /* slurm.requeue */
     uint64_t now_wall_ns;
     const struct job_folder *folder;

@@ -259,7 +259,8 @@ static bool parse_accounting_line(struct piece line, struct slurm_job *job)
     job->start_s = number_or_0(fields[4]);
     job->end_s = number_or_0(fields[5]);
     job->node_count = number_or_0(fields[6]);
-    copy_cut(fields[7], job->nodes, sizeof job->nodes);
+    if (!memchr(fields[7].at, ' ', fields[7].len)) /* "None assigned" */
+        copy_cut(fields[7], job->nodes, sizeof job->nodes);
     copy_whole(fields[8], job->name, sizeof job->name);
     job->has_details = true;
     return true;

@@ -110,7 +110,7 @@ def run_pytest_once(build, command, environment):
         return [0, 1, 0], []
     suite = ElementTree.parse(report).getroot().find("testsuite")
     total, failed, errors, skipped = (int(suite.get(key)) for key in ("tests", "failures", "errors", "skipped"))
-    names = {f"{case.get('classname')}::{case.get('name')}" for case in suite.iter("testcase")
+    names = {re.sub(r"@\w+$", "", f"{case.get('classname')}::{case.get('name')}") for case in suite.iter("testcase")
              if case.find("failure") is not None or case.find("error") is not None}
     return [total - failed - errors - skipped, failed + errors, skipped], sorted(names)
 

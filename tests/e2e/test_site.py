@@ -173,6 +173,10 @@ def test_programs_that_are_missing_or_of_another_release_are_refused(laptop):
 def test_a_site_that_does_not_answer_keeps_local_work_alive(laptop):
     site = laptop.write_site("tor")
     run = laptop.submit(site, *TINY, "ops=save")["runs"][0]["run"]
+    deadline = time.monotonic() + 60
+    while json.loads(laptop.there_call("status", "--json", run))[0]["state"] != "done":  # which needs them until then
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
     (laptop.prefix / "bin").rename(laptop.prefix / "gone")
     result = laptop.call("status", code=4)
     assert run in result.stdout and "has no programs in" in result.stderr

@@ -82,13 +82,41 @@ def test_a_laptop_killed_after_sbatch_finds_its_job_again(cluster):
     assert len(cluster.jobs_named(line["run"])) == 1
 
 
-def test_a_lost_answer_is_looked_for_and_nothing_is_sent_twice(cluster):
+@pytest.mark.parametrize("words", ["Socket timed out on send/recv operation", "Unable to contact slurm controller (receive failure)"])
+def test_a_lost_answer_is_looked_for_and_nothing_is_sent_twice(cluster, words):
     path = put_sbatch(cluster, 'case "$1" in --parsable) "$SBATCH" "$@" >/dev/null;'
-                               ' echo "sbatch: error: Socket timed out on send/recv operation" >&2; exit 1;;'
+                               f' echo "sbatch: error: Batch job submission failed: {words}" >&2; exit 1;;'
                                ' *) exec "$SBATCH" "$@";; esac')
     run, job = cluster.submit_one(*TINY, **path)
     assert cluster.jobs_named(run) == [job]
     assert cluster.wait_final(run)[run]["outcome"] == "pass"
+
+
+def test_a_controller_that_starts_again_during_a_submit_is_waited_for(cluster, service):
+    reached, go = cluster.folder / "reached", cluster.folder / "go"
+    path = put_sbatch(cluster, f'case "$1" in --parsable) touch "{reached}"; while [ ! -e "{go}" ]; do sleep 0.05; done;; esac; exec "$SBATCH" "$@"')
+    with subprocess.Popen([PROGRAM, "submit", "--id", "restarted", *TINY, f"store={cluster.folder}/store"], cwd=cluster.folder,
+                          env=cluster.environment(**path), stdout=subprocess.DEVNULL) as sender:
+        deadline = time.monotonic() + 60
+        while not reached.exists():
+            assert sender.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+        slurm.stop_controller(service)
+        go.touch()
+        time.sleep(1)
+        slurm.restart_controller(service)
+        assert sender.wait(timeout=60) == 0
+    assert len(cluster.jobs_named("restarted")) == 1
+    assert cluster.wait_final("restarted")["restarted"]["outcome"] == "pass"
+
+
+def test_a_controller_that_goes_away_during_a_submit_is_no_mistake_of_the_user(cluster):
+    path = put_sbatch(cluster, 'case "$1" in --parsable) echo "sbatch: error: Batch job submission failed: Unable to contact slurm controller'
+                               ' (connect failure)" >&2; exit 1;; esac; exec "$SBATCH" "$@"')
+    cluster.call("submit", "--id", "away", *TINY, "store=./store", code=4, **path)
+    assert cluster.status("away")["away"]["state"] == "planned"
+    cluster.call("submit", "--resume", "away")
+    assert cluster.wait_final("away")["away"]["outcome"] == "pass" and len(cluster.jobs_named("away")) == 1
 
 
 def test_a_sweep_broken_off_is_sent_to_its_end_once(cluster):

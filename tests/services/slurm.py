@@ -173,10 +173,11 @@ def write_power_programs(folder, boot_s):
         program.chmod(0o755)
 
 
-def start(folder, slurmd_timeout=20, power_saving=None, hidden=None, prolog=None):
+def start(folder, slurmd_timeout=20, power_saving=None, hidden=None, prolog=None, before_controller=None):
     """With power_saving={"boot_s": …, "suspend_time": …, "resume_timeout": …} the nodes are off at first. With hidden=[FOLDER…]
     nodes find nothing in those, and each has FOLDER/local for itself (locals/NAME from outside); needs root.
-    slurmd runs the program prolog before the first process of a job on its node."""
+    slurmd runs the program prolog before the first process of a job on its node. before_controller(FOLDER, MUNGE) may
+    change what is configured by then; munged's socket is in MUNGE."""
     folder = Path(folder).resolve()
     if hidden is not None:
         (folder / "local").mkdir()
@@ -200,6 +201,8 @@ def start(folder, slurmd_timeout=20, power_saving=None, hidden=None, prolog=None
     if prolog:
         with open(folder / "slurm.conf", "a") as file:
             file.write(f"Prolog={prolog}\n")
+    if before_controller:
+        before_controller(folder, munge)
     if power_saving:
         write_power_programs(folder, power_saving["boot_s"])
         with open(folder / "slurm.conf", "a") as file:
@@ -218,20 +221,21 @@ def start(folder, slurmd_timeout=20, power_saving=None, hidden=None, prolog=None
 
 
 def process_of(pid_file, program):
-    """The process that a pid file names, if it is still that program."""
+    """The process that a pid file names, if it is still that program, and not what is left of it."""
     try:
         pid = int(pid_file.read_text())
-        return pid if program in Path(f"/proc/{pid}/comm").read_text() else None
+        name, _, state = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
+        return pid if program in name and not state.startswith(" Z") else None
     except (OSError, ValueError):
         return None
 
 
-def end_process(pid_file, program, number=signal.SIGTERM):
+def end_process(pid_file, program, number=signal.SIGTERM, patience_s=5):
     pid = process_of(pid_file, program)
     if not pid:
         return
     os.kill(pid, number)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + patience_s
     while process_of(pid_file, program) == pid and Path(f"/proc/{pid}").exists():
         if time.monotonic() > deadline:
             os.kill(pid, signal.SIGKILL)
@@ -243,10 +247,14 @@ def stop_controller(folder, number=signal.SIGTERM):
     end_process(Path(folder) / "slurmctld.pid", "slurmctld", number)
 
 
+def running_nodes(folder):
+    return sum(process_of(path, "slurmd") is not None for path in Path(folder).glob("slurmd-*.pid"))
+
+
 def restart_controller(folder):
     """After stop_controller: returns when every node that runs has reported again, and can be asked for."""
     start_controller(folder)
-    running = sum(process_of(path, "slurmd") is not None for path in Path(folder).glob("slurmd-*.pid"))
+    running = running_nodes(folder)
     deadline = time.monotonic() + 60
     while True:
         asked = call(find("sbatch"), "--test-only", "-N", str(running), "--exclusive", "--wrap=true", env=clean_environment(folder))
@@ -254,6 +262,20 @@ def restart_controller(folder):
             return
         if time.monotonic() > deadline:
             raise RuntimeError(f"the nodes did not come back: {asked.stderr}")
+        time.sleep(0.1)
+
+
+def forget_jobs(folder):
+    """A controller that has lost its state knows no job, and gives their numbers once more. Nodes have reported again."""
+    folder = Path(folder)
+    stop_controller(folder)
+    shutil.rmtree(folder / "state")
+    (folder / "state").mkdir()
+    start_controller(folder)
+    deadline = time.monotonic() + 60
+    while call("sinfo", "-h", "-r", "-p", "train", "-t", "idle", "-o", "%D", env=clean_environment(folder)).stdout.strip() != str(running_nodes(folder)):
+        if time.monotonic() > deadline:
+            raise RuntimeError("the nodes did not come back")
         time.sleep(0.1)
 
 

@@ -131,21 +131,10 @@ def test_a_node_that_never_boots_ends_the_run_as_infrastructure(sleeping):
     assert line["outcome"] == "infrastructure" and line["boot_s"] is None, line
 
 
-def forget_everything(service):
-    """A controller that starts without its state knows no job."""
-    slurm.stop_controller(service)
-    subprocess.run([slurm.find("slurmctld"), "-c", "-f", str(service / "slurm.conf")], env=slurm.clean_environment(service),
-                   check=True, capture_output=True, timeout=30)
-    deadline = time.monotonic() + 30
-    while "is UP" not in slurm.call("scontrol", "ping", env=slurm.clean_environment(service)).stdout:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
 def test_a_job_that_slurm_forgot_before_it_ran_is_lost(cluster, service):
     run, _ = cluster.submit_one(*TINY, "slurm.extra=--hold")
     cluster.wait_for(run, "pending")
-    forget_everything(service)
+    slurm.forget_jobs(service)
     line = cluster.wait_final(run, seconds=90)[run]
     assert line["outcome"] == "lost" and "does not know the job any more" in line["note"]
 
@@ -156,7 +145,7 @@ def test_a_run_that_slurm_forgot_is_what_its_agent_says(cluster, service):
     while not (cluster.run_folder(run) / "attempts/1/manifest.json").exists():
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    forget_everything(service)
+    slurm.forget_jobs(service)
     assert cluster.wait_final(run)[run]["outcome"] == "pass"
 
 

@@ -53,7 +53,7 @@ static void every_job_is_found_by_its_number_and_by_its_name(void **state)
         bool in_array = i % 2;
         snprintf(id, sizeof id, in_array ? "77_%zu" : "%zu", i);
         snprintf(name, sizeof name, in_array ? "sweep" : "run.%zu", i);
-        struct job_record known = record_of(id, "other", false, 0), lost = record_of("", name, in_array, i);
+        struct job_record known = record_of(id, name, false, 0), lost = record_of("", name, in_array, i);
         assert_int_equal(job_index_find(&index, &known)->node_count, i);
         assert_int_equal(job_index_find(&index, &lost)->node_count, i);
     }
@@ -86,6 +86,23 @@ static void of_equal_ones_the_last_in_the_answer_counts(void **state)
     job_index_release(&index);
 }
 
+static void a_number_that_was_given_again_is_somebody_elses(void **state)
+{
+    struct slurm_jobs jobs = make_jobs(3);
+    struct job_index index;
+    (void)state;
+    assert_int_equal(job_index_make(&index, &jobs, NULL), 0);
+    struct job_record other = record_of("2", "ours", false, 0), old = record_of("2", "", false, 0), held = other;
+    assert_null(job_index_find(&index, &other));
+    assert_non_null(job_index_find(&index, &old));
+    snprintf(held.pool, sizeof held.pool, "p"); /* the job is the pool's, and has its name */
+    assert_non_null(job_index_find(&index, &held));
+    for (size_t i = 0; i < 3; i++)
+        snprintf(all[i].comment, sizeof all[i].comment, "ckptbench/ours"); /* renamed by hand */
+    assert_non_null(job_index_find(&index, &other));
+    job_index_release(&index);
+}
+
 static void nothing_is_found_where_there_is_nothing(void **state)
 {
     struct slurm_jobs none = {0};
@@ -104,6 +121,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_job_is_found_by_its_number_and_by_its_name),
         cmocka_unit_test(of_equal_ones_the_last_in_the_answer_counts),
+        cmocka_unit_test(a_number_that_was_given_again_is_somebody_elses),
         cmocka_unit_test(nothing_is_found_where_there_is_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -216,6 +216,25 @@ static void test_a_job_that_slurm_forgot_is_lost_once_its_agent_is_silent(void *
     assert_int_equal(scene.verdict.outcome, OUTCOME_CANCELLED);
 }
 
+static void test_where_accounting_is_silent_it_is_waited_for_a_while(void **state)
+{
+    struct scene scene;
+    (void)state;
+    set_scene(&scene, "RUNNING", 300);
+    scene.record.state = JOB_RUNNING;
+    scene.sight.slurm = NULL;
+    scene.sight.accounting_is_silent = true;
+    set_attempt(&scene, JUDGE_SILENCE_S + 1, "running", "save");
+    judge(&scene);
+    assert_int_equal(scene.verdict.state, JOB_RUNNING);
+    assert_false(scene.verdict.seal);
+    assert_non_null(strstr(scene.verdict.note, "accounting does not answer"));
+    set_attempt(&scene, JUDGE_PATIENCE_S + 1, "running", "save");
+    scene.record.slurm_state_wall_ns = scene.record.submitted_wall_ns = NOW_NS - (JUDGE_PATIENCE_S + 1) * NS_PER_S;
+    judge(&scene);
+    assert_int_equal(scene.verdict.outcome, OUTCOME_LOST);
+}
+
 static void test_a_task_called_off_before_it_began_is_cancelled_at_once(void **state)
 {
     struct scene scene;
@@ -361,6 +380,7 @@ int main(void)
         cmocka_unit_test(test_what_may_be_requeued_is_not_final_before_the_grace_has_passed),
         cmocka_unit_test(test_a_sealed_attempt_of_a_job_in_the_queue_comes_back),
         cmocka_unit_test(test_a_job_that_slurm_forgot_is_lost_once_its_agent_is_silent),
+        cmocka_unit_test(test_where_accounting_is_silent_it_is_waited_for_a_while),
         cmocka_unit_test(test_a_task_called_off_before_it_began_is_cancelled_at_once),
         cmocka_unit_test(test_a_job_just_sent_is_not_lost_because_squeue_is_late),
         cmocka_unit_test(test_without_an_answer_of_slurm_the_state_stands),

@@ -89,15 +89,17 @@ static void test_accounting_is_read_and_steps_are_left_out(void **state)
 {
     static const char text[] = "12|CANCELLED by 1000|0:15|1795274740|1795274750|1795274800|2|n[1-2]|a name\n"
                                "12.batch|CANCELLED|0:15|1|1|1|1|n1|batch\n"
-                               "13_4|OUT_OF_MEMORY|0:125|1|Unknown|1|1|n1|x\n";
+                               "13_4|OUT_OF_MEMORY|0:125|1|Unknown|1|1|n1|x\n"
+                               "14|CANCELLED|0:0|1|None|1|1|None assigned|x\n";
     struct slurm_jobs jobs = {0};
     (void)state;
     assert_int_equal(slurm_parse_accounting(text, sizeof text - 1, &jobs, NULL), 0);
-    assert_int_equal(jobs.count, 2);
+    assert_int_equal(jobs.count, 3);
     assert_int_equal(jobs.items[0].state, SLURM_CANCELLED);
     assert_int_equal(jobs.items[0].exit_signal, 15);
     assert_int_equal(jobs.items[1].state, SLURM_OUT_OF_MEMORY);
     assert_int_equal(jobs.items[1].array_task, 4);
+    assert_string_equal(jobs.items[2].nodes, "");
     slurm_jobs_release(&jobs);
 }
 
