@@ -365,8 +365,8 @@ static void write_sums(const struct cleaning *self, struct buf *out)
     buf_printf(out, "\n%s of %zu run%s to be freed", units_format_bytes((double)wanted.bytes, size), wanted.runs,
                units_plural(wanted.runs));
     if (kept.runs)
-        buf_printf(out, "; %s of %zu run%s kept on purpose: `ckptbench clean RUN` frees what is named",
-                   units_format_bytes((double)kept.bytes, size), kept.runs, units_plural(kept.runs));
+        buf_printf(out, "; %s of %zu run%s kept on purpose", units_format_bytes((double)kept.bytes, size), kept.runs,
+                   units_plural(kept.runs));
     if (going_on)
         buf_printf(out, "; %zu run%s not ended, or not seen to: `ckptbench collect` looks", going_on,
                    units_plural(going_on));
@@ -421,6 +421,18 @@ static int write_json(struct cleaning *self, struct cb_err *err)
 
 /* ---- the verb ---- */
 
+/* How what was kept on purpose goes all the same. */
+static void say_what_stays(const struct cleaning *self)
+{
+    for (size_t i = 0; i < self->count; i++) {
+        if (!self->items[i].kept)
+            continue;
+        log_info("nothing was removed: `ckptbench clean %s` removes that of one run", self->items[i].run);
+        return;
+    }
+    log_info("nothing was removed");
+}
+
 static int clean(struct cleaning *self, struct cb_err *err)
 {
     size_t wanted = 0;
@@ -431,8 +443,8 @@ static int clean(struct cleaning *self, struct cb_err *err)
         rc = write_table(self, err);
     for (size_t i = 0; i < self->count; i++)
         wanted += is_wanted(self, &self->items[i]);
-    if (rc == 0 && self->count > 0 && wanted == 0 && cli_has_flag(self->cli, "yes"))
-        log_info("nothing was removed");
+    if (rc == 0 && self->count > 0 && wanted == 0)
+        say_what_stays(self);
     bool remove = rc == 0 && may_remove(self, wanted);
     for (size_t i = 0; rc == 0 && remove && i < self->count; i++)
         if (is_wanted(self, &self->items[i]))

@@ -83,18 +83,19 @@ int split_words(const char *text, char **copy, const char ***words, size_t *coun
 
 int find_only_run(struct cli *cli, struct history *history, char run[64], struct cb_err *err)
 {
-    if (cli->word_count != 1)
+    const char *word = cli->word_count ? cli->words[0] : "LATEST";
+    if (cli->word_count > 1)
         return cb_fail(err, CB_ERR_USAGE, "%s takes one run, as `ckptbench %s LATEST`, not %zu", cli->verb->name,
                        cli->verb->name, cli->word_count);
     struct baseline baseline;
-    int rc = history_find_run(history, cli->words[0], run, err);
-    if (rc == CB_ERR_NOT_FOUND && history_read_baseline(history, cli->words[0], &baseline, NULL) == 0) {
+    int rc = history_find_run(history, word, run, err);
+    if (rc == CB_ERR_NOT_FOUND && history_read_baseline(history, word, &baseline, NULL) == 0) {
         baseline_release(&baseline);
         rc =
             cb_fail(err, CB_ERR_USAGE,
                     "%s is a baseline, and %s takes one run: `ckptbench list %s` names its runs, `ckptbench compare %s "
                     "RUN` compares with it",
-                    cli->words[0], cli->verb->name, cli->words[0], cli->words[0]);
+                    word, cli->verb->name, word, word);
     }
     return rc;
 }

@@ -20,7 +20,7 @@ void json_write_date(struct json_writer *json, uint64_t wall_ns);
 /* Splits a text at blanks into words; `copy` owns them. Both are freed by the caller. */
 int split_words(const char *text, char **copy, const char ***words, size_t *count, struct cb_err *err) CB_MUST_CHECK;
 
-/* The run that a verb's only word names; USAGE where there are more or fewer. */
+/* The run that a verb's only word names, LATEST where there is none; USAGE where there are more. */
 int find_only_run(struct cli *cli, struct history *history, char run[64], struct cb_err *err) CB_MUST_CHECK;
 
 #endif

@@ -151,7 +151,9 @@ static void check_gpus(struct doctor *self)
     struct cb_err err = {0};
     enum finding without = experiment_is(self->experiment, OPT_DEVICE, "cuda") ? MISSING : LACKING;
     if (cuda_plugin_find(path, sizeof path, &err)) {
-        report(self, "gpu", without, err.message, "device=cuda needs the plugin: `make cuda`");
+        bool named = getenv(CUDA_PLUGIN_VARIABLE) != NULL;
+        report(self, "gpu", without, named ? err.message : "this build has no CUDA plugin",
+               "device=cuda needs one: `make cuda`, or name one in " CUDA_PLUGIN_VARIABLE);
         return;
     }
     if (!process_find_program("ckptbench-worker", path))

@@ -434,7 +434,7 @@ static const struct verb_flag flags[] = {
 
 const struct verb verb_export = {
     .name = "export",
-    .arguments = "RUN --csv|--json|--mlperf|--s3benchmark|--clusterbench",
+    .arguments = "[RUN] --csv|--json|--mlperf|--s3benchmark|--clusterbench",
     .summary = "one run, for other tools",
     .about =
         "--json has everything that is known of the run. Under --mlperf rates are checkpoint size over rank 0's own "

@@ -323,7 +323,7 @@ static const struct verb_flag flags[] = {
 
 const struct verb verb_logs = {
     .name = "logs",
-    .arguments = "RUN",
+    .arguments = "[RUN]",
     .summary = "what a run has said: its job, its agent, its ranks",
     .example = "ckptbench logs LATEST -f",
     VERB_FLAGS(flags),

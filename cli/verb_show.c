@@ -317,11 +317,11 @@ static const struct verb_flag flags[] = {
 
 const struct verb verb_show = {
     .name = "show",
-    .arguments = "RUN|SWEEP|LATEST",
+    .arguments = "[RUN|SWEEP]",
     .summary = "one run, or the members of a sweep",
     .about =
         "Of a sweep: what varied and the primary metrics of each combination, best first, and the runs that did not "
-        "pass or are not in yet. The flags are of one run.",
+        "pass or are not in yet. The flags are of one run. Without a name: the latest run.",
     .example = "ckptbench show LATEST --ranks --phases",
     VERB_FLAGS(flags),
     .run = run_show,

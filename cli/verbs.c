@@ -4,11 +4,13 @@
 
 #include "cli/cli.h"
 #include "cli/libraries.h"
+#include "cli/table.h"
 #include "core/cuda_plugin.h"
 #include "core/options.h"
 #include "core/version.h"
 
 #define MAX_VERBS 64
+#define HELP_WIDTH 100
 
 /* In the order of help: running, looking, comparing, about this program. */
 static const struct verb *const verbs[] = {
@@ -64,12 +66,39 @@ static void write_keys(struct buf *out)
                          "  zip              -                  keys that sweep together: zip=ranks,tp\n");
 }
 
+/* Lines of at most HELP_WIDTH columns, broken at blanks. */
+static void write_wrapped(struct buf *out, const char *text)
+{
+    size_t column = 0;
+    char word[256];
+    while (*text) {
+        size_t blanks = strspn(text, " "), len = strcspn(text + blanks, " \n");
+        snprintf(word, sizeof word, "%.*s", (int)len, text + blanks);
+        size_t width = table_text_width(word);
+        if (column && column + 1 + width > HELP_WIDTH) {
+            buf_append_char(out, '\n');
+            column = 0;
+        }
+        buf_printf(out, "%s%.*s", column ? " " : "", (int)len, text + blanks);
+        column += (column ? 1 : 0) + width;
+        text += blanks + len;
+        if (*text == '\n') {
+            buf_append_char(out, *text++);
+            column = 0;
+        }
+    }
+    if (column)
+        buf_append_char(out, '\n');
+}
+
 static void write_verb_help(struct buf *out, const struct verb *verb)
 {
     buf_printf(out, "usage: ckptbench %s %s%s\n\n%s\n", verb->name, verb->flag_count ? "[flags] " : "", verb->arguments,
                verb->summary);
-    if (verb->about)
-        buf_printf(out, "\n%s\n", verb->about);
+    if (verb->about) {
+        buf_append_char(out, '\n');
+        write_wrapped(out, verb->about);
+    }
     if (verb->example)
         buf_printf(out, "\nexample: %s\n", verb->example);
     buf_append_text(out, "\nflags\n");

@@ -72,7 +72,9 @@ def test_help_lists_every_verb_and_each_explains_itself(place):
     verbs = re.findall(r"^  ([a-z]+) {2,}", out.split("flags of every verb")[0], re.M)
     assert {"run", "plan", "models", "options", "doctor", "man", "completion"} <= set(verbs)
     for verb in verbs:
-        assert ckptbench(place, verb, "--help").stdout.startswith(f"usage: ckptbench {verb}")
+        text = ckptbench(place, verb, "--help").stdout
+        assert text.startswith(f"usage: ckptbench {verb}")
+        assert all(len(line) <= 100 for line in text.split("\nexample")[0].split("\nflags")[0].splitlines()[1:])
 
 
 def test_models_shows_those_that_have_a_word(place):
@@ -296,7 +298,7 @@ def test_the_table_comes_from_the_history(place):
     out = ckptbench(place, "run", *TINY, "store=./store", "iterations=1").stdout
     assert re.search(r"^run \d{8}-\w{4}  gpt2-tiny, 0.84 M parameters", out)
     assert re.search(r"^save +\S", out, re.M) and re.search(r"^load \(\w+\??\) ", out, re.M)
-    assert "verified      every byte of every tensor, 1 of 1 iterations" in out
+    assert "verified      every byte of every tensor, 1 of 1 iteration\n" in out
     assert (place / "home/history.db").exists()
 
 
