@@ -138,6 +138,8 @@ const char *layout_state_name(const struct layout *layout)
     return layout->state_name;
 }
 
+#define MOST_SIZES (1u << 20) /* 8 MiB */
+
 /* Where a rank's pieces go: counted, summed or stored. */
 struct sink {
     const struct layout *layout;
@@ -227,6 +229,35 @@ uint64_t layout_rank_bytes(const struct layout *layout, uint32_t rank)
     struct sink sink = {.layout = layout};
     sink_rank(&sink, rank);
     return sink.bytes;
+}
+
+void layout_sizes_init(struct layout_sizes *self, const struct layout *layout)
+{
+    unsigned roles = 1u << AXIS_PP | 1u << AXIS_TP | 1u << AXIS_EP;
+    for (int kind = 0; kind < LAYOUT_KINDS; kind++)
+        roles |= layout_shard_roles(layout->placement[kind], false) | layout_shard_roles(layout->placement[kind], true);
+    uint32_t extent = mesh_extent(&layout->mesh, roles);
+    *self = (struct layout_sizes){.layout = layout, .roles = roles};
+    if (extent <= MOST_SIZES)
+        self->known = calloc(extent, sizeof *self->known);
+}
+
+void layout_sizes_release(struct layout_sizes *self)
+{
+    free(self->known);
+    self->known = NULL;
+}
+
+uint64_t layout_sizes_of(struct layout_sizes *self, uint32_t rank)
+{
+    uint32_t coordinate[AXIS_ROLES];
+    if (!self->known)
+        return layout_rank_bytes(self->layout, rank);
+    mesh_coordinates(&self->layout->mesh, rank, coordinate);
+    uint64_t *known = &self->known[mesh_index(&self->layout->mesh, self->roles, coordinate)];
+    if (*known == 0)
+        *known = layout_rank_bytes(self->layout, rank);
+    return *known;
 }
 
 uint64_t layout_kind_bytes(const struct layout *layout, enum state_kind kind)

@@ -109,6 +109,15 @@ int layout_pieces(const struct layout *layout, uint32_t rank, struct piece **pie
                   struct cb_err *err) CB_MUST_CHECK;
 /* Bytes of tensors that a rank holds. */
 uint64_t layout_rank_bytes(const struct layout *layout, uint32_t rank);
+/* The same for rank after rank, without looking at ranks that hold as much as one before (replicas). */
+struct layout_sizes {
+    const struct layout *layout;
+    unsigned roles;  /* the axes along which ranks may differ */
+    uint64_t *known; /* by place along them, 0 where not known yet; NULL where there are too many */
+};
+void layout_sizes_init(struct layout_sizes *self, const struct layout *layout);
+void layout_sizes_release(struct layout_sizes *self);
+uint64_t layout_sizes_of(struct layout_sizes *self, uint32_t rank);
 /* Bytes of one whole checkpoint (each element once). By kind: KIND_WEIGHT, …; bytes items are not counted. */
 uint64_t layout_total_bytes(const struct layout *layout);
 uint64_t layout_kind_bytes(const struct layout *layout, enum state_kind kind);

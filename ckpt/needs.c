@@ -13,8 +13,11 @@ static uint64_t checkpoint_bytes(const struct layout *layout, const struct exper
 {
     uint64_t bytes = 0;
     if (experiment_is(experiment, OPT_SAVE_DEDUP, "none")) {
+        struct layout_sizes sizes;
+        layout_sizes_init(&sizes, layout);
         for (uint32_t rank = 0; rank < layout_world_size(layout); rank++)
-            bytes += layout_rank_bytes(layout, rank);
+            bytes += layout_sizes_of(&sizes, rank);
+        layout_sizes_release(&sizes);
     } else {
         bytes = layout_total_bytes(layout);
     }
@@ -65,9 +68,9 @@ uint64_t needs_store_bytes(const struct layout_pair *layouts, const struct exper
     return saved > baseline ? saved : baseline;
 }
 
-static uint64_t rank_bytes(const struct layout *layout, uint64_t rank)
+static uint64_t rank_bytes(struct layout_sizes *sizes, uint64_t rank)
 {
-    return rank < layout_world_size(layout) ? layout_rank_bytes(layout, (uint32_t)rank) : 0;
+    return rank < layout_world_size(sizes->layout) ? layout_sizes_of(sizes, (uint32_t)rank) : 0;
 }
 
 uint64_t needs_memory_bytes(const struct layout_pair *layouts, const struct experiment *experiment, uint64_t *largest)
@@ -84,12 +87,17 @@ uint64_t needs_memory_bytes(const struct layout_pair *layouts, const struct expe
     *largest = 0;
     if (experiment_is(experiment, OPT_ENGINE, "command"))
         return 0;
+    struct layout_sizes saved, loaded;
+    layout_sizes_init(&saved, layouts->saved);
+    layout_sizes_init(&loaded, layouts->loaded);
     for (uint64_t rank = 0; rank < layouts->ranks; rank++) {
-        uint64_t own = saves ? rank_bytes(layouts->saved, rank) : 0;
-        uint64_t target = loads && rank < size ? rank_bytes(layouts->loaded, (rank + shift) % size) : 0;
+        uint64_t own = saves ? rank_bytes(&saved, rank) : 0;
+        uint64_t target = loads && rank < size ? rank_bytes(&loaded, (rank + shift) % size) : 0;
         uint64_t bytes = (on_device ? 0 : own > target ? own : target) + staging;
         sum += bytes;
         *largest = bytes > *largest ? bytes : *largest;
     }
+    layout_sizes_release(&saved);
+    layout_sizes_release(&loaded);
     return sum;
 }

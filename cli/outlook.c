@@ -82,11 +82,14 @@ void outlook_choose_rates(const struct experiment *experiment, const struct work
 void outlook_sum_states(const struct layout *layout, uint64_t *largest_bytes, uint64_t *all_bytes)
 {
     uint64_t largest = 0, all = 0;
+    struct layout_sizes sizes;
+    layout_sizes_init(&sizes, layout);
     for (uint32_t rank = 0; rank < layout_world_size(layout); rank++) {
-        uint64_t bytes = layout_rank_bytes(layout, rank);
+        uint64_t bytes = layout_sizes_of(&sizes, rank);
         all += bytes;
         largest = bytes > largest ? bytes : largest;
     }
+    layout_sizes_release(&sizes);
     *largest_bytes = largest;
     *all_bytes = all;
 }

@@ -10,9 +10,11 @@
 #include "ckpt/needs.h"
 #include "cli/cli.h"
 #include "cli/outlook.h"
+#include "cli/patience.h"
 #include "cli/planning.h"
 #include "cli/training_report.h"
 #include "cli/workload.h"
+#include "core/limits.h"
 #include "core/sweep.h"
 #include "core/units.h"
 
@@ -294,6 +296,31 @@ static int write_member(struct cli *cli, const struct sweep *sweep, size_t index
     return rc;
 }
 
+/* What did not fit into the memory that is free: how much that is. */
+static int explain_memory(const struct limits_memory *memory, struct cb_err *err)
+{
+    char free_bytes[32];
+    if (memory->available == 0)
+        return err->code;
+    return cb_context(err, "the plan does not fit into the %s of memory that it may have here: plan fewer ranks",
+                      units_format_bytes((double)memory->available, free_bytes));
+}
+
+static int plan_members(struct cli *cli, const struct sweep *sweep, const struct rate_book *book,
+                        struct json_writer *writer, struct cb_err *err)
+{
+    struct limits_memory memory;
+    struct patience *patience = patience_new("planning");
+    int rc = 0;
+    limits_bound_memory(&memory);
+    for (size_t i = 0; rc == 0 && i < sweep->count; i++)
+        if (is_first(sweep, i))
+            rc = write_member(cli, sweep, i, book, writer, err);
+    limits_release_memory(&memory);
+    patience_free(patience);
+    return rc == CB_ERR_MEMORY ? explain_memory(&memory, err) : rc;
+}
+
 static int run_plan(struct cli *cli, struct cb_err *err)
 {
     struct sweep sweep;
@@ -306,9 +333,7 @@ static int run_plan(struct cli *cli, struct cb_err *err)
     json_writer_init(&writer, &cli->out, 2);
     if (cli->json && sweep.combinations > 1)
         json_write_begin_array(&writer);
-    for (size_t i = 0; rc == 0 && i < sweep.count; i++)
-        if (is_first(&sweep, i))
-            rc = write_member(cli, &sweep, i, &book, &writer, err);
+    rc = plan_members(cli, &sweep, &book, &writer, err);
     if (cli->json && sweep.combinations > 1)
         json_write_end_array(&writer);
     rate_book_release(&book);

@@ -73,3 +73,28 @@ int limits_check_map(uint64_t bytes, const char *who, struct cb_err *err)
                    who, units_format_bytes((double)bytes, need), units_format_bytes((double)limit.rlim_cur, most),
                    units_format_bytes((double)left_bytes, left));
 }
+
+void limits_bound_memory(struct limits_memory *self)
+{
+    struct rlimit limit;
+    uint64_t available, mapped;
+    *self = (struct limits_memory){0};
+    if (getrlimit(RLIMIT_AS, &limit) != 0 || memory_available(&available, NULL) || memory_mapped(&mapped))
+        return;
+    self->before = limit.rlim_cur;
+    self->available = limit.rlim_cur > mapped ? limit.rlim_cur - mapped : 0;
+    if (available >= self->available)
+        return;
+    self->available = available;
+    limit.rlim_cur = mapped + available;
+    self->is_set = setrlimit(RLIMIT_AS, &limit) == 0;
+}
+
+void limits_release_memory(const struct limits_memory *self)
+{
+    struct rlimit limit;
+    if (!self->is_set || getrlimit(RLIMIT_AS, &limit) != 0)
+        return;
+    limit.rlim_cur = self->before;
+    (void)setrlimit(RLIMIT_AS, &limit);
+}

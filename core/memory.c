@@ -88,16 +88,22 @@ static uint64_t groups_leave(void)
     return left;
 }
 
+int memory_mapped(uint64_t *bytes)
+{
+    struct buf text;
+    buf_init(&text, 128);
+    int rc = buf_read_file(&text, "/proc/self/statm", NULL);
+    if (!rc)
+        *bytes = strtoull(text.data, NULL, 10) * (uint64_t)sysconf(_SC_PAGESIZE);
+    buf_release(&text);
+    return rc;
+}
+
 uint64_t memory_left_to_map(void)
 {
     struct rlimit limit;
-    struct buf text;
-    buf_init(&text, 128);
-    bool known = getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
-                 buf_read_file(&text, "/proc/self/statm", NULL) == 0;
-    uint64_t mapped = known ? strtoull(text.data, NULL, 10) * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
-    buf_release(&text);
-    if (!known)
+    uint64_t mapped;
+    if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || memory_mapped(&mapped))
         return UINT64_MAX;
     return limit.rlim_cur > mapped ? limit.rlim_cur - mapped : 0;
 }

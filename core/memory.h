@@ -9,6 +9,9 @@
 /* MemAvailable, or what our control groups (v2 or v1) leave where that is less. */
 int memory_available(uint64_t *bytes, struct cb_err *err) CB_MUST_CHECK;
 
+/* Bytes of address space that this process has mapped; fails where the kernel does not tell. */
+int memory_mapped(uint64_t *bytes) CB_MUST_CHECK;
+
 /* Bytes that this process may still map (RLIMIT_AS, `ulimit -v`); UINT64_MAX without such a limit. */
 uint64_t memory_left_to_map(void);
 

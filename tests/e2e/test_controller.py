@@ -157,6 +157,28 @@ def test_plan_refuses_nodes_that_do_not_make_its_ranks(place):
     assert "make 8 ranks, not 4" in result.stderr
 
 
+def test_a_plan_that_takes_long_says_so_and_ends_at_once_on_request(place):
+    words = ("plan", "model=llama3-405b", "tp=8", "pp=16", "dp=131072")  # 16 million ranks: minutes, and tens of GiB
+    process = subprocess.Popen([PROGRAM, *words], cwd=place, env=environment(place), stdout=subprocess.DEVNULL,
+                               stderr=subprocess.PIPE, text=True)
+    try:
+        line = process.stderr.readline()
+        assert "planning: 3" in line and "of memory; Ctrl-C ends it" in line
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == -signal.SIGINT
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_plan_too_large_for_the_memory_is_refused_with_the_figure(place):
+    if any(mark in Path(PROGRAM).read_bytes() for mark in (b"__asan_init", b"__tsan_init")):
+        return  # programs of sanitizers take more than any limit to begin with
+    result = subprocess.run(["sh", "-c", 'ulimit -v 300000; exec "$@"', "sh", PROGRAM, "plan", "model=gpt2", "zero=3", "dp=1048576"],
+                            cwd=place, env=environment(place), capture_output=True, text=True, timeout=100)
+    assert result.returncode == 4 and "MiB of memory that it may have here: plan fewer ranks" in result.stderr
+
+
 def test_plan_of_a_sweep_has_one_for_each_combination(place):
     (place / "sweep.yaml").write_text("model: gpt2-tiny\nranks: 4\ntp: [1, 2]\nrepeat: 3\n")
     plans = document(place, "plan", "sweep.yaml", "io.depth=1,2")

@@ -307,10 +307,22 @@ static void stages_are_balanced_with_embedding_and_head(void **state)
 }
 
 /* Every element of every tensor is held, and by no rank twice. */
+/* Known sizes of some ranks are those of the others that hold as much. */
+static void check_sizes(const struct layout *layout)
+{
+    struct layout_sizes sizes;
+    layout_sizes_init(&sizes, layout);
+    assert_non_null(sizes.known);
+    for (uint32_t rank = 0; rank < layout_world_size(layout); rank++)
+        assert_int_equal(layout_sizes_of(&sizes, rank), layout_rank_bytes(layout, rank));
+    layout_sizes_release(&sizes);
+}
+
 static void check_cover(const char *text)
 {
     struct words words = make(text);
     const struct layout *layout = words.layout;
+    check_sizes(layout);
     for (size_t t = 0; t < layout_tensor_count(layout); t++) {
         const struct state_tensor *tensor = layout_tensor(layout, t);
         struct box whole = box_whole(tensor->dims, tensor->shape);
