@@ -14,6 +14,7 @@
 
 #include "ckpt/model.h"
 #include "store/fault_spec.h"
+#include "store/s3_options.h"
 #include "store/s3_uri.h"
 
 #define PROBE_ALIGNMENT 4096
@@ -185,6 +186,15 @@ static int check_folder(const char *path, bool loads, struct cb_err *err)
     return check_access(path, slash == above ? "/" : above, loads, err);
 }
 
+/* What no server can make right; what is left to the environment of where ranks run is told there. */
+static int check_s3_keys(const struct experiment *experiment, struct cb_err *err)
+{
+    struct s3_options options;
+    struct s3_endpoint unused;
+    int rc = s3_options_read(experiment, &options, err);
+    return rc || !options.endpoint[0] ? rc : s3_endpoint_make(options.endpoint, "", "bucket", 1, &unused, err);
+}
+
 static bool only_loads(const struct experiment *experiment)
 {
     return experiment_is(experiment, OPT_WORKLOAD, "verify") ||
@@ -200,7 +210,7 @@ int place_check(const struct experiment *experiment, struct cb_err *err)
     if (rc)
         return cb_context(err, "store=%s", store);
     if (inner && place_is_objects(inner))
-        return 0;
+        return check_s3_keys(experiment, err);
     if (!inner || strncmp(inner, "null:", 5) != 0)
         return inner ? check_folder(inner, only_loads(experiment), err) : 0;
     if (experiment_is(experiment, OPT_WORKLOAD, "verify"))

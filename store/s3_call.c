@@ -438,6 +438,9 @@ static const char *hint_at_connection(const struct s3_call *self)
         return "; has this machine what s3.interface names (`ip address`)?";
     case CURLE_SSL_CACERT_BADFILE:
         return "; is s3.tls.ca (AWS_CA_BUNDLE) a file of certificates?";
+    case CURLE_UNSUPPORTED_PROTOCOL:
+    case CURLE_WEIRD_SERVER_REPLY:
+        return "; is the endpoint an S3 server (s3.endpoint, AWS_ENDPOINT_URL)?";
     case CURLE_SSL_CERTPROBLEM:
         return "; are s3.tls.cert and s3.tls.key a certificate and its key?";
     default:
@@ -465,6 +468,9 @@ static void hint(const struct s3_call *self, char *text, size_t room)
         snprintf(text, room, "; make it, or name another");
     else if (answer->status == 412)
         snprintf(text, room, "; the object was replaced while it was being read");
+    else if (!answer->code[0] && self->method != S3_HEAD) /* which S3 never leaves out of an answer that has a body */
+        snprintf(text, room, "; is %.250s an S3 server (s3.endpoint, AWS_ENDPOINT_URL), with no proxy before it?",
+                 session->endpoint.host);
     pthread_mutex_unlock(&session->lock);
 }
 
@@ -534,7 +540,9 @@ enum s3_failure s3_call_judge(struct s3_call *self, int curl_code)
     if (curl_code == CURLE_WRITE_ERROR && is_success(answer) && self->into.total > 0 && !is_range(self))
         return judge_range(self);
     if (curl_code != CURLE_OK && (answer->status < 300 || class_of_curl((CURLcode)curl_code) == S3_FAILURE_STALLED)) {
-        if (!self->curl_error[0])
+        if (self->answer_body.code)
+            snprintf(self->curl_error, sizeof self->curl_error, "the answer is longer than any of S3's");
+        else if (!self->curl_error[0])
             snprintf(self->curl_error, sizeof self->curl_error, "%s", curl_easy_strerror((CURLcode)curl_code));
         return class_of_curl((CURLcode)curl_code);
     }

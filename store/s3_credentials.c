@@ -81,7 +81,7 @@ static int take_document(const char *what, const struct json_value *root, bool i
         !copy_value(access_key, credentials->access_key, sizeof credentials->access_key) ||
         !copy_value(secret_key, credentials->secret_key, sizeof credentials->secret_key) ||
         !copy_value(token, credentials->session_token, sizeof credentials->session_token))
-        return refuse(what, "its keys are empty or too long", err);
+        return refuse(what, "its keys are empty, too long, or of several lines", err);
     if (*expires && !s3_parse_time(expires, &credentials->expires_ns))
         return refuse(what, "its Expiration is no time", err);
     return 0;
@@ -117,7 +117,9 @@ static int from_environment(struct s3_credentials *credentials, bool *found, str
     if (!copy_value(access_key, credentials->access_key, sizeof credentials->access_key) ||
         !copy_value(secret_key, credentials->secret_key, sizeof credentials->secret_key) ||
         !copy_value(token ? token : "", credentials->session_token, sizeof credentials->session_token))
-        return cb_fail(err, CB_ERR_USAGE, "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY or AWS_SESSION_TOKEN is too long");
+        return cb_fail(
+            err, CB_ERR_USAGE,
+            "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY or AWS_SESSION_TOKEN is too long, or has a line break");
     snprintf(credentials->source, sizeof credentials->source, "environment");
     *found = true;
     return 0;

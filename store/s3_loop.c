@@ -328,7 +328,8 @@ static void look_at_running(struct s3_loop *self, uint64_t now_ns)
         curl_multi_remove_handle(self->multi, call->easy); /* closes its connection */
         take_out(&self->running, call);
         snprintf(call->curl_error, sizeof call->curl_error,
-                 late ? "it is still under way" : "no byte moved for %.3g s (s3.stall)",
+                 late ? call->answered ? "the answer was still under way" : "no answer came"
+                      : "no byte moved for %.3g s (s3.stall)",
                  (double)options->stall_ns / 1e9);
         (void)s3_call_judge(call, CURLE_OPERATION_TIMEDOUT); /* for what it counts */
         call->last_failure = S3_FAILURE_STALLED;

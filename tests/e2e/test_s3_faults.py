@@ -146,6 +146,18 @@ def test_what_no_repetition_mends_is_asked_for_once(bed, rule, wanted):
     assert len(asked) - len(set(asked)) <= 1, asked  # the agent and the rank look, each for itself
 
 
+@pytest.mark.parametrize("words, said", [(["s3.endpoint=ftp://x"], "http://HOST"), (["s3.tls.cert=/x"], "go together")])
+def test_what_no_server_makes_right_is_refused_before_anything_starts(bed, words, said):
+    assert said in bed.run(*words, code=2).stderr
+    assert not (bed.home / "runs").exists()
+
+
+def test_an_endpoint_that_is_no_s3_server_is_taken_for_none(bed):
+    bed.faults.fail({"fault": "answer", "status": 404, "body": "<html>not here</html>", "times": 0})
+    said = bed.run(code=3).stderr
+    assert "status 404" in said and "an S3 server (s3.endpoint" in said
+
+
 def test_wrong_keys_are_named_and_not_shown(bed):
     said = bed.fails("SignatureDoesNotMatch", AWS_SECRET_ACCESS_KEY="a-wrong-secret-key")
     assert "a-wrong-secret-key" not in said
