@@ -251,9 +251,11 @@ def test_the_tutorials_commands_are_planned_as_published_and_run_scaled(tmp_path
     assert [folder.name for folder in folders] == [TUTORIAL[name]]
 
 
-def test_the_gpt2_trainers_settings_run_scaled(tmp_path):
-    out = ckptbench(tmp_path, "run", "--json", ROOT / "experiments/train-gpt2.yaml", "model=gpt2-tiny", "layers=2", "ranks=2", "train.steps=6",
-                    "train.batch_size=2", "train.seq_length=32", "train.checkpoint_every=3", "train.validate_every=3", f"store={tmp_path}/store")
+def test_the_gpt2_trainers_settings_run_scaled_as_the_files_head_says(tmp_path):
+    file = ROOT / "experiments/train-gpt2.yaml"
+    scaled = next(line for line in file.read_text().splitlines() if line.startswith("# Scaled: ")).removeprefix("# Scaled: ").split()
+    out = ckptbench(tmp_path, "run", "--json", file, *scaled, "layers=2", "train.steps=6", "train.checkpoint_every=3", "train.validate_every=3",
+                    f"train.data={ROOT}/README.md", f"store={tmp_path}/store")
     metrics = json.loads(out.stdout)["metrics"]
     assert metrics["checkpoints"]["median"] == 2 and metrics["step.validation_loss"]["n"] == 2
 

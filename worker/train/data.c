@@ -32,10 +32,11 @@ static int divide(struct train_data *self, const struct train_data_setup *setup,
     if (validates && held == 0)
         held = 1;
     if (windows < held + 1)
-        return cb_fail(err, CB_ERR_USAGE,
-                       "%s has %llu tokens, which are %llu samples of %u: too few%s; a shorter seq_length makes more",
-                       self->source, (unsigned long long)self->row.count, (unsigned long long)windows, self->sequence,
-                       validates ? " to train and to validate with" : "");
+        return cb_fail(
+            err, CB_ERR_USAGE,
+            "%s has %llu tokens, which are %llu samples of %u: too few%s; a shorter train.seq_length makes more",
+            self->source, (unsigned long long)self->row.count, (unsigned long long)windows, self->sequence,
+            validates ? " to train and to validate with" : "");
     self->training = windows - held;
     self->validation = held;
     return 0;
