@@ -2,35 +2,7 @@
 #include "cli/report_json.h"
 
 #include "cli/figures.h"
-
-/* {key: value} of every key: numbers and booleans as such, all else as its canonical text. */
-static void write_experiment_json(const struct experiment *experiment, struct json_writer *writer)
-{
-    json_write_begin_object(writer);
-    for (size_t i = 0; i < OPTION_COUNT; i++) {
-        enum option_id id = (enum option_id)i;
-        const struct option *row = option_row(id);
-        json_write_key(writer, row->name);
-        if (row->type == OPTION_BOOL)
-            json_write_bool(writer, experiment_bool(experiment, id));
-        else if (row->type == OPTION_U64)
-            json_write_u64(writer, experiment_u64(experiment, id));
-        else if (row->type == OPTION_DOUBLE)
-            json_write_double(writer, experiment_double(experiment, id));
-        else
-            json_write_text(writer, experiment_text(experiment, id));
-    }
-    json_write_end_object(writer);
-}
-
-static void write_labels_json(const struct experiment *experiment, struct json_writer *writer)
-{
-    json_write_begin_object(writer);
-    for (size_t i = 0; i < experiment_label_count(experiment); i++) {
-        json_member_text(writer, experiment_label_key(experiment, i), experiment_label_value(experiment, i));
-    }
-    json_write_end_object(writer);
-}
+#include "core/experiment_json.h"
 
 static void write_metrics_json(const struct run_info *info, struct json_writer *writer)
 {
@@ -116,9 +88,9 @@ void report_write_members(const struct run_info *info, struct json_writer *write
     write_text_member(writer, "message", info->message);
     write_text_member(writer, "folder", info->folder);
     json_write_key(writer, "experiment");
-    write_experiment_json(info->experiment, writer);
+    experiment_write_json(info->experiment, writer);
     json_write_key(writer, "labels");
-    write_labels_json(info->experiment, writer);
+    experiment_write_labels_json(info->experiment, writer);
     json_write_key(writer, "metrics");
     write_metrics_json(info, writer);
     json_write_key(writer, "limits");

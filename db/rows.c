@@ -9,6 +9,7 @@
 
 #include "core/buf.h"
 #include "core/clock.h"
+#include "core/experiment_json.h"
 #include "core/file_batch.h"
 #include "core/json.h"
 #include "db/connection.h"
@@ -16,41 +17,6 @@
 
 #define PLANNED_FILE_VERSION 1
 #define JSON_MAX_BYTES (1u << 20)
-
-/* Options as {"model": "gpt2", "tp": 2, …}: numbers and booleans as such, all else as its canonical text. */
-static int experiment_json(const struct experiment *experiment, struct buf *out, struct cb_err *err)
-{
-    struct json_writer json;
-    json_writer_init(&json, out, 0);
-    json_write_begin_object(&json);
-    for (int i = 0; i < OPTION_COUNT; i++) {
-        enum option_id id = (enum option_id)i;
-        const struct option *row = option_row(id);
-        json_write_key(&json, row->name);
-        if (row->type == OPTION_BOOL)
-            json_write_bool(&json, experiment_bool(experiment, id));
-        else if (row->type == OPTION_U64)
-            json_write_u64(&json, experiment_u64(experiment, id));
-        else if (row->type == OPTION_DOUBLE)
-            json_write_double(&json, experiment_double(experiment, id));
-        else
-            json_write_text(&json, experiment_text(experiment, id));
-    }
-    json_write_end_object(&json);
-    return buf_check(out, "an experiment", err);
-}
-
-static int labels_json(const struct experiment *experiment, struct buf *out, struct cb_err *err)
-{
-    struct json_writer json;
-    json_writer_init(&json, out, 0);
-    json_write_begin_object(&json);
-    for (size_t i = 0; i < experiment_label_count(experiment); i++) {
-        json_member_text(&json, experiment_label_key(experiment, i), experiment_label_value(experiment, i));
-    }
-    json_write_end_object(&json);
-    return buf_check(out, "the labels", err);
-}
 
 static int insert_params(struct history *self, const struct run_row *row, struct cb_err *err)
 {
@@ -100,12 +66,17 @@ int rows_insert_run(struct history *self, const struct run_row *row, struct cb_e
 {
     char hash[EXPERIMENT_HASH_LENGTH + 1];
     struct buf experiment, labels;
+    struct json_writer json;
     buf_init(&experiment, JSON_MAX_BYTES);
     buf_init(&labels, JSON_MAX_BYTES);
     experiment_hash(row->experiment, hash);
-    int rc = experiment_json(row->experiment, &experiment, err);
+    json_writer_init(&json, &experiment, 0);
+    experiment_write_json(row->experiment, &json);
+    json_writer_init(&json, &labels, 0);
+    experiment_write_labels_json(row->experiment, &json);
+    int rc = buf_check(&experiment, "an experiment", err);
     if (rc == 0)
-        rc = labels_json(row->experiment, &labels, err);
+        rc = buf_check(&labels, "the labels", err);
     if (rc == 0)
         rc = insert_place(self, row, err);
     if (rc == 0)
