@@ -99,6 +99,15 @@ static int show_all(struct cli *cli, struct cb_err *err)
 
 /* ---- add ---- */
 
+#define OWN_PROGRAMS "/.local/share/ckptbench/programs/" /* below HOME: what was built there by us */
+
+/* One that somebody named once; what was built there makes room for what is of this release. */
+static bool has_given_prefix(const struct site *site)
+{
+    const char *prefix = site_text(site, SITE_PREFIX);
+    return *prefix && !strstr(prefix, OWN_PROGRAMS);
+}
+
 /* What was known of it, and the words. */
 static int describe(struct cli *cli, struct site *site, bool *has_prefix, struct cb_err *err)
 {
@@ -115,7 +124,7 @@ static int describe(struct cli *cli, struct site *site, bool *has_prefix, struct
         rc = site_init(site, name, err);
     }
     buf_release(&path);
-    *has_prefix = cli_flag_value(cli, "prefix") != NULL;
+    *has_prefix = cli_flag_value(cli, "prefix") && *cli_flag_value(cli, "prefix");
     for (size_t i = 0; rc == 0 && i < sizeof flags / sizeof *flags; i++)
         if (cli_flag_value(cli, flags[i]))
             rc = site_set(site, flags[i], cli_flag_value(cli, flags[i]), "command line", err);
@@ -127,6 +136,7 @@ static int describe(struct cli *cli, struct site *site, bool *has_prefix, struct
         *has_prefix = *has_prefix || (strcmp(key, "prefix") == 0 && equals[1]);
         rc = site_set(site, key, equals + 1, "command line", err);
     }
+    *has_prefix = *has_prefix || has_given_prefix(site);
     return rc;
 }
 
@@ -144,7 +154,7 @@ static int find_places(struct remote *remote, bool has_prefix, struct cb_err *er
     }
     if (rc || has_prefix)
         return rc;
-    snprintf(path, sizeof path, "%s/.local/share/ckptbench/programs/%s-%s", home, version_text(), version_commit());
+    snprintf(path, sizeof path, "%s" OWN_PROGRAMS "%s-%s", home, version_text(), version_commit());
     return site_set(site, "prefix", path, "the home there", err);
 }
 
@@ -157,14 +167,21 @@ static int need_programs(struct remote *remote, bool has_prefix, struct cb_err *
         return rc;
     if (!has && has_prefix)
         return cb_fail(err, CB_ERR_NOT_FOUND,
-                       "site %s has not all of ckptbench, ckptbench-agent and ckptbench-worker in %s/bin: leave prefix "
-                       "out to have them built there",
+                       "site %s has not all of ckptbench, ckptbench-agent and ckptbench-worker in %s/bin: an empty "
+                       "prefix= has them built there",
                        remote->site.name, site_text(&remote->site, SITE_PREFIX));
     if (!has)
         rc = site_install(remote, err);
     else
         log_verbose("site %s has the programs in %s", remote->site.name, site_text(&remote->site, SITE_PREFIX));
-    return rc ? rc : remote_check_version(remote, err);
+    if (rc == 0)
+        rc = remote_check_version(remote, err);
+    if (rc == CB_ERR_UNSUPPORTED && has_prefix)
+        rc = cb_fail(err, rc,
+                     "site %s has another release in %s: install %s there, or give an empty prefix= to have it built "
+                     "in the home there",
+                     remote->site.name, site_text(&remote->site, SITE_PREFIX), version_text());
+    return rc;
 }
 
 static int read_nodes(const struct cli *cli, uint64_t *nodes, struct cb_err *err)

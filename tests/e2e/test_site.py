@@ -30,8 +30,12 @@ def test_a_site_is_added_checked_and_shown(laptop):
     assert shown["partition"] == "train" and shown["prefix"] == str(laptop.prefix)
     assert shown["environment"]["OMPI_MCA_btl"] == "self,tcp"
     assert [site["site"] for site in laptop.document("site", "show")] == ["tor"]
+    again = laptop.call("site", "add", "tor", "account=", "partition=")  # keeps the prefix that was named
+    assert "site tor is ready" in again.stdout and "building" not in again.stderr
+    shown = laptop.document("site", "show", "tor")
+    assert shown["prefix"] == str(laptop.prefix) and shown["partition"] is None
     checks = laptop.document("site", "doctor", "tor")
-    assert checks["ok"] and {check["name"] for check in checks["checks"]} >= {"programs", "Slurm", "shared file system", "compute node"}
+    assert checks["ok"] and {check["name"] for check in checks["checks"]} >= {"programs", "Slurm", "accounting", "shared file system", "compute node"}
 
 
 def test_a_sweep_is_submitted_followed_collected_once_and_compared(laptop):
@@ -165,6 +169,7 @@ def test_programs_that_are_missing_or_of_another_release_are_refused(laptop):
     old = laptop.call("submit", "--site", site, *TINY, code=2).stderr
     assert "site tor has ckptbench 0.0.9" in old and "`ckptbench site add tor` installs" in old
     assert not laptop.call("site", "doctor", site, code=4).stdout.count("Slurm")
+    assert "an empty prefix= to have it built" in laptop.call("site", "add", site, code=2).stderr
     (laptop.prefix / "bin/ckptbench").unlink()
     gone = laptop.call("status", "--site", site, code=2).stderr
     assert "has no programs in" in gone and "`ckptbench site add tor` installs them" in gone
