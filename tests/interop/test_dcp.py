@@ -8,6 +8,7 @@ import zipfile
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from torch.serialization import set_crc32_options
 
 from conftest import BUILD, call
 from payload import weights
@@ -98,6 +99,28 @@ def test_every_flipped_payload_byte_of_pytorch_is_caught(stock, verify, tmp_path
         result = verify(copy, "--json")
         problems = json.loads(result.stdout)["problems"]
         assert [problem["tensor"] for problem in problems] == [index.fqn]
+
+
+@pytest.mark.parametrize("way", ["an item a file", "no checksums"])
+def test_other_ways_in_which_pytorch_writes_are_read(stock, verify, tmp_path, way):
+    _, state = stock
+    folder = tmp_path / "ck"
+    set_crc32_options(way != "no checksums")
+    try:
+        # The option is of one thread alone.
+        threads = 1 if way == "no checksums" else 2
+        dcp.save(state, storage_writer=dcp.FileSystemWriter(folder, single_file_per_rank=False, thread_count=threads), no_dist=True)
+    finally:
+        set_crc32_options(True)
+    result = verify(folder)
+    assert result.returncode == 0 and ", 7 values, 18 items in 18 files" in result.stdout
+    assert ("contents not checked: no checksums are stored" if way == "no checksums" else "verified   every element") in result.stdout
+    again = call(BUILD / "ckptbench", "convert", folder, tmp_path / "again", "format=dcp")
+    assert again.returncode == 0, again.stderr
+    into = {"model": {name: torch.zeros_like(tensor) for name, tensor in state["model"].items()}}
+    dcp.load(into, checkpoint_id=tmp_path / "again", no_dist=True)
+    for name, tensor in state["model"].items():
+        assert torch.equal(*(each.contiguous().reshape(-1).view(torch.uint8) for each in (into["model"][name], tensor))), name
 
 
 # Where in an item's zip a byte is damaged.

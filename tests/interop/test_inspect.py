@@ -100,13 +100,15 @@ def test_ranks_that_wrote_without_talking_are_read_together(tmp_path):
     assert damaged.returncode == 3 and "__1_0.distcp" in damaged.stdout
 
 
-@pytest.mark.parametrize("kind", ["dcp", "file", "index", "folder"])
+@pytest.mark.parametrize("kind", ["dcp", "parts", "file", "index", "folder"])
 def test_a_checkpoint_is_a_model(kind, tmp_path):
     state = {"model.embed_tokens.weight": torch.zeros(16, 8), "model.layers.0.mlp.up_proj.weight": torch.zeros(8, 8, dtype=torch.bfloat16),
              "model.layers.1.mlp.down_proj.weight": torch.zeros(8, 8, dtype=torch.bfloat16), "lm_head.weight": torch.zeros(16, 8)}
     path = tmp_path / "model"
     if kind == "dcp":
         dcp.save({"model": {name: tensor for name, tensor in state.items()}, "step": 3}, checkpoint_id=path, no_dist=True)
+    elif kind == "parts":  # DCP over safetensors
+        dcp.save(state, storage_writer=dcp.HuggingFaceStorageWriter(str(path), save_distributed=True), no_dist=True)
     else:
         path.mkdir()
         save_file(state, path / "model-00001-of-00001.safetensors")
