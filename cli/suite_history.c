@@ -232,14 +232,15 @@ static void add_pair(struct lines *self, const struct suite_nodes *nodes, enum m
     add_line(self, whose, metric, spread.worst, spread.median, spread.z, "the median of the pairs");
 }
 
-static void add_nodes(struct lines *self, const struct suite_nodes *nodes)
+/* Nodes in all but what each GPU has of its own, or GPUs in that alone. */
+static void add_units(struct lines *self, const struct suite_nodes *units, bool gpus, const char *of_what)
 {
     for (int i = METRIC_SUITE_FIRST; i <= METRIC_SUITE_LAST; i++) {
         enum metric_id metric = (enum metric_id)i;
         struct suite_spread spread;
-        if (suite_nodes_spread(nodes, metric, &spread) && fabs(spread.z) > STATS_Z_OF_OUTLIERS)
-            add_line(self, nodes->names[spread.worst_node], metric, spread.worst, spread.median, spread.z,
-                     "the median of the nodes");
+        if (suite_is_of_gpus(metric) == gpus && suite_nodes_spread(units, metric, &spread) &&
+            fabs(spread.z) > STATS_Z_OF_OUTLIERS)
+            add_line(self, units->names[spread.worst_node], metric, spread.worst, spread.median, spread.z, of_what);
     }
 }
 
@@ -256,23 +257,28 @@ static void add_changes(struct lines *self, const struct suite_nodes *nodes, con
 
 int suite_outliers_write(struct history *history, const struct run_info *run, struct buf *out, struct cb_err *err)
 {
-    struct suite_nodes nodes = {0};
+    struct suite_nodes nodes = {0}, gpus = {0};
     struct suite_history past = {0};
     struct lines lines = {.out = out};
     if (!experiment_is(run->experiment, OPT_WORKLOAD, "suite"))
         return 0;
     int rc = suite_nodes_load(&nodes, history, run, err);
     if (!rc)
+        rc = suite_gpus_load(&gpus, history, run, err);
+    if (!rc)
         rc = suite_history_load(&past, history, run, &nodes, err);
     if (!rc && nodes.count > 0) {
         add_pair(&lines, &nodes, METRIC_NET_LATENCY_S);
         add_pair(&lines, &nodes, METRIC_NET_BANDWIDTH_BYTES_PER_S);
-        add_nodes(&lines, &nodes);
+        add_units(&lines, &nodes, false, "the median of the nodes");
+        if (gpus.count > 0)
+            add_units(&lines, &gpus, true, "the median of the GPUs");
         add_changes(&lines, &nodes, &past);
     }
     if (lines.count > LINES_MOST)
         buf_printf(out, "outliers      %zu more: ckptbench show %s --nodes\n", lines.count - LINES_MOST, run->run);
     suite_history_release(&past);
+    suite_nodes_release(&gpus);
     suite_nodes_release(&nodes);
     return rc;
 }

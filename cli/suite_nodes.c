@@ -1,6 +1,7 @@
 /* Nodes of a suite's run. Knows the facts and metrics that workload=suite leaves, not how they came about. */
 #include "cli/suite_nodes.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -154,6 +155,25 @@ int suite_nodes_load(struct suite_nodes *self, struct history *history, const st
     return load_values(self, history, run, err);
 }
 
+int suite_gpus_load(struct suite_nodes *self, struct history *history, const struct run_info *run, struct cb_err *err)
+{
+    uint64_t ranks = experiment_u64(run->experiment, OPT_RANKS);
+    int rc = 0;
+    *self = (struct suite_nodes){0};
+    if (!run_info_metric(run, OP_SUITE, METRIC_SUITE_GPU_FIRST))
+        return 0;
+    for (uint64_t rank = 0; rank < ranks && !rc; rank++) {
+        char name[48], number[24];
+        int len = snprintf(name, sizeof name, "the GPU of rank %" PRIu64, rank);
+        snprintf(number, sizeof number, "%" PRIu64, rank);
+        rc = add_node(self, name, (size_t)len, number, err);
+    }
+    self->values = make_cells(METRICS * self->count);
+    if (!rc && !self->values)
+        rc = cb_fail(err, CB_ERR_MEMORY, "no memory for the GPUs of a run");
+    return rc ? rc : load_values(self, history, run, err);
+}
+
 void suite_nodes_release(struct suite_nodes *self)
 {
     for (size_t i = 0; i < self->count; i++)
@@ -224,16 +244,24 @@ bool suite_nodes_pair_spread(const struct suite_nodes *self, enum metric_id metr
     return count >= 2;
 }
 
-static int write_spreads(const struct suite_nodes *self, bool colour, struct buf *out, struct cb_err *err)
+bool suite_is_of_gpus(enum metric_id metric)
 {
-    static const char *const headings[] = {"", "MEDIAN", "WORST NODE", "ITS VALUE", "OFF BY", "ROBUST Z", ""};
+    return metric >= METRIC_SUITE_GPU_FIRST && metric <= METRIC_SUITE_GPU_LAST;
+}
+
+/* Of nodes, all but what each GPU has of its own; of GPUs, that alone. */
+static int write_spreads(const struct suite_nodes *self, bool gpus, bool colour, struct buf *out, struct cb_err *err)
+{
+    const char *const headings[] = {"",         "MEDIAN", gpus ? "WORST GPU" : "WORST NODE", "ITS VALUE", "OFF BY",
+                                    "ROBUST Z", ""};
     struct table table;
     char text[32];
     table_init(&table, "lrlrrrl");
     table_add_headings(&table, headings);
     for (int metric = METRIC_SUITE_FIRST; metric <= METRIC_SUITE_LAST; metric++) {
         struct suite_spread spread;
-        if (!suite_nodes_spread(self, (enum metric_id)metric, &spread))
+        if (suite_is_of_gpus((enum metric_id)metric) != gpus ||
+            !suite_nodes_spread(self, (enum metric_id)metric, &spread))
             continue;
         table_add(&table, TABLE_BOLD, metric_row((enum metric_id)metric)->name);
         table_add(&table, TABLE_PLAIN, figure_text((enum metric_id)metric, spread.median, text));
@@ -295,7 +323,7 @@ int suite_nodes_write(const struct suite_nodes *self, bool colour, struct buf *o
                                          : "nodes are told apart by workload=suite alone\n");
         return 0;
     }
-    int rc = write_spreads(self, colour, out, err);
+    int rc = write_spreads(self, false, colour, out, err);
     if (!rc && self->count > MATRIX_MOST) {
         buf_printf(out, "pairs of %zu nodes do not fit here: `ckptbench show RUN --nodes --json` has them\n",
                    self->count);
@@ -307,6 +335,14 @@ int suite_nodes_write(const struct suite_nodes *self, bool colour, struct buf *o
         rc = write_matrix(self, "latency", METRIC_NET_LATENCY_S, self->latency_s, colour, out, err);
     return rc ? rc
               : write_matrix(self, "bandwidth", METRIC_NET_BANDWIDTH_BYTES_PER_S, self->bytes_per_s, colour, out, err);
+}
+
+int suite_gpus_write(const struct suite_nodes *self, bool colour, struct buf *out, struct cb_err *err)
+{
+    if (self->count < 2)
+        return 0;
+    buf_append_char(out, '\n');
+    return write_spreads(self, true, colour, out, err);
 }
 
 static void write_numbers(struct json_writer *json, const char *key, const double *values, size_t count)
@@ -360,6 +396,15 @@ static void write_worst_pair(const struct suite_nodes *self, enum metric_id metr
     json_member_double(json, "value", spread.worst);
     json_member_double(json, "median", spread.median);
     json_member_double(json, "z", spread.z);
+    json_write_end_object(json);
+}
+
+void suite_gpus_write_json(const struct suite_nodes *self, struct json_writer *json)
+{
+    json_write_key(json, "gpus");
+    json_write_begin_object(json);
+    for (int metric = METRIC_SUITE_GPU_FIRST; metric <= METRIC_SUITE_GPU_LAST && self->count; metric++)
+        write_metric(self, (enum metric_id)metric, json);
     json_write_end_object(json);
 }
 

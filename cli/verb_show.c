@@ -182,7 +182,7 @@ static int write_phases(struct cli *cli, const struct run_info *run, struct cb_e
 
 /* A suite's nodes, and what they usually do. */
 struct suite_view {
-    struct suite_nodes nodes;
+    struct suite_nodes nodes, gpus;
     struct suite_history past;
 };
 
@@ -215,6 +215,8 @@ static int write_text(struct cli *cli, struct history *history, const struct run
         if (rc == 0 && (nodes->count || !written))
             rc = suite_nodes_write(nodes, cli->colour, &cli->out, err);
         if (rc == 0)
+            rc = suite_gpus_write(&suite->gpus, cli->colour, &cli->out, err);
+        if (rc == 0)
             rc = suite_history_write(&suite->past, nodes, cli->colour, &cli->out, err);
     }
     return rc;
@@ -233,6 +235,7 @@ static int write_json(struct cli *cli, struct history *history, const struct run
     if (cli_has_flag(cli, "nodes")) {
         run_nodes_write_json(run, &json);
         suite_nodes_write_json(&suite->nodes, &json);
+        suite_gpus_write_json(&suite->gpus, &json);
         suite_history_write_json(&suite->past, &suite->nodes, &json);
     }
     if (cli_has_flag(cli, "failures")) {
@@ -282,11 +285,14 @@ static int show_run(struct cli *cli, struct history *history, struct cb_err *err
     if (rc == 0 && cli_has_flag(cli, "nodes"))
         rc = suite_nodes_load(&suite.nodes, history, run, err);
     if (rc == 0 && cli_has_flag(cli, "nodes"))
+        rc = suite_gpus_load(&suite.gpus, history, run, err);
+    if (rc == 0 && cli_has_flag(cli, "nodes"))
         rc = suite_history_load(&suite.past, history, run, &suite.nodes, err);
     if (rc == 0)
         rc = cli->json ? write_json(cli, history, run, &ranks, &suite, err)
                        : write_text(cli, history, run, &ranks, &suite, err);
     suite_history_release(&suite.past);
+    suite_nodes_release(&suite.gpus);
     suite_nodes_release(&suite.nodes);
     rank_table_release(&ranks);
     run_info_free(run);

@@ -54,6 +54,10 @@ enum metric_id {
 #define METRIC_SUITE_FIRST METRIC_NET_LATENCY_S
 #define METRIC_SUITE_LAST METRIC_GPU_ALL_TO_ALL_BUS_BYTES_PER_S
 
+/* What every rank measures of a GPU of its own. */
+#define METRIC_SUITE_GPU_FIRST METRIC_GPU_COPY_BYTES_PER_S
+#define METRIC_SUITE_GPU_LAST METRIC_GPU_LAUNCH_S
+
 struct metric {
     const char *name;
     const char *unit; /* "s", "bytes", "bytes/s", "ratio", "count", "requests/s" */

@@ -111,6 +111,22 @@ def test_a_slow_link_is_blamed_on_its_pair_of_nodes(tmp_path):
     assert re.search(r"^worst pair  node1 and node2, .* outlier$", ckptbench(tmp_path, "show", "LATEST", "--nodes").stdout, re.M)
 
 
+def test_a_slow_gpu_is_named_by_its_rank_among_those_of_one_node(tmp_path, monkeypatch):
+    """On a plugin whose device is a fake (tests/plugin/fake_plugin.c): what it says is stored, judged and shown."""
+    monkeypatch.setenv("CKPTBENCH_CUDA_PLUGIN", str(BUILD / "tests/fake-plugin.so"))
+    monkeypatch.setenv("FAKE_DEVICE_SLOW_RANK", "2")
+    out = ckptbench(tmp_path, "run", *SMALL, "store=null:", "suite.only=gpu", "ranks=4", "suite.fail_below=gpu_launch_s:20us").stdout
+    assert re.search(r"^gpu_copy_bytes_per_s +815 GiB/s ", out, re.M), out  # the mean of three of 1e12 and one of half
+    assert re.search(r"^outlier +the GPU of rank 2: gpu_copy_bytes_per_s is .* from the median of the GPUs", out, re.M), out
+    table = ckptbench(tmp_path, "show", "LATEST", "--nodes").stdout
+    for metric in ("gpu_copy_bytes_per_s", "gpu_gemm_bf16_flops", "gpu_launch_s"):
+        assert re.search(rf"^{metric} .* the GPU of rank 2 .* outlier$", table, re.M), table
+    gpus = json.loads(ckptbench(tmp_path, "show", "LATEST", "--nodes", "--json").stdout)["gpus"]
+    assert gpus["gpu_launch_s"]["values"] == [1e-5, 1e-5, 2e-5, 1e-5] and gpus["gpu_launch_s"]["worst"] == "the GPU of rank 2"
+    assert "not measured  gpu.nccl=" in out
+    assert '"Memory bandwidth": {value: 875, unit: "GB/s"}' in ckptbench(tmp_path, "export", "LATEST", "--clusterbench").stdout
+
+
 def test_a_rule_that_is_not_met_fails_the_run_with_both_figures(tmp_path):
     document = suite(tmp_path, "ranks=1", "suite.only=cpu", "store=null:", "suite.fail_below=cpu_gemm_flops:1e18", code=3)
     assert document["outcome"] == "benchmark_failed"

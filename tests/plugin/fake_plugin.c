@@ -1,5 +1,6 @@
 /* For tests of whole runs: a plugin like worker/cuda/, whose one device is tests/unit/fake_math.h. CKPTBENCH_CUDA_PLUGIN names
- * it. FAKE_DEVICE_BYTES is what its memory has free (1 TiB), FAKE_DEVICE_FAILS_AT the operation that fails. */
+ * it. FAKE_DEVICE_BYTES is what its memory has free (1 TiB), FAKE_DEVICE_FAILS_AT the operation that fails,
+ * FAKE_DEVICE_SLOW_RANK the rank whose device does half of what the others do. */
 #include <stdio.h>
 
 #include "tests/unit/fake_math.h"
@@ -39,7 +40,8 @@ static int describe(struct device *device, struct device_info *info, struct cb_e
 static int measure(struct device *device, enum device_measure what, uint64_t size, double *value, struct cb_err *err)
 {
     (void)device, (void)size, (void)err;
-    *value = what == DEVICE_MEASURE_LAUNCH ? 1e-5 : 1e12;
+    bool slow = number_of("FAKE_DEVICE_SLOW_RANK", UINT64_MAX) == number_of("OMPI_COMM_WORLD_RANK", 0);
+    *value = what == DEVICE_MEASURE_LAUNCH ? slow ? 2e-5 : 1e-5 : slow ? 5e11 : 1e12;
     return 0;
 }
 
