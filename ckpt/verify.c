@@ -1,11 +1,13 @@
 /* Owns the verification of stored checkpoints: what metadata says of all of it, and who looks at which item. Knows no
  * format's bytes, and nothing of how people are told. */
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/collect.h"
 #include "ckpt/verify_internal.h"
+#include "core/units.h"
 
 #define MAX_THREADS 64
 #define WORTH_THREADS_BYTES (UINT64_C(64) << 20)
@@ -17,12 +19,17 @@ const char *verify_problem_name(enum verify_problem_kind kind)
     return names[kind];
 }
 
-const char *verify_contents(const char *format, uint64_t checksums, uint64_t values_checked, uint64_t payload_bytes)
+char *verify_contents(const char *format, uint64_t unproven, uint64_t proven, char text[VERIFY_CONTENTS_BYTES])
 {
-    if (checksums > 0 || values_checked > 0 || payload_bytes == 0)
-        return "checked";
-    return strstr(format, "safetensors") ? "not checked: the format has no checksums"
-                                         : "not checked: no checksums are stored";
+    const char *why = strstr(format, "safetensors") ? "the format has no checksums" : "no checksums are stored";
+    if (unproven == 0)
+        snprintf(text, VERIFY_CONTENTS_BYTES, "checked");
+    else if (proven == 0)
+        snprintf(text, VERIFY_CONTENTS_BYTES, "not checked: %s", why);
+    else
+        snprintf(text, VERIFY_CONTENTS_BYTES, "not checked of %" PRIu64 " item%s: %s", unproven, units_plural(unproven),
+                 why);
+    return text;
 }
 
 /* --- shares --- */
@@ -170,6 +177,7 @@ static void *run_thread(void *context)
     sum->right_bytes += own.right_bytes;
     sum->checksums += own.checksums;
     sum->values_checked += own.values_checked;
+    sum->unproven += own.unproven;
     sum->problems += own.problems;
     sum->store_bytes += own.store_bytes;
     sum->requests += own.requests;

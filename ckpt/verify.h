@@ -35,9 +35,10 @@ struct verify_result {
     const char *format; /* "dcp"; NULL where the marker cannot be read */
     struct stored_counts counts;
     uint64_t payload_bytes;  /* read */
-    uint64_t right_bytes;    /* of them, in items that have nothing wrong */
+    uint64_t right_bytes;    /* of them, in items that were compared with something and have nothing wrong */
     uint64_t checksums;      /* items whose checksum was compared */
     uint64_t values_checked; /* items whose values were recomputed */
+    uint64_t unproven;       /* items with a payload for which neither could be done */
     const char *values;      /* "weights", "random", "zero"; NULL where they are none of ours */
     uint64_t problems;
     uint64_t share_items, share_bytes;       /* of this part, as the metadata has them */
@@ -46,9 +47,10 @@ struct verify_result {
 };
 
 const char *verify_problem_name(enum verify_problem_kind kind); /* "short" */
-/* How far the contents were proven, of figures of a result or of sums of results: "checked", or "not checked: " and why.
- * Without that a checkpoint may be complete, but is not verified. */
-const char *verify_contents(const char *format, uint64_t checksums, uint64_t values_checked, uint64_t payload_bytes);
+/* How far the contents were proven, of figures of a result or of sums of results: "checked", or "not checked", of which
+ * items, and why. Without that a checkpoint may be complete, but is not verified. */
+#define VERIFY_CONTENTS_BYTES 96
+char *verify_contents(const char *format, uint64_t unproven, uint64_t proven, char text[VERIFY_CONTENTS_BYTES]);
 
 struct verify_job {
     const char *place; /* as store_open takes it: the checkpoint's folder */

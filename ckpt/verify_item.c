@@ -294,12 +294,17 @@ static void report_wrong_value(struct verifier *self, const struct item *item, c
                   item->file, item->tensor->fqn, offset, wrong);
 }
 
+static bool knows_values(const struct verifier *self, const struct stored_payload *payload)
+{
+    return self->has_kind && payload->contiguous;
+}
+
 /* Streams the payload once, for checksum and values. False where something was reported. */
 static bool check_payload(struct verifier *self, const struct item *item, const struct stored_payload *payload,
                           uint32_t *crc)
 {
     uint64_t element = dtype_bytes(item->tensor->dtype), wrong;
-    bool values = self->has_kind && payload->contiguous, right = true;
+    bool values = knows_values(self, payload), right = true;
     struct payload_source source = source_of(self, item->tensor, self->kind);
     *crc = 0;
     for (uint64_t done = 0; done < payload->bytes;) {
@@ -375,6 +380,19 @@ static bool compare_checksum(struct verifier *self, const struct item *item, con
     return false;
 }
 
+/* Once its bytes are read, and its values, where they are known, are right. */
+static void judge_item(struct verifier *self, const struct item *item, const struct stored_payload *payload,
+                       uint32_t crc, uint32_t stored, bool values)
+{
+    bool has_checksum = stored != 0 && payload->whole;
+    if (has_checksum && !compare_checksum(self, item, payload, crc, stored))
+        return;
+    if (has_checksum || values)
+        self->result->right_bytes += payload->bytes;
+    else
+        self->result->unproven += payload->bytes > 0;
+}
+
 static void check_compressed(struct verifier *self, const struct item *item)
 {
     struct unpack_result found;
@@ -383,9 +401,7 @@ static void check_compressed(struct verifier *self, const struct item *item)
         return;
     }
     self->result->payload_bytes += found.payload.bytes;
-    if (found.stored == 0 || !found.payload.whole ||
-        compare_checksum(self, item, &found.payload, found.crc, found.stored))
-        self->result->right_bytes += found.payload.bytes;
+    judge_item(self, item, &found.payload, found.crc, found.stored, false);
 }
 
 static void check_item(struct verifier *self, const struct item *item)
@@ -399,8 +415,7 @@ static void check_item(struct verifier *self, const struct item *item)
     }
     if (!check_payload(self, item, &payload, &crc))
         return;
-    if (stored.crc == 0 || !payload.whole || compare_checksum(self, item, &payload, crc, stored.crc))
-        self->result->right_bytes += payload.bytes;
+    judge_item(self, item, &payload, crc, stored.crc, knows_values(self, &payload));
 }
 
 void verify_find_kind(struct verifier *self, const struct stored_chunk **order, size_t count)

@@ -80,16 +80,17 @@ static void report(void *context, const struct verify_problem *problem)
         buf_printf(&answer->cli->out, "%-10s %s\n", verify_problem_name(problem->kind), problem->text);
 }
 
-static const char *contents_of(const struct verify_result *result)
+static const char *contents_of(const struct verify_result *result, char text[VERIFY_CONTENTS_BYTES])
 {
     return result->format
-               ? verify_contents(result->format, result->checksums, result->values_checked, result->payload_bytes)
+               ? verify_contents(result->format, result->unproven, result->checksums + result->values_checked, text)
                : "not checked: it is not known what they are";
 }
 
 static void write_result_json(struct json_writer *writer, const struct source *source,
                               const struct verify_result *result)
 {
+    char text[VERIFY_CONTENTS_BYTES];
     json_member_text(writer, "path", source->path);
     json_member_text(writer, "chosen", *source->how ? source->how : NULL);
     json_member_bool(writer, "complete", result->format != NULL);
@@ -104,7 +105,8 @@ static void write_result_json(struct json_writer *writer, const struct source *s
     json_member_u64(writer, "checksums", result->checksums);
     json_member_u64(writer, "values_checked", result->values_checked);
     json_member_text(writer, "values", result->values);
-    json_member_text(writer, "contents", contents_of(result));
+    json_member_u64(writer, "unproven_items", result->unproven);
+    json_member_text(writer, "contents", contents_of(result, text));
 }
 
 /* How much is wrong, and what to do about it. */
@@ -121,8 +123,8 @@ static void write_advice(const struct verify_result *result, struct buf *out)
 
 static void write_result(struct cli *cli, const struct source *source, const struct verify_result *result)
 {
-    char counts[STORED_TEXT_BYTES];
-    const char *contents = contents_of(result);
+    char counts[STORED_TEXT_BYTES], text[VERIFY_CONTENTS_BYTES];
+    const char *contents = contents_of(result, text);
     if (!result->format) {
         write_advice(result, &cli->out);
         return;

@@ -190,14 +190,14 @@ static int add_up(struct verification *self, uint64_t value, uint64_t *sum, stru
 
 /* Of all ranks. */
 struct sums {
-    uint64_t checksums, values, problems, payload_bytes;
+    uint64_t checksums, values, problems, unproven;
 };
 
 static void add_facts(struct verification *self, const struct sums *sums)
 {
     struct status_page *page = self->setup->page;
     const struct verify_result *result = &self->result;
-    char text[FACT_BYTES], counts[STORED_TEXT_BYTES];
+    char text[FACT_BYTES], counts[STORED_TEXT_BYTES], contents[VERIFY_CONTENTS_BYTES];
     page->run_values[METRIC_PROBLEMS] = (double)sums->problems;
     status_page_add_fact(page, "verified.place", self->place);
     if (!result->format)
@@ -213,7 +213,7 @@ static void add_facts(struct verification *self, const struct sums *sums)
         snprintf(text, sizeof text, "not ours: nothing to compare with");
     status_page_add_fact(page, "verified.values", text);
     status_page_add_fact(page, "verified.contents",
-                         verify_contents(result->format, sums->checksums, sums->values, sums->payload_bytes));
+                         verify_contents(result->format, sums->unproven, sums->checksums + sums->values, contents));
 }
 
 /* Sums to rank 0; then whoever found something says so. */
@@ -226,7 +226,7 @@ static int conclude(struct verification *self, struct cb_err *err)
     if (!rc)
         rc = add_up(self, self->result.problems, &sums.problems, err);
     if (!rc)
-        rc = add_up(self, self->result.payload_bytes, &sums.payload_bytes, err);
+        rc = add_up(self, self->result.unproven, &sums.unproven, err);
     if (rc)
         return rc;
     if (comm_rank(self->setup->comm) == 0)
