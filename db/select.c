@@ -172,8 +172,11 @@ int history_find_run(struct history *self, const char *name, char run[64], struc
     bool found = false;
     int rc;
     if (strcmp(name, "LATEST") == 0) {
+        /* Each part walks run_by_time and ends at its first row. */
         rc = query_name(self,
-                        "SELECT run FROM run WHERE ?1=?1 ORDER BY state='planned', " RUN_TIME " DESC, run DESC LIMIT 1",
+                        "SELECT run FROM (SELECT run FROM run WHERE ?1=?1 AND state<>'planned' ORDER BY " RUN_TIME
+                        " DESC, run DESC LIMIT 1) UNION ALL SELECT run FROM (SELECT run FROM run ORDER BY " RUN_TIME
+                        " DESC, run DESC LIMIT 1) LIMIT 1",
                         name, run, &found, err);
         if (rc == 0 && !found)
             rc = cb_fail(err, CB_ERR_NOT_FOUND, "the history %s holds no runs yet: `ckptbench run` makes the first",
