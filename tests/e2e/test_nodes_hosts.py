@@ -1,6 +1,7 @@
 """Runs on several machines without Slurm: hosts=a,b over a real sshd, whose names all lead to this machine."""
 import json
 import os
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -104,6 +105,14 @@ def test_a_real_checkpoint_is_saved_by_two_hosts_and_each_loads_what_the_other_w
                            capture_output=True, text=True, timeout=60, check=True).stdout
     assert [line.split()[0] for line in shown.splitlines() if "joined" in line] == ["node-a", "node-b"]
     assert b"load.shift=2 ranks: one node further" in (run / "attempts/1/records").read_bytes()
+
+
+@needs_sshd
+def test_a_host_that_is_slow_is_named_while_ranks_run(hosts, tmp_path):
+    run = hosts("node-a,node-b", worker="ckptbench-worker", ranks=2, model="gpt2-tiny", ops="save", baseline="false", io_block="64KiB",
+                io_direct="false", store=f"fault:bandwidth=256KiB/s+rank=1:{tmp_path}/store").start()
+    note = run.await_(lambda: "slow" in run.progress().get("note", "") and run.progress()["note"])
+    assert re.fullmatch(r"node node-b is slow: \d+ % done, all others \d+ % or more", note)
 
 
 def test_host_that_does_not_join_in_time_is_named(hosts, tmp_path):
