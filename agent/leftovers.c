@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/clock.h"
+#include "core/units.h"
 #include "store/s3.h"
 #include "store/s3_uri.h"
 
@@ -62,6 +63,6 @@ void leftovers_abort(const struct attempt *attempt)
     if (rc)
         fprintf(log, "uploads that the ranks left in %s may still be there: %s\n", uri, err.message);
     else
-        fprintf(log, "aborted %" PRIu64 " upload%s that the ranks left in %s\n", count, count == 1 ? "" : "s", uri);
+        fprintf(log, "aborted %" PRIu64 " upload%s that the ranks left in %s\n", count, units_plural(count), uri);
     fclose(log);
 }

@@ -10,6 +10,7 @@
 #include "core/buf.h"
 #include "core/child.h"
 #include "core/clock.h"
+#include "core/units.h"
 
 #define LIST_MAX_BYTES (16 << 20)
 #define MAX_RANGE 1000000
@@ -165,7 +166,7 @@ static int choose(struct nodes *nodes, uint64_t wanted, uint32_t ranks, struct c
                                     : "run it in a Slurm allocation (ckptbench submit), or name hosts=a,b");
     if (wanted > ranks)
         return cb_fail(err, CB_ERR_USAGE, "nodes=%llu for %u rank%s: a node without a rank measures nothing",
-                       (unsigned long long)wanted, ranks, ranks == 1 ? "" : "s");
+                       (unsigned long long)wanted, ranks, units_plural(ranks));
     uint32_t most = wanted ? (uint32_t)wanted : ranks;
     if (nodes->count > most)
         nodes->count = most;

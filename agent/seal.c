@@ -15,6 +15,7 @@
 #include "core/memory.h"
 #include "core/record.h"
 #include "core/results.h"
+#include "core/units.h"
 
 #define LOG_MAX_BYTES (64 << 20)
 #define LINE_MAX_BYTES 400
@@ -191,7 +192,7 @@ static void decide_failed(struct attempt *attempt, uint32_t rank, int code, uint
     enum outcome outcome = OUTCOME_BENCHMARK_FAILED;
     first_failure(attempt, rank, line);
     if (count > 1)
-        snprintf(more, sizeof more, " (and %u more rank%s)", count - 1, count == 2 ? "" : "s");
+        snprintf(more, sizeof more, " (and %u more rank%s)", count - 1, units_plural(count - 1));
     if (code == CB_ERR_TIMEOUT)
         outcome = OUTCOME_TIMEOUT;
     else if (code == CB_ERR_LIMIT)

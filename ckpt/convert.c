@@ -16,6 +16,7 @@
 #include "core/clock.h"
 #include "core/hash.h"
 #include "core/json.h"
+#include "core/units.h"
 #include "store/s3.h"
 #include "store/s3_uri.h"
 
@@ -236,8 +237,8 @@ static int take_claim(struct conversion *self)
     } else if (code == CB_ERR_NOT_FOUND) {
         code = store_list(self->target, "", count_file, &found, self->err);
         if (!code && found > 0)
-            code = cb_fail(self->err, CB_ERR_EXISTS, "%s holds %" PRIu64 " files already: name a new folder",
-                           self->job->target, found);
+            code = cb_fail(self->err, CB_ERR_EXISTS, "%s holds %" PRIu64 " file%s already: name a new folder",
+                           self->job->target, found, units_plural(found));
         if (!code)
             code = write_claim(self, self->err);
     }

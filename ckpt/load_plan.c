@@ -4,6 +4,7 @@
  * the tensor's elements, so what is left is few boxes. As long as chunks do not overlap, a read is the
  * whole part that chunk and piece share; where they do, the first chunk has it. */
 #include "ckpt/load_plan.h"
+#include "core/units.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -299,7 +300,7 @@ int load_plan_compute(const struct stored_checkpoint *checkpoint, const struct l
     int code = self.plan && self.checked ? plan_pieces(&self, piece_count) : no_memory(&self);
     if (!code && self.problems > 0)
         code = cb_fail(err, CB_ERR_CORRUPT, "the checkpoint does not hold what is to be loaded (%zu problem%s): %s",
-                       self.problems, self.problems == 1 ? "" : "s", self.first);
+                       self.problems, units_plural(self.problems), self.first);
     free(self.checked);
     free(self.uncovered.data);
     free(self.next.data);

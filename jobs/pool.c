@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/clock.h"
+#include "core/units.h"
 
 #define COMMAND_NS (60 * NS_PER_S)
 #define ANSWER_BYTES (8u << 20)
@@ -147,7 +148,7 @@ static void say_failures(const struct pool *pool, uint64_t failures, struct pool
     snprintf(verdict->note, sizeof verdict->note,
              "its nodes have failed to come up %" PRIu64 " time%s of at most %d: try %sanother slurm.constraint or "
              "slurm.partition",
-             failures, failures == 1 ? "" : "s", POOL_MOST_FAILURES, fewer);
+             failures, units_plural(failures), POOL_MOST_FAILURES, fewer);
 }
 
 static void judge_listed(const struct pool *pool, const struct pool_sight *sight, const struct jobs_of_pool *found,

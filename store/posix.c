@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "core/clock.h"
+#include "core/units.h"
 
 #define MAX_FALLBACK_THREADS 32
 #define HUGE_PAGE ((uintptr_t)2 << 20)
@@ -53,7 +54,7 @@ static void describe_again(struct posix_store *self)
     else if (self->in_caller)
         snprintf(engine, sizeof(engine), "psync in the caller");
     else
-        snprintf(engine, sizeof(engine), "psync %u thread%s", self->threads, self->threads == 1 ? "" : "s");
+        snprintf(engine, sizeof(engine), "psync %u thread%s", self->threads, units_plural(self->threads));
     int len = snprintf(self->description, sizeof(self->description), "%s %s", engine,
                        self->direct.possible ? "O_DIRECT" : "buffered");
     const char *const steps[][2] = {

@@ -589,7 +589,7 @@ void s3_call_give_up(struct s3_call *self, const char *why)
     size_t at = strlen(self->detail);
     if (*why || self->attempts > 1)
         snprintf(self->detail + at, sizeof self->detail - at, "; gave up after %" PRIu32 " attempt%s in %s%s%s",
-                 self->attempts, self->attempts == 1 ? "" : "s",
+                 self->attempts, units_plural(self->attempts),
                  units_format_duration((double)(clock_monotonic_ns() - self->first_ns), time), *why ? ": " : "", why);
     s3_call_done(self, code_of(self));
 }

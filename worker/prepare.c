@@ -10,6 +10,7 @@
 #include "core/clock.h"
 #include "core/limits.h"
 #include "core/run_folder.h"
+#include "core/units.h"
 #include "store/s3_options.h"
 #include "worker/affinity.h"
 #include "worker/folder_objects.h"
@@ -280,7 +281,7 @@ static void add_shift(struct run *self)
 {
     char text[64];
     uint32_t shift = load_shift(self->experiment, self->comm);
-    snprintf(text, sizeof text, "%u rank%s: one node further", shift, shift == 1 ? "" : "s");
+    snprintf(text, sizeof text, "%u rank%s: one node further", shift, units_plural(shift));
     if (self->loads && comm_fullest_node(self->comm) < comm_size(self->comm) &&
         experiment_u64(self->experiment, OPT_LOAD_SHIFT) == 1)
         status_page_add_fact(self->page, "load.shift", text);

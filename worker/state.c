@@ -222,7 +222,7 @@ int state_check_memory(struct comm *comm, uint64_t bytes, uint64_t deadline_ns, 
     return cb_fail(err, CB_ERR_MEMORY,
                    "the state of %u rank%s on this machine needs %s of memory (up to %s a rank), but only %s is free: "
                    "use fewer ranks on it, a smaller model, or layers=N",
-                   comm_local_size(comm), comm_local_size(comm) == 1 ? "" : "s",
+                   comm_local_size(comm), units_plural(comm_local_size(comm)),
                    units_format_bytes((double)agreement.sum, need), units_format_bytes((double)agreement.max, each),
                    units_format_bytes((double)available, have));
 }

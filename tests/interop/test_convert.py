@@ -261,7 +261,7 @@ def test_a_target_that_holds_something_else_is_refused(tmp_path):
     target = tmp_path / "target"
     target.mkdir()
     (target / "thesis.txt").write_text("precious")
-    assert "holds 1 files already" in convert(source, target, "format=safetensors", code=2)
+    assert "holds 1 file already" in convert(source, target, "format=safetensors", code=2)
     assert [path.name for path in target.iterdir()] == ["thesis.txt"]
     convert(source, tmp_path / "done", "format=safetensors")
     assert "already" in convert(source, tmp_path / "done", "format=raw", code=2)
