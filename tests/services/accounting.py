@@ -15,6 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from services import slurm  # noqa: E402
+from services.ports import free_ports  # noqa: E402
 
 ACCOUNT = "bench"
 DATABASE = """\
@@ -84,7 +85,7 @@ def start_storage(folder, munge, port, password):
 
 def start_accounting(folder, munge):
     """What slurm.start does before the controller, whose configuration names it."""
-    storage_port, port = slurm.free_ports(2)
+    storage_port, port = free_ports(2)
     password, user = secrets.token_hex(16), getpass.getuser()
     start_storage(folder, munge, storage_port, password)
     settings = folder / "slurmdbd.conf"

@@ -21,6 +21,10 @@ import tempfile
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from ports import free_ports  # noqa: E402
+
 VARIABLE = "CKPTBENCH_TEST_SLURM"
 NODES = 4
 PROGRAMS = ("munged", "munge", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "sinfo", "srun")
@@ -97,15 +101,6 @@ def find(program):
     if not path:
         raise Missing(f"{program} is not installed (Debian: slurmctld slurmd slurm-client munge)")
     return path
-
-
-def free_ports(count):
-    """Ports that nobody listens on now; held open together, so that they differ."""
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
 
 
 def call(*words, **options):
