@@ -29,39 +29,42 @@ struct listing {
 
 /* ---- rows that someone damaged ---- */
 
-static bool is_json(const char *text)
-{
-    struct json_value *root;
-    if (json_parse(text, strlen(text), &root, NULL))
-        return false;
-    json_value_free(root);
-    return true;
-}
+/* What a row has as JSON; NULL for what is none. */
+struct row {
+    struct json_value *experiment, *labels;
+};
 
 /* The others are listed all the same. */
-static bool is_damaged(const struct run_line *line)
+static struct row read_row(const struct run_line *line)
 {
-    if (is_json(line->experiment_json) && is_json(line->labels_json))
-        return false;
-    log_error("run %s: its row of the history is damaged (experiment or labels are no JSON): `ckptbench collect "
-              "--rebuild` makes the rows anew from the run folders",
-              line->run);
-    return true;
+    struct row row = {0};
+    int damaged = json_parse(line->experiment_json, strlen(line->experiment_json), &row.experiment, NULL);
+    if (json_parse(line->labels_json, strlen(line->labels_json), &row.labels, NULL) || damaged)
+        log_error("run %s: its row of the history is damaged (experiment or labels are no JSON): `ckptbench collect "
+                  "--rebuild` makes the rows anew from the run folders",
+                  line->run);
+    return row;
 }
 
-static void write_object(struct json_writer *json, const char *key, const char *text, bool damaged)
+static void row_release(struct row *self)
+{
+    json_value_free(self->experiment);
+    json_value_free(self->labels);
+}
+
+static void write_object(struct json_writer *json, const char *key, const char *text, const struct json_value *parsed)
 {
     json_write_key(json, key);
-    if (damaged && !is_json(text))
-        json_write_null(json);
-    else
+    if (parsed)
         json_write_raw(json, text);
+    else
+        json_write_null(json);
 }
 
 static int json_line(void *context, const struct run_line *line, struct cb_err *err)
 {
     struct json_writer *json = &((struct listing *)context)->json;
-    bool damaged = is_damaged(line);
+    struct row row = read_row(line);
     (void)err;
     json_write_begin_object(json);
     json_member_text(json, "run", line->run);
@@ -74,9 +77,10 @@ static int json_line(void *context, const struct run_line *line, struct cb_err *
     json_member_u64(json, "planned_ns", line->planned_wall_ns);
     json_write_key(json, "started");
     json_write_date(json, line->started_wall_ns);
-    write_object(json, "experiment", line->experiment_json, damaged);
-    write_object(json, "labels", line->labels_json, damaged);
+    write_object(json, "experiment", line->experiment_json, row.experiment);
+    write_object(json, "labels", line->labels_json, row.labels);
     json_write_end_object(json);
+    row_release(&row);
     return 0;
 }
 
@@ -203,32 +207,23 @@ static int table_line(void *context, const struct run_line *line, struct cb_err 
 {
     struct listing *self = context;
     struct table *table = &self->table;
-    struct json_value *experiment = NULL, *labels = NULL;
+    struct row row = read_row(line);
     char text[32], date[21];
     bool failed = *line->outcome && strcmp(line->outcome, "pass") != 0;
+    (void)err;
     note_sweep(self, line);
-    if (!is_damaged(line)) {
-        int rc = json_parse(line->experiment_json, strlen(line->experiment_json), &experiment, err);
-        if (rc == 0)
-            rc = json_parse(line->labels_json, strlen(line->labels_json), &labels, err);
-        if (rc) {
-            json_value_free(experiment);
-            return cb_context(err, "run %s", line->run);
-        }
-    }
     table_add(table, TABLE_BOLD, line->run);
     table_add(table, failed ? TABLE_BAD : TABLE_PLAIN, *line->outcome ? line->outcome : line->state);
     table_add(table, TABLE_PLAIN,
               date_text(line->started_wall_ns ? line->started_wall_ns : line->planned_wall_ns, date));
-    add_text(table, experiment, "model");
-    add_text(table, experiment, "ranks");
-    add_text(table, experiment, "store");
+    add_text(table, row.experiment, "model");
+    add_text(table, row.experiment, "ranks");
+    add_text(table, row.experiment, "store");
     add_varied(self, line);
     table_add(table, TABLE_PLAIN, figure_text(METRIC_SAVE_S, line->save_s, text));
     table_add(table, TABLE_PLAIN, figure_text(METRIC_LOAD_S, line->load_s, text));
-    add_labels(table, labels);
-    json_value_free(experiment);
-    json_value_free(labels);
+    add_labels(table, row.labels);
+    row_release(&row);
     return 0;
 }
 

@@ -1,4 +1,4 @@
-/* Owns the sentences about limits that a thread can run into. Knows nothing of what threads are for. */
+/* Owns the limits of address space and threads, and the sentences about them. Knows nothing of what these are for. */
 #include "core/limits.h"
 
 #include <inttypes.h>

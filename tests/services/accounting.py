@@ -14,9 +14,10 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from services import slurm  # noqa: E402
+from services import by_hand, slurm  # noqa: E402
 from services.ports import free_ports  # noqa: E402
 
+Missing = slurm.Missing
 ACCOUNT = "bench"
 DATABASE = """\
 AuthType=auth/munge
@@ -129,21 +130,5 @@ def stop(folder):
     slurm.end_process(folder / "mariadb.pid", "mariadbd", patience_s=30)
 
 
-def main():
-    if len(sys.argv) != 3 or sys.argv[1] not in ("start", "stop"):
-        sys.exit(__doc__)
-    if sys.argv[1] == "stop":
-        stop(sys.argv[2])
-        return
-    try:
-        values = start(sys.argv[2])
-    except slurm.Missing as missing:
-        sys.exit(f"accounting: {missing}")
-    except Exception:
-        stop(sys.argv[2])
-        raise
-    print(f"export SLURM_CONF={values[slurm.VARIABLE]}")
-
-
 if __name__ == "__main__":
-    main()
+    by_hand.main(sys.modules[__name__], lambda values: {"SLURM_CONF": values[slurm.VARIABLE]})

@@ -9,7 +9,6 @@ FOLDER) HTTPS, and takes buckets in the path and in the host name (BUCKET.s3.loc
 Variables: CKPTBENCH_TEST_S3 is the endpoint, …_TLS the one with TLS, …_CA the file of its CA, …_ACCESS_KEY and
 …_SECRET_KEY the credentials of a user.
 """
-import argparse
 import http.client
 import os
 import shutil
@@ -22,6 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import by_hand  # noqa: E402
 from certificates import make_authority, make_certificate  # noqa: E402
 from ports import free_ports  # noqa: E402
 
@@ -219,19 +219,5 @@ def stop(folder):
     Cluster(folder).stop()
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("verb", choices=["start", "stop"])
-    parser.add_argument("folder")
-    arguments = parser.parse_args()
-    if arguments.verb == "stop":
-        return stop(arguments.folder)
-    try:
-        for name, value in start(arguments.folder).items():
-            print(f"export {name}={value}")
-    except Missing as missing:
-        sys.exit(f"rgw: missing: {missing}")
-
-
 if __name__ == "__main__":
-    main()
+    by_hand.main(sys.modules[__name__])

@@ -23,6 +23,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import by_hand  # noqa: E402
 from ports import free_ports  # noqa: E402
 
 VARIABLE = "CKPTBENCH_TEST_SLURM"
@@ -307,21 +308,5 @@ def stop(folder):
         shutil.rmtree(short, ignore_errors=True)
 
 
-def main():
-    if len(sys.argv) != 3 or sys.argv[1] not in ("start", "stop"):
-        sys.exit(__doc__)
-    if sys.argv[1] == "stop":
-        stop(sys.argv[2])
-        return
-    try:
-        values = start(sys.argv[2])
-    except Missing as missing:
-        sys.exit(f"slurm: {missing}")
-    except Exception:
-        stop(sys.argv[2])
-        raise
-    print(f"export SLURM_CONF={values[VARIABLE]}")
-
-
 if __name__ == "__main__":
-    main()
+    by_hand.main(sys.modules[__name__], lambda values: {"SLURM_CONF": values[VARIABLE]})

@@ -20,6 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import by_hand  # noqa: E402
 from ports import free_ports  # noqa: E402
 
 VARIABLE = "CKPTBENCH_TEST_SSHD"
@@ -183,22 +184,5 @@ def stop(folder):
             os.kill(one, signal.SIGKILL if one != pid else signal.SIGTERM)
 
 
-def main():
-    if len(sys.argv) != 3 or sys.argv[1] not in ("start", "stop"):
-        sys.exit(__doc__)
-    if sys.argv[1] == "stop":
-        stop(sys.argv[2])
-        return
-    try:
-        values = start(sys.argv[2])
-    except Missing as missing:
-        sys.exit(f"sshd: {missing}")
-    except Exception:
-        stop(sys.argv[2])
-        raise
-    for name, value in values.items():
-        print(f"export {name}={value}")
-
-
 if __name__ == "__main__":
-    main()
+    by_hand.main(sys.modules[__name__])

@@ -1,0 +1,24 @@
+"""Tests marked address_space are left out, and counted as deselected, where programs have a sanitizer: these take more
+address space to begin with than any limit of it leaves."""
+import os
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("CKPTBENCH_BUILD", ROOT / "build")).resolve()
+
+
+def has_sanitizer():
+    program = BUILD / "ckptbench-worker"
+    return program.exists() and any(mark in program.read_bytes() for mark in (b"__asan_init", b"__tsan_init"))
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "address_space: needs programs that a limit of address space (ulimit -v) can bind")
+
+
+def pytest_collection_modifyitems(config, items):
+    if not has_sanitizer():
+        return
+    left_out = [item for item in items if item.get_closest_marker("address_space")]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
