@@ -7,7 +7,7 @@ slurm="slurmctld slurmd slurm-client munge"
 s3="ceph-mon ceph-osd ceph-mgr ceph-common radosgw openssl python3"
 test="libcmocka-dev clang clang-format clang-tidy libclang-rt-14-dev fio strace sqlite3 python3 python3-venv man-db
       $slurm slurmdbd mariadb-server-core mariadb-client-core charliecloud-runtime openssh-server openssh-client iproute2
-      $s3 curl"
+      $s3 curl nodejs"
 case "${1:-build}" in
 build) wanted=$build ;;
 test) wanted="$build $test" ;;

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from train_harness import WHOLE_BATCH, batch, ckptbench, facts, losses, train, values
+from train_harness import WHOLE_BATCH, batch, ckptbench, facts, linear, losses, train, values
 
 TOLERANCE = 2e-5  # of losses, relative: sums in another order, fp32, after five steps
 STEPS = "train.steps=5"
@@ -64,9 +64,29 @@ def test_gathers_are_those_of_the_wraps_and_shards_are_equal(tmp_path):
     assert abs(share / (whole / 3) - 1) < 0.01
 
 
-def test_prefetching_gathers_before_it_is_needed_and_without_it_never_two_at_a_time(tmp_path):
-    train(tmp_path, *batch(2), STEPS, "layers=4", "train.backward_prefetch=NONE")
-    assert "at most 1 gathered at a time" in facts(tmp_path)["train.exchange"]
+def course(place, *words):
+    """Of rank 0's trace: a step's exchange in order, and for how long (us, all steps) gathers went on beside stages that computed."""
+    document = train(place, *batch(2), STEPS, "layers=4", "warmup=1", "train.trace=4", *words)
+    path, = (place / "home/runs" / document["run"]).glob("attempts/1/traces/*/rank-0.pt.trace.json")
+    spans = [(*event["name"].split(" "), event["ts"], event["ts"] + event["dur"], event["args"]["step"])
+             for event in json.loads(path.read_text())["traceEvents"] if event["ph"] == "X" and " " in event["name"]]
+    exchange = sorted((begin, what[0] + number) for what, number, begin, _, step in spans if step == 1 and what in ("all-gather", "reduce-scatter"))
+    beside = {way: sum(max(0, min(end, stage_end) - max(begin, stage_begin)) for what, _, begin, end, _ in spans if what == "all-gather"
+                       for stage, _, stage_begin, stage_end, _ in spans if stage == way) for way in ("forward", "backward")}
+    return "".join(name for _, name in exchange), {way: time > 0.01 for way, time in beside.items()}
+
+
+@pytest.mark.parametrize("words,order,beside", [
+    ((), "a0a1a2a3a4a3r4a2r3a1r2r1r0", {"forward": False, "backward": True}),
+    (("train.backward_prefetch=BACKWARD_POST",), "a0a1a2a3a4a3r4a2r3a1r2r1r0", {"forward": False, "backward": False}),
+    (("train.backward_prefetch=NONE",), "a0a1a2a3a4r4a3r3a2r2a1r1r0", {"forward": False, "backward": False}),
+    (("train.backward_prefetch=NONE", "train.forward_prefetch=true"), "a0a1a2a3a4r4a3r3a2r2a1r1r0", {"forward": True, "backward": False}),
+], ids=["PRE", "POST", "NONE", "forward"])
+def test_what_is_prefetched_is_gathered_beside_computing_or_ahead_of_gradients(tmp_path, words, order, beside):
+    """The root is wrap 0, the blocks 1 to 4. Without a prefetch every gather waits for the reduce-scatter before it, and computing for the gather."""
+    assert course(tmp_path, *words) == (order, beside)
+    alone = words == ("train.backward_prefetch=NONE",)
+    assert f"at most {1 if alone else 2} gathered at a time" in facts(tmp_path)["train.exchange"]
 
 
 def test_what_the_tutorials_options_do_to_memory_and_exchange_is_in_the_metrics(tmp_path):
@@ -90,6 +110,8 @@ def test_what_the_tutorials_options_do_to_memory_and_exchange_is_in_the_metrics(
     assert whole["gathered_bytes"] >= 4 * scattered and whole["comm_bytes"] < pre["comm_bytes"]  # all of it whole, gathered once
     ddp = figures("train.data_parallel=ddp")
     assert ddp["gathered_bytes"] is None and ddp["comm_bytes"] == 2 * 4 * scattered / 2
+    hybrid = figures(*batch(4), "sharding=hybrid(2)")  # in groups as with two ranks, and shares are added up over the two groups
+    assert hybrid["gathered_bytes"] == pre["gathered_bytes"] and hybrid["comm_bytes"] == pre["comm_bytes"] + scattered / 2 * 4
     offload = figures("train.cpu_offload=true")
     assert offload["comm_bytes"] == pre["comm_bytes"] and offload["offload_bytes"] == (gathered + scattered) * 4 / 2
 
@@ -109,14 +131,6 @@ def test_bf16_rounds_and_is_near_fp32(tmp_path, alone):
     assert rounded != alone
     for step, loss in rounded.items():
         assert math.isclose(loss, alone[step], rel_tol=5e-3)
-
-
-def linear(place, width=48, layers=4):
-    """The tutorial's stack, scaled."""
-    model = place / "linear.yaml"
-    model.write_text("".join(f"- {{name: layers.{i}.weight, shape: {width}x{width}, dtype: fp32, layer: {i}}}\n"
-                             f"- {{name: layers.{i}.bias, shape: {width}, dtype: fp32, layer: {i}}}\n" for i in range(layers)))
-    return model
 
 
 def test_a_stack_of_linear_layers_trains_on_two_ranks_as_on_one(tmp_path):

@@ -2,6 +2,7 @@
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import time
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from train_harness import BUILD, SMALL, batch, ckptbench, environment, facts, losses, train, values
+from train_harness import BUILD, SMALL, batch, ckptbench, environment, facts, linear, losses, train, values
 
 EVERY = "train.checkpoint_every=2"
 
@@ -124,6 +125,20 @@ def test_a_checkpoint_of_another_model_is_refused_with_names(tmp_path):
                      store=tmp_path / "store")
     assert "model.transformer.h.2." in document["message"] and "not in the checkpoint" in document["message"]
     assert "a/iteration-2" in ckptbench(tmp_path, "show", "LATEST", "--failures").stdout
+
+
+@pytest.mark.parametrize("words", [(), ("save.async=true",)], ids=["sync", "async"])
+def test_weights_that_lead_to_no_number_are_not_what_is_gone_on_from(tmp_path, words):
+    """A checkpoint is taken before the step that shows its weights to be broken: the one before is kept until then."""
+    common = (f"model={linear(tmp_path)}", "layers=0", "train.seq_length=0", *batch(2), "train.checkpoint_every=1", "suffix=a", "train.optimizer=sgd",
+              "train.clip=0", *words)
+    document = train(tmp_path, *common, "train.steps=90", "train.lr=20", store=tmp_path / "store", code=3)
+    broken = int(re.search(r"(?:loss|gradients) of step (\d+)", document["message"]).group(1))
+    assert broken > 1 and f"a/iteration-{broken - 1} is kept" in document["message"], document["message"]
+    assert [path.name for path in (tmp_path / "store/a").glob("iteration-*")] == [f"iteration-{broken - 1}"]
+    train(tmp_path, *common, f"train.steps={broken}", "train.lr=1e-9", "train.resume=latest", store=tmp_path / "store")
+    again = losses(tmp_path)
+    assert list(again) == [broken - 1] and again == {broken - 1: losses(tmp_path, document["run"])[broken - 1]}
 
 
 def test_nothing_to_resume_is_a_start_and_saves_by_time_keep_the_last(tmp_path):

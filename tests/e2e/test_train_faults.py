@@ -173,6 +173,26 @@ def test_byte_pairs_that_the_model_has_no_room_for_are_refused(tmp_path):
     assert "vocab" in document["message"]
 
 
+def test_a_text_is_trained_on_in_byte_pairs_where_their_files_are_given(tmp_path):
+    """A vocabulary of all bytes and one pair, "he", as GPT-2 writes its own: a byte that does not print is a character from U+0100 on."""
+    prints = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in prints]
+    tokens = [chr(byte) if byte in prints else chr(256 + others.index(byte)) for byte in range(256)] + ["he"]
+    (tmp_path / "vocab.json").write_text(json.dumps({token: number for number, token in enumerate(tokens)}))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\nh e\n")
+    (tmp_path / "text.txt").write_text("the ether\n" * 500)
+    words = (f"train.data={tmp_path}/text.txt", f"train.vocab={tmp_path}/vocab.json", f"train.merges={tmp_path}/merges.txt")
+    train(tmp_path, *batch(2), "train.steps=30", *words)
+    assert facts(tmp_path)["train.data"].startswith("byte pairs, 4000 of ")  # ten bytes a line, of which two pairs
+    assert losses(tmp_path)[29] < losses(tmp_path)[0] - 1
+
+
+def test_what_is_no_file_to_train_on_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for name, said in (("pipe", "is no file"), (".", "is no file"), ("nowhere", "nowhere")):
+        assert said in train(tmp_path, *batch(2), "train.steps=2", f"train.data={tmp_path / name}", code=3)["message"]
+
+
 def test_a_checkpoint_of_a_model_of_another_width_is_refused_with_the_shapes(tmp_path):
     def stack(width):
         model = tmp_path / f"{width}.yaml"

@@ -47,3 +47,11 @@ def losses(place, run="LATEST"):
 
 def facts(place, run="LATEST"):
     return dict(line.split("=", 1) for line in json.loads(ckptbench(place, "export", run, "--json").stdout)["facts"])
+
+
+def linear(place, width=48, layers=4):
+    """The tutorial's stack, scaled."""
+    model = place / "linear.yaml"
+    model.write_text("".join(f"- {{name: layers.{i}.weight, shape: {width}x{width}, dtype: fp32, layer: {i}}}\n"
+                             f"- {{name: layers.{i}.bias, shape: {width}, dtype: fp32, layer: {i}}}\n" for i in range(layers)))
+    return model

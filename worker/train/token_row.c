@@ -186,7 +186,7 @@ int token_row_open(struct token_row *self, const struct train_data_setup *setup,
 {
     unsigned char header[HEADER_BYTES] = {0};
     struct stat about;
-    *self = (struct token_row){.fd = open(setup->source, O_RDONLY | O_CLOEXEC), .path = setup->source};
+    *self = (struct token_row){.fd = open(setup->source, O_RDONLY | O_CLOEXEC | O_NONBLOCK), .path = setup->source};
     if (self->fd < 0)
         return cb_fail_errno(err, errno, "opening %s to train on", self->path);
     if (fstat(self->fd, &about) != 0)

@@ -16,6 +16,8 @@
 static const char *const track_names[TRACE_TRACKS] = {"compute", "comm", "io", "h2d"};
 /* What TensorBoard's profiler page calls such events, and how it finds steps. */
 #define STEP_NAME "ProfilerStep#"
+/* Perfetto takes thread 0 for the one whose number is the process's: tracks are numbered from 1. */
+#define FIRST_THREAD 1
 static const char *const categories[TRACE_TRACKS] = {"kernel", "communication", "io", "gpu_memcpy"};
 
 int trace_init(struct trace *self, uint64_t capacity, struct cb_err *err)
@@ -140,7 +142,7 @@ static void write_name(struct json_writer *json, uint32_t rank, uint64_t track, 
     member_text(json, "ph", "M");
     member_text(json, "name", what);
     member_u64(json, "pid", rank);
-    member_u64(json, "tid", track);
+    member_u64(json, "tid", FIRST_THREAD + track);
     member_us(json, "ts", 0);
     json_write_key(json, "args");
     json_write_begin_object(json);
@@ -172,7 +174,7 @@ static void write_event(struct json_writer *json, uint32_t rank, unsigned track,
     member_text(json, "cat", step ? "user_annotation" : categories[track]);
     member_text(json, "name", event->name);
     member_u64(json, "pid", rank);
-    member_u64(json, "tid", track);
+    member_u64(json, "tid", FIRST_THREAD + track);
     member_us(json, "ts", event->start_ns - origin_ns);
     member_us(json, "dur", event->end_ns - event->start_ns);
     json_write_key(json, "args");

@@ -506,6 +506,8 @@ int train_run(const struct train_place *place, struct cb_err *err)
     if (!rc) {
         rc = checkpoint_finish(&self, err);
         note_goodput(&self);
+    } else if (self.broken) {
+        rc = checkpoint_leave_broken(&self, rc, err);
     }
     if (self.parallel) {
         add_facts(&self);

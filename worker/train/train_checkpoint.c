@@ -137,16 +137,16 @@ static void clear_one(struct trainer *trainer, uint32_t step)
         status_page_add_fact(trainer->page, "train.left_over", why.message);
 }
 
-/* The checkpoint of `step` is durable: the oldest goes where more than keep.last are there. */
-static void keep(struct trainer *trainer, uint32_t step)
+/* Older ones go where more than keep.last are there, but none before a step has been taken from the one after it: weights
+ * that lead to no number may lie in the newest. */
+static void drop_older(struct trainer *trainer, bool at_end)
 {
     struct train_checkpoint *self = trainer->checkpoint;
-    self->kept[self->kept_count++] = step;
-    while (self->kept_count > self->keep_last) {
+    while (self->kept_count > self->keep_last && (at_end || self->kept[1] < trainer->position.step)) {
         uint32_t oldest = self->kept[0];
         self->kept_count--;
         memmove(self->kept, self->kept + 1, self->kept_count * sizeof *self->kept);
-        if (oldest != step)
+        if (oldest != self->kept[self->kept_count - 1])
             clear_one(trainer, oldest);
     }
 }
@@ -208,13 +208,13 @@ static void settle_one(struct trainer *trainer, struct save_under_way *save)
     trace_add_numbered(&trainer->trace, TRACE_IO, "checkpoint", sample->iteration, save->start_ns,
                        save->start_ns + (uint64_t)(values[METRIC_OP_S] * 1e9), (uint64_t)values[METRIC_BYTES_MOVED]);
     self->committed++;
-    keep(trainer, sample->iteration);
+    self->kept[self->kept_count++] = sample->iteration;
 }
 
 void checkpoint_settle(struct trainer *trainer)
 {
     struct train_checkpoint *self = trainer->checkpoint;
-    if (!self || self->pending_count == 0)
+    if (!self)
         return;
     uint32_t under_way = self->async ? engine_under_way(self->engine) : 0;
     while (self->pending_count > under_way) {
@@ -223,6 +223,7 @@ void checkpoint_settle(struct trainer *trainer)
         self->pending_count--;
         settle_one(trainer, save);
     }
+    drop_older(trainer, false);
 }
 
 /* All ranks bring what a save came to. 0: it is well. 1: the store failed it, training goes on. Else an error. */
@@ -358,6 +359,8 @@ int checkpoint_finish(struct trainer *trainer, struct cb_err *err)
         rc = checkpoint_save(trainer, err);
     if (!rc)
         rc = wait_for_saves(trainer, err);
+    if (!rc)
+        drop_older(trainer, true);
     if (!rc && experiment_is(self->experiment, OPT_KEEP, "false"))
         rc = drop_all(trainer, err);
     if (rc || self->failed == 0)
@@ -366,6 +369,22 @@ int checkpoint_finish(struct trainer *trainer, struct cb_err *err)
                    "training went on to step %lld, but %u of %u checkpoints failed; the first, of step %u: %s",
                    (long long)trainer->position.step, self->failed, self->failed + self->committed,
                    self->first_failed_step, self->first_failure);
+}
+
+int checkpoint_leave_broken(struct trainer *trainer, int code, struct cb_err *err)
+{
+    struct train_checkpoint *self = trainer->checkpoint;
+    char name[FOLDER_NAME_BYTES], reason[sizeof err->message];
+    struct cb_err unheard;
+    if (!self || !self->folder.path || wait_for_saves(trainer, &unheard) || self->kept_count == 0)
+        return code;
+    if (self->kept_count > 1 && self->kept[self->kept_count - 1] == trainer->position.step)
+        clear_one(trainer, self->kept[--self->kept_count]);
+    uint32_t newest = self->kept[self->kept_count - 1];
+    folder_checkpoint_name(&self->folder, self->experiment, newest, name);
+    snprintf(reason, sizeof reason, "%s", err->message);
+    return cb_fail(err, code, "%s; %s is kept%s", reason, name,
+                   newest == trainer->position.step ? ", and has the weights of this step" : "");
 }
 
 /* --- what is written down --- */

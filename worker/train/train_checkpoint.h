@@ -35,7 +35,7 @@ struct train_checkpoint {
     struct engine *engine;
     bool async, resumes, resumed;
     uint64_t keep_last;
-    uint32_t kept[TRAIN_KEPT + 1]; /* steps of durable checkpoints, in order */
+    uint32_t kept[TRAIN_KEPT + TRAIN_PENDING + 1]; /* steps of durable checkpoints, in order */
     size_t kept_count;
     struct save_under_way pending[TRAIN_PENDING]; /* a ring */
     uint32_t pending_first, pending_count;

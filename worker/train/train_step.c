@@ -70,7 +70,8 @@ static int check_finite(struct trainer *self, const double numbers[SUMS], struct
     if (numbers[SUM_BROKEN] == 0 && isfinite(numbers[SUM_NORM]))
         return 0;
     long long step = (long long)self->position.step;
-    const char *advice = "lower train.lr, give train.warmup_steps, or look at the data; the last checkpoint is kept";
+    const char *advice = "lower train.lr, give train.warmup_steps, or look at the data";
+    self->broken = true;
     if (numbers[SUM_BROKEN] == 0)
         return cb_fail(err, CB_ERR_BELOW, "the gradients of step %lld are not finite (norm %g, train.lr %g): %s", step,
                        numbers[SUM_NORM], self->learning_rate, advice);

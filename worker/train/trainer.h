@@ -56,6 +56,7 @@ struct trainer {
     uint64_t op_timeout_ns;
     struct position position;
     uint64_t first_step;                 /* of this attempt */
+    bool broken;                         /* the present step has come to no number, on some rank */
     struct train_checkpoint *checkpoint; /* NULL without checkpoints */
     struct step_pace alone, beside;      /* measured steps: without and with a save behind them */
     uint64_t began_ns;                   /* the first measured step */
@@ -85,6 +86,9 @@ void checkpoint_settle(struct trainer *trainer);
 /* A save of the last position, unless it is saved; waits for all; with keep=false removes them. Fails where one of this
  * run's did. */
 int checkpoint_finish(struct trainer *trainer, struct cb_err *err) CB_MUST_CHECK;
+/* After a step whose loss or gradients are no numbers, instead of checkpoint_finish: a checkpoint of its weights is none to go
+ * on from where there is one before it. Returns `code`, and says in `err` which one is left. Collective. */
+int checkpoint_leave_broken(struct trainer *trainer, int code, struct cb_err *err) CB_MUST_CHECK;
 bool checkpoint_is_saving(const struct trainer *trainer); /* behind the steps */
 /* After the first step of a resumed training. */
 void checkpoint_note_recovery(struct trainer *trainer);
