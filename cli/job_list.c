@@ -139,6 +139,17 @@ static int ask_closely(struct job_list *self, struct slurm_jobs *jobs, struct cb
     return rc;
 }
 
+/* What waits for a run that has not passed waits for ever, unless Slurm was told to end it, which salloc cannot tell. */
+static void call_off_hopeless(struct job_list *self, const struct job_index *index)
+{
+    for (size_t i = 0; i < self->count; i++) {
+        const struct job_entry *entry = &self->items[i];
+        const struct slurm_job *job = needs_slurm(entry) ? job_index_find(index, &entry->record) : NULL;
+        if (job && job->state == SLURM_PENDING && strcmp(job->reason, "DependencyNeverSatisfied") == 0)
+            (void)!slurm_cancel(&self->client, (const char *const[]){job->id}, 1, NULL); /* or at the next look */
+    }
+}
+
 static int ask(struct job_list *self, struct slurm_jobs *jobs, struct job_index *index, struct cb_err *err)
 {
     int rc = slurm_ping(&self->client, err);
@@ -146,6 +157,8 @@ static int ask(struct job_list *self, struct slurm_jobs *jobs, struct job_index 
         rc = slurm_look(&self->client, jobs, err);
     if (rc == 0)
         rc = job_index_make(index, jobs, err);
+    if (rc == 0)
+        call_off_hopeless(self, index);
     size_t listed = jobs->count;
     if (rc == 0)
         look_back(self, jobs, index);

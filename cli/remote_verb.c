@@ -12,6 +12,7 @@
 
 #include "cli/job_status.h"
 #include "cli/remote_runs.h"
+#include "cli/submission_after.h"
 #include "core/log.h"
 #include "core/run_folder.h"
 #include "core/sweep.h"
@@ -197,14 +198,23 @@ static void remote_words_release(struct remote_words *self)
 
 /* ---- passing on ---- */
 
-/* Mistakes in keys are told here, with their places, before anything travels. */
-static int check_settings(const struct cli *cli, struct cb_err *err)
+/* Mistakes in keys are told here, with their places, before anything travels. Which checkpoint --after brings is known
+ * there: for so long its run stands for it. */
+static int check_settings(struct cli *cli, struct cb_err *err)
 {
     struct sweep sweep = {0};
+    struct setting_list *settings = &cli->settings;
+    const char *after = cli_flag_value(cli, "after");
+    bool lends = after && submission_lacks_suffix(settings);
     if (!cli->verb->takes_experiment)
         return 0;
-    int rc = sweep_expand(&cli->settings, &sweep, err);
+    int rc = lends ? setting_add(settings, "suffix", after, "--after", err) : 0;
+    if (rc)
+        return rc;
+    rc = sweep_expand(settings, &sweep, err);
     sweep_release(&sweep);
+    if (lends)
+        setting_release(&settings->items[--settings->count]);
     return rc;
 }
 

@@ -188,20 +188,25 @@ static void write_doubts(const struct run_info *info, struct buf *out)
                    100 * others);
 }
 
+static bool has_script(const struct run_info *info, const char *name)
+{
+    char script[PATH_MAX];
+    return snprintf(script, sizeof script, "%s/%s", info->folder, name) < (int)sizeof script &&
+           access(script, R_OK) == 0;
+}
+
 /* A run that was rendered, or whose sweep was stopped before it. */
 static void write_unstarted(const struct run_info *info, const char *folder, struct buf *out)
 {
-    char script[PATH_MAX];
     buf_append_text(out, "planned       it has not been started: nothing is measured yet\n");
-    if (snprintf(script, sizeof script, "%s/" JOB_SCRIPT, info->folder) < (int)sizeof script &&
-        access(script, R_OK) == 0)
-        buf_printf(out, "stored        run %s in %s     start it: sbatch %s/" JOB_SCRIPT "\n", info->run, folder,
-                   folder);
+    buf_printf(out, "stored        run %s in %s", info->run, folder);
+    if (has_script(info, JOB_SCRIPT))
+        buf_printf(out, "     start it: sbatch %s/" JOB_SCRIPT, folder);
+    else if (has_script(info, JOB_ALLOCATION))
+        buf_printf(out, "     start it: sh %s/" JOB_ALLOCATION, folder);
     else if (*info->sweep)
-        buf_printf(out, "stored        run %s in %s     start it: ckptbench run --resume %s\n", info->run, folder,
-                   info->sweep);
-    else
-        buf_printf(out, "stored        run %s in %s\n", info->run, folder);
+        buf_printf(out, "     start it: ckptbench run --resume %s", info->sweep);
+    buf_append_char(out, '\n');
 }
 
 static void write_ending(const struct run_info *info, struct buf *out)

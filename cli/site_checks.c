@@ -210,6 +210,7 @@ static void check_sent_node(struct checks *self, const char *node)
     static const char script[] = "folder=$2/ckptbench-programs-site-$SLURM_JOB_ID\n"
                                  "srun --chdir=/ mkdir -m700 \"$folder\" || exit 1\n"
                                  "for name in ckptbench ckptbench-agent ckptbench-worker; do\n"
+                                 "    [ -e \"$1/bin/$name\" ] || continue\n" /* an image has the worker itself */
                                  "    sbcast --preserve \"$1/bin/$name\" \"$folder/$name\" || exit 1\n"
                                  "done\n"
                                  "srun --chdir=\"$folder\" \"$folder/ckptbench\" doctor --json\n"

@@ -54,6 +54,29 @@ bool submission_leads_here(const struct experiment *experiment)
     return *experiment_text(experiment, OPT_SLURM_SBCAST) != '\0';
 }
 
+const char *submission_script_name(const struct experiment *experiment)
+{
+    return submission_leads_here(experiment) ? JOB_ALLOCATION : JOB_SCRIPT;
+}
+
+int submission_check_led_here(const struct planning *planning, struct cb_err *err)
+{
+    const char *first = experiment_text(planning->members[0].experiment, OPT_SLURM_SBCAST);
+    for (size_t i = 0; i < planning->sweep.count; i++) {
+        const struct experiment *experiment = planning->members[i].experiment;
+        const char *folder = experiment_text(experiment, OPT_SLURM_SBCAST);
+        if (strcmp(folder, first) != 0)
+            return cb_fail(err, CB_ERR_USAGE, "slurm.sbcast says what a cluster is like: it cannot be swept");
+        if (*folder && (*folder != '/' || strchr(folder, ' ')))
+            return cb_fail(err, CB_ERR_USAGE, "slurm.sbcast=%.200s is no absolute path without blanks", folder);
+        if (*folder && experiment_bool(experiment, OPT_SLURM_REQUEUE))
+            return cb_fail(err, CB_ERR_USAGE,
+                           "slurm.requeue=true: with slurm.sbcast the run is led from the login node, and Slurm runs "
+                           "again only what it has a script of: leave it out, and submit what was preempted once more");
+    }
+    return 0;
+}
+
 /* `folder` is that of the run, or of the first of several; what else is `given` stays. */
 static int write_parts(const struct submission *self, const char *folder, const struct job_script *given,
                        bool allocation, struct buf *script, struct cb_err *err)

@@ -32,6 +32,12 @@ int submission_find_agent(char path[4096], struct cb_err *err) CB_MUST_CHECK;
 /* Whether the run is led from here, by an agent under salloc, and its programs go to the nodes by sbcast. */
 bool submission_leads_here(const struct experiment *experiment);
 
+/* What its script is called in the run folder. */
+const char *submission_script_name(const struct experiment *experiment);
+
+/* Whether what the runs ask for can be had where they are led from here; of runs that are not, nothing is asked. */
+int submission_check_led_here(const struct planning *planning, struct cb_err *err) CB_MUST_CHECK;
+
 /* The script of one run; with `count` > 0 of an array of so many, whose first run this is. */
 int submission_script(const struct submission *self, const char *name, const char *folder, size_t count,
                       const struct experiment *experiment, struct buf *script, struct cb_err *err) CB_MUST_CHECK;

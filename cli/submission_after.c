@@ -6,7 +6,6 @@
 
 #include "cli/job_list.h"
 
-/* Whether the settings only load: then the checkpoint is that of the run they come after. */
 static bool only_loads(const struct setting_list *settings)
 {
     bool loads = false;
@@ -24,10 +23,15 @@ static bool has_key(const struct setting_list *settings, const char *key)
     return false;
 }
 
+bool submission_lacks_suffix(const struct setting_list *settings)
+{
+    return only_loads(settings) && !has_key(settings, "suffix");
+}
+
 static int take_suffix(struct history *history, const char *run, struct setting_list *settings, struct cb_err *err)
 {
     struct run_info *info;
-    if (!only_loads(settings) || has_key(settings, "suffix"))
+    if (!submission_lacks_suffix(settings))
         return 0;
     int rc = history_load_run(history, run, &info, err);
     if (rc)

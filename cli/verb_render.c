@@ -22,7 +22,8 @@ static int write_run(const struct submission *self, const struct planning *plann
     job_record_init(&record);
     snprintf(record.name, sizeof record.name, "%s", member->id);
     int rc = planning_write(planning, index, self->history, NULL, err);
-    if (rc == 0 && snprintf(path, sizeof path, "%s/" JOB_SCRIPT, member->folder) >= (int)sizeof path)
+    if (rc == 0 && snprintf(path, sizeof path, "%s/%s", member->folder, submission_script_name(member->experiment)) >=
+                       (int)sizeof path)
         rc = cb_fail(err, CB_ERR_USAGE, "the path %s is too long", member->folder);
     if (rc == 0)
         rc = buf_write_file(script, path, 0644, err);
@@ -49,7 +50,7 @@ static int render_run(struct cli *cli, const struct submission *self, const stru
         json_member_text(json, "script", script.data);
         json_write_end_object(json);
     } else if (rc == 0 && *planning->sweep_id) {
-        buf_printf(&cli->out, "%s/" JOB_SCRIPT "\n", member->folder);
+        buf_printf(&cli->out, "%s/%s\n", member->folder, submission_script_name(member->experiment));
     } else if (rc == 0) {
         buf_append_text(&cli->out, script.data);
     }
@@ -74,7 +75,9 @@ static int render_all(struct cli *cli, struct submission *self, const struct pla
         rc = render_run(cli, self, planning, i, &json, err);
     if (rc)
         return rc;
-    log_info("planned %s: sbatch what is written, then `ckptbench status %s` follows it", planning->id, planning->id);
+    bool leads_here = submission_leads_here(planning->members[0].experiment);
+    log_info("planned %s: %s what is written, then `ckptbench status %s` follows it", planning->id,
+             leads_here ? "run with sh, on the login node," : "sbatch", planning->id);
     if (!cli->json)
         return 0;
     json_write_end_array(&json);
@@ -92,9 +95,8 @@ static int run_render(struct cli *cli, struct cb_err *err)
     if (rc == 0 && planning.sweep.count > 1 && experiment_bool(planning.members[0].experiment, OPT_SLURM_ONE_JOB))
         rc = cb_fail(err, CB_ERR_USAGE,
                      "slurm.one_job=true: render writes a script a run; `submit` makes one job of them");
-    if (rc == 0 && submission_leads_here(planning.members[0].experiment))
-        rc = cb_fail(err, CB_ERR_USAGE,
-                     "slurm.sbcast: there is nothing for sbatch; `submit --dry-run` shows what is started here");
+    if (rc == 0)
+        rc = submission_check_led_here(&planning, err);
     if (rc == 0)
         rc = history_open(NULL, &submission.history, err);
     if (rc == 0)
@@ -113,7 +115,7 @@ const struct verb verb_render = {
     .summary = "plan a run and write its job script, to be given to sbatch by hand",
     .about =
         "The script goes to stdout; of a sweep, the path of each run's script. What is sent by hand is followed by "
-        "`status` like what `submit` sends.",
+        "`status` like what `submit` sends. With slurm.sbcast the script is one for sh, which calls salloc.",
     .example = "ckptbench render nightly.yaml nodes=2 store=/shared/ckpt > job.sbatch",
     .takes_experiment = true,
     VERB_FLAGS(flags),

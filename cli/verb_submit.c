@@ -379,25 +379,17 @@ static int choose_pool(struct session *self, struct cb_err *err)
 /* What an allocation that this machine leads cannot have. */
 static int check_led_here(struct session *self, struct cb_err *err)
 {
-    static const char *const flags[] = {"after", "array", "warm"};
-    for (size_t i = 0; i < self->planning.sweep.count; i++) {
-        const struct experiment *experiment = self->planning.members[i].experiment;
-        const char *folder = experiment_text(experiment, OPT_SLURM_SBCAST);
-        if (strcmp(folder, experiment_text(self->planning.members[0].experiment, OPT_SLURM_SBCAST)) != 0)
-            return cb_fail(err, CB_ERR_USAGE, "slurm.sbcast says what a cluster is like: it cannot be swept");
-        if (*folder && (*folder != '/' || strchr(folder, ' ')))
-            return cb_fail(err, CB_ERR_USAGE, "slurm.sbcast=%.200s is no absolute path without blanks", folder);
-        if (*folder && experiment_bool(experiment, OPT_SLURM_REQUEUE))
-            return cb_fail(err, CB_ERR_USAGE,
-                           "slurm.requeue=true: with slurm.sbcast the run is led from this machine, and Slurm cannot "
-                           "run it again");
-    }
-    for (size_t i = 0; leads_here(self) && i < sizeof flags / sizeof *flags; i++)
-        if (cli_has_flag(self->cli, flags[i]))
-            return cb_fail(err, CB_ERR_USAGE,
-                           "--%s: with slurm.sbcast each run is an allocation that this machine leads, and salloc has "
-                           "no such thing",
-                           flags[i]);
+    int rc = submission_check_led_here(&self->planning, err);
+    if (rc || !leads_here(self))
+        return rc;
+    if (cli_has_flag(self->cli, "array"))
+        return cb_fail(err, CB_ERR_USAGE,
+                       "--array: with slurm.sbcast each run is an allocation that the login node leads, and salloc has "
+                       "no arrays; slurm.one_job=true makes one allocation of all");
+    if (cli_has_flag(self->cli, "warm"))
+        return cb_fail(err, CB_ERR_USAGE,
+                       "--warm: with slurm.sbcast the nodes have no programs that could keep a pool; "
+                       "slurm.one_job=true has several runs in one allocation, whose nodes boot once");
     return 0;
 }
 

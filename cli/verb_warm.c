@@ -84,8 +84,8 @@ static int read_wish(const struct cli *cli, struct wish *self, struct cb_err *er
         return cb_fail(err, CB_ERR_USAGE, "how many nodes, and for how long? warm start %s nodes=2 for=2h", pool->name);
     if (*experiment_text(self->experiment, OPT_SLURM_SBCAST))
         return cb_fail(err, CB_ERR_USAGE,
-                       "slurm.sbcast: the jobs of a pool run by themselves on the nodes, which share no file system "
-                       "with this machine here");
+                       "slurm.sbcast: the jobs of a pool run by themselves on the nodes, which have no programs there; "
+                       "slurm.one_job=true of `submit` has several runs in one allocation, whose nodes boot once");
     if (self->for_ns > LONGEST_NS)
         return cb_fail(err, CB_ERR_USAGE, "for: at most 30d; a pool costs what its nodes cost");
     double all_hours = (double)pool->nodes * (double)self->for_ns / (double)HOUR_NS;

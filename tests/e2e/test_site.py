@@ -66,6 +66,15 @@ def test_waiting_gives_the_exit_code_of_runs_on_a_site(laptop):
     assert "benchmark_failed" in failed.stderr
 
 
+def test_a_load_there_comes_after_its_save(laptop):
+    site = laptop.write_site("tor")
+    save = laptop.submit(site, *TINY, "ops=save")["runs"][0]["run"]
+    load = laptop.submit(site, *TINY, "ops=load", "--after", save)["runs"][0]["run"]
+    lines = laptop.wait_final(save, load)
+    assert [lines[run]["outcome"] for run in (save, load)] == ["pass", "pass"]
+    assert laptop.document("show", load)["experiment"]["suffix"] == save
+
+
 def test_a_file_and_hostile_values_travel_as_they_are(laptop):
     site = laptop.write_site("tor")
     label = "$(touch hacked) `touch hacked` 'a' \"b\" ;&|\\ 2..8"

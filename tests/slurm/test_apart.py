@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from image_harness import NO_RUNTIME, RUNTIME, make_image
 from services import slurm
 from site_harness import Laptop
 from slurm_harness import FINAL, own_service
@@ -30,11 +31,13 @@ class Apart(Laptop):
         self.local = service / "local"
         (folder / "shared").mkdir()
 
+    def login_environment(self):
+        return dict(self.environment, CKPTBENCH_HOME=str(self.there), SLURM_CONF=str(self.configuration), OMPI_MCA_btl="self,tcp")
+
     def login(self, *words, code=0):
         """On the login node."""
-        environment = dict(self.environment, CKPTBENCH_HOME=str(self.there), SLURM_CONF=str(self.configuration), OMPI_MCA_btl="self,tcp")
-        result = subprocess.run([self.prefix / "bin/ckptbench", *words], cwd=self.folder / "login", env=environment, capture_output=True,
-                                text=True, timeout=240)
+        result = subprocess.run([self.prefix / "bin/ckptbench", *words], cwd=self.folder / "login", env=self.login_environment(),
+                                capture_output=True, text=True, timeout=240)
         assert result.returncode == code, f"{words}: {result.returncode}\n{result.stdout}\n{result.stderr}"
         return result.stdout
 
@@ -152,11 +155,52 @@ def test_a_node_that_is_lost_is_named(apart):
     assert [path for path in apart.on_nodes() if not path.startswith("n2/")] == []
 
 
+def test_a_load_comes_after_its_save_and_not_after_a_failure(apart):
+    given = ("baseline=false", "warmup=0", "iterations=1", "nodes=2", "ranks_per_node=1", "model=gpt2-tiny", f"slurm.sbcast={apart.local}")
+    store = f"{apart.folder}/shared/store"
+    apart.login("submit", "--id", "first", *given, "ops=save", "store=fault:delay=50ms:" + store)
+    apart.login("submit", "--id", "second", *given, "ops=load", "--after", "first", f"store={store}", "--wait")
+    assert apart.line("first")["outcome"] == apart.line("second")["outcome"] == "pass"
+    apart.start("gone", *SLOW)
+    apart.login("submit", "--id", "never", *given, "--after", "gone", f"store={store}")
+    assert apart.line("never")["state"] == "pending"
+    apart.login("cancel", "gone")
+    apart.until_ended("gone")
+    line = apart.until_ended("never")
+    assert line["outcome"] == "cancelled" and "waits for" in line["note"], line
+    apart.until_nothing_is_left()
+
+
+@pytest.mark.skipif(not RUNTIME, reason=NO_RUNTIME)
+def test_ranks_start_in_an_image_that_the_nodes_have(apart):
+    """Agents are sent, the worker is the image's."""
+    (apart.prefix / "bin/ckptbench-worker").unlink()
+    words = [word for word in apart.words_of_site() if not word.startswith("sbcast=")]
+    added = apart.call("site", "add", "far", *words, f"sbcast={apart.local}", f"container={make_image(apart.folder / 'image')}", "--nodes", "2",
+                       timeout=240).stdout
+    assert "by sbcast" in added and "has ckptbench-worker" in added and "1 of 1 pairs" in added and "site far is ready" in added
+    sent = apart.document("submit", "--site", "far", *WORDS, "iterations=1", f"store={apart.folder}/shared/store")
+    (line,) = apart.wait_final(sent["runs"][0]["run"], seconds=240).values()
+    assert line["outcome"] == "pass", line
+    apart.until_nothing_is_left()
+
+
+def test_what_was_rendered_is_started_by_hand(apart):
+    rendered = json.loads(apart.login("render", *WORDS, f"slurm.sbcast={apart.local}", f"store={apart.folder}/shared/store", "iterations=1", "--json"))
+    (run,) = rendered["runs"]
+    script = apart.there / "runs" / run["run"] / "job.salloc"
+    assert script.read_text() == run["script"] and "exec salloc" in run["script"]
+    assert f"sh {script}" in apart.login("show", run["run"])
+    subprocess.run(["sh", script], env=apart.login_environment(), check=True, timeout=240, capture_output=True)
+    assert apart.until_ended(run["run"])["outcome"] == "pass"
+    apart.until_nothing_is_left()
+
+
 def test_what_an_allocation_cannot_have_is_refused(apart):
     given = (*WORDS, f"slurm.sbcast={apart.local}", f"store={apart.folder}/shared/store")
     apart.login("submit", "--id", "one", *given, "--wait", "iterations=1")
-    for words in (("--array",), ("--after", "one"), ("slurm.requeue=true",), ("slurm.sbcast=tmp",), ("slurm.sbcast=/tmp,/var/tmp",)):
+    for words in (("--array",), ("--warm", "pool"), ("slurm.requeue=true",), ("slurm.sbcast=tmp",), ("slurm.sbcast=/tmp,/var/tmp",)):
         assert apart.login("submit", *given, *words, code=2) == ""
-    apart.login("render", *given, code=2)
+    apart.login("render", *given, "slurm.requeue=true", code=2)
     apart.login("warm", "start", "pool", "nodes=1", "for=1m", f"slurm.sbcast={apart.local}", code=2)
     assert len(list((apart.there / "runs").iterdir())) == 1

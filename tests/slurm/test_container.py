@@ -1,17 +1,15 @@
 """Ranks in an image of a site: a root folder of its own that has the worker, started by Charliecloud as an ordinary user's is."""
 import os
-import shutil
 import subprocess
 
 import pytest
+from image_harness import NO_RUNTIME, RUNTIME, make_image
 from site_harness import Laptop
 from slurm_harness import BUILD, MISSING, TINY, VARIABLE
 
-RUNTIME = shutil.which("ch-run")
 pytestmark = [pytest.mark.skipif(not os.environ.get(VARIABLE), reason=MISSING),
-              pytest.mark.skipif(not RUNTIME, reason="ch-run is missing (Debian: charliecloud-runtime)")]
+              pytest.mark.skipif(not RUNTIME, reason=NO_RUNTIME)]
 assert VARIABLE == "CKPTBENCH_TEST_SLURM"  # tests/run.py looks for the name in this file
-BOUND = ("/usr", "/etc/alternatives", "/etc/openmpi")
 
 
 @pytest.fixture
@@ -25,16 +23,7 @@ def laptop(tmp_path):
 
 @pytest.fixture
 def container(tmp_path):
-    root = tmp_path / "image"
-    for folder in ("dev", "proc", "sys", "tmp", "home", "root", "run", "var/tmp", "opt/bench", *(bound.lstrip("/") for bound in BOUND)):
-        (root / folder).mkdir(parents=True)
-    for link in ("bin", "lib", "lib64", "sbin"):
-        (root / link).symlink_to(f"usr/{link}")
-    for name in ("passwd", "group", "hosts", "resolv.conf", "nsswitch.conf", "ld.so.cache"):
-        shutil.copy(f"/etc/{name}", root / "etc") if os.path.exists(f"/etc/{name}") else (root / "etc" / name).touch()
-    shutil.copy2(BUILD / "ckptbench-worker", root / "opt/bench")
-    binds = " ".join(f"--bind {bound}:{bound}" for bound in BOUND)
-    return f"/usr/bin/env USER=somebody {RUNTIME} {binds} --set-env=PATH=/opt/bench:/usr/bin {root} --"
+    return make_image(tmp_path / "image")
 
 
 def test_ranks_start_in_the_image_of_a_site(laptop, container):

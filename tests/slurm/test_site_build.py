@@ -39,3 +39,22 @@ def test_what_building_lacks_is_named(tmp_path):
     words = [word for word in laptop.words_of_site() if not word.startswith("prefix=")]
     lacking = laptop.call("site", "add", "tor", *words, f"environment.PATH={bare}", code=2)
     assert "lacks, to build there: make gcc ar mpicc" in lacking.stderr
+
+
+def test_where_ranks_start_in_an_image_no_mpi_is_needed_and_no_worker_built(tmp_path):
+    """What `make` would do there is looked at; doing it is the test above."""
+    subprocess.run(["make", "-s", f"BUILD={BUILD}", "dist"], cwd=ROOT, check=True, timeout=120)
+    laptop = Laptop(tmp_path, os.environ[VARIABLE])
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    for program in Path("/usr/bin").iterdir():
+        if not program.name.startswith(("mpi", "ompi", "opal", "orte")) and program.name != "make":
+            (bare / program.name).symlink_to(program)
+    (bare / "make").write_text(f'#!/bin/sh\n/usr/bin/make -n "$@" > {tmp_path}/made\necho nothing is made >&2\nexit 1\n')
+    (bare / "make").chmod(0o755)
+    words = [word for word in laptop.words_of_site() if not word.startswith("prefix=")]
+    failed = laptop.call("site", "add", "tor", *words, f"environment.PATH={bare}", "container=ch-run /image --", code=4)
+    assert "nothing is made" in failed.stderr
+    made = (tmp_path / "made").read_text()
+    assert "build/ckptbench-agent " in made and "mpicc" not in made and "worker/comm_mpi.c" not in made
+    assert "install -m 755 build/ckptbench build/ckptbench-agent " in made
