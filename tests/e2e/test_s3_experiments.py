@@ -12,7 +12,7 @@ from s3_faults import FaultServer  # its folder is put in the path by the harnes
 
 PROGRAM = BUILD / "ckptbench"
 # What is published, cut to a model of one small layer: the rest of each file stays as it is.
-SCALED = ("model=gpt2-tiny", "layers=1", "ranks=2", "iterations=1", "warmup=0", "baseline=false", "verify=full")
+SCALED = ("model=gpt2-tiny", "layers=1", "nodes=1", "ranks_per_node=2", "ranks=2", "iterations=1", "warmup=0", "baseline=false", "verify=full")
 MODELS = {"L7b": (6889410560, 291), "L13b": (13204608000, 363), "L30b": (32774310400, 543), "L65b": (65587650560, 723), "L70b": (69278638080, 723)}
 
 
@@ -49,19 +49,19 @@ def test_the_published_sizes_are_planned_and_rendered_as_jobs(home, model):
         assert home.environment["AWS_SECRET_ACCESS_KEY"] not in script
 
 
-# Every file as it is published: its models, with the bytes of a rank's weights, and the nodes that a job of it asks for.
-PUBLISHED = [("s3-vs-disk", ("L7b",), ""), ("save", ("L7b", "L13b", "L30b"), "--nodes=1"), ("load", ("L7b",), "--nodes=1"),
-             ("save-and-load", ("L7b", "L13b", "L30b"), "--nodes=2")]
+# Every file as it is published, and what a job of it asks for.
+PUBLISHED = [("s3-vs-disk", ()), ("save", ("--nodes=50", "--cpus-per-task=16")), ("load", ("--nodes=200", "--cpus-per-task=8")),
+             ("save-and-load", ("--nodes=60", "--cpus-per-task=16"))]
 
 
-@pytest.mark.parametrize("name, models, nodes", PUBLISHED, ids=[row[0] for row in PUBLISHED])
-def test_every_published_experiment_is_planned_and_rendered(home, name, models, nodes):
-    for model in models:
-        words = [experiment(name), f"model={model}", "sharding=full", "repeat=1", "store=s3://bucket/bench", "suffix=x"]
-        plan = home.document("plan", *words)
-        assert (plan["params"], plan["tensors"], plan["bytes"]["weights"]) == (*MODELS[model], 4 * MODELS[model][0])
-        script = home.call("render", *words).stdout
-        assert script.startswith("#!/bin/sh") and nodes in script and home.environment["AWS_SECRET_ACCESS_KEY"] not in script
+@pytest.mark.parametrize("name, asked", PUBLISHED, ids=[row[0] for row in PUBLISHED])
+def test_every_published_experiment_is_planned_and_rendered(home, name, asked):
+    words = [experiment(name), "repeat=1", "store=s3://bucket/bench", "suffix=x"]
+    plan = home.document("plan", *words)
+    assert (plan["params"], plan["tensors"], plan["bytes"]["weights"]) == (*MODELS["L7b"], 4 * MODELS["L7b"][0])
+    script = home.call("render", *words).stdout
+    assert script.startswith("#!/bin/sh") and home.environment["AWS_SECRET_ACCESS_KEY"] not in script
+    assert all(f"#SBATCH {option}\n" in script for option in asked), script
 
 
 def test_one_sweep_saves_to_disk_and_bucket_in_every_sharding(home):
@@ -77,8 +77,8 @@ def test_one_sweep_saves_to_disk_and_bucket_in_every_sharding(home):
 
 
 # What of each file is compared, and the words that make it one small run a store.
-COMPARED = {"s3-dcp-fsdp": ("save_s load_s", ["sharding=full"]), "s3-vs-disk": ("save_s load_s", ["repeat=2"]), "save": ("save_s", ["suffix=kept"]),
-            "load": ("load_s", ["suffix=kept"]), "save-and-load": ("save_s load_s", ["sharding=full"])}
+COMPARED = {"s3-dcp-fsdp": ("save_s load_s", ["sharding=full"]), "s3-vs-disk": ("save_s load_s", ["repeat=2"]), "save": ("save_s", ["suffix=kept", "copies=2"]),
+            "load": ("load_s", ["suffix=kept"]), "save-and-load": ("save_s load_s", ["copies=2"])}
 
 
 @pytest.mark.parametrize("name", COMPARED)
@@ -103,7 +103,7 @@ def test_what_is_to_be_loaded_must_be_named(home):
 
 
 def test_save_and_load_exports_what_the_connector_publishes(home):
-    run = home.document("run", experiment("save-and-load"), *SCALED, "iterations=2", "sharding=full", f"store={home.bucket}")
+    run = home.document("run", experiment("save-and-load"), *SCALED, "iterations=2", "copies=1", "sharding=full", f"store={home.bucket}")
     results = json.loads(home.call("export", run["run"], "--s3benchmark").stdout)
     assert {"s3torchconnector_version", "timestamp_utc", "scenario", "disambiguator", "run_elapsed_time_s", "versions", "ec2_metadata",
             "job_results"} == set(results)

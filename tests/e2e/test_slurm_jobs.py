@@ -140,15 +140,26 @@ def test_what_the_job_waited_for_is_in_the_history(cluster):
     assert metrics["queue_s"]["median"] == line["queue_s"] and metrics["boot_s"]["median"] == 0
 
 
-@pytest.mark.parametrize("name, nodes", [("save", 1), ("save-and-load", 2)])
-def test_experiments_that_ship_render_with_their_nodes(cluster, name, nodes):
-    out = cluster.call("render", f"{EXPERIMENTS}/{name}.yaml", "store=./store", "model=L7b", "sharding=full", "layers=1").stdout
-    assert f"#SBATCH --nodes={nodes}\n" in out
+@pytest.mark.parametrize("words, lines", [
+    (("save", "nodes=2", "copies=2"), ("--nodes=2", "--cpus-per-task=16")), (("load", "suffix=x", "nodes=4"), ("--nodes=4", "--cpus-per-task=8")),
+    (("save-and-load", "nodes=3", "slurm.cpus_per_task=4"), ("--nodes=3", "--cpus-per-task=4")),
+    (("wait",), ("--nodes=160", "--exclusive", "--time=4")), (("wait", "nodes=3", "wait.for=2h"), ("--nodes=3", "--time=122"))], ids=lambda row: row[0])
+def test_experiments_that_ship_render_scaled(cluster, words, lines):
+    out = cluster.call("render", f"{EXPERIMENTS}/{words[0]}.yaml", "store=./store", *words[1:]).stdout
+    assert all(f"#SBATCH {line}\n" in out for line in lines), out
 
 
-def test_the_waiting_experiment_renders_with_its_time_and_nodes(cluster):
-    out = cluster.call("render", f"{EXPERIMENTS}/wait.yaml", "nodes=3").stdout
-    assert "#SBATCH --nodes=3\n" in out and "#SBATCH --time=4\n" in out
+def test_experiments_that_ship_are_submitted_scaled_one_after_the_other(cluster):
+    small = ("model=gpt2-tiny", "nodes=2", "slurm.cpus_per_task=1", "baseline=false")
+    refused = cluster.call("submit", f"{EXPERIMENTS}/save.yaml", "store=./store", code=2).stderr
+    assert "nodes=50" in refused
+    save, _ = cluster.submit_one(f"{EXPERIMENTS}/save.yaml", *small, "copies=2")
+    load, _ = cluster.submit_one(f"{EXPERIMENTS}/load.yaml", *small, "copies=2", "--after", save)
+    both, _ = cluster.submit_one(f"{EXPERIMENTS}/save-and-load.yaml", *small, "copies=2")
+    wait, _ = cluster.submit_one(f"{EXPERIMENTS}/wait.yaml", "nodes=2", "wait.for=1s")
+    lines = cluster.wait_final(save, load, both, wait)
+    assert [lines[run]["outcome"] for run in (save, load, both, wait)] == ["pass"] * 4, lines
+    assert cluster.document("show", load)["experiment"]["ranks"] == 4
 
 
 def test_a_planned_run_is_cancelled_without_slurm(cluster):

@@ -9,7 +9,7 @@ from s3_faults import FaultServer  # its folder is put in the path by the harnes
 
 PROGRAM = BUILD / "ckptbench"
 NEEDED_GIB = 10  # state and what it is compared with on two ranks, the server's copy, files that a disk in memory keeps
-SCALED = ("layers=1", "dtype=bf16", "ranks=2", "iterations=1", "baseline=false", "verify=full")
+SCALED = ("layers=1", "dtype=bf16", "nodes=1", "ranks_per_node=2", "ranks=2", "iterations=1", "baseline=false", "verify=full")
 BYTES = 2 * (2 * 32000 * 4096 + 4 * 4096 * 4096 + 3 * 4096 * 11008 + 3 * 4096)  # embedding, head, a layer's matrices and three norms
 
 
@@ -68,7 +68,7 @@ def test_disk_against_bucket(home):
 
 def test_save_and_then_load(home):
     for store in (home.bucket, home.disk):
-        saved = home.run("save", "model=L7b", f"store={store}")
+        saved = home.run("save", "copies=2", f"store={store}")
         loaded = home.run("load", f"store={store}", f"suffix={saved['run']}")
         assert (saved["outcome"], loaded["outcome"]) == ("pass", "pass")
         assert loaded["metrics"]["load.bytes_needed"]["median"] >= BYTES
@@ -76,5 +76,5 @@ def test_save_and_then_load(home):
 
 def test_save_and_load(home):
     for store in (home.bucket, home.disk):
-        home.run("save-and-load", "model=L7b", "sharding=full", f"store={store}")
+        home.run("save-and-load", "copies=2", f"store={store}")
     check(home.runs("save-and-load"), 2)
