@@ -198,13 +198,12 @@ static void remote_words_release(struct remote_words *self)
 
 /* ---- passing on ---- */
 
-/* Mistakes in keys are told here, with their places, before anything travels. Which checkpoint --after brings is known
- * there: for so long its run stands for it. */
-static int check_settings(struct cli *cli, struct cb_err *err)
+/* Mistakes in keys are told here, with their places, before anything travels. Which checkpoint the run `after` brings
+ * is known there: for so long its name stands for it. */
+static int check_settings(struct cli *cli, const char *after, struct cb_err *err)
 {
     struct sweep sweep = {0};
     struct setting_list *settings = &cli->settings;
-    const char *after = cli_flag_value(cli, "after");
     bool lends = after && submission_lacks_suffix(settings);
     if (!cli->verb->takes_experiment)
         return 0;
@@ -238,10 +237,10 @@ static int pass(struct cli *cli, struct remote *remote, struct cb_err *err)
     return rc;
 }
 
-int remote_pass(struct cli *cli, const char *site, struct cb_err *err)
+static int pass_after(struct cli *cli, const char *site, const char *after, struct cb_err *err)
 {
     struct remote remote;
-    int rc = check_settings(cli, err);
+    int rc = check_settings(cli, after, err);
     if (rc)
         return rc;
     rc = remote_open(&remote, site, err);
@@ -249,6 +248,11 @@ int remote_pass(struct cli *cli, const char *site, struct cb_err *err)
         rc = pass(cli, &remote, err);
     remote_release(&remote);
     return rc;
+}
+
+int remote_pass(struct cli *cli, const char *site, struct cb_err *err)
+{
+    return pass_after(cli, site, NULL, err);
 }
 
 /* ---- what was asked, in case we end before the answer ---- */
@@ -485,9 +489,10 @@ static int submit(struct submitting *self, struct cb_err *err)
 int remote_submit(struct cli *cli, const char *site, struct cb_err *err)
 {
     struct submitting self = {.cli = cli, .site = site};
+    const char *after = cli_flag_value(cli, "after");
     if (cli_has_flag(cli, "dry-run"))
-        return remote_pass(cli, site, err);
-    int rc = check_settings(cli, err);
+        return pass_after(cli, site, after, err);
+    int rc = check_settings(cli, after, err);
     if (rc == 0)
         rc = history_open(NULL, &self.history, err);
     if (rc)
