@@ -9,7 +9,7 @@
 #ifndef CKPT_CATALOGUE_H
 #define CKPT_CATALOGUE_H
 
-#include "ckpt/format.h"
+#include "ckpt/stored.h"
 
 int catalogue_write(const struct stored_checkpoint *checkpoint, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
 /* The catalogue of what a plan of dcp+safetensors writes. */

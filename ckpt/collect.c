@@ -441,7 +441,7 @@ static int open_unmarked(struct store *store, const char *folder, struct stored_
     int code = store_list_near(store, folder, 0, look_at, &self, err);
     if (!code && self.file_count == 0 && !self.index && self.rank_count == 0)
         code = cb_fail(err, CB_ERR_NOT_FOUND, "there is no complete checkpoint at %s: it has no %s and no safetensors",
-                       *folder ? folder : "this place", FORMAT_MARKER);
+                       *folder ? folder : "this place", STORED_MARKER);
     if (!code)
         code = self.rank_count > 0 ? collect_ranks(store, folder, self.ranks, self.rank_count, checkpoint, err)
                                    : collect_safetensors(&self, checkpoint);
@@ -453,7 +453,7 @@ int collect_metadata(struct store *store, const char *folder, struct buf *out, s
 {
     char marker[PATH_MAX];
     size_t begin = out->len;
-    int code = name_in(folder, FORMAT_MARKER, marker, err);
+    int code = name_in(folder, STORED_MARKER, marker, err);
     if (!code)
         code = store_read_small(store, marker, out, err);
     if (code != CB_ERR_NOT_FOUND)
@@ -474,7 +474,7 @@ int collect_checkpoint(struct store *store, const char *folder, struct stored_ch
     char marker[PATH_MAX];
     struct buf bytes;
     buf_init(&bytes, MAX_METADATA_BYTES);
-    int code = name_in(folder, FORMAT_MARKER, marker, err);
+    int code = name_in(folder, STORED_MARKER, marker, err);
     if (!code)
         code = store_read_small(store, marker, &bytes, err);
     if (code == CB_ERR_NOT_FOUND)

@@ -34,7 +34,7 @@ bool collect_is_rank_metadata(const char *name, uint32_t *rank)
     if (strncmp(name, "__", 2) != 0 || name[2] < '0' || name[2] > '9')
         return false;
     unsigned long number = strtoul(name + 2, &end, 10);
-    if (number >= UINT32_MAX || strcmp(end, FORMAT_MARKER) != 0)
+    if (number >= UINT32_MAX || strcmp(end, STORED_MARKER) != 0)
         return false;
     *rank = (uint32_t)number;
     return true;
@@ -49,7 +49,7 @@ static int read_rank(const struct joining *self, uint32_t rank, struct stored_ch
 {
     char name[PATH_MAX];
     struct buf bytes;
-    int len = snprintf(name, sizeof name, "%s%s__%" PRIu32 FORMAT_MARKER, self->folder, *self->folder ? "/" : "", rank);
+    int len = snprintf(name, sizeof name, "%s%s__%" PRIu32 STORED_MARKER, self->folder, *self->folder ? "/" : "", rank);
     if (len >= (int)sizeof name)
         return cb_fail(self->err, CB_ERR_USAGE, "the name %.200s… is too long", name);
     buf_init(&bytes, MAX_METADATA_BYTES);
@@ -137,7 +137,7 @@ static int join(struct joining *self, const uint32_t *ranks, size_t count, struc
     int code = 0;
     for (size_t next = 0; next < self->part_count && !code;)
         code = add_tensor(self, &next, all);
-    return code ? code : stored_checkpoint_settle(all, "__R" FORMAT_MARKER, self->err);
+    return code ? code : stored_checkpoint_settle(all, "__R" STORED_MARKER, self->err);
 }
 
 int collect_ranks(struct store *store, const char *folder, uint32_t *ranks, size_t count,

@@ -13,10 +13,10 @@ static const struct {
     const char *name, *marker;
     bool checksums;
 } formats[PLAN_FORMATS] = {
-    [PLAN_DCP] = {"dcp", FORMAT_MARKER, true},
-    [PLAN_RAW] = {"raw", FORMAT_MARKER, false},
+    [PLAN_DCP] = {"dcp", STORED_MARKER, true},
+    [PLAN_RAW] = {"raw", STORED_MARKER, false},
     [PLAN_SAFETENSORS] = {"safetensors", SAFETENSORS_INDEX, false},
-    [PLAN_DCP_SAFETENSORS] = {"dcp+safetensors", FORMAT_MARKER, false},
+    [PLAN_DCP_SAFETENSORS] = {"dcp+safetensors", STORED_MARKER, false},
 };
 
 const char *format_name(enum plan_format format)
@@ -31,7 +31,7 @@ const char *format_marker(enum plan_format format)
 
 const char *format_marker_at(size_t index)
 {
-    static const char *const markers[] = {FORMAT_MARKER, SAFETENSORS_INDEX};
+    static const char *const markers[] = {STORED_MARKER, SAFETENSORS_INDEX};
     return index < sizeof markers / sizeof *markers ? markers[index] : NULL;
 }
 
@@ -175,31 +175,4 @@ int format_parse_bytes_payload(enum plan_format format, const char *fqn, const v
         return buf_check(literal, fqn, err);
     }
     return dcp_parse_bytes_payload(fqn, bytes, len, literal, err);
-}
-
-void stored_checkpoint_free(struct stored_checkpoint *checkpoint)
-{
-    if (!checkpoint)
-        return;
-    for (size_t i = 0; i < checkpoint->tensor_count; i++) {
-        free(checkpoint->tensors[i].fqn);
-        free(checkpoint->tensors[i].literal);
-        free(checkpoint->tensors[i].path);
-    }
-    for (size_t i = 0; i < checkpoint->file_count; i++)
-        free(checkpoint->files[i]);
-    free(checkpoint->tensors);
-    free(checkpoint->chunks);
-    free(checkpoint->files);
-    free(checkpoint);
-}
-
-static int compare_fqn(const void *fqn, const void *tensor)
-{
-    return strcmp(fqn, ((const struct stored_tensor *)tensor)->fqn);
-}
-
-const struct stored_tensor *stored_checkpoint_find(const struct stored_checkpoint *checkpoint, const char *fqn)
-{
-    return bsearch(fqn, checkpoint->tensors, checkpoint->tensor_count, sizeof *checkpoint->tensors, compare_fqn);
 }

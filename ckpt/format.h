@@ -11,12 +11,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "ckpt/item.h"
 #include "ckpt/layout.h"
 #include "ckpt/plan.h"
+#include "ckpt/stored.h"
 #include "core/buf.h"
 #include "core/err.h"
-
-#define FORMAT_MARKER ".metadata" /* the commit marker, but for format=safetensors */
 
 const char *format_name(enum plan_format format); /* "dcp+safetensors" */
 /* The file that makes a checkpoint complete, published last. */
@@ -30,11 +30,6 @@ bool format_has_checksums(enum plan_format format);
 
 /* Where the payload of an item that starts at `item_offset` of its file begins, and how long header
  * and trailer are. `alignment`: the payload's in the file. Bytes items: the payload is the torch.save. */
-struct item_frame {
-    uint32_t header_bytes;
-    uint64_t payload_bytes;
-    uint32_t trailer_bytes;
-};
 int format_item_frame(enum plan_format format, const struct state_tensor *tensor, const struct box *box,
                       uint64_t item_offset, uint32_t alignment, struct item_frame *frame,
                       struct cb_err *err) CB_MUST_CHECK;
@@ -56,51 +51,12 @@ int format_write_metadata(enum plan_format format, const struct layout *layout, 
                           const char *checkpoint_id, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
 
 /* What a metadata file says, for loading and verifying; strict and bounded. */
-struct stored_chunk {
-    uint32_t tensor; /* index into stored tensors */
-    struct box box;  /* dims 0 and no shape for bytes items */
-    uint32_t file;
-    uint64_t offset, length; /* of the item in the file */
-    bool compressed;         /* all of the item is one zstd stream */
-};
-struct stored_tensor {
-    char *fqn;
-    bool is_bytes;
-    enum dtype dtype;
-    uint32_t dims;
-    uint64_t shape[CKPT_MAX_DIMS];
-    uint32_t first_chunk, chunk_count; /* chunks of a tensor are together */
-    char *literal;                     /* a value that the metadata itself has, without a chunk; else NULL */
-    char *path; /* the keys that lead to it in nested dicts, a Python tuple; NULL where it says none */
-};
-struct stored_checkpoint {
-    enum plan_format format;
-    struct stored_tensor *tensors; /* sorted by fqn */
-    size_t tensor_count;
-    struct stored_chunk *chunks;
-    size_t chunk_count;
-    char **files; /* relative, checked to stay inside the folder */
-    size_t file_count;
-    bool marked;       /* a commit marker says that this is all */
-    size_t duplicates; /* boxes that were stored again elsewhere and left out here */
-};
 int format_read_metadata(const char *name, const void *bytes, size_t len, struct stored_checkpoint **checkpoint,
                          struct cb_err *err) CB_MUST_CHECK;
-void stored_checkpoint_free(struct stored_checkpoint *checkpoint);
-const struct stored_tensor *stored_checkpoint_find(const struct stored_checkpoint *checkpoint, const char *fqn);
 
-/* From the first bytes of a stored item (at most FORMAT_MAX_HEADER; fewer at a file's end): where the
+/* From the first bytes of a stored item (at most ITEM_MAX_HEADER; fewer at a file's end): where the
  * payload starts in the item, its length, and its strides in elements. Checks dtype and size against
- * `tensor` and `box`. */
-#define FORMAT_MAX_HEADER 131072
-struct stored_payload {
-    uint64_t offset, bytes;
-    uint64_t stride[CKPT_MAX_DIMS];
-    bool contiguous;
-    bool whole;          /* all of what is stored, of which the trailer's checksum is; false for a view of it */
-    uint32_t header_crc; /* CRC-32 of the bytes that say all this (DCP's data.pkl); 0 where there are none */
-};
-/* `item_length` is UINT64_MAX where it is not known yet. */
+ * `tensor` and `box`. `item_length` is UINT64_MAX where it is not known yet. */
 int format_parse_item(enum plan_format format, const struct stored_tensor *tensor, const struct box *box,
                       const void *bytes, size_t len, uint64_t item_length, struct stored_payload *payload,
                       struct cb_err *err) CB_MUST_CHECK;
@@ -112,11 +68,6 @@ bool format_expect_payload(enum plan_format format, const struct stored_tensor *
                            uint64_t item_length, struct stored_payload *payload);
 
 /* The CRC-32s that the item's last bytes have; 0 where it stores none. */
-#define FORMAT_MAX_TRAILER 4096
-struct stored_trailer {
-    uint32_t crc;        /* of the payload */
-    uint32_t header_crc; /* of what describes it */
-};
 int format_parse_trailer(enum plan_format format, const void *last_bytes, size_t len, struct stored_trailer *trailer,
                          struct cb_err *err) CB_MUST_CHECK;
 /* Whether what described the payload is what was written: a stride that a flipped bit has changed still reads well.

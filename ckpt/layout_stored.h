@@ -3,8 +3,8 @@
 #ifndef CKPT_LAYOUT_STORED_H
 #define CKPT_LAYOUT_STORED_H
 
-#include "ckpt/format.h"
 #include "ckpt/layout.h"
+#include "ckpt/stored.h"
 
 /* Something that is no tensor: its literal, or the torch.save as it was stored, or both. */
 struct stored_value {

@@ -64,7 +64,7 @@ static int collect(void *context, const char *name, uint64_t length, struct cb_e
         return cb_fail(
             err, CB_ERR_USAGE,
             "%s has more than %d files, which are too many to look through for a checkpoint: name the folder "
-            "of one, which has a " FORMAT_MARKER " or *" SAFETENSORS_SUFFIX,
+            "of one, which has a " STORED_MARKER " or *" SAFETENSORS_SUFFIX,
             self->called, LOOKED_AT_MOST);
     self->plain |= is_plain_file(self->folder, name);
     if (!is_wanted(self, name))
@@ -106,7 +106,7 @@ static int find_youngest(struct store *store, const struct markers *markers, siz
         }
         found = 0;
     }
-    return found ? cb_fail(err, found, "there is no complete checkpoint: no " FORMAT_MARKER) : 0;
+    return found ? cb_fail(err, found, "there is no complete checkpoint: no " STORED_MARKER) : 0;
 }
 
 static int copy_folder(const char *marker, char *name, size_t room, struct cb_err *err)
@@ -288,7 +288,7 @@ int meant_checkpoint(struct store *store, const char *folder, const char *called
             rc =
                 cb_fail(err, CB_ERR_NOT_FOUND,
                         "there is no complete checkpoint in %s: of %" PRIu64 " files in it and in %d levels of folders "
-                        "below it none is a " FORMAT_MARKER " or *" SAFETENSORS_SUFFIX,
+                        "below it none is a " STORED_MARKER " or *" SAFETENSORS_SUFFIX,
                         called, markers.files, MEANT_DEPTH);
         else if (direct == 0 && is_one_run(&markers))
             direct = all;

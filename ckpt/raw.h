@@ -7,7 +7,9 @@
 #ifndef CKPT_RAW_H
 #define CKPT_RAW_H
 
-#include "ckpt/format.h"
+#include "ckpt/item.h"
+#include "ckpt/plan.h"
+#include "ckpt/stored.h"
 
 int raw_item_frame(const struct state_tensor *tensor, const struct box *box, uint64_t item_offset, uint32_t alignment,
                    struct item_frame *frame, struct cb_err *err) CB_MUST_CHECK;

@@ -75,7 +75,7 @@ static int put_metadata(struct json_writer *json, bool parts, const struct layou
     }
     if (values && !code)
         code = put_nested(json, KEY_VALUES, true, layout, items, count, err);
-    json_member_text(json, KEY_MARKER, parts ? FORMAT_MARKER : SAFETENSORS_INDEX);
+    json_member_text(json, KEY_MARKER, parts ? STORED_MARKER : SAFETENSORS_INDEX);
     json_member_text(json, "format", "pt");
     json_write_end_object(json);
     return code;

@@ -4,7 +4,7 @@
 #ifndef CKPT_SAME_H
 #define CKPT_SAME_H
 
-#include "ckpt/format.h"
+#include "ckpt/stored.h"
 #include "core/hash.h"
 #include "store/store.h"
 

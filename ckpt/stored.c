@@ -12,6 +12,33 @@
 #define MAX_ELEMENTS (UINT64_C(1) << 56)
 #define MAX_FILE_BYTES (UINT64_C(1) << 60)
 
+void stored_checkpoint_free(struct stored_checkpoint *checkpoint)
+{
+    if (!checkpoint)
+        return;
+    for (size_t i = 0; i < checkpoint->tensor_count; i++) {
+        free(checkpoint->tensors[i].fqn);
+        free(checkpoint->tensors[i].literal);
+        free(checkpoint->tensors[i].path);
+    }
+    for (size_t i = 0; i < checkpoint->file_count; i++)
+        free(checkpoint->files[i]);
+    free(checkpoint->tensors);
+    free(checkpoint->chunks);
+    free(checkpoint->files);
+    free(checkpoint);
+}
+
+static int compare_fqn(const void *fqn, const void *tensor)
+{
+    return strcmp(fqn, ((const struct stored_tensor *)tensor)->fqn);
+}
+
+const struct stored_tensor *stored_checkpoint_find(const struct stored_checkpoint *checkpoint, const char *fqn)
+{
+    return bsearch(fqn, checkpoint->tensors, checkpoint->tensor_count, sizeof *checkpoint->tensors, compare_fqn);
+}
+
 static int compare_tensors(const void *a, const void *b)
 {
     return strcmp(((const struct stored_tensor *)a)->fqn, ((const struct stored_tensor *)b)->fqn);

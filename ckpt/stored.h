@@ -1,8 +1,45 @@
-/* Building a stored_checkpoint from what a metadata file says, checked; shared by the readers. */
+/* What a checkpoint has stored, as its metadata says it, whatever its format; checked, shared by the readers of formats. */
 #ifndef CKPT_STORED_H
 #define CKPT_STORED_H
 
-#include "ckpt/format.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "ckpt/plan.h"
+#include "core/err.h"
+
+#define STORED_MARKER ".metadata" /* the commit marker, but for format=safetensors */
+
+struct stored_chunk {
+    uint32_t tensor; /* index into stored tensors */
+    struct box box;  /* dims 0 and no shape for bytes items */
+    uint32_t file;
+    uint64_t offset, length; /* of the item in the file */
+    bool compressed;         /* all of the item is one zstd stream */
+};
+struct stored_tensor {
+    char *fqn;
+    bool is_bytes;
+    enum dtype dtype;
+    uint32_t dims;
+    uint64_t shape[CKPT_MAX_DIMS];
+    uint32_t first_chunk, chunk_count; /* chunks of a tensor are together */
+    char *literal;                     /* a value that the metadata itself has, without a chunk; else NULL */
+    char *path; /* the keys that lead to it in nested dicts, a Python tuple; NULL where it says none */
+};
+struct stored_checkpoint {
+    enum plan_format format;
+    struct stored_tensor *tensors; /* sorted by fqn */
+    size_t tensor_count;
+    struct stored_chunk *chunks;
+    size_t chunk_count;
+    char **files; /* relative, checked to stay inside the folder */
+    size_t file_count;
+    bool marked;       /* a commit marker says that this is all */
+    size_t duplicates; /* boxes that were stored again elsewhere and left out here */
+};
+void stored_checkpoint_free(struct stored_checkpoint *checkpoint);
+const struct stored_tensor *stored_checkpoint_find(const struct stored_checkpoint *checkpoint, const char *fqn);
 
 /* Sorts tensors by name and the chunks of each by where they lie in it, drops chunks that are listed
  * twice, and checks names, shapes, boxes, places and file names. On entry chunks of a tensor are

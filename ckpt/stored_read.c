@@ -149,7 +149,7 @@ static int parse_item(struct stored_reader *self, const struct stored_chunk *chu
 
 static int parse_trailer(struct stored_reader *self, const unsigned char *end, uint64_t length, struct frame *frame)
 {
-    uint64_t tail = length < FORMAT_MAX_TRAILER ? length : FORMAT_MAX_TRAILER;
+    uint64_t tail = length < ITEM_MAX_TRAILER ? length : ITEM_MAX_TRAILER;
     struct stored_trailer trailer;
     int code = format_parse_trailer(self->checkpoint->format, end - tail, (size_t)tail, &trailer, self->err);
     if (!code)
@@ -167,7 +167,7 @@ static int read_header(struct stored_reader *self, const struct stored_chunk *ch
         code = parse_item(self, chunk, self->probe, head, chunk->length, frame);
     if (!code || head == chunk->length)
         return code;
-    head = chunk->length < FORMAT_MAX_HEADER ? chunk->length : FORMAT_MAX_HEADER;
+    head = chunk->length < ITEM_MAX_HEADER ? chunk->length : ITEM_MAX_HEADER;
     code = read_at(self, chunk->offset, self->probe, head);
     return code ? code : parse_item(self, chunk, self->probe, head, chunk->length, frame);
 }
@@ -177,7 +177,7 @@ static int read_frame(struct stored_reader *self, const struct stored_chunk *chu
     if (!format_has_checksums(self->checkpoint->format))
         return parse_item(self, chunk, NULL, 0, chunk->length, frame);
     int code = read_header(self, chunk, frame);
-    uint64_t tail = chunk->length < FORMAT_MAX_TRAILER ? chunk->length : FORMAT_MAX_TRAILER;
+    uint64_t tail = chunk->length < ITEM_MAX_TRAILER ? chunk->length : ITEM_MAX_TRAILER;
     if (!code)
         code = read_at(self, chunk->offset + chunk->length - tail, self->probe, tail);
     return code ? code : parse_trailer(self, self->probe + tail, tail, frame);
@@ -200,7 +200,7 @@ static int read_compressed(struct stored_reader *self, const struct stored_chunk
     free(packed);
     if (code || tensor->is_bytes)
         return code;
-    uint64_t head = self->plain.len < FORMAT_MAX_HEADER ? self->plain.len : FORMAT_MAX_HEADER;
+    uint64_t head = self->plain.len < ITEM_MAX_HEADER ? self->plain.len : ITEM_MAX_HEADER;
     const unsigned char *plain = (const unsigned char *)self->plain.data;
     code = parse_item(self, chunk, plain, head, self->plain.len, frame);
     if (!code)
@@ -431,7 +431,7 @@ int stored_reader_new(struct store *store, const struct stored_checkpoint *check
     self->piece_bytes = self->is_cached ? CACHED_PIECE_BYTES : self->scratch_bytes;
     buf_init(&self->plain, self->scratch_bytes);
     self->scratch = aligned_alloc(PAGE_BYTES, (self->scratch_bytes / PAGE_BYTES + 2) * PAGE_BYTES);
-    self->probe = malloc(FORMAT_MAX_HEADER);
+    self->probe = malloc(ITEM_MAX_HEADER);
     self->frames = malloc(FRAMES * sizeof *self->frames);
     if (!self->scratch || !self->probe || !self->frames) {
         stored_reader_free(self);

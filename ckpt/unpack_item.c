@@ -18,7 +18,7 @@ struct unpack_item {
     const struct box *box;
     struct unpack_stream *stream;
     char *step;
-    char head[FORMAT_MAX_HEADER], tail[FORMAT_MAX_TRAILER]; /* the first and the last bytes so far */
+    char head[ITEM_MAX_HEADER], tail[ITEM_MAX_TRAILER]; /* the first and the last bytes so far */
     size_t head_bytes, tail_bytes;
     uint64_t bytes; /* so far */
     uint64_t most;  /* there must not be more of them */

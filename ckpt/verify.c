@@ -284,7 +284,7 @@ static int read_metadata(struct verifier *self)
 {
     const struct verify_job *job = self->job;
     if (job->metadata)
-        return format_read_metadata(FORMAT_MARKER, job->metadata->data, job->metadata->len, &self->checkpoint,
+        return format_read_metadata(STORED_MARKER, job->metadata->data, job->metadata->len, &self->checkpoint,
                                     self->err);
     return *job->file ? collect_file(self->store, job->file, &self->checkpoint, self->err)
                       : collect_checkpoint(self->store, "", &self->checkpoint, self->err);
@@ -297,7 +297,7 @@ static int verify(struct verifier *self)
         return code;
     if (read_metadata(self)) {
         if (is_mine(self->job, 0)) /* every part finds it so */
-            verify_report(self, VERIFY_INCOMPLETE, FORMAT_MARKER, NULL, 0, "the checkpoint is not complete: %s",
+            verify_report(self, VERIFY_INCOMPLETE, STORED_MARKER, NULL, 0, "the checkpoint is not complete: %s",
                           self->err->message);
         return 0;
     }

@@ -331,8 +331,8 @@ static bool check_payload(struct verifier *self, const struct item *item, const 
 static int read_frame(struct verifier *self, const struct item *item, struct stored_payload *payload,
                       struct stored_trailer *trailer)
 {
-    uint64_t length = item->chunk->length, head = length < FORMAT_MAX_HEADER ? length : FORMAT_MAX_HEADER;
-    uint64_t tail = length < FORMAT_MAX_TRAILER ? length : FORMAT_MAX_TRAILER;
+    uint64_t length = item->chunk->length, head = length < ITEM_MAX_HEADER ? length : ITEM_MAX_HEADER;
+    uint64_t tail = length < ITEM_MAX_TRAILER ? length : ITEM_MAX_TRAILER;
     int code = open_file(self, item->chunk->file);
     if (!code && head > 0)
         code = read_at(self, item->chunk->offset, self->block, head);

@@ -76,7 +76,7 @@ static bool is_in_our_folder(const char *inside)
 static bool is_marker(const char *name)
 {
     const char *slash = strrchr(name, '/');
-    return strcmp(slash ? slash + 1 : name, FORMAT_MARKER) == 0;
+    return strcmp(slash ? slash + 1 : name, STORED_MARKER) == 0;
 }
 
 struct names {

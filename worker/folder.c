@@ -377,7 +377,7 @@ int folder_find_checkpoint(const struct folder *self, char name[FOLDER_NAME_BYTE
     if (files == 0)
         return cb_fail(err, CB_ERR_NOT_FOUND, "there is no checkpoint %s in store %s", self->suffix, self->path);
     return cb_fail(err, CB_ERR_NOT_FOUND,
-                   "%s in store %s is no complete checkpoint: it has %" PRIu64 " files, but no " FORMAT_MARKER,
+                   "%s in store %s is no complete checkpoint: it has %" PRIu64 " files, but no " STORED_MARKER,
                    self->suffix, self->path, files);
 }
 

@@ -154,7 +154,7 @@ static int plan_load(struct native_load *self, struct cb_err *err)
 {
     struct native_operation *operation = self->operation;
     char name[PATH_MAX];
-    int rc = native_name(operation->path, FORMAT_MARKER, name, err);
+    int rc = native_name(operation->path, STORED_MARKER, name, err);
     if (!rc)
         rc = format_read_metadata(name, self->metadata.data, self->metadata.len, &self->checkpoint, err);
     if (!rc)

@@ -29,7 +29,7 @@ static void init_item(struct native_load *self, struct load_item *item)
         return; /* its header comes when it is decompressed */
     bool expected = format_expect_payload(self->checkpoint->format, native_load_tensor(self, item), &chunk->box,
                                           chunk->length, &item->payload);
-    expected = expected && item->payload.offset <= FORMAT_MAX_HEADER &&
+    expected = expected && item->payload.offset <= ITEM_MAX_HEADER &&
                (item->payload.offset == 0 || (chunk->offset + item->payload.offset) % PLAN_LEAST_ALIGNMENT == 0);
     item->state = expected ? ITEM_EXPECTED : ITEM_PROBE;
     item->probe_bytes = chunk->length < LOAD_FIRST_PROBE_BYTES ? chunk->length : LOAD_FIRST_PROBE_BYTES;

@@ -137,7 +137,7 @@ static void add_item(struct native_load *self, uint32_t number, struct ranges *r
     uint64_t end = item->payload.offset + item->payload.bytes;
     if (!wants_trailer(self, item, ranges))
         return;
-    uint64_t bytes = chunk->length - end < FORMAT_MAX_TRAILER ? chunk->length - end : FORMAT_MAX_TRAILER;
+    uint64_t bytes = chunk->length - end < ITEM_MAX_TRAILER ? chunk->length - end : ITEM_MAX_TRAILER;
     program_add_frame(program, PART_TRAILER, number, chunk->offset + chunk->length - bytes, bytes);
 }
 

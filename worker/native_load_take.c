@@ -29,7 +29,7 @@ static int open_file(void *context, uint32_t file, struct store_object **object,
 static bool probe_longer(const struct native_load *self, struct load_item *item, uint64_t tried)
 {
     uint64_t length = native_load_chunk(self, item)->length;
-    uint64_t next = tried < LOAD_FIRST_PROBE_BYTES ? LOAD_FIRST_PROBE_BYTES : FORMAT_MAX_HEADER;
+    uint64_t next = tried < LOAD_FIRST_PROBE_BYTES ? LOAD_FIRST_PROBE_BYTES : ITEM_MAX_HEADER;
     item->probe_bytes = length < next ? length : next;
     item->state = ITEM_PROBE;
     item->again = item->probe_bytes > tried;

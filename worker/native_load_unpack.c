@@ -22,7 +22,7 @@ struct unpacking {
     uint64_t at;     /* decompressed bytes that went on from here */
     uint64_t most;   /* there must not be more of them */
     uint32_t crc;    /* of the payload */
-    char tail[FORMAT_MAX_TRAILER];
+    char tail[ITEM_MAX_TRAILER];
     size_t tail_bytes;
 };
 
@@ -83,7 +83,7 @@ static int begin_unpacking(struct native_load *self, struct load_item *item, str
     if (!unpacking)
         return cb_fail(err, CB_ERR_MEMORY, "no memory to decompress %s", tensor->fqn);
     item->unpacking = unpacking;
-    buf_init(&unpacking->head, FORMAT_MAX_HEADER + STEP_BYTES);
+    buf_init(&unpacking->head, ITEM_MAX_HEADER + STEP_BYTES);
     unpacking->most = box_elements(&native_load_chunk(self, item)->box) * dtype_bytes(tensor->dtype) + FRAME_BYTES;
     return unpack_stream_new(tensor->fqn, &unpacking->stream, err);
 }
@@ -159,7 +159,7 @@ static int begin_payload(struct native_load *self, struct load_item *item, struc
     if (!rc)
         rc = format_parse_item(
             self->checkpoint->format, native_load_tensor(self, item), &native_load_chunk(self, item)->box, head->data,
-            head->len < FORMAT_MAX_HEADER ? head->len : FORMAT_MAX_HEADER, UINT64_MAX, &item->payload, err);
+            head->len < ITEM_MAX_HEADER ? head->len : ITEM_MAX_HEADER, UINT64_MAX, &item->payload, err);
     if (rc)
         return rc;
     unpacking->is_known = true;
@@ -178,7 +178,7 @@ static int take_plain(struct native_load *self, struct load_item *item, const ch
     if (unpacking->is_known)
         return place_plain(self, item, bytes, len, err);
     buf_append(&unpacking->head, bytes, len);
-    return unpacking->head.len < FORMAT_MAX_HEADER ? 0 : begin_payload(self, item, err);
+    return unpacking->head.len < ITEM_MAX_HEADER ? 0 : begin_payload(self, item, err);
 }
 
 static int take_packed(struct native_load *self, struct load_item *item, const char *bytes, uint64_t len,

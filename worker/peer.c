@@ -18,8 +18,8 @@ static int remove_marker(struct store *store, const char *path, struct cb_err *e
 {
     char marker[PATH_MAX];
     uint64_t length;
-    if (snprintf(marker, sizeof marker, "%s/" FORMAT_MARKER, path) >= (int)sizeof marker)
-        return cb_fail(err, CB_ERR_USAGE, "the name %s/" FORMAT_MARKER " is too long", path);
+    if (snprintf(marker, sizeof marker, "%s/" STORED_MARKER, path) >= (int)sizeof marker)
+        return cb_fail(err, CB_ERR_USAGE, "the name %s/" STORED_MARKER " is too long", path);
     int rc = store_stat(store, marker, &length, err);
     if (rc)
         return rc == CB_ERR_NOT_FOUND ? 0 : rc;

@@ -69,7 +69,7 @@ static int read_header(struct store *store, const char *name, const struct store
     int rc = store_open_read(store, name, &object, &length, err);
     if (rc)
         return rc;
-    *len = chunk->length < FORMAT_MAX_HEADER ? (size_t)chunk->length : FORMAT_MAX_HEADER;
+    *len = chunk->length < ITEM_MAX_HEADER ? (size_t)chunk->length : ITEM_MAX_HEADER;
     struct store_patience patience = {
         .slice_ns = POLL_LIMIT_NS, .grace_ns = GRACE_NS, .ask = give_up, .context = (void *)name};
     rc = store_read_at(store, object, chunk->offset, bytes, *len, &patience, NULL, err);
@@ -111,7 +111,7 @@ static int find_byte(const struct verify_job *job, const struct stored_checkpoin
     }
     if (!chunk)
         return cb_fail(err, CB_ERR_NOT_FOUND, "the metadata places it nowhere");
-    char *header = malloc(FORMAT_MAX_HEADER);
+    char *header = malloc(ITEM_MAX_HEADER);
     if (!header)
         return cb_fail(err, CB_ERR_MEMORY, "no memory for a header");
     char name[NAME_BYTES];

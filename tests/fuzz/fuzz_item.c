@@ -22,7 +22,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
         (payload.offset > item_len || payload.bytes > item_len - payload.offset))
         __builtin_trap();
     struct stored_trailer trailer;
-    size_t tail = item_len < FORMAT_MAX_TRAILER ? item_len : FORMAT_MAX_TRAILER;
+    size_t tail = item_len < ITEM_MAX_TRAILER ? item_len : ITEM_MAX_TRAILER;
     (void)!format_parse_trailer(PLAN_DCP, item + item_len - tail, tail, &trailer, &err);
     struct buf literal;
     buf_init(&literal, 65536);

@@ -26,7 +26,7 @@ static int write_files(const char *folder, const struct words *words, const stru
     char path[4096];
     struct buf metadata;
     buf_init(&metadata, UINT64_C(4) << 30);
-    snprintf(path, sizeof path, "%s/" FORMAT_MARKER, folder);
+    snprintf(path, sizeof path, "%s/" STORED_MARKER, folder);
     int code = format_write_metadata(PLAN_DCP, words->layout, plan, folder, &metadata, err);
     if (!code)
         code = buf_write_file(&metadata, path, 0644, err);

@@ -51,7 +51,7 @@ static void save_and_load(const char *words, uint32_t shift)
     world_open(&world, words, folder, shift);
     world_pass(&world, OP_SAVE, "a/0");
     world_pass(&world, OP_SAVE, "a/1");
-    assert_true(exists("a/1/" FORMAT_MARKER));
+    assert_true(exists("a/1/" STORED_MARKER));
     world_pass(&world, OP_LOAD, "a/1");
     world_check_loaded(&world);
     assert_true(total(&world, METRIC_BYTES_NEEDED) >= (double)layout_total_bytes(world.words.layout));
@@ -181,7 +181,7 @@ static void a_failing_write_commits_nothing_and_names_rank_file_and_reason(void 
     snprintf(uri, sizeof uri, "fault:error_at=2/ENOSPC+rank=1:%s", folder);
     world_open(&world, "model=gpt2-tiny dp=3 zero=1 io.block=64KiB", uri, 0);
     assert_int_not_equal(world_run(&world, OP_SAVE, "a", WORLD_TIMEOUT_NS), 0);
-    assert_false(exists("a/" FORMAT_MARKER));
+    assert_false(exists("a/" STORED_MARKER));
     assert_int_equal(world.ranks[1].rc, CB_ERR_NO_SPACE);
     assert_non_null(strstr(world.ranks[1].err.message, "rank 1"));
     assert_non_null(strstr(world.ranks[1].err.message, "a/"));
@@ -204,7 +204,7 @@ static void a_failing_commit_commits_nothing(void **unused)
         snprintf(uri, sizeof uri, "fault:fail=%s+rank=0:%s", steps[i], folder);
         world_open(&world, "model=gpt2-tiny dp=2", uri, 0);
         world_run(&world, OP_SAVE, "a", WORLD_TIMEOUT_NS);
-        if (world.ranks[0].rc == 0 || world.ranks[1].rc == 0 || exists("a/" FORMAT_MARKER))
+        if (world.ranks[0].rc == 0 || world.ranks[1].rc == 0 || exists("a/" STORED_MARKER))
             fail_msg("%s failed, and the save did not", steps[i]);
         world_close(&world);
     }
@@ -222,7 +222,7 @@ static void a_stuck_rank_ends_the_save_for_all(void **unused)
     assert_int_equal(world.ranks[1].rc, CB_ERR_TIMEOUT);
     assert_int_equal(world.ranks[0].rc, CB_ERR_ABORTED);
     assert_non_null(strstr(world.ranks[0].err.message, "rank 1 failed (timeout)"));
-    assert_false(exists("a/" FORMAT_MARKER));
+    assert_false(exists("a/" STORED_MARKER));
     world_close(&world);
 }
 
@@ -257,7 +257,7 @@ static void an_overwritten_checkpoint_is_gone_until_the_new_one_is_whole(void **
     world_open(&world, "model=gpt2-tiny dp=2 folder=overwrite", uri, 1);
     world_run(&world, OP_SAVE, "a", WORLD_TIMEOUT_NS);
     assert_int_not_equal(world.ranks[1].rc, 0);
-    assert_false(exists("a/" FORMAT_MARKER));
+    assert_false(exists("a/" STORED_MARKER));
     world_close(&world);
 }
 

@@ -188,7 +188,7 @@ static void a_load_goes_on_beside_a_save(void **unused)
     world_pass(&world, OP_SAVE, "b");
     load_and_check(&world, "a", 1);
     assert_int_equal(engine_native_ops.under_way(world.ranks[0].engine), 1);
-    assert_false(exists("b/" FORMAT_MARKER));
+    assert_false(exists("b/" STORED_MARKER));
     open_gate();
     wait_for_all(&world);
     load_and_check(&world, "b", 2);
@@ -259,7 +259,7 @@ static void a_failure_behind_is_told_once_by_the_next_save(void **unused)
         assert_int_equal(world.ranks[0].rc, CB_ERR_ABORTED);
         assert_non_null(strstr(world.ranks[0].err.message, "rank 1 failed (no_space)"));
         assert_true(world.ranks[0].saves[0].flags & SAMPLE_FAILED && world.ranks[1].saves[0].flags & SAMPLE_FAILED);
-        assert_false(exists("a/" FORMAT_MARKER) || exists("b"));
+        assert_false(exists("a/" STORED_MARKER) || exists("b"));
         assert_int_equal(world_wait(&world), 0); /* told, and past */
         world_close(&world);
     }
@@ -277,7 +277,7 @@ static void a_failure_behind_is_told_by_waiting_and_the_next_save_is_right(void 
     int second = world_run(&world, OP_SAVE, "b", WORLD_TIMEOUT_NS);
     int waited = world_wait(&world);
     assert_true((second == 0) != (waited == 0)); /* told once, by whichever came first */
-    assert_false(exists("a/" FORMAT_MARKER) || exists("b/" FORMAT_MARKER));
+    assert_false(exists("a/" STORED_MARKER) || exists("b/" STORED_MARKER));
     fill_with(&world, 9);
     world_pass(&world, OP_SAVE, "c");
     poison(&world);
@@ -301,7 +301,7 @@ static void a_failing_commit_leaves_the_checkpoint_before(void **unused)
         world_open(&world, "model=gpt2-tiny dp=2 save.async=true", uri, 1);
         world_pass(&world, OP_SAVE, "b");
         assert_int_not_equal(world_wait(&world), 0);
-        assert_false(exists("b/" FORMAT_MARKER));
+        assert_false(exists("b/" STORED_MARKER));
         load_and_check(&saver, "a", 42);
         world_close(&world);
         world_close(&saver);
@@ -324,7 +324,7 @@ static void a_copy_that_fails_commits_nothing_on_any_rank(void **unused)
         assert_int_equal(world.ranks[1].rc, CB_ERR_SYSTEM);
         assert_non_null(strstr(world.ranks[1].err.message, "the fake device lost a copy"));
         assert_int_equal(world.ranks[0].rc, CB_ERR_ABORTED);
-        assert_false(exists("a/" FORMAT_MARKER));
+        assert_false(exists("a/" STORED_MARKER));
         world_close(&world);
     }
 }

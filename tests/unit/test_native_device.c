@@ -256,7 +256,7 @@ static void a_copy_that_fails_commits_nothing_and_the_next_save_is_right(void **
     assert_int_equal(world.ranks[1].rc, CB_ERR_SYSTEM);
     assert_non_null(strstr(world.ranks[1].err.message, "the fake device lost a copy"));
     assert_int_equal(world.ranks[0].rc, CB_ERR_ABORTED);
-    assert_false(exists("a/" FORMAT_MARKER));
+    assert_false(exists("a/" STORED_MARKER));
     fake_of(&world, 1)->fail_at = 0;
     world_pass(&world, OP_SAVE, "b");
     fake_of(&world, 0)->fail_at = (unsigned)fake_of(&world, 0)->recorded + 3;
