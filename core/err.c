@@ -4,18 +4,50 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+#define ERRNO_BYTES 128
 
 static const char *const code_names[] = {
     "ok",      "usage",  "system",      "format", "not_found", "no_space", "timeout", "aborted",
     "corrupt", "memory", "unsupported", "exists", "internal",  "below",    "limit",
 };
 
+/* Of what is too long the middle is left out: a value of the user's stands in front, and what is wrong with it behind. */
+static void copy_shortened(char *message, size_t bytes, const char *text)
+{
+    static const char gap[] = " ... ";
+    size_t len = strlen(text);
+    if (len < bytes) {
+        memcpy(message, text, len + 1);
+        return;
+    }
+    size_t head = bytes / 3, tail = bytes - head - sizeof gap;
+    while (head > 0 && (text[head] & 0xC0) == 0x80) /* within a character */
+        head--;
+    const char *end = text + len - tail;
+    while ((*end & 0xC0) == 0x80)
+        end++;
+    snprintf(message, bytes, "%.*s%s%s", (int)head, text, gap, end);
+}
+
+static void format_message(char *message, size_t bytes, const char *format, va_list arguments)
+{
+    char *text;
+    if (vasprintf(&text, format, arguments) < 0) {
+        copy_shortened(message, bytes, format); /* no memory: as much as is known */
+        return;
+    }
+    copy_shortened(message, bytes, text);
+    free(text);
+}
+
 static void set_message(struct cb_err *err, int code, const char *format, va_list arguments)
 {
     err->code = code;
     err->sys_errno = 0;
-    vsnprintf(err->message, sizeof err->message, format, arguments);
+    format_message(err->message, sizeof err->message, format, arguments);
 }
 
 int(cb_fail)(struct cb_err *err, int code, const char *format, ...)
@@ -54,10 +86,11 @@ int(cb_fail_errno)(struct cb_err *err, int sys_errno, const char *format, ...)
     if (err) {
         va_list arguments;
         va_start(arguments, format);
-        set_message(err, code, format, arguments);
-        va_end(arguments);
+        err->code = code;
         err->sys_errno = sys_errno;
-        char text[128];
+        format_message(err->message, sizeof err->message - ERRNO_BYTES, format, arguments);
+        va_end(arguments);
+        char text[ERRNO_BYTES - 2];
         size_t used = strlen(err->message);
         snprintf(err->message + used, sizeof err->message - used, ": %s", strerror_r(sys_errno, text, sizeof text));
     }
@@ -66,14 +99,13 @@ int(cb_fail_errno)(struct cb_err *err, int sys_errno, const char *format, ...)
 
 int(cb_context)(struct cb_err *err, const char *format, ...)
 {
-    char old[sizeof err->message];
-    memcpy(old, err->message, sizeof old);
+    char context[sizeof err->message], whole[2 * sizeof err->message];
     va_list arguments;
     va_start(arguments, format);
-    int used = vsnprintf(err->message, sizeof err->message, format, arguments);
+    format_message(context, sizeof context, format, arguments);
     va_end(arguments);
-    if (used >= 0 && (size_t)used < sizeof err->message)
-        snprintf(err->message + used, sizeof err->message - (size_t)used, ": %s", old);
+    snprintf(whole, sizeof whole, "%s: %s", context, err->message);
+    copy_shortened(err->message, sizeof err->message, whole);
     return err->code;
 }
 

@@ -12,6 +12,7 @@
 
 #include "core/buf.h"
 #include "core/err.h"
+#include "core/utf8.h"
 
 static void failure_returns_the_code_and_keeps_the_sentence(void **unused)
 {
@@ -37,6 +38,31 @@ static void context_goes_before_the_message(void **unused)
     int rc = cb_fail(&err, CB_ERR_CORRUPT, "short by 3 bytes");
     assert_int_equal(cb_context(&err, "tensor %s", "x"), rc);
     assert_string_equal(err.message, "tensor x: short by 3 bytes");
+}
+
+static void what_is_too_long_keeps_its_beginning_and_its_end(void **unused)
+{
+    struct cb_err err;
+    char value[10001], umlauts[10001];
+    (void)unused;
+    memset(value, 'x', sizeof value - 1);
+    value[sizeof value - 1] = '\0';
+    assert_int_equal(cb_fail(&err, CB_ERR_USAGE, "key=%s: no such value", value), CB_ERR_USAGE);
+    assert_memory_equal(err.message, "key=xxx", 7);
+    assert_non_null(strstr(err.message, "xxx ... xxx"));
+    assert_string_equal(err.message + strlen(err.message) - strlen("xx: no such value"), "xx: no such value");
+    assert_int_equal(cb_fail_errno(&err, ENOSPC, "writing %s", value), CB_ERR_NO_SPACE);
+    assert_non_null(strstr(err.message, "x: No space left on device"));
+    cb_context(&err, "of %s", value);
+    assert_memory_equal(err.message, "of xxx", 6);
+    assert_non_null(strstr(err.message, "x: No space left on device"));
+    for (size_t i = 0; i + 2 < sizeof umlauts; i += 2)
+        memcpy(umlauts + i, "\xC3\xA4", 3);
+    for (int shift = 0; shift < 2; shift++) {
+        assert_int_equal(cb_fail(&err, CB_ERR_USAGE, "%s%s!", shift ? "a" : "", umlauts), CB_ERR_USAGE);
+        for (const unsigned char *at = (unsigned char *)err.message; *at; at += utf8_length(at))
+            assert_int_not_equal(utf8_length(at), 0);
+    }
 }
 
 static void every_code_has_a_name_that_finds_it_again(void **unused)
@@ -108,6 +134,7 @@ int main(void)
         cmocka_unit_test(failure_returns_the_code_and_keeps_the_sentence),
         cmocka_unit_test(failed_system_call_says_why),
         cmocka_unit_test(context_goes_before_the_message),
+        cmocka_unit_test(what_is_too_long_keeps_its_beginning_and_its_end),
         cmocka_unit_test(every_code_has_a_name_that_finds_it_again),
         cmocka_unit_test(append_past_the_maximum_is_kept_and_reported_once_at_the_end),
         cmocka_unit_test(printf_and_extend_grow_the_buffer),
