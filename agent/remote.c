@@ -19,6 +19,7 @@
 #include "agent/broadcast.h"
 #include "agent/launch_nodes.h"
 #include "agent/rendezvous.h"
+#include "agent/slurm_end.h"
 #include "core/clock.h"
 #include "core/process.h"
 #include "core/spread.h"
@@ -366,9 +367,10 @@ static void check_joining(struct attempt *attempt, uint64_t now_ns)
     uint64_t timeout_ns = experiment_u64(attempt->experiment, OPT_RENDEZVOUS_TIMEOUT);
     const char *reason;
     char text[1024];
-    if (*attempt->signals > 0)
+    if (*attempt->signals > 0) {
+        slurm_end_explain(attempt);
         attempt_decide(attempt, OUTCOME_CANCELLED, CB_ERR_ABORTED, "stopped on request before the ranks were started");
-    else if (getppid() != attempt->parent)
+    } else if (getppid() != attempt->parent)
         attempt_decide(attempt, OUTCOME_CANCELLED, CB_ERR_ABORTED, "the controller that started this run died");
     else if (rendezvous_was_refused(self->rendezvous, &reason))
         attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, CB_ERR_UNSUPPORTED, "%s", reason);

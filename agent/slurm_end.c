@@ -14,9 +14,10 @@
 
 /* A job that is being cleaned up shows that in the place of its state; what was the cause is told apart by
  * other members then. */
-bool slurm_end_read_state(const char *job, char state[32])
+bool slurm_end_read_state(const char *job, unsigned long own_restarts, char state[32])
 {
     const char *word = strstr(job, " JobState="), *preempted = strstr(job, " PreemptTime=");
+    const char *restarts = strstr(job, " Restarts=");
     if (!word || sscanf(word, " JobState=%31[A-Z_]", state) != 1)
         return false;
     if (strcmp(state, "COMPLETING") != 0)
@@ -27,6 +28,8 @@ bool slurm_end_read_state(const char *job, char state[32])
         snprintf(state, 32, "NODE_FAIL");
     else if (preempted && strncmp(preempted, " PreemptTime=None", strlen(" PreemptTime=None")) != 0)
         snprintf(state, 32, "PREEMPTED");
+    else if (restarts && strtoul(restarts + strlen(" Restarts="), NULL, 10) > own_restarts)
+        snprintf(state, 32, "REQUEUED");
     else
         snprintf(state, 32, "CANCELLED");
     return true;
@@ -64,18 +67,22 @@ static bool find_down(struct buf *answer, char name[NODE_NAME_BYTES], char state
 static void judge(struct attempt *attempt, struct buf *answer)
 {
     const char *job = getenv("SLURM_JOB_ID");
+    const char *restarts = getenv("SLURM_RESTART_COUNT");
     char state[32] = "", name[NODE_NAME_BYTES], node_state[32];
     if (job && ask((const char *const[]){"scontrol", "show", "job", "-o", job, NULL}, answer) &&
-        !slurm_end_read_state(answer->data, state))
+        !slurm_end_read_state(answer->data, restarts ? strtoul(restarts, NULL, 10) : 0, state))
         state[0] = '\0';
     if (strcmp(state, "TIMEOUT") == 0 || strcmp(state, "DEADLINE") == 0 || *attempt->time_is_up)
         attempt_decide(attempt, OUTCOME_TIMEOUT, CB_ERR_TIMEOUT, "the job's time limit ended the run");
     else if (*attempt->signals > 0 && find_down(answer, name, node_state))
         attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, CB_ERR_SYSTEM, "Slurm ended the job: its node %s is %s", name,
                        node_state);
-    else if (strcmp(state, "PREEMPTED") == 0 || strcmp(state, "PENDING") == 0 || strcmp(state, "REQUEUED") == 0)
-        attempt_decide(attempt, OUTCOME_PREEMPTED, CB_ERR_ABORTED, "Slurm took the nodes for another job (%s)",
-                       strcmp(state, "PREEMPTED") == 0 ? "preempted" : "requeued");
+    else if (strcmp(state, "PREEMPTED") == 0)
+        attempt_decide(attempt, OUTCOME_PREEMPTED, CB_ERR_ABORTED, "Slurm took the nodes for another job (preempted)");
+    else if (strcmp(state, "PENDING") == 0 || strcmp(state, "REQUEUED") == 0)
+        attempt_decide(
+            attempt, OUTCOME_PREEMPTED, CB_ERR_ABORTED,
+            "Slurm put the job back into its queue: preempted by another job, or requeued by hand"); /* it does not say */
     else if (strcmp(state, "CANCELLED") == 0)
         attempt_decide(attempt, OUTCOME_CANCELLED, CB_ERR_ABORTED, "the job was cancelled");
     else if (strcmp(state, "NODE_FAIL") == 0 || strcmp(state, "BOOT_FAIL") == 0)

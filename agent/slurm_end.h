@@ -13,8 +13,9 @@ void slurm_end_explain(struct attempt *attempt);
 /* Gives the allocation back when the salloc above this agent is gone: else it would stand until its time limit. */
 void slurm_end_give_back(const struct attempt *attempt);
 
-/* Parsers, of `scontrol show job -o` and of `sinfo -h -N -o "%N %T"`; for tests. */
-bool slurm_end_read_state(const char *job, char state[32]);
+/* Parsers, of `scontrol show job -o` (how often Slurm had started this job again when it started this agent: more often now
+ * is REQUEUED) and of `sinfo -h -N -o "%N %T"`; for tests. */
+bool slurm_end_read_state(const char *job, unsigned long own_restarts, char state[32]);
 bool slurm_end_find_down(const char *nodes, char name[NODE_NAME_BYTES], char state[32]);
 
 #endif

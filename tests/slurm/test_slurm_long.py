@@ -99,6 +99,49 @@ def test_a_preempted_job_runs_again_as_another_attempt(cluster):
     assert cluster.record(run)["slurm"]["restarts"] >= 1
 
 
+@pytest.mark.parametrize("phase", ["joining", "saving"])
+def test_a_preempted_job_of_several_nodes_meets_once_more(cluster, phase):
+    """Its nodes meet, lose each other and meet again: two rendezvous, two attempts, each sealed by its own agent."""
+    gate = cluster.folder / "gate"
+    gate.mkdir()
+    srun = gate / "srun"
+    srun.write_text(f"""#!/bin/sh
+case " $* " in *" node --head "*)
+    if [ {phase} = joining ] && mkdir "{gate}/reached" 2>/dev/null; then exec sleep 300; fi ;;
+esac
+exec {slurm.find("srun")} "$@"
+""")
+    srun.chmod(0o755)
+    run, job = cluster.submit_one("model=gpt2-tiny", "nodes=3", "ranks_per_node=1", "baseline=false", "ops=save", "verify=none",
+                                  "store=fault:delay=60ms:./slow", "iterations=20", "slurm.partition=scavenge", "slurm.requeue=true",
+                                  PATH=f"{gate}:{os.environ['PATH']}")
+    cluster.wait_for(run, "running")
+    deadline = time.monotonic() + 60
+    while not ((gate / "reached").exists() if phase == "joining" else "save" in (cluster.status(run)[run]["progress"] or "")):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    cluster.slurm("sbatch", "--parsable", "-p", "urgent", "-N", "4", "--exclusive", "--wrap", "sleep 3", "-o", "/dev/null")
+    attempts = cluster.run_folder(run) / "attempts"
+    deadline = time.monotonic() + 60
+    while not (attempts / "1/manifest.json").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    while not (attempts / "2").exists():  # whoever looks in between sees one that goes on
+        assert cluster.status(run)[run]["state"] in ("pending", "running", "sealing") and time.monotonic() < deadline + 60
+        time.sleep(0.2)
+    line = cluster.wait_final(run, seconds=120)[run]
+    assert line["outcome"] == "pass" and line["job"] == job and line["nodes"] == 3, line
+    first, second = cluster.manifest(run, 1), cluster.manifest(run, 2)
+    assert (first["outcome"], first["sealed_by"]) == ("preempted", "agent") and "back into its queue" in first["message"], first
+    assert (first["ranks"], first["samples"] > 0) == (3, phase == "saving")
+    assert (second["outcome"], second["sealed_by"], second["ranks"], second["samples"] >= 3 * 21) == ("pass", "agent", 3, True)
+    met = [json.loads((attempts / f"{number}/rendezvous.json").read_text())["nodes"] for number in ((2,) if phase == "joining" else (1, 2))]
+    assert all([node["state"] for node in nodes] == ["head", "joined", "joined"] for nodes in met), met
+    assert cluster.document("show", run)["metrics"]["save_s"]["n"] == 20  # of the second alone
+    assert cluster.states(run).count("running") == 2 and not list(attempts.glob("*/rendezvous.key"))
+    assert "0 ingested, 1 known" in cluster.call("collect").stdout
+
+
 def test_a_preempted_job_that_may_not_run_again_has_ended(cluster):
     run = preempted(cluster, *SLOW)
     line = cluster.wait_final(run, seconds=120)[run]
