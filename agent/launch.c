@@ -21,6 +21,7 @@
 #include "core/clock.h"
 #include "core/container.h"
 #include "core/process.h"
+#include "core/version.h"
 
 #define TOOL_TIMEOUT_NS (10 * NS_PER_S)
 #define POLL_NS (5 * NS_PER_MS)
@@ -158,8 +159,8 @@ static int start_here(struct attempt *attempt, const struct worker *worker, int 
                                        prte_base,
                                        NULL};
     const char *const launcher[] = {"mpirun", "-n", ranks, NULL};
-    const char *const told[] = {"--run-folder", attempt->run_folder,   "--attempt", number,
-                                "--pages",      attempt->pages.folder, NULL};
+    const char *const told[] = {"--run-folder",        attempt->run_folder, "--attempt",    number, "--pages",
+                                attempt->pages.folder, "--release",         version_text(), NULL};
     struct command_line line = {0};
     if (attempt->has_launcher)
         command_line_add(&line, launcher);

@@ -13,6 +13,7 @@
 #include "core/child.h"
 #include "core/process.h"
 #include "core/spread.h"
+#include "core/version.h"
 
 #define FILE_MAX_BYTES (64 << 20)
 #define MPI_NODE_PREFIX "ckptbench-node-" /* mpirun's names for hosts: user@host:port is none it could take */
@@ -87,8 +88,9 @@ static int start_ranks(struct attempt *attempt, const char *const *launcher, con
     struct command_line line = {0};
     snprintf(number, sizeof number, "%u", attempt->number);
     snprintf(nodes, sizeof nodes, "%u", attempt->nodes.count);
-    const char *const told[] = {"--run-folder",      attempt->run_folder, "--attempt", number, "--pages",
-                                attempt->pages.base, "--nodes",           nodes,       NULL};
+    const char *const told[] = {"--run-folder", attempt->run_folder, "--attempt", number,
+                                "--pages",      attempt->pages.base, "--nodes",   nodes,
+                                "--release",    version_text(),      NULL};
     command_line_add(&line, launcher);
     command_line_add(&line, worker->words);
     command_line_add(&line, told);

@@ -84,9 +84,11 @@ static void read_log(const struct attempt *attempt, struct buf *log)
 }
 
 /* "srun: error: n2: task 3: Killed", "srun: error: n2: tasks 2-3: Segmentation fault (core dumped)": the
- * first such line is the first that died, since srun then ends the others. */
+ * first such line is the first that died, since srun then ends the others. Where one before has "Exited with exit code 2",
+ * SIGTERM is srun's own. */
 static bool find_killed_task(const char *log, uint32_t *rank, int *signal_number)
 {
+    bool exited = false;
     for (const char *line = strstr(log, "srun: error: "); line; line = strstr(line + 1, "srun: error: ")) {
         size_t len = strcspn(line, "\n");
         char copy[LINE_MAX_BYTES];
@@ -94,9 +96,10 @@ static bool find_killed_task(const char *log, uint32_t *rank, int *signal_number
         const char *task = strstr(copy, ": task"), *reason = task ? strstr(task + 1, ": ") : NULL;
         if (!reason || (sscanf(task, ": task %" SCNu32, rank) != 1 && sscanf(task, ": tasks %" SCNu32, rank) != 1))
             continue;
+        exited = exited || strncmp(reason, ": Exited with", strlen(": Exited with")) == 0;
         for (int number = 1; number < SIGRTMIN; number++) {
             const char *name = sigdescr_np(number);
-            if (name && strncmp(reason + 2, name, strlen(name)) == 0) {
+            if (name && strncmp(reason + 2, name, strlen(name)) == 0 && !(exited && number == SIGTERM)) {
                 *signal_number = number;
                 return true;
             }
@@ -136,6 +139,19 @@ static void last_words(const char *log, char line[LINE_MAX_BYTES])
             snprintf(line, LINE_MAX_BYTES, "%.*s", (int)(len < LINE_MAX_BYTES ? len : LINE_MAX_BYTES - 1), at);
         at += len + (at[len] == '\n' ? 1 : 0);
     }
+}
+
+/* The first line of a rank's own, where it left before it had a page: what launchers say of that comes last. */
+static void first_words(const char *log, char line[LINE_MAX_BYTES])
+{
+    static const char name[] = "ckptbench-worker: ";
+    const char *at = strstr(log, name);
+    if (!at) {
+        last_words(log, line);
+        return;
+    }
+    size_t len = strcspn(at, "\n");
+    snprintf(line, LINE_MAX_BYTES, "%.*s", (int)(len < LINE_MAX_BYTES ? len : LINE_MAX_BYTES - 1), at);
 }
 
 /* Outcomes */
@@ -228,10 +244,11 @@ static void decide_silent(struct attempt *attempt, const char *log)
     if (all_done(attempt))
         attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, CB_ERR_SYSTEM, "%s ended with %s after all ranks were done: %s",
                        who, how, line);
-    else if (!attempt->launched_ns && atomic_load(&attempt->pages.page[rank]->phase) == PHASE_STARTING)
+    else if (!attempt->launched_ns && atomic_load(&attempt->pages.page[rank]->phase) == PHASE_STARTING) {
+        first_words(log, line);
         attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, CB_ERR_SYSTEM, "the ranks did not start: %s ended with %s%s%s",
                        who, how, *line ? ": " : "", line);
-    else
+    } else
         attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, CB_ERR_SYSTEM,
                        "rank %u left in %s without a reason (%s ended with %s)%s%s", rank,
                        attempt_describe_place(attempt, rank, place), who, how, *line ? ": " : "", line);

@@ -6,27 +6,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "core/process.h"
+#include "cli/agent_program.h"
 #include "jobs/follow.h"
 #include "jobs/script.h"
 
 #define SCRIPT_MAX_BYTES (1u << 16)
 #define PLACE_BYTES 256
 
-/* ---- where things are ---- */
-
-int submission_find_agent(char path[PATH_MAX], struct cb_err *err)
-{
-    if (process_find_program("ckptbench-agent", path))
-        return 0;
-    return cb_fail(err, CB_ERR_NOT_FOUND, "ckptbench-agent is neither beside ckptbench nor in PATH");
-}
-
 int submission_init(struct submission *self, struct cb_err *err)
 {
-    int rc = submission_find_agent(self->agent, err);
+    if (*self->agent)
+        return 0;
+    int rc = agent_program_find(self->agent, err);
     if (rc == 0)
         rate_book_load(&self->book);
     return rc;

@@ -26,9 +26,6 @@ struct submission {
 int submission_init(struct submission *self, struct cb_err *err) CB_MUST_CHECK;
 void submission_release(struct submission *self);
 
-/* ckptbench-agent beside this program, else in PATH; absolute. */
-int submission_find_agent(char path[4096], struct cb_err *err) CB_MUST_CHECK;
-
 /* Whether the run is led from here, by an agent under salloc, and its programs go to the nodes by sbcast. */
 bool submission_leads_here(const struct experiment *experiment);
 

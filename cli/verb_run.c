@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cli/agent_program.h"
 #include "cli/cli.h"
 #include "cli/figures.h"
 #include "cli/launch.h"
@@ -91,9 +92,19 @@ static int find_varied(struct session *self, struct cb_err *err)
 
 /* ---- planning ---- */
 
+/* One that is missing is an outcome of the run. */
+static int check_agent(struct cb_err *err)
+{
+    char path[PATH_MAX];
+    int rc = agent_program_find(path, err);
+    return rc == CB_ERR_NOT_FOUND ? 0 : rc;
+}
+
 static int plan_session(struct session *self, struct cb_err *err)
 {
     int rc = planning_expand(&self->planning, &self->cli->settings, false, err);
+    if (rc == 0)
+        rc = check_agent(err);
     if (rc == 0)
         rc = history_open(NULL, &self->history, err);
     if (rc)

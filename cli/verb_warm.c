@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/agent_program.h"
 #include "cli/cli.h"
 #include "cli/pool_list.h"
 #include "cli/remote_verb.h"
-#include "cli/submission.h"
 #include "core/clock.h"
 #include "core/experiment.h"
 #include "core/log.h"
@@ -136,7 +136,7 @@ static int write_script(const struct wish *self, const char *folder, struct buf 
                                 .experiment = self->experiment,
                                 .time_limit_ns = limit_ns,
                                 .deadline_s = last_ns / NS_PER_S};
-    int rc = submission_find_agent(agent, err);
+    int rc = agent_program_find(agent, err);
     if (rc == 0 && (snprintf(log, sizeof log, "%s/" POOL_LOG, folder) >= (int)sizeof log ||
                     snprintf(path, sizeof path, "%s/" POOL_SCRIPT, folder) >= (int)sizeof path))
         rc = cb_fail(err, CB_ERR_USAGE, "the path %s is too long", folder);

@@ -69,7 +69,7 @@ static void catch_signals(struct status_page *page)
 
 static int print_usage(FILE *out)
 {
-    fprintf(out, "usage: " PROGRAM " --run-folder RUN --attempt N --pages FOLDER [--nodes N]\n"
+    fprintf(out, "usage: " PROGRAM " --run-folder RUN --attempt N --pages FOLDER [--nodes N] [--release VERSION]\n"
                  "       " PROGRAM " --devices\n"
                  "One rank of a run; ckptbench-agent starts it under MPI's launcher. --devices lists the GPUs.\n");
     return out == stdout ? CB_EXIT_PASS : CB_EXIT_USAGE;
@@ -89,6 +89,16 @@ static int print_devices(void)
     return CB_EXIT_PASS;
 }
 
+/* The agent's: page and experiment are its words. */
+static int check_release(const char *release, struct cb_err *err)
+{
+    if (strcmp(release, version_text()) == 0)
+        return 0;
+    return cb_fail(err, CB_ERR_UNSUPPORTED,
+                   "this is ckptbench-worker %s, and the ckptbench-agent that starts it is %s: install one release",
+                   version_text(), release);
+}
+
 static int read_arguments(int argc, char **argv, struct arguments *arguments, struct cb_err *err)
 {
     *arguments = (struct arguments){0};
@@ -105,6 +115,8 @@ static int read_arguments(int argc, char **argv, struct arguments *arguments, st
             rc = units_parse_u64(value, &arguments->attempt, err);
         else if (strcmp(argv[i], "--nodes") == 0)
             rc = units_parse_u64(value, &arguments->nodes, err);
+        else if (strcmp(argv[i], "--release") == 0)
+            rc = check_release(value, err);
         else
             rc = cb_fail(err, CB_ERR_USAGE, "unknown argument %s", argv[i]);
         if (rc)
@@ -267,7 +279,7 @@ int main(int argc, char **argv)
     int rc = read_arguments(argc, argv, &arguments, &err);
     if (rc) {
         log_error("%s", err.message);
-        return print_usage(stderr);
+        return rc == CB_ERR_USAGE ? print_usage(stderr) : cb_exit_code(rc);
     }
     rc = comm_new((uint32_t)arguments.nodes, &comm, &err);
     if (!rc)

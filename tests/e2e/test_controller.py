@@ -436,7 +436,7 @@ def test_records_of_an_agent_killed_before_its_manifest_are_sealed_by_the_contro
     """Killed in the one place where records are there and the manifest is not."""
     run = document(place, "run", *TINY, "store=./store", "iterations=2", "keep=false")
     records = place / f"home/runs/{run['run']}/attempts/1/records"
-    program = with_agent(place, f"#!/bin/sh\nmkdir -p $2/attempts/1/logs\ncp {records} $2/attempts/1\nkill -9 $$\n")
+    program = with_agent(place, f"#!/bin/sh\n[ $1 = run ] || exit 0\nmkdir -p $2/attempts/1/logs\ncp {records} $2/attempts/1\nkill -9 $$\n")
     result = subprocess.run([program, "run", *TINY, "store=./store", "iterations=2", "--json"], cwd=place, env=environment(place),
                             capture_output=True, text=True, timeout=60)
     assert result.returncode == 4, result.stderr

@@ -172,10 +172,10 @@ int main(int argc, char **argv)
     struct fake fake = {0};
     struct experiment *experiment;
     char path[512], folder[256];
-    if (argc != 7 && argc != 9)
+    if (argc != 9 && argc != 11)
         return 9;
     find_rank(&rank);
-    if (find_folder(argv, argc == 9 ? argv[8] : NULL, argv[2], rank, folder) ||
+    if (find_folder(argv, argc == 11 ? argv[8] : NULL, argv[2], rank, folder) ||
         status_page_path(folder, rank, path, sizeof path, NULL) || status_page_open(path, &fake.page, NULL) ||
         run_folder_read_experiment(argv[2], &experiment, NULL))
         return 9;

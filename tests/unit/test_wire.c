@@ -272,6 +272,10 @@ static void srun_says_which_rank_a_signal_ended(void **state)
     assert_int_equal(rank, 2);
     assert_int_equal(number, 11);
     assert_false(seal_find_killed("srun: error: n1: tasks 0-1: Exited with exit code 4\n", &rank, &number));
+    assert_false(seal_find_killed(
+        "srun: error: n2: task 1: Exited with exit code 4\nsrun: error: n1: task 0: Terminated\n", &rank, &number));
+    assert_true(seal_find_killed("srun: error: n2: task 1: Exited with exit code 4\nsrun: error: n1: task 0: Killed\n",
+                                 &rank, &number));
     assert_false(seal_find_killed("srun: error: task", &rank, &number));
 }
 
@@ -279,15 +283,20 @@ static void slurm_says_why_a_job_ended(void **state)
 {
     (void)state;
     char name[NODE_NAME_BYTES], word[32];
-    assert_true(slurm_end_read_state("JobId=5 JobName=x UserId=root(0) JobState=NODE_FAIL Reason=NodeDown\n", word));
+    assert_true(slurm_end_read_state("JobId=5 JobName=x UserId=root(0) JobState=NODE_FAIL Reason=NodeDown\n", 1, word));
     assert_string_equal(word, "NODE_FAIL");
-    assert_true(slurm_end_read_state("JobId=5 JobState=COMPLETING Reason=None PreemptTime=None\n", word));
+    assert_true(slurm_end_read_state("JobId=5 JobState=COMPLETING Reason=None PreemptTime=None\n", 1, word));
     assert_string_equal(word, "CANCELLED");
-    assert_true(slurm_end_read_state("JobId=5 JobState=COMPLETING Reason=TimeLimit\n", word));
+    assert_true(slurm_end_read_state("JobId=5 JobState=COMPLETING Reason=TimeLimit\n", 1, word));
     assert_string_equal(word, "TIMEOUT");
-    assert_true(slurm_end_read_state("JobId=5 JobState=COMPLETING PreemptTime=2026-11-21T16:00:00\n", word));
+    assert_true(slurm_end_read_state("JobId=5 JobState=COMPLETING PreemptTime=2026-11-21T16:00:00\n", 1, word));
     assert_string_equal(word, "PREEMPTED");
-    assert_false(slurm_end_read_state("slurm_load_jobs error: Invalid job id specified\n", word));
+    for (unsigned long own = 0; own < 3; own++) {
+        assert_true(
+            slurm_end_read_state("JobId=5 JobState=COMPLETING Requeue=1 Restarts=1 PreemptTime=None\n", own, word));
+        assert_string_equal(word, own == 0 ? "REQUEUED" : "CANCELLED");
+    }
+    assert_false(slurm_end_read_state("slurm_load_jobs error: Invalid job id specified\n", 1, word));
     assert_true(slurm_end_find_down("n1 mixed\nn2 down*\n", name, word));
     assert_string_equal(name, "n2");
     assert_true(slurm_end_find_down("n3 idle*\n", name, word));
