@@ -68,6 +68,17 @@ static bool was_sent_meanwhile(const char *folder, const struct job_record *reco
     return sent;
 }
 
+/* Takes the run's lock, to be let go by the caller: -1 where it is not taken. */
+static int lock_to_send(const char *run, const char *folder, const struct job_record *record, int *lock,
+                        struct cb_err *err)
+{
+    *lock = -1;
+    int rc = job_folder_lock(folder, lock, err);
+    if (rc == 0 && (*lock < 0 || was_sent_meanwhile(folder, record)))
+        rc = cb_fail(err, CB_ERR_EXISTS, "run %s is being submitted by another ckptbench", run);
+    return rc;
+}
+
 static int prepare(const struct submission *self, const struct sending *item, struct parcel *parcel,
                    struct file_batch *batch, struct cb_err *err)
 {
@@ -78,9 +89,7 @@ static int prepare(const struct submission *self, const struct sending *item, st
                               .lock = -1,
                               .answer = SUBMIT_REFUSED};
     buf_init(&parcel->script, SCRIPT_MAX_BYTES);
-    int rc = job_folder_lock(item->folder, &parcel->lock, err);
-    if (rc == 0 && (parcel->lock < 0 || was_sent_meanwhile(item->folder, item->record)))
-        rc = cb_fail(err, CB_ERR_EXISTS, "run %s is being submitted by another ckptbench", item->run);
+    int rc = lock_to_send(item->run, item->folder, item->record, &parcel->lock, err);
     if (rc == 0)
         rc = submission_script(self, item->run, item->folder, 0, item->experiment, &parcel->script, err);
     if (rc == 0)
@@ -359,24 +368,44 @@ static int link_members(const struct planning *planning, size_t first, size_t co
     return 0;
 }
 
-/* The script, the links, and in every member's folder what is intended. */
-static int prepare_array(const struct submission *self, const struct planned *members, size_t count,
-                         struct job_record *records, struct parcel *parcel, struct cb_err *err)
+/* At most PARCELS of them, under their locks until it is on disk. */
+static int intend_some(const struct planned *members, size_t first, size_t end, struct job_record *records,
+                       const struct parcel *parcel, struct cb_err *err)
 {
     struct file_batch batch = {0};
-    int rc = submission_script_of(self, members, count, &parcel->script, err);
-    if (rc == 0)
-        rc = write_script(&batch, parcel, err);
-    for (size_t i = 0; rc == 0 && i < count; i++) {
+    int locks[PARCELS], rc = first == 0 ? write_script(&batch, parcel, err) : 0;
+    size_t locked = first;
+    for (; rc == 0 && locked < end; locked++) {
+        size_t i = locked;
+        rc = lock_to_send(members[i].id, members[i].folder, &records[i], &locks[i - first], err);
         records[i].in_array = !is_one_job(members);
         records[i].array_task = i;
         if (i > 0 && is_one_job(members))
             snprintf(records[i].before, sizeof records[i].before, "%s", members[i - 1].id);
-        rc = intend(&batch, parcel->run, members[i].folder, &records[i], err);
+        if (rc == 0)
+            rc = intend(&batch, parcel->run, members[i].folder, &records[i], err);
     }
     if (rc == 0)
         rc = file_batch_commit(&batch, err);
     file_batch_release(&batch);
+    for (size_t i = first; i < locked; i++)
+        job_folder_unlock(locks[i - first]);
+    return rc;
+}
+
+/* The script, and in every member's folder what is intended: of all of them, or of none. */
+static int prepare_array(const struct submission *self, const struct planned *members, size_t count,
+                         struct job_record *records, struct parcel *parcel, struct cb_err *err)
+{
+    size_t done = 0;
+    int rc = submission_script_of(self, members, count, &parcel->script, err);
+    while (rc == 0 && done < count) {
+        size_t end = count - done < PARCELS ? count : done + PARCELS;
+        rc = intend_some(members, done, end, records, parcel, err);
+        done = rc == 0 ? end : done;
+    }
+    for (size_t i = 0; rc && i < done; i++)
+        take_back(members[i].folder, &records[i]);
     return rc;
 }
 

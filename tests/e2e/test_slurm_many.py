@@ -1,11 +1,14 @@
 """Many runs at once on a real Slurm: how often its commands are called, how many at a time, and that nothing is lost or sent twice
 where that breaks off."""
+import contextlib
 import json
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import time
+import uuid
 
 import pytest
 from slurm_harness import MISSING, PROGRAM, TINY, VARIABLE, Cluster, shared_cluster
@@ -164,6 +167,33 @@ def test_a_controller_killed_among_many_sends_none_of_them_twice(cluster):
     cluster.call("submit", "--resume", sweep)
     names = names_in_slurm(cluster, sweep)
     assert len(names) == 20 and set(names.values()) == {1}
+
+
+def is_planned(cluster):
+    """Whether all is written that a second one would find."""
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{cluster.home}/history.db?mode=ro", uri=True, timeout=1)) as history:
+            return history.execute("select count(*) from run").fetchone()[0] > 0
+    except sqlite3.OperationalError:
+        return False
+
+
+@pytest.mark.parametrize("array", ["--array", "--no-array"])
+def test_two_who_submit_the_same_send_it_once(cluster, array):
+    """The first is stopped where it has planned all and sent nothing, or little; whoever comes second finishes or leaves it."""
+    words = ["submit", "--id", f"twice-{uuid.uuid4().hex[:8]}", *HELD, f"store={cluster.folder}/store", "repeat=40", array]
+    with subprocess.Popen([PROGRAM, *words], cwd=cluster.folder, env=cluster.environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                          text=True) as first:
+        while first.poll() is None and not is_planned(cluster):
+            time.sleep(0.0005)
+        first.send_signal(signal.SIGSTOP)
+        second = subprocess.run([PROGRAM, *words], cwd=cluster.folder, env=cluster.environment(), capture_output=True, text=True, timeout=120)
+        first.send_signal(signal.SIGCONT)
+        _, said = first.communicate(timeout=120)
+    for code, text in ((first.returncode, said), (second.returncode, second.stderr)):
+        assert code == 0 or code == 4 and ("being submitted by another" in text or "may still appear" in text), text
+    names = names_in_slurm(cluster, words[2])
+    assert set(names.values()) == {1} and 0 in (first.returncode, second.returncode), names
 
 
 def test_answers_lost_among_many_are_found_again(cluster):
