@@ -95,13 +95,13 @@ static void look_back(struct job_list *self, struct slurm_jobs *jobs, const stru
     buf_release(&ids);
 }
 
-/* Whether anything has begun or ended since squeue alone was enough. */
+/* Whether anything has ended since squeue alone was enough, or an attempt of what runs, perhaps for the second time. */
 static bool wants_details(const struct job_list *self, const struct job_index *index)
 {
     for (size_t i = 0; i < self->count; i++) {
         const struct job_entry *entry = &self->items[i];
         const struct slurm_job *job = needs_slurm(entry) ? job_index_find(index, &entry->record) : NULL;
-        if (job && slurm_state_phase(job->state) >= SLURM_IS_ENDING)
+        if (job && (slurm_state_phase(job->state) >= SLURM_IS_ENDING || (entry->may_requeue && entry->seen.sealed)))
             return true;
     }
     return false;

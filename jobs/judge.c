@@ -242,8 +242,9 @@ static bool comes_back(const struct job_record *record, const struct job_sight *
     case SLURM_IS_WAITING:
     case SLURM_IS_BOOTING:
         return true;
-    case SLURM_IS_RUNNING: /* began after what was sealed had ended */
-        return sight->slurm->start_s * NS_PER_S > manifest->ended_wall_ns;
+    case SLURM_IS_RUNNING: /* again; without its number, began after what was sealed had ended, by clocks that agree */
+        return sight->slurm->has_details ? sight->slurm->restarts >= sight->folder->attempts
+                                         : sight->slurm->start_s * NS_PER_S > manifest->ended_wall_ns;
     case SLURM_IS_ENDING:
         return is_within(record->slurm_state_wall_ns, sight->now_wall_ns, JUDGE_GRACE_S);
     case SLURM_IS_UNSETTLED:

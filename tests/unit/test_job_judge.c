@@ -190,6 +190,14 @@ static void test_a_sealed_attempt_of_a_job_in_the_queue_comes_back(void **state)
     scene.slurm.start_s = NOW_NS / NS_PER_S - 60; /* this one, not gone yet */
     judge(&scene);
     assert_int_equal(scene.verdict.state, JOB_FAILED);
+    scene.slurm.has_details = true; /* then no clock has a word: that of the nodes may be an hour ahead */
+    scene.slurm.restarts = 1;
+    judge(&scene);
+    assert_int_equal(scene.verdict.state, JOB_RUNNING);
+    scene.slurm.restarts = 0;
+    scene.slurm.start_s = NOW_NS / NS_PER_S;
+    judge(&scene);
+    assert_int_equal(scene.verdict.state, JOB_FAILED);
     set_scene(&scene, "PENDING", 2);
     set_sealed(&scene, OUTCOME_PASS);
     scene.sight.may_requeue = true;
