@@ -3,7 +3,10 @@ measured is sealed, whoever dies; the node is named; nothing runs on."""
 import json
 import os
 import re
+import shutil
 import signal
+import socket
+import ssl
 import subprocess
 import time
 from pathlib import Path
@@ -21,11 +24,31 @@ def slurm(*words):
     return subprocess.run(words, env=dict(kept, SLURM_CONF=CLUSTER), capture_output=True, text=True, timeout=60, check=True).stdout
 
 
+# In front of srun: keeps the words with which agents of other nodes are started, and holds these back until they may go.
+SRUN = """\
+#!/bin/sh
+case " $* " in *" node --head "*)
+    echo "$*" > "{folder}/words.new"
+    mv "{folder}/words.new" "{folder}/words"
+    tries=0
+    while [ ! -e "{folder}/open" ] && [ $tries -lt 900 ]; do sleep 0.1; tries=$((tries + 1)); done ;;
+esac
+exec {srun} "$@"
+"""
+
+
 class Job(Run):
-    def start(self, nodes, fake=""):
+    def hold_back_agents(self):
+        srun = self.folder / "bin/srun"
+        srun.parent.mkdir()
+        srun.write_text(SRUN.format(folder=self.folder, srun=shutil.which("srun")))
+        srun.chmod(0o755)
+        return srun.parent
+
+    def start(self, nodes, fake="", path=None):
         script = self.folder / "job.sh"
         # The nodes share a kernel: what Open MPI does between processes of one machine must not be tried.
-        script.write_text(f"#!/bin/sh\nexport CKPTBENCH_FAKE='{fake}' OMPI_MCA_btl=self,tcp OMPI_MCA_btl_tcp_if_include=lo\nexec {self.programs}/ckptbench-agent run {self.run}\n")
+        script.write_text(f"#!/bin/sh\nexport PATH='{path or self.programs}':$PATH CKPTBENCH_FAKE='{fake}' OMPI_MCA_btl=self,tcp OMPI_MCA_btl_tcp_if_include=lo\nexec {self.programs}/ckptbench-agent run {self.run}\n")
         self.job = slurm("sbatch", "--parsable", f"--nodes={nodes}", f"--output={self.folder}/job.log", "--chdir=/", str(script)).strip()
         return self
 
@@ -134,3 +157,44 @@ def test_more_nodes_than_the_allocation_has_are_refused(job):
     run = job(ranks=8, nodes=3).start(2)
     manifest = run.await_manifest()
     assert manifest["outcome"] == "benchmark_failed" and "nodes=3, but there are 2" in manifest["message"]
+
+
+def throw_garbage(port):
+    """At a port of the rendezvous: bytes that are no handshake, a handshake without the key, and connections that say nothing, which are left open."""
+    silent = [socket.create_connection(("127.0.0.1", port), timeout=20) for _ in range(8)]
+    for garbage in (b"GET / HTTP/1.1\r\n\r\n", b"\0" * 100000, os.urandom(5000), b"\x16\x03\x01\xff\xff" + b"A" * 70000):
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as stranger:
+            try:
+                stranger.sendall(garbage)
+                stranger.shutdown(socket.SHUT_WR)
+                assert len(stranger.recv(4096)) < 100  # an alert of TLS, at most
+            except OSError:
+                pass  # it has hung up on us
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as stranger, pytest.raises(OSError):
+        context.wrap_socket(stranger)
+    return silent
+
+
+def test_strangers_at_the_rendezvous_are_dropped_and_an_agent_with_another_key_never_joins(job):
+    run = job(ranks=3, iterations=60)
+    run.start(3, path=run.hold_back_agents())
+    words = run.await_(lambda: (run.folder / "words").exists() and (run.folder / "words").read_text().split())
+    port = words[words.index("--port") + 1]
+    silent = throw_garbage(int(port))
+    node = re.search(r"--nodelist=(n\d+)", " ".join(words)).group(1)
+    stranger = subprocess.run([run.programs / "ckptbench-agent", "node", "--name", node, "--head", "127.0.0.1", "--port", port, "--timeout", "1s"],
+                              input=64 * "a" + "\n", capture_output=True, text=True, timeout=60)
+    assert stranger.returncode == 4 and f"node {node}: the head does not answer at 127.0.0.1, port {port}" in stranger.stderr
+    assert run.progress()["state"] == "joining"
+    (run.folder / "open").touch()
+    run.await_(lambda: run.progress().get("iteration", 0) > 1)
+    silent += throw_garbage(int(port))
+    manifest = run.await_manifest(90)
+    assert (manifest["outcome"], manifest["message"]) == ("pass", ""), run.logs()
+    assert [node["state"] for node in run.rendezvous()["nodes"]] == ["head", "joined", "joined"]
+    for connection in silent:
+        connection.close()
+    assert run.await_(run.is_over)
+    run.assert_nothing_left()

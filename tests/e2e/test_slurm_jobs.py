@@ -5,7 +5,8 @@ import time
 from pathlib import Path
 
 import pytest
-from slurm_harness import MISSING, TINY, VARIABLE, shared_cluster
+from site_harness import install
+from slurm_harness import MISSING, PROGRAM, TINY, VARIABLE, shared_cluster
 
 pytestmark = pytest.mark.skipif(not os.environ.get(VARIABLE), reason=MISSING)
 assert VARIABLE == "CKPTBENCH_TEST_SLURM"  # tests/run.py looks for the name in this file
@@ -203,6 +204,39 @@ def test_hostile_words_reach_no_shell(cluster):
     assert not list(cluster.folder.rglob("hit"))
     script = (cluster.run_folder(run) / "job.sbatch").read_text()
     assert "touch" not in script and "xxxx" not in script
+
+
+HOSTILE = "$(touch hit)`touch hit`';touch hit;'\"\n\t\\ #%n&|<>*" + "x" * 10000
+
+
+def test_no_key_and_no_name_reaches_a_shell_whatever_it_holds(cluster):
+    keys = [option["name"] for option in cluster.document("options")]
+    assert len(keys) > 100
+    for key in [*keys, "label.kind", f"label.{HOSTILE}", HOSTILE]:
+        result = subprocess.run([PROGRAM, "submit", "--dry-run", "model=gpt2-tiny", f"{key}={HOSTILE}"], cwd=cluster.folder,
+                                env=cluster.environment(), capture_output=True, text=True, timeout=60)
+        assert result.returncode in (0, 2), (key, result.stderr[-500:])
+        assert "touch" not in result.stdout and "xxxx" not in result.stdout, key
+        assert len(result.stderr) < 1200 and not result.stderr.endswith("xxxx\n"), result.stderr  # what is wrong comes last
+    for words in (("status",), ("cancel",), ("logs",), ("collect",), ("show",), ("submit", *TINY, "--after"), ("submit", *TINY, "--warm"),
+                  ("submit", "--resume"), ("submit", *TINY, "--id"), ("submit", *TINY, "--site"), ("warm", "stop"),
+                  ("warm", "start", "nodes=1", "for=1m"), ("site", "add"), ("site", "doctor")):
+        result = subprocess.run([PROGRAM, *words, HOSTILE], cwd=cluster.folder, env=cluster.environment(), capture_output=True, text=True, timeout=60)
+        assert result.returncode == 2 and 0 < len(result.stderr) < 1200, (words, result.returncode, result.stderr[-500:])
+    assert not list(cluster.folder.rglob("hit")) and not list(cluster.home.glob("runs/*"))
+
+
+def test_paths_of_programs_home_and_store_may_hold_anything_that_slurm_takes(cluster):
+    place = cluster.folder / "a b; (touch hit) & 'é' %n #"
+    cluster.home = cluster.folder / "home of; (touch hit) & é %n #"
+    programs = install(place) / "bin"
+    sent = subprocess.run([programs / "ckptbench", "submit", "--wait", "model=gpt2-tiny", "nodes=2", "ranks_per_node=1", "iterations=1",
+                           "warmup=0", f"store={place}/st'o\"re $(touch hit)\n`touch hit`", f"suffix=s'u \"$(touch hit)"], cwd=place, env=cluster.environment(),
+                          capture_output=True, text=True, timeout=120)
+    assert sent.returncode == 0, sent.stderr
+    (line,) = cluster.document("status")
+    assert line["outcome"] == "pass" and line["nodes"] == 2
+    assert not list(cluster.folder.rglob("hit"))
 
 
 def test_a_home_that_slurm_cannot_write_to_is_refused(cluster):
