@@ -25,6 +25,7 @@ double figures_median(const struct run_info *info, enum metric_id metric)
 
 char *figures_format(enum metric_id metric, double value, char text[32])
 {
+    char count[32];
     const char *unit = metric_row(metric)->unit;
     if (!isfinite(value))
         snprintf(text, 32, "-");
@@ -38,6 +39,8 @@ char *figures_format(enum metric_id metric, double value, char text[32])
         units_format_count((uint64_t)llround(value), text);
     else if (strcmp(unit, "ratio") == 0)
         snprintf(text, 32, "%.3f", value);
+    else if (strcmp(unit, "tokens/s") == 0 && value >= 1000 && value < 1e15)
+        snprintf(text, 32, "%.20s tokens/s", units_format_count((uint64_t)llround(value), count));
     else
         snprintf(text, 32, "%.4g %s", value, unit);
     return text;

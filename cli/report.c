@@ -331,6 +331,8 @@ static int write_checkpoints(const struct run_info *info, bool colour, struct bu
     add_operation(&table, info, OP_SAVE);
     add_operation(&table, info, OP_LOAD);
     bool has_rows = table.count > sizeof headings / sizeof *headings;
+    if (has_rows && experiment_is(info->experiment, OPT_WORKLOAD, "train"))
+        buf_append_char(out, '\n'); /* after the steps' lines */
     int rc = has_rows ? table_write(&table, 0, colour, out, err) : 0;
     table_release(&table);
     write_used(info, out);

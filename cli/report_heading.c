@@ -108,6 +108,15 @@ static void write_store_line(const struct experiment *experiment, struct buf *ou
                experiment_bool(experiment, OPT_IO_FSYNC) ? "fsync" : "no fsync");
 }
 
+/* A training that neither saves nor resumes has none. */
+static bool uses_store(const struct experiment *experiment)
+{
+    return !experiment_is(experiment, OPT_WORKLOAD, "wait") &&
+           (!experiment_is(experiment, OPT_WORKLOAD, "train") ||
+            strcmp(experiment_text(experiment, OPT_TRAIN_CHECKPOINT_EVERY), "0") != 0 ||
+            !experiment_is(experiment, OPT_TRAIN_RESUME, "none"));
+}
+
 static void write_plan_line(const struct plan *plan, struct buf *out)
 {
     char time[32], items[32], bytes[32], files[32];
@@ -125,7 +134,7 @@ void report_write_heading(const char *run, const struct experiment *experiment, 
     write_model_line(run, experiment, workload, out);
     if (colour)
         buf_append_text(out, table_style_end());
-    if (!experiment_is(experiment, OPT_WORKLOAD, "wait"))
+    if (uses_store(experiment))
         write_store_line(experiment, out);
     if (workload && workload->plan && !experiment_is(experiment, OPT_ENGINE, "command")) /* which plans by itself */
         write_plan_line(workload->plan, out);

@@ -34,7 +34,7 @@ void training_outlook_write(const struct experiment *experiment, const struct wo
                training->bf16 ? "bf16 with fp32 master weights" : "fp32");
     buf_printf(out, "training   %s rank%s, ", units_format_count(training->ranks, text), units_plural(training->ranks));
     training_describe(training, out);
-    buf_printf(out, ", %" PRIu64 " step%s, %s\n", training->steps, units_plural(training->steps),
+    buf_printf(out, ", %" PRIu64 " step%s, optimizer %s\n", training->steps, units_plural(training->steps),
                experiment_text(experiment, OPT_TRAIN_OPTIMIZER));
     for (int i = 0; i < MEMORY_STAGES; i++) {
         enum memory_stage stage = (enum memory_stage)i;
@@ -83,7 +83,8 @@ static void add_row(struct table *table, const struct run_info *info, enum metri
     if (!found || found->summary.n == 0)
         return;
     const struct summary *summary = &found->summary;
-    table_add(table, TABLE_BOLD, metric_row(metric)->name);
+    bool of_all = metric == METRIC_COMM_BYTES || metric == METRIC_OFFLOAD_BYTES;
+    table_addf(table, TABLE_BOLD, "%s%s", metric_row(metric)->name, of_all ? ", all ranks" : "");
     table_add(table, TABLE_BOLD, figures_format(metric, summary->median, text));
     table_addf(table, TABLE_PLAIN, "%s … %s", figures_format(metric, summary->min, low),
                figures_format(metric, summary->max, high));
@@ -127,7 +128,8 @@ int training_report_write(const struct run_info *info, bool colour, struct buf *
     table_add_headings(&table, headings);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         add_row(&table, info, rows[i]);
-    int rc = table_write(&table, 0, colour, out, err);
+    bool has_rows = table.count > sizeof headings / sizeof *headings;
+    int rc = has_rows ? table_write(&table, 0, colour, out, err) : 0;
     table_release(&table);
     write_course(info, METRIC_LOSS, "loss", out);
     write_course(info, METRIC_VALIDATION_LOSS, "validation", out);
@@ -140,6 +142,7 @@ int training_report_write(const struct run_info *info, bool colour, struct buf *
     write_value(info, METRIC_RECOVERY_S, "recovery", "from the end of the attempt before to the first step", out);
     write_value(info, METRIC_LOST_STEPS, "lost", "steps had to be done again", out);
     write_value(info, METRIC_TRAIN_GOODPUT, "goodput", "of the time went into steps at their own pace", out);
+    write_fact(info, "train.memory", "memory", out);
     write_fact(info, "train.trace", "trace", out);
     return rc;
 }

@@ -114,7 +114,7 @@ static enum over_ranks how_over_ranks(enum metric_id metric)
 {
     if (metric >= METRIC_OTHER_S && metric <= METRIC_WAIT_S)
         return OVER_MEAN;
-    if (metric == METRIC_RSS_BYTES)
+    if (metric == METRIC_RSS_BYTES || metric == METRIC_GATHERED_BYTES) /* memory of a rank */
         return OVER_MAX;
     if (metric == METRIC_CPU_S)
         return OVER_SUM;

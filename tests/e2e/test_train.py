@@ -92,12 +92,14 @@ def test_what_is_prefetched_is_gathered_beside_computing_or_ahead_of_gradients(t
 def test_what_the_tutorials_options_do_to_memory_and_exchange_is_in_the_metrics(tmp_path):
     """Two ranks, a root r and four blocks b: each of the step's figures follows from them."""
     def figures(*words):
-        train(tmp_path, *batch(2), STEPS, "layers=4", *words)
-        found = {}
+        document = train(tmp_path, *batch(2), STEPS, "layers=4", *words)
+        ranks, found = int(document["experiment"]["ranks"]), {}
         for metric in ("gathered_bytes", "comm_bytes", "offload_bytes"):
             of_all = {value for ranks in values(tmp_path, metric).values() for value in ranks.values()}
             assert len(of_all) < 2, (metric, of_all)  # every step and rank the same
             found[metric] = of_all.pop() if of_all else None
+            shown = document["metrics"].get(f"step.{metric}", {}).get("median")  # amounts are added up over the ranks, memory is a rank's
+            assert shown == (found[metric] and found[metric] * (1 if metric == "gathered_bytes" else ranks)), metric
         return found
     pre, none = figures(), figures("train.backward_prefetch=NONE")
     block = (pre["gathered_bytes"] - none["gathered_bytes"]) / 4

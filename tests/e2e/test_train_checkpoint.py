@@ -164,6 +164,13 @@ def test_what_checkpoints_cost_the_training_is_stored(tmp_path):
     assert "train.resume=latest" in ckptbench(tmp_path, "show", "LATEST").stdout
 
 
+def test_how_much_steps_lose_to_a_save_behind_them_is_stored(tmp_path):
+    """Each save takes as long as some steps, so that there are some beside it and some without."""
+    document = train(tmp_path, *batch(2), "train.steps=40", "train.checkpoint_every=20", "save.async=true", store=f"fault:delay=300ms:{tmp_path}/store")
+    figures = document["metrics"]["save.interference_fraction"]
+    assert 0 < figures["n"] <= 2 and figures["max"] < 1
+
+
 def test_without_keep_nothing_stays_and_a_resume_alone_saves_nothing(tmp_path):
     train(tmp_path, *batch(2), "train.steps=4", EVERY, "keep=false", store=tmp_path / "store")
     assert [path.name for path in (tmp_path / "store").rglob("*")] == [".ckptbench-store"]

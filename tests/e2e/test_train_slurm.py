@@ -27,7 +27,7 @@ def test_a_training_runs_on_four_nodes(cluster):
 
 def test_suite_and_training_are_one_job_on_four_nodes(cluster):
     file = Path(__file__).resolve().parents[2] / "experiments/suite-and-train.yaml"
-    words = (file, "nodes=4", "ranks_per_node=1", "ranks=4", "layers=1", "train.steps=4", "train.seq_length=16", "train.batch_size=1",
+    words = (file, "nodes=4", "ranks_per_node=1", "layers=1", "train.steps=4", "train.seq_length=16", "train.batch_size=1",
              "train.checkpoint_every=2", "warmup=0", "suite.only=cpu", "suite.gemm_size=64", "slurm.time=5m")
     (suite, train), jobs = cluster.submit(*words)
     assert jobs[0] == jobs[1] and cluster.jobs_named(suite) == [jobs[0]] and not cluster.jobs_named(train)

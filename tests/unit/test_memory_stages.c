@@ -135,6 +135,22 @@ static void a_stage_keeps_what_was_resident_when_it_came_first(void **state)
     assert_false(stages.taken[MEMORY_AFTER_WARMUP]);
 }
 
+static void stages_are_told_in_a_line(void **state)
+{
+    (void)state;
+    char text[128], cut[24];
+    struct memory_stages stages = {.taken = {true, true}, .resident_bytes = {1 << 29, 1 << 30, 7}};
+    for (int stage = 0; stage < MEMORY_STAGES; stage++)
+        stages.device_bytes[stage] = NAN;
+    memory_stages_describe(&stages, "/runs/a", text, sizeof text);
+    assert_string_equal(text, "0.500 GB after data creation, 1.000 after model creation resident: /runs/a");
+    memory_stages_describe(&stages, "/runs/a", cut, sizeof cut);
+    assert_string_equal(cut, "0.500 GB after data cre");
+    stages.device_bytes[0] = stages.device_bytes[1] = 1 << 28;
+    memory_stages_describe(&stages, "/runs/a", text, sizeof text);
+    assert_string_equal(text, "0.250 GB after data creation, 0.250 after model creation on the device: /runs/a");
+}
+
 static void intervals_are_steps_or_time(void **state)
 {
     static const char *const steps[] = {"train.checkpoint_every=100", NULL};
@@ -165,6 +181,7 @@ int main(void)
         cmocka_unit_test(a_record_has_the_tutorials_keys_and_null_for_what_is_not_there),
         cmocka_unit_test(the_stages_have_the_tutorials_names),
         cmocka_unit_test(a_stage_keeps_what_was_resident_when_it_came_first),
+        cmocka_unit_test(stages_are_told_in_a_line),
         cmocka_unit_test(intervals_are_steps_or_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

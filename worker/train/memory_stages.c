@@ -10,6 +10,7 @@
 #include "core/buf.h"
 #include "core/json.h"
 
+#define GB 1073741824.0
 #define PATH_BYTES 4096
 #define MOST_BYTES 65536
 
@@ -31,6 +32,20 @@ void memory_stages_take(struct memory_stages *self, enum memory_stage stage, dou
     self->taken[stage] = true;
     self->resident_bytes[stage] = memory_resident_bytes();
     self->device_bytes[stage] = device_bytes;
+}
+
+void memory_stages_describe(const struct memory_stages *self, const char *folder, char *text, size_t size)
+{
+    size_t used = 0;
+    bool on_device = isfinite(self->device_bytes[MEMORY_AFTER_DATA_CREATION]);
+    for (int stage = 0; stage < MEMORY_STAGES; stage++) {
+        double bytes = on_device ? self->device_bytes[stage] : (double)self->resident_bytes[stage];
+        if (self->taken[stage] && used < size)
+            used += (size_t)snprintf(text + used, size - used, "%s%.3f%s %s", used ? ", " : "", bytes / GB,
+                                     used ? "" : " GB", memory_stage_name((enum memory_stage)stage));
+    }
+    if (used < size)
+        snprintf(text + used, size - used, " %s: %s", on_device ? "on the device" : "resident", folder);
 }
 
 static void write_stage(const struct memory_stages *self, enum memory_stage stage, uint32_t rank, const char *log_key,

@@ -4,6 +4,7 @@
 #define WORKER_TRAIN_MEMORY_STAGES_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "ckpt/training.h"
@@ -20,6 +21,9 @@ uint64_t memory_resident_bytes(void);
 
 /* Keeps what is resident now, and what is allocated on the device (NAN: there is none); the first time counts. */
 void memory_stages_take(struct memory_stages *self, enum memory_stage stage, double device_bytes);
+
+/* "0.020 GB after data creation, 0.023 after model creation resident: FOLDER"; of the device where there is one. */
+void memory_stages_describe(const struct memory_stages *self, const char *folder, char *text, size_t size);
 
 /* FOLDER/rank-R.jsonl, an object a stage that was reached. */
 int memory_stages_write(const struct memory_stages *self, const char *folder, uint32_t rank, const char *log_key,

@@ -21,8 +21,9 @@
 #define VALIDATION_SHARE 0.05 /* of a file's windows */
 #define EVENTS_A_STAGE 16     /* of a traced step and track, more than enough */
 #define PATH_BYTES 4096
-/* What the peak is measured with: matrix products of this size, for this long. */
-#define PEAK_SIZE 512
+/* What the peak is measured with: matrix products of this size, for this long. They are as fast as larger ones, and so short
+ * that one of them has the core for itself on a busy machine, too. */
+#define PEAK_SIZE 256
 #define PEAK_NS (150 * NS_PER_MS)
 
 uint64_t trainer_deadline(const struct trainer *self)
@@ -212,6 +213,21 @@ static int check_host_memory(struct trainer *self, uint64_t needed, struct cb_er
     return rc ? rc : state_check_memory(self->comm, needed, trainer_deadline(self), err);
 }
 
+static int say_what_needs_less(const struct trainer *self, const struct cb_err *short_of, uint64_t state, uint64_t step,
+                               uint64_t staging, struct cb_err *err)
+{
+    char a[32], b[32], c[32], samples[64] = " rows";
+    if (!self->training.linear)
+        snprintf(samples, sizeof samples, " samples of train.seq_length=%u", self->setup.sequence);
+    return cb_fail(err, CB_ERR_MEMORY,
+                   "%s. A rank's parameters, gradients and optimizer take %s, a step of train.batch_size=%u%s %s%s%s: "
+                   "less of %s needs less%s",
+                   short_of->message, units_format_bytes((double)state, a), self->setup.batch, samples,
+                   units_format_bytes((double)step, b), staging ? ", staging of checkpoints " : "",
+                   staging ? units_format_bytes((double)staging, c) : "", self->training.linear ? "it" : "either",
+                   self->training.ddp ? "" : ", and more ranks on other machines share the state");
+}
+
 /* Everything that the ranks of a machine will take, before any of it is taken. */
 static int check_memory(struct trainer *self, struct cb_err *err)
 {
@@ -224,7 +240,6 @@ static int check_memory(struct trainer *self, struct cb_err *err)
     uint64_t staging = saves && experiment_bool(self->place.experiment, OPT_SAVE_ASYNC)
                            ? 4 * model_parameters(self->described) * (1 + moments) / self->training.ranks
                            : 0;
-    char a[32], b[32], c[32];
     struct cb_err short_of;
     int rc = on_device ? train_device_check_memory(&self->own, state + step, &short_of) : 0;
     if (on_device)
@@ -232,12 +247,7 @@ static int check_memory(struct trainer *self, struct cb_err *err)
     if (!rc)
         rc = check_host_memory(self, (on_device ? 0 : state) + host_step + staging, &short_of);
     if (rc == CB_ERR_MEMORY)
-        return cb_fail(err, rc,
-                       "%s. A rank's parameters, gradients and optimizer take %s, a step of train.batch_size=%u "
-                       "samples of train.seq_length=%u %s%s%s: less of either, or more ranks, need less",
-                       short_of.message, units_format_bytes((double)state, a), self->setup.batch, self->setup.sequence,
-                       units_format_bytes((double)step, b), staging ? ", staging of checkpoints " : "",
-                       staging ? units_format_bytes((double)staging, c) : "");
+        return say_what_needs_less(self, &short_of, state, step, staging, err);
     return rc ? cb_fail(err, rc, "%s", short_of.message) : 0;
 }
 
@@ -416,7 +426,7 @@ static int run_steps(struct trainer *self, struct cb_err *err)
             return rc;
         if ((uint64_t)self->position.step == self->first_step + 1)
             checkpoint_note_recovery(self);
-        if ((uint64_t)self->position.step == self->first_step + self->training.warmup + 1)
+        if ((uint64_t)self->position.step >= self->first_step + self->training.warmup)
             take_memory_stage(self, MEMORY_AFTER_WARMUP);
     }
 }
@@ -439,7 +449,7 @@ static void note_goodput(struct trainer *self)
 /* Files beside the attempt's records; where the run's folder is not on this node, that is said. */
 static void write_files(struct trainer *self)
 {
-    char attempt[PATH_BYTES / 2], folder[PATH_BYTES];
+    char attempt[PATH_BYTES / 2], folder[PATH_BYTES], text[PATH_BYTES + 128];
     struct cb_err err;
     const char *name = self->training.name;
     int len = snprintf(attempt, sizeof attempt, "%s/attempts/%u", self->place.run_folder, self->place.attempt);
@@ -449,8 +459,9 @@ static void write_files(struct trainer *self)
         return;
     }
     snprintf(folder, sizeof folder, "%s/memory", attempt);
-    if (memory_stages_write(&self->memory, folder, self->rank, name, &err))
-        status_page_add_fact(self->page, "train.memory", err.message);
+    memory_stages_describe(&self->memory, folder, text, sizeof text);
+    bool kept = memory_stages_write(&self->memory, folder, self->rank, name, &err) == 0;
+    status_page_add_fact(self->page, "train.memory", kept ? text : err.message);
     if (self->trace.capacity == 0)
         return;
     trace_stop(&self->trace, clock_monotonic_ns());
@@ -466,8 +477,9 @@ static void add_facts(struct trainer *self)
     struct parallel_figures figures = parallel_figures(self->parallel);
     uint64_t steps = (uint64_t)self->position.step - self->first_step;
     status_page_add_fact(self->page, "train.configuration", self->training.name);
-    snprintf(text, sizeof text, "%" PRIu64 " wraps, %" PRIu64 " of %" PRIu64 " parameters on this rank, %s in all",
-             figures.wraps, figures.share, figures.parameters, units_format_bytes((double)figures.bytes, a));
+    snprintf(text, sizeof text, "%" PRIu64 " wrap%s, %" PRIu64 " of %" PRIu64 " parameters on this rank, %s in all",
+             figures.wraps, units_plural(figures.wraps), figures.share, figures.parameters,
+             units_format_bytes((double)figures.bytes, a));
     status_page_add_fact(self->page, "train.share", text);
     if (steps == 0 || self->training.ranks == 1)
         return;
