@@ -23,12 +23,27 @@ double figures_median(const struct run_info *info, enum metric_id metric)
     return NAN;
 }
 
+bool figures_format_decimal(enum metric_id metric, double value, char text[32])
+{
+    const char *unit = metric_row(metric)->unit;
+    size_t chars = strlen(unit);
+    bool is_bytes = strcmp(unit, "bytes/s") == 0;
+    bool is_link = metric <= METRIC_BROADCAST_BUS_BYTES_PER_S || metric >= METRIC_SUITE_GPU_FIRST;
+    if (metric < METRIC_SUITE_FIRST || metric > METRIC_SUITE_LAST || chars < 2 || strcmp(unit + chars - 2, "/s") != 0 ||
+        (is_bytes && !is_link))
+        return false;
+    units_format_decimal(value, is_bytes ? "B/s" : unit, text);
+    return true;
+}
+
 char *figures_format(enum metric_id metric, double value, char text[32])
 {
     char count[32];
     const char *unit = metric_row(metric)->unit;
     if (!isfinite(value))
         snprintf(text, 32, "-");
+    else if (figures_format_decimal(metric, value, text))
+        return text;
     else if (strcmp(unit, "s") == 0)
         units_format_duration(value * 1e9, text);
     else if (strcmp(unit, "bytes") == 0)

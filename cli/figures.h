@@ -7,6 +7,10 @@
 /* "save_s", or "load.io_s" for what several operations have. */
 char *figures_name(enum operation op, enum metric_id metric, char name[64]);
 
+/* Rates of the suite that print in 1000s: of networks and GPUs, as that field has them, and of all that is no bytes.
+ * False, and `text` untouched, for all other metrics. */
+bool figures_format_decimal(enum metric_id metric, double value, char text[32]);
+
 /* In the unit of its metric. */
 char *figures_format(enum metric_id metric, double value, char text[32]);
 

@@ -261,9 +261,13 @@ static int write_suite(const struct run_info *info, bool colour, struct buf *out
         table_addf(&table, TABLE_PLAIN, "%s … %s", figures_format((enum metric_id)metric, found->summary.min, low),
                    figures_format((enum metric_id)metric, found->summary.max, high));
     }
-    int rc = table_write(&table, 0, colour, out, err);
+    bool has_rows = table.count > sizeof headings / sizeof *headings;
+    int rc = has_rows ? table_write(&table, 0, colour, out, err) : 0;
     table_release(&table);
     write_used(info, out);
+    const char *cold = fact_value(info, "suite.cold");
+    if (cold)
+        buf_printf(out, "cold reads    %s\n", cold);
     for (size_t i = 0; i < info->fact_count; i++)
         if (strncmp(info->facts[i], "suite.skipped.", strlen("suite.skipped.")) == 0)
             buf_printf(out, "not measured  %s\n", info->facts[i] + strlen("suite.skipped."));

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/figures.h"
 #include "core/clock.h"
 #include "core/units.h"
 
@@ -32,6 +33,8 @@ char *figure_short_text(enum metric_id metric, double value, char text[32])
     const char *unit = metric_row(metric)->unit;
     if (isnan(value))
         return memcpy(text, "-", 2);
+    if (figures_format_decimal(metric, value, text))
+        return text;
     if (strcmp(unit, "bytes") == 0)
         return units_format_bytes(value, text);
     if (strcmp(unit, "bytes/s") == 0)

@@ -153,14 +153,16 @@ static void check_gpus(struct doctor *self)
     if (cuda_plugin_find(path, sizeof path, &err)) {
         bool named = getenv(CUDA_PLUGIN_VARIABLE) != NULL;
         report(self, "gpu", without, named ? err.message : "this build has no CUDA plugin",
-               "device=cuda needs one: `make cuda`, or name one in " CUDA_PLUGIN_VARIABLE);
+               "device=cuda, and the suite's section gpu, need one: `make cuda`, or name one in " CUDA_PLUGIN_VARIABLE);
         return;
     }
     if (!process_find_program("ckptbench-worker", path))
         return; /* which was said */
     const char *const argv[] = {path, "--devices", NULL};
     bool works = first_line(argv, line, sizeof line) && strncmp(line, "none: ", strlen("none: ")) != 0;
-    report(self, "gpu", works ? FOUND : without, line, "device=cuda needs a GPU and its driver; all else does not");
+    report(self, "gpu", works ? FOUND : without, line,
+           "device=cuda, and the suite's section gpu, need a GPU and its driver (nvidia-smi lists them); all else does "
+           "not");
 }
 
 /* ---- machine ---- */

@@ -151,11 +151,13 @@ static int find_varied(const struct series *series, struct varied *varied, struc
  * another hash and no key that differs here. */
 static void write_name(struct buf *out, const struct point *point, const struct varied *varied, enum metric_id metric)
 {
+    bool is_of_suite = metric >= METRIC_SUITE_FIRST && metric <= METRIC_SUITE_LAST; /* which uses no model */
+    enum option_id named = is_of_suite ? OPT_WORKLOAD : OPT_MODEL;
     buf_printf(out, "%s of ", metric_row(metric)->name);
     if (varied->count)
         varied_describe(varied, point->experiment, out);
     else
-        buf_printf(out, "model=%s ranks=%s (%s)", experiment_text(point->experiment, OPT_MODEL),
+        buf_printf(out, "%s=%s ranks=%s (%s)", option_row(named)->name, experiment_text(point->experiment, named),
                    experiment_text(point->experiment, OPT_RANKS), point->hash);
 }
 

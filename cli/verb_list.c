@@ -203,6 +203,14 @@ static void add_text(struct table *table, const struct json_value *experiment, c
         table_add(table, TABLE_PLAIN, NULL);
 }
 
+/* Links and disks are measured without one, and what lies in a store is looked at as it is. */
+static bool has_model(const struct json_value *experiment)
+{
+    const char *workload;
+    return !json_as_text(json_get(experiment, "workload"), &workload) ||
+           (strcmp(workload, "suite") != 0 && strcmp(workload, "verify") != 0 && strcmp(workload, "wait") != 0);
+}
+
 static int table_line(void *context, const struct run_line *line, struct cb_err *err)
 {
     struct listing *self = context;
@@ -216,7 +224,10 @@ static int table_line(void *context, const struct run_line *line, struct cb_err 
     table_add(table, failed ? TABLE_BAD : TABLE_PLAIN, *line->outcome ? line->outcome : line->state);
     table_add(table, TABLE_PLAIN,
               date_text(line->started_wall_ns ? line->started_wall_ns : line->planned_wall_ns, date));
-    add_text(table, row.experiment, "model");
+    if (has_model(row.experiment))
+        add_text(table, row.experiment, "model");
+    else
+        table_add(table, TABLE_PLAIN, NULL);
     add_text(table, row.experiment, "ranks");
     add_text(table, row.experiment, "store");
     add_varied(self, line);

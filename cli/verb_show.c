@@ -7,6 +7,7 @@
 #include "cli/report_heading.h"
 #include "cli/report_json.h"
 #include "cli/run_nodes.h"
+#include "cli/suite_curves.h"
 #include "cli/suite_history.h"
 #include "cli/sweep_report.h"
 #include "cli/table.h"
@@ -218,6 +219,8 @@ static int write_text(struct cli *cli, struct history *history, const struct run
             rc = suite_gpus_write(&suite->gpus, cli->colour, &cli->out, err);
         if (rc == 0)
             rc = suite_history_write(&suite->past, nodes, cli->colour, &cli->out, err);
+        if (rc == 0)
+            rc = suite_curves_write(run, cli->colour, &cli->out, err);
     }
     return rc;
 }
@@ -237,6 +240,7 @@ static int write_json(struct cli *cli, struct history *history, const struct run
         suite_nodes_write_json(&suite->nodes, &json);
         suite_gpus_write_json(&suite->gpus, &json);
         suite_history_write_json(&suite->past, &suite->nodes, &json);
+        suite_curves_write_json(run, &json);
     }
     if (cli_has_flag(cli, "failures")) {
         json_write_key(&json, "failures");
@@ -316,7 +320,9 @@ static int run_show(struct cli *cli, struct cb_err *err)
 
 static const struct verb_flag flags[] = {
     {"ranks", NULL, "what each rank took, medians over the iterations"},
-    {"nodes", NULL, "the nodes and how they joined; workload=suite: outliers, and what each pair of nodes did"},
+    {"nodes", NULL,
+     "the nodes and how they joined; workload=suite: outliers, what each pair of nodes did, and curves over message "
+     "sizes"},
     {"failures", NULL, "everything that was wrong, of every rank"},
     {"phases", NULL, "what time went into, state by state"},
 };

@@ -37,6 +37,12 @@ int cuda_plugin_find(char *path, size_t room, struct cb_err *err)
         if (turn == 0)
             snprintf(first, sizeof first, "%s", path);
     }
+    const char *named = getenv(CUDA_PLUGIN_VARIABLE);
+    if (named && named[0])
+        return cb_fail(err, CB_ERR_NOT_FOUND,
+                       "%.800s is not there, but " CUDA_PLUGIN_VARIABLE " names it: unset it to use this build's own "
+                       "plugin, which `make cuda` makes",
+                       named);
     return cb_fail(
         err, CB_ERR_NOT_FOUND,
         "%.900s is not there: this build has no CUDA plugin; build with nvcc in PATH or `make cuda`, or name "

@@ -254,6 +254,23 @@ char *units_format_rate(double bytes_per_s, char text[32])
     return text;
 }
 
+char *units_format_decimal(double value, const char *unit, char text[32])
+{
+    static const char *const prefixes[] = {"", "k", "M", "G", "T", "P", "E"};
+    char with_prefix[24];
+    size_t index = 0;
+    while (fabs(value) >= 999.5 && index + 1 < COUNT_OF(prefixes)) {
+        value /= 1000;
+        index++;
+    }
+    snprintf(with_prefix, sizeof with_prefix, "%s%.20s", prefixes[index], unit);
+    if (isfinite(value))
+        print_scaled(value, with_prefix, text);
+    else
+        snprintf(text, 32, "-");
+    return text;
+}
+
 char *units_format_duration(double duration_ns, char text[32])
 {
     double s = duration_ns / (double)NS_PER_S;

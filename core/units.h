@@ -27,6 +27,8 @@ int units_parse_bool(const char *text, int *value, struct cb_err *err) CB_MUST_C
 char *units_format_bytes(double bytes, char text[32]);
 char *units_format_duration(double duration_ns, char text[32]);
 char *units_format_rate(double bytes_per_s, char text[32]);
+/* With a prefix of 1000s: 8.97 GB/s, 33.1 Gflop/s. */
+char *units_format_decimal(double value, const char *unit, char text[32]);
 char *units_format_count(uint64_t count, char text[32]); /* 1,184 */
 /* What makes a noun of English plural: "" for 1, else "s". */
 const char *units_plural(uint64_t count);

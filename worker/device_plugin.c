@@ -19,9 +19,10 @@ int device_plugin_check(const struct device_plugin_ops *ops, const char *path, s
                        "%s is of another version (%" PRIu32 ".%" PRIu32 ", this program needs %d.%d): build both from "
                        "the same source",
                        path, ops->version, ops->device_version, DEVICE_PLUGIN_VERSION, DEVICE_VERSION);
-    if (!ops->built || !ops->count || !ops->open || !ops->describe || !ops->measure || !ops->open_math || !ops->comm ||
-        !ops->comm->make_id || !ops->comm->join || !ops->comm->queue || !ops->comm->copy || !ops->comm->record ||
-        !ops->comm->poll || !ops->comm->wait || !ops->comm->abort || !ops->comm->close)
+    if (!ops->built || !ops->count || !ops->identify || !ops->open || !ops->describe || !ops->measure ||
+        !ops->open_math || !ops->comm || !ops->comm->make_id || !ops->comm->join || !ops->comm->queue ||
+        !ops->comm->copy || !ops->comm->record || !ops->comm->poll || !ops->comm->wait || !ops->comm->abort ||
+        !ops->comm->close)
         return cb_fail(err, CB_ERR_UNSUPPORTED, "%s lacks functions: build it anew", path);
     return 0;
 }
@@ -55,11 +56,10 @@ void device_plugin_close(struct device_plugin *self)
     *self = (struct device_plugin){0};
 }
 
-int device_plugin_open_device(const struct device_plugin *self, uint32_t local_rank, struct device **device,
-                              struct device_info *info, struct cb_err *err)
+/* The number of a rank's device among those that the process may see. */
+static int choose_device(const struct device_plugin *self, uint32_t local_rank, uint32_t *index, struct cb_err *err)
 {
     uint32_t count = 0;
-    struct device *opened = NULL;
     int rc = self->ops->count(&count, err);
     if (rc)
         return rc;
@@ -68,7 +68,26 @@ int device_plugin_open_device(const struct device_plugin *self, uint32_t local_r
         return cb_fail(err, CB_ERR_UNSUPPORTED, "no GPU that this process may use (CUDA_VISIBLE_DEVICES%s%s)",
                        visible ? "=" : " is not set", visible ? visible : "");
     }
-    rc = self->ops->open(local_rank % count, &opened, err);
+    *index = local_rank % count;
+    return 0;
+}
+
+int device_plugin_identify(const struct device_plugin *self, uint32_t local_rank, unsigned char id[DEVICE_ID_BYTES],
+                           struct cb_err *err)
+{
+    uint32_t index = 0;
+    int rc = choose_device(self, local_rank, &index, err);
+    return rc ? rc : self->ops->identify(index, id, err);
+}
+
+int device_plugin_open_device(const struct device_plugin *self, uint32_t local_rank, struct device **device,
+                              struct device_info *info, struct cb_err *err)
+{
+    uint32_t index = 0;
+    struct device *opened = NULL;
+    int rc = choose_device(self, local_rank, &index, err);
+    if (!rc)
+        rc = self->ops->open(index, &opened, err);
     if (rc)
         return rc;
     if (opened->ops->version != DEVICE_VERSION || !opened->ops->set || !opened->ops->fill || !opened->ops->check)

@@ -18,7 +18,8 @@
 #include "worker/device_comm.h"
 #include "worker/device_math.h"
 
-#define DEVICE_PLUGIN_VERSION 3
+#define DEVICE_PLUGIN_VERSION 4
+#define DEVICE_ID_BYTES 16
 #define DEVICE_PLUGIN_SYMBOL "ckptbench_device_plugin"
 
 /* What a device is. */
@@ -52,6 +53,8 @@ struct device_plugin_ops {
     uint32_t device_version;                           /* DEVICE_VERSION */
     const char *built;                                 /* "CUDA 13.0, NCCL 2.28.9, cuBLASLt 13.1" */
     int (*count)(uint32_t *count, struct cb_err *err); /* devices that the process may see; 0 is no failure */
+    /* The same for whoever sees that device, and another for every other one; takes none of its memory. */
+    int (*identify)(uint32_t index, unsigned char id[DEVICE_ID_BYTES], struct cb_err *err);
     int (*open)(uint32_t index, struct device **device, struct cb_err *err);
     int (*describe)(struct device *device, struct device_info *info, struct cb_err *err);
     /* `size`: bytes of a copy, rows of a matrix. CB_ERR_UNSUPPORTED where the device cannot, with the reason;
@@ -83,6 +86,10 @@ int device_plugin_list(struct buf *out, struct cb_err *err) CB_MUST_CHECK;
  * With CUDA_VISIBLE_DEVICES (or a launcher that sets it) it is among those. */
 int device_plugin_open_device(const struct device_plugin *self, uint32_t local_rank, struct device **device,
                               struct device_info *info, struct cb_err *err) CB_MUST_CHECK;
+
+/* Which one that would be. */
+int device_plugin_identify(const struct device_plugin *self, uint32_t local_rank, unsigned char id[DEVICE_ID_BYTES],
+                           struct cb_err *err) CB_MUST_CHECK;
 
 int device_plugin_open_math(const struct device_plugin *self, struct device *device, struct device_math **math,
                             struct cb_err *err) CB_MUST_CHECK;

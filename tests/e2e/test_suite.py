@@ -12,6 +12,7 @@ import pytest
 BUILD = Path(os.environ.get("CKPTBENCH_BUILD", "build")).resolve()
 SMALL = ("workload=suite", "suite.file_bytes=1MiB", "suite.message_bytes=64KiB", "suite.gemm_size=128", "iterations=1", "warmup=0")
 CPU = {"cpu_gemm_flops", "cpu_gemm_node_flops", "cpu_integer_ops_per_s", "cpu_compress_bytes_per_s", "cpu_compress_ratio",
+       "cpu_compress_fp32_bytes_per_s", "cpu_compress_fp32_ratio",
        "cpu_sort_elements_per_s"}
 NET = {"all_reduce_latency_s", "all_reduce_bus_bytes_per_s", "all_gather_bus_bytes_per_s", "reduce_scatter_bus_bytes_per_s",
        "all_to_all_bus_bytes_per_s", "broadcast_bus_bytes_per_s", "local_latency_s", "local_bandwidth_bytes_per_s", "overlap_fraction"}
@@ -41,6 +42,35 @@ def test_every_section_measures_something_positive(tmp_path):
     for name in names - {"overlap_fraction"}:
         row = document["metrics"][f"suite.{name}"]
         assert row["n"] == 1 and row["min"] > 0, name
+    check_curves(tmp_path)
+    check_the_older_file_on_one_node(tmp_path)
+    heading, row = (line.split() for line in ckptbench(tmp_path, "list").stdout.splitlines())
+    assert row[heading.index("MODEL")] == "-"  # none is used
+
+
+def check_curves(place):
+    """Collectives over sizes up to the largest, 64 KiB, and latencies within the one node, in both forms."""
+    document = json.loads(ckptbench(place, "show", "LATEST", "--nodes", "--json").stdout)
+    factors = {"all_reduce": 1, "all_gather": 0.5, "reduce_scatter": 0.5, "all_to_all": 0.5, "broadcast": 1}  # of two ranks
+    assert document["collectives"].keys() == factors.keys()
+    for name, points in document["collectives"].items():
+        assert [point["bytes"] for point in points] == ([8, 64, 512, 4096, 32768, 65536] if factors[name] == 1 else [16, 128, 1024, 8192, 65536])
+        for point in points:
+            assert point["algorithm_bytes_per_s"] == pytest.approx(point["bytes"] / point["seconds"], rel=1e-2)
+            assert point["bus_bytes_per_s"] == pytest.approx(factors[name] * point["algorithm_bytes_per_s"], rel=1e-2)
+    ((points,),) = (document["latencies"]["within_nodes"].values(),)
+    assert [point["bytes"] for point in points] == [8, 64, 512, 4096, 32768, 262144, 2097152, 4194304]
+    assert all(0 < point["median_s"] <= point["p99_s"] for point in points) and not document["latencies"]["between_nodes"]
+    shown = ckptbench(place, "show", "LATEST", "--nodes").stdout
+    assert re.search(r"^COLLECTIVE +BYTES +TIME +ALGORITHM +BUS$", shown, re.M) and re.search(r"^all_reduce +8 B ", shown, re.M), shown
+
+
+def check_the_older_file_on_one_node(place):
+    """What is between nodes, or between GPUs, is not there."""
+    out = ckptbench(place, "export", "LATEST", "--clusterbench").stdout
+    for row in ("Latency (ping-pong)", "All-to-all bandwidth (2 GPUs)", "Memory bandwidth", "All-reduce (2 GPUs)"):
+        assert f'"{row}": {{value: null' in out, out
+    assert re.search(r'"Parallel Read \(16 workers\)": \{value: \d', out), out
 
 
 def test_only_the_sections_asked_for_run(tmp_path):
@@ -92,7 +122,7 @@ int MPI_Isend(const void *bytes, int count, MPI_Datatype type, int to, int tag, 
     int rank;
     PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
     if (comm == MPI_COMM_WORLD && ((rank == 1 && to == 2) || (rank == 2 && to == 1)))
-        usleep(10000);
+        usleep(4000);
     return PMPI_Isend(bytes, count, type, to, tag, comm, request);
 }
 """
@@ -107,7 +137,7 @@ def test_a_slow_link_is_blamed_on_its_pair_of_nodes(tmp_path):
     assert line.split(None, 1)[1].startswith("node1 and node2: net_latency_s is "), out
     nodes = json.loads(ckptbench(tmp_path, "show", "LATEST", "--nodes", "--json").stdout)["nodes"]
     slow = nodes["worst_pairs"]["net_latency_s"]
-    assert slow["nodes"] == ["node1", "node2"] and slow["value"] > 0.01 > slow["median"] and slow["z"] > 3.5
+    assert slow["nodes"] == ["node1", "node2"] and slow["value"] > 0.004 > slow["median"] and slow["z"] > 3.5
     assert re.search(r"^worst pair  node1 and node2, .* outlier$", ckptbench(tmp_path, "show", "LATEST", "--nodes").stdout, re.M)
 
 
@@ -116,7 +146,7 @@ def test_a_slow_gpu_is_named_by_its_rank_among_those_of_one_node(tmp_path, monke
     monkeypatch.setenv("CKPTBENCH_CUDA_PLUGIN", str(BUILD / "tests/fake-plugin.so"))
     monkeypatch.setenv("FAKE_DEVICE_SLOW_RANK", "2")
     out = ckptbench(tmp_path, "run", *SMALL, "store=null:", "suite.only=gpu", "ranks=4", "suite.fail_below=gpu_launch_s:20us").stdout
-    assert re.search(r"^gpu_copy_bytes_per_s +815 GiB/s ", out, re.M), out  # the mean of three of 1e12 and one of half
+    assert re.search(r"^gpu_copy_bytes_per_s +875 GB/s ", out, re.M), out  # the mean of three of 1e12 and one of half
     assert re.search(r"^outlier +the GPU of rank 2: gpu_copy_bytes_per_s is .* from the median of the GPUs", out, re.M), out
     table = ckptbench(tmp_path, "show", "LATEST", "--nodes").stdout
     for metric in ("gpu_copy_bytes_per_s", "gpu_gemm_bf16_flops", "gpu_launch_s"):
@@ -124,7 +154,20 @@ def test_a_slow_gpu_is_named_by_its_rank_among_those_of_one_node(tmp_path, monke
     gpus = json.loads(ckptbench(tmp_path, "show", "LATEST", "--nodes", "--json").stdout)["gpus"]
     assert gpus["gpu_launch_s"]["values"] == [1e-5, 1e-5, 2e-5, 1e-5] and gpus["gpu_launch_s"]["worst"] == "the GPU of rank 2"
     assert "not measured  gpu.nccl=" in out
-    assert '"Memory bandwidth": {value: 875, unit: "GB/s"}' in ckptbench(tmp_path, "export", "LATEST", "--clusterbench").stdout
+    whole, *ranks = ckptbench(tmp_path, "export", "LATEST", "--clusterbench", "--per-rank").stdout.split("---\n")[1:]
+    assert re.findall(r'"GPU (\d)":\n    "Memory bandwidth": {value: (\d+), unit: "GB/s"}', whole) == [("0", "1000"), ("1", "1000"), ("2", "500"), ("3", "1000")]
+    assert re.findall(r'"GPU (\d)":\n    "Memory bandwidth": {value: (\d+), unit: "GB/s"}', ranks[2]) == [("2", "500")]
+
+
+def test_ranks_that_share_a_gpu_leave_it_to_one_of_them(tmp_path, monkeypatch):
+    """Two of four ranks measure, each while nobody else uses its GPU."""
+    monkeypatch.setenv("CKPTBENCH_CUDA_PLUGIN", str(BUILD / "tests/fake-plugin.so"))
+    monkeypatch.setenv("FAKE_DEVICES", "2")
+    ckptbench(tmp_path, "run", *SMALL, "store=null:", "suite.only=gpu", "ranks=4")
+    samples = json.loads(ckptbench(tmp_path, "export", "LATEST", "--json").stdout)["samples"]
+    (copy,) = [sample for sample in samples if sample["metric"] == "gpu_copy_bytes_per_s"]
+    assert copy["ranks"] == [1e12, 1e12, None, None]
+    assert '"All-reduce (2 GPUs)"' in ckptbench(tmp_path, "export", "LATEST", "--clusterbench").stdout
 
 
 def test_a_rule_that_is_not_met_fails_the_run_with_both_figures(tmp_path):
@@ -174,8 +217,10 @@ def test_more_memory_than_there_is_is_told_before_it_is_taken(tmp_path):
 
 
 def test_files_need_be_no_whole_number_of_pages(tmp_path):
-    names = measured(suite(tmp_path, "ranks=2", "suite.only=storage", "suite.file_bytes=1100KB", "io.block=256KiB"))
+    names = measured(suite(tmp_path, "ranks=2", "suite.only=storage", "suite.file_bytes=1100KB", "io.block=256KiB", "suite.storage_workers=3"))
     assert {"storage_write_bytes_per_s", "storage_read_4k_depth_64_per_s", "storage_aggregate_read_bytes_per_s"} <= names
+    assert re.search(r'"Parallel Write \(3 workers\)": \{value: \d', ckptbench(tmp_path, "export", "LATEST", "--clusterbench").stdout)
+    assert re.search(r"^cold reads +(unknown|at most \d+\.\d\d % of a file)", ckptbench(tmp_path, "show", "LATEST").stdout, re.M)
 
 
 def test_nothing_is_left_in_the_store(tmp_path):

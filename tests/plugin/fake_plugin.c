@@ -1,6 +1,7 @@
 /* For tests of whole runs: a plugin like worker/cuda/, whose one device is tests/unit/fake_math.h. CKPTBENCH_CUDA_PLUGIN names
  * it. FAKE_DEVICE_BYTES is what its memory has free (1 TiB), FAKE_DEVICE_FAILS_AT the operation that fails,
- * FAKE_DEVICE_SLOW_RANK the rank whose device does half of what the others do. */
+ * FAKE_DEVICE_SLOW_RANK the rank whose device does half of what the others do, FAKE_DEVICES how many a machine has (one for
+ * each rank). */
 #include <stdio.h>
 
 #include "tests/unit/fake_math.h"
@@ -12,10 +13,20 @@ static uint64_t number_of(const char *variable, uint64_t otherwise)
     return text ? strtoull(text, NULL, 10) : otherwise;
 }
 
-static int one(uint32_t *count, struct cb_err *err)
+static int count_them(uint32_t *count, struct cb_err *err)
 {
     (void)err;
-    *count = 1;
+    *count = (uint32_t)number_of("FAKE_DEVICES", 1);
+    return 0;
+}
+
+/* Every rank sees one of its own, unless FAKE_DEVICES says how many the machine has. */
+static int identify(uint32_t index, unsigned char id[DEVICE_ID_BYTES], struct cb_err *err)
+{
+    (void)err;
+    uint64_t number = getenv("FAKE_DEVICES") ? index : number_of("OMPI_COMM_WORLD_RANK", 0);
+    memset(id, 0, DEVICE_ID_BYTES);
+    memcpy(id, &number, sizeof number);
     return 0;
 }
 
@@ -121,7 +132,8 @@ const struct device_plugin_ops ckptbench_device_plugin __attribute__((visibility
     .version = DEVICE_PLUGIN_VERSION,
     .device_version = DEVICE_VERSION,
     .built = "for tests",
-    .count = one,
+    .count = count_them,
+    .identify = identify,
     .open = open_one,
     .describe = describe,
     .measure = measure,

@@ -37,6 +37,12 @@ static int no_open(uint32_t index, struct device **device, struct cb_err *err)
     return cb_fail(err, CB_ERR_INTERNAL, "opened although there is none");
 }
 
+static int no_identify(uint32_t index, unsigned char id[DEVICE_ID_BYTES], struct cb_err *err)
+{
+    (void)index, (void)id;
+    return cb_fail(err, CB_ERR_INTERNAL, "asked");
+}
+
 static int no_describe(struct device *device, struct device_info *info, struct cb_err *err)
 {
     (void)device, (void)info;
@@ -61,6 +67,7 @@ static struct device_plugin_ops whole_table(void)
                                       .device_version = DEVICE_VERSION,
                                       .built = "for a test",
                                       .count = no_count,
+                                      .identify = no_identify,
                                       .open = no_open,
                                       .describe = no_describe,
                                       .measure = no_measure,
@@ -141,6 +148,13 @@ static int open_fake(uint32_t index, struct device **device, struct cb_err *err)
     return 0;
 }
 
+static int identify_fake(uint32_t index, unsigned char id[DEVICE_ID_BYTES], struct cb_err *err)
+{
+    (void)err;
+    memset(id, (int)index + 65, DEVICE_ID_BYTES);
+    return 0;
+}
+
 static int describe_fake(struct device *device, struct device_info *info, struct cb_err *err)
 {
     (void)err;
@@ -154,6 +168,7 @@ static void each_rank_of_a_machine_takes_its_own_device_and_then_they_take_turns
     struct device_plugin_ops ops = whole_table();
     struct device_plugin plugin = {.ops = &ops};
     ops.count = three;
+    ops.identify = identify_fake;
     ops.open = open_fake;
     ops.describe = describe_fake;
     for (uint32_t rank = 0; rank < 7; rank++) {
@@ -162,6 +177,9 @@ static void each_rank_of_a_machine_takes_its_own_device_and_then_they_take_turns
         struct cb_err err;
         assert_int_equal(device_plugin_open_device(&plugin, rank, &device, &info, &err), 0);
         assert_int_equal(info.index, rank % 3);
+        unsigned char id[DEVICE_ID_BYTES];
+        assert_int_equal(device_plugin_identify(&plugin, rank, id, &err), 0);
+        assert_int_equal(id[DEVICE_ID_BYTES - 1], rank % 3 + 65);
         device_close(device);
     }
 }

@@ -16,6 +16,7 @@
 #include "worker/together.h"
 
 #define RANKS 3
+#define GUESTS 1 /* ranks without a device, in the middle of the others */
 #define BYTES (UINT64_C(3) * 4096)
 
 /* --- of the suite, without MPI --- */
@@ -42,11 +43,27 @@ double collective_bus_factor(enum collective kind, uint32_t ranks)
     return ranks;
 }
 
+uint64_t collective_bytes(enum collective kind, uint64_t bytes, uint32_t ranks)
+{
+    uint64_t unit = kind == COLLECTIVE_ALL_REDUCE || kind == COLLECTIVE_BROADCAST ? 8 : 8 * (uint64_t)ranks;
+    return bytes < unit ? unit : bytes / unit * unit;
+}
+
+int comm_all_gather(struct comm *comm, const void *mine, uint64_t bytes, void *all, uint64_t deadline_ns,
+                    struct cb_err *err)
+{
+    (void)comm, (void)mine, (void)bytes, (void)all, (void)deadline_ns;
+    return cb_fail(err, CB_ERR_INTERNAL, "asked");
+}
+
 /* --- a plugin --- */
 
 static int measure(struct device *device, enum device_measure what, uint64_t size, double *value, struct cb_err *err)
 {
-    (void)device, (void)size;
+    (void)size;
+    cpu_set_t cores;
+    assert(sched_getaffinity(0, sizeof cores, &cores) == 0);
+    ((struct fake_device *)device)->bytes_to_host += (uint64_t)CPU_COUNT(&cores); /* over the tests */
     if (what == DEVICE_MEASURE_GEMM_FP8)
         return cb_fail(err, CB_ERR_UNSUPPORTED, "no fp8 on a fake");
     *value = 1000 + what;
@@ -61,7 +78,8 @@ struct rank {
     struct sample sample;
     struct fake_device *device;
     const char *id;
-    uint32_t size;
+    bool last;
+    cpu_set_t cores; /* afterwards */
     int rc;
     struct cb_err err;
     pthread_t thread;
@@ -71,18 +89,30 @@ static void *live(void *context)
 {
     struct rank *self = context;
     struct suite *suite = &self->suite;
-    struct device *device = &self->device->base;
-    self->rc = fake_comm_ops.join(device, self->id, self->comm.rank, self->size, clock_monotonic_ns() + 60 * NS_PER_S,
-                                  &suite->gpu.comm, &self->err);
+    if (suite->gpu.can_talk && suite->gpu.device)
+        self->rc = fake_comm_ops.join(suite->gpu.device, self->id, suite->gpu.rank, suite->gpu.size,
+                                      clock_monotonic_ns() + 60 * NS_PER_S, &suite->gpu.comm, &self->err);
     if (!self->rc)
-        self->rc = suite_gpu(suite, &self->sample, true, &self->err);
+        self->rc = suite_gpu(suite, &self->sample, self->last, &self->err);
+    assert(sched_getaffinity(0, sizeof self->cores, &self->cores) == 0);
     if (suite->gpu.comm)
         fake_comm_ops.close(suite->gpu.comm);
     return NULL;
 }
 
-/* The lowest code; samples, errors and pages stay in `ranks`. */
-static int run(struct rank *ranks, uint32_t size, uint64_t corrupt_at)
+static bool keep_one(cpu_set_t *cores)
+{
+    bool has_one = false;
+    for (size_t i = 0; i < CPU_SETSIZE; i++) {
+        if (CPU_ISSET(i, cores) && has_one)
+            CPU_CLR(i, cores);
+        has_one |= CPU_ISSET(i, cores) != 0;
+    }
+    return has_one;
+}
+
+/* Of `size` ranks all but the guests have a device. The lowest code; samples, errors and pages stay in `ranks`. */
+static int run(struct rank *ranks, uint32_t size, uint32_t guests, bool last, uint64_t corrupt_at)
 {
     struct meeting meeting;
     char id[DEVICE_COMM_ID_BYTES];
@@ -91,18 +121,27 @@ static int run(struct rank *ranks, uint32_t size, uint64_t corrupt_at)
     assert_int_equal(fake_comm_ops.make_id(id, NULL), 0);
     for (uint32_t i = 0; i < size; i++) {
         struct rank *rank = &ranks[i];
-        *rank = (struct rank){.comm = {.meeting = &meeting, .rank = i}, .id = id, .size = size};
+        bool is_guest = i > 0 && i <= guests;
+        *rank = (struct rank){.comm = {.meeting = &meeting, .rank = i}, .id = id, .last = last};
         rank->device = fake_device_new(i + 1, 2);
         rank->device->corrupt_at = i == size - 1 ? corrupt_at : 0;
         rank->suite = (struct suite){
             .comm = &rank->comm,
             .page = calloc(1, status_page_bytes(1)),
-            .gpu = {.plugin = {.ops = &plugin_ops}, .device = &rank->device->base, .collective_bytes = BYTES},
+            .gpu = {.is_here = true,
+                    .can_talk = size - guests > 1,
+                    .plugin = {.ops = &plugin_ops},
+                    .device = is_guest ? NULL : &rank->device->base,
+                    .rank = i > guests ? i - guests : i,
+                    .size = size - guests,
+                    .collective_bytes = BYTES},
             .section_timeout_ns = 60 * NS_PER_S,
         };
         assert_non_null(rank->suite.page);
         for (int j = 0; j < METRIC_SAMPLE_COUNT; j++)
             rank->sample.values[j] = (double)NAN;
+        if (!is_guest && sched_getaffinity(0, sizeof rank->suite.gpu.near, &rank->suite.gpu.near) == 0)
+            rank->suite.gpu.has_near = keep_one(&rank->suite.gpu.near);
         assert_int_equal(pthread_create(&rank->thread, NULL, live, rank), 0);
     }
     for (uint32_t i = 0; i < size; i++) {
@@ -130,7 +169,7 @@ static void every_row_gets_its_figure_and_what_is_not_there_is_said(void **unuse
 {
     (void)unused;
     struct rank ranks[RANKS];
-    assert_int_equal(run(ranks, RANKS, 0), 0);
+    assert_int_equal(run(ranks, RANKS, 0, true, 0), 0);
     for (uint32_t i = 0; i < RANKS; i++) {
         const double *values = ranks[i].sample.values;
         assert_true(values[METRIC_GPU_COPY_BYTES_PER_S] == 1000 + DEVICE_MEASURE_COPY);
@@ -144,28 +183,99 @@ static void every_row_gets_its_figure_and_what_is_not_there_is_said(void **unuse
     end(ranks, RANKS);
 }
 
-/* One bit of what one rank gets by each collective's first round, which is the one that is looked at: eight rounds each. */
+/* Sizes of a curve in the facts of a page, each with seconds, algorithm and bus bandwidth (of the factor above). */
+static void check_curve(const char *facts, const char *name, const uint64_t *sizes, size_t count, double factor)
+{
+    char key[64];
+    snprintf(key, sizeof key, "suite.curve.%s=", name);
+    const char *at = strstr(facts, key);
+    assert_non_null(at);
+    at += strlen(key);
+    for (size_t i = 0; i < count; i++) {
+        unsigned long long bytes;
+        double seconds, algorithm, bus;
+        int used;
+        assert_int_equal(sscanf(at, "%llu:%lf:%lf:%lf%n", &bytes, &seconds, &algorithm, &bus, &used), 4);
+        assert_int_equal(bytes, sizes[i]);
+        assert_true(seconds > 0 && fabs(algorithm * seconds / (double)bytes - 1) < 1e-2);
+        assert_true(fabs(bus / algorithm / factor - 1) < 1e-2);
+        at += used;
+        assert_true(*at++ == (i + 1 == count ? '\n' : ' '));
+    }
+}
+
+static void collectives_are_measured_over_sizes_up_to_the_largest(void **unused)
+{
+    (void)unused;
+    static const uint64_t whole[] = {8, 64, 512, 4096, 12288}, shared[] = {24, 192, 1536, 12288};
+    struct rank ranks[RANKS];
+    assert_int_equal(run(ranks, RANKS, 0, true, 0), 0);
+    check_curve(ranks[0].suite.page->facts, "gpu_all_reduce", whole, 5, RANKS);
+    check_curve(ranks[0].suite.page->facts, "gpu_broadcast", whole, 5, RANKS);
+    check_curve(ranks[0].suite.page->facts, "gpu_all_gather", shared, 4, RANKS);
+    check_curve(ranks[0].suite.page->facts, "gpu_reduce_scatter", shared, 4, RANKS);
+    check_curve(ranks[0].suite.page->facts, "gpu_all_to_all", shared, 4, RANKS);
+    assert_null(strstr(ranks[1].suite.page->facts, "suite.curve"));
+    end(ranks, RANKS);
+}
+
+/* More ranks than devices: those that have none take part in nothing, and nobody waits for them. */
+static void ranks_without_a_device_of_their_own_measure_nothing(void **unused)
+{
+    (void)unused;
+    struct rank ranks[RANKS + GUESTS];
+    assert_int_equal(run(ranks, RANKS + GUESTS, GUESTS, true, 0), 0);
+    for (uint32_t i = 0; i < RANKS + GUESTS; i++) {
+        const double *values = ranks[i].sample.values;
+        bool is_guest = i > 0 && i <= GUESTS;
+        assert_int_equal(isnan(values[METRIC_GPU_COPY_BYTES_PER_S]), is_guest);
+        for (size_t j = 0; j < sizeof between / sizeof *between; j++)
+            assert_int_equal(isnan(values[between[j]]), is_guest);
+    }
+    end(ranks, RANKS + GUESTS);
+}
+
+/* While its device is measured a rank runs near it, and afterwards where it did before. */
+static void a_rank_is_near_its_device_while_it_measures(void **unused)
+{
+    (void)unused;
+    struct rank ranks[RANKS];
+    cpu_set_t before;
+    assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
+    assert_int_equal(run(ranks, RANKS, 0, false, 0), 0);
+    for (uint32_t i = 0; i < RANKS; i++) {
+        assert_int_equal(ranks[i].device->bytes_to_host, DEVICE_MEASURE_COUNT); /* one core each time */
+        assert_true(CPU_EQUAL(&ranks[i].cores, &before));
+    }
+    end(ranks, RANKS);
+}
+
+/* One bit of what one rank gets by each collective's first round, which is the one that is looked at. */
 static void a_result_that_is_wrong_ends_the_suite_and_names_the_collective(void **unused)
 {
     (void)unused;
     static const char *const names[] = {"all-reduce", "all-gather", "reduce-scatter", "broadcast", "all-to-all"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        struct rank ranks[RANKS];
-        char text[64];
-        assert_int_equal(run(ranks, RANKS, i * 8 + 1), CB_ERR_CORRUPT);
-        snprintf(text, sizeof text, "NCCL %s: 1 values are wrong on rank 2", names[i]);
+    const size_t count = sizeof names / sizeof *names;
+    struct rank ranks[RANKS];
+    assert_int_equal(run(ranks, RANKS, 0, false, 0), 0);
+    uint64_t of_each = ranks[RANKS - 1].device->copied / count;
+    end(ranks, RANKS);
+    for (size_t i = 0; i < count; i++) {
+        char text[96];
+        assert_int_equal(run(ranks, RANKS, 0, false, i * of_each + 1), CB_ERR_CORRUPT);
+        snprintf(text, sizeof text, "NCCL %s of 12288 bytes: 1 values are wrong on rank 2", names[i]);
         assert_non_null(strstr(ranks[2].err.message, text));
         end(ranks, RANKS);
     }
 }
 
-static void one_rank_has_nobody_to_talk_to(void **unused)
+static void one_device_has_nobody_to_talk_to(void **unused)
 {
     (void)unused;
     struct rank ranks[1];
-    assert_int_equal(run(ranks, 1, 0), 0);
+    assert_int_equal(run(ranks, 1, 0, true, 0), 0);
     assert_true(isnan(ranks[0].sample.values[METRIC_GPU_ALL_REDUCE_BUS_BYTES_PER_S]));
-    assert_non_null(strstr(ranks[0].suite.page->facts, "gpu.nccl=one rank has nobody to talk to\n"));
+    assert_true(ranks[0].sample.values[METRIC_GPU_COPY_BYTES_PER_S] > 0);
     end(ranks, 1);
 }
 
@@ -173,8 +283,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_row_gets_its_figure_and_what_is_not_there_is_said),
+        cmocka_unit_test(collectives_are_measured_over_sizes_up_to_the_largest),
+        cmocka_unit_test(ranks_without_a_device_of_their_own_measure_nothing),
+        cmocka_unit_test(a_rank_is_near_its_device_while_it_measures),
         cmocka_unit_test(a_result_that_is_wrong_ends_the_suite_and_names_the_collective),
-        cmocka_unit_test(one_rank_has_nobody_to_talk_to),
+        cmocka_unit_test(one_device_has_nobody_to_talk_to),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -99,6 +99,11 @@ static void people_see_three_digits_and_iec_units(void **unused)
     assert_string_equal(units_format_bytes(1023.9, text), "1.00 KiB");
     assert_string_equal(units_format_bytes(NAN, text), "-");
     assert_string_equal(units_format_rate(2.03 * 1073741824, text), "2.03 GiB/s");
+    assert_string_equal(units_format_decimal(8.97e9, "B/s", text), "8.97 GB/s");
+    assert_string_equal(units_format_decimal(3.312e10, "flop/s", text), "33.1 Gflop/s");
+    assert_string_equal(units_format_decimal(573.8, "requests/s", text), "574 requests/s");
+    assert_string_equal(units_format_decimal(999.6, "B/s", text), "1.00 kB/s");
+    assert_string_equal(units_format_decimal((double)NAN, "B/s", text), "-");
     assert_string_equal(units_format_duration(0.8e9, text), "0.80 s");
     assert_string_equal(units_format_duration(1.4e6, text), "1.40 ms");
     assert_string_equal(units_format_duration(12.34e9, text), "12.3 s");

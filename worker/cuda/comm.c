@@ -24,10 +24,16 @@ struct device_comm {
 
 _Static_assert(sizeof(ncclUniqueId) == DEVICE_COMM_ID_BYTES, "the table's id has room for NCCL's");
 
+/* Done, or on its way. */
+static bool is_well(ncclResult_t code)
+{
+    return code == ncclSuccess || code == ncclInProgress;
+}
+
 /* `comm` may be NULL. NCCL's own last words say more than its code. */
 static int check(ncclResult_t code, ncclComm_t comm, struct cb_err *err, const char *doing)
 {
-    if (code == ncclSuccess || code == ncclInProgress)
+    if (is_well(code))
         return 0;
     const char *words = ncclGetLastError(comm);
     return cb_fail(err, code == ncclInvalidUsage ? CB_ERR_UNSUPPORTED : CB_ERR_SYSTEM, "NCCL, %s: %s%s%.300s", doing,
@@ -127,13 +133,13 @@ static ncclResult_t all_to_all(const struct device_comm *self, const char *from,
 {
     cudaStream_t stream = self->device->talk.stream;
     ncclResult_t code = ncclGroupStart();
-    for (int peer = 0; peer < (int)self->size && code == ncclSuccess; peer++) {
+    for (int peer = 0; peer < (int)self->size && is_well(code); peer++) {
         code = ncclSend(from + (uint64_t)peer * bytes, bytes, ncclUint8, peer, self->comm, stream);
-        if (code == ncclSuccess)
+        if (is_well(code))
             code = ncclRecv(to + (uint64_t)peer * bytes, bytes, ncclUint8, peer, self->comm, stream);
     }
     ncclResult_t ended = ncclGroupEnd();
-    return code == ncclSuccess ? ended : code;
+    return is_well(code) ? ended : code;
 }
 
 static ncclResult_t start(const struct device_comm *self, enum device_collective kind, const void *from, void *to,

@@ -202,7 +202,7 @@ static int choose(struct product *self, struct cb_err *err)
                                 err, "choosing an algorithm");
     if (preference)
         (void)cublasLtMatmulPreferenceDestroy(preference);
-    if (!rc && count == 0)
+    if (!rc && (count == 0 || found.state != CUBLAS_STATUS_SUCCESS))
         rc = cb_fail(err, CB_ERR_UNSUPPORTED, "cuBLASLt has no product of this type on this GPU");
     if (!rc)
         self->algorithm = found.algo;

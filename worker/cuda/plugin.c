@@ -19,7 +19,10 @@ static int plugin_count(uint32_t *count, struct cb_err *err)
     if (code == cudaErrorInsufficientDriver) {
         (void)cudaDriverGetVersion(&driver);
         return driver == 0
-                   ? cb_fail(err, CB_ERR_UNSUPPORTED, "no NVIDIA driver on this machine (libcuda.so.1)")
+                   ? cb_fail(err, CB_ERR_UNSUPPORTED,
+                             "no NVIDIA driver on this machine (libcuda.so.1): install one, or start the container "
+                             "with its "
+                             "GPUs; `ckptbench doctor device=cuda` looks again")
                    : cb_fail(err, CB_ERR_UNSUPPORTED,
                              "the NVIDIA driver is for CUDA %d.%d, this plugin was built with %d.%d: update the driver",
                              driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
@@ -27,6 +30,17 @@ static int plugin_count(uint32_t *count, struct cb_err *err)
     int rc = cuda_check(code, err, "looking for GPUs");
     if (!rc)
         *count = (uint32_t)devices;
+    return rc;
+}
+
+/* By the device's own number, which does not depend on what this process may see. */
+static int plugin_identify(uint32_t index, unsigned char id[DEVICE_ID_BYTES], struct cb_err *err)
+{
+    struct cudaDeviceProp properties;
+    _Static_assert(sizeof properties.uuid == DEVICE_ID_BYTES, "the table has room for CUDA's number of a device");
+    int rc = cuda_check(cudaGetDeviceProperties(&properties, (int)index), err, "asking which GPU it is");
+    if (!rc)
+        memcpy(id, &properties.uuid, DEVICE_ID_BYTES);
     return rc;
 }
 
@@ -72,6 +86,7 @@ const struct device_plugin_ops ckptbench_device_plugin __attribute__((visibility
     .device_version = DEVICE_VERSION,
     .built = "CUDA " TEXT(CUDART_VERSION) ", NCCL " TEXT(NCCL_MAJOR) "." TEXT(NCCL_MINOR) "." TEXT(NCCL_PATCH),
     .count = plugin_count,
+    .identify = plugin_identify,
     .open = cuda_device_open,
     .describe = plugin_describe,
     .measure = cuda_measure,

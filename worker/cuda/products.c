@@ -175,7 +175,7 @@ static int choose(const struct cuda_products *self, struct plan *plan, struct cb
                    err, "choosing an algorithm");
     if (preference)
         (void)cublasLtMatmulPreferenceDestroy(preference);
-    if (!rc && count == 0)
+    if (!rc && (count == 0 || found.state != CUBLAS_STATUS_SUCCESS))
         rc = cb_fail(err, CB_ERR_UNSUPPORTED, "cuBLASLt has no product of %llu x %llu x %llu on this GPU",
                      (unsigned long long)plan->shape.rows, (unsigned long long)plan->shape.inner,
                      (unsigned long long)plan->shape.columns);

@@ -147,17 +147,18 @@ static int measure_integers(struct suite *self, struct sample *sample, struct cb
 /* Compression */
 
 #ifdef HAVE_ZLIB
-static int time_compression(const struct suite *self, double *bytes_per_s, double *ratio, struct cb_err *err)
+static int time_compression(const struct suite *self, enum dtype dtype, double *bytes_per_s, double *ratio,
+                            struct cb_err *err)
 {
     struct payload_source source = {.kind = PAYLOAD_WEIGHTS,
-                                    .dtype = DTYPE_BF16,
+                                    .dtype = dtype,
                                     .key = payload_key(experiment_u64(self->experiment, OPT_SEED), "suite")};
     unsigned char *in = malloc(COMPRESS_BYTES), *out = malloc(compressBound(COMPRESS_BYTES));
     unsigned char *back = malloc(COMPRESS_BYTES);
     uLongf packed = compressBound(COMPRESS_BYTES), unpacked = COMPRESS_BYTES;
     int rc = in && out && back ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory to compress");
     if (!rc) {
-        payload_fill(&source, 0, in, COMPRESS_BYTES / 2);
+        payload_fill(&source, 0, in, COMPRESS_BYTES / dtype_bytes(dtype));
         uint64_t start_ns = clock_monotonic_ns();
         bool done = compress2(out, &packed, in, COMPRESS_BYTES, COMPRESS_LEVEL) == Z_OK;
         *bytes_per_s = (double)COMPRESS_BYTES / seconds_since(start_ns);
@@ -174,18 +175,27 @@ static int time_compression(const struct suite *self, double *bytes_per_s, doubl
 
 static int measure_compression(struct suite *self, struct sample *sample, bool last, struct cb_err *err)
 {
+    int rc = 0;
 #ifdef HAVE_ZLIB
+    static const struct {
+        enum dtype dtype;
+        enum metric_id rate, ratio;
+    } tests[] = {{DTYPE_BF16, METRIC_CPU_COMPRESS_BYTES_PER_S, METRIC_CPU_COMPRESS_RATIO},
+                 {DTYPE_F32, METRIC_CPU_COMPRESS_FP32_BYTES_PER_S, METRIC_CPU_COMPRESS_FP32_RATIO}};
     (void)last;
-    double mine = 0;
-    int rc = suite_join(self, time_compression(self, &mine, &sample->values[METRIC_CPU_COMPRESS_RATIO], err), err);
-    return rc ? rc : suite_sum_of_node(self, mine, &sample->values[METRIC_CPU_COMPRESS_BYTES_PER_S], err);
+    for (size_t i = 0; i < sizeof tests / sizeof *tests && !rc; i++) {
+        double mine = 0;
+        rc = suite_join(self, time_compression(self, tests[i].dtype, &mine, &sample->values[tests[i].ratio], err), err);
+        if (!rc)
+            rc = suite_sum_of_node(self, mine, &sample->values[tests[i].rate], err);
+    }
 #else
     (void)sample;
     (void)err;
     if (last)
         suite_skip(self, "cpu.compress", "this build has no zlib");
-    return 0;
 #endif
+    return rc;
 }
 
 /* Sorting */

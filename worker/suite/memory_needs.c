@@ -19,15 +19,15 @@ static uint64_t smaller(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* Blocks in flight: of one file, or of 16 at once. */
+/* Blocks in flight: of one file, or of several at once. */
 static uint64_t storage_bytes(const struct experiment *experiment)
 {
     uint64_t file = suite_file_bytes(experiment), block = experiment_u64(experiment, OPT_IO_BLOCK);
     uint64_t depth = smaller(experiment_u64(experiment, OPT_IO_DEPTH), SUITE_DEPTH_MOST);
     if (strstr(experiment_text(experiment, OPT_STORE), S3_URI_SCHEME))
         block = experiment_u64(experiment, OPT_S3_PART_SIZE);
-    uint64_t one = depth * smaller(block, file),
-             many = SUITE_FILES_AT_ONCE * smaller(block, file / SUITE_FILES_AT_ONCE);
+    uint64_t one = depth * smaller(block, file), workers = suite_workers(experiment),
+             many = workers * smaller(block, file / workers);
     return one > many ? one : many;
 }
 
@@ -46,7 +46,7 @@ static struct need largest_need(const struct suite *self)
     const struct need needs[] = {
         {comm_size(self->comm) > 1 ? 2 * experiment_u64(experiment, OPT_SUITE_MESSAGE_BYTES) : 0, "net",
          "suite.message_bytes"},
-        {storage_bytes(experiment), "storage", "io.block, io.depth or s3.part_size"},
+        {storage_bytes(experiment), "storage", "io.block, io.depth, s3.part_size or suite.storage_workers"},
         {matrix_bytes(self), "cpu", "suite.gemm_size"},
         {3 * suite_array_bytes(self), "memory", "ranks on a machine"},
     };

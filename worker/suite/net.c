@@ -6,14 +6,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "core/buf.h"
 #include "core/clock.h"
 #include "core/stats.h"
 #include "worker/comm_measure.h"
 #include "worker/suite/suite.h"
 
 #define LATENCY_BYTES 8
-#define LATENCY_WARMUP 20
 #define LATENCY_ROUNDS 400
 #define WINDOW_BYTES (UINT64_C(1) << 20)
 #define WINDOW 64
@@ -21,8 +19,6 @@
 #define COLLECTIVE_ROUNDS 5
 #define BATCH_BYTES (UINT64_C(8) << 20) /* small operations are timed in a row, up to this or BATCH_MOST */
 #define BATCH_MOST 50
-#define CURVE_STEP 8 /* from one size of a curve to the next */
-#define CURVE_BYTES 4096
 
 struct link {
     double latency_s, p99_s, bytes_per_s;
@@ -33,29 +29,15 @@ static int wrong_bytes(const char *what, uint32_t peer, struct cb_err *err)
     return cb_fail(err, CB_ERR_CORRUPT, "%s with rank %u: wrong bytes arrived", what, peer);
 }
 
-static int compare_doubles(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 /* Both ranks of a pair call it. */
 static int measure_link(struct suite *self, uint32_t peer, struct link *link, struct cb_err *err)
 {
-    double seconds[LATENCY_ROUNDS];
+    double seconds[WINDOW_ROUNDS];
     struct summary summary;
     bool right = true, sends = comm_rank(self->comm) < peer;
-    int rc = comm_measure_ping_pong(self->comm, peer, LATENCY_BYTES, LATENCY_WARMUP, seconds, &right,
-                                    suite_deadline(self), err);
-    if (!rc)
-        rc = comm_measure_ping_pong(self->comm, peer, LATENCY_BYTES, LATENCY_ROUNDS, seconds, &right,
-                                    suite_deadline(self), err);
-    if (rc || !right)
-        return rc ? rc : wrong_bytes("ping-pong", peer, err);
-    stats_summarize(seconds, LATENCY_ROUNDS, &summary);
-    link->latency_s = summary.median;
-    qsort(seconds, LATENCY_ROUNDS, sizeof *seconds, compare_doubles);
-    link->p99_s = stats_quantile_sorted(seconds, LATENCY_ROUNDS, 0.99);
+    int rc = suite_ping_pong(self, peer, LATENCY_BYTES, LATENCY_ROUNDS, &link->latency_s, &link->p99_s, err);
+    if (rc)
+        return rc;
     rc = comm_measure_windows(self->comm, peer, sends, WINDOW_BYTES, WINDOW, 1, seconds, &right, suite_deadline(self),
                               err);
     if (!rc)
@@ -69,15 +51,20 @@ static int measure_link(struct suite *self, uint32_t peer, struct link *link, st
 }
 
 /* The first two ranks of every node, all nodes at once. */
-static int measure_local(struct suite *self, struct sample *sample, struct cb_err *err)
+static int measure_local(struct suite *self, struct sample *sample, bool last, struct cb_err *err)
 {
     struct link link;
     if (self->nodes.local_size < 2 || self->nodes.local_rank > 1)
         return 0;
     /* Ranks of a node need not follow each other: the neighbour is the other of its first two. */
+    struct suite_latencies latencies = {0};
     int rc = measure_link(self, self->nodes.neighbour, &link, err);
+    if (!rc && last)
+        rc = suite_latencies_measure(self, self->nodes.neighbour, &latencies, err);
     if (rc)
         return rc;
+    if (self->nodes.local_rank == 0)
+        suite_latencies_note(self, "local_latency", &latencies);
     sample->values[METRIC_LOCAL_LATENCY_S] = link.latency_s;
     sample->values[METRIC_LOCAL_BANDWIDTH_BYTES_PER_S] = link.bytes_per_s;
     return 0;
@@ -99,6 +86,7 @@ static int measure_pairs(struct suite *self, struct sample *sample, bool last, s
 {
     const struct nodes *nodes = &self->nodes;
     double latency_s = 0, p99_s = 0, bytes_per_s = 0;
+    struct suite_latencies latencies = {0};
     uint32_t met = 0;
     int rc = 0;
     for (uint32_t round = 0; round < nodes_rounds(nodes->count) && !rc; round++) {
@@ -106,6 +94,8 @@ static int measure_pairs(struct suite *self, struct sample *sample, bool last, s
         struct link link;
         if (nodes->local_rank == 0 && opponent != nodes->mine) {
             rc = measure_link(self, nodes->first_rank[opponent], &link, err);
+            if (!rc && last)
+                rc = suite_latencies_measure(self, nodes->first_rank[opponent], &latencies, err);
             if (rc)
                 return rc;
             latency_s += link.latency_s;
@@ -121,6 +111,7 @@ static int measure_pairs(struct suite *self, struct sample *sample, bool last, s
         sample->values[METRIC_NET_LATENCY_S] = latency_s / met;
         sample->values[METRIC_NET_LATENCY_P99_S] = p99_s;
         sample->values[METRIC_NET_BANDWIDTH_BYTES_PER_S] = bytes_per_s / met;
+        suite_latencies_note(self, "latency", &latencies);
     }
     return rc;
 }
@@ -153,26 +144,9 @@ static double bus_bytes_per_s(const struct suite *self, enum collective kind, ui
     return (double)collective_bytes(kind, bytes, ranks) / seconds * collective_bus_factor(kind, ranks);
 }
 
-/* "8:3.1e-06:2.6e+06 …": bytes, seconds, algorithm bandwidth of each size up to the largest. */
-static int write_curve(struct suite *self, enum collective kind, uint64_t largest, struct cb_err *err)
+static int measure_point(struct suite *self, void *context, uint64_t bytes, double *seconds, struct cb_err *err)
 {
-    char key[64];
-    struct buf text;
-    double seconds;
-    int rc = 0;
-    buf_init(&text, CURVE_BYTES);
-    uint64_t smallest = collective_bytes(kind, LATENCY_BYTES, comm_size(self->comm));
-    uint64_t end = largest < smallest ? smallest : largest;
-    for (uint64_t bytes = smallest; bytes <= end && !rc; bytes *= CURVE_STEP) {
-        rc = measure_collective(self, kind, bytes, &seconds, err);
-        if (!rc)
-            buf_printf(&text, "%s%" PRIu64 ":%.4g:%.4g", text.len ? " " : "", bytes, seconds, (double)bytes / seconds);
-    }
-    snprintf(key, sizeof key, "suite.curve.%s", collective_name(kind));
-    if (!rc && comm_rank(self->comm) == 0)
-        status_page_add_fact(self->page, key, text.data);
-    buf_release(&text);
-    return rc;
+    return measure_collective(self, *(const enum collective *)context, bytes, seconds, err);
 }
 
 static int measure_collectives(struct suite *self, struct sample *sample, bool last, struct cb_err *err)
@@ -190,11 +164,14 @@ static int measure_collectives(struct suite *self, struct sample *sample, bool l
     if (!rc)
         sample->values[METRIC_ALL_REDUCE_LATENCY_S] = seconds;
     for (unsigned kind = 0; kind < COLLECTIVE_COUNT && !rc; kind++) {
-        rc = measure_collective(self, (enum collective)kind, largest, &seconds, err);
+        enum collective which = (enum collective)kind;
+        struct suite_curve curve = {collective_name(which), which, comm_size(self->comm), largest,
+                                    measure_point,          &which};
+        rc = measure_collective(self, which, largest, &seconds, err);
         if (!rc)
-            sample->values[metrics[kind]] = bus_bytes_per_s(self, (enum collective)kind, largest, seconds);
+            sample->values[metrics[kind]] = bus_bytes_per_s(self, which, largest, seconds);
         if (!rc && last)
-            rc = write_curve(self, (enum collective)kind, largest, err);
+            rc = suite_curve_write(self, &curve, err);
     }
     return rc;
 }
@@ -250,7 +227,7 @@ int suite_net(struct suite *self, struct sample *sample, bool last, struct cb_er
     }
     if (last && self->nodes.count < 2)
         suite_skip(self, "net.pairs", "one node: what two nodes do is not seen here");
-    int rc = suite_join(self, measure_local(self, sample, err), err);
+    int rc = suite_join(self, measure_local(self, sample, last, err), err);
     if (!rc)
         rc = measure_pairs(self, sample, last, err);
     if (!rc)

@@ -29,9 +29,9 @@ struct pass {
     struct suite *suite;
     struct store *store;
     enum store_request_kind kind;
-    struct store_object *objects[SUITE_FILES_AT_ONCE];
-    uint64_t next[SUITE_FILES_AT_ONCE]; /* offset of the next block */
-    uint32_t owner;                     /* rank that wrote, or writes, the files */
+    struct store_object *objects[SUITE_FILES_MOST];
+    uint64_t next[SUITE_FILES_MOST]; /* offset of the next block */
+    uint32_t owner;                  /* rank that wrote, or writes, the files */
     uint32_t file_count, turn, depth, in_flight;
     uint64_t file_bytes, block, requests;
     bool random;
@@ -48,10 +48,15 @@ uint64_t suite_file_bytes(const struct experiment *experiment)
     return experiment_u64(experiment, OPT_SUITE_FILE_BYTES) / PAGE_BYTES * PAGE_BYTES;
 }
 
+uint32_t suite_workers(const struct experiment *experiment)
+{
+    return (uint32_t)experiment_u64(experiment, OPT_SUITE_STORAGE_WORKERS);
+}
+
 /* What stands at the start of every small page of a file says whose it is and where. */
 static uint64_t tag_of(uint32_t owner, uint32_t file, uint64_t offset)
 {
-    return (offset + 1) * UINT64_C(0x9E3779B97F4A7C15) + (uint64_t)owner * SUITE_FILES_AT_ONCE + file;
+    return (offset + 1) * UINT64_C(0x9E3779B97F4A7C15) + (uint64_t)owner * SUITE_FILES_MOST + file;
 }
 
 static void tag_block(const struct pass *pass, const struct slot *slot, uint64_t length)
@@ -292,15 +297,24 @@ static int run_pass(struct pass *self, const char *kind, enum store_request_kind
     return rc;
 }
 
-/* Drops what this machine remembers of one's files. */
+/* The largest of all; what is unknown once stays so. */
+static void note_resident(struct suite *self, double resident)
+{
+    if (isnan(resident) || resident > self->resident)
+        self->resident = resident;
+}
+
+/* Drops what this machine remembers of one's files, and looks at what is left. */
 static int make_cold(struct suite *self, const char *kind, uint32_t owner, uint32_t file_count, struct cb_err *err)
 {
     int rc = 0;
     for (uint32_t i = 0; i < file_count && !rc; i++) {
         char name[PLACE_BYTES];
-        double resident;
+        double resident = NAN;
         file_name(self, kind, owner, i, name);
         rc = store_drop_cache(self->folder.plain, name, &resident, err);
+        if (!rc)
+            note_resident(self, resident);
     }
     return rc;
 }
@@ -436,13 +450,14 @@ static int measure_names(struct suite *self, struct sample *sample, struct cb_er
 /* What one process of a node does alone. */
 static int measure_node(struct suite *self, struct sample *sample, struct cb_err *err)
 {
+    uint32_t workers = suite_workers(self->experiment);
     int rc = measure_files(self, self->direct, 1, depth_of(self), &sample->values[METRIC_STORAGE_WRITE_BYTES_PER_S],
                            &sample->values[METRIC_STORAGE_READ_BYTES_PER_S], err);
     if (!rc && self->buffered)
         rc = measure_files(self, self->buffered, 1, depth_of(self),
                            &sample->values[METRIC_STORAGE_BUFFERED_WRITE_BYTES_PER_S], NULL, err);
     if (!rc)
-        rc = measure_files(self, self->direct, SUITE_FILES_AT_ONCE, SUITE_FILES_AT_ONCE,
+        rc = measure_files(self, self->direct, workers, workers,
                            &sample->values[METRIC_STORAGE_PARALLEL_WRITE_BYTES_PER_S],
                            &sample->values[METRIC_STORAGE_PARALLEL_READ_BYTES_PER_S], err);
     if (!rc)
@@ -486,13 +501,30 @@ static int measure_aggregate(struct suite *self, struct sample *sample, struct c
     return rc;
 }
 
+/* "suite.cold": what of the files was still in the page cache when they were read cold, on any rank. */
+static int note_coldness(struct suite *self, struct cb_err *err)
+{
+    struct agreement most;
+    char text[96];
+    uint64_t millionths = isnan(self->resident) ? UINT32_MAX : (uint64_t)(self->resident * 1e6);
+    int rc = together_number(self->comm, 0, millionths, suite_deadline(self), &most, err);
+    if (rc || comm_rank(self->comm) > 0)
+        return rc;
+    snprintf(text, sizeof text, "at most %.2f %% of a file was in the page cache before it was read",
+             (double)most.max / 1e4);
+    status_page_add_fact(self->page, "suite.cold", most.max == UINT32_MAX ? "unknown" : text);
+    return 0;
+}
+
 int suite_storage(struct suite *self, struct sample *sample, bool last, struct cb_err *err)
 {
     if (last && !self->buffered)
         suite_skip(self, "storage.buffered", "the store has no page cache");
     int rc = self->nodes.local_rank == 0 ? measure_node(self, sample, err) : 0;
     rc = suite_join(self, rc, err);
-    return rc ? rc : measure_aggregate(self, sample, err);
+    if (!rc)
+        rc = measure_aggregate(self, sample, err);
+    return rc || !last || !self->buffered ? rc : note_coldness(self, err);
 }
 
 static int open_store(struct suite *self, enum store_direct direct, struct store **store, struct cb_err *err)

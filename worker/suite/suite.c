@@ -125,6 +125,8 @@ static void note_node(struct suite *self)
 static int prepare(struct suite *self, struct cb_err *err)
 {
     char text[1024] = "";
+    if (sched_getaffinity(0, sizeof self->allowed, &self->allowed))
+        CPU_ZERO(&self->allowed);
     int rc = affinity_apply(self->comm, experiment_is(self->experiment, OPT_AFFINITY, "auto"), suite_deadline(self),
                             text, sizeof text, err);
     if (rc)

@@ -7,6 +7,7 @@
 #ifndef WORKER_SUITE_SUITE_H
 #define WORKER_SUITE_SUITE_H
 
+#include <sched.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -15,20 +16,25 @@
 #include "core/status_page.h"
 #include "worker/blas.h"
 #include "worker/comm.h"
+#include "worker/comm_measure.h"
 #include "worker/device_plugin.h"
 #include "worker/folder.h"
 #include "worker/suite/nodes.h"
 
-#define SUITE_FILES_AT_ONCE 16
+#define SUITE_FILES_MOST 64 /* of suite.storage_workers */
 #define SUITE_DEPTH_MOST 64
 #define SUITE_NODE_GEMM_SIZE 2048 /* beside the others of the node: rank's matrices must fit together */
 
-/* A rank's device; all of it zero where there is none. */
+/* The device that this rank measures: one rank does for each, however many share it. */
 struct suite_gpu {
+    bool is_here, can_talk; /* devices are measured, and NCCL joins them: the same on all ranks */
     struct device_plugin plugin;
-    struct device *device;
-    struct device_comm *comm;  /* NULL where NCCL cannot */
-    uint64_t collective_bytes; /* of what is sent, the whole of it */
+    struct device *device;     /* NULL where another rank measures it, or there is none */
+    struct device_comm *comm;  /* with a device, where they can talk */
+    uint32_t rank, size;       /* of this one among those that are measured */
+    uint64_t collective_bytes; /* the most that is sent, the whole of it */
+    bool has_near;
+    cpu_set_t near; /* cores near the device that this rank may use */
 };
 
 struct suite {
@@ -36,12 +42,14 @@ struct suite {
     struct status_page *page; /* borrowed */
     const struct experiment *experiment;
     const char *pages_folder; /* node-local; borrowed */
+    cpu_set_t allowed;        /* cores, before ranks took their shares */
     char run[FOLDER_NAME_BYTES];
     struct nodes nodes;
     struct blas blas;
     bool has_blas;
     struct folder folder;            /* with section storage alone: */
     struct store *direct, *buffered; /* owned; the second is NULL where the store has no page cache */
+    double resident;                 /* the largest part of a file that stayed in the page cache; NAN: unknown */
     struct suite_gpu gpu;            /* with section gpu alone */
     uint64_t section_timeout_ns;
 };
@@ -69,6 +77,35 @@ int suite_storage_close(struct suite *self, struct cb_err *err) CB_MUST_CHECK;
 int suite_gpu_open(struct suite *self, struct cb_err *err) CB_MUST_CHECK;
 void suite_gpu_close(struct suite *self);
 
+/* suite/gpu_collectives.c: NCCL between the devices; on all ranks, also those without one. */
+int suite_gpu_collectives(struct suite *self, struct sample *sample, bool last, struct cb_err *err) CB_MUST_CHECK;
+
+/* suite/curve.c: a collective over sizes, from 8 bytes (of each rank, where each has a share) up to `largest`, as the fact
+ * "suite.curve.NAME" of rank 0: "bytes:seconds:algorithm bandwidth:bus bandwidth ...". */
+struct suite_curve {
+    const char *name;
+    enum collective kind; /* for sizes and the factor of the bus bandwidth */
+    uint32_t ranks;
+    uint64_t largest;
+    int (*measure)(struct suite *self, void *context, uint64_t bytes, double *seconds, struct cb_err *err);
+    void *context;
+};
+int suite_curve_write(struct suite *self, const struct suite_curve *curve, struct cb_err *err) CB_MUST_CHECK;
+
+/* suite/latency.c: half a round trip with `peer`, which makes the same call; median and 99th percentile. */
+int suite_ping_pong(struct suite *self, uint32_t peer, uint64_t bytes, uint32_t rounds, double *median_s, double *p99_s,
+                    struct cb_err *err) CB_MUST_CHECK;
+/* The same over sizes, of several peers by turns: means of the medians, and the worst percentiles. */
+#define SUITE_LATENCY_SIZES 8
+struct suite_latencies {
+    double median_s[SUITE_LATENCY_SIZES], p99_s[SUITE_LATENCY_SIZES];
+    uint32_t peers;
+};
+int suite_latencies_measure(struct suite *self, uint32_t peer, struct suite_latencies *all,
+                            struct cb_err *err) CB_MUST_CHECK;
+/* The fact "suite.KIND.NODE" = "bytes:median:p99 ..."; nothing where there was no peer. */
+void suite_latencies_note(struct suite *self, const char *kind, const struct suite_latencies *all);
+
 /* Whether suite.only names the section, and the store is one for it. */
 bool suite_wants(const struct experiment *experiment, const char *section);
 
@@ -77,6 +114,8 @@ int suite_check_memory(struct suite *self, struct cb_err *err) CB_MUST_CHECK;
 
 /* suite/storage.c: of one file, or of all of a node's together. */
 uint64_t suite_file_bytes(const struct experiment *experiment);
+/* Files that one node writes and reads at once. */
+uint32_t suite_workers(const struct experiment *experiment);
 
 /* suite/memory.c: one of the three arrays of STREAM. */
 uint64_t suite_array_bytes(const struct suite *self);
