@@ -224,9 +224,17 @@ static void decide_failed(struct attempt *attempt, uint32_t rank, int code, uint
 static void decide_stopped(struct attempt *attempt)
 {
     bool late = *attempt->time_is_up;
+    const char *why = late ? "the job's time limit came near" : "stopped on request";
+    enum outcome outcome = late ? OUTCOME_TIMEOUT : OUTCOME_CANCELLED;
+    int code = late ? CB_ERR_TIMEOUT : CB_ERR_ABORTED;
     uint64_t done = atomic_load(&attempt->pages.page[0]->iteration) + UINT64_C(1);
-    attempt_decide(attempt, late ? OUTCOME_TIMEOUT : OUTCOME_CANCELLED, late ? CB_ERR_TIMEOUT : CB_ERR_ABORTED,
-                   "%s after %llu of %llu iterations", late ? "the job's time limit came near" : "stopped on request",
+    char stopped[LINE_MAX_BYTES];
+    if (experiment_is(attempt->experiment, OPT_WORKLOAD, "train")) { /* which counts steps, and says where it was */
+        find_fact(attempt->pages.page[0], "stopped", stopped);
+        attempt_decide(attempt, outcome, code, "%s %s", why, *stopped ? stopped : "before the first step");
+        return;
+    }
+    attempt_decide(attempt, outcome, code, "%s after %llu of %llu iterations", why,
                    (unsigned long long)(done > attempt->warmup ? done - attempt->warmup : 0),
                    (unsigned long long)attempt->iterations);
 }

@@ -184,6 +184,18 @@ static int check_data(const struct experiment *experiment, const struct training
     return 0;
 }
 
+/* What no save could do, hours later. */
+static int check_format(const struct experiment *experiment, const struct training *self, struct cb_err *err)
+{
+    bool saves = self->checkpoint_steps > 0 || self->checkpoint_ns > 0;
+    if (!saves || self->shard_ranks == 1 || !experiment_is(experiment, OPT_FORMAT, "safetensors"))
+        return 0;
+    return cb_fail(
+        err, CB_ERR_USAGE,
+        "format=safetensors has each tensor whole in one file, and with FSDP a rank holds parts of them: give "
+        "format=dcp+safetensors, or save in DCP's format and `ckptbench convert` the last checkpoint");
+}
+
 int training_read(const struct experiment *experiment, const struct model *model, uint32_t ranks,
                   struct training *training, struct cb_err *err)
 {
@@ -222,6 +234,8 @@ int training_read(const struct experiment *experiment, const struct model *model
         rc = read_sharding(experiment, &self, err);
     if (!rc)
         rc = read_interval(experiment, &self, err);
+    if (!rc)
+        rc = check_format(experiment, &self, err);
     if (rc)
         return rc;
     name_configuration(experiment, &self);

@@ -227,6 +227,7 @@ def test_more_memory_than_there_is_is_refused_with_the_way_out(tmp_path, words, 
     (("sharding=hybrid(2)", "ranks=3"), "hybrid(2)"),
     (("folder=overwrite",), "keep.last"), (("train.vocab=a.json",), "train.merges"), (("engine=torch-dcp",), "workload=train"),
     (("dtype=fp16",), "fp16"), (("train.checkpoint_every=99999999999999999999",), "as 30s"), (("train.checkpoint_every=0.5",), "as 30s"),
+    (("ranks=2", "train.checkpoint_every=5", "format=safetensors"), "ckptbench convert"),
     (("train.data_parallel=ddp", "sharding=full"), "shards nothing"), (("train.epochs=2",), "has no end"),
     (("train.vocab=a.json", "train.merges=b.txt"), "has no text"), (("train.data=",), "train.data= is empty"), (("ops=save",), "train.checkpoint_every"), (("model=linear-8x16384", "train.dropout=0.1"), "same rows in every step"),
 ])

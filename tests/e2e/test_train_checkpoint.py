@@ -177,3 +177,5 @@ def test_without_keep_nothing_stays_and_a_resume_alone_saves_nothing(tmp_path):
     train(tmp_path, *batch(2), "train.steps=4", EVERY, "suffix=a", store=tmp_path / "store")
     train(tmp_path, *batch(2), "train.steps=7", "suffix=a", "train.resume=latest", store=tmp_path / "store")
     assert sorted(losses(tmp_path)) == [4, 5, 6] and step_of(tmp_path) == 4
+    train(tmp_path, *batch(2), "train.steps=4", "suffix=a", "train.resume=latest", store=tmp_path / "store")
+    assert losses(tmp_path) == {} and "nothing is left to do" in facts(tmp_path)["train.resumed"]

@@ -48,15 +48,15 @@ def iteration(place):
         return 0
 
 
-def workers(place):
-    """Ranks of the runs whose home is there."""
+def workers(place, program=b"ckptbench-worker"):
+    """Ranks of the runs whose home is there; or their agents."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             words = (folder / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if words[0].endswith(b"ckptbench-worker") and any(bytes(place / "home") in word for word in words):
+        if words[0].endswith(program) and any(bytes(place / "home") in word for word in words):
             found.append(int(folder.name))
     return found
 
@@ -67,12 +67,23 @@ def test_ctrl_c_ends_a_training_after_its_step_with_a_checkpoint_of_it(tmp_path,
     await_(lambda: committed(tmp_path) >= 3, process)
     process.send_signal(signal.SIGINT)
     document = finish(process, 4)
-    assert document["outcome"] == "cancelled" and "stopped on request" in document["message"]
     last = max(losses(tmp_path))
-    assert facts(tmp_path)["stopped"].startswith(f"on request, after step {last + 1} of 100000")
+    assert (document["outcome"], document["message"]) == ("cancelled", f"stopped on request after step {last + 1} of 100000")
+    assert facts(tmp_path)["stopped"] == f"after step {last + 1} of 100000"
     assert committed(tmp_path) == last + 1  # what was done is kept
     train(tmp_path, *batch(2), f"train.steps={last + 3}", "suffix=a", "train.resume=latest", store=tmp_path / "store")
     assert sorted(losses(tmp_path)) == [last + 1, last + 2]
+
+
+def test_a_time_limit_that_comes_near_ends_a_training_with_a_checkpoint(tmp_path):
+    """What Slurm sends a minute before it, to the agent."""
+    process = start(tmp_path, *SMALL, *batch(2), *FOR_EVER[::2], "train.checkpoint_every=100000", f"store={tmp_path}/store")
+    await_(lambda: iteration(tmp_path) > 3, process)
+    os.kill(workers(tmp_path, b"ckptbench-agent")[0], signal.SIGUSR1)
+    document = finish(process, 4)
+    last = max(losses(tmp_path)) + 1
+    assert (document["outcome"], document["message"]) == ("timeout", f"the job's time limit came near after step {last} of 100000")
+    assert committed(tmp_path) == last
 
 
 def test_ctrl_c_ends_a_suite_after_its_repetition_and_keeps_what_was_measured(tmp_path):

@@ -109,7 +109,7 @@ static int load(struct trainer *trainer, const char *name, struct cb_err *err)
 int checkpoint_resume(struct trainer *trainer, struct cb_err *err)
 {
     struct train_checkpoint *self = trainer->checkpoint;
-    char name[FOLDER_NAME_BYTES], text[FOLDER_NAME_BYTES + 64];
+    char name[FOLDER_NAME_BYTES], text[FOLDER_NAME_BYTES + 128];
     if (!self || !self->resumes)
         return 0;
     int rc = find_newest(trainer, name, err);
@@ -128,7 +128,9 @@ int checkpoint_resume(struct trainer *trainer, struct cb_err *err)
     self->last_step = self->position.step;
     self->kept[self->kept_count++] = (uint32_t)self->position.step;
     self->resumed = true;
-    snprintf(text, sizeof text, "%s, from step %lld", name, (long long)self->position.step);
+    bool done = (uint64_t)self->position.step >= trainer->training.steps;
+    snprintf(text, sizeof text, "%s, from step %lld%s", name, (long long)self->position.step,
+             done ? ": nothing is left to do, train.steps counts from the beginning" : "");
     status_page_add_fact(trainer->page, "train.resumed", text);
     if (trainer->rank == 0 && self->reached_step > 0)
         trainer->page->run_values[METRIC_LOST_STEPS] =

@@ -2,6 +2,7 @@
  * checkpoints nor the order of steps. */
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/resource.h>
 
 #include "core/clock.h"
@@ -140,8 +141,10 @@ static void fill_sample(struct trainer *self, const struct timeline *timeline, c
     self->exchanged = counts;
 }
 
-static int compute(struct trainer *self, struct timeline *timeline, double numbers[SUMS], struct cb_err *err)
+/* `sums` stay as they are unless they are those of all ranks: a step that fails before has no loss. */
+static int compute(struct trainer *self, struct timeline *timeline, double sums[SUMS], struct cb_err *err)
 {
+    double numbers[SUMS] = {0};
     uint64_t step = (uint64_t)self->position.step + 1;
     timeline_enter(timeline, STATE_IO);
     int rc = read_batch(self, DATA_TRAINING, (uint64_t)self->position.samples, err);
@@ -156,8 +159,10 @@ static int compute(struct trainer *self, struct timeline *timeline, double numbe
     add_own_loss(self, numbers);
     self->learning_rate = schedule_rate(&self->schedule, step);
     rc = parallel_norm(self->parallel, timeline, numbers, SUMS, trainer_deadline(self), err);
-    if (!rc)
+    if (!rc) {
+        memcpy(sums, numbers, sizeof numbers);
         rc = check_finite(self, numbers, err);
+    }
     if (!rc)
         rc = parallel_update(self->parallel, self->learning_rate, optimizer_clip_scale(numbers[SUM_NORM], self->clip),
                              step, trainer_deadline(self), err);
@@ -183,7 +188,7 @@ static bool is_warmup(const struct trainer *self)
 int trainer_step(struct trainer *self, struct cb_err *err)
 {
     struct timeline timeline;
-    double numbers[SUMS] = {0}, cpu_s = cpu_seconds();
+    double numbers[SUMS] = {NAN, NAN, NAN, NAN}, cpu_s = cpu_seconds();
     bool warmup = is_warmup(self), saving = checkpoint_is_saving(self);
     struct sample *sample = status_page_begin_sample(self->page);
     if (!sample)
