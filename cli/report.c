@@ -222,6 +222,11 @@ static void write_ending(const struct run_info *info, struct buf *out)
         write_unstarted(info, folder, out);
         return;
     }
+    if (!*info->outcome && (strcmp(info->state, "running") == 0 || strcmp(info->state, "pending") == 0)) {
+        buf_printf(out, "%-13s it has not ended, or `ckptbench collect` says why; how far it is: ckptbench status %s\n",
+                   info->state, info->run);
+        return;
+    }
     buf_printf(out, "%-13s %s%s%s\n", *info->outcome ? info->outcome : info->state,
                info->message && *info->message ? info->message : "no reason is known",
                *info->outcome ? "" : " (not sealed: ", *info->outcome ? "" : "`ckptbench collect` says why)");

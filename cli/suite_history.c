@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/figures.h"
 #include "cli/table.h"
-#include "cli/verb_common.h"
 #include "core/stats.h"
 #include "core/units.h"
 
@@ -18,15 +18,17 @@
 
 /* Values of earlier runs. */
 struct past {
-    const struct suite_nodes *nodes;
+    const struct suite_nodes *nodes; /* or GPUs */
+    bool gpus;
     double *values; /* [metric][node][run] */
     size_t *counts; /* [metric][node] */
 };
 
-static int past_init(struct past *self, const struct suite_nodes *nodes, struct cb_err *err)
+static int past_init(struct past *self, const struct suite_nodes *nodes, bool gpus, struct cb_err *err)
 {
     size_t rows = METRICS * nodes->count;
     *self = (struct past){.nodes = nodes,
+                          .gpus = gpus,
                           .values = calloc(rows * PAST_MOST + 1, sizeof *self->values),
                           .counts = calloc(rows + 1, sizeof *self->counts)};
     return self->values && self->counts ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory for earlier runs of the nodes");
@@ -67,7 +69,8 @@ static int take_run(struct past *self, struct history *history, const struct run
     if (rc)
         return rc;
     if (earlier->started_wall_ns && earlier->started_wall_ns < run->started_wall_ns) {
-        rc = suite_nodes_load(&nodes, history, earlier, err);
+        rc = self->gpus ? suite_gpus_load(&nodes, history, earlier, err)
+                        : suite_nodes_load(&nodes, history, earlier, err);
         if (!rc)
             past_add(self, &nodes);
         ++*runs;
@@ -118,7 +121,7 @@ static bool find_change(const struct past *past, size_t metric, struct suite_cha
 }
 
 int suite_history_load(struct suite_history *self, struct history *history, const struct run_info *run,
-                       const struct suite_nodes *nodes, struct cb_err *err)
+                       const struct suite_nodes *nodes, bool gpus, struct cb_err *err)
 {
     struct run_selection selection = {0};
     struct past past = {0};
@@ -126,14 +129,15 @@ int suite_history_load(struct suite_history *self, struct history *history, cons
     if (nodes->count == 0)
         return 0;
     self->changes = calloc(METRICS, sizeof *self->changes);
-    int rc =
-        self->changes ? past_init(&past, nodes, err) : cb_fail(err, CB_ERR_MEMORY, "no memory for what has changed");
+    int rc = self->changes ? past_init(&past, nodes, gpus, err)
+                           : cb_fail(err, CB_ERR_MEMORY, "no memory for what has changed");
     if (!rc)
         rc = find_earlier(run, history, &selection, err);
     for (size_t i = 0; i < selection.count && self->runs < PAST_MOST && !rc; i++)
         rc = take_run(&past, history, run, selection.runs[i], &self->runs, err);
     for (size_t metric = 0; metric < METRICS && !rc; metric++)
-        self->count += find_change(&past, metric, &self->changes[self->count]);
+        if (suite_is_of_gpus((enum metric_id)(METRIC_SUITE_FIRST + metric)) == gpus)
+            self->count += find_change(&past, metric, &self->changes[self->count]);
     run_selection_release(&selection);
     past_release(&past);
     return rc;
@@ -153,7 +157,9 @@ static bool is_outlier(const struct suite_change *change)
 int suite_history_write(const struct suite_history *self, const struct suite_nodes *nodes, bool colour, struct buf *out,
                         struct cb_err *err)
 {
-    static const char *const headings[] = {"AGAINST EARLIER RUNS", "NODE", "USUAL", "NOW", "OFF BY", "ROBUST Z", ""};
+    bool of_gpus = self->count > 0 && suite_is_of_gpus(self->changes[0].metric);
+    const char *const headings[] = {
+        "AGAINST EARLIER RUNS", of_gpus ? "GPU" : "NODE", "USUAL", "NOW", "OFF BY", "ROBUST Z", ""};
     struct table table;
     char text[32];
     if (nodes->count == 0)
@@ -170,8 +176,8 @@ int suite_history_write(const struct suite_history *self, const struct suite_nod
         const struct suite_change *change = &self->changes[i];
         table_add(&table, TABLE_BOLD, metric_row(change->metric)->name);
         table_add(&table, TABLE_PLAIN, nodes->names[change->node]);
-        table_addf(&table, TABLE_PLAIN, "%s (n=%zu)", figure_text(change->metric, change->usual, text), change->n);
-        table_add(&table, TABLE_PLAIN, figure_text(change->metric, change->now, text));
+        table_addf(&table, TABLE_PLAIN, "%s (n=%zu)", figures_format(change->metric, change->usual, text), change->n);
+        table_add(&table, TABLE_PLAIN, figures_format(change->metric, change->now, text));
         table_addf(&table, TABLE_PLAIN, "%+.1f %%", 100 * (change->now / change->usual - 1));
         table_addf(&table, TABLE_PLAIN, "%.1f", change->z);
         table_add(&table, TABLE_BOLD, is_outlier(change) ? "outlier" : "");
@@ -182,10 +188,10 @@ int suite_history_write(const struct suite_history *self, const struct suite_nod
     return rc;
 }
 
-void suite_history_write_json(const struct suite_history *self, const struct suite_nodes *nodes,
+void suite_history_write_json(const struct suite_history *self, const char *key, const struct suite_nodes *nodes,
                               struct json_writer *json)
 {
-    json_write_key(json, "history");
+    json_write_key(json, key);
     json_write_begin_object(json);
     json_member_u64(json, "runs", self->runs);
     json_write_key(json, "metrics");
@@ -219,7 +225,8 @@ static void add_line(struct lines *self, const char *whose, enum metric_id metri
     char text[32];
     if (self->count++ < LINES_MOST)
         buf_printf(self->out, "outlier       %s: %s is %s, %+.1f %% from %s (robust z %.1f)\n", whose,
-                   metric_row(metric)->name, figure_text(metric, value, text), 100 * (value / usual - 1), of_what, z);
+                   metric_row(metric)->name, figures_format(metric, value, text), 100 * (value / usual - 1), of_what,
+                   z);
 }
 
 static void add_pair(struct lines *self, const struct suite_nodes *nodes, enum metric_id metric)
@@ -258,7 +265,7 @@ static void add_changes(struct lines *self, const struct suite_nodes *nodes, con
 int suite_outliers_write(struct history *history, const struct run_info *run, struct buf *out, struct cb_err *err)
 {
     struct suite_nodes nodes = {0}, gpus = {0};
-    struct suite_history past = {0};
+    struct suite_history past = {0}, past_of_gpus = {0};
     struct lines lines = {.out = out};
     if (!experiment_is(run->experiment, OPT_WORKLOAD, "suite"))
         return 0;
@@ -266,7 +273,9 @@ int suite_outliers_write(struct history *history, const struct run_info *run, st
     if (!rc)
         rc = suite_gpus_load(&gpus, history, run, err);
     if (!rc)
-        rc = suite_history_load(&past, history, run, &nodes, err);
+        rc = suite_history_load(&past, history, run, &nodes, false, err);
+    if (!rc)
+        rc = suite_history_load(&past_of_gpus, history, run, &gpus, true, err);
     if (!rc && nodes.count > 0) {
         add_pair(&lines, &nodes, METRIC_NET_LATENCY_S);
         add_pair(&lines, &nodes, METRIC_NET_BANDWIDTH_BYTES_PER_S);
@@ -274,9 +283,11 @@ int suite_outliers_write(struct history *history, const struct run_info *run, st
         if (gpus.count > 0)
             add_units(&lines, &gpus, true, "the median of the GPUs");
         add_changes(&lines, &nodes, &past);
+        add_changes(&lines, &gpus, &past_of_gpus);
     }
     if (lines.count > LINES_MOST)
         buf_printf(out, "outliers      %zu more: ckptbench show %s --nodes\n", lines.count - LINES_MOST, run->run);
+    suite_history_release(&past_of_gpus);
     suite_history_release(&past);
     suite_nodes_release(&gpus);
     suite_nodes_release(&nodes);

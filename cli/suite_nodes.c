@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/figures.h"
 #include "cli/table.h"
-#include "cli/verb_common.h"
 #include "core/stats.h"
 #include "core/status_page.h"
 
@@ -155,6 +155,23 @@ int suite_nodes_load(struct suite_nodes *self, struct history *history, const st
     return load_values(self, history, run, err);
 }
 
+/* "suite.gpu.RANK=NODE PCI" of every rank that measured one: what stays the same however ranks lie. */
+static int load_gpu_names(struct suite_nodes *self, const struct run_info *run, struct cb_err *err)
+{
+    static const char prefix[] = "suite.gpu.";
+    int rc = 0;
+    for (size_t i = 0; i < run->fact_count && !rc; i++) {
+        char name[160];
+        const char *rank = run->facts[i] + sizeof prefix - 1, *node = strchr(run->facts[i], '=');
+        const char *pci = node ? strrchr(node, ' ') : NULL;
+        if (strncmp(run->facts[i], prefix, sizeof prefix - 1) != 0 || !pci)
+            continue;
+        int len = snprintf(name, sizeof name, "GPU %.31s of %.*s", pci + 1, (int)(pci - node - 1), node + 1);
+        rc = add_node(self, name, (size_t)len, rank, err);
+    }
+    return rc;
+}
+
 int suite_gpus_load(struct suite_nodes *self, struct history *history, const struct run_info *run, struct cb_err *err)
 {
     uint64_t ranks = experiment_u64(run->experiment, OPT_RANKS);
@@ -162,7 +179,9 @@ int suite_gpus_load(struct suite_nodes *self, struct history *history, const str
     *self = (struct suite_nodes){0};
     if (!run_info_metric(run, OP_SUITE, METRIC_SUITE_GPU_FIRST))
         return 0;
-    for (uint64_t rank = 0; rank < ranks && !rc; rank++) {
+    rc = load_gpu_names(self, run, err);
+    bool has_names = self->count > 0;
+    for (uint64_t rank = 0; rank < ranks && !rc && !has_names; rank++) { /* of older runs */
         char name[48], number[24];
         int len = snprintf(name, sizeof name, "the GPU of rank %" PRIu64, rank);
         snprintf(number, sizeof number, "%" PRIu64, rank);
@@ -249,7 +268,8 @@ bool suite_is_of_gpus(enum metric_id metric)
     return metric >= METRIC_SUITE_GPU_FIRST && metric <= METRIC_SUITE_GPU_LAST;
 }
 
-/* Of nodes, all but what each GPU has of its own; of GPUs, that alone. */
+/* Of nodes, all but what each GPU has of its own; of GPUs, that alone. What is no worse anywhere than in the middle, as what
+ * all nodes did together, has no worst node. */
 static int write_spreads(const struct suite_nodes *self, bool gpus, bool colour, struct buf *out, struct cb_err *err)
 {
     const char *const headings[] = {"",         "MEDIAN", gpus ? "WORST GPU" : "WORST NODE", "ITS VALUE", "OFF BY",
@@ -261,13 +281,16 @@ static int write_spreads(const struct suite_nodes *self, bool gpus, bool colour,
     for (int metric = METRIC_SUITE_FIRST; metric <= METRIC_SUITE_LAST; metric++) {
         struct suite_spread spread;
         if (suite_is_of_gpus((enum metric_id)metric) != gpus ||
-            !suite_nodes_spread(self, (enum metric_id)metric, &spread))
+            !suite_nodes_spread(self, (enum metric_id)metric, &spread) || spread.worst == spread.median)
             continue;
         table_add(&table, TABLE_BOLD, metric_row((enum metric_id)metric)->name);
-        table_add(&table, TABLE_PLAIN, figure_text((enum metric_id)metric, spread.median, text));
+        table_add(&table, TABLE_PLAIN, figures_format((enum metric_id)metric, spread.median, text));
         table_add(&table, TABLE_PLAIN, self->names[spread.worst_node]);
-        table_add(&table, TABLE_PLAIN, figure_text((enum metric_id)metric, spread.worst, text));
-        table_addf(&table, TABLE_PLAIN, "%+.1f %%", 100 * (spread.worst / spread.median - 1));
+        table_add(&table, TABLE_PLAIN, figures_format((enum metric_id)metric, spread.worst, text));
+        if (spread.median != 0)
+            table_addf(&table, TABLE_PLAIN, "%+.1f %%", 100 * (spread.worst / spread.median - 1));
+        else
+            table_add(&table, TABLE_PLAIN, NULL);
         if (isnan(spread.z))
             table_add(&table, TABLE_PLAIN, "-");
         else
@@ -306,7 +329,7 @@ static int write_matrix(const struct suite_nodes *self, const char *title, enum 
     for (size_t a = 0; a < self->count; a++) {
         table_add(&table, TABLE_BOLD, self->names[a]);
         for (size_t b = 0; b < self->count; b++)
-            table_add(&table, TABLE_PLAIN, figure_text(metric, cells[a * self->count + b], text));
+            table_add(&table, TABLE_PLAIN, figures_format(metric, cells[a * self->count + b], text));
     }
     buf_append_char(out, '\n');
     int rc = table_write(&table, 0, colour, out, err);
@@ -399,10 +422,20 @@ static void write_worst_pair(const struct suite_nodes *self, enum metric_id metr
     json_write_end_object(json);
 }
 
+static void write_names(const struct suite_nodes *self, struct json_writer *json)
+{
+    json_write_key(json, "names");
+    json_write_begin_array(json);
+    for (size_t i = 0; i < self->count; i++)
+        json_write_text(json, self->names[i]);
+    json_write_end_array(json);
+}
+
 void suite_gpus_write_json(const struct suite_nodes *self, struct json_writer *json)
 {
     json_write_key(json, "gpus");
     json_write_begin_object(json);
+    write_names(self, json);
     for (int metric = METRIC_SUITE_GPU_FIRST; metric <= METRIC_SUITE_GPU_LAST && self->count; metric++)
         write_metric(self, (enum metric_id)metric, json);
     json_write_end_object(json);
@@ -412,11 +445,7 @@ void suite_nodes_write_json(const struct suite_nodes *self, struct json_writer *
 {
     json_write_key(json, "nodes");
     json_write_begin_object(json);
-    json_write_key(json, "names");
-    json_write_begin_array(json);
-    for (size_t i = 0; i < self->count; i++)
-        json_write_text(json, self->names[i]);
-    json_write_end_array(json);
+    write_names(self, json);
     json_write_key(json, "metrics");
     json_write_begin_object(json);
     for (int metric = METRIC_SUITE_FIRST; metric <= METRIC_SUITE_LAST && self->count; metric++)

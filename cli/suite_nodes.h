@@ -34,8 +34,8 @@ struct suite_pair_spread {
 /* From the run's facts and samples. count is 0 where the run is of no suite. suite_nodes_release in any case. */
 int suite_nodes_load(struct suite_nodes *self, struct history *history, const struct run_info *run,
                      struct cb_err *err) CB_MUST_CHECK;
-/* The ranks of a run that measured GPUs, each as if it were a node: of METRIC_SUITE_GPU_FIRST … LAST every rank has a value
- * of its own. count is 0 where none did. No pairs. suite_nodes_release in any case. */
+/* The GPUs that a run measured, each as if it were a node, by the name "GPU PCI of NODE": of METRIC_SUITE_GPU_FIRST … LAST
+ * each has a value of its own, that of the rank which measured it. count is 0 where none did. No pairs. suite_nodes_release in any case. */
 int suite_gpus_load(struct suite_nodes *self, struct history *history, const struct run_info *run,
                     struct cb_err *err) CB_MUST_CHECK;
 void suite_nodes_release(struct suite_nodes *self);
@@ -48,7 +48,7 @@ bool suite_nodes_pair_spread(const struct suite_nodes *self, enum metric_id metr
 int suite_nodes_write(const struct suite_nodes *self, bool colour, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
 /* A table of what each GPU has of its own; nothing where there are fewer than two. */
 int suite_gpus_write(const struct suite_nodes *self, bool colour, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
-/* "gpus": {name:{"values","median","worst","z"}}, values by rank */
+/* "gpus": {"names", name:{"values","median","worst","z"}} */
 void suite_gpus_write_json(const struct suite_nodes *self, struct json_writer *json);
 /* "nodes": {"names","metrics":{name:{"values","median","worst","z"}},"pairs":{"latency_s","bytes_per_s"},
  * "worst_pairs":{name:{"nodes","value","median","z"}}} */

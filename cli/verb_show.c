@@ -184,7 +184,7 @@ static int write_phases(struct cli *cli, const struct run_info *run, struct cb_e
 /* A suite's nodes, and what they usually do. */
 struct suite_view {
     struct suite_nodes nodes, gpus;
-    struct suite_history past;
+    struct suite_history past, past_of_gpus;
 };
 
 static int write_text(struct cli *cli, struct history *history, const struct run_info *run,
@@ -219,6 +219,8 @@ static int write_text(struct cli *cli, struct history *history, const struct run
             rc = suite_gpus_write(&suite->gpus, cli->colour, &cli->out, err);
         if (rc == 0)
             rc = suite_history_write(&suite->past, nodes, cli->colour, &cli->out, err);
+        if (rc == 0 && suite->past_of_gpus.count > 0)
+            rc = suite_history_write(&suite->past_of_gpus, &suite->gpus, cli->colour, &cli->out, err);
         if (rc == 0)
             rc = suite_curves_write(run, cli->colour, &cli->out, err);
     }
@@ -239,7 +241,8 @@ static int write_json(struct cli *cli, struct history *history, const struct run
         run_nodes_write_json(run, &json);
         suite_nodes_write_json(&suite->nodes, &json);
         suite_gpus_write_json(&suite->gpus, &json);
-        suite_history_write_json(&suite->past, &suite->nodes, &json);
+        suite_history_write_json(&suite->past, "history", &suite->nodes, &json);
+        suite_history_write_json(&suite->past_of_gpus, "gpu_history", &suite->gpus, &json);
         suite_curves_write_json(run, &json);
     }
     if (cli_has_flag(cli, "failures")) {
@@ -291,10 +294,13 @@ static int show_run(struct cli *cli, struct history *history, struct cb_err *err
     if (rc == 0 && cli_has_flag(cli, "nodes"))
         rc = suite_gpus_load(&suite.gpus, history, run, err);
     if (rc == 0 && cli_has_flag(cli, "nodes"))
-        rc = suite_history_load(&suite.past, history, run, &suite.nodes, err);
+        rc = suite_history_load(&suite.past, history, run, &suite.nodes, false, err);
+    if (rc == 0 && cli_has_flag(cli, "nodes"))
+        rc = suite_history_load(&suite.past_of_gpus, history, run, &suite.gpus, true, err);
     if (rc == 0)
         rc = cli->json ? write_json(cli, history, run, &ranks, &suite, err)
                        : write_text(cli, history, run, &ranks, &suite, err);
+    suite_history_release(&suite.past_of_gpus);
     suite_history_release(&suite.past);
     suite_nodes_release(&suite.gpus);
     suite_nodes_release(&suite.nodes);

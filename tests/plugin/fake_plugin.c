@@ -43,7 +43,8 @@ static int describe(struct device *device, struct device_info *info, struct cb_e
 {
     (void)device, (void)err;
     uint64_t bytes = number_of("FAKE_DEVICE_BYTES", UINT64_C(1) << 40);
-    *info = (struct device_info){.name = "a fake device", .pci = "none", .versions = "none", .free_bytes = bytes};
+    *info = (struct device_info){.name = "a fake device", .versions = "none", .free_bytes = bytes};
+    snprintf(info->pci, sizeof info->pci, "fake:%d", (int)number_of("OMPI_COMM_WORLD_RANK", 0));
     info->memory_bytes = bytes;
     return 0;
 }

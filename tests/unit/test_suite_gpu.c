@@ -95,6 +95,8 @@ static void *live(void *context)
     if (!self->rc)
         self->rc = suite_gpu(suite, &self->sample, self->last, &self->err);
     assert(sched_getaffinity(0, sizeof self->cores, &self->cores) == 0);
+    if (suite->gpu.comm && self->rc) /* before memory was given back, which else waits for it */
+        assert(suite->gpu.comm->aborted);
     if (suite->gpu.comm)
         fake_comm_ops.close(suite->gpu.comm);
     return NULL;

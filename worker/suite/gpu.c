@@ -61,6 +61,10 @@ static int open_device(struct suite_gpu *self, const struct suite *suite, struct
         return rc;
     snprintf(text, sizeof text, "%s, %s (number %" PRIu32 "); %s", info.name, info.pci, info.index, info.versions);
     status_page_add_fact(suite->page, "device", text);
+    char key[32];
+    snprintf(key, sizeof key, "suite.gpu.%" PRIu32, comm_rank(suite->comm)); /* which one of which node this rank has */
+    snprintf(text, sizeof text, "%s %s", suite->nodes.names[suite->nodes.mine], info.pci);
+    status_page_add_fact(suite->page, key, text);
     struct gpu_place place;
     struct cb_err unknown;
     bool is_known = gpu_place_read("/sys", info.pci, &place, &unknown) == 0;
