@@ -154,19 +154,22 @@ $(BUILD)/tests/%: tests/tools/%.c $(ALL_LIBRARIES)
 deps: ## install what building needs (apt, as root or through sudo); DEPS=0 only names it
 	@DEPS=$(DEPS) scripts/deps.sh build
 
+# Before what shows something: the programs, without make's own words.
+QUIETLY_BUILT = [ -x $(BUILD)/ckptbench-worker ] || echo "building into $(BUILD)/, which takes a minute or two"; $(MAKE) --no-print-directory -s -j2 all
+
 demo: ## install what is missing, build, run gpt2 on 4 ranks, and compare buffered with direct I/O
 	@DEPS=$(DEPS) scripts/deps.sh build
-	@$(MAKE) --no-print-directory -s -j2 all
+	@$(QUIETLY_BUILT)
 	@scripts/demo.sh $(BUILD)
 
 demo-slurm: ## a Slurm cluster of four nodes on this machine to play with, taken away when you leave
 	@DEPS=$(DEPS) scripts/deps.sh slurm
-	@$(MAKE) --no-print-directory -s -j2 all
+	@$(QUIETLY_BUILT)
 	@scripts/demo_slurm.sh $(BUILD)
 
 demo-s3: ## the same with S3: a server in memory (Ceph RGW, about 15 s to start), disk against bucket
 	@DEPS=$(DEPS) scripts/deps.sh s3
-	@$(MAKE) --no-print-directory -s -j2 all
+	@$(QUIETLY_BUILT)
 	@PYTHON=$(PYTHON) scripts/demo_s3.sh $(BUILD)
 
 cuda: ## install nvcc, NCCL and cuBLAS into build/cuda where they are missing; build the CUDA plugin and what proves it (no GPU needed)

@@ -258,7 +258,7 @@ static enum table_style style_of(const struct job_entry *entry)
 
 static void add_note(struct table *table, const struct job_entry *entry)
 {
-    bool failed = entry->is_final && entry->verdict.state != JOB_DONE;
+    bool failed = entry->is_final && entry->verdict.state != JOB_DONE && entry->verdict.state != JOB_CANCELLED;
     if (failed)
         table_addf(table, TABLE_PLAIN, "%s%slog: ckptbench logs %s", entry->verdict.note,
                    *entry->verdict.note ? "; " : "", entry->run);
@@ -370,4 +370,26 @@ int job_status_wait(struct cli *cli, struct job_list *list, struct cb_err *err)
     }
     cli->exit_code = job_list_exit_code(list);
     return 0;
+}
+
+/* ---- numbers of jobs ---- */
+
+/* "4711", "4711_7": by the job, then by the task. */
+static int compare_jobs(const char *a, const char *b)
+{
+    char *a_end, *b_end;
+    unsigned long long a_job = strtoull(a, &a_end, 10), b_job = strtoull(b, &b_end, 10);
+    if (a_job != b_job)
+        return a_job < b_job ? -1 : 1;
+    unsigned long long a_task = *a_end ? strtoull(a_end + 1, NULL, 10) : 0;
+    unsigned long long b_task = *b_end ? strtoull(b_end + 1, NULL, 10) : 0;
+    return a_task < b_task ? -1 : a_task > b_task;
+}
+
+void job_range_add(struct job_range *self, const char *job)
+{
+    if (!self->first || compare_jobs(job, self->first) < 0)
+        self->first = job;
+    if (!self->last || compare_jobs(job, self->last) > 0)
+        self->last = job;
 }

@@ -13,4 +13,10 @@ int job_status_write(struct cli *cli, const struct job_list *list, struct cb_err
  * runs'. */
 int job_status_wait(struct cli *cli, struct job_list *list, struct cb_err *err) CB_MUST_CHECK;
 
+/* The lowest and the highest number of jobs, as Slurm writes them: runs need not be sent in their order. */
+struct job_range {
+    const char *first, *last; /* borrowed; NULL before there is one */
+};
+void job_range_add(struct job_range *self, const char *job);
+
 #endif

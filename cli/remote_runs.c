@@ -170,6 +170,16 @@ static int read_experiment(const struct json_value *line, const char *origin, st
     return rc;
 }
 
+/* What has ended there has not ended here before it is fetched. */
+static int take_state(struct history *history, const struct json_value *line, const char *run, struct cb_err *err)
+{
+    const char *name;
+    enum job_state state;
+    bool goes_on = json_as_text(json_get(line, "state"), &name) && job_state_find(name, &state) &&
+                   state != JOB_PLANNED && !job_state_is_final(state);
+    return goes_on ? history_set_state(history, run, name, err) : 0;
+}
+
 static int plan(struct history *history, const struct remote *remote, const struct json_value *line, const char *run,
                 const char *folder, const struct experiment *experiment, struct file_batch *batch, struct cb_err *err)
 {
@@ -186,7 +196,9 @@ static int plan(struct history *history, const struct remote *remote, const stru
         rc = run_folder_create(batch, folder, experiment, err);
     if (rc == CB_ERR_EXISTS) /* left by one of us that was ended here */
         rc = 0;
-    return rc ? rc : history_plan_run(history, &row, err);
+    if (rc == 0)
+        rc = history_plan_run(history, &row, err);
+    return rc ? rc : take_state(history, line, run, err);
 }
 
 static int take_line(struct history *history, const struct remote *remote, const struct json_value *line,

@@ -382,22 +382,25 @@ static int say(struct submitting *self, struct cb_err *err)
 {
     const struct json_value *runs = json_get(self->answer, "runs");
     size_t count = json_count(runs);
-    const char *sweep = NULL, *run = "", *first = "", *last = "";
+    const char *sweep = NULL, *run = "", *job;
+    struct job_range jobs = {0};
     if (count == 0 || !json_as_text(json_get(json_at(runs, 0), "run"), &run))
         return cb_fail(err, CB_ERR_FORMAT, "site %s names no run that it has submitted", self->site);
     if (!json_as_text(json_get(self->answer, "sweep"), &sweep))
         sweep = NULL;
-    if (!json_as_text(json_get(json_at(runs, 0), "job"), &first))
-        first = "-";
-    if (!json_as_text(json_get(json_at(runs, count - 1), "job"), &last))
-        last = "-";
+    for (size_t i = 0; i < count; i++)
+        if (json_as_text(json_get(json_at(runs, i), "job"), &job))
+            job_range_add(&jobs, job);
+    struct buf *out = &self->cli->out;
     if (count == 1)
-        buf_printf(&self->cli->out, "submitted run %s on site %s: job %s     next: ckptbench status %s\n", run,
-                   self->site, first, run);
+        buf_printf(out, "submitted run %s on site %s", run, self->site);
     else
-        buf_printf(&self->cli->out,
-                   "submitted %zu runs  (sweep %s) on site %s: job %s … %s     next: ckptbench status %s\n", count,
-                   sweep ? sweep : self->id, self->site, first, last, sweep ? sweep : self->id);
+        buf_printf(out, "submitted %zu runs  (sweep %s) on site %s", count, sweep ? sweep : self->id, self->site);
+    if (jobs.first) /* none in the spool of a pool */
+        buf_printf(out, ": job %s", jobs.first);
+    if (jobs.first && strcmp(jobs.first, jobs.last) != 0)
+        buf_printf(out, " … %s", jobs.last);
+    buf_printf(out, "     next: ckptbench status %s\n", count == 1 ? run : sweep ? sweep : self->id);
     return 0;
 }
 

@@ -103,7 +103,8 @@ static void write_verified(const struct run_info *info, struct buf *out)
     if (!how)
         how = experiment_text(info->experiment, OPT_VERIFY);
     if (info->iterations_to_verify == 0) {
-        buf_printf(out, "verified      nothing: verify=%s\n", how);
+        bool ended_before = strncmp(how, "none", 4) != 0 && strcmp(info->outcome, "pass") != 0;
+        buf_printf(out, "verified      nothing: %sverify=%s\n", ended_before ? "the run ended before " : "", how);
         return;
     }
     buf_printf(out, "verified      %s, %u of %u iteration%s\n",

@@ -69,17 +69,19 @@ static void write_model_line(const char *run, const struct experiment *experimen
                    resharded ? ", loaded as " : "", resharded ? layout_describe(layouts->loaded) : "", *axes ? ")" : "",
                    host);
     } else {
-        buf_printf(out, "   ranks=%s\n", experiment_text(experiment, OPT_RANKS));
+        bool nodes = experiment_u64(experiment, OPT_NODES) > 1;
+        buf_printf(out, "   ranks=%s%s%s\n", experiment_text(experiment, OPT_RANKS), nodes ? " nodes=" : "",
+                   nodes ? experiment_text(experiment, OPT_NODES) : "");
     }
 }
 
-static void write_store_line(const struct experiment *experiment, struct buf *out)
+static void write_store_line(const struct experiment *experiment, bool is_here, struct buf *out)
 {
     char block[32], shown[PATH_MAX];
     struct place place;
     const char *store = experiment_text(experiment, OPT_STORE);
     buf_printf(out, "store  %s", place_shorten(store, shown, sizeof shown));
-    if (place_find(store, &place, NULL) == 0 && *place.filesystem)
+    if (is_here && place_find(store, &place, NULL) == 0 && *place.filesystem)
         buf_printf(out, "  %s%s%s", place.filesystem, place.device[0] == '/' ? " on " : "",
                    place.device[0] == '/' ? strrchr(place.device, '/') + 1 : "");
     if (experiment_is(experiment, OPT_WORKLOAD, "verify")) { /* which reads in its own way, too */
@@ -127,7 +129,7 @@ static void write_plan_line(const struct plan *plan, struct buf *out)
 }
 
 void report_write_heading(const char *run, const struct experiment *experiment, const struct workload *workload,
-                          bool colour, struct buf *out)
+                          bool is_here, bool colour, struct buf *out)
 {
     if (colour)
         buf_append_text(out, table_style_start(TABLE_BOLD));
@@ -135,7 +137,7 @@ void report_write_heading(const char *run, const struct experiment *experiment, 
     if (colour)
         buf_append_text(out, table_style_end());
     if (uses_store(experiment))
-        write_store_line(experiment, out);
+        write_store_line(experiment, is_here, out);
     if (workload && workload->plan && !experiment_is(experiment, OPT_ENGINE, "command")) /* which plans by itself */
         write_plan_line(workload->plan, out);
 }

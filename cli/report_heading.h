@@ -10,6 +10,6 @@
 
 /* `workload` may be NULL where it is not known (any more). */
 void report_write_heading(const char *run, const struct experiment *experiment, const struct workload *workload,
-                          bool colour, struct buf *out);
+                          bool is_here, bool colour, struct buf *out);
 
 #endif

@@ -107,7 +107,8 @@ static bool check_slurm(struct checks *self)
     bool up = has && works(self, &pinged, &second, state) && strstr(second.out.data, " is UP");
     report(self, "Slurm", up, has && !up ? state : text,
            has ? "its controller does not answer: `scontrol ping` there must say UP"
-               : "sbatch must be in the PATH of a login there, or modules= must load it");
+               : "`sbatch --version` must work in a login there: modules= loads it, environment.PATH and "
+                 "environment.SLURM_CONF say where it and its configuration are");
     transport_answer_release(&first);
     transport_answer_release(&second);
     return up;
@@ -159,20 +160,26 @@ static void report_node(struct checks *self, const char *node, const char *json)
 {
     struct json_value *root = NULL;
     size_t fine = 0, count = 0;
-    char name[160], text[FIELD_BYTES];
+    char name[160], text[FIELD_BYTES], others[300] = "";
     if (json_parse(json, strlen(json), &root, NULL)) {
         report(self, "compute node", false, "its doctor did not answer",
                "`srun PREFIX/bin/ckptbench doctor` there says why");
         return;
     }
     const struct json_value *found = json_get(root, "checks");
-    for (size_t i = 0; i < json_count(found); i++, count++) {
+    for (size_t i = 0; i < json_count(found); i++) {
         const struct json_value *check = json_at(found, i);
         const char *status = "", *what = "", *seen = "", *advice = "";
         bool read = json_as_text(json_get(check, "status"), &status) && json_as_text(json_get(check, "name"), &what) &&
                     json_as_text(json_get(check, "found"), &seen);
+        size_t used = strlen(others);
+        if (read && is_of_the_image(self, what))
+            continue;
+        count++;
         fine += read && strcmp(status, "ok") == 0;
-        if (!read || strcmp(status, "missing") != 0 || is_of_the_image(self, what))
+        if (read && strcmp(status, "ok") != 0)
+            snprintf(others + used, sizeof others - used, "%s%s", used ? ", " : "; not: ", what);
+        if (!read || strcmp(status, "missing") != 0)
             continue; /* what is only lacking costs a feature: `doctor` there tells it */
         if (!json_as_text(json_get(check, "do"), &advice))
             advice = "";
@@ -180,7 +187,7 @@ static void report_node(struct checks *self, const char *node, const char *json)
         report(self, name, false, seen, advice);
     }
     json_value_free(root);
-    snprintf(text, sizeof text, "%.60s: %zu of %zu checks of its doctor are well", node, fine, count);
+    snprintf(text, sizeof text, "%.60s: %zu of %zu checks of its doctor are well%s", node, fine, count, others);
     report(self, "compute node", true, text, NULL);
 }
 

@@ -312,13 +312,23 @@ static void write_next(const struct sweep_report *self, struct buf *out)
         buf_printf(out, "%s ckptbench compare %s --by %s\n", i ? "     " : "next:", self->sweep, self->varied.keys[i]);
 }
 
+/* Also a key that is not named for what varied, since it follows from another, may differ. */
+static bool is_same(const struct sweep_report *self, const char *key)
+{
+    const char *first = varied_value(self->runs[0]->experiment, key);
+    for (size_t i = 1; i < self->count; i++)
+        if (strcmp(varied_value(self->runs[i]->experiment, key), first) != 0)
+            return false;
+    return true;
+}
+
 /* What the members have in common, of what people ask for first. */
 static void write_same(const struct sweep_report *self, struct buf *out)
 {
     static const char *const keys[] = {"model", "ranks", "store"};
     bool any = false;
     for (size_t i = 0; i < sizeof keys / sizeof *keys && self->count; i++) {
-        if (varied_has(&self->varied, keys[i]))
+        if (!is_same(self, keys[i]))
             continue;
         buf_printf(out, "%s%s=%s", any ? " " : "all with ", keys[i], varied_value(self->runs[0]->experiment, keys[i]));
         any = true;

@@ -19,13 +19,14 @@
 #define LOOK_NS (300 * NS_PER_MS)
 #define SYNC_EVERY 10 /* looks at the files for each look at Slurm */
 #define PATH_BYTES 4096
+#define RANKS 3 /* which of the files has what ranks said */
 
 /* One file, shown as it grows. A line is shown once it is whole. */
 struct log_file {
     char path[PATH_BYTES];
     uint64_t offset;
     struct buf rest; /* the beginning of a line */
-    bool ranks;      /* mpirun's log: lines of ranks are marked */
+    bool ranks;      /* lines of ranks are marked */
 };
 
 struct logs {
@@ -36,13 +37,27 @@ struct logs {
     char folder[PATH_BYTES];
     uint32_t attempts; /* begun so far */
     uint32_t attempt;  /* whose files are shown */
-    struct log_file files[3];
+    struct log_file files[RANKS + 1];
     bool any;
 };
 
-/* "[1,3]<stderr>:text": a line of rank 3, as mpirun marks it. */
+/* "03: text": a line of rank 3, as srun marks it, in as many digits as the last rank needs. */
+static bool is_of_task(const char *line, size_t len, const char *rank)
+{
+    size_t digits = 0, zeros = 0, rank_digits = strlen(rank);
+    while (digits < len && line[digits] >= '0' && line[digits] <= '9')
+        digits++;
+    while (zeros + 1 < digits && line[zeros] == '0')
+        zeros++;
+    return digits + 1 < len && line[digits] == ':' && line[digits + 1] == ' ' && digits - zeros == rank_digits &&
+           memcmp(line + zeros, rank, rank_digits) == 0;
+}
+
+/* "[1,3]<stderr>:text": a line of rank 3, as mpirun marks it; else as srun does. */
 static bool is_of_rank(const char *line, size_t len, const char *rank)
 {
+    if (is_of_task(line, len, rank))
+        return true;
     const char *comma = len && line[0] == '[' ? memchr(line, ',', len) : NULL;
     size_t digits = strlen(rank);
     return comma && (size_t)(comma + 1 - line) + digits + 2 <= len && memcmp(comma + 1, rank, digits) == 0 &&
@@ -177,6 +192,17 @@ static int open_file(struct log_file *file, const char *folder, uint32_t attempt
     return len < (int)sizeof file->path ? 0 : cb_fail(err, CB_ERR_USAGE, "the path %s is too long", folder);
 }
 
+/* What its agent, those of other nodes with what starts them, and the ranks have said. */
+static int open_attempt(struct logs *self, struct cb_err *err)
+{
+    int rc = open_file(&self->files[1], self->folder, self->attempt, "agent.log", err);
+    if (rc == 0)
+        rc = open_file(&self->files[2], self->folder, self->attempt, "nodes.log", err);
+    if (rc == 0)
+        rc = open_file(&self->files[RANKS], self->folder, self->attempt, "ranks.log", err);
+    return rc;
+}
+
 /* Runs of one job, or of an array, have their log in the first one's folder; of an array with their number. */
 static int open_files(struct logs *self, struct cb_err *err)
 {
@@ -190,13 +216,9 @@ static int open_files(struct logs *self, struct cb_err *err)
     if (entry->record.in_array) {
         snprintf(name, sizeof name, JOB_LOG ".%" PRIu64, entry->record.array_task);
     }
+    self->files[RANKS].ranks = true;
     int rc = open_file(&self->files[0], folder, 0, name, err);
-    if (rc == 0 && self->attempt)
-        rc = open_file(&self->files[1], self->folder, self->attempt, "agent.log", err);
-    if (rc == 0 && self->attempt)
-        rc = open_file(&self->files[2], self->folder, self->attempt, "ranks.log", err);
-    self->files[2].ranks = true;
-    return rc;
+    return rc == 0 && self->attempt ? open_attempt(self, err) : rc;
 }
 
 static int show_all_new(struct logs *self, bool all, struct cb_err *err)
@@ -218,11 +240,10 @@ static int take_attempt(struct logs *self, struct cb_err *err)
     for (size_t i = 1; i < sizeof self->files / sizeof *self->files; i++) {
         if (*self->files[i].path)
             buf_release(&self->files[i].rest);
-        self->files[i] = (struct log_file){.ranks = i == 2};
+        self->files[i] = (struct log_file){.ranks = i == RANKS};
     }
     self->attempt = attempt;
-    rc = open_file(&self->files[1], self->folder, attempt, "agent.log", err);
-    return rc ? rc : open_file(&self->files[2], self->folder, attempt, "ranks.log", err);
+    return open_attempt(self, err);
 }
 
 static int follow(struct logs *self, struct cb_err *err)
@@ -264,7 +285,10 @@ static int show_logs(struct logs *self, struct cb_err *err)
     if (rc == 0)
         rc = cli_has_flag(self->cli, "f") ? follow(self, err) : show_all_new(self, true, err);
     if (rc == 0 && !self->any)
-        log_info("run %s has said nothing%s", self->list.items[0].run, self->rank ? " of that rank" : " (yet)");
+        log_info("run %s has said nothing%s", self->list.items[0].run,
+                 self->rank                       ? " of that rank"
+                 : job_list_is_final(&self->list) ? ""
+                                                  : " (yet)");
     return rc;
 }
 

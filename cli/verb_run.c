@@ -270,8 +270,8 @@ static int write_single_heading(struct session *self, struct cb_err *err)
     int rc = workload_init(&workload, self->planning.sweep.members[0].experiment, err);
     if (rc)
         return rc;
-    report_write_heading(self->members[0].id, self->planning.sweep.members[0].experiment, &workload, self->cli->colour,
-                         &self->cli->out);
+    report_write_heading(self->members[0].id, self->planning.sweep.members[0].experiment, &workload, true,
+                         self->cli->colour, &self->cli->out);
     workload_release(&workload);
     return cli_flush(self->cli, err);
 }

@@ -12,6 +12,7 @@
 #include "cli/sweep_report.h"
 #include "cli/table.h"
 #include "cli/verb_common.h"
+#include "core/site.h"
 #include "core/status_page.h"
 
 #define MAX_RANK_LINES 64
@@ -191,7 +192,7 @@ static int write_text(struct cli *cli, struct history *history, const struct run
                       const struct rank_table *ranks, const struct suite_view *suite, struct cb_err *err)
 {
     const struct suite_nodes *nodes = &suite->nodes;
-    report_write_heading(run->run, run->experiment, NULL, cli->colour, &cli->out);
+    report_write_heading(run->run, run->experiment, NULL, strcmp(run->site, SITE_LOCAL) == 0, cli->colour, &cli->out);
     int rc = report_write_results(run, cli->colour, &cli->out, err);
     if (rc == 0)
         rc = suite_outliers_write(history, run, &cli->out, err);

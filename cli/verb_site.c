@@ -300,7 +300,7 @@ static const struct verb_flag flags[] = {
 const struct verb verb_site = {
     .name = "site",
     .arguments = "show [NAME] | add NAME [key=value…] | doctor NAME | remove NAME",
-    .summary = "clusters by name, for --site of submit, status, logs, cancel, collect, render and clean",
+    .summary = "clusters by name, for --site of submit, status, logs, cancel, collect, render, clean and warm",
     .about =
         "add builds this release there with the site's compiler and MPI, without root, once; or takes what --prefix "
         "names. Keys: host, prefix, home (CKPTBENCH_HOME there), partition, account, launcher, container "

@@ -297,13 +297,15 @@ static void say_text(struct session *self, const char *id, const struct experime
                    self->sent == 1 ? " " : "s  (sweep ", id, self->sent == 1 ? "" : ")", self->pool.pool.name, id);
         return;
     }
-    const char *first = list->items[0].record.job, *last = list->items[list->count - 1].record.job;
+    struct job_range jobs = {0};
+    for (size_t i = 0; i < list->count; i++)
+        job_range_add(&jobs, list->items[i].record.job);
     if (list->count == 1)
-        buf_printf(out, "submitted run %s: job %s", list->items[0].run, first);
-    else if (strcmp(first, last) == 0)
-        buf_printf(out, "submitted %zu runs  (sweep %s): all in job %s", self->sent, id, first);
+        buf_printf(out, "submitted run %s: job %s", list->items[0].run, jobs.first);
+    else if (strcmp(jobs.first, jobs.last) == 0)
+        buf_printf(out, "submitted %zu runs  (sweep %s): all in job %s", self->sent, id, jobs.first);
     else
-        buf_printf(out, "submitted %zu runs  (sweep %s): job %s … %s", self->sent, id, first, last);
+        buf_printf(out, "submitted %zu runs  (sweep %s): job %s … %s", self->sent, id, jobs.first, jobs.last);
     buf_printf(out, "%s%s     next: ckptbench status %s\n", *partition ? " on partition " : "", partition, id);
 }
 

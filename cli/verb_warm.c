@@ -287,6 +287,8 @@ static int stop(struct cli *cli, struct slurm_client *client, struct pool_list *
         rc = pool_stop(client, entry, err);
     if (rc == 0 && entry->verdict.state != POOL_ENDED)
         log_info("pool %s is ending: its job %s has not left yet", entry->pool.name, entry->verdict.job);
+    else if (rc == 0)
+        log_info("pool %s has ended, and its nodes are free: `ckptbench warm list` has what it cost", entry->pool.name);
     return rc;
 }
 

@@ -35,6 +35,9 @@ def test_a_site_is_added_checked_and_shown(laptop):
     shown = laptop.document("site", "show", "tor")
     assert shown["prefix"] == str(laptop.prefix) and shown["partition"] is None
     checks = laptop.document("site", "doctor", "tor")
+    node = next(check["found"] for check in checks["checks"] if check["name"] == "compute node")
+    _, well, _, of, *_ = node.split()
+    assert (well == of) != ("; not: " in node), node  # the others are named
     assert checks["ok"] and {check["name"] for check in checks["checks"]} >= {"programs", "Slurm", "accounting", "shared file system", "compute node"}
 
 
@@ -64,6 +67,9 @@ def test_waiting_gives_the_exit_code_of_runs_on_a_site(laptop):
     laptop.call("submit", "--site", site, "--wait", *TINY, f"store={laptop.folder}/login/store")
     failed = laptop.call("submit", "--site", site, "--wait", *TINY, f"store=fault:error_at=3/EIO:{laptop.folder}/login/store", code=3)
     assert "benchmark_failed" in failed.stderr
+    run = laptop.submit(site, *TINY, "slurm.extra=--hold")["runs"][0]["run"]
+    (line,) = laptop.document("cancel", "LATEST")
+    assert line["run"] == run
 
 
 def test_a_load_there_comes_after_its_save(laptop):

@@ -57,6 +57,7 @@ def test_a_sweep_over_nodes_runs_on_so_many(cluster):
     lines = cluster.wait_final(sent["sweep"])
     assert [(line["outcome"], line["nodes"]) for line in lines.values()] == [("pass", 2), ("pass", 4)]
     assert [cluster.document("show", run)["experiment"]["ranks"] for run in lines] == [4, 8]
+    assert "all with model=gpt2-tiny store=" in cluster.call("show", sent["sweep"]).stdout  # ranks follow the nodes
 
 
 def test_equal_members_are_an_array_where_asked_for(cluster):
@@ -178,6 +179,26 @@ def test_logs_show_the_job_and_one_rank_and_follow_to_the_end(cluster):
     only = cluster.call("logs", run, "--rank", "1").stdout
     assert only and all(line.startswith("[1,1]<") for line in only.splitlines())
     cluster.call("logs", run, "--attempt", "2", code=2)
+
+
+def test_logs_of_several_nodes_have_what_srun_said_and_one_rank_is_found(cluster):
+    run, _ = cluster.submit_one(*TINY, "nodes=2", "engine=command", "command=exit 7", "ops=save", "verify=none")
+    cluster.wait_final(run)
+    said = cluster.call("logs", run).stdout
+    ranks, nodes = ((cluster.run_folder(run) / f"attempts/1/logs/{name}.log").read_text() for name in ("ranks", "nodes"))
+    assert said and ranks in said and nodes in said
+    only = cluster.call("logs", run, "--rank", "1").stdout
+    assert only and only.splitlines() == [line for line in ranks.splitlines() if line.startswith("1: ")]
+    assert "ranks=2 nodes=2" in cluster.call("show", run).stdout
+
+
+def test_what_was_submitted_is_told_with_its_lowest_and_highest_job(cluster):
+    said = cluster.call("submit", *TINY, "nodes=1,2", "repeat=3", "slurm.extra=--hold", "store=./store").stdout
+    jobs = sorted(int(line["job"]) for line in cluster.document("status"))
+    assert f": job {jobs[0]} … {jobs[-1]} " in said and len(jobs) == 6
+    sweep = said.split("(sweep ")[1].split(")")[0]
+    cluster.call("cancel", sweep)
+    assert "all with model=gpt2-tiny ranks=2 store=" in cluster.call("show", sweep).stdout
 
 
 @pytest.mark.parametrize("words, sentence", [
