@@ -142,7 +142,7 @@ static int validate_copies(const struct experiment *self, struct cb_err *err)
     if (copies == 1)
         return 0;
     if (!experiment_is(self, OPT_ENGINE, "native") || !experiment_is(self, OPT_WORKLOAD, "checkpoint"))
-        why = "checkpoints of engine=native alone have copies";
+        why = "checkpoints of workload=checkpoint with engine=native alone have copies";
     else if (experiment_bool(self, OPT_SAVE_ASYNC))
         why = "a save that goes on behind (save.async) writes one copy";
     else if (strcmp(experiment_text(self, OPT_IO_FILES), "shared") == 0)

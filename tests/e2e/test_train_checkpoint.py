@@ -149,6 +149,19 @@ def test_nothing_to_resume_is_a_start_and_saves_by_time_keep_the_last(tmp_path):
     assert kept[-1] == 30 and len(kept) <= 2
 
 
+def test_what_attempts_before_have_left_is_kept_and_removed_as_ones_own(tmp_path):
+    folder = tmp_path / "store/a"
+    words = (*batch(2), EVERY, "suffix=a", "train.resume=latest", "keep.last=2")
+    train(tmp_path, *words, "train.steps=4", store=tmp_path / "store")
+    for name in ("iteration-3", "iteration-5", "iteration-of-mine"):  # a save that was killed has no marker
+        (folder / name).mkdir()
+        (folder / name / "__0_0.distcp").write_bytes(b"half")
+    train(tmp_path, *words, "train.steps=5", "train.checkpoint_every=0", store=tmp_path / "store")  # saves nothing, removes nothing
+    assert len(list(folder.glob("iteration-*"))) == 5
+    train(tmp_path, *words, "train.steps=6", store=tmp_path / "store")
+    assert sorted(path.name for path in folder.glob("iteration-*")) == ["iteration-4", "iteration-6", "iteration-of-mine"]
+
+
 def test_a_checkpoint_of_another_run_is_not_overwritten_without_being_resumed(tmp_path):
     train(tmp_path, *batch(1), "train.steps=2", EVERY, "suffix=a", store=tmp_path / "store")
     document = train(tmp_path, *batch(1), "train.steps=2", EVERY, "suffix=a", code=3, store=tmp_path / "store")

@@ -389,8 +389,7 @@ static int decide(struct trainer *self, uint64_t saved_ns, bool *stop, bool *sav
     *save = said.sum % SAY_STOP != 0;
     if (*stop) {
         char text[64];
-        snprintf(text, sizeof text, "after step %" PRId64 " of %" PRIu64, self->position.step,
-                 self->training.steps);
+        snprintf(text, sizeof text, "after step %" PRId64 " of %" PRIu64, self->position.step, self->training.steps);
         status_page_add_fact(self->page, "stopped", text);
     }
     return 0;

@@ -129,8 +129,7 @@ static int remove_one(struct trainer *trainer, uint32_t step, struct cb_err *err
     return rc;
 }
 
-/* One that cannot be removed takes room and stops nothing. */
-static void clear_one(struct trainer *trainer, uint32_t step)
+void train_checkpoint_clear(struct trainer *trainer, uint32_t step)
 {
     struct cb_err why;
     if (remove_one(trainer, step, &why))
@@ -147,7 +146,7 @@ static void drop_older(struct trainer *trainer, bool at_end)
         self->kept_count--;
         memmove(self->kept, self->kept + 1, self->kept_count * sizeof *self->kept);
         if (oldest != self->kept[self->kept_count - 1])
-            clear_one(trainer, oldest);
+            train_checkpoint_clear(trainer, oldest);
     }
 }
 
@@ -287,7 +286,7 @@ static void go_on_without(struct trainer *trainer, struct save_under_way *save, 
     else
         save->sample.flags |= SAMPLE_FAILED;
     checkpoint_settle(trainer);
-    clear_one(trainer, step); /* room for the next one */
+    train_checkpoint_clear(trainer, step); /* room for the next one */
 }
 
 int checkpoint_save(struct trainer *trainer, struct cb_err *err)
@@ -335,7 +334,7 @@ static int wait_for_saves(struct trainer *trainer, struct cb_err *err)
     if (!store_failed)
         return 0;
     note_failure(trainer, step, code, code ? why.message : "another rank's store failed");
-    clear_one(trainer, step);
+    train_checkpoint_clear(trainer, step);
     return 0;
 }
 
@@ -344,7 +343,7 @@ static int drop_all(struct trainer *trainer, struct cb_err *err)
 {
     struct train_checkpoint *self = trainer->checkpoint;
     while (self->kept_count > 0)
-        clear_one(trainer, self->kept[--self->kept_count]);
+        train_checkpoint_clear(trainer, self->kept[--self->kept_count]);
     return trainer_join(trainer, trainer->rank == 0 ? folder_leave(&self->folder, err) : 0, err);
 }
 
@@ -379,7 +378,7 @@ int checkpoint_leave_broken(struct trainer *trainer, int code, struct cb_err *er
     if (!self || !self->folder.path || wait_for_saves(trainer, &unheard) || self->kept_count == 0)
         return code;
     if (self->kept_count > 1 && self->kept[self->kept_count - 1] == trainer->position.step)
-        clear_one(trainer, self->kept[--self->kept_count]);
+        train_checkpoint_clear(trainer, self->kept[--self->kept_count]);
     uint32_t newest = self->kept[self->kept_count - 1];
     folder_checkpoint_name(&self->folder, self->experiment, newest, name);
     snprintf(reason, sizeof reason, "%s", err->message);

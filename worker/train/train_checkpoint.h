@@ -57,6 +57,9 @@ int train_checkpoint_send_position(const struct train_checkpoint *self, const st
 int train_checkpoint_fetch_position(struct train_checkpoint *self, const struct trainer *trainer,
                                     struct cb_err *err) CB_MUST_CHECK;
 
+/* Removes the checkpoint of a step, on rank 0. One that cannot be removed takes room and stops nothing. */
+void train_checkpoint_clear(struct trainer *trainer, uint32_t step);
+
 /* train_checkpoint_resume.c: the run that wrote what lies where this one saves, before it is claimed; unknown stays "". */
 void train_checkpoint_read_owner(struct train_checkpoint *self, const struct trainer *trainer);
 const char *train_checkpoint_run_name(const struct train_place *place);

@@ -2,8 +2,10 @@
  * moves bytes. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/format.h"
 #include "core/clock.h"
 #include "core/record.h"
 #include "core/run_folder.h"
@@ -71,6 +73,77 @@ static void look_back(struct trainer *trainer)
     record_release(&record);
 }
 
+/* --- what attempts before have left in the run's folder --- */
+
+struct left {
+    uint32_t step;
+    bool whole;
+};
+
+struct left_list {
+    const char *suffix;
+    struct left items[TRAIN_KEPT];
+    size_t count;
+};
+
+/* Of "SUFFIX/iteration-N/FILE". */
+static bool parse_step(const char *name, const char *suffix, uint32_t *step)
+{
+    static const char before[] = "/iteration-";
+    char *end;
+    size_t len = strlen(suffix);
+    if (strncmp(name, suffix, len) != 0 || strncmp(name + len, before, strlen(before)) != 0)
+        return false;
+    const char *number = name + len + strlen(before);
+    unsigned long value = strtoul(number, &end, 10);
+    *step = (uint32_t)value;
+    return *number >= '0' && *number <= '9' && *end == '/' && value <= UINT32_MAX;
+}
+
+static int note_left(void *context, const char *name, uint64_t length, struct cb_err *err)
+{
+    struct left_list *self = context;
+    uint32_t step;
+    size_t i = 0;
+    (void)length, (void)err;
+    if (!parse_step(name, self->suffix, &step))
+        return 0;
+    while (i < self->count && self->items[i].step != step)
+        i++;
+    if (i == TRAIN_KEPT)
+        return 0;
+    if (i == self->count)
+        self->items[self->count++] = (struct left){.step = step};
+    self->items[i].whole |= format_is_marker(name);
+    return 0;
+}
+
+static int by_step(const void *a, const void *b)
+{
+    uint32_t x = ((const struct left *)a)->step, y = ((const struct left *)b)->step;
+    return (x > y) - (x < y);
+}
+
+/* Older checkpoints count among those to keep as if this attempt had saved them; half ones go. For rank 0. */
+static int take_over(struct trainer *trainer, struct cb_err *err)
+{
+    struct train_checkpoint *self = trainer->checkpoint;
+    struct left_list *list = calloc(1, sizeof *list);
+    if (!list)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for a list of checkpoints");
+    list->suffix = self->folder.suffix;
+    int rc = store_list(self->folder.plain, list->suffix, note_left, list, err);
+    qsort(list->items, rc ? 0 : list->count, sizeof *list->items, by_step);
+    for (size_t i = 0; i < list->count && !rc; i++) {
+        if (!list->items[i].whole)
+            train_checkpoint_clear(trainer, list->items[i].step);
+        else if (list->items[i].step < trainer->position.step)
+            self->kept[self->kept_count++] = list->items[i].step;
+    }
+    free(list);
+    return rc;
+}
+
 static int find_newest(struct trainer *trainer, char name[FOLDER_NAME_BYTES], struct cb_err *err)
 {
     struct train_checkpoint *self = trainer->checkpoint;
@@ -126,6 +199,10 @@ int checkpoint_resume(struct trainer *trainer, struct cb_err *err)
         return cb_fail(err, CB_ERR_CORRUPT, "%s says that its step is %lld", name, (long long)self->position.step);
     trainer->position = self->position;
     self->last_step = self->position.step;
+    bool saves = trainer->training.checkpoint_steps || trainer->training.checkpoint_ns;
+    rc = trainer_join(trainer, trainer->rank == 0 && self->folder.path && saves ? take_over(trainer, err) : 0, err);
+    if (rc)
+        return rc;
     self->kept[self->kept_count++] = (uint32_t)self->position.step;
     self->resumed = true;
     bool done = (uint64_t)self->position.step >= trainer->training.steps;
