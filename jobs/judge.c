@@ -110,7 +110,7 @@ static void judge_end(const struct job_record *record, const struct job_sight *s
 {
     const struct slurm_job *slurm = sight->slurm;
     const char *nodes = *slurm->nodes ? slurm->nodes : *record->nodes ? record->nodes : "unknown";
-    char place[96];
+    char place[96], how[32];
     place_text(sight->folder, place, sizeof place);
     switch (slurm->state) {
     case SLURM_CANCELLED:
@@ -140,9 +140,10 @@ static void judge_end(const struct job_record *record, const struct job_sight *s
         return;
     case SLURM_FAILED:
         seal_as(verdict, OUTCOME_INFRASTRUCTURE);
-        snprintf(verdict->note, sizeof verdict->note, "the job ended with exit status %d on %s%s and no result (%s)",
-                 slurm->exit_status, *slurm->head ? slurm->head : nodes, place,
-                 *slurm->reason ? slurm->reason : "FAILED");
+        snprintf(how, sizeof how, "%s %d", slurm->exit_signal ? "signal" : "exit status",
+                 slurm->exit_signal ? slurm->exit_signal : slurm->exit_status);
+        snprintf(verdict->note, sizeof verdict->note, "the job ended with %s on %s%s and no result (%s)", how,
+                 *slurm->head ? slurm->head : nodes, place, *slurm->reason ? slurm->reason : "FAILED");
         return;
     default:
         seal_as(verdict, OUTCOME_INFRASTRUCTURE);
