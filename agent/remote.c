@@ -422,12 +422,10 @@ void remote_work(struct attempt *attempt, uint64_t now_ns, enum stop_request sto
     rendezvous_work(attempt->remote->rendezvous, now_ns, 0);
 }
 
-bool remote_find_lost(const struct attempt *attempt, char *text, size_t text_bytes)
+static void describe_lost(const struct attempt *attempt, uint32_t node, const char *trouble, char *text,
+                          size_t text_bytes)
 {
-    uint32_t node;
     char place[96], ranks[64];
-    if (!attempt->remote || !attempt->remote->rendezvous || !rendezvous_find_lost(attempt->remote->rendezvous, &node))
-        return false;
     const struct node_report *report = rendezvous_report(attempt->remote->rendezvous, node);
     if (report->rank_count == 1)
         snprintf(ranks, sizeof ranks, "rank %u", report->first_rank);
@@ -435,8 +433,29 @@ bool remote_find_lost(const struct attempt *attempt, char *text, size_t text_byt
         snprintf(ranks, sizeof ranks, "ranks %u to %u", report->first_rank,
                  report->first_rank + report->rank_count - 1);
     snprintf(text, text_bytes, "node %s is lost (its agent: %s); its %s %s last in %s", attempt->nodes.name[node],
-             report->trouble, ranks, report->rank_count == 1 ? "was" : "were",
+             trouble, ranks, report->rank_count == 1 ? "was" : "were",
              attempt_describe_place(attempt, report->first_rank, place));
+}
+
+bool remote_find_lost(const struct attempt *attempt, char *text, size_t text_bytes)
+{
+    uint32_t node;
+    if (!attempt->remote || !attempt->remote->rendezvous || !rendezvous_find_lost(attempt->remote->rendezvous, &node))
+        return false;
+    describe_lost(attempt, node, rendezvous_report(attempt->remote->rendezvous, node)->trouble, text, text_bytes);
+    return true;
+}
+
+bool remote_find_silent(const struct attempt *attempt, uint64_t now_ns, char *text, size_t text_bytes)
+{
+    uint32_t node;
+    uint64_t silent_ns;
+    char trouble[64];
+    if (!attempt->remote || !attempt->remote->rendezvous ||
+        !rendezvous_find_silent(attempt->remote->rendezvous, now_ns, &node, &silent_ns) || silent_ns <= NOTE_SILENT_NS)
+        return false;
+    snprintf(trouble, sizeof trouble, "it has said nothing for %.0f s", (double)silent_ns / (double)NS_PER_S);
+    describe_lost(attempt, node, trouble, text, text_bytes);
     return true;
 }
 

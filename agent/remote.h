@@ -17,6 +17,8 @@ void remote_work(struct attempt *attempt, uint64_t now_ns, enum stop_request sto
 
 /* A sentence about a node that is lost; false where there is none. */
 bool remote_find_lost(const struct attempt *attempt, char *text, size_t text_bytes);
+/* The same of one that has been silent for some seconds, and is not lost yet. */
+bool remote_find_silent(const struct attempt *attempt, uint64_t now_ns, char *text, size_t text_bytes);
 /* What is worth a note in the progress: a node that is silent or slow. */
 void remote_note(const struct attempt *attempt, uint64_t now_ns, char *text, size_t text_bytes);
 

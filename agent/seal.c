@@ -73,6 +73,34 @@ static bool all_iterations(const struct attempt *attempt)
     return experiment_u64(attempt->experiment, OPT_DURATION) == 0;
 }
 
+/* A fact that a rank has left; "" where there is none. */
+static void find_fact(const struct status_page *page, const char *key, char value[LINE_MAX_BYTES])
+{
+    uint32_t left = atomic_load_explicit(&page->facts_length, memory_order_acquire);
+    const char *line = page->facts;
+    size_t key_len = strlen(key);
+    value[0] = '\0';
+    for (left = left > STATUS_PAGE_TEXT_BYTES ? STATUS_PAGE_TEXT_BYTES : left; left > 0;) {
+        const char *end = memchr(line, '\n', left);
+        size_t len = end ? (size_t)(end - line) : left;
+        if (len > key_len && strncmp(line, key, key_len) == 0 && line[key_len] == '=')
+            snprintf(value, LINE_MAX_BYTES, "%.*s",
+                     (int)(len - key_len - 1 < LINE_MAX_BYTES ? len - key_len - 1 : LINE_MAX_BYTES - 1),
+                     line + key_len + 1);
+        left -= (uint32_t)(end ? len + 1 : len);
+        line += end ? len + 1 : len;
+    }
+}
+
+/* Whether a signal to a rank, which this agent has not sent, stopped it. */
+static bool was_stopped(const struct attempt *attempt)
+{
+    char how[LINE_MAX_BYTES] = "";
+    for (uint32_t rank = 0; rank < attempt->pages.count && !*how; rank++)
+        find_fact(attempt->pages.page[rank], STATUS_FACT_STOPPED, how);
+    return *how != '\0';
+}
+
 /* What the launcher left */
 
 static void read_log(const struct attempt *attempt, struct buf *log)
@@ -156,25 +184,6 @@ static void first_words(const char *log, char line[LINE_MAX_BYTES])
 
 /* Outcomes */
 
-/* A fact that a rank has left; "" where there is none. */
-static void find_fact(const struct status_page *page, const char *key, char value[LINE_MAX_BYTES])
-{
-    uint32_t left = atomic_load_explicit(&page->facts_length, memory_order_acquire);
-    const char *line = page->facts;
-    size_t key_len = strlen(key);
-    value[0] = '\0';
-    for (left = left > STATUS_PAGE_TEXT_BYTES ? STATUS_PAGE_TEXT_BYTES : left; left > 0;) {
-        const char *end = memchr(line, '\n', left);
-        size_t len = end ? (size_t)(end - line) : left;
-        if (len > key_len && strncmp(line, key, key_len) == 0 && line[key_len] == '=')
-            snprintf(value, LINE_MAX_BYTES, "%.*s",
-                     (int)(len - key_len - 1 < LINE_MAX_BYTES ? len - key_len - 1 : LINE_MAX_BYTES - 1),
-                     line + key_len + 1);
-        left -= (uint32_t)(end ? len + 1 : len);
-        line += end ? len + 1 : len;
-    }
-}
-
 /* SIGKILL comes from people, from launchers, and from the kernel that has no memory left: that one is counted. */
 static bool decide_out_of_memory(struct attempt *attempt, uint32_t rank, const char *place)
 {
@@ -249,7 +258,11 @@ static void decide_silent(struct attempt *attempt, const char *log)
     last_words(log, line);
     child_describe(&attempt->launcher, how);
     const char *who = attempt->has_launcher ? attempt->launcher_name : "the worker";
-    if (all_done(attempt))
+    if (attempt->has_launcher && attempt->launcher.exited && WIFSIGNALED(attempt->launcher.status))
+        attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, CB_ERR_SYSTEM,
+                       "%s, which had started the ranks, was %s; rank %u was in %s", who, how, rank,
+                       attempt_describe_place(attempt, rank, place));
+    else if (all_done(attempt))
         attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, CB_ERR_SYSTEM, "%s ended with %s after all ranks were done: %s",
                        who, how, line);
     else if (!attempt->launched_ns && atomic_load(&attempt->pages.page[rank]->phase) == PHASE_STARTING) {
@@ -278,7 +291,8 @@ void seal_decide(struct attempt *attempt)
         decide_killed(attempt, killed_rank, signal_number);
     else if (failed)
         decide_failed(attempt, rank, code, count);
-    else if ((*attempt->signals > 0 || *attempt->time_is_up) && !(all_done(attempt) && all_iterations(attempt)))
+    else if ((*attempt->signals > 0 || *attempt->time_is_up || was_stopped(attempt)) &&
+             !(all_done(attempt) && all_iterations(attempt)))
         decide_stopped(attempt);
     else if (all_done(attempt) && attempt->launcher.exited && attempt->launcher.status == 0)
         attempt_decide(attempt, OUTCOME_PASS, 0, "%s", "");

@@ -1,6 +1,7 @@
 /* The loop beside the ranks: heartbeats, progress, timeouts, signals. Knows pages, not operations. */
 #include "agent/watch.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -18,11 +19,13 @@
 #define LEAVE_NS (5 * NS_PER_S)          /* from a request to stop at once until the end by force */
 #define AFTER_FAILURE_NS (15 * NS_PER_S) /* from the first failed rank until the others must have left */
 #define AFTER_DEATH_NS (5 * NS_PER_S)    /* the same for a rank that vanished without its launcher noticing */
+#define STANDSTILL_NS (10 * NS_PER_S)    /* without a sign of life from here for so long, ranks leave by themselves */
 #define AFTER_WORK_NS NS_PER_S           /* from the last rank gone until what they left behind is ended */
 
 struct watch {
     struct attempt *attempt;
     enum stop_request stop;
+    uint64_t tick_ns;                 /* the last one; 0 before the first */
     uint64_t end_ns;                  /* by force at this time; 0 while nobody must leave */
     uint64_t signalled_ns;            /* when the first signal was seen */
     uint64_t failed_ns;               /* when a failed rank was first seen */
@@ -130,6 +133,50 @@ static void check_nodes(struct watch *self, uint64_t now_ns)
     if (*attempt->signals > 0 || self->stop != STOP_NONE || !remote_find_lost(attempt, text, sizeof text))
         return;
     attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, CB_ERR_SYSTEM, "%s", text);
+    request_stop(self, STOP_NOW, now_ns);
+}
+
+/* All who failed only stopped because of others. */
+static bool only_abandoned(const struct attempt *attempt)
+{
+    bool any = false;
+    for (uint32_t rank = 0; rank < attempt->ranks; rank++) {
+        int code = -(int)atomic_load(&page_of(attempt, rank)->failure_code);
+        if (code != 0 && code != CB_ERR_ABORTED)
+            return false;
+        any = any || code != 0;
+    }
+    return any;
+}
+
+/* Ranks whose agent stands still leave before their node counts as lost, and take the others along. */
+static void check_silent(struct watch *self, uint64_t now_ns)
+{
+    struct attempt *attempt = self->attempt;
+    char text[1024];
+    if (*attempt->signals > 0 || self->stop != STOP_NONE || !only_abandoned(attempt) ||
+        !remote_find_silent(attempt, now_ns, text, sizeof text))
+        return;
+    attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, CB_ERR_SYSTEM, "%s", text);
+    request_stop(self, STOP_NOW, now_ns);
+}
+
+/* Nodes and ranks that seem silent then are not to blame. */
+static void check_standstill(struct watch *self, uint64_t now_ns)
+{
+    struct attempt *attempt = self->attempt;
+    uint64_t still_ns = self->tick_ns ? now_ns - self->tick_ns : 0;
+    bool all_ended = true;
+    self->tick_ns = now_ns;
+    for (uint32_t rank = 0; rank < attempt->ranks; rank++)
+        all_ended = all_ended && has_ended(attempt, rank);
+    if (still_ns < STANDSTILL_NS || all_ended)
+        return;
+    attempt_decide(
+        attempt, OUTCOME_INFRASTRUCTURE, CB_ERR_SYSTEM,
+        "the agent stood still for %.0f s: its job was suspended, a signal had stopped it, or its run folder "
+        "did not answer",
+        (double)still_ns / (double)NS_PER_S);
     request_stop(self, STOP_NOW, now_ns);
 }
 
@@ -292,14 +339,20 @@ static void show_progress(struct watch *self, uint64_t now_ns)
         describe_idle(attempt, rank, idle, progress.note, sizeof progress.note);
     else
         remote_note(attempt, now_ns, progress.note, sizeof progress.note);
-    if (progress_write(attempt->path.data, &progress, NULL) != 0)
+    if (progress_write(attempt->path.data, &progress, NULL) == 0 || access(attempt->path.data, F_OK) == 0 ||
+        errno != ENOENT)
         return; /* only a look: the next one is half a second away */
+    attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, CB_ERR_NOT_FOUND,
+                   "the run folder was removed while the run lasted: nothing of it can be kept");
+    request_stop(self, STOP_NOW, now_ns);
 }
 
 static void tick(struct watch *self, uint64_t now_ns)
 {
     pages_beat(&self->attempt->pages, now_ns);
+    check_standstill(self, now_ns);
     check_nodes(self, now_ns);
+    check_silent(self, now_ns);
     check_signals(self, now_ns);
     check_launch(self, now_ns);
     check_timeouts(self, now_ns);
@@ -326,6 +379,7 @@ void watch_run(struct attempt *attempt)
         if (self.end_ns && now_ns >= self.end_ns)
             break;
     }
+    check_silent(&self, clock_monotonic_ns());
     check_launch(&self, clock_monotonic_ns()); /* a very quick run may end between two ticks */
     check_signals(&self, clock_monotonic_ns());
     births_release(&self.births);

@@ -101,5 +101,6 @@ struct sample *status_page_begin_sample(struct status_page *page);
 void status_page_publish_sample(struct status_page *page);
 void status_page_add_failure(struct status_page *page, int code, const char *text);
 void status_page_add_fact(struct status_page *page, const char *key, const char *value);
+#define STATUS_FACT_STOPPED "stopped" /* by whom, where it was not the agent */
 
 #endif

@@ -33,10 +33,12 @@ struct arguments {
 /* What the signal handler needs; set once, before the handlers are. */
 static struct status_page *signal_page;
 static pid_t signal_parent;
+static volatile sig_atomic_t signal_stopped; /* what was raised came from here, and not from the agent */
 
 static void raise_stop(uint32_t wanted)
 {
     uint32_t now = atomic_load(&signal_page->stop);
+    signal_stopped = 1;
     while (now < wanted && !atomic_compare_exchange_weak(&signal_page->stop, &now, wanted))
         ;
 }
@@ -252,6 +254,8 @@ static int live(const struct arguments *arguments, struct comm *comm, struct sta
         rc = live_with_checkpoints(arguments, comm, page, &err);
     if (rc)
         status_page_add_failure(page, rc, err.message);
+    if (signal_stopped)
+        status_page_add_fact(page, STATUS_FACT_STOPPED, "by a signal");
     set_phase(page, rc ? PHASE_FAILED : PHASE_DONE);
     if (rc && rc != CB_ERR_ABORTED)
         log_error("rank %u: %s", comm_rank(comm), err.message);

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 from services import slurm
@@ -48,6 +49,48 @@ def test_a_lost_node_is_named_and_is_infrastructure(cluster, service, agent_live
     slurm.start_node(service, node)
     result = subprocess.run([PROGRAM, "collect", run], env=cluster.environment(), capture_output=True, text=True, timeout=60)
     assert result.returncode == 4
+
+
+def start_on_three(cluster):
+    run, job = cluster.submit_one("model=gpt2-tiny", "nodes=3", "ranks_per_node=1", "baseline=false", *SLOW)
+    deadline = time.monotonic() + 60
+    while "save" not in (cluster.status(run)[run]["progress"] or ""):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    return run, job
+
+
+def test_a_job_that_was_suspended_blames_no_node(cluster):
+    run, job = start_on_three(cluster)
+    cluster.slurm("scontrol", "suspend", job)
+    assert cluster.wait_for(run, "running")["note"] == "SUSPENDED"
+    time.sleep(16)  # longer than an agent may be silent
+    cluster.slurm("scontrol", "resume", job)
+    line = cluster.wait_final(run)[run]
+    assert line["outcome"] == "infrastructure" and "the agent stood still for" in line["note"] and "was suspended" in line["note"], line
+
+
+def test_a_node_agent_that_stands_still_is_named(cluster):
+    run, _ = start_on_three(cluster)
+    node = names(cluster, run)[1]
+    (agent,) = [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/cmdline") if is_agent(path, cluster, node)]
+    os.kill(agent, signal.SIGSTOP)
+    try:
+        line = cluster.wait_final(run)[run]
+        assert line["outcome"] == "infrastructure" and line["note"].startswith(f"node {node} is lost (its agent: it has said nothing for"), line
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(agent, signal.SIGKILL)
+
+
+def is_agent(path, cluster, node):
+    """The process that runs the node's part of a run."""
+    with contextlib.suppress(OSError):
+        words = path.read_bytes().split(b"\0")
+        variables = (path.parent / "environ").read_bytes().split(b"\0")
+        return (words[0].endswith(b"ckptbench-agent") and words[1:2] == [b"node"] and f"SLURMD_NODENAME={node}".encode() in variables
+                and f"CKPTBENCH_HOME={cluster.home}".encode() in variables)
+    return False
 
 
 def names(cluster, run):
