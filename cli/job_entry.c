@@ -1,9 +1,12 @@
 /* A run of a list: what the history, its record and its folder say of it. Owns one entry; asks no Slurm and no site. */
 #include "cli/job_list.h"
 
+#include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/site.h"
 #include "jobs/follow.h"
@@ -68,6 +71,22 @@ static void judge_without_job(struct job_entry *entry)
     entry->is_final = job_state_is_final(entry->verdict.state);
 }
 
+/* The folder alone, not the place where all of them lie. */
+static bool was_removed(const char *folder)
+{
+    char parent[PATH_MAX];
+    snprintf(parent, sizeof parent, "%.*s", (int)(strrchr(folder, '/') - folder), folder);
+    return access(folder, F_OK) < 0 && errno == ENOENT && access(parent, F_OK) == 0;
+}
+
+static void judge_removed(struct job_entry *entry)
+{
+    entry->is_gone = entry->is_final = true;
+    entry->verdict.state = JOB_LOST;
+    snprintf(entry->outcome, sizeof entry->outcome, "%s", outcome_name(OUTCOME_LOST));
+    snprintf(entry->verdict.note, sizeof entry->verdict.note, "its run folder %s was removed", entry->folder);
+}
+
 /* Fails only for what spoils the whole; a folder that is gone says so in its line. */
 void job_entry_look_at(struct job_entry *entry)
 {
@@ -86,7 +105,9 @@ void job_entry_look_at(struct job_entry *entry)
         entry->is_final = job_state_is_final(entry->record.state) && *entry->outcome;
     else
         judge_without_job(entry);
-    if (rc)
+    if (rc == CB_ERR_NOT_FOUND && was_removed(entry->folder))
+        judge_removed(entry);
+    else if (rc)
         snprintf(entry->verdict.note, sizeof entry->verdict.note, "%s", why.message);
 }
 

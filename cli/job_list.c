@@ -272,7 +272,7 @@ static int write_record(struct job_entry *entry, struct writes *writes, struct c
     return job_record_write_in(ends ? NULL : &writes->batch, entry->folder, &entry->record, err);
 }
 
-/* Under the run's lock: what is decided is written, and a manifest is never older than what was looked at. */
+/* Under the run's lock: what is decided is written to its folder, and a manifest is never older than what was looked at. */
 static int settle(struct job_list *self, struct job_entry *entry, const struct job_index *index, struct writes *writes,
                   struct cb_err *err)
 {
@@ -304,7 +304,27 @@ static int settle(struct job_list *self, struct job_entry *entry, const struct j
         rc = job_record_enter(&entry->record, entry->verdict.state, now_ns, entry->verdict.note, err);
     if (rc == 0 && has_changed(&before, &entry->record))
         rc = write_record(entry, writes, err);
-    return rc ? rc : write_history(self, entry, err);
+    return rc;
+}
+
+/* A folder that cannot be used keeps none of the others from being looked at. */
+static void tell_broken(struct job_list *self, struct job_entry *entry, const struct cb_err *why)
+{
+    self->broken = true;
+    if (!*self->trouble)
+        snprintf(self->trouble, sizeof self->trouble, "run %s: %.400s", entry->run, why->message);
+    snprintf(entry->verdict.note, sizeof entry->verdict.note, "%s", why->message);
+    entry->verdict.state = entry->record.state;
+}
+
+/* Nobody can seal it. */
+static int write_gone(struct job_list *self, struct job_entry *entry, struct cb_err *err)
+{
+    static const char ended[] = "failed"; /* as of every run that is lost */
+    if (strcmp(entry->known_state, ended) == 0)
+        return 0;
+    snprintf(entry->known_state, sizeof entry->known_state, "%s", ended);
+    return history_set_state(self->history, entry->run, ended, err);
 }
 
 /* Without the lock: only judged. */
@@ -353,19 +373,25 @@ static int sync_entry(struct job_list *self, struct job_entry *entry, const stru
                       struct writes *writes, struct cb_err *err)
 {
     int fd = -1;
+    struct cb_err why;
+    if (entry->is_gone)
+        return write_gone(self, entry, err);
     if (!entry->has_record || entry->is_final || job_entry_is_away(entry) || stands(self, entry, index))
         return 0;
-    int rc = job_folder_lock(entry->folder, &fd, err);
-    if (rc)
-        return rc;
-    if (fd < 0) {
+    int rc = job_folder_lock(entry->folder, &fd, &why);
+    if (rc == 0 && fd < 0) {
         peek(self, entry, index);
         return 0;
     }
     size_t written = writes->batch.count;
-    job_entry_look_at(entry); /* again: another controller may have written since */
-    if (entry->has_record)
-        rc = settle(self, entry, index, writes, err);
+    if (rc == 0)
+        job_entry_look_at(entry); /* again: another controller may have written since */
+    bool settled = rc == 0 && entry->has_record;
+    if (settled)
+        rc = settle(self, entry, index, writes, &why);
+    if (rc)
+        tell_broken(self, entry, &why);
+    rc = rc == 0 && settled ? write_history(self, entry, err) : 0;
     if (writes->batch.count > written)
         writes->locks[writes->count++] = fd;
     else
@@ -438,6 +464,7 @@ int job_list_sync(struct job_list *self, struct cb_err *err)
         needed = needed || needs_slurm(&self->items[i]);
     }
     self->accounting_is_silent = false;
+    self->broken = false;
     self->trouble[0] = '\0';
     int rc = needed ? ask(self, &jobs, &index, &why) : 0;
     self->asked = needed && rc == 0;

@@ -30,6 +30,7 @@ struct job_entry {
     char outcome[24];     /* in the history; "" for none */
     bool has_record;      /* it is or was to be a job */
     bool is_final;        /* nothing will change any more */
+    bool is_gone;         /* its folder was removed */
     bool may_requeue;
     uint64_t nodes; /* that it asks for; 0: not said */
     struct job_record record;
@@ -63,6 +64,7 @@ struct job_list {
     size_t count, room;
     bool asked;                /* Slurm answered the last time it was needed */
     bool accounting_is_silent; /* but for its accounting */
+    bool broken;               /* the folder of a run cannot be used: `trouble` says which */
     char trouble[512];         /* why it did not; "" where it did, or was not needed */
 };
 

@@ -341,6 +341,8 @@ static int follow(struct job_list *list, struct cb_err *err)
     int rc = told ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory for %zu runs", list->count);
     while (rc == 0) {
         rc = job_list_sync(list, err);
+        if (rc == 0 && list->broken)
+            rc = cb_fail(err, CB_ERR_SYSTEM, "%s", list->trouble);
         if (rc || job_list_is_final(list) || launch_was_stopped())
             break;
         if (strcmp(trouble, list->trouble) != 0 && *list->trouble)

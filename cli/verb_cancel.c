@@ -39,7 +39,7 @@ static int cancel_planned(struct job_list *list, struct job_entry *entry, struct
 }
 
 /* That it was asked for is kept: the job's end is then no mystery. */
-static int note_asked(struct job_entry *entry, struct cb_err *err)
+static int write_asked(struct job_entry *entry, struct cb_err *err)
 {
     int fd, rc = job_folder_lock(entry->folder, &fd, err);
     if (rc || fd < 0)
@@ -50,6 +50,14 @@ static int note_asked(struct job_entry *entry, struct cb_err *err)
     return rc;
 }
 
+/* A disk that is full keeps no job running. */
+static void note_asked(struct job_entry *entry)
+{
+    struct cb_err err;
+    if (write_asked(entry, &err))
+        log_error("run %s: %s; cancelled all the same", entry->run, err.message);
+}
+
 /* Its job is the pool's, which goes on. */
 static int cancel_in_pool(struct job_list *list, struct job_entry *entry, struct cb_err *err)
 {
@@ -57,7 +65,10 @@ static int cancel_in_pool(struct job_list *list, struct job_entry *entry, struct
     int rc = pool_cancel_run(&entry->record, entry->run, &nowhere, err);
     if (rc)
         return rc;
-    return nowhere && entry->seen.attempts == 0 ? cancel_planned(list, entry, err) : note_asked(entry, err);
+    if (nowhere && entry->seen.attempts == 0)
+        return cancel_planned(list, entry, err);
+    note_asked(entry);
+    return 0;
 }
 
 static int cancel_entry(struct job_list *list, struct job_entry *entry, const char **ids, size_t *count,
@@ -76,7 +87,8 @@ static int cancel_entry(struct job_list *list, struct job_entry *entry, const ch
         return cb_fail(err, CB_ERR_USAGE, "run %s is no job of Slurm: stop it where it runs, with Ctrl-C", entry->run);
     if (*entry->record.job) {
         ids[(*count)++] = entry->record.job;
-        return note_asked(entry, err);
+        note_asked(entry);
+        return 0;
     }
     if (entry->record.intent_wall_ns)
         return cb_fail(err, CB_ERR_TIMEOUT,
@@ -122,6 +134,10 @@ static int cancel_all(struct cli *cli, struct job_list *list, struct cb_err *err
     while (rc == 0 && (rc = job_list_sync(list, err)) == 0 && !job_list_is_final(list) &&
            clock_monotonic_ns() < deadline_ns)
         clock_sleep_ns(LOOK_NS);
+    if (rc == 0 && list->broken) {
+        log_error("%s", list->trouble);
+        cli->exit_code = CB_EXIT_INFRASTRUCTURE;
+    }
     return rc ? rc : job_status_write(cli, list, err);
 }
 

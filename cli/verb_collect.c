@@ -312,8 +312,9 @@ static void take_exit_code(struct cli *cli, const char *folder)
     struct job_record record;
     if (job_record_read(folder, &record, NULL))
         return;
+    bool ended = job_state_is_final(record.state); /* an attempt that is sealed may not be the last */
     job_record_release(&record);
-    if (job_folder_look(folder, &seen, NULL) || !seen.sealed)
+    if (!ended || job_folder_look(folder, &seen, NULL) || !seen.sealed)
         return;
     int code = outcome_exit_code(seen.manifest.outcome);
     cli->exit_code = code > cli->exit_code ? code : cli->exit_code;

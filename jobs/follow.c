@@ -45,6 +45,8 @@ int job_folder_look(const char *run_folder, struct job_folder *folder, struct cb
     char path[PATH_MAX];
     struct job_folder found = {0};
     int rc = run_folder_last_attempt(run_folder, &found.attempts, err);
+    if (rc == CB_ERR_NOT_FOUND && access(run_folder, F_OK) == 0)
+        rc = 0; /* somebody removed its attempts alone */
     if (rc == 0 && found.attempts > 0) {
         rc = attempt_path(run_folder, found.attempts, path, err);
         if (rc == 0) {
@@ -97,6 +99,16 @@ static int seal(const char *attempt, const char *run, uint32_t number, enum outc
     return rc == CB_ERR_EXISTS ? 0 : rc;
 }
 
+/* Also where somebody removed all of them. */
+static int new_attempt(const char *run_folder, uint32_t *number, struct buf *path, struct cb_err *err)
+{
+    char folder[PATH_MAX];
+    int rc = run_folder_join(folder, run_folder, "attempts", err);
+    if (rc == 0 && mkdir(folder, 0755) < 0 && errno != EEXIST)
+        rc = cb_fail_errno(err, errno, "creating the folder %s", folder);
+    return rc ? rc : run_folder_new_attempt(run_folder, number, path, err);
+}
+
 int job_folder_seal(const char *run_folder, const char *run, const struct job_folder *folder, enum outcome outcome,
                     const char *message, struct cb_err *err)
 {
@@ -105,7 +117,7 @@ int job_folder_seal(const char *run_folder, const char *run, const struct job_fo
     buf_init(&path, PATH_MAX);
     int rc = 0;
     if (number == 0 || folder->sealed)
-        rc = run_folder_new_attempt(run_folder, &number, &path, err);
+        rc = new_attempt(run_folder, &number, &path, err);
     else
         buf_printf(&path, "%s/attempts/%u", run_folder, number);
     if (rc == 0)

@@ -1,5 +1,6 @@
 """Runs as jobs of a real Slurm: submitted, followed, collected, cancelled."""
 import os
+import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -120,6 +121,52 @@ def test_a_cancelled_job_keeps_what_it_has_measured(cluster):
     assert line["state"] == "cancelled" and line["outcome"] == "cancelled"
     assert cluster.manifest(run)["sealed_by"] == "agent"
     assert "ended already" in cluster.call("cancel", run).stderr
+
+
+def until(condition, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def saves(cluster, run):
+    return "save" in (cluster.status(run)[run]["progress"] or "")
+
+
+def test_ranks_that_a_signal_stopped_are_no_pass(cluster):
+    """scancel gives it to the steps alone: their agent hears nothing of it."""
+    run, job = cluster.submit_one("model=gpt2-tiny", "nodes=2", "ranks_per_node=1", "baseline=false", *SLOW)
+    until(lambda: saves(cluster, run))
+    cluster.slurm("scancel", "--signal=INT", job)
+    line = cluster.wait_final(run)[run]
+    assert line["outcome"] == "cancelled" and "of 200 iterations" in line["note"], line
+
+
+def test_a_run_whose_folder_is_removed_ends_and_is_lost(cluster):
+    run, _ = cluster.submit_one(*TINY, *SLOW)
+    until(lambda: saves(cluster, run))
+    shutil.rmtree(cluster.run_folder(run), ignore_errors=True)
+    shutil.rmtree(cluster.run_folder(run), ignore_errors=True)  # the agent may have written in between
+    line = cluster.status(run)[run]
+    assert (line["state"], line["outcome"]) == ("lost", "lost") and "was removed" in line["note"]
+    until(lambda: not cluster.slurm("squeue", "-h", "-n", run, "-o", "%i").strip())
+    assert "has ended already (lost)" in cluster.call("cancel", run).stderr
+    assert cluster.document("list", run)[0]["state"] == "failed"
+
+
+def test_a_run_folder_that_cannot_be_written_to_stops_neither_cancelling_nor_other_runs(cluster):
+    run, _ = cluster.submit_one(*TINY, *SLOW)
+    other, _ = cluster.submit_one(*TINY, "ops=save")
+    until(lambda: saves(cluster, run))
+    obstacle = cluster.run_folder(run) / "job.json.tmp"
+    obstacle.mkdir()
+    said = cluster.call("cancel", run, code=4).stderr
+    assert "cancelled all the same" in said and "job.json.tmp" in said
+    until(lambda: not cluster.slurm("squeue", "-h", "-n", run, "-o", "%i").strip())
+    until(lambda: {line["run"]: line for line in cluster.document("status", code=4)}[other]["outcome"] == "pass")
+    obstacle.rmdir()
+    assert cluster.wait_final(run)[run]["outcome"] == "cancelled"
 
 
 def test_an_agent_told_that_its_time_is_near_ends_as_a_timeout_with_its_samples(cluster):
