@@ -279,6 +279,8 @@ int suite_outliers_write(struct history *history, const struct run_info *run, st
     if (!rc && nodes.count > 0) {
         add_pair(&lines, &nodes, METRIC_NET_LATENCY_S);
         add_pair(&lines, &nodes, METRIC_NET_BANDWIDTH_BYTES_PER_S);
+        add_pair(&lines, &nodes, METRIC_GPU_NET_LATENCY_S);
+        add_pair(&lines, &nodes, METRIC_GPU_NET_BANDWIDTH_BYTES_PER_S);
         add_units(&lines, &nodes, false, "the median of the nodes");
         if (gpus.count > 0)
             add_units(&lines, &gpus, true, "the median of the GPUs");

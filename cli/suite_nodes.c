@@ -77,7 +77,7 @@ static size_t find_node(const struct suite_nodes *self, const char *name, size_t
 }
 
 /* "suite.pair.A.B=3.1e-06 s 1.2e+09 bytes/s"; names may hold dots, so every split that names two nodes will do. */
-static void take_pair(struct suite_nodes *self, const char *fact)
+static void take_pair(const struct suite_nodes *self, const char *fact, double *latencies, double *rates)
 {
     const char *value = strchr(fact, '=');
     double latency_s, bytes_per_s;
@@ -86,8 +86,8 @@ static void take_pair(struct suite_nodes *self, const char *fact)
     for (const char *dot = strchr(fact, '.'); dot && dot < value; dot = strchr(dot + 1, '.')) {
         size_t a = find_node(self, fact, (size_t)(dot - fact)), b = find_node(self, dot + 1, (size_t)(value - dot - 1));
         if (a < self->count && b < self->count) {
-            self->latency_s[a * self->count + b] = self->latency_s[b * self->count + a] = latency_s;
-            self->bytes_per_s[a * self->count + b] = self->bytes_per_s[b * self->count + a] = bytes_per_s;
+            latencies[a * self->count + b] = latencies[b * self->count + a] = latency_s;
+            rates[a * self->count + b] = rates[b * self->count + a] = bytes_per_s;
         }
     }
 }
@@ -139,7 +139,7 @@ static int load_values(struct suite_nodes *self, struct history *history, const 
 
 int suite_nodes_load(struct suite_nodes *self, struct history *history, const struct run_info *run, struct cb_err *err)
 {
-    static const char pair[] = "suite.pair.";
+    static const char pair[] = "suite.pair.", of_gpus[] = "suite.gpu_pair.";
     *self = (struct suite_nodes){0};
     int rc = load_names(self, run, err);
     if (rc || self->count == 0)
@@ -147,11 +147,16 @@ int suite_nodes_load(struct suite_nodes *self, struct history *history, const st
     self->values = make_cells(METRICS * self->count);
     self->latency_s = make_cells(self->count * self->count);
     self->bytes_per_s = make_cells(self->count * self->count);
-    if (!self->values || !self->latency_s || !self->bytes_per_s)
+    self->gpu_latency_s = make_cells(self->count * self->count);
+    self->gpu_bytes_per_s = make_cells(self->count * self->count);
+    if (!self->values || !self->latency_s || !self->bytes_per_s || !self->gpu_latency_s || !self->gpu_bytes_per_s)
         return cb_fail(err, CB_ERR_MEMORY, "no memory for the nodes of a run");
-    for (size_t i = 0; i < run->fact_count; i++)
+    for (size_t i = 0; i < run->fact_count; i++) {
         if (strncmp(run->facts[i], pair, strlen(pair)) == 0)
-            take_pair(self, run->facts[i] + strlen(pair));
+            take_pair(self, run->facts[i] + strlen(pair), self->latency_s, self->bytes_per_s);
+        if (strncmp(run->facts[i], of_gpus, strlen(of_gpus)) == 0)
+            take_pair(self, run->facts[i] + strlen(of_gpus), self->gpu_latency_s, self->gpu_bytes_per_s);
+    }
     return load_values(self, history, run, err);
 }
 
@@ -202,6 +207,8 @@ void suite_nodes_release(struct suite_nodes *self)
     free(self->values);
     free(self->latency_s);
     free(self->bytes_per_s);
+    free(self->gpu_latency_s);
+    free(self->gpu_bytes_per_s);
     *self = (struct suite_nodes){0};
 }
 
@@ -237,10 +244,18 @@ bool suite_nodes_spread(const struct suite_nodes *self, enum metric_id metric, s
     return true;
 }
 
+static const double *pairs_of(const struct suite_nodes *self, enum metric_id metric)
+{
+    return metric == METRIC_NET_LATENCY_S                   ? self->latency_s
+           : metric == METRIC_GPU_NET_LATENCY_S             ? self->gpu_latency_s
+           : metric == METRIC_GPU_NET_BANDWIDTH_BYTES_PER_S ? self->gpu_bytes_per_s
+                                                            : self->bytes_per_s;
+}
+
 bool suite_nodes_pair_spread(const struct suite_nodes *self, enum metric_id metric, struct suite_pair_spread *spread)
 {
     bool lower = metric_row(metric)->direction == METRIC_LOWER_IS_BETTER;
-    const double *cells = metric == METRIC_NET_LATENCY_S ? self->latency_s : self->bytes_per_s;
+    const double *cells = pairs_of(self, metric);
     double *known = malloc((self->count * self->count + 1) * sizeof *known);
     struct suite_pair_spread found = {.worst = NAN};
     struct summary summary;
@@ -302,6 +317,14 @@ static int write_spreads(const struct suite_nodes *self, bool gpus, bool colour,
     return rc;
 }
 
+static const struct {
+    enum metric_id metric;
+    const char *title, *member;
+} pair_metrics[] = {{METRIC_NET_LATENCY_S, "latency", "latency_s"},
+                    {METRIC_NET_BANDWIDTH_BYTES_PER_S, "bandwidth", "bytes_per_s"},
+                    {METRIC_GPU_NET_LATENCY_S, "GPU latency", "gpu_latency_s"},
+                    {METRIC_GPU_NET_BANDWIDTH_BYTES_PER_S, "GPU bandwidth", "gpu_bytes_per_s"}};
+
 static void write_worst(const struct suite_nodes *self, const char *title, enum metric_id metric, struct buf *out)
 {
     struct suite_pair_spread spread;
@@ -314,10 +337,21 @@ static void write_worst(const struct suite_nodes *self, const char *title, enum 
     buf_append_char(out, '\n');
 }
 
-static int write_matrix(const struct suite_nodes *self, const char *title, enum metric_id metric, const double *cells,
-                        bool colour, struct buf *out, struct cb_err *err)
+static bool is_any_known(const struct suite_nodes *self, const double *cells)
 {
+    size_t cell = 0;
+    while (cell < self->count * self->count && isnan(cells[cell]))
+        cell++;
+    return cell < self->count * self->count;
+}
+
+static int write_matrix(const struct suite_nodes *self, const char *title, enum metric_id metric, bool colour,
+                        struct buf *out, struct cb_err *err)
+{
+    const double *cells = pairs_of(self, metric);
     struct table table;
+    if (!is_any_known(self, cells))
+        return 0;
     char columns[MATRIX_MOST + 2] = "l", text[32];
     for (size_t i = 0; i < self->count; i++)
         columns[i + 1] = 'r';
@@ -347,17 +381,17 @@ int suite_nodes_write(const struct suite_nodes *self, bool colour, struct buf *o
         return 0;
     }
     int rc = write_spreads(self, false, colour, out, err);
-    if (!rc && self->count > MATRIX_MOST) {
+    bool fits = self->count <= MATRIX_MOST;
+    if (!rc && !fits)
         buf_printf(out, "pairs of %zu nodes do not fit here: `ckptbench show RUN --nodes --json` has them\n",
                    self->count);
-        write_worst(self, "latency", METRIC_NET_LATENCY_S, out);
-        write_worst(self, "bandwidth", METRIC_NET_BANDWIDTH_BYTES_PER_S, out);
-        return 0;
+    for (size_t i = 0; i < sizeof pair_metrics / sizeof *pair_metrics && !rc; i++) {
+        if (fits)
+            rc = write_matrix(self, pair_metrics[i].title, pair_metrics[i].metric, colour, out, err);
+        else
+            write_worst(self, pair_metrics[i].title, pair_metrics[i].metric, out);
     }
-    if (!rc)
-        rc = write_matrix(self, "latency", METRIC_NET_LATENCY_S, self->latency_s, colour, out, err);
-    return rc ? rc
-              : write_matrix(self, "bandwidth", METRIC_NET_BANDWIDTH_BYTES_PER_S, self->bytes_per_s, colour, out, err);
+    return rc;
 }
 
 int suite_gpus_write(const struct suite_nodes *self, bool colour, struct buf *out, struct cb_err *err)
@@ -453,13 +487,15 @@ void suite_nodes_write_json(const struct suite_nodes *self, struct json_writer *
     json_write_end_object(json);
     json_write_key(json, "pairs");
     json_write_begin_object(json);
-    write_pairs(self, "latency_s", self->latency_s, json);
-    write_pairs(self, "bytes_per_s", self->bytes_per_s, json);
+    for (size_t i = 0; i < sizeof pair_metrics / sizeof *pair_metrics && self->count; i++)
+        if (pair_metrics[i].metric < METRIC_SUITE_GPU_FIRST ||
+            is_any_known(self, pairs_of(self, pair_metrics[i].metric)))
+            write_pairs(self, pair_metrics[i].member, pairs_of(self, pair_metrics[i].metric), json);
     json_write_end_object(json);
     json_write_key(json, "worst_pairs");
     json_write_begin_object(json);
-    write_worst_pair(self, METRIC_NET_LATENCY_S, json);
-    write_worst_pair(self, METRIC_NET_BANDWIDTH_BYTES_PER_S, json);
+    for (size_t i = 0; i < sizeof pair_metrics / sizeof *pair_metrics; i++)
+        write_worst_pair(self, pair_metrics[i].metric, json);
     json_write_end_object(json);
     json_write_end_object(json);
 }

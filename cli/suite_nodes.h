@@ -12,6 +12,7 @@ struct suite_nodes {
     double *values;      /* METRIC_SUITE_FIRST … LAST, a value a node: medians over repetitions, NAN where none */
     double *latency_s;   /* count x count, NAN where not measured; symmetric */
     double *bytes_per_s; /* likewise */
+    double *gpu_latency_s, *gpu_bytes_per_s; /* the same between the first GPUs of two nodes */
 };
 
 /* Whether every rank measures it of a GPU of its own. */
@@ -42,7 +43,7 @@ void suite_nodes_release(struct suite_nodes *self);
 /* False where fewer than two nodes have a value. The worst is the one that is furthest to the bad side. */
 bool suite_nodes_spread(const struct suite_nodes *self, enum metric_id metric, struct suite_spread *spread);
 
-/* The same for pairs of nodes: METRIC_NET_LATENCY_S or METRIC_NET_BANDWIDTH_BYTES_PER_S. */
+/* The same for pairs of nodes: latency or bandwidth, METRIC_NET_... or METRIC_GPU_NET_.... */
 bool suite_nodes_pair_spread(const struct suite_nodes *self, enum metric_id metric, struct suite_pair_spread *spread);
 
 int suite_nodes_write(const struct suite_nodes *self, bool colour, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
@@ -50,7 +51,7 @@ int suite_nodes_write(const struct suite_nodes *self, bool colour, struct buf *o
 int suite_gpus_write(const struct suite_nodes *self, bool colour, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
 /* "gpus": {"names", name:{"values","median","worst","z"}} */
 void suite_gpus_write_json(const struct suite_nodes *self, struct json_writer *json);
-/* "nodes": {"names","metrics":{name:{"values","median","worst","z"}},"pairs":{"latency_s","bytes_per_s"},
+/* "nodes": {"names","metrics":{name:{"values","median","worst","z"}},"pairs":{"latency_s","bytes_per_s","gpu_latency_s","gpu_bytes_per_s"},
  * "worst_pairs":{name:{"nodes","value","median","z"}}} */
 void suite_nodes_write_json(const struct suite_nodes *self, struct json_writer *json);
 

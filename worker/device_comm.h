@@ -18,6 +18,7 @@ enum device_collective {
     DEVICE_REDUCE_SCATTER, /* sum of fp32; `bytes` is what a rank gets: its part, in the order of the ranks */
     DEVICE_BROADCAST,      /* of rank `peer` */
     DEVICE_ALL_TO_ALL,     /* `bytes` to each rank and from each rank */
+    DEVICE_EXCHANGE,       /* `bytes` to rank `peer` and from it, which does the same; the others have no part in it */
 };
 
 struct device_comm;

@@ -24,7 +24,16 @@ struct fake_round {
     struct fake_round *next;
 };
 
+/* What one rank has sent to another one, and that one has not taken. */
+struct fake_mail {
+    uint32_t from, to;
+    uint64_t bytes;
+    struct fake_mail *next;
+    char content[];
+};
+
 struct fake_room {
+    struct fake_mail *mails; /* the oldest first */
     uint64_t id;
     uint32_t size, joined, left;
     struct fake_round *rounds; /* the oldest first */
@@ -52,7 +61,7 @@ struct device_comm {
     bool aborted;
 };
 
-enum fake_saying { FAKE_SAYS_COPY, FAKE_SAYS_COLLECTIVE, FAKE_SAYS_EVENT };
+enum fake_saying { FAKE_SAYS_COPY, FAKE_SAYS_COLLECTIVE, FAKE_SAYS_EXCHANGE, FAKE_SAYS_EVENT };
 
 struct fake_said {
     enum fake_saying saying;
@@ -65,6 +74,7 @@ struct fake_said {
     void *to;
     uint64_t bytes;
     uint32_t peer;
+    bool is_sent; /* of an exchange */
 };
 
 struct fake_talk {
@@ -138,6 +148,11 @@ static inline void fake_leave(struct fake_room *room)
             struct fake_round *round = room->rounds;
             room->rounds = round->next;
             fake_free_round(round);
+        }
+        while (room->mails) {
+            struct fake_mail *mail = room->mails;
+            room->mails = mail->next;
+            free(mail);
         }
         free(room);
     }
@@ -257,6 +272,43 @@ static inline bool fake_meet(const struct fake_said *said)
     return all;
 }
 
+static inline void fake_send(const struct fake_said *said)
+{
+    struct fake_mail *mail = calloc(1, sizeof *mail + said->bytes), **link = &said->comm->room->mails;
+    assert(mail);
+    *mail = (struct fake_mail){.from = said->comm->rank, .to = said->peer, .bytes = said->bytes};
+    memcpy(mail->content, fake_where(said->comm->device, said->from, said->bytes), said->bytes);
+    while (*link)
+        link = &(*link)->next;
+    *link = mail;
+}
+
+/* Sends its part once; false while the other's has not come. */
+static inline bool fake_swap(struct fake_said *said)
+{
+    struct device_comm *comm = said->comm;
+    struct fake_device *device = comm->device;
+    pthread_mutex_lock(&fake_rooms.lock);
+    if (!said->is_sent)
+        fake_send(said);
+    said->is_sent = true;
+    struct fake_mail **link = &comm->room->mails;
+    while (*link && ((*link)->to != comm->rank || (*link)->from != said->peer))
+        link = &(*link)->next;
+    struct fake_mail *mail = *link;
+    if (mail) {
+        char *to = fake_where(device, said->to, said->bytes);
+        assert(mail->bytes == said->bytes);
+        *link = mail->next;
+        memcpy(to, mail->content, mail->bytes);
+        if (++device->copied == device->corrupt_at)
+            to[mail->bytes / 2] ^= 4;
+        free(mail);
+    }
+    pthread_mutex_unlock(&fake_rooms.lock);
+    return mail != NULL;
+}
+
 /* --- what is queued --- */
 
 static inline int fake_say(struct device_comm *self, struct fake_said said, struct cb_err *err)
@@ -283,7 +335,7 @@ static inline int fake_comm_queue(struct device_comm *self, enum device_collecti
 {
     (void)deadline_ns;
     assert(fake_is_own(self->device, from) && fake_is_own(self->device, to) && peer < self->size);
-    struct fake_said said = {.saying = FAKE_SAYS_COLLECTIVE,
+    struct fake_said said = {.saying = kind == DEVICE_EXCHANGE ? FAKE_SAYS_EXCHANGE : FAKE_SAYS_COLLECTIVE,
                              .number = self->queued,
                              .kind = kind,
                              .from = from,
@@ -291,7 +343,7 @@ static inline int fake_comm_queue(struct device_comm *self, enum device_collecti
                              .bytes = bytes,
                              .peer = peer};
     int rc = fake_say(self, said, err);
-    self->queued += rc ? 0 : 1;
+    self->queued += rc || kind == DEVICE_EXCHANGE ? 0 : 1;
     return rc;
 }
 
@@ -327,6 +379,8 @@ static inline bool fake_say_next(struct fake_device *device)
     if (said->after > device->done)
         fake_catch_up(device, said->after);
     if (said->saying == FAKE_SAYS_COLLECTIVE && !fake_meet(said))
+        return false;
+    if (said->saying == FAKE_SAYS_EXCHANGE && !fake_swap(said))
         return false;
     if (said->saying == FAKE_SAYS_COPY)
         fake_perform(device, &(struct fake_copy){.copy = said->copy});

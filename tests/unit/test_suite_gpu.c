@@ -113,9 +113,11 @@ static bool keep_one(cpu_set_t *cores)
     return has_one;
 }
 
-/* Of `size` ranks all but the guests have a device. The lowest code; samples, errors and pages stay in `ranks`. */
-static int run(struct rank *ranks, uint32_t size, uint32_t guests, bool last, uint64_t corrupt_at)
+/* Of `size` ranks all but the guests have a device, each on a node of its own where there are `several`. The lowest code; samples, errors and pages stay in `ranks`. */
+static int run(struct rank *ranks, uint32_t size, uint32_t guests, bool last, bool several, uint64_t corrupt_at)
 {
+    static char names[RANKS][NODE_NAME_BYTES] = {"n0", "n1", "n2"};
+    static uint32_t first[RANKS] = {0, 1, 2};
     struct meeting meeting;
     char id[DEVICE_COMM_ID_BYTES];
     int lowest = 0;
@@ -136,7 +138,11 @@ static int run(struct rank *ranks, uint32_t size, uint32_t guests, bool last, ui
                     .device = is_guest ? NULL : &rank->device->base,
                     .rank = i > guests ? i - guests : i,
                     .size = size - guests,
+                    .first_of_node = first,
                     .collective_bytes = BYTES},
+            .nodes = {.count = several ? RANKS : 1,
+                      .mine = several && !is_guest ? i - (i > guests ? guests : 0) : 0,
+                      .names = names},
             .section_timeout_ns = 60 * NS_PER_S,
         };
         assert_non_null(rank->suite.page);
@@ -171,7 +177,7 @@ static void every_row_gets_its_figure_and_what_is_not_there_is_said(void **unuse
 {
     (void)unused;
     struct rank ranks[RANKS];
-    assert_int_equal(run(ranks, RANKS, 0, true, 0), 0);
+    assert_int_equal(run(ranks, RANKS, 0, true, false, 0), 0);
     for (uint32_t i = 0; i < RANKS; i++) {
         const double *values = ranks[i].sample.values;
         assert_true(values[METRIC_GPU_COPY_BYTES_PER_S] == 1000 + DEVICE_MEASURE_COPY);
@@ -211,7 +217,7 @@ static void collectives_are_measured_over_sizes_up_to_the_largest(void **unused)
     (void)unused;
     static const uint64_t whole[] = {8, 64, 512, 4096, 12288}, shared[] = {24, 192, 1536, 12288};
     struct rank ranks[RANKS];
-    assert_int_equal(run(ranks, RANKS, 0, true, 0), 0);
+    assert_int_equal(run(ranks, RANKS, 0, true, false, 0), 0);
     check_curve(ranks[0].suite.page->facts, "gpu_all_reduce", whole, 5, RANKS);
     check_curve(ranks[0].suite.page->facts, "gpu_broadcast", whole, 5, RANKS);
     check_curve(ranks[0].suite.page->facts, "gpu_all_gather", shared, 4, RANKS);
@@ -226,7 +232,7 @@ static void ranks_without_a_device_of_their_own_measure_nothing(void **unused)
 {
     (void)unused;
     struct rank ranks[RANKS + GUESTS];
-    assert_int_equal(run(ranks, RANKS + GUESTS, GUESTS, true, 0), 0);
+    assert_int_equal(run(ranks, RANKS + GUESTS, GUESTS, true, true, 0), 0);
     for (uint32_t i = 0; i < RANKS + GUESTS; i++) {
         const double *values = ranks[i].sample.values;
         bool is_guest = i > 0 && i <= GUESTS;
@@ -244,7 +250,7 @@ static void a_rank_is_near_its_device_while_it_measures(void **unused)
     struct rank ranks[RANKS];
     cpu_set_t before;
     assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
-    assert_int_equal(run(ranks, RANKS, 0, false, 0), 0);
+    assert_int_equal(run(ranks, RANKS, 0, false, false, 0), 0);
     for (uint32_t i = 0; i < RANKS; i++) {
         assert_int_equal(ranks[i].device->bytes_to_host, DEVICE_MEASURE_COUNT); /* one core each time */
         assert_true(CPU_EQUAL(&ranks[i].cores, &before));
@@ -259,23 +265,46 @@ static void a_result_that_is_wrong_ends_the_suite_and_names_the_collective(void 
     static const char *const names[] = {"all-reduce", "all-gather", "reduce-scatter", "broadcast", "all-to-all"};
     const size_t count = sizeof names / sizeof *names;
     struct rank ranks[RANKS];
-    assert_int_equal(run(ranks, RANKS, 0, false, 0), 0);
+    assert_int_equal(run(ranks, RANKS, 0, false, false, 0), 0);
     uint64_t of_each = ranks[RANKS - 1].device->copied / count;
     end(ranks, RANKS);
     for (size_t i = 0; i < count; i++) {
         char text[96];
-        assert_int_equal(run(ranks, RANKS, 0, false, i * of_each + 1), CB_ERR_CORRUPT);
+        assert_int_equal(run(ranks, RANKS, 0, false, false, i * of_each + 1), CB_ERR_CORRUPT);
         snprintf(text, sizeof text, "NCCL %s of 12288 bytes: 1 values are wrong on rank 2", names[i]);
         assert_non_null(strstr(ranks[2].err.message, text));
         end(ranks, RANKS);
     }
 }
 
+static void first_devices_of_nodes_meet_in_pairs_and_see_what_is_wrong(void **unused)
+{
+    (void)unused;
+    static const char *const pairs[] = {"suite.gpu_pair.n0.n1=", "suite.gpu_pair.n0.n2=", "suite.gpu_pair.n1.n2="};
+    struct rank ranks[RANKS];
+    assert_int_equal(run(ranks, RANKS, 0, true, true, 0), 0);
+    for (uint32_t i = 0; i < RANKS; i++) {
+        assert_true(ranks[i].sample.values[METRIC_GPU_NET_LATENCY_S] > 0);
+        assert_true(ranks[i].sample.values[METRIC_GPU_NET_BANDWIDTH_BYTES_PER_S] > 0);
+    }
+    for (size_t pair = 0; pair < RANKS; pair++) {
+        unsigned noted = 0;
+        for (uint32_t i = 0; i < RANKS; i++)
+            noted += strstr(ranks[i].suite.page->facts, pairs[pair]) != NULL;
+        assert_int_equal(noted, 1);
+    }
+    uint64_t all = ranks[RANKS - 1].device->copied;
+    end(ranks, RANKS);
+    assert_int_equal(run(ranks, RANKS, 0, true, true, all), CB_ERR_CORRUPT); /* the last that arrives */
+    assert_non_null(strstr(ranks[2].err.message, "NCCL between nodes: 1 values are wrong on rank 2"));
+    end(ranks, RANKS);
+}
+
 static void one_device_has_nobody_to_talk_to(void **unused)
 {
     (void)unused;
     struct rank ranks[1];
-    assert_int_equal(run(ranks, 1, 0, true, 0), 0);
+    assert_int_equal(run(ranks, 1, 0, true, false, 0), 0);
     assert_true(isnan(ranks[0].sample.values[METRIC_GPU_ALL_REDUCE_BUS_BYTES_PER_S]));
     assert_true(ranks[0].sample.values[METRIC_GPU_COPY_BYTES_PER_S] > 0);
     end(ranks, 1);
@@ -289,6 +318,7 @@ int main(void)
         cmocka_unit_test(ranks_without_a_device_of_their_own_measure_nothing),
         cmocka_unit_test(a_rank_is_near_its_device_while_it_measures),
         cmocka_unit_test(a_result_that_is_wrong_ends_the_suite_and_names_the_collective),
+        cmocka_unit_test(first_devices_of_nodes_meet_in_pairs_and_see_what_is_wrong),
         cmocka_unit_test(one_device_has_nobody_to_talk_to),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -129,14 +129,17 @@ static int follow(const struct cuda_device *device, struct cb_err *err)
     return rc ? rc : cuda_check(cudaStreamWaitEvent(device->talk.stream, device->fence, 0), err, "ordering streams");
 }
 
-static ncclResult_t all_to_all(const struct device_comm *self, const char *from, char *to, uint64_t bytes)
+/* `bytes` to each of `count` ranks from `first` on, and from each. */
+static ncclResult_t exchange(const struct device_comm *self, const char *from, char *to, uint64_t bytes, uint32_t first,
+                             uint32_t count)
 {
     cudaStream_t stream = self->device->talk.stream;
     ncclResult_t code = ncclGroupStart();
-    for (int peer = 0; peer < (int)self->size && is_well(code); peer++) {
-        code = ncclSend(from + (uint64_t)peer * bytes, bytes, ncclUint8, peer, self->comm, stream);
+    for (uint32_t i = 0; i < count && is_well(code); i++) {
+        int peer = (int)(first + i);
+        code = ncclSend(from + i * bytes, bytes, ncclUint8, peer, self->comm, stream);
         if (is_well(code))
-            code = ncclRecv(to + (uint64_t)peer * bytes, bytes, ncclUint8, peer, self->comm, stream);
+            code = ncclRecv(to + i * bytes, bytes, ncclUint8, peer, self->comm, stream);
     }
     ncclResult_t ended = ncclGroupEnd();
     return is_well(code) ? ended : code;
@@ -157,7 +160,9 @@ static ncclResult_t start(const struct device_comm *self, enum device_collective
     case DEVICE_BROADCAST:
         return ncclBroadcast(from, to, bytes, ncclUint8, (int)peer, self->comm, stream);
     case DEVICE_ALL_TO_ALL:
-        return all_to_all(self, from, to, bytes);
+        return exchange(self, from, to, bytes, 0, self->size);
+    case DEVICE_EXCHANGE:
+        return exchange(self, from, to, bytes, peer, 1);
     }
     return ncclInvalidArgument;
 }
@@ -165,7 +170,8 @@ static ncclResult_t start(const struct device_comm *self, enum device_collective
 static int comm_queue(struct device_comm *self, enum device_collective kind, const void *from, void *to, uint64_t bytes,
                       uint32_t peer, uint64_t deadline_ns, struct cb_err *err)
 {
-    static const char *const doing[] = {"all-reduce", "all-gather", "reduce-scatter", "broadcast", "all-to-all"};
+    static const char *const doing[] = {"all-reduce", "all-gather", "reduce-scatter",
+                                        "broadcast",  "all-to-all", "exchange"};
     int rc = check_alive(self, err);
     if (!rc)
         rc = follow(self->device, err);

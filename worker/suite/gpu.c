@@ -91,25 +91,41 @@ static int everybody(struct suite *suite, int code, const struct cb_err *why, co
     return 0;
 }
 
+/* What a rank sees, and where. */
+struct sight {
+    unsigned char id[DEVICE_ID_BYTES];
+    uint32_t node;
+};
+
 /* Of all ranks that see one device the lowest measures it. */
-static int share_devices(struct suite *suite, const unsigned char mine[DEVICE_ID_BYTES], bool *is_mine,
+static int share_devices(struct suite *suite, const unsigned char id[DEVICE_ID_BYTES], bool *is_mine,
                          struct cb_err *err)
 {
+    struct suite_gpu *self = &suite->gpu;
+    struct sight mine = {.node = suite->nodes.mine};
     uint32_t ranks = comm_size(suite->comm), rank = comm_rank(suite->comm);
-    unsigned char(*ids)[DEVICE_ID_BYTES] = calloc(ranks, sizeof *ids);
-    int rc = ids ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory for the GPUs of %" PRIu32 " ranks", ranks);
+    struct sight *all = calloc(ranks, sizeof *all);
+    self->first_of_node = calloc(suite->nodes.count, sizeof *self->first_of_node);
+    int rc = all && self->first_of_node
+                 ? 0
+                 : cb_fail(err, CB_ERR_MEMORY, "no memory for the GPUs of %" PRIu32 " ranks", ranks);
+    memcpy(mine.id, id, sizeof mine.id);
     rc = suite_join(suite, rc, err);
     if (!rc)
-        rc = comm_all_gather(suite->comm, mine, DEVICE_ID_BYTES, ids, suite_deadline(suite), err);
-    for (uint32_t i = 0; ids && i < ranks && !rc; i++) {
+        rc = comm_all_gather(suite->comm, &mine, sizeof mine, all, suite_deadline(suite), err);
+    for (uint32_t node = 0; node < suite->nodes.count && self->first_of_node; node++)
+        self->first_of_node[node] = SUITE_NO_GPU;
+    for (uint32_t i = 0; all && self->first_of_node && i < ranks && !rc; i++) {
         bool is_first = true;
         for (uint32_t j = 0; j < i && is_first; j++)
-            is_first = memcmp(ids[i], ids[j], sizeof *ids) != 0;
+            is_first = memcmp(all[i].id, all[j].id, sizeof all[i].id) != 0;
         *is_mine = i == rank ? is_first : *is_mine;
-        suite->gpu.rank += is_first && i < rank ? 1 : 0;
-        suite->gpu.size += is_first ? 1 : 0;
+        if (is_first && self->first_of_node[all[i].node] == SUITE_NO_GPU)
+            self->first_of_node[all[i].node] = self->size;
+        self->rank += is_first && i < rank ? 1 : 0;
+        self->size += is_first ? 1 : 0;
     }
-    free(ids);
+    free(all);
     return rc;
 }
 
@@ -170,6 +186,7 @@ void suite_gpu_close(struct suite *suite)
     struct suite_gpu *self = &suite->gpu;
     if (self->comm)
         self->plugin.ops->comm->close(self->comm);
+    free(self->first_of_node);
     device_close(self->device);
     device_plugin_close(&self->plugin);
     *self = (struct suite_gpu){0};

@@ -1,4 +1,4 @@
-/* NCCL between the devices: each collective at the largest size, and its curve over sizes. All ranks take the same steps; those
+/* NCCL between the devices: each collective at the largest size, and its curve over sizes; pairs of nodes. All ranks take the same steps; those
  * without a device bring nothing and wait. Knows the plugin's table; nothing of NCCL. */
 #include <inttypes.h>
 #include <stdio.h>
@@ -11,6 +11,10 @@
 #define ROUNDS 7
 #define BATCH_BYTES (UINT64_C(8) << 20) /* small operations are timed in a row, up to this or BATCH_MOST */
 #define BATCH_MOST 20
+#define PAIR_BYTES 8
+#define PAIR_WARMUP 5
+#define PAIR_ROUNDS 100
+#define PAIR_LARGE_ROUNDS 5
 
 struct collective_test {
     enum device_collective kind;
@@ -175,6 +179,96 @@ static int measure_all(struct suite *suite, struct talk *talk, struct sample *sa
     return rc;
 }
 
+/* --- pairs of nodes --- */
+
+/* Both ranks of a pair call it; seconds until both have what the other gave, the median. */
+static int time_pair(struct suite *suite, const struct talk *talk, uint32_t peer, uint64_t bytes, uint32_t rounds,
+                     double *median_s, struct cb_err *err)
+{
+    const struct device_comm_ops *ops = suite->gpu.plugin.ops->comm;
+    double seconds[PAIR_ROUNDS];
+    struct summary summary;
+    int rc = 0;
+    for (uint32_t i = 0; i < PAIR_WARMUP + rounds && !rc; i++) {
+        uint64_t start_ns = clock_monotonic_ns();
+        rc =
+            ops->queue(suite->gpu.comm, DEVICE_EXCHANGE, talk->from, talk->to, bytes, peer, suite_deadline(suite), err);
+        if (!rc)
+            rc = ops->wait(suite->gpu.comm, suite_deadline(suite), err);
+        if (i >= PAIR_WARMUP)
+            seconds[i - PAIR_WARMUP] = (double)(clock_monotonic_ns() - start_ns) / 1e9;
+    }
+    if (rc)
+        return rc;
+    stats_summarize(seconds, rounds, &summary);
+    *median_s = summary.median;
+    return 0;
+}
+
+static int measure_pair(struct suite *suite, const struct talk *talk, uint32_t peer, double *latency_s,
+                        double *bytes_per_s, struct cb_err *err)
+{
+    struct device *device = suite->gpu.device;
+    uint64_t bytes = suite->gpu.collective_bytes / sizeof(float) * sizeof(float), wrong = 0;
+    struct device_values own = values_of(suite, suite->gpu.rank, 0, bytes);
+    double seconds = 0;
+    int rc = device->ops->set(device, talk->to, 0xEE, bytes, err);
+    if (!rc)
+        rc = device->ops->fill(device, &own, talk->from, err);
+    if (!rc)
+        rc = time_pair(suite, talk, peer, PAIR_BYTES, PAIR_ROUNDS, latency_s, err);
+    if (!rc)
+        rc = time_pair(suite, talk, peer, bytes, PAIR_LARGE_ROUNDS, &seconds, err);
+    if (!rc)
+        rc = expect(suite, talk->to, peer, 0, bytes, &wrong, err);
+    if (!rc && wrong)
+        rc = cb_fail(err, CB_ERR_CORRUPT, "NCCL between nodes: %" PRIu64 " values are wrong on rank %" PRIu32, wrong,
+                     comm_rank(suite->comm));
+    *bytes_per_s = (double)bytes / seconds;
+    return rc;
+}
+
+/* "suite.gpu_pair.A.B", as "suite.pair.A.B" is. */
+static void note_pair(struct suite *suite, uint32_t opponent, double latency_s, double bytes_per_s)
+{
+    const struct nodes *nodes = &suite->nodes;
+    uint32_t a = nodes->mine < opponent ? nodes->mine : opponent, b = nodes->mine < opponent ? opponent : nodes->mine;
+    char key[2 * NODE_NAME_BYTES + 32], text[64];
+    snprintf(key, sizeof key, "suite.gpu_pair.%s.%s", nodes->names[a], nodes->names[b]);
+    snprintf(text, sizeof text, "%.5g s %.5g bytes/s", latency_s, bytes_per_s);
+    status_page_add_fact(suite->page, key, text);
+}
+
+/* The first GPUs of all nodes, a round at a time, so that no node is in two pairs at once. */
+static int measure_pairs(struct suite *suite, const struct talk *talk, struct sample *sample, bool last,
+                         struct cb_err *err)
+{
+    const struct nodes *nodes = &suite->nodes;
+    const uint32_t *first = suite->gpu.first_of_node;
+    bool plays = suite->gpu.comm && first[nodes->mine] == suite->gpu.rank;
+    double latency_s = 0, bytes_per_s = 0;
+    uint32_t met = 0;
+    int rc = 0;
+    for (uint32_t round = 0; round < nodes_rounds(nodes->count) && !rc; round++) {
+        uint32_t opponent = nodes_opponent(nodes->count, round, nodes->mine);
+        double seconds = 0, rate = 0;
+        if (plays && opponent != nodes->mine && first[opponent] != SUITE_NO_GPU) {
+            rc = measure_pair(suite, talk, first[opponent], &seconds, &rate, err);
+            latency_s += seconds;
+            bytes_per_s += rate;
+            met++;
+            if (!rc && last && nodes_keeps(nodes->mine, opponent))
+                note_pair(suite, opponent, seconds, rate);
+        }
+        rc = suite_join(suite, rc, err);
+    }
+    if (!rc && met) {
+        sample->values[METRIC_GPU_NET_LATENCY_S] = latency_s / met;
+        sample->values[METRIC_GPU_NET_BANDWIDTH_BYTES_PER_S] = bytes_per_s / met;
+    }
+    return rc;
+}
+
 int suite_gpu_collectives(struct suite *suite, struct sample *sample, bool last, struct cb_err *err)
 {
     struct device *device = suite->gpu.device;
@@ -186,6 +280,8 @@ int suite_gpu_collectives(struct suite *suite, struct sample *sample, bool last,
     rc = suite_join(suite, rc, err);
     if (!rc)
         rc = measure_all(suite, &talk, sample, last, err);
+    if (!rc)
+        rc = measure_pairs(suite, &talk, sample, last, err);
     /* Memory can be given back only when nothing is under way: what waits for a rank that does not come never ends. */
     if (rc && suite->gpu.comm)
         suite->gpu.plugin.ops->comm->abort(suite->gpu.comm);

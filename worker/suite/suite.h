@@ -25,6 +25,8 @@
 #define SUITE_DEPTH_MOST 64
 #define SUITE_NODE_GEMM_SIZE 2048 /* beside the others of the node: rank's matrices must fit together */
 
+#define SUITE_NO_GPU UINT32_MAX
+
 /* The device that this rank measures: one rank does for each, however many share it. */
 struct suite_gpu {
     bool is_here, can_talk; /* devices are measured, and NCCL joins them: the same on all ranks */
@@ -32,6 +34,7 @@ struct suite_gpu {
     struct device *device;     /* NULL where another rank measures it, or there is none */
     struct device_comm *comm;  /* with a device, where they can talk */
     uint32_t rank, size;       /* of this one among those that are measured */
+    uint32_t *first_of_node;   /* the lowest of them on each node; SUITE_NO_GPU */
     uint64_t collective_bytes; /* the most that is sent, the whole of it */
     bool has_near;
     cpu_set_t near; /* cores near the device that this rank may use */
