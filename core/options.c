@@ -166,6 +166,8 @@ static int parse_number(const struct option *row, const char *text, uint64_t *nu
     }
     if (rc)
         return err ? cb_context(err, "%s", row->name) : rc;
+    if (*number > INT64_MAX) /* more than JSON and the history take: a run with it could not be read again */
+        return cb_fail(err, CB_ERR_USAGE, "%s=%s: is too large: the limit is %" PRId64, row->name, text, INT64_MAX);
     return check_range(row, text, *number, err);
 }
 

@@ -75,6 +75,17 @@ static void values_out_of_range_say_the_range_in_their_unit(void **unused)
     expect_refused(OPT_IO_BLOCK, "4Mbit", "io.block: '4Mbit' is not a size such as 4MiB");
 }
 
+static void numbers_are_no_larger_than_what_is_stored_can_be_read_again(void **unused)
+{
+    (void)unused;
+    struct option_value value;
+    struct cb_err err;
+    expect_refused(OPT_SEED, "18446744073709551615", "too large");
+    expect_refused(OPT_TRAIN_MIN_NUM_PARAMS, "9223372036854775808", "too large");
+    assert_int_equal(option_parse(OPT_SEED, "9223372036854775807", &value, &err), 0);
+    option_value_release(&value);
+}
+
 static void choices_are_listed_and_the_nearest_named(void **unused)
 {
     (void)unused;
@@ -116,6 +127,7 @@ int main(void)
         cmocka_unit_test(every_name_finds_its_row),
         cmocka_unit_test(a_wrong_key_names_the_nearest),
         cmocka_unit_test(values_out_of_range_say_the_range_in_their_unit),
+        cmocka_unit_test(numbers_are_no_larger_than_what_is_stored_can_be_read_again),
         cmocka_unit_test(choices_are_listed_and_the_nearest_named),
         cmocka_unit_test(values_have_one_canonical_text),
         cmocka_unit_test(texts_must_be_utf8),
