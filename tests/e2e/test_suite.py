@@ -224,7 +224,7 @@ def test_more_memory_than_there_is_is_told_before_it_is_taken(tmp_path):
 
 def test_files_need_be_no_whole_number_of_pages(tmp_path):
     names = measured(suite(tmp_path, "ranks=2", "suite.only=storage", "suite.file_bytes=1100KB", "io.block=256KiB", "suite.storage_workers=3"))
-    assert {"storage_write_bytes_per_s", "storage_read_4k_depth_64_per_s", "storage_aggregate_read_bytes_per_s"} <= names
+    assert {"storage_write_bytes_per_s", "storage_read_4k_depth_64_per_s", "storage_read_4k_depth_32_p99_s", "storage_aggregate_read_bytes_per_s"} <= names
     assert re.search(r'"Parallel Write \(3 workers\)": \{value: \d', ckptbench(tmp_path, "export", "LATEST", "--clusterbench").stdout)
     assert re.search(r"^cold reads +(unknown|at most \d+\.\d\d % of a file)", ckptbench(tmp_path, "show", "LATEST").stdout, re.M)
 

@@ -387,10 +387,12 @@ static int measure_random(struct suite *self, struct sample *sample, struct cb_e
 {
     static const struct {
         uint32_t depth;
-        enum metric_id metric;
-    } depths[] = {{1, METRIC_STORAGE_READ_4K_DEPTH_1_PER_S},
-                  {32, METRIC_STORAGE_READ_4K_DEPTH_32_PER_S},
-                  {64, METRIC_STORAGE_READ_4K_DEPTH_64_PER_S}};
+        enum metric_id rate, p50, p99;
+    } depths[] = {{1, METRIC_STORAGE_READ_4K_DEPTH_1_PER_S, METRIC_STORAGE_READ_4K_P50_S, METRIC_STORAGE_READ_4K_P99_S},
+                  {32, METRIC_STORAGE_READ_4K_DEPTH_32_PER_S, METRIC_STORAGE_READ_4K_DEPTH_32_P50_S,
+                   METRIC_STORAGE_READ_4K_DEPTH_32_P99_S},
+                  {64, METRIC_STORAGE_READ_4K_DEPTH_64_PER_S, METRIC_STORAGE_READ_4K_DEPTH_64_P50_S,
+                   METRIC_STORAGE_READ_4K_DEPTH_64_P99_S}};
     struct pass pass;
     struct histogram latency;
     double seconds;
@@ -403,10 +405,10 @@ static int measure_random(struct suite *self, struct sample *sample, struct cb_e
     for (size_t i = 0; i < sizeof depths / sizeof *depths && !rc; i++) {
         rc = make_cold(self, "random", comm_rank(self->comm), 1, err);
         if (!rc)
-            rc = read_randomly(self, depths[i].depth, &sample->values[depths[i].metric], &latency, err);
-        if (!rc && depths[i].depth == 1) {
-            sample->values[METRIC_STORAGE_READ_4K_P50_S] = (double)histogram_quantile(&latency, 0.5) / 1e9;
-            sample->values[METRIC_STORAGE_READ_4K_P99_S] = (double)histogram_quantile(&latency, 0.99) / 1e9;
+            rc = read_randomly(self, depths[i].depth, &sample->values[depths[i].rate], &latency, err);
+        if (!rc) {
+            sample->values[depths[i].p50] = (double)histogram_quantile(&latency, 0.5) / 1e9;
+            sample->values[depths[i].p99] = (double)histogram_quantile(&latency, 0.99) / 1e9;
         }
     }
     return rc ? rc : remove_files(self, "random", 1, err);
