@@ -6,12 +6,23 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/statvfs.h>
+
+#define ROOM_BYTES (64u << 10) /* less is too little for the files beside the history: SQLite calls that an I/O error */
+
+static bool has_no_room(const char *path)
+{
+    struct statvfs facts;
+    return statvfs(path, &facts) == 0 && (uint64_t)facts.f_bavail * facts.f_frsize < ROOM_BYTES;
+}
 
 int db_fail(struct history *self, const char *what, struct cb_err *err)
 {
-    int code = sqlite3_errcode(self->db);
+    int code = sqlite3_errcode(self->db) & 0xff;
     const char *text = sqlite3_errmsg(self->db);
-    switch (code & 0xff) {
+    if (code == SQLITE_IOERR && has_no_room(self->path))
+        code = SQLITE_FULL;
+    switch (code) {
     case SQLITE_FULL:
         return cb_fail(err, CB_ERR_NO_SPACE, "history %s: %s: the disk is full", self->path, what);
     case SQLITE_BUSY:
