@@ -72,8 +72,7 @@ static int show(struct cli *cli, struct job_list *list, struct cb_err *err)
         return 0;
     }
     rc = job_status_write(cli, list, err);
-    if (rc == 0 && *list->trouble)
-        cli->exit_code = CB_EXIT_INFRASTRUCTURE;
+    cli->exit_code = *list->trouble ? CB_EXIT_INFRASTRUCTURE : CB_EXIT_PASS; /* of a watch, the last look's */
     return rc;
 }
 

@@ -297,6 +297,10 @@ static void say_text(struct session *self, const char *id, const struct experime
                    self->sent == 1 ? " " : "s  (sweep ", id, self->sent == 1 ? "" : ")", self->pool.pool.name, id);
         return;
     }
+    if (self->sent == 0) { /* --resume, of what others have sent */
+        buf_printf(out, "nothing to send: %s was submitted before     next: ckptbench status %s\n", id, id);
+        return;
+    }
     struct job_range jobs = {0};
     for (size_t i = 0; i < list->count; i++)
         job_range_add(&jobs, list->items[i].record.job);

@@ -78,7 +78,7 @@ def test_a_laptop_killed_after_sbatch_finds_its_job_again(cluster):
     (line,) = cluster.document("status")
     assert line["job"] and [line["job"]] == cluster.jobs_named(line["run"])
     assert cluster.wait_final(line["run"])[line["run"]]["outcome"] == "pass"
-    cluster.call("submit", "--resume", line["run"])
+    assert "nothing to send" in cluster.call("submit", "--resume", line["run"]).stdout
     assert len(cluster.jobs_named(line["run"])) == 1
 
 
