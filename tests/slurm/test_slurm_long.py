@@ -2,6 +2,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -211,10 +212,14 @@ def test_nodes_that_boot_are_no_part_of_the_queue(sleeping):
 
 def test_a_node_that_never_boots_ends_the_run_as_infrastructure(sleeping):
     (sleeping.configuration.parent / "resume").write_text("#!/bin/sh\nexit 0\n")
-    run, _ = sleeping.submit_one(*TINY)
-    sleeping.wait_for(run, "booting")
-    line = sleeping.wait_final(run, seconds=200)[run]
-    assert line["outcome"] == "infrastructure" and line["boot_s"] is None, line
+    sleeping.folder.joinpath("store").mkdir(exist_ok=True)
+    with subprocess.Popen([PROGRAM, "submit", "--wait", "--id", "never", *TINY, f"store={sleeping.folder}/store"], cwd=sleeping.folder,
+                          env=sleeping.environment(), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as waiter:
+        _, said = waiter.communicate(timeout=300)
+    line = sleeping.status("never")["never"]
+    assert line["outcome"] == "infrastructure" and line["boot_s"] is None and re.search(r"\bn[1-4]\b", line["note"]), line
+    assert "booting" in sleeping.states("never") and waiter.returncode == 4 and "infrastructure" in said, said
+    sleeping.call("collect", "never", code=4)
 
 
 def test_a_job_that_slurm_forgot_before_it_ran_is_lost(cluster, service):
