@@ -17,58 +17,6 @@ static const struct section sections[] = {
     {"net", suite_net}, {"storage", suite_storage}, {"cpu", suite_cpu}, {"memory", suite_memory}, {"gpu", suite_gpu}};
 #define SECTION_COUNT (sizeof sections / sizeof *sections)
 
-uint64_t suite_deadline(const struct suite *self)
-{
-    return clock_monotonic_ns() + self->section_timeout_ns;
-}
-
-/* Whoever watches the page sees that the rank gets on, also where no bytes are counted. */
-int suite_join(struct suite *self, int code, struct cb_err *err)
-{
-    atomic_store_explicit(&self->page->progress_ns, clock_monotonic_ns(), memory_order_relaxed);
-    return together(self->comm, code, suite_deadline(self), err);
-}
-
-int suite_sum_of_node(struct suite *self, double value, double *sum, struct cb_err *err)
-{
-    struct agreement agreement;
-    int rc = comm_agree_local(self->comm, 0, (uint64_t)value, suite_deadline(self), &agreement, err);
-    if (!rc)
-        *sum = (double)agreement.sum;
-    return rc;
-}
-
-void suite_skip(struct suite *self, const char *what, const char *why)
-{
-    char key[64];
-    snprintf(key, sizeof key, "suite.skipped.%s", what);
-    if (comm_rank(self->comm) == 0)
-        status_page_add_fact(self->page, key, why);
-}
-
-static bool is_named(const struct experiment *experiment, const char *name)
-{
-    const char *only = experiment_text(experiment, OPT_SUITE_ONLY);
-    size_t len = strlen(name);
-    if (strcmp(only, "all") == 0)
-        return true;
-    for (const char *word = only; word; word = strchr(word, '+') ? strchr(word, '+') + 1 : NULL)
-        if (strncmp(word, name, len) == 0 && (word[len] == '+' || word[len] == '\0'))
-            return true;
-    return false;
-}
-
-static bool keeps_files(const struct experiment *experiment)
-{
-    return folder_store_path(experiment_text(experiment, OPT_STORE)) != NULL;
-}
-
-/* "all", or names joined by '+', which the controller has checked. Storage needs a store that keeps something. */
-bool suite_wants(const struct experiment *experiment, const char *name)
-{
-    return is_named(experiment, name) && (strcmp(name, "storage") != 0 || keeps_files(experiment));
-}
-
 static int repeat_once(struct suite *self, uint32_t iteration, bool warmup, bool last, struct cb_err *err)
 {
     struct sample *sample = status_page_begin_sample(self->page);
@@ -144,7 +92,7 @@ static int prepare(struct suite *self, struct cb_err *err)
         suite_skip(self, "gemm", why.message);
     else if (self->has_blas)
         status_page_add_fact(self->page, "blas", self->blas.name);
-    if (is_named(self->experiment, "storage") && !keeps_files(self->experiment))
+    if (suite_names(self->experiment, "storage") && !suite_wants(self->experiment, "storage"))
         suite_skip(self, "storage", "the store keeps nothing that could be read");
     rc = suite_check_memory(self, err);
     if (!rc && suite_wants(self->experiment, "gpu"))

@@ -109,7 +109,8 @@ int suite_latencies_measure(struct suite *self, uint32_t peer, struct suite_late
 /* The fact "suite.KIND.NODE" = "bytes:median:p99 ..."; nothing where there was no peer. */
 void suite_latencies_note(struct suite *self, const char *kind, const struct suite_latencies *all);
 
-/* Whether suite.only names the section, and the store is one for it. */
+/* suite/section.c: whether suite.only names the section; and whether the store is one for it, too. */
+bool suite_names(const struct experiment *experiment, const char *section);
 bool suite_wants(const struct experiment *experiment, const char *section);
 
 /* suite/memory_needs.c: CB_ERR_MEMORY, on all ranks, where a machine has less than its ranks will take. Collective. */

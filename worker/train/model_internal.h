@@ -69,7 +69,7 @@ size_t units_parameter_count(const struct train_shape *shape);
 /* Fills `units` and `parameters`, which have room for what the two calls above say. */
 void units_describe(const struct train_shape *shape, struct train_unit *units, struct train_parameter *parameters);
 
-/* model.c: `count` things of `bytes` each, on a cache line of their own. */
+/* parts.c: `count` things of `bytes` each, on a cache line of their own. */
 void *arena_take(struct arena *self, uint64_t count, uint64_t bytes);
 /* out[rows of this thread] += in x weight, where weight is [in_width][out_width], or its transpose. */
 struct product {

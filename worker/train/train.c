@@ -26,16 +26,6 @@
 #define PEAK_SIZE 256
 #define PEAK_NS (150 * NS_PER_MS)
 
-uint64_t trainer_deadline(const struct trainer *self)
-{
-    return clock_monotonic_ns() + self->op_timeout_ns;
-}
-
-int trainer_join(struct trainer *self, int code, struct cb_err *err)
-{
-    return together(self->comm, code, trainer_deadline(self), err);
-}
-
 /* --- the peak --- */
 
 struct peak {
