@@ -148,12 +148,6 @@ static size_t block_differences(const struct sample_set *base, const struct samp
 
 /* Signed ranks */
 
-static int compare_doubles(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 /* How many of the smallest Walsh averages lie outside the interval on each side; 0: none can. */
 static size_t signed_rank_tail(size_t n, double alpha)
 {
@@ -192,7 +186,7 @@ void signed_rank_shift(const double *differences, size_t n, double confidence, s
     for (size_t i = 0; i < n; i++)
         for (size_t k = i; k < n; k++)
             walsh[used++] = (differences[i] + differences[k]) / 2;
-    qsort(walsh, total, sizeof *walsh, compare_doubles);
+    stats_sort(walsh, total);
     shift->estimate = expm1(stats_quantile_sorted(walsh, total, 0.5));
     size_t tail = signed_rank_tail(n, 1 - confidence);
     if (tail > 0 && tail <= total / 2) {

@@ -75,7 +75,9 @@ static void judge_without_job(struct job_entry *entry)
 static bool was_removed(const char *folder)
 {
     char parent[PATH_MAX];
-    snprintf(parent, sizeof parent, "%.*s", (int)(strrchr(folder, '/') - folder), folder);
+    const char *slash = strrchr(folder, '/');
+    if (!slash || snprintf(parent, sizeof parent, "%.*s", (int)(slash - folder), folder) >= (int)sizeof parent)
+        return false;
     return access(folder, F_OK) < 0 && errno == ENOENT && access(parent, F_OK) == 0;
 }
 

@@ -8,7 +8,7 @@
 #include "core/buf.h"
 #include "core/experiment.h"
 
-/* `workload` may be NULL where it is not known (any more). */
+/* `workload` may be NULL where it is not known (any more). `is_here`: the store is one of this machine, not of a site. */
 void report_write_heading(const char *run, const struct experiment *experiment, const struct workload *workload,
                           bool is_here, bool colour, struct buf *out);
 

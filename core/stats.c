@@ -19,13 +19,18 @@ static int compare_doubles(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+void stats_sort(double *values, size_t n)
+{
+    qsort(values, n, sizeof *values, compare_doubles);
+}
+
 static double *sorted_copy(const double *values, size_t n)
 {
     double *copy = malloc((n ? n : 1) * sizeof *copy);
     if (copy) {
         if (n)
             memcpy(copy, values, n * sizeof *copy);
-        qsort(copy, n, sizeof *copy, compare_doubles);
+        stats_sort(copy, n);
     }
     return copy;
 }
@@ -59,7 +64,7 @@ void stats_summarize(const double *values, size_t n, struct summary *summary)
     summary->mean = sum / (double)n;
     for (size_t i = 0; i < n; i++)
         sorted[i] = fabs(sorted[i] - summary->median);
-    qsort(sorted, n, sizeof *sorted, compare_doubles);
+    stats_sort(sorted, n);
     summary->mad = stats_quantile_sorted(sorted, n, 0.5);
     free(sorted);
 }
@@ -93,7 +98,7 @@ static double *pool(const double *a, size_t na, const double *b, size_t nb, doub
         return NULL;
     memcpy(all, a, na * sizeof *all);
     memcpy(all + na, b, nb * sizeof *all);
-    qsort(all, na + nb, sizeof *all, compare_doubles);
+    stats_sort(all, na + nb);
     *tie_sum = 0;
     for (size_t i = 0; i < na + nb;) {
         size_t end = i;
@@ -267,7 +272,7 @@ void stats_shift_ratio(const double *a, size_t na, const double *b, size_t nb, d
         for (size_t k = 0; k < nb; k++)
             differences[i * nb + k] = log(b[k]) - log(a[i]);
     }
-    qsort(differences, pairs, sizeof *differences, compare_doubles);
+    stats_sort(differences, pairs);
     shift->estimate = expm1(stats_quantile_sorted(differences, pairs, 0.5));
     double tail = (1 - confidence) / 2;
     size_t outside = pairs <= EXACT_MAX_PRODUCT ? outside_exact(na, nb, tail) : outside_normal(na, nb, tail);

@@ -25,6 +25,8 @@ void stats_summarize(const double *values, size_t n, struct summary *summary);
 #define STATS_Z_OF_OUTLIERS 3.5 /* their bound */
 double stats_robust_z(const struct summary *summary, double value);
 
+/* The smallest first. */
+void stats_sort(double *values, size_t n);
 double stats_quantile_sorted(const double *sorted, size_t n, double q);
 
 /* Two-sided p of Mann-Whitney's U. 1 where either side is empty. */

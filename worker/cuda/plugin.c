@@ -21,8 +21,7 @@ static int plugin_count(uint32_t *count, struct cb_err *err)
         return driver == 0
                    ? cb_fail(err, CB_ERR_UNSUPPORTED,
                              "no NVIDIA driver on this machine (libcuda.so.1): install one, or start the container "
-                             "with its "
-                             "GPUs; `ckptbench doctor device=cuda` looks again")
+                             "with its GPUs; `ckptbench doctor device=cuda` looks again")
                    : cb_fail(err, CB_ERR_UNSUPPORTED,
                              "the NVIDIA driver is for CUDA %d.%d, this plugin was built with %d.%d: update the driver",
                              driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);

@@ -1,5 +1,5 @@
-/* NCCL between the devices: each collective at the largest size, and its curve over sizes; pairs of nodes. All ranks take the same steps; those
- * without a device bring nothing and wait. Knows the plugin's table; nothing of NCCL. */
+/* NCCL between the devices: each collective at the largest size, and its curve over sizes; pairs of nodes. All ranks take
+ * the same steps; those without a device bring nothing and wait. Knows the plugin's table; nothing of NCCL. */
 #include <inttypes.h>
 #include <stdio.h>
 

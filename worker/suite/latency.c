@@ -16,12 +16,6 @@
 
 static const uint64_t sizes[SUITE_LATENCY_SIZES] = {8, 64, 512, 4096, 32768, 262144, 2097152, 4194304};
 
-static int compare_doubles(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 int suite_ping_pong(struct suite *self, uint32_t peer, uint64_t bytes, uint32_t rounds, double *median_s, double *p99_s,
                     struct cb_err *err)
 {
@@ -36,7 +30,7 @@ int suite_ping_pong(struct suite *self, uint32_t peer, uint64_t bytes, uint32_t 
     if (!rc && !right)
         rc = cb_fail(err, CB_ERR_CORRUPT, "ping-pong with rank %" PRIu32 ": wrong bytes arrived", peer);
     if (!rc) {
-        qsort(seconds, rounds, sizeof *seconds, compare_doubles);
+        stats_sort(seconds, rounds);
         *median_s = stats_quantile_sorted(seconds, rounds, 0.5);
         *p99_s = stats_quantile_sorted(seconds, rounds, 0.99);
     }

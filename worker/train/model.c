@@ -9,7 +9,6 @@
 
 #include "worker/train/device_model.h"
 
-#define LINE_BYTES 64
 #define HUGE_FROM_BYTES (UINT64_C(8) << 20) /* smaller memory gains nothing from huge pages */
 #define MOST_BYTES 0x1p50                   /* past it sizes are a mistake, and sums might overflow */
 #define MOST_SIDE 0x7FFFFFFF                /* dimensions of a product are ints */

@@ -9,6 +9,7 @@
 #include "worker/train/model.h"
 
 #define QUERY_BLOCK 64 /* queries of one product of attention */
+#define LINE_BYTES 64  /* of the cache */
 #define LINE_FLOATS 16 /* floats a cache line: rows of scratch begin on one */
 
 /* Memory handed out in a row; with base NULL it only counts. */

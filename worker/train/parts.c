@@ -1,8 +1,6 @@
 /* What all kinds of model are made of: memory in a row, products shared by a team's threads, dropout. Knows no kind. */
 #include "worker/train/model_internal.h"
 
-#define LINE_BYTES 64
-
 void *arena_take(struct arena *self, uint64_t count, uint64_t bytes)
 {
     void *memory = self->base ? self->base + self->used_bytes : NULL;
