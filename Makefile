@@ -1,5 +1,5 @@
 # ckptbench: `make help` lists what there is to make.
-# BUILD is where everything lands; SANITIZE=address,undefined or thread builds a checked variant there.
+# BUILD is where everything lands; OPTIMIZE=-O1 builds faster; SANITIZE=address,undefined or thread builds a checked variant there.
 VERSION  := 0.1.0
 COMMIT   := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 BUILD    ?= build
@@ -29,7 +29,8 @@ CPPFLAGS += -I. -D_GNU_SOURCE \
             $(if $(LIBURING),-DHAVE_LIBURING) $(if $(HWLOC),-DHAVE_HWLOC) $(if $(ISAL),-DHAVE_ISAL) \
             $(if $(ZSTD),-DHAVE_ZSTD) $(if $(CURL),-DHAVE_CURL) $(if $(SSH2),-DHAVE_SSH2) $(if $(ZLIB),-DHAVE_ZLIB)
 WARNINGS := -Wall -Wextra -Wshadow -Wvla -Wmissing-prototypes -Wstrict-prototypes -Wconversion -Wno-missing-field-initializers
-CFLAGS   += -std=c11 -O3 -g -pthread $(WARNINGS) $(if $(WERROR),-Werror) $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer -O1 -Wno-format-truncation)
+OPTIMIZE ?= -O3
+CFLAGS   += -std=c11 $(OPTIMIZE) -g -pthread $(WARNINGS) $(if $(WERROR),-Werror) $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer -O1 -Wno-format-truncation)
 LDFLAGS  += -pthread $(if $(SANITIZE),-fsanitize=$(SANITIZE))
 
 LIBS_core  := $(shell pkg-config --libs yaml-0.1 jansson libssl libcrypto 2>/dev/null) $(if $(ISAL),-lisal) -lm
@@ -43,9 +44,9 @@ MPI_CFLAGS := $(if $(MPICC),$(shell mpicc --showme:compile 2>/dev/null || mpicc 
 PMIX_CFLAGS := $(if $(PMIX),-DHAVE_PMIX $(patsubst -I%,-isystem %,$(shell pkg-config --cflags-only-I pmix)))
 MPI_LIBS   := $(if $(MPICC),$(shell mpicc --showme:link 2>/dev/null || mpicc -link-info 2>/dev/null | cut -d' ' -f2-))
 
-ROOMS    := core store ckpt db jobs worker agent cli
-sources   = $(filter-out worker/cuda/%,$(sort $(wildcard $(1)/*.c $(1)/*/*.c)))
-objects   = $(patsubst %.c,$(BUILD)/%.o,$(filter-out %/main.c,$(call sources,$(1))))
+ROOMS    := core run store ckpt setup db jobs comm engine suite train worker agent cli
+sources   = $(sort $(wildcard $(1)/*.c $(1)/*/*.c))
+objects   = $(patsubst %.c,$(BUILD)/%.o,$(filter-out %_main.c,$(call sources,$(1))))
 
 # The CUDA plugin, where nvcc and the libraries are: of the system, or of the Python packages that `make cuda`
 # installs into build/cuda. The programs never link it.
@@ -75,11 +76,11 @@ $(BUILD)/core/version.o: CPPFLAGS += $(IDENTITY)
 $(BUILD)/core/version.o: $(BUILD)/identity
 $(BUILD)/lint/core/version.tidy: CPPFLAGS += $(IDENTITY)
 build/fuzz/%: CPPFLAGS += $(IDENTITY)
-$(BUILD)/worker/comm_mpi.o $(BUILD)/worker/comm_measure.o: CPPFLAGS += $(MPI_CFLAGS)
-$(BUILD)/worker/comm_fence.o $(BUILD)/lint/worker/comm_fence.tidy build/fuzz/worker/comm_fence.o: CPPFLAGS += $(PMIX_CFLAGS)
+$(BUILD)/comm/comm_mpi.o $(BUILD)/comm/comm_measure.o: CPPFLAGS += $(MPI_CFLAGS)
+$(BUILD)/comm/comm_fence.o $(BUILD)/lint/comm/comm_fence.tidy build/fuzz/comm/comm_fence.o: CPPFLAGS += $(PMIX_CFLAGS)
 # Sums in vectors where a loop says so, multiply and add in one: what else changes values is left alone. Threaded
 # jumps would split loops at the bounds of exponentials, so that none becomes vectors.
-TRAIN_KERNELS := $(BUILD)/worker/train/kernels.o $(BUILD)/plugin/worker/train/kernels.o
+TRAIN_KERNELS := $(BUILD)/engine/kernels.o $(BUILD)/plugin/engine/kernels.o
 $(TRAIN_KERNELS): Makefile
 $(TRAIN_KERNELS): CFLAGS += -fopenmp-simd -ffp-contract=fast -fno-math-errno -fno-trapping-math -fno-thread-jumps
 $(BUILD)/%.o: %.c $(BUILD)/flags
@@ -94,17 +95,17 @@ endef
 $(foreach room,$(ROOMS),$(eval $(call room_library,$(room))))
 
 library   = $(patsubst %,$(BUILD)/lib%.a,$(1))
-$(BUILD)/ckptbench: $(BUILD)/cli/main.o $(call library,cli db jobs ckpt store core)
+$(BUILD)/ckptbench: $(BUILD)/cli/ckptbench_main.o $(call library,cli db jobs setup ckpt store run core)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS_db) $(LIBS_jobs) $(LIBS_ckpt) $(LIBS_store) $(LIBS_core)
-$(BUILD)/ckptbench-agent: $(BUILD)/agent/main.o $(call library,agent store core)
+$(BUILD)/ckptbench-agent: $(BUILD)/agent/agent_main.o $(call library,agent store run core)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS_agent) $(LIBS_store) $(LIBS_core)
-$(BUILD)/ckptbench-worker: $(BUILD)/worker/main.o $(call library,worker ckpt store core)
+$(BUILD)/ckptbench-worker: $(BUILD)/worker/worker_main.o $(call library,worker suite train engine comm setup ckpt store run core)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS_worker) $(LIBS_ckpt) $(LIBS_store) $(LIBS_core)
 
 # Files that the plugin has of its own: it takes nothing from the program that loads it.
-PLUGIN_SHARED := core/err.c core/clock.c core/units.c ckpt/dtype.c ckpt/box.c worker/device_values.c worker/huge_memory.c
-PLUGIN_C      := $(sort $(wildcard worker/cuda/*.c)) $(PLUGIN_SHARED)
-PLUGIN_OBJECTS := $(patsubst %.c,$(BUILD)/plugin/%.o,$(PLUGIN_C)) $(addprefix $(BUILD)/plugin/worker/cuda/,kernels.o train_kernels.o)
+PLUGIN_SHARED := core/err.c core/clock.c core/units.c ckpt/dtype.c ckpt/region.c engine/device_values.c engine/huge_memory.c
+PLUGIN_C      := $(sort $(wildcard cuda/*.c)) $(PLUGIN_SHARED)
+PLUGIN_OBJECTS := $(patsubst %.c,$(BUILD)/plugin/%.o,$(PLUGIN_C)) $(addprefix $(BUILD)/plugin/cuda/,value_kernels.o train_kernels.o)
 # Volta is past; code for Ampere, Ada, Hopper and Blackwell, and PTX for what comes.
 CUDA_ARCH ?= $(foreach arch,80 89 90 100,-gencode arch=compute_$(arch),code=sm_$(arch)) -gencode arch=compute_100,code=compute_100
 PLUGIN_INCLUDES := $(addprefix -isystem ,$(wildcard $(addsuffix /include,$(CUDA_DIRS))))
@@ -114,9 +115,9 @@ plugin: $(PLUGIN)
 $(BUILD)/plugin/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(PLUGIN_INCLUDES) $(CFLAGS) -fPIC -fvisibility=hidden -MMD -MP -c $< -o $@
-$(BUILD)/plugin/worker/cuda/train_kernels.o: worker/cuda/train_kernels.h worker/train/kernels.h worker/train/mix.h
-$(BUILD)/plugin/worker/cuda/kernels.o: worker/cuda/kernels.h worker/device_values.h
-$(BUILD)/plugin/worker/cuda/%.o: worker/cuda/%.cu
+$(BUILD)/plugin/cuda/train_kernels.o: cuda/train_kernels.h engine/kernels.h engine/rng.h
+$(BUILD)/plugin/cuda/value_kernels.o: cuda/value_kernels.h engine/device_values.h
+$(BUILD)/plugin/cuda/%.o: cuda/%.cu
 	@mkdir -p $(@D)
 	$(CUDA)/bin/nvcc -O3 -I. $(CUDA_ARCH) -Xcompiler -fPIC,-fvisibility=hidden -c $< -o $@
 $(BUILD)/ckptbench-cuda.so: $(PLUGIN_OBJECTS)
@@ -125,7 +126,7 @@ $(BUILD)/ckptbench-cuda.so: $(PLUGIN_OBJECTS)
 
 # A plugin whose device is a fake on this machine, for tests of whole runs.
 FAKE_PLUGIN := $(BUILD)/tests/fake-plugin.so
-FAKE_PLUGIN_C := tests/plugin/fake_plugin.c core/err.c core/clock.c core/hash.c ckpt/dtype.c ckpt/box.c ckpt/payload.c worker/blas.c worker/device_math.c worker/train/kernels.c
+FAKE_PLUGIN_C := tests/plugin/fake_plugin.c core/err.c core/clock.c core/hash.c ckpt/dtype.c ckpt/region.c ckpt/payload.c core/blas.c engine/device_math.c engine/kernels.c
 $(FAKE_PLUGIN): $(patsubst %.c,$(BUILD)/plugin/%.o,$(FAKE_PLUGIN_C))
 	@mkdir -p $(@D)
 	$(CC) -shared $(LDFLAGS) $(if $(SANITIZE),,-Wl,--no-undefined) -o $@ $^ -Wl,--as-needed $(LIBS_core) -lm -ldl
@@ -135,7 +136,7 @@ $(BUILD)/ckptbench.1: $(BUILD)/ckptbench
 $(BUILD)/ckptbench.bash: $(BUILD)/ckptbench
 	$(BUILD)/ckptbench completion > $@
 
-ALL_LIBRARIES := $(call library,$(foreach room,agent worker cli db jobs ckpt store core,$(if $(call objects,$(room)),$(room))))
+ALL_LIBRARIES := $(call library,$(foreach room,agent worker suite train engine comm cli db jobs setup ckpt store run core,$(if $(call objects,$(room)),$(room))))
 ALL_LIBS      := $(LIBS_ckpt) $(LIBS_db) $(LIBS_jobs) $(LIBS_agent) $(LIBS_worker) $(LIBS_store) $(LIBS_core)
 $(BUILD)/tests/%: tests/unit/%.c $(ALL_LIBRARIES)
 	@mkdir -p $(@D)
@@ -264,8 +265,8 @@ bench-train: ## training against PyTorch eager on the CPU: tokens a second and m
 
 FUZZERS := $(patsubst tests/fuzz/%.c,build/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_FLAGS = $(CPPFLAGS) -std=c11 -O1 -g -fsanitize=$(1),address,undefined -fno-sanitize-recover=undefined -pthread
-FUZZED    := $(patsubst %.c,build/fuzz/%.o,$(filter-out %/main.c,$(foreach room,$(ROOMS),$(call sources,$(room)))))
-build/fuzz/worker/comm_mpi.o build/fuzz/worker/comm_measure.o: CPPFLAGS += $(MPI_CFLAGS)
+FUZZED    := $(patsubst %.c,build/fuzz/%.o,$(filter-out %_main.c,$(foreach room,$(ROOMS),$(call sources,$(room)))))
+build/fuzz/comm/comm_mpi.o build/fuzz/comm/comm_measure.o: CPPFLAGS += $(MPI_CFLAGS)
 build/fuzz/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	clang $(call FUZZ_FLAGS,fuzzer-no-link) -MMD -MP -c $< -o $@
@@ -281,7 +282,7 @@ fuzz: $(FUZZERS) ## build the fuzzers
 SOURCES := $(BUILD)/ckptbench-sources.tar.gz
 dist: ## the sources as an archive beside the programs, for `ckptbench site add`
 	@mkdir -p $(BUILD)
-	@tar -czf $(SOURCES).$$$$ --exclude=__pycache__ Makefile README.md scripts share experiments $(ROOMS) && mv $(SOURCES).$$$$ $(SOURCES)
+	@tar -czf $(SOURCES).$$$$ --exclude=__pycache__ Makefile README.md scripts share experiments cuda $(ROOMS) && mv $(SOURCES).$$$$ $(SOURCES)
 
 install: all dist ## install under PREFIX (default /usr/local), into DESTDIR
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions \

@@ -12,7 +12,7 @@
 
 #include "core/buf.h"
 #include "core/err.h"
-#include "core/metrics.h"
+#include "run/metrics.h"
 
 #define COUNTERS_MAX_NAMED 64
 

@@ -10,8 +10,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "ckpt/box.h"
 #include "ckpt/dtype.h"
+#include "ckpt/region.h"
 
 enum payload_kind { PAYLOAD_WEIGHTS, PAYLOAD_RANDOM, PAYLOAD_ZERO };
 

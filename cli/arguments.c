@@ -8,12 +8,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "ckpt/model.h"
+#include "ckpt/model/model.h"
 #include "cli/cli.h"
-#include "cli/table.h"
-#include "core/options.h"
+#include "cli/report/table.h"
 #include "core/units.h"
 #include "core/yaml.h"
+#include "run/options.h"
 
 #define MAX_OUTPUT_BYTES (1024 * MIB)
 #define MAX_YAML_BYTES (16 * MIB)

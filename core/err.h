@@ -25,7 +25,7 @@ enum cb_code {
     CB_ERR_EXISTS = -11,      /* something is there that must not be */
     CB_ERR_INTERNAL = -12,    /* our own mistake */
     CB_ERR_BELOW = -13,       /* a figure does not reach what was asked of it */
-    CB_ERR_LIMIT = -14,       /* a limit of this user or machine (core/limits.h), whatever is measured */
+    CB_ERR_LIMIT = -14,       /* a limit of this user or machine (core/rlimits.h), whatever is measured */
 };
 
 /* Exit codes of the programs; the tour and the man page list them. */

@@ -1,5 +1,5 @@
 /* A setting: a key, its value or the values of its sweep, and where it was written. What option keys and values mean is
- * known to core/experiment.h; files with settings are read by core/yaml.h. */
+ * known to run/experiment.h; files with settings are read by core/yaml.h. */
 #ifndef CORE_SETTING_H
 #define CORE_SETTING_H
 

@@ -13,8 +13,8 @@
 #include <sys/vfs.h>
 
 #include "core/err.h"
-#include "core/metrics.h"
 #include "db/history.h"
+#include "run/metrics.h"
 
 #define DB_MAX_STATEMENTS 96
 

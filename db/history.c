@@ -9,10 +9,10 @@
 
 #include "core/buf.h"
 #include "core/clock.h"
-#include "core/run_folder.h"
 #include "db/connection.h"
 #include "db/rows.h"
 #include "db/schema.h"
+#include "run/run_folder.h"
 
 #define PATH_MAX_BYTES 4096
 #define BUSY_TIMEOUT_MS 30000

@@ -12,10 +12,10 @@
 #include <stdint.h>
 
 #include "core/err.h"
-#include "core/experiment.h"
 #include "core/json.h"
-#include "core/metrics.h"
-#include "core/results.h"
+#include "run/experiment.h"
+#include "run/metrics.h"
+#include "run/results.h"
 
 struct file_batch;
 struct history;

@@ -1,19 +1,19 @@
 /* From a run folder into the tables, in one transaction. Owns the order in which sealed attempts are
- * read and how records become samples; what the figures mean is core/results. */
+ * read and how records become samples; what the figures mean is run/results. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-#include "core/job_record.h"
 #include "core/json.h"
-#include "core/record.h"
-#include "core/results.h"
-#include "core/run_folder.h"
 #include "core/yaml.h"
 #include "db/connection.h"
 #include "db/rows.h"
+#include "run/job_record.h"
+#include "run/record.h"
+#include "run/results.h"
+#include "run/run_folder.h"
 
 #define PATH_MAX_BYTES 4096
 #define FINGERPRINT_MAX_BYTES (4u << 20)

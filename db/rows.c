@@ -9,11 +9,11 @@
 
 #include "core/buf.h"
 #include "core/clock.h"
-#include "core/experiment_json.h"
 #include "core/file_batch.h"
 #include "core/json.h"
 #include "db/connection.h"
 #include "db/history.h"
+#include "run/experiment_json.h"
 
 #define PLANNED_FILE_VERSION 1
 #define JSON_MAX_BYTES (1u << 20)

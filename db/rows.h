@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 #include "core/err.h"
-#include "core/experiment.h"
+#include "run/experiment.h"
 
 struct file_batch;
 struct history;

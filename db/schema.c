@@ -4,8 +4,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "core/metrics.h"
 #include "db/connection.h"
+#include "run/metrics.h"
 
 /* A double's byte k (0 is the lowest) from the 16 hex digits `h` of its little-endian bytes: instr gives
  * 1 … 15 for the digits 1 … F and 0 for the digit 0, so no function but SQLite's own is needed. */

@@ -17,7 +17,7 @@ int schema_is_older(struct history *self, bool *older, struct cb_err *err) CB_MU
 /* Brings the database, open for writing, to SCHEMA_VERSION in one transaction. */
 int schema_migrate(struct history *self, struct cb_err *err) CB_MUST_CHECK;
 
-/* Brings table catalogue in line with core/metrics.def and fills the ids of the metrics. */
+/* Brings table catalogue in line with run/metrics.def and fills the ids of the metrics. */
 int schema_sync_catalogue(struct history *self, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

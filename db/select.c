@@ -5,11 +5,11 @@
 
 #include "core/buf.h"
 #include "core/clock.h"
-#include "core/options.h"
-#include "core/run_folder.h"
 #include "core/units.h"
 #include "db/connection.h"
 #include "db/selection.h"
+#include "run/options.h"
+#include "run/run_folder.h"
 
 #define SQL_MAX_BYTES (1u << 22)
 #define RUN_TIME "coalesce(started_ns, planned_ns)"

@@ -11,10 +11,10 @@
 #include <unistd.h>
 
 #include "core/clock.h"
-#include "jobs/ssh_command.h"
-#include "jobs/ssh_config.h"
-#include "jobs/ssh_files.h"
-#include "jobs/ssh_link.h"
+#include "jobs/ssh/ssh_command.h"
+#include "jobs/ssh/ssh_config.h"
+#include "jobs/ssh/ssh_files.h"
+#include "jobs/ssh/ssh_link.h"
 
 #define LOGIN_PATH_BOUND_NS (30 * NS_PER_S)
 

@@ -1,4 +1,4 @@
-"""Writes worker/train/unicode_ranges.def: which characters are letters (L*), and which are numbers (N*).
+"""Writes train/unicode_ranges.def: which characters are letters (L*), and which are numbers (N*).
 
 usage: scripts/unicode_ranges.py [--check]
 """
@@ -6,7 +6,7 @@ import sys
 import unicodedata
 from pathlib import Path
 
-TABLE = Path(__file__).resolve().parent.parent / "worker/train/unicode_ranges.def"
+TABLE = Path(__file__).resolve().parent.parent / "train/unicode_ranges.def"
 
 
 def ranges(group):

@@ -8,7 +8,7 @@
  * Owns the order of requests. Must not know what a request is beyond its steps. */
 #include <stdlib.h>
 
-#include "store/posix.h"
+#include "store/posix/posix.h"
 
 /* Slots in order; room for depth. */
 struct line {

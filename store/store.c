@@ -13,7 +13,7 @@
 
 #include "core/clock.h"
 #include "store/backend.h"
-#include "store/s3_uri.h"
+#include "store/s3/s3_uri.h"
 
 struct store_object {
     struct store *store;

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 #include "core/clock.h"
-#include "core/limits.h"
+#include "core/rlimits.h"
 
 #define SIDE 96 /* three matrices of floats: 108 KiB, in a core's own caches */
 #define MAX_THREADS 256

@@ -4,8 +4,8 @@
 
 #include <stdint.h>
 
-#include "core/experiment.h"
-#include "worker/comm.h"
+#include "comm/comm.h"
+#include "run/experiment.h"
 
 /* load.shift; on several nodes its default of 1 is the ranks of a node, so that a rank loads what another
  * node saved: what its own node wrote may still be in that node's memory, below the page cache, too. */

@@ -6,17 +6,18 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "ckpt/needs.h"
+#include "comm/agree.h"
 #include "core/clock.h"
-#include "core/limits.h"
-#include "core/run_folder.h"
+#include "core/rlimits.h"
 #include "core/units.h"
-#include "store/s3_options.h"
-#include "worker/affinity.h"
-#include "worker/folder_objects.h"
+#include "engine/affinity.h"
+#include "engine/folder/folder_objects.h"
+#include "run/run_folder.h"
+#include "setup/memory_estimate.h"
+#include "setup/open_store.h"
+#include "store/s3/s3_options.h"
 #include "worker/load_shift.h"
 #include "worker/run.h"
-#include "worker/together.h"
 
 /* Preparing has no key of its own; what takes longer than an operation may is stuck. */
 uint64_t run_deadline(const struct run *self)
@@ -216,32 +217,12 @@ static int check_memory(struct run *self, struct cb_err *err)
     return rc ? rc : state_check_memory(self->comm, needed, run_deadline(self), err);
 }
 
-int run_open_store(const struct experiment *experiment, uint32_t rank, const char *pages_folder, struct store **store,
-                   struct cb_err *err)
-{
-    struct s3_options s3;
-    struct store_options options = {
-        .use_io_uring = experiment_is(experiment, OPT_IO_ENGINE, "io_uring"),
-        .direct = experiment_is(experiment, OPT_IO_DIRECT, "auto")   ? STORE_DIRECT_AUTO
-                  : experiment_is(experiment, OPT_IO_DIRECT, "true") ? STORE_DIRECT_YES
-                                                                     : STORE_DIRECT_NO,
-        .depth = (uint32_t)experiment_u64(experiment, OPT_IO_DEPTH),
-        .threads = (uint32_t)experiment_u64(experiment, OPT_IO_THREADS),
-        .durable = experiment_bool(experiment, OPT_IO_FSYNC),
-        .rank = rank,
-        .shared_folder = pages_folder,
-        .s3 = &s3,
-    };
-    int rc = s3_options_read(experiment, &s3, err);
-    return rc ? rc : store_open(experiment_text(experiment, OPT_STORE), &options, store, err);
-}
-
 static int open_one(const struct run *self, struct store **store, struct cb_err *err)
 {
-    return run_open_store(self->experiment, comm_rank(self->comm), self->pages_folder, store, err);
+    return open_store(self->experiment, comm_rank(self->comm), self->pages_folder, store, err);
 }
 
-static int open_store(struct run *self, struct cb_err *err)
+static int open_stores(struct run *self, struct cb_err *err)
 {
     int rc = folder_open(&self->folder, self->experiment, self->id, err);
     if (!rc)
@@ -259,7 +240,7 @@ static int prepare_store(struct run *self, struct cb_err *err)
         rc = folder_prepare(self->experiment, self->id, needs_store_bytes(&self->layouts, self->experiment), err);
     rc = run_join(self, rc, err);
     if (!rc)
-        rc = run_join(self, open_store(self, err), err);
+        rc = run_join(self, open_stores(self, err), err);
     if (!rc && self->attempt > 1 && !self->folder.overwrite && comm_rank(self->comm) == 0)
         rc = folder_clear(&self->folder, err);
     return self->attempt > 1 ? run_join(self, rc, err) : rc;

@@ -7,10 +7,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "comm/agree.h"
 #include "core/clock.h"
-#include "worker/cold.h"
-#include "worker/raw.h"
-#include "worker/together.h"
+#include "worker/drop_cache.h"
+#include "worker/raw_io.h"
 
 /* Samples that one more iteration and the end of the run can need. */
 #define SAMPLES_IN_RESERVE 20

@@ -5,19 +5,19 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "ckpt/layout.h"
-#include "ckpt/model.h"
+#include "ckpt/layout/layout.h"
+#include "ckpt/model/model.h"
+#include "comm/comm.h"
 #include "core/err.h"
-#include "core/experiment.h"
-#include "core/status_page.h"
+#include "engine/device_plugin.h"
+#include "engine/engine.h"
+#include "engine/folder/folder.h"
+#include "engine/state.h"
+#include "run/experiment.h"
+#include "run/status_page.h"
 #include "store/store.h"
-#include "worker/comm.h"
-#include "worker/device_plugin.h"
-#include "worker/engine.h"
-#include "worker/folder.h"
-#include "worker/gap.h"
-#include "worker/state.h"
-#include "worker/verify.h"
+#include "worker/compute_gap.h"
+#include "worker/verify_state.h"
 
 #define RUN_PENDING 9 /* save.inflight and one more */
 
@@ -84,16 +84,12 @@ void run_release(struct run *self);
  * be on another machine. One of its arguments. */
 const char *run_experiment_folder(const char *pages_folder, const char *run_folder);
 
-/* A store as the experiment's keys have it, for data; of one thread. */
-int run_open_store(const struct experiment *experiment, uint32_t rank, const char *pages_folder, struct store **store,
-                   struct cb_err *err) CB_MUST_CHECK;
-
 /* A deadline for the next step: timeout.op from now. */
 uint64_t run_deadline(const struct run *self);
 /* Ends a step: see together(). */
 int run_join(struct run *self, int code, struct cb_err *err) CB_MUST_CHECK;
 
-/* worker/baseline.c: the raw limit at the same place, after everything else. */
+/* worker/raw_baseline.c: the raw limit at the same place, after everything else. */
 int run_baseline(struct run *self, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

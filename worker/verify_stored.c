@@ -1,4 +1,4 @@
-/* workload=verify. Owns who looks at what and how it is told; what is right and wrong is ckpt/verify.h's. */
+/* workload=verify. Owns who looks at what and how it is told; what is right and wrong is ckpt/stored/verify.h's. */
 #include "worker/verify_stored.h"
 
 #include <inttypes.h>
@@ -6,14 +6,14 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "ckpt/collect.h"
-#include "ckpt/newest.h"
-#include "ckpt/verify.h"
+#include "ckpt/stored/read_metadata.h"
+#include "ckpt/stored/resolve_checkpoint.h"
+#include "ckpt/stored/verify.h"
+#include "comm/agree.h"
 #include "core/clock.h"
-#include "store/s3_options.h"
-#include "worker/affinity.h"
-#include "worker/timeline.h"
-#include "worker/together.h"
+#include "engine/affinity.h"
+#include "engine/timeline.h"
+#include "store/s3/s3_options.h"
 
 #define PLACE_BYTES 4096
 #define METADATA_MAX_BYTES (UINT64_C(8) << 30)

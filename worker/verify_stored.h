@@ -3,10 +3,10 @@
 #ifndef WORKER_VERIFY_STORED_H
 #define WORKER_VERIFY_STORED_H
 
+#include "comm/comm.h"
 #include "core/err.h"
-#include "core/experiment.h"
-#include "core/status_page.h"
-#include "worker/comm.h"
+#include "run/experiment.h"
+#include "run/status_page.h"
 
 struct verify_stored_setup {
     struct comm *comm;

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "jobs/archive.h"
+#include "jobs/ssh/archive.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

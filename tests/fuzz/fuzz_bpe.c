@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "worker/train/tokenizer.h"
+#include "train/tokenizer.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "worker/engine_command.h"
+#include "engine/external/engine_command.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 

@@ -3,7 +3,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "core/experiment.h"
+#include "run/experiment.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 

@@ -1,7 +1,7 @@
 /* The SPEC of a fault store: any text is read or refused with a sentence. */
 #include <stdlib.h>
 
-#include "store/fault_spec.h"
+#include "store/fault/fault_spec.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -3,7 +3,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "ckpt/format.h"
+#include "ckpt/format/format.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 

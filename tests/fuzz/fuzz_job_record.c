@@ -1,7 +1,7 @@
 /* job.json of foreign bytes. */
 #include <stdint.h>
 
-#include "core/job_record.h"
+#include "run/job_record.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

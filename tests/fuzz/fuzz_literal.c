@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/literal.h"
+#include "ckpt/model/literal.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 

@@ -1,7 +1,7 @@
 /* Manifests of foreign bytes. */
 #include <stdint.h>
 
-#include "core/run_folder.h"
+#include "run/run_folder.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -6,8 +6,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "ckpt/layout.h"
-#include "ckpt/model_shape.h"
+#include "ckpt/layout/layout.h"
+#include "ckpt/model/model_shape.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 

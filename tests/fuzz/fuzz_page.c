@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/record.h"
-#include "core/status_page.h"
+#include "run/record.h"
+#include "run/status_page.h"
 
 #define CAPACITY 4
 

@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/pool_job.h"
-#include "core/pool.h"
-#include "core/spool.h"
-#include "jobs/pool.h"
+#include "agent/pool/pool_job.h"
+#include "jobs/slurm/pool_state.h"
+#include "run/pool.h"
+#include "run/spool.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

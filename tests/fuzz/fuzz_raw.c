@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/raw.h"
+#include "ckpt/format/raw.h"
 #include "core/hash.h"
 
 #define MAGIC "CKPTRAW1"

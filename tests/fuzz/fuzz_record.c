@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "core/hash.h"
-#include "core/record.h"
+#include "run/record.h"
 
 #define FILE_HEAD_BYTES 12
 #define BLOCK_HEAD_BYTES 12

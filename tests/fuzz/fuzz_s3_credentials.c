@@ -3,8 +3,8 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "store/s3_credentials.h"
-#include "store/s3_profile.h"
+#include "store/s3/s3_credentials.h"
+#include "store/s3/s3_profile.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "store/s3_answer.h"
-#include "store/s3_uri.h"
+#include "store/s3/s3_answer.h"
+#include "store/s3/s3_uri.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 

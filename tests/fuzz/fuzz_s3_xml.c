@@ -3,9 +3,9 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "store/s3_answer.h"
-#include "store/s3_list.h"
-#include "store/s3_xml.h"
+#include "store/s3/s3_answer.h"
+#include "store/s3/s3_list.h"
+#include "store/s3/s3_xml.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 

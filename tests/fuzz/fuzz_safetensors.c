@@ -3,7 +3,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "ckpt/safetensors.h"
+#include "ckpt/format/safetensors.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 

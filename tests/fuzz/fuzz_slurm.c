@@ -1,7 +1,7 @@
 /* Slurm's answers, of foreign bytes; the first byte says which. */
 #include <stdint.h>
 
-#include "jobs/slurm.h"
+#include "jobs/slurm/slurm.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -2,11 +2,11 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "jobs/ssh_agent.h"
-#include "jobs/ssh_command.h"
-#include "jobs/ssh_config.h"
-#include "jobs/ssh_key.h"
-#include "jobs/ssh_known_hosts.h"
+#include "jobs/ssh/ssh_agent.h"
+#include "jobs/ssh/ssh_command.h"
+#include "jobs/ssh/ssh_config.h"
+#include "jobs/ssh/ssh_key.h"
+#include "jobs/ssh/ssh_known_hosts.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -6,7 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "worker/train/data.h"
+#include "train/data.h"
 
 #define SEQUENCE 3
 #define VOCABULARY 300

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "worker/torch_adapter.h"
+#include "engine/external/torch_adapter.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 

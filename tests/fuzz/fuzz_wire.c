@@ -2,8 +2,8 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "agent/page_copy.h"
-#include "agent/wire.h"
+#include "agent/node/page_copy.h"
+#include "agent/node/wire.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

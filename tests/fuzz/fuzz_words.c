@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/sweep.h"
+#include "run/sweep.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 

@@ -1,4 +1,4 @@
-/* On a machine with a GPU: the plugin's device keeps the contract of worker/device.h, makes and compares the
+/* On a machine with a GPU: the plugin's device keeps the contract of engine/device.h, makes and compares the
  * payload's values, and carries saves and loads of the native engine; NCCL works with one rank. Without a device every
  * test fails and says why: whoever runs this wants to know that it has not run. */
 #include <ftw.h>
@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
+#include "engine/device_plugin.h"
 #include "tests/unit/native_world.h"
-#include "worker/device_plugin.h"
 
 #define BYTES ((uint64_t)64 << 20)
 

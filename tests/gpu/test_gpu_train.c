@@ -1,4 +1,4 @@
-/* On a machine with a GPU: every operation of worker/device_math.h is what worker/train/kernels.h is, for sizes that fill
+/* On a machine with a GPU: every operation of engine/device_math.h is what engine/kernels.h is, for sizes that fill
  * blocks and that do not, and a step of a model has the gradients of this machine's. The other side is tests/unit/fake_math.h,
  * which computes with those functions. Without a device every test fails and says why; with the plugin of tests/plugin/ in
  * CKPTBENCH_CUDA_PLUGIN both sides are the same, which shows that the tests themselves are right. */
@@ -11,9 +11,9 @@
 
 #include <cmocka.h>
 
+#include "engine/device_plugin.h"
 #include "tests/unit/fake_math.h"
-#include "worker/device_plugin.h"
-#include "worker/train/model_internal.h"
+#include "train/train_model_internal.h"
 
 #define MOST_ARRAYS 8
 #define TIMEOUT_NS (120 * NS_PER_S)

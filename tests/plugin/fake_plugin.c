@@ -1,11 +1,11 @@
-/* For tests of whole runs: a plugin like worker/cuda/, whose one device is tests/unit/fake_math.h. CKPTBENCH_CUDA_PLUGIN names
+/* For tests of whole runs: a plugin like cuda/, whose one device is tests/unit/fake_math.h. CKPTBENCH_CUDA_PLUGIN names
  * it. FAKE_DEVICE_BYTES is what its memory has free (1 TiB), FAKE_DEVICE_FAILS_AT the operation that fails,
  * FAKE_DEVICE_SLOW_RANK the rank whose device does half of what the others do, FAKE_DEVICES how many a machine has (one for
  * each rank). */
 #include <stdio.h>
 
+#include "engine/device_plugin.h"
 #include "tests/unit/fake_math.h"
-#include "worker/device_plugin.h"
 
 static uint64_t number_of(const char *variable, uint64_t otherwise)
 {

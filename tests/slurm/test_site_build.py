@@ -56,5 +56,5 @@ def test_where_ranks_start_in_an_image_no_mpi_is_needed_and_no_worker_built(tmp_
     failed = laptop.call("site", "add", "tor", *words, f"environment.PATH={bare}", "container=ch-run /image --", code=4)
     assert "nothing is made" in failed.stderr
     made = (tmp_path / "made").read_text()
-    assert "build/ckptbench-agent " in made and "mpicc" not in made and "worker/comm_mpi.c" not in made
+    assert "build/ckptbench-agent " in made and "mpicc" not in made and "comm/comm_mpi.c" not in made
     assert "install -m 755 build/ckptbench build/ckptbench-agent " in made

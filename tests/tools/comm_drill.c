@@ -1,4 +1,4 @@
-/* Drives worker/comm.h under a real launcher, for tests/e2e/test_comm.py: one exercise a run, each rank
+/* Drives comm/comm.h under a real launcher, for tests/e2e/test_comm.py: one exercise a run, each rank
  * prints a line with what it learned. */
 #include <inttypes.h>
 #include <pthread.h>
@@ -7,8 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "comm/comm.h"
 #include "core/clock.h"
-#include "worker/comm.h"
 
 static int report(struct comm *comm, const char *text)
 {

@@ -12,10 +12,10 @@
 #include <unistd.h>
 
 #include "core/clock.h"
-#include "core/experiment.h"
-#include "core/run_folder.h"
-#include "core/spread.h"
-#include "core/status_page.h"
+#include "run/experiment.h"
+#include "run/rank_placement.h"
+#include "run/run_folder.h"
+#include "run/status_page.h"
 
 #define STEP_NS (15 * NS_PER_MS)
 #define AGENT_SILENCE_NS (3 * NS_PER_S)

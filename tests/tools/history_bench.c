@@ -12,9 +12,9 @@
 
 #include "core/child.h"
 #include "core/clock.h"
-#include "core/record.h"
-#include "core/run_folder.h"
 #include "db/history.h"
+#include "run/record.h"
+#include "run/run_folder.h"
 
 #define RANKS 4
 #define ITERATIONS 6 /* one of them to warm up */

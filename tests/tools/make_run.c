@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "core/clock.h"
-#include "core/record.h"
-#include "core/run_folder.h"
+#include "run/record.h"
+#include "run/run_folder.h"
 
 struct plan {
     double save_s, load_s;

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "ckpt/format.h"
+#include "ckpt/format/format.h"
 #include "tests/unit/layout_words.h"
 
 #define PARTS 8

@@ -11,8 +11,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "agent/page_copy.h"
-#include "agent/rendezvous.h"
+#include "agent/node/page_copy.h"
+#include "agent/node/rendezvous.h"
 #include "core/clock.h"
 #include "core/version.h"
 

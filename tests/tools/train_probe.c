@@ -14,8 +14,8 @@
 #include <sys/resource.h>
 
 #include "core/clock.h"
-#include "worker/train/data.h"
-#include "worker/train/optimizer.h"
+#include "train/data.h"
+#include "train/optimizer.h"
 
 #define WARMUP 3
 

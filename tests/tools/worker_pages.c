@@ -7,10 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/experiment.h"
 #include "core/json.h"
-#include "core/run_folder.h"
-#include "core/status_page.h"
+#include "run/experiment.h"
+#include "run/run_folder.h"
+#include "run/status_page.h"
 
 #define OUTPUT_MAX_BYTES (UINT64_C(256) << 20)
 

@@ -1,4 +1,4 @@
-/* For tests: fake devices (fake_device.h) that talk to each other, as worker/device_comm.h has it, where ranks are
+/* For tests: fake devices (fake_device.h) that talk to each other, as engine/device_comm.h has it, where ranks are
  * threads of one process. What is queued on a device happens late and in order, a collective only when all of its
  * ranks have come to it: ranks that queue in different orders wait for ever, as devices do. What is sent is read when
  * it is sent, not when it was queued. */
@@ -8,8 +8,8 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include "engine/device_comm.h"
 #include "tests/unit/fake_device.h"
-#include "worker/device_comm.h"
 
 #define FAKE_MAX_QUEUED 4096
 #define FAKE_MAX_MEMBERS 16

@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 
 #include "core/clock.h"
-#include "worker/device.h"
+#include "engine/device.h"
 
 #define FAKE_MAX_COPIES 65536
 #define FAKE_MAX_MEMORIES 16

@@ -1,15 +1,15 @@
 /* For tests: a device that computes. Everything queued on it, copies and operations, is done late, when somebody looks at an
  * event behind it (or some of it at any time before), one after the other; memory of its own is closed to everybody else
- * (fake_device.h). What it computes with are the functions of the CPU (worker/train/kernels.h) and the BLAS library, so a
+ * (fake_device.h). What it computes with are the functions of the CPU (engine/kernels.h) and the BLAS library, so a
  * model on it has the bits of a model on the CPU wherever both are asked for the same. */
 #ifndef TESTS_FAKE_MATH_H
 #define TESTS_FAKE_MATH_H
 
+#include "core/blas.h"
+#include "engine/device_math.h"
+#include "engine/rng.h"
 #include "tests/unit/fake_device.h"
-#include "worker/blas.h"
-#include "worker/device_math.h"
-#include "worker/train/mix.h"
-#include "worker/train/model.h"
+#include "train/train_model.h"
 
 #define FAKE_MOST_QUEUED 8192
 #define FAKE_ARGUMENT_WORDS 32

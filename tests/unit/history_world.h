@@ -18,9 +18,9 @@
 #include <cmocka.h>
 
 #include "core/clock.h"
-#include "core/record.h"
-#include "core/run_folder.h"
 #include "db/connection.h"
+#include "run/record.h"
+#include "run/run_folder.h"
 
 #define RANKS 3
 #define ITERATIONS 4 /* and one to warm up */

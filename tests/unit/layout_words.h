@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/layout.h"
+#include "ckpt/layout/layout.h"
 
 struct words {
     struct model *model;

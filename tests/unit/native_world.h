@@ -14,10 +14,10 @@
 #include <sanitizer/lsan_interface.h>
 #endif
 
+#include "engine/engine_ops.h"
+#include "engine/state.h"
 #include "tests/unit/layout_words.h"
 #include "tests/unit/thread_comm.h"
-#include "worker/engine_ops.h"
-#include "worker/state.h"
 
 #define WORLD_TIMEOUT_NS (20 * NS_PER_S)
 #define WORLD_SAMPLES 64

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "ckpt/format.h"
+#include "ckpt/format/format.h"
 #include "core/buf.h"
 #include "tests/unit/layout_words.h"
 

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "agent/nodes.h"
+#include "agent/node/nodes.h"
 
 static void expands_to(const char *list, const char *names)
 {

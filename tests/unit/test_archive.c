@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "core/buf.h"
-#include "jobs/archive.h"
+#include "jobs/ssh/archive.h"
 
 #define BLOCK 512
 

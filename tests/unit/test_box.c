@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
-#include "ckpt/box.h"
 #include "ckpt/dtype.h"
+#include "ckpt/region.h"
 
 static uint64_t next_random(uint64_t *state)
 {

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "cli/comparison.h"
+#include "cli/compare/comparison.h"
 
 #define MOST_RUNS 16
 

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "core/container.h"
+#include "run/container.h"
 
 static void test_blanks_part_words_and_nothing_is_none(void **state)
 {

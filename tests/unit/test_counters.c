@@ -11,9 +11,9 @@
 
 #include <cmocka.h>
 
+#include "agent/attempt/seal.h"
 #include "agent/counters.h"
 #include "agent/probe.h"
-#include "agent/seal.h"
 #include "core/buf.h"
 
 static char *recorded(const char *name)

@@ -14,13 +14,13 @@
 
 #include <cmocka.h>
 
-#include "core/cuda_plugin.h"
+#include "engine/device_plugin.h"
+#include "engine/device_values.h"
+#include "engine/gpu_place.h"
+#include "run/cuda_plugin.h"
 #include "tests/unit/fake_comm.h"
 #include "tests/unit/own_folder.h"
 #include "tests/unit/thread_comm.h"
-#include "worker/device_plugin.h"
-#include "worker/device_values.h"
-#include "worker/gpu_place.h"
 
 /* --- loading --- */
 

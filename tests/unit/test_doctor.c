@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "cli/doctor_munge.h"
+#include "cli/doctor/doctor_munge.h"
 
 static char folder[64], path[96];
 

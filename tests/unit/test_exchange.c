@@ -8,11 +8,11 @@
 
 #include <cmocka.h>
 
-#include "ckpt/load_share.h"
+#include "ckpt/load/load_share.h"
+#include "engine/exchange/exchange.h"
+#include "engine/state.h"
 #include "tests/unit/stored_words.h"
 #include "tests/unit/thread_comm.h"
-#include "worker/exchange.h"
-#include "worker/state.h"
 
 #define RANKS 3
 #define BLOCK_BYTES 16384

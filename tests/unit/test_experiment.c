@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "core/experiment.h"
+#include "run/experiment.h"
 
 static struct experiment *new_experiment(void)
 {

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "jobs/job_index.h"
+#include "jobs/slurm/job_index.h"
 
 #define JOBS 1000
 

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "core/clock.h"
-#include "jobs/judge.h"
+#include "jobs/slurm/job_state.h"
 
 #define NOW_NS (UINT64_C(1795274740) * NS_PER_S)
 

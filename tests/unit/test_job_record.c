@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "core/job_record.h"
+#include "run/job_record.h"
 
 static void test_a_record_reads_back_as_it_was_written(void **state)
 {

@@ -11,7 +11,7 @@
 
 #include "core/clock.h"
 #include "core/version.h"
-#include "jobs/script.h"
+#include "jobs/slurm/job_script.h"
 
 static struct experiment *make(const char *const *settings)
 {

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "ckpt/load_plan.h"
+#include "ckpt/load/load_plan.h"
 #include "tests/unit/stored_words.h"
 
 /* Every element of every piece comes from exactly one read, of a chunk that has it. */

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "ckpt/load_share.h"
+#include "ckpt/load/load_share.h"
 #include "tests/unit/stored_words.h"
 
 #define MAX_RANKS 24

@@ -8,9 +8,9 @@
 
 #include <cmocka.h>
 
-#include "ckpt/training.h"
 #include "core/json.h"
-#include "worker/train/memory_stages.h"
+#include "setup/training.h"
+#include "train/memory_stages.h"
 
 #define GB 1073741824.0
 

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "ckpt/format.h"
+#include "ckpt/format/format.h"
 #include "tests/unit/layout_words.h"
 
 #define TENSORS 5000

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "ckpt/model.h"
+#include "ckpt/model/model.h"
 
 /* Published parameter and tensor counts. */
 static const struct golden {

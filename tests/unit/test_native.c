@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "ckpt/format.h"
+#include "ckpt/format/format.h"
 #include "tests/unit/native_world.h"
 #include "tests/unit/own_folder.h"
 

@@ -11,12 +11,12 @@
 
 #include <cmocka.h>
 
-#include "ckpt/format.h"
+#include "ckpt/format/format.h"
+#include "engine/save/native_save.h"
 #include "tests/unit/fake_comm.h"
 #include "tests/unit/native_world.h"
 #include "tests/unit/own_folder.h"
-#include "worker/native_save.h"
-#include "worker/verify.h"
+#include "worker/verify_state.h"
 
 static struct device *make_fake(uint32_t rank)
 {

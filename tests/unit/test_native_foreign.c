@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "ckpt/format.h"
+#include "ckpt/format/format.h"
 #include "tests/unit/fake_device.h"
 #include "tests/unit/native_world.h"
 #include "tests/unit/own_folder.h"

@@ -10,9 +10,9 @@
 
 #include <cmocka.h>
 
+#include "engine/load/native_load.h"
 #include "tests/unit/native_world.h"
 #include "tests/unit/own_folder.h"
-#include "worker/native_load.h"
 
 #define ROUNDS 10
 #define FIRST_SEED 30 /* 36 once cut a single row by columns */

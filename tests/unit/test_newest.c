@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "ckpt/newest.h"
+#include "ckpt/stored/resolve_checkpoint.h"
 #include "core/clock.h"
 
 static struct store *open_null(void)

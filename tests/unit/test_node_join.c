@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "agent/node_join.h"
+#include "agent/node/node_join.h"
 #include "core/clock.h"
 
 #define HEAD "127.0.0.2"

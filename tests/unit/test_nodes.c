@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "worker/suite/nodes.h"
+#include "suite/tournament.h"
 
 #define PLAYERS_MOST 33
 

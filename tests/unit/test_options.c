@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "core/options.h"
+#include "run/options.h"
 
 static void every_row_takes_its_own_default_and_its_canonical_text(void **unused)
 {

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "cli/place.h"
+#include "cli/plan/store_location.h"
 
 static void expect_frozen(const char *store, const char *wanted)
 {

@@ -10,8 +10,8 @@
 
 #include <cmocka.h>
 
-#include "ckpt/plan.h"
-#include "ckpt/plan_internal.h"
+#include "ckpt/plan/plan.h"
+#include "ckpt/plan/plan_internal.h"
 #include "tests/unit/layout_words.h"
 
 struct planned {

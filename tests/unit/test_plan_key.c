@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
-#include "ckpt/layout_internal.h"
-#include "ckpt/plan.h"
+#include "ckpt/layout/layout_internal.h"
+#include "ckpt/plan/plan.h"
 #include "tests/unit/layout_words.h"
 
 static struct plan_key key_of(const char *text)

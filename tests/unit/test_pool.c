@@ -11,13 +11,13 @@
 
 #include <cmocka.h>
 
-#include "agent/pool_job.h"
+#include "agent/pool/pool_job.h"
 #include "core/clock.h"
-#include "core/pool.h"
-#include "core/spool.h"
 #include "core/version.h"
-#include "jobs/pool.h"
-#include "jobs/script.h"
+#include "jobs/slurm/job_script.h"
+#include "jobs/slurm/pool_state.h"
+#include "run/pool.h"
+#include "run/spool.h"
 
 #define HOUR_NS (3600 * NS_PER_S)
 

@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
-#include "worker/mapping.h"
-#include "worker/program.h"
+#include "engine/io/io_schedule.h"
+#include "engine/mapping.h"
 
 #define BLOCK 65536
 

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "cli/outlook.h"
+#include "cli/plan/forecast.h"
 
 #define MIB 1048576.0
 

@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "core/buf.h"
-#include "core/record.h"
+#include "run/record.h"
 
 #define RANKS 3
 

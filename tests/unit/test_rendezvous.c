@@ -12,9 +12,9 @@
 
 #include <cmocka.h>
 
-#include "agent/node_join.h"
-#include "agent/page_copy.h"
-#include "agent/rendezvous.h"
+#include "agent/node/node_join.h"
+#include "agent/node/page_copy.h"
+#include "agent/node/rendezvous.h"
 #include "core/clock.h"
 #include "core/json.h"
 #include "core/version.h"

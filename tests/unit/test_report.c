@@ -10,8 +10,8 @@
 
 #include <cmocka.h>
 
-#include "cli/report.h"
-#include "cli/report_json.h"
+#include "cli/report/report.h"
+#include "cli/report/report_json.h"
 
 struct made_run {
     struct run_info info;

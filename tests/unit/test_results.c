@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "core/results.h"
+#include "run/results.h"
 
 #define RANKS 2
 

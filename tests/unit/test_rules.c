@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "core/rules.h"
+#include "run/thresholds.h"
 
 static void values_take_the_units_of_their_metric(void **state)
 {

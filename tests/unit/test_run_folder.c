@@ -13,8 +13,8 @@
 
 #include "core/child.h"
 #include "core/clock.h"
-#include "core/record.h"
-#include "core/run_folder.h"
+#include "run/record.h"
+#include "run/run_folder.h"
 
 struct fixture {
     char home[64], run[96];

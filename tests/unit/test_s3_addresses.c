@@ -17,7 +17,7 @@
 #include <cmocka.h>
 
 #include "core/clock.h"
-#include "store/s3_options.h"
+#include "store/s3/s3_options.h"
 #include "store/store.h"
 
 #define ADDRESSES 3

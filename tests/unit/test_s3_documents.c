@@ -12,11 +12,11 @@
 #include <cmocka.h>
 
 #include "core/clock.h"
-#include "store/s3_credentials.h"
-#include "store/s3_list.h"
-#include "store/s3_profile.h"
-#include "store/s3_session.h"
-#include "store/s3_xml.h"
+#include "store/s3/s3_credentials.h"
+#include "store/s3/s3_list.h"
+#include "store/s3/s3_profile.h"
+#include "store/s3/s3_session.h"
+#include "store/s3/s3_xml.h"
 
 /* --- XML --- */
 

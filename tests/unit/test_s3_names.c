@@ -9,10 +9,10 @@
 #include <cmocka.h>
 
 #include "core/clock.h"
-#include "store/s3_answer.h"
-#include "store/s3_retry.h"
-#include "store/s3_sign.h"
-#include "store/s3_uri.h"
+#include "store/s3/s3_answer.h"
+#include "store/s3/s3_retry.h"
+#include "store/s3/s3_sign.h"
+#include "store/s3/s3_uri.h"
 #include "store/store.h"
 
 /* --- names --- */

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "core/site.h"
+#include "run/site.h"
 
 static char folder[64];
 

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "jobs/slurm.h"
+#include "jobs/slurm/slurm.h"
 
 static void read_queue(const char *text, struct slurm_jobs *jobs)
 {

@@ -12,11 +12,11 @@
 #include <cmocka.h>
 
 #include "core/hash.h"
-#include "jobs/ssh_agent.h"
-#include "jobs/ssh_command.h"
-#include "jobs/ssh_config.h"
-#include "jobs/ssh_key.h"
-#include "jobs/ssh_known_hosts.h"
+#include "jobs/ssh/ssh_agent.h"
+#include "jobs/ssh/ssh_command.h"
+#include "jobs/ssh/ssh_config.h"
+#include "jobs/ssh/ssh_key.h"
+#include "jobs/ssh/ssh_known_hosts.h"
 
 static const struct ssh_places places = {.home = "/home/u", .user = "u", .config_path = "none"};
 

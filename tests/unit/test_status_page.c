@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
-#include "core/metrics.h"
-#include "core/status_page.h"
+#include "run/metrics.h"
+#include "run/status_page.h"
 
 struct fixture {
     char folder[64], path[96];

@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 
 #include "store/backend.h"
-#include "store/fault_bucket.h"
+#include "store/fault/fault_bucket.h"
 
 #define BLOCK 65536
 

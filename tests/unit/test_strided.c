@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "worker/strided.h"
+#include "engine/strided.h"
 
 static uint64_t below(uint64_t limit)
 {

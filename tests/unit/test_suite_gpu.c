@@ -9,11 +9,11 @@
 
 #include <cmocka.h>
 
+#include "comm/agree.h"
+#include "comm/comm_measure.h"
+#include "suite/suite.h"
 #include "tests/unit/fake_comm.h"
 #include "tests/unit/thread_comm.h"
-#include "worker/comm_measure.h"
-#include "worker/suite/suite.h"
-#include "worker/together.h"
 
 #define RANKS 3
 #define GUESTS 1 /* ranks without a device, in the middle of the others */

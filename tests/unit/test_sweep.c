@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "core/buf.h"
-#include "core/sweep.h"
+#include "run/sweep.h"
 
 static void parse_words(const char *const *words, struct setting_list *list)
 {

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "cli/table.h"
+#include "cli/report/table.h"
 
 static void columns_are_as_wide_as_their_widest_cell(void **unused)
 {

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "core/clock.h"
-#include "worker/timeline.h"
+#include "engine/timeline.h"
 
 static struct status_page *new_page(void)
 {

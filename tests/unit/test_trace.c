@@ -11,7 +11,7 @@
 
 #include "core/clock.h"
 #include "core/json.h"
-#include "worker/train/trace.h"
+#include "train/trace.h"
 
 #define START (5 * NS_PER_S)
 

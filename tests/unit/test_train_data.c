@@ -13,9 +13,9 @@
 #include <cmocka.h>
 
 #include "core/buf.h"
-#include "worker/train/data.h"
-#include "worker/train/optimizer.h"
-#include "worker/train/tokenizer.h"
+#include "train/data.h"
+#include "train/optimizer.h"
+#include "train/tokenizer.h"
 
 static char folder[64];
 

@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
-#include "worker/train/mix.h"
-#include "worker/train/model.h"
+#include "engine/rng.h"
+#include "train/train_model.h"
 
 #define MOST_UNITS 8
 

@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
-#include "worker/train/mix.h"
-#include "worker/train/optimizer.h"
+#include "engine/rng.h"
+#include "train/optimizer.h"
 
 #define ELEMENTS 1000
 

@@ -8,9 +8,9 @@
 
 #include <cmocka.h>
 
-#include "ckpt/layout.h"
-#include "ckpt/plan.h"
-#include "worker/train/wraps.h"
+#include "ckpt/layout/layout.h"
+#include "ckpt/plan/plan.h"
+#include "train/fsdp_units.h"
 
 /* A transformer of four blocks: the root, then the blocks; the last stage uses the root again. */
 static const uint64_t units[] = {1000, 300, 300, 300, 301};

@@ -15,8 +15,8 @@
 
 #include "core/clock.h"
 #include "core/histogram.h"
+#include "engine/io/transfer.h"
 #include "tests/unit/thread_comm.h"
-#include "worker/transfer.h"
 
 #define FILES 3
 #define FILE_BYTES 300000

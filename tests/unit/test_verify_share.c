@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "ckpt/verify.h"
+#include "ckpt/stored/verify.h"
 #include "tests/unit/native_world.h"
 #include "tests/unit/own_folder.h"
 

@@ -11,13 +11,13 @@
 
 #include <cmocka.h>
 
-#include "agent/nodes.h"
-#include "agent/page_copy.h"
-#include "agent/pages.h"
-#include "agent/seal.h"
-#include "agent/slurm_end.h"
-#include "agent/wire.h"
-#include "core/spread.h"
+#include "agent/attempt/seal.h"
+#include "agent/attempt/slurm_end.h"
+#include "agent/node/nodes.h"
+#include "agent/node/page_copy.h"
+#include "agent/node/pages.h"
+#include "agent/node/wire.h"
+#include "run/rank_placement.h"
 
 /* Every prefix and every longer message is refused. */
 #define EXPECT_EXACT(out, read)                                                                                        \

@@ -10,11 +10,11 @@
 #include <cmocka.h>
 
 #include "core/memory.h"
-#include "worker/affinity.h"
-#include "worker/cold.h"
-#include "worker/engine_command.h"
-#include "worker/folder.h"
-#include "worker/verify.h"
+#include "engine/affinity.h"
+#include "engine/external/engine_command.h"
+#include "engine/folder/folder.h"
+#include "worker/drop_cache.h"
+#include "worker/verify_state.h"
 
 static void cores_are_shared_out_without_overlap_and_none_is_left(void **unused)
 {

@@ -1,4 +1,4 @@
-/* For tests: ranks as threads of one process. Defines the functions of worker/comm.h over a meeting
+/* For tests: ranks as threads of one process. Defines the functions of comm/comm.h over a meeting
  * place in memory, so that a test program that includes this links no MPI. */
 #ifndef TESTS_THREAD_COMM_H
 #define TESTS_THREAD_COMM_H
@@ -8,8 +8,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "comm/comm.h"
 #include "core/clock.h"
-#include "worker/comm.h"
 
 #define THREAD_COMM_MAX_RANKS 16
 

@@ -1,0 +1,222 @@
+/* ckptbench-agent: arguments, signals, exit code. */
+#include <inttypes.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "agent/attempt/attempt_run.h"
+#include "agent/attempt/launch_nodes.h"
+#include "agent/node/node.h"
+#include "agent/pool/pool_job.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/process.h"
+#include "core/units.h"
+#include "core/version.h"
+#include "run/run_folder.h"
+#include "run/spool.h"
+
+static const char usage[] =
+    "usage: ckptbench-agent run RUN_FOLDER…\n"
+    "       ckptbench-agent node --head ADDRESSES --port PORT [--name NAME] [--timeout TIME] [--sent]\n"
+    "       ckptbench-agent shell HOSTS NAME COMMAND…\n"
+    "       ckptbench-agent warm POOL_FOLDER\n"
+    "       ckptbench-agent step POOL_FOLDER TICKET NODES\n"
+    "       ckptbench-agent --version | --help\n"
+    "Runs one attempt of the run that is frozen in RUN_FOLDER and seals it; of several, one after the other, but "
+    "those\n"
+    "that have passed in an attempt before. The others are for itself: it starts\n"
+    "`node` on the other nodes of a run, with the run's key as standard input, and has mpirun\n"
+    "reach hosts through `shell`; jobs of a warm pool are `warm`, and start the pool's runs through `step`.\n"
+    "Exit codes: 0 pass, 1 our failure, 2 usage, 3 the benchmark failed, 4 infrastructure.\n";
+
+#define PAGE_BYTES 4096
+
+/* The signal flag: how many times the user or the system asked us to end. */
+static volatile sig_atomic_t signals_received;
+
+/* Slurm's warning that the job's time limit is near. */
+static volatile sig_atomic_t time_is_up;
+
+static void count_signal(int number)
+{
+    if (number == SIGUSR1)
+        time_is_up = 1;
+    else
+        signals_received = signals_received + 1;
+}
+
+/* A mapped file that somebody cut short: what is gone reads as zeros from here on, which no status page is.
+ * The attempt is sealed with what is known of the others. All else that raises SIGBUS is our end. */
+static void replace_lost_page(int number, siginfo_t *info, void *context)
+{
+    (void)context;
+    uintptr_t page = (uintptr_t)info->si_addr & ~(uintptr_t)(PAGE_BYTES - 1);
+    void *place = (char *)info->si_addr - ((uintptr_t)info->si_addr - page);
+    if (info->si_code != BUS_ADRERR ||
+        mmap(place, PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
+        signal(number, SIG_DFL);
+}
+
+static void catch_signals(void)
+{
+    struct sigaction action = {.sa_handler = count_signal};
+    struct sigaction lost = {.sa_sigaction = replace_lost_page, .sa_flags = SA_SIGINFO};
+    sigemptyset(&action.sa_mask);
+    sigemptyset(&lost.sa_mask);
+    sigaction(SIGBUS, &lost, NULL);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGHUP, &action, NULL);
+    sigaction(SIGUSR1, &action, NULL);
+}
+
+static int run(const char *folder)
+{
+    struct cb_err err;
+    enum outcome outcome;
+    int code;
+    catch_signals();
+    int rc = conduct_attempt(folder, &signals_received, &time_is_up, &outcome, &code, &err);
+    if (rc) {
+        log_error("%s", err.message);
+        return cb_exit_code_at_home(rc);
+    }
+    return code == CB_ERR_USAGE ? CB_EXIT_USAGE : outcome_exit_code(outcome);
+}
+
+/* Whether its last attempt was sealed as a pass. */
+static bool has_passed(const char *folder)
+{
+    char path[PATH_MAX], name[32];
+    uint32_t attempt = 0;
+    struct manifest manifest;
+    if (run_folder_last_attempt(folder, &attempt, NULL) || attempt == 0)
+        return false;
+    snprintf(name, sizeof name, "attempts/%" PRIu32, attempt);
+    return run_folder_join(path, folder, name, NULL) == 0 && manifest_read(path, &manifest, NULL) == 0 &&
+           manifest.outcome == OUTCOME_PASS;
+}
+
+/* The runs of one job. Where Slurm runs the job again, what has passed is not done twice. The worst exit code. */
+static int run_each(int count, char **folders)
+{
+    int worst = CB_EXIT_PASS;
+    for (int i = 0; i < count; i++) {
+        int code = count > 1 && has_passed(folders[i]) ? CB_EXIT_PASS : run(folders[i]);
+        worst = code > worst ? code : worst;
+    }
+    return worst;
+}
+
+static int read_node_options(int argc, char **argv, struct node_options *options, struct cb_err *err)
+{
+    uint64_t port = 0;
+    *options =
+        (struct node_options){.name = getenv("SLURMD_NODENAME"), .timeout_ns = 60 * NS_PER_S, .key_fd = STDIN_FILENO};
+    if (argc > 0 && strcmp(argv[argc - 1], "--sent") == 0) {
+        options->was_sent = true;
+        argc--;
+    }
+    for (int i = 0; i < argc; i += 2) {
+        const char *value = i + 1 < argc ? argv[i + 1] : NULL;
+        int rc = value ? 0 : cb_fail(err, CB_ERR_USAGE, "%s needs a value", argv[i]);
+        if (!rc && strcmp(argv[i], "--name") == 0)
+            options->name = value;
+        else if (!rc && strcmp(argv[i], "--head") == 0)
+            options->addresses = value;
+        else if (!rc && strcmp(argv[i], "--port") == 0)
+            rc = units_parse_u64(value, &port, err);
+        else if (!rc && strcmp(argv[i], "--timeout") == 0)
+            rc = units_parse_duration(value, &options->timeout_ns, err);
+        else if (!rc)
+            rc = cb_fail(err, CB_ERR_USAGE, "unknown argument %s", argv[i]);
+        if (rc)
+            return rc;
+    }
+    options->port = (uint16_t)port;
+    if (!options->addresses || !options->name || port == 0 || port > UINT16_MAX)
+        return cb_fail(err, CB_ERR_USAGE, "--head and --port are needed, and --name where Slurm does not say it");
+    return 0;
+}
+
+/* Slurm tells every process of a job that ends; what the ranks do then is the head's to decide. */
+static int run_node(int argc, char **argv)
+{
+    struct node_options options;
+    struct cb_err err;
+    signal(SIGINT, SIG_IGN);
+    signal(SIGTERM, SIG_IGN);
+    signal(SIGHUP, SIG_IGN);
+    int rc = read_node_options(argc, argv, &options, &err);
+    if (!rc)
+        rc = node_run(&options, &err);
+    if (rc)
+        log_error("node %s: %s", options.name ? options.name : "?", err.message);
+    return rc == CB_ERR_USAGE ? CB_EXIT_USAGE : rc ? CB_EXIT_INFRASTRUCTURE : CB_EXIT_PASS;
+}
+
+/* A job of a warm pool; what went wrong is also the reason of the pool's end. */
+static int run_warm(const char *folder)
+{
+    struct pool_job job;
+    struct cb_err err;
+    catch_signals();
+    int rc = pool_job_begin(&job, folder, &signals_received, &time_is_up, &err);
+    if (!rc)
+        rc = job.pool.mode == POOL_TOUCH ? touch_run(&job, &err) : hold_run(&job, &err);
+    if (rc)
+        log_error("%s", err.message);
+    return rc ? CB_EXIT_INFRASTRUCTURE : CB_EXIT_PASS;
+}
+
+static int run_step(const char *pool_folder, const char *ticket, const char *nodes)
+{
+    char run_folder[SPOOL_PATH_BYTES];
+    struct cb_err err;
+    if (hold_enter_step(pool_folder, ticket, nodes, run_folder, &err)) {
+        log_error("%s", err.message);
+        return CB_EXIT_INFRASTRUCTURE;
+    }
+    return run(run_folder);
+}
+
+static int run_shell(int argc, char **argv)
+{
+    struct cb_err err;
+    int rc = launch_shell(argc, argv, &err);
+    log_error("%s", err.message);
+    return cb_exit_code(rc);
+}
+
+int main(int argc, char **argv)
+{
+    process_begin();
+    log_init("ckptbench-agent", LOG_NORMAL);
+    if (argc > 2 && strcmp(argv[1], "run") == 0)
+        return run_each(argc - 2, argv + 2);
+    if (argc > 2 && strcmp(argv[1], "node") == 0)
+        return run_node(argc - 2, argv + 2);
+    if (argc > 2 && strcmp(argv[1], "shell") == 0)
+        return run_shell(argc - 2, argv + 2);
+    if (argc == 3 && strcmp(argv[1], "warm") == 0)
+        return run_warm(argv[2]);
+    if (argc == 5 && strcmp(argv[1], "step") == 0)
+        return run_step(argv[2], argv[3], argv[4]);
+    if (argc == 2 && strcmp(argv[1], "--version") == 0) {
+        printf("ckptbench-agent %s (%s)\n", version_text(), version_commit());
+        return CB_EXIT_PASS;
+    }
+    if (argc == 2 && strcmp(argv[1], "--help") == 0) {
+        fputs(usage, stdout);
+        return CB_EXIT_PASS;
+    }
+    fputs(usage, stderr);
+    return CB_EXIT_USAGE;
+}

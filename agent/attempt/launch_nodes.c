@@ -1,0 +1,205 @@
+/* Launchers of several nodes. Knows their flags and files; not what ranks do, nor who follows them.
+ *
+ * Which MPI transport ranks take between nodes is the site's choice: nothing here narrows it. */
+#include "agent/attempt/launch_nodes.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/child.h"
+#include "core/process.h"
+#include "core/version.h"
+#include "run/rank_placement.h"
+
+#define FILE_MAX_BYTES (64 << 20)
+#define MPI_NODE_PREFIX "ckptbench-node-" /* mpirun's names for hosts: user@host:port is none it could take */
+
+size_t launch_ssh_words(const char *host, char destination[NODE_NAME_BYTES], char port[8],
+                        const char *words[LAUNCH_SSH_WORDS])
+{
+    size_t count = 0;
+    nodes_split_host(host, destination, port);
+    words[count++] = "ssh";
+    words[count++] = "-o";
+    words[count++] = "BatchMode=yes"; /* a question would wait for ever */
+    words[count++] = "-o";
+    words[count++] = "ServerAliveInterval=5";
+    if (*port) {
+        words[count++] = "-p";
+        words[count++] = port;
+    }
+    words[count++] = destination;
+    words[count] = NULL;
+    return count;
+}
+
+/* A line for every rank, or for every node with its slots. */
+static int write_hosts(const struct attempt *attempt, bool slots, const char *path, struct cb_err *err)
+{
+    const struct nodes *nodes = &attempt->nodes;
+    struct buf text;
+    char own[NODE_NAME_BYTES] = "";
+    if (gethostname(own, sizeof own - 1))
+        return cb_fail_errno(err, errno, "finding this machine's name");
+    buf_init(&text, FILE_MAX_BYTES);
+    for (uint32_t node = 0; node < nodes->count; node++) {
+        uint32_t first = spread_first_rank(attempt->ranks, nodes->count, node);
+        uint32_t end = spread_first_rank(attempt->ranks, nodes->count, node + 1);
+        if (!slots)
+            for (uint32_t rank = first; rank < end; rank++)
+                buf_printf(&text, "%s\n", nodes->name[node]);
+        else if (nodes->slurm)
+            buf_printf(&text, "%s slots=%u\n", nodes->name[node], end - first);
+        else if (nodes->own == (int64_t)node)
+            buf_printf(&text, "%s slots=%u\n", own, end - first);
+        else
+            buf_printf(&text, MPI_NODE_PREFIX "%u slots=%u\n", node, end - first);
+    }
+    int rc = buf_check(&text, "the list of hosts", err);
+    if (!rc)
+        rc = buf_write_file(&text, path, 0644, err);
+    buf_release(&text);
+    return rc;
+}
+
+static int start(struct attempt *attempt, const char *const *words, const char *const *environment, int log_fd,
+                 struct cb_err *err)
+{
+    struct child_options options = {
+        .argv = words, .environment = environment, .stdin_fd = -1, .stdout_fd = log_fd, .stderr_fd = log_fd};
+    return child_start(&attempt->launcher, &options, err);
+}
+
+void command_line_add(struct command_line *self, const char *const *words)
+{
+    for (; *words && self->count < LAUNCH_MAX_WORDS; words++)
+        self->words[self->count++] = *words;
+}
+
+/* The launcher's words, and what a rank is told. */
+static int start_ranks(struct attempt *attempt, const char *const *launcher, const struct worker *worker,
+                       const char *const *environment, int log_fd, struct cb_err *err)
+{
+    char number[16], nodes[16];
+    struct command_line line = {0};
+    snprintf(number, sizeof number, "%u", attempt->number);
+    snprintf(nodes, sizeof nodes, "%u", attempt->nodes.count);
+    const char *const told[] = {"--run-folder", attempt->run_folder, "--attempt", number,
+                                "--pages",      attempt->pages.base, "--nodes",   nodes,
+                                "--release",    version_text(),      NULL};
+    command_line_add(&line, launcher);
+    command_line_add(&line, worker->words);
+    command_line_add(&line, told);
+    return start(attempt, line.words, environment, log_fd, err);
+}
+
+static int start_srun(struct attempt *attempt, const struct worker *worker, const char *hosts, int log_fd,
+                      struct cb_err *err)
+{
+    char ranks[16], file[PATH_MAX + 32];
+    snprintf(ranks, sizeof ranks, "%u", attempt->ranks);
+    snprintf(file, sizeof file, "SLURM_HOSTFILE=%s", hosts);
+    const char *const environment[] = {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+                                       "OMPI_MCA_btl_base_warn_component_unused=0", file, NULL};
+    /* --mem=0 and --overcommit: the agents' step and the ranks' share what the job has. */
+    const char *const words[] = {"srun",
+                                 "--mpi=pmix",
+                                 "--overlap",
+                                 "--overcommit",
+                                 "--kill-on-bad-exit=1",
+                                 "--cpu-bind=none",
+                                 "--mem=0",
+                                 "--label",
+                                 "--distribution=arbitrary",
+                                 "--ntasks",
+                                 ranks,
+                                 NULL};
+    return start_ranks(attempt, words, worker, environment, log_fd, err);
+}
+
+static int start_mpirun(struct attempt *attempt, const struct worker *worker, const char *hosts, int log_fd,
+                        struct cb_err *err)
+{
+    char ranks[16], own[PATH_MAX];
+    const char *list = experiment_text(attempt->experiment, OPT_HOSTS);
+    char shell[2 * PATH_MAX], prte_shell[2 * PATH_MAX];
+    snprintf(ranks, sizeof ranks, "%u", attempt->ranks);
+    if (!process_own_path(own))
+        return cb_fail_errno(err, errno, "finding this program's own path");
+    snprintf(shell, sizeof shell, "OMPI_MCA_plm_rsh_agent=%s shell %s", own, list);
+    snprintf(prte_shell, sizeof prte_shell, "PRTE_MCA_plm_ssh_agent=%s shell %s", own, list);
+    const char *const environment[] = {"OMPI_ALLOW_RUN_AS_ROOT=1",
+                                       "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+                                       "PRTE_ALLOW_RUN_AS_ROOT=1",
+                                       "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+                                       "OMPI_MCA_rmaps_base_mapping_policy=slot:oversubscribe",
+                                       "PRTE_MCA_rmaps_default_mapping_policy=slot:oversubscribe",
+                                       "OMPI_MCA_hwloc_base_binding_policy=none",
+                                       "PRTE_MCA_hwloc_default_binding_policy=none",
+                                       "OMPI_MCA_btl_base_warn_component_unused=0",
+                                       "OMPI_MCA_orte_tag_output=1",
+                                       "OMPI_MCA_plm_rsh_no_tree_spawn=1", /* only we know what the names stand for */
+                                       "PRTE_MCA_plm_ssh_no_tree_spawn=1",
+                                       "SLURM_OVERLAP=1", /* its daemons' step beside the agents' */
+                                       *list ? shell : "SLURM_MPI_TYPE=none",
+                                       *list ? prte_shell : NULL,
+                                       NULL};
+    const char *const words[] = {"mpirun", "--hostfile", hosts, "-n", ranks, NULL};
+    return start_ranks(attempt, words, worker, environment, log_fd, err);
+}
+
+int launch_across_nodes(struct attempt *attempt, const struct worker *worker, int log_fd, struct cb_err *err)
+{
+    char hosts[PATH_MAX];
+    bool srun = strcmp(attempt->launcher_name, "srun") == 0;
+    if (snprintf(hosts, sizeof hosts, "%s/logs/hosts", attempt->path.data) >= (int)sizeof hosts)
+        return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", attempt->path.data);
+    int rc = write_hosts(attempt, !srun, hosts, err);
+    if (rc)
+        return rc;
+    return srun ? start_srun(attempt, worker, hosts, log_fd, err) : start_mpirun(attempt, worker, hosts, log_fd, err);
+}
+
+/* The word number `index` in "a,b,c". */
+static int find_host(const char *hosts, const char *name, char host[NODE_NAME_BYTES], struct cb_err *err)
+{
+    const char *at = hosts;
+    size_t prefix = strlen(MPI_NODE_PREFIX);
+    char *end = NULL;
+    unsigned long index = strncmp(name, MPI_NODE_PREFIX, prefix) == 0 ? strtoul(name + prefix, &end, 10) : 0;
+    if (!end || *end)
+        return cb_fail(err, CB_ERR_USAGE, "%s is not one of the names that mpirun was given", name);
+    for (; index > 0 && *at; index--)
+        at += strcspn(at, ",") + (at[strcspn(at, ",")] == ',');
+    size_t len = strcspn(at, ",");
+    if (len == 0 || len >= NODE_NAME_BYTES)
+        return cb_fail(err, CB_ERR_USAGE, "%s is not in %s", name, hosts);
+    snprintf(host, NODE_NAME_BYTES, "%.*s", (int)len, at);
+    return 0;
+}
+
+int launch_shell(int argc, char **argv, struct cb_err *err)
+{
+    char host[NODE_NAME_BYTES], destination[NODE_NAME_BYTES], port[8];
+    const char *ssh[LAUNCH_SSH_WORDS];
+    if (argc < 3)
+        return cb_fail(err, CB_ERR_USAGE, "shell needs HOSTS NAME COMMAND…");
+    int rc = find_host(argv[0], argv[1], host, err);
+    if (rc)
+        return rc;
+    size_t count = launch_ssh_words(host, destination, port, ssh);
+    char **words = calloc(count + (size_t)argc, sizeof *words);
+    if (!words)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory to start ssh");
+    memcpy(words, ssh, count * sizeof *words);
+    for (int i = 2; i < argc; i++)
+        words[count + (size_t)i - 2] = argv[i];
+    execvp("ssh", words);
+    rc = cb_fail_errno(err, errno, "starting ssh");
+    free(words);
+    return rc;
+}

@@ -1,0 +1,286 @@
+/* Launching ranks with mpirun, or one rank alone, and ending them. Knows processes, not what they do.
+ *
+ * What mpirun must be told goes through the environment, since the names of its flags differ between
+ * MPIs while unknown variables harm none. */
+#include "agent/attempt/launch_ranks.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "agent/attempt/launch_nodes.h"
+#include "agent/node/node_peers.h"
+#include "agent/procfs.h"
+#include "core/clock.h"
+#include "core/process.h"
+#include "core/version.h"
+#include "run/container.h"
+
+#define TOOL_TIMEOUT_NS (10 * NS_PER_S)
+#define POLL_NS (5 * NS_PER_MS)
+#define KILL_BOUND_NS (2 * NS_PER_S)
+
+/* The worker beside this program, or where the ranks' nodes have it. */
+static int find_program(const struct attempt *attempt, bool in_image, char path[PATH_MAX], struct cb_err *err)
+{
+    if (in_image) {
+        snprintf(path, PATH_MAX, "ckptbench-worker");
+        return 0;
+    }
+    if (*attempt->programs) {
+        snprintf(path, PATH_MAX, "%s/ckptbench-worker", attempt->programs);
+        return 0;
+    }
+    if (process_find_program("ckptbench-worker", path))
+        return 0;
+    return cb_fail(err, CB_ERR_NOT_FOUND, "ckptbench-worker is neither beside ckptbench-agent nor in PATH");
+}
+
+/* An image has a worker of its own. */
+static int find_worker(const struct attempt *attempt, struct worker *worker, struct cb_err *err)
+{
+    struct container *container = &worker->container;
+    int rc = container_parse(experiment_text(attempt->experiment, OPT_CONTAINER), container, err);
+    if (rc == 0)
+        rc = find_program(attempt, container->count > 0, worker->path, err);
+    memcpy(worker->words, container->words, container->count * sizeof *worker->words);
+    worker->words[container->count] = worker->path;
+    worker->words[container->count + 1] = NULL;
+    return rc;
+}
+
+/* Where srun may have to start the ranks. */
+static bool may_use_srun(const struct attempt *attempt)
+{
+    const struct experiment *experiment = attempt->experiment;
+    return experiment_is(experiment, OPT_LAUNCHER, "srun") ||
+           (nodes_are_remote(&attempt->nodes) && attempt->nodes.slurm &&
+            !experiment_is(experiment, OPT_LAUNCHER, "mpirun"));
+}
+
+void launch_ask_ahead(struct attempt *attempt)
+{
+    int fd = may_use_srun(attempt) ? memfd_create("mpi-list", MFD_CLOEXEC) : -1;
+    const struct child_options options = {
+        .argv = (const char *const[]){"srun", "--mpi=list", NULL}, .stdin_fd = -1, .stdout_fd = fd, .stderr_fd = fd};
+    if (fd < 0)
+        return;
+    if (child_start(&attempt->mpi_list, &options, NULL) == 0)
+        attempt->mpi_list_fd = fd;
+    else
+        close(fd);
+}
+
+static void end_question(struct attempt *attempt)
+{
+    if (attempt->mpi_list.pid == 0)
+        return;
+    child_end(&attempt->mpi_list, 0);
+    close(attempt->mpi_list_fd);
+    attempt->mpi_list = (struct child){0};
+}
+
+/* Slurm's own launcher needs its PMIx plugin to wire ranks; else mpirun has srun start its daemons. */
+static bool slurm_has_pmix(struct attempt *attempt)
+{
+    char text[4096] = "";
+    if (attempt->mpi_list.pid == 0)
+        return false;
+    bool ended = child_wait(&attempt->mpi_list, clock_monotonic_ns() + TOOL_TIMEOUT_NS, NULL) == 0;
+    ssize_t len = ended ? pread(attempt->mpi_list_fd, text, sizeof text - 1, 0) : 0;
+    bool found = len > 0 && attempt->mpi_list.status == 0 && strstr(text, "pmix");
+    end_question(attempt);
+    return found;
+}
+
+/* Also decides by what: mpirun, where there is more than one rank; srun in an allocation of several nodes. */
+static int choose_launcher(struct attempt *attempt, struct cb_err *err)
+{
+    const struct experiment *experiment = attempt->experiment;
+    bool wants_srun = experiment_is(experiment, OPT_LAUNCHER, "srun");
+    if (experiment_is(experiment, OPT_LAUNCHER, "none") && attempt->ranks > 1)
+        return cb_fail(err, CB_ERR_USAGE, "launcher=none starts one rank, not %u: use launcher=mpirun", attempt->ranks);
+    if (may_use_srun(attempt)) {
+        bool pmix = slurm_has_pmix(attempt);
+        if (wants_srun && !pmix)
+            return cb_fail(err, CB_ERR_UNSUPPORTED,
+                           "launcher=srun: this Slurm has no PMIx (srun --mpi=list); use "
+                           "launcher=mpirun");
+        attempt->launcher_name = pmix ? "srun" : "mpirun";
+    } else if (attempt->peers || attempt->ranks > 1 || experiment_is(experiment, OPT_LAUNCHER, "mpirun")) {
+        attempt->launcher_name = "mpirun";
+    }
+    attempt->has_launcher = attempt->launcher_name != NULL;
+    return 0;
+}
+
+static int open_log(const struct attempt *attempt, int *fd, struct cb_err *err)
+{
+    char path[PATH_MAX];
+    if (snprintf(path, sizeof path, "%s/logs/ranks.log", attempt->path.data) >= (int)sizeof path)
+        return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", attempt->path.data);
+    *fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    return *fd < 0 ? cb_fail_errno(err, errno, "creating %s", path) : 0;
+}
+
+static int start_here(struct attempt *attempt, const struct worker *worker, int log_fd, struct cb_err *err)
+{
+    char number[16], ranks[16], backing[256], base[256], prte_base[256];
+    snprintf(number, sizeof number, "%u", attempt->number);
+    snprintf(ranks, sizeof ranks, "%u", attempt->ranks);
+    snprintf(backing, sizeof backing, "OMPI_MCA_btl_vader_backing_directory=%s", attempt->pages.folder);
+    snprintf(base, sizeof base, "OMPI_MCA_orte_tmpdir_base=%s", attempt->pages.folder);
+    snprintf(prte_base, sizeof prte_base, "PRTE_MCA_prte_tmpdir_base=%s", attempt->pages.folder);
+    const char *const environment[] = {"OMPI_ALLOW_RUN_AS_ROOT=1",
+                                       "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", /* a container is often root */
+                                       "PRTE_ALLOW_RUN_AS_ROOT=1",
+                                       "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+                                       "OMPI_MCA_rmaps_base_oversubscribe=1",
+                                       "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe",
+                                       "OMPI_MCA_hwloc_base_binding_policy=none",
+                                       "PRTE_MCA_hwloc_default_binding_policy=none",
+                                       "OMPI_MCA_plm=isolated", /* one machine: looks for no ssh */
+                                       "OMPI_MCA_ras=^slurm",   /* a job's node is it */
+                                       "PRTE_MCA_ras=^slurm",
+                                       "OMPI_MCA_pml=ob1",
+                                       "OMPI_MCA_btl=self,vader",
+                                       "OMPI_MCA_btl_vader_single_copy_mechanism=none",
+                                       "OMPI_MCA_btl_base_warn_component_unused=0",
+                                       "OMPI_MCA_orte_tag_output=1",
+                                       backing,
+                                       base,
+                                       prte_base,
+                                       NULL};
+    const char *const launcher[] = {"mpirun", "-n", ranks, NULL};
+    const char *const told[] = {"--run-folder",        attempt->run_folder, "--attempt",    number, "--pages",
+                                attempt->pages.folder, "--release",         version_text(), NULL};
+    struct command_line line = {0};
+    if (attempt->has_launcher)
+        command_line_add(&line, launcher);
+    command_line_add(&line, worker->words);
+    command_line_add(&line, told);
+    struct child_options options = {
+        .argv = line.words, .environment = environment, .stdin_fd = -1, .stdout_fd = log_fd, .stderr_fd = log_fd};
+    int rc = child_start(&attempt->launcher, &options, err);
+    if (rc == CB_ERR_NOT_FOUND && attempt->has_launcher)
+        return cb_fail(
+            err, CB_ERR_NOT_FOUND,
+            "mpirun is not in PATH: install Open MPI (Debian: openmpi-bin), load the machine's MPI module or "
+            "add its bin folder to PATH; ranks=1 launcher=none needs none");
+    return rc;
+}
+
+int launch_start(struct attempt *attempt, struct cb_err *err)
+{
+    struct worker worker;
+    int log_fd = -1;
+    int rc = choose_launcher(attempt, err);
+    if (!rc)
+        rc = find_worker(attempt, &worker, err);
+    if (!rc)
+        rc = open_log(attempt, &log_fd, err);
+    bool srun = !rc && attempt->has_launcher && strcmp(attempt->launcher_name, "srun") == 0;
+    attempt->rank_start_ns = clock_monotonic_ns();
+    if (!rc)
+        rc = attempt->peers || srun ? launch_across_nodes(attempt, &worker, log_fd, err)
+                                    : start_here(attempt, &worker, log_fd, err);
+    if (log_fd >= 0)
+        close(log_fd);
+    return rc;
+}
+
+/* A number on a page may have gone to another process since: the command line says whose it is. */
+bool launch_is_ours(const struct attempt *attempt, pid_t pid)
+{
+    return procfs_mentions(pid, attempt->pages.base);
+}
+
+static pid_t pid_of(const struct attempt *attempt, uint32_t rank)
+{
+    return (pid_t)atomic_load(&attempt->pages.page[rank]->pid);
+}
+
+bool launch_is_alive(const struct attempt *attempt, uint32_t rank)
+{
+    if (node_peers_has(attempt, rank))
+        return node_peers_is_alive(attempt, rank);
+    pid_t pid = pid_of(attempt, rank);
+    char state = pid > 0 ? procfs_state(pid) : '\0';
+    return state && state != 'Z' && state != 'X' && launch_is_ours(attempt, pid);
+}
+
+bool launch_end_adopted(const struct attempt *attempt)
+{
+    bool any = false;
+    pid_t children[64];
+    size_t count = procfs_children(children, sizeof children / sizeof *children);
+    for (size_t i = 0; i < count; i++) {
+        if (children[i] == attempt->launcher.pid || node_peers_started(attempt, children[i]))
+            continue;
+        kill(children[i], SIGKILL);
+        any = waitpid(children[i], NULL, WNOHANG) == 0 || any;
+    }
+    return any;
+}
+
+/* Kills the ranks, which stand in groups of their own, and what they left behind. */
+static bool kill_rest(const struct attempt *attempt)
+{
+    bool any = false;
+    for (uint32_t rank = 0; rank < attempt->pages.count; rank++) {
+        if (launch_is_alive(attempt, rank)) {
+            if (!node_peers_has(attempt, rank))
+                kill(pid_of(attempt, rank), SIGKILL);
+            any = true;
+        }
+    }
+    if (any)
+        node_peers_kill(attempt);
+    return launch_end_adopted(attempt) || any;
+}
+
+char *launch_describe_process(const struct attempt *attempt, uint32_t rank, char text[64])
+{
+    return node_peers_has(attempt, rank) ? node_peers_describe_process(attempt, rank, text)
+                                         : procfs_describe(pid_of(attempt, rank), text);
+}
+
+static void name_stuck(struct attempt *attempt)
+{
+    size_t used = 0;
+    for (uint32_t rank = 0; rank < attempt->pages.count && used < sizeof attempt->stuck; rank++) {
+        char where[64];
+        pid_t pid = pid_of(attempt, rank);
+        if (!launch_is_alive(attempt, rank))
+            continue;
+        int len = snprintf(attempt->stuck + used, sizeof attempt->stuck - used, "%sprocess %d (rank %u) in %s",
+                           used ? ", " : "", (int)pid, rank, launch_describe_process(attempt, rank, where));
+        used += len > 0 ? (size_t)len : 0;
+    }
+    if (!attempt->launcher.exited && attempt->launcher.pid && used < sizeof attempt->stuck)
+        snprintf(attempt->stuck + used, sizeof attempt->stuck - used, "%sprocess %d (the launcher)", used ? ", " : "",
+                 (int)attempt->launcher.pid);
+}
+
+void launch_end(struct attempt *attempt, uint64_t grace_ns)
+{
+    end_question(attempt);
+    child_end(&attempt->launcher, grace_ns);
+    uint64_t deadline_ns = clock_monotonic_ns() + KILL_BOUND_NS;
+    while (kill_rest(attempt)) {
+        if (clock_monotonic_ns() >= deadline_ns) {
+            name_stuck(attempt);
+            return;
+        }
+        clock_sleep_ns(POLL_NS);
+    }
+    if (attempt->launcher.pid && !attempt->launcher.exited)
+        name_stuck(attempt);
+}

@@ -1,0 +1,386 @@
+/* The loop beside the ranks: heartbeats, progress, timeouts, signals. Knows pages, not operations. */
+#include "agent/attempt/rank_watch.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "agent/attempt/launch_ranks.h"
+#include "agent/attempt/startup_watch.h"
+#include "agent/node/node_peers.h"
+#include "core/clock.h"
+
+#define TICK_NS (50 * NS_PER_MS)
+#define PROGRESS_NS (500 * NS_PER_MS)
+#define MEMORY_NS NS_PER_S
+#define SLURM_GRACE_NS (2 * NS_PER_S)    /* from a signal in a job until ranks must stop within an iteration */
+#define NOTE_AFTER_NS (5 * NS_PER_S)     /* a rank that moves nothing for so long is named in the progress */
+#define LEAVE_NS (5 * NS_PER_S)          /* from a request to stop at once until the end by force */
+#define AFTER_FAILURE_NS (15 * NS_PER_S) /* from the first failed rank until the others must have left */
+#define AFTER_DEATH_NS (5 * NS_PER_S)    /* the same for a rank that vanished without its launcher noticing */
+#define STANDSTILL_NS (10 * NS_PER_S)    /* without a sign of life from here for so long, ranks leave by themselves */
+#define AFTER_WORK_NS NS_PER_S           /* from the last rank gone until what they left behind is ended */
+
+struct watch {
+    struct attempt *attempt;
+    enum stop_request stop;
+    uint64_t tick_ns;                 /* the last one; 0 before the first */
+    uint64_t end_ns;                  /* by force at this time; 0 while nobody must leave */
+    uint64_t signalled_ns;            /* when the first signal was seen */
+    uint64_t failed_ns;               /* when a failed rank was first seen */
+    uint64_t ended_ns;                /* when all ranks were first seen to be done or failed */
+    uint64_t vanished_ns;             /* when a rank was first seen to be gone */
+    uint64_t progress_ns;             /* last progress.json */
+    uint64_t memory_ns;               /* last look at memory */
+    uint32_t seen_op, seen_iteration; /* of rank 0, at the last tick */
+    uint64_t seen_since_ns;           /* when that operation was first seen */
+    double bytes_per_s[OP_COUNT];     /* of all ranks, last seen in each operation; 0: none yet */
+    struct births births;
+};
+
+static const struct status_page *page_of(const struct attempt *attempt, uint32_t rank)
+{
+    return attempt->pages.page[rank];
+}
+
+static enum rank_phase phase_of(const struct attempt *attempt, uint32_t rank)
+{
+    return (enum rank_phase)atomic_load(&page_of(attempt, rank)->phase);
+}
+
+static bool has_ended(const struct attempt *attempt, uint32_t rank)
+{
+    enum rank_phase phase = phase_of(attempt, rank);
+    return phase == PHASE_DONE || phase == PHASE_FAILED;
+}
+
+/* Stops */
+
+static void request_stop(struct watch *self, enum stop_request stop, uint64_t now_ns)
+{
+    if (stop > self->stop) {
+        self->stop = stop;
+        pages_request_stop(&self->attempt->pages, stop);
+    }
+    /* Before all ranks have reported they wait for each other inside of MPI, and hear nothing. */
+    if (stop == STOP_NOW && !self->end_ns)
+        self->end_ns = now_ns + (self->attempt->launched_ns ? LEAVE_NS : 0);
+}
+
+static void check_signals(struct watch *self, uint64_t now_ns)
+{
+    struct attempt *attempt = self->attempt;
+    sig_atomic_t received = *attempt->signals;
+    if (received > 0 || *attempt->time_is_up)
+        request_stop(self, STOP_AFTER_ITERATION, now_ns);
+    if (received > 0 && attempt->nodes.slurm) { /* Slurm kills soon after: KillWait */
+        self->signalled_ns = self->signalled_ns ? self->signalled_ns : now_ns;
+        if (now_ns - self->signalled_ns > SLURM_GRACE_NS)
+            request_stop(self, STOP_NOW, now_ns);
+    }
+    if (getppid() != attempt->parent) {
+        attempt_decide(attempt, OUTCOME_CANCELLED, CB_ERR_ABORTED, "the controller that started this run died");
+        request_stop(self, STOP_NOW, now_ns);
+    } else if (received > 0 && *attempt->time_is_up) {
+        char place[96];
+        attempt_decide(attempt, OUTCOME_TIMEOUT, CB_ERR_TIMEOUT, "the job's time limit came; rank 0 in %s",
+                       attempt_describe_place(attempt, 0, place));
+        request_stop(self, STOP_NOW, now_ns);
+    } else if (received > 1) {
+        if (!attempt->nodes.slurm) /* which sends several, and knows why */
+            attempt_decide(attempt, OUTCOME_CANCELLED, CB_ERR_ABORTED, "stopped at once, on a second signal");
+        request_stop(self, STOP_NOW, now_ns);
+    }
+}
+
+static void check_launch(struct watch *self, uint64_t now_ns)
+{
+    struct attempt *attempt = self->attempt;
+    if (attempt->launched_ns)
+        return;
+    uint32_t missing = 0, first = 0;
+    for (uint32_t rank = attempt->ranks; rank-- > 0;) {
+        if (phase_of(attempt, rank) == PHASE_STARTING) {
+            missing++;
+            first = rank;
+        }
+    }
+    uint64_t timeout_ns = experiment_u64(attempt->experiment, OPT_TIMEOUT_LAUNCH);
+    uint32_t dead;
+    if (missing == 0) {
+        attempt->launched_ns = now_ns;
+    } else if (!attempt->peers && births_find_dead(&self->births, attempt, now_ns, &dead)) {
+        attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, CB_ERR_SYSTEM,
+                       "rank %u died while it started, before it had reported, and its launcher did not notice: "
+                       "see logs/ranks.log",
+                       dead);
+        request_stop(self, STOP_NOW, now_ns);
+    } else if (now_ns - attempt->rank_start_ns > timeout_ns) {
+        attempt_decide(attempt, OUTCOME_TIMEOUT, CB_ERR_TIMEOUT,
+                       "rank %u (of %u missing) has not reported within timeout.launch=%s: see logs/ranks.log", first,
+                       missing, experiment_text(attempt->experiment, OPT_TIMEOUT_LAUNCH));
+        request_stop(self, STOP_NOW, now_ns);
+    }
+}
+
+/* A node that is lost takes its ranks along, unless the run is being ended anyhow. */
+static void check_nodes(struct watch *self, uint64_t now_ns)
+{
+    struct attempt *attempt = self->attempt;
+    char text[1024];
+    node_peers_work(attempt, now_ns, self->stop);
+    if (*attempt->signals > 0 || self->stop != STOP_NONE || !node_peers_find_lost(attempt, text, sizeof text))
+        return;
+    attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, CB_ERR_SYSTEM, "%s", text);
+    request_stop(self, STOP_NOW, now_ns);
+}
+
+/* All who failed only stopped because of others. */
+static bool only_abandoned(const struct attempt *attempt)
+{
+    bool any = false;
+    for (uint32_t rank = 0; rank < attempt->ranks; rank++) {
+        int code = -(int)atomic_load(&page_of(attempt, rank)->failure_code);
+        if (code != 0 && code != CB_ERR_ABORTED)
+            return false;
+        any = any || code != 0;
+    }
+    return any;
+}
+
+/* Ranks whose agent stands still leave before their node counts as lost, and take the others along. */
+static void check_silent(struct watch *self, uint64_t now_ns)
+{
+    struct attempt *attempt = self->attempt;
+    char text[1024];
+    if (*attempt->signals > 0 || self->stop != STOP_NONE || !only_abandoned(attempt) ||
+        !node_peers_find_silent(attempt, now_ns, text, sizeof text))
+        return;
+    attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, CB_ERR_SYSTEM, "%s", text);
+    request_stop(self, STOP_NOW, now_ns);
+}
+
+/* Nodes and ranks that seem silent then are not to blame. */
+static void check_standstill(struct watch *self, uint64_t now_ns)
+{
+    struct attempt *attempt = self->attempt;
+    uint64_t still_ns = self->tick_ns ? now_ns - self->tick_ns : 0;
+    bool all_ended = true;
+    self->tick_ns = now_ns;
+    for (uint32_t rank = 0; rank < attempt->ranks; rank++)
+        all_ended = all_ended && has_ended(attempt, rank);
+    if (still_ns < STANDSTILL_NS || all_ended)
+        return;
+    attempt_decide(
+        attempt, OUTCOME_INFRASTRUCTURE, CB_ERR_SYSTEM,
+        "the agent stood still for %.0f s: its job was suspended, a signal had stopped it, or its run folder "
+        "did not answer",
+        (double)still_ns / (double)NS_PER_S);
+    request_stop(self, STOP_NOW, now_ns);
+}
+
+/* How long a rank has moved nothing. */
+static uint64_t idle_ns(const struct attempt *attempt, uint32_t rank, uint64_t now_ns)
+{
+    uint64_t moved_ns = atomic_load(&page_of(attempt, rank)->progress_ns);
+    if (moved_ns < attempt->launched_ns)
+        moved_ns = attempt->launched_ns;
+    return now_ns > moved_ns ? now_ns - moved_ns : 0;
+}
+
+/* The rank that moves nothing for longest. Those that wait for others are to blame only where every
+ * rank waits. False where all have ended. */
+static bool find_idle(const struct attempt *attempt, uint64_t now_ns, uint32_t *rank, uint64_t *longest_ns)
+{
+    bool found = false, found_busy = false;
+    for (uint32_t i = 0; i < attempt->ranks; i++) {
+        if (has_ended(attempt, i))
+            continue;
+        bool busy = atomic_load(&page_of(attempt, i)->state) != STATE_WAIT;
+        uint64_t idle = idle_ns(attempt, i, now_ns);
+        if (!found || (busy && !found_busy) || (busy == found_busy && idle > *longest_ns)) {
+            *rank = i;
+            *longest_ns = idle;
+            found_busy = found_busy || busy;
+            found = true;
+        }
+    }
+    return found;
+}
+
+static void describe_idle(const struct attempt *attempt, uint32_t rank, uint64_t longest_ns, char *text, size_t bytes)
+{
+    char place[96], process[64];
+    pid_t pid = (pid_t)atomic_load(&page_of(attempt, rank)->pid);
+    snprintf(text, bytes, "rank %u moves nothing since %.1f s in %s; process %d in %s", rank,
+             (double)longest_ns / (double)NS_PER_S, attempt_describe_place(attempt, rank, place), (int)pid,
+             launch_describe_process(attempt, rank, process));
+}
+
+static void check_timeouts(struct watch *self, uint64_t now_ns)
+{
+    struct attempt *attempt = self->attempt;
+    uint64_t run_ns = experiment_u64(attempt->experiment, OPT_TIMEOUT_RUN);
+    uint64_t stall_ns = experiment_u64(attempt->experiment, OPT_TIMEOUT_STALL), idle;
+    uint32_t rank;
+    char text[256];
+    if (attempt->launched_ns && find_idle(attempt, now_ns, &rank, &idle) && idle > stall_ns) {
+        describe_idle(attempt, rank, idle, text, sizeof text);
+        attempt_decide(attempt, OUTCOME_TIMEOUT, CB_ERR_TIMEOUT, "%s (timeout.stall=%s)", text,
+                       experiment_text(attempt->experiment, OPT_TIMEOUT_STALL));
+        request_stop(self, STOP_NOW, now_ns);
+    }
+    if (run_ns && now_ns - attempt->started_ns > run_ns) {
+        attempt_decide(attempt, OUTCOME_TIMEOUT, CB_ERR_TIMEOUT,
+                       "the run took longer than timeout.run=%s; rank 0 in %s",
+                       experiment_text(attempt->experiment, OPT_TIMEOUT_RUN), attempt_describe_place(attempt, 0, text));
+        request_stop(self, STOP_NOW, now_ns);
+    }
+}
+
+/* When all ranks are done, their launcher must end soon. It does not while a process that a rank left
+ * behind holds its output open. */
+static void check_lingering(struct watch *self, bool all_ended, bool any_alive, uint64_t now_ns)
+{
+    if (!all_ended)
+        return;
+    if (!self->ended_ns)
+        self->ended_ns = now_ns;
+    if (!any_alive && now_ns - self->ended_ns > AFTER_WORK_NS && probe_is_done(self->attempt->probe))
+        launch_end_adopted(self->attempt);
+    if (now_ns - self->ended_ns > AFTER_FAILURE_NS)
+        request_stop(self, STOP_NOW, now_ns);
+}
+
+/* Ranks that failed or vanished: the others are given time to leave with their own reasons. */
+static void check_ranks(struct watch *self, uint64_t now_ns)
+{
+    struct attempt *attempt = self->attempt;
+    bool all_ended = true, any_alive = false;
+    for (uint32_t rank = 0; rank < attempt->ranks; rank++) {
+        char place[96];
+        if (phase_of(attempt, rank) == PHASE_FAILED && !self->failed_ns)
+            self->failed_ns = now_ns;
+        bool ended = has_ended(attempt, rank), alive = launch_is_alive(attempt, rank);
+        all_ended = all_ended && ended;
+        any_alive = any_alive || alive;
+        if (ended || alive || atomic_load(&page_of(attempt, rank)->pid) == 0)
+            continue;
+        if (!self->vanished_ns)
+            self->vanished_ns = now_ns;
+        if (now_ns - self->vanished_ns > AFTER_DEATH_NS) {
+            attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, CB_ERR_SYSTEM,
+                           "rank %u vanished in %s, and its launcher did not notice", rank,
+                           attempt_describe_place(attempt, rank, place));
+            request_stop(self, STOP_NOW, now_ns);
+        }
+    }
+    check_lingering(self, all_ended, any_alive, now_ns);
+    if (self->failed_ns && now_ns - self->failed_ns > AFTER_FAILURE_NS)
+        request_stop(self, STOP_NOW, now_ns);
+}
+
+/* Progress */
+
+static void add_bytes(const struct attempt *attempt, struct progress *progress)
+{
+    double least = 2;
+    for (uint32_t rank = 0; rank < attempt->ranks; rank++) {
+        const struct status_page *page = page_of(attempt, rank);
+        uint64_t done = atomic_load(&page->bytes_done), total = atomic_load(&page->bytes_total);
+        progress->bytes_done += done;
+        progress->bytes_total += total;
+        if (total > 0 && attempt->ranks > 1 && (double)done / (double)total < least) {
+            least = (double)done / (double)total;
+            progress->slowest_rank = (int)rank;
+        }
+    }
+}
+
+/* Looked at in every tick: many operations are shorter than the time between two progress files. A rate
+ * over less than a tick says nothing; until there is one, the last such operation's rate stands. */
+static void measure_rate(struct watch *self, uint64_t now_ns)
+{
+    const struct status_page *page = page_of(self->attempt, 0);
+    uint32_t op = atomic_load(&page->op), iteration = atomic_load(&page->iteration);
+    if (op != self->seen_op || iteration != self->seen_iteration) {
+        self->seen_op = op;
+        self->seen_iteration = iteration;
+        self->seen_since_ns = now_ns;
+    }
+    uint64_t seen_ns = now_ns - self->seen_since_ns, bytes = 0;
+    if (op == OP_NONE || op == OP_DELETE || op >= OP_COUNT || seen_ns < TICK_NS / 2)
+        return;
+    for (uint32_t rank = 0; rank < self->attempt->ranks; rank++)
+        bytes += atomic_load(&page_of(self->attempt, rank)->bytes_done);
+    if (bytes > 0)
+        self->bytes_per_s[op] = (double)bytes * (double)NS_PER_S / (double)seen_ns;
+}
+
+static void show_progress(struct watch *self, uint64_t now_ns)
+{
+    struct attempt *attempt = self->attempt;
+    struct progress progress = {.iterations = (uint32_t)attempt->iterations, .slowest_rank = -1};
+    const struct status_page *page = page_of(attempt, 0);
+    uint32_t op = atomic_load(&page->op), iteration = atomic_load(&page->iteration), rank;
+    uint64_t idle;
+    snprintf(progress.state, sizeof progress.state, attempt->launched_ns ? "running" : "launching");
+    if (op != OP_NONE && op < OP_COUNT)
+        snprintf(progress.op, sizeof progress.op, "%s", operation_name((enum operation)op));
+    if (iteration >= attempt->warmup && op != OP_NONE)
+        progress.iteration = iteration - (uint32_t)attempt->warmup + 1;
+    if (op != OP_NONE && op < OP_COUNT &&
+        op != OP_DELETE) { /* these move no bytes: the page still has the last one's */
+        add_bytes(attempt, &progress);
+        progress.bytes_per_s = self->bytes_per_s[op];
+    }
+    if (attempt->launched_ns && find_idle(attempt, now_ns, &rank, &idle) && idle > NOTE_AFTER_NS)
+        describe_idle(attempt, rank, idle, progress.note, sizeof progress.note);
+    else
+        node_peers_note(attempt, now_ns, progress.note, sizeof progress.note);
+    if (progress_write(attempt->path.data, &progress, NULL) == 0 || access(attempt->path.data, F_OK) == 0 ||
+        errno != ENOENT)
+        return; /* only a look: the next one is half a second away */
+    attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, CB_ERR_NOT_FOUND,
+                   "the run folder was removed while the run lasted: nothing of it can be kept");
+    request_stop(self, STOP_NOW, now_ns);
+}
+
+static void tick(struct watch *self, uint64_t now_ns)
+{
+    pages_beat(&self->attempt->pages, now_ns);
+    check_standstill(self, now_ns);
+    check_nodes(self, now_ns);
+    check_silent(self, now_ns);
+    check_signals(self, now_ns);
+    check_launch(self, now_ns);
+    check_timeouts(self, now_ns);
+    check_ranks(self, now_ns);
+    measure_rate(self, now_ns);
+    if (now_ns - self->progress_ns >= PROGRESS_NS) {
+        self->progress_ns = now_ns;
+        show_progress(self, now_ns);
+    }
+    if (now_ns - self->memory_ns >= MEMORY_NS) {
+        self->memory_ns = now_ns;
+        counters_watch(&self->attempt->counters);
+    }
+}
+
+void watch_run(struct attempt *attempt)
+{
+    struct watch self = {.attempt = attempt, .seen_since_ns = attempt->started_ns};
+    for (;;) {
+        uint64_t now_ns = clock_monotonic_ns();
+        tick(&self, now_ns);
+        if (child_wait(&attempt->launcher, now_ns + TICK_NS, NULL) == 0)
+            break;
+        if (self.end_ns && now_ns >= self.end_ns)
+            break;
+    }
+    check_silent(&self, clock_monotonic_ns());
+    check_launch(&self, clock_monotonic_ns()); /* a very quick run may end between two ticks */
+    check_signals(&self, clock_monotonic_ns());
+    births_release(&self.births);
+}

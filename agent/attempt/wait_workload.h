@@ -1,0 +1,10 @@
+/* workload=wait: an allocation that is held and does nothing. */
+#ifndef AGENT_ATTEMPT_WAIT_WORKLOAD_H
+#define AGENT_ATTEMPT_WAIT_WORKLOAD_H
+
+#include "agent/attempt/attempt.h"
+
+/* Sleeps for wait.for, or until it is told to end, and decides the attempt. Starts no rank. */
+void wait_run(struct attempt *attempt);
+
+#endif

@@ -1,0 +1,612 @@
+/* Agents on other nodes: started, awaited, followed, ended. Knows how they are started and what an
+ * attempt makes of them; what they say is agent/node/rendezvous.c's. */
+#include "agent/node/node_peers.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <limits.h>
+#include <math.h>
+#include <net/if.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "agent/attempt/broadcast.h"
+#include "agent/attempt/launch_nodes.h"
+#include "agent/attempt/slurm_end.h"
+#include "agent/node/rendezvous.h"
+#include "core/clock.h"
+#include "core/process.h"
+#include "run/rank_placement.h"
+
+#define AWAIT_MS 5
+#define PROGRESS_NS (500 * NS_PER_MS)
+#define FINISH_NS (8 * NS_PER_S)        /* for nodes to send what is left */
+#define STARTER_LEAVE_NS (3 * NS_PER_S) /* for srun and ssh once the agents have left */
+#define STARTER_GRACE_NS (2 * NS_PER_S)
+#define NOTE_SILENT_NS (3 * NS_PER_S)
+#define SLOW_SHARE 0.5 /* of what the others have done: a node below is slow */
+#define MAX_ADDRESSES 12
+#define LINE_BYTES 300
+#define LOG_MAX_BYTES (16 << 20)
+
+struct node_peers {
+    struct rendezvous *rendezvous; /* NULL once it is over */
+    struct buf experiment;
+    char pages[160];
+    char key_path[PATH_MAX], log_path[PATH_MAX];
+    struct child *starters; /* srun for all nodes, or an ssh for each */
+    uint32_t *started_node; /* of each starter: its node; UINT32_MAX for all */
+    uint32_t starter_count;
+    uint64_t complete_ns; /* when all had joined, 0 before */
+    uint64_t progress_ns;
+};
+
+/* Files of nodes */
+
+static int make_folder(const char *path)
+{
+    return mkdir(path, 0755) == 0 || errno == EEXIST ? 0 : -1;
+}
+
+static void write_file(const char *folder, const struct wire_file *file)
+{
+    char path[PATH_MAX];
+    struct buf text;
+    buf_init(&text, CHANNEL_MAX_MESSAGE_BYTES);
+    buf_append(&text, file->bytes, file->len);
+    if (snprintf(path, sizeof path, "%s/%.64s", folder, file->name) < (int)sizeof path)
+        (void)!buf_write_file(&text, path, 0644, NULL); /* an extra, like this machine's own */
+    buf_release(&text);
+}
+
+/* nodes/NAME/; the first node's stand for the machine where the head has no ranks itself. */
+static void keep_file(void *context, uint32_t node, const struct wire_file *file)
+{
+    const struct attempt *attempt = context;
+    char parent[PATH_MAX], folder[PATH_MAX + NODE_NAME_BYTES];
+    if (snprintf(parent, sizeof parent, "%s/nodes", attempt->path.data) >= (int)sizeof parent)
+        return;
+    snprintf(folder, sizeof folder, "%s/%s", parent, attempt->nodes.name[node]);
+    if (make_folder(parent) == 0 && make_folder(folder) == 0)
+        write_file(folder, file);
+    if (node == 0 && attempt->nodes.own < 0)
+        write_file(attempt->path.data, file);
+}
+
+/* Starting agents */
+
+static void append_address(char *text, size_t text_bytes, const struct sockaddr *place)
+{
+    char address[INET6_ADDRSTRLEN] = "";
+    const struct sockaddr_in *v4 = (const void *)place;
+    const struct sockaddr_in6 *v6 = (const void *)place;
+    if (place->sa_family == AF_INET)
+        inet_ntop(AF_INET, &v4->sin_addr, address, sizeof address);
+    else if (place->sa_family == AF_INET6 && !IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr))
+        inet_ntop(AF_INET6, &v6->sin6_addr, address, sizeof address);
+    size_t used = strlen(text);
+    if (*address && used + strlen(address) + 2 < text_bytes)
+        snprintf(text + used, text_bytes - used, "%s%s", used ? "," : "", address);
+}
+
+/* All addresses that this machine has, its loopback last: nodes may be other names for it. */
+static void list_addresses(char *text, size_t text_bytes)
+{
+    struct ifaddrs *all = NULL;
+    text[0] = '\0';
+    if (getifaddrs(&all))
+        all = NULL;
+    size_t count = 0;
+    for (const struct ifaddrs *at = all; at && count < MAX_ADDRESSES; at = at->ifa_next) {
+        if (!at->ifa_addr || !(at->ifa_flags & IFF_UP) || at->ifa_flags & IFF_LOOPBACK)
+            continue;
+        append_address(text, text_bytes, at->ifa_addr);
+        count++;
+    }
+    freeifaddrs(all);
+    size_t used = strlen(text);
+    snprintf(text + used, text_bytes - used, "%s127.0.0.1", used ? "," : "");
+}
+
+struct agent_words {
+    char program[PATH_MAX], addresses[1024], port[16], timeout[32];
+};
+
+/* This program as nodes have it. */
+static int find_program(const struct attempt *attempt, char path[PATH_MAX], struct cb_err *err)
+{
+    if (*attempt->programs) {
+        snprintf(path, PATH_MAX, "%s/ckptbench-agent", attempt->programs);
+        return 0;
+    }
+    return process_own_path(path) ? 0 : cb_fail_errno(err, errno, "finding this program's own path");
+}
+
+static int fill_words(const struct attempt *attempt, struct agent_words *words, struct cb_err *err)
+{
+    int rc = find_program(attempt, words->program, err);
+    if (rc)
+        return rc;
+    list_addresses(words->addresses, sizeof words->addresses);
+    snprintf(words->port, sizeof words->port, "%u", rendezvous_port(attempt->peers->rendezvous));
+    snprintf(words->timeout, sizeof words->timeout, "%s", experiment_text(attempt->experiment, OPT_RENDEZVOUS_TIMEOUT));
+    return 0;
+}
+
+static int open_files(const struct node_peers *self, int *key_fd, int *log_fd, struct cb_err *err)
+{
+    *key_fd = open(self->key_path, O_RDONLY | O_CLOEXEC);
+    *log_fd = open(self->log_path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (*key_fd >= 0 && *log_fd >= 0)
+        return 0;
+    return cb_fail_errno(err, errno, "opening %s", *key_fd < 0 ? self->key_path : self->log_path);
+}
+
+/* One starter with the key as its standard input, which srun and ssh pass on. */
+static int start_one(struct node_peers *self, uint32_t node, const char *const *words, struct cb_err *err)
+{
+    int key_fd = -1, log_fd = -1;
+    int rc = open_files(self, &key_fd, &log_fd, err);
+    /* SIGTERM would have srun kill the agents at once; without it they see that we are gone, and leave in order. */
+    struct child_options options = {
+        .argv = words, .stdin_fd = key_fd, .stdout_fd = log_fd, .stderr_fd = log_fd, .death_signal = SIGKILL};
+    if (!rc)
+        rc = child_start(&self->starters[self->starter_count], &options, err);
+    if (!rc)
+        self->started_node[self->starter_count++] = node;
+    if (key_fd >= 0)
+        close(key_fd);
+    if (log_fd >= 0)
+        close(log_fd);
+    return rc;
+}
+
+static int start_by_srun(struct attempt *attempt, const struct agent_words *agent, struct cb_err *err)
+{
+    const struct nodes *nodes = &attempt->nodes;
+    bool was_sent = *attempt->programs != '\0';
+    struct buf list;
+    char count[16];
+    buf_init(&list, LOG_MAX_BYTES);
+    for (uint32_t i = 0; i < nodes->count; i++)
+        if (nodes->own != (int64_t)i)
+            buf_printf(&list, "%s%s", list.len ? "," : "--nodelist=", nodes->name[i]);
+    snprintf(count, sizeof count, "%u", nodes->count - (nodes->own >= 0));
+    const char *const words[] = {LAUNCH_BESIDE,
+                                 "--kill-on-bad-exit=0",
+                                 "--distribution=block",
+                                 "--ntasks-per-node=1",
+                                 "--nodes",
+                                 count,
+                                 "--ntasks",
+                                 count,
+                                 list.data,
+                                 agent->program,
+                                 "node",
+                                 "--head",
+                                 agent->addresses,
+                                 "--port",
+                                 agent->port,
+                                 "--timeout",
+                                 agent->timeout,
+                                 was_sent ? "--sent" : NULL,
+                                 NULL};
+    int rc = buf_check(&list, "the list of nodes", err);
+    if (!rc)
+        rc = start_one(attempt->peers, UINT32_MAX, words, err);
+    buf_release(&list);
+    return rc;
+}
+
+/* For the shell at the other end. */
+static void append_quoted(struct buf *out, const char *word)
+{
+    buf_append_text(out, " '");
+    for (; *word; word++) {
+        if (*word == '\'')
+            buf_append_text(out, "'\\''");
+        else
+            buf_append_char(out, *word);
+    }
+    buf_append_char(out, '\'');
+}
+
+static int start_by_ssh(struct attempt *attempt, const struct agent_words *agent, uint32_t node, struct cb_err *err)
+{
+    const char *host = attempt->nodes.name[node];
+    const char *const node_peers_words[] = {agent->program,   "node",   "--name",    host,        "--head",
+                                            agent->addresses, "--port", agent->port, "--timeout", agent->timeout};
+    char destination[NODE_NAME_BYTES], port[8];
+    const char *words[LAUNCH_SSH_WORDS + 1];
+    struct buf command;
+    buf_init(&command, LOG_MAX_BYTES);
+    buf_append_text(&command, "exec");
+    for (size_t i = 0; i < sizeof node_peers_words / sizeof *node_peers_words; i++)
+        append_quoted(&command, node_peers_words[i]);
+    size_t count = launch_ssh_words(host, destination, port, words);
+    words[count] = command.data;
+    words[count + 1] = NULL;
+    int rc = buf_check(&command, "a command for ssh", err);
+    if (!rc)
+        rc = start_one(attempt->peers, node, words, err);
+    buf_release(&command);
+    return rc;
+}
+
+static int start_agents(struct attempt *attempt, struct cb_err *err)
+{
+    struct node_peers *self = attempt->peers;
+    struct agent_words words;
+    self->starters = calloc(attempt->nodes.count, sizeof *self->starters);
+    self->started_node = calloc(attempt->nodes.count, sizeof *self->started_node);
+    if (!self->starters || !self->started_node)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for %u nodes", attempt->nodes.count);
+    int rc = fill_words(attempt, &words, err);
+    if (!rc && attempt->nodes.slurm)
+        return start_by_srun(attempt, &words, err);
+    for (uint32_t i = 0; i < attempt->nodes.count && !rc; i++)
+        if (attempt->nodes.own != (int64_t)i)
+            rc = start_by_ssh(attempt, &words, i, err);
+    return rc;
+}
+
+/* Opening */
+
+/* The ranks of the head's own node find the experiment where those of the others do. */
+static int keep_experiment(const struct attempt *attempt, struct cb_err *err)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/experiment.yaml", attempt->pages.folder);
+    return attempt->nodes.own < 0 ? 0 : buf_write_file(&attempt->peers->experiment, path, 0644, err);
+}
+
+static int open_port(struct attempt *attempt, uint32_t sample_capacity, struct cb_err *err)
+{
+    struct node_peers *self = attempt->peers;
+    const struct rendezvous_setup setup = {
+        .run = attempt->run,
+        .attempt = attempt->number,
+        .nodes = &attempt->nodes,
+        .ranks = attempt->ranks,
+        .sample_capacity = sample_capacity,
+        .pages = self->pages,
+        .experiment = self->experiment.data,
+        .page = attempt->pages.page,
+        .port = (uint16_t)experiment_u64(attempt->experiment, OPT_RENDEZVOUS_PORT),
+        .file = keep_file,
+        .context = attempt,
+    };
+    int rc = rendezvous_new(&setup, &self->rendezvous, err);
+    return rc ? rc : channel_key_write(rendezvous_key(self->rendezvous), self->key_path, err);
+}
+
+int node_peers_open(struct attempt *attempt, uint32_t sample_capacity, struct cb_err *err)
+{
+    struct node_peers *self = calloc(1, sizeof *self);
+    if (!self)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for other nodes");
+    attempt->peers = self;
+    buf_init(&self->experiment, CHANNEL_MAX_MESSAGE_BYTES / 2);
+    snprintf(self->key_path, sizeof self->key_path, "%.4000s/rendezvous.key", attempt->path.data);
+    snprintf(self->log_path, sizeof self->log_path, "%.4000s/logs/nodes.log", attempt->path.data);
+    pages_choose_base(attempt->run, attempt->number, self->pages);
+    int rc = experiment_write_yaml(attempt->experiment, &self->experiment, err);
+    if (!rc)
+        rc = pages_create_head(&attempt->pages, self->pages, attempt->nodes.own, attempt->nodes.count, attempt->ranks,
+                               sample_capacity, err);
+    if (!rc)
+        rc = keep_experiment(attempt, err);
+    if (!rc)
+        rc = open_port(attempt, sample_capacity, err);
+    return rc ? rc : start_agents(attempt, err);
+}
+
+/* Awaiting */
+
+/* The last line that srun, ssh or an agent wrote. */
+static void last_words(const struct node_peers *self, char line[LINE_BYTES])
+{
+    struct buf text;
+    buf_init(&text, LOG_MAX_BYTES);
+    line[0] = '\0';
+    if (buf_read_file(&text, self->log_path, NULL) == 0) {
+        for (const char *at = text.data; *at;) {
+            size_t len = strcspn(at, "\n");
+            if (len > 0)
+                snprintf(line, LINE_BYTES, "%.*s", (int)(len < LINE_BYTES ? len : LINE_BYTES - 1), at);
+            at += len + (at[len] == '\n');
+        }
+    }
+    buf_release(&text);
+}
+
+/* A starter that ended before its agents had joined: they will not. */
+static bool find_failed_starter(const struct attempt *attempt, char *text, size_t text_bytes)
+{
+    struct node_peers *self = attempt->peers;
+    for (uint32_t i = 0; i < self->starter_count; i++) {
+        char how[64], line[LINE_BYTES], missing[256];
+        uint32_t node = self->started_node[i];
+        if (child_wait(&self->starters[i], 0, NULL) != 0)
+            continue;
+        if (node != UINT32_MAX && rendezvous_report(self->rendezvous, node)->joined_wall_ns)
+            continue;
+        child_describe(&self->starters[i], how);
+        last_words(self, line);
+        rendezvous_name_missing(self->rendezvous, missing, sizeof missing);
+        snprintf(text, text_bytes, "no agent on node %s: %s ended with %s%s%s",
+                 node == UINT32_MAX ? missing : attempt->nodes.name[node], attempt->nodes.slurm ? "srun" : "ssh", how,
+                 *line ? ": " : "", line);
+        return true;
+    }
+    return false;
+}
+
+static void show_joining(struct attempt *attempt, uint64_t now_ns)
+{
+    struct progress progress = {.state = "joining", .iterations = (uint32_t)attempt->iterations, .slowest_rank = -1};
+    char missing[160];
+    if (now_ns - attempt->peers->progress_ns < PROGRESS_NS)
+        return;
+    attempt->peers->progress_ns = now_ns;
+    rendezvous_name_missing(attempt->peers->rendezvous, missing, sizeof missing);
+    snprintf(progress.note, sizeof progress.note, "waiting for node %s", missing);
+    (void)!progress_write(attempt->path.data, &progress, NULL); /* only a look */
+}
+
+/* Decides where it is no use to go on waiting. */
+static void check_joining(struct attempt *attempt, uint64_t now_ns)
+{
+    const struct node_peers *self = attempt->peers;
+    uint64_t timeout_ns = experiment_u64(attempt->experiment, OPT_RENDEZVOUS_TIMEOUT);
+    const char *reason;
+    char text[1024];
+    if (*attempt->signals > 0) {
+        slurm_end_explain(attempt);
+        attempt_decide(attempt, OUTCOME_CANCELLED, CB_ERR_ABORTED, "stopped on request before the ranks were started");
+    } else if (getppid() != attempt->parent)
+        attempt_decide(attempt, OUTCOME_CANCELLED, CB_ERR_ABORTED, "the controller that started this run died");
+    else if (rendezvous_was_refused(self->rendezvous, &reason))
+        attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, CB_ERR_UNSUPPORTED, "%s", reason);
+    else if (node_peers_find_lost(attempt, text, sizeof text) || find_failed_starter(attempt, text, sizeof text))
+        attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, CB_ERR_SYSTEM, "%s", text);
+    else if (now_ns - attempt->started_ns > timeout_ns) {
+        char missing[512], line[LINE_BYTES];
+        rendezvous_name_missing(self->rendezvous, missing, sizeof missing);
+        last_words(self, line);
+        attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, CB_ERR_TIMEOUT,
+                       "node %s has not joined within rendezvous.timeout=%s%s%s", missing,
+                       experiment_text(attempt->experiment, OPT_RENDEZVOUS_TIMEOUT), *line ? ": " : "", line);
+    }
+}
+
+int node_peers_write_report(const struct attempt *attempt, struct cb_err *err)
+{
+    char path[PATH_MAX];
+    if (!attempt->peers)
+        return 0;
+    snprintf(path, sizeof path, "%.4000s/rendezvous.json", attempt->path.data);
+    return rendezvous_write(attempt->peers->rendezvous, &attempt->nodes, path, node_peers_seconds(attempt), err);
+}
+
+void node_peers_await(struct attempt *attempt)
+{
+    struct node_peers *self = attempt->peers;
+    while (self && !attempt->verdict.decided) {
+        uint64_t now_ns = clock_monotonic_ns();
+        rendezvous_work(self->rendezvous, now_ns, AWAIT_MS);
+        if (rendezvous_is_complete(self->rendezvous)) {
+            self->complete_ns = clock_monotonic_ns();
+            pages_beat(&attempt->pages, self->complete_ns);
+            return;
+        }
+        check_joining(attempt, now_ns);
+        if (!attempt->verdict.decided)
+            show_joining(attempt, now_ns);
+    }
+}
+
+/* While ranks run */
+
+void node_peers_work(struct attempt *attempt, uint64_t now_ns, enum stop_request stop)
+{
+    if (!attempt->peers || !attempt->peers->rendezvous)
+        return;
+    rendezvous_order(attempt->peers->rendezvous, stop, false);
+    rendezvous_work(attempt->peers->rendezvous, now_ns, 0);
+}
+
+static void describe_lost(const struct attempt *attempt, uint32_t node, const char *trouble, char *text,
+                          size_t text_bytes)
+{
+    char place[96], ranks[64];
+    const struct node_report *report = rendezvous_report(attempt->peers->rendezvous, node);
+    if (report->rank_count == 1)
+        snprintf(ranks, sizeof ranks, "rank %u", report->first_rank);
+    else
+        snprintf(ranks, sizeof ranks, "ranks %u to %u", report->first_rank,
+                 report->first_rank + report->rank_count - 1);
+    snprintf(text, text_bytes, "node %s is lost (its agent: %s); its %s %s last in %s", attempt->nodes.name[node],
+             trouble, ranks, report->rank_count == 1 ? "was" : "were",
+             attempt_describe_place(attempt, report->first_rank, place));
+}
+
+bool node_peers_find_lost(const struct attempt *attempt, char *text, size_t text_bytes)
+{
+    uint32_t node;
+    if (!attempt->peers || !attempt->peers->rendezvous || !rendezvous_find_lost(attempt->peers->rendezvous, &node))
+        return false;
+    describe_lost(attempt, node, rendezvous_report(attempt->peers->rendezvous, node)->trouble, text, text_bytes);
+    return true;
+}
+
+bool node_peers_find_silent(const struct attempt *attempt, uint64_t now_ns, char *text, size_t text_bytes)
+{
+    uint32_t node;
+    uint64_t silent_ns;
+    char trouble[64];
+    if (!attempt->peers || !attempt->peers->rendezvous ||
+        !rendezvous_find_silent(attempt->peers->rendezvous, now_ns, &node, &silent_ns) || silent_ns <= NOTE_SILENT_NS)
+        return false;
+    snprintf(trouble, sizeof trouble, "it has said nothing for %.0f s", (double)silent_ns / (double)NS_PER_S);
+    describe_lost(attempt, node, trouble, text, text_bytes);
+    return true;
+}
+
+static double done_share(const struct attempt *attempt, uint32_t node)
+{
+    const struct node_report *report = rendezvous_report(attempt->peers->rendezvous, node);
+    uint64_t done = 0, total = 0;
+    for (uint32_t i = 0; i < report->rank_count; i++) {
+        const struct status_page *page = attempt->pages.page[report->first_rank + i];
+        done += atomic_load(&page->bytes_done);
+        total += atomic_load(&page->bytes_total);
+    }
+    return total ? (double)done / (double)total : NAN;
+}
+
+/* The node that has done least, where it has done less than half of what the next one has. */
+static void note_slow(const struct attempt *attempt, char *text, size_t text_bytes)
+{
+    double least = INFINITY, next = INFINITY;
+    uint32_t slowest = 0;
+    for (uint32_t node = 0; node < attempt->nodes.count; node++) {
+        double share = done_share(attempt, node);
+        if (isnan(share))
+            return; /* between operations */
+        if (share < least) {
+            next = least;
+            least = share;
+            slowest = node;
+        } else if (share < next) {
+            next = share;
+        }
+    }
+    if (isfinite(next) && next > 0.2 && least < SLOW_SHARE * next)
+        snprintf(text, text_bytes, "node %s is slow: %.0f %% done, all others %.0f %% or more",
+                 attempt->nodes.name[slowest], least * 100, next * 100);
+}
+
+void node_peers_note(const struct attempt *attempt, uint64_t now_ns, char *text, size_t text_bytes)
+{
+    uint32_t node;
+    uint64_t silent_ns;
+    if (!attempt->peers || !attempt->peers->rendezvous)
+        return;
+    if (rendezvous_find_silent(attempt->peers->rendezvous, now_ns, &node, &silent_ns) && silent_ns > NOTE_SILENT_NS)
+        snprintf(text, text_bytes, "node %s says nothing since %.1f s", attempt->nodes.name[node],
+                 (double)silent_ns / (double)NS_PER_S);
+    else
+        note_slow(attempt, text, text_bytes);
+}
+
+static uint32_t node_of(const struct attempt *attempt, uint32_t rank)
+{
+    return spread_node_of(attempt->ranks, attempt->nodes.count, rank);
+}
+
+bool node_peers_has(const struct attempt *attempt, uint32_t rank)
+{
+    return attempt->peers && attempt->nodes.own != (int64_t)node_of(attempt, rank);
+}
+
+/* A process that its node has not looked at yet is alive: its page says so. */
+bool node_peers_is_alive(const struct attempt *attempt, uint32_t rank)
+{
+    const struct rendezvous *rendezvous = attempt->peers->rendezvous;
+    uint32_t pid = atomic_load(&attempt->pages.page[rank]->pid);
+    if (!rendezvous || !pid || rendezvous_report(rendezvous, node_of(attempt, rank))->state != NODE_JOINED)
+        return false;
+    const struct wire_sight *sight = rendezvous_sight(rendezvous, rank);
+    return sight->pid != pid || sight->state;
+}
+
+char *node_peers_describe_process(const struct attempt *attempt, uint32_t rank, char text[64])
+{
+    const struct wire_sight *sight =
+        attempt->peers->rendezvous ? rendezvous_sight(attempt->peers->rendezvous, rank) : NULL;
+    const char *node = attempt->nodes.name[node_of(attempt, rank)];
+    if (!sight || !sight->state)
+        snprintf(text, 64, "no process on %.40s", node);
+    else
+        snprintf(text, 64, "state %c%s%.20s%s on %.24s", sight->state, *sight->place ? " (" : "", sight->place,
+                 *sight->place ? ")" : "", node);
+    return text;
+}
+
+char *node_peers_describe_node(const struct attempt *attempt, uint32_t rank, char text[NODE_NAME_BYTES + 16])
+{
+    text[0] = '\0';
+    if (attempt->peers)
+        snprintf(text, NODE_NAME_BYTES + 16, " on node %s", attempt->nodes.name[node_of(attempt, rank)]);
+    return text;
+}
+
+double node_peers_seconds(const struct attempt *attempt)
+{
+    if (!attempt->peers || !attempt->peers->complete_ns)
+        return NAN;
+    return (double)(attempt->peers->complete_ns - attempt->started_ns) / (double)NS_PER_S;
+}
+
+/* Ends */
+
+bool node_peers_started(const struct attempt *attempt, pid_t pid)
+{
+    for (uint32_t i = 0; attempt->peers && i < attempt->peers->starter_count; i++)
+        if (attempt->peers->starters[i].pid == pid)
+            return true;
+    return false;
+}
+
+void node_peers_kill(const struct attempt *attempt)
+{
+    if (!attempt->peers || !attempt->peers->rendezvous)
+        return;
+    rendezvous_order(attempt->peers->rendezvous, STOP_NOW, true);
+    rendezvous_work(attempt->peers->rendezvous, clock_monotonic_ns(), 0);
+}
+
+static void end_starters(struct node_peers *self)
+{
+    uint64_t deadline_ns = clock_monotonic_ns() + STARTER_LEAVE_NS;
+    for (uint32_t i = 0; i < self->starter_count; i++) {
+        if (child_wait(&self->starters[i], deadline_ns, NULL) != 0)
+            child_end(&self->starters[i], STARTER_GRACE_NS);
+    }
+}
+
+void node_peers_finish(struct attempt *attempt)
+{
+    struct node_peers *self = attempt->peers;
+    struct cb_err err;
+    if (!self)
+        return;
+    if (self->rendezvous) {
+        rendezvous_finish(self->rendezvous, clock_monotonic_ns() + FINISH_NS);
+        if (node_peers_write_report(attempt, &err) != 0)
+            attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, err.code, "%s", err.message);
+    }
+    broadcast_remove(attempt, self->complete_ns > 0);
+    unlink(self->key_path);
+    rendezvous_free(self->rendezvous); /* agents leave when the connection is closed */
+    self->rendezvous = NULL;
+    end_starters(self);
+}
+
+void node_peers_free(struct node_peers *self)
+{
+    if (!self)
+        return;
+    rendezvous_free(self->rendezvous);
+    buf_release(&self->experiment);
+    free(self->starters);
+    free(self->started_node);
+    free(self);
+}

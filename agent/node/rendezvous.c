@@ -1,0 +1,556 @@
+/* Bringing the nodes of a run together, and hearing them while it lasts. Owns the port, the connections
+ * and what nodes say of themselves; must not know how their agents are started, nor how runs end. */
+#include "agent/node/rendezvous.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "agent/node/page_copy.h"
+#include "core/clock.h"
+#include "core/version.h"
+#include "run/rank_placement.h"
+
+#define STRANGER_LIMIT 4096         /* connections that have not said who they are */
+#define STRANGER_NS (20 * NS_PER_S) /* until they must have */
+#define BEAT_NS (500 * NS_PER_MS)
+#define FINISH_WAIT_MS 5
+
+struct node {
+    struct node_report report;
+    struct channel *channel;
+    struct wire_sight *sights; /* one a rank */
+    uint64_t beat_ns;          /* last heartbeat sent */
+};
+
+struct stranger {
+    struct channel *channel;
+    uint64_t since_ns;
+};
+
+struct rendezvous {
+    struct rendezvous_setup setup;
+    struct channel_key key;
+    struct channel_context *context;
+    int listening;
+    uint16_t port;
+    struct node *nodes;
+    struct stranger *strangers; /* STRANGER_LIMIT places, stranger_count used */
+    uint32_t stranger_count;
+    struct pollfd *polls; /* room for all of them */
+    struct wire_sight *read_sights;
+    struct buf message;
+    struct wire_beat orders;
+    char refusal[1024]; /* "" for none */
+};
+
+static uint32_t node_count(const struct rendezvous *self)
+{
+    return self->setup.nodes->count;
+}
+
+static bool is_own(const struct rendezvous *self, uint32_t node)
+{
+    return self->setup.nodes->own == (int64_t)node;
+}
+
+static const char *name_of(const struct rendezvous *self, uint32_t node)
+{
+    return self->setup.nodes->name[node];
+}
+
+static int set_up_nodes(struct rendezvous *self, struct cb_err *err)
+{
+    uint32_t nodes = node_count(self), most = 0;
+    self->nodes = calloc((size_t)nodes + 1, sizeof *self->nodes);
+    self->strangers = calloc(STRANGER_LIMIT, sizeof *self->strangers);
+    self->polls = calloc((size_t)nodes + STRANGER_LIMIT + 1, sizeof *self->polls);
+    if (!self->nodes || !self->strangers || !self->polls)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for %u nodes", nodes);
+    for (uint32_t i = 0; i < nodes; i++) {
+        struct node_report *report = &self->nodes[i].report;
+        report->first_rank = spread_first_rank(self->setup.ranks, nodes, i);
+        report->rank_count = spread_first_rank(self->setup.ranks, nodes, i + 1) - report->first_rank;
+        report->joined.store_free_bytes = UINT64_MAX;
+        most = report->rank_count > most ? report->rank_count : most;
+        if (is_own(self, i))
+            continue;
+        self->nodes[i].sights = calloc((size_t)report->rank_count + 1, sizeof *self->nodes[i].sights);
+        if (!self->nodes[i].sights)
+            return cb_fail(err, CB_ERR_MEMORY, "no memory for %u nodes", nodes);
+    }
+    self->read_sights = calloc((size_t)most + 1, sizeof *self->read_sights);
+    return self->read_sights ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory for %u nodes", nodes);
+}
+
+int rendezvous_new(const struct rendezvous_setup *setup, struct rendezvous **rendezvous, struct cb_err *err)
+{
+    struct rendezvous *self = calloc(1, sizeof *self);
+    if (!self)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for a rendezvous");
+    self->setup = *setup;
+    self->listening = -1;
+    buf_init(&self->message, CHANNEL_MAX_MESSAGE_BYTES);
+    channel_key_new(&self->key);
+    int rc = set_up_nodes(self, err);
+    if (!rc)
+        rc = channel_context_new(&self->key, CHANNEL_SERVER, &self->context, err);
+    if (!rc)
+        rc = channel_listen(setup->port, &self->listening, &self->port, err);
+    if (rc)
+        rendezvous_free(self);
+    else
+        *rendezvous = self;
+    return rc;
+}
+
+void rendezvous_free(struct rendezvous *self)
+{
+    if (!self)
+        return;
+    for (uint32_t i = 0; self->nodes && i < node_count(self); i++) {
+        channel_free(self->nodes[i].channel);
+        free(self->nodes[i].sights);
+    }
+    for (uint32_t i = 0; i < self->stranger_count; i++)
+        channel_free(self->strangers[i].channel);
+    if (self->listening >= 0)
+        close(self->listening);
+    channel_context_free(self->context);
+    buf_release(&self->message);
+    free(self->read_sights);
+    free(self->polls);
+    free(self->strangers);
+    free(self->nodes);
+    explicit_bzero(&self->key, sizeof self->key);
+    free(self);
+}
+
+uint16_t rendezvous_port(const struct rendezvous *self)
+{
+    return self->port;
+}
+
+const struct channel_key *rendezvous_key(const struct rendezvous *self)
+{
+    return &self->key;
+}
+
+/* Nodes that leave */
+
+static void lose(struct rendezvous *self, uint32_t index, const char *why)
+{
+    struct node *node = &self->nodes[index];
+    if (node->report.state == NODE_LOST)
+        return;
+    node->report.state = NODE_LOST;
+    snprintf(node->report.trouble, sizeof node->report.trouble, "%.500s", why);
+    channel_free(node->channel);
+    node->channel = NULL;
+    for (uint32_t i = 0; i < node->report.rank_count; i++)
+        node->sights[i] = (struct wire_sight){0};
+}
+
+/* Puts the message into the node's channel. */
+static void tell(struct rendezvous *self, uint32_t index)
+{
+    struct cb_err err;
+    int rc = buf_check(&self->message, "a message", &err);
+    if (!rc && self->nodes[index].channel)
+        rc = channel_send(self->nodes[index].channel, self->message.data, self->message.len, &err);
+    if (rc)
+        lose(self, index, err.message);
+}
+
+static void beat(struct rendezvous *self, uint32_t index, uint64_t now_ns)
+{
+    wire_write_beat(&self->message, &self->orders);
+    self->nodes[index].beat_ns = now_ns;
+    tell(self, index);
+}
+
+/* Nodes that come */
+
+static void welcome(struct rendezvous *self, uint32_t index)
+{
+    const struct rendezvous_setup *setup = &self->setup;
+    struct wire_welcome message = {.attempt = setup->attempt,
+                                   .node = index,
+                                   .nodes = node_count(self),
+                                   .ranks = setup->ranks,
+                                   .sample_capacity = setup->sample_capacity,
+                                   .experiment = setup->experiment,
+                                   .experiment_len = strlen(setup->experiment)};
+    snprintf(message.run, sizeof message.run, "%s", setup->run);
+    snprintf(message.pages, sizeof message.pages, "%s", setup->pages);
+    wire_write_welcome(&self->message, &message);
+    tell(self, index);
+}
+
+/* Why a node may not join, in self->refusal; false where it may. */
+static bool refuse_release(struct rendezvous *self, const struct wire_hello *hello)
+{
+    if (hello->protocol != WIRE_PROTOCOL) {
+        snprintf(self->refusal, sizeof self->refusal,
+                 "an agent of ckptbench %.64s joined from another node, and this is %.64s: install one release on all "
+                 "nodes",
+                 hello->version, version_text());
+        return true;
+    }
+    if (strcmp(hello->version, version_text()) == 0 && strcmp(hello->commit, version_commit()) == 0 &&
+        hello->page_version == STATUS_PAGE_VERSION && hello->page_bytes == sizeof(struct status_page))
+        return false;
+    snprintf(
+        self->refusal, sizeof self->refusal,
+        "node %.64s has ckptbench-agent %.64s (%.64s), and this is %.64s (%.64s): install one release on all nodes",
+        hello->name, hello->version, hello->commit, version_text(), version_commit());
+    return true;
+}
+
+static bool find_node(const struct rendezvous *self, const char *name, uint32_t *index)
+{
+    for (uint32_t i = 0; i < node_count(self); i++) {
+        if (strcmp(name_of(self, i), name) == 0) {
+            *index = i;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Says the refusal and lets go; it goes out if the socket takes it, which it does. */
+static void turn_away(struct rendezvous *self, struct channel *channel, const char *reason)
+{
+    wire_write_refused(&self->message, reason);
+    if (channel_send(channel, self->message.data, self->message.len, NULL) == 0)
+        (void)!channel_work(channel, NULL); /* who is gone already needs no reason */
+    channel_free(channel);
+}
+
+/* A stranger that has the key and said hello. Takes the channel. */
+static void let_in(struct rendezvous *self, struct channel *channel, const struct wire_hello *hello, uint64_t now_ns)
+{
+    uint32_t index;
+    if (refuse_release(self, hello)) {
+        turn_away(self, channel, self->refusal);
+        return;
+    }
+    if (!find_node(self, hello->name, &index) || is_own(self, index)) {
+        turn_away(self, channel, "this run has no such node for you to be");
+        return;
+    }
+    struct node *node = &self->nodes[index];
+    if (node->report.state != NODE_AWAITED) {
+        turn_away(self, channel, "this node has joined already");
+        return;
+    }
+    node->channel = channel;
+    node->report.state = NODE_GREETED;
+    node->report.heard_ns = now_ns;
+    snprintf(node->report.host, sizeof node->report.host, "%s", hello->host);
+    welcome(self, index);
+}
+
+static void drop_stranger(struct rendezvous *self, uint32_t index)
+{
+    self->strangers[index] = self->strangers[--self->stranger_count];
+}
+
+/* True where the stranger has left the list. */
+static bool hear_stranger(struct rendezvous *self, uint32_t index, uint64_t now_ns)
+{
+    struct channel *channel = self->strangers[index].channel;
+    struct wire_hello hello;
+    const void *bytes;
+    size_t len;
+    int rc = channel_work(channel, NULL);
+    bool said = channel_next(channel, &bytes, &len);
+    if (said && wire_read_hello(bytes, len, &hello, NULL) == 0) {
+        drop_stranger(self, index);
+        let_in(self, channel, &hello, now_ns);
+        return true;
+    }
+    if (!rc && !said && now_ns - self->strangers[index].since_ns < STRANGER_NS)
+        return false;
+    drop_stranger(self, index);
+    channel_free(channel);
+    return true;
+}
+
+static void accept_strangers(struct rendezvous *self, uint64_t now_ns)
+{
+    while (self->stranger_count < STRANGER_LIMIT) {
+        struct channel *channel = NULL;
+        if (channel_accept(self->context, self->listening, &channel, NULL) != 0 || !channel)
+            return; /* out of descriptors, or nobody: those who wait are asked for again */
+        self->strangers[self->stranger_count++] = (struct stranger){.channel = channel, .since_ns = now_ns};
+    }
+}
+
+/* What nodes say */
+
+static int take_sights(struct rendezvous *self, struct node *node, const void *bytes, size_t len, struct cb_err *err)
+{
+    uint32_t count = 0;
+    int rc = wire_read_sights(bytes, len, self->read_sights, node->report.rank_count, &count, err);
+    for (uint32_t i = 0; i < count && !rc; i++) {
+        uint32_t rank = self->read_sights[i].rank - node->report.first_rank;
+        if (rank >= node->report.rank_count)
+            rc =
+                cb_fail(err, CB_ERR_FORMAT, "a report of rank %u, which is on another node", self->read_sights[i].rank);
+        else
+            node->sights[rank] = self->read_sights[i];
+    }
+    return rc;
+}
+
+static int take_span(struct rendezvous *self, const struct node *node, const void *bytes, size_t len,
+                     struct cb_err *err)
+{
+    struct wire_span span;
+    int rc = wire_read_span(bytes, len, &span, err);
+    if (!rc && span.rank - node->report.first_rank >= node->report.rank_count)
+        rc = cb_fail(err, CB_ERR_FORMAT, "a page of rank %u, which is on another node", span.rank);
+    return rc ? rc : page_copy_apply(self->setup.page[span.rank], span.offset, span.bytes, span.len, err);
+}
+
+static int take_joined(struct node *node, const void *bytes, size_t len, struct cb_err *err)
+{
+    int rc = wire_read_joined(bytes, len, &node->report.joined, err);
+    if (rc)
+        return rc;
+    node->report.state = NODE_JOINED;
+    node->report.joined_wall_ns = clock_wall_ns();
+    return 0;
+}
+
+static int answer_ping(struct rendezvous *self, uint32_t index, const void *bytes, size_t len, struct cb_err *err)
+{
+    struct wire_pong pong = {0};
+    int rc = wire_read_ping(bytes, len, &pong.echo_ns, err);
+    if (rc)
+        return rc;
+    pong.monotonic_ns = clock_monotonic_ns();
+    pong.wall_ns = clock_wall_ns();
+    wire_write_pong(&self->message, &pong);
+    tell(self, index);
+    return 0;
+}
+
+static int take_file(struct rendezvous *self, uint32_t index, const void *bytes, size_t len, struct cb_err *err)
+{
+    struct wire_file file;
+    int rc = wire_read_file(bytes, len, &file, err);
+    if (!rc && strcmp(file.name, "fingerprint.json") != 0 && strcmp(file.name, "host.json") != 0)
+        rc = cb_fail(err, CB_ERR_FORMAT, "a file %s, which no node has", file.name);
+    if (!rc && self->setup.file)
+        self->setup.file(self->setup.context, index, &file);
+    return rc;
+}
+
+static int take_message(struct rendezvous *self, uint32_t index, const void *bytes, size_t len, struct cb_err *err)
+{
+    struct node *node = &self->nodes[index];
+    bool joined = node->report.state == NODE_JOINED;
+    switch (wire_kind_of(bytes, len)) {
+    case WIRE_PING:
+        return answer_ping(self, index, bytes, len, err);
+    case WIRE_JOINED:
+        return joined ? cb_fail(err, CB_ERR_FORMAT, "it joined twice") : take_joined(node, bytes, len, err);
+    case WIRE_REFUSED: {
+        char reason[1024] = "";
+        int rc = wire_read_refused(bytes, len, reason, err);
+        return rc ? rc : cb_fail(err, CB_ERR_SYSTEM, "%.400s", reason);
+    }
+    case WIRE_SIGHT:
+        return take_sights(self, node, bytes, len, err);
+    case WIRE_SPAN:
+        return take_span(self, node, bytes, len, err);
+    case WIRE_FILE:
+        return take_file(self, index, bytes, len, err);
+    case WIRE_FINISHED:
+        node->report.state = NODE_FINISHED;
+        return 0;
+    default:
+        return cb_fail(err, CB_ERR_FORMAT, "a message that no node sends");
+    }
+}
+
+static void hear_node(struct rendezvous *self, uint32_t index, uint64_t now_ns)
+{
+    struct node *node = &self->nodes[index];
+    struct cb_err err = {0}, closed = {0};
+    const void *bytes;
+    size_t len;
+    int rc = channel_work(node->channel, &closed), code = 0;
+    while (!code && node->channel && channel_next(node->channel, &bytes, &len)) {
+        node->report.heard_ns = now_ns;
+        code = take_message(self, index, bytes, len, &err);
+    }
+    if (code)
+        lose(self, index, err.message);
+    else if (rc && node->channel && node->report.state == NODE_FINISHED) {
+        channel_free(node->channel);
+        node->channel = NULL;
+    } else if (rc)
+        lose(self, index, closed.message);
+}
+
+static void check_silence(struct rendezvous *self, uint32_t index, uint64_t now_ns)
+{
+    const struct node_report *report = &self->nodes[index].report;
+    char why[64];
+    if (report->state != NODE_JOINED || now_ns < report->heard_ns + RENDEZVOUS_SILENCE_NS)
+        return;
+    snprintf(why, sizeof why, "it has said nothing for %.0f s", (double)(now_ns - report->heard_ns) / (double)NS_PER_S);
+    lose(self, index, why);
+}
+
+static nfds_t fill_polls(struct rendezvous *self)
+{
+    nfds_t count = 0;
+    self->polls[count++] = (struct pollfd){.fd = self->listening, .events = POLLIN};
+    for (uint32_t i = 0; i < self->stranger_count; i++) {
+        const struct channel *channel = self->strangers[i].channel;
+        self->polls[count++] = (struct pollfd){.fd = channel_fd(channel), .events = channel_events(channel)};
+    }
+    for (uint32_t i = 0; i < node_count(self); i++) {
+        const struct channel *channel = self->nodes[i].channel;
+        self->polls[count++] =
+            (struct pollfd){.fd = channel ? channel_fd(channel) : -1, .events = channel ? channel_events(channel) : 0};
+    }
+    return count;
+}
+
+void rendezvous_work(struct rendezvous *self, uint64_t now_ns, unsigned wait_ms)
+{
+    uint32_t strangers = self->stranger_count;
+    nfds_t count = fill_polls(self);
+    if (poll(self->polls, count, (int)wait_ms) > 0) {
+        /* From the back: a stranger that leaves is replaced by the last one. */
+        for (uint32_t i = strangers; i-- > 0;)
+            if (self->polls[1 + i].revents)
+                (void)hear_stranger(self, i, now_ns);
+        for (uint32_t i = 0; i < node_count(self); i++)
+            if (self->polls[1 + strangers + i].revents && self->nodes[i].channel)
+                hear_node(self, i, now_ns);
+        if (self->polls[0].revents)
+            accept_strangers(self, now_ns);
+    }
+    for (uint32_t i = self->stranger_count; i-- > 0;)
+        if (now_ns - self->strangers[i].since_ns >= STRANGER_NS)
+            (void)hear_stranger(self, i, now_ns);
+    for (uint32_t i = 0; i < node_count(self); i++) {
+        check_silence(self, i, now_ns);
+        if (self->nodes[i].report.state == NODE_JOINED && now_ns - self->nodes[i].beat_ns >= BEAT_NS)
+            beat(self, i, now_ns);
+        if (self->nodes[i].channel && channel_unsent(self->nodes[i].channel) > 0)
+            hear_node(self, i, now_ns); /* sends, too */
+    }
+}
+
+/* What has come of it */
+
+static bool has_joined(const struct rendezvous *self, uint32_t node)
+{
+    return is_own(self, node) || self->nodes[node].report.joined_wall_ns > 0;
+}
+
+bool rendezvous_is_complete(const struct rendezvous *self)
+{
+    for (uint32_t i = 0; i < node_count(self); i++)
+        if (!has_joined(self, i))
+            return false;
+    return true;
+}
+
+void rendezvous_name_missing(const struct rendezvous *self, char *text, size_t text_bytes)
+{
+    size_t used = 0;
+    uint32_t more = 0;
+    text[0] = '\0';
+    for (uint32_t i = 0; i < node_count(self); i++) {
+        if (has_joined(self, i))
+            continue;
+        size_t len = strlen(name_of(self, i));
+        if (more || used + len + sizeof ", and 4294967295 more" > text_bytes)
+            more++;
+        else
+            used += (size_t)snprintf(text + used, text_bytes - used, "%s%s", used ? ", " : "", name_of(self, i));
+    }
+    if (more)
+        snprintf(text + used, text_bytes - used, " and %u more", more);
+}
+
+bool rendezvous_was_refused(const struct rendezvous *self, const char **reason)
+{
+    *reason = self->refusal;
+    return self->refusal[0] != '\0';
+}
+
+bool rendezvous_find_lost(const struct rendezvous *self, uint32_t *node)
+{
+    for (uint32_t i = 0; i < node_count(self); i++) {
+        if (self->nodes[i].report.state == NODE_LOST) {
+            *node = i;
+            return true;
+        }
+    }
+    return false;
+}
+
+bool rendezvous_find_silent(const struct rendezvous *self, uint64_t now_ns, uint32_t *node, uint64_t *silent_ns)
+{
+    bool found = false;
+    for (uint32_t i = 0; i < node_count(self); i++) {
+        const struct node_report *report = &self->nodes[i].report;
+        uint64_t silent = now_ns > report->heard_ns ? now_ns - report->heard_ns : 0;
+        if (report->state != NODE_JOINED || (found && silent <= *silent_ns))
+            continue;
+        found = true;
+        *node = i;
+        *silent_ns = silent;
+    }
+    return found;
+}
+
+const struct node_report *rendezvous_report(const struct rendezvous *self, uint32_t node)
+{
+    return &self->nodes[node].report;
+}
+
+void rendezvous_order(struct rendezvous *self, enum stop_request stop, bool kill)
+{
+    if (self->orders.stop == (uint32_t)stop && self->orders.kill == kill)
+        return;
+    self->orders = (struct wire_beat){.stop = stop, .kill = kill};
+    for (uint32_t i = 0; i < node_count(self); i++)
+        if (self->nodes[i].channel)
+            self->nodes[i].beat_ns = 0; /* with the next work */
+}
+
+const struct wire_sight *rendezvous_sight(const struct rendezvous *self, uint32_t rank)
+{
+    uint32_t index = spread_node_of(self->setup.ranks, node_count(self), rank);
+    const struct node *node = &self->nodes[index];
+    return node->sights ? &node->sights[rank - node->report.first_rank] : NULL;
+}
+
+void rendezvous_finish(struct rendezvous *self, uint64_t deadline_ns)
+{
+    uint64_t now_ns = clock_monotonic_ns();
+    for (uint32_t i = 0; i < node_count(self); i++) {
+        if (self->nodes[i].channel) {
+            wire_write_bare(&self->message, WIRE_FINISH);
+            tell(self, i);
+        }
+    }
+    for (bool waits = true; waits && now_ns < deadline_ns; now_ns = clock_monotonic_ns()) {
+        rendezvous_work(self, now_ns, FINISH_WAIT_MS);
+        waits = false;
+        for (uint32_t i = 0; i < node_count(self); i++)
+            waits = waits || (self->nodes[i].channel && self->nodes[i].report.state != NODE_FINISHED);
+    }
+}

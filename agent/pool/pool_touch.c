@@ -1,0 +1,126 @@
+/* A touch pool's job: does nothing on its nodes, which is what keeps them up, and submits what comes next.
+ *
+ * The first job has all nodes and starts a chain for each of them, so that one that is busy with a run (and needs
+ * no touch) holds up no other. Expiry and budget are looked at here, before anything is submitted: with nobody
+ * left to ask, the chains end by themselves. */
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/pool/pool_job.h"
+#include "core/child.h"
+#include "core/clock.h"
+
+#define COMMAND_NS (30 * NS_PER_S)
+#define TEXT_MAX_BYTES (1 << 20)
+#define TRIES 3
+#define AGAIN_NS (3 * NS_PER_S)
+#define NODE_BYTES 256
+
+static int ask(const char *const *argv, struct buf *answer, struct cb_err *err)
+{
+    const struct child_options options = {.argv = argv, .stdin_fd = -1};
+    buf_clear(answer);
+    return child_capture(&options, COMMAND_NS, answer, err);
+}
+
+/* Whether the next touch of a node is in the queue: after an answer of sbatch that was lost. */
+static bool is_queued(const struct pool_job *self, const char *node, struct buf *answer)
+{
+    const char *const argv[] = {"squeue", "-h", "-a", "--me", "-t", "PENDING", "-n", self->pool.id, "-o", "%n", NULL};
+    size_t len = strlen(node);
+    if (ask(argv, answer, NULL))
+        return false;
+    for (const char *line = answer->data; *line; line += strcspn(line, "\n") + (line[strcspn(line, "\n")] == '\n'))
+        if (strncmp(line, node, len) == 0 && (line[len] == '\n' || line[len] == '\0'))
+            return true;
+    return false;
+}
+
+static int submit_next(const struct pool_job *self, const char *node, struct cb_err *err)
+{
+    char begin[64], deadline[64], list[NODE_BYTES + 16], script[PATH_MAX];
+    uint64_t now_ns = clock_wall_ns();
+    uint64_t left_ns = self->pool.expires_wall_ns > now_ns ? self->pool.expires_wall_ns - now_ns : 0;
+    struct buf answer;
+    snprintf(begin, sizeof begin, "--begin=now+%" PRIu64, self->pool.period_ns / NS_PER_S);
+    snprintf(deadline, sizeof deadline, "--deadline=now+%" PRIu64, (left_ns + POOL_DEADLINE_NS) / NS_PER_S);
+    snprintf(list, sizeof list, "--nodelist=%s", node);
+    snprintf(script, sizeof script, "%s/" POOL_SCRIPT, self->folder);
+    const char *const argv[] = {"sbatch", "--parsable", begin, deadline, "--nodes=1", list, script, NULL};
+    int rc = CB_ERR_SYSTEM;
+    buf_init(&answer, TEXT_MAX_BYTES);
+    for (int i = 0; rc && i < TRIES && !pool_is_stopping(self->folder); i++) {
+        if (i > 0)
+            clock_sleep_ns(AGAIN_NS);
+        if (i > 0 && is_queued(self, node, &answer))
+            rc = 0;
+        else
+            rc = ask(argv, &answer, err);
+    }
+    buf_release(&answer);
+    return rc;
+}
+
+/* Calls off what was submitted while somebody asked for the end. */
+static void call_off(const struct pool_job *self)
+{
+    const char *const argv[] = {"scancel", "-Q", "--me", "-t", "PENDING", "-n", self->pool.id, NULL};
+    struct buf answer;
+    struct cb_err err;
+    buf_init(&answer, TEXT_MAX_BYTES);
+    if (ask(argv, &answer, &err))
+        pool_job_log(self, "%s", err.message);
+    buf_release(&answer);
+}
+
+/* A chain for each node of this job: of all at first, of one later. */
+static int submit_all(struct pool_job *self, uint64_t *submitted, struct cb_err *err)
+{
+    const char *const argv[] = {"scontrol", "show", "hostnames", self->share.nodes, NULL};
+    struct buf names;
+    int rc;
+    buf_init(&names, TEXT_MAX_BYTES);
+    rc = ask(argv, &names, err);
+    for (char *line = names.data; rc == 0 && *line && !pool_is_stopping(self->folder);) {
+        size_t len = strcspn(line, "\n");
+        char node[NODE_BYTES];
+        snprintf(node, sizeof node, "%.*s", (int)(len < sizeof node ? len : 0), line);
+        if (*node)
+            rc = submit_next(self, node, err);
+        *submitted += rc == 0 && *node;
+        line += len + (line[len] == '\n');
+    }
+    buf_release(&names);
+    return rc;
+}
+
+int touch_run(struct pool_job *self, struct cb_err *err)
+{
+    char reason[512];
+    struct pool_usage usage;
+    uint64_t submitted = 0;
+    if (pool_has_ended(self->folder))
+        return pool_job_tell(self, true, err);
+    if (pool_is_stopping(self->folder)) {
+        pool_job_end(self, "stopped on request");
+        return pool_job_tell(self, true, err);
+    }
+    int rc = pool_sum(&self->pool, self->folder, &usage, err);
+    if (rc == 0 && !pool_may_touch(&self->pool, &usage, self->share.node_count, clock_wall_ns(), reason, sizeof reason))
+        pool_job_end(self, reason);
+    else if (rc == 0)
+        rc = submit_all(self, &submitted, err);
+    if (rc) {
+        snprintf(reason, sizeof reason, "the next touch of %.200s was not submitted: %.250s", self->share.nodes,
+                 err->message);
+        pool_job_end(self, reason);
+    }
+    if (pool_is_stopping(self->folder))
+        call_off(self);
+    self->share.kept_ns = submitted ? self->pool.period_ns * submitted / self->share.node_count : 0;
+    int told = pool_job_tell(self, true, rc ? NULL : err);
+    return rc ? rc : told;
+}

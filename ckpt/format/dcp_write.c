@@ -1,0 +1,591 @@
+/* Owns the writing of DCP: stored items and .metadata. Knows nothing of where bytes go or of reading.
+ *
+ * Called for every item of plans of up to millions of items, so it appends opcodes to memory reserved
+ * once an item, and names of classes and keys are written once and fetched from the pickle's memo after. */
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/format/dcp.h"
+#include "ckpt/format/pickle.h"
+#include "ckpt/format/zip.h"
+#include "ckpt/model/literal.h"
+#include "ckpt/plan/item_groups.h"
+
+#define MAX_ITEM_PICKLE 512
+#define MAX_LITERAL 65536
+#define PICKLE_HEAD 2 /* PROTO and its number, before the value; STOP comes after it */
+
+static char *put(char *at, const char *text)
+{
+    size_t len = strlen(text);
+    memcpy(at, text, len);
+    return at + len;
+}
+
+/* The data.pkl of a contiguous tensor, protocol 2. Returns its length. */
+static size_t tensor_pickle(const struct state_tensor *tensor, const struct box *box, char bytes[MAX_ITEM_PICKLE])
+{
+    const char *storage = dtype_torch_storage(tensor->dtype);
+    uint64_t stride[CKPT_MAX_DIMS], elements = box_elements(box), step = 1;
+    for (uint32_t i = box->dims; i-- > 0;) {
+        stride[i] = step;
+        step *= box->size[i] ? box->size[i] : 1;
+    }
+    char *at = put(bytes, storage ? "\x80\x02"
+                                    "ctorch._utils\n_rebuild_tensor_v2\n((X\x07"
+                                  : "\x80\x02"
+                                    "ctorch._utils\n_rebuild_tensor_v3\n((X\x07");
+    memcpy(at, "\0\0\0storage", 10);
+    at = put(at + 10, storage ? "ctorch\n" : "ctorch.storage\n");
+    at = put(at, storage ? storage : "UntypedStorage");
+    memcpy(at,
+           "\nX\1\0\0\0"
+           "0X\3\0\0\0cpu",
+           15);
+    at = pickle_put_int(at + 15, storage ? elements : elements * dtype_bytes(tensor->dtype));
+    memcpy(at, "tQK\0", 4); /* TUPLE, BINPERSID, storage offset 0 */
+    at = pickle_put_ints(at + 4, box->size, box->dims);
+    at = pickle_put_ints(at, stride, box->dims);
+    at = put(at, "\x89"
+                 "ccollections\nOrderedDict\n)R"); /* no gradient, no hooks */
+    if (!storage)
+        at = put(put(put(at, "ctorch\n"), dtype_torch_name(tensor->dtype)), "\n");
+    at = put(at, "tR.");
+    assert(at <= bytes + MAX_ITEM_PICKLE);
+    return (size_t)(at - bytes);
+}
+
+int dcp_bytes_payload(const struct state_tensor *tensor, struct buf *out, struct cb_err *err)
+{
+    if (tensor->blob) {
+        buf_append(out, tensor->blob, tensor->blob_bytes);
+        return buf_check(out, "a bytes item", err);
+    }
+    struct buf pickle;
+    buf_init(&pickle, MAX_LITERAL);
+    int code = literal_to_pickle(tensor->literal, &pickle, err);
+    if (code) {
+        cb_context(err, "%s", tensor->fqn);
+        goto out;
+    }
+    char *at = buf_extend(out, zip_plain_bytes(pickle.len));
+    code = buf_check(out, "a bytes item", err);
+    if (!code)
+        zip_put_plain(at, pickle.data, pickle.len);
+out:
+    buf_release(&pickle);
+    return code;
+}
+
+static int bytes_frame(const struct state_tensor *tensor, struct item_frame *frame, struct cb_err *err)
+{
+    struct buf payload;
+    buf_init(&payload, tensor->blob ? tensor->blob_bytes : 2 * MAX_LITERAL);
+    int code = dcp_bytes_payload(tensor, &payload, err);
+    if (!code)
+        *frame = (struct item_frame){.payload_bytes = payload.len};
+    buf_release(&payload);
+    return code;
+}
+
+int dcp_item_frame(const struct state_tensor *tensor, const struct box *box, uint64_t item_offset, uint32_t alignment,
+                   struct item_frame *frame, struct cb_err *err)
+{
+    if (tensor->kind == KIND_BYTES)
+        return bytes_frame(tensor, frame, err);
+    if (alignment == 0 || alignment > ZIP_MAX_ALIGNMENT || (alignment & (alignment - 1)) != 0)
+        return cb_fail(err, CB_ERR_USAGE, "payloads cannot be aligned to %u bytes: a power of two up to %u", alignment,
+                       ZIP_MAX_ALIGNMENT);
+    char pickle[MAX_ITEM_PICKLE];
+    size_t pickle_bytes = tensor_pickle(tensor, box, pickle);
+    uint64_t payload_bytes = box_elements(box) * dtype_bytes(tensor->dtype);
+    frame->header_bytes = zip_header_bytes(pickle_bytes, payload_bytes, item_offset, alignment);
+    frame->payload_bytes = payload_bytes;
+    frame->trailer_bytes = zip_trailer_bytes(payload_bytes);
+    return 0;
+}
+
+int dcp_item_header(const struct state_tensor *tensor, const struct plan_item *item, struct buf *out,
+                    struct cb_err *err)
+{
+    uint64_t header_bytes = item->payload_offset - item->offset;
+    if (header_bytes == 0)
+        return 0; /* a bytes item */
+    char pickle[MAX_ITEM_PICKLE];
+    size_t pickle_bytes = tensor_pickle(tensor, &item->box, pickle);
+    char *at = buf_extend(out, header_bytes);
+    if (at)
+        zip_put_header(at, pickle, pickle_bytes, item->payload_bytes, (uint32_t)header_bytes);
+    return buf_check(out, "an item's header", err);
+}
+
+int dcp_item_trailer(const struct state_tensor *tensor, const struct plan_item *item, uint32_t crc, struct buf *out,
+                     struct cb_err *err)
+{
+    uint64_t header_bytes = item->payload_offset - item->offset;
+    if (header_bytes == 0)
+        return 0;
+    char pickle[MAX_ITEM_PICKLE];
+    size_t pickle_bytes = tensor_pickle(tensor, &item->box, pickle);
+    char *at = buf_extend(out, zip_trailer_bytes(item->payload_bytes));
+    if (at)
+        zip_put_trailer(at, pickle, pickle_bytes, item->payload_bytes, (uint32_t)header_bytes, crc);
+    return buf_check(out, "an item's trailer", err);
+}
+
+bool dcp_expect_payload(const struct stored_tensor *tensor, const struct box *box, uint64_t item_length,
+                        struct stored_payload *payload)
+{
+    uint64_t bytes = box_elements(box) * dtype_bytes(tensor->dtype), trailer = zip_trailer_bytes(bytes);
+    if (tensor->is_bytes || item_length < bytes || item_length - bytes <= trailer)
+        return false;
+    *payload = (struct stored_payload){
+        .offset = item_length - bytes - trailer, .bytes = bytes, .contiguous = true, .whole = true};
+    uint64_t step = 1;
+    for (uint32_t i = box->dims; i-- > 0;) {
+        payload->stride[i] = step;
+        step *= box->size[i] ? box->size[i] : 1;
+    }
+    return true;
+}
+
+/* --- .metadata --- */
+
+/* Texts that come again and again: written and memoized at the first use. Classes are pushed by module and name. */
+enum constant {
+    C_MODULE_METADATA,
+    C_MODULE_TORCH,
+    K_PROPERTIES,
+    K_SIZE,
+    K_CHUNKS,
+    K_OFFSETS,
+    K_SIZES,
+    K_FQN,
+    K_INDEX,
+    K_OFFSET,
+    K_RELATIVE_PATH,
+    K_LENGTH,
+    P_MODEL,
+    P_OPTIMIZER,
+    P_STATE,
+    P_PARAM_GROUPS,
+    P_TRAIN,
+    P_MASTER,
+    P_EXP_AVG,
+    P_EXP_AVG_SQ,
+    CONSTANT_TEXTS,
+    G_TENSOR = CONSTANT_TEXTS,
+    G_PROPERTIES,
+    G_BYTES,
+    G_CHUNK,
+    G_INDEX,
+    G_INFO,
+    G_TORCH_SIZE,
+    CONSTANT_COUNT,
+};
+
+static const char *const constant_text[CONSTANT_COUNT] = {
+    [C_MODULE_METADATA] = "torch.distributed.checkpoint.metadata",
+    [C_MODULE_TORCH] = "torch",
+    [K_PROPERTIES] = "properties",
+    [K_SIZE] = "size",
+    [K_CHUNKS] = "chunks",
+    [K_OFFSETS] = "offsets",
+    [K_SIZES] = "sizes",
+    [K_FQN] = "fqn",
+    [K_INDEX] = "index",
+    [K_OFFSET] = "offset",
+    [K_RELATIVE_PATH] = "relative_path",
+    [K_LENGTH] = "length",
+    [P_MODEL] = "model",
+    [P_OPTIMIZER] = "optimizer",
+    [P_STATE] = "state",
+    [P_PARAM_GROUPS] = "param_groups",
+    [P_TRAIN] = "train",
+    [P_MASTER] = "master",
+    [P_EXP_AVG] = "exp_avg",
+    [P_EXP_AVG_SQ] = "exp_avg_sq",
+    [G_TENSOR] = "TensorStorageMetadata",
+    [G_PROPERTIES] = "TensorProperties",
+    [G_BYTES] = "BytesStorageMetadata",
+    [G_CHUNK] = "ChunkStorageMetadata",
+    [G_INDEX] = "MetadataIndex",
+    [G_INFO] = "_StorageInfo",
+    [G_TORCH_SIZE] = "Size",
+};
+
+#define NOT_YET UINT32_MAX
+#define BATCH 1000 /* pairs between MARK and SETITEMS, as Python does */
+
+struct writer {
+    struct buf *out;
+    char *at; /* in memory reserved in `out` */
+    const struct layout *layout;
+    const struct plan *plan;
+    uint32_t memo_count;
+    uint32_t constants[CONSTANT_COUNT]; /* memo of each */
+    uint32_t properties[DTYPE_COUNT];   /* memo of the state of TensorProperties */
+    uint32_t layout_memo, format_memo;  /* torch.strided and the memory format */
+    uint32_t *fqns, *files;             /* memo of each tensor's name and file's name */
+    struct item_groups groups;
+};
+
+/* Room for `bytes`; what of it was not used is given back by done(). */
+static bool reserve(struct writer *self, size_t bytes)
+{
+    self->at = buf_extend(self->out, bytes);
+    return self->at != NULL;
+}
+
+static void done(struct writer *self)
+{
+    self->out->len = (size_t)(self->at - self->out->data);
+}
+
+static void op(struct writer *self, const char *opcodes)
+{
+    self->at = put(self->at, opcodes);
+}
+
+static void memoize(struct writer *self, uint32_t *memo)
+{
+    *self->at++ = '\x94';
+    *memo = self->memo_count++;
+}
+
+static void push_text(struct writer *self, const char *text)
+{
+    self->at = pickle_put_text(self->at, text, strlen(text));
+}
+
+/* A text, or a class of torch and of the metadata module, by memo from the second time on. */
+static void push(struct writer *self, enum constant constant)
+{
+    uint32_t *memo = &self->constants[constant];
+    if (*memo != NOT_YET) {
+        self->at = pickle_put_get(self->at, *memo);
+        return;
+    }
+    if (constant >= CONSTANT_TEXTS) {
+        if (constant == G_INFO)
+            push_text(self, "torch.distributed.checkpoint.filesystem");
+        else
+            push(self, constant == G_TORCH_SIZE ? C_MODULE_TORCH : C_MODULE_METADATA);
+    }
+    push_text(self, constant_text[constant]);
+    if (constant >= CONSTANT_TEXTS)
+        op(self, "\x93"); /* STACK_GLOBAL */
+    memoize(self, memo);
+}
+
+static void push_fqn(struct writer *self, uint32_t tensor)
+{
+    if (self->fqns[tensor] != NOT_YET) {
+        self->at = pickle_put_get(self->at, self->fqns[tensor]);
+        return;
+    }
+    push_text(self, layout_tensor(self->layout, tensor)->fqn);
+    memoize(self, &self->fqns[tensor]);
+}
+
+static void push_size(struct writer *self, const uint64_t *values, uint32_t dims)
+{
+    push(self, G_TORCH_SIZE);
+    self->at = pickle_put_ints(self->at, values, dims);
+    op(self, "\x85R"); /* TUPLE1 REDUCE */
+}
+
+static void push_properties(struct writer *self, enum dtype dtype)
+{
+    push(self, G_PROPERTIES);
+    op(self, ")\x81");
+    if (self->properties[dtype] != NOT_YET) {
+        self->at = pickle_put_get(self->at, self->properties[dtype]);
+        op(self, "b");
+        return;
+    }
+    op(self, "(");
+    push(self, C_MODULE_TORCH);
+    push_text(self, dtype_torch_name(dtype));
+    op(self, "\x93");
+    if (self->layout_memo == NOT_YET) {
+        push_text(self, "torch.serialization");
+        push_text(self, "_get_layout");
+        op(self, "\x93");
+        push_text(self, "torch.strided");
+        op(self, "\x85R");
+        memoize(self, &self->layout_memo);
+        op(self, "\x89"); /* requires_grad */
+        push(self, C_MODULE_METADATA);
+        push_text(self, "_MEM_FORMAT_ENCODING");
+        *self->at++ = '\x93';
+        memcpy(self->at, "K\0\x85R", 4);
+        self->at += 4;
+        memoize(self, &self->format_memo);
+    } else {
+        self->at = pickle_put_get(self->at, self->layout_memo);
+        op(self, "\x89");
+        self->at = pickle_put_get(self->at, self->format_memo);
+    }
+    op(self, "\x89t"); /* pin_memory */
+    memoize(self, &self->properties[dtype]);
+    op(self, "b");
+}
+
+static void push_chunk(struct writer *self, const struct box *box)
+{
+    push(self, G_CHUNK);
+    op(self, ")\x81}(");
+    push(self, K_OFFSETS);
+    push_size(self, box->offset, box->dims);
+    push(self, K_SIZES);
+    push_size(self, box->size, box->dims);
+    op(self, "ub");
+}
+
+#define TENSOR_ROOM 1200 /* bytes of opcodes besides names, the first use of every constant included */
+#define CHUNK_ROOM 600
+
+static void write_tensor(struct writer *self, uint32_t index)
+{
+    const struct state_tensor *tensor = layout_tensor(self->layout, index);
+    if (!reserve(self, TENSOR_ROOM + strlen(tensor->fqn)))
+        return;
+    push_fqn(self, index);
+    if (tensor->kind == KIND_BYTES) {
+        push(self, G_BYTES);
+        op(self, ")\x81");
+        done(self);
+        return;
+    }
+    push(self, G_TENSOR);
+    op(self, ")\x81}(");
+    push(self, K_PROPERTIES);
+    push_properties(self, tensor->dtype);
+    push(self, K_SIZE);
+    push_size(self, tensor->shape, tensor->dims);
+    push(self, K_CHUNKS);
+    op(self, "](");
+    done(self);
+    for (uint32_t i = self->groups.first[index]; i < self->groups.first[index + 1]; i++) {
+        if (!reserve(self, CHUNK_ROOM))
+            return;
+        push_chunk(self, &self->plan->items[self->groups.order[i]].box);
+        done(self);
+    }
+    if (!reserve(self, 8))
+        return;
+    op(self, "eub");
+    done(self);
+}
+
+static void write_index_and_info(struct writer *self, uint32_t tensor, uint32_t number, const struct plan_item *item)
+{
+    const char *file = self->plan->files[item->file].name;
+    if (!reserve(self, CHUNK_ROOM + TENSOR_ROOM + strlen(file)))
+        return;
+    push(self, G_INDEX);
+    op(self, ")\x81}(");
+    push(self, K_FQN);
+    push_fqn(self, tensor);
+    push(self, K_INDEX);
+    if (layout_tensor(self->layout, tensor)->kind == KIND_BYTES) {
+        op(self, "N");
+    } else {
+        self->at = pickle_put_int(self->at, number);
+        push(self, K_OFFSET);
+        push_size(self, item->box.offset, item->box.dims);
+    }
+    op(self, "ub");
+    push(self, G_INFO);
+    op(self, ")\x81}(");
+    push(self, K_RELATIVE_PATH);
+    if (self->files[item->file] == NOT_YET) {
+        push_text(self, file);
+        memoize(self, &self->files[item->file]);
+    } else {
+        self->at = pickle_put_get(self->at, self->files[item->file]);
+    }
+    push(self, K_OFFSET);
+    self->at = pickle_put_int(self->at, item->offset);
+    push(self, K_LENGTH);
+    self->at = pickle_put_int(self->at, item->length);
+    op(self, "ub");
+    done(self);
+}
+
+/* A component of a path: a memoized constant where it is one, an index of a list where it is a number. */
+static void push_component(struct writer *self, const char *text, size_t len, bool may_be_index)
+{
+    if (may_be_index && len > 0 && len < 10 && strspn(text, "0123456789") >= len) {
+        self->at = pickle_put_int(self->at, strtoull(text, NULL, 10));
+        return;
+    }
+    for (enum constant c = P_MODEL; c <= P_EXP_AVG_SQ; c++) {
+        if (strlen(constant_text[c]) == len && memcmp(constant_text[c], text, len) == 0) {
+            push(self, c);
+            return;
+        }
+    }
+    self->at = pickle_put_text(self->at, text, len);
+}
+
+/* Keys as the checkpoint had them that this one is made of: its literal, without the pickle around it. */
+static void write_given_path(struct writer *self, const char *path)
+{
+    struct buf pickle;
+    buf_init(&pickle, MAX_LITERAL * 8);
+    if (literal_to_pickle(path, &pickle, NULL) == 0)
+        buf_append(self->out, pickle.data + PICKLE_HEAD, pickle.len - PICKLE_HEAD - 1);
+    else
+        self->out->code = CB_ERR_MEMORY;
+    buf_release(&pickle);
+}
+
+/* The keys that lead to a value in the nested dict: {"model": {name: …}, "optimizer": {"state": {name: {"exp_avg":
+ * …}}, "param_groups": {…}}, "train": {…}}. */
+static void write_path(struct writer *self, uint32_t tensor)
+{
+    const char *fqn = layout_tensor(self->layout, tensor)->fqn, *rest = fqn;
+    if (!reserve(self, TENSOR_ROOM + 2 * strlen(fqn)))
+        return;
+    push_fqn(self, tensor);
+    if (layout_tensor(self->layout, tensor)->path) {
+        done(self);
+        write_given_path(self, layout_tensor(self->layout, tensor)->path);
+        return;
+    }
+    op(self, "(");
+    static const struct {
+        const char *prefix;
+        int components;
+    } prefixes[] = {{"model.", 1}, {"train.", 1}, {"optimizer.state.", 2}, {"optimizer.param_groups.", 2}};
+    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++) {
+        if (strncmp(fqn, prefixes[i].prefix, strlen(prefixes[i].prefix)) != 0)
+            continue;
+        for (int k = 0; k < prefixes[i].components; k++) {
+            size_t len = strcspn(rest, ".");
+            push_component(self, rest, len, false);
+            rest += len + 1;
+        }
+        const char *last = strrchr(rest, '.');
+        if (prefixes[i].components == 2 && last) { /* (name or index of the group, what of it) */
+            push_component(self, rest, (size_t)(last - rest), true);
+            rest = last + 1;
+        }
+        break;
+    }
+    push_component(self, rest, strlen(rest), false);
+    op(self, "t");
+    done(self);
+}
+
+static void write_opcodes(struct writer *self, const char *opcodes)
+{
+    buf_append_text(self->out, opcodes);
+}
+
+static void write_key(struct writer *self, const char *key)
+{
+    if (!reserve(self, strlen(key) + PICKLE_TEXT_OVERHEAD))
+        return;
+    push_text(self, key);
+    done(self);
+}
+
+/* Closes a batch of pairs and opens the next. */
+static void batch(struct writer *self, size_t *pairs)
+{
+    if (++*pairs % BATCH == 0)
+        write_opcodes(self, "u(");
+}
+
+static void write_storage_meta(struct writer *self, const char *checkpoint_id)
+{
+    write_key(self, "storage_meta");
+    if (!reserve(self, TENSOR_ROOM + strlen(checkpoint_id)))
+        return;
+    push(self, C_MODULE_METADATA);
+    push_text(self, "StorageMeta");
+    op(self, "\x93)\x81}(");
+    push_text(self, "checkpoint_id");
+    push_text(self, checkpoint_id); /* a text: a pickled Path is another class in Python 3.13 */
+    push_text(self, "save_id");
+    op(self, "N");
+    push_text(self, "load_id");
+    op(self, "N");
+    push_text(self, "modules");
+    op(self, "]ub");
+    done(self);
+}
+
+static void write_all(struct writer *self, const char *checkpoint_id)
+{
+    size_t tensors = layout_tensor_count(self->layout), pairs = 0;
+    if (!reserve(self, TENSOR_ROOM))
+        return;
+    op(self, "\x80\x04");
+    push(self, C_MODULE_METADATA);
+    push_text(self, "Metadata");
+    op(self, "\x93)\x81}(");
+    push_text(self, "state_dict_metadata");
+    op(self, "}(");
+    done(self);
+    for (uint32_t i = 0; i < tensors; i++) {
+        write_tensor(self, i);
+        batch(self, &pairs);
+    }
+    write_opcodes(self, "u");
+    write_key(self, "planner_data");
+    write_opcodes(self, "}(");
+    for (uint32_t i = 0; i < tensors; i++) {
+        write_path(self, i);
+        batch(self, &pairs);
+    }
+    write_opcodes(self, "u");
+    write_key(self, "storage_data");
+    write_opcodes(self, "}(");
+    for (uint32_t i = 0; i < tensors; i++) {
+        for (uint32_t k = self->groups.first[i]; k < self->groups.first[i + 1]; k++) {
+            write_index_and_info(self, i, k - self->groups.first[i], &self->plan->items[self->groups.order[k]]);
+            batch(self, &pairs);
+        }
+    }
+    write_opcodes(self, "u");
+    write_storage_meta(self, checkpoint_id);
+    write_key(self, "version");
+    write_key(self, "1.0.0");
+    write_opcodes(self, "ub.");
+}
+
+int dcp_write_metadata(const struct layout *layout, const struct plan *plan, const char *checkpoint_id, struct buf *out,
+                       struct cb_err *err)
+{
+    size_t tensors = layout_tensor_count(layout);
+    struct writer writer = {.out = out, .layout = layout, .plan = plan, .layout_memo = NOT_YET, .format_memo = NOT_YET};
+    memset(writer.constants, 0xff, sizeof writer.constants);
+    memset(writer.properties, 0xff, sizeof writer.properties);
+    size_t begin = out->len;
+    int code = 0;
+    writer.fqns = malloc((tensors + 1) * sizeof *writer.fqns);
+    writer.files = malloc((plan->file_count + 1) * sizeof *writer.files);
+    if (!writer.fqns || !writer.files) {
+        code = cb_fail(err, CB_ERR_MEMORY, "no memory for the metadata of %zu items", plan->item_count);
+        goto out;
+    }
+    code = item_groups_init(&writer.groups, plan, tensors, err);
+    if (code)
+        goto out;
+    memset(writer.fqns, 0xff, tensors * sizeof *writer.fqns);
+    memset(writer.files, 0xff, plan->file_count * sizeof *writer.files);
+    write_all(&writer, checkpoint_id);
+    code = buf_check(out, "the metadata of the checkpoint", err);
+out:
+    if (code)
+        out->len = begin;
+    free(writer.fqns);
+    free(writer.files);
+    item_groups_release(&writer.groups);
+    return code;
+}

@@ -1,0 +1,100 @@
+/* Python's pickle, the part of it that DCP checkpoints use: a writer that appends opcodes, and a strict
+ * reader that turns them into a tree of values and runs nothing.
+ *
+ * The reader allows only the globals of the list in pickle_globals.c; every other one is an error that
+ * names it. Its memory is a fixed multiple of the input, and nothing in it recurses. */
+#ifndef CKPT_FORMAT_PICKLE_H
+#define CKPT_FORMAT_PICKLE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/buf.h"
+#include "core/err.h"
+
+/* --- writing: opcodes to memory that the caller made large enough; each returns where to go on --- */
+
+#define PICKLE_TEXT_OVERHEAD 9 /* opcode and length before the bytes of a text */
+#define PICKLE_INT_MAX 12      /* bytes that an integer may touch */
+
+char *pickle_put_text(char *at, const char *text, size_t len); /* protocol 4 */
+char *pickle_put_int(char *at, uint64_t value);                /* protocol 2 and later */
+char *pickle_put_get(char *at, uint32_t memo);
+/* A tuple of integers: without a mark up to three. */
+char *pickle_put_ints(char *at, const uint64_t *values, uint32_t count);
+
+/* --- reading --- */
+
+enum pickle_kind {
+    PICKLE_NONE,
+    PICKLE_BOOL,
+    PICKLE_INT,
+    PICKLE_FLOAT,
+    PICKLE_TEXT,
+    PICKLE_TUPLE,
+    PICKLE_LIST,
+    PICKLE_DICT,       /* keys and values in turn */
+    PICKLE_GLOBAL,     /* a class or function: `global` */
+    PICKLE_OBJECT,     /* an instance made by NEWOBJ: children are global, arguments and the state of BUILD */
+    PICKLE_CALL,       /* a value made by REDUCE: children are the global, its arguments and the state of BUILD */
+    PICKLE_PERSISTENT, /* child: the id */
+};
+
+/* What the allowed globals are; PICKLE_DTYPE has the dtype with it, PICKLE_STORAGE too. */
+enum pickle_global {
+    PICKLE_G_METADATA,
+    PICKLE_G_TENSOR_STORAGE_METADATA,
+    PICKLE_G_BYTES_STORAGE_METADATA,
+    PICKLE_G_CHUNK_STORAGE_METADATA,
+    PICKLE_G_TENSOR_PROPERTIES,
+    PICKLE_G_MEM_FORMAT,
+    PICKLE_G_METADATA_INDEX,
+    PICKLE_G_STORAGE_META,
+    PICKLE_G_STORAGE_INFO,
+    PICKLE_G_SIZE,
+    PICKLE_G_LAYOUT,
+    PICKLE_G_PATH,
+    PICKLE_G_REBUILD_V2,
+    PICKLE_G_REBUILD_V3,
+    PICKLE_G_ORDERED_DICT,
+    PICKLE_G_STORAGE,         /* torch FloatStorage: dtype known */
+    PICKLE_G_UNTYPED_STORAGE, /* bytes */
+    PICKLE_G_DTYPE,           /* torch bfloat16 */
+};
+
+struct pickle_node {
+    uint8_t kind;
+    uint8_t global; /* of PICKLE_GLOBAL */
+    uint8_t dtype;  /* of PICKLE_G_DTYPE and PICKLE_G_STORAGE */
+    uint32_t count;
+    union {
+        int64_t integer;
+        double real;
+        const char *text; /* not terminated; `count` bytes of the input */
+        uint32_t first;   /* of `count` children in the pool; of lists and dicts the word before it is their room */
+    } value;
+};
+_Static_assert(sizeof(struct pickle_node) == 16, "metadata of millions of items is some 20 nodes an item");
+
+struct pickle; /* the values; the input must live as long */
+
+/* Parses all of the `len` bytes; bytes after STOP are an error. `name` opens
+ * the message of a failure. */
+int pickle_read(const char *name, const void *bytes, size_t len, struct pickle **pickle,
+                struct cb_err *err) CB_MUST_CHECK;
+void pickle_free(struct pickle *pickle);
+
+const struct pickle_node *pickle_root(const struct pickle *pickle);
+/* Child `index` of a tuple, list, dict, object or call; NULL where there is none. */
+const struct pickle_node *pickle_child(const struct pickle *pickle, const struct pickle_node *node, uint32_t index);
+/* An instance of, or a call to, this global. */
+bool pickle_is(const struct pickle *pickle, const struct pickle_node *node, enum pickle_global global);
+/* Arguments and state of an object or a call; the state may be NULL. */
+const struct pickle_node *pickle_arguments(const struct pickle *pickle, const struct pickle_node *node);
+const struct pickle_node *pickle_state(const struct pickle *pickle, const struct pickle_node *node);
+/* The value of a text key, or NULL. The node may be a dict, or NULL. */
+const struct pickle_node *pickle_get(const struct pickle *pickle, const struct pickle_node *dict, const char *key);
+bool pickle_text_is(const struct pickle_node *node, const char *text);
+
+#endif

@@ -1,0 +1,70 @@
+/* The values of a pickle as those see them who look for something in it. Owns the ways from a value to its parts; does
+ * not know how they were made, nor what they mean. */
+#include "ckpt/format/pickle_values.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_STATE_KEYS 64 /* of the dict that is an instance's state: searched one by one */
+
+void pickle_free(struct pickle *pickle)
+{
+    if (!pickle)
+        return;
+    free(pickle->nodes);
+    free(pickle->pool.data);
+    free(pickle);
+}
+
+const struct pickle_node *pickle_root(const struct pickle *pickle)
+{
+    return &pickle->nodes[pickle->root];
+}
+
+const struct pickle_node *pickle_child(const struct pickle *pickle, const struct pickle_node *node, uint32_t index)
+{
+    bool has_children =
+        node && (node->kind == PICKLE_TUPLE || node->kind == PICKLE_LIST || node->kind == PICKLE_DICT ||
+                 node->kind == PICKLE_OBJECT || node->kind == PICKLE_CALL || node->kind == PICKLE_PERSISTENT);
+    if (!has_children || index >= node->count)
+        return NULL;
+    return &pickle->nodes[pickle->pool.data[node->value.first + index]];
+}
+
+bool pickle_is(const struct pickle *pickle, const struct pickle_node *node, enum pickle_global global)
+{
+    if (!node || (node->kind != PICKLE_OBJECT && node->kind != PICKLE_CALL))
+        return false;
+    return pickle_child(pickle, node, 0)->global == global;
+}
+
+const struct pickle_node *pickle_arguments(const struct pickle *pickle, const struct pickle_node *node)
+{
+    return pickle_child(pickle, node, 1);
+}
+
+const struct pickle_node *pickle_state(const struct pickle *pickle, const struct pickle_node *node)
+{
+    const struct pickle_node *state = pickle_child(pickle, node, 2);
+    return state && state->kind != PICKLE_NONE ? state : NULL;
+}
+
+bool pickle_text_is(const struct pickle_node *node, const char *text)
+{
+    return node && node->kind == PICKLE_TEXT && node->count == strlen(text) &&
+           memcmp(node->value.text, text, node->count) == 0;
+}
+
+const struct pickle_node *pickle_get(const struct pickle *pickle, const struct pickle_node *dict, const char *key)
+{
+    if (!dict || dict->kind != PICKLE_DICT || dict->count > 2 * MAX_STATE_KEYS)
+        return NULL;
+    size_t len = strlen(key);
+    for (uint32_t i = 0; i + 1 < dict->count; i += 2) {
+        const uint32_t *pair = &pickle->pool.data[dict->value.first + i];
+        const struct pickle_node *found = &pickle->nodes[pair[0]];
+        if (found->kind == PICKLE_TEXT && found->count == len && memcmp(found->value.text, key, len) == 0)
+            return &pickle->nodes[pair[1]];
+    }
+    return NULL;
+}

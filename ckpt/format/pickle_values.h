@@ -1,0 +1,20 @@
+/* How the values of a pickle lie in memory: for pickle_read.c, which makes them, and pickle_values.c, by which everybody
+ * else looks at them. */
+#ifndef CKPT_FORMAT_PICKLE_VALUES_H
+#define CKPT_FORMAT_PICKLE_VALUES_H
+
+#include "ckpt/format/pickle.h"
+
+struct words { /* a growable array of indices */
+    uint32_t *data;
+    uint32_t count, capacity;
+};
+
+struct pickle {
+    struct pickle_node *nodes;
+    uint32_t node_count, node_capacity;
+    struct words pool; /* children */
+    uint32_t root;
+};
+
+#endif

@@ -1,0 +1,77 @@
+/* safetensors: the header of a file, written and read. docs/safetensors.md says which files make a checkpoint.
+ *
+ * A file is a length of 8 bytes (little-endian), that many bytes of JSON, and the tensors, one after the other
+ * without holes. The JSON may end in spaces. Under "__metadata__" are texts only: "format" is "pt"; of DCP over
+ * safetensors "DCP_VERSION" and "DCP_SHARDING_INFO" (JSON: where in its tensor each part lies); and what is no
+ * tensor as "ckptbench.values" (JSON: name to Python literal). Pure functions; foreign bytes are checked. */
+#ifndef CKPT_FORMAT_SAFETENSORS_H
+#define CKPT_FORMAT_SAFETENSORS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ckpt/dtype.h"
+#include "ckpt/layout/layout.h"
+#include "ckpt/plan/plan.h"
+#include "ckpt/region.h"
+#include "core/buf.h"
+#include "core/err.h"
+
+#define SAFETENSORS_SUFFIX ".safetensors"
+#define SAFETENSORS_INDEX "model.safetensors.index.json"
+#define SAFETENSORS_MAX_HEADER 100000000 /* of JSON, as the format's own readers have it */
+#define SAFETENSORS_LENGTH_BYTES 8
+
+/* --- writing --- */
+
+/* Appends the header of the file that holds `items`, all of one file and in their order: length and JSON, padded so
+ * that the tensors begin at a multiple of `alignment`. Where tensors lie follows from their order and sizes alone. */
+int safetensors_put_header(const struct layout *layout, const struct plan_item *items, size_t count, bool parts,
+                           uint32_t alignment, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
+/* Appends the index that says which file has which tensor. */
+int safetensors_put_index(const struct layout *layout, const struct plan *plan, struct buf *out,
+                          struct cb_err *err) CB_MUST_CHECK;
+
+/* --- reading --- */
+
+struct safetensors_entry {
+    char *fqn;
+    enum dtype dtype;
+    struct box box;         /* its place in the whole tensor; at 0 where the file has no sharding info */
+    uint64_t offset, bytes; /* in the file */
+};
+
+struct safetensors_value {
+    char *fqn, *literal;
+};
+
+struct safetensors_header {
+    struct safetensors_entry *entries; /* by offset */
+    size_t entry_count;
+    struct safetensors_value *values;
+    size_t value_count;
+    bool parts;         /* it has sharding info */
+    char *marker;       /* ours: the file without which what it belongs to was never committed; NULL for others' */
+    uint64_t end_bytes; /* how long the file must be */
+};
+
+/* The length of the JSON from the file's first 8 bytes; fails where a file of `file_bytes` cannot hold it. */
+int safetensors_header_bytes(const char *name, const void *bytes, uint64_t file_bytes, uint64_t *json_bytes,
+                             struct cb_err *err) CB_MUST_CHECK;
+/* `json` is the header without its length. Tensors must follow each other without holes and have the bytes of their
+ * type and shape. */
+int safetensors_read_header(const char *name, const char *json, size_t len, struct safetensors_header *header,
+                            struct cb_err *err) CB_MUST_CHECK;
+void safetensors_header_release(struct safetensors_header *self);
+
+struct safetensors_index_entry {
+    char *fqn, *file;
+};
+
+/* An index file's weight_map, in its order; each file's name is inside the folder. */
+int safetensors_read_index(const char *name, const char *json, size_t len, struct safetensors_index_entry **entries,
+                           size_t *count, struct cb_err *err) CB_MUST_CHECK;
+void safetensors_index_free(struct safetensors_index_entry *entries, size_t count);
+
+#endif

@@ -1,0 +1,125 @@
+/* A layout: which rank holds which part of which tensor of the checkpointed state.
+ *
+ * A mesh of named axes (outermost first; the last varies fastest with the rank) and, for each tensor
+ * and axis, a placement: replicate, shard(dim) as torch.chunk splits it (7 over 2 is 4 + 3), or flat
+ * (the rank's interval of the flattened, concatenated tensors of its group). dp, tp, pp, zero,
+ * sharding and ep are ways to write one down. State tensors have fixed names that no layout changes:
+ * `model.<fqn>`, `optimizer.state.<fqn>.{master,exp_avg,exp_avg_sq}`; small bytes items
+ * `optimizer.param_groups.*` and `train.*` come last. A flat shard concatenates the boxes that a rank
+ * of the group holds under tensor parallelism, each row-major. Tied embeddings live on the first
+ * stage. Under ep, dense tensors are data parallel over dp and ep, experts over dp.
+ *
+ * state=mlperf instead has the bytes of MLPerf Storage's formulas: the norms once for every tp rank
+ * ([tp, hidden]), and three flat tensors with one row a rank of P / ranks + 5 hidden elements.
+ * Immutable after layout_new, so thread-safe; keeps no pointer to the model. */
+#ifndef CKPT_LAYOUT_LAYOUT_H
+#define CKPT_LAYOUT_LAYOUT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ckpt/model/model.h"
+#include "ckpt/region.h"
+#include "core/err.h"
+#include "run/experiment.h"
+
+enum state_kind { KIND_WEIGHT, KIND_MASTER, KIND_EXP_AVG, KIND_EXP_AVG_SQ, KIND_BYTES };
+
+struct state_tensor {
+    const char *fqn;       /* full name, owned by the layout */
+    uint32_t model_tensor; /* index in the model; UINT32_MAX for bytes items */
+    enum state_kind kind;
+    enum dtype dtype;
+    uint32_t dims;
+    uint64_t shape[CKPT_MAX_DIMS];
+    /* Tensors of one group that a rank writes go to a file of their own; 0 for all but state=mlperf. */
+    uint32_t file_group;
+    /* bytes items: the value, a whole torch.save made by ckpt/format/dcp at planning; its Python literal here */
+    const char *literal; /* "3", "(0.9, 0.95)", "'adamw'" */
+    /* Of a checkpoint that is converted: the whole torch.save as it was stored, where there is one (instead of the
+     * literal, which then may be NULL), and the keys that lead to it in nested dicts, as a Python tuple. */
+    const void *blob;
+    size_t blob_bytes;
+    const char *path;
+};
+
+struct mesh_axis {
+    char name[8];
+    uint32_t size;
+};
+
+/* One contiguous piece of a rank's memory: a box of one state tensor, row-major. */
+struct piece {
+    uint32_t tensor; /* index of the state tensor */
+    struct box box;
+};
+
+struct layout;
+
+/* Builds from the experiment's keys. Fails with CB_ERR_USAGE and the figures: axes that do not give
+ * ranks, tp that does not divide the heads, more stages than layers, … */
+int layout_new(const struct model *model, const struct experiment *experiment, struct layout **layout,
+               struct cb_err *err) CB_MUST_CHECK;
+
+/* Where the elements of a tensor lie in a flat buffer of `elements`: from `begin` on, row-major. */
+struct layout_range {
+    uint64_t begin, elements;
+};
+/* A bytes item: "optimizer.param_groups.lr", "0.0001". */
+struct layout_item {
+    const char *fqn, *literal;
+};
+/* The state of a training that goes on: over the fsdp axis each flat buffer is split in equal parts (the last one shorter),
+ * whatever tensors lie where; scalars are on every rank. Tensors of the model named "train.…" are counters of the
+ * training, with names of their own. `items` are there instead of the usual ones. */
+struct layout_training {
+    const struct layout_range *ranges; /* of each tensor of the model */
+    const struct layout_item *items;
+    size_t item_count; /* at most LAYOUT_MOST_ITEMS */
+};
+#define LAYOUT_MOST_ITEMS 8
+int layout_new_training(const struct model *model, const struct experiment *experiment,
+                        const struct layout_training *training, struct layout **layout,
+                        struct cb_err *err) CB_MUST_CHECK;
+void layout_free(struct layout *layout);
+
+/* What a run saves in and what it loads in: the same layout, unless a load.* key is given (load.dp,
+ * load.tp, load.pp, load.ep, load.zero, load.mesh, load.sharding, load.pp.split, load.state). What they
+ * do not say is as saved. The run has the ranks of the larger one (with ops=load, of the one to load
+ * in); a rank beyond a layout's world holds nothing of it. Both are made by layout_new, with its errors. */
+struct layout_pair {
+    struct layout *saved, *loaded; /* the same pointer where nothing differs */
+    uint32_t ranks;                /* processes of the run */
+    uint32_t data_ranks;           /* what dp came out as when saving; 0 where no load.* key is given */
+};
+int layout_pair_new(const struct model *model, const struct experiment *experiment, struct layout_pair *pair,
+                    struct cb_err *err) CB_MUST_CHECK;
+void layout_pair_release(struct layout_pair *pair);
+
+uint32_t layout_world_size(const struct layout *layout);
+size_t layout_tensor_count(const struct layout *layout);
+const struct state_tensor *layout_tensor(const struct layout *layout, size_t index);
+const char *layout_describe(const struct layout *layout);   /* "dp2 tp2" */
+const char *layout_state_name(const struct layout *layout); /* "weights+adam" */
+
+/* The pieces that a rank holds, in memory order: by state tensor, then by first element. Bytes items
+ * are no pieces: all ranks know them, rank 0 writes them. *pieces is allocated, freed with free(). */
+int layout_pieces(const struct layout *layout, uint32_t rank, struct piece **pieces, size_t *count,
+                  struct cb_err *err) CB_MUST_CHECK;
+/* Bytes of tensors that a rank holds. */
+uint64_t layout_rank_bytes(const struct layout *layout, uint32_t rank);
+/* The same for rank after rank, without looking at ranks that hold as much as one before (replicas). */
+struct layout_sizes {
+    const struct layout *layout;
+    unsigned roles;  /* the axes along which ranks may differ */
+    uint64_t *known; /* by place along them, 0 where not known yet; NULL where there are too many */
+};
+void layout_sizes_init(struct layout_sizes *self, const struct layout *layout);
+void layout_sizes_release(struct layout_sizes *self);
+uint64_t layout_sizes_of(struct layout_sizes *self, uint32_t rank);
+/* Bytes of one whole checkpoint (each element once). By kind: KIND_WEIGHT, …; bytes items are not counted. */
+uint64_t layout_total_bytes(const struct layout *layout);
+uint64_t layout_kind_bytes(const struct layout *layout, enum state_kind kind);
+
+#endif

@@ -1,0 +1,81 @@
+/* How a layout is kept, for layout*.c and plan*.c: cells of the mesh with the boxes they hold, and
+ * how a box is shared out over the data-parallel ranks of its cell. */
+#ifndef CKPT_LAYOUT_LAYOUT_INTERNAL_H
+#define CKPT_LAYOUT_LAYOUT_INTERNAL_H
+
+#include "ckpt/layout/layout.h"
+#include "ckpt/layout/mesh.h"
+
+#define LAYOUT_KINDS 4 /* KIND_WEIGHT … KIND_EXP_AVG_SQ */
+#define LAYOUT_ABSENT UINT32_MAX
+
+/* Over the data axes of a cell. */
+enum placement { PLACE_REPLICATE, PLACE_CHUNK, PLACE_FLAT, PLACE_RANGES };
+
+/* A box that tensor parallelism leaves a rank with, the same for all data-parallel ranks of a cell. */
+struct local {
+    uint32_t tensor; /* of the model */
+    struct box box;
+    uint64_t elements;
+    uint64_t begin;              /* in the cell's flat buffer */
+    uint64_t row_begin, rows;    /* of dimension 0, in what this rank holds of the tensor; rows in all */
+    uint32_t tp_first, tp_count; /* the tp coordinates that hold the same box */
+    struct layout_range range;   /* with PLACE_RANGES */
+};
+
+/* All ranks with the same pp and tp coordinate (and ep, for experts). */
+struct cell {
+    struct local *locals; /* in the model's order */
+    size_t count;
+    uint64_t elements; /* of the flat buffer */
+};
+
+struct layout {
+    struct mesh mesh;
+    char *description;
+    const char *state_name;
+    struct state_tensor *tensors; /* by kind, then in the model's order; then rows, then bytes items */
+    size_t tensor_count;
+    size_t model_count;               /* of the model's tensors */
+    uint32_t *state_of[LAYOUT_KINDS]; /* model tensor -> state tensor, LAYOUT_ABSENT where it has none */
+    enum placement placement[LAYOUT_KINDS];
+    struct cell *dense;                     /* [pp][tp] */
+    struct cell *experts;                   /* [pp][tp][ep]; NULL where the model has none */
+    uint32_t row_first;                     /* state tensors with a row a rank (state=mlperf) … */
+    uint32_t row_count;                     /* … and how many; 0 elsewhere */
+    uint64_t row_elements;                  /* of one row */
+    const struct layout_training *training; /* while it is being made; NULL elsewhere */
+};
+
+/* The axes over which a placement shares a box out, as a set of roles; the rest of the data axes replicate. */
+unsigned layout_shard_roles(enum placement placement, bool expert);
+
+/* What shard `index` of `shards` holds of a local: at most BOX_MAX_OF_INTERVAL boxes. Returns how many. */
+uint32_t layout_shard(const struct cell *cell, const struct local *local, enum placement placement, uint32_t shards,
+                      uint32_t index, struct box *boxes);
+
+static inline const struct cell *layout_dense(const struct layout *self, uint32_t pp, uint32_t tp)
+{
+    return &self->dense[pp * self->mesh.size[AXIS_TP] + tp];
+}
+
+static inline const struct cell *layout_experts(const struct layout *self, uint32_t pp, uint32_t tp, uint32_t ep)
+{
+    return &self->experts[(pp * self->mesh.size[AXIS_TP] + tp) * self->mesh.size[AXIS_EP] + ep];
+}
+
+/* Calls for every local of every kind that a rank holds, in the order of its pieces; a local whose kind has
+ * no state tensor is left out. `state_tensor` is its index. */
+typedef void (*layout_local_fn)(void *context, const struct cell *cell, const struct local *local, enum state_kind kind,
+                                uint32_t state_tensor, bool expert);
+void layout_each_local(const struct layout *self, const uint32_t coordinate[AXIS_ROLES], layout_local_fn each,
+                       void *context);
+
+/* Fills tensors, state_of, placement and rows from the state kind. */
+int layout_build_state(struct layout *self, const struct model *model, const struct experiment *experiment,
+                       struct cb_err *err) CB_MUST_CHECK;
+/* Fills dense and experts. */
+int layout_build_cells(struct layout *self, const struct model *model, const uint32_t *stage_of,
+                       struct cb_err *err) CB_MUST_CHECK;
+
+#endif

@@ -1,0 +1,72 @@
+/* Owns the making of a layout from a stored checkpoint. Knows nothing of what is done with it. */
+#include "ckpt/layout/layout_stored.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/layout/layout_internal.h"
+#include "ckpt/model/model_shape.h"
+
+static int no_memory(struct cb_err *err)
+{
+    return cb_fail(err, CB_ERR_MEMORY, "no memory for the layout of a stored checkpoint");
+}
+
+/* The keys that lead to a tensor in nested dicts stay with it. */
+static int set_path(struct state_tensor *tensor, const struct stored_checkpoint *checkpoint, struct cb_err *err)
+{
+    const struct stored_tensor *stored = stored_checkpoint_find(checkpoint, tensor->fqn);
+    if (!stored || !stored->path)
+        return 0;
+    tensor->path = strdup(stored->path);
+    return tensor->path ? 0 : no_memory(err);
+}
+
+static int add_values(struct layout *layout, struct stored_value *values, size_t count, struct cb_err *err)
+{
+    struct state_tensor *tensors = realloc(layout->tensors, (layout->tensor_count + count + 1) * sizeof *tensors);
+    if (!tensors)
+        return no_memory(err);
+    layout->tensors = tensors;
+    for (size_t i = 0; i < count; i++) {
+        struct state_tensor *tensor = &tensors[layout->tensor_count];
+        *tensor = (struct state_tensor){.model_tensor = UINT32_MAX, .kind = KIND_BYTES, .dtype = DTYPE_U8};
+        tensor->fqn = strdup(values[i].tensor->fqn);
+        if (!tensor->fqn)
+            return no_memory(err);
+        layout->tensor_count++;
+        tensor->literal = values[i].literal;
+        tensor->blob = values[i].blob;
+        tensor->blob_bytes = values[i].blob_bytes;
+        values[i].literal = NULL;
+        values[i].blob = NULL;
+    }
+    return 0;
+}
+
+int layout_from_stored(const struct stored_checkpoint *checkpoint, struct experiment *experiment,
+                       struct stored_value *values, size_t value_count, struct layout **layout, struct cb_err *err)
+{
+    struct layout *made = NULL;
+    struct model *model = calloc(1, sizeof *model);
+    if (!model || !(model->name = strdup("the checkpoint"))) {
+        model_free(model);
+        return no_memory(err);
+    }
+    model->default_state = "weights";
+    int code = experiment_set(experiment, "state", "weights", "convert", err);
+    if (!code)
+        code = model_read_stored(model, checkpoint, true, 0, NULL, err);
+    if (!code)
+        code = layout_new(model, experiment, &made, err);
+    if (!code)
+        code = add_values(made, values, value_count, err);
+    for (size_t i = 0; !code && i < made->tensor_count; i++)
+        code = set_path(&made->tensors[i], checkpoint, err);
+    model_free(model);
+    if (code)
+        layout_free(made);
+    else
+        *layout = made;
+    return code;
+}

@@ -1,0 +1,289 @@
+/* Owns the mesh: reading it from the experiment's keys, and ranks as coordinates. Knows nothing of
+ * how a tensor is placed on it. */
+#include "ckpt/layout/mesh.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MESH_MAX_RANKS (UINT64_C(1) << 24)
+
+static const char *const role_names[AXIS_ROLES] = {"pp", "dp", "fsdp", "ep", "tp"};
+
+/* Sizes as asked for, before they are a mesh. */
+struct request {
+    uint64_t size[AXIS_ROLES]; /* 0: not given */
+    enum axis_role order[AXIS_ROLES];
+    size_t count;
+    uint64_t zero;
+};
+
+static int parse_axis(struct request *request, const char *text, size_t len, struct cb_err *err)
+{
+    const char *equals = memchr(text, '=', len);
+    size_t name_len = equals ? (size_t)(equals - text) : len;
+    size_t role = 0;
+    while (role < AXIS_ROLES &&
+           (strlen(role_names[role]) != name_len || strncmp(role_names[role], text, name_len) != 0))
+        role++;
+    if (role == AXIS_ROLES || !equals)
+        return cb_fail(err, CB_ERR_USAGE,
+                       "mesh: \"%.*s\" is not an axis with a size; axes are pp, dp, fsdp, tp, ep, "
+                       "as in mesh=pp=2+dp=4+tp=8",
+                       (int)len, text);
+    if (request->size[role])
+        return cb_fail(err, CB_ERR_USAGE, "mesh: axis %s is given twice", role_names[role]);
+    size_t digits = strspn(equals + 1, "0123456789");
+    uint64_t size = digits > 0 && digits < 9 && digits == len - name_len - 1 ? strtoull(equals + 1, NULL, 10) : 0;
+    if (size == 0)
+        return cb_fail(err, CB_ERR_USAGE, "mesh: the size of %s in \"%.*s\" must be a number from 1 to 99999999",
+                       role_names[role], (int)len, text);
+    request->size[role] = size;
+    request->order[request->count++] = (enum axis_role)role;
+    return 0;
+}
+
+/* mesh= stands alone: a shorthand beside it would be a second opinion. */
+static int check_alone(const struct experiment *experiment, struct cb_err *err)
+{
+    static const struct {
+        enum option_id id;
+        const char *name, *unset;
+    } rows[] = {{OPT_DP, "dp", "0"},
+                {OPT_TP, "tp", "1"},
+                {OPT_PP, "pp", "1"},
+                {OPT_EP, "ep", "1"},
+                {OPT_SHARDING, "sharding", "none"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (strcmp(experiment_text(experiment, rows[i].id), rows[i].unset) != 0)
+            return cb_fail(err, CB_ERR_USAGE, "mesh=%s and %s=%s are both given; write the axes in mesh alone",
+                           experiment_text(experiment, OPT_MESH), rows[i].name,
+                           experiment_text(experiment, rows[i].id));
+    }
+    return 0;
+}
+
+static int request_mesh(struct request *request, const struct experiment *experiment, struct cb_err *err)
+{
+    int code = check_alone(experiment, err);
+    for (const char *at = experiment_text(experiment, OPT_MESH); !code && *at;) {
+        size_t len = strcspn(at, "+");
+        code = parse_axis(request, at, len, err);
+        at += len;
+        if (*at == '+' && at[1])
+            at++;
+        else if (*at == '+')
+            return cb_fail(err, CB_ERR_USAGE, "mesh=%s ends with a +", experiment_text(experiment, OPT_MESH));
+    }
+    return code;
+}
+
+/* dp as given, or what ranks leave over; without either as many as the experts, which lie inside, need. */
+static int resolve_dp(uint64_t *dp, uint64_t tp, uint64_t pp, uint64_t ep, uint64_t ranks, struct cb_err *err)
+{
+    if (*dp == 0 && ranks == 0)
+        *dp = ep;
+    if (*dp == 0 && ranks % (tp * pp) != 0)
+        return cb_fail(err, CB_ERR_USAGE, "ranks=%llu is not a multiple of tp x pp = %llu x %llu = %llu",
+                       (unsigned long long)ranks, (unsigned long long)tp, (unsigned long long)pp,
+                       (unsigned long long)(tp * pp));
+    if (*dp == 0)
+        *dp = ranks / (tp * pp);
+    return 0;
+}
+
+/* sharding=full|hybrid(n): how many of the dp ranks shard together; 1 is none. */
+static int read_sharding(const char *text, uint64_t dp, uint64_t ep, uint64_t *fsdp, struct cb_err *err)
+{
+    *fsdp = 1;
+    if (strcmp(text, "none") == 0)
+        return 0;
+    uint64_t group = 0;
+    size_t digits;
+    if (strcmp(text, "full") == 0) {
+        group = dp;
+    } else if (strncmp(text, "hybrid(", 7) == 0) {
+        digits = strspn(text + 7, "0123456789");
+        if (digits > 0 && digits < 9 && strcmp(text + 7 + digits, ")") == 0)
+            group = strtoull(text + 7, NULL, 10);
+    }
+    if (group == 0)
+        return cb_fail(err, CB_ERR_USAGE, "sharding=%s is not none, full or hybrid(n) with n from 1", text);
+    if (dp % group != 0)
+        return cb_fail(err, CB_ERR_USAGE, "sharding=%s: groups of %llu do not divide dp=%llu", text,
+                       (unsigned long long)group, (unsigned long long)dp);
+    if (group % ep != 0)
+        return cb_fail(err, CB_ERR_USAGE, "sharding=%s: ep=%llu does not divide groups of %llu", text,
+                       (unsigned long long)ep, (unsigned long long)group);
+    *fsdp = group;
+    return 0;
+}
+
+static int request_shorthands(struct request *request, const struct model *model, const struct experiment *experiment,
+                              bool published, struct cb_err *err)
+{
+    uint64_t dp = experiment_u64(experiment, OPT_DP), tp = experiment_u64(experiment, OPT_TP);
+    uint64_t pp = experiment_u64(experiment, OPT_PP), ep = experiment_u64(experiment, OPT_EP);
+    uint64_t ranks = experiment_u64(experiment, OPT_RANKS), fsdp;
+    if (published && dp == 0 && tp == 1 && pp == 1 && request->zero == 0) {
+        tp = model->mlperf_tp;
+        pp = model->mlperf_pp;
+        dp = ranks ? 0 : model->mlperf_dp;
+        request->zero = model->mlperf_zero;
+    }
+    int code = resolve_dp(&dp, tp, pp, ep, ranks, err);
+    if (code)
+        return code;
+    if (dp % ep != 0)
+        return cb_fail(err, CB_ERR_USAGE, "ep=%llu does not divide dp=%llu", (unsigned long long)ep,
+                       (unsigned long long)dp);
+    code = read_sharding(experiment_text(experiment, OPT_SHARDING), dp, ep, &fsdp, err);
+    if (code)
+        return code;
+    bool sharded = strcmp(experiment_text(experiment, OPT_SHARDING), "none") != 0;
+    request->size[AXIS_PP] = pp;
+    request->size[AXIS_DP] = sharded ? dp / fsdp : dp / ep;
+    request->size[AXIS_FSDP] = sharded ? fsdp / ep : 1;
+    request->size[AXIS_EP] = ep;
+    request->size[AXIS_TP] = tp;
+    static const enum axis_role order[] = {AXIS_PP, AXIS_DP, AXIS_FSDP, AXIS_EP, AXIS_TP};
+    static const enum axis_role mlperf_order[] = {AXIS_DP, AXIS_FSDP, AXIS_EP, AXIS_PP, AXIS_TP};
+    for (size_t i = 0; i < AXIS_ROLES; i++) {
+        enum axis_role role = published ? mlperf_order[i] : order[i];
+        if (request->size[role] > 1)
+            request->order[request->count++] = role;
+    }
+    if (request->count == 0)
+        request->order[request->count++] = AXIS_DP;
+    return 0;
+}
+
+static int check_ranks(const struct request *request, uint64_t ranks, struct cb_err *err)
+{
+    uint64_t product = 1;
+    char text[256] = "";
+    size_t len = 0;
+    for (size_t i = 0; i < request->count; i++) {
+        product *= request->size[request->order[i]];
+        len += (size_t)snprintf(text + len, sizeof text - len, "%s%s=%llu", i ? " x " : "",
+                                role_names[request->order[i]], (unsigned long long)request->size[request->order[i]]);
+        if (product > MESH_MAX_RANKS)
+            return cb_fail(err, CB_ERR_USAGE, "%s: more than %llu ranks", text, (unsigned long long)MESH_MAX_RANKS);
+    }
+    if (ranks && ranks != product)
+        return cb_fail(err, CB_ERR_USAGE, "ranks=%llu, but %s gives %llu", (unsigned long long)ranks, text,
+                       (unsigned long long)product);
+    return 0;
+}
+
+static int check_model(const struct request *request, const struct model *model, struct cb_err *err)
+{
+    uint64_t pp = request->size[AXIS_PP], tp = request->size[AXIS_TP], ep = request->size[AXIS_EP];
+    if (pp > 1 && pp > model->layers)
+        return cb_fail(err, CB_ERR_USAGE, "pp=%llu has more stages than the %u layers of %s", (unsigned long long)pp,
+                       model->layers, model->name);
+    if (model->heads && model->heads % tp != 0)
+        return cb_fail(err, CB_ERR_USAGE, "tp=%llu does not divide the %u attention heads of %s",
+                       (unsigned long long)tp, model->heads, model->name);
+    if (model->kv_heads && model->kv_heads % tp != 0 && tp % model->kv_heads != 0)
+        return cb_fail(err, CB_ERR_USAGE,
+                       "tp=%llu neither divides the %u key-value heads of %s nor is a multiple of them",
+                       (unsigned long long)tp, model->kv_heads, model->name);
+    if (ep > 1 && model->experts == 0)
+        return cb_fail(err, CB_ERR_USAGE, "ep=%llu needs a model with experts; %s has none", (unsigned long long)ep,
+                       model->name);
+    if (ep > 1 && model->experts % ep != 0)
+        return cb_fail(err, CB_ERR_USAGE, "ep=%llu does not divide the %u experts of %s", (unsigned long long)ep,
+                       model->experts, model->name);
+    if (request->zero && request->size[AXIS_FSDP] > 1)
+        return cb_fail(err, CB_ERR_USAGE, "zero=%llu and FSDP sharding both shard the same state; give one of them",
+                       (unsigned long long)request->zero);
+    return 0;
+}
+
+static void fill(struct mesh *self, const struct request *request)
+{
+    *self = (struct mesh){.count = request->count, .world_size = 1, .zero = (uint32_t)request->zero};
+    for (size_t role = 0; role < AXIS_ROLES; role++)
+        self->size[role] = 1;
+    for (size_t i = request->count; i-- > 0;) {
+        enum axis_role role = request->order[i];
+        self->roles[i] = role;
+        snprintf(self->axes[i].name, sizeof self->axes[i].name, "%s", role_names[role]);
+        self->axes[i].size = (uint32_t)request->size[role];
+        self->size[role] = self->axes[i].size;
+        self->stride[role] = self->world_size;
+        self->world_size *= self->axes[i].size;
+    }
+}
+
+int mesh_read(struct mesh *self, const struct model *model, const struct experiment *experiment, bool published,
+              struct cb_err *err)
+{
+    struct request request = {.zero = experiment_u64(experiment, OPT_ZERO)};
+    bool named = experiment_text(experiment, OPT_MESH)[0] != '\0';
+    int code = named ? request_mesh(&request, experiment, err)
+                     : request_shorthands(&request, model, experiment, published, err);
+    if (code)
+        return code;
+    for (size_t role = 0; role < AXIS_ROLES; role++) {
+        if (request.size[role] == 0)
+            request.size[role] = 1;
+    }
+    code = check_ranks(&request, experiment_u64(experiment, OPT_RANKS), err);
+    if (!code)
+        code = check_model(&request, model, err);
+    if (!code)
+        fill(self, &request);
+    return code;
+}
+
+void mesh_coordinates(const struct mesh *self, uint32_t rank, uint32_t coordinate[AXIS_ROLES])
+{
+    assert(rank < self->world_size);
+    for (size_t role = 0; role < AXIS_ROLES; role++)
+        coordinate[role] = self->stride[role] ? rank / self->stride[role] % self->size[role] : 0;
+}
+
+uint32_t mesh_rank(const struct mesh *self, const uint32_t coordinate[AXIS_ROLES])
+{
+    uint32_t rank = 0;
+    for (size_t role = 0; role < AXIS_ROLES; role++)
+        rank += coordinate[role] * self->stride[role];
+    return rank;
+}
+
+uint32_t mesh_index(const struct mesh *self, unsigned roles, const uint32_t coordinate[AXIS_ROLES])
+{
+    uint32_t index = 0;
+    for (size_t i = 0; i < self->count; i++) {
+        if (roles & (1u << self->roles[i]))
+            index = index * self->axes[i].size + coordinate[self->roles[i]];
+    }
+    return index;
+}
+
+void mesh_from_index(const struct mesh *self, unsigned roles, uint32_t index, uint32_t coordinate[AXIS_ROLES])
+{
+    for (size_t i = self->count; i-- > 0;) {
+        if (roles & (1u << self->roles[i])) {
+            coordinate[self->roles[i]] = index % self->axes[i].size;
+            index /= self->axes[i].size;
+        }
+    }
+    for (size_t role = 0; role < AXIS_ROLES; role++) {
+        if ((roles & (1u << role)) && self->size[role] == 1)
+            coordinate[role] = 0;
+    }
+}
+
+uint32_t mesh_extent(const struct mesh *self, unsigned roles)
+{
+    uint32_t extent = 1;
+    for (size_t role = 0; role < AXIS_ROLES; role++) {
+        if (roles & (1u << role))
+            extent *= self->size[role];
+    }
+    return extent;
+}

@@ -1,0 +1,348 @@
+/* Owns the matching of a rank's pieces with stored chunks. Does no I/O; knows no format.
+ *
+ * A piece starts as one uncovered box; each chunk that meets it takes its part away, in the order of
+ * the tensor's elements, so what is left is few boxes. As long as chunks do not overlap, a read is the
+ * whole part that chunk and piece share; where they do, the first chunk has it. */
+#include "ckpt/load/load_plan.h"
+#include "core/units.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define EXTRA_NAMED 3 /* keys that are named of those that nobody asked for */
+
+struct boxes {
+    struct box *data;
+    size_t count, capacity;
+};
+
+struct planner {
+    const struct stored_checkpoint *checkpoint;
+    const struct layout *layout;
+    const struct piece *pieces;
+    load_problem_fn report;
+    void *context;
+    struct load_plan *plan;
+    size_t read_capacity;
+    struct boxes uncovered, next;
+    uint8_t *checked; /* a state tensor: 0 not yet, 1 usable, 2 reported as wrong */
+    size_t problems;
+    char first[512];
+    struct cb_err *err;
+};
+
+static int no_memory(struct planner *self)
+{
+    return cb_fail(self->err, CB_ERR_MEMORY, "no memory for the load plan");
+}
+
+static void problem(struct planner *self, const struct load_problem *what)
+{
+    if (self->problems++ == 0)
+        memcpy(self->first, what->text, sizeof self->first);
+    if (self->report)
+        self->report(self->context, what);
+}
+
+static int boxes_push(struct planner *self, struct boxes *boxes, const struct box *box)
+{
+    if (boxes->count == boxes->capacity) {
+        size_t capacity = boxes->capacity ? boxes->capacity * 2 : 16;
+        struct box *data = realloc(boxes->data, capacity * sizeof *data);
+        if (!data)
+            return no_memory(self);
+        boxes->data = data;
+        boxes->capacity = capacity;
+    }
+    boxes->data[boxes->count++] = *box;
+    return 0;
+}
+
+/* What is left of `from` without `part`, which lies inside it: at most two slabs a dimension. */
+static int push_rest(struct planner *self, const struct box *from, const struct box *part)
+{
+    struct box rest = *from;
+    int code = 0;
+    for (uint32_t i = 0; i < from->dims && !code; i++) {
+        struct box slab = rest;
+        uint64_t end = rest.offset[i] + rest.size[i], part_end = part->offset[i] + part->size[i];
+        slab.size[i] = part->offset[i] - rest.offset[i];
+        if (slab.size[i] > 0)
+            code = boxes_push(self, &self->next, &slab);
+        slab.offset[i] = part_end;
+        slab.size[i] = end - part_end;
+        if (!code && slab.size[i] > 0)
+            code = boxes_push(self, &self->next, &slab);
+        rest.offset[i] = part->offset[i];
+        rest.size[i] = part->size[i];
+    }
+    return code;
+}
+
+/* Bytes of the chunk's row-major payload from the part's first element to its last. */
+static void span_in_chunk(const struct box *chunk, const struct box *part, uint64_t element, struct load_read *read)
+{
+    uint64_t first = 0, last = 0;
+    for (uint32_t i = 0; i < chunk->dims; i++) {
+        uint64_t begin = part->offset[i] - chunk->offset[i];
+        first = first * chunk->size[i] + begin;
+        last = last * chunk->size[i] + begin + part->size[i] - 1;
+    }
+    read->payload_first = first * element;
+    read->payload_bytes = (last - first + 1) * element;
+}
+
+static int add_read(struct planner *self, uint32_t chunk, uint32_t piece, const struct box *common)
+{
+    struct load_plan *plan = self->plan;
+    if (plan->read_count == self->read_capacity) {
+        size_t capacity = self->read_capacity ? self->read_capacity * 2 : 64;
+        struct load_read *reads = realloc(plan->reads, capacity * sizeof *reads);
+        if (!reads)
+            return no_memory(self);
+        plan->reads = reads;
+        self->read_capacity = capacity;
+    }
+    struct load_read *read = &plan->reads[plan->read_count++];
+    const struct stored_chunk *stored = &self->checkpoint->chunks[chunk];
+    const struct stored_tensor *tensor = &self->checkpoint->tensors[stored->tensor];
+    *read = (struct load_read){.chunk = chunk, .piece = piece, .common = *common};
+    if (tensor->is_bytes) {
+        read->payload_bytes = stored->length;
+        plan->needed_bytes += stored->length;
+    } else {
+        span_in_chunk(&stored->box, common, dtype_bytes(tensor->dtype), read);
+        plan->needed_bytes += box_elements(common) * dtype_bytes(tensor->dtype);
+    }
+    plan->span_bytes += read->payload_bytes;
+    return 0;
+}
+
+/* Takes the chunk's part out of what is uncovered, one read for each uncovered box that it meets. */
+static int cover(struct planner *self, uint32_t chunk, uint32_t piece)
+{
+    const struct box *box = &self->checkpoint->chunks[chunk].box;
+    int code = 0;
+    self->next.count = 0;
+    for (size_t i = 0; i < self->uncovered.count && !code; i++) {
+        struct box common;
+        if (!box_intersect(&self->uncovered.data[i], box, &common)) {
+            code = boxes_push(self, &self->next, &self->uncovered.data[i]);
+            continue;
+        }
+        code = push_rest(self, &self->uncovered.data[i], &common);
+        if (!code)
+            code = add_read(self, chunk, piece, &common);
+    }
+    struct boxes swap = self->uncovered;
+    self->uncovered = self->next;
+    self->next = swap;
+    return code;
+}
+
+static void describe(const struct box *box, char *text, size_t size)
+{
+    size_t len = 0;
+    text[0] = '\0';
+    for (uint32_t i = 0; i < box->dims && len < size; i++)
+        len += (size_t)snprintf(text + len, size - len, "%s%" PRIu64 ":%" PRIu64, i ? ", " : "", box->offset[i],
+                                box->offset[i] + box->size[i]);
+}
+
+static void report_uncovered(struct planner *self, const char *fqn)
+{
+    for (size_t i = 0; i < self->uncovered.count; i++) {
+        struct load_problem what = {.kind = LOAD_UNCOVERED, .fqn = fqn, .uncovered = self->uncovered.data[i]};
+        char place[256];
+        describe(&what.uncovered, place, sizeof place);
+        snprintf(what.text, sizeof what.text, "%s: no stored chunk has its elements [%s]", fqn, place);
+        problem(self, &what);
+    }
+}
+
+/* Forgets the reads of a piece and makes one of each part that a chunk shares with it. */
+static int read_whole_parts(struct planner *self, const struct stored_tensor *tensor, uint32_t piece, size_t first_read)
+{
+    struct load_plan *plan = self->plan;
+    const struct box *box = &self->pieces[piece].box;
+    uint64_t parts = 0;
+    for (uint32_t i = 0; i < tensor->chunk_count; i++) {
+        struct box common;
+        if (box_intersect(box, &self->checkpoint->chunks[tensor->first_chunk + i].box, &common))
+            parts += box_elements(&common);
+    }
+    if (parts != box_elements(box))
+        return 0; /* chunks overlap: keep what cover() found */
+    for (size_t i = first_read; i < plan->read_count; i++) {
+        plan->needed_bytes -= box_elements(&plan->reads[i].common) * dtype_bytes(tensor->dtype);
+        plan->span_bytes -= plan->reads[i].payload_bytes;
+    }
+    plan->read_count = first_read;
+    int code = 0;
+    for (uint32_t i = 0; i < tensor->chunk_count && !code; i++) {
+        struct box common;
+        uint32_t chunk = tensor->first_chunk + i;
+        if (box_intersect(box, &self->checkpoint->chunks[chunk].box, &common))
+            code = add_read(self, chunk, piece, &common);
+    }
+    return code;
+}
+
+static int plan_piece(struct planner *self, const struct stored_tensor *tensor, uint32_t piece)
+{
+    size_t first_read = self->plan->read_count, chunks_met = 0;
+    if (tensor->is_bytes)
+        return tensor->chunk_count ? add_read(self, tensor->first_chunk, piece, &self->pieces[piece].box) : 0;
+    self->uncovered.count = 0;
+    if (box_elements(&self->pieces[piece].box) == 0)
+        return 0;
+    int code = boxes_push(self, &self->uncovered, &self->pieces[piece].box);
+    for (uint32_t i = 0; i < tensor->chunk_count && !code && self->uncovered.count > 0; i++) {
+        size_t before = self->plan->read_count;
+        code = cover(self, tensor->first_chunk + i, piece);
+        chunks_met += self->plan->read_count > before;
+    }
+    if (code)
+        return code;
+    report_uncovered(self, tensor->fqn);
+    bool in_fragments = self->plan->read_count - first_read > chunks_met;
+    return in_fragments ? read_whole_parts(self, tensor, piece, first_read) : 0;
+}
+
+/* --- what fits --- */
+
+static void report_shape(struct planner *self, const struct state_tensor *wanted, const struct stored_tensor *stored)
+{
+    char want[256], have[256];
+    struct box a = box_whole(wanted->dims, wanted->shape), b = box_whole(stored->dims, stored->shape);
+    describe(&a, want, sizeof want);
+    describe(&b, have, sizeof have);
+    struct load_problem what = {.kind = LOAD_OTHER_SHAPE, .fqn = wanted->fqn};
+    snprintf(what.text, sizeof what.text, "%s: the checkpoint has shape [%s], the model [%s]", wanted->fqn, have, want);
+    problem(self, &what);
+}
+
+static bool check_tensor(struct planner *self, const struct state_tensor *wanted, const struct stored_tensor *stored)
+{
+    struct load_problem what = {.fqn = wanted->fqn};
+    bool wants_bytes = wanted->kind == KIND_BYTES;
+    if (!stored) {
+        what.kind = LOAD_MISSING_TENSOR;
+        snprintf(what.text, sizeof what.text, "%s: not in the checkpoint", wanted->fqn);
+    } else if (stored->is_bytes != wants_bytes) {
+        what.kind = LOAD_OTHER_KIND;
+        snprintf(what.text, sizeof what.text, "%s: the checkpoint has a %s here, the model a %s", wanted->fqn,
+                 stored->is_bytes ? "value" : "tensor", wants_bytes ? "value" : "tensor");
+    } else if (!wants_bytes && stored->dtype != wanted->dtype) {
+        what.kind = LOAD_OTHER_DTYPE;
+        snprintf(what.text, sizeof what.text, "%s: the checkpoint has %s, the model %s", wanted->fqn,
+                 dtype_name(stored->dtype), dtype_name(wanted->dtype));
+    } else if (!wants_bytes && (stored->dims != wanted->dims ||
+                                memcmp(stored->shape, wanted->shape, wanted->dims * sizeof *wanted->shape) != 0)) {
+        report_shape(self, wanted, stored);
+        return false;
+    } else {
+        return true;
+    }
+    problem(self, &what);
+    return false;
+}
+
+static int plan_pieces(struct planner *self, size_t count)
+{
+    int code = 0;
+    for (size_t i = 0; i < count && !code; i++) {
+        uint32_t index = self->pieces[i].tensor;
+        const struct state_tensor *wanted = layout_tensor(self->layout, index);
+        const struct stored_tensor *stored = stored_checkpoint_find(self->checkpoint, wanted->fqn);
+        if (!self->checked[index])
+            self->checked[index] = check_tensor(self, wanted, stored) ? 1 : 2;
+        if (self->checked[index] == 1)
+            code = plan_piece(self, stored, (uint32_t)i);
+    }
+    return code;
+}
+
+static size_t count_extra(const struct stored_checkpoint *checkpoint, const struct layout *layout)
+{
+    size_t known = 0;
+    for (size_t i = 0; i < layout_tensor_count(layout); i++)
+        known += stored_checkpoint_find(checkpoint, layout_tensor(layout, i)->fqn) != NULL;
+    return checkpoint->tensor_count - known;
+}
+
+static int compare_reads(const void *a, const void *b, void *context)
+{
+    const struct stored_checkpoint *checkpoint = context;
+    const struct load_read *x = a, *y = b;
+    const struct stored_chunk *c = &checkpoint->chunks[x->chunk], *d = &checkpoint->chunks[y->chunk];
+    if (c->file != d->file)
+        return c->file < d->file ? -1 : 1;
+    if (c->offset != d->offset)
+        return c->offset < d->offset ? -1 : 1;
+    if (x->chunk != y->chunk)
+        return x->chunk < y->chunk ? -1 : 1;
+    if (x->payload_first != y->payload_first)
+        return x->payload_first < y->payload_first ? -1 : 1;
+    return x->piece < y->piece ? -1 : x->piece > y->piece;
+}
+
+int load_plan_compute(const struct stored_checkpoint *checkpoint, const struct layout *layout,
+                      const struct piece *pieces, size_t piece_count, load_problem_fn report, void *context,
+                      struct load_plan **plan, struct cb_err *err)
+{
+    struct planner self = {checkpoint, layout, pieces, report, context};
+    self.err = err;
+    self.plan = calloc(1, sizeof *self.plan);
+    self.checked = calloc(layout_tensor_count(layout) + 1, 1);
+    int code = self.plan && self.checked ? plan_pieces(&self, piece_count) : no_memory(&self);
+    if (!code && self.problems > 0)
+        code = cb_fail(err, CB_ERR_CORRUPT, "the checkpoint does not hold what is to be loaded (%zu problem%s): %s",
+                       self.problems, units_plural(self.problems), self.first);
+    free(self.checked);
+    free(self.uncovered.data);
+    free(self.next.data);
+    if (code) {
+        load_plan_free(self.plan);
+        return code;
+    }
+    if (self.plan->read_count > 0)
+        qsort_r(self.plan->reads, self.plan->read_count, sizeof *self.plan->reads, compare_reads, (void *)checkpoint);
+    self.plan->extra_tensors = count_extra(checkpoint, layout);
+    *plan = self.plan;
+    return 0;
+}
+
+size_t load_plan_describe_extra(const struct stored_checkpoint *checkpoint, const struct layout *layout, char *text,
+                                size_t size)
+{
+    size_t extra = count_extra(checkpoint, layout), named = 0;
+    uint8_t *wanted = extra ? calloc(checkpoint->tensor_count, 1) : NULL;
+    text[0] = '\0';
+    if (!extra)
+        return 0;
+    size_t len = (size_t)snprintf(text, size, "%zu keys of the checkpoint are not loaded", extra);
+    for (size_t i = 0; wanted && i < layout_tensor_count(layout); i++) {
+        const struct stored_tensor *stored = stored_checkpoint_find(checkpoint, layout_tensor(layout, i)->fqn);
+        if (stored)
+            wanted[stored - checkpoint->tensors] = 1;
+    }
+    for (size_t i = 0; wanted && i < checkpoint->tensor_count && named < EXTRA_NAMED; i++) {
+        if (!wanted[i] && len < size)
+            len += (size_t)snprintf(text + len, size - len, "%s%s", named++ ? ", " : ": ", checkpoint->tensors[i].fqn);
+    }
+    if (named < extra && len < size)
+        snprintf(text + len, size - len, ", …");
+    free(wanted);
+    return extra;
+}
+
+void load_plan_free(struct load_plan *plan)
+{
+    if (!plan)
+        return;
+    free(plan->reads);
+    free(plan);
+}

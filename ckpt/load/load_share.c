@@ -1,0 +1,449 @@
+/* Owns the finding of groups and regions: which of a rank's pieces others need as well. Knows the layout;
+ * cutting regions into what is read and sent is in load_share_blocks.c. */
+#include "ckpt/load/load_share.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/layout/layout_internal.h"
+#include "ckpt/load/load_share_internal.h"
+
+/* A row that is longer would not fit into one message. */
+#define ROW_MAX_BYTES (UINT64_C(1) << 30)
+
+/* What makes a group, beside the coordinates that all of its ranks have in common. Groups come in this
+ * order on every rank. */
+struct signature {
+    uint32_t classes, tp_first, tp_count;
+    unsigned roles; /* over which its ranks replicate */
+    bool expert;
+};
+
+/* Where a region lies in the checkpoint, to read it in that order. Small ones come last, together. */
+struct region_order {
+    bool is_small;
+    uint32_t file;
+    uint64_t offset;
+    size_t number;
+};
+
+struct sharer {
+    const struct layout *layout;
+    const struct piece *pieces;
+    const struct stored_checkpoint *checkpoint;
+    const struct share_options *options;
+    uint32_t holder, coordinate[AXIS_ROLES];
+    uint32_t next_piece;
+    uint32_t last_tensor, repetition; /* of one tensor's locals: the parts of a fused one */
+    struct load_share *share;
+    struct signature *signatures; /* one a group */
+    struct region_order *order;   /* one a region */
+    size_t group_capacity, region_capacity;
+    int code;
+    struct cb_err *err;
+};
+
+static void no_memory(struct sharer *self)
+{
+    if (!self->code)
+        self->code = cb_fail(self->err, CB_ERR_MEMORY, "no memory to share a load among ranks");
+}
+
+/* --- groups --- */
+
+static bool same_signature(const struct signature *a, const struct signature *b)
+{
+    return a->classes == b->classes && a->tp_first == b->tp_first && a->tp_count == b->tp_count &&
+           a->roles == b->roles && a->expert == b->expert;
+}
+
+static int compare_signatures(const struct signature *a, const struct signature *b)
+{
+    if (a->classes != b->classes)
+        return a->classes < b->classes ? -1 : 1;
+    if (a->tp_first != b->tp_first)
+        return a->tp_first < b->tp_first ? -1 : 1;
+    if (a->tp_count != b->tp_count)
+        return a->tp_count < b->tp_count ? -1 : 1;
+    if (a->roles != b->roles)
+        return a->roles < b->roles ? -1 : 1;
+    return (int)a->expert - (int)b->expert;
+}
+
+/* A number for each signature that a layout can have: tensor-parallel groups are all ranks, one, or as many
+ * as hold the same key-value heads. */
+static uint32_t code_of(const struct sharer *self, const struct signature *signature)
+{
+    uint32_t tp = self->layout->mesh.size[AXIS_TP];
+    uint32_t columns = signature->classes > 1, roles = 0;
+    uint32_t count = columns                     ? signature->classes != tp
+                     : signature->tp_count == 1  ? 0
+                     : signature->tp_count == tp ? 1
+                                                 : 2;
+    static const enum axis_role data[] = {AXIS_DP, AXIS_FSDP, AXIS_EP};
+    for (uint32_t i = 0; i < 3; i++)
+        roles |= (signature->roles >> data[i] & 1u) << i;
+    return columns | (uint32_t)signature->expert << 1 | roles << 2 | count << 5;
+}
+
+static void list_members(struct sharer *self, const struct signature *signature, struct share_group *group)
+{
+    const struct mesh *mesh = &self->layout->mesh;
+    uint32_t data = mesh_extent(mesh, signature->roles), next = 0;
+    uint32_t coordinate[AXIS_ROLES];
+    memcpy(coordinate, self->coordinate, sizeof coordinate);
+    for (uint32_t tp = 0; tp < signature->tp_count; tp++) {
+        coordinate[AXIS_TP] = signature->tp_first + tp;
+        for (uint32_t i = 0; i < data; i++) {
+            mesh_from_index(mesh, signature->roles, i, coordinate);
+            group->members[next] = mesh_rank(mesh, coordinate);
+            if (group->members[next] == self->holder)
+                group->mine = next;
+            next++;
+        }
+    }
+}
+
+/* The group of this signature, made when it is first asked for. */
+static uint32_t find_group(struct sharer *self, const struct signature *signature)
+{
+    struct load_share *share = self->share;
+    for (uint32_t i = 0; i < share->group_count; i++) {
+        if (same_signature(&self->signatures[i], signature))
+            return i;
+    }
+    if (share->group_count == self->group_capacity) {
+        size_t capacity = self->group_capacity ? 2 * self->group_capacity : 8;
+        struct share_group *groups = realloc(share->groups, capacity * sizeof *groups);
+        share->groups = groups ? groups : share->groups;
+        struct signature *signatures = realloc(self->signatures, capacity * sizeof *signatures);
+        self->signatures = signatures ? signatures : self->signatures;
+        if (!groups || !signatures) {
+            no_memory(self);
+            return 0;
+        }
+        self->group_capacity = capacity;
+    }
+    uint32_t members = signature->tp_count * mesh_extent(&self->layout->mesh, signature->roles);
+    struct share_group *group = &share->groups[share->group_count];
+    *group = (struct share_group){.classes = signature->classes, .replicas = members / signature->classes};
+    group->members = malloc(members * sizeof *group->members);
+    if (!group->members) {
+        no_memory(self);
+        return 0;
+    }
+    group->code = code_of(self, signature);
+    assert(group->code < SHARE_CODES);
+    self->signatures[share->group_count] = *signature;
+    list_members(self, signature, group);
+    return (uint32_t)share->group_count++;
+}
+
+/* --- regions --- */
+
+static void add_alone(struct sharer *self, uint32_t piece)
+{
+    self->share->alone[self->share->alone_count++] = piece; /* it has room for all */
+}
+
+static struct region_order place_of(const struct sharer *self, const struct share_region *region)
+{
+    const struct state_tensor *tensor = layout_tensor(self->layout, region->tensor);
+    const struct stored_tensor *stored = stored_checkpoint_find(self->checkpoint, tensor->fqn);
+    struct region_order order = {.file = UINT32_MAX, .offset = UINT64_MAX, .number = self->share->region_count};
+    order.is_small = box_elements(&region->box) * dtype_bytes(tensor->dtype) < self->options->block_bytes / 4;
+    struct box first = region->box, common;
+    for (uint32_t i = 0; i < first.dims; i++)
+        first.size[i] = 1;
+    for (uint32_t i = 0; stored && i < stored->chunk_count; i++) {
+        const struct stored_chunk *chunk = &self->checkpoint->chunks[stored->first_chunk + i];
+        if (chunk->box.dims != first.dims || !box_intersect(&chunk->box, &first, &common))
+            continue;
+        order.file = chunk->file;
+        order.offset = chunk->offset;
+        break;
+    }
+    return order;
+}
+
+static void add_region(struct sharer *self, const struct share_region *region)
+{
+    struct load_share *share = self->share;
+    if (share->region_count == self->region_capacity) {
+        size_t capacity = self->region_capacity ? 2 * self->region_capacity : 64;
+        struct share_region *regions = realloc(share->regions, capacity * sizeof *regions);
+        share->regions = regions ? regions : share->regions;
+        struct region_order *order = realloc(self->order, capacity * sizeof *order);
+        self->order = order ? order : self->order;
+        if (!regions || !order) {
+            free(region->spans);
+            no_memory(self);
+            return;
+        }
+        self->region_capacity = capacity;
+    }
+    self->order[share->region_count] = place_of(self, region);
+    share->regions[share->region_count++] = *region;
+}
+
+/* --- columns, which are read by whole rows --- */
+
+/* A box of a rank's local, and where the local's tensor is cut by tensor parallelism. */
+struct cut {
+    const struct local *local;
+    enum placement placement;
+    bool expert;
+    uint32_t dim;   /* of the columns */
+    uint32_t index; /* of the box among the local's */
+    uint32_t count; /* of them */
+};
+
+/* The same local, and so the same part of the same tensor, of another tensor-parallel rank. */
+static const struct local *find_sibling(const struct sharer *self, const struct cut *cut, uint32_t tp,
+                                        const struct cell **cell)
+{
+    const struct layout *layout = self->layout;
+    *cell = cut->expert ? layout_experts(layout, self->coordinate[AXIS_PP], tp, self->coordinate[AXIS_EP])
+                        : layout_dense(layout, self->coordinate[AXIS_PP], tp);
+    size_t low = 0, high = (*cell)->count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if ((*cell)->locals[middle].tensor < cut->local->tensor)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    low += self->repetition;
+    return low < (*cell)->count && (*cell)->locals[low].tensor == cut->local->tensor ? &(*cell)->locals[low] : NULL;
+}
+
+/* The columns of rank `tp`, if it has the same rows of them as `box`. */
+static bool find_columns(const struct sharer *self, const struct cut *cut, const struct box *box, uint32_t tp,
+                         struct share_span *span)
+{
+    const struct cell *cell;
+    const struct local *sibling = find_sibling(self, cut, tp, &cell);
+    if (!sibling)
+        return false;
+    unsigned roles = layout_shard_roles(cut->placement, cut->expert);
+    const struct mesh *mesh = &self->layout->mesh;
+    struct box boxes[BOX_MAX_OF_INTERVAL];
+    uint32_t count = layout_shard(cell, sibling, cut->placement, mesh_extent(mesh, roles),
+                                  mesh_index(mesh, roles, self->coordinate), boxes);
+    if (count != cut->count)
+        return false;
+    const struct box *other = &boxes[cut->index];
+    for (uint32_t i = 0; i < box->dims; i++) {
+        bool same = other->offset[i] == box->offset[i] && other->size[i] == box->size[i];
+        if (i != cut->dim && !same)
+            return false;
+    }
+    *span = (struct share_span){other->offset[cut->dim], other->size[cut->dim]};
+    return other->size[cut->dim] == sibling->box.size[cut->dim];
+}
+
+/* Makes the region of all tensor-parallel ranks' columns. False where there is none. */
+static bool join_columns(struct sharer *self, const struct cut *cut, const struct box *box, struct share_region *region)
+{
+    uint32_t repeat = cut->local->tp_count, classes = self->layout->mesh.size[AXIS_TP] / repeat;
+    if (classes < 2)
+        return false;
+    struct share_span *spans = calloc(classes, sizeof *spans);
+    if (!spans) {
+        no_memory(self);
+        return false;
+    }
+    bool whole = true;
+    uint64_t end = 0;
+    for (uint32_t c = 0; c < classes && whole; c++) {
+        whole = find_columns(self, cut, box, c * repeat, &spans[c]) && (c == 0 || spans[c].offset == end);
+        end = spans[c].offset + spans[c].size;
+    }
+    if (!whole) {
+        free(spans);
+        return false;
+    }
+    region->spans = spans;
+    region->split_dim = cut->dim;
+    region->box.offset[cut->dim] = spans[0].offset;
+    region->box.size[cut->dim] = end - spans[0].offset;
+    return true;
+}
+
+/* The first dimension in which the local is less than the tensor; 0 where it is all of it. */
+static uint32_t cut_dimension(const struct box *box, const struct state_tensor *tensor)
+{
+    for (uint32_t i = 0; i < box->dims; i++) {
+        if (box->size[i] != tensor->shape[i])
+            return i;
+    }
+    return 0;
+}
+
+static uint64_t row_bytes(const struct box *box, size_t element_bytes)
+{
+    for (uint32_t i = 0; i < box->dims; i++) {
+        if (box->size[i] > 1)
+            return box_elements(box) / box->size[i] * element_bytes;
+    }
+    return element_bytes;
+}
+
+static void share_box(struct sharer *self, const struct cut *cut, const struct box *box, uint32_t tensor)
+{
+    const struct state_tensor *wanted = layout_tensor(self->layout, tensor);
+    uint32_t piece = self->next_piece++;
+    struct share_region region = {.tensor = tensor, .piece = piece, .box = *box};
+    unsigned data = 1u << AXIS_DP | 1u << AXIS_FSDP | (cut->expert ? 0 : 1u << AXIS_EP);
+    struct signature signature = {.expert = cut->expert, .classes = 1};
+    assert(box_equal(box, &self->pieces[piece].box));
+    signature.roles = data & ~layout_shard_roles(cut->placement, cut->expert);
+    bool columns = self->options->mode == SHARE_SPLIT && cut->dim > 0 && join_columns(self, cut, box, &region);
+    if (columns) {
+        signature.classes = self->layout->mesh.size[AXIS_TP] / cut->local->tp_count;
+        signature.tp_count = self->layout->mesh.size[AXIS_TP];
+    } else if (cut->placement == PLACE_FLAT) { /* the same interval elsewhere may be of other tensors */
+        signature.tp_first = self->coordinate[AXIS_TP];
+        signature.tp_count = 1;
+    } else {
+        signature.tp_first = cut->local->tp_first;
+        signature.tp_count = cut->local->tp_count;
+    }
+    bool is_alone = signature.tp_count * mesh_extent(&self->layout->mesh, signature.roles) == 1;
+    if (self->code || is_alone || box_elements(box) == 0 ||
+        row_bytes(&region.box, dtype_bytes(wanted->dtype)) > ROW_MAX_BYTES) {
+        free(region.spans);
+        add_alone(self, piece);
+        return;
+    }
+    region.group = find_group(self, &signature);
+    add_region(self, &region);
+}
+
+static void share_local(void *context, const struct cell *cell, const struct local *local, enum state_kind kind,
+                        uint32_t tensor, bool expert)
+{
+    struct sharer *self = context;
+    const struct mesh *mesh = &self->layout->mesh;
+    struct box boxes[BOX_MAX_OF_INTERVAL];
+    self->repetition = tensor == self->last_tensor ? self->repetition + 1 : 0;
+    self->last_tensor = tensor;
+    struct cut cut = {.local = local, .placement = self->layout->placement[kind], .expert = expert};
+    unsigned roles = layout_shard_roles(cut.placement, expert);
+    cut.dim = cut_dimension(&local->box, layout_tensor(self->layout, tensor));
+    cut.count = layout_shard(cell, local, cut.placement, mesh_extent(mesh, roles),
+                             mesh_index(mesh, roles, self->coordinate), boxes);
+    for (cut.index = 0; cut.index < cut.count; cut.index++)
+        share_box(self, &cut, &boxes[cut.index], tensor);
+}
+
+static int compare_regions(const void *a, const void *b, void *context)
+{
+    const struct sharer *self = context;
+    size_t i = *(const size_t *)a, j = *(const size_t *)b;
+    uint32_t g = self->share->regions[i].group, h = self->share->regions[j].group;
+    if (g != h)
+        return compare_signatures(&self->signatures[g], &self->signatures[h]);
+    const struct region_order *x = &self->order[i], *y = &self->order[j];
+    if (x->is_small != y->is_small)
+        return (int)x->is_small - (int)y->is_small;
+    if (x->file != y->file)
+        return x->file < y->file ? -1 : 1;
+    if (x->offset != y->offset)
+        return x->offset < y->offset ? -1 : 1;
+    return x->number < y->number ? -1 : x->number > y->number;
+}
+
+static void sort_regions(struct sharer *self)
+{
+    struct load_share *share = self->share;
+    size_t *numbers = malloc((share->region_count + 1) * sizeof *numbers);
+    struct share_region *sorted = malloc((share->region_count + 1) * sizeof *sorted);
+    if (numbers && sorted) {
+        for (size_t i = 0; i < share->region_count; i++)
+            numbers[i] = i;
+        qsort_r(numbers, share->region_count, sizeof *numbers, compare_regions, self);
+        for (size_t i = 0; i < share->region_count; i++)
+            sorted[i] = share->regions[numbers[i]];
+        memcpy(share->regions, sorted, share->region_count * sizeof *sorted);
+    } else {
+        no_memory(self);
+    }
+    free(numbers);
+    free(sorted);
+}
+
+static void share_pieces(struct sharer *self, size_t piece_count)
+{
+    mesh_coordinates(&self->layout->mesh, self->holder, self->coordinate);
+    layout_each_local(self->layout, self->coordinate, share_local, self);
+    while (!self->code && self->next_piece < piece_count) /* rows of their own: no other rank has them */
+        add_alone(self, self->next_piece++);
+    if (!self->code && self->share->region_count > 0)
+        sort_regions(self);
+}
+
+int load_share_compute(const struct layout *layout, uint32_t holder, const struct piece *pieces, size_t piece_count,
+                       const struct stored_checkpoint *checkpoint, const struct share_options *options,
+                       struct load_share **share, struct cb_err *err)
+{
+    struct sharer self = {.layout = layout,
+                          .pieces = pieces,
+                          .checkpoint = checkpoint,
+                          .options = options,
+                          .holder = holder,
+                          .last_tensor = UINT32_MAX,
+                          .err = err};
+    self.share = calloc(1, sizeof *self.share);
+    if (!self.share)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory to share a load among ranks");
+    self.share->stage_count = 1;
+    self.share->alone = malloc((piece_count + 1) * sizeof *self.share->alone);
+    if (!self.share->alone)
+        no_memory(&self);
+    else if (holder < layout_world_size(layout))
+        share_pieces(&self, piece_count);
+    if (!self.code)
+        self.code = load_share_make_blocks(self.share, layout, options, err);
+    free(self.signatures);
+    free(self.order);
+    if (self.code)
+        load_share_free(self.share);
+    else
+        *share = self.share;
+    return self.code;
+}
+
+void load_share_free(struct load_share *share)
+{
+    if (!share)
+        return;
+    for (size_t i = 0; i < share->group_count; i++)
+        free(share->groups[i].members);
+    for (size_t i = 0; i < share->region_count; i++)
+        free(share->regions[i].spans);
+    free(share->groups);
+    free(share->regions);
+    free(share->parts);
+    free(share->blocks);
+    free(share->alone);
+    free(share);
+}
+
+bool load_share_of_class(const struct load_share *share, const struct share_part *part, uint32_t class_index,
+                         struct box *box)
+{
+    const struct share_region *region = &share->regions[part->region];
+    *box = part->box;
+    if (region->spans) { /* a part of a single row may be cut by columns itself */
+        const struct share_span *span = &region->spans[class_index];
+        uint32_t dim = region->split_dim;
+        uint64_t begin = part->box.offset[dim], end = begin + part->box.size[dim];
+        begin = begin > span->offset ? begin : span->offset;
+        end = end < span->offset + span->size ? end : span->offset + span->size;
+        box->offset[dim] = begin;
+        box->size[dim] = end > begin ? end - begin : 0;
+    }
+    return box_elements(box) > 0;
+}

@@ -1,0 +1,229 @@
+/* Owns the cutting of shared regions: which rank reads which rows, what travels together, in which order. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/load/load_share_internal.h"
+
+/* A cut falls between two regions rather than rows where it is off by less than this part of a share. */
+#define TOLERANCE 32
+
+struct cutter {
+    struct load_share *share;
+    const struct layout *layout;
+    const struct share_options *options;
+    uint32_t *readers; /* one a part */
+    size_t part_capacity, reader_capacity, block_capacity;
+    bool failed;
+    /* of the group under way */
+    uint32_t group, reader, reader_count;
+    uint64_t share_bytes, position;
+};
+
+static uint64_t box_bytes(const struct cutter *self, uint32_t region, const struct box *box)
+{
+    uint32_t tensor = self->share->regions[region].tensor;
+    return box_elements(box) * dtype_bytes(layout_tensor(self->layout, tensor)->dtype);
+}
+
+static bool grow(struct cutter *self, void **array, size_t count, size_t *capacity, size_t size)
+{
+    if (count < *capacity)
+        return true;
+    size_t wanted = *capacity ? 2 * *capacity : 256;
+    void *larger = realloc(*array, wanted * size);
+    if (!larger) {
+        self->failed = true;
+        return false;
+    }
+    *array = larger;
+    *capacity = wanted;
+    return true;
+}
+
+static void add_part(struct cutter *self, uint32_t region, const struct box *box)
+{
+    struct load_share *share = self->share;
+    if (!grow(self, (void **)&share->parts, share->part_count, &self->part_capacity, sizeof *share->parts) ||
+        !grow(self, (void **)&self->readers, share->part_count, &self->reader_capacity, sizeof *self->readers))
+        return;
+    self->readers[share->part_count] = self->reader;
+    share->parts[share->part_count++] = (struct share_part){.region = region, .box = *box};
+}
+
+/* Takes whole rows of at most `bytes`, or `least` rows, from the front of *rest. False where that is nothing. */
+static bool take_rows(const struct cutter *self, uint32_t region, struct box *rest, uint64_t bytes, uint64_t least,
+                      struct box *taken)
+{
+    uint32_t dim = 0;
+    while (dim < rest->dims && rest->size[dim] <= 1)
+        dim++;
+    *taken = *rest;
+    if (dim >= rest->dims) { /* one element */
+        if (least == 0)
+            return false;
+        if (rest->dims > 0)
+            rest->size[0] = 0;
+        return true;
+    }
+    uint64_t row = box_bytes(self, region, rest) / rest->size[dim];
+    uint64_t rows = bytes / row > least ? bytes / row : least;
+    rows = rows < rest->size[dim] ? rows : rest->size[dim];
+    taken->size[dim] = rows;
+    rest->offset[dim] += rows;
+    rest->size[dim] -= rows;
+    return rows > 0;
+}
+
+/* All of the box to the present reader, in parts of at most a block. */
+static void give(struct cutter *self, uint32_t region, struct box box)
+{
+    struct box taken;
+    self->position += box_bytes(self, region, &box);
+    bool scalar = box.dims == 0;
+    while (!self->failed && box_elements(&box) > 0 &&
+           take_rows(self, region, &box, self->options->block_bytes, 1, &taken)) {
+        add_part(self, region, &taken);
+        if (scalar)
+            break;
+    }
+}
+
+/* The region to one reader after the other, each up to the end of its share. */
+static void share_region(struct cutter *self, uint32_t region)
+{
+    struct box rest = self->share->regions[region].box, taken;
+    uint64_t tolerance = self->share_bytes / TOLERANCE;
+    while (!self->failed && box_elements(&rest) > 0) {
+        uint64_t end = self->share_bytes * (self->reader + 1);
+        uint64_t room = end > self->position ? end - self->position : 0;
+        bool is_last = self->reader + 1 == self->reader_count;
+        if (is_last || (room > 0 && box_bytes(self, region, &rest) <= room + tolerance)) {
+            give(self, region, rest);
+            return;
+        }
+        if (room > tolerance && take_rows(self, region, &rest, room, 0, &taken))
+            give(self, region, taken);
+        else
+            self->reader++;
+    }
+}
+
+static void add_block(struct cutter *self, const struct share_block *block)
+{
+    struct load_share *share = self->share;
+    if (grow(self, (void **)&share->blocks, share->block_count, &self->block_capacity, sizeof *share->blocks))
+        share->blocks[share->block_count++] = *block;
+}
+
+/* Parts of one reader that follow each other become blocks: large ones alone, small ones together. */
+static void make_blocks(struct cutter *self, size_t first_part)
+{
+    struct load_share *share = self->share;
+    uint64_t most = self->options->block_bytes;
+    struct share_block block = {0};
+    for (size_t i = first_part; i < share->part_count; i++) {
+        uint64_t bytes = box_bytes(self, share->parts[i].region, &share->parts[i].box);
+        bool joins = block.part_count > 0 && block.reader == self->readers[i] && bytes < most / 4 &&
+                     block.bytes + bytes <= most && block.bytes < most / 4 * 3;
+        if (!joins && block.part_count > 0)
+            add_block(self, &block);
+        if (!joins)
+            block = (struct share_block){.group = self->group, .reader = self->readers[i], .first_part = i};
+        block.part_count++;
+        block.bytes += bytes;
+    }
+    if (block.part_count > 0)
+        add_block(self, &block);
+}
+
+struct travel {
+    struct share_block block;
+    size_t turn; /* among its reader's */
+};
+
+static int compare_travels(const void *a, const void *b)
+{
+    const struct travel *x = a, *y = b;
+    if (x->block.stage != y->block.stage)
+        return x->block.stage < y->block.stage ? -1 : 1;
+    if (x->turn != y->turn)
+        return x->turn < y->turn ? -1 : 1;
+    return x->block.reader < y->block.reader ? -1 : x->block.reader > y->block.reader;
+}
+
+/* Stages by what a reader may have in transit; then the readers take turns. */
+static void order_blocks(struct cutter *self, size_t first_block)
+{
+    struct load_share *share = self->share;
+    size_t count = share->block_count - first_block;
+    bool transit = self->options->all_in_transit || share->groups[self->group].classes > 1;
+    struct travel *travels = malloc((count + 1) * sizeof *travels);
+    if (!travels) {
+        self->failed = true;
+        return;
+    }
+    uint32_t base = transit ? share->stage_count : 0, stage = base;
+    uint64_t in_transit = 0;
+    size_t turn = 0;
+    for (size_t i = 0; i < count; i++) {
+        struct share_block *block = &share->blocks[first_block + i];
+        bool same_reader = i > 0 && block->reader == block[-1].reader;
+        turn = same_reader ? turn + 1 : 0;
+        stage = same_reader ? stage : base;
+        in_transit = same_reader ? in_transit : 0;
+        if (transit && in_transit > 0 && in_transit + block->bytes > self->options->transit_bytes) {
+            stage++;
+            in_transit = 0;
+        }
+        in_transit += transit ? block->bytes : 0;
+        block->stage = stage;
+        share->stage_count = stage + 1 > share->stage_count ? stage + 1 : share->stage_count;
+        if (block->reader == share->groups[self->group].mine && in_transit > share->transit_most)
+            share->transit_most = in_transit;
+        travels[i] = (struct travel){*block, turn};
+    }
+    qsort(travels, count, sizeof *travels, compare_travels);
+    for (size_t i = 0; i < count; i++) {
+        share->blocks[first_block + i] = travels[i].block;
+        share->blocks[first_block + i].number = (uint32_t)i;
+    }
+    free(travels);
+}
+
+/* Regions [first, end) are those of one group. */
+static void cut_group(struct cutter *self, uint32_t first, uint32_t end)
+{
+    const struct share_group *group = &self->share->groups[self->share->regions[first].group];
+    uint64_t bytes = 0;
+    for (uint32_t i = first; i < end; i++)
+        bytes += box_bytes(self, i, &self->share->regions[i].box);
+    self->group = self->share->regions[first].group;
+    self->reader = 0;
+    self->reader_count = self->options->mode == SHARE_SPLIT ? group->classes * group->replicas : 1;
+    self->share_bytes = (bytes + self->reader_count - 1) / self->reader_count;
+    self->position = 0;
+    size_t first_part = self->share->part_count, first_block = self->share->block_count;
+    for (uint32_t i = first; i < end; i++)
+        share_region(self, i);
+    if (!self->failed)
+        make_blocks(self, first_part);
+    if (!self->failed)
+        order_blocks(self, first_block);
+}
+
+int load_share_make_blocks(struct load_share *self, const struct layout *layout, const struct share_options *options,
+                           struct cb_err *err)
+{
+    struct cutter cutter = {.share = self, .layout = layout, .options = options};
+    for (uint32_t first = 0; first < self->region_count && !cutter.failed;) {
+        uint32_t end = first;
+        while (end < self->region_count && self->regions[end].group == self->regions[first].group)
+            end++;
+        cut_group(&cutter, first, end);
+        first = end;
+    }
+    free(cutter.readers);
+    return cutter.failed
+               ? cb_fail(err, CB_ERR_MEMORY, "no memory to share a load of %zu regions among ranks", self->region_count)
+               : 0;
+}

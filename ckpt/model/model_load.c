@@ -1,0 +1,90 @@
+/* Owns where a model comes from: presets by name, files and folders by path. Knows nothing of ranks or of state. */
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "ckpt/model/model_shape.h"
+#include "run/options.h"
+
+static int build_preset(struct model *self, const struct model_preset *preset, uint64_t layers, const enum dtype *dtype,
+                        struct cb_err *err)
+{
+    self->dtype = dtype ? *dtype : preset->dtype;
+    self->default_state = preset->state;
+    self->mlperf_tp = preset->mlperf_tp;
+    self->mlperf_pp = preset->mlperf_pp;
+    self->mlperf_dp = preset->mlperf_dp;
+    self->mlperf_zero = preset->mlperf_zero;
+    return model_build(self, &preset->shape, layers, err);
+}
+
+static bool has_suffix(const char *text, const char *suffix)
+{
+    size_t len = strlen(text), suffix_len = strlen(suffix);
+    return len >= suffix_len && strcmp(text + len - suffix_len, suffix) == 0;
+}
+
+static int fail_unknown(const char *source, struct cb_err *err)
+{
+    const char *names[256];
+    size_t count = model_preset_count();
+    assert(count <= sizeof names / sizeof *names);
+    for (size_t i = 0; i < count; i++)
+        names[i] = model_preset_name(i);
+    const char *nearest = nearest_word(source, names, count);
+    if (nearest)
+        return cb_fail(err, CB_ERR_USAGE, "model=%s is neither a preset nor a file; did you mean %s?", source, nearest);
+    return cb_fail(err, CB_ERR_USAGE, "model=%s is neither a preset nor a file; `ckptbench models` lists the presets",
+                   source);
+}
+
+static int build_file(struct model *self, const char *source, uint64_t layers, const enum dtype *dtype,
+                      struct cb_err *err)
+{
+    struct stat status;
+    if (stat(source, &status) != 0)
+        return fail_unknown(source, err);
+    self->default_state = "weights+adam";
+    if (S_ISDIR(status.st_mode)) {
+        char path[4096];
+        if ((size_t)snprintf(path, sizeof path, "%s/config.json", source) >= sizeof path)
+            return cb_fail(err, CB_ERR_USAGE, "model=%s: the path is too long", source);
+        return access(path, F_OK) == 0 ? model_read_config(self, path, layers, dtype, err)
+                                       : model_read_path(self, source, true, layers, dtype, err);
+    }
+    if (has_suffix(source, ".safetensors") || has_suffix(source, ".safetensors.index.json"))
+        return model_read_path(self, source, false, layers, dtype, err);
+    if (has_suffix(source, ".json"))
+        return model_read_config(self, source, layers, dtype, err);
+    if (has_suffix(source, ".yaml") || has_suffix(source, ".yml"))
+        return model_read_list(self, source, layers, dtype, err);
+    return cb_fail(
+        err, CB_ERR_USAGE,
+        "model=%s: a model file is an HF config.json (.json), a safetensors file or index, or a list of name, shape, "
+        "dtype (.yaml)",
+        source);
+}
+
+int model_load(const char *source, uint64_t layers, const enum dtype *dtype, struct model **model, struct cb_err *err)
+{
+    int code;
+    struct model *self = calloc(1, sizeof *self);
+    if (self)
+        self->name = strdup(source);
+    if (!self || !self->name) {
+        code = cb_fail(err, CB_ERR_MEMORY, "no memory for model %s", source);
+        goto out;
+    }
+    const struct model_preset *preset = model_preset_find(source);
+    code = preset ? build_preset(self, preset, layers, dtype, err) : build_file(self, source, layers, dtype, err);
+    if (code)
+        goto out;
+    *model = self;
+    self = NULL;
+out:
+    model_free(self);
+    return code;
+}

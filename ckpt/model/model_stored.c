@@ -1,0 +1,153 @@
+/* Owns models that are stored checkpoints: names, shapes and types as they lie there. Knows nothing of values.
+ *
+ * A checkpoint does not say what a layout must know, so that is told from the names, with the public names of Llama,
+ * Mixtral and GPT-2. */
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/model/model_shape.h"
+#include "ckpt/stored/read_metadata.h"
+
+#define MAX_LAYER 9999
+
+/* --- what names tell --- */
+
+/* The first part of the name that is a number: "model.layers.12.mlp.w" is of layer 12. */
+static bool find_number(const char *fqn, uint64_t *number)
+{
+    for (const char *at = fqn; at; at = strchr(at, '.')) {
+        at += *at == '.';
+        size_t digits = strspn(at, "0123456789");
+        if (digits > 0 && digits < 5 && (at[digits] == '.' || at[digits] == '\0')) {
+            *number = strtoull(at, NULL, 10);
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool has_any(const char *fqn, const char *const *words)
+{
+    for (size_t i = 0; words[i]; i++) {
+        if (strstr(fqn, words[i]))
+            return true;
+    }
+    return false;
+}
+
+/* What a name alone tells of a tensor: its layer (the first number in it), and the dimension that tensor parallelism
+ * splits: as in Llama and GPT-2 where the name is one of theirs, else the first of two or more. */
+static struct tensor_role guess_role(const char *fqn, uint32_t dims)
+{
+    static const char *const last[] = {"lm_head", "output.weight", "final", "ln_f", "model.norm", NULL};
+    static const char *const columns[] = {
+        "o_proj",        "down_proj",  ".w2.",          "wo.weight",   "attention.dense.",
+        "dense_4h_to_h", "fc2.weight", "c_attn.weight", "c_fc.weight", NULL};
+    struct tensor_role role = {.layer = MODEL_LAYER_FIRST, .tp_dim = -1, .expert = -1};
+    uint64_t number;
+    if (find_number(fqn, &number) && number <= MAX_LAYER)
+        role.layer = (int32_t)number;
+    else if (has_any(fqn, last))
+        role.layer = MODEL_LAYER_LAST;
+    if (dims >= 2)
+        role.tp_dim = has_any(fqn, columns) ? 1 : 0;
+    return role;
+}
+
+/* --- from a checkpoint to a model --- */
+
+static bool begins(const char *text, const char *with)
+{
+    return strncmp(text, with, strlen(with)) == 0;
+}
+
+/* A training state has an optimizer beside the model, or is DCP with all under "model.": safetensors of published
+ * models may well have that word as part of their own names. */
+static bool is_training_state(const struct stored_checkpoint *checkpoint)
+{
+    size_t models = 0, tensors = 0;
+    for (size_t i = 0; i < checkpoint->tensor_count; i++) {
+        const char *fqn = checkpoint->tensors[i].fqn;
+        if (begins(fqn, "optimizer.") || begins(fqn, "optim."))
+            return true;
+        tensors += !checkpoint->tensors[i].is_bytes;
+        models += !checkpoint->tensors[i].is_bytes && begins(fqn, "model.");
+    }
+    return models == tensors && checkpoint->format == PLAN_DCP;
+}
+
+static int add_tensor(struct model *self, const struct stored_tensor *stored, const char *name, uint64_t layers,
+                      const enum dtype *dtype, struct cb_err *err)
+{
+    struct tensor_role role = guess_role(name, stored->dims);
+    if (layers && role.layer >= 0 && (uint64_t)role.layer >= layers)
+        return 0;
+    int code = model_add(self, role, stored->dims, stored->shape, err, "%s", name);
+    if (code)
+        return code;
+    bool is_weight = stored->dtype <= DTYPE_F8_E5M2; /* dtype= changes weights, not integers */
+    struct model_tensor *tensor = &self->tensors[self->count - 1];
+    tensor->dtype = dtype && is_weight ? *dtype : stored->dtype;
+    if (self->count == 1)
+        self->dtype = tensor->dtype;
+    if (role.layer >= 0 && (uint32_t)role.layer >= self->layers)
+        self->layers = (uint32_t)role.layer + 1;
+    return 0;
+}
+
+int model_read_stored(struct model *self, const struct stored_checkpoint *checkpoint, bool whole, uint64_t layers,
+                      const enum dtype *dtype, struct cb_err *err)
+{
+    bool stripped = !whole && is_training_state(checkpoint);
+    int code = 0;
+    self->verbatim = whole;
+    for (size_t i = 0; i < checkpoint->tensor_count && !code; i++) {
+        const struct stored_tensor *tensor = &checkpoint->tensors[i];
+        if (tensor->is_bytes || (stripped && !begins(tensor->fqn, "model.")))
+            continue;
+        code = add_tensor(self, tensor, tensor->fqn + (stripped ? strlen("model.") : 0), layers, dtype, err);
+    }
+    if (!code && self->count == 0 && !whole)
+        code = cb_fail(err, CB_ERR_USAGE, "model=%s: the checkpoint has no tensors of a model", self->name);
+    return code;
+}
+
+static int split_path(const char *path, bool is_folder, char folder[4096], const char **file, struct cb_err *err)
+{
+    const char *slash = is_folder ? NULL : strrchr(path, '/');
+    size_t len = is_folder ? strlen(path) : slash ? (size_t)(slash - path) : 1;
+    *file = is_folder ? "" : slash ? slash + 1 : path;
+    if (len >= 4096)
+        return cb_fail(err, CB_ERR_USAGE, "model=%.60s…: the path is too long", path);
+    memcpy(folder, is_folder || slash ? path : ".", len);
+    folder[len] = '\0';
+    if (len == 0)
+        memcpy(folder, "/", 2);
+    if (strstr(*file, ".index.json"))
+        *file = "";
+    return 0;
+}
+
+int model_read_path(struct model *self, const char *path, bool is_folder, uint64_t layers, const enum dtype *dtype,
+                    struct cb_err *err)
+{
+    char folder[4096];
+    const char *file;
+    struct store_options options = {.direct = STORE_DIRECT_NO, .depth = 1, .in_caller = true, .read_only = true};
+    struct store *store;
+    struct stored_checkpoint *checkpoint = NULL;
+    int code = split_path(path, is_folder, folder, &file, err);
+    if (!code)
+        code = store_open(folder, &options, &store, err);
+    if (code)
+        return cb_context(err, "model=%s", path);
+    code = *file ? collect_file(store, file, &checkpoint, err) : collect_checkpoint(store, "", &checkpoint, err);
+    store_free(store);
+    if (code)
+        return cb_context(err, "model=%s: neither a config.json nor a checkpoint", path);
+    self->default_state = "weights";
+    code = model_read_stored(self, checkpoint, false, layers, dtype, err);
+    stored_checkpoint_free(checkpoint);
+    return code;
+}

@@ -1,0 +1,60 @@
+/* Owns the grouping of a plan's items by tensor. Knows nothing of formats. */
+#include "ckpt/plan/item_groups.h"
+
+#include <stdlib.h>
+
+static int compare_items(const void *a, const void *b, void *context)
+{
+    const struct plan_item *items = context;
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    for (uint32_t i = 0; i < items[x].box.dims; i++) {
+        if (items[x].box.offset[i] != items[y].box.offset[i])
+            return items[x].box.offset[i] < items[y].box.offset[i] ? -1 : 1;
+    }
+    return x < y ? -1 : x > y;
+}
+
+/* Sorts the items by tensor, by counting; begins[t] … begins[t + 1] - 1 is where those of t are. */
+static void sort_by_tensor(const struct plan *plan, size_t tensors, uint32_t *order, uint32_t *begins)
+{
+    for (size_t i = 0; i < plan->item_count; i++)
+        begins[plan->items[i].tensor]++;
+    for (size_t t = 1; t <= tensors; t++)
+        begins[t] += begins[t - 1];
+    for (size_t i = plan->item_count; i-- > 0;)
+        order[--begins[plan->items[i].tensor]] = (uint32_t)i;
+}
+
+int item_groups_init(struct item_groups *self, const struct plan *plan, size_t tensor_count, struct cb_err *err)
+{
+    uint32_t *order = malloc((plan->item_count + 1) * sizeof *order);
+    uint32_t *first = calloc(tensor_count + 1, sizeof *first);
+    if (!order || !first || plan->item_count >= UINT32_MAX) {
+        free(order);
+        free(first);
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for the metadata of %zu items", plan->item_count);
+    }
+    sort_by_tensor(plan, tensor_count, order, first);
+    uint32_t kept = 0;
+    for (size_t t = 0; t < tensor_count; t++) {
+        uint32_t begin = first[t], end = first[t + 1];
+        if (end - begin > 1)
+            qsort_r(order + begin, end - begin, sizeof *order, compare_items, plan->items);
+        first[t] = kept;
+        for (uint32_t i = begin; i < end; i++) {
+            bool again = i > begin && box_equal(&plan->items[order[i]].box, &plan->items[order[kept - 1]].box);
+            if (!again)
+                order[kept++] = order[i];
+        }
+    }
+    first[tensor_count] = kept;
+    *self = (struct item_groups){order, first};
+    return 0;
+}
+
+void item_groups_release(struct item_groups *self)
+{
+    free(self->order);
+    free(self->first);
+    *self = (struct item_groups){0};
+}

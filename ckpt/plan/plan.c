@@ -1,0 +1,222 @@
+/* Owns the plan as others see it: computed from layout and options, with its figures and digest. How
+ * it comes about is in plan_holders.c, plan_balance.c and plan_files.c. */
+#include "ckpt/plan/plan.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/format/format.h"
+#include "ckpt/plan/plan_internal.h"
+#include "core/clock.h"
+#include "core/hash.h"
+#include "core/units.h"
+
+/* Bytes items are known to all and written by rank 0; their load counts from the start. */
+static int add_bytes_items(struct planner *planner, const struct plan_options *options, struct cb_err *err)
+{
+    const struct layout *layout = planner->layout;
+    for (size_t i = 0; i < layout->tensor_count; i++) {
+        const struct state_tensor *tensor = &layout->tensors[i];
+        struct box box = {.dims = 0};
+        struct item_frame frame = {0};
+        if (tensor->kind != KIND_BYTES)
+            continue;
+        int code = planner_assign(planner, 0, (uint32_t)i, &box, err);
+        if (!code)
+            code = format_item_frame(options->format, tensor, &box, 0, options->payload_alignment, &frame, err);
+        if (code)
+            return cb_context(err, "planning %s", tensor->fqn);
+        planner->loads[0] += frame.payload_bytes - planner_bytes(planner, (uint32_t)i, &box);
+    }
+    return 0;
+}
+
+static int distribute(struct planner *planner, const struct plan_options *options, struct cb_err *err)
+{
+    int code = add_bytes_items(planner, options, err);
+    if (!code)
+        code = options->dedup == DEDUP_NONE ? planner_keep_all(planner, err) : planner_collect(planner, err);
+    if (!code)
+        code = planner_find_bound(planner, err);
+    if (code || options->dedup == DEDUP_NONE)
+        return code;
+    if (options->format == PLAN_SAFETENSORS)
+        return planner_give_whole(planner, err);
+    /* MLPerf's files of a layer are written by one rank each. */
+    bool balanced = options->dedup == DEDUP_BALANCED && planner->layout->row_count == 0;
+    return balanced ? planner_balance(planner, err) : planner_lowest_rank(planner, err);
+}
+
+static int compare_u64(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Sorts the loads: the planner is done with them. */
+static void summarize(struct plan *plan, struct planner *planner)
+{
+    uint32_t ranks = plan->world_size;
+    qsort(planner->loads, ranks, sizeof *planner->loads, compare_u64);
+    plan->rank_bytes_min = planner->loads[0];
+    plan->rank_bytes_median = planner->loads[ranks / 2];
+    plan->rank_bytes_max = planner->loads[ranks - 1];
+    plan->bound_bytes = planner->bound_bytes;
+    double mean = (double)plan->payload_bytes / ranks;
+    plan->imbalance = mean > 0 ? (double)plan->rank_bytes_max / mean : 1;
+    plan->imbalance_vs_bound = plan->bound_bytes > 0 ? (double)plan->rank_bytes_max / (double)plan->bound_bytes : 1;
+}
+
+static uint64_t mix(uint64_t state, uint64_t value)
+{
+    state = (state ^ value) * UINT64_C(0xff51afd7ed558ccd);
+    return state ^ (state >> 32);
+}
+
+static uint64_t digest_of(const struct plan *plan)
+{
+    uint64_t digest = mix(plan->world_size, plan->item_count);
+    for (size_t i = 0; i < plan->item_count; i++) {
+        const struct plan_item *item = &plan->items[i];
+        digest = mix(mix(digest, item->tensor), item->file);
+        digest = mix(mix(mix(digest, item->offset), item->length), item->payload_offset);
+        digest = mix(mix(digest, item->payload_bytes), item->box.dims);
+        for (uint32_t d = 0; d < item->box.dims; d++)
+            digest = mix(mix(digest, item->box.offset[d]), item->box.size[d]);
+    }
+    for (uint32_t rank = 0; rank <= plan->world_size; rank++)
+        digest = mix(digest, plan->first_item[rank]);
+    for (size_t i = 0; i < plan->file_count; i++) {
+        const struct plan_file *file = &plan->files[i];
+        digest = mix(mix(digest, hash_u64(file->name, strlen(file->name))), file->length);
+        digest = mix(digest, file->rank);
+    }
+    return digest;
+}
+
+static void planner_release(struct planner *planner)
+{
+    free(planner->units);
+    free(planner->lines);
+    free(planner->table);
+    free(planner->lists);
+    free(planner->assignments);
+    free(planner->loads);
+}
+
+int plan_compute(const struct layout *layout, const struct plan_options *options, struct plan **plan,
+                 struct cb_err *err)
+{
+    uint32_t alignment = options->payload_alignment;
+    assert(alignment > 0 && (alignment & (alignment - 1)) == 0);
+    uint64_t started_ns = clock_monotonic_ns();
+    struct planner planner = {.layout = layout};
+    struct plan *self = calloc(1, sizeof *self);
+    planner.loads = calloc(layout->mesh.world_size, sizeof *planner.loads);
+    int code;
+    if (!self || !planner.loads) {
+        code = cb_fail(err, CB_ERR_MEMORY, "no memory to plan for %u ranks", layout->mesh.world_size);
+        goto out;
+    }
+    self->world_size = layout->mesh.world_size;
+    self->payload_alignment = alignment;
+    code = distribute(&planner, options, err);
+    if (!code)
+        code = planner_keep_empty(&planner, err);
+    if (!code)
+        code = plan_place(&planner, options, self, err);
+    if (code)
+        goto out;
+    summarize(self, &planner);
+    self->digest = digest_of(self);
+    self->compute_ns = clock_monotonic_ns() - started_ns;
+    *plan = self;
+    self = NULL;
+out:
+    planner_release(&planner);
+    plan_free(self);
+    return code;
+}
+
+void plan_free(struct plan *plan)
+{
+    if (!plan)
+        return;
+    for (size_t i = 0; i < plan->file_count; i++)
+        free(plan->files[i].name);
+    free(plan->files);
+    free(plan->items);
+    free(plan->first_item);
+    free(plan);
+}
+
+static int read_files(const char *text, struct plan_options *options, struct cb_err *err)
+{
+    uint64_t count = 0;
+    options->files_per_rank = 1;
+    if (strcmp(text, "item") == 0) {
+        options->files = FILES_PER_ITEM;
+    } else if (strcmp(text, "shared") == 0) {
+        options->files = FILES_SHARED;
+    } else if (strcmp(text, "rank") == 0) {
+        options->files = FILES_PER_RANK;
+    } else if (units_parse_u64(text, &count, NULL) == 0 && count >= 1 && count <= 65536) {
+        options->files = FILES_PER_RANK;
+        options->files_per_rank = (uint32_t)count;
+    } else {
+        return cb_fail(err, CB_ERR_USAGE,
+                       "io.files=%s is not rank, item, shared or a number of files a rank up to 65536", text);
+    }
+    return 0;
+}
+
+static enum plan_format format_of(const struct experiment *experiment)
+{
+    for (int format = 0; format < PLAN_FORMATS; format++) {
+        if (strcmp(experiment_text(experiment, OPT_FORMAT), format_name((enum plan_format)format)) == 0)
+            return (enum plan_format)format;
+    }
+    assert(!"every choice of format is one of the planner's");
+    return PLAN_DCP;
+}
+
+/* What safetensors cannot say: holes in a file, a name twice in it, the same part in two files. */
+static int check_safetensors(const struct plan_options *options, struct cb_err *err)
+{
+    if (options->format != PLAN_SAFETENSORS && options->format != PLAN_DCP_SAFETENSORS)
+        return 0;
+    if (options->files == FILES_SHARED)
+        return cb_fail(err, CB_ERR_USAGE,
+                       "io.files=shared needs format=dcp or raw: ranks that share a file of %s "
+                       "would need holes between their parts, which it cannot have",
+                       format_name(options->format));
+    if (options->dedup == DEDUP_NONE)
+        return cb_fail(err, CB_ERR_USAGE, "save.dedup=none needs format=dcp or raw: %s cannot store a part twice",
+                       format_name(options->format));
+    return 0;
+}
+
+int plan_options_read(const struct experiment *experiment, uint32_t payload_alignment, struct plan_options *options,
+                      struct cb_err *err)
+{
+    struct plan_options read = {.payload_alignment = payload_alignment};
+    int code = read_files(experiment_text(experiment, OPT_IO_FILES), &read, err);
+    if (code)
+        return code;
+    read.format = format_of(experiment);
+    read.fanout = (uint32_t)experiment_u64(experiment, OPT_IO_FANOUT);
+    read.dedup = experiment_is(experiment, OPT_SAVE_DEDUP, "none")          ? DEDUP_NONE
+                 : experiment_is(experiment, OPT_SAVE_DEDUP, "lowest_rank") ? DEDUP_LOWEST_RANK
+                                                                            : DEDUP_BALANCED;
+    if (read.fanout && read.format != PLAN_RAW)
+        return cb_fail(err, CB_ERR_USAGE, "io.fanout=%u needs format=raw: %s keeps its files in one folder",
+                       read.fanout, format_name(read.format));
+    code = check_safetensors(&read, err);
+    if (!code)
+        code = plan_prefix_read(experiment, &read, err);
+    if (code)
+        return code;
+    *options = read;
+    return 0;
+}

@@ -1,0 +1,99 @@
+/* The save plan: which rank writes which box into which file, for all ranks at once.
+ *
+ * A pure function of layout and options, computed by each rank alone (no collective; ranks compare
+ * its digest). Every element of every tensor is written exactly once (dedup none: once by every
+ * holder). `balanced`: what the same ranks hold makes a line; groups of few ranks first, each line is
+ * cut among its ranks so that the least loaded of them rise to one level. A cut falls between two
+ * tensors where that is within 1/512 of the mean load of the level, else between two rows; a line too
+ * small to matter goes to one rank. `lowest_rank` gives a box to the lowest of its ranks. Under
+ * state=mlperf balanced is lowest_rank and files are MLPerf's: two a rank under ZeRO-3, else one a
+ * rank for the optimizer and one for each layer and tp rank.
+ *
+ * The bound is the least possible maximum: of the mean load of every group of ranks (all; of a
+ * stage; of a stage and tp rank; further of an ep or fsdp coordinate; a single rank), by the bytes that
+ * only ranks of that group hold. So stages of unequal size raise the bound, not the imbalance against
+ * it. */
+#ifndef CKPT_PLAN_PLAN_H
+#define CKPT_PLAN_PLAN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "ckpt/layout/layout.h"
+#include "core/err.h"
+
+enum dedup { DEDUP_BALANCED, DEDUP_LOWEST_RANK, DEDUP_NONE };
+enum plan_format { PLAN_DCP, PLAN_RAW, PLAN_SAFETENSORS, PLAN_DCP_SAFETENSORS };
+#define PLAN_FORMATS 4
+enum file_mode { FILES_PER_RANK, FILES_PER_ITEM, FILES_SHARED };
+
+/* Folders of a rank's files in an object store, which spreads requests by the beginnings of names. */
+enum prefix_strategy { PREFIX_NONE, PREFIX_ROUND_ROBIN, PREFIX_BINARY, PREFIX_HEX };
+#define PLAN_PREFIXES_BYTES 512
+
+struct plan_options {
+    enum dedup dedup;
+    enum plan_format format;
+    enum file_mode files;
+    uint32_t files_per_rank; /* with FILES_PER_RANK */
+    uint32_t fanout;         /* folders, 0 none */
+    enum prefix_strategy prefix;
+    char prefixes[PLAN_PREFIXES_BYTES]; /* of round_robin: "a+b+c" */
+    /* A power of two. With FILES_SHARED each rank's first item starts at a multiple of it, too. */
+    uint32_t payload_alignment; /* payloads start at multiples of this in the file: 4096 for O_DIRECT, else 64 */
+};
+#define PLAN_LEAST_ALIGNMENT 64 /* of every checkpoint that was ever written by this program */
+
+struct plan_item {
+    uint32_t tensor;         /* state tensor */
+    uint32_t file;           /* index into files */
+    uint64_t offset;         /* of the item in the file, its header first */
+    uint64_t length;         /* header, payload, trailer */
+    uint64_t payload_offset; /* of the payload in the file */
+    uint64_t payload_bytes;
+    struct box box;
+};
+
+struct plan_file {
+    char *name;      /* "__0_0.distcp" */
+    uint64_t length; /* bytes */
+    uint32_t rank;   /* who creates it */
+};
+
+struct plan {
+    struct plan_item *items; /* by rank, then file, then offset */
+    size_t item_count;
+    size_t *first_item; /* world_size + 1: rank r writes items first_item[r] … first_item[r+1]-1 */
+    struct plan_file *files;
+    size_t file_count;
+    uint32_t world_size;
+    uint64_t payload_bytes;                                     /* of all items */
+    uint64_t rank_bytes_min, rank_bytes_median, rank_bytes_max; /* payload a rank writes */
+    uint64_t bound_bytes;                                       /* least possible max, see above */
+    double imbalance;                                           /* max / mean */
+    double imbalance_vs_bound;                                  /* max / bound */
+    uint64_t compute_ns;
+    uint32_t payload_alignment; /* as asked for */
+    uint64_t digest;            /* of everything above but times */
+};
+
+int plan_compute(const struct layout *layout, const struct plan_options *options, struct plan **plan,
+                 struct cb_err *err) CB_MUST_CHECK;
+void plan_free(struct plan *plan);
+
+/* All that a plan depends on: names, shapes, types, placements, mesh, the lengths of small objects, and
+ * the options. Equal keys mean equal plans, since the key is a SHA-256 of it and the plan a pure
+ * function of it. `number` is its first 64 bits, for comparing between ranks. */
+struct plan_key {
+    char hex[65];
+    uint64_t number;
+};
+int plan_key_of(const struct layout *layout, const struct plan_options *options, struct plan_key *key,
+                struct cb_err *err) CB_MUST_CHECK;
+bool plan_key_equal(const struct plan_key *a, const struct plan_key *b);
+
+/* plan_options from the experiment's keys (format, save.dedup, io.files, io.fanout, s3.prefix_strategy). */
+int plan_options_read(const struct experiment *experiment, uint32_t payload_alignment, struct plan_options *options,
+                      struct cb_err *err) CB_MUST_CHECK;
+
+#endif

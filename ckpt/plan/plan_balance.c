@@ -1,0 +1,308 @@
+/* Owns who writes what several ranks hold. Each group of ranks has a line of units; it is cut so that
+ * the least loaded of them rise to one level, as water would. Knows nothing of files. */
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/plan/plan_internal.h"
+
+/* A rank's share of a line may miss the level by one part in this many of the mean load: so that
+ * cuts can fall between tensors, and no rank gets crumbs of a small line. */
+#define SLACK_PARTS 256
+
+void planner_line_ranks(const struct planner *self, const struct line *line, uint32_t *ranks)
+{
+    if (line->list_count) {
+        memcpy(ranks, &self->lists[line->list_first], line->list_count * sizeof *ranks);
+        return;
+    }
+    const struct mesh *mesh = &self->layout->mesh;
+    uint32_t coordinate[AXIS_ROLES];
+    memcpy(coordinate, line->set.begin, sizeof coordinate);
+    for (uint32_t i = 0; i < line->holder_count; i++) {
+        ranks[i] = mesh_rank(mesh, coordinate);
+        for (size_t a = mesh->count; a-- > 0;) {
+            enum axis_role role = mesh->roles[a];
+            if (++coordinate[role] < line->set.begin[role] + line->set.count[role])
+                break;
+            coordinate[role] = line->set.begin[role];
+        }
+    }
+}
+
+/* Whether all of a line lies in one member of a grouping of the ranks by these roles. */
+static bool is_confined(const struct mesh *mesh, unsigned roles, const struct line *line)
+{
+    for (unsigned role = 0; role < AXIS_ROLES; role++) {
+        if ((roles & (1u << role)) && mesh->size[role] > 1 && line->set.count[role] > 1)
+            return false;
+    }
+    return true;
+}
+
+/* The greatest mean load of a group of ranks by what cannot leave the group. */
+static int bound_of_groups(const struct planner *self, unsigned roles, uint64_t *bound, struct cb_err *err)
+{
+    const struct mesh *mesh = &self->layout->mesh;
+    uint32_t groups = mesh_extent(mesh, roles), members = mesh->world_size / groups;
+    assert(members > 0);
+    uint64_t *bytes = calloc(groups, sizeof *bytes);
+    if (!bytes)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory to plan %u groups of ranks", groups);
+    for (uint32_t rank = 0; rank < mesh->world_size; rank++) {
+        uint32_t coordinate[AXIS_ROLES];
+        mesh_coordinates(mesh, rank, coordinate);
+        bytes[mesh_index(mesh, roles, coordinate)] += self->loads[rank];
+    }
+    for (size_t i = 0; i < self->line_count; i++) {
+        if (is_confined(mesh, roles, &self->lines[i]))
+            bytes[mesh_index(mesh, roles, self->lines[i].set.begin)] += self->lines[i].bytes;
+    }
+    for (uint32_t i = 0; i < groups; i++) {
+        uint64_t mean = (bytes[i] + members - 1) / members;
+        if (mean > *bound)
+            *bound = mean;
+    }
+    free(bytes);
+    return 0;
+}
+
+int planner_find_bound(struct planner *self, struct cb_err *err)
+{
+    const unsigned pp = 1u << AXIS_PP, tp = 1u << AXIS_TP, dp = 1u << AXIS_DP, fsdp = 1u << AXIS_FSDP,
+                   ep = 1u << AXIS_EP;
+    const unsigned groupings[] = {
+        0, pp, pp | tp, pp | tp | ep, pp | tp | fsdp, pp | tp | fsdp | ep, pp | tp | dp | fsdp | ep};
+    uint64_t bound = 0;
+    int code = 0;
+    for (size_t i = 0; i < sizeof groupings / sizeof *groupings && !code; i++)
+        code = bound_of_groups(self, groupings[i], &bound, err);
+    if (!code)
+        self->bound_bytes = bound;
+    return code;
+}
+
+/* Units in the order of their lines; starts[i] is line i's first in `order`. */
+static int sort_units(const struct planner *self, uint32_t **order, size_t **starts, struct cb_err *err)
+{
+    uint32_t *sorted = malloc((self->unit_count + 1) * sizeof *sorted);
+    size_t *first = calloc(self->line_count + 2, sizeof *first);
+    if (!sorted || !first) {
+        free(sorted);
+        free(first);
+        return cb_fail(err, CB_ERR_MEMORY, "no memory to plan %zu shared boxes", self->unit_count);
+    }
+    for (size_t i = 0; i < self->unit_count; i++)
+        first[self->units[i].line + 2]++;
+    for (size_t i = 1; i < self->line_count; i++)
+        first[i + 1] += first[i];
+    for (size_t i = 0; i < self->unit_count; i++)
+        sorted[first[self->units[i].line + 1]++] = (uint32_t)i;
+    *order = sorted;
+    *starts = first;
+    return 0;
+}
+
+/* A place to cut: before row `row` of unit `unit` of the line. */
+struct cut {
+    size_t unit;
+    uint64_t row;
+};
+
+/* A line while it is cut. */
+struct cutter {
+    struct planner *planner;
+    const uint32_t *order; /* the line's units */
+    size_t count;
+    size_t unit;     /* the one that the last cut fell into … */
+    uint64_t before; /* … and the line's bytes before it */
+    uint64_t slack;
+};
+
+/* Rows run over the first dimension that has several. */
+static uint32_t row_dim(const struct box *box)
+{
+    uint32_t dim = 0;
+    while (dim + 1 < box->dims && box->size[dim] == 1)
+        dim++;
+    return dim;
+}
+
+static uint64_t row_count(const struct box *box)
+{
+    return box->dims ? box->size[row_dim(box)] : 1;
+}
+
+/* The place nearest to `target` bytes of the line: between two units where that is near enough, else
+ * between two rows. Targets come in ascending order. */
+static struct cut cut_at(struct cutter *self, uint64_t target)
+{
+    uint64_t bytes = 0;
+    const struct unit *unit = NULL;
+    for (; self->unit < self->count; self->unit++) {
+        unit = &self->planner->units[self->order[self->unit]];
+        bytes = planner_bytes(self->planner, unit->tensor, &unit->box);
+        if (target < self->before + bytes)
+            break;
+        self->before += bytes;
+    }
+    if (self->unit == self->count)
+        return (struct cut){self->count, 0};
+    uint64_t past = target - self->before, left = bytes - past;
+    if (past <= self->slack / 2 && past <= left)
+        return (struct cut){self->unit, 0};
+    if (left <= self->slack / 2)
+        return (struct cut){self->unit + 1, 0};
+    uint64_t rows = row_count(&unit->box), row_bytes = bytes / rows;
+    uint64_t row = (past + row_bytes / 2) / row_bytes;
+    return row == rows ? (struct cut){self->unit + 1, 0} : (struct cut){self->unit, row};
+}
+
+/* Gives a rank everything between two cuts. */
+static int assign_between(const struct cutter *self, struct cut from, struct cut to, uint32_t rank, struct cb_err *err)
+{
+    int code = 0;
+    for (size_t i = from.unit; i < self->count && !code && (i < to.unit || (i == to.unit && to.row > 0)); i++) {
+        const struct unit *unit = &self->planner->units[self->order[i]];
+        uint64_t begin = i == from.unit ? from.row : 0, end = i == to.unit ? to.row : row_count(&unit->box);
+        struct box box = unit->box;
+        if (begin >= end)
+            continue;
+        if (box.dims) {
+            uint32_t dim = row_dim(&box);
+            box.offset[dim] += begin;
+            box.size[dim] = end - begin;
+        }
+        code = planner_assign(self->planner, rank, unit->tensor, &box, err);
+    }
+    return code;
+}
+
+struct share {
+    uint64_t load, quota;
+    uint32_t rank;
+};
+
+static int compare_loads(const void *a, const void *b)
+{
+    const struct share *x = a, *y = b;
+    if (x->load != y->load)
+        return x->load < y->load ? -1 : 1;
+    return x->rank < y->rank ? -1 : x->rank > y->rank;
+}
+
+static int compare_ranks(const void *a, const void *b)
+{
+    const struct share *x = a, *y = b;
+    return x->rank < y->rank ? -1 : x->rank > y->rank;
+}
+
+/* Shares, least loaded first: quotas that bring the first of them to one level, `bytes` in all.
+ * Returns how many get some. */
+static size_t fill_quotas(struct share *shares, size_t count, uint64_t bytes)
+{
+    assert(count > 0);
+    uint64_t loads = shares[0].load;
+    size_t used = 1;
+    while (used < count && shares[used].load <= (loads + bytes - 1) / used)
+        loads += shares[used++].load;
+    uint64_t level = (loads + bytes) / used, extra = (loads + bytes) % used;
+    for (size_t i = 0; i < used; i++)
+        shares[i].quota = level - shares[i].load + (i < extra ? 1 : 0);
+    return used;
+}
+
+static int cut_line(struct planner *self, const struct line *line, const uint32_t *order, size_t count,
+                    struct share *shares, uint32_t *ranks, struct cb_err *err)
+{
+    uint64_t loads = 0;
+    assert(line->holder_count > 0 && line->bytes > 0);
+    planner_line_ranks(self, line, ranks);
+    for (uint32_t i = 0; i < line->holder_count; i++) {
+        shares[i] = (struct share){.load = self->loads[ranks[i]], .rank = ranks[i]};
+        loads += shares[i].load;
+    }
+    qsort(shares, line->holder_count, sizeof *shares, compare_loads);
+    uint64_t slack = (loads + line->bytes) / line->holder_count / SLACK_PARTS;
+    uint64_t wanted = line->bytes / (slack ? slack : 1) + 1;
+    size_t used = fill_quotas(shares, wanted < line->holder_count ? wanted : line->holder_count, line->bytes);
+    qsort(shares, used, sizeof *shares, compare_ranks);
+    struct cutter cutter = {.planner = self, .order = order, .count = count, .slack = slack};
+    struct cut from = {0, 0};
+    uint64_t target = 0;
+    int code = 0;
+    for (size_t i = 0; i < used && !code; i++) {
+        target += shares[i].quota;
+        struct cut to = i + 1 == used ? (struct cut){count, 0} : cut_at(&cutter, target);
+        code = assign_between(&cutter, from, to, shares[i].rank, err);
+        from = to;
+    }
+    return code;
+}
+
+struct queued {
+    uint32_t line, holders;
+};
+
+static int compare_queued(const void *a, const void *b)
+{
+    const struct queued *x = a, *y = b;
+    if (x->holders != y->holders)
+        return x->holders < y->holders ? -1 : 1;
+    return x->line < y->line ? -1 : x->line > y->line;
+}
+
+/* Lines of few ranks first: what more ranks hold can still even out what is left. */
+static struct queued *queue_lines(const struct planner *self)
+{
+    struct queued *queue = malloc((self->line_count + 1) * sizeof *queue);
+    for (size_t i = 0; queue && i < self->line_count; i++)
+        queue[i] = (struct queued){.line = (uint32_t)i, .holders = self->lines[i].holder_count};
+    if (queue)
+        qsort(queue, self->line_count, sizeof *queue, compare_queued);
+    return queue;
+}
+
+int planner_balance(struct planner *self, struct cb_err *err)
+{
+    uint32_t *order = NULL;
+    size_t *starts = NULL;
+    int code = sort_units(self, &order, &starts, err);
+    if (code)
+        return code;
+    struct queued *queue = queue_lines(self);
+    struct share *shares = malloc(self->layout->mesh.world_size * sizeof *shares);
+    uint32_t *ranks = malloc(self->layout->mesh.world_size * sizeof *ranks);
+    if (!queue || !shares || !ranks)
+        code = cb_fail(err, CB_ERR_MEMORY, "no memory to plan for %u ranks", self->layout->mesh.world_size);
+    for (size_t i = 0; i < self->line_count && !code; i++) {
+        size_t index = queue[i].line;
+        code = cut_line(self, &self->lines[index], order + starts[index], starts[index + 1] - starts[index], shares,
+                        ranks, err);
+    }
+    free(queue);
+    free(shares);
+    free(ranks);
+    free(order);
+    free(starts);
+    return code;
+}
+
+int planner_lowest_rank(struct planner *self, struct cb_err *err)
+{
+    int code = 0;
+    for (size_t i = 0; i < self->unit_count && !code; i++) {
+        const struct unit *unit = &self->units[i];
+        const struct line *line = &self->lines[unit->line];
+        uint32_t rank = mesh_rank(&self->layout->mesh, line->set.begin);
+        if (line->list_count) {
+            rank = UINT32_MAX;
+            for (uint32_t k = 0; k < line->list_count; k++) {
+                uint32_t holder = self->lists[line->list_first + k];
+                rank = holder < rank ? holder : rank;
+            }
+        }
+        code = planner_assign(self, rank, unit->tensor, &unit->box, err);
+    }
+    return code;
+}

@@ -1,0 +1,258 @@
+/* Owns where what is written lies: the order of items, files, names and offsets. Knows nothing of why
+ * a rank writes what it writes. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/format/format.h"
+#include "ckpt/format/safetensors.h"
+#include "ckpt/plan/plan_internal.h"
+
+/* Items of each rank together, and where each rank's begin. */
+static int gather_by_rank(const struct planner *planner, struct plan *plan, struct cb_err *err)
+{
+    size_t count = planner->assignment_count;
+    plan->items = calloc(count + 1, sizeof *plan->items);
+    plan->first_item = calloc((size_t)plan->world_size + 2, sizeof *plan->first_item);
+    if (!plan->items || !plan->first_item)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for a plan of %zu items", count);
+    size_t *next = plan->first_item + 1; /* while filling, next[r] is where rank r's next item goes */
+    for (size_t i = 0; i < count; i++)
+        next[planner->assignments[i].rank + 1]++;
+    for (uint32_t rank = 1; rank < plan->world_size; rank++)
+        next[rank] += next[rank - 1];
+    for (size_t i = 0; i < count; i++) {
+        const struct assignment *from = &planner->assignments[i];
+        plan->items[next[from->rank]++] = (struct plan_item){.tensor = from->tensor, .box = from->box};
+    }
+    plan->item_count = count;
+    return 0;
+}
+
+/* Bytes items first, as DCP has them; then by file group, tensor and place in the tensor. */
+static int compare_items(const void *a, const void *b, void *context)
+{
+    const struct layout *layout = context;
+    const struct plan_item *x = a, *y = b;
+    const struct state_tensor *s = &layout->tensors[x->tensor], *t = &layout->tensors[y->tensor];
+    if ((s->kind == KIND_BYTES) != (t->kind == KIND_BYTES))
+        return s->kind == KIND_BYTES ? -1 : 1;
+    if (s->file_group != t->file_group)
+        return s->file_group < t->file_group ? -1 : 1;
+    if (x->tensor != y->tensor)
+        return x->tensor < y->tensor ? -1 : 1;
+    for (uint32_t i = 0; i < x->box.dims; i++) {
+        if (x->box.offset[i] != y->box.offset[i])
+            return x->box.offset[i] < y->box.offset[i] ? -1 : 1;
+    }
+    return 0;
+}
+
+/* Most ranks' items come in order; looking first is cheaper than sorting. */
+static void sort_items(const struct layout *layout, struct plan_item *items, size_t count)
+{
+    size_t i = 1;
+    while (i < count && compare_items(&items[i - 1], &items[i], (void *)layout) <= 0)
+        i++;
+    if (i < count)
+        qsort_r(items, count, sizeof *items, compare_items, (void *)layout);
+}
+
+static bool is_safetensors(const struct plan_options *options)
+{
+    return options->format == PLAN_SAFETENSORS || options->format == PLAN_DCP_SAFETENSORS;
+}
+
+/* A name may be in a safetensors file once: the second part that a rank has of a tensor goes behind all first ones,
+ * the third behind all second ones, and each of these layers to a file of its own. `items` are sorted. */
+static int sort_in_layers(struct plan_item *items, size_t count, struct cb_err *err)
+{
+    struct plan_item *sorted = malloc((count + 1) * sizeof *sorted);
+    uint32_t *layer = calloc(count + 1, sizeof *layer);
+    uint32_t layers = 1;
+    int code = sorted && layer ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory to order %zu items", count);
+    for (size_t i = 1; i < count && !code; i++) {
+        layer[i] = items[i].tensor == items[i - 1].tensor ? layer[i - 1] + 1 : 0;
+        layers = layer[i] >= layers ? layer[i] + 1 : layers;
+    }
+    size_t used = 0;
+    for (uint32_t wanted = 0; wanted < layers && layers > 1 && !code; wanted++) {
+        for (size_t i = 0; i < count; i++) {
+            if (layer[i] == wanted)
+                sorted[used++] = items[i];
+        }
+    }
+    if (used == count && used > 0)
+        memcpy(items, sorted, count * sizeof *items);
+    free(sorted);
+    free(layer);
+    return code;
+}
+
+/* Files and offsets while they are handed out. */
+struct placer {
+    const struct planner *planner;
+    const struct plan_options *options;
+    struct plan *plan;
+    size_t file_capacity;
+    uint32_t rank_file; /* files of this rank so far */
+};
+
+static int name_file(const struct placer *self, uint32_t rank, uint32_t index, char **name, struct cb_err *err)
+{
+    if (is_safetensors(self->options)) {
+        *name = NULL; /* it says how many there are: name_safetensors() */
+        return 0;
+    }
+    const char *suffix = self->options->format == PLAN_DCP ? "distcp" : "raw";
+    uint32_t fanout = self->options->fanout;
+    char folder[PLAN_PREFIX_BYTES];
+    plan_prefix(self->options, rank, self->plan->world_size, folder);
+    if (fanout)
+        snprintf(folder, sizeof folder, "d%05u/", (uint32_t)(self->plan->file_count % fanout));
+    if (asprintf(name, "%s__%u_%u.%s", folder, rank, index, suffix) < 0)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for a plan of %zu files", self->plan->file_count);
+    return 0;
+}
+
+static int open_file(struct placer *self, uint32_t rank, struct cb_err *err)
+{
+    struct plan *plan = self->plan;
+    char *name = NULL;
+    int code = planner_reserve((void **)&plan->files, &self->file_capacity, plan->file_count, sizeof *plan->files, err);
+    if (!code)
+        code = name_file(self, rank, self->rank_file, &name, err);
+    if (code)
+        return code;
+    plan->files[plan->file_count++] = (struct plan_file){.name = name, .rank = rank};
+    self->rank_file++;
+    return 0;
+}
+
+/* safetensors: the header, whose length follows from all items of the file, goes before the first of them. */
+static int close_file(struct placer *self, struct plan_item *items, size_t count, struct cb_err *err)
+{
+    struct buf header;
+    if (count == 0 || !is_safetensors(self->options))
+        return 0;
+    buf_init(&header, SAFETENSORS_LENGTH_BYTES + SAFETENSORS_MAX_HEADER + (size_t)self->options->payload_alignment);
+    int code =
+        safetensors_put_header(self->planner->layout, items, count, self->options->format == PLAN_DCP_SAFETENSORS,
+                               self->options->payload_alignment, &header, err);
+    for (size_t i = 0; i < count && !code; i++) {
+        items[i].payload_offset += header.len;
+        if (i == 0)
+            items[i].length += header.len;
+        else
+            items[i].offset += header.len;
+    }
+    if (!code)
+        self->plan->files[items[0].file].length += header.len;
+    buf_release(&header);
+    return code;
+}
+
+/* Names that say how many files there are, as stock readers expect them. */
+static int name_safetensors(struct placer *self, struct cb_err *err)
+{
+    struct plan *plan = self->plan;
+    uint32_t index = 0, most = 0;
+    bool parts = self->options->format == PLAN_DCP_SAFETENSORS;
+    for (int pass = 0; pass < 2; pass++) {
+        for (size_t i = 0; i < plan->file_count; i++) {
+            struct plan_file *file = &plan->files[i];
+            index = parts && i > 0 && file->rank != plan->files[i - 1].rank ? 1 : i == 0 ? 1 : index + 1;
+            most = index > most ? index : most;
+            if (pass == 0)
+                continue;
+            int written = parts ? asprintf(&file->name, "shard-%05u-model-%05u-of-%05u" SAFETENSORS_SUFFIX,
+                                           file->rank + 1, index, most)
+                                : asprintf(&file->name, "model-%05u-of-%05u" SAFETENSORS_SUFFIX, index, most);
+            if (written < 0) {
+                file->name = NULL;
+                return cb_fail(err, CB_ERR_MEMORY, "no memory for a plan of %zu files", plan->file_count);
+            }
+        }
+    }
+    return 0;
+}
+
+/* Puts the item at the end of the last file. */
+static int place_item(struct placer *self, struct plan_item *item, struct cb_err *err)
+{
+    struct plan *plan = self->plan;
+    struct plan_file *file = &plan->files[plan->file_count - 1];
+    struct item_frame frame = {0};
+    const struct state_tensor *tensor = &self->planner->layout->tensors[item->tensor];
+    int code = format_item_frame(self->options->format, tensor, &item->box, file->length,
+                                 self->options->payload_alignment, &frame, err);
+    if (code)
+        return cb_context(err, "planning %s", tensor->fqn);
+    item->file = (uint32_t)(plan->file_count - 1);
+    item->offset = file->length;
+    item->payload_offset = item->offset + frame.header_bytes;
+    item->payload_bytes = frame.payload_bytes;
+    item->length = frame.header_bytes + frame.payload_bytes + frame.trailer_bytes;
+    file->length += item->length;
+    plan->payload_bytes += item->payload_bytes;
+    return 0;
+}
+
+/* Whether the item begins a file: `share` of the rank's `total` bytes lie before it. */
+static bool starts_file(const struct placer *self, const struct plan_item *item, size_t index, uint64_t before,
+                        uint64_t total)
+{
+    const struct state_tensor *tensors = self->planner->layout->tensors;
+    if (self->options->files == FILES_SHARED)
+        return self->plan->file_count == 0;
+    if (index == 0 || self->options->files == FILES_PER_ITEM)
+        return true;
+    const struct state_tensor *tensor = &tensors[item->tensor], *before_it = &tensors[item[-1].tensor];
+    if (tensor->file_group != before_it->file_group)
+        return true;
+    if (self->options->format == PLAN_DCP_SAFETENSORS && before_it->kind != KIND_BYTES &&
+        item->tensor <= item[-1].tensor)
+        return true; /* another layer */
+    uint64_t files = self->options->files_per_rank;
+    return files > 1 && self->rank_file < files && before >= total / files * self->rank_file;
+}
+
+static int place_rank(struct placer *self, uint32_t rank, struct cb_err *err)
+{
+    struct plan *plan = self->plan;
+    struct plan_item *items = plan->items + plan->first_item[rank];
+    size_t count = plan->first_item[rank + 1] - plan->first_item[rank];
+    uint64_t total = self->planner->loads[rank], before = 0;
+    int code = 0;
+    sort_items(self->planner->layout, items, count);
+    if (self->options->format == PLAN_DCP_SAFETENSORS)
+        code = sort_in_layers(items, count, err);
+    self->rank_file = 0;
+    size_t first = 0; /* of the file's items */
+    if (count > 0 && plan->file_count > 0 && self->options->files == FILES_SHARED) {
+        uint64_t mask = self->options->payload_alignment - 1;
+        struct plan_file *file = &plan->files[0];
+        file->length = (file->length + mask) & ~mask; /* ranks share no block */
+    }
+    for (size_t i = 0; i < count && !code; i++) {
+        if (starts_file(self, &items[i], i, before, total)) {
+            code = close_file(self, items + first, i - first, err);
+            first = i;
+            if (!code)
+                code = open_file(self, rank, err);
+        }
+        if (!code)
+            code = place_item(self, &items[i], err);
+        before += items[i].payload_bytes;
+    }
+    return code ? code : close_file(self, items + first, count - first, err);
+}
+
+int plan_place(const struct planner *planner, const struct plan_options *options, struct plan *plan, struct cb_err *err)
+{
+    struct placer placer = {.planner = planner, .options = options, .plan = plan};
+    int code = gather_by_rank(planner, plan, err);
+    for (uint32_t rank = 0; rank < plan->world_size && !code; rank++)
+        code = place_rank(&placer, rank, err);
+    return code || !is_safetensors(options) ? code : name_safetensors(&placer, err);
+}

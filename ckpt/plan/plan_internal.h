@@ -1,0 +1,83 @@
+/* What the parts of the planner share: who could write what (plan_holders.c), who does
+ * (plan_balance.c), and where in which file (plan_files.c). For plan*.c alone. */
+#ifndef CKPT_PLAN_PLAN_INTERNAL_H
+#define CKPT_PLAN_PLAN_INTERNAL_H
+
+#include "ckpt/layout/layout_internal.h"
+#include "ckpt/plan/plan.h"
+
+/* Ranks with coordinates [begin, begin + count) on every axis. */
+struct holders {
+    uint32_t begin[AXIS_ROLES], count[AXIS_ROLES];
+};
+
+/* All that the same ranks hold: units in a row, to be cut among them. */
+struct line {
+    struct holders set;
+    uint32_t list_first, list_count; /* ranks in lists; where no set says it: then `set` holds them all */
+    uint32_t holder_count;
+    uint64_t bytes;
+};
+
+struct unit {
+    uint32_t tensor, line;
+    struct box box;
+};
+
+struct assignment {
+    uint32_t rank, tensor;
+    struct box box;
+};
+
+struct planner {
+    const struct layout *layout;
+    struct unit *units;
+    size_t unit_count, unit_capacity;
+    struct line *lines;
+    size_t line_count, line_capacity;
+    uint32_t *table; /* hash of a set -> line + 1; table_size is a power of two */
+    size_t table_size;
+    uint32_t *lists;
+    size_t list_count, list_capacity;
+    struct assignment *assignments;
+    size_t assignment_count, assignment_capacity;
+    uint64_t *loads;      /* bytes assigned, by rank */
+    uint64_t bound_bytes; /* see plan.h */
+};
+
+/* Makes room for one more; items, capacity and count belong together. */
+int planner_reserve(void **items, size_t *capacity, size_t count, size_t item_size, struct cb_err *err) CB_MUST_CHECK;
+int planner_assign(struct planner *self, uint32_t rank, uint32_t tensor, const struct box *box,
+                   struct cb_err *err) CB_MUST_CHECK;
+uint64_t planner_bytes(const struct planner *self, uint32_t tensor, const struct box *box);
+
+/* Assigns what one rank alone holds; collects the rest in units and lines. */
+int planner_collect(struct planner *self, struct cb_err *err) CB_MUST_CHECK;
+
+/* The line's ranks, ascending; `ranks` holds line->holder_count. */
+void planner_line_ranks(const struct planner *self, const struct line *line, uint32_t *ranks);
+
+/* The least possible maximum, from the loads so far (what cannot move) and the lines (what can). */
+int planner_find_bound(struct planner *self, struct cb_err *err) CB_MUST_CHECK;
+/* Assigns all units: cut among the holders so that their loads are even, or to the lowest rank. */
+int planner_balance(struct planner *self, struct cb_err *err) CB_MUST_CHECK;
+int planner_lowest_rank(struct planner *self, struct cb_err *err) CB_MUST_CHECK;
+/* For formats that cannot cut a tensor: each unit whole to the least loaded of its ranks. Fails, naming the tensor,
+ * where a rank holds only part of one. */
+int planner_give_whole(struct planner *self, struct cb_err *err) CB_MUST_CHECK;
+/* Last: tensors that no rank was given because they have no elements. */
+int planner_keep_empty(struct planner *self, struct cb_err *err) CB_MUST_CHECK;
+/* Instead of collecting: every rank writes all it holds. */
+int planner_keep_all(struct planner *self, struct cb_err *err) CB_MUST_CHECK;
+
+/* The folder of a rank's files with its slash; "" for none. */
+#define PLAN_PREFIX_BYTES (PLAN_PREFIXES_BYTES + 2)
+void plan_prefix(const struct plan_options *options, uint32_t rank, uint32_t ranks, char folder[PLAN_PREFIX_BYTES]);
+int plan_prefix_read(const struct experiment *experiment, struct plan_options *options,
+                     struct cb_err *err) CB_MUST_CHECK;
+
+/* Items in order with their files and offsets, from the assignments. */
+int plan_place(const struct planner *planner, const struct plan_options *options, struct plan *plan,
+               struct cb_err *err) CB_MUST_CHECK;
+
+#endif

@@ -1,0 +1,163 @@
+/* Owns the arithmetic of N-dimensional boxes. Knows nothing of tensors' types or of ranks. */
+#include "ckpt/region.h"
+
+#include <assert.h>
+#include <string.h>
+
+struct box box_whole(uint32_t dims, const uint64_t *shape)
+{
+    assert(dims <= CKPT_MAX_DIMS);
+    struct box box = {.dims = dims};
+    for (uint32_t i = 0; i < dims; i++)
+        box.size[i] = shape[i];
+    return box;
+}
+
+uint64_t box_elements(const struct box *box)
+{
+    uint64_t elements = 1;
+    for (uint32_t i = 0; i < box->dims; i++)
+        elements *= box->size[i];
+    return elements;
+}
+
+bool box_equal(const struct box *a, const struct box *b)
+{
+    if (a->dims != b->dims)
+        return false;
+    for (uint32_t i = 0; i < a->dims; i++) {
+        if (a->offset[i] != b->offset[i] || a->size[i] != b->size[i])
+            return false;
+    }
+    return true;
+}
+
+bool box_contains(const struct box *outer, const struct box *inner)
+{
+    if (outer->dims != inner->dims)
+        return false;
+    for (uint32_t i = 0; i < outer->dims; i++) {
+        if (inner->offset[i] < outer->offset[i] ||
+            inner->offset[i] + inner->size[i] > outer->offset[i] + outer->size[i])
+            return false;
+    }
+    return true;
+}
+
+bool box_intersect(const struct box *a, const struct box *b, struct box *common)
+{
+    if (a->dims != b->dims)
+        return false;
+    struct box result = {.dims = a->dims};
+    for (uint32_t i = 0; i < a->dims; i++) {
+        uint64_t begin = a->offset[i] > b->offset[i] ? a->offset[i] : b->offset[i];
+        uint64_t a_end = a->offset[i] + a->size[i];
+        uint64_t b_end = b->offset[i] + b->size[i];
+        uint64_t end = a_end < b_end ? a_end : b_end;
+        if (begin >= end)
+            return false;
+        result.offset[i] = begin;
+        result.size[i] = end - begin;
+    }
+    *common = result;
+    return true;
+}
+
+/* The box of `count` rows of dimension `dim`, all dimensions before it at one index, all after it whole. */
+static struct box slab(uint32_t dims, const uint64_t *shape, const uint64_t *stride, uint32_t dim, uint64_t begin,
+                       uint64_t count)
+{
+    struct box box = {.dims = dims};
+    for (uint32_t i = 0; i < dims; i++) {
+        box.offset[i] = i <= dim ? begin / stride[i] % shape[i] : 0;
+        box.size[i] = i < dim ? 1 : i == dim ? count : shape[i];
+    }
+    return box;
+}
+
+uint32_t box_of_interval(uint32_t dims, const uint64_t *shape, uint64_t begin, uint64_t end, struct box *boxes)
+{
+    assert(dims <= CKPT_MAX_DIMS);
+    if (begin >= end)
+        return 0;
+    if (dims == 0) {
+        boxes[0] = (struct box){.dims = 0};
+        return 1;
+    }
+    uint64_t stride[CKPT_MAX_DIMS];
+    stride[dims - 1] = 1;
+    for (uint32_t i = dims - 1; i > 0; i--)
+        stride[i - 1] = stride[i] * shape[i];
+    uint32_t count = 0;
+    /* Up: from the innermost dimension, finish the row we are in, until an outer stride is reached. */
+    uint32_t dim = dims - 1;
+    while (begin < end && dim > 0) {
+        uint64_t next = begin / stride[dim - 1] * stride[dim - 1];
+        if (next != begin)
+            next += stride[dim - 1];
+        if (next > end)
+            break;
+        if (next > begin)
+            boxes[count++] = slab(dims, shape, stride, dim, begin, (next - begin) / stride[dim]);
+        begin = next;
+        dim--;
+    }
+    /* Down: whole rows of the largest stride that fits, then what is left in smaller ones. */
+    for (; begin < end; dim++) {
+        uint64_t rows = (end - begin) / stride[dim];
+        if (rows > 0) {
+            boxes[count++] = slab(dims, shape, stride, dim, begin, rows);
+            begin += rows * stride[dim];
+        }
+    }
+    assert(count <= BOX_MAX_OF_INTERVAL);
+    return count;
+}
+
+/* The outermost dimension from which on `inner` spans all of `outer`: a run covers its rows of the
+ * dimension before. */
+static uint32_t run_dim(const struct box *outer, const struct box *inner)
+{
+    uint32_t dim = inner->dims;
+    while (dim > 0 && inner->size[dim - 1] == outer->size[dim - 1])
+        dim--;
+    return dim > 0 ? dim - 1 : 0;
+}
+
+void box_runs(const struct box *outer, const struct box *inner, uint64_t *runs, uint64_t *run_elements)
+{
+    assert(box_contains(outer, inner));
+    uint32_t dim = run_dim(outer, inner);
+    *runs = 1;
+    *run_elements = 1;
+    for (uint32_t i = 0; i < inner->dims; i++)
+        *(i < dim ? runs : run_elements) *= inner->size[i];
+}
+
+void box_run(const struct box *outer, const struct box *inner, uint64_t index, uint64_t *outer_element,
+             uint64_t *inner_element)
+{
+    uint32_t dim = run_dim(outer, inner);
+    uint64_t element = 0, stride = 1, run_elements = 1, left = index;
+    for (uint32_t i = inner->dims; i-- > 0;) {
+        uint64_t position = inner->offset[i] - outer->offset[i];
+        if (i < dim) {
+            position += left % inner->size[i];
+            left /= inner->size[i];
+        } else {
+            run_elements *= inner->size[i];
+        }
+        element += position * stride;
+        stride *= outer->size[i];
+    }
+    *outer_element = element;
+    *inner_element = index * run_elements;
+}
+
+uint64_t box_first_element(const struct box *box, const uint64_t *shape)
+{
+    uint64_t element = 0;
+    for (uint32_t i = 0; i < box->dims; i++)
+        element = element * shape[i] + box->offset[i];
+    return element;
+}

@@ -1,0 +1,153 @@
+/* Owns what is known of one compressed item while it passes. Knows formats through ckpt/format/format.h, zstd through
+ * ckpt/stored/unpack.h. */
+#include "ckpt/stored/unpack_item.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/stored/unpack.h"
+#include "core/hash.h"
+
+#define STEP_BYTES ((size_t)1 << 20)
+/* Beside a payload: what PyTorch writes around it, and holes that its strides may leave. */
+#define FRAME_BYTES (UINT64_C(64) << 20)
+
+struct unpack_item {
+    enum plan_format format;
+    const struct stored_tensor *tensor;
+    const struct box *box;
+    struct unpack_stream *stream;
+    char *step;
+    char head[ITEM_MAX_HEADER], tail[ITEM_MAX_TRAILER]; /* the first and the last bytes so far */
+    size_t head_bytes, tail_bytes;
+    uint64_t bytes; /* so far */
+    uint64_t most;  /* there must not be more of them */
+    bool is_known;  /* the head has said where the payload is */
+    struct stored_payload payload;
+    uint32_t crc; /* of what of it has passed */
+};
+
+int unpack_item_new(enum plan_format format, const struct stored_tensor *tensor, const struct box *box,
+                    struct unpack_item **item, struct cb_err *err)
+{
+    struct unpack_item *self = calloc(1, sizeof *self);
+    int code = 0;
+    if (self)
+        self->step = malloc(STEP_BYTES);
+    if (!self || !self->step)
+        code = cb_fail(err, CB_ERR_MEMORY, "%s: no memory to decompress", tensor->fqn);
+    if (!code)
+        code = unpack_stream_new(tensor->fqn, &self->stream, err);
+    if (code) {
+        unpack_item_free(self);
+        return code;
+    }
+    self->format = format;
+    self->tensor = tensor;
+    self->box = box;
+    self->most = box_elements(box) * dtype_bytes(tensor->dtype) + FRAME_BYTES;
+    *item = self;
+    return 0;
+}
+
+void unpack_item_free(struct unpack_item *self)
+{
+    if (!self)
+        return;
+    unpack_stream_free(self->stream);
+    free(self->step);
+    free(self);
+}
+
+static int parse_head(struct unpack_item *self, uint64_t item_bytes, struct cb_err *err)
+{
+    int code = format_parse_item(self->format, self->tensor, self->box, self->head, self->head_bytes, item_bytes,
+                                 &self->payload, err);
+    self->is_known = code == 0;
+    return code;
+}
+
+static void keep_tail(struct unpack_item *self, const char *bytes, size_t len)
+{
+    size_t most = sizeof self->tail, kept = len >= most ? 0 : most - len;
+    if (kept > self->tail_bytes)
+        kept = self->tail_bytes;
+    memmove(self->tail, self->tail + self->tail_bytes - kept, kept);
+    if (len > most - kept) {
+        bytes += len - (most - kept);
+        len = most - kept;
+    }
+    memcpy(self->tail + kept, bytes, len);
+    self->tail_bytes = kept + len;
+}
+
+/* The checksum goes over what of the payload lies in these bytes, which begin at byte `at` of the item. */
+static void add_payload(struct unpack_item *self, uint64_t at, const char *bytes, size_t len)
+{
+    uint64_t begin = self->payload.offset, end = begin + self->payload.bytes;
+    uint64_t first = at > begin ? at : begin, last = at + len < end ? at + len : end;
+    if (first < last)
+        self->crc = crc32_zip(self->crc, bytes + (first - at), last - first);
+}
+
+/* Decompressed bytes that follow those before. A step is longer than a header: what lies behind it is there with it. */
+static int take_plain(struct unpack_item *self, const char *bytes, size_t len, struct cb_err *err)
+{
+    size_t missing = sizeof self->head - self->head_bytes, more = len < missing ? len : missing;
+    uint64_t at = self->bytes;
+    self->bytes += len;
+    if (self->bytes > self->most)
+        return cb_fail(err, CB_ERR_CORRUPT, "%s: it decompresses to more than its tensor has", self->tensor->fqn);
+    keep_tail(self, bytes, len);
+    memcpy(self->head + self->head_bytes, bytes, more);
+    self->head_bytes += more;
+    if (!self->is_known && self->head_bytes == sizeof self->head) {
+        int code = parse_head(self, UINT64_MAX, err);
+        if (code)
+            return code;
+        add_payload(self, 0, self->head, self->head_bytes);
+        add_payload(self, at + more, bytes + more, len - more);
+    } else if (self->is_known) {
+        add_payload(self, at, bytes, len);
+    }
+    return 0;
+}
+
+int unpack_item_take(struct unpack_item *self, const void *bytes, size_t len, struct cb_err *err)
+{
+    size_t used = 0;
+    int code = 0;
+    while (!code) {
+        size_t before = used, made = 0;
+        code = unpack_stream_take(self->stream, self->tensor->fqn, (const char *)bytes + used, len - used, &used,
+                                  self->step, STEP_BYTES, &made, err);
+        if (!code && used == before && made == 0)
+            break; /* it needs more of the item */
+        if (!code)
+            code = take_plain(self, self->step, made, err);
+    }
+    return code;
+}
+
+int unpack_item_end(struct unpack_item *self, struct unpack_result *result, struct cb_err *err)
+{
+    struct unpack_result found = {0};
+    struct stored_trailer trailer = {0};
+    bool was_known = self->is_known;
+    if (!unpack_stream_is_whole(self->stream))
+        return cb_fail(err, CB_ERR_CORRUPT, "%s: what is compressed is cut off", self->tensor->fqn);
+    int code = parse_head(self, self->bytes, err); /* now that it is known how long it is */
+    if (!code && !was_known)
+        add_payload(self, 0, self->head, self->head_bytes);
+    if (!code)
+        code = format_parse_trailer(self->format, self->tail, self->tail_bytes, &trailer, err);
+    if (!code)
+        code = format_check_header(&self->payload, &trailer, err);
+    if (code)
+        return code;
+    found.payload = self->payload;
+    found.crc = self->crc;
+    found.stored = trailer.crc;
+    *result = found;
+    return 0;
+}

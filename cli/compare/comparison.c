@@ -1,0 +1,519 @@
+/* Two sides of runs compared. Owns samples, blocks and verdicts; what the sides differ in is
+ * cli/compare/differences.c, the tests themselves are core/stats. */
+#include "cli/compare/comparison.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/compare/differences.h"
+#include "cli/report/metric_format.h"
+
+#define OUTLIER_DEVIATIONS 3.5
+#define SCALED_MAD 1.4826 /* of a normal distribution, to its standard deviation */
+
+/* One metric's sample: a value a run (or an iteration) that has it, and its block. */
+struct sample_set {
+    double *values;
+    size_t *blocks;
+    const char **runs;
+    size_t count;
+};
+
+static int set_init(struct sample_set *self, size_t capacity, struct cb_err *err)
+{
+    self->values = calloc(capacity + 1, sizeof *self->values);
+    self->blocks = calloc(capacity + 1, sizeof *self->blocks);
+    self->runs = calloc(capacity + 1, sizeof *self->runs);
+    self->count = 0;
+    return self->values && self->blocks && self->runs ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory to compare runs");
+}
+
+static void set_release(struct sample_set *self)
+{
+    free(self->values);
+    free(self->blocks);
+    free(self->runs);
+}
+
+static void fill_from_runs(struct sample_set *self, const struct comparison_side *side, const size_t *blocks,
+                           const struct comparison_metric *metric)
+{
+    self->count = 0;
+    for (size_t i = 0; i < side->count; i++) {
+        const struct run_metric *found = run_info_metric(side->runs[i], metric->op, metric->metric);
+        if (!found || !isfinite(found->summary.median))
+            continue;
+        self->values[self->count] = found->summary.median;
+        self->blocks[self->count] = blocks[i];
+        self->runs[self->count++] = side->runs[i]->run;
+    }
+}
+
+static void fill_from_iterations(struct sample_set *self, const struct run_info *run,
+                                 const struct comparison_metric *metric)
+{
+    const struct run_metric *found = run_info_metric(run, metric->op, metric->metric);
+    self->count = 0;
+    for (size_t i = 0; found && found->iterations && i < found->summary.n; i++)
+        if (isfinite(found->iterations[i]))
+            self->values[self->count++] = found->iterations[i];
+}
+
+static bool all_positive(const struct sample_set *set)
+{
+    for (size_t i = 0; i < set->count; i++)
+        if (!(set->values[i] > 0))
+            return false;
+    return set->count > 0;
+}
+
+static double median(const double *values, size_t n)
+{
+    struct summary summary;
+    stats_summarize(values, n, &summary);
+    return summary.median;
+}
+
+/* Blocks: a number for each run, equal for runs of one block whose other keys agree; 0 is no block. */
+
+struct block_key {
+    char *text;
+    size_t number;
+};
+
+static int compare_keys(const void *a, const void *b)
+{
+    return strcmp(((const struct block_key *)a)->text, ((const struct block_key *)b)->text);
+}
+
+static int number_blocks(const struct comparison_side *const sides[2], const struct comparison_differences *differs,
+                         size_t *blocks, struct cb_err *err)
+{
+    size_t total = sides[0]->count + sides[1]->count;
+    struct block_key *keys = calloc(total + 1, sizeof *keys);
+    int rc = keys ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory to compare runs");
+    for (size_t i = 0; keys && i < total && rc == 0; i++) {
+        const struct run_info *run = i < sides[0]->count ? sides[0]->runs[i] : sides[1]->runs[i - sides[0]->count];
+        rc = differences_block_key(run, differs, &keys[i].text, err);
+        keys[i].number = i;
+    }
+    if (rc == 0 && keys)
+        qsort(keys, total, sizeof *keys, compare_keys);
+    size_t number = 0;
+    for (size_t i = 0; keys && i < total && rc == 0; i++) {
+        if (i == 0 || strcmp(keys[i].text, keys[i - 1].text) != 0)
+            number++;
+        blocks[keys[i].number] = keys[i].text[0] ? number : 0;
+    }
+    for (size_t i = 0; keys && i < total; i++)
+        free(keys[i].text);
+    free(keys);
+    return rc;
+}
+
+static bool holds(const struct sample_set *set, size_t block)
+{
+    for (size_t i = 0; i < set->count; i++)
+        if (set->blocks[i] == block)
+            return true;
+    return false;
+}
+
+/* Median of the logarithms of one side's values in a block. */
+static double log_median_in(const struct sample_set *set, size_t block, double *scratch)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < set->count; i++)
+        if (set->blocks[i] == block)
+            scratch[count++] = log(set->values[i]);
+    return median(scratch, count);
+}
+
+/* One difference of logarithms for each block that holds both sides; the count of them. */
+static size_t block_differences(const struct sample_set *base, const struct sample_set *other, double *differences,
+                                double *scratch)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < base->count; i++) {
+        size_t block = base->blocks[i];
+        bool seen = block == 0 || !holds(other, block);
+        for (size_t k = 0; k < i && !seen; k++)
+            seen = base->blocks[k] == block;
+        if (!seen)
+            differences[count++] = log_median_in(other, block, scratch) - log_median_in(base, block, scratch);
+    }
+    return count;
+}
+
+/* Signed ranks */
+
+/* How many of the smallest Walsh averages lie outside the interval on each side; 0: none can. */
+static size_t signed_rank_tail(size_t n, double alpha)
+{
+    size_t total = n * (n + 1) / 2;
+    if (n > 60) { /* normal approximation */
+        double mean = (double)total / 2;
+        double deviation = sqrt((double)total * (2 * (double)n + 1) / 12);
+        double tail = mean - 1.959963984540054 * deviation;
+        return tail < 1 ? 0 : (size_t)tail;
+    }
+    double *ways = calloc(total + 1, sizeof *ways);
+    if (!ways)
+        return 0;
+    ways[0] = 1;
+    for (size_t rank = 1; rank <= n; rank++)
+        for (size_t sum = total; sum >= rank; sum--)
+            ways[sum] += ways[sum - rank];
+    double cumulative = 0, all = ldexp(1, (int)n);
+    size_t tail = 0;
+    for (; tail <= total; tail++) {
+        cumulative += ways[tail];
+        if (2 * cumulative / all > alpha)
+            break;
+    }
+    free(ways);
+    return tail;
+}
+
+void signed_rank_shift(const double *differences, size_t n, double confidence, struct shift *shift)
+{
+    *shift = (struct shift){NAN, -1, INFINITY};
+    size_t total = n * (n + 1) / 2, used = 0;
+    double *walsh = total ? malloc(total * sizeof *walsh) : NULL;
+    if (!walsh)
+        return;
+    for (size_t i = 0; i < n; i++)
+        for (size_t k = i; k < n; k++)
+            walsh[used++] = (differences[i] + differences[k]) / 2;
+    stats_sort(walsh, total);
+    shift->estimate = expm1(stats_quantile_sorted(walsh, total, 0.5));
+    size_t tail = signed_rank_tail(n, 1 - confidence);
+    if (tail > 0 && tail <= total / 2) {
+        shift->low = expm1(walsh[tail - 1]);
+        shift->high = expm1(walsh[total - tail]);
+    }
+    free(walsh);
+}
+
+/* One metric */
+
+/* Differences as two sides whose spreads add up to theirs, for the forecast of how many blocks tell. */
+static size_t more_blocks(const double *differences, size_t n, double threshold)
+{
+    double *sides = calloc(2 * n + 1, sizeof *sides);
+    if (!sides)
+        return 0;
+    double centre = median(differences, n);
+    for (size_t i = 0; i < n; i++) {
+        sides[i] = exp(-(differences[i] - centre) / sqrt(2) - centre / 2);
+        sides[n + i] = exp((differences[i] - centre) / sqrt(2) + centre / 2);
+    }
+    size_t more = stats_more_runs(sides, n, sides + n, n, threshold);
+    free(sides);
+    return more;
+}
+
+static int compare_blocked(struct comparison_metric *metric, const struct sample_set *base,
+                           const struct sample_set *other, double threshold, struct cb_err *err)
+{
+    size_t most = base->count + other->count;
+    double *differences = calloc(2 * most + 1, sizeof *differences);
+    if (!differences)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory to compare runs");
+    size_t count = block_differences(base, other, differences, differences + most);
+    signed_rank_shift(differences, count, COMPARISON_CONFIDENCE, &metric->shift);
+    metric->p =
+        stats_mann_whitney_blocked(base->values, base->blocks, base->count, other->values, other->blocks, other->count);
+    metric->more_runs = more_blocks(differences, count, threshold);
+    free(differences);
+    return 0;
+}
+
+static bool all_equal(const struct sample_set *base, const struct sample_set *other)
+{
+    for (size_t i = 0; i < base->count; i++)
+        if (base->values[i] != base->values[0])
+            return false;
+    for (size_t i = 0; i < other->count; i++)
+        if (other->values[i] != base->values[0])
+            return false;
+    return true;
+}
+
+static int compare_sets(struct comparison_metric *metric, const struct sample_set *base, const struct sample_set *other,
+                        bool blocked, double threshold, struct cb_err *err)
+{
+    metric->base = median(base->values, base->count);
+    metric->other = median(other->values, other->count);
+    metric->base_n = base->count;
+    metric->other_n = other->count;
+    metric->shift = (struct shift){NAN, -1, INFINITY};
+    metric->p = 1;
+    if (all_equal(base, other)) {
+        metric->shift.estimate = 0;
+        if (base->count > 1 && other->count > 1)
+            metric->shift.low = metric->shift.high = 0;
+        return 0;
+    }
+    if (!all_positive(base) || !all_positive(other)) {
+        metric->p = stats_mann_whitney(base->values, base->count, other->values, other->count);
+        return 0;
+    }
+    if (blocked)
+        return compare_blocked(metric, base, other, threshold, err);
+    stats_shift_ratio(base->values, base->count, other->values, other->count, COMPARISON_CONFIDENCE, &metric->shift);
+    metric->p = stats_mann_whitney(base->values, base->count, other->values, other->count);
+    metric->more_runs = stats_more_runs(base->values, base->count, other->values, other->count, threshold);
+    return 0;
+}
+
+/* Too few for an interval: the shift of so few is no better than what the medians beside it say, and need not agree. */
+static void shift_of_medians(struct comparison_metric *metric)
+{
+    if (!isfinite(metric->shift.high) && isfinite(metric->shift.estimate) && metric->base > 0)
+        metric->shift.estimate = metric->other / metric->base - 1;
+}
+
+static bool same_in_side(const struct comparison_side *side, const struct comparison_metric *a,
+                         const struct comparison_metric *b)
+{
+    for (size_t i = 0; i < side->count; i++) {
+        const struct run_metric *x = run_info_metric(side->runs[i], a->op, a->metric);
+        const struct run_metric *y = run_info_metric(side->runs[i], b->op, b->metric);
+        if (!x != !y || (x && x->summary.median != y->summary.median))
+            return false;
+    }
+    return true;
+}
+
+/* stall_s of a save that training waits for is save_s, and durable_s and op_s are, too. */
+static bool repeats_a_primary(const struct comparison *self, size_t index, const struct comparison_side *base,
+                              const struct comparison_side *other)
+{
+    const struct comparison_metric *metric = &self->metrics[index];
+    for (size_t i = 0; i < index && self->metrics[i].primary; i++) {
+        const struct comparison_metric *before = &self->metrics[i];
+        if (before->op == metric->op && metric->base > 0 &&
+            strcmp(metric_row(before->metric)->unit, metric_row(metric->metric)->unit) == 0 &&
+            same_in_side(base, before, metric) && same_in_side(other, before, metric))
+            return true;
+    }
+    return false;
+}
+
+static int add_outliers(struct comparison *self, const struct comparison_metric *metric, const struct sample_set *set,
+                        bool of_base, struct cb_err *err)
+{
+    struct summary summary;
+    if (set->count < 5)
+        return 0;
+    stats_summarize(set->values, set->count, &summary);
+    for (size_t i = 0; i < set->count; i++) {
+        double distance = fabs(set->values[i] - summary.median);
+        if (!(distance > OUTLIER_DEVIATIONS * SCALED_MAD * summary.mad) ||
+            distance <= COMPARISON_DEFAULT_THRESHOLD * fabs(summary.median))
+            continue;
+        struct comparison_outlier *more = realloc(self->outliers, (self->outlier_count + 1) * sizeof *more);
+        if (!more)
+            return cb_fail(err, CB_ERR_MEMORY, "no memory to compare runs");
+        self->outliers = more;
+        self->outliers[self->outlier_count++] =
+            (struct comparison_outlier){metric_row(metric->metric)->name, set->runs[i], of_base, set->values[i]};
+    }
+    return 0;
+}
+
+/* The whole of it */
+
+static bool side_has(const struct comparison_side *side, enum operation op, enum metric_id metric)
+{
+    for (size_t i = 0; i < side->count; i++) {
+        const struct run_metric *found = run_info_metric(side->runs[i], op, metric);
+        if (found && isfinite(found->summary.median))
+            return true;
+    }
+    return false;
+}
+
+/* Times of whole operations first: the sample metrics among the primary ones follow them. */
+static void sort_primaries(struct comparison *self)
+{
+    size_t primaries = 0;
+    while (primaries < self->metric_count && self->metrics[primaries].primary)
+        primaries++;
+    for (size_t i = 0, left = primaries; left > 0; left--) {
+        struct comparison_metric metric = self->metrics[i];
+        if (metric_row(metric.metric)->scope != METRIC_OF_SAMPLE) {
+            i++;
+            continue;
+        }
+        memmove(&self->metrics[i], &self->metrics[i + 1], (primaries - i - 1) * sizeof metric);
+        self->metrics[primaries - 1] = metric;
+    }
+}
+
+static int list_metrics(struct comparison *self, const struct comparison_side *base,
+                        const struct comparison_side *other, struct cb_err *err)
+{
+    self->metrics = calloc((size_t)METRIC_COUNT * OP_COUNT, sizeof *self->metrics);
+    if (!self->metrics)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory to compare runs");
+    for (int primary = 1; primary >= 0; primary--) {
+        for (int id = 0; id < METRIC_COUNT; id++) {
+            for (int op = 0; op < OP_COUNT; op++) {
+                struct comparison_metric metric = {.op = (enum operation)op, .metric = (enum metric_id)id};
+                metric.primary = metric_row(metric.metric)->primary;
+                if (metric.primary != (primary == 1) || !side_has(base, metric.op, metric.metric) ||
+                    !side_has(other, metric.op, metric.metric))
+                    continue;
+                figures_name(metric.op, metric.metric, metric.name);
+                self->metrics[self->metric_count++] = metric;
+            }
+        }
+    }
+    sort_primaries(self);
+    return 0;
+}
+
+static void correct_and_judge(struct comparison *self, const struct comparison_options *options)
+{
+    double p[METRIC_COUNT];
+    size_t primaries = 0;
+    while (primaries < self->metric_count && self->metrics[primaries].primary && primaries < METRIC_COUNT) {
+        p[primaries] = self->metrics[primaries].p;
+        primaries++;
+    }
+    if (self->method != COMPARED_ITERATIONS)
+        stats_holm(p, primaries);
+    for (size_t i = 0; i < self->metric_count; i++) {
+        struct comparison_metric *metric = &self->metrics[i];
+        bool lower = metric_row(metric->metric)->direction != METRIC_HIGHER_IS_BETTER;
+        if (i < primaries)
+            metric->p = p[i];
+        metric->verdict = VERDICT_INCONCLUSIVE;
+        if (i < primaries && self->method != COMPARED_ITERATIONS && !self->refused && isfinite(metric->shift.estimate))
+            metric->verdict = stats_verdict(&metric->shift, metric->p, options->threshold, lower);
+    }
+}
+
+static size_t shared_blocks(const struct comparison_side *base, const struct comparison_side *other,
+                            const size_t *blocks)
+{
+    size_t shared = 0;
+    for (size_t i = 0; i < base->count; i++) {
+        bool seen = blocks[i] == 0, both = false;
+        for (size_t k = 0; k < i && !seen; k++)
+            seen = blocks[k] == blocks[i];
+        for (size_t k = 0; k < other->count && !seen && !both; k++)
+            both = blocks[base->count + k] == blocks[i];
+        shared += !seen && both;
+    }
+    return shared;
+}
+
+static int compare_metrics(struct comparison *self, const struct comparison_side *base,
+                           const struct comparison_side *other, const size_t *blocks,
+                           const struct comparison_options *options, struct cb_err *err)
+{
+    struct sample_set a = {0}, b = {0};
+    size_t most = base->count + other->count;
+    for (size_t i = 0; i < self->metric_count && self->method == COMPARED_ITERATIONS; i++) {
+        const struct run_metric *x = run_info_metric(base->runs[0], self->metrics[i].op, self->metrics[i].metric);
+        const struct run_metric *y = run_info_metric(other->runs[0], self->metrics[i].op, self->metrics[i].metric);
+        most = x->summary.n > most ? x->summary.n : most;
+        most = y->summary.n > most ? y->summary.n : most;
+    }
+    int rc = set_init(&a, most, err);
+    if (rc == 0)
+        rc = set_init(&b, most, err);
+    size_t kept = 0;
+    for (size_t i = 0; i < self->metric_count && rc == 0; i++) {
+        struct comparison_metric *metric = &self->metrics[i];
+        if (self->method == COMPARED_ITERATIONS) {
+            fill_from_iterations(&a, base->runs[0], metric);
+            fill_from_iterations(&b, other->runs[0], metric);
+        }
+        if (self->method != COMPARED_ITERATIONS || a.count == 0 || b.count == 0) {
+            fill_from_runs(&a, base, blocks, metric);
+            fill_from_runs(&b, other, blocks + base->count, metric);
+        }
+        rc = compare_sets(metric, &a, &b, self->method == COMPARED_BLOCKS, options->threshold, err);
+        shift_of_medians(metric);
+        metric->repeats = repeats_a_primary(self, i, base, other);
+        bool looked_at = metric->primary && !metric->repeats && self->method != COMPARED_ITERATIONS;
+        if (rc == 0 && looked_at)
+            rc = add_outliers(self, metric, &a, true, err);
+        if (rc == 0 && looked_at)
+            rc = add_outliers(self, metric, &b, false, err);
+        self->metrics[kept++] = *metric;
+    }
+    set_release(&a);
+    set_release(&b);
+    return rc;
+}
+
+int comparison_compute(const struct comparison_side *base, const struct comparison_side *other,
+                       const struct comparison_options *options, struct comparison *out, struct cb_err *err)
+{
+    const struct comparison_side *const sides[2] = {base, other};
+    struct comparison self = {.method = COMPARED_RUNS};
+    for (int i = 0; i < 2; i++)
+        if (sides[i]->count == 0)
+            return cb_fail(err, CB_ERR_USAGE, "nothing to compare: %s has no run that passed%s%s", sides[i]->name,
+                           i == 0 ? " but those it is compared with" : "",
+                           sides[i]->left_out ? " (see `ckptbench list`)" : "");
+    size_t *blocks = calloc(base->count + other->count + 1, sizeof *blocks);
+    if (!blocks)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory to compare runs");
+    int rc = differences_find(base, other, &self, err);
+    if (rc == 0)
+        rc = number_blocks(sides, &self.differs, blocks, err);
+    if (rc == 0)
+        rc = list_metrics(&self, base, other, err);
+    if (rc == 0) {
+        self.blocks = shared_blocks(base, other, blocks);
+        self.refused = self.confounded.count > 0 && !options->across;
+        if (base->count == 1 && other->count == 1)
+            self.method = COMPARED_ITERATIONS;
+        else if (self.blocks >= COMPARISON_MIN_BLOCKS)
+            self.method = COMPARED_BLOCKS;
+        rc = compare_metrics(&self, base, other, blocks, options, err);
+    }
+    if (rc == 0) {
+        correct_and_judge(&self, options);
+        for (size_t i = 0; i < base->count; i++)
+            self.suspected_cache_base += base->runs[i]->suspected_cache;
+        for (size_t i = 0; i < other->count; i++)
+            self.suspected_cache_other += other->runs[i]->suspected_cache;
+        *out = self;
+    } else {
+        comparison_release(&self);
+    }
+    free(blocks);
+    return rc;
+}
+
+void comparison_release(struct comparison *self)
+{
+    free(self->metrics);
+    free(self->outliers);
+    differences_release(&self->differs);
+    differences_release(&self->confounded);
+    for (size_t i = 0; i < self->same_count; i++)
+        free(self->same[i]);
+    free(self->same);
+    *self = (struct comparison){0};
+}
+
+int comparison_exit_code(const struct comparison *self)
+{
+    bool primary = false, inconclusive = false;
+    for (size_t i = 0; i < self->metric_count && self->metrics[i].primary; i++) {
+        primary = true;
+        if (self->metrics[i].verdict == VERDICT_WORSE)
+            return CB_EXIT_REGRESSION;
+        inconclusive |= self->metrics[i].verdict == VERDICT_INCONCLUSIVE;
+    }
+    return primary && !inconclusive ? CB_EXIT_PASS : CB_EXIT_INCONCLUSIVE;
+}

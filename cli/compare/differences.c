@@ -1,0 +1,363 @@
+/* In what two sides of runs differ. Owns which fingerprint keys count and which an experiment key explains. */
+#include "cli/compare/differences.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/buf.h"
+#include "run/options.h"
+
+#define VALUES_MAX_BYTES 4096
+#define VALUES_SHOWN 6
+
+/* Last words of fingerprint keys that name a machine or change by themselves: another node of the same
+ * kind is the same hardware. */
+static const char *const passing[] = {"hostname", "host",     "node",       "serial",     "uuid",
+                                      "mac",      "address",  "ip",         "boot_id",    "boot_time",
+                                      "uptime_s", "load",     "free_bytes", "used_bytes", "available_bytes",
+                                      "time",     "taken_ns", "pid",        "device_id"};
+
+/* Groups of the fingerprint that follow from an experiment key that differs. */
+static const struct {
+    enum option_id key;
+    const char *group;
+} explained[] = {
+    {OPT_STORE, "store"}, {OPT_STORE, "filesystem"}, {OPT_STORE, "mount"},  {OPT_STORE, "block_device"},
+    {OPT_STORE, "disk"},  {OPT_LAUNCHER, "mpi"},     {OPT_ENGINE, "torch"}, {OPT_ENGINE, "python"},
+};
+
+/* Sorted texts without doubles. Borrowed. */
+struct value_set {
+    const char **values;
+    size_t count;
+};
+
+static int compare_texts(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static void set_finish(struct value_set *self)
+{
+    size_t kept = 0;
+    qsort(self->values, self->count, sizeof *self->values, compare_texts);
+    for (size_t i = 0; i < self->count; i++)
+        if (i == 0 || strcmp(self->values[i], self->values[i - 1]) != 0)
+            self->values[kept++] = self->values[i];
+    self->count = kept;
+}
+
+static bool set_equal(const struct value_set *a, const struct value_set *b)
+{
+    if (a->count != b->count)
+        return false;
+    for (size_t i = 0; i < a->count; i++)
+        if (strcmp(a->values[i], b->values[i]) != 0)
+            return false;
+    return true;
+}
+
+static char *set_text(const struct value_set *set)
+{
+    struct buf text;
+    buf_init(&text, VALUES_MAX_BYTES);
+    for (size_t i = 0; i < set->count && i < VALUES_SHOWN; i++)
+        buf_printf(&text, "%s%s", i ? ", " : "", set->values[i]);
+    if (set->count > VALUES_SHOWN)
+        buf_append_text(&text, ", ...");
+    return buf_take(&text);
+}
+
+void differences_release(struct comparison_differences *self)
+{
+    for (size_t i = 0; i < self->count; i++) {
+        free(self->items[i].key);
+        free(self->items[i].base);
+        free(self->items[i].other);
+    }
+    free(self->items);
+    *self = (struct comparison_differences){0};
+}
+
+static int add_difference(struct comparison_differences *self, const char *key, const struct value_set *base,
+                          const struct value_set *other, struct cb_err *err)
+{
+    struct comparison_difference *more = realloc(self->items, (self->count + 1) * sizeof *more);
+    if (!more)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory to compare runs");
+    self->items = more;
+    struct comparison_difference *item = &self->items[self->count++];
+    *item = (struct comparison_difference){strdup(key), set_text(base), set_text(other)};
+    if (!item->key || !item->base || !item->other)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory to compare runs");
+    return 0;
+}
+
+/* What one run has under a key; "-" for nothing. */
+typedef const char *(*value_fn)(const struct run_info *run, const char *key, enum option_id id);
+
+static const char *option_value_of(const struct run_info *run, const char *key, enum option_id id)
+{
+    (void)key;
+    return experiment_text(run->experiment, id);
+}
+
+static const char *label_value_of(const struct run_info *run, const char *key, enum option_id id)
+{
+    (void)id;
+    for (size_t i = 0; i < experiment_label_count(run->experiment); i++)
+        if (strcmp(experiment_label_key(run->experiment, i), key) == 0)
+            return experiment_label_value(run->experiment, i);
+    return "-";
+}
+
+static const char *fingerprint_value_of(const struct run_info *run, const char *key, enum option_id id)
+{
+    (void)id;
+    size_t low = 0, high = run->fingerprint_count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        int order = strcmp(run->fingerprint_keys[middle], key);
+        if (order == 0)
+            return run->fingerprint_values[middle];
+        if (order < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return "-";
+}
+
+static int gather(const struct comparison_side *side, value_fn value, const char *key, enum option_id id,
+                  struct value_set *set, struct cb_err *err)
+{
+    *set = (struct value_set){calloc(side->count + 1, sizeof *set->values), 0};
+    if (!set->values)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory to compare runs");
+    for (size_t i = 0; i < side->count; i++)
+        set->values[set->count++] = value(side->runs[i], key, id);
+    set_finish(set);
+    return 0;
+}
+
+/* Appends a difference to `differs` if the sides have not the same values; *same says so. */
+static int compare_key(const struct comparison_side *base, const struct comparison_side *other, value_fn value,
+                       const char *key, const char *shown, enum option_id id, struct comparison_differences *differs,
+                       bool *same, struct cb_err *err)
+{
+    struct value_set a, b = {0};
+    int rc = gather(base, value, key, id, &a, err);
+    if (rc == 0)
+        rc = gather(other, value, key, id, &b, err);
+    *same = rc == 0 && set_equal(&a, &b);
+    if (rc == 0 && !*same)
+        rc = add_difference(differs, shown, &a, &b, err);
+    free(a.values);
+    free(b.values);
+    return rc;
+}
+
+static int find_options(const struct comparison_side *base, const struct comparison_side *other, struct comparison *out,
+                        struct cb_err *err)
+{
+    int rc = 0;
+    bool same;
+    for (int i = 0; i < OPTION_COUNT && rc == 0; i++) {
+        enum option_id id = (enum option_id)i;
+        if (option_row(id)->class != OPTION_COSMETIC && id != OPT_SUFFIX)
+            rc = compare_key(base, other, option_value_of, option_row(id)->name, option_row(id)->name, id,
+                             &out->differs, &same, err);
+    }
+    return rc;
+}
+
+/* A sorted list of the keys that any run of both sides has. */
+typedef size_t (*count_fn)(const struct run_info *run);
+typedef const char *(*key_fn)(const struct run_info *run, size_t index);
+
+static size_t label_count(const struct run_info *run)
+{
+    return experiment_label_count(run->experiment);
+}
+
+static const char *label_key(const struct run_info *run, size_t index)
+{
+    return experiment_label_key(run->experiment, index);
+}
+
+static size_t fingerprint_count(const struct run_info *run)
+{
+    return run->fingerprint_count;
+}
+
+static const char *fingerprint_key(const struct run_info *run, size_t index)
+{
+    return run->fingerprint_keys[index];
+}
+
+static int all_keys(const struct comparison_side *base, const struct comparison_side *other, count_fn count, key_fn key,
+                    struct value_set *set, struct cb_err *err)
+{
+    const struct comparison_side *const sides[2] = {base, other};
+    size_t total = 0;
+    for (int s = 0; s < 2; s++)
+        for (size_t i = 0; i < sides[s]->count; i++)
+            total += count(sides[s]->runs[i]);
+    *set = (struct value_set){calloc(total + 1, sizeof *set->values), 0};
+    if (!set->values)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory to compare runs");
+    for (int s = 0; s < 2; s++)
+        for (size_t i = 0; i < sides[s]->count; i++)
+            for (size_t k = 0; k < count(sides[s]->runs[i]); k++)
+                set->values[set->count++] = key(sides[s]->runs[i], k);
+    set_finish(set);
+    return 0;
+}
+
+static int find_labels(const struct comparison_side *base, const struct comparison_side *other, struct comparison *out,
+                       struct cb_err *err)
+{
+    struct value_set keys;
+    bool same;
+    int rc = all_keys(base, other, label_count, label_key, &keys, err);
+    for (size_t i = 0; i < keys.count && rc == 0; i++) {
+        struct buf shown;
+        buf_init(&shown, VALUES_MAX_BYTES);
+        buf_printf(&shown, "label.%s", keys.values[i]);
+        rc = compare_key(base, other, label_value_of, keys.values[i], shown.data, OPT_NAME, &out->differs, &same, err);
+        buf_release(&shown);
+    }
+    free(keys.values);
+    return rc;
+}
+
+static bool is_passing(const char *key)
+{
+    const char *dot = strrchr(key, '.');
+    const char *last = dot ? dot + 1 : key;
+    for (size_t i = 0; i < sizeof passing / sizeof passing[0]; i++)
+        if (strcmp(last, passing[i]) == 0)
+            return true;
+    return false;
+}
+
+static bool in_group(const char *key, const char *group)
+{
+    size_t len = strlen(group);
+    return strncmp(key, group, len) == 0 && (key[len] == '.' || key[len] == '\0' || key[len] == '_');
+}
+
+static bool is_explained(const char *key, const struct comparison_differences *differs)
+{
+    for (size_t i = 0; i < sizeof explained / sizeof explained[0]; i++)
+        for (size_t k = 0; k < differs->count && in_group(key, explained[i].group); k++)
+            if (strcmp(differs->items[k].key, option_row(explained[i].key)->name) == 0)
+                return true;
+    return false;
+}
+
+/* Adds the group of a key (up to its first dot) to `same`, unless it is the one added last. */
+static int add_same(struct comparison *out, const char *key, struct cb_err *err)
+{
+    size_t len = strcspn(key, ".");
+    if (out->same_count) {
+        const char *last = out->same[out->same_count - 1];
+        if (strlen(last) == len && strncmp(last, key, len) == 0)
+            return 0;
+    }
+    char **more = realloc(out->same, (out->same_count + 1) * sizeof *more);
+    if (!more)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory to compare runs");
+    out->same = more;
+    out->same[out->same_count] = strndup(key, len);
+    if (!out->same[out->same_count])
+        return cb_fail(err, CB_ERR_MEMORY, "no memory to compare runs");
+    out->same_count++;
+    return 0;
+}
+
+/* A group of which a key differs is not the same. */
+static void drop_groups_that_differ(struct comparison *out, const struct comparison_differences *differs)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < out->same_count; i++) {
+        bool differ = false;
+        for (size_t k = 0; k < differs->count && !differ; k++) {
+            size_t len = strlen(out->same[i]);
+            const char *key = differs->items[k].key;
+            differ = strncmp(key, out->same[i], len) == 0 && (key[len] == '.' || key[len] == '\0');
+        }
+        if (differ)
+            free(out->same[i]);
+        else
+            out->same[kept++] = out->same[i];
+    }
+    out->same_count = kept;
+}
+
+static int find_fingerprints(const struct comparison_side *base, const struct comparison_side *other,
+                             struct comparison *out, struct cb_err *err)
+{
+    struct value_set keys;
+    size_t options = out->differs.count;
+    int rc = all_keys(base, other, fingerprint_count, fingerprint_key, &keys, err);
+    for (size_t i = 0; i < keys.count && rc == 0; i++) {
+        const char *key = keys.values[i];
+        bool same = false;
+        if (is_passing(key))
+            continue;
+        struct comparison_differences asked = {out->differs.items, options};
+        bool explained_by_key = is_explained(key, &asked);
+        rc = compare_key(base, other, fingerprint_value_of, key, key, OPT_NAME,
+                         explained_by_key ? &out->differs : &out->confounded, &same, err);
+        if (rc == 0 && same)
+            rc = add_same(out, key, err);
+    }
+    free(keys.values);
+    drop_groups_that_differ(out, &out->confounded);
+    drop_groups_that_differ(out, &out->differs);
+    return rc;
+}
+
+int differences_find(const struct comparison_side *base, const struct comparison_side *other,
+                     struct comparison *comparison, struct cb_err *err)
+{
+    int rc = find_options(base, other, comparison, err);
+    if (rc == 0)
+        rc = find_labels(base, other, comparison, err);
+    if (rc == 0)
+        rc = find_fingerprints(base, other, comparison, err);
+    return rc;
+}
+
+static bool is_among(const char *key, const struct comparison_differences *differs)
+{
+    for (size_t i = 0; i < differs->count; i++)
+        if (strcmp(differs->items[i].key, key) == 0)
+            return true;
+    return false;
+}
+
+int differences_block_key(const struct run_info *run, const struct comparison_differences *differs, char **text,
+                          struct cb_err *err)
+{
+    struct buf key;
+    buf_init(&key, 1u << 16);
+    if (run->sweep[0] && run->block) {
+        buf_printf(&key, "%s %llu", run->sweep, (unsigned long long)run->block);
+        for (int i = 0; i < OPTION_COUNT; i++) {
+            const struct option *row = option_row((enum option_id)i);
+            if ((row->class == OPTION_IDENTITY || row->class == OPTION_PLACE) && i != OPT_SUFFIX &&
+                !is_among(row->name, differs))
+                buf_printf(&key, "\n%s", experiment_text(run->experiment, (enum option_id)i));
+        }
+    }
+    int rc = buf_check(&key, "the key of a block", err);
+    if (rc == 0) {
+        *text = buf_take(&key);
+        if (!*text)
+            rc = cb_fail(err, CB_ERR_MEMORY, "no memory to compare runs");
+    }
+    buf_release(&key);
+    return rc;
+}

@@ -1,0 +1,219 @@
+/* In which keys experiments differ. Owns which keys follow from others; knows no run and no history. */
+#include "cli/compare/sweep_axes.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TEXT_MAX_BYTES (1u << 16)
+
+/* Keys that planning freezes, and what they follow from; OPTION_COUNT: from any. */
+static const struct {
+    enum option_id key, from[2];
+} frozen[] = {
+    {OPT_DP, {OPTION_COUNT, OPTION_COUNT}},
+    {OPT_ITERATIONS, {OPT_TRAIN_STEPS, OPT_WARMUP}},
+    {OPT_RANKS, {OPT_NODES, OPT_RANKS_PER_NODE}},
+};
+
+const char *varied_value(const struct experiment *experiment, const char *key)
+{
+    enum option_id id;
+    if (option_find(key, &id, NULL) == 0)
+        return experiment_text(experiment, id);
+    for (size_t i = 0; i < experiment_label_count(experiment); i++)
+        if (strcmp(experiment_label_key(experiment, i), key + strlen("label.")) == 0)
+            return experiment_label_value(experiment, i);
+    return "";
+}
+
+void varied_release(struct varied *self)
+{
+    for (size_t i = 0; i < self->count; i++)
+        free(self->keys[i]);
+    free(self->keys);
+    *self = (struct varied){0};
+}
+
+static int add_key(struct varied *self, const char *key, struct cb_err *err)
+{
+    char **more = realloc(self->keys, (self->count + 1) * sizeof *more);
+    if (!more)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for the keys of a sweep");
+    self->keys = more;
+    self->keys[self->count] = strdup(key);
+    if (!self->keys[self->count])
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for the keys of a sweep");
+    self->count++;
+    return 0;
+}
+
+int varied_copy(struct varied *self, char *const *keys, size_t count, struct cb_err *err)
+{
+    int rc = 0;
+    *self = (struct varied){0};
+    for (size_t i = 0; i < count && rc == 0; i++)
+        rc = add_key(self, keys[i], err);
+    return rc;
+}
+
+static bool label_differs(const struct experiment *const *experiments, size_t count, const char *key)
+{
+    for (size_t i = 1; i < count; i++)
+        if (strcmp(varied_value(experiments[0], key), varied_value(experiments[i], key)) != 0)
+            return true;
+    return false;
+}
+
+static bool option_differs(const struct experiment *const *experiments, size_t count, enum option_id id)
+{
+    for (size_t i = 1; i < count; i++)
+        if (strcmp(experiment_text(experiments[0], id), experiment_text(experiments[i], id)) != 0)
+            return true;
+    return false;
+}
+
+bool varied_has(const struct varied *self, const char *key)
+{
+    for (size_t i = 0; i < self->count; i++)
+        if (strcmp(self->keys[i], key) == 0)
+            return true;
+    return false;
+}
+
+static int find_labels(struct varied *self, const struct experiment *const *experiments, size_t count,
+                       struct cb_err *err)
+{
+    char key[256];
+    int rc = 0;
+    for (size_t i = 0; i < count; i++) {
+        for (size_t k = 0; k < experiment_label_count(experiments[i]) && rc == 0; k++) {
+            snprintf(key, sizeof key, "label.%s", experiment_label_key(experiments[i], k));
+            if (!varied_has(self, key) && label_differs(experiments, count, key))
+                rc = add_key(self, key, err);
+        }
+    }
+    return rc;
+}
+
+/* ---- keys that follow from others ---- */
+
+/* What one experiment has of a key, and of those that it may follow from. */
+struct reading {
+    char *others; /* owned */
+    const char *value;
+};
+
+static int compare_readings(const void *a, const void *b)
+{
+    return strcmp(((const struct reading *)a)->others, ((const struct reading *)b)->others);
+}
+
+static bool counts_for(const char *key, size_t rule)
+{
+    if (strcmp(key, option_row(frozen[rule].key)->name) == 0)
+        return false;
+    if (frozen[rule].from[0] == OPTION_COUNT)
+        return true;
+    for (size_t i = 0; i < 2; i++)
+        if (strcmp(key, option_row(frozen[rule].from[i])->name) == 0)
+            return true;
+    return false;
+}
+
+static char *read_others(const struct varied *self, const struct experiment *experiment, size_t rule)
+{
+    struct buf text;
+    buf_init(&text, TEXT_MAX_BYTES);
+    for (size_t i = 0; i < self->count; i++)
+        if (counts_for(self->keys[i], rule))
+            buf_printf(&text, "%s\n", varied_value(experiment, self->keys[i]));
+    return buf_take(&text);
+}
+
+/* Whether experiments that agree in the others agree in the key, too. */
+static int follows(const struct varied *self, const struct experiment *const *experiments, size_t count, size_t rule,
+                   bool *does, struct cb_err *err)
+{
+    const char *key = option_row(frozen[rule].key)->name;
+    struct reading *readings = calloc(count + 1, sizeof *readings);
+    int rc = readings ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory for the keys of a sweep");
+    for (size_t i = 0; i < count && rc == 0; i++) {
+        readings[i] = (struct reading){read_others(self, experiments[i], rule), varied_value(experiments[i], key)};
+        if (!readings[i].others)
+            rc = cb_fail(err, CB_ERR_MEMORY, "no memory for the keys of a sweep");
+    }
+    if (rc == 0) {
+        qsort(readings, count, sizeof *readings, compare_readings);
+        *does = true;
+    }
+    for (size_t i = 1; i < count && rc == 0 && *does; i++)
+        *does = strcmp(readings[i - 1].others, readings[i].others) != 0 ||
+                strcmp(readings[i - 1].value, readings[i].value) == 0;
+    for (size_t i = 0; readings && i < count; i++)
+        free(readings[i].others);
+    free(readings);
+    return rc;
+}
+
+static void drop_key(struct varied *self, const char *key)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < self->count; i++) {
+        if (strcmp(self->keys[i], key) == 0)
+            free(self->keys[i]);
+        else
+            self->keys[kept++] = self->keys[i];
+    }
+    self->count = kept;
+}
+
+static int drop_frozen(struct varied *self, const struct experiment *const *experiments, size_t count,
+                       struct cb_err *err)
+{
+    int rc = 0;
+    for (size_t rule = 0; rule < sizeof frozen / sizeof *frozen && rc == 0; rule++) {
+        const char *key = option_row(frozen[rule].key)->name;
+        bool does = false;
+        if (varied_has(self, key))
+            rc = follows(self, experiments, count, rule, &does, err);
+        if (does)
+            drop_key(self, key);
+    }
+    return rc;
+}
+
+int varied_find(struct varied *self, const struct experiment *const *experiments, size_t count, bool identity,
+                struct cb_err *err)
+{
+    int rc = 0;
+    *self = (struct varied){0};
+    for (int i = 0; i < OPTION_COUNT && rc == 0; i++) {
+        const struct option *row = option_row((enum option_id)i);
+        if ((!identity || row->class == OPTION_IDENTITY) && option_differs(experiments, count, (enum option_id)i))
+            rc = add_key(self, row->name, err);
+    }
+    if (rc == 0 && !identity)
+        rc = find_labels(self, experiments, count, err);
+    return rc ? rc : drop_frozen(self, experiments, count, err);
+}
+
+/* ---- in words ---- */
+
+void varied_describe(const struct varied *self, const struct experiment *experiment, struct buf *out)
+{
+    for (size_t i = 0; i < self->count; i++)
+        buf_printf(out, "%s%s=%s", i ? " " : "", self->keys[i], varied_value(experiment, self->keys[i]));
+}
+
+size_t varied_count_values(const struct experiment *const *experiments, size_t count, const char *key)
+{
+    size_t values = 0;
+    for (size_t i = 0; i < count; i++) {
+        size_t before = 0;
+        while (before < i && strcmp(varied_value(experiments[i], key), varied_value(experiments[before], key)) != 0)
+            before++;
+        values += before == i;
+    }
+    return values;
+}

@@ -1,0 +1,538 @@
+/* Jobs brought up to date. Owns the order in which Slurm, folders and history are asked and written. */
+#include "cli/jobs/job_list.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/jobs/pool_runs.h"
+#include "cli/sites/site_runs.h"
+#include "core/clock.h"
+#include "core/file_batch.h"
+#include "core/log.h"
+#include "jobs/slurm/job_index.h"
+#include "jobs/slurm/run_follow.h"
+#include "run/run_folder.h"
+
+#define IDS_MAX_BYTES (1u << 16)
+#define WRITES_AT_ONCE 64 /* folders that are locked together */
+
+int job_list_init(struct job_list *self, struct history *history, struct cb_err *err)
+{
+    *self = (struct job_list){.history = history};
+    int rc = transport_local_open(&self->transport, err);
+    self->client = (struct slurm_client){.transport = self->transport};
+    return rc;
+}
+
+void job_list_release(struct job_list *self)
+{
+    for (size_t i = 0; i < self->count; i++) {
+        job_entry_release(&self->items[i]);
+    }
+    free(self->items);
+    if (self->sites)
+        remote_sites_release(self->sites);
+    free(self->sites);
+    transport_close(self->transport);
+    *self = (struct job_list){0};
+}
+
+/* ---- taking runs ---- */
+
+static int take_line(void *context, const struct run_line *line, struct cb_err *err)
+{
+    struct job_list *self = context;
+    if (self->count == self->room) {
+        size_t room = self->room ? 2 * self->room : 16;
+        struct job_entry *more = realloc(self->items, room * sizeof *more);
+        if (!more)
+            return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu runs", self->count);
+        self->items = more;
+        self->room = room;
+    }
+    return job_entry_init(&self->items[self->count++], line, err); /* also released where it is not whole */
+}
+
+static int compare_entries(const void *a, const void *b)
+{
+    return strcmp(((const struct job_entry *)a)->run, ((const struct job_entry *)b)->run);
+}
+
+int job_list_add(struct job_list *self, const struct run_selection *selection, struct cb_err *err)
+{
+    int rc = history_each_run(self->history, selection, take_line, self, err);
+    if (rc == 0 && self->count)
+        qsort(self->items, self->count, sizeof *self->items, compare_entries);
+    return rc;
+}
+
+/* ---- asking ---- */
+
+/* Also what was only planned: somebody may have called sbatch with its script. */
+static bool needs_slurm(const struct job_entry *entry)
+{
+    return entry->has_record && !entry->is_final && !job_entry_is_away(entry);
+}
+
+/* Ids that squeue does not list any more, for accounting: "4711,4712". One that does not answer is told and stops nothing. */
+static void look_back(struct job_list *self, struct slurm_jobs *jobs, const struct job_index *index)
+{
+    struct buf ids;
+    struct cb_err why;
+    buf_init(&ids, IDS_MAX_BYTES);
+    for (size_t i = 0; i < self->count; i++) {
+        const struct job_entry *entry = &self->items[i];
+        if (needs_slurm(entry) && *entry->record.job && !job_index_find(index, &entry->record))
+            buf_printf(&ids, "%s%s", ids.len ? "," : "", entry->record.job);
+    }
+    int rc = buf_check(&ids, "the list of jobs", &why);
+    if (rc == 0 && ids.len)
+        rc = slurm_look_back(&self->client, ids.data, jobs, &why);
+    self->accounting_is_silent = rc != 0;
+    if (rc)
+        snprintf(self->trouble, sizeof self->trouble, "%.500s", why.message);
+    buf_release(&ids);
+}
+
+/* Whether anything has ended since squeue alone was enough, or an attempt of what runs, perhaps for the second time. */
+static bool wants_details(const struct job_list *self, const struct job_index *index)
+{
+    for (size_t i = 0; i < self->count; i++) {
+        const struct job_entry *entry = &self->items[i];
+        const struct slurm_job *job = needs_slurm(entry) ? job_index_find(index, &entry->record) : NULL;
+        if (job && (slurm_state_phase(job->state) >= SLURM_IS_ENDING || (entry->may_requeue && entry->seen.sealed)))
+            return true;
+    }
+    return false;
+}
+
+/* squeue's answer stands for the state; scontrol adds what squeue does not say. */
+static int add_details(struct slurm_jobs *jobs, const struct slurm_jobs *details, struct cb_err *err)
+{
+    struct job_index index = {0};
+    int rc = job_index_make(&index, details, err);
+    for (size_t i = 0; rc == 0 && i < jobs->count; i++) {
+        struct slurm_job *job = &jobs->items[i];
+        const struct slurm_job *more = job_index_find_id(&index, job->id);
+        if (!more)
+            continue;
+        job->restarts = more->restarts;
+        job->end_s = more->end_s;
+        job->scheduled_s = more->scheduled_s;
+        job->exit_status = more->exit_status;
+        job->exit_signal = more->exit_signal;
+        snprintf(job->head, sizeof job->head, "%s", more->head);
+        job->has_details = true;
+    }
+    job_index_release(&index);
+    return rc;
+}
+
+static int ask_closely(struct job_list *self, struct slurm_jobs *jobs, struct cb_err *err)
+{
+    struct slurm_jobs details = {0};
+    int rc = slurm_look_closely(&self->client, &details, err);
+    if (rc == 0)
+        rc = add_details(jobs, &details, err);
+    slurm_jobs_release(&details);
+    return rc;
+}
+
+/* What waits for a run that has not passed waits for ever, unless Slurm was told to end it, which salloc cannot tell. */
+static void call_off_hopeless(struct job_list *self, const struct job_index *index)
+{
+    for (size_t i = 0; i < self->count; i++) {
+        const struct job_entry *entry = &self->items[i];
+        const struct slurm_job *job = needs_slurm(entry) ? job_index_find(index, &entry->record) : NULL;
+        if (job && job->state == SLURM_PENDING && strcmp(job->reason, "DependencyNeverSatisfied") == 0)
+            (void)!slurm_cancel(&self->client, (const char *const[]){job->id}, 1, NULL); /* or at the next look */
+    }
+}
+
+static int ask(struct job_list *self, struct slurm_jobs *jobs, struct job_index *index, struct cb_err *err)
+{
+    int rc = slurm_ping(&self->client, err);
+    if (rc == 0)
+        rc = slurm_look(&self->client, jobs, err);
+    if (rc == 0)
+        rc = job_index_make(index, jobs, err);
+    if (rc == 0)
+        call_off_hopeless(self, index);
+    size_t listed = jobs->count;
+    if (rc == 0)
+        look_back(self, jobs, index);
+    if (rc == 0 && jobs->count > listed) { /* which has moved them */
+        job_index_release(index);
+        rc = job_index_make(index, jobs, err);
+    }
+    return rc == 0 && wants_details(self, index) ? ask_closely(self, jobs, err) : rc;
+}
+
+/* ---- deciding and writing ---- */
+
+static void name_down_nodes(struct job_list *self, const struct job_entry *entry, const struct slurm_job *job,
+                            char *names, size_t bytes)
+{
+    const char *nodes = job && *job->nodes ? job->nodes : entry->record.nodes;
+    names[0] = '\0';
+    if (!job || job->state != SLURM_NODE_FAIL || !*nodes)
+        return;
+    if (slurm_down_nodes(&self->client, nodes, names, bytes, NULL))
+        names[0] = '\0'; /* only a name: the nodes of the job are known */
+}
+
+static int write_history(struct job_list *self, struct job_entry *entry, struct cb_err *err)
+{
+    bool ingested;
+    const char *state = job_state_name(entry->verdict.state);
+    int rc = 0;
+    if (!job_state_is_final(entry->verdict.state)) {
+        if (strcmp(entry->known_state, state) != 0)
+            rc = history_set_state(self->history, entry->run, state, err);
+        snprintf(entry->known_state, sizeof entry->known_state, "%s", state);
+        return rc;
+    }
+    rc = history_ingest(self->history, entry->folder, &ingested, err);
+    if (rc == 0) {
+        entry->is_final = true;
+        snprintf(entry->outcome, sizeof entry->outcome, "%s", outcome_name(entry->seen.manifest.outcome));
+    }
+    return rc;
+}
+
+static int seal_for_agent(struct job_entry *entry, const struct job_sight *sight, struct cb_err *err)
+{
+    int rc = job_folder_seal(entry->folder, entry->run, &entry->seen, entry->verdict.outcome, entry->verdict.note, err);
+    if (rc == 0)
+        rc = job_folder_look(entry->folder, &entry->seen, err);
+    if (rc == 0)
+        job_judge(&entry->record, sight, &entry->verdict); /* what is sealed counts, whoever was faster */
+    return rc;
+}
+
+/* What Slurm says of a run; of one in a pool, what it would say. A spool can be asked where Slurm cannot. */
+static const struct slurm_job *sight_job(const struct job_list *self, const struct job_entry *entry,
+                                         const struct job_index *index, struct pool_run *in_pool, bool *asked)
+{
+    *in_pool = (struct pool_run){0};
+    *asked = self->asked;
+    if (!*entry->record.pool)
+        return self->asked ? job_index_find(index, &entry->record) : NULL;
+    pool_look_at_run(&entry->record, entry->run, self->asked ? index->jobs : NULL, in_pool);
+    *asked = self->asked || in_pool->known;
+    return in_pool->known ? &in_pool->job : NULL;
+}
+
+static void note_nowhere(struct job_entry *entry, const struct pool_run *in_pool)
+{
+    if (in_pool->nowhere && entry->verdict.state == JOB_SUBMITTED)
+        snprintf(entry->verdict.note, sizeof entry->verdict.note,
+                 "never came into the spool of its pool: `ckptbench submit --resume %s` sends it", entry->run);
+}
+
+static bool has_changed(const struct job_record *before, const struct job_record *now)
+{
+    return before->transition_count != now->transition_count || strcmp(before->slurm_state, now->slurm_state) != 0 ||
+           strcmp(before->job, now->job) != 0 || strcmp(before->step, now->step) != 0 ||
+           before->began_s != now->began_s || before->allocated_s != now->allocated_s ||
+           before->restarts != now->restarts;
+}
+
+static void take_sight(struct job_record *record, const struct slurm_job *job, uint64_t now_ns)
+{
+    job_record_observe(record, job, now_ns);
+    if (*record->job || !*job->id)
+        return;
+    snprintf(record->job, sizeof record->job, "%s",
+             job->id); /* the answer of sbatch was lost, or its pool started it */
+    record->submitted_wall_ns = now_ns;
+}
+
+/* Records of runs that go on, made durable some at a time; until then their folders stay locked. */
+struct writes {
+    struct file_batch batch;
+    int locks[WRITES_AT_ONCE];
+    size_t count;
+};
+
+static int finish_writes(struct writes *self, struct cb_err *err)
+{
+    int rc = file_batch_commit(&self->batch, err);
+    for (size_t i = 0; i < self->count; i++)
+        job_folder_unlock(self->locks[i]);
+    self->count = 0;
+    return rc;
+}
+
+/* Ingesting reads the record of a run that has ended: that one is written at once. */
+static int write_record(struct job_entry *entry, struct writes *writes, struct cb_err *err)
+{
+    bool ends = job_state_is_final(entry->verdict.state);
+    return job_record_write_in(ends ? NULL : &writes->batch, entry->folder, &entry->record, err);
+}
+
+/* Under the run's lock: what is decided is written to its folder, and a manifest is never older than what was looked at. */
+static int settle(struct job_list *self, struct job_entry *entry, const struct job_index *index, struct writes *writes,
+                  struct cb_err *err)
+{
+    char down[256];
+    uint64_t now_ns = clock_wall_ns();
+    struct pool_run in_pool;
+    bool asked;
+    const struct slurm_job *job = sight_job(self, entry, index, &in_pool, &asked);
+    struct job_record before = entry->record;
+    name_down_nodes(self, entry, job, down, sizeof down);
+    if (job)
+        take_sight(&entry->record, job, now_ns);
+    if (*entry->record.pool)
+        snprintf(entry->record.step, sizeof entry->record.step, "%s", in_pool.ticket.step);
+    const struct job_sight sight = {.slurm = job,
+                                    .asked = asked,
+                                    .accounting_is_silent = self->accounting_is_silent,
+                                    .may_requeue = entry->may_requeue && !*entry->record.pool,
+                                    .now_wall_ns = now_ns,
+                                    .folder = &entry->seen,
+                                    .why = in_pool.why[0] ? in_pool.why : NULL,
+                                    .down_nodes = down};
+    job_judge(&entry->record, &sight, &entry->verdict);
+    note_nowhere(entry, &in_pool);
+    int rc = job_folder_seal_earlier(entry->folder, entry->run, &entry->seen, err);
+    if (rc == 0 && entry->verdict.seal)
+        rc = seal_for_agent(entry, &sight, err);
+    if (rc == 0)
+        rc = job_record_enter(&entry->record, entry->verdict.state, now_ns, entry->verdict.note, err);
+    if (rc == 0 && has_changed(&before, &entry->record))
+        rc = write_record(entry, writes, err);
+    return rc;
+}
+
+/* A folder that cannot be used keeps none of the others from being looked at. */
+static void tell_broken(struct job_list *self, struct job_entry *entry, const struct cb_err *why)
+{
+    self->broken = true;
+    if (!*self->trouble)
+        snprintf(self->trouble, sizeof self->trouble, "run %s: %.400s", entry->run, why->message);
+    snprintf(entry->verdict.note, sizeof entry->verdict.note, "%s", why->message);
+    entry->verdict.state = entry->record.state;
+}
+
+/* Nobody can seal it. */
+static int write_gone(struct job_list *self, struct job_entry *entry, struct cb_err *err)
+{
+    static const char ended[] = "failed"; /* as of every run that is lost */
+    if (strcmp(entry->known_state, ended) == 0)
+        return 0;
+    snprintf(entry->known_state, sizeof entry->known_state, "%s", ended);
+    return history_set_state(self->history, entry->run, ended, err);
+}
+
+/* Without the lock: only judged. */
+static void peek(const struct job_list *self, struct job_entry *entry, const struct job_index *index)
+{
+    struct pool_run in_pool;
+    bool asked;
+    const struct slurm_job *job = sight_job(self, entry, index, &in_pool, &asked);
+    const struct job_sight sight = {.slurm = job,
+                                    .asked = asked,
+                                    .accounting_is_silent = self->accounting_is_silent,
+                                    .may_requeue = entry->may_requeue && !*entry->record.pool,
+                                    .now_wall_ns = clock_wall_ns(),
+                                    .folder = &entry->seen};
+    job_judge(&entry->record, &sight, &entry->verdict);
+    note_nowhere(entry, &in_pool);
+}
+
+/* Whether it is as it was when it was last written down, so that nothing is to be done but to show it. Of a thousand
+ * runs that wait or run, most are. */
+static bool stands(const struct job_list *self, struct job_entry *entry, const struct job_index *index)
+{
+    struct job_record now = entry->record; /* its transitions stay as they are */
+    const struct slurm_job *job = self->asked ? job_index_find(index, &entry->record) : NULL;
+    const struct job_sight sight = {.slurm = job,
+                                    .asked = self->asked,
+                                    .accounting_is_silent = self->accounting_is_silent,
+                                    .may_requeue = entry->may_requeue,
+                                    .now_wall_ns = clock_wall_ns(),
+                                    .folder = &entry->seen};
+    struct job_verdict verdict;
+    if (*entry->record.pool || entry->seen.attempts > 1 || (job && slurm_state_phase(job->state) >= SLURM_IS_ENDING))
+        return false;
+    if (job)
+        take_sight(&now, job, sight.now_wall_ns);
+    job_judge(&now, &sight, &verdict);
+    if (verdict.seal || verdict.state != entry->record.state || job_state_is_final(verdict.state) ||
+        has_changed(&entry->record, &now) || strcmp(entry->known_state, job_state_name(verdict.state)) != 0)
+        return false;
+    entry->record = now;
+    entry->verdict = verdict;
+    return true;
+}
+
+static int sync_entry(struct job_list *self, struct job_entry *entry, const struct job_index *index,
+                      struct writes *writes, struct cb_err *err)
+{
+    int fd = -1;
+    struct cb_err why;
+    if (entry->is_gone)
+        return write_gone(self, entry, err);
+    if (!entry->has_record || entry->is_final || job_entry_is_away(entry) || stands(self, entry, index))
+        return 0;
+    int rc = job_folder_lock(entry->folder, &fd, &why);
+    if (rc == 0 && fd < 0) {
+        peek(self, entry, index);
+        return 0;
+    }
+    size_t written = writes->batch.count;
+    if (rc == 0)
+        job_entry_look_at(entry); /* again: another controller may have written since */
+    bool settled = rc == 0 && entry->has_record;
+    if (settled)
+        rc = settle(self, entry, index, writes, &why);
+    if (rc)
+        tell_broken(self, entry, &why);
+    rc = rc == 0 && settled ? write_history(self, entry, err) : 0;
+    if (writes->batch.count > written)
+        writes->locks[writes->count++] = fd;
+    else
+        job_folder_unlock(fd);
+    if (rc)
+        return cb_context(err, "run %s", entry->run);
+    return writes->count == WRITES_AT_ONCE ? finish_writes(writes, err) : 0;
+}
+
+/* What was decided of some is kept where another one fails. */
+static int sync_entries(struct job_list *self, const struct job_index *index, struct cb_err *err)
+{
+    struct writes writes = {0};
+    struct cb_err own = {0};
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < self->count; i++)
+        rc = sync_entry(self, &self->items[i], index, &writes, err);
+    int finished = finish_writes(&writes, &own);
+    return rc == 0 && finished ? cb_fail(err, finished, "%s", own.message) : rc;
+}
+
+/* ---- sites ---- */
+
+int job_list_site(struct job_list *self, const char *name, struct remote **remote, struct cb_err *err)
+{
+    if (!self->sites && !(self->sites = calloc(1, sizeof *self->sites)))
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for a site");
+    return remote_sites_get(self->sites, name, remote, err);
+}
+
+static void sync_site(struct job_list *self, const char *name)
+{
+    struct remote *remote;
+    struct cb_err why;
+    int rc = job_list_site(self, name, &remote, &why);
+    if (rc == 0) {
+        rc = remote_runs_sync(remote, self, &why);
+        if (rc && remote->lost)
+            remote_sites_drop(self->sites, name);
+    }
+    if (rc)
+        snprintf(self->trouble, sizeof self->trouble, "%.500s", why.message);
+}
+
+/* Each site once. One that does not answer keeps none of the others from being asked. */
+static void sync_sites(struct job_list *self)
+{
+    for (size_t i = 0; i < self->count; i++) {
+        char name[64];
+        if (!job_entry_is_away(&self->items[i]) || self->items[i].was_asked_for)
+            continue;
+        snprintf(name, sizeof name, "%s", self->items[i].site);
+        for (size_t k = i; k < self->count; k++)
+            self->items[k].was_asked_for |= strcmp(self->items[k].site, name) == 0;
+        sync_site(self, name);
+    }
+}
+
+int job_list_sync(struct job_list *self, struct cb_err *err)
+{
+    struct slurm_jobs jobs = {0};
+    struct job_index index = {0};
+    struct cb_err why = {0};
+    bool needed = false;
+    for (size_t i = 0; i < self->count; i++) {
+        if (job_entry_is_away(&self->items[i]))
+            job_entry_look_away(&self->items[i]);
+        else
+            job_entry_look_once(&self->items[i]);
+        needed = needed || needs_slurm(&self->items[i]);
+    }
+    self->accounting_is_silent = false;
+    self->broken = false;
+    self->trouble[0] = '\0';
+    int rc = needed ? ask(self, &jobs, &index, &why) : 0;
+    self->asked = needed && rc == 0;
+    if (rc)
+        snprintf(self->trouble, sizeof self->trouble, "%.500s", why.message);
+    rc = sync_entries(self, &index, err);
+    job_index_release(&index);
+    slurm_jobs_release(&jobs);
+    if (rc == 0)
+        sync_sites(self);
+    return rc;
+}
+
+/* ---- ends ---- */
+
+static void keep(struct job_list *self, bool (*wanted)(const struct job_entry *entry, const char *site),
+                 const char *site)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < self->count; i++) {
+        struct job_entry *entry = &self->items[i];
+        if (wanted(entry, site)) {
+            self->items[kept++] = *entry;
+            continue;
+        }
+        job_entry_release(entry);
+    }
+    self->count = kept;
+}
+
+static bool is_of(const struct job_entry *entry, const char *site)
+{
+    return strcmp(entry->site, site) == 0;
+}
+
+static bool is_job_or_goes_on(const struct job_entry *entry, const char *site)
+{
+    (void)site;
+    return entry->has_record || !entry->is_final;
+}
+
+void job_list_keep_site(struct job_list *self, const char *site)
+{
+    keep(self, is_of, site);
+}
+
+void job_list_drop_others(struct job_list *self)
+{
+    keep(self, is_job_or_goes_on, NULL);
+}
+
+bool job_list_is_final(const struct job_list *self)
+{
+    for (size_t i = 0; i < self->count; i++)
+        if (!self->items[i].is_final)
+            return false;
+    return true;
+}
+
+int job_list_exit_code(const struct job_list *self)
+{
+    int code = CB_EXIT_PASS;
+    for (size_t i = 0; i < self->count; i++) {
+        enum outcome outcome;
+        const struct job_entry *entry = &self->items[i];
+        int own = entry->is_final && outcome_find(entry->outcome, &outcome) ? outcome_exit_code(outcome)
+                                                                            : CB_EXIT_INFRASTRUCTURE;
+        code = own > code ? own : code;
+    }
+    return code;
+}

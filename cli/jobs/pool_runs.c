@@ -1,0 +1,287 @@
+/* Runs in pools. Owns the order in which a run's record and its ticket are written; knows tickets, not how runs
+ * are started. */
+#include "cli/jobs/pool_runs.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/clock.h"
+#include "jobs/slurm/run_follow.h"
+
+#define COMMAND_NS (60 * NS_PER_S)
+#define ANSWER_BYTES (4u << 20)
+#define MOST_NODES 4096
+#define AT_WORK_NS (25 * NS_PER_S) /* behind the waiter's last sign: two of its heartbeats, and a little */
+
+/* ---- choosing ---- */
+
+/* A hold pool whose waiter has just said that it is there takes runs, whatever Slurm would say. */
+static bool is_at_work(const struct pool_entry *entry)
+{
+    uint64_t now_ns = clock_wall_ns(), seen_ns = entry->usage.seen_wall_ns;
+    return entry->pool.mode == POOL_HOLD && !entry->has_end && !pool_is_stopping(entry->folder) && seen_ns <= now_ns &&
+           now_ns - seen_ns < AT_WORK_NS;
+}
+
+static bool choose_at_work(const char *name, struct pool_entry *chosen)
+{
+    struct pool_list list;
+    struct pool_entry *entry;
+    bool found =
+        pool_list_glance(&list, NULL) == 0 && pool_list_find(&list, name, &entry, NULL) == 0 && is_at_work(entry);
+    if (found)
+        *chosen = *entry;
+    pool_list_release(&list);
+    return found;
+}
+
+int pool_choose(struct slurm_client *client, const char *name, struct pool_entry *chosen, struct cb_err *err)
+{
+    struct pool_list list;
+    struct pool_entry *entry;
+    if (choose_at_work(name, chosen))
+        return 0;
+    int rc = pool_list_load(&list, client, err);
+    if (rc == 0 && *list.trouble)
+        rc = cb_fail(err, CB_ERR_SYSTEM, "%s", list.trouble);
+    if (rc == 0)
+        rc = pool_list_find(&list, name, &entry, err);
+    if (rc == 0 && entry->verdict.state >= POOL_ENDING)
+        rc = cb_fail(err, CB_ERR_USAGE, "pool %s has ended (%s): `ckptbench warm start` makes another", name,
+                     *entry->verdict.note ? entry->verdict.note : pool_state_name(entry->verdict.state));
+    if (rc == 0)
+        *chosen = *entry;
+    pool_list_release(&list);
+    return rc;
+}
+
+static uint64_t nodes_of(const struct experiment *experiment)
+{
+    uint64_t nodes = experiment_u64(experiment, OPT_NODES);
+    return nodes ? nodes : 1;
+}
+
+int pool_check_run(const struct pool_entry *pool, const struct experiment *experiment, struct cb_err *err)
+{
+    uint64_t nodes = nodes_of(experiment);
+    if (nodes > pool->pool.nodes)
+        return cb_fail(err, CB_ERR_USAGE, "nodes=%" PRIu64 ", and pool %s has %" PRIu64, nodes, pool->pool.name,
+                       pool->pool.nodes);
+    if (pool->pool.mode == POOL_HOLD && experiment_is(experiment, OPT_WORKLOAD, "wait"))
+        return cb_fail(err, CB_ERR_USAGE, "a hold pool waits by itself: workload=wait has nothing to do in it");
+    return 0;
+}
+
+/* ---- touch: which nodes ---- */
+
+/* Names of the pool's nodes in one of `states`, each once, appended to `names` at *count. */
+static int list_nodes(struct slurm_client *client, const char *nodes, const char *states, char (*names)[64],
+                      size_t *count, struct cb_err *err)
+{
+    const char *const argv[] = {"sinfo", "-h", "-a", "-N", "-n", nodes, "-t", states, "-o", "%N", NULL};
+    const struct transport_command command = {
+        .argv = argv, .without_slurm = true, .max_bytes = ANSWER_BYTES, .timeout_ns = COMMAND_NS};
+    struct transport_answer answer;
+    char line[256];
+    transport_answer_init(&answer);
+    int rc = transport_run(client->transport, &command, &answer, err);
+    if (rc == 0 && answer.exit_status != 0)
+        rc = cb_fail(err, CB_ERR_SYSTEM, "sinfo: %s", transport_answer_last_line(&answer, line, sizeof line));
+    for (const char *at = rc ? "" : answer.out.data; *at; at += strcspn(at, "\n") + (at[strcspn(at, "\n")] == '\n')) {
+        size_t len = strcspn(at, " \n"), i = 0;
+        if (len == 0 || len >= sizeof *names || *count >= MOST_NODES)
+            continue;
+        while (i < *count && (strncmp(names[i], at, len) != 0 || names[i][len]))
+            i++;
+        if (i == *count)
+            snprintf(names[(*count)++], sizeof *names, "%.*s", (int)len, at);
+    }
+    transport_answer_release(&answer);
+    return rc;
+}
+
+int pool_pick_nodes(struct slurm_client *client, const struct pool_entry *pool, size_t index, uint64_t wanted,
+                    char *list, size_t bytes, struct cb_err *err)
+{
+    size_t count = 0, used = 0;
+    list[0] = '\0';
+    if (!*pool->usage.nodes)
+        return 0;
+    char(*names)[64] = calloc(MOST_NODES, sizeof *names);
+    if (!names)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for the names of nodes");
+    int rc = list_nodes(client, pool->usage.nodes, "idle", names, &count, err);
+    if (rc == 0)
+        rc = list_nodes(client, pool->usage.nodes, "alloc,mix,comp", names, &count, err);
+    for (uint64_t i = 0; rc == 0 && wanted <= count && i < wanted; i++) {
+        const char *name = names[(index * wanted + i) % count];
+        int len = snprintf(list + used, bytes - used, "%s%s", i ? "," : "", name);
+        if (len < 0 || used + (size_t)len >= bytes)
+            rc = cb_fail(err, CB_ERR_USAGE, "the names of %" PRIu64 " nodes are too long", wanted);
+        else
+            used += (size_t)len;
+    }
+    free(names);
+    return rc;
+}
+
+/* ---- hold: into the spool ---- */
+
+static int put_locked(const struct pool_entry *pool, const char *run, const char *run_folder, uint64_t nodes,
+                      struct job_record *record, struct history *history, struct cb_err *err)
+{
+    char note[128];
+    uint64_t now_ns = clock_wall_ns();
+    snprintf(record->name, sizeof record->name, "%s", run);
+    snprintf(record->pool, sizeof record->pool, "%s", pool->pool.id);
+    record->node_count = nodes;
+    record->intent_wall_ns = now_ns;
+    int rc = job_record_enter(record, JOB_PLANNED, now_ns, "", err);
+    if (rc == 0)
+        rc = job_record_write(run_folder, record, err);
+    if (rc == 0)
+        rc = pool_note_run(pool->folder, run, err);
+    if (rc == 0)
+        rc = spool_put(pool->folder, run, run_folder, err);
+    if (rc)
+        return rc;
+    /* The pool's end is said before its spool is emptied: it is seen here, or the run is given back there. */
+    if (pool_has_ended(pool->folder) && spool_return(pool->folder, run, "the pool had just ended", NULL) == 0)
+        return cb_fail(err, CB_ERR_ABORTED, "pool %s has just ended: run %s was not started", pool->pool.name, run);
+    snprintf(note, sizeof note, "in the spool of pool %s", pool->pool.name);
+    record->submitted_wall_ns = clock_wall_ns();
+    rc = job_record_enter(record, JOB_SUBMITTED, record->submitted_wall_ns, note, err);
+    if (rc == 0)
+        rc = job_record_write(run_folder, record, err);
+    return rc ? rc : history_set_state(history, run, job_state_name(JOB_SUBMITTED), err);
+}
+
+int pool_put_run(const struct pool_entry *pool, const char *run, const char *run_folder, uint64_t nodes,
+                 struct job_record *record, struct history *history, struct cb_err *err)
+{
+    int fd;
+    int rc = job_folder_lock(run_folder, &fd, err);
+    if (rc)
+        return rc;
+    if (fd < 0)
+        return cb_fail(err, CB_ERR_EXISTS, "run %s is being submitted by another ckptbench", run);
+    rc = put_locked(pool, run, run_folder, nodes, record, history, err);
+    job_folder_unlock(fd);
+    return rc;
+}
+
+/* ---- looking ---- */
+
+static const struct slurm_job *find_job(const struct slurm_jobs *jobs, const char *id, const char *name)
+{
+    for (size_t i = jobs ? jobs->count : 0; i-- > 0;)
+        if (*id ? strcmp(jobs->items[i].id, id) == 0 : strcmp(jobs->items[i].name, name) == 0)
+            return &jobs->items[i];
+    return NULL;
+}
+
+static void set_state(struct slurm_job *job, enum slurm_state state)
+{
+    job->state = state;
+    snprintf(job->state_name, sizeof job->state_name, "%s", slurm_state_name(state));
+}
+
+/* Waits: unless nobody is left who would start it. */
+static void look_at_waiting(const char *folder, const struct slurm_jobs *jobs, struct pool_run *found)
+{
+    struct slurm_job *job = &found->job;
+    struct pool pool;
+    struct pool_end end;
+    struct pool_verdict verdict = {.state = POOL_UP};
+    struct pool_sight sight = {.jobs = jobs, .asked = true, .now_wall_ns = clock_wall_ns()};
+    int rc = pool_read(folder, &pool, NULL);
+    if (rc == 0 && jobs) {
+        sight.stopping = pool_is_stopping(folder);
+        sight.end = pool_read_end(folder, &end, NULL) == 0 ? &end : NULL;
+        if (pool_sum(&pool, folder, &sight.usage, NULL) == 0)
+            pool_judge(&pool, &sight, &verdict);
+    }
+    set_state(job, SLURM_PENDING);
+    if (verdict.state == POOL_ENDED) {
+        snprintf(found->why, sizeof found->why, "pool %s ended before this run was started: %.200s", pool.name,
+                 verdict.note);
+        if (spool_return(folder, found->ticket.run, found->why, NULL) == 0)
+            set_state(job, SLURM_CANCELLED);
+        return;
+    }
+    snprintf(job->reason, sizeof job->reason, "in the spool of pool %s (%s), %zu before it", rc ? "?" : pool.name,
+             pool_state_name(verdict.state), found->ticket.before);
+}
+
+static void look_at_claimed(const struct slurm_jobs *jobs, struct pool_run *found)
+{
+    const struct slurm_job *own = find_job(jobs, found->ticket.job, "");
+    found->known = own != NULL;
+    if (!own)
+        return;
+    found->job = *own;
+    found->job.node_count = 0; /* of the pool, not of the run */
+}
+
+static void look_at_done(struct pool_run *found)
+{
+    struct slurm_job *job = &found->job;
+    set_state(job, found->ticket.exit_status ? SLURM_FAILED : SLURM_COMPLETED);
+    job->exit_status = (int)found->ticket.exit_status;
+    job->end_s = found->ticket.ended_wall_ns / NS_PER_S;
+    job->has_details = true;
+    snprintf(job->reason, sizeof job->reason, "%.255s", found->ticket.note);
+}
+
+void pool_look_at_run(const struct job_record *record, const char *run, const struct slurm_jobs *jobs,
+                      struct pool_run *found)
+{
+    struct buf folder;
+    *found = (struct pool_run){0};
+    buf_init(&folder, PATH_MAX);
+    int rc = pool_folder(record->pool, &folder, NULL);
+    if (rc == 0)
+        rc = spool_find(folder.data, run, &found->ticket, NULL);
+    found->nowhere = rc == CB_ERR_NOT_FOUND;
+    found->known = rc == 0;
+    if (rc == 0 && found->ticket.state == TICKET_WAITS)
+        look_at_waiting(folder.data, jobs, found);
+    else if (rc == 0 && found->ticket.state == TICKET_CLAIMED)
+        look_at_claimed(jobs, found);
+    else if (rc == 0 && found->ticket.state == TICKET_DONE)
+        look_at_done(found);
+    else if (rc == 0)
+        set_state(&found->job, SLURM_CANCELLED);
+    if (rc == 0 && found->ticket.state == TICKET_RETURNED)
+        snprintf(found->why, sizeof found->why, "%s", found->ticket.note);
+    buf_release(&folder);
+    struct slurm_job *job = &found->job;
+    snprintf(job->id, sizeof job->id, "%s", found->ticket.job);
+    job->submit_s = found->ticket.put_wall_ns / NS_PER_S;
+    job->start_s = found->ticket.started_wall_ns / NS_PER_S;
+    if (job->start_s < job->submit_s)
+        job->start_s = found->ticket.started_wall_ns ? job->submit_s : 0;
+}
+
+int pool_cancel_run(const struct job_record *record, const char *run, bool *nowhere, struct cb_err *err)
+{
+    struct buf folder;
+    struct ticket ticket;
+    buf_init(&folder, PATH_MAX);
+    int rc = pool_folder(record->pool, &folder, err);
+    *nowhere = false;
+    if (rc == 0) {
+        rc = spool_return(folder.data, run, "cancelled on request before it was started", err);
+        if (rc == CB_ERR_NOT_FOUND) {
+            rc = spool_find(folder.data, run, &ticket, err);
+            *nowhere = rc == CB_ERR_NOT_FOUND;
+            if (rc == 0 && ticket.state == TICKET_CLAIMED)
+                rc = spool_ask_cancel(folder.data, run, err);
+        }
+    }
+    buf_release(&folder);
+    return *nowhere ? 0 : rc;
+}

@@ -1,0 +1,308 @@
+/* Starting the agent and following it. Knows the run folder; not what an agent does inside. */
+#include "cli/jobs/run_here.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "core/child.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/process.h"
+#include "core/units.h"
+#include "run/run_folder.h"
+
+#define LOOK_EVERY_NS (200 * NS_PER_MS)
+#define STOP_NOW_GRACE_NS (60 * NS_PER_S) /* after the second signal; then the agent itself is ended */
+#define END_GRACE_NS (10 * NS_PER_S)
+/* An agent that a signal has stopped: its ranks leave after 10 s without a sign of life from it. */
+#define STANDSTILL_LIMIT_NS (15 * NS_PER_S)
+#define BAR_CELLS 20
+
+/* How many times the user asked to stop, and how the last time. The signal flag. */
+static volatile sig_atomic_t stop_count;
+static volatile sig_atomic_t stop_signal;
+
+static void count_signal(int number)
+{
+    stop_count = stop_count + 1;
+    stop_signal = number;
+}
+
+static void catch_signals(int flags)
+{
+    struct sigaction action = {.sa_handler = count_signal, .sa_flags = flags};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGHUP, &action, NULL);
+}
+
+void launch_catch_signals(void)
+{
+    catch_signals(0);
+}
+
+void launch_catch_first_signal(void)
+{
+    catch_signals((int)SA_RESETHAND);
+}
+
+bool launch_was_stopped(void)
+{
+    return stop_count > 0;
+}
+
+/* ---- the bar ---- */
+
+static int terminal_columns(void)
+{
+    struct winsize size;
+    return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+/* "━━━━━━━━━━━━╸         61 %   2.05 GiB/s   slowest rank 2   eta 2 s" */
+static void print_bytes(const struct progress *progress, struct buf *out)
+{
+    char rate[32], eta[32];
+    double share = (double)progress->bytes_done / (double)progress->bytes_total;
+    share = share > 1 ? 1 : share;
+    int halves = (int)(share * 2 * BAR_CELLS);
+    for (int cell = 0; cell < BAR_CELLS; cell++)
+        buf_append_text(out, 2 * cell + 1 < halves ? "━" : 2 * cell < halves ? "╸" : " ");
+    buf_printf(out, " %3.0f %%", 100 * share);
+    if (progress->bytes_per_s > 0)
+        buf_printf(out, "   %s", units_format_rate(progress->bytes_per_s, rate));
+    if (progress->slowest_rank >= 0)
+        buf_printf(out, "   slowest rank %d", progress->slowest_rank);
+    if (progress->bytes_per_s > 0 && progress->bytes_done < progress->bytes_total) {
+        double left = (double)(progress->bytes_total - progress->bytes_done) / progress->bytes_per_s;
+        if (left < 60)
+            snprintf(eta, sizeof eta, "%.0f s", ceil(left));
+        else
+            units_format_duration(ceil(left) * 1e9, eta);
+        buf_printf(out, "   eta %s", eta);
+    }
+}
+
+/* "save  3/5  ", its bytes, and what the agent notes */
+static void print_progress(const struct progress *progress, struct buf *out)
+{
+    if (strcmp(progress->state, "running") != 0 || !*progress->op) {
+        buf_printf(out, "%s", progress->state);
+        return;
+    }
+    if (progress->iteration == 0)
+        buf_printf(out, "%-6s warm-up  ", progress->op);
+    else
+        buf_printf(out, "%-6s %u/%u  ", progress->op, progress->iteration, progress->iterations);
+    if (progress->bytes_total > 0)
+        print_bytes(progress, out);
+    if (*progress->note)
+        buf_printf(out, "   %s", progress->note);
+}
+
+static void write_stderr(const char *text, size_t len)
+{
+    while (len > 0) {
+        ssize_t written = write(STDERR_FILENO, text, len);
+        if (written < 0 && errno != EINTR)
+            return; /* a progress line nobody can see */
+        if (written > 0) {
+            text += written;
+            len -= (size_t)written;
+        }
+    }
+}
+
+static void show_progress(const struct launch *launch, uint32_t attempts_before)
+{
+    struct progress progress;
+    struct buf line;
+    char path[PATH_MAX];
+    uint32_t attempt;
+    if (!launch->show_progress || run_folder_last_attempt(launch->folder, &attempt, NULL) || attempt <= attempts_before)
+        return;
+    int len = snprintf(path, sizeof path, "%s/attempts/%u", launch->folder, attempt);
+    if (len >= (int)sizeof path || progress_read(path, &progress, NULL))
+        return;
+    buf_init(&line, 4096);
+    buf_append_text(&line, "\r\033[K");
+    if (terminal_columns() >= 60)
+        buf_append_text(&line, launch->prefix);
+    print_progress(&progress, &line);
+    write_stderr(line.data, line.len);
+    buf_release(&line);
+}
+
+static void clear_progress(const struct launch *launch)
+{
+    if (launch->show_progress)
+        write_stderr("\r\033[K", 4);
+}
+
+/* ---- one run ---- */
+
+/* Passes a new signal on. The agent has its own process group: a terminal's Ctrl-C reaches us alone. */
+static void forward_stop(const struct launch *launch, const struct child *agent, int *forwarded)
+{
+    if (stop_count <= *forwarded)
+        return;
+    clear_progress(launch);
+    if (*forwarded == 0)
+        log_info("stopping %s: waiting for it to end in order and to be recorded; once more stops it now", launch->run);
+    else
+        log_info("stopping %s now", launch->run);
+    *forwarded += 1;
+    kill(agent->pid, stop_signal == SIGHUP ? SIGTERM : stop_signal);
+}
+
+/* True when the agent was stopped, by whatever, for longer than anything can come of it. */
+static bool stands_still(const struct launch *launch, const struct child *agent, uint64_t now_ns, uint64_t *since_ns)
+{
+    if (!child_is_stopped(agent)) {
+        *since_ns = 0;
+        return false;
+    }
+    if (*since_ns == 0) {
+        *since_ns = now_ns;
+        clear_progress(launch);
+        log_info("the agent of %s (process %d) was stopped by a signal: kill -CONT %d lets it go on", launch->run,
+                 (int)agent->pid, (int)agent->pid);
+    }
+    return now_ns - *since_ns > STANDSTILL_LIMIT_NS;
+}
+
+/* Until the agent has ended, or is ended: `stood_still` says why. */
+static int follow_agent(const struct launch *launch, struct child *agent, uint32_t attempts_before, bool *stood_still,
+                        struct cb_err *err)
+{
+    int forwarded = 0;
+    uint64_t give_up_ns = UINT64_MAX, stopped_ns = 0;
+    *stood_still = false;
+    for (;;) {
+        uint64_t now_ns = clock_monotonic_ns();
+        int rc = child_wait(agent, now_ns + LOOK_EVERY_NS, err);
+        *stood_still = rc == CB_ERR_TIMEOUT && stands_still(launch, agent, now_ns, &stopped_ns);
+        if (rc != CB_ERR_TIMEOUT || *stood_still) {
+            clear_progress(launch);
+            if (*stood_still)
+                child_end(agent, 0);
+            return *stood_still ? 0 : rc;
+        }
+        forward_stop(launch, agent, &forwarded);
+        if (forwarded >= 2 && give_up_ns == UINT64_MAX)
+            give_up_ns = now_ns + STOP_NOW_GRACE_NS;
+        if (now_ns > give_up_ns) {
+            child_end(agent, END_GRACE_NS);
+            clear_progress(launch);
+            return 0;
+        }
+        show_progress(launch, attempts_before);
+    }
+}
+
+/* An attempt that nobody will seal any more: the agent is gone. Another's seal is as good. */
+static int seal(const struct launch *launch, uint32_t attempts_before, enum outcome outcome, const char *reason,
+                struct cb_err *err)
+{
+    struct buf path;
+    uint32_t attempt;
+    struct manifest manifest = {.outcome = outcome};
+    buf_init(&path, PATH_MAX);
+    int rc = run_folder_last_attempt(launch->folder, &attempt, err);
+    if (rc == 0 && attempt <= attempts_before)
+        rc = run_folder_new_attempt(launch->folder, &attempt, &path, err);
+    else if (rc == 0)
+        buf_printf(&path, "%s/attempts/%u", launch->folder, attempt);
+    if (rc == 0) {
+        snprintf(manifest.run, sizeof manifest.run, "%s", launch->run);
+        snprintf(manifest.message, sizeof manifest.message, "%s", reason);
+        manifest.attempt = attempt;
+        manifest.started_wall_ns = manifest.ended_wall_ns = clock_wall_ns();
+        rc = manifest_write_for_agent(path.data, &manifest, err);
+        rc = rc == CB_ERR_EXISTS ? 0 : rc;
+    }
+    buf_release(&path);
+    return rc;
+}
+
+static bool is_sealed(const struct launch *launch, uint32_t attempts_before)
+{
+    char path[PATH_MAX];
+    struct manifest manifest;
+    uint32_t attempt;
+    if (run_folder_last_attempt(launch->folder, &attempt, NULL) || attempt <= attempts_before)
+        return false;
+    int len = snprintf(path, sizeof path, "%s/attempts/%u", launch->folder, attempt);
+    return len < (int)sizeof path && manifest_read(path, &manifest, NULL) != CB_ERR_NOT_FOUND;
+}
+
+static int start_agent(const struct launch *launch, struct child *agent, struct cb_err *err)
+{
+    char path[PATH_MAX];
+    const char *program = process_find_program("ckptbench-agent", path) ? path : "ckptbench-agent";
+    const char *const argv[] = {program, "run", launch->folder, NULL};
+    const struct child_options options = {
+        .argv = argv, .stdin_fd = -1, .stdout_fd = STDERR_FILENO, .stderr_fd = -1}; /* our stdout is the answer */
+    int rc = child_start(agent, &options, err);
+    return rc ? cb_context(err, "ckptbench-agent belongs beside ckptbench, or into PATH") : 0;
+}
+
+/* Runs the agent in a folder that is locked by us. */
+static int run_locked(const struct launch *launch, struct cb_err *err)
+{
+    struct child agent = {0};
+    struct cb_err why;
+    uint32_t attempts_before;
+    char how[64], reason[256];
+    bool ingested, stood_still;
+    int rc = run_folder_last_attempt(launch->folder, &attempts_before, err);
+    if (rc == 0)
+        rc = history_set_state(launch->history, launch->run, "running", err);
+    if (rc)
+        return rc;
+    rc = start_agent(launch, &agent, &why);
+    if (rc) {
+        rc = seal(launch, attempts_before, OUTCOME_INFRASTRUCTURE, why.message, err);
+        return rc ? rc : history_ingest(launch->history, launch->folder, &ingested, err);
+    }
+    rc = follow_agent(launch, &agent, attempts_before, &stood_still, err);
+    if (rc) {
+        child_end(&agent, END_GRACE_NS);
+        return rc;
+    }
+    if (!is_sealed(launch, attempts_before)) {
+        if (stood_still)
+            snprintf(reason, sizeof reason, "the agent was stopped by a signal and stood still for %d s",
+                     (int)(STANDSTILL_LIMIT_NS / NS_PER_S));
+        else
+            snprintf(reason, sizeof reason, "the agent ended (%s) and left the attempt unsealed",
+                     child_describe(&agent, how));
+        rc = seal(launch, attempts_before, OUTCOME_LOST, reason, err);
+    }
+    return rc ? rc : history_ingest(launch->history, launch->folder, &ingested, err);
+}
+
+int launch_run(const struct launch *launch, struct cb_err *err)
+{
+    int fd = open(launch->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return cb_fail_errno(err, errno, "opening the run folder %s", launch->folder);
+    int rc;
+    if (flock(fd, LOCK_EX | LOCK_NB) < 0)
+        rc = errno == EWOULDBLOCK ? cb_fail(err, CB_ERR_EXISTS, "run %s is being run by another ckptbench", launch->run)
+                                  : cb_fail_errno(err, errno, "locking the run folder %s", launch->folder);
+    else
+        rc = run_locked(launch, err);
+    close(fd);
+    return rc;
+}

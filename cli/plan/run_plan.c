@@ -1,0 +1,273 @@
+/* Planning runs. Owns the checks before anything is written, and how members are named. */
+#include "cli/plan/run_plan.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/layout/layout.h"
+#include "cli/plan/preflight.h"
+#include "cli/plan/store_location.h"
+#include "cli/plan/workload.h"
+#include "core/log.h"
+#include "run/run_folder.h"
+
+int planning_folder(const char *id, char **folder, struct cb_err *err)
+{
+    struct buf path;
+    buf_init(&path, PATH_MAX);
+    int rc = home_folder(&path, err);
+    buf_printf(&path, "/runs/%s", id);
+    if (rc == 0)
+        rc = buf_check(&path, "the run folder's path", err);
+    if (rc == 0 && !(*folder = strdup(path.data)))
+        rc = cb_fail(err, CB_ERR_MEMORY, "no memory for a path");
+    buf_release(&path);
+    return rc;
+}
+
+/* ---- what can be wrong ---- */
+
+/* A folder that is not here, or is read-only here, may be there. */
+static int check_place(const struct experiment *experiment, bool elsewhere, struct cb_err *err)
+{
+    struct cb_err own;
+    int rc = place_check(experiment, &own);
+    if ((rc == CB_ERR_NOT_FOUND || rc == CB_ERR_SYSTEM) && elsewhere) {
+        log_info("%s (here; on the nodes it may be there)", own.message);
+        return 0;
+    }
+    return rc ? cb_fail(err, rc, "%s", own.message) : 0;
+}
+
+static bool has_axes(const struct experiment *experiment)
+{
+    return experiment_u64(experiment, OPT_DP) > 0 || experiment_u64(experiment, OPT_TP) > 1 ||
+           experiment_u64(experiment, OPT_PP) > 1 || experiment_u64(experiment, OPT_EP) > 1 ||
+           *experiment_text(experiment, OPT_MESH);
+}
+
+static int set_number(struct experiment *experiment, const char *key, uint64_t number, const char *origin,
+                      struct cb_err *err)
+{
+    char text[24];
+    snprintf(text, sizeof text, "%" PRIu64, number);
+    return experiment_set(experiment, key, text, origin, err);
+}
+
+/* Ranks that follow from nodes: nodes x ranks_per_node, or one a node where nothing else says how many. */
+static int freeze_nodes(struct experiment *experiment, bool elsewhere, struct cb_err *err)
+{
+    uint64_t nodes = experiment_u64(experiment, OPT_NODES), a_node = experiment_u64(experiment, OPT_RANKS_PER_NODE);
+    if (experiment_u64(experiment, OPT_RANKS) > 0)
+        return 0;
+    if (a_node)
+        return set_number(experiment, "ranks", (nodes ? nodes : 1) * a_node, "nodes x ranks_per_node", err);
+    if (elsewhere && nodes > 1 && !has_axes(experiment))
+        return set_number(experiment, "ranks", nodes, "nodes", err);
+    return 0;
+}
+
+/* With the number of ranks known: how many nodes that makes, and whether all three agree. */
+static int check_nodes(struct experiment *experiment, bool elsewhere, struct cb_err *err)
+{
+    uint64_t nodes = experiment_u64(experiment, OPT_NODES), a_node = experiment_u64(experiment, OPT_RANKS_PER_NODE);
+    uint64_t ranks = experiment_u64(experiment, OPT_RANKS);
+    if (elsewhere && nodes == 0 && a_node && ranks > a_node) {
+        nodes = (ranks + a_node - 1) / a_node;
+        int rc = set_number(experiment, "nodes", nodes, "ranks / ranks_per_node", err);
+        if (rc)
+            return rc;
+    }
+    if (nodes && a_node && nodes * a_node != ranks)
+        return cb_fail(err, CB_ERR_USAGE,
+                       "nodes=%" PRIu64 " and ranks_per_node=%" PRIu64 " make %" PRIu64 " ranks, not %" PRIu64, nodes,
+                       a_node, nodes * a_node, ranks);
+    if (nodes > ranks)
+        return cb_fail(err, CB_ERR_USAGE,
+                       "nodes=%" PRIu64 " for %" PRIu64 " ranks: a node without a rank has nothing to do", nodes,
+                       ranks);
+    return 0;
+}
+
+int planning_freeze_nodes(struct experiment *experiment, struct cb_err *err)
+{
+    int rc = freeze_nodes(experiment, true, err);
+    return rc || experiment_u64(experiment, OPT_RANKS) == 0 ? rc : check_nodes(experiment, true, err);
+}
+
+/* What the axes of a combination come to: its ranks, and dp where loads have another layout (0: as it is). */
+struct world {
+    uint32_t ranks, dp;
+};
+
+static struct world world_of(const struct experiment *experiment, const struct workload *workload)
+{
+    bool by_mesh = *experiment_text(experiment, OPT_MESH) != '\0';
+    return (struct world){workload->layouts.ranks, by_mesh ? 0 : workload->layouts.data_ranks};
+}
+
+/* Everything that can be wrong with the keys, and how many ranks they make. */
+static int check_combination(const struct experiment *experiment, bool elsewhere, struct world *world,
+                             struct cb_err *err)
+{
+    struct workload workload = {0};
+    int rc = workload_init(&workload, experiment, err);
+    if (rc == 0 && !elsewhere)
+        rc = feasible_check(experiment, &workload, err);
+    if (rc == 0)
+        *world = world_of(experiment, &workload);
+    workload_release(&workload);
+    return rc;
+}
+
+/* Once frozen, `ranks` is what is started: dp can no longer be what it leaves over. */
+static int freeze_world(struct experiment *experiment, const struct world *world, struct cb_err *err)
+{
+    int rc = world->dp ? set_number(experiment, "dp", world->dp, "the mesh", err) : 0;
+    return rc ? rc : set_number(experiment, "ranks", world->ranks, "the mesh", err);
+}
+
+int planning_freeze_world(struct experiment *experiment, const struct workload *workload, struct cb_err *err)
+{
+    struct world world = world_of(experiment, workload);
+    return freeze_world(experiment, &world, err);
+}
+
+/* Keys that the native engine alone looks at, given for another one: no mistake, but not to be believed. */
+static bool note_unused_keys(const struct experiment *experiment)
+{
+    static const enum option_id keys[] = {OPT_IO_ENGINE, OPT_IO_DIRECT, OPT_IO_BLOCK, OPT_IO_DEPTH, OPT_CHECKSUM};
+    struct buf text;
+    if (experiment_is(experiment, OPT_ENGINE, "native"))
+        return false;
+    buf_init(&text, 1024);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (strcmp(experiment_text(experiment, keys[i]), option_row(keys[i])->fallback) != 0)
+            buf_printf(&text, "%s%s", text.len ? ", " : "", option_row(keys[i])->name);
+    if (text.len)
+        log_info("engine=%s does not look at %s: it writes in its own way", experiment_text(experiment, OPT_ENGINE),
+                 text.data);
+    bool noted = text.len > 0;
+    buf_release(&text);
+    return noted;
+}
+
+/* The agent counts iterations: of a training, the steps that count. */
+static int freeze_steps(struct experiment *experiment, struct cb_err *err)
+{
+    if (!experiment_is(experiment, OPT_WORKLOAD, "train"))
+        return 0;
+    uint64_t steps = experiment_u64(experiment, OPT_TRAIN_STEPS), warmup = experiment_u64(experiment, OPT_WARMUP);
+    return set_number(experiment, "iterations", steps - warmup, "train.steps - warmup", err);
+}
+
+/* Before anything is written: every combination once. The axes decide how many ranks there are, here and
+ * nowhere else: the frozen experiment says the number. */
+static int check_members(const struct planning *self, bool elsewhere, struct cb_err *err)
+{
+    struct world *worlds = calloc(self->sweep.combinations + 1, sizeof *worlds);
+    bool noted = false;
+    int rc = worlds ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory for %zu combinations", self->sweep.combinations);
+    for (size_t i = 0; rc == 0 && i < self->sweep.count; i++) {
+        struct sweep_member *member = &self->sweep.members[i];
+        rc = place_freeze(member->experiment, err);
+        if (rc == 0)
+            rc = check_place(member->experiment, elsewhere, err);
+        if (rc == 0)
+            rc = freeze_nodes(member->experiment, elsewhere, err);
+        if (rc == 0 && worlds[member->combination].ranks == 0)
+            rc = check_combination(member->experiment, elsewhere, &worlds[member->combination], err);
+        noted = noted || (rc == 0 && note_unused_keys(member->experiment)); /* once is enough */
+        if (rc == 0)
+            rc = freeze_world(member->experiment, &worlds[member->combination], err);
+        if (rc == 0)
+            rc = check_nodes(member->experiment, elsewhere, err);
+        if (rc == 0)
+            rc = freeze_steps(member->experiment, err);
+    }
+    free(worlds);
+    return rc;
+}
+
+/* ---- names ---- */
+
+/* "ID" alone, or "ID.07": as many digits as the largest needs, so that names sort as numbers do. */
+static void name_member(const struct planning *self, size_t index, char name[64])
+{
+    char number[32];
+    size_t digits = 2, count = self->sweep.count;
+    for (size_t limit = 100; count >= limit; limit *= 10)
+        digits++;
+    int len = snprintf(number, sizeof number, "%020zu", index + 1);
+    snprintf(name, 64, "%.40s%s%s", self->id, count > 1 ? "." : "", count > 1 ? number + len - digits : "");
+}
+
+bool planning_is_id(const char *id)
+{
+    size_t len = strspn(id, "abcdefghijklmnopqrstuvwxyz0123456789-");
+    return len > 0 && len <= 40 && id[len] == '\0' && id[0] != '-';
+}
+
+int planning_rename(struct planning *self, const char *id, struct cb_err *err)
+{
+    int rc = 0;
+    snprintf(self->id, sizeof self->id, "%s", id);
+    snprintf(self->sweep_id, sizeof self->sweep_id, "%s", self->sweep.count > 1 ? id : "");
+    for (size_t i = 0; rc == 0 && i < self->sweep.count; i++) {
+        name_member(self, i, self->members[i].id);
+        free(self->members[i].folder);
+        self->members[i].folder = NULL;
+        rc = planning_folder(self->members[i].id, &self->members[i].folder, err);
+    }
+    return rc;
+}
+
+int planning_expand(struct planning *self, const struct setting_list *settings, bool elsewhere, struct cb_err *err)
+{
+    *self = (struct planning){0};
+    int rc = sweep_expand(settings, &self->sweep, err);
+    if (rc)
+        return rc;
+    rc = check_members(self, elsewhere, err);
+    if (rc)
+        return rc;
+    self->members = calloc(self->sweep.count + 1, sizeof *self->members);
+    if (!self->members)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu runs", self->sweep.count);
+    for (size_t i = 0; i < self->sweep.count; i++)
+        self->members[i].experiment = self->sweep.members[i].experiment;
+    char id[RUN_ID_BYTES];
+    run_id_new(id);
+    return planning_rename(self, id, err);
+}
+
+int planning_write(const struct planning *self, size_t index, struct history *history, struct file_batch *batch,
+                   struct cb_err *err)
+{
+    const struct planned *member = &self->members[index];
+    const struct planned_run row = {.run = member->id,
+                                    .sweep = *self->sweep_id ? self->sweep_id : NULL,
+                                    .folder = member->folder,
+                                    .block = self->sweep.members[index].block,
+                                    .combination = self->sweep.members[index].combination,
+                                    .experiment = member->experiment,
+                                    .batch = batch};
+    int rc = run_folder_create(batch, member->folder, member->experiment, err);
+    if (rc)
+        return rc;
+    rc = history_plan_run(history, &row, err);
+    if (rc)
+        run_folder_discard(member->folder);
+    return rc;
+}
+
+void planning_release(struct planning *self)
+{
+    for (size_t i = 0; self->members && i < self->sweep.count; i++)
+        free(self->members[i].folder);
+    free(self->members);
+    sweep_release(&self->sweep);
+}

@@ -1,0 +1,337 @@
+/* Where a store lies. Asks the kernel; knows no backend but the names of their keys. */
+#include "cli/plan/store_location.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include "ckpt/model/model.h"
+#include "store/fault/fault_spec.h"
+#include "store/s3/s3_options.h"
+#include "store/s3/s3_uri.h"
+
+#define PROBE_ALIGNMENT 4096
+
+const char *place_inner_store(const char *store)
+{
+    while (strncmp(store, "fault:", 6) == 0) {
+        const char *colon = strchr(store + 6, ':');
+        if (!colon || colon[1] == '\0')
+            return NULL;
+        store = colon + 1;
+    }
+    return store;
+}
+
+bool place_is_objects(const char *inner)
+{
+    return strncmp(inner, S3_URI_SCHEME, strlen(S3_URI_SCHEME)) == 0;
+}
+
+/* "a/b" becomes "/where/we/are/a/b"; "." and ".." are folded only where the path exists. */
+static int absolute_path(const char *path, struct buf *out, struct cb_err *err)
+{
+    char resolved[PATH_MAX];
+    if (realpath(path, resolved)) {
+        buf_append_text(out, resolved);
+        return 0;
+    }
+    if (path[0] != '/') {
+        if (!getcwd(resolved, sizeof resolved))
+            return cb_fail_errno(err, errno, "finding the working folder");
+        buf_printf(out, "%s/", strcmp(resolved, "/") == 0 ? "" : resolved);
+        while (strncmp(path, "./", 2) == 0)
+            path += 2;
+    }
+    buf_append_text(out, path);
+    return 0;
+}
+
+static int check_objects(const char *uri, struct cb_err *err)
+{
+    char bucket[S3_BUCKET_BYTES], prefix[S3_KEY_BYTES];
+    return s3_uri_parse(uri, bucket, prefix, err);
+}
+
+static int freeze_store(struct experiment *experiment, struct cb_err *err)
+{
+    const char *store = experiment_text(experiment, OPT_STORE), *inner = place_inner_store(store);
+    if (!inner)
+        return cb_fail(err, CB_ERR_USAGE, "store=%s: a fault store is fault:SPEC:STORE", store);
+    if (place_is_objects(inner))
+        return check_objects(inner, err);
+    if (strncmp(inner, "s3:", 3) == 0)
+        return cb_fail(err, CB_ERR_USAGE, "store=%s: did you mean s3://%s? A folder of that name is ./%s", store,
+                       inner + 3 + strspn(inner + 3, "/"), inner);
+    if (strstr(store, "://"))
+        return cb_fail(
+            err, CB_ERR_USAGE,
+            "store=%s: no such kind of store; known are a path, s3://BUCKET/PREFIX, null: and fault:SPEC:STORE", store);
+    if (strncmp(inner, "null:", 5) == 0)
+        return 0;
+    struct buf text;
+    buf_init(&text, 65536);
+    buf_append(&text, store, (size_t)(inner - store));
+    int rc = absolute_path(inner, &text, err);
+    if (rc == 0)
+        rc = buf_check(&text, "the store's path", err);
+    if (rc == 0)
+        rc = experiment_set(experiment, "store", text.data, "store", err);
+    buf_release(&text);
+    return rc;
+}
+
+/* Files that a key names: the ranks have another working folder. */
+static int freeze_file(struct experiment *experiment, enum option_id id, struct cb_err *err)
+{
+    const char *file = experiment_text(experiment, id);
+    if (!*file)
+        return 0;
+    struct buf text;
+    buf_init(&text, 65536);
+    int rc = absolute_path(file, &text, err);
+    if (rc == 0)
+        rc = buf_check(&text, "the path of a file", err);
+    if (rc == 0)
+        rc = experiment_set(experiment, option_row(id)->name, text.data, option_row(id)->name, err);
+    buf_release(&text);
+    return rc;
+}
+
+static bool is_preset(const char *model)
+{
+    for (size_t i = 0; i < model_preset_count(); i++)
+        if (strcmp(model_preset_name(i), model) == 0)
+            return true;
+    return false;
+}
+
+static int freeze_model(struct experiment *experiment, struct cb_err *err)
+{
+    const char *model = experiment_text(experiment, OPT_MODEL);
+    if (is_preset(model) || access(model, F_OK) < 0)
+        return 0; /* loading it says what is wrong with the name */
+    struct buf text;
+    buf_init(&text, 65536);
+    int rc = absolute_path(model, &text, err);
+    if (rc == 0)
+        rc = buf_check(&text, "the model's path", err);
+    if (rc == 0)
+        rc = experiment_set(experiment, "model", text.data, "model", err);
+    buf_release(&text);
+    return rc;
+}
+
+int place_freeze(struct experiment *experiment, struct cb_err *err)
+{
+    static const enum option_id files[] = {OPT_S3_TLS_CA, OPT_S3_TLS_CERT, OPT_S3_TLS_KEY, OPT_TRAIN_VOCAB,
+                                           OPT_TRAIN_MERGES};
+    int rc = freeze_store(experiment, err);
+    if (rc == 0 && strcmp(experiment_text(experiment, OPT_TRAIN_DATA), option_row(OPT_TRAIN_DATA)->fallback) != 0)
+        rc = freeze_file(experiment, OPT_TRAIN_DATA, err);
+    for (size_t i = 0; i < sizeof files / sizeof *files && rc == 0; i++)
+        rc = freeze_file(experiment, files[i], err);
+    return rc ? rc : freeze_model(experiment, err);
+}
+
+static int check_faults(const char *store, struct cb_err *err)
+{
+    for (const char *end; strncmp(store, "fault:", 6) == 0; store = end + 1) {
+        struct fault_spec unused;
+        store += 6;
+        end = strchr(store, ':');
+        int rc = end ? fault_spec_parse(store, (size_t)(end - store), &unused, err) : 0;
+        if (rc || !end)
+            return rc;
+    }
+    return 0;
+}
+
+/* A run that only loads needs to read there, every other one to write; root may, but not on what is mounted
+ * read-only. */
+static int check_access(const char *path, const char *folder, bool loads, struct cb_err *err)
+{
+    if (access(folder, loads ? R_OK | X_OK : W_OK | X_OK) == 0)
+        return 0;
+    return cb_fail_errno(err, errno, "store=%s: %s cannot be %s; choose another folder, or ask who owns it", path,
+                         folder, loads ? "read" : "written to");
+}
+
+static int check_folder(const char *path, bool loads, struct cb_err *err)
+{
+    struct stat status;
+    char above[PATH_MAX];
+    if (stat(path, &status) == 0)
+        return S_ISDIR(status.st_mode) ? check_access(path, path, loads, err)
+                                       : cb_fail(err, CB_ERR_USAGE, "store=%s is not a folder", path);
+    if (loads)
+        return cb_fail(err, CB_ERR_NOT_FOUND, "store=%s does not exist: there is nothing to load", path);
+    snprintf(above, sizeof above, "%s", path);
+    for (size_t len = strlen(above); len > 1 && above[len - 1] == '/'; len--)
+        above[len - 1] = '\0';
+    char *slash = strrchr(above, '/');
+    if (slash)
+        *slash = '\0';
+    if (slash && slash > above && stat(above, &status) < 0 && errno == ENOENT)
+        return cb_fail(err, CB_ERR_NOT_FOUND,
+                       "store=%s does not exist, nor does the folder above it: is it mounted? else mkdir -p %s", path,
+                       above);
+    return check_access(path, slash == above ? "/" : above, loads, err);
+}
+
+/* What no server can make right; what is left to the environment of where ranks run is told there. */
+static int check_s3_keys(const struct experiment *experiment, struct cb_err *err)
+{
+    struct s3_options options;
+    struct s3_endpoint unused;
+    int rc = s3_options_read(experiment, &options, err);
+    return rc || !options.endpoint[0] ? rc : s3_endpoint_make(options.endpoint, "", "bucket", 1, &unused, err);
+}
+
+static bool only_loads(const struct experiment *experiment)
+{
+    return experiment_is(experiment, OPT_WORKLOAD, "verify") ||
+           (experiment_is(experiment, OPT_WORKLOAD, "checkpoint") && experiment_is(experiment, OPT_OPS, "load"));
+}
+
+int place_check(const struct experiment *experiment, struct cb_err *err)
+{
+    const char *store = experiment_text(experiment, OPT_STORE), *inner = place_inner_store(store);
+    if (experiment_is(experiment, OPT_WORKLOAD, "wait"))
+        return 0; /* touches no store */
+    int rc = check_faults(store, err);
+    if (rc)
+        return cb_context(err, "store=%s", store);
+    if (inner && place_is_objects(inner))
+        return check_s3_keys(experiment, err);
+    if (!inner || strncmp(inner, "null:", 5) != 0)
+        return inner ? check_folder(inner, only_loads(experiment), err) : 0;
+    if (experiment_is(experiment, OPT_WORKLOAD, "verify"))
+        return cb_fail(err, CB_ERR_USAGE, "store=%s keeps nothing that could be looked at", store);
+    if (experiment_is(experiment, OPT_OPS, "save") || experiment_is(experiment, OPT_WORKLOAD, "train") ||
+        experiment_is(experiment, OPT_WORKLOAD, "suite"))
+        return 0; /* the suite leaves its storage section out, and says so */
+    return cb_fail(err, CB_ERR_USAGE, "store=%s keeps nothing that could be loaded: use ops=save", store);
+}
+
+/* Cuts the path to what exists. */
+static void find_existing(const char *path, char existing[4096])
+{
+    snprintf(existing, 4096, "%s", path);
+    while (access(existing, F_OK) < 0) {
+        char *slash = strrchr(existing, '/');
+        if (!slash || slash == existing) {
+            snprintf(existing, 4096, "%s", slash ? "/" : ".");
+            return;
+        }
+        *slash = '\0';
+    }
+}
+
+int place_free_bytes(const char *path, uint64_t *bytes)
+{
+    struct statvfs space;
+    char existing[PATH_MAX];
+    find_existing(path, existing);
+    if (statvfs(existing, &space) < 0)
+        return CB_ERR_SYSTEM;
+    if (space.f_blocks == 0)
+        return CB_ERR_UNSUPPORTED;
+    *bytes = (uint64_t)space.f_bavail * space.f_frsize;
+    return 0;
+}
+
+/* Type and source of the mount with this device number (proc(5), mountinfo). */
+static void find_mount(const char *path, struct place *place)
+{
+    struct stat status;
+    FILE *mounts = stat(path, &status) == 0 ? fopen("/proc/self/mountinfo", "re") : NULL;
+    char *line = NULL;
+    size_t room = 0;
+    while (mounts && getline(&line, &room, mounts) > 0) {
+        unsigned major_number, minor_number;
+        char *rest = strstr(line, " - ");
+        if (!rest || sscanf(line, "%*d %*d %u:%u", &major_number, &minor_number) != 2)
+            continue;
+        if (makedev(major_number, minor_number) == status.st_dev)
+            sscanf(rest + 3, "%63s %255s", place->filesystem, place->device);
+    }
+    free(line);
+    if (mounts)
+        fclose(mounts);
+}
+
+static void ask_direct(int fd, struct place *place)
+{
+#ifdef STATX_DIOALIGN
+    struct statx status;
+    if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &status) == 0 && (status.stx_mask & STATX_DIOALIGN)) {
+        place->direct_offset_alignment = status.stx_dio_offset_align;
+        place->direct_memory_alignment = status.stx_dio_mem_align;
+    }
+#else
+    (void)fd, (void)place;
+#endif
+}
+
+/* A file of ours without a name where the file system has such, else one that is unlinked at once. */
+static void probe_direct(const char *folder, struct place *place)
+{
+    char name[4200];
+    int fd = open(folder, O_TMPFILE | O_RDWR | O_DIRECT | O_CLOEXEC, 0600);
+    if (fd < 0 && (errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL)) {
+        snprintf(name, sizeof name, "%s/.ckptbench-probe-%d", folder, (int)getpid());
+        fd = open(name, O_CREAT | O_EXCL | O_RDWR | O_DIRECT | O_CLOEXEC, 0600);
+        if (fd >= 0 || errno == EINVAL)
+            unlink(name);
+    }
+    if (fd < 0)
+        return;
+    void *block = NULL;
+    ask_direct(fd, place);
+    if (posix_memalign(&block, PROBE_ALIGNMENT, PROBE_ALIGNMENT) == 0) {
+        memset(block, 0, PROBE_ALIGNMENT);
+        place->direct_works = pwrite(fd, block, PROBE_ALIGNMENT, 0) == PROBE_ALIGNMENT;
+    }
+    free(block);
+    close(fd);
+}
+
+int place_find(const char *store, struct place *place, struct cb_err *err)
+{
+    struct place found = {0};
+    const char *inner = place_inner_store(store);
+    if (!inner)
+        return cb_fail(err, CB_ERR_USAGE, "store=%s: a fault store is fault:SPEC:STORE", store);
+    if (strncmp(inner, "null:", 5) == 0 || place_is_objects(inner)) {
+        *place = found;
+        return 0;
+    }
+    found.is_path = true;
+    snprintf(found.path, sizeof found.path, "%s", inner);
+    find_existing(found.path, found.existing);
+    if (place_free_bytes(found.existing, &found.free_bytes) == CB_ERR_SYSTEM)
+        return cb_fail_errno(err, errno, "looking at %s", found.existing);
+    find_mount(found.existing, &found);
+    found.writable = access(found.existing, W_OK | X_OK) == 0;
+    if (found.writable)
+        probe_direct(found.existing, &found);
+    *place = found;
+    return 0;
+}
+
+char *place_shorten(const char *path, char *text, size_t bytes)
+{
+    const char *home = getenv("HOME");
+    size_t len = home ? strlen(home) : 0;
+    bool under = len > 1 && strncmp(path, home, len) == 0 && path[len] == '/';
+    snprintf(text, bytes, "%s%s", under ? "~" : "", under ? path + len : path);
+    return text;
+}

@@ -1,0 +1,91 @@
+/* Model, layout and plan of an experiment. Knows no store and no history. */
+#include "cli/plan/workload.h"
+
+#include <sched.h>
+
+#define DIRECT_ALIGNMENT 4096
+#define BUFFERED_ALIGNMENT 64
+
+int workload_load_model(const struct experiment *experiment, struct model **model, struct cb_err *err)
+{
+    enum dtype dtype;
+    const char *name = experiment_text(experiment, OPT_DTYPE);
+    bool given = !experiment_is(experiment, OPT_DTYPE, "auto");
+    if (given && !dtype_find(name, &dtype))
+        return cb_fail(err, CB_ERR_INTERNAL, "dtype=%s is an option's choice but no element type", name);
+    int rc = model_load(experiment_text(experiment, OPT_MODEL), experiment_u64(experiment, OPT_LAYERS),
+                        given ? &dtype : NULL, model, err);
+    if (rc == CB_ERR_FORMAT) /* a file that the user wrote, as a key that the user wrote */
+        rc = CB_ERR_USAGE;
+    return rc;
+}
+
+uint32_t workload_payload_alignment(const struct experiment *experiment)
+{
+    return experiment_is(experiment, OPT_IO_DIRECT, "false") ? BUFFERED_ALIGNMENT : DIRECT_ALIGNMENT;
+}
+
+/* One rank a core that this process may use, where the number is not given. */
+static uint32_t ranks_without_model(const struct experiment *experiment)
+{
+    cpu_set_t cores;
+    uint64_t ranks = experiment_u64(experiment, OPT_RANKS);
+    if (ranks == 0 && sched_getaffinity(0, sizeof cores, &cores) == 0)
+        ranks = (uint64_t)CPU_COUNT(&cores);
+    return ranks ? (uint32_t)ranks : 1;
+}
+
+/* A training's ranks are those given, or one. */
+static int init_training(struct workload *self, const struct experiment *experiment, struct cb_err *err)
+{
+    struct workload fresh = {0};
+    uint64_t ranks = experiment_u64(experiment, OPT_RANKS), dp = experiment_u64(experiment, OPT_DP);
+    fresh.layouts.ranks = (uint32_t)(ranks ? ranks : dp ? dp : 1);
+    int rc = workload_load_model(experiment, &fresh.model, err);
+    if (rc == 0)
+        rc = training_read(experiment, fresh.model, fresh.layouts.ranks, &fresh.training, err);
+    if (rc)
+        workload_release(&fresh);
+    else
+        *self = fresh;
+    return rc;
+}
+
+int workload_init(struct workload *self, const struct experiment *experiment, struct cb_err *err)
+{
+    struct workload fresh = {0};
+    struct plan_options options;
+    if (experiment_is(experiment, OPT_WORKLOAD, "wait")) {
+        uint64_t ranks = experiment_u64(experiment, OPT_RANKS);
+        *self = (struct workload){.layouts.ranks = ranks ? (uint32_t)ranks : 1};
+        return 0;
+    }
+    if (experiment_is(experiment, OPT_WORKLOAD, "train"))
+        return init_training(self, experiment, err);
+    if (experiment_is(experiment, OPT_WORKLOAD, "suite") || experiment_is(experiment, OPT_WORKLOAD, "verify")) {
+        *self = (struct workload){.layouts.ranks = ranks_without_model(experiment)};
+        return 0;
+    }
+    int rc = workload_load_model(experiment, &fresh.model, err);
+    if (rc == 0)
+        rc = layout_pair_new(fresh.model, experiment, &fresh.layouts, err);
+    fresh.layout = fresh.layouts.saved;
+    if (rc == 0)
+        rc = plan_options_read(experiment, workload_payload_alignment(experiment), &options, err);
+    if (rc == 0)
+        rc = plan_compute(fresh.layout, &options, &fresh.plan, err);
+    if (rc) {
+        workload_release(&fresh);
+        return rc;
+    }
+    *self = fresh;
+    return 0;
+}
+
+void workload_release(struct workload *self)
+{
+    plan_free(self->plan);
+    layout_pair_release(&self->layouts);
+    model_free(self->model);
+    *self = (struct workload){0};
+}

@@ -1,0 +1,219 @@
+/* Rows of the older suite and where their figures are in ours. Knows YAML only as far as it writes it. */
+#include "cli/report/clusterbench.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/clock.h"
+#include "core/stats.h"
+#include "run/status_page.h"
+
+#define NO_METRIC METRIC_COUNT
+#define ROW_BYTES 96
+
+/* `name` has a %s where a number stands: of GPUs or ranks, of workers in the storage's. A value of ours times `factor` is
+ * theirs. */
+struct row {
+    const char *section, *name, *unit;
+    enum metric_id metric;
+    double factor;
+};
+
+static const char between_nodes[] = "Inter-Node Network", storage_of_node[] = "Storage I/O (per-node)";
+
+static const struct row links[] = {
+    {between_nodes, "Latency (ping-pong)", "ms", METRIC_NET_LATENCY_S, 1e3},
+    {between_nodes, "Bandwidth (ping-pong, %s GPUs)", "GB/s", METRIC_NET_BANDWIDTH_BYTES_PER_S, 1e-9},
+    {between_nodes, "All-to-all bandwidth (%s GPUs)", "GB/s", METRIC_ALL_TO_ALL_BUS_BYTES_PER_S, 1e-9},
+};
+
+/* Of each GPU, in a section of its own. */
+static const struct row gpus[] = {
+    {NULL, "Memory bandwidth", "GB/s", METRIC_GPU_COPY_BYTES_PER_S, 1e-9},
+    {NULL, "Compute (FP32 matmul)", "TFLOPS", METRIC_GPU_GEMM_FP32_FLOPS, 1e-12},
+};
+
+static const struct row others[] = {
+    {"Inter-GPU Communication", "All-reduce (%s GPUs)", "GB/s", METRIC_GPU_ALL_REDUCE_BUS_BYTES_PER_S, 1e-9},
+    {"Inter-GPU Communication", "All-to-all (%s GPUs)", "GB/s", METRIC_GPU_ALL_TO_ALL_BUS_BYTES_PER_S, 1e-9},
+    {storage_of_node, "Sequential Write", "MB/s", METRIC_STORAGE_WRITE_BYTES_PER_S, 1e-6},
+    {storage_of_node, "Sequential Read", "MB/s", METRIC_STORAGE_READ_BYTES_PER_S, 1e-6},
+    {storage_of_node, "Parallel Write (%s workers)", "MB/s", METRIC_STORAGE_PARALLEL_WRITE_BYTES_PER_S, 1e-6},
+    {storage_of_node, "Parallel Read (%s workers)", "MB/s", METRIC_STORAGE_PARALLEL_READ_BYTES_PER_S, 1e-6},
+    {storage_of_node, "Random IOPS (4K blocks)", "ops/s", METRIC_STORAGE_READ_4K_DEPTH_32_PER_S, 1},
+    {"Storage I/O (multi-node aggregate)", "Write bandwidth", "MB/s", METRIC_STORAGE_AGGREGATE_WRITE_BYTES_PER_S, 1e-6},
+    {"Storage I/O (multi-node aggregate)", "Read bandwidth", "MB/s", METRIC_STORAGE_AGGREGATE_READ_BYTES_PER_S, 1e-6},
+    {"CPU", "Multi-core stress (all cores)", "K ops/s", METRIC_CPU_INTEGER_OPS_PER_S, 1e-3},
+    {"CPU", "Matrix multiply (NumPy)", "GFLOPS", METRIC_CPU_GEMM_NODE_FLOPS, 1e-9},
+    {"CPU", "Compression (zlib)", "MB/s", METRIC_CPU_COMPRESS_BYTES_PER_S, 1e-6},
+    {"CPU", "Sorting (NumPy)", "M elements/s", METRIC_CPU_SORT_ELEMENTS_PER_S, 1e-6},
+    {"Memory", "Bandwidth (copy)", "GB/s", METRIC_MEMORY_COPY_BYTES_PER_S, 1e-9},
+    {"Memory", "Allocation/deallocation", "ops/s", NO_METRIC, 0}, /* counted untouched pages: there is no such rate */
+};
+
+/* Every rank's median of every metric. */
+struct rank_medians {
+    uint32_t attempt;
+    size_t ranks, repetitions;
+    double *values; /* [metric][rank][repetition] */
+    size_t *counts;
+};
+
+/* A document: of the run, or of one rank. */
+struct document {
+    const struct run_info *run;
+    const struct rank_medians *medians;
+    long rank; /* -1: of the run */
+    size_t gpus, nodes;
+    struct buf *out;
+};
+
+static double median_of_rank(const struct rank_medians *self, enum metric_id metric, size_t rank)
+{
+    size_t row = (size_t)metric * self->ranks + rank;
+    struct summary summary;
+    stats_summarize(self->values + row * self->repetitions, self->counts[row], &summary);
+    return summary.median;
+}
+
+static double value_of(const struct document *self, enum metric_id metric)
+{
+    if (metric == NO_METRIC)
+        return NAN;
+    if (self->rank >= 0)
+        return median_of_rank(self->medians, metric, (size_t)self->rank);
+    const struct run_metric *found = run_info_metric(self->run, OP_SUITE, metric);
+    return found ? found->summary.median : NAN;
+}
+
+static void write_row(struct buf *out, const struct row *row, const char *number, double value)
+{
+    char name[ROW_BYTES];
+    const char *place = strstr(row->name, "%s");
+    snprintf(name, sizeof name, "%.*s%s%s", place ? (int)(place - row->name) : (int)strlen(row->name), row->name,
+             place ? number : "", place ? place + 2 : "");
+    if (isfinite(value))
+        buf_printf(out, "    \"%s\": {value: %.6g, unit: \"%s\"}\n", name, value * row->factor, row->unit);
+    else
+        buf_printf(out, "    \"%s\": {value: null, unit: \"%s\"}\n", name, row->unit);
+}
+
+/* Between nodes there is nothing where there is one. What goes from all to all is the GPUs', where they talk. */
+static void write_links(const struct document *self, const char *number)
+{
+    buf_printf(self->out, "  \"%s\":\n", between_nodes);
+    for (size_t i = 0; i < sizeof links / sizeof *links; i++) {
+        double value = value_of(self, links[i].metric);
+        double of_gpus = links[i].metric == METRIC_ALL_TO_ALL_BUS_BYTES_PER_S
+                             ? value_of(self, METRIC_GPU_ALL_TO_ALL_BUS_BYTES_PER_S)
+                             : NAN;
+        write_row(self->out, &links[i], number, self->nodes < 2 ? NAN : isfinite(of_gpus) ? of_gpus : value);
+    }
+}
+
+static bool has_gpu(const struct rank_medians *medians, size_t rank)
+{
+    for (int metric = METRIC_SUITE_GPU_FIRST; metric <= METRIC_SUITE_GPU_LAST; metric++)
+        if (isfinite(median_of_rank(medians, (enum metric_id)metric, rank)))
+            return true;
+    return false;
+}
+
+/* Those of a document; one of nothing where there is none, as every section is there. */
+static void write_gpus(const struct document *self)
+{
+    size_t number = 0, written = 0;
+    for (size_t rank = 0; rank <= self->medians->ranks; rank++) {
+        bool has = rank < self->medians->ranks && has_gpu(self->medians, rank);
+        bool is_mine = has && (self->rank < 0 || (size_t)self->rank == rank);
+        bool is_last = rank == self->medians->ranks;
+        if (is_mine || (is_last && written == 0)) {
+            buf_printf(self->out, "  \"GPU %zu\":\n", is_mine ? number : 0);
+            for (size_t i = 0; i < sizeof gpus / sizeof *gpus; i++)
+                write_row(self->out, &gpus[i], "", is_mine ? median_of_rank(self->medians, gpus[i].metric, rank) : NAN);
+            written++;
+        }
+        number += has ? 1 : 0;
+    }
+}
+
+static void write_head(const struct document *self)
+{
+    char date[21];
+    const struct run_info *run = self->run;
+    const char *host = "";
+    clock_format_utc(run->started_wall_ns, date);
+    for (size_t i = 0; i < run->fingerprint_count; i++)
+        if (strcmp(run->fingerprint_keys[i], "system.host") == 0)
+            host = run->fingerprint_values[i];
+    buf_printf(self->out, "---\ntimestamp: \"%s\"\nhostname: \"%s\"\ntotal_time: %.2f\n", date, host,
+               (double)(run->ended_wall_ns - run->started_wall_ns) / 1e9);
+    if (self->rank >= 0)
+        buf_printf(self->out, "rank: %ld\n", self->rank);
+}
+
+static void write_document(const struct document *self)
+{
+    const char *section = "", *workers = experiment_text(self->run->experiment, OPT_SUITE_STORAGE_WORKERS);
+    char number[24];
+    snprintf(number, sizeof number, "%zu", self->gpus ? self->gpus : self->medians->ranks);
+    write_head(self);
+    buf_append_text(self->out, "results:\n");
+    write_links(self, number);
+    write_gpus(self);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        if (strcmp(section, others[i].section) != 0)
+            buf_printf(self->out, "  \"%s\":\n", others[i].section);
+        section = others[i].section;
+        write_row(self->out, &others[i], section == storage_of_node ? workers : number,
+                  value_of(self, others[i].metric));
+    }
+}
+
+static int gather(void *context, const struct rank_values *given, struct cb_err *err)
+{
+    struct rank_medians *self = context;
+    (void)err;
+    if (given->op != OP_SUITE || given->attempt != self->attempt || given->flags & (SAMPLE_WARMUP | SAMPLE_FAILED))
+        return 0;
+    for (size_t rank = 0; rank < given->rank_count && rank < self->ranks; rank++) {
+        size_t row = (size_t)given->metric * self->ranks + rank;
+        if (isfinite(given->ranks[rank]) && self->counts[row] < self->repetitions)
+            self->values[row * self->repetitions + self->counts[row]++] = given->ranks[rank];
+    }
+    return 0;
+}
+
+static int load_medians(struct rank_medians *self, struct history *history, const struct run_info *run,
+                        struct cb_err *err)
+{
+    *self = (struct rank_medians){.attempt = run->attempt,
+                                  .ranks = experiment_u64(run->experiment, OPT_RANKS),
+                                  .repetitions = experiment_u64(run->experiment, OPT_ITERATIONS)};
+    self->values = calloc(METRIC_COUNT * self->ranks * self->repetitions + 1, sizeof *self->values);
+    self->counts = calloc(METRIC_COUNT * self->ranks + 1, sizeof *self->counts);
+    return self->values && self->counts ? history_each_sample(history, run->run, gather, self, err)
+                                        : cb_fail(err, CB_ERR_MEMORY, "no memory for the ranks of a run");
+}
+
+int clusterbench_write(struct history *history, const struct run_info *run, bool per_rank, struct buf *out,
+                       struct cb_err *err)
+{
+    struct rank_medians medians;
+    if (!experiment_is(run->experiment, OPT_WORKLOAD, "suite"))
+        return cb_fail(err, CB_ERR_USAGE, "run %s is of workload=%s: --clusterbench is for workload=suite", run->run,
+                       experiment_text(run->experiment, OPT_WORKLOAD));
+    int rc = load_medians(&medians, history, run, err);
+    struct document document = {.run = run, .medians = &medians, .rank = -1, .out = out};
+    for (size_t i = 0; i < run->fact_count; i++)
+        document.nodes += strncmp(run->facts[i], "suite.node.", strlen("suite.node.")) == 0;
+    for (size_t rank = 0; rank < medians.ranks && !rc; rank++)
+        document.gpus += has_gpu(&medians, rank);
+    for (long last = per_rank ? (long)medians.ranks - 1 : -1; document.rank <= last && !rc; document.rank++)
+        write_document(&document);
+    free(medians.values);
+    free(medians.counts);
+    return rc;
+}

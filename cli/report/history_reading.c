@@ -1,0 +1,104 @@
+/* What the verbs that read the history share. Knows no verb. */
+#include "cli/report/history_reading.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/report/metric_format.h"
+#include "core/clock.h"
+#include "core/units.h"
+
+/* Three digits that matter, never an exponent in the range people meet. */
+static char *number_text(double value, char text[32])
+{
+    double size = fabs(value);
+    int decimals = size == 0      ? 0
+                   : size >= 100  ? 0
+                   : size >= 10   ? 1
+                   : size >= 1    ? 2
+                   : size >= 0.1  ? 3
+                   : size >= 0.01 ? 4
+                                  : 5;
+    if (size != 0 && (size < 1e-5 || size >= 1e12))
+        snprintf(text, 32, "%.3g", value);
+    else
+        snprintf(text, 32, "%.*f", decimals, value);
+    return text;
+}
+
+char *figure_short_text(enum metric_id metric, double value, char text[32])
+{
+    const char *unit = metric_row(metric)->unit;
+    if (isnan(value))
+        return memcpy(text, "-", 2);
+    if (figures_format_decimal(metric, value, text))
+        return text;
+    if (strcmp(unit, "bytes") == 0)
+        return units_format_bytes(value, text);
+    if (strcmp(unit, "bytes/s") == 0)
+        return units_format_rate(value, text);
+    return number_text(value, text);
+}
+
+char *figure_text(enum metric_id metric, double value, char text[32])
+{
+    figure_short_text(metric, value, text);
+    if (strcmp(metric_row(metric)->unit, "s") == 0 && !isnan(value))
+        strncat(text, " s", 31 - strlen(text));
+    return text;
+}
+
+const char *date_text(uint64_t wall_ns, char text[21])
+{
+    if (wall_ns == 0)
+        return NULL;
+    clock_format_utc(wall_ns, text);
+    return text;
+}
+
+void json_write_date(struct json_writer *json, uint64_t wall_ns)
+{
+    char text[21];
+    json_write_text(json, date_text(wall_ns, text));
+}
+
+int split_words(const char *text, char **copy, const char ***words, size_t *count, struct cb_err *err)
+{
+    char *own = strdup(text);
+    const char **list = calloc(strlen(text) / 2 + 2, sizeof *list);
+    size_t used = 0;
+    if (!own || !list) {
+        free(own);
+        free(list);
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for words");
+    }
+    char *rest = own;
+    for (char *word; (word = strsep(&rest, " \t\n"));)
+        if (*word)
+            list[used++] = word;
+    *copy = own;
+    *words = list;
+    *count = used;
+    return 0;
+}
+
+int find_only_run(struct cli *cli, struct history *history, char run[64], struct cb_err *err)
+{
+    const char *word = cli->word_count ? cli->words[0] : "LATEST";
+    if (cli->word_count > 1)
+        return cb_fail(err, CB_ERR_USAGE, "%s takes one run, as `ckptbench %s LATEST`, not %zu", cli->verb->name,
+                       cli->verb->name, cli->word_count);
+    struct baseline baseline;
+    int rc = history_find_run(history, word, run, err);
+    if (rc == CB_ERR_NOT_FOUND && history_read_baseline(history, word, &baseline, NULL) == 0) {
+        baseline_release(&baseline);
+        rc =
+            cb_fail(err, CB_ERR_USAGE,
+                    "%s is a baseline, and %s takes one run: `ckptbench list %s` names its runs, `ckptbench compare %s "
+                    "RUN` compares with it",
+                    word, cli->verb->name, word, word);
+    }
+    return rc;
+}

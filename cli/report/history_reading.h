@@ -1,0 +1,26 @@
+/* What the verbs that read the history share: opening it, figures as text, runs loaded by selection. */
+#ifndef CLI_REPORT_HISTORY_READING_H
+#define CLI_REPORT_HISTORY_READING_H
+
+#include "cli/cli.h"
+#include "core/json.h"
+#include "db/history.h"
+
+/* A figure with its unit as people read it: "0.803 s", "2.03 GiB/s", "1.62 GiB", "0.97"; "-" for NAN. */
+char *figure_text(enum metric_id metric, double value, char text[32]);
+/* The same without the unit where the metric's name has it (seconds). */
+char *figure_short_text(enum metric_id metric, double value, char text[32]);
+
+/* The UTC date "2026-11-21T12:00:00Z"; NULL for 0. */
+const char *date_text(uint64_t wall_ns, char text[21]);
+
+/* Writes a date as JSON text, null for 0. */
+void json_write_date(struct json_writer *json, uint64_t wall_ns);
+
+/* Splits a text at blanks into words; `copy` owns them. Both are freed by the caller. */
+int split_words(const char *text, char **copy, const char ***words, size_t *count, struct cb_err *err) CB_MUST_CHECK;
+
+/* The run that a verb's only word names, LATEST where there is none; USAGE where there are more. */
+int find_only_run(struct cli *cli, struct history *history, char run[64], struct cb_err *err) CB_MUST_CHECK;
+
+#endif

@@ -1,0 +1,69 @@
+/* Figures of a run for people. Reads run_info alone. */
+#include "cli/report/metric_format.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/units.h"
+
+char *figures_name(enum operation op, enum metric_id metric, char name[64])
+{
+    const struct metric *row = metric_row(metric);
+    bool plain = row->scope != METRIC_OF_SAMPLE || metric == METRIC_STALL_S || metric == METRIC_DURABLE_S;
+    snprintf(name, 64, "%s%s%s", plain ? "" : operation_name(op), plain ? "" : ".", row->name);
+    return name;
+}
+
+double figures_median(const struct run_info *info, enum metric_id metric)
+{
+    for (size_t i = 0; i < info->metric_count; i++)
+        if (info->metrics[i].metric == metric)
+            return info->metrics[i].summary.median;
+    return NAN;
+}
+
+bool figures_format_decimal(enum metric_id metric, double value, char text[32])
+{
+    const char *unit = metric_row(metric)->unit;
+    size_t chars = strlen(unit);
+    bool is_bytes = strcmp(unit, "bytes/s") == 0;
+    bool is_link = metric <= METRIC_BROADCAST_BUS_BYTES_PER_S || metric >= METRIC_SUITE_GPU_FIRST;
+    if (metric < METRIC_SUITE_FIRST || metric > METRIC_SUITE_LAST || chars < 2 || strcmp(unit + chars - 2, "/s") != 0 ||
+        (is_bytes && !is_link))
+        return false;
+    units_format_decimal(value, is_bytes ? "B/s" : unit, text);
+    return true;
+}
+
+char *figures_format(enum metric_id metric, double value, char text[32])
+{
+    char count[32];
+    const char *unit = metric_row(metric)->unit;
+    if (!isfinite(value))
+        snprintf(text, 32, "-");
+    else if (figures_format_decimal(metric, value, text))
+        return text;
+    else if (strcmp(unit, "s") == 0)
+        units_format_duration(value * 1e9, text);
+    else if (strcmp(unit, "bytes") == 0)
+        units_format_bytes(value, text);
+    else if (strcmp(unit, "bytes/s") == 0)
+        units_format_rate(value, text);
+    else if (strcmp(unit, "count") == 0 && value >= 0 && value < 1e18)
+        units_format_count((uint64_t)llround(value), text);
+    else if (strcmp(unit, "ratio") == 0)
+        snprintf(text, 32, "%.3f", value);
+    else if (strcmp(unit, "tokens/s") == 0 && value >= 1000 && value < 1e15)
+        snprintf(text, 32, "%.20s tokens/s", units_format_count((uint64_t)llround(value), count));
+    else
+        snprintf(text, 32, "%.4g %s", value, unit);
+    return text;
+}
+
+const char *figures_state_name(enum rank_state state, enum operation op)
+{
+    if (op == OP_VERIFY && state == STATE_SERIALIZE)
+        return "compare";
+    return state != STATE_IO ? rank_state_name(state) : op == OP_LOAD || op == OP_VERIFY ? "read" : "write";
+}

@@ -1,0 +1,376 @@
+/* How the results of a run look. Reads run_info, and whether a job script lies in the folder; knows neither the history nor how a run is made. */
+#include "cli/report/report.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/plan/store_location.h"
+#include "cli/report/metric_format.h"
+#include "cli/report/table.h"
+#include "cli/report/training_report.h"
+#include "core/units.h"
+#include "jobs/slurm/run_follow.h"
+
+#define LIMIT_IN_DOUBT 1.1   /* of the device's limit, which the baseline measures once a run */
+#define OTHERS_IN_DOUBT 0.15 /* of the machine's CPU time */
+#define SHOWN_SHARE 0.005    /* states with less of the time are not named */
+
+/* ---- the table ---- */
+
+/* "write 91 %, fsync 6 %, wait 2 %", largest first; "" where nothing is known. */
+static void describe_states(const struct run_info *info, enum operation op, struct buf *out)
+{
+    bool shown[STATE_COUNT] = {false};
+    for (int n = 0; n < STATE_COUNT; n++) {
+        int best = -1;
+        for (int state = 0; state < STATE_COUNT; state++)
+            if (!shown[state] && (best < 0 || info->state_share[op][state] > info->state_share[op][best]))
+                best = state;
+        shown[best] = true;
+        double share = info->state_share[op][best];
+        if (!(share >= SHOWN_SHARE))
+            return;
+        buf_printf(out, "%s%s %.0f %%", n ? ", " : "", figures_state_name((enum rank_state)best, op), 100 * share);
+    }
+}
+
+static void add_rate_cells(struct table *table, const struct run_info *info, enum metric_id rate,
+                           enum metric_id fraction)
+{
+    double bytes_per_s = figures_median(info, rate), of_limit = figures_median(info, fraction);
+    if (isfinite(bytes_per_s))
+        table_addf(table, TABLE_BOLD, "%.*f", bytes_per_s < 0.1 * (double)GIB ? 4 : 2, bytes_per_s / (double)GIB);
+    else
+        table_add(table, TABLE_PLAIN, "-");
+    if (isfinite(of_limit))
+        table_addf(table, TABLE_PLAIN, "%.2f", of_limit);
+    else
+        table_add(table, TABLE_PLAIN, "-");
+}
+
+static void add_operation(struct table *table, const struct run_info *info, enum operation op)
+{
+    bool save = op == OP_SAVE;
+    enum metric_id metric = save ? METRIC_SAVE_S : METRIC_LOAD_S;
+    const struct summary *time = NULL;
+    for (size_t i = 0; i < info->metric_count && !time; i++)
+        if (info->metrics[i].metric == metric)
+            time = &info->metrics[i].summary;
+    if (!time || time->n == 0)
+        return;
+    bool cold = experiment_bool(info->experiment, OPT_LOAD_COLD);
+    const char *inner = place_inner_store(experiment_text(info->experiment, OPT_STORE));
+    bool objects = inner && place_is_objects(inner); /* no cache here to be cold or warm */
+    const char *how = save || objects                                   ? ""
+                      : !cold                                           ? " (warm)"
+                      : info->suspected_cache || info->coldness_unknown ? " (cold?)"
+                                                                        : " (cold)";
+    char text[32], low[32], high[32];
+    struct buf states;
+    buf_init(&states, 1024);
+    describe_states(info, op, &states);
+    table_addf(table, TABLE_BOLD, "%s%s", operation_name(op), how);
+    table_add(table, TABLE_BOLD, units_format_duration(time->median * 1e9, text));
+    table_addf(table, TABLE_PLAIN, "%s … %s", units_format_duration(time->min * 1e9, low),
+               units_format_duration(time->max * 1e9, high));
+    add_rate_cells(table, info, save ? METRIC_SAVE_BYTES_PER_S : METRIC_LOAD_BYTES_PER_S,
+                   save ? METRIC_SAVE_LIMIT_FRACTION : METRIC_LOAD_LIMIT_FRACTION);
+    if (info->slowest_rank[op] >= 0)
+        table_addf(table, TABLE_PLAIN, "rank %d, %+.1f %%", info->slowest_rank[op],
+                   100 * info->slowest_rank_excess[op]);
+    else
+        table_add(table, TABLE_PLAIN, "-");
+    table_add(table, TABLE_PLAIN, states.data);
+    buf_release(&states);
+}
+
+static const char *fact_value(const struct run_info *info, const char *key)
+{
+    size_t len = strlen(key);
+    for (size_t i = 0; i < info->fact_count; i++)
+        if (strncmp(info->facts[i], key, len) == 0 && info->facts[i][len] == '=')
+            return info->facts[i] + len + 1;
+    return NULL;
+}
+
+/* What rank 0 says of how it verified ("full", "sample", "none (why)") is nearer to the truth than the key. */
+static void write_verified(const struct run_info *info, struct buf *out)
+{
+    const char *how = fact_value(info, "verify");
+    if (!how)
+        how = experiment_text(info->experiment, OPT_VERIFY);
+    if (info->iterations_to_verify == 0) {
+        bool ended_before = strncmp(how, "none", 4) != 0 && strcmp(info->outcome, "pass") != 0;
+        buf_printf(out, "verified      nothing: %sverify=%s\n", ended_before ? "the run ended before " : "", how);
+        return;
+    }
+    buf_printf(out, "verified      %s, %u of %u iteration%s\n",
+               strncmp(how, "sample", 6) == 0 ? "a sample of every tensor" : "every byte of every tensor",
+               info->iterations_verified, info->iterations_to_verify, units_plural(info->iterations_to_verify));
+}
+
+static double median_of_save(const struct run_info *info, enum metric_id metric)
+{
+    for (size_t i = 0; i < info->metric_count; i++)
+        if (info->metrics[i].op == OP_SAVE && info->metrics[i].metric == metric && info->metrics[i].summary.n > 0)
+            return info->metrics[i].summary.median;
+    return NAN;
+}
+
+/* Saves that went on behind training: what it waited for, and what the rest cost it. */
+static void write_behind(const struct run_info *info, struct buf *out)
+{
+    double stall_s = median_of_save(info, METRIC_STALL_S), persist_s = median_of_save(info, METRIC_PERSIST_S);
+    double waited_s = median_of_save(info, METRIC_STALL_WAIT_S);
+    double lost = median_of_save(info, METRIC_INTERFERENCE_FRACTION);
+    char a[32], b[32];
+    if (!isfinite(persist_s))
+        return;
+    buf_printf(out, "stall         training waited %s", units_format_duration(stall_s * 1e9, a));
+    if (waited_s > 0.01 * stall_s)
+        buf_printf(out, " (%s of it for the save before)", units_format_duration(waited_s * 1e9, a));
+    buf_printf(out, ", the save went on behind it for %s", units_format_duration(persist_s * 1e9, b));
+    if (isfinite(lost))
+        buf_printf(out, ", in which computing lost %.1f %% of its pace", 100 * lost);
+    buf_append_char(out, '\n');
+}
+
+static void write_goodput(const struct run_info *info, struct buf *out)
+{
+    double goodput = figures_median(info, METRIC_GOODPUT), interval_s = figures_median(info, METRIC_BEST_INTERVAL_S);
+    char a[32], b[32];
+    if (isfinite(goodput) && isfinite(interval_s))
+        buf_printf(out, "goodput       %.2f %% at an MTBF of %s, with a save every %s\n", 100 * goodput,
+                   units_format_duration((double)experiment_u64(info->experiment, OPT_MTBF), a),
+                   units_format_duration(interval_s * 1e9, b));
+}
+
+/* What stays in the store, by the name that loading it needs. */
+static void write_kept(const struct run_info *info, struct buf *out)
+{
+    const char *kept = fact_value(info, "checkpoint");
+    const char *inner = place_inner_store(experiment_text(info->experiment, OPT_STORE));
+    if (!inner || strncmp(inner, "null:", 5) == 0)
+        return; /* nothing stays there */
+    if (kept && experiment_is(info->experiment, OPT_WORKLOAD, "train")) {
+        buf_printf(out, "kept          %s     go on from it with train.resume=latest suffix=%.*s\n", kept,
+                   (int)(strrchr(kept, '/') ? strrchr(kept, '/') - kept : (long)strlen(kept)), kept);
+        return;
+    }
+    if (kept && strcmp(info->outcome, "pass") == 0 && !experiment_is(info->experiment, OPT_OPS, "load"))
+        buf_printf(out, "kept          %s     load it with ops=load suffix=%s\n", kept, kept);
+}
+
+static void write_doubts(const struct run_info *info, struct buf *out)
+{
+    if (info->suspected_cache)
+        buf_printf(out, "doubt         %u load%s faster than the device, or with files found in memory: not cold\n",
+                   info->suspected_cache, units_plural(info->suspected_cache));
+    if (info->coldness_unknown)
+        buf_printf(out, "doubt         of %u load%s it is unknown whether files were cold\n", info->coldness_unknown,
+                   units_plural(info->coldness_unknown));
+    if (strcmp(info->outcome, "pass") != 0)
+        return;
+    double of_limit = figures_median(info, METRIC_SAVE_LIMIT_FRACTION);
+    if (of_limit > LIMIT_IN_DOUBT)
+        buf_printf(
+            out,
+            "doubt         saves took %.2f of the device's limit: it was measured too low (a busy machine, a cache "
+            "of the device)\n",
+            of_limit);
+    double others = figures_median(info, METRIC_HOST_OTHERS_CPU_FRACTION);
+    if (others > OTHERS_IN_DOUBT)
+        buf_printf(out,
+                   "doubt         this machine was busy: others than this run took %.0f %% of its CPU time; what is "
+                   "measured then is slower than it need be\n",
+                   100 * others);
+}
+
+static bool has_script(const struct run_info *info, const char *name)
+{
+    char script[PATH_MAX];
+    return snprintf(script, sizeof script, "%s/%s", info->folder, name) < (int)sizeof script &&
+           access(script, R_OK) == 0;
+}
+
+/* A run that was rendered, or whose sweep was stopped before it. */
+static void write_unstarted(const struct run_info *info, const char *folder, struct buf *out)
+{
+    buf_append_text(out, "planned       it has not been started: nothing is measured yet\n");
+    buf_printf(out, "stored        run %s in %s", info->run, folder);
+    if (has_script(info, JOB_SCRIPT))
+        buf_printf(out, "     start it: sbatch %s/" JOB_SCRIPT, folder);
+    else if (has_script(info, JOB_ALLOCATION))
+        buf_printf(out, "     start it: sh %s/" JOB_ALLOCATION, folder);
+    else if (*info->sweep)
+        buf_printf(out, "     start it: ckptbench run --resume %s", info->sweep);
+    buf_append_char(out, '\n');
+}
+
+static void write_ending(const struct run_info *info, struct buf *out)
+{
+    char folder[PATH_MAX];
+    place_shorten(info->folder, folder, sizeof folder);
+    if (strcmp(info->outcome, "pass") == 0) {
+        buf_printf(out, "stored        run %s in %s     next: ckptbench compare %s OTHER\n", info->run, folder,
+                   info->run);
+        return;
+    }
+    if (!*info->outcome && strcmp(info->state, "planned") == 0) {
+        write_unstarted(info, folder, out);
+        return;
+    }
+    if (!*info->outcome && (strcmp(info->state, "running") == 0 || strcmp(info->state, "pending") == 0)) {
+        buf_printf(out, "%-13s it has not ended, or `ckptbench collect` says why; how far it is: ckptbench status %s\n",
+                   info->state, info->run);
+        return;
+    }
+    buf_printf(out, "%-13s %s%s%s\n", *info->outcome ? info->outcome : info->state,
+               info->message && *info->message ? info->message : "no reason is known",
+               *info->outcome ? "" : " (not sealed: ", *info->outcome ? "" : "`ckptbench collect` says why)");
+    buf_printf(out, "stored        run %s in %s     logs: %s/attempts     every reason: ckptbench show %s --failures\n",
+               info->run, folder, folder, info->run);
+}
+
+static void write_used(const struct run_info *info, struct buf *out)
+{
+    const char *used = fact_value(info, "io.used");
+    if (used)
+        buf_printf(out, "used          %s\n", used);
+    const char *exchange = fact_value(info, "load.exchange"), *extra = fact_value(info, "load.extra");
+    const char *gaps = fact_value(info, "load.gaps");
+    if (exchange)
+        buf_printf(out, "exchange      %s\n", exchange);
+    if (gaps)
+        buf_printf(out, "requests      %s\n", gaps);
+    if (extra)
+        buf_printf(out, "left out      %s\n", extra);
+}
+
+/* What was measured, in the order of the catalogue, and what could not be. */
+static int write_suite(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err)
+{
+    static const char *const headings[] = {"", "median", "min … max"};
+    char text[32], low[32], high[32];
+    struct table table;
+    table_init(&table, "lrr");
+    table_add_headings(&table, headings);
+    for (int metric = METRIC_SUITE_FIRST; metric <= METRIC_SUITE_LAST; metric++) {
+        const struct run_metric *found = run_info_metric(info, OP_SUITE, (enum metric_id)metric);
+        if (!found)
+            continue;
+        table_add(&table, TABLE_BOLD, metric_row((enum metric_id)metric)->name);
+        table_add(&table, TABLE_BOLD, figures_format((enum metric_id)metric, found->summary.median, text));
+        table_addf(&table, TABLE_PLAIN, "%s … %s", figures_format((enum metric_id)metric, found->summary.min, low),
+                   figures_format((enum metric_id)metric, found->summary.max, high));
+    }
+    bool has_rows = table.count > sizeof headings / sizeof *headings;
+    int rc = has_rows ? table_write(&table, 0, colour, out, err) : 0;
+    table_release(&table);
+    write_used(info, out);
+    const char *cold = fact_value(info, "suite.cold");
+    if (cold)
+        buf_printf(out, "cold reads    %s\n", cold);
+    for (size_t i = 0; i < info->fact_count; i++)
+        if (strncmp(info->facts[i], "suite.skipped.", strlen("suite.skipped.")) == 0)
+            buf_printf(out, "not measured  %s\n", info->facts[i] + strlen("suite.skipped."));
+    return rc;
+}
+
+static void write_fact(const struct run_info *info, const char *heading, const char *key, struct buf *out)
+{
+    const char *value = fact_value(info, key);
+    if (value)
+        buf_printf(out, "%-13s %s\n", heading, value);
+}
+
+/* What was looked at, how fast, and what is wrong with it. */
+static int write_looked_at(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err)
+{
+    static const char *const headings[] = {"", "time", "GiB/s", "slowest rank", "where the time goes"};
+    const struct run_metric *time = run_info_metric(info, OP_VERIFY, METRIC_OP_S);
+    double bytes_per_s = figures_median(info, METRIC_VERIFY_BYTES_PER_S),
+           problems = figures_median(info, METRIC_PROBLEMS);
+    char text[32];
+    int rc = 0;
+    if (time) {
+        struct table table;
+        struct buf states;
+        buf_init(&states, 1024);
+        describe_states(info, OP_VERIFY, &states);
+        table_init(&table, "lrrll");
+        table_add_headings(&table, headings);
+        table_add(&table, TABLE_BOLD, operation_name(OP_VERIFY));
+        table_add(&table, TABLE_BOLD, units_format_duration(time->summary.median * 1e9, text));
+        table_addf(&table, TABLE_PLAIN, "%.2f", bytes_per_s / (double)GIB);
+        table_addf(&table, TABLE_PLAIN, "rank %d, %+.1f %%", info->slowest_rank[OP_VERIFY],
+                   100 * info->slowest_rank_excess[OP_VERIFY]);
+        table_add(&table, TABLE_PLAIN, states.data);
+        rc = table_write(&table, 0, colour, out, err);
+        table_release(&table);
+        buf_release(&states);
+    }
+    write_fact(info, "looked at", "verified.place", out);
+    write_fact(info, "holds", "verified.checkpoint", out);
+    write_fact(info, "checksums", "verified.checksums", out);
+    write_fact(info, "values", "verified.values", out);
+    const char *contents = fact_value(info, "verified.contents");
+    if (problems == 0 && contents && strcmp(contents, "checked") != 0)
+        buf_printf(out, "complete      every element of every tensor is there once; contents %s\n", contents);
+    else if (problems == 0)
+        buf_append_text(out, "verified      every element of every tensor is there once\n");
+    else if (problems > 0)
+        buf_printf(out,
+                   "wrong         %.0f finding%s: do not go on from it; restore the files named from a copy, or go "
+                   "back to an older "
+                   "checkpoint\n              by rank: ckptbench show %s --failures     all: ckptbench logs %s\n",
+                   problems, units_plural((uint64_t)problems), info->run, info->run);
+    return rc;
+}
+
+static int write_checkpoints(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err)
+{
+    static const char *const headings[] = {
+        "", "median", "min … max", "GiB/s", "of device limit", "slowest rank", "where the time goes"};
+    struct table table;
+    table_init(&table, "lrrrrll");
+    table_add_headings(&table, headings);
+    add_operation(&table, info, OP_SAVE);
+    add_operation(&table, info, OP_LOAD);
+    bool has_rows = table.count > sizeof headings / sizeof *headings;
+    if (has_rows && experiment_is(info->experiment, OPT_WORKLOAD, "train"))
+        buf_append_char(out, '\n'); /* after the steps' lines */
+    int rc = has_rows ? table_write(&table, 0, colour, out, err) : 0;
+    table_release(&table);
+    write_used(info, out);
+    if (has_rows && !experiment_is(info->experiment, OPT_WORKLOAD, "train"))
+        write_verified(info, out);
+    write_behind(info, out);
+    write_goodput(info, out);
+    write_kept(info, out);
+    write_doubts(info, out);
+    return rc;
+}
+
+int report_write_results(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err)
+{
+    buf_append_char(out, '\n');
+    int rc = 0;
+    if (experiment_is(info->experiment, OPT_WORKLOAD, "train"))
+        rc = training_report_write(info, colour, out, err);
+    if (rc)
+        return rc;
+    if (experiment_is(info->experiment, OPT_WORKLOAD, "suite"))
+        rc = write_suite(info, colour, out, err);
+    else if (experiment_is(info->experiment, OPT_WORKLOAD, "verify"))
+        rc = write_looked_at(info, colour, out, err);
+    else if (!experiment_is(info->experiment, OPT_WORKLOAD, "wait"))
+        rc = write_checkpoints(info, colour, out, err);
+    if (rc)
+        return rc;
+    write_ending(info, out);
+    return buf_check(out, "the report", err);
+}

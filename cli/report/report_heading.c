@@ -1,0 +1,143 @@
+/* The lines before a run. Knows what is wanted, not what comes of it. */
+#include "cli/report/report_heading.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/plan/store_location.h"
+#include "cli/report/table.h"
+#include "cli/report/training_report.h"
+#include "core/units.h"
+
+/* "124 M" */
+static void print_millions(uint64_t count, char text[32])
+{
+    if (count >= UINT64_C(10000000000))
+        snprintf(text, 32, "%.0f B", (double)count / 1e9);
+    else if (count >= UINT64_C(1000000000))
+        snprintf(text, 32, "%.2f B", (double)count / 1e9);
+    else if (count >= UINT64_C(10000000))
+        snprintf(text, 32, "%.0f M", (double)count / 1e6);
+    else
+        snprintf(text, 32, "%.2f M", (double)count / 1e6);
+}
+
+static void write_model_line(const char *run, const struct experiment *experiment, const struct workload *workload,
+                             struct buf *out)
+{
+    char host[256] = "", count[32];
+    if (gethostname(host, sizeof host - 1) < 0)
+        snprintf(host, sizeof host, "this machine");
+    bool suite = experiment_is(experiment, OPT_WORKLOAD, "suite");
+    if (experiment_is(experiment, OPT_WORKLOAD, "wait")) {
+        buf_printf(out, "run %s  waits for %s\n", run, experiment_text(experiment, OPT_WAIT_FOR));
+        return;
+    }
+    bool verify = experiment_is(experiment, OPT_WORKLOAD, "verify");
+    buf_printf(out, "run %s  %s", run,
+               suite    ? "cluster suite"
+               : verify ? "verification"
+                        : experiment_text(experiment, OPT_MODEL));
+    if (suite || verify) {
+        buf_printf(out, "%s%s   %s rank%s%s%s\n", suite ? ": " : "",
+                   suite ? experiment_text(experiment, OPT_SUITE_ONLY) : "", experiment_text(experiment, OPT_RANKS),
+                   units_plural(experiment_u64(experiment, OPT_RANKS)), workload ? " on " : "", workload ? host : "");
+    } else if (workload && !workload->layout) {
+        print_millions(model_parameters(workload->model), count);
+        buf_printf(out, ", %s parameters, %s   %u rank%s on %s\ntrain  ", count,
+                   workload->training.bf16 ? "bf16" : "fp32", workload->layouts.ranks,
+                   units_plural(workload->layouts.ranks), host);
+        training_describe(&workload->training, out);
+        buf_printf(out, ", %s step%s, checkpoints: %s\n", experiment_text(experiment, OPT_TRAIN_STEPS),
+                   units_plural(experiment_u64(experiment, OPT_TRAIN_STEPS)),
+                   strcmp(experiment_text(experiment, OPT_TRAIN_CHECKPOINT_EVERY), "0") == 0
+                       ? "none"
+                       : experiment_text(experiment, OPT_TRAIN_CHECKPOINT_EVERY));
+    } else if (workload) {
+        uint64_t parameters = model_parameters(workload->model);
+        print_millions(parameters, count);
+        buf_printf(out, ", %s parameters, %s, %s (%.3g B each)", count, dtype_name(workload->model->dtype),
+                   layout_state_name(workload->layout),
+                   parameters ? (double)layout_total_bytes(workload->layout) / (double)parameters : 0.0);
+        const struct layout_pair *layouts = &workload->layouts;
+        uint32_t ranks = layouts->ranks;
+        const char *axes = layout_describe(layouts->saved);
+        bool resharded = layouts->loaded != layouts->saved;
+        buf_printf(out, "   %u rank%s%s%s%s%s%s on %s\n", ranks, units_plural(ranks), *axes ? " (" : "", axes,
+                   resharded ? ", loaded as " : "", resharded ? layout_describe(layouts->loaded) : "", *axes ? ")" : "",
+                   host);
+    } else {
+        bool nodes = experiment_u64(experiment, OPT_NODES) > 1;
+        buf_printf(out, "   ranks=%s%s%s\n", experiment_text(experiment, OPT_RANKS), nodes ? " nodes=" : "",
+                   nodes ? experiment_text(experiment, OPT_NODES) : "");
+    }
+}
+
+static void write_store_line(const struct experiment *experiment, bool is_here, struct buf *out)
+{
+    char block[32], shown[PATH_MAX];
+    struct place place;
+    const char *store = experiment_text(experiment, OPT_STORE);
+    buf_printf(out, "store  %s", place_shorten(store, shown, sizeof shown));
+    if (is_here && place_find(store, &place, NULL) == 0 && *place.filesystem)
+        buf_printf(out, "  %s%s%s", place.filesystem, place.device[0] == '/' ? " on " : "",
+                   place.device[0] == '/' ? strrchr(place.device, '/') + 1 : "");
+    if (experiment_is(experiment, OPT_WORKLOAD, "verify")) { /* which reads in its own way, too */
+        buf_printf(out, ", %s thread%s a rank to read with\n", experiment_text(experiment, OPT_IO_DEPTH),
+                   units_plural(experiment_u64(experiment, OPT_IO_DEPTH)));
+        return;
+    }
+    if (!experiment_is(experiment, OPT_ENGINE, "native")) { /* it has its own ways to write */
+        buf_printf(out, ", engine=%s\n", experiment_text(experiment, OPT_ENGINE));
+        return;
+    }
+    const char *direct = experiment_text(experiment, OPT_IO_DIRECT), *inner = place_inner_store(store);
+    if (inner && place_is_objects(inner)) {
+        buf_printf(out, ", %s part%s of %s in flight, checksum %s\n", experiment_text(experiment, OPT_IO_DEPTH),
+                   units_plural(experiment_u64(experiment, OPT_IO_DEPTH)),
+                   units_format_bytes((double)experiment_u64(experiment, OPT_S3_PART_SIZE), block),
+                   experiment_text(experiment, OPT_S3_CHECKSUM));
+        return;
+    }
+    buf_printf(out, ", %s, %s, depth %s x %s, %s\n", experiment_text(experiment, OPT_IO_ENGINE),
+               strcmp(direct, "true") == 0    ? "O_DIRECT"
+               : strcmp(direct, "false") == 0 ? "buffered"
+                                              : "O_DIRECT where it can",
+               experiment_text(experiment, OPT_IO_DEPTH),
+               units_format_bytes((double)experiment_u64(experiment, OPT_IO_BLOCK), block),
+               experiment_bool(experiment, OPT_IO_FSYNC) ? "fsync" : "no fsync");
+}
+
+/* A training that neither saves nor resumes has none. */
+static bool uses_store(const struct experiment *experiment)
+{
+    return !experiment_is(experiment, OPT_WORKLOAD, "wait") &&
+           (!experiment_is(experiment, OPT_WORKLOAD, "train") ||
+            strcmp(experiment_text(experiment, OPT_TRAIN_CHECKPOINT_EVERY), "0") != 0 ||
+            !experiment_is(experiment, OPT_TRAIN_RESUME, "none"));
+}
+
+static void write_plan_line(const struct plan *plan, struct buf *out)
+{
+    char time[32], items[32], bytes[32], files[32];
+    buf_printf(out, "plan   %s   %s item%s, %s, %s file%s, largest rank %.3f x mean\n",
+               units_format_duration((double)plan->compute_ns, time), units_format_count(plan->item_count, items),
+               units_plural(plan->item_count), units_format_bytes((double)plan->payload_bytes, bytes),
+               units_format_count(plan->file_count + 1, files), units_plural(plan->file_count + 1), plan->imbalance);
+}
+
+void report_write_heading(const char *run, const struct experiment *experiment, const struct workload *workload,
+                          bool is_here, bool colour, struct buf *out)
+{
+    if (colour)
+        buf_append_text(out, table_style_start(TABLE_BOLD));
+    write_model_line(run, experiment, workload, out);
+    if (colour)
+        buf_append_text(out, table_style_end());
+    if (uses_store(experiment))
+        write_store_line(experiment, is_here, out);
+    if (workload && workload->plan && !experiment_is(experiment, OPT_ENGINE, "command")) /* which plans by itself */
+        write_plan_line(workload->plan, out);
+}

@@ -1,0 +1,15 @@
+/* The lines before a run: run, model and ranks; store; plan. */
+#ifndef CLI_REPORT_REPORT_HEADING_H
+#define CLI_REPORT_REPORT_HEADING_H
+
+#include <stdbool.h>
+
+#include "cli/plan/workload.h"
+#include "core/buf.h"
+#include "run/experiment.h"
+
+/* `workload` may be NULL where it is not known (any more). `is_here`: the store is one of this machine, not of a site. */
+void report_write_heading(const char *run, const struct experiment *experiment, const struct workload *workload,
+                          bool is_here, bool colour, struct buf *out);
+
+#endif

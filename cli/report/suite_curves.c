@@ -1,0 +1,143 @@
+/* Curves of a suite's run. Knows the facts that workload=suite leaves ("bytes:figure:figure ..."), not how they came about. */
+#include "cli/report/suite_curves.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/report/table.h"
+#include "core/units.h"
+
+#define FIGURES 3
+
+/* One size. */
+struct point {
+    uint64_t bytes;
+    double figures[FIGURES]; /* NAN where the fact has fewer */
+};
+
+/* Facts with one prefix, and what the figures are called. */
+struct kind {
+    const char *prefix, *title, *member;
+    const char *names[FIGURES]; /* in JSON; NULL ends them */
+};
+
+static const struct kind collectives = {
+    "suite.curve.", "COLLECTIVE", "collectives", {"seconds", "algorithm_bytes_per_s", "bus_bytes_per_s"}};
+static const struct kind between_nodes = {
+    "suite.latency.", "LATENCY OF NODE", "between_nodes", {"median_s", "p99_s", NULL}};
+static const struct kind within_nodes = {
+    "suite.local_latency.", "LATENCY WITHIN NODE", "within_nodes", {"median_s", "p99_s", NULL}};
+
+/* What the fact is about ("all_reduce"), and its first point; NULL where it is of another kind. */
+static const char *points_of(const char *fact, const struct kind *kind, char name[128])
+{
+    size_t len = strlen(kind->prefix);
+    const char *equals = strrchr(fact, '=');
+    if (!equals || strncmp(fact, kind->prefix, len) != 0 || equals < fact + len)
+        return NULL;
+    snprintf(name, 128, "%.*s", (int)(equals - fact - (long)len), fact + len);
+    return equals + 1;
+}
+
+/* Reads a point and goes behind it; false at the end. */
+static bool next_point(const char **text, struct point *point)
+{
+    char *end;
+    while (**text == ' ')
+        ++*text;
+    point->bytes = strtoull(*text, &end, 10);
+    if (end == *text)
+        return false;
+    for (size_t i = 0; i < FIGURES; i++)
+        point->figures[i] = *end == ':' ? strtod(end + 1, &end) : (double)NAN;
+    *text = end + strcspn(end, " ");
+    return true;
+}
+
+/* Times of all kinds come first; the rates of collectives are those of networks, in 1000s. */
+static void add_point(struct table *table, const char *name, const struct kind *kind, const struct point *point)
+{
+    char text[32];
+    table_add(table, TABLE_BOLD, name);
+    table_add(table, TABLE_PLAIN, units_format_bytes((double)point->bytes, text));
+    for (size_t i = 0; i < FIGURES && kind->names[i]; i++) {
+        bool is_rate = strstr(kind->names[i], "bytes_per_s") != NULL;
+        if (isnan(point->figures[i]))
+            table_add(table, TABLE_PLAIN, NULL);
+        else if (is_rate)
+            table_add(table, TABLE_PLAIN, units_format_decimal(point->figures[i], "B/s", text));
+        else
+            table_add(table, TABLE_PLAIN, units_format_duration(point->figures[i] * 1e9, text));
+    }
+}
+
+static int write_kind(const struct run_info *run, const struct kind *kind, bool colour, struct buf *out,
+                      struct cb_err *err)
+{
+    bool has_rates = kind->names[2] != NULL;
+    const char *const headings[] = {kind->title, "BYTES", has_rates ? "TIME" : "MEDIAN",
+                                    has_rates ? "ALGORITHM" : "P99", "BUS"};
+    struct table table;
+    struct point point;
+    char name[128];
+    table_init(&table, has_rates ? "lrrrr" : "lrrr");
+    table_add_headings(&table, headings);
+    size_t headed = table.count;
+    for (size_t i = 0; i < run->fact_count; i++) {
+        const char *text = points_of(run->facts[i], kind, name), *shown = name;
+        for (; text && next_point(&text, &point); shown = "")
+            add_point(&table, shown, kind, &point);
+    }
+    int rc = 0;
+    if (table.count > headed) {
+        buf_append_char(out, '\n');
+        rc = table_write(&table, 0, colour, out, err);
+    }
+    table_release(&table);
+    return rc;
+}
+
+int suite_curves_write(const struct run_info *run, bool colour, struct buf *out, struct cb_err *err)
+{
+    int rc = write_kind(run, &between_nodes, colour, out, err);
+    if (!rc)
+        rc = write_kind(run, &within_nodes, colour, out, err);
+    return rc ? rc : write_kind(run, &collectives, colour, out, err);
+}
+
+static void write_members(const struct run_info *run, const struct kind *kind, struct json_writer *json)
+{
+    struct point point;
+    char name[128];
+    json_write_key(json, kind->member);
+    json_write_begin_object(json);
+    for (size_t i = 0; i < run->fact_count; i++) {
+        const char *text = points_of(run->facts[i], kind, name);
+        if (!text)
+            continue;
+        json_write_key(json, name);
+        json_write_begin_array(json);
+        while (next_point(&text, &point)) {
+            json_write_begin_object(json);
+            json_member_u64(json, "bytes", point.bytes);
+            for (size_t k = 0; k < FIGURES && kind->names[k]; k++)
+                json_member_double(json, kind->names[k], point.figures[k]);
+            json_write_end_object(json);
+        }
+        json_write_end_array(json);
+    }
+    json_write_end_object(json);
+}
+
+void suite_curves_write_json(const struct run_info *run, struct json_writer *json)
+{
+    write_members(run, &collectives, json);
+    json_write_key(json, "latencies");
+    json_write_begin_object(json);
+    write_members(run, &between_nodes, json);
+    write_members(run, &within_nodes, json);
+    json_write_end_object(json);
+}

@@ -1,0 +1,50 @@
+/* The members of a sweep beside each other: a line for each combination of what varied, best first. Reads the history. */
+#ifndef CLI_REPORT_SWEEP_REPORT_H
+#define CLI_REPORT_SWEEP_REPORT_H
+
+#include <stdbool.h>
+
+#include "cli/compare/sweep_axes.h"
+#include "core/buf.h"
+#include "core/err.h"
+#include "core/json.h"
+#include "db/history.h"
+
+/* A primary metric that a member has. */
+struct sweep_column {
+    enum operation op;
+    enum metric_id metric;
+};
+
+/* One combination: its runs lie next to each other, by block. */
+struct sweep_row {
+    size_t first, count, passed;
+    struct summary *values; /* by column, over the medians of runs that passed; n is 0 where none has it; owned */
+    double rank;            /* the leading column's median, so that less is better; NAN where there is none */
+};
+
+struct sweep_report {
+    char sweep[64];
+    struct run_info **runs; /* by combination, then block; owned */
+    size_t count, passed;
+    struct varied varied;
+    struct sweep_column *columns;
+    size_t column_count, leading; /* leading: the column that rows are ordered by */
+    struct sweep_row *rows;       /* best first */
+    size_t row_count;
+};
+
+/* Whether `word` names a sweep; else it may be a run. */
+int sweep_report_is_sweep(struct history *history, const char *word, bool *is, struct cb_err *err) CB_MUST_CHECK;
+
+/* sweep_report_release in any case. */
+int sweep_report_load(struct sweep_report *self, struct history *history, const char *sweep,
+                      struct cb_err *err) CB_MUST_CHECK;
+void sweep_report_release(struct sweep_report *self);
+
+int sweep_report_write(const struct sweep_report *self, bool colour, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
+/* "sweep","varied":[key],"best_first_by": name or null,"combinations":[{"combination","values":{key:text},"n",
+ * "metrics":{name:{"unit","n","median","min","max"}},"runs":[{"run","block","state","outcome","message"}]}] */
+void sweep_report_write_members(const struct sweep_report *self, struct json_writer *json);
+
+#endif

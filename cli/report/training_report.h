@@ -1,0 +1,25 @@
+/* What a training is before it runs, and what it came to, for people and as JSON. */
+#ifndef CLI_REPORT_TRAINING_REPORT_H
+#define CLI_REPORT_TRAINING_REPORT_H
+
+#include <stdbool.h>
+
+#include "cli/plan/workload.h"
+#include "core/buf.h"
+#include "core/err.h"
+#include "core/json.h"
+#include "db/history.h"
+#include "run/experiment.h"
+
+/* Model, ranks, batch, and the memory of a rank's device at the stages of training; nothing is allocated for it. */
+void training_outlook_write(const struct experiment *experiment, const struct workload *workload, struct buf *out);
+void training_outlook_write_json(const struct experiment *experiment, const struct workload *workload,
+                                 struct json_writer *json);
+
+/* "fsdp-module_wrap-BACKWARD_PRE, 16 samples of 128 tokens a rank" */
+void training_describe(const struct training *training, struct buf *out);
+
+/* The table of steps. */
+int training_report_write(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
+
+#endif

@@ -1,0 +1,456 @@
+/* Checking a site. Owns what is asked of it and what to do about each answer. */
+#include "cli/sites/site_checks.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/report/table.h"
+#include "cli/sites/site_install.h"
+#include "core/hash.h"
+#include "core/log.h"
+#include "core/version.h"
+#include "run/container.h"
+
+#define JOB_NS (900 * NS_PER_S) /* a queue may be long; it says so while it waits */
+#define TOKEN_FILE ".site-check"
+#define NODE_FOLDER "/tmp" /* where programs go where nobody has said sbcast= */
+#define FIELD_BYTES 512
+
+struct checks {
+    struct cli *cli;
+    struct remote *remote;
+    struct table table;
+    struct json_writer json;
+    bool learns; /* sbcast= is filled in where it is needed */
+    bool all_well;
+};
+
+static void report(struct checks *self, const char *name, bool fine, const char *found, const char *advice)
+{
+    self->all_well &= fine;
+    if (!self->cli->json) {
+        table_add(&self->table, fine ? TABLE_GOOD : TABLE_BAD, fine ? "ok" : "failed");
+        table_add(&self->table, TABLE_BOLD, name);
+        table_add(&self->table, TABLE_PLAIN, found);
+        table_add(&self->table, TABLE_PLAIN, fine ? "" : advice);
+        return;
+    }
+    json_write_begin_object(&self->json);
+    json_member_text(&self->json, "name", name);
+    json_member_text(&self->json, "status", fine ? "ok" : "failed");
+    json_member_text(&self->json, "found", found);
+    json_member_text(&self->json, "do", fine ? NULL : advice);
+    json_write_end_object(&self->json);
+}
+
+/* Runs a command there; false, with its last line in `text`, where it fails in any way. */
+static bool works(struct checks *self, const struct remote_call *call, struct transport_answer *answer, char *text)
+{
+    struct cb_err err;
+    if (remote_run(self->remote, call, answer, &err)) {
+        snprintf(text, FIELD_BYTES, "%.500s", err.message);
+        return false;
+    }
+    remote_reason(answer, text, FIELD_BYTES);
+    return answer->exit_status == 0;
+}
+
+/* ---- the login node ---- */
+
+static bool check_programs(struct checks *self)
+{
+    static const char *const words[] = {"--version", NULL};
+    const struct site *site = &self->remote->site;
+    char path[PATH_MAX], text[FIELD_BYTES], version[32], commit[64];
+    struct cb_err err;
+    bool has = false;
+    if (remote_check_version(self->remote, &err)) {
+        report(self, "programs", false, err.message,
+               "`ckptbench site add NAME` without prefix= builds this release there");
+        return false;
+    }
+    if (site_has_programs(self->remote, &has, &err) || !has) {
+        report(self, "programs", false, has ? err.message : "ckptbench is there, its agent or worker is not",
+               "install all three programs into the prefix (the worker may be in an image: container=)");
+        return false;
+    }
+    struct transport_answer answer;
+    transport_answer_init(&answer);
+    snprintf(path, sizeof path, "%.3000s/bin/ckptbench-agent", site_text(site, SITE_PREFIX));
+    const struct remote_call call = {.program = path, .words = words, .timeout_ns = REMOTE_QUICK_NS};
+    bool fine = works(self, &call, &answer, text);
+    if (fine &&
+        (remote_parse_version(answer.out.data, version, commit, &err) || strcmp(version, version_text()) != 0)) {
+        snprintf(text, sizeof text, "the agent there is %.*s", (int)strcspn(answer.out.data, "\n"), answer.out.data);
+        fine = false;
+    } else if (fine) {
+        snprintf(text, sizeof text, "%s (%s) in %.300s", version, commit, site_text(site, SITE_PREFIX));
+    }
+    report(self, "programs", fine, text, "the agent must start there, and be of this release: add the site again");
+    transport_answer_release(&answer);
+    return fine;
+}
+
+static bool check_slurm(struct checks *self)
+{
+    static const char *const version[] = {"--version", NULL}, *const ping[] = {"ping", NULL};
+    const struct remote_call asked = {.program = "sbatch", .words = version, .timeout_ns = REMOTE_QUICK_NS};
+    const struct remote_call pinged = {.program = "scontrol", .words = ping, .timeout_ns = REMOTE_QUICK_NS};
+    char text[FIELD_BYTES], state[FIELD_BYTES];
+    struct transport_answer first, second;
+    transport_answer_init(&first);
+    transport_answer_init(&second);
+    bool has = works(self, &asked, &first, text);
+    bool up = has && works(self, &pinged, &second, state) && strstr(second.out.data, " is UP");
+    report(self, "Slurm", up, has && !up ? state : text,
+           has ? "its controller does not answer: `scontrol ping` there must say UP"
+               : "`sbatch --version` must work in a login there: modules= loads it, environment.PATH and "
+                 "environment.SLURM_CONF say where it and its configuration are");
+    transport_answer_release(&first);
+    transport_answer_release(&second);
+    return up;
+}
+
+/* What squeue and scontrol have forgotten, it still knows. Nothing needs it. */
+static void check_accounting(struct checks *self)
+{
+    static const char *const words[] = {"-X", "-n", "-P", "-S", "now", "-o", "JobID", NULL};
+    const struct remote_call call = {.program = "sacct", .words = words, .timeout_ns = REMOTE_QUICK_NS};
+    char text[FIELD_BYTES], found[FIELD_BYTES];
+    struct transport_answer answer;
+    transport_answer_init(&answer);
+    if (works(self, &call, &answer, text))
+        snprintf(found, sizeof found, "sacct answers: it is asked how jobs ended that squeue has forgotten");
+    else
+        snprintf(found, sizeof found, "none that answers, and none is needed (%.300s)", text);
+    report(self, "accounting", true, found, NULL);
+    transport_answer_release(&answer);
+}
+
+/* ---- a compute node ---- */
+
+static bool leave_token(struct checks *self, const char *token)
+{
+    static const char script[] = "mkdir -p \"$1\" && printf '%s\\n' \"$2\" > \"$1/" TOKEN_FILE "\"";
+    const char *home = site_text(&self->remote->site, SITE_HOME);
+    const char *const words[] = {"-c", script, "ckptbench-site", home, token, NULL};
+    const struct remote_call call = {.program = "sh", .words = words, .timeout_ns = REMOTE_QUICK_NS};
+    char text[FIELD_BYTES];
+    struct transport_answer answer;
+    transport_answer_init(&answer);
+    bool fine = works(self, &call, &answer, text);
+    if (!fine)
+        report(self, "home", false, text, "the site's home must be a folder of yours: give home=");
+    transport_answer_release(&answer);
+    return fine;
+}
+
+/* What ranks in an image take from there. */
+static bool is_of_the_image(const struct checks *self, const char *what)
+{
+    return *site_text(&self->remote->site, SITE_CONTAINER) &&
+           (strcmp(what, "ckptbench-worker") == 0 || strcmp(what, "mpirun") == 0);
+}
+
+/* What the node's own doctor has to say: each thing that is not well, or that all is. */
+static void report_node(struct checks *self, const char *node, const char *json)
+{
+    struct json_value *root = NULL;
+    size_t fine = 0, count = 0;
+    char name[160], text[FIELD_BYTES], others[300] = "";
+    if (json_parse(json, strlen(json), &root, NULL)) {
+        report(self, "compute node", false, "its doctor did not answer",
+               "`srun PREFIX/bin/ckptbench doctor` there says why");
+        return;
+    }
+    const struct json_value *found = json_get(root, "checks");
+    for (size_t i = 0; i < json_count(found); i++) {
+        const struct json_value *check = json_at(found, i);
+        const char *status = "", *what = "", *seen = "", *advice = "";
+        bool read = json_as_text(json_get(check, "status"), &status) && json_as_text(json_get(check, "name"), &what) &&
+                    json_as_text(json_get(check, "found"), &seen);
+        size_t used = strlen(others);
+        if (read && is_of_the_image(self, what))
+            continue;
+        count++;
+        fine += read && strcmp(status, "ok") == 0;
+        if (read && strcmp(status, "ok") != 0)
+            snprintf(others + used, sizeof others - used, "%s%s", used ? ", " : "; not: ", what);
+        if (!read || strcmp(status, "missing") != 0)
+            continue; /* what is only lacking costs a feature: `doctor` there tells it */
+        if (!json_as_text(json_get(check, "do"), &advice))
+            advice = "";
+        snprintf(name, sizeof name, "%.60s: %.80s", node, what);
+        report(self, name, false, seen, advice);
+    }
+    json_value_free(root);
+    snprintf(text, sizeof text, "%.60s: %zu of %zu checks of its doctor are well%s", node, fine, count, others);
+    report(self, "compute node", true, text, NULL);
+}
+
+/* A job of one node: `program` with its flags, and the command. */
+static bool run_on_node(struct checks *self, const char *program, const char *const *command, size_t command_words,
+                        struct transport_answer *answer, char *text)
+{
+    const struct site *site = &self->remote->site;
+    char partition[256], account[256];
+    snprintf(partition, sizeof partition, "--partition=%.200s", site_text(site, SITE_PARTITION));
+    snprintf(account, sizeof account, "--account=%.200s", site_text(site, SITE_ACCOUNT));
+    const char *words[CONTAINER_MAX_WORDS + 20] = {"--nodes=1", "--ntasks=1", "--time=5", "--job-name=ckptbench-site",
+                                                   "--quiet"};
+    size_t count = 5;
+    if (*site_text(site, SITE_PARTITION))
+        words[count++] = partition;
+    if (*site_text(site, SITE_ACCOUNT))
+        words[count++] = account;
+    memcpy(words + count, command, command_words * sizeof *command);
+    const struct remote_call call = {.program = program, .words = words, .timeout_ns = JOB_NS};
+    return works(self, &call, answer, text);
+}
+
+/* The same on a node that has none of our files: sent by sbcast, as a run's programs will be. */
+static void check_sent_node(struct checks *self, const char *node)
+{
+    static const char script[] = "folder=$2/ckptbench-programs-site-$SLURM_JOB_ID\n"
+                                 "srun --chdir=/ mkdir -m700 \"$folder\" || exit 1\n"
+                                 "for name in ckptbench ckptbench-agent ckptbench-worker; do\n"
+                                 "    [ -e \"$1/bin/$name\" ] || continue\n" /* an image has the worker itself */
+                                 "    sbcast --preserve \"$1/bin/$name\" \"$folder/$name\" || exit 1\n"
+                                 "done\n"
+                                 "srun --chdir=\"$folder\" \"$folder/ckptbench\" doctor --json\n"
+                                 "srun --chdir=/ rm -rf -- \"$folder\"\n"
+                                 "exit 0\n";
+    struct site *site = &self->remote->site;
+    bool known = *site_text(site, SITE_SBCAST) != '\0';
+    const char *folder = known ? site_text(site, SITE_SBCAST) : NODE_FOLDER;
+    const char *const command[] = {"sh", "-c", script, "ckptbench-site", site_text(site, SITE_PREFIX), folder};
+    char text[FIELD_BYTES], found[FIELD_BYTES];
+    struct transport_answer answer;
+    transport_answer_init(&answer);
+    bool sent = run_on_node(self, "salloc", command, 6, &answer, text);
+    snprintf(found, sizeof found,
+             "%.200s is not the same folder on %.60s: programs go to %.100s there by sbcast%s%.60s",
+             site_text(site, SITE_HOME), node, folder, sent ? "" : ": ", sent ? "" : text);
+    if (sent && !known && self->learns)
+        sent = known = site_set(site, "sbcast", folder, "what was found", NULL) == 0;
+    report(self, "shared file system", sent && known, found,
+           sent ? "`ckptbench site add` of this site, or sbcast=/tmp in its file, has it so"
+                : "sbcast= names a folder that every compute node has; or give home= and prefix= on a file system that "
+                  "login and compute nodes share");
+    if (sent && known)
+        report_node(self, node, answer.out.data);
+    transport_answer_release(&answer);
+}
+
+static void take_node(struct checks *self, char *said, const char *token)
+{
+    char text[FIELD_BYTES];
+    char *node = strchr(said, '\n'), *json = node ? strchr(node + 1, '\n') : NULL;
+    if (!json) {
+        report(self, "compute node", false, "the job there said nothing", "`srun true` must work there");
+        return;
+    }
+    *node++ = *json++ = '\0';
+    bool shared = strcmp(said, token) == 0;
+    if (!shared) {
+        check_sent_node(self, node);
+        return;
+    }
+    snprintf(text, sizeof text, "%.300s is the same folder on %.60s", site_text(&self->remote->site, SITE_HOME), node);
+    report(self, "shared file system", true, text, NULL);
+    report_node(self, node, json);
+}
+
+static void check_node(struct checks *self)
+{
+    static const char script[] =
+        "printf '%s\\n%s\\n' \"$(cat \"$1/" TOKEN_FILE "\" 2>/dev/null)\" \"$SLURMD_NODENAME\"; "
+        "\"$2\" doctor --json; exit 0";
+    const struct site *site = &self->remote->site;
+    unsigned char random[8];
+    char token[2 * sizeof random + 1], program[PATH_MAX], text[FIELD_BYTES];
+    random_bytes(random, sizeof random);
+    hash_hex(random, sizeof random, token);
+    if (!leave_token(self, token))
+        return;
+    snprintf(program, sizeof program, "%.3000s/bin/ckptbench", site_text(site, SITE_PREFIX));
+    const char *const command[] = {"sh", "-c", script, "ckptbench-site", site_text(site, SITE_HOME), program};
+    struct transport_answer answer;
+    transport_answer_init(&answer);
+    log_info("site %s: waiting for a compute node", site->name);
+    if (run_on_node(self, "srun", command, 6, &answer, text))
+        take_node(self, answer.out.data, token);
+    else
+        report(self, "compute node", false, text,
+               "a job of one node must run there: partition= and account= say where, `squeue` there why it waits");
+    transport_answer_release(&answer);
+}
+
+/* The last line that srun has not written itself. */
+static void last_but_of_srun(const char *errors, char *text)
+{
+    for (const char *at = errors; *at;) {
+        size_t len = strcspn(at, "\n");
+        if (len && strncmp(at, "srun: ", strlen("srun: ")) != 0)
+            snprintf(text, FIELD_BYTES, "%.*s", (int)(len < FIELD_BYTES ? len : FIELD_BYTES - 1), at);
+        at += len + (at[len] == '\n');
+    }
+}
+
+/* Started as a rank will be, the image's worker must be of this release. */
+static void check_container(struct checks *self)
+{
+    const char *given = site_text(&self->remote->site, SITE_CONTAINER);
+    char text[FIELD_BYTES], version[32], commit[64];
+    const char *command[CONTAINER_MAX_WORDS + 2];
+    struct container container;
+    struct transport_answer answer;
+    struct cb_err err;
+    if (!*given || container_parse(given, &container, &err)) /* which the file's reader has checked */
+        return;
+    memcpy(command, container.words, container.count * sizeof *command);
+    command[container.count] = "ckptbench-worker";
+    command[container.count + 1] = "--version";
+    transport_answer_init(&answer);
+    bool fine = run_on_node(self, "srun", command, container.count + 2, &answer, text);
+    if (!fine)
+        last_but_of_srun(answer.errors.data, text);
+    if (fine && remote_parse_version(answer.out.data, version, commit, &err)) {
+        snprintf(text, sizeof text, "%.500s", err.message);
+        fine = false;
+    } else if (fine) {
+        snprintf(text, sizeof text, "%.200s has ckptbench-worker %s (%s)", given, version, commit);
+        fine = strcmp(version, version_text()) == 0;
+    }
+    report(self, "container", fine, text,
+           "container= must start ckptbench-worker of this release on a compute node: `make install` of its sources in "
+           "the image puts it there");
+    transport_answer_release(&answer);
+}
+
+/* ---- pairs of nodes ---- */
+
+/* A run of one rank a node: its agents meet on the rendezvous port, its ranks exchange messages pair by pair. */
+static int run_pairs(struct checks *self, uint64_t nodes, char run[64], char *text)
+{
+    static const char *const words[] = {"submit", "-", "--json", "--wait", NULL};
+    const struct site *site = &self->remote->site;
+    const char *name;
+    struct buf settings;
+    struct json_value *root = NULL;
+    struct transport_answer answer;
+    buf_init(&settings, 1u << 16);
+    buf_printf(&settings,
+               "workload: suite\nsuite.only: net\nsuite.message_bytes: 8\niterations: 1\nwarmup: 0\nbaseline: false\n"
+               "nodes: %" PRIu64 "\nranks_per_node: 1\nstore: \"null:\"\nlabel.site_check: \"%s\"\n",
+               nodes, site->name);
+    if (*site_text(site, SITE_SBCAST))
+        buf_printf(&settings, "slurm.sbcast: \"%s\"\n", site_text(site, SITE_SBCAST));
+    if (*site_text(site, SITE_PARTITION))
+        buf_printf(&settings, "slurm.partition: \"%s\"\n", site_text(site, SITE_PARTITION));
+    if (*site_text(site, SITE_ACCOUNT))
+        buf_printf(&settings, "slurm.account: \"%s\"\n", site_text(site, SITE_ACCOUNT));
+    if (*site_text(site, SITE_LAUNCHER))
+        buf_printf(&settings, "launcher: \"%s\"\n", site_text(site, SITE_LAUNCHER));
+    if (*site_text(site, SITE_CONTAINER))
+        buf_printf(&settings, "container: \"%s\"\n", site_text(site, SITE_CONTAINER));
+    transport_answer_init(&answer);
+    const struct remote_call call = {.words = words, .input = settings.data, .timeout_ns = JOB_NS};
+    bool fine = settings.code == 0 && works(self, &call, &answer, text);
+    if (fine && json_parse(answer.out.data, answer.out.len, &root, NULL) == 0 &&
+        json_as_text(json_get(json_at(json_get(root, "runs"), 0), "run"), &name))
+        snprintf(run, 64, "%s", name);
+    else
+        fine = false;
+    json_value_free(root);
+    transport_answer_release(&answer);
+    buf_release(&settings);
+    return fine;
+}
+
+/* How many pairs the run has measured: facts suite.pair.A.B. */
+static uint64_t count_pairs(struct checks *self, const char *run)
+{
+    char query[200];
+    uint64_t pairs = 0;
+    struct json_value *root = NULL;
+    struct cb_err err;
+    char trouble[512];
+    snprintf(query, sizeof query, "select count(*) as pairs from fact where run='%.64s' and fact like 'suite.pair.%%'",
+             run);
+    const char *const words[] = {"sql", "--json", query, NULL};
+    const struct remote_call call = {.words = words, .timeout_ns = REMOTE_QUICK_NS};
+    if (remote_ask(self->remote, &call, &root, trouble, &err))
+        return 0;
+    if (!json_as_u64(json_get(json_at(root, 0), "pairs"), &pairs))
+        pairs = 0;
+    json_value_free(root);
+    return pairs;
+}
+
+static void check_pairs(struct checks *self, uint64_t nodes)
+{
+    char run[64] = "", text[FIELD_BYTES], found[FIELD_BYTES];
+    log_info("site %s: waiting for %" PRIu64 " nodes", self->remote->site.name, nodes);
+    if (!run_pairs(self, nodes, run, text)) {
+        report(self, "nodes", false, text,
+               "agents need a TCP port between nodes (rendezvous.port fixes it), ranks what MPI is configured for; "
+               "`ckptbench logs --site` of that run has what they said");
+        return;
+    }
+    uint64_t pairs = count_pairs(self, run), wanted = nodes * (nodes - 1) / 2;
+    snprintf(found, sizeof found,
+             "%" PRIu64 " nodes met on the rendezvous port, %" PRIu64 " of %" PRIu64
+             " pairs exchanged messages over MPI (run %s)",
+             nodes, pairs, wanted, run);
+    report(self, "nodes", pairs == wanted, found, "`ckptbench show RUN --nodes` there says which");
+}
+
+/* ---- all of it ---- */
+
+static void check_all(struct checks *self, uint64_t nodes)
+{
+    const char *host = site_text(&self->remote->site, SITE_HOST);
+    report(self, "connection", true, *host ? host : "localhost", NULL);
+    if (!check_programs(self) || !check_slurm(self))
+        return;
+    check_accounting(self);
+    check_node(self);
+    if (self->all_well)
+        check_container(self);
+    if (self->all_well && nodes > 1)
+        check_pairs(self, nodes);
+}
+
+int site_checks(struct cli *cli, struct remote *remote, uint64_t nodes, bool learns, struct cb_err *err)
+{
+    static const char *const headings[] = {"", "what", "found", "to do"};
+    struct checks self = {.cli = cli, .remote = remote, .learns = learns, .all_well = true};
+    int rc = 0;
+    table_init(&self.table, "llll");
+    table_add_headings(&self.table, headings);
+    json_writer_init(&self.json, &cli->out, 2);
+    if (cli->json) {
+        json_write_begin_object(&self.json);
+        json_member_text(&self.json, "site", remote->site.name);
+        json_write_key(&self.json, "checks");
+        json_write_begin_array(&self.json);
+    }
+    check_all(&self, nodes);
+    if (cli->json) {
+        json_write_end_array(&self.json);
+        json_member_bool(&self.json, "ok", self.all_well);
+        json_write_end_object(&self.json);
+        rc = cli_end_json(cli, err);
+    } else {
+        rc = table_write(&self.table, 0, cli->colour, &cli->out, err);
+        buf_printf(&cli->out, "\nsite %s is %sready\n", remote->site.name, self.all_well ? "" : "not ");
+    }
+    table_release(&self.table);
+    if (!self.all_well)
+        cli->exit_code = CB_EXIT_INFRASTRUCTURE;
+    return rc;
+}

@@ -1,0 +1,480 @@
+/* Runs of sites. Owns how a run there becomes one here; asks the site through cli/sites/site_command.h alone. */
+#include "cli/sites/site_runs.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/sites/site_fetch.h"
+#include "run/run_folder.h"
+
+#define WORD_BYTES 64
+
+/* ---- sites ---- */
+
+int remote_sites_get(struct remote_sites *self, const char *name, struct remote **remote, struct cb_err *err)
+{
+    for (size_t i = 0; i < self->count; i++) {
+        if (strcmp(self->items[i].site.name, name) == 0) {
+            *remote = &self->items[i];
+            return 0;
+        }
+    }
+    struct remote *more = realloc(self->items, (self->count + 1) * sizeof *more);
+    if (!more)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu sites", self->count + 1);
+    self->items = more;
+    struct remote *fresh = &more[self->count];
+    int rc = remote_open(fresh, name, err);
+    if (rc) {
+        remote_release(fresh);
+        return rc;
+    }
+    self->count++;
+    *remote = fresh;
+    return 0;
+}
+
+void remote_sites_drop(struct remote_sites *self, const char *name)
+{
+    for (size_t i = 0; i < self->count; i++) {
+        if (strcmp(self->items[i].site.name, name) != 0)
+            continue;
+        remote_release(&self->items[i]);
+        self->items[i] = self->items[--self->count];
+        return;
+    }
+}
+
+void remote_sites_release(struct remote_sites *self)
+{
+    for (size_t i = 0; i < self->count; i++)
+        remote_release(&self->items[i]);
+    free(self->items);
+    *self = (struct remote_sites){0};
+}
+
+/* ---- words ---- */
+
+/* Runs as words for the site, terminated by NULL; of a sweep's members its id, once, where that will do. */
+struct words {
+    char (*texts)[WORD_BYTES];
+    const char **items;
+    size_t count;
+};
+
+static int words_init(struct words *self, size_t room, const char *verb, struct cb_err *err)
+{
+    *self = (struct words){.texts = calloc(room + 1, sizeof *self->texts), .items = calloc(room + 4, sizeof(char *))};
+    if (!self->texts || !self->items)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for the names of %zu runs", room);
+    self->items[self->count++] = verb;
+    self->items[self->count++] = "--json";
+    return 0;
+}
+
+static void words_release(struct words *self)
+{
+    free(self->texts);
+    free(self->items);
+}
+
+static void words_add(struct words *self, const char *run, bool whole_sweep)
+{
+    char *text = self->texts[self->count - 2];
+    const char *dot = whole_sweep ? strrchr(run, '.') : NULL;
+    snprintf(text, WORD_BYTES, "%.*s", (int)(dot ? dot - run : (ptrdiff_t)strlen(run)), run);
+    for (size_t i = 2; i < self->count; i++)
+        if (strcmp(self->items[i], text) == 0)
+            return;
+    self->items[self->count++] = text;
+}
+
+/* What a site calls a run becomes the name of a folder here. */
+static bool is_run_name(const char *name)
+{
+    size_t len = strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_");
+    return len > 0 && len < RUN_ID_BYTES && name[len] == '\0' && name[0] != '.';
+}
+
+static int need_run_name(const struct remote *remote, const struct json_value *line, const char **run,
+                         struct cb_err *err)
+{
+    int rc = json_need_text(line, "run", run, err);
+    if (rc == 0 && !is_run_name(*run))
+        rc = cb_fail(err, CB_ERR_FORMAT, "'%.60s' is no name of a run", *run);
+    return rc ? cb_context(err, "what site %s answers", remote->site.name) : 0;
+}
+
+/* ---- runs that are not known here ---- */
+
+static int note_known(void *context, const struct run_line *line, struct cb_err *err)
+{
+    (void)line;
+    (void)err;
+    *(bool *)context = true;
+    return 0;
+}
+
+static int is_known(struct history *history, const char *run, bool *known, struct cb_err *err)
+{
+    char name[1][64];
+    const struct run_selection selection = {name, 1};
+    snprintf(name[0], sizeof name[0], "%s", run);
+    *known = false;
+    return history_each_run(history, &selection, note_known, known, err);
+}
+
+static int set_member(struct experiment *experiment, const char *key, const struct json_value *value,
+                      const char *origin, struct cb_err *err)
+{
+    char number[40];
+    const char *text = number;
+    uint64_t whole;
+    double real;
+    bool boolean;
+    if (json_as_bool(value, &boolean))
+        text = boolean ? "true" : "false";
+    else if (json_as_u64(value, &whole))
+        snprintf(number, sizeof number, "%llu", (unsigned long long)whole);
+    else if (json_as_double(value, &real))
+        snprintf(number, sizeof number, "%.17g", real);
+    else if (!json_as_text(value, &text))
+        return cb_fail(err, CB_ERR_FORMAT, "%s: the value of %s is neither text nor number", origin, key);
+    return experiment_set(experiment, key, text, origin, err);
+}
+
+/* The experiment as `list --json` has it, with its labels. */
+static int read_experiment(const struct json_value *line, const char *origin, struct experiment *experiment,
+                           struct cb_err *err)
+{
+    char label[512];
+    size_t position = 0;
+    const char *key, *text;
+    const struct json_value *value;
+    enum option_id id;
+    int rc = 0;
+    while (rc == 0 && json_next(json_get(line, "experiment"), &position, &key, &value)) {
+        if (option_find(key, &id, NULL) == 0 && json_as_text(value, &text) &&
+            strcmp(text, experiment_text(experiment, id)) == 0)
+            continue; /* as it is by default, which may be what nobody can set */
+        rc = set_member(experiment, key, value, origin, err);
+    }
+    position = 0;
+    while (rc == 0 && json_next(json_get(line, "labels"), &position, &key, &value)) {
+        snprintf(label, sizeof label, "label.%s", key);
+        rc = set_member(experiment, label, value, origin, err);
+    }
+    return rc;
+}
+
+/* What has ended there has not ended here before it is fetched. */
+static int take_state(struct history *history, const struct json_value *line, const char *run, struct cb_err *err)
+{
+    const char *name;
+    enum job_state state;
+    bool goes_on = json_as_text(json_get(line, "state"), &name) && job_state_find(name, &state) &&
+                   state != JOB_PLANNED && !job_state_is_final(state);
+    return goes_on ? history_set_state(history, run, name, err) : 0;
+}
+
+static int plan(struct history *history, const struct remote *remote, const struct json_value *line, const char *run,
+                const char *folder, const struct experiment *experiment, struct file_batch *batch, struct cb_err *err)
+{
+    struct planned_run row = {
+        .run = run, .folder = folder, .experiment = experiment, .site = remote->site.name, .batch = batch};
+    if (!json_as_text(json_get(line, "sweep"), &row.sweep))
+        row.sweep = NULL;
+    int rc = json_need_u64(line, "block", &row.block, err);
+    if (rc == 0)
+        rc = json_need_u64(line, "combination", &row.combination, err);
+    if (rc == 0)
+        rc = json_need_u64(line, "planned_ns", &row.planned_wall_ns, err);
+    if (rc == 0)
+        rc = run_folder_create(batch, folder, experiment, err);
+    if (rc == CB_ERR_EXISTS) /* left by one of us that was ended here */
+        rc = 0;
+    if (rc == 0)
+        rc = history_plan_run(history, &row, err);
+    return rc ? rc : take_state(history, line, run, err);
+}
+
+static int take_line(struct history *history, const struct remote *remote, const struct json_value *line,
+                     struct file_batch *batch, struct cb_err *err)
+{
+    char folder[PATH_MAX];
+    const char *run;
+    bool known;
+    struct experiment *experiment = NULL;
+    int rc = need_run_name(remote, line, &run, err);
+    if (rc == 0)
+        rc = is_known(history, run, &known, err);
+    if (rc || known)
+        return rc;
+    if (snprintf(folder, sizeof folder, "%s/runs/%s", history_folder(history), run) >= (int)sizeof folder)
+        return cb_fail(err, CB_ERR_USAGE, "the path of run %s is too long", run);
+    rc = experiment_new(&experiment, err);
+    if (rc == 0)
+        rc = read_experiment(line, run, experiment, err);
+    if (rc == 0)
+        rc = plan(history, remote, line, run, folder, experiment, batch, err);
+    experiment_free(experiment);
+    return rc ? cb_context(err, "taking in run %s of site %s", run, remote->site.name) : 0;
+}
+
+static int take_lines(struct history *history, const struct remote *remote, const struct json_value *lines,
+                      struct cb_err *err)
+{
+    struct file_batch batch = {0};
+    int rc = history_begin(history, err);
+    if (rc)
+        return rc;
+    for (size_t i = 0; rc == 0 && i < json_count(lines); i++)
+        rc = take_line(history, remote, json_at(lines, i), &batch, err);
+    if (rc == 0)
+        rc = file_batch_commit(&batch, err);
+    file_batch_release(&batch);
+    return history_end(history, rc, err);
+}
+
+/* Names of `lines` that are not known here, as words of `list`. */
+static int unknown_words(const struct remote *remote, struct history *history, const struct json_value *lines,
+                         struct words *words, struct cb_err *err)
+{
+    int rc = words_init(words, json_count(lines), "list", err);
+    for (size_t i = 0; rc == 0 && i < json_count(lines); i++) {
+        const char *run;
+        bool known;
+        rc = need_run_name(remote, json_at(lines, i), &run, err);
+        if (rc == 0)
+            rc = is_known(history, run, &known, err);
+        if (rc == 0 && !known)
+            words_add(words, run, true);
+    }
+    return rc;
+}
+
+static int ask_status(struct remote *remote, const char *const *words, size_t count, struct json_value **lines,
+                      char trouble[512], struct cb_err *err)
+{
+    const char **all = calloc(count + 3, sizeof *all);
+    if (!all)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu words", count);
+    all[0] = "status";
+    all[1] = "--json";
+    memcpy(all + 2, words, count * sizeof *words);
+    const struct remote_call call = {.words = all, .timeout_ns = REMOTE_LONG_NS};
+    int rc = remote_ask(remote, &call, lines, trouble, err);
+    free(all);
+    return rc;
+}
+
+/* `words` is a call of list. */
+static int take_listed(struct remote *remote, struct history *history, const char *const *words, struct cb_err *err)
+{
+    const struct remote_call call = {.words = words, .timeout_ns = REMOTE_LONG_NS};
+    struct json_value *lines = NULL;
+    char trouble[512];
+    int rc = remote_ask(remote, &call, &lines, trouble, err);
+    if (rc == 0)
+        rc = take_lines(history, remote, lines, err);
+    json_value_free(lines);
+    return rc;
+}
+
+int remote_runs_take_named(struct remote *remote, struct history *history, const char *name, struct cb_err *err)
+{
+    const char *const words[] = {"list", "--json", name, NULL};
+    return take_listed(remote, history, words, err);
+}
+
+int remote_runs_take(struct remote *remote, struct history *history, const char *const *words, size_t count,
+                     struct cb_err *err)
+{
+    struct json_value *lines = NULL;
+    struct words unknown = {0};
+    char trouble[512];
+    int rc = ask_status(remote, words, count, &lines, trouble, err);
+    if (rc == 0)
+        rc = unknown_words(remote, history, lines, &unknown, err);
+    if (rc == 0 && unknown.count > 2)
+        rc = take_listed(remote, history, unknown.items, err);
+    words_release(&unknown);
+    json_value_free(lines);
+    return rc;
+}
+
+/* ---- runs under way ---- */
+
+static double number_of(const struct json_value *line, const char *key)
+{
+    double number;
+    return json_as_double(json_get(line, key), &number) ? number : NAN;
+}
+
+static void copy_text(const struct json_value *line, const char *key, char *text, size_t bytes)
+{
+    const char *given;
+    snprintf(text, bytes, "%s", json_as_text(json_get(line, key), &given) ? given : "");
+}
+
+/* What the site says of a run is what its line here says. */
+static void tell_entry(struct job_entry *entry, const struct json_value *line, enum job_state state)
+{
+    entry->told = (struct job_told){.is = true,
+                                    .queue_s = number_of(line, "queue_s"),
+                                    .boot_s = number_of(line, "boot_s"),
+                                    .launch_s = number_of(line, "launch_s"),
+                                    .run_s = number_of(line, "run_s")};
+    entry->has_record = true;
+    copy_text(line, "progress", entry->told.progress, sizeof entry->told.progress);
+    copy_text(line, "job", entry->record.job, sizeof entry->record.job);
+    if (!json_as_u64(json_get(line, "nodes"), &entry->record.node_count))
+        entry->record.node_count = 0;
+    entry->verdict = (struct job_verdict){.state = state};
+    copy_text(line, "note", entry->verdict.note, sizeof entry->verdict.note);
+}
+
+static int follow_state(struct job_list *list, struct job_entry *entry, struct cb_err *err)
+{
+    const char *state = job_state_name(entry->verdict.state);
+    int rc = strcmp(entry->known_state, state) ? history_set_state(list->history, entry->run, state, err) : 0;
+    snprintf(entry->known_state, sizeof entry->known_state, "%s", state);
+    return rc;
+}
+
+/* Those that have ended there, as they are found in its answer. */
+struct ends {
+    struct remote_fetch *fetches;
+    struct job_entry **entries; /* of the same index */
+    const struct json_value **lines;
+    size_t count;
+};
+
+static int ends_init(struct ends *self, size_t room, struct cb_err *err)
+{
+    *self = (struct ends){.fetches = calloc(room + 1, sizeof *self->fetches),
+                          .entries = calloc(room + 1, sizeof *self->entries),
+                          .lines = calloc(room + 1, sizeof *self->lines)};
+    return self->fetches && self->entries && self->lines
+               ? 0
+               : cb_fail(err, CB_ERR_MEMORY, "no memory to fetch %zu runs", room);
+}
+
+static void ends_release(struct ends *self)
+{
+    free(self->fetches);
+    free(self->entries);
+    free(self->lines);
+}
+
+static void ends_add(struct ends *self, struct job_entry *entry, const struct json_value *line)
+{
+    self->fetches[self->count] = (struct remote_fetch){.run = entry->run, .folder = entry->folder};
+    self->entries[self->count] = entry;
+    self->lines[self->count++] = line;
+}
+
+/* What cannot be fetched (yet) stays unfinished here, and says why. */
+static int take_end(struct remote *remote, struct job_list *list, const struct remote_fetch *fetched,
+                    struct job_entry *entry, const struct json_value *line, struct cb_err *err)
+{
+    int rc = fetched->rc;
+    const char *why = fetched->why.message;
+    if (rc == CB_ERR_NO_SPACE || rc == CB_ERR_MEMORY)
+        return cb_fail(err, rc, "fetching run %s from site %s: %s", entry->run, remote->site.name, why);
+    if (rc) {
+        entry->verdict.state = JOB_SEALING;
+        snprintf(entry->verdict.note, sizeof entry->verdict.note, "ended, and not fetched yet: %.400s", why);
+        return follow_state(list, entry, err);
+    }
+    copy_text(line, "outcome", entry->outcome, sizeof entry->outcome);
+    snprintf(entry->known_state, sizeof entry->known_state, "%s", job_state_name(entry->verdict.state));
+    job_entry_look(entry);
+    entry->is_final = true;
+    return 0;
+}
+
+static int take_ends(struct remote *remote, struct job_list *list, struct ends *ends, struct cb_err *err)
+{
+    int rc = 0;
+    remote_fetch(remote, list->history, ends->fetches, ends->count);
+    for (size_t i = 0; rc == 0 && i < ends->count; i++)
+        rc = take_end(remote, list, &ends->fetches[i], ends->entries[i], ends->lines[i], err);
+    return rc;
+}
+
+static struct job_entry *find_entry(struct job_list *list, const struct remote *remote, const char *run)
+{
+    for (size_t i = 0; i < list->count; i++)
+        if (strcmp(list->items[i].run, run) == 0)
+            return job_entry_is_away(&list->items[i]) && strcmp(list->items[i].site, remote->site.name) == 0
+                       ? &list->items[i]
+                       : NULL;
+    return NULL;
+}
+
+static int take_status(struct remote *remote, struct job_list *list, const struct json_value *line, struct ends *ends,
+                       struct cb_err *err)
+{
+    const char *run, *name;
+    enum job_state state;
+    int rc = need_run_name(remote, line, &run, err);
+    if (rc == 0)
+        rc = json_need_text(line, "state", &name, err);
+    if (rc)
+        return rc;
+    struct job_entry *entry = find_entry(list, remote, run);
+    if (!entry)
+        return 0;
+    if (!job_state_find(name, &state))
+        return cb_fail(err, CB_ERR_FORMAT, "site %s: run %s is '%.30s', which this release does not know",
+                       remote->site.name, run, name);
+    tell_entry(entry, line, state);
+    if (!job_state_is_final(state))
+        return follow_state(list, entry, err);
+    ends_add(ends, entry, line);
+    return 0;
+}
+
+/* Has the site do `verb` for its runs of the list, and takes the lines that it answers with. */
+static int ask_for_entries(struct remote *remote, struct job_list *list, const char *verb, bool whole_sweeps,
+                           struct cb_err *err)
+{
+    struct words words = {0};
+    struct ends ends = {0};
+    struct json_value *lines = NULL;
+    char trouble[512];
+    int rc = words_init(&words, list->count, verb, err);
+    for (size_t i = 0; rc == 0 && i < list->count; i++)
+        if (job_entry_is_away(&list->items[i]) && strcmp(list->items[i].site, remote->site.name) == 0)
+            words_add(&words, list->items[i].run, whole_sweeps);
+    if (rc == 0) {
+        const struct remote_call call = {.words = words.items, .timeout_ns = REMOTE_LONG_NS};
+        rc = remote_ask(remote, &call, &lines, trouble, err);
+    }
+    if (rc == 0)
+        rc = ends_init(&ends, json_count(lines), err);
+    for (size_t i = 0; rc == 0 && i < json_count(lines); i++)
+        rc = take_status(remote, list, json_at(lines, i), &ends, err);
+    if (rc == 0)
+        rc = take_ends(remote, list, &ends, err);
+    if (rc == 0 && *trouble)
+        snprintf(list->trouble, sizeof list->trouble, "site %s: %.400s", remote->site.name, trouble);
+    ends_release(&ends);
+    words_release(&words);
+    json_value_free(lines);
+    return rc;
+}
+
+int remote_runs_sync(struct remote *remote, struct job_list *list, struct cb_err *err)
+{
+    return ask_for_entries(remote, list, "status", true, err);
+}
+
+int remote_runs_cancel(struct remote *remote, struct job_list *list, struct cb_err *err)
+{
+    return ask_for_entries(remote, list, "cancel", false, err);
+}

@@ -1,0 +1,512 @@
+/* Verbs given --site. Owns what travels of a command line, and that a submission is asked for once. */
+#include "cli/sites/site_verb.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cli/jobs/job_status.h"
+#include "cli/jobs/submission_after.h"
+#include "cli/sites/site_runs.h"
+#include "core/log.h"
+#include "run/run_folder.h"
+#include "run/sweep.h"
+
+#define WORDS_MAX_BYTES (1u << 20)
+#define SETTINGS_MAX_BYTES (16u << 20)
+#define SETTINGS_WORD "-"             /* FILE.yaml: standard input */
+#define ASK_AGAIN_NS (150 * NS_PER_S) /* after a lost answer: longer than what was given to sbatch stays in doubt */
+#define FIRST_PAUSE_NS (1 * NS_PER_S)
+#define LONGEST_PAUSE_NS (10 * NS_PER_S)
+#define FORGET_S 3600 /* an unanswered question of which the site knows nothing for so long */
+#define ASKED "asked"
+
+/* ---- settings ---- */
+
+/* Quoted, so that the value reads back as it stands: no comma sweeps and no range unfolds once more. */
+static void write_quoted(struct buf *out, const char *text)
+{
+    buf_append_char(out, '"');
+    for (; *text; text++) {
+        unsigned char c = (unsigned char)*text;
+        if (c < ' ' || c == 0x7f)
+            buf_printf(out, "\\x%02x", c);
+        else if (c == '"' || c == '\\')
+            buf_printf(out, "\\%c", c);
+        else
+            buf_append_char(out, (char)c);
+    }
+    buf_append_char(out, '"');
+}
+
+static void write_setting(struct buf *out, const struct setting *setting)
+{
+    write_quoted(out, setting->key);
+    buf_append_text(out, ": [");
+    for (size_t i = 0; i < setting->value_count; i++) {
+        buf_append_text(out, i ? ", " : "");
+        write_quoted(out, setting->values[i]);
+    }
+    buf_append_text(out, "]\n");
+}
+
+/* One given again later counts; zip adds up. */
+static bool is_replaced(const struct setting_list *list, size_t index)
+{
+    const char *key = list->items[index].key;
+    for (size_t i = index + 1; i < list->count && strcmp(key, "zip") != 0; i++)
+        if (strcmp(list->items[i].key, key) == 0)
+            return true;
+    return false;
+}
+
+static bool has_key(const struct setting_list *list, const char *key)
+{
+    for (size_t i = 0; i < list->count; i++)
+        if (strcmp(list->items[i].key, key) == 0)
+            return true;
+    return false;
+}
+
+/* What runs of a site have where the user gives nothing. */
+static const struct {
+    enum site_key key;
+    const char *option;
+    bool of_slurm;
+} site_defaults[] = {{SITE_PARTITION, "slurm.partition", true},
+                     {SITE_ACCOUNT, "slurm.account", true},
+                     {SITE_SBCAST, "slurm.sbcast", true},
+                     {SITE_LAUNCHER, "launcher", false},
+                     {SITE_CONTAINER, "container", false}};
+#define SITE_DEFAULTS (sizeof site_defaults / sizeof *site_defaults)
+
+static int write_settings(const struct setting_list *list, const struct site *site, struct buf *out, struct cb_err *err)
+{
+    for (size_t i = 0; i < SITE_DEFAULTS; i++) {
+        const char *value = site_text(site, site_defaults[i].key);
+        if (!*value || has_key(list, site_defaults[i].option))
+            continue;
+        write_quoted(out, site_defaults[i].option);
+        buf_append_text(out, ": ");
+        write_quoted(out, value);
+        buf_append_char(out, '\n');
+    }
+    for (size_t i = 0; i < list->count; i++)
+        if (!is_replaced(list, i))
+            write_setting(out, &list->items[i]);
+    return buf_check(out, "the settings", err);
+}
+
+/* ---- words ---- */
+
+/* What concerns this side alone. */
+static bool stays_here(const char *flag)
+{
+    static const char *const here[] = {"site", "wait", "watch", "id", "f"};
+    for (size_t i = 0; i < sizeof here / sizeof *here; i++)
+        if (strcmp(flag, here[i]) == 0)
+            return true;
+    return false;
+}
+
+/* A command line for the site: verb, flags but those that are for here, words; settings as a YAML text that
+ * goes to its standard input, with the site's own where the user gives none. */
+struct remote_words {
+    struct buf texts, settings;
+    const char **items; /* NULL-terminated */
+    size_t count;
+};
+
+static void add_text(struct remote_words *self, const char *text)
+{
+    buf_append_text(&self->texts, text);
+    buf_append_char(&self->texts, '\0');
+    self->count++;
+}
+
+/* `warm start` has its keys as words. */
+static void add_site_words(struct remote_words *self, const struct cli *cli, const struct site *site)
+{
+    for (size_t i = 0; i < SITE_DEFAULTS; i++) {
+        const char *option = site_defaults[i].option, *value = site_text(site, site_defaults[i].key);
+        bool is_given = !site_defaults[i].of_slurm || !*value;
+        for (size_t k = 0; k < cli->word_count && !is_given; k++)
+            is_given = strncmp(cli->words[k], option, strlen(option)) == 0 && cli->words[k][strlen(option)] == '=';
+        if (is_given)
+            continue;
+        buf_printf(&self->texts, "%s=%s%c", option, value, '\0');
+        self->count++;
+    }
+}
+
+static void add_flag(struct remote_words *self, const struct given_flag *given)
+{
+    const char *dashes = given->flag->name[1] ? "--" : "-";
+    if (stays_here(given->flag->name))
+        return;
+    buf_printf(&self->texts, "%s%s%s%s%c", dashes, given->flag->name, given->value ? "=" : "",
+               given->value ? given->value : "", '\0');
+    self->count++;
+}
+
+static int remote_words_init(struct remote_words *self, const struct cli *cli, const struct site *site,
+                             struct cb_err *err)
+{
+    *self = (struct remote_words){0};
+    buf_init(&self->texts, WORDS_MAX_BYTES);
+    buf_init(&self->settings, SETTINGS_MAX_BYTES);
+    add_text(self, cli->verb->name);
+    for (size_t i = 0; i < cli->flag_count; i++)
+        add_flag(self, &cli->flags[i]);
+    if (cli->quiet)
+        add_text(self, "-q");
+    if (cli->verbose)
+        add_text(self, "-v");
+    if (cli->json)
+        add_text(self, "--json");
+    if (cli->verb->takes_experiment && cli->settings.count)
+        add_text(self, SETTINGS_WORD);
+    else if (!cli->verb->takes_experiment && cli->word_count)
+        add_text(self, "--");
+    for (size_t i = 0; i < cli->word_count; i++)
+        add_text(self, cli->words[i]);
+    if (strcmp(cli->verb->name, "warm") == 0 && cli->word_count && strcmp(cli->words[0], "start") == 0)
+        add_site_words(self, cli, site);
+    int rc = buf_check(&self->texts, "the command line", err);
+    if (rc == 0 && cli->verb->takes_experiment)
+        rc = write_settings(&cli->settings, site, &self->settings, err);
+    self->items = calloc(self->count + 4, sizeof *self->items); /* room for what a caller adds */
+    if (rc == 0 && !self->items)
+        rc = cb_fail(err, CB_ERR_MEMORY, "no memory for a command line");
+    const char *at = self->texts.data;
+    for (size_t i = 0; rc == 0 && i < self->count; i++, at += strlen(at) + 1)
+        self->items[i] = at;
+    return rc;
+}
+
+static void remote_words_release(struct remote_words *self)
+{
+    buf_release(&self->texts);
+    buf_release(&self->settings);
+    free(self->items);
+}
+
+/* ---- passing on ---- */
+
+/* Mistakes in keys are told here, with their places, before anything travels. Which checkpoint the run `after` brings
+ * is known there: for so long its name stands for it. */
+static int check_settings(struct cli *cli, const char *after, struct cb_err *err)
+{
+    struct sweep sweep = {0};
+    struct setting_list *settings = &cli->settings;
+    bool lends = after && submission_lacks_suffix(settings);
+    if (!cli->verb->takes_experiment)
+        return 0;
+    int rc = lends ? setting_add(settings, "suffix", after, "--after", err) : 0;
+    if (rc)
+        return rc;
+    rc = sweep_expand(settings, &sweep, err);
+    sweep_release(&sweep);
+    if (lends)
+        setting_release(&settings->items[--settings->count]);
+    return rc;
+}
+
+static int pass(struct cli *cli, struct remote *remote, struct cb_err *err)
+{
+    struct remote_words words;
+    struct transport_answer answer;
+    transport_answer_init(&answer);
+    int rc = remote_words_init(&words, cli, &remote->site, err);
+    const struct remote_call call = {
+        .words = words.items, .input = words.settings.len ? words.settings.data : NULL, .timeout_ns = REMOTE_LONG_NS};
+    if (rc == 0)
+        rc = remote_run(remote, &call, &answer, err);
+    if (rc == 0) {
+        buf_append(&cli->out, answer.out.data, answer.out.len);
+        remote_tell(remote, &answer);
+        cli->exit_code = answer.exit_status;
+    }
+    transport_answer_release(&answer);
+    remote_words_release(&words);
+    return rc;
+}
+
+static int pass_after(struct cli *cli, const char *site, const char *after, struct cb_err *err)
+{
+    struct remote remote;
+    int rc = check_settings(cli, after, err);
+    if (rc)
+        return rc;
+    rc = remote_open(&remote, site, err);
+    if (rc == 0)
+        rc = pass(cli, &remote, err);
+    remote_release(&remote);
+    return rc;
+}
+
+int remote_pass(struct cli *cli, const char *site, struct cb_err *err)
+{
+    return pass_after(cli, site, NULL, err);
+}
+
+/* ---- what was asked, in case we end before the answer ---- */
+
+static int asked_path(struct history *history, const char *id, char path[PATH_MAX], struct cb_err *err)
+{
+    if (snprintf(path, PATH_MAX, "%s/" ASKED "%s%s", history_folder(history), *id ? "/" : "", id) >= PATH_MAX)
+        return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", history_folder(history));
+    return 0;
+}
+
+static int note_asked(struct history *history, const char *site, const char *id, struct cb_err *err)
+{
+    char path[PATH_MAX];
+    struct buf text;
+    int rc = asked_path(history, "", path, err);
+    if (rc == 0 && mkdir(path, 0700) < 0 && errno != EEXIST)
+        rc = cb_fail_errno(err, errno, "creating the folder %s", path);
+    if (rc == 0)
+        rc = asked_path(history, id, path, err);
+    buf_init(&text, 256);
+    buf_printf(&text, "%s\n", site);
+    if (rc == 0)
+        rc = buf_write_file(&text, path, 0600, err);
+    buf_release(&text);
+    return rc;
+}
+
+static void forget_asked(struct history *history, const char *id)
+{
+    char path[PATH_MAX];
+    if (asked_path(history, id, path, NULL) == 0)
+        unlink(path);
+}
+
+/* The runs of one question; nothing there is no error, and after a while no news. */
+static int take_asked(struct job_list *list, const char *id, struct cb_err *err)
+{
+    char path[PATH_MAX];
+    struct buf site;
+    struct stat status;
+    struct remote *remote;
+    buf_init(&site, 256);
+    int rc = asked_path(list->history, id, path, err);
+    if (rc == 0)
+        rc = buf_read_file(&site, path, err);
+    if (rc == 0) {
+        site.data[strcspn(site.data, "\n")] = '\0';
+        rc = job_list_site(list, site.data, &remote, err);
+    }
+    if (rc == 0)
+        rc = remote_runs_take_named(remote, list->history, id, err);
+    bool old = stat(path, &status) == 0 && (uint64_t)status.st_mtim.tv_sec + FORGET_S < clock_wall_ns() / NS_PER_S;
+    if (rc == 0 || (rc == CB_ERR_USAGE && old))
+        forget_asked(list->history, id);
+    buf_release(&site);
+    return rc == CB_ERR_USAGE ? 0 : rc;
+}
+
+int remote_take_unanswered(struct job_list *list, struct cb_err *err)
+{
+    char path[PATH_MAX];
+    struct cb_err why;
+    int rc = asked_path(list->history, "", path, err);
+    DIR *entries = rc ? NULL : opendir(path);
+    if (!entries)
+        return rc;
+    for (struct dirent *entry; (entry = readdir(entries));)
+        if (entry->d_name[0] != '.' && !strchr(entry->d_name, '.') && take_asked(list, entry->d_name, &why))
+            log_error("%s: what became of it is not known: %s", entry->d_name, why.message);
+    closedir(entries);
+    return 0;
+}
+
+/* ---- submit ---- */
+
+struct submitting {
+    struct cli *cli;
+    const char *site;
+    char id[64];
+    struct history *history;
+    struct job_list list;
+    struct remote_words words;
+    struct json_value *answer;
+};
+
+/* One question. *again: nobody knows what became of it, or the one before is still at work there. */
+static int ask_once(struct submitting *self, bool *again, struct cb_err *err)
+{
+    struct remote *remote;
+    char trouble[512];
+    bool was_lost = *again;
+    int rc = job_list_site(&self->list, self->site, &remote, err);
+    if (rc) {
+        *again = was_lost && rc != CB_ERR_USAGE;
+        return rc;
+    }
+    const struct remote_call call = {
+        .words = self->words.items, .input = self->words.settings.data, .timeout_ns = REMOTE_LONG_NS};
+    rc = remote_ask(remote, &call, &self->answer, trouble, err);
+    *again = rc && (remote->lost || (was_lost && rc == CB_ERR_SYSTEM));
+    if (rc && remote->lost)
+        remote_sites_drop(self->list.sites, self->site);
+    return rc;
+}
+
+/* The id makes asking again harmless: the site goes on with the sweep of that name, and starts no other. */
+static int ask(struct submitting *self, struct cb_err *err)
+{
+    bool again = false;
+    uint64_t pause_ns = FIRST_PAUSE_NS, deadline_ns = 0;
+    for (;;) {
+        int rc = ask_once(self, &again, err);
+        if (rc == 0 || !again)
+            return rc;
+        if (deadline_ns == 0)
+            deadline_ns = clock_monotonic_ns() + ASK_AGAIN_NS;
+        if (clock_monotonic_ns() > deadline_ns)
+            return cb_context(err, "whether %s was submitted is not known; `ckptbench status` finds out", self->id);
+        log_info("%s; asking again what became of %s", err->message, self->id);
+        clock_sleep_ns(pause_ns);
+        pause_ns = pause_ns * 2 < LONGEST_PAUSE_NS ? pause_ns * 2 : LONGEST_PAUSE_NS;
+    }
+}
+
+static int say(struct submitting *self, struct cb_err *err)
+{
+    const struct json_value *runs = json_get(self->answer, "runs");
+    size_t count = json_count(runs);
+    const char *sweep = NULL, *run = "", *job;
+    struct job_range jobs = {0};
+    if (count == 0 || !json_as_text(json_get(json_at(runs, 0), "run"), &run))
+        return cb_fail(err, CB_ERR_FORMAT, "site %s names no run that it has submitted", self->site);
+    if (!json_as_text(json_get(self->answer, "sweep"), &sweep))
+        sweep = NULL;
+    for (size_t i = 0; i < count; i++)
+        if (json_as_text(json_get(json_at(runs, i), "job"), &job))
+            job_range_add(&jobs, job);
+    struct buf *out = &self->cli->out;
+    if (count == 1)
+        buf_printf(out, "submitted run %s on site %s", run, self->site);
+    else
+        buf_printf(out, "submitted %zu runs  (sweep %s) on site %s", count, sweep ? sweep : self->id, self->site);
+    if (jobs.first) /* none in the spool of a pool */
+        buf_printf(out, ": job %s", jobs.first);
+    if (jobs.first && strcmp(jobs.first, jobs.last) != 0)
+        buf_printf(out, " … %s", jobs.last);
+    buf_printf(out, "     next: ckptbench status %s\n", count == 1 ? run : sweep ? sweep : self->id);
+    return 0;
+}
+
+static int say_json(struct submitting *self, struct cb_err *err)
+{
+    const struct json_value *runs = json_get(self->answer, "runs");
+    struct json_writer json;
+    const char *text;
+    json_writer_init(&json, &self->cli->out, 2);
+    json_write_begin_object(&json);
+    json_member_text(&json, "sweep", json_as_text(json_get(self->answer, "sweep"), &text) ? text : NULL);
+    json_member_text(&json, "site", self->site);
+    json_write_key(&json, "runs");
+    json_write_begin_array(&json);
+    for (size_t i = 0; i < json_count(runs); i++) {
+        json_write_begin_object(&json);
+        json_member_text(&json, "run", json_as_text(json_get(json_at(runs, i), "run"), &text) ? text : NULL);
+        json_member_text(&json, "job", json_as_text(json_get(json_at(runs, i), "job"), &text) ? text : NULL);
+        json_write_end_object(&json);
+    }
+    json_write_end_array(&json);
+    json_write_end_object(&json);
+    return cli_end_json(self->cli, err);
+}
+
+static int take_sent(struct submitting *self, struct cb_err *err)
+{
+    struct remote *remote;
+    struct run_selection selection = {0};
+    const char *const words[] = {self->id};
+    int rc = job_list_site(&self->list, self->site, &remote, err);
+    if (rc == 0)
+        rc = remote_runs_take_named(remote, self->history, self->id, err);
+    if (rc)
+        return cb_context(err, "%s is submitted; `ckptbench status` takes it in", self->id);
+    forget_asked(self->history, self->id);
+    rc = history_select(self->history, words, 1, &selection, err);
+    if (rc == 0)
+        rc = job_list_add(&self->list, &selection, err);
+    run_selection_release(&selection);
+    return rc;
+}
+
+/* The words, and what the runs shall be called. */
+static int prepare(struct submitting *self, char flag[80], struct cb_err *err)
+{
+    struct remote *remote;
+    const char *resumed = cli_flag_value(self->cli, "resume"), *given = cli_flag_value(self->cli, "id");
+    int rc = job_list_site(&self->list, self->site, &remote, err);
+    if (rc == 0)
+        rc = remote_words_init(&self->words, self->cli, &remote->site, err);
+    if (rc)
+        return rc;
+    run_id_new(self->id);
+    if (resumed || given)
+        snprintf(self->id, sizeof self->id, "%s", resumed ? resumed : given);
+    struct remote_words *words = &self->words;
+    if (!self->cli->json)
+        words->items[words->count++] = "--json";
+    if (!self->cli->settings.count && !resumed)
+        words->items[words->count++] = SETTINGS_WORD;
+    snprintf(flag, 80, "--id=%s", self->id);
+    if (!resumed)
+        words->items[words->count++] = flag;
+    return note_asked(self->history, self->site, self->id, err);
+}
+
+static int submit(struct submitting *self, struct cb_err *err)
+{
+    char flag[80];
+    int rc = prepare(self, flag, err);
+    if (rc == 0) {
+        rc = ask(self, err);
+        if (rc == CB_ERR_USAGE || rc == CB_ERR_UNSUPPORTED || rc == CB_ERR_NOT_FOUND)
+            forget_asked(self->history, self->id); /* refused: nothing was planned */
+    }
+    if (rc == 0)
+        rc = take_sent(self, err);
+    if (rc == 0)
+        rc = self->cli->json ? say_json(self, err) : say(self, err);
+    if (rc == 0 && cli_has_flag(self->cli, "wait")) {
+        rc = cli_flush(self->cli, err);
+        if (rc == 0)
+            rc = job_status_wait(self->cli, &self->list, err);
+    }
+    return rc;
+}
+
+int remote_submit(struct cli *cli, const char *site, struct cb_err *err)
+{
+    struct submitting self = {.cli = cli, .site = site};
+    const char *after = cli_flag_value(cli, "after");
+    if (cli_has_flag(cli, "dry-run"))
+        return pass_after(cli, site, after, err);
+    int rc = check_settings(cli, after, err);
+    if (rc == 0)
+        rc = history_open(NULL, &self.history, err);
+    if (rc)
+        return rc;
+    rc = job_list_init(&self.list, self.history, err);
+    if (rc == 0)
+        rc = submit(&self, err);
+    json_value_free(self.answer);
+    if (self.words.items)
+        remote_words_release(&self.words);
+    job_list_release(&self.list);
+    history_close(self.history);
+    return rc;
+}

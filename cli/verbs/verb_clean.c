@@ -1,0 +1,485 @@
+/* ckptbench clean: checkpoints that runs of this history left in their stores.
+ *
+ * Removed is only what all of these say is ours: the store's marker, the folder's claim with the name of a
+ * run whose manifest is here, and the names that runs give. Whatever else lies there stays. */
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ckpt/format/format.h"
+#include "cli/cli.h"
+#include "cli/plan/store_location.h"
+#include "cli/report/history_reading.h"
+#include "cli/report/table.h"
+#include "cli/sites/site_verb.h"
+#include "core/log.h"
+#include "core/units.h"
+#include "run/run_folder.h"
+#include "store/s3/s3_options.h"
+#include "store/store.h"
+
+#define STORE_MARKER ".ckptbench-store" /* as workers write them: docs/run-folder.md */
+#define RUN_CLAIM ".ckptbench-run"
+#define RUN_LOCK ".ckptbench-lock"
+#define CLAIM_MAX_BYTES 4096
+#define PLAIN_DEPTH 4
+
+/* What one run left. */
+struct leftover {
+    char run[64];
+    char *store;  /* without faults; owned */
+    char *suffix; /* owned */
+    bool ended;   /* else it may be at work: never removed */
+    bool kept;    /* it was to be kept: removed only where the run is named */
+    bool removed;
+    struct experiment *experiment; /* owned */
+    uint64_t bytes;
+    size_t files;
+};
+
+struct cleaning {
+    struct cli *cli;
+    struct history *history;
+    struct leftover *items;
+    size_t count;
+};
+
+static void cleaning_release(struct cleaning *self)
+{
+    for (size_t i = 0; i < self->count; i++) {
+        free(self->items[i].store);
+        free(self->items[i].suffix);
+        experiment_free(self->items[i].experiment);
+    }
+    free(self->items);
+    history_close(self->history);
+}
+
+/* ---- names ---- */
+
+/* "iteration-7/…", "checkpoint/…", "baseline/…": the folders that runs make in theirs. */
+static bool is_in_our_folder(const char *inside)
+{
+    static const char *const made[] = {"baseline/", "checkpoint/", "checkpoint-0/", "checkpoint-1/"};
+    static const char iteration[] = "iteration-";
+    for (size_t i = 0; i < sizeof made / sizeof *made; i++)
+        if (strncmp(inside, made[i], strlen(made[i])) == 0)
+            return true;
+    if (strncmp(inside, iteration, strlen(iteration)) != 0)
+        return false;
+    size_t digits = strspn(inside + strlen(iteration), "0123456789");
+    return digits > 0 && inside[strlen(iteration) + digits] == '/';
+}
+
+static bool is_marker(const char *name)
+{
+    const char *slash = strrchr(name, '/');
+    return strcmp(slash ? slash + 1 : name, STORED_MARKER) == 0;
+}
+
+struct names {
+    char **items;
+    size_t count;
+    uint64_t bytes;
+    size_t suffix_len;
+    bool foreign; /* something lies there that is not ours */
+};
+
+static void names_release(struct names *self)
+{
+    for (size_t i = 0; i < self->count; i++)
+        free(self->items[i]);
+    free(self->items);
+}
+
+static int take_name(void *context, const char *name, uint64_t length, struct cb_err *err)
+{
+    struct names *self = context;
+    const char *inside = name + self->suffix_len + 1;
+    if (!is_in_our_folder(inside)) {
+        self->foreign = self->foreign || (strcmp(inside, RUN_CLAIM) != 0 && strcmp(inside, RUN_LOCK) != 0);
+        return 0;
+    }
+    if ((self->count & (self->count - 1)) == 0) { /* it grows at the powers of two */
+        char **more = realloc(self->items, (self->count ? 2 * self->count : 1) * sizeof *more);
+        if (!more)
+            return cb_fail(err, CB_ERR_MEMORY, "no memory for the names of a checkpoint");
+        self->items = more;
+    }
+    self->items[self->count] = strdup(name);
+    if (!self->items[self->count])
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for the names of a checkpoint");
+    self->count++;
+    self->bytes += length;
+    return 0;
+}
+
+/* ---- looking ---- */
+
+static int open_store(const struct leftover *item, bool read_only, struct store **store, struct cb_err *err)
+{
+    struct s3_options s3;
+    struct store_options options = {.direct = STORE_DIRECT_NO,
+                                    .depth = PLAIN_DEPTH,
+                                    .threads = 1,
+                                    .durable = true,
+                                    .read_only = read_only,
+                                    .s3 = &s3};
+    int rc = s3_options_read(item->experiment, &s3, err);
+    return rc ? rc : store_open(item->store, &options, store, err);
+}
+
+/* Whether the store is ours, and the folder this run's. */
+static bool is_claimed(struct store *store, const struct leftover *item)
+{
+    uint64_t length;
+    char name[4096];
+    struct buf claim;
+    bool is = false;
+    buf_init(&claim, CLAIM_MAX_BYTES);
+    if (snprintf(name, sizeof name, "%s/" RUN_CLAIM, item->suffix) < (int)sizeof name &&
+        store_stat(store, STORE_MARKER, &length, NULL) == 0 && store_read_small(store, name, &claim, NULL) == 0)
+        is = strcmp(claim.data, item->run) == 0;
+    buf_release(&claim);
+    return is;
+}
+
+static int list_names(struct store *store, const struct leftover *item, struct names *names, struct cb_err *err)
+{
+    *names = (struct names){.suffix_len = strlen(item->suffix)};
+    return store_list(store, item->suffix, take_name, names, err);
+}
+
+/* Whether the run's folder is there, be it empty. A store that is out of reach from here is said, and its runs are left. */
+static bool look_at(struct leftover *item)
+{
+    struct store *store;
+    struct names names;
+    struct cb_err why;
+    bool is_there;
+    int rc = open_store(item, true, &store, &why);
+    if (rc) {
+        if (rc != CB_ERR_NOT_FOUND)
+            log_info("run %s: %s", item->run, why.message);
+        return false;
+    }
+    is_there = is_claimed(store, item);
+    if (is_there) {
+        if (list_names(store, item, &names, &why))
+            log_info("run %s: %s", item->run, why.message);
+        item->files = names.count;
+        item->bytes = names.bytes;
+        names_release(&names);
+    }
+    store_free(store);
+    item->kept = item->kept && item->files > 0;
+    return is_there;
+}
+
+static bool is_to_keep(const struct experiment *experiment)
+{
+    return experiment_is(experiment, OPT_KEEP, "true") ||
+           (experiment_is(experiment, OPT_KEEP, "auto") && experiment_is(experiment, OPT_OPS, "save"));
+}
+
+/* Its checkpoints are what it goes on from, the more so when it failed. */
+static bool is_training(const struct experiment *experiment)
+{
+    return experiment_is(experiment, OPT_WORKLOAD, "train");
+}
+
+static bool has_ended(const struct run_info *info)
+{
+    return strcmp(info->state, "done") == 0 || strcmp(info->state, "failed") == 0 ||
+           strcmp(info->state, "cancelled") == 0;
+}
+
+/* Appends the run if it left something. */
+static int take_run(struct cleaning *self, struct run_info *info, struct cb_err *err)
+{
+    const char *inner = place_inner_store(experiment_text(info->experiment, OPT_STORE));
+    const char *suffix = experiment_text(info->experiment, OPT_SUFFIX);
+    bool ended = has_ended(info);
+    if ((ended && info->attempt == 0) || !inner || strncmp(inner, "null:", 5) == 0 ||
+        experiment_is(info->experiment, OPT_OPS, "load"))
+        return 0;
+    struct leftover *more = realloc(self->items, (self->count + 1) * sizeof *more);
+    if (!more)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu runs", self->count);
+    self->items = more;
+    struct leftover *item = &more[self->count];
+    *item = (struct leftover){
+        .store = strdup(inner),
+        .suffix = strdup(*suffix ? suffix : info->run),
+        .ended = ended,
+        .kept = is_training(info->experiment) ||
+                (info->outcome[0] && strcmp(info->outcome, "pass") == 0 && is_to_keep(info->experiment)),
+        .experiment = info->experiment};
+    snprintf(item->run, sizeof item->run, "%s", info->run);
+    info->experiment = NULL;
+    self->count++;
+    if (!item->store || !item->suffix)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for a path");
+    if (!look_at(item)) {
+        free(item->store);
+        free(item->suffix);
+        experiment_free(item->experiment);
+        self->count--;
+    }
+    return 0;
+}
+
+static int take_runs(struct cleaning *self, struct cb_err *err)
+{
+    struct run_selection selection = {0};
+    int rc = history_select(self->history, self->cli->words, self->cli->word_count, &selection, err);
+    for (size_t i = 0; rc == 0 && i < selection.count; i++) {
+        struct run_info *info;
+        rc = history_load_run(self->history, selection.runs[i], &info, err);
+        if (rc)
+            break;
+        rc = take_run(self, info, err);
+        run_info_free(info);
+    }
+    run_selection_release(&selection);
+    return rc;
+}
+
+/* ---- removing ---- */
+
+static int remove_names(struct store *store, const struct names *names, bool markers, struct cb_err *err)
+{
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < names->count; i++)
+        if (is_marker(names->items[i]) == markers)
+            rc = store_remove(store, names->items[i], err);
+    return rc;
+}
+
+/* The folders that are empty then, from below; one that is not stays. */
+static void remove_folders(struct store *store, const struct names *names, const char *suffix)
+{
+    for (size_t i = 0; i < names->count; i++) {
+        for (char *slash; (slash = strrchr(names->items[i], '/'));) {
+            *slash = '\0';
+            if (strlen(names->items[i]) <= strlen(suffix) || store_remove_folder(store, names->items[i], NULL))
+                break;
+        }
+    }
+}
+
+static void remove_claim(struct store *store, const char *suffix)
+{
+    static const char *const names[] = {RUN_LOCK, RUN_CLAIM};
+    char name[4096];
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (snprintf(name, sizeof name, "%s/%s", suffix, names[i]) < (int)sizeof name &&
+            store_remove(store, name, NULL))
+            continue; /* it is not there */
+    if (store_remove_folder(store, suffix, NULL))
+        log_verbose("the folder %s stays", suffix);
+}
+
+/* Commit markers go first, and durably: a checkpoint half removed is none. */
+static int remove_leftover(struct leftover *item, struct cb_err *err)
+{
+    struct store *store;
+    struct names names = {0};
+    int rc = open_store(item, false, &store, err);
+    if (rc)
+        return rc;
+    if (!is_claimed(store, item)) {
+        rc = cb_fail(err, CB_ERR_EXISTS, "%s/%s is not run %s's any more", item->store, item->suffix, item->run);
+        goto out;
+    }
+    rc = list_names(store, item, &names, err);
+    if (rc == 0)
+        rc = remove_names(store, &names, true, err);
+    if (rc == 0)
+        rc = store_sync_folder(store, "", err);
+    if (rc == 0)
+        rc = remove_names(store, &names, false, err);
+    if (rc)
+        goto out;
+    item->removed = true;
+    remove_folders(store, &names, item->suffix);
+    if (names.foreign)
+        log_info("%s/%s holds files that no run made: they stay", item->store, item->suffix);
+    else
+        remove_claim(store, item->suffix);
+out:
+    names_release(&names);
+    store_free(store);
+    return rc;
+}
+
+/* Of runs that have ended: named ones, whatever they are; else those that were not to be kept. */
+static bool is_wanted(const struct cleaning *self, const struct leftover *item)
+{
+    return item->ended && (self->cli->word_count > 0 || !item->kept);
+}
+
+static bool may_remove(const struct cleaning *self, size_t wanted)
+{
+    char answer[16] = "";
+    if (wanted == 0 || cli_has_flag(self->cli, "yes"))
+        return wanted > 0;
+    if (!isatty(STDIN_FILENO) || !isatty(STDERR_FILENO) || self->cli->json) {
+        log_info("nothing removed: --yes removes");
+        return false;
+    }
+    fprintf(stderr, "remove the checkpoints of %zu run%s? [y/N] ", wanted, units_plural(wanted));
+    return fgets(answer, sizeof answer, stdin) && tolower((unsigned char)answer[0]) == 'y';
+}
+
+/* ---- saying ---- */
+
+static const char *why_it_is_there(const struct leftover *item)
+{
+    return !item->ended       ? "not ended"
+           : item->kept       ? "kept on purpose"
+           : item->files == 0 ? "an empty folder"
+                              : "left behind";
+}
+
+/* What removing frees, and what it leaves. */
+static void write_sums(const struct cleaning *self, struct buf *out)
+{
+    struct {
+        size_t runs;
+        uint64_t bytes;
+    } wanted = {0}, kept = {0};
+    size_t going_on = 0;
+    char size[32];
+    for (size_t i = 0; i < self->count; i++) {
+        const struct leftover *item = &self->items[i];
+        if (is_wanted(self, item))
+            wanted.runs++, wanted.bytes += item->bytes;
+        else if (item->ended)
+            kept.runs++, kept.bytes += item->bytes;
+        else
+            going_on++;
+    }
+    buf_printf(out, "\n%s of %zu run%s to be freed", units_format_bytes((double)wanted.bytes, size), wanted.runs,
+               units_plural(wanted.runs));
+    if (kept.runs)
+        buf_printf(out, "; %s of %zu run%s kept on purpose", units_format_bytes((double)kept.bytes, size), kept.runs,
+                   units_plural(kept.runs));
+    if (going_on)
+        buf_printf(out, "; %zu run%s not ended, or not seen to: `ckptbench collect` looks", going_on,
+                   units_plural(going_on));
+    buf_append_char(out, '\n');
+}
+
+static int write_table(struct cleaning *self, struct cb_err *err)
+{
+    static const char *const headings[] = {"RUN", "STORE", "CHECKPOINT", "FILES", "SIZE", "WHY"};
+    struct table table;
+    char size[32], place[1024];
+    table_init(&table, "lllrrl");
+    table_add_headings(&table, headings);
+    for (size_t i = 0; i < self->count; i++) {
+        const struct leftover *item = &self->items[i];
+        table_add(&table, TABLE_BOLD, item->run);
+        table_add(&table, TABLE_PLAIN, place_shorten(item->store, place, sizeof place));
+        table_add(&table, TABLE_PLAIN, item->suffix);
+        table_addf(&table, TABLE_PLAIN, "%zu", item->files);
+        table_add(&table, TABLE_PLAIN, units_format_bytes((double)item->bytes, size));
+        table_add(&table, TABLE_PLAIN, why_it_is_there(item));
+    }
+    int rc = table_write(&table, 0, self->cli->colour, &self->cli->out, err);
+    table_release(&table);
+    if (rc)
+        return rc;
+    write_sums(self, &self->cli->out);
+    return cli_flush(self->cli, err);
+}
+
+static int write_json(struct cleaning *self, struct cb_err *err)
+{
+    struct json_writer json;
+    json_writer_init(&json, &self->cli->out, 2);
+    json_write_begin_array(&json);
+    for (size_t i = 0; i < self->count; i++) {
+        const struct leftover *item = &self->items[i];
+        json_write_begin_object(&json);
+        json_member_text(&json, "run", item->run);
+        json_member_text(&json, "store", item->store);
+        json_member_text(&json, "checkpoint", item->suffix);
+        json_member_u64(&json, "files", item->files);
+        json_member_u64(&json, "bytes", item->bytes);
+        json_member_bool(&json, "ended", item->ended);
+        json_member_bool(&json, "kept", item->kept);
+        json_member_bool(&json, "removed", item->removed);
+        json_write_end_object(&json);
+    }
+    json_write_end_array(&json);
+    return cli_end_json(self->cli, err);
+}
+
+/* ---- the verb ---- */
+
+/* How what was kept on purpose goes all the same. */
+static void say_what_stays(const struct cleaning *self)
+{
+    for (size_t i = 0; i < self->count; i++) {
+        if (!self->items[i].kept)
+            continue;
+        log_info("nothing was removed: `ckptbench clean %s` removes that of one run", self->items[i].run);
+        return;
+    }
+    log_info("nothing was removed");
+}
+
+static int clean(struct cleaning *self, struct cb_err *err)
+{
+    size_t wanted = 0;
+    int rc = take_runs(self, err);
+    if (rc == 0 && self->count == 0)
+        log_info("no run left a checkpoint that is in reach");
+    if (rc == 0 && self->count && !self->cli->json)
+        rc = write_table(self, err);
+    for (size_t i = 0; i < self->count; i++)
+        wanted += is_wanted(self, &self->items[i]);
+    if (rc == 0 && self->count > 0 && wanted == 0)
+        say_what_stays(self);
+    bool remove = rc == 0 && may_remove(self, wanted);
+    for (size_t i = 0; rc == 0 && remove && i < self->count; i++)
+        if (is_wanted(self, &self->items[i]))
+            rc = remove_leftover(&self->items[i], err);
+    if (rc == 0 && remove)
+        log_info("removed the checkpoints of %zu run%s", wanted, units_plural(wanted));
+    return rc || !self->cli->json ? rc : write_json(self, err);
+}
+
+static int run_clean(struct cli *cli, struct cb_err *err)
+{
+    struct cleaning self = {.cli = cli};
+    if (cli_flag_value(cli, "site"))
+        return remote_pass(cli, cli_flag_value(cli, "site"), err);
+    int rc = history_open_read_only(NULL, &self.history, err);
+    if (rc == 0)
+        rc = clean(&self, err);
+    cleaning_release(&self);
+    return rc;
+}
+
+static const struct verb_flag flags[] = {
+    {"yes", NULL, "remove without asking"},
+    SITE_FLAG,
+};
+
+const struct verb verb_clean = {
+    .name = "clean",
+    .arguments = "[RUN|SWEEP…] [key=value…]",
+    .summary = "list and remove checkpoints that runs left in their stores",
+    .about =
+        "Only what a run of this history claims, by the names that runs give; other files stay where they are. What "
+        "was to be kept (ops=save, keep=true) is listed, and removed only where its run is named; what a run "
+        "that has not ended is writing is listed, and stays. Run folders are the history itself: no verb removes them.",
+    .example = "ckptbench clean store=/shared/ckpt since=30d",
+    VERB_FLAGS(flags),
+    .run = run_clean,
+};

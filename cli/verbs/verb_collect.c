@@ -1,0 +1,508 @@
+/* ckptbench collect: brings run folders into the history; with --rebuild makes it from them anew.
+ *
+ * An attempt without a manifest whose agent has not been heard of for a while is sealed as lost, with
+ * what is known. Sealing is exclusive: an agent that wakes up later cannot overwrite it, and if it was
+ * faster, what it sealed counts. What a controller left that died while it planned is put in order, too. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+#include "cli/jobs/job_list.h"
+#include "cli/jobs/pool_list.h"
+#include "cli/report/history_reading.h"
+#include "cli/sites/site_runs.h"
+#include "cli/sites/site_verb.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/units.h"
+#include "jobs/slurm/run_follow.h"
+#include "run/run_folder.h"
+#include "run/site.h"
+
+#define PATH_MAX_BYTES 4096
+#define DEFAULT_SILENCE_NS (60 * NS_PER_S)
+
+struct collection {
+    struct history *history;
+    struct json_writer json;
+    bool as_json;
+    uint64_t silence_ns; /* an agent that has not moved for so long is dead */
+    size_t ingested, known, unsealed, failed, sealed;
+};
+
+static void report(struct collection *self, const char *run, const char *result, const char *note)
+{
+    if (self->as_json) {
+        json_write_begin_object(&self->json);
+        json_member_text(&self->json, "run", run);
+        json_member_text(&self->json, "result", result);
+        json_member_text(&self->json, "note", note);
+        json_write_end_object(&self->json);
+    }
+    if (strcmp(result, "failed") == 0)
+        log_error("%s", note);
+    else if (note)
+        log_info("%s: %s", run, note);
+    else
+        log_verbose("%s: %s", run, result);
+}
+
+/* Sealing for a dead agent */
+
+static uint64_t modified_ns(const char *folder, const char *name)
+{
+    char path[PATH_MAX_BYTES];
+    struct stat status;
+    if (snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path || stat(path, &status))
+        return 0;
+    return (uint64_t)status.st_mtim.tv_sec * NS_PER_S + (uint64_t)status.st_mtim.tv_nsec;
+}
+
+/* The newest of what an agent touches while it lives. */
+static uint64_t last_sign_ns(const char *attempt_path)
+{
+    static const char *const names[] = {".", "progress.json", "records", "logs"};
+    uint64_t newest = 0;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        uint64_t at_ns = modified_ns(attempt_path, names[i]);
+        newest = at_ns > newest ? at_ns : newest;
+    }
+    return newest;
+}
+
+static void describe_loss(const char *attempt_path, char *message, size_t size)
+{
+    struct progress progress;
+    if (progress_read(attempt_path, &progress, NULL))
+        snprintf(message, size, "the agent vanished before it reported any progress");
+    else if (progress.op[0])
+        snprintf(message, size, "the agent vanished at %s %u/%u (%s)%s%s", progress.op, progress.iteration,
+                 progress.iterations, progress.state, progress.note[0] ? ": " : "", progress.note);
+    else
+        snprintf(message, size, "the agent vanished while %s%s%s", progress.state, progress.note[0] ? ": " : "",
+                 progress.note);
+}
+
+static int seal_lost(struct collection *self, const char *run, const char *attempt_path, uint32_t attempt,
+                     struct cb_err *err)
+{
+    struct manifest manifest = {.attempt = attempt, .outcome = OUTCOME_LOST};
+    uint64_t sign_ns = last_sign_ns(attempt_path), now_ns = clock_wall_ns();
+    if (sign_ns + self->silence_ns > now_ns)
+        return 0;
+    snprintf(manifest.run, sizeof manifest.run, "%s", run);
+    describe_loss(attempt_path, manifest.message, sizeof manifest.message);
+    manifest.started_wall_ns = modified_ns(attempt_path, "fingerprint.json");
+    if (manifest.started_wall_ns == 0 || manifest.started_wall_ns > sign_ns)
+        manifest.started_wall_ns = sign_ns;
+    manifest.ended_wall_ns = sign_ns;
+    int rc = manifest_write_for_agent(attempt_path, &manifest, err);
+    if (rc == CB_ERR_EXISTS)
+        return 0; /* the agent was alive after all, and faster */
+    if (rc == 0) {
+        self->sealed++;
+        report(self, run, "sealed", manifest.message);
+    }
+    return rc;
+}
+
+static int seal_if_dead(struct collection *self, const char *run, const char *folder, struct cb_err *err)
+{
+    char path[PATH_MAX_BYTES];
+    uint32_t last;
+    struct manifest manifest;
+    int rc = run_folder_last_attempt(folder, &last, err);
+    if (rc || last == 0)
+        return rc;
+    if (snprintf(path, sizeof path, "%s/attempts/%u", folder, last) >= (int)sizeof path)
+        return cb_fail(err, CB_ERR_USAGE, "the path of run %s is too long", run);
+    rc = manifest_read(path, &manifest, err);
+    if (rc == CB_ERR_NOT_FOUND)
+        return seal_lost(self, run, path, last, err);
+    return rc;
+}
+
+/* What a dead controller left of a plan */
+
+static bool has_entry(const char *folder, const char *name)
+{
+    return modified_ns(folder, name) != 0;
+}
+
+static bool has_attempts(const char *folder)
+{
+    uint32_t last = 0;
+    return run_folder_last_attempt(folder, &last, NULL) == 0 && last > 0;
+}
+
+/* Whether a controller is at it: it keeps the folder locked. */
+static bool is_locked(const char *folder)
+{
+    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    bool locked = fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) < 0;
+    if (fd >= 0)
+        close(fd);
+    return locked;
+}
+
+/* The files of a plan, in the order in which they are made, but planned.json, which completes it. */
+static const char *const plan_files[] = {"labels.yaml", "labels.yaml.tmp", "experiment.yaml", "experiment.yaml.tmp",
+                                         "planned.json.tmp"};
+
+static bool is_of_a_plan(const char *name)
+{
+    bool is = strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || strcmp(name, "attempts") == 0;
+    for (size_t i = 0; i < sizeof plan_files / sizeof *plan_files; i++)
+        is = is || strcmp(name, plan_files[i]) == 0;
+    return is;
+}
+
+static bool holds_only_a_plan(const char *folder)
+{
+    DIR *entries = opendir(folder);
+    bool only = entries != NULL;
+    for (struct dirent *entry; only && (entry = readdir(entries));)
+        only = is_of_a_plan(entry->d_name);
+    if (entries)
+        closedir(entries);
+    return only;
+}
+
+static bool is_in_history(struct collection *self, const char *run)
+{
+    struct run_info *info;
+    int rc = history_load_run(self->history, run, &info, NULL);
+    if (rc == 0)
+        run_info_free(info);
+    return rc != CB_ERR_NOT_FOUND;
+}
+
+/* Of a run that the history does not know: it is being planned, or its planning was cut short. */
+static bool is_half_planned(struct collection *self, const char *run, const char *folder)
+{
+    return !has_entry(folder, "planned.json") && !has_attempts(folder) && holds_only_a_plan(folder) &&
+           !is_in_history(self, run);
+}
+
+/* Nothing has run, nothing is lost. */
+static bool remove_cut_plan(struct collection *self, const char *run, const char *folder)
+{
+    char path[PATH_MAX_BYTES];
+    if (modified_ns(folder, ".") + self->silence_ns > clock_wall_ns())
+        return false;
+    for (size_t i = 0; i < sizeof plan_files / sizeof *plan_files; i++)
+        if (snprintf(path, sizeof path, "%s/%s", folder, plan_files[i]) < (int)sizeof path)
+            unlink(path);
+    if (snprintf(path, sizeof path, "%s/attempts", folder) < (int)sizeof path)
+        rmdir(path);
+    if (rmdir(folder))
+        return false;
+    report(self, run, "removed", "its planning was cut short and nothing has run: the folder is removed");
+    return true;
+}
+
+/* A controller died after it had said that the run runs and before an agent was there: as planned as before. */
+static int plan_again(struct collection *self, const char *run, const char *folder, struct cb_err *err)
+{
+    struct run_info *info;
+    int rc = history_load_run(self->history, run, &info, err);
+    if (rc)
+        return rc == CB_ERR_NOT_FOUND ? 0 : rc;
+    bool left = strcmp(info->state, "running") == 0 && strcmp(info->site, SITE_LOCAL) == 0 && !has_attempts(folder) &&
+                !is_locked(folder);
+    if (left)
+        rc = history_set_state(self->history, run, "planned", err);
+    if (left && rc == 0)
+        report(self, run, "planned", "its controller died before it had started anything: planned again");
+    run_info_free(info);
+    return rc;
+}
+
+/* Nobody runs what was sealed and cannot be read: the run does not go on running. */
+static int end_unreadable(struct collection *self, const char *run, int code)
+{
+    if (code != CB_ERR_CORRUPT && code != CB_ERR_FORMAT)
+        return 0;
+    int rc = history_set_state(self->history, run, "failed", NULL);
+    return rc == CB_ERR_NOT_FOUND ? 0 : rc;
+}
+
+static void count_failed(struct collection *self, const char *run, int code, const char *message)
+{
+    self->failed++;
+    report(self, run, "failed", message);
+    if (end_unreadable(self, run, code))
+        log_error("run %s keeps its state in the history, which cannot be written to", run);
+}
+
+/* Jobs of Slurm */
+
+/* What sites know and this history does not. */
+static int take_from_sites(struct cli *cli, struct job_list *jobs, struct cb_err *err)
+{
+    struct remote *remote;
+    const char *site = cli_flag_value(cli, "site");
+    if (!site)
+        return remote_take_unanswered(jobs, err);
+    int rc = job_list_site(jobs, site, &remote, err);
+    return rc ? rc : remote_runs_take(remote, jobs->history, cli->words, cli->word_count, err);
+}
+
+/* What Slurm knows of those that are not finished comes first: it may say how they ended. */
+static int sync_jobs(struct cli *cli, struct collection *self, struct cb_err *err)
+{
+    static const char *const unfinished[] = {"state=planned,submitted,pending,booting,running,sealing"};
+    struct run_selection selection = {0};
+    struct job_list jobs;
+    int rc = job_list_init(&jobs, self->history, err);
+    if (rc == 0)
+        rc = take_from_sites(cli, &jobs, err);
+    if (rc == 0)
+        rc = history_select(self->history, unfinished, 1, &selection, err);
+    if (rc == 0)
+        rc = job_list_add(&jobs, &selection, err);
+    if (rc == 0)
+        rc = job_list_sync(&jobs, err);
+    if (rc == 0 && *jobs.trouble) {
+        log_error("%s; runs that are jobs stay as they are", jobs.trouble);
+        cli->exit_code = CB_EXIT_INFRASTRUCTURE;
+    }
+    run_selection_release(&selection);
+    job_list_release(&jobs);
+    return rc;
+}
+
+/* Of a job, Slurm says whether its agent may still come, not its silence. */
+static bool is_unfinished_job(const char *folder, enum job_state *state)
+{
+    struct job_record record;
+    if (job_record_read(folder, &record, NULL))
+        return false;
+    *state = record.state;
+    job_record_release(&record);
+    return !job_state_is_final(*state);
+}
+
+/* An earlier attempt may be sealed and known: the run goes on all the same. */
+static int keep_unfinished(struct collection *self, const char *run, const char *folder, enum job_state state,
+                           struct cb_err *err)
+{
+    bool ingested;
+    int rc = history_ingest(self->history, folder, &ingested, err);
+    if (rc == 0 || rc == CB_ERR_NOT_FOUND)
+        rc = history_set_state(self->history, run, job_state_name(state), err);
+    if (rc == 0) {
+        self->unsealed++;
+        report(self, run, "unsealed", NULL);
+    }
+    return rc;
+}
+
+/* Jobs collected by name end with their outcome, so that a script need not ask again. */
+static void take_exit_code(struct cli *cli, const char *folder)
+{
+    struct job_folder seen;
+    struct job_record record;
+    if (job_record_read(folder, &record, NULL))
+        return;
+    bool ended = job_state_is_final(record.state); /* an attempt that is sealed may not be the last */
+    job_record_release(&record);
+    if (!ended || job_folder_look(folder, &seen, NULL) || !seen.sealed)
+        return;
+    int code = outcome_exit_code(seen.manifest.outcome);
+    cli->exit_code = code > cli->exit_code ? code : cli->exit_code;
+}
+
+/* One folder. Its failure is told and counted; the others go on. */
+static void collect_folder(struct collection *self, const char *run, const char *folder)
+{
+    struct cb_err err;
+    bool ingested = false;
+    if (is_half_planned(self, run, folder)) {
+        if (!remove_cut_plan(self, run, folder))
+            self->unsealed++;
+        return;
+    }
+    enum job_state state;
+    if (is_unfinished_job(folder, &state)) {
+        int failed = keep_unfinished(self, run, folder, state, &err);
+        if (failed)
+            count_failed(self, run, failed, err.message);
+        return;
+    }
+    int rc = seal_if_dead(self, run, folder, &err);
+    if (rc == 0)
+        rc = history_ingest(self->history, folder, &ingested, &err);
+    if (rc == CB_ERR_NOT_FOUND) {
+        self->unsealed++;
+        /* A run that waits for its turn is nothing to be told each time. */
+        report(self, run, "unsealed", has_attempts(folder) ? err.message : NULL);
+        rc = plan_again(self, run, folder, &err);
+        if (rc)
+            count_failed(self, run, rc, err.message);
+    } else if (rc) {
+        count_failed(self, run, rc, err.message);
+    } else if (ingested) {
+        self->ingested++;
+        report(self, run, "ingested", NULL);
+    } else {
+        self->known++;
+        report(self, run, "known", NULL);
+    }
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Every folder of runs/, in order of name, so that a rebuild is the same each time. */
+static int list_folders(const char *runs, char ***names, size_t *count, struct cb_err *err)
+{
+    DIR *entries = opendir(runs);
+    if (!entries)
+        return errno == ENOENT ? 0 : cb_fail_errno(err, errno, "reading %s", runs);
+    int rc = 0;
+    for (struct dirent *entry; rc == 0 && (entry = readdir(entries));) {
+        char **more;
+        if (entry->d_name[0] == '.')
+            continue;
+        more = realloc(*names, (*count + 1) * sizeof(char *));
+        if (more)
+            *names = more;
+        if (!more || !(more[*count] = strdup(entry->d_name)))
+            rc = cb_fail(err, CB_ERR_MEMORY, "no memory to collect runs");
+        else
+            ++*count;
+    }
+    closedir(entries);
+    if (*count)
+        qsort(*names, *count, sizeof(char *), compare_names);
+    return rc;
+}
+
+static int collect_all(struct collection *self, struct cb_err *err)
+{
+    char runs[PATH_MAX_BYTES], folder[PATH_MAX_BYTES];
+    char **names = NULL;
+    size_t count = 0;
+    struct stat status;
+    if (snprintf(runs, sizeof runs, "%s/runs", history_folder(self->history)) >= (int)sizeof runs)
+        return cb_fail(err, CB_ERR_USAGE, "the path of the runs is too long");
+    int rc = list_folders(runs, &names, &count, err);
+    for (size_t i = 0; i < count; i++) {
+        if (rc == 0 && snprintf(folder, sizeof folder, "%s/%s", runs, names[i]) < (int)sizeof folder &&
+            stat(folder, &status) == 0 && S_ISDIR(status.st_mode))
+            collect_folder(self, names[i], folder);
+        free(names[i]);
+    }
+    free(names);
+    return rc;
+}
+
+/* A word is a run folder, or the id of a run under runs/. */
+static int collect_word(struct cli *cli, struct collection *self, const char *word, struct cb_err *err)
+{
+    char folder[PATH_MAX_BYTES];
+    struct stat status;
+    int length = strchr(word, '/') ? snprintf(folder, sizeof folder, "%s", word)
+                                   : snprintf(folder, sizeof folder, "%s/runs/%s", history_folder(self->history), word);
+    if (length >= (int)sizeof folder || stat(folder, &status))
+        return cb_fail(err, CB_ERR_NOT_FOUND, "no run folder %s", folder);
+    while (length > 1 && folder[length - 1] == '/')
+        folder[--length] = '\0';
+    const char *name = strrchr(folder, '/');
+    collect_folder(self, name ? name + 1 : folder, folder);
+    take_exit_code(cli, folder);
+    return 0;
+}
+
+/* All or nothing: readers see the old history until the new one is whole. */
+static int rebuild(struct collection *self, struct cb_err *err)
+{
+    size_t kept = 0;
+    int rc = history_begin(self->history, err);
+    if (rc)
+        return rc;
+    rc = history_clear_for_rebuild(self->history, &kept, err);
+    if (rc == 0)
+        rc = collect_all(self, err);
+    if (rc == 0)
+        rc = history_load_baseline_files(self->history, err);
+    rc = history_end(self->history, rc, err);
+    if (rc == 0 && kept)
+        log_info("kept %zu run%s whose folder is gone", kept, units_plural(kept));
+    return rc;
+}
+
+static int read_silence(const struct cli *cli, uint64_t *silence_ns, struct cb_err *err)
+{
+    const char *text = cli_flag_value(cli, "silence");
+    *silence_ns = DEFAULT_SILENCE_NS;
+    int rc = text ? units_parse_duration(text, silence_ns, err) : 0;
+    return rc ? cb_context(err, "--silence") : 0;
+}
+
+static int run_collect(struct cli *cli, struct cb_err *err)
+{
+    struct collection self = {.as_json = cli->json};
+    int rc = read_silence(cli, &self.silence_ns, err);
+    if (rc == 0 && cli_has_flag(cli, "rebuild") && cli->word_count)
+        rc = cb_fail(err, CB_ERR_USAGE, "--rebuild takes every run folder, not some");
+    if (rc == 0)
+        rc = history_open(NULL, &self.history, err);
+    if (rc)
+        return rc;
+    json_writer_init(&self.json, &cli->out, 0);
+    if (cli->json)
+        json_write_begin_array(&self.json);
+    if (cli_has_flag(cli, "rebuild"))
+        rc = rebuild(&self, err);
+    else
+        rc = sync_jobs(cli, &self, err);
+    if (rc == 0 && cli->word_count == 0)
+        rc = pool_list_keep(self.history, err);
+    if (rc == 0 && cli->word_count == 0 && !cli_has_flag(cli, "rebuild"))
+        rc = collect_all(&self, err);
+    for (size_t i = 0; i < cli->word_count && rc == 0; i++)
+        rc = collect_word(cli, &self, cli->words[i], err);
+    history_close(self.history);
+    if (rc)
+        return rc;
+    if (cli->json) {
+        json_write_end_array(&self.json);
+        rc = cli_end_json(cli, err);
+    } else {
+        buf_printf(&cli->out, "%zu ingested, %zu known, %zu not sealed, %zu failed\n", self.ingested, self.known,
+                   self.unsealed, self.failed);
+    }
+    if (self.failed)
+        cli->exit_code = CB_EXIT_INFRASTRUCTURE;
+    return rc;
+}
+
+static const struct verb_flag flags[] = {
+    {"rebuild", NULL, "make the history anew from the run folders, labels and baselines"},
+    SITE_FLAG,
+    {"silence", "TIME", "an agent not heard of for so long is dead, its attempt lost (60s)"},
+};
+
+const struct verb verb_collect = {
+    .name = "collect",
+    .arguments = "[RUN|FOLDER…]",
+    .summary = "bring run folders into the history",
+    .about =
+        "Twice is the same as once. An attempt whose agent died is sealed as lost, with what is known of it. "
+        "Of a run that is a job, Slurm says whether it has ended; one named here gives the exit code of its outcome. "
+        "--rebuild makes the whole history from the folders under HOME/runs; runs whose folder is gone are kept.",
+    .example = "ckptbench collect --rebuild",
+    VERB_FLAGS(flags),
+    .run = run_collect,
+};

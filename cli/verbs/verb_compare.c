@@ -1,0 +1,395 @@
+/* ckptbench compare: what changed between sides of runs, and whether that can be told. Prints the
+ * answer; cli/compare/compare_sides.c finds the sides, cli/compare/comparison.c compares them. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/compare/compare_sides.h"
+#include "cli/compare/comparison.h"
+#include "cli/report/history_reading.h"
+#include "cli/report/table.h"
+#include "core/log.h"
+#include "core/units.h"
+
+#define MAX_EXPLORATORY_LINES 10
+#define MENTIONED 0.005 /* what the table rounds away is no contradiction */
+
+/* JSON */
+
+static void json_differences(struct json_writer *json, const char *key, const struct comparison_differences *differs)
+{
+    json_write_key(json, key);
+    json_write_begin_object(json);
+    for (size_t i = 0; i < differs->count; i++) {
+        json_write_key(json, differs->items[i].key);
+        json_write_begin_object(json);
+        json_member_text(json, "base", differs->items[i].base);
+        json_member_text(json, "other", differs->items[i].other);
+        json_write_end_object(json);
+    }
+    json_write_end_object(json);
+}
+
+static void json_metric(struct json_writer *json, const struct comparison_metric *metric)
+{
+    bool interval = isfinite(metric->shift.high);
+    json_write_key(json, metric->name);
+    json_write_begin_object(json);
+    json_member_double(json, "base", metric->base);
+    json_member_double(json, "other", metric->other);
+    json_member_double(json, "change", metric->shift.estimate);
+    json_write_key(json, "ci");
+    json_write_begin_array(json);
+    json_write_double(json, interval ? metric->shift.low : NAN);
+    json_write_double(json, interval ? metric->shift.high : NAN);
+    json_write_end_array(json);
+    json_member_double(json, "p", metric->p);
+    json_member_text(json, "verdict", metric->primary ? verdict_name(metric->verdict) : "exploratory");
+    json_member_bool(json, "primary", metric->primary);
+    json_member_text(json, "unit", metric_row(metric->metric)->unit);
+    json_write_key(json, "more_runs");
+    if (metric->primary && metric->verdict == VERDICT_INCONCLUSIVE && metric->more_runs)
+        json_write_u64(json, metric->more_runs);
+    else
+        json_write_null(json);
+    json_write_end_object(json);
+}
+
+static const char *method_name(enum comparison_method method)
+{
+    static const char *const names[] = {"runs", "blocks", "within-run"};
+    return names[method];
+}
+
+static void json_outliers(struct json_writer *json, const struct comparison *comparison)
+{
+    json_write_key(json, "outliers");
+    json_write_begin_array(json);
+    for (size_t i = 0; i < comparison->outlier_count; i++) {
+        const struct comparison_outlier *outlier = &comparison->outliers[i];
+        json_write_begin_object(json);
+        json_member_text(json, "run", outlier->run);
+        json_member_text(json, "side", outlier->of_base ? "base" : "other");
+        json_member_text(json, "metric", outlier->metric);
+        json_member_double(json, "value", outlier->value);
+        json_write_end_object(json);
+    }
+    json_write_end_array(json);
+}
+
+static void json_other(struct json_writer *json, const struct side *side, const struct comparison *comparison)
+{
+    json_write_begin_object(json);
+    json_member_text(json, "name", side->name);
+    json_member_u64(json, "n", side->compared.count);
+    json_member_u64(json, "left_out", side->compared.left_out);
+    json_member_u64(json, "unfinished", side->compared.running + side->compared.planned);
+    json_member_text(json, "method", method_name(comparison->method));
+    json_member_u64(json, "blocks", comparison->blocks);
+    json_write_key(json, "metrics");
+    json_write_begin_object(json);
+    for (size_t i = 0; i < comparison->metric_count; i++)
+        json_metric(json, &comparison->metrics[i]);
+    json_write_end_object(json);
+    json_differences(json, "differs", &comparison->differs);
+    json_differences(json, "confounded", &comparison->confounded);
+    json_outliers(json, comparison);
+    json_member_u64(json, "suspected_cache", comparison->suspected_cache_base + comparison->suspected_cache_other);
+    json_write_end_object(json);
+}
+
+static int write_json(struct cli *cli, const struct sides *sides, const struct comparison *comparisons,
+                      struct cb_err *err)
+{
+    struct json_writer json;
+    json_writer_init(&json, &cli->out, 2);
+    json_write_begin_object(&json);
+    json_write_key(&json, "base");
+    json_write_begin_object(&json);
+    json_member_text(&json, "name", sides->items[0].name);
+    json_member_u64(&json, "n", sides->items[0].compared.count);
+    json_member_u64(&json, "left_out", sides->items[0].compared.left_out);
+    json_write_end_object(&json);
+    json_write_key(&json, "others");
+    json_write_begin_array(&json);
+    for (size_t i = 1; i < sides->count; i++)
+        json_other(&json, &sides->items[i], &comparisons[i - 1]);
+    json_write_end_array(&json);
+    json_write_end_object(&json);
+    return cli_end_json(cli, err);
+}
+
+/* For people */
+
+static void add_verdict(struct table *table, const struct comparison *comparison,
+                        const struct comparison_metric *metric, double threshold)
+{
+    if (!metric->primary)
+        table_addf(table, TABLE_DIM, "exploratory, p = %.2g", metric->p);
+    else if (comparison->method == COMPARED_ITERATIONS)
+        table_add(table, TABLE_WARN, "within-run: iterations of one run a side; repeat the run to tell");
+    else if (comparison->refused)
+        table_add(table, TABLE_WARN, "inconclusive: confounded, see below");
+    else if (metric->verdict == VERDICT_SAME)
+        table_addf(table, TABLE_PLAIN, "same (within %g %%)", threshold * 100);
+    else if (metric->verdict == VERDICT_BETTER)
+        table_addf(table, TABLE_GOOD, "better   p = %.2g", metric->p);
+    else if (metric->verdict == VERDICT_WORSE)
+        table_addf(table, TABLE_BAD, "worse   p = %.2g", metric->p);
+    else if (metric->more_runs > COMPARISON_MOST_RUNS)
+        table_add(table, TABLE_WARN,
+                  "inconclusive: no difference that matters can be shown with a practical number of runs");
+    else if (metric->more_runs)
+        table_addf(table, TABLE_WARN, "inconclusive: about %zu more run%s a side would tell", metric->more_runs,
+                   units_plural(metric->more_runs));
+    else
+        table_add(table, TABLE_WARN, "inconclusive");
+}
+
+static void add_metric(struct table *table, const struct comparison *comparison, const struct comparison_metric *metric,
+                       double threshold)
+{
+    char base[32], other[32];
+    table_add(table, TABLE_BOLD, metric->name);
+    table_add(table, TABLE_PLAIN, figure_short_text(metric->metric, metric->base, base));
+    table_add(table, TABLE_PLAIN, figure_short_text(metric->metric, metric->other, other));
+    if (isnan(metric->shift.estimate))
+        table_add(table, TABLE_PLAIN, NULL);
+    else
+        table_addf(table, TABLE_PLAIN, "%+.1f %%", metric->shift.estimate * 100);
+    if (isfinite(metric->shift.high))
+        table_addf(table, TABLE_PLAIN, "[%+.1f, %+.1f]", metric->shift.low * 100, metric->shift.high * 100);
+    else
+        table_add(table, TABLE_DIM, "[too few]");
+    add_verdict(table, comparison, metric, threshold);
+}
+
+/* Exploratory metrics that moved, and no figure twice; all of them with --all. */
+static bool is_shown(const struct comparison_metric *metric, double threshold, bool all, size_t *shown)
+{
+    if (all || metric->repeats)
+        return all;
+    if (metric->primary)
+        return true;
+    if (!(metric->p < 0.05) || !(fabs(metric->shift.estimate) >= threshold) || *shown >= MAX_EXPLORATORY_LINES ||
+        metric_row(metric->metric)->direction == METRIC_NEUTRAL)
+        return false;
+    ++*shown;
+    return true;
+}
+
+static void write_differences(struct buf *out, const char *title, const struct comparison_differences *differs)
+{
+    if (!differs->count)
+        return;
+    buf_printf(out, "%s", title);
+    for (size_t i = 0; i < differs->count; i++)
+        buf_printf(out, "%s %s %s -> %s", i ? "," : "", differs->items[i].key, differs->items[i].base,
+                   differs->items[i].other);
+    buf_append_char(out, '\n');
+}
+
+static void write_left_out(struct buf *out, const struct side *side)
+{
+    if (side->compared.left_out)
+        buf_printf(out, "left out: %zu run%s of %s did not pass\n", side->compared.left_out,
+                   units_plural(side->compared.left_out), side->name);
+    if (side->compared.running)
+        buf_printf(out, "not in yet: %zu run%s of %s still running\n", side->compared.running,
+                   units_plural(side->compared.running), side->name);
+    if (side->compared.planned)
+        buf_printf(out, "not in yet: %zu run%s of %s not started\n", side->compared.planned,
+                   units_plural(side->compared.planned), side->name);
+}
+
+/* The change is no quotient of the two medians beside it; where it has the other sign, the line needs a word. */
+static void write_contradictions(struct buf *out, const struct comparison *comparison)
+{
+    for (size_t i = 0; i < comparison->metric_count && comparison->metrics[i].primary; i++) {
+        const struct comparison_metric *metric = &comparison->metrics[i];
+        double medians = metric->other / metric->base - 1, change = metric->shift.estimate;
+        if (!metric->repeats && fabs(medians) >= MENTIONED && fabs(change) >= MENTIONED && medians * change < 0)
+            buf_printf(out,
+                       "%s: the medians say %+.1f %%; the change is the typical ratio of a run of one side to one of "
+                       "the other\n",
+                       metric->name, 100 * medians);
+    }
+}
+
+static void write_notes(struct buf *out, const struct side *base, const struct side *other,
+                        const struct comparison *comparison)
+{
+    char text[32];
+    write_differences(out, "differs:", &comparison->differs);
+    write_differences(out, "confounded:", &comparison->confounded);
+    if (comparison->refused)
+        buf_append_text(out, "   what changed may be due to these; --across judges all the same\n");
+    if (comparison->same_count) {
+        buf_append_text(out, "same:");
+        for (size_t i = 0; i < comparison->same_count; i++)
+            buf_printf(out, "%s %s", i ? "," : "", comparison->same[i]);
+        buf_append_char(out, '\n');
+    }
+    write_contradictions(out, comparison);
+    if (comparison->method == COMPARED_BLOCKS)
+        buf_printf(out, "tested within %zu blocks, which take out what changed over time\n", comparison->blocks);
+    for (size_t i = 0; i < comparison->outlier_count; i++) {
+        const struct comparison_outlier *outlier = &comparison->outliers[i];
+        enum metric_id metric;
+        if (metric_find(outlier->metric, &metric))
+            buf_printf(out, "outlier: run %s of %s, %s %s (kept)\n", outlier->run,
+                       outlier->of_base ? base->name : other->name, outlier->metric,
+                       figure_short_text(metric, outlier->value, text));
+    }
+    if (comparison->suspected_cache_base + comparison->suspected_cache_other)
+        buf_printf(out, "loads that look cached: %zu of %s, %zu of %s\n", comparison->suspected_cache_base, base->name,
+                   comparison->suspected_cache_other, other->name);
+    write_left_out(out, base);
+    write_left_out(out, other);
+}
+
+static int write_table(struct cli *cli, const struct side *base, const struct side *other,
+                       const struct comparison *comparison, double threshold, struct cb_err *err)
+{
+    struct table table;
+    size_t shown = 0;
+    table_init(&table, "lrrrll");
+    table_add(&table, TABLE_PLAIN, "median of");
+    table_addf(&table, TABLE_BOLD, "%s (n=%zu)", base->name, base->compared.count);
+    table_addf(&table, TABLE_BOLD, "%s (n=%zu)", other->name, other->compared.count);
+    table_add(&table, TABLE_BOLD, "typical change");
+    table_add(&table, TABLE_BOLD, "95 % interval");
+    table_add(&table, TABLE_BOLD, "verdict");
+    for (size_t i = 0; i < comparison->metric_count; i++)
+        if (is_shown(&comparison->metrics[i], threshold, cli_has_flag(cli, "all"), &shown))
+            add_metric(&table, comparison, &comparison->metrics[i], threshold);
+    int rc = table_write(&table, 0, cli->colour, &cli->out, err);
+    table_release(&table);
+    if (rc == 0)
+        write_notes(&cli->out, base, other, comparison);
+    return rc;
+}
+
+/* Worse beats inconclusive beats pass. */
+static int worst_exit(int a, int b)
+{
+    if (a == CB_EXIT_REGRESSION || b == CB_EXIT_REGRESSION)
+        return CB_EXIT_REGRESSION;
+    return a == CB_EXIT_INCONCLUSIVE ? a : b;
+}
+
+static int compare_sides(struct cli *cli, struct sides *sides, const struct comparison_options *options,
+                         struct cb_err *err)
+{
+    struct comparison *comparisons = calloc(sides->count, sizeof *comparisons);
+    int rc = comparisons ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory to compare runs");
+    for (size_t i = 1; i < sides->count && rc == 0; i++) {
+        rc =
+            comparison_compute(&sides->items[0].compared, &sides->items[i].compared, options, &comparisons[i - 1], err);
+        if (rc == 0)
+            cli->exit_code = worst_exit(cli->exit_code, comparison_exit_code(&comparisons[i - 1]));
+    }
+    if (rc == 0 && cli->json)
+        rc = write_json(cli, sides, comparisons, err);
+    for (size_t i = 1; i < sides->count && rc == 0 && !cli->json; i++) {
+        if (i > 1)
+            buf_append_char(&cli->out, '\n');
+        rc = write_table(cli, &sides->items[0], &sides->items[i], &comparisons[i - 1], options->threshold, err);
+    }
+    for (size_t i = 1; comparisons && i < sides->count; i++)
+        comparison_release(&comparisons[i - 1]);
+    free(comparisons);
+    return rc;
+}
+
+/* A baseline that holds nothing but the runs it is compared with: nothing failed, and nothing can be told yet. */
+static bool is_first_night(struct history *history, const struct sides *sides)
+{
+    struct baseline baseline;
+    const struct comparison_side *base = &sides->items[0].compared;
+    if (base->count || base->left_out || history_read_baseline(history, sides->items[0].name, &baseline, NULL))
+        return false;
+    baseline_release(&baseline);
+    for (size_t i = 1; i < sides->count; i++)
+        if (sides->items[i].compared.count == 0)
+            return false;
+    return true;
+}
+
+static int say_first_night(struct cli *cli, struct sides *sides, struct cb_err *err)
+{
+    const struct sides base = {sides->items, 1};
+    cli->exit_code = CB_EXIT_INCONCLUSIVE;
+    log_info("the baseline %s has no older runs yet: run again, then compare", base.items[0].name);
+    return cli->json ? write_json(cli, &base, NULL, err) : 0;
+}
+
+/* "3%", "3", "0.03%": always per cent. */
+static int read_threshold(const struct cli *cli, double *threshold, struct cb_err *err)
+{
+    const char *text = cli_flag_value(cli, "threshold");
+    char number[32], *end;
+    *threshold = COMPARISON_DEFAULT_THRESHOLD;
+    if (!text)
+        return 0;
+    snprintf(number, sizeof number, "%s", text);
+    double percent = strtod(number, &end);
+    while (*end == ' ')
+        end++;
+    if (*end == '%')
+        end++;
+    if (end == number || *end || !(percent > 0) || percent > 1000)
+        return cb_fail(err, CB_ERR_USAGE, "--threshold takes per cent, as 3%%, not %s", text);
+    *threshold = percent / 100;
+    return 0;
+}
+
+static int run_compare(struct cli *cli, struct cb_err *err)
+{
+    struct history *history;
+    struct sides sides = {0};
+    struct comparison_options options = {.across = cli_has_flag(cli, "across")};
+    const char *by = cli_flag_value(cli, "by");
+    int rc = read_threshold(cli, &options.threshold, err);
+    if (rc)
+        return rc;
+    if (by && cli->word_count != 1)
+        return cb_fail(err, CB_ERR_USAGE, "compare --by KEY takes one sweep (or baseline, or filters in quotes)");
+    if (!by && cli->word_count < 2)
+        return cb_fail(
+            err, CB_ERR_USAGE,
+            "compare takes a base and others, each a run, a sweep, a baseline or filters in quotes; or one of "
+            "them and --by KEY");
+    rc = history_open_read_only(NULL, &history, err);
+    if (rc)
+        return rc;
+    rc = by ? sides_split(&sides, history, cli->words[0], by, err)
+            : sides_find(&sides, history, cli->words, cli->word_count, err);
+    if (rc == 0 && !by && is_first_night(history, &sides))
+        rc = say_first_night(cli, &sides, err);
+    else if (rc == 0)
+        rc = compare_sides(cli, &sides, &options, err);
+    sides_release(&sides);
+    history_close(history);
+    return rc;
+}
+
+static const struct verb_flag flags[] = {
+    {"by", "KEY", "one side for each value of a key"},
+    {"threshold", "PERCENT", "a change smaller than this does not matter (3%)"},
+    {"across", NULL, "judge although machines, kernels or libraries differ"},
+    {"all", NULL, "every metric, also those that did not move"},
+};
+
+const struct verb verb_compare = {
+    .name = "compare",
+    .arguments = "BASE OTHER…",
+    .summary = "what changed between runs, and whether that can be told",
+    .about = "Each side is a run, a sweep, a baseline, LATEST (the newest run and its repeats) or filters in quotes "
+             "('model=gpt2 since=7d'). The sample is the run: two runs alone give no verdict. Exit code 5: a primary "
+             "metric is worse; 6: inconclusive. docs/history.md says how it is computed.",
+    .example = "ckptbench compare 20261121-m2 --by io.engine",
+    VERB_FLAGS(flags),
+    .run = run_compare,
+};

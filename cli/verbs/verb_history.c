@@ -1,0 +1,280 @@
+/* ckptbench history: one metric over time, a line for each experiment. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "cli/compare/sweep_axes.h"
+#include "cli/report/history_reading.h"
+#include "cli/report/table.h"
+#include "core/log.h"
+#include "core/units.h"
+
+/* Newest runs whose values a line shows. */
+#define SPARKLINE_WIDTH 60
+
+struct point {
+    char run[64], hash[32];
+    struct experiment *experiment; /* owned */
+    uint64_t at_ns, line_began_ns; /* the line: runs of the same experiment */
+    double value, min, max;
+    size_t n;
+};
+
+struct series {
+    struct point *points; /* by experiment, then oldest first */
+    size_t count;
+};
+
+static void series_release(struct series *self)
+{
+    for (size_t i = 0; i < self->count; i++)
+        experiment_free(self->points[i].experiment);
+    free(self->points);
+}
+
+/* Takes the run's experiment. */
+static int add_point(struct series *self, struct run_info *run, const struct run_metric *metric, struct cb_err *err)
+{
+    struct point *more = realloc(self->points, (self->count + 1) * sizeof *more);
+    if (!more)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for a history");
+    self->points = more;
+    struct point *point = &self->points[self->count++];
+    *point = (struct point){.at_ns = run->started_wall_ns,
+                            .value = metric->summary.median,
+                            .min = metric->summary.min,
+                            .max = metric->summary.max,
+                            .n = metric->summary.n};
+    memcpy(point->run, run->run, sizeof point->run);
+    memcpy(point->hash, run->hash, sizeof point->hash);
+    point->experiment = run->experiment;
+    run->experiment = NULL;
+    return 0;
+}
+
+static int compare_points(const void *a, const void *b)
+{
+    const struct point *x = a, *y = b;
+    int order = strcmp(x->hash, y->hash);
+    if (x->line_began_ns != y->line_began_ns)
+        return x->line_began_ns < y->line_began_ns ? -1 : 1;
+    if (order == 0 && x->at_ns != y->at_ns)
+        return x->at_ns < y->at_ns ? -1 : 1;
+    return order ? order : strcmp(x->run, y->run);
+}
+
+/* The line that began first comes first. */
+static void sort_points(struct series *self)
+{
+    if (self->count == 0)
+        return;
+    qsort(self->points, self->count, sizeof *self->points, compare_points);
+    uint64_t began_ns = 0;
+    for (size_t i = 0; i < self->count; i++) {
+        if (i == 0 || strcmp(self->points[i - 1].hash, self->points[i].hash) != 0)
+            began_ns = self->points[i].at_ns;
+        self->points[i].line_began_ns = began_ns;
+    }
+    qsort(self->points, self->count, sizeof *self->points, compare_points);
+}
+
+/* "save_s", or "load.io_s" where several operations have the metric. */
+static int parse_metric(const char *word, enum operation *op, enum metric_id *metric, struct cb_err *err)
+{
+    const char *names[METRIC_COUNT];
+    char operation[32];
+    const char *dot = strchr(word, '.'), *name = dot ? dot + 1 : word;
+    *op = OP_COUNT; /* any */
+    snprintf(operation, sizeof operation, "%.*s", dot ? (int)(dot - word) : 0, word);
+    for (int i = 0; i < METRIC_COUNT; i++)
+        names[i] = metric_row((enum metric_id)i)->name;
+    if ((!dot || operation_find(operation, op)) && metric_find(name, metric))
+        return 0;
+    const char *nearest = nearest_word(name, names, METRIC_COUNT);
+    return cb_fail(err, CB_ERR_USAGE, "no metric %s%s%s%s", word, nearest ? ": did you mean " : "",
+                   nearest ? nearest : ", as save_s or load.io_s", nearest ? "?" : "");
+}
+
+static int gather(struct history *history, const struct run_selection *selection, enum operation op,
+                  enum metric_id metric, struct series *series, struct cb_err *err)
+{
+    int rc = 0;
+    for (size_t i = 0; i < selection->count && rc == 0; i++) {
+        struct run_info *run;
+        rc = history_load_run(history, selection->runs[i], &run, err);
+        if (rc)
+            break;
+        const struct run_metric *found = NULL;
+        for (size_t k = 0; k < run->metric_count && !found; k++)
+            if (run->metrics[k].metric == metric && (op == OP_COUNT || run->metrics[k].op == op) &&
+                isfinite(run->metrics[k].summary.median))
+                found = &run->metrics[k];
+        if (found && strcmp(run->outcome, "pass") == 0)
+            rc = add_point(series, run, found, err);
+        run_info_free(run);
+    }
+    sort_points(series);
+    return rc;
+}
+
+static void append_sparkline(struct buf *out, const struct point *points, size_t count)
+{
+    static const char *const bars[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+    size_t start = count > SPARKLINE_WIDTH ? count - SPARKLINE_WIDTH : 0;
+    double low = INFINITY, high = -INFINITY;
+    for (size_t i = start; i < count; i++) {
+        low = fmin(low, points[i].value);
+        high = fmax(high, points[i].value);
+    }
+    for (size_t i = start; i < count; i++) {
+        double height = high > low ? (points[i].value - low) / (high - low) * 7 : 3;
+        buf_append_text(out, bars[(size_t)(height + 0.5)]);
+    }
+}
+
+/* In what the experiments of the lines differ: what one of them is called by. */
+static int find_varied(const struct series *series, struct varied *varied, struct cb_err *err)
+{
+    const struct experiment **experiments = calloc(series->count + 1, sizeof *experiments);
+    if (!experiments)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for a history");
+    for (size_t i = 0; i < series->count; i++)
+        experiments[i] = series->points[i].experiment;
+    int rc = varied_find(varied, experiments, series->count, true, err);
+    free(experiments);
+    return rc;
+}
+
+/* "save_s of io.depth=4", or of the model where there is one line alone. An experiment of another release may have
+ * another hash and no key that differs here. */
+static void write_name(struct buf *out, const struct point *point, const struct varied *varied, enum metric_id metric)
+{
+    bool is_of_suite = metric >= METRIC_SUITE_FIRST && metric <= METRIC_SUITE_LAST; /* which uses no model */
+    enum option_id named = is_of_suite ? OPT_WORKLOAD : OPT_MODEL;
+    buf_printf(out, "%s of ", metric_row(metric)->name);
+    if (varied->count)
+        varied_describe(varied, point->experiment, out);
+    else
+        buf_printf(out, "%s=%s ranks=%s (%s)", option_row(named)->name, experiment_text(point->experiment, named),
+                   experiment_text(point->experiment, OPT_RANKS), point->hash);
+}
+
+static int write_series(struct cli *cli, const struct point *points, size_t count, enum metric_id metric,
+                        const struct varied *varied, struct cb_err *err)
+{
+    struct table table;
+    char text[32], date[21], low[32], high[32];
+    double least = INFINITY, most = -INFINITY;
+    for (size_t i = 0; i < count; i++) {
+        least = fmin(least, points[i].value);
+        most = fmax(most, points[i].value);
+    }
+    write_name(&cli->out, &points[0], varied, metric);
+    buf_printf(&cli->out, ", %zu run%s, %s to %s\n", count, units_plural(count), figure_text(metric, least, low),
+               figure_text(metric, most, high));
+    append_sparkline(&cli->out, points, count);
+    buf_append_char(&cli->out, '\n');
+    table_init(&table, "llrrrr");
+    table_add_headings(&table, (const char *const[]){"STARTED", "RUN", "MEDIAN", "MIN", "MAX", "CHANGE"});
+    for (size_t i = 0; i < count; i++) {
+        table_add(&table, TABLE_PLAIN, date_text(points[i].at_ns, date));
+        table_add(&table, TABLE_BOLD, points[i].run);
+        table_add(&table, TABLE_PLAIN, figure_text(metric, points[i].value, text));
+        table_add(&table, TABLE_DIM, figure_text(metric, points[i].min, text));
+        table_add(&table, TABLE_DIM, figure_text(metric, points[i].max, text));
+        if (i > 0 && points[i - 1].value != 0)
+            table_addf(&table, TABLE_PLAIN, "%+.1f %%", (points[i].value / points[i - 1].value - 1) * 100);
+        else
+            table_add(&table, TABLE_PLAIN, "");
+    }
+    int rc = table_write(&table, 0, cli->colour, &cli->out, err);
+    table_release(&table);
+    return rc;
+}
+
+static void json_point(struct json_writer *json, const struct point *point)
+{
+    json_write_begin_object(json);
+    json_member_text(json, "run", point->run);
+    json_write_key(json, "started");
+    json_write_date(json, point->at_ns);
+    json_member_text(json, "experiment_hash", point->hash);
+    json_member_u64(json, "n", point->n);
+    json_member_double(json, "median", point->value);
+    json_member_double(json, "min", point->min);
+    json_member_double(json, "max", point->max);
+    json_write_end_object(json);
+}
+
+static int write_json(struct cli *cli, const struct series *series, enum metric_id metric, struct cb_err *err)
+{
+    struct json_writer json;
+    json_writer_init(&json, &cli->out, 0);
+    json_write_begin_object(&json);
+    json_member_text(&json, "metric", metric_row(metric)->name);
+    json_member_text(&json, "unit", metric_row(metric)->unit);
+    json_write_key(&json, "points");
+    json_write_begin_array(&json);
+    for (size_t i = 0; i < series->count; i++)
+        json_point(&json, &series->points[i]);
+    json_write_end_array(&json);
+    json_write_end_object(&json);
+    return cli_end_json(cli, err);
+}
+
+static int write_lines(struct cli *cli, const struct series *series, enum metric_id metric, struct cb_err *err)
+{
+    struct varied varied = {0};
+    int rc = find_varied(series, &varied, err);
+    if (series->count == 0)
+        log_info("no run that passed and matches has %s", metric_row(metric)->name);
+    for (size_t start = 0, end; start < series->count && rc == 0; start = end) {
+        for (end = start + 1; end < series->count; end++)
+            if (strcmp(series->points[end].hash, series->points[start].hash) != 0)
+                break;
+        if (start)
+            buf_append_char(&cli->out, '\n');
+        rc = write_series(cli, series->points + start, end - start, metric, &varied, err);
+    }
+    varied_release(&varied);
+    return rc;
+}
+
+static int run_history(struct cli *cli, struct cb_err *err)
+{
+    struct history *history;
+    struct run_selection selection = {0};
+    struct series series = {0};
+    enum operation op;
+    enum metric_id metric;
+    if (cli->word_count == 0)
+        return cb_fail(err, CB_ERR_USAGE,
+                       "history takes a metric and filters, as `ckptbench history save_s since=30d`");
+    int rc = parse_metric(cli->words[0], &op, &metric, err);
+    if (rc == 0)
+        rc = history_open_read_only(NULL, &history, err);
+    if (rc)
+        return rc;
+    rc = history_select(history, cli->words + 1, cli->word_count - 1, &selection, err);
+    if (rc == 0)
+        rc = gather(history, &selection, op, metric, &series, err);
+    if (rc == 0)
+        rc = cli->json ? write_json(cli, &series, metric, err) : write_lines(cli, &series, metric, err);
+    series_release(&series);
+    run_selection_release(&selection);
+    history_close(history);
+    return rc;
+}
+
+const struct verb verb_history = {
+    .name = "history",
+    .arguments = "METRIC [key=value…]",
+    .summary = "one metric over time",
+    .about = "A line for each experiment among the runs that match, named by the keys in which they differ: medians of "
+             "the runs that passed, oldest first. "
+             "docs/metrics.md has the names; load.io_s means the loads where saves have the metric, too.",
+    .example = "ckptbench history save_s label.kind=nightly since=30d",
+    .run = run_history,
+};

@@ -1,0 +1,355 @@
+/* ckptbench logs: what a run has said. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "cli/jobs/job_list.h"
+#include "cli/jobs/run_here.h"
+#include "cli/report/history_reading.h"
+#include "cli/sites/site_runs.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/units.h"
+#include "jobs/slurm/run_follow.h"
+#include "run/run_folder.h"
+
+#define CHUNK_BYTES (1u << 20)
+#define LOOK_NS (300 * NS_PER_MS)
+#define SYNC_EVERY 10 /* looks at the files for each look at Slurm */
+#define PATH_BYTES 4096
+#define RANKS 3 /* which of the files has what ranks said */
+
+/* One file, shown as it grows. A line is shown once it is whole. */
+struct log_file {
+    char path[PATH_BYTES];
+    uint64_t offset;
+    struct buf rest; /* the beginning of a line */
+    bool ranks;      /* lines of ranks are marked */
+};
+
+struct logs {
+    struct cli *cli;
+    struct job_list list;
+    const char *rank; /* only this one's lines; NULL: all */
+    bool away;        /* they are read where its site has them */
+    char folder[PATH_BYTES];
+    uint32_t attempts; /* begun so far */
+    uint32_t attempt;  /* whose files are shown */
+    struct log_file files[RANKS + 1];
+    bool any;
+};
+
+/* "03: text": a line of rank 3, as srun marks it, in as many digits as the last rank needs. */
+static bool is_of_task(const char *line, size_t len, const char *rank)
+{
+    size_t digits = 0, zeros = 0, rank_digits = strlen(rank);
+    while (digits < len && line[digits] >= '0' && line[digits] <= '9')
+        digits++;
+    while (zeros + 1 < digits && line[zeros] == '0')
+        zeros++;
+    return digits + 1 < len && line[digits] == ':' && line[digits + 1] == ' ' && digits - zeros == rank_digits &&
+           memcmp(line + zeros, rank, rank_digits) == 0;
+}
+
+/* "[1,3]<stderr>:text": a line of rank 3, as mpirun marks it; else as srun does. */
+static bool is_of_rank(const char *line, size_t len, const char *rank)
+{
+    if (is_of_task(line, len, rank))
+        return true;
+    const char *comma = len && line[0] == '[' ? memchr(line, ',', len) : NULL;
+    size_t digits = strlen(rank);
+    return comma && (size_t)(comma + 1 - line) + digits + 2 <= len && memcmp(comma + 1, rank, digits) == 0 &&
+           comma[1 + digits] == ']' && comma[2 + digits] == '<';
+}
+
+static void show_line(struct logs *self, const struct log_file *file, const char *line, size_t len)
+{
+    if (self->rank && (!file->ranks || !is_of_rank(line, len, self->rank)))
+        return;
+    buf_append(&self->cli->out, line, len);
+    self->any = true;
+}
+
+static void show_lines(struct logs *self, struct log_file *file, bool all)
+{
+    size_t done = 0;
+    for (char *feed; (feed = memchr(file->rest.data + done, '\n', file->rest.len - done));) {
+        size_t len = (size_t)(feed - file->rest.data) - done + 1;
+        show_line(self, file, file->rest.data + done, len);
+        done += len;
+    }
+    if (all && done < file->rest.len) {
+        buf_append_char(&file->rest, '\n');
+        show_line(self, file, file->rest.data + done, file->rest.len - done);
+        done = file->rest.len;
+    }
+    memmove(file->rest.data, file->rest.data + done, file->rest.len - done);
+    file->rest.len -= done;
+    file->rest.data[file->rest.len] = '\0';
+}
+
+/* ---- where they lie ---- */
+
+static int find_transport(struct logs *self, struct transport **transport, struct cb_err *err)
+{
+    struct remote *remote;
+    *transport = self->list.transport;
+    if (!self->away)
+        return 0;
+    int rc = job_list_site(&self->list, self->list.items[0].site, &remote, err);
+    if (rc == 0)
+        *transport = remote->transport;
+    return rc;
+}
+
+/* Of a run at a site: whether it is a member of an array, whose log is another's. */
+static int read_record(struct logs *self, struct transport *transport, struct cb_err *err)
+{
+    char path[PATH_BYTES];
+    struct buf text;
+    struct job_record record;
+    if (snprintf(path, sizeof path, "%s/job.json", self->folder) >= (int)sizeof path)
+        return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", self->folder);
+    buf_init(&text, CHUNK_BYTES);
+    int rc = transport_read(transport, path, 0, CHUNK_BYTES, &text, err);
+    if (rc == 0)
+        rc = job_record_parse(path, text.data, text.len, &record, err);
+    if (rc == 0) {
+        job_record_release(&self->list.items[0].record);
+        self->list.items[0].record = record;
+    }
+    buf_release(&text);
+    return rc == CB_ERR_NOT_FOUND ? 0 : rc;
+}
+
+static int find_folder(struct logs *self, struct cb_err *err)
+{
+    struct remote *remote;
+    struct buf path;
+    const struct job_entry *entry = &self->list.items[0];
+    self->away = job_entry_is_away(entry);
+    snprintf(self->folder, sizeof self->folder, "%s", entry->folder);
+    if (!self->away)
+        return 0;
+    int rc = job_list_site(&self->list, entry->site, &remote, err);
+    buf_init(&path, PATH_BYTES);
+    if (rc == 0)
+        rc = remote_run_folder(remote, entry->run, &path, err);
+    if (rc == 0) {
+        snprintf(self->folder, sizeof self->folder, "%s", path.data);
+        rc = read_record(self, remote->transport, err);
+    }
+    buf_release(&path);
+    return rc;
+}
+
+static int count_attempts(struct logs *self, struct cb_err *err)
+{
+    char path[PATH_BYTES];
+    struct transport *transport;
+    struct transport_stat status;
+    if (!self->away)
+        return run_folder_last_attempt(self->folder, &self->attempts, err);
+    int rc = find_transport(self, &transport, err);
+    while (rc == 0) {
+        if (snprintf(path, sizeof path, "%s/attempts/%u", self->folder, self->attempts + 1) >= (int)sizeof path)
+            return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", self->folder);
+        rc = transport_stat(transport, path, &status, err);
+        self->attempts += rc == 0;
+    }
+    return rc == CB_ERR_NOT_FOUND ? 0 : rc;
+}
+
+/* ---- what is in them ---- */
+
+/* What is new in a file; one that is not there (yet) has nothing. */
+static int show_new(struct logs *self, struct log_file *file, bool all, struct cb_err *err)
+{
+    size_t got = CHUNK_BYTES;
+    struct transport *transport;
+    int rc = find_transport(self, &transport, err);
+    while (rc == 0 && got == CHUNK_BYTES) {
+        size_t before = file->rest.len;
+        rc = transport_read(transport, file->path, file->offset, CHUNK_BYTES, &file->rest, err);
+        if (rc == CB_ERR_NOT_FOUND)
+            return 0;
+        got = file->rest.len - before;
+        file->offset += got;
+        show_lines(self, file, all && got < CHUNK_BYTES);
+        if (rc == 0)
+            rc = cli_flush(self->cli, err);
+    }
+    return rc;
+}
+
+static int open_file(struct log_file *file, const char *folder, uint32_t attempt, const char *name, struct cb_err *err)
+{
+    int len = attempt ? snprintf(file->path, sizeof file->path, "%s/attempts/%u/logs/%s", folder, attempt, name)
+                      : snprintf(file->path, sizeof file->path, "%s/%s", folder, name);
+    buf_init(&file->rest, 64u << 20);
+    return len < (int)sizeof file->path ? 0 : cb_fail(err, CB_ERR_USAGE, "the path %s is too long", folder);
+}
+
+/* What its agent, those of other nodes with what starts them, and the ranks have said. */
+static int open_attempt(struct logs *self, struct cb_err *err)
+{
+    int rc = open_file(&self->files[1], self->folder, self->attempt, "agent.log", err);
+    if (rc == 0)
+        rc = open_file(&self->files[2], self->folder, self->attempt, "nodes.log", err);
+    if (rc == 0)
+        rc = open_file(&self->files[RANKS], self->folder, self->attempt, "ranks.log", err);
+    return rc;
+}
+
+/* Runs of one job, or of an array, have their log in the first one's folder; of an array with their number. */
+static int open_files(struct logs *self, struct cb_err *err)
+{
+    const struct job_entry *entry = &self->list.items[0];
+    char folder[PATH_BYTES], name[64] = JOB_LOG;
+    snprintf(folder, sizeof folder, "%s", self->folder);
+    if (entry->record.in_array || *entry->record.before) {
+        char *slash = strrchr(folder, '/');
+        snprintf(slash + 1, sizeof folder - (size_t)(slash + 1 - folder), "%s", entry->record.name);
+    }
+    if (entry->record.in_array) {
+        snprintf(name, sizeof name, JOB_LOG ".%" PRIu64, entry->record.array_task);
+    }
+    self->files[RANKS].ranks = true;
+    int rc = open_file(&self->files[0], folder, 0, name, err);
+    return rc == 0 && self->attempt ? open_attempt(self, err) : rc;
+}
+
+static int show_all_new(struct logs *self, bool all, struct cb_err *err)
+{
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < sizeof self->files / sizeof *self->files; i++)
+        if (*self->files[i].path)
+            rc = show_new(self, &self->files[i], all, err);
+    return rc;
+}
+
+/* A new attempt has files of its own; the job's log goes on. */
+static int take_attempt(struct logs *self, struct cb_err *err)
+{
+    int rc = count_attempts(self, err);
+    uint32_t attempt = self->attempts;
+    if (rc || attempt == self->attempt)
+        return rc;
+    for (size_t i = 1; i < sizeof self->files / sizeof *self->files; i++) {
+        if (*self->files[i].path)
+            buf_release(&self->files[i].rest);
+        self->files[i] = (struct log_file){.ranks = i == RANKS};
+    }
+    self->attempt = attempt;
+    return open_attempt(self, err);
+}
+
+static int follow(struct logs *self, struct cb_err *err)
+{
+    int rc = 0;
+    launch_catch_signals();
+    for (unsigned look = 0; rc == 0 && !launch_was_stopped(); look++) {
+        if (look % SYNC_EVERY == 0)
+            rc = job_list_sync(&self->list, err);
+        if (rc == 0)
+            rc = take_attempt(self, err);
+        bool ended = job_list_is_final(&self->list);
+        if (rc == 0)
+            rc = show_all_new(self, ended, err);
+        if (ended)
+            break;
+        clock_sleep_ns(LOOK_NS);
+    }
+    return rc;
+}
+
+static int show_logs(struct logs *self, struct cb_err *err)
+{
+    const char *given = cli_flag_value(self->cli, "attempt");
+    int rc = find_folder(self, err);
+    if (rc == 0)
+        rc = count_attempts(self, err);
+    if (rc)
+        return rc;
+    uint64_t number = self->attempts;
+    rc = given ? units_parse_u64(given, &number, err) : 0;
+    if (rc)
+        return cb_context(err, "--attempt");
+    if (number > self->attempts)
+        return cb_fail(err, CB_ERR_NOT_FOUND, "run %s has had %u attempt%s so far", self->list.items[0].run,
+                       self->attempts, units_plural(self->attempts));
+    self->attempt = (uint32_t)number;
+    rc = open_files(self, err);
+    if (rc == 0)
+        rc = cli_has_flag(self->cli, "f") ? follow(self, err) : show_all_new(self, true, err);
+    if (rc == 0 && !self->any)
+        log_info("run %s has said nothing%s", self->list.items[0].run,
+                 self->rank                       ? " of that rank"
+                 : job_list_is_final(&self->list) ? ""
+                                                  : " (yet)");
+    return rc;
+}
+
+/* --site: also a run that this history does not know yet. */
+static int take_from_site(struct logs *self, struct cb_err *err)
+{
+    struct remote *remote;
+    const struct cli *cli = self->cli;
+    const char *site = cli_flag_value(cli, "site");
+    if (!site)
+        return 0;
+    int rc = job_list_site(&self->list, site, &remote, err);
+    return rc ? rc : remote_runs_take(remote, self->list.history, cli->words, cli->word_count, err);
+}
+
+static int run_logs(struct cli *cli, struct cb_err *err)
+{
+    struct logs self = {.cli = cli, .rank = cli_flag_value(cli, "rank")};
+    struct history *history = NULL;
+    struct run_selection selection = {0};
+    char run[64];
+    uint64_t unused;
+    const char *const words[] = {run};
+    if (self.rank && units_parse_u64(self.rank, &unused, err))
+        return cb_context(err, "--rank");
+    int rc = history_open(NULL, &history, err);
+    if (rc == 0)
+        rc = job_list_init(&self.list, history, err);
+    if (rc == 0)
+        rc = take_from_site(&self, err);
+    if (rc == 0)
+        rc = find_only_run(cli, history, run, err);
+    if (rc == 0)
+        rc = history_select(history, words, 1, &selection, err);
+    if (rc == 0)
+        rc = job_list_add(&self.list, &selection, err);
+    if (rc == 0)
+        rc = job_list_sync(&self.list, err);
+    if (rc == 0)
+        rc = show_logs(&self, err);
+    for (size_t i = 0; i < sizeof self.files / sizeof *self.files; i++)
+        if (*self.files[i].path)
+            buf_release(&self.files[i].rest);
+    run_selection_release(&selection);
+    job_list_release(&self.list);
+    history_close(history);
+    return rc;
+}
+
+static const struct verb_flag flags[] = {
+    {"f", NULL, "go on until the run has ended"},
+    {"rank", "N", "only lines of this rank"},
+    {"attempt", "N", "of this attempt, not the last one"},
+    SITE_FLAG,
+};
+
+const struct verb verb_logs = {
+    .name = "logs",
+    .arguments = "[RUN]",
+    .summary = "what a run has said: its job, its agent, its ranks",
+    .example = "ckptbench logs LATEST -f",
+    VERB_FLAGS(flags),
+    .run = run_logs,
+};

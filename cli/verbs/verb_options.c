@@ -1,0 +1,152 @@
+/* ckptbench options: every key, from the option table. */
+#include <string.h>
+#include <strings.h>
+
+#include "cli/cli.h"
+#include "cli/report/table.h"
+#include "core/json.h"
+#include "core/units.h"
+#include "run/options.h"
+
+/* What may stand beside the keys of an experiment, and is none: it has no value of its own to check. */
+static const struct option beside[] = {
+    {.name = "label.NAME",
+     .type = OPTION_TEXT,
+     .class = OPTION_COSMETIC,
+     .fallback = "",
+     .choices = "",
+     .unit = "",
+     .help = "a label of yours, to find and to compare runs by"},
+    {.name = "zip",
+     .type = OPTION_TEXT,
+     .class = OPTION_EXECUTION,
+     .fallback = "",
+     .choices = "",
+     .unit = "",
+     .help = "keys that sweep together: zip=ranks,tp"},
+};
+
+/* What a key may hold, in a few words. */
+static void describe_values(const struct option *row, struct buf *out)
+{
+    char min[32], max[32];
+    switch (row->type) {
+    case OPTION_ENUM:
+        buf_append_text(out, row->choices);
+        break;
+    case OPTION_BOOL:
+        buf_append_text(out, "true|false");
+        break;
+    case OPTION_BYTES:
+        buf_printf(out, "%s … %s", units_format_bytes_exact(row->min, min),
+                   row->max ? units_format_bytes_exact(row->max, max) : "");
+        break;
+    case OPTION_U64:
+        if (row->max)
+            buf_printf(out, "%llu … %llu", (unsigned long long)row->min, (unsigned long long)row->max);
+        else
+            buf_printf(out, "%llu …", (unsigned long long)row->min);
+        break;
+    case OPTION_DURATION:
+        buf_printf(out, "%s …", units_format_duration_exact(row->min, min));
+        break;
+    default:
+        buf_append_text(out, option_type_name(row->type));
+    }
+}
+
+static bool is_wanted(const struct option *row, const struct cli *cli)
+{
+    bool wanted = cli->word_count == 0;
+    for (size_t i = 0; !wanted && i < cli->word_count; i++)
+        wanted = strcasestr(row->name, cli->words[i]) || strcasestr(row->help, cli->words[i]) ||
+                 strcasestr(row->choices, cli->words[i]) || strcmp(option_class_name(row->class), cli->words[i]) == 0;
+    return wanted;
+}
+
+static void write_json_row(struct json_writer *writer, const struct option *row, const char *values)
+{
+    json_write_begin_object(writer);
+    json_member_text(writer, "name", row->name);
+    json_member_text(writer, "type", option_type_name(row->type));
+    json_member_text(writer, "class", option_class_name(row->class));
+    json_member_text(writer, "default", row->fallback);
+    json_member_text(writer, "values", values);
+    json_member_text(writer, "unit", *row->unit ? row->unit : NULL);
+    json_member_text(writer, "help", row->help);
+    json_write_end_object(writer);
+}
+
+static int write_rows(struct cli *cli, struct json_writer *writer, struct table *table, size_t *found,
+                      struct cb_err *err)
+{
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < OPTION_COUNT + sizeof beside / sizeof *beside; i++) {
+        const struct option *row = i < OPTION_COUNT ? option_row((enum option_id)i) : &beside[i - OPTION_COUNT];
+        struct buf values;
+        if (!is_wanted(row, cli))
+            continue;
+        (*found)++;
+        buf_init(&values, 1024);
+        describe_values(row, &values);
+        rc = buf_check(&values, row->name, err);
+        if (cli->json) {
+            write_json_row(writer, row, values.data);
+        } else {
+            table_add(table, TABLE_BOLD, row->name);
+            table_add(table, TABLE_PLAIN, *row->fallback ? row->fallback : "''");
+            table_add(table, TABLE_PLAIN, values.data);
+            table_add(table, TABLE_PLAIN, row->unit);
+            table_add(table, TABLE_DIM, option_class_name(row->class));
+            table_add(table, TABLE_PLAIN, row->help);
+        }
+        buf_release(&values);
+    }
+    return rc;
+}
+
+/* Words are looked for, keys are meant: where one is near, it is named. */
+static int fail_unmatched(const struct cli *cli, struct cb_err *err)
+{
+    const char *names[OPTION_COUNT];
+    for (size_t i = 0; i < OPTION_COUNT; i++)
+        names[i] = option_row((enum option_id)i)->name;
+    const char *nearest = nearest_word(cli->words[0], names, OPTION_COUNT);
+    return cb_fail(err, CB_ERR_NOT_FOUND, "no key has %s%s in its name, meaning, choices or class%s%s%s", cli->words[0],
+                   cli->word_count > 1 ? " or another of these words" : "", nearest ? ": did you mean '" : "",
+                   nearest ? nearest : "", nearest ? "'?" : "; `ckptbench options` lists all");
+}
+
+static int run_options(struct cli *cli, struct cb_err *err)
+{
+    static const char *const headings[] = {"key", "default", "values", "unit", "class", "meaning"};
+    struct table table;
+    struct json_writer writer;
+    size_t found = 0;
+    table_init(&table, "llllll");
+    json_writer_init(&writer, &cli->out, 2);
+    if (cli->json)
+        json_write_begin_array(&writer);
+    else
+        table_add_headings(&table, headings);
+    int rc = write_rows(cli, &writer, &table, &found, err);
+    if (rc == 0 && found == 0) {
+        rc = fail_unmatched(cli, err);
+    } else if (rc == 0 && cli->json) {
+        json_write_end_array(&writer);
+        rc = cli_end_json(cli, err);
+    } else if (rc == 0) {
+        rc = table_write(&table, 0, cli->colour, &cli->out, err);
+    }
+    table_release(&table);
+    return rc;
+}
+
+const struct verb verb_options = {
+    .name = "options",
+    .arguments = "[WORD…]",
+    .summary = "every key: type, range, unit, default, meaning",
+    .about = "Shows the keys whose name, meaning, choices or class (identity, place, execution, cosmetic) have a WORD.",
+    .example = "ckptbench options io",
+    .run = run_options,
+};

@@ -1,0 +1,356 @@
+/* ckptbench plan: what an experiment comes to, computed and predicted, nothing run. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "ckpt/format/format.h"
+#include "cli/cli.h"
+#include "cli/plan/forecast.h"
+#include "cli/plan/run_plan.h"
+#include "cli/plan/workload.h"
+#include "cli/report/slow_notice.h"
+#include "cli/report/training_report.h"
+#include "core/rlimits.h"
+#include "core/units.h"
+#include "run/sweep.h"
+#include "setup/memory_estimate.h"
+
+#define METADATA_MAX_BYTES (64 * GIB)
+
+struct outlook {
+    const struct experiment *experiment;
+    struct workload workload;
+    uint64_t weight_bytes, optimizer_bytes, total_bytes;
+    uint64_t largest_state_bytes, all_state_bytes; /* held by a rank, by all ranks together */
+    uint64_t rss_bytes, metadata_bytes, requests, host_memory_bytes;
+    struct rates rates;
+    struct prediction predicted;
+};
+
+/* ---- outlook ---- */
+
+static void sum_states(struct outlook *self)
+{
+    const struct layout *layout = self->workload.layout;
+    outlook_sum_states(layout, &self->largest_state_bytes, &self->all_state_bytes);
+    self->weight_bytes = layout_kind_bytes(layout, KIND_WEIGHT);
+    self->total_bytes = layout_total_bytes(layout);
+    self->optimizer_bytes = self->total_bytes - self->weight_bytes;
+}
+
+static uint64_t count_requests(const struct outlook *self)
+{
+    const struct plan *plan = self->workload.plan;
+    uint64_t block = experiment_u64(self->experiment, OPT_IO_BLOCK), requests = 1; /* .metadata */
+    for (size_t i = 0; i < plan->file_count; i++)
+        requests += (plan->files[i].length + block - 1) / block;
+    return requests;
+}
+
+static int measure_metadata(struct outlook *self, struct cb_err *err)
+{
+    struct plan_options options;
+    struct buf metadata;
+    buf_init(&metadata, METADATA_MAX_BYTES);
+    int rc = plan_options_read(self->experiment, workload_payload_alignment(self->experiment), &options, err);
+    if (rc == 0)
+        rc = format_write_metadata(options.format, self->workload.layout, self->workload.plan, "planned", &metadata,
+                                   err);
+    if (rc == 0)
+        self->metadata_bytes = metadata.len;
+    buf_release(&metadata);
+    return rc;
+}
+
+static int outlook_init(struct outlook *self, const struct experiment *experiment, const struct rate_book *book,
+                        struct cb_err *err)
+{
+    struct rusage usage;
+    *self = (struct outlook){.experiment = experiment};
+    int rc = workload_init(&self->workload, experiment, err);
+    if (rc == 0 && !self->workload.layout)
+        rc = cb_fail(err, CB_ERR_USAGE, "plan is about checkpoints: workload=%s has none",
+                     experiment_text(experiment, OPT_WORKLOAD));
+    if (rc)
+        return rc;
+    getrusage(RUSAGE_SELF, &usage);
+    self->rss_bytes = (uint64_t)usage.ru_maxrss * KIB; /* before the metadata is written out */
+    sum_states(self);
+    needs_memory_bytes(&self->workload.layouts, experiment, &self->host_memory_bytes);
+    self->requests = count_requests(self);
+    rc = measure_metadata(self, err);
+    outlook_choose_rates(experiment, &self->workload, book, &self->rates);
+    outlook_predict(experiment, self->workload.plan, &self->rates, self->largest_state_bytes, self->all_state_bytes,
+                    &self->predicted);
+    return rc;
+}
+
+/* ---- for people ---- */
+
+static void write_bytes_line(const struct outlook *self, struct buf *out)
+{
+    char weights[32], optimizer[32], total[32];
+    buf_printf(out, "bytes      weights %s, optimizer %s, together %s\n",
+               units_format_bytes((double)self->weight_bytes, weights),
+               units_format_bytes((double)self->optimizer_bytes, optimizer),
+               units_format_bytes((double)self->total_bytes, total));
+}
+
+static void write_plan_lines(const struct outlook *self, struct buf *out)
+{
+    const struct plan *plan = self->workload.plan;
+    size_t tensors = layout_tensor_count(self->workload.layout);
+    char a[32], b[32], c[32], d[32];
+    buf_printf(out, "plan       %s and %s of memory   %s item%s of %s tensor%s\n",
+               units_format_duration((double)plan->compute_ns, a), units_format_bytes((double)self->rss_bytes, b),
+               units_format_count(plan->item_count, c), units_plural(plan->item_count), units_format_count(tensors, d),
+               units_plural(tensors));
+    buf_printf(out, "files      %s, .metadata %s   %s request%s of %s\n", units_format_count(plan->file_count + 1, a),
+               units_format_bytes((double)self->metadata_bytes, b), units_format_count(self->requests, c),
+               units_plural(self->requests),
+               units_format_bytes((double)experiment_u64(self->experiment, OPT_IO_BLOCK), d));
+    buf_printf(out, "a rank     writes %s … %s … %s (min, median, max): %.3f x mean, %.3f x the least possible\n",
+               units_format_bytes((double)plan->rank_bytes_min, a),
+               units_format_bytes((double)plan->rank_bytes_median, b),
+               units_format_bytes((double)plan->rank_bytes_max, c), plan->imbalance, plan->imbalance_vs_bound);
+    buf_printf(out, "memory     %s a rank: its state, and requests in flight\n",
+               units_format_bytes((double)self->host_memory_bytes, a));
+}
+
+static void write_predicted_lines(const struct outlook *self, struct buf *out)
+{
+    const struct prediction *predicted = &self->predicted;
+    char a[32], b[32];
+    buf_printf(out, "rates      a rank %s", units_format_rate(self->rates.save, a));
+    if (self->rates.load != self->rates.save)
+        buf_printf(out, " (loading %s)", units_format_rate(self->rates.load, a));
+    buf_printf(out, ", %s;  the store %s\n", self->rates.from,
+               isfinite(self->rates.store) ? units_format_rate(self->rates.store, b) : "without limit");
+    if (self->rates.assumed || self->rates.small)
+        buf_printf(out, "           so a time limit asked of Slurm is %d times what is predicted\n",
+                   outlook_margin(&self->rates));
+    buf_printf(out, "predicted  save %s (%s binds), load %s (%s binds)\n",
+               units_format_duration(predicted->save_s * 1e9, a), predicted->store_binds_save ? "the store" : "a rank",
+               units_format_duration(predicted->load_s * 1e9, b), predicted->store_binds_load ? "the store" : "a rank");
+    if (predicted->stall_s < predicted->save_s)
+        buf_printf(out, "           training waits %s for a save, the rest goes on behind it (a rank copies %s)\n",
+                   units_format_duration(predicted->stall_s * 1e9, a), units_format_rate(self->rates.stage, b));
+    buf_printf(out, "           at an MTBF of %s: a checkpoint every %s is best and leaves a goodput of %.2f %%\n",
+               units_format_duration(predicted->mtbf_s * 1e9, a), units_format_duration(predicted->interval_s * 1e9, b),
+               100 * predicted->goodput);
+}
+
+static void write_text(const struct outlook *self, struct buf *out)
+{
+    const struct workload *workload = &self->workload;
+    char parameters[32], ranks[32];
+    const char *axes = layout_describe(workload->layout);
+    buf_printf(out, "model      %s, %s parameters, %s, %s\n", experiment_text(self->experiment, OPT_MODEL),
+               units_format_count(model_parameters(workload->model), parameters), dtype_name(workload->model->dtype),
+               layout_state_name(workload->layout));
+    buf_printf(out, "layout     %s rank%s%s%s%s\n", units_format_count(layout_world_size(workload->layout), ranks),
+               units_plural(layout_world_size(workload->layout)), *axes ? " (" : "", axes, *axes ? ")" : "");
+    write_bytes_line(self, out);
+    write_plan_lines(self, out);
+    write_predicted_lines(self, out);
+}
+
+/* ---- JSON ---- */
+
+static void write_predicted_json(const struct outlook *self, struct json_writer *writer)
+{
+    const struct prediction *predicted = &self->predicted;
+    json_write_key(writer, "predicted");
+    json_write_begin_object(writer);
+    json_member_double(writer, "save_s", predicted->save_s);
+    json_member_text(writer, "save_limit", predicted->store_binds_save ? "store" : "rank");
+    json_member_double(writer, "load_s", predicted->load_s);
+    json_member_text(writer, "load_limit", predicted->store_binds_load ? "store" : "rank");
+    json_member_double(writer, "mtbf_s", predicted->mtbf_s);
+    json_member_double(writer, "interval_s", predicted->interval_s);
+    json_member_double(writer, "stall_s", predicted->stall_s);
+    json_member_double(writer, "goodput", predicted->goodput);
+    json_member_double(writer, "rate_rank_bytes_per_s", self->rates.save);
+    json_member_double(writer, "rate_store_bytes_per_s", self->rates.store);
+    json_member_text(writer, "rate_from", self->rates.from);
+    json_write_end_object(writer);
+}
+
+static void write_json(const struct outlook *self, struct json_writer *writer)
+{
+    const struct plan *plan = self->workload.plan;
+    json_write_begin_object(writer);
+    json_member_u64(writer, "params", model_parameters(self->workload.model));
+    json_write_key(writer, "bytes");
+    json_write_begin_object(writer);
+    json_member_u64(writer, "weights", self->weight_bytes);
+    json_member_u64(writer, "optimizer", self->optimizer_bytes);
+    json_member_u64(writer, "total", self->total_bytes);
+    json_write_end_object(writer);
+    json_member_u64(writer, "tensors", layout_tensor_count(self->workload.layout));
+    json_member_u64(writer, "items", plan->item_count);
+    json_member_u64(writer, "files", plan->file_count + 1);
+    json_write_key(writer, "rank_bytes");
+    json_write_begin_object(writer);
+    json_member_u64(writer, "min", plan->rank_bytes_min);
+    json_member_u64(writer, "median", plan->rank_bytes_median);
+    json_member_u64(writer, "max", plan->rank_bytes_max);
+    json_write_end_object(writer);
+    json_member_double(writer, "imbalance", plan->imbalance);
+    json_member_double(writer, "imbalance_vs_bound", plan->imbalance_vs_bound);
+    json_member_double(writer, "plan_s", (double)plan->compute_ns / 1e9);
+    json_member_u64(writer, "rss_bytes", self->rss_bytes);
+    json_member_u64(writer, "metadata_bytes", self->metadata_bytes);
+    json_member_u64(writer, "requests", self->requests);
+    json_member_u64(writer, "host_memory_bytes", self->host_memory_bytes);
+    write_predicted_json(self, writer);
+    json_write_end_object(writer);
+}
+
+static int write_training(struct cli *cli, const struct experiment *experiment, struct json_writer *writer,
+                          struct cb_err *err)
+{
+    struct workload workload;
+    int rc = workload_init(&workload, experiment, err);
+    if (rc)
+        return rc;
+    if (cli->json)
+        training_outlook_write_json(experiment, &workload, writer);
+    else
+        training_outlook_write(experiment, &workload, &cli->out);
+    workload_release(&workload);
+    return 0;
+}
+
+static int write_outlook(struct cli *cli, const struct experiment *experiment, const struct rate_book *book,
+                         struct json_writer *writer, struct cb_err *err)
+{
+    struct outlook outlook;
+    if (experiment_is(experiment, OPT_WORKLOAD, "train"))
+        return write_training(cli, experiment, writer, err);
+    int rc = outlook_init(&outlook, experiment, book, err);
+    if (rc == 0 && cli->json)
+        write_json(&outlook, writer);
+    else if (rc == 0)
+        write_text(&outlook, &cli->out);
+    workload_release(&outlook.workload);
+    return rc;
+}
+
+/* ---- sweeps ---- */
+
+/* The first member of each combination: that is repeated changes nothing here. */
+static bool is_first(const struct sweep *sweep, size_t index)
+{
+    return sweep->members[index].block == 1;
+}
+
+static const char *value_of(const struct experiment *experiment, const char *key)
+{
+    enum option_id id;
+    return option_find(key, &id, NULL) == 0 ? experiment_text(experiment, id) : "";
+}
+
+/* What a member varies: "tp=2 dp=1", or as an object. */
+static void write_varied(struct cli *cli, const struct sweep *sweep, size_t index, struct json_writer *writer)
+{
+    const struct experiment *experiment = sweep->members[index].experiment;
+    if (cli->json) {
+        json_write_key(writer, "varied");
+        json_write_begin_object(writer);
+    }
+    for (size_t i = 0; i < sweep->varied_count; i++) {
+        if (cli->json)
+            json_member_text(writer, sweep->varied[i], value_of(experiment, sweep->varied[i]));
+        else
+            buf_printf(&cli->out, "%s%s=%s",
+                       i       ? "  "
+                       : index ? "\n== "
+                               : "== ",
+                       sweep->varied[i], value_of(experiment, sweep->varied[i]));
+    }
+    if (cli->json)
+        json_write_end_object(writer);
+    else
+        buf_append_char(&cli->out, '\n');
+}
+
+static int write_member(struct cli *cli, const struct sweep *sweep, size_t index, const struct rate_book *book,
+                        struct json_writer *writer, struct cb_err *err)
+{
+    bool several = sweep->combinations > 1;
+    if (several && cli->json)
+        json_write_begin_object(writer);
+    if (several)
+        write_varied(cli, sweep, index, writer);
+    if (several && cli->json)
+        json_write_key(writer, "plan");
+    int rc = planning_freeze_nodes(sweep->members[index].experiment, err);
+    if (rc == 0)
+        rc = write_outlook(cli, sweep->members[index].experiment, book, writer, err);
+    if (several && cli->json)
+        json_write_end_object(writer);
+    return rc;
+}
+
+/* What did not fit into the memory that is free: how much that is. */
+static int explain_memory(const struct limits_memory *memory, struct cb_err *err)
+{
+    char free_bytes[32];
+    if (memory->available == 0)
+        return err->code;
+    return cb_context(err, "the plan does not fit into the %s of memory that it may have here: plan fewer ranks",
+                      units_format_bytes((double)memory->available, free_bytes));
+}
+
+static int plan_members(struct cli *cli, const struct sweep *sweep, const struct rate_book *book,
+                        struct json_writer *writer, struct cb_err *err)
+{
+    struct limits_memory memory;
+    struct patience *patience = patience_new("planning");
+    int rc = 0;
+    limits_bound_memory(&memory);
+    for (size_t i = 0; rc == 0 && i < sweep->count; i++)
+        if (is_first(sweep, i))
+            rc = write_member(cli, sweep, i, book, writer, err);
+    limits_release_memory(&memory);
+    patience_free(patience);
+    return rc == CB_ERR_MEMORY ? explain_memory(&memory, err) : rc;
+}
+
+static int run_plan(struct cli *cli, struct cb_err *err)
+{
+    struct sweep sweep;
+    struct json_writer writer;
+    struct rate_book book = {0};
+    int rc = sweep_expand(&cli->settings, &sweep, err);
+    if (rc)
+        return rc;
+    rate_book_load(&book);
+    json_writer_init(&writer, &cli->out, 2);
+    if (cli->json && sweep.combinations > 1)
+        json_write_begin_array(&writer);
+    rc = plan_members(cli, &sweep, &book, &writer, err);
+    if (cli->json && sweep.combinations > 1)
+        json_write_end_array(&writer);
+    rate_book_release(&book);
+    sweep_release(&sweep);
+    return rc || !cli->json ? rc : cli_end_json(cli, err);
+}
+
+const struct verb verb_plan = {
+    .name = "plan",
+    .arguments = "[FILE.yaml…] [key=value…]",
+    .summary = "what an experiment comes to: bytes, files, balance, predicted times; nothing is run",
+    .about = "The global plan is really computed, for any number of ranks, on one core. Predictions take rate.rank and "
+             "rate.store; without rate.rank what a run here that passed measured on the same store, the most alike of "
+             "them. A "
+             "sweep gives a plan for each combination.",
+    .example = "ckptbench plan model=llama3-405b ranks=16384 tp=8 pp=16 dp=128 zero=1 rate.rank=1.5GiB/s "
+               "rate.store=300GiB/s mtbf=24h",
+    .takes_experiment = true,
+    .run = run_plan,
+};

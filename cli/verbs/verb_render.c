@@ -1,0 +1,123 @@
+/* ckptbench render: plans runs and writes their job scripts, for people who call sbatch themselves. */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "cli/jobs/submission.h"
+#include "cli/sites/site_verb.h"
+#include "core/clock.h"
+#include "core/json.h"
+#include "core/log.h"
+#include "jobs/slurm/run_follow.h"
+
+#define SCRIPT_MAX_BYTES (1u << 16)
+
+/* The run is written down with its record, so that `status` finds the job by its name, whoever sends it. */
+static int write_run(const struct submission *self, const struct planning *planning, size_t index,
+                     const struct buf *script, struct cb_err *err)
+{
+    const struct planned *member = &planning->members[index];
+    struct job_record record;
+    char path[4096];
+    job_record_init(&record);
+    snprintf(record.name, sizeof record.name, "%s", member->id);
+    int rc = planning_write(planning, index, self->history, NULL, err);
+    if (rc == 0 && snprintf(path, sizeof path, "%s/%s", member->folder, submission_script_name(member->experiment)) >=
+                       (int)sizeof path)
+        rc = cb_fail(err, CB_ERR_USAGE, "the path %s is too long", member->folder);
+    if (rc == 0)
+        rc = buf_write_file(script, path, 0644, err);
+    if (rc == 0)
+        rc = job_record_enter(&record, JOB_PLANNED, clock_wall_ns(), "rendered", err);
+    if (rc == 0)
+        rc = job_record_write(member->folder, &record, err);
+    job_record_release(&record);
+    return rc;
+}
+
+static int render_run(struct cli *cli, const struct submission *self, const struct planning *planning, size_t index,
+                      struct json_writer *json, struct cb_err *err)
+{
+    const struct planned *member = &planning->members[index];
+    struct buf script;
+    buf_init(&script, SCRIPT_MAX_BYTES);
+    int rc = submission_script(self, member->id, member->folder, 0, member->experiment, &script, err);
+    if (rc == 0)
+        rc = write_run(self, planning, index, &script, err);
+    if (rc == 0 && cli->json) {
+        json_write_begin_object(json);
+        json_member_text(json, "run", member->id);
+        json_member_text(json, "script", script.data);
+        json_write_end_object(json);
+    } else if (rc == 0 && *planning->sweep_id) {
+        buf_printf(&cli->out, "%s/%s\n", member->folder, submission_script_name(member->experiment));
+    } else if (rc == 0) {
+        buf_append_text(&cli->out, script.data);
+    }
+    buf_release(&script);
+    return rc;
+}
+
+static int render_all(struct cli *cli, struct submission *self, const struct planning *planning, struct cb_err *err)
+{
+    struct json_writer json;
+    json_writer_init(&json, &cli->out, 2);
+    int rc = submission_init(self, err);
+    if (rc)
+        return rc;
+    if (cli->json) {
+        json_write_begin_object(&json);
+        json_member_text(&json, "sweep", *planning->sweep_id ? planning->sweep_id : NULL);
+        json_write_key(&json, "runs");
+        json_write_begin_array(&json);
+    }
+    for (size_t i = 0; rc == 0 && i < planning->sweep.count; i++)
+        rc = render_run(cli, self, planning, i, &json, err);
+    if (rc)
+        return rc;
+    bool leads_here = submission_leads_here(planning->members[0].experiment);
+    log_info("planned %s: %s what is written, then `ckptbench status %s` follows it", planning->id,
+             leads_here ? "run with sh, on the login node," : "sbatch", planning->id);
+    if (!cli->json)
+        return 0;
+    json_write_end_array(&json);
+    json_write_end_object(&json);
+    return cli_end_json(cli, err);
+}
+
+static int run_render(struct cli *cli, struct cb_err *err)
+{
+    struct planning planning;
+    struct submission submission = {0};
+    if (cli_flag_value(cli, "site"))
+        return remote_pass(cli, cli_flag_value(cli, "site"), err);
+    int rc = planning_expand(&planning, &cli->settings, true, err);
+    if (rc == 0 && planning.sweep.count > 1 && experiment_bool(planning.members[0].experiment, OPT_SLURM_ONE_JOB))
+        rc = cb_fail(err, CB_ERR_USAGE,
+                     "slurm.one_job=true: render writes a script a run; `submit` makes one job of them");
+    if (rc == 0)
+        rc = submission_check_led_here(&planning, err);
+    if (rc == 0)
+        rc = history_open(NULL, &submission.history, err);
+    if (rc == 0)
+        rc = render_all(cli, &submission, &planning, err);
+    planning_release(&planning);
+    submission_release(&submission);
+    history_close(submission.history);
+    return rc;
+}
+
+static const struct verb_flag flags[] = {SITE_FLAG};
+
+const struct verb verb_render = {
+    .name = "render",
+    .arguments = "[FILE.yaml…] [key=value…]",
+    .summary = "plan a run and write its job script, to be given to sbatch by hand",
+    .about =
+        "The script goes to stdout; of a sweep, the path of each run's script. What is sent by hand is followed by "
+        "`status` like what `submit` sends. With slurm.sbcast the script is one for sh, which calls salloc.",
+    .example = "ckptbench render nightly.yaml nodes=2 store=/shared/ckpt > job.sbatch",
+    .takes_experiment = true,
+    VERB_FLAGS(flags),
+    .run = run_render,
+};

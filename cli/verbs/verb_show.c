@@ -1,0 +1,347 @@
+/* ckptbench show: one run, as it was printed when it ended, and what each rank and phase took; or the members of a sweep. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/report/history_reading.h"
+#include "cli/report/report.h"
+#include "cli/report/report_heading.h"
+#include "cli/report/report_json.h"
+#include "cli/report/run_nodes.h"
+#include "cli/report/suite_curves.h"
+#include "cli/report/suite_history.h"
+#include "cli/report/sweep_report.h"
+#include "cli/report/table.h"
+#include "run/site.h"
+#include "run/status_page.h"
+
+#define MAX_RANK_LINES 64
+
+/* Medians over the iterations of each rank, for one operation. */
+static const enum metric_id rank_metrics[] = {METRIC_OP_S,   METRIC_OWN_S,       METRIC_IO_S,  METRIC_FSYNC_S,
+                                              METRIC_WAIT_S, METRIC_BYTES_MOVED, METRIC_CPU_S, METRIC_RSS_BYTES};
+#define RANK_METRICS (sizeof rank_metrics / sizeof rank_metrics[0])
+
+struct rank_table {
+    uint32_t attempt;
+    size_t ranks, iterations[OP_COUNT][RANK_METRICS];
+    double *values[OP_COUNT][RANK_METRICS]; /* iteration after iteration, a value a rank */
+};
+
+static int gather(void *context, const struct rank_values *given, struct cb_err *err)
+{
+    struct rank_table *self = context;
+    size_t column = 0;
+    while (column < RANK_METRICS && rank_metrics[column] != given->metric)
+        column++;
+    if (column == RANK_METRICS || given->attempt != self->attempt || given->flags & (SAMPLE_WARMUP | SAMPLE_FAILED))
+        return 0;
+    if (self->ranks && self->ranks != given->rank_count)
+        return 0;
+    self->ranks = given->rank_count;
+    size_t *count = &self->iterations[given->op][column];
+    double **values = &self->values[given->op][column];
+    double *more = realloc(*values, (*count + 1) * self->ranks * sizeof *more + 1);
+    if (!more)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for the ranks of a run");
+    *values = more;
+    if (self->ranks)
+        memcpy(more + *count * self->ranks, given->ranks, self->ranks * sizeof *more);
+    ++*count;
+    return 0;
+}
+
+static double rank_median(const struct rank_table *self, int op, size_t column, size_t rank)
+{
+    size_t count = self->iterations[op][column], used = 0;
+    double *values = malloc((count + 1) * sizeof *values);
+    struct summary summary = {.median = NAN};
+    for (size_t i = 0; values && i < count; i++) {
+        double value = self->values[op][column][i * self->ranks + rank];
+        if (isfinite(value))
+            values[used++] = value;
+    }
+    if (used)
+        stats_summarize(values, used, &summary);
+    free(values);
+    return summary.median;
+}
+
+static void rank_table_release(struct rank_table *self)
+{
+    for (int op = 0; op < OP_COUNT; op++)
+        for (size_t column = 0; column < RANK_METRICS; column++)
+            free(self->values[op][column]);
+}
+
+static int write_ranks(struct cli *cli, const struct rank_table *self, int op, struct cb_err *err)
+{
+    struct table table;
+    char text[32];
+    table_init(&table, "lrrrrrrrrr");
+    table_add(&table, TABLE_BOLD, operation_name((enum operation)op));
+    table_add(&table, TABLE_BOLD, "rank");
+    for (size_t column = 0; column < RANK_METRICS; column++)
+        table_add(&table, TABLE_BOLD, metric_row(rank_metrics[column])->name);
+    for (size_t rank = 0; rank < self->ranks && rank < MAX_RANK_LINES; rank++) {
+        table_add(&table, TABLE_PLAIN, "");
+        table_addf(&table, TABLE_PLAIN, "%zu", rank);
+        for (size_t column = 0; column < RANK_METRICS; column++)
+            table_add(&table, TABLE_PLAIN,
+                      figure_short_text(rank_metrics[column], rank_median(self, op, column, rank), text));
+    }
+    int rc = table_write(&table, 0, cli->colour, &cli->out, err);
+    table_release(&table);
+    if (self->ranks > MAX_RANK_LINES)
+        buf_printf(&cli->out, "... and %zu more ranks; `ckptbench export RUN --csv` has all\n",
+                   self->ranks - MAX_RANK_LINES);
+    return rc;
+}
+
+static void json_ranks(struct json_writer *json, const struct rank_table *self)
+{
+    json_write_key(json, "ranks");
+    json_write_begin_object(json);
+    for (int op = OP_SAVE; op <= OP_LOAD; op++) {
+        if (!self->iterations[op][0])
+            continue;
+        json_write_key(json, operation_name((enum operation)op));
+        json_write_begin_array(json);
+        for (size_t rank = 0; rank < self->ranks; rank++) {
+            json_write_begin_object(json);
+            json_member_u64(json, "rank", rank);
+            for (size_t column = 0; column < RANK_METRICS; column++) {
+                json_write_key(json, metric_row(rank_metrics[column])->name);
+                json_write_double(json, rank_median(self, op, column, rank));
+            }
+            json_write_end_object(json);
+        }
+        json_write_end_array(json);
+    }
+    json_write_end_object(json);
+}
+
+/* Ranks that only heard of another's failure ("aborted") have nothing to add. */
+static int print_failure(void *context, uint32_t rank, const char *code, const char *lines, struct cb_err *err)
+{
+    struct cli *cli = context;
+    (void)err;
+    if (code && strcmp(code, "aborted") == 0)
+        return 0;
+    for (const char *line = lines ? lines : ""; *line;) {
+        size_t len = strcspn(line, "\n");
+        buf_printf(&cli->out, "rank %u  %.*s\n", rank, (int)len, line);
+        line += len + (line[len] == '\n');
+    }
+    return 0;
+}
+
+static int json_failure(void *context, uint32_t rank, const char *code, const char *lines, struct cb_err *err)
+{
+    struct json_writer *json = context;
+    (void)err;
+    json_write_begin_object(json);
+    json_member_u64(json, "rank", rank);
+    json_member_text(json, "code", code);
+    json_member_text(json, "text", lines);
+    json_write_end_object(json);
+    return 0;
+}
+
+/* What a state is called in an operation: blocked on I/O is a write in a save, a read in a load. */
+static const char *phase_name(int op, int state)
+{
+    if (state == STATE_IO && (op == OP_SAVE || op == OP_LOAD))
+        return op == OP_SAVE ? "write" : "read";
+    return rank_state_name((enum rank_state)state);
+}
+
+static int write_phases(struct cli *cli, const struct run_info *run, struct cb_err *err)
+{
+    struct table table;
+    char text[32];
+    table_init(&table, "llrr");
+    table_add_headings(&table, (const char *const[]){"", "PHASE", "SHARE", "TIME"});
+    for (int op = OP_SAVE; op <= OP_LOAD; op++) {
+        const struct run_metric *time =
+            run_info_metric(run, (enum operation)op, op == OP_SAVE ? METRIC_SAVE_S : METRIC_LOAD_S);
+        const char *name = operation_name((enum operation)op);
+        for (int state = 0; state < STATE_COUNT; state++) {
+            double share = run->state_share[op][state];
+            if (!(share > 0))
+                continue;
+            table_add(&table, TABLE_BOLD, name);
+            table_add(&table, TABLE_PLAIN, phase_name(op, state));
+            table_addf(&table, TABLE_PLAIN, "%.1f %%", share * 100);
+            table_add(&table, TABLE_PLAIN, figure_text(METRIC_OP_S, time ? share * time->summary.median : NAN, text));
+            name = "";
+        }
+    }
+    int rc = table_write(&table, 0, cli->colour, &cli->out, err);
+    table_release(&table);
+    return rc;
+}
+
+/* A suite's nodes, and what they usually do. */
+struct suite_view {
+    struct suite_nodes nodes, gpus;
+    struct suite_history past, past_of_gpus;
+};
+
+static int write_text(struct cli *cli, struct history *history, const struct run_info *run,
+                      const struct rank_table *ranks, const struct suite_view *suite, struct cb_err *err)
+{
+    const struct suite_nodes *nodes = &suite->nodes;
+    report_write_heading(run->run, run->experiment, NULL, strcmp(run->site, SITE_LOCAL) == 0, cli->colour, &cli->out);
+    int rc = report_write_results(run, cli->colour, &cli->out, err);
+    if (rc == 0)
+        rc = suite_outliers_write(history, run, &cli->out, err);
+    if (rc == 0 && cli_has_flag(cli, "phases")) {
+        buf_append_char(&cli->out, '\n');
+        rc = write_phases(cli, run, err);
+    }
+    if (rc == 0 && cli_has_flag(cli, "failures")) {
+        buf_append_char(&cli->out, '\n');
+        rc = history_each_failure(history, run->run, run->attempt, print_failure, cli, err);
+    }
+    for (int op = OP_SAVE; op <= OP_LOAD && rc == 0; op++) {
+        if (!ranks->iterations[op][0])
+            continue;
+        buf_append_char(&cli->out, '\n');
+        rc = write_ranks(cli, ranks, op, err);
+    }
+    if (rc == 0 && cli_has_flag(cli, "nodes")) {
+        bool written;
+        buf_append_char(&cli->out, '\n');
+        rc = run_nodes_write(run, cli->colour, &written, &cli->out, err);
+        if (rc == 0 && (nodes->count || !written))
+            rc = suite_nodes_write(nodes, cli->colour, &cli->out, err);
+        if (rc == 0)
+            rc = suite_gpus_write(&suite->gpus, cli->colour, &cli->out, err);
+        if (rc == 0)
+            rc = suite_history_write(&suite->past, nodes, cli->colour, &cli->out, err);
+        if (rc == 0 && suite->past_of_gpus.count > 0)
+            rc = suite_history_write(&suite->past_of_gpus, &suite->gpus, cli->colour, &cli->out, err);
+        if (rc == 0)
+            rc = suite_curves_write(run, cli->colour, &cli->out, err);
+    }
+    return rc;
+}
+
+static int write_json(struct cli *cli, struct history *history, const struct run_info *run,
+                      const struct rank_table *ranks, const struct suite_view *suite, struct cb_err *err)
+{
+    struct json_writer json;
+    int rc = 0;
+    json_writer_init(&json, &cli->out, 2);
+    json_write_begin_object(&json);
+    report_write_members(run, &json);
+    if (cli_has_flag(cli, "ranks"))
+        json_ranks(&json, ranks);
+    if (cli_has_flag(cli, "nodes")) {
+        run_nodes_write_json(run, &json);
+        suite_nodes_write_json(&suite->nodes, &json);
+        suite_gpus_write_json(&suite->gpus, &json);
+        suite_history_write_json(&suite->past, "history", &suite->nodes, &json);
+        suite_history_write_json(&suite->past_of_gpus, "gpu_history", &suite->gpus, &json);
+        suite_curves_write_json(run, &json);
+    }
+    if (cli_has_flag(cli, "failures")) {
+        json_write_key(&json, "failures");
+        json_write_begin_array(&json);
+        rc = history_each_failure(history, run->run, run->attempt, json_failure, &json, err);
+        json_write_end_array(&json);
+    }
+    json_write_end_object(&json);
+    return rc ? rc : cli_end_json(cli, err);
+}
+
+static int show_sweep(struct cli *cli, struct history *history, const char *sweep, struct cb_err *err)
+{
+    struct sweep_report report;
+    if (cli->flag_count)
+        return cb_fail(err, CB_ERR_USAGE, "%s is a sweep: --%s is of one run, and `ckptbench show %s` names them",
+                       sweep, cli->flags[0].flag->name, sweep);
+    int rc = sweep_report_load(&report, history, sweep, err);
+    if (rc == 0 && cli->json) {
+        struct json_writer json;
+        json_writer_init(&json, &cli->out, 2);
+        json_write_begin_object(&json);
+        sweep_report_write_members(&report, &json);
+        json_write_end_object(&json);
+        rc = cli_end_json(cli, err);
+    } else if (rc == 0) {
+        rc = sweep_report_write(&report, cli->colour, &cli->out, err);
+    }
+    sweep_report_release(&report);
+    return rc;
+}
+
+static int show_run(struct cli *cli, struct history *history, struct cb_err *err)
+{
+    struct run_info *run = NULL;
+    struct rank_table ranks = {0};
+    struct suite_view suite = {0};
+    char name[64];
+    int rc = find_only_run(cli, history, name, err);
+    if (rc == 0)
+        rc = history_load_run(history, name, &run, err);
+    if (rc == 0 && cli_has_flag(cli, "ranks")) {
+        ranks.attempt = run->attempt;
+        rc = history_each_sample(history, name, gather, &ranks, err);
+    }
+    if (rc == 0 && cli_has_flag(cli, "nodes"))
+        rc = suite_nodes_load(&suite.nodes, history, run, err);
+    if (rc == 0 && cli_has_flag(cli, "nodes"))
+        rc = suite_gpus_load(&suite.gpus, history, run, err);
+    if (rc == 0 && cli_has_flag(cli, "nodes"))
+        rc = suite_history_load(&suite.past, history, run, &suite.nodes, false, err);
+    if (rc == 0 && cli_has_flag(cli, "nodes"))
+        rc = suite_history_load(&suite.past_of_gpus, history, run, &suite.gpus, true, err);
+    if (rc == 0)
+        rc = cli->json ? write_json(cli, history, run, &ranks, &suite, err)
+                       : write_text(cli, history, run, &ranks, &suite, err);
+    suite_history_release(&suite.past_of_gpus);
+    suite_history_release(&suite.past);
+    suite_nodes_release(&suite.gpus);
+    suite_nodes_release(&suite.nodes);
+    rank_table_release(&ranks);
+    run_info_free(run);
+    return rc;
+}
+
+static int run_show(struct cli *cli, struct cb_err *err)
+{
+    struct history *history;
+    bool is_sweep = false;
+    int rc = history_open_read_only(NULL, &history, err);
+    if (rc)
+        return rc;
+    if (cli->word_count == 1)
+        rc = sweep_report_is_sweep(history, cli->words[0], &is_sweep, err);
+    if (rc == 0)
+        rc = is_sweep ? show_sweep(cli, history, cli->words[0], err) : show_run(cli, history, err);
+    history_close(history);
+    return rc;
+}
+
+static const struct verb_flag flags[] = {
+    {"ranks", NULL, "what each rank took, medians over the iterations"},
+    {"nodes", NULL,
+     "the nodes and how they joined; workload=suite: outliers, what each pair of nodes did, and curves over message "
+     "sizes"},
+    {"failures", NULL, "everything that was wrong, of every rank"},
+    {"phases", NULL, "what time went into, state by state"},
+};
+
+const struct verb verb_show = {
+    .name = "show",
+    .arguments = "[RUN|SWEEP]",
+    .summary = "one run, or the members of a sweep",
+    .about =
+        "Of a sweep: what varied and the primary metrics of each combination, best first, and the runs that did not "
+        "pass or are not in yet. The flags are of one run. Without a name: the latest run.",
+    .example = "ckptbench show LATEST --ranks --phases",
+    VERB_FLAGS(flags),
+    .run = run_show,
+};

@@ -1,0 +1,135 @@
+/* ckptbench status: where jobs are; collects what is finished. */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+#include "cli/jobs/job_list.h"
+#include "cli/jobs/job_status.h"
+#include "cli/jobs/run_here.h"
+#include "cli/sites/site_runs.h"
+#include "cli/sites/site_verb.h"
+#include "core/clock.h"
+#include "core/log.h"
+
+#define WATCH_EVERY_NS (2 * NS_PER_S)
+#define CLEAR_SCREEN "\033[H\033[J"
+
+static const char *const unfinished[] = {"state=planned,submitted,pending,booting,running,sealing"};
+static const char *const recent[] = {"since=1d", "state=done,failed,cancelled"};
+
+/* What a site knows and this history does not: of --site all it names, else what was asked of a site and never
+ * answered. */
+static int take_from_sites(struct cli *cli, struct job_list *list, struct cb_err *err)
+{
+    struct remote *remote;
+    const char *site = cli_flag_value(cli, "site");
+    if (!site)
+        return remote_take_unanswered(list, err);
+    int rc = job_list_site(list, site, &remote, err);
+    return rc ? rc : remote_runs_take(remote, list->history, cli->words, cli->word_count, err);
+}
+
+static void keep_site(struct job_list *list, const char *site)
+{
+    if (site)
+        job_list_keep_site(list, site);
+}
+
+/* Those named; else every one that is not finished, and what ended within a day. */
+static int take_runs(struct cli *cli, struct history *history, struct job_list *list, struct cb_err *err)
+{
+    struct run_selection selection = {0};
+    const char *const *words = cli->word_count ? cli->words : unfinished;
+    int rc = history_select(history, words, cli->word_count ? cli->word_count : 1, &selection, err);
+    if (rc == 0)
+        rc = job_list_add(list, &selection, err);
+    run_selection_release(&selection);
+    keep_site(list, cli_flag_value(cli, "site"));
+    if (rc || cli->word_count)
+        return rc;
+    selection = (struct run_selection){0};
+    rc = history_select(history, recent, 2, &selection, err);
+    if (rc == 0)
+        rc = job_list_add(list, &selection, err);
+    run_selection_release(&selection);
+    keep_site(list, cli_flag_value(cli, "site"));
+    return rc;
+}
+
+static int show(struct cli *cli, struct job_list *list, struct cb_err *err)
+{
+    int rc = job_list_sync(list, err);
+    if (rc)
+        return rc;
+    if (cli->word_count == 0)
+        job_list_drop_others(list); /* what ran here and has ended is no news */
+    if (*list->trouble)
+        log_error("%s; what is shown was seen before", list->trouble);
+    if (list->count == 0 && !cli->json) {
+        log_info("no runs%s",
+                 cli->word_count ? " match" : "; `ckptbench submit` sends some, `ckptbench list` has the rest");
+        return 0;
+    }
+    rc = job_status_write(cli, list, err);
+    cli->exit_code = *list->trouble ? CB_EXIT_INFRASTRUCTURE : CB_EXIT_PASS; /* of a watch, the last look's */
+    return rc;
+}
+
+static int watch(struct cli *cli, struct job_list *list, struct cb_err *err)
+{
+    bool terminal = isatty(STDOUT_FILENO);
+    launch_catch_signals();
+    for (;;) {
+        if (terminal)
+            buf_append_text(&cli->out, CLEAR_SCREEN);
+        int rc = show(cli, list, err);
+        if (rc == 0)
+            rc = cli_flush(cli, err);
+        if (rc || job_list_is_final(list) || launch_was_stopped())
+            return rc;
+        clock_sleep_ns(WATCH_EVERY_NS);
+        if (launch_was_stopped())
+            return 0;
+        if (!terminal)
+            buf_append_char(&cli->out, '\n');
+    }
+}
+
+static int run_status(struct cli *cli, struct cb_err *err)
+{
+    struct history *history = NULL;
+    struct job_list list = {0};
+    if (cli->json && cli_has_flag(cli, "watch"))
+        return cb_fail(err, CB_ERR_USAGE, "--json is one document, and --watch never ends: give one of them");
+    int rc = history_open(NULL, &history, err);
+    if (rc == 0)
+        rc = job_list_init(&list, history, err);
+    if (rc == 0)
+        rc = take_from_sites(cli, &list, err);
+    if (rc == 0)
+        rc = take_runs(cli, history, &list, err);
+    if (rc == 0)
+        rc = cli_has_flag(cli, "watch") ? watch(cli, &list, err) : show(cli, &list, err);
+    job_list_release(&list);
+    history_close(history);
+    return rc;
+}
+
+static const struct verb_flag flags[] = {
+    {"watch", NULL, "show it again every 2 s until all have ended"},
+    SITE_FLAG,
+};
+
+const struct verb verb_status = {
+    .name = "status",
+    .arguments = "[RUN|SWEEP…] [key=value…]",
+    .summary = "where jobs are, how far they have come, and why they wait",
+    .about = "Without words: every run that is not finished, and jobs that ended within a day. Asks Slurm once for all "
+             "of them, "
+             "keeps every change of state, and brings what is finished into the history. Runs of a site are asked for "
+             "there; what is finished is fetched. --site also finds runs that were submitted there by others of yours.",
+    .example = "ckptbench status --watch",
+    VERB_FLAGS(flags),
+    .run = run_status,
+};

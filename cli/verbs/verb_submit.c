@@ -1,0 +1,541 @@
+/* ckptbench submit: runs as jobs of Slurm. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "cli/jobs/job_list.h"
+#include "cli/jobs/job_status.h"
+#include "cli/jobs/pool_runs.h"
+#include "cli/jobs/run_here.h"
+#include "cli/jobs/submission.h"
+#include "cli/jobs/submission_after.h"
+#include "cli/jobs/submit_jobs.h"
+#include "cli/sites/site_verb.h"
+#include "core/clock.h"
+#include "core/file_batch.h"
+#include "core/json.h"
+#include "core/log.h"
+#include "run/run_folder.h"
+
+#define SCRIPT_MAX_BYTES (1u << 16)
+#define NODE_LIST_BYTES 65536
+#define SUBMIT_MAX_ARRAY 1000            /* members of one array: Slurm's usual MaxArraySize less one */
+#define SUBMIT_ARRAY_FROM 20             /* members in a row that ask for the same: from here on they are an array */
+#define SUBMIT_FORGET_NS (60 * NS_PER_S) /* after so long nothing that sbatch left under way can arrive */
+
+struct session {
+    struct cli *cli;
+    struct planning planning;
+    struct submission submission;
+    struct job_list list;   /* of the runs that are submitted: its client is the submission's */
+    struct pool_entry pool; /* with --warm */
+    bool warm;
+    char after[JOB_NUMBER_BYTES]; /* number of the job that must pass before; "" for none */
+    size_t *requests;             /* what each member asks for, as a number; owned */
+    size_t most_tasks;            /* of an array */
+    size_t sent;
+};
+
+/* ---- sending ---- */
+
+static int write_all(struct session *self, struct cb_err *err)
+{
+    struct file_batch batch = {0};
+    int rc = history_begin(self->submission.history, err);
+    if (rc)
+        return rc;
+    for (size_t i = 0; rc == 0 && i < self->planning.sweep.count; i++)
+        rc = planning_write(&self->planning, i, self->submission.history, &batch, err);
+    if (rc == 0)
+        rc = file_batch_commit(&batch, err);
+    file_batch_release(&batch);
+    return history_end(self->submission.history, rc, err);
+}
+
+static uint64_t nodes_of(const struct experiment *experiment)
+{
+    uint64_t nodes = experiment_u64(experiment, OPT_NODES);
+    return nodes ? nodes : 1;
+}
+
+/* A job that asks for nodes of a touch pool. */
+static int choose_nodes(struct session *self, size_t index, char *list, size_t bytes, struct cb_err *err)
+{
+    const struct planned *member = &self->planning.members[index];
+    int rc =
+        pool_pick_nodes(self->submission.client, &self->pool, index, nodes_of(member->experiment), list, bytes, err);
+    self->submission.node_list = rc == 0 && *list ? list : NULL;
+    if (rc == 0 && !*list && index == 0)
+        log_info("pool %s has no nodes that are up yet: its runs go to the queue as any other", self->pool.pool.name);
+    return rc ? rc : pool_note_run(self->pool.folder, member->id, err);
+}
+
+/* One of a pool: into the spool, or with nodes of its own. */
+static int send_warm(struct session *self, size_t index, struct cb_err *err)
+{
+    const struct planned *member = &self->planning.members[index];
+    char nodes[NODE_LIST_BYTES];
+    size_t sent = 0;
+    struct job_record record;
+    job_record_init(&record);
+    const struct sending item = {member->id, member->folder, member->experiment, &record};
+    int rc = 0;
+    if (self->pool.pool.mode == POOL_HOLD) {
+        rc = pool_put_run(&self->pool, member->id, member->folder, nodes_of(member->experiment), &record,
+                          self->submission.history, err);
+        sent = rc == 0;
+    } else if ((rc = choose_nodes(self, index, nodes, sizeof nodes, err)) == 0) {
+        rc = submission_send(&self->submission, &item, 1, NULL, &sent, err);
+    }
+    job_record_release(&record);
+    self->sent += sent;
+    return rc;
+}
+
+/* A job each. */
+static int send_single(struct session *self, size_t first, size_t count, struct cb_err *err)
+{
+    struct sending *items = calloc(count, sizeof *items);
+    struct job_record *records = calloc(count, sizeof *records);
+    size_t sent = 0;
+    int rc = items && records ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory for %zu jobs", count);
+    for (size_t i = 0; rc == 0 && i < count; i++) {
+        const struct planned *member = &self->planning.members[first + i];
+        job_record_init(&records[i]);
+        items[i] = (struct sending){member->id, member->folder, member->experiment, &records[i]};
+    }
+    if (rc == 0)
+        rc = submission_send(&self->submission, items, count, launch_was_stopped, &sent, err);
+    for (size_t i = 0; records && i < count; i++)
+        job_record_release(&records[i]);
+    free(records);
+    free(items);
+    self->sent += sent;
+    return rc;
+}
+
+static int send_array(struct session *self, size_t first, size_t count, struct cb_err *err)
+{
+    int rc = submission_send_array(&self->submission, &self->planning, first, count, err);
+    self->sent += rc == 0 ? count : 0;
+    return rc;
+}
+
+/* Members in a row that ask for the same, as many as an array may have. Others between them are not passed over: the
+ * order of a sweep is part of what it measures. */
+static size_t count_equal(const struct session *self, size_t first)
+{
+    size_t equal = 1;
+    while (first + equal < self->planning.sweep.count && equal < self->most_tasks &&
+           self->requests[first + equal] == self->requests[first])
+        equal++;
+    return equal;
+}
+
+static bool is_one_job(const struct session *self)
+{
+    return experiment_bool(self->planning.members[0].experiment, OPT_SLURM_ONE_JOB);
+}
+
+static bool leads_here(const struct session *self)
+{
+    return submission_leads_here(self->planning.members[0].experiment);
+}
+
+static bool makes_array(const struct session *self, size_t count)
+{
+    if (is_one_job(self))
+        return !self->warm && count > 1;
+    if (self->warm || cli_has_flag(self->cli, "no-array") || leads_here(self))
+        return false;
+    return count >= (cli_has_flag(self->cli, "array") ? 2 : SUBMIT_ARRAY_FROM);
+}
+
+/* From `first` on: how many go together, and whether as an array. */
+static size_t next_group(const struct session *self, size_t first, bool *array)
+{
+    size_t count = count_equal(self, first);
+    *array = makes_array(self, count);
+    while (!*array && first + count < self->planning.sweep.count) {
+        size_t more = count_equal(self, first + count);
+        if (makes_array(self, more))
+            break;
+        count += more;
+    }
+    return count;
+}
+
+/* What Slurm allows, asked where there would be an array at all. */
+static int ask_most_tasks(struct session *self, struct cb_err *err)
+{
+    bool any = false;
+    self->most_tasks = SUBMIT_MAX_ARRAY;
+    for (size_t i = 0; !any && i < self->planning.sweep.count; i++)
+        any = makes_array(self, count_equal(self, i));
+    if (!any)
+        return 0;
+    size_t most = 0;
+    int rc = slurm_most_array_tasks(self->submission.client, &most, err);
+    if (rc == 0 && most < SUBMIT_MAX_ARRAY)
+        self->most_tasks = most ? most : 1;
+    return rc;
+}
+
+static int send_all(struct session *self, struct cb_err *err)
+{
+    const size_t count = self->planning.sweep.count;
+    int rc = 0;
+    for (size_t i = 0, done; rc == 0 && i < count && i == self->sent && !launch_was_stopped(); i += done) {
+        bool array = false;
+        done = self->warm ? 1 : next_group(self, i, &array);
+        rc = self->warm ? send_warm(self, i, err)
+             : array    ? send_array(self, i, done, err)
+                        : send_single(self, i, done, err);
+    }
+    if (rc == 0 && self->sent < count)
+        rc = cb_fail(err, CB_ERR_ABORTED, "stopped");
+    if (rc && count > 1)
+        cb_context(err, "%zu of %zu runs submitted; `ckptbench submit --resume %s` sends the rest", self->sent, count,
+                   self->planning.id);
+    else if (rc)
+        cb_context(err, "run %s", self->planning.id);
+    return rc;
+}
+
+/* ---- sending what was planned before ---- */
+
+/* One that never came into the spool; where it is there, it is no more to be sent than a job. */
+static int resume_in_pool(struct session *self, struct job_entry *entry, struct cb_err *err)
+{
+    struct pool_entry pool;
+    struct pool_run found;
+    pool_look_at_run(&entry->record, entry->run, NULL, &found);
+    if (!found.nowhere)
+        return 0;
+    int rc = pool_choose(self->submission.client, entry->record.pool, &pool, err);
+    if (rc == 0)
+        rc = pool_put_run(&pool, entry->run, entry->folder, entry->record.node_count, &entry->record,
+                          self->submission.history, err);
+    self->sent += rc == 0;
+    return rc;
+}
+
+static int resume_entry(struct session *self, struct job_entry *entry, struct cb_err *err)
+{
+    struct experiment *experiment = NULL;
+    if (entry->is_final || *entry->record.job || entry->seen.attempts)
+        return 0;
+    if (*entry->record.pool)
+        return resume_in_pool(self, entry, err);
+    if (entry->record.intent_wall_ns && !self->list.asked)
+        return cb_fail(err, CB_ERR_SYSTEM, "run %s: %s", entry->run, self->list.trouble);
+    if (entry->record.intent_wall_ns + SUBMIT_FORGET_NS > clock_wall_ns())
+        return cb_fail(err, CB_ERR_TIMEOUT,
+                       "run %s was given to sbatch less than %d s ago and may still appear: not sent again yet",
+                       entry->run, (int)(SUBMIT_FORGET_NS / NS_PER_S));
+    int rc = run_folder_read_experiment(entry->folder, &experiment, err);
+    if (rc == 0)
+        rc = submission_init(&self->submission, err);
+    entry->record.in_array = false;
+    entry->record.before[0] = '\0';
+    const struct sending item = {entry->run, entry->folder, experiment, &entry->record};
+    size_t sent = 0;
+    if (rc == 0)
+        rc = submission_send(&self->submission, &item, 1, NULL, &sent, err);
+    experiment_free(experiment);
+    self->sent += sent;
+    return rc;
+}
+
+static int resume(struct session *self, const char *word, struct cb_err *err)
+{
+    const char *const words[] = {word};
+    struct run_selection selection = {0};
+    int rc = history_select(self->submission.history, words, 1, &selection, err);
+    if (rc == 0)
+        rc = job_list_add(&self->list, &selection, err);
+    run_selection_release(&selection);
+    if (rc == 0)
+        rc = job_list_sync(&self->list, err);
+    for (size_t i = 0; rc == 0 && i < self->list.count; i++)
+        rc = resume_entry(self, &self->list.items[i], err);
+    return rc;
+}
+
+/* ---- saying ---- */
+
+static int say_json(struct session *self, const char *sweep, struct cb_err *err)
+{
+    struct json_writer json;
+    json_writer_init(&json, &self->cli->out, 2);
+    json_write_begin_object(&json);
+    json_write_key(&json, "sweep");
+    json_write_text(&json, sweep);
+    json_write_key(&json, "runs");
+    json_write_begin_array(&json);
+    for (size_t i = 0; i < self->list.count; i++) {
+        json_write_begin_object(&json);
+        json_write_key(&json, "run");
+        json_write_text(&json, self->list.items[i].run);
+        json_write_key(&json, "job");
+        json_write_text(&json, *self->list.items[i].record.job ? self->list.items[i].record.job : NULL);
+        json_write_end_object(&json);
+    }
+    json_write_end_array(&json);
+    json_write_end_object(&json);
+    return cli_end_json(self->cli, err);
+}
+
+static void say_text(struct session *self, const char *id, const struct experiment *experiment)
+{
+    struct buf *out = &self->cli->out;
+    const struct job_list *list = &self->list;
+    const char *partition = experiment ? experiment_text(experiment, OPT_SLURM_PARTITION) : "";
+    if (self->warm && self->pool.pool.mode == POOL_HOLD) {
+        buf_printf(out, "submitted %zu run%s%s%s to pool %s     next: ckptbench status %s\n", self->sent,
+                   self->sent == 1 ? " " : "s  (sweep ", id, self->sent == 1 ? "" : ")", self->pool.pool.name, id);
+        return;
+    }
+    if (self->sent == 0) { /* --resume, of what others have sent */
+        buf_printf(out, "nothing to send: %s was submitted before     next: ckptbench status %s\n", id, id);
+        return;
+    }
+    struct job_range jobs = {0};
+    for (size_t i = 0; i < list->count; i++)
+        job_range_add(&jobs, list->items[i].record.job);
+    if (list->count == 1)
+        buf_printf(out, "submitted run %s: job %s", list->items[0].run, jobs.first);
+    else if (strcmp(jobs.first, jobs.last) == 0)
+        buf_printf(out, "submitted %zu runs  (sweep %s): all in job %s", self->sent, id, jobs.first);
+    else
+        buf_printf(out, "submitted %zu runs  (sweep %s): job %s … %s", self->sent, id, jobs.first, jobs.last);
+    buf_printf(out, "%s%s     next: ckptbench status %s\n", *partition ? " on partition " : "", partition, id);
+}
+
+/* Reads the runs again, as every other verb sees them. */
+static int load_sent(struct session *self, struct cb_err *err)
+{
+    const char *const words[] = {self->planning.id};
+    struct run_selection selection = {0};
+    int rc = history_select(self->submission.history, words, 1, &selection, err);
+    if (rc == 0)
+        rc = job_list_add(&self->list, &selection, err);
+    for (size_t i = 0; rc == 0 && i < self->list.count; i++)
+        rc = job_record_read(self->list.items[i].folder, &self->list.items[i].record, err);
+    run_selection_release(&selection);
+    return rc;
+}
+
+/* ---- the verb ---- */
+
+static int dry_run(struct session *self, struct cb_err *err)
+{
+    struct cli *cli = self->cli;
+    int rc = 0;
+    for (size_t i = 0, done; rc == 0 && i < self->planning.sweep.count; i += done) {
+        const struct planned *member = &self->planning.members[i];
+        struct buf script;
+        done = count_equal(self, i);
+        bool array = makes_array(self, done);
+        done = array ? done : 1;
+        buf_init(&script, SCRIPT_MAX_BYTES);
+        rc = submission_script_of(&self->submission, member, done, &script, err);
+        if (rc == 0)
+            buf_append_text(&cli->out, script.data);
+        buf_release(&script);
+    }
+    if (rc == 0)
+        log_info("nothing planned, nothing submitted");
+    return rc;
+}
+
+/* What each asks for, and what becomes an array. */
+static int number_requests(struct session *self, struct cb_err *err)
+{
+    self->most_tasks = SUBMIT_MAX_ARRAY;
+    self->requests = calloc(self->planning.sweep.count + 1, sizeof *self->requests);
+    if (!self->requests)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu runs", self->planning.sweep.count);
+    return submission_number_requests(&self->submission, &self->planning, self->requests, err);
+}
+
+static int choose_pool(struct session *self, struct cb_err *err)
+{
+    const char *name = cli_flag_value(self->cli, "warm");
+    if (!name)
+        return 0;
+    if (cli_has_flag(self->cli, "array"))
+        return cb_fail(err, CB_ERR_USAGE,
+                       "--array and --warm: members of an array cannot each have nodes of their own");
+    int rc = pool_choose(self->submission.client, name, &self->pool, err);
+    if (rc == 0 && self->pool.pool.mode == POOL_HOLD && cli_has_flag(self->cli, "after"))
+        rc = cb_fail(err, CB_ERR_USAGE,
+                     "--after and --warm %s: runs of a hold pool are no jobs that others could wait for; they are "
+                     "started in the order in which they come",
+                     name);
+    if (rc == 0 && self->pool.pool.mode == POOL_TOUCH && is_one_job(self))
+        rc = cb_fail(err, CB_ERR_USAGE, "slurm.one_job=true and --warm %s: each run of a touch pool is a job", name);
+    for (size_t i = 0; rc == 0 && i < self->planning.sweep.count; i++)
+        rc = pool_check_run(&self->pool, self->planning.members[i].experiment, err);
+    self->warm = rc == 0;
+    return rc;
+}
+
+/* What an allocation that this machine leads cannot have. */
+static int check_led_here(struct session *self, struct cb_err *err)
+{
+    int rc = submission_check_led_here(&self->planning, err);
+    if (rc || !leads_here(self))
+        return rc;
+    if (cli_has_flag(self->cli, "array"))
+        return cb_fail(err, CB_ERR_USAGE,
+                       "--array: with slurm.sbcast each run is an allocation that the login node leads, and salloc has "
+                       "no arrays; slurm.one_job=true makes one allocation of all");
+    if (cli_has_flag(self->cli, "warm"))
+        return cb_fail(err, CB_ERR_USAGE,
+                       "--warm: with slurm.sbcast the nodes have no programs that could keep a pool; "
+                       "slurm.one_job=true has several runs in one allocation, whose nodes boot once");
+    return 0;
+}
+
+static int submit_new(struct session *self, struct cb_err *err)
+{
+    const char *after = cli_flag_value(self->cli, "after");
+    int rc =
+        after ? submission_resolve_after(self->submission.history, after, &self->cli->settings, self->after, err) : 0;
+    if (rc == 0)
+        rc = planning_expand(&self->planning, &self->cli->settings, true, err);
+    if (rc == 0 && cli_flag_value(self->cli, "id"))
+        rc = planning_rename(&self->planning, cli_flag_value(self->cli, "id"), err);
+    if (rc == 0)
+        rc = submission_init(&self->submission, err);
+    if (rc == 0)
+        rc = check_led_here(self, err);
+    if (rc)
+        return rc;
+    self->submission.after = *self->after ? self->after : NULL;
+    if (is_one_job(self) && cli_has_flag(self->cli, "array"))
+        return cb_fail(err, CB_ERR_USAGE,
+                       "--array makes a job of every run, slurm.one_job=true one of all: leave one out");
+    rc = number_requests(self, err);
+    if (rc || cli_has_flag(self->cli, "dry-run"))
+        return rc ? rc : dry_run(self, err);
+    rc = cli_flag_value(self->cli, "warm") ? choose_pool(self, err) : slurm_ping(self->submission.client, err);
+    if (rc == 0 && !self->warm)
+        rc = ask_most_tasks(self, err);
+    if (rc == 0 && !(self->warm && self->pool.pool.mode == POOL_HOLD))
+        rc = submission_test(&self->submission, &self->planning, self->requests, err);
+    if (rc == 0)
+        rc = write_all(self, err);
+    if (rc == 0)
+        rc = send_all(self, err);
+    return rc ? rc : load_sent(self, err);
+}
+
+/* Whether --id names a run or sweep that is there already. */
+static int is_there(struct session *self, const char *id, bool *there, struct cb_err *err)
+{
+    char run[80], sweep[80];
+    const char *const by_run[] = {run}, *const by_sweep[] = {sweep};
+    struct run_selection selection = {0};
+    if (!planning_is_id(id))
+        return cb_fail(err, CB_ERR_USAGE, "--id %s: small letters, digits and dashes, at most 40", id);
+    snprintf(run, sizeof run, "run=%s", id);
+    snprintf(sweep, sizeof sweep, "sweep=%s", id);
+    int rc = history_select(self->submission.history, by_run, 1, &selection, err);
+    *there = selection.count > 0;
+    run_selection_release(&selection);
+    if (rc || *there)
+        return rc;
+    rc = history_select(self->submission.history, by_sweep, 1, &selection, err);
+    *there = selection.count > 0;
+    run_selection_release(&selection);
+    return rc;
+}
+
+/* With --id: what is there already goes on. Another ckptbench that is at it is no mistake, but takes its time. */
+static int submit_once(struct session *self, const char *id, const char **resumed, struct cb_err *err)
+{
+    bool there = false;
+    int rc = is_there(self, id, &there, err);
+    if (rc)
+        return rc;
+    *resumed = there ? id : NULL;
+    rc = there ? resume(self, id, err) : submit_new(self, err);
+    return rc == CB_ERR_EXISTS ? cb_fail(err, CB_ERR_TIMEOUT, "%s is being submitted by another ckptbench", id) : rc;
+}
+
+static int submit(struct session *self, struct cb_err *err)
+{
+    const char *word = cli_flag_value(self->cli, "resume"), *id_given = cli_flag_value(self->cli, "id");
+    if (word && id_given)
+        return cb_fail(err, CB_ERR_USAGE, "--resume %s has its name already: leave --id out", word);
+    if (cli_has_flag(self->cli, "array") && cli_has_flag(self->cli, "no-array"))
+        return cb_fail(err, CB_ERR_USAGE, "--array and --no-array: one of them");
+    if (word && self->cli->settings.count)
+        return cb_fail(err, CB_ERR_USAGE, "--resume %s takes no keys: its runs are frozen already", word);
+    int rc = word       ? resume(self, word, err)
+             : id_given ? submit_once(self, id_given, &word, err)
+                        : submit_new(self, err);
+    if (rc || self->list.count == 0)
+        return rc;
+    const char *id = word ? word : self->planning.id;
+    const struct experiment *experiment = word ? NULL : self->planning.members[0].experiment;
+    if (self->cli->json)
+        rc = say_json(self, self->list.count > 1 ? id : NULL, err);
+    else
+        say_text(self, id, experiment);
+    if (rc == 0 && cli_has_flag(self->cli, "wait")) {
+        rc = cli_flush(self->cli, err);
+        if (rc == 0)
+            rc = job_status_wait(self->cli, &self->list, err);
+    }
+    return rc;
+}
+
+static int run_submit(struct cli *cli, struct cb_err *err)
+{
+    struct session self = {.cli = cli};
+    launch_catch_signals(); /* the first Ctrl-C stops between two jobs, and ends waiting */
+    if (cli_flag_value(cli, "site"))
+        return remote_submit(cli, cli_flag_value(cli, "site"), err);
+    int rc = history_open(NULL, &self.submission.history, err);
+    if (rc == 0)
+        rc = job_list_init(&self.list, self.submission.history, err);
+    self.submission.client = &self.list.client;
+    if (rc == 0)
+        rc = submit(&self, err);
+    job_list_release(&self.list);
+    planning_release(&self.planning);
+    free(self.requests);
+    submission_release(&self.submission);
+    history_close(self.submission.history);
+    return rc;
+}
+
+static const struct verb_flag submit_flags[] = {
+    {"dry-run", NULL, "print the job scripts; plan and submit nothing"},
+    {"wait", NULL, "wait until all have ended; the exit code is the runs'"},
+    {"after", "RUN", "start only once RUN has passed; a load takes its checkpoint"},
+    {"array", NULL, "send runs of a sweep that ask for the same as job arrays, also where they are few"},
+    {"no-array", NULL, "send each run as a job of its own, however many they are"},
+    {"warm", "POOL", "on the nodes of a warm pool, or inside its allocation (`ckptbench warm`)"},
+    {"resume", "RUN|SWEEP", "send what was planned and not sent"},
+    {"id", "NAME", "name the run or sweep so; one of that name goes on, and no second one is made"},
+    SITE_FLAG,
+};
+
+const struct verb verb_submit = {
+    .name = "submit",
+    .arguments = "[FILE.yaml…] [key=value…]",
+    .summary = "run as jobs of Slurm: several nodes, sweeps, repeats",
+    .about = "A comma in a value sweeps: every combination is a job, repeat=n times. Slurm is asked first whether it "
+             "could run them. Nothing is sent twice: where an answer of sbatch is lost, the job is found by its name. "
+             "With slurm.one_job=true, runs in a row that ask for the same are one job, one after the other. The keys "
+             "nodes, ranks_per_node and slurm.* say what to ask for.",
+    .example = "ckptbench submit nightly.yaml store=/shared/ckpt nodes=2,4,8 repeat=5",
+    .takes_experiment = true,
+    VERB_FLAGS(submit_flags),
+    .run = run_submit,
+};

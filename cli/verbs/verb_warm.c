@@ -1,0 +1,361 @@
+/* ckptbench warm: pools of nodes that are kept up. */
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "cli/jobs/agent_program.h"
+#include "cli/jobs/pool_list.h"
+#include "cli/sites/site_verb.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/units.h"
+#include "jobs/slurm/job_script.h"
+#include "run/experiment.h"
+
+#define SCRIPT_MAX_BYTES (1u << 16)
+#define HOUR_NS (3600 * NS_PER_S)
+#define LONGEST_NS (30 * 24 * HOUR_NS)
+#define TOUCH_LIMIT_NS (5 * 60 * NS_PER_S)
+#define HOLD_MARGIN_NS (2 * 60 * NS_PER_S) /* the waiter ends by itself; behind it Slurm does */
+#define LOOK_FOR_NS (10 * NS_PER_S)
+#define LOOK_NS (500 * NS_PER_MS)
+
+struct wish {
+    struct pool pool;
+    uint64_t for_ns;
+    double budget_node_hours;
+    struct experiment *experiment; /* nodes, slurm.* */
+};
+
+/* ---- words ---- */
+
+/* "16node-hours", "16": node-hours. */
+static int read_budget(const char *text, double *node_hours, struct cb_err *err)
+{
+    char *end;
+    double value = strtod(text, &end);
+    bool unit =
+        *end == '\0' || strcmp(end, "node-hours") == 0 || strcmp(end, "node-hour") == 0 || strcmp(end, "nh") == 0;
+    if (end == text || !unit || !(value > 0) || value > 1e9)
+        return cb_fail(err, CB_ERR_USAGE, "budget=%.40s: node-hours, as 16node-hours or 0.5", text);
+    *node_hours = value;
+    return 0;
+}
+
+static int read_word(struct wish *self, const char *word, struct cb_err *err)
+{
+    static const char *const keys[] = {"nodes", "for", "budget", "mode", "slurm.partition"};
+    const char *value = strchr(word, '=');
+    char key[64];
+    if (!value || (size_t)(value - word) >= sizeof key)
+        return cb_fail(err, CB_ERR_USAGE, "'%.60s' is no key=value: warm start POOL nodes=N for=2h", word);
+    snprintf(key, sizeof key, "%.*s", (int)(value - word), word);
+    value++;
+    if (strcmp(key, "for") == 0)
+        return units_parse_duration(value, &self->for_ns, err) ? cb_context(err, "for") : 0;
+    if (strcmp(key, "budget") == 0)
+        return read_budget(value, &self->budget_node_hours, err);
+    if (strcmp(key, "mode") == 0)
+        return pool_mode_find(value, &self->pool.mode) ? 0
+                                                       : cb_fail(err, CB_ERR_USAGE, "mode=%.40s: touch or hold", value);
+    if (strcmp(key, "nodes") == 0 || strncmp(key, "slurm.", 6) == 0)
+        return experiment_set(self->experiment, key, value, "command line", err);
+    const char *nearest = nearest_word(key, keys, sizeof keys / sizeof *keys);
+    return cb_fail(err, CB_ERR_USAGE, "warm start takes nodes, for, budget, mode and slurm.* keys, not %s%s%s%s", key,
+                   nearest ? ": did you mean " : "", nearest ? nearest : "", nearest ? "?" : "");
+}
+
+static int read_wish(const struct cli *cli, struct wish *self, struct cb_err *err)
+{
+    struct pool *pool = &self->pool;
+    int rc = experiment_new(&self->experiment, err);
+    if (rc == 0)
+        rc = pool_check_name(cli->words[1], err);
+    for (size_t i = 2; rc == 0 && i < cli->word_count; i++)
+        rc = read_word(self, cli->words[i], err);
+    if (rc)
+        return rc;
+    snprintf(pool->name, sizeof pool->name, "%s", cli->words[1]);
+    pool->nodes = experiment_u64(self->experiment, OPT_NODES);
+    if (pool->nodes == 0 || self->for_ns == 0)
+        return cb_fail(err, CB_ERR_USAGE, "how many nodes, and for how long? warm start %s nodes=2 for=2h", pool->name);
+    if (*experiment_text(self->experiment, OPT_SLURM_SBCAST))
+        return cb_fail(err, CB_ERR_USAGE,
+                       "slurm.sbcast: the jobs of a pool run by themselves on the nodes, which have no programs there; "
+                       "slurm.one_job=true of `submit` has several runs in one allocation, whose nodes boot once");
+    if (self->for_ns > LONGEST_NS)
+        return cb_fail(err, CB_ERR_USAGE, "for: at most 30d; a pool costs what its nodes cost");
+    double all_hours = (double)pool->nodes * (double)self->for_ns / (double)HOUR_NS;
+    if (self->budget_node_hours == 0)
+        self->budget_node_hours = all_hours;
+    run_id_new(pool->id);
+    pool->created_wall_ns = clock_wall_ns();
+    pool->expires_wall_ns = pool->created_wall_ns + self->for_ns;
+    pool->budget_node_ns = (uint64_t)(self->budget_node_hours * (double)HOUR_NS);
+    return 0;
+}
+
+/* ---- starting ---- */
+
+/* What Slurm says about nodes that sleep decides whether touching them does anything. */
+static int read_power(struct slurm_client *client, struct wish *self, struct cb_err *err)
+{
+    struct slurm_power power;
+    const char *partition = experiment_text(self->experiment, OPT_SLURM_PARTITION);
+    int rc = slurm_ask_power(client, partition, &power, err);
+    if (rc)
+        return rc;
+    self->pool.boot_most_ns = power.saves ? power.resume_most_ns : 0;
+    if (self->pool.mode == POOL_HOLD)
+        return 0;
+    if (!power.saves)
+        return cb_fail(err, CB_ERR_USAGE,
+                       "this Slurm powers no idle node down (SuspendTime is off%s%s): its nodes are warm as they are, "
+                       "and there is nothing to touch. mode=hold keeps an allocation instead",
+                       *partition ? " in partition " : "", partition);
+    self->pool.period_ns = pool_touch_period_ns(&power);
+    return 0;
+}
+
+static int write_script(const struct wish *self, const char *folder, struct buf *script, struct cb_err *err)
+{
+    char log[PATH_MAX], path[PATH_MAX], agent[PATH_MAX];
+    const struct pool *pool = &self->pool;
+    uint64_t share_ns = pool->budget_node_ns / pool->nodes;
+    uint64_t hold_ns = share_ns < self->for_ns ? share_ns : self->for_ns;
+    uint64_t limit_ns = pool->mode == POOL_HOLD ? hold_ns + HOLD_MARGIN_NS : TOUCH_LIMIT_NS;
+    /* A waiter may begin until the pool expires (and then ends at once); Slurm wants to know when it would end. */
+    uint64_t last_ns = self->for_ns + POOL_DEADLINE_NS + (pool->mode == POOL_HOLD ? limit_ns : 0);
+    struct pool_script parts = {.pool = pool,
+                                .agent = agent,
+                                .folder = folder,
+                                .log = log,
+                                .experiment = self->experiment,
+                                .time_limit_ns = limit_ns,
+                                .deadline_s = last_ns / NS_PER_S};
+    int rc = agent_program_find(agent, err);
+    if (rc == 0 && (snprintf(log, sizeof log, "%s/" POOL_LOG, folder) >= (int)sizeof log ||
+                    snprintf(path, sizeof path, "%s/" POOL_SCRIPT, folder) >= (int)sizeof path))
+        rc = cb_fail(err, CB_ERR_USAGE, "the path %s is too long", folder);
+    return rc ? rc : pool_script_write(&parts, script, err);
+}
+
+static int keep_script(const char *folder, const struct buf *script, struct cb_err *err)
+{
+    char path[PATH_MAX];
+    if (snprintf(path, sizeof path, "%s/" POOL_SCRIPT, folder) >= (int)sizeof path)
+        return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", folder);
+    return buf_write_file(script, path, 0644, err);
+}
+
+/* After an answer that was lost: never sent again, but found by its name. */
+static int look_for(struct slurm_client *client, const char *name, char id[64], struct cb_err *err)
+{
+    uint64_t deadline_ns = clock_monotonic_ns() + LOOK_FOR_NS;
+    char lost[sizeof err->message];
+    snprintf(lost, sizeof lost, "%s", err->message);
+    for (;;) {
+        struct slurm_jobs jobs = {0};
+        bool found = false;
+        if (slurm_look(client, &jobs, NULL) == 0) {
+            for (size_t i = 0; i < jobs.count && !found; i++) {
+                found = strcmp(jobs.items[i].name, name) == 0;
+                if (found)
+                    snprintf(id, 64, "%s", jobs.items[i].id);
+            }
+        }
+        slurm_jobs_release(&jobs);
+        if (found)
+            return 0;
+        if (clock_monotonic_ns() >= deadline_ns)
+            return cb_fail(err, CB_ERR_TIMEOUT,
+                           "%s; Slurm does not list the pool's job, which may still come: `ckptbench warm list` shows "
+                           "it then, `ckptbench warm stop` ends it",
+                           lost);
+        clock_sleep_ns(LOOK_NS);
+    }
+}
+
+static int send_first(struct slurm_client *client, struct wish *self, const char *folder, const struct buf *script,
+                      struct cb_err *err)
+{
+    char cluster[64];
+    enum submit_answer answer = SUBMIT_REFUSED;
+    int rc = slurm_submit(client, script->data, false, self->pool.job, cluster, &answer, err);
+    if (rc && answer == SUBMIT_UNCERTAIN)
+        rc = look_for(client, self->pool.id, self->pool.job, err);
+    if (rc && answer == SUBMIT_REFUSED) {
+        if (pool_write_end(folder, err->message, NULL))
+            return rc; /* then `warm list` says that it has no job */
+        return rc;
+    }
+    return rc ? rc : pool_write(&self->pool, folder, err);
+}
+
+static int check_unused(struct slurm_client *client, const char *name, struct cb_err *err)
+{
+    struct pool_list list;
+    struct pool_entry *entry;
+    int rc = pool_list_load(&list, client, err);
+    if (rc == 0 && pool_list_find(&list, name, &entry, NULL) == 0 && entry->verdict.state != POOL_ENDED)
+        rc = cb_fail(err, CB_ERR_EXISTS, "pool %s is there (%s): `ckptbench warm stop %s` ends it", name,
+                     pool_state_name(entry->verdict.state), name);
+    pool_list_release(&list);
+    return rc;
+}
+
+static int start_pool(struct cli *cli, struct slurm_client *client, struct wish *self, struct cb_err *err)
+{
+    struct buf folder, script;
+    char id[64], cluster[64];
+    enum submit_answer answer;
+    buf_init(&folder, PATH_MAX);
+    buf_init(&script, SCRIPT_MAX_BYTES);
+    int rc = slurm_ping(client, err);
+    if (rc == 0)
+        rc = check_unused(client, self->pool.name, err);
+    if (rc == 0)
+        rc = read_power(client, self, err);
+    if (rc == 0)
+        rc = pool_folder(self->pool.id, &folder, err);
+    if (rc == 0)
+        rc = write_script(self, folder.data, &script, err);
+    if (rc == 0 && (rc = slurm_submit(client, script.data, true, id, cluster, &answer, err)) != 0)
+        cb_context(err, "Slurm would not take the jobs of pool %s (nodes=%" PRIu64 ")", self->pool.name,
+                   self->pool.nodes);
+    self->pool.intent_wall_ns = clock_wall_ns();
+    if (rc == 0)
+        rc = pool_create(&self->pool, folder.data, err);
+    if (rc == 0)
+        rc = keep_script(folder.data, &script, err);
+    if (rc == 0)
+        rc = send_first(client, self, folder.data, &script, err);
+    if (rc == 0 && !cli->json) {
+        char until[21];
+        clock_format_utc(self->pool.expires_wall_ns, until);
+        buf_printf(&cli->out,
+                   "pool %s: %" PRIu64 " node%s, mode=%s, until %s or %.4g node-hours, job %s     next: ckptbench "
+                   "submit … --warm %s\n",
+                   self->pool.name, self->pool.nodes, units_plural(self->pool.nodes), pool_mode_name(self->pool.mode),
+                   until, self->budget_node_hours, self->pool.job, self->pool.name);
+    }
+    buf_release(&folder);
+    buf_release(&script);
+    return rc;
+}
+
+static int start(struct cli *cli, struct slurm_client *client, struct cb_err *err)
+{
+    struct wish wish = {.pool = {.mode = POOL_TOUCH}};
+    int rc = cli->word_count < 2 ? cb_fail(err, CB_ERR_USAGE, "which name? warm start POOL nodes=2 for=2h")
+                                 : read_wish(cli, &wish, err);
+    if (rc == 0)
+        rc = start_pool(cli, client, &wish, err);
+    experiment_free(wish.experiment);
+    return rc;
+}
+
+/* ---- looking and ending ---- */
+
+static int show(struct cli *cli, const struct pool_list *list, struct cb_err *err)
+{
+    if (*list->trouble) {
+        log_error("%s; what is shown was seen before", list->trouble);
+        cli->exit_code = CB_EXIT_INFRASTRUCTURE;
+    }
+    if (list->count == 0 && !cli->json) {
+        log_info("no pools; `ckptbench warm start POOL nodes=2 for=2h` makes one");
+        return 0;
+    }
+    return pool_list_write(cli, list, err);
+}
+
+static int stop(struct cli *cli, struct slurm_client *client, struct pool_list *list, struct cb_err *err)
+{
+    struct pool_entry *entry;
+    if (cli->word_count != 2)
+        return cb_fail(err, CB_ERR_USAGE, "stop which pool? `ckptbench warm list` shows them");
+    int rc = pool_list_find(list, cli->words[1], &entry, err);
+    if (rc == 0 && entry->verdict.state == POOL_ENDED) {
+        log_info("pool %s has ended already: %s", entry->pool.name, entry->verdict.note);
+        return 0;
+    }
+    if (rc == 0)
+        rc = pool_stop(client, entry, err);
+    if (rc == 0 && entry->verdict.state != POOL_ENDED)
+        log_info("pool %s is ending: its job %s has not left yet", entry->pool.name, entry->verdict.job);
+    else if (rc == 0)
+        log_info("pool %s has ended, and its nodes are free: `ckptbench warm list` has what it cost", entry->pool.name);
+    return rc;
+}
+
+/* Pools go on where there can be no history (a home that is shared by network), and their folders have it all. */
+static void keep_costs(void)
+{
+    struct history *history = NULL;
+    struct cb_err why;
+    int rc = history_open(NULL, &history, &why);
+    if (rc == 0)
+        rc = pool_list_keep(history, &why);
+    if (rc)
+        log_verbose("what pools cost is not in the history: %s", why.message);
+    history_close(history);
+}
+
+static int list_or_stop(struct cli *cli, struct slurm_client *client, bool stopping, struct cb_err *err)
+{
+    struct pool_list list;
+    int rc = pool_list_load(&list, client, err);
+    if (rc == 0 && stopping)
+        rc = stop(cli, client, &list, err);
+    if (rc == 0 && list.count)
+        keep_costs();
+    if (rc == 0 && (!stopping || cli->json))
+        rc = show(cli, &list, err);
+    pool_list_release(&list);
+    return rc;
+}
+
+static int run_warm(struct cli *cli, struct cb_err *err)
+{
+    struct transport *transport = NULL;
+    const char *word = cli->word_count ? cli->words[0] : "";
+    if (cli_flag_value(cli, "site"))
+        return remote_pass(cli, cli_flag_value(cli, "site"), err);
+    int rc = transport_local_open(&transport, err);
+    struct slurm_client client = {.transport = transport};
+    if (rc)
+        return rc;
+    if (strcmp(word, "start") == 0)
+        rc = start(cli, &client, err);
+    else if (strcmp(word, "list") == 0 && cli->word_count == 1)
+        rc = list_or_stop(cli, &client, false, err);
+    else if (strcmp(word, "stop") == 0)
+        rc = list_or_stop(cli, &client, true, err);
+    else
+        rc = cb_fail(err, CB_ERR_USAGE, "warm start POOL nodes=N for=2h, warm list, or warm stop POOL");
+    if (rc == 0 && cli->json && strcmp(word, "start") == 0)
+        rc = list_or_stop(cli, &client, false, err);
+    transport_close(transport);
+    return rc;
+}
+
+static const struct verb_flag flags[] = {
+    {"site", "NAME", "pools of a cluster of `ckptbench site`"},
+};
+
+const struct verb verb_warm = {
+    .name = "warm",
+    .arguments = "start POOL nodes=N for=TIME [budget=Nnode-hours] [mode=touch|hold] [slurm.KEY=VALUE…] | list | "
+                 "stop POOL",
+    .summary = "keep nodes of a cluster up, for runs that do not wait for them to boot",
+    .about = "mode=touch: short jobs, more often than idle nodes are powered down; `submit --warm POOL` asks for these "
+             "nodes. mode=hold: one job keeps the nodes, and `submit --warm POOL` starts runs inside it without "
+             "queueing. Time and budget are looked at inside the jobs: a pool ends by itself, whoever started it.",
+    .example = "ckptbench warm start night nodes=8 for=2h budget=16node-hours",
+    VERB_FLAGS(flags),
+    .run = run_warm,
+};

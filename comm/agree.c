@@ -1,0 +1,23 @@
+/* All ranks go on or none does. Knows agreements, not what is agreed on. */
+#include "comm/agree.h"
+
+int together_number(struct comm *comm, int code, uint64_t number, uint64_t deadline_ns, struct agreement *agreement,
+                    struct cb_err *err)
+{
+    struct cb_err unused;
+    int rc = comm_agree(comm, code, number, deadline_ns, agreement, code ? &unused : err);
+    if (code)
+        return code;
+    if (rc)
+        return rc;
+    if (agreement->code)
+        return cb_fail(err, CB_ERR_ABORTED, "stopped because rank %u failed (%s)", agreement->failed_rank,
+                       cb_code_name(agreement->code));
+    return 0;
+}
+
+int together(struct comm *comm, int code, uint64_t deadline_ns, struct cb_err *err)
+{
+    struct agreement unused;
+    return together_number(comm, code, 0, deadline_ns, &unused, err);
+}

@@ -1,0 +1,58 @@
+/* Messages between ranks, timed: ping-pong, one-way windows, collectives. Beside comm/comm_mpi.c the
+ * only file that includes mpi.h.
+ *
+ * Waiting spins, as programs that move tensors do, and is bounded by the deadline and the status
+ * page's stop request; after a failure the communicator is unusable (comm_give_up). Times are of the
+ * monotonic clock, in seconds. Results of what was moved are checked: `right` is false where a byte
+ * was wrong. */
+#ifndef COMM_COMM_MEASURE_H
+#define COMM_COMM_MEASURE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "comm/comm.h"
+#include "core/err.h"
+
+enum collective {
+    COLLECTIVE_ALL_REDUCE,
+    COLLECTIVE_ALL_GATHER,
+    COLLECTIVE_REDUCE_SCATTER,
+    COLLECTIVE_ALL_TO_ALL,
+    COLLECTIVE_BROADCAST,
+    COLLECTIVE_COUNT
+};
+const char *collective_name(enum collective kind); /* "all_reduce" */
+/* Bus bandwidth / algorithm bandwidth (nccl-tests, doc/PERFORMANCE.md). */
+double collective_bus_factor(enum collective kind, uint32_t ranks);
+
+/* Half of each of `rounds` round trips of `bytes` between this rank and `peer`, which makes the same call. */
+int comm_measure_ping_pong(struct comm *comm, uint32_t peer, uint64_t bytes, uint32_t rounds, double *seconds,
+                           bool *right, uint64_t deadline_ns, struct cb_err *err) CB_MUST_CHECK;
+
+/* `rounds` windows of `window` messages of `bytes` from one rank to the other, each ended by an answer of
+ * the receiver; seconds of each window, the same on both. */
+int comm_measure_windows(struct comm *comm, uint32_t peer, bool sends, uint64_t bytes, uint32_t window, uint32_t rounds,
+                         double *seconds, bool *right, uint64_t deadline_ns, struct cb_err *err) CB_MUST_CHECK;
+
+/* S of the bandwidths that is nearest below `bytes`: of an all-reduce or broadcast whole numbers of 8 bytes, of the rest
+ * a multiple of 8 for each rank; at least one of them. */
+uint64_t collective_bytes(enum collective kind, uint64_t bytes, uint32_t ranks);
+
+/* Collective. `bytes` is S of the bandwidths: the whole buffer of an all-reduce or broadcast, what all
+ * ranks contribute together to an all-gather, what one rank gives to the others in the rest; taken as
+ * collective_bytes has it. Each round is `batch` operations in a row after a barrier; seconds[i] is
+ * that of one operation on the slowest rank. */
+int comm_measure_collective(struct comm *comm, enum collective kind, uint64_t bytes, uint32_t batch, uint32_t rounds,
+                            double *seconds, bool *right, uint64_t deadline_ns, struct cb_err *err) CB_MUST_CHECK;
+
+/* An all-reduce of `bytes` beside `work`, which is called until the all-reduce is done or `work` says that
+ * it has finished (returns false): *together_s until both are done. Collective. */
+int comm_measure_overlap(struct comm *comm, uint64_t bytes, bool (*work)(void *context), void *context,
+                         double *together_s, uint64_t deadline_ns, struct cb_err *err) CB_MUST_CHECK;
+
+/* Every rank's `bytes` to all, in order of rank: `all` has room for comm_size of them. Collective. */
+int comm_all_gather(struct comm *comm, const void *mine, uint64_t bytes, void *all, uint64_t deadline_ns,
+                    struct cb_err *err) CB_MUST_CHECK;
+
+#endif

@@ -1,0 +1,256 @@
+/* Matrix products by cuBLASLt, in the types that training uses: D = A^T B of square matrices, column-major, which
+ * is the one way that fp8 has. Some elements of the product are computed again on this machine. Knows cuBLASLt. */
+#include <cublasLt.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda/cuda.h"
+#include "cuda/value_kernels.h"
+
+#define ROUNDS 9
+#define PRODUCTS 4 /* of a round: launching the next one goes on behind the one before */
+#define WORKSPACE_BYTES ((size_t)64 << 20)
+#define LOOKS 16 /* elements of the product that are computed again */
+
+struct type {
+    cublasComputeType_t compute;
+    cudaDataType_t in, out;
+    uint32_t form, in_bytes, mask, out_bytes;
+    double tolerance; /* of the sum of the products' magnitudes */
+};
+
+static const struct type types[] = {
+    [DEVICE_MEASURE_GEMM_FP32 - DEVICE_MEASURE_GEMM_FP32] = {CUBLAS_COMPUTE_32F, CUDA_R_32F, CUDA_R_32F, VALUES_F32, 4,
+                                                             0, 4, 1e-5},
+    [DEVICE_MEASURE_GEMM_TF32 -
+        DEVICE_MEASURE_GEMM_FP32] = {CUBLAS_COMPUTE_32F_FAST_TF32, CUDA_R_32F, CUDA_R_32F, VALUES_F32, 4, 0, 4, 2e-3},
+    [DEVICE_MEASURE_GEMM_BF16 -
+        DEVICE_MEASURE_GEMM_FP32] = {CUBLAS_COMPUTE_32F, CUDA_R_16BF, CUDA_R_16BF, VALUES_BF16, 2, 0, 2, 1e-2},
+    [DEVICE_MEASURE_GEMM_FP8 - DEVICE_MEASURE_GEMM_FP32] = {CUBLAS_COMPUTE_32F, CUDA_R_8F_E4M3, CUDA_R_16BF, VALUES_RAW,
+                                                            1, 0xbfbfbfbf, 2, 1e-2},
+};
+
+struct product {
+    struct cuda_device *device;
+    const struct type *type;
+    uint64_t n;
+    void *a, *b, *d, *workspace;
+    cublasLtHandle_t handle;
+    cublasLtMatmulDesc_t operation;
+    cublasLtMatrixLayout_t layout_in, layout_out;
+    cublasLtMatmulAlgo_t algorithm;
+    cudaEvent_t begin, end;
+};
+
+int cuda_check_product(int code, struct cb_err *err, const char *doing)
+{
+    cublasStatus_t status = (cublasStatus_t)code;
+    if (status == CUBLAS_STATUS_SUCCESS)
+        return 0;
+    return cb_fail(err, status == CUBLAS_STATUS_NOT_SUPPORTED ? CB_ERR_UNSUPPORTED : CB_ERR_SYSTEM, "cuBLASLt, %s: %s",
+                   doing, cublasLtGetStatusString(status));
+}
+
+static struct values_job matrix(const struct product *self, uint64_t key)
+{
+    uint64_t count = self->n * self->n;
+    return (struct values_job){.form = self->type->form,
+                               .element_bytes = self->type->in_bytes,
+                               .mask = self->type->mask,
+                               .dims = 1,
+                               .key = key,
+                               .count = count,
+                               .size = {count},
+                               .shape = {count}};
+}
+
+/* --- an element on this machine --- */
+
+static double decode_e4m3(uint32_t bits)
+{
+    int exponent = (int)(bits >> 3 & 15), fraction = (int)(bits & 7);
+    double value = exponent ? ldexp(1.0 + fraction / 8.0, exponent - 7) : ldexp(fraction / 8.0, -6);
+    return bits & 0x80 ? -value : value;
+}
+
+static double decode(uint32_t form, uint32_t word)
+{
+    uint32_t bits = form == VALUES_BF16 ? word << 16 : word;
+    float value;
+    if (form == VALUES_RAW)
+        return decode_e4m3(word);
+    memcpy(&value, &bits, sizeof value);
+    return (double)value;
+}
+
+static double input(const struct values_job *job, uint64_t element)
+{
+    uint32_t words[4];
+    values_element(job, element, words);
+    return decode(job->form, words[0]);
+}
+
+static bool is_right(const struct product *self, uint64_t row, uint64_t column, double held)
+{
+    struct values_job a = matrix(self, 1), b = matrix(self, 2);
+    double sum = 0, magnitude = 0;
+    for (uint64_t k = 0; k < self->n; k++) {
+        double product = input(&a, row * self->n + k) * input(&b, column * self->n + k);
+        sum += product;
+        magnitude += fabs(product);
+    }
+    return fabs(held - sum) <= self->type->tolerance * magnitude;
+}
+
+static int look(const struct product *self, struct cb_err *err)
+{
+    for (uint64_t i = 0; i < LOOKS; i++) {
+        uint64_t row = i * 7919 % self->n, column = i * 104729 % self->n;
+        uint32_t word = 0;
+        const char *at = (const char *)self->d + (column * self->n + row) * self->type->out_bytes;
+        int rc = cuda_check(cudaMemcpy(&word, at, self->type->out_bytes, cudaMemcpyDeviceToHost), err, "looking");
+        if (rc)
+            return rc;
+        if (!is_right(self, row, column, decode(self->type->out == CUDA_R_16BF ? VALUES_BF16 : VALUES_F32, word)))
+            return cb_fail(err, CB_ERR_CORRUPT, "a product of %llu x %llu matrices on GPU %d is wrong in row %llu",
+                           (unsigned long long)self->n, (unsigned long long)self->n, self->device->index,
+                           (unsigned long long)row);
+    }
+    return 0;
+}
+
+/* --- the product --- */
+
+static void release(struct product *self)
+{
+    if (self->layout_in)
+        (void)cublasLtMatrixLayoutDestroy(self->layout_in);
+    if (self->layout_out)
+        (void)cublasLtMatrixLayoutDestroy(self->layout_out);
+    if (self->operation)
+        (void)cublasLtMatmulDescDestroy(self->operation);
+    if (self->handle)
+        (void)cublasLtDestroy(self->handle);
+    if (self->begin)
+        (void)cudaEventDestroy(self->begin);
+    if (self->end)
+        (void)cudaEventDestroy(self->end);
+    (void)cudaFree(self->a);
+    (void)cudaFree(self->b);
+    (void)cudaFree(self->d);
+    (void)cudaFree(self->workspace);
+}
+
+static int make_memory(struct product *self, struct cb_err *err)
+{
+    uint64_t count = self->n * self->n;
+    struct values_job a = matrix(self, 1), b = matrix(self, 2);
+    int rc = cuda_allocate(self->device, count * self->type->in_bytes, &self->a, err);
+    if (!rc)
+        rc = cuda_allocate(self->device, count * self->type->in_bytes, &self->b, err);
+    if (!rc)
+        rc = cuda_allocate(self->device, count * self->type->out_bytes, &self->d, err);
+    if (!rc)
+        rc = cuda_allocate(self->device, WORKSPACE_BYTES, &self->workspace, err);
+    if (!rc)
+        rc = cuda_check((cudaError_t)kernels_fill(&a, self->a, self->device->work.stream), err, "filling a matrix");
+    if (!rc)
+        rc = cuda_check((cudaError_t)kernels_fill(&b, self->b, self->device->work.stream), err, "filling a matrix");
+    if (!rc)
+        rc = cuda_check(cudaEventCreate(&self->begin), err, "making an event");
+    return rc ? rc : cuda_check(cudaEventCreate(&self->end), err, "making an event");
+}
+
+static int describe(struct product *self, struct cb_err *err)
+{
+    cublasOperation_t transpose = CUBLAS_OP_T;
+    int rc = cuda_check_product(cublasLtCreate(&self->handle), err, "starting");
+    if (!rc)
+        rc = cuda_check_product(cublasLtMatmulDescCreate(&self->operation, self->type->compute, CUDA_R_32F), err,
+                                "describing");
+    if (!rc)
+        rc = cuda_check_product(
+            cublasLtMatmulDescSetAttribute(self->operation, CUBLASLT_MATMUL_DESC_TRANSA, &transpose, sizeof transpose),
+            err, "describing");
+    if (!rc)
+        rc = cuda_check_product(
+            cublasLtMatrixLayoutCreate(&self->layout_in, self->type->in, self->n, self->n, (int64_t)self->n), err,
+            "describing");
+    if (!rc)
+        rc = cuda_check_product(
+            cublasLtMatrixLayoutCreate(&self->layout_out, self->type->out, self->n, self->n, (int64_t)self->n), err,
+            "describing");
+    return rc;
+}
+
+static int choose(struct product *self, struct cb_err *err)
+{
+    cublasLtMatmulPreference_t preference = NULL;
+    cublasLtMatmulHeuristicResult_t found;
+    size_t workspace = WORKSPACE_BYTES;
+    int count = 0;
+    int rc = cuda_check_product(cublasLtMatmulPreferenceCreate(&preference), err, "choosing an algorithm");
+    if (!rc)
+        rc = cuda_check_product(cublasLtMatmulPreferenceSetAttribute(
+                                    preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace),
+                                err, "choosing an algorithm");
+    if (!rc)
+        rc = cuda_check_product(cublasLtMatmulAlgoGetHeuristic(self->handle, self->operation, self->layout_in,
+                                                               self->layout_in, self->layout_out, self->layout_out,
+                                                               preference, 1, &found, &count),
+                                err, "choosing an algorithm");
+    if (preference)
+        (void)cublasLtMatmulPreferenceDestroy(preference);
+    if (!rc && (count == 0 || found.state != CUBLAS_STATUS_SUCCESS))
+        rc = cb_fail(err, CB_ERR_UNSUPPORTED, "cuBLASLt has no product of this type on this GPU");
+    if (!rc)
+        self->algorithm = found.algo;
+    return rc;
+}
+
+/* Seconds of one product. */
+static int multiply(struct product *self, double *seconds, struct cb_err *err)
+{
+    const float one = 1, zero = 0;
+    cudaStream_t stream = self->device->work.stream;
+    int rc = cuda_check(cudaEventRecord(self->begin, stream), err, "timing");
+    for (int i = 0; i < PRODUCTS && !rc; i++)
+        rc = cuda_check_product(cublasLtMatmul(self->handle, self->operation, &one, self->a, self->layout_in, self->b,
+                                               self->layout_in, &zero, self->d, self->layout_out, self->d,
+                                               self->layout_out, &self->algorithm, self->workspace, WORKSPACE_BYTES,
+                                               stream),
+                                err, "multiplying");
+    if (!rc)
+        rc = cuda_check(cudaEventRecord(self->end, stream), err, "timing");
+    if (!rc)
+        rc = cuda_synchronize(self->device, err);
+    if (!rc)
+        rc = cuda_elapsed(self->begin, self->end, seconds, err);
+    *seconds /= PRODUCTS;
+    return rc;
+}
+
+int cuda_measure_gemm(struct cuda_device *device, enum device_measure what, uint64_t rows, double *flops,
+                      struct cb_err *err)
+{
+    struct product product = {.device = device, .type = &types[what - DEVICE_MEASURE_GEMM_FP32], .n = rows / 16 * 16};
+    double seconds[ROUNDS] = {0}, unused = 0;
+    int rc = make_memory(&product, err);
+    if (!rc)
+        rc = describe(&product, err);
+    if (!rc)
+        rc = choose(&product, err);
+    for (int i = 0; i < 2 && !rc; i++) /* clocks rise */
+        rc = multiply(&product, &unused, err);
+    for (size_t i = 0; i < ROUNDS && !rc; i++)
+        rc = multiply(&product, &seconds[i], err);
+    if (!rc)
+        rc = look(&product, err);
+    release(&product);
+    if (rc)
+        return rc;
+    double n = (double)product.n;
+    *flops = 2 * n * n * n / cuda_median(seconds, ROUNDS);
+    return 0;
+}

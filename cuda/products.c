@@ -1,0 +1,260 @@
+/* Products of training by cuBLASLt. Rows there are columns here: a row-major out = in x weight is the column-major
+ * out' = weight' x in', so `weight` is cuBLASLt's A and `in` its B. What a shape needs (descriptions, the algorithm that
+ * cuBLASLt proposes) is made at its first use and kept. fp32 throughout, as PyTorch's default is. Knows cuBLASLt. */
+#include <cublasLt.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda/cuda.h"
+
+#define WORKSPACE_BYTES ((size_t)64 << 20)
+#define MOST_PLANS 256
+#define MOST_ALIGNMENT 256
+
+/* All that an algorithm may depend on. */
+struct shape {
+    uint64_t rows, inner, columns, in_stride, weight_stride, out_stride;
+    uint64_t heads, in_head, weight_head, out_head;
+    uint64_t in_alignment, weight_alignment, base_alignment, out_alignment;
+    uint64_t in_transposed, weight_transposed, has_bias;
+};
+
+struct plan {
+    struct shape shape;
+    cublasLtMatmulDesc_t operation;
+    cublasLtMatrixLayout_t in, weight, out;
+    cublasLtMatmulAlgo_t algorithm;
+};
+
+struct cuda_products {
+    struct cuda_device *device;
+    cublasLtHandle_t handle;
+    void *workspace;
+    struct plan plans[MOST_PLANS];
+    size_t count, next; /* the place of the next plan */
+};
+
+static int check(cublasStatus_t status, struct cb_err *err, const char *doing)
+{
+    return cuda_check_product((int)status, err, doing);
+}
+
+/* --- shapes --- */
+
+/* The largest power of two that divides an address and what is added to it. */
+static uint64_t alignment_of(const float *address, uint64_t step, uint64_t another)
+{
+    uint64_t bits = (uint64_t)(uintptr_t)address | step * sizeof(float) | another * sizeof(float) | MOST_ALIGNMENT;
+    return bits & (~bits + 1);
+}
+
+static struct shape shape_of(const struct device_product *product)
+{
+    const float *base = product->base ? product->base : product->out;
+    return (struct shape){
+        .rows = product->rows,
+        .inner = product->inner,
+        .columns = product->columns,
+        .in_stride = product->in_stride,
+        .weight_stride = product->weight_stride,
+        .out_stride = product->out_stride,
+        .heads = product->heads > 1 ? product->heads : 1,
+        .in_head = product->in_head,
+        .weight_head = product->weight_head,
+        .out_head = product->out_head,
+        .in_alignment = alignment_of(product->in, product->in_head, product->in_sample),
+        .weight_alignment = alignment_of(product->weight, product->weight_head, product->weight_sample),
+        .base_alignment = alignment_of(base, product->out_head, product->out_sample),
+        .out_alignment = alignment_of(product->out, product->out_head, product->out_sample),
+        .in_transposed = product->in_transposed,
+        .weight_transposed = product->weight_transposed,
+        .has_bias = product->bias != NULL,
+    };
+}
+
+/* --- plans --- */
+
+static void release_plan(struct plan *self)
+{
+    if (self->operation)
+        (void)cublasLtMatmulDescDestroy(self->operation);
+    if (self->in)
+        (void)cublasLtMatrixLayoutDestroy(self->in);
+    if (self->weight)
+        (void)cublasLtMatrixLayoutDestroy(self->weight);
+    if (self->out)
+        (void)cublasLtMatrixLayoutDestroy(self->out);
+    *self = (struct plan){0};
+}
+
+/* A row-major matrix of `rows` and `columns`, of which there are `heads`. */
+static int describe_matrix(cublasLtMatrixLayout_t *layout, uint64_t rows, uint64_t columns, uint64_t stride,
+                           uint64_t heads, uint64_t step, struct cb_err *err)
+{
+    int32_t count = (int32_t)heads;
+    int64_t offset = (int64_t)step;
+    int rc = check(cublasLtMatrixLayoutCreate(layout, CUDA_R_32F, columns, rows, (int64_t)stride), err, "describing");
+    if (rc || heads == 1)
+        return rc;
+    rc = check(cublasLtMatrixLayoutSetAttribute(*layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count), err,
+               "describing");
+    return rc ? rc
+              : check(cublasLtMatrixLayoutSetAttribute(*layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &offset,
+                                                       sizeof offset),
+                      err, "describing");
+}
+
+static int set_operation(struct plan *self, cublasLtMatmulDescAttributes_t attribute, const void *value, size_t bytes,
+                         struct cb_err *err)
+{
+    return check(cublasLtMatmulDescSetAttribute(self->operation, attribute, value, bytes), err, "describing");
+}
+
+static int describe(struct plan *self, const float *bias, struct cb_err *err)
+{
+    const struct shape *shape = &self->shape;
+    cublasOperation_t transpose = CUBLAS_OP_T;
+    cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+    uint64_t in_rows = shape->in_transposed ? shape->inner : shape->rows;
+    uint64_t weight_rows = shape->weight_transposed ? shape->columns : shape->inner;
+    int rc = check(cublasLtMatmulDescCreate(&self->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), err, "describing");
+    if (!rc && shape->weight_transposed)
+        rc = set_operation(self, CUBLASLT_MATMUL_DESC_TRANSA, &transpose, sizeof transpose, err);
+    if (!rc && shape->in_transposed)
+        rc = set_operation(self, CUBLASLT_MATMUL_DESC_TRANSB, &transpose, sizeof transpose, err);
+    if (!rc && shape->has_bias)
+        rc = set_operation(self, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue, err);
+    if (!rc && shape->has_bias)
+        rc = set_operation(self, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias, err);
+    if (!rc)
+        rc = describe_matrix(&self->in, in_rows, shape->in_transposed ? shape->rows : shape->inner, shape->in_stride,
+                             shape->heads, shape->in_head, err);
+    if (!rc)
+        rc = describe_matrix(&self->weight, weight_rows, shape->weight_transposed ? shape->inner : shape->columns,
+                             shape->weight_stride, shape->heads, shape->weight_head, err);
+    if (!rc)
+        rc = describe_matrix(&self->out, shape->rows, shape->columns, shape->out_stride, shape->heads, shape->out_head,
+                             err);
+    return rc;
+}
+
+static int set_preference(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute,
+                          uint64_t value, struct cb_err *err)
+{
+    uint32_t alignment = (uint32_t)value;
+    return check(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &alignment, sizeof alignment), err,
+                 "choosing an algorithm");
+}
+
+static int prefer(cublasLtMatmulPreference_t preference, const struct shape *shape, struct cb_err *err)
+{
+    size_t workspace = WORKSPACE_BYTES;
+    int rc = check(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                                        &workspace, sizeof workspace),
+                   err, "choosing an algorithm");
+    if (!rc)
+        rc = set_preference(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, shape->weight_alignment, err);
+    if (!rc)
+        rc = set_preference(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, shape->in_alignment, err);
+    if (!rc)
+        rc = set_preference(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, shape->base_alignment, err);
+    return rc ? rc : set_preference(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, shape->out_alignment, err);
+}
+
+static int choose(const struct cuda_products *self, struct plan *plan, struct cb_err *err)
+{
+    cublasLtMatmulPreference_t preference = NULL;
+    cublasLtMatmulHeuristicResult_t found;
+    int count = 0;
+    int rc = check(cublasLtMatmulPreferenceCreate(&preference), err, "choosing an algorithm");
+    if (!rc)
+        rc = prefer(preference, &plan->shape, err);
+    if (!rc)
+        rc = check(cublasLtMatmulAlgoGetHeuristic(self->handle, plan->operation, plan->weight, plan->in, plan->out,
+                                                  plan->out, preference, 1, &found, &count),
+                   err, "choosing an algorithm");
+    if (preference)
+        (void)cublasLtMatmulPreferenceDestroy(preference);
+    if (!rc && (count == 0 || found.state != CUBLAS_STATUS_SUCCESS))
+        rc = cb_fail(err, CB_ERR_UNSUPPORTED, "cuBLASLt has no product of %llu x %llu x %llu on this GPU",
+                     (unsigned long long)plan->shape.rows, (unsigned long long)plan->shape.inner,
+                     (unsigned long long)plan->shape.columns);
+    if (!rc)
+        plan->algorithm = found.algo;
+    return rc;
+}
+
+static int plan_for(struct cuda_products *self, const struct device_product *product, struct plan **plan,
+                    struct cb_err *err)
+{
+    struct shape shape = shape_of(product);
+    for (size_t i = 0; i < self->count; i++) {
+        *plan = &self->plans[i];
+        if (memcmp(&self->plans[i].shape, &shape, sizeof shape) == 0)
+            return 0;
+    }
+    struct plan *fresh = &self->plans[self->next];
+    release_plan(fresh); /* the oldest, where all places are taken */
+    fresh->shape = shape;
+    int rc = describe(fresh, product->bias, err);
+    if (!rc)
+        rc = choose(self, fresh, err);
+    if (rc) {
+        release_plan(fresh);
+        return rc;
+    }
+    self->count = self->count > self->next ? self->count : self->next + 1;
+    self->next = (self->next + 1) % MOST_PLANS;
+    *plan = fresh;
+    return 0;
+}
+
+/* --- products --- */
+
+int cuda_products_new(struct cuda_device *device, struct cuda_products **products, struct cb_err *err)
+{
+    struct cuda_products *self = calloc(1, sizeof *self);
+    if (!self)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for the products of training");
+    self->device = device;
+    int rc = cuda_allocate(device, WORKSPACE_BYTES, &self->workspace, err);
+    if (!rc)
+        rc = check(cublasLtCreate(&self->handle), err, "starting");
+    if (rc)
+        cuda_products_free(self);
+    else
+        *products = self;
+    return rc;
+}
+
+void cuda_products_free(struct cuda_products *self)
+{
+    if (!self)
+        return;
+    for (size_t i = 0; i < MOST_PLANS; i++)
+        release_plan(&self->plans[i]);
+    if (self->handle)
+        (void)cublasLtDestroy(self->handle);
+    (void)cudaFree(self->workspace);
+    free(self);
+}
+
+int cuda_products_queue(struct cuda_products *self, const struct device_product *product, struct cb_err *err)
+{
+    const float zero = 0, one = 1;
+    uint64_t samples = product->samples > 1 ? product->samples : 1;
+    struct plan *plan = NULL;
+    int rc = plan_for(self, product, &plan, err);
+    if (!rc && product->bias)
+        rc = set_operation(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &product->bias, sizeof product->bias, err);
+    for (uint64_t s = 0; s < samples && !rc; s++) {
+        float *out = product->out + s * product->out_sample;
+        rc = check(cublasLtMatmul(self->handle, plan->operation, &product->scale,
+                                  product->weight + s * product->weight_sample, plan->weight,
+                                  product->in + s * product->in_sample, plan->in, product->base ? &one : &zero,
+                                  product->base ? product->base : out, plan->out, out, plan->out, &plan->algorithm,
+                                  self->workspace, WORKSPACE_BYTES, self->device->work.stream),
+                   err, "multiplying");
+    }
+    return rc;
+}

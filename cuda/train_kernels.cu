@@ -1,0 +1,592 @@
+/* Kernels of training: what engine/kernels.c does on a CPU. A block takes a row (or a thread some elements); sums
+ * are made in one order whatever the device, so that they have the same bits again. Knows memory; nothing of models,
+ * devices' events or errors. */
+#include "cuda/train_kernels.h"
+
+#include <cuda_runtime.h>
+
+#include "engine/rng.h"
+
+#define THREADS 256
+#define WARP 32
+#define WARPS (THREADS / WARP)
+#define MOST_BLOCKS 16384
+#define SLICES 64          /* of the rows of a matrix whose columns are added up */
+#define SLICE_COLUMNS 8192 /* at a time: two sums of each slice and column fill the scratch memory */
+#define SQUARES_BLOCKS 1024
+#define IGNORED 0xFFFFFFFFu
+
+static_assert(2 * SLICES * SLICE_COLUMNS * sizeof(float) <= TRAIN_SCRATCH_BYTES, "the parts of sums fit");
+static_assert(SQUARES_BLOCKS * sizeof(double) <= TRAIN_SCRATCH_BYTES, "the parts of sums fit");
+
+/* What a launch is told by cudaGetLastError is its own, not what an earlier call has told already. */
+static void forget_errors()
+{
+    (void)cudaGetLastError();
+}
+
+static unsigned blocks_for(uint64_t count)
+{
+    uint64_t blocks = (count + THREADS - 1) / THREADS;
+    return (unsigned)(blocks < 1 ? 1 : blocks > MOST_BLOCKS ? MOST_BLOCKS : blocks);
+}
+
+#define EACH(i, count)                                                                                                 \
+    uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;                                                      \
+    i < (count);                                                                                                       \
+    i += (uint64_t)gridDim.x * blockDim.x
+
+/* --- of all threads of a block; all of them get it --- */
+
+template <typename T> __device__ static T warp_sum(T value)
+{
+    for (int step = WARP / 2; step > 0; step /= 2)
+        value += __shfl_xor_sync(0xFFFFFFFFu, value, step);
+    return value;
+}
+
+template <typename T> __device__ static T block_sum(T value)
+{
+    __shared__ T parts[WARPS];
+    value = warp_sum(value);
+    __syncthreads(); /* parts of a sum before this one have been read */
+    if (threadIdx.x % WARP == 0)
+        parts[threadIdx.x / WARP] = value;
+    __syncthreads();
+    T sum = 0;
+    for (int i = 0; i < WARPS; i++)
+        sum += parts[i];
+    return sum;
+}
+
+/* A NaN among them is one of the results, as on the CPU, where it may or may not be: what comes of it is NaN either way. */
+__device__ static float block_largest(float value)
+{
+    __shared__ float parts[WARPS];
+    for (int step = WARP / 2; step > 0; step /= 2)
+        value = fmaxf(value, __shfl_xor_sync(0xFFFFFFFFu, value, step));
+    __syncthreads();
+    if (threadIdx.x % WARP == 0)
+        parts[threadIdx.x / WARP] = value;
+    __syncthreads();
+    float most = parts[0];
+    for (int i = 1; i < WARPS; i++)
+        most = fmaxf(most, parts[i]);
+    return most;
+}
+
+/* --- layer norm: a block a row --- */
+
+__global__ static void norm(const float *__restrict__ x, const float *__restrict__ weight,
+                            const float *__restrict__ bias, uint64_t width, float *__restrict__ out, float *mean,
+                            float *scale)
+{
+    const float *row = x + blockIdx.x * width;
+    float *to = out + blockIdx.x * width, sum = 0, squares = 0;
+    for (uint64_t i = threadIdx.x; i < width; i += THREADS)
+        sum += row[i];
+    float m = block_sum(sum) / (float)width;
+    for (uint64_t i = threadIdx.x; i < width; i += THREADS)
+        squares += (row[i] - m) * (row[i] - m);
+    float s = 1.0f / sqrtf(block_sum(squares) / (float)width + LAYER_NORM_EPSILON);
+    for (uint64_t i = threadIdx.x; i < width; i += THREADS)
+        to[i] = (row[i] - m) * s * weight[i] + bias[i];
+    if (threadIdx.x == 0) {
+        mean[blockIdx.x] = m;
+        scale[blockIdx.x] = s;
+    }
+}
+
+__global__ static void norm_again(const float *__restrict__ x, const float *__restrict__ weight,
+                                  const float *__restrict__ bias, const float *mean, const float *scale, uint64_t width,
+                                  float *__restrict__ out)
+{
+    const float *row = x + blockIdx.x * width;
+    float *to = out + blockIdx.x * width, m = mean[blockIdx.x], s = scale[blockIdx.x];
+    for (uint64_t i = threadIdx.x; i < width; i += THREADS)
+        to[i] = (row[i] - m) * s * weight[i] + bias[i];
+}
+
+__global__ static void norm_backward(const float *__restrict__ x, const float *__restrict__ weight, const float *mean,
+                                     const float *scale, const float *__restrict__ dout, uint64_t width,
+                                     float *__restrict__ dx)
+{
+    const float *row = x + blockIdx.x * width, *drow = dout + blockIdx.x * width;
+    float *to = dx + blockIdx.x * width, m = mean[blockIdx.x], s = scale[blockIdx.x], sum = 0, along = 0;
+    for (uint64_t i = threadIdx.x; i < width; i += THREADS) {
+        float d = drow[i] * weight[i];
+        sum += d;
+        along += d * ((row[i] - m) * s);
+    }
+    sum = block_sum(sum) / (float)width;
+    along = block_sum(along) / (float)width;
+    for (uint64_t i = threadIdx.x; i < width; i += THREADS)
+        to[i] += s * (drow[i] * weight[i] - sum - (row[i] - m) * s * along);
+}
+
+/* --- sums of columns: blocks of 32 columns and a slice of the rows, then the slices --- */
+
+/* Rows of this block's slice that thread row y takes: begin, begin + WARPS, ... */
+__device__ static uint64_t slice_begin(uint64_t rows)
+{
+    return rows * blockIdx.y / SLICES;
+}
+
+__device__ static uint64_t slice_end(uint64_t rows)
+{
+    return rows * (blockIdx.y + 1) / SLICES;
+}
+
+/* The sum over the thread rows of a block of WARP x WARPS, to parts[slice][column]. */
+__device__ static void keep_part(float sum, uint64_t column, uint64_t columns, float *parts)
+{
+    __shared__ float sums[WARPS][WARP];
+    __syncthreads();
+    sums[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.y != 0 || column >= columns)
+        return;
+    sum = 0;
+    for (int i = 0; i < WARPS; i++)
+        sum += sums[i][threadIdx.x];
+    parts[blockIdx.y * columns + column] = sum;
+}
+
+__global__ static void column_parts(const float *__restrict__ matrix, uint64_t stride, uint64_t rows, uint64_t columns,
+                                    float *__restrict__ parts)
+{
+    uint64_t column = (uint64_t)blockIdx.x * WARP + threadIdx.x;
+    float sum = 0;
+    if (column < columns)
+        for (uint64_t r = slice_begin(rows) + threadIdx.y; r < slice_end(rows); r += WARPS)
+            sum += matrix[r * stride + column];
+    keep_part(sum, column, columns, parts);
+}
+
+/* Of a norm: what its weight's and its bias's gradients are sums of. */
+__global__ static void norm_parts(const float *__restrict__ x, const float *mean, const float *scale,
+                                  const float *__restrict__ dout, uint64_t width, uint64_t rows, uint64_t columns,
+                                  float *__restrict__ weight_parts, float *__restrict__ bias_parts)
+{
+    uint64_t column = (uint64_t)blockIdx.x * WARP + threadIdx.x;
+    float weight = 0, bias = 0;
+    if (column < columns)
+        for (uint64_t r = slice_begin(rows) + threadIdx.y; r < slice_end(rows); r += WARPS) {
+            float d = dout[r * width + column];
+            weight += d * ((x[r * width + column] - mean[r]) * scale[r]);
+            bias += d;
+        }
+    keep_part(weight, column, columns, weight_parts);
+    keep_part(bias, column, columns, bias_parts);
+}
+
+__global__ static void add_parts(const float *__restrict__ parts, uint64_t columns, float *sums)
+{
+    for (EACH(column, columns)) {
+        float sum = 0;
+        for (int slice = 0; slice < SLICES; slice++)
+            sum += parts[slice * columns + column];
+        sums[column] += sum;
+    }
+}
+
+static dim3 slices_of(uint64_t columns)
+{
+    return dim3((unsigned)((columns + WARP - 1) / WARP), SLICES);
+}
+
+/* --- elements --- */
+
+#define GELU_CUBE 0.044715f
+#define GELU_SCALE 0.7978845608028654f /* sqrt(2 / pi) */
+
+__device__ static float gelu_share(float x)
+{
+    return 1.0f / (1.0f + expf(-2.0f * GELU_SCALE * (x + GELU_CUBE * x * x * x)));
+}
+
+__global__ static void gelu(const float *__restrict__ x, float *__restrict__ y, uint64_t count)
+{
+    for (EACH(i, count))
+        y[i] = x[i] * gelu_share(x[i]);
+}
+
+__global__ static void gelu_and_slope(float *__restrict__ x, float *__restrict__ y, uint64_t count)
+{
+    for (EACH(i, count)) {
+        float value = x[i], share = gelu_share(value);
+        float inner = 2.0f * GELU_SCALE * (1.0f + 3.0f * GELU_CUBE * value * value);
+        y[i] = value * share;
+        x[i] = share + value * share * (1.0f - share) * inner;
+    }
+}
+
+__global__ static void multiply(float *__restrict__ x, const float *__restrict__ factor, uint64_t count)
+{
+    for (EACH(i, count))
+        x[i] *= factor[i];
+}
+
+__global__ static void add(float *__restrict__ x, const float *__restrict__ addend, uint64_t count)
+{
+    for (EACH(i, count))
+        x[i] += addend[i];
+}
+
+__global__ static void fill(float *x, float value, uint64_t count)
+{
+    for (EACH(i, count))
+        x[i] = value;
+}
+
+__global__ static void row_sums(const float *__restrict__ matrix, uint64_t width, double *sums)
+{
+    const float *row = matrix + blockIdx.x * width;
+    double sum = 0;
+    for (uint64_t i = threadIdx.x; i < width; i += THREADS)
+        sum += (double)row[i];
+    sum = block_sum(sum);
+    if (threadIdx.x == 0)
+        sums[blockIdx.x] = sum;
+}
+
+__global__ static void square_parts(const float *__restrict__ values, uint64_t count, double *parts)
+{
+    double sum = 0;
+    for (EACH(i, count))
+        sum += (double)values[i] * (double)values[i];
+    sum = block_sum(sum);
+    if (threadIdx.x == 0)
+        parts[blockIdx.x] = sum;
+}
+
+__global__ static void add_square_parts(const double *parts, double *sum)
+{
+    double mine = 0;
+    for (int i = (int)threadIdx.x; i < SQUARES_BLOCKS; i += THREADS)
+        mine += parts[i];
+    mine = block_sum(mine);
+    if (threadIdx.x == 0)
+        *sum = mine;
+}
+
+/* --- attention: a block a query --- */
+
+__global__ static void causal_softmax(float *scores, uint64_t stride, uint64_t rows, float *log_sum)
+{
+    float *row = scores + blockIdx.x * stride, most = -INFINITY, sum = 0;
+    uint64_t seen = blockIdx.x % rows + 1;
+    for (uint64_t i = threadIdx.x; i < seen; i += THREADS)
+        most = fmaxf(most, row[i]);
+    most = block_largest(most);
+    for (uint64_t i = threadIdx.x; i < seen; i += THREADS) {
+        row[i] = expf(row[i] - most);
+        sum += row[i];
+    }
+    sum = block_sum(sum);
+    float share = 1.0f / sum;
+    for (uint64_t i = threadIdx.x; i < rows; i += THREADS)
+        row[i] = i < seen ? row[i] * share : 0.0f;
+    if (threadIdx.x == 0)
+        log_sum[blockIdx.x] = most + logf(sum);
+}
+
+__global__ static void causal_weights(float *scores, uint64_t stride, uint64_t rows, const float *log_sum)
+{
+    float *row = scores + blockIdx.x * stride, log = log_sum[blockIdx.x];
+    uint64_t seen = blockIdx.x % rows + 1;
+    for (uint64_t i = threadIdx.x; i < rows; i += THREADS)
+        row[i] = i < seen ? expf(row[i] - log) : 0.0f;
+}
+
+__global__ static void causal_backward(const float *__restrict__ weights, float *__restrict__ dweights, uint64_t stride,
+                                       uint64_t heads, uint64_t rows, const float *__restrict__ dout,
+                                       const float *__restrict__ out, uint64_t out_stride, uint64_t size, float scale)
+{
+    uint64_t matrix = blockIdx.x / rows, query = blockIdx.x % rows;
+    uint64_t at = (matrix / heads * rows + query) * out_stride + matrix % heads * size;
+    const float *row = weights + blockIdx.x * stride;
+    float *drow = dweights + blockIdx.x * stride, mean = 0;
+    for (uint64_t i = threadIdx.x; i < size; i += THREADS)
+        mean += dout[at + i] * out[at + i];
+    mean = block_sum(mean);
+    for (uint64_t i = threadIdx.x; i < rows; i += THREADS)
+        drow[i] = row[i] * (drow[i] - mean) * scale;
+}
+
+/* --- loss: a block a row --- */
+
+__global__ static void cross_entropy(float *logits, uint64_t stride, uint64_t count, const uint32_t *targets,
+                                     float gradient_scale, double *row_loss)
+{
+    float *row = logits + blockIdx.x * stride, most = -INFINITY, sum = 0;
+    uint32_t target = targets[blockIdx.x];
+    if (target == IGNORED) {
+        for (uint64_t i = threadIdx.x; i < count; i += THREADS)
+            row[i] = 0;
+        if (threadIdx.x == 0)
+            row_loss[blockIdx.x] = 0;
+        return;
+    }
+    float wanted = row[target];
+    for (uint64_t i = threadIdx.x; i < count; i += THREADS)
+        most = fmaxf(most, row[i]);
+    most = block_largest(most); /* all have read `wanted` */
+    for (uint64_t i = threadIdx.x; i < count; i += THREADS) {
+        row[i] = expf(row[i] - most);
+        sum += row[i];
+    }
+    sum = block_sum(sum);
+    float factor = gradient_scale / sum;
+    for (uint64_t i = threadIdx.x; i < count; i += THREADS)
+        row[i] = row[i] * factor - (i == target ? gradient_scale : 0.0f);
+    if (threadIdx.x == 0)
+        row_loss[blockIdx.x] = log((double)sum) + (double)most - (double)wanted;
+}
+
+/* --- embeddings: a block a row, a token, a position --- */
+
+__global__ static void embed(const uint32_t *tokens, const float *__restrict__ tokens_weight,
+                             const float *__restrict__ positions_weight, uint64_t sequence, uint64_t width,
+                             float *__restrict__ out)
+{
+    const float *token = tokens_weight + tokens[blockIdx.x] * width;
+    const float *position = positions_weight + blockIdx.x % sequence * width;
+    float *row = out + blockIdx.x * width;
+    for (uint64_t i = threadIdx.x; i < width; i += THREADS)
+        row[i] = token[i] + position[i];
+}
+
+__global__ static void embed_tokens_backward(const uint32_t *distinct, const uint32_t *begins, const uint32_t *order,
+                                             const float *__restrict__ gradient, uint64_t width,
+                                             float *__restrict__ dtokens)
+{
+    float *token = dtokens + distinct[blockIdx.x] * width;
+    uint32_t begin = begins[blockIdx.x], end = begins[blockIdx.x + 1];
+    for (uint64_t i = threadIdx.x; i < width; i += THREADS) {
+        float sum = token[i];
+        for (uint32_t k = begin; k < end; k++)
+            sum += gradient[order[k] * width + i];
+        token[i] = sum;
+    }
+}
+
+__global__ static void embed_positions_backward(const float *__restrict__ gradient, uint64_t rows, uint64_t sequence,
+                                                uint64_t width, float *__restrict__ dpositions)
+{
+    float *position = dpositions + blockIdx.x * width;
+    for (uint64_t i = threadIdx.x; i < width; i += THREADS) {
+        float sum = position[i];
+        for (uint64_t r = blockIdx.x; r < rows; r += sequence)
+            sum += gradient[r * width + i];
+        position[i] = sum;
+    }
+}
+
+/* --- dropout: a block a row --- */
+
+__global__ static void dropout(uint64_t step_key, uint64_t first_sample, uint64_t place, uint64_t sample_rows,
+                               uint32_t threshold, float scale, const float *x, float *out, uint64_t stride,
+                               uint64_t width)
+{
+    uint64_t key = dropout_site_key(step_key, first_sample + blockIdx.x / sample_rows, place);
+    uint32_t first = (uint32_t)(blockIdx.x % sample_rows * width), low = (uint32_t)key, high = (uint32_t)(key >> 32);
+    const float *from = x + blockIdx.x * stride;
+    float *to = out + blockIdx.x * stride;
+    for (uint64_t i = threadIdx.x; i < width; i += THREADS)
+        to[i] = dropout_word(first + (uint32_t)i, low, high) < threshold ? 0.0f : from[i] * scale;
+}
+
+/* --- optimizers --- */
+
+__global__ static void adamw(const adamw_factors f, float *__restrict__ weights, const float *__restrict__ gradients,
+                             float *__restrict__ exp_avg, float *__restrict__ exp_avg_sq, uint64_t count)
+{
+    for (EACH(i, count)) {
+        float gradient = gradients[i] * f.gradient_scale;
+        float first = exp_avg[i] + f.one_less_beta1 * (gradient - exp_avg[i]);
+        float second = f.beta2 * exp_avg_sq[i] + f.one_less_beta2 * gradient * gradient;
+        exp_avg[i] = first;
+        exp_avg_sq[i] = second;
+        weights[i] = weights[i] * f.decay - f.rate * first / (sqrtf(second) * f.correction + f.epsilon);
+    }
+}
+
+__global__ static void sgd(float decay, float rate, float *__restrict__ weights, const float *__restrict__ gradients,
+                           uint64_t count)
+{
+    for (EACH(i, count))
+        weights[i] = weights[i] * decay - rate * gradients[i];
+}
+
+/* To nearest even; a NaN keeps being one. */
+__global__ static void round_bf16(const float *values, float *rounded, uint64_t count)
+{
+    for (EACH(i, count)) {
+        uint32_t bits = __float_as_uint(values[i]);
+        bool is_nan = (bits & 0x7FFFFFFFu) > 0x7F800000u;
+        uint32_t nearest = (bits + 0x7FFFu + ((bits >> 16) & 1)) & 0xFFFF0000u;
+        rounded[i] = __uint_as_float(is_nan ? (bits & 0xFFFF0000u) | 0x00400000u : nearest);
+    }
+}
+
+/* --- launches --- */
+
+#define STREAM (cudaStream_t) stream
+/* A block a row; a launch has at least one. */
+#define ROWS(kernel, rows, ...)                                                                                        \
+    forget_errors();                                                                                                   \
+    if ((rows) > 0)                                                                                                    \
+        kernel<<<(unsigned)(rows), THREADS, 0, STREAM>>>(__VA_ARGS__);                                                 \
+    return (int)cudaGetLastError()
+#define ELEMENTS(kernel, count, ...)                                                                                   \
+    forget_errors();                                                                                                   \
+    if ((count) > 0)                                                                                                   \
+        kernel<<<blocks_for(count), THREADS, 0, STREAM>>>(__VA_ARGS__);                                                \
+    return (int)cudaGetLastError()
+
+extern "C" int train_layer_norm(const float *x, const float *weight, const float *bias, uint64_t rows, uint64_t width,
+                                float *out, float *mean, float *scale, void *stream)
+{
+    ROWS(norm, rows, x, weight, bias, width, out, mean, scale);
+}
+
+extern "C" int train_layer_norm_again(const float *x, const float *weight, const float *bias, const float *mean,
+                                      const float *scale, uint64_t rows, uint64_t width, float *out, void *stream)
+{
+    ROWS(norm_again, rows, x, weight, bias, mean, scale, width, out);
+}
+
+extern "C" int train_layer_norm_backward(const float *x, const float *weight, const float *mean, const float *scale,
+                                         const float *dout, uint64_t rows, uint64_t width, float *dx, float *dweight,
+                                         float *dbias, void *scratch, void *stream)
+{
+    float *weight_parts = (float *)scratch, *bias_parts = weight_parts + (uint64_t)SLICES * SLICE_COLUMNS;
+    forget_errors();
+    norm_backward<<<(unsigned)rows, THREADS, 0, STREAM>>>(x, weight, mean, scale, dout, width, dx);
+    for (uint64_t first = 0; first < width; first += SLICE_COLUMNS) {
+        uint64_t columns = width - first < SLICE_COLUMNS ? width - first : SLICE_COLUMNS;
+        norm_parts<<<slices_of(columns), dim3(WARP, WARPS), 0, STREAM>>>(x + first, mean, scale, dout + first, width,
+                                                                         rows, columns, weight_parts, bias_parts);
+        add_parts<<<blocks_for(columns), THREADS, 0, STREAM>>>(weight_parts, columns, dweight + first);
+        add_parts<<<blocks_for(columns), THREADS, 0, STREAM>>>(bias_parts, columns, dbias + first);
+    }
+    return (int)cudaGetLastError();
+}
+
+extern "C" int train_gelu(const float *x, float *y, uint64_t count, void *stream)
+{
+    ELEMENTS(gelu, count, x, y, count);
+}
+
+extern "C" int train_gelu_and_slope(float *x, float *y, uint64_t count, void *stream)
+{
+    ELEMENTS(gelu_and_slope, count, x, y, count);
+}
+
+extern "C" int train_multiply(float *x, const float *factor, uint64_t count, void *stream)
+{
+    ELEMENTS(multiply, count, x, factor, count);
+}
+
+extern "C" int train_add(float *x, const float *addend, uint64_t count, void *stream)
+{
+    ELEMENTS(add, count, x, addend, count);
+}
+
+extern "C" int train_fill(float *x, float value, uint64_t count, void *stream)
+{
+    ELEMENTS(fill, count, x, value, count);
+}
+
+extern "C" int train_add_column_sums(const float *matrix, uint64_t stride, uint64_t rows, uint64_t width, float *sums,
+                                     void *scratch, void *stream)
+{
+    float *parts = (float *)scratch;
+    forget_errors();
+    for (uint64_t first = 0; first < width; first += SLICE_COLUMNS) {
+        uint64_t columns = width - first < SLICE_COLUMNS ? width - first : SLICE_COLUMNS;
+        column_parts<<<slices_of(columns), dim3(WARP, WARPS), 0, STREAM>>>(matrix + first, stride, rows, columns, parts);
+        add_parts<<<blocks_for(columns), THREADS, 0, STREAM>>>(parts, columns, sums + first);
+    }
+    return (int)cudaGetLastError();
+}
+
+extern "C" int train_row_sums(const float *matrix, uint64_t rows, uint64_t width, double *sums, void *stream)
+{
+    ROWS(row_sums, rows, matrix, width, sums);
+}
+
+extern "C" int train_sum_of_squares(const float *values, uint64_t count, double *sum, void *scratch, void *stream)
+{
+    forget_errors();
+    square_parts<<<SQUARES_BLOCKS, THREADS, 0, STREAM>>>(values, count, (double *)scratch);
+    add_square_parts<<<1, THREADS, 0, STREAM>>>((const double *)scratch, sum);
+    return (int)cudaGetLastError();
+}
+
+extern "C" int train_causal_softmax(float *scores, uint64_t stride, uint64_t matrices, uint64_t rows, float *log_sum,
+                                    void *stream)
+{
+    ROWS(causal_softmax, matrices * rows, scores, stride, rows, log_sum);
+}
+
+extern "C" int train_causal_weights(float *scores, uint64_t stride, uint64_t matrices, uint64_t rows,
+                                    const float *log_sum, void *stream)
+{
+    ROWS(causal_weights, matrices * rows, scores, stride, rows, log_sum);
+}
+
+extern "C" int train_causal_backward(const float *weights, float *dweights, uint64_t stride, uint64_t samples,
+                                     uint64_t heads, uint64_t rows, const float *dout, const float *out,
+                                     uint64_t out_stride, uint64_t size, float scale, void *stream)
+{
+    ROWS(causal_backward, samples * heads * rows, weights, dweights, stride, heads, rows, dout, out, out_stride, size,
+         scale);
+}
+
+extern "C" int train_cross_entropy(float *logits, uint64_t stride, uint64_t rows, uint64_t count,
+                                   const uint32_t *targets, float gradient_scale, double *row_loss, void *stream)
+{
+    ROWS(cross_entropy, rows, logits, stride, count, targets, gradient_scale, row_loss);
+}
+
+extern "C" int train_embed(const uint32_t *tokens, const float *tokens_weight, const float *positions_weight,
+                           uint64_t rows, uint64_t sequence, uint64_t width, float *out, void *stream)
+{
+    ROWS(embed, rows, tokens, tokens_weight, positions_weight, sequence, width, out);
+}
+
+extern "C" int train_embed_backward(const uint32_t *distinct, const uint32_t *begins, const uint32_t *order,
+                                    uint64_t distinct_count, const float *gradient, uint64_t rows, uint64_t sequence,
+                                    uint64_t width, float *dtokens, float *dpositions, void *stream)
+{
+    forget_errors();
+    embed_tokens_backward<<<(unsigned)distinct_count, THREADS, 0, STREAM>>>(distinct, begins, order, gradient, width,
+                                                                            dtokens);
+    embed_positions_backward<<<(unsigned)sequence, THREADS, 0, STREAM>>>(gradient, rows, sequence, width, dpositions);
+    return (int)cudaGetLastError();
+}
+
+extern "C" int train_dropout(uint64_t step_key, uint64_t first_sample, uint64_t place, uint64_t sample_rows,
+                             uint32_t threshold, float scale, const float *x, float *out, uint64_t stride,
+                             uint64_t rows, uint64_t width, void *stream)
+{
+    ROWS(dropout, rows, step_key, first_sample, place, sample_rows, threshold, scale, x, out, stride, width);
+}
+
+extern "C" int train_adamw(const adamw_factors *factors, float *weights, const float *gradients, float *exp_avg,
+                           float *exp_avg_sq, uint64_t count, void *stream)
+{
+    ELEMENTS(adamw, count, *factors, weights, gradients, exp_avg, exp_avg_sq, count);
+}
+
+extern "C" int train_sgd(float decay, float rate, float *weights, const float *gradients, uint64_t count, void *stream)
+{
+    ELEMENTS(sgd, count, decay, rate, weights, gradients, count);
+}
+
+extern "C" int train_rounded_bf16(const float *values, float *rounded, uint64_t count, void *stream)
+{
+    ELEMENTS(round_bf16, count, values, rounded, count);
+}

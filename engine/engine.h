@@ -1,0 +1,95 @@
+/* The engine: save(path, state, options) and load(path, state, options).
+ *
+ * State names a model and an optimizer, laid out over the ranks; ranks, mesh, plan and files stay
+ * behind the two calls. Both are collective. Three engines: native, torch-dcp and command, chosen when
+ * the engine is made. Nothing of ours allocates, logs or locks between the first and the last byte of
+ * the data path.
+ *
+ * An asynchronous save returns when the state may change again, and goes on behind the caller: on a
+ * thread of the engine's own, with a store and a communicator of its own, so that loads and whatever
+ * else the caller does go beside it. What fails there is told by the next save or engine_wait. */
+#ifndef ENGINE_ENGINE_H
+#define ENGINE_ENGINE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "ckpt/layout/layout.h"
+#include "ckpt/payload.h"
+#include "ckpt/plan/plan.h"
+#include "comm/comm.h"
+#include "core/err.h"
+#include "engine/device.h"
+#include "engine/device_comm.h"
+#include "run/experiment.h"
+#include "run/status_page.h"
+#include "store/store.h"
+
+/* What is checkpointed: the pieces of one rank and the memory that holds them. */
+struct state {
+    const struct layout *layout;
+    struct piece *pieces; /* of `holder`: comm_rank + shift for shifted loads */
+    void **memory;        /* one address a piece, page-aligned */
+    size_t piece_count;
+    uint64_t bytes; /* of all pieces */
+    uint32_t holder;
+    void *base;            /* all of the memory, page-aligned; pieces lie in it in order */
+    uint64_t base_bytes;   /* with the rounding of each piece to whole pages */
+    uint64_t mapped_bytes; /* of the mapping at base, which may be larger than base_bytes */
+    bool borrowed;         /* the memory is another state's */
+    struct device *device; /* whose memory it is (only copies reach it); NULL: this machine's */
+    int shared_fd;         /* the memory file behind it, for engines in another process; else -1 */
+};
+
+struct engine;
+
+struct engine_setup {
+    const struct experiment *experiment;
+    const struct layout *layout;
+    struct comm *comm;
+    struct status_page *page;
+    struct store *store;    /* NULL for engines that do their own I/O */
+    const char *store_path; /* for those: a path, or s3://… */
+    struct store *plain;    /* the same place for small things, without faults */
+    const char *run_folder;
+    /* For saves that go on behind, used by their thread alone; NULL where there are none. */
+    struct comm *behind_comm;
+    struct store *behind_store;
+    /* Copies the state to staging memory, and allocates that: where there are such saves, or states in
+     * memory of that device. For the caller's thread alone. */
+    struct device *device;
+    /* How ranks talk from device to device; NULL where they do through this machine's memory. */
+    const struct device_comm_ops *device_comm;
+};
+int engine_new(const struct engine_setup *setup, struct engine **engine, struct cb_err *err) CB_MUST_CHECK;
+/* Ends saves that are under way, whatever comes of them. False where one is stuck in the store: then
+ * neither the engine nor anything it was given may be freed. For runs that failed; engine_wait is for
+ * those that did not. Not collective. */
+bool engine_stop(struct engine *engine) CB_MUST_CHECK;
+void engine_free(struct engine *engine); /* no save is under way */
+
+struct engine_options {
+    uint32_t iteration;
+    uint64_t deadline_ns; /* monotonic */
+    bool async;           /* of a save */
+};
+
+/* Both fill the sample's values that the engine knows (state times, bytes, requests, …) and return
+ * when the checkpoint is committed / loaded by all ranks, or with the reason of the first failing
+ * rank. A load adds a line to the status page for every missing, short or corrupt item. */
+int engine_save(struct engine *engine, const char *path, struct state *state, const struct engine_options *options,
+                struct sample *sample, struct cb_err *err) CB_MUST_CHECK;
+/* With options->async: returns after the stall. `path` and `options` are copied; `sample` and
+ * state->layout stay the save's until engine_under_way says that it has ended. It waits until fewer
+ * than save.inflight saves are under way. When an earlier one has failed, it returns that failure and
+ * saves nothing; the sample of the one that failed has SAMPLE_FAILED. Once told, a failure is past.
+ *
+ * Saves end in the order in which they began. Waits until all have, and tells a failure that was not
+ * told yet. Every rank learns of the same saves' failures, each with its own or another's reason. */
+int engine_wait(struct engine *engine, uint64_t deadline_ns, struct cb_err *err) CB_MUST_CHECK;
+/* How many of the newest saves have not ended; the samples of the others are complete. Not collective. */
+uint32_t engine_under_way(struct engine *engine);
+int engine_load(struct engine *engine, const char *path, struct state *state, const struct engine_options *options,
+                struct sample *sample, struct cb_err *err) CB_MUST_CHECK;
+
+#endif

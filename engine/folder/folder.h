@@ -1,0 +1,66 @@
+/* The place in the store where a run's checkpoints go: whose it is, what may be there, and removal.
+ *
+ * A store folder is ours when it holds FOLDER_MARKER; an empty one becomes ours. Under it each run has
+ * a folder of its own (the suffix) that names the run in FOLDER_CLAIM. Nothing outside of such a folder
+ * is ever removed. For the calling rank alone; the caller tells the others. */
+#ifndef ENGINE_FOLDER_FOLDER_H
+#define ENGINE_FOLDER_FOLDER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/err.h"
+#include "run/experiment.h"
+#include "store/store.h"
+
+#define FOLDER_MARKER ".ckptbench-store"
+#define FOLDER_CLAIM ".ckptbench-run"
+#define FOLDER_NAME_BYTES 1024
+
+struct folder {
+    struct store *plain;            /* the same place without faults, buffered; owned */
+    const char *path;               /* on the file system; NULL for null: */
+    char suffix[FOLDER_NAME_BYTES]; /* of the run, or of the checkpoint that ops=load names */
+    char run[FOLDER_NAME_BYTES];
+    bool reads_only; /* ops=load: no checkpoint is claimed or removed */
+    bool ours;       /* the store folder has our marker */
+    bool overwrite;  /* folder=overwrite or rotate */
+};
+
+/* The path inside "fault:SPEC:PATH", the path itself, or NULL for null:. */
+const char *folder_store_path(const char *uri);
+
+/* Checks or makes the store's folder (its parent must exist) and claims it. For rank 0; `needed_bytes`
+ * is what the run will take of the store at most, compared with what is free. Fails with the figures. */
+int folder_prepare(const struct experiment *experiment, const char *run, uint64_t needed_bytes,
+                   struct cb_err *err) CB_MUST_CHECK;
+
+/* Opens the prepared place. For every rank. */
+int folder_open(struct folder *self, const struct experiment *experiment, const char *run,
+                struct cb_err *err) CB_MUST_CHECK;
+void folder_release(struct folder *self);
+
+/* Where iteration `iteration` saves. */
+void folder_checkpoint_name(const struct folder *self, const struct experiment *experiment, uint32_t iteration,
+                            char name[FOLDER_NAME_BYTES]);
+
+/* ops=load: the checkpoint that the suffix names: itself, or the last one under it. */
+int folder_find_checkpoint(const struct folder *self, char name[FOLDER_NAME_BYTES], struct cb_err *err) CB_MUST_CHECK;
+
+/* Removes a checkpoint of this run: its commit marker first, then the rest. Fine if it is not there. */
+int folder_remove(const struct folder *self, const char *name, struct cb_err *err) CB_MUST_CHECK;
+
+/* Removes the checkpoints that an earlier attempt left in this run's folder; what lies beside them is of others. */
+int folder_clear(const struct folder *self, struct cb_err *err) CB_MUST_CHECK;
+
+/* A folder for raw files, of this run alone; folder_remove takes it. */
+void folder_scratch_name(const struct folder *self, char name[FOLDER_NAME_BYTES]);
+
+/* Sum and number of the files under a folder of the store. */
+int folder_measure(struct store *store, const char *name, uint64_t *bytes, uint64_t *files,
+                   struct cb_err *err) CB_MUST_CHECK;
+
+/* Removes the run's own folder when nothing is kept in it. */
+int folder_leave(const struct folder *self, struct cb_err *err) CB_MUST_CHECK;
+
+#endif

@@ -1,0 +1,22 @@
+/* Whose a place in an object store is: what folder.c asks of file systems with open(O_EXCL) and mkdir, asked of a store
+ * that knows only whole objects. For the calling rank alone. */
+#ifndef ENGINE_FOLDER_FOLDER_OBJECTS_H
+#define ENGINE_FOLDER_FOLDER_OBJECTS_H
+
+#include <stdbool.h>
+
+#include "core/err.h"
+#include "store/store.h"
+
+/* Whether a URI without faults names an object store ("s3://…"). */
+bool folder_is_objects(const char *path);
+
+/* Makes the store ours where it is empty, and the folder `suffix` the run's. Two runs that want one suffix at the same
+ * moment both write their claim; each reads it back, and the one that finds the other's fails. */
+int folder_objects_claim(struct store *store, const char *path, const char *suffix, const char *run, bool overwrite,
+                         struct cb_err *err) CB_MUST_CHECK;
+
+/* Whether the store has our marker. */
+int folder_objects_are_ours(struct store *store, bool *ours, struct cb_err *err) CB_MUST_CHECK;
+
+#endif

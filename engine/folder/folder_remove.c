@@ -1,0 +1,160 @@
+/* Removing what runs have made in their folder of the store, and nothing else: markers first, links never followed. */
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/format/format.h"
+#include "engine/folder/folder.h"
+
+struct name_list {
+    char **names;
+    size_t count, capacity;
+};
+
+static int collect_name(void *context, const char *name, uint64_t length, struct cb_err *err)
+{
+    (void)length;
+    struct name_list *self = context;
+    if (self->count == self->capacity) {
+        size_t capacity = self->capacity ? 2 * self->capacity : 64;
+        char **names = realloc(self->names, capacity * sizeof *names);
+        if (!names)
+            return cb_fail(err, CB_ERR_MEMORY, "no memory for the names of %zu files", capacity);
+        self->names = names;
+        self->capacity = capacity;
+    }
+    self->names[self->count] = strdup(name);
+    if (!self->names[self->count])
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for the name of a file");
+    self->count++;
+    return 0;
+}
+
+static void name_list_release(struct name_list *self)
+{
+    for (size_t i = 0; i < self->count; i++)
+        free(self->names[i]);
+    free(self->names);
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* Removes the folders of `names` (sorted) that are empty now, the innermost first, down to `root`. */
+static void remove_folders(struct store *store, const struct name_list *names, const char *root)
+{
+    for (size_t i = names->count; i-- > 0;) {
+        char *name = names->names[i];
+        for (char *slash = strrchr(name, '/'); slash && strlen(root) < (size_t)(slash - name);
+             slash = strrchr(name, '/')) {
+            *slash = '\0';
+            if (store_remove_folder(store, name, NULL))
+                break; /* others are still in it: they come later in this loop */
+        }
+    }
+}
+
+/* Commit markers go first and durably: what is left after a crash is no checkpoint. */
+static int remove_files(struct store *store, const char *folder, const struct name_list *names, struct cb_err *err)
+{
+    bool markers = false;
+    int rc = 0;
+    for (size_t i = 0; i < names->count && !rc; i++) {
+        if (!format_is_marker(names->names[i]))
+            continue;
+        markers = true;
+        rc = store_remove(store, names->names[i], err);
+    }
+    if (markers && !rc)
+        rc = store_sync_folder(store, folder, err);
+    if (rc)
+        return rc;
+    const char **others = malloc((names->count + 1) * sizeof *others);
+    size_t count = 0;
+    if (!others)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for the names of %zu files", names->count);
+    for (size_t i = 0; i < names->count; i++) {
+        if (!format_is_marker(names->names[i]))
+            others[count++] = names->names[i];
+    }
+    rc = store_remove_many(store, others, count, err);
+    free(others);
+    return rc;
+}
+
+static int remove_listed(struct store *store, const char *folder, struct name_list *names, struct cb_err *err)
+{
+    if (names->count > 0)
+        qsort(names->names, names->count, sizeof *names->names, compare_names);
+    int rc = remove_files(store, folder, names, err);
+    if (!rc)
+        remove_folders(store, names, folder);
+    return rc;
+}
+
+static int remove_tree(struct store *store, const char *folder, struct cb_err *err)
+{
+    struct name_list names = {0};
+    int rc = store_list(store, folder, collect_name, &names, err);
+    if (!rc)
+        rc = remove_listed(store, folder, &names, err);
+    if (!rc)
+        rc = store_remove_folder(store, folder, err);
+    name_list_release(&names);
+    return rc == CB_ERR_NOT_FOUND ? 0 : rc;
+}
+
+/* Whether a file is in a folder that runs make: those of folder_checkpoint_name and folder_scratch_name. */
+static bool is_in_our_folder(const char *suffix, const char *name)
+{
+    static const char *const made[] = {"baseline/", "checkpoint/", "checkpoint-0/", "checkpoint-1/"};
+    static const char iteration[] = "iteration-";
+    const char *inside = name + strlen(suffix) + 1;
+    for (size_t i = 0; i < sizeof made / sizeof *made; i++)
+        if (strncmp(inside, made[i], strlen(made[i])) == 0)
+            return true;
+    if (strncmp(inside, iteration, strlen(iteration)) != 0)
+        return false;
+    const char *number = inside + strlen(iteration);
+    size_t digits = strspn(number, "0123456789");
+    return digits > 0 && number[digits] == '/';
+}
+
+int folder_clear(const struct folder *self, struct cb_err *err)
+{
+    if (self->reads_only || !self->path)
+        return 0;
+    struct name_list names = {0};
+    int rc = store_list(self->plain, self->suffix, collect_name, &names, err);
+    size_t ours = 0;
+    for (size_t i = 0; i < names.count; i++) {
+        if (is_in_our_folder(self->suffix, names.names[i]))
+            names.names[ours++] = names.names[i];
+        else
+            free(names.names[i]);
+    }
+    names.count = ours;
+    if (!rc)
+        rc = remove_listed(self->plain, self->suffix, &names, err);
+    name_list_release(&names);
+    return rc == CB_ERR_NOT_FOUND ? 0 : rc;
+}
+
+int folder_remove(const struct folder *self, const char *name, struct cb_err *err)
+{
+    if (!self->path)
+        return 0;
+    char scratch[FOLDER_NAME_BYTES];
+    folder_scratch_name(self, scratch);
+    if (strcmp(name, scratch) == 0)
+        return remove_tree(self->plain, name, err);
+    if (self->reads_only)
+        return 0;
+    size_t len = strlen(self->suffix);
+    if (strncmp(name, self->suffix, len) != 0 || name[len] != '/')
+        return cb_fail(err, CB_ERR_INTERNAL, "%s is not in this run's folder %s", name, self->suffix);
+    return remove_tree(self->plain, name, err);
+}

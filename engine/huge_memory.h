@@ -1,0 +1,13 @@
+/* Memory of this machine for copies and for O_DIRECT: aligned to huge pages, made of them where the machine has
+ * some, and touched, so that its first use costs no page faults. Thread-safe. */
+#ifndef ENGINE_HUGE_MEMORY_H
+#define ENGINE_HUGE_MEMORY_H
+
+#include <stdint.h>
+
+#include "core/err.h"
+
+int huge_memory_map(uint64_t bytes, void **memory, struct cb_err *err) CB_MUST_CHECK;
+void huge_memory_unmap(void *memory, uint64_t bytes); /* NULL is fine */
+
+#endif

@@ -1,0 +1,313 @@
+/* Loading: a pass under way. Takes requests apart as they arrive: headers say whether the item lies as
+ * expected, payload goes to the targets, trailers have the checksum. Must not allocate but to report. */
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/clock.h"
+#include "core/hash.h"
+#include "engine/load/native_load.h"
+#include "engine/state.h"
+
+/* Copies that were queued before a failure get so long to end. */
+#define DRAIN_NS (5 * NS_PER_S)
+
+static int open_file(void *context, uint32_t file, struct store_object **object, uint64_t *length, struct cb_err *err)
+{
+    struct native_load *self = context;
+    const struct native_engine *engine = self->operation->engine;
+    char name[PATH_MAX];
+    int rc = native_copy_name(self->operation->path, engine->rank % engine->copies,
+                              self->checkpoint->files[self->files[file]], name, err);
+    return rc ? rc : store_open_read(engine->setup.store, name, object, length, err);
+}
+
+/* A header that is longer than what was read of it is read again: first as much as most need, then as
+ * much as one may have. */
+static bool probe_longer(const struct native_load *self, struct load_item *item, uint64_t tried)
+{
+    uint64_t length = native_load_chunk(self, item)->length;
+    uint64_t next = tried < LOAD_FIRST_PROBE_BYTES ? LOAD_FIRST_PROBE_BYTES : ITEM_MAX_HEADER;
+    item->probe_bytes = length < next ? length : next;
+    item->state = ITEM_PROBE;
+    item->again = item->probe_bytes > tried;
+    return item->again;
+}
+
+/* The very header that our own writer makes needs no parsing, which would allocate. */
+static bool is_our_header(struct native_load *self, const struct load_item *item, const void *bytes, uint64_t len)
+{
+    const struct stored_tensor *stored = native_load_tensor(self, item);
+    const struct stored_chunk *chunk = native_load_chunk(self, item);
+    struct state_tensor tensor = {.fqn = stored->fqn, .dtype = stored->dtype, .dims = stored->dims};
+    struct plan_item ours = {
+        .offset = chunk->offset,
+        .length = chunk->length,
+        .payload_offset = chunk->offset + item->payload.offset,
+        .payload_bytes = item->payload.bytes,
+        .box = chunk->box,
+    };
+    memcpy(tensor.shape, stored->shape, sizeof tensor.shape);
+    buf_clear(&self->frame);
+    return format_item_header(self->checkpoint->format, &tensor, &ours, &self->frame, NULL) == 0 &&
+           self->frame.len == len && memcmp(self->frame.data, bytes, len) == 0;
+}
+
+static void take_header(struct native_load *self, struct load_item *item, const void *bytes, uint64_t len)
+{
+    const struct stored_chunk *chunk = native_load_chunk(self, item);
+    struct stored_payload payload;
+    struct cb_err err;
+    if (item->state == ITEM_EXPECTED && is_our_header(self, item, bytes, len)) {
+        item->state = ITEM_KNOWN;
+        return;
+    }
+    int rc = format_parse_item(self->checkpoint->format, native_load_tensor(self, item), &chunk->box, bytes, len,
+                               chunk->length, &payload, &err);
+    if (rc) {
+        if (!probe_longer(self, item, len))
+            native_load_fail_item(self, item, CB_ERR_CORRUPT, err.message);
+        return;
+    }
+    bool as_expected = item->state == ITEM_EXPECTED && payload.contiguous && payload.offset == item->payload.offset &&
+                       payload.bytes == item->payload.bytes;
+    item->payload = payload;
+    item->again = !as_expected;
+    item->state = ITEM_KNOWN;
+}
+
+/* Only once the header has said that the item lies as expected does a wrong trailer mean anything. */
+static void take_trailer(struct native_load *self, struct load_item *item, const void *bytes, uint64_t len)
+{
+    struct stored_trailer trailer = {0};
+    item->bad_trailer = format_parse_trailer(self->checkpoint->format, bytes, len, &trailer, NULL) != 0;
+    item->trailer = trailer;
+}
+
+/* The read whose target the bytes lie in: one of its item's. */
+static uint32_t read_of(const struct native_load *self, const struct load_item *item, const char *memory)
+{
+    for (uint32_t i = item->first_read; i < item->first_read + item->read_count; i++) {
+        const struct load_read *read = &self->plan->reads[i];
+        const char *begin = self->memory[read->piece];
+        uint64_t bytes = box_elements(&self->pieces[read->piece].box) * self->mappings[i].element_bytes;
+        if (memory >= begin && memory < begin + bytes)
+            return i;
+    }
+    assert(!"a part that no read asked for");
+    return item->first_read;
+}
+
+/* Payload bytes to their place, on a device by a copy that is done later. */
+static void place_bytes(struct native_load *self, struct part *part, const char *bytes)
+{
+    struct device_copy copy = {.to = part->memory, .from = bytes, .row_bytes = part->bytes, .rows = 1};
+    struct device *device = self->operation->state->device;
+    if (!state_is_on_device(self->operation->state, part->memory))
+        memcpy(part->memory, bytes, part->bytes);
+    else if (!self->copy_code)
+        self->copy_code = device->ops->copy(device, HOST_TO_DEVICE, &copy, 1, &self->copy_err);
+    self->operation->bytes_copied += part->bytes;
+}
+
+/* Part of a payload to one of its reads. Returns how many bytes of it were wanted. */
+static uint64_t place_read(struct native_load *self, const struct load_item *item, uint32_t read, uint64_t begin,
+                           const char *bytes, uint64_t len)
+{
+    const struct mapping *mapping = &self->mappings[read];
+    char *memory = self->memory[self->plan->reads[read].piece];
+    bool on_device = state_is_on_device(self->operation->state, memory);
+    uint64_t copied = 0;
+    if (self->copy_code)
+        return 0;
+    if (item->payload.contiguous && !on_device) {
+        copied = mapping_scatter(mapping, begin, bytes, len, memory);
+    } else if (item->payload.contiguous) {
+        self->copy_code = pinned_scatter(self->operation->state->device, mapping, begin, bytes, len, memory, &copied,
+                                         &self->copy_err);
+    } else {
+        struct strided strided = native_load_strided(self, item, read);
+        if (on_device)
+            self->copy_code = pinned_scatter_strided(self->operation->state->device, &strided, begin, bytes, len,
+                                                     memory, &copied, &self->copy_err);
+        else
+            copied = strided_scatter(&strided, begin, bytes, len, memory);
+    }
+    return copied;
+}
+
+void native_load_place(struct native_load *self, struct load_item *item, uint64_t begin, const char *bytes,
+                       uint64_t len)
+{
+    for (uint32_t i = item->first_read; i < item->first_read + item->read_count; i++) {
+        uint64_t copied = place_read(self, item, i, begin, bytes, len);
+        self->operation->bytes_copied += copied;
+        self->arrived[i] += copied;
+    }
+}
+
+static void take_payload(struct native_load *self, struct load_item *item, struct part *part, const char *bytes)
+{
+    bool packed = native_load_is_packed(self, item);
+    if (part->kind == PART_MAPPED)
+        native_load_place(self, item, part->skip, bytes, part->bytes);
+    else if (!part->direct)
+        place_bytes(self, part, bytes);
+    if (packed)
+        return;
+    if (self->operation->engine->checksum)
+        part->crc = crc32_zip(0, part->direct ? part->memory : bytes, part->bytes);
+    if (native_load_exchanges(self) && part->kind == PART_PAYLOAD)
+        self->arrived[read_of(self, item, part->memory)] += part->bytes;
+    if (item->state == ITEM_KNOWN && !item->again)
+        native_load_settle(self, item, true);
+}
+
+static void check_crc(struct native_load *self, struct load_item *item)
+{
+    uint32_t crc = 0;
+    for (size_t i = 0; i < item->part_count; i++) {
+        const struct part *part = &self->program.parts[item->first_part + i];
+        if (part->kind == PART_PAYLOAD || part->kind == PART_MAPPED)
+            crc = part->skip == 0 ? part->crc : crc32_zip_combine(crc, part->crc, part->bytes);
+    }
+    if (crc == item->trailer.crc)
+        return;
+    char text[128];
+    snprintf(text, sizeof text, "its bytes have the CRC-32 %08" PRIx32 ", stored is %08" PRIx32, crc,
+             item->trailer.crc);
+    native_load_fail_item(self, item, CB_ERR_CORRUPT, text);
+}
+
+static void item_done(struct native_load *self, struct load_item *item)
+{
+    struct cb_err err;
+    if (item->again)
+        native_load_settle(self, item, false);
+    if (item->state == ITEM_FAILED || item->again)
+        return;
+    if (item->bad_trailer)
+        native_load_fail_item(self, item, CB_ERR_CORRUPT, "what follows its bytes is damaged");
+    else if (format_check_header(&item->payload, &item->trailer, &err))
+        native_load_fail_item(self, item, CB_ERR_CORRUPT, err.message);
+    else if (item->trailer.crc != 0 && item->payload.whole)
+        check_crc(self, item);
+    if (item->state == ITEM_FAILED || item->value || native_load_is_packed(self, item))
+        return;
+    native_load_settle(self, item, true);
+    item->state = ITEM_DONE;
+}
+
+static void take_part(struct native_load *self, struct part *part, const char *bytes)
+{
+    struct load_item *item = &self->items[part->item];
+    if (part->kind == PART_HEADER && item->read_count == 0)
+        memcpy(item->value, bytes, part->bytes);
+    else if (part->kind == PART_HEADER)
+        take_header(self, item, bytes, part->bytes);
+    else if (part->kind == PART_TRAILER)
+        take_trailer(self, item, bytes, part->bytes);
+    else
+        take_payload(self, item, part, bytes);
+}
+
+static int take_request(void *context, const struct program_request *request, const char *staging, uint64_t available,
+                        const struct cb_err *why, struct cb_err *err)
+{
+    struct native_load *self = context;
+    if (why->code == CB_ERR_ABORTED) {
+        *err = *why;
+        return why->code;
+    }
+    for (size_t i = 0; i < request->part_count; i++) {
+        struct part *part = &self->program.parts[request->first_part + i];
+        struct load_item *item = &self->items[part->item];
+        if (part->offset + part->bytes <= available)
+            take_part(self, part, staging + (part->offset - request->offset));
+        else
+            native_load_fail_item(self, item, why->code ? why->code : CB_ERR_CORRUPT,
+                                  why->code ? why->message : "the file is too short: it ends before or in the item");
+        if (--item->parts_left == 0)
+            item_done(self, item);
+    }
+    if (!self->pump || !staging)
+        return 0;
+    int rc = self->copy_code;
+    if (rc)
+        *err = self->copy_err;
+    return rc ? rc : native_pump_copying(self->pump, (size_t)(request - self->program.requests), err);
+}
+
+/* --- slots of pinned memory, where the state is on a device --- */
+
+static int slot_ready(void *context, size_t request, uint64_t until_ns, bool *ready, struct cb_err *err)
+{
+    struct native_load *self = context;
+    (void)request;
+    int rc = native_pump_look(self->pump, native_pump_has_free(self->pump) ? 0 : until_ns, err);
+    *ready = !rc && native_pump_has_free(self->pump);
+    return rc;
+}
+
+static char *slot_place(void *context, size_t request)
+{
+    struct native_load *self = context;
+    bool taken = native_pump_take(self->pump, request);
+    assert(taken);
+    (void)taken;
+    return native_pump_memory(self->pump, request);
+}
+
+static bool go_on_exchanging(void *context)
+{
+    struct native_load *self = context;
+    bool soon = self->pump && native_pump_under_way(self->pump) > 0 && !native_pump_has_free(self->pump);
+    return native_load_progress(self) || soon;
+}
+
+/* Copies end before what they were made from is used again; those of a failed pass, too. */
+static int end_copies(struct native_load *self, int rc, struct cb_err *err)
+{
+    struct cb_err later;
+    uint64_t drain_ns = clock_monotonic_ns() + DRAIN_NS;
+    if (!self->pump)
+        return rc;
+    timeline_enter(&self->operation->timeline, STATE_STAGE);
+    int drained =
+        native_pump_drain(self->pump, rc ? drain_ns : self->operation->options->deadline_ns, rc ? &later : err);
+    return rc ? rc : drained;
+}
+
+int native_load_run_pass(struct native_load *self, struct cb_err *err)
+{
+    static const struct transfer_ops in_place = {
+        .open = open_file, .complete = take_request, .meanwhile = go_on_exchanging};
+    static const struct transfer_ops pumped = {.open = open_file,
+                                               .ready = slot_ready,
+                                               .place = slot_place,
+                                               .complete = take_request,
+                                               .meanwhile = go_on_exchanging};
+    struct native_operation *operation = self->operation;
+    struct status_page *page = operation->engine->setup.page;
+    struct transfer_run run = {
+        .program = &self->program,
+        .ops = self->pump ? &pumped : &in_place,
+        .context = self,
+        .timeline = &operation->timeline,
+        .latency = operation->sample->flags & SAMPLE_WARMUP ? NULL : &page->latency[OP_LOAD],
+        .deadline_ns = operation->options->deadline_ns,
+    };
+    struct transfer_counts counts;
+    atomic_fetch_add_explicit(&page->bytes_total, self->program.bytes, memory_order_relaxed);
+    self->copy_code = 0;
+    if (self->pump)
+        native_pump_begin(self->pump, true);
+    int rc = transfer_run(operation->engine->transfer, &run, &counts, err);
+    rc = end_copies(self, rc, err);
+    operation->counts.requests += counts.requests;
+    operation->counts.errors += counts.errors;
+    operation->counts.bytes += counts.bytes;
+    return rc;
+}

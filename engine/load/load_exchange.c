@@ -1,0 +1,246 @@
+/* Loading where ranks exchange: stage by stage, what this rank reads for itself and for others, while what
+ * has been read travels: from device to device where the state is on some, else as messages. Knows shares and stages;
+ * who sends what to whom is in exchange.c and device_exchange.c. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/load/native_load.h"
+
+/* --- one of two exchanges --- */
+
+bool native_load_exchanges(const struct native_load *self)
+{
+    return self->exchange || self->device_exchange;
+}
+
+void native_load_landed(struct native_load *self, uint32_t target, uint64_t bytes)
+{
+    if (self->device_exchange)
+        device_exchange_landed(self->device_exchange, target, bytes);
+    else
+        exchange_landed(self->exchange, target, bytes);
+}
+
+bool native_load_progress(struct native_load *self)
+{
+    if (self->device_exchange)
+        return device_exchange_progress(self->device_exchange);
+    return self->exchange && exchange_progress(self->exchange);
+}
+
+static struct exchange_targets begin_stage(struct native_load *self, uint32_t stage)
+{
+    return self->device_exchange ? device_exchange_begin_stage(self->device_exchange, stage)
+                                 : exchange_begin_stage(self->exchange, stage);
+}
+
+static int finish_stage(struct native_load *self, struct cb_err *err)
+{
+    uint64_t deadline_ns = self->operation->options->deadline_ns;
+    if (!self->device_exchange) {
+        exchange_reading_done(self->exchange);
+        return exchange_finish_stage(self->exchange, deadline_ns, err);
+    }
+    device_exchange_reading_done(self->device_exchange);
+    return device_exchange_finish_stage(self->device_exchange, deadline_ns, err);
+}
+
+static void give_up(struct native_load *self)
+{
+    if (self->device_exchange)
+        device_exchange_give_up(self->device_exchange);
+    else
+        comm_abandon_messages(self->operation->engine->setup.comm);
+}
+
+static void forget_exchange(struct native_load *self)
+{
+    exchange_free(self->exchange);
+    device_exchange_free(self->device_exchange);
+    load_share_free(self->share);
+    self->exchange = NULL;
+    self->device_exchange = NULL;
+    self->share = NULL;
+}
+
+void native_load_end_exchange(struct native_load *self, bool failed)
+{
+    if (failed) /* on all ranks: what one of them has given up on, none goes on with */
+        device_talk_abort(&self->talk);
+    forget_exchange(self);
+}
+
+/* --- making it --- */
+
+/* The same on all ranks. */
+static bool talks(const struct native_load *self)
+{
+    const struct state *state = self->operation->state;
+    return self->talk.ops && state->device && state->device == self->talk.device && !self->shares_device;
+}
+
+static int share_load(struct native_load *self, bool all_in_transit, struct cb_err *err)
+{
+    const struct state *state = self->operation->state;
+    struct share_options options = {
+        .mode = self->mode == LOAD_SPLIT ? SHARE_SPLIT : SHARE_BROADCAST,
+        .block_bytes = self->program.limits.block,
+        .transit_bytes = self->program.limits.block * EXCHANGE_WINDOW,
+        .all_in_transit = all_in_transit,
+    };
+    if (options.block_bytes > COMM_MESSAGE_MAX_BYTES / 2)
+        options.block_bytes = COMM_MESSAGE_MAX_BYTES / 2;
+    return load_share_compute(state->layout, state->holder, state->pieces, state->piece_count, self->checkpoint,
+                              &options, &self->share, err);
+}
+
+static uint32_t shift_of(const struct native_load *self)
+{
+    const struct state *state = self->operation->state;
+    uint32_t ranks = layout_world_size(state->layout);
+    return state->holder < ranks ? (state->holder + ranks - self->operation->engine->rank) % ranks : 0;
+}
+
+/* With a share of its own. */
+static int set_up(struct native_load *self, bool all_in_transit, struct exchange_setup *setup, struct cb_err *err)
+{
+    const struct state *state = self->operation->state;
+    int rc = share_load(self, all_in_transit, err);
+    if (!rc)
+        *setup = (struct exchange_setup){
+            .comm = self->operation->engine->setup.comm,
+            .state = state,
+            .share = self->share,
+            .ranks = layout_world_size(state->layout),
+            .shift = shift_of(self),
+            .pinned = &self->transit,
+        };
+    return rc;
+}
+
+static int make_exchange(struct native_load *self, struct cb_err *err)
+{
+    struct exchange_setup setup;
+    int rc = set_up(self, self->operation->state->device != NULL, &setup, err);
+    return rc ? rc : exchange_new(&setup, &self->exchange, err);
+}
+
+static int make_device_exchange(struct native_load *self, struct cb_err *err)
+{
+    struct device_exchange_setup setup = {.talk = &self->talk, .deadline_ns = self->operation->options->deadline_ns};
+    int rc = set_up(self, false, &setup.load, err);
+    return rc ? rc : device_exchange_new(&setup, &self->device_exchange, err);
+}
+
+static void tell_path(struct native_load *self, const char *path)
+{
+    if (!self->told_path)
+        status_page_add_fact(self->operation->engine->setup.page, "load.path", path);
+    self->told_path = true;
+}
+
+/* From device to device, or (self->shares_device afterwards) not: two ranks with one device cannot. */
+static int try_devices(struct native_load *self, struct cb_err *err)
+{
+    struct native_operation *operation = self->operation;
+    struct agreement agreement;
+    struct cb_err why = {0};
+    int made = make_device_exchange(self, &why);
+    int rc = comm_agree(operation->engine->setup.comm, made, made == CB_ERR_UNSUPPORTED,
+                        operation->options->deadline_ns, &agreement, err);
+    if (!rc && agreement.code == 0) {
+        tell_path(self, "from device to device");
+        return 0;
+    }
+    native_load_end_exchange(self, true);
+    if (rc)
+        return rc;
+    if (agreement.max > 0) {
+        char text[640];
+        snprintf(text, sizeof text, "through memory of this machine: %.512s",
+                 made == CB_ERR_UNSUPPORTED ? why.message : "two ranks have one device");
+        tell_path(self, text);
+        self->shares_device = true;
+        return 0;
+    }
+    if (!made)
+        return cb_fail(err, CB_ERR_ABORTED, "rank %" PRIu32 " could not exchange from device to device (%s)",
+                       agreement.failed_rank, cb_code_name(agreement.code));
+    *err = why;
+    return made;
+}
+
+/* Ends with an agreement. */
+static int begin_exchange(struct native_load *self, int code, struct cb_err *err)
+{
+    struct native_operation *operation = self->operation;
+    struct agreement agreement;
+    int rc = code;
+    timeline_enter(&operation->timeline, STATE_WAIT);
+    if (talks(self)) {
+        rc = native_agree(operation, code, 0, &agreement, err);
+        if (!rc)
+            rc = try_devices(self, err);
+        if (rc || self->device_exchange)
+            return rc;
+    }
+    rc = rc ? rc : make_exchange(self, err);
+    return native_agree(operation, rc, 0, &agreement, err);
+}
+
+/* --- reading and exchanging --- */
+
+static int read_stage(struct native_load *self, uint32_t stage, struct cb_err *err)
+{
+    struct exchange_targets targets = begin_stage(self, stage);
+    timeline_enter(&self->operation->timeline, STATE_PLAN);
+    native_load_forget_items(self);
+    self->pieces = targets.pieces;
+    self->memory = targets.memory;
+    self->piece_count = targets.count;
+    self->wants_values = stage == 0 && self->operation->engine->rank == 0; /* looked at, and not kept */
+    int rc = load_plan_compute(self->checkpoint, self->operation->state->layout, targets.pieces, targets.count, NULL,
+                               NULL, &self->plan, err);
+    if (!rc)
+        rc = native_load_make_items(self, err);
+    return rc ? rc : native_load_read(self, err);
+}
+
+/* After these nobody waits for this rank any longer: its time is over, or it was told to stop. */
+static bool ends_all(int code)
+{
+    return code == CB_ERR_TIMEOUT || code == CB_ERR_ABORTED;
+}
+
+/* A rank that cannot read still hands on what others wait for. */
+static int run_stages(struct native_load *self, struct cb_err *err)
+{
+    struct native_operation *operation = self->operation;
+    struct cb_err later;
+    int failure = 0;
+    for (uint32_t stage = 0; stage < self->share->stage_count; stage++) {
+        int rc = read_stage(self, stage, failure ? &later : err);
+        failure = failure ? failure : rc;
+        if (ends_all(rc)) {
+            give_up(self);
+            return failure;
+        }
+        timeline_enter(&operation->timeline, STATE_EXCHANGE);
+        rc = finish_stage(self, failure ? &later : err);
+        if (rc)
+            return failure ? failure : rc;
+    }
+    return failure;
+}
+
+int native_load_exchange(struct native_load *self, int code, struct cb_err *err)
+{
+    int rc = begin_exchange(self, code, err);
+    if (rc)
+        return rc;
+    rc = run_stages(self, err);
+    self->operation->bytes_copied +=
+        self->device_exchange ? device_exchange_copied(self->device_exchange) : exchange_copied(self->exchange);
+    return rc;
+}

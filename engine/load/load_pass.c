@@ -1,0 +1,232 @@
+/* Loading: which bytes of which files a pass reads, and where they go: the program of the open items.
+ * Knows payloads and memory; what comes of the bytes is load_complete.c's. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/load/native_load.h"
+#include "engine/state.h"
+
+/* A range of an item's payload, and where it goes: to `memory`, or (NULL) by the mappings. */
+struct range {
+    uint64_t begin, end;
+    void *memory;
+};
+
+struct ranges {
+    struct range *ranges;
+    size_t count, capacity;
+    bool failed;
+};
+
+static void add_range(struct ranges *self, uint64_t begin, uint64_t end, void *memory)
+{
+    if (self->count == self->capacity) {
+        size_t wanted = self->capacity > 0 ? self->capacity * 2 : 16;
+        struct range *larger = realloc(self->ranges, wanted * sizeof *larger);
+        if (!larger) {
+            self->failed = true;
+            return;
+        }
+        self->ranges = larger;
+        self->capacity = wanted;
+    }
+    self->ranges[self->count++] = (struct range){begin, end, memory};
+}
+
+static void add_read(const struct native_load *self, const struct load_item *item, uint32_t read, struct ranges *ranges)
+{
+    const struct mapping *mapping = &self->mappings[read];
+    char *memory = self->memory[self->plan->reads[read].piece];
+    uint64_t begin, end, memory_byte;
+    if (!item->payload.contiguous) {
+        struct strided strided = native_load_strided(self, item, read);
+        strided_span(&strided, &begin, &end);
+        add_range(ranges, begin, end, NULL);
+        return;
+    }
+    if (self->in_one[read]) {
+        mapping_span(mapping, &begin, &end);
+        add_range(ranges, begin, end, NULL);
+        return;
+    }
+    for (uint64_t run = 0; run < mapping->run_count; run++) {
+        mapping_run(mapping, run, &begin, &memory_byte);
+        add_range(ranges, begin, begin + mapping->run_bytes, memory + memory_byte);
+    }
+}
+
+static int compare_ranges(const void *a, const void *b)
+{
+    const struct range *x = a, *y = b;
+    return x->begin < y->begin ? -1 : x->begin > y->begin;
+}
+
+/* Sorts, and joins ranges that overlap (several reads want the same bytes): those go by the mappings. */
+static void join_ranges(struct ranges *self)
+{
+    if (self->count == 0)
+        return;
+    qsort(self->ranges, self->count, sizeof *self->ranges, compare_ranges);
+    size_t kept = 0;
+    for (size_t i = 0; i < self->count; i++) {
+        struct range *last = kept > 0 ? &self->ranges[kept - 1] : NULL;
+        if (last && self->ranges[i].begin < last->end) {
+            last->end = self->ranges[i].end > last->end ? self->ranges[i].end : last->end;
+            last->memory = NULL;
+        } else {
+            self->ranges[kept++] = self->ranges[i];
+        }
+    }
+    self->count = kept;
+}
+
+static void add_payload(struct native_load *self, uint32_t number, struct ranges *ranges)
+{
+    struct load_item *item = &self->items[number];
+    uint64_t start = native_load_chunk(self, item)->offset + item->payload.offset;
+    ranges->count = 0;
+    for (uint32_t i = 0; i < item->read_count; i++)
+        add_read(self, item, item->first_read + i, ranges);
+    join_ranges(ranges);
+    for (size_t i = 0; i < ranges->count; i++) {
+        const struct range *range = &ranges->ranges[i];
+        if (range->memory)
+            program_add_payload(&self->program, number, start + range->begin, range->end - range->begin, range->begin,
+                                range->memory);
+        else
+            program_add_mapped(&self->program, number, start + range->begin, range->end - range->begin, range->begin);
+    }
+}
+
+/* The trailer is worth reading where all of the payload passes by, to check its CRC; and where the header says that
+ * there is more than the payload, to check the header's. */
+static bool wants_trailer(const struct native_load *self, const struct load_item *item, const struct ranges *ranges)
+{
+    uint64_t end = item->payload.offset + item->payload.bytes, length = native_load_chunk(self, item)->length;
+    uint64_t covered = 0;
+    for (size_t i = 0; i < ranges->count; i++)
+        covered += ranges->ranges[i].end - ranges->ranges[i].begin;
+    bool tells = item->payload.whole ? covered == item->payload.bytes : item->payload.header_crc != 0;
+    return self->operation->engine->checksum && tells && item->payload.bytes > 0 && length > end;
+}
+
+static void add_item(struct native_load *self, uint32_t number, struct ranges *ranges)
+{
+    struct load_item *item = &self->items[number];
+    const struct stored_chunk *chunk = native_load_chunk(self, item);
+    struct program *program = &self->program;
+    item->again = item->bad_trailer = false;
+    item->trailer = (struct stored_trailer){0};
+    if (item->read_count == 0) {
+        program_add_frame(program, PART_HEADER, number, chunk->offset, chunk->length);
+        return;
+    }
+    if (chunk->compressed) {
+        native_load_add_packed(self, number);
+        return;
+    }
+    if (item->state == ITEM_PROBE) {
+        program_add_frame(program, PART_HEADER, number, chunk->offset, item->probe_bytes);
+        return;
+    }
+    if (item->state == ITEM_EXPECTED)
+        program_add_frame(program, PART_HEADER, number, chunk->offset, item->payload.offset);
+    add_payload(self, number, ranges);
+    uint64_t end = item->payload.offset + item->payload.bytes;
+    if (!wants_trailer(self, item, ranges))
+        return;
+    uint64_t bytes = chunk->length - end < ITEM_MAX_TRAILER ? chunk->length - end : ITEM_MAX_TRAILER;
+    program_add_frame(program, PART_TRAILER, number, chunk->offset + chunk->length - bytes, bytes);
+}
+
+static void find_parts(struct native_load *self)
+{
+    for (size_t i = 0; i < self->item_count; i++)
+        self->items[i].part_count = self->items[i].parts_left = 0;
+    for (size_t i = 0; i < self->program.part_count; i++) {
+        struct load_item *item = &self->items[self->program.parts[i].item];
+        if (item->part_count++ == 0)
+            item->first_part = i;
+        item->parts_left++;
+    }
+    for (size_t i = 0; i < self->item_count; i++) {
+        struct load_item *item = &self->items[i];
+        if (native_load_is_open(item) && item->part_count == 0 && !native_load_is_packed(self, item))
+            item->state = ITEM_DONE; /* of no elements */
+    }
+}
+
+/* Why an item that damaged or foreign metadata describes cannot be read; NULL where it can. `end` is
+ * that of the item before it in the file. */
+static const char *refuse_item(const struct native_load *self, const struct load_item *item, uint64_t end)
+{
+    const struct stored_chunk *chunk = native_load_chunk(self, item);
+    if (chunk->length == 0)
+        return "it has no bytes";
+    if (chunk->offset < end)
+        return "it overlaps the item before it in the file";
+    if (item->read_count == 0 && chunk->length > LOAD_VALUE_MAX_BYTES)
+        return "it is too long for a value that is no tensor";
+    return NULL;
+}
+
+static void add_file(struct native_load *self, size_t *next, struct ranges *ranges)
+{
+    uint32_t file = native_load_chunk(self, &self->items[*next])->file;
+    uint64_t end = 0;
+    self->files[self->program.file_count] = file;
+    for (; *next < self->item_count && native_load_chunk(self, &self->items[*next])->file == file; ++*next) {
+        struct load_item *item = &self->items[*next];
+        if (!native_load_is_open(item))
+            continue;
+        const char *why = refuse_item(self, item, end);
+        if (why) {
+            native_load_fail_item(self, item, CB_ERR_CORRUPT, why);
+            continue;
+        }
+        add_item(self, (uint32_t)*next, ranges);
+        end = native_load_chunk(self, item)->offset + native_load_chunk(self, item)->length;
+    }
+    program_end_file(&self->program);
+}
+
+/* Whether any target is where only copies reach it. */
+static bool reaches_device(const struct native_load *self)
+{
+    for (size_t i = 0; i < self->piece_count; i++) {
+        if (state_is_on_device(self->operation->state, self->memory[i]))
+            return true;
+    }
+    return false;
+}
+
+int native_load_build_pass(struct native_load *self, struct cb_err *err)
+{
+    const struct native_engine *engine = self->operation->engine;
+    struct device *device = reaches_device(self) ? self->operation->state->device : NULL;
+    struct ranges ranges = {0};
+    program_clear(&self->program);
+    program_limit_waste(&self->program, self->waste_left);
+    self->window.used = 0;
+    self->program.limits.images = device != NULL; /* a store does not read into a device */
+    for (size_t next = 0; next < self->item_count;)
+        add_file(self, &next, &ranges);
+    free(ranges.ranges);
+    self->waste_left = self->program.waste_left;
+    if (ranges.failed)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for the ranges to read");
+    uint32_t turns = engine->plan_options.files == FILES_PER_RANK ? engine->plan_options.files_per_rank : 1;
+    int rc = program_finish(&self->program, turns, err);
+    if (rc)
+        return rc;
+    find_parts(self);
+    if (device)
+        rc = native_pump_reserve(self->operation->engine, device, self->program.staging_bytes,
+                                 self->program.request_count, err);
+    self->pump = device ? engine->pump : NULL;
+    return rc ? rc
+              : transfer_reserve(engine->transfer, self->program.file_count, device ? 0 : self->program.staging_bytes,
+                                 err);
+}

@@ -1,0 +1,246 @@
+/* Loading: items that PyTorch compressed. Their bytes are read into a window that is as large as it is, decompressed in
+ * order a step at a time, and placed at once, so that neither an item nor its stream is ever held. Owns the window. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/stored/unpack.h"
+#include "core/hash.h"
+#include "engine/load/native_load.h"
+#include "engine/state.h"
+
+#define WINDOW_BYTES (UINT64_C(32) << 20)
+#define STEP_BYTES (UINT64_C(1) << 20)
+#define PAGE_BYTES 4096
+/* Beside a payload: what PyTorch writes around it, and holes that its strides may leave. */
+#define FRAME_BYTES (UINT64_C(64) << 20)
+
+/* An item that has begun. */
+struct unpacking {
+    struct unpack_stream *stream;
+    struct buf head; /* the first bytes, until they say where the payload is */
+    bool is_known;   /* they have */
+    uint64_t at;     /* decompressed bytes that went on from here */
+    uint64_t most;   /* there must not be more of them */
+    uint32_t crc;    /* of the payload */
+    char tail[ITEM_MAX_TRAILER];
+    size_t tail_bytes;
+};
+
+/* --- the window --- */
+
+int native_load_reserve_window(struct native_load *self, struct cb_err *err)
+{
+    struct window *window = &self->window;
+    struct device *device = self->operation->state->device;
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < self->item_count; i++) {
+        if (native_load_is_packed(self, &self->items[i]))
+            bytes += native_load_chunk(self, &self->items[i])->length + 2 * PAGE_BYTES;
+    }
+    if (bytes == 0)
+        return 0;
+    bytes = (bytes < WINDOW_BYTES ? bytes : WINDOW_BYTES) / PAGE_BYTES * PAGE_BYTES;
+    *window = (struct window){.memory = aligned_alloc(PAGE_BYTES, bytes), .bytes = bytes};
+    int rc = device ? pinned_reserve(&self->bounce, device, STEP_BYTES, err) : 0;
+    if (rc)
+        return rc;
+    window->step = device ? self->bounce.memory : malloc(STEP_BYTES);
+    if (!window->memory || !window->step)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory to decompress items");
+    return 0;
+}
+
+void native_load_release_window(struct native_load *self)
+{
+    free(self->window.memory);
+    if (self->window.step != self->bounce.memory)
+        free(self->window.step);
+    self->window = (struct window){0};
+}
+
+/* Places in memory follow those in the file, so that a store reads straight to them. */
+void native_load_add_packed(struct native_load *self, uint32_t number)
+{
+    struct load_item *item = &self->items[number];
+    struct window *window = &self->window;
+    const struct stored_chunk *chunk = native_load_chunk(self, item);
+    uint64_t offset = chunk->offset + item->taken, left = chunk->length - item->taken;
+    uint64_t at = (window->used + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES + offset % PAGE_BYTES;
+    item->window_at = at;
+    item->in_window = at >= window->bytes ? 0 : window->bytes - at < left ? window->bytes - at : left;
+    if (item->in_window == 0)
+        return;
+    program_add_payload(&self->program, number, offset, item->in_window, item->taken, window->memory + at);
+    window->used = at + item->in_window;
+}
+
+/* --- decompressing --- */
+
+static int begin_unpacking(struct native_load *self, struct load_item *item, struct cb_err *err)
+{
+    const struct stored_tensor *tensor = native_load_tensor(self, item);
+    struct unpacking *unpacking = calloc(1, sizeof *unpacking);
+    if (!unpacking)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory to decompress %s", tensor->fqn);
+    item->unpacking = unpacking;
+    buf_init(&unpacking->head, ITEM_MAX_HEADER + STEP_BYTES);
+    unpacking->most = box_elements(&native_load_chunk(self, item)->box) * dtype_bytes(tensor->dtype) + FRAME_BYTES;
+    return unpack_stream_new(tensor->fqn, &unpacking->stream, err);
+}
+
+void native_load_forget_unpacking(struct load_item *item)
+{
+    if (!item->unpacking)
+        return;
+    unpack_stream_free(item->unpacking->stream);
+    buf_release(&item->unpacking->head);
+    free(item->unpacking);
+    item->unpacking = NULL;
+}
+
+static void keep_tail(struct unpacking *self, const char *bytes, size_t len)
+{
+    size_t most = sizeof self->tail;
+    if (len < most) {
+        size_t kept = self->tail_bytes < most - len ? self->tail_bytes : most - len;
+        memmove(self->tail, self->tail + self->tail_bytes - kept, kept);
+        memcpy(self->tail + kept, bytes, len);
+        self->tail_bytes = kept + len;
+    } else {
+        memcpy(self->tail, bytes + len - most, most);
+        self->tail_bytes = most;
+    }
+}
+
+/* Copies to a device end before the bytes that they were made from change. */
+static int end_copies(struct native_load *self, struct cb_err *err)
+{
+    struct device *device = self->operation->state->device;
+    uint64_t event = 0;
+    if (!device)
+        return 0;
+    int rc = self->copy_code;
+    if (rc)
+        *err = self->copy_err;
+    if (!rc)
+        rc = device->ops->record(device, &event, err);
+    if (!rc)
+        rc = device->ops->wait(device, event, self->operation->options->deadline_ns, err);
+    if (rc) {
+        self->copy_code = rc;
+        self->window.step = NULL;
+        pinned_leave(&self->bounce); /* it may still be read from */
+    }
+    return rc;
+}
+
+/* Decompressed bytes that follow those before: what of them is payload goes to its place. */
+static int place_plain(struct native_load *self, struct load_item *item, const char *bytes, uint64_t len,
+                       struct cb_err *err)
+{
+    struct unpacking *unpacking = item->unpacking;
+    const struct stored_payload *payload = &item->payload;
+    uint64_t at = unpacking->at, end = payload->offset + payload->bytes;
+    uint64_t first = at > payload->offset ? at : payload->offset, last = at + len < end ? at + len : end;
+    unpacking->at += len;
+    if (first >= last)
+        return 0;
+    if (self->operation->engine->checksum)
+        unpacking->crc = crc32_zip(unpacking->crc, bytes + (first - at), last - first);
+    native_load_place(self, item, first - payload->offset, bytes + (first - at), last - first);
+    return end_copies(self, err);
+}
+
+static int begin_payload(struct native_load *self, struct load_item *item, struct cb_err *err)
+{
+    struct unpacking *unpacking = item->unpacking;
+    const struct buf *head = &unpacking->head;
+    int rc = buf_check(head, native_load_tensor(self, item)->fqn, err);
+    if (!rc)
+        rc = format_parse_item(
+            self->checkpoint->format, native_load_tensor(self, item), &native_load_chunk(self, item)->box, head->data,
+            head->len < ITEM_MAX_HEADER ? head->len : ITEM_MAX_HEADER, UINT64_MAX, &item->payload, err);
+    if (rc)
+        return rc;
+    unpacking->is_known = true;
+    rc = place_plain(self, item, head->data, head->len, err);
+    buf_release(&unpacking->head);
+    return rc;
+}
+
+static int take_plain(struct native_load *self, struct load_item *item, const char *bytes, size_t len,
+                      struct cb_err *err)
+{
+    struct unpacking *unpacking = item->unpacking;
+    keep_tail(unpacking, bytes, len);
+    if (unpacking->at + len > unpacking->most)
+        return cb_fail(err, CB_ERR_CORRUPT, "it decompresses to more than its tensor has");
+    if (unpacking->is_known)
+        return place_plain(self, item, bytes, len, err);
+    buf_append(&unpacking->head, bytes, len);
+    return unpacking->head.len < ITEM_MAX_HEADER ? 0 : begin_payload(self, item, err);
+}
+
+static int take_packed(struct native_load *self, struct load_item *item, const char *bytes, uint64_t len,
+                       struct cb_err *err)
+{
+    const char *fqn = native_load_tensor(self, item)->fqn;
+    size_t used = 0;
+    int rc = item->unpacking ? 0 : begin_unpacking(self, item, err);
+    while (!rc) {
+        size_t before = used, made = 0;
+        rc = unpack_stream_take(item->unpacking->stream, fqn, bytes + used, len - used, &used, self->window.step,
+                                STEP_BYTES, &made, err);
+        if (!rc && used == before && made == 0)
+            break; /* it needs more of the item */
+        if (!rc)
+            rc = take_plain(self, item, self->window.step, made, err);
+    }
+    return rc;
+}
+
+static int end_unpacking(struct native_load *self, struct load_item *item, struct cb_err *err)
+{
+    struct unpacking *unpacking = item->unpacking;
+    const struct stored_payload *payload = &item->payload;
+    struct stored_trailer trailer;
+    if (!unpack_stream_is_whole(unpacking->stream))
+        return cb_fail(err, CB_ERR_CORRUPT, "what is compressed is cut off");
+    int rc = unpacking->is_known ? 0 : begin_payload(self, item, err);
+    if (!rc && unpacking->at < payload->offset + payload->bytes)
+        rc = cb_fail(err, CB_ERR_CORRUPT, "it decompresses to less than its tensor has");
+    if (rc || !self->operation->engine->checksum)
+        return rc;
+    rc = format_parse_trailer(self->checkpoint->format, unpacking->tail, unpacking->tail_bytes, &trailer, err);
+    if (!rc)
+        rc = format_check_header(payload, &trailer, err);
+    if (!rc && trailer.crc != 0 && payload->whole && trailer.crc != unpacking->crc)
+        rc =
+            cb_fail(err, CB_ERR_CORRUPT, "its bytes have the CRC-32 %08x, stored is %08x", unpacking->crc, trailer.crc);
+    return rc;
+}
+
+int native_load_unpack(struct native_load *self, struct load_item *item, struct cb_err *err)
+{
+    struct cb_err why = {0};
+    self->copy_code = 0;
+    timeline_enter(&self->operation->timeline, STATE_SERIALIZE);
+    int rc = take_packed(self, item, self->window.memory + item->window_at, item->in_window, &why);
+    item->taken += item->in_window;
+    bool ends = item->taken == native_load_chunk(self, item)->length;
+    if (!rc && ends)
+        rc = end_unpacking(self, item, &why);
+    if (!rc && !ends)
+        return 0;
+    native_load_forget_unpacking(item);
+    if (self->copy_code) { /* it is the device */
+        *err = why;
+        return rc;
+    }
+    if (rc)
+        native_load_fail_item(self, item, rc, why.message);
+    native_load_settle(self, item, rc == 0);
+    if (!rc)
+        item->state = ITEM_DONE;
+    return 0;
+}

@@ -1,0 +1,95 @@
+/* Inside the native engine: what engine_native.c, native_*.c share. */
+#ifndef ENGINE_NATIVE_H
+#define ENGINE_NATIVE_H
+
+#include <limits.h>
+#include <sys/resource.h>
+
+#include "ckpt/format/format.h"
+#include "core/buf.h"
+#include "engine/engine_ops.h"
+#include "engine/io/io_schedule.h"
+#include "engine/io/transfer.h"
+#include "engine/mapping.h"
+#include "engine/timeline.h"
+
+enum folder_mode { FOLDER_PER_ITERATION, FOLDER_REPLACE };
+
+struct native_save;
+struct native_load;
+struct native_behind;
+struct native_pump;
+
+/* What one thread does its work with. */
+struct native_lane {
+    struct store *store;
+    struct comm *comm;
+    struct transfer *transfer;
+    bool behind;
+};
+
+struct native_engine {
+    struct engine base;
+    struct engine_setup setup;
+    uint32_t rank, size;
+    uint64_t block_bytes;
+    bool durable;           /* io.fsync */
+    bool checksum;          /* checksum=crc32 */
+    bool caches_plans;      /* save.plan_cache */
+    uint64_t staging_bytes; /* save.staging_bytes */
+    uint32_t inflight;      /* save.inflight */
+    uint32_t copies;
+    enum folder_mode folder;
+    struct plan_options plan_options;
+    struct transfer *transfer;    /* the front lane's */
+    struct native_lane front;     /* the caller's thread */
+    struct native_lane back;      /* the thread of saves that go on behind; its parts are NULL without */
+    struct native_save *save;     /* NULL until the first save */
+    struct native_behind *behind; /* NULL until the first save that goes on behind */
+    struct native_load *load;     /* NULL until the first load */
+    struct native_pump *pump;     /* NULL until the first state on a device */
+};
+
+/* One operation under way. */
+struct native_operation {
+    struct native_engine *engine;
+    const struct native_lane *lane;
+    const char *path;            /* of the checkpoint, relative to the store */
+    struct state *state;         /* may change once a save that goes on behind has staged it */
+    const struct layout *layout; /* of it */
+    const struct engine_options *options;
+    struct sample *sample;
+    struct timeline timeline;
+    struct transfer_counts counts;
+    uint64_t bytes_needed, bytes_copied;
+    uint64_t plan_number; /* of a save: its plan's, for comparing; odd where it came from the cache */
+    int usage_of;         /* RUSAGE_SELF, or RUSAGE_THREAD of each of two threads */
+    struct rusage usage;  /* at the start */
+    double cpu_s;         /* of another thread, before */
+};
+
+void native_begin(struct native_operation *operation, enum rank_state state);
+/* Stops the clock and fills the sample. */
+void native_end(struct native_operation *operation);
+/* CPU seconds of this thread or process since native_begin, or since `usage` was taken last. */
+double native_cpu_seconds(const struct native_operation *operation);
+void native_fill(struct native_operation *operation);
+
+/* Agreement on `code`: 0 when all ranks passed. Else this rank's own code, with `err` as it is, or
+ * CB_ERR_ABORTED with a sentence that names the first failing rank. `digest` must be the same on all
+ * ranks; *sum (may be NULL) is that of `number`s. */
+int native_agree(struct native_operation *operation, int code, uint64_t number, struct agreement *agreement,
+                 struct cb_err *err) CB_MUST_CHECK;
+
+/* "PATH/NAME" in `text`. */
+int native_name(const char *path, const char *name, char text[PATH_MAX], struct cb_err *err) CB_MUST_CHECK;
+/* The same of a copy of a data file: 0 is the first, those after it lie in folders of their own. */
+int native_copy_name(const char *path, uint32_t copy, const char *name, char text[PATH_MAX],
+                     struct cb_err *err) CB_MUST_CHECK;
+
+int native_save_run(struct native_operation *operation, struct cb_err *err) CB_MUST_CHECK;
+void native_save_free(struct native_save *save);
+int native_load_run(struct native_operation *operation, struct cb_err *err) CB_MUST_CHECK;
+void native_load_free(struct native_load *load);
+
+#endif

@@ -1,0 +1,45 @@
+/* Random numbers by counting: SplitMix64's mixing of all bits of a counter, and what dropout makes of it. Pure; the same
+ * functions in C and in CUDA. */
+#ifndef ENGINE_RNG_H
+#define ENGINE_RNG_H
+
+#include <stdint.h>
+
+#ifdef __CUDACC__
+#define MIX_INLINE static __host__ __device__ __forceinline__
+#else
+#define MIX_INLINE static inline __attribute__((always_inline))
+#endif
+
+MIX_INLINE uint64_t train_mix(uint64_t x)
+{
+    x += UINT64_C(0x9E3779B97F4A7C15);
+    x = (x ^ (x >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
+    x = (x ^ (x >> 27)) * UINT64_C(0x94D049BB133111EB);
+    return x ^ (x >> 31);
+}
+
+/* The key of a dropout site: `step_key` of seed and step, one sample among the step's, one place in the model. */
+MIX_INLINE uint64_t dropout_step_key(uint64_t seed, uint64_t step)
+{
+    return train_mix(seed ^ train_mix(step));
+}
+
+MIX_INLINE uint64_t dropout_site_key(uint64_t step_key, uint64_t sample, uint64_t place)
+{
+    return train_mix(train_mix(step_key ^ train_mix(sample)) ^ place);
+}
+
+/* An element of a site is dropped where this is below the threshold: a counter and the halves of a key, mixed (the
+ * multipliers are those of MurmurHash3's finalizer). */
+MIX_INLINE uint32_t dropout_word(uint32_t counter, uint32_t low, uint32_t high)
+{
+    uint32_t x = counter * UINT32_C(0x9E3779B9) + low;
+    x ^= x >> 16;
+    x *= UINT32_C(0x85EBCA6B);
+    x ^= (x >> 13) ^ high;
+    x *= UINT32_C(0xC2B2AE35);
+    return x ^ (x >> 16);
+}
+
+#endif

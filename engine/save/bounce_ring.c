@@ -1,0 +1,246 @@
+/* The pump's slots. Knows devices and their events; neither what requests are made of nor what they do. */
+#include "engine/save/bounce_ring.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "core/units.h"
+#include "engine/pinned.h"
+
+#define SLOT_ALIGNMENT UINT64_C(4096)
+#define LEAST_SLOTS 2
+#define NO_SLOT UINT32_MAX
+
+enum slot_state { SLOT_FREE, SLOT_TAKEN, SLOT_COPYING, SLOT_FULL };
+
+struct slot {
+    enum slot_state state;
+    uint64_t event; /* behind its copies */
+};
+
+struct native_pump {
+    struct pinned pinned;
+    uint64_t slot_bytes;
+    uint32_t slot_count;
+    struct slot *slots;
+    uint32_t *free;    /* a stack */
+    uint32_t *copying; /* a ring, oldest first */
+    uint32_t free_count, copying_first, copying_count;
+    uint32_t *slot_of; /* of each request */
+    size_t capacity;   /* of that */
+    bool frees;
+};
+
+static int count_slots(const struct native_engine *engine, uint64_t slot_bytes, uint32_t *count, struct cb_err *err)
+{
+    uint64_t limit = engine->staging_bytes;
+    uint64_t wanted = 2 * experiment_u64(engine->setup.experiment, OPT_IO_DEPTH);
+    if (limit > 0 && limit / slot_bytes < wanted)
+        wanted = limit / slot_bytes;
+    if (wanted < LEAST_SLOTS) {
+        char have[32], need[32];
+        return cb_fail(err, CB_ERR_USAGE, "save.staging_bytes=%s is too little: two requests of io.block need %s",
+                       units_format_bytes((double)limit, have),
+                       units_format_bytes((double)(LEAST_SLOTS * slot_bytes), need));
+    }
+    *count = (uint32_t)wanted;
+    return 0;
+}
+
+static int make_slots(struct native_pump *self, uint32_t count, struct cb_err *err)
+{
+    free(self->slots);
+    free(self->free);
+    free(self->copying);
+    self->slot_count = 0;
+    self->slots = calloc(count, sizeof *self->slots);
+    self->free = calloc(count, sizeof *self->free);
+    self->copying = calloc(count, sizeof *self->copying);
+    if (!self->slots || !self->free || !self->copying)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for %" PRIu32 " slots", count);
+    self->slot_count = count;
+    return 0;
+}
+
+/* Slots of another size, or of another device. */
+static int make_memory(struct native_engine *engine, struct device *device, uint64_t slot_bytes, struct cb_err *err)
+{
+    struct native_pump *self = engine->pump;
+    uint32_t count = 0;
+    int rc = count_slots(engine, slot_bytes, &count, err);
+    self->slot_bytes = 0;
+    if (!rc)
+        rc = make_slots(self, count, err);
+    if (!rc)
+        rc = pinned_reserve(&self->pinned, device, count * slot_bytes, err);
+    if (rc)
+        return cb_context(err, "pinned memory between the store and the device");
+    struct iovec region = {.iov_base = self->pinned.memory, .iov_len = self->pinned.bytes};
+    store_register(engine->front.store, &region, 1);
+    self->slot_bytes = slot_bytes;
+    return 0;
+}
+
+int native_pump_reserve(struct native_engine *engine, struct device *device, uint64_t slot_bytes, size_t requests,
+                        struct cb_err *err)
+{
+    uint64_t rounded = (slot_bytes + SLOT_ALIGNMENT - 1) / SLOT_ALIGNMENT * SLOT_ALIGNMENT;
+    rounded = rounded > 0 ? rounded : SLOT_ALIGNMENT;
+    if (!engine->pump)
+        engine->pump = calloc(1, sizeof *engine->pump);
+    struct native_pump *self = engine->pump;
+    if (!self)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for the slots between store and device");
+    if (transfer_is_stuck(engine->front.transfer))
+        return cb_fail(err, CB_ERR_ABORTED, "requests of an earlier operation are still stuck in the store");
+    if (requests > self->capacity) {
+        uint32_t *larger = reallocarray(self->slot_of, requests, sizeof *larger);
+        if (!larger)
+            return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu requests", requests);
+        self->slot_of = larger;
+        self->capacity = requests;
+    }
+    bool fits = self->slot_bytes >= rounded && self->pinned.device == device;
+    return requests == 0 || fits ? 0 : make_memory(engine, device, rounded, err);
+}
+
+void native_pump_free(struct native_pump *self)
+{
+    if (!self)
+        return;
+    pinned_release(&self->pinned);
+    free(self->slots);
+    free(self->free);
+    free(self->copying);
+    free(self->slot_of);
+    free(self);
+}
+
+void native_pump_begin(struct native_pump *self, bool frees)
+{
+    assert(self->copying_count == 0);
+    self->frees = frees;
+    self->free_count = 0;
+    for (uint32_t i = self->slot_count; i-- > 0;) {
+        self->slots[i].state = SLOT_FREE;
+        self->free[self->free_count++] = i;
+    }
+    for (size_t i = 0; i < self->capacity; i++)
+        self->slot_of[i] = NO_SLOT;
+}
+
+bool native_pump_take(struct native_pump *self, size_t request)
+{
+    if (self->free_count == 0)
+        return false;
+    uint32_t slot = self->free[--self->free_count];
+    self->slots[slot].state = SLOT_TAKEN;
+    self->slot_of[request] = slot;
+    return true;
+}
+
+bool native_pump_has_free(const struct native_pump *self)
+{
+    return self->free_count > 0;
+}
+
+char *native_pump_memory(const struct native_pump *self, size_t request)
+{
+    assert(self->slot_of[request] != NO_SLOT);
+    return self->pinned.memory + self->slot_of[request] * self->slot_bytes;
+}
+
+struct device *native_pump_device(const struct native_pump *self)
+{
+    return self->pinned.device;
+}
+
+int native_pump_copying(struct native_pump *self, size_t request, struct cb_err *err)
+{
+    uint32_t slot = self->slot_of[request];
+    struct device *device = self->pinned.device;
+    assert(self->slots[slot].state == SLOT_TAKEN);
+    int rc = device->ops->record(device, &self->slots[slot].event, err);
+    if (rc)
+        return rc;
+    self->slots[slot].state = SLOT_COPYING;
+    self->copying[(self->copying_first + self->copying_count++) % self->slot_count] = slot;
+    return 0;
+}
+
+bool native_pump_is_full(const struct native_pump *self, size_t request)
+{
+    return self->slot_of[request] != NO_SLOT && self->slots[self->slot_of[request]].state == SLOT_FULL;
+}
+
+static void free_slot(struct native_pump *self, uint32_t slot)
+{
+    self->slots[slot].state = SLOT_FREE;
+    self->free[self->free_count++] = slot;
+}
+
+void native_pump_give_back(struct native_pump *self, size_t request)
+{
+    assert(self->slots[self->slot_of[request]].state != SLOT_COPYING);
+    free_slot(self, self->slot_of[request]);
+    self->slot_of[request] = NO_SLOT;
+}
+
+uint32_t native_pump_under_way(const struct native_pump *self)
+{
+    return self->copying_count;
+}
+
+/* The oldest copy is done. */
+static void take_oldest(struct native_pump *self)
+{
+    uint32_t slot = self->copying[self->copying_first];
+    self->copying_first = (self->copying_first + 1) % self->slot_count;
+    self->copying_count--;
+    if (self->frees)
+        free_slot(self, slot);
+    else
+        self->slots[slot].state = SLOT_FULL;
+}
+
+int native_pump_look(struct native_pump *self, uint64_t until_ns, struct cb_err *err)
+{
+    struct device *device = self->pinned.device;
+    bool done = true;
+    int rc = 0;
+    if (until_ns > 0 && self->copying_count > 0) {
+        struct cb_err why;
+        rc = device->ops->wait(device, self->slots[self->copying[self->copying_first]].event, until_ns, &why);
+        if (rc == CB_ERR_TIMEOUT)
+            return 0;
+        if (rc)
+            *err = why;
+    }
+    while (!rc && done && self->copying_count > 0) {
+        rc = device->ops->poll(device, self->slots[self->copying[self->copying_first]].event, &done, err);
+        if (!rc && done)
+            take_oldest(self);
+    }
+    return rc ? cb_context(err, "copying between the device and pinned memory") : 0;
+}
+
+int native_pump_drain(struct native_pump *self, uint64_t deadline_ns, struct cb_err *err)
+{
+    struct device *device = self->pinned.device;
+    int rc = 0;
+    uint64_t event = 0;
+    if (!device)
+        return 0;
+    rc = device->ops->record(device, &event, err); /* behind what was queued before a failure, too */
+    if (!rc)
+        rc = device->ops->wait(device, event, deadline_ns, err);
+    while (!rc && self->copying_count > 0)
+        take_oldest(self);
+    if (!rc)
+        return 0;
+    pinned_leave(&self->pinned);
+    self->slot_bytes = 0;
+    self->copying_count = 0;
+    return cb_context(err, "copying between the device and pinned memory");
+}

@@ -1,0 +1,327 @@
+/* Saving: the order of things, and the commit that follows the data.
+ *
+ * Order, always: an older marker is gone durably before the first byte; data, then fsync of files and
+ * folders, then agreement of all ranks, then the marker, then the last agreement. It is the same for a
+ * save that goes on behind; only its bytes come from staging memory and its lane is another. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/clock.h"
+#include "engine/save/native_save.h"
+
+static int create_file(void *context, uint32_t file, struct store_object **object, uint64_t *length, struct cb_err *err)
+{
+    struct native_save *self = context;
+    struct store *store = self->operation->lane->store;
+    const struct plan_file *planned = &self->plan->files[self->files[file]];
+    char name[PATH_MAX];
+    int rc = native_copy_name(self->operation->path, self->copy, planned->name, name, err);
+    if (rc)
+        return rc;
+    *length = planned->length;
+    /* A shared file was made by its creator before the data path. */
+    if (self->engine->plan_options.files == FILES_SHARED)
+        return store_open_shared(store, name, planned->length, object, err);
+    return store_create(store, name, planned->length, object, err);
+}
+
+static int write_failed(void *context, const struct program_request *request, const char *staging, uint64_t available,
+                        const struct cb_err *why, struct cb_err *err)
+{
+    (void)context, (void)request, (void)staging, (void)available;
+    *err = *why;
+    return why->code;
+}
+
+/* --- the order of things --- */
+
+static int remove_if_there(struct store *store, const char *path, uint32_t copy, const char *file, bool *removed,
+                           struct cb_err *err)
+{
+    char name[PATH_MAX];
+    int rc = native_copy_name(path, copy, file, name, err);
+    if (!rc)
+        rc = store_remove(store, name, err);
+    *removed = rc == 0;
+    return rc == CB_ERR_NOT_FOUND ? 0 : rc;
+}
+
+static int remove_marker(struct native_operation *operation, struct cb_err *err)
+{
+    struct store *store = operation->lane->store;
+    bool removed = false, any = false;
+    int rc = 0;
+    for (size_t i = 0; format_marker_at(i) && !rc; i++) { /* of any format: an earlier run may have had another */
+        rc = remove_if_there(store, operation->path, 0, format_marker_at(i), &removed, err);
+        any |= removed;
+    }
+    return rc || !any ? rc : store_sync_folder(store, operation->path, err);
+}
+
+static int refuse_marker(struct native_operation *operation, struct cb_err *err)
+{
+    char name[PATH_MAX];
+    uint64_t length;
+    int rc = CB_ERR_NOT_FOUND;
+    for (size_t i = 0; format_marker_at(i) && rc == CB_ERR_NOT_FOUND; i++) {
+        rc = native_name(operation->path, format_marker_at(i), name, err);
+        if (!rc)
+            rc = store_stat(operation->lane->store, name, &length, err);
+    }
+    if (rc == CB_ERR_NOT_FOUND)
+        return 0;
+    return rc ? rc
+              : cb_fail(err, CB_ERR_EXISTS,
+                        "%s holds a complete checkpoint already: give another suffix, or folder=overwrite",
+                        operation->path);
+}
+
+static int remove_own_files(struct native_operation *operation, struct cb_err *err)
+{
+    const struct native_engine *engine = operation->engine;
+    const struct plan *plan = engine->save->plan;
+    int rc = 0;
+    for (size_t i = 0; i < plan->file_count && !rc; i++) {
+        bool removed;
+        for (uint32_t copy = 0; copy < engine->copies && plan->files[i].rank == engine->rank && !rc; copy++)
+            rc = remove_if_there(operation->lane->store, operation->path, copy, plan->files[i].name, &removed, err);
+    }
+    return rc;
+}
+
+/* Takes away what an earlier save left in the same folder: its marker first, durably, before any rank
+ * touches data. `code` is what this rank brings. Where the caller waits it is not in the save's time; it
+ * is delete_s. */
+static int clear_folder(struct native_operation *operation, int code, struct cb_err *err)
+{
+    struct agreement agreement;
+    uint64_t start_ns = timeline_enter(&operation->timeline, STATE_OTHER);
+    int rc = code == 0 && operation->engine->rank == 0 ? remove_marker(operation, err) : code;
+    rc = native_agree(operation, rc, 0, &agreement, err);
+    if (!rc)
+        rc = native_agree(operation, remove_own_files(operation, err), 0, &agreement, err);
+    operation->sample->values[METRIC_DELETE_S] = (double)(clock_monotonic_ns() - start_ns) / 1e9;
+    if (!operation->lane->behind)
+        timeline_leave_out(&operation->timeline, start_ns);
+    return rc;
+}
+
+static int create_shared(struct native_operation *operation, struct cb_err *err)
+{
+    const struct native_engine *engine = operation->engine;
+    const struct plan_file *file = &engine->save->plan->files[0];
+    struct store_object *object;
+    char name[PATH_MAX];
+    int rc = native_name(operation->path, file->name, name, err);
+    if (!rc)
+        rc = store_create(operation->lane->store, name, file->length, &object, err);
+    if (!rc)
+        store_close(operation->lane->store, object);
+    return rc;
+}
+
+/* What must be there before any rank writes: the folder, no marker in it, a shared file. */
+static int make_place(struct native_operation *operation, struct cb_err *err)
+{
+    const struct native_engine *engine = operation->engine;
+    if (engine->rank != 0)
+        return 0;
+    int rc = store_make_folder(operation->lane->store, operation->path, err);
+    if (!rc)
+        rc = refuse_marker(operation, err);
+    if (!rc && engine->plan_options.files == FILES_SHARED && engine->save->plan->file_count > 0)
+        rc = create_shared(operation, err);
+    return rc;
+}
+
+/* Each folder that this rank created files in, once; files of one folder are together. */
+static int sync_folders(struct native_operation *operation, struct cb_err *err)
+{
+    const struct native_engine *engine = operation->engine;
+    char last[PATH_MAX] = "";
+    timeline_enter(&operation->timeline, STATE_FSYNC);
+    int rc = 0;
+    for (uint32_t i = 0; i < engine->save->program.file_count && !rc; i++) {
+        char folder[PATH_MAX];
+        rc = native_copy_name(operation->path, engine->save->copy,
+                              engine->save->plan->files[engine->save->files[i]].name, folder, err);
+        if (rc)
+            return rc;
+        *strrchr(folder, '/') = '\0';
+        if (strcmp(folder, last) == 0)
+            continue;
+        rc = store_sync_folder(operation->lane->store, folder, err);
+        memcpy(last, folder, sizeof last);
+    }
+    return rc;
+}
+
+static int write_copy(struct native_operation *operation, struct cb_err *err)
+{
+    static const struct transfer_ops in_place = {
+        .open = create_file, .prepare = native_compose, .complete = write_failed};
+    static const struct transfer_ops staged = {.open = create_file,
+                                               .ready = native_staged_ready,
+                                               .place = native_staged_place,
+                                               .written = native_staged_written,
+                                               .prepare = native_compose,
+                                               .complete = write_failed};
+    static const struct transfer_ops pumped = {.open = create_file,
+                                               .ready = native_pumped_ready,
+                                               .place = native_pumped_place,
+                                               .written = native_pumped_written,
+                                               .prepare = native_compose,
+                                               .complete = write_failed,
+                                               .meanwhile = native_pumped_meanwhile};
+    struct native_engine *engine = operation->engine;
+    struct native_save *save = engine->save;
+    struct status_page *page = engine->setup.page;
+    bool warmup = (operation->sample->flags & SAMPLE_WARMUP) != 0;
+    struct transfer_run run = {
+        .program = &save->program,
+        .ops = save->staged      ? &staged
+               : save->is_pumped ? &pumped
+                                 : &in_place,
+        .context = save,
+        .write = true,
+        .timeline = &operation->timeline,
+        .latency = warmup ? NULL : &page->latency[OP_SAVE],
+        .deadline_ns = operation->options->deadline_ns,
+    };
+    struct transfer_counts counts = {0};
+    for (size_t i = 0; i < save->source_count; i++)
+        save->sources[i].crc = 0;
+    if (save->is_pumped)
+        native_pumped_begin(save);
+    int rc = transfer_run(operation->lane->transfer, &run, &counts, err);
+    if (save->is_pumped)
+        rc = native_pumped_end(save, rc, err);
+    operation->counts.requests += counts.requests;
+    operation->counts.errors += counts.errors;
+    operation->counts.bytes += counts.bytes;
+    if (!rc && engine->durable)
+        rc = sync_folders(operation, err);
+    return rc;
+}
+
+static int write_data(struct native_operation *operation, struct cb_err *err)
+{
+    struct native_engine *engine = operation->engine;
+    struct status_page *page = engine->setup.page;
+    atomic_store_explicit(operation->lane->behind ? &page->behind_bytes_total : &page->bytes_total,
+                          engine->save->program.bytes * engine->copies, memory_order_relaxed);
+    int rc = 0;
+    for (uint32_t copy = 0; copy < engine->copies && !rc; copy++) {
+        engine->save->copy = copy;
+        rc = write_copy(operation, err);
+    }
+    engine->save->copy = 0;
+    return rc;
+}
+
+static int compose_metadata(struct native_operation *operation, struct cb_err *err)
+{
+    struct native_engine *engine = operation->engine;
+    char id[PATH_MAX];
+    timeline_enter(&operation->timeline, STATE_SERIALIZE);
+    const char *place = engine->setup.store_path;
+    int rc =
+        native_name(place ? place : experiment_text(engine->setup.experiment, OPT_STORE), operation->path, id, err);
+    buf_clear(&engine->save->metadata);
+    if (!rc)
+        rc = format_write_metadata(engine->plan_options.format, operation->layout, engine->save->plan, id,
+                                   &engine->save->metadata, err);
+    return rc ? rc : buf_check(&engine->save->metadata, "the checkpoint's metadata", err);
+}
+
+static int publish_marker(struct native_operation *operation, struct cb_err *err)
+{
+    struct native_engine *engine = operation->engine;
+    char name[PATH_MAX];
+    timeline_enter(&operation->timeline, STATE_COMMIT);
+    int rc = native_name(operation->path, format_marker(engine->plan_options.format), name, err);
+    return rc ? rc
+              : store_publish(operation->lane->store, name, engine->save->metadata.data, engine->save->metadata.len,
+                              err);
+}
+
+/* All ranks have the same plan, or none writes. Says whether all had it in their cache. */
+static int agree_on_plan(struct native_operation *operation, int code, struct cb_err *err)
+{
+    struct agreement agreement;
+    timeline_enter(&operation->timeline, STATE_WAIT);
+    int rc = native_agree(operation, code, operation->plan_number, &agreement, err);
+    if (!rc && agreement.min >> 1 != agreement.max >> 1)
+        rc = cb_fail(err, CB_ERR_INTERNAL,
+                     "ranks computed different plans: do all run the same program and experiment?");
+    if (!rc)
+        operation->sample->values[METRIC_PLAN_CACHE_HIT] = (double)(agreement.min & 1);
+    return rc;
+}
+
+/* From making the place to the marker. Any failure of any rank ends it before the marker. */
+int native_persist(struct native_operation *operation, struct native_job *job, int code, struct cb_err *err)
+{
+    struct native_engine *engine = operation->engine;
+    struct native_save *save = engine->save;
+    struct agreement agreement;
+    int rc = code;
+    save->operation = operation;
+    save->job = job;
+    if (engine->folder == FOLDER_REPLACE)
+        rc = clear_folder(operation, rc, err);
+    timeline_enter(&operation->timeline, STATE_IO);
+    if (!rc)
+        rc = make_place(operation, err);
+    rc = agree_on_plan(operation, rc, err);
+    if (rc)
+        return rc;
+    rc = write_data(operation, err);
+    if (!rc && engine->rank == 0)
+        rc = compose_metadata(operation, err);
+    timeline_own_done(&operation->timeline);
+    timeline_enter(&operation->timeline, STATE_WAIT);
+    rc = native_agree(operation, rc, 0, &agreement, err);
+    if (rc)
+        return rc;
+    if (engine->rank == 0)
+        rc = publish_marker(operation, err);
+    timeline_enter(&operation->timeline, STATE_WAIT);
+    return native_agree(operation, rc, 0, &agreement, err);
+}
+
+/* The caller waits for all of it: what goes on behind has ended before. */
+static int idle(struct native_engine *engine, struct cb_err *err)
+{
+    (void)engine, (void)err;
+    return 0;
+}
+
+int native_save_run(struct native_operation *operation, struct cb_err *err)
+{
+    struct native_engine *engine = operation->engine;
+    struct agreement agreement;
+    int rc = native_save_make(engine, err);
+    if (!rc && operation->options->async)
+        rc = native_behind_make(engine, err);
+    rc = native_agree(operation, rc, 0, &agreement, err);
+    if (!rc && operation->options->async)
+        return native_save_behind(operation, err);
+    if (!rc && engine->behind)
+        rc = native_behind_wait(engine, 0, operation->options->deadline_ns, err);
+    if (rc)
+        return cb_context(err, "saving %s, rank %" PRIu32, operation->path, engine->rank);
+    native_begin(operation, STATE_PLAN);
+    rc = native_persist(operation, NULL, native_prepare(operation, false, idle, err), err);
+    native_end(operation);
+    if (rc)
+        return cb_context(err, "saving %s, rank %" PRIu32, operation->path, engine->rank);
+    operation->sample->values[METRIC_STALL_S] = operation->sample->values[METRIC_OP_S];
+    if (engine->copies > 1)
+        operation->sample->values[METRIC_COPIES] = engine->copies;
+    if (engine->durable)
+        operation->sample->values[METRIC_DURABLE_S] = operation->sample->values[METRIC_OP_S];
+    return 0;
+}

@@ -1,0 +1,335 @@
+/* What a save needs before its first byte: the plan, from a cache that is keyed by all it depends on,
+ * and the transfer program made of this rank's items. Owns both and the places of the state's pieces;
+ * must not know how or when the bytes move. */
+#include <assert.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/hash.h"
+#include "engine/save/native_save.h"
+
+/* Largest gap between items that is written as zeros rather than left out. */
+#define GAP_BYTES 65536
+#define FRAME_MAX_BYTES (UINT64_C(128) * 1024 * 1024) /* the header of a safetensors file can be long */
+#define METADATA_MAX_BYTES (UINT64_C(8) * 1024 * 1024 * 1024)
+
+static void release_sources(struct native_save *self)
+{
+    for (size_t i = 0; i < self->source_count; i++)
+        free(self->sources[i].mapping);
+    free(self->sources);
+    self->sources = NULL;
+    self->source_count = 0;
+}
+
+void native_save_free(struct native_save *self)
+{
+    if (!self)
+        return;
+    native_staging_release(self);
+    native_pumped_release(self);
+    release_sources(self);
+    program_release(&self->program);
+    buf_release(&self->frame);
+    buf_release(&self->metadata);
+    plan_free(self->plan);
+    free(self->files);
+    free(self->memory);
+    free(self);
+}
+
+int native_save_make(struct native_engine *engine, struct cb_err *err)
+{
+    if (engine->save)
+        return 0;
+    struct native_save *self = calloc(1, sizeof *self);
+    if (!self)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory to save");
+    self->engine = engine;
+    buf_init(&self->frame, FRAME_MAX_BYTES);
+    buf_init(&self->metadata, METADATA_MAX_BYTES);
+    engine->save = self;
+    return 0;
+}
+
+/* Where this rank's items of the plan begin and end; a rank beyond the layout that is saved has none. */
+static size_t first_item(const struct native_save *self)
+{
+    const struct plan *plan = self->plan;
+    return plan->first_item[self->engine->rank < plan->world_size ? self->engine->rank : plan->world_size];
+}
+
+static size_t item_count(const struct native_save *self)
+{
+    uint32_t rank = self->engine->rank;
+    return rank < self->plan->world_size ? self->plan->first_item[rank + 1] - first_item(self) : 0;
+}
+
+const struct plan_item *native_item(const struct native_save *self, uint32_t source)
+{
+    return &self->plan->items[first_item(self) + source];
+}
+
+/* --- where the state lies --- */
+
+/* Pieces by tensor, so that an item's piece is found without looking at all of them. */
+struct piece_index {
+    uint32_t tensor, piece;
+};
+
+static int compare_pieces(const void *a, const void *b)
+{
+    const struct piece_index *x = a, *y = b;
+    if (x->tensor != y->tensor)
+        return x->tensor < y->tensor ? -1 : 1;
+    return x->piece < y->piece ? -1 : x->piece > y->piece;
+}
+
+static int index_pieces(const struct state *state, struct piece_index **index, struct cb_err *err)
+{
+    struct piece_index *made = malloc((state->piece_count + 1) * sizeof *made);
+    if (!made)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory to order %zu pieces", state->piece_count);
+    for (size_t i = 0; i < state->piece_count; i++)
+        made[i] = (struct piece_index){state->pieces[i].tensor, (uint32_t)i};
+    qsort(made, state->piece_count, sizeof *made, compare_pieces);
+    *index = made;
+    return 0;
+}
+
+/* The piece that holds the item's box; SIZE_MAX if none does. */
+static size_t find_piece(const struct state *state, const struct piece_index *index, const struct plan_item *item)
+{
+    size_t low = 0, high = state->piece_count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (index[middle].tensor < item->tensor)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    for (; low < state->piece_count && index[low].tensor == item->tensor; low++) {
+        if (box_contains(&state->pieces[index[low].piece].box, &item->box))
+            return index[low].piece;
+    }
+    return SIZE_MAX;
+}
+
+static int place_source(struct native_save *self, const struct state *state, const struct piece_index *index,
+                        const struct plan_item *item, struct source *source, struct cb_err *err)
+{
+    const struct state_tensor *tensor = layout_tensor(self->layout, item->tensor);
+    uint64_t header_bytes = item->payload_offset - item->offset;
+    if (header_bytes + item->payload_bytes > item->length)
+        return cb_fail(err, CB_ERR_INTERNAL, "the plan's item of %s does not have the length of its parts",
+                       tensor->fqn);
+    source->frame = (struct item_frame){.header_bytes = (uint32_t)header_bytes,
+                                        .payload_bytes = item->payload_bytes,
+                                        .trailer_bytes = (uint32_t)(item->length - header_bytes - item->payload_bytes)};
+    if (tensor->kind == KIND_BYTES)
+        return 0;
+    size_t piece = find_piece(state, index, item);
+    if (piece == SIZE_MAX)
+        return cb_fail(err, CB_ERR_INTERNAL, "the plan has this rank write a part of %s that it does not hold",
+                       tensor->fqn);
+    struct mapping mapping;
+    mapping_init(&mapping, &item->box, &state->pieces[piece].box, &item->box, dtype_bytes(tensor->dtype));
+    source->memory = state->memory[piece];
+    self->payload_bytes += item->payload_bytes;
+    if (mapping.run_count <= 1) {
+        uint64_t payload_byte = 0, memory_byte = 0;
+        if (mapping.run_count == 1)
+            mapping_run(&mapping, 0, &payload_byte, &memory_byte);
+        source->memory += memory_byte;
+        return 0;
+    }
+    source->mapping = malloc(sizeof mapping);
+    if (!source->mapping)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory to place %s", tensor->fqn);
+    *source->mapping = mapping;
+    return 0;
+}
+
+static int place_sources(struct native_save *self, const struct state *state, struct cb_err *err)
+{
+    size_t count = item_count(self);
+    release_sources(self);
+    self->payload_bytes = 0;
+    self->sources = calloc(count + 1, sizeof *self->sources);
+    if (!self->sources)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu items", count);
+    self->source_count = count;
+    struct piece_index *index = NULL;
+    int rc = index_pieces(state, &index, err);
+    if (rc)
+        return rc;
+    for (uint32_t i = 0; i < count && !rc; i++)
+        rc = place_source(self, state, index, native_item(self, i), &self->sources[i], err);
+    free(index);
+    return rc;
+}
+
+static bool same_memory(const struct native_save *self, const struct state *state)
+{
+    return self->memory && self->piece_count == state->piece_count &&
+           memcmp(self->memory, state->memory, state->piece_count * sizeof *state->memory) == 0;
+}
+
+static int remember_memory(struct native_save *self, const struct state *state, struct cb_err *err)
+{
+    void **memory = malloc((state->piece_count + 1) * sizeof *memory);
+    if (!memory)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu addresses", state->piece_count);
+    memcpy(memory, state->memory, state->piece_count * sizeof *memory);
+    free(self->memory);
+    self->memory = memory;
+    self->piece_count = state->piece_count;
+    return 0;
+}
+
+/* --- the program --- */
+
+static struct program_limits save_limits(const struct native_save *self)
+{
+    const struct native_engine *engine = self->engine;
+    struct store *store = self->staged ? engine->back.store : engine->front.store;
+    struct program_limits limits = program_limits_of(store_capabilities(store), engine->block_bytes);
+    limits.gap = limits.alignment > GAP_BYTES ? limits.alignment : GAP_BYTES;
+    limits.images = self->staged || self->is_pumped;
+    limits.whole_blocks = store_capabilities(store)->part_bytes > 0;
+    if (limits.whole_blocks)
+        limits.gap = UINT64_MAX;
+    return limits;
+}
+
+static void add_item(struct native_save *self, uint32_t number)
+{
+    const struct plan_item *item = native_item(self, number);
+    const struct source *source = &self->sources[number];
+    struct program *program = &self->program;
+    program_add_frame(program, PART_HEADER, number, item->offset, source->frame.header_bytes);
+    if (source->mapping || !source->memory)
+        program_add_mapped(program, number, item->payload_offset, item->payload_bytes, 0);
+    else /* a write only reads it, but one program serves both ways */
+        program_add_payload(program, number, item->payload_offset, item->payload_bytes, 0, (void *)source->memory);
+    program_add_frame(program, PART_TRAILER, number, item->payload_offset + item->payload_bytes,
+                      source->frame.trailer_bytes);
+}
+
+/* In a file that ranks share, a rank's first and last block must be its own. */
+static int check_shared(const struct native_save *self, const struct plan_item *first, struct cb_err *err)
+{
+    if (first->offset % self->program.limits.alignment == 0)
+        return 0;
+    return cb_fail(err, CB_ERR_INTERNAL, "the plan has this rank start at offset %" PRIu64 " of a shared file",
+                   first->offset);
+}
+
+static int build_program(struct native_save *self, const struct state *state, struct cb_err *err)
+{
+    const struct native_engine *engine = self->engine;
+    free(self->files);
+    self->files = malloc((self->source_count + 1) * sizeof *self->files);
+    if (!self->files)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for the list of files");
+    const struct store_capabilities *capabilities =
+        store_capabilities(self->staged ? engine->back.store : engine->front.store);
+    struct program_limits limits = save_limits(self);
+    program_release(&self->program);
+    program_init(&self->program, &limits);
+    for (uint32_t i = 0; i < self->source_count;) {
+        uint32_t file = native_item(self, i)->file;
+        int rc = check_shared(self, native_item(self, i), err);
+        if (rc)
+            return rc;
+        self->files[self->program.file_count] = file;
+        uint64_t part_bytes = store_part_bytes(capabilities, self->plan->files[file].length);
+        if (part_bytes > 0)
+            self->program.limits.block = part_bytes;
+        for (; i < self->source_count && native_item(self, i)->file == file; i++)
+            add_item(self, i);
+        program_end_file(&self->program);
+    }
+    uint32_t turns =
+        engine->plan_options.files == FILES_PER_RANK && self->program.file_count > 1 ? self->program.file_count : 1;
+    int rc = program_finish(&self->program, turns, err);
+    if (!rc && self->staged)
+        rc = native_staging_build(self, err);
+    if (!rc && self->is_pumped)
+        rc = native_pumped_build(self, state->device, err);
+    if (rc)
+        return rc;
+    struct transfer *transfer = self->staged ? engine->back.transfer : engine->front.transfer;
+    uint64_t staging_bytes = self->staged || self->is_pumped ? 0 : self->program.staging_bytes;
+    return transfer_reserve(transfer, self->program.file_count, staging_bytes, err);
+}
+
+/* --- the cache --- */
+
+static void show_plan(const struct native_engine *engine, const struct plan *plan)
+{
+    double *values = engine->setup.page->run_values;
+    values[METRIC_GLOBAL_PLAN_S] = (double)plan->compute_ns / 1e9;
+    values[METRIC_PLAN_ITEMS] = (double)plan->item_count;
+    values[METRIC_IMBALANCE] = plan->imbalance;
+    values[METRIC_IMBALANCE_VS_BOUND] = plan->imbalance_vs_bound;
+}
+
+static int compute_plan(struct native_save *self, const struct plan_key *key, struct cb_err *err)
+{
+    struct plan *plan = NULL;
+    int rc = plan_compute(self->layout, &self->engine->plan_options, &plan, err);
+    if (rc)
+        return rc;
+    assert(plan);
+    plan_free(self->plan);
+    self->plan = plan;
+    self->key = *key;
+    self->program_ready = false;
+    show_plan(self->engine, plan);
+    return 0;
+}
+
+static int make_program(struct native_save *self, const struct state *state, bool staged, struct cb_err *err)
+{
+    self->program_ready = false;
+    self->staged = staged;
+    self->is_pumped = !staged && state->device;
+    int rc = place_sources(self, state, err);
+    if (!rc)
+        rc = build_program(self, state, err);
+    if (!rc)
+        rc = remember_memory(self, state, err);
+    self->program_ready = rc == 0;
+    return rc;
+}
+
+int native_prepare(struct native_operation *operation, bool staged,
+                   int (*idle)(struct native_engine *, struct cb_err *), struct cb_err *err)
+{
+    struct native_engine *engine = operation->engine;
+    struct native_save *self = engine->save;
+    struct plan_key key;
+    int rc = plan_key_of(operation->state->layout, &engine->plan_options, &key, err);
+    if (rc)
+        return rc;
+    bool hit = engine->caches_plans && self->plan && plan_key_equal(&key, &self->key);
+    bool ready = hit && self->program_ready && self->staged == staged &&
+                 self->is_pumped == (!staged && operation->state->device) && same_memory(self, operation->state);
+    if (!ready)
+        rc = idle(engine, err);
+    if (rc)
+        return rc;
+    self->layout = operation->state->layout;
+    if (!hit)
+        rc = compute_plan(self, &key, err);
+    if (!rc && !ready)
+        rc = make_program(self, operation->state, staged, err);
+    if (rc)
+        return rc;
+    const uint64_t both[] = {key.number, self->plan->digest};
+    operation->plan_number = hash_u64(both, sizeof both) >> 1 << 1 | (hit ? 1 : 0);
+    operation->bytes_needed = self->payload_bytes;
+    return 0;
+}

@@ -1,0 +1,107 @@
+/* Exclusive time in a state. Knows clocks and the status page, not what the states are spent on. */
+#include "engine/timeline.h"
+
+#include <string.h>
+
+#include "core/clock.h"
+
+void timeline_start(struct timeline *self, struct status_page *page, enum operation op, enum rank_state state)
+{
+    memset(self, 0, sizeof *self);
+    self->page = page;
+    self->op = op;
+    self->state = state;
+    self->start_ns = clock_monotonic_ns();
+    self->since_ns = self->start_ns;
+    status_page_enter(page, op, state, self->start_ns);
+}
+
+static void show(const struct timeline *self, enum operation op, enum rank_state state, uint64_t now_ns)
+{
+    if (self->behind)
+        status_page_enter_behind(self->page, op, state, now_ns);
+    else
+        status_page_enter(self->page, op, state, now_ns);
+}
+
+void timeline_start_behind(struct timeline *self, const struct timeline *first, enum rank_state state)
+{
+    memset(self, 0, sizeof *self);
+    self->page = first->page;
+    self->behind = true;
+    self->counts_from_ns = UINT64_MAX;
+    self->op = first->op;
+    self->state = state;
+    self->start_ns = first->start_ns;
+    self->since_ns = clock_monotonic_ns();
+}
+
+uint64_t timeline_take_over(struct timeline *first, struct timeline *behind)
+{
+    timeline_stop(first);
+    atomic_store_explicit(&behind->counts_from_ns, first->end_ns, memory_order_release);
+    return first->end_ns;
+}
+
+void timeline_merge(struct timeline *behind, const struct timeline *first)
+{
+    uint64_t sum_ns = 0;
+    for (int state = 0; state < STATE_COUNT; state++) {
+        behind->spent_ns[state] += first->spent_ns[state];
+        sum_ns += behind->spent_ns[state];
+    }
+    /* What passed between the two readings of the clock when one took over from the other. */
+    uint64_t whole_ns = behind->end_ns - behind->start_ns;
+    behind->spent_ns[STATE_OTHER] += whole_ns > sum_ns ? whole_ns - sum_ns : 0;
+}
+
+uint64_t timeline_enter(struct timeline *self, enum rank_state state)
+{
+    uint64_t now_ns = clock_monotonic_ns();
+    uint64_t counts_from_ns = atomic_load_explicit(&self->counts_from_ns, memory_order_acquire);
+    uint64_t since_ns = self->since_ns > counts_from_ns ? self->since_ns : counts_from_ns;
+    self->spent_ns[self->state] += now_ns > since_ns ? now_ns - since_ns : 0;
+    self->since_ns = now_ns;
+    if (state != self->state) {
+        self->state = state;
+        show(self, self->op, state, now_ns);
+    }
+    return now_ns;
+}
+
+void timeline_leave_out(struct timeline *self, uint64_t since_ns)
+{
+    uint64_t now_ns = clock_monotonic_ns();
+    self->start_ns += now_ns - since_ns;
+    self->since_ns = now_ns;
+}
+
+void timeline_own_done(struct timeline *self)
+{
+    self->own_ns = clock_monotonic_ns() - self->start_ns;
+}
+
+uint64_t timeline_stop(struct timeline *self)
+{
+    self->end_ns = timeline_enter(self, self->state);
+    show(self, OP_NONE, STATE_OTHER, self->end_ns);
+    return self->end_ns - self->start_ns;
+}
+
+static double seconds(uint64_t duration_ns)
+{
+    return (double)duration_ns / 1e9;
+}
+
+void timeline_fill(const struct timeline *self, struct sample *sample)
+{
+    static const enum metric_id metric_of[STATE_COUNT] = {
+        [STATE_OTHER] = METRIC_OTHER_S,         [STATE_PLAN] = METRIC_PLAN_S,     [STATE_STAGE] = METRIC_STAGE_S,
+        [STATE_SERIALIZE] = METRIC_SERIALIZE_S, [STATE_IO] = METRIC_IO_S,         [STATE_FSYNC] = METRIC_FSYNC_S,
+        [STATE_EXCHANGE] = METRIC_EXCHANGE_S,   [STATE_COMMIT] = METRIC_COMMIT_S, [STATE_WAIT] = METRIC_WAIT_S,
+    };
+    for (int state = 0; state < STATE_COUNT; state++)
+        sample->values[metric_of[state]] = seconds(self->spent_ns[state]);
+    sample->values[METRIC_OP_S] = seconds(self->end_ns - self->start_ns);
+    sample->values[METRIC_OWN_S] = seconds(self->own_ns != 0 ? self->own_ns : self->end_ns - self->start_ns);
+}

@@ -1,0 +1,283 @@
+/* Job scripts. Owns quoting, for the shell and for #SBATCH lines; knows nothing of runs but their folder. */
+#include "jobs/slurm/job_script.h"
+
+#include <ctype.h>
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/clock.h"
+#include "core/version.h"
+
+#define MAX_VALUE_BYTES 1024
+#define SBATCH "#SBATCH "
+
+void shell_quote(const char *text, struct buf *out)
+{
+    buf_append_char(out, '\'');
+    for (; *text; text++) {
+        if (*text == '\'')
+            buf_append_text(out, "'\\''");
+        else
+            buf_append_char(out, *text);
+    }
+    buf_append_char(out, '\'');
+}
+
+/* ---- what a #SBATCH line can hold ---- */
+
+/* Slurm ends an option at blanks, takes quotes and backslashes for its own and '#' for a comment. */
+static bool is_plain(const char *text)
+{
+    if (*text == '-' || strlen(text) > MAX_VALUE_BYTES)
+        return false;
+    for (; *text; text++)
+        if (!isgraph((unsigned char)*text) || strchr("\"'\\#`$;<>", *text))
+            return false;
+    return true;
+}
+
+static int add_key(struct buf *out, const struct experiment *experiment, enum option_id id, const char *option,
+                   struct cb_err *err)
+{
+    const char *value = experiment_text(experiment, id);
+    if (!*value)
+        return 0;
+    if (!is_plain(value))
+        return cb_fail(err, CB_ERR_USAGE,
+                       "%s=%.60s: blanks, quotes and shell characters cannot be in an option of sbatch",
+                       option_row(id)->name, value);
+    buf_printf(out, "#SBATCH --%s=%s\n", option, value);
+    return 0;
+}
+
+/* In double quotes as Slurm reads them; '%' starts its patterns, and "%%" is one. */
+static int add_log(const struct job_script *self, struct buf *out, struct cb_err *err)
+{
+    buf_append_text(out, "#SBATCH --output=\"");
+    for (const char *at = self->log; *at; at++) {
+        if ((unsigned char)*at < 0x20 || *at == 0x7F || strchr("\"'\\`$", *at))
+            return cb_fail(err, CB_ERR_USAGE,
+                           "Slurm cannot write its log to %.200s: CKPTBENCH_HOME must lie at a path without quotes, "
+                           "backslashes, $ and control characters",
+                           self->log);
+        buf_append_text(out, *at == '%' ? "%%" : (char[]){*at, '\0'});
+    }
+    buf_printf(out, "%s\"\n", self->array_count ? ".%a" : "");
+    return 0;
+}
+
+/* Options of sbatch that this program sets itself: what says them again would not be believed. */
+static const char *reserved_option(const char *option, size_t len)
+{
+    static const char *const reserved[] = {
+        "--job-name", "--comment",    "--output",    "--error",     "--nodes",     "--time",   "--array",
+        "--requeue",  "--no-requeue", "--signal",    "--open-mode", "--wrap",      "--export", "--dependency",
+        "--chdir",    "--parsable",   "--test-only", "--wait",      "--exclusive", "--mem",    "--input",
+    };
+    for (size_t i = 0; i < sizeof reserved / sizeof *reserved; i++)
+        if (strlen(reserved[i]) == len && strncmp(reserved[i], option, len) == 0)
+            return reserved[i];
+    return NULL;
+}
+
+/* "--nice=100 --switches=1": one line each. */
+static int add_extra(struct buf *out, const struct experiment *experiment, struct cb_err *err)
+{
+    char word[MAX_VALUE_BYTES];
+    const char *at = experiment_text(experiment, OPT_SLURM_EXTRA);
+    for (at += strspn(at, " "); *at; at += strspn(at, " ")) {
+        size_t len = strcspn(at, " "), name = strcspn(at, " =");
+        bool fits = len < sizeof word;
+        snprintf(word, sizeof word, "%.*s", (int)(fits ? len : 0), at);
+        if (strncmp(word, "--", 2) != 0 || !is_plain(word + 2))
+            return cb_fail(err, CB_ERR_USAGE,
+                           "slurm.extra: '%.60s' is not an option of the form --name or --name=value without blanks, "
+                           "quotes and shell characters",
+                           at);
+        if (reserved_option(word, name))
+            return cb_fail(err, CB_ERR_USAGE, "slurm.extra: %s is set by this program itself",
+                           reserved_option(word, name));
+        buf_printf(out, "#SBATCH %s\n", word);
+        at += len;
+    }
+    return 0;
+}
+
+/* ---- the parts ---- */
+
+static void add_size(const struct job_script *self, struct buf *out)
+{
+    const struct experiment *experiment = self->experiment;
+    uint64_t nodes = experiment_u64(experiment, OPT_NODES), ranks = experiment_u64(experiment, OPT_RANKS);
+    uint64_t a_node = experiment_u64(experiment, OPT_RANKS_PER_NODE),
+             cpus = experiment_u64(experiment, OPT_SLURM_CPUS_PER_TASK);
+    uint64_t gpus = experiment_u64(experiment, OPT_SLURM_GPUS_PER_NODE);
+    bool exclusive = experiment_bool(experiment, OPT_SLURM_EXCLUSIVE);
+    nodes = nodes ? nodes : 1;
+    if (a_node == 0)
+        a_node = (ranks + nodes - 1) / nodes;
+    buf_printf(out, "#SBATCH --nodes=%" PRIu64 "\n", self->most_nodes ? self->most_nodes : nodes);
+    if (exclusive)
+        buf_append_text(out, "#SBATCH --exclusive\n#SBATCH --mem=0\n");
+    if (!exclusive || cpus) /* whole nodes may take more ranks than they have cores */
+        buf_printf(out, "#SBATCH --ntasks-per-node=%" PRIu64 "\n", a_node ? a_node : 1);
+    if (cpus)
+        buf_printf(out, "#SBATCH --cpus-per-task=%" PRIu64 "\n", cpus);
+    if (gpus)
+        buf_printf(out, "#SBATCH --gpus-per-node=%" PRIu64 "\n", gpus);
+}
+
+static void add_time(const struct job_script *self, struct buf *out)
+{
+    const uint64_t minute_ns = 60 * NS_PER_S;
+    uint64_t minutes = (self->time_limit_ns + minute_ns - 1) / minute_ns;
+    buf_printf(out, "#SBATCH --time=%" PRIu64 "\n", minutes ? minutes : 1);
+    buf_printf(out, "#SBATCH --signal=B:USR1@%d\n", SCRIPT_WARN_S);
+}
+
+static void add_made_by(struct buf *out)
+{
+    buf_printf(out, "# Made by ckptbench %s. What is run is frozen in experiment.yaml of the run folder.\n",
+               version_text());
+}
+
+static void add_agent(const struct job_script *self, struct buf *out)
+{
+    buf_append_char(out, ' ');
+    shell_quote(self->agent, out);
+    buf_append_text(out, " run ");
+    shell_quote(self->run_folder, out);
+    if (self->array_count)
+        buf_append_text(out, "/\"$SLURM_ARRAY_TASK_ID\"");
+    for (size_t i = 0; i < self->other_count; i++) {
+        buf_append_char(out, ' ');
+        shell_quote(self->others[i], out);
+    }
+}
+
+static int add_keys(const struct job_script *self, struct buf *out, struct cb_err *err)
+{
+    static const struct {
+        enum option_id id;
+        const char *option;
+    } rows[] = {
+        {OPT_SLURM_PARTITION, "partition"},   {OPT_SLURM_ACCOUNT, "account"},         {OPT_SLURM_QOS, "qos"},
+        {OPT_SLURM_CONSTRAINT, "constraint"}, {OPT_SLURM_RESERVATION, "reservation"}, {OPT_SLURM_MAIL, "mail-user"},
+    };
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < sizeof rows / sizeof *rows; i++)
+        rc = add_key(out, self->experiment, rows[i].id, rows[i].option, err);
+    if (rc == 0 && *experiment_text(self->experiment, OPT_SLURM_MAIL))
+        buf_append_text(out, "#SBATCH --mail-type=END,FAIL\n");
+    return rc ? rc : add_extra(out, self->experiment, err);
+}
+
+/* What is asked for, a line each. */
+static int add_request(const struct job_script *self, struct buf *out, struct cb_err *err)
+{
+    buf_printf(out, "#SBATCH --job-name=%s\n#SBATCH --comment=ckptbench/%s\n", self->name, self->name);
+    if (self->array_count)
+        buf_printf(out, "#SBATCH --array=0-%zu\n", self->array_count - 1);
+    add_size(self, out);
+    add_time(self, out);
+    buf_printf(out, "#SBATCH --%srequeue\n", experiment_bool(self->experiment, OPT_SLURM_REQUEUE) ? "" : "no-");
+    if (self->after)
+        buf_printf(out, "#SBATCH --dependency=afterok:%s\n#SBATCH --kill-on-invalid-dep=yes\n", self->after);
+    if (self->node_list)
+        buf_printf(out, "#SBATCH --nodelist=%s\n", self->node_list);
+    return add_keys(self, out, err);
+}
+
+int job_script_write(const struct job_script *self, struct buf *out, struct cb_err *err)
+{
+    buf_append_text(out, "#!/bin/sh\n");
+    int rc = add_request(self, out, err);
+    if (rc)
+        return rc;
+    buf_append_text(out, "#SBATCH --open-mode=append\n");
+    rc = add_log(self, out, err);
+    if (rc)
+        return rc;
+    add_made_by(out);
+    buf_append_text(out, "exec");
+    add_agent(self, out);
+    buf_append_char(out, '\n');
+    return buf_check(out, "the job script", err);
+}
+
+/* Nothing runs an allocation again, and nobody but its steps is warned before its end. */
+static bool is_of_sbatch_alone(const char *option)
+{
+    static const char *const options[] = {"--requeue", "--no-requeue", "--signal=", "--kill-on-invalid-dep="};
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+        if (strncmp(option, options[i], strlen(options[i])) == 0)
+            return true;
+    return false;
+}
+
+/* "#SBATCH --nodes=2", a line each, as words of salloc. */
+static void add_words(const char *lines, struct buf *out)
+{
+    char option[MAX_VALUE_BYTES + 64];
+    for (const char *at = lines; *at; at += strcspn(at, "\n") + 1) {
+        snprintf(option, sizeof option, "%.*s", (int)(strcspn(at, "\n") - strlen(SBATCH)), at + strlen(SBATCH));
+        if (is_of_sbatch_alone(option))
+            continue;
+        buf_append_text(out, " \\\n    ");
+        shell_quote(option, out);
+    }
+}
+
+int job_script_write_allocation(const struct job_script *self, struct buf *out, struct cb_err *err)
+{
+    struct buf lines;
+    buf_init(&lines, out->max);
+    int rc = add_request(self, &lines, err);
+    if (rc == 0)
+        rc = buf_check(&lines, "the job script", err);
+    if (rc == 0) {
+        buf_append_text(out, "#!/bin/sh\n");
+        add_made_by(out);
+        buf_append_text(out, "exec salloc --kill-command=TERM --wait-all-nodes=1");
+        add_words(lines.data, out);
+        buf_append_text(out, " \\\n   ");
+        add_agent(self, out);
+        buf_append_char(out, '\n');
+        rc = buf_check(out, "the job script", err);
+    }
+    buf_release(&lines);
+    return rc;
+}
+
+/* A touch takes one core a node for a moment, beside whoever else is there; a waiter has its nodes for the runs. */
+int pool_script_write(const struct pool_script *self, struct buf *out, struct cb_err *err)
+{
+    const struct pool *pool = self->pool;
+    const struct job_script parts = {
+        .log = self->log, .experiment = self->experiment, .time_limit_ns = self->time_limit_ns};
+    buf_printf(out, "#!/bin/sh\n#SBATCH --job-name=%s\n#SBATCH --comment=ckptbench-warm/%s\n", pool->id, pool->id);
+    if (pool->mode == POOL_HOLD)
+        add_size(&parts, out);
+    else
+        buf_printf(out, "#SBATCH --nodes=%" PRIu64 "\n#SBATCH --ntasks-per-node=1\n", pool->nodes);
+    add_time(&parts, out);
+    buf_printf(out, "#SBATCH --deadline=now+%" PRIu64 "\n#SBATCH --requeue\n", self->deadline_s);
+    int rc = add_keys(&parts, out, err);
+    if (rc)
+        return rc;
+    buf_append_text(out, "#SBATCH --open-mode=append\n");
+    rc = add_log(&parts, out, err);
+    if (rc)
+        return rc;
+    buf_printf(out,
+               "# Made by ckptbench %s: a job of warm pool %s. Its end and its budget are in pool.json beside it.\n",
+               version_text(), pool->name);
+    buf_append_text(out, "exec ");
+    shell_quote(self->agent, out);
+    buf_append_text(out, " warm ");
+    shell_quote(self->folder, out);
+    buf_append_char(out, '\n');
+    return buf_check(out, "the job script", err);
+}

@@ -1,0 +1,300 @@
+/* The run's own state machine. Owns what each state of Slurm means for a run; starts and writes nothing. */
+#include "jobs/slurm/job_state.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/clock.h"
+
+/* ---- what Slurm says, kept ---- */
+
+void job_record_observe(struct job_record *record, const struct slurm_job *slurm, uint64_t now_wall_ns)
+{
+    enum slurm_phase phase = slurm_state_phase(slurm->state);
+    if (strcmp(record->slurm_state, slurm->state_name) != 0) {
+        snprintf(record->slurm_state, sizeof record->slurm_state, "%s", slurm->state_name);
+        record->slurm_state_wall_ns = now_wall_ns;
+    }
+    snprintf(record->reason, sizeof record->reason, "%s", slurm->reason);
+    if (*slurm->nodes)
+        snprintf(record->nodes, sizeof record->nodes, "%s", slurm->nodes);
+    if (slurm->node_count)
+        record->node_count = slurm->node_count;
+    if (slurm->has_details && slurm->restarts > record->restarts)
+        record->restarts = slurm->restarts;
+    if (slurm->submit_s && slurm->submit_s != record->queued_s) { /* also rewritten by a requeue */
+        record->queued_s = slurm->submit_s;
+        record->allocated_s = record->began_s = 0;
+        record->queue_s = record->boot_s = NAN;
+    }
+    if (phase == SLURM_IS_BOOTING && slurm->start_s && record->allocated_s == 0)
+        record->allocated_s = slurm->start_s; /* overwritten by Slurm when the nodes are up */
+    else if (phase != SLURM_IS_WAITING && phase != SLURM_IS_BOOTING && slurm->start_s &&
+             (phase != SLURM_IS_UNSETTLED || !record->allocated_s)) /* nodes that never came up began nothing */
+        record->began_s = slurm->start_s;
+    /* Whole seconds, and Slurm starts what it has given nodes at once: less than two of them are no boot. */
+    if (record->began_s && !record->allocated_s && slurm->scheduled_s >= record->queued_s &&
+        slurm->scheduled_s + 1 < record->began_s)
+        record->allocated_s = slurm->scheduled_s;
+    uint64_t given_s = record->allocated_s ? record->allocated_s : record->began_s;
+    if (record->queued_s && given_s >= record->queued_s)
+        record->queue_s = (double)(given_s - record->queued_s);
+    if (record->began_s >= given_s && record->began_s)
+        record->boot_s = (double)(record->began_s - given_s);
+}
+
+/* ---- small words ---- */
+
+static void say(struct job_verdict *verdict, enum job_state state, const char *note)
+{
+    verdict->state = state;
+    snprintf(verdict->note, sizeof verdict->note, "%s", note);
+}
+
+/* " at save 2/5", or nothing. */
+static void place_text(const struct job_folder *folder, char *text, size_t bytes)
+{
+    const struct progress *progress = &folder->progress;
+    text[0] = '\0';
+    if (folder->has_progress && progress->op[0])
+        snprintf(text, bytes, " at %s %u/%u", progress->op, progress->iteration, progress->iterations);
+    else if (folder->has_progress && progress->state[0])
+        snprintf(text, bytes, " while %s", progress->state);
+}
+
+static bool is_within(uint64_t since_wall_ns, uint64_t now_wall_ns, uint64_t seconds)
+{
+    return since_wall_ns + seconds * NS_PER_S > now_wall_ns;
+}
+
+/* ---- how it ended ---- */
+
+static enum job_state state_of_outcome(enum outcome outcome)
+{
+    switch (outcome) {
+    case OUTCOME_PASS:
+        return JOB_DONE;
+    case OUTCOME_CANCELLED:
+        return JOB_CANCELLED;
+    case OUTCOME_LOST:
+        return JOB_LOST;
+    default:
+        return JOB_FAILED;
+    }
+}
+
+static void seal_as(struct job_verdict *verdict, enum outcome outcome)
+{
+    verdict->seal = true;
+    verdict->outcome = outcome;
+    verdict->state = state_of_outcome(outcome);
+}
+
+static void judge_cancelled(const struct job_record *record, const struct job_sight *sight, const char *place,
+                            struct job_verdict *verdict)
+{
+    seal_as(verdict, OUTCOME_CANCELLED);
+    if (sight->why)
+        snprintf(verdict->note, sizeof verdict->note, "%s", sight->why);
+    else if (strstr(sight->slurm->reason, "Dependency"))
+        snprintf(verdict->note, sizeof verdict->note, "not started: the run that it waits for has not passed");
+    else
+        snprintf(verdict->note, sizeof verdict->note, "cancelled %s%s%s",
+                 record->cancel_asked ? "on request" : "in Slurm (scancel, or an administrator)",
+                 sight->folder->attempts ? "" : " before it started", place);
+}
+
+/* Slurm says that it is over, and no agent has sealed. */
+static void judge_end(const struct job_record *record, const struct job_sight *sight, struct job_verdict *verdict)
+{
+    const struct slurm_job *slurm = sight->slurm;
+    const char *nodes = *slurm->nodes ? slurm->nodes : *record->nodes ? record->nodes : "unknown";
+    char place[96], how[32];
+    place_text(sight->folder, place, sizeof place);
+    switch (slurm->state) {
+    case SLURM_CANCELLED:
+    case SLURM_REVOKED:
+        judge_cancelled(record, sight, place, verdict);
+        return;
+    case SLURM_TIMEOUT:
+    case SLURM_DEADLINE:
+        seal_as(verdict, OUTCOME_TIMEOUT);
+        snprintf(verdict->note, sizeof verdict->note, "the job's time limit passed%s (%s)", place, slurm->state_name);
+        return;
+    case SLURM_PREEMPTED:
+        seal_as(verdict, OUTCOME_PREEMPTED);
+        snprintf(verdict->note, sizeof verdict->note, "preempted%s", place);
+        return;
+    case SLURM_NODE_FAIL:
+        seal_as(verdict, OUTCOME_INFRASTRUCTURE);
+        if (sight->down_nodes && *sight->down_nodes)
+            snprintf(verdict->note, sizeof verdict->note, "node %s lost%s (NODE_FAIL)", sight->down_nodes, place);
+        else
+            snprintf(verdict->note, sizeof verdict->note, "a node of %s was lost%s (NODE_FAIL)", nodes, place);
+        return;
+    case SLURM_COMPLETED:
+        seal_as(verdict, OUTCOME_LOST);
+        snprintf(verdict->note, sizeof verdict->note,
+                 "Slurm says COMPLETED, but the agent left no result: the run counts as lost%s", place);
+        return;
+    case SLURM_FAILED:
+        seal_as(verdict, OUTCOME_INFRASTRUCTURE);
+        snprintf(how, sizeof how, "%s %d", slurm->exit_signal ? "signal" : "exit status",
+                 slurm->exit_signal ? slurm->exit_signal : slurm->exit_status);
+        snprintf(verdict->note, sizeof verdict->note, "the job ended with %s on %s%s and no result (%s)", how,
+                 *slurm->head ? slurm->head : nodes, place, *slurm->reason ? slurm->reason : "FAILED");
+        return;
+    default:
+        seal_as(verdict, OUTCOME_INFRASTRUCTURE);
+        snprintf(verdict->note, sizeof verdict->note, "the job ended as %s on %s%s", slurm->state_name, nodes, place);
+    }
+}
+
+/* ---- while it may still go on ---- */
+
+/* "Resources: starts about 10:40" is what Slurm reckons; the rest is its own word. */
+static void judge_waiting(const struct job_sight *sight, struct job_verdict *verdict)
+{
+    const struct slurm_job *slurm = sight->slurm;
+    char start[21] = "";
+    bool plain = slurm->state == SLURM_PENDING;
+    if (slurm->start_s && slurm->start_s * NS_PER_S > sight->now_wall_ns)
+        clock_format_utc(slurm->start_s * NS_PER_S, start);
+    say(verdict, JOB_PENDING, "");
+    snprintf(verdict->note, sizeof verdict->note, "%s%s%s%s%s%s", plain ? "" : slurm->state_name, plain ? "" : ": ",
+             strcmp(slurm->reason, "None") == 0 ? "" : slurm->reason, *start ? ": starts about " : "", start,
+             sight->folder->attempts ? " (again, after an earlier attempt)" : "");
+}
+
+static void judge_running(const struct job_record *record, const struct job_sight *sight, struct job_verdict *verdict)
+{
+    const struct job_folder *folder = sight->folder;
+    bool working = folder->attempts > 0 && !folder->sealed;
+    if (*record->before && folder->attempts == 0) {
+        say(verdict, JOB_PENDING, "");
+        snprintf(verdict->note, sizeof verdict->note, "comes after %s in the same job", record->before);
+        return;
+    }
+    if (working && folder->has_progress && strcmp(folder->progress.state, "sealing") == 0) {
+        say(verdict, JOB_SEALING, "");
+        return;
+    }
+    say(verdict, JOB_RUNNING, working && folder->has_progress ? folder->progress.note : "the agent starts");
+    if (sight->slurm->state != SLURM_RUNNING)
+        snprintf(verdict->note, sizeof verdict->note, "%s", sight->slurm->state_name);
+}
+
+static void judge_live(const struct job_record *record, const struct job_sight *sight, struct job_verdict *verdict)
+{
+    switch (slurm_state_phase(sight->slurm->state)) {
+    case SLURM_IS_WAITING:
+        judge_waiting(sight, verdict);
+        return;
+    case SLURM_IS_BOOTING:
+        say(verdict, JOB_BOOTING, "");
+        snprintf(verdict->note, sizeof verdict->note, "%s powering up", sight->slurm->nodes);
+        return;
+    case SLURM_IS_RUNNING:
+        judge_running(record, sight, verdict);
+        return;
+    case SLURM_IS_ENDING:
+        say(verdict, JOB_SEALING, sight->slurm->state_name);
+        return;
+    default:
+        say(verdict, record->state, sight->slurm->state_name);
+    }
+}
+
+/* Not listed any more. An agent that still moves is alive, whatever Slurm forgot. */
+static void judge_gone(const struct job_record *record, const struct job_sight *sight, struct job_verdict *verdict)
+{
+    const struct job_folder *folder = sight->folder;
+    uint64_t seen_ns = record->slurm_state_wall_ns > record->submitted_wall_ns ? record->slurm_state_wall_ns
+                                                                               : record->submitted_wall_ns;
+    char place[96];
+    say(verdict, record->state, "");
+    /* A task of an array that is called off before it began leaves no trace in Slurm. */
+    if (record->cancel_asked && record->in_array && !record->began_s && !folder->attempts) {
+        seal_as(verdict, OUTCOME_CANCELLED);
+        snprintf(verdict->note, sizeof verdict->note, "cancelled on request before it started");
+        return;
+    }
+    if (sight->accounting_is_silent)
+        snprintf(verdict->note, sizeof verdict->note, "Slurm's accounting does not answer: as last seen");
+    if (is_within(seen_ns, sight->now_wall_ns, sight->accounting_is_silent ? JUDGE_PATIENCE_S : JUDGE_GRACE_S) ||
+        (folder->attempts && is_within(folder->sign_wall_ns, sight->now_wall_ns,
+                                       sight->accounting_is_silent ? JUDGE_PATIENCE_S : JUDGE_SILENCE_S)))
+        return;
+    place_text(folder, place, sizeof place);
+    seal_as(verdict, record->cancel_asked ? OUTCOME_CANCELLED : OUTCOME_LOST);
+    snprintf(verdict->note, sizeof verdict->note, "%s, and its agent left no result%s%s%s%s",
+             "Slurm does not know the job any more", place, *record->slurm_state ? " (last seen as " : "",
+             record->slurm_state, *record->slurm_state ? ")" : "");
+}
+
+/* An attempt that was sealed and has not passed: does the job come back for another one? */
+static bool comes_back(const struct job_record *record, const struct job_sight *sight)
+{
+    const struct manifest *manifest = &sight->folder->manifest;
+    if (!sight->may_requeue || !sight->slurm || manifest->outcome == OUTCOME_PASS)
+        return false;
+    switch (slurm_state_phase(sight->slurm->state)) {
+    case SLURM_IS_WAITING:
+    case SLURM_IS_BOOTING:
+        return true;
+    case SLURM_IS_RUNNING: /* again; without its number, began after what was sealed had ended, by clocks that agree */
+        return sight->slurm->has_details ? sight->slurm->restarts >= sight->folder->attempts
+                                         : sight->slurm->start_s * NS_PER_S > manifest->ended_wall_ns;
+    case SLURM_IS_ENDING:
+        return is_within(record->slurm_state_wall_ns, sight->now_wall_ns, JUDGE_GRACE_S);
+    case SLURM_IS_UNSETTLED:
+        return sight->slurm->state == SLURM_REQUEUED ||
+               is_within(record->slurm_state_wall_ns, sight->now_wall_ns, JUDGE_GRACE_S);
+    default:
+        return false;
+    }
+}
+
+static void judge_sealed(const struct job_record *record, const struct job_sight *sight, struct job_verdict *verdict)
+{
+    const struct manifest *manifest = &sight->folder->manifest;
+    if (!comes_back(record, sight)) {
+        say(verdict, state_of_outcome(manifest->outcome), manifest->message);
+        return;
+    }
+    enum slurm_phase phase = slurm_state_phase(sight->slurm->state);
+    if (phase == SLURM_IS_UNSETTLED || phase == SLURM_IS_ENDING)
+        say(verdict, JOB_PENDING, "waits for Slurm to run it again");
+    else
+        judge_live(record, sight, verdict);
+}
+
+void job_judge(const struct job_record *record, const struct job_sight *sight, struct job_verdict *verdict)
+{
+    const struct slurm_job *slurm = sight->slurm;
+    bool unsettled = slurm && slurm_state_phase(slurm->state) == SLURM_IS_UNSETTLED &&
+                     (sight->may_requeue || slurm->state == SLURM_REQUEUED);
+    *verdict = (struct job_verdict){.state = record->state};
+    if (sight->folder->sealed) {
+        judge_sealed(record, sight, verdict);
+    } else if (!*record->job && !slurm) {
+        bool sent = record->intent_wall_ns > 0;
+        say(verdict, sent ? JOB_SUBMITTED : JOB_PLANNED,
+            sent ? "sbatch has not answered, and Slurm does not list the job" : "not submitted");
+    } else if (!sight->asked) {
+        say(verdict, record->state, "Slurm does not answer: as last seen");
+    } else if (!slurm) {
+        judge_gone(record, sight, verdict);
+    } else if (unsettled && (slurm->state == SLURM_REQUEUED ||
+                             is_within(record->slurm_state_wall_ns, sight->now_wall_ns, JUDGE_GRACE_S))) {
+        say(verdict, JOB_PENDING, slurm->state_name);
+    } else if (slurm_state_phase(slurm->state) >= SLURM_IS_UNSETTLED) {
+        if (sight->folder->attempts > 0 && is_within(record->slurm_state_wall_ns, sight->now_wall_ns, JUDGE_SEAL_S))
+            say(verdict, JOB_SEALING, slurm->state_name);
+        else
+            judge_end(record, sight, verdict);
+    } else {
+        judge_live(record, sight, verdict);
+    }
+}

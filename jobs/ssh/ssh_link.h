@@ -1,0 +1,43 @@
+/* The one connection of a transport, made again when it broke, and the commands that run over it. */
+#ifndef JOBS_SSH_SSH_LINK_H
+#define JOBS_SSH_SSH_LINK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/err.h"
+#include "jobs/ssh/ssh_config.h"
+#include "jobs/ssh/ssh_session.h"
+#include "jobs/transport.h"
+
+#define SSH_CLOSING_MAX 8
+
+struct _LIBSSH2_CHANNEL;
+struct _LIBSSH2_SFTP;
+
+struct ssh_link {
+    struct ssh_route route;
+    struct ssh_session *session;                       /* NULL while there is none */
+    struct _LIBSSH2_SFTP *sftp;                        /* of this session; NULL until it is needed */
+    struct _LIBSSH2_CHANNEL *closing[SSH_CLOSING_MAX]; /* done, not yet confirmed by the other side */
+    size_t closing_count;
+    uint64_t connect_timeout_ns;
+    uint32_t connections;
+    char *path, *login_path; /* owned; for commands; may be NULL */
+};
+
+/* The name of the machine at its end, for messages. */
+const char *ssh_link_name(const struct ssh_link *self);
+
+/* Makes the connection where there is none, again and again with growing pauses, but not past the deadline
+ * and not where trying again cannot help (a key was refused). */
+int ssh_link_ready(struct ssh_link *self, uint64_t deadline_ns, struct cb_err *err) CB_MUST_CHECK;
+
+/* Gives up the connection, and all that was open in it. */
+void ssh_link_drop(struct ssh_link *self);
+
+/* Runs a command as transport.h promises. */
+int ssh_link_run(struct ssh_link *self, const struct transport_command *command, struct transport_answer *answer,
+                 struct cb_err *err) CB_MUST_CHECK;
+
+#endif

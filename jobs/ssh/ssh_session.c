@@ -1,0 +1,365 @@
+/* Connecting over one machine or several, waiting, keeping alive, ending. What is said over the connection
+ * is not known here. */
+#include "jobs/ssh/ssh_session.h"
+
+#ifdef HAVE_SSH2
+
+#include <errno.h>
+#include <fcntl.h>
+#include <libssh2.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "jobs/ssh/ssh_login.h"
+
+#define LONGEST_POLL_NS (500 * NS_PER_MS)
+#define GOODBYE_NS (200 * NS_PER_MS)
+#define LAST_TRIES 1000
+
+/* One machine of the way: its session, and the channel of the session before that carries it. */
+struct hop {
+    LIBSSH2_SESSION *handle;
+    LIBSSH2_CHANNEL *tunnel;  /* NULL for the first: it has the socket */
+    LIBSSH2_SESSION *carrier; /* the session that the tunnel is of */
+    struct ssh_session *whole;
+};
+
+struct ssh_session {
+    const struct ssh_route *route; /* borrowed */
+    int socket;
+    struct hop hops[SSH_HOPS_MAX];
+    size_t count;      /* that have a handle */
+    bool is_shut;      /* nothing goes through any more */
+    bool in_use;       /* authenticated: kept alive */
+    uint64_t alive_ns; /* between signs of life; 0 for none */
+    uint64_t next_alive_ns;
+    uint64_t silence_ns;
+    uint64_t heard_ns, waited_ns; /* when the other side last said something; when we last looked */
+};
+
+LIBSSH2_SESSION *ssh_session_handle(struct ssh_session *self)
+{
+    return self->hops[self->count - 1].handle;
+}
+
+uint64_t ssh_session_silence_ns(const struct ssh_session *self)
+{
+    return self->silence_ns;
+}
+
+int ssh_session_fail(struct ssh_session *self, struct cb_err *err, const char *what)
+{
+    char *text = NULL;
+    int len = 0;
+    int code = libssh2_session_last_error(ssh_session_handle(self), &text, &len, 0);
+    return cb_fail(err, CB_ERR_SYSTEM, "%s: %.*s (libssh2 %d)", what, len, text ? text : "", code);
+}
+
+/* ---- waiting ---- */
+
+/* A packet is half sent: libssh2 lets nothing come between its halves but the call that began it. */
+static bool is_sending(LIBSSH2_SESSION *handle)
+{
+    return libssh2_session_block_directions(handle) & LIBSSH2_SESSION_BLOCK_OUTBOUND;
+}
+
+bool ssh_session_is_sending(struct ssh_session *self)
+{
+    return is_sending(ssh_session_handle(self));
+}
+
+static void keep_alive(struct ssh_session *self, uint64_t now_ns)
+{
+    int next_s = 0;
+    if (!self->in_use || self->alive_ns == 0 || now_ns < self->next_alive_ns)
+        return;
+    for (size_t i = 0; i < self->count; i++)
+        if (is_sending(self->hops[i].handle))
+            return;
+    (void)libssh2_keepalive_send(ssh_session_handle(self), &next_s);
+    self->next_alive_ns = now_ns + self->alive_ns;
+}
+
+/* Signs of life ask for an answer: who gives none, and says nothing else, is gone. What was not looked at
+ * for a while may wait in the socket. */
+static bool is_silent(struct ssh_session *self, uint64_t now_ns)
+{
+    if (now_ns - self->waited_ns > 2 * LONGEST_POLL_NS)
+        self->heard_ns = now_ns;
+    self->waited_ns = now_ns;
+    return self->in_use && self->alive_ns && now_ns - self->heard_ns > self->silence_ns + self->alive_ns;
+}
+
+int ssh_session_wait(struct ssh_session *self, uint64_t deadline_ns, struct cb_err *err)
+{
+    uint64_t now_ns = clock_monotonic_ns();
+    const char *name = self->route->hops[self->route->count - 1].alias;
+    if (now_ns >= deadline_ns)
+        return cb_fail(err, CB_ERR_TIMEOUT, "%s does not answer in time", name);
+    if (is_silent(self, now_ns))
+        return cb_fail(err, CB_ERR_SYSTEM, "%s has been silent for %.0f s", name,
+                       (double)(now_ns - self->heard_ns) / (double)NS_PER_S);
+    keep_alive(self, now_ns);
+    struct pollfd polled = {.fd = self->socket, .events = POLLIN};
+    if (self->count && is_sending(self->hops[0].handle))
+        polled.events |= POLLOUT;
+    uint64_t left_ns = deadline_ns - now_ns < LONGEST_POLL_NS ? deadline_ns - now_ns : LONGEST_POLL_NS;
+    int ready = poll(&polled, 1, (int)(left_ns / NS_PER_MS + 1));
+    if (ready < 0 && errno != EINTR)
+        return cb_fail_errno(err, errno, "waiting for %s", name);
+    if (ready > 0 && polled.revents & POLLIN)
+        self->heard_ns = clock_monotonic_ns();
+    if (ready > 0 && !(polled.revents & (POLLIN | POLLOUT))) {
+        int failed = 0;
+        socklen_t len = sizeof failed;
+        if (getsockopt(self->socket, SOL_SOCKET, SO_ERROR, &failed, &len) < 0 || failed == 0)
+            failed = ECONNRESET;
+        return cb_fail(err, CB_ERR_SYSTEM, "the connection to %s broke: %s", name, strerror(failed));
+    }
+    return 0;
+}
+
+/* ---- sessions within sessions ---- */
+
+static ssize_t tunnel_send(libssh2_socket_t socket, const void *bytes, size_t len, int flags, void **abstract)
+{
+    const struct hop *hop = *abstract;
+    (void)socket;
+    (void)flags;
+    if (hop->whole->is_shut)
+        return -EPIPE;
+    ssize_t sent = libssh2_channel_write(hop->tunnel, bytes, len);
+    if (sent == LIBSSH2_ERROR_EAGAIN || sent == 0)
+        return -EAGAIN;
+    return sent < 0 ? -EPIPE : sent;
+}
+
+static ssize_t tunnel_receive(libssh2_socket_t socket, void *bytes, size_t len, int flags, void **abstract)
+{
+    const struct hop *hop = *abstract;
+    (void)socket;
+    (void)flags;
+    if (hop->whole->is_shut)
+        return 0;
+    if (is_sending(hop->carrier))
+        return -EAGAIN; /* reading may have to send */
+    ssize_t got = libssh2_channel_read(hop->tunnel, bytes, len);
+    if (got == LIBSSH2_ERROR_EAGAIN || (got == 0 && !libssh2_channel_eof(hop->tunnel)))
+        return -EAGAIN;
+    return got < 0 ? -ECONNRESET : got;
+}
+
+/* ---- connecting ---- */
+
+static int await_connect(int fd, uint64_t deadline_ns)
+{
+    for (;;) {
+        uint64_t now_ns = clock_monotonic_ns();
+        struct pollfd polled = {.fd = fd, .events = POLLOUT};
+        if (now_ns >= deadline_ns)
+            return ETIMEDOUT;
+        int ready = poll(&polled, 1, (int)((deadline_ns - now_ns) / NS_PER_MS + 1));
+        if (ready < 0 && errno != EINTR)
+            return errno;
+        if (ready > 0) {
+            int failed = 0;
+            socklen_t len = sizeof failed;
+            return getsockopt(fd, SOL_SOCKET, SO_ERROR, &failed, &len) < 0 ? errno : failed;
+        }
+    }
+}
+
+static int connect_address(const struct addrinfo *address, uint64_t deadline_ns, int *fd)
+{
+    int made = socket(address->ai_family, address->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, address->ai_protocol);
+    if (made < 0)
+        return errno;
+    int failed = connect(made, address->ai_addr, address->ai_addrlen) < 0 ? errno : 0;
+    if (failed == EINPROGRESS)
+        failed = await_connect(made, deadline_ns);
+    if (failed) {
+        close(made);
+        return failed;
+    }
+    *fd = made;
+    return 0;
+}
+
+static int connect_socket(struct ssh_session *self, const struct ssh_host *host, uint64_t deadline_ns,
+                          struct cb_err *err)
+{
+    const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
+    struct addrinfo *addresses = NULL;
+    char port[8];
+    int failed = 0;
+    snprintf(port, sizeof port, "%u", host->port);
+    int found = getaddrinfo(host->host_name, port, &hints, &addresses);
+    if (found)
+        return cb_fail(err, found == EAI_AGAIN ? CB_ERR_SYSTEM : CB_ERR_NOT_FOUND, "looking up %s: %s", host->host_name,
+                       gai_strerror(found));
+    for (const struct addrinfo *at = addresses; at; at = at->ai_next) {
+        failed = connect_address(at, deadline_ns, &self->socket);
+        if (failed == 0)
+            break;
+    }
+    freeaddrinfo(addresses);
+    if (failed)
+        return cb_fail_errno(err, failed, "connecting to %s port %u", host->host_name, host->port);
+    int on = 1, idle_s = (int)(self->alive_ns / NS_PER_S);
+    unsigned silence_ms = (unsigned)(self->silence_ns / NS_PER_MS);
+    /* Between our operations nobody is there to send signs of life but the kernel. Where one of these is
+     * refused the connection works all the same. */
+    (void)setsockopt(self->socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    (void)setsockopt(self->socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    if (idle_s > 0) {
+        (void)setsockopt(self->socket, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
+        (void)setsockopt(self->socket, IPPROTO_TCP, TCP_KEEPINTVL, &idle_s, sizeof idle_s);
+    }
+    (void)setsockopt(self->socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &silence_ms, sizeof silence_ms);
+    return 0;
+}
+
+static int open_tunnel(struct ssh_session *self, const struct ssh_host *host, uint64_t deadline_ns,
+                       LIBSSH2_CHANNEL **tunnel, struct cb_err *err)
+{
+    int failed;
+    const struct ssh_host *before = &self->route->hops[self->count - 1];
+    SSH_AWAIT_POINTER(
+        self, deadline_ns, *tunnel,
+        libssh2_channel_direct_tcpip_ex(ssh_session_handle(self), host->host_name, host->port, "127.0.0.1", 22), failed,
+        err);
+    if (*tunnel)
+        return 0;
+    if (!failed)
+        failed = ssh_session_fail(self, err, "opening the way");
+    (void)cb_context(err, "from %s to %s port %u (does %s allow TCP forwarding?)", before->alias, host->host_name,
+                     host->port, before->alias);
+    return failed;
+}
+
+static int shake_hands(struct ssh_session *self, const struct ssh_host *host, uint64_t deadline_ns, struct cb_err *err)
+{
+    LIBSSH2_SESSION *handle = ssh_session_handle(self);
+    int rc, failed;
+    SSH_AWAIT(self, deadline_ns, rc, libssh2_session_handshake(handle, self->socket), failed, err);
+    if (failed)
+        return cb_context(err, "speaking SSH with %s port %u", host->host_name, host->port);
+    if (rc == LIBSSH2_ERROR_KEX_FAILURE || rc == LIBSSH2_ERROR_KEY_EXCHANGE_FAILURE)
+        return cb_fail(err, CB_ERR_UNSUPPORTED,
+                       "%s and libssh2 %s have no way of encryption or kind of host key in common; the server needs "
+                       "an Ed25519 or ECDSA host key",
+                       host->alias, libssh2_version(0));
+    if (rc) {
+        (void)ssh_session_fail(self, err, "what answers does not go on with SSH");
+        return cb_context(err, "speaking SSH with %s port %u", host->host_name, host->port);
+    }
+    return 0;
+}
+
+static int open_hop(struct ssh_session *self, const struct ssh_host *host, uint64_t timeout_ns, struct cb_err *err)
+{
+    uint64_t deadline_ns = clock_monotonic_ns() + timeout_ns;
+    size_t index = self->count;
+    struct hop *hop = &self->hops[index];
+    int rc = index == 0 ? connect_socket(self, host, deadline_ns, err)
+                        : open_tunnel(self, host, deadline_ns, &hop->tunnel, err);
+    if (rc)
+        return rc;
+    hop->whole = self;
+    hop->carrier = index ? self->hops[index - 1].handle : NULL;
+    hop->handle = libssh2_session_init_ex(NULL, NULL, NULL, hop);
+    if (!hop->handle)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for a session");
+    self->count++;
+    libssh2_session_set_blocking(hop->handle, 0);
+    if (hop->tunnel) {
+        /* libssh2 takes its callbacks as void *, whatever they are. */
+        ssize_t (*send_bytes)(libssh2_socket_t, const void *, size_t, int, void **) = tunnel_send;
+        ssize_t (*receive_bytes)(libssh2_socket_t, void *, size_t, int, void **) = tunnel_receive;
+        void *pointer;
+        memcpy(&pointer, &send_bytes, sizeof pointer);
+        (void)libssh2_session_callback_set(hop->handle, LIBSSH2_CALLBACK_SEND, pointer);
+        memcpy(&pointer, &receive_bytes, sizeof pointer);
+        (void)libssh2_session_callback_set(hop->handle, LIBSSH2_CALLBACK_RECV, pointer);
+    }
+    rc = ssh_login_prefer_known(hop->handle, host, err);
+    if (rc == 0)
+        rc = shake_hands(self, host, deadline_ns, err);
+    if (rc == 0)
+        rc = ssh_login_check_host(hop->handle, host, index == 0, err);
+    return rc ? rc : ssh_login_authenticate(self, host, deadline_ns, err);
+}
+
+static void set_times(struct ssh_session *self)
+{
+    const struct ssh_host *last = &self->route->hops[self->route->count - 1];
+    int64_t interval_s = last->alive_interval_s >= 0 ? last->alive_interval_s : SSH_ALIVE_DEFAULT_S;
+    int64_t count = last->alive_count > 0 ? last->alive_count : 3;
+    self->alive_ns = (uint64_t)interval_s * NS_PER_S;
+    self->silence_ns = (uint64_t)(interval_s > 0 ? interval_s * count : SSH_ALIVE_DEFAULT_S * 3) * NS_PER_S;
+}
+
+int ssh_session_open(struct ssh_session **self, const struct ssh_route *route, uint64_t timeout_ns, struct cb_err *err)
+{
+    struct ssh_session *made = calloc(1, sizeof *made);
+    if (!made)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for a session");
+    if (libssh2_init(0)) {
+        free(made);
+        return cb_fail(err, CB_ERR_SYSTEM, "libssh2 does not start");
+    }
+    made->route = route;
+    made->socket = -1;
+    set_times(made);
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < route->count; i++) {
+        const struct ssh_host *host = &route->hops[i];
+        uint64_t bound_ns = timeout_ns                    ? timeout_ns
+                            : host->connect_timeout_s > 0 ? (uint64_t)host->connect_timeout_s * NS_PER_S
+                                                          : SSH_CONNECT_DEFAULT_NS;
+        rc = open_hop(made, host, bound_ns, err);
+    }
+    if (rc) {
+        ssh_session_close(made);
+        return rc;
+    }
+    if (made->alive_ns)
+        libssh2_keepalive_config(ssh_session_handle(made), 1, (unsigned)(made->alive_ns / NS_PER_S));
+    made->next_alive_ns = clock_monotonic_ns() + made->alive_ns;
+    made->in_use = true;
+    *self = made;
+    return 0;
+}
+
+void ssh_session_close(struct ssh_session *self)
+{
+    if (!self)
+        return;
+    if (self->in_use) {
+        uint64_t deadline_ns = clock_monotonic_ns() + GOODBYE_NS;
+        int rc, failed;
+        SSH_AWAIT(self, deadline_ns, rc, libssh2_session_disconnect(ssh_session_handle(self), "done"), failed, NULL);
+        (void)failed;
+    }
+    self->is_shut = true;
+    if (self->socket >= 0)
+        shutdown(self->socket, SHUT_RDWR); /* what libssh2 still wants to say fails at once */
+    for (size_t i = self->count; i > 0; i--)
+        for (int tries = 0;
+             tries < LAST_TRIES && libssh2_session_free(self->hops[i - 1].handle) == LIBSSH2_ERROR_EAGAIN;)
+            tries++;
+    if (self->socket >= 0)
+        close(self->socket);
+    libssh2_exit();
+    free(self);
+}
+
+#endif

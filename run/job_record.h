@@ -1,0 +1,87 @@
+/* What is known of the job that runs a run: job.json in the run folder.
+ *
+ * The controller writes it (replaced by rename): before a job is submitted, when its number is known, and
+ * whenever its state changes, so that any later controller finds everything again. The history takes
+ * queue_s and boot_s from it. Success is not in here: the manifest of the last attempt decides that.
+ *
+ * States go planned, submitted, pending, booting, running, sealing, and end as done, failed, cancelled or
+ * lost; a requeue goes back to pending. Every change is kept. */
+#ifndef RUN_JOB_RECORD_H
+#define RUN_JOB_RECORD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/err.h"
+#include "run/run_folder.h"
+
+#define JOB_RECORD_VERSION 1
+#define JOB_MAX_TRANSITIONS 1000 /* what a job requeued for ever leaves; older ones go, the first stays */
+
+enum job_state {
+    JOB_PLANNED,
+    JOB_SUBMITTED, /* sent, and not seen by Slurm yet */
+    JOB_PENDING,
+    JOB_BOOTING, /* has nodes, which are not up yet */
+    JOB_RUNNING,
+    JOB_SEALING,
+    JOB_DONE,
+    JOB_FAILED,
+    JOB_CANCELLED,
+    JOB_LOST,
+    JOB_STATE_COUNT
+};
+const char *job_state_name(enum job_state state);
+bool job_state_find(const char *name, enum job_state *state);
+bool job_state_is_final(enum job_state state);
+
+struct job_transition {
+    uint64_t at_wall_ns; /* when it was seen */
+    enum job_state state;
+    char note[256]; /* what Slurm said: "PENDING: Resources" */
+};
+
+struct job_record {
+    char name[64];    /* of the job in Slurm: the run's id; of an array, or a job of several runs, the first one's */
+    char job[64];     /* "4711", "4711_3"; "" until sbatch has answered */
+    char cluster[64]; /* where sbatch said one, else "" */
+    bool in_array;
+    uint64_t array_task;
+    char before[64];            /* the run that the same job does before this one; "" for none */
+    char pool[RUN_ID_BYTES];    /* id of the hold pool that runs it; "" for a job of its own */
+    char step[32];              /* its step in the pool's job, "0"; "" before */
+    uint64_t intent_wall_ns;    /* when it was about to be sent; 0: never */
+    uint64_t submitted_wall_ns; /* when sbatch had answered; 0: not yet */
+    bool cancel_asked;          /* by `cancel`: what ends then was cancelled */
+    enum job_state state;
+    /* As Slurm said last. */
+    char slurm_state[32], reason[256], nodes[512]; /* "RUNNING", "Resources", "n[1-4]" */
+    uint64_t node_count;
+    uint64_t restarts;
+    uint64_t slurm_state_wall_ns; /* since when it is seen in that state */
+    uint64_t queued_s, allocated_s,
+        began_s;                        /* Slurm's clock, since 1970: submitted, given nodes, nodes up; 0 unknown */
+    double queue_s, boot_s;             /* of the last attempt; NAN: not known (yet) */
+    struct job_transition *transitions; /* owned */
+    size_t transition_count;
+};
+
+void job_record_init(struct job_record *self);
+void job_record_release(struct job_record *self);
+
+/* Enters a state and keeps the transition; nothing where it is in that state already. */
+int job_record_enter(struct job_record *self, enum job_state state, uint64_t at_wall_ns, const char *note,
+                     struct cb_err *err) CB_MUST_CHECK;
+
+/* RUN_FOLDER/job.json. CB_ERR_NOT_FOUND where the run never was a job. */
+int job_record_read(const char *run_folder, struct job_record *self, struct cb_err *err) CB_MUST_CHECK;
+int job_record_write(const char *run_folder, const struct job_record *self, struct cb_err *err) CB_MUST_CHECK;
+/* The same as part of a batch (NULL: at once). */
+int job_record_write_in(struct file_batch *batch, const char *run_folder, const struct job_record *self,
+                        struct cb_err *err) CB_MUST_CHECK;
+/* The same from bytes. */
+int job_record_parse(const char *name, const char *text, size_t len, struct job_record *self,
+                     struct cb_err *err) CB_MUST_CHECK;
+
+#endif

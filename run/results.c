@@ -1,0 +1,499 @@
+/* From records to figures. Owns how values of ranks become one of an iteration, and those one of a run. */
+#include "run/results.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MIB_BYTES 1048576.0
+
+/* One sample and whose it is; sorted by operation, iteration, rank. */
+struct entry {
+    const struct sample *sample;
+    uint32_t rank;
+};
+
+/* What all ranks did in one iteration of one operation. `entries` has one a rank, ascending. */
+struct group {
+    enum operation op;
+    uint32_t iteration;
+    uint32_t flags;    /* of any rank */
+    bool complete;     /* every rank of the world is there, and none failed */
+    size_t first, end; /* entries */
+};
+
+struct work {
+    const struct record *record;
+    struct results *results;
+    struct entry *entries;
+    size_t entry_count;
+    struct group *groups;
+    size_t group_count;
+    double *values; /* scratch: one a group */
+    size_t row_capacity;
+};
+
+/* Groups */
+
+static int compare_entries(const void *a, const void *b)
+{
+    const struct entry *x = a, *y = b;
+    if (x->sample->op != y->sample->op)
+        return x->sample->op < y->sample->op ? -1 : 1;
+    if (x->sample->iteration != y->sample->iteration)
+        return x->sample->iteration < y->sample->iteration ? -1 : 1;
+    if (x->rank != y->rank)
+        return x->rank < y->rank ? -1 : 1;
+    return x->sample < y->sample ? -1 : x->sample > y->sample; /* in the order made */
+}
+
+static int gather_entries(struct work *work, struct cb_err *err)
+{
+    const struct record *record = work->record;
+    size_t count = 0;
+    for (uint32_t i = 0; i < record->rank_count; i++)
+        count += record->ranks[i].sample_count;
+    work->entries = calloc(count + 1, sizeof *work->entries);
+    work->groups = calloc(count + 1, sizeof *work->groups);
+    work->values = calloc(count + 1, sizeof *work->values);
+    if (!work->entries || !work->groups || !work->values)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for the results of %zu samples", count);
+    for (uint32_t i = 0; i < record->rank_count; i++) {
+        const struct record_rank *rank = &record->ranks[i];
+        for (uint32_t k = 0; k < rank->sample_count; k++)
+            work->entries[work->entry_count++] = (struct entry){&rank->samples[k], rank->rank};
+    }
+    qsort(work->entries, work->entry_count, sizeof *work->entries, compare_entries);
+    return 0;
+}
+
+static void make_groups(struct work *work)
+{
+    size_t end;
+    for (size_t first = 0; first < work->entry_count; first = end) {
+        const struct sample *sample = work->entries[first].sample;
+        struct group group = {.op = (enum operation)sample->op, .iteration = sample->iteration, .first = first};
+        uint32_t ranks = 0;
+        for (end = first; end < work->entry_count; end++) {
+            const struct entry *entry = &work->entries[end];
+            if (entry->sample->op != sample->op || entry->sample->iteration != sample->iteration)
+                break;
+            group.flags |= entry->sample->flags;
+            ranks += end == first || entry->rank != work->entries[end - 1].rank ? 1 : 0;
+        }
+        group.end = end;
+        group.complete = ranks == work->record->world_size && !(group.flags & SAMPLE_FAILED);
+        work->groups[work->group_count++] = group;
+    }
+}
+
+static bool is_measured(const struct group *group, enum operation op)
+{
+    return group->op == op && group->complete && !(group->flags & SAMPLE_WARMUP);
+}
+
+/* Values over ranks */
+
+enum over_ranks { OVER_MAX, OVER_MEAN, OVER_SUM };
+
+static bool is_of_suite(enum metric_id metric)
+{
+    return metric >= METRIC_SUITE_FIRST && metric <= METRIC_SUITE_LAST;
+}
+
+bool results_suite_takes_worst(enum metric_id metric)
+{
+    return metric == METRIC_NET_LATENCY_P99_S;
+}
+
+/* The slowest rank makes an operation's time; times in states are means, so that they sum to the mean
+ * operation; amounts are sums. */
+static enum over_ranks how_over_ranks(enum metric_id metric)
+{
+    if (metric >= METRIC_OTHER_S && metric <= METRIC_WAIT_S)
+        return OVER_MEAN;
+    if (metric == METRIC_RSS_BYTES || metric == METRIC_GATHERED_BYTES) /* memory of a rank */
+        return OVER_MAX;
+    if (metric == METRIC_CPU_S)
+        return OVER_SUM;
+    if (is_of_suite(metric)) /* a rank's value is its node's, or that of all ranks */
+        return results_suite_takes_worst(metric) ? OVER_MAX : OVER_MEAN;
+    if (metric >= METRIC_LOSS && metric <= METRIC_LEARNING_RATE) /* every rank knows that of all */
+        return OVER_MEAN;
+    const char *unit = metric_row(metric)->unit;
+    if (strcmp(unit, "ratio") == 0)
+        return OVER_MEAN;
+    return strcmp(unit, "s") == 0 ? OVER_MAX : OVER_SUM;
+}
+
+/* NAN where a rank has no value; but tests of the suite are not for every rank. */
+static double over_ranks(const struct work *work, const struct group *group, enum metric_id metric, enum over_ranks how)
+{
+    double sum = 0, max = -INFINITY;
+    size_t count = 0;
+    for (size_t i = group->first; i < group->end; i++) {
+        double value = work->entries[i].sample->values[metric];
+        if (isnan(value) && is_of_suite(metric))
+            continue;
+        sum += value; /* NAN stays */
+        max = value > max ? value : max;
+        count++;
+    }
+    if (isnan(sum) || count == 0)
+        return NAN;
+    if (how == OVER_MAX)
+        return max;
+    return how == OVER_SUM ? sum : sum / (double)count;
+}
+
+static double of_rank_0(const struct work *work, const struct group *group, enum metric_id metric)
+{
+    const struct entry *entry = &work->entries[group->first];
+    return entry->rank == 0 ? entry->sample->values[metric] : NAN;
+}
+
+static double iteration_value(const struct work *work, const struct group *group, enum metric_id metric)
+{
+    double op_s = over_ranks(work, group, METRIC_OP_S, OVER_MAX);
+    double checkpoint_bytes = work->record->run_values[METRIC_CHECKPOINT_BYTES];
+    switch (metric) {
+    case METRIC_SAVE_S:
+    case METRIC_LOAD_S:
+    case METRIC_STEP_S:
+    case METRIC_CORRECTED_SAVE_DURATIONS_S:
+    case METRIC_CORRECTED_LOAD_DURATIONS_S:
+        return op_s;
+    case METRIC_TOKENS_PER_S:
+        return over_ranks(work, group, METRIC_TOKENS, OVER_SUM) / op_s;
+    case METRIC_SAVE_BYTES_PER_S:
+        return over_ranks(work, group, METRIC_BYTES_MOVED, OVER_SUM) / op_s;
+    case METRIC_LOAD_BYTES_PER_S:
+    case METRIC_VERIFY_BYTES_PER_S:
+        return over_ranks(work, group, METRIC_BYTES_NEEDED, OVER_SUM) / op_s;
+    case METRIC_SAVE_IMBALANCE:
+    case METRIC_LOAD_IMBALANCE:
+    case METRIC_VERIFY_IMBALANCE:
+        return over_ranks(work, group, METRIC_OWN_S, OVER_MAX) / over_ranks(work, group, METRIC_OWN_S, OVER_MEAN);
+    case METRIC_READ_AMPLIFICATION:
+        return over_ranks(work, group, METRIC_BYTES_MOVED, OVER_SUM) /
+               over_ranks(work, group, METRIC_BYTES_NEEDED, OVER_SUM);
+    case METRIC_THROUGHPUT_MIBS:
+        return checkpoint_bytes / MIB_BYTES / of_rank_0(work, group, METRIC_OP_S);
+    case METRIC_RANK0_SAVE_BYTES_PER_S:
+    case METRIC_RANK0_LOAD_BYTES_PER_S:
+        return checkpoint_bytes / of_rank_0(work, group, METRIC_OWN_S);
+    default:
+        return over_ranks(work, group, metric, how_over_ranks(metric));
+    }
+}
+
+/* Rows */
+
+static int add_row(struct work *work, enum operation op, enum metric_id metric, const double *values, size_t n,
+                   struct cb_err *err)
+{
+    struct results *results = work->results;
+    if (results->count == work->row_capacity) {
+        size_t capacity = work->row_capacity ? 2 * work->row_capacity : 64;
+        struct result_row *rows = reallocarray(results->rows, capacity, sizeof *rows);
+        if (!rows)
+            return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu results", capacity);
+        results->rows = rows;
+        work->row_capacity = capacity;
+    }
+    double *copy = malloc(n * sizeof *copy);
+    if (!copy)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu values of %s", n, metric_row(metric)->name);
+    memcpy(copy, values, n * sizeof *copy);
+    struct result_row *row = &results->rows[results->count++];
+    *row = (struct result_row){.op = op, .metric = metric, .iterations = copy};
+    stats_summarize(copy, n, &row->summary);
+    return 0;
+}
+
+/* Quantiles of first bytes over all requests of all ranks and iterations: those of samples do not add up. */
+static double ttfb_quantile(const struct work *work, enum operation op, enum metric_id metric)
+{
+    const struct histogram *ttfb = &work->record->ttfb[op];
+    if (ttfb->count == 0 || (metric != METRIC_TTFB_P50_S && metric != METRIC_TTFB_P99_S))
+        return NAN;
+    return (double)histogram_quantile(ttfb, metric == METRIC_TTFB_P50_S ? 0.5 : 0.99) / 1e9;
+}
+
+/* One metric of one operation over the measured iterations; no row where it has no value. */
+static int add_iterations(struct work *work, enum operation op, enum metric_id metric, struct cb_err *err)
+{
+    size_t n = 0;
+    double merged = ttfb_quantile(work, op, metric);
+    if (isfinite(merged))
+        return add_row(work, op, metric, &merged, 1, err);
+    for (size_t i = 0; i < work->group_count; i++) {
+        if (!is_measured(&work->groups[i], op))
+            continue;
+        double value = iteration_value(work, &work->groups[i], metric);
+        if (isfinite(value))
+            work->values[n++] = value;
+    }
+    return n ? add_row(work, op, metric, work->values, n, err) : 0;
+}
+
+static bool belongs_to(enum metric_id metric, enum operation op)
+{
+    switch (metric) {
+    case METRIC_SAVE_S:
+    case METRIC_SAVE_BYTES_PER_S:
+    case METRIC_SAVE_IMBALANCE:
+    case METRIC_CORRECTED_SAVE_DURATIONS_S:
+    case METRIC_RANK0_SAVE_BYTES_PER_S:
+        return op == OP_SAVE;
+    case METRIC_LOAD_S:
+    case METRIC_LOAD_BYTES_PER_S:
+    case METRIC_LOAD_IMBALANCE:
+    case METRIC_READ_AMPLIFICATION:
+    case METRIC_CORRECTED_LOAD_DURATIONS_S:
+    case METRIC_RANK0_LOAD_BYTES_PER_S:
+        return op == OP_LOAD;
+    case METRIC_STEP_S:
+    case METRIC_TOKENS_PER_S:
+        return op == OP_STEP;
+    case METRIC_VERIFY_BYTES_PER_S:
+    case METRIC_VERIFY_IMBALANCE:
+        return op == OP_VERIFY;
+    case METRIC_THROUGHPUT_MIBS:
+        return op == OP_SAVE || op == OP_LOAD;
+    default:
+        return metric_row(metric)->scope == METRIC_OF_SAMPLE;
+    }
+}
+
+static int add_operations(struct work *work, struct cb_err *err)
+{
+    int rc = 0;
+    for (unsigned op = OP_NONE + 1; op < OP_COUNT && !rc; op++) {
+        for (unsigned metric = 0; metric < METRIC_COUNT && !rc; metric++) {
+            if (belongs_to((enum metric_id)metric, (enum operation)op))
+                rc = add_iterations(work, (enum operation)op, (enum metric_id)metric, err);
+        }
+    }
+    return rc;
+}
+
+/* Values of the run */
+
+static double median_of(const struct work *work, enum operation op, enum metric_id metric)
+{
+    const struct result_row *row = results_find(work->results, op, metric);
+    return row ? row->summary.median : NAN;
+}
+
+/* A raw limit from its own samples: bytes of all ranks over the slowest one's time, the median of them. */
+static double baseline_rate(struct work *work, enum operation op)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < work->group_count; i++) {
+        if (!is_measured(&work->groups[i], op))
+            continue;
+        double rate = over_ranks(work, &work->groups[i], METRIC_BYTES_MOVED, OVER_SUM) /
+                      over_ranks(work, &work->groups[i], METRIC_OP_S, OVER_MAX);
+        if (isfinite(rate))
+            work->values[n++] = rate;
+    }
+    struct summary summary;
+    stats_summarize(work->values, n, &summary);
+    return summary.median;
+}
+
+/* Requests and errors of all ranks in saves and loads, and the time these took. */
+static void count_requests(const struct work *work, double *requests, double *errors, double *seconds)
+{
+    *requests = *errors = *seconds = 0;
+    for (size_t i = 0; i < work->group_count; i++) {
+        const struct group *group = &work->groups[i];
+        if (!is_measured(group, OP_SAVE) && !is_measured(group, OP_LOAD))
+            continue;
+        double failed = over_ranks(work, group, METRIC_ERRORS, OVER_SUM);
+        *requests += over_ranks(work, group, METRIC_REQUESTS, OVER_SUM);
+        *errors += isnan(failed) ? 0 : failed;
+        *seconds += over_ranks(work, group, METRIC_OP_S, OVER_MAX);
+    }
+}
+
+static void fill_if_absent(double *value, double computed)
+{
+    if (isnan(*value))
+        *value = computed;
+}
+
+static int add_run_values(struct work *work, struct cb_err *err)
+{
+    double values[METRIC_COUNT], requests, errors, seconds;
+    memcpy(values, work->record->run_values, sizeof values);
+    fill_if_absent(&values[METRIC_BASELINE_WRITE_BYTES_PER_S], baseline_rate(work, OP_BASELINE_WRITE));
+    fill_if_absent(&values[METRIC_BASELINE_READ_BYTES_PER_S], baseline_rate(work, OP_BASELINE_READ));
+    values[METRIC_SAVE_LIMIT_FRACTION] =
+        median_of(work, OP_SAVE, METRIC_SAVE_BYTES_PER_S) / values[METRIC_BASELINE_WRITE_BYTES_PER_S];
+    values[METRIC_LOAD_LIMIT_FRACTION] =
+        median_of(work, OP_LOAD, METRIC_LOAD_BYTES_PER_S) / values[METRIC_BASELINE_READ_BYTES_PER_S];
+    count_requests(work, &requests, &errors, &seconds);
+    fill_if_absent(&values[METRIC_REQUEST_RATE], requests > 0 ? requests / seconds : NAN);
+    fill_if_absent(&values[METRIC_SUCCESS_RATIO], requests > 0 ? 1 - errors / requests : NAN);
+    int rc = 0;
+    for (unsigned i = 0; i < METRIC_COUNT && !rc; i++) {
+        if (metric_row((enum metric_id)i)->scope == METRIC_OF_RUN && isfinite(values[i]))
+            rc = add_row(work, OP_NONE, (enum metric_id)i, &values[i], 1, err);
+    }
+    return rc;
+}
+
+/* Where the time went, and who was slowest */
+
+static void share_states(struct work *work, enum operation op)
+{
+    double shares[STATE_COUNT] = {0};
+    size_t n = 0;
+    for (size_t i = 0; i < work->group_count; i++) {
+        if (!is_measured(&work->groups[i], op))
+            continue;
+        for (size_t k = work->groups[i].first; k < work->groups[i].end; k++) {
+            const double *states = &work->entries[k].sample->values[METRIC_OTHER_S];
+            double total = 0;
+            for (unsigned state = 0; state < STATE_COUNT; state++)
+                total += isnan(states[state]) ? 0 : states[state];
+            if (!(total > 0))
+                continue;
+            for (unsigned state = 0; state < STATE_COUNT; state++)
+                shares[state] += isnan(states[state]) ? 0 : states[state] / total;
+            n++;
+        }
+    }
+    for (unsigned state = 0; state < STATE_COUNT && n > 0; state++)
+        work->results->state_share[op][state] = shares[state] / (double)n;
+}
+
+/* The rank that finished its own work last; -1 where that is not known. */
+static int slowest_in(const struct work *work, const struct group *group)
+{
+    int slowest = -1;
+    double longest = -INFINITY;
+    for (size_t i = group->first; i < group->end; i++) {
+        double own_s = work->entries[i].sample->values[METRIC_OWN_S];
+        if (own_s > longest) {
+            longest = own_s;
+            slowest = (int)work->entries[i].rank;
+        }
+    }
+    return slowest;
+}
+
+/* Median, over the iterations in which `rank` was the slowest, of its own_s over the ranks' mean, less 1:
+ * never negative, since the slowest of an iteration is never below that iteration's mean. */
+static double excess_of(struct work *work, enum operation op, int rank)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < work->group_count; i++) {
+        const struct group *group = &work->groups[i];
+        if (is_measured(group, op) && slowest_in(work, group) == rank)
+            work->values[n++] =
+                over_ranks(work, group, METRIC_OWN_S, OVER_MAX) / over_ranks(work, group, METRIC_OWN_S, OVER_MEAN) - 1;
+    }
+    struct summary summary;
+    stats_summarize(work->values, n, &summary);
+    return isfinite(summary.median) ? summary.median : 0;
+}
+
+static int find_slowest(struct work *work, enum operation op, struct cb_err *err)
+{
+    struct results *results = work->results;
+    uint32_t *times = calloc((size_t)work->record->world_size + 1, sizeof *times);
+    if (!times)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for %u ranks", work->record->world_size);
+    uint32_t known = 0, most = 0;
+    for (size_t i = 0; i < work->group_count; i++) {
+        int rank = is_measured(&work->groups[i], op) ? slowest_in(work, &work->groups[i]) : -1;
+        if (rank < 0)
+            continue;
+        known++;
+        times[rank]++;
+        if (times[rank] > most || (times[rank] == most && rank < results->slowest_rank[op])) {
+            most = times[rank];
+            results->slowest_rank[op] = rank;
+        }
+    }
+    free(times);
+    if (known > 0) {
+        results->slowest_rank_share[op] = (double)most / known;
+        results->slowest_rank_excess[op] = excess_of(work, op, results->slowest_rank[op]);
+    }
+    return 0;
+}
+
+static void count_marks(struct work *work)
+{
+    struct results *results = work->results;
+    bool right = !(work->record->run_values[METRIC_PROBLEMS] > 0);
+    for (size_t i = 0; i < work->group_count; i++) {
+        const struct group *group = &work->groups[i];
+        if (group->op == OP_VERIFY && !(group->flags & SAMPLE_WARMUP)) {
+            results->iterations_to_verify++;
+            results->iterations_verified += group->complete && right ? 1 : 0;
+        }
+        if (is_measured(group, OP_LOAD)) {
+            results->suspected_cache += group->flags & SAMPLE_SUSPECTED_CACHE ? 1 : 0;
+            results->coldness_unknown += group->flags & SAMPLE_COLDNESS_UNKNOWN ? 1 : 0;
+        }
+    }
+}
+
+static int compute(struct work *work, struct cb_err *err)
+{
+    int rc = gather_entries(work, err);
+    if (rc)
+        return rc;
+    make_groups(work);
+    count_marks(work);
+    rc = add_operations(work, err);
+    if (!rc)
+        rc = add_run_values(work, err);
+    for (unsigned op = OP_NONE + 1; op < OP_COUNT && !rc; op++) {
+        share_states(work, (enum operation)op);
+        rc = find_slowest(work, (enum operation)op, err);
+    }
+    return rc;
+}
+
+int results_compute(const struct record *record, struct results *results, struct cb_err *err)
+{
+    struct results computed = {0};
+    struct work work = {.record = record, .results = &computed};
+    for (unsigned op = 0; op < OP_COUNT; op++)
+        computed.slowest_rank[op] = -1;
+    int rc = compute(&work, err);
+    free(work.entries);
+    free(work.groups);
+    free(work.values);
+    if (rc)
+        results_release(&computed);
+    else
+        *results = computed;
+    return rc;
+}
+
+void results_release(struct results *self)
+{
+    for (size_t i = 0; i < self->count; i++)
+        free(self->rows[i].iterations);
+    free(self->rows);
+    self->rows = NULL;
+    self->count = 0;
+}
+
+const struct result_row *results_find(const struct results *self, enum operation op, enum metric_id metric)
+{
+    for (size_t i = 0; i < self->count; i++) {
+        if (self->rows[i].op == op && self->rows[i].metric == metric)
+            return &self->rows[i];
+    }
+    return NULL;
+}

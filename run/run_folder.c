@@ -1,0 +1,368 @@
+/* Run folders: names, attempts, progress; manifest.c has the seal. Knows files and their order, not what ran. */
+#include "run/run_folder.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "core/hash.h"
+#include "core/json.h"
+
+#define RUN_ID_LETTERS 4
+#define OPEN_FOLDERS 16 /* at a time, by one that removes them */
+
+/* Outcomes */
+
+static const char *const outcome_names[OUTCOME_COUNT] = {
+    "pass", "benchmark_failed", "infrastructure", "timeout", "cancelled", "preempted", "lost",
+};
+
+const char *outcome_name(enum outcome outcome)
+{
+    return outcome < OUTCOME_COUNT ? outcome_names[outcome] : "unknown";
+}
+
+bool outcome_find(const char *name, enum outcome *outcome)
+{
+    for (unsigned i = 0; i < OUTCOME_COUNT; i++) {
+        if (strcmp(outcome_names[i], name) == 0) {
+            *outcome = (enum outcome)i;
+            return true;
+        }
+    }
+    return false;
+}
+
+int outcome_exit_code(enum outcome outcome)
+{
+    switch (outcome) {
+    case OUTCOME_PASS:
+        return CB_EXIT_PASS;
+    case OUTCOME_BENCHMARK_FAILED:
+        return CB_EXIT_BENCHMARK;
+    default:
+        return CB_EXIT_INFRASTRUCTURE;
+    }
+}
+
+/* Folders */
+
+/* mkdir -p. The path is changed and put back while it works. */
+static int make_folders(char *path, mode_t mode, struct cb_err *err)
+{
+    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        int failed = mkdir(path, mode) < 0 && errno != EEXIST ? errno : 0;
+        int rc = failed ? cb_fail_errno(err, failed, "creating the folder %s", path) : 0;
+        *slash = '/';
+        if (rc)
+            return rc;
+    }
+    return 0;
+}
+
+/* A home that cannot be made is no "not found": callers take that for a home without a history yet. */
+static int make_home(char *path, struct cb_err *err)
+{
+    struct stat facts;
+    struct cb_err own;
+    int rc = make_folders(path, 0700, &own);
+    if (!rc && mkdir(path, 0700) < 0 && errno != EEXIST)
+        rc = cb_fail_errno(&own, errno, "creating the folder %s", path);
+    if (!rc && stat(path, &facts) < 0)
+        rc = cb_fail_errno(&own, errno, "looking at the folder %s", path);
+    if (!rc && !S_ISDIR(facts.st_mode))
+        rc = cb_fail(&own, CB_ERR_SYSTEM, "%s is not a folder", path);
+    if (!rc && access(path, X_OK) < 0)
+        rc = cb_fail_errno(&own, errno, "entering the folder %s", path);
+    return rc ? cb_fail(err, rc == CB_ERR_NO_SPACE ? rc : CB_ERR_SYSTEM,
+                        "%s: CKPTBENCH_HOME must name a folder that you may use", own.message)
+              : 0;
+}
+
+int home_folder(struct buf *path, struct cb_err *err)
+{
+    const char *ours = getenv("CKPTBENCH_HOME");
+    const char *data = getenv("XDG_DATA_HOME");
+    const char *home = getenv("HOME");
+    char working[PATH_MAX] = "";
+    size_t before = path->len;
+    const char *chosen = ours && *ours ? ours : data && *data ? data : home;
+    if (chosen && *chosen && *chosen != '/') { /* the history names run folders: from everywhere the same */
+        if (!getcwd(working, sizeof working))
+            return cb_fail_errno(err, errno, "finding the working folder");
+        buf_printf(path, "%s/", working);
+    }
+    if (ours && *ours)
+        buf_append_text(path, ours);
+    else if (data && *data)
+        buf_printf(path, "%s/ckptbench", data);
+    else if (home && *home)
+        buf_printf(path, "%s/.local/share/ckptbench", home);
+    else
+        return cb_fail(err, CB_ERR_USAGE, "neither CKPTBENCH_HOME nor XDG_DATA_HOME nor HOME is set: set one");
+    int rc = buf_check(path, "the home folder's path", err);
+    if (!rc)
+        rc = make_home(path->data + before, err);
+    if (rc) {
+        path->len = before;
+        if (path->capacity)
+            path->data[before] = '\0';
+    }
+    return rc;
+}
+
+void run_id_new(char id[RUN_ID_BYTES])
+{
+    static const char letters[] = "abcdefghijkmnpqrstuvwxyz23456789"; /* 32 of them: no l, o, 0, 1 */
+    unsigned char random[RUN_ID_LETTERS];
+    random_bytes(random, sizeof random);
+    time_t now = (time_t)(clock_wall_ns() / NS_PER_S);
+    struct tm utc;
+    gmtime_r(&now, &utc);
+    size_t len = strftime(id, RUN_ID_BYTES, "%Y%m%d-", &utc);
+    for (size_t i = 0; i < sizeof random; i++)
+        id[len++] = letters[random[i] % (sizeof letters - 1)];
+    id[len] = '\0';
+}
+
+int run_folder_join(char path[PATH_MAX], const char *folder, const char *name, struct cb_err *err)
+{
+    if (snprintf(path, PATH_MAX, "%s/%s", folder, name) >= PATH_MAX)
+        return cb_fail(err, CB_ERR_USAGE, "the path %s/%s is too long", folder, name);
+    return 0;
+}
+
+static int make_subfolder(const char *folder, const char *name, struct cb_err *err)
+{
+    char path[PATH_MAX];
+    int rc = run_folder_join(path, folder, name, err);
+    if (!rc && mkdir(path, 0755) < 0)
+        rc = cb_fail_errno(err, errno, "creating the folder %s", path);
+    return rc;
+}
+
+/* Labels as YAML whose texts are quoted as JSON has it, which YAML reads the same. */
+static int write_labels(struct file_batch *batch, const char *folder, const struct experiment *experiment,
+                        struct cb_err *err)
+{
+    char path[PATH_MAX];
+    int rc = run_folder_join(path, folder, "labels.yaml", err);
+    if (rc)
+        return rc;
+    struct buf text;
+    buf_init(&text, RUN_FOLDER_FILE_MAX_BYTES);
+    struct json_writer json;
+    json_writer_init(&json, &text, 2);
+    json_write_begin_object(&json);
+    for (size_t i = 0; i < experiment_label_count(experiment); i++) {
+        json_member_text(&json, experiment_label_key(experiment, i), experiment_label_value(experiment, i));
+    }
+    json_write_end_object(&json);
+    buf_append_char(&text, '\n');
+    rc = file_write(batch, &text, path, 0644, err);
+    buf_release(&text);
+    return rc;
+}
+
+static int write_experiment(struct file_batch *batch, const char *folder, const struct experiment *experiment,
+                            struct cb_err *err)
+{
+    char path[PATH_MAX];
+    struct buf text;
+    buf_init(&text, RUN_FOLDER_FILE_MAX_BYTES);
+    int rc = run_folder_join(path, folder, "experiment.yaml", err);
+    if (!rc)
+        rc = experiment_write_yaml(experiment, &text, err);
+    if (!rc)
+        rc = file_write(batch, &text, path, 0644, err);
+    buf_release(&text);
+    return rc;
+}
+
+int run_folder_create(struct file_batch *batch, const char *path, const struct experiment *experiment,
+                      struct cb_err *err)
+{
+    char own[PATH_MAX];
+    if (snprintf(own, sizeof own, "%s", path) >= (int)sizeof own)
+        return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", path);
+    int rc = make_folders(own, 0755, err);
+    if (!rc && mkdir(path, 0755) < 0)
+        rc = cb_fail_errno(err, errno, "creating the run folder %s", path);
+    if (!rc)
+        rc = make_subfolder(path, "attempts", err);
+    if (!rc)
+        rc = write_labels(batch, path, experiment, err);
+    if (!rc)
+        rc = write_experiment(batch, path, experiment, err);
+    return rc;
+}
+
+static int remove_entry(const char *path, const struct stat *status, int type, struct FTW *walk)
+{
+    (void)status;
+    (void)type;
+    (void)walk;
+    return remove(path);
+}
+
+void run_folder_discard(const char *path)
+{
+    (void)nftw(path, remove_entry, OPEN_FOLDERS, FTW_DEPTH | FTW_PHYS);
+}
+
+int run_folder_read_experiment(const char *path, struct experiment **experiment, struct cb_err *err)
+{
+    char file[PATH_MAX];
+    struct buf text;
+    buf_init(&text, RUN_FOLDER_FILE_MAX_BYTES);
+    int rc = run_folder_join(file, path, "experiment.yaml", err);
+    if (!rc)
+        rc = buf_read_file(&text, file, err);
+    if (!rc)
+        rc = experiment_read_yaml(file, text.data, text.len, experiment, err);
+    buf_release(&text);
+    return rc;
+}
+
+/* Attempts */
+
+int run_folder_last_attempt(const char *path, uint32_t *attempt, struct cb_err *err)
+{
+    char folder[PATH_MAX];
+    int rc = run_folder_join(folder, path, "attempts", err);
+    if (rc)
+        return rc;
+    DIR *entries = opendir(folder);
+    if (!entries)
+        return cb_fail_errno(err, errno, "reading %s (is %s a run folder?)", folder, path);
+    uint32_t last = 0;
+    for (struct dirent *entry; (entry = readdir(entries));) {
+        char *end;
+        unsigned long number = strtoul(entry->d_name, &end, 10);
+        if (entry->d_name[0] >= '1' && entry->d_name[0] <= '9' && !*end && number <= UINT32_MAX && number > last)
+            last = (uint32_t)number;
+    }
+    closedir(entries);
+    *attempt = last;
+    return 0;
+}
+
+int run_folder_new_attempt(const char *path, uint32_t *attempt, struct buf *attempt_path, struct cb_err *err)
+{
+    uint32_t number;
+    int rc = run_folder_last_attempt(path, &number, err);
+    if (rc)
+        return rc;
+    char folder[PATH_MAX];
+    for (;;) { /* another agent may take the same number: the next one is ours */
+        number++;
+        if (snprintf(folder, sizeof folder, "%s/attempts/%u", path, number) >= (int)sizeof folder)
+            return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", path);
+        if (mkdir(folder, 0755) == 0)
+            break;
+        if (errno != EEXIST)
+            return cb_fail_errno(err, errno, "creating the folder %s", folder);
+    }
+    rc = make_subfolder(folder, "logs", err);
+    if (rc)
+        return rc;
+    size_t before = attempt_path->len;
+    buf_append_text(attempt_path, folder);
+    rc = buf_check(attempt_path, "the attempt's path", err);
+    if (rc)
+        attempt_path->len = before;
+    else
+        *attempt = number;
+    return rc;
+}
+
+/* Progress */
+
+int progress_write(const char *attempt_path, const struct progress *progress, struct cb_err *err)
+{
+    char path[PATH_MAX], temporary[PATH_MAX];
+    int rc = run_folder_join(path, attempt_path, "progress.json", err);
+    if (!rc)
+        rc = run_folder_join(temporary, attempt_path, "progress.json.tmp", err);
+    if (rc)
+        return rc;
+    struct buf text;
+    struct json_writer json;
+    buf_init(&text, RUN_FOLDER_FILE_MAX_BYTES);
+    json_writer_init(&json, &text, 0);
+    json_write_begin_object(&json);
+    json_member_text(&json, "state", progress->state);
+    json_member_text(&json, "op", progress->op);
+    json_member_u64(&json, "iteration", progress->iteration);
+    json_member_u64(&json, "iterations", progress->iterations);
+    json_member_u64(&json, "bytes_done", progress->bytes_done);
+    json_member_u64(&json, "bytes_total", progress->bytes_total);
+    json_member_double(&json, "bytes_per_s", progress->bytes_per_s);
+    json_member_i64(&json, "slowest_rank", progress->slowest_rank);
+    json_member_text(&json, "note", progress->note);
+    json_write_end_object(&json);
+    buf_append_char(&text, '\n');
+    rc = buf_check(&text, "the progress", err);
+    /* Renamed so that readers see a whole one; not synced, since a sync could disturb what is timed. */
+    int fd = rc ? -1 : open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (!rc && (fd < 0 || write(fd, text.data, text.len) != (ssize_t)text.len || rename(temporary, path) < 0))
+        rc = cb_fail_errno(err, errno, "writing %s", path);
+    if (fd >= 0)
+        close(fd);
+    buf_release(&text);
+    return rc;
+}
+
+static int read_progress_fields(const struct json_value *root, struct progress *progress, struct cb_err *err)
+{
+    double slowest;
+    int rc = json_copy_text(root, "state", progress->state, sizeof progress->state, err);
+    if (!rc)
+        rc = json_copy_text(root, "op", progress->op, sizeof progress->op, err);
+    if (!rc)
+        rc = json_need_u32(root, "iteration", &progress->iteration, err);
+    if (!rc)
+        rc = json_need_u32(root, "iterations", &progress->iterations, err);
+    if (!rc)
+        rc = json_need_u64(root, "bytes_done", &progress->bytes_done, err);
+    if (!rc)
+        rc = json_need_u64(root, "bytes_total", &progress->bytes_total, err);
+    if (!rc)
+        rc = json_need_double(root, "bytes_per_s", &progress->bytes_per_s, err);
+    if (!rc)
+        rc = json_need_double(root, "slowest_rank", &slowest, err);
+    if (!rc && !(slowest >= -1 && slowest <= INT32_MAX))
+        rc = cb_fail(err, CB_ERR_FORMAT, "slowest_rank is out of range");
+    if (!rc)
+        rc = json_copy_text(root, "note", progress->note, sizeof progress->note, err);
+    if (!rc)
+        progress->slowest_rank = (int)slowest;
+    return rc;
+}
+
+int progress_read(const char *attempt_path, struct progress *progress, struct cb_err *err)
+{
+    char path[PATH_MAX];
+    int rc = run_folder_join(path, attempt_path, "progress.json", err);
+    if (rc)
+        return rc;
+    struct json_value *root = NULL;
+    struct progress parsed = {0};
+    rc = json_parse_file(path, RUN_FOLDER_FILE_MAX_BYTES, &root, err);
+    if (!rc)
+        rc = read_progress_fields(root, &parsed, err);
+    json_value_free(root);
+    if (!rc)
+        *progress = parsed;
+    return rc;
+}

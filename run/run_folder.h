@@ -1,0 +1,98 @@
+/* The run folder: the contract between controller, agent and history. docs/run-folder.md has it.
+ *
+ * RUN/experiment.yaml, RUN/labels.yaml, RUN/attempts/N/{fingerprint.json, host.json, progress.json,
+ * records, logs/, manifest.json}. The manifest comes last, by an exclusive link: whoever seals first wins. */
+#ifndef RUN_RUN_FOLDER_H
+#define RUN_RUN_FOLDER_H
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/buf.h"
+#include "core/err.h"
+#include "core/file_batch.h"
+#include "run/experiment.h"
+
+#define RUN_ID_BYTES 48
+#define MANIFEST_VERSION 1
+#define RUN_FOLDER_FILE_MAX_BYTES (1 << 20) /* experiment, manifest, progress */
+
+enum outcome {
+    OUTCOME_PASS,
+    OUTCOME_BENCHMARK_FAILED,
+    OUTCOME_INFRASTRUCTURE,
+    OUTCOME_TIMEOUT,
+    OUTCOME_CANCELLED,
+    OUTCOME_PREEMPTED,
+    OUTCOME_LOST,
+    OUTCOME_COUNT
+};
+const char *outcome_name(enum outcome outcome);
+bool outcome_find(const char *name, enum outcome *outcome);
+int outcome_exit_code(enum outcome outcome);
+
+/* $CKPTBENCH_HOME, else $XDG_DATA_HOME/ckptbench, else ~/.local/share/ckptbench; created (0700). */
+int home_folder(struct buf *path, struct cb_err *err) CB_MUST_CHECK;
+
+/* "20261121-k3f9": UTC date and 4 random letters. A sweep's members are SWEEP.01, SWEEP.02, … */
+void run_id_new(char id[RUN_ID_BYTES]);
+
+/* Creates the folder (and missing parents) with the frozen experiment, its files as part of a batch (NULL: at once).
+ * CB_ERR_EXISTS if it is there. */
+int run_folder_create(struct file_batch *batch, const char *path, const struct experiment *experiment,
+                      struct cb_err *err) CB_MUST_CHECK;
+/* Removes the folder with all that is in it, links themselves and not what they lead to; what cannot be removed stays. */
+void run_folder_discard(const char *path);
+int run_folder_read_experiment(const char *path, struct experiment **experiment, struct cb_err *err) CB_MUST_CHECK;
+
+/* Creates attempts/N for the next N (exclusively) and gives its path. */
+int run_folder_new_attempt(const char *path, uint32_t *attempt, struct buf *attempt_path,
+                           struct cb_err *err) CB_MUST_CHECK;
+/* The highest N, 0 where there is none. */
+int run_folder_last_attempt(const char *path, uint32_t *attempt, struct cb_err *err) CB_MUST_CHECK;
+
+/* FOLDER/NAME. */
+int run_folder_join(char path[PATH_MAX], const char *folder, const char *name, struct cb_err *err) CB_MUST_CHECK;
+
+struct manifest {
+    char run[RUN_ID_BYTES];
+    uint32_t attempt;
+    enum outcome outcome;
+    char message[1024]; /* "" for a pass */
+    uint64_t started_wall_ns, ended_wall_ns;
+    char records_sha256[65]; /* "" where there are no records */
+    uint32_t ranks, samples;
+    char sealed_by[16]; /* "agent" or "collect" */
+};
+
+/* Writes manifest.json exclusively: CB_ERR_EXISTS when someone else has sealed the attempt; the loser
+ * leaves all as it is, since the winner may have sealed the loser's records. */
+int manifest_write(const char *attempt_path, const struct manifest *manifest, struct cb_err *err) CB_MUST_CHECK;
+/* The same for an agent that is gone. Fills in sealed_by and, from the records that the agent left, hash
+ * and counts; damaged ones are left out, and the message says so. */
+int manifest_write_for_agent(const char *attempt_path, struct manifest *manifest, struct cb_err *err) CB_MUST_CHECK;
+/* CB_ERR_NOT_FOUND: not sealed. Checks the hash of the records; where none were sealed, a file of that
+ * name is what an agent left that came too late, and is not looked at. */
+int manifest_read(const char *attempt_path, struct manifest *manifest, struct cb_err *err) CB_MUST_CHECK;
+/* The same from bytes, without looking at the records. */
+int manifest_parse(const char *name, const char *text, size_t len, struct manifest *manifest,
+                   struct cb_err *err) CB_MUST_CHECK;
+/* Hash of an attempt's records as a manifest holds it; "" where there are none. */
+int manifest_hash_records(const char *attempt_path, char hex[65], struct cb_err *err) CB_MUST_CHECK;
+
+/* What progress.json holds; the agent renames a new one into place about twice a second. */
+struct progress {
+    char state[16]; /* "launching", "running", "sealing" */
+    char op[16];
+    uint32_t iteration, iterations; /* measured ones, from 1 */
+    uint64_t bytes_done, bytes_total;
+    double bytes_per_s;
+    int slowest_rank;
+    char note[256]; /* a stalled rank, by name */
+};
+int progress_write(const char *attempt_path, const struct progress *progress, struct cb_err *err) CB_MUST_CHECK;
+int progress_read(const char *attempt_path, struct progress *progress, struct cb_err *err) CB_MUST_CHECK;
+
+#endif

@@ -1,0 +1,440 @@
+/* The spool. Owns names, renames and the order of tickets; knows nothing of what a run does. */
+#include "run/spool.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/buf.h"
+#include "core/clock.h"
+#include "core/json.h"
+
+#define TICKET_VERSION 1
+#define TICKET_MAX_BYTES (1u << 16)
+#define NAME_DIGITS 20 /* of the time in front of a run's id */
+#define CANCEL "cancel"
+#define REJECTED "rejected"
+#define TEMPORARY ".ckptbench-" /* hidden: no ticket yet */
+
+static const char *const folders[] = {"spool", "claimed", "done", "returned"};
+
+static int join(char path[PATH_MAX], const char *pool, const char *folder, const char *name, struct cb_err *err)
+{
+    if (snprintf(path, PATH_MAX, "%s/%s/%s", pool, folder, name) >= PATH_MAX)
+        return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", pool);
+    return 0;
+}
+
+int spool_create(const char *pool_folder, struct cb_err *err)
+{
+    static const char *const all[] = {"spool", "claimed", "done", "returned", REJECTED, CANCEL};
+    char path[PATH_MAX];
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        int rc = join(path, pool_folder, all[i], "", err);
+        if (rc)
+            return rc;
+        if (mkdir(path, 0755) < 0 && errno != EEXIST)
+            return cb_fail_errno(err, errno, "creating the folder %s", path);
+    }
+    return 0;
+}
+
+/* ---- a ticket as bytes ---- */
+
+static int ticket_write(const char *path, const struct ticket *ticket, struct cb_err *err)
+{
+    struct buf text;
+    struct json_writer json;
+    const struct {
+        const char *key, *value;
+    } texts[] = {{"run", ticket->run},
+                 {"run_folder", ticket->run_folder},
+                 {"job", ticket->job},
+                 {"step", ticket->step},
+                 {"note", ticket->note}};
+    const struct {
+        const char *key;
+        uint64_t value;
+    } numbers[] = {{"version", TICKET_VERSION},
+                   {"put_wall_ns", ticket->put_wall_ns},
+                   {"started_wall_ns", ticket->started_wall_ns},
+                   {"ended_wall_ns", ticket->ended_wall_ns},
+                   {"pid", ticket->pid}};
+    buf_init(&text, TICKET_MAX_BYTES);
+    json_writer_init(&json, &text, 2);
+    json_write_begin_object(&json);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        json_member_u64(&json, numbers[i].key, numbers[i].value);
+    }
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        json_member_text(&json, texts[i].key, texts[i].value);
+    }
+    json_member_u64(&json, "exit_status", ticket->exit_status);
+    json_write_end_object(&json);
+    buf_append_char(&text, '\n');
+    int rc = buf_check(&text, path, err);
+    if (rc == 0)
+        rc = buf_write_file(&text, path, 0644, err);
+    buf_release(&text);
+    return rc;
+}
+
+static int read_members(const struct json_value *root, struct ticket *ticket, struct cb_err *err)
+{
+    uint64_t version = 0;
+    const struct {
+        const char *key;
+        uint64_t *place;
+    } numbers[] = {{"version", &version},
+                   {"put_wall_ns", &ticket->put_wall_ns},
+                   {"started_wall_ns", &ticket->started_wall_ns},
+                   {"ended_wall_ns", &ticket->ended_wall_ns},
+                   {"pid", &ticket->pid},
+                   {"exit_status", &ticket->exit_status}};
+    const struct {
+        const char *key;
+        char *place;
+        size_t bytes;
+    } texts[] = {{"run", ticket->run, sizeof ticket->run},
+                 {"run_folder", ticket->run_folder, sizeof ticket->run_folder},
+                 {"job", ticket->job, sizeof ticket->job},
+                 {"step", ticket->step, sizeof ticket->step},
+                 {"note", ticket->note, sizeof ticket->note}};
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < sizeof numbers / sizeof *numbers; i++)
+        rc = json_need_u64(root, numbers[i].key, numbers[i].place, err);
+    if (rc == 0 && version != TICKET_VERSION)
+        rc = cb_fail(err, CB_ERR_FORMAT, "version %" PRIu64 ", this program reads %d", version, TICKET_VERSION);
+    for (size_t i = 0; rc == 0 && i < sizeof texts / sizeof *texts; i++)
+        rc = json_copy_text(root, texts[i].key, texts[i].place, texts[i].bytes, err);
+    return rc;
+}
+
+/* The run of "TIME.RUN"; NULL where that is no name of a ticket. */
+static const char *run_of(const char *name)
+{
+    for (size_t i = 0; i < NAME_DIGITS; i++)
+        if (!isdigit((unsigned char)name[i]))
+            return NULL;
+    return name[NAME_DIGITS] == '.' && name[NAME_DIGITS + 1] && strlen(name) < SPOOL_TICKET_BYTES
+               ? name + NAME_DIGITS + 1
+               : NULL;
+}
+
+int spool_parse(const char *name, const char *text, size_t len, struct ticket *ticket, struct cb_err *err)
+{
+    struct json_value *root = NULL;
+    struct ticket parsed = {0};
+    struct cb_err own;
+    const char *run = run_of(name);
+    int rc = run ? json_parse(text, len, &root, &own) : cb_fail(&own, CB_ERR_FORMAT, "no name of a ticket");
+    if (rc == 0)
+        rc = read_members(root, &parsed, &own);
+    json_value_free(root);
+    const char *last = rc ? NULL : strrchr(parsed.run_folder, '/');
+    if (rc == 0 && (strcmp(parsed.run, run) != 0 || parsed.run_folder[0] != '/' || strcmp(last + 1, run) != 0))
+        rc = cb_fail(&own, CB_ERR_FORMAT, "its name, its run and its folder do not agree");
+    if (rc)
+        return cb_fail(err, CB_ERR_FORMAT, "%.80s: %s", name, own.message);
+    snprintf(parsed.name, sizeof parsed.name, "%.*s", (int)sizeof parsed.name - 1, name);
+    *ticket = parsed;
+    return 0;
+}
+
+static int ticket_read(const char *pool_folder, enum ticket_state state, const char *name, struct ticket *ticket,
+                       struct cb_err *err)
+{
+    char path[PATH_MAX];
+    struct buf text;
+    struct stat facts;
+    int rc = join(path, pool_folder, folders[state], name, err);
+    if (rc)
+        return rc;
+    if (lstat(path, &facts) < 0)
+        return cb_fail_errno(err, errno, "%s", path);
+    if (!S_ISREG(facts.st_mode)) /* a pipe would have us wait for ever */
+        return cb_fail(err, CB_ERR_FORMAT, "%.80s: not a file", name);
+    buf_init(&text, TICKET_MAX_BYTES);
+    rc = buf_read_file(&text, path, err);
+    if (rc == 0)
+        rc = spool_parse(name, text.data, text.len, ticket, err);
+    if (rc == 0)
+        ticket->state = state;
+    buf_release(&text);
+    return rc;
+}
+
+/* ---- looking ---- */
+
+static int not_hidden(const struct dirent *entry)
+{
+    return entry->d_name[0] != '.';
+}
+
+/* Names in a folder, sorted; freed with free_names. */
+static int list(const char *pool_folder, const char *folder, struct dirent ***names)
+{
+    char path[PATH_MAX];
+    *names = NULL;
+    int count = join(path, pool_folder, folder, "", NULL) ? -1 : scandir(path, names, not_hidden, alphasort);
+    return count < 0 ? 0 : count;
+}
+
+static void free_names(struct dirent **names, int count)
+{
+    for (int i = 0; i < count; i++)
+        free(names[i]);
+    free(names);
+}
+
+/* The names of tickets in a folder: finds that of `run`, or counts those that sort before `name`. Not sorted: this is
+ * asked for every run of a pool. */
+static bool scan(const char *pool_folder, enum ticket_state state, const char *run, char name[SPOOL_TICKET_BYTES],
+                 size_t *before)
+{
+    char path[PATH_MAX];
+    bool found = false;
+    DIR *folder = join(path, pool_folder, folders[state], "", NULL) ? NULL : opendir(path);
+    for (struct dirent *entry; folder && !found && (entry = readdir(folder));) {
+        const char *own = run_of(entry->d_name);
+        found = run && own && strcmp(own, run) == 0;
+        if (found)
+            snprintf(name, SPOOL_TICKET_BYTES, "%.*s", SPOOL_TICKET_BYTES - 1, entry->d_name);
+        else if (!run && own && strcmp(entry->d_name, name) < 0)
+            ++*before;
+    }
+    if (folder)
+        closedir(folder);
+    return found;
+}
+
+static bool find_name(const char *pool_folder, enum ticket_state state, const char *run, char name[SPOOL_TICKET_BYTES],
+                      size_t *before)
+{
+    *before = 0;
+    bool found = scan(pool_folder, state, run, name, before);
+    if (found && state == TICKET_WAITS)
+        scan(pool_folder, state, NULL, name, before);
+    return found;
+}
+
+/* From the end backwards: what is renamed meanwhile goes forward, and is met in the next round. */
+int spool_find(const char *pool_folder, const char *run, struct ticket *ticket, struct cb_err *err)
+{
+    static const enum ticket_state order[] = {TICKET_DONE,    TICKET_CLAIMED, TICKET_WAITS,
+                                              TICKET_CLAIMED, TICKET_DONE,    TICKET_RETURNED};
+    char name[SPOOL_TICKET_BYTES];
+    size_t before;
+    for (size_t i = 0; i < sizeof order / sizeof *order; i++) {
+        if (!find_name(pool_folder, order[i], run, name, &before))
+            continue;
+        int rc = ticket_read(pool_folder, order[i], name, ticket, err);
+        if (rc == CB_ERR_NOT_FOUND)
+            continue;
+        if (rc == 0)
+            ticket->before = before;
+        return rc;
+    }
+    return cb_fail(err, CB_ERR_NOT_FOUND, "run %s is not in this pool", run);
+}
+
+void spool_count(const char *pool_folder, size_t *waiting, size_t *started)
+{
+    struct dirent **names;
+    size_t counts[4];
+    for (size_t state = 0; state < 4; state++) {
+        int count = list(pool_folder, folders[state], &names);
+        counts[state] = 0;
+        for (int i = 0; i < count; i++)
+            counts[state] += run_of(names[i]->d_name) != NULL;
+        free_names(names, count);
+    }
+    *waiting = counts[TICKET_WAITS];
+    *started = counts[TICKET_CLAIMED] + counts[TICKET_DONE];
+}
+
+/* ---- moving ---- */
+
+/* CB_ERR_NOT_FOUND where another one was faster. */
+static int move(const char *pool_folder, const char *from, const char *to, const char *name, struct cb_err *err)
+{
+    char old[PATH_MAX], new[PATH_MAX];
+    int rc = join(old, pool_folder, from, name, err);
+    if (rc == 0)
+        rc = join(new, pool_folder, to, name, err);
+    if (rc == 0 && rename(old, new) < 0)
+        rc = cb_fail_errno(err, errno, "moving %s to %s", old, to);
+    return rc;
+}
+
+int spool_put(const char *pool_folder, const char *run, const char *run_folder, struct cb_err *err)
+{
+    char hidden[PATH_MAX], path[PATH_MAX], name[SPOOL_TICKET_BYTES];
+    struct ticket ticket = {.put_wall_ns = clock_wall_ns()}, known;
+    if (spool_find(pool_folder, run, &known, NULL) == 0 && known.state != TICKET_RETURNED)
+        return cb_fail(err, CB_ERR_EXISTS, "run %s is in the pool already", run);
+    int len = snprintf(name, sizeof name, "%0*" PRIu64 ".%s", NAME_DIGITS, ticket.put_wall_ns, run);
+    if (len >= (int)sizeof name || strlen(run) >= sizeof ticket.run || strlen(run_folder) >= sizeof ticket.run_folder)
+        return cb_fail(err, CB_ERR_USAGE, "the name or folder of run %.60s is too long", run);
+    snprintf(ticket.run, sizeof ticket.run, "%.63s", run);
+    snprintf(ticket.run_folder, sizeof ticket.run_folder, "%.*s", (int)sizeof ticket.run_folder - 1, run_folder);
+    int rc = join(path, pool_folder, "spool", name, err);
+    if (rc == 0 && snprintf(hidden, sizeof hidden, "%s/spool/" TEMPORARY "%s", pool_folder, run) >= PATH_MAX)
+        rc = cb_fail(err, CB_ERR_USAGE, "the path %s is too long", pool_folder);
+    if (rc == 0)
+        rc = ticket_write(hidden, &ticket, err);
+    if (rc == 0 && rename(hidden, path) < 0)
+        rc = cb_fail_errno(err, errno, "putting run %s into the spool", run);
+    return rc;
+}
+
+static bool has_ended(const char *run_folder)
+{
+    uint32_t attempt;
+    char path[PATH_MAX];
+    struct manifest manifest;
+    if (run_folder_last_attempt(run_folder, &attempt, NULL) || attempt == 0 ||
+        snprintf(path, sizeof path, "%s/attempts/%u", run_folder, attempt) >= (int)sizeof path)
+        return false;
+    return manifest_read(path, &manifest, NULL) == 0;
+}
+
+static void reject(const char *pool_folder, const char *name, const char *why, char *rejected, size_t bytes)
+{
+    if (move(pool_folder, "spool", REJECTED, name, NULL))
+        return; /* another one was faster, or nothing here can be moved: the next round tells */
+    snprintf(rejected, bytes, "%s", why);
+}
+
+int spool_claim(const char *pool_folder, struct ticket *ticket, char *rejected, size_t bytes, struct cb_err *err)
+{
+    struct dirent **names;
+    struct ticket found;
+    struct cb_err why;
+    int rc = CB_ERR_NOT_FOUND, count = list(pool_folder, folders[TICKET_WAITS], &names);
+    rejected[0] = '\0';
+    for (int i = 0; i < count && rc == CB_ERR_NOT_FOUND; i++) {
+        const char *name = names[i]->d_name;
+        int read = ticket_read(pool_folder, TICKET_WAITS, name, &found, &why);
+        if (read == CB_ERR_NOT_FOUND)
+            continue;
+        if (read == 0 && has_ended(found.run_folder))
+            read = cb_fail(&why, CB_ERR_EXISTS, "run %s has ended already", found.run);
+        if (read == 0 && access(found.run_folder, F_OK) < 0)
+            read = cb_fail(&why, CB_ERR_FORMAT, "there is no run folder %.200s", found.run_folder);
+        if (read)
+            reject(pool_folder, name, why.message, rejected, bytes);
+        else
+            rc = move(pool_folder, folders[TICKET_WAITS], folders[TICKET_CLAIMED], name, &why);
+    }
+    free_names(names, count);
+    if (rc == CB_ERR_NOT_FOUND)
+        return cb_fail(err, rc, "no run waits");
+    if (rc)
+        return cb_fail(err, rc, "%s", why.message);
+    found.state = TICKET_CLAIMED;
+    *ticket = found;
+    return 0;
+}
+
+int spool_update(const char *pool_folder, const struct ticket *ticket, struct cb_err *err)
+{
+    char path[PATH_MAX];
+    int rc = join(path, pool_folder, folders[TICKET_CLAIMED], ticket->name, err);
+    return rc ? rc : ticket_write(path, ticket, err);
+}
+
+int spool_read_claimed(const char *pool_folder, const char *name, struct ticket *ticket, struct cb_err *err)
+{
+    return ticket_read(pool_folder, TICKET_CLAIMED, name, ticket, err);
+}
+
+int spool_finish(const char *pool_folder, const struct ticket *ticket, struct cb_err *err)
+{
+    int rc = spool_update(pool_folder, ticket, err);
+    return rc ? rc : move(pool_folder, folders[TICKET_CLAIMED], folders[TICKET_DONE], ticket->name, err);
+}
+
+/* The note is written behind the rename, which decides: nobody else touches what lies there. */
+static int return_ticket(const char *pool_folder, const char *name, const char *note, struct cb_err *err)
+{
+    char path[PATH_MAX];
+    struct ticket ticket;
+    int rc = move(pool_folder, folders[TICKET_WAITS], folders[TICKET_RETURNED], name, err);
+    if (rc == 0)
+        rc = ticket_read(pool_folder, TICKET_RETURNED, name, &ticket, err);
+    if (rc)
+        return rc;
+    snprintf(ticket.note, sizeof ticket.note, "%s", note);
+    rc = join(path, pool_folder, folders[TICKET_RETURNED], name, err);
+    return rc ? rc : ticket_write(path, &ticket, err);
+}
+
+int spool_return(const char *pool_folder, const char *run, const char *note, struct cb_err *err)
+{
+    char name[SPOOL_TICKET_BYTES];
+    size_t before;
+    if (!find_name(pool_folder, TICKET_WAITS, run, name, &before))
+        return cb_fail(err, CB_ERR_NOT_FOUND, "run %s does not wait in this pool", run);
+    return return_ticket(pool_folder, name, note, err);
+}
+
+int spool_return_all(const char *pool_folder, const char *note, struct cb_err *err)
+{
+    struct dirent **names;
+    int rc = 0, count = list(pool_folder, folders[TICKET_WAITS], &names);
+    for (int i = 0; i < count; i++) {
+        struct cb_err own;
+        int returned = return_ticket(pool_folder, names[i]->d_name, note, &own);
+        if (returned && returned != CB_ERR_NOT_FOUND && returned != CB_ERR_FORMAT)
+            rc = cb_fail(err, returned, "%s", own.message);
+    }
+    free_names(names, count);
+    return rc;
+}
+
+int spool_abandon_claimed(const char *pool_folder, const char *note, struct cb_err *err)
+{
+    struct dirent **names;
+    int rc = 0, count = list(pool_folder, folders[TICKET_CLAIMED], &names);
+    for (int i = 0; rc == 0 && i < count; i++) {
+        struct ticket ticket;
+        if (ticket_read(pool_folder, TICKET_CLAIMED, names[i]->d_name, &ticket, NULL))
+            continue; /* not ours: it stays where it is */
+        ticket.ended_wall_ns = clock_wall_ns();
+        ticket.exit_status = 1;
+        snprintf(ticket.note, sizeof ticket.note, "%s", note);
+        rc = spool_finish(pool_folder, &ticket, err);
+    }
+    free_names(names, count);
+    return rc;
+}
+
+/* ---- cancelling ---- */
+
+int spool_ask_cancel(const char *pool_folder, const char *run, struct cb_err *err)
+{
+    char path[PATH_MAX];
+    int rc = join(path, pool_folder, CANCEL, run, err);
+    if (rc)
+        return rc;
+    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+    if (fd < 0)
+        return cb_fail_errno(err, errno, "creating %s", path);
+    close(fd);
+    return 0;
+}
+
+bool spool_is_cancelled(const char *pool_folder, const char *run)
+{
+    char path[PATH_MAX];
+    return join(path, pool_folder, CANCEL, run, NULL) == 0 && access(path, F_OK) == 0;
+}

@@ -1,0 +1,30 @@
+/* Rules that a run must meet: "storage_write_bytes_per_s:2GiB/s+net_latency_s:5us". Pure functions. */
+#ifndef RUN_THRESHOLDS_H
+#define RUN_THRESHOLDS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "core/err.h"
+#include "run/metrics.h"
+
+#define RULES_MOST 32
+
+struct rule {
+    enum metric_id metric;
+    double bound; /* in the metric's unit: the least value where higher is better, else the most */
+};
+
+struct rules {
+    struct rule items[RULES_MOST];
+    size_t count;
+};
+
+/* `text` is METRIC:VALUE joined by '+', "" for none; values take the units of the metric. CB_ERR_USAGE with the
+ * nearest metric's name. */
+int rules_parse(const char *text, struct rules *rules, struct cb_err *err) CB_MUST_CHECK;
+
+/* Whether `value` meets the rule; NAN, what was not measured, meets none. */
+bool rule_is_met(const struct rule *rule, double value);
+
+#endif

@@ -1,0 +1,103 @@
+/* What a run needs. Knows the layouts and the keys that count, not how much there is. */
+#include "setup/memory_estimate.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+#define TENSOR_OVERHEAD_BYTES 8192 /* headers and padding of a tensor's items */
+/* A baseline has one file a rank, as big as its share of a checkpoint but no bigger than this: the limit is
+ * asked for, not another checkpoint. The rate hardly changes beyond some seconds of writing. */
+#define BASELINE_BOUND_BYTES (UINT64_C(2) << 30)
+
+static uint64_t checkpoint_bytes(const struct layout *layout, const struct experiment *experiment)
+{
+    uint64_t bytes = 0;
+    if (experiment_is(experiment, OPT_SAVE_DEDUP, "none")) {
+        struct layout_sizes sizes;
+        layout_sizes_init(&sizes, layout);
+        for (uint32_t rank = 0; rank < layout_world_size(layout); rank++)
+            bytes += layout_sizes_of(&sizes, rank);
+        layout_sizes_release(&sizes);
+    } else {
+        bytes = layout_total_bytes(layout);
+    }
+    return bytes + layout_tensor_count(layout) * TENSOR_OVERHEAD_BYTES;
+}
+
+uint64_t needs_baseline_bytes(const struct layout *layout)
+{
+    uint32_t size = layout_world_size(layout);
+    uint64_t share = (layout_total_bytes(layout) + size - 1) / size;
+    return share < BASELINE_BOUND_BYTES ? share : BASELINE_BOUND_BYTES;
+}
+
+/* Checkpoints that are there at a time: those that are kept, and those being written. */
+static uint64_t checkpoint_count(const struct experiment *experiment)
+{
+    bool async = experiment_bool(experiment, OPT_SAVE_ASYNC);
+    uint64_t keep_last = experiment_u64(experiment, OPT_KEEP_LAST);
+    if (experiment_is(experiment, OPT_FOLDER, "rotate"))
+        return 2;
+    if (experiment_is(experiment, OPT_FOLDER, "overwrite") || (!async && keep_last == 0))
+        return 1;
+    return (keep_last > 0 ? keep_last : 1) + (async ? experiment_u64(experiment, OPT_SAVE_INFLIGHT) : 1);
+}
+
+uint64_t needs_staging_bytes(const struct layout_pair *layouts, const struct experiment *experiment)
+{
+    if (!experiment_bool(experiment, OPT_SAVE_ASYNC) || experiment_is(experiment, OPT_OPS, "load"))
+        return 0;
+    uint64_t asked = experiment_u64(experiment, OPT_SAVE_STAGING_BYTES);
+    uint64_t shard = checkpoint_bytes(layouts->saved, experiment) / layout_world_size(layouts->saved);
+    return (asked > 0 && asked < shard ? asked : shard) * experiment_u64(experiment, OPT_SAVE_INFLIGHT);
+}
+
+uint64_t needs_store_bytes(const struct layout_pair *layouts, const struct experiment *experiment)
+{
+    if (experiment_is(experiment, OPT_OPS, "load"))
+        return 0;
+    uint64_t saved = checkpoint_count(experiment) * checkpoint_bytes(layouts->saved, experiment) *
+                     experiment_u64(experiment, OPT_COPIES);
+    if (!experiment_bool(experiment, OPT_BASELINE))
+        return saved;
+    uint64_t baseline = needs_baseline_bytes(layouts->saved) * layouts->ranks;
+    bool keeps = experiment_is(experiment, OPT_KEEP, "auto") ? experiment_is(experiment, OPT_OPS, "save")
+                                                             : experiment_is(experiment, OPT_KEEP, "true");
+    if (keeps) /* else it is removed before the baseline */
+        return saved + baseline;
+    return saved > baseline ? saved : baseline;
+}
+
+static uint64_t rank_bytes(struct layout_sizes *sizes, uint64_t rank)
+{
+    return rank < layout_world_size(sizes->layout) ? layout_sizes_of(sizes, (uint32_t)rank) : 0;
+}
+
+uint64_t needs_memory_bytes(const struct layout_pair *layouts, const struct experiment *experiment, uint64_t *largest)
+{
+    bool saves = !experiment_is(experiment, OPT_OPS, "load"), raw = experiment_is(experiment, OPT_WORKLOAD, "raw");
+    bool loads =
+        !raw && (!experiment_is(experiment, OPT_OPS, "save") || !experiment_is(experiment, OPT_VERIFY, "none"));
+    uint64_t size = layout_world_size(layouts->loaded), shift = experiment_u64(experiment, OPT_LOAD_SHIFT) % size;
+    uint64_t sum = 0, staging = experiment_u64(experiment, OPT_IO_BLOCK) * experiment_u64(experiment, OPT_IO_DEPTH);
+    bool on_device = experiment_is(experiment, OPT_DEVICE, "cuda");
+    if (on_device)
+        staging *= 2; /* as many requests are being copied as are under way */
+    staging += needs_staging_bytes(layouts, experiment);
+    *largest = 0;
+    if (experiment_is(experiment, OPT_ENGINE, "command"))
+        return 0;
+    struct layout_sizes saved, loaded;
+    layout_sizes_init(&saved, layouts->saved);
+    layout_sizes_init(&loaded, layouts->loaded);
+    for (uint64_t rank = 0; rank < layouts->ranks; rank++) {
+        uint64_t own = saves ? rank_bytes(&saved, rank) : 0;
+        uint64_t target = loads && rank < size ? rank_bytes(&loaded, (rank + shift) % size) : 0;
+        uint64_t bytes = (on_device ? 0 : own > target ? own : target) + staging;
+        sum += bytes;
+        *largest = bytes > *largest ? bytes : *largest;
+    }
+    layout_sizes_release(&saved);
+    layout_sizes_release(&loaded);
+    return sum;
+}

@@ -1,0 +1,23 @@
+#include "setup/open_store.h"
+
+#include "store/s3/s3_options.h"
+
+int open_store(const struct experiment *experiment, uint32_t rank, const char *pages_folder, struct store **store,
+               struct cb_err *err)
+{
+    struct s3_options s3;
+    struct store_options options = {
+        .use_io_uring = experiment_is(experiment, OPT_IO_ENGINE, "io_uring"),
+        .direct = experiment_is(experiment, OPT_IO_DIRECT, "auto")   ? STORE_DIRECT_AUTO
+                  : experiment_is(experiment, OPT_IO_DIRECT, "true") ? STORE_DIRECT_YES
+                                                                     : STORE_DIRECT_NO,
+        .depth = (uint32_t)experiment_u64(experiment, OPT_IO_DEPTH),
+        .threads = (uint32_t)experiment_u64(experiment, OPT_IO_THREADS),
+        .durable = experiment_bool(experiment, OPT_IO_FSYNC),
+        .rank = rank,
+        .shared_folder = pages_folder,
+        .s3 = &s3,
+    };
+    int rc = s3_options_read(experiment, &s3, err);
+    return rc ? rc : store_open(experiment_text(experiment, OPT_STORE), &options, store, err);
+}

@@ -1,0 +1,495 @@
+/* Files in a folder: opens the store, decides by the ladder what is used, and hands requests to it.
+ *
+ * The ladder: O_DIRECT or buffered; registered buffers -> plain io_uring -> psync. Each step down is recorded
+ * with its reason in the description. It is the same for files in memory and a rank with one core: that a
+ * worker of the kernel takes turns with the rank there costs no CPU (docs/performance.md). A file gets
+ * its final length when it is created, so that writes do not extend it (extending direct writes run one at a
+ * time); no blocks are allocated ahead. Must not know what is in the files. */
+#include "store/posix/posix.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "core/units.h"
+
+#define MAX_FALLBACK_THREADS 32
+#define HUGE_PAGE ((uintptr_t)2 << 20)
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25 /* since Linux 6.1 */
+#endif
+
+struct posix_store {
+    struct backend base;
+    struct posix_names names;
+    char *root;
+    struct posix_engine *engine;
+    struct posix_request *requests;
+    struct posix_direct direct;
+    bool read_only, uses_uring, registered, in_caller;
+    uint32_t threads;
+    char engine_reason[160];   /* why not io_uring */
+    char register_reason[160]; /* why no registered buffers */
+    char description[768];
+};
+
+static struct posix_store *posix_of(struct backend *backend)
+{
+    return (struct posix_store *)backend;
+}
+
+static void describe_again(struct posix_store *self)
+{
+    char engine[64];
+    if (self->uses_uring)
+        snprintf(engine, sizeof(engine), "io_uring%s", self->registered ? " registered-buffers" : "");
+    else if (self->in_caller)
+        snprintf(engine, sizeof(engine), "psync in the caller");
+    else
+        snprintf(engine, sizeof(engine), "psync %u thread%s", self->threads, units_plural(self->threads));
+    int len = snprintf(self->description, sizeof(self->description), "%s %s", engine,
+                       self->direct.possible ? "O_DIRECT" : "buffered");
+    const char *const steps[][2] = {
+        {"no io_uring", self->engine_reason},
+        {"no registered buffers", self->register_reason},
+        {"no O_DIRECT", self->direct.reason},
+    };
+    const char *separator = " (";
+    for (size_t i = 0; i < 3; i++) {
+        if (!*steps[i][1])
+            continue;
+        len += snprintf(self->description + len, sizeof(self->description) - (size_t)len, "%s%s: %s", separator,
+                        steps[i][0], steps[i][1]);
+        separator = "; ";
+    }
+    if (*separator == ';')
+        snprintf(self->description + len, sizeof(self->description) - (size_t)len, ")");
+}
+
+static int open_root(struct posix_store *self, const char *path, bool read_only, struct cb_err *err)
+{
+    self->names.root_fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (self->names.root_fd >= 0)
+        return 0;
+    switch (errno) {
+    case ENOENT:
+        if (read_only)
+            return cb_fail(err, CB_ERR_NOT_FOUND, "there is no folder '%s'", path);
+        return cb_fail(err, CB_ERR_NOT_FOUND, "store '%s' does not exist; make it with: mkdir -p '%s'", path, path);
+    case ENOTDIR:
+        return cb_fail(err, CB_ERR_USAGE, "store '%s' is not a folder; name a folder for the files to go to", path);
+    case EACCES:
+        return cb_fail(err, CB_ERR_SYSTEM,
+                       "store '%s' may not be opened by this user; change its mode or name "
+                       "another folder",
+                       path);
+    default:
+        return cb_fail_errno(err, errno, "opening store '%s'", path);
+    }
+}
+
+/* A file that has no name, or had one for a moment, to see whether and how files can be written. */
+static int open_probe_file(const struct posix_store *self)
+{
+    int fd = openat(self->names.root_fd, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (fd >= 0 || errno == EACCES || errno == EROFS || errno == ENOSPC || errno == EDQUOT)
+        return fd;
+    char name[64];
+    snprintf(name, sizeof(name), ".ckptbench-probe-%ld-%" PRIu64, (long)getpid(), clock_wall_ns());
+    fd = openat(self->names.root_fd, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd >= 0)
+        unlinkat(self->names.root_fd, name, 0);
+    return fd;
+}
+
+static int refuse_read_only(const struct posix_store *self, int sys_errno, struct cb_err *err)
+{
+    if (sys_errno == EROFS)
+        (void)cb_fail(err, CB_ERR_SYSTEM,
+                      "store '%s' is on a file system that is mounted read-only; remount it "
+                      "writable or name another folder",
+                      self->root);
+    else if (sys_errno == EACCES || sys_errno == EPERM)
+        (void)cb_fail(err, CB_ERR_SYSTEM,
+                      "store '%s' is not writable for this user; change its owner or mode, or "
+                      "name another folder",
+                      self->root);
+    else
+        return cb_fail_errno(err, sys_errno, "creating a file in store '%s'", self->root);
+    if (err)
+        err->sys_errno = sys_errno;
+    return CB_ERR_SYSTEM;
+}
+
+/* Decides about O_DIRECT, and on the way finds out whether the store can be written. */
+static int decide_direct(struct posix_store *self, const struct store_options *options, struct cb_err *err)
+{
+    int fd = options->read_only ? -1 : open_probe_file(self);
+    if (fd < 0 && !options->read_only)
+        return refuse_read_only(self, errno, err);
+    if (options->direct == STORE_DIRECT_NO)
+        snprintf(self->direct.reason, sizeof(self->direct.reason), "not asked for");
+    else if (options->read_only)
+        posix_direct_guess(self->names.root_fd, &self->direct);
+    else
+        posix_direct_probe(fd, &self->direct);
+    if (fd >= 0)
+        close(fd);
+    if (options->direct == STORE_DIRECT_YES && !self->direct.possible)
+        return cb_fail(err, CB_ERR_UNSUPPORTED,
+                       "store '%s' cannot do O_DIRECT: %s; use io.direct=auto or another "
+                       "file system",
+                       self->root, self->direct.reason);
+    return 0;
+}
+
+static void set_capabilities(struct posix_store *self, uint32_t depth)
+{
+    bool direct = self->direct.possible;
+    self->base.capabilities = (struct store_capabilities){
+        .offset_alignment = direct ? self->direct.block : 1,
+        .memory_alignment = direct ? self->direct.memory_alignment : 1,
+        .length_alignment = direct ? self->direct.block : 1,
+        .tail_unaligned = true,
+        .max_segments = POSIX_MAX_SEGMENTS,
+        .max_depth = depth,
+        .atomic_publish = true,
+        .ranged_reads = true,
+        .page_cache = !direct,
+        .direct = direct,
+    };
+}
+
+/* Without io_uring where it was asked for, as many threads keep as many requests in flight. */
+static int start_engine(struct posix_store *self, const struct store_options *options, struct cb_err *err)
+{
+    struct posix_engine_setup setup = {
+        .depth = options->depth,
+        .threads = options->threads,
+        .durable = options->durable,
+        .requests = self->requests,
+    };
+    self->in_caller = options->in_caller;
+    if (self->in_caller)
+        return in_caller_new(&setup, &self->engine, err);
+    if (options->use_io_uring) {
+        if (uring_new(&setup, &self->engine, self->engine_reason) == 0) {
+            self->uses_uring = true;
+            return 0;
+        }
+        setup.threads = options->depth < MAX_FALLBACK_THREADS ? options->depth : MAX_FALLBACK_THREADS;
+    }
+    self->threads = setup.threads > 0 ? setup.threads : 1;
+    return psync_new(&setup, &self->engine, err);
+}
+
+static void posix_free(struct backend *backend)
+{
+    struct posix_store *self = posix_of(backend);
+    if (self->engine)
+        self->engine->ops->free(self->engine);
+    posix_requests_free(self->requests);
+    if (self->names.root_fd >= 0)
+        close(self->names.root_fd);
+    free(self->root);
+    free(self);
+}
+
+static int posix_open(const char *where, const struct store_options *options, struct backend **backend,
+                      struct cb_err *err)
+{
+    if (!*where)
+        return cb_fail(err, CB_ERR_USAGE, "the store's path is empty; name a folder, null: or fault:SPEC:STORE");
+    struct posix_store *self = calloc(1, sizeof(*self));
+    char *root = strdup(where);
+    if (!self || !root) {
+        free(self);
+        free(root);
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for store '%s'", where);
+    }
+    self->base.ops = &posix_backend;
+    self->root = root;
+    self->read_only = options->read_only;
+    self->names = (struct posix_names){.root_fd = -1, .root = root, .durable = options->durable};
+    int rc = open_root(self, where, options->read_only, err);
+    if (!rc)
+        rc = decide_direct(self, options, err);
+    if (!rc)
+        rc = posix_requests_new(options->depth, self->direct.possible ? self->direct.block : 1, &self->requests, err);
+    if (!rc)
+        rc = start_engine(self, options, err);
+    if (rc) {
+        posix_free(&self->base);
+        return rc;
+    }
+    set_capabilities(self, options->depth);
+    describe_again(self);
+    *backend = &self->base;
+    return 0;
+}
+
+static const char *posix_describe(const struct backend *backend)
+{
+    return ((const struct posix_store *)backend)->description;
+}
+
+/* Direct I/O of scattered small pages falls apart into many device requests; huge pages keep them whole
+ * (reads at 4 MiB were twice as fast on virtio). What is not there yet will come as huge pages, what is
+ * there is gathered; a kernel that cannot loses nothing but that. */
+static void ask_for_huge_pages(const struct iovec *region)
+{
+    uintptr_t start = ((uintptr_t)region->iov_base + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+    uintptr_t end = ((uintptr_t)region->iov_base + region->iov_len) / HUGE_PAGE * HUGE_PAGE;
+    if (end <= start)
+        return;
+    char *memory = (char *)region->iov_base + (start - (uintptr_t)region->iov_base);
+    madvise(memory, end - start, MADV_HUGEPAGE);
+    madvise(memory, end - start, MADV_COLLAPSE);
+}
+
+static void posix_register(struct backend *backend, const struct iovec *regions, uint32_t count)
+{
+    struct posix_store *self = posix_of(backend);
+    for (uint32_t i = 0; i < count && self->direct.possible; i++)
+        ask_for_huge_pages(&regions[i]);
+    self->registered = self->engine->ops->register_memory(self->engine, regions, count, self->register_reason) == 0;
+    describe_again(self);
+}
+
+static int object_new(const struct posix_store *self, const char *name, int fd, uint64_t length,
+                      struct posix_object **object, struct cb_err *err)
+{
+    struct posix_object *made = malloc(sizeof(*made));
+    if (!made)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory to open %s", name);
+    made->base.length = length;
+    made->fd = fd;
+    made->tail_fd = -1;
+    made->block = self->direct.possible ? self->direct.block : 1;
+    *object = made;
+    return 0;
+}
+
+/* Opens with O_DIRECT if the store does; a read-only store learns only here that a file cannot. */
+static int open_file(const struct posix_store *self, const char *name, int flags)
+{
+    int direct = self->direct.possible ? O_DIRECT : 0;
+    int fd = openat(self->names.root_fd, name, flags | direct | O_CLOEXEC, 0666);
+    if (fd < 0 && errno == EINVAL && direct && self->read_only)
+        fd = openat(self->names.root_fd, name, flags | O_CLOEXEC, 0666);
+    return fd;
+}
+
+/* The object for writing, with the descriptor its tail needs. Closes `fd` on failure. */
+static int writable_object(const struct posix_store *self, const char *name, int fd, uint64_t length,
+                           struct backend_object **object, struct cb_err *err)
+{
+    struct posix_object *made = NULL;
+    int rc = object_new(self, name, fd, length, &made, err);
+    if (!rc && made && length % made->block != 0) {
+        made->tail_fd = openat(self->names.root_fd, name, O_WRONLY | O_CLOEXEC);
+        if (made->tail_fd < 0)
+            rc = cb_fail_errno(err, errno, "opening %s in store '%s' for its last bytes", name, self->root);
+    }
+    if (rc) {
+        close(fd);
+        free(made);
+        return rc;
+    }
+    *object = &made->base;
+    return 0;
+}
+
+static int posix_create(struct backend *backend, const char *name, uint64_t length, struct backend_object **object,
+                        struct cb_err *err)
+{
+    struct posix_store *self = posix_of(backend);
+    int flags = O_WRONLY | O_CREAT | O_EXCL;
+    int fd = open_file(self, name, flags);
+    if (fd < 0 && errno == ENOENT) {
+        int rc = posix_names_make_parents(&self->names, name, err);
+        if (rc)
+            return rc;
+        fd = open_file(self, name, flags);
+    }
+    if (fd < 0)
+        return cb_fail_errno(err, errno, "creating %s in store '%s'", name, self->root);
+    int rc;
+    if (length > 0 && ftruncate(fd, (off_t)length) != 0) {
+        rc = cb_fail_errno(err, errno, "giving %s in store '%s' its length of %" PRIu64 " bytes", name, self->root,
+                           length);
+        close(fd);
+    } else {
+        rc = writable_object(self, name, fd, length, object, err);
+    }
+    if (rc)
+        unlinkat(self->names.root_fd, name, 0);
+    return rc;
+}
+
+static int posix_open_shared(struct backend *backend, const char *name, uint64_t length, struct backend_object **object,
+                             struct cb_err *err)
+{
+    struct posix_store *self = posix_of(backend);
+    int fd = open_file(self, name, O_WRONLY);
+    if (fd < 0)
+        return cb_fail_errno(err, errno, "opening %s in store '%s' to write a part of it", name, self->root);
+    return writable_object(self, name, fd, length, object, err);
+}
+
+static int posix_open_read(struct backend *backend, const char *name, struct backend_object **object,
+                           struct cb_err *err)
+{
+    struct posix_store *self = posix_of(backend);
+    int fd = open_file(self, name, O_RDONLY);
+    if (fd < 0)
+        return cb_fail_errno(err, errno, "opening %s in store '%s'", name, self->root);
+    struct stat status;
+    struct posix_object *made = NULL;
+    int rc = 0;
+    if (fstat(fd, &status) != 0)
+        rc = cb_fail_errno(err, errno, "looking at %s in store '%s'", name, self->root);
+    else if (!S_ISREG(status.st_mode))
+        rc = cb_fail(err, CB_ERR_NOT_FOUND, "%s in store '%s' is not a file", name, self->root);
+    if (!rc)
+        rc = object_new(self, name, fd, (uint64_t)status.st_size, &made, err);
+    if (rc) {
+        close(fd);
+        return rc;
+    }
+    *object = &made->base;
+    return 0;
+}
+
+static void posix_close(struct backend *backend, struct backend_object *object)
+{
+    (void)backend;
+    struct posix_object *self = (struct posix_object *)object;
+    close(self->fd);
+    if (self->tail_fd >= 0)
+        close(self->tail_fd);
+    free(self);
+}
+
+static int posix_submit(struct backend *backend, const struct backend_request *requests, size_t count,
+                        struct cb_err *err)
+{
+    struct posix_store *self = posix_of(backend);
+    return self->engine->ops->submit(self->engine, requests, count, err);
+}
+
+static int posix_poll(struct backend *backend, struct backend_completion *completions, size_t capacity,
+                      uint64_t deadline_ns, size_t *count, struct cb_err *err)
+{
+    struct posix_store *self = posix_of(backend);
+    return self->engine->ops->poll(self->engine, completions, capacity, deadline_ns, count, err);
+}
+
+static void posix_cancel(struct backend *backend)
+{
+    struct posix_store *self = posix_of(backend);
+    self->engine->ops->cancel(self->engine);
+}
+
+static int posix_publish(struct backend *backend, const char *name, const void *bytes, size_t len, struct cb_err *err)
+{
+    return posix_names_publish(&posix_of(backend)->names, name, bytes, len, err);
+}
+
+static int posix_sync_folder(struct backend *backend, const char *folder, struct cb_err *err)
+{
+    return posix_names_sync_folder(&posix_of(backend)->names, folder, err);
+}
+
+static int posix_make_folder(struct backend *backend, const char *folder, struct cb_err *err)
+{
+    return posix_names_make_folder(&posix_of(backend)->names, folder, err);
+}
+
+static int posix_read_small(struct backend *backend, const char *name, struct buf *out, struct cb_err *err)
+{
+    return posix_names_read_small(&posix_of(backend)->names, name, out, err);
+}
+
+static int posix_stat(struct backend *backend, const char *name, uint64_t *length, struct cb_err *err)
+{
+    return posix_names_stat(&posix_of(backend)->names, name, length, err);
+}
+
+static int posix_modified(struct backend *backend, const char *name, uint64_t *wall_ns, struct cb_err *err)
+{
+    return posix_names_modified(&posix_of(backend)->names, name, wall_ns, err);
+}
+
+static int posix_list(struct backend *backend, const char *folder, store_list_fn each, void *context,
+                      struct cb_err *err)
+{
+    return posix_names_list(&posix_of(backend)->names, folder, each, context, err);
+}
+
+static int posix_list_near(struct backend *backend, const char *folder, uint32_t depth, store_list_fn each,
+                           void *context, struct cb_err *err)
+{
+    return posix_names_list_near(&posix_of(backend)->names, folder, depth, each, context, err);
+}
+
+static int posix_remove(struct backend *backend, const char *name, struct cb_err *err)
+{
+    return posix_names_remove(&posix_of(backend)->names, name, err);
+}
+
+static int posix_remove_folder(struct backend *backend, const char *folder, struct cb_err *err)
+{
+    return posix_names_remove_folder(&posix_of(backend)->names, folder, err);
+}
+
+static int posix_free_bytes(struct backend *backend, uint64_t *bytes, struct cb_err *err)
+{
+    struct posix_store *self = posix_of(backend);
+    struct statvfs status;
+    if (fstatvfs(self->names.root_fd, &status) != 0)
+        return cb_fail_errno(err, errno, "asking for the free space of store '%s'", self->root);
+    *bytes = (uint64_t)status.f_bavail * status.f_frsize;
+    return 0;
+}
+
+static int posix_drop_cache(struct backend *backend, const char *name, double *resident_fraction, struct cb_err *err)
+{
+    return posix_cache_drop(&posix_of(backend)->names, name, resident_fraction, err);
+}
+
+const struct backend_ops posix_backend = {
+    .version = BACKEND_VERSION,
+    .scheme = "",
+    .open = posix_open,
+    .free = posix_free,
+    .describe = posix_describe,
+    .register_memory = posix_register,
+    .create = posix_create,
+    .open_shared = posix_open_shared,
+    .open_read = posix_open_read,
+    .close = posix_close,
+    .submit = posix_submit,
+    .poll = posix_poll,
+    .cancel = posix_cancel,
+    .publish = posix_publish,
+    .sync_folder = posix_sync_folder,
+    .make_folder = posix_make_folder,
+    .read_small = posix_read_small,
+    .stat = posix_stat,
+    .modified = posix_modified,
+    .list = posix_list,
+    .list_near = posix_list_near,
+    .remove = posix_remove,
+    .remove_folder = posix_remove_folder,
+    .free_bytes = posix_free_bytes,
+    .drop_cache = posix_drop_cache,
+};

@@ -1,0 +1,137 @@
+/* What the files of the posix backend share: the request as a machine of steps, the engines that run
+ * steps, the answer about O_DIRECT, and the namespace under a folder. Private to store/posix/posix*.c,
+ * store/posix/psync.c, store/in_caller.c and store/posix/uring.c. */
+#ifndef STORE_POSIX_POSIX_H
+#define STORE_POSIX_POSIX_H
+
+#include "store/backend.h"
+
+#define POSIX_MAX_SEGMENTS 256
+#define POSIX_MAX_BLOCK 65536 /* of O_DIRECT; larger ones count as unsupported */
+#define POSIX_MIN_BLOCK 4096  /* so that the buffered tail never shares a page with a direct write */
+
+/* ---- objects and requests (posix_request.c) ---- */
+
+struct posix_object {
+    struct backend_object base;
+    int fd;         /* O_DIRECT if block > 1 */
+    int tail_fd;    /* buffered, for the bytes of a write behind the last whole block; else -1 */
+    uint32_t block; /* offsets and lengths that fd takes; 1 when buffered */
+};
+
+enum posix_step_kind { POSIX_STEP_WRITE, POSIX_STEP_READ, POSIX_STEP_SYNC };
+
+/* One system call's worth. `segments` are consumed from the front as bytes move. */
+struct posix_step {
+    enum posix_step_kind kind;
+    int fd;
+    struct iovec *segments;
+    uint32_t segment_count;
+    uint64_t offset;
+};
+
+/* A request on its way. One a slot, made at open. With O_DIRECT a tail (the bytes behind the last whole
+ * block) goes through `bounce`: a write sends it through the buffered descriptor after the rest, a read
+ * fetches the whole block with the rest and copies from it. (A padded write cut to length by ftruncate
+ * was slower: cutting reads the block back and writes it again.)
+ * Invariant while a step runs: step.offset == offset + done, and the step's segments are what is left
+ * of the whole blocks (and the bounce of a read), or the bounce of a write. */
+struct posix_request {
+    const struct posix_object *object;
+    enum store_request_kind kind;
+    struct posix_step step;
+    uint64_t offset, wanted, done;
+    uint32_t tail_length; /* 0: none, or already sent */
+    uint32_t retries;
+    int code, sys_errno;
+    uint64_t completed_ns;
+    void *tail;             /* where the tail of a read belongs */
+    struct iovec *segments; /* room for POSIX_MAX_SEGMENTS + 1 */
+    unsigned char *bounce;  /* one block, aligned to it; NULL when buffered */
+};
+
+/* Both return true when `step` is to be run (again), false when the request is complete. */
+bool posix_request_begin(struct posix_request *self, const struct backend_request *from, bool durable);
+/* `result` as of a system call: bytes moved, or a negative errno. `stop`: do not go on, give up. */
+bool posix_request_advance(struct posix_request *self, int64_t result, bool stop);
+/* Ends a request that is not to be run. */
+void posix_request_fail(struct posix_request *self, int code, int sys_errno);
+void posix_request_complete(const struct posix_request *self, uint32_t slot, struct backend_completion *completion);
+
+/* One array for all slots, and its memory. `block` is 1 when buffered. */
+int posix_requests_new(uint32_t depth, uint32_t block, struct posix_request **requests, struct cb_err *err);
+void posix_requests_free(struct posix_request *requests);
+
+/* ---- engines (uring.c, psync.c, in_caller.c) ---- */
+
+struct posix_engine;
+
+struct posix_engine_setup {
+    uint32_t depth, threads;
+    bool durable;
+    struct posix_request *requests; /* by slot; borrowed */
+};
+
+struct posix_engine_ops {
+    void (*free)(struct posix_engine *self);
+    /* 0, or a negative errno with the reason; the engine goes on without. */
+    int (*register_memory)(struct posix_engine *self, const struct iovec *regions, uint32_t count, char reason[160]);
+    int (*submit)(struct posix_engine *self, const struct backend_request *requests, size_t count, struct cb_err *err);
+    int (*poll)(struct posix_engine *self, struct backend_completion *completions, size_t capacity,
+                uint64_t deadline_ns, size_t *count, struct cb_err *err);
+    void (*cancel)(struct posix_engine *self);
+};
+
+struct posix_engine {
+    const struct posix_engine_ops *ops;
+};
+
+/* Fails with a code and, in `reason`, why io_uring cannot be had here. */
+int uring_new(const struct posix_engine_setup *setup, struct posix_engine **engine, char reason[160]);
+int psync_new(const struct posix_engine_setup *setup, struct posix_engine **engine, struct cb_err *err);
+int in_caller_new(const struct posix_engine_setup *setup, struct posix_engine **engine, struct cb_err *err);
+
+/* The system call of a step, by the thread that asks: what posix_request_advance takes. (psync.c) */
+int64_t posix_step_run(const struct posix_step *step);
+
+/* ---- O_DIRECT (posix_direct.c) ---- */
+
+struct posix_direct {
+    bool possible;
+    uint32_t memory_alignment, block;
+    char reason[160]; /* where not possible */
+};
+
+/* Asks the kernel about an open regular file that may be written, or tries. */
+void posix_direct_probe(int fd, struct posix_direct *direct);
+/* What can be said of a folder in which nothing may be written; its files may still refuse. */
+void posix_direct_guess(int folder_fd, struct posix_direct *direct);
+
+/* ---- names under the folder (posix_names.c) ---- */
+
+struct posix_names {
+    int root_fd;
+    const char *root; /* for messages */
+    bool durable;
+};
+
+int posix_names_make_parents(const struct posix_names *self, const char *name, struct cb_err *err);
+int posix_names_make_folder(const struct posix_names *self, const char *folder, struct cb_err *err);
+int posix_names_sync_folder(const struct posix_names *self, const char *folder, struct cb_err *err);
+int posix_names_publish(const struct posix_names *self, const char *name, const void *bytes, size_t len,
+                        struct cb_err *err);
+int posix_names_read_small(const struct posix_names *self, const char *name, struct buf *out, struct cb_err *err);
+int posix_names_stat(const struct posix_names *self, const char *name, uint64_t *length, struct cb_err *err);
+int posix_names_modified(const struct posix_names *self, const char *name, uint64_t *wall_ns, struct cb_err *err);
+int posix_names_list(const struct posix_names *self, const char *folder, store_list_fn each, void *context,
+                     struct cb_err *err);
+int posix_names_list_near(const struct posix_names *self, const char *folder, uint32_t depth, store_list_fn each,
+                          void *context, struct cb_err *err) CB_MUST_CHECK;
+int posix_names_remove(const struct posix_names *self, const char *name, struct cb_err *err);
+int posix_names_remove_folder(const struct posix_names *self, const char *folder, struct cb_err *err);
+
+/* ---- page cache (posix_cache.c) ---- */
+
+int posix_cache_drop(const struct posix_names *names, const char *name, double *resident_fraction, struct cb_err *err);
+
+#endif

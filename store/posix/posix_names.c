@@ -1,0 +1,329 @@
+/* Names under the store's folder: folders, small objects, lists, removal.
+ *
+ * All of it blocks. Must not know how data requests run. */
+#include "store/posix/posix.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+
+static int copy_name(const char *name, size_t len, char path[PATH_MAX], struct cb_err *err)
+{
+    if (len >= PATH_MAX)
+        return cb_fail(err, CB_ERR_USAGE, "the name '%.60s…' is longer than %d bytes", name, PATH_MAX - 1);
+    memcpy(path, name, len);
+    path[len] = 0;
+    return 0;
+}
+
+/* Makes the first `len` bytes of `name` a folder, and what is above it. */
+static int make_folders(const struct posix_names *self, const char *name, size_t len, struct cb_err *err)
+{
+    char path[PATH_MAX] = "";
+    int rc = copy_name(name, len, path, err);
+    if (rc)
+        return rc;
+    for (char *end = path; end && *end;) {
+        end = strchr(end + 1, '/');
+        if (end)
+            *end = 0;
+        if (mkdirat(self->root_fd, path, 0777) != 0 && errno != EEXIST)
+            return cb_fail_errno(err, errno, "making folder %s in store '%s'", path, self->root);
+        if (end)
+            *end = '/';
+    }
+    struct stat status;
+    if (len > 0 && (fstatat(self->root_fd, path, &status, 0) != 0 || !S_ISDIR(status.st_mode)))
+        return cb_fail(err, CB_ERR_EXISTS, "making folder %s in store '%s': something else has that name", path,
+                       self->root);
+    return 0;
+}
+
+int posix_names_make_parents(const struct posix_names *self, const char *name, struct cb_err *err)
+{
+    const char *slash = strrchr(name, '/');
+    return slash ? make_folders(self, name, (size_t)(slash - name), err) : 0;
+}
+
+int posix_names_make_folder(const struct posix_names *self, const char *folder, struct cb_err *err)
+{
+    return make_folders(self, folder, strlen(folder), err);
+}
+
+static int sync_one(const struct posix_names *self, const char *folder, struct cb_err *err)
+{
+    int fd = openat(self->root_fd, *folder ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int failed = fd < 0 ? errno : 0;
+    /* EINVAL: a file system whose folders cannot be synced has nothing to make durable. */
+    if (!failed && fsync(fd) != 0 && errno != EINVAL)
+        failed = errno;
+    if (fd >= 0)
+        close(fd);
+    return failed ? cb_fail_errno(err, failed, "syncing folder '%s' in store '%s'", folder, self->root) : 0;
+}
+
+static int sync_chain(const struct posix_names *self, const char *folder, size_t len, struct cb_err *err)
+{
+    char path[PATH_MAX] = "";
+    int rc = copy_name(folder, len, path, err);
+    while (!rc) {
+        rc = sync_one(self, path, err);
+        if (rc || !*path)
+            break;
+        char *slash = strrchr(path, '/');
+        *(slash ? slash : path) = 0;
+    }
+    return rc;
+}
+
+int posix_names_sync_folder(const struct posix_names *self, const char *folder, struct cb_err *err)
+{
+    return self->durable ? sync_chain(self, folder, strlen(folder), err) : 0;
+}
+
+static int write_all(int fd, const char *bytes, size_t len)
+{
+    while (len > 0) {
+        ssize_t wrote = write(fd, bytes, len);
+        if (wrote < 0 && errno == EINTR)
+            continue;
+        if (wrote <= 0)
+            return wrote < 0 ? errno : EIO;
+        bytes += wrote;
+        len -= (size_t)wrote;
+    }
+    return 0;
+}
+
+static int write_file(const struct posix_names *self, const char *path, const void *bytes, size_t len,
+                      struct cb_err *err)
+{
+    int fd = openat(self->root_fd, path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return cb_fail_errno(err, errno, "creating %s in store '%s'", path, self->root);
+    int failed = write_all(fd, bytes, len);
+    if (!failed && self->durable && fsync(fd) != 0)
+        failed = errno;
+    if (close(fd) != 0 && !failed)
+        failed = errno;
+    return failed ? cb_fail_errno(err, failed, "writing %s in store '%s'", path, self->root) : 0;
+}
+
+int posix_names_publish(const struct posix_names *self, const char *name, const void *bytes, size_t len,
+                        struct cb_err *err)
+{
+    char temporary[PATH_MAX];
+    if (snprintf(temporary, sizeof(temporary), "%s.tmp", name) >= (int)sizeof(temporary))
+        return cb_fail(err, CB_ERR_USAGE, "the name '%.60s…' is longer than %d bytes", name, PATH_MAX - 5);
+    int rc = posix_names_make_parents(self, name, err);
+    if (!rc)
+        rc = write_file(self, temporary, bytes, len, err);
+    if (!rc && renameat(self->root_fd, temporary, self->root_fd, name) != 0)
+        rc = cb_fail_errno(err, errno, "renaming %s to %s in store '%s'", temporary, name, self->root);
+    if (rc) {
+        unlinkat(self->root_fd, temporary, 0);
+        return rc;
+    }
+    const char *slash = strrchr(name, '/');
+    return self->durable ? sync_chain(self, name, slash ? (size_t)(slash - name) : 0, err) : 0;
+}
+
+/* What the file has by now, straight into the buffer: "small" ones have had 124 MB. Where it fails or ends early, so
+ * does the loop that follows. */
+static void read_known(int fd, struct buf *out)
+{
+    struct stat status;
+    if (fstat(fd, &status) != 0 || status.st_size <= 0 || (uint64_t)status.st_size > out->max - out->len)
+        return;
+    size_t begin = out->len, want = (size_t)status.st_size, have = 0;
+    char *place = buf_extend(out, want);
+    while (place && have < want) {
+        ssize_t got = read(fd, place + have, want - have);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0)
+            break;
+        have += (size_t)got;
+    }
+    if (place) {
+        out->len = begin + have;
+        out->data[out->len] = '\0';
+    }
+}
+
+int posix_names_read_small(const struct posix_names *self, const char *name, struct buf *out, struct cb_err *err)
+{
+    int fd = openat(self->root_fd, name, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return cb_fail_errno(err, errno, "opening %s in store '%s'", name, self->root);
+    char chunk[65536];
+    int rc = 0;
+    read_known(fd, out);
+    for (;;) {
+        ssize_t got = read(fd, chunk, sizeof(chunk));
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            rc = cb_fail_errno(err, errno, "reading %s in store '%s'", name, self->root);
+        if (got <= 0)
+            break;
+        buf_append(out, chunk, (size_t)got);
+    }
+    close(fd);
+    return rc ? rc : buf_check(out, name, err);
+}
+
+static int look_at_file(const struct posix_names *self, const char *name, struct stat *status, struct cb_err *err)
+{
+    if (fstatat(self->root_fd, name, status, 0) != 0)
+        return cb_fail_errno(err, errno, "looking for %s in store '%s'", name, self->root);
+    if (!S_ISREG(status->st_mode))
+        return cb_fail(err, CB_ERR_NOT_FOUND, "%s in store '%s' is not a file", name, self->root);
+    return 0;
+}
+
+int posix_names_stat(const struct posix_names *self, const char *name, uint64_t *length, struct cb_err *err)
+{
+    struct stat status;
+    int rc = look_at_file(self, name, &status, err);
+    if (rc == 0)
+        *length = (uint64_t)status.st_size;
+    return rc;
+}
+
+int posix_names_modified(const struct posix_names *self, const char *name, uint64_t *wall_ns, struct cb_err *err)
+{
+    struct stat status;
+    int rc = look_at_file(self, name, &status, err);
+    if (rc == 0)
+        *wall_ns = (uint64_t)status.st_mtim.tv_sec * NS_PER_S + (uint64_t)status.st_mtim.tv_nsec;
+    return rc;
+}
+
+struct listing {
+    const struct posix_names *names;
+    store_list_fn each;
+    void *context;
+    struct cb_err *err;
+    uint32_t depth;      /* folders that may still be entered below the one at hand */
+    bool searches;       /* what may not be entered is none of its business */
+    char path[PATH_MAX]; /* of the folder at hand, then of an entry */
+};
+
+static int list_folder(struct listing *self);
+
+static int list_below(struct listing *self)
+{
+    if (self->depth == 0 || (self->searches && faccessat(self->names->root_fd, self->path, R_OK | X_OK, 0) != 0))
+        return 0;
+    self->depth--;
+    int rc = list_folder(self);
+    self->depth++;
+    return rc;
+}
+
+/* `at` is where in the path the entry's name begins. */
+static int list_entry(struct listing *self, size_t at, const char *name)
+{
+    struct stat status;
+    int len = snprintf(self->path + at, sizeof(self->path) - at, "%s", name);
+    if (len >= (int)(sizeof(self->path) - at))
+        return cb_fail(self->err, CB_ERR_USAGE, "store '%s': the path of '%s' is too long", self->names->root, name);
+    if (fstatat(self->names->root_fd, self->path, &status, AT_SYMLINK_NOFOLLOW) != 0)
+        return errno == ENOENT || self->searches
+                   ? 0
+                   : cb_fail_errno(self->err, errno, "looking at %s in store '%s'", self->path, self->names->root);
+    if (S_ISDIR(status.st_mode))
+        return list_below(self);
+    if (S_ISLNK(status.st_mode) && fstatat(self->names->root_fd, self->path, &status, 0) != 0)
+        return 0; /* leads nowhere: not an object */
+    return S_ISREG(status.st_mode) ? self->each(self->context, self->path, (uint64_t)status.st_size, self->err) : 0;
+}
+
+static int list_folder(struct listing *self)
+{
+    const char *folder = *self->path ? self->path : ".";
+    int fd = openat(self->names->root_fd, folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0 && errno == ENOENT)
+        return 0;
+    DIR *stream = fd < 0 ? NULL : fdopendir(fd);
+    if (!stream) {
+        int failed = errno;
+        if (fd >= 0)
+            close(fd);
+        return cb_fail_errno(self->err, failed, "listing '%s' in store '%s'", folder, self->names->root);
+    }
+    size_t len = strlen(self->path), at = len;
+    if (len > 0 && len + 1 < sizeof(self->path))
+        self->path[at++] = '/';
+    int rc = 0;
+    for (struct dirent *entry; !rc && (entry = readdir(stream)) != NULL;)
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+            rc = list_entry(self, at, entry->d_name);
+    self->path[len] = 0;
+    closedir(stream);
+    return rc;
+}
+
+int posix_names_list(const struct posix_names *self, const char *folder, store_list_fn each, void *context,
+                     struct cb_err *err)
+{
+    struct listing listing = {.names = self, .each = each, .context = context, .err = err, .depth = UINT32_MAX};
+    int rc = copy_name(folder, strlen(folder), listing.path, err);
+    return rc ? rc : list_folder(&listing);
+}
+
+int posix_names_list_near(const struct posix_names *self, const char *folder, uint32_t depth, store_list_fn each,
+                          void *context, struct cb_err *err)
+{
+    struct listing listing = {
+        .names = self, .each = each, .context = context, .err = err, .depth = depth, .searches = true};
+    int rc = copy_name(folder, strlen(folder), listing.path, err);
+    return rc ? rc : list_folder(&listing);
+}
+
+/* unlinkat that never goes through a link: what lies behind one is not the store's to remove. -1 and errno. */
+static int unlink_inside(const struct posix_names *self, const char *name, int flags)
+{
+    char part[PATH_MAX];
+    const char *slash;
+    int fd = self->root_fd;
+    for (; fd >= 0 && (slash = strchr(name, '/')) != NULL; name = slash + 1) {
+        snprintf(part, sizeof part, "%.*s", (int)(slash - name), name);
+        int next = openat(fd, part, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), failure = errno;
+        if (fd != self->root_fd)
+            close(fd);
+        errno = failure;
+        fd = next;
+    }
+    if (fd < 0)
+        return -1;
+    int rc = unlinkat(fd, name, flags), failure = errno;
+    if (fd != self->root_fd)
+        close(fd);
+    errno = failure;
+    return rc;
+}
+
+int posix_names_remove(const struct posix_names *self, const char *name, struct cb_err *err)
+{
+    if (unlink_inside(self, name, 0) != 0)
+        return cb_fail_errno(err, errno, "removing %s from store '%s'", name, self->root);
+    return 0;
+}
+
+int posix_names_remove_folder(const struct posix_names *self, const char *folder, struct cb_err *err)
+{
+    if (unlink_inside(self, folder, AT_REMOVEDIR) == 0)
+        return 0;
+    if (errno == ENOTEMPTY || errno == EEXIST)
+        return cb_fail(err, CB_ERR_EXISTS, "removing folder %s from store '%s': it is not empty", folder, self->root);
+    return cb_fail_errno(err, errno, "removing folder %s from store '%s'", folder, self->root);
+}

@@ -1,0 +1,38 @@
+/* What a user says about S3: the s3.* keys of an experiment. Values. */
+#ifndef STORE_S3_S3_OPTIONS_H
+#define STORE_S3_S3_OPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/err.h"
+#include "run/experiment.h"
+
+#define S3_MIN_PART_BYTES (UINT64_C(5) << 20)
+#define S3_MAX_PART_BYTES (UINT64_C(5) << 30)
+#define S3_MAX_PARTS UINT64_C(10000)
+
+enum s3_checksum {
+    S3_CHECKSUM_SHA256, /* the signature covers the body */
+    S3_CHECKSUM_CRC32C, /* the body is unsigned, the server compares its CRC-32C where it knows that header */
+    S3_CHECKSUM_NONE,   /* UNSIGNED-PAYLOAD */
+};
+
+struct s3_options {
+    char endpoint[512], region[64], profile[128]; /* "": what environment and profile say */
+    char interface[256];                          /* names joined by '+'; "": as routed */
+    char tls_ca[1024], tls_cert[1024], tls_key[1024];
+    int path_style; /* -1: as fits */
+    enum s3_checksum checksum;
+    uint64_t part_bytes;
+    uint32_t loops;
+    uint32_t attempts; /* 0: AWS_MAX_ATTEMPTS, else 10 */
+    bool requester_pays;
+    uint64_t stall_ns, deadline_ns;
+};
+
+int s3_options_read(const struct experiment *experiment, struct s3_options *options, struct cb_err *err) CB_MUST_CHECK;
+/* Every key at its default. */
+int s3_options_default(struct s3_options *options, struct cb_err *err) CB_MUST_CHECK;
+
+#endif

@@ -1,0 +1,293 @@
+/* NCCL between the devices: each collective at the largest size, and its curve over sizes; pairs of nodes. All ranks take
+ * the same steps; those without a device bring nothing and wait. Knows the plugin's table; nothing of NCCL. */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "comm/agree.h"
+#include "core/clock.h"
+#include "core/stats.h"
+#include "suite/suite.h"
+
+#define ROUNDS 7
+#define BATCH_BYTES (UINT64_C(8) << 20) /* small operations are timed in a row, up to this or BATCH_MOST */
+#define BATCH_MOST 20
+#define PAIR_BYTES 8
+#define PAIR_WARMUP 5
+#define PAIR_ROUNDS 100
+#define PAIR_LARGE_ROUNDS 5
+
+struct collective_test {
+    enum device_collective kind;
+    enum collective like; /* for sizes and the factor of the bus bandwidth */
+    enum metric_id metric;
+    const char *name, *curve;
+};
+
+static const struct collective_test tests[] = {
+    {DEVICE_ALL_REDUCE, COLLECTIVE_ALL_REDUCE, METRIC_GPU_ALL_REDUCE_BUS_BYTES_PER_S, "all-reduce", "gpu_all_reduce"},
+    {DEVICE_ALL_GATHER, COLLECTIVE_ALL_GATHER, METRIC_GPU_ALL_GATHER_BUS_BYTES_PER_S, "all-gather", "gpu_all_gather"},
+    {DEVICE_REDUCE_SCATTER, COLLECTIVE_REDUCE_SCATTER, METRIC_GPU_REDUCE_SCATTER_BUS_BYTES_PER_S, "reduce-scatter",
+     "gpu_reduce_scatter"},
+    {DEVICE_BROADCAST, COLLECTIVE_BROADCAST, METRIC_GPU_BROADCAST_BUS_BYTES_PER_S, "broadcast", "gpu_broadcast"},
+    {DEVICE_ALL_TO_ALL, COLLECTIVE_ALL_TO_ALL, METRIC_GPU_ALL_TO_ALL_BUS_BYTES_PER_S, "all-to-all", "gpu_all_to_all"},
+};
+
+/* One test on this rank; memory of its device. */
+struct talk {
+    const struct collective_test *test;
+    void *from, *to;
+};
+
+/* What the table calls the bytes: of a rank's share of the whole, where there are shares. */
+static uint64_t share_of(const struct suite *suite, enum device_collective kind, uint64_t bytes)
+{
+    bool is_share = kind == DEVICE_ALL_GATHER || kind == DEVICE_REDUCE_SCATTER || kind == DEVICE_ALL_TO_ALL;
+    return is_share ? bytes / suite->gpu.size : bytes;
+}
+
+/* Seconds of one of `batch` in a row, on the slowest rank. Calls and launches are inside. */
+static int run_batch(struct suite *suite, const struct talk *talk, uint64_t bytes, uint32_t batch, double *seconds,
+                     struct cb_err *err)
+{
+    const struct device_comm_ops *ops = suite->gpu.plugin.ops->comm;
+    struct device_comm *comm = suite->gpu.comm;
+    struct agreement slowest;
+    int rc = suite_join(suite, 0, err);
+    if (rc)
+        return rc;
+    uint64_t share = share_of(suite, talk->test->kind, bytes), start_ns = clock_monotonic_ns();
+    for (uint32_t i = 0; i < batch && comm && !rc; i++)
+        rc = ops->queue(comm, talk->test->kind, talk->from, talk->to, share, 0, suite_deadline(suite), err);
+    if (!rc && comm)
+        rc = ops->wait(comm, suite_deadline(suite), err);
+    uint64_t took_ns = comm ? clock_monotonic_ns() - start_ns : 0;
+    rc = together_number(suite->comm, rc, took_ns, suite_deadline(suite), &slowest, err);
+    if (!rc)
+        *seconds = (double)slowest.max / 1e9 / batch;
+    return rc;
+}
+
+/* Floats of a rank's own; those of the first, and zeros of all others, add up to the first one's, bit for bit. */
+static struct device_values values_of(const struct suite *suite, uint32_t rank, uint64_t first, uint64_t count)
+{
+    struct device_values values = {.source = {.kind = PAYLOAD_WEIGHTS, .dtype = DTYPE_F32, .key = 17 + rank}};
+    values.shape[0] = suite->gpu.collective_bytes / sizeof(float);
+    values.box = (struct box){.dims = 1, .offset = {first / sizeof(float)}, .size = {count / sizeof(float)}};
+    return values;
+}
+
+static bool adds(enum device_collective kind)
+{
+    return kind == DEVICE_ALL_REDUCE || kind == DEVICE_REDUCE_SCATTER;
+}
+
+/* What a rank gives: its own values, or those of the first alone where they are added. */
+static int give(struct suite *suite, const struct talk *talk, uint64_t bytes, struct cb_err *err)
+{
+    struct device *device = suite->gpu.device;
+    if (!device)
+        return 0;
+    struct device_values own = values_of(suite, suite->gpu.rank, 0, bytes);
+    int rc = device->ops->set(device, talk->to, 0xEE, bytes, err);
+    if (rc)
+        return rc;
+    return adds(talk->test->kind) && suite->gpu.rank > 0 ? device->ops->set(device, talk->from, 0, bytes, err)
+                                                         : device->ops->fill(device, &own, talk->from, err);
+}
+
+/* `count` bytes at `memory` are those of `rank` from byte `first` on. */
+static int expect(struct suite *suite, const char *memory, uint32_t rank, uint64_t first, uint64_t count,
+                  uint64_t *wrong, struct cb_err *err)
+{
+    struct device *device = suite->gpu.device;
+    struct device_values values = values_of(suite, rank, first, count);
+    struct device_difference difference = {0};
+    int rc = device->ops->check(device, &values, memory, &difference, err);
+    *wrong += difference.wrong;
+    return rc;
+}
+
+static int count_wrong(struct suite *suite, const struct talk *talk, uint64_t bytes, uint64_t *wrong,
+                       struct cb_err *err)
+{
+    enum device_collective kind = talk->test->kind;
+    uint32_t rank = suite->gpu.rank, size = suite->gpu.size;
+    uint64_t share = share_of(suite, kind, bytes);
+    const char *to = talk->to;
+    int rc = 0;
+    *wrong = 0;
+    if (!suite->gpu.device)
+        return 0;
+    if (kind == DEVICE_ALL_REDUCE || kind == DEVICE_BROADCAST)
+        return expect(suite, to, 0, 0, share, wrong, err);
+    if (kind == DEVICE_REDUCE_SCATTER)
+        return expect(suite, to, 0, rank * share, share, wrong, err);
+    for (uint32_t peer = 0; peer < size && !rc; peer++)
+        rc = expect(suite, to + peer * share, peer, kind == DEVICE_ALL_TO_ALL ? rank * share : 0, share, wrong, err);
+    return rc;
+}
+
+/* One that is not counted: values are known before and after it. */
+static int check_once(struct suite *suite, const struct talk *talk, uint64_t bytes, struct cb_err *err)
+{
+    double unused;
+    uint64_t wrong = 0;
+    int rc = suite_join(suite, give(suite, talk, bytes, err), err);
+    if (!rc)
+        rc = run_batch(suite, talk, bytes, 1, &unused, err);
+    if (rc)
+        return rc;
+    rc = count_wrong(suite, talk, bytes, &wrong, err);
+    if (!rc && wrong)
+        rc = cb_fail(err, CB_ERR_CORRUPT, "NCCL %s of %" PRIu64 " bytes: %" PRIu64 " values are wrong on rank %" PRIu32,
+                     talk->test->name, bytes, wrong, comm_rank(suite->comm));
+    return suite_join(suite, rc, err);
+}
+
+static int measure_size(struct suite *suite, void *context, uint64_t bytes, double *seconds, struct cb_err *err)
+{
+    const struct talk *talk = context;
+    double rounds[ROUNDS];
+    struct summary summary;
+    uint64_t batch = BATCH_BYTES / bytes;
+    batch = batch < 1 ? 1 : batch > BATCH_MOST ? BATCH_MOST : batch;
+    int rc = check_once(suite, talk, bytes, err);
+    for (size_t round = 0; round < ROUNDS && !rc; round++)
+        rc = run_batch(suite, talk, bytes, (uint32_t)batch, &rounds[round], err);
+    if (rc)
+        return rc;
+    stats_summarize(rounds, ROUNDS, &summary);
+    *seconds = summary.median;
+    return 0;
+}
+
+static int measure_all(struct suite *suite, struct talk *talk, struct sample *sample, bool last, struct cb_err *err)
+{
+    uint32_t size = suite->gpu.size;
+    int rc = 0;
+    for (size_t i = 0; i < sizeof tests / sizeof *tests && !rc; i++) {
+        const struct collective_test *test = talk->test = &tests[i];
+        uint64_t bytes = collective_bytes(test->like, suite->gpu.collective_bytes, size);
+        struct suite_curve curve = {test->curve, test->like, size, bytes, measure_size, talk};
+        double seconds = 0;
+        rc = measure_size(suite, talk, bytes, &seconds, err);
+        if (!rc && suite->gpu.comm)
+            sample->values[test->metric] = (double)bytes / seconds * collective_bus_factor(test->like, size);
+        if (!rc && last)
+            rc = suite_curve_write(suite, &curve, err);
+    }
+    return rc;
+}
+
+/* --- pairs of nodes --- */
+
+/* Both ranks of a pair call it; seconds until both have what the other gave, the median. */
+static int time_pair(struct suite *suite, const struct talk *talk, uint32_t peer, uint64_t bytes, uint32_t rounds,
+                     double *median_s, struct cb_err *err)
+{
+    const struct device_comm_ops *ops = suite->gpu.plugin.ops->comm;
+    double seconds[PAIR_ROUNDS];
+    struct summary summary;
+    int rc = 0;
+    for (uint32_t i = 0; i < PAIR_WARMUP + rounds && !rc; i++) {
+        uint64_t start_ns = clock_monotonic_ns();
+        rc =
+            ops->queue(suite->gpu.comm, DEVICE_EXCHANGE, talk->from, talk->to, bytes, peer, suite_deadline(suite), err);
+        if (!rc)
+            rc = ops->wait(suite->gpu.comm, suite_deadline(suite), err);
+        if (i >= PAIR_WARMUP)
+            seconds[i - PAIR_WARMUP] = (double)(clock_monotonic_ns() - start_ns) / 1e9;
+    }
+    if (rc)
+        return rc;
+    stats_summarize(seconds, rounds, &summary);
+    *median_s = summary.median;
+    return 0;
+}
+
+static int measure_pair(struct suite *suite, const struct talk *talk, uint32_t peer, double *latency_s,
+                        double *bytes_per_s, struct cb_err *err)
+{
+    struct device *device = suite->gpu.device;
+    uint64_t bytes = suite->gpu.collective_bytes / sizeof(float) * sizeof(float), wrong = 0;
+    struct device_values own = values_of(suite, suite->gpu.rank, 0, bytes);
+    double seconds = 0;
+    int rc = device->ops->set(device, talk->to, 0xEE, bytes, err);
+    if (!rc)
+        rc = device->ops->fill(device, &own, talk->from, err);
+    if (!rc)
+        rc = time_pair(suite, talk, peer, PAIR_BYTES, PAIR_ROUNDS, latency_s, err);
+    if (!rc)
+        rc = time_pair(suite, talk, peer, bytes, PAIR_LARGE_ROUNDS, &seconds, err);
+    if (!rc)
+        rc = expect(suite, talk->to, peer, 0, bytes, &wrong, err);
+    if (!rc && wrong)
+        rc = cb_fail(err, CB_ERR_CORRUPT, "NCCL between nodes: %" PRIu64 " values are wrong on rank %" PRIu32, wrong,
+                     comm_rank(suite->comm));
+    *bytes_per_s = (double)bytes / seconds;
+    return rc;
+}
+
+/* "suite.gpu_pair.A.B", as "suite.pair.A.B" is. */
+static void note_pair(struct suite *suite, uint32_t opponent, double latency_s, double bytes_per_s)
+{
+    const struct nodes *nodes = &suite->nodes;
+    uint32_t a = nodes->mine < opponent ? nodes->mine : opponent, b = nodes->mine < opponent ? opponent : nodes->mine;
+    char key[2 * NODE_NAME_BYTES + 32], text[64];
+    snprintf(key, sizeof key, "suite.gpu_pair.%s.%s", nodes->names[a], nodes->names[b]);
+    snprintf(text, sizeof text, "%.5g s %.5g bytes/s", latency_s, bytes_per_s);
+    status_page_add_fact(suite->page, key, text);
+}
+
+/* The first GPUs of all nodes, a round at a time, so that no node is in two pairs at once. */
+static int measure_pairs(struct suite *suite, const struct talk *talk, struct sample *sample, bool last,
+                         struct cb_err *err)
+{
+    const struct nodes *nodes = &suite->nodes;
+    const uint32_t *first = suite->gpu.first_of_node;
+    bool plays = suite->gpu.comm && first[nodes->mine] == suite->gpu.rank;
+    double latency_s = 0, bytes_per_s = 0;
+    uint32_t met = 0;
+    int rc = 0;
+    for (uint32_t round = 0; round < nodes_rounds(nodes->count) && !rc; round++) {
+        uint32_t opponent = nodes_opponent(nodes->count, round, nodes->mine);
+        double seconds = 0, rate = 0;
+        if (plays && opponent != nodes->mine && first[opponent] != SUITE_NO_GPU) {
+            rc = measure_pair(suite, talk, first[opponent], &seconds, &rate, err);
+            latency_s += seconds;
+            bytes_per_s += rate;
+            met++;
+            if (!rc && last && nodes_keeps(nodes->mine, opponent))
+                note_pair(suite, opponent, seconds, rate);
+        }
+        rc = suite_join(suite, rc, err);
+    }
+    if (!rc && met) {
+        sample->values[METRIC_GPU_NET_LATENCY_S] = latency_s / met;
+        sample->values[METRIC_GPU_NET_BANDWIDTH_BYTES_PER_S] = bytes_per_s / met;
+    }
+    return rc;
+}
+
+int suite_gpu_collectives(struct suite *suite, struct sample *sample, bool last, struct cb_err *err)
+{
+    struct device *device = suite->gpu.device;
+    uint64_t bytes = suite->gpu.collective_bytes;
+    struct talk talk = {0};
+    int rc = device ? device->ops->allocate(device, MEMORY_DEVICE, bytes, &talk.from, err) : 0;
+    if (!rc && device)
+        rc = device->ops->allocate(device, MEMORY_DEVICE, bytes, &talk.to, err);
+    rc = suite_join(suite, rc, err);
+    if (!rc)
+        rc = measure_all(suite, &talk, sample, last, err);
+    if (!rc)
+        rc = measure_pairs(suite, &talk, sample, last, err);
+    /* Memory can be given back only when nothing is under way: what waits for a rank that does not come never ends. */
+    if (rc && suite->gpu.comm)
+        suite->gpu.plugin.ops->comm->abort(suite->gpu.comm);
+    if (device) {
+        device->ops->release(device, MEMORY_DEVICE, talk.from, bytes);
+        device->ops->release(device, MEMORY_DEVICE, talk.to, bytes);
+    }
+    return rc;
+}

@@ -1,0 +1,236 @@
+/* Links: pairs of nodes, pairs of ranks, collectives. Sources: nccl-tests doc/PERFORMANCE.md for
+ * algorithm and bus bandwidth; latency is half a round trip, bandwidth a window of messages that the
+ * receiver answers, as the OSU micro-benchmarks (osu_latency, osu_bw) define them. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "comm/comm_measure.h"
+#include "core/clock.h"
+#include "core/stats.h"
+#include "suite/suite.h"
+
+#define LATENCY_BYTES 8
+#define LATENCY_ROUNDS 400
+#define WINDOW_BYTES (UINT64_C(1) << 20)
+#define WINDOW 64
+#define WINDOW_ROUNDS 3
+#define COLLECTIVE_ROUNDS 5
+#define BATCH_BYTES (UINT64_C(8) << 20) /* small operations are timed in a row, up to this or BATCH_MOST */
+#define BATCH_MOST 50
+
+struct link {
+    double latency_s, p99_s, bytes_per_s;
+};
+
+static int wrong_bytes(const char *what, uint32_t peer, struct cb_err *err)
+{
+    return cb_fail(err, CB_ERR_CORRUPT, "%s with rank %u: wrong bytes arrived", what, peer);
+}
+
+/* Both ranks of a pair call it. */
+static int measure_link(struct suite *self, uint32_t peer, struct link *link, struct cb_err *err)
+{
+    double seconds[WINDOW_ROUNDS];
+    struct summary summary;
+    bool right = true, sends = comm_rank(self->comm) < peer;
+    int rc = suite_ping_pong(self, peer, LATENCY_BYTES, LATENCY_ROUNDS, &link->latency_s, &link->p99_s, err);
+    if (rc)
+        return rc;
+    rc = comm_measure_windows(self->comm, peer, sends, WINDOW_BYTES, WINDOW, 1, seconds, &right, suite_deadline(self),
+                              err);
+    if (!rc)
+        rc = comm_measure_windows(self->comm, peer, sends, WINDOW_BYTES, WINDOW, WINDOW_ROUNDS, seconds, &right,
+                                  suite_deadline(self), err);
+    if (rc || (!right && !sends))
+        return rc ? rc : wrong_bytes("a window of messages", peer, err);
+    stats_summarize(seconds, WINDOW_ROUNDS, &summary);
+    link->bytes_per_s = (double)(WINDOW * WINDOW_BYTES) / summary.median;
+    return 0;
+}
+
+/* The first two ranks of every node, all nodes at once. */
+static int measure_local(struct suite *self, struct sample *sample, bool last, struct cb_err *err)
+{
+    struct link link;
+    if (self->nodes.local_size < 2 || self->nodes.local_rank > 1)
+        return 0;
+    /* Ranks of a node need not follow each other: the neighbour is the other of its first two. */
+    struct suite_latencies latencies = {0};
+    int rc = measure_link(self, self->nodes.neighbour, &link, err);
+    if (!rc && last)
+        rc = suite_latencies_measure(self, self->nodes.neighbour, &latencies, err);
+    if (rc)
+        return rc;
+    if (self->nodes.local_rank == 0)
+        suite_latencies_note(self, "local_latency", &latencies);
+    sample->values[METRIC_LOCAL_LATENCY_S] = link.latency_s;
+    sample->values[METRIC_LOCAL_BANDWIDTH_BYTES_PER_S] = link.bytes_per_s;
+    return 0;
+}
+
+/* "suite.pair.A.B" = "3.1e-06 s 1.2e+09 bytes/s", in few digits: what one rank can note is limited. */
+static void note_pair(struct suite *self, uint32_t opponent, const struct link *link)
+{
+    const struct nodes *nodes = &self->nodes;
+    uint32_t a = nodes->mine < opponent ? nodes->mine : opponent, b = nodes->mine < opponent ? opponent : nodes->mine;
+    char key[2 * NODE_NAME_BYTES + 32], text[64];
+    snprintf(key, sizeof key, "suite.pair.%s.%s", nodes->names[a], nodes->names[b]);
+    snprintf(text, sizeof text, "%.5g s %.5g bytes/s", link->latency_s, link->bytes_per_s);
+    status_page_add_fact(self->page, key, text);
+}
+
+/* The first ranks of all nodes, a round at a time, so that no node is in two pairs at once. */
+static int measure_pairs(struct suite *self, struct sample *sample, bool last, struct cb_err *err)
+{
+    const struct nodes *nodes = &self->nodes;
+    double latency_s = 0, p99_s = 0, bytes_per_s = 0;
+    struct suite_latencies latencies = {0};
+    uint32_t met = 0;
+    int rc = 0;
+    for (uint32_t round = 0; round < nodes_rounds(nodes->count) && !rc; round++) {
+        uint32_t opponent = nodes_opponent(nodes->count, round, nodes->mine);
+        struct link link;
+        if (nodes->local_rank == 0 && opponent != nodes->mine) {
+            rc = measure_link(self, nodes->first_rank[opponent], &link, err);
+            if (!rc && last)
+                rc = suite_latencies_measure(self, nodes->first_rank[opponent], &latencies, err);
+            if (rc)
+                return rc;
+            latency_s += link.latency_s;
+            p99_s = link.p99_s > p99_s ? link.p99_s : p99_s;
+            bytes_per_s += link.bytes_per_s;
+            met++;
+            if (last && nodes_keeps(nodes->mine, opponent))
+                note_pair(self, opponent, &link);
+        }
+        rc = suite_join(self, 0, err);
+    }
+    if (!rc && met) {
+        sample->values[METRIC_NET_LATENCY_S] = latency_s / met;
+        sample->values[METRIC_NET_LATENCY_P99_S] = p99_s;
+        sample->values[METRIC_NET_BANDWIDTH_BYTES_PER_S] = bytes_per_s / met;
+        suite_latencies_note(self, "latency", &latencies);
+    }
+    return rc;
+}
+
+/* Seconds of one operation on the slowest rank, the median of some rounds. */
+static int measure_collective(struct suite *self, enum collective kind, uint64_t bytes, double *seconds,
+                              struct cb_err *err)
+{
+    double rounds[COLLECTIVE_ROUNDS];
+    struct summary summary;
+    bool right = true;
+    uint64_t batch = BATCH_BYTES / bytes;
+    batch = batch < 1 ? 1 : batch > BATCH_MOST ? BATCH_MOST : batch;
+    int rc = comm_measure_collective(self->comm, kind, bytes, (uint32_t)batch, COLLECTIVE_ROUNDS, rounds, &right,
+                                     suite_deadline(self), err);
+    if (!rc && !right)
+        rc = cb_fail(err, CB_ERR_CORRUPT, "%s of %" PRIu64 " bytes: the result is wrong on rank %u",
+                     collective_name(kind), bytes, comm_rank(self->comm));
+    rc = suite_join(self, rc, err);
+    if (rc)
+        return rc;
+    stats_summarize(rounds, COLLECTIVE_ROUNDS, &summary);
+    *seconds = summary.median;
+    return 0;
+}
+
+static double bus_bytes_per_s(const struct suite *self, enum collective kind, uint64_t bytes, double seconds)
+{
+    uint32_t ranks = comm_size(self->comm);
+    return (double)collective_bytes(kind, bytes, ranks) / seconds * collective_bus_factor(kind, ranks);
+}
+
+static int measure_point(struct suite *self, void *context, uint64_t bytes, double *seconds, struct cb_err *err)
+{
+    return measure_collective(self, *(const enum collective *)context, bytes, seconds, err);
+}
+
+static int measure_collectives(struct suite *self, struct sample *sample, bool last, struct cb_err *err)
+{
+    static const enum metric_id metrics[COLLECTIVE_COUNT] = {
+        [COLLECTIVE_ALL_REDUCE] = METRIC_ALL_REDUCE_BUS_BYTES_PER_S,
+        [COLLECTIVE_ALL_GATHER] = METRIC_ALL_GATHER_BUS_BYTES_PER_S,
+        [COLLECTIVE_REDUCE_SCATTER] = METRIC_REDUCE_SCATTER_BUS_BYTES_PER_S,
+        [COLLECTIVE_ALL_TO_ALL] = METRIC_ALL_TO_ALL_BUS_BYTES_PER_S,
+        [COLLECTIVE_BROADCAST] = METRIC_BROADCAST_BUS_BYTES_PER_S,
+    };
+    uint64_t largest = experiment_u64(self->experiment, OPT_SUITE_MESSAGE_BYTES);
+    double seconds;
+    int rc = measure_collective(self, COLLECTIVE_ALL_REDUCE, LATENCY_BYTES, &seconds, err);
+    if (!rc)
+        sample->values[METRIC_ALL_REDUCE_LATENCY_S] = seconds;
+    for (unsigned kind = 0; kind < COLLECTIVE_COUNT && !rc; kind++) {
+        enum collective which = (enum collective)kind;
+        struct suite_curve curve = {collective_name(which), which, comm_size(self->comm), largest,
+                                    measure_point,          &which};
+        rc = measure_collective(self, which, largest, &seconds, err);
+        if (!rc)
+            sample->values[metrics[kind]] = bus_bytes_per_s(self, which, largest, seconds);
+        if (!rc && last)
+            rc = suite_curve_write(self, &curve, err);
+    }
+    return rc;
+}
+
+/* Work that takes about as long as the all-reduce, in pieces, between which MPI gets a turn. */
+struct work {
+    uint64_t pieces, value;
+};
+
+#define PIECE_OPERATIONS 20000
+
+static bool work_piece(void *context)
+{
+    struct work *work = context;
+    if (work->pieces == 0)
+        return false;
+    for (unsigned i = 0; i < PIECE_OPERATIONS; i++)
+        work->value = work->value * UINT64_C(6364136223846793005) + 1;
+    work->pieces--;
+    return true;
+}
+
+/* (t(exchange) + t(work) - t(both)) / the shorter of the two. */
+static int measure_overlap(struct suite *self, struct sample *sample, struct cb_err *err)
+{
+    uint64_t bytes = experiment_u64(self->experiment, OPT_SUITE_MESSAGE_BYTES);
+    double alone_s, both_s;
+    int rc = measure_collective(self, COLLECTIVE_ALL_REDUCE, bytes, &alone_s, err);
+    if (rc)
+        return rc;
+    struct work work = {.pieces = 200, .value = 1};
+    uint64_t start_ns = clock_monotonic_ns();
+    while (work_piece(&work))
+        ;
+    double piece_s = (double)(clock_monotonic_ns() - start_ns) / 1e9 / 200;
+    uint64_t pieces = (uint64_t)(alone_s / piece_s) + 1;
+    work.pieces = pieces;
+    rc = comm_measure_overlap(self->comm, bytes, work_piece, &work, &both_s, suite_deadline(self), err);
+    double work_s = (double)pieces * piece_s, shorter_s = work_s < alone_s ? work_s : alone_s;
+    if (rc)
+        return rc;
+    double hidden = (alone_s + work_s - both_s) / shorter_s;
+    sample->values[METRIC_OVERLAP_FRACTION] = hidden < 0 ? 0 : hidden > 1 ? 1 : hidden;
+    return 0;
+}
+
+int suite_net(struct suite *self, struct sample *sample, bool last, struct cb_err *err)
+{
+    if (comm_size(self->comm) < 2) {
+        if (last)
+            suite_skip(self, "net", "one rank: there is nobody to talk to");
+        return 0;
+    }
+    if (last && self->nodes.count < 2)
+        suite_skip(self, "net.pairs", "one node: what two nodes do is not seen here");
+    int rc = suite_join(self, measure_local(self, sample, last, err), err);
+    if (!rc)
+        rc = measure_pairs(self, sample, last, err);
+    if (!rc)
+        rc = measure_collectives(self, sample, last, err);
+    return rc ? rc : measure_overlap(self, sample, err);
+}

@@ -1,0 +1,130 @@
+/* The suite's repetitions. Knows the order of sections, not what they measure. */
+#include "suite/suite.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "comm/agree.h"
+#include "core/clock.h"
+#include "engine/affinity.h"
+
+struct section {
+    const char *name;
+    int (*run)(struct suite *self, struct sample *sample, bool last, struct cb_err *err);
+};
+
+static const struct section sections[] = {
+    {"net", suite_net}, {"storage", suite_storage}, {"cpu", suite_cpu}, {"memory", suite_memory}, {"gpu", suite_gpu}};
+#define SECTION_COUNT (sizeof sections / sizeof *sections)
+
+static int repeat_once(struct suite *self, uint32_t iteration, bool warmup, bool last, struct cb_err *err)
+{
+    struct sample *sample = status_page_begin_sample(self->page);
+    if (!sample)
+        return cb_fail(err, CB_ERR_INTERNAL, "the status page has no room for another sample");
+    sample->op = OP_SUITE;
+    sample->iteration = iteration;
+    sample->flags = warmup ? SAMPLE_WARMUP : 0;
+    atomic_store_explicit(&self->page->iteration, iteration, memory_order_relaxed);
+    uint64_t start_ns = clock_monotonic_ns();
+    int rc = 0;
+    for (size_t i = 0; i < SECTION_COUNT && !rc; i++) {
+        if (!suite_wants(self->experiment, sections[i].name))
+            continue;
+        status_page_enter(self->page, OP_SUITE, STATE_OTHER, clock_monotonic_ns());
+        rc = sections[i].run(self, sample, last, err);
+        if (!rc)
+            rc = suite_join(self, 0, err);
+    }
+    sample->values[METRIC_OP_S] = (double)(clock_monotonic_ns() - start_ns) / 1e9;
+    if (rc)
+        sample->flags |= SAMPLE_FAILED;
+    status_page_publish_sample(self->page);
+    return rc;
+}
+
+static int repeat_all(struct suite *self, struct cb_err *err)
+{
+    uint32_t warmup = (uint32_t)experiment_u64(self->experiment, OPT_WARMUP);
+    uint32_t all = warmup + (uint32_t)experiment_u64(self->experiment, OPT_ITERATIONS);
+    int rc = 0;
+    for (uint32_t i = 0; i < all && !rc; i++) {
+        struct agreement stop;
+        bool wanted = atomic_load_explicit(&self->page->stop, memory_order_relaxed) != STOP_NONE;
+        rc = together_number(self->comm, 0, wanted, suite_deadline(self), &stop, err);
+        if (!rc && stop.max) {
+            status_page_add_fact(self->page, "stopped", "on request, before all repetitions were done");
+            break;
+        }
+        if (!rc)
+            rc = repeat_once(self, i, i < warmup, i + 1 == all, err);
+    }
+    return rc;
+}
+
+/* "suite.node.NAME" = its lowest rank, which notes it: no rank has room for the names of all nodes. */
+static void note_node(struct suite *self)
+{
+    char key[NODE_NAME_BYTES + 32], rank[16];
+    snprintf(key, sizeof key, "suite.node.%s", self->nodes.names[self->nodes.mine]);
+    snprintf(rank, sizeof rank, "%u", comm_rank(self->comm));
+    if (self->nodes.local_rank == 0)
+        status_page_add_fact(self->page, key, rank);
+}
+
+static int prepare(struct suite *self, struct cb_err *err)
+{
+    char text[1024] = "";
+    if (sched_getaffinity(0, sizeof self->allowed, &self->allowed))
+        CPU_ZERO(&self->allowed);
+    int rc = affinity_apply(self->comm, experiment_is(self->experiment, OPT_AFFINITY, "auto"), suite_deadline(self),
+                            text, sizeof text, err);
+    if (rc)
+        return rc;
+    status_page_add_fact(self->page, "affinity", text);
+    rc = nodes_init(&self->nodes, self->comm, suite_deadline(self), err);
+    if (rc)
+        return rc;
+    note_node(self);
+    struct cb_err why;
+    self->has_blas = suite_wants(self->experiment, "cpu") && blas_open(&self->blas, &why) == 0;
+    if (suite_wants(self->experiment, "cpu") && !self->has_blas)
+        suite_skip(self, "gemm", why.message);
+    else if (self->has_blas)
+        status_page_add_fact(self->page, "blas", self->blas.name);
+    if (suite_names(self->experiment, "storage") && !suite_wants(self->experiment, "storage"))
+        suite_skip(self, "storage", "the store keeps nothing that could be read");
+    rc = suite_check_memory(self, err);
+    if (!rc && suite_wants(self->experiment, "gpu"))
+        rc = suite_gpu_open(self, err);
+    if (!rc && suite_wants(self->experiment, "storage"))
+        rc = suite_storage_open(self, err);
+    return rc;
+}
+
+int suite_run(struct comm *comm, struct status_page *page, const struct experiment *experiment,
+              const char *pages_folder, const char *run_folder, struct cb_err *err)
+{
+    struct suite suite = {.comm = comm,
+                          .page = page,
+                          .experiment = experiment,
+                          .pages_folder = pages_folder,
+                          .section_timeout_ns = experiment_u64(experiment, OPT_TIMEOUT_OP)};
+    const char *name = strrchr(run_folder, '/');
+    snprintf(suite.run, sizeof suite.run, "%s", name ? name + 1 : run_folder);
+    int rc = prepare(&suite, err);
+    if (!rc)
+        rc = repeat_all(&suite, err);
+    if (!rc)
+        rc = suite_judge(&suite, err);
+    if (suite.direct) {
+        struct cb_err later;
+        int closed = suite_storage_close(&suite, rc ? &later : err);
+        rc = rc ? rc : closed;
+    }
+    suite_gpu_close(&suite);
+    if (suite.has_blas)
+        blas_close(&suite.blas);
+    nodes_release(&suite.nodes);
+    return rc;
+}

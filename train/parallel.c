@@ -1,0 +1,536 @@
+/* Data parallelism. Owns the arrays of a rank's share, the buffers that wraps are gathered into, and the order of
+ * exchange and computing; must not know files, data or what a stage computes. */
+#include <assert.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/agree.h"
+#include "core/clock.h"
+#include "train/parallel_parts.h"
+
+#define BUCKET_VALUES (PARALLEL_BUCKET_BYTES / sizeof(float))
+
+/* --- making it --- */
+
+static int make_wraps(struct parallel *self, struct cb_err *err)
+{
+    const struct train_model *model = self->setup.model;
+    size_t unit_count = train_model_unit_count(model), stage_count = train_model_stage_count(model);
+    uint64_t *units = calloc(unit_count + 1, sizeof *units);
+    size_t *stages = calloc(stage_count + 1, sizeof *stages);
+    int rc = units && stages ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory for the list of %zu units", unit_count);
+    for (size_t i = 0; i < unit_count && !rc; i++)
+        units[i] = train_model_unit(model, i)->elements;
+    for (size_t i = 0; i < stage_count && !rc; i++)
+        stages[i] = train_model_stage_unit(model, i);
+    if (!rc)
+        rc = wraps_init(&self->wraps, self->training, units, unit_count, stages, stage_count, err);
+    free(units);
+    free(stages);
+    for (size_t i = 0; i < self->wraps.count && !rc; i++)
+        if (self->training->ranks > 1 && self->wraps.items[i].share > COMM_MOST_VALUES)
+            rc = cb_fail(err, CB_ERR_USAGE,
+                         "a wrap of %" PRIu64 " parameters is more than MPI moves at once: use "
+                         "train.auto_wrap_policy=module_wrap",
+                         self->wraps.items[i].elements);
+    return rc;
+}
+
+static int make_lists(struct parallel *self, struct cb_err *err)
+{
+    size_t wraps = self->wraps.count, units = train_model_unit_count(self->setup.model);
+    self->whole = calloc(wraps + 1, sizeof *self->whole);
+    self->gradient = calloc(wraps + 1, sizeof *self->gradient);
+    self->ready = calloc(wraps + 1, sizeof *self->ready);
+    self->uses_left = calloc(units + 1, sizeof *self->uses_left);
+    if (!self->whole || !self->gradient || !self->ready || !self->uses_left)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for the list of %zu wraps", wraps);
+    return 0;
+}
+
+/* Groups of neighbours shard; ranks with the same place in theirs are replicas. Collective. */
+static int make_stream(struct parallel *self, struct cb_err *err)
+{
+    struct comm *comm = self->setup.comm;
+    uint32_t shards = self->training->shard_ranks, rank = comm_rank(comm);
+    int rc = shards > 1 ? comm_part(comm, rank / shards, &self->shard_comm, err) : 0;
+    if (!rc && self->replicas > 1)
+        rc = comm_part(comm, rank % shards, &self->replica_comm, err);
+    if (!rc && !self->math && (self->gathers || self->scatters || self->buckets))
+        rc = stream_new(comm, self->setup.device, self->setup.trace, &self->stream, err);
+    return rc;
+}
+
+/* Calls for each unit of each wrap that has elements in this rank's share: [first, first + count) of the unit, which
+ * begin at element `at` of the arrays. */
+typedef void (*share_fn)(void *context, struct parallel *self, size_t unit, uint64_t first, uint64_t count,
+                         uint64_t at);
+
+static void each_share(struct parallel *self, share_fn each, void *context)
+{
+    for (size_t w = 0; w < self->wraps.count; w++) {
+        const struct wrap *wrap = &self->wraps.items[w];
+        uint64_t share_begin = wrap->share * self->shard_index, share_end = share_begin + wrap->share;
+        for (size_t unit = wrap->first_unit; unit < wrap->first_unit + wrap->unit_count; unit++) {
+            uint64_t begin = self->wraps.offset_of[unit];
+            uint64_t end = begin + train_model_unit(self->setup.model, unit)->elements;
+            uint64_t from = begin > share_begin ? begin : share_begin, to = end < share_end ? end : share_end;
+            if (from < to)
+                each(context, self, unit, from - begin, to - from, wrap->begin + from - share_begin);
+        }
+    }
+}
+
+struct first_values {
+    uint64_t deadline_ns;
+    int rc;
+    struct cb_err *err;
+};
+
+static void init_share(void *context, struct parallel *self, size_t unit, uint64_t first, uint64_t count, uint64_t at)
+{
+    struct first_values *call = context;
+    float *weights = self->arrays[PARALLEL_WEIGHTS] + at;
+    if (!self->math)
+        train_model_init(self->setup.model, unit, first, count, self->setup.seed, weights);
+    else if (!call->rc)
+        call->rc = parallel_device_init(self, unit, first, count, weights, call->deadline_ns, call->err);
+}
+
+static int init_values(struct parallel *self, uint64_t deadline_ns, struct cb_err *err)
+{
+    struct first_values call = {.deadline_ns = deadline_ns, .err = err};
+    if (self->math)
+        call.rc = parallel_device_zero(self, err);
+    each_share(self, init_share, &call);
+    return call.rc;
+}
+
+static void release(struct parallel *self)
+{
+    parallel_unmap(self);
+    comm_free(self->shard_comm);
+    comm_free(self->replica_comm);
+    free(self->whole);
+    free(self->gradient);
+    free(self->ready);
+    free(self->uses_left);
+    wraps_release(&self->wraps);
+    free(self);
+}
+
+int parallel_new(const struct parallel_setup *setup, uint64_t deadline_ns, struct parallel **parallel,
+                 struct cb_err *err)
+{
+    struct parallel *self = calloc(1, sizeof *self);
+    if (!self)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for training");
+    self->setup = *setup;
+    self->training = setup->training;
+    self->math = setup->math;
+    self->shard_index = comm_rank(setup->comm) % self->training->shard_ranks;
+    self->replicas = self->training->ranks / self->training->shard_ranks;
+    self->gathers = parallel_uses_slots(self->training);
+    self->scatters = parallel_uses_gradient_slots(self->training);
+    self->buckets = parallel_uses_buckets(self->training);
+    int rc = make_wraps(self, err);
+    if (!rc)
+        rc = make_lists(self, err);
+    if (!rc)
+        rc = parallel_map(self, err);
+    rc = together(setup->comm, rc, deadline_ns, err); /* dividing ranks needs all of them */
+    if (!rc)
+        rc = make_stream(self, err);
+    if (rc) {
+        release(self); /* the stream is what is made last */
+        return rc;
+    }
+    rc = init_values(self, deadline_ns, err);
+    if (rc)
+        parallel_free(self);
+    else
+        *parallel = self;
+    return rc;
+}
+
+bool parallel_stop(struct parallel *self)
+{
+    if (!self || !self->stream)
+        return true;
+    bool stopped = stream_stop(self->stream);
+    if (stopped) {
+        stream_free(self->stream);
+        self->stream = NULL;
+    }
+    return stopped;
+}
+
+void parallel_free(struct parallel *self)
+{
+    if (self && parallel_stop(self)) /* else it may still be written to */
+        release(self);
+}
+
+/* --- exchange --- */
+
+static uint64_t add_work(struct parallel *self, enum stream_kind kind, struct comm *comm, const float *from, float *to,
+                         uint64_t values, size_t wrap)
+{
+    struct stream_work work = {
+        .kind = kind, .comm = comm, .from = from, .to = to, .values = values, .number = (uint32_t)wrap};
+    self->last_ticket = stream_add(self->stream, &work);
+    return self->last_ticket;
+}
+
+static int wait_for(struct parallel *self, uint64_t ticket, struct timeline *timeline, uint64_t deadline_ns,
+                    struct cb_err *err)
+{
+    if (!self->stream || stream_is_done(self->stream, ticket))
+        return 0;
+    timeline_enter(timeline, STATE_EXCHANGE);
+    int rc = stream_wait(self->stream, ticket, deadline_ns, err);
+    timeline_enter(timeline, STATE_OTHER);
+    return rc;
+}
+
+static uint64_t padded_values(const struct parallel *self, size_t wrap)
+{
+    return self->wraps.items[wrap].share * self->training->shard_ranks;
+}
+
+static struct slot *take_slot(struct parallel *self, size_t wrap)
+{
+    self->whole_values += padded_values(self, wrap);
+    if (self->whole_values > self->most_whole_values)
+        self->most_whole_values = self->whole_values;
+    if (self->wraps.items[wrap].root)
+        return &self->root;
+    struct slot *slot = self->slots[0].wrap == SIZE_MAX ? &self->slots[0] : &self->slots[1];
+    assert(slot->wrap == SIZE_MAX); /* the order of visits needs no more than two */
+    slot->wrap = wrap;
+    self->gathered++;
+    if (self->gathered > self->most_gathered)
+        self->most_gathered = self->gathered;
+    return slot;
+}
+
+/* All parts of a wrap from all that shard it; in bf16, with two bytes of each value. */
+static void gather(struct parallel *self, const float *weights, float *to, size_t index)
+{
+    uint64_t values = self->wraps.items[index].share;
+    if (!parallel_sends_bf16(self->training)) {
+        add_work(self, STREAM_GATHER, self->shard_comm, weights, to, values, index);
+        return;
+    }
+    add_work(self, STREAM_PACK, NULL, weights, self->packed_share, values, index);
+    add_work(self, STREAM_GATHER, self->shard_comm, self->packed_share, self->packed, stream_packed(values), index);
+    add_work(self, STREAM_UNPACK, self->shard_comm, self->packed, to, values, index);
+}
+
+/* Begins to make the wrap whole, unless it is or becomes so. */
+static void start_gather(struct parallel *self, size_t index)
+{
+    const struct wrap *wrap = &self->wraps.items[index];
+    const struct training *training = self->training;
+    if (self->whole[index])
+        return;
+    float *weights = self->arrays[PARALLEL_WEIGHTS] + wrap->begin;
+    if (!self->gathers) {
+        self->whole[index] = weights;
+        return;
+    }
+    float *to = take_slot(self, index)->memory;
+    bool shards = training->shard_ranks > 1;
+    if (training->cpu_offload) {
+        float *staged = shards ? self->staged_up : to;
+        add_work(self, STREAM_TO_DEVICE, NULL, weights, staged, wrap->share, index);
+        weights = staged;
+    }
+    if (self->math)
+        self->math->ops->round_bf16(self->math, weights, to, wrap->share);
+    else if (shards)
+        gather(self, weights, to, index);
+    else if (training->bf16)
+        add_work(self, STREAM_ROUND, NULL, training->cpu_offload ? to : weights, to, wrap->share, index);
+    self->whole[index] = to;
+    self->ready[index] = self->last_ticket;
+}
+
+static void give_up(struct parallel *self, size_t index)
+{
+    for (int i = 0; i < PARALLEL_SLOTS; i++) {
+        if (self->slots[i].memory && self->slots[i].wrap == index) {
+            self->slots[i].wrap = SIZE_MAX;
+            self->gathered--;
+        }
+    }
+    if (self->gathers && self->whole[index])
+        self->whole_values -= padded_values(self, index);
+    self->whole[index] = NULL;
+}
+
+static void prefetch(struct parallel *self, size_t visit)
+{
+    size_t next = wraps_next(&self->wraps, visit);
+    if (next < self->wraps.visit_count)
+        start_gather(self, self->wraps.visits[next].wrap);
+}
+
+/* Where backward adds this wrap's gradients; zeros at first. */
+static int begin_gradient(struct parallel *self, size_t index, struct timeline *timeline, uint64_t deadline_ns,
+                          struct cb_err *err)
+{
+    const struct wrap *wrap = &self->wraps.items[index];
+    if (self->gradient[index])
+        return 0;
+    if (!self->scatters) {
+        self->gradient[index] = self->arrays[PARALLEL_GRADIENTS] + wrap->begin;
+        if (self->math)
+            self->math->ops->fill(self->math, self->gradient[index], 0, wrap->share);
+        else
+            memset(self->gradient[index], 0, wrap->share * sizeof(float));
+        return 0;
+    }
+    struct slot *slot = wrap->root ? &self->root_gradient : &self->gradient_slots[self->next_gradient_slot];
+    if (!wrap->root)
+        self->next_gradient_slot = (self->next_gradient_slot + 1) % PARALLEL_SLOTS;
+    int rc = wait_for(self, slot->ticket, timeline, deadline_ns, err);
+    if (rc)
+        return rc;
+    memset(slot->memory, 0, wrap->share * self->training->shard_ranks * sizeof(float));
+    slot->wrap = index;
+    self->gradient[index] = slot->memory;
+    return 0;
+}
+
+/* This rank has added all it will to the wrap's gradients. */
+static void end_gradient(struct parallel *self, size_t index)
+{
+    const struct wrap *wrap = &self->wraps.items[index];
+    float *gradient = self->gradient[index], *mine = self->arrays[PARALLEL_GRADIENTS] + wrap->begin;
+    self->gradient[index] = NULL;
+    if (!self->scatters)
+        return;
+    bool offload = self->training->cpu_offload, shards = self->training->shard_ranks > 1;
+    float *share = !shards ? gradient : offload ? self->staged_down : mine;
+    if (shards)
+        add_work(self, STREAM_SCATTER, self->shard_comm, gradient, share, wrap->share, index);
+    if (self->replicas > 1)
+        add_work(self, STREAM_REDUCE, self->replica_comm, share, share, wrap->share, index);
+    if (offload)
+        add_work(self, STREAM_TO_HOST, NULL, share, mine, wrap->share, index);
+    for (int i = 0; i < PARALLEL_SLOTS; i++)
+        if (self->gradient_slots[i].memory == gradient)
+            self->gradient_slots[i].ticket = self->last_ticket;
+    if (wrap->root)
+        self->root_gradient.ticket = self->last_ticket;
+}
+
+/* Adds up what is complete, from the end of the arrays on, in buckets; the rest with the last stage. */
+static void add_up_buckets(struct parallel *self, size_t stage)
+{
+    size_t unit = train_model_stage_unit(self->setup.model, stage);
+    if (!self->buckets || --self->uses_left[unit] > 0)
+        return;
+    size_t units = train_model_unit_count(self->setup.model), first = units;
+    while (first > 0 && self->uses_left[first - 1] == 0)
+        first--;
+    if (first == units)
+        return;
+    const struct wrap *wrap = &self->wraps.items[self->wraps.wrap_of[first]];
+    uint64_t complete = wrap->begin + self->wraps.offset_of[first];
+    while (self->bucket_end > complete && (self->bucket_end - complete >= BUCKET_VALUES || complete == 0)) {
+        uint64_t values = self->bucket_end < BUCKET_VALUES ? self->bucket_end : BUCKET_VALUES;
+        self->bucket_end -= values;
+        add_work(self, STREAM_REDUCE, self->replica_comm, self->arrays[PARALLEL_GRADIENTS] + self->bucket_end,
+                 self->sums + self->bucket_end, values, (size_t)(self->bucket_end / BUCKET_VALUES));
+    }
+}
+
+/* --- a step --- */
+
+/* A stage on a device is waited for where it is traced alone: else the trace would show when it was queued. */
+static int run_stage(struct parallel *self, const struct visit *visit, size_t stage, uint64_t deadline_ns,
+                     struct cb_err *err)
+{
+    int rc = 0;
+    size_t unit = train_model_stage_unit(self->setup.model, stage);
+    uint64_t offset = self->wraps.offset_of[unit], start_ns = clock_monotonic_ns();
+    const float *flat = self->whole[visit->wrap] + offset;
+    if (visit->backward)
+        train_model_backward(self->setup.model, stage, flat, self->gradient[visit->wrap] + offset);
+    else
+        train_model_forward(self->setup.model, stage, flat);
+    if (self->math && trace_is_active(self->setup.trace))
+        rc = device_math_finish(self->math, deadline_ns, err);
+    trace_add_numbered(self->setup.trace, TRACE_COMPUTE, visit->backward ? "backward" : "forward", stage, start_ns,
+                       clock_monotonic_ns(), 0);
+    return rc;
+}
+
+static int run_visit(struct parallel *self, size_t index, bool forward_only, struct timeline *timeline,
+                     uint64_t deadline_ns, struct cb_err *err)
+{
+    const struct visit *visit = &self->wraps.visits[index];
+    const struct training *training = self->training;
+    bool gathers_next =
+        self->gathers && !(forward_only && wraps_next(&self->wraps, index) >= self->wraps.forward_count);
+    start_gather(self, visit->wrap);
+    int rc = wait_for(self, self->ready[visit->wrap], timeline, deadline_ns, err);
+    if (!rc && visit->backward)
+        rc = begin_gradient(self, visit->wrap, timeline, deadline_ns, err);
+    if (rc)
+        return rc;
+    if (gathers_next && (visit->backward ? training->backward_prefetch == BACKWARD_PRE : training->forward_prefetch))
+        prefetch(self, index);
+    for (size_t i = 0; i < visit->stage_count; i++) {
+        size_t stage = visit->backward ? visit->first_stage - i : visit->first_stage + i;
+        rc = run_stage(self, visit, stage, deadline_ns, err);
+        if (rc)
+            return rc;
+        atomic_store_explicit(&timeline->page->progress_ns, clock_monotonic_ns(), memory_order_relaxed);
+        if (visit->backward)
+            add_up_buckets(self, stage);
+    }
+    if (gathers_next && visit->backward && training->backward_prefetch == BACKWARD_POST)
+        prefetch(self, index);
+    if (visit->backward && visit->last)
+        end_gradient(self, visit->wrap);
+    size_t next = wraps_next(&self->wraps, index);
+    bool again = gathers_next && next < self->wraps.visit_count && self->wraps.visits[next].wrap == visit->wrap;
+    if (!self->wraps.items[visit->wrap].root && !again)
+        give_up(self, visit->wrap);
+    return 0;
+}
+
+static int run_visits(struct parallel *self, size_t count, struct timeline *timeline, uint64_t deadline_ns,
+                      struct cb_err *err)
+{
+    bool forward_only = count == self->wraps.forward_count;
+    int rc = 0;
+    for (size_t i = 0; i < count && !rc; i++)
+        rc = run_visit(self, i, forward_only, timeline, deadline_ns, err);
+    for (size_t i = 0; i < self->wraps.count && !rc; i++)
+        give_up(self, i); /* the root's; weights are about to change */
+    return rc ? rc : train_model_finish(self->setup.model, deadline_ns, err);
+}
+
+int parallel_gradients(struct parallel *self, struct timeline *timeline, uint64_t deadline_ns, struct cb_err *err)
+{
+    memset(self->uses_left, 0, train_model_unit_count(self->setup.model) * sizeof *self->uses_left);
+    for (size_t i = 0; i < train_model_stage_count(self->setup.model); i++)
+        self->uses_left[train_model_stage_unit(self->setup.model, i)]++;
+    self->bucket_end = self->wraps.share;
+    self->most_whole_values = self->whole_values;
+    int rc = run_visits(self, self->wraps.visit_count, timeline, deadline_ns, err);
+    return rc ? rc : wait_for(self, self->last_ticket, timeline, deadline_ns, err);
+}
+
+int parallel_forward(struct parallel *self, struct timeline *timeline, uint64_t deadline_ns, struct cb_err *err)
+{
+    return run_visits(self, self->wraps.forward_count, timeline, deadline_ns, err);
+}
+
+static const float *summed_gradients(const struct parallel *self)
+{
+    return self->buckets ? self->sums : self->arrays[PARALLEL_GRADIENTS];
+}
+
+/* Gradients are sums over all ranks; replicas have the same of them. */
+int parallel_norm(struct parallel *self, struct timeline *timeline, double *numbers, uint32_t count,
+                  uint64_t deadline_ns, struct cb_err *err)
+{
+    uint32_t ranks = self->training->ranks;
+    int rc = 0;
+    if (self->math)
+        rc = parallel_device_sum_of_squares(self, &numbers[0], deadline_ns, err);
+    else
+        numbers[0] =
+            optimizer_sum_of_squares(summed_gradients(self), self->wraps.share, train_model_team(self->setup.model));
+    if (rc)
+        return rc;
+    timeline_enter(timeline, STATE_EXCHANGE);
+    rc = ranks > 1 ? comm_sum(self->setup.comm, numbers, count, deadline_ns, err) : 0;
+    timeline_enter(timeline, STATE_OTHER);
+    numbers[0] = sqrt(numbers[0] / self->replicas) / ranks;
+    return rc;
+}
+
+struct update {
+    double learning_rate, scale;
+    uint64_t step;
+};
+
+static void update_share(void *context, struct parallel *self, size_t unit, uint64_t first, uint64_t count, uint64_t at)
+{
+    const struct update *update = context;
+    struct optimizer_range range = {
+        .first = first,
+        .count = count,
+        .weights = self->arrays[PARALLEL_WEIGHTS] + at,
+        .gradients = summed_gradients(self) + at,
+    };
+    if (self->arrays[PARALLEL_EXP_AVG])
+        range.exp_avg = self->arrays[PARALLEL_EXP_AVG] + at;
+    if (self->arrays[PARALLEL_EXP_AVG_SQ])
+        range.exp_avg_sq = self->arrays[PARALLEL_EXP_AVG_SQ] + at;
+    const struct train_unit *parameters = train_model_unit(self->setup.model, unit);
+    if (self->math)
+        optimizer_step_on(self->math, &self->setup.optimizer, parameters, &range, update->learning_rate, update->scale,
+                          update->step);
+    else
+        optimizer_step(&self->setup.optimizer, parameters, &range, update->learning_rate, update->scale, update->step,
+                       train_model_team(self->setup.model));
+}
+
+int parallel_update(struct parallel *self, double learning_rate, double scale, uint64_t step, uint64_t deadline_ns,
+                    struct cb_err *err)
+{
+    struct update update = {learning_rate, scale / self->training->ranks, step};
+    uint64_t start_ns = clock_monotonic_ns();
+    each_share(self, update_share, &update);
+    int rc = self->math ? device_math_finish(self->math, deadline_ns, err) : 0;
+    trace_add(self->setup.trace, TRACE_COMPUTE, "optimizer", start_ns, clock_monotonic_ns(), 0);
+    return rc;
+}
+
+/* --- what lies where --- */
+
+float *parallel_place(const struct parallel *self, enum parallel_array array, size_t unit, uint64_t element)
+{
+    const struct wrap *wrap = &self->wraps.items[self->wraps.wrap_of[unit]];
+    uint64_t flat = self->wraps.offset_of[unit] + element, first = wrap->share * self->shard_index;
+    if (!self->arrays[array] || flat < first || flat >= first + wrap->share)
+        return NULL;
+    return self->arrays[array] + wrap->begin + flat - first;
+}
+
+void parallel_flat(const struct parallel *self, size_t unit, uint64_t element, uint64_t *begin, uint64_t *elements)
+{
+    *begin = self->wraps.offset_of[unit] + element;
+    *elements = self->wraps.items[self->wraps.wrap_of[unit]].elements;
+}
+
+struct parallel_device_memory parallel_device_memory(const struct parallel *self)
+{
+    return self->on_device;
+}
+
+struct parallel_figures parallel_figures(const struct parallel *self)
+{
+    struct parallel_figures figures = {.wraps = self->wraps.count,
+                                       .share = self->wraps.share,
+                                       .bytes = self->bytes,
+                                       .most_gathered = self->most_gathered,
+                                       .gathered_bytes = self->most_whole_values * sizeof(float)};
+    for (size_t i = 0; i < self->wraps.count; i++)
+        figures.parameters += self->wraps.items[i].elements;
+    return figures;
+}
+
+struct stream_counts parallel_counts(const struct parallel *self)
+{
+    return self->stream ? stream_counts(self->stream) : (struct stream_counts){0};
+}

@@ -1,0 +1,265 @@
+/* Traces. Owns the events and how they are written down; must not know what computes or moves bytes. */
+#include "train/trace.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "core/buf.h"
+#include "core/json.h"
+
+#define MOST_BYTES (UINT64_C(1) << 30) /* of a file */
+#define PATH_BYTES 4096
+
+static const char *const track_names[TRACE_TRACKS] = {"compute", "comm", "io", "h2d"};
+/* What TensorBoard's profiler page calls such events, and how it finds steps. */
+#define STEP_NAME "ProfilerStep#"
+/* Perfetto takes thread 0 for the one whose number is the process's: tracks are numbered from 1. */
+#define FIRST_THREAD 1
+static const char *const categories[TRACE_TRACKS] = {"kernel", "communication", "io", "gpu_memcpy"};
+
+int trace_init(struct trace *self, uint64_t capacity, struct cb_err *err)
+{
+    memset(self, 0, sizeof *self);
+    if (capacity == 0)
+        return 0;
+    self->capacity = capacity;
+    self->memory = calloc(capacity, sizeof *self->memory);
+    bool all = self->memory != NULL;
+    for (int track = 0; track < TRACE_TRACKS; track++) {
+        self->events[track] = calloc(capacity, sizeof *self->events[track]);
+        all = all && self->events[track];
+    }
+    if (all)
+        return 0;
+    trace_release(self);
+    return cb_fail(err, CB_ERR_MEMORY, "no memory for a trace of %llu events: trace fewer steps",
+                   (unsigned long long)capacity);
+}
+
+void trace_release(struct trace *self)
+{
+    for (int track = 0; track < TRACE_TRACKS; track++)
+        free(self->events[track]);
+    free(self->memory);
+    memset(self, 0, sizeof *self);
+}
+
+void trace_start(struct trace *self, uint64_t now_ns)
+{
+    self->start_ns = now_ns;
+    self->active = self->capacity > 0;
+}
+
+void trace_stop(struct trace *self, uint64_t now_ns)
+{
+    self->stop_ns = now_ns;
+    self->active = false;
+}
+
+bool trace_is_active(const struct trace *self)
+{
+    return self->active;
+}
+
+void trace_begin_step(struct trace *self, uint64_t step)
+{
+    self->step = step;
+}
+
+void trace_add(struct trace *self, enum trace_track track, const char *name, uint64_t start_ns, uint64_t end_ns,
+               uint64_t bytes)
+{
+    if (!self->active || start_ns < self->start_ns) /* it began before the trace did */
+        return;
+    if (self->counts[track] == self->capacity) {
+        self->dropped++;
+        return;
+    }
+    struct trace_event *event = &self->events[track][self->counts[track]++];
+    snprintf(event->name, sizeof event->name, "%s", name);
+    event->start_ns = start_ns;
+    event->end_ns = end_ns;
+    event->step = self->step;
+    event->bytes = bytes;
+}
+
+void trace_add_numbered(struct trace *self, enum trace_track track, const char *name, uint64_t number,
+                        uint64_t start_ns, uint64_t end_ns, uint64_t bytes)
+{
+    char text[TRACE_NAME_BYTES];
+    if (!self->active)
+        return;
+    snprintf(text, sizeof text, "%.20s %llu", name, (unsigned long long)number);
+    trace_add(self, track, text, start_ns, end_ns, bytes);
+}
+
+void trace_add_step(struct trace *self, uint64_t start_ns, uint64_t end_ns)
+{
+    char text[TRACE_NAME_BYTES];
+    if (!self->active)
+        return;
+    snprintf(text, sizeof text, STEP_NAME "%llu", (unsigned long long)self->step);
+    trace_add(self, TRACE_COMPUTE, text, start_ns, end_ns, 0);
+}
+
+void trace_add_memory(struct trace *self, uint64_t at_ns, uint64_t bytes)
+{
+    if (!self->active)
+        return;
+    if (self->memory_count == self->capacity)
+        self->dropped++;
+    else
+        self->memory[self->memory_count++] = (struct trace_counter){at_ns, bytes};
+}
+
+/* --- writing --- */
+
+static void member_text(struct json_writer *json, const char *key, const char *value)
+{
+    json_write_key(json, key);
+    json_write_text(json, value);
+}
+
+static void member_u64(struct json_writer *json, const char *key, uint64_t value)
+{
+    json_write_key(json, key);
+    json_write_u64(json, value);
+}
+
+static void member_us(struct json_writer *json, const char *key, uint64_t ns)
+{
+    json_write_key(json, key);
+    json_write_double(json, (double)ns / 1e3);
+}
+
+/* "M" events: what processes and threads are called, and their order. */
+static void write_name(struct json_writer *json, uint32_t rank, uint64_t track, const char *what, const char *name)
+{
+    json_write_begin_object(json);
+    member_text(json, "ph", "M");
+    member_text(json, "name", what);
+    member_u64(json, "pid", rank);
+    member_u64(json, "tid", FIRST_THREAD + track);
+    member_us(json, "ts", 0);
+    json_write_key(json, "args");
+    json_write_begin_object(json);
+    if (name)
+        member_text(json, "name", name);
+    else
+        member_u64(json, "sort_index", track);
+    json_write_end_object(json);
+    json_write_end_object(json);
+}
+
+static void write_names(struct json_writer *json, uint32_t rank)
+{
+    char name[32];
+    snprintf(name, sizeof name, "rank %u", rank);
+    write_name(json, rank, 0, "process_name", name);
+    for (unsigned track = 0; track < TRACE_TRACKS; track++) {
+        write_name(json, rank, track, "thread_name", track_names[track]);
+        write_name(json, rank, track, "thread_sort_index", NULL);
+    }
+}
+
+static void write_event(struct json_writer *json, uint32_t rank, unsigned track, const struct trace_event *event,
+                        uint64_t origin_ns)
+{
+    json_write_begin_object(json);
+    member_text(json, "ph", "X");
+    bool step = strncmp(event->name, STEP_NAME, strlen(STEP_NAME)) == 0;
+    member_text(json, "cat", step ? "user_annotation" : categories[track]);
+    member_text(json, "name", event->name);
+    member_u64(json, "pid", rank);
+    member_u64(json, "tid", FIRST_THREAD + track);
+    member_us(json, "ts", event->start_ns - origin_ns);
+    member_us(json, "dur", event->end_ns - event->start_ns);
+    json_write_key(json, "args");
+    json_write_begin_object(json);
+    member_u64(json, "step", event->step);
+    member_u64(json, "device", rank); /* TensorBoard's reader wants it to be the process */
+    if (event->bytes)
+        member_u64(json, "bytes", event->bytes);
+    json_write_end_object(json);
+    json_write_end_object(json);
+}
+
+static void write_counter(struct json_writer *json, uint32_t rank, const struct trace_counter *counter,
+                          uint64_t origin_ns)
+{
+    json_write_begin_object(json);
+    member_text(json, "ph", "C");
+    member_text(json, "name", "memory");
+    member_u64(json, "pid", rank);
+    member_us(json, "ts", counter->at_ns - origin_ns);
+    json_write_key(json, "args");
+    json_write_begin_object(json);
+    member_u64(json, "resident bytes", counter->bytes);
+    json_write_end_object(json);
+    json_write_end_object(json);
+}
+
+static void write_all(const struct trace *self, uint32_t rank, uint32_t ranks, struct json_writer *json)
+{
+    json_write_begin_object(json);
+    member_u64(json, "schemaVersion", 1);
+    json_write_key(json, "distributedInfo");
+    json_write_begin_object(json);
+    member_text(json, "backend", "mpi");
+    member_u64(json, "rank", rank);
+    member_u64(json, "world_size", ranks);
+    json_write_end_object(json);
+    member_text(json, "displayTimeUnit", "ms");
+    member_u64(json, "droppedEvents", self->dropped);
+    json_write_key(json, "traceEvents");
+    json_write_begin_array(json);
+    write_names(json, rank);
+    for (unsigned track = 0; track < TRACE_TRACKS; track++)
+        for (uint64_t i = 0; i < self->counts[track]; i++)
+            write_event(json, rank, track, &self->events[track][i], self->start_ns);
+    for (uint64_t i = 0; i < self->memory_count; i++)
+        write_counter(json, rank, &self->memory[i], self->start_ns);
+    json_write_end_array(json);
+    json_write_end_object(json);
+}
+
+/* The folder and what is missing above it. */
+static int make_folders(const char *folder, struct cb_err *err)
+{
+    char path[PATH_BYTES];
+    int len = snprintf(path, sizeof path, "%s", folder);
+    if (len >= (int)sizeof path)
+        return cb_fail(err, CB_ERR_USAGE, "the name %s is too long", folder);
+    for (char *slash = strchr(path + 1, '/');; slash = strchr(slash + 1, '/')) {
+        if (slash)
+            *slash = '\0';
+        if (mkdir(path, 0777) != 0 && errno != EEXIST)
+            return cb_fail_errno(err, errno, "making the folder %s", path);
+        if (!slash)
+            return 0;
+        *slash = '/';
+    }
+}
+
+int trace_write(const struct trace *self, const char *folder, uint32_t rank, uint32_t ranks, struct cb_err *err)
+{
+    char path[PATH_BYTES];
+    struct json_writer json;
+    struct buf text;
+    if (snprintf(path, sizeof path, "%s/rank-%u" TRACE_FILE_ENDING, folder, rank) >= (int)sizeof path)
+        return cb_fail(err, CB_ERR_USAGE, "the name %s is too long", folder);
+    buf_init(&text, MOST_BYTES);
+    json_writer_init(&json, &text, 0);
+    write_all(self, rank, ranks, &json);
+    buf_append_char(&text, '\n');
+    int rc = buf_check(&text, "the trace", err);
+    if (!rc)
+        rc = make_folders(folder, err);
+    if (!rc)
+        rc = buf_write_file(&text, path, 0644, err);
+    buf_release(&text);
+    return rc;
+}

@@ -1,0 +1,404 @@
+/* Checkpoints of a training: the place in the store, and saving while steps go on. Owns that place and the engine; must not
+ * know how a step computes, or how an engine moves bytes. */
+#include "train/train_checkpoint.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/agree.h"
+#include "core/clock.h"
+#include "setup/memory_estimate.h"
+#include "setup/open_store.h"
+
+/* What a rank says of a save that failed: whether the store alone is to blame. */
+#define FAILED_IN_STORE UINT64_C(1)
+#define FAILED_OTHERWISE (UINT64_C(1) << 32)
+
+/* --- the place --- */
+
+static int open_place(struct train_checkpoint *self, struct trainer *trainer, struct cb_err *err)
+{
+    struct layout_pair pair = {.saved = self->layout, .loaded = self->layout, .ranks = trainer->training.ranks};
+    const char *name = train_checkpoint_run_name(&trainer->place);
+    int rc = 0;
+    if (trainer->rank == 0) {
+        train_checkpoint_read_owner(self, trainer);
+        rc = folder_prepare(self->experiment, name, needs_store_bytes(&pair, self->experiment), err);
+    }
+    rc = trainer_join(trainer, rc, err);
+    if (!rc)
+        rc = folder_open(&self->folder, self->experiment, name, err);
+    if (!rc)
+        rc = open_store(self->experiment, trainer->rank, trainer->place.pages_folder, &self->store, err);
+    if (!rc && self->async)
+        rc = open_store(self->experiment, trainer->rank, trainer->place.pages_folder, &self->behind_store, err);
+    if (!rc && self->async && !trainer->own.device)
+        rc = device_host_open(device_host_cores(), &self->device, err);
+    rc = trainer_join(trainer, rc, err);
+    if (!rc && self->async)
+        rc = comm_twin(trainer->comm, &self->behind_comm, err);
+    return rc;
+}
+
+static int make_engine(struct train_checkpoint *self, struct trainer *trainer, struct cb_err *err)
+{
+    struct engine_setup setup = {
+        .experiment = self->experiment,
+        .layout = self->layout,
+        .comm = trainer->comm,
+        .page = trainer->page,
+        .store = self->store,
+        .plain = self->folder.plain,
+        .run_folder = trainer->place.run_folder,
+        .behind_comm = self->behind_comm,
+        .behind_store = self->behind_store,
+        .device = trainer->own.device ? trainer->own.device : self->device,
+    };
+    return engine_new(&setup, &self->engine, err);
+}
+
+int checkpoint_open(struct trainer *trainer, struct cb_err *err)
+{
+    struct train_checkpoint *self = calloc(1, sizeof *self);
+    if (!self)
+        return trainer_join(trainer, cb_fail(err, CB_ERR_MEMORY, "no memory for checkpoints"), err);
+    const struct experiment *experiment = trainer->place.experiment;
+    trainer->checkpoint = self;
+    self->state.shared_fd = -1;
+    self->async = experiment_bool(experiment, OPT_SAVE_ASYNC);
+    self->resumes = experiment_is(experiment, OPT_TRAIN_RESUME, "latest");
+    self->keep_last = experiment_u64(experiment, OPT_KEEP_LAST);
+    self->keep_last = self->keep_last == 0 ? 1 : self->keep_last < TRAIN_KEPT ? self->keep_last : TRAIN_KEPT;
+    self->last_step = -1;
+    int rc = trainer_join(trainer, train_checkpoint_make_state(self, trainer, err), err);
+    if (!rc)
+        rc = open_place(self, trainer, err);
+    if (!rc)
+        rc = trainer_join(trainer, make_engine(self, trainer, err), err);
+    if (!rc)
+        trainer->page->run_values[METRIC_CHECKPOINT_BYTES] = (double)layout_total_bytes(self->layout);
+    return rc;
+}
+
+bool checkpoint_close(struct trainer *trainer)
+{
+    struct train_checkpoint *self = trainer->checkpoint;
+    if (!self)
+        return true;
+    if (!engine_stop(self->engine))
+        return false;
+    engine_free(self->engine);
+    comm_free(self->behind_comm);
+    store_free(self->behind_store);
+    store_free(self->store);
+    if (self->device)
+        device_close(self->device);
+    folder_release(&self->folder);
+    self->state.base = NULL; /* its memory is the trainer's */
+    state_release(&self->state);
+    layout_free(self->layout);
+    model_free(self->model);
+    experiment_free(self->experiment);
+    free(self);
+    trainer->checkpoint = NULL;
+    return true;
+}
+
+/* --- keeping and removing --- */
+
+static int remove_one(struct trainer *trainer, uint32_t step, struct cb_err *err)
+{
+    struct train_checkpoint *self = trainer->checkpoint;
+    char name[FOLDER_NAME_BYTES];
+    if (trainer->rank != 0 || !self->folder.path)
+        return 0;
+    struct sample *sample = status_page_begin_sample(trainer->page);
+    if (!sample)
+        return cb_fail(err, CB_ERR_INTERNAL, "the status page has no room for another sample");
+    folder_checkpoint_name(&self->folder, self->experiment, step, name);
+    uint64_t start_ns = clock_monotonic_ns();
+    int rc = folder_remove(&self->folder, name, err);
+    sample->op = OP_DELETE;
+    sample->iteration = step;
+    sample->values[METRIC_DELETE_S] = (double)(clock_monotonic_ns() - start_ns) / 1e9;
+    sample->flags = rc ? SAMPLE_FAILED : 0;
+    status_page_publish_sample(trainer->page);
+    return rc;
+}
+
+void train_checkpoint_clear(struct trainer *trainer, uint32_t step)
+{
+    struct cb_err why;
+    if (remove_one(trainer, step, &why))
+        status_page_add_fact(trainer->page, "train.left_over", why.message);
+}
+
+/* Older ones go where more than keep.last are there, but none before a step has been taken from the one after it: weights
+ * that lead to no number may lie in the newest. */
+static void drop_older(struct trainer *trainer, bool at_end)
+{
+    struct train_checkpoint *self = trainer->checkpoint;
+    while (self->kept_count > self->keep_last && (at_end || self->kept[1] < trainer->position.step)) {
+        uint32_t oldest = self->kept[0];
+        self->kept_count--;
+        memmove(self->kept, self->kept + 1, self->kept_count * sizeof *self->kept);
+        if (oldest != self->kept[self->kept_count - 1])
+            train_checkpoint_clear(trainer, oldest);
+    }
+}
+
+/* --- saves --- */
+
+bool checkpoint_is_saving(const struct trainer *trainer)
+{
+    const struct train_checkpoint *self = trainer->checkpoint;
+    return self && self->async && engine_under_way(self->engine) > 0;
+}
+
+/* What a checkpoint that failed leaves: a fact now, the run's failure in the end, no files. */
+static void note_failure(struct trainer *trainer, uint32_t step, int code, const char *message)
+{
+    struct train_checkpoint *self = trainer->checkpoint;
+    char key[64];
+    self->failed++;
+    if (self->failed == 1) {
+        self->first_failed_step = step;
+        snprintf(self->first_failure, sizeof self->first_failure, "%.1000s", message);
+    }
+    snprintf(key, sizeof key, "train.checkpoint_failed.%" PRIu32, step);
+    if (code != CB_ERR_ABORTED)
+        status_page_add_fact(trainer->page, key, message);
+}
+
+static double seconds_a_step(const struct step_pace *pace)
+{
+    return pace->steps ? (double)pace->spent_ns / 1e9 / (double)pace->steps : NAN;
+}
+
+static void publish(struct trainer *trainer, const struct sample *from)
+{
+    struct sample *sample = status_page_begin_sample(trainer->page);
+    if (!sample)
+        return; /* the next step says that the page is full */
+    *sample = *from;
+    status_page_publish_sample(trainer->page);
+}
+
+/* A save has ended on this rank. */
+static void settle_one(struct trainer *trainer, struct save_under_way *save)
+{
+    struct train_checkpoint *self = trainer->checkpoint;
+    struct sample *sample = &save->sample;
+    double *values = sample->values;
+    double beside_s = seconds_a_step(&trainer->beside), alone_s = seconds_a_step(&trainer->alone);
+    if (isnan(values[METRIC_STALL_S]))
+        values[METRIC_STALL_S] = values[METRIC_OP_S];
+    if (isnan(values[METRIC_DURABLE_S]) && experiment_bool(self->experiment, OPT_IO_FSYNC))
+        values[METRIC_DURABLE_S] = values[METRIC_OP_S];
+    if (self->async && !isnan(beside_s) && !isnan(alone_s))
+        values[METRIC_INTERFERENCE_FRACTION] = 1 - alone_s / beside_s;
+    trainer->beside = (struct step_pace){0};
+    publish(trainer, sample);
+    if (sample->flags & SAMPLE_FAILED)
+        return;
+    trace_add_numbered(&trainer->trace, TRACE_IO, "checkpoint", sample->iteration, save->start_ns,
+                       save->start_ns + (uint64_t)(values[METRIC_OP_S] * 1e9), (uint64_t)values[METRIC_BYTES_MOVED]);
+    self->committed++;
+    self->kept[self->kept_count++] = sample->iteration;
+}
+
+void checkpoint_settle(struct trainer *trainer)
+{
+    struct train_checkpoint *self = trainer->checkpoint;
+    if (!self)
+        return;
+    uint32_t under_way = self->async ? engine_under_way(self->engine) : 0;
+    while (self->pending_count > under_way) {
+        struct save_under_way *save = &self->pending[self->pending_first];
+        self->pending_first = (self->pending_first + 1) % TRAIN_PENDING;
+        self->pending_count--;
+        settle_one(trainer, save);
+    }
+    drop_older(trainer, false);
+}
+
+/* All ranks bring what a save came to. 0: it is well. 1: the store failed it, training goes on. Else an error. */
+static int judge_save(struct trainer *trainer, int code, bool *store_failed, struct cb_err *err)
+{
+    struct agreement agreement;
+    bool in_store = code == CB_ERR_NO_SPACE || code == CB_ERR_SYSTEM || code == CB_ERR_NOT_FOUND;
+    uint64_t number = !code || code == CB_ERR_ABORTED ? 0 : in_store ? FAILED_IN_STORE : FAILED_OTHERWISE;
+    struct cb_err unheard;
+    *store_failed = false;
+    if (!comm_can_end(trainer->comm))
+        return code ? code : cb_fail(err, CB_ERR_ABORTED, "ranks no longer answer");
+    int rc = comm_agree(trainer->comm, code, number, trainer_deadline(trainer), &agreement, code ? &unheard : err);
+    if (rc)
+        return code ? code : rc;
+    if (agreement.code == 0)
+        return 0;
+    *store_failed = agreement.sum > 0 && agreement.sum < FAILED_OTHERWISE;
+    if (*store_failed)
+        return 0;
+    return code ? code : cb_fail(err, CB_ERR_ABORTED, "rank %u failed to save", agreement.failed_rank);
+}
+
+static struct save_under_way *add_pending(struct trainer *trainer)
+{
+    struct train_checkpoint *self = trainer->checkpoint;
+    struct save_under_way *save = &self->pending[(self->pending_first + self->pending_count++) % TRAIN_PENDING];
+    *save = (struct save_under_way){.start_ns = clock_monotonic_ns()};
+    save->sample.op = OP_SAVE;
+    save->sample.iteration = (uint32_t)trainer->position.step;
+    for (int i = 0; i < METRIC_SAMPLE_COUNT; i++)
+        save->sample.values[i] = NAN;
+    return save;
+}
+
+static int begin_save(struct trainer *trainer, struct save_under_way *save, struct cb_err *err)
+{
+    struct train_checkpoint *self = trainer->checkpoint;
+    struct engine_options options = {
+        .iteration = save->sample.iteration, .deadline_ns = trainer_deadline(trainer), .async = self->async};
+    char name[FOLDER_NAME_BYTES];
+    int rc = 0;
+    folder_checkpoint_name(&self->folder, self->experiment, save->sample.iteration, name);
+    self->position = trainer->position;
+    if (trainer->rank == 0) /* what an attempt before this one left half done */
+        rc = folder_remove(&self->folder, name, err);
+    if (!rc)
+        rc = train_checkpoint_send_position(self, trainer, err);
+    rc = trainer_join(trainer, rc, err);
+    return rc ? rc : engine_save(self->engine, name, &self->state, &options, &save->sample, err);
+}
+
+/* The store failed: this save, or one before it that only now tells. */
+static void go_on_without(struct trainer *trainer, struct save_under_way *save, int code, const struct cb_err *why)
+{
+    struct train_checkpoint *self = trainer->checkpoint;
+    uint32_t step = self->async ? self->pending[self->pending_first].sample.iteration : save->sample.iteration;
+    note_failure(trainer, step, code, code ? why->message : "another rank's store failed");
+    if (self->async)
+        self->pending_count--; /* it did not begin */
+    else
+        save->sample.flags |= SAMPLE_FAILED;
+    checkpoint_settle(trainer);
+    train_checkpoint_clear(trainer, step); /* room for the next one */
+}
+
+int checkpoint_save(struct trainer *trainer, struct cb_err *err)
+{
+    struct train_checkpoint *self = trainer->checkpoint;
+    struct cb_err why = {0};
+    bool store_failed = false;
+    for (int attempt = 0; attempt < 2; attempt++) {
+        struct save_under_way *save = add_pending(trainer);
+        int code = begin_save(trainer, save, &why);
+        int rc = judge_save(trainer, code, &store_failed, &why);
+        if (rc) {
+            self->pending_count--;
+            if (err)
+                *err = why;
+            return rc;
+        }
+        self->last_step = trainer->position.step;
+        if (!store_failed && !self->async)
+            checkpoint_settle(trainer);
+        if (store_failed)
+            go_on_without(trainer, save, code, &why);
+        if (!store_failed || !self->async)
+            return 0;
+    }
+    return 0; /* behind: the one before failed, and so did this one's beginning */
+}
+
+static int wait_for_saves(struct trainer *trainer, struct cb_err *err)
+{
+    struct train_checkpoint *self = trainer->checkpoint;
+    struct cb_err why = {0};
+    bool store_failed = false;
+    if (!self->async)
+        return 0;
+    uint32_t step = self->pending[self->pending_first].sample.iteration;
+    int code = engine_wait(self->engine, trainer_deadline(trainer), &why);
+    int rc = judge_save(trainer, code, &store_failed, &why);
+    if (rc) {
+        if (err)
+            *err = why;
+        return rc;
+    }
+    checkpoint_settle(trainer);
+    if (!store_failed)
+        return 0;
+    note_failure(trainer, step, code, code ? why.message : "another rank's store failed");
+    train_checkpoint_clear(trainer, step);
+    return 0;
+}
+
+/* keep=false: all of this run's go, and its folder where nothing else is in it. */
+static int drop_all(struct trainer *trainer, struct cb_err *err)
+{
+    struct train_checkpoint *self = trainer->checkpoint;
+    while (self->kept_count > 0)
+        train_checkpoint_clear(trainer, self->kept[--self->kept_count]);
+    return trainer_join(trainer, trainer->rank == 0 ? folder_leave(&self->folder, err) : 0, err);
+}
+
+int checkpoint_finish(struct trainer *trainer, struct cb_err *err)
+{
+    struct train_checkpoint *self = trainer->checkpoint;
+    int rc = 0;
+    if (!self)
+        return 0;
+    bool saves = trainer->training.checkpoint_steps || trainer->training.checkpoint_ns; /* else it only resumed */
+    if (saves && self->last_step != trainer->position.step && trainer->position.step > 0)
+        rc = checkpoint_save(trainer, err);
+    if (!rc)
+        rc = wait_for_saves(trainer, err);
+    if (!rc)
+        drop_older(trainer, true);
+    if (!rc && experiment_is(self->experiment, OPT_KEEP, "false"))
+        rc = drop_all(trainer, err);
+    if (rc || self->failed == 0)
+        return rc;
+    return cb_fail(err, CB_ERR_NO_SPACE,
+                   "training went on to step %lld, but %u of %u checkpoints failed; the first, of step %u: %s",
+                   (long long)trainer->position.step, self->failed, self->failed + self->committed,
+                   self->first_failed_step, self->first_failure);
+}
+
+int checkpoint_leave_broken(struct trainer *trainer, int code, struct cb_err *err)
+{
+    struct train_checkpoint *self = trainer->checkpoint;
+    char name[FOLDER_NAME_BYTES], reason[sizeof err->message];
+    struct cb_err unheard;
+    if (!self || !self->folder.path || wait_for_saves(trainer, &unheard) || self->kept_count == 0)
+        return code;
+    if (self->kept_count > 1 && self->kept[self->kept_count - 1] == trainer->position.step)
+        train_checkpoint_clear(trainer, self->kept[--self->kept_count]);
+    uint32_t newest = self->kept[self->kept_count - 1];
+    folder_checkpoint_name(&self->folder, self->experiment, newest, name);
+    snprintf(reason, sizeof reason, "%s", err->message);
+    return cb_fail(err, code, "%s; %s is kept%s", reason, name,
+                   newest == trainer->position.step ? ", and has the weights of this step" : "");
+}
+
+/* --- what is written down --- */
+
+void checkpoint_add_facts(struct trainer *trainer)
+{
+    struct train_checkpoint *self = trainer->checkpoint;
+    char name[FOLDER_NAME_BYTES];
+    if (!self || trainer->rank != 0 || !self->store)
+        return;
+    status_page_add_fact(trainer->page, "io.used", store_describe(self->store));
+    trainer->page->run_values[METRIC_CHECKPOINTS] = self->committed;
+    trainer->page->run_values[METRIC_CHECKPOINTS_FAILED] = self->failed;
+    if (self->kept_count == 0 || !self->folder.path)
+        return;
+    folder_checkpoint_name(&self->folder, self->experiment, self->kept[self->kept_count - 1], name);
+    status_page_add_fact(trainer->page, "checkpoint", name);
+}

@@ -1,0 +1,290 @@
+/* The model as its callers see it: what it takes, its memory, its stages. */
+#include "train/train_model.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "train/device_model.h"
+
+#define HUGE_FROM_BYTES (UINT64_C(8) << 20) /* smaller memory gains nothing from huge pages */
+#define MOST_BYTES 0x1p50                   /* past it sizes are a mistake, and sums might overflow */
+#define MOST_SIDE 0x7FFFFFFF                /* dimensions of a product are ints */
+
+/* Memory */
+
+static uint64_t arena_bytes(const struct train_setup *setup)
+{
+    struct arena counting = {0};
+    struct gpt2_memory gpt2 = {0};
+    struct linear_memory linear = {0};
+    if (setup->shape.kind == TRAIN_GPT2)
+        gpt2_take_memory(setup, &gpt2, &counting);
+    else
+        linear_take_memory(setup, &linear, &counting);
+    return counting.used_bytes;
+}
+
+static uint64_t description_bytes(const struct train_shape *shape)
+{
+    return sizeof(struct train_model) + units_count(shape) * sizeof(struct train_unit) +
+           units_parameter_count(shape) * sizeof(struct train_parameter);
+}
+
+uint64_t train_model_bytes(const struct train_setup *setup)
+{
+    uint64_t bytes = setup->math ? device_model_host_bytes(setup) : arena_bytes(setup);
+    return bytes + description_bytes(&setup->shape);
+}
+
+uint64_t train_model_device_bytes(const struct train_setup *setup)
+{
+    return setup->math ? device_model_bytes(setup) : 0;
+}
+
+/* Life */
+
+static int check_gpt2(const struct train_setup *setup, struct cb_err *err)
+{
+    const struct train_shape *shape = &setup->shape;
+    if (!shape->heads || shape->width % shape->heads)
+        return cb_fail(err, CB_ERR_USAGE, "%u heads do not divide a width of %u", shape->heads, shape->width);
+    if (!shape->vocabulary || !shape->positions)
+        return cb_fail(err, CB_ERR_USAGE, "a GPT-2 needs a vocabulary and positions, not %u and %u", shape->vocabulary,
+                       shape->positions);
+    if (setup->sequence > shape->positions)
+        return cb_fail(err, CB_ERR_USAGE, "sequences of %u tokens do not fit the %u positions of the model",
+                       setup->sequence, shape->positions);
+    if (!(setup->dropout >= 0 && setup->dropout < 1))
+        return cb_fail(err, CB_ERR_USAGE, "a dropout of %g is not in [0, 1)", (double)setup->dropout);
+    return 0;
+}
+
+/* Roughly, and never less than half of it: only to see absurd sizes before they overflow. */
+static double rough_bytes(const struct train_setup *setup)
+{
+    const struct train_shape *shape = &setup->shape;
+    double rows = (double)setup->batch * setup->sequence;
+    double wide = shape->kind == TRAIN_GPT2 ? 10.0 * shape->width * (shape->layers + 1.0) + shape->vocabulary
+                                            : (double)shape->width * shape->layers;
+    return 4 * rows * wide + 4 * (double)shape->width * shape->width * shape->layers +
+           4.0 * setup->threads * (2.0 * QUERY_BLOCK * setup->sequence + 2.0 * shape->width);
+}
+
+static int check_setup(const struct train_setup *setup, struct cb_err *err)
+{
+    const struct train_shape *shape = &setup->shape;
+    if (!shape->layers || !shape->width || !setup->batch || !setup->sequence || !setup->threads)
+        return cb_fail(err, CB_ERR_USAGE,
+                       "nothing to train: %u layers of width %u, batches of %u samples of %u tokens, %u threads",
+                       shape->layers, shape->width, setup->batch, setup->sequence, setup->threads);
+    int rc = shape->kind == TRAIN_GPT2 ? check_gpt2(setup, err) : 0;
+    if (rc)
+        return rc;
+    if (rough_bytes(setup) > MOST_BYTES || 4 * (uint64_t)shape->width > MOST_SIDE ||
+        (uint64_t)setup->batch * setup->sequence > MOST_SIDE)
+        return cb_fail(err, CB_ERR_USAGE, "%u samples of %u tokens and %u layers of width %u are more than any memory",
+                       setup->batch, setup->sequence, shape->layers, shape->width);
+    return 0;
+}
+
+/* Large memory is asked for in huge pages: a step walks through all of it. */
+static void *take_memory(uint64_t bytes)
+{
+    char *memory = aligned_alloc(LINE_BYTES, bytes);
+    if (memory && bytes >= HUGE_FROM_BYTES) {
+        uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), skip = (page - (uintptr_t)memory % page) % page;
+        (void)madvise(memory + skip, (bytes - skip) / page * page, MADV_HUGEPAGE); /* slower without, not wrong */
+    }
+    return memory;
+}
+
+static int describe_units(struct train_model *self, struct cb_err *err)
+{
+    const struct train_shape *shape = &self->setup.shape;
+    self->unit_count = units_count(shape);
+    self->units = calloc(self->unit_count, sizeof *self->units);
+    self->parameters = calloc(units_parameter_count(shape), sizeof *self->parameters);
+    if (!self->units || !self->parameters)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for the names of a model's parameters");
+    units_describe(shape, self->units, self->parameters);
+    return 0;
+}
+
+static int take_activations(struct train_model *self, struct cb_err *err)
+{
+    const struct train_setup *setup = &self->setup;
+    uint64_t bytes = arena_bytes(setup);
+    self->memory = take_memory(bytes);
+    if (!self->memory)
+        return cb_fail(err, CB_ERR_MEMORY,
+                       "no memory for the activations of %u samples of %u tokens: %llu bytes; a smaller batch_size or "
+                       "seq_length needs less",
+                       setup->batch, setup->sequence, (unsigned long long)bytes);
+    struct arena arena = {.base = self->memory};
+    if (setup->shape.kind == TRAIN_GPT2)
+        gpt2_take_memory(setup, &self->gpt2, &arena);
+    else
+        linear_take_memory(setup, &self->linear, &arena);
+    assert(arena.used_bytes == bytes);
+    return 0;
+}
+
+int train_model_new(const struct train_setup *setup, struct train_model **model, struct cb_err *err)
+{
+    int rc = check_setup(setup, err);
+    if (rc)
+        return rc;
+    struct train_model *self = calloc(1, sizeof *self);
+    if (!self)
+        return cb_fail(err, CB_ERR_MEMORY, "no memory for a model");
+    self->setup = *setup;
+    self->rows = (uint64_t)setup->batch * setup->sequence;
+    rc = setup->math ? 0 : blas_open(&self->blas, err);
+    if (!rc)
+        rc = team_new(setup->threads, &self->team, err);
+    if (!rc)
+        rc = describe_units(self, err);
+    if (!rc)
+        rc = setup->math ? device_model_new(self, err) : take_activations(self, err);
+    if (rc)
+        train_model_free(self);
+    else
+        *model = self;
+    return rc;
+}
+
+void train_model_free(struct train_model *self)
+{
+    if (!self)
+        return;
+    device_model_free(self);
+    team_free(self->team);
+    blas_close(&self->blas);
+    free(self->memory);
+    free(self->parameters);
+    free(self->units);
+    free(self);
+}
+
+size_t train_model_unit_count(const struct train_model *self)
+{
+    return self->unit_count;
+}
+
+const struct train_unit *train_model_unit(const struct train_model *self, size_t unit)
+{
+    assert(unit < self->unit_count);
+    return &self->units[unit];
+}
+
+size_t train_model_stage_count(const struct train_model *self)
+{
+    return self->setup.shape.kind == TRAIN_GPT2 ? (size_t)self->setup.shape.layers + 2 : self->setup.shape.layers;
+}
+
+size_t train_model_stage_unit(const struct train_model *self, size_t stage)
+{
+    assert(stage < train_model_stage_count(self));
+    return self->setup.shape.kind == TRAIN_GPT2 && stage > self->setup.shape.layers ? 0 : stage;
+}
+
+struct team *train_model_team(struct train_model *self)
+{
+    return self->team;
+}
+
+/* A step */
+
+static int check_tokens(const struct train_model *self, const struct train_batch *batch, uint64_t *counted,
+                        struct cb_err *err)
+{
+    uint32_t vocabulary = self->setup.shape.vocabulary;
+    uint64_t sequence = self->setup.sequence;
+    *counted = 0;
+    for (uint64_t i = 0; i < self->rows; i++) {
+        bool counts = batch->targets[i] != TRAIN_IGNORE;
+        uint32_t token = batch->tokens[i], target = counts ? batch->targets[i] : 0;
+        if (token >= vocabulary || target >= vocabulary)
+            return cb_fail(err, CB_ERR_FORMAT,
+                           "token %u at place %llu of sample %llu is not in the model's vocabulary of %u",
+                           token >= vocabulary ? token : target, (unsigned long long)(i % sequence),
+                           (unsigned long long)(batch->first_sample + i / sequence), vocabulary);
+        *counted += counts;
+    }
+    return 0;
+}
+
+int train_model_begin(struct train_model *self, const struct train_batch *batch, struct cb_err *err)
+{
+    uint64_t counted = self->rows;
+    int rc = self->setup.shape.kind == TRAIN_GPT2 ? check_tokens(self, batch, &counted, err) : 0;
+    if (rc)
+        return rc;
+    self->batch = *batch;
+    self->counted = counted;
+    self->loss = 0;
+    return self->on_device ? device_model_begin(self, err) : 0;
+}
+
+void train_model_forward(struct train_model *self, size_t stage, const float *flat)
+{
+    assert(stage < train_model_stage_count(self));
+    if (self->on_device)
+        device_model_forward(self, stage, flat);
+    else if (self->setup.shape.kind == TRAIN_LINEAR)
+        linear_forward(self, (uint32_t)stage, flat);
+    else if (stage == 0)
+        gpt2_embed(self, flat);
+    else if (stage <= self->setup.shape.layers)
+        block_forward(self, (uint32_t)stage - 1, flat);
+    else
+        gpt2_head(self, flat);
+}
+
+void train_model_backward(struct train_model *self, size_t stage, const float *flat, float *gradients)
+{
+    assert(stage < train_model_stage_count(self) && self->batch.training);
+    if (self->on_device)
+        device_model_backward(self, stage, flat, gradients);
+    else if (self->setup.shape.kind == TRAIN_LINEAR)
+        linear_backward(self, (uint32_t)stage, flat, gradients);
+    else if (stage == 0)
+        gpt2_embed_backward(self, gradients);
+    else if (stage <= self->setup.shape.layers)
+        block_backward(self, (uint32_t)stage - 1, flat, gradients);
+    else
+        gpt2_head_backward(self, flat, gradients);
+}
+
+int train_model_finish(struct train_model *self, uint64_t deadline_ns, struct cb_err *err)
+{
+    return self->on_device ? device_model_finish(self, deadline_ns, err) : 0;
+}
+
+double train_model_loss(const struct train_model *self)
+{
+    return self->loss;
+}
+
+uint64_t train_model_counted(const struct train_model *self)
+{
+    return self->counted;
+}
+
+void train_round_bf16(const float *values, float *rounded, uint64_t count)
+{
+    kernel_round_bf16(values, rounded, count);
+}
+
+void train_pack_bf16(const float *values, uint16_t *packed, uint64_t count)
+{
+    kernel_pack_bf16(values, packed, count);
+}
+
+void train_unpack_bf16(const uint16_t *packed, float *values, uint64_t count)
+{
+    kernel_unpack_bf16(packed, values, count);
+}

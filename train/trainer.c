@@ -1,0 +1,15 @@
+/* What the parts of a training end their phases with. Knows none of them. */
+#include "train/trainer.h"
+
+#include "comm/agree.h"
+#include "core/clock.h"
+
+uint64_t trainer_deadline(const struct trainer *self)
+{
+    return clock_monotonic_ns() + self->op_timeout_ns;
+}
+
+int trainer_join(struct trainer *self, int code, struct cb_err *err)
+{
+    return together(self->comm, code, trainer_deadline(self), err);
+}

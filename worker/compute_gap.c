@@ -1,0 +1,115 @@
+/* Between iterations. Owns the workload and its pace; knows of the engine only whether saves go on. */
+#include "worker/compute_gap.h"
+
+#include <math.h>
+#include <string.h>
+#include <time.h>
+
+#include "core/clock.h"
+#include "engine/device.h"
+
+#define SLICE_NS (10 * NS_PER_MS)
+#define SLEEP_NS (50 * NS_PER_MS)
+#define CALIBRATE_NS (500 * NS_PER_MS)
+/* A pace of less is noise. */
+#define LEAST_NS (20 * NS_PER_MS)
+
+int gap_init(struct gap *self, const struct experiment *experiment, struct cb_err *err)
+{
+    *self = (struct gap){.gap_ns = experiment_u64(experiment, OPT_COMPUTE_GAP)};
+    if (experiment_is(experiment, OPT_INTERFERENCE, "none"))
+        return 0;
+    if (self->gap_ns == 0)
+        return cb_fail(err, CB_ERR_USAGE, "interference=compute needs compute_gap=TIME to compute in");
+    return compute_new(device_host_cores(), &self->compute, err);
+}
+
+void gap_release(struct gap *self)
+{
+    compute_free(self->compute);
+    memset(self, 0, sizeof *self);
+}
+
+static int look_around(struct comm *comm, struct status_page *page, struct cb_err *err)
+{
+    atomic_store_explicit(&page->progress_ns, clock_monotonic_ns(), memory_order_relaxed);
+    return comm_check(comm, err);
+}
+
+static void add_slice(struct pace *pace, uint64_t units, uint64_t spent_ns)
+{
+    pace->units += units;
+    pace->spent_ns += spent_ns;
+}
+
+static double units_per_s(const struct pace *pace)
+{
+    return (double)pace->units / ((double)pace->spent_ns / 1e9);
+}
+
+static uint64_t earlier(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+int gap_calibrate(struct gap *self, struct comm *comm, struct status_page *page, struct cb_err *err)
+{
+    uint64_t now_ns = clock_monotonic_ns(), end_ns = now_ns + CALIBRATE_NS;
+    int rc = 0;
+    compute_until(self->compute, now_ns + SLICE_NS); /* clocks and caches wake up */
+    for (now_ns = clock_monotonic_ns(); now_ns < end_ns && !rc;) {
+        uint64_t units = compute_until(self->compute, now_ns + SLICE_NS), after_ns = clock_monotonic_ns();
+        add_slice(&self->alone, units, after_ns - now_ns);
+        now_ns = after_ns;
+        rc = look_around(comm, page, err);
+    }
+    return rc;
+}
+
+static int compute_gap(struct gap *self, struct engine *engine, struct comm *comm, struct status_page *page,
+                       struct pace *beside, struct cb_err *err)
+{
+    uint64_t now_ns = clock_monotonic_ns(), end_ns = now_ns + self->gap_ns;
+    bool busy = engine && engine_under_way(engine) > 0;
+    int rc = 0;
+    while (now_ns < end_ns && !rc) {
+        uint64_t units = compute_until(self->compute, earlier(now_ns + SLICE_NS, end_ns));
+        uint64_t after_ns = clock_monotonic_ns();
+        bool still_busy = engine && engine_under_way(engine) > 0;
+        if (busy == still_busy) /* a slice in which a save ended belongs to neither */
+            add_slice(busy ? beside : &self->alone, units, after_ns - now_ns);
+        busy = still_busy;
+        now_ns = after_ns;
+        rc = look_around(comm, page, err);
+    }
+    return rc;
+}
+
+static int sleep_gap(const struct gap *self, struct comm *comm, struct status_page *page, struct cb_err *err)
+{
+    uint64_t now_ns = clock_monotonic_ns(), end_ns = now_ns + self->gap_ns;
+    int rc = 0;
+    while (now_ns < end_ns && !rc) {
+        uint64_t left_ns = earlier(SLEEP_NS, end_ns - now_ns);
+        struct timespec pause = {.tv_nsec = (long)left_ns};
+        nanosleep(&pause, NULL);
+        now_ns = clock_monotonic_ns();
+        rc = look_around(comm, page, err);
+    }
+    return rc;
+}
+
+int gap_pass(struct gap *self, struct engine *engine, struct comm *comm, struct status_page *page, double *fraction,
+             struct cb_err *err)
+{
+    struct pace beside = {0};
+    *fraction = NAN;
+    if (self->gap_ns == 0)
+        return 0;
+    if (!self->compute)
+        return sleep_gap(self, comm, page, err);
+    int rc = compute_gap(self, engine, comm, page, &beside, err);
+    if (!rc && beside.spent_ns >= LEAST_NS && self->alone.spent_ns >= LEAST_NS)
+        *fraction = 1 - units_per_s(&beside) / units_per_s(&self->alone);
+    return rc;
+}

@@ -1,0 +1,35 @@
+/* What a rank does between two iterations, where training would compute: nothing, or compute on all of
+ * its cores and measure what a save that goes on behind costs it. */
+#ifndef WORKER_COMPUTE_GAP_H
+#define WORKER_COMPUTE_GAP_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "comm/comm.h"
+#include "engine/engine.h"
+#include "run/experiment.h"
+#include "run/status_page.h"
+#include "worker/compute.h"
+
+struct pace {
+    uint64_t units, spent_ns;
+};
+
+struct gap {
+    uint64_t gap_ns;         /* compute_gap; 0: none */
+    struct compute *compute; /* NULL with interference=none */
+    struct pace alone;       /* while no save was under way, of the whole run */
+};
+
+int gap_init(struct gap *self, const struct experiment *experiment, struct cb_err *err) CB_MUST_CHECK;
+void gap_release(struct gap *self);
+/* The pace without any save, before the first one. All ranks at once. */
+int gap_calibrate(struct gap *self, struct comm *comm, struct status_page *page, struct cb_err *err) CB_MUST_CHECK;
+
+/* One gap. *fraction: the share of its pace that computing lost while saves were under way; NAN where
+ * none was, or nothing was computed. Ends early, failing, on a request to stop now. */
+int gap_pass(struct gap *self, struct engine *engine, struct comm *comm, struct status_page *page, double *fraction,
+             struct cb_err *err) CB_MUST_CHECK;
+
+#endif

@@ -1,0 +1,305 @@
+/* ckptbench-worker: one rank. Owns arguments, signals, the status page and the exit code; the work is
+ * worker/run.h. Started by the agent under MPI's launcher, or alone for a single rank. */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "comm/agree.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/process.h"
+#include "core/units.h"
+#include "core/version.h"
+#include "engine/device_plugin.h"
+#include "run/rank_placement.h"
+#include "run/run_folder.h"
+#include "suite/suite.h"
+#include "train/train.h"
+#include "worker/run.h"
+#include "worker/verify_stored.h"
+
+#define PROGRAM "ckptbench-worker"
+#define READ_WITHIN_NS (60 * NS_PER_S) /* the experiment, by all ranks */
+
+struct arguments {
+    const char *run_folder, *pages;
+    uint64_t attempt, nodes; /* 0 nodes: `pages` is the folder itself, on this one machine */
+};
+
+/* What the signal handler needs; set once, before the handlers are. */
+static struct status_page *signal_page;
+static pid_t signal_parent;
+static volatile sig_atomic_t signal_stopped; /* what was raised came from here, and not from the agent */
+
+static void raise_stop(uint32_t wanted)
+{
+    uint32_t now = atomic_load(&signal_page->stop);
+    signal_stopped = 1;
+    while (now < wanted && !atomic_compare_exchange_weak(&signal_page->stop, &now, wanted))
+        ;
+}
+
+/* SIGINT once ends after the iteration, twice now, SIGTERM now. SIGHUP comes when the parent's thread
+ * that started us is gone; where the whole parent is, nobody is left to report to. */
+static void on_signal(int signal_number)
+{
+    if (signal_number == SIGHUP) {
+        if (getppid() != signal_parent)
+            _exit(CB_EXIT_INFRASTRUCTURE);
+        return;
+    }
+    if (signal_number == SIGINT && atomic_load(&signal_page->stop) == STOP_NONE)
+        raise_stop(STOP_AFTER_ITERATION);
+    else
+        raise_stop(STOP_NOW);
+}
+
+static void catch_signals(struct status_page *page)
+{
+    signal_page = page;
+    signal_parent = getppid();
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGHUP, &action, NULL);
+    prctl(PR_SET_PDEATHSIG, SIGHUP);
+}
+
+static int print_usage(FILE *out)
+{
+    fprintf(out, "usage: " PROGRAM " --run-folder RUN --attempt N --pages FOLDER [--nodes N] [--release VERSION]\n"
+                 "       " PROGRAM " --devices\n"
+                 "One rank of a run; ckptbench-agent starts it under MPI's launcher. --devices lists the GPUs.\n");
+    return out == stdout ? CB_EXIT_PASS : CB_EXIT_USAGE;
+}
+
+/* Never fails: whoever asks wants to know why there are none. */
+static int print_devices(void)
+{
+    struct buf out;
+    struct cb_err err;
+    buf_init(&out, UINT64_C(1) << 20);
+    if (device_plugin_list(&out, &err))
+        printf("none: %s\n", err.message);
+    else
+        printf("%s", out.data);
+    buf_release(&out);
+    return CB_EXIT_PASS;
+}
+
+/* The agent's: page and experiment are its words. */
+static int check_release(const char *release, struct cb_err *err)
+{
+    if (strcmp(release, version_text()) == 0)
+        return 0;
+    return cb_fail(err, CB_ERR_UNSUPPORTED,
+                   "this is ckptbench-worker %s, and the ckptbench-agent that starts it is %s: install one release",
+                   version_text(), release);
+}
+
+static int read_arguments(int argc, char **argv, struct arguments *arguments, struct cb_err *err)
+{
+    *arguments = (struct arguments){0};
+    for (int i = 1; i < argc; i += 2) {
+        const char *value = i + 1 < argc ? argv[i + 1] : NULL;
+        if (!value)
+            return cb_fail(err, CB_ERR_USAGE, "%s needs a value", argv[i]);
+        int rc = 0;
+        if (strcmp(argv[i], "--run-folder") == 0)
+            arguments->run_folder = value;
+        else if (strcmp(argv[i], "--pages") == 0)
+            arguments->pages = value;
+        else if (strcmp(argv[i], "--attempt") == 0)
+            rc = units_parse_u64(value, &arguments->attempt, err);
+        else if (strcmp(argv[i], "--nodes") == 0)
+            rc = units_parse_u64(value, &arguments->nodes, err);
+        else if (strcmp(argv[i], "--release") == 0)
+            rc = check_release(value, err);
+        else
+            rc = cb_fail(err, CB_ERR_USAGE, "unknown argument %s", argv[i]);
+        if (rc)
+            return rc;
+    }
+    if (!arguments->run_folder || !arguments->pages || arguments->attempt == 0 || arguments->attempt > UINT32_MAX ||
+        arguments->nodes > UINT32_MAX)
+        return cb_fail(err, CB_ERR_USAGE, "--run-folder, --pages and --attempt (from 1) are needed");
+    return 0;
+}
+
+/* The folder of this rank's node. */
+static int find_pages(const struct arguments *arguments, const struct comm *comm, char folder[4096], struct cb_err *err)
+{
+    uint32_t nodes = (uint32_t)arguments->nodes;
+    int len = 0;
+    if (!nodes)
+        len = snprintf(folder, 4096, "%s", arguments->pages);
+    else if (nodes > comm_size(comm))
+        return cb_fail(err, CB_ERR_USAGE, "%u ranks do not fill %u nodes", comm_size(comm), nodes);
+    else if (spread_node_folder(arguments->pages, spread_node_of(comm_size(comm), nodes, comm_rank(comm)), folder,
+                                4096))
+        len = 4096;
+    return len < 4096 ? 0 : cb_fail(err, CB_ERR_USAGE, "the folder of status pages has too long a name");
+}
+
+static void add_own_facts(struct status_page *page, const struct comm *comm)
+{
+    char text[256] = "";
+    const char *node = getenv("SLURMD_NODENAME");
+    if (node)
+        status_page_add_fact(page, "node", node);
+    snprintf(text, sizeof text, "%d", (int)getpid());
+    status_page_add_fact(page, "pid", text);
+    if (gethostname(text, sizeof text - 1) == 0)
+        status_page_add_fact(page, "hostname", text);
+    status_page_add_fact(page, "mpi", comm_library(comm));
+}
+
+static int open_page(const char *pages, const struct comm *comm, struct status_page **page, struct cb_err *err)
+{
+    char path[4096];
+    int rc = status_page_path(pages, comm_rank(comm), path, sizeof path, err);
+    if (!rc)
+        rc = status_page_open(path, page, err);
+    if (!rc && ((*page)->rank != comm_rank(comm) || (*page)->world_size != comm_size(comm))) {
+        rc = cb_fail(err, CB_ERR_USAGE, "the status page %s is for rank %u of %u, this is rank %u of %u", path,
+                     (*page)->rank, (*page)->world_size, comm_rank(comm), comm_size(comm));
+        status_page_close(*page);
+        *page = NULL;
+    }
+    return rc;
+}
+
+static void set_phase(struct status_page *page, enum rank_phase phase)
+{
+    atomic_store(&page->progress_ns, clock_monotonic_ns());
+    atomic_store(&page->phase, phase);
+}
+
+/* Checkpoints, and raw bytes. */
+static int live_with_checkpoints(const struct arguments *arguments, struct comm *comm, struct status_page *page,
+                                 struct cb_err *err)
+{
+    struct run run;
+    int rc = run_prepare(&run, comm, page, arguments->pages, arguments->run_folder, (uint32_t)arguments->attempt, err);
+    if (!rc) {
+        set_phase(page, PHASE_RUNNING);
+        rc = run_execute(&run, err);
+    }
+    run_add_facts(&run);
+    if (run_stop(&run))
+        run_release(&run); /* else requests of a stuck store may still use the memory */
+    return rc;
+}
+
+static int live_with_suite(const struct arguments *arguments, struct comm *comm, struct status_page *page,
+                           const struct experiment *experiment, struct cb_err *err)
+{
+    set_phase(page, PHASE_RUNNING);
+    return suite_run(comm, page, experiment, arguments->pages, arguments->run_folder, err);
+}
+
+static int live_with_training(const struct arguments *arguments, struct comm *comm, struct status_page *page,
+                              const struct experiment *experiment, struct cb_err *err)
+{
+    struct train_place place = {.comm = comm,
+                                .page = page,
+                                .experiment = experiment,
+                                .pages_folder = arguments->pages,
+                                .run_folder = arguments->run_folder,
+                                .attempt = (uint32_t)arguments->attempt};
+    set_phase(page, PHASE_RUNNING);
+    return train_run(&place, err);
+}
+
+static void tell_finding(const char *line)
+{
+    log_error("%s", line);
+}
+
+static int live_with_verification(const struct arguments *arguments, struct comm *comm, struct status_page *page,
+                                  const struct experiment *experiment, struct cb_err *err)
+{
+    struct verify_stored_setup setup = {
+        .comm = comm, .page = page, .experiment = experiment, .pages_folder = arguments->pages, .tell = tell_finding};
+    set_phase(page, PHASE_RUNNING);
+    return verify_stored_run(&setup, err);
+}
+
+/* All of it, with a page to report to. Returns 0 or a cb_code that is on the page. */
+static int live(const struct arguments *arguments, struct comm *comm, struct status_page *page)
+{
+    struct cb_err err = {0};
+    struct experiment *experiment = NULL;
+    catch_signals(page);
+    comm_watch(comm, page);
+    atomic_store(&page->pid, (uint32_t)getpid());
+    add_own_facts(page, comm);
+    atomic_store(&page->ready_ns, clock_monotonic_ns());
+    set_phase(page, PHASE_READY);
+    int rc = together(
+        comm,
+        run_folder_read_experiment(run_experiment_folder(arguments->pages, arguments->run_folder), &experiment, &err),
+        clock_monotonic_ns() + READ_WITHIN_NS, &err);
+    if (!rc && experiment_is(experiment, OPT_WORKLOAD, "suite"))
+        rc = live_with_suite(arguments, comm, page, experiment, &err);
+    else if (!rc && experiment_is(experiment, OPT_WORKLOAD, "train"))
+        rc = live_with_training(arguments, comm, page, experiment, &err);
+    else if (!rc && experiment_is(experiment, OPT_WORKLOAD, "verify"))
+        rc = live_with_verification(arguments, comm, page, experiment, &err);
+    else if (!rc)
+        rc = live_with_checkpoints(arguments, comm, page, &err);
+    if (rc)
+        status_page_add_failure(page, rc, err.message);
+    if (signal_stopped)
+        status_page_add_fact(page, STATUS_FACT_STOPPED, "by a signal");
+    set_phase(page, rc ? PHASE_FAILED : PHASE_DONE);
+    if (rc && rc != CB_ERR_ABORTED)
+        log_error("rank %u: %s", comm_rank(comm), err.message);
+    experiment_free(experiment);
+    return rc;
+}
+
+int main(int argc, char **argv)
+{
+    struct arguments arguments;
+    struct comm *comm = NULL;
+    struct status_page *page = NULL;
+    struct cb_err err = {0};
+    char pages[4096];
+    process_begin();
+    log_init(PROGRAM, LOG_NORMAL);
+    if (argc == 2 && strcmp(argv[1], "--help") == 0)
+        return print_usage(stdout);
+    if (argc == 2 && strcmp(argv[1], "--version") == 0) {
+        printf(PROGRAM " %s (%s)\n", version_text(), version_commit());
+        return CB_EXIT_PASS;
+    }
+    if (argc == 2 && strcmp(argv[1], "--devices") == 0)
+        return print_devices();
+    int rc = read_arguments(argc, argv, &arguments, &err);
+    if (rc) {
+        log_error("%s", err.message);
+        return rc == CB_ERR_USAGE ? print_usage(stderr) : cb_exit_code(rc);
+    }
+    rc = comm_new((uint32_t)arguments.nodes, &comm, &err);
+    if (!rc)
+        rc = find_pages(&arguments, comm, pages, &err);
+    arguments.pages = pages;
+    if (!rc)
+        rc = open_page(pages, comm, &page, &err);
+    if (rc) {
+        log_error("%s", err.message);
+        _exit(cb_exit_code(rc)); /* ranks that found their page must not wait for this one in MPI_Finalize */
+    }
+    rc = live(&arguments, comm, page);
+    fflush(NULL);
+    if (comm_can_end(comm))
+        comm_free(comm);
+    else
+        _exit(cb_exit_code(rc));
+    return cb_exit_code(rc);
+}
