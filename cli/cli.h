@@ -1,6 +1,6 @@
 /* What every verb of ckptbench has: its row, its arguments read, and where its answer goes.
  *
- * A verb is one file, cli/verb_NAME.c, that defines `const struct verb verb_NAME`; it is declared at
+ * A verb is one file in cli/verbs that defines `const struct verb verb_NAME`; it is declared at
  * the end of this header and has its place in the table of cli/verbs/verbs.c. Help, man page and completion
  * come from the rows. A verb appends its answer to cli->out, which main writes to stdout; what people
  * need to be told meanwhile goes through core/log to stderr. It returns 0 or an error that main prints

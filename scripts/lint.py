@@ -40,6 +40,7 @@ THIRD_PARTY = {  # header pattern -> where it may appear
     r"cmocka\.h": r"tests/",
 }
 LONGEST_FUNCTION = 80
+MENTIONED_ELSEWHERE = {"llm.c", "jobs/JOB.RESTARTS"}  # another project, a file of a pool
 INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]', re.M)
 
 
@@ -80,6 +81,22 @@ def format_complaints(paths):
             yield line
 
 
+def mentioned_path_complaints():
+    """Paths that a comment or a page of documentation names, and that are not in the tree."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    known = {*listed, *(Path(path).name for path in listed), *(str(folder) for path in listed for folder in Path(path).parents)}
+    folders = "|".join(sorted({path.split("/")[0] for path in listed if "/" in path}))
+    mentioned = re.compile(rf"(?<![\w./$~-])(?:(?:{folders})/[\w/.-]+\.\w+|[a-z]\w+\.(?:c|cu|def))(?![\w/*{{])")
+    for path in listed:
+        if not path.endswith((".c", ".h", ".cu", ".def", ".md")) or not (ROOT / path).exists():
+            continue
+        text = (ROOT / path).read_text()
+        parts = [text] if path.endswith(".md") else re.findall(r"/\*.*?\*/", text, re.S)
+        for name in mentioned.findall("\n".join(parts)):
+            if name.rstrip(".") not in known | MENTIONED_ELSEWHERE:
+                yield f"{path}: there is no {name}"
+
+
 def main():
     compiler = sys.argv[sys.argv.index("--cc") + 1] if "--cc" in sys.argv else "gcc"
     listed = subprocess.run(["git", "ls-files", "*.c", "*.h"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
@@ -92,6 +109,7 @@ def main():
         if path.suffix == ".h" and path.parts[0] in ALLOWED and path.parts[0] != "cuda":
             complaints += header_complaints(path, compiler)
     complaints += format_complaints(paths)
+    complaints += mentioned_path_complaints()
     for complaint in complaints:
         print(complaint)
     print(f"lint: {len(paths)} files, {len(complaints)} complaints")

@@ -1,7 +1,7 @@
 /* Where bytes go: one vtable on completions, one file a backend (posix, s3, null, fault).
  *
  * A store belongs to one thread at a time. Objects are named relative to the store
- * ("run/__0_0.distcp"); a name that is absolute or has an empty, "." or ".." part is refused, since
+ * ("my-run/__0_0.distcp"); a name that is absolute or has an empty, "." or ".." part is refused, since
  * names may come from foreign metadata. submit() takes a batch and returns at once; poll() hands back
  * completions, each with its time stamps; every request completes exactly once, also after a cancel
  * or an error. Memory given to a request must stay until its completion. Durable means: survives a

@@ -69,7 +69,7 @@ int suite_cpu(struct suite *self, struct sample *sample, bool last, struct cb_er
 int suite_memory(struct suite *self, struct sample *sample, bool last, struct cb_err *err) CB_MUST_CHECK;
 int suite_gpu(struct suite *self, struct sample *sample, bool last, struct cb_err *err) CB_MUST_CHECK;
 
-/* suite/judge.c: CB_ERR_BELOW, on all ranks, where a median does not reach suite.fail_below. */
+/* suite/suite_thresholds.c: CB_ERR_BELOW, on all ranks, where a median does not reach suite.fail_below. */
 int suite_judge(struct suite *self, struct cb_err *err) CB_MUST_CHECK;
 
 /* suite/storage.c: the place in the store, before and after all repetitions. */
@@ -121,7 +121,7 @@ uint64_t suite_file_bytes(const struct experiment *experiment);
 /* Files that one node writes and reads at once. */
 uint32_t suite_workers(const struct experiment *experiment);
 
-/* suite/memory.c: one of the three arrays of STREAM. */
+/* suite/suite_memory.c: one of the three arrays of STREAM. */
 uint64_t suite_array_bytes(const struct suite *self);
 
 /* A deadline for the next step. */
