@@ -77,7 +77,8 @@ $(BUILD)/core/version.o: $(BUILD)/identity
 $(BUILD)/lint/core/version.tidy: CPPFLAGS += $(IDENTITY)
 build/fuzz/%: CPPFLAGS += $(IDENTITY)
 $(BUILD)/comm/comm_mpi.o $(BUILD)/comm/comm_measure.o: CPPFLAGS += $(MPI_CFLAGS)
-$(BUILD)/comm/comm_fence.o $(BUILD)/lint/comm/comm_fence.tidy build/fuzz/comm/comm_fence.o: CPPFLAGS += $(PMIX_CFLAGS)
+$(BUILD)/comm/comm_fence.o $(BUILD)/lint/comm/comm_fence.tidy build/fuzz/comm/comm_fence.o \
+$(BUILD)/cli/doctor/libraries.o: CPPFLAGS += $(PMIX_CFLAGS)
 # Sums in vectors where a loop says so, multiply and add in one: what else changes values is left alone. Threaded
 # jumps would split loops at the bounds of exponentials, so that none becomes vectors.
 TRAIN_KERNELS := $(BUILD)/engine/kernels.o $(BUILD)/plugin/engine/kernels.o

@@ -1,4 +1,4 @@
-/* The optional libraries of this build. Knows what the build was told, and asks nobody. */
+/* The optional libraries of this build, from what the Makefile defined. */
 #include "cli/doctor/libraries.h"
 
 #ifdef HAVE_LIBURING
@@ -21,6 +21,26 @@
 #else
 #define ISAL_PRESENT false
 #endif
+#ifdef HAVE_CURL
+#define CURL_PRESENT true
+#else
+#define CURL_PRESENT false
+#endif
+#ifdef HAVE_SSH2
+#define SSH2_PRESENT true
+#else
+#define SSH2_PRESENT false
+#endif
+#ifdef HAVE_ZLIB
+#define ZLIB_PRESENT true
+#else
+#define ZLIB_PRESENT false
+#endif
+#ifdef HAVE_PMIX
+#define PMIX_PRESENT true
+#else
+#define PMIX_PRESENT false
+#endif
 
 static const struct library libraries[] = {
     {"liburing", "liburing-dev", URING_PRESENT, "io.engine=io_uring", "io.engine=io_uring falls back to psync"},
@@ -29,6 +49,11 @@ static const struct library libraries[] = {
     {"zstd", "libzstd-dev", ZSTD_PRESENT, "checkpoints that PyTorch compressed can be read",
      "checkpoints that PyTorch compressed cannot be read"},
     {"isa-l", "libisal-dev", ISAL_PRESENT, "vectorized CRC-32", "checksums use the slower tables of this program"},
+    {"libcurl", "libcurl4-openssl-dev", CURL_PRESENT, "store=s3://BUCKET/PREFIX", "no stores on S3"},
+    {"libssh2", "libssh2-1-dev", SSH2_PRESENT, "sites reached over SSH", "no sites but this machine"},
+    {"zlib", "zlib1g-dev", ZLIB_PRESENT, "compression in the cluster suite", "the suite does not measure compression"},
+    {"pmix", "libpmix-dev", PMIX_PRESENT, "ranks that srun starts wait for each other before they send",
+     "ranks that srun starts may fail at their start"},
 };
 
 size_t library_count(void)

@@ -63,7 +63,7 @@ def wait_until_running(place, number=1, seconds=60):
 
 def test_version_names_every_optional_library(place):
     out = ckptbench(place, "--version").stdout
-    for library in ("liburing", "hwloc", "isa-l"):
+    for library in ("liburing", "hwloc", "zstd", "isa-l", "libcurl", "libssh2", "zlib", "pmix", "cuda"):
         assert re.search(rf"^  {library} +(present|absent) +\S", out, re.M)
 
 
