@@ -3,7 +3,6 @@
 
 #include <dirent.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +11,7 @@
 #include <unistd.h>
 
 #include "core/json.h"
+#include "core/path.h"
 
 #define TEXT_MAX_BYTES (4 << 20)
 #define SECTOR_BYTES 512 /* of block statistics, whatever the device's own are */
@@ -327,8 +327,8 @@ static void write_disk(struct json_writer *json, const struct counters *self)
 int counters_write(const struct counters *self, const char *attempt_path, struct cb_err *err)
 {
     char path[PATH_MAX];
-    if (snprintf(path, sizeof path, "%s/host.json", attempt_path) >= (int)sizeof path)
-        return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", attempt_path);
+    if (path_format(path, sizeof path, err, "%s/host.json", attempt_path))
+        return CB_ERR_USAGE;
     struct buf text;
     struct json_writer json;
     buf_init(&text, HOST_JSON_MAX_BYTES);

@@ -5,12 +5,10 @@
 #include <errno.h>
 #include <gnu/libc-version.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -22,10 +20,12 @@
 #include <hwloc.h>
 #endif
 
+#include "core/alloc.h"
 #include "core/buf.h"
 #include "core/child.h"
 #include "core/clock.h"
 #include "core/json.h"
+#include "core/path.h"
 #include "core/version.h"
 
 #define TEXT_MAX_BYTES (4 << 20)
@@ -381,8 +381,8 @@ static void write_ports(struct json_writer *json)
 int probe_write(const char *attempt_path, const char *store, struct cb_err *err)
 {
     char path[PATH_MAX];
-    if (snprintf(path, sizeof path, "%s/fingerprint.json", attempt_path) >= (int)sizeof path)
-        return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", attempt_path);
+    if (path_format(path, sizeof path, err, "%s/fingerprint.json", attempt_path))
+        return CB_ERR_USAGE;
     struct buf text;
     struct json_writer json;
     buf_init(&text, TEXT_MAX_BYTES);
@@ -430,7 +430,7 @@ int probe_start(const char *attempt_path, const char *store, struct probe **prob
 {
     struct probe *self = calloc(1, sizeof *self);
     if (!self)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the probe");
+        return alloc_fail(err, "for the probe");
     self->attempt_path = strdup(attempt_path);
     self->store = strdup(store);
     int failure = self->attempt_path && self->store ? pthread_create(&self->thread, NULL, run_probe, self) : ENOMEM;

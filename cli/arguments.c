@@ -4,13 +4,13 @@
 #include <errno.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "ckpt/model/model.h"
 #include "cli/cli.h"
 #include "cli/report/table.h"
+#include "core/alloc.h"
 #include "core/units.h"
 #include "core/yaml.h"
 #include "run/options.h"
@@ -245,7 +245,7 @@ static int join_settings(struct cli *self, struct arguments *arguments, struct c
         return 0;
     struct setting *items = calloc(count + 1, sizeof *items);
     if (!items)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for settings");
+        return alloc_fail(err, "for settings");
     for (size_t i = 0; i < self->settings.count; i++)
         items[i] = self->settings.items[i];
     for (size_t i = 0; i < arguments->words.count; i++)
@@ -266,7 +266,7 @@ int cli_init(struct cli *self, int argc, char **argv, struct cb_err *err)
     self->words = calloc(room, sizeof *self->words);
     self->flags = calloc(room, sizeof *self->flags);
     struct arguments arguments = {.argc = argc, .argv = argv, .index = 1, .files = calloc(room, sizeof(char *))};
-    int rc = self->words && self->flags && arguments.files ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory for arguments");
+    int rc = self->words && self->flags && arguments.files ? 0 : alloc_fail(err, "for arguments");
     if (rc == 0)
         rc = read_arguments(self, &arguments, err);
     if (rc == 0 && !self->help && !self->version)

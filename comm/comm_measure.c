@@ -4,9 +4,9 @@
 
 #include <mpi.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "core/clock.h"
 
 #define TAG 71
@@ -120,7 +120,7 @@ int comm_measure_ping_pong(struct comm *comm, uint32_t peer, uint64_t bytes, uin
     bool first = comm_rank(comm) < peer;
     unsigned char *memory = calloc(2, bytes);
     if (!memory)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for messages of %llu bytes", (unsigned long long)bytes);
+        return alloc_fail(err, "for messages of %llu bytes", (unsigned long long)bytes);
     mark(memory, bytes, 0);
     int rc = 0;
     for (uint32_t i = 0; i < rounds && !rc; i++) {
@@ -163,7 +163,7 @@ int comm_measure_windows(struct comm *comm, uint32_t peer, bool sends, uint64_t 
 {
     unsigned char *memory = calloc(2, bytes);
     if (!memory)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for messages of %llu bytes", (unsigned long long)bytes);
+        return alloc_fail(err, "for messages of %llu bytes", (unsigned long long)bytes);
     if (window > WINDOW_MOST)
         window = WINDOW_MOST;
     for (uint32_t i = 0; i < 2 && sends; i++)
@@ -210,7 +210,7 @@ static int exchange_init(struct exchange *self, const struct comm *comm, enum co
     if (!self->in || !self->out) {
         free(self->in);
         free(self->out);
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for an %s of %llu bytes", names[kind], (unsigned long long)bytes);
+        return alloc_fail(err, "for an %s of %llu bytes", names[kind], (unsigned long long)bytes);
     }
     for (size_t i = 0; i < self->in_count; i++)
         self->in[i] = value_of(self->rank, i);
@@ -346,7 +346,7 @@ int comm_all_gather(struct comm *comm, const void *mine, uint64_t bytes, void *a
     MPI_Request request;
     char *copy = malloc(bytes * (1 + comm_size(comm)));
     if (!copy)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to gather %llu bytes a rank", (unsigned long long)bytes);
+        return alloc_fail(err, "to gather %llu bytes a rank", (unsigned long long)bytes);
     memcpy(copy, mine, bytes);
     if (MPI_Iallgather(copy, (int)bytes, MPI_BYTE, copy + bytes, (int)bytes, MPI_BYTE, MPI_COMM_WORLD, &request) !=
         MPI_SUCCESS)

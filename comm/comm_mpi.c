@@ -12,11 +12,11 @@
 #include <mpi.h>
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "comm/comm_fence.h"
+#include "core/alloc.h"
 #include "core/clock.h"
 #include "run/rank_placement.h"
 
@@ -150,7 +150,7 @@ int comm_new(uint32_t nodes, struct comm **comm, struct cb_err *err)
 {
     struct comm *self = calloc(1, sizeof *self);
     struct shared *shared = calloc(1, sizeof *shared);
-    int rc = self && shared ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory for the communicator");
+    int rc = self && shared ? 0 : alloc_fail(err, "for the communicator");
     if (!rc) {
         pthread_mutex_init(&shared->lock, NULL);
         self->shared = shared;
@@ -173,7 +173,7 @@ static int make_twin(const struct comm *self, struct comm **twin, struct cb_err 
                        self->library);
     struct comm *made = malloc(sizeof *made);
     if (!made)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the communicator");
+        return alloc_fail(err, "for the communicator");
     *made = *self;
     made->twin = true;
     made->local = MPI_COMM_NULL;
@@ -412,7 +412,7 @@ static int broadcast_chunk(struct comm *self, char *bytes, size_t len, uint64_t 
 {
     char *copy = malloc(len);
     if (!copy)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for a broadcast of %zu bytes", len);
+        return alloc_fail(err, "for a broadcast of %zu bytes", len);
     memcpy(copy, bytes, len);
     MPI_Request request;
     enter(self);
@@ -524,7 +524,7 @@ int comm_sum(struct comm *self, double *numbers, uint32_t count, uint64_t deadli
         return rc;
     double *all = calloc((size_t)count * (self->size + 1), sizeof *all); /* ours: it must outlive what gets stuck */
     if (!all)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the sums of %u ranks", self->size);
+        return alloc_fail(err, "for the sums of %u ranks", self->size);
     double *mine = all + (size_t)count * self->size;
     memcpy(mine, numbers, count * sizeof *mine);
     MPI_Request request;

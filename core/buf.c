@@ -1,9 +1,10 @@
 /* A growable byte buffer with a maximum. Knows nothing but core/err. */
 #include "core/buf.h"
 
+#include "core/path.h"
+
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -197,8 +198,8 @@ int buf_write_file(const struct buf *self, const char *path, unsigned mode, stru
     if (rc)
         return rc;
     char temporary[PATH_MAX];
-    if (snprintf(temporary, sizeof temporary, "%s.tmp", path) >= (int)sizeof temporary)
-        return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", path);
+    if (path_format(temporary, sizeof temporary, err, "%s.tmp", path))
+        return CB_ERR_USAGE;
     int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, (mode_t)mode);
     if (fd < 0)
         return cb_fail_errno(err, errno, "creating %s", temporary);

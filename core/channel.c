@@ -11,7 +11,6 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -20,6 +19,7 @@
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 
+#include "core/alloc.h"
 #include "core/buf.h"
 #include "core/hash.h"
 
@@ -160,7 +160,7 @@ int channel_context_new(const struct channel_key *key, enum channel_end end, str
 {
     struct channel_context *self = calloc(1, sizeof *self);
     if (!self)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for TLS");
+        return alloc_fail(err, "for TLS");
     self->key = *key;
     self->tls = SSL_CTX_new(end == CHANNEL_SERVER ? TLS_server_method() : TLS_client_method());
     if (!self->tls || !set_up(self->tls, end)) {
@@ -233,7 +233,7 @@ static int channel_new(struct channel_context *context, int fd, bool server, str
     struct channel *self = calloc(1, sizeof *self);
     if (!self) {
         close(fd);
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for a connection");
+        return alloc_fail(err, "for a connection");
     }
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);

@@ -7,12 +7,12 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "core/alloc.h"
 #include "core/clock.h"
 
 extern char **environ;
@@ -117,7 +117,7 @@ int child_start(struct child *self, const struct child_options *options, struct 
 {
     char **environment = make_environment(options->environment);
     if (!environment)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to start %s", options->argv[0]);
+        return alloc_fail(err, "to start %s", options->argv[0]);
     int report[2];
     if (pipe2(report, O_CLOEXEC) < 0) {
         free(environment);

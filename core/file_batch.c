@@ -1,12 +1,13 @@
 /* Batches of files. Owns temporary names and the order of syncs and renames; knows nothing of what is written. */
 #include "core/file_batch.h"
 
+#include "core/alloc.h"
+#include "core/path.h"
+
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -16,8 +17,8 @@
 
 static int temporary_name(const char *path, char name[PATH_MAX], struct cb_err *err)
 {
-    if (snprintf(name, PATH_MAX, "%s.tmp", path) >= PATH_MAX)
-        return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", path);
+    if (path_format(name, PATH_MAX, err, "%s.tmp", path))
+        return CB_ERR_USAGE;
     return 0;
 }
 
@@ -45,15 +46,11 @@ void file_batch_release(struct file_batch *self)
 
 static int keep_path(struct file_batch *self, const char *path, struct cb_err *err)
 {
-    if ((self->count & (self->count - 1)) == 0) { /* doubles at powers of two, and at 0 */
-        char **more = realloc(self->paths, (self->count ? 2 * self->count : 1) * sizeof *more);
-        if (!more)
-            return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu files", self->count);
-        self->paths = more;
-    }
+    if (alloc_grow(&self->paths, self->count, sizeof *self->paths, err))
+        return CB_ERR_MEMORY;
     self->paths[self->count] = strdup(path);
     if (!self->paths[self->count])
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for a path");
+        return alloc_fail(err, "for a path");
     self->count++;
     return 0;
 }

@@ -6,9 +6,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "core/units.h"
 
 #define MAX_VALUES 100000 /* of one setting: no sweep is larger */
@@ -33,27 +33,17 @@ void setting_list_release(struct setting_list *list)
 
 static int no_memory(struct cb_err *err)
 {
-    return cb_fail(err, CB_ERR_MEMORY, "no memory for settings");
-}
-
-/* Room for one more element of `size` bytes in an array that grows by doubling. */
-static void *grow(void *items, size_t count, size_t size)
-{
-    if (count & (count - 1))
-        return items;
-    return realloc(items, (count ? 2 * count : 1) * size);
+    return alloc_fail(err, "for settings");
 }
 
 int setting_add_value(struct setting *self, const char *text, size_t len, struct cb_err *err)
 {
     if (self->value_count == MAX_VALUES)
         return cb_fail(err, CB_ERR_USAGE, "%s: more than %d values", self->key, MAX_VALUES);
-    char **values = grow(self->values, self->value_count, sizeof *values);
-    if (!values)
-        return no_memory(err);
-    self->values = values;
-    values[self->value_count] = strndup(text, len);
-    if (!values[self->value_count])
+    if (alloc_grow(&self->values, self->value_count, sizeof *self->values, err))
+        return CB_ERR_MEMORY;
+    self->values[self->value_count] = strndup(text, len);
+    if (!self->values[self->value_count])
         return no_memory(err);
     self->value_count++;
     return 0;
@@ -89,13 +79,11 @@ static int join_values(struct setting *self, struct cb_err *err)
 int setting_list_take(struct setting_list *list, struct setting *item, struct cb_err *err)
 {
     int rc = item->value_count > 1 && strcmp(item->key, JOINED_KEY) == 0 ? join_values(item, err) : 0;
-    struct setting *items = rc ? NULL : grow(list->items, list->count, sizeof *items);
-    if (!rc && !items)
-        rc = no_memory(err);
+    if (!rc)
+        rc = alloc_grow(&list->items, list->count, sizeof *list->items, err);
     if (rc)
         return rc;
-    list->items = items;
-    items[list->count++] = *item;
+    list->items[list->count++] = *item;
     *item = (struct setting){0};
     return 0;
 }

@@ -3,10 +3,10 @@
 
 #include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <yaml.h>
 
+#include "core/alloc.h"
 #include "core/buf.h"
 
 #define MAX_DEPTH 16
@@ -14,7 +14,7 @@
 
 static int no_memory(struct cb_err *err)
 {
-    return cb_fail(err, CB_ERR_MEMORY, "no memory for YAML");
+    return alloc_fail(err, "for YAML");
 }
 
 /* ---- reading ---- */

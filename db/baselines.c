@@ -2,12 +2,13 @@
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/alloc.h"
 #include "core/buf.h"
+#include "core/path.h"
 #include "db/connection.h"
 #include "db/selection.h"
 
@@ -58,14 +59,14 @@ static int copy_words(const struct json_value *list, struct baseline *baseline, 
     size_t count = json_count(list);
     baseline->words = calloc(count + 1, sizeof *baseline->words);
     if (!baseline->words)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for a baseline");
+        return alloc_fail(err, "for a baseline");
     for (size_t i = 0; i < count; i++) {
         const char *word;
         if (!json_as_text(json_at(list, i), &word))
             return cb_fail(err, CB_ERR_FORMAT, "word %zu is not a text", i + 1);
         baseline->words[i] = strdup(word);
         if (!baseline->words[i])
-            return cb_fail(err, CB_ERR_MEMORY, "no memory for a baseline");
+            return alloc_fail(err, "for a baseline");
         baseline->word_count++;
     }
     return 0;
@@ -210,8 +211,8 @@ static int load_file(struct history *self, const char *folder, const char *file,
     if (len <= 5 || strcmp(file + len - 5, ".json") != 0 || len - 5 >= sizeof name || file[0] == '.')
         return 0;
     snprintf(name, sizeof name, "%.*s", (int)(len - 5), file);
-    if (snprintf(path, sizeof path, "%s/%s", folder, file) >= (int)sizeof path)
-        return cb_fail(err, CB_ERR_USAGE, "the path of baseline %s is too long", name);
+    if (path_format(path, sizeof path, err, "%s/%s", folder, file))
+        return CB_ERR_USAGE;
     struct buf text;
     struct baseline baseline = {0};
     buf_init(&text, BASELINE_MAX_BYTES);
@@ -229,8 +230,8 @@ static int load_file(struct history *self, const char *folder, const char *file,
 int history_load_baseline_files(struct history *self, struct cb_err *err)
 {
     char folder[PATH_MAX_BYTES];
-    if (snprintf(folder, sizeof folder, "%s/baselines", self->folder) >= (int)sizeof folder)
-        return cb_fail(err, CB_ERR_USAGE, "the path of the baselines is too long");
+    if (path_format(folder, sizeof folder, err, "%s/baselines", self->folder))
+        return CB_ERR_USAGE;
     DIR *entries = opendir(folder);
     if (!entries)
         return errno == ENOENT ? 0 : cb_fail_errno(err, errno, "reading %s", folder);

@@ -3,10 +3,10 @@
 #include "db/history.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "core/alloc.h"
 #include "core/buf.h"
 #include "core/clock.h"
 #include "db/connection.h"
@@ -64,7 +64,7 @@ static int set_paths(struct history *self, const char *path, struct cb_err *err)
         size_t len = slash ? (size_t)(slash - self->path) : 0;
         self->folder = slash ? strndup(self->path, len ? len : 1) : strdup(".");
         if (!self->path || !self->folder)
-            rc = cb_fail(err, CB_ERR_MEMORY, "no memory to open the history");
+            rc = alloc_fail(err, "to open the history");
     }
     buf_release(&buf);
     return rc;
@@ -90,7 +90,7 @@ static int open_connection(struct history *self, struct cb_err *err)
     int code = sqlite3_open_v2(self->path, &self->db, flags | SQLITE_OPEN_NOMUTEX, NULL);
     if (code != SQLITE_OK) {
         if (!self->db)
-            return cb_fail(err, CB_ERR_MEMORY, "no memory to open history %s", self->path);
+            return alloc_fail(err, "to open history %s", self->path);
         return db_fail(self, "opening (CKPTBENCH_HOME sets another folder)", err);
     }
     sqlite3_extended_result_codes(self->db, 1);
@@ -135,7 +135,7 @@ int history_open_with(const struct history_opening *opening, struct history **hi
 {
     struct history *self = calloc(1, sizeof *self);
     if (!self)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to open the history");
+        return alloc_fail(err, "to open the history");
     self->read_only = opening->read_only;
     int rc = set_paths(self, opening->path, err);
     if (rc)

@@ -2,10 +2,10 @@
  * read and how records become samples; what the figures mean is run/results. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
+#include "core/alloc.h"
 #include "core/json.h"
 #include "core/yaml.h"
 #include "db/connection.h"
@@ -78,7 +78,7 @@ static int insert_samples(struct ingest *self, const struct record *record, stru
         count += record->ranks[i].sample_count;
     struct sample_place *places = malloc((count + 1) * sizeof *places);
     double *ranks = malloc((record->world_size + 1) * sizeof *ranks);
-    int rc = places && ranks ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory to ingest %zu samples", count);
+    int rc = places && ranks ? 0 : alloc_fail(err, "to ingest %zu samples", count);
     for (uint32_t i = 0; rc == 0 && places && i < record->rank_count; i++) {
         const struct record_rank *rank = &record->ranks[i];
         for (uint32_t k = 0; k < rank->sample_count; k++)
@@ -114,7 +114,7 @@ static int insert_facts(struct ingest *self, const struct record_rank *rank, con
         char *fact = strndup(line, len);
         rc = fact ? db_run(self->history, err, "INSERT OR REPLACE INTO fact VALUES(?,?,?,?,?)", "tiiit", self->run,
                            (int64_t)self->attempt, (int64_t)rank->rank, number++, fact)
-                  : cb_fail(err, CB_ERR_MEMORY, "no memory for the facts of rank %u", rank->rank);
+                  : alloc_fail(err, "for the facts of rank %u", rank->rank);
         free(fact);
     }
     return rc;

@@ -1,22 +1,11 @@
 /* A run as the verbs show it, from its rows. Reads only. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "db/connection.h"
 #include "run/options.h"
-
-static int grow(void **items, size_t count, size_t bytes, struct cb_err *err)
-{
-    if (count & (count - 1))
-        return 0; /* doubles when the count is a power of two, or 0 */
-    void *more = realloc(*items, (count ? count * 2 : 1) * bytes);
-    if (!more)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to read a run");
-    *items = more;
-    return 0;
-}
 
 void run_info_free(struct run_info *info)
 {
@@ -84,7 +73,7 @@ static int load_run_row(struct history *self, const char *run, struct run_info *
     db_copy_text(statement, 17, info->site, sizeof info->site);
     db_reset(statement);
     if (!info->folder || !info->message)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to read run %s", run);
+        return alloc_fail(err, "to read run %s", run);
     return 0;
 }
 
@@ -129,7 +118,7 @@ static int copy_iterations(sqlite3_stmt *statement, int column, struct run_metri
         return 0;
     metric->iterations = malloc(bytes);
     if (!metric->iterations)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the iterations of a run");
+        return alloc_fail(err, "for the iterations of a run");
     memcpy(metric->iterations, sqlite3_column_blob(statement, column), bytes);
     return 0;
 }
@@ -152,7 +141,7 @@ static int load_metrics(struct history *self, struct run_info *info, struct cb_e
                                           .max = db_double(statement, 6),
                                           .mean = db_double(statement, 7),
                                           .mad = db_double(statement, 8)};
-        rc = grow((void **)&info->metrics, info->metric_count, sizeof metric, err);
+        rc = alloc_grow(&info->metrics, info->metric_count, sizeof metric, err);
         if (rc == 0)
             rc = copy_iterations(statement, 9, &metric, err);
         if (rc == 0)
@@ -197,16 +186,16 @@ static int load_fingerprint(struct history *self, struct run_info *info, struct 
         db_query(self, &statement, err, "SELECT key, value FROM fingerprint WHERE run=? AND attempt=? ORDER BY key",
                  "ti", info->run, (int64_t)info->attempt);
     while (rc == 0 && (rc = db_step(self, statement, &has_row, err)) == 0 && has_row) {
-        rc = grow((void **)&info->fingerprint_keys, info->fingerprint_count, sizeof(char *), err);
+        rc = alloc_grow(&info->fingerprint_keys, info->fingerprint_count, sizeof(char *), err);
         if (rc == 0)
-            rc = grow((void **)&info->fingerprint_values, info->fingerprint_count, sizeof(char *), err);
+            rc = alloc_grow(&info->fingerprint_values, info->fingerprint_count, sizeof(char *), err);
         if (rc)
             break;
         char *key = strdup(db_text(statement, 0)), *value = strdup(db_text(statement, 1));
         info->fingerprint_keys[info->fingerprint_count] = key;
         info->fingerprint_values[info->fingerprint_count++] = value;
         if (!key || !value)
-            rc = cb_fail(err, CB_ERR_MEMORY, "no memory for the fingerprint of run %s", info->run);
+            rc = alloc_fail(err, "for the fingerprint of run %s", info->run);
     }
     return rc;
 }
@@ -218,12 +207,12 @@ static int load_facts(struct history *self, struct run_info *info, struct cb_err
     int rc = db_query(self, &statement, err, "SELECT fact FROM fact WHERE run=? AND attempt=? ORDER BY rank, number",
                       "ti", info->run, (int64_t)info->attempt);
     while (rc == 0 && (rc = db_step(self, statement, &has_row, err)) == 0 && has_row) {
-        rc = grow((void **)&info->facts, info->fact_count, sizeof(char *), err);
+        rc = alloc_grow(&info->facts, info->fact_count, sizeof(char *), err);
         if (rc)
             break;
         info->facts[info->fact_count] = strdup(db_text(statement, 0));
         if (!info->facts[info->fact_count++])
-            rc = cb_fail(err, CB_ERR_MEMORY, "no memory for the facts of run %s", info->run);
+            rc = alloc_fail(err, "for the facts of run %s", info->run);
     }
     return rc;
 }
@@ -232,7 +221,7 @@ int history_load_run(struct history *self, const char *run, struct run_info **in
 {
     struct run_info *loaded = calloc(1, sizeof *loaded);
     if (!loaded)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to read run %s", run);
+        return alloc_fail(err, "to read run %s", run);
     int rc = load_run_row(self, run, loaded, err);
     if (rc == 0)
         rc = history_load_experiment(self, run, &loaded->experiment, err);

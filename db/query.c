@@ -1,8 +1,8 @@
 /* Reading many rows: lists, samples, and a user's own SELECT. Reads only, whatever it is asked. */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "db/connection.h"
 
 static double median_of(struct history *self, const char *run, const char *op, const char *metric, int *rc,
@@ -80,7 +80,7 @@ static int give_sample(struct history *self, sqlite3_stmt *statement, double **r
     if (bytes > *capacity) {
         double *more = realloc(*ranks, bytes);
         if (!more)
-            return cb_fail(err, CB_ERR_MEMORY, "no memory for a sample");
+            return alloc_fail(err, "for a sample");
         *ranks = more;
         *capacity = bytes;
     }
@@ -179,7 +179,7 @@ static int step_rows(sqlite3_stmt *statement, struct history *self, query_row_fn
     int count = sqlite3_column_count(statement);
     struct query_cell *cells = calloc((size_t)count + 1, sizeof *cells);
     if (!cells)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for a row of %d columns", count);
+        return alloc_fail(err, "for a row of %d columns", count);
     for (int i = 0; i < count; i++) {
         cells[i].type = CELL_TEXT;
         cells[i].text = sqlite3_column_name(statement, i);

@@ -3,10 +3,10 @@
 #include "db/rows.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
+#include "core/alloc.h"
 #include "core/buf.h"
 #include "core/clock.h"
 #include "core/file_batch.h"
@@ -182,7 +182,7 @@ static int copy_member(const struct json_value *root, const char *key, const cha
     if (!json_as_text(json_get(root, key), &text))
         return 0;
     *copy = strdup(text);
-    return *copy ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory to read %s", path);
+    return *copy ? 0 : alloc_fail(err, "to read %s", path);
 }
 
 static int parse_planned(const char *path, const struct json_value *root, struct run_row *row,

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "db/connection.h"
 #include "run/metrics.h"
 
@@ -147,7 +148,7 @@ static int apply(struct history *self, int64_t version, struct cb_err *err)
     }
     char *sql =
         sqlite3_mprintf("PRAGMA user_version=%d; PRAGMA application_id=%d", SCHEMA_VERSION, SCHEMA_APPLICATION_ID);
-    int rc = sql ? db_exec(self, sql, err) : cb_fail(err, CB_ERR_MEMORY, "no memory to migrate the history");
+    int rc = sql ? db_exec(self, sql, err) : alloc_fail(err, "to migrate the history");
     sqlite3_free(sql);
     return rc;
 }

@@ -1,8 +1,8 @@
 /* Which runs a user means: ids, prefixes, sweeps, baselines and filters, as one SELECT. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "core/buf.h"
 #include "core/clock.h"
 #include "core/units.h"
@@ -60,12 +60,8 @@ void run_selection_release(struct run_selection *selection)
 
 static int selection_add(struct run_selection *selection, const char *run, struct cb_err *err)
 {
-    if (!(selection->count & (selection->count - 1))) {
-        void *more = realloc(selection->runs, (selection->count ? selection->count * 2 : 1) * 64);
-        if (!more)
-            return cb_fail(err, CB_ERR_MEMORY, "no memory for a selection of runs");
-        selection->runs = more;
-    }
+    if (alloc_grow(&selection->runs, selection->count, sizeof *selection->runs, err))
+        return CB_ERR_MEMORY;
     snprintf(selection->runs[selection->count++], 64, "%s", run);
     return 0;
 }
@@ -217,7 +213,7 @@ static int add_values(struct clause *clause, const char *column, const char *val
         size_t len = strcspn(start, ",");
         char *value = strndup(start, len);
         if (!value)
-            return cb_fail(err, CB_ERR_MEMORY, "no memory for a filter");
+            return alloc_fail(err, "for a filter");
         bool pattern = strchr(value, '*') != NULL;
         struct option_value parsed = {0};
         int rc = 0;

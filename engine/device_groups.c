@@ -1,10 +1,10 @@
 /* Groups of ranks and their communicators. Knows who introduces whom; not what they will say. */
 #include "engine/device_groups.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "core/alloc.h"
 #include "core/clock.h"
 
 #define SLEEP_NS (50 * NS_PER_US)
@@ -112,7 +112,7 @@ static int introduce(struct device_talk *self, struct comm *comm, const struct d
     struct introduction *told = calloc(1, sizeof *told);
     struct cb_err why;
     if (!told)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to introduce ranks to each other");
+        return alloc_fail(err, "to introduce ranks to each other");
     if (group->mine == 0)
         told->code = self->ops->make_id(told->id, &why);
     int rc = group->mine == 0 ? tell_others(comm, told, group, tag, deadline_ns, err)
@@ -171,13 +171,13 @@ int device_talk_join(struct device_talk *self, struct comm *comm, const uint32_t
         size_t capacity = self->group_capacity ? 2 * self->group_capacity : 8;
         struct device_group *larger = reallocarray(self->groups, capacity, sizeof *larger);
         if (!larger)
-            return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu groups of ranks", capacity);
+            return alloc_fail(err, "for %zu groups of ranks", capacity);
         self->groups = larger;
         self->group_capacity = capacity;
     }
     struct device_group group = {.ranks = malloc(count * sizeof *ranks), .count = count, .mine = mine};
     if (!group.ranks)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for a group of %u ranks", count);
+        return alloc_fail(err, "for a group of %u ranks", count);
     memcpy(group.ranks, ranks, count * sizeof *ranks);
     int rc = meet(self, comm, &group, tag, deadline_ns, err);
     if (rc) {

@@ -3,13 +3,13 @@
  * Large rows go past the caches (streaming stores): the copy will be read by a disk's controller or
  * much later, and a plain store would first read what it overwrites. Owns the copying threads; must
  * not know what is copied. */
+#include "core/alloc.h"
 #include "engine/device.h"
 
 #include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/rlimits.h"
@@ -231,7 +231,7 @@ int device_host_open(uint32_t threads, struct device **device, struct cb_err *er
 {
     struct host *self = calloc(1, sizeof *self);
     if (!self)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the copying threads");
+        return alloc_fail(err, "for the copying threads");
     self->base.ops = &host_ops;
     self->threads = threads < 1 ? 1 : threads > MAX_THREADS ? MAX_THREADS : threads;
     sem_init(&self->done, 0, 0);

@@ -4,9 +4,9 @@
  * store moves bytes. */
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "engine/save/bounce_ring.h"
 #include "engine/save/native_save.h"
 #include "engine/store_metrics.h"
@@ -67,7 +67,7 @@ static int native_open(const struct engine_setup *setup, struct engine **engine,
 {
     struct native_engine *self = calloc(1, sizeof *self);
     if (!self)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the engine");
+        return alloc_fail(err, "for the engine");
     self->base.ops = &engine_native_ops;
     self->setup = *setup;
     self->rank = comm_rank(setup->comm);

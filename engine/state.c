@@ -3,11 +3,11 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "core/alloc.h"
 #include "core/memory.h"
 #include "core/units.h"
 
@@ -36,7 +36,7 @@ int state_init(struct state *self, const struct layout *layout, uint32_t holder,
     made.memory = calloc(made.piece_count + 1, sizeof *made.memory);
     if (!made.memory) {
         free(made.pieces);
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the list of %zu pieces", made.piece_count);
+        return alloc_fail(err, "for the list of %zu pieces", made.piece_count);
     }
     for (size_t i = 0; i < made.piece_count; i++) {
         made.bytes += piece_bytes(&made, i);

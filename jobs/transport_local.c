@@ -3,18 +3,18 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <poll.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "core/alloc.h"
 #include "core/child.h"
 #include "core/clock.h"
+#include "core/path.h"
 #include "jobs/transport.h"
 
 extern char **environ;
@@ -59,7 +59,7 @@ static int scrubbed_words(const struct transport_command *command, const char **
     if (!all || !copy) {
         free(all);
         free(copy);
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to start %s", command->argv[0]);
+        return alloc_fail(err, "to start %s", command->argv[0]);
     }
     all[used++] = "env";
     for (size_t i = 0; environ[i]; i++) {
@@ -216,8 +216,8 @@ static bool is_same_file(const char *a, const char *b)
 static int make_parents(const char *path, struct cb_err *err)
 {
     char own[PATH_MAX];
-    if (snprintf(own, sizeof own, "%s", path) >= (int)sizeof own)
-        return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", path);
+    if (path_format(own, sizeof own, err, "%s", path))
+        return CB_ERR_USAGE;
     for (char *slash = strchr(own + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
         *slash = '\0';
         if (mkdir(own, 0755) < 0 && errno != EEXIST)
@@ -230,7 +230,7 @@ static int make_parents(const char *path, struct cb_err *err)
 static int copy_bytes(int from, int to, const char *path, struct cb_err *err)
 {
     char *chunk = malloc(COPY_BYTES);
-    int rc = chunk ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory to copy %s", path);
+    int rc = chunk ? 0 : alloc_fail(err, "to copy %s", path);
     ssize_t got = 1;
     while (rc == 0 && chunk && got != 0) {
         got = read(from, chunk, COPY_BYTES);
@@ -255,8 +255,8 @@ static int copy_file(const char *from, const char *to, struct cb_err *err)
     struct stat facts;
     if (is_same_file(from, to))
         return 0;
-    if (snprintf(temporary, sizeof temporary, "%s.part", to) >= (int)sizeof temporary)
-        return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", to);
+    if (path_format(temporary, sizeof temporary, err, "%s.part", to))
+        return CB_ERR_USAGE;
     int rc = make_parents(to, err);
     if (rc)
         return rc;
@@ -386,7 +386,7 @@ int transport_local_open(struct transport **self, struct cb_err *err)
                                              .close = local_close};
     struct transport *opened = malloc(sizeof *opened);
     if (!opened)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for a transport");
+        return alloc_fail(err, "for a transport");
     opened->ops = &ops;
     *self = opened;
     return 0;

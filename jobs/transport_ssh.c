@@ -1,12 +1,12 @@
 /* The transport of a machine behind SSH: its table. The connection is in ssh_session.c and ssh_login.c,
  * commands in ssh_run.c, files in ssh_files.c. */
+#include "core/alloc.h"
 #include "jobs/transport.h"
 
 #ifdef HAVE_SSH2
 
 #include <pwd.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -90,7 +90,7 @@ static int ask_login_path(struct ssh_link *link, struct cb_err *err)
         found += strlen(mark) + 1;
         link->login_path = strndup(found, strcspn(found, "\n"));
         if (!link->login_path)
-            rc = cb_fail(err, CB_ERR_MEMORY, "no memory for a PATH");
+            rc = alloc_fail(err, "for a PATH");
     }
     transport_answer_release(&answer);
     return rc;
@@ -124,7 +124,7 @@ static int open_made(struct transport_ssh *self, const char *destination, const 
     self->link.connect_timeout_ns = settings->connect_timeout_ns;
     self->link.path = strdup(settings->path ? settings->path : "");
     if (!self->link.path)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for a transport");
+        return alloc_fail(err, "for a transport");
     rc = ssh_session_open(&self->link.session, &self->link.route, settings->connect_timeout_ns, err);
     if (rc)
         return rc;
@@ -138,7 +138,7 @@ int transport_ssh_open(const char *destination, const struct transport_ssh_setti
     static const struct transport_ssh_settings none;
     struct transport_ssh *made = calloc(1, sizeof *made);
     if (!made)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for a transport");
+        return alloc_fail(err, "for a transport");
     made->base.ops = &made->ops;
     int rc = open_made(made, destination, settings ? settings : &none, err);
     if (rc) {

@@ -6,9 +6,9 @@
 #include <ctype.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "core/hash.h"
 #include "core/units.h"
 #include "core/yaml.h"
@@ -33,7 +33,7 @@ int experiment_new(struct experiment **self, struct cb_err *err)
 {
     struct experiment *fresh = calloc(1, sizeof *fresh);
     if (!fresh)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for an experiment");
+        return alloc_fail(err, "for an experiment");
     for (size_t i = 0; i < OPTION_COUNT; i++) {
         int rc = option_parse((enum option_id)i, option_row((enum option_id)i)->fallback, &fresh->values[i], err);
         if (rc) {
@@ -108,7 +108,7 @@ static int set_label(struct experiment *self, const char *key, const char *value
     if (!labels || !new_value || (!found && !new_key)) {
         free(new_key);
         free(new_value);
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for label.%s", key);
+        return alloc_fail(err, "for label.%s", key);
     }
     if (found) {
         free(labels[position].value);
@@ -150,14 +150,14 @@ int experiment_copy(const struct experiment *source, struct experiment **copy, s
 {
     struct experiment *fresh = calloc(1, sizeof *fresh);
     if (!fresh)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for an experiment");
+        return alloc_fail(err, "for an experiment");
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < OPTION_COUNT; i++) {
         fresh->values[i] = source->values[i];
         fresh->values[i].text = strdup(source->values[i].text);
         fresh->was_set[i] = source->was_set[i];
         if (!fresh->values[i].text)
-            rc = cb_fail(err, CB_ERR_MEMORY, "no memory for an experiment");
+            rc = alloc_fail(err, "for an experiment");
     }
     for (size_t i = 0; rc == 0 && i < source->label_count; i++)
         rc = set_label(fresh, source->labels[i].key, source->labels[i].value, err);

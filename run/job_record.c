@@ -1,14 +1,14 @@
 /* job.json: names of states, and the file. Knows what is kept of a job, not how Slurm is asked. */
 #include "run/job_record.h"
 
-#include <limits.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "core/buf.h"
 #include "core/json.h"
+#include "core/path.h"
 
 #define JOB_FILE "job.json"
 #define JOB_FILE_MAX_BYTES (4u << 20)
@@ -56,10 +56,8 @@ static int append(struct job_record *self, const struct job_transition *transiti
         memmove(self->transitions + 1, self->transitions + 2, (self->transition_count - 2) * sizeof *self->transitions);
         self->transition_count--;
     }
-    struct job_transition *more = realloc(self->transitions, (self->transition_count + 1) * sizeof *more);
-    if (!more)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the states of job %s", self->name);
-    self->transitions = more;
+    if (alloc_grow(&self->transitions, self->transition_count, sizeof *self->transitions, err))
+        return CB_ERR_MEMORY;
     self->transitions[self->transition_count++] = *transition;
     return 0;
 }
@@ -115,8 +113,8 @@ int job_record_write_in(struct file_batch *batch, const char *run_folder, const 
     char path[PATH_MAX];
     struct buf text;
     struct json_writer json;
-    if (snprintf(path, sizeof path, "%s/" JOB_FILE, run_folder) >= (int)sizeof path)
-        return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", run_folder);
+    if (path_format(path, sizeof path, err, "%s/" JOB_FILE, run_folder))
+        return CB_ERR_USAGE;
     buf_init(&text, JOB_FILE_MAX_BYTES);
     json_writer_init(&json, &text, 2);
     json_write_begin_object(&json);
@@ -283,8 +281,8 @@ int job_record_read(const char *run_folder, struct job_record *self, struct cb_e
 {
     char path[PATH_MAX];
     struct buf text;
-    if (snprintf(path, sizeof path, "%s/" JOB_FILE, run_folder) >= (int)sizeof path)
-        return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", run_folder);
+    if (path_format(path, sizeof path, err, "%s/" JOB_FILE, run_folder))
+        return CB_ERR_USAGE;
     buf_init(&text, JOB_FILE_MAX_BYTES);
     int rc = buf_read_file(&text, path, err);
     if (rc == 0)

@@ -4,9 +4,9 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "core/units.h"
 #include "core/utf8.h"
 
@@ -256,7 +256,7 @@ int option_parse(enum option_id id, const char *text, struct option_value *value
         return rc;
     parsed.text = strdup(*canonical ? canonical : text);
     if (!parsed.text)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for %s", option_row(id)->name);
+        return alloc_fail(err, "for %s", option_row(id)->name);
     *value = parsed;
     return 0;
 }

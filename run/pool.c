@@ -6,7 +6,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +14,7 @@
 
 #include "core/clock.h"
 #include "core/json.h"
+#include "core/path.h"
 #include "run/spool.h"
 
 #define FILE_MAX_BYTES (1u << 16)
@@ -59,8 +59,8 @@ int pool_check_name(const char *name, struct cb_err *err)
 
 static int join(char path[PATH_MAX], const char *folder, const char *name, struct cb_err *err)
 {
-    if (snprintf(path, PATH_MAX, "%s/%s", folder, name) >= PATH_MAX)
-        return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", folder);
+    if (path_format(path, PATH_MAX, err, "%s/%s", folder, name))
+        return CB_ERR_USAGE;
     return 0;
 }
 

@@ -8,10 +8,10 @@
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
+#include "core/alloc.h"
 #include "core/buf.h"
 #include "core/hash.h"
 #include "run/record_layout.h"
@@ -56,7 +56,7 @@ int record_add_rank(struct record *self, struct record_rank *rank, struct cb_err
     struct record_rank *ranks =
         rc ? NULL : reallocarray(self->ranks, (size_t)self->rank_count + 1, sizeof *self->ranks);
     if (!rc && !ranks)
-        rc = cb_fail(err, CB_ERR_MEMORY, "no memory for the record of rank %u", rank->rank);
+        rc = alloc_fail(err, "for the record of rank %u", rank->rank);
     if (rc) {
         record_release_rank(rank);
         return rc;
@@ -132,7 +132,7 @@ int record_add_page(struct record *self, const struct status_page *page, struct 
     };
     if (!rank.failures || !rank.facts || !rank.samples) {
         record_release_rank(&rank);
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the record of rank %u", page->rank);
+        return alloc_fail(err, "for the record of rank %u", page->rank);
     }
     memcpy(rank.samples, page->samples, samples * sizeof *rank.samples);
     rc = record_add_rank(self, &rank, err);

@@ -3,10 +3,10 @@
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
+#include "core/alloc.h"
 #include "core/buf.h"
 #include "core/hash.h"
 #include "run/record.h"
@@ -185,7 +185,7 @@ static int parse_samples(const struct schema *schema, struct cursor *cursor, str
         return cb_fail(err, CB_ERR_FORMAT, "rank %u has fewer samples than its %u", rank->rank, rank->sample_count);
     rank->samples = calloc(rank->sample_count ? rank->sample_count : 1, sizeof *rank->samples);
     if (!rank->samples)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for %u samples of rank %u", rank->sample_count, rank->rank);
+        return alloc_fail(err, "for %u samples of rank %u", rank->sample_count, rank->rank);
     int rc = 0;
     for (uint32_t i = 0; i < rank->sample_count && !rc; i++)
         rc = parse_sample(schema, cursor, &rank->samples[i], err);
@@ -338,7 +338,7 @@ int record_parse(const char *name, const void *bytes, size_t len, struct record 
     record_init(&record, "", 0, 0);
     struct parser *parser = calloc(1, sizeof *parser);
     if (!parser)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to read %s", name);
+        return alloc_fail(err, "to read %s", name);
     parser->record = &record;
     int rc = parse_file(parser, bytes, len, &own);
     free(parser);

@@ -1,10 +1,11 @@
 /* From records to figures. Owns how values of ranks become one of an iteration, and those one of a run. */
 #include "run/results.h"
 
+#include "core/alloc.h"
+
 #include <assert.h>
 #include <math.h>
 #include <stdbool.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define MIB_BYTES 1048576.0
@@ -59,7 +60,7 @@ static int gather_entries(struct work *work, struct cb_err *err)
     work->groups = calloc(count + 1, sizeof *work->groups);
     work->values = calloc(count + 1, sizeof *work->values);
     if (!work->entries || !work->groups || !work->values)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the results of %zu samples", count);
+        return alloc_fail(err, "for the results of %zu samples", count);
     for (uint32_t i = 0; i < record->rank_count; i++) {
         const struct record_rank *rank = &record->ranks[i];
         for (uint32_t k = 0; k < rank->sample_count; k++)
@@ -199,13 +200,13 @@ static int add_row(struct work *work, enum operation op, enum metric_id metric, 
         size_t capacity = work->row_capacity ? 2 * work->row_capacity : 64;
         struct result_row *rows = reallocarray(results->rows, capacity, sizeof *rows);
         if (!rows)
-            return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu results", capacity);
+            return alloc_fail(err, "for %zu results", capacity);
         results->rows = rows;
         work->row_capacity = capacity;
     }
     double *copy = malloc(n * sizeof *copy);
     if (!copy)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu values of %s", n, metric_row(metric)->name);
+        return alloc_fail(err, "for %zu values of %s", n, metric_row(metric)->name);
     memcpy(copy, values, n * sizeof *copy);
     struct result_row *row = &results->rows[results->count++];
     *row = (struct result_row){.op = op, .metric = metric, .iterations = copy};
@@ -408,7 +409,7 @@ static int find_slowest(struct work *work, enum operation op, struct cb_err *err
     struct results *results = work->results;
     uint32_t *times = calloc((size_t)work->record->world_size + 1, sizeof *times);
     if (!times)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for %u ranks", work->record->world_size);
+        return alloc_fail(err, "for %u ranks", work->record->world_size);
     uint32_t known = 0, most = 0;
     for (size_t i = 0; i < work->group_count; i++) {
         int rank = is_measured(&work->groups[i], op) ? slowest_in(work, &work->groups[i]) : -1;

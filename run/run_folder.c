@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +15,7 @@
 #include "core/clock.h"
 #include "core/hash.h"
 #include "core/json.h"
+#include "core/path.h"
 
 #define RUN_ID_LETTERS 4
 #define OPEN_FOLDERS 16 /* at a time, by one that removes them */
@@ -137,8 +137,8 @@ void run_id_new(char id[RUN_ID_BYTES])
 
 int run_folder_join(char path[PATH_MAX], const char *folder, const char *name, struct cb_err *err)
 {
-    if (snprintf(path, PATH_MAX, "%s/%s", folder, name) >= PATH_MAX)
-        return cb_fail(err, CB_ERR_USAGE, "the path %s/%s is too long", folder, name);
+    if (path_format(path, PATH_MAX, err, "%s/%s", folder, name))
+        return CB_ERR_USAGE;
     return 0;
 }
 
@@ -193,8 +193,8 @@ int run_folder_create(struct file_batch *batch, const char *path, const struct e
                       struct cb_err *err)
 {
     char own[PATH_MAX];
-    if (snprintf(own, sizeof own, "%s", path) >= (int)sizeof own)
-        return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", path);
+    if (path_format(own, sizeof own, err, "%s", path))
+        return CB_ERR_USAGE;
     int rc = make_folders(own, 0755, err);
     if (!rc && mkdir(path, 0755) < 0)
         rc = cb_fail_errno(err, errno, "creating the run folder %s", path);
@@ -266,8 +266,8 @@ int run_folder_new_attempt(const char *path, uint32_t *attempt, struct buf *atte
     char folder[PATH_MAX];
     for (;;) { /* another agent may take the same number: the next one is ours */
         number++;
-        if (snprintf(folder, sizeof folder, "%s/attempts/%u", path, number) >= (int)sizeof folder)
-            return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", path);
+        if (path_format(folder, sizeof folder, err, "%s/attempts/%u", path, number))
+            return CB_ERR_USAGE;
         if (mkdir(folder, 0755) == 0)
             break;
         if (errno != EEXIST)

@@ -4,13 +4,13 @@
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
-#include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/alloc.h"
+#include "core/path.h"
 #include "core/yaml.h"
 #include "run/container.h"
 #include "run/options.h"
@@ -149,7 +149,7 @@ bool site_is_here(const struct site *self)
 
 static int no_memory(struct cb_err *err)
 {
-    return cb_fail(err, CB_ERR_MEMORY, "no memory for a site");
+    return alloc_fail(err, "for a site");
 }
 
 static void remove_variable(struct site *self, size_t index)
@@ -171,11 +171,9 @@ static int set_variable(struct site *self, const char *name, const char *value, 
             remove_variable(self, i);
     if (!*value)
         return 0;
-    struct site_variable *more = realloc(self->environment, (self->environment_count + 1) * sizeof *more);
-    if (!more)
-        return no_memory(err);
-    self->environment = more;
-    struct site_variable *fresh = &more[self->environment_count];
+    if (alloc_grow(&self->environment, self->environment_count, sizeof *self->environment, err))
+        return CB_ERR_MEMORY;
+    struct site_variable *fresh = &self->environment[self->environment_count];
     *fresh = (struct site_variable){strdup(name), strdup(value)};
     if (!fresh->name || !fresh->value) {
         free(fresh->name);
@@ -303,8 +301,8 @@ int site_path(const char *name, struct buf *path, struct cb_err *err)
 static int make_folders(const char *path, struct cb_err *err)
 {
     char own[PATH_MAX];
-    if (snprintf(own, sizeof own, "%s", path) >= (int)sizeof own)
-        return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", path);
+    if (path_format(own, sizeof own, err, "%s", path))
+        return CB_ERR_USAGE;
     for (char *slash = strchr(own + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
         *slash = '\0';
         if (mkdir(own, 0700) < 0 && errno != EEXIST)
@@ -390,12 +388,10 @@ static int add_name(struct site_names *names, const char *file, struct cb_err *e
     size_t len = strlen(file);
     if (file[0] == '.' || len <= 5 || len - 5 >= SITE_NAME_BYTES || strcmp(file + len - 5, ".yaml") != 0)
         return 0;
-    char **more = realloc(names->items, (names->count + 1) * sizeof *more);
-    if (!more)
-        return no_memory(err);
-    names->items = more;
-    more[names->count] = strndup(file, len - 5);
-    if (!more[names->count])
+    if (alloc_grow(&names->items, names->count, sizeof *names->items, err))
+        return CB_ERR_MEMORY;
+    names->items[names->count] = strndup(file, len - 5);
+    if (!names->items[names->count])
         return no_memory(err);
     names->count++;
     return 0;

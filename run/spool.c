@@ -6,7 +6,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +15,7 @@
 #include "core/buf.h"
 #include "core/clock.h"
 #include "core/json.h"
+#include "core/path.h"
 
 #define TICKET_VERSION 1
 #define TICKET_MAX_BYTES (1u << 16)
@@ -28,8 +28,8 @@ static const char *const folders[] = {"spool", "claimed", "done", "returned"};
 
 static int join(char path[PATH_MAX], const char *pool, const char *folder, const char *name, struct cb_err *err)
 {
-    if (snprintf(path, PATH_MAX, "%s/%s/%s", pool, folder, name) >= PATH_MAX)
-        return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", pool);
+    if (path_format(path, PATH_MAX, err, "%s/%s/%s", pool, folder, name))
+        return CB_ERR_USAGE;
     return 0;
 }
 

@@ -4,9 +4,9 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "core/units.h"
 
 #define ZIP_KEY "zip"
@@ -31,7 +31,7 @@ struct expansion {
 
 static int no_memory(struct cb_err *err)
 {
-    return cb_fail(err, CB_ERR_MEMORY, "no memory for a sweep");
+    return alloc_fail(err, "for a sweep");
 }
 
 static void expansion_release(struct expansion *self)

@@ -6,8 +6,8 @@
  * read when its completion is fetched, one a time, since its bytes are about to be used.
  *
  * Owns the order of requests. Must not know what a request is beyond its steps. */
-#include <stdlib.h>
 
+#include "core/alloc.h"
 #include "store/posix/posix.h"
 
 /* Slots in order; room for depth. */
@@ -123,7 +123,7 @@ int in_caller_new(const struct posix_engine_setup *setup, struct posix_engine **
 {
     struct in_caller *self = calloc(1, sizeof(*self));
     if (!self)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for %u requests in flight", setup->depth);
+        return alloc_fail(err, "for %u requests in flight", setup->depth);
     self->base.ops = &in_caller_ops;
     self->requests = setup->requests;
     self->depth = setup->depth;
@@ -132,7 +132,7 @@ int in_caller_new(const struct posix_engine_setup *setup, struct posix_engine **
     self->finished.slots = calloc(setup->depth, sizeof(uint32_t));
     if (!self->reads.slots || !self->finished.slots) {
         in_caller_free(&self->base);
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for %u requests in flight", setup->depth);
+        return alloc_fail(err, "for %u requests in flight", setup->depth);
     }
     *engine = &self->base;
     return 0;

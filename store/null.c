@@ -8,9 +8,9 @@
 #include <inttypes.h>
 #include <math.h>
 #include <search.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "core/clock.h"
 #include "store/backend.h"
 
@@ -76,7 +76,7 @@ static int remember(struct null_store *self, const char *name, uint64_t length, 
 
 no_memory:
     free(bytes);
-    return cb_fail(err, CB_ERR_MEMORY, "no memory to remember %s in store 'null:'", name);
+    return alloc_fail(err, "to remember %s in store 'null:'", name);
 }
 
 static int not_found(const char *name, struct cb_err *err)
@@ -95,7 +95,7 @@ static int null_open(const char *where, const struct store_options *options, str
         self->finished = calloc(options->depth, sizeof(*self->finished));
     if (!self || !self->finished) {
         free(self);
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for store 'null:'");
+        return alloc_fail(err, "for store 'null:'");
     }
     self->base.ops = &null_backend;
     self->base.capabilities = (struct store_capabilities){
@@ -137,7 +137,7 @@ static int object_new(const char *name, uint64_t length, struct backend_object *
 {
     struct backend_object *made = malloc(sizeof(*made));
     if (!made)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to open %s", name);
+        return alloc_fail(err, "to open %s", name);
     made->length = length;
     *object = made;
     return 0;
@@ -220,7 +220,7 @@ static int null_publish(struct backend *backend, const char *name, const void *b
 {
     char *copy = malloc(len + 1);
     if (!copy)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to remember %s in store 'null:'", name);
+        return alloc_fail(err, "to remember %s in store 'null:'", name);
     if (len)
         memcpy(copy, bytes, len);
     return remember(null_of(backend), name, len, copy, err);

@@ -8,9 +8,9 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "core/clock.h"
 #include "store/backend.h"
 #include "store/s3/s3_uri.h"
@@ -133,7 +133,7 @@ static int store_allocate(struct store *self, const char *uri, uint32_t depth, s
     self->completions = calloc(depth, sizeof(*self->completions));
     self->uri = strdup(uri);
     if (!self->slots || !self->free_slots || !self->batch || !self->completions || !self->uri)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the requests of store '%s'", uri);
+        return alloc_fail(err, "for the requests of store '%s'", uri);
     for (uint32_t i = 0; i < depth; i++)
         self->free_slots[i] = depth - 1 - i;
     self->free_count = depth;
@@ -145,7 +145,7 @@ int store_open(const char *uri, const struct store_options *options, struct stor
     assert(uri && options && store && options->depth > 0);
     struct store *self = calloc(1, sizeof(*self));
     if (!self)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for store '%s'", uri);
+        return alloc_fail(err, "for store '%s'", uri);
     int rc = store_allocate(self, uri, options->depth, err);
     if (!rc)
         rc = backend_open(uri, options, &self->backend, err);
@@ -247,7 +247,7 @@ static int wrap_object(struct store *self, const char *name, struct backend_obje
     struct store_object *wrapped = calloc(1, sizeof(*wrapped) + name_size);
     if (!wrapped) {
         self->backend->ops->close(self->backend, inner);
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to open %s", name);
+        return alloc_fail(err, "to open %s", name);
     }
     wrapped->store = self;
     wrapped->inner = inner;

@@ -1,13 +1,13 @@
 /* Cores: matrix products, dependent integer operations, compression of real weights, sorting. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #ifdef HAVE_ZLIB
 #include <zlib.h>
 #endif
 
 #include "ckpt/payload.h"
+#include "core/alloc.h"
 #include "core/clock.h"
 #include "suite/suite.h"
 
@@ -55,7 +55,7 @@ static int gemm_init(struct gemm *self, int n, struct cb_err *err)
                           .x = calloc(4 * (size_t)n, sizeof(double))};
     if (!self->a || !self->b || !self->c || !self->x) {
         gemm_free(self);
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for three matrices of %d x %d", n, n);
+        return alloc_fail(err, "for three matrices of %d x %d", n, n);
     }
     for (size_t i = 0; i < cells; i++) {
         self->a[i] = small_number(i);
@@ -156,7 +156,7 @@ static int time_compression(const struct suite *self, enum dtype dtype, double *
     unsigned char *in = malloc(COMPRESS_BYTES), *out = malloc(compressBound(COMPRESS_BYTES));
     unsigned char *back = malloc(COMPRESS_BYTES);
     uLongf packed = compressBound(COMPRESS_BYTES), unpacked = COMPRESS_BYTES;
-    int rc = in && out && back ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory to compress");
+    int rc = in && out && back ? 0 : alloc_fail(err, "to compress");
     if (!rc) {
         payload_fill(&source, 0, in, COMPRESS_BYTES / dtype_bytes(dtype));
         uint64_t start_ns = clock_monotonic_ns();
@@ -225,8 +225,7 @@ static int measure_sort(struct suite *self, struct sample *sample, struct cb_err
     uint64_t *keys = malloc(SORT_COUNT * sizeof *keys), *other = calloc(SORT_COUNT, sizeof *other);
     uint64_t state = comm_rank(self->comm) + 1, start_ns = 0;
     double mine = 0;
-    int rc =
-        keys && other ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory to sort %llu keys", (unsigned long long)SORT_COUNT);
+    int rc = keys && other ? 0 : alloc_fail(err, "to sort %llu keys", (unsigned long long)SORT_COUNT);
     for (size_t i = 0; i < SORT_COUNT && !rc; i++) {
         state = state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
         keys[i] = state;

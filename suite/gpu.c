@@ -3,9 +3,9 @@
  * there is no device. Knows the plugin's table; nothing of CUDA. */
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "engine/gpu_place.h"
 #include "suite/suite.h"
 
@@ -106,9 +106,7 @@ static int share_devices(struct suite *suite, const unsigned char id[DEVICE_ID_B
     uint32_t ranks = comm_size(suite->comm), rank = comm_rank(suite->comm);
     struct sight *all = calloc(ranks, sizeof *all);
     self->first_of_node = calloc(suite->nodes.count, sizeof *self->first_of_node);
-    int rc = all && self->first_of_node
-                 ? 0
-                 : cb_fail(err, CB_ERR_MEMORY, "no memory for the GPUs of %" PRIu32 " ranks", ranks);
+    int rc = all && self->first_of_node ? 0 : alloc_fail(err, "for the GPUs of %" PRIu32 " ranks", ranks);
     memcpy(mine.id, id, sizeof mine.id);
     rc = suite_join(suite, rc, err);
     if (!rc)

@@ -2,8 +2,8 @@
  * talks to whom. */
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 
+#include "core/alloc.h"
 #include "core/buf.h"
 #include "core/stats.h"
 #include "suite/suite.h"
@@ -22,7 +22,7 @@ int suite_ping_pong(struct suite *self, uint32_t peer, uint64_t bytes, uint32_t 
     bool right = true;
     double *seconds = calloc(rounds, sizeof *seconds);
     if (!seconds)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the times of %" PRIu32 " round trips", rounds);
+        return alloc_fail(err, "for the times of %" PRIu32 " round trips", rounds);
     uint32_t warmup = rounds < ROUNDS_A_WARMUP ? 1 : rounds / ROUNDS_A_WARMUP;
     int rc = comm_measure_ping_pong(self->comm, peer, bytes, warmup, seconds, &right, suite_deadline(self), err);
     if (!rc)

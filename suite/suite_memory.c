@@ -2,11 +2,11 @@
  * how they will use it. */
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "core/alloc.h"
 #include "core/clock.h"
 #include "suite/suite.h"
 
@@ -104,8 +104,7 @@ static int measure_stream(struct suite *self, struct sample *sample, struct cb_e
     size_t n = bytes / sizeof(double);
     double *arrays[3] = {NULL};
     char *memory = aligned_alloc(PAGE_BYTES, (3 * bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES);
-    int rc =
-        memory ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory for three arrays of %llu bytes", (unsigned long long)bytes);
+    int rc = memory ? 0 : alloc_fail(err, "for three arrays of %llu bytes", (unsigned long long)bytes);
     rc = suite_join(self, rc, err);
     if (rc || !memory) {
         free(memory);

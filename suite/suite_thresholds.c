@@ -1,9 +1,9 @@
 /* suite.fail_below: whether the medians of this run reach what was asked for. The same computation as the
  * report's (run/results.c): means over the ranks that have a value, medians over measured repetitions. */
 #include <math.h>
-#include <stdlib.h>
 
 #include "comm/comm_measure.h"
+#include "core/alloc.h"
 #include "core/stats.h"
 #include "run/results.h"
 #include "run/thresholds.h"
@@ -58,7 +58,7 @@ static int judge_one(struct suite *self, const struct rule *rule, struct cb_err 
     uint32_t samples = atomic_load_explicit(&self->page->sample_count, memory_order_relaxed);
     double *mine = calloc(samples + 1, sizeof *mine), *scratch = calloc(samples + 1, sizeof *scratch);
     double *all = calloc((size_t)ranks * (samples + 1), sizeof *all);
-    int rc = mine && scratch && all ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory to judge the suite");
+    int rc = mine && scratch && all ? 0 : alloc_fail(err, "to judge the suite");
     uint32_t count = rc ? 0 : take_values(self->page, rule->metric, mine);
     if (!rc && count)
         rc = comm_all_gather(self->comm, mine, count * sizeof *mine, all, suite_deadline(self), err);

@@ -3,11 +3,11 @@
 
 #include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "comm/comm_measure.h"
+#include "core/alloc.h"
 
 static void read_name(char name[NODE_NAME_BYTES])
 {
@@ -92,9 +92,7 @@ int nodes_init(struct nodes *self, struct comm *comm, uint64_t deadline_ns, stru
     self->names = calloc(ranks, sizeof *self->names);
     self->first_rank = calloc(ranks, sizeof *self->first_rank);
     uint32_t *node_of = calloc(ranks, sizeof *node_of);
-    int rc = names && self->names && self->first_rank && node_of
-                 ? 0
-                 : cb_fail(err, CB_ERR_MEMORY, "no memory for names of nodes");
+    int rc = names && self->names && self->first_rank && node_of ? 0 : alloc_fail(err, "for names of nodes");
     read_name(mine);
     if (!rc)
         rc = comm_all_gather(comm, mine, sizeof mine, names, deadline_ns, err);

@@ -4,9 +4,9 @@
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "engine/rng.h"
 #include "train/data_internal.h"
 
@@ -73,7 +73,7 @@ int train_data_open(const struct train_data_setup *setup, struct train_data **da
     if (!self || !source) {
         free(self);
         free(source);
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to open %s", setup->source);
+        return alloc_fail(err, "to open %s", setup->source);
     }
     self->source = source;
     self->sequence = setup->sequence;

@@ -3,9 +3,9 @@
 #include "train/device_model.h"
 
 #include <assert.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "core/units.h"
 
 enum { SENT_TOKENS, SENT_TARGETS, SENT_ORDER, SENT_DISTINCT, SENT_BEGINS, SENT_LISTS };
@@ -85,12 +85,12 @@ int device_model_new(struct train_model *model, struct cb_err *err)
     const struct train_setup *setup = &model->setup;
     struct device_model *self = calloc(1, sizeof *self);
     if (!self)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for a model");
+        return alloc_fail(err, "for a model");
     model->on_device = self;
     self->math = setup->math;
     self->counts = calloc((uint64_t)setup->shape.vocabulary + 1, sizeof *self->counts);
     if (!self->counts)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for a vocabulary of %u", setup->shape.vocabulary);
+        return alloc_fail(err, "for a vocabulary of %u", setup->shape.vocabulary);
     int rc = allocate(self, setup, err);
     if (rc)
         return rc;

@@ -1,8 +1,9 @@
 /* Wraps and visits. Knows sizes and an order of stages; nothing of memory, ranks or values. */
 #include "train/fsdp_units.h"
 
+#include "core/alloc.h"
+
 #include <assert.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* Whether a wrap of `elements` so far is complete. */
@@ -82,7 +83,7 @@ int wraps_init(struct wraps *self, const struct training *training, const uint64
     };
     if (!made.items || !made.wrap_of || !made.offset_of || !made.visits) {
         wraps_release(&made);
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the list of %zu units", unit_count);
+        return alloc_fail(err, "for the list of %zu units", unit_count);
     }
     fill_wraps(&made, training, units, unit_count);
     if (stage_unit)

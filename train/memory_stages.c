@@ -9,6 +9,7 @@
 
 #include "core/buf.h"
 #include "core/json.h"
+#include "core/path.h"
 
 #define GB 1073741824.0
 #define PATH_BYTES 4096
@@ -67,8 +68,8 @@ int memory_stages_write(const struct memory_stages *self, const char *folder, ui
 {
     char path[PATH_BYTES];
     struct buf text;
-    if (snprintf(path, sizeof path, "%s/rank-%u.jsonl", folder, rank) >= (int)sizeof path)
-        return cb_fail(err, CB_ERR_USAGE, "the name %s is too long", folder);
+    if (path_format(path, sizeof path, err, "%s/rank-%u.jsonl", folder, rank))
+        return CB_ERR_USAGE;
     if (mkdir(folder, 0777) != 0 && errno != EEXIST)
         return cb_fail_errno(err, errno, "making the folder %s", folder);
     buf_init(&text, MOST_BYTES);

@@ -3,10 +3,10 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "comm/agree.h"
+#include "core/alloc.h"
 #include "core/clock.h"
 #include "train/parallel_parts.h"
 
@@ -20,7 +20,7 @@ static int make_wraps(struct parallel *self, struct cb_err *err)
     size_t unit_count = train_model_unit_count(model), stage_count = train_model_stage_count(model);
     uint64_t *units = calloc(unit_count + 1, sizeof *units);
     size_t *stages = calloc(stage_count + 1, sizeof *stages);
-    int rc = units && stages ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory for the list of %zu units", unit_count);
+    int rc = units && stages ? 0 : alloc_fail(err, "for the list of %zu units", unit_count);
     for (size_t i = 0; i < unit_count && !rc; i++)
         units[i] = train_model_unit(model, i)->elements;
     for (size_t i = 0; i < stage_count && !rc; i++)
@@ -46,7 +46,7 @@ static int make_lists(struct parallel *self, struct cb_err *err)
     self->ready = calloc(wraps + 1, sizeof *self->ready);
     self->uses_left = calloc(units + 1, sizeof *self->uses_left);
     if (!self->whole || !self->gradient || !self->ready || !self->uses_left)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the list of %zu wraps", wraps);
+        return alloc_fail(err, "for the list of %zu wraps", wraps);
     return 0;
 }
 
@@ -126,7 +126,7 @@ int parallel_new(const struct parallel_setup *setup, uint64_t deadline_ns, struc
 {
     struct parallel *self = calloc(1, sizeof *self);
     if (!self)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for training");
+        return alloc_fail(err, "for training");
     self->setup = *setup;
     self->training = setup->training;
     self->math = setup->math;

@@ -1,8 +1,8 @@
 /* Memory of data parallelism: how much each way takes, asked for and given back. Owns mappings; must not know when they are
  * used. */
-#include <stdlib.h>
 #include <sys/mman.h>
 
+#include "core/alloc.h"
 #include "core/units.h"
 #include "train/parallel_parts.h"
 
@@ -14,8 +14,8 @@ static int map_floats(struct parallel *self, uint64_t count, float **memory, str
         return 0;
     void *place = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (place == MAP_FAILED)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for %s of training state: use more ranks, or a smaller model",
-                       units_format_bytes((double)bytes, text));
+        return alloc_fail(err, "for %s of training state: use more ranks, or a smaller model",
+                          units_format_bytes((double)bytes, text));
     (void)madvise(place, bytes, MADV_HUGEPAGE);
     *memory = place;
     self->bytes += bytes;

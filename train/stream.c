@@ -3,10 +3,10 @@
 
 #include <assert.h>
 #include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "core/alloc.h"
 #include "core/clock.h"
 #include "train/train_model.h"
 
@@ -211,7 +211,7 @@ int stream_new(struct comm *watch, struct device *device, struct trace *trace, s
 {
     struct stream *self = calloc(1, sizeof *self);
     if (!self)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the exchange between ranks");
+        return alloc_fail(err, "for the exchange between ranks");
     self->watch = watch;
     self->device = device;
     self->trace = trace;

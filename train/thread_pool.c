@@ -1,12 +1,13 @@
 /* Owns the threads of a rank's arithmetic and how they wait. Knows nothing of what they compute. */
 #include "train/thread_pool.h"
 
+#include "core/alloc.h"
+
 #include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <stdlib.h>
 
 /* Looks at a counter before a thread goes to sleep: some tens of microseconds, the length of a short call. */
 #define LOOKS 4000
@@ -112,7 +113,7 @@ int team_new(uint32_t threads, struct team **team, struct cb_err *err)
     if (!self || !members) {
         free(self);
         free(members);
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for %u threads", threads);
+        return alloc_fail(err, "for %u threads", threads);
     }
     self->threads = threads ? threads : 1;
     self->members = members;

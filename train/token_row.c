@@ -1,11 +1,11 @@
 /* Tokens of files: llm.c's format, bytes of a text, byte pairs. Knows nothing of samples and epochs. */
 #include <errno.h>
 #include <fcntl.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/alloc.h"
 #include "train/data_internal.h"
 #include "train/tokenizer.h"
 
@@ -71,7 +71,7 @@ int token_row_read(const struct token_row *self, uint64_t first, uint64_t count,
 static int check_tokens(struct token_row *self, uint32_t vocabulary, struct cb_err *err)
 {
     uint32_t *tokens = malloc(CHUNK * sizeof *tokens);
-    int rc = tokens ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory to check %s", self->path);
+    int rc = tokens ? 0 : alloc_fail(err, "to check %s", self->path);
     for (uint64_t at = 0; at < self->count && !rc; at += CHUNK) {
         uint64_t now = self->count - at < CHUNK ? self->count - at : CHUNK;
         rc = token_row_read(self, at, now, tokens, err);
@@ -118,8 +118,7 @@ static int encode_text(struct token_row *self, const struct tokenizer *tokenizer
                        (unsigned long long)file_bytes);
     unsigned char *text = malloc(file_bytes + 1);
     if (!text)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the %llu bytes of %s", (unsigned long long)file_bytes,
-                       self->path);
+        return alloc_fail(err, "for the %llu bytes of %s", (unsigned long long)file_bytes, self->path);
     int rc = read_at(self, 0, text, file_bytes, err);
     if (!rc)
         rc = tokenizer_encode(tokenizer, text, file_bytes, &self->memory, &self->count, err);
@@ -128,7 +127,7 @@ static int encode_text(struct token_row *self, const struct tokenizer *tokenizer
     if (!rc && end != TOKENIZER_NO_TOKEN) {
         uint16_t *longer = realloc(self->memory, (self->count + 1) * sizeof *longer);
         if (!longer)
-            return cb_fail(err, CB_ERR_MEMORY, "no memory for the tokens of %s", self->path);
+            return alloc_fail(err, "for the tokens of %s", self->path);
         self->memory = longer;
         self->memory[self->count++] = (uint16_t)end;
     }

@@ -2,9 +2,9 @@
 #include "train/tokenizer.h"
 
 #include <stdbool.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "core/hash.h"
 #include "core/json.h"
 
@@ -162,7 +162,7 @@ static int take_vocabulary(struct tokenizer *self, const struct json_value *root
     self->by_text = calloc(self->text_places, sizeof *self->by_text);
     self->texts = malloc(text_bytes + 1);
     if (!self->tokens || !self->by_text || !self->texts)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for a vocabulary of %u tokens", self->vocabulary);
+        return alloc_fail(err, "for a vocabulary of %u tokens", self->vocabulary);
     const char *key;
     const struct json_value *value;
     unsigned char *next = self->texts;
@@ -217,7 +217,7 @@ static int take_merges(struct tokenizer *self, const char *text, size_t len, con
     self->merge_places = places_for(lines);
     self->merges = calloc(self->merge_places, sizeof *self->merges);
     if (!self->merges)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for %llu merges", (unsigned long long)lines);
+        return alloc_fail(err, "for %llu merges", (unsigned long long)lines);
     for (size_t at = 0; at < len; number++) {
         const char *line = text + at, *end = memchr(line, '\n', len - at);
         size_t line_len = end ? (size_t)(end - line) : len - at;
@@ -244,7 +244,7 @@ int tokenizer_parse(const char *vocab, size_t vocab_len, const char *merges, siz
     struct tokenizer *self = calloc(1, sizeof *self);
     characters_of_bytes(bytes);
     if (!self)
-        rc = cb_fail(err, CB_ERR_MEMORY, "no memory for a tokenizer");
+        rc = alloc_fail(err, "for a tokenizer");
     if (!rc)
         rc = take_vocabulary(self, root, bytes, err);
     if (!rc)
@@ -339,7 +339,7 @@ static int append(struct encoding *self, const uint32_t *pieces, uint64_t count,
         uint64_t room = 2 * self->room + count;
         uint16_t *tokens = realloc(self->tokens, room * sizeof *tokens);
         if (!tokens)
-            return cb_fail(err, CB_ERR_MEMORY, "no memory for %llu tokens", (unsigned long long)room);
+            return alloc_fail(err, "for %llu tokens", (unsigned long long)room);
         self->tokens = tokens;
         self->room = room;
     }
@@ -372,7 +372,7 @@ static int encode_word(struct encoding *self, const unsigned char *word, uint64_
     if (len > ON_STACK)
         pieces = malloc(len * sizeof *pieces);
     if (!pieces)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for a word of %llu bytes", (unsigned long long)len);
+        return alloc_fail(err, "for a word of %llu bytes", (unsigned long long)len);
     for (uint64_t i = 0; i < len; i++)
         pieces[i] = self->tokenizer->byte_tokens[word[i]];
     uint64_t count = join_pairs(self->tokenizer, pieces, len);
@@ -389,7 +389,7 @@ int tokenizer_encode(const struct tokenizer *self, const unsigned char *text, ui
     struct encoding encoding = {.tokenizer = self, .room = len / 4 + 16};
     encoding.known = calloc(WORDS, sizeof *encoding.known);
     encoding.tokens = malloc(encoding.room * sizeof *encoding.tokens);
-    int rc = encoding.known && encoding.tokens ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory to encode a text");
+    int rc = encoding.known && encoding.tokens ? 0 : alloc_fail(err, "to encode a text");
     for (uint64_t at = 0; at < len && !rc;) {
         uint64_t word = tokenizer_word(text + at, len - at);
         rc = encode_word(&encoding, text + at, word, err);

@@ -3,12 +3,13 @@
 
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
+#include "core/alloc.h"
 #include "core/buf.h"
 #include "core/json.h"
+#include "core/path.h"
 
 #define MOST_BYTES (UINT64_C(1) << 30) /* of a file */
 #define PATH_BYTES 4096
@@ -35,8 +36,7 @@ int trace_init(struct trace *self, uint64_t capacity, struct cb_err *err)
     if (all)
         return 0;
     trace_release(self);
-    return cb_fail(err, CB_ERR_MEMORY, "no memory for a trace of %llu events: trace fewer steps",
-                   (unsigned long long)capacity);
+    return alloc_fail(err, "for a trace of %llu events: trace fewer steps", (unsigned long long)capacity);
 }
 
 void trace_release(struct trace *self)
@@ -249,8 +249,8 @@ int trace_write(const struct trace *self, const char *folder, uint32_t rank, uin
     char path[PATH_BYTES];
     struct json_writer json;
     struct buf text;
-    if (snprintf(path, sizeof path, "%s/rank-%u" TRACE_FILE_ENDING, folder, rank) >= (int)sizeof path)
-        return cb_fail(err, CB_ERR_USAGE, "the name %s is too long", folder);
+    if (path_format(path, sizeof path, err, "%s/rank-%u" TRACE_FILE_ENDING, folder, rank))
+        return CB_ERR_USAGE;
     buf_init(&text, MOST_BYTES);
     json_writer_init(&json, &text, 0);
     write_all(self, rank, ranks, &json);

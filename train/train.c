@@ -5,11 +5,11 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "comm/agree.h"
+#include "core/alloc.h"
 #include "core/blas.h"
 #include "core/clock.h"
 #include "core/memory.h"
@@ -256,8 +256,7 @@ static int make_data(struct trainer *self, struct cb_err *err)
     };
     void *batch = calloc(elements, 4);
     if (!batch)
-        return cb_fail(err, CB_ERR_MEMORY,
-                       "no memory for a batch: use a smaller train.batch_size, or a shorter train.seq_length");
+        return alloc_fail(err, "for a batch: use a smaller train.batch_size, or a shorter train.seq_length");
     if (self->training.linear) {
         self->input = batch;
         trainer_fill_input(self);

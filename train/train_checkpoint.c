@@ -5,10 +5,10 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "comm/agree.h"
+#include "core/alloc.h"
 #include "core/clock.h"
 #include "setup/memory_estimate.h"
 #include "setup/open_store.h"
@@ -64,7 +64,7 @@ int checkpoint_open(struct trainer *trainer, struct cb_err *err)
 {
     struct train_checkpoint *self = calloc(1, sizeof *self);
     if (!self)
-        return trainer_join(trainer, cb_fail(err, CB_ERR_MEMORY, "no memory for checkpoints"), err);
+        return trainer_join(trainer, alloc_fail(err, "for checkpoints"), err);
     const struct experiment *experiment = trainer->place.experiment;
     trainer->checkpoint = self;
     self->state.shared_fd = -1;

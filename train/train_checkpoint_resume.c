@@ -2,10 +2,10 @@
  * moves bytes. */
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/format/format.h"
+#include "core/alloc.h"
 #include "core/clock.h"
 #include "run/record.h"
 #include "run/run_folder.h"
@@ -130,7 +130,7 @@ static int take_over(struct trainer *trainer, struct cb_err *err)
     struct train_checkpoint *self = trainer->checkpoint;
     struct left_list *list = calloc(1, sizeof *list);
     if (!list)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for a list of checkpoints");
+        return alloc_fail(err, "for a list of checkpoints");
     list->suffix = self->folder.suffix;
     int rc = store_list(self->folder.plain, list->suffix, note_left, list, err);
     qsort(list->items, rc ? 0 : list->count, sizeof *list->items, by_step);

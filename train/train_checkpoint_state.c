@@ -1,10 +1,10 @@
 /* A training's arrays as the engine sees them: model, layout and places. Owns which key is which array; must not know when
  * anything is saved. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/model/model_shape.h"
+#include "core/alloc.h"
 #include "train/train_checkpoint.h"
 
 _Static_assert(sizeof(struct position) == PARALLEL_COUNTERS * sizeof(int64_t), "the counters are the position");
@@ -70,7 +70,7 @@ static int make_layout(struct train_checkpoint *self, const struct trainer *trai
                                   {"train.seed", experiment_text(experiment, OPT_SEED)}};
     struct layout_range *ranges = calloc(self->model->count, sizeof *ranges);
     if (!ranges)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the names of %zu tensors", self->model->count);
+        return alloc_fail(err, "for the names of %zu tensors", self->model->count);
     snprintf(rate, sizeof rate, "%.17g", trainer->schedule.peak);
     snprintf(betas, sizeof betas, "(%.17g, %.17g)", trainer->optimizer.beta1, trainer->optimizer.beta2);
     snprintf(epsilon, sizeof epsilon, "%.17g", trainer->optimizer.epsilon);

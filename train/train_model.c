@@ -2,11 +2,11 @@
 #include "train/train_model.h"
 
 #include <assert.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "core/alloc.h"
 #include "train/device_model.h"
 
 #define HUGE_FROM_BYTES (UINT64_C(8) << 20) /* smaller memory gains nothing from huge pages */
@@ -108,7 +108,7 @@ static int describe_units(struct train_model *self, struct cb_err *err)
     self->units = calloc(self->unit_count, sizeof *self->units);
     self->parameters = calloc(units_parameter_count(shape), sizeof *self->parameters);
     if (!self->units || !self->parameters)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the names of a model's parameters");
+        return alloc_fail(err, "for the names of a model's parameters");
     units_describe(shape, self->units, self->parameters);
     return 0;
 }
@@ -119,10 +119,10 @@ static int take_activations(struct train_model *self, struct cb_err *err)
     uint64_t bytes = arena_bytes(setup);
     self->memory = take_memory(bytes);
     if (!self->memory)
-        return cb_fail(err, CB_ERR_MEMORY,
-                       "no memory for the activations of %u samples of %u tokens: %llu bytes; a smaller batch_size or "
-                       "seq_length needs less",
-                       setup->batch, setup->sequence, (unsigned long long)bytes);
+        return alloc_fail(err,
+                          "for the activations of %u samples of %u tokens: %llu bytes; a smaller batch_size or "
+                          "seq_length needs less",
+                          setup->batch, setup->sequence, (unsigned long long)bytes);
     struct arena arena = {.base = self->memory};
     if (setup->shape.kind == TRAIN_GPT2)
         gpt2_take_memory(setup, &self->gpt2, &arena);
@@ -139,7 +139,7 @@ int train_model_new(const struct train_setup *setup, struct train_model **model,
         return rc;
     struct train_model *self = calloc(1, sizeof *self);
     if (!self)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for a model");
+        return alloc_fail(err, "for a model");
     self->setup = *setup;
     self->rows = (uint64_t)setup->batch * setup->sequence;
     rc = setup->math ? 0 : blas_open(&self->blas, err);

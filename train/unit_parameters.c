@@ -3,10 +3,10 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/payload.h"
+#include "core/alloc.h"
 #include "train/train_model_internal.h"
 
 #define BLOCK_PARAMETERS 12
@@ -132,7 +132,7 @@ static int check_parameters(const struct model *model, const struct train_shape 
     size_t count = units_parameter_count(shape);
     struct train_parameter *parameters = calloc(count, sizeof *parameters);
     struct train_unit *units = calloc(units_count(shape), sizeof *units);
-    int rc = parameters && units ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory for the names of %zu parameters", count);
+    int rc = parameters && units ? 0 : alloc_fail(err, "for the names of %zu parameters", count);
     if (!rc)
         units_describe(shape, units, parameters);
     for (size_t i = 0; i < count && !rc; i++)

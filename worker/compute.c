@@ -4,8 +4,8 @@
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdbool.h>
-#include <stdlib.h>
 
+#include "core/alloc.h"
 #include "core/clock.h"
 #include "core/rlimits.h"
 
@@ -76,7 +76,7 @@ static int add_helper(struct compute *self, struct cb_err *err)
     helper->compute = self;
     helper->matrices = calloc(1, sizeof *helper->matrices);
     if (!helper->matrices)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to compute with");
+        return alloc_fail(err, "to compute with");
     for (int i = 0; i < SIDE * SIDE; i++)
         helper->matrices->a[i / SIDE][i % SIDE] = helper->matrices->b[i / SIDE][i % SIDE] = 1.0f / (float)(i + 1);
     sem_init(&helper->start, 0, 0);
@@ -98,7 +98,7 @@ int compute_new(uint32_t threads, struct compute **compute, struct cb_err *err)
     if (!self || !helpers) {
         free(self);
         free(helpers);
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to compute with");
+        return alloc_fail(err, "to compute with");
     }
     self->helpers = helpers;
     sem_init(&self->done, 0, 0);

@@ -2,11 +2,11 @@
  * Checks come before anything is allocated or written, and all ranks go on or none does. */
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "comm/agree.h"
+#include "core/alloc.h"
 #include "core/clock.h"
 #include "core/rlimits.h"
 #include "core/units.h"
@@ -292,7 +292,7 @@ static int prepare_behind(struct run *self, struct cb_err *err)
     if (!self->async)
         return 0;
     self->pending = calloc(RUN_PENDING, sizeof *self->pending);
-    int rc = self->pending ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory for samples");
+    int rc = self->pending ? 0 : alloc_fail(err, "for samples");
     if (!rc && self->behind_store && !self->on_device)
         rc = device_host_open(device_host_cores(), &self->device, err);
     rc = run_join(self, rc, err);

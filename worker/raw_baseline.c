@@ -3,10 +3,10 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "comm/agree.h"
+#include "core/alloc.h"
 #include "core/clock.h"
 #include "core/stats.h"
 #include "setup/memory_estimate.h"
@@ -40,7 +40,7 @@ static int choose_memory(struct baseline *self, struct cb_err *err)
         memory = self->scratch = aligned_alloc(PAGE_BYTES, SCRATCH_BYTES);
         bytes = SCRATCH_BYTES;
         if (!memory)
-            return cb_fail(err, CB_ERR_MEMORY, "no memory for the baseline");
+            return alloc_fail(err, "for the baseline");
         memset(memory, 0x5A, bytes);
     }
     raw_init(&self->raw, run->experiment, run->comm, run->page, run->store, memory, bytes,

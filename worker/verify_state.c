@@ -4,10 +4,10 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/stored/read_metadata.h"
+#include "core/alloc.h"
 #include "core/clock.h"
 
 #define NAME_BYTES 4096
@@ -113,7 +113,7 @@ static int find_byte(const struct verify_job *job, const struct stored_checkpoin
         return cb_fail(err, CB_ERR_NOT_FOUND, "the metadata places it nowhere");
     char *header = malloc(ITEM_MAX_HEADER);
     if (!header)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for a header");
+        return alloc_fail(err, "for a header");
     char name[NAME_BYTES];
     size_t len = 0;
     struct stored_payload payload;

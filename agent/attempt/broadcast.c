@@ -2,7 +2,6 @@
 #include "agent/attempt/broadcast.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +10,7 @@
 #include "agent/attempt/launch_nodes.h"
 #include "core/child.h"
 #include "core/clock.h"
+#include "core/path.h"
 #include "core/process.h"
 #include "run/cuda_plugin.h"
 
@@ -61,8 +61,8 @@ static int send_all(const char *folder, bool in_image, struct cb_err *err)
                 return cb_fail(err, CB_ERR_NOT_FOUND, "%s is neither beside ckptbench-agent nor in PATH", programs[i]);
             continue;
         }
-        if (snprintf(to, sizeof to, "%s/%s", folder, programs[i]) >= (int)sizeof to)
-            return cb_fail(err, CB_ERR_USAGE, "the path of slurm.sbcast is too long");
+        if (path_format(to, sizeof to, err, "%s/%s", folder, programs[i]))
+            return CB_ERR_USAGE;
         rc = run((const char *const[]){"sbcast", "--preserve", from, to, NULL}, SEND_NS, err);
     }
     return rc;
@@ -73,9 +73,9 @@ int broadcast_programs(struct attempt *attempt, struct cb_err *err)
     const char *parent = experiment_text(attempt->experiment, OPT_SLURM_SBCAST);
     if (!*parent || !attempt->nodes.slurm)
         return 0;
-    if (snprintf(attempt->programs, sizeof attempt->programs, "%s/" FOLDER_NAME "%s-%u", parent, attempt->run,
-                 attempt->number) >= (int)sizeof attempt->programs)
-        return cb_fail(err, CB_ERR_USAGE, "the path of slurm.sbcast is too long");
+    if (path_format(attempt->programs, sizeof attempt->programs, err, "%s/" FOLDER_NAME "%s-%u", parent, attempt->run,
+                    attempt->number))
+        return CB_ERR_USAGE;
     int rc = run_on_all((const char *const[]){"mkdir", "-m700", "--", attempt->programs}, SEND_NS, err);
     if (!rc)
         rc = send_all(attempt->programs, *experiment_text(attempt->experiment, OPT_CONTAINER) != '\0', err);

@@ -4,13 +4,13 @@
 #include "agent/attempt/launch_nodes.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "core/alloc.h"
 #include "core/child.h"
+#include "core/path.h"
 #include "core/process.h"
 #include "core/version.h"
 #include "run/rank_placement.h"
@@ -156,8 +156,8 @@ int launch_across_nodes(struct attempt *attempt, const struct worker *worker, in
 {
     char hosts[PATH_MAX];
     bool srun = strcmp(attempt->launcher_name, "srun") == 0;
-    if (snprintf(hosts, sizeof hosts, "%s/logs/hosts", attempt->path.data) >= (int)sizeof hosts)
-        return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", attempt->path.data);
+    if (path_format(hosts, sizeof hosts, err, "%s/logs/hosts", attempt->path.data))
+        return CB_ERR_USAGE;
     int rc = write_hosts(attempt, !srun, hosts, err);
     if (rc)
         return rc;
@@ -194,7 +194,7 @@ int launch_shell(int argc, char **argv, struct cb_err *err)
     size_t count = launch_ssh_words(host, destination, port, ssh);
     char **words = calloc(count + (size_t)argc, sizeof *words);
     if (!words)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to start ssh");
+        return alloc_fail(err, "to start ssh");
     memcpy(words, ssh, count * sizeof *words);
     for (int i = 2; i < argc; i++)
         words[count + (size_t)i - 2] = argv[i];

@@ -6,7 +6,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +18,7 @@
 #include "agent/node/node_peers.h"
 #include "agent/procfs.h"
 #include "core/clock.h"
+#include "core/path.h"
 #include "core/process.h"
 #include "core/version.h"
 #include "run/container.h"
@@ -124,8 +124,8 @@ static int choose_launcher(struct attempt *attempt, struct cb_err *err)
 static int open_log(const struct attempt *attempt, int *fd, struct cb_err *err)
 {
     char path[PATH_MAX];
-    if (snprintf(path, sizeof path, "%s/logs/ranks.log", attempt->path.data) >= (int)sizeof path)
-        return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", attempt->path.data);
+    if (path_format(path, sizeof path, err, "%s/logs/ranks.log", attempt->path.data))
+        return CB_ERR_USAGE;
     *fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     return *fd < 0 ? cb_fail_errno(err, errno, "creating %s", path) : 0;
 }

@@ -6,7 +6,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -19,6 +18,7 @@
 #include "agent/node/rendezvous.h"
 #include "agent/probe.h"
 #include "agent/procfs.h"
+#include "core/alloc.h"
 #include "core/clock.h"
 #include "run/experiment.h"
 
@@ -78,8 +78,7 @@ static int follow_pages(struct node_agent *self, struct cb_err *err)
 {
     self->senders = calloc(self->pages.count, sizeof(struct page_sender *));
     self->sights = calloc(self->pages.count, sizeof *self->sights);
-    int rc =
-        self->senders && self->sights ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory for %u ranks", self->pages.count);
+    int rc = self->senders && self->sights ? 0 : alloc_fail(err, "for %u ranks", self->pages.count);
     for (uint32_t i = 0; i < self->pages.count && !rc; i++)
         rc = page_sender_new(self->pages.page[i], self->joined.monotonic_offset_ns, &self->senders[i], err);
     return rc;

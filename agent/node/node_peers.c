@@ -11,7 +11,6 @@
 #include <net/if.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -20,6 +19,7 @@
 #include "agent/attempt/launch_nodes.h"
 #include "agent/attempt/slurm_end.h"
 #include "agent/node/rendezvous.h"
+#include "core/alloc.h"
 #include "core/clock.h"
 #include "core/process.h"
 #include "run/rank_placement.h"
@@ -246,7 +246,7 @@ static int start_agents(struct attempt *attempt, struct cb_err *err)
     self->starters = calloc(attempt->nodes.count, sizeof *self->starters);
     self->started_node = calloc(attempt->nodes.count, sizeof *self->started_node);
     if (!self->starters || !self->started_node)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for %u nodes", attempt->nodes.count);
+        return alloc_fail(err, "for %u nodes", attempt->nodes.count);
     int rc = fill_words(attempt, &words, err);
     if (!rc && attempt->nodes.slurm)
         return start_by_srun(attempt, &words, err);
@@ -290,7 +290,7 @@ int node_peers_open(struct attempt *attempt, uint32_t sample_capacity, struct cb
 {
     struct node_peers *self = calloc(1, sizeof *self);
     if (!self)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for other nodes");
+        return alloc_fail(err, "for other nodes");
     attempt->peers = self;
     buf_init(&self->experiment, CHANNEL_MAX_MESSAGE_BYTES / 2);
     snprintf(self->key_path, sizeof self->key_path, "%.4000s/rendezvous.key", attempt->path.data);

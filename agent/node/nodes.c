@@ -3,10 +3,10 @@
 
 #include <ctype.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "core/alloc.h"
 #include "core/buf.h"
 #include "core/child.h"
 #include "core/clock.h"
@@ -35,7 +35,7 @@ static int read_names(struct nodes *nodes, const char *text, const char *separat
         room += strchr(separators, *at) != NULL;
     nodes->name = calloc(room, sizeof *nodes->name);
     if (!nodes->name)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the names of %u nodes", room);
+        return alloc_fail(err, "for the names of %u nodes", room);
     for (const char *at = text; *at;) {
         size_t len = strcspn(at, separators);
         if (len >= NODE_NAME_BYTES)

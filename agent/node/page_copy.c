@@ -1,8 +1,9 @@
 /* Differences of status pages. Knows the layout of a page; not how parts travel. */
 #include "agent/node/page_copy.h"
 
+#include "core/alloc.h"
+
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -53,7 +54,7 @@ int page_sender_new(const struct status_page *page, int64_t offset_ns, struct pa
 {
     struct page_sender *self = calloc(1, sizeof *self);
     if (!self)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to follow rank %u", page->rank);
+        return alloc_fail(err, "to follow rank %u", page->rank);
     self->page = page;
     self->offset_ns = offset_ns;
     int rc = page_copy_new(page->rank, page->world_size, page->sample_capacity, &self->sent, err);

@@ -7,7 +7,6 @@
 #include <ftw.h>
 #include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -15,6 +14,7 @@
 #include <unistd.h>
 
 #include "agent/node/page_copy.h"
+#include "core/alloc.h"
 #include "core/clock.h"
 #include "core/hash.h"
 #include "run/rank_placement.h"
@@ -63,7 +63,7 @@ static int create_pages(struct pages *self, uint32_t own_first, uint32_t own_end
 {
     self->page = calloc(count, sizeof *self->page);
     if (!self->page)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for %u status pages", count);
+        return alloc_fail(err, "for %u status pages", count);
     int rc = 0;
     for (uint32_t i = 0; i < count && !rc; i++) {
         char path[256];

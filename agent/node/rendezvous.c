@@ -4,11 +4,11 @@
 
 #include <poll.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "agent/node/page_copy.h"
+#include "core/alloc.h"
 #include "core/clock.h"
 #include "core/version.h"
 #include "run/rank_placement.h"
@@ -68,7 +68,7 @@ static int set_up_nodes(struct rendezvous *self, struct cb_err *err)
     self->strangers = calloc(STRANGER_LIMIT, sizeof *self->strangers);
     self->polls = calloc((size_t)nodes + STRANGER_LIMIT + 1, sizeof *self->polls);
     if (!self->nodes || !self->strangers || !self->polls)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for %u nodes", nodes);
+        return alloc_fail(err, "for %u nodes", nodes);
     for (uint32_t i = 0; i < nodes; i++) {
         struct node_report *report = &self->nodes[i].report;
         report->first_rank = spread_first_rank(self->setup.ranks, nodes, i);
@@ -79,17 +79,17 @@ static int set_up_nodes(struct rendezvous *self, struct cb_err *err)
             continue;
         self->nodes[i].sights = calloc((size_t)report->rank_count + 1, sizeof *self->nodes[i].sights);
         if (!self->nodes[i].sights)
-            return cb_fail(err, CB_ERR_MEMORY, "no memory for %u nodes", nodes);
+            return alloc_fail(err, "for %u nodes", nodes);
     }
     self->read_sights = calloc((size_t)most + 1, sizeof *self->read_sights);
-    return self->read_sights ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory for %u nodes", nodes);
+    return self->read_sights ? 0 : alloc_fail(err, "for %u nodes", nodes);
 }
 
 int rendezvous_new(const struct rendezvous_setup *setup, struct rendezvous **rendezvous, struct cb_err *err)
 {
     struct rendezvous *self = calloc(1, sizeof *self);
     if (!self)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for a rendezvous");
+        return alloc_fail(err, "for a rendezvous");
     self->setup = *setup;
     self->listening = -1;
     buf_init(&self->message, CHANNEL_MAX_MESSAGE_BYTES);

@@ -7,12 +7,12 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "ckpt/convert/convert_file.h"
 #include "ckpt/format/catalogue.h"
+#include "core/alloc.h"
 #include "core/clock.h"
 #include "core/hash.h"
 #include "core/json.h"
@@ -109,7 +109,7 @@ static int check_kept(struct conversion *self, size_t file, uint32_t crc, bool *
         return code;
     unsigned char *block = malloc(self->block_bytes);
     if (!block)
-        code = cb_fail(self->err, CB_ERR_MEMORY, "no memory to look at %s", planned->name);
+        code = alloc_fail(self->err, "to look at %s", planned->name);
     for (uint64_t done = 0; length == planned->length && done < length && !code;) {
         uint64_t bytes = length - done < self->block_bytes ? length - done : self->block_bytes;
         code = store_read_at(self->target, object, done, block, bytes, NULL, NULL, self->err);
@@ -440,7 +440,7 @@ static int list_files(struct conversion *self)
     self->files = calloc(plan->file_count + 1, sizeof *self->files);
     self->first = calloc(plan->file_count + 1, sizeof *self->first);
     if (!self->files || !self->first)
-        return cb_fail(self->err, CB_ERR_MEMORY, "no memory for %zu files", plan->file_count);
+        return alloc_fail(self->err, "for %zu files", plan->file_count);
     for (size_t i = plan->item_count; i-- > 0;)
         self->first[plan->items[i].file] = i;
     return 0;

@@ -6,9 +6,9 @@
 
 #include <assert.h>
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "core/clock.h"
 #include "core/hash.h"
 
@@ -43,7 +43,7 @@ int convert_writer_new(struct store *store, uint64_t block_bytes, const struct c
 {
     struct convert_writer *self = calloc(1, sizeof *self);
     if (!self)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to convert");
+        return alloc_fail(err, "to convert");
     self->store = store;
     self->block_bytes = block_bytes;
     self->watch = *watch;
@@ -52,8 +52,7 @@ int convert_writer_new(struct store *store, uint64_t block_bytes, const struct c
         self->blocks[i].bytes = aligned_alloc(4096, block_bytes);
         if (!self->blocks[i].bytes) {
             convert_writer_free(self);
-            return cb_fail(err, CB_ERR_MEMORY, "no memory to convert: %d blocks of %" PRIu64 " bytes", CONVERT_BLOCKS,
-                           block_bytes);
+            return alloc_fail(err, "to convert: %d blocks of %" PRIu64 " bytes", CONVERT_BLOCKS, block_bytes);
         }
     }
     *writer = self;

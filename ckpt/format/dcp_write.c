@@ -3,7 +3,6 @@
  * Called for every item of plans of up to millions of items, so it appends opcodes to memory reserved
  * once an item, and names of classes and keys are written once and fetched from the pickle's memo after. */
 #include <assert.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/format/dcp.h"
@@ -11,6 +10,7 @@
 #include "ckpt/format/zip.h"
 #include "ckpt/model/literal.h"
 #include "ckpt/plan/item_groups.h"
+#include "core/alloc.h"
 
 #define MAX_ITEM_PICKLE 512
 #define MAX_LITERAL 65536
@@ -571,7 +571,7 @@ int dcp_write_metadata(const struct layout *layout, const struct plan *plan, con
     writer.fqns = malloc((tensors + 1) * sizeof *writer.fqns);
     writer.files = malloc((plan->file_count + 1) * sizeof *writer.files);
     if (!writer.fqns || !writer.files) {
-        code = cb_fail(err, CB_ERR_MEMORY, "no memory for the metadata of %zu items", plan->item_count);
+        code = alloc_fail(err, "for the metadata of %zu items", plan->item_count);
         goto out;
     }
     code = item_groups_init(&writer.groups, plan, tensors, err);

@@ -4,10 +4,10 @@
 
 #include <assert.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/layout/layout_internal.h"
+#include "core/alloc.h"
 #include "core/buf.h"
 
 /* "dp2 tp2 zero1"; axes of one rank are left out. */
@@ -49,7 +49,7 @@ static int make_layout(const struct model *model, const struct experiment *exper
     uint32_t *stage_of = malloc((model->layers + 1) * sizeof *stage_of);
     int code;
     if (!self || !stage_of) {
-        code = cb_fail(err, CB_ERR_MEMORY, "no memory for a layout");
+        code = alloc_fail(err, "for a layout");
         goto out;
     }
     self->training = training;
@@ -215,7 +215,7 @@ int layout_pieces(const struct layout *layout, uint32_t rank, struct piece **pie
     sink_rank(&sink, rank);
     struct piece *stored = calloc(sink.count ? sink.count : 1, sizeof *stored);
     if (!stored)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the %zu pieces of rank %u", sink.count, rank);
+        return alloc_fail(err, "for the %zu pieces of rank %u", sink.count, rank);
     sink = (struct sink){.layout = layout, .pieces = stored};
     sink_rank(&sink, rank);
     *pieces = stored;

@@ -1,10 +1,10 @@
 /* Owns how tensor, pipeline and expert parallelism cut the model into cells, and how a cell's boxes
  * are shared out over its data-parallel ranks. Knows nothing of state kinds or files. */
 #include <assert.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/layout/layout_internal.h"
+#include "core/alloc.h"
 
 unsigned layout_shard_roles(enum placement placement, bool expert)
 {
@@ -210,7 +210,7 @@ static int allocate_locals(struct cell *cells, size_t count, struct cb_err *err)
     for (size_t i = 0; i < count; i++) {
         cells[i].locals = malloc((cells[i].count + 1) * sizeof *cells[i].locals);
         if (!cells[i].locals)
-            return cb_fail(err, CB_ERR_MEMORY, "no memory for the layout of %zu mesh cells", count);
+            return alloc_fail(err, "for the layout of %zu mesh cells", count);
         cells[i].count = 0;
     }
     return 0;
@@ -223,7 +223,7 @@ int layout_build_cells(struct layout *self, const struct model *model, const uin
     self->dense = calloc(dense, sizeof *self->dense);
     self->experts = experts ? calloc(experts, sizeof *self->experts) : NULL;
     if (!self->dense || (experts && !self->experts))
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the layout of %zu mesh cells", dense);
+        return alloc_fail(err, "for the layout of %zu mesh cells", dense);
     int code = visit_locals(self, model, stage_of, count_locals, err);
     if (!code)
         code = allocate_locals(self->dense, dense, err);

@@ -1,10 +1,10 @@
 /* Owns which state tensors there are, by fixed names: weights, optimizer state, bytes items, and the
  * tensors of state=mlperf. Knows nothing of which rank holds what. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/layout/layout_internal.h"
+#include "core/alloc.h"
 
 #define MAX_BYTES_ITEMS LAYOUT_MOST_ITEMS
 
@@ -38,7 +38,7 @@ static bool has_kind(enum state_kind kind, enum dtype dtype, bool adam)
 static int add_state(struct layout *self, struct state_tensor tensor, char *fqn, struct cb_err *err)
 {
     if (!fqn)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the names of the state");
+        return alloc_fail(err, "for the names of the state");
     tensor.fqn = fqn;
     self->tensors[self->tensor_count++] = tensor;
     return 0;
@@ -78,7 +78,7 @@ static int add_bytes_item(struct layout *self, const char *fqn, const char *lite
     struct state_tensor tensor = {.model_tensor = UINT32_MAX, .kind = KIND_BYTES, .dtype = DTYPE_U8};
     tensor.literal = strdup(literal);
     if (!tensor.literal)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the state");
+        return alloc_fail(err, "for the state");
     int code = add_state(self, tensor, strdup(fqn), err);
     if (code)
         free((char *)tensor.literal);
@@ -173,11 +173,11 @@ int layout_build_state(struct layout *self, const struct model *model, const str
         return code;
     self->tensors = calloc(LAYOUT_KINDS * model->count + MAX_BYTES_ITEMS, sizeof *self->tensors);
     if (!self->tensors)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the state of %zu tensors", model->count);
+        return alloc_fail(err, "for the state of %zu tensors", model->count);
     for (int kind = 0; kind < LAYOUT_KINDS && !code; kind++) {
         self->state_of[kind] = malloc((model->count + 1) * sizeof *self->state_of[kind]);
         if (!self->state_of[kind])
-            return cb_fail(err, CB_ERR_MEMORY, "no memory for the state of %zu tensors", model->count);
+            return alloc_fail(err, "for the state of %zu tensors", model->count);
         code = add_kind(self, model, (enum state_kind)kind, adam, err);
     }
     if (!code && (adam || self->training))

@@ -1,15 +1,15 @@
 /* Owns the making of a layout from a stored checkpoint. Knows nothing of what is done with it. */
 #include "ckpt/layout/layout_stored.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/layout/layout_internal.h"
 #include "ckpt/model/model_shape.h"
+#include "core/alloc.h"
 
 static int no_memory(struct cb_err *err)
 {
-    return cb_fail(err, CB_ERR_MEMORY, "no memory for the layout of a stored checkpoint");
+    return alloc_fail(err, "for the layout of a stored checkpoint");
 }
 
 /* The keys that lead to a tensor in nested dicts stay with it. */

@@ -1,9 +1,9 @@
 /* Owns pp.split: which pipeline stage holds which layer. Knows nothing of the other axes. */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/layout/mesh.h"
+#include "core/alloc.h"
 
 /* Parameters of each layer; what comes before counts to the first, what comes after to the last. */
 static void weigh_layers(const struct model *model, double *weight)
@@ -64,7 +64,7 @@ static int split_balanced(const struct model *model, uint32_t stages, uint32_t *
     uint32_t *from = calloc(cells, sizeof *from);
     int code = 0;
     if (!weight || !before || !best || !from) {
-        code = cb_fail(err, CB_ERR_MEMORY, "no memory to split %u layers into %u stages", layers, stages);
+        code = alloc_fail(err, "to split %u layers into %u stages", layers, stages);
         goto out;
     }
     weigh_layers(model, weight);

@@ -4,11 +4,11 @@
  * the tensor's elements, so what is left is few boxes. As long as chunks do not overlap, a read is the
  * whole part that chunk and piece share; where they do, the first chunk has it. */
 #include "ckpt/load/load_plan.h"
+#include "core/alloc.h"
 #include "core/units.h"
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define EXTRA_NAMED 3 /* keys that are named of those that nobody asked for */
@@ -35,7 +35,7 @@ struct planner {
 
 static int no_memory(struct planner *self)
 {
-    return cb_fail(self->err, CB_ERR_MEMORY, "no memory for the load plan");
+    return alloc_fail(self->err, "for the load plan");
 }
 
 static void problem(struct planner *self, const struct load_problem *what)

@@ -3,11 +3,11 @@
 #include "ckpt/load/load_share.h"
 
 #include <assert.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/layout/layout_internal.h"
 #include "ckpt/load/load_share_internal.h"
+#include "core/alloc.h"
 
 /* A row that is longer would not fit into one message. */
 #define ROW_MAX_BYTES (UINT64_C(1) << 30)
@@ -47,7 +47,7 @@ struct sharer {
 static void no_memory(struct sharer *self)
 {
     if (!self->code)
-        self->code = cb_fail(self->err, CB_ERR_MEMORY, "no memory to share a load among ranks");
+        self->code = alloc_fail(self->err, "to share a load among ranks");
 }
 
 /* --- groups --- */
@@ -397,7 +397,7 @@ int load_share_compute(const struct layout *layout, uint32_t holder, const struc
                           .err = err};
     self.share = calloc(1, sizeof *self.share);
     if (!self.share)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to share a load among ranks");
+        return alloc_fail(err, "to share a load among ranks");
     self.share->stage_count = 1;
     self.share->alone = malloc((piece_count + 1) * sizeof *self.share->alone);
     if (!self.share->alone)

@@ -1,8 +1,8 @@
 /* Owns the cutting of shared regions: which rank reads which rows, what travels together, in which order. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/load/load_share_internal.h"
+#include "core/alloc.h"
 
 /* A cut falls between two regions rather than rows where it is off by less than this part of a share. */
 #define TOLERANCE 32
@@ -223,7 +223,5 @@ int load_share_make_blocks(struct load_share *self, const struct layout *layout,
         first = end;
     }
     free(cutter.readers);
-    return cutter.failed
-               ? cb_fail(err, CB_ERR_MEMORY, "no memory to share a load of %zu regions among ranks", self->region_count)
-               : 0;
+    return cutter.failed ? alloc_fail(err, "to share a load of %zu regions among ranks", self->region_count) : 0;
 }

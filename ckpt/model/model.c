@@ -4,9 +4,9 @@
 #include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "ckpt/model/model_shape.h"
+#include "core/alloc.h"
 
 #define MODEL_MAX_TENSORS 1000000u
 #define MODEL_MAX_ELEMENTS (UINT64_C(1) << 56) /* so that bytes of any state of it are a number */
@@ -21,7 +21,7 @@ static int model_reserve(struct model *self, struct cb_err *err)
     size_t capacity = self->count ? 2 * self->count : 1;
     struct model_tensor *tensors = realloc(self->tensors, capacity * sizeof *tensors);
     if (!tensors)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the tensors of model %s", self->name);
+        return alloc_fail(err, "for the tensors of model %s", self->name);
     self->tensors = tensors;
     return 0;
 }
@@ -62,7 +62,7 @@ int model_add(struct model *self, struct tensor_role role, uint32_t dims, const 
     int written = vasprintf(&tensor.fqn, format, arguments);
     va_end(arguments);
     if (written < 0)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the tensors of model %s", self->name);
+        return alloc_fail(err, "for the tensors of model %s", self->name);
     self->tensors[self->count++] = tensor;
     return 0;
 }

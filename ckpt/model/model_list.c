@@ -1,9 +1,9 @@
 /* Owns the reading of models given as a YAML list: name, shape and dtype of each tensor, and, where
  * a layout must split it, layer, tp_dim, tp_unit and expert. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/model/model_shape.h"
+#include "core/alloc.h"
 #include "core/buf.h"
 #include "core/units.h"
 #include "core/yaml.h"
@@ -183,7 +183,7 @@ static int check_names(const struct list *self, struct cb_err *err)
         return cb_fail(err, CB_ERR_USAGE, "%s: the list has no tensors", self->path);
     const char **names = malloc(model->count * sizeof *names);
     if (!names)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the names of model %s", self->path);
+        return alloc_fail(err, "for the names of model %s", self->path);
     for (size_t i = 0; i < model->count; i++)
         names[i] = model->tensors[i].fqn;
     qsort(names, model->count, sizeof *names, compare_names);

@@ -1,12 +1,12 @@
 /* Owns where a model comes from: presets by name, files and folders by path. Knows nothing of ranks or of state. */
 #include <assert.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "ckpt/model/model_shape.h"
+#include "core/alloc.h"
 #include "run/options.h"
 
 static int build_preset(struct model *self, const struct model_preset *preset, uint64_t layers, const enum dtype *dtype,
@@ -75,7 +75,7 @@ int model_load(const char *source, uint64_t layers, const enum dtype *dtype, str
     if (self)
         self->name = strdup(source);
     if (!self || !self->name) {
-        code = cb_fail(err, CB_ERR_MEMORY, "no memory for model %s", source);
+        code = alloc_fail(err, "for model %s", source);
         goto out;
     }
     const struct model_preset *preset = model_preset_find(source);

@@ -1,11 +1,11 @@
 /* Owns the search for parts with the same bytes. Knows boxes, not formats. */
 #include "ckpt/plan/duplicates.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include <sys/uio.h>
 
 #include "ckpt/stored/stored_read.h"
+#include "core/alloc.h"
 
 struct searcher {
     const struct stored_checkpoint *checkpoint;
@@ -158,7 +158,7 @@ int same_find(struct store *store, const struct stored_checkpoint *checkpoint, u
     self.memory = malloc(self.memory_bytes);
     int code = made.parts && self.memory
                    ? stored_reader_new(store, checkpoint, self.memory_bytes, NULL, &self.reader, err)
-                   : cb_fail(err, CB_ERR_MEMORY, "no memory to compare parts with");
+                   : alloc_fail(err, "to compare parts with");
     size_t count = code ? 0 : choose_candidates(checkpoint, made.parts);
     if (!code)
         code = digest_all(&self, made.parts, count);

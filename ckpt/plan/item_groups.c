@@ -1,7 +1,7 @@
 /* Owns the grouping of a plan's items by tensor. Knows nothing of formats. */
 #include "ckpt/plan/item_groups.h"
 
-#include <stdlib.h>
+#include "core/alloc.h"
 
 static int compare_items(const void *a, const void *b, void *context)
 {
@@ -32,7 +32,7 @@ int item_groups_init(struct item_groups *self, const struct plan *plan, size_t t
     if (!order || !first || plan->item_count >= UINT32_MAX) {
         free(order);
         free(first);
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the metadata of %zu items", plan->item_count);
+        return alloc_fail(err, "for the metadata of %zu items", plan->item_count);
     }
     sort_by_tensor(plan, tensor_count, order, first);
     uint32_t kept = 0;

@@ -3,11 +3,11 @@
 #include "ckpt/plan/plan.h"
 
 #include <assert.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/format/format.h"
 #include "ckpt/plan/plan_internal.h"
+#include "core/alloc.h"
 #include "core/clock.h"
 #include "core/hash.h"
 #include "core/units.h"
@@ -116,7 +116,7 @@ int plan_compute(const struct layout *layout, const struct plan_options *options
     planner.loads = calloc(layout->mesh.world_size, sizeof *planner.loads);
     int code;
     if (!self || !planner.loads) {
-        code = cb_fail(err, CB_ERR_MEMORY, "no memory to plan for %u ranks", layout->mesh.world_size);
+        code = alloc_fail(err, "to plan for %u ranks", layout->mesh.world_size);
         goto out;
     }
     self->world_size = layout->mesh.world_size;

@@ -1,10 +1,10 @@
 /* Owns who writes what several ranks hold. Each group of ranks has a line of units; it is cut so that
  * the least loaded of them rise to one level, as water would. Knows nothing of files. */
 #include <assert.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/plan/plan_internal.h"
+#include "core/alloc.h"
 
 /* A rank's share of a line may miss the level by one part in this many of the mean load: so that
  * cuts can fall between tensors, and no rank gets crumbs of a small line. */
@@ -48,7 +48,7 @@ static int bound_of_groups(const struct planner *self, unsigned roles, uint64_t 
     assert(members > 0);
     uint64_t *bytes = calloc(groups, sizeof *bytes);
     if (!bytes)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to plan %u groups of ranks", groups);
+        return alloc_fail(err, "to plan %u groups of ranks", groups);
     for (uint32_t rank = 0; rank < mesh->world_size; rank++) {
         uint32_t coordinate[AXIS_ROLES];
         mesh_coordinates(mesh, rank, coordinate);
@@ -90,7 +90,7 @@ static int sort_units(const struct planner *self, uint32_t **order, size_t **sta
     if (!sorted || !first) {
         free(sorted);
         free(first);
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to plan %zu shared boxes", self->unit_count);
+        return alloc_fail(err, "to plan %zu shared boxes", self->unit_count);
     }
     for (size_t i = 0; i < self->unit_count; i++)
         first[self->units[i].line + 2]++;
@@ -274,7 +274,7 @@ int planner_balance(struct planner *self, struct cb_err *err)
     struct share *shares = malloc(self->layout->mesh.world_size * sizeof *shares);
     uint32_t *ranks = malloc(self->layout->mesh.world_size * sizeof *ranks);
     if (!queue || !shares || !ranks)
-        code = cb_fail(err, CB_ERR_MEMORY, "no memory to plan for %u ranks", self->layout->mesh.world_size);
+        code = alloc_fail(err, "to plan for %u ranks", self->layout->mesh.world_size);
     for (size_t i = 0; i < self->line_count && !code; i++) {
         size_t index = queue[i].line;
         code = cut_line(self, &self->lines[index], order + starts[index], starts[index + 1] - starts[index], shares,

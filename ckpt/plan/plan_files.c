@@ -1,12 +1,12 @@
 /* Owns where what is written lies: the order of items, files, names and offsets. Knows nothing of why
  * a rank writes what it writes. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/format/format.h"
 #include "ckpt/format/safetensors.h"
 #include "ckpt/plan/plan_internal.h"
+#include "core/alloc.h"
 
 /* Items of each rank together, and where each rank's begin. */
 static int gather_by_rank(const struct planner *planner, struct plan *plan, struct cb_err *err)
@@ -15,7 +15,7 @@ static int gather_by_rank(const struct planner *planner, struct plan *plan, stru
     plan->items = calloc(count + 1, sizeof *plan->items);
     plan->first_item = calloc((size_t)plan->world_size + 2, sizeof *plan->first_item);
     if (!plan->items || !plan->first_item)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for a plan of %zu items", count);
+        return alloc_fail(err, "for a plan of %zu items", count);
     size_t *next = plan->first_item + 1; /* while filling, next[r] is where rank r's next item goes */
     for (size_t i = 0; i < count; i++)
         next[planner->assignments[i].rank + 1]++;
@@ -70,7 +70,7 @@ static int sort_in_layers(struct plan_item *items, size_t count, struct cb_err *
     struct plan_item *sorted = malloc((count + 1) * sizeof *sorted);
     uint32_t *layer = calloc(count + 1, sizeof *layer);
     uint32_t layers = 1;
-    int code = sorted && layer ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory to order %zu items", count);
+    int code = sorted && layer ? 0 : alloc_fail(err, "to order %zu items", count);
     for (size_t i = 1; i < count && !code; i++) {
         layer[i] = items[i].tensor == items[i - 1].tensor ? layer[i - 1] + 1 : 0;
         layers = layer[i] >= layers ? layer[i] + 1 : layers;
@@ -111,7 +111,7 @@ static int name_file(const struct placer *self, uint32_t rank, uint32_t index, c
     if (fanout)
         snprintf(folder, sizeof folder, "d%05u/", (uint32_t)(self->plan->file_count % fanout));
     if (asprintf(name, "%s__%u_%u.%s", folder, rank, index, suffix) < 0)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for a plan of %zu files", self->plan->file_count);
+        return alloc_fail(err, "for a plan of %zu files", self->plan->file_count);
     return 0;
 }
 
@@ -170,7 +170,7 @@ static int name_safetensors(struct placer *self, struct cb_err *err)
                                 : asprintf(&file->name, "model-%05u-of-%05u" SAFETENSORS_SUFFIX, index, most);
             if (written < 0) {
                 file->name = NULL;
-                return cb_fail(err, CB_ERR_MEMORY, "no memory for a plan of %zu files", plan->file_count);
+                return alloc_fail(err, "for a plan of %zu files", plan->file_count);
             }
         }
     }

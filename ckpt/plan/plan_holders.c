@@ -1,10 +1,10 @@
 /* Owns who could write what: walks the cells of the layout once, so that the cost is that of the
  * boxes there are and not of ranks x tensors. Knows nothing of how loads are evened out. */
 #include <assert.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/plan/plan_internal.h"
+#include "core/alloc.h"
 #include "core/hash.h"
 
 int planner_reserve(void **items, size_t *capacity, size_t count, size_t item_size, struct cb_err *err)
@@ -14,7 +14,7 @@ int planner_reserve(void **items, size_t *capacity, size_t count, size_t item_si
     size_t larger = *capacity ? 2 * *capacity : 256;
     void *grown = realloc(*items, larger * item_size);
     if (!grown)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for a plan of more than %zu items", count);
+        return alloc_fail(err, "for a plan of more than %zu items", count);
     *items = grown;
     *capacity = larger;
     return 0;
@@ -49,7 +49,7 @@ static int grow_table(struct planner *self, struct cb_err *err)
     size_t size = self->table_size ? 2 * self->table_size : 1024;
     uint32_t *table = calloc(size, sizeof *table);
     if (!table)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to plan %zu groups of ranks", self->line_count);
+        return alloc_fail(err, "to plan %zu groups of ranks", self->line_count);
     for (size_t i = 0; i < self->line_count; i++) {
         if (self->lines[i].list_count)
             continue;
@@ -293,7 +293,7 @@ static int walk_repeated(struct planner *self, const struct walk *walk, const st
     uint64_t *numbers = malloc(2 * (size_t)local->tp_count * sizeof *numbers), *breaks = NULL;
     size_t count = 0;
     if (!numbers)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to plan a tensor held %u times", local->tp_count);
+        return alloc_fail(err, "to plan a tensor held %u times", local->tp_count);
     for (uint32_t i = 0; i < local->tp_count; i++) {
         uint32_t tp = local->tp_first + i;
         const struct cell *cell =

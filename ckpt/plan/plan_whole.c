@@ -1,10 +1,10 @@
 /* Owns who writes what where tensors must stay whole (format=safetensors): the largest first, each to the least
  * loaded of the ranks that hold it. Knows nothing of files. */
 #include <stdbool.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/plan/plan_internal.h"
+#include "core/alloc.h"
 
 struct weighed {
     uint32_t unit;
@@ -24,7 +24,7 @@ int planner_keep_empty(struct planner *self, struct cb_err *err)
 {
     const struct layout *layout = self->layout;
     bool *seen = calloc(layout->tensor_count + 1, sizeof *seen);
-    int code = seen ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory to plan %zu tensors", layout->tensor_count);
+    int code = seen ? 0 : alloc_fail(err, "to plan %zu tensors", layout->tensor_count);
     for (size_t i = 0; i < self->assignment_count && !code; i++)
         seen[self->assignments[i].tensor] = true;
     for (size_t i = 0; i < layout->tensor_count && !code; i++) {
@@ -66,7 +66,7 @@ int planner_give_whole(struct planner *self, struct cb_err *err)
 {
     struct weighed *order = malloc((self->unit_count + 1) * sizeof *order);
     uint32_t *ranks = malloc(self->layout->mesh.world_size * sizeof *ranks);
-    int code = order && ranks ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory to plan %zu tensors", self->unit_count);
+    int code = order && ranks ? 0 : alloc_fail(err, "to plan %zu tensors", self->unit_count);
     for (size_t i = 0; i < self->assignment_count && !code; i++)
         code = check_whole(self, self->assignments[i].tensor, &self->assignments[i].box, err);
     for (size_t i = 0; i < self->unit_count && !code; i++) {

@@ -1,8 +1,9 @@
 /* Owns the figures of a stored checkpoint. Knows names of files as the known writers make them. */
 #include "ckpt/stored/inspect.h"
 
+#include "core/alloc.h"
+
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* --- files and who wrote them --- */
@@ -76,7 +77,7 @@ static int order_items(const struct stored_checkpoint *checkpoint, struct place 
     if (!places || !next) {
         free(places);
         free(next);
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu items", count);
+        return alloc_fail(err, "for %zu items", count);
     }
     for (size_t i = 0; i < count; i++)
         next[checkpoint->chunks[i].file + 2]++;
@@ -141,7 +142,7 @@ static int add_up_ranks(const struct stored_checkpoint *checkpoint, struct inspe
     size_t used = 0;
     self->ranks = calloc(checkpoint->file_count + 1, sizeof *self->ranks);
     if (!self->ranks)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu files", checkpoint->file_count);
+        return alloc_fail(err, "for %zu files", checkpoint->file_count);
     for (size_t i = 0; i < checkpoint->file_count; i++) {
         if (self->files[i].rank != INSPECT_NO_RANK)
             self->ranks[used++] = (struct inspect_rank){self->files[i].rank, 1, self->files[i].payload_bytes};
@@ -259,7 +260,7 @@ int inspect_checkpoint(struct store *store, const struct stored_checkpoint *chec
     struct inspection made = {0};
     made.files = calloc(checkpoint->file_count + 1, sizeof *made.files);
     if (!made.files)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu files", checkpoint->file_count);
+        return alloc_fail(err, "for %zu files", checkpoint->file_count);
     int code = look_at_files(store, checkpoint, &made, err);
     if (!code)
         code = look_at_items(checkpoint, &made, err);

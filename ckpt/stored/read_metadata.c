@@ -7,13 +7,13 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/format/catalogue.h"
 #include "ckpt/format/safetensors.h"
 #include "ckpt/stored/read_rank_metadata.h"
 #include "ckpt/stored/stored.h"
+#include "core/alloc.h"
 
 #define MAX_METADATA_BYTES (UINT64_C(8) << 30)
 #define MAX_INDEX_BYTES (UINT64_C(1) << 30)
@@ -48,7 +48,7 @@ struct collector {
 
 static int no_memory(struct collector *self)
 {
-    return cb_fail(self->err, CB_ERR_MEMORY, "no memory for what the checkpoint in %s has", self->folder);
+    return alloc_fail(self->err, "for what the checkpoint in %s has", self->folder);
 }
 
 /* "FOLDER/NAME", or NAME in the store itself. */

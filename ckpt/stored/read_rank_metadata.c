@@ -5,10 +5,10 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/stored/stored.h"
+#include "core/alloc.h"
 
 #define MAX_METADATA_BYTES (UINT64_C(8) << 30)
 
@@ -42,7 +42,7 @@ bool collect_is_rank_metadata(const char *name, uint32_t *rank)
 
 static int no_memory(const struct joining *self)
 {
-    return cb_fail(self->err, CB_ERR_MEMORY, "no memory for what the checkpoint in %s has", self->folder);
+    return alloc_fail(self->err, "for what the checkpoint in %s has", self->folder);
 }
 
 static int read_rank(const struct joining *self, uint32_t rank, struct stored_checkpoint **checkpoint)

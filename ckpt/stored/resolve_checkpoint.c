@@ -4,11 +4,11 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/format/format.h"
 #include "ckpt/format/safetensors.h"
+#include "core/alloc.h"
 #include "core/buf.h"
 
 #define NAMED_MOST 10         /* checkpoints that a refusal names */
@@ -72,12 +72,12 @@ static int collect(void *context, const char *name, uint64_t length, struct cb_e
     if (!(self->count & (self->count - 1))) { /* it grows at the powers of two */
         char **names = realloc(self->names, (self->count ? 2 * self->count : 1) * sizeof *names);
         if (!names)
-            return cb_fail(err, CB_ERR_MEMORY, "no memory for the names of checkpoints");
+            return alloc_fail(err, "for the names of checkpoints");
         self->names = names;
     }
     self->names[self->count] = strdup(name);
     if (!self->names[self->count])
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the name of a checkpoint");
+        return alloc_fail(err, "for the name of a checkpoint");
     self->count++;
     return 0;
 }

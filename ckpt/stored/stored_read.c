@@ -6,10 +6,10 @@
 #include "ckpt/stored/stored_read.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/stored/unpack.h"
+#include "core/alloc.h"
 #include "core/hash.h"
 
 #define LONG_RUN_BYTES (UINT64_C(256) << 10)
@@ -74,7 +74,7 @@ static int ledger_add(struct read_ledger *self, const struct read_part *part, st
             self->parts = parts;
             self->capacity = capacity;
         } else {
-            code = cb_fail(err, CB_ERR_MEMORY, "no memory for the checksums of what was read");
+            code = alloc_fail(err, "for the checksums of what was read");
         }
     }
     if (!code)
@@ -421,7 +421,7 @@ int stored_reader_new(struct store *store, const struct stored_checkpoint *check
 {
     struct stored_reader *self = calloc(1, sizeof *self);
     if (!self)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to read a checkpoint");
+        return alloc_fail(err, "to read a checkpoint");
     *self = (struct stored_reader){.store = store,
                                    .checkpoint = checkpoint,
                                    .ledger = ledger,
@@ -435,7 +435,7 @@ int stored_reader_new(struct store *store, const struct stored_checkpoint *check
     self->frames = malloc(FRAMES * sizeof *self->frames);
     if (!self->scratch || !self->probe || !self->frames) {
         stored_reader_free(self);
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to read a checkpoint");
+        return alloc_fail(err, "to read a checkpoint");
     }
     memset(self->frames, 0xff, FRAMES * sizeof *self->frames);
     *reader = self;

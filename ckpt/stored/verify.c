@@ -2,11 +2,11 @@
  * format's bytes, and nothing of how people are told. */
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/stored/read_metadata.h"
 #include "ckpt/stored/verify_internal.h"
+#include "core/alloc.h"
 #include "core/units.h"
 
 #define MAX_THREADS 64
@@ -94,7 +94,7 @@ static int check_ends(struct verifier *self)
         return 0;
     uint64_t *ends = calloc(checkpoint->file_count + 1, sizeof *ends);
     if (!ends)
-        return cb_fail(self->err, CB_ERR_MEMORY, "no memory for %zu files", checkpoint->file_count);
+        return alloc_fail(self->err, "for %zu files", checkpoint->file_count);
     for (size_t i = 0; i < checkpoint->chunk_count; i++) {
         const struct stored_chunk *chunk = &checkpoint->chunks[i];
         if (chunk->offset + chunk->length > ends[chunk->file])
@@ -234,7 +234,7 @@ static int check_items(struct verifier *self)
     size_t count = self->checkpoint->chunk_count, first, end;
     const struct stored_chunk **places = malloc((count + 1) * sizeof *places);
     if (!places)
-        return cb_fail(self->err, CB_ERR_MEMORY, "no memory for %zu items", count);
+        return alloc_fail(self->err, "for %zu items", count);
     for (size_t i = 0; i < count; i++)
         places[i] = &self->checkpoint->chunks[i];
     qsort(places, count, sizeof *places, compare_places);
@@ -259,7 +259,7 @@ static int check_all(struct verifier *self)
     const struct stored_checkpoint *checkpoint = self->checkpoint;
     self->files = calloc(checkpoint->file_count + 1, sizeof *self->files);
     if (!self->files)
-        return cb_fail(self->err, CB_ERR_MEMORY, "no memory for %zu files", checkpoint->file_count);
+        return alloc_fail(self->err, "for %zu files", checkpoint->file_count);
     self->result->format = format_name(checkpoint->format);
     stored_count(checkpoint, &self->result->counts);
     if (checkpoint->tensor_count == 0 && is_mine(self->job, 0))

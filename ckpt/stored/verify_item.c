@@ -3,12 +3,12 @@
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/stored/unpack.h"
 #include "ckpt/stored/unpack_item.h"
 #include "ckpt/stored/verify_internal.h"
+#include "core/alloc.h"
 #include "core/clock.h"
 #include "core/hash.h"
 
@@ -461,12 +461,12 @@ int verify_open(struct verifier *self)
     buf_init(&self->plain, MAX_PLAIN_BYTES);
     self->block = aligned_alloc(4096, BLOCK_BYTES);
     if (!self->block)
-        return cb_fail(self->err, CB_ERR_MEMORY, "no memory for reading");
+        return alloc_fail(self->err, "for reading");
     int code = store_open(self->job->place, &options, &self->store, self->err);
     if (code || store_capabilities(self->store)->page_cache)
         return code;
     self->window = malloc(WINDOW_BYTES);
-    return self->window ? 0 : cb_fail(self->err, CB_ERR_MEMORY, "no memory for reading");
+    return self->window ? 0 : alloc_fail(self->err, "for reading");
 }
 
 void verify_close(struct verifier *self)

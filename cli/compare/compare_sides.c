@@ -2,11 +2,11 @@
 #include "cli/compare/compare_sides.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "cli/compare/sweep_axes.h"
 #include "cli/report/history_reading.h"
+#include "core/alloc.h"
 #include "core/log.h"
 
 static void side_release(struct side *self)
@@ -26,14 +26,12 @@ void sides_release(struct sides *self)
 
 static int add_side(struct sides *self, const char *name, struct side **side, struct cb_err *err)
 {
-    struct side *more = realloc(self->items, (self->count + 1) * sizeof *more);
-    if (!more)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to compare runs");
-    self->items = more;
+    if (alloc_grow(&self->items, self->count, sizeof *self->items, err))
+        return CB_ERR_MEMORY;
     *side = &self->items[self->count];
     **side = (struct side){.name = strdup(name)};
     if (!(*side)->name)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to compare runs");
+        return alloc_fail(err, "to compare runs");
     self->count++;
     return 0;
 }
@@ -76,7 +74,7 @@ static int side_take(struct side *self, struct run_info *run, struct cb_err *err
     struct run_info **more = realloc(self->runs, (self->compared.count + 1) * sizeof(struct run_info *));
     if (!more) {
         run_info_free(run);
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to compare runs");
+        return alloc_fail(err, "to compare runs");
     }
     self->runs = more;
     self->runs[self->compared.count++] = run;
@@ -139,7 +137,7 @@ static int append_selection(struct run_selection *all, const struct run_selectio
 {
     void *runs = realloc(all->runs, (all->count + more->count + 1) * 64);
     if (!runs)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to compare runs");
+        return alloc_fail(err, "to compare runs");
     all->runs = runs;
     if (more->count)
         memcpy(all->runs + all->count, more->runs, more->count * 64);
@@ -287,7 +285,7 @@ int sides_split(struct sides *self, struct history *history, const char *word, c
         rc = select_to_split(history, word, &found, err);
     struct run_info **runs = calloc(found.count + 1, sizeof(struct run_info *));
     if (rc == 0 && !runs)
-        rc = cb_fail(err, CB_ERR_MEMORY, "no memory to compare runs");
+        rc = alloc_fail(err, "to compare runs");
     for (; loaded < found.count && rc == 0; loaded += rc == 0)
         rc = history_load_run(history, found.runs[loaded], &runs[loaded], err);
     if (runs)

@@ -3,11 +3,11 @@
 #include "cli/compare/comparison.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "cli/compare/differences.h"
 #include "cli/report/metric_format.h"
+#include "core/alloc.h"
 
 #define OUTLIER_DEVIATIONS 3.5
 #define SCALED_MAD 1.4826 /* of a normal distribution, to its standard deviation */
@@ -26,7 +26,7 @@ static int set_init(struct sample_set *self, size_t capacity, struct cb_err *err
     self->blocks = calloc(capacity + 1, sizeof *self->blocks);
     self->runs = calloc(capacity + 1, sizeof *self->runs);
     self->count = 0;
-    return self->values && self->blocks && self->runs ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory to compare runs");
+    return self->values && self->blocks && self->runs ? 0 : alloc_fail(err, "to compare runs");
 }
 
 static void set_release(struct sample_set *self)
@@ -92,7 +92,7 @@ static int number_blocks(const struct comparison_side *const sides[2], const str
 {
     size_t total = sides[0]->count + sides[1]->count;
     struct block_key *keys = calloc(total + 1, sizeof *keys);
-    int rc = keys ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory to compare runs");
+    int rc = keys ? 0 : alloc_fail(err, "to compare runs");
     for (size_t i = 0; keys && i < total && rc == 0; i++) {
         const struct run_info *run = i < sides[0]->count ? sides[0]->runs[i] : sides[1]->runs[i - sides[0]->count];
         rc = differences_block_key(run, differs, &keys[i].text, err);
@@ -220,7 +220,7 @@ static int compare_blocked(struct comparison_metric *metric, const struct sample
     size_t most = base->count + other->count;
     double *differences = calloc(2 * most + 1, sizeof *differences);
     if (!differences)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to compare runs");
+        return alloc_fail(err, "to compare runs");
     size_t count = block_differences(base, other, differences, differences + most);
     signed_rank_shift(differences, count, COMPARISON_CONFIDENCE, &metric->shift);
     metric->p =
@@ -314,10 +314,8 @@ static int add_outliers(struct comparison *self, const struct comparison_metric 
         if (!(distance > OUTLIER_DEVIATIONS * SCALED_MAD * summary.mad) ||
             distance <= COMPARISON_DEFAULT_THRESHOLD * fabs(summary.median))
             continue;
-        struct comparison_outlier *more = realloc(self->outliers, (self->outlier_count + 1) * sizeof *more);
-        if (!more)
-            return cb_fail(err, CB_ERR_MEMORY, "no memory to compare runs");
-        self->outliers = more;
+        if (alloc_grow(&self->outliers, self->outlier_count, sizeof *self->outliers, err))
+            return CB_ERR_MEMORY;
         self->outliers[self->outlier_count++] =
             (struct comparison_outlier){metric_row(metric->metric)->name, set->runs[i], of_base, set->values[i]};
     }
@@ -358,7 +356,7 @@ static int list_metrics(struct comparison *self, const struct comparison_side *b
 {
     self->metrics = calloc((size_t)METRIC_COUNT * OP_COUNT, sizeof *self->metrics);
     if (!self->metrics)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to compare runs");
+        return alloc_fail(err, "to compare runs");
     for (int primary = 1; primary >= 0; primary--) {
         for (int id = 0; id < METRIC_COUNT; id++) {
             for (int op = 0; op < OP_COUNT; op++) {
@@ -465,7 +463,7 @@ int comparison_compute(const struct comparison_side *base, const struct comparis
                            sides[i]->left_out ? " (see `ckptbench list`)" : "");
     size_t *blocks = calloc(base->count + other->count + 1, sizeof *blocks);
     if (!blocks)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to compare runs");
+        return alloc_fail(err, "to compare runs");
     int rc = differences_find(base, other, &self, err);
     if (rc == 0)
         rc = number_blocks(sides, &self.differs, blocks, err);

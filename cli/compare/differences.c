@@ -1,9 +1,9 @@
 /* In what two sides of runs differ. Owns which fingerprint keys count and which an experiment key explains. */
 #include "cli/compare/differences.h"
 
-#include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "core/buf.h"
 #include "run/options.h"
 
@@ -82,14 +82,12 @@ void differences_release(struct comparison_differences *self)
 static int add_difference(struct comparison_differences *self, const char *key, const struct value_set *base,
                           const struct value_set *other, struct cb_err *err)
 {
-    struct comparison_difference *more = realloc(self->items, (self->count + 1) * sizeof *more);
-    if (!more)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to compare runs");
-    self->items = more;
+    if (alloc_grow(&self->items, self->count, sizeof *self->items, err))
+        return CB_ERR_MEMORY;
     struct comparison_difference *item = &self->items[self->count++];
     *item = (struct comparison_difference){strdup(key), set_text(base), set_text(other)};
     if (!item->key || !item->base || !item->other)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to compare runs");
+        return alloc_fail(err, "to compare runs");
     return 0;
 }
 
@@ -133,7 +131,7 @@ static int gather(const struct comparison_side *side, value_fn value, const char
 {
     *set = (struct value_set){calloc(side->count + 1, sizeof *set->values), 0};
     if (!set->values)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to compare runs");
+        return alloc_fail(err, "to compare runs");
     for (size_t i = 0; i < side->count; i++)
         set->values[set->count++] = value(side->runs[i], key, id);
     set_finish(set);
@@ -205,7 +203,7 @@ static int all_keys(const struct comparison_side *base, const struct comparison_
             total += count(sides[s]->runs[i]);
     *set = (struct value_set){calloc(total + 1, sizeof *set->values), 0};
     if (!set->values)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to compare runs");
+        return alloc_fail(err, "to compare runs");
     for (int s = 0; s < 2; s++)
         for (size_t i = 0; i < sides[s]->count; i++)
             for (size_t k = 0; k < count(sides[s]->runs[i]); k++)
@@ -265,13 +263,11 @@ static int add_same(struct comparison *out, const char *key, struct cb_err *err)
         if (strlen(last) == len && strncmp(last, key, len) == 0)
             return 0;
     }
-    char **more = realloc(out->same, (out->same_count + 1) * sizeof *more);
-    if (!more)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to compare runs");
-    out->same = more;
+    if (alloc_grow(&out->same, out->same_count, sizeof *out->same, err))
+        return CB_ERR_MEMORY;
     out->same[out->same_count] = strndup(key, len);
     if (!out->same[out->same_count])
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to compare runs");
+        return alloc_fail(err, "to compare runs");
     out->same_count++;
     return 0;
 }
@@ -356,7 +352,7 @@ int differences_block_key(const struct run_info *run, const struct comparison_di
     if (rc == 0) {
         *text = buf_take(&key);
         if (!*text)
-            rc = cb_fail(err, CB_ERR_MEMORY, "no memory to compare runs");
+            rc = alloc_fail(err, "to compare runs");
     }
     buf_release(&key);
     return rc;

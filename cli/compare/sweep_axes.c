@@ -1,8 +1,9 @@
 /* In which keys experiments differ. Owns which keys follow from others; knows no run and no history. */
 #include "cli/compare/sweep_axes.h"
 
+#include "core/alloc.h"
+
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define TEXT_MAX_BYTES (1u << 16)
@@ -37,13 +38,11 @@ void varied_release(struct varied *self)
 
 static int add_key(struct varied *self, const char *key, struct cb_err *err)
 {
-    char **more = realloc(self->keys, (self->count + 1) * sizeof *more);
-    if (!more)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the keys of a sweep");
-    self->keys = more;
+    if (alloc_grow(&self->keys, self->count, sizeof *self->keys, err))
+        return CB_ERR_MEMORY;
     self->keys[self->count] = strdup(key);
     if (!self->keys[self->count])
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the keys of a sweep");
+        return alloc_fail(err, "for the keys of a sweep");
     self->count++;
     return 0;
 }
@@ -137,11 +136,11 @@ static int follows(const struct varied *self, const struct experiment *const *ex
 {
     const char *key = option_row(frozen[rule].key)->name;
     struct reading *readings = calloc(count + 1, sizeof *readings);
-    int rc = readings ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory for the keys of a sweep");
+    int rc = readings ? 0 : alloc_fail(err, "for the keys of a sweep");
     for (size_t i = 0; i < count && rc == 0; i++) {
         readings[i] = (struct reading){read_others(self, experiments[i], rule), varied_value(experiments[i], key)};
         if (!readings[i].others)
-            rc = cb_fail(err, CB_ERR_MEMORY, "no memory for the keys of a sweep");
+            rc = alloc_fail(err, "for the keys of a sweep");
     }
     if (rc == 0) {
         qsort(readings, count, sizeof *readings, compare_readings);

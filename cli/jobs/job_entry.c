@@ -4,10 +4,10 @@
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "core/alloc.h"
 #include "jobs/slurm/run_follow.h"
 #include "run/site.h"
 
@@ -35,7 +35,7 @@ int job_entry_init(struct job_entry *entry, const struct run_line *line, struct 
     snprintf(entry->outcome, sizeof entry->outcome, "%s", line->outcome);
     entry->folder = strdup(line->folder);
     entry->message = strdup(line->message);
-    return entry->folder && entry->message ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory for a path");
+    return entry->folder && entry->message ? 0 : alloc_fail(err, "for a path");
 }
 
 void job_entry_release(struct job_entry *entry)

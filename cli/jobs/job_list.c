@@ -2,11 +2,11 @@
 #include "cli/jobs/job_list.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "cli/jobs/pool_runs.h"
 #include "cli/sites/site_runs.h"
+#include "core/alloc.h"
 #include "core/clock.h"
 #include "core/file_batch.h"
 #include "core/log.h"
@@ -43,14 +43,8 @@ void job_list_release(struct job_list *self)
 static int take_line(void *context, const struct run_line *line, struct cb_err *err)
 {
     struct job_list *self = context;
-    if (self->count == self->room) {
-        size_t room = self->room ? 2 * self->room : 16;
-        struct job_entry *more = realloc(self->items, room * sizeof *more);
-        if (!more)
-            return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu runs", self->count);
-        self->items = more;
-        self->room = room;
-    }
+    if (alloc_grow(&self->items, self->count, sizeof *self->items, err))
+        return CB_ERR_MEMORY;
     return job_entry_init(&self->items[self->count++], line, err); /* also released where it is not whole */
 }
 
@@ -418,7 +412,7 @@ static int sync_entries(struct job_list *self, const struct job_index *index, st
 int job_list_site(struct job_list *self, const char *name, struct remote **remote, struct cb_err *err)
 {
     if (!self->sites && !(self->sites = calloc(1, sizeof *self->sites)))
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for a site");
+        return alloc_fail(err, "for a site");
     return remote_sites_get(self->sites, name, remote, err);
 }
 

@@ -61,7 +61,7 @@ struct job_list {
     struct slurm_client client;
     struct remote_sites *sites; /* NULL until one is needed */
     struct job_entry *items;
-    size_t count, room;
+    size_t count;
     bool asked;                /* Slurm answered the last time it was needed */
     bool accounting_is_silent; /* but for its accounting */
     bool broken;               /* the folder of a run cannot be used: `trouble` says which */

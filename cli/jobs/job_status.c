@@ -3,11 +3,11 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "cli/jobs/run_here.h"
 #include "cli/report/table.h"
+#include "core/alloc.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/units.h"
@@ -308,7 +308,7 @@ int job_status_write(struct cli *cli, const struct job_list *list, struct cb_err
 {
     struct figures *figures = calloc(list->count + 1, sizeof *figures);
     if (!figures)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu runs", list->count);
+        return alloc_fail(err, "for %zu runs", list->count);
     int rc = read_figures(list, figures, err);
     if (rc == 0)
         rc = cli->json ? write_json(cli, list, figures, err) : write_table(cli, list, figures, err);
@@ -338,7 +338,7 @@ static int follow(struct job_list *list, struct cb_err *err)
     uint64_t pause_ns = FIRST_LOOK_NS;
     enum job_state *told = calloc(list->count + 1, sizeof *told);
     char trouble[sizeof list->trouble] = "";
-    int rc = told ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory for %zu runs", list->count);
+    int rc = told ? 0 : alloc_fail(err, "for %zu runs", list->count);
     while (rc == 0) {
         rc = job_list_sync(list, err);
         if (rc == 0 && list->broken)

@@ -8,13 +8,13 @@
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "cli/report/history_reading.h"
 #include "cli/report/table.h"
+#include "core/alloc.h"
 #include "core/clock.h"
 #include "core/units.h"
 #include "run/job_record.h"
@@ -80,10 +80,8 @@ static int sum_saved(struct pool_entry *entry, struct cb_err *err)
 static int take_pool(void *context, const char *folder, const struct pool *pool, struct cb_err *err)
 {
     struct pool_list *self = context;
-    struct pool_entry *more = realloc(self->items, (self->count + 1) * sizeof *more);
-    if (!more)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu pools", self->count);
-    self->items = more;
+    if (alloc_grow(&self->items, self->count, sizeof *self->items, err))
+        return CB_ERR_MEMORY;
     struct pool_entry *entry = &self->items[self->count];
     *entry = (struct pool_entry){.pool = *pool};
     if (strlen(folder) >= sizeof entry->folder)

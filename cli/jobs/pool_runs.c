@@ -5,9 +5,9 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "core/clock.h"
 #include "jobs/slurm/run_follow.h"
 
@@ -112,7 +112,7 @@ int pool_pick_nodes(struct slurm_client *client, const struct pool_entry *pool, 
         return 0;
     char(*names)[64] = calloc(MOST_NODES, sizeof *names);
     if (!names)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the names of nodes");
+        return alloc_fail(err, "for the names of nodes");
     int rc = list_nodes(client, pool->usage.nodes, "idle", names, &count, err);
     if (rc == 0)
         rc = list_nodes(client, pool->usage.nodes, "alloc,mix,comp", names, &count, err);

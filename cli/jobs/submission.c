@@ -2,12 +2,12 @@
 #include "cli/jobs/submission.h"
 
 #include <inttypes.h>
-#include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "cli/jobs/agent_program.h"
+#include "core/alloc.h"
+#include "core/path.h"
 #include "jobs/slurm/job_script.h"
 #include "jobs/slurm/run_follow.h"
 
@@ -75,9 +75,10 @@ static int write_parts(const struct submission *self, const char *folder, const 
 {
     char run_folder[PATH_MAX], log[PATH_MAX];
     struct job_script parts = *given;
-    if (snprintf(run_folder, sizeof run_folder, "%s%s", folder, parts.array_count ? "/" JOB_ARRAY : "") >= PATH_MAX ||
-        snprintf(log, sizeof log, "%s/" JOB_LOG, folder) >= PATH_MAX)
-        return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", folder);
+    if (path_format(run_folder, sizeof run_folder, err, "%s%s", folder, parts.array_count ? "/" JOB_ARRAY : "") >=
+            PATH_MAX ||
+        snprintf(log, sizeof log, "%s/" JOB_LOG, folder))
+        return CB_ERR_USAGE;
     parts.agent = self->agent;
     parts.run_folder = run_folder;
     parts.log = log;
@@ -115,7 +116,7 @@ static int script_of_one_job(const struct submission *self, const struct planned
 {
     const char **others = calloc(count, sizeof *others);
     if (!others)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu runs", count);
+        return alloc_fail(err, "for %zu runs", count);
     struct job_script parts = {.name = members[0].id, .others = others, .experiment = members[0].experiment};
     for (size_t i = 0; i < count; i++) {
         uint64_t nodes = nodes_of(members[i].experiment);
@@ -156,7 +157,7 @@ static int find_request(char **requests, size_t *count, const char *text, size_t
             return 0;
     requests[*count] = strdup(text);
     if (!requests[*count])
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for a job script");
+        return alloc_fail(err, "for a job script");
     ++*count;
     return 0;
 }
@@ -192,9 +193,8 @@ int submission_number_requests(const struct submission *self, const struct plann
     size_t combinations = planning->sweep.combinations + 1;
     size_t *of_combination = calloc(combinations, sizeof *of_combination);
     char **requests = calloc(combinations, sizeof *requests);
-    int rc = of_combination && requests
-                 ? number_members(self, planning, numbers, of_combination, requests, err)
-                 : cb_fail(err, CB_ERR_MEMORY, "no memory for %zu combinations", planning->sweep.combinations);
+    int rc = of_combination && requests ? number_members(self, planning, numbers, of_combination, requests, err)
+                                        : alloc_fail(err, "for %zu combinations", planning->sweep.combinations);
     free(of_combination);
     free(requests);
     return rc;

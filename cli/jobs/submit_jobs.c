@@ -3,17 +3,17 @@
 #include "cli/jobs/submit_jobs.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/alloc.h"
 #include "core/clock.h"
 #include "core/file_batch.h"
+#include "core/path.h"
 #include "jobs/slurm/job_index.h"
 #include "jobs/slurm/run_follow.h"
 
@@ -42,8 +42,8 @@ static int write_script(struct file_batch *batch, const struct parcel *parcel, s
 {
     char path[PATH_MAX];
     const char *name = parcel->leads_here ? JOB_ALLOCATION : JOB_SCRIPT;
-    if (snprintf(path, sizeof path, "%s/%s", parcel->folder, name) >= PATH_MAX)
-        return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", parcel->folder);
+    if (path_format(path, sizeof path, err, "%s/%s", parcel->folder, name))
+        return CB_ERR_USAGE;
     return file_write(batch, &parcel->script, path, 0644, err);
 }
 
@@ -119,9 +119,9 @@ struct crew {
 static int allocate(struct slurm_client *client, struct parcel *parcel)
 {
     char script[PATH_MAX], log[PATH_MAX];
-    if (snprintf(script, sizeof script, "%s/" JOB_ALLOCATION, parcel->folder) >= PATH_MAX ||
-        snprintf(log, sizeof log, "%s/" JOB_LOG, parcel->folder) >= PATH_MAX)
-        return cb_fail(&parcel->err, CB_ERR_USAGE, "the path %s is too long", parcel->folder);
+    if (path_format(script, sizeof script, &parcel->err, "%s/" JOB_ALLOCATION, parcel->folder) >= PATH_MAX ||
+        snprintf(log, sizeof log, "%s/" JOB_LOG, parcel->folder))
+        return CB_ERR_USAGE;
     return slurm_allocate(client, script, log, parcel->run, parcel->id, &parcel->answer, &parcel->err);
 }
 
@@ -354,14 +354,14 @@ static bool is_one_job(const struct planned *members)
 static int link_members(const struct planning *planning, size_t first, size_t count, struct cb_err *err)
 {
     char folder[PATH_MAX], path[PATH_MAX], target[PATH_MAX];
-    if (snprintf(folder, sizeof folder, "%s/" JOB_ARRAY, planning->members[first].folder) >= PATH_MAX)
-        return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", planning->members[first].folder);
+    if (path_format(folder, sizeof folder, err, "%s/" JOB_ARRAY, planning->members[first].folder))
+        return CB_ERR_USAGE;
     if (mkdir(folder, 0755) < 0)
         return cb_fail_errno(err, errno, "creating the folder %s", folder);
     for (size_t i = 0; i < count; i++) {
         snprintf(target, sizeof target, "../../%s", planning->members[first + i].id);
-        if (snprintf(path, sizeof path, "%s/%zu", folder, i) >= PATH_MAX)
-            return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", folder);
+        if (path_format(path, sizeof path, err, "%s/%zu", folder, i))
+            return CB_ERR_USAGE;
         if (symlink(target, path) < 0)
             return cb_fail_errno(err, errno, "linking %s", path);
     }
@@ -454,7 +454,7 @@ int submission_send_array(const struct submission *self, const struct planning *
     const struct planned *members = &planning->members[first];
     struct job_record *records = calloc(count, sizeof *records);
     if (!records)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu jobs", count);
+        return alloc_fail(err, "for %zu jobs", count);
     for (size_t i = 0; i < count; i++)
         job_record_init(&records[i]);
     struct parcel parcel = {.run = members[0].id,

@@ -4,13 +4,13 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/layout/layout.h"
 #include "cli/plan/preflight.h"
 #include "cli/plan/store_location.h"
 #include "cli/plan/workload.h"
+#include "core/alloc.h"
 #include "core/log.h"
 #include "run/run_folder.h"
 
@@ -23,7 +23,7 @@ int planning_folder(const char *id, char **folder, struct cb_err *err)
     if (rc == 0)
         rc = buf_check(&path, "the run folder's path", err);
     if (rc == 0 && !(*folder = strdup(path.data)))
-        rc = cb_fail(err, CB_ERR_MEMORY, "no memory for a path");
+        rc = alloc_fail(err, "for a path");
     buf_release(&path);
     return rc;
 }
@@ -170,7 +170,7 @@ static int check_members(const struct planning *self, bool elsewhere, struct cb_
 {
     struct world *worlds = calloc(self->sweep.combinations + 1, sizeof *worlds);
     bool noted = false;
-    int rc = worlds ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory for %zu combinations", self->sweep.combinations);
+    int rc = worlds ? 0 : alloc_fail(err, "for %zu combinations", self->sweep.combinations);
     for (size_t i = 0; rc == 0 && i < self->sweep.count; i++) {
         struct sweep_member *member = &self->sweep.members[i];
         rc = place_freeze(member->experiment, err);
@@ -236,7 +236,7 @@ int planning_expand(struct planning *self, const struct setting_list *settings, 
         return rc;
     self->members = calloc(self->sweep.count + 1, sizeof *self->members);
     if (!self->members)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu runs", self->sweep.count);
+        return alloc_fail(err, "for %zu runs", self->sweep.count);
     for (size_t i = 0; i < self->sweep.count; i++)
         self->members[i].experiment = self->sweep.members[i].experiment;
     char id[RUN_ID_BYTES];

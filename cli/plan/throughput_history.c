@@ -4,12 +4,12 @@
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "cli/plan/run_plan.h"
 #include "cli/plan/store_location.h"
+#include "core/alloc.h"
 #include "db/history.h"
 #include "store/s3/s3_uri.h"
 
@@ -101,14 +101,12 @@ static int take_row(void *context, bool is_header, const struct query_cell *cell
     struct rate_book *self = context;
     if (is_header || count != CELLS)
         return 0;
-    struct rate_run *more = realloc(self->runs, (self->count + 1) * sizeof *more);
-    if (!more)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the rates of runs");
-    self->runs = more;
-    if (fill_run(&more[self->count], cells))
+    if (alloc_grow(&self->runs, self->count, sizeof *self->runs, err))
+        return CB_ERR_MEMORY;
+    if (fill_run(&self->runs[self->count], cells))
         self->count++;
     else
-        rate_run_release(&more[self->count]);
+        rate_run_release(&self->runs[self->count]);
     return 0;
 }
 

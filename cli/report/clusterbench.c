@@ -3,9 +3,9 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "core/clock.h"
 #include "core/stats.h"
 #include "run/status_page.h"
@@ -195,7 +195,7 @@ static int load_medians(struct rank_medians *self, struct history *history, cons
     self->values = calloc(METRIC_COUNT * self->ranks * self->repetitions + 1, sizeof *self->values);
     self->counts = calloc(METRIC_COUNT * self->ranks + 1, sizeof *self->counts);
     return self->values && self->counts ? history_each_sample(history, run->run, gather, self, err)
-                                        : cb_fail(err, CB_ERR_MEMORY, "no memory for the ranks of a run");
+                                        : alloc_fail(err, "for the ranks of a run");
 }
 
 int clusterbench_write(struct history *history, const struct run_info *run, bool per_rank, struct buf *out,

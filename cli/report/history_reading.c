@@ -3,10 +3,10 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "cli/report/metric_format.h"
+#include "core/alloc.h"
 #include "core/clock.h"
 #include "core/units.h"
 
@@ -72,7 +72,7 @@ int split_words(const char *text, char **copy, const char ***words, size_t *coun
     if (!own || !list) {
         free(own);
         free(list);
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for words");
+        return alloc_fail(err, "for words");
     }
     char *rest = own;
     for (char *word; (word = strsep(&rest, " \t\n"));)

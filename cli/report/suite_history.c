@@ -4,11 +4,11 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "cli/report/metric_format.h"
 #include "cli/report/table.h"
+#include "core/alloc.h"
 #include "core/stats.h"
 #include "core/units.h"
 
@@ -31,7 +31,7 @@ static int past_init(struct past *self, const struct suite_nodes *nodes, bool gp
                           .gpus = gpus,
                           .values = calloc(rows * PAST_MOST + 1, sizeof *self->values),
                           .counts = calloc(rows + 1, sizeof *self->counts)};
-    return self->values && self->counts ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory for earlier runs of the nodes");
+    return self->values && self->counts ? 0 : alloc_fail(err, "for earlier runs of the nodes");
 }
 
 static void past_release(struct past *self)
@@ -129,8 +129,7 @@ int suite_history_load(struct suite_history *self, struct history *history, cons
     if (nodes->count == 0)
         return 0;
     self->changes = calloc(METRICS, sizeof *self->changes);
-    int rc = self->changes ? past_init(&past, nodes, gpus, err)
-                           : cb_fail(err, CB_ERR_MEMORY, "no memory for what has changed");
+    int rc = self->changes ? past_init(&past, nodes, gpus, err) : alloc_fail(err, "for what has changed");
     if (!rc)
         rc = find_earlier(run, history, &selection, err);
     for (size_t i = 0; i < selection.count && self->runs < PAST_MOST && !rc; i++)

@@ -4,11 +4,11 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "cli/report/metric_format.h"
 #include "cli/report/table.h"
+#include "core/alloc.h"
 #include "core/stats.h"
 #include "run/status_page.h"
 
@@ -31,11 +31,11 @@ static int add_node(struct suite_nodes *self, const char *name, size_t len, cons
     self->names = names ? names : self->names;
     self->first = first ? first : self->first;
     if (!names || !first)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the nodes of a run");
+        return alloc_fail(err, "for the nodes of a run");
     self->names[self->count] = strndup(name, len);
     self->first[self->count] = (uint32_t)strtoul(rank, NULL, 10);
     if (!self->names[self->count])
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the nodes of a run");
+        return alloc_fail(err, "for the nodes of a run");
     self->count++;
     return 0;
 }
@@ -126,7 +126,7 @@ static int load_values(struct suite_nodes *self, struct history *history, const 
     gathering.values = calloc(rows * gathering.repetitions + 1, sizeof *gathering.values);
     gathering.counts = calloc(rows + 1, sizeof *gathering.counts);
     int rc = gathering.values && gathering.counts ? history_each_sample(history, run->run, gather, &gathering, err)
-                                                  : cb_fail(err, CB_ERR_MEMORY, "no memory for the nodes of a run");
+                                                  : alloc_fail(err, "for the nodes of a run");
     for (size_t row = 0; row < rows && !rc; row++) {
         struct summary summary;
         stats_summarize(gathering.values + row * gathering.repetitions, gathering.counts[row], &summary);
@@ -150,7 +150,7 @@ int suite_nodes_load(struct suite_nodes *self, struct history *history, const st
     self->gpu_latency_s = make_cells(self->count * self->count);
     self->gpu_bytes_per_s = make_cells(self->count * self->count);
     if (!self->values || !self->latency_s || !self->bytes_per_s || !self->gpu_latency_s || !self->gpu_bytes_per_s)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the nodes of a run");
+        return alloc_fail(err, "for the nodes of a run");
     for (size_t i = 0; i < run->fact_count; i++) {
         if (strncmp(run->facts[i], pair, strlen(pair)) == 0)
             take_pair(self, run->facts[i] + strlen(pair), self->latency_s, self->bytes_per_s);
@@ -194,7 +194,7 @@ int suite_gpus_load(struct suite_nodes *self, struct history *history, const str
     }
     self->values = make_cells(METRICS * self->count);
     if (!rc && !self->values)
-        rc = cb_fail(err, CB_ERR_MEMORY, "no memory for the GPUs of a run");
+        rc = alloc_fail(err, "for the GPUs of a run");
     return rc ? rc : load_values(self, history, run, err);
 }
 

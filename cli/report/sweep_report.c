@@ -4,11 +4,11 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "cli/report/metric_format.h"
 #include "cli/report/table.h"
+#include "core/alloc.h"
 #include "core/units.h"
 
 #define COLUMNS_SHOWN 6
@@ -16,7 +16,7 @@
 
 static int no_memory(struct cb_err *err)
 {
-    return cb_fail(err, CB_ERR_MEMORY, "no memory to show a sweep");
+    return alloc_fail(err, "to show a sweep");
 }
 
 static bool has_passed(const struct run_info *run)

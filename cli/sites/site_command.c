@@ -4,9 +4,9 @@
 
 #include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "core/log.h"
 #include "core/version.h"
 
@@ -129,7 +129,7 @@ int remote_run(struct remote *self, const struct remote_call *call, struct trans
     const char **environment = command_environment(self, &texts);
     self->lost = false;
     int rc = words && environment ? buf_check(&texts, "the environment of a site", err)
-                                  : cb_fail(err, CB_ERR_MEMORY, "no memory to call site %s", self->site.name);
+                                  : alloc_fail(err, "to call site %s", self->site.name);
     if (rc == 0) {
         const struct transport_command command = {.argv = words,
                                                   .environment = environment,

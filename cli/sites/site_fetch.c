@@ -2,12 +2,12 @@
 #include "cli/sites/site_fetch.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/path.h"
 #include "jobs/slurm/run_follow.h"
 #include "run/run_folder.h"
 
@@ -24,8 +24,8 @@ static int check_fetched(const char *folder, const char *run, struct cb_err *err
         return cb_fail(err, CB_ERR_NOT_FOUND, "it holds no attempt");
     for (uint32_t number = 1; rc == 0 && number <= last; number++) {
         struct manifest manifest;
-        if (snprintf(path, sizeof path, "%s/attempts/%u", folder, number) >= (int)sizeof path)
-            return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", folder);
+        if (path_format(path, sizeof path, err, "%s/attempts/%u", folder, number))
+            return CB_ERR_USAGE;
         rc = manifest_read(path, &manifest, err);
         if (rc == CB_ERR_NOT_FOUND && number < last)
             rc = 0;
@@ -80,9 +80,9 @@ static int settle(struct remote *remote, struct history *history, const char *as
 {
     char fetched[PATH_MAX], old[PATH_MAX];
     bool ingested;
-    if (snprintf(fetched, sizeof fetched, "%s/%s", aside, item->run) >= (int)sizeof fetched ||
-        snprintf(old, sizeof old, "%s/runs/.old-%s", history_folder(history), item->run) >= (int)sizeof old)
-        return cb_fail(&item->why, CB_ERR_USAGE, "the path of run %s is too long", item->run);
+    if (path_format(fetched, sizeof fetched, &item->why, "%s/%s", aside, item->run) >= (int)sizeof fetched ||
+        snprintf(old, sizeof old, "%s/runs/.old-%s", history_folder(history), item->run))
+        return CB_ERR_USAGE;
     int rc = check_fetched(fetched, item->run, &item->why);
     if (rc == 0)
         rc = history_mark_folder(fetched, remote->site.name, &item->why);

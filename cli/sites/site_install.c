@@ -1,13 +1,13 @@
 /* Building on a site. Owns which sources travel and how they are built there. */
 #include "cli/sites/site_install.h"
 
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "core/log.h"
+#include "core/path.h"
 #include "core/process.h"
 #include "core/version.h"
 
@@ -117,9 +117,9 @@ static int build(struct remote *remote, const char *sources, struct cb_err *err)
 {
     const char *prefix = site_text(&remote->site, SITE_PREFIX);
     char folder[PATH_MAX], archive[PATH_MAX + 64], prefix_word[PATH_MAX], commit_word[96];
-    if (snprintf(folder, sizeof folder, "%s.sources", prefix) >= (int)sizeof folder ||
-        snprintf(prefix_word, sizeof prefix_word, "PREFIX=%s", prefix) >= (int)sizeof prefix_word)
-        return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", prefix);
+    if (path_format(folder, sizeof folder, err, "%s.sources", prefix) >= (int)sizeof folder ||
+        snprintf(prefix_word, sizeof prefix_word, "PREFIX=%s", prefix))
+        return CB_ERR_USAGE;
     snprintf(archive, sizeof archive, "%s/" SOURCES, folder);
     snprintf(commit_word, sizeof commit_word, "COMMIT=%s", version_commit());
     const char *const remove[] = {"-rf", "--", folder, NULL};

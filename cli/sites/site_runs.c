@@ -1,13 +1,13 @@
 /* Runs of sites. Owns how a run there becomes one here; asks the site through cli/sites/site_command.h alone. */
 #include "cli/sites/site_runs.h"
 
-#include <limits.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "cli/sites/site_fetch.h"
+#include "core/alloc.h"
+#include "core/path.h"
 #include "run/run_folder.h"
 
 #define WORD_BYTES 64
@@ -22,11 +22,9 @@ int remote_sites_get(struct remote_sites *self, const char *name, struct remote 
             return 0;
         }
     }
-    struct remote *more = realloc(self->items, (self->count + 1) * sizeof *more);
-    if (!more)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu sites", self->count + 1);
-    self->items = more;
-    struct remote *fresh = &more[self->count];
+    if (alloc_grow(&self->items, self->count, sizeof *self->items, err))
+        return CB_ERR_MEMORY;
+    struct remote *fresh = &self->items[self->count];
     int rc = remote_open(fresh, name, err);
     if (rc) {
         remote_release(fresh);
@@ -69,7 +67,7 @@ static int words_init(struct words *self, size_t room, const char *verb, struct 
 {
     *self = (struct words){.texts = calloc(room + 1, sizeof *self->texts), .items = calloc(room + 4, sizeof(char *))};
     if (!self->texts || !self->items)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the names of %zu runs", room);
+        return alloc_fail(err, "for the names of %zu runs", room);
     self->items[self->count++] = verb;
     self->items[self->count++] = "--json";
     return 0;
@@ -213,8 +211,8 @@ static int take_line(struct history *history, const struct remote *remote, const
         rc = is_known(history, run, &known, err);
     if (rc || known)
         return rc;
-    if (snprintf(folder, sizeof folder, "%s/runs/%s", history_folder(history), run) >= (int)sizeof folder)
-        return cb_fail(err, CB_ERR_USAGE, "the path of run %s is too long", run);
+    if (path_format(folder, sizeof folder, err, "%s/runs/%s", history_folder(history), run))
+        return CB_ERR_USAGE;
     rc = experiment_new(&experiment, err);
     if (rc == 0)
         rc = read_experiment(line, run, experiment, err);
@@ -261,7 +259,7 @@ static int ask_status(struct remote *remote, const char *const *words, size_t co
 {
     const char **all = calloc(count + 3, sizeof *all);
     if (!all)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu words", count);
+        return alloc_fail(err, "for %zu words", count);
     all[0] = "status";
     all[1] = "--json";
     memcpy(all + 2, words, count * sizeof *words);
@@ -358,9 +356,7 @@ static int ends_init(struct ends *self, size_t room, struct cb_err *err)
     *self = (struct ends){.fetches = calloc(room + 1, sizeof *self->fetches),
                           .entries = calloc(room + 1, sizeof *self->entries),
                           .lines = calloc(room + 1, sizeof *self->lines)};
-    return self->fetches && self->entries && self->lines
-               ? 0
-               : cb_fail(err, CB_ERR_MEMORY, "no memory to fetch %zu runs", room);
+    return self->fetches && self->entries && self->lines ? 0 : alloc_fail(err, "to fetch %zu runs", room);
 }
 
 static void ends_release(struct ends *self)

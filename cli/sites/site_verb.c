@@ -3,9 +3,7 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -13,7 +11,9 @@
 #include "cli/jobs/job_status.h"
 #include "cli/jobs/submission_after.h"
 #include "cli/sites/site_runs.h"
+#include "core/alloc.h"
 #include "core/log.h"
+#include "core/path.h"
 #include "run/run_folder.h"
 #include "run/sweep.h"
 
@@ -182,7 +182,7 @@ static int remote_words_init(struct remote_words *self, const struct cli *cli, c
         rc = write_settings(&cli->settings, site, &self->settings, err);
     self->items = calloc(self->count + 4, sizeof *self->items); /* room for what a caller adds */
     if (rc == 0 && !self->items)
-        rc = cb_fail(err, CB_ERR_MEMORY, "no memory for a command line");
+        rc = alloc_fail(err, "for a command line");
     const char *at = self->texts.data;
     for (size_t i = 0; rc == 0 && i < self->count; i++, at += strlen(at) + 1)
         self->items[i] = at;
@@ -259,8 +259,8 @@ int remote_pass(struct cli *cli, const char *site, struct cb_err *err)
 
 static int asked_path(struct history *history, const char *id, char path[PATH_MAX], struct cb_err *err)
 {
-    if (snprintf(path, PATH_MAX, "%s/" ASKED "%s%s", history_folder(history), *id ? "/" : "", id) >= PATH_MAX)
-        return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", history_folder(history));
+    if (path_format(path, PATH_MAX, err, "%s/" ASKED "%s%s", history_folder(history), *id ? "/" : "", id))
+        return CB_ERR_USAGE;
     return 0;
 }
 

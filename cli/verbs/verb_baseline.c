@@ -1,10 +1,10 @@
 /* ckptbench baseline: named sets of runs to compare with. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "cli/cli.h"
 #include "cli/report/history_reading.h"
 #include "cli/report/table.h"
+#include "core/alloc.h"
 #include "core/log.h"
 #include "core/units.h"
 
@@ -112,7 +112,7 @@ static int fill_window(struct baseline *baseline, const char *const *words, size
             rc = cb_fail(err, CB_ERR_USAGE, "a window takes filters, not the run %s", words[i]);
         } else {
             baseline->words[baseline->word_count] = strdup(words[i]);
-            rc = baseline->words[baseline->word_count++] ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory for a baseline");
+            rc = baseline->words[baseline->word_count++] ? 0 : alloc_fail(err, "for a baseline");
         }
     }
     return rc;
@@ -129,7 +129,7 @@ static int fill_runs(struct history *history, struct baseline *baseline, const c
     free(baseline->words);
     baseline->words = calloc(selection.count + 1, sizeof *baseline->words);
     if (!baseline->words)
-        rc = cb_fail(err, CB_ERR_MEMORY, "no memory for a baseline");
+        rc = alloc_fail(err, "for a baseline");
     for (size_t i = 0; i < selection.count && rc == 0; i++) {
         struct run_info *info;
         rc = history_load_run(history, selection.runs[i], &info, err);
@@ -139,7 +139,7 @@ static int fill_runs(struct history *history, struct baseline *baseline, const c
             log_info("left out: %s did not pass", info->run);
         } else {
             baseline->words[baseline->word_count] = strdup(info->run);
-            rc = baseline->words[baseline->word_count++] ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory for a baseline");
+            rc = baseline->words[baseline->word_count++] ? 0 : alloc_fail(err, "for a baseline");
         }
         run_info_free(info);
     }
@@ -158,7 +158,7 @@ static int set_baseline(struct cli *cli, struct history *history, struct cb_err 
     size_t count = cli->word_count - 2;
     struct baseline baseline = {.words = calloc(count + 1, sizeof(char *))};
     bool window = false;
-    int rc = baseline.words ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory for a baseline");
+    int rc = baseline.words ? 0 : alloc_fail(err, "for a baseline");
     if (rc)
         return rc;
     if (strlen(cli->words[1]) >= sizeof baseline.name)

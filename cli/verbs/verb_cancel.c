@@ -1,6 +1,5 @@
 /* ckptbench cancel: ends jobs, or takes back what was only planned. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "cli/cli.h"
@@ -8,6 +7,7 @@
 #include "cli/jobs/job_status.h"
 #include "cli/jobs/pool_runs.h"
 #include "cli/sites/site_runs.h"
+#include "core/alloc.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "jobs/slurm/run_follow.h"
@@ -120,7 +120,7 @@ static int cancel_all(struct cli *cli, struct job_list *list, struct cb_err *err
 {
     size_t count = 0;
     const char **ids = calloc(list->count + 1, sizeof *ids);
-    int rc = ids ? job_list_sync(list, err) : cb_fail(err, CB_ERR_MEMORY, "no memory for %zu jobs", list->count);
+    int rc = ids ? job_list_sync(list, err) : alloc_fail(err, "for %zu jobs", list->count);
     for (size_t i = 0; rc == 0 && i < list->count; i++)
         rc = cancel_entry(list, &list->items[i], ids, &count, err);
     if (rc == 0 && count)

@@ -4,7 +4,6 @@
  * run whose manifest is here, and the names that runs give. Whatever else lies there stays. */
 #include <ctype.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -14,6 +13,7 @@
 #include "cli/report/history_reading.h"
 #include "cli/report/table.h"
 #include "cli/sites/site_verb.h"
+#include "core/alloc.h"
 #include "core/log.h"
 #include "core/units.h"
 #include "run/run_folder.h"
@@ -102,15 +102,11 @@ static int take_name(void *context, const char *name, uint64_t length, struct cb
         self->foreign = self->foreign || (strcmp(inside, RUN_CLAIM) != 0 && strcmp(inside, RUN_LOCK) != 0);
         return 0;
     }
-    if ((self->count & (self->count - 1)) == 0) { /* it grows at the powers of two */
-        char **more = realloc(self->items, (self->count ? 2 * self->count : 1) * sizeof *more);
-        if (!more)
-            return cb_fail(err, CB_ERR_MEMORY, "no memory for the names of a checkpoint");
-        self->items = more;
-    }
+    if (alloc_grow(&self->items, self->count, sizeof *self->items, err))
+        return CB_ERR_MEMORY;
     self->items[self->count] = strdup(name);
     if (!self->items[self->count])
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the names of a checkpoint");
+        return alloc_fail(err, "for the names of a checkpoint");
     self->count++;
     self->bytes += length;
     return 0;
@@ -205,11 +201,9 @@ static int take_run(struct cleaning *self, struct run_info *info, struct cb_err 
     if ((ended && info->attempt == 0) || !inner || strncmp(inner, "null:", 5) == 0 ||
         experiment_is(info->experiment, OPT_OPS, "load"))
         return 0;
-    struct leftover *more = realloc(self->items, (self->count + 1) * sizeof *more);
-    if (!more)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu runs", self->count);
-    self->items = more;
-    struct leftover *item = &more[self->count];
+    if (alloc_grow(&self->items, self->count, sizeof *self->items, err))
+        return CB_ERR_MEMORY;
+    struct leftover *item = &self->items[self->count];
     *item = (struct leftover){
         .store = strdup(inner),
         .suffix = strdup(*suffix ? suffix : info->run),
@@ -221,7 +215,7 @@ static int take_run(struct cleaning *self, struct run_info *info, struct cb_err 
     info->experiment = NULL;
     self->count++;
     if (!item->store || !item->suffix)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for a path");
+        return alloc_fail(err, "for a path");
     if (!look_at(item)) {
         free(item->store);
         free(item->suffix);

@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -19,8 +18,10 @@
 #include "cli/report/history_reading.h"
 #include "cli/sites/site_runs.h"
 #include "cli/sites/site_verb.h"
+#include "core/alloc.h"
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/path.h"
 #include "core/units.h"
 #include "jobs/slurm/run_follow.h"
 #include "run/run_folder.h"
@@ -121,8 +122,8 @@ static int seal_if_dead(struct collection *self, const char *run, const char *fo
     int rc = run_folder_last_attempt(folder, &last, err);
     if (rc || last == 0)
         return rc;
-    if (snprintf(path, sizeof path, "%s/attempts/%u", folder, last) >= (int)sizeof path)
-        return cb_fail(err, CB_ERR_USAGE, "the path of run %s is too long", run);
+    if (path_format(path, sizeof path, err, "%s/attempts/%u", folder, last))
+        return CB_ERR_USAGE;
     rc = manifest_read(path, &manifest, err);
     if (rc == CB_ERR_NOT_FOUND)
         return seal_lost(self, run, path, last, err);
@@ -378,7 +379,7 @@ static int list_folders(const char *runs, char ***names, size_t *count, struct c
         if (more)
             *names = more;
         if (!more || !(more[*count] = strdup(entry->d_name)))
-            rc = cb_fail(err, CB_ERR_MEMORY, "no memory to collect runs");
+            rc = alloc_fail(err, "to collect runs");
         else
             ++*count;
     }
@@ -394,8 +395,8 @@ static int collect_all(struct collection *self, struct cb_err *err)
     char **names = NULL;
     size_t count = 0;
     struct stat status;
-    if (snprintf(runs, sizeof runs, "%s/runs", history_folder(self->history)) >= (int)sizeof runs)
-        return cb_fail(err, CB_ERR_USAGE, "the path of the runs is too long");
+    if (path_format(runs, sizeof runs, err, "%s/runs", history_folder(self->history)))
+        return CB_ERR_USAGE;
     int rc = list_folders(runs, &names, &count, err);
     for (size_t i = 0; i < count; i++) {
         if (rc == 0 && snprintf(folder, sizeof folder, "%s/%s", runs, names[i]) < (int)sizeof folder &&

@@ -2,13 +2,13 @@
  * answer; cli/compare/compare_sides.c finds the sides, cli/compare/comparison.c compares them. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "cli/compare/compare_sides.h"
 #include "cli/compare/comparison.h"
 #include "cli/report/history_reading.h"
 #include "cli/report/table.h"
+#include "core/alloc.h"
 #include "core/log.h"
 #include "core/units.h"
 
@@ -283,7 +283,7 @@ static int compare_sides(struct cli *cli, struct sides *sides, const struct comp
                          struct cb_err *err)
 {
     struct comparison *comparisons = calloc(sides->count, sizeof *comparisons);
-    int rc = comparisons ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory to compare runs");
+    int rc = comparisons ? 0 : alloc_fail(err, "to compare runs");
     for (size_t i = 1; i < sides->count && rc == 0; i++) {
         rc =
             comparison_compute(&sides->items[0].compared, &sides->items[i].compared, options, &comparisons[i - 1], err);

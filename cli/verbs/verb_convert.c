@@ -1,6 +1,5 @@
 /* ckptbench convert: a stored checkpoint in another format or layout. */
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -11,6 +10,7 @@
 #include "cli/cli.h"
 #include "cli/jobs/run_here.h"
 #include "cli/plan/checkpoint_arg.h"
+#include "core/alloc.h"
 #include "core/clock.h"
 #include "core/json.h"
 #include "core/units.h"
@@ -110,7 +110,7 @@ static int read_value(struct conversion *self, struct stored_reader *reader, con
     *value = (struct stored_value){.tensor = tensor};
     if (tensor->literal) {
         value->literal = strdup(tensor->literal);
-        return value->literal ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory for %s", tensor->fqn);
+        return value->literal ? 0 : alloc_fail(err, "for %s", tensor->fqn);
     }
     buf_init(&blob, MAX_VALUE_BYTES);
     buf_init(&literal, MAX_VALUE_BYTES);
@@ -168,7 +168,7 @@ static int read_values(struct conversion *self, struct cb_err *err)
     self->values = calloc(checkpoint->tensor_count + 1, sizeof *self->values);
     self->lost = calloc(checkpoint->tensor_count + 1, sizeof *self->lost);
     if (!self->values || !self->lost)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the values of %s", self->source.path);
+        return alloc_fail(err, "for the values of %s", self->source.path);
     int code = stored_reader_new(self->source.store, checkpoint, MAX_VALUE_BYTES, NULL, &reader, err);
     for (size_t i = 0; i < checkpoint->tensor_count && !code; i++) {
         if (checkpoint->tensors[i].is_bytes)

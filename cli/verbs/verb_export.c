@@ -3,13 +3,13 @@
  * the S3 connector's benchmark (every rank's durations). What we do not have is null, never 0. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "cli/cli.h"
 #include "cli/report/clusterbench.h"
 #include "cli/report/history_reading.h"
 #include "cli/report/report_json.h"
+#include "core/alloc.h"
 #include "core/units.h"
 #include "core/version.h"
 #include "run/status_page.h"
@@ -79,7 +79,7 @@ static int gather_durations(struct history *history, const struct run_info *run,
     int rc = history_each_sample(history, run->run, gather, durations, err);
     for (int op = 0; op < OP_COUNT && rc == 0; op++)
         if (durations->all[op].code || durations->rank0[op].code)
-            rc = cb_fail(err, CB_ERR_MEMORY, "no memory to export run %s", run->run);
+            rc = alloc_fail(err, "to export run %s", run->run);
     return rc;
 }
 
@@ -225,7 +225,7 @@ static int mlperf_operation(struct json_writer *json, const char *name, const st
         numbers_add(&rates, checkpoint_gib / durations->values[i]);
     if (rates.code) {
         free(rates.values);
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for an export");
+        return alloc_fail(err, "for an export");
     }
     snprintf(key, sizeof key, "%s_checkpoint_io_mean_GB_per_second", name);
     json_member_double(json, key, mean_of(&rates));
@@ -318,7 +318,7 @@ static int s3_job(struct json_writer *json, const struct run_info *run, const st
         numbers_add(&rates, mib / all->values[i]);
     if (rates.code) {
         free(rates.values);
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for an export");
+        return alloc_fail(err, "for an export");
     }
     json_write_begin_object(json);
     s3_config(json, run, durations);

@@ -1,13 +1,13 @@
 /* ckptbench history: one metric over time, a line for each experiment. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "cli/cli.h"
 #include "cli/compare/sweep_axes.h"
 #include "cli/report/history_reading.h"
 #include "cli/report/table.h"
+#include "core/alloc.h"
 #include "core/log.h"
 #include "core/units.h"
 
@@ -37,10 +37,8 @@ static void series_release(struct series *self)
 /* Takes the run's experiment. */
 static int add_point(struct series *self, struct run_info *run, const struct run_metric *metric, struct cb_err *err)
 {
-    struct point *more = realloc(self->points, (self->count + 1) * sizeof *more);
-    if (!more)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for a history");
-    self->points = more;
+    if (alloc_grow(&self->points, self->count, sizeof *self->points, err))
+        return CB_ERR_MEMORY;
     struct point *point = &self->points[self->count++];
     *point = (struct point){.at_ns = run->started_wall_ns,
                             .value = metric->summary.median,
@@ -139,7 +137,7 @@ static int find_varied(const struct series *series, struct varied *varied, struc
 {
     const struct experiment **experiments = calloc(series->count + 1, sizeof *experiments);
     if (!experiments)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for a history");
+        return alloc_fail(err, "for a history");
     for (size_t i = 0; i < series->count; i++)
         experiments[i] = series->points[i].experiment;
     int rc = varied_find(varied, experiments, series->count, true, err);

@@ -1,7 +1,6 @@
 /* ckptbench inspect: what is in a stored checkpoint, and who wrote it? */
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/plan/duplicates.h"
@@ -9,6 +8,7 @@
 #include "cli/cli.h"
 #include "cli/plan/checkpoint_arg.h"
 #include "cli/report/table.h"
+#include "core/alloc.h"
 #include "core/json.h"
 #include "core/units.h"
 
@@ -71,7 +71,7 @@ static int choose_tensors(struct view *self, struct cb_err *err)
     bool all = cli_has_flag(self->cli, "tensors");
     self->tensors = calloc(all ? checkpoint->tensor_count + 1 : SHOWN_TENSORS, sizeof *self->tensors);
     if (!self->tensors)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu tensors", checkpoint->tensor_count);
+        return alloc_fail(err, "for %zu tensors", checkpoint->tensor_count);
     for (size_t i = 0; i < checkpoint->tensor_count; i++) {
         const struct stored_tensor *tensor = &checkpoint->tensors[i];
         if (all)

@@ -1,12 +1,12 @@
 /* ckptbench list: the runs of the history, newest first. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "cli/cli.h"
 #include "cli/compare/sweep_axes.h"
 #include "cli/report/history_reading.h"
 #include "cli/report/table.h"
+#include "core/alloc.h"
 #include "core/log.h"
 #include "core/units.h"
 
@@ -91,7 +91,7 @@ static int find_varied(struct history *history, const struct run_selection *memb
 {
     struct experiment **experiments = calloc(members->count + 1, sizeof(struct experiment *));
     size_t loaded = 0;
-    int rc = experiments ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory to list runs");
+    int rc = experiments ? 0 : alloc_fail(err, "to list runs");
     for (; loaded < members->count && rc == 0; loaded += rc == 0)
         rc = history_load_experiment(history, members->runs[loaded], &experiments[loaded], err);
     if (rc == 0)

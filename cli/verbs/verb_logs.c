@@ -11,6 +11,7 @@
 #include "cli/sites/site_runs.h"
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/path.h"
 #include "core/units.h"
 #include "jobs/slurm/run_follow.h"
 #include "run/run_folder.h"
@@ -110,8 +111,8 @@ static int read_record(struct logs *self, struct transport *transport, struct cb
     char path[PATH_BYTES];
     struct buf text;
     struct job_record record;
-    if (snprintf(path, sizeof path, "%s/job.json", self->folder) >= (int)sizeof path)
-        return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", self->folder);
+    if (path_format(path, sizeof path, err, "%s/job.json", self->folder))
+        return CB_ERR_USAGE;
     buf_init(&text, CHUNK_BYTES);
     int rc = transport_read(transport, path, 0, CHUNK_BYTES, &text, err);
     if (rc == 0)
@@ -154,8 +155,8 @@ static int count_attempts(struct logs *self, struct cb_err *err)
         return run_folder_last_attempt(self->folder, &self->attempts, err);
     int rc = find_transport(self, &transport, err);
     while (rc == 0) {
-        if (snprintf(path, sizeof path, "%s/attempts/%u", self->folder, self->attempts + 1) >= (int)sizeof path)
-            return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", self->folder);
+        if (path_format(path, sizeof path, err, "%s/attempts/%u", self->folder, self->attempts + 1))
+            return CB_ERR_USAGE;
         rc = transport_stat(transport, path, &status, err);
         self->attempts += rc == 0;
     }

@@ -1,7 +1,6 @@
 /* ckptbench run: one experiment, or a sweep of them, here and now. */
 #include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -17,6 +16,7 @@
 #include "cli/report/report_json.h"
 #include "cli/report/suite_history.h"
 #include "cli/report/table.h"
+#include "core/alloc.h"
 #include "core/log.h"
 #include "core/units.h"
 #include "run/run_folder.h"
@@ -73,12 +73,12 @@ static int find_varied(struct session *self, struct cb_err *err)
 {
     const struct experiment **experiments = list_experiments(self);
     const struct sweep *sweep = &self->planning.sweep;
-    int rc = experiments ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory for %zu runs", self->count);
+    int rc = experiments ? 0 : alloc_fail(err, "for %zu runs", self->count);
     if (rc == 0)
         rc = sweep->count ? varied_copy(&self->varied, sweep->varied, sweep->varied_count, err)
                           : varied_find(&self->varied, experiments, self->count, false, err);
     if (rc == 0 && !(self->varied_widths = calloc(self->varied.count + 1, sizeof *self->varied_widths)))
-        rc = cb_fail(err, CB_ERR_MEMORY, "no memory for %zu keys", self->varied.count);
+        rc = alloc_fail(err, "for %zu keys", self->varied.count);
     for (size_t k = 0; rc == 0 && k < self->varied.count; k++) {
         for (size_t i = 0; i < self->count; i++) {
             size_t width = table_text_width(varied_value(experiments[i], self->varied.keys[k]));
@@ -112,7 +112,7 @@ static int plan_session(struct session *self, struct cb_err *err)
     const size_t count = self->planning.sweep.count;
     self->members = calloc(count + 1, sizeof *self->members);
     if (!self->members)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu runs", count);
+        return alloc_fail(err, "for %zu runs", count);
     self->count = count;
     self->combinations = self->planning.sweep.combinations;
     snprintf(self->sweep_id, sizeof self->sweep_id, "%s", self->planning.sweep_id);
@@ -123,7 +123,7 @@ static int plan_session(struct session *self, struct cb_err *err)
         member->experiment = planned->experiment;
         member->folder = strdup(planned->folder);
         rc = member->folder ? planning_write(&self->planning, i, self->history, NULL, err)
-                            : cb_fail(err, CB_ERR_MEMORY, "no memory for a path");
+                            : alloc_fail(err, "for a path");
     }
     return rc;
 }
@@ -173,7 +173,7 @@ static int resume_session(struct session *self, const char *sweep, struct cb_err
     qsort(selection.runs, selection.count, sizeof *selection.runs, compare_runs);
     self->members = calloc(selection.count + 1, sizeof *self->members);
     if (!self->members)
-        rc = cb_fail(err, CB_ERR_MEMORY, "no memory for %zu runs", selection.count);
+        rc = alloc_fail(err, "for %zu runs", selection.count);
     else
         self->count = selection.count;
     for (size_t i = 0; rc == 0 && i < self->count; i++)

@@ -1,13 +1,13 @@
 /* ckptbench s3: what jobs that died left in a bucket. Multipart uploads that were begun and never ended are in no
  * list of objects, and cost money until somebody aborts them. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "cli/cli.h"
 #include "cli/report/history_reading.h"
 #include "cli/report/table.h"
+#include "core/alloc.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/units.h"
@@ -54,15 +54,11 @@ static int collect(void *context, const struct s3_upload *upload, struct cb_err 
         self->younger++;
         return 0;
     }
-    if (!(self->count & (self->count - 1))) { /* it grows at the powers of two */
-        struct stale *more = realloc(self->uploads, (self->count ? 2 * self->count : 1) * sizeof *more);
-        if (!more)
-            return cb_fail(err, CB_ERR_MEMORY, "no memory for the list of uploads");
-        self->uploads = more;
-    }
+    if (alloc_grow(&self->uploads, self->count, sizeof *self->uploads, err))
+        return CB_ERR_MEMORY;
     struct stale *next = &self->uploads[self->count++];
     *next = (struct stale){.key = strdup(upload->key), .id = strdup(upload->id), .begun_ns = upload->begun_ns};
-    return next->key && next->id ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory for the list of uploads");
+    return next->key && next->id ? 0 : alloc_fail(err, "for the list of uploads");
 }
 
 static const char *age_text(const struct cleaning *self, const struct stale *upload, char text[32])

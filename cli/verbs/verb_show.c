@@ -1,6 +1,5 @@
 /* ckptbench show: one run, as it was printed when it ended, and what each rank and phase took; or the members of a sweep. */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "cli/report/history_reading.h"
@@ -12,6 +11,7 @@
 #include "cli/report/suite_history.h"
 #include "cli/report/sweep_report.h"
 #include "cli/report/table.h"
+#include "core/alloc.h"
 #include "run/site.h"
 #include "run/status_page.h"
 
@@ -43,7 +43,7 @@ static int gather(void *context, const struct rank_values *given, struct cb_err 
     double **values = &self->values[given->op][column];
     double *more = realloc(*values, (*count + 1) * self->ranks * sizeof *more + 1);
     if (!more)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the ranks of a run");
+        return alloc_fail(err, "for the ranks of a run");
     *values = more;
     if (self->ranks)
         memcpy(more + *count * self->ranks, given->ranks, self->ranks * sizeof *more);

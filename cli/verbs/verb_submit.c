@@ -1,6 +1,5 @@
 /* ckptbench submit: runs as jobs of Slurm. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "cli/cli.h"
@@ -12,6 +11,7 @@
 #include "cli/jobs/submission_after.h"
 #include "cli/jobs/submit_jobs.h"
 #include "cli/sites/site_verb.h"
+#include "core/alloc.h"
 #include "core/clock.h"
 #include "core/file_batch.h"
 #include "core/json.h"
@@ -99,7 +99,7 @@ static int send_single(struct session *self, size_t first, size_t count, struct 
     struct sending *items = calloc(count, sizeof *items);
     struct job_record *records = calloc(count, sizeof *records);
     size_t sent = 0;
-    int rc = items && records ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory for %zu jobs", count);
+    int rc = items && records ? 0 : alloc_fail(err, "for %zu jobs", count);
     for (size_t i = 0; rc == 0 && i < count; i++) {
         const struct planned *member = &self->planning.members[first + i];
         job_record_init(&records[i]);
@@ -356,7 +356,7 @@ static int number_requests(struct session *self, struct cb_err *err)
     self->most_tasks = SUBMIT_MAX_ARRAY;
     self->requests = calloc(self->planning.sweep.count + 1, sizeof *self->requests);
     if (!self->requests)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu runs", self->planning.sweep.count);
+        return alloc_fail(err, "for %zu runs", self->planning.sweep.count);
     return submission_number_requests(&self->submission, &self->planning, self->requests, err);
 }
 

@@ -1,6 +1,5 @@
 /* ckptbench warm: pools of nodes that are kept up. */
 #include <inttypes.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +10,7 @@
 #include "cli/sites/site_verb.h"
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/path.h"
 #include "core/units.h"
 #include "jobs/slurm/job_script.h"
 #include "run/experiment.h"
@@ -146,8 +146,8 @@ static int write_script(const struct wish *self, const char *folder, struct buf 
 static int keep_script(const char *folder, const struct buf *script, struct cb_err *err)
 {
     char path[PATH_MAX];
-    if (snprintf(path, sizeof path, "%s/" POOL_SCRIPT, folder) >= (int)sizeof path)
-        return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", folder);
+    if (path_format(path, sizeof path, err, "%s/" POOL_SCRIPT, folder))
+        return CB_ERR_USAGE;
     return buf_write_file(script, path, 0644, err);
 }
 

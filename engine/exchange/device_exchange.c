@@ -5,8 +5,8 @@
 
 #include <assert.h>
 #include <inttypes.h>
-#include <stdlib.h>
 
+#include "core/alloc.h"
 #include "engine/mapping.h"
 
 #define BATCH 64 /* copies handed over at once */
@@ -232,7 +232,7 @@ static int allocate(struct device_exchange *self, struct cb_err *err)
     self->buffer_bytes = exchange_longest_buffered(&self->window);
     self->comms = calloc(share->group_count + 1, sizeof *self->comms);
     if (!self->comms)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the communicators of a load");
+        return alloc_fail(err, "for the communicators of a load");
     int rc = pinned_reserve(self->window.setup.pinned, self->window.setup.state->device, share->transit_most, err);
     if (rc)
         return cb_context(err, "what is in transit in a load");
@@ -248,7 +248,7 @@ static int join_group(struct device_exchange *self, uint32_t index, struct cb_er
     uint32_t count = group->classes * group->replicas;
     uint32_t *ranks = malloc(count * sizeof *ranks);
     if (!ranks)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for a group of %" PRIu32 " ranks", count);
+        return alloc_fail(err, "for a group of %" PRIu32 " ranks", count);
     for (uint32_t i = 0; i < count; i++)
         ranks[i] = exchange_rank_of(&self->window, group, i);
     int rc = device_talk_join(self->talk, self->window.setup.comm, ranks, count, group->mine,
@@ -281,7 +281,7 @@ int device_exchange_new(const struct device_exchange_setup *setup, struct device
 {
     struct device_exchange *self = calloc(1, sizeof *self);
     if (!self)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to exchange a load");
+        return alloc_fail(err, "to exchange a load");
     self->talk = setup->talk;
     self->deadline_ns = setup->deadline_ns;
     int rc = exchange_window_init(&self->window, &setup->load, false, err);

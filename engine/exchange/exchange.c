@@ -2,8 +2,8 @@
 #include "engine/exchange/exchange.h"
 
 #include <assert.h>
-#include <stdlib.h>
 
+#include "core/alloc.h"
 #include "engine/mapping.h"
 
 enum phase { PHASE_READING, PHASE_RECEIVING, PHASE_SENDING };
@@ -397,7 +397,7 @@ static int allocate_buffers(struct exchange *self, uint64_t transit, uint64_t bu
     self->window.transit = aligned_alloc(EXCHANGE_PAGE_BYTES, transit);
     self->buffers = buffer_bytes ? aligned_alloc(EXCHANGE_PAGE_BYTES, buffer_bytes * EXCHANGE_WINDOW) : NULL;
     if (!self->window.transit || (buffer_bytes && !self->buffers))
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for what is in transit in a load");
+        return alloc_fail(err, "for what is in transit in a load");
     return 0;
 }
 
@@ -412,7 +412,7 @@ static int allocate(struct exchange *self, struct cb_err *err)
     self->messages = calloc((size_t)messages * EXCHANGE_WINDOW, sizeof *self->messages);
     self->under_way = calloc((size_t)messages * EXCHANGE_WINDOW, sizeof *self->under_way);
     if (!self->messages || !self->under_way)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the messages of a load");
+        return alloc_fail(err, "for the messages of a load");
     for (size_t i = 0; i < EXCHANGE_WINDOW; i++) {
         self->slots[i].block = EXCHANGE_NO_BLOCK;
         self->slots[i].buffer = self->buffers ? self->buffers + i * buffer_bytes : NULL;
@@ -426,7 +426,7 @@ int exchange_new(const struct exchange_setup *setup, struct exchange **exchange,
 {
     struct exchange *self = calloc(1, sizeof *self);
     if (!self)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to exchange a load");
+        return alloc_fail(err, "to exchange a load");
     self->device = setup->state->device;
     int rc = exchange_window_init(&self->window, setup, self->device != NULL, err);
     if (!rc)

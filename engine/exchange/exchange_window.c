@@ -5,9 +5,9 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <sched.h>
-#include <stdlib.h>
 #include <time.h>
 
+#include "core/alloc.h"
 #include "core/clock.h"
 
 #define YIELD_NS (200 * NS_PER_US)
@@ -211,7 +211,7 @@ int exchange_window_init(struct exchange_window *self, const struct exchange_set
     self->target_of = malloc((share->block_count + 1) * sizeof *self->target_of);
     self->landed = calloc(share->block_count + 1, sizeof *self->landed);
     if (!self->pieces || !self->memory || !self->block_of || !self->target_of || !self->landed)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to exchange %zu blocks of a load", share->block_count);
+        return alloc_fail(err, "to exchange %zu blocks of a load", share->block_count);
     return 0;
 }
 

@@ -5,13 +5,13 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/alloc.h"
 #include "core/buf.h"
 #include "core/json.h"
 #include "engine/external/engine_command.h"
@@ -292,7 +292,7 @@ static int command_open(const struct engine_setup *setup, struct engine **engine
 {
     struct command_engine *self = calloc(1, sizeof *self);
     if (!self)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the engine");
+        return alloc_fail(err, "for the engine");
     self->base.ops = &engine_command_ops;
     self->setup = *setup;
     self->command = experiment_text(setup->experiment, OPT_COMMAND);

@@ -7,13 +7,13 @@
 #include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "comm/agree.h"
+#include "core/alloc.h"
 #include "core/buf.h"
 #include "core/clock.h"
 #include "core/json.h"
@@ -421,7 +421,7 @@ static int torch_open(const struct engine_setup *setup, struct engine **engine, 
         return cb_fail(err, CB_ERR_UNSUPPORTED, "engine=torch-dcp writes format=dcp only");
     struct torch_engine *self = calloc(1, sizeof *self);
     if (!self)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the engine");
+        return alloc_fail(err, "for the engine");
     self->base.ops = &engine_torch_ops;
     self->setup = *setup;
     self->behind.ended_fd = -1;

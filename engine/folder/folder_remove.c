@@ -1,10 +1,10 @@
 /* Removing what runs have made in their folder of the store, and nothing else: markers first, links never followed. */
 #include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/format/format.h"
+#include "core/alloc.h"
 #include "engine/folder/folder.h"
 
 struct name_list {
@@ -20,13 +20,13 @@ static int collect_name(void *context, const char *name, uint64_t length, struct
         size_t capacity = self->capacity ? 2 * self->capacity : 64;
         char **names = realloc(self->names, capacity * sizeof *names);
         if (!names)
-            return cb_fail(err, CB_ERR_MEMORY, "no memory for the names of %zu files", capacity);
+            return alloc_fail(err, "for the names of %zu files", capacity);
         self->names = names;
         self->capacity = capacity;
     }
     self->names[self->count] = strdup(name);
     if (!self->names[self->count])
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the name of a file");
+        return alloc_fail(err, "for the name of a file");
     self->count++;
     return 0;
 }
@@ -75,7 +75,7 @@ static int remove_files(struct store *store, const char *folder, const struct na
     const char **others = malloc((names->count + 1) * sizeof *others);
     size_t count = 0;
     if (!others)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the names of %zu files", names->count);
+        return alloc_fail(err, "for the names of %zu files", names->count);
     for (size_t i = 0; i < names->count; i++) {
         if (!format_is_marker(names->names[i]))
             others[count++] = names->names[i];

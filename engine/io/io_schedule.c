@@ -1,8 +1,9 @@
 /* Parts into requests. Knows offsets, alignment and memory; neither formats nor boxes. */
 #include "engine/io/io_schedule.h"
 
+#include "core/alloc.h"
+
 #include <assert.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* A shorter piece of memory is copied: a segment of its own would cost more than the copy. */
@@ -256,7 +257,7 @@ static int interleave_files(struct program *self, uint32_t files, struct cb_err 
     if (!sorted || !heads) {
         free(sorted);
         free(heads);
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to order %zu requests", self->request_count);
+        return alloc_fail(err, "to order %zu requests", self->request_count);
     }
     memcpy(sorted, self->requests, self->request_count * sizeof *sorted);
     for (size_t begin = 0; begin < self->request_count;) {

@@ -2,9 +2,9 @@
 #include "engine/io/transfer.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "core/clock.h"
 
 #define STAGING_ALIGNMENT UINT64_C(4096)
@@ -54,7 +54,7 @@ int transfer_new(const struct transfer_setup *setup, struct transfer **transfer,
 {
     struct transfer *self = calloc(1, sizeof *self);
     if (!self)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the transfer");
+        return alloc_fail(err, "for the transfer");
     self->setup = *setup;
     const struct store_capabilities *capabilities = store_capabilities(setup->store);
     if (self->setup.depth > capabilities->max_depth && capabilities->max_depth > 0)
@@ -64,7 +64,7 @@ int transfer_new(const struct transfer_setup *setup, struct transfer **transfer,
     self->segments = calloc(self->max_segments, sizeof *self->segments);
     if (!self->slots || !self->segments) {
         transfer_free(self);
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for %" PRIu32 " requests in flight", setup->depth);
+        return alloc_fail(err, "for %" PRIu32 " requests in flight", setup->depth);
     }
     *transfer = self;
     return 0;
@@ -94,8 +94,7 @@ static int reserve_staging(struct transfer *self, uint64_t bytes, struct cb_err 
         return 0;
     char *staging = aligned_alloc(STAGING_ALIGNMENT, rounded * self->setup.depth);
     if (!staging)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to stage %" PRIu32 " requests of %" PRIu64 " bytes",
-                       self->setup.depth, rounded);
+        return alloc_fail(err, "to stage %" PRIu32 " requests of %" PRIu64 " bytes", self->setup.depth, rounded);
     free(self->staging);
     self->staging = staging;
     self->staging_bytes = rounded;
@@ -111,7 +110,7 @@ int transfer_reserve(struct transfer *self, uint32_t files, uint64_t staging_byt
         return rc;
     struct file *larger = realloc(self->files, files * sizeof *larger);
     if (!larger)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for %" PRIu32 " files", files);
+        return alloc_fail(err, "for %" PRIu32 " files", files);
     self->files = larger;
     self->file_capacity = files;
     return 0;

@@ -2,9 +2,9 @@
  * how fast ranks talk, and all loads after it are split where that must be faster. Outside of any timing.
  * Owns the choice and how it is explained. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "core/clock.h"
 #include "core/units.h"
 #include "engine/load/native_load.h"
@@ -61,7 +61,7 @@ static int measure_messages(struct native_operation *operation, struct measured 
     struct agreement agreement;
     uint64_t took_ns = 0;
     char *memory = malloc(2 * PROBE_BYTES);
-    int rc = memory ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory to measure how fast ranks talk");
+    int rc = memory ? 0 : alloc_fail(err, "to measure how fast ranks talk");
     if (memory)
         memset(memory, 1, 2 * PROBE_BYTES);
     rc = native_agree(operation, rc, 0, &agreement, err);

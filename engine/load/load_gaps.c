@@ -1,8 +1,8 @@
 /* Loading: where what is wanted lies in many short runs, it is read in one with the gaps between them, or run by run.
  * Reading gaps saves requests and wastes bytes; load.gap bounds the length of a gap, load.waste all of them. Owns the
  * choice; knows no files. */
-#include <stdlib.h>
 
+#include "core/alloc.h"
 #include "engine/load/native_load.h"
 
 /* A run so long is worth a request of its own. */
@@ -49,7 +49,7 @@ int native_load_choose_gaps(struct native_load *self, struct cb_err *err)
     self->in_one = calloc(plan->read_count + 1, sizeof *self->in_one);
     if (!candidates || !self->in_one) {
         free(candidates);
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to choose how %zu parts are read", plan->read_count);
+        return alloc_fail(err, "to choose how %zu parts are read", plan->read_count);
     }
     for (uint32_t i = 0; i < plan->read_count; i++)
         count += look_at(self, i, &candidates[count]);

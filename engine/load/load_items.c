@@ -1,9 +1,9 @@
 /* Loading: the items of the targets, one for each stored chunk that is read, and the small values. Owns
  * what is known of an item before its first byte comes. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "engine/load/native_load.h"
 
 static int make_mappings(struct native_load *self, struct cb_err *err)
@@ -11,7 +11,7 @@ static int make_mappings(struct native_load *self, struct cb_err *err)
     self->mappings = malloc((self->plan->read_count + 1) * sizeof *self->mappings);
     self->arrived = calloc(self->plan->read_count + 1, sizeof *self->arrived);
     if (!self->mappings || !self->arrived)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu reads", self->plan->read_count);
+        return alloc_fail(err, "for %zu reads", self->plan->read_count);
     for (size_t i = 0; i < self->plan->read_count; i++) {
         const struct load_read *read = &self->plan->reads[i];
         const struct stored_chunk *chunk = &self->checkpoint->chunks[read->chunk];
@@ -44,7 +44,7 @@ static int add_value(struct native_load *self, const struct stored_tensor *store
     if (length > LOAD_VALUE_MAX_BYTES)
         return 0;
     item->value = malloc(length + 1);
-    return item->value ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory for the value of %s", stored->fqn);
+    return item->value ? 0 : alloc_fail(err, "for the value of %s", stored->fqn);
 }
 
 /* The values that are no tensors; each rank needs all of them. */
@@ -90,7 +90,7 @@ int native_load_make_items(struct native_load *self, struct cb_err *err)
     self->items = calloc(capacity, sizeof *self->items);
     self->files = malloc((capacity + self->checkpoint->file_count) * sizeof *self->files);
     if (!self->items || !self->files)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu items", capacity);
+        return alloc_fail(err, "for %zu items", capacity);
     for (uint32_t i = 0; i < plan->read_count;) {
         struct load_item *item = &self->items[self->item_count++];
         *item = (struct load_item){.chunk = plan->reads[i].chunk, .first_read = i};

@@ -2,9 +2,9 @@
  * Knows payloads and memory; what comes of the bytes is load_complete.c's. */
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "engine/load/native_load.h"
 #include "engine/state.h"
 
@@ -216,7 +216,7 @@ int native_load_build_pass(struct native_load *self, struct cb_err *err)
     free(ranges.ranges);
     self->waste_left = self->program.waste_left;
     if (ranges.failed)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the ranges to read");
+        return alloc_fail(err, "for the ranges to read");
     uint32_t turns = engine->plan_options.files == FILES_PER_RANK ? engine->plan_options.files_per_rank : 1;
     int rc = program_finish(&self->program, turns, err);
     if (rc)

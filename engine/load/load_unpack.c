@@ -1,9 +1,9 @@
 /* Loading: items that PyTorch compressed. Their bytes are read into a window that is as large as it is, decompressed in
  * order a step at a time, and placed at once, so that neither an item nor its stream is ever held. Owns the window. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/stored/unpack.h"
+#include "core/alloc.h"
 #include "core/hash.h"
 #include "engine/load/native_load.h"
 #include "engine/state.h"
@@ -46,7 +46,7 @@ int native_load_reserve_window(struct native_load *self, struct cb_err *err)
         return rc;
     window->step = device ? self->bounce.memory : malloc(STEP_BYTES);
     if (!window->memory || !window->step)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to decompress items");
+        return alloc_fail(err, "to decompress items");
     return 0;
 }
 
@@ -81,7 +81,7 @@ static int begin_unpacking(struct native_load *self, struct load_item *item, str
     const struct stored_tensor *tensor = native_load_tensor(self, item);
     struct unpacking *unpacking = calloc(1, sizeof *unpacking);
     if (!unpacking)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to decompress %s", tensor->fqn);
+        return alloc_fail(err, "to decompress %s", tensor->fqn);
     item->unpacking = unpacking;
     buf_init(&unpacking->head, ITEM_MAX_HEADER + STEP_BYTES);
     unpacking->most = box_elements(&native_load_chunk(self, item)->box) * dtype_bytes(tensor->dtype) + FRAME_BYTES;

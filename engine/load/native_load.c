@@ -9,10 +9,10 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/stored/read_metadata.h"
+#include "core/alloc.h"
 #include "core/units.h"
 #include "engine/load/native_load.h"
 
@@ -48,7 +48,7 @@ static int load_new(const struct native_engine *engine, struct native_load **loa
 {
     struct native_load *self = calloc(1, sizeof *self);
     if (!self)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to load");
+        return alloc_fail(err, "to load");
     struct program_limits limits = program_limits_of(store_capabilities(engine->setup.store), engine->block_bytes);
     const char *mode = experiment_text(engine->setup.experiment, OPT_LOAD_EXCHANGE);
     self->mode = strcmp(mode, "broadcast") == 0 ? LOAD_BROADCAST : strcmp(mode, "split") == 0 ? LOAD_SPLIT : LOAD_ALONE;

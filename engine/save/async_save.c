@@ -10,10 +10,10 @@
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "core/alloc.h"
 #include "core/clock.h"
 #include "core/rlimits.h"
 #include "engine/save/native_save.h"
@@ -132,7 +132,7 @@ int native_behind_make(struct native_engine *engine, struct cb_err *err)
     if (!self || !jobs) {
         free(self);
         free(jobs);
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for saves that go on behind");
+        return alloc_fail(err, "for saves that go on behind");
     }
     pthread_condattr_t attributes;
     pthread_condattr_init(&attributes);

@@ -3,8 +3,8 @@
 
 #include <assert.h>
 #include <inttypes.h>
-#include <stdlib.h>
 
+#include "core/alloc.h"
 #include "core/units.h"
 #include "engine/pinned.h"
 
@@ -58,7 +58,7 @@ static int make_slots(struct native_pump *self, uint32_t count, struct cb_err *e
     self->free = calloc(count, sizeof *self->free);
     self->copying = calloc(count, sizeof *self->copying);
     if (!self->slots || !self->free || !self->copying)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for %" PRIu32 " slots", count);
+        return alloc_fail(err, "for %" PRIu32 " slots", count);
     self->slot_count = count;
     return 0;
 }
@@ -91,13 +91,13 @@ int native_pump_reserve(struct native_engine *engine, struct device *device, uin
         engine->pump = calloc(1, sizeof *engine->pump);
     struct native_pump *self = engine->pump;
     if (!self)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the slots between store and device");
+        return alloc_fail(err, "for the slots between store and device");
     if (transfer_is_stuck(engine->front.transfer))
         return cb_fail(err, CB_ERR_ABORTED, "requests of an earlier operation are still stuck in the store");
     if (requests > self->capacity) {
         uint32_t *larger = reallocarray(self->slot_of, requests, sizeof *larger);
         if (!larger)
-            return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu requests", requests);
+            return alloc_fail(err, "for %zu requests", requests);
         self->slot_of = larger;
         self->capacity = requests;
     }

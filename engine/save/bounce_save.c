@@ -1,8 +1,8 @@
 /* Saving from a device while the caller waits: as many requests as there are slots are copied to this
  * machine ahead of those that are written, in their order. Knows programs and the pump; not files. */
 #include <assert.h>
-#include <stdlib.h>
 
+#include "core/alloc.h"
 #include "core/clock.h"
 #include "engine/save/bounce_ring.h"
 #include "engine/save/native_save.h"
@@ -30,7 +30,7 @@ int native_pumped_build(struct native_save *self, struct device *device, struct 
     native_pumped_release(self);
     pumped->first_copy = calloc(requests + 1, sizeof *pumped->first_copy);
     if (!pumped->first_copy)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the copies of %zu requests", requests);
+        return alloc_fail(err, "for the copies of %zu requests", requests);
     int rc = native_pump_reserve(self->engine, device, self->program.staging_bytes, requests, err);
     self->copied_bytes = 0;
     for (size_t i = 0; i < requests && !rc; i++) {

@@ -1,8 +1,8 @@
 /* The copies that bring the payload of a request from the state to where its bytes are composed. Knows
  * programs and where the state lies; not when copies are made. */
 #include <assert.h>
-#include <stdlib.h>
 
+#include "core/alloc.h"
 #include "engine/save/native_save.h"
 
 static int add_copy(struct copy_list *list, const struct device_copy *copy, struct cb_err *err)
@@ -17,7 +17,7 @@ static int add_copy(struct copy_list *list, const struct device_copy *copy, stru
         size_t capacity = list->capacity ? 2 * list->capacity : 256;
         struct device_copy *larger = reallocarray(list->copies, capacity, sizeof *larger);
         if (!larger)
-            return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu copies", capacity);
+            return alloc_fail(err, "for %zu copies", capacity);
         list->copies = larger;
         list->capacity = capacity;
     }

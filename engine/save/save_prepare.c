@@ -3,9 +3,9 @@
  * must not know how or when the bytes move. */
 #include <assert.h>
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "core/hash.h"
 #include "engine/save/native_save.h"
 
@@ -45,7 +45,7 @@ int native_save_make(struct native_engine *engine, struct cb_err *err)
         return 0;
     struct native_save *self = calloc(1, sizeof *self);
     if (!self)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to save");
+        return alloc_fail(err, "to save");
     self->engine = engine;
     buf_init(&self->frame, FRAME_MAX_BYTES);
     buf_init(&self->metadata, METADATA_MAX_BYTES);
@@ -90,7 +90,7 @@ static int index_pieces(const struct state *state, struct piece_index **index, s
 {
     struct piece_index *made = malloc((state->piece_count + 1) * sizeof *made);
     if (!made)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to order %zu pieces", state->piece_count);
+        return alloc_fail(err, "to order %zu pieces", state->piece_count);
     for (size_t i = 0; i < state->piece_count; i++)
         made[i] = (struct piece_index){state->pieces[i].tensor, (uint32_t)i};
     qsort(made, state->piece_count, sizeof *made, compare_pieces);
@@ -146,7 +146,7 @@ static int place_source(struct native_save *self, const struct state *state, con
     }
     source->mapping = malloc(sizeof mapping);
     if (!source->mapping)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to place %s", tensor->fqn);
+        return alloc_fail(err, "to place %s", tensor->fqn);
     *source->mapping = mapping;
     return 0;
 }
@@ -158,7 +158,7 @@ static int place_sources(struct native_save *self, const struct state *state, st
     self->payload_bytes = 0;
     self->sources = calloc(count + 1, sizeof *self->sources);
     if (!self->sources)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu items", count);
+        return alloc_fail(err, "for %zu items", count);
     self->source_count = count;
     struct piece_index *index = NULL;
     int rc = index_pieces(state, &index, err);
@@ -180,7 +180,7 @@ static int remember_memory(struct native_save *self, const struct state *state, 
 {
     void **memory = malloc((state->piece_count + 1) * sizeof *memory);
     if (!memory)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu addresses", state->piece_count);
+        return alloc_fail(err, "for %zu addresses", state->piece_count);
     memcpy(memory, state->memory, state->piece_count * sizeof *memory);
     free(self->memory);
     self->memory = memory;
@@ -232,7 +232,7 @@ static int build_program(struct native_save *self, const struct state *state, st
     free(self->files);
     self->files = malloc((self->source_count + 1) * sizeof *self->files);
     if (!self->files)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the list of files");
+        return alloc_fail(err, "for the list of files");
     const struct store_capabilities *capabilities =
         store_capabilities(self->staged ? engine->back.store : engine->front.store);
     struct program_limits limits = save_limits(self);

@@ -8,10 +8,10 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "core/alloc.h"
 #include "core/clock.h"
 #include "core/units.h"
 #include "engine/save/native_save.h"
@@ -124,7 +124,7 @@ static int allocate_areas(struct native_save *self, struct cb_err *err)
     release_areas(staging, device);
     staging->areas = calloc(engine->inflight, sizeof *staging->areas);
     struct iovec *regions = calloc(engine->inflight, sizeof *regions);
-    int rc = staging->areas && regions ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory for the staging areas");
+    int rc = staging->areas && regions ? 0 : alloc_fail(err, "for the staging areas");
     if (!rc) {
         staging->area_count = engine->inflight;
         staging->mapped_bytes = staging->area_bytes;
@@ -152,7 +152,7 @@ static int give_copies(struct staging *staging, const struct copy_list *list, st
         struct area *area = &staging->areas[i];
         area->copies = malloc((list->count + 1) * sizeof *area->copies);
         if (!area->copies)
-            return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu copies", list->count);
+            return alloc_fail(err, "for %zu copies", list->count);
         for (size_t k = 0; k < list->count; k++) {
             area->copies[k] = list->copies[k];
             area->copies[k].to = area->memory + (uintptr_t)list->copies[k].to;
@@ -172,7 +172,7 @@ int native_staging_build(struct native_save *self, struct cb_err *err)
     staging->rounds = calloc(requests + 1, sizeof *staging->rounds);
     int rc = 0;
     if (!staging->image_at || !staging->round_of || !staging->rounds)
-        rc = cb_fail(err, CB_ERR_MEMORY, "no memory to stage %zu requests", requests);
+        rc = alloc_fail(err, "to stage %zu requests", requests);
     if (!rc)
         rc = place_images(self, err);
     if (!rc)

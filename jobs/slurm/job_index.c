@@ -1,7 +1,8 @@
 /* Two sorted lists of pointers to jobs. Of equal ones the last in the answer counts. */
 #include "jobs/slurm/job_index.h"
 
-#include <stdlib.h>
+#include "core/alloc.h"
+
 #include <string.h>
 
 static int compare_places(const struct slurm_job *a, const struct slurm_job *b)
@@ -40,7 +41,7 @@ int job_index_make(struct job_index *self, const struct slurm_jobs *jobs, struct
                              .by_name = calloc(jobs->count + 1, sizeof(struct slurm_job *))};
     if (!made.by_id || !made.by_name) {
         job_index_release(&made);
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu jobs", jobs->count);
+        return alloc_fail(err, "for %zu jobs", jobs->count);
     }
     for (size_t i = 0; i < jobs->count; i++)
         made.by_id[i] = made.by_name[i] = &jobs->items[i];

@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
@@ -11,11 +10,12 @@
 #include <unistd.h>
 
 #include "core/clock.h"
+#include "core/path.h"
 
 static int attempt_path(const char *run_folder, uint32_t attempt, char path[PATH_MAX], struct cb_err *err)
 {
-    if (snprintf(path, PATH_MAX, "%s/attempts/%u", run_folder, attempt) >= PATH_MAX)
-        return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", run_folder);
+    if (path_format(path, PATH_MAX, err, "%s/attempts/%u", run_folder, attempt))
+        return CB_ERR_USAGE;
     return 0;
 }
 

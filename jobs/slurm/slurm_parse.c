@@ -1,9 +1,9 @@
 /* Slurm's answers as values: squeue, scontrol, sacct, sbatch. Knows their text, starts nothing. */
 #include <ctype.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "jobs/slurm/slurm.h"
 
 #define MAX_FIELDS 16
@@ -22,12 +22,8 @@ void slurm_jobs_release(struct slurm_jobs *self)
 
 static int append(struct slurm_jobs *jobs, const struct slurm_job *job, struct cb_err *err)
 {
-    if ((jobs->count & (jobs->count - 1)) == 0) { /* doubles at powers of two, and at 0 */
-        struct slurm_job *more = realloc(jobs->items, (jobs->count ? 2 * jobs->count : 1) * sizeof *more);
-        if (!more)
-            return cb_fail(err, CB_ERR_MEMORY, "no memory for %zu jobs", jobs->count);
-        jobs->items = more;
-    }
+    if (alloc_grow(&jobs->items, jobs->count, sizeof *jobs->items, err))
+        return CB_ERR_MEMORY;
     jobs->items[jobs->count++] = *job;
     return 0;
 }

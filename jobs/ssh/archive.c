@@ -1,6 +1,8 @@
 /* Reading tar archives. Owns their format; knows no transport. */
 #include "jobs/ssh/archive.h"
 
+#include "core/path.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -300,8 +302,8 @@ static int unpack_entry(const struct archive_entry *entry, const char *folder, s
     char path[PATH_MAX];
     if (entry->kind == ARCHIVE_OTHER)
         return 0;
-    if (snprintf(path, sizeof path, "%s/%s", folder, entry->path) >= (int)sizeof path)
-        return cb_fail(err, CB_ERR_USAGE, "the path %s/%s is too long", folder, entry->path);
+    if (path_format(path, sizeof path, err, "%s/%s", folder, entry->path))
+        return CB_ERR_USAGE;
     int rc = make_parents(path, strlen(folder), err);
     if (rc || entry->kind == ARCHIVE_FILE)
         return rc ? rc : write_file(path, entry, err);

@@ -5,13 +5,13 @@
 #include <poll.h>
 #include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "core/alloc.h"
 #include "core/clock.h"
 
 #define ANSWER_MAX_BYTES (256u << 10)
@@ -114,7 +114,7 @@ int ssh_agent_parse_keys(struct ssh_agent *self, const void *answer, size_t len,
         struct ssh_agent_key *key = &self->keys[self->count];
         key->blob = malloc(blob_len + 1);
         if (!key->blob)
-            return cb_fail(err, CB_ERR_MEMORY, "no memory for the keys of the ssh-agent");
+            return alloc_fail(err, "for the keys of the ssh-agent");
         memcpy(key->blob, blob, blob_len);
         key->bytes = blob_len;
         snprintf(key->comment, sizeof key->comment, "%.*s", comment_len < 127 ? (int)comment_len : 127,
@@ -198,7 +198,7 @@ int ssh_agent_sign(struct ssh_agent *self, const void *blob, size_t blob_len, co
         rc = bad_answer(err);
     unsigned char *own = rc == 0 ? malloc(found_len + 1) : NULL;
     if (rc == 0 && !own)
-        rc = cb_fail(err, CB_ERR_MEMORY, "no memory for a signature");
+        rc = alloc_fail(err, "for a signature");
     if (own) {
         memcpy(own, found, found_len);
         *signature = own;

@@ -5,11 +5,11 @@
 #include <ctype.h>
 #include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <unistd.h>
 
+#include "core/alloc.h"
 #include "core/buf.h"
 
 #define SYSTEM_CONFIG "/etc/ssh/ssh_config"
@@ -66,7 +66,7 @@ int ssh_list_add(struct ssh_list *self, const char *text, struct cb_err *err)
         return cb_fail(err, CB_ERR_MEMORY, "more than %d files are named for one host", SSH_LIST_MAX);
     char *copy = strdup(text);
     if (!copy)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the configuration of ssh");
+        return alloc_fail(err, "for the configuration of ssh");
     self->items[self->count++] = copy;
     return 0;
 }

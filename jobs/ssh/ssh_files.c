@@ -5,15 +5,15 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/alloc.h"
 #include "core/clock.h"
 #include "core/hash.h"
+#include "core/path.h"
 #include "jobs/ssh/ssh_sftp.h"
 
 #define CHUNK_BYTES (256u << 10)
@@ -64,8 +64,8 @@ static int make_one(struct ssh_link *link, const char *path, struct cb_err *err)
 static int make_folder_work(struct ssh_link *link, void *argument, struct cb_err *err)
 {
     char path[PATH_MAX];
-    if (snprintf(path, sizeof path, "%s", (const char *)argument) >= (int)sizeof path)
-        return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", path);
+    if (path_format(path, sizeof path, err, "%s", (const char *)argument))
+        return CB_ERR_USAGE;
     size_t whole = strlen(path), len = whole;
     while (len > 1 && path[len - 1] == '/')
         path[--len] = '\0';
@@ -90,8 +90,8 @@ static int make_parents(struct ssh_link *link, const char *path, struct cb_err *
     const char *slash = strrchr(path, '/');
     if (!slash || slash == path)
         return 0;
-    if (snprintf(parent, sizeof parent, "%.*s", (int)(slash - path), path) >= (int)sizeof parent)
-        return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", path);
+    if (path_format(parent, sizeof parent, err, "%.*s", (int)(slash - path), path))
+        return CB_ERR_USAGE;
     return make_folder_work(link, parent, err);
 }
 
@@ -241,8 +241,8 @@ int ssh_files_put(struct ssh_link *link, const char *local, const char *remote, 
     char suffix[9];
     random_bytes(random, sizeof random);
     hash_hex(random, sizeof random, suffix);
-    if (snprintf(work.temporary, sizeof work.temporary, "%s.part-%s", remote, suffix) >= (int)sizeof work.temporary)
-        return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", remote);
+    if (path_format(work.temporary, sizeof work.temporary, err, "%s.part-%s", remote, suffix))
+        return CB_ERR_USAGE;
     work.fd = open(local, O_RDONLY | O_CLOEXEC);
     if (work.fd < 0 || fstat(work.fd, &facts) < 0) {
         int failed = errno;
@@ -255,7 +255,7 @@ int ssh_files_put(struct ssh_link *link, const char *local, const char *remote, 
     work.chunk = malloc(CHUNK_BYTES);
     int rc = S_ISREG(facts.st_mode) ? 0 : cb_fail(err, CB_ERR_USAGE, "%s is no file", local);
     if (rc == 0 && !work.chunk)
-        rc = cb_fail(err, CB_ERR_MEMORY, "no memory to copy %s", local);
+        rc = alloc_fail(err, "to copy %s", local);
     if (rc == 0)
         rc = sftp_persist(link, put_work, &work, &work.done, err);
     if (rc && work.begun)
@@ -346,8 +346,8 @@ static int get_work(struct ssh_link *link, void *argument, struct cb_err *err)
 static int make_local_parents(const char *path, struct cb_err *err)
 {
     char own[PATH_MAX];
-    if (snprintf(own, sizeof own, "%s", path) >= (int)sizeof own)
-        return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", path);
+    if (path_format(own, sizeof own, err, "%s", path))
+        return CB_ERR_USAGE;
     for (char *slash = strchr(own + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
         *slash = '\0';
         if (mkdir(own, 0755) < 0 && errno != EEXIST)
@@ -360,15 +360,14 @@ static int make_local_parents(const char *path, struct cb_err *err)
 int ssh_files_get(struct ssh_link *link, const char *remote, const char *local, struct cb_err *err)
 {
     struct get_work work = {.remote = remote, .local = local, .fd = -1};
-    if (snprintf(work.temporary, sizeof work.temporary, "%s.part-%d", local, (int)getpid()) >=
-        (int)sizeof work.temporary)
-        return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", local);
+    if (path_format(work.temporary, sizeof work.temporary, err, "%s.part-%d", local, (int)getpid()))
+        return CB_ERR_USAGE;
     int rc = make_local_parents(local, err);
     if (rc)
         return rc;
     work.chunk = malloc(CHUNK_BYTES);
     if (!work.chunk)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to copy %s", remote);
+        return alloc_fail(err, "to copy %s", remote);
     work.fd = open(work.temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     rc = work.fd < 0 ? cb_fail_errno(err, errno, "creating %s", work.temporary)
                      : sftp_persist(link, get_work, &work, &work.done, err);
@@ -452,17 +451,11 @@ static int add_entry(struct ssh_entries *self, const char *name, size_t len, con
         return cb_fail(err, CB_ERR_CORRUPT, "%s holds a name that is none", path);
     if (self->count == ENTRIES_MAX)
         return cb_fail(err, CB_ERR_MEMORY, "%s holds more than %d files", path, ENTRIES_MAX);
-    if (self->count == self->capacity) {
-        size_t more = self->capacity ? 2 * self->capacity : 64;
-        struct ssh_entry *items = realloc(self->items, more * sizeof *items);
-        if (!items)
-            return cb_fail(err, CB_ERR_MEMORY, "no memory to list %s", path);
-        self->items = items;
-        self->capacity = more;
-    }
+    if (alloc_grow(&self->items, self->count, sizeof *self->items, err))
+        return CB_ERR_MEMORY;
     char *copy = strndup(name, len);
     if (!copy)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to list %s", path);
+        return alloc_fail(err, "to list %s", path);
     self->items[self->count++] = (struct ssh_entry){
         .name = copy, .is_folder = sftp_is_folder(facts), .is_file = LIBSSH2_SFTP_S_ISREG(facts->permissions)};
     return 0;

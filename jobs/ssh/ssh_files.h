@@ -20,7 +20,7 @@ struct ssh_entry {
 };
 struct ssh_entries {
     struct ssh_entry *items;
-    size_t count, capacity;
+    size_t count;
 };
 int ssh_files_list(struct ssh_link *link, const char *path, struct ssh_entries *entries,
                    struct cb_err *err) CB_MUST_CHECK;

@@ -1,4 +1,6 @@
 /* Folders from there: file by file, or many in one stream. */
+#include "core/alloc.h"
+#include "core/path.h"
 #include "jobs/ssh/ssh_files.h"
 
 #ifdef HAVE_SSH2
@@ -6,9 +8,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -28,16 +28,16 @@ static int too_deep(const char *path, struct cb_err *err)
 
 static int join(char path[PATH_MAX], const char *folder, const char *name, struct cb_err *err)
 {
-    if (snprintf(path, PATH_MAX, "%s/%s", folder, name) >= PATH_MAX)
-        return cb_fail(err, CB_ERR_USAGE, "the path %s/%s is too long", folder, name);
+    if (path_format(path, PATH_MAX, err, "%s/%s", folder, name))
+        return CB_ERR_USAGE;
     return 0;
 }
 
 static int make_local_folder(const char *path, struct cb_err *err)
 {
     char own[PATH_MAX];
-    if (snprintf(own, sizeof own, "%s/", path) >= (int)sizeof own)
-        return cb_fail(err, CB_ERR_USAGE, "the path %s is too long", path);
+    if (path_format(own, sizeof own, err, "%s/", path))
+        return CB_ERR_USAGE;
     for (char *slash = strchr(own + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
         *slash = '\0';
         if (mkdir(own, 0755) < 0 && errno != EEXIST)
@@ -130,7 +130,7 @@ static int get_stream(struct ssh_link *link, const struct folders *self, struct 
     struct transport_answer answer;
     const char **words = calloc(fixed + 2 + self->count + 1, sizeof *words);
     if (!words)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to copy %zu folders", self->count);
+        return alloc_fail(err, "to copy %zu folders", self->count);
     memcpy(words, first, sizeof first);
     words[fixed] = self->parent;
     words[fixed + 1] = "--";

@@ -9,10 +9,10 @@
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "core/alloc.h"
 #include "core/buf.h"
 #include "core/clock.h"
 #include "core/hash.h"
@@ -415,7 +415,7 @@ int ssh_login_authenticate(struct ssh_session *session, const struct ssh_host *h
     char(*usual)[PATH_MAX] = malloc(3 * sizeof *usual);
     struct login *login = calloc(1, sizeof *login);
     struct ssh_key *key = malloc(sizeof *key);
-    int rc = usual && login && key ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory to log in to %s", host->alias);
+    int rc = usual && login && key ? 0 : alloc_fail(err, "to log in to %s", host->alias);
     if (rc)
         goto out;
     *login = (struct login){.session = session,

@@ -12,11 +12,11 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "core/alloc.h"
 #include "core/clock.h"
 #include "jobs/ssh/ssh_login.h"
 
@@ -277,7 +277,7 @@ static int open_hop(struct ssh_session *self, const struct ssh_host *host, uint6
     hop->carrier = index ? self->hops[index - 1].handle : NULL;
     hop->handle = libssh2_session_init_ex(NULL, NULL, NULL, hop);
     if (!hop->handle)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for a session");
+        return alloc_fail(err, "for a session");
     self->count++;
     libssh2_session_set_blocking(hop->handle, 0);
     if (hop->tunnel) {
@@ -311,7 +311,7 @@ int ssh_session_open(struct ssh_session **self, const struct ssh_route *route, u
 {
     struct ssh_session *made = calloc(1, sizeof *made);
     if (!made)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for a session");
+        return alloc_fail(err, "for a session");
     if (libssh2_init(0)) {
         free(made);
         return cb_fail(err, CB_ERR_SYSTEM, "libssh2 does not start");

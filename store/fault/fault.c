@@ -4,10 +4,10 @@
  * inside or made here, is held until its time. Must not know what kind of store it wraps. */
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "core/alloc.h"
 #include "core/clock.h"
 #include "store/backend.h"
 #include "store/fault/fault_bucket.h"
@@ -72,7 +72,7 @@ static int allocate(struct fault_store *self, uint32_t depth, struct cb_err *err
     self->completions = calloc(depth, sizeof(*self->completions));
     self->cut_segments = calloc(self->inner->capabilities.max_segments, sizeof(*self->cut_segments));
     if (!self->fates || !self->held || !self->batch || !self->completions || !self->cut_segments)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for a fault store");
+        return alloc_fail(err, "for a fault store");
     return 0;
 }
 
@@ -87,7 +87,7 @@ static int fault_open(const char *where, const struct store_options *options, st
                        where);
     struct fault_store *self = calloc(1, sizeof(*self));
     if (!self)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for a fault store");
+        return alloc_fail(err, "for a fault store");
     self->base.ops = &fault_backend;
     int rc = fault_spec_parse(where, (size_t)(colon - where), &self->spec, err);
     if (!rc)

@@ -1,12 +1,13 @@
 /* See fault_bucket.h. Owns the shared file; the folder and its end are the caller's. */
 #include "store/fault/fault_bucket.h"
 
+#include "core/alloc.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -43,7 +44,7 @@ int fault_bucket_new(const char *folder, uint64_t bytes_per_s, struct fault_buck
 {
     struct fault_bucket *self = calloc(1, sizeof(*self));
     if (!self)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for a fault store");
+        return alloc_fail(err, "for a fault store");
     self->bytes_per_s = bytes_per_s;
     self->shared = &self->private_one;
     int failed = folder ? map_shared(self, folder) : 0;

@@ -11,13 +11,13 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "core/alloc.h"
 #include "core/clock.h"
 #include "core/units.h"
 
@@ -213,7 +213,7 @@ static int posix_open(const char *where, const struct store_options *options, st
     if (!self || !root) {
         free(self);
         free(root);
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for store '%s'", where);
+        return alloc_fail(err, "for store '%s'", where);
     }
     self->base.ops = &posix_backend;
     self->root = root;
@@ -269,7 +269,7 @@ static int object_new(const struct posix_store *self, const char *name, int fd, 
 {
     struct posix_object *made = malloc(sizeof(*made));
     if (!made)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to open %s", name);
+        return alloc_fail(err, "to open %s", name);
     made->base.length = length;
     made->fd = fd;
     made->tail_fd = -1;

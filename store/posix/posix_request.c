@@ -2,10 +2,10 @@
  *
  * Owns continuation after short transfers, retries, and the unaligned tail of O_DIRECT. Must not know
  * how a step is run. */
+#include "core/alloc.h"
 #include "store/posix/posix.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/clock.h"
@@ -192,7 +192,7 @@ int posix_requests_new(uint32_t depth, uint32_t block, struct posix_request **re
     size_t total = (start + depth * bounce + alignment - 1) / alignment * alignment;
     char *memory = aligned_alloc(alignment, total);
     if (!memory)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for %u requests in flight", depth);
+        return alloc_fail(err, "for %u requests in flight", depth);
     memset(memory, 0, total); /* touched now, not in the data path */
     struct posix_request *made = (struct posix_request *)(void *)memory;
     struct iovec *segments = (struct iovec *)(void *)(made + depth);

@@ -7,11 +7,11 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "core/alloc.h"
 #include "core/clock.h"
 #include "core/rlimits.h"
 #include "store/posix/posix.h"
@@ -220,7 +220,7 @@ int psync_new(const struct posix_engine_setup *setup, struct posix_engine **engi
     uint32_t threads = setup->threads > 0 ? setup->threads : 1;
     struct psync *self = calloc(1, sizeof(*self) + threads * sizeof(self->threads[0]));
     if (!self)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for psync");
+        return alloc_fail(err, "for psync");
     self->base.ops = &psync_ops;
     self->requests = setup->requests;
     self->depth = setup->depth;
@@ -234,8 +234,8 @@ int psync_new(const struct posix_engine_setup *setup, struct posix_engine **engi
     pthread_cond_init(&self->has_work, NULL);
     pthread_cond_init(&self->has_finished, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    int rc = self->queued.slots && self->finished.slots ? start_threads(self, threads, err)
-                                                        : cb_fail(err, CB_ERR_MEMORY, "no memory for psync");
+    int rc =
+        self->queued.slots && self->finished.slots ? start_threads(self, threads, err) : alloc_fail(err, "for psync");
     if (rc) {
         psync_free(&self->base);
         return rc;

@@ -8,9 +8,9 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "core/clock.h"
 #include "core/units.h"
 #include "store/s3/s3_object.h"
@@ -105,7 +105,7 @@ static int allocate(struct s3_store *self, uint32_t depth, struct cb_err *err)
     self->segments = calloc((size_t)depth * MAX_SEGMENTS, sizeof *self->segments); /* touched as far as it is used */
     self->ready = calloc(depth, sizeof *self->ready);
     if (!self->slots || !self->segments || !self->ready)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for %" PRIu32 " requests to S3", depth);
+        return alloc_fail(err, "for %" PRIu32 " requests to S3", depth);
     int rc = 0;
     for (uint32_t i = 0; i < depth && !rc; i++) {
         struct s3_slot *slot = &self->slots[i];
@@ -122,7 +122,7 @@ static int s3_open(const char *where, const struct store_options *options, struc
     struct s3_store *self = calloc(1, sizeof *self);
     char uri[2 * S3_KEY_BYTES];
     if (!self)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for store 's3://%s'", where);
+        return alloc_fail(err, "for store 's3://%s'", where);
     if ((size_t)snprintf(uri, sizeof uri, S3_URI_SCHEME "%s", where) >= sizeof uri) {
         free(self);
         return cb_fail(err, CB_ERR_USAGE, "store 's3://%.80s…' is too long", where);

@@ -4,9 +4,9 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "core/clock.h"
 #include "core/units.h"
 
@@ -27,7 +27,7 @@ int s3_call_init(struct s3_call *self, struct s3_session *session, struct cb_err
     buf_init(&self->answer_body, ANSWER_MAX_BYTES);
     buf_init(&self->lines, LINES_MAX_BYTES);
     buf_init(&self->scratch, LINES_MAX_BYTES);
-    return self->easy ? 0 : cb_fail(err, CB_ERR_MEMORY, "no memory for a request to S3");
+    return self->easy ? 0 : alloc_fail(err, "for a request to S3");
 }
 
 void s3_call_release(struct s3_call *self)

@@ -3,9 +3,9 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "core/clock.h"
 
 #ifdef HAVE_CURL
@@ -26,7 +26,7 @@ int s3_client_new(const char *uri, const struct s3_options *options, uint32_t ra
         return rc;
     struct s3_client *self = calloc(1, sizeof *self);
     if (!self)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for store '%s'", uri);
+        return alloc_fail(err, "for store '%s'", uri);
     rc = s3_session_open(&self->session, uri, options ? options : &defaults, rank, err);
     if (rc) {
         free(self);

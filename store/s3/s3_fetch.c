@@ -1,6 +1,7 @@
 /* Small exchanges. Knows curl's easy interface; nothing of S3. */
 #include "store/s3/s3_fetch.h"
 
+#include "core/alloc.h"
 #include "core/clock.h"
 
 #ifdef HAVE_CURL
@@ -19,7 +20,7 @@ int s3_fetch(const struct s3_fetch *request, struct buf *body, struct cb_err *er
     struct curl_slist *headers = request->header && easy ? curl_slist_append(NULL, request->header) : NULL;
     if (!easy || (request->header && !headers)) {
         curl_easy_cleanup(easy);
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to ask %s", request->url);
+        return alloc_fail(err, "to ask %s", request->url);
     }
     long status = 0;
     curl_easy_setopt(easy, CURLOPT_URL, request->url);

@@ -5,12 +5,12 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "core/alloc.h"
 #include "core/clock.h"
 #include "core/hash.h"
 
@@ -131,7 +131,7 @@ int s3_loop_new(struct s3_session *session, uint32_t capacity, struct s3_loop **
 {
     struct s3_loop *self = calloc(1, sizeof *self);
     if (!self)
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for requests to S3");
+        return alloc_fail(err, "for requests to S3");
     self->session = session;
     self->capacity = capacity;
     self->timer_ns = self->look_ns = UINT64_MAX;

@@ -4,9 +4,9 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "core/clock.h"
 #include "store/s3/s3_xml.h"
 
@@ -24,7 +24,7 @@ static int object_new(const char *name, uint64_t length, struct s3_object **obje
     if (!self || !copy) {
         free(self);
         free(copy);
-        return cb_fail(err, CB_ERR_MEMORY, "no memory to open %s", name);
+        return alloc_fail(err, "to open %s", name);
     }
     self->base.length = length;
     self->name = copy;
@@ -107,7 +107,7 @@ int s3_object_create(const char *name, uint64_t length, uint64_t part_bytes, str
         self->part_count = (uint32_t)((length + part_bytes - 1) / part_bytes);
         self->parts = calloc(self->part_count, sizeof *self->parts);
         if (!self->parts)
-            rc = cb_fail(err, CB_ERR_MEMORY, "no memory for the %" PRIu32 " parts of %s", self->part_count, name);
+            rc = alloc_fail(err, "for the %" PRIu32 " parts of %s", self->part_count, name);
     }
     if (rc) {
         object_free(self);

@@ -2,10 +2,10 @@
 #include "store/s3/s3_pool.h"
 
 #include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "core/alloc.h"
 #include "core/clock.h"
 
 #ifdef HAVE_CURL
@@ -143,7 +143,7 @@ int s3_pool_new(struct s3_session *session, struct s3_loop *own, uint32_t loops,
     if (!self || !workers) {
         free(self);
         free(workers);
-        return cb_fail(err, CB_ERR_MEMORY, "no memory for the threads of S3");
+        return alloc_fail(err, "for the threads of S3");
     }
     pthread_condattr_t attributes;
     pthread_condattr_init(&attributes);

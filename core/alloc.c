@@ -1,0 +1,31 @@
+#include "core/alloc.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#undef alloc_fail
+
+int alloc_fail(struct cb_err *err, const char *format, ...)
+{
+    char what[512];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(what, sizeof what, format, arguments);
+    va_end(arguments);
+    return cb_fail(err, CB_ERR_MEMORY, "no memory %s", what);
+}
+
+int alloc_grow(void *items, size_t count, size_t size, struct cb_err *err)
+{
+    if (count & (count - 1))
+        return 0;
+    void *list;
+    memcpy(&list, items, sizeof list); /* whatever type it points to */
+    list = realloc(list, (count ? 2 * count : 1) * size);
+    if (!list)
+        return alloc_fail(err, "for a list of %zu items", count + 1);
+    memcpy(items, &list, sizeof list);
+    return 0;
+}
