@@ -1,17 +1,17 @@
-/* The BLAS library behind matrix products. Knows its names and calling convention (CBLAS), no matrices. */
+/* Loads the BLAS library behind matrix products, by its C interface (CBLAS). */
 #include "core/blas.h"
 
 #include <dlfcn.h>
 #include <stddef.h>
 
-/* Of the CBLAS interface (netlib.org/blas/blast-forum/cblas.tgz, cblas.h). */
+/* From the CBLAS interface (netlib.org/blas/blast-forum/cblas.tgz). */
 #define ROW_MAJOR 101
 #define NO_TRANSPOSE 111
 #define TRANSPOSE 112
 
 static const char *const libraries[] = {"libopenblas.so.0", "libopenblas.so", "libblis.so.4", "libblas.so.3"};
 
-/* A pointer to data and one to a function are not the same to ISO C; POSIX says that they are. */
+/* ISO C does not allow a data pointer to become a function pointer; POSIX does. */
 static bool find(void *library, const char *name, void (**function)(void))
 {
     void *found = dlsym(library, name);

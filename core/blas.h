@@ -1,7 +1,7 @@
-/* Matrix products: a BLAS library, loaded when it is first needed.
+/* Matrix products by a BLAS library that is loaded at first use.
  *
- * Not linked: OpenBLAS starts a thread a core when it is loaded, which ranks of a checkpoint run must
- * not pay for. Row-major; dimensions below 2^31. */
+ * Not linked: OpenBLAS starts one thread per core when it is loaded, which checkpoint ranks must not pay for.
+ * Matrices are row-major, dimensions below 2^31. */
 #ifndef CORE_BLAS_H
 #define CORE_BLAS_H
 
@@ -17,12 +17,12 @@ struct blas {
     const char *name; /* "libopenblas.so.0" */
 };
 
-/* CB_ERR_NOT_FOUND with what to install where there is none. It computes in the thread that calls. */
+/* CB_ERR_NOT_FOUND, with what to install, if there is no library. Computes in the calling thread. */
 int blas_open(struct blas *self, struct cb_err *err) CB_MUST_CHECK;
 void blas_close(struct blas *self);
 
-/* C = alpha A' B' + beta C, where A' (m x k) and B' (k x n) are A and B or their transposes; the leading
- * dimensions are those of the matrices as they lie in memory. */
+/* C = alpha A' B' + beta C, where A' (m x k) and B' (k x n) are A and B or their transposes; the leading dimensions
+ * are those of the matrices as stored. */
 void blas_dgemm(const struct blas *self, bool transpose_a, bool transpose_b, int m, int n, int k, double alpha,
                 const double *a, int lda, const double *b, int ldb, double beta, double *c, int ldc);
 void blas_sgemm(const struct blas *self, bool transpose_a, bool transpose_b, int m, int n, int k, float alpha,

@@ -1,4 +1,4 @@
-/* A growable byte buffer with a maximum. Knows nothing but core/err. */
+/* A growable byte buffer with a maximum. */
 #include "core/buf.h"
 
 #include "core/path.h"
@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What an empty buffer points at, so that `data` is always a text. Never written to. */
+/* What an empty buffer points at, so that `data` is always a valid string. Never written to. */
 static char empty_text[1] = "";
 
 void buf_init(struct buf *self, size_t max_bytes)
@@ -34,7 +34,7 @@ void buf_clear(struct buf *self)
         self->data[0] = '\0';
 }
 
-/* Makes room for `more` bytes and a NUL. False, with the reason kept, where it cannot. */
+/* Makes room for `more` bytes and a NUL. On failure returns false and keeps the reason. */
 static bool reserve(struct buf *self, size_t more)
 {
     if (self->code)

@@ -1,7 +1,7 @@
 /* A growable byte buffer with a maximum, always NUL-terminated.
  *
- * Appending never fails at the call: the first failure (the maximum, or no memory) is kept, later
- * appends do nothing, and buf_check() reports it once at the end. Not thread-safe. */
+ * Appends return no error: the first failure (maximum reached, or no memory) is kept, later appends do nothing, and
+ * buf_check() reports the failure once at the end. Not thread-safe. */
 #ifndef CORE_BUF_H
 #define CORE_BUF_H
 
@@ -15,13 +15,13 @@ struct buf {
     char *data; /* never NULL after buf_init; data[len] == 0 */
     size_t len;
     size_t capacity;
-    size_t max; /* bytes; appending past it fails */
-    int code;   /* 0, or why an append failed */
+    size_t max; /* bytes; an append beyond this fails */
+    int code;   /* 0, or the code of the first failed append */
 };
 
 void buf_init(struct buf *self, size_t max_bytes);
 void buf_release(struct buf *self);
-void buf_clear(struct buf *self); /* len = 0; forgets a failure, keeps the memory */
+void buf_clear(struct buf *self); /* len = 0; clears the failure, keeps the memory */
 
 void buf_append(struct buf *self, const void *bytes, size_t len);
 void buf_append_text(struct buf *self, const char *text);
@@ -36,14 +36,14 @@ void *buf_extend(struct buf *self, size_t len);
 /* 0, or CB_ERR_MEMORY with a sentence that names `what` and the maximum. */
 int buf_check(const struct buf *self, const char *what, struct cb_err *err) CB_MUST_CHECK;
 
-/* Hands the bytes to the caller, who frees them with free(); the buffer is empty afterwards. */
+/* Transfers the bytes to the caller, who frees them with free(); the buffer is empty afterwards. */
 char *buf_take(struct buf *self);
 
-/* Reads a whole file of at most self->max bytes, appended. */
+/* Appends a whole file of at most self->max bytes. */
 int buf_read_file(struct buf *self, const char *path, struct cb_err *err) CB_MUST_CHECK;
 
-/* Writes the bytes to PATH.tmp, fsyncs, renames to PATH and fsyncs the folder: readers see the old
- * file or the whole new one. `mode` as for open(2). */
+/* Writes the bytes to PATH.tmp, fsyncs, renames to PATH and fsyncs the folder: readers see the old file or the
+ * complete new one. `mode` as for open(2). */
 int buf_write_file(const struct buf *self, const char *path, unsigned mode, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

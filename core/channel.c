@@ -1,7 +1,7 @@
-/* Channels: TCP, TLS and frames. Knows OpenSSL; not what is said.
+/* Channels: TCP, TLS and frames, with OpenSSL.
  *
- * A frame is its length (u32, little-endian) and its bytes. TLS is 1.3 alone, with the key as external
- * PSK and an ephemeral exchange, so that a key that leaks later opens nothing that was said before. */
+ * A frame is its length (u32, little-endian) followed by its bytes. TLS 1.3 only, with the key as an external PSK and
+ * an ephemeral exchange: a key that leaks later does not decrypt recorded traffic. */
 #include "core/channel.h"
 
 #include <arpa/inet.h>
@@ -25,7 +25,7 @@
 
 #define FRAME_HEAD_BYTES 4
 #define READ_BYTES 16384            /* a TLS record */
-#define KEPT_BUFFER_BYTES (1 << 16) /* a buffer that grew beyond is given back when it is empty */
+#define KEPT_BUFFER_BYTES (1 << 16) /* a larger buffer is freed once it is empty */
 #define LISTEN_BACKLOG 1024
 #define IDENTITY "ckptbench"
 #define KEY_DIGITS ((size_t)2 * CHANNEL_KEY_BYTES)
@@ -40,10 +40,8 @@ struct channel {
     SSL *tls;
     bool connecting, open, failed, wants_write;
     struct buf in, out;
-    size_t in_taken, out_sent; /* bytes at the front that are done with */
+    size_t in_taken, out_sent; /* bytes at the front already consumed */
 };
-
-/* Keys */
 
 void channel_key_new(struct channel_key *key)
 {
@@ -105,8 +103,6 @@ int channel_key_read(int fd, struct channel_key *key, struct cb_err *err)
     return rc;
 }
 
-/* Contexts */
-
 static unsigned copy_key(const SSL *tls, unsigned char *psk, unsigned max)
 {
     const struct channel_context *context = SSL_CTX_get_app_data(SSL_get_SSL_CTX(tls));
@@ -131,7 +127,7 @@ static unsigned offer_key(SSL *tls, const char *hint, char *identity, unsigned i
     return copy_key(tls, psk, max);
 }
 
-/* The newest reason of OpenSSL, and nothing left for the next one to find. */
+/* The latest OpenSSL error; clears the error queue for the next call. */
 static int fail_tls(const char *what, struct cb_err *err)
 {
     unsigned long number = ERR_peek_last_error();
@@ -182,8 +178,6 @@ void channel_context_free(struct channel_context *self)
     free(self);
 }
 
-/* Sockets */
-
 /* 0, or an errno. */
 static int bind_any(int family, uint16_t port, int *fd, uint16_t *bound)
 {
@@ -196,7 +190,7 @@ static int bind_any(int family, uint16_t port, int *fd, uint16_t *bound)
     int yes = 1, no = 0;
     place.any.sa_family = (sa_family_t)family;
     if (family == AF_INET6)
-        place.v6.sin6_port = htons(port); /* the address of zeros is any */
+        place.v6.sin6_port = htons(port); /* all zeros: any address */
     else
         place.v4.sin_port = htons(port);
     int made = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -225,7 +219,7 @@ int channel_listen(uint16_t port, int *fd, uint16_t *bound, struct cb_err *err)
     return failure ? cb_fail_errno(err, failure, "listening on TCP port %u", port) : 0;
 }
 
-/* Takes the descriptor, also where it fails. */
+/* Takes over the descriptor, also on failure. */
 static int channel_new(struct channel_context *context, int fd, bool server, struct channel **channel,
                        struct cb_err *err)
 {
@@ -334,15 +328,13 @@ bool channel_is_open(const struct channel *self)
     return self->open;
 }
 
-/* Work */
-
 static int fail(struct channel *self, int code)
 {
     self->failed = true;
     return code;
 }
 
-/* After a TLS call that did not succeed: 0 where it only has to wait. */
+/* After a TLS call that did not succeed: returns 0 if it only has to wait. */
 static int judge(struct channel *self, int result, const char *what, struct cb_err *err)
 {
     int failure = errno;
@@ -392,7 +384,7 @@ static int shake_hands(struct channel *self, struct cb_err *err)
     return self->open ? 0 : judge(self, result, "shaking hands", err);
 }
 
-/* Forgets what is done with at the front, and the memory of what was long. */
+/* Drops consumed bytes at the front, and frees a buffer that had grown large. */
 static void drop_front(struct buf *buf, size_t *done)
 {
     if (*done == 0)

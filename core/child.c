@@ -1,4 +1,4 @@
-/* Child processes: start, wait with a deadline, end. Owns process groups; knows nothing of what runs. */
+/* Child processes: start, wait with a deadline, end their process groups. */
 #include "core/child.h"
 
 #include <errno.h>
@@ -22,8 +22,8 @@ extern char **environ;
 #define STDERR_KEPT_BYTES 65536
 #define FIRST_PRIVATE_FD 10
 
-/* Ours with `added` in front: the first of two of the same name is the one getenv() finds, so names
- * that are added are left out of ours. */
+/* Our environment with `added` in front. getenv() finds the first of two equal names, so our own values of added
+ * names are left out. */
 static char **make_environment(const char *const *added)
 {
     size_t ours = 0, more = 0;
@@ -48,7 +48,7 @@ static char **make_environment(const char *const *added)
     return all;
 }
 
-/* In the child: puts `fd` (-1: /dev/null for stdin, else nothing) where `place` is. */
+/* In the child: moves `fd` to the descriptor `place`; -1 opens /dev/null for stdin and leaves others as they are. */
 static int place_fd(int fd, int place)
 {
     if (fd < 0 && place != STDIN_FILENO)
@@ -61,7 +61,7 @@ static int place_fd(int fd, int place)
 static int place_fds(const struct child_options *options)
 {
     int given[3] = {options->stdin_fd, options->stdout_fd, options->stderr_fd};
-    for (int i = 0; i < 3; i++) { /* out of the way first: one may be the place of another */
+    for (int i = 0; i < 3; i++) { /* copied out of the way first: it may be another one's target */
         if (given[i] >= 0 && given[i] < 3)
             given[i] = fcntl(given[i], F_DUPFD_CLOEXEC, FIRST_PRIVATE_FD);
     }
@@ -76,8 +76,8 @@ static int place_fds(const struct child_options *options)
     return 0;
 }
 
-/* In the child, between fork and exec: only calls that are safe after a fork of a threaded program. Every signal is
- * blocked until the parent's handlers are gone: one of them would swallow the news of its death. */
+/* In the child, between fork and exec: only async-signal-safe calls. All signals are blocked until the parent's
+ * handlers are reset, since one of them would swallow a signal that should end the child. */
 static void become_child(const struct child_options *options, char **environment, pid_t parent, int report_fd)
 {
     setpgid(0, 0);
@@ -135,7 +135,8 @@ int child_start(struct child *self, const struct child_options *options, struct 
     close(report[1]);
     free(environment);
     if (pid > 0) {
-        setpgid(pid, pid); /* here, too: whoever is first; it fails after the exec, which does no harm */
+        setpgid(pid,
+                pid); /* parent and child both call it, in either order; after the exec it fails, which is harmless */
         failure = await_exec(report[0]);
         if (failure)
             waitpid(pid, NULL, 0);
@@ -147,8 +148,8 @@ int child_start(struct child *self, const struct child_options *options, struct 
     return 0;
 }
 
-/* Reaps the child if it has ended, after killing what is left of its group: until it is reaped, its
- * number cannot belong to anyone else. */
+/* Reaps the child if it has ended, after killing the rest of its group: until it is reaped, its process number cannot
+ * be reused. */
 static void reap(struct child *self, int flags)
 {
     siginfo_t info = {0};
@@ -190,13 +191,13 @@ void child_end(struct child *self, uint64_t grace_ns)
         return;
     if (grace_ns) {
         kill(-self->pid, SIGTERM);
-        kill(-self->pid, SIGCONT); /* a stopped process would not get it */
+        kill(-self->pid, SIGCONT); /* a stopped process would not receive the signal */
         if (child_wait(self, clock_monotonic_ns() + grace_ns, NULL) == 0)
             return;
     }
     kill(-self->pid, SIGKILL);
     if (child_wait(self, clock_monotonic_ns() + CHILD_KILL_BOUND_NS, NULL) != 0)
-        return; /* `exited` stays false, which says it */
+        return; /* `exited` stays false */
 }
 
 char *child_describe(const struct child *self, char text[64])
@@ -212,7 +213,7 @@ char *child_describe(const struct child *self, char text[64])
     return text;
 }
 
-/* The last line that is not empty, in place. */
+/* Finds the last non-empty line, in place. */
 static const char *last_line(struct buf *text)
 {
     while (text->len > 0 && (text->data[text->len - 1] == '\n' || text->data[text->len - 1] == '\r'))
@@ -221,7 +222,7 @@ static const char *last_line(struct buf *text)
     return feed ? feed + 1 : text->data;
 }
 
-/* Keeps the end of what a pipe brings: half of it is dropped when the maximum comes near. */
+/* Keeps the end of a pipe's output: half of it is dropped when the maximum is near. */
 static void append_tail(struct buf *text, const char *bytes, size_t len)
 {
     if (text->len + len > STDERR_KEPT_BYTES) {
@@ -232,7 +233,7 @@ static void append_tail(struct buf *text, const char *bytes, size_t len)
     buf_append(text, bytes, len);
 }
 
-/* Reads both pipes until both are closed or the deadline passed. */
+/* Reads both pipes until both are closed or the deadline has passed. */
 static int read_pipes(int out_fd, int err_fd, uint64_t deadline_ns, struct buf *out, struct buf *errors,
                       struct cb_err *err)
 {

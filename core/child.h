@@ -1,8 +1,8 @@
 /* Child processes that cannot outlive us.
  *
- * A child gets its own process group and PR_SET_PDEATHSIG; ending it signals the whole group, first
- * with SIGTERM, after the grace time with SIGKILL. What is left of a group when its first process has
- * ended is killed. Only the thread that started a child may wait. */
+ * A child gets its own process group and PR_SET_PDEATHSIG. Ending it signals the whole group, first with SIGTERM,
+ * after the grace period with SIGKILL. When the first process of a group has ended, the rest of the group is killed.
+ * Only the thread that started a child may wait for it. */
 #ifndef CORE_CHILD_H
 #define CORE_CHILD_H
 
@@ -23,7 +23,7 @@ struct child_options {
     int stdout_fd, stderr_fd;       /* -1 inherits */
     const int *keep_fds;            /* further descriptors the child inherits under the same number */
     size_t keep_fd_count;
-    int death_signal; /* what the child gets when the thread that started it dies; 0 is SIGTERM */
+    int death_signal; /* signal that the child gets when the thread that started it dies; 0 is SIGTERM */
 };
 
 struct child {
@@ -34,21 +34,21 @@ struct child {
 
 int child_start(struct child *self, const struct child_options *options, struct cb_err *err) CB_MUST_CHECK;
 
-/* Waits until it ended or the monotonic deadline passed (CB_ERR_TIMEOUT). UINT64_MAX waits for ever. */
+/* Waits until the child has ended or the monotonic deadline has passed (CB_ERR_TIMEOUT). UINT64_MAX waits for ever. */
 int child_wait(struct child *self, uint64_t deadline_ns, struct cb_err *err) CB_MUST_CHECK;
-/* Whether a signal has stopped it and none has let it go on. */
+/* Whether the child is stopped by a signal and has not been continued. */
 bool child_is_stopped(const struct child *self);
 
-/* Ends the whole group: SIGTERM, then SIGKILL after `grace_ns`; reaps. Fine on one that has ended or
- * never started. A process that even SIGKILL cannot end (stuck in the kernel) is given up after
- * CHILD_KILL_BOUND_NS: `exited` is still false then. */
+/* Ends the whole group: SIGTERM, then SIGKILL after `grace_ns`; reaps. Does nothing if the child has ended or was
+ * never started. A process that even SIGKILL does not end (stuck in the kernel) is given up after
+ * CHILD_KILL_BOUND_NS; `exited` is then still false. */
 void child_end(struct child *self, uint64_t grace_ns);
 
 /* "exit status 3", "killed by signal 9 (SIGKILL)". `text` holds 64 bytes. */
 char *child_describe(const struct child *self, char text[64]);
 
-/* Runs to the end with stdout captured (at most out->max bytes). A non-zero status is an error that
- * quotes the last line of its stderr. */
+/* Runs to the end and captures stdout (at most out->max bytes). A non-zero status is an error that quotes the last
+ * line of its stderr. */
 int child_capture(const struct child_options *options, uint64_t timeout_ns, struct buf *out,
                   struct cb_err *err) CB_MUST_CHECK;
 

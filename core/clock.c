@@ -1,4 +1,4 @@
-/* Time. Knows nothing but libc. */
+/* Monotonic and wall-clock time. */
 #include "core/clock.h"
 
 #include <time.h>

@@ -9,7 +9,7 @@
 #define NS_PER_MS UINT64_C(1000000)
 #define NS_PER_US UINT64_C(1000)
 
-uint64_t clock_monotonic_ns(void);         /* CLOCK_MONOTONIC: the same base in every process of a machine */
+uint64_t clock_monotonic_ns(void);         /* CLOCK_MONOTONIC: the same base in all processes of a machine */
 uint64_t clock_wall_ns(void);              /* since 1970-01-01 UTC */
 void clock_sleep_ns(uint64_t duration_ns); /* returns early on a signal */
 

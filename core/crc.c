@@ -1,4 +1,4 @@
-/* CRC-32 and CRC-32C: isa-l where it is linked, else slicing by 8 (Kounavis & Berry 2005). */
+/* CRC-32 and CRC-32C: by isa-l if it is linked, else slicing by 8 (Kounavis & Berry 2005). */
 #include <limits.h>
 #include <string.h>
 
@@ -8,8 +8,8 @@
 #include <isa-l/crc.h>
 #endif
 
-/* Table k holds the checksum of a byte followed by k zero bytes. It is linear in the byte's bits, so an
- * entry is the exclusive or of the eight entries of single bits, which each row below lists. */
+/* Table k holds the checksum of a byte followed by k zero bytes. The checksum is linear in the bits of the byte, so
+ * an entry is the exclusive or of the eight single-bit entries, which the rows below list. */
 #define BIT(n, bit, value) (((n) >> (bit)&1) ? UINT32_C(value) : 0)
 #define ENTRY(n, b0, b1, b2, b3, b4, b5, b6, b7)                                                                       \
     (BIT(n, 0, b0) ^ BIT(n, 1, b1) ^ BIT(n, 2, b2) ^ BIT(n, 3, b3) ^ BIT(n, 4, b4) ^ BIT(n, 5, b5) ^ BIT(n, 6, b6) ^   \

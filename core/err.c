@@ -1,4 +1,4 @@
-/* Errors: fills struct cb_err. Knows nothing but libc. */
+/* Fills struct cb_err. */
 #include "core/err.h"
 
 #include <errno.h>
@@ -14,7 +14,7 @@ static const char *const code_names[] = {
     "corrupt", "memory", "unsupported", "exists", "internal",  "below",    "limit",
 };
 
-/* Of what is too long the middle is left out: a value of the user's stands in front, and what is wrong with it behind. */
+/* A message that is too long loses its middle: the user's value is at the front and the reason at the end. */
 static void copy_shortened(char *message, size_t bytes, const char *text)
 {
     static const char gap[] = " ... ";
@@ -24,7 +24,7 @@ static void copy_shortened(char *message, size_t bytes, const char *text)
         return;
     }
     size_t head = bytes / 3, tail = bytes - head - sizeof gap;
-    while (head > 0 && (text[head] & 0xC0) == 0x80) /* within a character */
+    while (head > 0 && (text[head] & 0xC0) == 0x80) /* inside a character */
         head--;
     const char *end = text + len - tail;
     while ((*end & 0xC0) == 0x80)
@@ -36,7 +36,7 @@ static void format_message(char *message, size_t bytes, const char *format, va_l
 {
     char *text;
     if (vasprintf(&text, format, arguments) < 0) {
-        copy_shortened(message, bytes, format); /* no memory: as much as is known */
+        copy_shortened(message, bytes, format); /* out of memory: keep what we have */
         return;
     }
     copy_shortened(message, bytes, text);

@@ -1,4 +1,4 @@
-/* Batches of files. Owns temporary names and the order of syncs and renames; knows nothing of what is written. */
+/* Batches of files: temporary names, and the order of syncs and renames. */
 #include "core/file_batch.h"
 
 #include "core/alloc.h"
@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Of more files than these the whole file system is synced: a flush of the disk for each of a thousand takes seconds. */
+/* Above this number of files we sync the whole file system: a disk flush for each of a thousand files takes seconds. */
 #define MOST_SINGLE 16
 
 static int temporary_name(const char *path, char name[PATH_MAX], struct cb_err *err)
@@ -98,7 +98,7 @@ static int sync_path(const char *path, bool folder, struct cb_err *err)
     return rc;
 }
 
-/* *device: the file system that was synced last. */
+/* *device: the file system synced last. */
 static int sync_file_system(const char *folder, dev_t *device, struct cb_err *err)
 {
     struct stat facts;
@@ -122,7 +122,7 @@ static void folder_of(const char *path, char folder[PATH_MAX])
         snprintf(folder, PATH_MAX, "%.*s", (int)(len ? len : 1), path);
 }
 
-/* Files come folder by folder: each folder once, or each file system. */
+/* Files come folder by folder, so each folder (or each file system) is synced once. */
 static int sync_folders(const struct file_batch *self, struct cb_err *err)
 {
     char folder[PATH_MAX], last[PATH_MAX] = "";
@@ -161,7 +161,7 @@ int file_batch_commit(struct file_batch *self, struct cb_err *err)
             rc = cb_fail_errno(err, errno, "renaming %s to %s", name, self->paths[i]);
     }
     if (rc)
-        remove_temporary(self); /* those that have their names have no temporary ones any more */
+        remove_temporary(self); /* renamed files no longer have a temporary name */
     else
         rc = sync_folders(self, err);
     forget(self);

@@ -1,4 +1,4 @@
-/* Hashes for names, ids and tamper checks, and random bytes. Checksums of data are in crc.c. */
+/* Hashes for names, ids and tamper checks, and random bytes. Checksums of data are in core/crc.c. */
 #include "core/hash.h"
 
 #include <assert.h>
@@ -44,7 +44,7 @@ void hash_sha256_segments(const struct iovec *segments, size_t count, unsigned c
     for (size_t i = 0; i < count && good; i++)
         good = EVP_DigestUpdate(context, segments[i].iov_base, segments[i].iov_len);
     good = good && EVP_DigestFinal_ex(context, digest, NULL);
-    assert(good); /* SHA-256 is in every OpenSSL; what is left is 64 bytes of memory */
+    assert(good); /* every OpenSSL has SHA-256; only 64 bytes of memory can be missing */
     EVP_MD_CTX_free(context);
 }
 
@@ -118,7 +118,7 @@ void random_bytes(void *bytes, size_t len)
     while (len > 0) {
         ssize_t got = getrandom(place, len, 0);
         if (got < 0) {
-            assert(errno == EINTR); /* the only way it can fail with valid memory and no flags */
+            assert(errno == EINTR); /* with valid memory and no flags only this can fail */
             continue;
         }
         place += got;

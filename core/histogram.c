@@ -1,4 +1,4 @@
-/* A mergeable log-linear histogram of latencies. Knows nothing but libc. */
+/* A mergeable log-linear histogram of latencies. */
 #include "core/histogram.h"
 
 #include <math.h>
@@ -50,7 +50,7 @@ void histogram_record(struct histogram *self, uint64_t value_ns)
 void histogram_merge(struct histogram *self, const struct histogram *other)
 {
     if (other->count == 0)
-        return; /* also one of zeros, which nobody initialized */
+        return; /* also accepts a zeroed histogram that was never initialised */
     self->count += other->count;
     self->sum_ns += other->sum_ns;
     if (other->min_ns < self->min_ns)

@@ -1,9 +1,9 @@
 /* A mergeable latency histogram in the manner of HdrHistogram (log-linear buckets).
  *
- * Values are nanoseconds, 0 … 2^40-1 (18 minutes; larger ones count as the largest). Values below 64
- * are exact; above, a bucket is 1/32 of its power of two wide, so a quantile's midpoint is within
- * 1.6 % of the true value (HISTOGRAM_MAX_ERROR). Recording is a shift and an increment: no
- * allocation, no lock. A plain value of fixed size, so it can live on a status page. */
+ * Values are nanoseconds, 0 … 2^40-1 (18 minutes; larger values count as the largest). Values below 64 are exact;
+ * above, a bucket is 1/32 of its power of two wide, so the midpoint of a quantile is within 1.6 % of the true value
+ * (HISTOGRAM_MAX_ERROR). Recording is a shift and an increment, without allocation or lock. A plain value of fixed
+ * size, so that a status page can hold it. */
 #ifndef CORE_HISTOGRAM_H
 #define CORE_HISTOGRAM_H
 
@@ -24,6 +24,6 @@ struct histogram {
 void histogram_init(struct histogram *self);
 void histogram_record(struct histogram *self, uint64_t value_ns);
 void histogram_merge(struct histogram *self, const struct histogram *other);
-uint64_t histogram_quantile(const struct histogram *self, double q); /* 0 <= q <= 1; 0 where empty */
+uint64_t histogram_quantile(const struct histogram *self, double q); /* 0 <= q <= 1; returns 0 if empty */
 
 #endif

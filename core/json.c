@@ -1,4 +1,4 @@
-/* JSON: the writer is ours, the reader is jansson behind checked access. Only this file knows jansson. */
+/* JSON: our own writer, and checked access to the jansson parser. */
 #include "core/json.h"
 
 #include <assert.h>
@@ -11,12 +11,10 @@
 
 #include "core/utf8.h"
 
-/* jansson has macros of these names; ours are functions. */
+/* jansson defines macros with these names; we define functions. */
 #undef json_is_object
 #undef json_is_array
 #undef json_is_null
-
-/* ---- writer ---- */
 
 void json_writer_init(struct json_writer *self, struct buf *out, int indent)
 {
@@ -32,7 +30,7 @@ static void new_line(struct json_writer *self)
         buf_append_char(self->out, ' ');
 }
 
-/* What stands before a value or a key: a comma and a line, or nothing behind a key. */
+/* Writes the separator before a value or key: a comma and a new line, or nothing after a key. */
 static void begin_item(struct json_writer *self)
 {
     if (self->after_key) {
@@ -84,8 +82,8 @@ void json_write_end_array(struct json_writer *self)
     end_nest(self, ']');
 }
 
-/* Characters that JSON allows as they are, but YAML does not, and files of labels are both: C1 controls,
- * line separators, the byte order mark and two that are none. 0 for all others. */
+/* Length of a character that JSON allows unescaped but YAML does not, else 0: C1 controls, line separators, the byte
+ * order mark, two non-characters. Label files must be valid as both. */
 static unsigned code_point_to_escape(const unsigned char *at, size_t len)
 {
     unsigned point = len == 2   ? (at[0] & 0x1Fu) << 6 | (at[1] & 0x3Fu)
@@ -215,9 +213,7 @@ void json_member_bool(struct json_writer *self, const char *key, bool value)
     json_write_bool(self, value);
 }
 
-/* ---- reader ---- */
-
-/* A json_value is a json_t under a name of ours; it has no definition. */
+/* A json_value is a json_t under our own name; it is never defined. */
 static const json_t *inner(const struct json_value *value)
 {
     return (const json_t *)value;
@@ -228,7 +224,7 @@ static const struct json_value *outer(const json_t *value)
     return (const struct json_value *)value;
 }
 
-/* The parser bounds its recursion far above ours (2048), so this one is bounded, too. */
+/* jansson limits its recursion far higher than we do (2048), so this recursion has a limit, too. */
 static int depth_of(const json_t *value)
 {
     int deepest = 0;
@@ -353,7 +349,7 @@ bool json_as_bool(const struct json_value *value, bool *boolean)
     return true;
 }
 
-/* The position is jansson's iterator of the member given last. */
+/* *position is jansson's iterator of the member returned last. */
 bool json_next(const struct json_value *object, size_t *position, const char **key, const struct json_value **value)
 {
     json_t *members = (json_t *)object;

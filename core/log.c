@@ -1,4 +1,4 @@
-/* What programs tell people on stderr: set up once by main, one write a line. */
+/* Messages on stderr: set up once by main, one write per line. */
 #include "core/log.h"
 
 #include <stdarg.h>

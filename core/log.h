@@ -1,5 +1,5 @@
-/* What programs tell people on stderr. Libraries below the programs do not call this: they return
- * errors. The level is set once in main, before any thread starts. */
+/* Messages on stderr. Only programs log; libraries return errors. The level is set once in main, before any thread
+ * starts. */
 #ifndef CORE_LOG_H
 #define CORE_LOG_H
 

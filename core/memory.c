@@ -1,4 +1,4 @@
-/* How much memory this machine can still give us: /proc/meminfo and the limits of our control groups. */
+/* How much memory this machine has available: /proc/meminfo and the limits of our control groups. */
 #include "core/memory.h"
 
 #include <errno.h>
@@ -31,7 +31,7 @@ int memory_parse_meminfo(const char *text, const char *name, uint64_t *bytes, st
     return cb_fail(err, CB_ERR_FORMAT, "/proc/meminfo has no readable line %s", name);
 }
 
-/* A file with one number; UINT64_MAX for "max" and where it cannot be read. */
+/* Reads a file with one number; UINT64_MAX for "max" and if it cannot be read. */
 static uint64_t read_number(const char *folder, const char *file)
 {
     char path[GROUP_PATH_BYTES + 64];
@@ -45,7 +45,7 @@ static uint64_t read_number(const char *folder, const char *file)
     return number;
 }
 
-/* What the group at `folder` and those above it, up to `root`, leave. */
+/* What the group at `folder` and its parents up to `root` leave available. */
 static uint64_t group_leaves(char *folder, const char *root, const char *limit_file, const char *usage_file)
 {
     uint64_t left = UINT64_MAX;

@@ -1,4 +1,4 @@
-/* How much memory this machine can still give us. */
+/* How much memory this machine has available. */
 #ifndef CORE_MEMORY_H
 #define CORE_MEMORY_H
 
@@ -6,20 +6,19 @@
 
 #include "core/err.h"
 
-/* MemAvailable, or what our control groups (v2 or v1) leave where that is less. */
+/* MemAvailable, or less if our control groups (v2 or v1) leave less. */
 int memory_available(uint64_t *bytes, struct cb_err *err) CB_MUST_CHECK;
 
-/* Bytes of address space that this process has mapped; fails where the kernel does not tell. */
+/* Bytes of address space that this process has mapped; fails if the kernel does not report it. */
 int memory_mapped(uint64_t *bytes) CB_MUST_CHECK;
 
-/* Bytes that this process may still map (RLIMIT_AS, `ulimit -v`); UINT64_MAX without such a limit. */
+/* Bytes that this process may still map (RLIMIT_AS, `ulimit -v`); UINT64_MAX if unlimited. */
 uint64_t memory_left_to_map(void);
 
-/* Processes that the kernel has killed for want of memory since it was started, in any control group; 0 where it does not
- * tell. */
+/* Number of OOM kills since this kernel booted, in any control group; 0 if the kernel does not report it. */
 uint64_t memory_oom_kills(void);
 
-/* The line "NAME:   123 kB" of a meminfo text, in bytes. */
+/* Reads the line "NAME:   123 kB" of a meminfo text; returns bytes. */
 int memory_parse_meminfo(const char *text, const char *name, uint64_t *bytes, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

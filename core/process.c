@@ -1,4 +1,4 @@
-/* The standard streams and signals of a program at its start, and its place. Knows nothing of what it will do. */
+/* What every program does at its start: standard streams, signals, and where it is installed. */
 #include "core/process.h"
 
 #include <fcntl.h>
@@ -8,13 +8,13 @@
 #include <string.h>
 #include <unistd.h>
 
-/* In the wrong direction: a stream that was closed still fails when it is used. */
+/* Opened in the wrong direction, so that using a stream that was closed still fails. */
 static void fill_standard_streams(void)
 {
     static const int flags[] = {O_WRONLY, O_RDONLY, O_RDONLY};
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
         if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", flags[fd]) < 0)
-            return; /* nobody can be told; a write that hits a data file is as likely as before */
+            return; /* nowhere to report this; the risk of a write into a data file stays as it was */
 }
 
 void process_begin(void)

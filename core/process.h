@@ -1,20 +1,19 @@
-/* What every program does before anything else, and where programs are. */
+/* What every program does first, and where our programs are. */
 #ifndef CORE_PROCESS_H
 #define CORE_PROCESS_H
 
 #include <limits.h>
 #include <stdbool.h>
 
-/* Fills closed standard streams, so that no data file gets the number that messages are written to, and
- * turns the signals of a pipe without a reader and of a file at its size limit into errors of the write.
- * Called once, before any thread. */
+/* Opens closed standard streams, so that no data file gets a descriptor that messages are written to, and turns
+ * SIGPIPE and SIGXFSZ into write errors. Call once, before any thread. */
 void process_begin(void);
 
-/* This program's own absolute path; false, and "", where the system does not say. */
+/* This program's own absolute path; false and "" if the system does not report it. */
 bool process_own_path(char path[PATH_MAX]);
-/* The folder that it lies in, "" where the system does not say. */
+/* The folder of this program, "" if unknown. */
 void process_folder(char folder[PATH_MAX]);
-/* The absolute path of a program: beside this one, else in PATH. */
+/* The absolute path of a program: next to this one, else in PATH. */
 bool process_find_program(const char *name, char path[PATH_MAX]);
 
 #endif

@@ -1,4 +1,4 @@
-/* Owns the limits of address space and threads, and the sentences about them. Knows nothing of what these are for. */
+/* Limits of address space and threads, and the messages about them. */
 #include "core/rlimits.h"
 
 #include <inttypes.h>
@@ -22,7 +22,7 @@ static uint64_t stack_bytes(void)
     return bytes;
 }
 
-/* Whether a stack no longer fits into what this process may map. */
+/* Whether the stack of one more thread exceeds what this process may map. */
 static bool describe_address_space(char text[256])
 {
     struct rlimit limit;

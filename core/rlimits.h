@@ -1,4 +1,4 @@
-/* Failures that come of a limit of this user or machine: which one it is, how high it stands, and what raises it. */
+/* Failures caused by a limit of this user or machine: which limit, its value, and how to raise it. */
 #ifndef CORE_RLIMITS_H
 #define CORE_RLIMITS_H
 
@@ -7,21 +7,23 @@
 
 #include "core/err.h"
 
-/* That pthread_create() failed with `sys_errno` at "thread 3 of 8 for psync". CB_ERR_LIMIT, which is no failure of what
- * is measured. */
+/* Explains a pthread_create() that failed with `sys_errno`, at "thread 3 of 8 for psync". CB_ERR_LIMIT, which is not
+ * a failure of the benchmark. */
 int limits_fail_thread(int sys_errno, const char *what, struct cb_err *err) CB_MUST_CHECK;
 
-/* Lets this process map no more than is free: what does not fit then fails in words, and nobody is killed for it. For a
- * program that does one thing; children inherit it. *before is for limits_release_memory. */
+/* Limits this process to mapping no more than is free, so that an allocation that does not fit fails with a message
+ * instead of an OOM kill. For a program with a single task; children inherit the limit. *before is for
+ * limits_release_memory. */
 struct limits_memory {
-    uint64_t available; /* that it may map at most; 0: not known, nothing was set */
+    uint64_t available; /* the limit set; 0: free memory is unknown and no limit was set */
     uint64_t before;
     bool is_set;
 };
 void limits_bound_memory(struct limits_memory *self);
 void limits_release_memory(const struct limits_memory *self);
 
-/* Whether this process may map so many bytes more (`ulimit -v`), which "rank 3" needs; CB_ERR_LIMIT with the figures. */
+/* Whether this process may map so many more bytes (`ulimit -v`), which "rank 3" needs; CB_ERR_LIMIT with both
+ * numbers. */
 int limits_check_map(uint64_t bytes, const char *who, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

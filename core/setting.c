@@ -1,4 +1,4 @@
-/* Settings. Owns what commas and ranges in a value mean; knows neither YAML nor which keys exist. */
+/* Settings: the meaning of commas and ranges in a value. */
 #include "core/setting.h"
 
 #include <ctype.h>
@@ -11,7 +11,7 @@
 #include "core/alloc.h"
 #include "core/units.h"
 
-#define MAX_VALUES 100000 /* of one setting: no sweep is larger */
+#define MAX_VALUES 100000 /* per setting: no sweep is larger */
 
 void setting_release(struct setting *self)
 {
@@ -55,7 +55,7 @@ int setting_init(struct setting *self, const char *key, const char *origin, stru
     return self->key && self->origin ? 0 : no_memory(err);
 }
 
-/* The one key whose commas join: machines of one run, not runs on one machine each. */
+/* The one key whose commas form a list: hosts of one run, not a sweep over hosts. */
 #define JOINED_KEY "hosts"
 
 static int join_values(struct setting *self, struct cb_err *err)
@@ -100,8 +100,6 @@ int setting_add(struct setting_list *list, const char *key, const char *value, c
     return rc;
 }
 
-/* ---- values of a sweep in one text ---- */
-
 static const char *skip_digits(const char *text)
 {
     while (isdigit((unsigned char)*text))
@@ -109,7 +107,7 @@ static const char *skip_digits(const char *text)
     return text;
 }
 
-/* "2..8", "2..64*2". False where the text is none. */
+/* "2..8", "2..64*2". False if the text is not a range. */
 static bool is_range(const char *text)
 {
     const char *at = skip_digits(text);
@@ -157,7 +155,7 @@ static int add_range(struct setting *self, const char *text, struct cb_err *err)
     }
 }
 
-/* One value between commas, "\," already made a comma. */
+/* One value between two commas; "\," has already become a comma. */
 static int add_part(struct setting *self, const char *text, bool several, bool kept_comma, struct cb_err *err)
 {
     if (several && *text == '\0')
@@ -181,7 +179,7 @@ static bool has_separator(const char *text)
 int setting_add_sweep(struct setting *self, const char *text, struct cb_err *err)
 {
     bool several = has_separator(text), kept_comma = false;
-    char *part = calloc(strlen(text) + 1, 1); /* zeros: the analyzer does not see that a part ends before it is read */
+    char *part = calloc(strlen(text) + 1, 1); /* zeroed: the analyzer does not see that a part ends before it is read */
     if (!part)
         return no_memory(err);
     size_t len = 0;

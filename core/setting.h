@@ -1,5 +1,5 @@
-/* A setting: a key, its value or the values of its sweep, and where it was written. What option keys and values mean is
- * known to run/experiment.h; files with settings are read by core/yaml.h. */
+/* A setting: a key, its value or the values of its sweep, and where it was written. run/experiment.h knows which keys
+ * exist and what values mean; core/yaml.h reads files of settings. */
 #ifndef CORE_SETTING_H
 #define CORE_SETTING_H
 
@@ -21,8 +21,8 @@ struct setting_list {
     size_t count;
 };
 
-/* One "key=value" word of a command line: a comma separates the values of a sweep, `\,` is a comma
- * that is meant, "2..8" is the range 2,3,…,8, "2..64*2" the powers 2,4,…,64. */
+/* Parses one "key=value" word of a command line: a comma separates the values of a sweep, `\,` is a literal comma,
+ * "2..8" is the range 2,3,…,8, "2..64*2" the powers 2,4,…,64. */
 int setting_parse_word(const char *word, struct setting_list *list, struct cb_err *err) CB_MUST_CHECK;
 
 /* Appends key=value with a single value. */
@@ -30,17 +30,17 @@ int setting_add(struct setting_list *list, const char *key, const char *value, c
                 struct cb_err *err) CB_MUST_CHECK;
 void setting_list_release(struct setting_list *list);
 
-/* --- step by step, for readers of files --- */
+/* --- step by step, for parsers of files --- */
 
-/* Without values. */
+/* Initialises a setting without values. */
 int setting_init(struct setting *self, const char *key, const char *origin, struct cb_err *err) CB_MUST_CHECK;
-/* Also after a failed init. */
+/* May be called after a failed init. */
 void setting_release(struct setting *self);
-/* One more value, as it stands. */
+/* Adds one value verbatim. */
 int setting_add_value(struct setting *self, const char *text, size_t len, struct cb_err *err) CB_MUST_CHECK;
-/* One or more, as a command line means it: split at commas, ranges expanded. */
+/* Adds one or more values as on the command line: split at commas, ranges expanded. */
 int setting_add_sweep(struct setting *self, const char *text, struct cb_err *err) CB_MUST_CHECK;
-/* Appends and empties `item`; it is the caller's still on failure. */
+/* Appends `item` and empties it; on failure `item` stays with the caller. */
 int setting_list_take(struct setting_list *list, struct setting *item, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

@@ -1,4 +1,4 @@
-/* Statistics: pure functions of arrays. Knows neither metrics nor runs; core/stats.h has the sources. */
+/* Statistics: pure functions of arrays; core/stats.h lists the sources. */
 #include "core/stats.h"
 
 #include <assert.h>
@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define EXACT_MAX_PRODUCT 2500 /* na x nb up to which the null distribution is counted out: 50 against 50 */
+#define EXACT_MAX_PRODUCT 2500 /* na x nb up to which the exact null distribution is computed: 50 against 50 */
 #define SIGNIFICANCE 0.05
-#define POWER_QUANTILE 0.8416212335729143 /* normal quantile at 0.80: the power a proposal of more runs aims at */
+#define POWER_QUANTILE 0.8416212335729143 /* normal quantile at 0.80: the power that a proposal of more runs aims at */
 #define HALF_WIDTH_QUANTILE 1.959963984540054
 #define NEWTON_STEPS 60
 
@@ -34,8 +34,6 @@ static double *sorted_copy(const double *values, size_t n)
     }
     return copy;
 }
-
-/* Summaries */
 
 double stats_quantile_sorted(const double *sorted, size_t n, double q)
 {
@@ -79,7 +77,7 @@ double stats_robust_z(const struct summary *summary, double value)
 
 /* Mann-Whitney */
 
-/* Twice U of a against b: pairs with a > b count 2, ties 1. An integer, so exact. */
+/* Twice Mann-Whitney's U of a against b: pairs with a > b count 2, ties 1. An integer, so exact. */
 static uint64_t twice_u(const double *a, size_t na, const double *b, size_t nb)
 {
     uint64_t twice = 0;
@@ -90,7 +88,7 @@ static uint64_t twice_u(const double *a, size_t na, const double *b, size_t nb)
     return twice;
 }
 
-/* All values sorted; *tie_sum is the sum of t^3 - t over groups of t equal ones. NULL without memory. */
+/* Sorts all values; *tie_sum is the sum of t^3 - t over groups of t equal values. NULL if out of memory. */
 static double *pool(const double *a, size_t na, const double *b, size_t nb, double *tie_sum)
 {
     double *all = malloc((na + nb) * sizeof *all);
@@ -111,10 +109,10 @@ static double *pool(const double *a, size_t na, const double *b, size_t nb, doub
     return all;
 }
 
-/* Probability of each U from 0 to na x nb where all orders are equally likely: the distribution of U
- * is the product over i of (1 - x^(nb+i)) / (1 - x^i), a Gaussian binomial coefficient, divided by the
- * number of orders. Multiplying and dividing one factor after the other keeps whole numbers; scaling
- * by i / (nb + i) each time keeps them probabilities. NULL without memory. */
+/* Probability of each U from 0 to na x nb if all orders are equally likely. The distribution of U is the product over
+ * i of (1 - x^(nb+i)) / (1 - x^i), a Gaussian binomial coefficient, divided by the number of orders. Multiplying and
+ * dividing one factor at a time keeps whole numbers; scaling by i / (nb + i) each time keeps them probabilities. NULL
+ * if out of memory. */
 static double *null_distribution(size_t na, size_t nb)
 {
     size_t top = na * nb;
@@ -147,7 +145,7 @@ static double two_sided_exact(uint64_t u, size_t na, size_t nb)
     return sum * 2 < 1 ? sum * 2 : 1;
 }
 
-/* Two-sided p of a difference with this variance; `continuity` is taken off the difference first. */
+/* Two-sided p of a difference with this variance; `continuity` is subtracted from the difference first. */
 static double two_sided_normal(double difference, double variance, double continuity)
 {
     if (variance <= 0)
@@ -175,7 +173,7 @@ double stats_mann_whitney(const double *a, size_t na, const double *b, size_t nb
 
 /* Van Elteren */
 
-/* One block's share: the rank sum of a against its mean, both divided by the block's size plus 1. */
+/* One block's contribution: the rank sum of a less its mean, both divided by the block's size plus 1. */
 static void add_block(const double *a, size_t na, const double *b, size_t nb, double *difference, double *variance)
 {
     double tie_sum;
@@ -228,8 +226,8 @@ double stats_mann_whitney_blocked(const double *a, const size_t *block_a, size_t
 
 /* Hodges-Lehmann */
 
-/* How many of the smallest (and largest) pairwise differences lie outside the interval at most:
- * the largest k with P(U < k) <= tail. 0 where even k = 1 says too much. */
+/* How many of the smallest (and of the largest) pairwise differences lie outside the interval: the largest k with P(U
+ * < k) <= tail; 0 if even k = 1 has a larger probability. */
 static size_t outside_exact(size_t na, size_t nb, double tail)
 {
     double *p = null_distribution(na, nb);
@@ -290,10 +288,10 @@ void stats_holm(double *p, size_t n)
     double *adjusted = malloc((n ? n : 1) * sizeof *adjusted);
     if (!adjusted) {
         for (size_t i = 0; i < n; i++)
-            p[i] = 1; /* claims nothing */
+            p[i] = 1; /* NAN: no test, so nothing to adjust */
         return;
     }
-    for (size_t i = 0; i < n; i++) { /* the largest of (n - rank) x p over all that are not larger */
+    for (size_t i = 0; i < n; i++) { /* the largest of (n - rank) x p over all p up to this one */
         adjusted[i] = 0;
         for (size_t k = 0; k < n; k++) {
             if (p[k] > p[i])
@@ -313,8 +311,6 @@ void stats_holm(double *p, size_t n)
     free(adjusted);
 }
 
-/* Verdicts */
-
 const char *verdict_name(enum verdict verdict)
 {
     static const char *const names[] = {"better", "worse", "same", "inconclusive"};
@@ -333,7 +329,7 @@ enum verdict stats_verdict(const struct shift *shift, double p, double threshold
     return VERDICT_INCONCLUSIVE;
 }
 
-/* Variance of the logarithms about their mean, as a sum of squares. */
+/* Sum of squared deviations of the logarithms from their mean. */
 static double square_sum_of_logs(const double *values, size_t n)
 {
     double mean = 0, sum = 0;
@@ -353,12 +349,12 @@ size_t stats_more_runs(const double *a, size_t na, const double *b, size_t nb, d
     stats_shift_ratio(a, na, b, nb, 0.95, &shift);
     if (!(variance > 0) || !isfinite(shift.estimate))
         return 0;
-    /* What the interval must stay clear of: 0 where the shift is beyond the threshold, else the nearer
-     * border of "same". A rank test needs pi/3 times the runs that a normal one does on normal data. */
+    /* The border that the interval must not cross: 0 if the shift is beyond the threshold, else the nearer border of
+     * "same". A rank test needs pi/3 times the runs of a normal test on normal data. */
     double size = fabs(log1p(shift.estimate)), border = log1p(threshold);
     double clear = size > border ? size : border - size;
     if (clear < border / 10)
-        return 0; /* it lies on the border: no number of runs would tell */
+        return 0; /* the shift lies on the border: no number of runs would settle it */
     double z = HALF_WIDTH_QUANTILE + POWER_QUANTILE;
     double needed = ceil(acos(-1) / 3 * 2 * variance * z * z / (clear * clear));
     size_t have = na < nb ? na : nb;
@@ -366,8 +362,6 @@ size_t stats_more_runs(const double *a, size_t na, const double *b, size_t nb, d
         needed = 4; /* fewer cannot reach p < 0.05 */
     return needed > (double)have ? (size_t)needed - have : 1;
 }
-
-/* Checkpoint intervals */
 
 double stats_daly_interval(double cost_s, double mtbf_s)
 {

@@ -1,4 +1,4 @@
-/* Numbers with units: reading and printing. Knows nothing of the keys that have them. */
+/* Numbers with units: parsing and printing. */
 #include "core/units.h"
 
 #include <ctype.h>
@@ -13,7 +13,7 @@
 
 #include "core/clock.h"
 
-#define MAX_DIGITS 18 /* of a number with a fraction: fits an uint64_t */
+#define MAX_DIGITS 18 /* of a number with a fraction: fits a uint64_t */
 
 struct unit {
     const char *name;
@@ -45,7 +45,7 @@ static const struct unit byte_units[] = {
     {"PB", UINT64_C(1000000000000000)},
 };
 
-/* From small to large; the printers rely on the order of the first of each name. */
+/* In ascending order; the printers use the first row of each name. */
 static const struct unit duration_units[] = {
     {"ns", 1},
     {"us", NS_PER_US},
@@ -67,8 +67,7 @@ struct decimal {
     unsigned decimals;
 };
 
-/* Reads digits with an optional fraction and moves *text behind them. False where there is none, or
- * where it does not fit. */
+/* Reads digits with an optional fraction and advances *text. False if there is no number or it does not fit. */
 static bool read_decimal(const char **text, struct decimal *number)
 {
     const char *at = *text;
@@ -96,7 +95,7 @@ static bool read_decimal(const char **text, struct decimal *number)
     return true;
 }
 
-/* number x factor, rounded to the nearest; false where it does not fit. */
+/* number x factor, rounded to the nearest; false if it does not fit. */
 static bool scale_decimal(struct decimal number, uint64_t factor, uint64_t *value)
 {
     unsigned __int128 product = (unsigned __int128)number.digits * factor;
@@ -115,7 +114,7 @@ static const struct unit *find_unit(const struct unit *units, size_t count, cons
     for (size_t i = 0; i < count; i++)
         if (strlen(units[i].name) == len && memcmp(units[i].name, name, len) == 0)
             return &units[i];
-    for (size_t i = 0; len == 3 && i < count; i++) /* mib can only be MiB; mb might be a slip for either */
+    for (size_t i = 0; len == 3 && i < count; i++) /* "mib" can only be MiB; "mb" might be a typo for either */
         if (strlen(units[i].name) == 3 && strncasecmp(units[i].name, name, 3) == 0)
             return &units[i];
     return NULL;
@@ -216,7 +215,7 @@ int units_parse_bool(const char *text, int *value, struct cb_err *err)
     return cb_fail(err, CB_ERR_USAGE, "'%s' is neither true nor false", text);
 }
 
-/* Three digits, or the whole number where it is one. */
+/* Three significant digits, or the whole number if it is an integer. */
 static void print_scaled(double value, const char *unit, char text[32])
 {
     int decimals = value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2;

@@ -1,4 +1,4 @@
-/* UTF-8. Knows nothing but bytes. */
+/* UTF-8 validation and escaping. */
 #include "core/utf8.h"
 
 #include <string.h>

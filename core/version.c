@@ -1,4 +1,4 @@
-/* What this build is; the Makefile knows. */
+/* What this build is, as defined by the Makefile. */
 #include "core/version.h"
 
 const char *version_text(void)

@@ -1,4 +1,4 @@
-/* YAML as settings and items. Only this file knows libyaml; it does not know which keys exist. */
+/* YAML as settings and items, with libyaml. */
 #include "core/yaml.h"
 
 #include <stdbool.h>
@@ -17,11 +17,9 @@ static int no_memory(struct cb_err *err)
     return alloc_fail(err, "for YAML");
 }
 
-/* ---- reading ---- */
-
 struct reader {
     yaml_parser_t parser;
-    yaml_event_t event; /* the current one */
+    yaml_event_t event; /* the current event */
     bool has_event;
     const char *name;
     struct setting_list *list;
@@ -136,7 +134,7 @@ static int check_not_set_before(struct reader *self, const char *key, const char
 
 static int read_mapping(struct reader *self, const char *prefix, int depth, size_t first);
 
-/* The value behind a key, the current event being the key's. */
+/* The value of a key; the current event is the key's. */
 static int read_member(struct reader *self, const char *key, const char *place, int depth, size_t first)
 {
     int rc = next_event(self);
@@ -157,7 +155,8 @@ static int read_member(struct reader *self, const char *key, const char *place, 
     return rc;
 }
 
-/* Behind its start event, up to and with its end. `first` is where this document's settings begin. */
+/* Reads a mapping from behind its start event through its end event. `first` is the index of this document's first
+ * setting. */
 static int read_mapping(struct reader *self, const char *prefix, int depth, size_t first)
 {
     if (depth > MAX_DEPTH)
@@ -199,7 +198,7 @@ static void reader_release(struct reader *self)
     yaml_parser_delete(&self->parser);
 }
 
-/* Up to the first event inside the document; *empty where there is none. */
+/* Advances to the first event inside the document; *empty if there is none. */
 static int begin_document(struct reader *self, bool *empty)
 {
     *empty = false;
@@ -256,8 +255,6 @@ out:
     return rc;
 }
 
-/* ---- lists of items ---- */
-
 struct item_fields {
     char *keys[MAX_ITEM_FIELDS], *values[MAX_ITEM_FIELDS];
     size_t count;
@@ -272,7 +269,7 @@ static void item_fields_release(struct item_fields *self)
     self->count = 0;
 }
 
-/* A scalar as it is, or a list of scalars joined by commas. */
+/* A scalar verbatim, or a list of scalars joined by commas. */
 static int read_field_value(struct reader *self, struct buf *value)
 {
     if (self->event.type == YAML_SCALAR_EVENT) {
