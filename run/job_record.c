@@ -7,7 +7,7 @@
 
 #include "core/alloc.h"
 #include "core/buf.h"
-#include "core/json.h"
+#include "core/json_fields.h"
 #include "core/path.h"
 
 #define JOB_FILE "job.json"
@@ -77,69 +77,137 @@ int job_record_enter(struct job_record *self, enum job_state state, uint64_t at_
 
 /* ---- the file ---- */
 
-static void write_transitions(struct json_writer *json, const struct job_record *self)
+static int read_state(const struct json_value *value, enum job_state *state, struct cb_err *err)
 {
-    json_write_key(json, "transitions");
+    const char *name = "";
+    if (!json_as_text(value, &name) || !job_state_find(name, state))
+        return cb_fail(err, CB_ERR_FORMAT, "there is no state %.40s", name);
+    return 0;
+}
+
+static void write_transition_state(struct json_writer *json, const void *object)
+{
+    json_write_text(json, job_state_name(((const struct job_transition *)object)->state));
+}
+
+static int read_transition_state(const struct json_value *value, void *object, struct cb_err *err)
+{
+    return read_state(value, &((struct job_transition *)object)->state, err);
+}
+
+static const struct json_field transition_fields[] = {
+    JSON_FIELD(struct job_transition, FIELD_U64, at_wall_ns),
+    JSON_FIELD_OWN("state", write_transition_state, read_transition_state),
+    JSON_FIELD(struct job_transition, FIELD_TEXT, note),
+};
+
+static void write_transitions(struct json_writer *json, const void *object)
+{
+    const struct job_record *self = object;
     json_write_begin_array(json);
     for (size_t i = 0; i < self->transition_count; i++) {
         json_write_begin_object(json);
-        json_member_u64(json, "at_wall_ns", self->transitions[i].at_wall_ns);
-        json_member_text(json, "state", job_state_name(self->transitions[i].state));
-        json_member_text(json, "note", self->transitions[i].note);
+        json_write_fields(json, JSON_FIELDS(transition_fields), &self->transitions[i]);
         json_write_end_object(json);
     }
     json_write_end_array(json);
 }
 
-static void write_slurm(struct json_writer *json, const struct job_record *self)
+static int read_transitions(const struct json_value *list, void *object, struct cb_err *err)
 {
-    json_write_key(json, "slurm");
+    size_t count = json_count(list);
+    if (!json_is_array(list) || count > JOB_MAX_TRANSITIONS)
+        return cb_fail(err, CB_ERR_FORMAT, "no list of transitions, or one of more than %d", JOB_MAX_TRANSITIONS);
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < count; i++) {
+        struct job_transition transition = {0};
+        rc = json_read_fields(json_at(list, i), JSON_FIELDS(transition_fields), &transition, err);
+        if (rc == 0)
+            rc = append(object, &transition, err);
+    }
+    return rc;
+}
+
+static const struct json_field slurm_fields[] = {
+    {"state", FIELD_TEXT, offsetof(struct job_record, slurm_state), sizeof(((struct job_record *)0)->slurm_state)},
+    JSON_FIELD(struct job_record, FIELD_TEXT, reason),
+    JSON_FIELD(struct job_record, FIELD_TEXT, nodes),
+    JSON_FIELD(struct job_record, FIELD_U64, node_count),
+    JSON_FIELD(struct job_record, FIELD_U64, restarts),
+    {"state_wall_ns", FIELD_U64, offsetof(struct job_record, slurm_state_wall_ns), sizeof(uint64_t)},
+    JSON_FIELD(struct job_record, FIELD_U64, queued_s),
+    JSON_FIELD(struct job_record, FIELD_U64, allocated_s),
+    JSON_FIELD(struct job_record, FIELD_U64, began_s),
+};
+
+static void write_slurm(struct json_writer *json, const void *object)
+{
     json_write_begin_object(json);
-    json_member_text(json, "state", self->slurm_state);
-    json_member_text(json, "reason", self->reason);
-    json_member_text(json, "nodes", self->nodes);
-    json_member_u64(json, "node_count", self->node_count);
-    json_member_u64(json, "restarts", self->restarts);
-    json_member_u64(json, "state_wall_ns", self->slurm_state_wall_ns);
-    json_member_u64(json, "queued_s", self->queued_s);
-    json_member_u64(json, "allocated_s", self->allocated_s);
-    json_member_u64(json, "began_s", self->began_s);
+    json_write_fields(json, JSON_FIELDS(slurm_fields), object);
     json_write_end_object(json);
 }
+
+static int read_slurm(const struct json_value *slurm, void *object, struct cb_err *err)
+{
+    if (!json_is_object(slurm))
+        return cb_fail(err, CB_ERR_FORMAT, "no object slurm");
+    return json_read_fields(slurm, JSON_FIELDS(slurm_fields), object, err);
+}
+
+static void write_array_task(struct json_writer *json, const void *object)
+{
+    const struct job_record *self = object;
+    if (self->in_array)
+        json_write_u64(json, self->array_task);
+    else
+        json_write_null(json);
+}
+
+static int read_array_task(const struct json_value *value, void *object, struct cb_err *err)
+{
+    struct job_record *self = object;
+    (void)err;
+    self->in_array = json_as_u64(value, &self->array_task);
+    return 0;
+}
+
+static void write_job_state(struct json_writer *json, const void *object)
+{
+    json_write_text(json, job_state_name(((const struct job_record *)object)->state));
+}
+
+static int read_job_state(const struct json_value *value, void *object, struct cb_err *err)
+{
+    return read_state(value, &((struct job_record *)object)->state, err);
+}
+
+static const struct json_field record_fields[] = {
+    JSON_FIELD(struct job_record, FIELD_TEXT, name),
+    JSON_FIELD(struct job_record, FIELD_TEXT, job),
+    JSON_FIELD(struct job_record, FIELD_TEXT, cluster),
+    JSON_FIELD_OWN("array_task", write_array_task, read_array_task),
+    JSON_FIELD_OPTIONAL(struct job_record, FIELD_TEXT, before), /* early records lack these three */
+    JSON_FIELD_OPTIONAL(struct job_record, FIELD_TEXT, pool),
+    JSON_FIELD_OPTIONAL(struct job_record, FIELD_TEXT, step),
+    JSON_FIELD(struct job_record, FIELD_U64, intent_wall_ns),
+    JSON_FIELD(struct job_record, FIELD_U64, submitted_wall_ns),
+    JSON_FIELD(struct job_record, FIELD_BOOL, cancel_asked),
+    JSON_FIELD_OWN("state", write_job_state, read_job_state),
+    JSON_FIELD(struct job_record, FIELD_DOUBLE, queue_s),
+    JSON_FIELD(struct job_record, FIELD_DOUBLE, boot_s),
+    JSON_FIELD_OWN("slurm", write_slurm, read_slurm),
+    JSON_FIELD_OWN("transitions", write_transitions, read_transitions),
+};
 
 int job_record_write_in(struct file_batch *batch, const char *run_folder, const struct job_record *self,
                         struct cb_err *err)
 {
     char path[PATH_MAX];
     struct buf text;
-    struct json_writer json;
     if (path_format(path, sizeof path, err, "%s/" JOB_FILE, run_folder))
         return CB_ERR_USAGE;
     buf_init(&text, JOB_FILE_MAX_BYTES);
-    json_writer_init(&json, &text, 2);
-    json_write_begin_object(&json);
-    json_member_u64(&json, "version", JOB_RECORD_VERSION);
-    json_member_text(&json, "name", self->name);
-    json_member_text(&json, "job", self->job);
-    json_member_text(&json, "cluster", self->cluster);
-    json_write_key(&json, "array_task");
-    if (self->in_array)
-        json_write_u64(&json, self->array_task);
-    else
-        json_write_null(&json);
-    json_member_text(&json, "before", self->before);
-    json_member_text(&json, "pool", self->pool);
-    json_member_text(&json, "step", self->step);
-    json_member_u64(&json, "intent_wall_ns", self->intent_wall_ns);
-    json_member_u64(&json, "submitted_wall_ns", self->submitted_wall_ns);
-    json_member_bool(&json, "cancel_asked", self->cancel_asked);
-    json_member_text(&json, "state", job_state_name(self->state));
-    json_member_double(&json, "queue_s", self->queue_s);
-    json_member_double(&json, "boot_s", self->boot_s);
-    write_slurm(&json, self);
-    write_transitions(&json, self);
-    json_write_end_object(&json);
-    buf_append_char(&text, '\n');
+    json_write_document(&text, JOB_RECORD_VERSION, JSON_FIELDS(record_fields), self);
     int rc = buf_check(&text, "the job's record", err);
     if (rc == 0)
         rc = file_write(batch, &text, path, 0644, err);
@@ -152,129 +220,16 @@ int job_record_write(const char *run_folder, const struct job_record *self, stru
     return job_record_write_in(NULL, run_folder, self, err);
 }
 
-static int read_state(const struct json_value *object, enum job_state *state, struct cb_err *err)
-{
-    const char *name;
-    int rc = json_need_text(object, "state", &name, err);
-    if (rc == 0 && !job_state_find(name, state))
-        rc = cb_fail(err, CB_ERR_FORMAT, "there is no state %s", name);
-    return rc;
-}
-
-static double number_or_nan(const struct json_value *object, const char *key)
-{
-    double number;
-    return json_as_double(json_get(object, key), &number) ? number : NAN;
-}
-
-static int read_slurm(const struct json_value *root, struct job_record *self, struct cb_err *err)
-{
-    const struct json_value *slurm = json_get(root, "slurm");
-    if (!json_is_object(slurm))
-        return cb_fail(err, CB_ERR_FORMAT, "no object slurm");
-    int rc = json_copy_text(slurm, "state", self->slurm_state, sizeof self->slurm_state, err);
-    if (rc == 0)
-        rc = json_copy_text(slurm, "reason", self->reason, sizeof self->reason, err);
-    if (rc == 0)
-        rc = json_copy_text(slurm, "nodes", self->nodes, sizeof self->nodes, err);
-    if (rc == 0)
-        rc = json_need_u64(slurm, "node_count", &self->node_count, err);
-    if (rc == 0)
-        rc = json_need_u64(slurm, "restarts", &self->restarts, err);
-    if (rc == 0)
-        rc = json_need_u64(slurm, "state_wall_ns", &self->slurm_state_wall_ns, err);
-    if (rc == 0)
-        rc = json_need_u64(slurm, "queued_s", &self->queued_s, err);
-    if (rc == 0)
-        rc = json_need_u64(slurm, "allocated_s", &self->allocated_s, err);
-    if (rc == 0)
-        rc = json_need_u64(slurm, "began_s", &self->began_s, err);
-    return rc;
-}
-
-static int read_transitions(const struct json_value *root, struct job_record *self, struct cb_err *err)
-{
-    const struct json_value *list = json_get(root, "transitions");
-    size_t count = json_count(list);
-    if (!json_is_array(list) || count > JOB_MAX_TRANSITIONS)
-        return cb_fail(err, CB_ERR_FORMAT, "no list of transitions, or one of more than %d", JOB_MAX_TRANSITIONS);
-    for (size_t i = 0; i < count; i++) {
-        struct job_transition transition = {0};
-        const struct json_value *item = json_at(list, i);
-        int rc = json_need_u64(item, "at_wall_ns", &transition.at_wall_ns, err);
-        if (rc == 0)
-            rc = read_state(item, &transition.state, err);
-        if (rc == 0)
-            rc = json_copy_text(item, "note", transition.note, sizeof transition.note, err);
-        if (rc == 0)
-            rc = append(self, &transition, err);
-        if (rc)
-            return rc;
-    }
-    return 0;
-}
-
-/* Of a record from before there was such a key: none. */
-static int copy_optional(const struct json_value *object, const char *key, char *place, size_t bytes,
-                         struct cb_err *err)
-{
-    place[0] = '\0';
-    return json_get(object, key) ? json_copy_text(object, key, place, bytes, err) : 0;
-}
-
-static int read_members(const struct json_value *root, struct job_record *self, struct cb_err *err)
-{
-    uint64_t version = 0;
-    int rc = json_need_u64(root, "version", &version, err);
-    if (rc == 0 && version != JOB_RECORD_VERSION)
-        rc = cb_fail(err, CB_ERR_FORMAT, "version %llu, this program reads %d", (unsigned long long)version,
-                     JOB_RECORD_VERSION);
-    if (rc == 0)
-        rc = json_copy_text(root, "name", self->name, sizeof self->name, err);
-    if (rc == 0)
-        rc = json_copy_text(root, "job", self->job, sizeof self->job, err);
-    if (rc == 0)
-        rc = json_copy_text(root, "cluster", self->cluster, sizeof self->cluster, err);
-    if (rc == 0)
-        rc = copy_optional(root, "before", self->before, sizeof self->before, err);
-    if (rc == 0)
-        rc = copy_optional(root, "pool", self->pool, sizeof self->pool, err);
-    if (rc == 0)
-        rc = copy_optional(root, "step", self->step, sizeof self->step, err);
-    if (rc == 0)
-        rc = json_need_u64(root, "intent_wall_ns", &self->intent_wall_ns, err);
-    if (rc == 0)
-        rc = json_need_u64(root, "submitted_wall_ns", &self->submitted_wall_ns, err);
-    if (rc == 0)
-        rc = read_state(root, &self->state, err);
-    if (rc)
-        return rc;
-    self->in_array = json_as_u64(json_get(root, "array_task"), &self->array_task);
-    self->cancel_asked = false;
-    if (!json_as_bool(json_get(root, "cancel_asked"), &self->cancel_asked))
-        return cb_fail(err, CB_ERR_FORMAT, "cancel_asked is neither true nor false");
-    self->queue_s = number_or_nan(root, "queue_s");
-    self->boot_s = number_or_nan(root, "boot_s");
-    rc = read_slurm(root, self, err);
-    return rc ? rc : read_transitions(root, self, err);
-}
-
 int job_record_parse(const char *name, const char *text, size_t len, struct job_record *self, struct cb_err *err)
 {
-    struct json_value *root = NULL;
     struct job_record parsed;
-    struct cb_err own;
     job_record_init(&parsed);
-    int rc = json_parse(text, len, &root, &own);
-    if (rc == 0)
-        rc = read_members(root, &parsed, &own);
-    json_value_free(root);
-    if (rc) {
+    int rc = json_read_document(name, text, len, JOB_RECORD_VERSION, JSON_FIELDS(record_fields), &parsed, err);
+    if (rc)
         job_record_release(&parsed);
-        return cb_fail(err, rc, "%s: %s", name, own.message);
-    }
-    *self = parsed;
-    return 0;
+    else
+        *self = parsed;
+    return rc;
 }
 
 int job_record_read(const char *run_folder, struct job_record *self, struct cb_err *err)

@@ -10,35 +10,54 @@
 
 #include "core/clock.h"
 #include "core/hash.h"
-#include "core/json.h"
+#include "core/json_fields.h"
 #include "run/record.h"
 #include "run/run_folder.h"
 
-static int describe_manifest(const struct manifest *manifest, struct buf *text, struct cb_err *err)
+static void write_outcome(struct json_writer *json, const void *object)
+{
+    json_write_text(json, outcome_name(((const struct manifest *)object)->outcome));
+}
+
+static int read_outcome(const struct json_value *value, void *object, struct cb_err *err)
+{
+    const char *name = "";
+    if (!json_as_text(value, &name) || !outcome_find(name, &((struct manifest *)object)->outcome))
+        return cb_fail(err, CB_ERR_FORMAT, "unknown outcome %.40s", name);
+    return 0;
+}
+
+static void write_utc(struct json_writer *json, uint64_t wall_ns)
 {
     char utc[21];
-    struct json_writer json;
-    json_writer_init(&json, text, 2);
-    json_write_begin_object(&json);
-    json_member_u64(&json, "version", MANIFEST_VERSION);
-    json_member_text(&json, "run", manifest->run);
-    json_member_u64(&json, "attempt", manifest->attempt);
-    json_member_text(&json, "outcome", outcome_name(manifest->outcome));
-    json_member_text(&json, "message", manifest->message);
-    clock_format_utc(manifest->started_wall_ns, utc);
-    json_member_text(&json, "started", utc);
-    json_member_u64(&json, "started_wall_ns", manifest->started_wall_ns);
-    clock_format_utc(manifest->ended_wall_ns, utc);
-    json_member_text(&json, "ended", utc);
-    json_member_u64(&json, "ended_wall_ns", manifest->ended_wall_ns);
-    json_member_text(&json, "records_sha256", manifest->records_sha256);
-    json_member_u64(&json, "ranks", manifest->ranks);
-    json_member_u64(&json, "samples", manifest->samples);
-    json_member_text(&json, "sealed_by", manifest->sealed_by);
-    json_write_end_object(&json);
-    buf_append_char(text, '\n');
-    return buf_check(text, "the manifest", err);
+    clock_format_utc(wall_ns, utc);
+    json_write_text(json, utc);
 }
+
+static void write_started(struct json_writer *json, const void *object)
+{
+    write_utc(json, ((const struct manifest *)object)->started_wall_ns);
+}
+
+static void write_ended(struct json_writer *json, const void *object)
+{
+    write_utc(json, ((const struct manifest *)object)->ended_wall_ns);
+}
+
+static const struct json_field manifest_fields[] = {
+    JSON_FIELD(struct manifest, FIELD_TEXT, run),
+    JSON_FIELD(struct manifest, FIELD_U32, attempt),
+    JSON_FIELD_OWN("outcome", write_outcome, read_outcome),
+    JSON_FIELD(struct manifest, FIELD_TEXT, message),
+    JSON_FIELD_OWN("started", write_started, NULL), /* for people */
+    JSON_FIELD(struct manifest, FIELD_U64, started_wall_ns),
+    JSON_FIELD_OWN("ended", write_ended, NULL),
+    JSON_FIELD(struct manifest, FIELD_U64, ended_wall_ns),
+    JSON_FIELD(struct manifest, FIELD_TEXT, records_sha256),
+    JSON_FIELD(struct manifest, FIELD_U32, ranks),
+    JSON_FIELD(struct manifest, FIELD_U32, samples),
+    JSON_FIELD(struct manifest, FIELD_TEXT, sealed_by),
+};
 
 /* Gives `temporary` its final name only where nothing has it: by a hard link, or where the file system
  * has none by a rename that replaces nothing. */
@@ -73,7 +92,8 @@ int manifest_write(const char *attempt_path, const struct manifest *manifest, st
         return rc;
     struct buf text;
     buf_init(&text, RUN_FOLDER_FILE_MAX_BYTES);
-    rc = describe_manifest(manifest, &text, err);
+    json_write_document(&text, MANIFEST_VERSION, JSON_FIELDS(manifest_fields), manifest);
+    rc = buf_check(&text, "the manifest", err);
     if (!rc)
         rc = buf_write_file(&text, temporary, 0644, err);
     buf_release(&text);
@@ -117,55 +137,13 @@ int manifest_write_for_agent(const char *attempt_path, struct manifest *manifest
     return manifest_write(attempt_path, manifest, err);
 }
 
-static int read_manifest_fields(const struct json_value *root, struct manifest *manifest, struct cb_err *err)
-{
-    uint32_t version = 0;
-    char outcome[32] = "";
-    int rc = json_need_u32(root, "version", &version, err);
-    if (!rc && version != MANIFEST_VERSION)
-        rc = cb_fail(err, CB_ERR_FORMAT, "version %u, this program reads %d", version, MANIFEST_VERSION);
-    if (!rc)
-        rc = json_copy_text(root, "run", manifest->run, sizeof manifest->run, err);
-    if (!rc)
-        rc = json_need_u32(root, "attempt", &manifest->attempt, err);
-    if (!rc)
-        rc = json_copy_text(root, "outcome", outcome, sizeof outcome, err);
-    if (!rc && !outcome_find(outcome, &manifest->outcome))
-        rc = cb_fail(err, CB_ERR_FORMAT, "unknown outcome %s", outcome);
-    if (!rc)
-        rc = json_copy_text(root, "message", manifest->message, sizeof manifest->message, err);
-    if (!rc)
-        rc = json_need_u64(root, "started_wall_ns", &manifest->started_wall_ns, err);
-    if (!rc)
-        rc = json_need_u64(root, "ended_wall_ns", &manifest->ended_wall_ns, err);
-    if (!rc)
-        rc = json_copy_text(root, "records_sha256", manifest->records_sha256, sizeof manifest->records_sha256, err);
-    if (!rc)
-        rc = json_need_u32(root, "ranks", &manifest->ranks, err);
-    if (!rc)
-        rc = json_need_u32(root, "samples", &manifest->samples, err);
-    if (!rc)
-        rc = json_copy_text(root, "sealed_by", manifest->sealed_by, sizeof manifest->sealed_by, err);
-    return rc;
-}
-
 int manifest_parse(const char *name, const char *text, size_t len, struct manifest *manifest, struct cb_err *err)
 {
-    struct json_value *root = NULL;
     struct manifest parsed = {0};
-    struct cb_err own;
-    int rc = json_parse(text, len, &root, &own);
-    if (!rc)
-        rc = read_manifest_fields(root, &parsed, &own);
-    json_value_free(root);
-    if (rc) {
-        cb_context(&own, "%s", name);
-        if (err)
-            *err = own;
-        return rc;
-    }
-    *manifest = parsed;
-    return 0;
+    int rc = json_read_document(name, text, len, MANIFEST_VERSION, JSON_FIELDS(manifest_fields), &parsed, err);
+    if (rc == 0)
+        *manifest = parsed;
+    return rc;
 }
 
 static int hash_file(int fd, const char *path, char hex[65], struct cb_err *err)

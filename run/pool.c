@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "core/clock.h"
-#include "core/json.h"
+#include "core/json_fields.h"
 #include "core/path.h"
 #include "run/spool.h"
 
@@ -100,111 +100,79 @@ int pool_create(const struct pool *self, const char *folder, struct cb_err *err)
 
 /* ---- its files ---- */
 
-static void begin_document(struct json_writer *json, struct buf *text)
+static int write_document(const char *folder, const char *name, const struct json_field *fields, size_t count,
+                          const void *object, struct cb_err *err)
 {
-    buf_init(text, FILE_MAX_BYTES);
-    json_writer_init(json, text, 2);
-    json_write_begin_object(json);
-    json_member_u64(json, "version", POOL_VERSION);
-}
-
-static int end_document(struct json_writer *json, struct buf *text, const char *path, struct cb_err *err)
-{
-    json_write_end_object(json);
-    buf_append_char(text, '\n');
-    int rc = buf_check(text, path, err);
+    char path[PATH_MAX];
+    struct buf text;
+    if (path_format(path, sizeof path, err, "%s/%s", folder, name))
+        return CB_ERR_USAGE;
+    buf_init(&text, FILE_MAX_BYTES);
+    json_write_document(&text, POOL_VERSION, fields, count, object);
+    int rc = buf_check(&text, path, err);
     if (rc == 0)
-        rc = buf_write_file(text, path, 0644, err);
-    buf_release(text);
+        rc = buf_write_file(&text, path, 0644, err);
+    buf_release(&text);
     return rc;
 }
 
-static int check_version(const struct json_value *root, struct cb_err *err)
+static int read_document(const char *path, const struct json_field *fields, size_t count, void *object,
+                         struct cb_err *err)
 {
-    uint64_t version;
-    int rc = json_need_u64(root, "version", &version, err);
-    if (rc == 0 && version != POOL_VERSION)
-        rc = cb_fail(err, CB_ERR_FORMAT, "version %" PRIu64 ", this program reads %d", version, POOL_VERSION);
+    struct buf text;
+    buf_init(&text, FILE_MAX_BYTES);
+    int rc = buf_read_file(&text, path, err);
+    if (rc == 0)
+        rc = json_read_document(path, text.data, text.len, POOL_VERSION, fields, count, object, err);
+    buf_release(&text);
     return rc;
 }
 
 /* ---- pool.json ---- */
 
+static void write_mode(struct json_writer *json, const void *object)
+{
+    json_write_text(json, pool_mode_name(((const struct pool *)object)->mode));
+}
+
+static int read_mode(const struct json_value *value, void *object, struct cb_err *err)
+{
+    const char *name = "";
+    if (!json_as_text(value, &name) || !pool_mode_find(name, &((struct pool *)object)->mode))
+        return cb_fail(err, CB_ERR_FORMAT, "there is no mode %.40s", name);
+    return 0;
+}
+
+static const struct json_field pool_fields[] = {
+    JSON_FIELD(struct pool, FIELD_TEXT, id),
+    JSON_FIELD(struct pool, FIELD_TEXT, name),
+    JSON_FIELD_OWN("mode", write_mode, read_mode),
+    JSON_FIELD(struct pool, FIELD_U64, nodes),
+    JSON_FIELD(struct pool, FIELD_U64, created_wall_ns),
+    JSON_FIELD(struct pool, FIELD_U64, expires_wall_ns),
+    JSON_FIELD(struct pool, FIELD_U64, budget_node_ns),
+    JSON_FIELD(struct pool, FIELD_U64, period_ns),
+    JSON_FIELD(struct pool, FIELD_U64, boot_most_ns),
+    JSON_FIELD(struct pool, FIELD_U64, intent_wall_ns),
+    JSON_FIELD(struct pool, FIELD_TEXT, job),
+};
+
 int pool_write(const struct pool *self, const char *folder, struct cb_err *err)
 {
-    char path[PATH_MAX];
-    struct buf text;
-    struct json_writer json;
-    int rc = join(path, folder, POOL_FILE, err);
-    if (rc)
-        return rc;
-    begin_document(&json, &text);
-    json_member_text(&json, "id", self->id);
-    json_member_text(&json, "name", self->name);
-    json_member_text(&json, "mode", pool_mode_name(self->mode));
-    json_member_u64(&json, "nodes", self->nodes);
-    json_member_u64(&json, "created_wall_ns", self->created_wall_ns);
-    json_member_u64(&json, "expires_wall_ns", self->expires_wall_ns);
-    json_member_u64(&json, "budget_node_ns", self->budget_node_ns);
-    json_member_u64(&json, "period_ns", self->period_ns);
-    json_member_u64(&json, "boot_most_ns", self->boot_most_ns);
-    json_member_u64(&json, "intent_wall_ns", self->intent_wall_ns);
-    json_member_text(&json, "job", self->job);
-    return end_document(&json, &text, path, err);
-}
-
-static int read_numbers(const struct json_value *root, struct pool *self, struct cb_err *err)
-{
-    const struct {
-        const char *key;
-        uint64_t *place;
-    } rows[] = {
-        {"nodes", &self->nodes},
-        {"created_wall_ns", &self->created_wall_ns},
-        {"expires_wall_ns", &self->expires_wall_ns},
-        {"budget_node_ns", &self->budget_node_ns},
-        {"period_ns", &self->period_ns},
-        {"boot_most_ns", &self->boot_most_ns},
-        {"intent_wall_ns", &self->intent_wall_ns},
-    };
-    int rc = 0;
-    for (size_t i = 0; rc == 0 && i < sizeof rows / sizeof *rows; i++)
-        rc = json_need_u64(root, rows[i].key, rows[i].place, err);
-    return rc;
-}
-
-static int read_members(const struct json_value *root, struct pool *self, struct cb_err *err)
-{
-    const char *mode;
-    int rc = check_version(root, err);
-    if (rc == 0)
-        rc = json_copy_text(root, "id", self->id, sizeof self->id, err);
-    if (rc == 0)
-        rc = json_copy_text(root, "name", self->name, sizeof self->name, err);
-    if (rc == 0)
-        rc = pool_check_name(self->name, err);
-    if (rc == 0)
-        rc = json_need_text(root, "mode", &mode, err);
-    if (rc == 0 && !pool_mode_find(mode, &self->mode))
-        rc = cb_fail(err, CB_ERR_FORMAT, "there is no mode %.40s", mode);
-    if (rc == 0)
-        rc = read_numbers(root, self, err);
-    if (rc == 0 && (self->nodes == 0 || self->nodes > UINT16_MAX + 1u))
-        rc = cb_fail(err, CB_ERR_FORMAT, "nodes=%" PRIu64, self->nodes);
-    return rc ? rc : json_copy_text(root, "job", self->job, sizeof self->job, err);
+    return write_document(folder, POOL_FILE, JSON_FIELDS(pool_fields), self, err);
 }
 
 int pool_parse(const char *name, const char *text, size_t len, struct pool *self, struct cb_err *err)
 {
-    struct json_value *root = NULL;
     struct pool parsed = {0};
     struct cb_err own;
-    int rc = json_parse(text, len, &root, &own);
-    if (rc == 0)
-        rc = read_members(root, &parsed, &own);
-    json_value_free(root);
+    int rc = json_read_document(name, text, len, POOL_VERSION, JSON_FIELDS(pool_fields), &parsed, err);
     if (rc)
-        return cb_fail(err, rc == CB_ERR_USAGE ? CB_ERR_FORMAT : rc, "%s: %s", name, own.message);
+        return rc;
+    if (pool_check_name(parsed.name, &own))
+        return cb_fail(err, CB_ERR_FORMAT, "%s: %s", name, own.message);
+    if (parsed.nodes == 0 || parsed.nodes > UINT16_MAX + 1u)
+        return cb_fail(err, CB_ERR_FORMAT, "%s: nodes=%" PRIu64, name, parsed.nodes);
     *self = parsed;
     return 0;
 }
@@ -276,18 +244,16 @@ bool pool_is_stopping(const char *folder)
     return is_there(folder, POOL_STOP);
 }
 
+static const struct json_field end_fields[] = {
+    JSON_FIELD(struct pool_end, FIELD_U64, at_wall_ns),
+    JSON_FIELD(struct pool_end, FIELD_TEXT, reason),
+};
+
 int pool_write_end(const char *folder, const char *reason, struct cb_err *err)
 {
-    char path[PATH_MAX];
-    struct buf text;
-    struct json_writer json;
-    int rc = join(path, folder, POOL_END, err);
-    if (rc || is_there(folder, POOL_END))
-        return rc;
-    begin_document(&json, &text);
-    json_member_u64(&json, "at_wall_ns", clock_wall_ns());
-    json_member_text(&json, "reason", reason);
-    return end_document(&json, &text, path, err);
+    struct pool_end end = {.at_wall_ns = clock_wall_ns()};
+    snprintf(end.reason, sizeof end.reason, "%s", reason);
+    return is_there(folder, POOL_END) ? 0 : write_document(folder, POOL_END, JSON_FIELDS(end_fields), &end, err);
 }
 
 bool pool_has_ended(const char *folder)
@@ -298,18 +264,10 @@ bool pool_has_ended(const char *folder)
 int pool_read_end(const char *folder, struct pool_end *end, struct cb_err *err)
 {
     char path[PATH_MAX];
-    struct json_value *root = NULL;
     struct pool_end found = {0};
     int rc = join(path, folder, POOL_END, err);
     if (rc == 0)
-        rc = json_parse_file(path, FILE_MAX_BYTES, &root, err);
-    if (rc == 0)
-        rc = check_version(root, err);
-    if (rc == 0)
-        rc = json_need_u64(root, "at_wall_ns", &found.at_wall_ns, err);
-    if (rc == 0)
-        rc = json_copy_text(root, "reason", found.reason, sizeof found.reason, err);
-    json_value_free(root);
+        rc = read_document(path, JSON_FIELDS(end_fields), &found, err);
     if (rc == 0)
         *end = found;
     return rc;
@@ -317,53 +275,31 @@ int pool_read_end(const char *folder, struct pool_end *end, struct cb_err *err)
 
 /* ---- shares ---- */
 
+static const struct json_field share_fields[] = {
+    JSON_FIELD(struct pool_share, FIELD_TEXT, job),
+    JSON_FIELD(struct pool_share, FIELD_U64, restarts),
+    JSON_FIELD(struct pool_share, FIELD_U64, node_count),
+    JSON_FIELD(struct pool_share, FIELD_TEXT, nodes),
+    JSON_FIELD(struct pool_share, FIELD_U64, allocated_wall_ns),
+    JSON_FIELD(struct pool_share, FIELD_U64, began_wall_ns),
+    JSON_FIELD(struct pool_share, FIELD_U64, seen_wall_ns),
+    JSON_FIELD(struct pool_share, FIELD_U64, kept_ns),
+    JSON_FIELD(struct pool_share, FIELD_BOOL, ended),
+};
+
 int pool_write_share(const char *folder, const struct pool_share *share, struct cb_err *err)
 {
-    char path[PATH_MAX], name[128];
-    struct buf text;
-    struct json_writer json;
+    char name[128];
     snprintf(name, sizeof name, POOL_JOBS "/%s.%" PRIu64, share->job, share->restarts);
-    int rc = join(path, folder, name, err);
-    if (rc)
-        return rc;
-    begin_document(&json, &text);
-    json_member_text(&json, "job", share->job);
-    json_member_u64(&json, "restarts", share->restarts);
-    json_member_u64(&json, "node_count", share->node_count);
-    json_member_text(&json, "nodes", share->nodes);
-    json_member_u64(&json, "allocated_wall_ns", share->allocated_wall_ns);
-    json_member_u64(&json, "began_wall_ns", share->began_wall_ns);
-    json_member_u64(&json, "seen_wall_ns", share->seen_wall_ns);
-    json_member_u64(&json, "kept_ns", share->kept_ns);
-    json_member_bool(&json, "ended", share->ended);
-    return end_document(&json, &text, path, err);
+    return write_document(folder, name, JSON_FIELDS(share_fields), share, err);
 }
 
 static int read_share(const char *path, struct pool_share *share)
 {
-    struct json_value *root = NULL;
     struct pool_share found = {0};
-    int rc = json_parse_file(path, FILE_MAX_BYTES, &root, NULL);
-    const struct {
-        const char *key;
-        uint64_t *place;
-    } rows[] = {
-        {"restarts", &found.restarts},           {"node_count", &found.node_count},
-        {"began_wall_ns", &found.began_wall_ns}, {"allocated_wall_ns", &found.allocated_wall_ns},
-        {"seen_wall_ns", &found.seen_wall_ns},   {"kept_ns", &found.kept_ns},
-    };
-    if (rc == 0)
-        rc = check_version(root, NULL);
-    for (size_t i = 0; rc == 0 && i < sizeof rows / sizeof *rows; i++)
-        rc = json_need_u64(root, rows[i].key, rows[i].place, NULL);
-    if (rc == 0)
-        rc = json_copy_text(root, "job", found.job, sizeof found.job, NULL);
-    if (rc == 0)
-        rc = json_copy_text(root, "nodes", found.nodes, sizeof found.nodes, NULL);
-    bool ordered = found.allocated_wall_ns <= found.began_wall_ns && found.began_wall_ns <= found.seen_wall_ns;
-    if (rc == 0 && (!json_as_bool(json_get(root, "ended"), &found.ended) || !ordered))
+    int rc = read_document(path, JSON_FIELDS(share_fields), &found, NULL);
+    if (rc == 0 && (found.allocated_wall_ns > found.began_wall_ns || found.began_wall_ns > found.seen_wall_ns))
         rc = CB_ERR_FORMAT;
-    json_value_free(root);
     if (rc == 0)
         *share = found;
     return rc;

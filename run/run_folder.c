@@ -14,7 +14,7 @@
 
 #include "core/clock.h"
 #include "core/hash.h"
-#include "core/json.h"
+#include "core/json_fields.h"
 #include "core/path.h"
 
 #define RUN_ID_LETTERS 4
@@ -288,6 +288,28 @@ int run_folder_new_attempt(const char *path, uint32_t *attempt, struct buf *atte
 
 /* Progress */
 
+static void write_slowest(struct json_writer *json, const void *object)
+{
+    json_write_i64(json, ((const struct progress *)object)->slowest_rank);
+}
+
+static int read_slowest(const struct json_value *value, void *object, struct cb_err *err)
+{
+    double slowest;
+    if (!json_as_double(value, &slowest) || !(slowest >= -1 && slowest <= INT32_MAX))
+        return cb_fail(err, CB_ERR_FORMAT, "slowest_rank is out of range");
+    ((struct progress *)object)->slowest_rank = (int)slowest;
+    return 0;
+}
+
+static const struct json_field progress_fields[] = {
+    JSON_FIELD(struct progress, FIELD_TEXT, state),         JSON_FIELD(struct progress, FIELD_TEXT, op),
+    JSON_FIELD(struct progress, FIELD_U32, iteration),      JSON_FIELD(struct progress, FIELD_U32, iterations),
+    JSON_FIELD(struct progress, FIELD_U64, bytes_done),     JSON_FIELD(struct progress, FIELD_U64, bytes_total),
+    JSON_FIELD(struct progress, FIELD_DOUBLE, bytes_per_s), JSON_FIELD_OWN("slowest_rank", write_slowest, read_slowest),
+    JSON_FIELD(struct progress, FIELD_TEXT, note),
+};
+
 int progress_write(const char *attempt_path, const struct progress *progress, struct cb_err *err)
 {
     char path[PATH_MAX], temporary[PATH_MAX];
@@ -301,15 +323,7 @@ int progress_write(const char *attempt_path, const struct progress *progress, st
     buf_init(&text, RUN_FOLDER_FILE_MAX_BYTES);
     json_writer_init(&json, &text, 0);
     json_write_begin_object(&json);
-    json_member_text(&json, "state", progress->state);
-    json_member_text(&json, "op", progress->op);
-    json_member_u64(&json, "iteration", progress->iteration);
-    json_member_u64(&json, "iterations", progress->iterations);
-    json_member_u64(&json, "bytes_done", progress->bytes_done);
-    json_member_u64(&json, "bytes_total", progress->bytes_total);
-    json_member_double(&json, "bytes_per_s", progress->bytes_per_s);
-    json_member_i64(&json, "slowest_rank", progress->slowest_rank);
-    json_member_text(&json, "note", progress->note);
+    json_write_fields(&json, JSON_FIELDS(progress_fields), progress);
     json_write_end_object(&json);
     buf_append_char(&text, '\n');
     rc = buf_check(&text, "the progress", err);
@@ -323,33 +337,6 @@ int progress_write(const char *attempt_path, const struct progress *progress, st
     return rc;
 }
 
-static int read_progress_fields(const struct json_value *root, struct progress *progress, struct cb_err *err)
-{
-    double slowest;
-    int rc = json_copy_text(root, "state", progress->state, sizeof progress->state, err);
-    if (!rc)
-        rc = json_copy_text(root, "op", progress->op, sizeof progress->op, err);
-    if (!rc)
-        rc = json_need_u32(root, "iteration", &progress->iteration, err);
-    if (!rc)
-        rc = json_need_u32(root, "iterations", &progress->iterations, err);
-    if (!rc)
-        rc = json_need_u64(root, "bytes_done", &progress->bytes_done, err);
-    if (!rc)
-        rc = json_need_u64(root, "bytes_total", &progress->bytes_total, err);
-    if (!rc)
-        rc = json_need_double(root, "bytes_per_s", &progress->bytes_per_s, err);
-    if (!rc)
-        rc = json_need_double(root, "slowest_rank", &slowest, err);
-    if (!rc && !(slowest >= -1 && slowest <= INT32_MAX))
-        rc = cb_fail(err, CB_ERR_FORMAT, "slowest_rank is out of range");
-    if (!rc)
-        rc = json_copy_text(root, "note", progress->note, sizeof progress->note, err);
-    if (!rc)
-        progress->slowest_rank = (int)slowest;
-    return rc;
-}
-
 int progress_read(const char *attempt_path, struct progress *progress, struct cb_err *err)
 {
     char path[PATH_MAX];
@@ -360,7 +347,7 @@ int progress_read(const char *attempt_path, struct progress *progress, struct cb
     struct progress parsed = {0};
     rc = json_parse_file(path, RUN_FOLDER_FILE_MAX_BYTES, &root, err);
     if (!rc)
-        rc = read_progress_fields(root, &parsed, err);
+        rc = json_read_fields(root, JSON_FIELDS(progress_fields), &parsed, err);
     json_value_free(root);
     if (!rc)
         *progress = parsed;

@@ -14,7 +14,7 @@
 
 #include "core/buf.h"
 #include "core/clock.h"
-#include "core/json.h"
+#include "core/json_fields.h"
 #include "core/path.h"
 
 #define TICKET_VERSION 1
@@ -49,72 +49,23 @@ int spool_create(const char *pool_folder, struct cb_err *err)
 
 /* ---- a ticket as bytes ---- */
 
+static const struct json_field ticket_fields[] = {
+    JSON_FIELD(struct ticket, FIELD_U64, put_wall_ns),   JSON_FIELD(struct ticket, FIELD_U64, started_wall_ns),
+    JSON_FIELD(struct ticket, FIELD_U64, ended_wall_ns), JSON_FIELD(struct ticket, FIELD_U64, pid),
+    JSON_FIELD(struct ticket, FIELD_TEXT, run),          JSON_FIELD(struct ticket, FIELD_TEXT, run_folder),
+    JSON_FIELD(struct ticket, FIELD_TEXT, job),          JSON_FIELD(struct ticket, FIELD_TEXT, step),
+    JSON_FIELD(struct ticket, FIELD_TEXT, note),         JSON_FIELD(struct ticket, FIELD_U64, exit_status),
+};
+
 static int ticket_write(const char *path, const struct ticket *ticket, struct cb_err *err)
 {
     struct buf text;
-    struct json_writer json;
-    const struct {
-        const char *key, *value;
-    } texts[] = {{"run", ticket->run},
-                 {"run_folder", ticket->run_folder},
-                 {"job", ticket->job},
-                 {"step", ticket->step},
-                 {"note", ticket->note}};
-    const struct {
-        const char *key;
-        uint64_t value;
-    } numbers[] = {{"version", TICKET_VERSION},
-                   {"put_wall_ns", ticket->put_wall_ns},
-                   {"started_wall_ns", ticket->started_wall_ns},
-                   {"ended_wall_ns", ticket->ended_wall_ns},
-                   {"pid", ticket->pid}};
     buf_init(&text, TICKET_MAX_BYTES);
-    json_writer_init(&json, &text, 2);
-    json_write_begin_object(&json);
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
-        json_member_u64(&json, numbers[i].key, numbers[i].value);
-    }
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        json_member_text(&json, texts[i].key, texts[i].value);
-    }
-    json_member_u64(&json, "exit_status", ticket->exit_status);
-    json_write_end_object(&json);
-    buf_append_char(&text, '\n');
+    json_write_document(&text, TICKET_VERSION, JSON_FIELDS(ticket_fields), ticket);
     int rc = buf_check(&text, path, err);
     if (rc == 0)
         rc = buf_write_file(&text, path, 0644, err);
     buf_release(&text);
-    return rc;
-}
-
-static int read_members(const struct json_value *root, struct ticket *ticket, struct cb_err *err)
-{
-    uint64_t version = 0;
-    const struct {
-        const char *key;
-        uint64_t *place;
-    } numbers[] = {{"version", &version},
-                   {"put_wall_ns", &ticket->put_wall_ns},
-                   {"started_wall_ns", &ticket->started_wall_ns},
-                   {"ended_wall_ns", &ticket->ended_wall_ns},
-                   {"pid", &ticket->pid},
-                   {"exit_status", &ticket->exit_status}};
-    const struct {
-        const char *key;
-        char *place;
-        size_t bytes;
-    } texts[] = {{"run", ticket->run, sizeof ticket->run},
-                 {"run_folder", ticket->run_folder, sizeof ticket->run_folder},
-                 {"job", ticket->job, sizeof ticket->job},
-                 {"step", ticket->step, sizeof ticket->step},
-                 {"note", ticket->note, sizeof ticket->note}};
-    int rc = 0;
-    for (size_t i = 0; rc == 0 && i < sizeof numbers / sizeof *numbers; i++)
-        rc = json_need_u64(root, numbers[i].key, numbers[i].place, err);
-    if (rc == 0 && version != TICKET_VERSION)
-        rc = cb_fail(err, CB_ERR_FORMAT, "version %" PRIu64 ", this program reads %d", version, TICKET_VERSION);
-    for (size_t i = 0; rc == 0 && i < sizeof texts / sizeof *texts; i++)
-        rc = json_copy_text(root, texts[i].key, texts[i].place, texts[i].bytes, err);
     return rc;
 }
 
@@ -131,19 +82,19 @@ static const char *run_of(const char *name)
 
 int spool_parse(const char *name, const char *text, size_t len, struct ticket *ticket, struct cb_err *err)
 {
-    struct json_value *root = NULL;
     struct ticket parsed = {0};
     struct cb_err own;
     const char *run = run_of(name);
-    int rc = run ? json_parse(text, len, &root, &own) : cb_fail(&own, CB_ERR_FORMAT, "no name of a ticket");
-    if (rc == 0)
-        rc = read_members(root, &parsed, &own);
-    json_value_free(root);
+    if (!run)
+        return cb_fail(err, CB_ERR_FORMAT, "%.80s: no name of a ticket", name);
+    char file[81];
+    snprintf(file, sizeof file, "%.80s", name);
+    int rc = json_read_document(file, text, len, TICKET_VERSION, JSON_FIELDS(ticket_fields), &parsed, &own);
     const char *last = rc ? NULL : strrchr(parsed.run_folder, '/');
     if (rc == 0 && (strcmp(parsed.run, run) != 0 || parsed.run_folder[0] != '/' || strcmp(last + 1, run) != 0))
-        rc = cb_fail(&own, CB_ERR_FORMAT, "its name, its run and its folder do not agree");
+        rc = cb_fail(&own, CB_ERR_FORMAT, "%s: its name, its run and its folder do not agree", file);
     if (rc)
-        return cb_fail(err, CB_ERR_FORMAT, "%.80s: %s", name, own.message);
+        return cb_fail(err, CB_ERR_FORMAT, "%s", own.message);
     snprintf(parsed.name, sizeof parsed.name, "%.*s", (int)sizeof parsed.name - 1, name);
     *ticket = parsed;
     return 0;
