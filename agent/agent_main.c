@@ -38,7 +38,7 @@ static const char usage[] =
 
 #define PAGE_BYTES 4096
 
-/* The signal flag: how many times the user or the system asked us to end. */
+/* The signal flag: how many times we were asked to end. */
 static volatile sig_atomic_t signals_received;
 
 /* Slurm's warning that the job's time limit is near. */
@@ -52,8 +52,8 @@ static void count_signal(int number)
         signals_received = signals_received + 1;
 }
 
-/* A mapped file that somebody cut short: what is gone reads as zeros from here on, which no status page is.
- * The attempt is sealed with what is known of the others. All else that raises SIGBUS is our end. */
+/* A mapped file was truncated: its missing pages read as zeros from here on, which no status page contains, and the
+ * attempt is sealed with the other pages. Any other SIGBUS ends this program. */
 static void replace_lost_page(int number, siginfo_t *info, void *context)
 {
     (void)context;
@@ -91,7 +91,7 @@ static int run(const char *folder)
     return code == CB_ERR_USAGE ? CB_EXIT_USAGE : outcome_exit_code(outcome);
 }
 
-/* Whether its last attempt was sealed as a pass. */
+/* Whether the run's last attempt was sealed as a pass. */
 static bool has_passed(const char *folder)
 {
     char path[PATH_MAX], name[32];
@@ -104,7 +104,8 @@ static bool has_passed(const char *folder)
            manifest.outcome == OUTCOME_PASS;
 }
 
-/* The runs of one job. Where Slurm runs the job again, what has passed is not done twice. The worst exit code. */
+/* Executes the runs of one job. If Slurm restarts the job, runs that passed are skipped. Returns the worst exit
+ * code. */
 static int run_each(int count, char **folders)
 {
     int worst = CB_EXIT_PASS;
@@ -146,7 +147,7 @@ static int read_node_options(int argc, char **argv, struct node_options *options
     return 0;
 }
 
-/* Slurm tells every process of a job that ends; what the ranks do then is the head's to decide. */
+/* Slurm signals every process of a job that ends; the head agent decides what its ranks do. */
 static int run_node(int argc, char **argv)
 {
     struct node_options options;
@@ -162,7 +163,7 @@ static int run_node(int argc, char **argv)
     return rc == CB_ERR_USAGE ? CB_EXIT_USAGE : rc ? CB_EXIT_INFRASTRUCTURE : CB_EXIT_PASS;
 }
 
-/* A job of a warm pool; what went wrong is also the reason of the pool's end. */
+/* A job of a warm pool; an error is also recorded as the reason of the pool's end. */
 static int run_warm(const char *folder)
 {
     struct pool_job job;

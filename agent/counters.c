@@ -1,4 +1,4 @@
-/* Counters of the kernel around a run. Owns their parsing; knows nothing of ranks. */
+/* Parses kernel counters before and after a run. */
 #include "agent/counters.h"
 
 #include <dirent.h>
@@ -14,10 +14,8 @@
 #include "core/path.h"
 
 #define TEXT_MAX_BYTES (4 << 20)
-#define SECTOR_BYTES 512 /* of block statistics, whatever the device's own are */
+#define SECTOR_BYTES 512 /* sector of block statistics, whatever the device's own is */
 #define HOST_JSON_MAX_BYTES (1 << 20)
-
-/* Parsers */
 
 bool counters_parse_cpu(const char *stat, struct cpu_counters *cpu)
 {
@@ -74,8 +72,8 @@ static struct named_counters *add_named(struct named_list *list, const char *nam
     return counter;
 }
 
-/* Mounts as "device S mounted on P with fstype nfs4 …", each followed by its statistics: "bytes:" has
- * normal and direct reads and writes, then what went over the wire; "xprt: tcp" the requests sent. */
+/* Mounts as "device S mounted on P with fstype nfs4 …", each followed by its statistics: "bytes:" has normal and
+ * direct reads and writes, then network bytes; "xprt: tcp" the requests sent. */
 void counters_parse_nfs(const char *mountstats, struct named_list *list)
 {
     struct named_counters *mount = NULL;
@@ -118,9 +116,7 @@ bool counters_parse_lustre(const char *stats, struct named_counters *counter)
     return true;
 }
 
-/* Reading */
-
-/* False where the file is not there or cannot be read. */
+/* False if the file does not exist or cannot be read. */
 static bool read_text(struct buf *text, const char *path)
 {
     buf_clear(text);
@@ -159,7 +155,7 @@ static void read_ports(struct named_list *list, struct buf *text)
     closedir(entries);
 }
 
-/* Lustre keeps a folder of devices for each kind, in debugfs or in proc by release. */
+/* Lustre has a folder of devices for each kind, in debugfs or proc depending on the release. */
 static void read_lustre(struct named_list *list, struct buf *text)
 {
     static const char *const roots[] = {"/proc/fs/lustre", "/sys/kernel/debug/lustre"};
@@ -240,8 +236,6 @@ void counters_stop(struct counters *self)
     counters_watch(self);
 }
 
-/* What came of it */
-
 static double cpu_fraction(const struct counters *self)
 {
     uint64_t total = self->end.cpu.total - self->start.cpu.total;
@@ -257,7 +251,7 @@ double counters_others(const struct cpu_counters *start, const struct cpu_counte
     if (total == 0 || !(ticks_a_second > 0))
         return NAN;
     double others = (double)used - own_s * ticks_a_second;
-    return others > 0 ? others / (double)total : 0; /* ticks are coarse: a little below 0 is 0 */
+    return others > 0 ? others / (double)total : 0; /* ticks are coarse: slightly below 0 means 0 */
 }
 
 void counters_fill(const struct counters *self, double run_values[METRIC_COUNT])
@@ -275,7 +269,7 @@ void counters_fill(const struct counters *self, double run_values[METRIC_COUNT])
     }
 }
 
-/* The difference of what is there both times. */
+/* Differences of what exists both times. */
 static void write_named(struct json_writer *json, const char *key, const struct named_list *start,
                         const struct named_list *end)
 {

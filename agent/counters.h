@@ -1,8 +1,8 @@
-/* What the machine did while the run lasted: CPU, memory, disk, network ports, NFS, Lustre.
+/* What the machine did during the run: CPU, memory, disk, network ports, NFS, Lustre.
  *
- * Counters of the kernel are read at the start and at the end and subtracted; memory is looked at in
- * between. The parsers take text, so that recorded files test them; what a machine does not have is
- * absent (NAN, or no entry), never 0. */
+ * Kernel counters are read at the start and at the end and subtracted; memory is sampled in between. The parsers
+ * accept text, so that recorded files test them; a counter that the machine lacks is absent (NAN, or no entry), never
+ * 0. */
 #ifndef AGENT_COUNTERS_H
 #define AGENT_COUNTERS_H
 
@@ -17,8 +17,8 @@
 #define COUNTERS_MAX_NAMED 64
 
 struct cpu_counters {
-    uint64_t busy, total; /* clock ticks of all processors; waiting for a disk is not busy */
-    uint64_t steal;       /* of total: what other guests of the machine's host took */
+    uint64_t busy, total; /* clock ticks of all processors; I/O wait is not busy */
+    uint64_t steal;       /* part of total: stolen by other guests of the host */
 };
 
 struct disk_counters {
@@ -40,18 +40,18 @@ struct named_list {
 struct counter_reading {
     bool has_cpu, has_disk;
     struct cpu_counters cpu;
-    double own_cpu_s; /* of this process and its descendants that have ended and were waited for */
+    double own_cpu_s; /* of this process and its reaped descendants */
     struct disk_counters disk;
     struct named_list ports, nfs, lustre;
 };
 
 struct counters {
-    char disk[64]; /* name in /sys/block of the store's device, "" where it has none */
+    char disk[64]; /* name in /sys/block of the store's device, "" if it has none */
     struct counter_reading start, end;
-    double memory_peak_bytes; /* NAN before the first look */
+    double memory_peak_bytes; /* NAN before the first sample */
 };
 
-/* Parsers. They fill what they find and return false where the text is not what it should be. */
+/* Parsers. They fill what they find and return false if the text is malformed. */
 bool counters_parse_cpu(const char *stat, struct cpu_counters *cpu);           /* /proc/stat */
 bool counters_parse_memory_used(const char *meminfo, uint64_t *used_bytes);    /* /proc/meminfo */
 bool counters_parse_disk(const char *stat, struct disk_counters *disk);        /* /sys/block/DISK/stat */
@@ -59,15 +59,15 @@ void counters_parse_nfs(const char *mountstats, struct named_list *list);      /
 bool counters_parse_lustre(const char *stats, struct named_counters *counter); /* llite/osc/mdc stats */
 
 void counters_start(struct counters *self, const char *disk);
-void counters_watch(struct counters *self); /* memory */
+void counters_watch(struct counters *self); /* samples memory */
 void counters_stop(struct counters *self);
 
-/* Share of CPU time that was neither idle nor this program's: `own_s` of it was. NAN where no time went by. */
+/* Share of CPU time that was neither idle nor ours: `own_s` was ours. NAN if no time has passed. */
 double counters_others(const struct cpu_counters *start, const struct cpu_counters *end, double own_s,
                        double ticks_a_second);
-/* The host_* metrics of the run. What others took counts once all that this process started has ended. */
+/* The host_* metrics of the run. CPU time of others is complete only after all our processes have ended. */
 void counters_fill(const struct counters *self, double run_values[METRIC_COUNT]);
-/* host.json: the same and more. */
+/* host.json: the same metrics and more. */
 int counters_write(const struct counters *self, const char *attempt_path, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

@@ -1,4 +1,4 @@
-/* The fingerprint of a machine. Knows /proc, /sys and hwloc; nothing of runs but where the store is. */
+/* Reads the fingerprint of a machine from /proc, /sys and hwloc. */
 #include "agent/probe.h"
 
 #include <dirent.h>
@@ -32,9 +32,7 @@
 #define TOOL_TIMEOUT_NS (5 * NS_PER_S)
 #define POLL_NS (5 * NS_PER_MS)
 
-/* Small files */
-
-/* The first line of a file; "" where it cannot be read. */
+/* The first line of a file; "" if it cannot be read. */
 static void read_line(const char *path, char *line, size_t line_bytes)
 {
     FILE *file = fopen(path, "re");
@@ -50,7 +48,7 @@ static void read_line(const char *path, char *line, size_t line_bytes)
         line[len - 1] = '\0';
 }
 
-/* "a [b] c" is b: how the kernel shows which of several is chosen. */
+/* "a [b] c" is b: the kernel marks the active choice with brackets. */
 static void read_chosen(const char *path, char *word, size_t word_bytes)
 {
     read_line(path, word, word_bytes);
@@ -61,7 +59,7 @@ static void read_chosen(const char *path, char *word, size_t word_bytes)
     memmove(word, open + 1, strlen(open + 1) + 1);
 }
 
-/* The value of the first line that starts with `key`, after `separator` and blanks and quotes. */
+/* The value of the first line that starts with `key`, without `separator`, blanks and quotes. */
 static void read_value(const char *path, const char *key, char separator, char *value, size_t value_bytes)
 {
     char line[1024];
@@ -86,8 +84,6 @@ static void write_known(struct json_writer *json, const char *key, const char *t
     json_write_text(json, *text ? text : NULL);
 }
 
-/* The store's place */
-
 bool probe_store_path(const char *store, char *path)
 {
     while (strncmp(store, "fault:", 6) == 0) {
@@ -100,7 +96,7 @@ bool probe_store_path(const char *store, char *path)
         return false;
     char own[PATH_MAX];
     snprintf(own, sizeof own, "%s%s", *store == '/' ? "" : "./", store);
-    while (!realpath(own, path)) { /* the store's own folder may be made later */
+    while (!realpath(own, path)) { /* the store's own folder may be created later */
         char *slash = strrchr(own, '/');
         if (!slash || slash == own)
             return realpath("/", path) != NULL;
@@ -122,7 +118,7 @@ static bool disk_folder(const char *path, char *folder)
     snprintf(partition, sizeof partition, "%s/partition", folder);
     char *slash = strrchr(folder, '/');
     if (access(partition, F_OK) == 0 && slash)
-        *slash = '\0'; /* the disk is the folder around */
+        *slash = '\0'; /* a partition: its disk is the parent folder */
     return true;
 }
 
@@ -196,7 +192,7 @@ static void write_disk(struct json_writer *json, const char *path)
     json_write_end_object(json);
 }
 
-/* Runs a tool and writes its output's first line, or null where it cannot be had. */
+/* Runs a tool and writes the first line of its output, or null if it fails. */
 static void write_tool(struct json_writer *json, const char *key, const char *const *argv)
 {
     struct buf text;
@@ -243,8 +239,6 @@ static void write_store(struct json_writer *json, const char *store)
     json_write_end_object(json);
     buf_release(&text);
 }
-
-/* The machine */
 
 static void write_topology(struct json_writer *json)
 {
@@ -349,7 +343,7 @@ static int is_shown(const struct dirent *entry)
     return entry->d_name[0] != '.';
 }
 
-/* Ports of real devices: virtual ones come and go with containers. */
+/* Ports of physical devices: virtual ports come and go with containers. */
 static void write_ports(struct json_writer *json)
 {
     struct dirent **entries;
@@ -400,8 +394,6 @@ int probe_write(const char *attempt_path, const char *store, struct cb_err *err)
     buf_release(&text);
     return rc;
 }
-
-/* In a thread */
 
 struct probe {
     pthread_t thread;

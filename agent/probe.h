@@ -1,7 +1,7 @@
 /* What this machine is: fingerprint.json, and the block device behind the store.
  *
- * Holds only what stays the same from run to run on an unchanged machine, since runs are compared
- * under equal fingerprints. What a machine does not tell is null. */
+ * Contains only what stays the same between runs on an unchanged machine, since runs are compared under equal
+ * fingerprints. Unknown values are null. */
 #ifndef AGENT_PROBE_H
 #define AGENT_PROBE_H
 
@@ -10,14 +10,14 @@
 
 #include "core/err.h"
 
-/* Path of the store on this machine: inside of "fault:SPEC:", the nearest folder that exists. False
- * where the store has none (null:, URLs). `path` holds PATH_MAX bytes. */
+/* Path of the store on this machine: inside "fault:SPEC:", the nearest existing folder. False if the store has none
+ * (null:, URLs). `path` holds PATH_MAX bytes. */
 bool probe_store_path(const char *store, char *path);
 
-/* Name in /sys/class/block of the whole disk that holds `path`; "" where it is not on one. */
+/* Name in /sys/class/block of the disk that holds `path`; "" if there is none. */
 void probe_disk(const char *path, char *name, size_t name_bytes);
 
-/* A mount as /proc/self/mountinfo has it: the last one whose place holds `path`. */
+/* A mount as in /proc/self/mountinfo: the last one whose mount point contains `path`. */
 struct mount {
     char place[512], type[64], source[512], options[1024];
 };
@@ -29,8 +29,8 @@ int probe_write(const char *attempt_path, const char *store, struct cb_err *err)
 struct probe;
 int probe_start(const char *attempt_path, const char *store, struct probe **probe, struct cb_err *err) CB_MUST_CHECK;
 bool probe_is_done(struct probe *probe); /* true for NULL */
-/* Waits until the deadline at most: a file system that hangs must not keep an attempt from its seal.
- * The thread is left behind then. Frees the probe otherwise. */
+/* Waits until the deadline at most: a file system that hangs must not delay the seal of an attempt. At the deadline
+ * the thread is left running; otherwise the probe is freed. */
 int probe_finish(struct probe *probe, unsigned long long deadline_ns, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

@@ -1,4 +1,4 @@
-/* What /proc says about processes. Knows its formats alone. */
+/* Reads processes from /proc. */
 #include "agent/procfs.h"
 
 #include <ctype.h>
@@ -52,7 +52,7 @@ const char *procfs_find_variable(const char *environment, size_t len, const char
     return NULL;
 }
 
-/* State and parent follow the name, which is in parentheses and may hold anything. */
+/* State and parent follow the name, which is in parentheses and may contain any character. */
 static char read_stat(pid_t pid, pid_t *parent)
 {
     char text[512], state;
@@ -124,7 +124,7 @@ size_t procfs_children(pid_t *children, size_t max)
     return children_of(getpid(), children, max);
 }
 
-/* The kernel's own list, thread by thread; kernels built without it have no such file. */
+/* Reads the kernel's list of children, thread by thread; some kernels are built without that file. */
 static bool list_children(pid_t parent, pid_t *children, size_t max, size_t *count)
 {
     char path[64];

@@ -82,7 +82,7 @@ void json_write_end_array(struct json_writer *self)
     end_nest(self, ']');
 }
 
-/* Length of a character that JSON allows unescaped but YAML does not, else 0: C1 controls, line separators, the byte
+/* The code point of a character that JSON allows unescaped but YAML does not, else 0: C1 controls, line separators, the byte
  * order mark, two non-characters. Label files must be valid as both. */
 static unsigned code_point_to_escape(const unsigned char *at, size_t len)
 {

@@ -288,7 +288,7 @@ void stats_holm(double *p, size_t n)
     double *adjusted = malloc((n ? n : 1) * sizeof *adjusted);
     if (!adjusted) {
         for (size_t i = 0; i < n; i++)
-            p[i] = 1; /* NAN: no test, so nothing to adjust */
+            p[i] = 1; /* no memory: nothing is significant */
         return;
     }
     for (size_t i = 0; i < n; i++) { /* the largest of (n - rank) x p over all p up to this one */

@@ -1,4 +1,4 @@
-/* Baselines: a file each in FOLDER/baselines, which is the truth, and a row, which is quick to read. */
+/* Baselines: each is a file in FOLDER/baselines, which is authoritative, and a row for fast queries. */
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
@@ -108,7 +108,7 @@ static int file_path(const struct history *self, const char *name, char path[PAT
     return 0;
 }
 
-/* Runs must exist, filters must select: better said now than when the nightly comparison runs. */
+/* Runs must exist and filters must be valid: it is better to fail now than in the nightly comparison. */
 static int check_words(struct history *self, const struct baseline *baseline, struct cb_err *err)
 {
     struct run_selection selection = {0};

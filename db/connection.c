@@ -1,5 +1,4 @@
-/* One SQLite connection. Owns prepared statements, transactions and SQLite's error texts; knows
- * nothing of runs. */
+/* One SQLite connection: prepared statements, transactions, and error messages. */
 #include "db/connection.h"
 
 #include <math.h>
@@ -8,7 +7,7 @@
 #include <string.h>
 #include <sys/statvfs.h>
 
-#define ROOM_BYTES (64u << 10) /* less is too little for the files beside the history: SQLite calls that an I/O error */
+#define ROOM_BYTES (64u << 10) /* with less space for the files beside the history SQLite reports an I/O error */
 
 static bool has_no_room(const char *path)
 {

@@ -1,5 +1,5 @@
-/* Opening and closing a history, planning runs and their states. Owns where the database may lie and
- * how SQLite is set up; ingest, selection and queries have files of their own. */
+/* Opening and closing a history, planning runs and their states: where the database may be, and how SQLite is set
+ * up. */
 #include "db/history.h"
 
 #include <errno.h>
@@ -17,7 +17,7 @@
 #define PATH_MAX_BYTES 4096
 #define BUSY_TIMEOUT_MS 30000
 
-/* File systems whose locks or shared memory SQLite cannot trust between machines (statfs magic). */
+/* File systems whose locks or shared memory SQLite cannot rely on between machines (statfs magic). */
 static const struct {
     uint32_t magic;
     const char *name;
@@ -70,7 +70,7 @@ static int set_paths(struct history *self, const char *path, struct cb_err *err)
     return rc;
 }
 
-/* Two processes that switch a new database to WAL at once: SQLite answers busy without waiting. */
+/* Two processes that switch a new database to WAL at the same time: SQLite reports busy without waiting. */
 static int use_write_ahead_log(struct history *self, struct cb_err *err)
 {
     uint64_t deadline_ns = clock_monotonic_ns() + BUSY_TIMEOUT_MS * NS_PER_MS;
@@ -98,11 +98,11 @@ static int open_connection(struct history *self, struct cb_err *err)
     if (self->read_only)
         return db_exec(self, "PRAGMA cache_size=-65536", err);
     int rc = use_write_ahead_log(self, err);
-    /* NORMAL: a power cut may take the last ingest with it, never the database; run folders remain. */
+    /* NORMAL: a power failure may lose the last ingest, never the database, and the run folders remain. */
     return rc ? rc : db_exec(self, "PRAGMA synchronous=NORMAL; PRAGMA cache_size=-65536", err);
 }
 
-/* With its prepared statements: SQLite would keep it open as long as one of them is there. */
+/* Closes with its prepared statements: SQLite would keep the connection open while one of them exists. */
 static void close_connection(struct history *self)
 {
     for (size_t i = 0; i < self->prepared_count; i++)
@@ -112,7 +112,7 @@ static void close_connection(struct history *self)
     self->db = NULL;
 }
 
-/* What an older release left is migrated by whoever comes first, also by those that only read. */
+/* The first process to open a history of an older release migrates it, even if it only reads. */
 static int migrate(struct history *self, struct cb_err *err)
 {
     bool older = false, read_only = self->read_only;

@@ -1,5 +1,4 @@
-/* From a run folder into the tables, in one transaction. Owns the order in which sealed attempts are
- * read and how records become samples; what the figures mean is run/results. */
+/* Copies a run folder into the tables, in one transaction: sealed attempts in order, records as samples. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -26,7 +25,7 @@ struct ingest {
     uint32_t attempt;
 };
 
-/* Samples: one row an operation, iteration and metric, its blob every rank's value. */
+/* Samples: one row per operation, iteration and metric; its blob holds every rank's value. */
 
 struct sample_place {
     const struct sample *sample;
@@ -99,9 +98,7 @@ static int insert_samples(struct ingest *self, const struct record *record, stru
     return rc;
 }
 
-/* Facts, failures, latencies */
-
-/* Those that begin with `prefix`. */
+/* Facts whose name starts with `prefix`. */
 static int insert_facts(struct ingest *self, const struct record_rank *rank, const char *prefix, struct cb_err *err)
 {
     int rc = 0;
@@ -135,8 +132,7 @@ static int insert_ranks(struct ingest *self, const struct record *record, struct
     int rc = 0;
     for (uint32_t i = 0; i < record->rank_count && rc == 0; i++) {
         const struct record_rank *rank = &record->ranks[i];
-        /* What rank 0 says holds for all; of the others only what they found out about nodes and links is
-         * new. */
+        /* Facts of rank 0 hold for all ranks; from the others we keep only facts about their nodes and links. */
         rc = insert_facts(self, rank, rank->rank == 0 || i == 0 ? "" : "suite.", err);
         if (rc == 0 && (rank->failure_code || rank->phase != PHASE_DONE))
             rc = insert_failure(self, rank, err);
@@ -150,7 +146,7 @@ static void put_le(unsigned char *out, uint64_t value, size_t bytes)
         out[i] = (unsigned char)(value >> (8 * i));
 }
 
-/* Only buckets that hold something: 4 bytes of index, 8 of count, little-endian. */
+/* Only non-empty buckets: 4 bytes of index, 8 of count, little-endian. */
 static int insert_histogram(struct ingest *self, enum operation op, const struct histogram *latency, struct cb_err *err)
 {
     unsigned char packed[HISTOGRAM_BUCKETS * 12];
@@ -177,7 +173,7 @@ static int insert_histograms(struct ingest *self, const struct record *record, s
     return rc;
 }
 
-/* Results: what the run's rows say. Those of an earlier attempt are replaced. */
+/* Results: what the run's rows say. Replaces those of an earlier attempt. */
 
 static int insert_metrics(struct ingest *self, const struct results *results, struct cb_err *err)
 {
@@ -221,7 +217,7 @@ static int insert_operations(struct ingest *self, const struct results *results,
                   (int64_t)results->suspected_cache, (int64_t)results->coldness_unknown);
 }
 
-/* The views that unfold blobs need a row for every rank and iteration there is. */
+/* The views that unfold blobs require a row for every existing rank and iteration. */
 static int grow_numbers(struct history *self, uint64_t count, struct cb_err *err)
 {
     sqlite3_stmt *statement;
@@ -320,7 +316,7 @@ static int ingest_fingerprint(struct ingest *self, struct cb_err *err)
     struct json_value *root;
     snprintf(path, sizeof path, "%s/fingerprint.json", self->attempt_path);
     if (stat(path, &status))
-        return 0; /* an attempt that ended before there was one */
+        return 0; /* the attempt ended before the fingerprint was written */
     int rc = json_parse_file(path, FINGERPRINT_MAX_BYTES, &root, err);
     if (rc)
         return rc;
@@ -328,8 +324,6 @@ static int ingest_fingerprint(struct ingest *self, struct cb_err *err)
     json_value_free(root);
     return rc;
 }
-
-/* Attempts */
 
 static int insert_attempt(struct ingest *self, const struct manifest *manifest, struct cb_err *err)
 {
@@ -391,7 +385,7 @@ static int count_rows(struct history *self, const char *run, bool *there, struct
     return rc;
 }
 
-/* labels.yaml may have been edited since: what it says goes. */
+/* Labels come from labels.yaml, which may have been edited since. */
 static int apply_labels(const char *folder, struct experiment *experiment, struct cb_err *err)
 {
     char path[PATH_MAX_BYTES], key[512];
@@ -417,7 +411,7 @@ static int apply_labels(const char *folder, struct experiment *experiment, struc
     return rc;
 }
 
-/* Whether a row says that the run is of this experiment. */
+/* Whether the row has this experiment. */
 static int is_planned_so(struct history *self, const char *run, const struct experiment *experiment, bool *is,
                          struct cb_err *err)
 {
@@ -449,7 +443,7 @@ static int insert_run_of_folder(struct history *self, const char *folder, const 
     return rc;
 }
 
-/* A run that is known was planned as its row says: a file that was changed or spoiled since does not change it. */
+/* A known run keeps the experiment of its row, even if the file has been changed or damaged since. */
 static int refresh_run_of_folder(struct history *self, const char *folder, const char *run, struct cb_err *err)
 {
     struct experiment *experiment = NULL;
@@ -461,7 +455,7 @@ static int refresh_run_of_folder(struct history *self, const char *folder, const
     return rc || !same ? rc : insert_run_of_folder(self, folder, run, err);
 }
 
-/* Every sealed attempt that is new, in order, so that the last one's results stay. */
+/* Every new sealed attempt, in order, so that the results of the last one remain. */
 static int ingest_attempts(struct history *self, const char *folder, const char *run, uint32_t last, bool there,
                            bool *ingested, bool *sealed, struct cb_err *err)
 {
@@ -495,7 +489,7 @@ static int ingest_attempts(struct history *self, const char *folder, const char 
     return rc;
 }
 
-/* What the job waited for, from job.json: figures of the run that no rank can measure. */
+/* Waiting times of the job, from job.json: figures of the run that no rank can measure. */
 static int insert_job_times(struct history *self, const char *folder, const char *run, struct cb_err *err)
 {
     struct job_record record;

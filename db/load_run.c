@@ -1,4 +1,4 @@
-/* A run as the verbs show it, from its rows. Reads only. */
+/* Loads a run from its rows, as verbs show it. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -77,7 +77,7 @@ static int load_run_row(struct history *self, const char *run, struct run_info *
     return 0;
 }
 
-/* Keys that this release does not know (an older or newer one wrote them) are left out. */
+/* Skips keys that this release does not know (an older or newer release wrote them). */
 int history_load_experiment(struct history *self, const char *run, struct experiment **experiment, struct cb_err *err)
 {
     sqlite3_stmt *statement = NULL;

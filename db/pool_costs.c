@@ -1,4 +1,4 @@
-/* What warm pools cost and saved, a row each; their folders are the truth. */
+/* What warm pools cost and saved, one row each; their folders are authoritative. */
 #include "db/connection.h"
 #include "db/history.h"
 

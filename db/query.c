@@ -1,4 +1,4 @@
-/* Reading many rows: lists, samples, and a user's own SELECT. Reads only, whatever it is asked. */
+/* Reads many rows: lists, samples, and a user's own SELECT. */
 #include <math.h>
 #include <string.h>
 
@@ -124,8 +124,6 @@ int history_each_failure(struct history *self, const char *run, uint32_t attempt
     return rc;
 }
 
-/* A user's own SELECT */
-
 static int authorize(void *unused, int action, const char *first, const char *second, const char *database,
                      const char *trigger)
 {
@@ -137,7 +135,7 @@ static int authorize(void *unused, int action, const char *first, const char *se
         return SQLITE_OK;
     case SQLITE_FUNCTION:
         return second && strcmp(second, "load_extension") == 0 ? SQLITE_DENY : SQLITE_OK;
-    case SQLITE_PRAGMA: /* those that only tell */
+    case SQLITE_PRAGMA: /* PRAGMA statements that only report */
         return first && (strcmp(first, "table_info") == 0 || strcmp(first, "table_list") == 0 ||
                          (strcmp(first, "user_version") == 0 && !second))
                    ? SQLITE_OK

@@ -1,5 +1,4 @@
-/* Rows of a run. Owns how an experiment becomes columns and params, and planned.json; knows nothing of
- * records and results. */
+/* Rows of a run: how an experiment becomes columns and params, and planned.json. */
 #include "db/rows.h"
 
 #include <stdio.h>
@@ -35,7 +34,7 @@ static int insert_params(struct history *self, const struct run_row *row, struct
     return rc;
 }
 
-/* The runs of this machine have the site "local"; a site's row is made when its first run needs it. */
+/* Runs of this machine have the site "local"; a site's row is created with its first run. */
 static const char *site_of(const struct run_row *row)
 {
     return row->site ? row->site : "local";
@@ -174,7 +173,7 @@ int planned_file_write(struct file_batch *batch, const struct run_row *row, stru
     return rc;
 }
 
-/* A member that may be absent. */
+/* An optional member. */
 static int copy_member(const struct json_value *root, const char *key, const char *path, char **copy,
                        struct cb_err *err)
 {

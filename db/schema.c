@@ -1,4 +1,4 @@
-/* The schema: numbered migrations, never edited once released; a change is a new one. */
+/* The schema: numbered migrations. A released migration is never edited; a change is a new migration. */
 #include "db/schema.h"
 
 #include <math.h>
@@ -8,15 +8,15 @@
 #include "db/connection.h"
 #include "run/metrics.h"
 
-/* A double's byte k (0 is the lowest) from the 16 hex digits `h` of its little-endian bytes: instr gives
- * 1 … 15 for the digits 1 … F and 0 for the digit 0, so no function but SQLite's own is needed. */
+/* Byte k (0 is the lowest) of a double, from the 16 hex digits `h` of its little-endian bytes: instr returns 1 … 15
+ * for the digits 1 … F and 0 for the digit 0, so only functions built into SQLite are used. */
 #define NIBBLE(k) "instr('123456789ABCDEF',substr(h," #k ",1))"
 #define BYTE(first, second) "(" NIBBLE(first) "*16+" NIBBLE(second) ")"
 #define MANTISSA                                                                                                       \
     "(((" BYTE(13, 14) "&15)<<48)|(" BYTE(11, 12) "<<40)|(" BYTE(9, 10) "<<32)|(" BYTE(7, 8) "<<24)|(" BYTE(           \
         5, 6) "<<16)|(" BYTE(3, 4) "<<8)|" BYTE(1, 2) ")"
 #define EXPONENT "(((" BYTE(15, 16) "&127)<<4)|(" BYTE(13, 14) ">>4))"
-/* NaN (exponent 2047) has no row in power_of_two and becomes null through the outer join. */
+/* NaN (exponent 2047) has no row in power_of_two, so the outer join makes it null. */
 #define DOUBLE_OF_H                                                                                                    \
     "(SELECT (CASE WHEN " NIBBLE(                                                                                      \
         15) ">=8 THEN -1 ELSE 1 END)*CAST(" MANTISSA                                                                   \
@@ -69,7 +69,7 @@ static const char version_1[] =
     " note TEXT);"
     "CREATE INDEX event_by_run ON event(run);"
     "CREATE TABLE baseline(baseline TEXT PRIMARY KEY, definition TEXT NOT NULL) WITHOUT ROWID;"
-    /* What the views need to unfold blobs without any function of ours. */
+    /* The tables that the views use to unfold blobs without any function of ours. */
     "CREATE TABLE number(n INTEGER PRIMARY KEY);"
     "CREATE TABLE power_of_two(exponent INTEGER PRIMARY KEY, factor REAL NOT NULL);"
     "CREATE VIEW sample_value AS SELECT run, attempt, op, metric, iteration, warmup, rank, " DOUBLE_OF_H
@@ -81,7 +81,7 @@ static const char version_1[] =
     " AS value FROM (SELECT m.run AS run, m.op AS op, m.metric AS metric, x.n AS iteration,"
     " hex(substr(m.iterations, 8*x.n+1, 8)) AS h FROM metric m JOIN number x ON x.n < length(m.iterations)/8);";
 
-/* exponent 0 holds the subnormals and has the factor of exponent 1; 2047 is NaN and infinity. */
+/* Exponent 0 means subnormal and has the factor of exponent 1; 2047 is NaN and infinity. */
 static int fill_powers(struct history *self, struct cb_err *err)
 {
     for (int64_t exponent = 0; exponent < 2047; exponent++) {
@@ -101,7 +101,7 @@ static const char version_2[] =
 
 struct migration {
     const char *sql;
-    int (*fill)(struct history *self, struct cb_err *err); /* after the SQL; may be NULL */
+    int (*fill)(struct history *self, struct cb_err *err); /* runs after the SQL; may be NULL */
 };
 static const struct migration migrations[SCHEMA_VERSION] = {{version_1, fill_powers}, {version_2, NULL}};
 
@@ -170,7 +170,7 @@ int schema_migrate(struct history *self, struct cb_err *err)
     rc = db_begin(self, err);
     if (rc)
         return rc;
-    rc = check_owner(self, &version, err); /* another process may have been faster */
+    rc = check_owner(self, &version, err); /* another process may have migrated it first */
     if (rc == 0 && version < SCHEMA_VERSION)
         rc = apply(self, version, err);
     return db_end(self, rc, err);
@@ -197,7 +197,7 @@ static int read_ids(struct history *self, size_t *known, struct cb_err *err)
     while (rc == 0 && (rc = db_step(self, statement, &has_row, err)) == 0 && has_row) {
         enum metric_id metric;
         if (!metric_find(db_text(statement, 1), &metric))
-            continue; /* of another release */
+            continue; /* from another release */
         self->metric_ids[metric] = sqlite3_column_int64(statement, 0);
         *known += strcmp(db_text(statement, 2), metric_row(metric)->meaning) == 0;
     }

@@ -9,15 +9,16 @@
 struct history;
 
 #define SCHEMA_VERSION 2
-#define SCHEMA_APPLICATION_ID 0x636b7074 /* "ckpt": says whose database a file is */
+#define SCHEMA_APPLICATION_ID 0x636b7074 /* "ckpt": identifies the database as ours */
 
-/* Whether the database is to be migrated. Another program's database and a newer schema are refused by name, here and below. */
+/* Whether the database must be migrated. Here and below, another program's database and a newer schema fail with a
+ * message that names the file. */
 int schema_is_older(struct history *self, bool *older, struct cb_err *err) CB_MUST_CHECK;
 
-/* Brings the database, open for writing, to SCHEMA_VERSION in one transaction. */
+/* Migrates the database, open for writing, to SCHEMA_VERSION in one transaction. */
 int schema_migrate(struct history *self, struct cb_err *err) CB_MUST_CHECK;
 
-/* Brings table catalogue in line with run/metrics.def and fills the ids of the metrics. */
+/* Updates table catalogue to match run/metrics.def and reads the ids of the metrics. */
 int schema_sync_catalogue(struct history *self, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

@@ -1,4 +1,4 @@
-/* Which runs a user means: ids, prefixes, sweeps, baselines and filters, as one SELECT. */
+/* Turns a user's words (ids, prefixes, sweeps, baselines, filters) into one SELECT. */
 #include <stdio.h>
 #include <string.h>
 
@@ -36,7 +36,7 @@ static void clause_release(struct clause *self)
     free(self->values);
 }
 
-/* Appends SQL and a value for the "?" in it. */
+/* Appends SQL and the value for its "?". */
 static void clause_add(struct clause *self, const char *sql, const char *value)
 {
     buf_append_text(&self->sql, sql);
@@ -66,7 +66,7 @@ static int selection_add(struct run_selection *selection, const char *run, struc
     return 0;
 }
 
-/* Runs a finished clause. The statement is the user's own, so it is not kept. */
+/* Runs a finished clause. The statement depends on the user's words, so it is not cached. */
 static int clause_run(struct history *self, struct clause *clause, struct run_selection *selection, struct cb_err *err)
 {
     sqlite3_stmt *statement;
@@ -89,8 +89,6 @@ static int clause_run(struct history *self, struct clause *clause, struct run_se
         *selection = found;
     return rc;
 }
-
-/* Names */
 
 static int query_name(struct history *self, const char *sql, const char *name, char run[64], bool *found,
                       struct cb_err *err)
@@ -125,7 +123,7 @@ static int fail_with_nearest(struct history *self, const char *name, struct cb_e
     }
     db_reset(statement);
     const char *nearest = nearest_word(name, (const char *const *)names, count);
-    for (size_t i = 0; i < count && !nearest; i++) /* the part of an id that people remember */
+    for (size_t i = 0; i < count && !nearest; i++) /* the random part of an id, which people remember */
         nearest = *name && strstr(names[i], name) ? names[i] : NULL;
     if (count == 0)
         rc = cb_fail(err, CB_ERR_NOT_FOUND, "no run %s: the history %s holds none yet", name, self->path);
@@ -168,7 +166,7 @@ int history_find_run(struct history *self, const char *name, char run[64], struc
     bool found = false;
     int rc;
     if (strcmp(name, "LATEST") == 0) {
-        /* Each part walks run_by_time and ends at its first row. */
+        /* Each part searches run_by_time and stops at its first row. */
         rc = query_name(self,
                         "SELECT run FROM (SELECT run FROM run WHERE ?1=?1 AND state<>'planned' ORDER BY " RUN_TIME
                         " DESC, run DESC LIMIT 1) UNION ALL SELECT run FROM (SELECT run FROM run ORDER BY " RUN_TIME
@@ -186,8 +184,6 @@ int history_find_run(struct history *self, const char *name, char run[64], struc
         rc = fail_with_nearest(self, name, err);
     return rc;
 }
-
-/* Filters */
 
 static int add_time_filter(struct clause *clause, const char *word, const char *value, const char *comparison,
                            struct cb_err *err)
@@ -236,7 +232,7 @@ static int add_values(struct clause *clause, const char *column, const char *val
     return 0;
 }
 
-/* A word that no run can have would select nothing, as if no run were so. */
+/* A value that no run can have is an error, since an empty result would look as if no run matched. */
 static int check_outcomes(const char *values, struct cb_err *err)
 {
     for (const char *start = values; *start; start += strcspn(start, ","), start += *start == ',') {
@@ -265,7 +261,7 @@ static int add_filter(struct clause *clause, const char *word, struct cb_err *er
     if (strcmp(key, "outcome") == 0 && check_outcomes(equals + 1, err))
         return CB_ERR_USAGE;
     buf_append_text(&clause->sql, " AND ");
-    /* `state` names a column and an option; a run's state is what filters in list mean, unless the value says other. */
+    /* `state` is a column and an option: filters mean the run's state, unless the value is one of the option's. */
     for (size_t i = 0; i < sizeof columns / sizeof columns[0]; i++) {
         enum option_id state;
         struct option_value parsed = {0};

@@ -1,4 +1,4 @@
-/* Words before programs in an image. Owns what they may be; knows no program that starts images. */
+/* The words that start a program inside a container image. */
 #include "run/container.h"
 
 #include <stdio.h>

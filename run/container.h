@@ -1,5 +1,5 @@
-/* How programs start inside of an image: the words that stand before them, as "apptainer exec --bind /scratch
- * /shared/bench.sif". Blanks part them, and no shell ever reads them. */
+/* How programs start inside a container image: the words in front of a command, such as "apptainer exec --bind
+ * /scratch /shared/bench.sif". Blanks separate them; no shell ever reads them. */
 #ifndef RUN_CONTAINER_H
 #define RUN_CONTAINER_H
 
@@ -11,12 +11,12 @@
 #define CONTAINER_MAX_BYTES 2048
 
 struct container {
-    char text[CONTAINER_MAX_BYTES];             /* what the words point into: not to be copied */
+    char text[CONTAINER_MAX_BYTES];             /* storage of the words; not copyable */
     const char *words[CONTAINER_MAX_WORDS + 1]; /* NULL-terminated */
     size_t count;                               /* 0: no container */
 };
 
-/* CB_ERR_USAGE for what could not be meant: quotes, which nobody would take away; an option as the first word. */
+/* CB_ERR_USAGE for words that cannot work: quotes, which no shell would remove, and an option as the first word. */
 int container_parse(const char *text, struct container *self, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

@@ -1,4 +1,4 @@
-/* Looking for the plugin's file. Knows where programs are installed. */
+/* Finds the CUDA plugin's file. */
 #include "run/cuda_plugin.h"
 
 #include <stdbool.h>
@@ -10,7 +10,7 @@
 #include "core/process.h"
 #include "core/version.h"
 
-/* Where it may be, by turns: what the user says, beside this program, in the prefix. False at the end. */
+/* The places to search, in turn: the environment variable, next to this program, the prefix. False at the end. */
 static bool candidate(unsigned turn, char *path, size_t room)
 {
     const char *named = getenv(CUDA_PLUGIN_VARIABLE);

@@ -1,5 +1,5 @@
-/* Where the CUDA plugin of this build is (engine/device_plugin.h says what it is). Only looks whether the file is
- * there, so that programs that must not load it can say so. */
+/* Where the CUDA plugin of this build is (engine/device_plugin.h describes it). Only checks that the file exists, for
+ * programs that must not load it but report on it. */
 #ifndef RUN_CUDA_PLUGIN_H
 #define RUN_CUDA_PLUGIN_H
 
@@ -10,8 +10,8 @@
 #define CUDA_PLUGIN_FILE "ckptbench-cuda.so"
 #define CUDA_PLUGIN_VARIABLE "CKPTBENCH_CUDA_PLUGIN"
 
-/* What the environment variable names, else beside this program, else in lib/ckptbench of the prefix.
- * CB_ERR_NOT_FOUND, with what to do, where there is none. */
+/* Searches the environment variable, the folder of this program, then lib/ckptbench of the prefix. CB_ERR_NOT_FOUND,
+ * with advice, if it is in none of them. */
 int cuda_plugin_find(char *path, size_t room, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

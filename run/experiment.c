@@ -1,5 +1,5 @@
-/* Experiments: complete values for every key, frozen and hashed. Must not know what values mean: experiment_rules.c
- * has what they mean together, and rooms above the rest. */
+/* Experiments: a complete set of values for all keys, frozen and hashed. run/experiment_rules.c checks keys against
+ * each other. */
 #include "run/experiment.h"
 
 #include <assert.h>
@@ -59,7 +59,7 @@ void experiment_free(struct experiment *self)
     free(self);
 }
 
-/* Where the label is, or where it would go. */
+/* Position of the label, or where to insert it. */
 static size_t label_position(const struct experiment *self, const char *key)
 {
     size_t low = 0, high = self->label_count;
@@ -230,9 +230,7 @@ const char *experiment_label_value(const struct experiment *self, size_t index)
     return self->labels[index].value;
 }
 
-/* ---- frozen as YAML ---- */
-
-/* Texts that read back as they are without quotes, in any YAML reader. */
+/* Whether a text reads back unchanged without quotes in any YAML reader. */
 static bool is_plain_text(const char *text)
 {
     if (!isalnum((unsigned char)*text) || strstr(text, ".."))
@@ -356,8 +354,6 @@ int experiment_read_yaml(const char *name, const char *text, size_t len, struct 
     *self = fresh;
     return 0;
 }
-
-/* ---- identity ---- */
 
 static int by_name(const void *a, const void *b)
 {

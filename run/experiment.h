@@ -1,8 +1,8 @@
-/* An experiment: one complete, validated value for every key of the option table, and its labels.
+/* An experiment: one complete, valid value for every key of the option table, and its labels.
  *
- * It is frozen as experiment.yaml in the run folder, and read from there by agent and worker; a
- * version that differs is a clear error. Its identity is a hash over the identity keys that do not
- * have their default, so a key added in a later release leaves old hashes as they are. */
+ * It is frozen as experiment.yaml in the run folder, where agent and worker read it; a different version is a clear
+ * error. Its identity is a hash over the identity keys that differ from their default, so a key added in a later
+ * release leaves old hashes unchanged. */
 #ifndef RUN_EXPERIMENT_H
 #define RUN_EXPERIMENT_H
 
@@ -20,31 +20,31 @@
 
 struct experiment;
 
-int experiment_new(struct experiment **self, struct cb_err *err) CB_MUST_CHECK; /* all defaults */
+int experiment_new(struct experiment **self, struct cb_err *err) CB_MUST_CHECK; /* all keys at their default */
 int experiment_copy(const struct experiment *source, struct experiment **copy, struct cb_err *err) CB_MUST_CHECK;
 void experiment_free(struct experiment *self);
 
-/* Sets a key or a label ("label.kind"). `origin` opens the message of a failure. */
+/* Sets a key or a label ("label.kind"). Error messages start with `origin`. */
 int experiment_set(struct experiment *self, const char *key, const char *value, const char *origin,
                    struct cb_err *err) CB_MUST_CHECK;
 bool experiment_was_set(const struct experiment *self, enum option_id id);
 
-/* What keys mean together, as far as it needs neither model nor machine. */
+/* Checks keys against each other, as far as that requires neither model nor machine. */
 int experiment_validate(const struct experiment *self, struct cb_err *err) CB_MUST_CHECK;
 
-/* Access by type; asking for another type than the row's is an assertion. Borrowed. */
+/* Access by type; asking for a type other than the row's fails an assertion. Borrowed. */
 bool experiment_bool(const struct experiment *self, enum option_id id);
 uint64_t experiment_u64(const struct experiment *self, enum option_id id); /* U64, BYTES, DURATION (ns), RATE */
 double experiment_double(const struct experiment *self, enum option_id id);
 const char *experiment_text(const struct experiment *self, enum option_id id); /* canonical text, any type */
 bool experiment_is(const struct experiment *self, enum option_id id,
-                   const char *choice); /* `choice` must be one of the row's */
+                   const char *choice); /* `choice` must be one of the row's choices */
 
 size_t experiment_label_count(const struct experiment *self);
 const char *experiment_label_key(const struct experiment *self, size_t index); /* without "label." */
 const char *experiment_label_value(const struct experiment *self, size_t index);
 
-/* All keys, sorted by table, labels after them. */
+/* All keys in table order, then the labels. */
 int experiment_write_yaml(const struct experiment *self, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
 int experiment_read_yaml(const char *name, const char *text, size_t len, struct experiment **self,
                          struct cb_err *err) CB_MUST_CHECK;

@@ -1,4 +1,4 @@
-/* An experiment as JSON. Owns which types stay what they are; what a key means is in run/options. */
+/* An experiment as JSON; decides which types stay numbers and booleans. */
 #include "run/experiment_json.h"
 
 static void write_value(const struct experiment *self, enum option_id id, struct json_writer *json)

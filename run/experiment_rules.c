@@ -1,5 +1,4 @@
-/* What keys of an experiment mean together, as far as it needs neither model nor machine. Must not know what a layout or
- * a store makes of a value. */
+/* Checks keys of an experiment against each other, as far as that requires neither model nor machine. */
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
@@ -40,7 +39,7 @@ static bool is_layer_list(const char *text)
     return after_digit;
 }
 
-/* Words for ssh: nothing that it could take for an option, or a shell for more than a word. */
+/* Words for ssh: none may look like an option, or be more than one word to a shell. */
 static int validate_hosts(const struct experiment *self, struct cb_err *err)
 {
     const char *hosts = experiment_text(self, OPT_HOSTS);
@@ -112,8 +111,8 @@ static int validate_layout(const struct experiment *self, struct cb_err *err)
     return 0;
 }
 
-/* What another engine cannot do. What it only does not look at (blocks, depths) is no mistake: a sweep over
- * engines has them for the others. */
+/* Rejects what another engine cannot do. Keys that it merely ignores (blocks, depths) are allowed, since a sweep over
+ * engines sets them for all. */
 static int validate_engine(const struct experiment *self, struct cb_err *err)
 {
     const char *engine = experiment_text(self, OPT_ENGINE), *files = experiment_text(self, OPT_IO_FILES);
@@ -185,7 +184,7 @@ static int validate_suite(const struct experiment *self, struct cb_err *err)
     return 0;
 }
 
-/* Ranges that the option table has no words for. */
+/* Ranges that the option table cannot express. */
 static int validate_train(const struct experiment *self, struct cb_err *err)
 {
     static const enum option_id from_0[] = {OPT_TRAIN_LR, OPT_TRAIN_WEIGHT_DECAY, OPT_TRAIN_CLIP, OPT_TRAIN_DROPOUT};
@@ -217,7 +216,7 @@ static int validate_train(const struct experiment *self, struct cb_err *err)
     return 0;
 }
 
-/* Loading in another layout is about tensors, which not everything has. */
+/* Loading in another layout requires tensors, which some formats and engines do not have. */
 static int validate_load(const struct experiment *self, struct cb_err *err)
 {
     static const enum option_id keys[] = {OPT_LOAD_DP,       OPT_LOAD_TP,       OPT_LOAD_PP,
@@ -247,8 +246,8 @@ static int validate_load(const struct experiment *self, struct cb_err *err)
     return 0;
 }
 
-/* A device's memory is reached by copies, which only the native engine makes. How many ranks may train there is known when
- * they are (setup/training.h). */
+/* State in device memory requires copies, which only the native engine makes. The number of ranks that may train on a
+ * device is checked in setup/training.h. */
 static int validate_device(const struct experiment *self, struct cb_err *err)
 {
     if (!experiment_is(self, OPT_DEVICE, "cuda"))
@@ -264,7 +263,7 @@ static int validate_device(const struct experiment *self, struct cb_err *err)
     return 0;
 }
 
-/* Who wrote 4MB meant 4MiB. */
+/* 4MB was probably meant as 4MiB. */
 static int validate_block(const struct experiment *self, struct cb_err *err)
 {
     static const uint64_t decimal[] = {1000000000, 1000000, 1000}, binary[] = {GIB, MIB, KIB};

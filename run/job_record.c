@@ -1,4 +1,4 @@
-/* job.json: names of states, and the file. Knows what is kept of a job, not how Slurm is asked. */
+/* job.json: reading, writing, and the names of states. */
 #include "run/job_record.h"
 
 #include <math.h>
@@ -74,8 +74,6 @@ int job_record_enter(struct job_record *self, enum job_state state, uint64_t at_
         self->state = state;
     return rc;
 }
-
-/* ---- the file ---- */
 
 static int read_state(const struct json_value *value, enum job_state *state, struct cb_err *err)
 {

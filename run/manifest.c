@@ -1,4 +1,4 @@
-/* The seal of an attempt: manifest.json, written once, last and by one, and checked when it is read. */
+/* The seal of an attempt: manifest.json, written once, as the last file, and checked when read. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -59,8 +59,8 @@ static const struct json_field manifest_fields[] = {
     JSON_FIELD(struct manifest, FIELD_TEXT, sealed_by),
 };
 
-/* Gives `temporary` its final name only where nothing has it: by a hard link, or where the file system
- * has none by a rename that replaces nothing. */
+/* Gives `temporary` its final name only if that is free: by a hard link, or on file systems without hard links by a
+ * rename that does not replace. */
 static int publish_exclusively(const char *temporary, const char *path, struct cb_err *err)
 {
     int failed = link(temporary, path) < 0 ? errno : 0;
@@ -104,7 +104,7 @@ int manifest_write(const char *attempt_path, const struct manifest *manifest, st
     return rc ? rc : sync_folder(attempt_path, err);
 }
 
-/* Records that the agent left: it writes them once, whole, so that they do not change any more. */
+/* Records that the agent left: complete and immutable, since the agent writes them once. */
 static void take_records(const char *attempt_path, struct manifest *manifest)
 {
     char path[PATH_MAX];
@@ -193,7 +193,7 @@ int manifest_read(const char *attempt_path, struct manifest *manifest, struct cb
     if (!rc)
         rc = manifest_parse(path, text.data, text.len, &parsed, err);
     buf_release(&text);
-    if (!rc && *parsed.records_sha256) /* else a file of that name came after the seal, and is no part of it */
+    if (!rc && *parsed.records_sha256) /* else a records file appeared after the seal and does not belong to it */
         rc = manifest_hash_records(attempt_path, hex, err);
     if (!rc && *parsed.records_sha256 && strcmp(hex, parsed.records_sha256) != 0)
         rc = cb_fail(err, CB_ERR_CORRUPT, "%s/records is not what was sealed: its SHA-256 is %s, the manifest has %s",

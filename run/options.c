@@ -1,4 +1,4 @@
-/* The option table: finding, parsing and naming. Knows nothing of what keys mean together. */
+/* The option table: finding keys, parsing and printing values. */
 #include "run/options.h"
 
 #include <inttypes.h>
@@ -11,7 +11,7 @@
 #include "core/utf8.h"
 
 #define TEXT_MAX_BYTES 65536
-#define WORD_MAX_BYTES 64 /* longer words have no nearest one */
+#define WORD_MAX_BYTES 64 /* longer words get no suggestion */
 
 static const struct option option_table[OPTION_COUNT] = {
 #define OPTION(id, name, type, class, fallback, min, max, choices, unit, help)                                         \
@@ -37,7 +37,7 @@ const char *option_class_name(enum option_class class)
     return names[class];
 }
 
-/* Edits, with neighbours swapped as one of them (optimal string alignment). */
+/* Edit distance where swapped neighbours count as one edit (optimal string alignment). */
 static unsigned edit_distance(const char *a, size_t a_len, const char *b, size_t b_len)
 {
     unsigned rows[3][WORD_MAX_BYTES + 1];
@@ -64,7 +64,7 @@ static unsigned edit_distance(const char *a, size_t a_len, const char *b, size_t
     return last[b_len];
 }
 
-/* "depth" is meant as "io.depth", "iter" as "iterations". */
+/* "depth" suggests "io.depth", "iter" suggests "iterations". */
 static const char *word_by_part(const char *word, size_t len, const char *const *candidates, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
@@ -84,7 +84,7 @@ const char *nearest_word(const char *word, const char *const *candidates, size_t
     if (len == 0 || len > WORD_MAX_BYTES)
         return NULL;
     const char *nearest = NULL;
-    unsigned best = len <= 3 ? 2 : (unsigned)(len / 3 + 2); /* one above what is near enough */
+    unsigned best = len <= 3 ? 2 : (unsigned)(len / 3 + 2); /* one more than the largest distance that suggests */
     for (size_t i = 0; i < count; i++) {
         size_t candidate_len = strlen(candidates[i]);
         if (candidate_len > WORD_MAX_BYTES)
@@ -166,7 +166,7 @@ static int parse_number(const struct option *row, const char *text, uint64_t *nu
     }
     if (rc)
         return err ? cb_context(err, "%s", row->name) : rc;
-    if (*number > INT64_MAX) /* more than JSON and the history take: a run with it could not be read again */
+    if (*number > INT64_MAX) /* larger numbers do not fit JSON and the history, so the run could not be read again */
         return cb_fail(err, CB_ERR_USAGE, "%s=%s: is too large: the limit is %" PRId64, row->name, text, INT64_MAX);
     return check_range(row, text, *number, err);
 }
@@ -217,7 +217,7 @@ static int parse_double(const struct option *row, const char *text, double *numb
     return cb_fail(err, CB_ERR_USAGE, "%s=%s: must be %" PRIu64 " to %" PRIu64, row->name, text, row->min, row->max);
 }
 
-/* Everything but the canonical text, which goes to `canonical` where it is not `text` itself. */
+/* Parses everything but allocates nothing: `canonical` receives the canonical text if it differs from `text`. */
 static int parse_value(const struct option *row, const char *text, struct option_value *value, char canonical[40],
                        struct cb_err *err)
 {

@@ -1,8 +1,8 @@
 /* The option table: every key an experiment can have, one row each, in run/options.def.
  *
- * Flags, YAML keys, key=value words, --help, `ckptbench options`, the man page, shell completion,
- * validation and the stored columns all come from these rows. What the keys mean together (does
- * dp x tp x pp give ranks?) is run/experiment.h and ckpt/layout/layout.h, not here. Read-only data. */
+ * Flags, YAML keys, key=value words, --help, `ckptbench options`, the man page, shell completion, validation and the
+ * stored columns are all generated from these rows. Checks of keys against each other (does dp x tp x pp equal
+ * ranks?) are in run/experiment.h and ckpt/layout/layout.h. Read-only data. */
 #ifndef RUN_OPTIONS_H
 #define RUN_OPTIONS_H
 
@@ -20,10 +20,10 @@ enum option_type {
     OPTION_RATE,     /* bytes per second */
     OPTION_DOUBLE,
     OPTION_ENUM, /* one of `choices` */
-    OPTION_TEXT, /* what it may hold is said in `help` and checked by who reads it */
+    OPTION_TEXT, /* free text: `help` describes it and its user checks it */
 };
 
-/* What a key says about a run. Only identity keys are part of the experiment's hash. */
+/* What a key affects. Only identity keys are part of the experiment's hash. */
 enum option_class { OPTION_IDENTITY, OPTION_PLACE, OPTION_EXECUTION, OPTION_COSMETIC };
 
 enum option_id {
@@ -38,9 +38,9 @@ struct option {
     enum option_type type;
     enum option_class class;
     const char *fallback; /* the default, as a user would write it */
-    uint64_t min, max;    /* inclusive; a max of 0 is no upper limit */
+    uint64_t min, max;    /* inclusive; a max of 0 means no upper limit */
     const char *choices;  /* "a|b|c" for OPTION_ENUM, else "" */
-    const char *unit;     /* "" where there is none */
+    const char *unit;     /* "" if it has none */
     const char *help;     /* one sentence */
 };
 
@@ -57,20 +57,20 @@ struct option_value {
 
 const struct option *option_row(enum option_id id);
 
-/* Finds a key, by its exact name; NOT_FOUND names the nearest one ("did you mean"). */
+/* Finds a key by its exact name; NOT_FOUND suggests the nearest one ("did you mean"). */
 int option_find(const char *name, enum option_id *id, struct cb_err *err) CB_MUST_CHECK;
 
 /* Parses and range-checks; `value->text` is allocated and owned by the caller (option_value_release). */
 int option_parse(enum option_id id, const char *text, struct option_value *value, struct cb_err *err) CB_MUST_CHECK;
 void option_value_release(struct option_value *value);
 
-/* What any text must be: UTF-8 of bounded length. `name` opens the message. */
+/* Checks any text: UTF-8 of bounded length. Error messages start with `name`. */
 int option_check_text(const char *name, const char *text, struct cb_err *err) CB_MUST_CHECK;
 
 const char *option_type_name(enum option_type type);
 const char *option_class_name(enum option_class class);
 
-/* The candidate with the smallest edit distance to `word`, or NULL if none is near enough to be meant. */
+/* The candidate with the smallest edit distance to `word`, or NULL if none is close enough to be a typo. */
 const char *nearest_word(const char *word, const char *const *candidates, size_t count);
 
 #endif

@@ -1,4 +1,4 @@
-/* Pools on disk. Owns the files but the spool's, and what a pool costs; knows no Slurm. */
+/* Warm pools on disk: all files except the spool, and the pool's cost. */
 #include "run/pool.h"
 
 #include <ctype.h>
@@ -18,7 +18,7 @@
 #include "run/spool.h"
 
 #define FILE_MAX_BYTES (1u << 16)
-#define MOST_RESTARTS 1000 /* of one job that are looked at */
+#define MOST_RESTARTS 1000 /* of one job; more are not read */
 #define POOL_FILE "pool.json"
 #define POOL_STOP "stop"
 #define POOL_END "end.json"
@@ -54,8 +54,6 @@ int pool_check_name(const char *name, struct cb_err *err)
                        name, POOL_NAME_BYTES - 1);
     return 0;
 }
-
-/* ---- paths ---- */
 
 static int join(char path[PATH_MAX], const char *folder, const char *name, struct cb_err *err)
 {
@@ -98,8 +96,6 @@ int pool_create(const struct pool *self, const char *folder, struct cb_err *err)
     return rc ? rc : pool_write(self, folder, err);
 }
 
-/* ---- its files ---- */
-
 static int write_document(const char *folder, const char *name, const struct json_field *fields, size_t count,
                           const void *object, struct cb_err *err)
 {
@@ -127,8 +123,6 @@ static int read_document(const char *path, const struct json_field *fields, size
     buf_release(&text);
     return rc;
 }
-
-/* ---- pool.json ---- */
 
 static void write_mode(struct json_writer *json, const void *object)
 {
@@ -218,8 +212,6 @@ int pool_each(pool_fn fn, void *context, struct cb_err *err)
     return rc;
 }
 
-/* ---- its end ---- */
-
 int pool_ask_stop(const char *folder, struct cb_err *err)
 {
     char path[PATH_MAX];
@@ -273,8 +265,6 @@ int pool_read_end(const char *folder, struct pool_end *end, struct cb_err *err)
     return rc;
 }
 
-/* ---- shares ---- */
-
 static const struct json_field share_fields[] = {
     JSON_FIELD(struct pool_share, FIELD_TEXT, job),
     JSON_FIELD(struct pool_share, FIELD_U64, restarts),
@@ -320,7 +310,7 @@ static void add_share(const struct pool_share *share, uint64_t *first_ns, struct
     }
 }
 
-/* Starts of the same job right before this one that left no share: their boot failed. */
+/* Starts of the same job directly before this one that left no share: their boot failed. */
 static uint64_t count_failures(const char *jobs, const struct pool_share *share)
 {
     uint64_t failures = 0;
@@ -334,7 +324,7 @@ static uint64_t count_failures(const char *jobs, const struct pool_share *share)
     return failures;
 }
 
-/* What buf_write_file has not renamed yet, or never will. */
+/* Temporary files of buf_write_file, which no reader may see. */
 static bool is_temporary(const char *name)
 {
     size_t len = strlen(name);
@@ -367,8 +357,6 @@ int pool_sum(const struct pool *pool, const char *folder, struct pool_usage *usa
         *usage = sum;
     return rc;
 }
-
-/* ---- what may still be done ---- */
 
 bool pool_may_touch(const struct pool *pool, const struct pool_usage *usage, uint64_t nodes, uint64_t now_wall_ns,
                     char *reason, size_t bytes)

@@ -1,10 +1,9 @@
-/* A warm pool as its folder, HOME/pools/ID, holds it: what controller and the pool's own jobs share.
+/* A warm pool as stored in its folder, HOME/pools/ID, which the controller and the pool's own jobs share.
  *
- * pool.json says what was asked for, and is written by the controller alone. Each job of the pool keeps a share of
- * its own, jobs/JOB.RESTARTS, of the node time that it used, so that nobody has to wait for anybody; the pool's
- * cost is their sum. `stop` is there once somebody has asked for the end, `end.json` once the pool has ended, and
- * why: the first to write it is right. run/spool.h has the runs that wait in it. Replaced by rename, never changed
- * in place. */
+ * pool.json holds what was asked for; only the controller writes it. Each job of the pool writes its own share,
+ * jobs/JOB.RESTARTS, of the node time that it used, so no locking is needed; the pool's cost is the sum of the
+ * shares. `stop` exists once someone has asked for the end, and `end.json` with the reason once the pool has ended;
+ * its first writer wins. run/spool.h holds the waiting runs. Files are replaced by rename, never changed in place. */
 #ifndef RUN_POOL_H
 #define RUN_POOL_H
 
@@ -18,13 +17,13 @@
 
 #define POOL_VERSION 1
 #define POOL_NAME_BYTES 48
-#define POOL_MOST_FAILURES 3                              /* boots that failed, after which a pool ends */
-#define POOL_DEADLINE_NS (10 * 60 * UINT64_C(1000000000)) /* behind the expiry: what has not ended then Slurm removes */
+#define POOL_MOST_FAILURES 3                              /* failed boots after which a pool ends */
+#define POOL_DEADLINE_NS (10 * 60 * UINT64_C(1000000000)) /* after the expiry: Slurm then removes what has not ended */
 #define POOL_SCRIPT "job.sbatch"
 #define POOL_LOG "job.log"
 
 enum pool_mode {
-    POOL_TOUCH, /* a chain of short jobs: nodes stay idle between them, and up */
+    POOL_TOUCH, /* a chain of short jobs: nodes are idle in between, but stay up */
     POOL_HOLD,  /* one job that keeps its nodes and starts runs in its allocation */
 };
 const char *pool_mode_name(enum pool_mode mode);
@@ -36,30 +35,28 @@ struct pool {
     enum pool_mode mode;
     uint64_t nodes;
     uint64_t created_wall_ns, expires_wall_ns;
-    uint64_t budget_node_ns; /* node time it may cost */
+    uint64_t budget_node_ns; /* limit of node time */
     uint64_t period_ns;      /* from one touch to the next; 0 for hold */
-    uint64_t boot_most_ns;   /* ResumeTimeout: what a boot that failed counts as; 0 where nodes do not boot */
-    uint64_t intent_wall_ns; /* when its first job was about to be sent */
-    char job[64];            /* that job's number; "" until sbatch has answered */
+    uint64_t boot_most_ns;   /* ResumeTimeout: the cost counted for a failed boot; 0 if nodes do not boot */
+    uint64_t intent_wall_ns; /* when the submission of its first job began */
+    char job[64];            /* number of that job; "" until sbatch has replied */
 };
 
-/* Letters, digits, '.', '_' and '-', at most POOL_NAME_BYTES - 1 of them, beginning with a letter or digit. */
+/* Letters, digits, '.', '_' and '-', at most POOL_NAME_BYTES - 1 of them, starting with a letter or digit. */
 int pool_check_name(const char *name, struct cb_err *err) CB_MUST_CHECK;
 
 /* HOME/pools, or HOME/pools/ID with an id. */
 int pool_folder(const char *id, struct buf *path, struct cb_err *err) CB_MUST_CHECK;
-/* Makes the folder with all that lies in it. */
+/* Creates the folder and its subfolders. */
 int pool_create(const struct pool *self, const char *folder, struct cb_err *err) CB_MUST_CHECK;
 int pool_write(const struct pool *self, const char *folder, struct cb_err *err) CB_MUST_CHECK;
 int pool_read(const char *folder, struct pool *self, struct cb_err *err) CB_MUST_CHECK;
-/* The same from bytes. */
+/* Parses it from bytes. */
 int pool_parse(const char *name, const char *text, size_t len, struct pool *self, struct cb_err *err) CB_MUST_CHECK;
 
-/* Every pool of this home, oldest first; folders that hold none are left out. `fn` may end the walk. */
+/* Every pool of this home, oldest first; folders that hold no pool are skipped. `fn` may stop the walk. */
 typedef int (*pool_fn)(void *context, const char *folder, const struct pool *pool, struct cb_err *err);
 int pool_each(pool_fn fn, void *context, struct cb_err *err) CB_MUST_CHECK;
-
-/* ---- its end ---- */
 
 int pool_ask_stop(const char *folder, struct cb_err *err) CB_MUST_CHECK;
 bool pool_is_stopping(const char *folder);
@@ -68,43 +65,41 @@ struct pool_end {
     uint64_t at_wall_ns;
     char reason[512];
 };
-/* Nothing where it has ended already. */
+/* Does nothing if the pool has ended already. */
 int pool_write_end(const char *folder, const char *reason, struct cb_err *err) CB_MUST_CHECK;
 bool pool_has_ended(const char *folder);
-/* CB_ERR_NOT_FOUND: it has not ended (or nobody was left to say so). */
+/* CB_ERR_NOT_FOUND: it has not ended, or its jobs died before they could record it. */
 int pool_read_end(const char *folder, struct pool_end *end, struct cb_err *err) CB_MUST_CHECK;
-
-/* ---- what it costs ---- */
 
 struct pool_share {
     char job[64];
     uint64_t restarts;
     uint64_t node_count;
     char nodes[512];            /* "n[1-4]" */
-    uint64_t allocated_wall_ns; /* given its nodes: from then they cost, also while they boot */
+    uint64_t allocated_wall_ns; /* when its nodes were allocated: they cost from then on, also while they boot */
     uint64_t began_wall_ns;     /* the nodes were up */
-    uint64_t seen_wall_ns;      /* when the job last said so; its end once it has ended */
-    uint64_t kept_ns;           /* touch: for how long its nodes stay up behind it, until the next touch */
+    uint64_t seen_wall_ns;      /* the job's last heartbeat; its end once it has ended */
+    uint64_t kept_ns;           /* touch: how long its nodes stay up afterwards, until the next touch */
     bool ended;
 };
 int pool_write_share(const char *folder, const struct pool_share *share, struct cb_err *err) CB_MUST_CHECK;
 
 struct pool_usage {
-    uint64_t node_ns;      /* all: boots, jobs, what is kept up between them, failed boots */
-    uint64_t job_node_ns;  /* of it, what its jobs held, their boots included */
+    uint64_t node_ns;      /* total: boots, jobs, idle nodes kept up in between, failed boots */
+    uint64_t job_node_ns;  /* of which its jobs held, including their boots */
     uint64_t boot_ns;      /* the longest boot: what a run would have waited for */
-    uint64_t jobs;         /* that began */
-    uint64_t failures;     /* boots that failed: Slurm ran a job again that had never begun */
-    uint64_t seen_wall_ns; /* the newest sign of a job */
+    uint64_t jobs;         /* jobs that began */
+    uint64_t failures;     /* failed boots: Slurm restarted a job that had never begun */
+    uint64_t seen_wall_ns; /* latest heartbeat of any job */
     char nodes[512];       /* of the first job that began; "" before */
 };
-/* Sums the shares; what is no share is left out. */
+/* Sums the shares; malformed files are skipped. */
 int pool_sum(const struct pool *pool, const char *folder, struct pool_usage *usage, struct cb_err *err) CB_MUST_CHECK;
 
-/* Whether another touch of `nodes` nodes is within budget and expiry; else `reason` says why not. Pure. */
+/* Whether another touch of `nodes` nodes fits budget and expiry; if not, `reason` says why. Pure. */
 bool pool_may_touch(const struct pool *pool, const struct pool_usage *usage, uint64_t nodes, uint64_t now_wall_ns,
                     char *reason, size_t bytes);
-/* When a held allocation has to end, from its own share and what earlier ones used. Pure. */
+/* When a held allocation must end, from its own share and that of earlier jobs. Pure. */
 uint64_t pool_hold_end_wall_ns(const struct pool *pool, const struct pool_usage *earlier,
                                const struct pool_share *share);
 

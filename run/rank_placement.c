@@ -1,4 +1,4 @@
-/* Ranks over nodes: arithmetic, and the one name that follows from it. */
+/* Distribution of ranks over nodes. */
 #include "run/rank_placement.h"
 
 #include <stdio.h>

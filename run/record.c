@@ -1,7 +1,7 @@
-/* Records: from status pages to a checked file; record_read.c reads it. Knows the layout, not what figures mean.
+/* Writes records: from status pages to a checksummed file; run/record_read.c reads it.
  *
- * A file names its metrics, operations and states and refers to them by position, so rows that a later
- * release adds anywhere in the catalogue leave old files readable. docs/run-folder.md has the layout. */
+ * A file names its metrics, operations and states and refers to them by position, so rows that a later release adds
+ * anywhere in the catalogue leave old files readable. docs/run-folder.md has the layout. */
 #include "run/record.h"
 
 #include <errno.h>
@@ -66,8 +66,6 @@ int record_add_rank(struct record *self, struct record_rank *rank, struct cb_err
     return 0;
 }
 
-/* From pages */
-
 char *record_copy_text(const char *bytes, uint32_t len)
 {
     char *text = malloc((size_t)len + 1);
@@ -82,7 +80,7 @@ char *record_copy_text(const char *bytes, uint32_t len)
     return text;
 }
 
-/* A rank that wrote where it should not have must not bring the agent down: nothing is believed. */
+/* A rank that corrupted its page must not crash the agent, so every value is checked. */
 static int check_page(const struct status_page *page, uint32_t samples, struct cb_err *err)
 {
     if (page->magic != STATUS_PAGE_MAGIC || page->version != STATUS_PAGE_VERSION ||
@@ -103,7 +101,7 @@ static int check_page(const struct status_page *page, uint32_t samples, struct c
 static void merge_values(struct record *self, const struct status_page *page)
 {
     for (unsigned i = 0; i < METRIC_COUNT; i++) {
-        if (isnan(self->run_values[i])) /* the lowest rank that knows a value says it */
+        if (isnan(self->run_values[i])) /* the lowest rank with a value reports it */
             self->run_values[i] = page->run_values[i];
     }
     for (unsigned op = 0; op < OP_COUNT; op++) {
@@ -141,7 +139,7 @@ int record_add_page(struct record *self, const struct status_page *page, struct 
     return rc;
 }
 
-/* Writing: everything little-endian */
+/* Writing: everything little-endian. */
 
 static void put_u32(struct buf *out, uint32_t value)
 {

@@ -1,8 +1,8 @@
-/* Records: what happened in one attempt, compact, checked and versioned.
+/* Records: what happened in one attempt, compact, checksummed and versioned.
  *
- * The agent seals them from the status pages; the history ingests them. The file is a header and
- * blocks of {type, length, payload, CRC-32C}, little-endian; the end block holds the counts, so a
- * truncated file is recognized as such and named. Reading is bounded by the file's size. */
+ * The agent seals them from the status pages; the history ingests them. The file is a header and blocks of {type,
+ * length, payload, CRC-32C}, little-endian; the end block holds the counts, so a truncated file is detected. Reading
+ * is bounded by the file's size. */
 #ifndef RUN_RECORD_H
 #define RUN_RECORD_H
 
@@ -19,7 +19,7 @@
 struct record_rank {
     uint32_t rank;
     uint32_t phase;                               /* enum rank_phase at the end */
-    uint32_t last_op, last_state, last_iteration; /* where it was: says in which phase a killed rank died */
+    uint32_t last_op, last_state, last_iteration; /* the last state: shows in which phase a killed rank died */
     uint32_t failure_code;                        /* -enum cb_code, 0 for none */
     char *failures;                               /* lines; "" for none */
     char *facts;                                  /* key=value lines */
@@ -31,7 +31,7 @@ struct record {
     char run[64];
     uint32_t attempt;
     uint32_t world_size;
-    struct record_rank *ranks; /* rank_count of them, ascending; ranks without a page are missing */
+    struct record_rank *ranks; /* rank_count of them, ascending; ranks without a page are left out */
     uint32_t rank_count;
     double run_values[METRIC_COUNT];    /* NAN: absent */
     struct histogram latency[OP_COUNT]; /* merged over ranks */
@@ -41,7 +41,7 @@ struct record {
 void record_init(struct record *self, const char *run, uint32_t attempt, uint32_t world_size);
 void record_release(struct record *self);
 
-/* Copies one page into the record. Reads only published samples. */
+/* Copies one page into the record. Reads published samples only. */
 int record_add_page(struct record *self, const struct status_page *page, struct cb_err *err) CB_MUST_CHECK;
 
 int record_write(const struct record *self, const char *path,

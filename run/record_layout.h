@@ -1,4 +1,4 @@
-/* What record.c writes and record_read.c reads; docs/run-folder.md has the layout. For these two alone. */
+/* The file layout shared by run/record.c and run/record_read.c; docs/run-folder.md describes it. */
 #ifndef RUN_RECORD_LAYOUT_H
 #define RUN_RECORD_LAYOUT_H
 
@@ -18,13 +18,13 @@
 
 _Static_assert(METRIC_SAMPLE_COUNT <= SAMPLE_MAX_METRICS, "a sample's mask has a bit for every metric");
 
-/* BLOCK_TTFB came later: only records that have first bytes hold it. */
+/* BLOCK_TTFB was added later: it is written only if there are first-byte latencies. */
 enum block_type { BLOCK_SCHEMA = 1, BLOCK_RUN, BLOCK_RANK, BLOCK_RUN_VALUES, BLOCK_LATENCY, BLOCK_END, BLOCK_TTFB };
 
-/* Appends the rank, which then belongs to the record, or releases it. */
+/* Appends the rank and takes ownership of it; on failure releases it. */
 int record_add_rank(struct record *self, struct record_rank *rank, struct cb_err *err) CB_MUST_CHECK;
 void record_release_rank(struct record_rank *rank);
-/* NUL-terminated; NULL where memory is short. */
+/* NUL-terminated; NULL if out of memory. */
 char *record_copy_text(const char *bytes, uint32_t len);
 
 #endif

@@ -1,4 +1,4 @@
-/* Records: from a file, checked, to ranks and samples. Knows the layout, not what figures mean. */
+/* Reads records from a file, checked, into ranks and samples. */
 #include <errno.h>
 #include <math.h>
 #include <stdbool.h>
@@ -14,7 +14,7 @@
 
 struct cursor {
     const unsigned char *at, *end;
-    bool short_of_bytes; /* something was asked for that is not there */
+    bool short_of_bytes; /* a read went past the end */
 };
 
 static size_t bytes_left(const struct cursor *self)
@@ -56,7 +56,7 @@ static double take_double(struct cursor *self)
     return value;
 }
 
-/* NULL where bytes or memory are short. */
+/* NULL if the input is too short or memory runs out. */
 static char *take_text(struct cursor *self)
 {
     uint32_t len = take_u32(self);
@@ -64,7 +64,7 @@ static char *take_text(struct cursor *self)
     return bytes ? record_copy_text((const char *)bytes, len) : NULL;
 }
 
-/* What a file's positions mean here. */
+/* Maps the positions in a file to this release's rows. */
 struct schema {
     unsigned metrics[SCHEMA_MAX_NAMES], operations[SCHEMA_MAX_NAMES], states[SCHEMA_MAX_NAMES];
     uint32_t metric_count, operation_count, state_count;

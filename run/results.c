@@ -1,4 +1,4 @@
-/* From records to figures. Owns how values of ranks become one of an iteration, and those one of a run. */
+/* Computes figures from records: values of ranks become one per iteration, and those one per run. */
 #include "run/results.h"
 
 #include "core/alloc.h"
@@ -10,18 +10,18 @@
 
 #define MIB_BYTES 1048576.0
 
-/* One sample and whose it is; sorted by operation, iteration, rank. */
+/* One sample with its rank; sorted by operation, iteration, rank. */
 struct entry {
     const struct sample *sample;
     uint32_t rank;
 };
 
-/* What all ranks did in one iteration of one operation. `entries` has one a rank, ascending. */
+/* What all ranks did in one iteration of one operation. `entries` has one per rank, ascending. */
 struct group {
     enum operation op;
     uint32_t iteration;
-    uint32_t flags;    /* of any rank */
-    bool complete;     /* every rank of the world is there, and none failed */
+    uint32_t flags;    /* any rank's flags */
+    bool complete;     /* all ranks of the world have a sample, and none failed */
     size_t first, end; /* entries */
 };
 
@@ -32,11 +32,9 @@ struct work {
     size_t entry_count;
     struct group *groups;
     size_t group_count;
-    double *values; /* scratch: one a group */
+    double *values; /* scratch: one per group */
     size_t row_capacity;
 };
-
-/* Groups */
 
 static int compare_entries(const void *a, const void *b)
 {
@@ -47,7 +45,7 @@ static int compare_entries(const void *a, const void *b)
         return x->sample->iteration < y->sample->iteration ? -1 : 1;
     if (x->rank != y->rank)
         return x->rank < y->rank ? -1 : 1;
-    return x->sample < y->sample ? -1 : x->sample > y->sample; /* in the order made */
+    return x->sample < y->sample ? -1 : x->sample > y->sample; /* in order of creation */
 }
 
 static int gather_entries(struct work *work, struct cb_err *err)
@@ -95,8 +93,6 @@ static bool is_measured(const struct group *group, enum operation op)
     return group->op == op && group->complete && !(group->flags & SAMPLE_WARMUP);
 }
 
-/* Values over ranks */
-
 enum over_ranks { OVER_MAX, OVER_MEAN, OVER_SUM };
 
 static bool is_of_suite(enum metric_id metric)
@@ -109,8 +105,8 @@ bool results_suite_takes_worst(enum metric_id metric)
     return metric == METRIC_NET_LATENCY_P99_S;
 }
 
-/* The slowest rank makes an operation's time; times in states are means, so that they sum to the mean
- * operation; amounts are sums. */
+/* The slowest rank determines an operation's time. Times in states are means, so that they sum to the mean operation;
+ * amounts are sums. */
 static enum over_ranks how_over_ranks(enum metric_id metric)
 {
     if (metric >= METRIC_OTHER_S && metric <= METRIC_WAIT_S)
@@ -119,9 +115,9 @@ static enum over_ranks how_over_ranks(enum metric_id metric)
         return OVER_MAX;
     if (metric == METRIC_CPU_S)
         return OVER_SUM;
-    if (is_of_suite(metric)) /* a rank's value is its node's, or that of all ranks */
+    if (is_of_suite(metric)) /* each rank reports the value of its node, or of all ranks */
         return results_suite_takes_worst(metric) ? OVER_MAX : OVER_MEAN;
-    if (metric >= METRIC_LOSS && metric <= METRIC_LEARNING_RATE) /* every rank knows that of all */
+    if (metric >= METRIC_LOSS && metric <= METRIC_LEARNING_RATE) /* every rank has the same value */
         return OVER_MEAN;
     const char *unit = metric_row(metric)->unit;
     if (strcmp(unit, "ratio") == 0)
@@ -129,7 +125,7 @@ static enum over_ranks how_over_ranks(enum metric_id metric)
     return strcmp(unit, "s") == 0 ? OVER_MAX : OVER_SUM;
 }
 
-/* NAN where a rank has no value; but tests of the suite are not for every rank. */
+/* NAN if any rank lacks a value, except in the suite, whose tests do not run on every rank. */
 static double over_ranks(const struct work *work, const struct group *group, enum metric_id metric, enum over_ranks how)
 {
     double sum = 0, max = -INFINITY;
@@ -138,7 +134,7 @@ static double over_ranks(const struct work *work, const struct group *group, enu
         double value = work->entries[i].sample->values[metric];
         if (isnan(value) && is_of_suite(metric))
             continue;
-        sum += value; /* NAN stays */
+        sum += value; /* NAN spreads */
         max = value > max ? value : max;
         count++;
     }
@@ -190,8 +186,6 @@ static double iteration_value(const struct work *work, const struct group *group
     }
 }
 
-/* Rows */
-
 static int add_row(struct work *work, enum operation op, enum metric_id metric, const double *values, size_t n,
                    struct cb_err *err)
 {
@@ -214,7 +208,8 @@ static int add_row(struct work *work, enum operation op, enum metric_id metric, 
     return 0;
 }
 
-/* Quantiles of first bytes over all requests of all ranks and iterations: those of samples do not add up. */
+/* Quantiles of first-byte latency over all requests of all ranks and iterations, since quantiles of samples cannot be
+ * added. */
 static double ttfb_quantile(const struct work *work, enum operation op, enum metric_id metric)
 {
     const struct histogram *ttfb = &work->record->ttfb[op];
@@ -223,7 +218,7 @@ static double ttfb_quantile(const struct work *work, enum operation op, enum met
     return (double)histogram_quantile(ttfb, metric == METRIC_TTFB_P50_S ? 0.5 : 0.99) / 1e9;
 }
 
-/* One metric of one operation over the measured iterations; no row where it has no value. */
+/* One metric of one operation over the measured iterations; no row if it has no value. */
 static int add_iterations(struct work *work, enum operation op, enum metric_id metric, struct cb_err *err)
 {
     size_t n = 0;
@@ -281,15 +276,14 @@ static int add_operations(struct work *work, struct cb_err *err)
     return rc;
 }
 
-/* Values of the run */
-
 static double median_of(const struct work *work, enum operation op, enum metric_id metric)
 {
     const struct result_row *row = results_find(work->results, op, metric);
     return row ? row->summary.median : NAN;
 }
 
-/* A raw limit from its own samples: bytes of all ranks over the slowest one's time, the median of them. */
+/* A raw limit from its own samples: bytes of all ranks divided by the slowest rank's time; the median of the
+ * samples. */
 static double baseline_rate(struct work *work, enum operation op)
 {
     size_t n = 0;
@@ -306,7 +300,7 @@ static double baseline_rate(struct work *work, enum operation op)
     return summary.median;
 }
 
-/* Requests and errors of all ranks in saves and loads, and the time these took. */
+/* Requests and errors of all ranks in saves and loads, and the time of these operations. */
 static void count_requests(const struct work *work, double *requests, double *errors, double *seconds)
 {
     *requests = *errors = *seconds = 0;
@@ -348,8 +342,6 @@ static int add_run_values(struct work *work, struct cb_err *err)
     return rc;
 }
 
-/* Where the time went, and who was slowest */
-
 static void share_states(struct work *work, enum operation op)
 {
     double shares[STATE_COUNT] = {0};
@@ -373,7 +365,7 @@ static void share_states(struct work *work, enum operation op)
         work->results->state_share[op][state] = shares[state] / (double)n;
 }
 
-/* The rank that finished its own work last; -1 where that is not known. */
+/* The rank that finished its own work last; -1 if unknown. */
 static int slowest_in(const struct work *work, const struct group *group)
 {
     int slowest = -1;
@@ -388,8 +380,8 @@ static int slowest_in(const struct work *work, const struct group *group)
     return slowest;
 }
 
-/* Median, over the iterations in which `rank` was the slowest, of its own_s over the ranks' mean, less 1:
- * never negative, since the slowest of an iteration is never below that iteration's mean. */
+/* Median, over the iterations in which `rank` was the slowest, of its own_s divided by the ranks' mean, minus 1.
+ * Never negative, since the slowest rank of an iteration is never below the mean. */
 static double excess_of(struct work *work, enum operation op, int rank)
 {
     size_t n = 0;

@@ -1,7 +1,7 @@
-/* From records to the figures people see: iteration metrics over ranks, and summaries of a run.
+/* From records to the figures people see: metrics per iteration over all ranks, and summaries of a run.
  *
- * One computation for the table after a run, the history, the exports and JSON. Warm-up and failed
- * samples are left out of every summary. Sources: docs/metrics.md. */
+ * Used by the table after a run, the history, the exports and JSON. Warm-up and failed samples are excluded from all
+ * summaries. docs/metrics.md defines the metrics. */
 #ifndef RUN_RESULTS_H
 #define RUN_RESULTS_H
 
@@ -12,22 +12,22 @@ struct result_row {    /* one metric of one operation, over the measured iterati
     enum operation op; /* OP_NONE for metrics of the run */
     enum metric_id metric;
     struct summary summary; /* n is 1 for metrics of the run */
-    double *iterations;     /* the values, in order of iteration; summary.n of them; owned by results */
+    double *iterations;     /* the values in order of iteration; summary.n of them; owned by results */
 };
 
 struct results {
     struct result_row *rows;
     size_t count;
-    double state_share[OP_COUNT][STATE_COUNT]; /* mean over ranks and iterations; sums to 1 where op ran */
-    int slowest_rank[OP_COUNT];                /* most often the last to finish its own work; -1 if none */
-    double slowest_rank_share[OP_COUNT];       /* share of the iterations in which it was */
+    double state_share[OP_COUNT][STATE_COUNT]; /* mean over ranks and iterations; sums to 1 if the operation ran */
+    int slowest_rank[OP_COUNT];                /* the rank that most often finished its own work last; -1 if none */
+    double slowest_rank_share[OP_COUNT];       /* share of iterations in which it was the slowest */
     double slowest_rank_excess
-        [OP_COUNT]; /* own_s / the mean of ranks - 1, median of the iterations in which it was the slowest */
+        [OP_COUNT]; /* own_s / mean of ranks - 1, median over the iterations in which it was the slowest */
     uint32_t iterations_verified, iterations_to_verify;
-    uint32_t suspected_cache, coldness_unknown; /* loads marked so */
+    uint32_t suspected_cache, coldness_unknown; /* loads flagged so */
 };
 
-/* Whether a repetition's figure of the suite is that of the worst rank; else it is the mean of those that have one. */
+/* Whether a suite metric takes the worst rank's value; else it is the mean of the ranks that have one. */
 bool results_suite_takes_worst(enum metric_id metric);
 
 int results_compute(const struct record *record, struct results *results, struct cb_err *err) CB_MUST_CHECK;

@@ -1,4 +1,4 @@
-/* Run folders: names, attempts, progress; manifest.c has the seal. Knows files and their order, not what ran. */
+/* Run folders: names, attempts, progress. run/manifest.c has the seal. */
 #include "run/run_folder.h"
 
 #include <dirent.h>
@@ -18,9 +18,7 @@
 #include "core/path.h"
 
 #define RUN_ID_LETTERS 4
-#define OPEN_FOLDERS 16 /* at a time, by one that removes them */
-
-/* Outcomes */
+#define OPEN_FOLDERS 16 /* folders that a removal keeps open at a time */
 
 static const char *const outcome_names[OUTCOME_COUNT] = {
     "pass", "benchmark_failed", "infrastructure", "timeout", "cancelled", "preempted", "lost",
@@ -54,9 +52,7 @@ int outcome_exit_code(enum outcome outcome)
     }
 }
 
-/* Folders */
-
-/* mkdir -p. The path is changed and put back while it works. */
+/* mkdir -p. Modifies the path and restores it. */
 static int make_folders(char *path, mode_t mode, struct cb_err *err)
 {
     for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
@@ -70,7 +66,8 @@ static int make_folders(char *path, mode_t mode, struct cb_err *err)
     return 0;
 }
 
-/* A home that cannot be made is no "not found": callers take that for a home without a history yet. */
+/* Reports a home that cannot be created as a system error: callers treat CB_ERR_NOT_FOUND as a home without a
+ * history. */
 static int make_home(char *path, struct cb_err *err)
 {
     struct stat facts;
@@ -97,7 +94,7 @@ int home_folder(struct buf *path, struct cb_err *err)
     char working[PATH_MAX] = "";
     size_t before = path->len;
     const char *chosen = ours && *ours ? ours : data && *data ? data : home;
-    if (chosen && *chosen && *chosen != '/') { /* the history names run folders: from everywhere the same */
+    if (chosen && *chosen && *chosen != '/') { /* absolute, since the history stores paths of run folders */
         if (!getcwd(working, sizeof working))
             return cb_fail_errno(err, errno, "finding the working folder");
         buf_printf(path, "%s/", working);
@@ -151,7 +148,7 @@ static int make_subfolder(const char *folder, const char *name, struct cb_err *e
     return rc;
 }
 
-/* Labels as YAML whose texts are quoted as JSON has it, which YAML reads the same. */
+/* Labels as YAML with texts quoted as in JSON, which YAML reads the same. */
 static int write_labels(struct file_batch *batch, const char *folder, const struct experiment *experiment,
                         struct cb_err *err)
 {
@@ -234,8 +231,6 @@ int run_folder_read_experiment(const char *path, struct experiment **experiment,
     return rc;
 }
 
-/* Attempts */
-
 int run_folder_last_attempt(const char *path, uint32_t *attempt, struct cb_err *err)
 {
     char folder[PATH_MAX];
@@ -264,7 +259,7 @@ int run_folder_new_attempt(const char *path, uint32_t *attempt, struct buf *atte
     if (rc)
         return rc;
     char folder[PATH_MAX];
-    for (;;) { /* another agent may take the same number: the next one is ours */
+    for (;;) { /* another agent may have created the same number: try the next one */
         number++;
         if (path_format(folder, sizeof folder, err, "%s/attempts/%u", path, number))
             return CB_ERR_USAGE;
@@ -285,8 +280,6 @@ int run_folder_new_attempt(const char *path, uint32_t *attempt, struct buf *atte
         *attempt = number;
     return rc;
 }
-
-/* Progress */
 
 static void write_slowest(struct json_writer *json, const void *object)
 {
@@ -327,7 +320,7 @@ int progress_write(const char *attempt_path, const struct progress *progress, st
     json_write_end_object(&json);
     buf_append_char(&text, '\n');
     rc = buf_check(&text, "the progress", err);
-    /* Renamed so that readers see a whole one; not synced, since a sync could disturb what is timed. */
+    /* Renamed, so that readers see a complete file; not synced, since a sync could disturb the measurement. */
     int fd = rc ? -1 : open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (!rc && (fd < 0 || write(fd, text.data, text.len) != (ssize_t)text.len || rename(temporary, path) < 0))
         rc = cb_fail_errno(err, errno, "writing %s", path);

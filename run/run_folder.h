@@ -1,7 +1,7 @@
-/* The run folder: the contract between controller, agent and history. docs/run-folder.md has it.
+/* The run folder: the contract between controller, agent and history. docs/run-folder.md describes it.
  *
- * RUN/experiment.yaml, RUN/labels.yaml, RUN/attempts/N/{fingerprint.json, host.json, progress.json,
- * records, logs/, manifest.json}. The manifest comes last, by an exclusive link: whoever seals first wins. */
+ * RUN/experiment.yaml, RUN/labels.yaml, RUN/attempts/N/{fingerprint.json, host.json, progress.json, records, logs/,
+ * manifest.json}. The manifest is written last, by an exclusive link: the first process to seal wins. */
 #ifndef RUN_RUN_FOLDER_H
 #define RUN_RUN_FOLDER_H
 
@@ -17,7 +17,7 @@
 
 #define RUN_ID_BYTES 48
 #define MANIFEST_VERSION 1
-#define RUN_FOLDER_FILE_MAX_BYTES (1 << 20) /* experiment, manifest, progress */
+#define RUN_FOLDER_FILE_MAX_BYTES (1 << 20) /* size limit of experiment, manifest and progress */
 
 enum outcome {
     OUTCOME_PASS,
@@ -39,18 +39,18 @@ int home_folder(struct buf *path, struct cb_err *err) CB_MUST_CHECK;
 /* "20261121-k3f9": UTC date and 4 random letters. A sweep's members are SWEEP.01, SWEEP.02, … */
 void run_id_new(char id[RUN_ID_BYTES]);
 
-/* Creates the folder (and missing parents) with the frozen experiment, its files as part of a batch (NULL: at once).
- * CB_ERR_EXISTS if it is there. */
+/* Creates the folder (and missing parents) with the frozen experiment; its files join a batch (NULL: written at
+ * once). CB_ERR_EXISTS if the folder exists. */
 int run_folder_create(struct file_batch *batch, const char *path, const struct experiment *experiment,
                       struct cb_err *err) CB_MUST_CHECK;
-/* Removes the folder with all that is in it, links themselves and not what they lead to; what cannot be removed stays. */
+/* Removes the folder with its contents; removes symbolic links, not their targets. What cannot be removed stays. */
 void run_folder_discard(const char *path);
 int run_folder_read_experiment(const char *path, struct experiment **experiment, struct cb_err *err) CB_MUST_CHECK;
 
-/* Creates attempts/N for the next N (exclusively) and gives its path. */
+/* Creates attempts/N with the next N (exclusively) and returns its path. */
 int run_folder_new_attempt(const char *path, uint32_t *attempt, struct buf *attempt_path,
                            struct cb_err *err) CB_MUST_CHECK;
-/* The highest N, 0 where there is none. */
+/* The highest N, 0 if there is no attempt. */
 int run_folder_last_attempt(const char *path, uint32_t *attempt, struct cb_err *err) CB_MUST_CHECK;
 
 /* FOLDER/NAME. */
@@ -62,35 +62,35 @@ struct manifest {
     enum outcome outcome;
     char message[1024]; /* "" for a pass */
     uint64_t started_wall_ns, ended_wall_ns;
-    char records_sha256[65]; /* "" where there are no records */
+    char records_sha256[65]; /* "" if there are no records */
     uint32_t ranks, samples;
     char sealed_by[16]; /* "agent" or "collect" */
 };
 
-/* Writes manifest.json exclusively: CB_ERR_EXISTS when someone else has sealed the attempt; the loser
- * leaves all as it is, since the winner may have sealed the loser's records. */
+/* Writes manifest.json exclusively: CB_ERR_EXISTS if another process has sealed the attempt. The loser changes
+ * nothing, since the winner may have sealed the loser's records. */
 int manifest_write(const char *attempt_path, const struct manifest *manifest, struct cb_err *err) CB_MUST_CHECK;
-/* The same for an agent that is gone. Fills in sealed_by and, from the records that the agent left, hash
- * and counts; damaged ones are left out, and the message says so. */
+/* Seals on behalf of an agent that is gone. Fills in sealed_by, and hash and counts from the records that the agent
+ * left; damaged records are left out, and the message says so. */
 int manifest_write_for_agent(const char *attempt_path, struct manifest *manifest, struct cb_err *err) CB_MUST_CHECK;
-/* CB_ERR_NOT_FOUND: not sealed. Checks the hash of the records; where none were sealed, a file of that
- * name is what an agent left that came too late, and is not looked at. */
+/* CB_ERR_NOT_FOUND: not sealed. Verifies the hash of the records; if none were sealed, a records file was written too
+ * late by a dead agent and is ignored. */
 int manifest_read(const char *attempt_path, struct manifest *manifest, struct cb_err *err) CB_MUST_CHECK;
-/* The same from bytes, without looking at the records. */
+/* Parses it from bytes, without checking the records. */
 int manifest_parse(const char *name, const char *text, size_t len, struct manifest *manifest,
                    struct cb_err *err) CB_MUST_CHECK;
-/* Hash of an attempt's records as a manifest holds it; "" where there are none. */
+/* Hash of an attempt's records as in a manifest; "" if there are no records. */
 int manifest_hash_records(const char *attempt_path, char hex[65], struct cb_err *err) CB_MUST_CHECK;
 
-/* What progress.json holds; the agent renames a new one into place about twice a second. */
+/* The contents of progress.json; the agent replaces the file by rename about twice a second. */
 struct progress {
     char state[16]; /* "launching", "running", "sealing" */
     char op[16];
-    uint32_t iteration, iterations; /* measured ones, from 1 */
+    uint32_t iteration, iterations; /* measured iterations, from 1 */
     uint64_t bytes_done, bytes_total;
     double bytes_per_s;
     int slowest_rank;
-    char note[256]; /* a stalled rank, by name */
+    char note[256]; /* a warning, such as the name of a stalled rank */
 };
 int progress_write(const char *attempt_path, const struct progress *progress, struct cb_err *err) CB_MUST_CHECK;
 int progress_read(const char *attempt_path, struct progress *progress, struct cb_err *err) CB_MUST_CHECK;

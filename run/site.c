@@ -1,4 +1,4 @@
-/* Site files. Owns their keys and what a value may be; knows nothing of transports, Slurm and programs. */
+/* Site files: keys, and which values they accept. */
 #include "run/site.h"
 
 #include <ctype.h>
@@ -41,8 +41,6 @@ const char *site_key_name(enum site_key key)
     return rows[key].name;
 }
 
-/* ---- values ---- */
-
 static int check_text(const char *value, struct cb_err *err)
 {
     for (const char *at = value; *at; at++)
@@ -51,7 +49,7 @@ static int check_text(const char *value, struct cb_err *err)
     return option_check_text("a value", value, err);
 }
 
-/* It becomes an argument of ssh's kind: it must not look like an option, and holds no blanks. */
+/* Becomes an argument of ssh, so it must not look like an option or contain blanks. */
 static int check_host(const char *value, struct cb_err *err)
 {
     int rc = check_text(value, err);
@@ -68,7 +66,7 @@ static int check_path(const char *value, struct cb_err *err)
     return rc;
 }
 
-/* They are words of `module load`: nothing that a shell would look at twice. */
+/* Words for `module load`: nothing that a shell would interpret. */
 static int check_modules(const char *value, struct cb_err *err)
 {
     for (const char *at = value; *at; at++)
@@ -98,8 +96,6 @@ static bool is_variable_name(const char *name)
         is = isalnum((unsigned char)*name) || *name == '_';
     return is;
 }
-
-/* ---- sites ---- */
 
 static int check_name(const char *name, struct cb_err *err)
 {
@@ -226,9 +222,7 @@ int site_set(struct site *self, const char *key, const char *value, const char *
     return rc ? cb_fail(err, rc, "%s: %s", origin, own.message) : 0;
 }
 
-/* ---- files ---- */
-
-/* A list of modules has blanks between its values; what else has commas is one value with commas. */
+/* The values of modules are separated by blanks; other keys hold a single value, commas included. */
 static int set_from_file(struct site *self, const struct setting *setting, struct cb_err *err)
 {
     bool blanks = strcmp(setting->key, rows[SITE_MODULES].name) == 0;
@@ -253,7 +247,7 @@ int site_parse(struct site *self, const char *path, const char *text, size_t len
     return rc;
 }
 
-/* Quoted, so that it reads back as it stands. */
+/* Quoted, so that it reads back unchanged. */
 static void write_line(struct buf *out, const char *indent, const char *key, const char *value)
 {
     buf_printf(out, "%s%s: \"", indent, key);
@@ -375,8 +369,6 @@ int site_remove(const char *name, struct cb_err *err)
     buf_release(&path);
     return rc;
 }
-
-/* ---- all of them ---- */
 
 static int compare_names(const void *a, const void *b)
 {

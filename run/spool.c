@@ -1,4 +1,4 @@
-/* The spool. Owns names, renames and the order of tickets; knows nothing of what a run does. */
+/* The spool: file names, renames, and the order of tickets. */
 #include "run/spool.h"
 
 #include <ctype.h>
@@ -19,10 +19,10 @@
 
 #define TICKET_VERSION 1
 #define TICKET_MAX_BYTES (1u << 16)
-#define NAME_DIGITS 20 /* of the time in front of a run's id */
+#define NAME_DIGITS 20 /* digits of the time in front of a run's id */
 #define CANCEL "cancel"
 #define REJECTED "rejected"
-#define TEMPORARY ".ckptbench-" /* hidden: no ticket yet */
+#define TEMPORARY ".ckptbench-" /* hidden: not a ticket yet */
 
 static const char *const folders[] = {"spool", "claimed", "done", "returned"};
 
@@ -47,8 +47,6 @@ int spool_create(const char *pool_folder, struct cb_err *err)
     return 0;
 }
 
-/* ---- a ticket as bytes ---- */
-
 static const struct json_field ticket_fields[] = {
     JSON_FIELD(struct ticket, FIELD_U64, put_wall_ns),   JSON_FIELD(struct ticket, FIELD_U64, started_wall_ns),
     JSON_FIELD(struct ticket, FIELD_U64, ended_wall_ns), JSON_FIELD(struct ticket, FIELD_U64, pid),
@@ -69,7 +67,7 @@ static int ticket_write(const char *path, const struct ticket *ticket, struct cb
     return rc;
 }
 
-/* The run of "TIME.RUN"; NULL where that is no name of a ticket. */
+/* The run id in "TIME.RUN"; NULL if the name is malformed. */
 static const char *run_of(const char *name)
 {
     for (size_t i = 0; i < NAME_DIGITS; i++)
@@ -111,7 +109,7 @@ static int ticket_read(const char *pool_folder, enum ticket_state state, const c
         return rc;
     if (lstat(path, &facts) < 0)
         return cb_fail_errno(err, errno, "%s", path);
-    if (!S_ISREG(facts.st_mode)) /* a pipe would have us wait for ever */
+    if (!S_ISREG(facts.st_mode)) /* so that a pipe does not block us */
         return cb_fail(err, CB_ERR_FORMAT, "%.80s: not a file", name);
     buf_init(&text, TICKET_MAX_BYTES);
     rc = buf_read_file(&text, path, err);
@@ -122,8 +120,6 @@ static int ticket_read(const char *pool_folder, enum ticket_state state, const c
     buf_release(&text);
     return rc;
 }
-
-/* ---- looking ---- */
 
 static int not_hidden(const struct dirent *entry)
 {
@@ -146,8 +142,8 @@ static void free_names(struct dirent **names, int count)
     free(names);
 }
 
-/* The names of tickets in a folder: finds that of `run`, or counts those that sort before `name`. Not sorted: this is
- * asked for every run of a pool. */
+/* Scans a folder of tickets: finds the ticket of `run`, or counts those that sort before `name`. Does not sort, since
+ * this runs for every run of a pool. */
 static bool scan(const char *pool_folder, enum ticket_state state, const char *run, char name[SPOOL_TICKET_BYTES],
                  size_t *before)
 {
@@ -177,7 +173,8 @@ static bool find_name(const char *pool_folder, enum ticket_state state, const ch
     return found;
 }
 
-/* From the end backwards: what is renamed meanwhile goes forward, and is met in the next round. */
+/* Searches the folders from the last state to the first: a ticket that moves on meanwhile is found in the next
+ * round. */
 int spool_find(const char *pool_folder, const char *run, struct ticket *ticket, struct cb_err *err)
 {
     static const enum ticket_state order[] = {TICKET_DONE,    TICKET_CLAIMED, TICKET_WAITS,
@@ -212,9 +209,7 @@ void spool_count(const char *pool_folder, size_t *waiting, size_t *started)
     *started = counts[TICKET_CLAIMED] + counts[TICKET_DONE];
 }
 
-/* ---- moving ---- */
-
-/* CB_ERR_NOT_FOUND where another one was faster. */
+/* CB_ERR_NOT_FOUND if another process moved it first. */
 static int move(const char *pool_folder, const char *from, const char *to, const char *name, struct cb_err *err)
 {
     char old[PATH_MAX], new[PATH_MAX];
@@ -261,7 +256,7 @@ static bool has_ended(const char *run_folder)
 static void reject(const char *pool_folder, const char *name, const char *why, char *rejected, size_t bytes)
 {
     if (move(pool_folder, "spool", REJECTED, name, NULL))
-        return; /* another one was faster, or nothing here can be moved: the next round tells */
+        return; /* another process moved it, or renames fail here: the next round shows which */
     snprintf(rejected, bytes, "%s", why);
 }
 
@@ -314,7 +309,7 @@ int spool_finish(const char *pool_folder, const struct ticket *ticket, struct cb
     return rc ? rc : move(pool_folder, folders[TICKET_CLAIMED], folders[TICKET_DONE], ticket->name, err);
 }
 
-/* The note is written behind the rename, which decides: nobody else touches what lies there. */
+/* The note is written after the rename has decided: nobody else touches the file in its new place. */
 static int return_ticket(const char *pool_folder, const char *name, const char *note, struct cb_err *err)
 {
     char path[PATH_MAX];
@@ -359,7 +354,7 @@ int spool_abandon_claimed(const char *pool_folder, const char *note, struct cb_e
     for (int i = 0; rc == 0 && i < count; i++) {
         struct ticket ticket;
         if (ticket_read(pool_folder, TICKET_CLAIMED, names[i]->d_name, &ticket, NULL))
-            continue; /* not ours: it stays where it is */
+            continue; /* not our file: leave it */
         ticket.ended_wall_ns = clock_wall_ns();
         ticket.exit_status = 1;
         snprintf(ticket.note, sizeof ticket.note, "%s", note);
@@ -368,8 +363,6 @@ int spool_abandon_claimed(const char *pool_folder, const char *note, struct cb_e
     free_names(names, count);
     return rc;
 }
-
-/* ---- cancelling ---- */
 
 int spool_ask_cancel(const char *pool_folder, const char *run, struct cb_err *err)
 {

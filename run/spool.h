@@ -1,9 +1,9 @@
 /* The spool of a hold pool: runs that wait for their turn in the pool's allocation, one file each.
  *
- * POOL/spool/NAME is taken by renaming it into POOL/claimed by the pool's job, or into POOL/returned by whoever
- * takes it back: a rename has one winner, so a run is started once or not at all. What was started goes on to
- * POOL/done; what is no ticket, to POOL/rejected. NAME is the time it was put there and the run's id, so names sort
- * as runs came. POOL/cancel/RUN asks for the end of a run that was started. All on one file system. */
+ * The pool's job claims POOL/spool/NAME by renaming it to POOL/claimed; a controller withdraws it by renaming it to
+ * POOL/returned. A rename has one winner, so a run starts once or not at all. Started runs move on to POOL/done,
+ * malformed files to POOL/rejected. NAME is the submission time and the run's id, so names sort in order of arrival.
+ * POOL/cancel/RUN asks to end a run that has started. All folders are on one file system. */
 #ifndef RUN_SPOOL_H
 #define RUN_SPOOL_H
 
@@ -29,43 +29,43 @@ struct ticket {
     char run[64];
     char run_folder[SPOOL_PATH_BYTES];
     enum ticket_state state;
-    size_t before;                           /* how many wait in front of it */
+    size_t before;                           /* number of tickets ahead */
     uint64_t put_wall_ns;                    /* into the spool */
     uint64_t started_wall_ns, ended_wall_ns; /* 0: not yet */
-    char job[64], step[32];                  /* of Slurm, "4711" and "0"; "" before it starts */
-    uint64_t pid;                            /* of its agent, on the node of the pool's job; 0 before */
-    uint64_t exit_status;                    /* of the step, once done: 128 + number for a signal */
-    char note[512];                          /* why it was returned, or ended without a word */
+    char job[64], step[32];                  /* job and step in Slurm, "4711" and "0"; "" before it starts */
+    uint64_t pid;                            /* process number of its agent, on the node of the pool's job; 0 before */
+    uint64_t exit_status;                    /* exit code of the step once done: 128 + number for a signal */
+    char note[512];                          /* why it was returned, or why it ended without a report */
 };
 
 int spool_create(const char *pool_folder, struct cb_err *err) CB_MUST_CHECK;
 
-/* CB_ERR_EXISTS where that run is in the pool already, in whatever state but returned. */
+/* CB_ERR_EXISTS if the run is in the pool already, in any state but returned. */
 int spool_put(const char *pool_folder, const char *run, const char *run_folder, struct cb_err *err) CB_MUST_CHECK;
 
-/* Claims the oldest ticket; CB_ERR_NOT_FOUND: none waits. Files that are no ticket, and runs that have ended
- * already, are rejected: `rejected` (of `bytes`) then says which and why, "" for none. */
+/* Claims the oldest ticket; CB_ERR_NOT_FOUND: none waits. Malformed files, and runs that have ended already, are
+ * rejected: `rejected` (of `bytes`) then says which and why, else it is "". */
 int spool_claim(const char *pool_folder, struct ticket *ticket, char *rejected, size_t bytes,
                 struct cb_err *err) CB_MUST_CHECK;
-/* What is known of a claimed one. */
+/* Rewrites a claimed ticket. */
 int spool_update(const char *pool_folder, const struct ticket *ticket, struct cb_err *err) CB_MUST_CHECK;
-/* By name: its step reads it, and writes to it, too. */
+/* Reads or updates a ticket by name, for the run's own step. */
 int spool_read_claimed(const char *pool_folder, const char *name, struct ticket *ticket,
                        struct cb_err *err) CB_MUST_CHECK;
 int spool_finish(const char *pool_folder, const struct ticket *ticket, struct cb_err *err) CB_MUST_CHECK;
 
-/* Takes a run back that waits; CB_ERR_NOT_FOUND where it does not (any more). */
+/* Withdraws a waiting run; CB_ERR_NOT_FOUND if it is not waiting (any more). */
 int spool_return(const char *pool_folder, const char *run, const char *note, struct cb_err *err) CB_MUST_CHECK;
-/* Takes all back that wait; those claimed by a job that is gone are done, without a word. */
+/* Returns all waiting runs; runs claimed by a job that is gone become done, without a report. */
 int spool_return_all(const char *pool_folder, const char *note, struct cb_err *err) CB_MUST_CHECK;
 int spool_abandon_claimed(const char *pool_folder, const char *note, struct cb_err *err) CB_MUST_CHECK;
 
-/* Where a run is; CB_ERR_NOT_FOUND: nowhere in this pool. */
+/* The state of a run; CB_ERR_NOT_FOUND: not in this pool. */
 int spool_find(const char *pool_folder, const char *run, struct ticket *ticket, struct cb_err *err) CB_MUST_CHECK;
-/* How many wait, and how many were started. */
+/* Number of waiting runs, and of started ones. */
 void spool_count(const char *pool_folder, size_t *waiting, size_t *started);
 
-/* A ticket from bytes; `name` is its file's. */
+/* Parses a ticket from bytes; `name` is its file name. */
 int spool_parse(const char *name, const char *text, size_t len, struct ticket *ticket,
                 struct cb_err *err) CB_MUST_CHECK;
 

@@ -1,4 +1,4 @@
-/* Status pages: files on node-local memory that rank and agent map. Knows the layout, not its use. */
+/* Status pages: files in node-local memory that rank and agent map. */
 #include "run/status_page.h"
 
 #include <errno.h>
@@ -12,8 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define LINE_MAX_BYTES 2048     /* one failure or fact; a longer one is cut */
-#define TAIL_BYTES 64           /* kept free for the last line of a text that is full */
+#define LINE_MAX_BYTES 2048     /* one failure or fact; longer ones are cut */
+#define TAIL_BYTES 64           /* reserved for the line "… and N more" of a full text */
 #define SAMPLES_PER_ITERATION 4 /* save, load, verify, delete */
 #define SAMPLES_PER_RUN 16      /* baselines, verification and removal after all timing */
 #define SAMPLES_WITH_DURATION 16384
@@ -70,7 +70,7 @@ int status_page_create(const char *path, uint32_t rank, uint32_t world_size, uin
         return cb_fail_errno(err, errno, "creating the status page %s", path);
     struct status_page *mapped = NULL;
     int rc = 0;
-    int failed = posix_fallocate(fd, 0, (off_t)bytes); /* room now, so that no store can raise SIGBUS later */
+    int failed = posix_fallocate(fd, 0, (off_t)bytes); /* allocates now, so that no store raises SIGBUS later */
     if (failed)
         rc = cb_fail_errno(err, failed, "reserving %llu bytes for the status page %s", (unsigned long long)bytes, path);
     else
@@ -179,7 +179,7 @@ static size_t make_line(char line[LINE_MAX_BYTES], const char *text)
     return len;
 }
 
-/* Where the last line "… and N more" starts and its N; false where the text does not end with one. */
+/* Offset of the last line "… and N more", and its N; false if the text does not end with such a line. */
 static bool find_more(const char *text, uint32_t used, uint32_t *start, unsigned long *more)
 {
     if (used == 0)
@@ -194,7 +194,7 @@ static bool find_more(const char *text, uint32_t used, uint32_t *start, unsigned
     return true;
 }
 
-/* Appends a line, or counts it in the last line "… and N more" once the text is full. */
+/* Appends a line; once the text is full, counts it in the last line "… and N more". */
 static void append_line(char *text, _Atomic uint32_t *length, const char *line, size_t len)
 {
     uint32_t used = atomic_load_explicit(length, memory_order_relaxed);

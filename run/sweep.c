@@ -1,5 +1,4 @@
-/* Sweeps: from settings with several values to the experiments to run, in order. Knows no store, no
- * model and no history. */
+/* Sweeps: from settings with several values to the experiments to run, in order. */
 #include "run/sweep.h"
 
 #include <stdbool.h>
@@ -11,7 +10,7 @@
 
 #define ZIP_KEY "zip"
 
-/* Keys that walk together: one key, or the keys of a zip. */
+/* Keys that vary together: one key, or the keys of a zip. */
 struct dimension {
     const struct setting **keys; /* owned array of borrowed settings */
     size_t key_count;
@@ -20,13 +19,13 @@ struct dimension {
 };
 
 struct expansion {
-    const struct setting **settings; /* the one that counts of each key, in the order first given */
+    const struct setting **settings; /* the effective setting of each key, in the order first given */
     size_t setting_count;
     struct dimension *dimensions;
     size_t dimension_count;
     size_t combinations;
     uint64_t repeat;
-    struct experiment *base; /* what does not vary */
+    struct experiment *base; /* the settings that do not vary */
 };
 
 static int no_memory(struct cb_err *err)
@@ -51,7 +50,7 @@ static size_t setting_index(const struct expansion *self, const char *key)
     return index;
 }
 
-/* A key given again replaces the value given before: the command line comes last. */
+/* A repeated key replaces the earlier value, so the command line, which comes last, wins. */
 static int resolve_settings(struct expansion *self, const struct setting_list *list, struct cb_err *err)
 {
     self->settings = calloc(list->count + 1, sizeof(const struct setting *));
@@ -125,7 +124,7 @@ static int add_single(struct expansion *self, const struct setting *setting, str
     return 0;
 }
 
-/* A dimension goes where the first of its keys was given. */
+/* A dimension takes the position of its first key. */
 static void sort_dimensions(struct expansion *self)
 {
     struct dimension sorted;
@@ -154,7 +153,7 @@ static int find_dimensions(struct expansion *self, const struct setting_list *li
         return rc;
     sort_dimensions(self);
     self->combinations = 1;
-    for (size_t i = self->dimension_count; i-- > 0;) { /* the last one is the fastest */
+    for (size_t i = self->dimension_count; i-- > 0;) { /* the last dimension varies fastest */
         self->dimensions[i].stride = self->combinations;
         self->combinations *= self->dimensions[i].value_count;
         if (self->combinations > SWEEP_MAX_MEMBERS)
@@ -163,7 +162,7 @@ static int find_dimensions(struct expansion *self, const struct setting_list *li
     return 0;
 }
 
-/* Zipped keys may repeat a value (tp=1,4,1), but not all of them at once. */
+/* Zipped keys may repeat a value (tp=1,4,1), but not the same combination. */
 static int check_columns(const struct dimension *group, struct cb_err *err)
 {
     for (size_t i = 0; i < group->value_count && group->value_count <= 1000; i++)
@@ -180,12 +179,12 @@ static int check_columns(const struct dimension *group, struct cb_err *err)
     return 0;
 }
 
-/* Every value is checked where it was written, and none may stand twice: what would it compare? */
+/* Checks every value, with its origin, and rejects duplicates: comparing a value with itself has no meaning. */
 static int check_values(const struct setting *setting, bool may_repeat, struct cb_err *err)
 {
     enum option_id id;
     if (strncmp(setting->key, "label.", 6) == 0 || option_find(setting->key, &id, NULL))
-        return 0; /* an unknown key is refused when it is set */
+        return 0; /* setting it later reports an unknown key */
     struct option_value *values = calloc(setting->value_count, sizeof *values);
     if (!values)
         return no_memory(err);
@@ -260,7 +259,7 @@ static uint64_t next_random(uint64_t *state)
     return z ^ (z >> 31);
 }
 
-/* Block 1 in order, the others shuffled by their number: the same sweep always runs in the same order. */
+/* Block 1 is in order, the others are shuffled with their number as seed, so a sweep always runs in the same order. */
 static void order_block(size_t block, size_t *order, size_t count)
 {
     uint64_t state = block;

@@ -1,8 +1,8 @@
 /* Sweeps: settings with several values become several experiments.
  *
- * Cartesian by default, the last key fastest; `zip: [a, b]` in YAML or `--zip a,b` walks those keys
- * together. `repeat` copies the whole block: block 1 holds every member once, in order, then block 2
- * in another order (seeded by the block's number), so that what is compared shares its evening. */
+ * Cartesian by default, the last key fastest; `zip: [a, b]` in YAML or `--zip a,b` varies those keys together.
+ * `repeat` copies the whole block: block 1 holds every combination once, in order, block 2 in another order (seeded
+ * with the block's number), and so on, so that runs to be compared are close in time. */
 #ifndef RUN_SWEEP_H
 #define RUN_SWEEP_H
 
@@ -14,7 +14,7 @@
 struct sweep_member {
     struct experiment *experiment; /* owned */
     size_t block;                  /* from 1 */
-    size_t combination;            /* from 0: which of the compared things */
+    size_t combination;            /* from 0: which combination of values */
 };
 
 struct sweep {

@@ -1,4 +1,4 @@
-/* The words of a rule and what they demand. Knows no run. */
+/* Parses threshold rules and checks values against them. */
 #include "run/thresholds.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* Rules that a run must meet: "storage_write_bytes_per_s:2GiB/s+net_latency_s:5us". Pure functions. */
+/* Thresholds that a run must meet: "storage_write_bytes_per_s:2GiB/s+net_latency_s:5us". Pure functions. */
 #ifndef RUN_THRESHOLDS_H
 #define RUN_THRESHOLDS_H
 
@@ -12,7 +12,7 @@
 
 struct rule {
     enum metric_id metric;
-    double bound; /* in the metric's unit: the least value where higher is better, else the most */
+    double bound; /* in the metric's unit: a minimum if higher is better, else a maximum */
 };
 
 struct rules {
@@ -20,11 +20,11 @@ struct rules {
     size_t count;
 };
 
-/* `text` is METRIC:VALUE joined by '+', "" for none; values take the units of the metric. CB_ERR_USAGE with the
- * nearest metric's name. */
+/* Parses METRIC:VALUE joined by '+', "" for no rules; values use the metric's units. CB_ERR_USAGE suggests the
+ * nearest metric name. */
 int rules_parse(const char *text, struct rules *rules, struct cb_err *err) CB_MUST_CHECK;
 
-/* Whether `value` meets the rule; NAN, what was not measured, meets none. */
+/* Whether `value` meets the rule; NAN (not measured) meets no rule. */
 bool rule_is_met(const struct rule *rule, double value);
 
 #endif

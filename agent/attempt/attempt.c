@@ -1,4 +1,4 @@
-/* What an attempt is to all files of this room: its end, its size, its ranks' places. Knows no step of it. */
+/* What all files of this room use of an attempt: deciding its end, its world size, where its ranks are. */
 #include "agent/attempt/attempt.h"
 
 #include <stdarg.h>

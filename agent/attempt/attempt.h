@@ -1,5 +1,5 @@
-/* One attempt of a run: what the files of this room share. Each says which members it fills.
- * agent/attempt/attempt_run.h takes it from its folder to its seal. */
+/* One attempt of a run: the state that the files of this room share. Each header says which members it fills.
+ * agent/attempt/attempt_run.h takes an attempt from its folder to its seal. */
 #ifndef AGENT_ATTEMPT_ATTEMPT_H
 #define AGENT_ATTEMPT_ATTEMPT_H
 
@@ -19,7 +19,7 @@
 #include "run/experiment.h"
 #include "run/run_folder.h"
 
-/* How the attempt ends, once something has decided it. */
+/* How the attempt ends, once decided. */
 struct verdict_of_attempt {
     bool decided;
     enum outcome outcome;
@@ -38,34 +38,34 @@ struct attempt {
     uint64_t warmup, iterations;
     uint64_t started_ns, started_wall_ns;
     const volatile sig_atomic_t *signals;    /* SIGINT and SIGTERM received so far */
-    const volatile sig_atomic_t *time_is_up; /* SIGUSR1 came: the job's time limit is near */
-    pid_t parent;                            /* who started the agent; when it dies, the attempt is cancelled */
+    const volatile sig_atomic_t *time_is_up; /* SIGUSR1 arrived: the job's time limit is near */
+    pid_t parent;                            /* parent of the agent; when it dies, the attempt is cancelled */
 
     struct pages pages;
     struct nodes nodes;
-    char programs[256];        /* where they were sent to on the nodes: broadcast_programs; "" for beside this one */
-    struct node_peers *peers;  /* NULL where all ranks run on this machine */
-    uint64_t rank_start_ns;    /* when the ranks were started: after the nodes had come together */
-    struct child mpi_list;     /* `srun --mpi=list`, asked while nodes join */
-    int mpi_list_fd;           /* what it says, where it was asked */
+    char programs[256];        /* where broadcast_programs sent them on the nodes; "" for the folder of this program */
+    struct node_peers *peers;  /* NULL if all ranks run on this machine */
+    uint64_t rank_start_ns;    /* when the ranks were started, after all nodes had joined */
+    struct child mpi_list;     /* `srun --mpi=list`, running while nodes join */
+    int mpi_list_fd;           /* its output, if it was run */
     struct child launcher;     /* mpirun or srun, or the one rank */
-    const char *launcher_name; /* NULL where nothing stands between us and the one rank */
-    bool has_launcher;         /* mpirun or srun stands between us and the ranks */
-    uint64_t launched_ns;      /* all ranks had reported; 0 before */
+    const char *launcher_name; /* NULL if the one rank has no launcher */
+    bool has_launcher;         /* mpirun or srun is between us and the ranks */
+    uint64_t launched_ns;      /* when all ranks had reported; 0 before */
     struct counters counters;
-    struct probe *probe; /* NULL before and after */
+    struct probe *probe; /* NULL before ranks start and after they end */
     struct verdict_of_attempt verdict;
-    uint64_t oom_kills; /* before the ranks began: memory_oom_kills */
+    uint64_t oom_kills; /* memory_oom_kills before the ranks started */
     char stuck[256];    /* processes that could not be ended, "" for none */
 };
 
-/* The first to decide wins. */
+/* The first decision stands. */
 void attempt_decide(struct attempt *self, enum outcome outcome, int code, const char *format, ...) CB_PRINTF(4, 5);
 
-/* World size as the experiment says it: ranks, else the product of its axes. */
+/* World size of the experiment: ranks, else the product of its axes. */
 uint32_t attempt_world_size(const struct experiment *experiment);
 
-/* "save 3/5, writing": where a rank is, or was when it died. `text` holds 96 bytes. */
+/* "save 3/5, writing": where a rank is, or where it died. `text` holds 96 bytes. */
 char *attempt_describe_place(const struct attempt *self, uint32_t rank, char text[96]);
 
 #endif

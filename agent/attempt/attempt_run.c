@@ -1,4 +1,4 @@
-/* One attempt from start to seal. Owns the order of things; the steps are files of their own. */
+/* One attempt from start to seal: the order of the steps, which are in files of their own. */
 #include "agent/attempt/attempt_run.h"
 
 #include <limits.h>
@@ -21,7 +21,7 @@
 
 #define LEAVE_GRACE_NS (2 * NS_PER_S) /* from SIGTERM to SIGKILL for the launcher */
 #define EXPERIMENT_MAX_BYTES (1 << 20)
-#define PROBE_GRACE_NS (3 * NS_PER_S) /* for a probe that is not done when the ranks are */
+#define PROBE_GRACE_NS (3 * NS_PER_S) /* for a probe that is still running when the ranks are done */
 
 /* Name, experiment and folder of the attempt: without them there is nothing to seal. */
 static int open_attempt(struct attempt *self, const char *run_folder, char absolute[PATH_MAX], struct cb_err *err)
@@ -67,7 +67,7 @@ static int start_ranks(struct attempt *self, struct cb_err *err)
         return 0;
     rc = launch_start(self, err);
     if (!rc)
-        rc = node_peers_write_report(self, err); /* once the ranks are on their way */
+        rc = node_peers_write_report(self, err); /* once the ranks are starting */
     if (probe_store_path(store, path))
         probe_disk(path, disk, sizeof disk);
     counters_start(&self->counters, disk);
@@ -76,7 +76,7 @@ static int start_ranks(struct attempt *self, struct cb_err *err)
     return rc;
 }
 
-/* A fingerprint that is missing confounds comparisons but spoils no result: the log says it. */
+/* A missing fingerprint weakens comparisons but invalidates no result, so it is only logged. */
 static void finish_probe(struct attempt *self)
 {
     struct cb_err err;
@@ -93,7 +93,7 @@ static void finish_probe(struct attempt *self)
     }
 }
 
-/* The runs of a job before this one have had its time, or a signal ended them all. */
+/* Earlier runs of the same job have used up its time, or a signal ended them all. */
 static void end_before_start(struct attempt *self)
 {
     if (*self->time_is_up)
@@ -119,7 +119,7 @@ static void run_ranks(struct attempt *self)
         watch_run(self);
     if (!self->launcher.exited)
         launch_end(self, LEAVE_GRACE_NS);
-    finish_probe(self); /* before the last end, which takes its children, too */
+    finish_probe(self); /* before the final kill, which also removes its children */
     launch_end(self, LEAVE_GRACE_NS);
     node_peers_finish(self);
     if (self->pages.count > 0)
@@ -128,8 +128,8 @@ static void run_ranks(struct attempt *self)
     seal_decide(self);
 }
 
-/* Ranks, the history and people read that file, at other times: when it is not what it was at the start,
- * nobody knows what was measured. */
+/* Ranks, the history and people read experiment.yaml at different times: if it differs from the one we started with,
+ * it is unclear what was measured. */
 static void check_experiment(struct attempt *self)
 {
     struct experiment *now = NULL;
@@ -156,7 +156,7 @@ static void check_experiment(struct attempt *self)
 static int seal(struct attempt *self, struct cb_err *err)
 {
     check_experiment(self);
-    struct cb_err unused; /* host.json is an extra: records hold the figures that count */
+    struct cb_err unused; /* host.json is optional: records hold the figures that count */
     if (self->pages.count > 0 && self->nodes.own >= 0 && counters_write(&self->counters, self->path.data, &unused) != 0)
         attempt_decide(self, OUTCOME_INFRASTRUCTURE, unused.code, "%s", unused.message);
     int rc = seal_write(self, err);
@@ -178,7 +178,7 @@ int conduct_attempt(const char *run_folder, const volatile sig_atomic_t *signals
                            .parent = getppid(),
                            .pages = {.lock_fd = -1}};
     buf_init(&self.path, PATH_MAX);
-    prctl(PR_SET_CHILD_SUBREAPER, 1); /* what loses its parent comes to us, so that nothing is left behind */
+    prctl(PR_SET_CHILD_SUBREAPER, 1); /* orphans are reparented to us, so that nothing is left behind */
     int rc = open_attempt(&self, run_folder, absolute, err);
     if (!rc) {
         run_ranks(&self);

@@ -1,6 +1,6 @@
-/* Conducts one attempt of a run on this machine, from its folder to its seal.
+/* Runs one attempt on this machine, from its folder to its seal.
  *
- * Never leaves without a manifest once the attempt's folder exists, and leaves no process behind. */
+ * Always writes a manifest once the attempt's folder exists, and leaves no process behind. */
 #ifndef AGENT_ATTEMPT_ATTEMPT_RUN_H
 #define AGENT_ATTEMPT_ATTEMPT_RUN_H
 
@@ -9,8 +9,8 @@
 #include "core/err.h"
 #include "run/run_folder.h"
 
-/* Runs one attempt to its seal. *outcome and *code say how it ended; fails only where there is nothing
- * to seal (no run folder, no experiment). */
+/* Runs one attempt to its seal. *outcome and *code say how it ended; fails only if there is nothing to seal (no run
+ * folder, no experiment). */
 int conduct_attempt(const char *run_folder, const volatile sig_atomic_t *signals,
                     const volatile sig_atomic_t *time_is_up, enum outcome *outcome, int *code,
                     struct cb_err *err) CB_MUST_CHECK;

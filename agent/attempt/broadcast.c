@@ -1,4 +1,4 @@
-/* Sending programs by sbcast. Owns the folder they lie in on the nodes; knows nothing of what they do there. */
+/* Sends programs to the nodes by sbcast, and removes their folder there. */
 #include "agent/attempt/broadcast.h"
 
 #include <errno.h>
@@ -19,10 +19,10 @@
 #define REMOVE_NS (10 * NS_PER_S)
 #define ANSWER_MAX_BYTES (1 << 16)
 
-/* The agent first: where it cannot be sent, nothing can. A plugin is sent where there is one. */
+/* The agent goes first: if it cannot be sent, nothing can. The plugin is sent if there is one. */
 static const char *const programs[] = {"ckptbench-agent", "ckptbench-worker", CUDA_PLUGIN_FILE};
 #define PROGRAMS (sizeof programs / sizeof *programs)
-#define WORKER 1 /* which an image has itself */
+#define WORKER 1 /* a container image has its own worker */
 
 static int run(const char *const *words, uint64_t timeout_ns, struct cb_err *err)
 {
@@ -34,7 +34,7 @@ static int run(const char *const *words, uint64_t timeout_ns, struct cb_err *err
     return rc;
 }
 
-/* A command on each node of the allocation, which may have more of them than this run. */
+/* Runs a command on each node of the allocation, which may have more nodes than this run uses. */
 static int run_on_all(const char *const command[4], uint64_t timeout_ns, struct cb_err *err)
 {
     const char *count = getenv("SLURM_JOB_NUM_NODES");
@@ -79,7 +79,8 @@ int broadcast_programs(struct attempt *attempt, struct cb_err *err)
     int rc = run_on_all((const char *const[]){"mkdir", "-m700", "--", attempt->programs}, SEND_NS, err);
     if (!rc)
         rc = send_all(attempt->programs, *experiment_text(attempt->experiment, OPT_CONTAINER) != '\0', err);
-    if (!rc && setenv("SLURM_WORKING_DIR", attempt->programs, 1)) /* of every srun from here on: ours is not there */
+    if (!rc && setenv("SLURM_WORKING_DIR", attempt->programs,
+                      1)) /* for every later srun: our working folder does not exist there */
         rc = cb_fail_errno(err, errno, "setting a variable for srun");
     return rc ? cb_context(err, "sending the programs to %s of the nodes by sbcast (slurm.sbcast)", parent) : 0;
 }

@@ -1,17 +1,18 @@
-/* The programs of a run on nodes that share no file system with this machine (slurm.sbcast): sent to a folder that each
- * node has for itself, used from there by agents and ranks, removed when the run is over. */
+/* Programs of a run on nodes that share no file system with this machine (slurm.sbcast): copied to a folder on each
+ * node, used from there by agents and ranks, removed when the run is over. */
 #ifndef AGENT_ATTEMPT_BROADCAST_H
 #define AGENT_ATTEMPT_BROADCAST_H
 
 #include "agent/attempt/attempt.h"
 
-/* Fills attempt->programs, where the experiment asks for it and Slurm has given the nodes; else does nothing. */
+/* Fills attempt->programs if the experiment asks for it and Slurm has allocated the nodes; else does nothing. */
 int broadcast_programs(struct attempt *attempt, struct cb_err *err) CB_MUST_CHECK;
 
-/* What agents of nodes do not remove: where not all of them came, or the job has nodes that this run did not take. */
+/* Removes the programs that node agents do not: if some nodes did not join, or the job has nodes that this run does
+ * not use. */
 void broadcast_remove(const struct attempt *attempt, bool all_came);
 
-/* Removes the folder in which this program was sent here; for an agent of a node, when all is over. */
+/* Removes the folder that this program was sent to; called by a node's agent at its end. */
 void broadcast_remove_own(void);
 
 #endif

@@ -1,6 +1,6 @@
-/* Launchers of several nodes. Knows their flags and files; not what ranks do, nor who follows them.
+/* Launchers for several nodes: their flags and files.
  *
- * Which MPI transport ranks take between nodes is the site's choice: nothing here narrows it. */
+ * The site chooses the MPI transport between nodes: nothing here restricts it. */
 #include "agent/attempt/launch_nodes.h"
 
 #include <errno.h>
@@ -16,7 +16,7 @@
 #include "run/rank_placement.h"
 
 #define FILE_MAX_BYTES (64 << 20)
-#define MPI_NODE_PREFIX "ckptbench-node-" /* mpirun's names for hosts: user@host:port is none it could take */
+#define MPI_NODE_PREFIX "ckptbench-node-" /* mpirun cannot parse user@host:port as a host name */
 
 size_t launch_ssh_words(const char *host, char destination[NODE_NAME_BYTES], char port[8],
                         const char *words[LAUNCH_SSH_WORDS])
@@ -25,7 +25,7 @@ size_t launch_ssh_words(const char *host, char destination[NODE_NAME_BYTES], cha
     nodes_split_host(host, destination, port);
     words[count++] = "ssh";
     words[count++] = "-o";
-    words[count++] = "BatchMode=yes"; /* a question would wait for ever */
+    words[count++] = "BatchMode=yes"; /* a prompt would wait for ever */
     words[count++] = "-o";
     words[count++] = "ServerAliveInterval=5";
     if (*port) {
@@ -37,7 +37,7 @@ size_t launch_ssh_words(const char *host, char destination[NODE_NAME_BYTES], cha
     return count;
 }
 
-/* A line for every rank, or for every node with its slots. */
+/* Writes a line per rank, or per node with its slots. */
 static int write_hosts(const struct attempt *attempt, bool slots, const char *path, struct cb_err *err)
 {
     const struct nodes *nodes = &attempt->nodes;
@@ -80,7 +80,7 @@ void command_line_add(struct command_line *self, const char *const *words)
         self->words[self->count++] = *words;
 }
 
-/* The launcher's words, and what a rank is told. */
+/* Appends the launcher's words, then the rank's arguments. */
 static int start_ranks(struct attempt *attempt, const char *const *launcher, const struct worker *worker,
                        const char *const *environment, int log_fd, struct cb_err *err)
 {
@@ -105,7 +105,7 @@ static int start_srun(struct attempt *attempt, const struct worker *worker, cons
     snprintf(file, sizeof file, "SLURM_HOSTFILE=%s", hosts);
     const char *const environment[] = {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
                                        "OMPI_MCA_btl_base_warn_component_unused=0", file, NULL};
-    /* --mem=0 and --overcommit: the agents' step and the ranks' share what the job has. */
+    /* --mem=0 and --overcommit: the steps of agents and of ranks share the job's resources. */
     const char *const words[] = {"srun",
                                  "--mpi=pmix",
                                  "--overlap",
@@ -132,22 +132,23 @@ static int start_mpirun(struct attempt *attempt, const struct worker *worker, co
         return cb_fail_errno(err, errno, "finding this program's own path");
     snprintf(shell, sizeof shell, "OMPI_MCA_plm_rsh_agent=%s shell %s", own, list);
     snprintf(prte_shell, sizeof prte_shell, "PRTE_MCA_plm_ssh_agent=%s shell %s", own, list);
-    const char *const environment[] = {"OMPI_ALLOW_RUN_AS_ROOT=1",
-                                       "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
-                                       "PRTE_ALLOW_RUN_AS_ROOT=1",
-                                       "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1",
-                                       "OMPI_MCA_rmaps_base_mapping_policy=slot:oversubscribe",
-                                       "PRTE_MCA_rmaps_default_mapping_policy=slot:oversubscribe",
-                                       "OMPI_MCA_hwloc_base_binding_policy=none",
-                                       "PRTE_MCA_hwloc_default_binding_policy=none",
-                                       "OMPI_MCA_btl_base_warn_component_unused=0",
-                                       "OMPI_MCA_orte_tag_output=1",
-                                       "OMPI_MCA_plm_rsh_no_tree_spawn=1", /* only we know what the names stand for */
-                                       "PRTE_MCA_plm_ssh_no_tree_spawn=1",
-                                       "SLURM_OVERLAP=1", /* its daemons' step beside the agents' */
-                                       *list ? shell : "SLURM_MPI_TYPE=none",
-                                       *list ? prte_shell : NULL,
-                                       NULL};
+    const char *const environment[] = {
+        "OMPI_ALLOW_RUN_AS_ROOT=1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+        "PRTE_ALLOW_RUN_AS_ROOT=1",
+        "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+        "OMPI_MCA_rmaps_base_mapping_policy=slot:oversubscribe",
+        "PRTE_MCA_rmaps_default_mapping_policy=slot:oversubscribe",
+        "OMPI_MCA_hwloc_base_binding_policy=none",
+        "PRTE_MCA_hwloc_default_binding_policy=none",
+        "OMPI_MCA_btl_base_warn_component_unused=0",
+        "OMPI_MCA_orte_tag_output=1",
+        "OMPI_MCA_plm_rsh_no_tree_spawn=1", /* only our ssh wrapper can resolve these names */
+        "PRTE_MCA_plm_ssh_no_tree_spawn=1",
+        "SLURM_OVERLAP=1", /* the step of mpirun's daemons shares the nodes with the agents' step */
+        *list ? shell : "SLURM_MPI_TYPE=none",
+        *list ? prte_shell : NULL,
+        NULL};
     const char *const words[] = {"mpirun", "--hostfile", hosts, "-n", ranks, NULL};
     return start_ranks(attempt, words, worker, environment, log_fd, err);
 }
@@ -164,7 +165,7 @@ int launch_across_nodes(struct attempt *attempt, const struct worker *worker, in
     return srun ? start_srun(attempt, worker, hosts, log_fd, err) : start_mpirun(attempt, worker, hosts, log_fd, err);
 }
 
-/* The word number `index` in "a,b,c". */
+/* Word number `index` of "a,b,c". */
 static int find_host(const char *hosts, const char *name, char host[NODE_NAME_BYTES], struct cb_err *err)
 {
     const char *at = hosts;

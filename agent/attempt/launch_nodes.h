@@ -1,4 +1,4 @@
-/* Starting ranks on several nodes: srun with PMIx, mpirun inside an allocation, mpirun over ssh. */
+/* Starts ranks on several nodes: srun with PMIx, mpirun inside an allocation, or mpirun over ssh. */
 #ifndef AGENT_ATTEMPT_LAUNCH_NODES_H
 #define AGENT_ATTEMPT_LAUNCH_NODES_H
 
@@ -8,17 +8,17 @@
 #include "agent/attempt/attempt.h"
 #include "run/container.h"
 
-/* The first words of a step of agents, which shares what the job has with the steps beside it. */
+/* The first words of a step of agents, which shares the job's resources with the other steps. */
 #define LAUNCH_BESIDE "srun", "--overlap", "--overcommit", "--mpi=none", "--cpu-bind=none", "--mem=0"
 
-/* What starts a rank: the worker, behind the words of `container`. Words point into the struct. */
+/* The command of a rank: the words of `container`, then the worker. Words point into the struct. */
 struct worker {
     char path[PATH_MAX];
     struct container container;
     const char *words[CONTAINER_MAX_WORDS + 2]; /* NULL-terminated */
 };
 
-/* A command line: appends words up to their NULL. Room for LAUNCH_MAX_WORDS, which is more than launchers take. */
+/* A command line: appends words up to their NULL. Holds LAUNCH_MAX_WORDS, more than any launcher needs. */
 #define LAUNCH_MAX_WORDS (CONTAINER_MAX_WORDS + 40)
 struct command_line {
     const char *words[LAUNCH_MAX_WORDS + 1];
@@ -26,16 +26,16 @@ struct command_line {
 };
 void command_line_add(struct command_line *self, const char *const *words);
 
-/* Fills attempt->launcher with attempt->launcher_name, started. Places ranks as run/rank_placement.h says. */
+/* Fills attempt->launcher with attempt->launcher_name, started. Places ranks as in run/rank_placement.h. */
 int launch_across_nodes(struct attempt *attempt, const struct worker *worker, int log_fd,
                         struct cb_err *err) CB_MUST_CHECK;
 
-/* For mpirun, which starts its daemons with "PROGRAM shell HOSTS NAME COMMAND…": becomes ssh to the host
- * that NAME stands for. Returns only on failure. */
+/* For mpirun, which starts its daemons with "PROGRAM shell HOSTS NAME COMMAND…": replaces this process by ssh to the
+ * host that NAME refers to. Returns only on failure. */
 int launch_shell(int argc, char **argv, struct cb_err *err) CB_MUST_CHECK;
 
-/* Fills words for "ssh [-p PORT] DESTINATION", NULL-terminated, into `words` (LAUNCH_SSH_WORDS of them);
- * returns how many. `destination` and `port` are room that the words point to. */
+/* Fills words for "ssh [-p PORT] DESTINATION", NULL-terminated, into `words` (LAUNCH_SSH_WORDS of them); returns
+ * their number. The words point into the buffers `destination` and `port`. */
 #define LAUNCH_SSH_WORDS 12
 size_t launch_ssh_words(const char *host, char destination[NODE_NAME_BYTES], char port[8],
                         const char *words[LAUNCH_SSH_WORDS]);

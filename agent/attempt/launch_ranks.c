@@ -1,7 +1,7 @@
-/* Launching ranks with mpirun, or one rank alone, and ending them. Knows processes, not what they do.
+/* Launches ranks with mpirun, or one rank without a launcher, and ends them.
  *
- * What mpirun must be told goes through the environment, since the names of its flags differ between
- * MPIs while unknown variables harm none. */
+ * Settings for mpirun go through the environment, since the names of its flags differ between MPIs while unknown
+ * variables are harmless. */
 #include "agent/attempt/launch_ranks.h"
 
 #include <errno.h>
@@ -27,7 +27,7 @@
 #define POLL_NS (5 * NS_PER_MS)
 #define KILL_BOUND_NS (2 * NS_PER_S)
 
-/* The worker beside this program, or where the ranks' nodes have it. */
+/* The worker next to this program, or at its path on the ranks' nodes. */
 static int find_program(const struct attempt *attempt, bool in_image, char path[PATH_MAX], struct cb_err *err)
 {
     if (in_image) {
@@ -43,7 +43,7 @@ static int find_program(const struct attempt *attempt, bool in_image, char path[
     return cb_fail(err, CB_ERR_NOT_FOUND, "ckptbench-worker is neither beside ckptbench-agent nor in PATH");
 }
 
-/* An image has a worker of its own. */
+/* A container image has its own worker. */
 static int find_worker(const struct attempt *attempt, struct worker *worker, struct cb_err *err)
 {
     struct container *container = &worker->container;
@@ -56,7 +56,7 @@ static int find_worker(const struct attempt *attempt, struct worker *worker, str
     return rc;
 }
 
-/* Where srun may have to start the ranks. */
+/* Whether srun may have to start the ranks. */
 static bool may_use_srun(const struct attempt *attempt)
 {
     const struct experiment *experiment = attempt->experiment;
@@ -87,7 +87,7 @@ static void end_question(struct attempt *attempt)
     attempt->mpi_list = (struct child){0};
 }
 
-/* Slurm's own launcher needs its PMIx plugin to wire ranks; else mpirun has srun start its daemons. */
+/* srun can start ranks only with its PMIx plugin; without it, mpirun lets srun start its daemons. */
 static bool slurm_has_pmix(struct attempt *attempt)
 {
     char text[4096] = "";
@@ -100,7 +100,7 @@ static bool slurm_has_pmix(struct attempt *attempt)
     return found;
 }
 
-/* Also decides by what: mpirun, where there is more than one rank; srun in an allocation of several nodes. */
+/* Also chooses the launcher: mpirun for several ranks; srun in an allocation of several nodes. */
 static int choose_launcher(struct attempt *attempt, struct cb_err *err)
 {
     const struct experiment *experiment = attempt->experiment;
@@ -139,15 +139,15 @@ static int start_here(struct attempt *attempt, const struct worker *worker, int 
     snprintf(base, sizeof base, "OMPI_MCA_orte_tmpdir_base=%s", attempt->pages.folder);
     snprintf(prte_base, sizeof prte_base, "PRTE_MCA_prte_tmpdir_base=%s", attempt->pages.folder);
     const char *const environment[] = {"OMPI_ALLOW_RUN_AS_ROOT=1",
-                                       "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", /* a container is often root */
+                                       "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", /* containers often run as root */
                                        "PRTE_ALLOW_RUN_AS_ROOT=1",
                                        "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1",
                                        "OMPI_MCA_rmaps_base_oversubscribe=1",
                                        "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe",
                                        "OMPI_MCA_hwloc_base_binding_policy=none",
                                        "PRTE_MCA_hwloc_default_binding_policy=none",
-                                       "OMPI_MCA_plm=isolated", /* one machine: looks for no ssh */
-                                       "OMPI_MCA_ras=^slurm",   /* a job's node is it */
+                                       "OMPI_MCA_plm=isolated", /* one machine: no search for ssh */
+                                       "OMPI_MCA_ras=^slurm",   /* a job's node counts as one machine */
                                        "PRTE_MCA_ras=^slurm",
                                        "OMPI_MCA_pml=ob1",
                                        "OMPI_MCA_btl=self,vader",
@@ -196,7 +196,7 @@ int launch_start(struct attempt *attempt, struct cb_err *err)
     return rc;
 }
 
-/* A number on a page may have gone to another process since: the command line says whose it is. */
+/* The process number on a page may have been reused; the command line identifies the process. */
 bool launch_is_ours(const struct attempt *attempt, pid_t pid)
 {
     return procfs_mentions(pid, attempt->pages.base);
@@ -230,7 +230,7 @@ bool launch_end_adopted(const struct attempt *attempt)
     return any;
 }
 
-/* Kills the ranks, which stand in groups of their own, and what they left behind. */
+/* Kills the ranks, which have process groups of their own, and their leftover children. */
 static bool kill_rest(const struct attempt *attempt)
 {
     bool any = false;

@@ -1,4 +1,4 @@
-/* Uploads left behind. Knows the store as a client of S3; nothing of what was uploaded. */
+/* Aborts unfinished multipart uploads. */
 #include "agent/attempt/multipart_cleanup.h"
 
 #include <inttypes.h>

@@ -1,4 +1,4 @@
-/* The loop beside the ranks: heartbeats, progress, timeouts, signals. Knows pages, not operations. */
+/* The loop that watches the ranks: heartbeats, progress, timeouts, signals. */
 #include "agent/attempt/rank_watch.h"
 
 #include <errno.h>
@@ -14,28 +14,28 @@
 #define TICK_NS (50 * NS_PER_MS)
 #define PROGRESS_NS (500 * NS_PER_MS)
 #define MEMORY_NS NS_PER_S
-#define SLURM_GRACE_NS (2 * NS_PER_S)    /* from a signal in a job until ranks must stop within an iteration */
-#define NOTE_AFTER_NS (5 * NS_PER_S)     /* a rank that moves nothing for so long is named in the progress */
-#define LEAVE_NS (5 * NS_PER_S)          /* from a request to stop at once until the end by force */
+#define SLURM_GRACE_NS (2 * NS_PER_S) /* from a signal in a job until ranks must stop within an iteration */
+#define NOTE_AFTER_NS (5 * NS_PER_S)  /* after this time without progress the progress file names a rank as stalled */
+#define LEAVE_NS (5 * NS_PER_S)       /* from a request to stop at once until the ranks are killed */
 #define AFTER_FAILURE_NS (15 * NS_PER_S) /* from the first failed rank until the others must have left */
-#define AFTER_DEATH_NS (5 * NS_PER_S)    /* the same for a rank that vanished without its launcher noticing */
-#define STANDSTILL_NS (10 * NS_PER_S)    /* without a sign of life from here for so long, ranks leave by themselves */
-#define AFTER_WORK_NS NS_PER_S           /* from the last rank gone until what they left behind is ended */
+#define AFTER_DEATH_NS (5 * NS_PER_S)    /* the same for a rank that vanished unnoticed by its launcher */
+#define STANDSTILL_NS (10 * NS_PER_S)    /* after this time without our heartbeat, ranks leave by themselves */
+#define AFTER_WORK_NS NS_PER_S           /* from the end of the last rank until its leftovers are killed */
 
 struct watch {
     struct attempt *attempt;
     enum stop_request stop;
-    uint64_t tick_ns;                 /* the last one; 0 before the first */
-    uint64_t end_ns;                  /* by force at this time; 0 while nobody must leave */
+    uint64_t tick_ns;                 /* last heartbeat; 0 before the first */
+    uint64_t end_ns;                  /* when to kill; 0 while nothing has to end */
     uint64_t signalled_ns;            /* when the first signal was seen */
     uint64_t failed_ns;               /* when a failed rank was first seen */
-    uint64_t ended_ns;                /* when all ranks were first seen to be done or failed */
-    uint64_t vanished_ns;             /* when a rank was first seen to be gone */
+    uint64_t ended_ns;                /* when all ranks were first seen done or failed */
+    uint64_t vanished_ns;             /* when a rank was first missing */
     uint64_t progress_ns;             /* last progress.json */
-    uint64_t memory_ns;               /* last look at memory */
-    uint32_t seen_op, seen_iteration; /* of rank 0, at the last tick */
+    uint64_t memory_ns;               /* last memory sample */
+    uint32_t seen_op, seen_iteration; /* operation of rank 0, at the last tick */
     uint64_t seen_since_ns;           /* when that operation was first seen */
-    double bytes_per_s[OP_COUNT];     /* of all ranks, last seen in each operation; 0: none yet */
+    double bytes_per_s[OP_COUNT];     /* last seen of all ranks in each operation; 0: none yet */
     struct births births;
 };
 
@@ -55,15 +55,13 @@ static bool has_ended(const struct attempt *attempt, uint32_t rank)
     return phase == PHASE_DONE || phase == PHASE_FAILED;
 }
 
-/* Stops */
-
 static void request_stop(struct watch *self, enum stop_request stop, uint64_t now_ns)
 {
     if (stop > self->stop) {
         self->stop = stop;
         pages_request_stop(&self->attempt->pages, stop);
     }
-    /* Before all ranks have reported they wait for each other inside of MPI, and hear nothing. */
+    /* Until all ranks have reported they wait for each other inside MPI, and do not read their pages. */
     if (stop == STOP_NOW && !self->end_ns)
         self->end_ns = now_ns + (self->attempt->launched_ns ? LEAVE_NS : 0);
 }
@@ -88,7 +86,7 @@ static void check_signals(struct watch *self, uint64_t now_ns)
                        attempt_describe_place(attempt, 0, place));
         request_stop(self, STOP_NOW, now_ns);
     } else if (received > 1) {
-        if (!attempt->nodes.slurm) /* which sends several, and knows why */
+        if (!attempt->nodes.slurm) /* Slurm sends several signals and knows the reason */
             attempt_decide(attempt, OUTCOME_CANCELLED, CB_ERR_ABORTED, "stopped at once, on a second signal");
         request_stop(self, STOP_NOW, now_ns);
     }
@@ -124,7 +122,7 @@ static void check_launch(struct watch *self, uint64_t now_ns)
     }
 }
 
-/* A node that is lost takes its ranks along, unless the run is being ended anyhow. */
+/* Losing a node means losing its ranks, unless the run is being ended anyway. */
 static void check_nodes(struct watch *self, uint64_t now_ns)
 {
     struct attempt *attempt = self->attempt;
@@ -136,7 +134,7 @@ static void check_nodes(struct watch *self, uint64_t now_ns)
     request_stop(self, STOP_NOW, now_ns);
 }
 
-/* All who failed only stopped because of others. */
+/* Whether every failed rank stopped only because of another rank. */
 static bool only_abandoned(const struct attempt *attempt)
 {
     bool any = false;
@@ -149,7 +147,7 @@ static bool only_abandoned(const struct attempt *attempt)
     return any;
 }
 
-/* Ranks whose agent stands still leave before their node counts as lost, and take the others along. */
+/* Ranks whose agent is suspended leave before their node counts as lost, and end the other ranks. */
 static void check_silent(struct watch *self, uint64_t now_ns)
 {
     struct attempt *attempt = self->attempt;
@@ -161,7 +159,7 @@ static void check_silent(struct watch *self, uint64_t now_ns)
     request_stop(self, STOP_NOW, now_ns);
 }
 
-/* Nodes and ranks that seem silent then are not to blame. */
+/* Do not blame nodes and ranks that seem silent because we were suspended ourselves. */
 static void check_standstill(struct watch *self, uint64_t now_ns)
 {
     struct attempt *attempt = self->attempt;
@@ -180,7 +178,7 @@ static void check_standstill(struct watch *self, uint64_t now_ns)
     request_stop(self, STOP_NOW, now_ns);
 }
 
-/* How long a rank has moved nothing. */
+/* How long a rank has made no progress. */
 static uint64_t idle_ns(const struct attempt *attempt, uint32_t rank, uint64_t now_ns)
 {
     uint64_t moved_ns = atomic_load(&page_of(attempt, rank)->progress_ns);
@@ -189,8 +187,8 @@ static uint64_t idle_ns(const struct attempt *attempt, uint32_t rank, uint64_t n
     return now_ns > moved_ns ? now_ns - moved_ns : 0;
 }
 
-/* The rank that moves nothing for longest. Those that wait for others are to blame only where every
- * rank waits. False where all have ended. */
+/* The rank without progress for longest. Ranks that wait for others are blamed only if all ranks wait. False if all
+ * have ended. */
 static bool find_idle(const struct attempt *attempt, uint64_t now_ns, uint32_t *rank, uint64_t *longest_ns)
 {
     bool found = false, found_busy = false;
@@ -239,8 +237,8 @@ static void check_timeouts(struct watch *self, uint64_t now_ns)
     }
 }
 
-/* When all ranks are done, their launcher must end soon. It does not while a process that a rank left
- * behind holds its output open. */
+/* When all ranks are done, their launcher must end soon. It does not while a leftover process of a rank holds its
+ * output open. */
 static void check_lingering(struct watch *self, bool all_ended, bool any_alive, uint64_t now_ns)
 {
     if (!all_ended)
@@ -253,7 +251,7 @@ static void check_lingering(struct watch *self, bool all_ended, bool any_alive, 
         request_stop(self, STOP_NOW, now_ns);
 }
 
-/* Ranks that failed or vanished: the others are given time to leave with their own reasons. */
+/* Ranks that failed or vanished: the others get time to leave with their own reasons. */
 static void check_ranks(struct watch *self, uint64_t now_ns)
 {
     struct attempt *attempt = self->attempt;
@@ -281,8 +279,6 @@ static void check_ranks(struct watch *self, uint64_t now_ns)
         request_stop(self, STOP_NOW, now_ns);
 }
 
-/* Progress */
-
 static void add_bytes(const struct attempt *attempt, struct progress *progress)
 {
     double least = 2;
@@ -298,8 +294,8 @@ static void add_bytes(const struct attempt *attempt, struct progress *progress)
     }
 }
 
-/* Looked at in every tick: many operations are shorter than the time between two progress files. A rate
- * over less than a tick says nothing; until there is one, the last such operation's rate stands. */
+/* Runs in every tick, since many operations are shorter than the time between two progress files. A rate over less
+ * than a tick means nothing; until there is one, the rate of the previous such operation stands. */
 static void measure_rate(struct watch *self, uint64_t now_ns)
 {
     const struct status_page *page = page_of(self->attempt, 0);
@@ -331,7 +327,7 @@ static void show_progress(struct watch *self, uint64_t now_ns)
     if (iteration >= attempt->warmup && op != OP_NONE)
         progress.iteration = iteration - (uint32_t)attempt->warmup + 1;
     if (op != OP_NONE && op < OP_COUNT &&
-        op != OP_DELETE) { /* these move no bytes: the page still has the last one's */
+        op != OP_DELETE) { /* these move no bytes: the page still shows the previous bytes */
         add_bytes(attempt, &progress);
         progress.bytes_per_s = self->bytes_per_s[op];
     }
@@ -341,7 +337,7 @@ static void show_progress(struct watch *self, uint64_t now_ns)
         node_peers_note(attempt, now_ns, progress.note, sizeof progress.note);
     if (progress_write(attempt->path.data, &progress, NULL) == 0 || access(attempt->path.data, F_OK) == 0 ||
         errno != ENOENT)
-        return; /* only a look: the next one is half a second away */
+        return; /* ignored: progress is only informative, and the next one is half a second away */
     attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, CB_ERR_NOT_FOUND,
                    "the run folder was removed while the run lasted: nothing of it can be kept");
     request_stop(self, STOP_NOW, now_ns);
@@ -380,7 +376,7 @@ void watch_run(struct attempt *attempt)
             break;
     }
     check_silent(&self, clock_monotonic_ns());
-    check_launch(&self, clock_monotonic_ns()); /* a very quick run may end between two ticks */
+    check_launch(&self, clock_monotonic_ns()); /* a very short run may end between two ticks */
     check_signals(&self, clock_monotonic_ns());
     births_release(&self.births);
 }

@@ -4,8 +4,8 @@
 
 #include "agent/attempt/attempt.h"
 
-/* Returns when the launcher has ended, or when it has been asked to and did not in time; the caller
- * ends what is left. Decides on timeouts, second signals and ranks that vanished. */
+/* Returns when the launcher has ended, or when it did not end in time after a request; the caller kills the rest.
+ * Decides the attempt on timeouts, second signals and vanished ranks. */
 void watch_run(struct attempt *attempt);
 
 #endif

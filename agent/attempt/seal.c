@@ -1,4 +1,4 @@
-/* The end of an attempt: outcome, records, manifest. Knows what outcomes mean, not how ranks ran. */
+/* The end of an attempt: outcome, records, manifest. */
 #include "agent/attempt/seal.h"
 
 #include <inttypes.h>
@@ -20,10 +20,8 @@
 #define LOG_MAX_BYTES (64 << 20)
 #define LINE_MAX_BYTES 400
 
-/* What ranks left */
-
-/* The rank whose failure is the reason: the lowest, but one that only stopped because of others comes
- * last. False where no rank failed. */
+/* The rank whose failure is the reason: the lowest, but ranks that only stopped because of others come last. False if
+ * no rank failed. */
 static bool find_failed(const struct attempt *attempt, uint32_t *rank, int *code, uint32_t *count)
 {
     bool found = false;
@@ -42,7 +40,7 @@ static bool find_failed(const struct attempt *attempt, uint32_t *rank, int *code
     return found;
 }
 
-/* The first line that a rank left about its failure. */
+/* The first line that a rank reported about its failure. */
 static void first_failure(const struct attempt *attempt, uint32_t rank, char line[LINE_MAX_BYTES])
 {
     const struct status_page *page = attempt->pages.page[rank];
@@ -63,7 +61,7 @@ static bool all_done(const struct attempt *attempt)
     return attempt->pages.count > 0;
 }
 
-/* Whether the iterations that were asked for were all begun: a stop that came later changed nothing. */
+/* Whether all requested iterations had begun: then a later stop changed nothing. */
 static bool all_iterations(const struct attempt *attempt)
 {
     for (uint32_t rank = 0; rank < attempt->pages.count; rank++) {
@@ -73,7 +71,7 @@ static bool all_iterations(const struct attempt *attempt)
     return experiment_u64(attempt->experiment, OPT_DURATION) == 0;
 }
 
-/* A fact that a rank has left; "" where there is none. */
+/* A fact reported by a rank; "" if there is none. */
 static void find_fact(const struct status_page *page, const char *key, char value[LINE_MAX_BYTES])
 {
     uint32_t left = atomic_load_explicit(&page->facts_length, memory_order_acquire);
@@ -92,7 +90,7 @@ static void find_fact(const struct status_page *page, const char *key, char valu
     }
 }
 
-/* Whether a signal to a rank, which this agent has not sent, stopped it. */
+/* Whether a signal to a rank, not sent by this agent, stopped it. */
 static bool was_stopped(const struct attempt *attempt)
 {
     char how[LINE_MAX_BYTES] = "";
@@ -101,18 +99,16 @@ static bool was_stopped(const struct attempt *attempt)
     return *how != '\0';
 }
 
-/* What the launcher left */
-
 static void read_log(const struct attempt *attempt, struct buf *log)
 {
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%.4000s/logs/ranks.log", attempt->path.data);
     if (buf_read_file(log, path, NULL) != 0)
-        buf_clear(log); /* absent, or too long to be of help */
+        buf_clear(log); /* absent, or too long to be useful */
 }
 
-/* "srun: error: n2: task 3: Killed", "srun: error: n2: tasks 2-3: Segmentation fault (core dumped)": the
- * first such line is the first that died, since srun then ends the others. Where one before has "Exited with exit code 2",
+/* "srun: error: n2: task 3: Killed", "srun: error: n2: tasks 2-3: Segmentation fault (core dumped)": the first such
+ * line names the first rank that died, since srun then ends the others. After a line "Exited with exit code 2",
  * SIGTERM is srun's own. */
 static bool find_killed_task(const char *log, uint32_t *rank, int *signal_number)
 {
@@ -156,7 +152,7 @@ static bool find_killed(const struct attempt *attempt, const char *log, uint32_t
     return attempt->launcher.exited && WIFSIGNALED(attempt->launcher.status);
 }
 
-/* The last line that says something: mpirun frames its messages with dashes. */
+/* The last line with content: mpirun frames its messages with dashes. */
 static void last_words(const char *log, char line[LINE_MAX_BYTES])
 {
     line[0] = '\0';
@@ -169,7 +165,7 @@ static void last_words(const char *log, char line[LINE_MAX_BYTES])
     }
 }
 
-/* The first line of a rank's own, where it left before it had a page: what launchers say of that comes last. */
+/* The first line printed by a rank that ended before it had a page; launchers report on it only afterwards. */
 static void first_words(const char *log, char line[LINE_MAX_BYTES])
 {
     static const char name[] = "ckptbench-worker: ";
@@ -182,9 +178,7 @@ static void first_words(const char *log, char line[LINE_MAX_BYTES])
     snprintf(line, LINE_MAX_BYTES, "%.*s", (int)(len < LINE_MAX_BYTES ? len : LINE_MAX_BYTES - 1), at);
 }
 
-/* Outcomes */
-
-/* SIGKILL comes from people, from launchers, and from the kernel that has no memory left: that one is counted. */
+/* SIGKILL comes from people, from launchers, and from the OOM killer, whose kills the kernel counts. */
 static bool decide_out_of_memory(struct attempt *attempt, uint32_t rank, const char *place)
 {
     char needed[LINE_MAX_BYTES], node[NODE_NAME_BYTES + 16];
@@ -238,7 +232,8 @@ static void decide_stopped(struct attempt *attempt)
     int code = late ? CB_ERR_TIMEOUT : CB_ERR_ABORTED;
     uint64_t done = atomic_load(&attempt->pages.page[0]->iteration) + UINT64_C(1);
     char stopped[LINE_MAX_BYTES];
-    if (experiment_is(attempt->experiment, OPT_WORKLOAD, "train")) { /* which counts steps, and says where it was */
+    if (experiment_is(attempt->experiment, OPT_WORKLOAD,
+                      "train")) { /* training counts steps and reports where it was */
         find_fact(attempt->pages.page[0], "stopped", stopped);
         attempt_decide(attempt, outcome, code, "%s %s", why, *stopped ? stopped : "before the first step");
         return;
@@ -248,7 +243,7 @@ static void decide_stopped(struct attempt *attempt)
                    (unsigned long long)attempt->iterations);
 }
 
-/* Ranks that are not done and say nothing. */
+/* Ranks that are not done and report nothing. */
 static void decide_silent(struct attempt *attempt, const char *log)
 {
     char how[64], line[LINE_MAX_BYTES], place[96];
@@ -301,8 +296,6 @@ void seal_decide(struct attempt *attempt)
     buf_release(&log);
 }
 
-/* Records */
-
 static double seconds_between(uint64_t from_ns, uint64_t to_ns)
 {
     return from_ns && to_ns >= from_ns ? (double)(to_ns - from_ns) / (double)NS_PER_S : NAN;
@@ -328,7 +321,7 @@ static void fill_times(const struct attempt *attempt, double values[METRIC_COUNT
     values[METRIC_RUN_S] = seconds_between(attempt->started_ns, clock_monotonic_ns());
 }
 
-/* Goodput at the best interval, from what a save stalls, how long it goes on behind, and what a load takes. */
+/* Goodput at the best interval, from the stall and the duration of a save and the time of a load. */
 static int fill_goodput(const struct attempt *attempt, struct record *record, struct cb_err *err)
 {
     struct results results;
@@ -348,7 +341,7 @@ static int fill_goodput(const struct attempt *attempt, struct record *record, st
     return 0;
 }
 
-/* A page that a rank spoiled is left out; the outcome says so. */
+/* Leaves out the page of a rank that damaged it; the outcome reports it. */
 static int write_records(struct attempt *attempt, struct manifest *manifest, struct cb_err *err)
 {
     struct record record;
@@ -365,7 +358,8 @@ static int write_records(struct attempt *attempt, struct manifest *manifest, str
     if (attempt->nodes.own >= 0)
         counters_fill(&attempt->counters, record.run_values);
     if (attempt->peers || (attempt->launcher_name && strcmp(attempt->launcher_name, "srun") == 0))
-        record.run_values[METRIC_HOST_OTHERS_CPU_FRACTION] = NAN; /* ranks that others started look like others */
+        record.run_values[METRIC_HOST_OTHERS_CPU_FRACTION] =
+            NAN; /* otherwise only started, like ranks of other programs */
     int rc = fill_goodput(attempt, &record, err);
     snprintf(path, sizeof path, "%.4000s/records", attempt->path.data);
     if (!rc)
@@ -381,7 +375,7 @@ static void show_sealing(const struct attempt *attempt)
 {
     struct progress progress = {.state = "sealing", .iterations = (uint32_t)attempt->iterations, .slowest_rank = -1};
     if (progress_write(attempt->path.data, &progress, NULL) != 0)
-        return; /* only a look: the manifest follows */
+        return; /* ignored: progress is only informative, and the manifest follows */
 }
 
 int seal_write(struct attempt *attempt, struct cb_err *err)

@@ -1,16 +1,16 @@
-/* Seals an attempt: its outcome with the reason, its records, its manifest last. */
+/* Seals an attempt: outcome and reason, records, and the manifest last. */
 #ifndef AGENT_ATTEMPT_SEAL_H
 #define AGENT_ATTEMPT_SEAL_H
 
 #include "agent/attempt/attempt.h"
 
-/* From what the ranks left and how their launcher ended, unless it is decided already. */
+/* Decides from what the ranks left and how their launcher ended, unless the attempt is decided already. */
 void seal_decide(struct attempt *attempt);
 
-/* CB_ERR_EXISTS where someone else has sealed the attempt. */
+/* CB_ERR_EXISTS if another process has sealed the attempt. */
 int seal_write(struct attempt *attempt, struct cb_err *err) CB_MUST_CHECK;
 
-/* Open MPI's or srun's line about a rank that a signal ended, in the text of ranks.log. */
+/* Finds Open MPI's or srun's line about a rank killed by a signal, in the text of ranks.log. */
 bool seal_find_killed(const char *log, uint32_t *rank, int *signal_number);
 
 #endif

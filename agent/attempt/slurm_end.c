@@ -1,4 +1,4 @@
-/* Judging the end of a job. Knows the words of scontrol and sinfo; not how ranks ended. */
+/* Finds out why Slurm ended a job, from scontrol and sinfo. */
 #include "agent/attempt/slurm_end.h"
 
 #include <stdio.h>
@@ -9,11 +9,10 @@
 #include "core/child.h"
 #include "core/clock.h"
 
-#define ANSWER_NS (3 * NS_PER_S) /* Slurm kills what is left of a job soon after its signal */
+#define ANSWER_NS (3 * NS_PER_S) /* Slurm kills the rest of a job soon after its signal */
 #define TEXT_MAX_BYTES (4 << 20)
 
-/* A job that is being cleaned up shows that in the place of its state; what was the cause is told apart by
- * other members then. */
+/* While a job is cleaned up its state shows only that; other members show the cause. */
 bool slurm_end_read_state(const char *job, unsigned long own_restarts, char state[32])
 {
     const char *word = strstr(job, " JobState="), *preempted = strstr(job, " PreemptTime=");
@@ -56,7 +55,7 @@ static bool ask(const char *const *argv, struct buf *answer)
     return child_capture(&options, ANSWER_NS, answer, NULL) == 0;
 }
 
-/* A node of this job that is down, or does not answer Slurm any more. */
+/* A node of this job that is down, or does not respond to Slurm. */
 static bool find_down(struct buf *answer, char name[NODE_NAME_BYTES], char state[32])
 {
     const char *list = getenv("SLURM_JOB_NODELIST");
@@ -82,7 +81,7 @@ static void judge(struct attempt *attempt, struct buf *answer)
     else if (strcmp(state, "PENDING") == 0 || strcmp(state, "REQUEUED") == 0)
         attempt_decide(
             attempt, OUTCOME_PREEMPTED, CB_ERR_ABORTED,
-            "Slurm put the job back into its queue: preempted by another job, or requeued by hand"); /* it does not say */
+            "Slurm put the job back into its queue: preempted by another job, or requeued by hand"); /* scontrol does not report it */
     else if (strcmp(state, "CANCELLED") == 0)
         attempt_decide(attempt, OUTCOME_CANCELLED, CB_ERR_ABORTED, "the job was cancelled");
     else if (strcmp(state, "NODE_FAIL") == 0 || strcmp(state, "BOOT_FAIL") == 0)

@@ -1,5 +1,4 @@
-/* Ranks that have not reported: found among the launcher's descendants. Knows processes and how
- * launchers number ranks, not what ranks do. */
+/* Watches ranks that have started but not reported, among the launcher's descendants. */
 #include "agent/attempt/startup_watch.h"
 
 #include <stdlib.h>
@@ -10,11 +9,11 @@
 #include "core/clock.h"
 
 #define LOOK_EVERY_NS (200 * NS_PER_MS)
-#define AFTER_DEATH_NS (3 * NS_PER_S)      /* for a launcher to notice by itself */
-#define AFTER_LAST_BIRTH_NS (8 * NS_PER_S) /* launchers start one rank right after the other */
+#define AFTER_DEATH_NS (3 * NS_PER_S)      /* time for a launcher to notice by itself */
+#define AFTER_LAST_BIRTH_NS (8 * NS_PER_S) /* launchers start ranks in quick succession */
 #define ENVIRONMENT_MAX_BYTES (4 << 20)
 
-/* What launchers tell a rank about its place: Open MPI, PMIx, MPICH, Slurm. */
+/* Variables by which launchers number ranks: Open MPI, PMIx, MPICH, Slurm. */
 static const char *const rank_names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"};
 
 static bool read_rank(pid_t pid, uint32_t count, uint32_t *rank)
@@ -43,10 +42,10 @@ static bool is_known(const struct births *self, uint32_t count, pid_t pid)
     return false;
 }
 
-/* A process is new once: until then it may still be a copy of its launcher that has not become a rank. */
+/* A process counts once it has settled: before that it may be a copy of its launcher that has not yet become a rank. */
 static void look(struct births *self, const struct attempt *attempt, uint64_t now_ns)
 {
-    size_t room = (size_t)attempt->ranks * 2 + 64; /* ranks, and what a launcher needs besides */
+    size_t room = (size_t)attempt->ranks * 2 + 64; /* ranks and the launcher's own processes */
     pid_t *found = calloc(room, sizeof *found);
     size_t count = found ? procfs_descendants(attempt->launcher.pid, found, room) : 0;
     for (size_t i = 0; i < count; i++) {
@@ -89,7 +88,7 @@ bool births_find_dead(struct births *self, const struct attempt *attempt, uint64
         self->missing_ns = calloc(attempt->ranks, sizeof *self->missing_ns);
     }
     if (!self->pid || !self->missing_ns)
-        return false; /* timeout.launch still holds */
+        return false; /* timeout.launch still applies */
     look(self, attempt, now_ns);
     if (!self->born_ns)
         return false;

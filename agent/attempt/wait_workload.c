@@ -1,4 +1,4 @@
-/* The waiting attempt. Wakes up twice a second to look at signals; knows no ranks and no pools. */
+/* The waiting attempt: wakes up twice a second to check for signals. */
 #include "agent/attempt/wait_workload.h"
 
 #include <stdio.h>
@@ -10,13 +10,13 @@
 #define LOOK_NS (500 * NS_PER_MS)
 #define PROGRESS_NS (5 * NS_PER_S)
 
-/* Also the sign that this agent lives, for a controller that Slurm tells nothing. */
+/* Also a heartbeat, for a controller that gets no reply from Slurm. */
 static void show_progress(const struct attempt *attempt, uint64_t left_ns)
 {
     struct progress progress = {.state = "running", .slowest_rank = -1};
     snprintf(progress.note, sizeof progress.note, "waits for another %.0f s", (double)left_ns / (double)NS_PER_S);
     if (progress_write(attempt->path.data, &progress, NULL) != 0)
-        return; /* only a look */
+        return; /* ignored: progress is only informative */
 }
 
 static void decide_early(struct attempt *attempt, uint64_t waited_ns)

@@ -4,7 +4,7 @@
 
 #include "agent/attempt/attempt.h"
 
-/* Sleeps for wait.for, or until it is told to end, and decides the attempt. Starts no rank. */
+/* Sleeps for wait.for, or until asked to end, and decides the attempt. Starts no rank. */
 void wait_run(struct attempt *attempt);
 
 #endif

@@ -1,5 +1,4 @@
-/* What a node's agent does between its welcome and its leave. Owns the node's folder; must not know how
- * the ranks got there, nor what they measure. */
+/* What a node's agent does between joining and leaving the run. */
 #include "agent/node/node.h"
 
 #include <limits.h>
@@ -23,13 +22,13 @@
 #include "run/experiment.h"
 
 #define TICK_MS 50
-#define SPAN_NS (200 * NS_PER_MS) /* between two looks at what has changed on the pages */
-#define SIGHT_NS NS_PER_S         /* between two reports of the ranks' processes, which are the heartbeat */
+#define SPAN_NS (200 * NS_PER_MS) /* between two scans of the pages for changes */
+#define SIGHT_NS NS_PER_S         /* between two reports of the ranks' processes, which also serve as heartbeat */
 #define MEMORY_NS NS_PER_S
-#define LEAVE_NS (4 * NS_PER_S) /* from a request to stop until the end by force, when the head is gone */
+#define LEAVE_NS (4 * NS_PER_S) /* from a request to stop until the kill, if the head is gone */
 #define KILL_BOUND_NS (4 * NS_PER_S)
 #define PROBE_GRACE_NS (3 * NS_PER_S)
-#define FAREWELL_NS (5 * NS_PER_S) /* until the head has closed */
+#define FAREWELL_NS (5 * NS_PER_S) /* until the head has closed the connection */
 #define FILE_MAX_BYTES (1 << 20)
 #define PROCESSES_MAX 65536
 #define WORKER_NAME "ckptbench-worker"
@@ -40,7 +39,7 @@ struct node_agent {
     struct buf message;
     struct experiment *experiment;
     struct pages pages;
-    struct page_sender **senders; /* one a page */
+    struct page_sender **senders; /* one per page */
     struct wire_sight *sights;
     struct wire_joined joined;
     struct counters counters;
@@ -48,10 +47,8 @@ struct node_agent {
     bool counts, sent_fingerprint;
     struct wire_beat orders;
     uint64_t heard_ns, span_ns, sight_ns, memory_ns;
-    bool finish; /* the head has asked for all that is left */
+    bool finish; /* the head has asked for all remaining data */
 };
-
-/* Joining */
 
 static int send_message(struct node_agent *self, struct cb_err *err)
 {
@@ -69,7 +66,8 @@ static int keep_experiment(struct node_agent *self, const struct wire_welcome *w
     if (!rc)
         rc = experiment_read_yaml("the head's experiment", text.data, text.len, &self->experiment, err);
     if (!rc)
-        rc = buf_write_file(&text, path, 0644, err); /* where the ranks find it: the run folder may be elsewhere */
+        rc = buf_write_file(&text, path, 0644,
+                            err); /* where the ranks find it: the run folder may have another path here */
     buf_release(&text);
     return rc;
 }
@@ -132,15 +130,13 @@ static int join(struct node_agent *self, const struct node_options *options, str
     if (rc)
         return rc;
     rc = settle(self, &welcome, deadline_ns, err);
-    if (rc && err) { /* the head shall know why */
+    if (rc && err) { /* so that the head knows the reason */
         wire_write_refused(&self->message, err->message);
         if (send_message(self, NULL) == 0)
             (void)!channel_work(self->channel, NULL);
     }
     return rc;
 }
-
-/* The ranks' processes */
 
 static pid_t pid_of(const struct node_agent *self, uint32_t index)
 {
@@ -179,7 +175,7 @@ static bool kill_known(const struct node_agent *self)
     return any;
 }
 
-/* Ranks that no page names yet. Their launcher has lost its head, too. */
+/* Ranks that no page names yet. Their launcher has lost its head node, too. */
 static void kill_unknown(const struct node_agent *self)
 {
     pid_t *found = calloc(PROCESSES_MAX, sizeof *found);
@@ -200,8 +196,6 @@ static void end_ranks(const struct node_agent *self)
     while (kill_known(self) && clock_monotonic_ns() < deadline_ns)
         clock_sleep_ns(5 * NS_PER_MS);
 }
-
-/* Reporting */
 
 struct span_context {
     struct node_agent *self;
@@ -236,7 +230,7 @@ static int send_sights(struct node_agent *self, struct cb_err *err)
     return send_message(self, err);
 }
 
-/* A file that is not there is not sent: the head's folder lacks it then, as it does where a machine tells nothing. */
+/* A missing file is not sent; the head's folder then lacks it, too. */
 static int send_file(struct node_agent *self, const char *name, struct cb_err *err)
 {
     char path[PATH_MAX];
@@ -281,8 +275,6 @@ static int send_all(struct node_agent *self, struct cb_err *err)
     wire_write_bare(&self->message, WIRE_FINISHED);
     return send_message(self, err);
 }
-
-/* Hearing */
 
 static int take_beat(struct node_agent *self, const void *bytes, size_t len, struct cb_err *err)
 {
@@ -336,7 +328,7 @@ static int report(struct node_agent *self, uint64_t now_ns, struct cb_err *err)
     return rc;
 }
 
-/* Until the head asks for the rest (0) or is gone. */
+/* Until the head asks for the remaining data (0) or is gone. */
 static int serve(struct node_agent *self, struct cb_err *err)
 {
     int rc = 0;
@@ -356,7 +348,7 @@ static int serve(struct node_agent *self, struct cb_err *err)
     return rc;
 }
 
-/* Sends all that is left and waits until the head has closed: it has it then. */
+/* Sends all remaining data and waits until the head closes the connection, which means that it arrived. */
 static int say_farewell(struct node_agent *self, struct cb_err *err)
 {
     uint64_t deadline_ns = clock_monotonic_ns() + FAREWELL_NS;
@@ -368,14 +360,14 @@ static int say_farewell(struct node_agent *self, struct cb_err *err)
         const void *bytes;
         size_t len;
         while (channel_next(self->channel, &bytes, &len))
-            ; /* heartbeats that crossed ours */
+            ; /* heartbeats that were still on their way */
         (void)poll(&ready, 1, TICK_MS);
     }
     return 0;
 }
 
-/* The head is gone: the ranks get a moment to leave by themselves. What lies here goes at once: Slurm may end the job's
- * processes within two seconds of its head. */
+/* The head is gone: give the ranks a moment to leave by themselves. Remove our files at once, since Slurm may end the
+ * job's processes within two seconds of its head. */
 static void abandon(struct node_agent *self, bool was_sent)
 {
     uint64_t deadline_ns = clock_monotonic_ns() + LEAVE_NS;

@@ -1,5 +1,5 @@
-/* The agent of a node that is not the head's: joins, keeps the pages of the node's ranks, tells the head
- * what they say, and leaves when the head does. */
+/* The agent of a node other than the head's: joins, keeps the pages of the node's ranks, forwards them to the head,
+ * and leaves when the head does. */
 #ifndef AGENT_NODE_NODE_H
 #define AGENT_NODE_NODE_H
 
@@ -9,16 +9,16 @@
 #include "core/err.h"
 
 struct node_options {
-    const char *name;      /* as the head knows this node */
-    const char *addresses; /* of the head, numeric, with commas between them */
+    const char *name;      /* the head's name for this node */
+    const char *addresses; /* of the head, numeric, separated by commas */
     uint16_t port;
-    uint64_t timeout_ns; /* until it must have joined */
-    int key_fd;          /* brings the run's key */
-    bool was_sent;       /* this program came by sbcast, and goes when all is over */
+    uint64_t timeout_ns; /* deadline for joining */
+    int key_fd;          /* file descriptor to read the run's key from */
+    bool was_sent;       /* this program was sent by sbcast, and removes itself at the end */
 };
 
-/* Returns when the run is over on this node: 0 where the head said so. Nothing of the run is left here
- * then, whatever the result. */
+/* Returns when the run is over on this node: 0 if the head ended it. Nothing of the run remains here, whatever the
+ * result. */
 int node_run(const struct node_options *options, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

@@ -1,4 +1,4 @@
-/* A node's way to the head. Knows the order of the first messages; not what follows. */
+/* Connecting a node to the head: the first messages. */
 #include "agent/node/node_join.h"
 
 #include <poll.h>
@@ -13,18 +13,18 @@
 #define MAX_ADDRESSES 16
 #define TRY_NS (5 * NS_PER_S) /* for one round of addresses */
 #define RETRY_NS (100 * NS_PER_MS)
-#define TURN_NS (250 * NS_PER_MS) /* an address that does not shake hands for so long is no longer waited for alone */
+#define TURN_NS (250 * NS_PER_MS) /* after this time in a handshake, the next address is tried in parallel */
 #define LOOK_MS 20
 #define ROUND_TRIPS 8
 
-/* A way to the head. Connecting costs next to nothing, shaking hands costs both ends: one does it at a time, as long as it
- * gets on. */
+/* One address of the head. A connection is cheap but a handshake costs both ends, so we do one at a time as long as
+ * it makes progress. */
 struct way {
-    struct channel *channel; /* NULL once it has come to nothing */
+    struct channel *channel; /* NULL once it has failed */
     bool connected, shakes;
 };
 
-/* Starts to connect to every address; returns to how many. */
+/* Starts to connect to every address; returns the number of attempts. */
 static size_t begin_round(const struct node_options *options, struct channel_context *context,
                           struct way ways[MAX_ADDRESSES], struct cb_err *err)
 {
@@ -40,7 +40,7 @@ static size_t begin_round(const struct node_options *options, struct channel_con
     return count;
 }
 
-/* Shakes hands as far as that goes; true where the other end holds the key. */
+/* Continues the handshake; true if the other end has proved that it holds the key. */
 static bool work(struct way *way, struct cb_err *err)
 {
     if (channel_work(way->channel, err) != 0) {
@@ -51,7 +51,7 @@ static bool work(struct way *way, struct cb_err *err)
     return channel_is_open(way->channel);
 }
 
-/* The next one that is connected, once those before it have failed or taken their time. */
+/* The next connected address, once those before it have failed or timed out. */
 static struct way *take_turn(struct way *ways, size_t count, uint64_t *turn_ns)
 {
     struct way *next = NULL;
@@ -82,7 +82,7 @@ static size_t fill_polls(const struct way *ways, size_t count, struct pollfd pol
     return left;
 }
 
-/* The first to open wins; *winner stays NULL where none does. Frees the others. */
+/* The first to complete its handshake wins; *winner stays NULL if none does. Frees the others. */
 static void end_round(struct way ways[MAX_ADDRESSES], size_t count, uint64_t deadline_ns, struct channel **winner,
                       struct cb_err *err)
 {

@@ -1,4 +1,4 @@
-/* From nothing to a node that has been welcomed: connecting, greeting, clocks. */
+/* How a node joins: connecting, hello and welcome, comparing clocks. */
 #ifndef AGENT_NODE_NODE_JOIN_H
 #define AGENT_NODE_NODE_JOIN_H
 
@@ -6,23 +6,22 @@
 #include "agent/node/wire.h"
 #include "core/channel.h"
 
-/* Connects to the first of the addresses that holds the key. Tries again until the deadline. */
+/* Connects to the first of the addresses that holds the key. Retries until the deadline. */
 int node_connect(const struct node_options *options, struct channel_context *context, uint64_t deadline_ns,
                  struct channel **channel, struct cb_err *err) CB_MUST_CHECK;
 
-/* Says hello and waits for the welcome. `message` keeps what the welcome borrows. A refusal is an error
- * that has the head's reason. */
+/* Sends hello and waits for the welcome, which borrows from `message`. A refusal is an error with the head's reason. */
 int node_greet(struct channel *channel, const char *name, uint64_t deadline_ns, struct buf *message,
                struct wire_welcome *welcome, struct cb_err *err) CB_MUST_CHECK;
 
-/* Compares clocks, by the quickest of a few round trips. */
+/* Compares clocks, using the fastest of a few round trips. */
 int node_compare_clocks(struct channel *channel, uint64_t deadline_ns, struct wire_joined *joined,
                         struct cb_err *err) CB_MUST_CHECK;
 
 /* The next message, copied. CB_ERR_TIMEOUT at the deadline. */
 int node_await(struct channel *channel, uint64_t deadline_ns, struct buf *message, struct cb_err *err) CB_MUST_CHECK;
 
-/* Queues a message that was written into `message`. */
+/* Queues the message that was written into `message`. */
 int node_say(struct channel *channel, const struct buf *message, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

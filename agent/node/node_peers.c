@@ -1,5 +1,5 @@
-/* Agents on other nodes: started, awaited, followed, ended. Knows how they are started and what an
- * attempt makes of them; what they say is agent/node/rendezvous.c's. */
+/* The agents on other nodes: starting them, waiting for them, following and ending them. Messages are in
+ * agent/node/rendezvous.c. */
 #include "agent/node/node_peers.h"
 
 #include <arpa/inet.h>
@@ -26,11 +26,11 @@
 
 #define AWAIT_MS 5
 #define PROGRESS_NS (500 * NS_PER_MS)
-#define FINISH_NS (8 * NS_PER_S)        /* for nodes to send what is left */
+#define FINISH_NS (8 * NS_PER_S)        /* for nodes to send their remaining data */
 #define STARTER_LEAVE_NS (3 * NS_PER_S) /* for srun and ssh once the agents have left */
 #define STARTER_GRACE_NS (2 * NS_PER_S)
 #define NOTE_SILENT_NS (3 * NS_PER_S)
-#define SLOW_SHARE 0.5 /* of what the others have done: a node below is slow */
+#define SLOW_SHARE 0.5 /* share of the other nodes' work below which a node is slow */
 #define MAX_ADDRESSES 12
 #define LINE_BYTES 300
 #define LOG_MAX_BYTES (16 << 20)
@@ -40,14 +40,12 @@ struct node_peers {
     struct buf experiment;
     char pages[160];
     char key_path[PATH_MAX], log_path[PATH_MAX];
-    struct child *starters; /* srun for all nodes, or an ssh for each */
-    uint32_t *started_node; /* of each starter: its node; UINT32_MAX for all */
+    struct child *starters; /* one srun for all nodes, or one ssh per node */
+    uint32_t *started_node; /* the node of each starter; UINT32_MAX for all nodes */
     uint32_t starter_count;
     uint64_t complete_ns; /* when all had joined, 0 before */
     uint64_t progress_ns;
 };
-
-/* Files of nodes */
 
 static int make_folder(const char *path)
 {
@@ -61,11 +59,11 @@ static void write_file(const char *folder, const struct wire_file *file)
     buf_init(&text, CHANNEL_MAX_MESSAGE_BYTES);
     buf_append(&text, file->bytes, file->len);
     if (snprintf(path, sizeof path, "%s/%.64s", folder, file->name) < (int)sizeof path)
-        (void)!buf_write_file(&text, path, 0644, NULL); /* an extra, like this machine's own */
+        (void)!buf_write_file(&text, path, 0644, NULL); /* optional, like this machine's own */
     buf_release(&text);
 }
 
-/* nodes/NAME/; the first node's stand for the machine where the head has no ranks itself. */
+/* nodes/NAME/. If the head has no ranks, the first node's files describe the machine. */
 static void keep_file(void *context, uint32_t node, const struct wire_file *file)
 {
     const struct attempt *attempt = context;
@@ -78,8 +76,6 @@ static void keep_file(void *context, uint32_t node, const struct wire_file *file
     if (node == 0 && attempt->nodes.own < 0)
         write_file(attempt->path.data, file);
 }
-
-/* Starting agents */
 
 static void append_address(char *text, size_t text_bytes, const struct sockaddr *place)
 {
@@ -95,7 +91,7 @@ static void append_address(char *text, size_t text_bytes, const struct sockaddr 
         snprintf(text + used, text_bytes - used, "%s%s", used ? "," : "", address);
 }
 
-/* All addresses that this machine has, its loopback last: nodes may be other names for it. */
+/* All addresses of this machine, loopback last: node names may be aliases of this machine. */
 static void list_addresses(char *text, size_t text_bytes)
 {
     struct ifaddrs *all = NULL;
@@ -118,7 +114,7 @@ struct agent_words {
     char program[PATH_MAX], addresses[1024], port[16], timeout[32];
 };
 
-/* This program as nodes have it. */
+/* The path of this program on the nodes. */
 static int find_program(const struct attempt *attempt, char path[PATH_MAX], struct cb_err *err)
 {
     if (*attempt->programs) {
@@ -148,12 +144,12 @@ static int open_files(const struct node_peers *self, int *key_fd, int *log_fd, s
     return cb_fail_errno(err, errno, "opening %s", *key_fd < 0 ? self->key_path : self->log_path);
 }
 
-/* One starter with the key as its standard input, which srun and ssh pass on. */
+/* Starts one srun or ssh with the key on its standard input, which it forwards. */
 static int start_one(struct node_peers *self, uint32_t node, const char *const *words, struct cb_err *err)
 {
     int key_fd = -1, log_fd = -1;
     int rc = open_files(self, &key_fd, &log_fd, err);
-    /* SIGTERM would have srun kill the agents at once; without it they see that we are gone, and leave in order. */
+    /* SIGTERM would make srun kill the agents at once; without it they notice that we are gone, and leave normally. */
     struct child_options options = {
         .argv = words, .stdin_fd = key_fd, .stdout_fd = log_fd, .stderr_fd = log_fd, .death_signal = SIGKILL};
     if (!rc)
@@ -204,7 +200,7 @@ static int start_by_srun(struct attempt *attempt, const struct agent_words *agen
     return rc;
 }
 
-/* For the shell at the other end. */
+/* Quoted for the remote shell. */
 static void append_quoted(struct buf *out, const char *word)
 {
     buf_append_text(out, " '");
@@ -256,9 +252,7 @@ static int start_agents(struct attempt *attempt, struct cb_err *err)
     return rc;
 }
 
-/* Opening */
-
-/* The ranks of the head's own node find the experiment where those of the others do. */
+/* Gives the ranks of the head's own node the experiment at the same path as on the other nodes. */
 static int keep_experiment(const struct attempt *attempt, struct cb_err *err)
 {
     char path[PATH_MAX];
@@ -307,9 +301,7 @@ int node_peers_open(struct attempt *attempt, uint32_t sample_capacity, struct cb
     return rc ? rc : start_agents(attempt, err);
 }
 
-/* Awaiting */
-
-/* The last line that srun, ssh or an agent wrote. */
+/* The last line written by srun, ssh or an agent. */
 static void last_words(const struct node_peers *self, char line[LINE_BYTES])
 {
     struct buf text;
@@ -326,7 +318,7 @@ static void last_words(const struct node_peers *self, char line[LINE_BYTES])
     buf_release(&text);
 }
 
-/* A starter that ended before its agents had joined: they will not. */
+/* A starter that ended before its agents joined: they never will. */
 static bool find_failed_starter(const struct attempt *attempt, char *text, size_t text_bytes)
 {
     struct node_peers *self = attempt->peers;
@@ -357,10 +349,10 @@ static void show_joining(struct attempt *attempt, uint64_t now_ns)
     attempt->peers->progress_ns = now_ns;
     rendezvous_name_missing(attempt->peers->rendezvous, missing, sizeof missing);
     snprintf(progress.note, sizeof progress.note, "waiting for node %s", missing);
-    (void)!progress_write(attempt->path.data, &progress, NULL); /* only a look */
+    (void)!progress_write(attempt->path.data, &progress, NULL); /* ignored: progress is only informative */
 }
 
-/* Decides where it is no use to go on waiting. */
+/* Decides the attempt if waiting is pointless. */
 static void check_joining(struct attempt *attempt, uint64_t now_ns)
 {
     const struct node_peers *self = attempt->peers;
@@ -411,8 +403,6 @@ void node_peers_await(struct attempt *attempt)
             show_joining(attempt, now_ns);
     }
 }
-
-/* While ranks run */
 
 void node_peers_work(struct attempt *attempt, uint64_t now_ns, enum stop_request stop)
 {
@@ -471,7 +461,7 @@ static double done_share(const struct attempt *attempt, uint32_t node)
     return total ? (double)done / (double)total : NAN;
 }
 
-/* The node that has done least, where it has done less than half of what the next one has. */
+/* The node with the least work done, if that is less than half of the next one's. */
 static void note_slow(const struct attempt *attempt, char *text, size_t text_bytes)
 {
     double least = INFINITY, next = INFINITY;
@@ -516,7 +506,7 @@ bool node_peers_has(const struct attempt *attempt, uint32_t rank)
     return attempt->peers && attempt->nodes.own != (int64_t)node_of(attempt, rank);
 }
 
-/* A process that its node has not looked at yet is alive: its page says so. */
+/* A process that its node has not checked yet counts as alive, since its page says so. */
 bool node_peers_is_alive(const struct attempt *attempt, uint32_t rank)
 {
     const struct rendezvous *rendezvous = attempt->peers->rendezvous;
@@ -554,8 +544,6 @@ double node_peers_seconds(const struct attempt *attempt)
         return NAN;
     return (double)(attempt->peers->complete_ns - attempt->started_ns) / (double)NS_PER_S;
 }
-
-/* Ends */
 
 bool node_peers_started(const struct attempt *attempt, pid_t pid)
 {
@@ -595,7 +583,7 @@ void node_peers_finish(struct attempt *attempt)
     }
     broadcast_remove(attempt, self->complete_ns > 0);
     unlink(self->key_path);
-    rendezvous_free(self->rendezvous); /* agents leave when the connection is closed */
+    rendezvous_free(self->rendezvous); /* agents leave when the connection closes */
     self->rendezvous = NULL;
     end_starters(self);
 }

@@ -1,4 +1,4 @@
-/* Finding nodes. Knows Slurm's environment and the words of hosts=; not what nodes are used for. */
+/* Finds the nodes of a run, from Slurm's environment or hosts=. */
 #include "agent/node/nodes.h"
 
 #include <ctype.h>
@@ -27,7 +27,7 @@ bool nodes_are_remote(const struct nodes *nodes)
     return nodes->count > 1 || nodes->own != 0;
 }
 
-/* Names with any of `separators` between them. */
+/* Names separated by any of `separators`. */
 static int read_names(struct nodes *nodes, const char *text, const char *separators, struct cb_err *err)
 {
     uint32_t room = 1;
@@ -70,7 +70,7 @@ static int read_hosts(struct nodes *nodes, const char *hosts, struct cb_err *err
     return rc;
 }
 
-/* "7", "07-12" behind a prefix: a name each, with as many digits as the first number has. */
+/* Expands "7", "07-12" behind a prefix: one name each, with as many digits as the first number. */
 static bool expand_range(const char *prefix, size_t prefix_len, const char *range, size_t len, struct buf *names)
 {
     size_t digits = strspn(range, "0123456789");
@@ -88,7 +88,7 @@ static bool expand_range(const char *prefix, size_t prefix_len, const char *rang
     return true;
 }
 
-/* "n7", or "n[1-2,07]" with nothing behind the bracket. */
+/* "n7", or "n[1-2,07]" with nothing after the bracket. */
 static bool expand_word(const char *word, size_t len, struct buf *names)
 {
     const char *open = memchr(word, '[', len);
@@ -126,7 +126,7 @@ bool nodes_expand(const char *list, struct buf *names)
     return names->len > 0 && buf_check(names, "the names of nodes", NULL) == 0;
 }
 
-/* What we can read costs no process. */
+/* Parse the list directly if we can, which avoids a fork. */
 static int read_allocation(struct nodes *nodes, const char *list, struct cb_err *err)
 {
     struct buf text;
@@ -156,7 +156,7 @@ static int use_this_machine(struct nodes *nodes, struct cb_err *err)
     return rc;
 }
 
-/* As many as are wanted, those in front: an allocation's first node is the one that runs its script. */
+/* Keeps as many nodes as requested, from the front: the first node of an allocation runs its script. */
 static int choose(struct nodes *nodes, uint64_t wanted, uint32_t ranks, struct cb_err *err)
 {
     if (wanted > nodes->count)

@@ -1,4 +1,4 @@
-/* Which nodes a run uses: those of the allocation that Slurm gave us, of hosts=, or this machine alone. */
+/* Which nodes a run uses: those of the Slurm allocation, those of hosts=, or this machine alone. */
 #ifndef AGENT_NODE_NODES_H
 #define AGENT_NODE_NODES_H
 
@@ -12,24 +12,24 @@
 #define NODE_NAME_BYTES 256
 
 struct nodes {
-    char (*name)[NODE_NAME_BYTES]; /* count of them, as Slurm or hosts= calls them; in the order of their ranks */
+    char (*name)[NODE_NAME_BYTES]; /* count of them, as Slurm or hosts= names them, in rank order */
     uint32_t count;
-    int64_t own; /* the one this agent runs on, -1 where it runs on none of them */
+    int64_t own; /* index of the node that this agent runs on, -1 if not among them */
     bool slurm;  /* from an allocation, not from hosts= */
 };
 
-/* Never more nodes than ranks, where `nodes` does not ask for more: then CB_ERR_USAGE. */
+/* Uses at most as many nodes as ranks; CB_ERR_USAGE if `nodes` asks for more. */
 int nodes_find(const struct experiment *experiment, uint32_t ranks, struct nodes *nodes,
                struct cb_err *err) CB_MUST_CHECK;
 void nodes_release(struct nodes *nodes);
 
-/* "n[1-2,07-08],m": their names, one a line, in order. False where it is written in a way that only Slurm reads. */
+/* Expands "n[1-2,07-08],m" to one name per line, in order. False for a notation that only Slurm can expand. */
 bool nodes_expand(const char *list, struct buf *names);
 
-/* Whether ranks run anywhere else than in this agent's reach. */
+/* Whether some ranks run on other nodes. */
 bool nodes_are_remote(const struct nodes *nodes);
 
-/* "user@host:port" for ssh: *destination points into `room` (NODE_NAME_BYTES), *port is "" where none is given. */
+/* Splits "user@host:port" for ssh: *destination points into `room` (NODE_NAME_BYTES), *port is "" if absent. */
 void nodes_split_host(const char *word, char *destination, char port[8]);
 
 #endif

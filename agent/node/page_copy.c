@@ -1,4 +1,4 @@
-/* Differences of status pages. Knows the layout of a page; not how parts travel. */
+/* Finds and applies differences of status pages. */
 #include "agent/node/page_copy.h"
 
 #include "core/alloc.h"
@@ -7,12 +7,10 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define HOT_START offsetof(struct status_page, pid)    /* what ranks write begins here */
+#define HOT_START offsetof(struct status_page, pid)    /* offset of the fields that ranks write */
 #define HOT_END offsetof(struct status_page, failures) /* the small part ends here */
-#define PIECE_BYTES 512                                /* compared at once */
-#define PART_MAX_BYTES (UINT64_C(64) << 10)            /* sent at once */
-
-/* The head's copy */
+#define PIECE_BYTES 512                                /* bytes compared at once */
+#define PART_MAX_BYTES (UINT64_C(64) << 10)            /* largest part sent at once */
 
 int page_copy_new(uint32_t rank, uint32_t world_size, uint32_t sample_capacity, struct status_page **copy,
                   struct cb_err *err)
@@ -41,13 +39,11 @@ int page_copy_apply(struct status_page *copy, uint64_t offset, const void *bytes
     return 0;
 }
 
-/* The node's side */
-
 struct page_sender {
     const struct status_page *page; /* borrowed */
     int64_t offset_ns;
-    struct status_page *sent; /* what the head has */
-    struct status_page *hot;  /* room for the small part with the head's times */
+    struct status_page *sent; /* the state the head has */
+    struct status_page *hot;  /* the small part with times converted to the head's clock */
 };
 
 int page_sender_new(const struct status_page *page, int64_t offset_ns, struct page_sender **sender, struct cb_err *err)
@@ -76,7 +72,7 @@ void page_sender_free(struct page_sender *self)
     free(self);
 }
 
-/* Where [from, end) differs, in parts of whole pieces. */
+/* Sends where [from, end) differs, in parts of whole pieces. */
 static int send_range(struct page_sender *self, const char *now, uint64_t from, uint64_t end, page_send_fn send,
                       void *context, struct cb_err *err)
 {
@@ -93,7 +89,8 @@ static int send_range(struct page_sender *self, const char *now, uint64_t from, 
             at += end - at < PIECE_BYTES ? end - at : PIECE_BYTES;
             continue;
         }
-        memcpy(sent + at, now + at, len); /* a rank may go on writing: what is sent is what is remembered */
+        memcpy(sent + at, now + at,
+               len); /* copied first, since the rank may keep writing: remember exactly what is sent */
         int rc = send(context, at, sent + at, len, err);
         if (rc)
             return rc;
@@ -110,7 +107,7 @@ static uint64_t to_head_ns(const struct page_sender *self, uint64_t own_ns)
     return head_ns > 0 ? (uint64_t)head_ns : 1;
 }
 
-/* A copy of the small part with the head's times, taken before what it publishes is looked at. */
+/* Copies the small part with the head's times, before the samples that it publishes are read. */
 static void take_hot(const struct page_sender *self)
 {
     const struct status_page *page = self->page;
@@ -139,7 +136,7 @@ int page_sender_send(struct page_sender *self, bool all, page_send_fn send, void
 {
     take_hot(self);
     uint32_t samples = atomic_load(&self->hot->sample_count);
-    if (samples > self->page->sample_capacity) /* a rank that spoiled its page: the head shall see it */
+    if (samples > self->page->sample_capacity) /* the rank damaged its page: let the head see that */
         samples = self->page->sample_capacity;
     uint64_t end = offsetof(struct status_page, samples) + (uint64_t)samples * sizeof(struct sample);
     int rc = 0;

@@ -1,4 +1,4 @@
-/* Folders of status pages: made, found again after a crash, removed. Knows nothing of what ranks do. */
+/* Folders of status pages: created, cleaned up after a crash, removed. */
 #include "agent/node/pages.h"
 
 #include <dirent.h>
@@ -22,7 +22,7 @@
 #define FOLDER_PREFIX "ckptbench-"
 #define LOCK_NAME "agent.lock"
 #define NEW_LOCK_NAME "agent.lock.new"
-#define UNLOCKED_GRACE_S 60 /* a folder without a lock may be one that is being made */
+#define UNLOCKED_GRACE_S 60 /* younger folders without a lock may still be in creation */
 #define WALK_DEPTH 16
 
 static int remove_entry(const char *path, const struct stat *facts, int kind, struct FTW *place)
@@ -30,7 +30,7 @@ static int remove_entry(const char *path, const struct stat *facts, int kind, st
     (void)facts;
     (void)kind;
     (void)place;
-    (void)remove(path); /* what cannot be removed is left to the next start */
+    (void)remove(path); /* whatever cannot be removed is left to the next start */
     return 0;
 }
 
@@ -39,7 +39,7 @@ static void remove_folder(const char *path)
     (void)nftw(path, remove_entry, WALK_DEPTH, FTW_DEPTH | FTW_PHYS);
 }
 
-/* Locked before it has its name: a lock that is there and free is a dead agent's. */
+/* Locked before the folder gets its name: an existing lock that is free belongs to a dead agent. */
 static int take_lock(const char *folder, int *fd, struct cb_err *err)
 {
     char path[256], name[256];
@@ -57,7 +57,7 @@ static int take_lock(const char *folder, int *fd, struct cb_err *err)
     return 0;
 }
 
-/* Ranks [first, first + count), as files for [own_first, own_end), in memory for all others. */
+/* Ranks [first, first + count): files for [own_first, own_end), memory for all others. */
 static int create_pages(struct pages *self, uint32_t own_first, uint32_t own_end, uint32_t count, uint32_t ranks,
                         uint32_t sample_capacity, struct cb_err *err)
 {
@@ -205,7 +205,8 @@ static bool is_stale(const char *folder)
     snprintf(unnamed, sizeof unnamed, "%s/" NEW_LOCK_NAME, folder);
     int lock = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     if (lock < 0) {
-        /* Without our lock it may be anyone's: only an empty one goes, that an agent died in the middle of making. */
+        /* Without our lock file it may be anybody's folder: remove it only if it is empty, left by an agent that died
+         * while creating it. */
         if (errno == ENOENT && time(NULL) - facts.st_mtime > UNLOCKED_GRACE_S) {
             unlink(unnamed);
             rmdir(folder);

@@ -1,5 +1,4 @@
-/* Bringing the nodes of a run together, and hearing them while it lasts. Owns the port, the connections
- * and what nodes say of themselves; must not know how their agents are started, nor how runs end. */
+/* Brings the nodes of a run together and receives their reports: the port, the connections, and each node's state. */
 #include "agent/node/rendezvous.h"
 
 #include <poll.h>
@@ -13,16 +12,16 @@
 #include "core/version.h"
 #include "run/rank_placement.h"
 
-#define STRANGER_LIMIT 4096         /* connections that have not said who they are */
-#define STRANGER_NS (20 * NS_PER_S) /* until they must have */
+#define STRANGER_LIMIT 4096         /* connections that have not sent a hello */
+#define STRANGER_NS (20 * NS_PER_S) /* deadline for the hello */
 #define BEAT_NS (500 * NS_PER_MS)
 #define FINISH_WAIT_MS 5
 
 struct node {
     struct node_report report;
     struct channel *channel;
-    struct wire_sight *sights; /* one a rank */
-    uint64_t beat_ns;          /* last heartbeat sent */
+    struct wire_sight *sights; /* one per rank */
+    uint64_t beat_ns;          /* when the last heartbeat was sent */
 };
 
 struct stranger {
@@ -37,13 +36,13 @@ struct rendezvous {
     int listening;
     uint16_t port;
     struct node *nodes;
-    struct stranger *strangers; /* STRANGER_LIMIT places, stranger_count used */
+    struct stranger *strangers; /* STRANGER_LIMIT slots, stranger_count used */
     uint32_t stranger_count;
-    struct pollfd *polls; /* room for all of them */
+    struct pollfd *polls; /* capacity for all nodes */
     struct wire_sight *read_sights;
     struct buf message;
     struct wire_beat orders;
-    char refusal[1024]; /* "" for none */
+    char refusal[1024]; /* "" if nobody was refused */
 };
 
 static uint32_t node_count(const struct rendezvous *self)
@@ -138,8 +137,6 @@ const struct channel_key *rendezvous_key(const struct rendezvous *self)
     return &self->key;
 }
 
-/* Nodes that leave */
-
 static void lose(struct rendezvous *self, uint32_t index, const char *why)
 {
     struct node *node = &self->nodes[index];
@@ -153,7 +150,7 @@ static void lose(struct rendezvous *self, uint32_t index, const char *why)
         node->sights[i] = (struct wire_sight){0};
 }
 
-/* Puts the message into the node's channel. */
+/* Queues the message in the node's channel. */
 static void tell(struct rendezvous *self, uint32_t index)
 {
     struct cb_err err;
@@ -171,8 +168,6 @@ static void beat(struct rendezvous *self, uint32_t index, uint64_t now_ns)
     tell(self, index);
 }
 
-/* Nodes that come */
-
 static void welcome(struct rendezvous *self, uint32_t index)
 {
     const struct rendezvous_setup *setup = &self->setup;
@@ -189,7 +184,7 @@ static void welcome(struct rendezvous *self, uint32_t index)
     tell(self, index);
 }
 
-/* Why a node may not join, in self->refusal; false where it may. */
+/* Whether a node must be refused; the reason goes to self->refusal. */
 static bool refuse_release(struct rendezvous *self, const struct wire_hello *hello)
 {
     if (hello->protocol != WIRE_PROTOCOL) {
@@ -220,16 +215,16 @@ static bool find_node(const struct rendezvous *self, const char *name, uint32_t 
     return false;
 }
 
-/* Says the refusal and lets go; it goes out if the socket takes it, which it does. */
+/* Sends the refusal and closes; the socket buffer holds so short a message. */
 static void turn_away(struct rendezvous *self, struct channel *channel, const char *reason)
 {
     wire_write_refused(&self->message, reason);
     if (channel_send(channel, self->message.data, self->message.len, NULL) == 0)
-        (void)!channel_work(channel, NULL); /* who is gone already needs no reason */
+        (void)!channel_work(channel, NULL); /* a peer that is gone needs no reason */
     channel_free(channel);
 }
 
-/* A stranger that has the key and said hello. Takes the channel. */
+/* Accepts a stranger that has the key and has sent a hello. Takes over the channel. */
 static void let_in(struct rendezvous *self, struct channel *channel, const struct wire_hello *hello, uint64_t now_ns)
 {
     uint32_t index;
@@ -258,7 +253,7 @@ static void drop_stranger(struct rendezvous *self, uint32_t index)
     self->strangers[index] = self->strangers[--self->stranger_count];
 }
 
-/* True where the stranger has left the list. */
+/* True if the stranger was removed from the list. */
 static bool hear_stranger(struct rendezvous *self, uint32_t index, uint64_t now_ns)
 {
     struct channel *channel = self->strangers[index].channel;
@@ -284,12 +279,10 @@ static void accept_strangers(struct rendezvous *self, uint64_t now_ns)
     while (self->stranger_count < STRANGER_LIMIT) {
         struct channel *channel = NULL;
         if (channel_accept(self->context, self->listening, &channel, NULL) != 0 || !channel)
-            return; /* out of descriptors, or nobody: those who wait are asked for again */
+            return; /* out of descriptors, or nobody waits: the next round retries */
         self->strangers[self->stranger_count++] = (struct stranger){.channel = channel, .since_ns = now_ns};
     }
 }
-
-/* What nodes say */
 
 static int take_sights(struct rendezvous *self, struct node *node, const void *bytes, size_t len, struct cb_err *err)
 {
@@ -429,7 +422,7 @@ void rendezvous_work(struct rendezvous *self, uint64_t now_ns, unsigned wait_ms)
     uint32_t strangers = self->stranger_count;
     nfds_t count = fill_polls(self);
     if (poll(self->polls, count, (int)wait_ms) > 0) {
-        /* From the back: a stranger that leaves is replaced by the last one. */
+        /* From the back: a removed stranger is replaced by the last one. */
         for (uint32_t i = strangers; i-- > 0;)
             if (self->polls[1 + i].revents)
                 (void)hear_stranger(self, i, now_ns);
@@ -447,11 +440,9 @@ void rendezvous_work(struct rendezvous *self, uint64_t now_ns, unsigned wait_ms)
         if (self->nodes[i].report.state == NODE_JOINED && now_ns - self->nodes[i].beat_ns >= BEAT_NS)
             beat(self, i, now_ns);
         if (self->nodes[i].channel && channel_unsent(self->nodes[i].channel) > 0)
-            hear_node(self, i, now_ns); /* sends, too */
+            hear_node(self, i, now_ns); /* also sends */
     }
 }
-
-/* What has come of it */
 
 static bool has_joined(const struct rendezvous *self, uint32_t node)
 {
@@ -528,7 +519,7 @@ void rendezvous_order(struct rendezvous *self, enum stop_request stop, bool kill
     self->orders = (struct wire_beat){.stop = stop, .kill = kill};
     for (uint32_t i = 0; i < node_count(self); i++)
         if (self->nodes[i].channel)
-            self->nodes[i].beat_ns = 0; /* with the next work */
+            self->nodes[i].beat_ns = 0; /* sent by the next rendezvous_work */
 }
 
 const struct wire_sight *rendezvous_sight(const struct rendezvous *self, uint32_t rank)

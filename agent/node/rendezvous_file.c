@@ -1,4 +1,4 @@
-/* rendezvous.json: who joined, when, with which clock. Owns its format; must not know how nodes are heard. */
+/* Writes rendezvous.json: who joined, when, and with which clock offset. */
 #include <math.h>
 
 #include "agent/node/rendezvous.h"

@@ -1,12 +1,10 @@
-/* Messages between agents, as bytes. Knows their members; not who sends them when. */
+/* Encodes and decodes the messages between agents. */
 #include "agent/node/wire.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #define REASON_BYTES 1024
-
-/* Writing */
 
 static void begin(struct buf *out, enum wire_kind kind)
 {
@@ -136,7 +134,7 @@ void wire_write_bare(struct buf *out, enum wire_kind kind)
     begin(out, kind);
 }
 
-/* Reading: what is left of a message. After the first thing that does not fit, all reads give nothing. */
+/* Reading: the rest of a message. After the first malformed member all reads return empty values. */
 
 struct reader {
     const unsigned char *at, *end;
@@ -194,7 +192,7 @@ static const void *get_bytes(struct reader *self, size_t *len)
     return bytes;
 }
 
-/* Without a NUL or a line feed inside: names go into messages and paths. */
+/* Rejects a NUL or line feed: names go into messages and paths. */
 static void get_text(struct reader *self, char *text, size_t text_bytes)
 {
     size_t len;

@@ -1,9 +1,9 @@
-/* What head and node agents say to each other: messages as bytes and back.
+/* The messages between head and node agents, as bytes and back.
  *
- * A message is its kind (one byte) and its members, little-endian; a text is its length (u32) and its
- * bytes. The first message of a node begins the same in every release, so that releases that differ can
- * say so. Parsing believes nothing: a message that is short, long, or says what cannot be is refused.
- * Parsed texts and bytes are borrowed from the message. */
+ * A message is its kind (one byte) and its members, little-endian; a text is its length (u32) and its bytes. The
+ * first message of a node starts the same in every release, so that releases that differ can report it. Parsing
+ * checks everything: a message that is truncated, too long or inconsistent is rejected. Parsed texts and bytes are
+ * borrowed from the message. */
 #ifndef AGENT_NODE_WIRE_H
 #define AGENT_NODE_WIRE_H
 
@@ -15,22 +15,22 @@
 #include "core/err.h"
 
 #define WIRE_PROTOCOL 1
-#define WIRE_TEXT_BYTES 256 /* names and versions, their NUL included */
+#define WIRE_TEXT_BYTES 256 /* names and versions, including their NUL */
 #define WIRE_PLACE_BYTES 40
 
 enum wire_kind {
-    WIRE_HELLO = 1, /* node: who it is and of which release */
+    WIRE_HELLO = 1, /* node: its name and release */
     WIRE_REFUSED,   /* head: why the node may not join */
-    WIRE_WELCOME,   /* head: what the node has to do */
+    WIRE_WELCOME,   /* head: the node's tasks */
     WIRE_PING,      /* node: its clock */
     WIRE_PONG,      /* head: the same, and its own clocks */
-    WIRE_JOINED,    /* node: its pages are there; its clocks, its room */
-    WIRE_BEAT,      /* head: it lives; what the ranks shall do */
-    WIRE_SIGHT,     /* node: it lives; the processes of its ranks */
-    WIRE_SPAN,      /* node: bytes of a rank's page that have changed */
+    WIRE_JOINED,    /* node: its pages exist; its clocks and free memory */
+    WIRE_BEAT,      /* head: heartbeat, with an instruction for the ranks */
+    WIRE_SIGHT,     /* node: heartbeat, with the processes of its ranks */
+    WIRE_SPAN,      /* node: changed bytes of a rank's page */
     WIRE_FILE,      /* node: fingerprint.json, host.json */
-    WIRE_FINISH,    /* head: send all that is left */
-    WIRE_FINISHED,  /* node: that was all */
+    WIRE_FINISH,    /* head: send all remaining data */
+    WIRE_FINISHED,  /* node: everything is sent */
     WIRE_KIND_COUNT
 };
 
@@ -38,7 +38,7 @@ struct wire_hello {
     uint32_t protocol;
     char version[WIRE_TEXT_BYTES], commit[WIRE_TEXT_BYTES];
     uint32_t page_version;
-    uint64_t page_bytes; /* of a page without samples: another layout, another build */
+    uint64_t page_bytes; /* of a page without samples: differs if layout or build differ */
     char name[WIRE_TEXT_BYTES], host[WIRE_TEXT_BYTES];
 };
 
@@ -54,21 +54,21 @@ struct wire_pong {
 };
 
 struct wire_joined {
-    int64_t monotonic_offset_ns, wall_offset_ns; /* the node's clock minus the head's */
-    uint64_t round_trip_ns;                      /* of the ping they are from */
+    int64_t monotonic_offset_ns, wall_offset_ns; /* node clock minus head clock */
+    uint64_t round_trip_ns;                      /* of the ping that it answers */
     uint64_t store_free_bytes;                   /* UINT64_MAX: unknown */
 };
 
 struct wire_beat {
     uint32_t stop; /* enum stop_request */
-    bool kill;     /* end by force what is left of the ranks */
+    bool kill;     /* kill what is left of the ranks */
 };
 
 /* One rank's process, as its node sees it. */
 struct wire_sight {
     uint32_t rank, pid;
-    char state;                   /* of /proc; 0 where there is none */
-    char place[WIRE_PLACE_BYTES]; /* what it is blocked in, "" where unknown */
+    char state;                   /* start time from /proc; 0 if unknown */
+    char place[WIRE_PLACE_BYTES]; /* what it is blocked in, "" if unknown */
 };
 
 struct wire_span {
@@ -84,7 +84,7 @@ struct wire_file {
     size_t len;
 };
 
-/* Each empties `out` first. buf_check(out) says whether it fit. */
+/* Each call empties `out` first. buf_check(out) reports whether it fit. */
 void wire_write_hello(struct buf *out, const struct wire_hello *hello);
 void wire_write_refused(struct buf *out, const char *reason);
 void wire_write_welcome(struct buf *out, const struct wire_welcome *welcome);
@@ -97,11 +97,11 @@ void wire_write_span(struct buf *out, const struct wire_span *span);
 void wire_write_file(struct buf *out, const struct wire_file *file);
 void wire_write_bare(struct buf *out, enum wire_kind kind); /* FINISH, FINISHED */
 
-/* Of a message; 0 where it has none. */
+/* Kind of a message; 0 if it is empty. */
 enum wire_kind wire_kind_of(const void *message, size_t len);
 
-/* CB_ERR_FORMAT where the message is not what it says. A hello of another protocol fills in `protocol`
- * and `version` alone, and succeeds. */
+/* CB_ERR_FORMAT if the message is malformed. A hello of another protocol fills in only `protocol` and `version`, and
+ * succeeds. */
 int wire_read_hello(const void *message, size_t len, struct wire_hello *hello, struct cb_err *err) CB_MUST_CHECK;
 int wire_read_refused(const void *message, size_t len, char reason[1024], struct cb_err *err) CB_MUST_CHECK;
 int wire_read_welcome(const void *message, size_t len, struct wire_welcome *welcome, struct cb_err *err) CB_MUST_CHECK;

@@ -1,9 +1,9 @@
-/* A hold pool's job: keeps its allocation and starts the runs of the spool in it, one after the other, each as a
- * step of its own. Needs no controller; looks into the spool when the kernel says that something came, and ten times a
- * second, since it does not say what came from another machine. Sleeps in between.
+/* A hold pool's job: keeps its allocation and starts the spool's runs in it, one after the other, each as a step of
+ * its own. Requires no controller. It wakes up when inotify reports a new file, and ten times a second, since inotify
+ * misses files from other machines.
  *
- * The end (time, budget, `stop`, a signal) is said before the spool is emptied, and whoever puts a run into it looks
- * for that afterwards: no run stays in a spool that nobody reads. */
+ * The end (time, budget, `stop`, a signal) is recorded before the spool is emptied, and a controller that adds a run
+ * checks for the end afterwards: so no run stays in a spool that nobody reads. */
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -27,24 +27,22 @@
 #include "run/spool.h"
 
 #define LOOK_NS (100 * NS_PER_MS)
-#define TELL_NS (10 * NS_PER_S)           /* from one heartbeat in the share to the next */
-#define WARN_NS (30 * NS_PER_S)           /* before the pool's end the run is told, at most */
-#define LEAVE_NS (12 * NS_PER_S)          /* for a run that is ended: its agent seals it */
-#define LEAVE_SIGNALLED_NS (8 * NS_PER_S) /* the same when Slurm will kill this job soon */
+#define TELL_NS (10 * NS_PER_S)           /* between two heartbeats in the share */
+#define WARN_NS (30 * NS_PER_S)           /* at most this long before the pool's end the run is warned */
+#define LEAVE_NS (12 * NS_PER_S)          /* time for the agent of a run that is ended to seal it */
+#define LEAVE_SIGNALLED_NS (8 * NS_PER_S) /* the same if Slurm is about to kill this job */
 
 struct hold {
     struct pool_job *job;
     uint64_t end_wall_ns;
-    uint64_t told_ns;       /* last heartbeat */
-    bool runs;              /* a step is under way */
-    bool warned, cancelled; /* what its agent has been told */
+    uint64_t told_ns;       /* time of the last heartbeat */
+    bool runs;              /* a step is running */
+    bool warned, cancelled; /* the signal that its agent was sent */
     struct ticket ticket;
     struct child step;
     char program[PATH_MAX], node[256];
-    int spool_watch; /* inotify on the spool; -1 where there is none */
+    int spool_watch; /* inotify on the spool; -1 if unavailable */
 };
-
-/* ---- the step ---- */
 
 static int open_log(const struct ticket *ticket)
 {
@@ -69,7 +67,7 @@ static int start_step(struct hold *self, struct cb_err *err)
     return rc;
 }
 
-/* What the step wrote is kept: its number, and its agent's process. */
+/* Keeps what the step wrote to its ticket: its number and its agent's process. */
 static void finish(struct hold *self, uint64_t exit_status, const char *note)
 {
     struct cb_err err;
@@ -111,7 +109,7 @@ static void start_next(struct hold *self)
         self->runs = true;
 }
 
-/* Its agent runs on this node; before it has said which process it is, there is nobody to tell. */
+/* Its agent runs on this node; until it has recorded its process number it cannot be signalled. */
 static bool tell_agent(struct hold *self, int number)
 {
     struct ticket known;
@@ -143,8 +141,6 @@ static void follow_step(struct hold *self)
         self->cancelled = tell_agent(self, SIGTERM);
 }
 
-/* ---- the end ---- */
-
 static uint64_t warn_ns(const struct hold *self)
 {
     uint64_t all_ns = self->end_wall_ns - self->job->share.began_wall_ns;
@@ -164,7 +160,7 @@ static const char *why_end(const struct hold *self, uint64_t now_wall_ns)
     return NULL;
 }
 
-/* Slurm starts this job once more where it may: what it could not finish is somebody else's to seal. */
+/* If Slurm restarts this job, another process seals what it could not finish. */
 static void leave(struct hold *self, const char *reason)
 {
     char note[256];
@@ -194,7 +190,7 @@ static void look(struct hold *self)
         start_next(self);
 }
 
-/* Only a hint, so nothing is lost where the system has no more of them. */
+/* Only a hint: nothing is lost if the system has no inotify watches left. */
 static void watch_spool(struct hold *self)
 {
     char path[PATH_MAX];
@@ -208,12 +204,12 @@ static void watch_spool(struct hold *self)
     }
 }
 
-/* Until something comes into the spool, or LOOK_NS have passed. */
+/* Until the spool gets a file, or LOOK_NS have passed. */
 static void await_spool(const struct hold *self)
 {
     char events[4096];
     struct pollfd ready = {.fd = self->spool_watch, .events = POLLIN};
-    (void)poll(&ready, 1, (int)(LOOK_NS / NS_PER_MS)); /* without a watch it only waits */
+    (void)poll(&ready, 1, (int)(LOOK_NS / NS_PER_MS)); /* without a watch this only sleeps */
     while (self->spool_watch >= 0 && read(self->spool_watch, events, sizeof events) > 0)
         continue;
 }
@@ -244,7 +240,7 @@ int hold_run(struct pool_job *job, struct cb_err *err)
     struct hold self = {.job = job, .spool_watch = -1};
     const char *reason;
     char text[512];
-    if (pool_has_ended(job->folder)) /* Slurm ran the job again, behind the pool's end */
+    if (pool_has_ended(job->folder)) /* Slurm restarted the job after the pool's end */
         return pool_job_tell(job, true, err);
     int rc = prepare(&self, err);
     if (rc) {
@@ -268,9 +264,7 @@ int hold_run(struct pool_job *job, struct cb_err *err)
     return pool_job_tell(job, true, err);
 }
 
-/* ---- inside the step ---- */
-
-/* Words of the step would be taken for wishes by every srun below it. */
+/* Every nested srun would take the step's variables as its options. */
 static void forget_step(const char *job_nodes)
 {
     static const char *const kept[] = {"SLURM_CONF",          "SLURM_JOB_ID",       "SLURM_JOBID",
@@ -290,7 +284,7 @@ static void forget_step(const char *job_nodes)
     setenv("SLURM_JOB_NODELIST", job_nodes, 1);
 }
 
-/* A run that does not say how many nodes it wants has one, as a job of its own would; not all that the pool has. */
+/* A run that does not ask for a number of nodes gets one, as in a job of its own, not all nodes of the pool. */
 static int wants_one_node(const char *run_folder, bool *one, struct cb_err *err)
 {
     struct experiment *experiment = NULL;

@@ -1,4 +1,4 @@
-/* The job of a pool. Knows scontrol's words for it, and its share; not what it does. */
+/* The job of a warm pool: parses scontrol, and keeps the job's share. */
 #include "agent/pool/pool_job.h"
 
 #include <inttypes.h>
@@ -14,7 +14,7 @@
 #define ANSWER_NS (10 * NS_PER_S)
 #define TEXT_MAX_BYTES (1 << 20)
 
-/* The word behind " KEY=". */
+/* The word after " KEY=". */
 static bool find_word(const char *text, const char *key, char *word, size_t bytes)
 {
     char wanted[64];
@@ -34,8 +34,8 @@ static uint64_t find_number(const char *text, const char *key)
     return find_word(text, key, word, sizeof word) ? strtoull(word, NULL, 10) : 0;
 }
 
-/* Slurm overwrites StartTime when the nodes are up; what gave the job its nodes was the last look of the scheduler
- * at it. Whole seconds: less than two of them are no boot. */
+/* Slurm overwrites StartTime when the nodes are up; the nodes were allocated when the scheduler last considered the
+ * job (LastSchedEval). Whole seconds: less than two of them are no boot. */
 bool pool_job_read_details(const char *text, struct pool_share *share, uint64_t *boot_s)
 {
     uint64_t began_s = find_number(text, "StartTime"), given_s = find_number(text, "LastSchedEval");
@@ -91,7 +91,7 @@ int pool_job_begin(struct pool_job *self, const char *folder, const volatile sig
 int pool_job_tell(struct pool_job *self, bool ended, struct cb_err *err)
 {
     uint64_t now_ns = clock_wall_ns();
-    if (now_ns > self->share.seen_wall_ns) /* a clock that was set back takes nothing back */
+    if (now_ns > self->share.seen_wall_ns) /* a clock that was set back does not reduce the share */
         self->share.seen_wall_ns = now_ns;
     self->share.ended = ended;
     return pool_write_share(self->folder, &self->share, err);

@@ -1,8 +1,8 @@
-/* A touch pool's job: does nothing on its nodes, which is what keeps them up, and submits what comes next.
+/* A touch pool's job: does nothing on its nodes, which keeps them up, and submits the next job.
  *
- * The first job has all nodes and starts a chain for each of them, so that one that is busy with a run (and needs
- * no touch) holds up no other. Expiry and budget are looked at here, before anything is submitted: with nobody
- * left to ask, the chains end by themselves. */
+ * The first job has all nodes and starts a chain for each of them, so that a node that is busy with a run (and needs
+ * no touch) delays no other. Each job checks expiry and budget before it submits the next, so the chains end by
+ * themselves. */
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
@@ -26,7 +26,7 @@ static int ask(const char *const *argv, struct buf *answer, struct cb_err *err)
     return child_capture(&options, COMMAND_NS, answer, err);
 }
 
-/* Whether the next touch of a node is in the queue: after an answer of sbatch that was lost. */
+/* Whether a node's next touch is in the queue, after a reply of sbatch was lost. */
 static bool is_queued(const struct pool_job *self, const char *node, struct buf *answer)
 {
     const char *const argv[] = {"squeue", "-h", "-a", "--me", "-t", "PENDING", "-n", self->pool.id, "-o", "%n", NULL};
@@ -64,7 +64,7 @@ static int submit_next(const struct pool_job *self, const char *node, struct cb_
     return rc;
 }
 
-/* Calls off what was submitted while somebody asked for the end. */
+/* Cancels a job that was submitted while somebody asked for the end. */
 static void call_off(const struct pool_job *self)
 {
     const char *const argv[] = {"scancel", "-Q", "--me", "-t", "PENDING", "-n", self->pool.id, NULL};
@@ -76,7 +76,7 @@ static void call_off(const struct pool_job *self)
     buf_release(&answer);
 }
 
-/* A chain for each node of this job: of all at first, of one later. */
+/* Starts a chain for each node of this job: all nodes in the first job, one node in later ones. */
 static int submit_all(struct pool_job *self, uint64_t *submitted, struct cb_err *err)
 {
     const char *const argv[] = {"scontrol", "show", "hostnames", self->share.nodes, NULL};
