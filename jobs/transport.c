@@ -1,4 +1,4 @@
-/* Transports through their table, and their answers. Knows no transport. */
+/* Dispatches to a transport's table, and its answers. */
 #include "jobs/transport.h"
 
 #include <stdio.h>

@@ -1,10 +1,9 @@
-/* Where a cluster's commands run and its files lie: on this machine, or behind a connection.
+/* Where a cluster's commands run and its files are: on this machine, or behind a connection.
  *
- * Callers pass argument vectors and never quote: a transport that goes through a shell does that itself.
- * Every operation has a bound on time and on what it brings back, and every one can fail; a failure of
- * the way there (CB_ERR_TIMEOUT, CB_ERR_SYSTEM) says nothing about whether the far side acted. A command
- * that ran and ended badly is no failure of the transport: its exit status is in the answer. Paths are
- * absolute paths of the far side. One thread at a time. */
+ * Callers pass argument vectors and never quote; a transport that uses a shell quotes by itself. Every operation
+ * limits time and output, and may fail; after CB_ERR_TIMEOUT or CB_ERR_SYSTEM it is unknown whether the remote side
+ * acted. A command that ran and failed is not a failure of the transport: its exit status is in the answer. Paths are
+ * absolute remote paths. One thread at a time. */
 #ifndef JOBS_TRANSPORT_H
 #define JOBS_TRANSPORT_H
 
@@ -18,22 +17,22 @@
 struct transport_command {
     const char *const *argv;        /* NULL-terminated; argv[0] is looked up in PATH */
     const char *const *environment; /* "NAME=value" for the command, NULL-terminated; may be NULL */
-    bool without_slurm;             /* SBATCH_*, SLURM_* and the like of our own environment are left out */
-    const void *input;              /* what it reads from stdin; NULL is nothing */
+    bool without_slurm;             /* omit SBATCH_*, SLURM_* and similar variables of our environment */
+    const void *input;              /* its stdin; NULL is empty */
     size_t input_bytes;
-    size_t max_bytes; /* of stdout, and of stderr: more is CB_ERR_MEMORY */
+    size_t max_bytes; /* limit of stdout, and of stderr: more is CB_ERR_MEMORY */
     uint64_t timeout_ns;
 };
 
-/* What a command left. transport_answer_init before, _release after, whatever happened in between. */
+/* Result of a command. Call transport_answer_init before and _release after, in any case. */
 struct transport_answer {
-    int exit_status; /* 128 + number for one that a signal ended */
+    int exit_status; /* 128 + number if killed by a signal */
     struct buf out, errors;
 };
 void transport_answer_init(struct transport_answer *self);
 void transport_answer_release(struct transport_answer *self);
-/* The last line of stderr (of stdout where stderr is empty) that says something, without its line feed;
- * for messages. `text` holds `bytes`; returns it. */
+/* The last non-empty line of stderr (of stdout if stderr is empty), without its line feed; for messages. `text` holds
+ * `bytes`; returns it. */
 char *transport_answer_last_line(const struct transport_answer *self, char *text, size_t bytes);
 
 struct transport_stat {
@@ -47,15 +46,15 @@ struct transport_ops {
     const char *name; /* for messages: "this machine", "login.example" */
     int (*run)(struct transport *self, const struct transport_command *command, struct transport_answer *answer,
                struct cb_err *err);
-    /* Files and folders to and from the far side, missing parents made. A file arrives whole or not at
-     * all. Where both names are the same file nothing is done. */
+    /* Copies files and folders to and from the remote side, creating missing parents. A file arrives complete or not
+     * at all. Does nothing if both names are the same file. */
     int (*put_file)(struct transport *self, const char *local, const char *remote, struct cb_err *err);
     int (*get_file)(struct transport *self, const char *remote, const char *local, struct cb_err *err);
-    /* PARENT/NAME there becomes LOCAL/NAME here for each of `count` plain names, in as few round trips as can be.
-     * All of them, or a failure: then some may have come, whole or in part. */
+    /* Copies remote PARENT/NAME to local LOCAL/NAME for each of `count` plain names, in as few round trips as
+     * possible. After a failure some may have been copied, completely or partially. */
     int (*get_folders)(struct transport *self, const char *parent, const char *const *names, size_t count,
                        const char *local, struct cb_err *err);
-    /* CB_ERR_NOT_FOUND where there is nothing. */
+    /* CB_ERR_NOT_FOUND if there is nothing. */
     int (*stat)(struct transport *self, const char *path, struct transport_stat *status, struct cb_err *err);
     /* Appends at most `max_bytes` of a file from `offset` to `out`; nothing at its end. */
     int (*read)(struct transport *self, const char *path, uint64_t offset, size_t max_bytes, struct buf *out,
@@ -67,7 +66,7 @@ struct transport {
     const struct transport_ops *ops;
 };
 
-/* The same through the table. */
+/* Calls through the table. */
 int transport_run(struct transport *self, const struct transport_command *command, struct transport_answer *answer,
                   struct cb_err *err) CB_MUST_CHECK;
 int transport_put_file(struct transport *self, const char *local, const char *remote, struct cb_err *err) CB_MUST_CHECK;
@@ -78,31 +77,31 @@ int transport_stat(struct transport *self, const char *path, struct transport_st
                    struct cb_err *err) CB_MUST_CHECK;
 int transport_read(struct transport *self, const char *path, uint64_t offset, size_t max_bytes, struct buf *out,
                    struct cb_err *err) CB_MUST_CHECK;
-void transport_close(struct transport *self); /* fine on NULL */
+void transport_close(struct transport *self); /* accepts NULL */
 
-/* This machine itself. */
+/* The transport for this machine. */
 int transport_local_open(struct transport **self, struct cb_err *err) CB_MUST_CHECK;
 
-/* A machine behind SSH (docs/ssh.md says what is supported). One connection carries everything; when it
- * breaks it is made again, with pauses that grow, before the next command or for the rest of a file. A
- * command whose answer was lost is never run again: CB_ERR_SYSTEM says that nobody knows what became of
- * it. `destination` is [user@]host[:port] or a Host of ~/.ssh/config. Connects; CB_ERR_UNSUPPORTED in a
- * build without libssh2. Strings of the settings are copied; NULL is all of them 0. */
+/* A machine behind SSH (docs/ssh.md says what is supported). One connection carries everything; if it breaks it is
+ * made again, with backoff, before the next command or for the rest of a file. A command whose reply was lost is
+ * never repeated: CB_ERR_SYSTEM says that its result is unknown. `destination` is [user@]host[:port] or a Host of
+ * ~/.ssh/config. Connects; CB_ERR_UNSUPPORTED in a build without libssh2. Strings of the settings are copied; NULL
+ * means all are 0. */
 struct transport_ssh_settings {
-    const char *config_path;     /* as ssh -F has it; NULL: ~/.ssh/config, then /etc/ssh/ssh_config */
-    const char *path;            /* put before PATH for every command there, "/opt/a/bin:/b"; may be NULL */
-    bool login_path;             /* commands get the PATH of a login shell there, which is asked once */
+    const char *config_path;     /* as for ssh -F; NULL: ~/.ssh/config, then /etc/ssh/ssh_config */
+    const char *path;            /* prepended to PATH for every remote command, "/opt/a/bin:/b"; may be NULL */
+    bool login_path;             /* commands get the PATH of a remote login shell, queried once */
     uint64_t connect_timeout_ns; /* for a connection; 0: ConnectTimeout of the configuration, or 20 s */
 };
 int transport_ssh_open(const char *destination, const struct transport_ssh_settings *settings, struct transport **self,
                        struct cb_err *err) CB_MUST_CHECK;
-/* What the user should know once ("Match … skipped"), or "". */
+/* A notice for the user, shown once ("Match … skipped"), or "". */
 const char *transport_ssh_note(const struct transport *self);
-/* How many connections were made so far. */
+/* Number of connections made so far. */
 uint32_t transport_ssh_connections(const struct transport *self);
 
-/* Variables that set options of Slurm's programs (by how they begin), and those of them that say where
- * the cluster is, which stay. NULL-terminated. */
+/* Prefixes of variables that set options of Slurm's programs, and the variables among them that locate the cluster
+ * and are kept. NULL-terminated. */
 extern const char *const transport_slurm_prefixes[], *const transport_slurm_kept[];
 
 #endif

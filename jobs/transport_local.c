@@ -1,5 +1,4 @@
-/* The transport of this machine: children and plain files. Knows nothing of Slurm but the names of its
- * variables. */
+/* The transport of this machine: child processes and plain files. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -22,9 +21,7 @@ extern char **environ;
 #define COPY_BYTES (1u << 20)
 #define MAX_FOLDER_DEPTH 16
 
-/* ---- commands ---- */
-
-/* Of the programs of Slurm, whose options they set; but what says where the cluster is stays. */
+/* These variables set options of Slurm's programs; variables that locate the cluster stay. */
 static bool is_slurm_variable(const char *variable)
 {
     size_t len = strcspn(variable, "=");
@@ -79,7 +76,7 @@ static int scrubbed_words(const struct transport_command *command, const char **
     return 0;
 }
 
-/* A file without a name that holds what the command reads: no pipe to feed while reading others. */
+/* An unnamed file with the command's input, so that we need not feed a pipe while reading others. */
 static int input_file(const struct transport_command *command, int *fd, struct cb_err *err)
 {
     *fd = -1;
@@ -102,7 +99,7 @@ static int input_file(const struct transport_command *command, int *fd, struct c
     return 0;
 }
 
-/* Takes what a pipe has; false at its end. */
+/* Reads what a pipe has; false at its end. */
 static bool drain(int fd, size_t max_bytes, struct buf *into, bool *too_much)
 {
     char chunk[16384];
@@ -145,7 +142,7 @@ static int run_child(const struct child_options *options, const struct transport
     struct child child = {0};
     uint64_t deadline_ns = clock_monotonic_ns() + command->timeout_ns;
     int rc = child_start(&child, options, err);
-    close(options->stdout_fd); /* the child has its own: without ours the pipes can end */
+    close(options->stdout_fd); /* the child has its copies: while we hold ours, the pipes cannot end */
     close(options->stderr_fd);
     if (rc == 0)
         rc = read_answer(fds, command, deadline_ns, answer, err);
@@ -204,8 +201,6 @@ static int local_run(struct transport *self, const struct transport_command *com
     free(names);
     return rc;
 }
-
-/* ---- files ---- */
 
 static bool is_same_file(const char *a, const char *b)
 {
@@ -279,7 +274,7 @@ static int copy_file(const char *from, const char *to, struct cb_err *err)
     return rc;
 }
 
-/* Folders and regular files; of other things (links, sockets) nothing is copied. */
+/* Folders and regular files; other types (links, sockets) are not copied. */
 static int copy_folder(const char *from, const char *to, int depth, struct cb_err *err)
 {
     char source[PATH_MAX], target[PATH_MAX];

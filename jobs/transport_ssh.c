@@ -1,5 +1,5 @@
-/* The transport of a machine behind SSH: its table. The connection is in ssh_session.c and ssh_login.c,
- * commands in ssh_run.c, files in ssh_files.c. */
+/* The SSH transport's table. The connection is in jobs/ssh/ssh_session.c and jobs/ssh/ssh_login.c, commands in
+ * jobs/ssh/ssh_run.c, files in jobs/ssh/ssh_files.c. */
 #include "core/alloc.h"
 #include "jobs/transport.h"
 
@@ -19,7 +19,7 @@
 #define LOGIN_PATH_BOUND_NS (30 * NS_PER_S)
 
 struct transport_ssh {
-    struct transport base; /* first: a transport of this kind is one of these */
+    struct transport base; /* first: a pointer to it is a pointer to this struct */
     struct transport_ops ops;
     struct ssh_link link;
     char note[SSH_PLACE_BYTES + 128];
@@ -73,8 +73,8 @@ static void op_close(struct transport *self)
     free(made);
 }
 
-/* The PATH that a login shell has there, whatever its profile prints. A shell that gives none (tcsh takes no
- * command with -l) leaves PATH as it is. */
+/* The PATH of a remote login shell, whatever its profile prints. If the shell prints none (tcsh accepts no command
+ * with -l), PATH stays unchanged. */
 static int ask_login_path(struct ssh_link *link, struct cb_err *err)
 {
     char script[160], mark[SSH_MARK_BYTES];
@@ -106,7 +106,7 @@ static void set_note(struct transport_ssh *self)
     }
 }
 
-/* Connects a transport whose memory is there. */
+/* Connects a transport whose memory is allocated. */
 static int open_made(struct transport_ssh *self, const char *destination, const struct transport_ssh_settings *settings,
                      struct cb_err *err)
 {

@@ -79,9 +79,8 @@ static void judge(struct attempt *attempt, struct buf *answer)
     else if (strcmp(state, "PREEMPTED") == 0)
         attempt_decide(attempt, OUTCOME_PREEMPTED, CB_ERR_ABORTED, "Slurm took the nodes for another job (preempted)");
     else if (strcmp(state, "PENDING") == 0 || strcmp(state, "REQUEUED") == 0)
-        attempt_decide(
-            attempt, OUTCOME_PREEMPTED, CB_ERR_ABORTED,
-            "Slurm put the job back into its queue: preempted by another job, or requeued by hand"); /* scontrol does not report it */
+        attempt_decide(attempt, OUTCOME_PREEMPTED, CB_ERR_ABORTED,
+                       "Slurm put the job back into its queue: preempted by another job, or requeued by hand");
     else if (strcmp(state, "CANCELLED") == 0)
         attempt_decide(attempt, OUTCOME_CANCELLED, CB_ERR_ABORTED, "the job was cancelled");
     else if (strcmp(state, "NODE_FAIL") == 0 || strcmp(state, "BOOT_FAIL") == 0)

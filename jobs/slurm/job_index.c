@@ -1,4 +1,4 @@
-/* Two sorted lists of pointers to jobs. Of equal ones the last in the answer counts. */
+/* Two sorted lists of pointers to jobs. If keys are equal, the job listed last wins. */
 #include "jobs/slurm/job_index.h"
 
 #include "core/alloc.h"
@@ -65,7 +65,7 @@ static size_t count_of(const struct job_index *self)
 
 const struct slurm_job *job_index_find_id(const struct job_index *self, const char *id)
 {
-    size_t low = 0, high = count_of(self); /* the first one that is larger than `id` is in [low, high] */
+    size_t low = 0, high = count_of(self); /* the first id larger than `id` is in [low, high] */
     while (low < high) {
         size_t middle = low + (high - low) / 2;
         if (strcmp(id, self->by_id[middle]->id) < 0)
@@ -91,7 +91,8 @@ static const struct slurm_job *find_name(const struct job_index *self, const str
                : NULL;
 }
 
-/* A controller that has lost its state gives numbers once more. Somebody may have renamed ours, whose comment stays. */
+/* A Slurm controller that lost its state reuses job numbers, so the name must match, too. If somebody renamed our
+ * job, its comment still matches. */
 static bool is_somebody_elses(const struct slurm_job *job, const struct job_record *record)
 {
     const char *slash = strchr(job->comment, '/');

@@ -1,4 +1,4 @@
-/* Job scripts. Owns quoting, for the shell and for #SBATCH lines; knows nothing of runs but their folder. */
+/* Job scripts, with quoting for the shell and for #SBATCH lines. */
 #include "jobs/slurm/job_script.h"
 
 #include <ctype.h>
@@ -25,9 +25,7 @@ void shell_quote(const char *text, struct buf *out)
     buf_append_char(out, '\'');
 }
 
-/* ---- what a #SBATCH line can hold ---- */
-
-/* Slurm ends an option at blanks, takes quotes and backslashes for its own and '#' for a comment. */
+/* Slurm ends an option at blanks, interprets quotes and backslashes, and starts a comment at '#'. */
 static bool is_plain(const char *text)
 {
     if (*text == '-' || strlen(text) > MAX_VALUE_BYTES)
@@ -52,7 +50,7 @@ static int add_key(struct buf *out, const struct experiment *experiment, enum op
     return 0;
 }
 
-/* In double quotes as Slurm reads them; '%' starts its patterns, and "%%" is one. */
+/* Double quotes as Slurm reads them; '%' starts its patterns, and "%%" is a literal percent sign. */
 static int add_log(const struct job_script *self, struct buf *out, struct cb_err *err)
 {
     buf_append_text(out, "#SBATCH --output=\"");
@@ -68,7 +66,7 @@ static int add_log(const struct job_script *self, struct buf *out, struct cb_err
     return 0;
 }
 
-/* Options of sbatch that this program sets itself: what says them again would not be believed. */
+/* Options of sbatch that we set ourselves; overrides are rejected. */
 static const char *reserved_option(const char *option, size_t len)
 {
     static const char *const reserved[] = {
@@ -82,7 +80,7 @@ static const char *reserved_option(const char *option, size_t len)
     return NULL;
 }
 
-/* "--nice=100 --switches=1": one line each. */
+/* "--nice=100 --switches=1": one line per option. */
 static int add_extra(struct buf *out, const struct experiment *experiment, struct cb_err *err)
 {
     char word[MAX_VALUE_BYTES];
@@ -105,8 +103,6 @@ static int add_extra(struct buf *out, const struct experiment *experiment, struc
     return 0;
 }
 
-/* ---- the parts ---- */
-
 static void add_size(const struct job_script *self, struct buf *out)
 {
     const struct experiment *experiment = self->experiment;
@@ -121,7 +117,7 @@ static void add_size(const struct job_script *self, struct buf *out)
     buf_printf(out, "#SBATCH --nodes=%" PRIu64 "\n", self->most_nodes ? self->most_nodes : nodes);
     if (exclusive)
         buf_append_text(out, "#SBATCH --exclusive\n#SBATCH --mem=0\n");
-    if (!exclusive || cpus) /* whole nodes may take more ranks than they have cores */
+    if (!exclusive || cpus) /* whole nodes may run more ranks than they have cores */
         buf_printf(out, "#SBATCH --ntasks-per-node=%" PRIu64 "\n", a_node ? a_node : 1);
     if (cpus)
         buf_printf(out, "#SBATCH --cpus-per-task=%" PRIu64 "\n", cpus);
@@ -174,7 +170,7 @@ static int add_keys(const struct job_script *self, struct buf *out, struct cb_er
     return rc ? rc : add_extra(out, self->experiment, err);
 }
 
-/* What is asked for, a line each. */
+/* The requested resources, one line each. */
 static int add_request(const struct job_script *self, struct buf *out, struct cb_err *err)
 {
     buf_printf(out, "#SBATCH --job-name=%s\n#SBATCH --comment=ckptbench/%s\n", self->name, self->name);
@@ -207,7 +203,7 @@ int job_script_write(const struct job_script *self, struct buf *out, struct cb_e
     return buf_check(out, "the job script", err);
 }
 
-/* Nothing runs an allocation again, and nobody but its steps is warned before its end. */
+/* An interactive allocation is never requeued, and only its steps are warned before its end. */
 static bool is_of_sbatch_alone(const char *option)
 {
     static const char *const options[] = {"--requeue", "--no-requeue", "--signal=", "--kill-on-invalid-dep="};
@@ -217,7 +213,7 @@ static bool is_of_sbatch_alone(const char *option)
     return false;
 }
 
-/* "#SBATCH --nodes=2", a line each, as words of salloc. */
+/* Turns "#SBATCH --nodes=2" lines into arguments of salloc. */
 static void add_words(const char *lines, struct buf *out)
 {
     char option[MAX_VALUE_BYTES + 64];
@@ -251,7 +247,8 @@ int job_script_write_allocation(const struct job_script *self, struct buf *out, 
     return rc;
 }
 
-/* A touch takes one core a node for a moment, beside whoever else is there; a waiter has its nodes for the runs. */
+/* A touch uses one core per node for a moment and shares the node; a hold job has its nodes exclusively for the
+ * runs. */
 int pool_script_write(const struct pool_script *self, struct buf *out, struct cb_err *err)
 {
     const struct pool *pool = self->pool;

@@ -1,4 +1,4 @@
-/* The run's own state machine. Owns what each state of Slurm means for a run; starts and writes nothing. */
+/* The state machine of a run: what each state of Slurm means for it. */
 #include "jobs/slurm/job_state.h"
 
 #include <math.h>
@@ -6,8 +6,6 @@
 #include <string.h>
 
 #include "core/clock.h"
-
-/* ---- what Slurm says, kept ---- */
 
 void job_record_observe(struct job_record *record, const struct slurm_job *slurm, uint64_t now_wall_ns)
 {
@@ -23,17 +21,18 @@ void job_record_observe(struct job_record *record, const struct slurm_job *slurm
         record->node_count = slurm->node_count;
     if (slurm->has_details && slurm->restarts > record->restarts)
         record->restarts = slurm->restarts;
-    if (slurm->submit_s && slurm->submit_s != record->queued_s) { /* also rewritten by a requeue */
+    if (slurm->submit_s && slurm->submit_s != record->queued_s) { /* a requeue rewrites it */
         record->queued_s = slurm->submit_s;
         record->allocated_s = record->began_s = 0;
         record->queue_s = record->boot_s = NAN;
     }
     if (phase == SLURM_IS_BOOTING && slurm->start_s && record->allocated_s == 0)
-        record->allocated_s = slurm->start_s; /* overwritten by Slurm when the nodes are up */
+        record->allocated_s = slurm->start_s; /* Slurm overwrites it when the nodes are up */
     else if (phase != SLURM_IS_WAITING && phase != SLURM_IS_BOOTING && slurm->start_s &&
-             (phase != SLURM_IS_UNSETTLED || !record->allocated_s)) /* nodes that never came up began nothing */
+             (phase != SLURM_IS_UNSETTLED ||
+              !record->allocated_s)) /* nodes that never came up: the job did not begin */
         record->began_s = slurm->start_s;
-    /* Whole seconds, and Slurm starts what it has given nodes at once: less than two of them are no boot. */
+    /* Slurm starts allocated nodes at once and has whole seconds: less than two of them are no boot. */
     if (record->began_s && !record->allocated_s && slurm->scheduled_s >= record->queued_s &&
         slurm->scheduled_s + 1 < record->began_s)
         record->allocated_s = slurm->scheduled_s;
@@ -44,15 +43,13 @@ void job_record_observe(struct job_record *record, const struct slurm_job *slurm
         record->boot_s = (double)(record->began_s - given_s);
 }
 
-/* ---- small words ---- */
-
 static void say(struct job_verdict *verdict, enum job_state state, const char *note)
 {
     verdict->state = state;
     snprintf(verdict->note, sizeof verdict->note, "%s", note);
 }
 
-/* " at save 2/5", or nothing. */
+/* " at save 2/5", or "". */
 static void place_text(const struct job_folder *folder, char *text, size_t bytes)
 {
     const struct progress *progress = &folder->progress;
@@ -67,8 +64,6 @@ static bool is_within(uint64_t since_wall_ns, uint64_t now_wall_ns, uint64_t sec
 {
     return since_wall_ns + seconds * NS_PER_S > now_wall_ns;
 }
-
-/* ---- how it ended ---- */
 
 static enum job_state state_of_outcome(enum outcome outcome)
 {
@@ -105,7 +100,7 @@ static void judge_cancelled(const struct job_record *record, const struct job_si
                  sight->folder->attempts ? "" : " before it started", place);
 }
 
-/* Slurm says that it is over, and no agent has sealed. */
+/* Slurm says the job is over, and no agent has sealed. */
 static void judge_end(const struct job_record *record, const struct job_sight *sight, struct job_verdict *verdict)
 {
     const struct slurm_job *slurm = sight->slurm;
@@ -151,9 +146,7 @@ static void judge_end(const struct job_record *record, const struct job_sight *s
     }
 }
 
-/* ---- while it may still go on ---- */
-
-/* "Resources: starts about 10:40" is what Slurm reckons; the rest is its own word. */
+/* "Resources: starts about 10:40": the reason is Slurm's word, the time its estimate. */
 static void judge_waiting(const struct job_sight *sight, struct job_verdict *verdict)
 {
     const struct slurm_job *slurm = sight->slurm;
@@ -206,7 +199,7 @@ static void judge_live(const struct job_record *record, const struct job_sight *
     }
 }
 
-/* Not listed any more. An agent that still moves is alive, whatever Slurm forgot. */
+/* Slurm no longer lists the job. An agent that still makes progress is alive all the same. */
 static void judge_gone(const struct job_record *record, const struct job_sight *sight, struct job_verdict *verdict)
 {
     const struct job_folder *folder = sight->folder;
@@ -214,7 +207,7 @@ static void judge_gone(const struct job_record *record, const struct job_sight *
                                                                                : record->submitted_wall_ns;
     char place[96];
     say(verdict, record->state, "");
-    /* A task of an array that is called off before it began leaves no trace in Slurm. */
+    /* A task of an array that is cancelled before it began leaves no trace in Slurm. */
     if (record->cancel_asked && record->in_array && !record->began_s && !folder->attempts) {
         seal_as(verdict, OUTCOME_CANCELLED);
         snprintf(verdict->note, sizeof verdict->note, "cancelled on request before it started");
@@ -233,7 +226,7 @@ static void judge_gone(const struct job_record *record, const struct job_sight *
              record->slurm_state, *record->slurm_state ? ")" : "");
 }
 
-/* An attempt that was sealed and has not passed: does the job come back for another one? */
+/* Whether the job of an attempt that was sealed without passing returns for another one. */
 static bool comes_back(const struct job_record *record, const struct job_sight *sight)
 {
     const struct manifest *manifest = &sight->folder->manifest;
@@ -243,7 +236,7 @@ static bool comes_back(const struct job_record *record, const struct job_sight *
     case SLURM_IS_WAITING:
     case SLURM_IS_BOOTING:
         return true;
-    case SLURM_IS_RUNNING: /* again; without its number, began after what was sealed had ended, by clocks that agree */
+    case SLURM_IS_RUNNING: /* a restart; without its number, one that began after the seal, if the clocks agree */
         return sight->slurm->has_details ? sight->slurm->restarts >= sight->folder->attempts
                                          : sight->slurm->start_s * NS_PER_S > manifest->ended_wall_ns;
     case SLURM_IS_ENDING:

@@ -1,4 +1,4 @@
-/* Pools in Slurm. Knows its words for power saving and what states of jobs mean for a pool; starts no job. */
+/* Power saving settings of Slurm, and the state of a pool from its jobs. */
 #include "jobs/slurm/pool_state.h"
 
 #include <inttypes.h>
@@ -13,9 +13,7 @@
 #define ANSWER_BYTES (8u << 20)
 #define JUST_SENT_NS (15 * NS_PER_S) /* for a job that Slurm may not list yet, or between two touches */
 
-/* ---- power saving ---- */
-
-/* "SuspendTime = 60 sec" or "SuspendTime=600": its number; false for INFINITE, -1, GLOBAL, or where it is not. */
+/* Parses "SuspendTime = 60 sec" or "SuspendTime=600"; false for INFINITE, -1, GLOBAL, or if absent. */
 static bool find_seconds(const char *text, size_t len, const char *key, uint64_t *seconds)
 {
     size_t key_len = strlen(key);
@@ -103,8 +101,6 @@ uint64_t pool_touch_period_ns(const struct slurm_power *power)
     return (half_s ? half_s : 1) * NS_PER_S;
 }
 
-/* ---- states ---- */
-
 static const char *const state_names[] = {"submitted", "pending", "booting", "up", "ending", "ended"};
 
 const char *pool_state_name(enum pool_state state)
@@ -114,8 +110,8 @@ const char *pool_state_name(enum pool_state state)
 
 struct jobs_of_pool {
     size_t waiting, booting, running, ending;
-    const struct slurm_job *first; /* the most telling one */
-    uint64_t restarts;             /* the most that any has */
+    const struct slurm_job *first; /* the job whose state says most */
+    uint64_t restarts;             /* the largest number of nodes of any job */
 };
 
 static void count_jobs(const struct pool *pool, const struct slurm_jobs *jobs, struct jobs_of_pool *found)
@@ -139,7 +135,7 @@ static void count_jobs(const struct pool *pool, const struct slurm_jobs *jobs, s
     }
 }
 
-/* Fewer nodes are easier to find: half of them. */
+/* Fewer nodes are easier to get: try half of them. */
 static void say_failures(const struct pool *pool, uint64_t failures, struct pool_verdict *verdict)
 {
     char fewer[64] = "";

@@ -1,4 +1,4 @@
-/* Warm pools as Slurm has them: how long its nodes stay up, and in which state a pool is. */
+/* Slurm's view of warm pools: how long nodes stay up, and the state of a pool. */
 #ifndef JOBS_SLURM_POOL_STATE_H
 #define JOBS_SLURM_POOL_STATE_H
 
@@ -11,46 +11,46 @@
 #include "jobs/slurm/slurm_client.h"
 #include "run/pool.h"
 
-/* When nodes are powered down, and how long they may take to come back. */
+/* When Slurm powers nodes down, and how long they may take to boot. */
 struct slurm_power {
-    bool saves;              /* false: nodes that are idle stay up */
-    uint64_t suspend_ns;     /* idle for so long, a node is powered down */
+    bool saves;              /* false: idle nodes stay up */
+    uint64_t suspend_ns;     /* a node is powered down after this idle time */
     uint64_t resume_most_ns; /* ResumeTimeout */
 };
 /* `partition` may be "": the default one. */
 int slurm_ask_power(struct slurm_client *client, const char *partition, struct slurm_power *power,
                     struct cb_err *err) CB_MUST_CHECK;
-/* The same from `scontrol show config` and `scontrol show partition -o`, whose SuspendTime and ResumeTimeout count
- * before the former's. */
+/* The same from `scontrol show config` and `scontrol show partition -o`; SuspendTime and ResumeTimeout of the
+ * partition take precedence. */
 void slurm_parse_power(const char *config, const char *partitions, const char *partition, struct slurm_power *power);
 
-/* From one touch to the next: half of what a node may be idle. */
+/* Time between two touches: half of the idle time after which a node is powered down. */
 uint64_t pool_touch_period_ns(const struct slurm_power *power);
 
 enum pool_state {
-    POOL_SUBMITTED, /* sent, and not seen by Slurm yet */
+    POOL_SUBMITTED, /* submitted, not listed by Slurm yet */
     POOL_PENDING,
     POOL_BOOTING,
     POOL_UP,
-    POOL_ENDING, /* somebody has asked for it, or its time is over */
+    POOL_ENDING, /* requested, or its time is over */
     POOL_ENDED,
 };
 const char *pool_state_name(enum pool_state state);
 
 struct pool_sight {
-    const struct slurm_jobs *jobs; /* what Slurm lists */
-    bool asked;                    /* Slurm answered */
+    const struct slurm_jobs *jobs; /* Slurm's listing */
+    bool asked;                    /* Slurm responded */
     bool stopping;
-    const struct pool_end *end; /* NULL: not said */
+    const struct pool_end *end; /* NULL: none */
     struct pool_usage usage;
     uint64_t now_wall_ns;
 };
 
 struct pool_verdict {
     enum pool_state state;
-    bool give_up;   /* its nodes do not come up: end it */
-    size_t listed;  /* jobs of it that are in the queue or run */
-    char job[64];   /* one of them, one that runs if any does; "" for none */
+    bool give_up;   /* its nodes do not boot: end it */
+    size_t listed;  /* its jobs in the queue or running */
+    char job[64];   /* one of its jobs, preferably a running one; "" if none */
     char note[600]; /* for people */
 };
 /* Pure. */

@@ -1,4 +1,4 @@
-/* What a submitted run's folder holds. Owns the lock between controllers and sealing for dead agents. */
+/* Follows a submitted run through its folder: the lock between controllers, and sealing for dead agents. */
 #include "jobs/slurm/run_follow.h"
 
 #include <errno.h>
@@ -28,7 +28,7 @@ static uint64_t modified_wall_ns(const char *folder, const char *name)
     return (uint64_t)facts.st_mtim.tv_sec * NS_PER_S + (uint64_t)facts.st_mtim.tv_nsec;
 }
 
-/* The newest of what an agent touches while it lives. */
+/* Modification time of the newest file that a living agent updates. */
 static uint64_t last_sign_wall_ns(const char *attempt)
 {
     static const char *const names[] = {".", "progress.json", "records", "logs", "logs/ranks.log"};
@@ -46,7 +46,7 @@ int job_folder_look(const char *run_folder, struct job_folder *folder, struct cb
     struct job_folder found = {0};
     int rc = run_folder_last_attempt(run_folder, &found.attempts, err);
     if (rc == CB_ERR_NOT_FOUND && access(run_folder, F_OK) == 0)
-        rc = 0; /* somebody removed its attempts alone */
+        rc = 0; /* somebody deleted single attempts */
     if (rc == 0 && found.attempts > 0) {
         rc = attempt_path(run_folder, found.attempts, path, err);
         if (rc == 0) {
@@ -99,7 +99,7 @@ static int seal(const char *attempt, const char *run, uint32_t number, enum outc
     return rc == CB_ERR_EXISTS ? 0 : rc;
 }
 
-/* Also where somebody removed all of them. */
+/* Succeeds even if somebody deleted all of them. */
 static int new_attempt(const char *run_folder, uint32_t *number, struct buf *path, struct cb_err *err)
 {
     char folder[PATH_MAX];

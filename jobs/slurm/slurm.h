@@ -1,8 +1,8 @@
-/* What Slurm says: its states, and its answers as values. Pure: no process is started here.
+/* Slurm's states, and its answers as values. Pure: no process is started here.
  *
- * Text is asked for in the forms below, never JSON, whose shape moves between versions. Times come as
- * seconds since 1970 (SLURM_TIME_FORMAT=%s). Parsers take any bytes; lines that are not what was asked for
- * (other people's job names may hold anything) are left out and counted. */
+ * We query text in the formats below, never JSON, whose structure changes between versions. Times are seconds since
+ * 1970 (SLURM_TIME_FORMAT=%s). Parsers accept any bytes; malformed lines (other people's job names may contain
+ * anything) are skipped and counted. */
 #ifndef JOBS_SLURM_SLURM_H
 #define JOBS_SLURM_SLURM_H
 
@@ -12,7 +12,7 @@
 
 #include "core/err.h"
 
-/* Base states, and the flags that squeue shows in their place. */
+/* Base states, and the flags that squeue shows instead. */
 enum slurm_state {
     SLURM_UNKNOWN,
     SLURM_PENDING,
@@ -48,22 +48,22 @@ enum slurm_state {
 
 /* What a state means for a run. */
 enum slurm_phase {
-    SLURM_IS_UNKNOWN,   /* a state of another release: shown as it is, nothing concluded */
+    SLURM_IS_UNKNOWN,   /* a state of another Slurm release: shown unchanged, no conclusions */
     SLURM_IS_WAITING,   /* in the queue */
-    SLURM_IS_BOOTING,   /* has nodes that are not up */
+    SLURM_IS_BOOTING,   /* has nodes that are not up yet */
     SLURM_IS_RUNNING,   /* also suspended, stopped, resizing */
     SLURM_IS_ENDING,    /* its processes are ending */
-    SLURM_IS_UNSETTLED, /* ended, and may come back: final only after a grace time away from the queue */
+    SLURM_IS_UNSETTLED, /* ended, but may return: final only after a grace period away from the queue */
     SLURM_IS_ENDED
 };
 const char *slurm_state_name(enum slurm_state state);
-/* By name, also with what sacct appends ("CANCELLED by 1000") and "+" behind a cut one; UNKNOWN for others. */
+/* By name; also accepts sacct's suffixes ("CANCELLED by 1000") and "+" after a truncated name; UNKNOWN for others. */
 enum slurm_state slurm_state_find(const char *name);
 enum slurm_phase slurm_state_phase(enum slurm_state state);
 
 struct slurm_job {
     char id[64];   /* "4711", "4711_3" */
-    char name[64]; /* "" where it is too long to be ours */
+    char name[64]; /* "" if it is too long to be ours */
     char comment[128];
     bool in_array;
     uint64_t array_task; /* with in_array */
@@ -71,17 +71,17 @@ struct slurm_job {
     char state_name[32]; /* as Slurm wrote it */
     char reason[256];
     uint64_t node_count, restarts;
-    char nodes[512];                   /* "n[1-4]"; cut where longer */
-    char head[64];                     /* the node of the job script; "" where it is not known */
+    char nodes[512];                   /* "n[1-4]"; truncated if longer */
+    char head[64];                     /* the node of the job script; "" if not known */
     uint64_t submit_s, start_s, end_s; /* 0: unknown */
-    uint64_t scheduled_s;              /* when it was given its nodes, once it has begun; only scontrol says it */
+    uint64_t scheduled_s;              /* when its nodes were allocated, once it has begun; only scontrol reports it */
     int exit_status, exit_signal;
-    bool has_details; /* restarts, end and exit are known: scontrol or sacct said them */
+    bool has_details; /* restarts, end and exit are known (from scontrol or sacct) */
 };
 
 struct slurm_jobs {
     struct slurm_job *items; /* owned */
-    size_t count, left_out;  /* lines that were not understood */
+    size_t count, left_out;  /* malformed lines */
 };
 void slurm_jobs_release(struct slurm_jobs *self);
 
@@ -96,16 +96,16 @@ int slurm_parse_details(const char *text, size_t len, struct slurm_jobs *jobs, s
 #define SLURM_ACCOUNTING_FORMAT "JobID,State,ExitCode,Submit,Start,End,NNodes,NodeList,JobName"
 int slurm_parse_accounting(const char *text, size_t len, struct slurm_jobs *jobs, struct cb_err *err) CB_MUST_CHECK;
 
-/* sbatch --parsable: "4711" or "4711;cluster", the last line that is one; what a login prints before it is no
- * mistake. `cluster` becomes "" where there is none. */
+/* Parses the output of sbatch --parsable: "4711" or "4711;cluster", in the last line of that form, since a login may
+ * print other lines first. `cluster` becomes "" if there is none. */
 int slurm_parse_submitted(const char *text, size_t len, char id[64], char cluster[64],
                           struct cb_err *err) CB_MUST_CHECK;
 
-/* Names, one a line and perhaps several times (a node is in several partitions), as "n1,n2": each once. What
- * does not fit into `bytes` is left out. */
+/* Turns names, one per line and possibly repeated (a node is in several partitions), into "n1,n2" without duplicates.
+ * What does not fit into `bytes` is dropped. */
 void slurm_parse_names(const char *text, size_t len, char *names, size_t bytes);
 
-/* scontrol show config: MaxArraySize, the number of places in an array; 0 where it is not said. */
+/* MaxArraySize from scontrol show config, the size of an array; 0 if absent. */
 size_t slurm_parse_most_tasks(const char *text, size_t len);
 
 /* scontrol ping: whether a controller is up. */

@@ -1,4 +1,4 @@
-/* Commands of Slurm and what their ends mean. Knows no run. */
+/* Runs commands of Slurm and interprets their results. */
 #include "jobs/slurm/slurm_client.h"
 
 #include <stdio.h>
@@ -9,7 +9,7 @@
 
 #define PING_NS (20 * NS_PER_S)
 #define COMMAND_NS (60 * NS_PER_S)
-#define ANSWER_BYTES (32u << 20) /* some 100,000 jobs */
+#define ANSWER_BYTES (32u << 20) /* for some 100,000 jobs */
 #define IDS_A_CALL 500
 
 static const char *const times_in_seconds[] = {"SLURM_TIME_FORMAT=%s", NULL};
@@ -34,7 +34,7 @@ static int fail_with_answer(const struct transport_answer *answer, const char *w
     return cb_fail(err, CB_ERR_SYSTEM, "%s: %s (exit status %d)", what, *line ? line : "no word", answer->exit_status);
 }
 
-/* "Slurmctld(primary) at vm is DOWN", without the frame that scontrol draws around it. */
+/* "Slurmctld(primary) at vm is DOWN", without the frame that scontrol prints around it. */
 static const char *ping_line(const struct transport_answer *answer, char *line, size_t bytes)
 {
     const char *start = strstr(answer->out.data, "Slurmctld(");
@@ -114,7 +114,7 @@ int slurm_look_back(struct slurm_client *self, const char *ids, struct slurm_job
     size_t known = jobs->count;
     int rc = run(self, argv, NULL, COMMAND_NS, &answer, err);
     if (rc == CB_ERR_NOT_FOUND || (rc == 0 && answer.exit_status != 0 && has_no_accounting(&answer))) {
-        self->without_accounting = true; /* what squeue knew is all there is */
+        self->without_accounting = true; /* squeue's answer is all there is */
         rc = 0;
     } else if (rc == 0 && answer.exit_status != 0) {
         rc = fail_with_answer(&answer, "Slurm's accounting does not answer: sacct", err);
@@ -154,9 +154,7 @@ int slurm_down_nodes(struct slurm_client *self, const char *nodes, char *names, 
     return rc;
 }
 
-/* ---- submitting ---- */
-
-/* Words of sbatch after which the controller may have taken the job and the answer was lost. */
+/* Errors of sbatch after which the controller may have accepted the job and only the reply was lost. */
 static bool is_uncertain(const struct transport_answer *answer)
 {
     static const char *const words[] = {"timed out",          "Zero Bytes",        "Unexpected message",
@@ -168,13 +166,13 @@ static bool is_uncertain(const struct transport_answer *answer)
     return answer->exit_status >= 128; /* sbatch itself was killed */
 }
 
-/* Nothing was sent, and nothing is wrong with what would have been. */
+/* Nothing was submitted, for a reason that is not in the job itself. */
 static int code_of_refusal(const struct transport_answer *answer)
 {
     return strstr(answer->errors.data, "(connect failure)") ? CB_ERR_SYSTEM : CB_ERR_USAGE;
 }
 
-/* "sbatch: error: Batch job submission failed: Invalid account": without its first words. */
+/* "sbatch: error: Batch job submission failed: Invalid account", without the prefix. */
 static const char *without_prefix(const char *line)
 {
     static const char *const prefixes[] = {"sbatch: error: ",
@@ -214,8 +212,8 @@ int slurm_submit(struct slurm_client *self, const char *script, bool test_only, 
     return rc;
 }
 
-/* $1 the script, $2 the log, $3 the job's name. An answer that salloc did not live to hear may have left an allocation
- * that nobody leads. */
+/* $1 the script, $2 the log, $3 the job's name. If salloc dies before it receives the reply, an allocation without an
+ * owner may remain: cancel it by name. */
 static const char allocate_script[] =
     ": >> \"$2\" || exit 1\n"
     "from=$(($(wc -c < \"$2\") + 1))\n"
@@ -251,8 +249,6 @@ int slurm_allocate(struct slurm_client *self, const char *script, const char *lo
     transport_answer_release(&said);
     return rc;
 }
-
-/* ---- cancelling ---- */
 
 static int cancel_some(struct slurm_client *self, const char *const *ids, size_t count, struct cb_err *err)
 {

@@ -1,4 +1,4 @@
-/* Slurm's answers as values: squeue, scontrol, sacct, sbatch. Knows their text, starts nothing. */
+/* Parses Slurm's output: squeue, scontrol, sacct, sbatch. */
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 
 #define MAX_FIELDS 16
 
-/* A piece of the text; no NUL at its end. */
+/* A slice of the text, not NUL-terminated. */
 struct piece {
     const char *at;
     size_t len;
@@ -40,7 +40,7 @@ static bool next_line(const char *text, size_t len, size_t *position, struct pie
     return true;
 }
 
-/* Splits at '|'; what is behind the last wanted separator is one field, whatever it holds. */
+/* Splits at '|'; everything after the last expected separator is one field. */
 static size_t split(struct piece line, struct piece *fields, size_t wanted)
 {
     size_t count = 0;
@@ -56,7 +56,7 @@ static size_t split(struct piece line, struct piece *fields, size_t wanted)
     return count;
 }
 
-/* Control characters become '?': what Slurm says may reach a terminal. */
+/* Replaces control characters by '?', since Slurm's output may reach a terminal. */
 static void copy_cut(struct piece from, char *to, size_t bytes)
 {
     size_t len = from.len < bytes ? from.len : bytes - 1;
@@ -85,7 +85,7 @@ static bool parse_number(struct piece from, uint64_t *number)
     return true;
 }
 
-/* "Unknown", "N/A", "None" are no time. */
+/* "Unknown", "N/A" and "None" mean no time. */
 static uint64_t number_or_0(struct piece from)
 {
     uint64_t number = 0;
@@ -126,8 +126,6 @@ static void set_exit(struct slurm_job *job, struct piece code)
         job->exit_signal = (int)(number_or_0((struct piece){colon + 1, code.len - len - 1}) & 0xFF);
 }
 
-/* ---- squeue ---- */
-
 static bool parse_queue_line(struct piece line, struct slurm_job *job)
 {
     struct piece fields[MAX_FIELDS];
@@ -167,10 +165,8 @@ int slurm_parse_queue(const char *text, size_t len, struct slurm_jobs *jobs, str
     return parse_lines(text, len, parse_queue_line, jobs, err);
 }
 
-/* ---- scontrol ---- */
-
-/* The value behind the first " KEY=", up to the next blank: what people name (paths, comments) comes after
- * the keys that are looked for, but for the job's name, which is ours or not looked at. */
+/* The value after the first " KEY=", up to the next blank. Keys with free text (paths, comments) come after all keys
+ * that we search for, except the job's name. */
 static bool find_value(struct piece line, const char *key, struct piece *value)
 {
     size_t key_len = strlen(key);
@@ -187,7 +183,7 @@ static bool find_value(struct piece line, const char *key, struct piece *value)
     return false;
 }
 
-/* An array's member is ArrayJobId_ArrayTaskId; the part of it that still pends has no single task. */
+/* A member of an array is ArrayJobId_ArrayTaskId; its still pending part has no single task number. */
 static bool read_details_id(struct piece line, struct slurm_job *job)
 {
     struct piece id, base, task;
@@ -242,8 +238,6 @@ int slurm_parse_details(const char *text, size_t len, struct slurm_jobs *jobs, s
     return parse_lines(text, len, parse_details_line, jobs, err);
 }
 
-/* ---- sacct ---- */
-
 static bool parse_accounting_line(struct piece line, struct slurm_job *job)
 {
     struct piece fields[MAX_FIELDS];
@@ -266,8 +260,6 @@ int slurm_parse_accounting(const char *text, size_t len, struct slurm_jobs *jobs
 {
     return parse_lines(text, len, parse_accounting_line, jobs, err);
 }
-
-/* ---- sinfo ---- */
 
 static bool has_name(const char *names, struct piece name)
 {
@@ -294,8 +286,6 @@ void slurm_parse_names(const char *text, size_t len, char *names, size_t bytes)
         used += (size_t)snprintf(names + used, bytes - used, "%s%s", used ? "," : "", name);
     }
 }
-
-/* ---- sbatch, ping ---- */
 
 int slurm_parse_submitted(const char *text, size_t len, char id[64], char cluster[64], struct cb_err *err)
 {

@@ -1,4 +1,4 @@
-/* The states of Slurm and what they mean for a run: one table. */
+/* The states of Slurm and what they mean for a run, as one table. */
 #include <string.h>
 
 #include "jobs/slurm/slurm.h"

@@ -1,4 +1,4 @@
-/* Reading tar archives. Owns their format; knows no transport. */
+/* Reads tar archives. */
 #include "jobs/ssh/archive.h"
 
 #include "core/path.h"
@@ -12,10 +12,10 @@
 #include <unistd.h>
 
 #define BLOCK_BYTES 512
-#define DEPTH_MAX 16 /* folders below each other, as where folders are copied file by file */
+#define DEPTH_MAX 16 /* depth of nested folders, as for copies file by file */
 #define PAX_NUMBER_MAX 20
 
-/* Where the members of a header begin, and their bytes. */
+/* Offsets and sizes of the header's members. */
 enum {
     NAME = 0,
     NAME_BYTES = 100,
@@ -31,9 +31,9 @@ enum {
     PREFIX_BYTES = 155,
 };
 
-/* What precedes an entry and says more about it than its header can. */
+/* Extension headers that precede an entry and extend its header. */
 struct extras {
-    char path[PATH_MAX]; /* "" for none */
+    char path[PATH_MAX]; /* "" if absent */
     bool has_size;
     uint64_t size;
 };
@@ -43,16 +43,14 @@ static int no_archive(const struct archive *self, const char *what, struct cb_er
     return cb_fail(err, CB_ERR_FORMAT, "the archive is damaged at byte %zu: %s", self->at, what);
 }
 
-/* ---- numbers ---- */
-
-/* Octal digits between blanks and zero bytes, or, where the first bit is set, the bytes themselves. */
+/* Octal digits between blanks and zero bytes or, if the first bit is set, a binary number. */
 static bool read_number(const char *field, size_t bytes, uint64_t *value)
 {
     const unsigned char *at = (const unsigned char *)field, *end = at + bytes;
     uint64_t sum = 0;
     if (*at & 0x80) {
         if (*at++ != 0x80)
-            return false; /* negative, or beyond all sizes */
+            return false; /* negative, or larger than any valid size */
         for (; at < end; at++) {
             if (sum >> 56)
                 return false;
@@ -72,7 +70,7 @@ static bool read_number(const char *field, size_t bytes, uint64_t *value)
     return at == end || *at == ' ' || *at == '\0';
 }
 
-/* The sum of a header's bytes, its own place counting as blanks. */
+/* The sum of a header's bytes, with its own field counted as blanks. */
 static bool sum_is_right(const char *header)
 {
     uint64_t wanted, sum = 0;
@@ -89,9 +87,7 @@ static bool is_empty(const char *block)
     return true;
 }
 
-/* ---- names ---- */
-
-/* Takes slashes from its end; false for what is no plain path downwards. */
+/* Strips trailing slashes; false if it is not a plain relative path. */
 static bool tidy_path(char *path)
 {
     size_t len = strlen(path), depth = 0;
@@ -108,7 +104,7 @@ static bool tidy_path(char *path)
     }
 }
 
-/* Bytes that may end in a zero, into a text; false where they do not fit or hold a zero inside. */
+/* Copies bytes that may end in a zero to a text; false if they do not fit or contain another zero. */
 static bool take_text(const char *bytes, size_t len, char *text, size_t room)
 {
     size_t used = strnlen(bytes, len);
@@ -130,9 +126,7 @@ static void header_path(const char *header, char path[PATH_MAX])
              (int)strnlen(header + NAME, NAME_BYTES), header + NAME);
 }
 
-/* ---- what precedes an entry ---- */
-
-/* "LENGTH key=value\n", one after the other. */
+/* Records "LENGTH key=value\n", one after the other. */
 static bool read_pax(const char *bytes, size_t len, struct extras *extras)
 {
     while (len) {
@@ -167,7 +161,7 @@ static bool read_pax(const char *bytes, size_t len, struct extras *extras)
     return true;
 }
 
-/* Whether the header was no entry but says more about the next one. */
+/* Whether the header is an extension of the next entry. */
 static int take_extras(const struct archive *self, char type, const char *bytes, size_t len, struct extras *extras,
                        bool *was_extra, struct cb_err *err)
 {
@@ -176,11 +170,9 @@ static int take_extras(const struct archive *self, char type, const char *bytes,
         return take_text(bytes, len, extras->path, sizeof extras->path) ? 0 : no_archive(self, "a long name", err);
     if (type == 'x')
         return read_pax(bytes, len, extras) ? 0 : no_archive(self, "an extended header", err);
-    *was_extra = type == 'K' || type == 'g'; /* a long link's target; what concerns the whole archive */
+    *was_extra = type == 'K' || type == 'g'; /* the target of a long link; headers for the whole archive */
     return 0;
 }
-
-/* ---- entries ---- */
 
 static int fill_entry(const struct archive *self, const char *header, const struct extras *extras,
                       struct archive_entry *entry, struct cb_err *err)
@@ -254,9 +246,7 @@ int archive_next(struct archive *self, struct archive_entry *entry, bool *more, 
     }
 }
 
-/* ---- unpacking ---- */
-
-/* Every folder above the last part of `path`, of which the first `base` bytes are there. */
+/* Creates all parent folders of `path`, whose first `base` bytes exist. */
 static int make_parents(char *path, size_t base, struct cb_err *err)
 {
     for (char *slash = strchr(path + base + 1, '/'); slash; slash = strchr(slash + 1, '/')) {

@@ -1,7 +1,7 @@
-/* A tar archive in memory: many folders and files that came as one stream.
+/* A tar archive in memory: many folders and files received as one stream.
  *
- * Reads POSIX ustar with what GNU (long names) and pax (path, size) add. The bytes are another machine's: every
- * number and name is checked, and no path leads out of where it is unpacked. Values; not thread-safe. */
+ * Reads POSIX ustar with the extensions of GNU (long names) and pax (path, size). The bytes come from another
+ * machine: every number and name is checked, and no path leaves the target folder. Plain values; not thread-safe. */
 #ifndef JOBS_SSH_ARCHIVE_H
 #define JOBS_SSH_ARCHIVE_H
 
@@ -15,12 +15,12 @@
 enum archive_kind {
     ARCHIVE_FILE,
     ARCHIVE_FOLDER,
-    ARCHIVE_OTHER, /* a symbolic link or special file: nothing of it is read */
+    ARCHIVE_OTHER, /* a symbolic link or special file: its contents are ignored */
 };
 
 struct archive_entry {
     enum archive_kind kind;
-    char path[PATH_MAX]; /* relative, without "." and "..", nor a slash at its end */
+    char path[PATH_MAX]; /* relative, without "." and ".." and without a trailing slash */
     unsigned mode;       /* permissions */
     const char *bytes;   /* of a file; borrowed from the archive */
     size_t len;
@@ -31,12 +31,12 @@ struct archive {
     size_t len, at;
 };
 
-/* The next entry; *more is false at the archive's end. CB_ERR_FORMAT where it is cut or no archive,
- * CB_ERR_UNSUPPORTED for what only the archive's own program could read (hard links, sparse files). */
+/* The next entry; *more is false at the end. CB_ERR_FORMAT for a truncated or malformed archive, CB_ERR_UNSUPPORTED
+ * for entries that only tar itself can read (hard links, sparse files). */
 int archive_next(struct archive *self, struct archive_entry *entry, bool *more, struct cb_err *err) CB_MUST_CHECK;
 
-/* Puts its folders and files below `folder`, which exists. Every entry must be one of `names` or below it.
- * Files are written over; what came before a failure stays. Nothing is made durable. */
+/* Extracts into `folder`, which exists. Every entry must be one of `names` or below it. Files are overwritten; after
+ * a failure the entries before it remain. Nothing is synced. */
 int archive_unpack(const char *bytes, size_t len, const char *folder, const char *const *names, size_t name_count,
                    struct cb_err *err) CB_MUST_CHECK;
 

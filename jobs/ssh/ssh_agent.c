@@ -1,4 +1,4 @@
-/* The protocol of ssh-agent, as far as signing needs it. Knows no libssh2. */
+/* The protocol of ssh-agent, as far as signing requires it. */
 #include "jobs/ssh/ssh_agent.h"
 
 #include <errno.h>
@@ -70,7 +70,7 @@ static int read_exactly(int fd, void *into, size_t len, struct cb_err *err)
     return 0;
 }
 
-/* Sends a message and brings the answer, whose first byte must be `wanted`. */
+/* Sends a message and reads the reply, whose first byte must be `wanted`. */
 static int ask(const struct ssh_agent *self, const struct buf *message, int wanted, struct buf *answer,
                struct cb_err *err)
 {
@@ -168,7 +168,7 @@ void ssh_agent_close(struct ssh_agent *self)
     self->count = 0;
 }
 
-/* "SIGN_RESPONSE", and a string that holds two: the algorithm's name and the signature. */
+/* "SIGN_RESPONSE", and a string that contains two: the algorithm's name and the signature. */
 static bool find_signature(const struct buf *answer, const unsigned char **signature, size_t *len)
 {
     const unsigned char *at = (const unsigned char *)answer->data + 1;

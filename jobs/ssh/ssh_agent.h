@@ -1,5 +1,5 @@
-/* The user's ssh-agent: which keys it has, and signatures by them. Every wait is bounded. The agent shows
- * public parts alone; no secret passes here. */
+/* The user's ssh-agent: lists its keys and requests signatures. Every wait is bounded. The agent only reveals public
+ * keys; no secret passes through here. */
 #ifndef JOBS_SSH_SSH_AGENT_H
 #define JOBS_SSH_SSH_AGENT_H
 
@@ -23,15 +23,15 @@ struct ssh_agent {
     size_t count;
 };
 
-/* `path` is its socket. CB_ERR_NOT_FOUND where nobody listens there. */
+/* `path` is its socket. CB_ERR_NOT_FOUND if nobody listens there. */
 int ssh_agent_open(struct ssh_agent *self, const char *path, uint64_t timeout_ns, struct cb_err *err) CB_MUST_CHECK;
 void ssh_agent_close(struct ssh_agent *self);
 
-/* The signature of `data` by a key, without the name of its algorithm; malloc'ed, the caller's. */
+/* Signs `data` with a key; the signature excludes the algorithm's name and is malloc'ed, owned by the caller. */
 int ssh_agent_sign(struct ssh_agent *self, const void *blob, size_t blob_len, const void *data, size_t len,
                    unsigned char **signature, size_t *signature_len, struct cb_err *err) CB_MUST_CHECK;
 
-/* Reads the keys out of an agent's answer of `len` bytes, for whoever has one. */
+/* Parses the keys in an agent's reply of `len` bytes. */
 int ssh_agent_parse_keys(struct ssh_agent *self, const void *answer, size_t len, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

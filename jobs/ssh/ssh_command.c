@@ -1,4 +1,4 @@
-/* Scripts for a shell behind SSH and the streams that come back. Knows no connection and no libssh2. */
+/* Scripts for a remote shell, and parsing of the streams it returns. */
 #include "jobs/ssh/ssh_command.h"
 
 #include <assert.h>
@@ -29,7 +29,7 @@ void ssh_quote(struct buf *into, const char *text)
     buf_append_char(into, '\'');
 }
 
-/* Nothing in it means anything but itself to any shell within single quotes: no line feed, no "!". */
+/* In single quotes no shell interprets any of this: it has no line feed and no "!". */
 void ssh_loader_format(size_t script_bytes, char line[SSH_LOADER_BYTES])
 {
     int len = snprintf(line, SSH_LOADER_BYTES, "exec /bin/sh -c 'eval \"$(dd ibs=1 obs=65536 count=%zu 2>/dev/null)\"'",
@@ -44,7 +44,8 @@ static void append_names(struct buf *script, const char *const *names, const cha
         buf_printf(script, "%s%s%s", i ? "|" : "", names[i], suffix);
 }
 
-/* The names come from env: a value that holds a line of that form unsets what is not there. */
+/* The names come from the output of env: a value that contains such a line only unsets a variable that does not
+ * exist. */
 static void append_scrubbing(struct buf *script)
 {
     buf_append_text(script, "for cb_v in $(env | sed -n 's/^\\([A-Z]*_[A-Za-z0-9_]*\\)=.*/\\1/p'); do case $cb_v in ");
@@ -96,8 +97,8 @@ int ssh_script_append(struct buf *script, const struct transport_command *comman
     if (command->without_slurm)
         append_scrubbing(script);
     append_path(script, path, login_path);
-    /* The group is what ends the command at its time-out. The shell's own complaints go nowhere. Where nobody
-     * reads the marks any more the command has missed its time and does not begin. */
+    /* The process group ends the command at its time-out. The shell's own messages are discarded. If nobody reads the
+     * marks any more, the command is too late and does not start. */
     buf_printf(script,
                "cb_g=; read -r cb_a cb_b cb_c cb_d cb_g cb_e 2>/dev/null </proc/$$/stat\n"
                "exec 3>&2 2>/dev/null\n"
@@ -121,8 +122,6 @@ int ssh_script_append(struct buf *script, const struct transport_command *comman
     return buf_check(script, "a command for the far side", err);
 }
 
-/* ---- what comes back ---- */
-
 void ssh_stream_init(struct ssh_stream *self, const char *mark, size_t max_bytes)
 {
     *self = (struct ssh_stream){.mark = mark};
@@ -134,7 +133,7 @@ void ssh_stream_release(struct ssh_stream *self)
     buf_release(&self->text);
 }
 
-/* Where "MARK-WORD TEXT\n" stands whole in what is at hand from `from` on: its start, its text, its end. */
+/* Finds a complete "MARK-WORD TEXT\n" in the buffered bytes from `from` on: its start, its text, its end. */
 static bool find_line(const struct ssh_stream *self, size_t from, const char *word, size_t *start, size_t *after,
                       char text[32])
 {
@@ -183,7 +182,7 @@ void ssh_stream_take(struct ssh_stream *self, const char *bytes, size_t len)
     }
     if (find_line(self, from, "-end", &start, &after, self->last)) {
         self->ended = true;
-        self->text.len = start ? start - 1 : 0; /* the line feed before is ours */
+        self->text.len = start ? start - 1 : 0; /* the preceding line feed belongs to the mark */
         self->text.data[self->text.len] = '\0';
     }
 }

@@ -1,10 +1,9 @@
-/* A command as a shell behind SSH gets it, and its answer as that shell gives it.
+/* Encodes a command for a remote shell, and decodes that shell's output.
  *
- * Which shell a login has, and what its profile prints, is not known. So the only line that shell reads
- * is ours and holds no word of a user: it starts /bin/sh, which reads a script of known length from
- * stdin and evaluates it. The script is one compound command, so one that was cut runs nothing at all.
- * What follows on stdin is the command's input. Both outputs are bracketed by lines with a random mark;
- * what comes before or after is noise and is dropped. Pure; knows no connection. */
+ * We know neither the login shell nor what its profile prints. So that shell reads only one line of ours, without any
+ * word of a user: it starts /bin/sh, which reads a script of known length from stdin and evaluates it. The script is
+ * one compound command, so a truncated one runs nothing. The rest of stdin is the command's input. Both outputs are
+ * enclosed by lines with a random mark; everything outside the marks is noise and dropped. Pure. */
 #ifndef JOBS_SSH_SSH_COMMAND_H
 #define JOBS_SSH_SSH_COMMAND_H
 
@@ -21,24 +20,24 @@
 
 void ssh_mark_make(char mark[SSH_MARK_BYTES]);
 
-/* Appends `text` for sh, in quotes; any bytes but NUL. */
+/* Appends `text` quoted for sh; any bytes but NUL. */
 void ssh_quote(struct buf *into, const char *text);
 
-/* The line for the login's shell, for a script of that length. */
+/* The line for the login shell, for a script of that length. */
 void ssh_loader_format(size_t script_bytes, char line[SSH_LOADER_BYTES]);
 
-/* The script. `path` is put before PATH; `login_path` takes its place; both may be NULL or "".
- * CB_ERR_USAGE for a variable whose name no shell can set. */
+/* The script. `path` is prepended to PATH; `login_path` replaces PATH; both may be NULL or "". CB_ERR_USAGE for a
+ * variable name that no shell can set. */
 int ssh_script_append(struct buf *script, const struct transport_command *command, const char *mark, const char *path,
                       const char *login_path, struct cb_err *err) CB_MUST_CHECK;
 
-/* One output of the command, as it comes in. */
+/* One output of the command while it is received. */
 struct ssh_stream {
-    struct buf text;          /* of the command alone, once `begun`; noise before */
+    struct buf text;          /* the command's output once `begun`; noise before */
     const char *mark;         /* borrowed */
-    bool begun, ended;        /* the marks were seen */
-    bool too_much;            /* more than it may say, or more noise than is bearable */
-    char first[32], last[32]; /* what stands on the lines of the marks: the process group, the exit status */
+    bool begun, ended;        /* both marks were seen */
+    bool too_much;            /* more output than allowed, or too much noise */
+    char first[32], last[32]; /* the texts of the two marks: the process group, the exit status */
 };
 void ssh_stream_init(struct ssh_stream *self, const char *mark, size_t max_bytes);
 void ssh_stream_release(struct ssh_stream *self);

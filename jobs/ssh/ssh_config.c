@@ -1,5 +1,5 @@
-/* The way to a host: destinations, the files that say where it is, tokens, jumps. Knows no connection and no libssh2; what
- * stands in a file is jobs/ssh/ssh_config_file.c's. */
+/* The route to a host: destinations, configuration files, tokens, jump hosts. jobs/ssh/ssh_config_file.c parses a
+ * file. */
 #include "jobs/ssh/ssh_config.h"
 
 #include <ctype.h>
@@ -14,9 +14,7 @@
 
 #define SYSTEM_CONFIG "/etc/ssh/ssh_config"
 
-/* ---- patterns ---- */
-
-/* Steps back to the last star only: no pattern costs more than its length times the text's. */
+/* Backtracks only to the last star, so a pattern costs at most its length times the text's. */
 bool ssh_pattern_matches(const char *pattern, size_t pattern_len, const char *text)
 {
     size_t p = 0, t = 0, star = SIZE_MAX, mark = 0;
@@ -58,8 +56,6 @@ bool ssh_pattern_list_matches(const char *list, size_t len, const char *text)
     return matched;
 }
 
-/* ---- lists ---- */
-
 int ssh_list_add(struct ssh_list *self, const char *text, struct cb_err *err)
 {
     if (self->count == SSH_LIST_MAX)
@@ -78,8 +74,6 @@ static void list_release(struct ssh_list *self)
     self->count = 0;
 }
 
-/* ---- destinations ---- */
-
 static int bad_destination(const char *text, struct cb_err *err)
 {
     return cb_fail(err, CB_ERR_USAGE,
@@ -96,7 +90,7 @@ bool ssh_port_parse(const char *text, uint16_t *port)
     return true;
 }
 
-/* What ssh itself, a shell or a log could take for something else than a name. */
+/* Rejects names that ssh, a shell or a log could misinterpret. */
 static bool is_plain_name(const char *text)
 {
     if (!*text || *text == '-')
@@ -143,8 +137,6 @@ int ssh_destination_parse(const char *text, char *user, char host[SSH_HOST_BYTES
     *port = number;
     return 0;
 }
-
-/* ---- the whole ---- */
 
 void ssh_host_init(struct ssh_host *self, const char *alias)
 {
@@ -209,7 +201,7 @@ static const char *token_value(const struct ssh_host *self, const struct ssh_pla
     }
 }
 
-/* "~/" at the start, %-tokens and ${VARIABLES} replaced. */
+/* Expands "~/" at the start, %-tokens and ${VARIABLES}. */
 static int expand(const struct ssh_host *self, const struct ssh_places *places, const char *text, struct buf *into,
                   struct cb_err *err)
 {
@@ -288,7 +280,7 @@ static int add_defaults(struct ssh_host *self, struct cb_err *err)
     return rc;
 }
 
-/* Fills in what no file said, and replaces tokens. */
+/* Fills in defaults, and replaces tokens. */
 static int complete(struct ssh_host *self, const struct ssh_places *places, struct cb_err *err)
 {
     if (self->port == 0)
@@ -299,7 +291,7 @@ static int complete(struct ssh_host *self, const struct ssh_places *places, stru
         snprintf(self->host_name, sizeof self->host_name, "%s", "%n");
     char asked[SSH_HOST_BYTES];
     snprintf(asked, sizeof asked, "%s", self->host_name);
-    snprintf(self->host_name, sizeof self->host_name, "%s", self->alias); /* what %h is within HostName */
+    snprintf(self->host_name, sizeof self->host_name, "%s", self->alias); /* the value of %h in HostName */
     int rc = expand_text(self, places, asked, sizeof asked, err);
     if (rc)
         return rc;
@@ -362,7 +354,7 @@ int ssh_route_resolve(struct ssh_route *self, const char *destination, const str
     self->count = 0;
     int rc = add_before(self, destination, places, false, err);
     while (rc == 0 && *self->hops[0].proxy_jump) {
-        /* "a,b" is a first, then b; only a may have a ProxyJump of its own. */
+        /* "a,b" means first a, then b; only a may have a ProxyJump of its own. */
         char jumps[sizeof self->hops[0].proxy_jump];
         snprintf(jumps, sizeof jumps, "%s", self->hops[0].proxy_jump);
         for (char *comma; rc == 0 && (comma = strrchr(jumps, ',')); *comma = '\0')

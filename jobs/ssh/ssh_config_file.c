@@ -1,4 +1,4 @@
-/* The format of ~/.ssh/config: lines, sections, keywords, Include. Owns what each keyword does to a host; knows no way to it. */
+/* Parses the format of ~/.ssh/config: lines, sections, keywords, Include. */
 #include <ctype.h>
 #include <errno.h>
 #include <glob.h>
@@ -18,9 +18,9 @@
 struct reader {
     struct ssh_host *host;
     const struct ssh_places *places;
-    const char *name; /* of the file */
+    const char *name; /* line number */
     unsigned line, depth, *files;
-    bool active; /* this section is about our host */
+    bool active; /* this section applies to our host */
 };
 
 static int apply_text(struct reader *self, const char *text, size_t len, struct cb_err *err);
@@ -30,7 +30,7 @@ static int bad_line(const struct reader *self, const char *keyword, const char *
     return cb_fail(err, CB_ERR_FORMAT, "%s:%u: %s cannot be \"%.100s\"", self->name, self->line, keyword, value);
 }
 
-/* The next word, quotes taken off; false at the end of the line. Words too long are cut at `bytes`. */
+/* The next word without its quotes; false at the end of the line. Words too long are truncated at `bytes`. */
 static bool next_word(const char **at, char *word, size_t bytes)
 {
     size_t len = 0;
@@ -55,7 +55,7 @@ static void keep_place(const struct reader *self, char place[SSH_PLACE_BYTES])
         snprintf(place, SSH_PLACE_BYTES, "%s:%u", self->name, self->line);
 }
 
-/* The first value counts. One that is too long is no name or path of anything. */
+/* The first value counts. A value that is too long cannot be a name or path. */
 static int keep_text(const struct reader *self, const char *keyword, char *into, size_t bytes, const char *value,
                      struct cb_err *err)
 {
@@ -67,7 +67,7 @@ static int keep_text(const struct reader *self, const char *keyword, char *into,
     return 0;
 }
 
-/* Seconds, or with s, m, h, d behind. */
+/* Seconds, or with suffix s, m, h, d. */
 static int keep_seconds(const struct reader *self, const char *keyword, const char *value, int64_t *into,
                         struct cb_err *err)
 {
@@ -95,7 +95,7 @@ static int keep_words(const struct reader *self, const char *rest, struct ssh_li
     return rc;
 }
 
-/* Where several files are given to one pattern they are read in its order. */
+/* Several files that match one pattern are read in its order. */
 static int include_one(const struct reader *self, const char *pattern, struct cb_err *err)
 {
     char path[PATH_MAX];
@@ -191,7 +191,7 @@ static int apply_port(const struct reader *self, const char *value, struct cb_er
     return 0;
 }
 
-/* Of the two ways through another machine the first that is named counts. */
+/* Of ProxyJump and ProxyCommand, the first one counts. */
 static int apply_proxy(const struct reader *self, const char *keyword, const char *value, const char *rest,
                        struct cb_err *err)
 {

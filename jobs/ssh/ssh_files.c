@@ -1,4 +1,5 @@
-/* Single files by SFTP: whole or not at all, resumed after a break. Folders are in ssh_folders.c. */
+/* Single files by SFTP: complete or not at all, resumed after a broken connection. Folders are in
+ * jobs/ssh/ssh_folders.c. */
 #include "jobs/ssh/ssh_files.h"
 
 #ifdef HAVE_SSH2
@@ -19,8 +20,6 @@
 #define CHUNK_BYTES (256u << 10)
 #define RENAME_BOUND_NS (60 * NS_PER_S)
 #define ENTRIES_MAX 1000000
-
-/* ---- facts ---- */
 
 struct stat_work {
     const char *path;
@@ -44,9 +43,7 @@ int ssh_files_stat(struct ssh_link *link, const char *path, struct transport_sta
     return rc;
 }
 
-/* ---- folders made ---- */
-
-/* One folder above which all is there. */
+/* Creates one folder whose parent exists. */
 static int make_one(struct ssh_link *link, const char *path, struct cb_err *err)
 {
     LIBSSH2_SFTP_ATTRIBUTES facts;
@@ -58,7 +55,7 @@ static int make_one(struct ssh_link *link, const char *path, struct cb_err *err)
     rc = sftp_fail(link, failed, "creating the folder", path, err);
     if (!link->session || rc == CB_ERR_NOT_FOUND)
         return rc;
-    return sftp_look(link, path, &facts, NULL) == 0 && sftp_is_folder(&facts) ? 0 : rc; /* it is there already */
+    return sftp_look(link, path, &facts, NULL) == 0 && sftp_is_folder(&facts) ? 0 : rc; /* it exists already */
 }
 
 static int make_folder_work(struct ssh_link *link, void *argument, struct cb_err *err)
@@ -71,7 +68,7 @@ static int make_folder_work(struct ssh_link *link, void *argument, struct cb_err
         path[--len] = '\0';
     whole = len;
     int rc;
-    while ((rc = make_one(link, path, err)) == CB_ERR_NOT_FOUND) { /* up to what is there */
+    while ((rc = make_one(link, path, err)) == CB_ERR_NOT_FOUND) { /* up to the first existing folder */
         char *slash = strrchr(path, '/');
         if (!slash || slash == path)
             return rc;
@@ -95,20 +92,18 @@ static int make_parents(struct ssh_link *link, const char *path, struct cb_err *
     return make_folder_work(link, parent, err);
 }
 
-/* ---- to there ---- */
-
 struct put_work {
     const char *local, *remote;
     char temporary[PATH_MAX];
     int fd;
     mode_t mode;
     uint64_t bytes, done;
-    bool begun;    /* the temporary file is there */
-    bool is_whole; /* and complete: what is left is its name */
+    bool begun;    /* the temporary file exists */
+    bool is_whole; /* and is complete: it only needs its name */
     char *chunk;
 };
 
-/* OpenSSH says only that it failed where a file system is full; asked about the file system, it says why. */
+/* On a full file system OpenSSH reports just a failure; statvfs tells the reason. */
 static int explain_failure(struct ssh_link *link, const char *path, int rc, struct cb_err *err)
 {
     LIBSSH2_SFTP_STATVFS space;
@@ -160,7 +155,7 @@ static int write_rest(struct ssh_link *link, struct put_work *self, LIBSSH2_SFTP
     SSH_AWAIT(link->session, sftp_deadline(link), answer, libssh2_sftp_fsync(handle), failed, err);
     if (failed)
         return sftp_fail(link, failed, "writing", self->temporary, err);
-    (void)answer; /* a server without it has done what it can */
+    (void)answer; /* a server without fsync has done what it can */
     return 0;
 }
 
@@ -173,7 +168,7 @@ static int remove_temporary(struct ssh_link *link, const char *path)
     return rc;
 }
 
-/* SFTP of this version renames to what is not there; over a file, mv does. */
+/* This version of SFTP does not rename over an existing file; mv does. */
 static int rename_over(struct ssh_link *link, const struct put_work *self, struct cb_err *err)
 {
     static const char script[] = "if [ -d \"$2\" ]; then echo 'there is a folder of that name' >&2; exit 1; fi\n"
@@ -204,7 +199,7 @@ static int name_file(struct ssh_link *link, struct put_work *self, struct cb_err
     if (!link->session)
         return rc;
     LIBSSH2_SFTP_ATTRIBUTES there;
-    if (rc == CB_ERR_NOT_FOUND) /* the name was given, and the answer lost with a connection */
+    if (rc == CB_ERR_NOT_FOUND) /* renamed, but the reply was lost with a connection */
         return sftp_look(link, self->remote, &there, NULL) == 0 && there.filesize == self->bytes ? 0 : rc;
     return rename_over(link, self, err);
 }
@@ -265,8 +260,6 @@ int ssh_files_put(struct ssh_link *link, const char *local, const char *remote, 
     return rc;
 }
 
-/* ---- from there ---- */
-
 struct get_work {
     const char *remote, *local;
     char temporary[PATH_MAX];
@@ -277,7 +270,7 @@ struct get_work {
     char *chunk;
 };
 
-/* What was begun goes on only with the same file: one that changed meanwhile is read anew. */
+/* A transfer is resumed only if the file is the same: if it has changed, we read it again from the start. */
 static int look_again(struct ssh_link *link, struct get_work *self, LIBSSH2_SFTP_HANDLE *handle, struct cb_err *err)
 {
     LIBSSH2_SFTP_ATTRIBUTES facts;
@@ -383,8 +376,6 @@ int ssh_files_get(struct ssh_link *link, const char *remote, const char *local, 
     return rc;
 }
 
-/* ---- a piece of a file ---- */
-
 struct read_work {
     const char *path;
     uint64_t offset;
@@ -400,7 +391,7 @@ static int read_work(struct ssh_link *link, void *argument, struct cb_err *err)
     int failed, rc = sftp_open(link, self->path, LIBSSH2_FXF_READ, 0, LIBSSH2_SFTP_OPENFILE, &handle, err);
     if (rc)
         return rc;
-    self->out->len = self->before; /* a second attempt starts over */
+    self->out->len = self->before; /* a retry starts over */
     libssh2_sftp_seek64(handle, self->offset);
     ssize_t got = 1;
     while (rc == 0 && got != 0 && self->out->len - self->before < self->max_bytes) {
@@ -431,8 +422,6 @@ int ssh_files_read(struct ssh_link *link, const char *path, uint64_t offset, siz
     return rc;
 }
 
-/* ---- what lies in a folder ---- */
-
 void ssh_entries_release(struct ssh_entries *self)
 {
     for (size_t i = 0; i < self->count; i++)
@@ -441,7 +430,7 @@ void ssh_entries_release(struct ssh_entries *self)
     *self = (struct ssh_entries){0};
 }
 
-/* A name from there becomes a path here: one that is a path is an attack. */
+/* Remote names become local paths, so a name that contains a path is an attack. */
 static int add_entry(struct ssh_entries *self, const char *name, size_t len, const LIBSSH2_SFTP_ATTRIBUTES *facts,
                      const char *path, struct cb_err *err)
 {
@@ -475,7 +464,7 @@ static int list_work(struct ssh_link *link, void *argument, struct cb_err *err)
     int got = 1, failed, rc = sftp_open(link, self->path, 0, 0, LIBSSH2_SFTP_OPENDIR, &handle, err);
     if (rc)
         return rc;
-    ssh_entries_release(self->entries); /* a second attempt starts over */
+    ssh_entries_release(self->entries); /* a retry starts over */
     while (rc == 0 && got != 0) {
         SSH_AWAIT(link->session, sftp_deadline(link), got,
                   libssh2_sftp_readdir_ex(handle, name, sizeof name, NULL, 0, &facts), failed, err);

@@ -1,5 +1,5 @@
-/* Files and folders over the connection, by SFTP. A transfer whose connection breaks goes on where it was
- * on the next one; a file arrives under another name and is renamed when it is whole. */
+/* Files and folders by SFTP. A transfer whose connection breaks is resumed on the next connection; a file arrives
+ * under a temporary name and is renamed when it is complete. */
 #ifndef JOBS_SSH_SSH_FILES_H
 #define JOBS_SSH_SSH_FILES_H
 
@@ -13,7 +13,7 @@ int ssh_files_stat(struct ssh_link *link, const char *path, struct transport_sta
 int ssh_files_read(struct ssh_link *link, const char *path, uint64_t offset, size_t max_bytes, struct buf *out,
                    struct cb_err *err) CB_MUST_CHECK;
 
-/* What lies in a folder there: names without "." and "..", each checked to be no path. */
+/* Lists a remote folder: names without "." and "..", each checked to contain no path. */
 struct ssh_entry {
     char *name; /* owned */
     bool is_folder, is_file;
@@ -26,8 +26,8 @@ int ssh_files_list(struct ssh_link *link, const char *path, struct ssh_entries *
                    struct cb_err *err) CB_MUST_CHECK;
 void ssh_entries_release(struct ssh_entries *self);
 
-/* Folders (ssh_folders.c): PARENT/NAME there to LOCAL/NAME here for each name, as one stream (tar) where that can be.
- * Links and special files are left out, as transport_local does. */
+/* Folders (jobs/ssh/ssh_folders.c): copies remote PARENT/NAME to local LOCAL/NAME for each name, as one stream (tar)
+ * if possible. Links and special files are skipped, as in transport_local. */
 int ssh_folders_get_many(struct ssh_link *link, const char *parent, const char *const *names, size_t count,
                          const char *local, struct cb_err *err) CB_MUST_CHECK;
 

@@ -1,4 +1,4 @@
-/* Folders from there: file by file, or many in one stream. */
+/* Fetches folders: file by file, or many in one stream. */
 #include "core/alloc.h"
 #include "core/path.h"
 #include "jobs/ssh/ssh_files.h"
@@ -17,7 +17,8 @@
 #include "jobs/ssh/archive.h"
 
 #define MAX_FOLDER_DEPTH 16
-#define STREAM_MAX_BYTES (32u << 20) /* held in memory; what is more comes in two streams, one folder file by file */
+#define STREAM_MAX_BYTES                                                                                               \
+    (32u << 20) /* kept in memory; more data is fetched in two streams, a single folder file by file */
 #define STREAM_NS (900 * NS_PER_S)
 #define STREAM_BREAKS_MAX 5
 
@@ -70,15 +71,13 @@ static int get_folder(struct ssh_link *link, const char *remote, const char *loc
     return rc;
 }
 
-/* ---- many in one stream ---- */
-
 struct folders {
     const char *parent, *local;
     const char *const *names;
     size_t count;
 };
 
-/* One question, whatever there is to come; nothing is changed by it, so a lost answer is asked for again. */
+/* One command for all folders; it changes nothing, so we retry if the reply is lost. */
 static int ask_for_stream(struct ssh_link *link, const struct folders *self, const char *const *words,
                           struct transport_answer *answer, struct cb_err *err)
 {
@@ -98,7 +97,7 @@ static int ask_for_stream(struct ssh_link *link, const struct folders *self, con
     return rc;
 }
 
-/* Of files that were just written, all at once: each alone would wait for the disk as often as there are files. */
+/* Syncs all new files together: syncing each alone would wait for the disk once per file. */
 static int make_durable(const char *folder, struct cb_err *err)
 {
     int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -150,14 +149,14 @@ static int get_stream(struct ssh_link *link, const struct folders *self, struct 
     return rc;
 }
 
-/* What a stream could not bring for a reason of its own; all else would befall single files as well. */
+/* Failures of the stream itself, after which single files may still work. */
 static bool is_of_the_stream(const struct ssh_link *link, int rc)
 {
     return link->session && (rc == CB_ERR_MEMORY || rc == CB_ERR_UNSUPPORTED || rc == CB_ERR_FORMAT ||
-                             rc == CB_ERR_NOT_FOUND); /* too long; tar failed; nonsense; there is no tar */
+                             rc == CB_ERR_NOT_FOUND); /* too long; tar failed; malformed; no tar */
 }
 
-/* In halves where it fails, down to one folder, which then comes file by file. */
+/* Splits the list in halves on failure, down to one folder, which is then fetched file by file. */
 static int get_folders(struct ssh_link *link, const struct folders *self, struct cb_err *err)
 {
     char source[PATH_MAX], target[PATH_MAX];

@@ -1,4 +1,4 @@
-/* Key files, looked at. Knows no connection and no libssh2. */
+/* Inspects key files. */
 #include "jobs/ssh/ssh_key.h"
 
 #include <limits.h>
@@ -19,7 +19,7 @@ static int no_key(const char *name, struct cb_err *err)
     return cb_fail(err, CB_ERR_FORMAT, "%s is no key of ssh", name);
 }
 
-/* A length and that many bytes, as everything of ssh is written. */
+/* A length and that many bytes, as in all of ssh's formats. */
 static bool take_string(const unsigned char **at, size_t *left, const unsigned char **bytes, size_t *len)
 {
     if (*left < 4)
@@ -44,7 +44,7 @@ static bool set_blob(struct ssh_key *self, const unsigned char *blob, size_t len
     return self->kind != SSH_KEY_UNKNOWN;
 }
 
-/* "openssh-key-v1\0", cipher, derivation, its options, number of keys, public key; what follows is secret. */
+/* "openssh-key-v1\0", cipher, derivation, its options, number of keys, public key; the rest is secret. */
 static bool parse_openssh(struct ssh_key *self, const unsigned char *bytes, size_t len)
 {
     static const char magic[] = "openssh-key-v1";
@@ -62,7 +62,7 @@ static bool parse_openssh(struct ssh_key *self, const unsigned char *bytes, size
     return take_string(&at, &left, &blob, &blob_len) && set_blob(self, blob, blob_len);
 }
 
-/* The base64 between the lines of a PEM file, without its line feeds. */
+/* The base64 between the markers of a PEM file, without its line feeds. */
 static bool decode_pem(const char *from, const char *end, unsigned char *bytes, size_t *len)
 {
     char *packed = malloc((size_t)(end - from) + 1);
@@ -94,7 +94,7 @@ static bool parse_private(struct ssh_key *self, const char *kind, size_t kind_le
     if (kind_len == 4 && memcmp(kind, "RSA ", 4) == 0)
         self->kind = SSH_KEY_RSA;
     else if (kind_len == 3 && memcmp(kind, "EC ", 3) == 0)
-        self->kind = SSH_KEY_ECDSA_256; /* or a longer one: all are used alike */
+        self->kind = SSH_KEY_ECDSA_256; /* or a longer marker; we treat all alike */
     else if (kind_len == 4 && memcmp(kind, "DSA ", 4) == 0)
         self->kind = SSH_KEY_OTHER;
     else if (kind_len == 10 && memcmp(kind, "ENCRYPTED ", 10) == 0)

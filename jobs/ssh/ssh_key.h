@@ -1,5 +1,5 @@
-/* What a key file is, as far as that can be seen without its secret: its kind, whether it has a
- * passphrase, its public part. Reads files of the user's; keeps no secret. */
+/* What a key file reveals without its passphrase: its kind, whether it has a passphrase, its public part. Reads files
+ * of the user; keeps no secret. */
 #ifndef JOBS_SSH_SSH_KEY_H
 #define JOBS_SSH_SSH_KEY_H
 
@@ -12,18 +12,18 @@
 #define SSH_BLOB_MAX 4096
 
 struct ssh_key {
-    enum ssh_key_kind kind; /* UNKNOWN where the file does not show it (PKCS #8) */
+    enum ssh_key_kind kind; /* UNKNOWN if the file does not show it (PKCS #8) */
     bool is_private, has_passphrase;
-    bool readable_by_others; /* ssh_key_read alone */
-    size_t blob_bytes;       /* of the public part; 0 where the file does not show it */
+    bool readable_by_others; /* ssh_key_read only */
+    size_t blob_bytes;       /* of the public part; 0 if the file does not show it */
     unsigned char blob[SSH_BLOB_MAX];
 };
 
-/* CB_ERR_FORMAT for what is no key. */
+/* CB_ERR_FORMAT if it is not a key. */
 int ssh_key_parse(struct ssh_key *self, const char *text, size_t len, const char *name,
                   struct cb_err *err) CB_MUST_CHECK;
 
-/* A private key's file, with the public part from PATH.pub where it does not show it itself. */
+/* A private key's file; if it does not show its public part, that is read from PATH.pub. */
 int ssh_key_read(struct ssh_key *self, const char *path, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

@@ -1,4 +1,4 @@
-/* known_hosts, read. Knows no connection; the files are read by who asks. */
+/* Parses known_hosts; callers read the files. */
 #include "jobs/ssh/ssh_known_hosts.h"
 
 #include <stdint.h>

@@ -1,5 +1,4 @@
-/* The connection of a transport that comes back after it broke. What goes over it is in ssh_run.c and
- * ssh_files.c. */
+/* The connection of a transport, made again after it broke. jobs/ssh/ssh_run.c and jobs/ssh/ssh_files.c use it. */
 #include "jobs/ssh/ssh_link.h"
 
 #ifdef HAVE_SSH2
@@ -41,7 +40,7 @@ int ssh_link_ready(struct ssh_link *self, uint64_t deadline_ns, struct cb_err *e
 
 void ssh_link_drop(struct ssh_link *self)
 {
-    ssh_session_close(self->session); /* frees channels and what hangs on them */
+    ssh_session_close(self->session); /* also frees its channels */
     self->session = NULL;
     self->sftp = NULL;
     self->closing_count = 0;

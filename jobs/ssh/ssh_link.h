@@ -17,26 +17,26 @@ struct _LIBSSH2_SFTP;
 
 struct ssh_link {
     struct ssh_route route;
-    struct ssh_session *session;                       /* NULL while there is none */
-    struct _LIBSSH2_SFTP *sftp;                        /* of this session; NULL until it is needed */
-    struct _LIBSSH2_CHANNEL *closing[SSH_CLOSING_MAX]; /* done, not yet confirmed by the other side */
+    struct ssh_session *session;                       /* NULL while disconnected */
+    struct _LIBSSH2_SFTP *sftp;                        /* of this session; NULL until needed */
+    struct _LIBSSH2_CHANNEL *closing[SSH_CLOSING_MAX]; /* done, but the other side has not confirmed */
     size_t closing_count;
     uint64_t connect_timeout_ns;
     uint32_t connections;
-    char *path, *login_path; /* owned; for commands; may be NULL */
+    char *path, *login_path; /* owned; prepended to PATH for commands; may be NULL */
 };
 
 /* The name of the machine at its end, for messages. */
 const char *ssh_link_name(const struct ssh_link *self);
 
-/* Makes the connection where there is none, again and again with growing pauses, but not past the deadline
- * and not where trying again cannot help (a key was refused). */
+/* Connects if disconnected, with retries and backoff until the deadline; does not retry errors that would repeat (a
+ * rejected key). */
 int ssh_link_ready(struct ssh_link *self, uint64_t deadline_ns, struct cb_err *err) CB_MUST_CHECK;
 
-/* Gives up the connection, and all that was open in it. */
+/* Closes the connection and everything open in it. */
 void ssh_link_drop(struct ssh_link *self);
 
-/* Runs a command as transport.h promises. */
+/* Runs a command as documented in jobs/transport.h. */
 int ssh_link_run(struct ssh_link *self, const struct transport_command *command, struct transport_answer *answer,
                  struct cb_err *err) CB_MUST_CHECK;
 

@@ -1,5 +1,5 @@
-/* Host keys checked, users' keys shown. Never asks anybody anything: what needs a person (an unknown host, a
- * passphrase) ends with a sentence that says what to do. */
+/* Checks host keys and presents the user's keys. Never prompts: if a person has to act (an unknown host, a
+ * passphrase), it fails with a message that says how. */
 #include "jobs/ssh/ssh_login.h"
 
 #ifdef HAVE_SSH2
@@ -24,9 +24,7 @@
 #define AGENT_BOUND_NS (20 * NS_PER_S)
 #define NOTES_BYTES 512
 
-/* ---- the host's key ---- */
-
-/* What all files say; the places of what is bad are FILE:LINE. */
+/* Results over all files; positions of bad entries are FILE:LINE. */
 struct verdict {
     struct ssh_known known;
     char differs_place[SSH_PLACE_BYTES], revoked_place[SSH_PLACE_BYTES];
@@ -39,7 +37,7 @@ static int scan_file(struct verdict *self, const char *path, const char *name, c
     if (strcmp(path, "none") == 0 || access(path, F_OK) < 0)
         return 0;
     buf_init(&text, KNOWN_HOSTS_MAX_BYTES);
-    int rc = buf_read_file(&text, path, err); /* one that is there and cannot be read may hold a revocation */
+    int rc = buf_read_file(&text, path, err); /* an existing file that cannot be read may contain a revocation */
     struct ssh_known before = self->known;
     if (rc == 0)
         ssh_known_scan(&self->known, text.data, text.len, name, blob, len);
@@ -62,8 +60,8 @@ static int scan_files(struct verdict *self, const struct ssh_host *host, const c
     return rc;
 }
 
-/* A host at another port than 22 may be known by its bare name, as for ssh; but that name says nothing
- * against it, since another server may own it. */
+/* A host on another port than 22 may be listed by its bare name, as for ssh; but such an entry cannot reject it,
+ * since another server may own the name. */
 static int judge(struct verdict *self, const struct ssh_host *host, const void *blob, size_t len, struct cb_err *err)
 {
     char name[SSH_HOST_BYTES + 16];
@@ -111,7 +109,7 @@ int ssh_login_prefer_known(LIBSSH2_SESSION *handle, const struct ssh_host *host,
     int rc = judge(&verdict, host, NULL, 0, err);
     if (rc)
         return rc;
-    /* Only those it has: 1.10 takes others out of the list by a memcpy onto itself. */
+    /* Only kinds that the library has: libssh2 1.10 removes others from the list by an overlapping memcpy. */
     int count = libssh2_session_supported_algs(handle, LIBSSH2_METHOD_HOSTKEY, &supported);
     for (int known = 1; count > 0 && known >= 0; known--)
         for (size_t i = 0; i < sizeof order / sizeof *order; i++)
@@ -127,7 +125,7 @@ int ssh_login_prefer_known(LIBSSH2_SESSION *handle, const struct ssh_host *host,
     return 0;
 }
 
-/* How a user makes the host known, for messages. */
+/* How a user can add the host to known_hosts, for messages. */
 static void say_how_to_add(const struct ssh_host *host, bool direct, enum ssh_key_kind kind, char *text, size_t bytes)
 {
     const char *file = host->user_known_hosts.count ? host->user_known_hosts.items[0] : "~/.ssh/known_hosts";
@@ -190,8 +188,6 @@ int ssh_login_check_host(LIBSSH2_SESSION *handle, const struct ssh_host *host, b
                                  : refuse_stranger(host, direct, &verdict, kind, fingerprint, err);
 }
 
-/* ---- the user's key ---- */
-
 /* One attempt to log in. */
 struct login {
     struct ssh_session *session;
@@ -199,11 +195,11 @@ struct login {
     const struct ssh_host *host;
     uint64_t deadline_ns;
     struct ssh_agent agent;
-    const struct ssh_agent_key *signing; /* the one the agent is asked for */
+    const struct ssh_agent_key *signing; /* the key that the agent is asked to sign with */
     struct cb_err sign_err;
-    unsigned refused;    /* keys that the server did not take */
-    struct buf notes;    /* why others were not even tried; what is too much for a message is left out */
-    struct ssh_key *key; /* the one at hand (large) */
+    unsigned refused;    /* keys that the server rejected */
+    struct buf notes;    /* why other keys were not tried; truncated for messages */
+    struct ssh_key *key; /* the current key (large) */
 };
 
 static void note(struct login *self, const char *format, ...) CB_PRINTF(2, 3);
@@ -217,7 +213,7 @@ static void note(struct login *self, const char *format, ...)
     va_end(arguments);
 }
 
-/* Called by libssh2 when the server would take the key. */
+/* Called by libssh2 when the server would accept the key. */
 static int sign_by_agent(LIBSSH2_SESSION *handle, unsigned char **signature, size_t *signature_len,
                          const unsigned char *data, size_t len, void **abstract)
 {
@@ -229,7 +225,7 @@ static int sign_by_agent(LIBSSH2_SESSION *handle, unsigned char **signature, siz
                : 0;
 }
 
-/* 1: logged in; 0: refused; or a failure of the connection. */
+/* 1: logged in; 0: rejected; negative: the connection failed. */
 static int after_try(struct login *self, int rc, const char *what, struct cb_err *err)
 {
     if (rc == 0)
@@ -271,7 +267,7 @@ static bool is_rsa_of_old(const struct login *self)
     return self->key->kind == SSH_KEY_RSA && !libssh2_version(0x010b00);
 }
 
-/* Whether a file holds a key that can be tried by itself; the reason why not is noted. */
+/* Whether a file holds a key that can be tried; otherwise notes the reason. */
 static bool is_usable(struct login *self, const char *path, bool must_exist)
 {
     struct cb_err err;
@@ -357,7 +353,7 @@ static int try_agent(struct login *self, const char *const *paths, size_t count,
         note(self, "%s", agent_err.message);
         return 0;
     }
-    for (int rsa = 0; rc == 0 && rsa < 2; rsa++) /* those that may not work here last: servers count */
+    for (int rsa = 0; rc == 0 && rsa < 2; rsa++) /* keys that may not work go last, since servers limit attempts */
         for (size_t i = 0; rc == 0 && i < self->agent.count; i++) {
             const struct ssh_agent_key *key = &self->agent.keys[i];
             bool is_rsa = ssh_key_kind_of_blob(key->blob, key->bytes) == SSH_KEY_RSA;
@@ -391,7 +387,7 @@ static int refuse(const struct login *self, struct cb_err *err)
                    self->host->alias);
 }
 
-/* NULL and 0: logged in without any. */
+/* NULL and 0: logged in without any key. */
 static int list_methods(struct login *self, const char **methods, struct cb_err *err)
 {
     int failed;

@@ -1,5 +1,4 @@
-/* What happens between a connection and its use: the host's key is checked, the user's is shown.
- * Knows libssh2; waits through the session. */
+/* Logging in: checks the host's key, then presents the user's keys. */
 #ifndef JOBS_SSH_SSH_LOGIN_H
 #define JOBS_SSH_SSH_LOGIN_H
 
@@ -9,12 +8,12 @@
 #include "jobs/ssh/ssh_config.h"
 #include "jobs/ssh/ssh_session.h"
 
-/* Which kinds of host keys to ask for: those that known_hosts has of this host first, or a host whose
- * other key is known would look like a stranger. */
+/* Which kinds of host keys to request: those listed in known_hosts for this host first, otherwise a host with another
+ * listed key would look unknown. */
 int ssh_login_prefer_known(struct _LIBSSH2_SESSION *handle, const struct ssh_host *host,
                            struct cb_err *err) CB_MUST_CHECK;
 
-/* `direct`: nothing lies between us and the host, so ssh-keyscan reaches it. */
+/* `direct`: there is no jump host, so ssh-keyscan reaches the host. */
 int ssh_login_check_host(struct _LIBSSH2_SESSION *handle, const struct ssh_host *host, bool direct,
                          struct cb_err *err) CB_MUST_CHECK;
 

@@ -1,4 +1,4 @@
-/* Commands over the connection: a channel each. What is said to the shell there is in ssh_command.c. */
+/* Runs commands over the connection, one channel each. jobs/ssh/ssh_command.c encodes them. */
 #include "jobs/ssh/ssh_link.h"
 
 #ifdef HAVE_SSH2
@@ -23,18 +23,19 @@ struct run {
     LIBSSH2_CHANNEL *channel;
     char mark[SSH_MARK_BYTES];
     struct buf script;
-    size_t sent; /* of the script, then of the input */
+    size_t sent; /* bytes sent of the script, then of the input */
     bool eof_sent;
     struct ssh_stream out, errors;
 };
 
-/* The script is there whole only now, and a cut one runs nothing: before, the command has not run. */
+/* The remote shell has the complete script only now. A truncated script runs nothing, so before this point the
+ * command has not run. */
 static bool may_have_run(const struct run *self)
 {
     return self->sent >= self->script.len;
 }
 
-/* Channels that are done are freed when the other side has confirmed it: nobody waits a round trip for that. */
+/* Finished channels are freed when the other side has confirmed, so that nobody waits a round trip for that. */
 static void forget_closed(struct ssh_link *link)
 {
     size_t kept = 0;
@@ -48,13 +49,13 @@ static void close_channel(struct run *self)
 {
     struct ssh_link *link = self->link;
     if (!self->channel || !link->session)
-        return; /* went with its session */
+        return; /* freed with its session */
     link->closing[link->closing_count++] = self->channel;
     self->channel = NULL;
     if (!ssh_session_is_sending(link->session))
         forget_closed(link);
     if (link->closing_count == SSH_CLOSING_MAX || ssh_session_is_sending(link->session))
-        ssh_link_drop(link); /* it does not do what it has to: the next command gets a new one */
+        ssh_link_drop(link); /* it misbehaves: the next command gets a new connection */
 }
 
 static int broke(struct run *self, int rc, struct cb_err *err)
@@ -91,9 +92,7 @@ static int open_channel(struct run *self, const char *line, struct cb_err *err)
     return 0;
 }
 
-/* ---- what goes there ---- */
-
-/* The piece of script or input that is next. */
+/* The next part of script or input. */
 static size_t next_piece(const struct run *self, const char **bytes)
 {
     size_t script_left = self->sent < self->script.len ? self->script.len - self->sent : 0;
@@ -106,7 +105,7 @@ static size_t next_piece(const struct run *self, const char **bytes)
     return left < CHUNK_BYTES ? left : CHUNK_BYTES;
 }
 
-/* 1: something was sent; 0: nothing can be now; or the failure of libssh2. */
+/* 1: something was sent; 0: would block; negative: an error of libssh2. */
 static int feed(struct run *self)
 {
     const char *bytes;
@@ -122,14 +121,12 @@ static int feed(struct run *self)
     if (sent == LIBSSH2_ERROR_EAGAIN || sent == 0)
         return 0;
     if (sent == LIBSSH2_ERROR_CHANNEL_CLOSED || sent == LIBSSH2_ERROR_CHANNEL_EOF_SENT) {
-        self->eof_sent = true; /* it reads no more: what it says still counts */
+        self->eof_sent = true; /* it no longer reads, but its output still counts */
         return 1;
     }
     self->sent += sent > 0 ? (size_t)sent : 0;
     return sent < 0 ? (int)sent : 1;
 }
-
-/* ---- what comes back ---- */
 
 static int drain(struct run *self, int which, struct ssh_stream *into)
 {
@@ -183,9 +180,7 @@ static int exchange(struct run *self, struct cb_err *err)
     }
 }
 
-/* ---- ends ---- */
-
-/* Ends what is left of the command there: its process group, by a command of its own. */
+/* Kills what is left of the remote command: its process group, with a command of its own. */
 static bool end_group(struct run *self)
 {
     char line[128];
@@ -200,7 +195,7 @@ static bool end_group(struct run *self)
              group);
     if (open_channel(&killer, line, &err))
         return false;
-    ssize_t got = 1; /* it says nothing: what is read is its end */
+    ssize_t got = 1; /* it prints nothing: reading only waits for its end */
     while (!failed && got != 0) {
         char chunk[256];
         got = libssh2_channel_read(killer.channel, chunk, sizeof chunk);
@@ -224,7 +219,7 @@ static int stop(struct run *self, int rc, struct cb_err *err)
     return cb_fail(err, CB_ERR_MEMORY, "%s on %s says more than %zu bytes%s", program, name, command->max_bytes, rest);
 }
 
-/* The shell there gave no answer of the expected form: what it said instead is all there is to know. */
+/* The remote shell did not reply in the expected form: report what it printed instead. */
 static int no_answer(struct run *self, struct cb_err *err)
 {
     struct transport_answer said;
@@ -300,7 +295,7 @@ int ssh_link_run(struct ssh_link *self, const struct transport_command *command,
     for (int tries = 0; rc == 0; tries++) {
         bool had_session = self->session != NULL;
         rc = run_once(&run, answer, err);
-        /* A connection that was found dead before the command was given to it is no loss. */
+        /* If the connection was found dead before the command was sent, reconnecting loses nothing. */
         if (rc == 0 || self->session || !had_session || may_have_run(&run) || tries == UNSENT_TRIES ||
             clock_monotonic_ns() >= run.deadline_ns)
             break;

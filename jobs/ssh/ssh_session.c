@@ -1,5 +1,4 @@
-/* Connecting over one machine or several, waiting, keeping alive, ending. What is said over the connection
- * is not known here. */
+/* Connects over one or several machines, waits, keeps the connection alive, closes it. */
 #include "jobs/ssh/ssh_session.h"
 
 #ifdef HAVE_SSH2
@@ -24,11 +23,11 @@
 #define GOODBYE_NS (200 * NS_PER_MS)
 #define LAST_TRIES 1000
 
-/* One machine of the way: its session, and the channel of the session before that carries it. */
+/* One machine of the route: its session, and the channel of the previous session that carries it. */
 struct hop {
     LIBSSH2_SESSION *handle;
-    LIBSSH2_CHANNEL *tunnel;  /* NULL for the first: it has the socket */
-    LIBSSH2_SESSION *carrier; /* the session that the tunnel is of */
+    LIBSSH2_CHANNEL *tunnel;  /* NULL for the first hop, which has the socket */
+    LIBSSH2_SESSION *carrier; /* the session that the tunnel runs in */
     struct ssh_session *whole;
 };
 
@@ -36,13 +35,13 @@ struct ssh_session {
     const struct ssh_route *route; /* borrowed */
     int socket;
     struct hop hops[SSH_HOPS_MAX];
-    size_t count;      /* that have a handle */
-    bool is_shut;      /* nothing goes through any more */
-    bool in_use;       /* authenticated: kept alive */
-    uint64_t alive_ns; /* between signs of life; 0 for none */
+    size_t count;      /* hops with a session */
+    bool is_shut;      /* the connection is unusable */
+    bool in_use;       /* authenticated: send keepalives */
+    uint64_t alive_ns; /* interval of keepalives; 0 for none */
     uint64_t next_alive_ns;
     uint64_t silence_ns;
-    uint64_t heard_ns, waited_ns; /* when the other side last said something; when we last looked */
+    uint64_t heard_ns, waited_ns; /* when the other side last sent something; when we last checked */
 };
 
 LIBSSH2_SESSION *ssh_session_handle(struct ssh_session *self)
@@ -63,9 +62,7 @@ int ssh_session_fail(struct ssh_session *self, struct cb_err *err, const char *w
     return cb_fail(err, CB_ERR_SYSTEM, "%s: %.*s (libssh2 %d)", what, len, text ? text : "", code);
 }
 
-/* ---- waiting ---- */
-
-/* A packet is half sent: libssh2 lets nothing come between its halves but the call that began it. */
+/* A packet is half sent: libssh2 accepts only a repetition of the call that started it. */
 static bool is_sending(LIBSSH2_SESSION *handle)
 {
     return libssh2_session_block_directions(handle) & LIBSSH2_SESSION_BLOCK_OUTBOUND;
@@ -88,8 +85,8 @@ static void keep_alive(struct ssh_session *self, uint64_t now_ns)
     self->next_alive_ns = now_ns + self->alive_ns;
 }
 
-/* Signs of life ask for an answer: who gives none, and says nothing else, is gone. What was not looked at
- * for a while may wait in the socket. */
+/* Keepalives request a reply: a peer that sends neither a reply nor anything else is gone. If we have not checked for
+ * a while, its data may still be in the socket. */
 static bool is_silent(struct ssh_session *self, uint64_t now_ns)
 {
     if (now_ns - self->waited_ns > 2 * LONGEST_POLL_NS)
@@ -127,8 +124,6 @@ int ssh_session_wait(struct ssh_session *self, uint64_t deadline_ns, struct cb_e
     return 0;
 }
 
-/* ---- sessions within sessions ---- */
-
 static ssize_t tunnel_send(libssh2_socket_t socket, const void *bytes, size_t len, int flags, void **abstract)
 {
     const struct hop *hop = *abstract;
@@ -150,14 +145,12 @@ static ssize_t tunnel_receive(libssh2_socket_t socket, void *bytes, size_t len, 
     if (hop->whole->is_shut)
         return 0;
     if (is_sending(hop->carrier))
-        return -EAGAIN; /* reading may have to send */
+        return -EAGAIN; /* a read may have to send */
     ssize_t got = libssh2_channel_read(hop->tunnel, bytes, len);
     if (got == LIBSSH2_ERROR_EAGAIN || (got == 0 && !libssh2_channel_eof(hop->tunnel)))
         return -EAGAIN;
     return got < 0 ? -ECONNRESET : got;
 }
-
-/* ---- connecting ---- */
 
 static int await_connect(int fd, uint64_t deadline_ns)
 {
@@ -215,8 +208,8 @@ static int connect_socket(struct ssh_session *self, const struct ssh_host *host,
         return cb_fail_errno(err, failed, "connecting to %s port %u", host->host_name, host->port);
     int on = 1, idle_s = (int)(self->alive_ns / NS_PER_S);
     unsigned silence_ms = (unsigned)(self->silence_ns / NS_PER_MS);
-    /* Between our operations nobody is there to send signs of life but the kernel. Where one of these is
-     * refused the connection works all the same. */
+    /* Between operations only the kernel can send keepalives. If one of these options fails, the connection works all
+     * the same. */
     (void)setsockopt(self->socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     (void)setsockopt(self->socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
     if (idle_s > 0) {
@@ -281,7 +274,7 @@ static int open_hop(struct ssh_session *self, const struct ssh_host *host, uint6
     self->count++;
     libssh2_session_set_blocking(hop->handle, 0);
     if (hop->tunnel) {
-        /* libssh2 takes its callbacks as void *, whatever they are. */
+        /* libssh2 declares its callbacks as void *. */
         ssize_t (*send_bytes)(libssh2_socket_t, const void *, size_t, int, void **) = tunnel_send;
         ssize_t (*receive_bytes)(libssh2_socket_t, void *, size_t, int, void **) = tunnel_receive;
         void *pointer;
@@ -351,7 +344,7 @@ void ssh_session_close(struct ssh_session *self)
     }
     self->is_shut = true;
     if (self->socket >= 0)
-        shutdown(self->socket, SHUT_RDWR); /* what libssh2 still wants to say fails at once */
+        shutdown(self->socket, SHUT_RDWR); /* makes anything that libssh2 still wants to send fail at once */
     for (size_t i = self->count; i > 0; i--)
         for (int tries = 0;
              tries < LAST_TRIES && libssh2_session_free(self->hops[i - 1].handle) == LIBSSH2_ERROR_EAGAIN;)

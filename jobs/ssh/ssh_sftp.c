@@ -1,4 +1,4 @@
-/* Calls of SFTP over the link. Owns what a failure is called, and when a piece of work is done again; knows no transfer. */
+/* SFTP calls over the link: their error messages, and when a piece of work is retried. */
 #include "jobs/ssh/ssh_sftp.h"
 
 #ifdef HAVE_SSH2
