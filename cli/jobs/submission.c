@@ -75,9 +75,8 @@ static int write_parts(const struct submission *self, const char *folder, const 
 {
     char run_folder[PATH_MAX], log[PATH_MAX];
     struct job_script parts = *given;
-    if (path_format(run_folder, sizeof run_folder, err, "%s%s", folder, parts.array_count ? "/" JOB_ARRAY : "") >=
-            PATH_MAX ||
-        snprintf(log, sizeof log, "%s/" JOB_LOG, folder))
+    if (path_format(run_folder, sizeof run_folder, err, "%s%s", folder, parts.array_count ? "/" JOB_ARRAY : "") ||
+        path_format(log, sizeof log, err, "%s/" JOB_LOG, folder))
         return CB_ERR_USAGE;
     parts.agent = self->agent;
     parts.run_folder = run_folder;

@@ -119,8 +119,8 @@ struct crew {
 static int allocate(struct slurm_client *client, struct parcel *parcel)
 {
     char script[PATH_MAX], log[PATH_MAX];
-    if (path_format(script, sizeof script, &parcel->err, "%s/" JOB_ALLOCATION, parcel->folder) >= PATH_MAX ||
-        snprintf(log, sizeof log, "%s/" JOB_LOG, parcel->folder))
+    if (path_format(script, sizeof script, &parcel->err, "%s/" JOB_ALLOCATION, parcel->folder) ||
+        path_format(log, sizeof log, &parcel->err, "%s/" JOB_LOG, parcel->folder))
         return CB_ERR_USAGE;
     return slurm_allocate(client, script, log, parcel->run, parcel->id, &parcel->answer, &parcel->err);
 }

@@ -80,8 +80,8 @@ static int settle(struct remote *remote, struct history *history, const char *as
 {
     char fetched[PATH_MAX], old[PATH_MAX];
     bool ingested;
-    if (path_format(fetched, sizeof fetched, &item->why, "%s/%s", aside, item->run) >= (int)sizeof fetched ||
-        snprintf(old, sizeof old, "%s/runs/.old-%s", history_folder(history), item->run))
+    if (path_format(fetched, sizeof fetched, &item->why, "%s/%s", aside, item->run) ||
+        path_format(old, sizeof old, &item->why, "%s/runs/.old-%s", history_folder(history), item->run))
         return CB_ERR_USAGE;
     int rc = check_fetched(fetched, item->run, &item->why);
     if (rc == 0)

@@ -117,8 +117,8 @@ static int build(struct remote *remote, const char *sources, struct cb_err *err)
 {
     const char *prefix = site_text(&remote->site, SITE_PREFIX);
     char folder[PATH_MAX], archive[PATH_MAX + 64], prefix_word[PATH_MAX], commit_word[96];
-    if (path_format(folder, sizeof folder, err, "%s.sources", prefix) >= (int)sizeof folder ||
-        snprintf(prefix_word, sizeof prefix_word, "PREFIX=%s", prefix))
+    if (path_format(folder, sizeof folder, err, "%s.sources", prefix) ||
+        path_format(prefix_word, sizeof prefix_word, err, "PREFIX=%s", prefix))
         return CB_ERR_USAGE;
     snprintf(archive, sizeof archive, "%s/" SOURCES, folder);
     snprintf(commit_word, sizeof commit_word, "COMMIT=%s", version_commit());
