@@ -1,5 +1,4 @@
-/* Inside the plugin: what its files share. Only cuda/ knows CUDA; the worker knows its table
- * (engine/device_plugin.h). */
+/* Shared by the files of the plugin. The worker sees only its table (engine/device_plugin.h). */
 #ifndef CUDA_CUDA_H
 #define CUDA_CUDA_H
 
@@ -7,9 +6,9 @@
 
 #include "engine/device_plugin.h"
 
-#define CUDA_EVENTS 1024 /* of a stream, that may be under way */
+#define CUDA_EVENTS 1024 /* of a stream, that may be pending */
 
-/* A stream and the events recorded on it: number n is events[n % CUDA_EVENTS]. */
+/* A stream and the events recorded on it: event n is events[n % CUDA_EVENTS]. */
 struct cuda_lane {
     cudaStream_t stream;
     cudaEvent_t events[CUDA_EVENTS];
@@ -19,53 +18,55 @@ struct cuda_lane {
 struct cuda_device {
     struct device base;
     int index;
-    struct cuda_lane work; /* copies, and what is done to values */
-    struct cuda_lane talk; /* what communicators queue */
-    cudaEvent_t fence;     /* of `work`, that `talk` waits for */
-    uint64_t *result;      /* two words in the device's memory */
+    struct cuda_lane work; /* copies, and kernels on values */
+    struct cuda_lane talk; /* operations of communicators */
+    cudaEvent_t fence;     /* recorded on `work`, awaited by `talk` */
+    uint64_t *result;      /* two words in device memory */
 };
 
 /* Device `index` with its stream and events. */
 int cuda_device_open(uint32_t index, struct device **device, struct cb_err *err) CB_MUST_CHECK;
 
-/* 0 where a call went well; else the sentence, and CUDA forgets it unless the device is lost. `doing` says what was tried. */
+/* 0 if a call succeeded; else sets the error and clears CUDA's, unless the device is lost. `doing` names the
+ * attempt. */
 int cuda_check(cudaError_t code, struct cb_err *err, const char *doing) CB_MUST_CHECK;
-/* This thread's calls are for the device from now on. */
+/* Makes the device current for this thread's calls. */
 int cuda_use(const struct cuda_device *self, struct cb_err *err) CB_MUST_CHECK;
-/* Until all that was queued on the stream is done. */
+/* Waits until everything queued on the stream is done. */
 int cuda_synchronize(const struct cuda_device *self, struct cb_err *err) CB_MUST_CHECK;
-/* One copy, or rows, on a stream. */
+/* One copy, or a copy of rows, on a stream. */
 cudaError_t cuda_queue_copy(cudaStream_t stream, enum device_direction direction, const struct device_copy *copy);
-/* Events of a stream; the device must be in use. */
+/* Events of a stream; the device must be current. */
 int cuda_lane_record(struct cuda_lane *self, uint64_t *event, struct cb_err *err) CB_MUST_CHECK;
 int cuda_lane_poll(struct cuda_lane *self, uint64_t event, bool *done, struct cb_err *err) CB_MUST_CHECK;
-/* Before asking again for what has been waited for since `start_ns`: at once for `spin_ns`, then after a nap. */
+/* Pauses before the next poll of something awaited since `start_ns`: not at all for `spin_ns`, then with a short
+ * sleep. */
 void cuda_pause(uint64_t start_ns, uint64_t spin_ns);
-/* Memory of the device, for a moment; the sentence names what was asked and what is free. */
+/* Temporary device memory; a failure names the requested and the free bytes. */
 int cuda_allocate(const struct cuda_device *self, uint64_t bytes, void **memory, struct cb_err *err) CB_MUST_CHECK;
 
-/* cuda_measure.c, gemm.c, nccl_comm.c */
+/* cuda/cuda_measure.c, cuda/gemm.c, cuda/nccl_comm.c */
 int cuda_measure(struct device *device, enum device_measure what, uint64_t size, double *value,
                  struct cb_err *err) CB_MUST_CHECK;
 int cuda_measure_gemm(struct cuda_device *device, enum device_measure what, uint64_t rows, double *flops,
                       struct cb_err *err) CB_MUST_CHECK;
 extern const struct device_comm_ops cuda_comm_ops;
-/* The same as cuda_check, of a cublasStatus_t. */
+/* Like cuda_check, for a cublasStatus_t. */
 int cuda_check_product(int code, struct cb_err *err, const char *doing) CB_MUST_CHECK;
 
-/* cuda_math.c */
+/* cuda/cuda_math.c */
 int cuda_open_math(struct device *device, struct device_math **math, struct cb_err *err) CB_MUST_CHECK;
 
-/* products.c: products of training, each shape described to cuBLASLt once. */
+/* cuda/products.c: matrix products of training, each shape described to cuBLASLt once. */
 struct cuda_products;
 int cuda_products_new(struct cuda_device *device, struct cuda_products **products, struct cb_err *err) CB_MUST_CHECK;
 void cuda_products_free(struct cuda_products *self);
 int cuda_products_queue(struct cuda_products *self, const struct device_product *product,
                         struct cb_err *err) CB_MUST_CHECK;
 
-/* Seconds between two events of a stream, both done. */
+/* Seconds between two completed events of a stream. */
 int cuda_elapsed(cudaEvent_t begin, cudaEvent_t end, double *seconds, struct cb_err *err) CB_MUST_CHECK;
-/* The median of `count` values, which are put in order. */
+/* The median of `count` values, which get sorted. */
 double cuda_median(double *values, size_t count);
 
 #endif

@@ -1,7 +1,7 @@
-/* The CUDA device: memory, copies on a stream of their own, events, values made and compared where they lie.
+/* The CUDA device: memory, copies on a stream of their own, events, values generated and compared on the device.
  *
- * Copies are queued and never waited for here but in wait; an error of a copy is told by the poll or wait of an
- * event behind it, as CUDA keeps it until then. Knows the CUDA run-time library. */
+ * Copies are queued and only the wait call waits for them; an error of a copy is reported by the poll or wait of a
+ * later event, as CUDA keeps it until then. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -12,7 +12,7 @@
 #include "cuda/value_kernels.h"
 #include "engine/huge_memory.h"
 
-/* A pitch beyond this is refused by cudaMemcpy2DAsync: such rows are copied one by one. */
+/* cudaMemcpy2DAsync rejects a larger pitch: such rows are copied one by one. */
 #define MOST_PITCH_BYTES ((uint64_t)INT32_MAX)
 #define SPIN_NS (50 * NS_PER_US)
 #define SLEEP_NS (20 * NS_PER_US)
@@ -26,7 +26,7 @@ int cuda_check(cudaError_t code, struct cb_err *err, const char *doing)
 {
     if (code == cudaSuccess)
         return 0;
-    (void)cudaGetLastError(); /* or the next launch would be told of it again */
+    (void)cudaGetLastError(); /* else the next launch would report it again */
     return cb_fail(err, code == cudaErrorMemoryAllocation ? CB_ERR_MEMORY : CB_ERR_SYSTEM, "%s: %s (%s)", doing,
                    cudaGetErrorString(code), cudaGetErrorName(code));
 }
@@ -84,8 +84,8 @@ static int device_allocate(struct device *device, enum memory_kind kind, uint64_
                                  : allocate_pinned(cast(device), bytes, memory, err);
 }
 
-/* Nothing can be told here: a device that has failed says so at the next call that can. What is still being copied
- * ends first, also where somebody gave up waiting for it. */
+/* Cannot report errors: a failed device reports at the next call that can. Waits for pending copies first, even if a
+ * caller gave up waiting for them. */
 static void device_release(struct device *device, enum memory_kind kind, void *memory, uint64_t bytes)
 {
     if (!memory || cudaSetDevice(cast(device)->index) != cudaSuccess)
@@ -137,7 +137,7 @@ static int device_copy(struct device *device, enum device_direction direction, c
 int cuda_lane_record(struct cuda_lane *self, uint64_t *event, struct cb_err *err)
 {
     int rc = 0;
-    if (self->recorded - self->done >= CUDA_EVENTS - 1) { /* the oldest one's place is needed */
+    if (self->recorded - self->done >= CUDA_EVENTS - 1) { /* reuses the slot of the oldest event */
         rc = cuda_check(cudaEventSynchronize(self->events[(self->done + 1) % CUDA_EVENTS]), err, "waiting for the GPU");
         self->done += rc ? 0 : 1;
     }
@@ -156,12 +156,12 @@ int cuda_lane_poll(struct cuda_lane *self, uint64_t event, bool *done, struct cb
         return 0;
     cudaError_t code = cudaEventQuery(self->events[event % CUDA_EVENTS]);
     if (code == cudaErrorNotReady) {
-        (void)cudaGetLastError(); /* no failure, and none that a launch should be told of */
+        (void)cudaGetLastError(); /* not an error, and not one that a later launch should report */
         return 0;
     }
     int rc = cuda_check(code, err, "what was queued on the GPU");
     if (!rc) {
-        self->done = event; /* one stream: those before it are done, too */
+        self->done = event; /* one stream: earlier events are done, too */
         *done = true;
     }
     return rc;
@@ -246,7 +246,7 @@ static int device_compare(struct device *device, const struct device_values *val
     return rc;
 }
 
-/* --- from beginning to end --- */
+/* --- opening and closing --- */
 
 static void end_lane(struct cuda_lane *self)
 {
@@ -256,7 +256,7 @@ static void end_lane(struct cuda_lane *self)
         (void)cudaStreamDestroy(self->stream);
 }
 
-/* After its communicators, and when nothing is under way. */
+/* Call after its communicators are freed, and when nothing is pending. */
 static void device_end(struct device *device)
 {
     struct cuda_device *self = cast(device);

@@ -1,5 +1,5 @@
-/* The arithmetic of training on the device's stream: kernels (train_kernels.cu) and products (products.c). Owns their
- * scratch memory, and the first failure. Knows the CUDA run-time library. */
+/* The arithmetic of training on the device's stream: kernels (cuda/train_kernels.cu), matrix products
+ * (cuda/products.c), their scratch memory, and the first failure. */
 #include <stdlib.h>
 
 #include "cuda/cuda.h"
@@ -10,7 +10,7 @@ struct cuda_math {
     struct cuda_device *device;
     struct cuda_products *products;
     void *scratch;
-    int failed; /* the first failure's code, and its sentence */
+    int failed; /* code and message of the first failure */
     struct cb_err failure;
 };
 
@@ -44,7 +44,7 @@ static void math_product(struct device_math *math, const struct device_product *
         self->failed = cuda_products_queue(self->products, product, &self->failure);
 }
 
-/* A kernel of train_kernels.h and its arguments. */
+/* A kernel of cuda/train_kernels.h and its arguments. */
 #define QUEUE(kernel, doing, ...)                                                                                      \
     do {                                                                                                               \
         struct cuda_math *self = cast(math);                                                                           \
@@ -185,7 +185,7 @@ static int math_check(struct device_math *math, struct cb_err *err)
     return self->failed;
 }
 
-/* What is still under way ends first: freeing waits for it. */
+/* Waits for pending work before it frees the memory that it uses. */
 static void math_close(struct device_math *math)
 {
     struct cuda_math *self = cast(math);

@@ -1,5 +1,5 @@
-/* What a device can do: its memory, the way to and from this machine, launches. Each figure is the median of some
- * rounds after one that is not counted, and what was moved is looked at. Knows the CUDA run-time library. */
+/* Measures a device: memory bandwidth, transfers to and from this machine, launches. Each figure is the median of
+ * some rounds after a warm-up round, and the moved data is verified. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@
 #define ROUNDS 9
 #define LAUNCHES 1000
 #define SCALAR 3.0
-#define LOOKS 4096 /* elements of a copy that are compared on this machine */
+#define LOOKS 4096 /* elements of a copy that are compared on the host */
 
 int cuda_elapsed(cudaEvent_t begin, cudaEvent_t end, double *seconds, struct cb_err *err)
 {
@@ -46,7 +46,7 @@ static struct values_job doubles(uint64_t count, uint64_t key)
                                .shape = {count}};
 }
 
-/* --- inside the device --- */
+/* --- on the device --- */
 
 struct arrays {
     struct cuda_device *device;
@@ -104,7 +104,7 @@ static int run_once(const struct arrays *self, bool is_triad, double *seconds, s
     return rc ? rc : cuda_elapsed(self->begin, self->end, seconds, err);
 }
 
-/* Elements of `a` that are not what they should be. */
+/* Number of wrong elements in `a`. */
 static int count_wrong(const struct arrays *self, bool is_triad, uint64_t *wrong, struct cb_err *err)
 {
     cudaStream_t stream = self->device->work.stream;
@@ -185,7 +185,7 @@ static int cross_once(const struct crossing *self, double *seconds, struct cb_er
     return rc;
 }
 
-/* What begins on one side, so that what comes to the other can be looked at. */
+/* Prepares the data on the source side, so that the copy can be verified. */
 static int fill_source(const struct crossing *self, struct cb_err *err)
 {
     struct values_job job = doubles(self->bytes / sizeof(double), 3);
@@ -195,7 +195,7 @@ static int fill_source(const struct crossing *self, struct cb_err *err)
     back.to_host = true;
     if (!rc && !self->to_host)
         rc = cross_once(&back, &unused, err);
-    if (!rc && !self->to_host) /* what comes back is seen to have come */
+    if (!rc && !self->to_host) /* the copy back must really overwrite it */
         rc = cuda_check(cudaMemsetAsync(self->own, 0xEE, self->bytes, self->device->work.stream), err, "overwriting");
     return rc ? rc : cuda_synchronize(self->device, err);
 }

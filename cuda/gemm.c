@@ -1,5 +1,5 @@
-/* Matrix products by cuBLASLt, in the types that training uses: D = A^T B of square matrices, column-major, which
- * is the one way that fp8 has. Some elements of the product are computed again on this machine. Knows cuBLASLt. */
+/* Measures matrix products by cuBLASLt, in the types that training uses: D = A^T B of square matrices, column-major,
+ * the only layout supported for fp8. Some elements of the product are computed again on the host. */
 #include <cublasLt.h>
 #include <math.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include "cuda/value_kernels.h"
 
 #define ROUNDS 9
-#define PRODUCTS 4 /* of a round: launching the next one goes on behind the one before */
+#define PRODUCTS 4 /* per round, so that launches overlap with execution */
 #define WORKSPACE_BYTES ((size_t)64 << 20)
 #define LOOKS 16 /* elements of the product that are computed again */
 
@@ -17,7 +17,7 @@ struct type {
     cublasComputeType_t compute;
     cudaDataType_t in, out;
     uint32_t form, in_bytes, mask, out_bytes;
-    double tolerance; /* of the sum of the products' magnitudes */
+    double tolerance; /* relative to the sum of the products' magnitudes */
 };
 
 static const struct type types[] = {
@@ -65,7 +65,7 @@ static struct values_job matrix(const struct product *self, uint64_t key)
                                .shape = {count}};
 }
 
-/* --- an element on this machine --- */
+/* --- one element on the host --- */
 
 static double decode_e4m3(uint32_t bits)
 {
@@ -241,7 +241,7 @@ int cuda_measure_gemm(struct cuda_device *device, enum device_measure what, uint
         rc = describe(&product, err);
     if (!rc)
         rc = choose(&product, err);
-    for (int i = 0; i < 2 && !rc; i++) /* clocks rise */
+    for (int i = 0; i < 2 && !rc; i++) /* lets the clocks rise */
         rc = multiply(&product, &unused, err);
     for (size_t i = 0; i < ROUNDS && !rc; i++)
         rc = multiply(&product, &seconds[i], err);

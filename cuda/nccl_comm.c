@@ -1,8 +1,8 @@
-/* NCCL behind the plugin's table: communicators that never block, so that a rank which does not come ends the others
- * at their deadline. All of a device queue on one stream of it, the lane `talk`. Knows NCCL; not what is sent.
+/* NCCL behind the plugin's table: non-blocking communicators, so that a missing rank makes the others fail at their
+ * deadline. All operations of a device are queued on one stream, the lane `talk`.
  *
- * A call on such a communicator may go on behind its return: only when NCCL says that it has settled is the work on
- * the stream, and may the stream, or the communicator, be given more. */
+ * A call on such a communicator may continue after it returns: only when NCCL reports that it has settled is the work
+ * on the stream, and may the stream or the communicator get more work. */
 #include <nccl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,9 +11,9 @@
 #include "core/clock.h"
 #include "cuda/cuda.h"
 
-/* Measured collectives take fractions of a millisecond, which a nap would add to. */
+/* Measured collectives take fractions of a millisecond, which a sleep would distort. */
 #define SPIN_NS (2 * NS_PER_MS)
-/* How long a clean end may take before it is made an abort. */
+/* Time for a clean finalisation before it becomes an abort. */
 #define CLOSE_NS (3 * NS_PER_S)
 
 struct device_comm {
@@ -24,13 +24,13 @@ struct device_comm {
 
 _Static_assert(sizeof(ncclUniqueId) == DEVICE_COMM_ID_BYTES, "the table's id has room for NCCL's");
 
-/* Done, or on its way. */
+/* Done, or in progress. */
 static bool is_well(ncclResult_t code)
 {
     return code == ncclSuccess || code == ncclInProgress;
 }
 
-/* `comm` may be NULL. NCCL's own last words say more than its code. */
+/* `comm` may be NULL. NCCL's last error text says more than its code. */
 static int check(ncclResult_t code, ncclComm_t comm, struct cb_err *err, const char *doing)
 {
     if (is_well(code))
@@ -46,7 +46,7 @@ static int check_alive(const struct device_comm *self, struct cb_err *err)
                       : cb_fail(err, CB_ERR_ABORTED, "NCCL: the communicator was aborted");
 }
 
-/* Until what NCCL does behind the calls is done, and what they queue is on the stream. */
+/* Waits until NCCL's asynchronous calls have settled, and what they queue is on the stream. */
 static int settle(struct device_comm *self, uint64_t deadline_ns, struct cb_err *err)
 {
     uint64_t start_ns = clock_monotonic_ns();
@@ -63,7 +63,7 @@ static int settle(struct device_comm *self, uint64_t deadline_ns, struct cb_err 
     }
 }
 
-/* --- from beginning to end --- */
+/* --- creating and ending --- */
 
 static int comm_make_id(char id[DEVICE_COMM_ID_BYTES], struct cb_err *err)
 {
@@ -120,9 +120,9 @@ static int comm_join(struct device *device, const char id[DEVICE_COMM_ID_BYTES],
     return 0;
 }
 
-/* --- what is queued --- */
+/* --- queued operations --- */
 
-/* The lane `talk` goes on only when all that is on `work` by now is done. */
+/* Makes the lane `talk` wait for everything queued on `work` so far. */
 static int follow(const struct cuda_device *device, struct cb_err *err)
 {
     int rc = cuda_check(cudaEventRecord(device->fence, device->work.stream), err, "recording an event");
@@ -192,7 +192,7 @@ static int comm_copy(struct device_comm *self, enum device_direction direction, 
     return rc;
 }
 
-/* --- and when it is done --- */
+/* --- completion --- */
 
 static int comm_record(struct device_comm *self, uint64_t *event, struct cb_err *err)
 {
@@ -200,7 +200,7 @@ static int comm_record(struct device_comm *self, uint64_t *event, struct cb_err 
     return rc ? rc : cuda_lane_record(&self->device->talk, event, err);
 }
 
-/* What another rank's end does to this one is told by NCCL, not by the stream. */
+/* The failure of another rank is reported by NCCL, not by the stream. */
 static int comm_poll(struct device_comm *self, uint64_t event, bool *done, struct cb_err *err)
 {
     ncclResult_t state = ncclSuccess;

@@ -1,4 +1,4 @@
-/* The plugin's table, and what a device is. */
+/* The plugin's table, and the properties of a device. */
 #include <cublasLt.h>
 #include <nccl.h>
 #include <stdio.h>
@@ -9,7 +9,7 @@
 #define TEXT(number) TEXT_OF(number)
 #define TEXT_OF(number) #number
 
-/* Without a driver the first call of CUDA fails; its words say less than these. */
+/* Without a driver the first CUDA call fails; this message says more than CUDA's. */
 static int plugin_count(uint32_t *count, struct cb_err *err)
 {
     int devices = 0, driver = 0;
@@ -32,7 +32,7 @@ static int plugin_count(uint32_t *count, struct cb_err *err)
     return rc;
 }
 
-/* By the device's own number, which does not depend on what this process may see. */
+/* By the device's UUID, which does not depend on which devices this process may see. */
 static int plugin_identify(uint32_t index, unsigned char id[DEVICE_ID_BYTES], struct cb_err *err)
 {
     struct cudaDeviceProp properties;

@@ -1,6 +1,7 @@
-/* Products of training by cuBLASLt. Rows there are columns here: a row-major out = in x weight is the column-major
- * out' = weight' x in', so `weight` is cuBLASLt's A and `in` its B. What a shape needs (descriptions, the algorithm that
- * cuBLASLt proposes) is made at its first use and kept. fp32 throughout, as PyTorch's default is. Knows cuBLASLt. */
+/* Matrix products of training by cuBLASLt. Rows here are columns there: a row-major out = in x weight is the
+ * column-major out' = weight' x in', so `weight` is cuBLASLt's A and `in` its B. What a shape requires (descriptions,
+ * the algorithm that cuBLASLt proposes) is created at its first use and cached. fp32 throughout, as is PyTorch's
+ * default. */
 #include <cublasLt.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +12,7 @@
 #define MOST_PLANS 256
 #define MOST_ALIGNMENT 256
 
-/* All that an algorithm may depend on. */
+/* Everything that may determine the algorithm. */
 struct shape {
     uint64_t rows, inner, columns, in_stride, weight_stride, out_stride;
     uint64_t heads, in_head, weight_head, out_head;
@@ -31,7 +32,7 @@ struct cuda_products {
     cublasLtHandle_t handle;
     void *workspace;
     struct plan plans[MOST_PLANS];
-    size_t count, next; /* the place of the next plan */
+    size_t count, next; /* slot of the next plan */
 };
 
 static int check(cublasStatus_t status, struct cb_err *err, const char *doing)
@@ -41,7 +42,7 @@ static int check(cublasStatus_t status, struct cb_err *err, const char *doing)
 
 /* --- shapes --- */
 
-/* The largest power of two that divides an address and what is added to it. */
+/* The largest power of two that divides an address and the offsets from it. */
 static uint64_t alignment_of(const float *address, uint64_t step, uint64_t another)
 {
     uint64_t bits = (uint64_t)(uintptr_t)address | step * sizeof(float) | another * sizeof(float) | MOST_ALIGNMENT;
@@ -87,7 +88,7 @@ static void release_plan(struct plan *self)
     *self = (struct plan){0};
 }
 
-/* A row-major matrix of `rows` and `columns`, of which there are `heads`. */
+/* A row-major matrix of `rows` and `columns`, `heads` times. */
 static int describe_matrix(cublasLtMatrixLayout_t *layout, uint64_t rows, uint64_t columns, uint64_t stride,
                            uint64_t heads, uint64_t step, struct cb_err *err)
 {
@@ -194,7 +195,7 @@ static int plan_for(struct cuda_products *self, const struct device_product *pro
             return 0;
     }
     struct plan *fresh = &self->plans[self->next];
-    release_plan(fresh); /* the oldest, where all places are taken */
+    release_plan(fresh); /* evicts the oldest if all slots are used */
     fresh->shape = shape;
     int rc = describe(fresh, product->bias, err);
     if (!rc)

@@ -1,6 +1,5 @@
-/* Kernels of training: what engine/kernels.c does on a CPU. A block takes a row (or a thread some elements); sums
- * are made in one order whatever the device, so that they have the same bits again. Knows memory; nothing of models,
- * devices' events or errors. */
+/* Kernels of training, matching engine/kernels.c on the CPU. One block per row (or one thread for some elements).
+ * Sums are computed in a fixed order on every device, so that results are reproducible bit for bit. */
 #include "cuda/train_kernels.h"
 
 #include <cuda_runtime.h>
@@ -11,15 +10,15 @@
 #define WARP 32
 #define WARPS (THREADS / WARP)
 #define MOST_BLOCKS 16384
-#define SLICES 64          /* of the rows of a matrix whose columns are added up */
-#define SLICE_COLUMNS 8192 /* at a time: two sums of each slice and column fill the scratch memory */
+#define SLICES 64          /* rows of a slice when summing columns of a matrix */
+#define SLICE_COLUMNS 8192 /* limit: two sums per slice and column fill the scratch memory */
 #define SQUARES_BLOCKS 1024
 #define IGNORED 0xFFFFFFFFu
 
 static_assert(2 * SLICES * SLICE_COLUMNS * sizeof(float) <= TRAIN_SCRATCH_BYTES, "the parts of sums fit");
 static_assert(SQUARES_BLOCKS * sizeof(double) <= TRAIN_SCRATCH_BYTES, "the parts of sums fit");
 
-/* What a launch is told by cudaGetLastError is its own, not what an earlier call has told already. */
+/* Clears older errors, so that cudaGetLastError reports only this launch. */
 static void forget_errors()
 {
     (void)cudaGetLastError();
@@ -36,7 +35,7 @@ static unsigned blocks_for(uint64_t count)
     i < (count);                                                                                                       \
     i += (uint64_t)gridDim.x * blockDim.x
 
-/* --- of all threads of a block; all of them get it --- */
+/* --- reductions over a block; every thread gets the result --- */
 
 template <typename T> __device__ static T warp_sum(T value)
 {
@@ -49,7 +48,7 @@ template <typename T> __device__ static T block_sum(T value)
 {
     __shared__ T parts[WARPS];
     value = warp_sum(value);
-    __syncthreads(); /* parts of a sum before this one have been read */
+    __syncthreads(); /* the previous reduction's values have been read */
     if (threadIdx.x % WARP == 0)
         parts[threadIdx.x / WARP] = value;
     __syncthreads();
@@ -59,7 +58,7 @@ template <typename T> __device__ static T block_sum(T value)
     return sum;
 }
 
-/* A NaN among them is one of the results, as on the CPU, where it may or may not be: what comes of it is NaN either way. */
+/* A NaN among the inputs may or may not be the result, as on the CPU; in both cases the final value is NaN. */
 __device__ static float block_largest(float value)
 {
     __shared__ float parts[WARPS];
@@ -75,7 +74,7 @@ __device__ static float block_largest(float value)
     return most;
 }
 
-/* --- layer norm: a block a row --- */
+/* --- layer norm: one block per row --- */
 
 __global__ static void norm(const float *__restrict__ x, const float *__restrict__ weight,
                             const float *__restrict__ bias, uint64_t width, float *__restrict__ out, float *mean,
@@ -124,9 +123,9 @@ __global__ static void norm_backward(const float *__restrict__ x, const float *_
         to[i] += s * (drow[i] * weight[i] - sum - (row[i] - m) * s * along);
 }
 
-/* --- sums of columns: blocks of 32 columns and a slice of the rows, then the slices --- */
+/* --- sums of columns: blocks of 32 columns and a slice of the rows, then over the slices --- */
 
-/* Rows of this block's slice that thread row y takes: begin, begin + WARPS, ... */
+/* Rows of this block's slice for thread row y: begin, begin + WARPS, ... */
 __device__ static uint64_t slice_begin(uint64_t rows)
 {
     return rows * blockIdx.y / SLICES;
@@ -137,7 +136,7 @@ __device__ static uint64_t slice_end(uint64_t rows)
     return rows * (blockIdx.y + 1) / SLICES;
 }
 
-/* The sum over the thread rows of a block of WARP x WARPS, to parts[slice][column]. */
+/* Sums over the thread rows of a block of WARP x WARPS, to parts[slice][column]. */
 __device__ static void keep_part(float sum, uint64_t column, uint64_t columns, float *parts)
 {
     __shared__ float sums[WARPS][WARP];
@@ -163,7 +162,7 @@ __global__ static void column_parts(const float *__restrict__ matrix, uint64_t s
     keep_part(sum, column, columns, parts);
 }
 
-/* Of a norm: what its weight's and its bias's gradients are sums of. */
+/* The terms of the gradients of a norm's weight and bias. */
 __global__ static void norm_parts(const float *__restrict__ x, const float *mean, const float *scale,
                                   const float *__restrict__ dout, uint64_t width, uint64_t rows, uint64_t columns,
                                   float *__restrict__ weight_parts, float *__restrict__ bias_parts)
@@ -270,7 +269,7 @@ __global__ static void add_square_parts(const double *parts, double *sum)
         *sum = mine;
 }
 
-/* --- attention: a block a query --- */
+/* --- attention: one block per query --- */
 
 __global__ static void causal_softmax(float *scores, uint64_t stride, uint64_t rows, float *log_sum)
 {
@@ -314,7 +313,7 @@ __global__ static void causal_backward(const float *__restrict__ weights, float 
         drow[i] = row[i] * (drow[i] - mean) * scale;
 }
 
-/* --- loss: a block a row --- */
+/* --- loss: one block per row --- */
 
 __global__ static void cross_entropy(float *logits, uint64_t stride, uint64_t count, const uint32_t *targets,
                                      float gradient_scale, double *row_loss)
@@ -331,7 +330,7 @@ __global__ static void cross_entropy(float *logits, uint64_t stride, uint64_t co
     float wanted = row[target];
     for (uint64_t i = threadIdx.x; i < count; i += THREADS)
         most = fmaxf(most, row[i]);
-    most = block_largest(most); /* all have read `wanted` */
+    most = block_largest(most); /* all threads have read `wanted` */
     for (uint64_t i = threadIdx.x; i < count; i += THREADS) {
         row[i] = expf(row[i] - most);
         sum += row[i];
@@ -344,7 +343,7 @@ __global__ static void cross_entropy(float *logits, uint64_t stride, uint64_t co
         row_loss[blockIdx.x] = log((double)sum) + (double)most - (double)wanted;
 }
 
-/* --- embeddings: a block a row, a token, a position --- */
+/* --- embeddings: one block per row, token, or position --- */
 
 __global__ static void embed(const uint32_t *tokens, const float *__restrict__ tokens_weight,
                              const float *__restrict__ positions_weight, uint64_t sequence, uint64_t width,
@@ -383,7 +382,7 @@ __global__ static void embed_positions_backward(const float *__restrict__ gradie
     }
 }
 
-/* --- dropout: a block a row --- */
+/* --- dropout: one block per row --- */
 
 __global__ static void dropout(uint64_t step_key, uint64_t first_sample, uint64_t place, uint64_t sample_rows,
                                uint32_t threshold, float scale, const float *x, float *out, uint64_t stride,
@@ -419,7 +418,7 @@ __global__ static void sgd(float decay, float rate, float *__restrict__ weights,
         weights[i] = weights[i] * decay - rate * gradients[i];
 }
 
-/* To nearest even; a NaN keeps being one. */
+/* To nearest even; a NaN stays a NaN. */
 __global__ static void round_bf16(const float *values, float *rounded, uint64_t count)
 {
     for (EACH(i, count)) {
@@ -433,7 +432,7 @@ __global__ static void round_bf16(const float *values, float *rounded, uint64_t 
 /* --- launches --- */
 
 #define STREAM (cudaStream_t) stream
-/* A block a row; a launch has at least one. */
+/* One block per row; a launch has at least one. */
 #define ROWS(kernel, rows, ...)                                                                                        \
     forget_errors();                                                                                                   \
     if ((rows) > 0)                                                                                                    \
@@ -506,7 +505,8 @@ extern "C" int train_add_column_sums(const float *matrix, uint64_t stride, uint6
     forget_errors();
     for (uint64_t first = 0; first < width; first += SLICE_COLUMNS) {
         uint64_t columns = width - first < SLICE_COLUMNS ? width - first : SLICE_COLUMNS;
-        column_parts<<<slices_of(columns), dim3(WARP, WARPS), 0, STREAM>>>(matrix + first, stride, rows, columns, parts);
+        column_parts<<<slices_of(columns), dim3(WARP, WARPS), 0, STREAM>>>(matrix + first, stride, rows, columns,
+                                                                           parts);
         add_parts<<<blocks_for(columns), THREADS, 0, STREAM>>>(parts, columns, sums + first);
     }
     return (int)cudaGetLastError();

@@ -1,5 +1,5 @@
-/* The kernels of training, as C calls them: each queues on a stream and returns a cudaError_t as a number. What they
- * compute is in engine/device_math.h under the same names. */
+/* The C interface of the training kernels: each call queues on a stream and returns a cudaError_t as a number.
+ * engine/device_math.h documents the calls of the same names. */
 #ifndef CUDA_TRAIN_KERNELS_H
 #define CUDA_TRAIN_KERNELS_H
 
@@ -11,7 +11,7 @@ extern "C" {
 
 #include "engine/kernels.h"
 
-/* Sums over rows are made in two steps, the first of which leaves its parts in scratch memory of the device. */
+/* Sums over rows take two steps; the first leaves partial sums in the device's scratch memory. */
 #define TRAIN_SCRATCH_BYTES (UINT64_C(8) << 20)
 
 int train_layer_norm(const float *x, const float *weight, const float *bias, uint64_t rows, uint64_t width, float *out,
@@ -44,7 +44,7 @@ int train_embed(const uint32_t *tokens, const float *tokens_weight, const float 
 int train_embed_backward(const uint32_t *distinct, const uint32_t *begins, const uint32_t *order,
                          uint64_t distinct_count, const float *gradient, uint64_t rows, uint64_t sequence,
                          uint64_t width, float *dtokens, float *dpositions, void *stream);
-/* A site's key follows from step_key, sample and place (engine/rng.h). */
+/* The key of a dropout site follows from step_key, sample and place (engine/rng.h). */
 int train_dropout(uint64_t step_key, uint64_t first_sample, uint64_t place, uint64_t sample_rows, uint32_t threshold,
                   float scale, const float *x, float *out, uint64_t stride, uint64_t rows, uint64_t width,
                   void *stream);

@@ -1,5 +1,5 @@
-/* Kernels: values that are functions of (seed, tensor, element) written and compared where they lie, and what
- * the suite times. Knows memory; nothing of devices' events or errors. */
+/* Kernels that generate and compare values, which are functions of (seed, tensor, element), on the device, and
+ * kernels that the suite times. */
 #include "cuda/value_kernels.h"
 
 #include <cuda_runtime.h>
@@ -7,7 +7,7 @@
 #define THREADS 256
 #define MOST_BLOCKS 16384
 
-/* What a launch is told by cudaGetLastError is its own, not what an earlier call has told already. */
+/* Clears older errors, so that cudaGetLastError reports only this launch. */
 static void forget_errors()
 {
     (void)cudaGetLastError();
@@ -19,7 +19,7 @@ static unsigned blocks_for(uint64_t count)
     return (unsigned)(blocks < 1 ? 1 : blocks > MOST_BLOCKS ? MOST_BLOCKS : blocks);
 }
 
-/* The same bytes as in memory of this machine; `memory` is aligned to the element. */
+/* The same bytes as generated on the host; `memory` is aligned to the element. */
 __device__ static void store_element(void *memory, uint64_t index, uint32_t bytes, const uint32_t words[4])
 {
     switch (bytes) {
@@ -107,9 +107,7 @@ __global__ static void triad_check(const double *a, const double *b, const doubl
     }
 }
 
-__global__ static void empty()
-{
-}
+__global__ static void empty() {}
 
 extern "C" int kernels_fill(const values_job *job, void *memory, void *stream)
 {
@@ -123,8 +121,7 @@ extern "C" int kernels_check(const values_job *job, const void *memory, uint64_t
 {
     forget_errors();
     if (job->count > 0)
-        check<<<blocks_for(job->count), THREADS, 0, (cudaStream_t)stream>>>(*job, memory,
-                                                                             (unsigned long long *)result);
+        check<<<blocks_for(job->count), THREADS, 0, (cudaStream_t)stream>>>(*job, memory, (unsigned long long *)result);
     return (int)cudaGetLastError();
 }
 
@@ -140,7 +137,7 @@ extern "C" int kernels_triad_check(const double *a, const double *b, const doubl
 {
     forget_errors();
     triad_check<<<blocks_for(count), THREADS, 0, (cudaStream_t)stream>>>(a, b, c, scalar, count,
-                                                                          (unsigned long long *)result);
+                                                                         (unsigned long long *)result);
     return (int)cudaGetLastError();
 }
 

@@ -1,4 +1,4 @@
-/* The kernels, as C calls them: each queues on a stream and returns a cudaError_t as a number. */
+/* The C interface of the value kernels: each call queues on a stream and returns a cudaError_t as a number. */
 #ifndef CUDA_VALUE_KERNELS_H
 #define CUDA_VALUE_KERNELS_H
 
@@ -11,11 +11,12 @@ extern "C" {
 #endif
 
 int kernels_fill(const struct values_job *job, void *memory, void *stream);
-/* result[0]: wrong elements, added to; result[1]: the lowest of them, of the tensor. In the device's memory. */
+/* Adds the number of wrong elements to result[0]; result[1] is the lowest of them, counted from the tensor's start.
+ * In device memory. */
 int kernels_check(const struct values_job *job, const void *memory, uint64_t *result, void *stream);
 /* a = b + scalar * c */
 int kernels_triad(double *a, const double *b, const double *c, double scalar, uint64_t count, void *stream);
-/* Adds to result[0] the elements that are not so. */
+/* Adds the number of wrong elements to result[0]. */
 int kernels_triad_check(const double *a, const double *b, const double *c, double scalar, uint64_t count,
                         uint64_t *result, void *stream);
 int kernels_empty(void *stream);

@@ -25,11 +25,9 @@ static double seconds_since(uint64_t start_ns)
     return (double)(clock_monotonic_ns() - start_ns) / 1e9;
 }
 
-/* Matrix products */
-
 struct gemm {
     int n;
-    double *a, *b, *c, *x; /* x: a vector, and room for three products with it */
+    double *a, *b, *c, *x; /* x: a vector, with room for its three products */
 };
 
 static void gemm_free(struct gemm *self)
@@ -74,7 +72,7 @@ static void multiply_vector(const double *matrix, const double *x, double *y, in
     }
 }
 
-/* C x against A (B x): a wrong cell shows with any x that has no zero (Freivalds, 1977). */
+/* Compares C x with A (B x): a wrong cell shows for any x without zeros (Freivalds, 1977). */
 static bool gemm_is_right(struct gemm *self)
 {
     int n = self->n;
@@ -90,7 +88,7 @@ static bool gemm_is_right(struct gemm *self)
     return true;
 }
 
-/* Operations a second of one product; the first is not timed, for it touches memory and wakes the library. */
+/* Operations per second of one product; the first, untimed product touches the memory and initialises the library. */
 static int time_gemm(struct suite *self, int n, double *flops, struct cb_err *err)
 {
     struct gemm gemm;
@@ -123,9 +121,7 @@ static int measure_gemm(struct suite *self, struct sample *sample, struct cb_err
     return rc ? rc : suite_sum_of_node(self, mine, &sample->values[METRIC_CPU_GEMM_NODE_FLOPS], err);
 }
 
-/* Integers */
-
-/* Each step needs the one before, so that no compiler or vector unit can take several at once. */
+/* Each step depends on the one before, so that neither compiler nor vector unit can run several at once. */
 static uint64_t churn(uint64_t steps)
 {
     uint64_t value = 88172645463325252u;
@@ -143,8 +139,6 @@ static int measure_integers(struct suite *self, struct sample *sample, struct cb
     double mine = (double)INTEGER_OPERATIONS / seconds_since(start_ns);
     return suite_sum_of_node(self, mine, &sample->values[METRIC_CPU_INTEGER_OPS_PER_S], err);
 }
-
-/* Compression */
 
 #ifdef HAVE_ZLIB
 static int time_compression(const struct suite *self, enum dtype dtype, double *bytes_per_s, double *ratio,
@@ -198,9 +192,7 @@ static int measure_compression(struct suite *self, struct sample *sample, bool l
     return rc;
 }
 
-/* Sorting */
-
-/* Least significant digit first; the sorted keys end up in `keys`, since the number of passes is even. */
+/* Radix sort, least significant digit first; the number of passes is even, so the sorted keys end up in `keys`. */
 static void radix_sort(uint64_t *keys, uint64_t *other, size_t count)
 {
     for (unsigned shift = 0; shift < 6 * DIGIT_BITS; shift += DIGIT_BITS) {

@@ -1,11 +1,11 @@
-/* A collective over message sizes, as a fact. Owns the sizes and how the fact is written; must not know who measures. */
+/* Measures a collective over message sizes, reported as a fact. */
 #include <inttypes.h>
 #include <stdio.h>
 
 #include "core/buf.h"
 #include "suite/suite.h"
 
-#define LEAST_BYTES 8 /* of each rank, where each has a share */
+#define LEAST_BYTES 8 /* per rank, for collectives where each rank has a share */
 #define STEP 8        /* from one size to the next */
 #define CURVE_BYTES 4096
 

@@ -1,6 +1,6 @@
-/* GPUs: memory, the way to and from this machine, matrix products by type, launches. All devices are measured at once,
- * since that is how they will be used, and each by one rank, whose cores are near it then. Absent, with the reason, where
- * there is no device. Knows the plugin's table; nothing of CUDA. */
+/* GPUs: memory bandwidth, transfers to and from this machine, matrix products by type, kernel launches. All devices
+ * are measured at once, since that is how they will be used, each by one rank that is bound to cores near it. Absent,
+ * with the reason, if there is no device. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,10 +9,10 @@
 #include "engine/gpu_place.h"
 #include "suite/suite.h"
 
-#define COPY_BYTES (UINT64_C(1) << 30)       /* an array inside the device */
+#define COPY_BYTES (UINT64_C(1) << 30)       /* size of an array on the device */
 #define CROSSING_BYTES (UINT64_C(256) << 20) /* to and from it */
 #define GEMM_ROWS 8192
-#define COLLECTIVE_BYTES (UINT64_C(256) << 20) /* of the whole, at least */
+#define COLLECTIVE_BYTES (UINT64_C(256) << 20) /* share of the device's memory, at least */
 
 struct test {
     enum device_measure what;
@@ -36,9 +36,9 @@ static const struct test tests[] = {
     {DEVICE_MEASURE_LAUNCH, METRIC_GPU_LAUNCH_S, "launch", 0},
 };
 
-/* --- beginning and end --- */
+/* --- opening and closing --- */
 
-/* The cores near the device that this rank may use, unless nothing is to be changed about cores. */
+/* The cores near the device that this rank may use, unless core binding is to be left alone. */
 static void find_near(struct suite_gpu *self, const struct suite *suite, const struct gpu_place *place, const char *pci)
 {
     struct cb_err unknown;
@@ -62,7 +62,8 @@ static int open_device(struct suite_gpu *self, const struct suite *suite, struct
     snprintf(text, sizeof text, "%s, %s (number %" PRIu32 "); %s", info.name, info.pci, info.index, info.versions);
     status_page_add_fact(suite->page, "device", text);
     char key[32];
-    snprintf(key, sizeof key, "suite.gpu.%" PRIu32, comm_rank(suite->comm)); /* which one of which node this rank has */
+    snprintf(key, sizeof key, "suite.gpu.%" PRIu32,
+             comm_rank(suite->comm)); /* the node and index of this rank's device */
     snprintf(text, sizeof text, "%s %s", suite->nodes.names[suite->nodes.mine], info.pci);
     status_page_add_fact(suite->page, key, text);
     struct gpu_place place;
@@ -76,7 +77,7 @@ static int open_device(struct suite_gpu *self, const struct suite *suite, struct
     return 0;
 }
 
-/* *all: every rank could. Else why not, of the rank that could not, as far as rank 0 knows. */
+/* *all: whether every rank could. If not, the reason of a rank that could not, as far as rank 0 knows it. */
 static int everybody(struct suite *suite, int code, const struct cb_err *why, const char *what, bool *all,
                      struct cb_err *err)
 {
@@ -91,13 +92,13 @@ static int everybody(struct suite *suite, int code, const struct cb_err *why, co
     return 0;
 }
 
-/* What a rank sees, and where. */
+/* The device of a rank, and its node. */
 struct sight {
     unsigned char id[DEVICE_ID_BYTES];
     uint32_t node;
 };
 
-/* Of all ranks that see one device the lowest measures it. */
+/* Of all ranks that share a device, the lowest measures it. */
 static int share_devices(struct suite *suite, const unsigned char id[DEVICE_ID_BYTES], bool *is_mine,
                          struct cb_err *err)
 {
@@ -127,7 +128,7 @@ static int share_devices(struct suite *suite, const unsigned char id[DEVICE_ID_B
     return rc;
 }
 
-/* All devices join, or none. */
+/* All devices join NCCL, or none. */
 static int join(struct suite *suite, struct cb_err *err)
 {
     struct suite_gpu *self = &suite->gpu;
@@ -190,9 +191,9 @@ void suite_gpu_close(struct suite *suite)
     *self = (struct suite_gpu){0};
 }
 
-/* --- a device alone --- */
+/* --- one device --- */
 
-/* What this rank's device cannot do is said; what is wrong is a failure. */
+/* Reports tests that this rank's device does not support; real errors are failures. */
 static int run_test(struct suite *suite, const struct test *test, struct sample *sample, bool last, struct cb_err *err)
 {
     struct suite_gpu *self = &suite->gpu;
@@ -229,6 +230,6 @@ int suite_gpu(struct suite *suite, struct sample *sample, bool last, struct cb_e
     if (!rc && self->can_talk)
         rc = suite_gpu_collectives(suite, sample, last, err);
     if (moves)
-        (void)sched_setaffinity(0, sizeof before, &before); /* what was allowed before is now */
+        (void)sched_setaffinity(0, sizeof before, &before); /* restores the previous affinity */
     return rc;
 }

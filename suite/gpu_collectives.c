@@ -1,5 +1,5 @@
-/* NCCL between the devices: each collective at the largest size, and its curve over sizes; pairs of nodes. All ranks take
- * the same steps; those without a device bring nothing and wait. Knows the plugin's table; nothing of NCCL. */
+/* NCCL between the devices: each collective at the largest size and over all sizes, and pairs of nodes. All ranks
+ * take the same steps; those without a device contribute nothing and wait. */
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -9,7 +9,7 @@
 #include "suite/suite.h"
 
 #define ROUNDS 7
-#define BATCH_BYTES (UINT64_C(8) << 20) /* small operations are timed in a row, up to this or BATCH_MOST */
+#define BATCH_BYTES (UINT64_C(8) << 20) /* small operations are timed in batches, of at most this time or BATCH_MOST */
 #define BATCH_MOST 20
 #define PAIR_BYTES 8
 #define PAIR_WARMUP 5
@@ -18,7 +18,7 @@
 
 struct collective_test {
     enum device_collective kind;
-    enum collective like; /* for sizes and the factor of the bus bandwidth */
+    enum collective like; /* for sizes and the bus bandwidth factor */
     enum metric_id metric;
     const char *name, *curve;
 };
@@ -32,20 +32,20 @@ static const struct collective_test tests[] = {
     {DEVICE_ALL_TO_ALL, COLLECTIVE_ALL_TO_ALL, METRIC_GPU_ALL_TO_ALL_BUS_BYTES_PER_S, "all-to-all", "gpu_all_to_all"},
 };
 
-/* One test on this rank; memory of its device. */
+/* One test on this rank; memory on its device. */
 struct talk {
     const struct collective_test *test;
     void *from, *to;
 };
 
-/* What the table calls the bytes: of a rank's share of the whole, where there are shares. */
+/* Bytes of one rank's share; `bytes` is the whole, as in nccl-tests. */
 static uint64_t share_of(const struct suite *suite, enum device_collective kind, uint64_t bytes)
 {
     bool is_share = kind == DEVICE_ALL_GATHER || kind == DEVICE_REDUCE_SCATTER || kind == DEVICE_ALL_TO_ALL;
     return is_share ? bytes / suite->gpu.size : bytes;
 }
 
-/* Seconds of one of `batch` in a row, on the slowest rank. Calls and launches are inside. */
+/* Seconds per operation, in a batch of `batch`, on the slowest rank. Includes calls and launches. */
 static int run_batch(struct suite *suite, const struct talk *talk, uint64_t bytes, uint32_t batch, double *seconds,
                      struct cb_err *err)
 {
@@ -67,7 +67,7 @@ static int run_batch(struct suite *suite, const struct talk *talk, uint64_t byte
     return rc;
 }
 
-/* Floats of a rank's own; those of the first, and zeros of all others, add up to the first one's, bit for bit. */
+/* A rank's own floats: those of the first rank plus zeros of all others sum to the first rank's, bit for bit. */
 static struct device_values values_of(const struct suite *suite, uint32_t rank, uint64_t first, uint64_t count)
 {
     struct device_values values = {.source = {.kind = PAYLOAD_WEIGHTS, .dtype = DTYPE_F32, .key = 17 + rank}};
@@ -81,7 +81,7 @@ static bool adds(enum device_collective kind)
     return kind == DEVICE_ALL_REDUCE || kind == DEVICE_REDUCE_SCATTER;
 }
 
-/* What a rank gives: its own values, or those of the first alone where they are added. */
+/* The input of a rank: its own values or, for sums, only those of the first rank. */
 static int give(struct suite *suite, const struct talk *talk, uint64_t bytes, struct cb_err *err)
 {
     struct device *device = suite->gpu.device;
@@ -95,7 +95,7 @@ static int give(struct suite *suite, const struct talk *talk, uint64_t bytes, st
                                                          : device->ops->fill(device, &own, talk->from, err);
 }
 
-/* `count` bytes at `memory` are those of `rank` from byte `first` on. */
+/* Whether `count` bytes at `memory` are those of `rank` from byte `first` on. */
 static int expect(struct suite *suite, const char *memory, uint32_t rank, uint64_t first, uint64_t count,
                   uint64_t *wrong, struct cb_err *err)
 {
@@ -127,7 +127,7 @@ static int count_wrong(struct suite *suite, const struct talk *talk, uint64_t by
     return rc;
 }
 
-/* One that is not counted: values are known before and after it. */
+/* An untimed run: values are known before and verified after it. */
 static int check_once(struct suite *suite, const struct talk *talk, uint64_t bytes, struct cb_err *err)
 {
     double unused;
@@ -181,7 +181,7 @@ static int measure_all(struct suite *suite, struct talk *talk, struct sample *sa
 
 /* --- pairs of nodes --- */
 
-/* Both ranks of a pair call it; seconds until both have what the other gave, the median. */
+/* Collective over both ranks of a pair; seconds until both have received the other's data, the median. */
 static int time_pair(struct suite *suite, const struct talk *talk, uint32_t peer, uint64_t bytes, uint32_t rounds,
                      double *median_s, struct cb_err *err)
 {
@@ -228,7 +228,7 @@ static int measure_pair(struct suite *suite, const struct talk *talk, uint32_t p
     return rc;
 }
 
-/* "suite.gpu_pair.A.B", as "suite.pair.A.B" is. */
+/* "suite.gpu_pair.A.B", like "suite.pair.A.B". */
 static void note_pair(struct suite *suite, uint32_t opponent, double latency_s, double bytes_per_s)
 {
     const struct nodes *nodes = &suite->nodes;
@@ -239,7 +239,7 @@ static void note_pair(struct suite *suite, uint32_t opponent, double latency_s, 
     status_page_add_fact(suite->page, key, text);
 }
 
-/* The first GPUs of all nodes, a round at a time, so that no node is in two pairs at once. */
+/* The first GPUs of all nodes, one round at a time, so that no node is in two pairs at once. */
 static int measure_pairs(struct suite *suite, const struct talk *talk, struct sample *sample, bool last,
                          struct cb_err *err)
 {
@@ -282,7 +282,7 @@ int suite_gpu_collectives(struct suite *suite, struct sample *sample, bool last,
         rc = measure_all(suite, &talk, sample, last, err);
     if (!rc)
         rc = measure_pairs(suite, &talk, sample, last, err);
-    /* Memory can be given back only when nothing is under way: what waits for a rank that does not come never ends. */
+    /* Memory can only be freed when nothing is in progress: an operation that waits for a missing rank never ends. */
     if (rc && suite->gpu.comm)
         suite->gpu.plugin.ops->comm->abort(suite->gpu.comm);
     if (device) {

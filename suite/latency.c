@@ -1,5 +1,4 @@
-/* Half a round trip between two ranks, at one size and over sizes (OSU micro-benchmarks, osu_latency). Knows nothing of who
- * talks to whom. */
+/* Half a round trip between two ranks, at one size and over sizes, as osu_latency of the OSU micro-benchmarks. */
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -8,10 +7,10 @@
 #include "core/stats.h"
 #include "suite/suite.h"
 
-#define ROUNDS_A_WARMUP 20 /* one round in so many is made before */
+#define ROUNDS_A_WARMUP 20 /* one warm-up round for so many timed rounds */
 #define MOST_ROUNDS 50
 #define LEAST_ROUNDS 10
-#define BYTES_OF_A_SIZE (UINT64_C(64) << 20) /* rounds of large messages are fewer */
+#define BYTES_OF_A_SIZE (UINT64_C(64) << 20) /* fewer rounds for large messages */
 #define FACT_BYTES 1024
 
 static const uint64_t sizes[SUITE_LATENCY_SIZES] = {8, 64, 512, 4096, 32768, 262144, 2097152, 4194304};

@@ -1,5 +1,5 @@
-/* What the suite takes of a machine's memory, known before any of it is taken: a rank that the kernel kills leaves nothing
- * measured. Knows sizes, and nothing of what is done with them. */
+/* How much memory the suite requires on a machine, checked before any is allocated: if the kernel kills a rank,
+ * nothing is measured. */
 #include <stdio.h>
 #include <string.h>
 
@@ -8,7 +8,7 @@
 #include "store/s3/s3_uri.h"
 #include "suite/suite.h"
 
-/* One section's memory on a rank, and the keys that set it. */
+/* One section's memory on a rank, and the keys that determine it. */
 struct need {
     uint64_t bytes;
     const char *section, *keys;

@@ -1,6 +1,6 @@
-/* Links: pairs of nodes, pairs of ranks, collectives. Sources: nccl-tests doc/PERFORMANCE.md for
- * algorithm and bus bandwidth; latency is half a round trip, bandwidth a window of messages that the
- * receiver answers, as the OSU micro-benchmarks (osu_latency, osu_bw) define them. */
+/* Links: pairs of nodes, pairs of ranks, collectives. Algorithm and bus bandwidth are defined as in nccl-tests
+ * doc/PERFORMANCE.md; latency is half a round trip, and bandwidth a window of messages that the receiver
+ * acknowledges, as in the OSU micro-benchmarks (osu_latency, osu_bw). */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@
 #define WINDOW 64
 #define WINDOW_ROUNDS 3
 #define COLLECTIVE_ROUNDS 5
-#define BATCH_BYTES (UINT64_C(8) << 20) /* small operations are timed in a row, up to this or BATCH_MOST */
+#define BATCH_BYTES (UINT64_C(8) << 20) /* small operations are timed in batches, of at most this time or BATCH_MOST */
 #define BATCH_MOST 50
 
 struct link {
@@ -29,7 +29,7 @@ static int wrong_bytes(const char *what, uint32_t peer, struct cb_err *err)
     return cb_fail(err, CB_ERR_CORRUPT, "%s with rank %u: wrong bytes arrived", what, peer);
 }
 
-/* Both ranks of a pair call it. */
+/* Collective over both ranks of a pair. */
 static int measure_link(struct suite *self, uint32_t peer, struct link *link, struct cb_err *err)
 {
     double seconds[WINDOW_ROUNDS];
@@ -56,7 +56,7 @@ static int measure_local(struct suite *self, struct sample *sample, bool last, s
     struct link link;
     if (self->nodes.local_size < 2 || self->nodes.local_rank > 1)
         return 0;
-    /* Ranks of a node need not follow each other: the neighbour is the other of its first two. */
+    /* Ranks of a node need not be consecutive: the neighbour is the other of its first two ranks. */
     struct suite_latencies latencies = {0};
     int rc = measure_link(self, self->nodes.neighbour, &link, err);
     if (!rc && last)
@@ -70,7 +70,7 @@ static int measure_local(struct suite *self, struct sample *sample, bool last, s
     return 0;
 }
 
-/* "suite.pair.A.B" = "3.1e-06 s 1.2e+09 bytes/s", in few digits: what one rank can note is limited. */
+/* "suite.pair.A.B" = "3.1e-06 s 1.2e+09 bytes/s", with few digits, since a rank's space for facts is limited. */
 static void note_pair(struct suite *self, uint32_t opponent, const struct link *link)
 {
     const struct nodes *nodes = &self->nodes;
@@ -81,7 +81,7 @@ static void note_pair(struct suite *self, uint32_t opponent, const struct link *
     status_page_add_fact(self->page, key, text);
 }
 
-/* The first ranks of all nodes, a round at a time, so that no node is in two pairs at once. */
+/* The first ranks of all nodes, one round at a time, so that no node is in two pairs at once. */
 static int measure_pairs(struct suite *self, struct sample *sample, bool last, struct cb_err *err)
 {
     const struct nodes *nodes = &self->nodes;
@@ -176,7 +176,7 @@ static int measure_collectives(struct suite *self, struct sample *sample, bool l
     return rc;
 }
 
-/* Work that takes about as long as the all-reduce, in pieces, between which MPI gets a turn. */
+/* Work that takes about as long as the all-reduce, in pieces; MPI progresses between them. */
 struct work {
     uint64_t pieces, value;
 };

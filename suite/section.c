@@ -1,4 +1,4 @@
-/* What all sections need: deadlines, the end of a step, sums of a node, what is skipped. Knows no section. */
+/* Shared by all sections: deadlines, ending a step together, sums over a node, skipped tests. */
 #include <stdio.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@ uint64_t suite_deadline(const struct suite *self)
     return clock_monotonic_ns() + self->section_timeout_ns;
 }
 
-/* Whoever watches the page sees that the rank gets on, also where no bytes are counted. */
+/* Shows progress on the status page, also in tests that count no bytes. */
 int suite_join(struct suite *self, int code, struct cb_err *err)
 {
     atomic_store_explicit(&self->page->progress_ns, clock_monotonic_ns(), memory_order_relaxed);
@@ -53,7 +53,7 @@ static bool keeps_files(const struct experiment *experiment)
     return folder_store_path(experiment_text(experiment, OPT_STORE)) != NULL;
 }
 
-/* Storage needs a store that keeps something. */
+/* Storage requires a store that keeps data. */
 bool suite_wants(const struct experiment *experiment, const char *name)
 {
     return suite_names(experiment, name) && (strcmp(name, "storage") != 0 || keeps_files(experiment));

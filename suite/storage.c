@@ -1,5 +1,5 @@
-/* The store: bytes in sequence, at random, by one node and by all, and names. Through the same store as
- * checkpoints, so that what is slow here is what a checkpoint would feel. Knows no formats. */
+/* The store: sequential and random access by one node and by all nodes, and metadata operations. Uses the same store
+ * code as checkpoints, so that a slow result here predicts a slow checkpoint. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -13,8 +13,8 @@
 #include "suite/suite.h"
 
 #define PAGE_BYTES 4096
-#define RANDOM_NS (NS_PER_S / 4) /* each depth reads for so long */
-#define NAMES 200                /* small files made, looked up and removed */
+#define RANDOM_NS (NS_PER_S / 4) /* time per queue depth */
+#define NAMES 200                /* small files created, looked up and removed */
 #define POLL_SLICE_NS (100 * NS_PER_MS)
 #define PLACE_BYTES (FOLDER_NAME_BYTES + 64)
 
@@ -24,7 +24,7 @@ struct slot {
     uint32_t file;
 };
 
-/* One pass over some files: in sequence, the files in turn, or at random until the time is over. */
+/* One pass over some files: sequential through the files in turn, or random until the time is over. */
 struct pass {
     struct suite *suite;
     struct store *store;
@@ -42,7 +42,7 @@ struct pass {
     char *memory; /* of all slots; owned */
 };
 
-/* Whole pages, as O_DIRECT wants them. */
+/* Whole pages, as O_DIRECT requires. */
 uint64_t suite_file_bytes(const struct experiment *experiment)
 {
     return experiment_u64(experiment, OPT_SUITE_FILE_BYTES) / PAGE_BYTES * PAGE_BYTES;
@@ -53,7 +53,7 @@ uint32_t suite_workers(const struct experiment *experiment)
     return (uint32_t)experiment_u64(experiment, OPT_SUITE_STORAGE_WORKERS);
 }
 
-/* What stands at the start of every small page of a file says whose it is and where. */
+/* A header at the start of every page of a file identifies the file and the offset. */
 static uint64_t tag_of(uint32_t owner, uint32_t file, uint64_t offset)
 {
     return (offset + 1) * UINT64_C(0x9E3779B97F4A7C15) + (uint64_t)owner * SUITE_FILES_MOST + file;
@@ -78,7 +78,7 @@ static bool is_tagged(const struct pass *pass, const struct slot *slot, uint64_t
     return true;
 }
 
-/* The next place to read or write; false when there is none. */
+/* The next position to read or write; false if there is none. */
 static bool choose_place(struct pass *self, struct slot *slot)
 {
     if (self->random) {
@@ -104,7 +104,7 @@ static uint64_t length_at(const struct pass *self, uint64_t offset)
     return self->file_bytes - offset < self->block ? self->file_bytes - offset : self->block;
 }
 
-/* Fills the depth. *more is false when nothing is left to submit. */
+/* Submits up to the queue depth. *more is false when nothing is left to submit. */
 static int submit_some(struct pass *self, bool *more, struct cb_err *err)
 {
     while (self->free_count > 0) {
@@ -201,7 +201,7 @@ static int move_all(struct pass *self, uint64_t deadline_ns, struct cb_err *err)
     return rc || self->kind == STORE_READ ? rc : finish_files(self, deadline_ns, err);
 }
 
-/* The block of files that are written whole: a part where the store wants its objects so. */
+/* The block size of files that are written whole: one part, for stores that require parts. */
 static uint64_t long_block(const struct suite *self, const struct store *store, uint64_t file_bytes)
 {
     uint64_t part = store_part_bytes(store_capabilities(store), file_bytes);
@@ -230,7 +230,7 @@ static int pass_init(struct pass *self, struct suite *suite, struct store *store
     return 0;
 }
 
-/* Nothing may be in flight when the memory goes; what a stuck store still holds stays. */
+/* Memory must not be freed while requests are in flight; what a stuck store still uses is leaked. */
 static void pass_release(struct pass *self)
 {
     uint64_t give_up_ns = clock_monotonic_ns() + NS_PER_S;
@@ -275,7 +275,7 @@ static void close_files(struct pass *self)
             store_close(self->store, self->objects[i]);
 }
 
-/* Moves `file_count` files; *seconds from the first open to the last byte, durable. */
+/* Moves `file_count` files; *seconds from the first open until the last byte is durable. */
 static int run_pass(struct pass *self, const char *kind, enum store_request_kind what, uint32_t file_count,
                     double *seconds, struct cb_err *err)
 {
@@ -297,14 +297,14 @@ static int run_pass(struct pass *self, const char *kind, enum store_request_kind
     return rc;
 }
 
-/* The largest of all; what is unknown once stays so. */
+/* The largest share of all; a single unknown makes it unknown. */
 static void note_resident(struct suite *self, double resident)
 {
     if (isnan(resident) || resident > self->resident)
         self->resident = resident;
 }
 
-/* Drops what this machine remembers of one's files, and looks at what is left. */
+/* Drops a rank's files from the page cache, and measures what remains cached. */
 static int make_cold(struct suite *self, const char *kind, uint32_t owner, uint32_t file_count, struct cb_err *err)
 {
     int rc = 0;
@@ -336,7 +336,7 @@ static uint32_t depth_of(const struct suite *self)
     return depth > SUITE_DEPTH_MOST ? SUITE_DEPTH_MOST : (uint32_t)depth;
 }
 
-/* One node, some files: written, and read again cold. The read rate is left out where `read` is NULL. */
+/* One node, some files: written, then read cold. No read rate if `read` is NULL. */
 static int measure_files(struct suite *self, struct store *store, uint32_t file_count, uint32_t depth, double *write,
                          double *read, struct cb_err *err)
 {
@@ -449,7 +449,7 @@ static int measure_names(struct suite *self, struct sample *sample, struct cb_er
     return rc;
 }
 
-/* What one process of a node does alone. */
+/* Tests that one process of a node runs alone. */
 static int measure_node(struct suite *self, struct sample *sample, struct cb_err *err)
 {
     uint32_t workers = suite_workers(self->experiment);
@@ -490,7 +490,7 @@ static int measure_aggregate(struct suite *self, struct sample *sample, struct c
         rc = slowest_rate(self, bytes, seconds, &sample->values[METRIC_STORAGE_AGGREGATE_WRITE_BYTES_PER_S], err);
     if (!rc)
         rc = suite_join(self, make_cold(self, "aggregate", comm_rank(self->comm), 1, err), err);
-    pass.owner = self->nodes.partner; /* on another node, where there is one */
+    pass.owner = self->nodes.partner; /* on another node, if there is one */
     if (!rc)
         rc = suite_join(self, make_cold(self, "aggregate", pass.owner, 1, err), err);
     if (!rc)
@@ -503,7 +503,8 @@ static int measure_aggregate(struct suite *self, struct sample *sample, struct c
     return rc;
 }
 
-/* "suite.cold": what of the files was still in the page cache when they were read cold, on any rank. */
+/* "suite.cold": the largest share of the files that was still in the page cache when they were read cold, on any
+ * rank. */
 static int note_coldness(struct suite *self, struct cb_err *err)
 {
     struct agreement most;
@@ -552,7 +553,7 @@ int suite_storage_open(struct suite *self, struct cb_err *err)
     enum store_direct direct = experiment_is(self->experiment, OPT_IO_DIRECT, "false")  ? STORE_DIRECT_NO
                                : experiment_is(self->experiment, OPT_IO_DIRECT, "true") ? STORE_DIRECT_YES
                                                                                         : STORE_DIRECT_AUTO;
-    /* Every rank's aggregate file, beside what the first rank of each node has at one time. */
+    /* Room for every rank's aggregate file, and one more file per node for its first rank. */
     uint64_t bytes = suite_file_bytes(self->experiment), files = comm_size(self->comm);
     files += self->nodes.count;
     uint64_t needed = bytes > UINT64_MAX / files ? UINT64_MAX : bytes * files;
@@ -573,7 +574,7 @@ int suite_storage_open(struct suite *self, struct cb_err *err)
 
 int suite_storage_close(struct suite *self, struct cb_err *err)
 {
-    status_page_add_fact(self->page, "io.used", store_describe(self->direct)); /* with what was registered */
+    status_page_add_fact(self->page, "io.used", store_describe(self->direct)); /* with the registered buffers */
     char scratch[FOLDER_NAME_BYTES];
     int rc = 0;
     if (comm_rank(self->comm) == 0) {

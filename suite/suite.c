@@ -1,4 +1,4 @@
-/* The suite's repetitions. Knows the order of sections, not what they measure. */
+/* The suite's repetitions and the order of its sections. */
 #include "suite/suite.h"
 
 #include <stdio.h>
@@ -62,7 +62,7 @@ static int repeat_all(struct suite *self, struct cb_err *err)
     return rc;
 }
 
-/* "suite.node.NAME" = its lowest rank, which notes it: no rank has room for the names of all nodes. */
+/* "suite.node.NAME" = its lowest rank. That rank reports it, since no rank has space for the names of all nodes. */
 static void note_node(struct suite *self)
 {
     char key[NODE_NAME_BYTES + 32], rank[16];

@@ -1,5 +1,5 @@
-/* Memory: STREAM (McCalpin, 1995), page faults, pinned pages. All ranks of a node at once, since that is
- * how they will use it. */
+/* Memory: STREAM (McCalpin, 1995), page faults, pinned pages. All ranks of a node at once, since that is how they
+ * will use it. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,12 +11,12 @@
 #include "suite/suite.h"
 
 #define LEAST_ARRAY_BYTES (UINT64_C(32) << 20)
-#define ROUNDS 5 /* as STREAM: the best of them, without the first */
+#define ROUNDS 5 /* as in STREAM: the best round counts, without the first */
 #define SCALAR 3.0
 #define FAULT_BYTES (UINT64_C(128) << 20)
 #define PAGE_BYTES 4096
 
-/* Each of the three arrays is at least four times the last level of cache, shared by the ranks. */
+/* Each of the three arrays is at least four times the last-level cache, shared by the ranks. */
 uint64_t suite_array_bytes(const struct suite *self)
 {
     long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
@@ -72,7 +72,7 @@ static bool is_right(enum kernel kernel, const double *a, const double *b, const
     return true;
 }
 
-/* Bytes a second of this rank's best round, all ranks of the node starting together. */
+/* Bytes per second of this rank's best round, with all ranks of the node starting together. */
 static int time_kernel(struct suite *self, enum kernel kernel, double *arrays[3], size_t n, double *bytes_per_s,
                        struct cb_err *err)
 {
@@ -125,7 +125,7 @@ static int measure_stream(struct suite *self, struct sample *sample, struct cb_e
     return rc;
 }
 
-/* First touch of fresh pages, or mapping them locked. *bytes_per_s is 0 where locking is not allowed. */
+/* Touches fresh pages, or maps them locked. *bytes_per_s is 0 if locking is not permitted. */
 static int map_pages(bool locked, double *bytes_per_s, struct cb_err *err)
 {
     uint64_t start_ns = clock_monotonic_ns();

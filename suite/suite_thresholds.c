@@ -1,5 +1,5 @@
-/* suite.fail_below: whether the medians of this run reach what was asked for. The same computation as the
- * report's (run/results.c): means over the ranks that have a value, medians over measured repetitions. */
+/* suite.fail_below: whether the medians of this run meet their thresholds. The same computation as in run/results.c:
+ * means over the ranks that have a value, medians over measured repetitions. */
 #include <math.h>
 
 #include "comm/comm_measure.h"

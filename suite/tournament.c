@@ -1,4 +1,4 @@
-/* Names of nodes and the schedule of their pairs. Knows nothing of what is measured. */
+/* Names of nodes and the schedule of their pairs. */
 #include "suite/tournament.h"
 
 #include <stdbool.h>
@@ -21,7 +21,7 @@ static void read_name(char name[NODE_NAME_BYTES])
         snprintf(name, NODE_NAME_BYTES, "unnamed");
 }
 
-/* The number of a name among those seen so far, or one more. */
+/* The index of a name among those seen so far, or a new one. */
 static uint32_t number_of(struct nodes *self, const char *name, uint32_t rank)
 {
     for (uint32_t i = 0; i < self->count; i++)
@@ -32,7 +32,7 @@ static uint32_t number_of(struct nodes *self, const char *name, uint32_t rank)
     return self->count++;
 }
 
-/* Of the first two ranks of a node the other one. */
+/* The other one of a node's first two ranks. */
 static uint32_t find_neighbour(const struct nodes *self, uint32_t rank, uint32_t ranks, char (*names)[NODE_NAME_BYTES])
 {
     uint32_t seen = 0;
@@ -50,7 +50,7 @@ static uint32_t ranks_of_node(const uint32_t *node_of, uint32_t ranks, uint32_t 
     return count;
 }
 
-/* Ranks in the order of their nodes, in a circle: who comes as many places later as the largest node has ranks. */
+/* Ranks ordered by node, in a circle: the partner is as many places later as the largest node has ranks. */
 uint32_t nodes_partner(const uint32_t *node_of, uint32_t ranks, uint32_t count, uint32_t rank)
 {
     uint32_t shift = 1, place = 0, at = 0;
@@ -115,13 +115,13 @@ uint32_t nodes_rounds(uint32_t count)
     return count < 2 ? 0 : count % 2 ? count : count - 1;
 }
 
-/* The last of an even number of players stays, the others turn around it. */
+/* The last of an even number of players stays in place, the others rotate. */
 uint32_t nodes_opponent(uint32_t count, uint32_t round, uint32_t player)
 {
     uint32_t even = count + count % 2, turning = even - 1;
     uint32_t opponent;
     if (player == even - 1)
-        opponent = round % turning * (even / 2) % turning; /* who meets itself: 2 p = round (mod turning) */
+        opponent = round % turning * (even / 2) % turning; /* the player that meets itself: 2 p = round (mod turning) */
     else if (2 * player % turning == round % turning)
         opponent = even - 1;
     else

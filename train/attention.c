@@ -1,23 +1,23 @@
-/* Causal attention of one block: for each sample and head, blocks of queries against the keys that the last
- * of them sees. Owns no memory; knows nothing of projections. */
+/* Causal attention of one block: for each sample and head, blocks of queries against the keys that the last query of
+ * the block sees. */
 #include <math.h>
 
 #include "train/train_model_internal.h"
 
-/* One head of one sample: matrices [sequence][size] inside wider rows. */
+/* One head of one sample: matrices [sequence][size] embedded in wider rows. */
 struct head {
     const float *q, *k, *v;
     float *dq, *dk, *dv;
-    float *out; /* of attention */
+    float *out; /* attention weights */
     const float *dout;
     float *log_sum;
     struct dropout dropout;
-    uint64_t head_elements; /* dropout elements before this head's */
+    uint64_t head_elements; /* number of dropout elements before this head's */
     int size, sequence, qkv_stride, out_stride;
     float scale;
 };
 
-/* The `index`-th head of all samples. */
+/* Head `index` of all samples. */
 static struct head head_at(const struct train_model *self, uint32_t layer, uint64_t index, const float *dmixed,
                            float *dqkv)
 {
@@ -76,8 +76,8 @@ static void forward_head(const struct train_model *self, const struct head *head
     }
 }
 
-/* From the last block of queries, which sees all keys, to the first: so the gradients of keys and values are set
- * by the first product and need not be cleared. */
+/* From the last block of queries, which sees all keys, to the first: so the first product sets the gradients of keys
+ * and values, and they need not be cleared. */
 static void backward_head(const struct train_model *self, const struct head *head, float *weights, float *dweights)
 {
     const struct blas *blas = &self->blas;

@@ -1,5 +1,5 @@
-/* One transformer block, forward and backward: the order of its products and what may share memory. Each
- * thread takes rows (or heads, or rows of a weight's gradient); threads meet where one needs what others wrote. */
+/* One transformer block, forward and backward: the order of its products and which buffers share memory. Each thread
+ * processes rows (or heads, or rows of a weight's gradient); threads synchronise before one reads what others wrote. */
 #include "train/train_model_internal.h"
 
 struct block block_at(struct train_model *self, uint32_t layer, const float *flat, float *gradients)
@@ -34,7 +34,7 @@ static void share_rows(const struct block *self, uint32_t thread, uint64_t *firs
     team_share(self->model->team, thread, self->rows, 1, first, end);
 }
 
-/* Forward */
+/* Forward. */
 
 /* out = base + dropout(in weight + bias) for these rows; without dropout the product adds to base + bias. */
 static void project(const struct block *self, const struct product *product, const float *base, uint64_t bias,
@@ -112,9 +112,9 @@ void block_forward(struct train_model *self, uint32_t layer, const float *flat)
     team_run(self->team, forward_on, &block);
 }
 
-/* Backward. The stream's gradient stays in one place: each branch adds to it. */
+/* Backward. The gradient of the residual stream stays in place: each branch adds to it. */
 
-/* The gradient behind a branch's dropout; the stream's own where there is none. */
+/* The gradient after a branch's dropout; without dropout that of the stream itself. */
 static const float *behind_dropout(const struct block *self, unsigned place, uint64_t first, uint64_t end)
 {
     const struct train_model *model = self->model;
@@ -153,7 +153,7 @@ static void add_outer(const struct block *self, const float *in, uint64_t in_wid
     outer_add(self->model, &outer, thread);
 }
 
-/* Adds what went through a norm to the stream's gradient. */
+/* Adds the gradient that passed through a norm to the stream's gradient. */
 static void back_through_norm(const struct block *self, const float *x, uint64_t weight, const float *mean,
                               const float *scale, const float *dout, uint32_t thread, uint64_t first, uint64_t end)
 {
@@ -171,7 +171,7 @@ static void norm_again(const struct block *self, const float *x, uint64_t weight
                             self->width, self->model->gpt2.normal + from);
 }
 
-/* Ends with the sums of the second norm in `partial`, not yet added. */
+/* Leaves the sums of the second norm in `partial`, not yet added up. */
 static void think_backward(struct block *self, uint32_t thread, uint64_t first, uint64_t end)
 {
     struct train_model *model = self->model;

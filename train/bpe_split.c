@@ -1,4 +1,4 @@
-/* Where words begin and end in GPT-2's view of a text. Knows nothing of tokens. */
+/* Splits a text into words as GPT-2 does. */
 #include <stdbool.h>
 #include <string.h>
 
@@ -45,7 +45,7 @@ static bool is_space(uint32_t code)
            code == 0x3000;
 }
 
-/* Length of the character at `text`; 1 and no code for a byte that begins none. */
+/* Length of the character at `text`; 1 and no code point for an invalid byte. */
 static uint64_t character(const unsigned char *text, uint64_t len, uint32_t *code)
 {
     unsigned char first = text[0];
@@ -86,7 +86,7 @@ static enum sign sign_at(const unsigned char *text, uint64_t len, uint64_t *leng
     return is_space(code) ? SIGN_SPACE : SIGN_OTHER;
 }
 
-/* Length of the contraction here ('s, 're, ...), 0 where there is none. */
+/* Length of the contraction here ('s, 're, ...), 0 if there is none. */
 static uint64_t contraction(const unsigned char *text, uint64_t len)
 {
     static const char *const endings[] = {"'s", "'t", "'re", "'ve", "'m", "'ll", "'d"};
@@ -98,7 +98,8 @@ static uint64_t contraction(const unsigned char *text, uint64_t len)
     return 0;
 }
 
-/* All white space but its last character, which goes with what follows; all of it at the text's end, or where it is one. */
+/* All white space but its last character, which belongs to the next word; all of it at the end of the text, or if it
+ * is a single character. */
 static uint64_t white_space(const unsigned char *text, uint64_t len)
 {
     uint64_t at = 0, last = 0, length;

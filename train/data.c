@@ -1,4 +1,4 @@
-/* Which tokens a sample has: windows of a file in an order of each epoch's own, or walks of a chain. */
+/* Selects the tokens of a sample: windows of a file in a new order for each epoch, or walks of a Markov chain. */
 #include "train/data.h"
 
 #include <math.h>
@@ -19,7 +19,7 @@ struct train_data {
     bool is_markov;
     struct markov markov;
     struct token_row row;
-    uint64_t training, validation; /* windows; the validation's come last */
+    uint64_t training, validation; /* windows; those for validation are the last */
     char about[512];
 };
 
@@ -120,7 +120,8 @@ double train_data_entropy(const struct train_data *self)
     return self->is_markov ? markov_entropy(&self->markov) : (double)NAN;
 }
 
-/* A permutation of 0 ... count - 1: a Feistel network on the bits that count needs, walked until it lands below count. */
+/* A permutation of 0 ... count - 1: a Feistel network on as many bits as count requires, repeated until the result is
+ * below count. */
 static uint64_t shuffled(uint64_t index, uint64_t count, uint64_t key)
 {
     unsigned half = 1;

@@ -1,5 +1,5 @@
-/* The transformer's stages on a device: the operations of gpt2.c, block.c and attention.c, in their order. Owns no memory;
- * must not know which device it is, nor when it does what is queued. */
+/* The transformer's stages on a device: the operations of train/gpt2.c, train/block.c and train/attention.c, in the
+ * same order. */
 #include <math.h>
 
 #include "train/device_model.h"
@@ -11,7 +11,7 @@ static struct device_math *math_of(const struct train_model *model)
 
 /* --- dropout --- */
 
-/* `sample_rows` rows belong to each sample of the matrix, the first of which is number `first` of this rank. */
+/* Each sample has `sample_rows` rows of the matrix; the first sample is number `first` of this rank. */
 static void drop(const struct train_model *model, size_t stage, unsigned place, uint64_t first, const float *x,
                  float *out, uint64_t stride, uint64_t rows, uint64_t sample_rows, uint64_t width)
 {
@@ -87,10 +87,10 @@ static void add_outer(struct train_model *model, const float *in, uint64_t in_wi
 /* The heads of some samples of a layer. */
 struct heads {
     const float *q, *k, *v;
-    const float *dout; /* and what follows: NULL forward */
+    const float *dout; /* this and the following: NULL in forward */
     float *dq, *dk, *dv;
     float *out, *log_sum;
-    uint64_t first, count; /* samples */
+    uint64_t first, count; /* number of samples */
     uint64_t heads, size, sequence, width, stride;
 };
 
@@ -121,7 +121,7 @@ static struct heads heads_at(const struct train_model *model, const struct block
     };
 }
 
-/* scores[sequence][sequence] = scale x in x other', of rows of q, k and v, or of attention's output. */
+/* scores[sequence][sequence] = scale x in x other', from rows of q, k and v, or of attention's output. */
 static void score(const struct train_model *model, const struct heads *self, const float *in, uint64_t in_stride,
                   const float *other, float scale, float *scores)
 {
@@ -148,7 +148,8 @@ static void score(const struct train_model *model, const struct heads *self, con
     math->ops->product(math, &product);
 }
 
-/* out[sequence][size] = weights (or their transpose) x values, with rows of values and out so far apart. */
+/* out[sequence][size] = weights (or their transpose) x values, with the given strides between rows of values and of
+ * out. */
 static void mix(const struct train_model *model, const struct heads *self, const float *weights, bool transposed,
                 const float *values, uint64_t values_stride, float *out, uint64_t out_stride)
 {
@@ -262,7 +263,7 @@ void device_block_forward(struct train_model *model, uint32_t layer, const float
     project(model, &block, wide, 4 * c, at->down_weight, at->down_bias, PLACE_MLP, block.middle, block.after);
 }
 
-/* The gradient behind a branch's dropout; the stream's own where there is none. */
+/* The gradient after a branch's dropout; without dropout that of the stream itself. */
 static const float *behind_dropout(const struct train_model *model, const struct block *block, unsigned place)
 {
     if (!dropout_is_on(model))

@@ -1,5 +1,4 @@
-/* A model on a device: its memory, what a batch sends there and what comes back, and the stack of linear layers. Knows
- * nothing of what a transformer's stage does, nor which device it is. */
+/* A model on a device: its memory, the transfers for a batch, and the stack of linear layers. */
 #include "train/device_model.h"
 
 #include <assert.h>
@@ -27,7 +26,7 @@ static uint64_t pinned_bytes(const struct train_setup *setup)
     return rows_of(setup) * sizeof(double) + sent_words(setup) * sizeof(uint32_t);
 }
 
-/* Values of attention's weights of one sample. */
+/* Number of attention weights of one sample. */
 static uint64_t sample_scores(const struct train_setup *setup, const struct gpt2_memory *memory)
 {
     return (uint64_t)setup->shape.heads * setup->sequence * memory->scores_stride;
@@ -37,7 +36,7 @@ static void take_memory(const struct train_setup *setup, struct gpt2_memory *gpt
                         struct device_model *self, struct arena *arena)
 {
     struct train_setup alone = *setup;
-    alone.threads = 0; /* what each thread has for itself is not needed */
+    alone.threads = 0; /* per-thread scratch is not needed */
     if (setup->shape.kind == TRAIN_LINEAR) {
         linear_take_memory(&alone, linear, arena);
         self->input = arena_take(arena, rows_of(setup) * setup->shape.width, sizeof(float));
@@ -117,7 +116,7 @@ void device_model_free(struct train_model *model)
 
 /* --- a batch --- */
 
-/* Rows by their tokens, so that each token's gradient is added up by one hand, in the order of rows. */
+/* Rows grouped by token, so that each token's gradient is summed by one thread block, in the order of rows. */
 static uint64_t sort_rows(struct device_model *self, const uint32_t *tokens, uint64_t rows, uint32_t vocabulary)
 {
     uint32_t *order = self->sent + SENT_ORDER * rows, *distinct = self->sent + SENT_DISTINCT * rows;

@@ -1,4 +1,4 @@
-/* Wraps and visits. Knows sizes and an order of stages; nothing of memory, ranks or values. */
+/* Groups units into wraps and plans the order of their visits. */
 #include "train/fsdp_units.h"
 
 #include "core/alloc.h"
@@ -6,7 +6,7 @@
 #include <assert.h>
 #include <string.h>
 
-/* Whether a wrap of `elements` so far is complete. */
+/* Whether a wrap that has `elements` so far is complete. */
 static bool is_full(const struct training *training, uint64_t elements)
 {
     switch (training->wrap) {

@@ -1,4 +1,4 @@
-/* Embeddings, the tied head with its loss, and the memory of the transformer. Knows nothing of what a block does. */
+/* Embeddings, the tied head with its loss, and the memory of the transformer. train/block.c has the blocks. */
 #include <string.h>
 
 #include "train/train_model_internal.h"
@@ -28,7 +28,7 @@ void gpt2_take_memory(const struct train_setup *setup, struct gpt2_memory *memor
         memory->dropped = arena_take(arena, narrow, sizeof(float));
     memory->normal = arena_take(arena, narrow, sizeof(float));
     memory->narrow = arena_take(arena, narrow, sizeof(float));
-    /* Logits live between the blocks' forward and their backward, when nothing is in the two wide ones. */
+    /* Logits are needed between the blocks' forward and backward, when the two wide buffers are free. */
     uint64_t logits = rows * memory->logits_stride, wide = 4 * narrow;
     memory->wide = arena_take(arena, logits > 2 * wide ? logits : 2 * wide, sizeof(float));
     memory->hidden_slope = memory->wide ? memory->wide + wide : NULL;
@@ -37,8 +37,6 @@ void gpt2_take_memory(const struct train_setup *setup, struct gpt2_memory *memor
     memory->scores = arena_take(arena, threads * 2 * QUERY_BLOCK * memory->scores_stride, sizeof(float));
     memory->row_loss = arena_take(arena, rows, sizeof(double));
 }
-
-/* Embeddings */
 
 struct embedding {
     struct train_model *model;
@@ -72,7 +70,7 @@ void gpt2_embed(struct train_model *self, const float *flat)
     team_run(self->team, embed_on, &embedding);
 }
 
-/* A token may be in many rows: threads take columns, not rows. */
+/* A token may occur in many rows, so threads split the work by columns, not rows. */
 static void embed_backward_on(void *context, uint32_t thread)
 {
     const struct embedding *self = context;
@@ -99,7 +97,7 @@ void gpt2_embed_backward(struct train_model *self, float *gradients)
     team_run(self->team, embed_backward_on, &embedding);
 }
 
-/* Sums of a norm's gradients */
+/* Sums of a norm's gradients. */
 
 float *gpt2_clear_partial(struct train_model *self, uint32_t thread)
 {
@@ -119,8 +117,6 @@ void gpt2_add_partial(struct train_model *self, uint32_t thread, float *dweight,
     }
 }
 
-/* Head and loss */
-
 struct output output_at(struct train_model *self, const float *flat, float *gradients)
 {
     uint64_t layers = self->setup.shape.layers;
@@ -134,7 +130,7 @@ struct output output_at(struct train_model *self, const float *flat, float *grad
                            .scale = self->gpt2.scale + 2 * layers * self->rows};
 }
 
-/* The loss of a row; its logits become their gradient of the mean. */
+/* The loss of a row; replaces its logits by the gradient of the mean loss. */
 static double lose(struct train_model *model, uint64_t row)
 {
     uint64_t vocabulary = model->setup.shape.vocabulary;

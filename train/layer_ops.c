@@ -1,4 +1,4 @@
-/* What all kinds of model are made of: memory in a row, products shared by a team's threads, dropout. Knows no kind. */
+/* Operations shared by all kinds of model: a memory arena, products split over threads, dropout. */
 #include "train/train_model_internal.h"
 
 void *arena_take(struct arena *self, uint64_t count, uint64_t bytes)
@@ -8,7 +8,7 @@ void *arena_take(struct arena *self, uint64_t count, uint64_t bytes)
     return memory;
 }
 
-/* Products: the library computes on the thread that calls it, so the team's threads share them by rows. */
+/* Products: the library computes in the calling thread, so the threads of the pool split the rows. */
 
 void product_rows(const struct train_model *self, const struct product *product, uint64_t first, uint64_t end)
 {
@@ -34,8 +34,6 @@ void outer_add(const struct train_model *self, const struct outer *outer, uint32
     team_share(self->team, thread, outer->out_width, LINE_FLOATS, &first, &end);
     kernel_add_column_sums(outer->dout, outer->dout_stride, self->rows, first, end, outer->bias_gradient);
 }
-
-/* Dropout */
 
 bool dropout_is_on(const struct train_model *self)
 {

@@ -1,4 +1,4 @@
-/* Layers y = x W' + b in a row, whose loss is the mean of the last output. Knows nothing of transformers. */
+/* Layers y = x W' + b in a row; the loss is the mean of the last output. */
 #include "train/train_model_internal.h"
 
 void linear_take_memory(const struct train_setup *setup, struct linear_memory *memory, struct arena *arena)
@@ -9,7 +9,7 @@ void linear_take_memory(const struct train_setup *setup, struct linear_memory *m
     memory->row_loss = arena_take(arena, rows, sizeof(double));
 }
 
-/* The gradient of layer i's output lies where the output of layer i + 1 was: nothing needs that any more. */
+/* The gradient of layer i's output reuses the memory of layer i + 1's output, which is no longer needed. */
 struct layer layer_at(struct train_model *self, uint32_t index, const float *flat, float *gradients)
 {
     uint64_t narrow = self->rows * self->setup.shape.width;

@@ -1,10 +1,11 @@
-/* A source that needs no file: its next token depends on the last one alone, and a model can learn how. */
+/* A token source that needs no file: each token depends only on the one before, so a model can learn it. */
 #include <math.h>
 
 #include "engine/rng.h"
 #include "train/data_internal.h"
 
-#define MOST_STATES 1024 /* a chain of a large vocabulary uses so many of it, so that a short run sees each often */
+#define MOST_STATES                                                                                                    \
+    1024 /* with a large vocabulary only so many tokens are used, so that a short run sees each of them often */
 #define MOST_BRANCHES 8
 
 void markov_init(struct markov *self, uint32_t vocabulary, uint64_t seed)
@@ -14,13 +15,13 @@ void markov_init(struct markov *self, uint32_t vocabulary, uint64_t seed)
     self->branches = self->states < MOST_BRANCHES ? self->states : MOST_BRANCHES;
 }
 
-/* Of 1/2, 1/4, ..., 2^(1-b), 2^(1-b): ln 2 times 2 - 4 / 2^b bits. */
+/* Entropy of 1/2, 1/4, ..., 2^(1-b), 2^(1-b): ln 2 times 2 - 4 / 2^b bits. */
 double markov_entropy(const struct markov *self)
 {
     return (2.0 - 4.0 / (double)(1u << self->branches)) * log(2.0);
 }
 
-/* The branches of a state go to different ones: steps of the same size, which together are less than a whole turn. */
+/* The branches of a state lead to distinct states: equal steps that sum to less than a full turn. */
 static uint32_t follow(const struct markov *self, uint32_t state, uint32_t branch)
 {
     uint64_t random = train_mix(self->seed + state);

@@ -1,4 +1,4 @@
-/* Memory at stages. Owns the figures; asks the kernel. Must not know what holds the memory. */
+/* Memory at the stages of a training. */
 #include "train/memory_stages.h"
 
 #include <errno.h>
@@ -54,7 +54,7 @@ static void write_stage(const struct memory_stages *self, enum memory_stage stag
 {
     struct json_writer json;
     struct memory_record record = {.stage = stage, .rank = rank, .log_key = log_key};
-    /* Taken from the device as it is, and given back at the end: no more is reserved, nor was there ever more. */
+    /* Memory comes from the device directly and returns there, so reserved and peak equal allocated. */
     record.allocated_bytes = record.most_allocated_bytes = self->device_bytes[stage];
     record.reserved_bytes = record.most_reserved_bytes = self->device_bytes[stage];
     record.resident_bytes = self->resident_bytes[stage] ? (double)self->resident_bytes[stage] : NAN;

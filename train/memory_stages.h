@@ -1,5 +1,5 @@
-/* What memory a rank holds at the stages of a training: kept as it goes, written down at the end as the lines of the
- * data-parallel tutorial. What a device's memory would say is absent without one. */
+/* How much memory a rank holds at the stages of a training, written at the end in the format of PyTorch's
+ * data-parallel tutorial. Device figures are absent without a device. */
 #ifndef TRAIN_MEMORY_STAGES_H
 #define TRAIN_MEMORY_STAGES_H
 
@@ -16,16 +16,17 @@ struct memory_stages {
     double device_bytes[MEMORY_STAGES]; /* NAN without a device */
 };
 
-/* Memory of this process that is resident now; 0 where the kernel does not say. */
+/* Resident memory of this process; 0 if the kernel does not report it. */
 uint64_t memory_resident_bytes(void);
 
-/* Keeps what is resident now, and what is allocated on the device (NAN: there is none); the first time counts. */
+/* Records resident memory, and memory allocated on the device (NAN: no device); only the first call for a stage
+ * counts. */
 void memory_stages_take(struct memory_stages *self, enum memory_stage stage, double device_bytes);
 
-/* "0.020 GB after data creation, 0.023 after model creation resident: FOLDER"; of the device where there is one. */
+/* "0.020 GB after data creation, 0.023 after model creation resident: FOLDER"; of the device if there is one. */
 void memory_stages_describe(const struct memory_stages *self, const char *folder, char *text, size_t size);
 
-/* FOLDER/rank-R.jsonl, an object a stage that was reached. */
+/* Writes FOLDER/rank-R.jsonl, one object per stage that was reached. */
 int memory_stages_write(const struct memory_stages *self, const char *folder, uint32_t rank, const char *log_key,
                         struct cb_err *err) CB_MUST_CHECK;
 

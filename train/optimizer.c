@@ -1,4 +1,4 @@
-/* Which factors a step has, and which elements get which. Knows nothing of models but their parameters' places. */
+/* Optimizer steps: the factors of a step, and which elements decay. */
 #include "train/optimizer.h"
 
 #include <math.h>
@@ -6,7 +6,7 @@
 
 #include "engine/kernels.h"
 
-#define CHUNK UINT64_C(65536) /* elements whose squares are added up in a row, whatever the threads */
+#define CHUNK UINT64_C(65536) /* squares summed in sequence, for any number of threads */
 #define CHUNKS_AT_ONCE 256
 
 struct optimizer optimizer_default(enum optimizer_kind kind)
@@ -24,9 +24,9 @@ struct call {
     const struct train_unit *unit;
     const struct optimizer_range *range;
     double learning_rate, gradient_scale;
-    struct adamw_factors factors; /* but for decay */
+    struct adamw_factors factors; /* except weight decay */
     struct team *team;
-    struct device_math *math; /* NULL: the team computes */
+    struct device_math *math; /* NULL: the thread pool computes */
 };
 
 static struct adamw_factors factors_of(const struct optimizer *self, double rate, double gradient_scale, uint64_t step)
@@ -50,7 +50,7 @@ static void queue_part(struct device_math *math, const struct adamw_factors *ada
         math->ops->sgd(math, decay, rate, range->weights + at, range->gradients + at, count);
 }
 
-/* Elements [first, end) of the unit, all of one parameter. */
+/* Elements [first, end) of the unit, all within one parameter. */
 static void step_part(const struct call *self, bool decays, uint64_t first, uint64_t end)
 {
     const struct optimizer_range *range = self->range;
@@ -115,13 +115,11 @@ void optimizer_step_on(struct device_math *math, const struct optimizer *self, c
         step_share(&call, 0);
 }
 
-/* Norm */
-
 struct squares {
     const float *values;
     uint64_t count;
     struct team *team;
-    double sums[CHUNKS_AT_ONCE]; /* one a chunk, so that the order of adding is always the same */
+    double sums[CHUNKS_AT_ONCE]; /* one per chunk, so that the order of summation is fixed */
 };
 
 static void add_squares(void *context, uint32_t thread)
@@ -154,8 +152,6 @@ double optimizer_clip_scale(double norm, double max_norm)
     double scale = max_norm / (norm + 1e-6);
     return max_norm > 0 && scale < 1 ? scale : 1;
 }
-
-/* Schedule */
 
 double schedule_rate(const struct schedule *self, uint64_t step)
 {

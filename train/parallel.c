@@ -1,5 +1,5 @@
-/* Data parallelism. Owns the arrays of a rank's share, the buffers that wraps are gathered into, and the order of
- * exchange and computing; must not know files, data or what a stage computes. */
+/* Data parallelism: the arrays of a rank's share, the buffers that wraps are gathered into, and the order of
+ * communication and computation. */
 #include <assert.h>
 #include <inttypes.h>
 #include <math.h>
@@ -12,7 +12,7 @@
 
 #define BUCKET_VALUES (PARALLEL_BUCKET_BYTES / sizeof(float))
 
-/* --- making it --- */
+/* --- construction --- */
 
 static int make_wraps(struct parallel *self, struct cb_err *err)
 {
@@ -50,7 +50,8 @@ static int make_lists(struct parallel *self, struct cb_err *err)
     return 0;
 }
 
-/* Groups of neighbours shard; ranks with the same place in theirs are replicas. Collective. */
+/* Neighbouring ranks form the groups that shard; ranks at the same position in their groups are replicas.
+ * Collective. */
 static int make_stream(struct parallel *self, struct cb_err *err)
 {
     struct comm *comm = self->setup.comm;
@@ -63,8 +64,8 @@ static int make_stream(struct parallel *self, struct cb_err *err)
     return rc;
 }
 
-/* Calls for each unit of each wrap that has elements in this rank's share: [first, first + count) of the unit, which
- * begin at element `at` of the arrays. */
+/* Called for each unit of each wrap that has elements in this rank's share: [first, first + count) of the unit, at
+ * element `at` of the arrays. */
 typedef void (*share_fn)(void *context, struct parallel *self, size_t unit, uint64_t first, uint64_t count,
                          uint64_t at);
 
@@ -140,11 +141,11 @@ int parallel_new(const struct parallel_setup *setup, uint64_t deadline_ns, struc
         rc = make_lists(self, err);
     if (!rc)
         rc = parallel_map(self, err);
-    rc = together(setup->comm, rc, deadline_ns, err); /* dividing ranks needs all of them */
+    rc = together(setup->comm, rc, deadline_ns, err); /* splitting the communicator involves all of them */
     if (!rc)
         rc = make_stream(self, err);
     if (rc) {
-        release(self); /* the stream is what is made last */
+        release(self); /* the stream is created last */
         return rc;
     }
     rc = init_values(self, deadline_ns, err);
@@ -173,7 +174,7 @@ void parallel_free(struct parallel *self)
         release(self);
 }
 
-/* --- exchange --- */
+/* --- communication --- */
 
 static uint64_t add_work(struct parallel *self, enum stream_kind kind, struct comm *comm, const float *from, float *to,
                          uint64_t values, size_t wrap)
@@ -208,7 +209,7 @@ static struct slot *take_slot(struct parallel *self, size_t wrap)
     if (self->wraps.items[wrap].root)
         return &self->root;
     struct slot *slot = self->slots[0].wrap == SIZE_MAX ? &self->slots[0] : &self->slots[1];
-    assert(slot->wrap == SIZE_MAX); /* the order of visits needs no more than two */
+    assert(slot->wrap == SIZE_MAX); /* the order of visits never needs more than two */
     slot->wrap = wrap;
     self->gathered++;
     if (self->gathered > self->most_gathered)
@@ -216,7 +217,7 @@ static struct slot *take_slot(struct parallel *self, size_t wrap)
     return slot;
 }
 
-/* All parts of a wrap from all that shard it; in bf16, with two bytes of each value. */
+/* Gathers all parts of a wrap from the ranks that shard it; in bf16 with two bytes per value. */
 static void gather(struct parallel *self, const float *weights, float *to, size_t index)
 {
     uint64_t values = self->wraps.items[index].share;
@@ -229,7 +230,7 @@ static void gather(struct parallel *self, const float *weights, float *to, size_
     add_work(self, STREAM_UNPACK, self->shard_comm, self->packed, to, values, index);
 }
 
-/* Begins to make the wrap whole, unless it is or becomes so. */
+/* Starts to gather the wrap, unless it is gathered or being gathered. */
 static void start_gather(struct parallel *self, size_t index)
 {
     const struct wrap *wrap = &self->wraps.items[index];
@@ -278,7 +279,7 @@ static void prefetch(struct parallel *self, size_t visit)
         start_gather(self, self->wraps.visits[next].wrap);
 }
 
-/* Where backward adds this wrap's gradients; zeros at first. */
+/* Where backward accumulates this wrap's gradients; initially zeros. */
 static int begin_gradient(struct parallel *self, size_t index, struct timeline *timeline, uint64_t deadline_ns,
                           struct cb_err *err)
 {
@@ -305,7 +306,7 @@ static int begin_gradient(struct parallel *self, size_t index, struct timeline *
     return 0;
 }
 
-/* This rank has added all it will to the wrap's gradients. */
+/* This rank's gradients of the wrap are complete. */
 static void end_gradient(struct parallel *self, size_t index)
 {
     const struct wrap *wrap = &self->wraps.items[index];
@@ -328,7 +329,7 @@ static void end_gradient(struct parallel *self, size_t index)
         self->root_gradient.ticket = self->last_ticket;
 }
 
-/* Adds up what is complete, from the end of the arrays on, in buckets; the rest with the last stage. */
+/* Reduces completed gradients, from the end of the arrays, in buckets; the rest with the last stage. */
 static void add_up_buckets(struct parallel *self, size_t stage)
 {
     size_t unit = train_model_stage_unit(self->setup.model, stage);
@@ -351,7 +352,7 @@ static void add_up_buckets(struct parallel *self, size_t stage)
 
 /* --- a step --- */
 
-/* A stage on a device is waited for where it is traced alone: else the trace would show when it was queued. */
+/* With tracing, waits for each stage on a device, since the trace would otherwise show when it was queued. */
 static int run_stage(struct parallel *self, const struct visit *visit, size_t stage, uint64_t deadline_ns,
                      struct cb_err *err)
 {
@@ -438,7 +439,7 @@ static const float *summed_gradients(const struct parallel *self)
     return self->buckets ? self->sums : self->arrays[PARALLEL_GRADIENTS];
 }
 
-/* Gradients are sums over all ranks; replicas have the same of them. */
+/* Gradients are sums over all ranks; replicas have equal gradients. */
 int parallel_norm(struct parallel *self, struct timeline *timeline, double *numbers, uint32_t count,
                   uint64_t deadline_ns, struct cb_err *err)
 {
@@ -496,7 +497,7 @@ int parallel_update(struct parallel *self, double learning_rate, double scale, u
     return rc;
 }
 
-/* --- what lies where --- */
+/* --- locations --- */
 
 float *parallel_place(const struct parallel *self, enum parallel_array array, size_t unit, uint64_t element)
 {

@@ -1,11 +1,11 @@
-/* A rank's arrays in the memory of a device. Owns that memory; must not know when the arrays are used. */
+/* A rank's arrays in device memory. */
 #include <assert.h>
 
 #include "core/units.h"
 #include "train/parallel_parts.h"
 #include "train/train_model_internal.h"
 
-#define PART_BYTES (UINT64_C(16) << 20) /* of first values, on their way there */
+#define PART_BYTES (UINT64_C(16) << 20) /* of initial values, before they are sent */
 
 /* --- memory --- */
 

@@ -1,5 +1,4 @@
-/* Memory of data parallelism: how much each way takes, asked for and given back. Owns mappings; must not know when they are
- * used. */
+/* Memory of data parallelism: sizes for each mode, allocation and release. */
 #include <sys/mman.h>
 
 #include "core/alloc.h"
@@ -43,7 +42,7 @@ bool parallel_uses_buckets(const struct training *training)
     return !parallel_uses_gradient_slots(training) && training->ranks > training->shard_ranks;
 }
 
-/* Parameters are used in bf16, so that is what other ranks are sent of them. */
+/* Parameters are used in bf16, so bf16 is what ranks send. */
 bool parallel_sends_bf16(const struct training *training)
 {
     return training->bf16 && training->shard_ranks > 1;

@@ -1,5 +1,4 @@
-/* What parallel.c, parallel_memory.c and parallel_device.c share: a rank's arrays and buffers, and who uses which. Private to
- * them. */
+/* The arrays and buffers of a rank, shared by parallel.c, parallel_memory.c and parallel_device.c. Private to them. */
 #ifndef TRAIN_PARALLEL_PARTS_H
 #define TRAIN_PARALLEL_PARTS_H
 
@@ -8,58 +7,59 @@
 
 #define PARALLEL_SLOTS 2
 
-/* A buffer for one whole wrap at a time. */
+/* A buffer for one gathered wrap. */
 struct slot {
     float *memory;
-    size_t wrap;     /* which has it; SIZE_MAX where free */
-    uint64_t ticket; /* of the work that fills or reads it last */
+    size_t wrap;     /* the wrap in it; SIZE_MAX if free */
+    uint64_t ticket; /* ticket of the last work that uses it */
 };
 
 struct parallel {
     struct parallel_setup setup;
-    const struct training *training; /* setup's */
+    const struct training *training; /* from the setup */
     struct wraps wraps;
     uint32_t shard_index, replicas;
-    bool gathers;                           /* wraps are used from slots, else where they lie */
-    bool scatters;                          /* gradients of a wrap are made in slots */
-    bool buckets;                           /* gradients are added up in pieces of the whole array, into `sums` */
-    struct comm *shard_comm, *replica_comm; /* of the stream; NULL where they have one rank */
-    struct stream *stream;                  /* NULL where nothing is exchanged or copied */
+    bool gathers;                           /* wraps are gathered into slots, else used in place */
+    bool scatters;                          /* gradients of a wrap are accumulated in slots */
+    bool buckets;                           /* gradients are reduced in pieces of the whole array, into `sums` */
+    struct comm *shard_comm, *replica_comm; /* of the stream; NULL for groups of one rank */
+    struct stream *stream;                  /* NULL if there is nothing to communicate or copy */
     float *arrays[PARALLEL_ARRAYS];         /* wraps.share elements each; moments may be NULL */
     float *sums;
     float *staged_up, *staged_down; /* a share on the device, with CPU offload */
     struct slot slots[PARALLEL_SLOTS], root;
     struct slot gradient_slots[PARALLEL_SLOTS], root_gradient;
     uint32_t next_gradient_slot, gathered, most_gathered;
-    uint64_t whole_values, most_whole_values; /* in slots now, and at most since the step began */
-    float *packed, *packed_share;             /* a wrap and this rank's part of it in bf16, as they are sent */
-    float **whole;                            /* of each wrap; NULL where not gathered */
-    float **gradient;                         /* of each wrap, while backward adds to it */
-    uint64_t *ready;                          /* ticket of each wrap's gather */
+    uint64_t whole_values, most_whole_values; /* gathered wraps now, and the peak of this step */
+    float *packed, *packed_share;             /* a wrap and this rank's part of it in bf16, as sent */
+    float **whole;                            /* per wrap; NULL if not gathered */
+    float **gradient;                         /* per wrap, while backward accumulates */
+    uint64_t *ready;                          /* per wrap: ticket of its gather */
     uint64_t last_ticket;
-    uint32_t *uses_left; /* of each unit, in the backward pass under way */
-    uint64_t bucket_end; /* elements of the arrays from here on are being added up */
+    uint32_t *uses_left; /* per unit, in the current backward pass */
+    uint64_t bucket_end; /* the arrays from this element on are being reduced */
     uint64_t bytes;
-    struct device_math *math; /* setup's */
+    struct device_math *math; /* from the setup */
     struct parallel_device_memory on_device;
-    double *device_sum, *host_sum; /* of squares: there, and in pinned memory here */
+    double *device_sum, *host_sum; /* of squares: on the device, and in pinned host memory */
 };
 
-/* From the training alone: whether wraps are used from slots, gradients made in slots or added up in buckets, and whether
- * parameters are sent in bf16. */
+/* Derives from the training's mode whether wraps are gathered into slots, gradients accumulated in slots or reduced
+ * in buckets, and whether parameters are sent in bf16. */
 bool parallel_uses_slots(const struct training *training);
 bool parallel_uses_gradient_slots(const struct training *training);
 bool parallel_uses_buckets(const struct training *training);
 bool parallel_sends_bf16(const struct training *training);
 
-/* All arrays and buffers of self->wraps, zeroed. After a failure, too, parallel_unmap gives back what there is. */
+/* Allocates all arrays and buffers of self->wraps, zeroed. Call parallel_unmap also after a failure. */
 int parallel_map(struct parallel *self, struct cb_err *err) CB_MUST_CHECK;
 void parallel_unmap(struct parallel *self);
 
-/* parallel_device.c, where self->math is: memory; the first weights; zeros; the sum of a gradient's squares. */
+/* train/parallel_device.c, used if self->math is set: memory, initial weights, zeros, the sum of a gradient's
+ * squares. */
 int parallel_device_map(struct parallel *self, struct cb_err *err) CB_MUST_CHECK;
 void parallel_device_unmap(struct parallel *self);
-/* Elements [first, first + count) of a unit, to where their weights are. */
+/* Copies elements [first, first + count) of a unit to its weights. */
 int parallel_device_init(struct parallel *self, size_t unit, uint64_t first, uint64_t count, float *weights,
                          uint64_t deadline_ns, struct cb_err *err) CB_MUST_CHECK;
 int parallel_device_zero(struct parallel *self, struct cb_err *err) CB_MUST_CHECK;

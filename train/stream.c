@@ -1,4 +1,4 @@
-/* A stream. Owns the queue and the thread; must not know what the numbers mean. */
+/* A stream: a queue of work and the thread that executes it. */
 #include "train/stream.h"
 
 #include <assert.h>
@@ -10,8 +10,8 @@
 #include "core/clock.h"
 #include "train/train_model.h"
 
-/* Between two looks at a collective: a look moves it on, and costs the computing thread's core some time where there
- * is no other. The first looks follow each other at once: small collectives take microseconds. */
+/* Between two polls of a collective: a poll progresses it, but takes time from the computing thread if they share a
+ * core. The first polls follow without pause, since small collectives take microseconds. */
 #define LOOK_NS (50 * NS_PER_US)
 #define EAGER_NS (50 * NS_PER_US)
 #define WATCH_NS (100 * NS_PER_MS)
@@ -26,7 +26,7 @@ struct stream {
     struct stream_work queue[STREAM_MOST];
     uint64_t added, finished; /* tickets; under the lock */
     bool leave;               /* under the lock */
-    int code;                 /* of the piece of work that failed; under the lock */
+    int code;                 /* of the failed work; under the lock */
     struct cb_err err;
     struct stream_counts counts; /* under the lock */
 };
@@ -71,7 +71,7 @@ static bool is_leaving(struct stream *self)
     return leave;
 }
 
-/* There is no deadline here: who waits has one, and ends the stream. */
+/* No deadline here: the waiting thread has one, and stops the stream. */
 static int communicate(struct stream *self, const struct stream_work *work, struct cb_err *err)
 {
     struct comm_message message;
@@ -154,7 +154,7 @@ static void note(struct stream *self, const struct stream_work *work, uint64_t s
     trace_add_numbered(self->trace, track, names[work->kind], work->number, start_ns, end_ns, bytes);
 }
 
-/* The next piece of work; false when it is time to leave. */
+/* The next work; false when the thread must exit. */
 static bool take(struct stream *self, struct stream_work *work)
 {
     pthread_mutex_lock(&self->lock);
@@ -225,7 +225,7 @@ int stream_new(struct comm *watch, struct device *device, struct trace *trace, s
     return 0;
 }
 
-/* The thread looks around at least every LOOK_NS, so it ends unless MPI itself does not return. */
+/* The thread checks at least every LOOK_NS, so it ends unless MPI itself does not return. */
 bool stream_stop(struct stream *self)
 {
     if (!self)

@@ -1,4 +1,4 @@
-/* Owns the threads of a rank's arithmetic and how they wait. Knows nothing of what they compute. */
+/* The threads of a rank's arithmetic, and how they wait. */
 #include "train/thread_pool.h"
 
 #include "core/alloc.h"
@@ -9,10 +9,10 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-/* Looks at a counter before a thread goes to sleep: some tens of microseconds, the length of a short call. */
+/* Polls of a counter before a thread sleeps: some tens of microseconds, the length of a short call. */
 #define LOOKS 4000
 #define YIELDS                                                                                                         \
-    8 /* then as many times to let others run: where there are more threads than cores, they are what is awaited */
+    8 /* then as many polls with sched_yield: with more threads than cores, the awaited thread may need this core */
 
 struct member {
     struct team *team;
@@ -28,9 +28,9 @@ struct team {
     bool leave;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    atomic_uint calls;  /* grows by one a call */
-    atomic_uint absent; /* threads that have not come to the current meeting */
-    atomic_uint met;    /* grows by one a meeting */
+    atomic_uint calls;  /* incremented per call */
+    atomic_uint absent; /* threads that have not reached the current barrier */
+    atomic_uint met;    /* incremented per barrier */
 };
 
 static void pause_a_little(void)
@@ -40,7 +40,7 @@ static void pause_a_little(void)
 #endif
 }
 
-/* Until *counter is no longer `old`. */
+/* Waits until *counter differs from `old`. */
 static void wait_for(struct team *self, atomic_uint *counter, unsigned old)
 {
     for (int i = 0; i < LOOKS; i++) {

@@ -1,4 +1,4 @@
-/* Tokens of files: llm.c's format, bytes of a text, byte pairs. Knows nothing of samples and epochs. */
+/* Reads tokens from files: llm.c's format, bytes of a text, byte pairs. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -14,9 +14,9 @@
 #define MAGIC_GPT2 20240520u
 #define MAGIC_LLAMA3 20240801u
 #define VERSION_GPT2 1u
-#define BYTES_VOCABULARY 257u            /* and one to end the text */
+#define BYTES_VOCABULARY 257u            /* and one for the end of the text */
 #define CHUNK 8192                       /* tokens at a time */
-#define LONGEST_TEXT (UINT64_C(8) << 30) /* to encode at once, in memory */
+#define LONGEST_TEXT (UINT64_C(8) << 30) /* largest text to encode in memory */
 
 static bool given(const char *text)
 {
@@ -52,7 +52,7 @@ int token_row_read(const struct token_row *self, uint64_t first, uint64_t count,
     for (uint64_t done = 0; !self->memory && done < count;) {
         uint64_t now = count - done < CHUNK ? count - done : CHUNK, at = first + done, stored = now;
         if (self->token_bytes == 1 && at + now == self->count)
-            stored--; /* the end of the text is not in the file */
+            stored--; /* the end-of-text token is not in the file */
         int rc = read_at(self, self->first_byte + at * self->token_bytes, bytes, stored * self->token_bytes, err);
         if (rc)
             return rc;
@@ -65,8 +65,6 @@ int token_row_read(const struct token_row *self, uint64_t first, uint64_t count,
     }
     return 0;
 }
-
-/* llm.c */
 
 static int check_tokens(struct token_row *self, uint32_t vocabulary, struct cb_err *err)
 {
@@ -106,8 +104,6 @@ static int open_tokens(struct token_row *self, const unsigned char *header, uint
     self->count = count;
     return check_tokens(self, vocabulary, err);
 }
-
-/* Text */
 
 static int encode_text(struct token_row *self, const struct tokenizer *tokenizer, uint64_t file_bytes,
                        struct cb_err *err)

@@ -1,4 +1,4 @@
-/* Owns vocabulary, merges and how pairs are joined. Knows nothing of words (bpe_split.c) or of training. */
+/* Byte-pair encoding: vocabulary, merges, and merging the pairs of a word. train/bpe_split.c finds the words. */
 #include "train/tokenizer.h"
 
 #include <stdbool.h>
@@ -10,20 +10,20 @@
 
 #define MOST_TOKENS 65536
 #define FILE_BYTES (UINT64_C(64) << 20)
-#define WORD_BYTES 24    /* of a word that is remembered */
-#define WORD_TOKENS 8    /* it became */
-#define WORDS (1u << 15) /* places to remember words at */
-#define ON_STACK 256     /* pieces of a word that need no memory of their own */
+#define WORD_BYTES 24    /* of a cached word */
+#define WORD_TOKENS 8    /* that it became */
+#define WORDS (1u << 15) /* slots of the word cache */
+#define ON_STACK 256     /* pieces of a word that fit on the stack */
 
 struct piece_text {
-    unsigned char *bytes; /* inside `texts`; NULL where no such token */
+    unsigned char *bytes; /* inside `texts`; NULL if there is no such token */
     uint32_t len;
 };
 
-/* A pair that becomes one token. */
+/* A pair that merges into one token. */
 struct merge {
     uint32_t left, right, joined;
-    uint32_t rank; /* 0 is an empty place; the first is 1 */
+    uint32_t rank; /* 0 is an empty slot; the first rank is 1 */
 };
 
 struct tokenizer {
@@ -31,15 +31,13 @@ struct tokenizer {
     unsigned char *texts;      /* bytes of all tokens */
     uint32_t vocabulary, end_of_text;
     uint32_t byte_tokens[256];
-    uint32_t *by_text; /* open hash of token + 1 by its bytes; 0 is an empty place */
+    uint32_t *by_text; /* open hash of token + 1 by its bytes; 0 is an empty slot */
     uint32_t text_places;
     struct merge *merges;
     uint32_t merge_places;
 };
 
-/* Loading */
-
-/* GPT-2 writes a byte as a character: itself where it prints, else from U+0100 on, in order. */
+/* GPT-2 represents a byte as a character: itself if printable, else from U+0100 on, in order. */
 static bool byte_prints(unsigned byte)
 {
     return (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
@@ -54,7 +52,7 @@ static void characters_of_bytes(int bytes[512])
         bytes[byte_prints(byte) ? byte : next++] = (int)byte;
 }
 
-/* Bytes of a token as it is written; false where a character stands for none. `out` has room for `len`. */
+/* Bytes of a token in vocab.json; false if it has a character that represents no byte. `out` has room for `len`. */
 static bool bytes_of_text(const int bytes[512], const char *text, size_t len, unsigned char *out, uint32_t *count)
 {
     *count = 0;
@@ -79,7 +77,7 @@ static uint32_t places_for(uint64_t count)
     return places;
 }
 
-/* The place of these bytes, or the empty one where they would be. */
+/* The slot of these bytes, or the empty slot where they would go. */
 static uint32_t text_place(const struct tokenizer *self, const unsigned char *bytes, uint32_t len)
 {
     uint32_t place = (uint32_t)hash_u64(bytes, len) & (self->text_places - 1);
@@ -106,7 +104,7 @@ static struct merge *merge_place(const struct tokenizer *self, uint32_t left, ui
     return &self->merges[place];
 }
 
-/* Highest token, and the bytes that all texts together have at most. */
+/* Highest token, and an upper limit of the bytes of all texts. */
 static int measure_vocabulary(const struct json_value *root, uint64_t *tokens, uint64_t *bytes, struct cb_err *err)
 {
     const char *key;
@@ -131,7 +129,7 @@ static int take_token(struct tokenizer *self, const int bytes[512], const char *
     if (text->bytes)
         return cb_fail(err, CB_ERR_FORMAT, "vocab.json: two tokens are number %u, \"%.40s\" is the second", token, key);
     text->bytes = *next;
-    if (!bytes_of_text(bytes, key, len, *next, &text->len)) { /* a special one, which no text becomes */
+    if (!bytes_of_text(bytes, key, len, *next, &text->len)) { /* a special token, which no text encodes to */
         memcpy(*next, key, len);
         text->len = (uint32_t)len;
         *next += len;
@@ -295,9 +293,7 @@ uint32_t tokenizer_end_of_text(const struct tokenizer *self)
     return self->end_of_text;
 }
 
-/* Encoding */
-
-/* Joins all pairs of the lowest rank, again and again, until there are none; returns how many pieces are left. */
+/* Merges the pairs of the lowest rank, repeatedly, until none is left; returns how many pieces remain. */
 static uint64_t join_pairs(const struct tokenizer *self, uint32_t *pieces, uint64_t count)
 {
     for (;;) {
@@ -319,11 +315,11 @@ static uint64_t join_pairs(const struct tokenizer *self, uint32_t *pieces, uint6
     }
 }
 
-/* A word that was met, and what became of it: most words of a text were met before. */
+/* The cache entry of a word: most words of a text have occurred before. */
 struct known_word {
     unsigned char bytes[WORD_BYTES];
     uint16_t tokens[WORD_TOKENS];
-    uint8_t len, count; /* len 0: an empty place */
+    uint8_t len, count; /* len 0: an empty slot */
 };
 
 struct encoding {

@@ -1,4 +1,4 @@
-/* Traces. Owns the events and how they are written down; must not know what computes or moves bytes. */
+/* Traces: records events and writes them as JSON. */
 #include "train/trace.h"
 
 #include <errno.h>
@@ -15,9 +15,9 @@
 #define PATH_BYTES 4096
 
 static const char *const track_names[TRACE_TRACKS] = {"compute", "comm", "io", "h2d"};
-/* What TensorBoard's profiler page calls such events, and how it finds steps. */
+/* The names by which TensorBoard's profiler page recognises such events and steps. */
 #define STEP_NAME "ProfilerStep#"
-/* Perfetto takes thread 0 for the one whose number is the process's: tracks are numbered from 1. */
+/* Perfetto treats thread 0 as the main thread of the process: tracks are numbered from 1. */
 #define FIRST_THREAD 1
 static const char *const categories[TRACE_TRACKS] = {"kernel", "communication", "io", "gpu_memcpy"};
 
@@ -135,7 +135,7 @@ static void member_us(struct json_writer *json, const char *key, uint64_t ns)
     json_write_double(json, (double)ns / 1e3);
 }
 
-/* "M" events: what processes and threads are called, and their order. */
+/* "M" events: names and order of processes and threads. */
 static void write_name(struct json_writer *json, uint32_t rank, uint64_t track, const char *what, const char *name)
 {
     json_write_begin_object(json);
@@ -180,7 +180,7 @@ static void write_event(struct json_writer *json, uint32_t rank, unsigned track,
     json_write_key(json, "args");
     json_write_begin_object(json);
     member_u64(json, "step", event->step);
-    member_u64(json, "device", rank); /* TensorBoard's reader wants it to be the process */
+    member_u64(json, "device", rank); /* TensorBoard's reader expects the process here */
     if (event->bytes)
         member_u64(json, "bytes", event->bytes);
     json_write_end_object(json);
@@ -226,7 +226,7 @@ static void write_all(const struct trace *self, uint32_t rank, uint32_t ranks, s
     json_write_end_object(json);
 }
 
-/* The folder and what is missing above it. */
+/* Creates the folder and its missing parents. */
 static int make_folders(const char *folder, struct cb_err *err)
 {
     char path[PATH_BYTES];

@@ -1,8 +1,8 @@
-/* What a rank did when, as Chrome trace events (JSON that TensorBoard's profiler page and Perfetto open).
+/* What a rank did when, as Chrome trace events (JSON for TensorBoard's profiler page and Perfetto).
  *
- * Four tracks, each written by one thread at a time and allocated once, so that noting an event costs a few stores.
- * Between trace_start and trace_stop events are kept; what does not fit is counted. Times are of the monotonic
- * clock and become microseconds from trace_start, which the ranks call together. */
+ * Four tracks, each written by one thread at a time and allocated once, so recording an event costs a few stores.
+ * Events are recorded between trace_start and trace_stop; events that do not fit are counted. Times come from the
+ * monotonic clock and are written as microseconds since trace_start, which all ranks call together. */
 #ifndef TRAIN_TRACE_H
 #define TRAIN_TRACE_H
 
@@ -20,7 +20,7 @@ enum trace_track { TRACE_COMPUTE, TRACE_COMM, TRACE_IO, TRACE_H2D, TRACE_TRACKS 
 struct trace_event {
     char name[TRACE_NAME_BYTES];
     uint64_t start_ns, end_ns, step;
-    uint64_t bytes; /* that it moved; 0 where it moved none */
+    uint64_t bytes; /* bytes moved; 0 if none */
 };
 
 struct trace_counter {
@@ -30,21 +30,21 @@ struct trace_counter {
 struct trace {
     struct trace_event *events[TRACE_TRACKS];
     uint64_t counts[TRACE_TRACKS], capacity; /* of each track */
-    struct trace_counter *memory;            /* resident bytes; of the compute track's thread */
+    struct trace_counter *memory;            /* resident bytes; on the compute track */
     uint64_t memory_count;
     uint64_t start_ns, stop_ns;
     _Atomic bool active;
     _Atomic uint64_t dropped, step;
 };
 
-/* A trace of no capacity keeps nothing and needs no memory. */
+/* A trace without capacity records nothing and needs no memory. */
 int trace_init(struct trace *self, uint64_t capacity, struct cb_err *err) CB_MUST_CHECK;
 void trace_release(struct trace *self);
 
 void trace_start(struct trace *self, uint64_t now_ns);
 void trace_stop(struct trace *self, uint64_t now_ns);
 bool trace_is_active(const struct trace *self);
-/* Events belong to this step from now on. */
+/* Later events belong to this step. */
 void trace_begin_step(struct trace *self, uint64_t step);
 
 void trace_add(struct trace *self, enum trace_track track, const char *name, uint64_t start_ns, uint64_t end_ns,
@@ -52,11 +52,11 @@ void trace_add(struct trace *self, enum trace_track track, const char *name, uin
 /* The same with a number after the name: "forward 3". */
 void trace_add_numbered(struct trace *self, enum trace_track track, const char *name, uint64_t number,
                         uint64_t start_ns, uint64_t end_ns, uint64_t bytes);
-/* The step that trace_begin_step began, as readers of PyTorch's traces look for it. */
+/* Ends the step that trace_begin_step began, as an event in the form that readers of PyTorch's traces expect. */
 void trace_add_step(struct trace *self, uint64_t start_ns, uint64_t end_ns);
 void trace_add_memory(struct trace *self, uint64_t at_ns, uint64_t bytes);
 
-/* FOLDER/rank-R.pt.trace.json; the folder is made where it is missing. After trace_stop. */
+/* Writes FOLDER/rank-R.pt.trace.json, creating the folder if needed. Call after trace_stop. */
 int trace_write(const struct trace *self, const char *folder, uint32_t rank, uint32_t ranks,
                 struct cb_err *err) CB_MUST_CHECK;
 

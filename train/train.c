@@ -1,5 +1,4 @@
-/* workload=train: from keys to a trainer, and the order of steps, checkpoints and traces. Owns the trainer; must not know
- * how a step computes or how a checkpoint is written. */
+/* workload=train: from keys to a trainer, and the order of steps, checkpoints and traces. */
 #include "train/train.h"
 
 #include <inttypes.h>
@@ -19,10 +18,10 @@
 #include "train/train_checkpoint.h"
 
 #define VALIDATION_SHARE 0.05 /* of a file's windows */
-#define EVENTS_A_STAGE 16     /* of a traced step and track, more than enough */
+#define EVENTS_A_STAGE 16     /* per traced step and track, more than enough */
 #define PATH_BYTES 4096
-/* What the peak is measured with: matrix products of this size, for this long. They are as fast as larger ones, and so short
- * that one of them has the core for itself on a busy machine, too. */
+/* The peak is measured with matrix products of this size, for this long. They are as fast as larger ones, and short
+ * enough that one of them has a core for itself even on a busy machine. */
 #define PEAK_SIZE 256
 #define PEAK_NS (150 * NS_PER_MS)
 
@@ -31,7 +30,7 @@
 struct peak {
     const struct blas *blas;
     uint64_t until_ns;
-    uint64_t *shortest_ns; /* of each thread: its fastest product */
+    uint64_t *shortest_ns; /* per thread: its fastest product */
     _Atomic bool failed;
 };
 
@@ -59,9 +58,9 @@ static void multiply(void *context, uint32_t thread)
     free(a);
 }
 
-/* Operations a second of matrix products alone on this rank's cores, all ranks at once; 0 where that is not known. Of
- * each thread the fastest product counts: what others took of its core while it measured is no property of the core, and
- * a peak that is too low makes steps look better than they can be. */
+/* Operations per second of matrix products alone on this rank's cores, all ranks at once; 0 if unknown. The fastest
+ * product of each thread counts: time that others took from its core is not a property of the core, and too low a
+ * peak would make steps look too good. */
 static double measure_peak(uint32_t threads)
 {
     struct blas blas;
@@ -182,7 +181,7 @@ static int check_own_limit(const struct trainer *self, uint64_t needed, struct c
                    units_format_bytes((double)needed, a), self->rank, units_format_bytes((double)left, b));
 }
 
-/* For whoever finds this rank dead: what it needs, and what there was. */
+/* A note in case this rank is killed: its needs, and what was available. */
 static void note_needs(struct trainer *self, uint64_t needed)
 {
     uint64_t available = 0;
@@ -195,7 +194,7 @@ static void note_needs(struct trainer *self, uint64_t needed)
     status_page_add_fact(self->page, "memory.needed", text);
 }
 
-/* Of this rank, and of all of its machine. */
+/* Of this rank, and of all ranks of its machine. */
 static int check_host_memory(struct trainer *self, uint64_t needed, struct cb_err *err)
 {
     note_needs(self, needed);
@@ -218,7 +217,7 @@ static int say_what_needs_less(const struct trainer *self, const struct cb_err *
                    self->training.ddp ? "" : ", and more ranks on other machines share the state");
 }
 
-/* Everything that the ranks of a machine will take, before any of it is taken. */
+/* Checks the memory of all ranks of a machine before any of it is allocated. */
 static int check_memory(struct trainer *self, struct cb_err *err)
 {
     bool on_device = self->own.math;
@@ -298,7 +297,7 @@ static int make_model(struct trainer *self, struct cb_err *err)
     return rc ? rc : trainer_join(self, make_parallel(self, err), err);
 }
 
-/* On a device all is taken with the model, and kept. */
+/* On a device everything is allocated with the model, and kept. */
 static void take_memory_stage(struct trainer *self, enum memory_stage stage)
 {
     double device_bytes = self->own.math ? 0 : NAN;
@@ -310,7 +309,7 @@ static void take_memory_stage(struct trainer *self, enum memory_stage stage)
 
 static int prepare(struct trainer *self, struct cb_err *err)
 {
-    self->op_timeout_ns = 60 * NS_PER_S; /* until the experiment says */
+    self->op_timeout_ns = 60 * NS_PER_S; /* until the experiment says otherwise */
     int rc = trainer_join(self, read_experiment(self, err), err);
     if (!rc && experiment_is(self->place.experiment, OPT_DEVICE, "cuda"))
         rc = trainer_join(self, open_device(self, err), err);
@@ -340,7 +339,7 @@ static int prepare(struct trainer *self, struct cb_err *err)
 
 /* --- steps --- */
 
-/* What rank 0 says before a step, in one number that the ranks add up. */
+/* Rank 0's instruction before a step, encoded as one number that the ranks sum. */
 enum { SAY_SAVE = 1 };
 #define SAY_STOP (UINT64_C(1) << 32)
 
@@ -419,7 +418,7 @@ static int run_steps(struct trainer *self, struct cb_err *err)
     }
 }
 
-/* Time in steps as they go without a save behind them, of all the time since the first one that counts. */
+/* Ratio of the time that the steps would take without saves to the elapsed time, since the first measured step. */
 static void note_goodput(struct trainer *self)
 {
     uint64_t steps = self->alone.steps + self->beside.steps;
@@ -432,9 +431,9 @@ static void note_goodput(struct trainer *self)
     self->page->run_values[METRIC_TRAIN_GOODPUT] = share < 1 ? share : 1;
 }
 
-/* --- what is written down --- */
+/* --- output --- */
 
-/* Files beside the attempt's records; where the run's folder is not on this node, that is said. */
+/* Files next to the attempt's records; a fact reports it if the run folder is not on this node. */
 static void write_files(struct trainer *self)
 {
     char attempt[PATH_BYTES / 2], folder[PATH_BYTES], text[PATH_BYTES + 128];
@@ -483,7 +482,7 @@ static void add_facts(struct trainer *self)
 static void release(struct trainer *self)
 {
     if (!parallel_stop(self->parallel) || !checkpoint_close(self)) {
-        comm_give_up(self->comm); /* what is stuck still uses the memory */
+        comm_give_up(self->comm); /* a stuck operation still uses the memory */
         return;
     }
     parallel_free(self->parallel);

@@ -1,6 +1,6 @@
-/* workload=train: one rank's part in training a model, with checkpoints as it goes. Every step is one sample of
- * operation `step`, every checkpoint one of `save`, so that spread, comparison and history work as they do for
- * checkpoints alone. Collective. */
+/* workload=train: one rank's part in training a model, with checkpoints along the way. Every step is one sample of
+ * operation `step`, every checkpoint one of `save`, so that spread, comparison and history work as for checkpoints
+ * alone. Collective. */
 #ifndef TRAIN_TRAIN_H
 #define TRAIN_TRAIN_H
 
@@ -20,8 +20,8 @@ struct train_place {
     uint32_t attempt;
 };
 
-/* Everything from the first look at memory to the last checkpoint. After a failure in the middle of an exchange or of a
-   save the process must leave with _exit (comm_can_end). */
+/* Runs everything from the memory check to the last checkpoint. After a failure in the middle of communication or of
+ * a save the process must exit with _exit (comm_can_end). */
 int train_run(const struct train_place *place, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

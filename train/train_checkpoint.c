@@ -1,5 +1,4 @@
-/* Checkpoints of a training: the place in the store, and saving while steps go on. Owns that place and the engine; must not
- * know how a step computes, or how an engine moves bytes. */
+/* Checkpoints of a training: the folder in the store, and saving while steps continue. */
 #include "train/train_checkpoint.h"
 
 #include <inttypes.h>
@@ -13,11 +12,11 @@
 #include "setup/memory_estimate.h"
 #include "setup/open_store.h"
 
-/* What a rank says of a save that failed: whether the store alone is to blame. */
+/* A rank's result of a failed save: whether only the store is to blame. */
 #define FAILED_IN_STORE UINT64_C(1)
 #define FAILED_OTHERWISE (UINT64_C(1) << 32)
 
-/* --- the place --- */
+/* --- the folder --- */
 
 static int open_place(struct train_checkpoint *self, struct trainer *trainer, struct cb_err *err)
 {
@@ -97,7 +96,7 @@ bool checkpoint_close(struct trainer *trainer)
     if (self->device)
         device_close(self->device);
     folder_release(&self->folder);
-    self->state.base = NULL; /* its memory is the trainer's */
+    self->state.base = NULL; /* the trainer owns the memory */
     state_release(&self->state);
     layout_free(self->layout);
     model_free(self->model);
@@ -107,7 +106,7 @@ bool checkpoint_close(struct trainer *trainer)
     return true;
 }
 
-/* --- keeping and removing --- */
+/* --- retention --- */
 
 static int remove_one(struct trainer *trainer, uint32_t step, struct cb_err *err)
 {
@@ -136,8 +135,8 @@ void train_checkpoint_clear(struct trainer *trainer, uint32_t step)
         status_page_add_fact(trainer->page, "train.left_over", why.message);
 }
 
-/* Older ones go where more than keep.last are there, but none before a step has been taken from the one after it: weights
- * that lead to no number may lie in the newest. */
+/* Removes the oldest if there are more than keep.last, but never before a step has succeeded from the checkpoint
+ * after it: the newest may contain weights that lead to NaN. */
 static void drop_older(struct trainer *trainer, bool at_end)
 {
     struct train_checkpoint *self = trainer->checkpoint;
@@ -158,7 +157,7 @@ bool checkpoint_is_saving(const struct trainer *trainer)
     return self && self->async && engine_under_way(self->engine) > 0;
 }
 
-/* What a checkpoint that failed leaves: a fact now, the run's failure in the end, no files. */
+/* A failed checkpoint leaves a fact now, a failure of the run at the end, and no files. */
 static void note_failure(struct trainer *trainer, uint32_t step, int code, const char *message)
 {
     struct train_checkpoint *self = trainer->checkpoint;
@@ -182,7 +181,7 @@ static void publish(struct trainer *trainer, const struct sample *from)
 {
     struct sample *sample = status_page_begin_sample(trainer->page);
     if (!sample)
-        return; /* the next step says that the page is full */
+        return; /* the next step reports the full page */
     *sample = *from;
     status_page_publish_sample(trainer->page);
 }
@@ -225,7 +224,7 @@ void checkpoint_settle(struct trainer *trainer)
     drop_older(trainer, false);
 }
 
-/* All ranks bring what a save came to. 0: it is well. 1: the store failed it, training goes on. Else an error. */
+/* All ranks agree on the result of a save. 0: success. 1: the store failed, training continues. Negative: an error. */
 static int judge_save(struct trainer *trainer, int code, bool *store_failed, struct cb_err *err)
 {
     struct agreement agreement;
@@ -267,7 +266,7 @@ static int begin_save(struct trainer *trainer, struct save_under_way *save, stru
     int rc = 0;
     folder_checkpoint_name(&self->folder, self->experiment, save->sample.iteration, name);
     self->position = trainer->position;
-    if (trainer->rank == 0) /* what an attempt before this one left half done */
+    if (trainer->rank == 0) /* an incomplete checkpoint of an earlier attempt */
         rc = folder_remove(&self->folder, name, err);
     if (!rc)
         rc = train_checkpoint_send_position(self, trainer, err);
@@ -275,18 +274,18 @@ static int begin_save(struct trainer *trainer, struct save_under_way *save, stru
     return rc ? rc : engine_save(self->engine, name, &self->state, &options, &save->sample, err);
 }
 
-/* The store failed: this save, or one before it that only now tells. */
+/* The store failed this save, or an earlier one that reports only now. */
 static void go_on_without(struct trainer *trainer, struct save_under_way *save, int code, const struct cb_err *why)
 {
     struct train_checkpoint *self = trainer->checkpoint;
     uint32_t step = self->async ? self->pending[self->pending_first].sample.iteration : save->sample.iteration;
     note_failure(trainer, step, code, code ? why->message : "another rank's store failed");
     if (self->async)
-        self->pending_count--; /* it did not begin */
+        self->pending_count--; /* it did not start */
     else
         save->sample.flags |= SAMPLE_FAILED;
     checkpoint_settle(trainer);
-    train_checkpoint_clear(trainer, step); /* room for the next one */
+    train_checkpoint_clear(trainer, step); /* makes room for the next one */
 }
 
 int checkpoint_save(struct trainer *trainer, struct cb_err *err)
@@ -312,7 +311,7 @@ int checkpoint_save(struct trainer *trainer, struct cb_err *err)
         if (!store_failed || !self->async)
             return 0;
     }
-    return 0; /* behind: the one before failed, and so did this one's beginning */
+    return 0; /* asynchronous: the previous one failed, and so did the start of this one */
 }
 
 static int wait_for_saves(struct trainer *trainer, struct cb_err *err)
@@ -338,7 +337,7 @@ static int wait_for_saves(struct trainer *trainer, struct cb_err *err)
     return 0;
 }
 
-/* keep=false: all of this run's go, and its folder where nothing else is in it. */
+/* keep=false: removes all checkpoints of this run, and its folder if nothing else is in it. */
 static int drop_all(struct trainer *trainer, struct cb_err *err)
 {
     struct train_checkpoint *self = trainer->checkpoint;
@@ -386,7 +385,7 @@ int checkpoint_leave_broken(struct trainer *trainer, int code, struct cb_err *er
                    newest == trainer->position.step ? ", and has the weights of this step" : "");
 }
 
-/* --- what is written down --- */
+/* --- records --- */
 
 void checkpoint_add_facts(struct trainer *trainer)
 {

@@ -1,4 +1,4 @@
-/* What a training keeps for its checkpoints; the calls are in train/trainer.h. */
+/* What a training keeps for its checkpoints; train/trainer.h has the calls. */
 #ifndef TRAIN_TRAIN_CHECKPOINT_H
 #define TRAIN_TRAIN_CHECKPOINT_H
 
@@ -12,55 +12,56 @@
 #include "train/trainer.h"
 
 #define TRAIN_COUNTERS 2 /* train.step, train.samples */
-#define TRAIN_PENDING 10 /* save.inflight, one that begins, and one more */
+#define TRAIN_PENDING 10 /* save.inflight, one that is starting, and one spare */
 #define TRAIN_KEPT 1024
 
-/* A save whose sample is the engine's until it has ended. */
+/* A save whose sample belongs to the engine until it has ended. */
 struct save_under_way {
     struct sample sample;
     uint64_t start_ns;
 };
 
 struct train_checkpoint {
-    struct experiment *experiment; /* with the keys that the layout of a training follows from */
+    struct experiment *experiment; /* including the keys that determine a training's layout */
     struct model *model;           /* with the counters as its last tensors */
-    size_t parameters;             /* tensors before them */
+    size_t parameters;             /* number of tensors before them */
     struct layout *layout;
-    struct state state; /* its memory is the trainer's, and `position` */
+    struct state state; /* memory of the trainer, and `position` */
     struct position position;
     struct folder folder;
     struct store *store, *behind_store;
     struct comm *behind_comm;
-    struct device *device; /* that stages, where it is this one's own */
+    struct device *device; /* staging device, if it has its own */
     struct engine *engine;
     bool async, resumes, resumed;
     uint64_t keep_last;
-    uint32_t kept[TRAIN_KEPT + TRAIN_PENDING + 1]; /* steps of durable checkpoints, in order */
+    uint32_t kept[TRAIN_KEPT + TRAIN_PENDING + 1]; /* steps of durable checkpoints, ascending */
     size_t kept_count;
     struct save_under_way pending[TRAIN_PENDING]; /* a ring */
     uint32_t pending_first, pending_count;
-    int64_t last_step; /* that was saved, or was to be; -1 none */
+    int64_t last_step; /* last step saved or submitted; -1 if none */
     uint32_t committed, failed, first_failed_step;
     char first_failure[1024];
-    char owner[FOLDER_NAME_BYTES]; /* the run that saved here before; "" unknown */
-    uint64_t failed_at_wall_ns;    /* when the attempt before this one ended; 0 unknown */
+    char owner[FOLDER_NAME_BYTES]; /* the run that saved here earlier; "" unknown */
+    uint64_t failed_at_wall_ns;    /* when the previous attempt ended; 0 unknown */
     uint64_t reached_step;         /* steps that it had begun */
 };
 
-/* train_checkpoint_state.c: experiment, model, layout and state of this rank, all in the trainer's own memory. */
+/* train/train_checkpoint_state.c: experiment, model, layout and state of this rank, in the trainer's own memory. */
 int train_checkpoint_make_state(struct train_checkpoint *self, const struct trainer *trainer,
                                 struct cb_err *err) CB_MUST_CHECK;
 
-/* The position, to where the engine sees it and back: on a device it is there, too. */
+/* Copies the position to the memory that the engine sees, and back: on a device it is there, too. */
 int train_checkpoint_send_position(const struct train_checkpoint *self, const struct trainer *trainer,
                                    struct cb_err *err) CB_MUST_CHECK;
 int train_checkpoint_fetch_position(struct train_checkpoint *self, const struct trainer *trainer,
                                     struct cb_err *err) CB_MUST_CHECK;
 
-/* Removes the checkpoint of a step, on rank 0. One that cannot be removed takes room and stops nothing. */
+/* Removes the checkpoint of a step, on rank 0. A failure only costs space. */
 void train_checkpoint_clear(struct trainer *trainer, uint32_t step);
 
-/* train_checkpoint_resume.c: the run that wrote what lies where this one saves, before it is claimed; unknown stays "". */
+/* train/train_checkpoint_resume.c: the run that wrote the checkpoints in this folder, read before it is claimed; ""
+ * if unknown. */
 void train_checkpoint_read_owner(struct train_checkpoint *self, const struct trainer *trainer);
 const char *train_checkpoint_run_name(const struct train_place *place);
 

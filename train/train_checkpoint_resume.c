@@ -1,5 +1,4 @@
-/* Going on where another attempt or run left off. Owns what is looked for, and what was lost; must not know how an engine
- * moves bytes. */
+/* Resumes where another attempt or run ended: finds its newest checkpoint, and what was lost. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,7 +17,7 @@ const char *train_checkpoint_run_name(const struct train_place *place)
     return slash ? slash + 1 : place->run_folder;
 }
 
-/* The run that wrote what lies where this one saves; "" where that is not known. Before it is claimed. */
+/* The run that wrote the checkpoints in this folder; "" if unknown. Call before the folder is claimed. */
 void train_checkpoint_read_owner(struct train_checkpoint *self, const struct trainer *trainer)
 {
     char name[FOLDER_NAME_BYTES + 32];
@@ -36,7 +35,7 @@ void train_checkpoint_read_owner(struct train_checkpoint *self, const struct tra
     store_free(store);
 }
 
-/* Steps that a rank had done, and the one it was in. */
+/* Steps that a rank had completed, and the one in progress. */
 static void note_reached(struct train_checkpoint *self, const struct record_rank *rank)
 {
     uint64_t reached = rank->last_op == OP_STEP ? rank->last_iteration + UINT64_C(1) : 0;
@@ -46,7 +45,7 @@ static void note_reached(struct train_checkpoint *self, const struct record_rank
     self->reached_step = reached > self->reached_step ? reached : self->reached_step;
 }
 
-/* When the attempt before this one ended, and the step it was in. */
+/* When the previous attempt ended, and the step in progress. */
 static void look_back(struct trainer *trainer)
 {
     struct train_checkpoint *self = trainer->checkpoint;
@@ -73,7 +72,7 @@ static void look_back(struct trainer *trainer)
     record_release(&record);
 }
 
-/* --- what attempts before have left in the run's folder --- */
+/* --- the run folder's earlier attempts --- */
 
 struct left {
     uint32_t step;
@@ -86,7 +85,7 @@ struct left_list {
     size_t count;
 };
 
-/* Of "SUFFIX/iteration-N/FILE". */
+/* From "SUFFIX/iteration-N/FILE". */
 static bool parse_step(const char *name, const char *suffix, uint32_t *step)
 {
     static const char before[] = "/iteration-";
@@ -124,7 +123,8 @@ static int by_step(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Older checkpoints count among those to keep as if this attempt had saved them; half ones go. For rank 0. */
+/* Earlier checkpoints count for retention as if this attempt had saved them; incomplete ones are removed. For rank
+ * 0. */
 static int take_over(struct trainer *trainer, struct cb_err *err)
 {
     struct train_checkpoint *self = trainer->checkpoint;

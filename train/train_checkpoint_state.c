@@ -1,5 +1,4 @@
-/* A training's arrays as the engine sees them: model, layout and places. Owns which key is which array; must not know when
- * anything is saved. */
+/* A training's arrays as the engine sees them: model, layout, and where each tensor is. */
 #include <stdio.h>
 #include <string.h>
 
@@ -9,7 +8,7 @@
 
 _Static_assert(sizeof(struct position) == PARALLEL_COUNTERS * sizeof(int64_t), "the counters are the position");
 
-/* The training's own keys as a layout wants them. */
+/* The training's own keys, translated to a layout's. */
 static int own_experiment(struct train_checkpoint *self, const struct trainer *trainer, struct cb_err *err)
 {
     char sharding[32] = "full";
@@ -29,7 +28,7 @@ static int own_experiment(struct train_checkpoint *self, const struct trainer *t
     return rc;
 }
 
-/* Adds the counters to the model that the layout is of. */
+/* Adds the counters to the layout's model. */
 static int own_model(struct train_checkpoint *self, const struct trainer *trainer, struct cb_err *err)
 {
     static const char *const names[TRAIN_COUNTERS] = {"train.step", "train.samples"};
@@ -91,7 +90,7 @@ static int make_layout(struct train_checkpoint *self, const struct trainer *trai
     return rc;
 }
 
-/* On a device the position lies beside the arrays, as it does here. */
+/* On a device the position is stored next to the arrays, as on the host. */
 static int64_t *counter_of(struct train_checkpoint *self, const struct trainer *trainer,
                            const struct state_tensor *tensor)
 {
@@ -102,7 +101,7 @@ static int64_t *counter_of(struct train_checkpoint *self, const struct trainer *
     return is_step ? &self->position.step : &self->position.samples;
 }
 
-/* Where the trainer keeps what the layout says this rank holds. */
+/* The trainer's memory for a tensor that the layout assigns to this rank. */
 static void *place_of(struct train_checkpoint *self, const struct trainer *trainer, const struct piece *piece)
 {
     static const enum parallel_array arrays[] = {[KIND_WEIGHT] = PARALLEL_WEIGHTS,

@@ -1,4 +1,4 @@
-/* A training's device. Owns the plugin, the device and its arithmetic; must not know what is computed. */
+/* A training's device: opening the plugin, the device and its arithmetic. */
 #include "train/train_device.h"
 
 #include <inttypes.h>
@@ -6,7 +6,7 @@
 
 #include "core/units.h"
 
-#define PEAK_ROWS 4096 /* of the products that the peak is measured with */
+#define PEAK_ROWS 4096 /* size of the products that measure the peak */
 
 int train_device_open(struct train_device *self, struct comm *comm, struct status_page *page, struct cb_err *err)
 {

@@ -1,4 +1,4 @@
-/* The device that a training computes on: opened for this rank, asked what it is and how fast, closed. */
+/* The device that a training computes on: opened for this rank, its properties and speed, closed. */
 #ifndef TRAIN_TRAIN_DEVICE_H
 #define TRAIN_TRAIN_DEVICE_H
 
@@ -9,20 +9,20 @@
 
 struct train_device {
     struct device_plugin plugin;
-    struct device *device;    /* NULL: this machine's threads compute */
-    struct device_math *math; /* of the device; as that */
+    struct device *device;    /* NULL: threads on the host compute */
+    struct device_math *math; /* of the device */
     struct device_info info;
 };
 
-/* Fact "device". After a failure, too, train_device_close gives back what there is. */
+/* Opens it and writes fact "device". Call train_device_close also after a failure. */
 int train_device_open(struct train_device *self, struct comm *comm, struct status_page *page,
                       struct cb_err *err) CB_MUST_CHECK;
-/* After everything that lies on it. */
+/* Call after everything on the device is freed. */
 void train_device_close(struct train_device *self);
 
-/* Whether so much of its memory was free when it was opened. */
+/* Whether that much of its memory was free when it was opened. */
 int train_device_check_memory(const struct train_device *self, uint64_t bytes, struct cb_err *err) CB_MUST_CHECK;
-/* Operations a second of its fp32 matrix products alone; 0 where that is not known. */
+/* Operations per second of its fp32 matrix products alone; 0 if unknown. */
 double train_device_peak_flops(const struct train_device *self);
 
 #endif

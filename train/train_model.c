@@ -1,4 +1,4 @@
-/* The model as its callers see it: what it takes, its memory, its stages. */
+/* The model as its callers see it: checks, memory, stages. */
 #include "train/train_model.h"
 
 #include <assert.h>
@@ -9,11 +9,9 @@
 #include "core/alloc.h"
 #include "train/device_model.h"
 
-#define HUGE_FROM_BYTES (UINT64_C(8) << 20) /* smaller memory gains nothing from huge pages */
-#define MOST_BYTES 0x1p50                   /* past it sizes are a mistake, and sums might overflow */
+#define HUGE_FROM_BYTES (UINT64_C(8) << 20) /* smaller memory does not benefit from huge pages */
+#define MOST_BYTES 0x1p50                   /* larger sizes are a mistake, and sums might overflow */
 #define MOST_SIDE 0x7FFFFFFF                /* dimensions of a product are ints */
-
-/* Memory */
 
 static uint64_t arena_bytes(const struct train_setup *setup)
 {
@@ -44,8 +42,6 @@ uint64_t train_model_device_bytes(const struct train_setup *setup)
     return setup->math ? device_model_bytes(setup) : 0;
 }
 
-/* Life */
-
 static int check_gpt2(const struct train_setup *setup, struct cb_err *err)
 {
     const struct train_shape *shape = &setup->shape;
@@ -62,7 +58,7 @@ static int check_gpt2(const struct train_setup *setup, struct cb_err *err)
     return 0;
 }
 
-/* Roughly, and never less than half of it: only to see absurd sizes before they overflow. */
+/* A rough estimate, never below half: rejects absurd sizes before they overflow. */
 static double rough_bytes(const struct train_setup *setup)
 {
     const struct train_shape *shape = &setup->shape;
@@ -90,7 +86,7 @@ static int check_setup(const struct train_setup *setup, struct cb_err *err)
     return 0;
 }
 
-/* Large memory is asked for in huge pages: a step walks through all of it. */
+/* Large memory requests huge pages, since a step walks through all of it. */
 static void *take_memory(uint64_t bytes)
 {
     char *memory = aligned_alloc(LINE_BYTES, bytes);
@@ -195,8 +191,6 @@ struct team *train_model_team(struct train_model *self)
 {
     return self->team;
 }
-
-/* A step */
 
 static int check_tokens(const struct train_model *self, const struct train_batch *batch, uint64_t *counted,
                         struct cb_err *err)

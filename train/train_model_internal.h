@@ -1,5 +1,5 @@
-/* What the parts of the model share. Private to train/. Where a model is on a device, addresses of activations,
- * and of the batch once it has begun, are the device's. */
+/* Shared by the parts of the model. Private to train/. For a model on a device, addresses of activations, and of the
+ * batch once it has begun, are device addresses. */
 #ifndef TRAIN_TRAIN_MODEL_INTERNAL_H
 #define TRAIN_TRAIN_MODEL_INTERNAL_H
 
@@ -8,18 +8,18 @@
 #include "engine/rng.h"
 #include "train/train_model.h"
 
-#define QUERY_BLOCK 64 /* queries of one product of attention */
+#define QUERY_BLOCK 64 /* queries per product of attention */
 #define LINE_BYTES 64  /* of the cache */
-#define LINE_FLOATS 16 /* floats a cache line: rows of scratch begin on one */
+#define LINE_FLOATS 16 /* floats per cache line: rows of scratch begin on one */
 
-/* Memory handed out in a row; with base NULL it only counts. */
+/* An arena; with base NULL it only counts. */
 struct arena {
     char *base;
     uint64_t used_bytes;
 };
 
-/* Of the transformer. N = batch x sequence rows, C = width. Everything between forward and backward is kept once a
- * layer; the rest is shared by all layers. */
+/* Memory of the transformer. N = batch x sequence rows, C = width. Everything between forward and backward is kept
+ * per layer; the rest is shared by all layers. */
 struct gpt2_memory {
     float *stream;              /* [L + 1][N][C]: the residual stream before each block, and after the last */
     float *middle;              /* [L][N][C]: the stream between attention and MLP */
@@ -32,15 +32,15 @@ struct gpt2_memory {
     float *dropped;             /* [N][C]: the gradient behind a dropout; NULL without */
     float *normal, *narrow;     /* [N][C]: a norm's output; a gradient */
     float *wide, *hidden_slope; /* [N][4 C]: GELU's output, later the gradient of qkv; the gradient of GELU's output */
-    float *logits;              /* [N][logits_stride]: in the memory of `wide` */
-    float *partial;             /* [threads][2 C]: what a thread adds up for a norm */
+    float *logits;              /* [N][logits_stride]: shares memory with `wide` */
+    float *partial;             /* [threads][2 C]: a thread's partial sums for a norm */
     float *scores;              /* [threads][2][QUERY_BLOCK][sequence] */
     double *row_loss;           /* [N] */
     uint64_t scores_stride, logits_stride, partial_stride;
 };
 
-/* Of the stack of layers: the output of each, and one gradient; a layer's gradient takes the place of an output that is
- * no longer needed. */
+/* Memory of the linear stack: the output of each layer, and one gradient; a layer's gradient reuses the memory of an
+ * output that is no longer needed. */
 struct linear_memory {
     float *output; /* [L][N][C] */
     float *gradient;
@@ -61,16 +61,16 @@ struct train_model {
     struct train_batch batch;
     uint64_t counted;
     double loss;
-    struct device_model *on_device; /* NULL: the team computes */
+    struct device_model *on_device; /* NULL: the thread pool computes */
 };
 
-/* units.c */
+/* train/unit_parameters.c */
 size_t units_count(const struct train_shape *shape);
 size_t units_parameter_count(const struct train_shape *shape);
-/* Fills `units` and `parameters`, which have room for what the two calls above say. */
+/* Fills `units` and `parameters`, which have room for the counts of the two calls above. */
 void units_describe(const struct train_shape *shape, struct train_unit *units, struct train_parameter *parameters);
 
-/* layer_ops.c: `count` things of `bytes` each, on a cache line of their own. */
+/* train/layer_ops.c: `count` items of `bytes` each, each on a cache line of its own. */
 void *arena_take(struct arena *self, uint64_t count, uint64_t bytes);
 /* out[rows of this thread] += in x weight, where weight is [in_width][out_width], or its transpose. */
 struct product {
@@ -78,10 +78,11 @@ struct product {
     float *out;
     uint64_t in_width, out_width, in_stride, out_stride;
     bool transposed; /* weight is [out_width][in_width] */
-    bool add;        /* to what is in `out` */
+    bool add;        /* adds to `out` */
 };
 void product_rows(const struct train_model *self, const struct product *product, uint64_t first, uint64_t end);
-/* This thread's share of gradient[in_width][out_width] += in' x dout, and of bias_gradient += the sums of dout's columns (NULL: none). */
+/* This thread's share of gradient[in_width][out_width] += in' x dout, and of bias_gradient += the sums of dout's
+ * columns (NULL: none). */
 struct outer {
     const float *in, *dout;
     float *gradient, *bias_gradient;
@@ -89,7 +90,7 @@ struct outer {
 };
 void outer_add(const struct train_model *self, const struct outer *outer, uint32_t thread);
 
-/* Which values dropout takes: site `place` of a stage, of sample `sample` of this rank. */
+/* Identifies the dropped elements: site `place` of a stage, in sample `sample` of this rank. */
 struct dropout dropout_site(const struct train_model *self, size_t stage, unsigned place, uint64_t sample);
 bool dropout_is_on(const struct train_model *self);
 /* Dropout of rows [first, end) of an [N][C] matrix. */
@@ -97,13 +98,13 @@ void dropout_rows(const struct train_model *self, size_t stage, unsigned place, 
                   uint64_t first, uint64_t end);
 enum { PLACE_EMBEDDING, PLACE_ATTENTION, PLACE_PROJECTION, PLACE_MLP, PLACES };
 
-/* gpt2.c: embedding, head, loss, and memory. */
-struct output { /* the head, of all rows */
+/* train/gpt2.c: embedding, head, loss, and memory. */
+struct output { /* the head, for all rows */
     struct train_model *model;
     const float *flat;
     float *gradients;
     uint64_t norm_weight, norm_bias;
-    float *last, *mean, *scale; /* the stream after the last block, and of its norm */
+    float *last, *mean, *scale; /* the stream after the last block, and after its norm */
 };
 struct output output_at(struct train_model *self, const float *flat, float *gradients);
 uint64_t gpt2_positions_at(const struct train_model *self); /* of the root's unit */
@@ -112,11 +113,12 @@ void gpt2_embed(struct train_model *self, const float *flat);
 void gpt2_embed_backward(struct train_model *self, float *gradients);
 void gpt2_head(struct train_model *self, const float *flat);
 void gpt2_head_backward(struct train_model *self, const float *flat, float *gradients);
-/* Sums of all threads for one norm, added to its gradients: this thread's columns. */
+/* Adds the sums of all threads for one norm to its gradients: this thread's columns. */
 void gpt2_add_partial(struct train_model *self, uint32_t thread, float *dweight, float *dbias);
 float *gpt2_clear_partial(struct train_model *self, uint32_t thread);
 
-/* block.c, attention.c: block `layer` from 0. Where the block's parameters are in its unit; units.c describes the same order. */
+/* train/block.c, train/attention.c: block `layer` from 0. Offsets of the block's parameters in its unit, in the order
+ * of train/unit_parameters.c. */
 struct block_places {
     uint64_t norm1_weight, norm1_bias, qkv_weight, qkv_bias, projection_weight, projection_bias;
     uint64_t norm2_weight, norm2_bias, up_weight, up_bias, down_weight, down_bias;
@@ -139,7 +141,7 @@ void block_backward(struct train_model *self, uint32_t layer, const float *flat,
 void attention_forward(struct train_model *self, uint32_t layer, uint32_t thread);
 void attention_backward(struct train_model *self, uint32_t layer, uint32_t thread, const float *dmixed, float *dqkv);
 
-/* linear_stack.c */
+/* train/linear_stack.c */
 struct layer {
     struct train_model *model;
     uint64_t width;

@@ -1,5 +1,4 @@
-/* One step of training: the batch, forward and backward, the norm, the update; and what it was worth. Knows neither
- * checkpoints nor the order of steps. */
+/* One step of training: the batch, forward and backward, the norm, the update, and its metrics. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,10 +7,10 @@
 #include "core/clock.h"
 #include "train/trainer.h"
 
-/* What the ranks add up after backward; the first is the norm's. */
+/* The numbers that the ranks sum after backward; the first one is the norm's. */
 enum sums { SUM_NORM, SUM_LOSS, SUM_COUNTED, SUM_BROKEN, SUMS };
 
-/* A number in [-1, 1) of an element of a sample. */
+/* A number in [-1, 1) for an element of a sample. */
 static float value_of(uint64_t seed, uint64_t sample, uint64_t column)
 {
     uint64_t bits = seed * UINT64_C(0x9E3779B97F4A7C15) + sample * UINT64_C(0xBF58476D1CE4E5B9) + column + 1;
@@ -64,7 +63,7 @@ static void add_own_loss(const struct trainer *self, double numbers[SUMS])
     numbers[SUM_BROKEN] = isfinite(loss) ? 0 : 1;
 }
 
-/* All ranks come to the same answer; those whose own loss is no number have the reason. */
+/* All ranks get the same result; ranks whose own loss is NaN or infinite have the reason. */
 static int check_finite(struct trainer *self, const double numbers[SUMS], struct cb_err *err)
 {
     double loss = train_model_loss(self->model);
@@ -84,7 +83,7 @@ static int check_finite(struct trainer *self, const double numbers[SUMS], struct
 
 static int validate(struct trainer *self, struct sample *sample, struct cb_err *err)
 {
-    struct timeline timeline; /* not the step's time: a sample of its own would count twice */
+    struct timeline timeline; /* not the step's time: that would count it twice, since it has its own sample */
     double numbers[SUMS] = {0};
     uint64_t start_ns = clock_monotonic_ns();
     timeline_start(&timeline, self->page, OP_STEP, STATE_OTHER);
@@ -96,7 +95,7 @@ static int validate(struct trainer *self, struct sample *sample, struct cb_err *
         rc = parallel_forward(self->parallel, &timeline, trainer_deadline(self), err);
     if (rc)
         return rc;
-    self->exchanged = parallel_counts(self->parallel); /* nor its exchange */
+    self->exchanged = parallel_counts(self->parallel); /* nor its communication */
     add_own_loss(self, numbers);
     rc = self->training.ranks > 1 ? comm_sum(self->comm, numbers, SUMS, trainer_deadline(self), err) : 0;
     timeline_stop(&timeline);
@@ -141,7 +140,7 @@ static void fill_sample(struct trainer *self, const struct timeline *timeline, c
     self->exchanged = counts;
 }
 
-/* `sums` stay as they are unless they are those of all ranks: a step that fails before has no loss. */
+/* `sums` stay unchanged until they are sums over all ranks: a step that fails earlier has no loss. */
 static int compute(struct trainer *self, struct timeline *timeline, double sums[SUMS], struct cb_err *err)
 {
     double numbers[SUMS] = {0};
@@ -169,11 +168,11 @@ static int compute(struct trainer *self, struct timeline *timeline, double sums[
     return rc;
 }
 
-/* Steps that count, by whether a save went on behind them. */
+/* Measured steps, by whether a save ran concurrently. */
 static void note_pace(struct trainer *self, const struct timeline *timeline, bool saving_before)
 {
     bool saving = checkpoint_is_saving(self);
-    if (saving != saving_before) /* a save ended in it: it belongs to neither */
+    if (saving != saving_before) /* a save ended during it: it belongs to neither group */
         return;
     struct step_pace *pace = saving ? &self->beside : &self->alone;
     pace->steps++;

@@ -1,4 +1,4 @@
-/* What the parts of a training end their phases with. Knows none of them. */
+/* Shared by the parts of a training: ending their phases. */
 #include "train/trainer.h"
 
 #include "comm/agree.h"

@@ -1,4 +1,4 @@
-/* Parameters of each unit: names, shapes, places in the flat buffer, first values. Knows nothing of activations. */
+/* The parameters of each unit: names, shapes, offsets in the flat buffer, initial values. */
 #include <assert.h>
 #include <math.h>
 #include <stdarg.h>
@@ -12,7 +12,7 @@
 #define BLOCK_PARAMETERS 12
 #define ROOT_PARAMETERS 4
 #define INIT_DEVIATION 0.02f /* GPT-2's */
-#define INIT_CHUNK 4096      /* elements that one thread takes at a time */
+#define INIT_CHUNK 4096      /* elements that one thread processes at a time */
 
 size_t units_count(const struct train_shape *shape)
 {
@@ -26,7 +26,7 @@ size_t units_parameter_count(const struct train_shape *shape)
     return (size_t)shape->layers * (shape->bias ? 2 : 1);
 }
 
-/* Adds one to the unit: rows x columns, or a vector where `columns` is 0. */
+/* Adds one parameter to the unit: rows x columns, or a vector if `columns` is 0. */
 CB_PRINTF(4, 5)
 static void put(struct train_unit *unit, uint64_t rows, uint64_t columns, const char *format, ...)
 {
@@ -105,8 +105,6 @@ double train_flops_per_token(const struct train_shape *shape, uint32_t sequence)
     return 6 * parameters + 12.0 * shape->layers * shape->width * sequence;
 }
 
-/* Of a checkpoint's model */
-
 static const struct model_tensor *find_tensor(const struct model *model, const char *fqn)
 {
     for (size_t i = 0; i < model->count; i++)
@@ -182,9 +180,7 @@ int train_shape_of_model(const struct model *model, struct train_shape *shape, s
     return rc;
 }
 
-/* First values */
-
-/* Box and Muller, 1958: one normal number of two uniform ones. */
+/* One normal number from two uniform ones (Box and Muller, 1958). */
 static float normal(uint64_t random)
 {
     float u = ((float)(random >> 40) + 1.0f) * 0x1p-24f, turn = (float)(random & 0xFFFFFF) * 0x1p-24f;
@@ -199,7 +195,7 @@ static bool ends_with(const char *text, const char *end)
     return length >= want && strcmp(text + length - want, end) == 0;
 }
 
-/* *size: the constant, the deviation, or the bound. */
+/* *size: the constant, the deviation, or the limit. */
 static enum init_rule rule_of(const struct train_shape *shape, const struct train_parameter *parameter, float *size)
 {
     if (shape->kind == TRAIN_LINEAR) {

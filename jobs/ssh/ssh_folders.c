@@ -17,8 +17,7 @@
 #include "jobs/ssh/archive.h"
 
 #define MAX_FOLDER_DEPTH 16
-#define STREAM_MAX_BYTES                                                                                               \
-    (32u << 20) /* kept in memory; more data is fetched in two streams, a single folder file by file */
+#define STREAM_MAX_BYTES (32u << 20) /* kept in memory; more data takes two streams */
 #define STREAM_NS (900 * NS_PER_S)
 #define STREAM_BREAKS_MAX 5
 
