@@ -4,8 +4,7 @@
 #include "engine/rng.h"
 #include "train/data_internal.h"
 
-#define MOST_STATES                                                                                                    \
-    1024 /* with a large vocabulary only so many tokens are used, so that a short run sees each of them often */
+#define MOST_STATES 1024 /* fewer than a large vocabulary, so that a short run sees each state often */
 #define MOST_BRANCHES 8
 
 void markov_init(struct markov *self, uint32_t vocabulary, uint64_t seed)

@@ -37,8 +37,7 @@ struct stream_work {
 
 struct stream_counts {
     uint64_t gathers, scatters, reduces, copies;
-    uint64_t
-        bytes_sent; /* bytes that a rank must send at least: (n-1)/n of a gather or scatter, twice that of a reduce */
+    uint64_t bytes_sent;   /* by a rank, at least: (n-1)/n of a gather or scatter, twice that of a reduce */
     uint64_t copied_bytes; /* to the device and back */
     uint64_t busy_ns;      /* in collectives */
 };

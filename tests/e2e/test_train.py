@@ -272,7 +272,7 @@ def test_the_gpt2_trainers_settings_run_scaled_as_the_files_head_says(tmp_path):
     file = ROOT / "experiments/train-gpt2.yaml"
     scaled = next(line for line in file.read_text().splitlines() if line.startswith("# Scaled: ")).removeprefix("# Scaled: ").split()
     out = ckptbench(tmp_path, "run", "--json", file, *scaled, "layers=2", "train.steps=6", "train.checkpoint_every=3", "train.validate_every=3",
-                    f"train.data={ROOT}/README.md", f"store={tmp_path}/store")
+                    f"train.data={ROOT}/docs/training.md", f"store={tmp_path}/store")
     metrics = json.loads(out.stdout)["metrics"]
     assert metrics["checkpoints"]["median"] == 2 and metrics["step.validation_loss"]["n"] == 2
 
