@@ -554,6 +554,30 @@ int store_list(struct store *self, const char *folder, store_list_fn each, void 
     return rc ? rc : self->backend->ops->list(self->backend, folder, each, context, err);
 }
 
+struct sum {
+    uint64_t bytes, files;
+};
+
+static int add_length(void *context, const char *name, uint64_t length, struct cb_err *err)
+{
+    (void)name, (void)err;
+    struct sum *self = context;
+    self->bytes += length;
+    self->files++;
+    return 0;
+}
+
+int store_measure(struct store *self, const char *folder, uint64_t *bytes, uint64_t *files, struct cb_err *err)
+{
+    struct sum sum = {0};
+    int rc = store_list(self, folder, add_length, &sum, err);
+    if (rc)
+        return rc;
+    *bytes = sum.bytes;
+    *files = sum.files;
+    return 0;
+}
+
 int store_list_near(struct store *self, const char *folder, uint32_t depth, store_list_fn each, void *context,
                     struct cb_err *err)
 {

@@ -185,6 +185,9 @@ int store_modified(struct store *self, const char *name, uint64_t *wall_ns, stru
 typedef int (*store_list_fn)(void *context, const char *name, uint64_t length, struct cb_err *err);
 int store_list(struct store *self, const char *folder, store_list_fn each, void *context,
                struct cb_err *err) CB_MUST_CHECK;
+/* Sum and number of the files under a folder. */
+int store_measure(struct store *self, const char *folder, uint64_t *bytes, uint64_t *files,
+                  struct cb_err *err) CB_MUST_CHECK;
 /* For a search: those that lie in the folder (depth 0) or in folders at most `depth` below it, in a place that may be
  * anything. What may not be entered is passed by. Stores whose folders are only names may give deeper ones, too. */
 int store_list_near(struct store *self, const char *folder, uint32_t depth, store_list_fn each, void *context,

@@ -16,9 +16,9 @@
 #include "core/blas.h"
 #include "core/err.h"
 #include "engine/device_plugin.h"
-#include "engine/folder/folder.h"
 #include "run/experiment.h"
 #include "run/status_page.h"
+#include "setup/folder/folder.h"
 #include "suite/tournament.h"
 
 #define SUITE_FILES_MOST 64 /* limit of suite.storage_workers */

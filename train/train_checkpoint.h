@@ -7,8 +7,8 @@
 
 #include "ckpt/layout/layout.h"
 #include "engine/engine.h"
-#include "engine/folder/folder.h"
 #include "engine/state.h"
+#include "setup/folder/folder.h"
 #include "train/trainer.h"
 
 #define TRAIN_COUNTERS 2 /* train.step, train.samples */

@@ -77,7 +77,7 @@ static int count_files(struct run *self, const char *checkpoint, struct cb_err *
     uint64_t bytes = 0, files = 0;
     if (comm_rank(self->comm) != 0 || !self->folder.path || !isnan(self->page->run_values[METRIC_CHECKPOINT_FILES]))
         return 0;
-    int rc = folder_measure(self->folder.plain, checkpoint, &bytes, &files, err);
+    int rc = store_measure(self->folder.plain, checkpoint, &bytes, &files, err);
     if (!rc)
         self->page->run_values[METRIC_CHECKPOINT_FILES] = (double)files;
     return rc;

@@ -16,7 +16,6 @@
 #include "core/json.h"
 #include "engine/external/engine_command.h"
 #include "engine/external/external_engine.h"
-#include "engine/folder/folder.h"
 
 #define COMMAND_MAX_BYTES (128 * 1024)
 #define VALUE_MAX 1e18 /* an exabyte, or 30 thousand million years: sums stay finite */
@@ -233,7 +232,7 @@ static int size_it(const struct peer_operation *operation, const struct state *s
     if (comm_rank(operation->setup->comm) != 0)
         return 0;
     int rc =
-        leads_elsewhere(operation) ? 0 : folder_measure(operation->setup->plain, operation->name, &bytes, &files, err);
+        leads_elsewhere(operation) ? 0 : store_measure(operation->setup->plain, operation->name, &bytes, &files, err);
     if (rc)
         return rc;
     sample->values[METRIC_BYTES_MOVED] = (double)bytes;

@@ -19,7 +19,6 @@
 #include "core/json.h"
 #include "engine/external/external_engine.h"
 #include "engine/external/torch_adapter.h"
-#include "engine/folder/folder_objects.h"
 
 #define LAYOUT_MAX_BYTES (UINT64_C(1) << 32)
 #define START_TIMEOUT_NS (120 * NS_PER_S) /* importing torch from a cold disk, all ranks at once */
@@ -82,10 +81,10 @@ static int choose_meeting(struct torch_engine *self, struct meeting *meeting, st
 }
 
 /* How the S3 connector is to reach the bucket; null where the store is no bucket. */
-static void write_bucket(struct json_writer *writer, const struct experiment *experiment, const char *store)
+static void write_bucket(struct json_writer *writer, const struct experiment *experiment, struct store *store)
 {
     json_write_key(writer, "s3");
-    if (!folder_is_objects(store)) {
+    if (store_capabilities(store)->part_bytes == 0) {
         json_write_null(writer);
         return;
     }
@@ -129,7 +128,7 @@ static int send_init(struct torch_engine *self, const struct meeting *meeting, s
     json_member_text(&writer, "async", experiment_text(experiment, OPT_TORCH_ASYNC));
     write_fd_path(&writer, "ended", self->behind.ended_fd);
     json_member_u64(&writer, "timeout_s", experiment_u64(experiment, OPT_TIMEOUT_OP) / NS_PER_S + 1);
-    write_bucket(&writer, experiment, self->setup.store_path);
+    write_bucket(&writer, experiment, self->setup.plain);
     struct torch_answer answer;
     int rc = torch_adapter_ask(&self->adapter, &writer, clock_monotonic_ns() + START_TIMEOUT_NS, &answer, err);
     if (rc)

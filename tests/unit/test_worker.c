@@ -12,7 +12,7 @@
 #include "core/memory.h"
 #include "engine/affinity.h"
 #include "engine/external/engine_command.h"
-#include "engine/folder/folder.h"
+#include "setup/folder/folder.h"
 #include "worker/drop_cache.h"
 #include "worker/verify_state.h"
 

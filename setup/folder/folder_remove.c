@@ -5,7 +5,7 @@
 
 #include "ckpt/format/format.h"
 #include "core/alloc.h"
-#include "engine/folder/folder.h"
+#include "setup/folder/folder.h"
 
 struct name_list {
     char **names;

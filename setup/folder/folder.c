@@ -1,6 +1,6 @@
 /* The place in the store where a run's checkpoints go. Owns names, markers, claims and removal; knows
  * nothing of what is in a checkpoint but its commit marker. */
-#include "engine/folder/folder.h"
+#include "setup/folder/folder.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -16,7 +16,7 @@
 #include "ckpt/stored/resolve_checkpoint.h"
 #include "core/buf.h"
 #include "core/units.h"
-#include "engine/folder/folder_objects.h"
+#include "setup/folder/folder_objects.h"
 #include "store/s3/s3_options.h"
 
 #define CLAIM_MAX_BYTES 4096
@@ -381,30 +381,6 @@ int folder_find_checkpoint(const struct folder *self, char name[FOLDER_NAME_BYTE
                    self->suffix, self->path, files);
 }
 
-struct sum {
-    uint64_t bytes, files;
-};
-
-static int add_length(void *context, const char *name, uint64_t length, struct cb_err *err)
-{
-    (void)name, (void)err;
-    struct sum *self = context;
-    self->bytes += length;
-    self->files++;
-    return 0;
-}
-
-int folder_measure(struct store *store, const char *name, uint64_t *bytes, uint64_t *files, struct cb_err *err)
-{
-    struct sum sum = {0};
-    int rc = store_list(store, name, add_length, &sum, err);
-    if (rc)
-        return rc;
-    *bytes = sum.bytes;
-    *files = sum.files;
-    return 0;
-}
-
 int folder_leave(const struct folder *self, struct cb_err *err)
 {
     if (self->reads_only || !self->path)
@@ -412,7 +388,7 @@ int folder_leave(const struct folder *self, struct cb_err *err)
     char claim[FOLDER_NAME_BYTES + 32];
     snprintf(claim, sizeof claim, "%s/" FOLDER_CLAIM, self->suffix);
     uint64_t bytes = 0, files = 0;
-    int rc = folder_measure(self->plain, self->suffix, &bytes, &files, err);
+    int rc = store_measure(self->plain, self->suffix, &bytes, &files, err);
     if (rc || files > 1)
         return rc; /* something is kept: the claim stays with it */
     rc = store_remove(self->plain, claim, err);

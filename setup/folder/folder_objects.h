@@ -1,7 +1,7 @@
 /* Whose a place in an object store is: what folder.c asks of file systems with open(O_EXCL) and mkdir, asked of a store
  * that knows only whole objects. For the calling rank alone. */
-#ifndef ENGINE_FOLDER_FOLDER_OBJECTS_H
-#define ENGINE_FOLDER_FOLDER_OBJECTS_H
+#ifndef SETUP_FOLDER_FOLDER_OBJECTS_H
+#define SETUP_FOLDER_FOLDER_OBJECTS_H
 
 #include <stdbool.h>
 

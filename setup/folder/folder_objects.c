@@ -1,11 +1,11 @@
 /* Claims in object stores. Owns their order; knows the names of marker and claim from folder.h. */
-#include "engine/folder/folder_objects.h"
+#include "setup/folder/folder_objects.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "core/buf.h"
-#include "engine/folder/folder.h"
+#include "setup/folder/folder.h"
 #include "store/s3/s3_uri.h"
 
 #define CLAIM_MAX_BYTES 4096

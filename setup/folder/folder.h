@@ -3,8 +3,8 @@
  * A store folder is ours when it holds FOLDER_MARKER; an empty one becomes ours. Under it each run has
  * a folder of its own (the suffix) that names the run in FOLDER_CLAIM. Nothing outside of such a folder
  * is ever removed. For the calling rank alone; the caller tells the others. */
-#ifndef ENGINE_FOLDER_FOLDER_H
-#define ENGINE_FOLDER_FOLDER_H
+#ifndef SETUP_FOLDER_FOLDER_H
+#define SETUP_FOLDER_FOLDER_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -55,10 +55,6 @@ int folder_clear(const struct folder *self, struct cb_err *err) CB_MUST_CHECK;
 
 /* A folder for raw files, of this run alone; folder_remove takes it. */
 void folder_scratch_name(const struct folder *self, char name[FOLDER_NAME_BYTES]);
-
-/* Sum and number of the files under a folder of the store. */
-int folder_measure(struct store *store, const char *name, uint64_t *bytes, uint64_t *files,
-                   struct cb_err *err) CB_MUST_CHECK;
 
 /* Removes the run's own folder when nothing is kept in it. */
 int folder_leave(const struct folder *self, struct cb_err *err) CB_MUST_CHECK;
