@@ -1,0 +1,78 @@
+"""What ckptbench 9e37080 wrote is read by this version, which prints of it what that version printed
+(tests/data/9e37080/make_artefacts.py made both). Runs keep absolute paths, so the world lies where it was made."""
+import difflib
+import gzip
+import importlib.util
+import json
+import os
+import re
+import shutil
+import tarfile
+from pathlib import Path
+
+import pytest
+
+BUILD = Path(os.environ["CKPTBENCH_BUILD"])
+DATA = Path(__file__).resolve().parents[1] / "data/9e37080"
+OLD = json.loads(gzip.decompress((DATA / "printed.json.gz").read_bytes()))
+
+# Lines that this version prints otherwise or in addition, and why; both sides lose them before they are compared.
+CHANGED = {
+    r"^ *(libcurl|libssh2|zlib|pmix) ": "--version lists all optional libraries",
+}
+
+spec = importlib.util.spec_from_file_location("make_artefacts", DATA / "make_artefacts.py")
+maker = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(maker)
+
+pytestmark = pytest.mark.xdist_group("artefacts")
+
+
+@pytest.fixture(scope="module")
+def world():
+    shutil.rmtree(maker.WORLD, ignore_errors=True)
+    with tarfile.open(DATA / "world.tar.gz") as archive:
+        archive.extractall(maker.WORLD.parent, filter="data")
+    yield maker.WORLD
+    shutil.rmtree(maker.WORLD, ignore_errors=True)
+
+
+def lines(text):
+    return [line for line in text.splitlines() if not any(re.search(pattern, line) for pattern in CHANGED)]
+
+
+def difference(answer):
+    """How this version's answer to the same question differs, as lines; empty where it does not."""
+    now = maker.run(BUILD, *answer["words"])
+    wanted = {"exit": answer["exit"], "stdout": answer["stdout"], "stderr": answer["stderr"]}
+    got = {"exit": now.returncode, "stdout": now.stdout, "stderr": now.stderr}
+    told = [] if wanted["exit"] == got["exit"] else [f"exit {got['exit']}, was {wanted['exit']}"]
+    for stream in ("stdout", "stderr"):
+        told += difflib.unified_diff(lines(wanted[stream]), lines(got[stream]), "9e37080", "now", n=0, lineterm="")
+    return told
+
+
+def differences(answers):
+    told = {" ".join(answer["words"]): difference(answer) for answer in answers}
+    return "\n".join(f"== {words}\n" + "\n".join(diff) for words, diff in told.items() if diff)
+
+
+def test_every_verb_prints_of_an_older_world_what_it_printed_then(world):
+    found = differences(OLD["printed"])
+    assert not found, found
+
+
+def test_a_history_made_anew_from_older_run_folders_is_the_same(world):
+    result = maker.run(BUILD, "collect", "--rebuild")
+    assert result.returncode == 0, result.stderr
+    found = differences([answer for answer in OLD["printed"] if answer["words"][0] in ("list", "show", "sql", "export", "compare", "history")])
+    assert not found, found
+
+
+@pytest.mark.parametrize("suffix, keys", [("dcp", ["ranks=2", "tp=2"]), ("full", ["ranks=2", "dp=2", "sharding=full"]),
+                                          ("raw", ["ranks=1", "format=raw"]), ("safetensors", ["ranks=2", "format=safetensors"]),
+                                          ("parts", ["ranks=2", "format=dcp+safetensors"])])
+def test_an_older_checkpoint_is_loaded_and_its_bytes_are_right(world, suffix, keys):
+    result = maker.run(BUILD, "run", "ops=load", "model=model.yaml", "store=store", f"suffix={suffix}", "baseline=false", "iterations=1", "warmup=0",
+                       "verify=full", *keys)
+    assert result.returncode == 0, result.stdout + result.stderr
