@@ -52,9 +52,9 @@ struct engine_setup {
     const char *store_path; /* for those: a path, or s3://… */
     struct store *plain;    /* the same place for small things, without faults */
     const char *run_folder;
-    /* For saves that go on behind, used by their thread alone; NULL where there are none. */
-    struct comm *behind_comm;
-    struct store *behind_store;
+    /* For asynchronous saves, used by their thread alone; NULL where there are none. */
+    struct comm *async_comm;
+    struct store *async_store;
     /* Copies the state to staging memory, and allocates that: where there are such saves, or states in
      * memory of that device. For the caller's thread alone. */
     struct device *device;

@@ -42,10 +42,10 @@ static int read_options(struct native_engine *self, struct cb_err *err)
 static void native_close(struct engine *engine)
 {
     struct native_engine *self = (struct native_engine *)engine;
-    native_behind_free(self);
+    async_save_free(self);
     native_save_free(self->save);
     native_load_free(self->load);
-    native_pump_free(self->pump);
+    bounce_ring_free(self->ring);
     transfer_free(self->back.transfer);
     transfer_free(self->transfer);
     free(self);
@@ -57,7 +57,7 @@ static int open_lane(const struct native_engine *self, struct native_lane *lane,
         .store = lane->store,
         .comm = lane->comm,
         .page = self->setup.page,
-        .behind = lane->behind,
+        .async = lane->async,
         .depth = (uint32_t)experiment_u64(self->setup.experiment, OPT_IO_DEPTH),
     };
     return transfer_new(&transfer, &lane->transfer, err);
@@ -73,7 +73,7 @@ static int native_open(const struct engine_setup *setup, struct engine **engine,
     self->rank = comm_rank(setup->comm);
     self->size = comm_size(setup->comm);
     self->front = (struct native_lane){.store = setup->store, .comm = setup->comm};
-    self->back = (struct native_lane){.store = setup->behind_store, .comm = setup->behind_comm, .behind = true};
+    self->back = (struct native_lane){.store = setup->async_store, .comm = setup->async_comm, .async = true};
     int rc = read_options(self, err);
     if (!rc)
         rc = open_lane(self, &self->front, err);
@@ -120,17 +120,17 @@ static int native_load(struct engine *engine, const char *path, struct state *st
 
 static int native_wait(struct engine *engine, uint64_t deadline_ns, struct cb_err *err)
 {
-    return native_behind_wait((struct native_engine *)engine, 0, deadline_ns, err);
+    return async_save_wait((struct native_engine *)engine, 0, deadline_ns, err);
 }
 
 static uint32_t native_under_way(struct engine *engine)
 {
-    return native_behind_under_way((struct native_engine *)engine);
+    return async_save_under_way((struct native_engine *)engine);
 }
 
 static bool native_stop(struct engine *engine)
 {
-    return native_behind_stop((struct native_engine *)engine);
+    return async_save_stop((struct native_engine *)engine);
 }
 
 const struct engine_ops engine_native_ops = {

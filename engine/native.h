@@ -17,15 +17,15 @@ enum folder_mode { FOLDER_PER_ITERATION, FOLDER_REPLACE };
 
 struct native_save;
 struct native_load;
-struct native_behind;
-struct native_pump;
+struct async_save;
+struct bounce_ring;
 
 /* What one thread does its work with. */
 struct native_lane {
     struct store *store;
     struct comm *comm;
     struct transfer *transfer;
-    bool behind;
+    bool async;
 };
 
 struct native_engine {
@@ -41,13 +41,13 @@ struct native_engine {
     uint32_t copies;
     enum folder_mode folder;
     struct plan_options plan_options;
-    struct transfer *transfer;    /* the front lane's */
-    struct native_lane front;     /* the caller's thread */
-    struct native_lane back;      /* the thread of saves that go on behind; its parts are NULL without */
-    struct native_save *save;     /* NULL until the first save */
-    struct native_behind *behind; /* NULL until the first save that goes on behind */
-    struct native_load *load;     /* NULL until the first load */
-    struct native_pump *pump;     /* NULL until the first state on a device */
+    struct transfer *transfer;     /* the front lane's */
+    struct native_lane front;      /* the caller's thread */
+    struct native_lane back;       /* the thread of asynchronous saves; its parts are NULL without */
+    struct native_save *save;      /* NULL until the first save */
+    struct async_save *async_save; /* NULL until the first asynchronous save */
+    struct native_load *load;      /* NULL until the first load */
+    struct bounce_ring *ring;      /* NULL until the first state on a device */
 };
 
 /* One operation under way. */
@@ -55,7 +55,7 @@ struct native_operation {
     struct native_engine *engine;
     const struct native_lane *lane;
     const char *path;            /* of the checkpoint, relative to the store */
-    struct state *state;         /* may change once a save that goes on behind has staged it */
+    struct state *state;         /* may change once an asynchronous save has staged it */
     const struct layout *layout; /* of it */
     const struct engine_options *options;
     struct sample *sample;

@@ -18,17 +18,17 @@ void timeline_start(struct timeline *self, struct status_page *page, enum operat
 
 static void show(const struct timeline *self, enum operation op, enum rank_state state, uint64_t now_ns)
 {
-    if (self->behind)
+    if (self->async)
         status_page_enter_behind(self->page, op, state, now_ns);
     else
         status_page_enter(self->page, op, state, now_ns);
 }
 
-void timeline_start_behind(struct timeline *self, const struct timeline *first, enum rank_state state)
+void timeline_start_async(struct timeline *self, const struct timeline *first, enum rank_state state)
 {
     memset(self, 0, sizeof *self);
     self->page = first->page;
-    self->behind = true;
+    self->async = true;
     self->counts_from_ns = UINT64_MAX;
     self->op = first->op;
     self->state = state;
@@ -36,23 +36,23 @@ void timeline_start_behind(struct timeline *self, const struct timeline *first, 
     self->since_ns = clock_monotonic_ns();
 }
 
-uint64_t timeline_take_over(struct timeline *first, struct timeline *behind)
+uint64_t timeline_take_over(struct timeline *first, struct timeline *async)
 {
     timeline_stop(first);
-    atomic_store_explicit(&behind->counts_from_ns, first->end_ns, memory_order_release);
+    atomic_store_explicit(&async->counts_from_ns, first->end_ns, memory_order_release);
     return first->end_ns;
 }
 
-void timeline_merge(struct timeline *behind, const struct timeline *first)
+void timeline_merge(struct timeline *async, const struct timeline *first)
 {
     uint64_t sum_ns = 0;
     for (int state = 0; state < STATE_COUNT; state++) {
-        behind->spent_ns[state] += first->spent_ns[state];
-        sum_ns += behind->spent_ns[state];
+        async->spent_ns[state] += first->spent_ns[state];
+        sum_ns += async->spent_ns[state];
     }
     /* What passed between the two readings of the clock when one took over from the other. */
-    uint64_t whole_ns = behind->end_ns - behind->start_ns;
-    behind->spent_ns[STATE_OTHER] += whole_ns > sum_ns ? whole_ns - sum_ns : 0;
+    uint64_t whole_ns = async->end_ns - async->start_ns;
+    async->spent_ns[STATE_OTHER] += whole_ns > sum_ns ? whole_ns - sum_ns : 0;
 }
 
 uint64_t timeline_enter(struct timeline *self, enum rank_state state)

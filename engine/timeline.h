@@ -4,7 +4,7 @@
  * opens the next with the same reading. A switch also shows the state on the status page (plain
  * stores); nothing here allocates or can fail. A value; one thread, but for timeline_take_over.
  *
- * An operation that goes on behind has two: the first until its caller goes on, the second from there. */
+ * An asynchronous operation has two: the first until its caller goes on, the second from there. */
 #ifndef ENGINE_TIMELINE_H
 #define ENGINE_TIMELINE_H
 
@@ -15,7 +15,7 @@
 
 struct timeline {
     struct status_page *page; /* borrowed */
-    bool behind;              /* shown as what goes on behind */
+    bool async;               /* shown as the asynchronous part */
     /* What passes before this is another timeline's: UINT64_MAX until it ends there; 0 where it is all ours. */
     _Atomic uint64_t counts_from_ns;
     enum operation op;
@@ -28,11 +28,11 @@ struct timeline {
 
 void timeline_start(struct timeline *self, struct status_page *page, enum operation op, enum rank_state state);
 /* The second timeline of an operation: on its own thread from now on, counting from timeline_take_over. */
-void timeline_start_behind(struct timeline *self, const struct timeline *first, enum rank_state state);
+void timeline_start_async(struct timeline *self, const struct timeline *first, enum rank_state state);
 /* The first one ends here, and the second counts. Returns now. For the thread of the first. */
-uint64_t timeline_take_over(struct timeline *first, struct timeline *behind);
+uint64_t timeline_take_over(struct timeline *first, struct timeline *async);
 /* Makes one of both, of the whole operation; after timeline_stop of the second. */
-void timeline_merge(struct timeline *behind, const struct timeline *first);
+void timeline_merge(struct timeline *async, const struct timeline *first);
 /* Goes on in another state; entering the present one again only keeps the page fresh. Returns now. */
 uint64_t timeline_enter(struct timeline *self, enum rank_state state);
 /* What passed since `since_ns`, all of it in the state it was entered in then, is no part of the operation. */

@@ -14,7 +14,7 @@ uint64_t needs_store_bytes(const struct layout_pair *layouts, const struct exper
 /* What one rank writes for the baseline. */
 uint64_t needs_baseline_bytes(const struct layout *layout);
 
-/* Staging memory of a rank for its saves that go on behind: what it writes where dedup shares that out
+/* Staging memory of a rank for its asynchronous saves: what it writes where dedup shares that out
  * evenly, or save.staging_bytes. 0 without save.async. */
 uint64_t needs_staging_bytes(const struct layout_pair *layouts, const struct experiment *experiment);
 

@@ -33,12 +33,12 @@ static int open_place(struct train_checkpoint *self, struct trainer *trainer, st
     if (!rc)
         rc = open_store(self->experiment, trainer->rank, trainer->place.pages_folder, &self->store, err);
     if (!rc && self->async)
-        rc = open_store(self->experiment, trainer->rank, trainer->place.pages_folder, &self->behind_store, err);
+        rc = open_store(self->experiment, trainer->rank, trainer->place.pages_folder, &self->async_store, err);
     if (!rc && self->async && !trainer->own.device)
         rc = device_host_open(device_host_cores(), &self->device, err);
     rc = trainer_join(trainer, rc, err);
     if (!rc && self->async)
-        rc = comm_twin(trainer->comm, &self->behind_comm, err);
+        rc = comm_twin(trainer->comm, &self->async_comm, err);
     return rc;
 }
 
@@ -52,8 +52,8 @@ static int make_engine(struct train_checkpoint *self, struct trainer *trainer, s
         .store = self->store,
         .plain = self->folder.plain,
         .run_folder = trainer->place.run_folder,
-        .behind_comm = self->behind_comm,
-        .behind_store = self->behind_store,
+        .async_comm = self->async_comm,
+        .async_store = self->async_store,
         .device = trainer->own.device ? trainer->own.device : self->device,
     };
     return engine_new(&setup, &self->engine, err);
@@ -90,8 +90,8 @@ bool checkpoint_close(struct trainer *trainer)
     if (!engine_stop(self->engine))
         return false;
     engine_free(self->engine);
-    comm_free(self->behind_comm);
-    store_free(self->behind_store);
+    comm_free(self->async_comm);
+    store_free(self->async_store);
     store_free(self->store);
     if (self->device)
         device_close(self->device);

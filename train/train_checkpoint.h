@@ -29,8 +29,8 @@ struct train_checkpoint {
     struct state state; /* memory of the trainer, and `position` */
     struct position position;
     struct folder folder;
-    struct store *store, *behind_store;
-    struct comm *behind_comm;
+    struct store *store, *async_store;
+    struct comm *async_comm;
     struct device *device; /* staging device, if it has its own */
     struct engine *engine;
     bool async, resumes, resumed;

@@ -1,5 +1,5 @@
 /* What a rank does between two iterations, where training would compute: nothing, or compute on all of
- * its cores and measure what a save that goes on behind costs it. */
+ * its cores and measure what an asynchronous save costs it. */
 #ifndef WORKER_COMPUTE_GAP_H
 #define WORKER_COMPUTE_GAP_H
 

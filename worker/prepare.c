@@ -228,7 +228,7 @@ static int open_stores(struct run *self, struct cb_err *err)
     if (!rc)
         rc = open_one(self, &self->store, err);
     if (!rc && self->async && experiment_is(self->experiment, OPT_ENGINE, "native"))
-        rc = open_one(self, &self->behind_store, err);
+        rc = open_one(self, &self->async_store, err);
     return rc;
 }
 
@@ -293,14 +293,14 @@ static int prepare_behind(struct run *self, struct cb_err *err)
         return 0;
     self->pending = calloc(RUN_PENDING, sizeof *self->pending);
     int rc = self->pending ? 0 : alloc_fail(err, "for samples");
-    if (!rc && self->behind_store && !self->on_device)
+    if (!rc && self->async_store && !self->on_device)
         rc = device_host_open(device_host_cores(), &self->device, err);
     rc = run_join(self, rc, err);
-    if (rc || !self->behind_store)
+    if (rc || !self->async_store)
         return rc;
-    rc = comm_twin(self->comm, &self->behind_comm, err);
+    rc = comm_twin(self->comm, &self->async_comm, err);
     if (!rc)
-        comm_watch(self->behind_comm, self->page);
+        comm_watch(self->async_comm, self->page);
     return rc ? cb_context(err, "save.async=true") : 0;
 }
 
@@ -318,8 +318,8 @@ static int make_engine(struct run *self, struct cb_err *err)
         .store_path = native ? NULL : self->folder.path,
         .plain = self->folder.plain,
         .run_folder = self->folder_path,
-        .behind_comm = self->behind_comm,
-        .behind_store = self->behind_store,
+        .async_comm = self->async_comm,
+        .async_store = self->async_store,
         .device = self->device,
         .device_comm = self->on_device ? self->plugin.ops->comm : NULL,
     };
@@ -379,10 +379,10 @@ void run_release(struct run *self)
 {
     engine_free(self->engine);
     gap_release(&self->gap);
-    comm_free(self->behind_comm);
+    comm_free(self->async_comm);
     free(self->pending);
-    if (self->behind_store)
-        store_free(self->behind_store);
+    if (self->async_store)
+        store_free(self->async_store);
     if (self->store)
         store_free(self->store);
     folder_release(&self->folder);

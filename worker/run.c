@@ -142,7 +142,7 @@ static int save_here(struct run *self, uint32_t iteration, struct cb_err *err)
     return rc || self->keep_last == 0 ? rc : run_join(self, retire(self, iteration, err), err);
 }
 
-/* --- saves that go on behind --- */
+/* --- asynchronous saves --- */
 
 static int publish_pending(struct run *self, const struct pending_save *pending, struct cb_err *err)
 {

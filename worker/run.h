@@ -44,8 +44,8 @@ struct run {
     struct store *store;
     struct engine *engine; /* NULL with workload=raw */
     /* What saves use that go on behind; NULL without save.async. */
-    struct comm *behind_comm;
-    struct store *behind_store;
+    struct comm *async_comm;
+    struct store *async_store;
     struct device *device;       /* also where the state is on it */
     struct device_plugin plugin; /* with device=cuda */
     struct device_info device_info;

@@ -80,7 +80,7 @@ static int take_metrics(const struct json_value *metrics, struct sample *sample,
                            VALUE_MAX);
         bool is_state = id >= METRIC_PLAN_S && id <= METRIC_COMMIT_S;
         if (is_state)
-            peer_attribute(sample, id, number);
+            external_attribute(sample, id, number);
         else if (!json_is_null(value))
             sample->values[id] = number;
     }
@@ -144,7 +144,7 @@ static void add_bucket(struct invocation *self, const struct experiment *experim
 }
 
 static int fill_invocation(struct invocation *self, const struct command_engine *engine,
-                           const struct peer_operation *operation, uint64_t bytes, struct cb_err *err)
+                           const struct external_operation *operation, uint64_t bytes, struct cb_err *err)
 {
     static const char *const variables[VALUE_COUNT] = {"CKPTBENCH_OP",    "CKPTBENCH_PATH",      "CKPTBENCH_RANK",
                                                        "CKPTBENCH_RANKS", "CKPTBENCH_ITERATION", "CKPTBENCH_BYTES"};
@@ -192,7 +192,7 @@ static void invocation_release(struct invocation *self)
 }
 
 /* The timed part: one shell. */
-static int invoke(struct invocation *self, const struct peer_operation *operation, struct cb_err *err)
+static int invoke(struct invocation *self, const struct external_operation *operation, struct cb_err *err)
 {
     const char *argv[] = {"/bin/sh", "-c", self->line.data, NULL};
     struct child_options options = {.argv = argv,
@@ -200,29 +200,29 @@ static int invoke(struct invocation *self, const struct peer_operation *operatio
                                     .stdin_fd = -1,
                                     .stdout_fd = self->stdout_fd,
                                     .stderr_fd = self->stderr_fd};
-    const int output_fds[PEER_OUTPUTS] = {self->stdout_fd, self->stderr_fd};
+    const int output_fds[EXTERNAL_OUTPUTS] = {self->stdout_fd, self->stderr_fd};
     struct child child = {0};
     char how[64], last[512];
     int rc = child_start(&child, &options, err);
     if (!rc)
-        rc = peer_wait(&child, operation->setup->comm, operation->options->deadline_ns, output_fds, err);
+        rc = external_wait(&child, operation->setup->comm, operation->options->deadline_ns, output_fds, err);
     if (rc || child.status == 0)
         return rc;
-    peer_last_line(self->stderr_fd, last);
+    external_last_line(self->stderr_fd, last);
     return cb_fail(err, CB_ERR_CORRUPT, "the command failed at %s of %s: %s%s%s",
                    operation_name((enum operation)operation->sample->op), operation->path, child_describe(&child, how),
                    last[0] ? ": " : "", last);
 }
 
 /* A command that put a link in its folder's place wrote nothing of its own there. */
-static bool leads_elsewhere(const struct peer_operation *operation)
+static bool leads_elsewhere(const struct external_operation *operation)
 {
     struct stat status;
     return !strstr(operation->path, "://") && lstat(operation->path, &status) == 0 && S_ISLNK(status.st_mode);
 }
 
 /* What the folder holds is known as a whole only: rank 0 carries it. */
-static int size_it(const struct peer_operation *operation, const struct state *state, struct cb_err *err)
+static int size_it(const struct external_operation *operation, const struct state *state, struct cb_err *err)
 {
     struct sample *sample = operation->sample;
     uint64_t bytes = 0, files = 0;
@@ -253,7 +253,7 @@ static double children_cpu_s(void)
 static int take_report(const struct invocation *invocation, struct sample *sample, struct cb_err *err)
 {
     struct buf output;
-    buf_init(&output, PEER_OUTPUT_MAX_BYTES);
+    buf_init(&output, EXTERNAL_OUTPUT_MAX_BYTES);
     int rc = read_output(invocation->stdout_fd, &output, err);
     if (!rc)
         rc = command_take_report(output.data, output.len, sample, err);
@@ -265,23 +265,23 @@ static int run_command(struct engine *engine, const char *path, struct state *st
                        const struct engine_options *options, struct sample *sample, struct cb_err *err)
 {
     struct command_engine *self = (struct command_engine *)engine;
-    struct peer_operation operation;
+    struct external_operation operation;
     struct invocation invocation;
     int rc = invocation_init(&invocation, err);
-    rc = peer_begin(&operation, &self->setup, path, state->bytes, options, sample, rc, err);
+    rc = external_begin(&operation, &self->setup, path, state->bytes, options, sample, rc, err);
     if (!rc) {
         double cpu_s = children_cpu_s();
         rc = fill_invocation(&invocation, self, &operation, state->bytes, err);
         if (!rc)
             rc = invoke(&invocation, &operation, err);
-        rc = peer_end(&operation, rc, err);
+        rc = external_end(&operation, rc, err);
         sample->values[METRIC_CPU_S] = children_cpu_s() - cpu_s;
     }
     if (!rc) {
         rc = take_report(&invocation, sample, err);
         if (!rc)
             rc = size_it(&operation, state, err);
-        rc = peer_join(&operation, rc, err);
+        rc = external_join(&operation, rc, err);
     }
     invocation_release(&invocation);
     return rc;

@@ -36,8 +36,8 @@ struct known_state {
     int layout_fd;
 };
 
-/* The save that goes on in Python's own thread, of which there is one at a time. */
-struct behind {
+/* The save that continues in Python's own thread, of which there is one at a time. */
+struct async_save {
     int ended_fd; /* a memory file of 8 bytes in which Python counts the saves that have ended */
     uint64_t begun;
     bool under_way; /* not yet asked for its end */
@@ -55,7 +55,7 @@ struct torch_engine {
     struct known_state known[KNOWN_STATES];
     size_t known_count;
     bool started;
-    struct behind behind;
+    struct async_save async;
 };
 
 /* --- starting --- */
@@ -107,8 +107,8 @@ static void write_fd_path(struct json_writer *writer, const char *key, int fd)
 static int make_ended_file(struct torch_engine *self, struct cb_err *err)
 {
     static const uint64_t none = 0;
-    self->behind.ended_fd = memfd_create("ckptbench-ended", MFD_CLOEXEC);
-    if (self->behind.ended_fd < 0 || pwrite(self->behind.ended_fd, &none, sizeof none, 0) != (ssize_t)sizeof none)
+    self->async.ended_fd = memfd_create("ckptbench-ended", MFD_CLOEXEC);
+    if (self->async.ended_fd < 0 || pwrite(self->async.ended_fd, &none, sizeof none, 0) != (ssize_t)sizeof none)
         return cb_fail_errno(err, errno, "a memory file for Python");
     return 0;
 }
@@ -126,7 +126,7 @@ static int send_init(struct torch_engine *self, const struct meeting *meeting, s
     json_member_bool(&writer, "fsync", experiment_bool(experiment, OPT_IO_FSYNC));
     json_member_text(&writer, "dedup", experiment_text(experiment, OPT_SAVE_DEDUP));
     json_member_text(&writer, "async", experiment_text(experiment, OPT_TORCH_ASYNC));
-    write_fd_path(&writer, "ended", self->behind.ended_fd);
+    write_fd_path(&writer, "ended", self->async.ended_fd);
     json_member_u64(&writer, "timeout_s", experiment_u64(experiment, OPT_TIMEOUT_OP) / NS_PER_S + 1);
     write_bucket(&writer, experiment, self->setup.plain);
     struct torch_answer answer;
@@ -258,7 +258,7 @@ static int introduce(struct torch_engine *self, const struct state *state, uint6
 
 /* --- operations --- */
 
-static int request_operation(struct torch_engine *self, const struct peer_operation *operation, const char *command,
+static int request_operation(struct torch_engine *self, const struct external_operation *operation, const char *command,
                              const char *name, struct torch_answer *answer, struct cb_err *err)
 {
     struct json_writer writer;
@@ -272,9 +272,9 @@ static int request_operation(struct torch_engine *self, const struct peer_operat
 /* What only Python can know: its parts of the time, CPU, memory, bytes after torch's own dedup. */
 static void take_answer(const struct torch_answer *answer, const struct state *state, struct sample *sample)
 {
-    peer_attribute(sample, METRIC_PLAN_S, answer->plan_s);
-    peer_attribute(sample, METRIC_IO_S, answer->io_s);
-    peer_attribute(sample, METRIC_COMMIT_S, answer->commit_s);
+    external_attribute(sample, METRIC_PLAN_S, answer->plan_s);
+    external_attribute(sample, METRIC_IO_S, answer->io_s);
+    external_attribute(sample, METRIC_COMMIT_S, answer->commit_s);
     sample->values[METRIC_CPU_S] = answer->cpu_s;
     sample->values[METRIC_RSS_BYTES] = answer->rss_bytes;
     sample->values[METRIC_BYTES_MOVED] = answer->bytes;
@@ -285,48 +285,48 @@ static int run_operation(struct engine *engine, const char *path, struct state *
                          const struct engine_options *options, struct sample *sample, struct cb_err *err)
 {
     struct torch_engine *self = (struct torch_engine *)engine;
-    struct peer_operation operation;
+    struct external_operation operation;
     struct torch_answer answer;
     char name[16];
     int rc = start(self, options->deadline_ns, err);
     if (rc)
         return rc;
     rc = introduce(self, state, options->deadline_ns, name, err);
-    rc = peer_begin(&operation, &self->setup, path, state->bytes, options, sample, rc, err);
+    rc = external_begin(&operation, &self->setup, path, state->bytes, options, sample, rc, err);
     if (rc)
         return rc;
     rc = request_operation(self, &operation, operation_name((enum operation)sample->op), name, &answer, err);
-    rc = peer_end(&operation, rc, err);
+    rc = external_end(&operation, rc, err);
     if (!rc)
         take_answer(&answer, state, sample);
     return rc;
 }
 
-/* --- saves that go on behind --- */
+/* --- asynchronous saves --- */
 
 /* Asks for the end of the save under way, waiting for it; its failure is kept to be told. */
 static void collect(struct torch_engine *self, uint64_t deadline_ns)
 {
-    struct behind *behind = &self->behind;
-    struct sample *sample = behind->sample;
+    struct async_save *async = &self->async;
+    struct sample *sample = async->sample;
     struct json_writer writer;
     struct torch_answer answer;
-    if (!behind->under_way)
+    if (!async->under_way)
         return;
     torch_adapter_begin(&self->adapter, &writer, "wait");
-    int rc = torch_adapter_ask(&self->adapter, &writer, deadline_ns, &answer, &behind->failure);
-    behind->under_way = false;
+    int rc = torch_adapter_ask(&self->adapter, &writer, deadline_ns, &answer, &async->failure);
+    async->under_way = false;
     if (rc) {
-        cb_context(&behind->failure, "saving %s behind, rank %u", behind->path, comm_rank(self->setup.comm));
+        cb_context(&async->failure, "saving %s behind, rank %u", async->path, comm_rank(self->setup.comm));
         sample->flags |= SAMPLE_FAILED;
         return;
     }
-    double op_s = answer.ended_s - (double)behind->timeline.start_ns / 1e9;
+    double op_s = answer.ended_s - (double)async->timeline.start_ns / 1e9;
     for (int metric = METRIC_OTHER_S; metric <= METRIC_WAIT_S; metric++)
         sample->values[metric] = 0;
     sample->values[METRIC_OP_S] = sample->values[METRIC_OWN_S] = sample->values[METRIC_OTHER_S] = op_s;
     sample->values[METRIC_PERSIST_S] = op_s - sample->values[METRIC_STALL_S];
-    if (behind->durable)
+    if (async->durable)
         sample->values[METRIC_DURABLE_S] = op_s;
     take_answer(&answer, NULL, sample);
     sample->values[METRIC_CPU_S] = answer.save_cpu_s;
@@ -334,10 +334,10 @@ static void collect(struct torch_engine *self, uint64_t deadline_ns)
 
 static int tell(struct torch_engine *self, struct cb_err *err)
 {
-    int rc = self->behind.failure.code;
+    int rc = self->async.failure.code;
     if (rc && err)
-        *err = self->behind.failure;
-    self->behind.failure.code = 0;
+        *err = self->async.failure;
+    self->async.failure.code = 0;
     return rc;
 }
 
@@ -352,9 +352,9 @@ static uint32_t torch_under_way(struct engine *engine)
 {
     struct torch_engine *self = (struct torch_engine *)engine;
     uint64_t ended = 0;
-    if (!self->behind.under_way)
+    if (!self->async.under_way)
         return 0;
-    if (pread(self->behind.ended_fd, &ended, sizeof ended, 0) != (ssize_t)sizeof ended || ended < self->behind.begun)
+    if (pread(self->async.ended_fd, &ended, sizeof ended, 0) != (ssize_t)sizeof ended || ended < self->async.begun)
         return 1;
     collect(self, clock_monotonic_ns() + QUIT_GRACE_NS); /* it is there already */
     return 0;
@@ -366,17 +366,17 @@ static bool torch_stop(struct engine *engine)
     return true;
 }
 
-static int save_behind(struct torch_engine *self, const char *path, struct state *state,
-                       const struct engine_options *options, struct sample *sample, struct cb_err *err)
+static int save_async(struct torch_engine *self, const char *path, struct state *state,
+                      const struct engine_options *options, struct sample *sample, struct cb_err *err)
 {
-    struct behind *behind = &self->behind;
-    struct peer_operation operation;
+    struct async_save *async = &self->async;
+    struct external_operation operation;
     char name[16];
     int rc = start(self, options->deadline_ns, err);
     if (rc)
         return rc;
     rc = introduce(self, state, options->deadline_ns, name, err);
-    rc = peer_begin(&operation, &self->setup, path, state->bytes, options, sample, rc, err);
+    rc = external_begin(&operation, &self->setup, path, state->bytes, options, sample, rc, err);
     if (rc)
         return rc;
     collect(self, options->deadline_ns);
@@ -389,12 +389,12 @@ static int save_behind(struct torch_engine *self, const char *path, struct state
         return rc;
     sample->values[METRIC_STALL_WAIT_S] = waited_s;
     sample->values[METRIC_STALL_S] = stall_s;
-    behind->under_way = true;
-    behind->begun++;
-    behind->sample = sample;
-    behind->timeline = operation.timeline;
-    behind->durable = experiment_bool(self->setup.experiment, OPT_IO_FSYNC);
-    snprintf(behind->path, sizeof behind->path, "%s", path);
+    async->under_way = true;
+    async->begun++;
+    async->sample = sample;
+    async->timeline = operation.timeline;
+    async->durable = experiment_bool(self->setup.experiment, OPT_IO_FSYNC);
+    snprintf(async->path, sizeof async->path, "%s", path);
     return 0;
 }
 
@@ -402,7 +402,7 @@ static int torch_save(struct engine *engine, const char *path, struct state *sta
                       const struct engine_options *options, struct sample *sample, struct cb_err *err)
 {
     struct torch_engine *self = (struct torch_engine *)engine;
-    return options->async ? save_behind(self, path, state, options, sample, err)
+    return options->async ? save_async(self, path, state, options, sample, err)
                           : run_operation(engine, path, state, options, sample, err);
 }
 
@@ -423,7 +423,7 @@ static int torch_open(const struct engine_setup *setup, struct engine **engine, 
         return alloc_fail(err, "for the engine");
     self->base.ops = &engine_torch_ops;
     self->setup = *setup;
-    self->behind.ended_fd = -1;
+    self->async.ended_fd = -1;
     torch_adapter_init(&self->adapter, setup->comm);
     *engine = &self->base;
     return 0;
@@ -433,8 +433,8 @@ static void torch_close(struct engine *engine)
 {
     struct torch_engine *self = (struct torch_engine *)engine;
     torch_adapter_end(&self->adapter);
-    if (self->behind.ended_fd >= 0)
-        close(self->behind.ended_fd);
+    if (self->async.ended_fd >= 0)
+        close(self->async.ended_fd);
     for (size_t i = 0; i < self->known_count; i++)
         close(self->known[i].layout_fd);
     free(self);

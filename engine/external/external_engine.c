@@ -27,7 +27,7 @@ static int remove_marker(struct store *store, const char *path, struct cb_err *e
     return rc ? rc : store_sync_folder(store, path, err);
 }
 
-static int prepare_folder(struct peer_operation *self, struct cb_err *err)
+static int prepare_folder(struct external_operation *self, struct cb_err *err)
 {
     if (self->sample->op != OP_SAVE || comm_rank(self->setup->comm) != 0)
         return 0;
@@ -35,8 +35,8 @@ static int prepare_folder(struct peer_operation *self, struct cb_err *err)
     return rc ? rc : remove_marker(self->setup->plain, self->name, err);
 }
 
-int peer_begin(struct peer_operation *self, const struct engine_setup *setup, const char *path, uint64_t bytes,
-               const struct engine_options *options, struct sample *sample, int code, struct cb_err *err)
+int external_begin(struct external_operation *self, const struct engine_setup *setup, const char *path, uint64_t bytes,
+                   const struct engine_options *options, struct sample *sample, int code, struct cb_err *err)
 {
     struct status_page *page = setup->page;
     memset(self, 0, sizeof *self);
@@ -61,7 +61,7 @@ int peer_begin(struct peer_operation *self, const struct engine_setup *setup, co
     return 0;
 }
 
-int peer_end(struct peer_operation *self, int code, struct cb_err *err)
+int external_end(struct external_operation *self, int code, struct cb_err *err)
 {
     timeline_own_done(&self->timeline);
     timeline_enter(&self->timeline, STATE_WAIT);
@@ -71,12 +71,12 @@ int peer_end(struct peer_operation *self, int code, struct cb_err *err)
     return rc;
 }
 
-int peer_join(struct peer_operation *self, int code, struct cb_err *err)
+int external_join(struct external_operation *self, int code, struct cb_err *err)
 {
     return together(self->setup->comm, code, self->options->deadline_ns, err);
 }
 
-void peer_attribute(struct sample *sample, enum metric_id metric, double seconds)
+void external_attribute(struct sample *sample, enum metric_id metric, double seconds)
 {
     double other = sample->values[METRIC_OTHER_S];
     if (!(seconds >= 0))
@@ -87,19 +87,19 @@ void peer_attribute(struct sample *sample, enum metric_id metric, double seconds
 }
 
 /* What a child writes is kept in memory, so one that does not stop must be stopped. */
-static int check_output(const int fds[PEER_OUTPUTS], struct cb_err *err)
+static int check_output(const int fds[EXTERNAL_OUTPUTS], struct cb_err *err)
 {
-    for (size_t i = 0; i < PEER_OUTPUTS; i++) {
+    for (size_t i = 0; i < EXTERNAL_OUTPUTS; i++) {
         struct stat found;
-        if (fstat(fds[i], &found) == 0 && found.st_size > PEER_OUTPUT_MAX_BYTES)
+        if (fstat(fds[i], &found) == 0 && found.st_size > EXTERNAL_OUTPUT_MAX_BYTES)
             return cb_fail(err, CB_ERR_USAGE, "the command wrote more than %d MiB of output: send it to /dev/null",
-                           PEER_OUTPUT_MAX_BYTES >> 20);
+                           EXTERNAL_OUTPUT_MAX_BYTES >> 20);
     }
     return 0;
 }
 
-int peer_wait(struct child *child, struct comm *comm, uint64_t deadline_ns, const int output_fds[PEER_OUTPUTS],
-              struct cb_err *err)
+int external_wait(struct child *child, struct comm *comm, uint64_t deadline_ns, const int output_fds[EXTERNAL_OUTPUTS],
+                  struct cb_err *err)
 {
     for (;;) {
         uint64_t slice_ns = clock_monotonic_ns() + WAIT_SLICE_NS;
@@ -118,7 +118,7 @@ int peer_wait(struct child *child, struct comm *comm, uint64_t deadline_ns, cons
     }
 }
 
-char *peer_last_line(int fd, char text[LAST_LINE_BYTES])
+char *external_last_line(int fd, char text[LAST_LINE_BYTES])
 {
     char tail[LAST_LINE_BYTES];
     struct stat found;

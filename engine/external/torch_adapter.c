@@ -111,7 +111,7 @@ static int fail_child(struct torch_adapter *self, struct cb_err *err)
 {
     char how[64], last[512];
     child_end(&self->child, QUIT_GRACE_NS);
-    peer_last_line(self->stderr_fd, last);
+    external_last_line(self->stderr_fd, last);
     return cb_fail(err, CB_ERR_SYSTEM, "the Python process of engine=torch-dcp ended: %s%s%s",
                    child_describe(&self->child, how), last[0] ? ": " : "", last);
 }

@@ -24,7 +24,7 @@ struct torch_adapter {
 struct torch_answer {
     char version[64]; /* of torch; "unknown" */
     double plan_s, io_s, commit_s, cpu_s;
-    double save_cpu_s; /* of the save behind that has ended */
+    double save_cpu_s; /* of the asynchronous save that has ended */
     double ended_s;    /* when that was, on the monotonic clock */
     double bytes, rss_bytes;
 };

@@ -9,14 +9,14 @@
 /* A shorter piece of memory is copied: a segment of its own would cost more than the copy. */
 #define COPY_BELOW_BYTES 2048
 
-void program_init(struct program *self, const struct program_limits *limits)
+void io_schedule_init(struct io_schedule *self, const struct io_limits *limits)
 {
     memset(self, 0, sizeof *self);
     self->limits = *limits;
     self->waste_left = UINT64_MAX;
 }
 
-void program_release(struct program *self)
+void io_schedule_release(struct io_schedule *self)
 {
     free(self->pending);
     free(self->parts);
@@ -24,7 +24,7 @@ void program_release(struct program *self)
     memset(self, 0, sizeof *self);
 }
 
-void program_clear(struct program *self)
+void io_schedule_clear(struct io_schedule *self)
 {
     self->pending_count = self->part_count = self->request_count = 0;
     self->file_count = 0;
@@ -33,12 +33,12 @@ void program_clear(struct program *self)
     self->code = 0;
 }
 
-void program_limit_waste(struct program *self, uint64_t bytes)
+void io_schedule_limit_waste(struct io_schedule *self, uint64_t bytes)
 {
     self->waste_left = bytes;
 }
 
-struct program_limits program_limits_of(const struct store_capabilities *capabilities, uint64_t block)
+struct io_limits io_limits_of(const struct store_capabilities *capabilities, uint64_t block)
 {
     uint64_t alignment = capabilities->offset_alignment > capabilities->length_alignment
                              ? capabilities->offset_alignment
@@ -48,7 +48,7 @@ struct program_limits program_limits_of(const struct store_capabilities *capabil
     if (capabilities->part_bytes > 0)
         block = capabilities->part_bytes;
     uint64_t whole = block / alignment * alignment;
-    return (struct program_limits){
+    return (struct io_limits){
         .block = whole > 0 ? whole : alignment,
         .alignment = alignment,
         .memory_alignment = capabilities->memory_alignment > 0 ? capabilities->memory_alignment : 1,
@@ -67,7 +67,7 @@ static uint64_t align_up(uint64_t value, uint64_t alignment)
 }
 
 /* Makes room for one more element of `size` bytes; NULL (and the code kept) without memory. */
-static void *grow(struct program *self, void *array, size_t count, size_t *capacity, size_t size)
+static void *grow(struct io_schedule *self, void *array, size_t count, size_t *capacity, size_t size)
 {
     if (count < *capacity)
         return array;
@@ -81,7 +81,7 @@ static void *grow(struct program *self, void *array, size_t count, size_t *capac
     return larger;
 }
 
-static void add_pending(struct program *self, const struct part *part)
+static void add_pending(struct io_schedule *self, const struct part *part)
 {
     if (part->bytes == 0 || self->code)
         return;
@@ -96,19 +96,20 @@ static void add_pending(struct program *self, const struct part *part)
     self->bytes += part->bytes;
 }
 
-void program_add_frame(struct program *self, enum part_kind kind, uint32_t item, uint64_t offset, uint64_t bytes)
+void io_schedule_add_frame(struct io_schedule *self, enum part_kind kind, uint32_t item, uint64_t offset,
+                           uint64_t bytes)
 {
     add_pending(self, &(struct part){.kind = (uint8_t)kind, .item = item, .offset = offset, .bytes = bytes});
 }
 
-void program_add_mapped(struct program *self, uint32_t item, uint64_t offset, uint64_t bytes, uint64_t skip)
+void io_schedule_add_mapped(struct io_schedule *self, uint32_t item, uint64_t offset, uint64_t bytes, uint64_t skip)
 {
     add_pending(self,
                 &(struct part){.kind = PART_MAPPED, .item = item, .offset = offset, .bytes = bytes, .skip = skip});
 }
 
-void program_add_payload(struct program *self, uint32_t item, uint64_t offset, uint64_t bytes, uint64_t skip,
-                         void *memory)
+void io_schedule_add_payload(struct io_schedule *self, uint32_t item, uint64_t offset, uint64_t bytes, uint64_t skip,
+                             void *memory)
 {
     uint64_t end = offset + bytes;
     uint64_t body = align_up(offset, self->limits.alignment);
@@ -131,7 +132,7 @@ void program_add_payload(struct program *self, uint32_t item, uint64_t offset, u
     }
 }
 
-static void append_part(struct program *self, const struct part *part)
+static void append_part(struct io_schedule *self, const struct part *part)
 {
     struct part *parts = grow(self, self->parts, self->part_count, &self->part_capacity, sizeof *self->parts);
     if (!parts)
@@ -140,9 +141,9 @@ static void append_part(struct program *self, const struct part *part)
     parts[self->part_count++] = *part;
 }
 
-static void append_request(struct program *self, const struct program_request *request)
+static void append_request(struct io_schedule *self, const struct io_request *request)
 {
-    struct program_request *requests =
+    struct io_request *requests =
         grow(self, self->requests, self->request_count, &self->request_capacity, sizeof *self->requests);
     if (!requests)
         return;
@@ -167,7 +168,7 @@ static uint32_t segments_added(const struct part *part, uint64_t position, bool 
 }
 
 /* Whether a request goes on over a gap, which then counts. */
-static bool spans(struct program *self, uint64_t gap)
+static bool spans(struct io_schedule *self, uint64_t gap)
 {
     uint64_t waste = gap < self->limits.alignment ? 0 : gap;
     if (gap > self->limits.gap || waste > self->waste_left)
@@ -180,10 +181,10 @@ static bool spans(struct program *self, uint64_t gap)
 /* Moves what fits from the pending parts at *next into one request. A request ends at the block's
  * end, before a gap that it may not span, or when the segments are used up; the latter only happens next
  * to a direct part, so at an aligned offset. */
-static void cut_request(struct program *self, size_t *next)
+static void cut_request(struct io_schedule *self, size_t *next)
 {
-    const struct program_limits *limits = &self->limits;
-    struct program_request request = {.file = self->file_count, .first_part = self->part_count};
+    const struct io_limits *limits = &self->limits;
+    struct io_request request = {.file = self->file_count, .first_part = self->part_count};
     request.offset = align_down(self->pending[*next].offset, limits->whole_blocks ? limits->block : limits->alignment);
     uint64_t limit = limits->whole_frames ? request.offset + limits->block
                                           : align_down(request.offset, limits->block) + limits->block;
@@ -221,7 +222,7 @@ static void cut_request(struct program *self, size_t *next)
     append_request(self, &request);
 }
 
-void program_end_file(struct program *self)
+void io_schedule_end_file(struct io_schedule *self)
 {
     for (size_t next = 0; next < self->pending_count && !self->code;)
         cut_request(self, &next);
@@ -230,8 +231,8 @@ void program_end_file(struct program *self)
 }
 
 /* Reorders requests [begin, end), which are together by file, so that the files take turns. */
-static void take_turns(const struct program_request *sorted, size_t begin, size_t end, struct program_request *out,
-                       size_t *heads, uint32_t files)
+static void take_turns(const struct io_request *sorted, size_t begin, size_t end, struct io_request *out, size_t *heads,
+                       uint32_t files)
 {
     size_t known = 0;
     for (size_t i = begin; i < end; i++) {
@@ -250,9 +251,9 @@ static void take_turns(const struct program_request *sorted, size_t begin, size_
     }
 }
 
-static int interleave_files(struct program *self, uint32_t files, struct cb_err *err)
+static int interleave_files(struct io_schedule *self, uint32_t files, struct cb_err *err)
 {
-    struct program_request *sorted = malloc(self->request_count * sizeof *sorted);
+    struct io_request *sorted = malloc(self->request_count * sizeof *sorted);
     size_t *heads = malloc(files * sizeof *heads);
     if (!sorted || !heads) {
         free(sorted);
@@ -276,15 +277,15 @@ static int interleave_files(struct program *self, uint32_t files, struct cb_err 
     return 0;
 }
 
-int program_finish(struct program *self, uint32_t interleave, struct cb_err *err)
+int io_schedule_finish(struct io_schedule *self, uint32_t interleave, struct cb_err *err)
 {
     if (self->code)
         return cb_fail(err, self->code, "no memory for the transfer of %zu parts", self->part_count);
     return interleave > 1 && self->request_count > 1 ? interleave_files(self, interleave, err) : 0;
 }
 
-uint32_t program_segments(const struct program *self, const struct program_request *request, uint64_t end,
-                          char *staging, struct iovec *segments)
+uint32_t io_schedule_segments(const struct io_schedule *self, const struct io_request *request, uint64_t end,
+                              char *staging, struct iovec *segments)
 {
     uint32_t count = 0;
     uint64_t position = request->offset;

@@ -1,4 +1,4 @@
-/* The data path: requests in flight. Knows stores and programs; not what the bytes mean. */
+/* The data path: requests in flight. Knows stores and schedules; not what the bytes mean. */
 #include "engine/io/transfer.h"
 
 #include <inttypes.h>
@@ -26,8 +26,8 @@ struct file {
 
 struct slot {
     char *own_staging;
-    char *staging;                         /* of the request under way */
-    const struct program_request *request; /* NULL: a FINISH of `file` */
+    char *staging;                    /* of the request under way */
+    const struct io_request *request; /* NULL: a FINISH of `file` */
     uint32_t file;
     uint32_t next_free;
 };
@@ -125,10 +125,10 @@ static void begin_run(struct transfer *self, const struct transfer_run *run)
     self->first_free = 0;
     for (uint32_t i = 0; i < self->setup.depth; i++)
         self->slots[i].next_free = i + 1;
-    for (uint32_t i = 0; i < run->program->file_count; i++)
+    for (uint32_t i = 0; i < run->schedule->file_count; i++)
         self->files[i] = (struct file){0};
-    for (size_t i = 0; i < run->program->request_count; i++)
-        self->files[run->program->requests[i].file].left++;
+    for (size_t i = 0; i < run->schedule->request_count; i++)
+        self->files[run->schedule->requests[i].file].left++;
 }
 
 static int open_file(struct transfer *self, uint32_t number)
@@ -152,14 +152,14 @@ static void close_file(struct transfer *self, struct file *file)
 
 /* Up to where a request can ask for bytes: its end, or where the file's end lets it. Direct parts are
  * only asked for whole, since their lengths must stay aligned. */
-static uint64_t reachable_end(const struct program *program, const struct program_request *request, uint64_t length)
+static uint64_t reachable_end(const struct io_schedule *schedule, const struct io_request *request, uint64_t length)
 {
     if (length >= request->end)
         return request->end;
     if (length <= request->offset)
         return request->offset;
     for (size_t i = 0; i < request->part_count; i++) {
-        const struct part *part = &program->parts[request->first_part + i];
+        const struct part *part = &schedule->parts[request->first_part + i];
         if (part->offset + part->bytes > length && part->direct)
             return part->offset < length ? part->offset : length;
     }
@@ -196,19 +196,19 @@ static int request_done(struct transfer *self, uint32_t number, struct cb_err *e
     return submit(self, slot_index, &finish, err);
 }
 
-static int nothing_came(struct transfer *self, const struct program_request *request, const struct cb_err *why,
+static int nothing_came(struct transfer *self, const struct io_request *request, const struct cb_err *why,
                         struct cb_err *err)
 {
     int rc = self->run->ops->complete(self->run->context, request, NULL, request->offset, why, err);
     return rc ? rc : request_done(self, request->file, err);
 }
 
-static size_t number_of(const struct transfer *self, const struct program_request *request)
+static size_t number_of(const struct transfer *self, const struct io_request *request)
 {
-    return (size_t)(request - self->run->program->requests);
+    return (size_t)(request - self->run->schedule->requests);
 }
 
-static int start_request(struct transfer *self, const struct program_request *request, struct cb_err *err)
+static int start_request(struct transfer *self, const struct io_request *request, struct cb_err *err)
 {
     struct file *file = &self->files[request->file];
     if (!file->opened && open_file(self, request->file) != 0 && self->run->write) {
@@ -217,7 +217,7 @@ static int start_request(struct transfer *self, const struct program_request *re
     }
     if (!file->object)
         return nothing_came(self, request, &file->why, err);
-    uint64_t end = reachable_end(self->run->program, request, file->length);
+    uint64_t end = reachable_end(self->run->schedule, request, file->length);
     if (end <= request->offset) {
         struct cb_err why;
         cb_fail(&why, CB_ERR_CORRUPT, "the file is too short: it has %" PRIu64 " bytes", file->length);
@@ -239,7 +239,7 @@ static int start_request(struct transfer *self, const struct program_request *re
         .object = file->object,
         .offset = request->offset,
         .segments = self->segments,
-        .segment_count = program_segments(self->run->program, request, end, slot->staging, self->segments),
+        .segment_count = io_schedule_segments(self->run->schedule, request, end, slot->staging, self->segments),
         .memory = MEMORY_HOST,
         .user = slot_index,
     };
@@ -262,7 +262,7 @@ static void count_completion(struct transfer *self, const struct store_completio
     self->counts.errors += completion->code != 0 ? 1 : 0;
     if (self->run->latency)
         histogram_record(self->run->latency, completion->completed_ns - completion->submitted_ns);
-    atomic_fetch_add_explicit(self->setup.behind ? &page->behind_bytes_done : &page->bytes_done, completion->bytes,
+    atomic_fetch_add_explicit(self->setup.async ? &page->behind_bytes_done : &page->bytes_done, completion->bytes,
                               memory_order_relaxed);
     atomic_store_explicit(&page->progress_ns, completion->completed_ns, memory_order_relaxed);
 }
@@ -270,7 +270,7 @@ static void count_completion(struct transfer *self, const struct store_completio
 static int finish_completed(struct transfer *self, struct slot *slot, const struct store_completion *completion,
                             struct cb_err *err)
 {
-    struct program_request whole = {.file = slot->file};
+    struct io_request whole = {.file = slot->file};
     struct cb_err why;
     describe(self, completion, &why); /* while the object still has its name */
     self->finishing--;
@@ -287,7 +287,7 @@ static int take_completion(struct transfer *self, const struct store_completion 
     self->first_free = slot_index;
     if (!slot->request)
         return finish_completed(self, slot, completion, err);
-    const struct program_request *request = slot->request;
+    const struct io_request *request = slot->request;
     if (completion->code != 0 || !self->run->write) {
         struct cb_err why;
         describe(self, completion, &why);
@@ -356,7 +356,7 @@ static void drain(struct transfer *self)
             break;
     }
     self->stuck = store_in_flight(self->setup.store) > 0;
-    for (uint32_t i = 0; i < self->run->program->file_count && !self->stuck; i++)
+    for (uint32_t i = 0; i < self->run->schedule->file_count && !self->stuck; i++)
         close_file(self, &self->files[i]);
 }
 
@@ -368,12 +368,12 @@ int transfer_run(struct transfer *self, const struct transfer_run *run, struct t
     begin_run(self, run);
     int rc = 0;
     size_t next = 0;
-    while (!rc && (next < run->program->request_count || self->in_flight > 0)) {
-        bool may_start = next < run->program->request_count && self->first_free < self->setup.depth;
+    while (!rc && (next < run->schedule->request_count || self->in_flight > 0)) {
+        bool may_start = next < run->schedule->request_count && self->first_free < self->setup.depth;
         if (may_start && run->ops->ready)
             rc = run->ops->ready(run->context, next, 0, &may_start, err);
         if (!rc && may_start)
-            rc = start_request(self, &run->program->requests[next++], err);
+            rc = start_request(self, &run->schedule->requests[next++], err);
         else if (!rc && self->in_flight > 0)
             rc = wait_for_some(self, err);
         else if (!rc)

@@ -169,7 +169,7 @@ static void check_crc(struct native_load *self, struct load_item *item)
 {
     uint32_t crc = 0;
     for (size_t i = 0; i < item->part_count; i++) {
-        const struct part *part = &self->program.parts[item->first_part + i];
+        const struct part *part = &self->schedule.parts[item->first_part + i];
         if (part->kind == PART_PAYLOAD || part->kind == PART_MAPPED)
             crc = part->skip == 0 ? part->crc : crc32_zip_combine(crc, part->crc, part->bytes);
     }
@@ -213,7 +213,7 @@ static void take_part(struct native_load *self, struct part *part, const char *b
         take_payload(self, item, part, bytes);
 }
 
-static int take_request(void *context, const struct program_request *request, const char *staging, uint64_t available,
+static int take_request(void *context, const struct io_request *request, const char *staging, uint64_t available,
                         const struct cb_err *why, struct cb_err *err)
 {
     struct native_load *self = context;
@@ -222,7 +222,7 @@ static int take_request(void *context, const struct program_request *request, co
         return why->code;
     }
     for (size_t i = 0; i < request->part_count; i++) {
-        struct part *part = &self->program.parts[request->first_part + i];
+        struct part *part = &self->schedule.parts[request->first_part + i];
         struct load_item *item = &self->items[part->item];
         if (part->offset + part->bytes <= available)
             take_part(self, part, staging + (part->offset - request->offset));
@@ -232,12 +232,12 @@ static int take_request(void *context, const struct program_request *request, co
         if (--item->parts_left == 0)
             item_done(self, item);
     }
-    if (!self->pump || !staging)
+    if (!self->ring || !staging)
         return 0;
     int rc = self->copy_code;
     if (rc)
         *err = self->copy_err;
-    return rc ? rc : native_pump_copying(self->pump, (size_t)(request - self->program.requests), err);
+    return rc ? rc : bounce_ring_copying(self->ring, (size_t)(request - self->schedule.requests), err);
 }
 
 /* --- slots of pinned memory, where the state is on a device --- */
@@ -246,24 +246,24 @@ static int slot_ready(void *context, size_t request, uint64_t until_ns, bool *re
 {
     struct native_load *self = context;
     (void)request;
-    int rc = native_pump_look(self->pump, native_pump_has_free(self->pump) ? 0 : until_ns, err);
-    *ready = !rc && native_pump_has_free(self->pump);
+    int rc = bounce_ring_look(self->ring, bounce_ring_has_free(self->ring) ? 0 : until_ns, err);
+    *ready = !rc && bounce_ring_has_free(self->ring);
     return rc;
 }
 
 static char *slot_place(void *context, size_t request)
 {
     struct native_load *self = context;
-    bool taken = native_pump_take(self->pump, request);
+    bool taken = bounce_ring_take(self->ring, request);
     assert(taken);
     (void)taken;
-    return native_pump_memory(self->pump, request);
+    return bounce_ring_memory(self->ring, request);
 }
 
 static bool go_on_exchanging(void *context)
 {
     struct native_load *self = context;
-    bool soon = self->pump && native_pump_under_way(self->pump) > 0 && !native_pump_has_free(self->pump);
+    bool soon = self->ring && bounce_ring_under_way(self->ring) > 0 && !bounce_ring_has_free(self->ring);
     return native_load_progress(self) || soon;
 }
 
@@ -272,11 +272,11 @@ static int end_copies(struct native_load *self, int rc, struct cb_err *err)
 {
     struct cb_err later;
     uint64_t drain_ns = clock_monotonic_ns() + DRAIN_NS;
-    if (!self->pump)
+    if (!self->ring)
         return rc;
     timeline_enter(&self->operation->timeline, STATE_STAGE);
     int drained =
-        native_pump_drain(self->pump, rc ? drain_ns : self->operation->options->deadline_ns, rc ? &later : err);
+        bounce_ring_drain(self->ring, rc ? drain_ns : self->operation->options->deadline_ns, rc ? &later : err);
     return rc ? rc : drained;
 }
 
@@ -284,26 +284,26 @@ int native_load_run_pass(struct native_load *self, struct cb_err *err)
 {
     static const struct transfer_ops in_place = {
         .open = open_file, .complete = take_request, .meanwhile = go_on_exchanging};
-    static const struct transfer_ops pumped = {.open = open_file,
-                                               .ready = slot_ready,
-                                               .place = slot_place,
-                                               .complete = take_request,
-                                               .meanwhile = go_on_exchanging};
+    static const struct transfer_ops bounced = {.open = open_file,
+                                                .ready = slot_ready,
+                                                .place = slot_place,
+                                                .complete = take_request,
+                                                .meanwhile = go_on_exchanging};
     struct native_operation *operation = self->operation;
     struct status_page *page = operation->engine->setup.page;
     struct transfer_run run = {
-        .program = &self->program,
-        .ops = self->pump ? &pumped : &in_place,
+        .schedule = &self->schedule,
+        .ops = self->ring ? &bounced : &in_place,
         .context = self,
         .timeline = &operation->timeline,
         .latency = operation->sample->flags & SAMPLE_WARMUP ? NULL : &page->latency[OP_LOAD],
         .deadline_ns = operation->options->deadline_ns,
     };
     struct transfer_counts counts;
-    atomic_fetch_add_explicit(&page->bytes_total, self->program.bytes, memory_order_relaxed);
+    atomic_fetch_add_explicit(&page->bytes_total, self->schedule.bytes, memory_order_relaxed);
     self->copy_code = 0;
-    if (self->pump)
-        native_pump_begin(self->pump, true);
+    if (self->ring)
+        bounce_ring_begin(self->ring, true);
     int rc = transfer_run(operation->engine->transfer, &run, &counts, err);
     rc = end_copies(self, rc, err);
     operation->counts.requests += counts.requests;

@@ -85,8 +85,8 @@ static int share_load(struct native_load *self, bool all_in_transit, struct cb_e
     const struct state *state = self->operation->state;
     struct share_options options = {
         .mode = self->mode == LOAD_SPLIT ? SHARE_SPLIT : SHARE_BROADCAST,
-        .block_bytes = self->program.limits.block,
-        .transit_bytes = self->program.limits.block * EXCHANGE_WINDOW,
+        .block_bytes = self->schedule.limits.block,
+        .transit_bytes = self->schedule.limits.block * EXCHANGE_WINDOW,
         .all_in_transit = all_in_transit,
     };
     if (options.block_bytes > COMM_MESSAGE_MAX_BYTES / 2)

@@ -1,4 +1,4 @@
-/* Loading: which bytes of which files a pass reads, and where they go: the program of the open items.
+/* Loading: which bytes of which files a pass reads, and where they go: the schedule of the open items.
  * Knows payloads and memory; what comes of the bytes is load_complete.c's. */
 #include <inttypes.h>
 #include <stdio.h>
@@ -93,10 +93,11 @@ static void add_payload(struct native_load *self, uint32_t number, struct ranges
     for (size_t i = 0; i < ranges->count; i++) {
         const struct range *range = &ranges->ranges[i];
         if (range->memory)
-            program_add_payload(&self->program, number, start + range->begin, range->end - range->begin, range->begin,
-                                range->memory);
+            io_schedule_add_payload(&self->schedule, number, start + range->begin, range->end - range->begin,
+                                    range->begin, range->memory);
         else
-            program_add_mapped(&self->program, number, start + range->begin, range->end - range->begin, range->begin);
+            io_schedule_add_mapped(&self->schedule, number, start + range->begin, range->end - range->begin,
+                                   range->begin);
     }
 }
 
@@ -116,11 +117,11 @@ static void add_item(struct native_load *self, uint32_t number, struct ranges *r
 {
     struct load_item *item = &self->items[number];
     const struct stored_chunk *chunk = native_load_chunk(self, item);
-    struct program *program = &self->program;
+    struct io_schedule *schedule = &self->schedule;
     item->again = item->bad_trailer = false;
     item->trailer = (struct stored_trailer){0};
     if (item->read_count == 0) {
-        program_add_frame(program, PART_HEADER, number, chunk->offset, chunk->length);
+        io_schedule_add_frame(schedule, PART_HEADER, number, chunk->offset, chunk->length);
         return;
     }
     if (chunk->compressed) {
@@ -128,25 +129,25 @@ static void add_item(struct native_load *self, uint32_t number, struct ranges *r
         return;
     }
     if (item->state == ITEM_PROBE) {
-        program_add_frame(program, PART_HEADER, number, chunk->offset, item->probe_bytes);
+        io_schedule_add_frame(schedule, PART_HEADER, number, chunk->offset, item->probe_bytes);
         return;
     }
     if (item->state == ITEM_EXPECTED)
-        program_add_frame(program, PART_HEADER, number, chunk->offset, item->payload.offset);
+        io_schedule_add_frame(schedule, PART_HEADER, number, chunk->offset, item->payload.offset);
     add_payload(self, number, ranges);
     uint64_t end = item->payload.offset + item->payload.bytes;
     if (!wants_trailer(self, item, ranges))
         return;
     uint64_t bytes = chunk->length - end < ITEM_MAX_TRAILER ? chunk->length - end : ITEM_MAX_TRAILER;
-    program_add_frame(program, PART_TRAILER, number, chunk->offset + chunk->length - bytes, bytes);
+    io_schedule_add_frame(schedule, PART_TRAILER, number, chunk->offset + chunk->length - bytes, bytes);
 }
 
 static void find_parts(struct native_load *self)
 {
     for (size_t i = 0; i < self->item_count; i++)
         self->items[i].part_count = self->items[i].parts_left = 0;
-    for (size_t i = 0; i < self->program.part_count; i++) {
-        struct load_item *item = &self->items[self->program.parts[i].item];
+    for (size_t i = 0; i < self->schedule.part_count; i++) {
+        struct load_item *item = &self->items[self->schedule.parts[i].item];
         if (item->part_count++ == 0)
             item->first_part = i;
         item->parts_left++;
@@ -176,7 +177,7 @@ static void add_file(struct native_load *self, size_t *next, struct ranges *rang
 {
     uint32_t file = native_load_chunk(self, &self->items[*next])->file;
     uint64_t end = 0;
-    self->files[self->program.file_count] = file;
+    self->files[self->schedule.file_count] = file;
     for (; *next < self->item_count && native_load_chunk(self, &self->items[*next])->file == file; ++*next) {
         struct load_item *item = &self->items[*next];
         if (!native_load_is_open(item))
@@ -189,7 +190,7 @@ static void add_file(struct native_load *self, size_t *next, struct ranges *rang
         add_item(self, (uint32_t)*next, ranges);
         end = native_load_chunk(self, item)->offset + native_load_chunk(self, item)->length;
     }
-    program_end_file(&self->program);
+    io_schedule_end_file(&self->schedule);
 }
 
 /* Whether any target is where only copies reach it. */
@@ -207,26 +208,26 @@ int native_load_build_pass(struct native_load *self, struct cb_err *err)
     const struct native_engine *engine = self->operation->engine;
     struct device *device = reaches_device(self) ? self->operation->state->device : NULL;
     struct ranges ranges = {0};
-    program_clear(&self->program);
-    program_limit_waste(&self->program, self->waste_left);
+    io_schedule_clear(&self->schedule);
+    io_schedule_limit_waste(&self->schedule, self->waste_left);
     self->window.used = 0;
-    self->program.limits.images = device != NULL; /* a store does not read into a device */
+    self->schedule.limits.images = device != NULL; /* a store does not read into a device */
     for (size_t next = 0; next < self->item_count;)
         add_file(self, &next, &ranges);
     free(ranges.ranges);
-    self->waste_left = self->program.waste_left;
+    self->waste_left = self->schedule.waste_left;
     if (ranges.failed)
         return alloc_fail(err, "for the ranges to read");
     uint32_t turns = engine->plan_options.files == FILES_PER_RANK ? engine->plan_options.files_per_rank : 1;
-    int rc = program_finish(&self->program, turns, err);
+    int rc = io_schedule_finish(&self->schedule, turns, err);
     if (rc)
         return rc;
     find_parts(self);
     if (device)
-        rc = native_pump_reserve(self->operation->engine, device, self->program.staging_bytes,
-                                 self->program.request_count, err);
-    self->pump = device ? engine->pump : NULL;
+        rc = bounce_ring_reserve(self->operation->engine, device, self->schedule.staging_bytes,
+                                 self->schedule.request_count, err);
+    self->ring = device ? engine->ring : NULL;
     return rc ? rc
-              : transfer_reserve(engine->transfer, self->program.file_count, device ? 0 : self->program.staging_bytes,
+              : transfer_reserve(engine->transfer, self->schedule.file_count, device ? 0 : self->schedule.staging_bytes,
                                  err);
 }

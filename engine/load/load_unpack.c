@@ -70,7 +70,7 @@ void native_load_add_packed(struct native_load *self, uint32_t number)
     item->in_window = at >= window->bytes ? 0 : window->bytes - at < left ? window->bytes - at : left;
     if (item->in_window == 0)
         return;
-    program_add_payload(&self->program, number, offset, item->in_window, item->taken, window->memory + at);
+    io_schedule_add_payload(&self->schedule, number, offset, item->in_window, item->taken, window->memory + at);
     window->used = at + item->in_window;
 }
 

@@ -25,7 +25,7 @@ void native_load_free(struct native_load *self)
 {
     if (!self)
         return;
-    program_release(&self->program);
+    io_schedule_release(&self->schedule);
     buf_release(&self->metadata);
     buf_release(&self->frame);
     device_talk_release(&self->talk);
@@ -49,7 +49,7 @@ static int load_new(const struct native_engine *engine, struct native_load **loa
     struct native_load *self = calloc(1, sizeof *self);
     if (!self)
         return alloc_fail(err, "to load");
-    struct program_limits limits = program_limits_of(store_capabilities(engine->setup.store), engine->block_bytes);
+    struct io_limits limits = io_limits_of(store_capabilities(engine->setup.store), engine->block_bytes);
     const char *mode = experiment_text(engine->setup.experiment, OPT_LOAD_EXCHANGE);
     self->mode = strcmp(mode, "broadcast") == 0 ? LOAD_BROADCAST : strcmp(mode, "split") == 0 ? LOAD_SPLIT : LOAD_ALONE;
     self->chooses = strcmp(mode, "auto") == 0;
@@ -57,7 +57,7 @@ static int load_new(const struct native_engine *engine, struct native_load **loa
     self->waste_percent = waste_percent(engine);
     limits.gap = self->gap_bytes < limits.alignment ? limits.alignment : self->gap_bytes;
     limits.whole_frames = true;
-    program_init(&self->program, &limits);
+    io_schedule_init(&self->schedule, &limits);
     device_talk_init(&self->talk, engine->setup.device_comm, engine->setup.device);
     buf_init(&self->metadata, METADATA_MAX_BYTES);
     buf_init(&self->frame, FRAME_MAX_BYTES);

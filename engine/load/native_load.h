@@ -49,7 +49,7 @@ struct window {
 };
 
 struct native_load {
-    struct program program;
+    struct io_schedule schedule;
     struct buf metadata;
     struct buf frame; /* what our writer would have written, or a value */
     uint64_t gap_bytes, waste_percent;
@@ -62,7 +62,7 @@ struct native_load {
     /* of the load under way */
     struct native_operation *operation;
     struct stored_checkpoint *checkpoint;
-    struct native_pump *pump; /* NULL where the state is in this machine's memory */
+    struct bounce_ring *ring; /* NULL where the state is in this machine's memory */
     int copy_code;            /* a copy to the device that could not be queued, */
     struct cb_err copy_err;   /* and why */
     size_t failures, item_total;
@@ -86,7 +86,7 @@ struct native_load {
     bool *in_one;             /* one a read: its runs are read as one range */
     struct load_item *items;  /* by file and offset */
     size_t item_count;
-    uint32_t *files; /* file of the checkpoint for each file of the program */
+    uint32_t *files; /* file of the checkpoint for each file of the schedule */
 };
 
 static inline const struct stored_chunk *native_load_chunk(const struct native_load *self, const struct load_item *item)

@@ -1,4 +1,4 @@
-/* Saves that go on behind the caller: a thread that takes them in order, and what the caller sees.
+/* Asynchronous saves: a thread that takes them in order, and what the caller sees.
  *
  * The caller's part of a save is the stall: wait until fewer than save.inflight are under way, look
  * into the plan's cache, copy the state to staging memory. It talks to no other rank. All else is the
@@ -23,7 +23,7 @@
 /* A thread that was told to stop gets so long: the transfer drains for half of it. */
 #define STOP_NS (10 * NS_PER_S)
 
-struct native_behind {
+struct async_save {
     struct native_engine *engine;
     pthread_t thread;
     bool running;
@@ -36,7 +36,7 @@ struct native_behind {
     struct cb_err failure; /* code != 0: not told yet */
 };
 
-static void wait_for_change(struct native_behind *self, uint64_t until_ns)
+static void wait_for_change(struct async_save *self, uint64_t until_ns)
 {
     struct timespec until = {.tv_sec = (time_t)(until_ns / NS_PER_S), .tv_nsec = (long)(until_ns % NS_PER_S)};
     pthread_cond_timedwait(&self->changed, &self->lock, &until);
@@ -44,7 +44,7 @@ static void wait_for_change(struct native_behind *self, uint64_t until_ns)
 
 /* --- the thread --- */
 
-static int persist(struct native_behind *self, struct native_job *job, bool after_failure)
+static int persist(struct async_save *self, struct native_job *job, bool after_failure)
 {
     struct native_operation *operation = &job->operation;
     struct status_page *page = self->engine->setup.page;
@@ -78,7 +78,7 @@ static void fill(struct native_job *job)
         sample->values[METRIC_DURABLE_S] = sample->values[METRIC_OP_S];
 }
 
-static void end_job(struct native_behind *self, struct native_job *job, int code)
+static void end_job(struct async_save *self, struct native_job *job, int code)
 {
     job->gave_up = code != 0;
     sem_post(&job->written_more);
@@ -97,7 +97,7 @@ static void end_job(struct native_behind *self, struct native_job *job, int code
 
 static void *live(void *context)
 {
-    struct native_behind *self = context;
+    struct async_save *self = context;
     for (;;) {
         pthread_mutex_lock(&self->lock);
         struct native_job *job = &self->jobs[self->first];
@@ -120,14 +120,14 @@ static int check_setup(const struct native_engine *engine, struct cb_err *err)
     return cb_fail(err, CB_ERR_INTERNAL, "the engine was made without what saves need that go on behind");
 }
 
-int native_behind_make(struct native_engine *engine, struct cb_err *err)
+int async_save_make(struct native_engine *engine, struct cb_err *err)
 {
-    if (engine->behind)
+    if (engine->async_save)
         return 0;
     int rc = check_setup(engine, err);
     if (rc)
         return rc;
-    struct native_behind *self = calloc(1, sizeof *self);
+    struct async_save *self = calloc(1, sizeof *self);
     struct native_job *jobs = calloc(engine->inflight, sizeof *jobs);
     if (!self || !jobs) {
         free(self);
@@ -146,15 +146,15 @@ int native_behind_make(struct native_engine *engine, struct cb_err *err)
         sem_init(&jobs[i].staged_more, 0, 0);
         sem_init(&jobs[i].written_more, 0, 0);
     }
-    engine->behind = self;
+    engine->async_save = self;
     int failed = pthread_create(&self->thread, NULL, live, self);
     self->running = failed == 0;
     return failed ? limits_fail_thread(failed, "the thread of saves that go on behind", err) : 0;
 }
 
-void native_behind_free(struct native_engine *engine)
+void async_save_free(struct native_engine *engine)
 {
-    struct native_behind *self = engine->behind;
+    struct async_save *self = engine->async_save;
     if (!self)
         return;
     pthread_mutex_lock(&self->lock);
@@ -171,12 +171,12 @@ void native_behind_free(struct native_engine *engine)
     pthread_mutex_destroy(&self->lock);
     free(self->jobs);
     free(self);
-    engine->behind = NULL;
+    engine->async_save = NULL;
 }
 
-bool native_behind_stop(struct native_engine *engine)
+bool async_save_stop(struct native_engine *engine)
 {
-    struct native_behind *self = engine->behind;
+    struct async_save *self = engine->async_save;
     if (!self)
         return true;
     uint64_t give_up_ns = clock_monotonic_ns() + STOP_NS;
@@ -193,7 +193,7 @@ bool native_behind_stop(struct native_engine *engine)
 /* --- the caller --- */
 
 /* With the lock held: until at most `left` are under way. */
-static int wait_until(struct native_behind *self, uint32_t left, uint64_t deadline_ns, struct cb_err *err)
+static int wait_until(struct async_save *self, uint32_t left, uint64_t deadline_ns, struct cb_err *err)
 {
     /* What comes after a failure is not written: it ends at once, and is past when the failure is told. */
     while (self->count > left || (self->failure.code && self->count > 0)) {
@@ -208,9 +208,9 @@ static int wait_until(struct native_behind *self, uint32_t left, uint64_t deadli
     return 0;
 }
 
-int native_behind_wait(struct native_engine *engine, uint32_t left, uint64_t deadline_ns, struct cb_err *err)
+int async_save_wait(struct native_engine *engine, uint32_t left, uint64_t deadline_ns, struct cb_err *err)
 {
-    struct native_behind *self = engine->behind;
+    struct async_save *self = engine->async_save;
     if (!self)
         return 0;
     pthread_mutex_lock(&self->lock);
@@ -225,9 +225,9 @@ int native_behind_wait(struct native_engine *engine, uint32_t left, uint64_t dea
     return rc;
 }
 
-uint32_t native_behind_under_way(struct native_engine *engine)
+uint32_t async_save_under_way(struct native_engine *engine)
 {
-    struct native_behind *self = engine->behind;
+    struct async_save *self = engine->async_save;
     if (!self)
         return 0;
     pthread_mutex_lock(&self->lock);
@@ -236,10 +236,10 @@ uint32_t native_behind_under_way(struct native_engine *engine)
     return count;
 }
 
-/* Before plan, program or staging memory change: nothing uses them any more. A failure stays to be told. */
+/* Before plan, schedule or staging memory change: nothing uses them any more. A failure stays to be told. */
 static int idle(struct native_engine *engine, struct cb_err *err)
 {
-    struct native_behind *self = engine->behind;
+    struct async_save *self = engine->async_save;
     pthread_mutex_lock(&self->lock);
     uint32_t own = 1; /* the save that asks is under way, too */
     int rc = 0;
@@ -251,7 +251,7 @@ static int idle(struct native_engine *engine, struct cb_err *err)
     return rc;
 }
 
-static struct native_job *begin_job(struct native_behind *self, struct native_operation *operation)
+static struct native_job *begin_job(struct async_save *self, struct native_operation *operation)
 {
     pthread_mutex_lock(&self->lock);
     uint32_t slot = (self->first + self->count) % self->engine->inflight;
@@ -273,7 +273,7 @@ static struct native_job *begin_job(struct native_behind *self, struct native_op
     job->rounds_staged = job->rounds_written = 0;
     while (sem_trywait(&job->staged_more) == 0 || sem_trywait(&job->written_more) == 0)
         ; /* posts that nobody waited for */
-    timeline_start_behind(&job->operation.timeline, &job->front, STATE_WAIT);
+    timeline_start_async(&job->operation.timeline, &job->front, STATE_WAIT);
     return job;
 }
 
@@ -288,7 +288,7 @@ static void count_rounds(struct native_job *job)
 
 static void queue(struct native_job *job)
 {
-    struct native_behind *self = job->operation.engine->behind;
+    struct async_save *self = job->operation.engine->async_save;
     pthread_mutex_lock(&self->lock);
     job->queued = true;
     pthread_cond_broadcast(&self->changed);
@@ -296,7 +296,7 @@ static void queue(struct native_job *job)
 }
 
 /* The end of the stall. */
-static void hand_over(struct native_behind *self, struct native_job *job)
+static void hand_over(struct async_save *self, struct native_job *job)
 {
     timeline_take_over(&job->front, &job->operation.timeline);
     pthread_mutex_lock(&self->lock);
@@ -318,14 +318,14 @@ static void fail_stage(struct native_job *job, const struct cb_err *why)
     }
 }
 
-int native_save_behind(struct native_operation *operation, struct cb_err *err)
+int async_save_run(struct native_operation *operation, struct cb_err *err)
 {
     struct native_engine *engine = operation->engine;
-    struct native_behind *self = engine->behind;
+    struct async_save *self = engine->async_save;
     struct cb_err why;
     operation->usage_of = RUSAGE_THREAD;
     native_begin(operation, STATE_WAIT);
-    int rc = native_behind_wait(engine, engine->inflight - 1, operation->options->deadline_ns, err);
+    int rc = async_save_wait(engine, engine->inflight - 1, operation->options->deadline_ns, err);
     if (rc) {
         timeline_stop(&operation->timeline);
         return rc;

@@ -1,4 +1,4 @@
-/* The pump's slots. Knows devices and their events; neither what requests are made of nor what they do. */
+/* The bounce ring's slots. Knows devices and their events; neither what requests are made of nor what they do. */
 #include "engine/save/bounce_ring.h"
 
 #include <assert.h>
@@ -19,7 +19,7 @@ struct slot {
     uint64_t event; /* behind its copies */
 };
 
-struct native_pump {
+struct bounce_ring {
     struct pinned pinned;
     uint64_t slot_bytes;
     uint32_t slot_count;
@@ -48,7 +48,7 @@ static int count_slots(const struct native_engine *engine, uint64_t slot_bytes, 
     return 0;
 }
 
-static int make_slots(struct native_pump *self, uint32_t count, struct cb_err *err)
+static int make_slots(struct bounce_ring *self, uint32_t count, struct cb_err *err)
 {
     free(self->slots);
     free(self->free);
@@ -66,7 +66,7 @@ static int make_slots(struct native_pump *self, uint32_t count, struct cb_err *e
 /* Slots of another size, or of another device. */
 static int make_memory(struct native_engine *engine, struct device *device, uint64_t slot_bytes, struct cb_err *err)
 {
-    struct native_pump *self = engine->pump;
+    struct bounce_ring *self = engine->ring;
     uint32_t count = 0;
     int rc = count_slots(engine, slot_bytes, &count, err);
     self->slot_bytes = 0;
@@ -82,14 +82,14 @@ static int make_memory(struct native_engine *engine, struct device *device, uint
     return 0;
 }
 
-int native_pump_reserve(struct native_engine *engine, struct device *device, uint64_t slot_bytes, size_t requests,
+int bounce_ring_reserve(struct native_engine *engine, struct device *device, uint64_t slot_bytes, size_t requests,
                         struct cb_err *err)
 {
     uint64_t rounded = (slot_bytes + SLOT_ALIGNMENT - 1) / SLOT_ALIGNMENT * SLOT_ALIGNMENT;
     rounded = rounded > 0 ? rounded : SLOT_ALIGNMENT;
-    if (!engine->pump)
-        engine->pump = calloc(1, sizeof *engine->pump);
-    struct native_pump *self = engine->pump;
+    if (!engine->ring)
+        engine->ring = calloc(1, sizeof *engine->ring);
+    struct bounce_ring *self = engine->ring;
     if (!self)
         return alloc_fail(err, "for the slots between store and device");
     if (transfer_is_stuck(engine->front.transfer))
@@ -105,7 +105,7 @@ int native_pump_reserve(struct native_engine *engine, struct device *device, uin
     return requests == 0 || fits ? 0 : make_memory(engine, device, rounded, err);
 }
 
-void native_pump_free(struct native_pump *self)
+void bounce_ring_free(struct bounce_ring *self)
 {
     if (!self)
         return;
@@ -117,7 +117,7 @@ void native_pump_free(struct native_pump *self)
     free(self);
 }
 
-void native_pump_begin(struct native_pump *self, bool frees)
+void bounce_ring_begin(struct bounce_ring *self, bool frees)
 {
     assert(self->copying_count == 0);
     self->frees = frees;
@@ -130,7 +130,7 @@ void native_pump_begin(struct native_pump *self, bool frees)
         self->slot_of[i] = NO_SLOT;
 }
 
-bool native_pump_take(struct native_pump *self, size_t request)
+bool bounce_ring_take(struct bounce_ring *self, size_t request)
 {
     if (self->free_count == 0)
         return false;
@@ -140,23 +140,23 @@ bool native_pump_take(struct native_pump *self, size_t request)
     return true;
 }
 
-bool native_pump_has_free(const struct native_pump *self)
+bool bounce_ring_has_free(const struct bounce_ring *self)
 {
     return self->free_count > 0;
 }
 
-char *native_pump_memory(const struct native_pump *self, size_t request)
+char *bounce_ring_memory(const struct bounce_ring *self, size_t request)
 {
     assert(self->slot_of[request] != NO_SLOT);
     return self->pinned.memory + self->slot_of[request] * self->slot_bytes;
 }
 
-struct device *native_pump_device(const struct native_pump *self)
+struct device *bounce_ring_device(const struct bounce_ring *self)
 {
     return self->pinned.device;
 }
 
-int native_pump_copying(struct native_pump *self, size_t request, struct cb_err *err)
+int bounce_ring_copying(struct bounce_ring *self, size_t request, struct cb_err *err)
 {
     uint32_t slot = self->slot_of[request];
     struct device *device = self->pinned.device;
@@ -169,31 +169,31 @@ int native_pump_copying(struct native_pump *self, size_t request, struct cb_err 
     return 0;
 }
 
-bool native_pump_is_full(const struct native_pump *self, size_t request)
+bool bounce_ring_is_full(const struct bounce_ring *self, size_t request)
 {
     return self->slot_of[request] != NO_SLOT && self->slots[self->slot_of[request]].state == SLOT_FULL;
 }
 
-static void free_slot(struct native_pump *self, uint32_t slot)
+static void free_slot(struct bounce_ring *self, uint32_t slot)
 {
     self->slots[slot].state = SLOT_FREE;
     self->free[self->free_count++] = slot;
 }
 
-void native_pump_give_back(struct native_pump *self, size_t request)
+void bounce_ring_give_back(struct bounce_ring *self, size_t request)
 {
     assert(self->slots[self->slot_of[request]].state != SLOT_COPYING);
     free_slot(self, self->slot_of[request]);
     self->slot_of[request] = NO_SLOT;
 }
 
-uint32_t native_pump_under_way(const struct native_pump *self)
+uint32_t bounce_ring_under_way(const struct bounce_ring *self)
 {
     return self->copying_count;
 }
 
 /* The oldest copy is done. */
-static void take_oldest(struct native_pump *self)
+static void take_oldest(struct bounce_ring *self)
 {
     uint32_t slot = self->copying[self->copying_first];
     self->copying_first = (self->copying_first + 1) % self->slot_count;
@@ -204,7 +204,7 @@ static void take_oldest(struct native_pump *self)
         self->slots[slot].state = SLOT_FULL;
 }
 
-int native_pump_look(struct native_pump *self, uint64_t until_ns, struct cb_err *err)
+int bounce_ring_look(struct bounce_ring *self, uint64_t until_ns, struct cb_err *err)
 {
     struct device *device = self->pinned.device;
     bool done = true;
@@ -225,7 +225,7 @@ int native_pump_look(struct native_pump *self, uint64_t until_ns, struct cb_err 
     return rc ? cb_context(err, "copying between the device and pinned memory") : 0;
 }
 
-int native_pump_drain(struct native_pump *self, uint64_t deadline_ns, struct cb_err *err)
+int bounce_ring_drain(struct bounce_ring *self, uint64_t deadline_ns, struct cb_err *err)
 {
     struct device *device = self->pinned.device;
     int rc = 0;

@@ -2,7 +2,7 @@
  *
  * Order, always: an older marker is gone durably before the first byte; data, then fsync of files and
  * folders, then agreement of all ranks, then the marker, then the last agreement. It is the same for a
- * save that goes on behind; only its bytes come from staging memory and its lane is another. */
+ * asynchronous save; only its bytes come from staging memory and its lane is another. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -27,7 +27,7 @@ static int create_file(void *context, uint32_t file, struct store_object **objec
     return store_create(store, name, planned->length, object, err);
 }
 
-static int write_failed(void *context, const struct program_request *request, const char *staging, uint64_t available,
+static int write_failed(void *context, const struct io_request *request, const char *staging, uint64_t available,
                         const struct cb_err *why, struct cb_err *err)
 {
     (void)context, (void)request, (void)staging, (void)available;
@@ -103,7 +103,7 @@ static int clear_folder(struct native_operation *operation, int code, struct cb_
     if (!rc)
         rc = native_agree(operation, remove_own_files(operation, err), 0, &agreement, err);
     operation->sample->values[METRIC_DELETE_S] = (double)(clock_monotonic_ns() - start_ns) / 1e9;
-    if (!operation->lane->behind)
+    if (!operation->lane->async)
         timeline_leave_out(&operation->timeline, start_ns);
     return rc;
 }
@@ -143,7 +143,7 @@ static int sync_folders(struct native_operation *operation, struct cb_err *err)
     char last[PATH_MAX] = "";
     timeline_enter(&operation->timeline, STATE_FSYNC);
     int rc = 0;
-    for (uint32_t i = 0; i < engine->save->program.file_count && !rc; i++) {
+    for (uint32_t i = 0; i < engine->save->schedule.file_count && !rc; i++) {
         char folder[PATH_MAX];
         rc = native_copy_name(operation->path, engine->save->copy,
                               engine->save->plan->files[engine->save->files[i]].name, folder, err);
@@ -161,29 +161,29 @@ static int sync_folders(struct native_operation *operation, struct cb_err *err)
 static int write_copy(struct native_operation *operation, struct cb_err *err)
 {
     static const struct transfer_ops in_place = {
-        .open = create_file, .prepare = native_compose, .complete = write_failed};
+        .open = create_file, .prepare = write_frames, .complete = write_failed};
     static const struct transfer_ops staged = {.open = create_file,
                                                .ready = native_staged_ready,
                                                .place = native_staged_place,
                                                .written = native_staged_written,
-                                               .prepare = native_compose,
+                                               .prepare = write_frames,
                                                .complete = write_failed};
-    static const struct transfer_ops pumped = {.open = create_file,
-                                               .ready = native_pumped_ready,
-                                               .place = native_pumped_place,
-                                               .written = native_pumped_written,
-                                               .prepare = native_compose,
-                                               .complete = write_failed,
-                                               .meanwhile = native_pumped_meanwhile};
+    static const struct transfer_ops bounced = {.open = create_file,
+                                                .ready = bounce_save_ready,
+                                                .place = bounce_save_place,
+                                                .written = bounce_save_written,
+                                                .prepare = write_frames,
+                                                .complete = write_failed,
+                                                .meanwhile = bounce_save_meanwhile};
     struct native_engine *engine = operation->engine;
     struct native_save *save = engine->save;
     struct status_page *page = engine->setup.page;
     bool warmup = (operation->sample->flags & SAMPLE_WARMUP) != 0;
     struct transfer_run run = {
-        .program = &save->program,
-        .ops = save->staged      ? &staged
-               : save->is_pumped ? &pumped
-                                 : &in_place,
+        .schedule = &save->schedule,
+        .ops = save->staged    ? &staged
+               : save->bounces ? &bounced
+                               : &in_place,
         .context = save,
         .write = true,
         .timeline = &operation->timeline,
@@ -193,11 +193,11 @@ static int write_copy(struct native_operation *operation, struct cb_err *err)
     struct transfer_counts counts = {0};
     for (size_t i = 0; i < save->source_count; i++)
         save->sources[i].crc = 0;
-    if (save->is_pumped)
-        native_pumped_begin(save);
+    if (save->bounces)
+        bounce_save_begin(save);
     int rc = transfer_run(operation->lane->transfer, &run, &counts, err);
-    if (save->is_pumped)
-        rc = native_pumped_end(save, rc, err);
+    if (save->bounces)
+        rc = bounce_save_end(save, rc, err);
     operation->counts.requests += counts.requests;
     operation->counts.errors += counts.errors;
     operation->counts.bytes += counts.bytes;
@@ -210,8 +210,8 @@ static int write_data(struct native_operation *operation, struct cb_err *err)
 {
     struct native_engine *engine = operation->engine;
     struct status_page *page = engine->setup.page;
-    atomic_store_explicit(operation->lane->behind ? &page->behind_bytes_total : &page->bytes_total,
-                          engine->save->program.bytes * engine->copies, memory_order_relaxed);
+    atomic_store_explicit(operation->lane->async ? &page->behind_bytes_total : &page->bytes_total,
+                          engine->save->schedule.bytes * engine->copies, memory_order_relaxed);
     int rc = 0;
     for (uint32_t copy = 0; copy < engine->copies && !rc; copy++) {
         engine->save->copy = copy;
@@ -292,7 +292,7 @@ int native_persist(struct native_operation *operation, struct native_job *job, i
     return native_agree(operation, rc, 0, &agreement, err);
 }
 
-/* The caller waits for all of it: what goes on behind has ended before. */
+/* The caller waits for all of it: the asynchronous part has ended before. */
 static int idle(struct native_engine *engine, struct cb_err *err)
 {
     (void)engine, (void)err;
@@ -305,12 +305,12 @@ int native_save_run(struct native_operation *operation, struct cb_err *err)
     struct agreement agreement;
     int rc = native_save_make(engine, err);
     if (!rc && operation->options->async)
-        rc = native_behind_make(engine, err);
+        rc = async_save_make(engine, err);
     rc = native_agree(operation, rc, 0, &agreement, err);
     if (!rc && operation->options->async)
-        return native_save_behind(operation, err);
-    if (!rc && engine->behind)
-        rc = native_behind_wait(engine, 0, operation->options->deadline_ns, err);
+        return async_save_run(operation, err);
+    if (!rc && engine->async_save)
+        rc = async_save_wait(engine, 0, operation->options->deadline_ns, err);
     if (rc)
         return cb_context(err, "saving %s, rank %" PRIu32, operation->path, engine->rank);
     native_begin(operation, STATE_PLAN);

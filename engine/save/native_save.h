@@ -1,12 +1,12 @@
 /* Inside saving: what is kept from one save to the next, and the steps that native_save*.c share.
  *
- * save_prepare.c  the plan and its cache, and the program made from it
+ * save_prepare.c  the plan and its cache, and the schedule made from it
  * write_frames.c  the bytes of a request
  * save_copies.c   the copies from the state that a request needs
  * bounce_ring.c     a few slots of pinned memory between the store and a device
  * bounce_save.c  saving through them: what is in flight is copied while the rest is written
  * staging.c    staging memory, and the copy of the state into it
- * async_save.c   saves that go on behind the caller
+ * async_save.c   asynchronous saves
  * native_save.c     the order of things */
 #ifndef ENGINE_SAVE_NATIVE_SAVE_H
 #define ENGINE_SAVE_NATIVE_SAVE_H
@@ -56,7 +56,7 @@ struct copy_list {
 };
 
 /* The copies of each request, where the state is on a device and the caller waits for the save. */
-struct pumped {
+struct bounce_save {
     struct copy_list list;
     size_t *first_copy; /* of each request, and one more */
     size_t next;        /* request to be copied next, of the save under way */
@@ -67,27 +67,27 @@ struct native_save {
     struct plan_key key;
     struct plan *plan;           /* NULL before the first save, and after a failure to make one */
     const struct layout *layout; /* of the state under way */
-    bool staged;                 /* what the program is made for: staging areas and the back lane, */
-    bool is_pumped;              /* or the pump; neither: in place */
-    bool program_ready;
-    struct program program;
+    bool staged;                 /* what the schedule is made for: staging areas and the back lane, */
+    bool bounces;                /* or the bounce ring; neither: in place */
+    bool schedule_ready;
+    struct io_schedule schedule;
     struct source *sources; /* of items first_item[rank] … */
     size_t source_count;
-    uint32_t *files; /* file of the plan for each file of the program */
+    uint32_t *files; /* file of the plan for each file of the schedule */
     uint32_t copy;   /* of them, that is being written */
-    void **memory;   /* the state's addresses that the program was made for */
+    void **memory;   /* the state's addresses that the schedule was made for */
     size_t piece_count;
     uint64_t payload_bytes; /* of tensors */
-    uint64_t copied_bytes;  /* by one save that is staged or pumped */
+    uint64_t copied_bytes;  /* by one save that is staged or bounced */
     struct staging staging;
-    struct pumped pumped;
+    struct bounce_save bounce;
     struct buf frame;                   /* a header, payload of a bytes item, or trailer being composed */
     struct buf metadata;                /* rank 0's */
     struct native_operation *operation; /* whose data is being written */
     struct native_job *job;             /* the same where it is staged; else NULL */
 };
 
-/* One save that goes on behind, or did. */
+/* One asynchronous save, under way or ended. */
 struct native_job {
     struct native_operation operation; /* its path and options point here: */
     char path[PATH_MAX];
@@ -110,30 +110,29 @@ struct native_job {
 
 /* save_prepare.c */
 int native_save_make(struct native_engine *engine, struct cb_err *err) CB_MUST_CHECK;
-/* Plan and program for the operation's state; from the cache where its key is the same. `idle` is called
+/* Plan and schedule for the operation's state; from the cache where its key is the same. `idle` is called
  * before anything is replaced that a save under way may use. */
 int native_prepare(struct native_operation *operation, bool staged,
                    int (*idle)(struct native_engine *, struct cb_err *), struct cb_err *err) CB_MUST_CHECK;
 const struct plan_item *native_item(const struct native_save *self, uint32_t source);
 
 /* write_frames.c. Payload first, then frames: a staged request has its payload already. */
-int native_compose(void *context, const struct program_request *request, char *image, struct cb_err *err) CB_MUST_CHECK;
+int write_frames(void *context, const struct io_request *request, char *image, struct cb_err *err) CB_MUST_CHECK;
 
 /* save_copies.c: adds those of request `number`, whose image begins `at` bytes from that place. */
 int native_copies_add(struct native_save *self, size_t number, uint64_t at, struct copy_list *list,
                       struct cb_err *err) CB_MUST_CHECK;
 
 /* bounce_save.c */
-int native_pumped_build(struct native_save *self, struct device *device, struct cb_err *err) CB_MUST_CHECK;
-void native_pumped_release(struct native_save *self);
+int bounce_save_build(struct native_save *self, struct device *device, struct cb_err *err) CB_MUST_CHECK;
+void bounce_save_release(struct native_save *self);
 /* Around transfer_run with the hooks: `rc` is what came of it. */
-void native_pumped_begin(struct native_save *self);
-int native_pumped_end(struct native_save *self, int rc, struct cb_err *err) CB_MUST_CHECK;
-int native_pumped_ready(void *context, size_t request, uint64_t until_ns, bool *ready,
-                        struct cb_err *err) CB_MUST_CHECK;
-char *native_pumped_place(void *context, size_t request);
-void native_pumped_written(void *context, size_t request);
-bool native_pumped_meanwhile(void *context);
+void bounce_save_begin(struct native_save *self);
+int bounce_save_end(struct native_save *self, int rc, struct cb_err *err) CB_MUST_CHECK;
+int bounce_save_ready(void *context, size_t request, uint64_t until_ns, bool *ready, struct cb_err *err) CB_MUST_CHECK;
+char *bounce_save_place(void *context, size_t request);
+void bounce_save_written(void *context, size_t request);
+bool bounce_save_meanwhile(void *context);
 
 /* staging.c */
 int native_staging_build(struct native_save *self, struct cb_err *err) CB_MUST_CHECK;
@@ -151,13 +150,13 @@ int native_persist(struct native_operation *operation, struct native_job *job, i
                    struct cb_err *err) CB_MUST_CHECK;
 
 /* async_save.c */
-int native_behind_make(struct native_engine *engine, struct cb_err *err) CB_MUST_CHECK;
-int native_save_behind(struct native_operation *operation, struct cb_err *err) CB_MUST_CHECK;
+int async_save_make(struct native_engine *engine, struct cb_err *err) CB_MUST_CHECK;
+int async_save_run(struct native_operation *operation, struct cb_err *err) CB_MUST_CHECK;
 /* Waits until at most `left` saves are under way; tells a failure that was not told. */
-int native_behind_wait(struct native_engine *engine, uint32_t left, uint64_t deadline_ns,
-                       struct cb_err *err) CB_MUST_CHECK;
-uint32_t native_behind_under_way(struct native_engine *engine);
-bool native_behind_stop(struct native_engine *engine) CB_MUST_CHECK;
-void native_behind_free(struct native_engine *engine);
+int async_save_wait(struct native_engine *engine, uint32_t left, uint64_t deadline_ns,
+                    struct cb_err *err) CB_MUST_CHECK;
+uint32_t async_save_under_way(struct native_engine *engine);
+bool async_save_stop(struct native_engine *engine) CB_MUST_CHECK;
+void async_save_free(struct native_engine *engine);
 
 #endif

@@ -1,5 +1,5 @@
 /* The copies that bring the payload of a request from the state to where its bytes are composed. Knows
- * programs and where the state lies; not when copies are made. */
+ * schedules and where the state lies; not when copies are made. */
 #include <assert.h>
 
 #include "core/alloc.h"
@@ -64,10 +64,10 @@ static int add_mapped(struct copy_list *list, const struct source *source, uint6
 
 int native_copies_add(struct native_save *self, size_t number, uint64_t at, struct copy_list *list, struct cb_err *err)
 {
-    const struct program_request *request = &self->program.requests[number];
+    const struct io_request *request = &self->schedule.requests[number];
     int rc = 0;
     for (size_t i = 0; i < request->part_count && !rc; i++) {
-        const struct part *part = &self->program.parts[request->first_part + i];
+        const struct part *part = &self->schedule.parts[request->first_part + i];
         const struct source *source = &self->sources[part->item];
         uint64_t to = at + (part->offset - request->offset);
         if (part->kind == PART_HEADER || part->kind == PART_TRAILER || !source->memory)

@@ -1,5 +1,5 @@
 /* What a save needs before its first byte: the plan, from a cache that is keyed by all it depends on,
- * and the transfer program made of this rank's items. Owns both and the places of the state's pieces;
+ * and the I/O schedule made of this rank's items. Owns both and the places of the state's pieces;
  * must not know how or when the bytes move. */
 #include <assert.h>
 #include <inttypes.h>
@@ -28,9 +28,9 @@ void native_save_free(struct native_save *self)
     if (!self)
         return;
     native_staging_release(self);
-    native_pumped_release(self);
+    bounce_save_release(self);
     release_sources(self);
-    program_release(&self->program);
+    io_schedule_release(&self->schedule);
     buf_release(&self->frame);
     buf_release(&self->metadata);
     plan_free(self->plan);
@@ -188,15 +188,15 @@ static int remember_memory(struct native_save *self, const struct state *state, 
     return 0;
 }
 
-/* --- the program --- */
+/* --- the schedule --- */
 
-static struct program_limits save_limits(const struct native_save *self)
+static struct io_limits save_limits(const struct native_save *self)
 {
     const struct native_engine *engine = self->engine;
     struct store *store = self->staged ? engine->back.store : engine->front.store;
-    struct program_limits limits = program_limits_of(store_capabilities(store), engine->block_bytes);
+    struct io_limits limits = io_limits_of(store_capabilities(store), engine->block_bytes);
     limits.gap = limits.alignment > GAP_BYTES ? limits.alignment : GAP_BYTES;
-    limits.images = self->staged || self->is_pumped;
+    limits.images = self->staged || self->bounces;
     limits.whole_blocks = store_capabilities(store)->part_bytes > 0;
     if (limits.whole_blocks)
         limits.gap = UINT64_MAX;
@@ -207,20 +207,20 @@ static void add_item(struct native_save *self, uint32_t number)
 {
     const struct plan_item *item = native_item(self, number);
     const struct source *source = &self->sources[number];
-    struct program *program = &self->program;
-    program_add_frame(program, PART_HEADER, number, item->offset, source->frame.header_bytes);
+    struct io_schedule *schedule = &self->schedule;
+    io_schedule_add_frame(schedule, PART_HEADER, number, item->offset, source->frame.header_bytes);
     if (source->mapping || !source->memory)
-        program_add_mapped(program, number, item->payload_offset, item->payload_bytes, 0);
-    else /* a write only reads it, but one program serves both ways */
-        program_add_payload(program, number, item->payload_offset, item->payload_bytes, 0, (void *)source->memory);
-    program_add_frame(program, PART_TRAILER, number, item->payload_offset + item->payload_bytes,
-                      source->frame.trailer_bytes);
+        io_schedule_add_mapped(schedule, number, item->payload_offset, item->payload_bytes, 0);
+    else /* a write only reads it, but one schedule serves both ways */
+        io_schedule_add_payload(schedule, number, item->payload_offset, item->payload_bytes, 0, (void *)source->memory);
+    io_schedule_add_frame(schedule, PART_TRAILER, number, item->payload_offset + item->payload_bytes,
+                          source->frame.trailer_bytes);
 }
 
 /* In a file that ranks share, a rank's first and last block must be its own. */
 static int check_shared(const struct native_save *self, const struct plan_item *first, struct cb_err *err)
 {
-    if (first->offset % self->program.limits.alignment == 0)
+    if (first->offset % self->schedule.limits.alignment == 0)
         return 0;
     return cb_fail(err, CB_ERR_INTERNAL, "the plan has this rank start at offset %" PRIu64 " of a shared file",
                    first->offset);
@@ -235,34 +235,34 @@ static int build_program(struct native_save *self, const struct state *state, st
         return alloc_fail(err, "for the list of files");
     const struct store_capabilities *capabilities =
         store_capabilities(self->staged ? engine->back.store : engine->front.store);
-    struct program_limits limits = save_limits(self);
-    program_release(&self->program);
-    program_init(&self->program, &limits);
+    struct io_limits limits = save_limits(self);
+    io_schedule_release(&self->schedule);
+    io_schedule_init(&self->schedule, &limits);
     for (uint32_t i = 0; i < self->source_count;) {
         uint32_t file = native_item(self, i)->file;
         int rc = check_shared(self, native_item(self, i), err);
         if (rc)
             return rc;
-        self->files[self->program.file_count] = file;
+        self->files[self->schedule.file_count] = file;
         uint64_t part_bytes = store_part_bytes(capabilities, self->plan->files[file].length);
         if (part_bytes > 0)
-            self->program.limits.block = part_bytes;
+            self->schedule.limits.block = part_bytes;
         for (; i < self->source_count && native_item(self, i)->file == file; i++)
             add_item(self, i);
-        program_end_file(&self->program);
+        io_schedule_end_file(&self->schedule);
     }
     uint32_t turns =
-        engine->plan_options.files == FILES_PER_RANK && self->program.file_count > 1 ? self->program.file_count : 1;
-    int rc = program_finish(&self->program, turns, err);
+        engine->plan_options.files == FILES_PER_RANK && self->schedule.file_count > 1 ? self->schedule.file_count : 1;
+    int rc = io_schedule_finish(&self->schedule, turns, err);
     if (!rc && self->staged)
         rc = native_staging_build(self, err);
-    if (!rc && self->is_pumped)
-        rc = native_pumped_build(self, state->device, err);
+    if (!rc && self->bounces)
+        rc = bounce_save_build(self, state->device, err);
     if (rc)
         return rc;
     struct transfer *transfer = self->staged ? engine->back.transfer : engine->front.transfer;
-    uint64_t staging_bytes = self->staged || self->is_pumped ? 0 : self->program.staging_bytes;
-    return transfer_reserve(transfer, self->program.file_count, staging_bytes, err);
+    uint64_t staging_bytes = self->staged || self->bounces ? 0 : self->schedule.staging_bytes;
+    return transfer_reserve(transfer, self->schedule.file_count, staging_bytes, err);
 }
 
 /* --- the cache --- */
@@ -286,22 +286,22 @@ static int compute_plan(struct native_save *self, const struct plan_key *key, st
     plan_free(self->plan);
     self->plan = plan;
     self->key = *key;
-    self->program_ready = false;
+    self->schedule_ready = false;
     show_plan(self->engine, plan);
     return 0;
 }
 
 static int make_program(struct native_save *self, const struct state *state, bool staged, struct cb_err *err)
 {
-    self->program_ready = false;
+    self->schedule_ready = false;
     self->staged = staged;
-    self->is_pumped = !staged && state->device;
+    self->bounces = !staged && state->device;
     int rc = place_sources(self, state, err);
     if (!rc)
         rc = build_program(self, state, err);
     if (!rc)
         rc = remember_memory(self, state, err);
-    self->program_ready = rc == 0;
+    self->schedule_ready = rc == 0;
     return rc;
 }
 
@@ -315,8 +315,8 @@ int native_prepare(struct native_operation *operation, bool staged,
     if (rc)
         return rc;
     bool hit = engine->caches_plans && self->plan && plan_key_equal(&key, &self->key);
-    bool ready = hit && self->program_ready && self->staged == staged &&
-                 self->is_pumped == (!staged && operation->state->device) && same_memory(self, operation->state);
+    bool ready = hit && self->schedule_ready && self->staged == staged &&
+                 self->bounces == (!staged && operation->state->device) && same_memory(self, operation->state);
     if (!ready)
         rc = idle(engine, err);
     if (rc)

@@ -1,10 +1,10 @@
-/* Staging memory: where the bytes of a save that goes on behind wait to be written, as images of its
+/* Staging memory: where the bytes of an asynchronous save wait to be written, as images of its
  * requests; and the copy of the state into it, which is what training waits for.
  *
  * Allocated and touched once, used by every save. Where all requests fit there is one round, and the
  * thread that writes starts after it, so that it does not compete with the copy. Where they do not,
  * rounds take turns between two halves: one is filled while the other is written. A half is filled
- * again when every write from it has completed. Knows devices and programs; not files. */
+ * again when every write from it has completed. Knows devices and schedules; not files. */
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -19,7 +19,7 @@
 #define IMAGE_ALIGNMENT UINT64_C(4096)
 #define WATCH_NS (100 * NS_PER_MS)
 
-static uint64_t image_bytes(const struct program_request *request)
+static uint64_t image_bytes(const struct io_request *request)
 {
     return (request->end - request->offset + IMAGE_ALIGNMENT - 1) / IMAGE_ALIGNMENT * IMAGE_ALIGNMENT;
 }
@@ -64,10 +64,10 @@ void native_staging_release(struct native_save *self)
 static int place_images(struct native_save *self, struct cb_err *err)
 {
     struct staging *staging = &self->staging;
-    const struct program *program = &self->program;
+    const struct io_schedule *schedule = &self->schedule;
     uint64_t total = 0, largest = 0, limit = self->engine->staging_bytes;
-    for (size_t i = 0; i < program->request_count; i++) {
-        uint64_t bytes = image_bytes(&program->requests[i]);
+    for (size_t i = 0; i < schedule->request_count; i++) {
+        uint64_t bytes = image_bytes(&schedule->requests[i]);
         total += bytes;
         largest = bytes > largest ? bytes : largest;
     }
@@ -80,8 +80,8 @@ static int place_images(struct native_save *self, struct cb_err *err)
     }
     staging->area_bytes = whole ? total : 2 * half;
     uint64_t used = 0;
-    for (size_t i = 0; i < program->request_count; i++) {
-        uint64_t bytes = image_bytes(&program->requests[i]);
+    for (size_t i = 0; i < schedule->request_count; i++) {
+        uint64_t bytes = image_bytes(&schedule->requests[i]);
         if (i == 0 || used + bytes > half) {
             staging->rounds[staging->round_count++] = (struct round){.first_request = i, .end_request = i};
             used = 0;
@@ -164,7 +164,7 @@ static int give_copies(struct staging *staging, const struct copy_list *list, st
 int native_staging_build(struct native_save *self, struct cb_err *err)
 {
     struct staging *staging = &self->staging;
-    size_t requests = self->program.request_count;
+    size_t requests = self->schedule.request_count;
     struct copy_list list = {0};
     release_lists(staging);
     staging->image_at = calloc(requests + 1, sizeof *staging->image_at);

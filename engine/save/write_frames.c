@@ -48,13 +48,13 @@ static void copy_part(struct native_save *self, const struct part *part, char *t
         timeline_enter(&self->operation->timeline, STATE_SERIALIZE);
 }
 
-int native_compose(void *context, const struct program_request *request, char *image, struct cb_err *err)
+int write_frames(void *context, const struct io_request *request, char *image, struct cb_err *err)
 {
     struct native_save *self = context;
     uint64_t position = request->offset;
     timeline_enter(&self->operation->timeline, STATE_SERIALIZE);
     for (size_t i = 0; i < request->part_count; i++) {
-        const struct part *part = &self->program.parts[request->first_part + i];
+        const struct part *part = &self->schedule.parts[request->first_part + i];
         struct source *source = &self->sources[part->item];
         char *to = image + (part->offset - request->offset);
         if (part->offset > position)
@@ -66,7 +66,7 @@ int native_compose(void *context, const struct program_request *request, char *i
                 return rc;
             continue;
         }
-        if (!part->direct && !self->staged && !self->is_pumped)
+        if (!part->direct && !self->staged && !self->bounces)
             copy_part(self, part, to);
         if (self->engine->checksum && format_has_checksums(self->engine->plan_options.format))
             source->crc = crc32_zip(source->crc, part->direct ? part->memory : to, part->bytes);

@@ -27,9 +27,9 @@ struct world;
 
 struct world_rank {
     struct world *world;
-    struct comm comm, behind_comm;
+    struct comm comm, async_comm;
     struct status_page *page;
-    struct store *store, *behind_store;
+    struct store *store, *async_store;
     struct device *device;
     struct engine *engine;
     struct state state; /* filled, for saving */
@@ -90,7 +90,7 @@ static inline int world_open_rank(struct world_rank *self, struct cb_err *err)
     };
     int rc = store_open(world->uri, &options, &self->store, err);
     if (!rc && world->async)
-        rc = store_open(world->uri, &options, &self->behind_store, err);
+        rc = store_open(world->uri, &options, &self->async_store, err);
     if (!rc && (world->async || world->on_device) && world->make_device)
         self->device = world->make_device(self->comm.rank);
     else if (!rc && world->async)
@@ -104,8 +104,8 @@ static inline int world_open_rank(struct world_rank *self, struct cb_err *err)
         .page = self->page,
         .store = self->store,
         .store_path = world->uri,
-        .behind_comm = world->async ? &self->behind_comm : NULL,
-        .behind_store = self->behind_store,
+        .async_comm = world->async ? &self->async_comm : NULL,
+        .async_store = self->async_store,
         .device = self->device,
         .device_comm = world->device_comm,
     };
@@ -144,10 +144,10 @@ static inline void world_open_talking(struct world *self, const char *words, con
         struct world_rank *rank = &self->ranks[i];
         rank->world = self;
         rank->comm = (struct comm){.meeting = &self->meeting, .rank = i};
-        rank->behind_comm = (struct comm){.meeting = &self->behind_meeting, .rank = i};
+        rank->async_comm = (struct comm){.meeting = &self->behind_meeting, .rank = i};
         rank->page = calloc(1, status_page_bytes(WORLD_SAMPLES));
         assert_non_null(rank->page);
-        rank->comm.page = rank->behind_comm.page = rank->page;
+        rank->comm.page = rank->async_comm.page = rank->page;
         if (world_open_rank(rank, &err) != 0)
             fail_msg("%s on %s: %s", words, uri, err.message);
         assert_int_equal(state_init(&rank->state, self->words.layout, i, &err), 0);
@@ -182,8 +182,8 @@ static inline void world_close(struct world *self)
         assert_true(engine_native_ops.stop(rank->engine));
         engine_native_ops.close(rank->engine);
         store_free(rank->store);
-        if (rank->behind_store)
-            store_free(rank->behind_store);
+        if (rank->async_store)
+            store_free(rank->async_store);
         state_release(&rank->state);
         state_release(&rank->loaded);
         device_close(rank->device);

@@ -99,21 +99,21 @@ static void random_words(char text[400], const char *model, const char *state, b
 static void check_requests(const struct world_rank *rank)
 {
     const struct native_load *load = ((const struct native_engine *)rank->engine)->load;
-    const struct program *program = &load->program;
-    uint64_t *end = calloc(program->file_count + 1, sizeof *end), bytes = 0, frames = 0;
-    uint64_t shared = program->limits.alignment > 1 ? program->limits.alignment : 0;
-    for (size_t i = 0; i < program->request_count; i++) {
-        const struct program_request *request = &program->requests[i];
+    const struct io_schedule *schedule = &load->schedule;
+    uint64_t *end = calloc(schedule->file_count + 1, sizeof *end), bytes = 0, frames = 0;
+    uint64_t shared = schedule->limits.alignment > 1 ? schedule->limits.alignment : 0;
+    for (size_t i = 0; i < schedule->request_count; i++) {
+        const struct io_request *request = &schedule->requests[i];
         assert_true(request->offset + shared >= end[request->file]);
         end[request->file] = request->end;
         bytes += request->end - request->offset;
     }
-    for (size_t i = 0; i < program->part_count; i++) {
-        const struct part *part = &program->parts[i];
+    for (size_t i = 0; i < schedule->part_count; i++) {
+        const struct part *part = &schedule->parts[i];
         frames += part->kind == PART_HEADER || part->kind == PART_TRAILER ? part->bytes : 0;
     }
     double needed = rank->sample.values[METRIC_BYTES_NEEDED];
-    if (program->limits.alignment == 1)
+    if (schedule->limits.alignment == 1)
         assert_true((double)(bytes - frames) <= needed * (1 + (double)load->waste_percent / 100));
     free(end);
 }

@@ -33,7 +33,7 @@ static struct place place;
 struct files {
     struct store *store;
     char *memory[FILES]; /* page-aligned, FILE_BYTES and a page each */
-    struct program *program;
+    struct io_schedule *schedule;
     int failures;
     struct cb_err last;
 };
@@ -55,25 +55,25 @@ static int open_file(void *context, uint32_t file, struct store_object **object,
     return store_open_read(self->store, name, object, length, err);
 }
 
-static int compose(void *context, const struct program_request *request, char *staging, struct cb_err *err)
+static int compose(void *context, const struct io_request *request, char *staging, struct cb_err *err)
 {
     (void)err;
     struct files *self = context;
     for (size_t i = 0; i < request->part_count; i++) {
-        const struct part *part = &self->program->parts[request->first_part + i];
+        const struct part *part = &self->schedule->parts[request->first_part + i];
         if (!part->direct)
             memcpy(staging + (part->offset - request->offset), self->memory[request->file] + part->offset, part->bytes);
     }
     return 0;
 }
 
-static int take(void *context, const struct program_request *request, const char *staging, uint64_t available,
+static int take(void *context, const struct io_request *request, const char *staging, uint64_t available,
                 const struct cb_err *why, struct cb_err *err)
 {
     (void)err;
     struct files *self = context;
     for (size_t i = 0; i < request->part_count; i++) {
-        const struct part *part = &self->program->parts[request->first_part + i];
+        const struct part *part = &self->schedule->parts[request->first_part + i];
         if (part->offset + part->bytes > available) {
             self->failures++;
             if (why->code) /* what ended early has none */
@@ -85,7 +85,7 @@ static int take(void *context, const struct program_request *request, const char
     return 0;
 }
 
-static int write_failed(void *context, const struct program_request *request, const char *staging, uint64_t available,
+static int write_failed(void *context, const struct io_request *request, const char *staging, uint64_t available,
                         const struct cb_err *why, struct cb_err *err)
 {
     (void)context, (void)request, (void)staging, (void)available;
@@ -97,42 +97,42 @@ static const struct transfer_ops write_ops = {.open = create_file, .prepare = co
 static const struct transfer_ops read_ops = {.open = open_file, .complete = take};
 
 /* Files of frames and payloads in odd places; memory is the image of the file. */
-static void build(struct files *files, struct program *program, bool whole_frames)
+static void build(struct files *files, struct io_schedule *schedule, bool whole_frames)
 {
-    struct program_limits limits = program_limits_of(store_capabilities(files->store), 32768);
+    struct io_limits limits = io_limits_of(store_capabilities(files->store), 32768);
     limits.gap = 65536;
     limits.whole_frames = whole_frames;
-    program_init(program, &limits);
+    io_schedule_init(schedule, &limits);
     for (uint32_t file = 0; file < FILES; file++) {
         uint64_t offset = 0;
         for (uint32_t item = 0; offset < FILE_BYTES; item++) {
             uint64_t header = item % 3 ? 4096 - offset % 4096 : 300, bytes = 7000u * (item % 5) + 13;
             header = header < FILE_BYTES - offset ? header : FILE_BYTES - offset;
-            program_add_frame(program, PART_HEADER, item, offset, header);
+            io_schedule_add_frame(schedule, PART_HEADER, item, offset, header);
             offset += header;
             bytes = bytes < FILE_BYTES - offset ? bytes : FILE_BYTES - offset;
-            program_add_payload(program, item, offset, bytes, 0, files->memory[file] + offset);
+            io_schedule_add_payload(schedule, item, offset, bytes, 0, files->memory[file] + offset);
             offset += bytes;
         }
-        program_end_file(program);
+        io_schedule_end_file(schedule);
     }
-    assert_int_equal(program_finish(program, 2, NULL), 0);
-    files->program = program;
+    assert_int_equal(io_schedule_finish(schedule, 2, NULL), 0);
+    files->schedule = schedule;
 }
 
 static int run(struct files *files, bool write, uint64_t deadline_ns, struct transfer_counts *counts,
                struct cb_err *err)
 {
-    struct program program;
+    struct io_schedule schedule;
     struct timeline timeline;
     struct transfer *transfer;
     struct transfer_setup setup = {.store = files->store, .comm = &place.comm, .page = place.page, .depth = 4};
-    build(files, &program, !write);
+    build(files, &schedule, !write);
     assert_int_equal(transfer_new(&setup, &transfer, err), 0);
-    assert_int_equal(transfer_reserve(transfer, FILES, program.staging_bytes, err), 0);
+    assert_int_equal(transfer_reserve(transfer, FILES, schedule.staging_bytes, err), 0);
     timeline_start(&timeline, place.page, write ? OP_SAVE : OP_LOAD, STATE_OTHER);
     struct transfer_run transfer_run_ = {
-        .program = &program,
+        .schedule = &schedule,
         .ops = write ? &write_ops : &read_ops,
         .context = files,
         .write = write,
@@ -143,7 +143,7 @@ static int run(struct files *files, bool write, uint64_t deadline_ns, struct tra
     int rc = transfer_run(transfer, &transfer_run_, counts, err);
     timeline_stop(&timeline);
     transfer_free(transfer);
-    program_release(&program);
+    io_schedule_release(&schedule);
     return rc;
 }
 

@@ -13,54 +13,54 @@
 
 #define BLOCK 65536
 
-static struct program_limits limits_of(uint64_t alignment, uint32_t segments)
+static struct io_limits limits_of(uint64_t alignment, uint32_t segments)
 {
-    return (struct program_limits){
+    return (struct io_limits){
         .block = BLOCK, .alignment = alignment, .memory_alignment = alignment, .max_segments = segments, .gap = 4096};
 }
 
-static uint64_t direct_bytes(const struct program *program)
+static uint64_t direct_bytes(const struct io_schedule *schedule)
 {
     uint64_t bytes = 0;
-    for (size_t i = 0; i < program->part_count; i++)
-        bytes += program->parts[i].direct ? program->parts[i].bytes : 0;
+    for (size_t i = 0; i < schedule->part_count; i++)
+        bytes += schedule->parts[i].direct ? schedule->parts[i].bytes : 0;
     return bytes;
 }
 
-/* What every program must be: aligned requests in order, parts inside their request and in order,
+/* What every schedule must be: aligned requests in order, parts inside their request and in order,
  * segments that cover the request and no more of them than allowed. */
-static void check_program(const struct program *program)
+static void check_schedule(const struct io_schedule *schedule)
 {
-    struct iovec *segments = calloc(program->limits.max_segments, sizeof *segments);
-    char *staging = aligned_alloc(4096, (program->staging_bytes + 4095) / 4096 * 4096 + 4096);
+    struct iovec *segments = calloc(schedule->limits.max_segments, sizeof *segments);
+    char *staging = aligned_alloc(4096, (schedule->staging_bytes + 4095) / 4096 * 4096 + 4096);
     size_t parts = 0;
-    for (size_t i = 0; i < program->request_count; i++) {
-        const struct program_request *request = &program->requests[i];
-        assert_int_equal(request->offset % program->limits.alignment, 0);
-        assert_int_equal(request->end % program->limits.alignment, 0);
-        assert_true(request->end - request->offset <= program->staging_bytes);
+    for (size_t i = 0; i < schedule->request_count; i++) {
+        const struct io_request *request = &schedule->requests[i];
+        assert_int_equal(request->offset % schedule->limits.alignment, 0);
+        assert_int_equal(request->end % schedule->limits.alignment, 0);
+        assert_true(request->end - request->offset <= schedule->staging_bytes);
         uint64_t position = request->offset;
         for (size_t j = 0; j < request->part_count; j++, parts++) {
-            const struct part *part = &program->parts[request->first_part + j];
+            const struct part *part = &schedule->parts[request->first_part + j];
             assert_true(part->bytes > 0 && part->offset >= position);
             position = part->offset + part->bytes;
             assert_true(position <= request->end);
             if (part->direct) {
-                assert_int_equal(part->offset % program->limits.alignment, 0);
-                assert_int_equal(part->bytes % program->limits.alignment, 0);
-                assert_int_equal((uintptr_t)part->memory % program->limits.memory_alignment, 0);
+                assert_int_equal(part->offset % schedule->limits.alignment, 0);
+                assert_int_equal(part->bytes % schedule->limits.alignment, 0);
+                assert_int_equal((uintptr_t)part->memory % schedule->limits.memory_alignment, 0);
             }
         }
-        uint32_t count = program_segments(program, request, request->end, staging, segments);
-        assert_true(count >= 1 && count <= program->limits.max_segments);
+        uint32_t count = io_schedule_segments(schedule, request, request->end, staging, segments);
+        assert_true(count >= 1 && count <= schedule->limits.max_segments);
         uint64_t covered = 0;
         for (uint32_t j = 0; j < count; j++) {
-            assert_int_equal(segments[j].iov_len % program->limits.alignment, 0);
+            assert_int_equal(segments[j].iov_len % schedule->limits.alignment, 0);
             covered += segments[j].iov_len;
         }
         assert_int_equal(covered, request->end - request->offset);
     }
-    assert_int_equal(parts, program->part_count);
+    assert_int_equal(parts, schedule->part_count);
     free(segments);
     free(staging);
 }
@@ -69,21 +69,21 @@ static void body_of_aligned_payload_is_direct_and_its_ends_are_copied(void **unu
 {
     (void)unused;
     char *memory = aligned_alloc(4096, 4 * BLOCK);
-    struct program_limits limits = limits_of(4096, 16);
-    struct program program;
-    program_init(&program, &limits);
-    program_add_frame(&program, PART_HEADER, 0, 0, 4096);
-    program_add_payload(&program, 0, 4096, 20000, 0, memory);
-    program_add_frame(&program, PART_TRAILER, 0, 24096, 500);
-    program_end_file(&program);
+    struct io_limits limits = limits_of(4096, 16);
+    struct io_schedule schedule;
+    io_schedule_init(&schedule, &limits);
+    io_schedule_add_frame(&schedule, PART_HEADER, 0, 0, 4096);
+    io_schedule_add_payload(&schedule, 0, 4096, 20000, 0, memory);
+    io_schedule_add_frame(&schedule, PART_TRAILER, 0, 24096, 500);
+    io_schedule_end_file(&schedule);
     struct cb_err err;
-    assert_int_equal(program_finish(&program, 1, &err), 0);
-    check_program(&program);
-    assert_int_equal(program.request_count, 1);
-    assert_int_equal(direct_bytes(&program), 16384);
-    assert_int_equal(program.bytes, 24596);
-    assert_int_equal(program.requests[0].end, 28672);
-    program_release(&program);
+    assert_int_equal(io_schedule_finish(&schedule, 1, &err), 0);
+    check_schedule(&schedule);
+    assert_int_equal(schedule.request_count, 1);
+    assert_int_equal(direct_bytes(&schedule), 16384);
+    assert_int_equal(schedule.bytes, 24596);
+    assert_int_equal(schedule.requests[0].end, 28672);
+    io_schedule_release(&schedule);
     free(memory);
 }
 
@@ -91,14 +91,14 @@ static void payload_at_odd_memory_is_copied(void **unused)
 {
     (void)unused;
     char *memory = aligned_alloc(4096, BLOCK);
-    struct program_limits limits = limits_of(4096, 16);
-    struct program program;
-    program_init(&program, &limits);
-    program_add_payload(&program, 0, 0, 16384, 0, memory + 6);
-    program_end_file(&program);
-    assert_int_equal(program_finish(&program, 1, NULL), 0);
-    assert_int_equal(direct_bytes(&program), 0);
-    program_release(&program);
+    struct io_limits limits = limits_of(4096, 16);
+    struct io_schedule schedule;
+    io_schedule_init(&schedule, &limits);
+    io_schedule_add_payload(&schedule, 0, 0, 16384, 0, memory + 6);
+    io_schedule_end_file(&schedule);
+    assert_int_equal(io_schedule_finish(&schedule, 1, NULL), 0);
+    assert_int_equal(direct_bytes(&schedule), 0);
+    io_schedule_release(&schedule);
     free(memory);
 }
 
@@ -106,75 +106,75 @@ static void long_payload_is_cut_at_block_boundaries_of_the_file(void **unused)
 {
     (void)unused;
     char *memory = aligned_alloc(4096, 4 * BLOCK);
-    struct program_limits limits = limits_of(4096, 16);
-    struct program program;
-    program_init(&program, &limits);
-    program_add_payload(&program, 0, 8192, 3 * BLOCK, 0, memory);
-    program_end_file(&program);
-    assert_int_equal(program_finish(&program, 1, NULL), 0);
-    check_program(&program);
-    assert_int_equal(program.request_count, 4);
-    assert_int_equal(program.requests[0].end, BLOCK);
-    assert_int_equal(program.requests[1].end, 2 * BLOCK);
-    assert_int_equal(program.parts[1].skip, BLOCK - 8192);
-    assert_ptr_equal(program.parts[1].memory, memory + BLOCK - 8192);
-    program_release(&program);
+    struct io_limits limits = limits_of(4096, 16);
+    struct io_schedule schedule;
+    io_schedule_init(&schedule, &limits);
+    io_schedule_add_payload(&schedule, 0, 8192, 3 * BLOCK, 0, memory);
+    io_schedule_end_file(&schedule);
+    assert_int_equal(io_schedule_finish(&schedule, 1, NULL), 0);
+    check_schedule(&schedule);
+    assert_int_equal(schedule.request_count, 4);
+    assert_int_equal(schedule.requests[0].end, BLOCK);
+    assert_int_equal(schedule.requests[1].end, 2 * BLOCK);
+    assert_int_equal(schedule.parts[1].skip, BLOCK - 8192);
+    assert_ptr_equal(schedule.parts[1].memory, memory + BLOCK - 8192);
+    io_schedule_release(&schedule);
     free(memory);
 }
 
 static void a_frame_is_not_cut_when_it_is_parsed_in_place(void **unused)
 {
     (void)unused;
-    struct program_limits limits = limits_of(1, 16);
+    struct io_limits limits = limits_of(1, 16);
     limits.whole_frames = true;
-    struct program program;
-    program_init(&program, &limits);
-    program_add_mapped(&program, 0, 0, BLOCK - 10, 0);
-    program_add_frame(&program, PART_TRAILER, 0, BLOCK - 10, 500);
-    program_add_frame(&program, PART_HEADER, 1, BLOCK + 490, 2 * BLOCK);
-    program_end_file(&program);
-    assert_int_equal(program_finish(&program, 1, NULL), 0);
-    check_program(&program);
-    assert_int_equal(program.part_count, 3);
-    assert_int_equal(program.request_count, 3);
-    program_release(&program);
+    struct io_schedule schedule;
+    io_schedule_init(&schedule, &limits);
+    io_schedule_add_mapped(&schedule, 0, 0, BLOCK - 10, 0);
+    io_schedule_add_frame(&schedule, PART_TRAILER, 0, BLOCK - 10, 500);
+    io_schedule_add_frame(&schedule, PART_HEADER, 1, BLOCK + 490, 2 * BLOCK);
+    io_schedule_end_file(&schedule);
+    assert_int_equal(io_schedule_finish(&schedule, 1, NULL), 0);
+    check_schedule(&schedule);
+    assert_int_equal(schedule.part_count, 3);
+    assert_int_equal(schedule.request_count, 3);
+    io_schedule_release(&schedule);
 }
 
 static void a_long_gap_makes_another_request_and_a_short_one_does_not(void **unused)
 {
     (void)unused;
-    struct program_limits limits = limits_of(512, 16);
-    struct program program;
-    program_init(&program, &limits);
-    program_add_mapped(&program, 0, 0, 512, 0);
-    program_add_mapped(&program, 0, 4608, 512, 512);
-    program_add_mapped(&program, 0, 20480, 512, 1024);
-    program_end_file(&program);
-    assert_int_equal(program_finish(&program, 1, NULL), 0);
-    check_program(&program);
-    assert_int_equal(program.request_count, 2);
-    assert_int_equal(program.requests[0].end, 5120);
-    assert_int_equal(program.requests[1].offset, 20480);
-    program_release(&program);
+    struct io_limits limits = limits_of(512, 16);
+    struct io_schedule schedule;
+    io_schedule_init(&schedule, &limits);
+    io_schedule_add_mapped(&schedule, 0, 0, 512, 0);
+    io_schedule_add_mapped(&schedule, 0, 4608, 512, 512);
+    io_schedule_add_mapped(&schedule, 0, 20480, 512, 1024);
+    io_schedule_end_file(&schedule);
+    assert_int_equal(io_schedule_finish(&schedule, 1, NULL), 0);
+    check_schedule(&schedule);
+    assert_int_equal(schedule.request_count, 2);
+    assert_int_equal(schedule.requests[0].end, 5120);
+    assert_int_equal(schedule.requests[1].offset, 20480);
+    io_schedule_release(&schedule);
 }
 
 static void files_take_turns_when_asked(void **unused)
 {
     (void)unused;
-    struct program_limits limits = limits_of(4096, 16);
-    struct program program;
-    program_init(&program, &limits);
+    struct io_limits limits = limits_of(4096, 16);
+    struct io_schedule schedule;
+    io_schedule_init(&schedule, &limits);
     static const unsigned blocks[] = {3, 1, 2, 2};
     for (unsigned file = 0; file < 4; file++) {
-        program_add_mapped(&program, file, 0, (uint64_t)blocks[file] * BLOCK, 0);
-        program_end_file(&program);
+        io_schedule_add_mapped(&schedule, file, 0, (uint64_t)blocks[file] * BLOCK, 0);
+        io_schedule_end_file(&schedule);
     }
-    assert_int_equal(program_finish(&program, 3, NULL), 0);
+    assert_int_equal(io_schedule_finish(&schedule, 3, NULL), 0);
     static const uint32_t order[] = {0, 1, 2, 0, 2, 0, 3, 3};
-    assert_int_equal(program.request_count, 8);
+    assert_int_equal(schedule.request_count, 8);
     for (size_t i = 0; i < 8; i++)
-        assert_int_equal(program.requests[i].file, order[i]);
-    program_release(&program);
+        assert_int_equal(schedule.requests[i].file, order[i]);
+    io_schedule_release(&schedule);
 }
 
 static void random_programs_keep_the_rules(void **unused)
@@ -184,34 +184,33 @@ static void random_programs_keep_the_rules(void **unused)
     srand(7);
     for (int round = 0; round < 400; round++) {
         static const uint64_t alignments[] = {1, 512, 4096};
-        struct program_limits limits =
-            limits_of(alignments[rand() % 3], (uint32_t)(rand() % 4 == 0 ? 1 : 2 + rand() % 30));
+        struct io_limits limits = limits_of(alignments[rand() % 3], (uint32_t)(rand() % 4 == 0 ? 1 : 2 + rand() % 30));
         limits.whole_frames = rand() % 2;
-        struct program program;
-        program_init(&program, &limits);
+        struct io_schedule schedule;
+        io_schedule_init(&schedule, &limits);
         uint64_t total = 0;
         for (int file = 0; file < 3; file++) {
             uint64_t offset = 0;
             for (uint32_t item = 0; item < 40; item++) {
                 uint64_t header = (uint64_t)(200 + rand() % 5000), bytes = (uint64_t)(rand() % 30000);
-                program_add_frame(&program, PART_HEADER, item, offset, header);
+                io_schedule_add_frame(&schedule, PART_HEADER, item, offset, header);
                 uint64_t at = offset + header;
                 uint64_t aligned = rand() % 3 ? (at + 4095) / 4096 * 4096 : at;
                 char *from = memory + rand() % 8 * 4096 + (rand() % 4 ? 0 : 6);
                 if (rand() % 5)
-                    program_add_payload(&program, item, aligned, bytes, 0, from);
+                    io_schedule_add_payload(&schedule, item, aligned, bytes, 0, from);
                 else
-                    program_add_mapped(&program, item, aligned, bytes, 0);
-                program_add_frame(&program, PART_TRAILER, item, aligned + bytes, 300);
+                    io_schedule_add_mapped(&schedule, item, aligned, bytes, 0);
+                io_schedule_add_frame(&schedule, PART_TRAILER, item, aligned + bytes, 300);
                 total += header + bytes + 300;
                 offset = aligned + bytes + 300;
             }
-            program_end_file(&program);
+            io_schedule_end_file(&schedule);
         }
-        assert_int_equal(program_finish(&program, (uint32_t)(rand() % 4), NULL), 0);
-        assert_int_equal(program.bytes, total);
-        check_program(&program);
-        program_release(&program);
+        assert_int_equal(io_schedule_finish(&schedule, (uint32_t)(rand() % 4), NULL), 0);
+        assert_int_equal(schedule.bytes, total);
+        check_schedule(&schedule);
+        io_schedule_release(&schedule);
     }
     free(memory);
 }
@@ -223,30 +222,30 @@ static void parts_are_whole_blocks_but_the_last(void **unused)
     char *memory = aligned_alloc(4096, 64 * BLOCK);
     srand(11);
     for (int round = 0; round < 200; round++) {
-        struct program_limits limits = limits_of(1, (uint32_t)(8 + rand() % 8));
+        struct io_limits limits = limits_of(1, (uint32_t)(8 + rand() % 8));
         limits.whole_blocks = true;
         limits.gap = UINT64_MAX;
-        struct program program;
-        program_init(&program, &limits);
+        struct io_schedule schedule;
+        io_schedule_init(&schedule, &limits);
         uint64_t offset = 0;
         for (uint32_t item = 0; item < 60; item++) {
             uint64_t bytes = (uint64_t)(rand() % 30000);
-            program_add_frame(&program, PART_HEADER, item, offset, 100);
+            io_schedule_add_frame(&schedule, PART_HEADER, item, offset, 100);
             uint64_t at = (offset + 100 + 4095) / 4096 * 4096;
-            program_add_payload(&program, item, at, bytes, 0, memory + rand() % 8 * 4096);
-            program_add_frame(&program, PART_TRAILER, item, at + bytes, 300);
+            io_schedule_add_payload(&schedule, item, at, bytes, 0, memory + rand() % 8 * 4096);
+            io_schedule_add_frame(&schedule, PART_TRAILER, item, at + bytes, 300);
             offset = at + bytes + 300;
         }
-        program_end_file(&program);
-        assert_int_equal(program_finish(&program, 1, NULL), 0);
-        check_program(&program);
-        assert_true(direct_bytes(&program) > 0);
-        for (size_t i = 0; i < program.request_count; i++) {
-            uint64_t end = i + 1 == program.request_count ? offset : (i + 1) * BLOCK;
-            assert_int_equal(program.requests[i].offset, i * BLOCK);
-            assert_int_equal(program.requests[i].end, end);
+        io_schedule_end_file(&schedule);
+        assert_int_equal(io_schedule_finish(&schedule, 1, NULL), 0);
+        check_schedule(&schedule);
+        assert_true(direct_bytes(&schedule) > 0);
+        for (size_t i = 0; i < schedule.request_count; i++) {
+            uint64_t end = i + 1 == schedule.request_count ? offset : (i + 1) * BLOCK;
+            assert_int_equal(schedule.requests[i].offset, i * BLOCK);
+            assert_int_equal(schedule.requests[i].end, end);
         }
-        program_release(&program);
+        io_schedule_release(&schedule);
     }
     free(memory);
 }
