@@ -1,12 +1,12 @@
-/* What a run needs. Knows the layouts and the keys that count, not how much there is. */
+/* What a run requires of memory and store. */
 #include "setup/memory_estimate.h"
 
 #include <stdbool.h>
 #include <string.h>
 
 #define TENSOR_OVERHEAD_BYTES 8192 /* headers and padding of a tensor's items */
-/* A baseline has one file a rank, as big as its share of a checkpoint but no bigger than this: the limit is
- * asked for, not another checkpoint. The rate hardly changes beyond some seconds of writing. */
+/* A baseline has one file per rank, as large as its share of a checkpoint but at most this: we measure the limit, not
+ * another checkpoint, and the rate hardly changes after some seconds of writing. */
 #define BASELINE_BOUND_BYTES (UINT64_C(2) << 30)
 
 static uint64_t checkpoint_bytes(const struct layout *layout, const struct experiment *experiment)
@@ -31,7 +31,7 @@ uint64_t needs_baseline_bytes(const struct layout *layout)
     return share < BASELINE_BOUND_BYTES ? share : BASELINE_BOUND_BYTES;
 }
 
-/* Checkpoints that are there at a time: those that are kept, and those being written. */
+/* Checkpoints that exist at a time: those kept, and those being written. */
 static uint64_t checkpoint_count(const struct experiment *experiment)
 {
     bool async = experiment_bool(experiment, OPT_SAVE_ASYNC);
@@ -82,7 +82,7 @@ uint64_t needs_memory_bytes(const struct layout_pair *layouts, const struct expe
     uint64_t sum = 0, staging = experiment_u64(experiment, OPT_IO_BLOCK) * experiment_u64(experiment, OPT_IO_DEPTH);
     bool on_device = experiment_is(experiment, OPT_DEVICE, "cuda");
     if (on_device)
-        staging *= 2; /* as many requests are being copied as are under way */
+        staging *= 2; /* as many requests are being copied as are in flight */
     staging += needs_staging_bytes(layouts, experiment);
     *largest = 0;
     if (experiment_is(experiment, OPT_ENGINE, "command"))

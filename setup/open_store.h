@@ -8,8 +8,8 @@
 #include "run/experiment.h"
 #include "store/store.h"
 
-/* A store for data; it belongs to one thread. `pages_folder` is node-local and shared by the ranks of a node. The
- * caller closes it with store_close. Not collective. */
+/* Opens a store for data; it belongs to one thread. `pages_folder` is node-local and shared by the ranks of a node.
+ * The caller closes it with store_close. Not collective. */
 int open_store(const struct experiment *experiment, uint32_t rank, const char *pages_folder, struct store **store,
                struct cb_err *err) CB_MUST_CHECK;
 

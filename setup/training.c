@@ -1,4 +1,4 @@
-/* What keys mean for training. Knows models and keys; neither ranks at work nor memory that exists. */
+/* What the training keys mean. */
 #include "setup/training.h"
 
 #include <inttypes.h>
@@ -8,7 +8,7 @@
 
 #include "core/units.h"
 
-#define LINEAR_BATCH 8192 /* as in the data-parallel tutorial */
+#define LINEAR_BATCH 8192 /* as in PyTorch's data-parallel tutorial */
 #define GPT2_BATCH 16
 #define GPT2_SEQUENCE 512
 #define GB 1073741824.0
@@ -18,7 +18,7 @@ static bool is_linear(const struct model *model)
     return model->count > 0 && strncmp(model->tensors[0].fqn, "layers.", strlen("layers.")) == 0;
 }
 
-/* Rows of the position embedding; 0 where the model has none. */
+/* Rows of the position embedding; 0 if the model has none. */
 static uint64_t positions_of(const struct model *model)
 {
     for (size_t i = 0; i < model->count; i++)
@@ -67,7 +67,7 @@ static int read_sharding(const struct experiment *experiment, struct training *s
     return 0;
 }
 
-/* "100" are steps, "30s" is time, "0" is never. */
+/* "100" means steps, "30s" time, "0" never. */
 static int read_interval(const struct experiment *experiment, struct training *self, struct cb_err *err)
 {
     const char *text = experiment_text(experiment, OPT_TRAIN_CHECKPOINT_EVERY);
@@ -99,7 +99,7 @@ static int check_axes(const struct experiment *experiment, struct cb_err *err)
     return 0;
 }
 
-/* Ranks exchange from this machine's memory, and CPU offload computes there. */
+/* Ranks exchange host memory, and CPU offload computes there. */
 static int check_device(const struct experiment *experiment, const struct training *self, struct cb_err *err)
 {
     if (!experiment_is(experiment, OPT_DEVICE, "cuda"))
@@ -131,7 +131,7 @@ static void name_configuration(const struct experiment *experiment, struct train
              self->forward_prefetch ? "-forward_prefetch" : "", self->cpu_offload ? "-cpu_offload" : "");
 }
 
-/* Keys that would do nothing: refused, so that no run seems to have tried them. */
+/* Keys without effect are rejected, so that no run seems to have used them. */
 static int check_wraps(const struct experiment *experiment, const struct training *self, struct cb_err *err)
 {
     const struct {
@@ -162,7 +162,7 @@ static int check_data(const struct experiment *experiment, const struct training
     const struct {
         bool given;
         enum option_id key;
-        bool of_text; /* that a file has, the Markov source not */
+        bool of_text; /* a file has one, the Markov source does not */
     } keys[] = {{from_file, OPT_TRAIN_DATA, false},
                 {experiment_u64(experiment, OPT_TRAIN_VALIDATE_EVERY) > 0, OPT_TRAIN_VALIDATE_EVERY, false},
                 {experiment_double(experiment, OPT_TRAIN_DROPOUT) > 0, OPT_TRAIN_DROPOUT, false},
@@ -184,7 +184,7 @@ static int check_data(const struct experiment *experiment, const struct training
     return 0;
 }
 
-/* What no save could do, hours later. */
+/* Rejects what would fail in the first save, hours later. */
 static int check_format(const struct experiment *experiment, const struct training *self, struct cb_err *err)
 {
     bool saves = self->checkpoint_steps > 0 || self->checkpoint_ns > 0;
@@ -267,7 +267,7 @@ uint64_t memory_stage_bytes(const struct training *training, const struct model 
         return data;
     case MEMORY_AFTER_MODEL_CREATION:
         return data + 4 * parameters;
-    default: /* what is offloaded is on no device */
+    default: /* offloaded arrays are on no device */
         return training->cpu_offload ? data : data + 4 * share * (2 + moments + (training->ddp ? 1 : 0));
     }
 }

@@ -1,6 +1,6 @@
-/* What an experiment says of training, for those who look before and those who do it: which ranks share what, how much
- * a step takes in, when to save; and the memory that the stages of a training hold, computed without allocating any.
- * Pure functions. */
+/* What an experiment says about training, for the checks before a run and the run itself: which ranks share state,
+ * samples per step, when to save, and the memory at the stages of a training, computed without allocating any. Pure
+ * functions. */
 #ifndef SETUP_TRAINING_H
 #define SETUP_TRAINING_H
 
@@ -18,38 +18,38 @@ enum backward_prefetch { BACKWARD_PRE, BACKWARD_POST, BACKWARD_NONE };
 struct training {
     bool ddp; /* else FSDP */
     bool linear;
-    uint32_t ranks, shard_ranks; /* how many share the state; 1 with DDP */
+    uint32_t ranks, shard_ranks; /* number of ranks that share the state; 1 with DDP */
     enum wrap_policy wrap;
     uint64_t min_num_params;
     enum backward_prefetch backward_prefetch;
     bool forward_prefetch, cpu_offload, bf16;
-    uint32_t batch, sequence; /* samples a rank and step, tokens a sample */
+    uint32_t batch, sequence; /* samples per rank and step, tokens per sample */
     uint64_t steps, warmup;
     uint64_t checkpoint_steps, checkpoint_ns; /* at most one is not 0: save after so many steps, or so much time */
-    char name[128];                           /* of the configuration: "fsdp-module_wrap-BACKWARD_PRE" */
+    char name[128];                           /* name of the configuration: "fsdp-module_wrap-BACKWARD_PRE" */
 };
 
-/* CB_ERR_USAGE for keys that do not go together, or with the model. `ranks` 0 is 1. */
+/* CB_ERR_USAGE for keys that exclude each other, or do not fit the model. `ranks` 0 means 1. */
 int training_read(const struct experiment *experiment, const struct model *model, uint32_t ranks,
                   struct training *training, struct cb_err *err) CB_MUST_CHECK;
 
 enum memory_stage { MEMORY_AFTER_DATA_CREATION, MEMORY_AFTER_MODEL_CREATION, MEMORY_AFTER_WARMUP, MEMORY_STAGES };
 const char *memory_stage_name(enum memory_stage stage); /* "after data creation", … */
 
-/* What is allocated on the device of a rank at a stage: the data; with it the whole model, before it is wrapped; and
- * when the first steps have passed the data and what lasts from step to step (parameters, gradients, moments;
- * DDP: its buckets). */
+/* Allocated memory on a rank's device at a stage: the data; with it the complete model, before it is wrapped; and,
+ * after the first steps, the data and everything that lasts between steps (parameters, gradients, moments; DDP: its
+ * buckets). */
 uint64_t memory_stage_bytes(const struct training *training, const struct model *model, unsigned moments,
                             enum memory_stage stage);
 
-/* Of a rank at a stage; NAN where that is not known, which is written as null. */
+/* Of a rank at a stage; NAN (null in JSON) if unknown. */
 struct memory_record {
     enum memory_stage stage;
     uint32_t rank;
-    const char *log_key; /* the configuration's name */
+    const char *log_key; /* name of the configuration */
     double allocated_bytes, most_allocated_bytes, reserved_bytes, most_reserved_bytes, resident_bytes;
 };
-/* An object with the keys of the data-parallel tutorial; its GB are of 2^30 bytes. */
+/* An object with the keys of the data-parallel tutorial; its GB are 2^30 bytes. */
 void memory_record_write(const struct memory_record *record, struct json_writer *json);
 
 #endif

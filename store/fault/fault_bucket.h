@@ -1,6 +1,6 @@
-/* A bandwidth that several processes of a machine share. Private to store/fault/fault*.c.
+/* A bandwidth shared by several processes of a machine. Private to the fault store.
  *
- * One word of shared memory says until when the link is taken; a reservation moves it on. */
+ * One word of shared memory holds the time until which the link is busy; a reservation advances it. */
 #ifndef STORE_FAULT_FAULT_BUCKET_H
 #define STORE_FAULT_FAULT_BUCKET_H
 
@@ -10,13 +10,13 @@
 
 struct fault_bucket;
 
-/* With a folder, the one of all processes that give the same; with NULL, a private one. Its file there
- * goes with the folder, whoever was killed. */
+/* Processes that give the same folder share the limit; NULL is a private one. The file is removed with the folder,
+ * whichever process was killed. */
 int fault_bucket_new(const char *folder, uint64_t bytes_per_s, struct fault_bucket **bucket,
                      struct cb_err *err) CB_MUST_CHECK;
 void fault_bucket_free(struct fault_bucket *self);
 
-/* Takes the link for `bytes`; returns the monotonic time at which they are through. No lock, no call. */
+/* Reserves the link for `bytes`; returns the monotonic time at which they have passed. No lock, no system call. */
 uint64_t fault_bucket_reserve(struct fault_bucket *self, uint64_t bytes, uint64_t now_ns);
 
 #endif

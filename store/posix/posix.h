@@ -1,13 +1,12 @@
-/* What the files of the posix backend share: the request as a machine of steps, the engines that run
- * steps, the answer about O_DIRECT, and the namespace under a folder. Private to store/posix/posix*.c,
- * store/posix/psync.c, store/in_caller.c and store/posix/uring.c. */
+/* Shared by the files of the posix backend: a request as a sequence of steps, the engines that execute steps, the
+ * test for O_DIRECT, and names under a folder. Private to store/posix/ and store/in_caller.c. */
 #ifndef STORE_POSIX_POSIX_H
 #define STORE_POSIX_POSIX_H
 
 #include "store/backend.h"
 
 #define POSIX_MAX_SEGMENTS 256
-#define POSIX_MAX_BLOCK 65536 /* of O_DIRECT; larger ones count as unsupported */
+#define POSIX_MAX_BLOCK 65536 /* of O_DIRECT; larger alignments count as unsupported */
 #define POSIX_MIN_BLOCK 4096  /* so that the buffered tail never shares a page with a direct write */
 
 /* ---- objects and requests (posix_request.c) ---- */
@@ -15,8 +14,8 @@
 struct posix_object {
     struct backend_object base;
     int fd;         /* O_DIRECT if block > 1 */
-    int tail_fd;    /* buffered, for the bytes of a write behind the last whole block; else -1 */
-    uint32_t block; /* offsets and lengths that fd takes; 1 when buffered */
+    int tail_fd;    /* buffered, for the bytes after the last whole block of a write; else -1 */
+    uint32_t block; /* alignment that fd requires of offsets and lengths; 1 when buffered */
 };
 
 enum posix_step_kind { POSIX_STEP_WRITE, POSIX_STEP_READ, POSIX_STEP_SYNC };
@@ -30,12 +29,11 @@ struct posix_step {
     uint64_t offset;
 };
 
-/* A request on its way. One a slot, made at open. With O_DIRECT a tail (the bytes behind the last whole
- * block) goes through `bounce`: a write sends it through the buffered descriptor after the rest, a read
- * fetches the whole block with the rest and copies from it. (A padded write cut to length by ftruncate
- * was slower: cutting reads the block back and writes it again.)
- * Invariant while a step runs: step.offset == offset + done, and the step's segments are what is left
- * of the whole blocks (and the bounce of a read), or the bounce of a write. */
+/* A request in progress; one per slot, allocated at open. With O_DIRECT the tail (the bytes after the last whole
+ * block) goes through `bounce`: a write sends it through the buffered descriptor after the rest, a read fetches the
+ * whole block with the rest and copies from it. (Padding a write and truncating it with ftruncate was slower, since
+ * truncating reads the block back and writes it again.) Invariant while a step runs: step.offset == offset + done,
+ * and the step's segments are the rest of the whole blocks (and the bounce of a read), or the bounce of a write. */
 struct posix_request {
     const struct posix_object *object;
     enum store_request_kind kind;
@@ -45,16 +43,16 @@ struct posix_request {
     uint32_t retries;
     int code, sys_errno;
     uint64_t completed_ns;
-    void *tail;             /* where the tail of a read belongs */
+    void *tail;             /* target of a read's tail */
     struct iovec *segments; /* room for POSIX_MAX_SEGMENTS + 1 */
     unsigned char *bounce;  /* one block, aligned to it; NULL when buffered */
 };
 
-/* Both return true when `step` is to be run (again), false when the request is complete. */
+/* Both return true if `step` must be run (again), false if the request is complete. */
 bool posix_request_begin(struct posix_request *self, const struct backend_request *from, bool durable);
-/* `result` as of a system call: bytes moved, or a negative errno. `stop`: do not go on, give up. */
+/* `result` is as of a system call: bytes moved, or a negative errno. `stop`: give up instead of continuing. */
 bool posix_request_advance(struct posix_request *self, int64_t result, bool stop);
-/* Ends a request that is not to be run. */
+/* Ends a request without running it. */
 void posix_request_fail(struct posix_request *self, int code, int sys_errno);
 void posix_request_complete(const struct posix_request *self, uint32_t slot, struct backend_completion *completion);
 
@@ -74,7 +72,7 @@ struct posix_engine_setup {
 
 struct posix_engine_ops {
     void (*free)(struct posix_engine *self);
-    /* 0, or a negative errno with the reason; the engine goes on without. */
+    /* 0, or a negative errno with the reason; the engine then continues without registered buffers. */
     int (*register_memory)(struct posix_engine *self, const struct iovec *regions, uint32_t count, char reason[160]);
     int (*submit)(struct posix_engine *self, const struct backend_request *requests, size_t count, struct cb_err *err);
     int (*poll)(struct posix_engine *self, struct backend_completion *completions, size_t capacity,
@@ -86,12 +84,13 @@ struct posix_engine {
     const struct posix_engine_ops *ops;
 };
 
-/* Fails with a code and, in `reason`, why io_uring cannot be had here. */
+/* Fails with a code and, in `reason`, why io_uring is unavailable. */
 int uring_new(const struct posix_engine_setup *setup, struct posix_engine **engine, char reason[160]);
 int psync_new(const struct posix_engine_setup *setup, struct posix_engine **engine, struct cb_err *err);
 int in_caller_new(const struct posix_engine_setup *setup, struct posix_engine **engine, struct cb_err *err);
 
-/* The system call of a step, by the thread that asks: what posix_request_advance takes. (psync.c) */
+/* Executes a step's system call in the calling thread; its result goes to posix_request_advance.
+ * (store/posix/psync.c) */
 int64_t posix_step_run(const struct posix_step *step);
 
 /* ---- O_DIRECT (posix_direct.c) ---- */
@@ -99,12 +98,12 @@ int64_t posix_step_run(const struct posix_step *step);
 struct posix_direct {
     bool possible;
     uint32_t memory_alignment, block;
-    char reason[160]; /* where not possible */
+    char reason[160]; /* if not possible */
 };
 
-/* Asks the kernel about an open regular file that may be written, or tries. */
+/* Asks the kernel about an open, writable regular file, or tries. */
 void posix_direct_probe(int fd, struct posix_direct *direct);
-/* What can be said of a folder in which nothing may be written; its files may still refuse. */
+/* The best answer for a read-only folder; its files may still fail. */
 void posix_direct_guess(int folder_fd, struct posix_direct *direct);
 
 /* ---- names under the folder (posix_names.c) ---- */

@@ -1,8 +1,7 @@
-/* Can files here be read and written past the page cache, and in which units?
+/* Whether files here support O_DIRECT, and with which alignment.
  *
- * statx tells since Linux 6.1 (STATX_DIOALIGN); where it does not, a trial write and read at 512 and
- * 4096 bytes. tmpfs accepts the flag and then goes through the page cache all the same, which is
- * reported as what it is. */
+ * statx reports it since Linux 6.1 (STATX_DIOALIGN); otherwise a trial write and read at 512 and 4096 bytes decides.
+ * tmpfs accepts the flag but uses the page cache all the same, which we report. */
 #include "store/posix/posix.h"
 
 #include <errno.h>
@@ -15,7 +14,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-/* Older headers lack these; the place in the struct is part of the kernel's interface. */
+/* Older headers lack these; the offset in the struct is part of the kernel's ABI. */
 #ifndef STATX_DIOALIGN
 #define STATX_DIOALIGN 0x00002000U
 #endif
@@ -38,7 +37,7 @@ static void possible(struct posix_direct *direct, uint32_t memory, uint32_t offs
     *direct = (struct posix_direct){.possible = true, .memory_alignment = memory, .block = block};
 }
 
-/* Returns whether the kernel answered. */
+/* Returns whether the kernel knew. */
 static bool ask(int fd, struct posix_direct *direct)
 {
     struct statx status;
@@ -54,7 +53,7 @@ static bool ask(int fd, struct posix_direct *direct)
     return true;
 }
 
-/* On a tmpfs, say, with no device behind it. */
+/* For example a tmpfs, which has no device. */
 static bool is_in_memory(int fd)
 {
     struct statfs status;

@@ -1,6 +1,4 @@
-/* Names under the store's folder: folders, small objects, lists, removal.
- *
- * All of it blocks. Must not know how data requests run. */
+/* Names under the store's folder: folders, small objects, lists, removal. All calls block. */
 #include "store/posix/posix.h"
 
 #include <dirent.h>
@@ -23,7 +21,7 @@ static int copy_name(const char *name, size_t len, char path[PATH_MAX], struct c
     return 0;
 }
 
-/* Makes the first `len` bytes of `name` a folder, and what is above it. */
+/* Creates the first `len` bytes of `name` as a folder, with its parents. */
 static int make_folders(const struct posix_names *self, const char *name, size_t len, struct cb_err *err)
 {
     char path[PATH_MAX] = "";
@@ -135,8 +133,8 @@ int posix_names_publish(const struct posix_names *self, const char *name, const 
     return self->durable ? sync_chain(self, name, slash ? (size_t)(slash - name) : 0, err) : 0;
 }
 
-/* What the file has by now, straight into the buffer: "small" ones have had 124 MB. Where it fails or ends early, so
- * does the loop that follows. */
+/* Reads the current contents directly into the buffer, since "small" objects had up to 124 MB. If it fails or is
+ * short, so will the loop that follows. */
 static void read_known(int fd, struct buf *out)
 {
     struct stat status;
@@ -212,9 +210,9 @@ struct listing {
     store_list_fn each;
     void *context;
     struct cb_err *err;
-    uint32_t depth;      /* folders that may still be entered below the one at hand */
-    bool searches;       /* what may not be entered is none of its business */
-    char path[PATH_MAX]; /* of the folder at hand, then of an entry */
+    uint32_t depth;      /* folders that may still be entered below this one */
+    bool searches;       /* folders that we may not enter are not our business */
+    char path[PATH_MAX]; /* of the current folder, then of an entry */
 };
 
 static int list_folder(struct listing *self);
@@ -229,7 +227,7 @@ static int list_below(struct listing *self)
     return rc;
 }
 
-/* `at` is where in the path the entry's name begins. */
+/* `at` is the offset of the entry's name in the path. */
 static int list_entry(struct listing *self, size_t at, const char *name)
 {
     struct stat status;
@@ -243,7 +241,7 @@ static int list_entry(struct listing *self, size_t at, const char *name)
     if (S_ISDIR(status.st_mode))
         return list_below(self);
     if (S_ISLNK(status.st_mode) && fstatat(self->names->root_fd, self->path, &status, 0) != 0)
-        return 0; /* leads nowhere: not an object */
+        return 0; /* a dangling link: not an object */
     return S_ISREG(status.st_mode) ? self->each(self->context, self->path, (uint64_t)status.st_size, self->err) : 0;
 }
 
@@ -289,7 +287,8 @@ int posix_names_list_near(const struct posix_names *self, const char *folder, ui
     return rc ? rc : list_folder(&listing);
 }
 
-/* unlinkat that never goes through a link: what lies behind one is not the store's to remove. -1 and errno. */
+/* unlinkat that never follows a symbolic link, since the store does not own what it points to. Returns -1 and sets
+ * errno. */
 static int unlink_inside(const struct posix_names *self, const char *name, int flags)
 {
     char part[PATH_MAX];

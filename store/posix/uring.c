@@ -1,7 +1,5 @@
-/* The io_uring engine.
- *
- * Owns the ring, the registered memory and the use of fixed buffers. Must not know what a request is
- * beyond its steps. Without liburing it says so and the ladder goes on. */
+/* The io_uring engine: the ring, registered memory and fixed buffers. Without liburing it fails with the reason, and
+ * the next engine is tried. */
 #include "store/posix/posix.h"
 
 #include <errno.h>
@@ -16,7 +14,7 @@
 #ifdef HAVE_LIBURING
 #include <liburing.h>
 
-#define CANCEL_MARK UINT64_MAX               /* user data of a cancellation (and of liburing's own time-outs) */
+#define CANCEL_MARK UINT64_MAX               /* user data of a cancellation (and of liburing's own timeouts) */
 #define MAX_REGION_BYTES (UINT64_C(1) << 30) /* the kernel's limit for one registered buffer */
 #define MAX_REGIONS 16384u
 
@@ -24,15 +22,15 @@ struct region {
     uintptr_t start, end;
 };
 
-/* `regions` is sorted by address, and its index is the kernel's buffer index.
- * `ready` holds slots whose request ended without a step. A slot in flight is in one of: the ring
- * (`in_kernel[slot]`), `ready`. The submission queue is empty between calls. */
+/* `regions` is sorted by address; the index is the kernel's buffer index. `ready` holds slots whose request ended
+ * without a step. A slot in flight is either in the ring (`in_kernel[slot]`) or in `ready`. The submission queue is
+ * empty between calls. */
 struct uring {
     struct posix_engine base;
     struct io_uring ring;
     struct posix_request *requests;
     uint32_t depth;
-    bool durable, stopping; /* stopping: since a cancel, until everything has ended */
+    bool durable, stopping; /* stopping: from a cancel until everything has ended */
     struct region *regions;
     uint32_t region_count;
     bool *in_kernel;
@@ -56,7 +54,7 @@ static void uring_free(struct posix_engine *engine)
     free(self);
 }
 
-/* The registered buffer that holds all of a segment, or -1. */
+/* The registered buffer that contains all of a segment, or -1. */
 static int find_region(const struct uring *self, const struct iovec *segment)
 {
     uintptr_t start = (uintptr_t)segment->iov_base, end = start + segment->iov_len;
@@ -100,7 +98,7 @@ static void left_kernel(struct uring *self, uint32_t slot)
     self->in_kernel_count--;
 }
 
-/* There is always room: the queue is as deep as there are slots, and empty between calls. */
+/* Always succeeds: the queue has an entry per slot and is empty between calls. */
 static void queue_step(struct uring *self, uint32_t slot)
 {
     struct io_uring_sqe *sqe = io_uring_get_sqe(&self->ring);
@@ -119,7 +117,7 @@ static void queue_step(struct uring *self, uint32_t slot)
     self->in_kernel_count++;
 }
 
-/* Hands everything queued to the kernel. What it refuses for good fails as requests, in poll. */
+/* Submits everything queued. Permanent errors fail the requests, in poll. */
 static void flush(struct uring *self)
 {
     while (io_uring_sq_ready(&self->ring) > 0) {
@@ -156,7 +154,7 @@ static int uring_submit(struct posix_engine *engine, const struct backend_reques
     return 0;
 }
 
-/* Takes what the kernel has finished; requests that need another step go back to it. */
+/* Handles the kernel's completions; requests that need another step are queued again. */
 static size_t reap(struct uring *self, struct backend_completion *completions, size_t capacity)
 {
     size_t got = 0;
@@ -234,7 +232,7 @@ static int compare_buffers(const void *a, const void *b)
     return (first > second) - (first < second);
 }
 
-/* Cuts the regions into buffers of a size that the kernel takes, sorted; NULL without memory. */
+/* Splits the regions into buffers of a size that the kernel accepts, sorted; NULL if out of memory. */
 static struct iovec *cut_regions(const struct iovec *regions, uint32_t count, uint32_t *buffer_count)
 {
     uint64_t total = 0;

@@ -1,4 +1,4 @@
-/* Answers. Owns the reading of headers and error documents; knows no request. */
+/* Parses headers and error documents. */
 #include "store/s3/s3_answer.h"
 
 #include <stdio.h>
@@ -59,7 +59,7 @@ static bool parse_date(const char *text, uint64_t *wall_ns)
     return true;
 }
 
-/* A text that goes into messages and, as an ETag, into requests: what is not printable would break both. */
+/* A text that goes into messages and, as an ETag, into requests: unprintable characters would break both. */
 static void copy_printable(char *to, size_t room, const char *from)
 {
     size_t len = 0;
@@ -101,7 +101,7 @@ void s3_answer_take_line(struct s3_answer *self, const char *line, size_t len)
 {
     char text[1024];
     if (len >= sizeof text)
-        return; /* none of those that are looked at is so long */
+        return; /* longer than any header that we read */
     memcpy(text, line, len);
     text[len] = '\0';
     text[strcspn(text, "\r\n")] = '\0';

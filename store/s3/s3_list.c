@@ -1,4 +1,4 @@
-/* Lists of objects and uploads, and deletions in batches. Owns their documents and the paging. */
+/* Lists of objects and uploads, and batch deletions: their documents, and paging. */
 #include "store/s3/s3_list.h"
 
 #include <stdio.h>
@@ -14,7 +14,7 @@
 
 /* --- documents --- */
 
-/* How a list names what it holds, below its root; NULL for what it has none of. */
+/* The names of a list's elements, below its root; NULL if it lacks one. */
 struct page_form {
     const char *what, *root, *item, *key, *id, *size, *begun, *token, *next_key, *next_id;
 };
@@ -77,7 +77,7 @@ static bool is_named(const char *name, const char *path)
     return name && strcmp(name, path) == 0;
 }
 
-/* False where the text is not what this element has. */
+/* False if the text is malformed for this element. */
 static bool take_value(struct page_reader *self, const char *path, const char *text)
 {
     const struct page_form *form = self->form;
@@ -210,7 +210,7 @@ struct listing {
     void *context;
 };
 
-/* Keys that end in '/' are folders that other tools make; they are no objects here. */
+/* Keys that end in '/' are folders created by other tools, not objects. */
 static int pass_on(void *context, const char *key, uint64_t length, struct cb_err *err)
 {
     struct listing *self = context;
@@ -359,7 +359,7 @@ int s3_client_abort_uploads_of(struct s3_client *self, const char *name, struct 
     int rc = s3_folder_key(&self->session, name, key, err);
     if (rc)
         return rc;
-    key[strlen(key) - 1] = '\0'; /* an object's key has no '/' at its end */
+    key[strlen(key) - 1] = '\0'; /* an object's key must not end in '/' */
     return abort_under(self, key, key, &unused, err);
 }
 
@@ -403,7 +403,7 @@ static int remove_batch(struct s3_client *self, const char *const *names, size_t
         rc = s3_call_add_query(&self->call, "delete", "", err);
     if (rc)
         return rc;
-    /* S3 wants an MD5 of this body; where OpenSSL has none, the objects go one by one. */
+    /* S3 requires an MD5 of this body; if OpenSSL has no MD5, objects are deleted one by one. */
     if (!hash_md5(self->document.data, self->document.len, digest)) {
         for (size_t i = 0; i < count && !rc; i++)
             rc = remove_one(self, names[i], err);

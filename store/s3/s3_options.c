@@ -1,4 +1,4 @@
-/* The s3.* keys. Owns their reading; what they do is elsewhere. */
+/* Reads the s3.* keys. */
 #include "store/s3/s3_options.h"
 
 #include <stdio.h>

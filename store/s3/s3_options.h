@@ -1,4 +1,4 @@
-/* What a user says about S3: the s3.* keys of an experiment. Values. */
+/* The s3.* keys of an experiment, as plain values. */
 #ifndef STORE_S3_S3_OPTIONS_H
 #define STORE_S3_S3_OPTIONS_H
 
@@ -14,15 +14,15 @@
 
 enum s3_checksum {
     S3_CHECKSUM_SHA256, /* the signature covers the body */
-    S3_CHECKSUM_CRC32C, /* the body is unsigned, the server compares its CRC-32C where it knows that header */
+    S3_CHECKSUM_CRC32C, /* the body is unsigned; servers that support the header check its CRC-32C */
     S3_CHECKSUM_NONE,   /* UNSIGNED-PAYLOAD */
 };
 
 struct s3_options {
-    char endpoint[512], region[64], profile[128]; /* "": what environment and profile say */
+    char endpoint[512], region[64], profile[128]; /* "": from environment and profile */
     char interface[256];                          /* names joined by '+'; "": as routed */
     char tls_ca[1024], tls_cert[1024], tls_key[1024];
-    int path_style; /* -1: as fits */
+    int path_style; /* -1: automatic */
     enum s3_checksum checksum;
     uint64_t part_bytes;
     uint32_t loops;

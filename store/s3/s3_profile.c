@@ -1,4 +1,4 @@
-/* Profiles. Owns the form of the files; knows nothing of what the keys mean. */
+/* Parses profile files. */
 #include "store/s3/s3_profile.h"
 
 #include <stdio.h>
@@ -41,7 +41,7 @@ static void copy_span(struct span span, char *text, size_t room)
 struct parser {
     s3_profile_fn each;
     void *context;
-    char section[SECTION_BYTES], outer[KEY_BYTES]; /* outer: the key that had no value, or "" */
+    char section[SECTION_BYTES], outer[KEY_BYTES]; /* outer: the preceding key without a value, or "" */
     char key[2 * KEY_BYTES + 2], value[S3_PROFILE_VALUE_BYTES];
     bool in_section;
 };
@@ -114,7 +114,7 @@ struct search {
     bool config, found;
 };
 
-/* "[profile NAME]" in config (but "[default]"), "[NAME]" in credentials. */
+/* "[profile NAME]" in config (except "[default]"), "[NAME]" in credentials. */
 static bool is_section(const struct search *self, const char *section)
 {
     static const char word[] = "profile";

@@ -1,4 +1,4 @@
-/* Classes of failures, backoff and the window of requests. Knows neither HTTP's bytes nor the clock. */
+/* Classes of failures, backoff, and the window of requests. */
 #include "store/s3/s3_retry.h"
 
 #include <assert.h>
@@ -7,9 +7,9 @@
 
 #include "core/clock.h"
 
-#define AT_ONCE_NS (10 * NS_PER_MS) /* what failed once */
+#define AT_ONCE_NS (10 * NS_PER_MS) /* first failure */
 #define FIRST_BACKOFF_NS (50 * NS_PER_MS)
-#define FIRST_THROTTLED_NS (500 * NS_PER_MS) /* what the S3 connector and the AWS clients begin with */
+#define FIRST_THROTTLED_NS (500 * NS_PER_MS) /* initial value of the S3 connector and the AWS clients */
 #define LONGEST_BACKOFF_NS (20 * NS_PER_S)
 #define PRESSURE_WEIGHT (1.0 / 16)
 #define PRESSED (1.0 / 8)
@@ -64,7 +64,7 @@ bool s3_window_throttled(struct s3_window *self, uint64_t started_ns, uint64_t n
     if (self->pressure <= PRESSED)
         return false;
     if (started_ns < self->halved_ns)
-        return true; /* it was under way when the window was last halved */
+        return true; /* it was already in flight when the window was last halved */
     self->size = self->size > 2 ? self->size / 2 : 1;
     self->halved_ns = now_ns;
     return true;

@@ -1,4 +1,4 @@
-/* Sessions. Owns where settings come from, the credentials and the signatures; knows nothing of curl. */
+/* Sessions: settings, credentials and signatures. */
 #include "store/s3/s3_session.h"
 
 #include <netdb.h>
@@ -13,9 +13,9 @@
 #define DEFAULT_ATTEMPTS 10
 #define MAX_ADDRESSES 256
 #define MAX_HEADERS 10
-/* A clock that is off by less is none that a server refuses. */
+/* Servers accept a smaller clock difference. */
 #define SKEW_NS (60 * NS_PER_S)
-/* Credentials that are old but stay the same are not looked for at every request. */
+/* Old credentials that stay the same are not looked up again at every request. */
 #define LOOK_AGAIN_NS (30 * NS_PER_S)
 
 /* --- settings --- */
@@ -107,8 +107,8 @@ static bool uses_proxy(const struct s3_session *self)
     return (all && *all) || (all_lower && *all_lower) || (own && *own) || (own_lower && *own_lower);
 }
 
-/* Names below localhost are this machine's (RFC 6761), though not every resolver knows: BUCKET.localhost of a server
- * for tests. */
+/* Names below localhost are this machine (RFC 6761), though not every resolver knows it: BUCKET.localhost of a test
+ * server. */
 static const char *name_to_resolve(const char *name)
 {
     static const char local[] = ".localhost";
@@ -124,7 +124,8 @@ static int resolve(struct s3_session *self, struct cb_err *err)
     if (uses_proxy(self))
         return 0; /* the proxy resolves */
     int code = getaddrinfo(name, NULL, &hints, &found);
-    if (code == EAI_ADDRFAMILY || code == EAI_NODATA || code == EAI_NONAME) { /* a machine with loopback alone */
+    if (code == EAI_ADDRFAMILY || code == EAI_NODATA ||
+        code == EAI_NONAME) { /* a machine with only a loopback interface */
         hints.ai_flags = 0;
         code = getaddrinfo(name, NULL, &hints, &found);
     }
@@ -190,7 +191,7 @@ static int look_for_credentials(struct s3_session *self, struct cb_err *err)
     return 0;
 }
 
-/* Old credentials are still good: that no new ones come is only told once a server refuses the old ones. */
+/* Old credentials still work: the lack of new ones is reported only once a server rejects the old ones. */
 static void refresh_if_old(struct s3_session *self)
 {
     uint64_t now_ns = clock_monotonic_ns();

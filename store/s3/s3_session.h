@@ -1,6 +1,6 @@
-/* What all requests to one bucket share: endpoint, addresses, credentials, the clock, and the signing of requests.
+/* Shared by all requests to one bucket: endpoint, addresses, credentials, the clock, and signing.
  *
- * Thread-safe once open; only looking for new credentials holds others up. */
+ * Thread-safe once open; only a lookup of new credentials blocks other threads. */
 #ifndef STORE_S3_S3_SESSION_H
 #define STORE_S3_S3_SESSION_H
 
@@ -17,29 +17,29 @@
 #include "store/s3/s3_uri.h"
 
 struct s3_session {
-    struct s3_options options;   /* endpoint, region and tls.ca as they were decided */
+    struct s3_options options;   /* with endpoint, region and tls.ca resolved */
     const char *endpoint_source; /* "s3.endpoint", "AWS_ENDPOINT_URL", "AWS" */
     char bucket[S3_BUCKET_BYTES], prefix[S3_KEY_BYTES];
     struct s3_endpoint endpoint;
-    uint32_t attempts, rank; /* rank: of the caller, to spread ranks over addresses */
-    char **addresses;        /* "::ADDRESS:PORT" for curl's CONNECT_TO; none where a proxy looks for them */
+    uint32_t attempts, rank; /* of the caller, to spread ranks over addresses */
+    char **addresses;        /* "::ADDRESS:PORT" for curl's CONNECT_TO; empty if a proxy resolves */
     size_t address_count;
 
-    pthread_mutex_t lock; /* of what follows */
+    pthread_mutex_t lock; /* protects the members below */
     struct s3_credentials credentials;
-    uint32_t credentials_number; /* one more whenever others were found */
-    uint64_t looked_ns;          /* monotonic: when credentials were last looked for */
+    uint32_t credentials_number; /* incremented whenever credentials changed */
+    uint64_t looked_ns;          /* monotonic: last lookup of credentials */
     unsigned char signing_key[HASH_SHA256_BYTES];
-    char signing_day[S3_SCOPE_DATE_BYTES]; /* "" : none yet */
-    int64_t clock_offset_ns;               /* the server's clock less ours, once it refused ours */
+    char signing_day[S3_SCOPE_DATE_BYTES]; /* "": none yet */
+    int64_t clock_offset_ns;               /* server clock minus ours, once it rejected ours */
 };
 
-/* Decides everything and finds credentials; talks to name servers and to those who hand out credentials, not to S3. */
+/* Resolves all settings and finds credentials; contacts name servers and credential services, but not S3. */
 int s3_session_open(struct s3_session *self, const char *uri, const struct s3_options *options, uint32_t rank,
                     struct cb_err *err) CB_MUST_CHECK;
 void s3_session_release(struct s3_session *self);
 
-/* Headers that a request sends; the signature covers all but Range, If-Match and Content-MD5. */
+/* Headers of a request; the signature covers all but Range, If-Match and Content-MD5. */
 struct s3_outgoing {
     const char *method, *path, *query; /* encoded */
     const char *payload_hash;
@@ -48,15 +48,15 @@ struct s3_outgoing {
     const char *range, *if_match, *content_md5; /* or NULL */
 };
 
-/* Composes "Name: value" lines into `lines`, each ended by a NUL; looks for new credentials first where the old ones
- * are about to end. The lines hold secrets. *signed_with is the number of the credentials, for s3_session_renew. */
+/* Composes "Name: value" lines into `lines`, each ended by a NUL; first refreshes credentials that are about to
+ * expire. The lines contain secrets. *signed_with is the number of the credentials, for s3_session_renew. */
 int s3_session_headers(struct s3_session *self, const struct s3_outgoing *request, struct buf *scratch,
                        struct buf *lines, uint32_t *signed_with, struct cb_err *err) CB_MUST_CHECK;
 
-/* The server says that the credentials with this number have ended: looks for others, unless another request has found
- * them meanwhile. Fails when there are none but the same. */
+/* The server says that the credentials with this number have expired: looks up new ones, unless another request has
+ * done so meanwhile. Fails if they have not changed. */
 int s3_session_renew(struct s3_session *self, uint32_t signed_with, struct cb_err *err) CB_MUST_CHECK;
-/* The server says that our clock is wrong and what time it is: takes that. False if that is known already. */
+/* The server says that our clock is wrong, and sends its time: adopts it. False if that had been done already. */
 bool s3_session_set_clock(struct s3_session *self, uint64_t server_wall_ns);
 
 #endif

@@ -1,4 +1,4 @@
-/* Signatures. Owns the canonical request and the string to sign; knows neither HTTP nor S3's operations. */
+/* Signatures: the canonical request and the string to sign. */
 #include "store/s3/s3_sign.h"
 
 #include <stdio.h>
@@ -29,7 +29,7 @@ void s3_signing_key(const char *secret, const char *date, const char *region, co
     explicit_bzero(first, sizeof first);
 }
 
-/* Values count without the white space around them, and with one space for a run of it. */
+/* Values are signed without surrounding white space, and with runs of it collapsed to one space. */
 static void append_value(struct buf *out, const char *value)
 {
     while (*value == ' ' || *value == '\t')

@@ -1,4 +1,4 @@
-/* AWS Signature Version 4: the Authorization header of a request. Pure but for OpenSSL. */
+/* AWS Signature Version 4: the Authorization header of a request. Pure except for OpenSSL. */
 #ifndef STORE_S3_S3_SIGN_H
 #define STORE_S3_S3_SIGN_H
 
@@ -22,22 +22,22 @@ struct s3_header {
 struct s3_to_sign {
     const char *method;
     const char *path;                /* encoded */
-    const char *query;               /* encoded, sorted by name, "name=" where there is no value; "" for none */
-    const struct s3_header *headers; /* those that are signed, sorted by name */
+    const char *query;               /* encoded, sorted by name, "name=" without a value; "" for none */
+    const struct s3_header *headers; /* the signed ones, sorted by name */
     size_t header_count;
     const char *payload_hash; /* hex, or S3_UNSIGNED_PAYLOAD */
-    const char *date;         /* as s3_format_date makes it */
+    const char *date;         /* from s3_format_date */
     const char *region, *service, *access_key;
 };
 
 void s3_format_date(uint64_t wall_ns, char date[S3_DATE_BYTES]);
 
-/* The key for a day; costs four HMACs, so it is kept by the caller. `date`: its first eight digits count. */
+/* The key for a day. It costs four HMACs, so callers cache it. `date`: only its first eight digits count. */
 void s3_signing_key(const char *secret, const char *date, const char *region, const char *service,
                     unsigned char key[HASH_SHA256_BYTES]);
 
-/* Appends the value of the Authorization header. `scratch` is cleared and used; both keep their memory, so that a
- * caller who reuses them allocates once. */
+/* Appends the value of the Authorization header. `scratch` is cleared and used; both buffers keep their memory, so
+ * that callers can reuse them without allocation. */
 int s3_sign(const struct s3_to_sign *request, const unsigned char key[HASH_SHA256_BYTES], struct buf *scratch,
             struct buf *authorization, struct cb_err *err) CB_MUST_CHECK;
 

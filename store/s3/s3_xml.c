@@ -1,4 +1,4 @@
-/* The XML reader. Owns what is accepted; knows no document. */
+/* A small XML reader. */
 #include "store/s3/s3_xml.h"
 
 #include <stdbool.h>
@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* `path` is the names of the open elements, joined by '/'; starts[d] is where element d's name begins in it. The text
- * of an element is what came since the last tag: S3's documents have no mixed content. */
+/* `path` is the names of the open elements, joined by '/'; starts[d] is the offset of element d's name. The text of
+ * an element is everything since the last tag, since S3's documents have no mixed content. */
 struct reader {
     const char *what, *at, *end, *begin;
     s3_xml_fn each;
@@ -32,7 +32,7 @@ static bool starts_with(const struct reader *self, const char *text)
     return (size_t)(self->end - self->at) >= len && memcmp(self->at, text, len) == 0;
 }
 
-/* Moves behind the next `text`. */
+/* Advances behind the next `text`. */
 static bool skip_past(struct reader *self, const char *text)
 {
     const char *found = memmem(self->at, (size_t)(self->end - self->at), text, strlen(text));
@@ -61,7 +61,7 @@ static void add_code_point(struct reader *self, uint32_t c)
     add_text(self, bytes, len);
 }
 
-/* The character that "&#NUMBER;" or "&#xNUMBER;" at `name` (behind the '&') stands for; 0 where it stands for none. */
+/* The character for "&#NUMBER;" or "&#xNUMBER;" at `name` (after the '&'); 0 if invalid. */
 static uint32_t character_by_number(const char *name, size_t len)
 {
     bool hex = len > 2 && name[1] == 'x';
@@ -113,7 +113,7 @@ static bool ends_name(char c)
     return is_space(c) || c == '>' || c == '/' || c == '<' || c == '=' || c == '\0';
 }
 
-/* The name at the reader's place, without its name space. */
+/* The name at the current position, without its namespace. */
 static int read_name(struct reader *self, const char **name, size_t *len, struct cb_err *err)
 {
     const char *from = self->at;
