@@ -1,4 +1,4 @@
-/* Owns the table of element types. Knows nothing of files or models. */
+/* The table of element types. */
 #include "ckpt/dtype.h"
 
 #include <assert.h>

@@ -22,7 +22,7 @@ enum dtype {
     DTYPE_U8,
     DTYPE_BOOL,
     DTYPE_C64,
-    DTYPE_C128, /* from here on: what other programs store; ours are stored by number, so only append */
+    DTYPE_C128, /* from here on: types of other programs; files store our types by number, so only append */
     DTYPE_F8_E4M3FNUZ,
     DTYPE_F8_E5M2FNUZ,
     DTYPE_F8_E8M0FNU,
@@ -32,9 +32,9 @@ enum dtype {
 size_t dtype_bytes(enum dtype dtype);
 const char *dtype_name(enum dtype dtype);       /* "bf16" */
 const char *dtype_torch_name(enum dtype dtype); /* "bfloat16", as in torch.bfloat16 */
-/* Class of the storage in torch, "BFloat16Storage"; NULL where torch stores it untyped. */
+/* Class of the storage in torch, "BFloat16Storage"; NULL if torch stores it untyped. */
 const char *dtype_torch_storage(enum dtype dtype);
-/* "BF16"; NULL where safetensors has no such type. */
+/* "BF16"; NULL if safetensors has no such type. */
 const char *dtype_safetensors_name(enum dtype dtype);
 bool dtype_find_safetensors(const char *name, enum dtype *dtype);
 bool dtype_find(const char *name, enum dtype *dtype); /* either name, or safetensors' "BF16" */

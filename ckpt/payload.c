@@ -1,15 +1,14 @@
-/* Owns what values tensors have. Knows nothing of files, plans or ranks.
+/* The values of tensors.
  *
- * Every value comes from a 32-bit word that is a function of the tensor's key and the element's index:
- * words of one block of 2^20 indices are a bijection of the index under the block's own key, so an
- * element that ends up in another place is seen. How a word becomes a value is written down for other
- * languages in docs/dcp-format.md; tests/interop recomputes it in numpy.
+ * Every value comes from a 32-bit word that is a function of the tensor's key and the element's index. The words of
+ * one block of 2^20 indices are a bijection of the index under the block's own key, so a misplaced element is
+ * detected. docs/dcp-format.md defines for other languages how a word becomes a value; tests/interop recomputes it in
+ * numpy.
  *
- * The kernels are plain loops that the compiler vectorizes, in clones for AVX2 and AVX-512 chosen when
- * the program starts. Measured on one core of an AMD EPYC with AVX-512 and 16 MiB of warm memory, GiB/s
- * filled / checked: `weights` bf16 10.9 / 9.6 and fp32 18.9 / 15.2 (without clones 1.9 / 1.9 and
- * 3.1 / 2.9), `random` 31 / 22 (5.1 / 4.7). zstd level 3 makes `weights` smaller by 1.28 in bf16 and
- * 1.08 in fp32, and `random` not at all. */
+ * The kernels are plain loops that the compiler vectorizes, in clones for AVX2 and AVX-512 chosen when the program
+ * starts. Measured on one core of an AMD EPYC with AVX-512 and 16 MiB of warm memory, GiB/s filled / checked:
+ * `weights` bf16 10.9 / 9.6 and fp32 18.9 / 15.2 (without clones 1.9 / 1.9 and 3.1 / 2.9), `random` 31 / 22 (5.1 /
+ * 4.7). zstd level 3 compresses `weights` by 1.28 in bf16 and 1.08 in fp32, and `random` not at all. */
 #include "ckpt/payload.h"
 
 #include <assert.h>
@@ -19,16 +18,16 @@
 
 #define BLOCK_BITS 20
 #define BLOCK_WORDS (UINT64_C(1) << BLOCK_BITS)
-#define STAGE_BYTES 4096 /* checked in pieces that stay in the first cache */
+#define STAGE_BYTES 4096 /* checked in pieces that fit the L1 cache */
 
-/* The sanitizers' run-time is not up yet when the resolvers of clones run. */
+/* The resolvers of clones run before the sanitizers' run-time is initialised. */
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define VECTOR_CLONES __attribute__((target_clones("default", "avx2", "arch=x86-64-v4")))
 #else
 #define VECTOR_CLONES
 #endif
 
-/* Memory of any alignment: a payload starts where its file says. */
+/* Memory of any alignment, since a payload may start anywhere in a file. */
 typedef uint16_t any_u16 __attribute__((aligned(1), may_alias));
 typedef uint32_t any_u32 __attribute__((aligned(1), may_alias));
 typedef uint64_t any_u64 __attribute__((aligned(1), may_alias));
@@ -61,8 +60,8 @@ static inline uint32_t float_bits(float value)
     return bits;
 }
 
-/* The difference of two uniform numbers: a bell of sorts, whose exponents are spread like those of
- * weights. 17 bits of it are enough for types of 16 bits; 2^-20 brings it to +-1/16. */
+/* The difference of two uniform numbers has a roughly bell-shaped distribution, with exponents spread like those of
+ * weights. 17 bits suffice for 16-bit types; 2^-20 scales it to +-1/16. */
 static inline uint32_t narrow_bits(uint32_t word)
 {
     int32_t difference = (int32_t)(word & 0xffff) - (int32_t)(word >> 16);
@@ -82,8 +81,8 @@ VECTOR_CLONES static void fill_bf16(any_u16 *restrict out, uint32_t first, uint3
         out[i] = (uint16_t)(narrow_bits(word_of(first + i, low, high)) >> 16);
 }
 
-/* narrow_bits has the exponents 107 … 122 (zero stays zero). fp16 has only 1 … 30 of them for normal numbers, so
- * they become 1 … 16: the same numbers times 64. */
+/* narrow_bits has the exponents 107 … 122 (zero stays zero). fp16 has only 1 … 30 for normal numbers, so they become
+ * 1 … 16: the same numbers times 64. */
 VECTOR_CLONES static void fill_f16(any_u16 *restrict out, uint32_t first, uint32_t count, uint32_t low, uint32_t high)
 {
     for (uint32_t i = 0; i < count; i++) {
@@ -129,7 +128,7 @@ static struct block_key block_key(uint64_t key, uint64_t index)
     return (struct block_key){(uint32_t)mixed, (uint32_t)(mixed >> 32)};
 }
 
-/* Types whose bytes are taken from words as they come: all of `random`, and integers. */
+/* Types whose bytes are those of the words: all of `random`, and integers. */
 static bool is_raw(const struct payload_source *source)
 {
     if (source->kind == PAYLOAD_RANDOM)
@@ -146,7 +145,7 @@ static bool is_raw(const struct payload_source *source)
     }
 }
 
-/* bool is 0 or 1; fp8 `weights` have no bit 6 of the exponent, so no NaN and no infinity. */
+/* bool is 0 or 1; fp8 `weights` clear bit 6 of the exponent, so there is no NaN and no infinity. */
 static uint32_t raw_mask(const struct payload_source *source)
 {
     if (source->dtype == DTYPE_BOOL)
@@ -155,7 +154,7 @@ static uint32_t raw_mask(const struct payload_source *source)
     return fp8 && source->kind == PAYLOAD_WEIGHTS ? 0xbfbfbfbf : 0xffffffff;
 }
 
-/* `bytes` bytes from byte `begin` of the stream of words; the ends may lie inside a word. */
+/* `bytes` bytes from byte `begin` of the stream of words; the ends may be inside a word. */
 static void fill_raw(const struct payload_source *source, uint64_t begin, unsigned char *out, uint64_t bytes)
 {
     uint32_t mask = raw_mask(source);
@@ -180,7 +179,7 @@ static void fill_raw(const struct payload_source *source, uint64_t begin, unsign
     }
 }
 
-/* One word an element, or two of fp32 for a complex number. */
+/* One word per element, or two of fp32 for a complex number. */
 static void fill_numbers(const struct payload_source *source, uint64_t first, unsigned char *out, uint64_t count)
 {
     bool is_complex = source->dtype == DTYPE_C64;

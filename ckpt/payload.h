@@ -1,9 +1,8 @@
-/* Payload: tensor values that are a function of (seed, tensor, element), so that every byte read back
- * can be checked without a copy, wherever it was written from and in whatever layout.
+/* Payload: tensor values as a function of (seed, tensor, element), so that every byte read back can be checked
+ * without a copy, whichever rank and layout wrote it.
  *
- * `weights` looks like real weights (normal-like exponents, zstd gets about what it gets on real
- * ones), `random` is incompressible, `zero` is zero. Vectorized: >= 5 GiB/s a core on warm memory.
- * Pure functions, thread-safe. */
+ * `weights` looks like real weights (normal-like exponents, similar compression by zstd), `random` is incompressible,
+ * `zero` is zero. Vectorized: >= 5 GiB/s per core on warm memory. Pure functions, thread-safe. */
 #ifndef CKPT_PAYLOAD_H
 #define CKPT_PAYLOAD_H
 
@@ -24,9 +23,9 @@ struct payload_source {
 /* Key of a tensor from the seed and its full name. */
 uint64_t payload_key(uint64_t seed, const char *fqn);
 
-/* `count` elements that start at row-major element `first` of the whole tensor. */
+/* Fills `count` elements from row-major element `first` of the whole tensor. */
 void payload_fill(const struct payload_source *source, uint64_t first, void *memory, uint64_t count);
-/* True when all are right; else *wrong is the index (from 0) of the first that is not. */
+/* True if all are right; else *wrong is the index (from 0) of the first wrong one. */
 bool payload_check(const struct payload_source *source, uint64_t first, const void *memory, uint64_t count,
                    uint64_t *wrong);
 

@@ -1,4 +1,4 @@
-/* Owns the arithmetic of N-dimensional boxes. Knows nothing of tensors' types or of ranks. */
+/* Arithmetic of N-dimensional boxes. */
 #include "ckpt/region.h"
 
 #include <assert.h>
@@ -63,7 +63,7 @@ bool box_intersect(const struct box *a, const struct box *b, struct box *common)
     return true;
 }
 
-/* The box of `count` rows of dimension `dim`, all dimensions before it at one index, all after it whole. */
+/* The box of `count` rows of dimension `dim`, with one index in all dimensions before it and all of those after it. */
 static struct box slab(uint32_t dims, const uint64_t *shape, const uint64_t *stride, uint32_t dim, uint64_t begin,
                        uint64_t count)
 {
@@ -89,7 +89,7 @@ uint32_t box_of_interval(uint32_t dims, const uint64_t *shape, uint64_t begin, u
     for (uint32_t i = dims - 1; i > 0; i--)
         stride[i - 1] = stride[i] * shape[i];
     uint32_t count = 0;
-    /* Up: from the innermost dimension, finish the row we are in, until an outer stride is reached. */
+    /* Up: from the innermost dimension, complete the current row, until an outer stride is reached. */
     uint32_t dim = dims - 1;
     while (begin < end && dim > 0) {
         uint64_t next = begin / stride[dim - 1] * stride[dim - 1];
@@ -102,7 +102,7 @@ uint32_t box_of_interval(uint32_t dims, const uint64_t *shape, uint64_t begin, u
         begin = next;
         dim--;
     }
-    /* Down: whole rows of the largest stride that fits, then what is left in smaller ones. */
+    /* Down: whole rows of the largest stride that fits, then the rest in smaller ones. */
     for (; begin < end; dim++) {
         uint64_t rows = (end - begin) / stride[dim];
         if (rows > 0) {
@@ -114,8 +114,7 @@ uint32_t box_of_interval(uint32_t dims, const uint64_t *shape, uint64_t begin, u
     return count;
 }
 
-/* The outermost dimension from which on `inner` spans all of `outer`: a run covers its rows of the
- * dimension before. */
+/* The outermost dimension from which on `inner` spans all of `outer`: a run covers its rows of the dimension before. */
 static uint32_t run_dim(const struct box *outer, const struct box *inner)
 {
     uint32_t dim = inner->dims;

@@ -1,4 +1,4 @@
-/* One file of a conversion, from its first byte to its last. For convert*.c alone. */
+/* Writes one file of a conversion. Private to ckpt/convert/. */
 #ifndef CKPT_CONVERT_CONVERT_FILE_H
 #define CKPT_CONVERT_CONVERT_FILE_H
 
@@ -7,7 +7,7 @@
 
 #define CONVERT_BLOCKS 3 /* one is filled while others are written */
 
-/* Whether to go on: see convert_job.watch. A failure without a message says that another thread has the reason. */
+/* Whether to continue: see convert_job.watch. A failure without a message means that another thread has the reason. */
 struct convert_watch {
     int (*check)(void *context, struct cb_err *err);
     void *context;
@@ -15,14 +15,14 @@ struct convert_watch {
 
 struct convert_writer;
 
-/* Blocks of at most `block_bytes` each, of a part where the store wants parts; `store` is the target's, of depth
+/* Blocks of at most `block_bytes` each, or of a part if the store requires parts; `store` is the target's, of depth
  * CONVERT_BLOCKS or more. */
 int convert_writer_new(struct store *store, uint64_t block_bytes, const struct convert_watch *watch,
                        struct convert_writer **writer, struct cb_err *err) CB_MUST_CHECK;
 void convert_writer_free(struct convert_writer *self);
 
-/* Writes file `file` of the plan whole and finishes it; *crc is the CRC-32C of its bytes. `first` is the file's first
- * item. */
+/* Writes file `file` of the plan completely and finishes it; *crc is the CRC-32C of its bytes. `first` is the file's
+ * first item. */
 int convert_file(struct convert_writer *self, const struct convert_job *job, struct stored_reader *reader,
                  uint32_t file, size_t first, uint32_t *crc, struct cb_err *err) CB_MUST_CHECK;
 

@@ -35,10 +35,10 @@ struct state_tensor {
     uint64_t shape[CKPT_MAX_DIMS];
     /* Tensors of one group that a rank writes go to a file of their own; 0 for all but state=mlperf. */
     uint32_t file_group;
-    /* bytes items: the value, a whole torch.save made by ckpt/format/dcp at planning; its Python literal here */
+    /* bytes items: the value, written as a complete torch.save when planning; here its Python literal */
     const char *literal; /* "3", "(0.9, 0.95)", "'adamw'" */
-    /* Of a checkpoint that is converted: the whole torch.save as it was stored, where there is one (instead of the
-     * literal, which then may be NULL), and the keys that lead to it in nested dicts, as a Python tuple. */
+    /* For a conversion: the complete torch.save as it was stored, if there is one (instead of the literal, which may
+     * then be NULL), and the keys that lead to it in nested dicts, as a Python tuple. */
     const void *blob;
     size_t blob_bytes;
     const char *path;
@@ -57,12 +57,12 @@ struct piece {
 
 struct layout;
 
-/* Builds from the experiment's keys. Fails with CB_ERR_USAGE and the figures: axes that do not give
- * ranks, tp that does not divide the heads, more stages than layers, … */
+/* Builds a layout from the experiment's keys. CB_ERR_USAGE with the numbers for an invalid combination: axes that do
+ * not multiply to ranks, heads that tp does not divide, more stages than layers, … */
 int layout_new(const struct model *model, const struct experiment *experiment, struct layout **layout,
                struct cb_err *err) CB_MUST_CHECK;
 
-/* Where the elements of a tensor lie in a flat buffer of `elements`: from `begin` on, row-major. */
+/* Offset of a tensor's elements in a flat buffer of `elements`: from `begin` on, row-major. */
 struct layout_range {
     uint64_t begin, elements;
 };
@@ -70,11 +70,11 @@ struct layout_range {
 struct layout_item {
     const char *fqn, *literal;
 };
-/* The state of a training that goes on: over the fsdp axis each flat buffer is split in equal parts (the last one shorter),
- * whatever tensors lie where; scalars are on every rank. Tensors of the model named "train.…" are counters of the
- * training, with names of their own. `items` are there instead of the usual ones. */
+/* The state of a running training: the fsdp axis splits each flat buffer into equal parts (the last one shorter),
+ * regardless of tensor boundaries; every rank has the scalars. Model tensors named "train.…" are counters of the
+ * training and keep their names. `items` replace the usual ones. */
 struct layout_training {
-    const struct layout_range *ranges; /* of each tensor of the model */
+    const struct layout_range *ranges; /* one per tensor of the model */
     const struct layout_item *items;
     size_t item_count; /* at most LAYOUT_MOST_ITEMS */
 };
@@ -84,14 +84,14 @@ int layout_new_training(const struct model *model, const struct experiment *expe
                         struct cb_err *err) CB_MUST_CHECK;
 void layout_free(struct layout *layout);
 
-/* What a run saves in and what it loads in: the same layout, unless a load.* key is given (load.dp,
- * load.tp, load.pp, load.ep, load.zero, load.mesh, load.sharding, load.pp.split, load.state). What they
- * do not say is as saved. The run has the ranks of the larger one (with ops=load, of the one to load
- * in); a rank beyond a layout's world holds nothing of it. Both are made by layout_new, with its errors. */
+/* The layouts that a run saves in and loads in: equal unless a load.* key is given (load.dp, load.tp, load.pp,
+ * load.ep, load.zero, load.mesh, load.sharding, load.pp.split, load.state). Absent load.* keys are as saved. The run
+ * has the ranks of the larger layout (with ops=load, of the one to load in); a rank beyond a layout's world holds
+ * nothing of it. Errors are those of layout_new. */
 struct layout_pair {
-    struct layout *saved, *loaded; /* the same pointer where nothing differs */
+    struct layout *saved, *loaded; /* the same pointer if they are equal */
     uint32_t ranks;                /* processes of the run */
-    uint32_t data_ranks;           /* what dp came out as when saving; 0 where no load.* key is given */
+    uint32_t data_ranks;           /* the resulting dp of the save; 0 without load.* keys */
 };
 int layout_pair_new(const struct model *model, const struct experiment *experiment, struct layout_pair *pair,
                     struct cb_err *err) CB_MUST_CHECK;
@@ -103,22 +103,22 @@ const struct state_tensor *layout_tensor(const struct layout *layout, size_t ind
 const char *layout_describe(const struct layout *layout);   /* "dp2 tp2" */
 const char *layout_state_name(const struct layout *layout); /* "weights+adam" */
 
-/* The pieces that a rank holds, in memory order: by state tensor, then by first element. Bytes items
- * are no pieces: all ranks know them, rank 0 writes them. *pieces is allocated, freed with free(). */
+/* The pieces that a rank holds, in memory order: by state tensor, then by first element. Bytes items are not pieces:
+ * all ranks know them, and rank 0 writes them. *pieces is allocated; free it with free(). */
 int layout_pieces(const struct layout *layout, uint32_t rank, struct piece **pieces, size_t *count,
                   struct cb_err *err) CB_MUST_CHECK;
 /* Bytes of tensors that a rank holds. */
 uint64_t layout_rank_bytes(const struct layout *layout, uint32_t rank);
-/* The same for rank after rank, without looking at ranks that hold as much as one before (replicas). */
+/* The same for rank after rank, skipping ranks that hold as much as an earlier one (replicas). */
 struct layout_sizes {
     const struct layout *layout;
     unsigned roles;  /* the axes along which ranks may differ */
-    uint64_t *known; /* by place along them, 0 where not known yet; NULL where there are too many */
+    uint64_t *known; /* by coordinates along these axes, 0 if not known yet; NULL if there are too many */
 };
 void layout_sizes_init(struct layout_sizes *self, const struct layout *layout);
 void layout_sizes_release(struct layout_sizes *self);
 uint64_t layout_sizes_of(struct layout_sizes *self, uint32_t rank);
-/* Bytes of one whole checkpoint (each element once). By kind: KIND_WEIGHT, …; bytes items are not counted. */
+/* Bytes of one complete checkpoint (each element once), by kind (KIND_WEIGHT, …), without bytes items. */
 uint64_t layout_total_bytes(const struct layout *layout);
 uint64_t layout_kind_bytes(const struct layout *layout, enum state_kind kind);
 

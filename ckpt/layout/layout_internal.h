@@ -1,5 +1,5 @@
-/* How a layout is kept, for layout*.c and plan*.c: cells of the mesh with the boxes they hold, and
- * how a box is shared out over the data-parallel ranks of its cell. */
+/* How a layout is stored: cells of the mesh with their boxes, and how a box is divided over the data-parallel ranks
+ * of its cell. Private to ckpt/layout/ and ckpt/plan/. */
 #ifndef CKPT_LAYOUT_LAYOUT_INTERNAL_H
 #define CKPT_LAYOUT_LAYOUT_INTERNAL_H
 
@@ -12,13 +12,13 @@
 /* Over the data axes of a cell. */
 enum placement { PLACE_REPLICATE, PLACE_CHUNK, PLACE_FLAT, PLACE_RANGES };
 
-/* A box that tensor parallelism leaves a rank with, the same for all data-parallel ranks of a cell. */
+/* A box that tensor parallelism leaves a rank, the same for all data-parallel ranks of a cell. */
 struct local {
     uint32_t tensor; /* of the model */
     struct box box;
     uint64_t elements;
     uint64_t begin;              /* in the cell's flat buffer */
-    uint64_t row_begin, rows;    /* of dimension 0, in what this rank holds of the tensor; rows in all */
+    uint64_t row_begin, rows;    /* of dimension 0, within this rank's part of the tensor; total rows */
     uint32_t tp_first, tp_count; /* the tp coordinates that hold the same box */
     struct layout_range range;   /* with PLACE_RANGES */
 };
@@ -37,20 +37,20 @@ struct layout {
     struct state_tensor *tensors; /* by kind, then in the model's order; then rows, then bytes items */
     size_t tensor_count;
     size_t model_count;               /* of the model's tensors */
-    uint32_t *state_of[LAYOUT_KINDS]; /* model tensor -> state tensor, LAYOUT_ABSENT where it has none */
+    uint32_t *state_of[LAYOUT_KINDS]; /* model tensor -> state tensor, LAYOUT_ABSENT if it has none */
     enum placement placement[LAYOUT_KINDS];
     struct cell *dense;                     /* [pp][tp] */
-    struct cell *experts;                   /* [pp][tp][ep]; NULL where the model has none */
-    uint32_t row_first;                     /* state tensors with a row a rank (state=mlperf) … */
-    uint32_t row_count;                     /* … and how many; 0 elsewhere */
+    struct cell *experts;                   /* [pp][tp][ep]; NULL if the model has no experts */
+    uint32_t row_first;                     /* state tensors with a row per rank (state=mlperf) … */
+    uint32_t row_count;                     /* … and their number; else 0 */
     uint64_t row_elements;                  /* of one row */
-    const struct layout_training *training; /* while it is being made; NULL elsewhere */
+    const struct layout_training *training; /* only during construction; else NULL */
 };
 
-/* The axes over which a placement shares a box out, as a set of roles; the rest of the data axes replicate. */
+/* The axes over which a placement divides a box, as a set of roles; the other data axes replicate. */
 unsigned layout_shard_roles(enum placement placement, bool expert);
 
-/* What shard `index` of `shards` holds of a local: at most BOX_MAX_OF_INTERVAL boxes. Returns how many. */
+/* Shard `index` of `shards` of a local: at most BOX_MAX_OF_INTERVAL boxes. Returns their number. */
 uint32_t layout_shard(const struct cell *cell, const struct local *local, enum placement placement, uint32_t shards,
                       uint32_t index, struct box *boxes);
 
@@ -64,8 +64,8 @@ static inline const struct cell *layout_experts(const struct layout *self, uint3
     return &self->experts[(pp * self->mesh.size[AXIS_TP] + tp) * self->mesh.size[AXIS_EP] + ep];
 }
 
-/* Calls for every local of every kind that a rank holds, in the order of its pieces; a local whose kind has
- * no state tensor is left out. `state_tensor` is its index. */
+/* Calls `fn` for every local of every kind that a rank holds, in the order of its pieces, except locals whose kind
+ * has no state tensor. `state_tensor` is its index. */
 typedef void (*layout_local_fn)(void *context, const struct cell *cell, const struct local *local, enum state_kind kind,
                                 uint32_t state_tensor, bool expert);
 void layout_each_local(const struct layout *self, const uint32_t coordinate[AXIS_ROLES], layout_local_fn each,

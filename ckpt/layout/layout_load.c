@@ -1,5 +1,5 @@
-/* Owns the layout that a run loads in, where that is another than it saves in: the load.* keys over
- * what was saved become an experiment of their own, and that a layout. Knows nothing of checkpoints. */
+/* The layout that a run loads in, if it differs from the saved one: the load.* keys and the saved layout become a new
+ * experiment, and that a layout. */
 #include <stdio.h>
 #include <string.h>
 
@@ -51,7 +51,7 @@ static const struct axis_key axis_keys[] = {
     {OPT_LOAD_DP, OPT_DP, "dp"}, {OPT_LOAD_TP, OPT_TP, "tp"}, {OPT_LOAD_PP, OPT_PP, "pp"}, {OPT_LOAD_EP, OPT_EP, "ep"}};
 #define AXIS_KEYS (sizeof axis_keys / sizeof *axis_keys)
 
-/* load.mesh stands alone, as mesh does. */
+/* load.mesh excludes the other keys, as mesh does. */
 static int use_mesh(struct experiment *experiment, struct cb_err *err)
 {
     for (size_t i = 0; i < AXIS_KEYS; i++) {
@@ -72,7 +72,7 @@ static int use_mesh(struct experiment *experiment, struct cb_err *err)
     return rc ? rc : set(experiment, OPT_MESH, experiment_text(experiment, OPT_LOAD_MESH), err);
 }
 
-/* Saved by mesh=: its axes with the sizes that load.* give; axes that it does not have come last. */
+/* Saved by mesh=: its axes with the sizes of the load.* keys; additional axes come last. */
 static int change_mesh(struct experiment *experiment, const struct layout *saved, struct cb_err *err)
 {
     struct buf text;
@@ -102,7 +102,7 @@ static int change_mesh(struct experiment *experiment, const struct layout *saved
     return rc;
 }
 
-/* Each shorthand as given, else as it came out when saving. */
+/* Each shorthand as given, else its value in the saved layout. */
 static int change_shorthands(struct experiment *experiment, const struct layout *saved, struct cb_err *err)
 {
     const uint32_t *size = saved->mesh.size;
@@ -116,7 +116,7 @@ static int change_shorthands(struct experiment *experiment, const struct layout 
     return rc;
 }
 
-/* ZeRO and FSDP shard the same state: the one that is asked for replaces the other. */
+/* ZeRO and FSDP shard the same state: the requested one replaces the other. */
 static int change_zero(struct experiment *experiment, const struct layout *saved, struct cb_err *err)
 {
     bool zero_given = is_given(experiment, OPT_LOAD_ZERO);
@@ -164,7 +164,7 @@ static int make_loaded(const struct model *model, const struct experiment *exper
     return rc ? cb_context(err, "the layout to load in (load.*)") : 0;
 }
 
-/* `ranks` is the number of processes once the mesh is settled (dp or mesh given), else what dp leaves over. */
+/* `ranks` is the number of processes once the mesh is settled (dp or mesh given), else it determines dp. */
 static int make_saved(const struct model *model, const struct experiment *experiment, bool settled,
                       struct layout **saved, struct cb_err *err)
 {

@@ -1,5 +1,4 @@
-/* Owns the mesh: reading it from the experiment's keys, and ranks as coordinates. Knows nothing of
- * how a tensor is placed on it. */
+/* The mesh: parsing it from the experiment's keys, and ranks as coordinates. */
 #include "ckpt/layout/mesh.h"
 
 #include <assert.h>
@@ -11,7 +10,7 @@
 
 static const char *const role_names[AXIS_ROLES] = {"pp", "dp", "fsdp", "ep", "tp"};
 
-/* Sizes as asked for, before they are a mesh. */
+/* Requested sizes, before they form a mesh. */
 struct request {
     uint64_t size[AXIS_ROLES]; /* 0: not given */
     enum axis_role order[AXIS_ROLES];
@@ -44,7 +43,7 @@ static int parse_axis(struct request *request, const char *text, size_t len, str
     return 0;
 }
 
-/* mesh= stands alone: a shorthand beside it would be a second opinion. */
+/* mesh= excludes the shorthands, which could contradict it. */
 static int check_alone(const struct experiment *experiment, struct cb_err *err)
 {
     static const struct {
@@ -79,7 +78,7 @@ static int request_mesh(struct request *request, const struct experiment *experi
     return code;
 }
 
-/* dp as given, or what ranks leave over; without either as many as the experts, which lie inside, need. */
+/* dp as given, or determined by ranks; without either, as many as the experts inside it require. */
 static int resolve_dp(uint64_t *dp, uint64_t tp, uint64_t pp, uint64_t ep, uint64_t ranks, struct cb_err *err)
 {
     if (*dp == 0 && ranks == 0)
@@ -93,7 +92,7 @@ static int resolve_dp(uint64_t *dp, uint64_t tp, uint64_t pp, uint64_t ep, uint6
     return 0;
 }
 
-/* sharding=full|hybrid(n): how many of the dp ranks shard together; 1 is none. */
+/* sharding=full|hybrid(n): number of dp ranks that shard together; 1 if none. */
 static int read_sharding(const char *text, uint64_t dp, uint64_t ep, uint64_t *fsdp, struct cb_err *err)
 {
     *fsdp = 1;

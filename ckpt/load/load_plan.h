@@ -1,10 +1,9 @@
 /* The load plan: what a rank must read of a stored checkpoint to fill its pieces.
  *
- * Reads are in the order of file and offset, several of one chunk side by side, and each needed
- * element comes from exactly one read, also where stored chunks overlap. Everything that is wrong is
- * reported, not only the first thing: missing tensors, elements that no chunk covers, other types and
- * shapes; tensors that the checkpoint has beyond those asked for are counted, not a failure. A pure
- * function: no collective, no I/O, thread-safe. */
+ * Reads are in order of file and offset, reads of one chunk are adjacent, and each element comes from exactly one
+ * read, even if stored chunks overlap. All problems are reported, not only the first: missing tensors, elements
+ * without a chunk, different types and shapes. Additional tensors in the checkpoint are counted and are not a
+ * failure. A pure function: no collective, no I/O, thread-safe. */
 #ifndef CKPT_LOAD_LOAD_PLAN_H
 #define CKPT_LOAD_LOAD_PLAN_H
 
@@ -15,14 +14,14 @@
 #include "ckpt/layout/layout.h"
 #include "core/err.h"
 
-/* One part of one stored chunk that goes to one piece. How it lies in the chunk's payload and in the
- * piece's memory: box_runs(&chunk->box, &common, …) and box_runs(&piece->box, &common, …), run by run. */
+/* A part of one stored chunk that goes to one piece. box_runs(&chunk->box, &common, …) gives its runs in the chunk's
+ * payload, box_runs(&piece->box, &common, …) those in the piece's memory. */
 struct load_read {
     uint32_t chunk; /* index into the checkpoint's chunks */
     uint32_t piece; /* index into the pieces given */
     struct box common;
-    /* The contiguous range of the chunk's row-major payload that holds the part, in bytes from the
-     * payload's start (the whole payload where the item is stored with other strides). */
+    /* The contiguous range of the chunk's row-major payload that contains the part, in bytes from the payload's start
+     * (the whole payload if the item is stored with other strides). */
     uint64_t payload_first, payload_bytes;
 };
 
@@ -30,36 +29,36 @@ struct load_plan {
     struct load_read *reads;
     size_t read_count;
     uint64_t needed_bytes; /* of the parts themselves: what arrives in the pieces */
-    uint64_t span_bytes;   /* sum of payload_bytes: what has to be read for it, ranges with gaps included */
+    uint64_t span_bytes;   /* sum of payload_bytes: what must be read, including gaps within ranges */
     size_t extra_tensors;  /* in the checkpoint, but in no tensor of the layout */
 };
 
 enum load_problem_kind {
     LOAD_MISSING_TENSOR,
-    LOAD_UNCOVERED, /* `uncovered` is in no stored chunk */
+    LOAD_UNCOVERED, /* `uncovered` elements are in no stored chunk */
     LOAD_OTHER_DTYPE,
     LOAD_OTHER_SHAPE,
-    LOAD_OTHER_KIND, /* a tensor where a value should be, or the other way round */
+    LOAD_OTHER_KIND, /* a tensor instead of a value, or vice versa */
 };
 
 struct load_problem {
     enum load_problem_kind kind;
     const char *fqn;
     struct box uncovered; /* with LOAD_UNCOVERED */
-    char text[512];       /* a sentence that names the tensor */
+    char text[512];       /* an error message that names the tensor */
 };
 typedef void (*load_problem_fn)(void *context, const struct load_problem *problem);
 
-/* `report` (may be NULL) is called for each problem; a tensor that is missing or of another type or
- * shape is reported once, not for each piece. With problems the plan is not made and the error is
- * CB_ERR_CORRUPT with their count and the first of them. */
+/* `report` (may be NULL) is called for each problem; a tensor that is missing or of another type or shape is reported
+ * once, not for each piece. If there are problems, no plan is made and the error is CB_ERR_CORRUPT with their number
+ * and the first of them. */
 int load_plan_compute(const struct stored_checkpoint *checkpoint, const struct layout *layout,
                       const struct piece *pieces, size_t piece_count, load_problem_fn report, void *context,
                       struct load_plan **plan, struct cb_err *err) CB_MUST_CHECK;
 void load_plan_free(struct load_plan *plan);
 
-/* "36 keys of the checkpoint are not loaded: a, b, c, …": what it has beyond the layout's tensors, the first of
- * them by name. Returns how many; the text is "" where there are none. */
+/* "36 keys of the checkpoint are not loaded: a, b, c, …": tensors beyond the layout's, the first of them by name.
+ * Returns their number; the text is "" if there are none. */
 size_t load_plan_describe_extra(const struct stored_checkpoint *checkpoint, const struct layout *layout, char *text,
                                 size_t size);
 

@@ -1,4 +1,4 @@
-/* Owns the way between Python literals and pickled values. Knows nothing of archives or checkpoints. */
+/* Converts between Python literals and pickled values. */
 #include "ckpt/model/literal.h"
 
 #include <ctype.h>
@@ -19,7 +19,7 @@ struct source {
 
 struct bracket {
     char open;
-    uint32_t values; /* so far; of a dict keys count, too */
+    uint32_t values; /* so far; keys of a dict count, too */
 };
 
 static int bad(struct source *source)
@@ -79,7 +79,7 @@ static int number(struct source *source)
     return 0;
 }
 
-/* One character of a text and what follows it; NULL for an escape that append_text_literal never writes. */
+/* One character of a text and the position after it; NULL for an escape that append_text_literal never writes. */
 static const char *take_character(const char *at, char *character)
 {
     unsigned code;
@@ -91,7 +91,7 @@ static const char *take_character(const char *at, char *character)
         return at + 2;
     }
     if (at[1] != 'x' || !isxdigit((unsigned char)at[2]) || !isxdigit((unsigned char)at[3]) ||
-        sscanf(at + 2, "%2x", &code) != 1 || code == 0 || code > 127) /* a NUL is no text to our reader */
+        sscanf(at + 2, "%2x", &code) != 1 || code == 0 || code > 127) /* our reader rejects a NUL in a text */
         return NULL;
     *character = (char)code;
     return at + 4;
@@ -136,14 +136,14 @@ static char closing(char open)
     return open == '[' ? ']' : open == '(' ? ')' : '}';
 }
 
-/* What a container begins and ends with: EMPTY_LIST MARK … APPENDS, MARK … TUPLE, EMPTY_DICT MARK … SETITEMS. */
+/* Opcodes around a container: EMPTY_LIST MARK … APPENDS, MARK … TUPLE, EMPTY_DICT MARK … SETITEMS. */
 static void open_container(struct source *source, struct bracket *bracket)
 {
     *bracket = (struct bracket){*source->at++, 0};
     buf_append_text(source->out, bracket->open == '[' ? "](" : bracket->open == '(' ? "(" : "}(");
 }
 
-/* Closes what ends here; false where a dict has a key without a value. */
+/* Closes the innermost container; false if a dict has a key without a value. */
 static bool close_containers(struct source *source, struct bracket *open, int *depth)
 {
     while (*depth > 0 && *source->at == closing(open[*depth - 1].open)) {
@@ -159,7 +159,7 @@ static bool close_containers(struct source *source, struct bracket *open, int *d
     return true;
 }
 
-/* Nesting is kept on a stack of brackets. */
+/* Open brackets are kept on a stack. */
 int literal_to_pickle(const char *literal, struct buf *out, struct cb_err *err)
 {
     struct source source = {literal, literal, out, err};
@@ -254,7 +254,7 @@ struct level {
     uint32_t next;
 };
 
-/* Brackets of tuples, lists and dicts; NULL for all else. */
+/* Brackets of tuples, lists and dicts; NULL for other values. */
 static const char *brackets(const struct pickle_node *node)
 {
     return node->kind == PICKLE_TUPLE  ? "()"
@@ -282,7 +282,7 @@ int literal_from_pickle(const struct pickle *pickle, const struct pickle_node *n
         if (code)
             return code;
         if (buf_check(out, "a small value", err))
-            return CB_ERR_MEMORY; /* values that share parts can be far larger than their pickle */
+            return CB_ERR_MEMORY; /* a value with shared parts can be far larger than its pickle */
         while (depth > 0 && levels[depth - 1].next == levels[depth - 1].node->count) {
             if (levels[depth - 1].node->kind == PICKLE_TUPLE && levels[depth - 1].node->count == 1)
                 buf_append_char(out, ',');

@@ -1,8 +1,8 @@
-/* A model: its tensors, in order, with what a layout must know of each.
+/* A model: its tensors, in order, with everything that a layout requires.
  *
- * From a preset, an HF config.json (Llama, GPT-2, Mixtral, Qwen2), a YAML list, or a stored checkpoint: then layers
- * and what tensor parallelism splits are told from the names (docs/models.md). Public shapes of
- * the presets: docs/models.md. Not thread-safe on one object. */
+ * From a preset, an HF config.json (Llama, GPT-2, Mixtral, Qwen2), a YAML list, or a stored checkpoint, whose names
+ * then determine layers and tensor-parallel dimensions. docs/models.md lists the presets. Not thread-safe on one
+ * object. */
 #ifndef CKPT_MODEL_MODEL_H
 #define CKPT_MODEL_MODEL_H
 
@@ -14,8 +14,8 @@
 #include "ckpt/region.h"
 #include "core/err.h"
 
-#define MODEL_LAYER_FIRST (-1) /* before the layers: goes to the first pipeline stage */
-#define MODEL_LAYER_LAST (-2)  /* after them: to the last one */
+#define MODEL_LAYER_FIRST (-1) /* before the layers: on the first pipeline stage */
+#define MODEL_LAYER_LAST (-2)  /* after them: on the last one */
 
 struct model_tensor {
     char *fqn; /* as the published model names it: "model.layers.0.self_attn.q_proj.weight" */
@@ -24,9 +24,9 @@ struct model_tensor {
     enum dtype dtype;
     int32_t layer;     /* from 0, or MODEL_LAYER_FIRST/LAST */
     int32_t tp_dim;    /* split by tensor parallelism, -1 replicated */
-    uint64_t tp_unit;  /* a tp split falls on multiples of this many rows of tp_dim (a head's size); 1 is free */
-    uint32_t tp_parts; /* equal parts of tp_dim that are split each for itself: 3 for a fused q, k, v */
-    int32_t expert;    /* index of the expert, -1 where none */
+    uint64_t tp_unit;  /* a tp split must be at a multiple of this many rows of tp_dim (a head's size); 1 is free */
+    uint32_t tp_parts; /* equal parts of tp_dim that are split separately: 3 for a fused q, k, v */
+    int32_t expert;    /* index of the expert, -1 if none */
 };
 
 struct model {
@@ -36,10 +36,10 @@ struct model {
     uint64_t elements; /* of all tensors */
     uint32_t layers, heads, kv_heads, experts;
     uint64_t hidden, ffn, vocab;
-    enum dtype dtype;          /* the preset's or file's; what dtype=auto gives */
-    bool verbatim;             /* names are those of a whole state: a layout puts nothing before them */
-    const char *default_state; /* "weights+adam", "weights" or "mlperf": what state=auto gives */
-    uint32_t mlperf_tp, mlperf_pp, mlperf_dp, mlperf_zero; /* published layout, 0 where none */
+    enum dtype dtype;          /* of the preset or file; used by dtype=auto */
+    bool verbatim;             /* names include the prefix of the whole state: a layout adds none */
+    const char *default_state; /* "weights+adam", "weights" or "mlperf": used by state=auto */
+    uint32_t mlperf_tp, mlperf_pp, mlperf_dp, mlperf_zero; /* published layout, 0 if none */
 };
 
 /* `source` is a preset's name or a path; `layers` 0 keeps all; `dtype` NULL keeps the model's. */
@@ -50,6 +50,6 @@ uint64_t model_parameters(const struct model *model);
 
 size_t model_preset_count(void);
 const char *model_preset_name(size_t index);
-const char *model_preset_about(size_t index); /* one line: family, and whose figures it reproduces */
+const char *model_preset_about(size_t index); /* one line: family, and origin of the numbers */
 
 #endif

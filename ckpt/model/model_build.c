@@ -1,18 +1,18 @@
-/* Owns how the tensors of each model family follow from its shape: names and shapes as Hugging Face
- * publishes them, tensor-parallel dimensions as Megatron splits them. Knows nothing of presets. */
+/* Builds the tensors of each model family from its shape: names and shapes as published by Hugging Face,
+ * tensor-parallel dimensions as split by Megatron. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "ckpt/model/model_shape.h"
 
-/* A model being built: the first failure sticks, so that families read as lists of tensors. */
+/* A model under construction: it keeps the first failure, so that families read as lists of tensors. */
 struct builder {
     struct model *model;
     const struct model_shape *shape;
     struct cb_err *err;
     int code;
-    int32_t layer; /* of the tensors put next */
+    int32_t layer; /* for the tensors added next */
     int32_t expert;
 };
 
@@ -59,7 +59,7 @@ static void whole(struct builder *self, uint32_t dims, const uint64_t *shape, co
     va_end(arguments);
 }
 
-/* A linear layer as torch.nn.Linear stores it ([out, in] and a bias), split by columns of the output. */
+/* A linear layer as torch.nn.Linear stores it ([out, in] and a bias), split along the output. */
 static void column_linear(struct builder *self, const char *name, uint64_t out, uint64_t in, uint64_t unit, bool bias)
 {
     matrix(self, out, in, 0, unit, "%s.weight", name);
@@ -67,7 +67,7 @@ static void column_linear(struct builder *self, const char *name, uint64_t out, 
         vector(self, out, 0, unit, "%s.bias", name);
 }
 
-/* The same, split by rows of the input: the bias is replicated. */
+/* The same, split along the input: the bias is replicated. */
 static void row_linear(struct builder *self, const char *name, uint64_t out, uint64_t in, uint64_t unit, bool bias)
 {
     matrix(self, out, in, 1, unit, "%s.weight", name);
@@ -88,7 +88,7 @@ static const char *joined(char text[192], const char *prefix, const char *name)
     return text;
 }
 
-/* Splits fall on heads where heads fill the rows; the 1T row of MLPerf has heads of 134 that do not. */
+/* Splits are at heads if heads fill the rows; the 1T row of MLPerf has heads of 134, which do not. */
 static uint64_t head_unit(uint64_t rows, uint64_t head_size)
 {
     return head_size && rows % head_size == 0 ? head_size : 1;
@@ -113,7 +113,7 @@ static void llama_layer(struct builder *self, int32_t layer)
     uint64_t hidden = shape->hidden;
     uint64_t head_size = shape->head_size ? shape->head_size : hidden / shape->heads;
     uint64_t kv = (shape->kv_heads ? shape->kv_heads : shape->heads) * head_size;
-    /* Without a head size of its own, queries are as wide as the hidden state, whatever the heads give. */
+    /* Without a given head size, queries are as wide as the hidden state, whatever the number of heads. */
     uint64_t queries = shape->head_size ? shape->heads * head_size : hidden;
     char prefix[64], text[192];
     snprintf(prefix, sizeof prefix, "model.layers.%d.", layer);
@@ -265,7 +265,7 @@ static void build_clip(struct builder *self, uint64_t layers)
     matrix(self, 768, 1024, -1, 1, "visual_projection.weight");
     matrix(self, 768, 768, -1, 1, "text_projection.weight");
     self->model->layers = text_layers + vision_layers;
-    self->model->heads = 4; /* the greatest split both towers' 12 and 16 heads take */
+    self->model->heads = 4; /* the largest split that both towers' 12 and 16 heads allow */
     self->model->kv_heads = 4;
     self->model->hidden = 1024;
     self->model->ffn = 4096;
@@ -305,7 +305,7 @@ static void t5_block(struct builder *self, const char *stack, uint32_t block, in
     vector(self, shape->hidden, -1, 1, "%slayer_norm.weight", prefix);
 }
 
-/* An encoder of `layers` blocks and a decoder of as many: 2 x layers layers in a row. */
+/* An encoder of `layers` blocks and a decoder of as many: 2 x layers layers in total. */
 static void build_t5(struct builder *self, uint32_t layers)
 {
     const struct model_shape *shape = self->shape;

@@ -1,5 +1,4 @@
-/* Owns the reading of Hugging Face config.json files (llama, gpt2, mixtral, qwen2) into shapes.
- * Knows nothing of weights: only the file's numbers count. */
+/* Parses Hugging Face config.json files (llama, gpt2, mixtral, qwen2) into shapes. */
 #include <string.h>
 
 #include "ckpt/model/model_shape.h"
@@ -12,7 +11,7 @@ struct config {
     const struct json_value *root;
     const char *path;
     struct cb_err *err;
-    int code; /* the first failure sticks */
+    int code; /* the first failure is kept */
 };
 
 static uint64_t number(struct config *self, const char *key, uint64_t max)
@@ -104,7 +103,7 @@ static void check_shape(struct config *self, const struct model_shape *shape)
                              self->path, shape->kv_heads, shape->heads);
 }
 
-/* bf16 where the file does not say, or says a type that is not a weight's. */
+/* bf16 if the file has no type, or one that is not a weight's. */
 static void read_dtype(struct config *self, enum dtype *dtype)
 {
     const char *name;

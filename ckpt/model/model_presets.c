@@ -1,4 +1,4 @@
-/* Owns the table of models known by name. Knows nothing of how their tensors follow from a shape. */
+/* The table of models known by name. */
 #include <string.h>
 
 #include "ckpt/model/model_shape.h"

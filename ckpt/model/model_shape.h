@@ -1,5 +1,5 @@
-/* The few numbers that a model family's tensors follow from, and the builder of a model from them.
- * For the model*.c files and layout_stored.c alone. */
+/* The numbers that determine the tensors of a model family, and the builder of a model from them. Private to
+ * ckpt/model/ and layout_stored.c. */
 #ifndef CKPT_MODEL_MODEL_SHAPE_H
 #define CKPT_MODEL_MODEL_SHAPE_H
 
@@ -13,10 +13,10 @@ enum model_family { FAMILY_LLAMA, FAMILY_GPT2, FAMILY_LINEAR, FAMILY_VIT, FAMILY
 struct model_shape {
     enum model_family family;
     uint64_t hidden, ffn, vocab, positions;
-    uint32_t layers, heads, kv_heads; /* kv_heads 0: as heads */
+    uint32_t layers, heads, kv_heads; /* kv_heads 0: equal to heads */
     uint64_t head_size;               /* 0: hidden / heads */
-    uint32_t experts;                 /* of a mixture (Mixtral), 0 where dense */
-    bool tied;                        /* the output head is the embedding and not stored */
+    uint32_t experts;                 /* of a mixture (Mixtral), 0 for a dense model */
+    bool tied;                        /* the output head is the embedding, so it is not stored */
     bool qkv_bias, output_bias;       /* of attention, in the Llama family */
     uint64_t classes;                 /* of ViT's classifier */
 };
@@ -29,7 +29,7 @@ struct model_preset {
     uint32_t mlperf_tp, mlperf_pp, mlperf_dp, mlperf_zero;
 };
 
-/* Appends a tensor of model->dtype; its fqn is the format's result. `shape` has `dims` numbers. */
+/* Appends a tensor of model->dtype; its fqn is the formatted text. `shape` has `dims` numbers. */
 struct tensor_role {
     int32_t layer, tp_dim, expert;
     uint64_t tp_unit;
@@ -38,20 +38,20 @@ struct tensor_role {
 int model_add(struct model *self, struct tensor_role role, uint32_t dims, const uint64_t *shape, struct cb_err *err,
               const char *format, ...) CB_MUST_CHECK CB_PRINTF(6, 7);
 
-/* Fills an empty model with the tensors of the shape, cut to `layers` a stack (0: all). */
+/* Fills an empty model with the tensors of the shape, limited to `layers` per stack (0: all). */
 int model_build(struct model *self, const struct model_shape *shape, uint64_t layers, struct cb_err *err) CB_MUST_CHECK;
 
-const struct model_preset *model_preset_find(const char *name); /* NULL where there is none */
+const struct model_preset *model_preset_find(const char *name); /* NULL if there is none */
 
-/* HF config.json and YAML lists; `self` is empty but for its name. The dtype found is set. */
+/* HF config.json and YAML lists; `self` is empty except for its name. Sets the dtype. */
 int model_read_config(struct model *self, const char *path, uint64_t layers, const enum dtype *dtype,
                       struct cb_err *err) CB_MUST_CHECK;
 struct stored_checkpoint;
-/* All tensors of a stored checkpoint; values that are none are left out. Where it is a training state, its `model.`
- * tensors without that word, unless `whole` is asked for: then all, and the names stay (verbatim). */
+/* All tensors of a stored checkpoint, without its other values. For a training state only its `model.` tensors,
+ * without that prefix; with `whole` all tensors under their own names (verbatim). */
 int model_read_stored(struct model *self, const struct stored_checkpoint *checkpoint, bool whole, uint64_t layers,
                       const enum dtype *dtype, struct cb_err *err) CB_MUST_CHECK;
-/* A folder that is no HF model, or a safetensors file. */
+/* Whether it is a folder without an HF model, or a safetensors file. */
 int model_read_path(struct model *self, const char *path, bool is_folder, uint64_t layers, const enum dtype *dtype,
                     struct cb_err *err) CB_MUST_CHECK;
 int model_read_list(struct model *self, const char *path, uint64_t layers, const enum dtype *dtype,

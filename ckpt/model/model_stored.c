@@ -1,7 +1,7 @@
-/* Owns models that are stored checkpoints: names, shapes and types as they lie there. Knows nothing of values.
+/* Models from stored checkpoints: names, shapes and types.
  *
- * A checkpoint does not say what a layout must know, so that is told from the names, with the public names of Llama,
- * Mixtral and GPT-2. */
+ * A checkpoint lacks layers and tensor-parallel dimensions, so they are derived from names, using the public names of
+ * Llama, Mixtral and GPT-2. */
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 
 /* --- what names tell --- */
 
-/* The first part of the name that is a number: "model.layers.12.mlp.w" is of layer 12. */
+/* The first part of the name that is a number: "model.layers.12.mlp.w" belongs to layer 12. */
 static bool find_number(const char *fqn, uint64_t *number)
 {
     for (const char *at = fqn; at; at = strchr(at, '.')) {
@@ -36,8 +36,8 @@ static bool has_any(const char *fqn, const char *const *words)
     return false;
 }
 
-/* What a name alone tells of a tensor: its layer (the first number in it), and the dimension that tensor parallelism
- * splits: as in Llama and GPT-2 where the name is one of theirs, else the first of two or more. */
+/* Properties derived from a name: the layer (the first number in it), and the dimension that tensor parallelism
+ * splits: as in Llama and GPT-2 if the name is one of theirs, else the first of two or more. */
 static struct tensor_role guess_role(const char *fqn, uint32_t dims)
 {
     static const char *const last[] = {"lm_head", "output.weight", "final", "ln_f", "model.norm", NULL};
@@ -62,8 +62,8 @@ static bool begins(const char *text, const char *with)
     return strncmp(text, with, strlen(with)) == 0;
 }
 
-/* A training state has an optimizer beside the model, or is DCP with all under "model.": safetensors of published
- * models may well have that word as part of their own names. */
+/* A training state contains an optimizer besides the model, or is DCP with everything under "model."; in safetensors
+ * of published models that prefix may be part of the names. */
 static bool is_training_state(const struct stored_checkpoint *checkpoint)
 {
     size_t models = 0, tensors = 0;

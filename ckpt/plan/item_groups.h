@@ -6,7 +6,7 @@
 
 #include "ckpt/plan/plan.h"
 
-/* Tensor t has items order[first[t]] … order[first[t + 1] - 1], sorted by where they lie in it. What
+/* Tensor t has items order[first[t]] … order[first[t + 1] - 1], sorted by position in the tensor. An item that
  * several ranks write (dedup none) is listed once: the first rank's. */
 struct item_groups {
     uint32_t *order, *first;

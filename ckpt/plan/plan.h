@@ -1,18 +1,16 @@
 /* The save plan: which rank writes which box into which file, for all ranks at once.
  *
- * A pure function of layout and options, computed by each rank alone (no collective; ranks compare
- * its digest). Every element of every tensor is written exactly once (dedup none: once by every
- * holder). `balanced`: what the same ranks hold makes a line; groups of few ranks first, each line is
- * cut among its ranks so that the least loaded of them rise to one level. A cut falls between two
- * tensors where that is within 1/512 of the mean load of the level, else between two rows; a line too
- * small to matter goes to one rank. `lowest_rank` gives a box to the lowest of its ranks. Under
- * state=mlperf balanced is lowest_rank and files are MLPerf's: two a rank under ZeRO-3, else one a
- * rank for the optimizer and one for each layer and tp rank.
+ * A pure function of layout and options, computed by each rank alone (no collective; ranks compare its digest). Every
+ * element of every tensor is written exactly once (dedup none: once by every holder). `balanced`: state held by the
+ * same ranks forms a line of bytes. Starting with the smallest groups of ranks, each line is cut among its ranks so
+ * that the least loaded of them rise to one level. A cut is between two tensors if that is within 1/512 of the mean
+ * load of the level, else between two rows; a small line goes to one rank. `lowest_rank` gives a box to the lowest of
+ * its ranks. Under state=mlperf balanced is lowest_rank and files are MLPerf's: two per rank under ZeRO-3, else one
+ * per rank for the optimizer and one per layer and tp rank.
  *
- * The bound is the least possible maximum: of the mean load of every group of ranks (all; of a
- * stage; of a stage and tp rank; further of an ep or fsdp coordinate; a single rank), by the bytes that
- * only ranks of that group hold. So stages of unequal size raise the bound, not the imbalance against
- * it. */
+ * The bound is the least possible maximum: the largest mean load of any group of ranks (all; a stage; a stage and tp
+ * rank; also with an ep or fsdp coordinate; a single rank), counting the bytes that only ranks of that group hold. So
+ * stages of unequal size raise the bound, not the imbalance relative to it. */
 #ifndef CKPT_PLAN_PLAN_H
 #define CKPT_PLAN_PLAN_H
 
@@ -27,7 +25,7 @@ enum plan_format { PLAN_DCP, PLAN_RAW, PLAN_SAFETENSORS, PLAN_DCP_SAFETENSORS };
 #define PLAN_FORMATS 4
 enum file_mode { FILES_PER_RANK, FILES_PER_ITEM, FILES_SHARED };
 
-/* Folders of a rank's files in an object store, which spreads requests by the beginnings of names. */
+/* Folders of a rank's files in an object store, which distributes requests by the first characters of names. */
 enum prefix_strategy { PREFIX_NONE, PREFIX_ROUND_ROBIN, PREFIX_BINARY, PREFIX_HEX };
 #define PLAN_PREFIXES_BYTES 512
 
@@ -36,13 +34,13 @@ struct plan_options {
     enum plan_format format;
     enum file_mode files;
     uint32_t files_per_rank; /* with FILES_PER_RANK */
-    uint32_t fanout;         /* folders, 0 none */
+    uint32_t fanout;         /* number of folders, 0 for none */
     enum prefix_strategy prefix;
     char prefixes[PLAN_PREFIXES_BYTES]; /* of round_robin: "a+b+c" */
-    /* A power of two. With FILES_SHARED each rank's first item starts at a multiple of it, too. */
+    /* A power of two. With FILES_SHARED each rank's first item also starts at a multiple of it. */
     uint32_t payload_alignment; /* payloads start at multiples of this in the file: 4096 for O_DIRECT, else 64 */
 };
-#define PLAN_LEAST_ALIGNMENT 64 /* of every checkpoint that was ever written by this program */
+#define PLAN_LEAST_ALIGNMENT 64 /* the default in every version of this program */
 
 struct plan_item {
     uint32_t tensor;         /* state tensor */
@@ -57,7 +55,7 @@ struct plan_item {
 struct plan_file {
     char *name;      /* "__0_0.distcp" */
     uint64_t length; /* bytes */
-    uint32_t rank;   /* who creates it */
+    uint32_t rank;   /* rank that creates it */
 };
 
 struct plan {
@@ -68,22 +66,22 @@ struct plan {
     size_t file_count;
     uint32_t world_size;
     uint64_t payload_bytes;                                     /* of all items */
-    uint64_t rank_bytes_min, rank_bytes_median, rank_bytes_max; /* payload a rank writes */
+    uint64_t rank_bytes_min, rank_bytes_median, rank_bytes_max; /* payload written by each rank */
     uint64_t bound_bytes;                                       /* least possible max, see above */
     double imbalance;                                           /* max / mean */
     double imbalance_vs_bound;                                  /* max / bound */
     uint64_t compute_ns;
-    uint32_t payload_alignment; /* as asked for */
-    uint64_t digest;            /* of everything above but times */
+    uint32_t payload_alignment; /* as requested */
+    uint64_t digest;            /* of everything above except times */
 };
 
 int plan_compute(const struct layout *layout, const struct plan_options *options, struct plan **plan,
                  struct cb_err *err) CB_MUST_CHECK;
 void plan_free(struct plan *plan);
 
-/* All that a plan depends on: names, shapes, types, placements, mesh, the lengths of small objects, and
- * the options. Equal keys mean equal plans, since the key is a SHA-256 of it and the plan a pure
- * function of it. `number` is its first 64 bits, for comparing between ranks. */
+/* Everything that determines a plan: names, shapes, types, placements, mesh, the lengths of small objects, and the
+ * options. Equal keys mean equal plans, since the key is a SHA-256 of these and the plan a pure function of them.
+ * `number` is the key's first 64 bits, for comparing between ranks. */
 struct plan_key {
     char hex[65];
     uint64_t number;

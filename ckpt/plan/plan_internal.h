@@ -1,5 +1,5 @@
-/* What the parts of the planner share: who could write what (plan_holders.c), who does
- * (plan_balance.c), and where in which file (plan_files.c). For plan*.c alone. */
+/* Shared by the parts of the planner: which ranks could write what (plan_holders.c), which do (plan_balance.c), and
+ * where in which file (plan_files.c). Private to ckpt/plan/. */
 #ifndef CKPT_PLAN_PLAN_INTERNAL_H
 #define CKPT_PLAN_PLAN_INTERNAL_H
 
@@ -11,10 +11,10 @@ struct holders {
     uint32_t begin[AXIS_ROLES], count[AXIS_ROLES];
 };
 
-/* All that the same ranks hold: units in a row, to be cut among them. */
+/* State held by the same ranks: units in a row, to be divided among them. */
 struct line {
     struct holders set;
-    uint32_t list_first, list_count; /* ranks in lists; where no set says it: then `set` holds them all */
+    uint32_t list_first, list_count; /* ranks in lists; if no set describes them: then `set` contains them all */
     uint32_t holder_count;
     uint64_t bytes;
 };
@@ -45,32 +45,32 @@ struct planner {
     uint64_t bound_bytes; /* see plan.h */
 };
 
-/* Makes room for one more; items, capacity and count belong together. */
+/* Makes room for one more in the array described by items, capacity and count. */
 int planner_reserve(void **items, size_t *capacity, size_t count, size_t item_size, struct cb_err *err) CB_MUST_CHECK;
 int planner_assign(struct planner *self, uint32_t rank, uint32_t tensor, const struct box *box,
                    struct cb_err *err) CB_MUST_CHECK;
 uint64_t planner_bytes(const struct planner *self, uint32_t tensor, const struct box *box);
 
-/* Assigns what one rank alone holds; collects the rest in units and lines. */
+/* Assigns what only one rank holds; collects the rest in units and lines. */
 int planner_collect(struct planner *self, struct cb_err *err) CB_MUST_CHECK;
 
 /* The line's ranks, ascending; `ranks` holds line->holder_count. */
 void planner_line_ranks(const struct planner *self, const struct line *line, uint32_t *ranks);
 
-/* The least possible maximum, from the loads so far (what cannot move) and the lines (what can). */
+/* The least possible maximum, from the fixed loads so far and the lines that can be divided. */
 int planner_find_bound(struct planner *self, struct cb_err *err) CB_MUST_CHECK;
-/* Assigns all units: cut among the holders so that their loads are even, or to the lowest rank. */
+/* Assigns all units: divided among the holders so that their loads are even, or to the lowest rank. */
 int planner_balance(struct planner *self, struct cb_err *err) CB_MUST_CHECK;
 int planner_lowest_rank(struct planner *self, struct cb_err *err) CB_MUST_CHECK;
-/* For formats that cannot cut a tensor: each unit whole to the least loaded of its ranks. Fails, naming the tensor,
- * where a rank holds only part of one. */
+/* For formats that cannot split a tensor: each unit whole to the least loaded of its ranks. Fails, naming the tensor,
+ * if a rank holds only part of one. */
 int planner_give_whole(struct planner *self, struct cb_err *err) CB_MUST_CHECK;
-/* Last: tensors that no rank was given because they have no elements. */
+/* Last: tensors without elements, which no rank was given. */
 int planner_keep_empty(struct planner *self, struct cb_err *err) CB_MUST_CHECK;
-/* Instead of collecting: every rank writes all it holds. */
+/* Instead of collecting: every rank writes everything it holds. */
 int planner_keep_all(struct planner *self, struct cb_err *err) CB_MUST_CHECK;
 
-/* The folder of a rank's files with its slash; "" for none. */
+/* The folder of a rank's files with its slash; "" if none. */
 #define PLAN_PREFIX_BYTES (PLAN_PREFIXES_BYTES + 2)
 void plan_prefix(const struct plan_options *options, uint32_t rank, uint32_t ranks, char folder[PLAN_PREFIX_BYTES]);
 int plan_prefix_read(const struct experiment *experiment, struct plan_options *options,

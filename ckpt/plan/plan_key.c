@@ -1,5 +1,5 @@
-/* The key of a plan: everything it depends on, written out and hashed. Knows how a layout is kept, so
- * that nothing of it is forgotten; a struct that grows breaks the build here. */
+/* The key of a plan: everything that determines it, serialised and hashed. The assertions here fail to compile when a
+ * struct grows, so that no member is forgotten. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 #define KEY_VERSION 1
 #define KEY_MAX_BYTES (UINT64_C(4) * 1024 * 1024 * 1024)
 
-/* A member that is added decides plans, too, or is shown here not to. */
+/* A new member either affects plans, too, or is shown here not to. */
 static_assert(sizeof(struct plan_options) == 540, "a new option of plans belongs into the key");
 static_assert(sizeof(struct mesh) == 136, "a new member of the mesh belongs into the key");
 
@@ -75,8 +75,8 @@ static int put_tensor(struct buf *out, const struct state_tensor *tensor, const 
     buf_append(out, tensor->shape, tensor->dims * sizeof *tensor->shape);
     if (tensor->kind != KIND_BYTES)
         return 0;
-    /* The value of a small object may change from save to save; how long it is decides offsets. In
-     * safetensors it stands in a file's header. */
+    /* The value of a small object may change between saves; its length determines offsets. In safetensors the value
+     * is in a file's header. */
     if (!format_has_checksums(options->format))
         put_text(out, tensor->literal);
     struct box box = {.dims = 0};

@@ -1,5 +1,5 @@
-/* What is in a stored checkpoint, who wrote what, and what of its bytes is neither. From its metadata and the lengths
- * of its files alone: no data is read. */
+/* The contents of a stored checkpoint: items, which rank wrote them, and bytes that belong to no item. Uses only
+ * metadata and file lengths, no data. */
 #ifndef CKPT_STORED_INSPECT_H
 #define CKPT_STORED_INSPECT_H
 
@@ -10,7 +10,7 @@
 
 struct inspect_file {
     const char *name;
-    uint32_t rank; /* as its name says; INSPECT_NO_RANK where it does not */
+    uint32_t rank; /* from its name; INSPECT_NO_RANK if the name has none */
     bool missing;
     uint64_t bytes, items;
     uint64_t payload_bytes; /* of tensors and values */
@@ -36,9 +36,9 @@ struct inspection {
     uint64_t overlap_bytes; /* that two items share */
     struct inspect_type types[DTYPE_COUNT];
     struct inspect_file *files; /* as in the checkpoint */
-    struct inspect_rank *ranks; /* ascending; those that files name */
+    struct inspect_rank *ranks; /* of the ranks in file names, ascending */
     size_t rank_count;
-    double imbalance; /* largest rank over the mean; 0 where names tell no ranks */
+    double imbalance; /* largest rank / mean; 0 if names contain no ranks */
     char layout[256]; /* a guess, as a sentence */
 };
 

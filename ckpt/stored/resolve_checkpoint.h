@@ -1,4 +1,5 @@
-/* Which checkpoint of a folder was committed last, a run keeps several below its own; and which one is meant. */
+/* Finds the checkpoint that was committed last in a folder (a run keeps several below its own), or that a user
+ * means. */
 #ifndef CKPT_STORED_RESOLVE_CHECKPOINT_H
 #define CKPT_STORED_RESOLVE_CHECKPOINT_H
 
@@ -8,20 +9,18 @@
 #include "core/err.h"
 #include "store/store.h"
 
-/* The folder, relative to the store, whose commit marker is the youngest: `folder` itself where it has one, else
- * one below it; without any, `folder` itself where safetensors files lie in it, whose writers know no marker.
- * CB_ERR_NOT_FOUND where there is none; *files says how many files lie there then. `name` may be
- * "" (the store itself), and `folder` too. */
+/* The folder, relative to the store, with the newest commit marker: `folder` itself if it has one, else one below it;
+ * without any marker, `folder` itself if it contains safetensors files, whose other writers have no marker.
+ * CB_ERR_NOT_FOUND if there is none; *files is then the number of files. `name` may be "" (the store itself), and
+ * `folder` too. */
 int newest_checkpoint(struct store *store, const char *folder, char *name, size_t room, uint64_t *files,
                       struct cb_err *err) CB_MUST_CHECK;
 
-#define MEANT_DEPTH 4 /* levels of folders below the one that a user names */
-/* Which one a user means who names `folder`: the folder itself (*of is 0); in the folder of a run, where only
- * iteration-N and its kin are checkpoints, or of a store with one run alone, the youngest of its *of; else the only one
- * directly below (*of is 1).
- * CB_ERR_USAGE names what is there where that leaves a choice, or says that there are too many files to look through;
- * CB_ERR_NOT_FOUND where nothing is. `called` is how the
- * user calls the folder. */
+#define MEANT_DEPTH 4 /* levels of folders below the given one */
+/* The checkpoint that a user means by `folder`: the folder itself (*of is 0); in the folder of a run, where only
+ * iteration-N and similar names are checkpoints, or in a store with a single run, the newest of its *of; else the
+ * only one directly below (*of is 1). CB_ERR_USAGE lists the contents if there is a choice, or says that there are
+ * too many files to search; CB_ERR_NOT_FOUND if there is none. `called` is the user's name for the folder. */
 int meant_checkpoint(struct store *store, const char *folder, const char *called, char *name, size_t room, uint64_t *of,
                      struct cb_err *err) CB_MUST_CHECK;
 

@@ -1,4 +1,4 @@
-/* Owns what must be true of every stored checkpoint, whatever format it came in. Knows no format. */
+/* Checks every stored checkpoint, whatever its format. */
 #include "ckpt/stored/stored.h"
 
 #include <assert.h>
@@ -111,7 +111,7 @@ static void sort_chunks(struct stored_chunk *chunks, uint32_t count)
         qsort(chunks, count, sizeof *chunks, stored_chunk_compare);
 }
 
-/* Moves the tensor's chunks to `place`, which may be where they are, sorted and each once. */
+/* Moves the tensor's chunks to `place`, which may be their present place, sorted and without duplicates. */
 static uint32_t settle_chunks(struct stored_checkpoint *self, struct stored_tensor *tensor,
                               const struct stored_chunk *chunks, uint32_t index, struct stored_chunk *place)
 {
@@ -176,7 +176,7 @@ int stored_checkpoint_settle(struct stored_checkpoint *self, const char *name, s
         code = stored_check_file_name(name, self->files[i], err);
     if (code)
         return code;
-    if (!lies_in_order(self) || !chunks) { /* a second settling needs no memory of its own */
+    if (!lies_in_order(self) || !chunks) { /* settling again needs no further memory */
         chunks = malloc((self->chunk_count + 1) * sizeof *chunks);
         if (!chunks)
             return cb_fail(err, CB_ERR_MEMORY, "%s: no memory for %zu chunks", name, self->chunk_count);
@@ -191,7 +191,7 @@ int stored_checkpoint_settle(struct stored_checkpoint *self, const char *name, s
     return code;
 }
 
-/* The dimension along which the chunks are thinnest: fewest of them lie beside one there. */
+/* The dimension along which the chunks are thinnest, so that the fewest overlap there. */
 static uint32_t thinnest_axis(const struct stored_tensor *tensor, const struct stored_chunk *chunks)
 {
     uint32_t best = 0;
@@ -215,7 +215,7 @@ static int compare_along(const void *a, const void *b, void *axis)
     return one < other ? -1 : one > other;
 }
 
-/* Sorted by their offset along one axis, those that may meet a chunk are next to it. */
+/* Sorted by their offset along one axis, chunks that may overlap are neighbours. */
 int stored_each_overlap(const struct stored_checkpoint *self, const struct stored_tensor *tensor,
                         stored_overlap_fn each, void *context, struct cb_err *err)
 {

@@ -1,4 +1,5 @@
-/* What a checkpoint has stored, as its metadata says it, whatever its format; checked, shared by the readers of formats. */
+/* The contents of a checkpoint according to its metadata, in any format; checked, and shared by the readers of
+ * formats. */
 #ifndef CKPT_STORED_STORED_H
 #define CKPT_STORED_STORED_H
 
@@ -8,14 +9,14 @@
 #include "ckpt/plan/plan.h"
 #include "core/err.h"
 
-#define STORED_MARKER ".metadata" /* the commit marker, but for format=safetensors */
+#define STORED_MARKER ".metadata" /* the commit marker, except for format=safetensors */
 
 struct stored_chunk {
     uint32_t tensor; /* index into stored tensors */
     struct box box;  /* dims 0 and no shape for bytes items */
     uint32_t file;
     uint64_t offset, length; /* of the item in the file */
-    bool compressed;         /* all of the item is one zstd stream */
+    bool compressed;         /* the item is a single zstd stream */
 };
 struct stored_tensor {
     char *fqn;
@@ -24,8 +25,8 @@ struct stored_tensor {
     uint32_t dims;
     uint64_t shape[CKPT_MAX_DIMS];
     uint32_t first_chunk, chunk_count; /* chunks of a tensor are together */
-    char *literal;                     /* a value that the metadata itself has, without a chunk; else NULL */
-    char *path; /* the keys that lead to it in nested dicts, a Python tuple; NULL where it says none */
+    char *literal;                     /* a value stored in the metadata itself, without a chunk; else NULL */
+    char *path;                        /* the keys that lead to it in nested dicts, a Python tuple; NULL if unknown */
 };
 struct stored_checkpoint {
     enum plan_format format;
@@ -36,28 +37,27 @@ struct stored_checkpoint {
     char **files; /* relative, checked to stay inside the folder */
     size_t file_count;
     bool marked;       /* a commit marker says that this is all */
-    size_t duplicates; /* boxes that were stored again elsewhere and left out here */
+    size_t duplicates; /* duplicate boxes, left out here */
 };
 void stored_checkpoint_free(struct stored_checkpoint *checkpoint);
 const struct stored_tensor *stored_checkpoint_find(const struct stored_checkpoint *checkpoint, const char *fqn);
 
-/* Sorts tensors by name and the chunks of each by where they lie in it, drops chunks that are listed
- * twice, and checks names, shapes, boxes, places and file names. On entry chunks of a tensor are
- * together, first_chunk and chunk_count set. */
+/* Sorts tensors by name and their chunks by position, drops duplicate chunks, and checks names, shapes, boxes, places
+ * and file names. On entry the chunks of a tensor are together, with first_chunk and chunk_count set. */
 int stored_checkpoint_settle(struct stored_checkpoint *self, const char *name, struct cb_err *err) CB_MUST_CHECK;
 
-/* Refuses a file's name that is empty, absolute or leaves the folder. */
+/* Rejects a file name that is empty, absolute or leaves the folder. */
 int stored_check_file_name(const char *name, const char *file, struct cb_err *err) CB_MUST_CHECK;
-/* Whether each element of the tensor is in exactly one chunk; else what is wrong, naming the tensor. */
+/* Whether each element of the tensor is in exactly one chunk; else an error that names the tensor. */
 int stored_check_coverage(const struct stored_checkpoint *self, const struct stored_tensor *tensor,
                           struct cb_err *err) CB_MUST_CHECK;
-/* Calls for every two chunks of the tensor that have elements in common, with how many; ends with the first failure. */
+/* Calls `fn` for every two chunks of the tensor with common elements, with their number; stops at the first failure. */
 typedef int (*stored_overlap_fn)(void *context, const struct stored_chunk *a, const struct stored_chunk *b,
                                  uint64_t elements, struct cb_err *err);
 int stored_each_overlap(const struct stored_checkpoint *self, const struct stored_tensor *tensor,
                         stored_overlap_fn each, void *context, struct cb_err *err) CB_MUST_CHECK;
 
-/* What people are told of any checkpoint, by whichever verb. */
+/* A summary of any checkpoint, for people. */
 struct stored_counts {
     uint64_t tensors, values, items, files;
     uint64_t tensor_bytes; /* each element once */

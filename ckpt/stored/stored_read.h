@@ -1,5 +1,5 @@
-/* Reads boxes of stored tensors through a store, whatever format, strides and compression they have: for conversion
- * and for tools. A reader belongs to one thread; its memory is what it was given. */
+/* Reads boxes of stored tensors through a store, in any format, with any strides and compression: for conversion and
+ * for tools. A reader belongs to one thread and uses only the memory that it was given. */
 #ifndef CKPT_STORED_STORED_READ_H
 #define CKPT_STORED_STORED_READ_H
 
@@ -8,7 +8,7 @@
 #include "ckpt/format/format.h"
 #include "store/store.h"
 
-/* Which bytes of each item have been read, and their checksums, so that stored checksums can be compared although
+/* Which bytes of each item have been read, and their checksums, so that stored checksums can be verified although
  * several readers read parts of an item in any order. Shared by readers; thread-safe. */
 struct read_ledger {
     pthread_mutex_t lock;
@@ -24,26 +24,26 @@ void read_ledger_release(struct read_ledger *self);
 
 struct stored_reader;
 
-/* `store` is opened to read, without O_DIRECT at the checkpoint's folder; `ledger` may be NULL. An item
- * that is compressed must fit into `scratch_bytes` when it is not. */
+/* `store` is opened for reading, without O_DIRECT, at the checkpoint's folder; `ledger` may be NULL. A compressed
+ * item must fit into `scratch_bytes` when decompressed. */
 int stored_reader_new(struct store *store, const struct stored_checkpoint *checkpoint, uint64_t scratch_bytes,
                       struct read_ledger *ledger, struct stored_reader **reader, struct cb_err *err) CB_MUST_CHECK;
 void stored_reader_free(struct stored_reader *self);
 
-/* Fills `memory` with the box, row-major. Every element of it must be in a stored chunk. */
+/* Fills `memory` with the box, row-major. A stored chunk must contain every element of it. */
 int stored_reader_box(struct stored_reader *self, const struct stored_tensor *tensor, const struct box *box,
                       void *memory, struct cb_err *err) CB_MUST_CHECK;
-/* A bytes item: all of it as it was before it was compressed, appended. */
+/* Appends a bytes item, decompressed. */
 int stored_reader_value(struct stored_reader *self, const struct stored_tensor *tensor, struct buf *out,
                         struct cb_err *err) CB_MUST_CHECK;
-/* What such an item holds, as a Python literal appended to `literal`; nothing where it is of a class that only Python
- * knows. CB_ERR_CORRUPT where its bytes are not those that were written. */
+/* Appends the value of such an item to `literal` as a Python literal; nothing if it is of a class that only Python
+ * can load. CB_ERR_CORRUPT if its checksum does not match. */
 int stored_reader_literal(struct stored_reader *self, const struct stored_tensor *tensor, const struct buf *value,
                           struct buf *literal, struct cb_err *err) CB_MUST_CHECK;
-/* Compares the checksum of every item that stores one with what was read of it; items that were not read whole, once,
- * are read again for it. *checked counts them. */
+/* Verifies the checksum of every item that has one; items of which only some pieces were read are read again for
+ * that. *checked counts them. */
 int stored_reader_check(struct stored_reader *self, uint64_t *checked, struct cb_err *err) CB_MUST_CHECK;
-/* Hands what was read last to the ledger: before another reader checks. */
+/* Passes the latest read to the ledger; call before another reader verifies. */
 int stored_reader_flush(struct stored_reader *self, struct cb_err *err) CB_MUST_CHECK;
 uint64_t stored_reader_bytes(const struct stored_reader *self); /* read so far */
 

@@ -1,4 +1,4 @@
-/* Owns decompression. The only file that knows zstd. */
+/* Decompression by zstd. */
 #include "ckpt/stored/unpack.h"
 
 #include <stdlib.h>
@@ -41,7 +41,7 @@ int unpack_stream_take(struct unpack_stream *self, const char *fqn, const void *
     ZSTD_inBuffer in = {bytes, len, 0};
     ZSTD_outBuffer to = {out, room, 0};
     if (len == 0 && self->wanted == 0)
-        return 0; /* it would be taken for the beginning of another frame */
+        return 0; /* it would look like the start of another frame */
     size_t wanted = ZSTD_decompressStream(self->stream, &to, &in);
     if (ZSTD_isError(wanted))
         return cb_fail(err, CB_ERR_CORRUPT, "%s: what is compressed is damaged: %s", fqn, ZSTD_getErrorName(wanted));
@@ -61,7 +61,7 @@ static int append_step(struct unpack_stream *stream, const char *fqn, const char
                        struct buf *out, struct cb_err *err)
 {
     size_t before = out->len, made = 0, room = out->max - before < STEP_BYTES ? out->max - before : STEP_BYTES;
-    void *place = buf_extend(out, room > 0 ? room : 1); /* without room it fails, and says so */
+    void *place = buf_extend(out, room > 0 ? room : 1); /* without space it fails with that error */
     int code = buf_check(out, fqn, err);
     if (code)
         return code;

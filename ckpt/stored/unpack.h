@@ -1,4 +1,4 @@
-/* Items that were compressed as a whole by PyTorch's zstd extension. */
+/* Items that PyTorch's zstd extension compressed as a whole. */
 #ifndef CKPT_STORED_UNPACK_H
 #define CKPT_STORED_UNPACK_H
 
@@ -8,21 +8,21 @@
 #include "core/buf.h"
 #include "core/err.h"
 
-/* Appends what `bytes` decompress to. Memory is bounded by the buffer's maximum, whatever the bytes say.
- * CB_ERR_UNSUPPORTED in a build without libzstd. */
+/* Appends the decompressed `bytes`. The buffer's maximum limits memory, whatever the input. CB_ERR_UNSUPPORTED in a
+ * build without libzstd. */
 int unpack_zstd(const char *fqn, const void *bytes, size_t len, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
 
-/* An item that comes in pieces and goes in pieces. Its memory is what zstd needs for the window that the bytes ask for:
- * 128 MiB at most, more is refused. */
+/* An item that is decompressed in pieces. Its memory is zstd's window, as requested by the input: at most 128 MiB,
+ * more is rejected. */
 struct unpack_stream;
 
 int unpack_stream_new(const char *fqn, struct unpack_stream **stream, struct cb_err *err) CB_MUST_CHECK;
 void unpack_stream_free(struct unpack_stream *self);
-/* Fills `out` from `bytes` and adds to *used of them and to *made. Call again while it used or made something.
- * `fqn` is for the message. */
+/* Fills `out` from `bytes` and adds to *used and *made. Call again while it consumed or produced something. `fqn` is
+ * for the error message. */
 int unpack_stream_take(struct unpack_stream *self, const char *fqn, const void *bytes, size_t len, size_t *used,
                        void *out, size_t room, size_t *made, struct cb_err *err) CB_MUST_CHECK;
-/* Whether what came so far is whole. */
+/* Whether the input so far is complete. */
 bool unpack_stream_is_whole(const struct unpack_stream *self);
 
 #endif

@@ -1,5 +1,4 @@
-/* Owns what is known of one compressed item while it passes. Knows formats through ckpt/format/format.h, zstd through
- * ckpt/stored/unpack.h. */
+/* Follows one compressed item while it is decompressed. */
 #include "ckpt/stored/unpack_item.h"
 
 #include <stdlib.h>
@@ -9,7 +8,7 @@
 #include "core/hash.h"
 
 #define STEP_BYTES ((size_t)1 << 20)
-/* Beside a payload: what PyTorch writes around it, and holes that its strides may leave. */
+/* Limit of the bytes around a payload: PyTorch's own, and gaps that strides may leave. */
 #define FRAME_BYTES (UINT64_C(64) << 20)
 
 struct unpack_item {
@@ -21,10 +20,10 @@ struct unpack_item {
     char head[ITEM_MAX_HEADER], tail[ITEM_MAX_TRAILER]; /* the first and the last bytes so far */
     size_t head_bytes, tail_bytes;
     uint64_t bytes; /* so far */
-    uint64_t most;  /* there must not be more of them */
-    bool is_known;  /* the head has said where the payload is */
+    uint64_t most;  /* the expected total */
+    bool is_known;  /* the header has been parsed, which locates the payload */
     struct stored_payload payload;
-    uint32_t crc; /* of what of it has passed */
+    uint32_t crc; /* checksum of the payload so far */
 };
 
 int unpack_item_new(enum plan_format format, const struct stored_tensor *tensor, const struct box *box,
@@ -81,7 +80,7 @@ static void keep_tail(struct unpack_item *self, const char *bytes, size_t len)
     self->tail_bytes = kept + len;
 }
 
-/* The checksum goes over what of the payload lies in these bytes, which begin at byte `at` of the item. */
+/* Updates the checksum with the part of the payload in these bytes, which begin at byte `at` of the item. */
 static void add_payload(struct unpack_item *self, uint64_t at, const char *bytes, size_t len)
 {
     uint64_t begin = self->payload.offset, end = begin + self->payload.bytes;
@@ -90,7 +89,7 @@ static void add_payload(struct unpack_item *self, uint64_t at, const char *bytes
         self->crc = crc32_zip(self->crc, bytes + (first - at), last - first);
 }
 
-/* Decompressed bytes that follow those before. A step is longer than a header: what lies behind it is there with it. */
+/* The next decompressed bytes. A step is longer than a header, so the header is complete in the first one. */
 static int take_plain(struct unpack_item *self, const char *bytes, size_t len, struct cb_err *err)
 {
     size_t missing = sizeof self->head - self->head_bytes, more = len < missing ? len : missing;
@@ -122,7 +121,7 @@ int unpack_item_take(struct unpack_item *self, const void *bytes, size_t len, st
         code = unpack_stream_take(self->stream, self->tensor->fqn, (const char *)bytes + used, len - used, &used,
                                   self->step, STEP_BYTES, &made, err);
         if (!code && used == before && made == 0)
-            break; /* it needs more of the item */
+            break; /* more of the item is needed */
         if (!code)
             code = take_plain(self, self->step, made, err);
     }
@@ -136,7 +135,7 @@ int unpack_item_end(struct unpack_item *self, struct unpack_result *result, stru
     bool was_known = self->is_known;
     if (!unpack_stream_is_whole(self->stream))
         return cb_fail(err, CB_ERR_CORRUPT, "%s: what is compressed is cut off", self->tensor->fqn);
-    int code = parse_head(self, self->bytes, err); /* now that it is known how long it is */
+    int code = parse_head(self, self->bytes, err); /* now that its length is known */
     if (!code && !was_known)
         add_payload(self, 0, self->head, self->head_bytes);
     if (!code)

@@ -1,4 +1,4 @@
-/* Inside verification: what verify.c (the whole, shares, threads) and verify_item.c (one item) share. */
+/* Shared by ckpt/stored/verify.c (the whole, shares, threads) and ckpt/stored/verify_item.c (one item). */
 #ifndef CKPT_STORED_VERIFY_INTERNAL_H
 #define CKPT_STORED_VERIFY_INTERNAL_H
 
@@ -15,15 +15,15 @@ struct file_state {
     bool known, there;
 };
 
-/* What threads share: items in the order in which they lie in the files, and the next to look at. */
+/* Shared by the threads: items in storage order, and the next one to check. */
 struct shared {
     const struct stored_chunk **places;
     size_t count;
     atomic_size_t next;
-    pthread_mutex_t lock; /* reports, the sum of results, what follows */
+    pthread_mutex_t lock; /* protects reports, the sum of results, and the members below */
     int code;             /* the first failure */
     struct cb_err failure;
-    atomic_bool stopped; /* by job->watch: nothing more is looked at or reported */
+    atomic_bool stopped; /* job->watch failed: nothing more is checked or reported */
 };
 
 struct verifier {
@@ -38,14 +38,15 @@ struct verifier {
     struct store_object *object; /* the file that is open */
     uint32_t open_file;
     bool has_seed, has_kind;
-    bool guesses; /* the seed is one that the checkpoint does not store: zeros prove nothing */
+    bool guesses; /* the seed is not stored in the checkpoint: zeros prove nothing */
     uint64_t seed;
     enum payload_kind kind;
     unsigned char *block;
-    unsigned char *window; /* of a store where every read is a request to a server, else NULL: bytes of the open file */
+    unsigned char
+        *window; /* for a store where every read is a request to a server: buffered bytes of the open file; else NULL */
     uint64_t window_offset, window_bytes;
     struct buf plain; /* a value that was compressed */
-    bool stuck;       /* a read did not end: its memory and the store must stay */
+    bool stuck;       /* a read did not end: its memory and the store must not be freed */
     struct cb_err *err;
 };
 
@@ -55,13 +56,13 @@ void verify_report(struct verifier *self, enum verify_problem_kind kind, const c
 /* A store and memory of this verifier's own. */
 int verify_open(struct verifier *self) CB_MUST_CHECK;
 void verify_close(struct verifier *self);
-/* What is known of a file; asks the store the first time. */
+/* Facts of a file; queries the store the first time. */
 const struct file_state *verify_file(struct verifier *self, uint32_t file);
-/* The seed that the checkpoint stores, where none is given. */
+/* The seed that the checkpoint stores, used if none is given. */
 void verify_find_seed(struct verifier *self);
-/* Looks for an item with values of ours before any is judged: the first one may be the damaged one. */
+/* Finds an item with values of ours before any is judged, since the first one may be damaged. */
 void verify_find_kind(struct verifier *self, const struct stored_chunk **order, size_t count);
-/* All of one item: length, header, payload, checksum, values. */
+/* Checks one item: length, header, payload, checksum, values. */
 void verify_item(struct verifier *self, const struct stored_chunk *chunk);
 
 #endif
