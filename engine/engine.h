@@ -5,9 +5,8 @@
  * the engine is made. Nothing of ours allocates, logs or locks between the first and the last byte of
  * the data path.
  *
- * An asynchronous save returns when the state may change again, and goes on behind the caller: on a
- * thread of the engine's own, with a store and a communicator of its own, so that loads and whatever
- * else the caller does go beside it. What fails there is told by the next save or engine_wait. */
+ * An asynchronous save continues on a thread of the engine's own, with a store and a communicator of its own, so that
+ * loads and whatever else the caller does run beside it. */
 #ifndef ENGINE_ENGINE_H
 #define ENGINE_ENGINE_H
 
@@ -74,21 +73,22 @@ struct engine_options {
     bool async;           /* of a save */
 };
 
-/* Both fill the sample's values that the engine knows (state times, bytes, requests, …) and return
- * when the checkpoint is committed / loaded by all ranks, or with the reason of the first failing
- * rank. A load adds a line to the status page for every missing, short or corrupt item. */
+/* Saves `state` as checkpoint `path` of the store, and fills the values of the sample that the engine knows (state times,
+ * bytes, requests, …). Returns when the checkpoint is committed by all ranks, or with the reason of the first failing rank.
+ *
+ * With options->async it returns after the stall, when the state may change again. `path` and `options` are copied;
+ * `sample` and state->layout stay the save's until engine_under_way says that it has ended. It waits until fewer than
+ * save.inflight saves are under way. When an earlier one has failed, it returns that failure and saves nothing; the sample
+ * of the one that failed has SAMPLE_FAILED. A failure is returned once. */
 int engine_save(struct engine *engine, const char *path, struct state *state, const struct engine_options *options,
                 struct sample *sample, struct cb_err *err) CB_MUST_CHECK;
-/* With options->async: returns after the stall. `path` and `options` are copied; `sample` and
- * state->layout stay the save's until engine_under_way says that it has ended. It waits until fewer
- * than save.inflight saves are under way. When an earlier one has failed, it returns that failure and
- * saves nothing; the sample of the one that failed has SAMPLE_FAILED. Once told, a failure is past.
- *
- * Saves end in the order in which they began. Waits until all have, and tells a failure that was not
- * told yet. Every rank learns of the same saves' failures, each with its own or another's reason. */
+/* Waits until all asynchronous saves have ended, which they do in the order in which they began, and returns a failure
+ * that was not returned yet. Every rank learns of the same saves' failures, each with its own or another's reason. */
 int engine_wait(struct engine *engine, uint64_t deadline_ns, struct cb_err *err) CB_MUST_CHECK;
 /* How many of the newest saves have not ended; the samples of the others are complete. Not collective. */
 uint32_t engine_under_way(struct engine *engine);
+/* Loads checkpoint `path` into `state`, fills the sample as engine_save does, and returns when all ranks have loaded, or
+ * with the reason of the first failing rank. Adds a line to the status page for every missing, short or corrupt item. */
 int engine_load(struct engine *engine, const char *path, struct state *state, const struct engine_options *options,
                 struct sample *sample, struct cb_err *err) CB_MUST_CHECK;
 

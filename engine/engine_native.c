@@ -1,7 +1,4 @@
-/* The native engine: open, close, options.
- *
- * Owns the engine's parts; native_save.c and native_load.c do the work. Must not know MPI or how a
- * store moves bytes. */
+/* The native engine: open, close, and the choice between a save that the caller waits for and an asynchronous one. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -88,6 +85,40 @@ static int native_open(const struct engine_setup *setup, struct engine **engine,
     return 0;
 }
 
+/* The caller waits for all of it: the asynchronous part has ended before. */
+static int idle(struct native_engine *engine, struct cb_err *err)
+{
+    (void)engine, (void)err;
+    return 0;
+}
+
+static int save_run(struct native_operation *operation, struct cb_err *err)
+{
+    struct native_engine *engine = operation->engine;
+    struct agreement agreement;
+    int rc = native_save_make(engine, err);
+    if (!rc && operation->options->async)
+        rc = async_save_make(engine, err);
+    rc = native_agree(operation, rc, 0, &agreement, err);
+    if (!rc && operation->options->async)
+        return async_save_run(operation, err);
+    if (!rc && engine->async_save)
+        rc = async_save_wait(engine, 0, operation->options->deadline_ns, err);
+    if (rc)
+        return cb_context(err, "saving %s, rank %" PRIu32, operation->path, engine->rank);
+    native_begin(operation, STATE_PLAN);
+    rc = native_persist(operation, NULL, native_prepare(operation, false, idle, err), err);
+    native_end(operation);
+    if (rc)
+        return cb_context(err, "saving %s, rank %" PRIu32, operation->path, engine->rank);
+    operation->sample->values[METRIC_STALL_S] = operation->sample->values[METRIC_OP_S];
+    if (engine->copies > 1)
+        operation->sample->values[METRIC_COPIES] = engine->copies;
+    if (engine->durable)
+        operation->sample->values[METRIC_DURABLE_S] = operation->sample->values[METRIC_OP_S];
+    return 0;
+}
+
 static int run_operation(struct engine *engine, const char *path, struct state *state,
                          const struct engine_options *options, struct sample *sample,
                          int (*work)(struct native_operation *operation, struct cb_err *err), struct cb_err *err)
@@ -109,7 +140,7 @@ static int run_operation(struct engine *engine, const char *path, struct state *
 static int native_save(struct engine *engine, const char *path, struct state *state,
                        const struct engine_options *options, struct sample *sample, struct cb_err *err)
 {
-    return run_operation(engine, path, state, options, sample, native_save_run, err);
+    return run_operation(engine, path, state, options, sample, save_run, err);
 }
 
 static int native_load(struct engine *engine, const char *path, struct state *state,

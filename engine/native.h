@@ -1,4 +1,4 @@
-/* Inside the native engine: what engine_native.c, native_*.c share. */
+/* Inside the native engine: its options and lanes, an operation under way, and what saves and loads share. */
 #ifndef ENGINE_NATIVE_H
 #define ENGINE_NATIVE_H
 
@@ -75,9 +75,9 @@ void native_end(struct native_operation *operation);
 double native_cpu_seconds(const struct native_operation *operation);
 void native_fill(struct native_operation *operation);
 
-/* Agreement on `code`: 0 when all ranks passed. Else this rank's own code, with `err` as it is, or
- * CB_ERR_ABORTED with a sentence that names the first failing rank. `digest` must be the same on all
- * ranks; *sum (may be NULL) is that of `number`s. */
+/* Agreement on `code` among the ranks of the operation's lane: 0 when all ranks passed. Else this rank's own code, with
+ * `err` as it is, or CB_ERR_ABORTED with a sentence that names the first failing rank. `agreement` gets sum, least and
+ * largest of all ranks' `number`s. Collective. */
 int native_agree(struct native_operation *operation, int code, uint64_t number, struct agreement *agreement,
                  struct cb_err *err) CB_MUST_CHECK;
 
@@ -87,7 +87,6 @@ int native_name(const char *path, const char *name, char text[PATH_MAX], struct 
 int native_copy_name(const char *path, uint32_t copy, const char *name, char text[PATH_MAX],
                      struct cb_err *err) CB_MUST_CHECK;
 
-int native_save_run(struct native_operation *operation, struct cb_err *err) CB_MUST_CHECK;
 void native_save_free(struct native_save *save);
 int native_load_run(struct native_operation *operation, struct cb_err *err) CB_MUST_CHECK;
 void native_load_free(struct native_load *load);

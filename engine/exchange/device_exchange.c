@@ -1,12 +1,14 @@
-/* The exchange of a load between devices. Owns what is queued and the window of it; knows shares, not files or
- * formats. What a device has been given to do it does in order, so buffers of the device need no waiting for: the
- * window only bounds how much is queued, and says when memory of this machine may be used again. */
-#include "engine/exchange/device_exchange.h"
-
-#include <assert.h>
+/* An exchange from device to device: what one rank reads goes to its own device and is broadcast from there to all that
+ * need it, while the reading goes on. Blocks are queued in the order of ckpt/load/load_share.h and in no other, so that
+ * no rank's device waits for one that waits for it; a few are under way at a time. A block that is one contiguous range
+ * for all is read into, sent from and received into the state itself; others pass through memory of the device, and
+ * those of several classes go to all ranks of the group as they are stored, each of which takes its columns. What a
+ * device has been given to do it does in order, so its buffers need no waiting for: the window only bounds how much is
+ * queued, and says when memory of this machine may be used again. */
 #include <inttypes.h>
 
 #include "core/alloc.h"
+#include "engine/exchange/exchange_window.h"
 #include "engine/mapping.h"
 
 #define BATCH 64 /* copies handed over at once */
@@ -18,17 +20,14 @@ struct queued {
 };
 
 struct device_exchange {
-    struct exchange_window window;
+    struct exchange base;
     struct device_talk *talk;
     uint64_t deadline_ns;
     struct device_comm **comms; /* of the share's groups */
     char *buffers;              /* of the device: one for each block that is under way */
     uint64_t buffer_bytes;
     struct queued ring[EXCHANGE_WINDOW];
-    uint32_t first, count; /* oldest first */
-    bool failed;
-    uint64_t copied;
-    struct cb_err err; /* why it failed */
+    uint32_t first; /* the oldest of those that are open */
 };
 
 static char *buffer_of(const struct device_exchange *self, size_t index)
@@ -42,16 +41,17 @@ static char *buffer_of(const struct device_exchange *self, size_t index)
 static int gather(struct device_exchange *self, size_t index, struct device_comm *comm, struct cb_err *err)
 {
     const struct device_comm_ops *ops = self->talk->ops;
-    const struct share_block *block = exchange_block(&self->window, index);
-    enum device_direction direction = exchange_in_transit(&self->window, block) ? HOST_TO_DEVICE : DEVICE_TO_DEVICE;
+    const struct share_block *block = exchange_block(&self->base.window, index);
+    enum device_direction direction =
+        exchange_in_transit(&self->base.window, block) ? HOST_TO_DEVICE : DEVICE_TO_DEVICE;
     char *to = buffer_of(self, index);
     int rc = 0;
     for (size_t i = 0; i < block->part_count && !rc; i++) {
-        uint64_t bytes = exchange_part_bytes(&self->window, exchange_part(&self->window, block, i));
-        const char *from = exchange_read_to(&self->window, block, i);
+        uint64_t bytes = exchange_part_bytes(&self->base.window, exchange_part(&self->base.window, block, i));
+        const char *from = exchange_read_to(&self->base.window, block, i);
         struct device_copy copy = {.to = to, .from = from, .row_bytes = bytes, .rows = 1};
         rc = ops->copy(comm, direction, &copy, 1, err);
-        self->copied += bytes;
+        self->base.copied += bytes;
         to += bytes;
     }
     return rc;
@@ -65,12 +65,12 @@ static int scatter_part(struct device_exchange *self, const struct share_part *p
     struct mapping mapping;
     struct mapping_rows rows;
     char *memory;
-    const struct piece *piece = exchange_piece(&self->window, part, &memory);
+    const struct piece *piece = exchange_piece(&self->base.window, part, &memory);
     size_t count = 0;
     int rc = 0;
-    mapping_init(&mapping, &part->box, &piece->box, own, exchange_element_bytes(&self->window, part));
+    mapping_init(&mapping, &part->box, &piece->box, own, exchange_element_bytes(&self->base.window, part));
     for (uint64_t run = mapping_first_run(&mapping, 0);
-         mapping_next_rows(&mapping, &run, 0, exchange_part_bytes(&self->window, part), &rows) && !rc;) {
+         mapping_next_rows(&mapping, &run, 0, exchange_part_bytes(&self->base.window, part), &rows) && !rc;) {
         copies[count++] = (struct device_copy){
             .to = memory + rows.memory_at,
             .from = from + rows.bytes_at,
@@ -79,7 +79,7 @@ static int scatter_part(struct device_exchange *self, const struct share_part *p
             .to_stride = rows.memory_stride,
             .from_stride = rows.bytes_stride,
         };
-        self->copied += rows.row_bytes * rows.rows;
+        self->base.copied += rows.row_bytes * rows.rows;
         if (count == BATCH) {
             rc = self->talk->ops->copy(comm, DEVICE_TO_DEVICE, copies, count, err);
             count = 0;
@@ -92,16 +92,16 @@ static int scatter_part(struct device_exchange *self, const struct share_part *p
 
 static int scatter(struct device_exchange *self, size_t index, struct device_comm *comm, struct cb_err *err)
 {
-    const struct share_block *block = exchange_block(&self->window, index);
-    const struct share_group *group = exchange_group(&self->window, block);
+    const struct share_block *block = exchange_block(&self->base.window, index);
+    const struct share_group *group = exchange_group(&self->base.window, block);
     const char *from = buffer_of(self, index);
     int rc = 0;
     for (size_t i = 0; i < block->part_count && !rc; i++) {
-        const struct share_part *part = exchange_part(&self->window, block, i);
+        const struct share_part *part = exchange_part(&self->base.window, block, i);
         struct box own;
-        if (load_share_of_class(self->window.setup.share, part, group->mine / group->replicas, &own))
+        if (load_share_of_class(self->base.window.setup.share, part, group->mine / group->replicas, &own))
             rc = scatter_part(self, part, &own, from, comm, err);
-        from += exchange_part_bytes(&self->window, part);
+        from += exchange_part_bytes(&self->base.window, part);
     }
     return rc;
 }
@@ -109,134 +109,86 @@ static int scatter(struct device_exchange *self, size_t index, struct device_com
 static int queue_block(struct device_exchange *self, size_t index, struct cb_err *err)
 {
     const struct device_comm_ops *ops = self->talk->ops;
-    const struct share_block *block = exchange_block(&self->window, index);
+    const struct share_block *block = exchange_block(&self->base.window, index);
     struct device_comm *comm = self->comms[block->group];
-    bool reads = exchange_is_reader(&self->window, block);
-    char *direct = exchange_direct(&self->window, block), *bytes = direct ? direct : buffer_of(self, index);
+    bool reads = exchange_is_reader(&self->base.window, block);
+    char *direct = exchange_direct(&self->base.window, block), *bytes = direct ? direct : buffer_of(self, index);
     int rc = direct || !reads ? 0 : gather(self, index, comm, err);
     if (!rc)
         rc = ops->queue(comm, DEVICE_BROADCAST, bytes, bytes, block->bytes, block->reader, self->deadline_ns, err);
-    if (!rc && !direct && !(reads && !exchange_in_transit(&self->window, block))) /* else its state has it */
+    if (!rc && !direct && !(reads && !exchange_in_transit(&self->base.window, block))) /* else its state has it */
         rc = scatter(self, index, comm, err);
-    struct queued *queued = &self->ring[(self->first + self->count) % EXCHANGE_WINDOW];
+    struct queued *queued = &self->ring[(self->first + self->base.open) % EXCHANGE_WINDOW];
     queued->block = index;
     if (!rc)
         rc = ops->record(comm, &queued->event, err);
-    self->count += rc ? 0 : 1;
+    self->base.open += rc ? 0 : 1;
     return rc;
 }
 
 /* --- the window --- */
 
-static void fail(struct device_exchange *self)
-{
-    self->failed = true;
-    device_talk_abort(self->talk);
-}
-
 static bool may_queue(const struct device_exchange *self)
 {
-    if (self->failed || self->window.next == self->window.end || self->count == EXCHANGE_WINDOW)
+    if (self->base.failed || self->base.window.next == self->base.window.end || self->base.open == EXCHANGE_WINDOW)
         return false;
-    const struct share_block *block = exchange_block(&self->window, self->window.next);
-    return !exchange_is_reader(&self->window, block) || exchange_window_has_landed(&self->window, self->window.next);
+    const struct share_block *block = exchange_block(&self->base.window, self->base.window.next);
+    return !exchange_is_reader(&self->base.window, block) ||
+           exchange_window_has_landed(&self->base.window, self->base.window.next);
 }
 
 /* Whether anything got further. */
-static bool turn(struct device_exchange *self)
+static bool turn(struct exchange *base)
 {
+    struct device_exchange *self = (struct device_exchange *)base;
     bool moved = false, done = true;
-    while (!self->failed && self->count > 0 && done) {
+    while (!self->base.failed && self->base.open > 0 && done) {
         const struct queued *oldest = &self->ring[self->first];
-        struct device_comm *comm = self->comms[exchange_block(&self->window, oldest->block)->group];
-        if (self->talk->ops->poll(comm, oldest->event, &done, &self->err)) {
-            fail(self);
+        struct device_comm *comm = self->comms[exchange_block(&self->base.window, oldest->block)->group];
+        if (self->talk->ops->poll(comm, oldest->event, &done, &self->base.err)) {
+            exchange_fail(&self->base);
         } else if (done) {
             self->first = (self->first + 1) % EXCHANGE_WINDOW;
-            self->count--;
+            self->base.open--;
             moved = true;
         }
     }
     while (may_queue(self)) {
-        if (queue_block(self, self->window.next, &self->err))
-            fail(self);
-        self->window.next++;
+        if (queue_block(self, self->base.window.next, &self->base.err))
+            exchange_fail(&self->base);
+        self->base.window.next++;
         moved = true;
     }
     return moved;
 }
 
-bool device_exchange_progress(struct device_exchange *self)
+static bool is_travelling(const struct exchange *self)
 {
-    while (turn(self))
-        continue;
-    return !self->failed && self->count > 0;
+    return self->open > 0;
 }
 
-void device_exchange_reading_done(struct device_exchange *self)
+static size_t oldest_block(const struct exchange *base)
 {
-    self->window.reading_done = true;
-}
-
-void device_exchange_give_up(struct device_exchange *self)
-{
-    if (!self->failed)
-        fail(self);
-}
-
-static size_t oldest_block(const struct device_exchange *self)
-{
-    if (self->count > 0)
+    const struct device_exchange *self = (const struct device_exchange *)base;
+    if (self->base.open > 0)
         return self->ring[self->first].block;
-    return self->window.next < self->window.end ? self->window.next : EXCHANGE_NO_BLOCK;
-}
-
-int device_exchange_finish_stage(struct device_exchange *self, uint64_t deadline_ns, struct cb_err *err)
-{
-    struct exchange_wait wait = exchange_wait_begin(deadline_ns);
-    while (!self->failed && (self->count > 0 || self->window.next < self->window.end)) {
-        int rc = exchange_wait_check(&wait, &self->window, oldest_block(self), "exchanged between devices", err);
-        if (rc) {
-            fail(self);
-            return rc;
-        }
-        exchange_wait_pause(&wait, turn(self));
-    }
-    if (!self->failed)
-        return 0;
-    *err = self->err;
-    return cb_context(err, "exchanging between devices");
-}
-
-struct exchange_targets device_exchange_begin_stage(struct device_exchange *self, uint32_t stage)
-{
-    assert(self->failed || (self->count == 0 && self->window.next == self->window.end));
-    return exchange_window_begin_stage(&self->window, stage);
-}
-
-void device_exchange_landed(struct device_exchange *self, uint32_t target, uint64_t bytes)
-{
-    exchange_window_landed(&self->window, target, bytes);
-}
-
-uint64_t device_exchange_copied(const struct device_exchange *self)
-{
-    return self->copied;
+    return self->base.window.next < self->base.window.end ? self->base.window.next : EXCHANGE_NO_BLOCK;
 }
 
 /* --- from beginning to end --- */
 
 static int allocate(struct device_exchange *self, struct cb_err *err)
 {
-    const struct load_share *share = self->window.setup.share;
-    self->buffer_bytes = exchange_longest_buffered(&self->window);
+    const struct load_share *share = self->base.window.setup.share;
+    self->buffer_bytes = exchange_longest_buffered(&self->base.window);
     self->comms = calloc(share->group_count + 1, sizeof *self->comms);
     if (!self->comms)
         return alloc_fail(err, "for the communicators of a load");
-    int rc = pinned_reserve(self->window.setup.pinned, self->window.setup.state->device, share->transit_most, err);
+    int rc =
+        pinned_reserve(self->base.window.setup.pinned, self->base.window.setup.state->device, share->transit_most, err);
     if (rc)
         return cb_context(err, "what is in transit in a load");
-    self->window.transit = self->window.setup.pinned->memory;
+    self->base.window.transit = self->base.window.setup.pinned->memory;
     rc = device_talk_reserve(self->talk, self->buffer_bytes * EXCHANGE_WINDOW, err);
     self->buffers = self->talk->memory;
     return rc;
@@ -244,14 +196,14 @@ static int allocate(struct device_exchange *self, struct cb_err *err)
 
 static int join_group(struct device_exchange *self, uint32_t index, struct cb_err *err)
 {
-    const struct share_group *group = &self->window.setup.share->groups[index];
+    const struct share_group *group = &self->base.window.setup.share->groups[index];
     uint32_t count = group->classes * group->replicas;
     uint32_t *ranks = malloc(count * sizeof *ranks);
     if (!ranks)
         return alloc_fail(err, "for a group of %" PRIu32 " ranks", count);
     for (uint32_t i = 0; i < count; i++)
-        ranks[i] = exchange_rank_of(&self->window, group, i);
-    int rc = device_talk_join(self->talk, self->window.setup.comm, ranks, count, group->mine,
+        ranks[i] = exchange_rank_of(&self->base.window, group, i);
+    int rc = device_talk_join(self->talk, self->base.window.setup.comm, ranks, count, group->mine,
                               group->code * EXCHANGE_TAGS_A_CODE, self->deadline_ns, &self->comms[index], err);
     free(ranks);
     return rc;
@@ -261,7 +213,7 @@ static int join_group(struct device_exchange *self, uint32_t index, struct cb_er
  * ranks come to those, too. */
 static int join_groups(struct device_exchange *self, struct cb_err *err)
 {
-    const struct load_share *share = self->window.setup.share;
+    const struct load_share *share = self->base.window.setup.share;
     struct cb_err later;
     int failure = 0;
     for (size_t i = 0; i < share->block_count; i++) {
@@ -276,33 +228,44 @@ static int join_groups(struct device_exchange *self, struct cb_err *err)
     return failure;
 }
 
-int device_exchange_new(const struct device_exchange_setup *setup, struct device_exchange **exchange,
-                        struct cb_err *err)
+static void abandon(struct exchange *self)
 {
+    self->failed = true;
+    device_talk_abort(((struct device_exchange *)self)->talk);
+}
+
+static void release(struct exchange *self)
+{
+    if (self->failed)
+        pinned_leave(self->window.setup.pinned); /* copies may still be reading it */
+    free(((struct device_exchange *)self)->comms);
+}
+
+int device_exchange_new(const struct device_exchange_setup *setup, struct exchange **exchange, struct cb_err *err)
+{
+    static const struct exchange_ops ops = {
+        .turn = turn,
+        .is_travelling = is_travelling,
+        .oldest_block = oldest_block,
+        .abandon = abandon,
+        .release = release,
+        .travels = "exchanged between devices",
+        .context = "exchanging between devices",
+    };
     struct device_exchange *self = calloc(1, sizeof *self);
     if (!self)
         return alloc_fail(err, "to exchange a load");
+    self->base.ops = &ops;
     self->talk = setup->talk;
     self->deadline_ns = setup->deadline_ns;
-    int rc = exchange_window_init(&self->window, &setup->load, false, err);
+    int rc = exchange_window_init(&self->base.window, &setup->load, false, err);
     if (!rc)
         rc = allocate(self, err);
     if (!rc)
         rc = join_groups(self, err);
     if (rc)
-        device_exchange_free(self);
+        exchange_free(&self->base);
     else
-        *exchange = self;
+        *exchange = &self->base;
     return rc;
-}
-
-void device_exchange_free(struct device_exchange *self)
-{
-    if (!self)
-        return;
-    if (self->failed)
-        pinned_leave(self->window.setup.pinned); /* copies may still be reading it */
-    exchange_window_release(&self->window);
-    free(self->comms);
-    free(self);
 }

@@ -1,362 +1,42 @@
-/* The exchange of a load. Owns the messages and their buffers; knows shares, not files or formats. */
+/* What both ways to exchange a load share: stages, the first failure, and the waiting until no block is left. */
 #include "engine/exchange/exchange.h"
 
 #include <assert.h>
+#include <inttypes.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <time.h>
 
-#include "core/alloc.h"
-#include "engine/mapping.h"
+#include "core/clock.h"
+#include "engine/exchange/exchange_window.h"
 
-enum phase { PHASE_READING, PHASE_RECEIVING, PHASE_SENDING };
+#define YIELD_NS (200 * NS_PER_US)
+#define SLEEP_NS (50 * NS_PER_US)
 
-struct slot {
-    size_t block; /* EXCHANGE_NO_BLOCK: free */
-    enum phase phase;
-    char *buffer;                  /* for blocks that are not one contiguous range */
-    struct comm_message *messages; /* one a class for the reader; the first for others */
-    bool *under_way;
-    uint32_t message_count;
-    uint64_t bytes; /* of the message received */
-    bool copying;   /* from here to the device, until: */
-    uint64_t event;
-};
-
-struct exchange {
-    struct exchange_window window;
-    struct device *device; /* that the state is on; NULL: it is in this machine's memory */
-    struct slot slots[EXCHANGE_WINDOW];
-    char *buffers;
-    struct comm_message *messages;
-    bool *under_way;
-    uint32_t open;
-    bool failed;
-    uint64_t copied;
-    struct cb_err err; /* why it failed */
-};
-
-/* What a class gets of a block. */
-static uint64_t class_bytes(const struct exchange *self, const struct share_block *block, uint32_t class_index)
-{
-    uint64_t bytes = 0;
-    for (size_t i = 0; i < block->part_count; i++) {
-        const struct share_part *part = exchange_part(&self->window, block, i);
-        struct box box;
-        if (load_share_of_class(self->window.setup.share, part, class_index, &box))
-            bytes += box_elements(&box) * exchange_element_bytes(&self->window, part);
-    }
-    return bytes;
-}
-
-/* --- packing --- */
-
-static void fail(struct exchange *self)
+void exchange_fail(struct exchange *self)
 {
     self->failed = true;
-    comm_abandon_messages(self->window.setup.comm);
+    self->ops->abandon(self);
 }
 
-/* Copies to this rank's memory from what must stay until the slot's copies are done. */
-static void place(struct exchange *self, struct slot *slot, const struct mapping *mapping, const char *from,
-                  uint64_t bytes, char *memory)
+void exchange_give_up(struct exchange *self)
 {
-    if (!self->device) {
-        self->copied += mapping_scatter(mapping, 0, from, bytes, memory);
-        return;
-    }
-    slot->copying = true;
-    if (!self->failed && pinned_scatter(self->device, mapping, 0, from, bytes, memory, &self->copied, &self->err))
-        fail(self);
-}
-
-/* After the last of a block's copies. */
-static void end_placing(struct exchange *self, struct slot *slot)
-{
-    if (slot->copying && !self->failed && self->device->ops->record(self->device, &slot->event, &self->err))
-        fail(self);
-}
-
-/* How the box of a part that a class gets lies in memory that holds `held`; its bytes. */
-static uint64_t map_box(const struct exchange *self, const struct share_part *part, const struct box *box,
-                        const struct box *held, struct mapping *mapping)
-{
-    mapping_init(mapping, box, held, box, exchange_element_bytes(&self->window, part));
-    return box_elements(box) * exchange_element_bytes(&self->window, part);
-}
-
-static uint64_t pack(struct exchange *self, const struct share_block *block, uint32_t class_index, char *message)
-{
-    struct mapping mapping;
-    uint64_t done = 0;
-    for (size_t i = 0; i < block->part_count; i++) {
-        const struct share_part *part = exchange_part(&self->window, block, i);
-        char *memory;
-        const struct box *held = &exchange_piece(&self->window, part, &memory)->box;
-        struct box box;
-        if (exchange_in_transit(&self->window, block)) {
-            held = &part->box;
-            memory = exchange_read_to(&self->window, block, i);
-        }
-        if (!load_share_of_class(self->window.setup.share, part, class_index, &box))
-            continue;
-        uint64_t bytes = map_box(self, part, &box, held, &mapping);
-        self->copied += mapping_gather(&mapping, 0, message + done, bytes, memory);
-        done += bytes;
-    }
-    return done;
-}
-
-static void unpack(struct exchange *self, struct slot *slot, const struct share_block *block)
-{
-    const struct share_group *group = exchange_group(&self->window, block);
-    struct mapping mapping;
-    uint64_t done = 0;
-    for (size_t i = 0; i < block->part_count; i++) {
-        const struct share_part *part = exchange_part(&self->window, block, i);
-        char *memory;
-        const struct piece *piece = exchange_piece(&self->window, part, &memory);
-        struct box box;
-        if (!load_share_of_class(self->window.setup.share, part, group->mine / group->replicas, &box))
-            continue;
-        uint64_t bytes = map_box(self, part, &box, &piece->box, &mapping);
-        place(self, slot, &mapping, slot->buffer + done, bytes, memory);
-        done += bytes;
-    }
-    end_placing(self, slot);
-}
-
-/* This rank's own of what it has read for several. */
-static void keep_own(struct exchange *self, struct slot *slot, const struct share_block *block)
-{
-    const struct share_group *group = exchange_group(&self->window, block);
-    for (size_t i = 0; i < block->part_count && exchange_in_transit(&self->window, block); i++) {
-        const struct share_part *part = exchange_part(&self->window, block, i);
-        char *memory, *from = exchange_read_to(&self->window, block, i);
-        const struct piece *piece = exchange_piece(&self->window, part, &memory);
-        struct box box;
-        struct mapping mapping;
-        if (!load_share_of_class(self->window.setup.share, part, group->mine / group->replicas, &box))
-            continue;
-        mapping_init(&mapping, &part->box, &piece->box, &box, exchange_element_bytes(&self->window, part));
-        place(self, slot, &mapping, from, exchange_part_bytes(&self->window, part), memory);
-    }
-    end_placing(self, slot);
-}
-
-/* --- messages --- */
-
-static uint32_t tag_of(const struct exchange *self, const struct share_block *block)
-{
-    return exchange_group(&self->window, block)->code * EXCHANGE_TAGS_A_CODE + block->number % EXCHANGE_TAGS_A_CODE;
-}
-
-static void send_to(struct exchange *self, struct slot *slot, uint32_t member, const void *bytes, uint64_t len)
-{
-    const struct share_block *block = exchange_block(&self->window, slot->block);
-    uint32_t rank = exchange_rank_of(&self->window, exchange_group(&self->window, block), member);
-    if (self->failed || len == 0)
-        return;
-    if (comm_send(self->window.setup.comm, bytes, len, rank, tag_of(self, block), &slot->messages[slot->message_count],
-                  &self->err))
-        fail(self);
-    else
-        slot->under_way[slot->message_count++] = true;
-}
-
-/* The rank after `replica` in its class; false after the last one. The class begins where the reader is. */
-static bool next_replica(const struct share_group *group, const struct share_block *block, uint32_t replica,
-                         uint32_t *next)
-{
-    *next = (replica + 1) % group->replicas;
-    return *next != block->reader % group->replicas;
-}
-
-/* The reader's block has landed: its own part stays, and each class gets its message. */
-static void start_sending(struct exchange *self, struct slot *slot)
-{
-    const struct share_block *block = exchange_block(&self->window, slot->block);
-    const struct share_group *group = exchange_group(&self->window, block);
-    uint32_t replica = block->reader % group->replicas, next;
-    uint64_t used = 0;
-    slot->phase = PHASE_SENDING;
-    char *direct = exchange_direct(&self->window, block);
-    keep_own(self, slot, block);
-    for (uint32_t c = 0; c < group->classes; c++) {
-        bool own = c == block->reader / group->replicas;
-        if (own && !next_replica(group, block, replica, &next))
-            continue;
-        uint32_t member = c * group->replicas + (own ? next : replica);
-        char *bytes = direct ? direct : slot->buffer + used;
-        uint64_t len = direct ? block->bytes : pack(self, block, c, bytes);
-        used += len;
-        send_to(self, slot, member, bytes, len);
-    }
-}
-
-static void start_receiving(struct exchange *self, struct slot *slot)
-{
-    const struct share_block *block = exchange_block(&self->window, slot->block);
-    const struct share_group *group = exchange_group(&self->window, block);
-    uint32_t class_index = group->mine / group->replicas, replica = group->mine % group->replicas;
-    uint32_t before = (replica + group->replicas - 1) % group->replicas;
-    bool is_head = replica == block->reader % group->replicas;
-    uint32_t from = is_head ? block->reader : class_index * group->replicas + before;
-    slot->phase = PHASE_RECEIVING;
-    slot->bytes = class_bytes(self, block, class_index);
-    if (slot->bytes == 0)
-        return;
-    char *direct = exchange_direct(&self->window, block);
-    if (comm_receive(self->window.setup.comm, direct ? direct : slot->buffer, slot->bytes,
-                     exchange_rank_of(&self->window, group, from), tag_of(self, block), &slot->messages[0],
-                     &self->err)) {
-        fail(self);
-        return;
-    }
-    slot->under_way[0] = true;
-    slot->message_count = 1;
-}
-
-static void start_forwarding(struct exchange *self, struct slot *slot)
-{
-    const struct share_block *block = exchange_block(&self->window, slot->block);
-    const struct share_group *group = exchange_group(&self->window, block);
-    uint32_t class_index = group->mine / group->replicas, next;
-    char *direct = exchange_direct(&self->window, block);
-    slot->phase = PHASE_SENDING;
-    slot->message_count = 0;
-    if (next_replica(group, block, group->mine % group->replicas, &next))
-        send_to(self, slot, class_index * group->replicas + next, direct ? direct : slot->buffer, slot->bytes);
-    if (!direct && slot->bytes > 0)
-        unpack(self, slot, block);
-}
-
-/* --- the window --- */
-
-static void open_slot(struct exchange *self, struct slot *slot)
-{
-    slot->block = self->window.next++;
-    slot->message_count = 0;
-    slot->copying = false;
-    self->open++;
-    if (exchange_is_reader(&self->window, exchange_block(&self->window, slot->block)))
-        slot->phase = PHASE_READING;
-    else
-        start_receiving(self, slot);
-}
-
-/* True when all messages of the slot are done. */
-static bool messages_done(struct exchange *self, struct slot *slot)
-{
-    bool all = true;
-    for (uint32_t i = 0; i < slot->message_count && !self->failed; i++) {
-        bool done = true;
-        if (slot->under_way[i] && comm_message_test(self->window.setup.comm, &slot->messages[i], &done, &self->err))
-            fail(self);
-        slot->under_way[i] = slot->under_way[i] && !done;
-        all = all && done;
-    }
-    return all && !self->failed;
-}
-
-/* True when all copies of the slot to the device are done. */
-static bool copies_done(struct exchange *self, struct slot *slot)
-{
-    bool done = true;
-    if (slot->copying && !self->failed && self->device->ops->poll(self->device, slot->event, &done, &self->err))
-        fail(self);
-    slot->copying = slot->copying && !done;
-    return !slot->copying && !self->failed;
-}
-
-/* One step of a slot; *moved where it got further. */
-static void step(struct exchange *self, struct slot *slot, bool *moved)
-{
-    if (slot->phase == PHASE_READING) {
-        if (!exchange_window_has_landed(&self->window, slot->block))
-            return;
-        start_sending(self, slot);
-        *moved = true;
-        return;
-    }
-    if (!messages_done(self, slot) || !copies_done(self, slot))
-        return;
-    *moved = true;
-    if (slot->phase == PHASE_RECEIVING) {
-        start_forwarding(self, slot);
-        return;
-    }
-    slot->block = EXCHANGE_NO_BLOCK;
-    self->open--;
-}
-
-/* A block that takes long does not hold up those after it, up to where tags come again. */
-static bool may_open(const struct exchange *self)
-{
-    bool may = self->window.next < self->window.end;
-    for (uint32_t i = 0; i < EXCHANGE_WINDOW && may; i++)
-        may = self->slots[i].block == EXCHANGE_NO_BLOCK ||
-              self->window.next - self->slots[i].block < EXCHANGE_TAGS_A_CODE;
-    return may;
-}
-
-/* Whether anything got further. */
-static bool turn(struct exchange *self)
-{
-    bool moved = false;
-    for (uint32_t i = 0; i < EXCHANGE_WINDOW && !self->failed; i++) {
-        struct slot *slot = &self->slots[i];
-        if (slot->block == EXCHANGE_NO_BLOCK && may_open(self)) {
-            open_slot(self, slot);
-            moved = true;
-        }
-        if (slot->block != EXCHANGE_NO_BLOCK && !self->failed)
-            step(self, slot, &moved);
-    }
-    return moved;
-}
-
-bool exchange_progress(struct exchange *self)
-{
-    while (!self->failed && turn(self))
-        continue;
-    for (uint32_t i = 0; i < EXCHANGE_WINDOW && !self->failed; i++) {
-        if (self->slots[i].block != EXCHANGE_NO_BLOCK && self->slots[i].phase != PHASE_READING)
-            return true;
-    }
-    return false;
-}
-
-void exchange_reading_done(struct exchange *self)
-{
-    self->window.reading_done = true;
-}
-
-static size_t oldest_block(const struct exchange *self)
-{
-    size_t oldest = EXCHANGE_NO_BLOCK; /* which is the largest */
-    for (uint32_t i = 0; i < EXCHANGE_WINDOW; i++)
-        oldest = self->slots[i].block < oldest ? self->slots[i].block : oldest;
-    return oldest;
-}
-
-int exchange_finish_stage(struct exchange *self, uint64_t deadline_ns, struct cb_err *err)
-{
-    struct exchange_wait wait = exchange_wait_begin(deadline_ns);
-    while (!self->failed && (self->open > 0 || self->window.next < self->window.end)) {
-        int rc = exchange_wait_check(&wait, &self->window, oldest_block(self), "exchanged", err);
-        if (rc) {
-            fail(self);
-            return rc;
-        }
-        exchange_wait_pause(&wait, turn(self));
-    }
     if (!self->failed)
-        return 0;
-    *err = self->err;
-    return err->code;
+        self->ops->abandon(self);
+}
+
+void exchange_free(struct exchange *self)
+{
+    if (!self)
+        return;
+    self->ops->release(self);
+    exchange_window_release(&self->window);
+    free(self);
 }
 
 struct exchange_targets exchange_begin_stage(struct exchange *self, uint32_t stage)
 {
-    assert(self->open == 0 && self->window.next == self->window.end);
+    assert(self->failed || (self->open == 0 && self->window.next == self->window.end));
     return exchange_window_begin_stage(&self->window, stage);
 }
 
@@ -365,93 +45,78 @@ void exchange_landed(struct exchange *self, uint32_t target, uint64_t bytes)
     exchange_window_landed(&self->window, target, bytes);
 }
 
+void exchange_reading_done(struct exchange *self)
+{
+    self->window.reading_done = true;
+}
+
 uint64_t exchange_copied(const struct exchange *self)
 {
     return self->copied;
 }
 
-/* --- from beginning to end --- */
-
-static uint32_t most_messages(const struct exchange *self)
+bool exchange_progress(struct exchange *self)
 {
-    const struct load_share *share = self->window.setup.share;
-    uint32_t most = 1;
-    for (size_t i = 0; i < share->block_count; i++) {
-        uint32_t classes = exchange_group(&self->window, &share->blocks[i])->classes;
-        most = classes > most ? classes : most;
-    }
-    return most;
+    while (!self->failed && self->ops->turn(self))
+        continue;
+    return !self->failed && self->ops->is_travelling(self);
 }
 
-/* What blocks pass through: `transit` bytes, then a buffer a slot. */
-static int allocate_buffers(struct exchange *self, uint64_t transit, uint64_t buffer_bytes, struct cb_err *err)
+/* --- waiting --- */
+
+struct wait {
+    uint64_t deadline_ns, now_ns, moved_ns;
+};
+
+/* Names `oldest`, the first block that is not done (EXCHANGE_NO_BLOCK: none is open), and the rank that reads it. */
+static int describe(const struct exchange *self, int code, const char *why, struct cb_err *err)
 {
-    if (self->device) {
-        int rc = pinned_reserve(self->window.setup.pinned, self->device, transit + buffer_bytes * EXCHANGE_WINDOW, err);
-        if (rc)
-            return cb_context(err, "what is in transit in a load");
-        self->window.transit = self->window.setup.pinned->memory;
-        self->buffers = self->window.transit + transit;
-        return 0;
-    }
-    self->window.transit = aligned_alloc(EXCHANGE_PAGE_BYTES, transit);
-    self->buffers = buffer_bytes ? aligned_alloc(EXCHANGE_PAGE_BYTES, buffer_bytes * EXCHANGE_WINDOW) : NULL;
-    if (!self->window.transit || (buffer_bytes && !self->buffers))
-        return alloc_fail(err, "for what is in transit in a load");
-    return 0;
+    const struct exchange_window *window = &self->window;
+    size_t oldest = self->ops->oldest_block(self);
+    if (oldest == EXCHANGE_NO_BLOCK)
+        return cb_fail(err, code, "%s in the exchange of the load", why);
+    const struct share_block *block = exchange_block(window, oldest);
+    return cb_fail(err, code, "%s while %s, which rank %" PRIu32 " reads, is %s", why,
+                   exchange_tensor(window, exchange_part(window, block, 0))->fqn,
+                   exchange_rank_of(window, exchange_group(window, block), block->reader), self->ops->travels);
 }
 
-static int allocate(struct exchange *self, struct cb_err *err)
+/* Fails where waiting must not continue. */
+static int check_wait(const struct exchange *self, struct wait *wait, struct cb_err *err)
 {
-    uint64_t transit = (self->window.setup.share->transit_most / EXCHANGE_PAGE_BYTES + 1) * EXCHANGE_PAGE_BYTES;
-    uint64_t buffer_bytes = exchange_longest_buffered(&self->window);
-    uint32_t messages = most_messages(self);
-    int rc = allocate_buffers(self, transit, buffer_bytes, err);
-    if (rc)
-        return rc;
-    self->messages = calloc((size_t)messages * EXCHANGE_WINDOW, sizeof *self->messages);
-    self->under_way = calloc((size_t)messages * EXCHANGE_WINDOW, sizeof *self->under_way);
-    if (!self->messages || !self->under_way)
-        return alloc_fail(err, "for the messages of a load");
-    for (size_t i = 0; i < EXCHANGE_WINDOW; i++) {
-        self->slots[i].block = EXCHANGE_NO_BLOCK;
-        self->slots[i].buffer = self->buffers ? self->buffers + i * buffer_bytes : NULL;
-        self->slots[i].messages = self->messages + i * messages;
-        self->slots[i].under_way = self->under_way + i * messages;
-    }
-    return 0;
+    struct cb_err why;
+    int rc = comm_check(self->window.setup.comm, &why);
+    wait->now_ns = clock_monotonic_ns();
+    if (!rc && wait->now_ns > wait->deadline_ns)
+        rc = cb_fail(&why, CB_ERR_TIMEOUT, "the deadline passed");
+    return rc ? describe(self, rc, why.message, err) : 0;
 }
 
-int exchange_new(const struct exchange_setup *setup, struct exchange **exchange, struct cb_err *err)
+/* Where nothing moved it yields for a moment, then sleeps between looks. */
+static void pause_wait(struct wait *wait, bool moved)
 {
-    struct exchange *self = calloc(1, sizeof *self);
-    if (!self)
-        return alloc_fail(err, "to exchange a load");
-    self->device = setup->state->device;
-    int rc = exchange_window_init(&self->window, setup, self->device != NULL, err);
-    if (!rc)
-        rc = allocate(self, err);
-    if (rc)
-        exchange_free(self);
+    struct timespec pause = {.tv_nsec = SLEEP_NS};
+    if (moved)
+        wait->moved_ns = wait->now_ns;
+    else if (wait->now_ns - wait->moved_ns < YIELD_NS)
+        sched_yield();
     else
-        *exchange = self;
-    return rc;
+        nanosleep(&pause, NULL);
 }
 
-void exchange_free(struct exchange *self)
+int exchange_finish_stage(struct exchange *self, uint64_t deadline_ns, struct cb_err *err)
 {
-    if (!self)
-        return;
-    if (self->failed && self->device)
-        pinned_leave(self->window.setup.pinned); /* messages and copies may still be written to and read from */
-    if (!self->failed && !self->device) {
-        free(self->window.transit);
-        free(self->buffers);
+    struct wait wait = {.deadline_ns = deadline_ns, .moved_ns = clock_monotonic_ns()};
+    while (!self->failed && (self->open > 0 || self->window.next < self->window.end)) {
+        int rc = check_wait(self, &wait, err);
+        if (rc) {
+            exchange_fail(self);
+            return rc;
+        }
+        pause_wait(&wait, self->ops->turn(self));
     }
-    if (!self->failed) {
-        free(self->messages);
-        free(self->under_way);
-    }
-    exchange_window_release(&self->window);
-    free(self);
+    if (!self->failed)
+        return 0;
+    *err = self->err;
+    return self->ops->context ? cb_context(err, "%s", self->ops->context) : err->code;
 }

@@ -1,17 +1,9 @@
-/* What both ways to exchange a load share. Owns the targets of a stage and the waiting; knows shares and the state, not
- * how bytes get from rank to rank. */
+/* The blocks of a stage in their order, and what this rank reads of them to where. */
 #include "engine/exchange/exchange_window.h"
 
 #include <assert.h>
-#include <inttypes.h>
-#include <sched.h>
-#include <time.h>
 
 #include "core/alloc.h"
-#include "core/clock.h"
-
-#define YIELD_NS (200 * NS_PER_US)
-#define SLEEP_NS (50 * NS_PER_US)
 
 /* --- blocks and parts --- */
 
@@ -46,14 +38,14 @@ uint32_t exchange_rank_of(const struct exchange_window *self, const struct share
     return (group->members[member] + ranks - self->setup.shift % ranks) % ranks;
 }
 
-static const struct state_tensor *tensor_of(const struct exchange_window *self, const struct share_part *part)
+const struct state_tensor *exchange_tensor(const struct exchange_window *self, const struct share_part *part)
 {
     return layout_tensor(self->setup.state->layout, self->setup.share->regions[part->region].tensor);
 }
 
 size_t exchange_element_bytes(const struct exchange_window *self, const struct share_part *part)
 {
-    return dtype_bytes(tensor_of(self, part)->dtype);
+    return dtype_bytes(exchange_tensor(self, part)->dtype);
 }
 
 uint64_t exchange_part_bytes(const struct exchange_window *self, const struct share_part *part)
@@ -155,46 +147,6 @@ void exchange_window_landed(struct exchange_window *self, uint32_t target, uint6
 bool exchange_window_has_landed(const struct exchange_window *self, size_t index)
 {
     return self->reading_done || self->landed[index] >= exchange_block(self, index)->bytes;
-}
-
-/* --- waiting --- */
-
-struct exchange_wait exchange_wait_begin(uint64_t deadline_ns)
-{
-    return (struct exchange_wait){.deadline_ns = deadline_ns, .moved_ns = clock_monotonic_ns()};
-}
-
-static int describe(const struct exchange_window *window, size_t oldest, const char *how, int code, const char *why,
-                    struct cb_err *err)
-{
-    if (oldest == EXCHANGE_NO_BLOCK)
-        return cb_fail(err, code, "%s in the exchange of the load", why);
-    const struct share_block *block = exchange_block(window, oldest);
-    return cb_fail(err, code, "%s while %s, which rank %" PRIu32 " reads, is %s", why,
-                   tensor_of(window, exchange_part(window, block, 0))->fqn,
-                   exchange_rank_of(window, exchange_group(window, block), block->reader), how);
-}
-
-int exchange_wait_check(struct exchange_wait *self, const struct exchange_window *window, size_t oldest,
-                        const char *how, struct cb_err *err)
-{
-    struct cb_err why;
-    int rc = comm_check(window->setup.comm, &why);
-    self->now_ns = clock_monotonic_ns();
-    if (!rc && self->now_ns > self->deadline_ns)
-        rc = cb_fail(&why, CB_ERR_TIMEOUT, "the deadline passed");
-    return rc ? describe(window, oldest, how, rc, why.message, err) : 0;
-}
-
-void exchange_wait_pause(struct exchange_wait *self, bool moved)
-{
-    struct timespec pause = {.tv_nsec = SLEEP_NS};
-    if (moved)
-        self->moved_ns = self->now_ns;
-    else if (self->now_ns - self->moved_ns < YIELD_NS)
-        sched_yield();
-    else
-        nanosleep(&pause, NULL);
 }
 
 /* --- from beginning to end --- */

@@ -1,38 +1,15 @@
-/* What both ways to exchange a load share: the blocks of a stage in their order, what this rank reads of them and where
- * it goes, and the waiting until none is left.
- *
- * How a block travels is not known here: engine/exchange/exchange.h sends messages, engine/exchange/device_exchange.h broadcasts between
- * devices. Allocates only in exchange_window_init. A value; one thread. */
+/* Inside an exchange: the blocks of a stage in their order, what this rank reads of them and where it goes, and what is
+ * the same whichever way they travel. Allocates only in exchange_window_init. One thread. */
 #ifndef ENGINE_EXCHANGE_EXCHANGE_WINDOW_H
 #define ENGINE_EXCHANGE_EXCHANGE_WINDOW_H
 
-#include "ckpt/load/load_share.h"
-#include "comm/comm.h"
-#include "engine/engine.h"
-#include "engine/pinned.h"
+#include "engine/exchange/exchange.h"
 
-#define EXCHANGE_WINDOW 8          /* blocks open at a time */
 #define EXCHANGE_NO_BLOCK SIZE_MAX /* instead of a block's index */
 /* Blocks of a group whose numbers are so far apart share a tag; a rank does not open the later one before it has
  * done with the earlier one, so that messages of one tag keep their order. */
 #define EXCHANGE_TAGS_A_CODE (COMM_TAGS / SHARE_CODES)
 #define EXCHANGE_PAGE_BYTES 4096 /* what blocks pass through begins at a multiple of it */
-
-struct exchange_setup {
-    struct comm *comm;
-    const struct state *state;
-    const struct load_share *share;
-    uint32_t ranks; /* of the layout; rank r has the state of holder (r + shift) % ranks */
-    uint32_t shift;
-    struct pinned *pinned; /* kept by the caller from one exchange to the next; used where the state is on a device */
-};
-
-/* What this rank reads in a stage: boxes of tensors and where they go. Valid until the next stage. */
-struct exchange_targets {
-    const struct piece *pieces;
-    void *const *memory;
-    size_t count;
-};
 
 struct exchange_window {
     struct exchange_setup setup;
@@ -81,23 +58,34 @@ uint64_t exchange_longest_buffered(const struct exchange_window *self);
 
 /* --- a part of it --- */
 
+const struct state_tensor *exchange_tensor(const struct exchange_window *self, const struct share_part *part);
 size_t exchange_element_bytes(const struct exchange_window *self, const struct share_part *part);
 uint64_t exchange_part_bytes(const struct exchange_window *self, const struct share_part *part);
 /* The piece of this rank's state that it lies in. */
 const struct piece *exchange_piece(const struct exchange_window *self, const struct share_part *part, char **memory);
 
-/* --- waiting for the end of a stage --- */
+/* --- an exchange, whichever way its blocks travel --- */
 
-struct exchange_wait {
-    uint64_t deadline_ns, now_ns, moved_ns;
+struct exchange_ops {
+    bool (*turn)(struct exchange *exchange);                 /* whether anything got further */
+    bool (*is_travelling)(const struct exchange *exchange);  /* an open block waits for others, not for its reader */
+    size_t (*oldest_block)(const struct exchange *exchange); /* that is not done; EXCHANGE_NO_BLOCK: none is open */
+    void (*abandon)(struct exchange *exchange);              /* ends what is under way */
+    void (*release)(struct exchange *exchange);
+    const char *travels; /* what a block is: "exchanged between devices" */
+    const char *context; /* of failures; NULL: none */
 };
 
-struct exchange_wait exchange_wait_begin(uint64_t deadline_ns);
-/* Whether waiting may go on. If not the message names `oldest`, the first block that is not done (EXCHANGE_NO_BLOCK:
- * none is open), and the rank that reads it; `how` ends its sentence: "exchanged between devices". */
-int exchange_wait_check(struct exchange_wait *self, const struct exchange_window *window, size_t oldest,
-                        const char *how, struct cb_err *err) CB_MUST_CHECK;
-/* After a look at all that is open: where nothing moved it yields for a moment, then sleeps between looks. */
-void exchange_wait_pause(struct exchange_wait *self, bool moved);
+/* The struct of each way begins with it. */
+struct exchange {
+    struct exchange_window window;
+    const struct exchange_ops *ops;
+    uint32_t open; /* blocks under way */
+    bool failed;
+    struct cb_err err; /* why it failed */
+    uint64_t copied;
+};
+
+void exchange_fail(struct exchange *self);
 
 #endif

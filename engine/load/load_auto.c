@@ -7,7 +7,7 @@
 #include "core/alloc.h"
 #include "core/clock.h"
 #include "core/units.h"
-#include "engine/load/native_load.h"
+#include "engine/load/load_stages.h"
 
 #define PROBE_BYTES (UINT64_C(4) << 20)
 #define PROBE_ROUNDS 8
@@ -112,7 +112,7 @@ static void explain(struct native_load *self, const struct measured *measured, d
     snprintf(
         text, sizeof text,
         "%s: the first load read %s at %s, of a state of %s; ranks exchange %s each: split would take %.2f of that",
-        self->mode == LOAD_SPLIT ? "split" : "off", units_format_bytes((double)measured->moved, read),
+        self->plan.mode == LOAD_SPLIT ? "split" : "off", units_format_bytes((double)measured->moved, read),
         units_format_rate((double)measured->moved / seconds, rate), units_format_bytes((double)measured->once, once),
         units_format_rate(measured->messages_per_s, talk), share);
     status_page_add_fact(self->operation->engine->setup.page, "load.exchange", text);
@@ -123,7 +123,7 @@ int native_load_choose(struct native_load *self, struct cb_err *err)
     struct native_operation *operation = self->operation;
     uint32_t ranks = layout_world_size(operation->state->layout);
     struct measured measured = {0};
-    self->chooses = false;
+    self->plan.chooses = false;
     if (comm_size(operation->engine->setup.comm) < 2)
         return 0;
     int rc = sum_up(operation, &measured, err);
@@ -134,7 +134,7 @@ int native_load_choose(struct native_load *self, struct cb_err *err)
     if (measured.moved == 0 || measured.longest_ns == 0)
         return 0;
     double share = promise(&measured, ranks);
-    self->mode = share < WORTHWHILE ? LOAD_SPLIT : LOAD_ALONE;
+    self->plan.mode = share < WORTHWHILE ? LOAD_SPLIT : LOAD_ALONE;
     explain(self, &measured, share);
     return 0;
 }

@@ -1,14 +1,15 @@
-/* Loading: a pass under way. Takes requests apart as they arrive: headers say whether the item lies as
- * expected, payload goes to the targets, trailers have the checksum. Must not allocate but to report. */
+/* Loading, completion: takes requests apart as they arrive: headers say whether the item lies as expected, payload goes
+ * to the targets, trailers have the checksum. While a pass runs nothing is allocated but to report. */
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/stored/unpack.h"
 #include "core/clock.h"
 #include "core/hash.h"
-#include "engine/load/native_load.h"
+#include "engine/load/load_stages.h"
 #include "engine/state.h"
 
 /* Copies that were queued before a failure get so long to end. */
@@ -20,7 +21,7 @@ static int open_file(void *context, uint32_t file, struct store_object **object,
     const struct native_engine *engine = self->operation->engine;
     char name[PATH_MAX];
     int rc = native_copy_name(self->operation->path, engine->rank % engine->copies,
-                              self->checkpoint->files[self->files[file]], name, err);
+                              self->plan.checkpoint->files[self->io.files[file]], name, err);
     return rc ? rc : store_open_read(engine->setup.store, name, object, length, err);
 }
 
@@ -50,9 +51,9 @@ static bool is_our_header(struct native_load *self, const struct load_item *item
         .box = chunk->box,
     };
     memcpy(tensor.shape, stored->shape, sizeof tensor.shape);
-    buf_clear(&self->frame);
-    return format_item_header(self->checkpoint->format, &tensor, &ours, &self->frame, NULL) == 0 &&
-           self->frame.len == len && memcmp(self->frame.data, bytes, len) == 0;
+    buf_clear(&self->complete.frame);
+    return format_item_header(self->plan.checkpoint->format, &tensor, &ours, &self->complete.frame, NULL) == 0 &&
+           self->complete.frame.len == len && memcmp(self->complete.frame.data, bytes, len) == 0;
 }
 
 static void take_header(struct native_load *self, struct load_item *item, const void *bytes, uint64_t len)
@@ -64,7 +65,7 @@ static void take_header(struct native_load *self, struct load_item *item, const 
         item->state = ITEM_KNOWN;
         return;
     }
-    int rc = format_parse_item(self->checkpoint->format, native_load_tensor(self, item), &chunk->box, bytes, len,
+    int rc = format_parse_item(self->plan.checkpoint->format, native_load_tensor(self, item), &chunk->box, bytes, len,
                                chunk->length, &payload, &err);
     if (rc) {
         if (!probe_longer(self, item, len))
@@ -82,7 +83,7 @@ static void take_header(struct native_load *self, struct load_item *item, const 
 static void take_trailer(struct native_load *self, struct load_item *item, const void *bytes, uint64_t len)
 {
     struct stored_trailer trailer = {0};
-    item->bad_trailer = format_parse_trailer(self->checkpoint->format, bytes, len, &trailer, NULL) != 0;
+    item->bad_trailer = format_parse_trailer(self->plan.checkpoint->format, bytes, len, &trailer, NULL) != 0;
     item->trailer = trailer;
 }
 
@@ -90,9 +91,9 @@ static void take_trailer(struct native_load *self, struct load_item *item, const
 static uint32_t read_of(const struct native_load *self, const struct load_item *item, const char *memory)
 {
     for (uint32_t i = item->first_read; i < item->first_read + item->read_count; i++) {
-        const struct load_read *read = &self->plan->reads[i];
-        const char *begin = self->memory[read->piece];
-        uint64_t bytes = box_elements(&self->pieces[read->piece].box) * self->mappings[i].element_bytes;
+        const struct load_read *read = &self->plan.wanted->reads[i];
+        const char *begin = self->plan.memory[read->piece];
+        uint64_t bytes = box_elements(&self->plan.pieces[read->piece].box) * self->plan.mappings[i].element_bytes;
         if (memory >= begin && memory < begin + bytes)
             return i;
     }
@@ -107,45 +108,9 @@ static void place_bytes(struct native_load *self, struct part *part, const char 
     struct device *device = self->operation->state->device;
     if (!state_is_on_device(self->operation->state, part->memory))
         memcpy(part->memory, bytes, part->bytes);
-    else if (!self->copy_code)
-        self->copy_code = device->ops->copy(device, HOST_TO_DEVICE, &copy, 1, &self->copy_err);
+    else if (!self->complete.copy_code)
+        self->complete.copy_code = device->ops->copy(device, HOST_TO_DEVICE, &copy, 1, &self->complete.copy_err);
     self->operation->bytes_copied += part->bytes;
-}
-
-/* Part of a payload to one of its reads. Returns how many bytes of it were wanted. */
-static uint64_t place_read(struct native_load *self, const struct load_item *item, uint32_t read, uint64_t begin,
-                           const char *bytes, uint64_t len)
-{
-    const struct mapping *mapping = &self->mappings[read];
-    char *memory = self->memory[self->plan->reads[read].piece];
-    bool on_device = state_is_on_device(self->operation->state, memory);
-    uint64_t copied = 0;
-    if (self->copy_code)
-        return 0;
-    if (item->payload.contiguous && !on_device) {
-        copied = mapping_scatter(mapping, begin, bytes, len, memory);
-    } else if (item->payload.contiguous) {
-        self->copy_code = pinned_scatter(self->operation->state->device, mapping, begin, bytes, len, memory, &copied,
-                                         &self->copy_err);
-    } else {
-        struct strided strided = native_load_strided(self, item, read);
-        if (on_device)
-            self->copy_code = pinned_scatter_strided(self->operation->state->device, &strided, begin, bytes, len,
-                                                     memory, &copied, &self->copy_err);
-        else
-            copied = strided_scatter(&strided, begin, bytes, len, memory);
-    }
-    return copied;
-}
-
-void native_load_place(struct native_load *self, struct load_item *item, uint64_t begin, const char *bytes,
-                       uint64_t len)
-{
-    for (uint32_t i = item->first_read; i < item->first_read + item->read_count; i++) {
-        uint64_t copied = place_read(self, item, i, begin, bytes, len);
-        self->operation->bytes_copied += copied;
-        self->arrived[i] += copied;
-    }
 }
 
 static void take_payload(struct native_load *self, struct load_item *item, struct part *part, const char *bytes)
@@ -159,8 +124,8 @@ static void take_payload(struct native_load *self, struct load_item *item, struc
         return;
     if (self->operation->engine->checksum)
         part->crc = crc32_zip(0, part->direct ? part->memory : bytes, part->bytes);
-    if (native_load_exchanges(self) && part->kind == PART_PAYLOAD)
-        self->arrived[read_of(self, item, part->memory)] += part->bytes;
+    if (self->complete.exchange && part->kind == PART_PAYLOAD)
+        self->complete.arrived[read_of(self, item, part->memory)] += part->bytes;
     if (item->state == ITEM_KNOWN && !item->again)
         native_load_settle(self, item, true);
 }
@@ -169,7 +134,7 @@ static void check_crc(struct native_load *self, struct load_item *item)
 {
     uint32_t crc = 0;
     for (size_t i = 0; i < item->part_count; i++) {
-        const struct part *part = &self->schedule.parts[item->first_part + i];
+        const struct part *part = &self->io.schedule.parts[item->first_part + i];
         if (part->kind == PART_PAYLOAD || part->kind == PART_MAPPED)
             crc = part->skip == 0 ? part->crc : crc32_zip_combine(crc, part->crc, part->bytes);
     }
@@ -202,7 +167,7 @@ static void item_done(struct native_load *self, struct load_item *item)
 
 static void take_part(struct native_load *self, struct part *part, const char *bytes)
 {
-    struct load_item *item = &self->items[part->item];
+    struct load_item *item = &self->plan.items[part->item];
     if (part->kind == PART_HEADER && item->read_count == 0)
         memcpy(item->value, bytes, part->bytes);
     else if (part->kind == PART_HEADER)
@@ -222,8 +187,8 @@ static int take_request(void *context, const struct io_request *request, const c
         return why->code;
     }
     for (size_t i = 0; i < request->part_count; i++) {
-        struct part *part = &self->schedule.parts[request->first_part + i];
-        struct load_item *item = &self->items[part->item];
+        struct part *part = &self->io.schedule.parts[request->first_part + i];
+        struct load_item *item = &self->plan.items[part->item];
         if (part->offset + part->bytes <= available)
             take_part(self, part, staging + (part->offset - request->offset));
         else
@@ -232,12 +197,12 @@ static int take_request(void *context, const struct io_request *request, const c
         if (--item->parts_left == 0)
             item_done(self, item);
     }
-    if (!self->ring || !staging)
+    if (!self->io.ring || !staging)
         return 0;
-    int rc = self->copy_code;
+    int rc = self->complete.copy_code;
     if (rc)
-        *err = self->copy_err;
-    return rc ? rc : bounce_ring_copying(self->ring, (size_t)(request - self->schedule.requests), err);
+        *err = self->complete.copy_err;
+    return rc ? rc : bounce_ring_copying(self->io.ring, (size_t)(request - self->io.schedule.requests), err);
 }
 
 /* --- slots of pinned memory, where the state is on a device --- */
@@ -246,25 +211,25 @@ static int slot_ready(void *context, size_t request, uint64_t until_ns, bool *re
 {
     struct native_load *self = context;
     (void)request;
-    int rc = bounce_ring_look(self->ring, bounce_ring_has_free(self->ring) ? 0 : until_ns, err);
-    *ready = !rc && bounce_ring_has_free(self->ring);
+    int rc = bounce_ring_look(self->io.ring, bounce_ring_has_free(self->io.ring) ? 0 : until_ns, err);
+    *ready = !rc && bounce_ring_has_free(self->io.ring);
     return rc;
 }
 
 static char *slot_place(void *context, size_t request)
 {
     struct native_load *self = context;
-    bool taken = bounce_ring_take(self->ring, request);
+    bool taken = bounce_ring_take(self->io.ring, request);
     assert(taken);
     (void)taken;
-    return bounce_ring_memory(self->ring, request);
+    return bounce_ring_memory(self->io.ring, request);
 }
 
 static bool go_on_exchanging(void *context)
 {
     struct native_load *self = context;
-    bool soon = self->ring && bounce_ring_under_way(self->ring) > 0 && !bounce_ring_has_free(self->ring);
-    return native_load_progress(self) || soon;
+    bool soon = self->io.ring && bounce_ring_under_way(self->io.ring) > 0 && !bounce_ring_has_free(self->io.ring);
+    return (self->complete.exchange && exchange_progress(self->complete.exchange)) || soon;
 }
 
 /* Copies end before what they were made from is used again; those of a failed pass, too. */
@@ -272,11 +237,11 @@ static int end_copies(struct native_load *self, int rc, struct cb_err *err)
 {
     struct cb_err later;
     uint64_t drain_ns = clock_monotonic_ns() + DRAIN_NS;
-    if (!self->ring)
+    if (!self->io.ring)
         return rc;
     timeline_enter(&self->operation->timeline, STATE_STAGE);
     int drained =
-        bounce_ring_drain(self->ring, rc ? drain_ns : self->operation->options->deadline_ns, rc ? &later : err);
+        bounce_ring_drain(self->io.ring, rc ? drain_ns : self->operation->options->deadline_ns, rc ? &later : err);
     return rc ? rc : drained;
 }
 
@@ -292,22 +257,79 @@ int native_load_run_pass(struct native_load *self, struct cb_err *err)
     struct native_operation *operation = self->operation;
     struct status_page *page = operation->engine->setup.page;
     struct transfer_run run = {
-        .schedule = &self->schedule,
-        .ops = self->ring ? &bounced : &in_place,
+        .schedule = &self->io.schedule,
+        .ops = self->io.ring ? &bounced : &in_place,
         .context = self,
         .timeline = &operation->timeline,
         .latency = operation->sample->flags & SAMPLE_WARMUP ? NULL : &page->latency[OP_LOAD],
         .deadline_ns = operation->options->deadline_ns,
     };
     struct transfer_counts counts;
-    atomic_fetch_add_explicit(&page->bytes_total, self->schedule.bytes, memory_order_relaxed);
-    self->copy_code = 0;
-    if (self->ring)
-        bounce_ring_begin(self->ring, true);
+    atomic_fetch_add_explicit(&page->bytes_total, self->io.schedule.bytes, memory_order_relaxed);
+    self->complete.copy_code = 0;
+    if (self->io.ring)
+        bounce_ring_begin(self->io.ring, true);
     int rc = transfer_run(operation->engine->transfer, &run, &counts, err);
     rc = end_copies(self, rc, err);
     operation->counts.requests += counts.requests;
     operation->counts.errors += counts.errors;
     operation->counts.bytes += counts.bytes;
+    return rc;
+}
+
+/* --- after a pass --- */
+
+static int unpack_value(const struct native_load *self, const struct load_item *item, struct buf *plain,
+                        struct cb_err *err)
+{
+    buf_init(plain, 2 * LOAD_VALUE_MAX_BYTES);
+    return unpack_zstd(native_load_tensor(self, item)->fqn, item->value, native_load_chunk(self, item)->length, plain,
+                       err);
+}
+
+/* Parsing a value allocates, so it is kept until the pass is over. */
+static void check_value(struct native_load *self, struct load_item *item)
+{
+    struct cb_err err;
+    struct buf plain = {.data = item->value, .len = native_load_chunk(self, item)->length};
+    bool compressed = native_load_chunk(self, item)->compressed;
+    buf_clear(&self->complete.frame);
+    int rc = compressed ? unpack_value(self, item, &plain, &err) : 0;
+    if (!rc)
+        rc = format_parse_bytes_payload(self->plan.checkpoint->format, native_load_tensor(self, item)->fqn, plain.data,
+                                        plain.len, &self->complete.frame, &err);
+    if (compressed)
+        buf_release(&plain);
+    if (rc && rc != CB_ERR_UNSUPPORTED) /* a kind of value that only Python knows is none of our business */
+        native_load_fail_item(self, item, rc, err.message);
+    else
+        item->state = ITEM_DONE;
+}
+
+/* An item that was not read to its end because it failed keeps nothing. */
+static int take_packed(struct native_load *self, struct load_item *item, bool *again, struct cb_err *err)
+{
+    int rc = item->in_window > 0 ? native_load_unpack(self, item, err) : 0;
+    *again = *again || native_load_is_open(item);
+    return rc;
+}
+
+int native_load_after_pass(struct native_load *self, bool *again, struct cb_err *err)
+{
+    int rc = 0;
+    *again = false;
+    for (size_t i = 0; i < self->plan.item_count && !rc; i++) {
+        struct load_item *item = &self->plan.items[i];
+        if (item->state == ITEM_FAILED)
+            native_load_forget_unpacking(item);
+        if (!native_load_is_open(item))
+            continue;
+        if (item->value)
+            check_value(self, item);
+        else if (native_load_is_packed(self, item))
+            rc = take_packed(self, item, again, err);
+        else
+            *again = true;
+    }
     return rc;
 }

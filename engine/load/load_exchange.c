@@ -1,74 +1,19 @@
 /* Loading where ranks exchange: stage by stage, what this rank reads for itself and for others, while what
- * has been read travels: from device to device where the state is on some, else as messages. Knows shares and stages;
- * who sends what to whom is in exchange.c and device_exchange.c. */
+ * has been read travels: from device to device where the state is on some, else as messages. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/load/native_load.h"
-
-/* --- one of two exchanges --- */
-
-bool native_load_exchanges(const struct native_load *self)
-{
-    return self->exchange || self->device_exchange;
-}
-
-void native_load_landed(struct native_load *self, uint32_t target, uint64_t bytes)
-{
-    if (self->device_exchange)
-        device_exchange_landed(self->device_exchange, target, bytes);
-    else
-        exchange_landed(self->exchange, target, bytes);
-}
-
-bool native_load_progress(struct native_load *self)
-{
-    if (self->device_exchange)
-        return device_exchange_progress(self->device_exchange);
-    return self->exchange && exchange_progress(self->exchange);
-}
-
-static struct exchange_targets begin_stage(struct native_load *self, uint32_t stage)
-{
-    return self->device_exchange ? device_exchange_begin_stage(self->device_exchange, stage)
-                                 : exchange_begin_stage(self->exchange, stage);
-}
-
-static int finish_stage(struct native_load *self, struct cb_err *err)
-{
-    uint64_t deadline_ns = self->operation->options->deadline_ns;
-    if (!self->device_exchange) {
-        exchange_reading_done(self->exchange);
-        return exchange_finish_stage(self->exchange, deadline_ns, err);
-    }
-    device_exchange_reading_done(self->device_exchange);
-    return device_exchange_finish_stage(self->device_exchange, deadline_ns, err);
-}
-
-static void give_up(struct native_load *self)
-{
-    if (self->device_exchange)
-        device_exchange_give_up(self->device_exchange);
-    else
-        comm_abandon_messages(self->operation->engine->setup.comm);
-}
-
-static void forget_exchange(struct native_load *self)
-{
-    exchange_free(self->exchange);
-    device_exchange_free(self->device_exchange);
-    load_share_free(self->share);
-    self->exchange = NULL;
-    self->device_exchange = NULL;
-    self->share = NULL;
-}
+#include "engine/load/load_stages.h"
 
 void native_load_end_exchange(struct native_load *self, bool failed)
 {
-    if (failed) /* on all ranks: what one of them has given up on, none goes on with */
-        device_talk_abort(&self->talk);
-    forget_exchange(self);
+    if (failed) /* on all ranks: what one of them has given up on, none continues with */
+        device_talk_abort(&self->sharing.talk);
+    exchange_free(self->complete.exchange);
+    load_share_free(self->sharing.share);
+    self->complete.exchange = NULL;
+    self->sharing.share = NULL;
 }
 
 /* --- making it --- */
@@ -77,22 +22,23 @@ void native_load_end_exchange(struct native_load *self, bool failed)
 static bool talks(const struct native_load *self)
 {
     const struct state *state = self->operation->state;
-    return self->talk.ops && state->device && state->device == self->talk.device && !self->shares_device;
+    return self->sharing.talk.ops && state->device && state->device == self->sharing.talk.device &&
+           !self->sharing.shares_device;
 }
 
 static int share_load(struct native_load *self, bool all_in_transit, struct cb_err *err)
 {
     const struct state *state = self->operation->state;
     struct share_options options = {
-        .mode = self->mode == LOAD_SPLIT ? SHARE_SPLIT : SHARE_BROADCAST,
-        .block_bytes = self->schedule.limits.block,
-        .transit_bytes = self->schedule.limits.block * EXCHANGE_WINDOW,
+        .mode = self->plan.mode == LOAD_SPLIT ? SHARE_SPLIT : SHARE_BROADCAST,
+        .block_bytes = self->io.schedule.limits.block,
+        .transit_bytes = self->io.schedule.limits.block * EXCHANGE_WINDOW,
         .all_in_transit = all_in_transit,
     };
     if (options.block_bytes > COMM_MESSAGE_MAX_BYTES / 2)
         options.block_bytes = COMM_MESSAGE_MAX_BYTES / 2;
-    return load_share_compute(state->layout, state->holder, state->pieces, state->piece_count, self->checkpoint,
-                              &options, &self->share, err);
+    return load_share_compute(state->layout, state->holder, state->pieces, state->piece_count, self->plan.checkpoint,
+                              &options, &self->sharing.share, err);
 }
 
 static uint32_t shift_of(const struct native_load *self)
@@ -111,10 +57,10 @@ static int set_up(struct native_load *self, bool all_in_transit, struct exchange
         *setup = (struct exchange_setup){
             .comm = self->operation->engine->setup.comm,
             .state = state,
-            .share = self->share,
+            .share = self->sharing.share,
             .ranks = layout_world_size(state->layout),
             .shift = shift_of(self),
-            .pinned = &self->transit,
+            .pinned = &self->sharing.transit,
         };
     return rc;
 }
@@ -123,24 +69,25 @@ static int make_exchange(struct native_load *self, struct cb_err *err)
 {
     struct exchange_setup setup;
     int rc = set_up(self, self->operation->state->device != NULL, &setup, err);
-    return rc ? rc : exchange_new(&setup, &self->exchange, err);
+    return rc ? rc : exchange_new(&setup, &self->complete.exchange, err);
 }
 
 static int make_device_exchange(struct native_load *self, struct cb_err *err)
 {
-    struct device_exchange_setup setup = {.talk = &self->talk, .deadline_ns = self->operation->options->deadline_ns};
+    struct device_exchange_setup setup = {.talk = &self->sharing.talk,
+                                          .deadline_ns = self->operation->options->deadline_ns};
     int rc = set_up(self, false, &setup.load, err);
-    return rc ? rc : device_exchange_new(&setup, &self->device_exchange, err);
+    return rc ? rc : device_exchange_new(&setup, &self->complete.exchange, err);
 }
 
 static void tell_path(struct native_load *self, const char *path)
 {
-    if (!self->told_path)
+    if (!self->sharing.told_path)
         status_page_add_fact(self->operation->engine->setup.page, "load.path", path);
-    self->told_path = true;
+    self->sharing.told_path = true;
 }
 
-/* From device to device, or (self->shares_device afterwards) not: two ranks with one device cannot. */
+/* From device to device, or (self->sharing.shares_device afterwards) not: two ranks with one device cannot. */
 static int try_devices(struct native_load *self, struct cb_err *err)
 {
     struct native_operation *operation = self->operation;
@@ -161,7 +108,7 @@ static int try_devices(struct native_load *self, struct cb_err *err)
         snprintf(text, sizeof text, "through memory of this machine: %.512s",
                  made == CB_ERR_UNSUPPORTED ? why.message : "two ranks have one device");
         tell_path(self, text);
-        self->shares_device = true;
+        self->sharing.shares_device = true;
         return 0;
     }
     if (!made)
@@ -182,7 +129,7 @@ static int begin_exchange(struct native_load *self, int code, struct cb_err *err
         rc = native_agree(operation, code, 0, &agreement, err);
         if (!rc)
             rc = try_devices(self, err);
-        if (rc || self->device_exchange)
+        if (rc || self->complete.exchange)
             return rc;
     }
     rc = rc ? rc : make_exchange(self, err);
@@ -193,17 +140,15 @@ static int begin_exchange(struct native_load *self, int code, struct cb_err *err
 
 static int read_stage(struct native_load *self, uint32_t stage, struct cb_err *err)
 {
-    struct exchange_targets targets = begin_stage(self, stage);
+    struct exchange_targets targets = exchange_begin_stage(self->complete.exchange, stage);
     timeline_enter(&self->operation->timeline, STATE_PLAN);
-    native_load_forget_items(self);
-    self->pieces = targets.pieces;
-    self->memory = targets.memory;
-    self->piece_count = targets.count;
-    self->wants_values = stage == 0 && self->operation->engine->rank == 0; /* looked at, and not kept */
-    int rc = load_plan_compute(self->checkpoint, self->operation->state->layout, targets.pieces, targets.count, NULL,
-                               NULL, &self->plan, err);
-    if (!rc)
-        rc = native_load_make_items(self, err);
+    native_load_forget(self);
+    self->plan.pieces = targets.pieces;
+    self->plan.memory = targets.memory;
+    self->plan.piece_count = targets.count;
+    self->plan.wants_values = stage == 0 && self->operation->engine->rank == 0; /* looked at, and not kept */
+    int rc = load_plan_compute(self->plan.checkpoint, self->operation->state->layout, targets.pieces, targets.count,
+                               NULL, NULL, &self->plan.wanted, err);
     return rc ? rc : native_load_read(self, err);
 }
 
@@ -219,15 +164,16 @@ static int run_stages(struct native_load *self, struct cb_err *err)
     struct native_operation *operation = self->operation;
     struct cb_err later;
     int failure = 0;
-    for (uint32_t stage = 0; stage < self->share->stage_count; stage++) {
+    for (uint32_t stage = 0; stage < self->sharing.share->stage_count; stage++) {
         int rc = read_stage(self, stage, failure ? &later : err);
         failure = failure ? failure : rc;
         if (ends_all(rc)) {
-            give_up(self);
+            exchange_give_up(self->complete.exchange);
             return failure;
         }
         timeline_enter(&operation->timeline, STATE_EXCHANGE);
-        rc = finish_stage(self, failure ? &later : err);
+        exchange_reading_done(self->complete.exchange);
+        rc = exchange_finish_stage(self->complete.exchange, operation->options->deadline_ns, failure ? &later : err);
         if (rc)
             return failure ? failure : rc;
     }
@@ -240,7 +186,6 @@ int native_load_exchange(struct native_load *self, int code, struct cb_err *err)
     if (rc)
         return rc;
     rc = run_stages(self, err);
-    self->operation->bytes_copied +=
-        self->device_exchange ? device_exchange_copied(self->device_exchange) : exchange_copied(self->exchange);
+    self->operation->bytes_copied += exchange_copied(self->complete.exchange);
     return rc;
 }

@@ -1,9 +1,7 @@
-/* Loading: where what is wanted lies in many short runs, it is read in one with the gaps between them, or run by run.
- * Reading gaps saves requests and wastes bytes; load.gap bounds the length of a gap, load.waste all of them. Owns the
- * choice; knows no files. */
-
+/* Loading, plan: where what is wanted lies in many short runs, it is read in one with the gaps between them, or run by run.
+ * Reading gaps saves requests and wastes bytes; load.gap bounds the length of a gap, load.waste all of them. */
 #include "core/alloc.h"
-#include "engine/load/native_load.h"
+#include "engine/load/load_stages.h"
 
 /* A run so long is worth a request of its own. */
 #define LONG_RUN_BYTES 131072
@@ -16,14 +14,14 @@ struct candidate {
 /* What reading it in one would waste; false where its runs are read one by one whatever that costs. */
 static bool look_at(const struct native_load *self, uint32_t read, struct candidate *candidate)
 {
-    const struct mapping *mapping = &self->mappings[read];
+    const struct mapping *mapping = &self->plan.mappings[read];
     uint64_t first, second, begin, end, unused;
-    bool packed = self->checkpoint->chunks[self->plan->reads[read].chunk].compressed; /* read as a whole */
+    bool packed = self->plan.checkpoint->chunks[self->plan.wanted->reads[read].chunk].compressed; /* read as a whole */
     if (packed || mapping->run_count <= 1 || mapping->run_bytes >= LONG_RUN_BYTES)
         return false;
     mapping_run(mapping, 0, &first, &unused);
     mapping_run(mapping, 1, &second, &unused);
-    if (second - first - mapping->run_bytes > self->gap_bytes)
+    if (second - first - mapping->run_bytes > self->plan.gap_bytes)
         return false;
     mapping_span(mapping, &begin, &end);
     *candidate = (struct candidate){
@@ -43,11 +41,11 @@ static int compare_candidates(const void *a, const void *b)
 
 int native_load_choose_gaps(struct native_load *self, struct cb_err *err)
 {
-    const struct load_plan *plan = self->plan;
+    const struct load_plan *plan = self->plan.wanted;
     struct candidate *candidates = malloc((plan->read_count + 1) * sizeof *candidates);
     size_t count = 0;
-    self->in_one = calloc(plan->read_count + 1, sizeof *self->in_one);
-    if (!candidates || !self->in_one) {
+    self->plan.in_one = calloc(plan->read_count + 1, sizeof *self->plan.in_one);
+    if (!candidates || !self->plan.in_one) {
         free(candidates);
         return alloc_fail(err, "to choose how %zu parts are read", plan->read_count);
     }
@@ -55,13 +53,13 @@ int native_load_choose_gaps(struct native_load *self, struct cb_err *err)
         count += look_at(self, i, &candidates[count]);
     if (count > 0)
         qsort(candidates, count, sizeof *candidates, compare_candidates);
-    if (__builtin_mul_overflow(plan->needed_bytes / 100, self->waste_percent, &self->waste_left))
-        self->waste_left = UINT64_MAX;
+    if (__builtin_mul_overflow(plan->needed_bytes / 100, self->plan.waste_percent, &self->plan.waste_left))
+        self->plan.waste_left = UINT64_MAX;
     for (size_t i = 0; i < count; i++) {
-        bool fits = candidates[i].waste <= self->waste_left;
-        self->in_one[candidates[i].read] = fits;
-        self->waste_left -= fits ? candidates[i].waste : 0;
-        self->ran_out = self->ran_out || !fits;
+        bool fits = candidates[i].waste <= self->plan.waste_left;
+        self->plan.in_one[candidates[i].read] = fits;
+        self->plan.waste_left -= fits ? candidates[i].waste : 0;
+        self->plan.ran_out = self->plan.ran_out || !fits;
     }
     free(candidates);
     return 0;

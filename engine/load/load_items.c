@@ -1,22 +1,20 @@
-/* Loading: the items of the targets, one for each stored chunk that is read, and the small values. Owns
- * what is known of an item before its first byte comes. */
+/* Loading, plan: the items of the targets, one for each stored chunk that is read, and the small values. */
 #include <stdio.h>
 #include <string.h>
 
 #include "core/alloc.h"
-#include "engine/load/native_load.h"
+#include "engine/load/load_stages.h"
 
 static int make_mappings(struct native_load *self, struct cb_err *err)
 {
-    self->mappings = malloc((self->plan->read_count + 1) * sizeof *self->mappings);
-    self->arrived = calloc(self->plan->read_count + 1, sizeof *self->arrived);
-    if (!self->mappings || !self->arrived)
-        return alloc_fail(err, "for %zu reads", self->plan->read_count);
-    for (size_t i = 0; i < self->plan->read_count; i++) {
-        const struct load_read *read = &self->plan->reads[i];
-        const struct stored_chunk *chunk = &self->checkpoint->chunks[read->chunk];
-        mapping_init(&self->mappings[i], &chunk->box, &self->pieces[read->piece].box, &read->common,
-                     dtype_bytes(self->checkpoint->tensors[chunk->tensor].dtype));
+    self->plan.mappings = malloc((self->plan.wanted->read_count + 1) * sizeof *self->plan.mappings);
+    if (!self->plan.mappings)
+        return alloc_fail(err, "for %zu reads", self->plan.wanted->read_count);
+    for (size_t i = 0; i < self->plan.wanted->read_count; i++) {
+        const struct load_read *read = &self->plan.wanted->reads[i];
+        const struct stored_chunk *chunk = &self->plan.checkpoint->chunks[read->chunk];
+        mapping_init(&self->plan.mappings[i], &chunk->box, &self->plan.pieces[read->piece].box, &read->common,
+                     dtype_bytes(self->plan.checkpoint->tensors[chunk->tensor].dtype));
     }
     return 0;
 }
@@ -27,7 +25,7 @@ static void init_item(struct native_load *self, struct load_item *item)
     item->state = ITEM_KNOWN;
     if (chunk->compressed)
         return; /* its header comes when it is decompressed */
-    bool expected = format_expect_payload(self->checkpoint->format, native_load_tensor(self, item), &chunk->box,
+    bool expected = format_expect_payload(self->plan.checkpoint->format, native_load_tensor(self, item), &chunk->box,
                                           chunk->length, &item->payload);
     expected = expected && item->payload.offset <= ITEM_MAX_HEADER &&
                (item->payload.offset == 0 || (chunk->offset + item->payload.offset) % PLAN_LEAST_ALIGNMENT == 0);
@@ -38,7 +36,7 @@ static void init_item(struct native_load *self, struct load_item *item)
 /* A value that is too long gets no memory: refuse_item says so. */
 static int add_value(struct native_load *self, const struct stored_tensor *stored, struct cb_err *err)
 {
-    struct load_item *item = &self->items[self->item_count++];
+    struct load_item *item = &self->plan.items[self->plan.item_count++];
     *item = (struct load_item){.chunk = stored->first_chunk, .state = ITEM_KNOWN};
     uint64_t length = native_load_chunk(self, item)->length;
     if (length > LOAD_VALUE_MAX_BYTES)
@@ -56,7 +54,7 @@ static int add_values(struct native_load *self, struct cb_err *err)
         const struct state_tensor *wanted = layout_tensor(layout, i);
         if (wanted->kind != KIND_BYTES)
             continue;
-        const struct stored_tensor *stored = stored_checkpoint_find(self->checkpoint, wanted->fqn);
+        const struct stored_tensor *stored = stored_checkpoint_find(self->plan.checkpoint, wanted->fqn);
         if (stored && stored->literal)
             continue; /* the metadata itself has it */
         if (!stored || !stored->is_bytes || stored->chunk_count == 0) {
@@ -82,60 +80,40 @@ static int compare_items(const void *a, const void *b, void *context)
 /* One item for each chunk that is read; reads of one chunk stand side by side in the plan. */
 int native_load_make_items(struct native_load *self, struct cb_err *err)
 {
-    const struct load_plan *plan = self->plan;
+    const struct load_plan *plan = self->plan.wanted;
     size_t capacity = plan->read_count + layout_tensor_count(self->operation->state->layout) + 1;
     int rc = make_mappings(self, err);
     if (rc)
         return rc;
-    self->items = calloc(capacity, sizeof *self->items);
-    self->files = malloc((capacity + self->checkpoint->file_count) * sizeof *self->files);
-    if (!self->items || !self->files)
+    self->plan.items = calloc(capacity, sizeof *self->plan.items);
+    if (!self->plan.items)
         return alloc_fail(err, "for %zu items", capacity);
     for (uint32_t i = 0; i < plan->read_count;) {
-        struct load_item *item = &self->items[self->item_count++];
+        struct load_item *item = &self->plan.items[self->plan.item_count++];
         *item = (struct load_item){.chunk = plan->reads[i].chunk, .first_read = i};
         while (i < plan->read_count && plan->reads[i].chunk == item->chunk)
             i++;
         item->read_count = i - item->first_read;
         init_item(self, item);
     }
-    rc = self->wants_values ? add_values(self, err) : 0;
+    rc = self->plan.wants_values ? add_values(self, err) : 0;
     if (!rc)
         rc = native_load_choose_gaps(self, err);
-    if (!rc)
-        rc = native_load_reserve_window(self, err);
-    qsort_r(self->items, self->item_count, sizeof *self->items, compare_items, self);
-    self->item_total += self->item_count;
+    qsort_r(self->plan.items, self->plan.item_count, sizeof *self->plan.items, compare_items, self);
     return rc;
-}
-
-void native_load_settle(struct native_load *self, const struct load_item *item, bool right)
-{
-    for (uint32_t i = item->first_read; native_load_exchanges(self) && i < item->first_read + item->read_count; i++) {
-        if (right && self->arrived[i] > 0)
-            native_load_landed(self, self->plan->reads[i].piece, self->arrived[i]);
-        self->arrived[i] = 0;
-    }
 }
 
 void native_load_forget_items(struct native_load *self)
 {
-    for (size_t i = 0; i < self->item_count; i++) {
-        native_load_forget_unpacking(&self->items[i]);
-        free(self->items[i].value);
-    }
-    free(self->items);
-    free(self->files);
-    free(self->mappings);
-    free(self->arrived);
-    free(self->in_one);
-    native_load_release_window(self);
-    load_plan_free(self->plan);
-    self->items = NULL;
-    self->item_count = 0;
-    self->files = NULL;
-    self->mappings = NULL;
-    self->arrived = NULL;
-    self->in_one = NULL;
-    self->plan = NULL;
+    for (size_t i = 0; i < self->plan.item_count; i++)
+        free(self->plan.items[i].value);
+    free(self->plan.items);
+    free(self->plan.mappings);
+    free(self->plan.in_one);
+    load_plan_free(self->plan.wanted);
+    self->plan.items = NULL;
+    self->plan.item_count = 0;
+    self->plan.mappings = NULL;
+    self->plan.in_one = NULL;
+    self->plan.wanted = NULL;
 }

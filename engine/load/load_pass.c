@@ -1,12 +1,14 @@
-/* Loading: which bytes of which files a pass reads, and where they go: the schedule of the open items.
- * Knows payloads and memory; what comes of the bytes is load_complete.c's. */
+/* Loading, I/O: which bytes of which files a pass reads, and where they go: the schedule of the open items. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "core/alloc.h"
-#include "engine/load/native_load.h"
+#include "engine/load/load_stages.h"
 #include "engine/state.h"
+
+#define WINDOW_BYTES (UINT64_C(32) << 20)
+#define PAGE_BYTES 4096
 
 /* A range of an item's payload, and where it goes: to `memory`, or (NULL) by the mappings. */
 struct range {
@@ -37,8 +39,8 @@ static void add_range(struct ranges *self, uint64_t begin, uint64_t end, void *m
 
 static void add_read(const struct native_load *self, const struct load_item *item, uint32_t read, struct ranges *ranges)
 {
-    const struct mapping *mapping = &self->mappings[read];
-    char *memory = self->memory[self->plan->reads[read].piece];
+    const struct mapping *mapping = &self->plan.mappings[read];
+    char *memory = self->plan.memory[self->plan.wanted->reads[read].piece];
     uint64_t begin, end, memory_byte;
     if (!item->payload.contiguous) {
         struct strided strided = native_load_strided(self, item, read);
@@ -46,7 +48,7 @@ static void add_read(const struct native_load *self, const struct load_item *ite
         add_range(ranges, begin, end, NULL);
         return;
     }
-    if (self->in_one[read]) {
+    if (self->plan.in_one[read]) {
         mapping_span(mapping, &begin, &end);
         add_range(ranges, begin, end, NULL);
         return;
@@ -84,7 +86,7 @@ static void join_ranges(struct ranges *self)
 
 static void add_payload(struct native_load *self, uint32_t number, struct ranges *ranges)
 {
-    struct load_item *item = &self->items[number];
+    struct load_item *item = &self->plan.items[number];
     uint64_t start = native_load_chunk(self, item)->offset + item->payload.offset;
     ranges->count = 0;
     for (uint32_t i = 0; i < item->read_count; i++)
@@ -93,10 +95,10 @@ static void add_payload(struct native_load *self, uint32_t number, struct ranges
     for (size_t i = 0; i < ranges->count; i++) {
         const struct range *range = &ranges->ranges[i];
         if (range->memory)
-            io_schedule_add_payload(&self->schedule, number, start + range->begin, range->end - range->begin,
+            io_schedule_add_payload(&self->io.schedule, number, start + range->begin, range->end - range->begin,
                                     range->begin, range->memory);
         else
-            io_schedule_add_mapped(&self->schedule, number, start + range->begin, range->end - range->begin,
+            io_schedule_add_mapped(&self->io.schedule, number, start + range->begin, range->end - range->begin,
                                    range->begin);
     }
 }
@@ -113,11 +115,27 @@ static bool wants_trailer(const struct native_load *self, const struct load_item
     return self->operation->engine->checksum && tells && item->payload.bytes > 0 && length > end;
 }
 
+/* Places in memory follow those in the file, so that a store reads straight to them. */
+static void add_packed(struct native_load *self, uint32_t number)
+{
+    struct load_item *item = &self->plan.items[number];
+    struct window *window = &self->io.window;
+    const struct stored_chunk *chunk = native_load_chunk(self, item);
+    uint64_t offset = chunk->offset + item->taken, left = chunk->length - item->taken;
+    uint64_t at = (window->used + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES + offset % PAGE_BYTES;
+    item->window_at = at;
+    item->in_window = at >= window->bytes ? 0 : window->bytes - at < left ? window->bytes - at : left;
+    if (item->in_window == 0)
+        return;
+    io_schedule_add_payload(&self->io.schedule, number, offset, item->in_window, item->taken, window->memory + at);
+    window->used = at + item->in_window;
+}
+
 static void add_item(struct native_load *self, uint32_t number, struct ranges *ranges)
 {
-    struct load_item *item = &self->items[number];
+    struct load_item *item = &self->plan.items[number];
     const struct stored_chunk *chunk = native_load_chunk(self, item);
-    struct io_schedule *schedule = &self->schedule;
+    struct io_schedule *schedule = &self->io.schedule;
     item->again = item->bad_trailer = false;
     item->trailer = (struct stored_trailer){0};
     if (item->read_count == 0) {
@@ -125,7 +143,7 @@ static void add_item(struct native_load *self, uint32_t number, struct ranges *r
         return;
     }
     if (chunk->compressed) {
-        native_load_add_packed(self, number);
+        add_packed(self, number);
         return;
     }
     if (item->state == ITEM_PROBE) {
@@ -144,16 +162,16 @@ static void add_item(struct native_load *self, uint32_t number, struct ranges *r
 
 static void find_parts(struct native_load *self)
 {
-    for (size_t i = 0; i < self->item_count; i++)
-        self->items[i].part_count = self->items[i].parts_left = 0;
-    for (size_t i = 0; i < self->schedule.part_count; i++) {
-        struct load_item *item = &self->items[self->schedule.parts[i].item];
+    for (size_t i = 0; i < self->plan.item_count; i++)
+        self->plan.items[i].part_count = self->plan.items[i].parts_left = 0;
+    for (size_t i = 0; i < self->io.schedule.part_count; i++) {
+        struct load_item *item = &self->plan.items[self->io.schedule.parts[i].item];
         if (item->part_count++ == 0)
             item->first_part = i;
         item->parts_left++;
     }
-    for (size_t i = 0; i < self->item_count; i++) {
-        struct load_item *item = &self->items[i];
+    for (size_t i = 0; i < self->plan.item_count; i++) {
+        struct load_item *item = &self->plan.items[i];
         if (native_load_is_open(item) && item->part_count == 0 && !native_load_is_packed(self, item))
             item->state = ITEM_DONE; /* of no elements */
     }
@@ -175,11 +193,11 @@ static const char *refuse_item(const struct native_load *self, const struct load
 
 static void add_file(struct native_load *self, size_t *next, struct ranges *ranges)
 {
-    uint32_t file = native_load_chunk(self, &self->items[*next])->file;
+    uint32_t file = native_load_chunk(self, &self->plan.items[*next])->file;
     uint64_t end = 0;
-    self->files[self->schedule.file_count] = file;
-    for (; *next < self->item_count && native_load_chunk(self, &self->items[*next])->file == file; ++*next) {
-        struct load_item *item = &self->items[*next];
+    self->io.files[self->io.schedule.file_count] = file;
+    for (; *next < self->plan.item_count && native_load_chunk(self, &self->plan.items[*next])->file == file; ++*next) {
+        struct load_item *item = &self->plan.items[*next];
         if (!native_load_is_open(item))
             continue;
         const char *why = refuse_item(self, item, end);
@@ -190,14 +208,14 @@ static void add_file(struct native_load *self, size_t *next, struct ranges *rang
         add_item(self, (uint32_t)*next, ranges);
         end = native_load_chunk(self, item)->offset + native_load_chunk(self, item)->length;
     }
-    io_schedule_end_file(&self->schedule);
+    io_schedule_end_file(&self->io.schedule);
 }
 
 /* Whether any target is where only copies reach it. */
 static bool reaches_device(const struct native_load *self)
 {
-    for (size_t i = 0; i < self->piece_count; i++) {
-        if (state_is_on_device(self->operation->state, self->memory[i]))
+    for (size_t i = 0; i < self->plan.piece_count; i++) {
+        if (state_is_on_device(self->operation->state, self->plan.memory[i]))
             return true;
     }
     return false;
@@ -208,26 +226,68 @@ int native_load_build_pass(struct native_load *self, struct cb_err *err)
     const struct native_engine *engine = self->operation->engine;
     struct device *device = reaches_device(self) ? self->operation->state->device : NULL;
     struct ranges ranges = {0};
-    io_schedule_clear(&self->schedule);
-    io_schedule_limit_waste(&self->schedule, self->waste_left);
-    self->window.used = 0;
-    self->schedule.limits.images = device != NULL; /* a store does not read into a device */
-    for (size_t next = 0; next < self->item_count;)
+    io_schedule_clear(&self->io.schedule);
+    io_schedule_limit_waste(&self->io.schedule, self->plan.waste_left);
+    self->io.window.used = 0;
+    self->io.schedule.limits.images = device != NULL; /* a store does not read into a device */
+    for (size_t next = 0; next < self->plan.item_count;)
         add_file(self, &next, &ranges);
     free(ranges.ranges);
-    self->waste_left = self->schedule.waste_left;
+    self->plan.waste_left = self->io.schedule.waste_left;
     if (ranges.failed)
         return alloc_fail(err, "for the ranges to read");
     uint32_t turns = engine->plan_options.files == FILES_PER_RANK ? engine->plan_options.files_per_rank : 1;
-    int rc = io_schedule_finish(&self->schedule, turns, err);
+    int rc = io_schedule_finish(&self->io.schedule, turns, err);
     if (rc)
         return rc;
     find_parts(self);
     if (device)
-        rc = bounce_ring_reserve(self->operation->engine, device, self->schedule.staging_bytes,
-                                 self->schedule.request_count, err);
-    self->ring = device ? engine->ring : NULL;
+        rc = bounce_ring_reserve(self->operation->engine, device, self->io.schedule.staging_bytes,
+                                 self->io.schedule.request_count, err);
+    self->io.ring = device ? engine->ring : NULL;
     return rc ? rc
-              : transfer_reserve(engine->transfer, self->schedule.file_count, device ? 0 : self->schedule.staging_bytes,
-                                 err);
+              : transfer_reserve(engine->transfer, self->io.schedule.file_count,
+                                 device ? 0 : self->io.schedule.staging_bytes, err);
+}
+
+/* --- memory of all passes --- */
+
+static int reserve_window(struct native_load *self, struct cb_err *err)
+{
+    struct window *window = &self->io.window;
+    struct device *device = self->operation->state->device;
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < self->plan.item_count; i++) {
+        if (native_load_is_packed(self, &self->plan.items[i]))
+            bytes += native_load_chunk(self, &self->plan.items[i])->length + 2 * PAGE_BYTES;
+    }
+    if (bytes == 0)
+        return 0;
+    bytes = (bytes < WINDOW_BYTES ? bytes : WINDOW_BYTES) / PAGE_BYTES * PAGE_BYTES;
+    *window = (struct window){.memory = aligned_alloc(PAGE_BYTES, bytes), .bytes = bytes};
+    int rc = device ? pinned_reserve(&self->io.bounce, device, LOAD_STEP_BYTES, err) : 0;
+    if (rc)
+        return rc;
+    window->step = device ? self->io.bounce.memory : malloc(LOAD_STEP_BYTES);
+    if (!window->memory || !window->step)
+        return alloc_fail(err, "to decompress items");
+    return 0;
+}
+
+int native_load_reserve_io(struct native_load *self, struct cb_err *err)
+{
+    self->io.files = malloc((self->plan.item_count + 1) * sizeof *self->io.files);
+    if (!self->io.files)
+        return alloc_fail(err, "for %zu items", self->plan.item_count);
+    return reserve_window(self, err);
+}
+
+void native_load_release_io(struct native_load *self)
+{
+    free(self->io.files);
+    self->io.files = NULL;
+    free(self->io.window.memory);
+    if (self->io.window.step != self->io.bounce.memory)
+        free(self->io.window.step);
+    self->io.window = (struct window){0};
 }

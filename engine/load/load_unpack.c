@@ -1,16 +1,13 @@
-/* Loading: items that PyTorch compressed. Their bytes are read into a window that is as large as it is, decompressed in
- * order a step at a time, and placed at once, so that neither an item nor its stream is ever held. Owns the window. */
+/* Loading, completion: items that PyTorch compressed. What of them is in the window (load_pass.c) is decompressed in
+ * order, a step at a time, and placed at once, so that neither an item nor its stream is ever held. */
 #include <string.h>
 
 #include "ckpt/stored/unpack.h"
 #include "core/alloc.h"
 #include "core/hash.h"
-#include "engine/load/native_load.h"
+#include "engine/load/load_stages.h"
 #include "engine/state.h"
 
-#define WINDOW_BYTES (UINT64_C(32) << 20)
-#define STEP_BYTES (UINT64_C(1) << 20)
-#define PAGE_BYTES 4096
 /* Beside a payload: what PyTorch writes around it, and holes that its strides may leave. */
 #define FRAME_BYTES (UINT64_C(64) << 20)
 
@@ -26,56 +23,6 @@ struct unpacking {
     size_t tail_bytes;
 };
 
-/* --- the window --- */
-
-int native_load_reserve_window(struct native_load *self, struct cb_err *err)
-{
-    struct window *window = &self->window;
-    struct device *device = self->operation->state->device;
-    uint64_t bytes = 0;
-    for (size_t i = 0; i < self->item_count; i++) {
-        if (native_load_is_packed(self, &self->items[i]))
-            bytes += native_load_chunk(self, &self->items[i])->length + 2 * PAGE_BYTES;
-    }
-    if (bytes == 0)
-        return 0;
-    bytes = (bytes < WINDOW_BYTES ? bytes : WINDOW_BYTES) / PAGE_BYTES * PAGE_BYTES;
-    *window = (struct window){.memory = aligned_alloc(PAGE_BYTES, bytes), .bytes = bytes};
-    int rc = device ? pinned_reserve(&self->bounce, device, STEP_BYTES, err) : 0;
-    if (rc)
-        return rc;
-    window->step = device ? self->bounce.memory : malloc(STEP_BYTES);
-    if (!window->memory || !window->step)
-        return alloc_fail(err, "to decompress items");
-    return 0;
-}
-
-void native_load_release_window(struct native_load *self)
-{
-    free(self->window.memory);
-    if (self->window.step != self->bounce.memory)
-        free(self->window.step);
-    self->window = (struct window){0};
-}
-
-/* Places in memory follow those in the file, so that a store reads straight to them. */
-void native_load_add_packed(struct native_load *self, uint32_t number)
-{
-    struct load_item *item = &self->items[number];
-    struct window *window = &self->window;
-    const struct stored_chunk *chunk = native_load_chunk(self, item);
-    uint64_t offset = chunk->offset + item->taken, left = chunk->length - item->taken;
-    uint64_t at = (window->used + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES + offset % PAGE_BYTES;
-    item->window_at = at;
-    item->in_window = at >= window->bytes ? 0 : window->bytes - at < left ? window->bytes - at : left;
-    if (item->in_window == 0)
-        return;
-    io_schedule_add_payload(&self->schedule, number, offset, item->in_window, item->taken, window->memory + at);
-    window->used = at + item->in_window;
-}
-
-/* --- decompressing --- */
-
 static int begin_unpacking(struct native_load *self, struct load_item *item, struct cb_err *err)
 {
     const struct stored_tensor *tensor = native_load_tensor(self, item);
@@ -83,7 +30,7 @@ static int begin_unpacking(struct native_load *self, struct load_item *item, str
     if (!unpacking)
         return alloc_fail(err, "to decompress %s", tensor->fqn);
     item->unpacking = unpacking;
-    buf_init(&unpacking->head, ITEM_MAX_HEADER + STEP_BYTES);
+    buf_init(&unpacking->head, ITEM_MAX_HEADER + LOAD_STEP_BYTES);
     unpacking->most = box_elements(&native_load_chunk(self, item)->box) * dtype_bytes(tensor->dtype) + FRAME_BYTES;
     return unpack_stream_new(tensor->fqn, &unpacking->stream, err);
 }
@@ -119,17 +66,17 @@ static int end_copies(struct native_load *self, struct cb_err *err)
     uint64_t event = 0;
     if (!device)
         return 0;
-    int rc = self->copy_code;
+    int rc = self->complete.copy_code;
     if (rc)
-        *err = self->copy_err;
+        *err = self->complete.copy_err;
     if (!rc)
         rc = device->ops->record(device, &event, err);
     if (!rc)
         rc = device->ops->wait(device, event, self->operation->options->deadline_ns, err);
     if (rc) {
-        self->copy_code = rc;
-        self->window.step = NULL;
-        pinned_leave(&self->bounce); /* it may still be read from */
+        self->complete.copy_code = rc;
+        self->io.window.step = NULL;
+        pinned_leave(&self->io.bounce); /* it may still be read from */
     }
     return rc;
 }
@@ -158,8 +105,8 @@ static int begin_payload(struct native_load *self, struct load_item *item, struc
     int rc = buf_check(head, native_load_tensor(self, item)->fqn, err);
     if (!rc)
         rc = format_parse_item(
-            self->checkpoint->format, native_load_tensor(self, item), &native_load_chunk(self, item)->box, head->data,
-            head->len < ITEM_MAX_HEADER ? head->len : ITEM_MAX_HEADER, UINT64_MAX, &item->payload, err);
+            self->plan.checkpoint->format, native_load_tensor(self, item), &native_load_chunk(self, item)->box,
+            head->data, head->len < ITEM_MAX_HEADER ? head->len : ITEM_MAX_HEADER, UINT64_MAX, &item->payload, err);
     if (rc)
         return rc;
     unpacking->is_known = true;
@@ -189,12 +136,12 @@ static int take_packed(struct native_load *self, struct load_item *item, const c
     int rc = item->unpacking ? 0 : begin_unpacking(self, item, err);
     while (!rc) {
         size_t before = used, made = 0;
-        rc = unpack_stream_take(item->unpacking->stream, fqn, bytes + used, len - used, &used, self->window.step,
-                                STEP_BYTES, &made, err);
+        rc = unpack_stream_take(item->unpacking->stream, fqn, bytes + used, len - used, &used, self->io.window.step,
+                                LOAD_STEP_BYTES, &made, err);
         if (!rc && used == before && made == 0)
             break; /* it needs more of the item */
         if (!rc)
-            rc = take_plain(self, item, self->window.step, made, err);
+            rc = take_plain(self, item, self->io.window.step, made, err);
     }
     return rc;
 }
@@ -211,7 +158,7 @@ static int end_unpacking(struct native_load *self, struct load_item *item, struc
         rc = cb_fail(err, CB_ERR_CORRUPT, "it decompresses to less than its tensor has");
     if (rc || !self->operation->engine->checksum)
         return rc;
-    rc = format_parse_trailer(self->checkpoint->format, unpacking->tail, unpacking->tail_bytes, &trailer, err);
+    rc = format_parse_trailer(self->plan.checkpoint->format, unpacking->tail, unpacking->tail_bytes, &trailer, err);
     if (!rc)
         rc = format_check_header(payload, &trailer, err);
     if (!rc && trailer.crc != 0 && payload->whole && trailer.crc != unpacking->crc)
@@ -223,9 +170,9 @@ static int end_unpacking(struct native_load *self, struct load_item *item, struc
 int native_load_unpack(struct native_load *self, struct load_item *item, struct cb_err *err)
 {
     struct cb_err why = {0};
-    self->copy_code = 0;
+    self->complete.copy_code = 0;
     timeline_enter(&self->operation->timeline, STATE_SERIALIZE);
-    int rc = take_packed(self, item, self->window.memory + item->window_at, item->in_window, &why);
+    int rc = take_packed(self, item, self->io.window.memory + item->window_at, item->in_window, &why);
     item->taken += item->in_window;
     bool ends = item->taken == native_load_chunk(self, item)->length;
     if (!rc && ends)
@@ -233,7 +180,7 @@ int native_load_unpack(struct native_load *self, struct load_item *item, struct 
     if (!rc && !ends)
         return 0;
     native_load_forget_unpacking(item);
-    if (self->copy_code) { /* it is the device */
+    if (self->complete.copy_code) { /* it is the device */
         *err = why;
         return rc;
     }

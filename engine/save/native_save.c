@@ -291,37 +291,3 @@ int native_persist(struct native_operation *operation, struct native_job *job, i
     timeline_enter(&operation->timeline, STATE_WAIT);
     return native_agree(operation, rc, 0, &agreement, err);
 }
-
-/* The caller waits for all of it: the asynchronous part has ended before. */
-static int idle(struct native_engine *engine, struct cb_err *err)
-{
-    (void)engine, (void)err;
-    return 0;
-}
-
-int native_save_run(struct native_operation *operation, struct cb_err *err)
-{
-    struct native_engine *engine = operation->engine;
-    struct agreement agreement;
-    int rc = native_save_make(engine, err);
-    if (!rc && operation->options->async)
-        rc = async_save_make(engine, err);
-    rc = native_agree(operation, rc, 0, &agreement, err);
-    if (!rc && operation->options->async)
-        return async_save_run(operation, err);
-    if (!rc && engine->async_save)
-        rc = async_save_wait(engine, 0, operation->options->deadline_ns, err);
-    if (rc)
-        return cb_context(err, "saving %s, rank %" PRIu32, operation->path, engine->rank);
-    native_begin(operation, STATE_PLAN);
-    rc = native_persist(operation, NULL, native_prepare(operation, false, idle, err), err);
-    native_end(operation);
-    if (rc)
-        return cb_context(err, "saving %s, rank %" PRIu32, operation->path, engine->rank);
-    operation->sample->values[METRIC_STALL_S] = operation->sample->values[METRIC_OP_S];
-    if (engine->copies > 1)
-        operation->sample->values[METRIC_COPIES] = engine->copies;
-    if (engine->durable)
-        operation->sample->values[METRIC_DURABLE_S] = operation->sample->values[METRIC_OP_S];
-    return 0;
-}

@@ -7,7 +7,7 @@
  * bounce_save.c  saving through them: what is in flight is copied while the rest is written
  * staging.c    staging memory, and the copy of the state into it
  * async_save.c   asynchronous saves
- * native_save.c     the order of things */
+ * native_save.c  from making the place to the marker */
 #ifndef ENGINE_SAVE_NATIVE_SAVE_H
 #define ENGINE_SAVE_NATIVE_SAVE_H
 

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "engine/load/native_load.h"
+#include "engine/load/load_stages.h"
 #include "tests/unit/native_world.h"
 #include "tests/unit/own_folder.h"
 
@@ -99,7 +99,7 @@ static void random_words(char text[400], const char *model, const char *state, b
 static void check_requests(const struct world_rank *rank)
 {
     const struct native_load *load = ((const struct native_engine *)rank->engine)->load;
-    const struct io_schedule *schedule = &load->schedule;
+    const struct io_schedule *schedule = &load->io.schedule;
     uint64_t *end = calloc(schedule->file_count + 1, sizeof *end), bytes = 0, frames = 0;
     uint64_t shared = schedule->limits.alignment > 1 ? schedule->limits.alignment : 0;
     for (size_t i = 0; i < schedule->request_count; i++) {
@@ -114,7 +114,7 @@ static void check_requests(const struct world_rank *rank)
     }
     double needed = rank->sample.values[METRIC_BYTES_NEEDED];
     if (schedule->limits.alignment == 1)
-        assert_true((double)(bytes - frames) <= needed * (1 + (double)load->waste_percent / 100));
+        assert_true((double)(bytes - frames) <= needed * (1 + (double)load->plan.waste_percent / 100));
     free(end);
 }
 

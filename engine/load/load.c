@@ -4,8 +4,7 @@
  * are read in one go, the payload straight into the state's memory; the header, parsed when it
  * arrives, says whether that was right. Items that lie otherwise are read again by what their header
  * says: at another offset, or with other strides, whose elements are placed as they come. A wrong item is
- * named on the status page and the load goes on, so that all of them are named. Knows formats through
- * ckpt/format/format.h alone. */
+ * named on the status page and the load goes on, so that all of them are named. */
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -14,23 +13,22 @@
 #include "ckpt/stored/read_metadata.h"
 #include "core/alloc.h"
 #include "core/units.h"
-#include "engine/load/native_load.h"
+#include "engine/load/load_stages.h"
 
 #define METADATA_MAX_BYTES (UINT64_C(8) * 1024 * 1024 * 1024)
 #define FRAME_MAX_BYTES (UINT64_C(128) * 1024 * 1024)
 #define FILE_WASTE_PERCENT 4
-#define MAX_PASSES 4 /* as expected, short probe, long probe, by the header; more only for what is compressed */
 
 void native_load_free(struct native_load *self)
 {
     if (!self)
         return;
-    io_schedule_release(&self->schedule);
+    io_schedule_release(&self->io.schedule);
     buf_release(&self->metadata);
-    buf_release(&self->frame);
-    device_talk_release(&self->talk);
-    pinned_release(&self->transit);
-    pinned_release(&self->bounce);
+    buf_release(&self->complete.frame);
+    device_talk_release(&self->sharing.talk);
+    pinned_release(&self->sharing.transit);
+    pinned_release(&self->io.bounce);
     free(self);
 }
 
@@ -51,40 +49,20 @@ static int load_new(const struct native_engine *engine, struct native_load **loa
         return alloc_fail(err, "to load");
     struct io_limits limits = io_limits_of(store_capabilities(engine->setup.store), engine->block_bytes);
     const char *mode = experiment_text(engine->setup.experiment, OPT_LOAD_EXCHANGE);
-    self->mode = strcmp(mode, "broadcast") == 0 ? LOAD_BROADCAST : strcmp(mode, "split") == 0 ? LOAD_SPLIT : LOAD_ALONE;
-    self->chooses = strcmp(mode, "auto") == 0;
-    self->gap_bytes = experiment_u64(engine->setup.experiment, OPT_LOAD_GAP);
-    self->waste_percent = waste_percent(engine);
-    limits.gap = self->gap_bytes < limits.alignment ? limits.alignment : self->gap_bytes;
+    self->plan.mode = strcmp(mode, "broadcast") == 0 ? LOAD_BROADCAST
+                      : strcmp(mode, "split") == 0   ? LOAD_SPLIT
+                                                     : LOAD_ALONE;
+    self->plan.chooses = strcmp(mode, "auto") == 0;
+    self->plan.gap_bytes = experiment_u64(engine->setup.experiment, OPT_LOAD_GAP);
+    self->plan.waste_percent = waste_percent(engine);
+    limits.gap = self->plan.gap_bytes < limits.alignment ? limits.alignment : self->plan.gap_bytes;
     limits.whole_frames = true;
-    io_schedule_init(&self->schedule, &limits);
-    device_talk_init(&self->talk, engine->setup.device_comm, engine->setup.device);
+    io_schedule_init(&self->io.schedule, &limits);
+    device_talk_init(&self->sharing.talk, engine->setup.device_comm, engine->setup.device);
     buf_init(&self->metadata, METADATA_MAX_BYTES);
-    buf_init(&self->frame, FRAME_MAX_BYTES);
+    buf_init(&self->complete.frame, FRAME_MAX_BYTES);
     *load = self;
     return 0;
-}
-
-/* --- what is wrong --- */
-
-void native_load_fail(struct native_load *self, int code, const char *text)
-{
-    if (self->failures++ == 0)
-        snprintf(self->first_failure, sizeof self->first_failure, "%s", text);
-    status_page_add_failure(self->operation->engine->setup.page, code, text);
-}
-
-void native_load_fail_item(struct native_load *self, struct load_item *item, int code, const char *why)
-{
-    if (item->state == ITEM_FAILED)
-        return;
-    const struct stored_chunk *chunk = native_load_chunk(self, item);
-    char text[512];
-    item->state = ITEM_FAILED;
-    snprintf(text, sizeof text, "%s in %s/%s at offset %" PRIu64 ", %" PRIu64 " bytes: %s",
-             native_load_tensor(self, item)->fqn, self->operation->path, self->checkpoint->files[chunk->file],
-             chunk->offset, chunk->length, why);
-    native_load_fail(self, code, text);
 }
 
 static void report_problem(void *context, const struct load_problem *problem)
@@ -130,7 +108,7 @@ static void tell_extra(struct native_load *self)
     if (engine->rank != 0 || self->told_extra)
         return;
     self->told_extra = true;
-    if (load_plan_describe_extra(self->checkpoint, self->operation->state->layout, text, sizeof text) > 0)
+    if (load_plan_describe_extra(self->plan.checkpoint, self->operation->state->layout, text, sizeof text) > 0)
         status_page_add_fact(engine->setup.page, "load.extra", text);
 }
 
@@ -139,13 +117,13 @@ static void tell_gaps(struct native_load *self)
 {
     const struct native_engine *engine = self->operation->engine;
     char text[256];
-    if (engine->rank != 0 || self->told_gaps || !self->ran_out)
+    if (engine->rank != 0 || self->told_gaps || !self->plan.ran_out)
         return;
     self->told_gaps = true;
     snprintf(text, sizeof text,
              "short runs were read one by one: more load.waste than %" PRIu64
              " percent, or load.exchange=split, makes fewer requests",
-             self->waste_percent);
+             self->plan.waste_percent);
     status_page_add_fact(engine->setup.page, "load.gaps", text);
 }
 
@@ -156,30 +134,14 @@ static int plan_load(struct native_load *self, struct cb_err *err)
     char name[PATH_MAX];
     int rc = native_name(operation->path, STORED_MARKER, name, err);
     if (!rc)
-        rc = format_read_metadata(name, self->metadata.data, self->metadata.len, &self->checkpoint, err);
+        rc = format_read_metadata(name, self->metadata.data, self->metadata.len, &self->plan.checkpoint, err);
     if (!rc)
-        rc = load_plan_compute(self->checkpoint, operation->state->layout, operation->state->pieces,
-                               operation->state->piece_count, report_problem, self, &self->plan, err);
+        rc = load_plan_compute(self->plan.checkpoint, operation->state->layout, operation->state->pieces,
+                               operation->state->piece_count, report_problem, self, &self->plan.wanted, err);
     if (!rc)
-        operation->bytes_needed = self->plan->needed_bytes;
+        operation->bytes_needed = self->plan.wanted->needed_bytes;
     if (!rc)
         tell_extra(self);
-    return rc;
-}
-
-int native_load_read(struct native_load *self, struct cb_err *err)
-{
-    bool again = true;
-    int rc = 0;
-    for (int pass = 0; again && !rc; pass++) {
-        assert(pass < MAX_PASSES || self->window.used > 0);
-        timeline_enter(&self->operation->timeline, STATE_PLAN);
-        rc = native_load_build_pass(self, err);
-        if (!rc)
-            rc = native_load_run_pass(self, err);
-        if (!rc)
-            rc = native_load_after_pass(self, &again, err);
-    }
     return rc;
 }
 
@@ -187,12 +149,11 @@ int native_load_read(struct native_load *self, struct cb_err *err)
 static int load_alone(struct native_load *self, struct cb_err *err)
 {
     const struct state *state = self->operation->state;
-    self->pieces = state->pieces;
-    self->memory = state->memory;
-    self->piece_count = state->piece_count;
-    self->wants_values = true;
-    int rc = native_load_make_items(self, err);
-    return rc ? rc : native_load_read(self, err);
+    self->plan.pieces = state->pieces;
+    self->plan.memory = state->memory;
+    self->plan.piece_count = state->piece_count;
+    self->plan.wants_values = true;
+    return native_load_read(self, err);
 }
 
 static int timed_load(struct native_operation *operation, struct cb_err *err)
@@ -204,15 +165,15 @@ static int timed_load(struct native_operation *operation, struct cb_err *err)
         return rc;
     timeline_enter(&operation->timeline, STATE_PLAN);
     rc = plan_load(self, err);
-    if (self->mode == LOAD_ALONE)
+    if (self->plan.mode == LOAD_ALONE)
         rc = rc ? rc : load_alone(self, err);
     else
         rc = native_load_exchange(self, rc, err);
-    if (!rc && self->failures > 0)
+    if (!rc && self->complete.failures > 0)
         rc = cb_fail(err, CB_ERR_CORRUPT,
                      "%zu of %zu items are missing, short or corrupt; the first: %s (`ckptbench verify` "
                      "says whether the files are whole: if not, restore them from a copy or load an older checkpoint)",
-                     self->failures, self->item_total, self->first_failure);
+                     self->complete.failures, self->complete.item_total, self->complete.first_failure);
     timeline_own_done(&operation->timeline);
     timeline_enter(&operation->timeline, STATE_WAIT);
     return native_agree(operation, rc, 0, &agreement, err);
@@ -220,10 +181,10 @@ static int timed_load(struct native_operation *operation, struct cb_err *err)
 
 static void forget_load(struct native_load *self, bool failed)
 {
-    native_load_forget_items(self);
+    native_load_forget(self);
     native_load_end_exchange(self, failed);
-    stored_checkpoint_free(self->checkpoint);
-    self->checkpoint = NULL;
+    stored_checkpoint_free(self->plan.checkpoint);
+    self->plan.checkpoint = NULL;
     self->operation = NULL;
 }
 
@@ -237,12 +198,12 @@ int native_load_run(struct native_operation *operation, struct cb_err *err)
         return cb_context(err, "loading %s, rank %" PRIu32, operation->path, engine->rank);
     assert(engine->load); /* made, or its maker failed and so did the agreement */
     engine->load->operation = operation;
-    engine->load->failures = engine->load->item_total = 0;
+    engine->load->complete.failures = engine->load->complete.item_total = 0;
     native_begin(operation, engine->rank == 0 ? STATE_IO : STATE_WAIT);
     rc = timed_load(operation, err);
     native_end(operation);
     tell_gaps(engine->load);
-    if (!rc && engine->load->chooses)
+    if (!rc && engine->load->plan.chooses)
         rc = native_load_choose(engine->load, err);
     if (!transfer_is_stuck(engine->transfer))
         forget_load(engine->load, rc != 0);
