@@ -22,7 +22,7 @@ int alloc_grow(void *items, size_t count, size_t size, struct cb_err *err)
     if (count & (count - 1))
         return 0;
     void *list;
-    memcpy(&list, items, sizeof list); /* whatever type it points to */
+    memcpy(&list, items, sizeof list); /* a pointer of any type */
     list = realloc(list, (count ? 2 * count : 1) * size);
     if (!list)
         return alloc_fail(err, "for a list of %zu items", count + 1);

@@ -4,7 +4,7 @@
 #include <inttypes.h>
 #include <math.h>
 
-/* The size that a member of this kind has; 0 is any. */
+/* The size of a member of this kind; 0 means any. */
 static size_t size_of_kind(const struct json_field *field)
 {
     static const size_t sizes[] = {[FIELD_U64] = sizeof(uint64_t),

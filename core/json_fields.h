@@ -1,7 +1,7 @@
 /* Structs as JSON objects, written and read by one table of their members.
  *
- * A key that is written is also read, in the order of the table; what a member of another kind is says its pair of
- * functions. Pure but for the file. */
+ * Keys are written in the order of the table, and every written key is also read. Members of other kinds have a pair
+ * of functions. Pure except for the file. */
 #ifndef CORE_JSON_FIELDS_H
 #define CORE_JSON_FIELDS_H
 
@@ -17,13 +17,13 @@ struct json_field {
         FIELD_U32,
         FIELD_BOOL,
         FIELD_DOUBLE, /* NAN is null, and absent */
-        FIELD_OWN,    /* write and read do it */
+        FIELD_OWN,    /* uses the functions write and read */
     } kind;
     size_t offset;
     size_t bytes;     /* of a text */
-    bool is_optional; /* may be absent in an older file: "" then, for texts alone */
-    /* With FIELD_OWN: the value after its key, and the value at its key (NULL where it is absent); read
-     * is NULL where what is written is for people alone. */
+    bool is_optional; /* may be absent in an older file: then "", for texts only */
+    /* For FIELD_OWN: the value after its key, and the value at its key (NULL if absent); read is NULL for values that
+     * are only for people. */
     void (*write)(struct json_writer *json, const void *object);
     int (*read)(const struct json_value *value, void *object, struct cb_err *err);
 };
@@ -42,17 +42,17 @@ struct json_field {
     }
 #define JSON_FIELDS(table) (table), sizeof(table) / sizeof *(table)
 
-/* Writes the members into the object that is open. */
+/* Writes the members into the currently open object. */
 void json_write_fields(struct json_writer *json, const struct json_field *fields, size_t count, const void *object);
-/* Reads them from an object. A failure names the key; members before it have been filled. */
+/* Reads them from an object. A failure names the key; the members before it have been filled. */
 int json_read_fields(const struct json_value *value, const struct json_field *fields, size_t count, void *object,
                      struct cb_err *err) CB_MUST_CHECK;
 
-/* A whole document, as text with a line's end: "version" first, then the fields. */
+/* A complete document, with a final line feed: "version" first, then the fields. */
 void json_write_document(struct buf *text, uint64_t version, const struct json_field *fields, size_t count,
                          const void *object);
-/* CB_ERR_FORMAT for another version. Sentences begin with `name`, which is the file's. `object` must be initialised and
- * may have been filled in part after a failure. */
+/* CB_ERR_FORMAT for another version. Error messages begin with `name`, the file's name. `object` must be initialised,
+ * and may be partially filled after a failure. */
 int json_read_document(const char *name, const char *text, size_t len, uint64_t version,
                        const struct json_field *fields, size_t count, void *object, struct cb_err *err) CB_MUST_CHECK;
 
