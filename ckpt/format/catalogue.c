@@ -1,4 +1,4 @@
-/* Owns the bytes of a catalogue, both ways. Knows nothing of the formats it describes. */
+/* Writes and reads catalogues. */
 #include "ckpt/format/catalogue.h"
 
 #include <string.h>

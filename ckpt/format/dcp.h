@@ -1,4 +1,4 @@
-/* PyTorch DCP, behind ckpt/format/format.h: see docs/dcp-format.md. The functions are those of format.h. */
+/* PyTorch DCP (docs/dcp-format.md). The functions implement those of ckpt/format/format.h. */
 #ifndef CKPT_FORMAT_DCP_H
 #define CKPT_FORMAT_DCP_H
 

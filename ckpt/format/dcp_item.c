@@ -1,6 +1,6 @@
-/* Owns the reading of what DCP stores: items, which are what torch.save writes. Knows nothing of .metadata.
+/* Reads the items of DCP, which are written by torch.save.
  *
- * Foreign bytes: every value is checked for kind and range before use. */
+ * Untrusted input: every value's kind and range is checked before use. */
 #include <string.h>
 
 #include "ckpt/format/dcp.h"
@@ -31,7 +31,7 @@ bool dcp_read_count(const struct pickle_node *node, uint64_t *value)
     return true;
 }
 
-struct item_tensor { /* what data.pkl says */
+struct item_tensor { /* the contents of data.pkl */
     enum dtype dtype;
     uint64_t storage_bytes, offset; /* offset in elements */
     uint32_t dims, strides;
@@ -83,7 +83,7 @@ static bool read_item_tensor(const struct pickle *pickle, struct item_tensor *it
     return true;
 }
 
-/* Elements from the first to the last one that the strides reach; false where that does not fit. */
+/* Elements from the first to the last one that the strides reach; false on overflow. */
 static bool span_of(const struct item_tensor *item, uint64_t *span)
 {
     uint64_t last = 0;
@@ -167,7 +167,7 @@ static int read_data_pickle(const void *bytes, const struct zip_record *record, 
     return code;
 }
 
-/* For who knows nothing of zips: it is what surrounds a tensor's bytes. */
+/* For callers that do not use zip.h: the bytes around a tensor's data. */
 static int damaged_frame(struct cb_err *err)
 {
     return err ? cb_context(err, "what surrounds its bytes is damaged") : CB_ERR_CORRUPT;
@@ -212,7 +212,7 @@ int dcp_parse_item(const struct stored_tensor *tensor, const struct box *box, co
                    "what surrounds its bytes is damaged: the item has no payload in its first %zu bytes", len);
 }
 
-/* 0 is what torch and we write where no checksum was computed. */
+/* 0 means that PyTorch or we computed no checksum. */
 int dcp_parse_trailer(const void *last_bytes, size_t len, struct stored_trailer *trailer, struct cb_err *err)
 {
     struct stored_trailer found;
@@ -226,7 +226,7 @@ int dcp_parse_trailer(const void *last_bytes, size_t len, struct stored_trailer 
     return 0;
 }
 
-/* The pickle inside the torch.save of a value: where it is, and that it is what was written. */
+/* Locates the pickle inside the torch.save of a value, and verifies its checksum. */
 static int find_value_pickle(const void *bytes, size_t len, struct zip_record *record, struct cb_err *err)
 {
     size_t next;

@@ -1,7 +1,7 @@
-/* Owns the reading of DCP's .metadata, of PyTorch 2.2 and later. Knows nothing of items' bytes, nor of writing.
+/* Reads DCP's .metadata, of PyTorch 2.2 and later.
  *
- * Foreign bytes: every value is checked for kind and range before use, and a walk never takes more steps
- * than the file has bytes, though its values may be shared. */
+ * Untrusted input: every value's kind and range is checked before use, and a walk never takes more steps than the
+ * file has bytes, even if values are shared. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,10 +12,10 @@
 
 #define MAX_KEYS 64
 #define MAX_KEY_BYTES 4096
-#define MAX_PATH_SHARE 8     /* all keys together, to the bytes of the file */
-#define LEAST_PLACE_BYTES 32 /* what an entry of storage_data takes at the very least, whoever wrote it */
+#define MAX_PATH_SHARE 8     /* limit of all keys together, per byte of the file */
+#define LEAST_PLACE_BYTES 32 /* minimum size of an entry of storage_data, from any writer */
 
-/* Index of names already seen: open addressing over a power of two of slots, each a number + 1. */
+/* Index of names already seen: open addressing with a power of two of slots, each holding a number + 1. */
 struct name_table {
     uint32_t *slots;
     size_t mask;
@@ -24,11 +24,11 @@ struct name_table {
 struct reader {
     const char *name;
     const struct pickle *pickle;
-    size_t bytes; /* of the file: a bound for everything */
+    size_t bytes; /* of the file: limits everything else */
     struct stored_checkpoint *checkpoint;
     size_t chunk_capacity, file_capacity;
-    size_t listed; /* items that have a place: about as many chunks */
-    bool *stored;  /* a chunk: its place in a file is known */
+    size_t listed; /* items with a place: about as many as chunks */
+    bool *stored;  /* per chunk: its place in a file is known */
     uint64_t path_bytes;
     struct name_table names; /* of tensors */
     struct cb_err *err;
@@ -128,7 +128,7 @@ static int read_entry(struct reader *self, const struct pickle_node *key, const 
     return code;
 }
 
-/* An entry of a dict whose key is a text. */
+/* A dict entry with a text as its key. */
 struct entry {
     const struct pickle_node *key, *value;
 };
@@ -140,7 +140,7 @@ static int compare_entries(const void *a, const void *b)
     return order ? order : (x->count > y->count) - (x->count < y->count);
 }
 
-/* By name: so chunks come to lie in the order that they must have in the end, and are never copied. */
+/* Sorted by name, so that chunks are created in their final order and never copied. */
 static int sort_entries(struct reader *self, const struct pickle_node *dict, struct entry **sorted)
 {
     uint32_t count = dict->count / 2;
@@ -196,7 +196,7 @@ static int add_file(struct reader *self, const struct pickle_node *text, uint32_
     return 0;
 }
 
-/* Eight bytes at a time: it runs once an item. */
+/* Eight bytes at a time, since this runs once per item. */
 static uint64_t text_hash(const char *text, size_t len)
 {
     uint64_t hash = len * UINT64_C(0x9e3779b97f4a7c15);
@@ -225,7 +225,7 @@ static int find_file(struct reader *self, struct name_table *table, const struct
     return code;
 }
 
-/* The same of tensors, once they are settled. */
+/* The same for tensors, once they are settled. */
 static int index_tensors(struct reader *self)
 {
     const struct stored_checkpoint *checkpoint = self->checkpoint;
@@ -278,7 +278,7 @@ static struct stored_chunk *find_chunk(const struct reader *self, const struct s
     return &self->checkpoint->chunks[low];
 }
 
-/* The one extension that PyTorch ships compresses the whole item. */
+/* PyTorch's only extension compresses the whole item. */
 static int check_transforms(struct reader *self, const char *fqn, const struct pickle_node *state, bool *compressed)
 {
     *compressed = false;
@@ -330,8 +330,8 @@ static int read_place(struct reader *self, struct name_table *table, const struc
         code = find_file(self, table, path, &file);
     if (code)
         return code;
-    /* Chunks at one offset share their item, as for PyTorch, which finds items by name and offset: empty ones,
-     * and one that several ranks wrote. */
+    /* Chunks at one offset share their item, as in PyTorch, which finds items by name and offset: empty chunks, and a
+     * chunk that several ranks wrote. */
     struct stored_chunk *end = self->checkpoint->chunks + tensor->first_chunk + tensor->chunk_count;
     for (struct stored_chunk *other = chunk; other < end; other++) {
         if (memcmp(other->box.offset, box.offset, box.dims * sizeof *box.offset) != 0)
@@ -376,9 +376,9 @@ static int read_places(struct reader *self, const struct pickle_node *dict)
     return code;
 }
 
-/* --- the keys that lead to each --- */
+/* --- the path of keys to each value --- */
 
-/* A tuple of texts and numbers, as a literal; what else a foreign planner may have put there is left out. */
+/* A tuple of texts and numbers, as a literal; other types from a foreign planner are dropped. */
 static int read_path(struct reader *self, const struct pickle_node *path, struct stored_tensor *tensor,
                      struct buf *literal)
 {
@@ -392,7 +392,7 @@ static int read_path(struct reader *self, const struct pickle_node *path, struct
     buf_clear(literal);
     int code = literal_from_pickle(self->pickle, path, literal, self->err);
     self->path_bytes += literal->len;
-    if (code || self->path_bytes > MAX_PATH_SHARE * self->bytes) /* keys that are shared can be made to multiply */
+    if (code || self->path_bytes > MAX_PATH_SHARE * self->bytes) /* shared keys could multiply the output */
         return code ? code : bad(self, tensor->fqn, "planner_data has more keys than its file");
     if (!tensor->path)
         tensor->path = strdup(literal->data);
@@ -414,7 +414,7 @@ static int read_paths(struct reader *self, const struct pickle_node *dict)
     return code;
 }
 
-/* Files that are not known yet must not fail the first settling, which only sorts. */
+/* The first settling only sorts, so missing files must not make it fail. */
 static int read_all(struct reader *self)
 {
     const struct pickle_node *root = pickle_root(self->pickle), *state = pickle_state(self->pickle, root);

@@ -1,4 +1,4 @@
-/* Owns the choice between formats. Knows nothing of their bytes. */
+/* Dispatches to the formats. */
 #include "ckpt/format/format.h"
 
 #include <stdlib.h>
@@ -58,7 +58,7 @@ static bool is_safetensors(enum plan_format format)
 int format_item_frame(enum plan_format format, const struct state_tensor *tensor, const struct box *box,
                       uint64_t item_offset, uint32_t alignment, struct item_frame *frame, struct cb_err *err)
 {
-    if (is_safetensors(format)) { /* the file's header comes when all of its items are known */
+    if (is_safetensors(format)) { /* the file's header is written when all of its items are known */
         uint64_t bytes = tensor->kind == KIND_BYTES ? 0 : box_elements(box) * dtype_bytes(tensor->dtype);
         *frame = (struct item_frame){.payload_bytes = bytes};
         return 0;
@@ -105,7 +105,7 @@ int format_bytes_payload(enum plan_format format, const struct state_tensor *ten
                          struct cb_err *err)
 {
     if (is_safetensors(format))
-        return 0; /* its literal stands in the file's header */
+        return 0; /* its literal is in the file's header */
     return format == PLAN_RAW ? raw_bytes_payload(tensor, out, err) : dcp_bytes_payload(tensor, out, err);
 }
 

@@ -1,10 +1,10 @@
 /* Checkpoint formats on disk: the bytes around payloads, and the metadata that commits.
  *
- * Lengths are known before a byte is written, so files are created with their final length. The item
- * of a tensor is header, payload, trailer; the trailer may need the payload's CRC, which the writer
- * computes while the bytes pass. Formats: PyTorch DCP and raw (docs/dcp-format.md), safetensors and DCP over
- * safetensors (docs/safetensors.md), where the header of a file's first item is that of the file. Pure
- * functions; ckpt/stored/read_metadata.h reads from a store. */
+ * All lengths are known before a byte is written, so files are created with their final length. A tensor's item is
+ * header, payload, trailer; the trailer may contain the payload's CRC, which the writer computes while it writes.
+ * Formats: PyTorch DCP and raw (docs/dcp-format.md), safetensors and DCP over safetensors (docs/safetensors.md), in
+ * which the header of a file's first item is that of the file. Pure functions; ckpt/stored/read_metadata.h reads from
+ * a store. */
 #ifndef CKPT_FORMAT_FORMAT_H
 #define CKPT_FORMAT_FORMAT_H
 
@@ -21,15 +21,15 @@
 const char *format_name(enum plan_format format); /* "dcp+safetensors" */
 /* The file that makes a checkpoint complete, published last. */
 const char *format_marker(enum plan_format format);
-/* All names that a marker can have, from 0; NULL after the last. */
+/* All marker names, from index 0; NULL after the last. */
 const char *format_marker_at(size_t index);
-/* Whether the last part of a path is one. */
+/* Whether the last part of a path is a marker name. */
 bool format_is_marker(const char *path);
 /* Whether items store the payload's checksum. */
 bool format_has_checksums(enum plan_format format);
 
-/* Where the payload of an item that starts at `item_offset` of its file begins, and how long header
- * and trailer are. `alignment`: the payload's in the file. Bytes items: the payload is the torch.save. */
+/* The payload's offset in an item that starts at `item_offset` of its file, and the lengths of header and trailer.
+ * `alignment`: of the payload in the file. Bytes items: the payload is the torch.save. */
 int format_item_frame(enum plan_format format, const struct state_tensor *tensor, const struct box *box,
                       uint64_t item_offset, uint32_t alignment, struct item_frame *frame,
                       struct cb_err *err) CB_MUST_CHECK;
@@ -39,44 +39,44 @@ int format_item_header(enum plan_format format, const struct state_tensor *tenso
                        struct buf *out, struct cb_err *err) CB_MUST_CHECK;
 int format_item_trailer(enum plan_format format, const struct state_tensor *tensor, const struct plan_item *item,
                         uint32_t crc, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
-/* The header of an item of a plan, with what its file begins with. */
+/* The header of an item of a plan; for the first item of a file including the file's header. */
 int format_plan_header(enum plan_format format, const struct layout *layout, const struct plan *plan,
                        const struct plan_item *item, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
-/* The payload of a bytes item: a whole torch.save of its literal. */
+/* The payload of a bytes item: a complete torch.save of its literal. */
 int format_bytes_payload(enum plan_format format, const struct state_tensor *tensor, struct buf *out,
                          struct cb_err *err) CB_MUST_CHECK;
 
-/* The metadata file of a whole plan. `checkpoint_id` is the checkpoint's path as a user would give it. */
+/* The metadata file of a complete plan. `checkpoint_id` is the checkpoint's path as a user would write it. */
 int format_write_metadata(enum plan_format format, const struct layout *layout, const struct plan *plan,
                           const char *checkpoint_id, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
 
-/* What a metadata file says, for loading and verifying; strict and bounded. */
+/* Parses a metadata file, for loading and verifying; strict and bounded. */
 int format_read_metadata(const char *name, const void *bytes, size_t len, struct stored_checkpoint **checkpoint,
                          struct cb_err *err) CB_MUST_CHECK;
 
-/* From the first bytes of a stored item (at most ITEM_MAX_HEADER; fewer at a file's end): where the
- * payload starts in the item, its length, and its strides in elements. Checks dtype and size against
- * `tensor` and `box`. `item_length` is UINT64_MAX where it is not known yet. */
+/* Parses the first bytes of a stored item (at most ITEM_MAX_HEADER; fewer at a file's end): the payload's offset in
+ * the item, its length, and its strides in elements. Checks dtype and size against `tensor` and `box`. `item_length`
+ * is UINT64_MAX if not known yet. */
 int format_parse_item(enum plan_format format, const struct stored_tensor *tensor, const struct box *box,
                       const void *bytes, size_t len, uint64_t item_length, struct stored_payload *payload,
                       struct cb_err *err) CB_MUST_CHECK;
 
-/* Where our own writer puts the payload of an item of this length: the trailer's length is known, so it
- * does not depend on the alignment. A hint for reading header and payload at once; format_parse_item
- * on the header says whether it is so. False where an item of this length cannot be ours. */
+/* Where our writer would put the payload of an item of this length: the trailer's length is known, so it does not
+ * depend on the alignment. A hint that allows reading header and payload at once; format_parse_item on the header
+ * confirms it. False if an item of this length cannot be ours. */
 bool format_expect_payload(enum plan_format format, const struct stored_tensor *tensor, const struct box *box,
                            uint64_t item_length, struct stored_payload *payload);
 
-/* The CRC-32s that the item's last bytes have; 0 where it stores none. */
+/* The CRC-32s in the item's last bytes; 0 if it has none. */
 int format_parse_trailer(enum plan_format format, const void *last_bytes, size_t len, struct stored_trailer *trailer,
                          struct cb_err *err) CB_MUST_CHECK;
-/* Whether what described the payload is what was written: a stride that a flipped bit has changed still reads well.
+/* Verifies the checksum of the payload's description, since a stride with a flipped bit would still be readable.
  * CB_ERR_CORRUPT. */
 int format_check_header(const struct stored_payload *payload, const struct stored_trailer *trailer,
                         struct cb_err *err) CB_MUST_CHECK;
 
-/* The value of a bytes item as a Python literal, appended ("3", "'adamw'", "[0.9, 0.95]"), from the
- * whole item. CB_ERR_UNSUPPORTED where the value is no number, text, bool, None, list, tuple or dict. */
+/* Appends the value of a bytes item as a Python literal ("3", "'adamw'", "[0.9, 0.95]"), given the complete item.
+ * CB_ERR_UNSUPPORTED if the value is not a number, text, bool, None, list, tuple or dict. */
 int format_parse_bytes_payload(enum plan_format format, const char *fqn, const void *bytes, size_t len,
                                struct buf *literal, struct cb_err *err) CB_MUST_CHECK;
 

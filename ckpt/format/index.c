@@ -1,4 +1,4 @@
-/* The bytes of an index. Owns the frame of checksum and counts; knows nothing of what is particular to one. */
+/* Writes and reads the common parts of an index: checksum, counts, tensors, chunks and files. */
 #include "ckpt/format/index.h"
 
 #include <stdlib.h>
@@ -68,7 +68,7 @@ bool index_is(const struct index_form *form, const void *bytes, size_t len)
     return len >= INDEX_MAGIC_BYTES && memcmp(bytes, form->magic, INDEX_MAGIC_BYTES) == 0;
 }
 
-/* Everything after the counts, which are known to be no larger than the bytes that are left. */
+/* Everything after the counts, which cannot exceed the remaining bytes. */
 static void take_all(const struct index_form *form, struct index_cursor *cursor, struct stored_checkpoint *self)
 {
     uint64_t chunks = 0;

@@ -1,8 +1,8 @@
-/* Python's pickle, the part of it that DCP checkpoints use: a writer that appends opcodes, and a strict
- * reader that turns them into a tree of values and runs nothing.
+/* The part of Python's pickle that DCP checkpoints use: a writer that appends opcodes, and a strict reader that turns
+ * them into a tree of values and executes nothing.
  *
- * The reader allows only the globals of the list in pickle_globals.c; every other one is an error that
- * names it. Its memory is a fixed multiple of the input, and nothing in it recurses. */
+ * The reader allows only the globals listed in ckpt/format/pickle_globals.c; any other global is an error that names
+ * it. Its memory is a fixed multiple of the input, and nothing in it recurses. */
 #ifndef CKPT_FORMAT_PICKLE_H
 #define CKPT_FORMAT_PICKLE_H
 
@@ -13,15 +13,15 @@
 #include "core/buf.h"
 #include "core/err.h"
 
-/* --- writing: opcodes to memory that the caller made large enough; each returns where to go on --- */
+/* --- writing: opcodes to memory of sufficient size; each call returns the position after them --- */
 
 #define PICKLE_TEXT_OVERHEAD 9 /* opcode and length before the bytes of a text */
-#define PICKLE_INT_MAX 12      /* bytes that an integer may touch */
+#define PICKLE_INT_MAX 12      /* largest encoding of an integer */
 
 char *pickle_put_text(char *at, const char *text, size_t len); /* protocol 4 */
 char *pickle_put_int(char *at, uint64_t value);                /* protocol 2 and later */
 char *pickle_put_get(char *at, uint32_t memo);
-/* A tuple of integers: without a mark up to three. */
+/* A tuple of integers: up to three without a mark. */
 char *pickle_put_ints(char *at, const uint64_t *values, uint32_t count);
 
 /* --- reading --- */
@@ -34,14 +34,14 @@ enum pickle_kind {
     PICKLE_TEXT,
     PICKLE_TUPLE,
     PICKLE_LIST,
-    PICKLE_DICT,       /* keys and values in turn */
+    PICKLE_DICT,       /* alternating keys and values */
     PICKLE_GLOBAL,     /* a class or function: `global` */
-    PICKLE_OBJECT,     /* an instance made by NEWOBJ: children are global, arguments and the state of BUILD */
+    PICKLE_OBJECT,     /* an instance made by NEWOBJ: children are the global, arguments and the state of BUILD */
     PICKLE_CALL,       /* a value made by REDUCE: children are the global, its arguments and the state of BUILD */
     PICKLE_PERSISTENT, /* child: the id */
 };
 
-/* What the allowed globals are; PICKLE_DTYPE has the dtype with it, PICKLE_STORAGE too. */
+/* What the allowed globals are; PICKLE_DTYPE and PICKLE_STORAGE come with the dtype. */
 enum pickle_global {
     PICKLE_G_METADATA,
     PICKLE_G_TENSOR_STORAGE_METADATA,
@@ -58,7 +58,7 @@ enum pickle_global {
     PICKLE_G_REBUILD_V2,
     PICKLE_G_REBUILD_V3,
     PICKLE_G_ORDERED_DICT,
-    PICKLE_G_STORAGE,         /* torch FloatStorage: dtype known */
+    PICKLE_G_STORAGE,         /* torch FloatStorage: implies the dtype */
     PICKLE_G_UNTYPED_STORAGE, /* bytes */
     PICKLE_G_DTYPE,           /* torch bfloat16 */
 };
@@ -72,23 +72,22 @@ struct pickle_node {
         int64_t integer;
         double real;
         const char *text; /* not terminated; `count` bytes of the input */
-        uint32_t first;   /* of `count` children in the pool; of lists and dicts the word before it is their room */
+        uint32_t first;   /* of `count` children in the pool; lists and dicts have their capacity in the word before */
     } value;
 };
 _Static_assert(sizeof(struct pickle_node) == 16, "metadata of millions of items is some 20 nodes an item");
 
-struct pickle; /* the values; the input must live as long */
+struct pickle; /* the values; valid as long as the input */
 
-/* Parses all of the `len` bytes; bytes after STOP are an error. `name` opens
- * the message of a failure. */
+/* Parses all `len` bytes; bytes after STOP are an error. Error messages start with `name`. */
 int pickle_read(const char *name, const void *bytes, size_t len, struct pickle **pickle,
                 struct cb_err *err) CB_MUST_CHECK;
 void pickle_free(struct pickle *pickle);
 
 const struct pickle_node *pickle_root(const struct pickle *pickle);
-/* Child `index` of a tuple, list, dict, object or call; NULL where there is none. */
+/* Child `index` of a tuple, list, dict, object or call; NULL if there is none. */
 const struct pickle_node *pickle_child(const struct pickle *pickle, const struct pickle_node *node, uint32_t index);
-/* An instance of, or a call to, this global. */
+/* Whether it is an instance of, or a call to, this global. */
 bool pickle_is(const struct pickle *pickle, const struct pickle_node *node, enum pickle_global global);
 /* Arguments and state of an object or a call; the state may be NULL. */
 const struct pickle_node *pickle_arguments(const struct pickle *pickle, const struct pickle_node *node);

@@ -1,5 +1,4 @@
-/* Owns the list of classes and functions that a checkpoint may name. Does not know what they mean, nor how a pickle is
- * read. */
+/* The list of classes and functions that a checkpoint may name. */
 #include "ckpt/format/pickle_globals.h"
 
 #include <string.h>

@@ -1,8 +1,8 @@
-/* Owns the reading of pickles: a stack machine that builds values and calls nothing. Does not know what they mean.
+/* Reads pickles: a stack machine that builds values and calls nothing.
  *
- * Bounds: each opcode makes at most one value and takes at least a byte, so there are never more values
- * than bytes; a memo index must be smaller than the input; lists grow by doubling in a pool. Values may
- * share parts or even hold themselves: whoever walks them must bound the walk by the schema. */
+ * Bounds: each opcode creates at most one value and has at least a byte, so there are never more values than bytes; a
+ * memo index must be smaller than the input; lists double in a pool. Values may share parts or even contain
+ * themselves, so walks over them must be bounded by the schema. */
 #include "ckpt/format/pickle.h"
 
 #include <assert.h>
@@ -14,7 +14,7 @@
 #include "ckpt/format/pickle_values.h"
 
 #define NOTHING UINT32_MAX
-#define ALIKE 1024 /* integers, and tuples, that are remembered to be used again */
+#define ALIKE 1024 /* integers and tuples that are cached for reuse */
 
 struct machine {
     struct pickle *pickle;
@@ -22,9 +22,9 @@ struct machine {
     const unsigned char *bytes;
     size_t len, at;
     struct words stack, marks, memo;
-    uint32_t none, no, yes, empty; /* values made once; the last is () */
-    /* Integers and tuples made before, by a hash of what they are: neither can change, and the sizes and offsets of
-     * a million chunks are a few. They would be a third of all memory. */
+    uint32_t none, no, yes, empty; /* values created once; the last is the empty tuple */
+    /* Cache of integers and tuples by a hash of their contents. They are immutable, and a million chunks have few
+     * distinct sizes and offsets, which would otherwise take a third of all memory. */
     uint32_t integers[ALIKE], tuples[ALIKE];
     struct cb_err *err;
 };
@@ -86,7 +86,7 @@ static int push_node(struct machine *self, const struct pickle_node *node)
     return code ? code : words_push(self, &self->stack, index);
 }
 
-/* A value that looks the same each time is made once. */
+/* Creates a constant value once. */
 static int push_shared(struct machine *self, uint32_t *shared, enum pickle_kind kind, int64_t integer)
 {
     if (*shared == NOTHING) {
@@ -123,7 +123,7 @@ static int take(struct machine *self, uint64_t count, const unsigned char **byte
     return 0;
 }
 
-/* At most 8 bytes, the least first. */
+/* At most 8 bytes, little-endian. */
 static inline int take_integer(struct machine *self, unsigned count, uint64_t *value)
 {
     const unsigned char *bytes = NULL;
@@ -135,7 +135,7 @@ static inline int take_integer(struct machine *self, unsigned count, uint64_t *v
     return code;
 }
 
-/* What may be popped: values above the last mark. */
+/* The number of values that may be popped: those above the last mark. */
 static uint32_t available(const struct machine *self)
 {
     return self->stack.count - (self->marks.count ? self->marks.data[self->marks.count - 1] : 0);
@@ -200,7 +200,7 @@ static int op_stack_global(struct machine *self)
 
 /* --- containers --- */
 
-/* A value whose children are the `count` topmost of the stack. */
+/* A value whose children are the top `count` values of the stack. */
 static int gather(struct machine *self, enum pickle_kind kind, uint32_t count)
 {
     struct words *pool = &self->pickle->pool;
@@ -215,7 +215,7 @@ static int gather(struct machine *self, enum pickle_kind kind, uint32_t count)
     return push_node(self, &node);
 }
 
-/* A tuple, or the one that was made of the same values before. */
+/* A tuple, or the cached one with the same values. */
 static int gather_tuple(struct machine *self, uint32_t count)
 {
     if (count == 0)
@@ -252,7 +252,7 @@ static int op_tuple_mark(struct machine *self)
     return code ? code : gather_tuple(self, self->stack.count - first);
 }
 
-/* Makes room for `wanted` children where there is too little; twice as much as there was, so that lists grow well. */
+/* Makes room for `wanted` children, at least doubling the capacity, so that appending is cheap. */
 static int reserve_children(struct machine *self, struct pickle_node *node, uint64_t wanted)
 {
     struct words *pool = &self->pickle->pool;

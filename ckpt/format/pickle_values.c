@@ -1,11 +1,10 @@
-/* The values of a pickle as those see them who look for something in it. Owns the ways from a value to its parts; does
- * not know how they were made, nor what they mean. */
+/* Access to the parts of pickled values. */
 #include "ckpt/format/pickle_values.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_STATE_KEYS 64 /* of the dict that is an instance's state: searched one by one */
+#define MAX_STATE_KEYS 64 /* keys of a dict that is an instance's state: searched linearly */
 
 void pickle_free(struct pickle *pickle)
 {

@@ -1,5 +1,5 @@
-/* How the values of a pickle lie in memory: for pickle_read.c, which makes them, and pickle_values.c, by which everybody
- * else looks at them. */
+/* How pickled values are stored in memory: for ckpt/format/pickle_read.c, which creates them, and
+ * ckpt/format/pickle_values.c, through which all other code accesses them. */
 #ifndef CKPT_FORMAT_PICKLE_VALUES_H
 #define CKPT_FORMAT_PICKLE_VALUES_H
 

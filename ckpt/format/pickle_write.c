@@ -1,4 +1,4 @@
-/* Owns the writing of pickle opcodes. Knows nothing of checkpoints; memory is the caller's. */
+/* Writes pickle opcodes to the caller's memory. */
 #include "ckpt/format/pickle.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* Owns the raw format: payloads alone, and its index. Knows nothing of other formats. */
+/* The raw format: payloads alone, and its index. */
 #include "ckpt/format/raw.h"
 
 #include <string.h>

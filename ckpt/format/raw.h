@@ -1,9 +1,8 @@
-/* The raw format, behind ckpt/format/format.h: payloads one after the other at aligned places, nothing around
- * them, and a binary index as the marker. The index, all little-endian: "CKPTRAW1"; u64 counts of
- * tensors, chunks and files; then
- * tensors: u32 bytes of name, name, u8 bytes item?, u8 type, u8 dims, u64 a dimension, u32 chunks;
+/* The raw format (see ckpt/format/format.h): payloads in sequence at aligned offsets, nothing around them, and a
+ * binary index as the marker. The index, all little-endian: "CKPTRAW1"; u64 counts of tensors, chunks and files; then
+ * tensors: u32 bytes of name, name, u8 bytes item?, u8 type, u8 dims, u64 per dimension, u32 chunks;
  * chunks, tensor by tensor: u32 file, u64 offset, u64 length, u64 box offsets, u64 box sizes;
- * files: u32 bytes of name, name; and last the CRC-32C of all before it as u32. */
+ * files: u32 bytes of name, name; and last the CRC-32C of everything before it as u32. */
 #ifndef CKPT_FORMAT_RAW_H
 #define CKPT_FORMAT_RAW_H
 

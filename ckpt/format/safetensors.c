@@ -1,4 +1,4 @@
-/* Owns the header and the index of safetensors, both ways. Knows nothing of folders or of where bytes go. */
+/* Writes and reads the header and the index of safetensors. */
 #include "ckpt/format/safetensors.h"
 
 #include <stdlib.h>
@@ -174,7 +174,7 @@ int safetensors_put_index(const struct layout *layout, const struct plan *plan, 
 struct reader {
     const char *name;
     struct safetensors_header *header;
-    struct json_value *sharding; /* NULL where the file has none */
+    struct json_value *sharding; /* NULL if the file has none */
     struct cb_err *err;
 };
 
@@ -217,7 +217,7 @@ static bool read_numbers(const struct json_value *array, uint64_t *values, uint3
     return true;
 }
 
-/* Where this file's part begins in the whole tensor. */
+/* The offset of this file's part in the whole tensor. */
 static int read_place(const struct reader *self, struct safetensors_entry *entry)
 {
     uint32_t count;
@@ -262,7 +262,7 @@ static int read_entry(const struct reader *self, const struct json_value *value,
     return read_place(self, entry);
 }
 
-/* There is room for it. */
+/* The caller has made room for it. */
 static int add_value(struct reader *self, const char *fqn, const char *literal)
 {
     struct safetensors_value *next = &self->header->values[self->header->value_count++];
@@ -281,7 +281,7 @@ static int read_values(struct reader *self, const char *text)
     int code = json_parse(text, strlen(text), &root, self->err);
     if (code)
         return cb_context(self->err, "%s: " KEY_VALUES, self->name);
-    if (!header->values) /* keys are there once: the parser sees to it */
+    if (!header->values) /* the parser rejects duplicate keys */
         header->values = calloc(json_count(root) + 1, sizeof *header->values);
     if (!header->values)
         code = no_memory(self);
@@ -323,7 +323,7 @@ static int compare_entries(const void *a, const void *b)
     return x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
 }
 
-/* The tensors must cover the buffer, one after the other; then their offsets become those in the file. */
+/* The tensors must cover the buffer in sequence; then their offsets become those in the file. */
 static int settle(const struct reader *self, uint64_t buffer_at)
 {
     struct safetensors_header *header = self->header;

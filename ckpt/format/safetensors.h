@@ -1,9 +1,9 @@
-/* safetensors: the header of a file, written and read. docs/safetensors.md says which files make a checkpoint.
+/* safetensors: writes and reads the header of a file. docs/safetensors.md says which files make a checkpoint.
  *
- * A file is a length of 8 bytes (little-endian), that many bytes of JSON, and the tensors, one after the other
- * without holes. The JSON may end in spaces. Under "__metadata__" are texts only: "format" is "pt"; of DCP over
- * safetensors "DCP_VERSION" and "DCP_SHARDING_INFO" (JSON: where in its tensor each part lies); and what is no
- * tensor as "ckptbench.values" (JSON: name to Python literal). Pure functions; foreign bytes are checked. */
+ * A file is a length of 8 bytes (little-endian), that many bytes of JSON, and the tensors in sequence without gaps.
+ * The JSON may end in spaces. "__metadata__" contains only texts: "format" is "pt"; for DCP over safetensors
+ * "DCP_VERSION" and "DCP_SHARDING_INFO" (JSON: the place of each part in its tensor); and values that are not tensors
+ * as "ckptbench.values" (JSON: name to Python literal). Pure functions; untrusted input is checked. */
 #ifndef CKPT_FORMAT_SAFETENSORS_H
 #define CKPT_FORMAT_SAFETENSORS_H
 
@@ -20,13 +20,13 @@
 
 #define SAFETENSORS_SUFFIX ".safetensors"
 #define SAFETENSORS_INDEX "model.safetensors.index.json"
-#define SAFETENSORS_MAX_HEADER 100000000 /* of JSON, as the format's own readers have it */
+#define SAFETENSORS_MAX_HEADER 100000000 /* of JSON, as in the format's own readers */
 #define SAFETENSORS_LENGTH_BYTES 8
 
 /* --- writing --- */
 
-/* Appends the header of the file that holds `items`, all of one file and in their order: length and JSON, padded so
- * that the tensors begin at a multiple of `alignment`. Where tensors lie follows from their order and sizes alone. */
+/* Appends the header of the file that contains `items`, all of one file and in order: length and JSON, padded so that
+ * the tensors begin at a multiple of `alignment`. Offsets of tensors follow from their order and sizes. */
 int safetensors_put_header(const struct layout *layout, const struct plan_item *items, size_t count, bool parts,
                            uint32_t alignment, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
 /* Appends the index that says which file has which tensor. */
@@ -38,7 +38,7 @@ int safetensors_put_index(const struct layout *layout, const struct plan *plan, 
 struct safetensors_entry {
     char *fqn;
     enum dtype dtype;
-    struct box box;         /* its place in the whole tensor; at 0 where the file has no sharding info */
+    struct box box;         /* its place in the whole tensor; 0 if the file has no sharding info */
     uint64_t offset, bytes; /* in the file */
 };
 
@@ -52,14 +52,14 @@ struct safetensors_header {
     struct safetensors_value *values;
     size_t value_count;
     bool parts;         /* it has sharding info */
-    char *marker;       /* ours: the file without which what it belongs to was never committed; NULL for others' */
-    uint64_t end_bytes; /* how long the file must be */
+    char *marker;       /* our files: the commit marker of the checkpoint; NULL for others' files */
+    uint64_t end_bytes; /* required length of the file */
 };
 
-/* The length of the JSON from the file's first 8 bytes; fails where a file of `file_bytes` cannot hold it. */
+/* Parses the length of the JSON from the file's first 8 bytes; fails if it exceeds `file_bytes`. */
 int safetensors_header_bytes(const char *name, const void *bytes, uint64_t file_bytes, uint64_t *json_bytes,
                              struct cb_err *err) CB_MUST_CHECK;
-/* `json` is the header without its length. Tensors must follow each other without holes and have the bytes of their
+/* `json` is the header without its length. Tensors must follow each other without gaps and have the bytes of their
  * type and shape. */
 int safetensors_read_header(const char *name, const char *json, size_t len, struct safetensors_header *header,
                             struct cb_err *err) CB_MUST_CHECK;

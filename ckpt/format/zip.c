@@ -1,4 +1,4 @@
-/* Owns the framing of zip archives, zip64 included. Knows nothing of pickles, tensors or files. */
+/* Writes and reads the structure of zip archives, including zip64. */
 #include "ckpt/format/zip.h"
 
 #include <assert.h>
@@ -54,7 +54,7 @@ static char *put_u64(char *at, uint64_t value)
     return at + 8;
 }
 
-/* From here on sizes need 64 bits: the largest 32-bit number says "look into the extra field". */
+/* From here on sizes need 64 bits: the largest 32-bit number refers to the extra field. */
 static bool is_zip64(uint64_t bytes)
 {
     return bytes >= UINT32_MAX;
@@ -64,12 +64,12 @@ struct record {
     const char *name;
     uint32_t name_len, crc, flags;
     uint64_t bytes;
-    uint64_t at; /* of the local header in the archive */
+    uint64_t at; /* offset of the local header in the archive */
 };
 
 static char *put_local(char *at, const struct record *record, uint32_t extra_bytes)
 {
-    bool streamed = record->flags & FLAG_DESCRIPTOR; /* sizes and CRC come after the data */
+    bool streamed = record->flags & FLAG_DESCRIPTOR; /* sizes and CRC follow the data */
     uint32_t bytes = is_zip64(record->bytes) ? UINT32_MAX : streamed ? 0 : (uint32_t)record->bytes;
     at = put_u32(at, LOCAL_SIGNATURE);
     at = put_u16(at, is_zip64(record->bytes) ? 45 : 0); /* version needed */
@@ -118,7 +118,7 @@ static char *put_central(char *at, const struct record *record)
 static char *put_ends(char *at, uint32_t records, uint64_t central_at, uint64_t central_bytes)
 {
     at = put_u32(at, END64_SIGNATURE);
-    at = put_u64(at, 44); /* what follows of this record */
+    at = put_u64(at, 44); /* length of the rest of this record */
     at = put_u16(at, 45);
     at = put_u16(at, 45);
     at = put_u64(at, 0); /* disks */
@@ -139,7 +139,7 @@ static char *put_ends(char *at, uint32_t records, uint64_t central_at, uint64_t 
     return put_u16(at, 0);
 }
 
-/* The records before the payload, and where they are. */
+/* The records before the payload, with their offsets. */
 struct front {
     struct record pickle, order, version;
 };
@@ -268,7 +268,7 @@ static uint64_t get_u64(const unsigned char *at)
     return value;
 }
 
-/* The descriptor that says it ends a record of exactly the bytes before it; `end` is where it ends. */
+/* A descriptor whose record has exactly the bytes before it; `end` is the end of the descriptor. */
 static bool find_descriptor(const unsigned char *bytes, size_t len, size_t data, size_t *record_bytes, size_t *end)
 {
     for (size_t at = data; at + 16 <= len; at++) {
@@ -343,7 +343,7 @@ static bool name_is(const unsigned char *record_name, size_t len, const char *na
     return rest == strlen(name) && memcmp(slash + 1, name, rest) == 0;
 }
 
-/* A record as the directory has it. */
+/* A record according to the directory. */
 struct entry {
     const unsigned char *name;
     size_t name_len, entry_bytes;
@@ -351,7 +351,7 @@ struct entry {
     uint64_t bytes, at; /* of the data; where the local header is */
 };
 
-/* 64-bit numbers stand in the extra field in this order, each only where its 32-bit one is full. */
+/* 64-bit numbers are in the extra field in this order, each only if its 32-bit field is full. */
 static bool take_wide_numbers(const unsigned char *extra, size_t len, bool wide[3], uint64_t numbers[3])
 {
     for (size_t at = 0; at + 4 <= len;) {
@@ -386,7 +386,7 @@ static bool read_entry(const unsigned char *bytes, size_t len, struct entry *ent
     return true;
 }
 
-/* All entries are looked at, also after the one that is wanted: each must begin behind the one before it. */
+/* Checks all entries, also after the requested one: each must begin after the one before it. */
 static int find_entry(const unsigned char *directory, size_t len, size_t records, const char *name,
                       struct entry *wanted, struct cb_err *err)
 {

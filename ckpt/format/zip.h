@@ -1,8 +1,7 @@
-/* The zip around a stored tensor: what torch.load needs of it, and what other zip tools check.
+/* The zip around a stored tensor: what torch.load requires, and other zip tools check.
  *
- * Four records, all STORED, under the folder "archive": data.pkl, byteorder, version and data/0, the
- * payload, last, so that all before it is header and all after it trailer. Written to memory that the
- * caller made large enough. Knows nothing of pickles or tensors. */
+ * Four records, all STORED, under the folder "archive": data.pkl, byteorder, version and last data/0, the payload, so
+ * that everything before it is header and everything after it trailer. Written to memory of sufficient size. */
 #ifndef CKPT_FORMAT_ZIP_H
 #define CKPT_FORMAT_ZIP_H
 
@@ -12,19 +11,19 @@
 
 #include "core/err.h"
 
-#define ZIP_MAX_ALIGNMENT 32768 /* what the padding in a local header's extra field can give */
+#define ZIP_MAX_ALIGNMENT 32768 /* limit of the padding in a local header's extra field */
 #define ZIP_MAX_TRAILER 400
 
-/* Where the payload starts in an item that begins at `item_offset` of its file. */
+/* The payload's offset in an item that begins at `item_offset` of its file. */
 uint32_t zip_header_bytes(size_t pickle_bytes, uint64_t payload_bytes, uint64_t item_offset, uint32_t alignment);
 uint32_t zip_trailer_bytes(uint64_t payload_bytes);
 
-/* Writes exactly `header_bytes`; the padding takes what is over. Returns the end. */
+/* Writes exactly `header_bytes`, using the padding. Returns the end. */
 char *zip_put_header(char *at, const void *pickle, size_t pickle_bytes, uint64_t payload_bytes, uint32_t header_bytes);
-/* `crc` of the payload, 0 where it is not known. */
+/* `crc` of the payload, 0 if unknown. */
 char *zip_put_trailer(char *at, const void *pickle, size_t pickle_bytes, uint64_t payload_bytes, uint32_t header_bytes,
                       uint32_t crc);
-/* A whole archive of one pickle and no payload, as torch.save gives for a plain value. */
+/* A complete archive of one pickle without payload, as torch.save writes for a plain value. */
 size_t zip_plain_bytes(size_t pickle_bytes);
 char *zip_put_plain(char *at, const void *pickle, size_t pickle_bytes);
 
@@ -34,16 +33,16 @@ struct zip_record {
     const char *name; /* borrowed, not terminated */
     size_t name_len;
     uint64_t offset; /* of the data, in the archive */
-    uint64_t bytes;  /* UINT64_MAX where neither header nor the bytes given tell */
+    uint64_t bytes;  /* UINT64_MAX if neither header nor the given bytes say */
 };
 
-/* The record whose local header is at `at` of the first `len` bytes; *next is where the one after it
- * begins. Sizes that only a descriptor after the data has are looked for in the bytes given. */
+/* The record whose local header is at `at` of the first `len` bytes; *next is the offset of the next one. Sizes that
+ * are only in a descriptor after the data are searched in the given bytes. */
 int zip_next_record(const void *bytes, size_t len, size_t at, struct zip_record *record, size_t *next,
                     struct cb_err *err) CB_MUST_CHECK;
 
 /* CRC and length of the record NAME ("data/0", without the folder) from the last bytes of the archive, whose records
- * must lie in the order of the directory, none inside another. */
+ * must be in the order of the directory, none inside another. */
 int zip_find_crc(const void *last_bytes, size_t len, const char *name, uint32_t *crc, uint64_t *bytes,
                  struct cb_err *err) CB_MUST_CHECK;
 

@@ -44,8 +44,8 @@ static void append_names(struct buf *script, const char *const *names, const cha
         buf_printf(script, "%s%s%s", i ? "|" : "", names[i], suffix);
 }
 
-/* The names come from the output of env: a value that contains such a line only unsets a variable that does not
- * exist. */
+/* The names come from the output of env. If a value contains a line of that form, the script unsets a variable that
+ * does not exist, which is harmless. */
 static void append_scrubbing(struct buf *script)
 {
     buf_append_text(script, "for cb_v in $(env | sed -n 's/^\\([A-Z]*_[A-Za-z0-9_]*\\)=.*/\\1/p'); do case $cb_v in ");
