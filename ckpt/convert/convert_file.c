@@ -1,7 +1,7 @@
-/* Owns the writing of one converted file: items in their order, through a few blocks. Knows nothing of other files.
+/* Writes one converted file: items in order, through a few blocks.
  *
- * A block is sent when it is full, which parts of an object must be, or, where writes are free, when it has what the
- * core's cache holds from the reading over the checksum to the writing. */
+ * A block is sent when it is full (as parts of an object must be) or, in stores without that restriction, when it
+ * holds as much as stays in the core's cache between reading, checksum and writing. */
 #include "ckpt/convert/convert_file.h"
 
 #include <assert.h>
@@ -34,7 +34,7 @@ struct convert_writer {
     uint32_t crc;      /* of the file up to there */
     struct buf frame;
     struct convert_watch watch;
-    bool ends; /* what is in flight is waited for, whatever the watch says */
+    bool ends; /* waits for requests in flight, whatever the watch says */
     struct cb_err *err;
 };
 
@@ -74,7 +74,7 @@ static int check_watch(struct convert_writer *self)
     return self->ends ? 0 : self->watch.check(self->watch.context, self->err);
 }
 
-/* Takes one completion, or none if none comes by then. */
+/* Handles one completion, or none if none arrives by then. */
 static int take(struct convert_writer *self, uint64_t deadline_ns)
 {
     struct store_completion completion;

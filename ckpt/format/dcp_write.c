@@ -1,7 +1,7 @@
-/* Owns the writing of DCP: stored items and .metadata. Knows nothing of where bytes go or of reading.
+/* Writes DCP: stored items and .metadata.
  *
- * Called for every item of plans of up to millions of items, so it appends opcodes to memory reserved
- * once an item, and names of classes and keys are written once and fetched from the pickle's memo after. */
+ * Called for every item of plans of up to millions of items, so it appends opcodes to memory reserved once per item,
+ * and names of classes and keys are written once and then fetched from the pickle's memo. */
 #include <assert.h>
 #include <string.h>
 
@@ -231,7 +231,7 @@ struct writer {
     struct item_groups groups;
 };
 
-/* Room for `bytes`; what of it was not used is given back by done(). */
+/* Room for `bytes`; done() returns what was not used. */
 static bool reserve(struct writer *self, size_t bytes)
 {
     self->at = buf_extend(self->out, bytes);
@@ -415,7 +415,7 @@ static void write_index_and_info(struct writer *self, uint32_t tensor, uint32_t 
     done(self);
 }
 
-/* A component of a path: a memoized constant where it is one, an index of a list where it is a number. */
+/* A component of a path: a memoized constant if it is one, an index of a list if it is a number. */
 static void push_component(struct writer *self, const char *text, size_t len, bool may_be_index)
 {
     if (may_be_index && len > 0 && len < 10 && strspn(text, "0123456789") >= len) {
@@ -470,7 +470,7 @@ static void write_path(struct writer *self, uint32_t tensor)
             rest += len + 1;
         }
         const char *last = strrchr(rest, '.');
-        if (prefixes[i].components == 2 && last) { /* (name or index of the group, what of it) */
+        if (prefixes[i].components == 2 && last) { /* (name or index of the group, key within it) */
             push_component(self, rest, (size_t)(last - rest), true);
             rest = last + 1;
         }

@@ -1,5 +1,5 @@
-/* Owns the layout as others see it: made from the experiment's keys, asked for a rank's pieces. How
- * cells and state come about is in layout_cells.c and layout_state.c. */
+/* Layouts as seen by their users: built from the experiment's keys, queried for a rank's pieces.
+ * ckpt/layout/layout_cells.c and ckpt/layout/layout_state.c build cells and state. */
 #include "ckpt/layout/layout.h"
 
 #include <assert.h>

@@ -1,5 +1,5 @@
-/* Owns how tensor, pipeline and expert parallelism cut the model into cells, and how a cell's boxes
- * are shared out over its data-parallel ranks. Knows nothing of state kinds or files. */
+/* Divides the model into cells by tensor, pipeline and expert parallelism, and a cell's boxes over its data-parallel
+ * ranks. */
 #include <assert.h>
 #include <string.h>
 
@@ -48,7 +48,8 @@ static uint32_t shard_rows(const struct local *local, uint32_t shards, uint32_t 
     return 1;
 }
 
-/* What part `index` of a flat buffer of `elements` has of a local that begins at `local_begin` of it. */
+/* The part of a local, which begins at `local_begin` of a flat buffer of `elements`, that belongs to part `index` of
+ * the buffer. */
 static uint32_t shard_flat(uint64_t elements, uint64_t local_begin, const struct local *local, uint32_t shards,
                            uint32_t index, struct box *boxes)
 {

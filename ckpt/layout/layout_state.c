@@ -1,5 +1,4 @@
-/* Owns which state tensors there are, by fixed names: weights, optimizer state, bytes items, and the
- * tensors of state=mlperf. Knows nothing of which rank holds what. */
+/* The state tensors and their fixed names: weights, optimizer state, bytes items, and the tensors of state=mlperf. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* Owns the making of a layout from a stored checkpoint. Knows nothing of what is done with it. */
+/* Builds a layout from a stored checkpoint. */
 #include "ckpt/layout/layout_stored.h"
 
 #include <string.h>

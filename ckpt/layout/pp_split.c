@@ -1,4 +1,4 @@
-/* Owns pp.split: which pipeline stage holds which layer. Knows nothing of the other axes. */
+/* pp.split: which pipeline stage holds which layer. */
 #include <math.h>
 #include <string.h>
 
@@ -31,7 +31,7 @@ static bool cheaper(struct cost a, struct cost b)
     return a.largest < b.largest || (a.largest == b.largest && a.squares < b.squares);
 }
 
-/* best[s][i]: the cheapest split of layers 0 … i-1 into s stages; from[s][i]: where its last begins. */
+/* best[s][i]: the cheapest split of layers 0 … i-1 into s stages; from[s][i]: the first layer of its last stage. */
 static void balance(const double *before, uint32_t layers, uint32_t stages, struct cost *best, uint32_t *from)
 {
     size_t width = (size_t)layers + 1;

@@ -1,4 +1,4 @@
-/* Owns the matching of a rank's pieces with stored chunks. Does no I/O; knows no format.
+/* Matches a rank's pieces with stored chunks.
  *
  * A piece starts as one uncovered box; each chunk that meets it takes its part away, in the order of
  * the tensor's elements, so what is left is few boxes. As long as chunks do not overlap, a read is the

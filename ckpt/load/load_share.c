@@ -1,5 +1,5 @@
-/* Owns the finding of groups and regions: which of a rank's pieces others need as well. Knows the layout;
- * cutting regions into what is read and sent is in load_share_blocks.c. */
+/* Finds groups and regions: which of a rank's pieces other ranks need as well. ckpt/load/load_share_blocks.c cuts
+ * regions into parts and blocks. */
 #include "ckpt/load/load_share.h"
 
 #include <assert.h>
@@ -12,15 +12,14 @@
 /* A row that is longer would not fit into one message. */
 #define ROW_MAX_BYTES (UINT64_C(1) << 30)
 
-/* What makes a group, beside the coordinates that all of its ranks have in common. Groups come in this
- * order on every rank. */
+/* The key of a group, besides the coordinates that all of its ranks share. Every rank has the groups in this order. */
 struct signature {
     uint32_t classes, tp_first, tp_count;
     unsigned roles; /* over which its ranks replicate */
     bool expert;
 };
 
-/* Where a region lies in the checkpoint, to read it in that order. Small ones come last, together. */
+/* Position of a region in the checkpoint, for reading in that order. Small regions come last, together. */
 struct region_order {
     bool is_small;
     uint32_t file;
@@ -189,7 +188,7 @@ static void add_region(struct sharer *self, const struct share_region *region)
 
 /* --- columns, which are read by whole rows --- */
 
-/* A box of a rank's local, and where the local's tensor is cut by tensor parallelism. */
+/* A box of a rank's local, and the dimension in which tensor parallelism splits the local's tensor. */
 struct cut {
     const struct local *local;
     enum placement placement;
@@ -243,7 +242,7 @@ static bool find_columns(const struct sharer *self, const struct cut *cut, const
     return other->size[cut->dim] == sibling->box.size[cut->dim];
 }
 
-/* Makes the region of all tensor-parallel ranks' columns. False where there is none. */
+/* Creates the region of all tensor-parallel ranks' columns. False if there is none. */
 static bool join_columns(struct sharer *self, const struct cut *cut, const struct box *box, struct share_region *region)
 {
     uint32_t repeat = cut->local->tp_count, classes = self->layout->mesh.size[AXIS_TP] / repeat;
@@ -271,7 +270,7 @@ static bool join_columns(struct sharer *self, const struct cut *cut, const struc
     return true;
 }
 
-/* The first dimension in which the local is less than the tensor; 0 where it is all of it. */
+/* The first dimension in which the local is smaller than the tensor; 0 if it is the whole tensor. */
 static uint32_t cut_dimension(const struct box *box, const struct state_tensor *tensor)
 {
     for (uint32_t i = 0; i < box->dims; i++) {
@@ -303,7 +302,7 @@ static void share_box(struct sharer *self, const struct cut *cut, const struct b
     if (columns) {
         signature.classes = self->layout->mesh.size[AXIS_TP] / cut->local->tp_count;
         signature.tp_count = self->layout->mesh.size[AXIS_TP];
-    } else if (cut->placement == PLACE_FLAT) { /* the same interval elsewhere may be of other tensors */
+    } else if (cut->placement == PLACE_FLAT) { /* the same interval may belong to other tensors elsewhere */
         signature.tp_first = self->coordinate[AXIS_TP];
         signature.tp_count = 1;
     } else {

@@ -1,10 +1,10 @@
-/* Owns the cutting of shared regions: which rank reads which rows, what travels together, in which order. */
+/* Cuts shared regions: which rank reads which rows, which parts are sent together, and in which order. */
 #include <string.h>
 
 #include "ckpt/load/load_share_internal.h"
 #include "core/alloc.h"
 
-/* A cut falls between two regions rather than rows where it is off by less than this part of a share. */
+/* A cut is between two regions instead of rows if it then misses its target by less than this part of a share. */
 #define TOLERANCE 32
 
 struct cutter {
@@ -50,7 +50,7 @@ static void add_part(struct cutter *self, uint32_t region, const struct box *box
     share->parts[share->part_count++] = (struct share_part){.region = region, .box = *box};
 }
 
-/* Takes whole rows of at most `bytes`, or `least` rows, from the front of *rest. False where that is nothing. */
+/* Takes whole rows of at most `bytes`, or `least` rows, from the front of *rest. False if there are none. */
 static bool take_rows(const struct cutter *self, uint32_t region, struct box *rest, uint64_t bytes, uint64_t least,
                       struct box *taken)
 {
@@ -88,7 +88,7 @@ static void give(struct cutter *self, uint32_t region, struct box box)
     }
 }
 
-/* The region to one reader after the other, each up to the end of its share. */
+/* Assigns the region to one reader after the other, each up to the end of its share. */
 static void share_region(struct cutter *self, uint32_t region)
 {
     struct box rest = self->share->regions[region].box, taken;

@@ -1,4 +1,4 @@
-/* Owns a model's tensors. Knows nothing of where they come from, of ranks or of state. */
+/* A model's list of tensors. */
 #include "ckpt/model/model.h"
 
 #include <assert.h>
@@ -26,7 +26,7 @@ static int model_reserve(struct model *self, struct cb_err *err)
     return 0;
 }
 
-/* Elements of a tensor, MODEL_MAX_ELEMENTS where they are more. */
+/* Elements of a tensor, at most MODEL_MAX_ELEMENTS. */
 static uint64_t count_elements(uint32_t dims, const uint64_t *shape)
 {
     uint64_t elements = 1;

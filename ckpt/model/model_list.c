@@ -1,5 +1,5 @@
-/* Owns the reading of models given as a YAML list: name, shape and dtype of each tensor, and, where
- * a layout must split it, layer, tp_dim, tp_unit and expert. */
+/* Parses models given as a YAML list: name, shape and dtype of each tensor and, if a layout must split it, layer,
+ * tp_dim, tp_unit and expert. */
 #include <string.h>
 
 #include "ckpt/model/model_shape.h"

@@ -1,4 +1,4 @@
-/* Owns where a model comes from: presets by name, files and folders by path. Knows nothing of ranks or of state. */
+/* Finds a model: presets by name, files and folders by path. */
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>

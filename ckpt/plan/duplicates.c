@@ -1,4 +1,4 @@
-/* Owns the search for parts with the same bytes. Knows boxes, not formats. */
+/* Searches for parts with equal bytes. */
 #include "ckpt/plan/duplicates.h"
 
 #include <string.h>
@@ -20,7 +20,7 @@ static uint64_t bytes_of(const struct stored_checkpoint *checkpoint, const struc
     return box_elements(&chunk->box) * dtype_bytes(checkpoint->tensors[chunk->tensor].dtype);
 }
 
-/* Type and shape, then where it is in the checkpoint. */
+/* Type and shape, then position in the checkpoint. */
 static int compare_shapes(const void *a, const void *b, void *context)
 {
     const struct stored_checkpoint *checkpoint = context;
@@ -54,7 +54,7 @@ static void add_to_digest(unsigned char digest[HASH_SHA256_BYTES], void *bytes, 
     memcpy(digest, next, sizeof next);
 }
 
-/* Boxes of one shape are cut alike: whole where they fit, else into slabs of the first dimension that has several. */
+/* Boxes of one shape are divided alike: whole if they fit, else into slabs of the first dimension that has several. */
 // NOLINTNEXTLINE(misc-no-recursion): a dimension deeper each time
 static int digest_box(struct searcher *self, const struct stored_tensor *tensor, const struct box *box,
                       unsigned char digest[HASH_SHA256_BYTES])
@@ -81,7 +81,7 @@ static int digest_box(struct searcher *self, const struct stored_tensor *tensor,
     return code;
 }
 
-/* What may have another's bytes: as large as something else, and of its type. */
+/* Candidates: parts whose size and type another part has, too. */
 static size_t choose_candidates(const struct stored_checkpoint *checkpoint, struct same_part *parts)
 {
     size_t count = 0, kept = 0;
@@ -96,7 +96,7 @@ static size_t choose_candidates(const struct stored_checkpoint *checkpoint, stru
         bool before = i > 0 && compare_shapes(&parts[i - 1], &parts[i], (void *)checkpoint) == 0;
         bool after = i + 1 < count && compare_shapes(&parts[i], &parts[i + 1], (void *)checkpoint) == 0;
         if (before || after)
-            parts[kept++] = parts[i]; /* kept <= i: what is compared next is still there */
+            parts[kept++] = parts[i]; /* kept <= i: the parts still to be compared are not overwritten */
     }
     return kept;
 }

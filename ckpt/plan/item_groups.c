@@ -1,4 +1,4 @@
-/* Owns the grouping of a plan's items by tensor. Knows nothing of formats. */
+/* Groups a plan's items by tensor. */
 #include "ckpt/plan/item_groups.h"
 
 #include "core/alloc.h"
@@ -14,7 +14,7 @@ static int compare_items(const void *a, const void *b, void *context)
     return x < y ? -1 : x > y;
 }
 
-/* Sorts the items by tensor, by counting; begins[t] … begins[t + 1] - 1 is where those of t are. */
+/* Sorts the items by tensor, by counting; those of t are at begins[t] … begins[t + 1] - 1. */
 static void sort_by_tensor(const struct plan *plan, size_t tensors, uint32_t *order, uint32_t *begins)
 {
     for (size_t i = 0; i < plan->item_count; i++)

@@ -1,5 +1,5 @@
-/* Owns the plan as others see it: computed from layout and options, with its figures and digest. How
- * it comes about is in plan_holders.c, plan_balance.c and plan_files.c. */
+/* The plan as seen by its users: computed from layout and options, with its figures and digest.
+ * ckpt/plan/plan_holders.c, ckpt/plan/plan_balance.c and ckpt/plan/plan_files.c compute it. */
 #include "ckpt/plan/plan.h"
 
 #include <assert.h>

@@ -1,5 +1,5 @@
-/* Owns who writes what several ranks hold. Each group of ranks has a line of units; it is cut so that
- * the least loaded of them rise to one level, as water would. Knows nothing of files. */
+/* Divides state that several ranks hold among them. Each group of ranks has a line of units, which is cut so that the
+ * least loaded ranks rise to one level, as water would. */
 #include <assert.h>
 #include <string.h>
 
@@ -30,7 +30,7 @@ void planner_line_ranks(const struct planner *self, const struct line *line, uin
     }
 }
 
-/* Whether all of a line lies in one member of a grouping of the ranks by these roles. */
+/* Whether all ranks of a line are in one member of a grouping by these roles. */
 static bool is_confined(const struct mesh *mesh, unsigned roles, const struct line *line)
 {
     for (unsigned role = 0; role < AXIS_ROLES; role++) {
@@ -133,8 +133,8 @@ static uint64_t row_count(const struct box *box)
     return box->dims ? box->size[row_dim(box)] : 1;
 }
 
-/* The place nearest to `target` bytes of the line: between two units where that is near enough, else
- * between two rows. Targets come in ascending order. */
+/* The position nearest to `target` bytes of the line: between two units if one is near enough, else between two rows.
+ * Targets come in ascending order. */
 static struct cut cut_at(struct cutter *self, uint64_t target)
 {
     uint64_t bytes = 0;
@@ -252,7 +252,7 @@ static int compare_queued(const void *a, const void *b)
     return x->line < y->line ? -1 : x->line > y->line;
 }
 
-/* Lines of few ranks first: what more ranks hold can still even out what is left. */
+/* Lines of few ranks first, since lines of more ranks can still even out the loads. */
 static struct queued *queue_lines(const struct planner *self)
 {
     struct queued *queue = malloc((self->line_count + 1) * sizeof *queue);

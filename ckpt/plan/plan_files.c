@@ -1,5 +1,4 @@
-/* Owns where what is written lies: the order of items, files, names and offsets. Knows nothing of why
- * a rank writes what it writes. */
+/* Decides where items are written: their order, files, names and offsets. */
 #include <stdio.h>
 #include <string.h>
 
@@ -8,7 +7,7 @@
 #include "ckpt/plan/plan_internal.h"
 #include "core/alloc.h"
 
-/* Items of each rank together, and where each rank's begin. */
+/* Groups the items by rank, and records where each rank's begin. */
 static int gather_by_rank(const struct planner *planner, struct plan *plan, struct cb_err *err)
 {
     size_t count = planner->assignment_count;
@@ -16,7 +15,7 @@ static int gather_by_rank(const struct planner *planner, struct plan *plan, stru
     plan->first_item = calloc((size_t)plan->world_size + 2, sizeof *plan->first_item);
     if (!plan->items || !plan->first_item)
         return alloc_fail(err, "for a plan of %zu items", count);
-    size_t *next = plan->first_item + 1; /* while filling, next[r] is where rank r's next item goes */
+    size_t *next = plan->first_item + 1; /* while filling, next[r] is the position of rank r's next item */
     for (size_t i = 0; i < count; i++)
         next[planner->assignments[i].rank + 1]++;
     for (uint32_t rank = 1; rank < plan->world_size; rank++)
@@ -63,8 +62,8 @@ static bool is_safetensors(const struct plan_options *options)
     return options->format == PLAN_SAFETENSORS || options->format == PLAN_DCP_SAFETENSORS;
 }
 
-/* A name may be in a safetensors file once: the second part that a rank has of a tensor goes behind all first ones,
- * the third behind all second ones, and each of these layers to a file of its own. `items` are sorted. */
+/* A safetensors file can contain a name only once: a rank's second part of a tensor goes after all first parts, the
+ * third after all second ones, and each of these layers to a file of its own. `items` are sorted. */
 static int sort_in_layers(struct plan_item *items, size_t count, struct cb_err *err)
 {
     struct plan_item *sorted = malloc((count + 1) * sizeof *sorted);
@@ -198,7 +197,7 @@ static int place_item(struct placer *self, struct plan_item *item, struct cb_err
     return 0;
 }
 
-/* Whether the item begins a file: `share` of the rank's `total` bytes lie before it. */
+/* Whether the item begins a file: `share` of the rank's `total` bytes precede it. */
 static bool starts_file(const struct placer *self, const struct plan_item *item, size_t index, uint64_t before,
                         uint64_t total)
 {

@@ -1,5 +1,5 @@
-/* Owns who could write what: walks the cells of the layout once, so that the cost is that of the
- * boxes there are and not of ranks x tensors. Knows nothing of how loads are evened out. */
+/* Finds which ranks could write what. Walks the cells of the layout once, so that the cost depends on the number of
+ * boxes, not on ranks x tensors. */
 #include <assert.h>
 #include <string.h>
 
@@ -72,7 +72,7 @@ static int add_line(struct planner *self, const struct line *line, struct cb_err
     return code;
 }
 
-/* The line of these ranks, made where it is new. */
+/* The line of these ranks, created if it is new. */
 static int find_line(struct planner *self, const struct holders *set, uint32_t *index, struct cb_err *err)
 {
     int code = 2 * (self->line_count + 1) > self->table_size ? grow_table(self, err) : 0;
@@ -101,7 +101,7 @@ static int add_unit(struct planner *self, uint32_t line, uint32_t tensor, const 
     return 0;
 }
 
-/* Boxes that all ranks of a set hold: assigned at once where that is one rank. */
+/* Boxes that all ranks of a set hold: assigned at once if that is a single rank. */
 static int add_boxes(struct planner *self, const struct holders *set, uint32_t tensor, const struct box *boxes,
                      uint32_t count, struct cb_err *err)
 {
@@ -172,7 +172,7 @@ static int walk_shards(struct planner *self, const struct walk *walk, const stru
     return code;
 }
 
-/* A box that several tp ranks hold, in flat shards: each has it at its own place of its own buffer. */
+/* A box that several tp ranks hold, in flat shards: each has it at a different place of its own buffer. */
 struct repeated {
     const struct local *local;
     uint32_t repeats, shards;
@@ -267,7 +267,7 @@ static int add_between(struct planner *self, const struct walk *walk, const stru
     return code;
 }
 
-/* Where the box lies in the buffer of another tp rank that holds it, too. */
+/* Position of the box in the buffer of another tp rank that holds it, too. */
 static uint64_t find_begin(const struct cell *cell, const struct local *local)
 {
     size_t low = 0, high = cell->count;

@@ -1,5 +1,5 @@
-/* Owns who writes what where tensors must stay whole (format=safetensors): the largest first, each to the least
- * loaded of the ranks that hold it. Knows nothing of files. */
+/* Assigns tensors that must stay whole (format=safetensors): the largest first, each to the least loaded of the ranks
+ * that hold it. */
 #include <stdbool.h>
 #include <string.h>
 
@@ -37,7 +37,7 @@ int planner_keep_empty(struct planner *self, struct cb_err *err)
     return code;
 }
 
-/* What one rank alone holds has been assigned before; all of it, too, must be whole tensors. */
+/* State held by a single rank has been assigned before; it, too, must consist of whole tensors. */
 static int check_whole(const struct planner *self, uint32_t tensor, const struct box *box, struct cb_err *err)
 {
     const struct state_tensor *whole = &self->layout->tensors[tensor];

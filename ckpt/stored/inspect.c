@@ -1,4 +1,4 @@
-/* Owns the figures of a stored checkpoint. Knows names of files as the known writers make them. */
+/* Computes the figures of a stored checkpoint. Recognises the file names of the known writers. */
 #include "ckpt/stored/inspect.h"
 
 #include "core/alloc.h"
@@ -46,7 +46,7 @@ static uint64_t payload_of(const struct stored_checkpoint *checkpoint, const str
     return bytes < chunk->length ? bytes : chunk->length;
 }
 
-/* Where an item lies in its file, and which it is. */
+/* Position of an item in its file, and its index. */
 struct place {
     uint64_t offset;
     uint32_t chunk;
@@ -67,13 +67,14 @@ static void sort_places(struct place *places, size_t count)
         qsort(places, count, sizeof *places, compare_places);
 }
 
-/* All items, file by file as they lie in it; those of file i from (*starts)[i] on. Both are the caller's to free. */
+/* All items, grouped by file and sorted by position; those of file i start at (*starts)[i]. The caller frees both
+ * arrays. */
 static int order_items(const struct stored_checkpoint *checkpoint, struct place **ordered, size_t **starts,
                        struct cb_err *err)
 {
     size_t count = checkpoint->chunk_count, files = checkpoint->file_count;
     struct place *places = calloc(count + 1, sizeof *places);
-    size_t *next = calloc(files + 2, sizeof *next); /* next[i + 1] counts, then is where file i goes on */
+    size_t *next = calloc(files + 2, sizeof *next); /* next[i + 1] first counts, then is the next position of file i */
     if (!places || !next) {
         free(places);
         free(next);
@@ -94,7 +95,7 @@ static int order_items(const struct stored_checkpoint *checkpoint, struct place 
     return 0;
 }
 
-/* Items of one file in the order in which they lie: what is between them, and what two of them share. */
+/* The sorted items of one file: gaps between them, and overlaps. */
 static void look_at_file(const struct stored_checkpoint *checkpoint, const struct place *places, size_t count,
                          struct inspect_file *file, struct inspection *self)
 {
@@ -175,7 +176,7 @@ struct cuts {
     uint32_t parts[2]; /* the fewest that one is cut in: a fused q, k, v has three times as many */
 };
 
-/* The only dimension along which chunks differ; UINT32_MAX where there are several. */
+/* The only dimension along which chunks differ; UINT32_MAX if there are several. */
 static uint32_t cut_dimension(const struct stored_checkpoint *checkpoint, const struct stored_tensor *tensor)
 {
     const struct stored_chunk *chunks = checkpoint->chunks + tensor->first_chunk;

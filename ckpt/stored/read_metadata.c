@@ -1,7 +1,7 @@
-/* Owns the finding of what makes a checkpoint in a folder. Knows which files a format has, not what is in them.
+/* Finds the files that make a checkpoint in a folder.
  *
- * Without an index the numbers in the names of safetensors files (model-00002-of-00003, shard-00002-model-…) are all
- * that can tell of a missing one. */
+ * Without an index only the numbers in the names of safetensors files (model-00002-of-00003, shard-00002-model-…) can
+ * reveal that one is missing. */
 #include "ckpt/stored/read_metadata.h"
 
 #include <inttypes.h>
@@ -36,7 +36,7 @@ struct collector {
     const char *folder;
     struct file *files;
     size_t file_count, file_capacity;
-    char *index;     /* name of the index file; NULL where there is none */
+    char *index;     /* name of the index file; NULL if there is none */
     uint32_t *ranks; /* that have a DCP metadata file of their own */
     size_t rank_count, rank_capacity;
     struct safetensors_index_entry *wanted;
@@ -129,7 +129,7 @@ static struct file *find_file(struct collector *self, const char *name)
     return self->file_count > 0 ? bsearch(&key, self->files, self->file_count, sizeof key, compare_files) : NULL;
 }
 
-/* The number after the last `mark` of a name, 0 where there is none. */
+/* The number after the last `mark` of a name, 0 if there is none. */
 static uint64_t number_after(const char *name, const char *mark)
 {
     const char *at = strstr(name, mark);

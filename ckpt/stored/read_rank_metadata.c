@@ -1,4 +1,4 @@
-/* Owns the joining of several ranks' metadata to one. Knows no format's bytes. */
+/* Merges the metadata of several ranks into one. */
 #include "ckpt/stored/read_rank_metadata.h"
 
 #include <assert.h>

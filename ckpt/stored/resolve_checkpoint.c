@@ -1,5 +1,5 @@
-/* The youngest commit marker below a folder, and which checkpoint a folder stands for. Knows names and times; opens no
- * checkpoint. */
+/* Finds the newest commit marker below a folder, and the checkpoint that a folder refers to, by names and times
+ * only. */
 #include "ckpt/stored/resolve_checkpoint.h"
 
 #include <inttypes.h>
@@ -20,7 +20,7 @@ struct markers {
     size_t count;
     uint64_t files;
     const char *folder;
-    bool plain; /* safetensors files lie in the folder itself: others write no marker */
+    bool plain; /* safetensors files are in the folder itself: other writers have no marker */
     bool below; /* wanted are those below it, too: by the name of such a file. The place may be anything */
     const char *called;
 };
@@ -119,7 +119,7 @@ static int copy_folder(const char *marker, char *name, size_t room, struct cb_er
     return 0;
 }
 
-/* Whether a marker lies in the folder itself. */
+/* Whether a marker is in the folder itself. */
 static int find_own_marker(struct store *store, const char *folder, char own[4096])
 {
     uint64_t length;
@@ -174,7 +174,7 @@ static bool is_direct(const struct markers *self, const char *name)
     return slash && !strchr(slash + 1, '/');
 }
 
-/* "iteration-7/…": a folder that runs make in theirs, folder_checkpoint_name of the worker. */
+/* "iteration-7/…": a folder created by runs (folder_checkpoint_name). */
 static bool is_made_by_run(const char *below)
 {
     static const char iteration[] = "iteration-";
@@ -188,7 +188,7 @@ static bool is_made_by_run(const char *below)
     return digits > 0 && below[strlen(iteration) + digits] == '/';
 }
 
-/* The folder that a name lies in, alone. */
+/* The folder part of a name. */
 static const char *last_folder(const char *name)
 {
     size_t begin = folder_len(name);
@@ -197,7 +197,7 @@ static const char *last_folder(const char *name)
     return name + begin;
 }
 
-/* Whether all lie in the folder of one run, RUN/iteration-N: a store that has this run alone. */
+/* Whether all of them are in the folder of one run, RUN/iteration-N: a store with this run only. */
 static bool is_one_run(const struct markers *self)
 {
     const char *first = self->count > 0 ? inside(self, self->names[0]) : "";
@@ -220,7 +220,7 @@ static int compare_names(const void *a, const void *b)
     return order ? order : (int)format_is_marker(y) - (int)format_is_marker(x);
 }
 
-/* One name a folder, its marker where it has one. Files of a run that are not marked are no checkpoint yet. */
+/* One name per folder, its marker if it has one. Unmarked files of a run are not a checkpoint yet. */
 static void keep_one_a_folder(struct markers *self)
 {
     size_t kept = 0;

@@ -1,4 +1,4 @@
-/* Owns the reading of parts of stored tensors. Knows formats through ckpt/format/format.h alone.
+/* Reads parts of stored tensors.
  *
  * A part is read run by run where runs are long, else as one range that is taken apart; a range that is longer than
  * a piece is halved first, along the dimension that makes it long. Where the page cache may have the bytes, a piece is

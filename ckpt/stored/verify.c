@@ -1,5 +1,4 @@
-/* Owns the verification of stored checkpoints: what metadata says of all of it, and who looks at which item. Knows no
- * format's bytes, and nothing of how people are told. */
+/* Verifies stored checkpoints: checks that concern all of the metadata, and which thread or rank checks which item. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -45,7 +44,7 @@ static uint64_t cost_of(const struct stored_chunk *chunk)
     return chunk->length + ITEM_COST_BYTES;
 }
 
-/* Items [first, end) are this part's: each belongs where its middle lies among the costs of all. */
+/* Items [first, end) belong to this part: an item belongs to the part that contains the middle of its cost. */
 static void take_share(const struct verify_job *job, const struct stored_chunk **places, size_t count, size_t *first,
                        size_t *end)
 {
@@ -86,7 +85,7 @@ static void check_files(struct verifier *self)
     }
 }
 
-/* A safetensors file ends where its last tensor does: stock readers refuse one that goes on. */
+/* A safetensors file ends with its last tensor: stock readers reject a longer one. */
 static int check_ends(struct verifier *self)
 {
     const struct stored_checkpoint *checkpoint = self->checkpoint;
@@ -160,7 +159,7 @@ static void look_at_all(struct verifier *self)
         verify_item(self, shared->places[i]);
 }
 
-/* Another thread's verifier: what the first one knows, and a store, memory and a result of its own. */
+/* Another thread's verifier: shares the first one's facts, and has its own store, memory and result. */
 static void *run_thread(void *context)
 {
     struct verifier self = *(const struct verifier *)context;
@@ -228,7 +227,7 @@ static void check_places(struct verifier *self, const struct stored_chunk **plac
     }
 }
 
-/* Items in the order in which they lie in the files. */
+/* Items in storage order. */
 static int check_items(struct verifier *self)
 {
     size_t count = self->checkpoint->chunk_count, first, end;
@@ -244,7 +243,7 @@ static int check_items(struct verifier *self)
     verify_find_kind(self, places, count);
     for (size_t i = first; i < end; i++) {
         self->result->share_bytes += places[i]->length;
-        (void)verify_file(self, places[i]->file); /* threads only look at what is known */
+        (void)verify_file(self, places[i]->file); /* threads only read shared facts */
     }
     self->result->share_items = end - first;
     self->shared->places = places + first;

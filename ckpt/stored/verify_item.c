@@ -1,5 +1,4 @@
-/* Owns the verification of one stored item: its length, frame, bytes, checksum and values. Knows formats through
- * ckpt/format/format.h alone. */
+/* Verifies one stored item: its length, frame, bytes, checksum and values. */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -23,7 +22,7 @@
 #define POLL_SLICE_NS (100 * NS_PER_MS)
 #define GIVE_UP_NS (5 * NS_PER_S) /* for a read to end that was cancelled */
 
-/* The place of an item that is being looked at. */
+/* The position of the current item. */
 struct item {
     const struct stored_tensor *tensor;
     const struct stored_chunk *chunk;
@@ -101,7 +100,7 @@ static int fill_window(struct verifier *self, uint64_t offset)
     return code;
 }
 
-/* Items are looked at in the order in which they lie in a file, so what follows is wanted next. */
+/* Items are checked in storage order, so the next bytes of the file will be needed. */
 static int read_at(struct verifier *self, uint64_t offset, void *memory, uint64_t bytes)
 {
     if (!self->window || bytes > WINDOW_BYTES)
@@ -109,7 +108,7 @@ static int read_at(struct verifier *self, uint64_t offset, void *memory, uint64_
     bool inside = offset >= self->window_offset && offset + bytes <= self->window_offset + self->window_bytes;
     if (!inside && fill_window(self, offset) == 0)
         inside = bytes <= self->window_bytes;
-    if (!inside) /* broken or short: these bytes alone say what is wrong */
+    if (!inside) /* broken or short: these bytes alone show the problem */
         return read_through(self, offset, memory, bytes);
     memcpy(memory, self->window + (offset - self->window_offset), bytes);
     return 0;
@@ -299,7 +298,7 @@ static bool knows_values(const struct verifier *self, const struct stored_payloa
     return self->has_kind && payload->contiguous;
 }
 
-/* Streams the payload once, for checksum and values. False where something was reported. */
+/* Streams the payload once, for checksum and values. False if a problem was reported. */
 static bool check_payload(struct verifier *self, const struct item *item, const struct stored_payload *payload,
                           uint32_t *crc)
 {
@@ -346,7 +345,7 @@ static int read_frame(struct verifier *self, const struct item *item, struct sto
     return code ? code : format_check_header(payload, trailer, self->err);
 }
 
-/* All of it through decompression, block by block; none of it is kept. */
+/* Decompresses all of it, block by block; none of it is kept. */
 static int read_compressed(struct verifier *self, const struct item *item, struct unpack_result *result)
 {
     struct unpack_item *unpacked = NULL;
@@ -367,7 +366,7 @@ static int read_compressed(struct verifier *self, const struct item *item, struc
     return code;
 }
 
-/* False where it is reported. */
+/* False if a problem was reported. */
 static bool compare_checksum(struct verifier *self, const struct item *item, const struct stored_payload *payload,
                              uint32_t crc, uint32_t stored)
 {
@@ -380,7 +379,7 @@ static bool compare_checksum(struct verifier *self, const struct item *item, con
     return false;
 }
 
-/* Once its bytes are read, and its values, where they are known, are right. */
+/* Called once its bytes are read and its values, if known, are right. */
 static void judge_item(struct verifier *self, const struct item *item, const struct stored_payload *payload,
                        uint32_t crc, uint32_t stored, bool values)
 {
