@@ -27,6 +27,7 @@
 #include "core/json.h"
 #include "core/path.h"
 #include "core/version.h"
+#include "store/kind.h"
 
 #define TEXT_MAX_BYTES (4 << 20)
 #define TOOL_TIMEOUT_NS (5 * NS_PER_S)
@@ -86,16 +87,11 @@ static void write_known(struct json_writer *json, const char *key, const char *t
 
 bool probe_store_path(const char *store, char *path)
 {
-    while (strncmp(store, "fault:", 6) == 0) {
-        const char *inner = strchr(store + 6, ':');
-        if (!inner)
-            return false;
-        store = inner + 1;
-    }
-    if (strncmp(store, "null:", 5) == 0 || strstr(store, "://") || strlen(store) >= PATH_MAX - 2)
+    struct store_uri uri = store_uri_of(store);
+    if (!uri.kind->is_path || strlen(uri.inner) >= PATH_MAX - 2)
         return false;
     char own[PATH_MAX];
-    snprintf(own, sizeof own, "%s%s", *store == '/' ? "" : "./", store);
+    snprintf(own, sizeof own, "%s%s", *uri.inner == '/' ? "" : "./", uri.inner);
     while (!realpath(own, path)) { /* the store's own folder may be created later */
         char *slash = strrchr(own, '/');
         if (!slash || slash == own)
@@ -214,10 +210,11 @@ static void write_store(struct json_writer *json, const char *store)
     struct buf text;
     struct mount mount;
     json_write_key(json, "store");
-    if (strstr(store, "s3://")) {
+    const struct store_kind *kind = store_uri_of(store).kind;
+    if (kind->keeps_data && !kind->is_path) {
         json_write_begin_object(json);
         json_write_key(json, "file_system");
-        json_write_text(json, "s3");
+        json_write_text(json, kind->name);
         json_write_end_object(json);
         return;
     }

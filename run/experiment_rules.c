@@ -70,7 +70,7 @@ static int validate_texts(const struct experiment *self, struct cb_err *err)
     if (*experiment_text(self, OPT_MODEL) == '\0')
         return cb_fail(err, CB_ERR_USAGE, "model= is empty; name a preset (`ckptbench models`) or a path");
     if (*experiment_text(self, OPT_STORE) == '\0')
-        return cb_fail(err, CB_ERR_USAGE, "store= is empty; give a path, null: or fault:SPEC:STORE");
+        return cb_fail(err, CB_ERR_USAGE, "store= is empty; give %s", option_row(OPT_STORE)->help);
     if (strcmp(files, "rank") != 0 && strcmp(files, "item") != 0 && strcmp(files, "shared") != 0 &&
         !is_number_from_1(files))
         return cb_fail(err, CB_ERR_USAGE, "io.files=%s: must be rank, item, shared, or a number of files a rank",

@@ -39,6 +39,7 @@ THIRD_PARTY = {  # header pattern -> where it may appear
     r"cuda.*|nccl.*|cublas.*": r"cuda/",
     r"cmocka\.h": r"tests/",
 }
+SCHEMES = re.compile(r'"(?:[^"\\\n]|\\.)*?(?<!\w)(?:s3://|fault:|null:)')  # of stores: run/options.def has them for its readers
 LONGEST_FUNCTION = 80
 MENTIONED_ELSEWHERE = {"llm.c", "jobs/JOB.RESTARTS"}  # another project, a file of a pool
 INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]', re.M)
@@ -53,6 +54,18 @@ def layer_complaints(path, text):
         for pattern, place in THIRD_PARTY.items():
             if re.fullmatch(pattern, header) and not re.match(place, str(path)):
                 yield f"{path}: {header} may only be included in {place}"
+
+
+def scheme_complaints(path, text):
+    """A store's kind is asked of store/kind.h, not of its URI."""
+    if path.parts[0] == "tests" or str(path) in ("store/kind.h", "store/kind.c"):
+        return
+    code = re.sub(r"/\*.*?\*/", lambda comment: "\n" * comment.group().count("\n"), text, flags=re.S)
+    for number, line in enumerate(code.split("\n"), 1):
+        if SCHEMES.search(line):
+            yield f"{path}:{number}: names a kind of store: ask store_uri_parse"
+        elif path.parts[0] != "store" and re.search(r"(?:cmp|str)\(.*STORE_(?:S3|NULL|FAULT)", line):
+            yield f"{path}:{number}: compares a store's scheme: ask store_uri_parse"
 
 
 def length_complaints(path, text):
@@ -105,6 +118,7 @@ def main():
     for path in paths:
         text = (ROOT / path).read_text()
         complaints += layer_complaints(path, text)
+        complaints += scheme_complaints(path, text)
         complaints += length_complaints(path, text)
         if path.suffix == ".h" and path.parts[0] in ALLOWED and path.parts[0] != "cuda":
             complaints += header_complaints(path, compiler)

@@ -1,5 +1,8 @@
 #include "setup/open_store.h"
 
+#include <assert.h>
+
+#include "store/kind.h"
 #include "store/s3/s3_options.h"
 
 int open_store(const struct experiment *experiment, uint32_t rank, const char *pages_folder, struct store **store,
@@ -20,4 +23,13 @@ int open_store(const struct experiment *experiment, uint32_t rank, const char *p
     };
     int rc = s3_options_read(experiment, &s3, err);
     return rc ? rc : store_open(experiment_text(experiment, OPT_STORE), &options, store, err);
+}
+
+uint64_t store_block_bytes(const struct experiment *experiment)
+{
+    enum option_id id = OPT_IO_BLOCK;
+    int rc = option_find(store_uri_of(experiment_text(experiment, OPT_STORE)).kind->block_option, &id, NULL);
+    assert(rc == 0);
+    (void)rc;
+    return experiment_u64(experiment, id);
 }

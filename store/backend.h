@@ -51,11 +51,8 @@ struct backend_completion {
 };
 
 struct backend_ops {
-    uint32_t version;   /* BACKEND_VERSION it was written for */
-    const char *scheme; /* "null:"; the URI without it is what open gets; "" is a path */
+    uint32_t version; /* BACKEND_VERSION it was written for */
 
-    /* Makes a backend. May start threads; must not leave any behind on failure. */
-    int (*open)(const char *where, const struct store_options *options, struct backend **backend, struct cb_err *err);
     /* Nothing is in flight and every object is closed. */
     void (*free)(struct backend *backend);
     /* One line; valid until register_memory or free. */
@@ -101,14 +98,27 @@ struct backend_ops {
                             struct store_statistics *statistics); /* false: nothing is counted */
 };
 
+/* What the table of kinds is made of. Each open is a store_kind's; s3 is missing from a build without libcurl. */
 extern const struct backend_ops posix_backend, s3_backend, null_backend, fault_backend;
+int posix_open(const char *where, const struct store_options *options, struct backend **backend,
+               struct cb_err *err) CB_MUST_CHECK;
+int s3_open(const char *where, const struct store_options *options, struct backend **backend,
+            struct cb_err *err) CB_MUST_CHECK;
+int null_open(const char *where, const struct store_options *options, struct backend **backend,
+              struct cb_err *err) CB_MUST_CHECK;
 
-/* Opens the backend that a URI names; fault stores use it for what they wrap. */
+struct fault_spec;
+/* A backend that passes requests on to `inner`, with faults. Owns `inner`, which is freed on failure too. `text` is the
+ * spec as it was given, for the description. */
+int fault_wrap(struct backend *inner, const struct fault_spec *spec, const char *text, int text_bytes,
+               const struct store_options *options, struct backend **backend, struct cb_err *err) CB_MUST_CHECK;
+
+/* Opens the backend that a URI names (kind.c). */
 int backend_open(const char *uri, const struct store_options *options, struct backend **backend,
                  struct cb_err *err) CB_MUST_CHECK;
 
-/* Refuses a table of another version or with an operation missing, by name. */
-int backend_check(const struct backend_ops *ops, struct cb_err *err) CB_MUST_CHECK;
+/* Refuses a table of another version or with an operation missing. `name` is the kind's. */
+int backend_check(const char *name, const struct backend_ops *ops, struct cb_err *err) CB_MUST_CHECK;
 
 /* The cb_code of a completion that failed with `sys_errno`. */
 int backend_code_of_errno(int sys_errno);

@@ -13,6 +13,7 @@
 #include "core/alloc.h"
 #include "core/clock.h"
 #include "store/backend.h"
+#include "store/kind.h"
 
 struct null_entry {
     const char *name; /* first, so that a lookup needs no entry of its own */
@@ -76,26 +77,25 @@ static int remember(struct null_store *self, const char *name, uint64_t length, 
 
 no_memory:
     free(bytes);
-    return alloc_fail(err, "to remember %s in store 'null:'", name);
+    return alloc_fail(err, "to remember %s in store '" STORE_NULL "'", name);
 }
 
 static int not_found(const char *name, struct cb_err *err)
 {
-    return cb_fail(err, CB_ERR_NOT_FOUND, "%s: nothing of that name was written to store 'null:' by this process",
-                   name);
+    return cb_fail(err, CB_ERR_NOT_FOUND,
+                   "%s: nothing of that name was written to store '" STORE_NULL "' by this process", name);
 }
 
-static int null_open(const char *where, const struct store_options *options, struct backend **backend,
-                     struct cb_err *err)
+int null_open(const char *where, const struct store_options *options, struct backend **backend, struct cb_err *err)
 {
     if (*where)
-        return cb_fail(err, CB_ERR_USAGE, "store 'null:%s': nothing may follow 'null:'", where);
+        return cb_fail(err, CB_ERR_USAGE, "store '" STORE_NULL "%s': nothing may follow '" STORE_NULL "'", where);
     struct null_store *self = calloc(1, sizeof(*self));
     if (self)
         self->finished = calloc(options->depth, sizeof(*self->finished));
     if (!self || !self->finished) {
         free(self);
-        return alloc_fail(err, "for store 'null:'");
+        return alloc_fail(err, "for store '" STORE_NULL "'");
     }
     self->base.ops = &null_backend;
     self->base.capabilities = (struct store_capabilities){
@@ -148,7 +148,7 @@ static int null_create(struct backend *backend, const char *name, uint64_t lengt
 {
     struct null_store *self = null_of(backend);
     if (find(self, name))
-        return cb_fail(err, CB_ERR_EXISTS, "%s exists already in store 'null:'", name);
+        return cb_fail(err, CB_ERR_EXISTS, "%s exists already in store '" STORE_NULL "'", name);
     int rc = remember(self, name, length, NULL, err);
     return rc ? rc : object_new(name, length, object, err);
 }
@@ -220,7 +220,7 @@ static int null_publish(struct backend *backend, const char *name, const void *b
 {
     char *copy = malloc(len + 1);
     if (!copy)
-        return alloc_fail(err, "to remember %s in store 'null:'", name);
+        return alloc_fail(err, "to remember %s in store '" STORE_NULL "'", name);
     if (len)
         memcpy(copy, bytes, len);
     return remember(null_of(backend), name, len, copy, err);
@@ -240,7 +240,8 @@ static int null_read_small(struct backend *backend, const char *name, struct buf
     if (!entry)
         return not_found(name, err);
     if (!entry->bytes)
-        return cb_fail(err, CB_ERR_NOT_FOUND, "%s: store 'null:' keeps only the bytes of published objects", name);
+        return cb_fail(err, CB_ERR_NOT_FOUND, "%s: store '" STORE_NULL "' keeps only the bytes of published objects",
+                       name);
     buf_append(out, entry->bytes, (size_t)entry->length);
     return buf_check(out, name, err);
 }
@@ -319,8 +320,6 @@ static int null_drop_cache(struct backend *backend, const char *name, double *re
 
 const struct backend_ops null_backend = {
     .version = BACKEND_VERSION,
-    .scheme = "null:",
-    .open = null_open,
     .free = null_free,
     .describe = null_describe,
     .register_memory = null_register,

@@ -13,7 +13,6 @@
 #include "core/alloc.h"
 #include "core/clock.h"
 #include "store/backend.h"
-#include "store/s3/s3_uri.h"
 
 struct store_object {
     struct store *store;
@@ -45,29 +44,19 @@ struct store {
     char *uri;
 };
 
-static const struct backend_ops *const backends[] = {
-    &null_backend,
-    &fault_backend,
-#ifdef HAVE_CURL
-    &s3_backend,
-#endif
-    &posix_backend,
-};
-
 int backend_code_of_errno(int sys_errno)
 {
     return cb_fail_errno(NULL, sys_errno, "%s", "");
 }
 
-int backend_check(const struct backend_ops *ops, struct cb_err *err)
+int backend_check(const char *name, const struct backend_ops *ops, struct cb_err *err)
 {
     if (ops->version != BACKEND_VERSION)
         return cb_fail(err, CB_ERR_INTERNAL, "store backend '%s' has version %u of the interface, this program has %u",
-                       ops->scheme, ops->version, BACKEND_VERSION);
+                       name, ops->version, BACKEND_VERSION);
 #define CHECK(operation)                                                                                               \
     if (!ops->operation)                                                                                               \
-    return cb_fail(err, CB_ERR_INTERNAL, "store backend '%s' lacks the operation %s", ops->scheme, #operation)
-    CHECK(open);
+    return cb_fail(err, CB_ERR_INTERNAL, "store backend '%s' lacks the operation %s", name, #operation)
     CHECK(free);
     CHECK(describe);
     CHECK(register_memory);
@@ -91,37 +80,6 @@ int backend_check(const struct backend_ops *ops, struct cb_err *err)
     CHECK(drop_cache);
 #undef CHECK
     return 0;
-}
-
-static bool has_prefix(const char *text, const char *prefix)
-{
-    return strncmp(text, prefix, strlen(prefix)) == 0;
-}
-
-int backend_open(const char *uri, const struct store_options *options, struct backend **backend, struct cb_err *err)
-{
-#ifndef HAVE_CURL
-    if (has_prefix(uri, S3_URI_SCHEME))
-        return cb_fail(
-            err, CB_ERR_UNSUPPORTED,
-            "store '%s': this program was built without libcurl; install libcurl4-openssl-dev and build it again", uri);
-#endif
-    if (has_prefix(uri, "s3:") && !has_prefix(uri, S3_URI_SCHEME))
-        return cb_fail(err, CB_ERR_USAGE, "store '%s': did you mean s3://%s? A folder of that name is ./%s", uri,
-                       uri + 3 + strspn(uri + 3, "/"), uri);
-    if (strstr(uri, "://") && !has_prefix(uri, S3_URI_SCHEME) && !has_prefix(uri, fault_backend.scheme))
-        return cb_fail(err, CB_ERR_UNSUPPORTED,
-                       "store '%s': no such kind of store; known are a path, s3://BUCKET/PREFIX, null: and "
-                       "fault:SPEC:STORE",
-                       uri);
-    for (size_t i = 0; i < sizeof(backends) / sizeof(backends[0]); i++) {
-        const struct backend_ops *ops = backends[i];
-        if (!has_prefix(uri, ops->scheme))
-            continue;
-        int rc = backend_check(ops, err);
-        return rc ? rc : ops->open(uri + strlen(ops->scheme), options, backend, err);
-    }
-    return cb_fail(err, CB_ERR_USAGE, "store '%s': empty", uri);
 }
 
 static int store_allocate(struct store *self, const char *uri, uint32_t depth, struct cb_err *err)

@@ -5,7 +5,7 @@
 
 #include "core/memory.h"
 #include "core/units.h"
-#include "store/s3/s3_uri.h"
+#include "setup/open_store.h"
 #include "suite/suite.h"
 
 /* One section's memory on a rank, and the keys that determine it. */
@@ -22,10 +22,8 @@ static uint64_t smaller(uint64_t a, uint64_t b)
 /* Blocks in flight: of one file, or of several at once. */
 static uint64_t storage_bytes(const struct experiment *experiment)
 {
-    uint64_t file = suite_file_bytes(experiment), block = experiment_u64(experiment, OPT_IO_BLOCK);
+    uint64_t file = suite_file_bytes(experiment), block = store_block_bytes(experiment);
     uint64_t depth = smaller(experiment_u64(experiment, OPT_IO_DEPTH), SUITE_DEPTH_MOST);
-    if (strstr(experiment_text(experiment, OPT_STORE), S3_URI_SCHEME))
-        block = experiment_u64(experiment, OPT_S3_PART_SIZE);
     uint64_t one = depth * smaller(block, file), workers = suite_workers(experiment),
              many = workers * smaller(block, file / workers);
     return one > many ? one : many;

@@ -4,6 +4,7 @@
 
 #include "comm/agree.h"
 #include "core/clock.h"
+#include "store/kind.h"
 #include "suite/suite.h"
 
 uint64_t suite_deadline(const struct suite *self)
@@ -50,7 +51,7 @@ bool suite_names(const struct experiment *experiment, const char *name)
 
 static bool keeps_files(const struct experiment *experiment)
 {
-    return folder_store_path(experiment_text(experiment, OPT_STORE)) != NULL;
+    return store_uri_of(experiment_text(experiment, OPT_STORE)).kind->keeps_data;
 }
 
 /* Storage requires a store that keeps data. */

@@ -9,6 +9,7 @@
 #include "run/record.h"
 #include "run/run_folder.h"
 #include "setup/open_store.h"
+#include "store/kind.h"
 #include "train/train_checkpoint.h"
 
 const char *train_checkpoint_run_name(const struct train_place *place)
@@ -24,7 +25,7 @@ void train_checkpoint_read_owner(struct train_checkpoint *self, const struct tra
     const char *suffix = experiment_text(self->experiment, OPT_SUFFIX);
     struct store *store;
     struct buf text;
-    if (!folder_store_path(experiment_text(self->experiment, OPT_STORE)) || !*suffix ||
+    if (!store_uri_of(experiment_text(self->experiment, OPT_STORE)).kind->keeps_data || !*suffix ||
         open_store(self->experiment, trainer->rank, trainer->place.pages_folder, &store, NULL))
         return;
     buf_init(&text, FOLDER_NAME_BYTES);

@@ -15,6 +15,7 @@
 #include "setup/folder/folder_objects.h"
 #include "setup/memory_estimate.h"
 #include "setup/open_store.h"
+#include "store/kind.h"
 #include "store/s3/s3_options.h"
 #include "worker/load_shift.h"
 #include "worker/run.h"
@@ -81,7 +82,8 @@ static int load_model(struct run *self, struct cb_err *err)
 static int check_engine(const struct run *self, struct cb_err *err)
 {
     const char *store = experiment_text(self->experiment, OPT_STORE);
-    bool plain = folder_store_path(store) == store;
+    struct store_uri uri = store_uri_of(store);
+    bool plain = uri.kind->keeps_data && !uri.has_faults;
     if (!experiment_is(self->experiment, OPT_ENGINE, "native") && !plain)
         return cb_fail(err, CB_ERR_USAGE, "engine=%s writes files itself and needs store=PATH, not %s",
                        experiment_text(self->experiment, OPT_ENGINE), store);
@@ -204,8 +206,7 @@ static int check_memory(struct run *self, struct cb_err *err)
 {
     if (memory_kind(self) == STATE_MEMORY_NONE)
         return state_check_memory(self->comm, 0, run_deadline(self), err);
-    bool objects = folder_is_objects(folder_store_path(experiment_text(self->experiment, OPT_STORE)));
-    uint64_t block = experiment_u64(self->experiment, objects ? OPT_S3_PART_SIZE : OPT_IO_BLOCK);
+    uint64_t block = store_block_bytes(self->experiment);
     uint64_t staging = block * experiment_u64(self->experiment, OPT_IO_DEPTH);
     if (self->on_device)
         staging *= 2; /* as many requests are being copied as are under way */
@@ -344,7 +345,7 @@ int run_prepare(struct run *self, struct comm *comm, struct status_page *page, c
     self->verify = self->raw || memory_kind(self) == STATE_MEMORY_NONE
                        ? VERIFY_NONE
                        : verify_mode_read(self->experiment, self->layout);
-    if (!folder_store_path(experiment_text(self->experiment, OPT_STORE)))
+    if (!store_uri_of(experiment_text(self->experiment, OPT_STORE)).kind->keeps_data)
         self->verify = VERIFY_NONE; /* null: keeps nothing to look at */
     add_shift(self);
     rc = run_join(self, open_device(self, err), err);

@@ -17,8 +17,7 @@
 #include "core/hash.h"
 #include "core/json.h"
 #include "core/units.h"
-#include "store/s3/s3.h"
-#include "store/s3/s3_uri.h"
+#include "store/kind.h"
 
 #define MAX_CLAIM_BYTES (UINT64_C(256) << 20)
 #define MAX_METADATA_BYTES (UINT64_C(8) << 30)
@@ -200,14 +199,11 @@ static int remove_unfinished(struct conversion *self)
 static int forget_uploads(struct conversion *self)
 {
     const char *target = self->job->target;
-    struct s3_client *client = NULL;
+    struct store_uri uri = store_uri_of(target);
     uint64_t count;
-    if (strncmp(target, S3_URI_SCHEME, strlen(S3_URI_SCHEME)) != 0)
+    if (!uri.kind->abort_leftovers || uri.has_faults)
         return 0;
-    int code = s3_client_open(target, NULL, 0, &client, self->err);
-    if (!code)
-        code = s3_client_abort_uploads(client, "", &count, self->err);
-    s3_client_free(client);
+    int code = uri.kind->abort_leftovers(target, NULL, "", &count, self->err);
     return code ? cb_context(self->err, "ending what an earlier attempt had begun to send") : 0;
 }
 

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "ckpt/plan/plan_internal.h"
+#include "store/kind.h"
 
 /* "a+b+c", number `index` modulo how many there are. */
 static void pick(const char *list, uint32_t index, char *folder, size_t room)
@@ -52,7 +53,8 @@ static int check_list(const char *list, struct cb_err *err)
 int plan_prefix_read(const struct experiment *experiment, struct plan_options *options, struct cb_err *err)
 {
     const char *list = experiment_text(experiment, OPT_S3_PREFIXES);
-    if (strstr(experiment_text(experiment, OPT_STORE), "s3://") == NULL) /* other stores have no partitions by name */
+    if (!store_uri_of(experiment_text(experiment, OPT_STORE))
+             .kind->is_objects) /* other stores have no partitions by name */
         return 0;
     options->prefix = experiment_is(experiment, OPT_S3_PREFIX_STRATEGY, "round_robin") ? PREFIX_ROUND_ROBIN
                       : experiment_is(experiment, OPT_S3_PREFIX_STRATEGY, "binary")    ? PREFIX_BINARY

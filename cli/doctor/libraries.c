@@ -1,6 +1,8 @@
 /* The optional libraries of this build, from what the Makefile defined. */
 #include "cli/doctor/libraries.h"
 
+#include "store/kind.h"
+
 #ifdef HAVE_LIBURING
 #define URING_PRESENT true
 #else
@@ -49,7 +51,7 @@ static const struct library libraries[] = {
     {"zstd", "libzstd-dev", ZSTD_PRESENT, "checkpoints that PyTorch compressed can be read",
      "checkpoints that PyTorch compressed cannot be read"},
     {"isa-l", "libisal-dev", ISAL_PRESENT, "vectorized CRC-32", "checksums use the slower tables of this program"},
-    {"libcurl", "libcurl4-openssl-dev", CURL_PRESENT, "store=s3://BUCKET/PREFIX", "no stores on S3"},
+    {"libcurl", "libcurl4-openssl-dev", CURL_PRESENT, "store=" STORE_S3 "BUCKET/PREFIX", "no stores on S3"},
     {"libssh2", "libssh2-1-dev", SSH2_PRESENT, "sites reached over SSH", "no sites but this machine"},
     {"zlib", "zlib1g-dev", ZLIB_PRESENT, "compression in the cluster suite", "the suite does not measure compression"},
     {"pmix", "libpmix-dev", PMIX_PRESENT, "ranks that srun starts wait for each other before they send",

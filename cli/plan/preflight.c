@@ -10,6 +10,7 @@
 #include "core/memory.h"
 #include "core/units.h"
 #include "setup/memory_estimate.h"
+#include "store/kind.h"
 
 /* What a rank of ours takes before it holds a byte of state (Open MPI 4.1: 16 MiB and 5 threads). */
 #define PROCESS_BYTES (16 * MIB)
@@ -83,16 +84,16 @@ static int check_memory(const struct experiment *experiment, const struct worklo
 
 static int check_space(const struct experiment *experiment, const struct workload *workload, struct cb_err *err)
 {
-    const char *store = experiment_text(experiment, OPT_STORE), *inner = place_inner_store(store);
+    struct store_uri uri = store_uri_of(experiment_text(experiment, OPT_STORE));
     uint64_t needed = needs_store_bytes(&workload->layouts, experiment), available;
     char need[32], have[32];
-    if (!inner || inner[0] != '/' || place_free_bytes(inner, &available) || needed <= available)
+    if (uri.inner[0] != '/' || place_free_bytes(uri.inner, &available) || needed <= available)
         return 0;
     return cb_fail(
         err, CB_ERR_USAGE,
         "this run needs about %s in store %s, but only %s is free: use a smaller model, layers=N, or another "
         "store",
-        units_format_bytes((double)needed, need), inner, units_format_bytes((double)available, have));
+        units_format_bytes((double)needed, need), uri.inner, units_format_bytes((double)available, have));
 }
 
 int feasible_check(const struct experiment *experiment, const struct workload *workload, struct cb_err *err)

@@ -13,27 +13,11 @@
 #include <unistd.h>
 
 #include "ckpt/model/model.h"
-#include "store/fault/fault_spec.h"
+#include "store/kind.h"
 #include "store/s3/s3_options.h"
 #include "store/s3/s3_uri.h"
 
 #define PROBE_ALIGNMENT 4096
-
-const char *place_inner_store(const char *store)
-{
-    while (strncmp(store, "fault:", 6) == 0) {
-        const char *colon = strchr(store + 6, ':');
-        if (!colon || colon[1] == '\0')
-            return NULL;
-        store = colon + 1;
-    }
-    return store;
-}
-
-bool place_is_objects(const char *inner)
-{
-    return strncmp(inner, S3_URI_SCHEME, strlen(S3_URI_SCHEME)) == 0;
-}
 
 /* "a/b" becomes "/where/we/are/a/b"; "." and ".." are folded only where the path exists. */
 static int absolute_path(const char *path, struct buf *out, struct cb_err *err)
@@ -54,32 +38,18 @@ static int absolute_path(const char *path, struct buf *out, struct cb_err *err)
     return 0;
 }
 
-static int check_objects(const char *uri, struct cb_err *err)
-{
-    char bucket[S3_BUCKET_BYTES], prefix[S3_KEY_BYTES];
-    return s3_uri_parse(uri, bucket, prefix, err);
-}
-
 static int freeze_store(struct experiment *experiment, struct cb_err *err)
 {
-    const char *store = experiment_text(experiment, OPT_STORE), *inner = place_inner_store(store);
-    if (!inner)
-        return cb_fail(err, CB_ERR_USAGE, "store=%s: a fault store is fault:SPEC:STORE", store);
-    if (place_is_objects(inner))
-        return check_objects(inner, err);
-    if (strncmp(inner, "s3:", 3) == 0)
-        return cb_fail(err, CB_ERR_USAGE, "store=%s: did you mean s3://%s? A folder of that name is ./%s", store,
-                       inner + 3 + strspn(inner + 3, "/"), inner);
-    if (strstr(store, "://"))
-        return cb_fail(
-            err, CB_ERR_USAGE,
-            "store=%s: no such kind of store; known are a path, s3://BUCKET/PREFIX, null: and fault:SPEC:STORE", store);
-    if (strncmp(inner, "null:", 5) == 0)
-        return 0;
+    const char *store = experiment_text(experiment, OPT_STORE);
+    struct store_uri uri;
+    if (store_uri_parse(store, &uri, err))
+        return cb_context(err, "store=%s", store);
+    if (!uri.kind->is_path)
+        return uri.kind->check ? uri.kind->check(uri.inner, err) : 0;
     struct buf text;
     buf_init(&text, 65536);
-    buf_append(&text, store, (size_t)(inner - store));
-    int rc = absolute_path(inner, &text, err);
+    buf_append(&text, store, (size_t)(uri.inner - store));
+    int rc = absolute_path(uri.inner, &text, err);
     if (rc == 0)
         rc = buf_check(&text, "the store's path", err);
     if (rc == 0)
@@ -141,19 +111,6 @@ int place_freeze(struct experiment *experiment, struct cb_err *err)
     return rc ? rc : freeze_model(experiment, err);
 }
 
-static int check_faults(const char *store, struct cb_err *err)
-{
-    for (const char *end; strncmp(store, "fault:", 6) == 0; store = end + 1) {
-        struct fault_spec unused;
-        store += 6;
-        end = strchr(store, ':');
-        int rc = end ? fault_spec_parse(store, (size_t)(end - store), &unused, err) : 0;
-        if (rc || !end)
-            return rc;
-    }
-    return 0;
-}
-
 /* A run that only loads needs to read there, every other one to write; root may, but not on what is mounted
  * read-only. */
 static int check_access(const char *path, const char *folder, bool loads, struct cb_err *err)
@@ -203,16 +160,19 @@ static bool only_loads(const struct experiment *experiment)
 
 int place_check(const struct experiment *experiment, struct cb_err *err)
 {
-    const char *store = experiment_text(experiment, OPT_STORE), *inner = place_inner_store(store);
+    const char *store = experiment_text(experiment, OPT_STORE);
+    struct store_uri uri = store_uri_of(store);
     if (experiment_is(experiment, OPT_WORKLOAD, "wait"))
         return 0; /* touches no store */
-    int rc = check_faults(store, err);
+    int rc = store_uri_check_faults(store, err);
     if (rc)
         return cb_context(err, "store=%s", store);
-    if (inner && place_is_objects(inner))
+    if (uri.kind->is_objects)
         return check_s3_keys(experiment, err);
-    if (!inner || strncmp(inner, "null:", 5) != 0)
-        return inner ? check_folder(inner, only_loads(experiment), err) : 0;
+    if (uri.kind->is_path)
+        return check_folder(uri.inner, only_loads(experiment), err);
+    if (uri.kind->keeps_data)
+        return 0;
     if (experiment_is(experiment, OPT_WORKLOAD, "verify"))
         return cb_fail(err, CB_ERR_USAGE, "store=%s keeps nothing that could be looked at", store);
     if (experiment_is(experiment, OPT_OPS, "save") || experiment_is(experiment, OPT_WORKLOAD, "train") ||
@@ -307,15 +267,15 @@ static void probe_direct(const char *folder, struct place *place)
 int place_find(const char *store, struct place *place, struct cb_err *err)
 {
     struct place found = {0};
-    const char *inner = place_inner_store(store);
-    if (!inner)
-        return cb_fail(err, CB_ERR_USAGE, "store=%s: a fault store is fault:SPEC:STORE", store);
-    if (strncmp(inner, "null:", 5) == 0 || place_is_objects(inner)) {
+    struct store_uri uri;
+    if (store_uri_parse(store, &uri, err))
+        return cb_context(err, "store=%s", store);
+    if (!uri.kind->is_path) {
         *place = found;
         return 0;
     }
     found.is_path = true;
-    snprintf(found.path, sizeof found.path, "%s", inner);
+    snprintf(found.path, sizeof found.path, "%s", uri.inner);
     find_existing(found.path, found.existing);
     if (place_free_bytes(found.existing, &found.free_bytes) == CB_ERR_SYSTEM)
         return cb_fail_errno(err, errno, "looking at %s", found.existing);

@@ -39,10 +39,4 @@ int place_check(const struct experiment *experiment, struct cb_err *err) CB_MUST
 /* A path as people write it: "~/x" for what lies under HOME. `text` holds `bytes`; returns it. */
 char *place_shorten(const char *path, char *text, size_t bytes);
 
-/* Whether a store without faults is an object store ("s3://…"). */
-bool place_is_objects(const char *inner);
-
-/* The STORE in fault:SPEC:STORE, `store` itself where it is no fault store, NULL where it is malformed. */
-const char *place_inner_store(const char *store);
-
 #endif

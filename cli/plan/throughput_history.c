@@ -11,6 +11,7 @@
 #include "cli/plan/store_location.h"
 #include "core/alloc.h"
 #include "db/history.h"
+#include "store/kind.h"
 #include "store/s3/s3_uri.h"
 
 /* ---- the book ---- */
@@ -161,7 +162,7 @@ void rate_wish_release(struct rate_wish *self)
 static bool same_bucket(const struct rate_run *run, const char *inner, const char *endpoint)
 {
     char a[S3_BUCKET_BYTES], b[S3_BUCKET_BYTES], prefix[S3_KEY_BYTES];
-    return place_is_objects(run->store) && strcmp(run->endpoint, endpoint) == 0 &&
+    return store_uri_of(run->store).kind->is_objects && strcmp(run->endpoint, endpoint) == 0 &&
            s3_uri_parse(run->store, a, prefix, NULL) == 0 && s3_uri_parse(inner, b, prefix, NULL) == 0 &&
            strcmp(a, b) == 0;
 }
@@ -195,14 +196,16 @@ static bool on_mount(const char *path, const char *mount)
 
 static bool same_store(const struct rate_run *run, const struct rate_wish *wish)
 {
-    const char *store = experiment_text(wish->experiment, OPT_STORE), *inner = place_inner_store(store);
-    if (strcmp(run->store, store) == 0 && !place_is_objects(store))
+    const char *store = experiment_text(wish->experiment, OPT_STORE);
+    struct store_uri uri = store_uri_of(store), of_run = store_uri_of(run->store);
+    if (strcmp(run->store, store) == 0 && (uri.has_faults || !uri.kind->is_objects))
         return true;
-    if (!inner || strncmp(run->store, "fault:", 6) == 0) /* faults tell of themselves alone */
+    if (of_run.has_faults) /* faults tell of themselves alone */
         return false;
-    if (place_is_objects(inner))
-        return same_bucket(run, inner, experiment_text(wish->experiment, OPT_S3_ENDPOINT));
-    return strcmp(run->store, inner) == 0 || (inner[0] == '/' && run->store[0] == '/' && on_mount(inner, run->mount));
+    if (uri.kind->is_objects)
+        return same_bucket(run, uri.inner, experiment_text(wish->experiment, OPT_S3_ENDPOINT));
+    return strcmp(run->store, uri.inner) == 0 ||
+           (uri.inner[0] == '/' && run->store[0] == '/' && on_mount(uri.inner, run->mount));
 }
 
 /* ---- the choice ---- */

@@ -13,6 +13,7 @@
 #include "cli/report/training_report.h"
 #include "core/units.h"
 #include "jobs/slurm/run_follow.h"
+#include "store/kind.h"
 
 #define LIMIT_IN_DOUBT 1.1   /* of the device's limit, which the baseline measures once a run */
 #define OTHERS_IN_DOUBT 0.15 /* of the machine's CPU time */
@@ -62,8 +63,8 @@ static void add_operation(struct table *table, const struct run_info *info, enum
     if (!time || time->n == 0)
         return;
     bool cold = experiment_bool(info->experiment, OPT_LOAD_COLD);
-    const char *inner = place_inner_store(experiment_text(info->experiment, OPT_STORE));
-    bool objects = inner && place_is_objects(inner); /* no cache here to be cold or warm */
+    bool objects = store_uri_of(experiment_text(info->experiment, OPT_STORE))
+                       .kind->is_objects; /* no cache here to be cold or warm */
     const char *how = save || objects                                   ? ""
                       : !cold                                           ? " (warm)"
                       : info->suspected_cache || info->coldness_unknown ? " (cold?)"
@@ -152,8 +153,7 @@ static void write_goodput(const struct run_info *info, struct buf *out)
 static void write_kept(const struct run_info *info, struct buf *out)
 {
     const char *kept = fact_value(info, "checkpoint");
-    const char *inner = place_inner_store(experiment_text(info->experiment, OPT_STORE));
-    if (!inner || strncmp(inner, "null:", 5) == 0)
+    if (!store_uri_of(experiment_text(info->experiment, OPT_STORE)).kind->keeps_data)
         return; /* nothing stays there */
     if (kept && experiment_is(info->experiment, OPT_WORKLOAD, "train")) {
         buf_printf(out, "kept          %s     go on from it with train.resume=latest suffix=%.*s\n", kept,

@@ -10,6 +10,7 @@
 #include "cli/report/table.h"
 #include "cli/report/training_report.h"
 #include "core/units.h"
+#include "store/kind.h"
 
 /* "124 M" */
 static void print_millions(uint64_t count, char text[32])
@@ -93,8 +94,8 @@ static void write_store_line(const struct experiment *experiment, bool is_here, 
         buf_printf(out, ", engine=%s\n", experiment_text(experiment, OPT_ENGINE));
         return;
     }
-    const char *direct = experiment_text(experiment, OPT_IO_DIRECT), *inner = place_inner_store(store);
-    if (inner && place_is_objects(inner)) {
+    const char *direct = experiment_text(experiment, OPT_IO_DIRECT);
+    if (store_uri_of(store).kind->is_objects) {
         buf_printf(out, ", %s part%s of %s in flight, checksum %s\n", experiment_text(experiment, OPT_IO_DEPTH),
                    units_plural(experiment_u64(experiment, OPT_IO_DEPTH)),
                    units_format_bytes((double)experiment_u64(experiment, OPT_S3_PART_SIZE), block),

@@ -13,6 +13,7 @@
 #include "core/log.h"
 #include "core/version.h"
 #include "run/container.h"
+#include "store/kind.h"
 
 #define JOB_NS (900 * NS_PER_S) /* a queue may be long; it says so while it waits */
 #define TOKEN_FILE ".site-check"
@@ -345,7 +346,7 @@ static int run_pairs(struct checks *self, uint64_t nodes, char run[64], char *te
     buf_init(&settings, 1u << 16);
     buf_printf(&settings,
                "workload: suite\nsuite.only: net\nsuite.message_bytes: 8\niterations: 1\nwarmup: 0\nbaseline: false\n"
-               "nodes: %" PRIu64 "\nranks_per_node: 1\nstore: \"null:\"\nlabel.site_check: \"%s\"\n",
+               "nodes: %" PRIu64 "\nranks_per_node: 1\nstore: \"" STORE_NULL "\"\nlabel.site_check: \"%s\"\n",
                nodes, site->name);
     if (*site_text(site, SITE_SBCAST))
         buf_printf(&settings, "slurm.sbcast: \"%s\"\n", site_text(site, SITE_SBCAST));

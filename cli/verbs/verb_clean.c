@@ -17,6 +17,7 @@
 #include "core/log.h"
 #include "core/units.h"
 #include "run/run_folder.h"
+#include "store/kind.h"
 #include "store/s3/s3_options.h"
 #include "store/store.h"
 
@@ -195,17 +196,16 @@ static bool has_ended(const struct run_info *info)
 /* Appends the run if it left something. */
 static int take_run(struct cleaning *self, struct run_info *info, struct cb_err *err)
 {
-    const char *inner = place_inner_store(experiment_text(info->experiment, OPT_STORE));
+    struct store_uri uri = store_uri_of(experiment_text(info->experiment, OPT_STORE));
     const char *suffix = experiment_text(info->experiment, OPT_SUFFIX);
     bool ended = has_ended(info);
-    if ((ended && info->attempt == 0) || !inner || strncmp(inner, "null:", 5) == 0 ||
-        experiment_is(info->experiment, OPT_OPS, "load"))
+    if ((ended && info->attempt == 0) || !uri.kind->keeps_data || experiment_is(info->experiment, OPT_OPS, "load"))
         return 0;
     if (alloc_grow(&self->items, self->count, sizeof *self->items, err))
         return CB_ERR_MEMORY;
     struct leftover *item = &self->items[self->count];
     *item = (struct leftover){
-        .store = strdup(inner),
+        .store = strdup(uri.inner),
         .suffix = strdup(*suffix ? suffix : info->run),
         .ended = ended,
         .kept = is_training(info->experiment) ||

@@ -14,6 +14,7 @@
 #include "core/clock.h"
 #include "core/json.h"
 #include "core/units.h"
+#include "store/kind.h"
 
 #define DEFAULT_MEMORY (UINT64_C(256) << 20)
 #define MAX_VALUE_BYTES (UINT64_C(64) << 20)
@@ -364,8 +365,8 @@ const struct verb verb_convert = {
     .name = "convert",
     .arguments = "SRC DST [key=value…]",
     .summary = "a stored checkpoint in another format or layout",
-    .about = "SRC is a checkpoint of any format and any writer (as for verify), DST a new folder, or "
-             "s3://BUCKET/PREFIX. The keys say what is "
+    .about = "SRC is a checkpoint of any format and any writer (as for verify), DST a new folder, or " STORE_S3
+             "BUCKET/PREFIX. The keys say what is "
              "made: format (dcp, raw, safetensors, dcp+safetensors), the layout (ranks, tp, pp, dp, ep, zero, "
              "sharding, mesh, pp.split, save.dedup) and the files (io.files, io.fanout, io.fsync, checksum). Data "
              "streams through --memory. The source's checksums are compared before the new checkpoint becomes one. A "

@@ -27,6 +27,7 @@
 #include "run/cuda_plugin.h"
 #include "run/run_folder.h"
 #include "run/sweep.h"
+#include "store/kind.h"
 
 #define ASK_TIMEOUT_NS (60 * NS_PER_S)
 #define SHARED_MEMORY "/dev/shm"
@@ -307,7 +308,8 @@ static void report_s3(void *context, const char *name, bool fine, const char *fo
 
 static int check_store(struct doctor *self, struct cb_err *err)
 {
-    const char *store = experiment_text(self->experiment, OPT_STORE), *inner = place_inner_store(store);
+    const char *store = experiment_text(self->experiment, OPT_STORE);
+    struct store_uri uri = store_uri_of(store);
     struct place place;
     char text[4096 + 512];
     int rc = place_find(store, &place, err);
@@ -315,8 +317,8 @@ static int check_store(struct doctor *self, struct cb_err *err)
         return rc;
     if (!place.is_path) {
         report(self, "store", FOUND, store, NULL);
-        if (inner && place_is_objects(inner))
-            doctor_s3_check(inner, self->experiment, report_s3, self);
+        if (uri.kind->is_objects)
+            doctor_s3_check(uri.inner, self->experiment, report_s3, self);
         return 0;
     }
     snprintf(text, sizeof text, "%s: %s on %s%s", place.path, *place.filesystem ? place.filesystem : "unknown",

@@ -13,6 +13,7 @@
 #include "core/units.h"
 #include "core/version.h"
 #include "run/status_page.h"
+#include "store/kind.h"
 
 /* Numbers of one kind, growing. */
 struct numbers {
@@ -282,7 +283,7 @@ static void s3_config(struct json_writer *json, const struct run_info *run, cons
 {
     const struct experiment *experiment = run->experiment;
     const char *store = experiment_text(experiment, OPT_STORE);
-    bool is_s3 = strncmp(store, "s3://", 5) == 0;
+    bool is_s3 = store_uri_of(store).kind->is_objects;
     json_write_key(json, "config");
     json_write_begin_object(json);
     json_member_text(json, "model", experiment_text(experiment, OPT_MODEL));

@@ -12,6 +12,7 @@
 #include "core/log.h"
 #include "core/units.h"
 #include "run/experiment.h"
+#include "store/kind.h"
 #include "store/s3/s3.h"
 
 #define OLDER_THAN_NS (24 * 3600 * NS_PER_S)
@@ -181,7 +182,7 @@ static int read_keys(const struct cli *cli, struct s3_options *options, struct c
         const char *word = cli->words[i], *value = strchr(word, '=');
         if (!value || strncmp(word, "s3.", 3) != 0 || (size_t)(value - word) >= sizeof key) {
             rc = cb_fail(err, CB_ERR_USAGE,
-                         "s3 clean takes one s3://BUCKET/PREFIX and keys as s3.endpoint=URL, not '%s'", word);
+                         "s3 clean takes one " STORE_S3 "BUCKET/PREFIX and keys as s3.endpoint=URL, not '%s'", word);
             break;
         }
         snprintf(key, sizeof key, "%.*s", (int)(value - word), word);
@@ -200,7 +201,7 @@ static int run_s3(struct cli *cli, struct cb_err *err)
     struct s3_client *client = NULL;
     const char *older = cli_flag_value(cli, "older-than");
     if (cli->word_count < 2 || strcmp(cli->words[0], "clean") != 0)
-        return cb_fail(err, CB_ERR_USAGE, "s3 does one thing: `ckptbench s3 clean s3://BUCKET/PREFIX`");
+        return cb_fail(err, CB_ERR_USAGE, "s3 does one thing: `ckptbench s3 clean " STORE_S3 "BUCKET/PREFIX`");
     int rc = older ? units_parse_duration(older, &cleaning.older_than_ns, err) : 0;
     if (rc)
         return cb_context(err, "--older-than");
@@ -223,13 +224,13 @@ static const struct verb_flag flags[] = {
 
 const struct verb verb_s3 = {
     .name = "s3",
-    .arguments = "clean s3://BUCKET/PREFIX [s3.KEY=VALUE…]",
+    .arguments = "clean " STORE_S3 "BUCKET/PREFIX [s3.KEY=VALUE…]",
     .summary = "list and abort multipart uploads that dead jobs left in a bucket",
     .about =
         "Parts of an upload that was never completed are in no list of objects, and are paid for until it is "
         "aborted. Lists those under a prefix that were begun long enough ago not to be a running job's, and aborts "
         "them after asking; without a terminal only with --yes. Complete objects are never touched.",
-    .example = "ckptbench s3 clean s3://bucket/bench --older-than 1d",
+    .example = "ckptbench s3 clean " STORE_S3 "bucket/bench --older-than 1d",
     VERB_FLAGS(flags),
     .run = run_s3,
 };

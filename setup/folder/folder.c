@@ -17,23 +17,11 @@
 #include "core/buf.h"
 #include "core/units.h"
 #include "setup/folder/folder_objects.h"
+#include "store/kind.h"
 #include "store/s3/s3_options.h"
 
 #define CLAIM_MAX_BYTES 4096
 #define PLAIN_DEPTH 4
-#define NULL_STORE "null:"
-#define FAULT_STORE "fault:"
-
-const char *folder_store_path(const char *uri)
-{
-    while (strncmp(uri, FAULT_STORE, strlen(FAULT_STORE)) == 0) {
-        const char *inner = strchr(uri + strlen(FAULT_STORE), ':');
-        if (!inner)
-            return uri; /* not a fault store's form: opening it says so */
-        uri = inner + 1;
-    }
-    return strncmp(uri, NULL_STORE, strlen(NULL_STORE)) == 0 ? NULL : uri;
-}
 
 static int make_store_folder(const char *path, struct cb_err *err)
 {
@@ -250,13 +238,13 @@ static int claim_suffix(const struct experiment *experiment, const char *path, c
     return rc ? rc : replace_text(claim, run, err);
 }
 
-static int open_plain(const struct experiment *experiment, const char *path, struct store **store, struct cb_err *err)
+static int open_plain(const struct experiment *experiment, const char *inner, struct store **store, struct cb_err *err)
 {
     struct s3_options s3;
     struct store_options options = {
         .direct = STORE_DIRECT_NO, .depth = PLAIN_DEPTH, .threads = 1, .durable = true, .s3 = &s3};
     int rc = s3_options_read(experiment, &s3, err);
-    return rc ? rc : store_open(path ? path : NULL_STORE, &options, store, err);
+    return rc ? rc : store_open(inner, &options, store, err);
 }
 
 static int claim_objects(const struct experiment *experiment, const char *path, const char *run, struct cb_err *err)
@@ -294,20 +282,21 @@ static int check_space(const struct experiment *experiment, const char *path, ui
 
 int folder_prepare(const struct experiment *experiment, const char *run, uint64_t needed_bytes, struct cb_err *err)
 {
-    const char *uri = experiment_text(experiment, OPT_STORE), *path = folder_store_path(uri);
-    bool loads = !experiment_is(experiment, OPT_OPS, "save");
-    if (!path && loads)
-        return cb_fail(err, CB_ERR_USAGE, "store %s keeps nothing that could be loaded: use ops=save", uri);
-    if (!path)
+    struct store_uri uri = store_uri_of(experiment_text(experiment, OPT_STORE));
+    const char *path = uri.inner;
+    if (!uri.kind->keeps_data && experiment_is(experiment, OPT_OPS, "save"))
         return 0;
+    if (!uri.kind->keeps_data)
+        return cb_fail(err, CB_ERR_USAGE, "store %s keeps nothing that could be loaded: use ops=save",
+                       experiment_text(experiment, OPT_STORE));
     if (experiment_is(experiment, OPT_OPS, "load")) {
         char suffix[FOLDER_NAME_BYTES];
         struct stat found;
-        if (!folder_is_objects(path) && stat(path, &found) != 0)
+        if (uri.kind->is_path && stat(path, &found) != 0)
             return cb_fail_errno(err, errno, "store %s", path);
         return read_suffix(experiment, run, suffix, err);
     }
-    if (folder_is_objects(path))
+    if (!uri.kind->is_path)
         return claim_objects(experiment, path, run, err);
     int rc = make_store_folder(path, err);
     if (!rc)
@@ -319,16 +308,17 @@ int folder_prepare(const struct experiment *experiment, const char *run, uint64_
 
 int folder_open(struct folder *self, const struct experiment *experiment, const char *run, struct cb_err *err)
 {
-    struct folder made = {.path = folder_store_path(experiment_text(experiment, OPT_STORE)),
+    struct store_uri uri = store_uri_of(experiment_text(experiment, OPT_STORE));
+    struct folder made = {.path = uri.kind->keeps_data ? uri.inner : NULL,
                           .reads_only = experiment_is(experiment, OPT_OPS, "load"),
                           .overwrite = !experiment_is(experiment, OPT_FOLDER, "per_iteration")};
     struct survey survey = {0};
     int rc = read_suffix(experiment, run, made.suffix, err);
-    if (!rc && made.path && !folder_is_objects(made.path))
+    if (!rc && uri.kind->is_path)
         rc = survey_folder(made.path, &survey, err);
     if (!rc)
-        rc = open_plain(experiment, made.path, &made.plain, err);
-    if (!rc && folder_is_objects(made.path) && made.reads_only) /* else rank 0 has claimed it */
+        rc = open_plain(experiment, uri.inner, &made.plain, err);
+    if (!rc && made.path && !uri.kind->is_path && made.reads_only) /* else rank 0 has claimed it */
         rc = folder_objects_are_ours(made.plain, &survey.marker, err);
     if (rc) {
         folder_release(&made);

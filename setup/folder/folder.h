@@ -19,16 +19,13 @@
 
 struct folder {
     struct store *plain;            /* the same place without faults, buffered; owned */
-    const char *path;               /* on the file system; NULL for null: */
+    const char *path;               /* the store below all faults; NULL: it keeps nothing */
     char suffix[FOLDER_NAME_BYTES]; /* of the run, or of the checkpoint that ops=load names */
     char run[FOLDER_NAME_BYTES];
     bool reads_only; /* ops=load: no checkpoint is claimed or removed */
     bool ours;       /* the store folder has our marker */
     bool overwrite;  /* folder=overwrite or rotate */
 };
-
-/* The path inside "fault:SPEC:PATH", the path itself, or NULL for null:. */
-const char *folder_store_path(const char *uri);
 
 /* Checks or makes the store's folder (its parent must exist) and claims it. For rank 0; `needed_bytes`
  * is what the run will take of the store at most, compared with what is free. Fails with the figures. */

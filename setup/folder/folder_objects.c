@@ -6,14 +6,8 @@
 
 #include "core/buf.h"
 #include "setup/folder/folder.h"
-#include "store/s3/s3_uri.h"
 
 #define CLAIM_MAX_BYTES 4096
-
-bool folder_is_objects(const char *path)
-{
-    return path && strncmp(path, S3_URI_SCHEME, strlen(S3_URI_SCHEME)) == 0;
-}
 
 static int is_there(struct store *store, const char *name, bool *there, struct cb_err *err)
 {

@@ -8,9 +8,6 @@
 #include "core/err.h"
 #include "store/store.h"
 
-/* Whether a URI without faults names an object store ("s3://…"). */
-bool folder_is_objects(const char *path);
-
 /* Makes the store ours where it is empty, and the folder `suffix` the run's. Two runs that want one suffix at the same
  * moment both write their claim; each reads it back, and the one that finds the other's fails. */
 int folder_objects_claim(struct store *store, const char *path, const char *suffix, const char *run, bool overwrite,

@@ -1,4 +1,4 @@
-/* "fault:SPEC:STORE": any other store, with faults on the way (docs/fault-store.md).
+/* Any other store, with faults on the way (docs/fault-store.md).
  *
  * Owns the fate of each request: passed on, answered here, or never answered. A completion, from
  * inside or made here, is held until its time. Must not know what kind of store it wraps. */
@@ -76,34 +76,27 @@ static int allocate(struct fault_store *self, uint32_t depth, struct cb_err *err
     return 0;
 }
 
-static int fault_open(const char *where, const struct store_options *options, struct backend **backend,
-                      struct cb_err *err)
+int fault_wrap(struct backend *inner, const struct fault_spec *spec, const char *text, int text_bytes,
+               const struct store_options *options, struct backend **backend, struct cb_err *err)
 {
-    const char *colon = strchr(where, ':');
-    if (!colon)
-        return cb_fail(err, CB_ERR_USAGE,
-                       "store 'fault:%s': no store follows the faults; write fault:SPEC:STORE, as "
-                       "fault:delay=5ms:./ckpt",
-                       where);
     struct fault_store *self = calloc(1, sizeof(*self));
-    if (!self)
+    if (!self) {
+        inner->ops->free(inner);
         return alloc_fail(err, "for a fault store");
-    self->base.ops = &fault_backend;
-    int rc = fault_spec_parse(where, (size_t)(colon - where), &self->spec, err);
-    if (!rc)
-        rc = backend_open(colon + 1, options, &self->inner, err);
-    if (!rc)
-        rc = allocate(self, options->depth, err);
-    self->active = !rc && (!self->spec.has_rank || self->spec.rank == options->rank);
-    if (self->active && self->spec.bandwidth_bytes_per_s > 0)
-        rc = fault_bucket_new(options->shared_folder, self->spec.bandwidth_bytes_per_s, &self->bucket, err);
+    }
+    self->base = (struct backend){.ops = &fault_backend, .capabilities = inner->capabilities};
+    self->inner = inner;
+    self->spec = *spec;
+    self->active = !spec->has_rank || spec->rank == options->rank;
+    int rc = allocate(self, options->depth, err);
+    if (!rc && self->active && spec->bandwidth_bytes_per_s > 0)
+        rc = fault_bucket_new(options->shared_folder, spec->bandwidth_bytes_per_s, &self->bucket, err);
     if (rc) {
         fault_free(&self->base);
         return rc;
     }
-    self->base.capabilities = self->inner->capabilities;
-    snprintf(self->description, sizeof(self->description), "fault(%.*s%s) over %s", (int)(colon - where), where,
-             self->active ? "" : ", not on this rank", self->inner->ops->describe(self->inner));
+    snprintf(self->description, sizeof(self->description), "fault(%.*s%s) over %s", text_bytes, text,
+             self->active ? "" : ", not on this rank", inner->ops->describe(inner));
     *backend = &self->base;
     return 0;
 }
@@ -522,8 +515,6 @@ static bool fault_take_statistics(struct backend *backend, struct store_statisti
 
 const struct backend_ops fault_backend = {
     .version = BACKEND_VERSION,
-    .scheme = "fault:",
-    .open = fault_open,
     .free = fault_free,
     .describe = fault_describe,
     .register_memory = fault_register,

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/units.h"
+#include "store/kind.h"
 
 #define MAX_TEXT 256
 
@@ -155,8 +156,8 @@ int fault_spec_parse(const char *text, size_t len, struct fault_spec *spec, stru
     struct cb_err why = {0};
     if (len == 0 || len >= sizeof(copy))
         return cb_fail(err, CB_ERR_USAGE,
-                       "a fault store needs faults: fault:KEY=VALUE+KEY=VALUE:STORE, as "
-                       "fault:delay=5ms:./ckpt (at most %d characters)",
+                       "a fault store needs faults: " STORE_FAULT "KEY=VALUE+KEY=VALUE:STORE, as " STORE_FAULT
+                       "delay=5ms:./ckpt (at most %d characters)",
                        MAX_TEXT - 1);
     memcpy(copy, text, len);
     copy[len] = 0;

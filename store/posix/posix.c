@@ -6,6 +6,7 @@
  * its final length when it is created, so that writes do not extend it (extending direct writes run one at a
  * time); no blocks are allocated ahead. Must not know what is in the files. */
 #include "store/posix/posix.h"
+#include "store/kind.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -203,11 +204,11 @@ static void posix_free(struct backend *backend)
     free(self);
 }
 
-static int posix_open(const char *where, const struct store_options *options, struct backend **backend,
-                      struct cb_err *err)
+int posix_open(const char *where, const struct store_options *options, struct backend **backend, struct cb_err *err)
 {
     if (!*where)
-        return cb_fail(err, CB_ERR_USAGE, "the store's path is empty; name a folder, null: or fault:SPEC:STORE");
+        return cb_fail(err, CB_ERR_USAGE,
+                       "the store's path is empty; name a folder, " STORE_NULL " or " STORE_FAULT "SPEC:STORE");
     struct posix_store *self = calloc(1, sizeof(*self));
     char *root = strdup(where);
     if (!self || !root) {
@@ -468,8 +469,6 @@ static int posix_drop_cache(struct backend *backend, const char *name, double *r
 
 const struct backend_ops posix_backend = {
     .version = BACKEND_VERSION,
-    .scheme = "",
-    .open = posix_open,
     .free = posix_free,
     .describe = posix_describe,
     .register_memory = posix_register,

@@ -13,6 +13,7 @@
 #include "core/alloc.h"
 #include "core/clock.h"
 #include "core/units.h"
+#include "store/kind.h"
 #include "store/s3/s3_object.h"
 #include "store/s3/s3_pool.h"
 
@@ -117,15 +118,15 @@ static int allocate(struct s3_store *self, uint32_t depth, struct cb_err *err)
     return rc;
 }
 
-static int s3_open(const char *where, const struct store_options *options, struct backend **backend, struct cb_err *err)
+int s3_open(const char *where, const struct store_options *options, struct backend **backend, struct cb_err *err)
 {
     struct s3_store *self = calloc(1, sizeof *self);
     char uri[2 * S3_KEY_BYTES];
     if (!self)
-        return alloc_fail(err, "for store 's3://%s'", where);
-    if ((size_t)snprintf(uri, sizeof uri, S3_URI_SCHEME "%s", where) >= sizeof uri) {
+        return alloc_fail(err, "for store '" STORE_S3 "%s'", where);
+    if ((size_t)snprintf(uri, sizeof uri, STORE_S3 "%s", where) >= sizeof uri) {
         free(self);
-        return cb_fail(err, CB_ERR_USAGE, "store 's3://%.80s…' is too long", where);
+        return cb_fail(err, CB_ERR_USAGE, "store '" STORE_S3 "%.80s…' is too long", where);
     }
     int rc = s3_client_new(uri, options->s3, options->rank, options->depth, &self->client, err);
     if (rc) {
@@ -460,8 +461,6 @@ static bool s3_take_statistics(struct backend *backend, struct store_statistics 
 
 const struct backend_ops s3_backend = {
     .version = BACKEND_VERSION,
-    .scheme = S3_URI_SCHEME,
-    .open = s3_open,
     .free = s3_free,
     .describe = s3_describe,
     .register_memory = s3_register,

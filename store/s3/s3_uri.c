@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "store/kind.h"
+
 static bool is_bucket_character(char c)
 {
     return isalnum((unsigned char)c) || c == '.' || c == '-' || c == '_';
@@ -19,14 +21,15 @@ static int check_bucket(const char *uri, const char *bucket, size_t len, struct 
     if (good)
         return 0;
     return cb_fail(err, CB_ERR_USAGE,
-                   "store '%s': a bucket's name has 3 to 63 of a-z, 0-9, '-' and '.', as s3://my-bucket/folder", uri);
+                   "store '%s': a bucket's name has 3 to 63 of a-z, 0-9, '-' and '.', as " STORE_S3 "my-bucket/folder",
+                   uri);
 }
 
 int s3_uri_parse(const char *uri, char bucket[S3_BUCKET_BYTES], char prefix[S3_KEY_BYTES], struct cb_err *err)
 {
-    size_t scheme = strlen(S3_URI_SCHEME);
-    if (strncmp(uri, S3_URI_SCHEME, scheme) != 0)
-        return cb_fail(err, CB_ERR_USAGE, "store '%s' does not begin with %s", uri, S3_URI_SCHEME);
+    size_t scheme = strlen(STORE_S3);
+    if (strncmp(uri, STORE_S3, scheme) != 0)
+        return cb_fail(err, CB_ERR_USAGE, "store '%s' does not begin with %s", uri, STORE_S3);
     const char *name = uri + scheme, *rest = name + strcspn(name, "/");
     size_t name_len = (size_t)(rest - name);
     int rc = check_bucket(uri, name, name_len, err);

@@ -8,7 +8,6 @@
 
 #include "core/err.h"
 
-#define S3_URI_SCHEME "s3://"
 #define S3_BUCKET_BYTES 256
 #define S3_KEY_BYTES 1025 /* S3's limit and a NUL */
 #define S3_HOST_BYTES 512

@@ -419,6 +419,14 @@ def test_export_speaks_the_formats_of_other_benchmarks(home):
     assert save["metrics"]["processing_durations_s"] is None
 
 
+@pytest.mark.parametrize("store", ["s3://bucket/bench", "fault:delay=5ms:s3://bucket/bench"])
+def test_export_knows_a_bucket_also_behind_faults(home, store):
+    home.make("20261121-aaaa", "save=0.5", "load=0.25", f"store={store}")
+    home.call("collect")
+    config = json.loads(home.call("export", "LATEST", "--s3benchmark").stdout)["job_results"][0]["config"]
+    assert config["checkpoint"]["storage"] == "s3" and config["s3"] == {"uri": store} and "path" not in config
+
+
 def test_collect_twice_is_once_and_names_what_is_broken(home):
     home.make("a", "save=1")
     folder = home.make("b", "save=1")

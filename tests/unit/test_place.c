@@ -89,10 +89,6 @@ static void stores_that_cannot_work_are_refused_before_a_rank_starts(void **unus
 static void malformed_fault_stores_are_refused(void **unused)
 {
     (void)unused;
-    assert_null(place_inner_store("fault:"));
-    assert_null(place_inner_store("fault:delay=1s"));
-    assert_null(place_inner_store("fault:delay=1s:"));
-    assert_string_equal(place_inner_store("fault:a:fault:b:./x"), "./x");
     struct place place;
     struct cb_err err;
     assert_int_equal(place_find("fault:delay=1s", &place, &err), CB_ERR_USAGE);

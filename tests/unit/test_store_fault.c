@@ -345,13 +345,13 @@ static void an_incomplete_backend_is_refused_by_name(void **state)
     (void)state;
     struct cb_err err;
     struct backend_ops ops = null_backend;
-    assert_int_equal(backend_check(&ops, &err), 0);
+    assert_int_equal(backend_check("null", &ops, &err), 0);
     ops.drop_cache = NULL;
-    assert_int_equal(backend_check(&ops, &err), CB_ERR_INTERNAL);
+    assert_int_equal(backend_check("null", &ops, &err), CB_ERR_INTERNAL);
     assert_non_null(strstr(err.message, "drop_cache"));
     ops = null_backend;
     ops.version++;
-    assert_int_equal(backend_check(&ops, &err), CB_ERR_INTERNAL);
+    assert_int_equal(backend_check("null", &ops, &err), CB_ERR_INTERNAL);
 }
 
 #define TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)

@@ -154,16 +154,6 @@ static void a_report_with_mistakes_is_refused_by_name(void **unused)
     assert_true(take("{\"metrics\": ", &sample, &err) != 0);
 }
 
-static void the_path_of_a_store_is_found_behind_its_faults(void **unused)
-{
-    (void)unused;
-    assert_string_equal(folder_store_path("./ckpt"), "./ckpt");
-    assert_string_equal(folder_store_path("fault:delay=1ms:/a/b"), "/a/b");
-    assert_string_equal(folder_store_path("fault:a=1:fault:b=2:/c"), "/c");
-    assert_null(folder_store_path("null:"));
-    assert_null(folder_store_path("fault:delay=1ms:null:"));
-}
-
 static void loads_much_faster_than_the_limit_are_marked_others_not(void **unused)
 {
     (void)unused;
@@ -198,7 +188,6 @@ int main(void)
         cmocka_unit_test(the_last_line_of_a_command_may_report_metrics),
         cmocka_unit_test(output_without_a_report_is_left_alone),
         cmocka_unit_test(a_report_with_mistakes_is_refused_by_name),
-        cmocka_unit_test(the_path_of_a_store_is_found_behind_its_faults),
         cmocka_unit_test(loads_much_faster_than_the_limit_are_marked_others_not),
     };
     return cmocka_run_group_tests_name("worker", tests, NULL, NULL);

@@ -1,0 +1,157 @@
+/* The table of all kinds of stores. */
+#include "store/kind.h"
+
+#include <string.h>
+
+#include "store/backend.h"
+#include "store/fault/fault_spec.h"
+#include "store/s3/s3.h"
+#include "store/s3/s3_uri.h"
+
+#ifdef HAVE_CURL
+#define S3_BACKEND &s3_backend
+#else
+#define S3_BACKEND NULL
+int s3_open(const char *where, const struct store_options *options, struct backend **backend, struct cb_err *err)
+{
+    (void)options, (void)backend;
+    return cb_fail(err, CB_ERR_UNSUPPORTED,
+                   "store '" STORE_S3 "%s': this program was built without libcurl; install libcurl4-openssl-dev and "
+                   "build it again",
+                   where);
+}
+#endif
+
+static int s3_check(const char *uri, struct cb_err *err)
+{
+    char bucket[S3_BUCKET_BYTES], prefix[S3_KEY_BYTES];
+    return s3_uri_parse(uri, bucket, prefix, err);
+}
+
+static int s3_abort_leftovers(const char *uri, const struct s3_options *options, const char *folder, uint64_t *count,
+                              struct cb_err *err)
+{
+    struct s3_client *client;
+    int rc = s3_client_open(uri, options, 0, &client, err);
+    if (rc)
+        return rc;
+    rc = s3_client_abort_uploads(client, folder, count, err);
+    s3_client_free(client);
+    return rc;
+}
+
+static int fault_open(const char *where, const struct store_options *options, struct backend **backend,
+                      struct cb_err *err);
+
+/* The first row whose scheme a URI has is its kind. */
+static const struct store_kind kinds[] = {
+    {.name = "null", .scheme = STORE_NULL, .ops = &null_backend, .block_option = "io.block", .open = null_open},
+    {.name = "fault", .scheme = STORE_FAULT, .ops = &fault_backend, .open = fault_open},
+    {.name = "s3",
+     .scheme = STORE_S3,
+     .ops = S3_BACKEND,
+     .is_objects = true,
+     .keeps_data = true,
+     .block_option = "s3.part_size",
+     .open = s3_open,
+     .check = s3_check,
+     .abort_leftovers = s3_abort_leftovers},
+    {.name = "posix",
+     .scheme = "",
+     .ops = &posix_backend,
+     .is_path = true,
+     .keeps_data = true,
+     .block_option = "io.block",
+     .open = posix_open},
+};
+
+static bool has_prefix(const char *text, const char *prefix)
+{
+    return strncmp(text, prefix, strlen(prefix)) == 0;
+}
+
+static int find_kind(const char *uri, const struct store_kind **kind, struct cb_err *err)
+{
+    size_t i = 0;
+    while (!has_prefix(uri, kinds[i].scheme))
+        i++;
+    if (kinds[i].is_path && has_prefix(uri, "s3:"))
+        return cb_fail(err, CB_ERR_USAGE, "did you mean " STORE_S3 "%s? A folder of that name is ./%s",
+                       uri + 3 + strspn(uri + 3, "/"), uri);
+    if (kinds[i].is_path && strstr(uri, "://"))
+        return cb_fail(err, CB_ERR_USAGE,
+                       "no such kind of store; known are a path, " STORE_S3 "BUCKET/PREFIX, " STORE_NULL
+                       " and " STORE_FAULT "SPEC:STORE");
+    *kind = &kinds[i];
+    return 0;
+}
+
+/* The STORE of "SPEC:STORE"; NULL where there is none. */
+static const char *wrapped_store(const char *where)
+{
+    const char *colon = strchr(where, ':');
+    return colon && colon[1] ? colon + 1 : NULL;
+}
+
+int store_uri_parse(const char *uri, struct store_uri *parsed, struct cb_err *err)
+{
+    struct store_uri made = {.inner = uri};
+    int rc = find_kind(uri, &made.kind, err);
+    while (!rc && made.kind->ops == &fault_backend) {
+        made.has_faults = true;
+        made.inner = wrapped_store(made.inner + strlen(made.kind->scheme));
+        if (!made.inner)
+            return cb_fail(err, CB_ERR_USAGE, "a fault store is " STORE_FAULT "SPEC:STORE");
+        rc = find_kind(made.inner, &made.kind, err);
+    }
+    if (!rc)
+        *parsed = made;
+    return rc;
+}
+
+struct store_uri store_uri_of(const char *uri)
+{
+    static const struct store_kind unknown = {.block_option = "io.block"};
+    struct store_uri parsed;
+    return store_uri_parse(uri, &parsed, NULL) ? (struct store_uri){.kind = &unknown, .inner = uri} : parsed;
+}
+
+int store_uri_check_faults(const char *uri, struct cb_err *err)
+{
+    struct fault_spec unused;
+    int rc = 0;
+    while (!rc && uri && has_prefix(uri, STORE_FAULT)) {
+        const char *spec = uri + strlen(STORE_FAULT);
+        uri = wrapped_store(spec);
+        rc = uri ? fault_spec_parse(spec, (size_t)(uri - 1 - spec), &unused, err) : 0;
+    }
+    return rc;
+}
+
+static int fault_open(const char *where, const struct store_options *options, struct backend **backend,
+                      struct cb_err *err)
+{
+    const char *store = wrapped_store(where);
+    struct fault_spec spec;
+    struct backend *inner;
+    if (!store)
+        return cb_fail(err, CB_ERR_USAGE,
+                       "store '" STORE_FAULT "%s': no store follows the faults; write " STORE_FAULT
+                       "SPEC:STORE, as " STORE_FAULT "delay=5ms:./ckpt",
+                       where);
+    int spec_bytes = (int)(store - 1 - where);
+    int rc = fault_spec_parse(where, (size_t)spec_bytes, &spec, err);
+    if (!rc)
+        rc = backend_open(store, options, &inner, err);
+    return rc ? rc : fault_wrap(inner, &spec, where, spec_bytes, options, backend, err);
+}
+
+int backend_open(const char *uri, const struct store_options *options, struct backend **backend, struct cb_err *err)
+{
+    const struct store_kind *kind;
+    int rc = find_kind(uri, &kind, err);
+    if (rc)
+        return err ? cb_context(err, "store '%s'", uri) : rc;
+    rc = kind->ops ? backend_check(kind->name, kind->ops, err) : 0;
+    return rc ? rc : kind->open(uri + strlen(kind->scheme), options, backend, err);
+}
