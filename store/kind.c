@@ -43,27 +43,45 @@ static int s3_abort_leftovers(const char *uri, const struct s3_options *options,
 static int fault_open(const char *where, const struct store_options *options, struct backend **backend,
                       struct cb_err *err);
 
-/* The first row whose scheme a URI has is its kind. */
-static const struct store_kind kinds[] = {
-    {.name = "null", .scheme = STORE_NULL, .ops = &null_backend, .block_option = "io.block", .open = null_open},
-    {.name = "fault", .scheme = STORE_FAULT, .ops = &fault_backend, .open = fault_open},
-    {.name = "s3",
-     .scheme = STORE_S3,
-     .ops = S3_BACKEND,
-     .is_objects = true,
-     .keeps_data = true,
-     .block_option = "s3.part_size",
-     .open = s3_open,
-     .check = s3_check,
-     .abort_leftovers = s3_abort_leftovers},
-    {.name = "posix",
-     .scheme = "",
-     .ops = &posix_backend,
-     .is_path = true,
-     .keeps_data = true,
-     .block_option = "io.block",
-     .open = posix_open},
+static const struct store_kind null_kind = {
+    .name = "null",
+    .scheme = STORE_NULL,
+    .ops = &null_backend,
+    .block_option = "io.block",
+    .open = null_open,
 };
+
+static const struct store_kind fault_kind = {
+    .name = "fault",
+    .scheme = STORE_FAULT,
+    .ops = &fault_backend,
+    .open = fault_open,
+};
+
+static const struct store_kind s3_kind = {
+    .name = "s3",
+    .scheme = STORE_S3,
+    .ops = S3_BACKEND,
+    .is_objects = true,
+    .keeps_data = true,
+    .block_option = "s3.part_size",
+    .open = s3_open,
+    .check = s3_check,
+    .abort_leftovers = s3_abort_leftovers,
+};
+
+static const struct store_kind posix_kind = {
+    .name = "posix",
+    .scheme = "",
+    .ops = &posix_backend,
+    .is_path = true,
+    .keeps_data = true,
+    .block_option = "io.block",
+    .open = posix_open,
+};
+
+/* The first kind whose scheme a URI has is its kind: a path comes last. */
+static const struct store_kind *const kinds[] = {&null_kind, &fault_kind, &s3_kind, &posix_kind};
 
 static bool has_prefix(const char *text, const char *prefix)
 {
@@ -73,16 +91,16 @@ static bool has_prefix(const char *text, const char *prefix)
 static int find_kind(const char *uri, const struct store_kind **kind, struct cb_err *err)
 {
     size_t i = 0;
-    while (!has_prefix(uri, kinds[i].scheme))
+    while (!has_prefix(uri, kinds[i]->scheme))
         i++;
-    if (kinds[i].is_path && has_prefix(uri, "s3:"))
+    if (kinds[i]->is_path && has_prefix(uri, "s3:"))
         return cb_fail(err, CB_ERR_USAGE, "did you mean " STORE_S3 "%s? A folder of that name is ./%s",
                        uri + 3 + strspn(uri + 3, "/"), uri);
-    if (kinds[i].is_path && strstr(uri, "://"))
+    if (kinds[i]->is_path && strstr(uri, "://"))
         return cb_fail(err, CB_ERR_USAGE,
                        "no such kind of store; known are a path, " STORE_S3 "BUCKET/PREFIX, " STORE_NULL
                        " and " STORE_FAULT "SPEC:STORE");
-    *kind = &kinds[i];
+    *kind = kinds[i];
     return 0;
 }
 
@@ -97,7 +115,7 @@ int store_uri_parse(const char *uri, struct store_uri *parsed, struct cb_err *er
 {
     struct store_uri made = {.inner = uri};
     int rc = find_kind(uri, &made.kind, err);
-    while (!rc && made.kind->ops == &fault_backend) {
+    while (!rc && made.kind == &fault_kind) {
         made.has_faults = true;
         made.inner = wrapped_store(made.inner + strlen(made.kind->scheme));
         if (!made.inner)

@@ -35,7 +35,7 @@ static int find_first(struct store *store, const char *folder, char name[FOLDER_
 {
     name[0] = '\0';
     int rc = store_list(store, folder, take_first, name, err);
-    return rc == CB_ERR_EXISTS ? 0 : rc;
+    return rc == CB_ERR_EXISTS || rc == CB_ERR_NOT_FOUND ? 0 : rc;
 }
 
 static int claim_store(struct store *store, const char *path, struct cb_err *err)
@@ -96,6 +96,8 @@ int folder_objects_claim(struct store *store, const char *path, const char *suff
                            "%.300s/%.300s is there already and was not made by a run: choose another suffix", path,
                            suffix);
     }
+    if (!rc)
+        rc = store_make_folder(store, suffix, err);
     if (!rc)
         rc = store_publish(store, claim, run, strlen(run), err);
     if (!rc)

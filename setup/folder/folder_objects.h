@@ -1,5 +1,5 @@
-/* Whose a place in an object store is: what folder.c asks of file systems with open(O_EXCL) and mkdir, asked of a store
- * that knows only whole objects. For the calling rank alone. */
+/* Whose a place in a store is that is no folder of a file system: what folder.c does with open(O_EXCL) and mkdir, done
+ * with whole objects alone. For the calling rank alone. */
 #ifndef SETUP_FOLDER_FOLDER_OBJECTS_H
 #define SETUP_FOLDER_FOLDER_OBJECTS_H
 
