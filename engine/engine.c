@@ -10,7 +10,7 @@ static const struct engine_ops *const engines[] = {&engine_native_ops, &engine_t
 
 int engine_new(const struct engine_setup *setup, struct engine **engine, struct cb_err *err)
 {
-    const char *name = experiment_text(setup->experiment, OPT_ENGINE);
+    const char *name = setup->config.engine;
     for (size_t i = 0; i < sizeof engines / sizeof *engines; i++) {
         if (strcmp(engines[i]->name, name) == 0)
             return engines[i]->open(setup, engine, err);

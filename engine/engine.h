@@ -20,7 +20,6 @@
 #include "core/err.h"
 #include "engine/device.h"
 #include "engine/device_comm.h"
-#include "run/experiment.h"
 #include "run/status_page.h"
 #include "store/store.h"
 
@@ -42,8 +41,34 @@ struct state {
 
 struct engine;
 
+#define ENGINE_WASTE_AUTO UINT64_MAX /* as fits the store */
+
+/* What an experiment says of its engine. Texts are borrowed, and outlive the engine. */
+struct engine_config {
+    const char *engine; /* native, torch-dcp or command */
+    const char *store;  /* the URI as given */
+    bool fsync;
+    /* native */
+    uint64_t block_bytes, staging_bytes; /* 0 staging: as much as is needed */
+    uint32_t depth, inflight, copies;
+    bool checksum, caches_plans;
+    bool replaces;             /* saves go to a folder that may hold an older checkpoint */
+    struct plan_options plan;  /* but its alignment, which is the store's */
+    const char *load_exchange; /* off, broadcast, split or auto */
+    uint64_t load_gap_bytes;
+    uint64_t load_waste_percent; /* or ENGINE_WASTE_AUTO */
+    /* torch-dcp */
+    const char *format, *dedup, *torch_async;
+    uint32_t threads;
+    uint64_t timeout_ns; /* of an operation */
+    const char *s3_endpoint, *s3_region, *s3_profile, *s3_path_style;
+    uint64_t s3_part_bytes;
+    /* command */
+    const char *command;
+};
+
 struct engine_setup {
-    const struct experiment *experiment;
+    struct engine_config config;
     const struct layout *layout;
     struct comm *comm;
     struct status_page *page;

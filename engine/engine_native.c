@@ -18,22 +18,13 @@ static uint32_t payload_alignment(const struct store_capabilities *capabilities)
     return capabilities->offset_alignment > alignment ? capabilities->offset_alignment : alignment;
 }
 
-static int read_options(struct native_engine *self, struct cb_err *err)
+static int fit_store(struct native_engine *self, struct cb_err *err)
 {
-    const struct experiment *experiment = self->setup.experiment;
-    self->block_bytes = experiment_u64(experiment, OPT_IO_BLOCK);
-    self->durable = experiment_bool(experiment, OPT_IO_FSYNC);
-    self->caches_plans = experiment_bool(experiment, OPT_SAVE_PLAN_CACHE);
-    self->staging_bytes = experiment_u64(experiment, OPT_SAVE_STAGING_BYTES);
-    self->inflight = (uint32_t)experiment_u64(experiment, OPT_SAVE_INFLIGHT);
-    self->copies = (uint32_t)experiment_u64(experiment, OPT_COPIES);
-    self->checksum = experiment_is(experiment, OPT_CHECKSUM, "crc32");
-    self->folder = experiment_is(experiment, OPT_FOLDER, "per_iteration") ? FOLDER_PER_ITERATION : FOLDER_REPLACE;
     const struct store_capabilities *capabilities = store_capabilities(self->setup.store);
-    int rc = plan_options_read(experiment, payload_alignment(capabilities), &self->plan_options, err);
-    if (!rc && self->plan_options.files == FILES_SHARED && capabilities->part_bytes > 0)
-        rc = cb_fail(err, CB_ERR_USAGE, "io.files=shared: an object in S3 is written by one rank; use io.files=rank");
-    return rc;
+    self->setup.config.plan.payload_alignment = payload_alignment(capabilities);
+    if (self->setup.config.plan.files == FILES_SHARED && capabilities->part_bytes > 0)
+        return cb_fail(err, CB_ERR_USAGE, "io.files=shared: an object in S3 is written by one rank; use io.files=rank");
+    return 0;
 }
 
 static void native_close(struct engine *engine)
@@ -55,7 +46,7 @@ static int open_lane(const struct native_engine *self, struct native_lane *lane,
         .comm = lane->comm,
         .page = self->setup.page,
         .async = lane->async,
-        .depth = (uint32_t)experiment_u64(self->setup.experiment, OPT_IO_DEPTH),
+        .depth = self->setup.config.depth,
     };
     return transfer_new(&transfer, &lane->transfer, err);
 }
@@ -71,7 +62,7 @@ static int native_open(const struct engine_setup *setup, struct engine **engine,
     self->size = comm_size(setup->comm);
     self->front = (struct native_lane){.store = setup->store, .comm = setup->comm};
     self->back = (struct native_lane){.store = setup->async_store, .comm = setup->async_comm, .async = true};
-    int rc = read_options(self, err);
+    int rc = fit_store(self, err);
     if (!rc)
         rc = open_lane(self, &self->front, err);
     if (!rc && self->back.store)
@@ -112,9 +103,9 @@ static int save_run(struct native_operation *operation, struct cb_err *err)
     if (rc)
         return cb_context(err, "saving %s, rank %" PRIu32, operation->path, engine->rank);
     operation->sample->values[METRIC_STALL_S] = operation->sample->values[METRIC_OP_S];
-    if (engine->copies > 1)
-        operation->sample->values[METRIC_COPIES] = engine->copies;
-    if (engine->durable)
+    if (engine->setup.config.copies > 1)
+        operation->sample->values[METRIC_COPIES] = engine->setup.config.copies;
+    if (engine->setup.config.fsync)
         operation->sample->values[METRIC_DURABLE_S] = operation->sample->values[METRIC_OP_S];
     return 0;
 }

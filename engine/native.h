@@ -13,8 +13,6 @@
 #include "engine/mapping.h"
 #include "engine/timeline.h"
 
-enum folder_mode { FOLDER_PER_ITERATION, FOLDER_REPLACE };
-
 struct native_save;
 struct native_load;
 struct async_save;
@@ -32,15 +30,6 @@ struct native_engine {
     struct engine base;
     struct engine_setup setup;
     uint32_t rank, size;
-    uint64_t block_bytes;
-    bool durable;           /* io.fsync */
-    bool checksum;          /* checksum=crc32 */
-    bool caches_plans;      /* save.plan_cache */
-    uint64_t staging_bytes; /* save.staging_bytes */
-    uint32_t inflight;      /* save.inflight */
-    uint32_t copies;
-    enum folder_mode folder;
-    struct plan_options plan_options;
     struct transfer *transfer;     /* the front lane's */
     struct native_lane front;      /* the caller's thread */
     struct native_lane back;       /* the thread of asynchronous saves; its parts are NULL without */

@@ -9,6 +9,7 @@
 #include "comm/agree.h"
 #include "core/alloc.h"
 #include "core/clock.h"
+#include "setup/engine_config.h"
 #include "setup/memory_estimate.h"
 #include "setup/open_store.h"
 
@@ -45,7 +46,6 @@ static int open_place(struct train_checkpoint *self, struct trainer *trainer, st
 static int make_engine(struct train_checkpoint *self, struct trainer *trainer, struct cb_err *err)
 {
     struct engine_setup setup = {
-        .experiment = self->experiment,
         .layout = self->layout,
         .comm = trainer->comm,
         .page = trainer->page,
@@ -56,7 +56,8 @@ static int make_engine(struct train_checkpoint *self, struct trainer *trainer, s
         .async_store = self->async_store,
         .device = trainer->own.device ? trainer->own.device : self->device,
     };
-    return engine_new(&setup, &self->engine, err);
+    int rc = engine_config_read(self->experiment, &setup.config, err);
+    return rc ? rc : engine_new(&setup, &self->engine, err);
 }
 
 int checkpoint_open(struct trainer *trainer, struct cb_err *err)

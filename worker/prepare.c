@@ -12,6 +12,7 @@
 #include "core/units.h"
 #include "engine/affinity.h"
 #include "run/run_folder.h"
+#include "setup/engine_config.h"
 #include "setup/folder/folder_objects.h"
 #include "setup/memory_estimate.h"
 #include "setup/open_store.h"
@@ -311,7 +312,6 @@ static int make_engine(struct run *self, struct cb_err *err)
         return 0;
     bool native = experiment_is(self->experiment, OPT_ENGINE, "native");
     struct engine_setup setup = {
-        .experiment = self->experiment,
         .layout = self->layout,
         .comm = self->comm,
         .page = self->page,
@@ -324,7 +324,8 @@ static int make_engine(struct run *self, struct cb_err *err)
         .device = self->device,
         .device_comm = self->on_device ? self->plugin.ops->comm : NULL,
     };
-    return engine_new(&setup, &self->engine, err);
+    int rc = engine_config_read(self->experiment, &setup.config, err);
+    return rc ? rc : engine_new(&setup, &self->engine, err);
 }
 
 int run_prepare(struct run *self, struct comm *comm, struct status_page *page, const char *pages_folder,

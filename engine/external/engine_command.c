@@ -24,7 +24,6 @@
 struct command_engine {
     struct engine base;
     struct engine_setup setup;
-    const char *command;
 };
 
 /* 'it'"'"'s': one word for the shell, whatever is in it. */
@@ -130,10 +129,9 @@ struct invocation {
 };
 
 /* What the keys s3.* say, by the names that other clients know. */
-static void add_bucket(struct invocation *self, const struct experiment *experiment)
+static void add_bucket(struct invocation *self, const struct engine_config *config)
 {
-    const char *endpoint = experiment_text(experiment, OPT_S3_ENDPOINT),
-               *region = experiment_text(experiment, OPT_S3_REGION);
+    const char *endpoint = config->s3_endpoint, *region = config->s3_region;
     size_t count = VALUE_COUNT;
     snprintf(self->endpoint, sizeof self->endpoint, "AWS_ENDPOINT_URL=%s", endpoint);
     snprintf(self->region, sizeof self->region, "AWS_REGION=%s", region);
@@ -167,8 +165,8 @@ static int fill_invocation(struct invocation *self, const struct command_engine 
                  self->values[i].text);
         self->environment[i] = self->environment_text[i];
     }
-    add_bucket(self, engine->setup.experiment);
-    return command_expand(engine->command, self->values, VALUE_COUNT, &self->line, err);
+    add_bucket(self, &engine->setup.config);
+    return command_expand(engine->setup.config.command, self->values, VALUE_COUNT, &self->line, err);
 }
 
 static int invocation_init(struct invocation *self, struct cb_err *err)
@@ -294,7 +292,6 @@ static int command_open(const struct engine_setup *setup, struct engine **engine
         return alloc_fail(err, "for the engine");
     self->base.ops = &engine_command_ops;
     self->setup = *setup;
-    self->command = experiment_text(setup->experiment, OPT_COMMAND);
     *engine = &self->base;
     return 0;
 }

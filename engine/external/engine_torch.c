@@ -81,7 +81,7 @@ static int choose_meeting(struct torch_engine *self, struct meeting *meeting, st
 }
 
 /* How the S3 connector is to reach the bucket; null where the store is no bucket. */
-static void write_bucket(struct json_writer *writer, const struct experiment *experiment, struct store *store)
+static void write_bucket(struct json_writer *writer, const struct engine_config *config, struct store *store)
 {
     json_write_key(writer, "s3");
     if (store_capabilities(store)->part_bytes == 0) {
@@ -89,11 +89,11 @@ static void write_bucket(struct json_writer *writer, const struct experiment *ex
         return;
     }
     json_write_begin_object(writer);
-    json_member_text(writer, "endpoint", experiment_text(experiment, OPT_S3_ENDPOINT));
-    json_member_text(writer, "region", experiment_text(experiment, OPT_S3_REGION));
-    json_member_text(writer, "profile", experiment_text(experiment, OPT_S3_PROFILE));
-    json_member_text(writer, "path_style", experiment_text(experiment, OPT_S3_PATH_STYLE));
-    json_member_u64(writer, "part_size", experiment_u64(experiment, OPT_S3_PART_SIZE));
+    json_member_text(writer, "endpoint", config->s3_endpoint);
+    json_member_text(writer, "region", config->s3_region);
+    json_member_text(writer, "profile", config->s3_profile);
+    json_member_text(writer, "path_style", config->s3_path_style);
+    json_member_u64(writer, "part_size", config->s3_part_bytes);
     json_write_end_object(writer);
 }
 
@@ -115,20 +115,20 @@ static int make_ended_file(struct torch_engine *self, struct cb_err *err)
 
 static int send_init(struct torch_engine *self, const struct meeting *meeting, struct cb_err *err)
 {
-    const struct experiment *experiment = self->setup.experiment;
+    const struct engine_config *config = &self->setup.config;
     struct json_writer writer;
     torch_adapter_begin(&self->adapter, &writer, "init");
     json_member_u64(&writer, "rank", comm_rank(self->setup.comm));
     json_member_u64(&writer, "ranks", comm_size(self->setup.comm));
     json_member_text(&writer, "address", meeting->address);
     json_member_u64(&writer, "port", meeting->port);
-    json_member_u64(&writer, "threads", experiment_u64(experiment, OPT_IO_THREADS));
-    json_member_bool(&writer, "fsync", experiment_bool(experiment, OPT_IO_FSYNC));
-    json_member_text(&writer, "dedup", experiment_text(experiment, OPT_SAVE_DEDUP));
-    json_member_text(&writer, "async", experiment_text(experiment, OPT_TORCH_ASYNC));
+    json_member_u64(&writer, "threads", config->threads);
+    json_member_bool(&writer, "fsync", config->fsync);
+    json_member_text(&writer, "dedup", config->dedup);
+    json_member_text(&writer, "async", config->torch_async);
     write_fd_path(&writer, "ended", self->async.ended_fd);
-    json_member_u64(&writer, "timeout_s", experiment_u64(experiment, OPT_TIMEOUT_OP) / NS_PER_S + 1);
-    write_bucket(&writer, experiment, self->setup.plain);
+    json_member_u64(&writer, "timeout_s", config->timeout_ns / NS_PER_S + 1);
+    write_bucket(&writer, config, self->setup.plain);
     struct torch_answer answer;
     int rc = torch_adapter_ask(&self->adapter, &writer, clock_monotonic_ns() + START_TIMEOUT_NS, &answer, err);
     if (rc)
@@ -393,7 +393,7 @@ static int save_async(struct torch_engine *self, const char *path, struct state 
     async->begun++;
     async->sample = sample;
     async->timeline = operation.timeline;
-    async->durable = experiment_bool(self->setup.experiment, OPT_IO_FSYNC);
+    async->durable = self->setup.config.fsync;
     snprintf(async->path, sizeof async->path, "%s", path);
     return 0;
 }
@@ -408,15 +408,15 @@ static int torch_save(struct engine *engine, const char *path, struct state *sta
 
 static int torch_open(const struct engine_setup *setup, struct engine **engine, struct cb_err *err)
 {
-    if (experiment_is(setup->experiment, OPT_SAVE_DEDUP, "none"))
+    const struct engine_config *config = &setup->config;
+    if (strcmp(config->dedup, "none") == 0)
         return cb_fail(err, CB_ERR_UNSUPPORTED,
                        "PyTorch DCP always deduplicates: engine=torch-dcp cannot do save.dedup=none");
-    if (experiment_u64(setup->experiment, OPT_SAVE_INFLIGHT) > 1 ||
-        experiment_u64(setup->experiment, OPT_SAVE_STAGING_BYTES) > 0)
+    if (config->inflight > 1 || config->staging_bytes > 0)
         return cb_fail(err, CB_ERR_UNSUPPORTED,
                        "PyTorch's async_save copies all of the state and has one save under way: engine=torch-dcp "
                        "cannot do save.inflight or save.staging_bytes");
-    if (!experiment_is(setup->experiment, OPT_FORMAT, "dcp"))
+    if (strcmp(config->format, "dcp") != 0)
         return cb_fail(err, CB_ERR_UNSUPPORTED, "engine=torch-dcp writes format=dcp only");
     struct torch_engine *self = calloc(1, sizeof *self);
     if (!self)

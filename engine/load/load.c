@@ -35,11 +35,9 @@ void native_load_free(struct native_load *self)
 /* A request of an object store takes as long as megabytes do: any gap within load.gap costs less. */
 static uint64_t waste_percent(const struct native_engine *engine)
 {
-    uint64_t percent = store_capabilities(engine->setup.store)->part_bytes > 0 ? UINT64_MAX : FILE_WASTE_PERCENT;
-    const char *text = experiment_text(engine->setup.experiment, OPT_LOAD_WASTE);
-    if (strcmp(text, "auto") != 0 && units_parse_u64(text, &percent, NULL))
-        percent = FILE_WASTE_PERCENT; /* experiments are checked: never */
-    return percent;
+    bool has_files = store_capabilities(engine->setup.store)->part_bytes == 0;
+    uint64_t percent = engine->setup.config.load_waste_percent; /* auto bounds nothing */
+    return percent == ENGINE_WASTE_AUTO && has_files ? FILE_WASTE_PERCENT : percent;
 }
 
 static int load_new(const struct native_engine *engine, struct native_load **load, struct cb_err *err)
@@ -47,13 +45,13 @@ static int load_new(const struct native_engine *engine, struct native_load **loa
     struct native_load *self = calloc(1, sizeof *self);
     if (!self)
         return alloc_fail(err, "to load");
-    struct io_limits limits = io_limits_of(store_capabilities(engine->setup.store), engine->block_bytes);
-    const char *mode = experiment_text(engine->setup.experiment, OPT_LOAD_EXCHANGE);
+    struct io_limits limits = io_limits_of(store_capabilities(engine->setup.store), engine->setup.config.block_bytes);
+    const char *mode = engine->setup.config.load_exchange;
     self->plan.mode = strcmp(mode, "broadcast") == 0 ? LOAD_BROADCAST
                       : strcmp(mode, "split") == 0   ? LOAD_SPLIT
                                                      : LOAD_ALONE;
     self->plan.chooses = strcmp(mode, "auto") == 0;
-    self->plan.gap_bytes = experiment_u64(engine->setup.experiment, OPT_LOAD_GAP);
+    self->plan.gap_bytes = engine->setup.config.load_gap_bytes;
     self->plan.waste_percent = waste_percent(engine);
     limits.gap = self->plan.gap_bytes < limits.alignment ? limits.alignment : self->plan.gap_bytes;
     limits.whole_frames = true;

@@ -20,7 +20,7 @@ static int open_file(void *context, uint32_t file, struct store_object **object,
     struct native_load *self = context;
     const struct native_engine *engine = self->operation->engine;
     char name[PATH_MAX];
-    int rc = native_copy_name(self->operation->path, engine->rank % engine->copies,
+    int rc = native_copy_name(self->operation->path, engine->rank % engine->setup.config.copies,
                               self->plan.checkpoint->files[self->io.files[file]], name, err);
     return rc ? rc : store_open_read(engine->setup.store, name, object, length, err);
 }
@@ -122,7 +122,7 @@ static void take_payload(struct native_load *self, struct load_item *item, struc
         place_bytes(self, part, bytes);
     if (packed)
         return;
-    if (self->operation->engine->checksum)
+    if (self->operation->engine->setup.config.checksum)
         part->crc = crc32_zip(0, part->direct ? part->memory : bytes, part->bytes);
     if (self->complete.exchange && part->kind == PART_PAYLOAD)
         self->complete.arrived[read_of(self, item, part->memory)] += part->bytes;

@@ -112,7 +112,7 @@ static bool wants_trailer(const struct native_load *self, const struct load_item
     for (size_t i = 0; i < ranges->count; i++)
         covered += ranges->ranges[i].end - ranges->ranges[i].begin;
     bool tells = item->payload.whole ? covered == item->payload.bytes : item->payload.header_crc != 0;
-    return self->operation->engine->checksum && tells && item->payload.bytes > 0 && length > end;
+    return self->operation->engine->setup.config.checksum && tells && item->payload.bytes > 0 && length > end;
 }
 
 /* Places in memory follow those in the file, so that a store reads straight to them. */
@@ -236,7 +236,7 @@ int native_load_build_pass(struct native_load *self, struct cb_err *err)
     self->plan.waste_left = self->io.schedule.waste_left;
     if (ranges.failed)
         return alloc_fail(err, "for the ranges to read");
-    uint32_t turns = engine->plan_options.files == FILES_PER_RANK ? engine->plan_options.files_per_rank : 1;
+    uint32_t turns = engine->setup.config.plan.files == FILES_PER_RANK ? engine->setup.config.plan.files_per_rank : 1;
     int rc = io_schedule_finish(&self->io.schedule, turns, err);
     if (rc)
         return rc;

@@ -92,7 +92,7 @@ static int place_plain(struct native_load *self, struct load_item *item, const c
     unpacking->at += len;
     if (first >= last)
         return 0;
-    if (self->operation->engine->checksum)
+    if (self->operation->engine->setup.config.checksum)
         unpacking->crc = crc32_zip(unpacking->crc, bytes + (first - at), last - first);
     native_load_place(self, item, first - payload->offset, bytes + (first - at), last - first);
     return end_copies(self, err);
@@ -156,7 +156,7 @@ static int end_unpacking(struct native_load *self, struct load_item *item, struc
     int rc = unpacking->is_known ? 0 : begin_payload(self, item, err);
     if (!rc && unpacking->at < payload->offset + payload->bytes)
         rc = cb_fail(err, CB_ERR_CORRUPT, "it decompresses to less than its tensor has");
-    if (rc || !self->operation->engine->checksum)
+    if (rc || !self->operation->engine->setup.config.checksum)
         return rc;
     rc = format_parse_trailer(self->plan.checkpoint->format, unpacking->tail, unpacking->tail_bytes, &trailer, err);
     if (!rc)

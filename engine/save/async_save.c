@@ -74,7 +74,7 @@ static void fill(struct native_job *job)
     sample->values[METRIC_PERSIST_S] = sample->values[METRIC_OP_S] - stall_s;
     if (job->code)
         sample->flags |= SAMPLE_FAILED;
-    else if (operation->engine->durable)
+    else if (operation->engine->setup.config.fsync)
         sample->values[METRIC_DURABLE_S] = sample->values[METRIC_OP_S];
 }
 
@@ -89,7 +89,7 @@ static void end_job(struct async_save *self, struct native_job *job, int code)
     fill(job);
     if (code && self->failure.code == 0)
         self->failure = job->err;
-    self->first = (self->first + 1) % self->engine->inflight;
+    self->first = (self->first + 1) % self->engine->setup.config.inflight;
     self->count--;
     pthread_cond_broadcast(&self->changed);
     pthread_mutex_unlock(&self->lock);
@@ -128,7 +128,7 @@ int async_save_make(struct native_engine *engine, struct cb_err *err)
     if (rc)
         return rc;
     struct async_save *self = calloc(1, sizeof *self);
-    struct native_job *jobs = calloc(engine->inflight, sizeof *jobs);
+    struct native_job *jobs = calloc(engine->setup.config.inflight, sizeof *jobs);
     if (!self || !jobs) {
         free(self);
         free(jobs);
@@ -142,7 +142,7 @@ int async_save_make(struct native_engine *engine, struct cb_err *err)
     pthread_condattr_destroy(&attributes);
     self->engine = engine;
     self->jobs = jobs;
-    for (uint32_t i = 0; i < engine->inflight; i++) {
+    for (uint32_t i = 0; i < engine->setup.config.inflight; i++) {
         sem_init(&jobs[i].staged_more, 0, 0);
         sem_init(&jobs[i].written_more, 0, 0);
     }
@@ -163,7 +163,7 @@ void async_save_free(struct native_engine *engine)
     pthread_mutex_unlock(&self->lock);
     if (self->running)
         pthread_join(self->thread, NULL);
-    for (uint32_t i = 0; i < engine->inflight; i++) {
+    for (uint32_t i = 0; i < engine->setup.config.inflight; i++) {
         sem_destroy(&self->jobs[i].staged_more);
         sem_destroy(&self->jobs[i].written_more);
     }
@@ -254,7 +254,7 @@ static int idle(struct native_engine *engine, struct cb_err *err)
 static struct native_job *begin_job(struct async_save *self, struct native_operation *operation)
 {
     pthread_mutex_lock(&self->lock);
-    uint32_t slot = (self->first + self->count) % self->engine->inflight;
+    uint32_t slot = (self->first + self->count) % self->engine->setup.config.inflight;
     struct native_job *job = &self->jobs[slot];
     job->queued = job->handed_over = false;
     self->count++;
@@ -325,7 +325,7 @@ int async_save_run(struct native_operation *operation, struct cb_err *err)
     struct cb_err why;
     operation->usage_of = RUSAGE_THREAD;
     native_begin(operation, STATE_WAIT);
-    int rc = async_save_wait(engine, engine->inflight - 1, operation->options->deadline_ns, err);
+    int rc = async_save_wait(engine, engine->setup.config.inflight - 1, operation->options->deadline_ns, err);
     if (rc) {
         timeline_stop(&operation->timeline);
         return rc;

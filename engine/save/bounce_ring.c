@@ -34,8 +34,8 @@ struct bounce_ring {
 
 static int count_slots(const struct native_engine *engine, uint64_t slot_bytes, uint32_t *count, struct cb_err *err)
 {
-    uint64_t limit = engine->staging_bytes;
-    uint64_t wanted = 2 * experiment_u64(engine->setup.experiment, OPT_IO_DEPTH);
+    uint64_t limit = engine->setup.config.staging_bytes;
+    uint64_t wanted = 2 * engine->setup.config.depth;
     if (limit > 0 && limit / slot_bytes < wanted)
         wanted = limit / slot_bytes;
     if (wanted < LEAST_SLOTS) {

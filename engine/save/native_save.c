@@ -22,7 +22,7 @@ static int create_file(void *context, uint32_t file, struct store_object **objec
         return rc;
     *length = planned->length;
     /* A shared file was made by its creator before the data path. */
-    if (self->engine->plan_options.files == FILES_SHARED)
+    if (self->engine->setup.config.plan.files == FILES_SHARED)
         return store_open_shared(store, name, planned->length, object, err);
     return store_create(store, name, planned->length, object, err);
 }
@@ -85,7 +85,8 @@ static int remove_own_files(struct native_operation *operation, struct cb_err *e
     int rc = 0;
     for (size_t i = 0; i < plan->file_count && !rc; i++) {
         bool removed;
-        for (uint32_t copy = 0; copy < engine->copies && plan->files[i].rank == engine->rank && !rc; copy++)
+        for (uint32_t copy = 0; copy < engine->setup.config.copies && plan->files[i].rank == engine->rank && !rc;
+             copy++)
             rc = remove_if_there(operation->lane->store, operation->path, copy, plan->files[i].name, &removed, err);
     }
     return rc;
@@ -131,7 +132,7 @@ static int make_place(struct native_operation *operation, struct cb_err *err)
     int rc = store_make_folder(operation->lane->store, operation->path, err);
     if (!rc)
         rc = refuse_marker(operation, err);
-    if (!rc && engine->plan_options.files == FILES_SHARED && engine->save->plan->file_count > 0)
+    if (!rc && engine->setup.config.plan.files == FILES_SHARED && engine->save->plan->file_count > 0)
         rc = create_shared(operation, err);
     return rc;
 }
@@ -201,7 +202,7 @@ static int write_copy(struct native_operation *operation, struct cb_err *err)
     operation->counts.requests += counts.requests;
     operation->counts.errors += counts.errors;
     operation->counts.bytes += counts.bytes;
-    if (!rc && engine->durable)
+    if (!rc && engine->setup.config.fsync)
         rc = sync_folders(operation, err);
     return rc;
 }
@@ -211,9 +212,9 @@ static int write_data(struct native_operation *operation, struct cb_err *err)
     struct native_engine *engine = operation->engine;
     struct status_page *page = engine->setup.page;
     atomic_store_explicit(operation->lane->async ? &page->behind_bytes_total : &page->bytes_total,
-                          engine->save->schedule.bytes * engine->copies, memory_order_relaxed);
+                          engine->save->schedule.bytes * engine->setup.config.copies, memory_order_relaxed);
     int rc = 0;
-    for (uint32_t copy = 0; copy < engine->copies && !rc; copy++) {
+    for (uint32_t copy = 0; copy < engine->setup.config.copies && !rc; copy++) {
         engine->save->copy = copy;
         rc = write_copy(operation, err);
     }
@@ -227,11 +228,10 @@ static int compose_metadata(struct native_operation *operation, struct cb_err *e
     char id[PATH_MAX];
     timeline_enter(&operation->timeline, STATE_SERIALIZE);
     const char *place = engine->setup.store_path;
-    int rc =
-        native_name(place ? place : experiment_text(engine->setup.experiment, OPT_STORE), operation->path, id, err);
+    int rc = native_name(place ? place : engine->setup.config.store, operation->path, id, err);
     buf_clear(&engine->save->metadata);
     if (!rc)
-        rc = format_write_metadata(engine->plan_options.format, operation->layout, engine->save->plan, id,
+        rc = format_write_metadata(engine->setup.config.plan.format, operation->layout, engine->save->plan, id,
                                    &engine->save->metadata, err);
     return rc ? rc : buf_check(&engine->save->metadata, "the checkpoint's metadata", err);
 }
@@ -241,7 +241,7 @@ static int publish_marker(struct native_operation *operation, struct cb_err *err
     struct native_engine *engine = operation->engine;
     char name[PATH_MAX];
     timeline_enter(&operation->timeline, STATE_COMMIT);
-    int rc = native_name(operation->path, format_marker(engine->plan_options.format), name, err);
+    int rc = native_name(operation->path, format_marker(engine->setup.config.plan.format), name, err);
     return rc ? rc
               : store_publish(operation->lane->store, name, engine->save->metadata.data, engine->save->metadata.len,
                               err);
@@ -270,7 +270,7 @@ int native_persist(struct native_operation *operation, struct native_job *job, i
     int rc = code;
     save->operation = operation;
     save->job = job;
-    if (engine->folder == FOLDER_REPLACE)
+    if (engine->setup.config.replaces)
         rc = clear_folder(operation, rc, err);
     timeline_enter(&operation->timeline, STATE_IO);
     if (!rc)

@@ -194,7 +194,7 @@ static struct io_limits save_limits(const struct native_save *self)
 {
     const struct native_engine *engine = self->engine;
     struct store *store = self->staged ? engine->back.store : engine->front.store;
-    struct io_limits limits = io_limits_of(store_capabilities(store), engine->block_bytes);
+    struct io_limits limits = io_limits_of(store_capabilities(store), engine->setup.config.block_bytes);
     limits.gap = limits.alignment > GAP_BYTES ? limits.alignment : GAP_BYTES;
     limits.images = self->staged || self->bounces;
     limits.whole_blocks = store_capabilities(store)->part_bytes > 0;
@@ -251,8 +251,9 @@ static int build_program(struct native_save *self, const struct state *state, st
             add_item(self, i);
         io_schedule_end_file(&self->schedule);
     }
-    uint32_t turns =
-        engine->plan_options.files == FILES_PER_RANK && self->schedule.file_count > 1 ? self->schedule.file_count : 1;
+    uint32_t turns = engine->setup.config.plan.files == FILES_PER_RANK && self->schedule.file_count > 1
+                         ? self->schedule.file_count
+                         : 1;
     int rc = io_schedule_finish(&self->schedule, turns, err);
     if (!rc && self->staged)
         rc = native_staging_build(self, err);
@@ -279,7 +280,7 @@ static void show_plan(const struct native_engine *engine, const struct plan *pla
 static int compute_plan(struct native_save *self, const struct plan_key *key, struct cb_err *err)
 {
     struct plan *plan = NULL;
-    int rc = plan_compute(self->layout, &self->engine->plan_options, &plan, err);
+    int rc = plan_compute(self->layout, &self->engine->setup.config.plan, &plan, err);
     if (rc)
         return rc;
     assert(plan);
@@ -311,10 +312,10 @@ int native_prepare(struct native_operation *operation, bool staged,
     struct native_engine *engine = operation->engine;
     struct native_save *self = engine->save;
     struct plan_key key;
-    int rc = plan_key_of(operation->state->layout, &engine->plan_options, &key, err);
+    int rc = plan_key_of(operation->state->layout, &engine->setup.config.plan, &key, err);
     if (rc)
         return rc;
-    bool hit = engine->caches_plans && self->plan && plan_key_equal(&key, &self->key);
+    bool hit = engine->setup.config.caches_plans && self->plan && plan_key_equal(&key, &self->key);
     bool ready = hit && self->schedule_ready && self->staged == staged &&
                  self->bounces == (!staged && operation->state->device) && same_memory(self, operation->state);
     if (!ready)

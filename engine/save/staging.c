@@ -65,7 +65,7 @@ static int place_images(struct native_save *self, struct cb_err *err)
 {
     struct staging *staging = &self->staging;
     const struct io_schedule *schedule = &self->schedule;
-    uint64_t total = 0, largest = 0, limit = self->engine->staging_bytes;
+    uint64_t total = 0, largest = 0, limit = self->engine->setup.config.staging_bytes;
     for (size_t i = 0; i < schedule->request_count; i++) {
         uint64_t bytes = image_bytes(&schedule->requests[i]);
         total += bytes;
@@ -122,11 +122,11 @@ static int allocate_areas(struct native_save *self, struct cb_err *err)
     if (staging->areas && staging->area_bytes <= staging->mapped_bytes)
         return 0;
     release_areas(staging, device);
-    staging->areas = calloc(engine->inflight, sizeof *staging->areas);
-    struct iovec *regions = calloc(engine->inflight, sizeof *regions);
+    staging->areas = calloc(engine->setup.config.inflight, sizeof *staging->areas);
+    struct iovec *regions = calloc(engine->setup.config.inflight, sizeof *regions);
     int rc = staging->areas && regions ? 0 : alloc_fail(err, "for the staging areas");
     if (!rc) {
-        staging->area_count = engine->inflight;
+        staging->area_count = engine->setup.config.inflight;
         staging->mapped_bytes = staging->area_bytes;
     }
     for (uint32_t i = 0; i < staging->area_count && staging->mapped_bytes > 0 && !rc; i++) {
@@ -136,12 +136,13 @@ static int allocate_areas(struct native_save *self, struct cb_err *err)
         regions[i] = (struct iovec){.iov_base = memory, .iov_len = staging->mapped_bytes};
     }
     if (!rc && staging->mapped_bytes > 0)
-        store_register(engine->back.store, regions, engine->inflight);
+        store_register(engine->back.store, regions, engine->setup.config.inflight);
     free(regions);
     if (!rc)
         return 0;
     release_areas(staging, device);
-    return cb_context(err, "staging memory of save.staging_bytes for save.inflight=%" PRIu32, engine->inflight);
+    return cb_context(err, "staging memory of save.staging_bytes for save.inflight=%" PRIu32,
+                      engine->setup.config.inflight);
 }
 
 /* The list counts from the start of an area; each area gets its own. */

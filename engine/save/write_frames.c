@@ -17,7 +17,7 @@ static int compose_frame(struct native_save *self, const struct part *part, char
 {
     const struct plan_item *item = native_item(self, part->item);
     const struct state_tensor *tensor = tensor_of(self, item);
-    enum plan_format format = self->engine->plan_options.format;
+    enum plan_format format = self->engine->setup.config.plan.format;
     int rc;
     buf_clear(&self->frame);
     if (part->kind == PART_HEADER)
@@ -68,7 +68,7 @@ int write_frames(void *context, const struct io_request *request, char *image, s
         }
         if (!part->direct && !self->staged && !self->bounces)
             copy_part(self, part, to);
-        if (self->engine->checksum && format_has_checksums(self->engine->plan_options.format))
+        if (self->engine->setup.config.checksum && format_has_checksums(self->engine->setup.config.plan.format))
             source->crc = crc32_zip(source->crc, part->direct ? part->memory : to, part->bytes);
     }
     if (position < request->end)

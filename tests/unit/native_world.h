@@ -16,6 +16,7 @@
 
 #include "engine/engine_ops.h"
 #include "engine/state.h"
+#include "setup/engine_config.h"
 #include "tests/unit/layout_words.h"
 #include "tests/unit/thread_comm.h"
 
@@ -98,7 +99,6 @@ static inline int world_open_rank(struct world_rank *self, struct cb_err *err)
     if (rc)
         return rc;
     struct engine_setup setup = {
-        .experiment = experiment,
         .layout = world->words.layout,
         .comm = &self->comm,
         .page = self->page,
@@ -109,7 +109,8 @@ static inline int world_open_rank(struct world_rank *self, struct cb_err *err)
         .device = self->device,
         .device_comm = world->device_comm,
     };
-    return engine_native_ops.open(&setup, &self->engine, err);
+    rc = engine_config_read(experiment, &setup.config, err);
+    return rc ? rc : engine_native_ops.open(&setup, &self->engine, err);
 }
 
 static inline void world_allocate(struct world_rank *self, struct state *state)
