@@ -1,5 +1,4 @@
-/* Which cores a rank runs on: sched_setaffinity on shares of what the machine allows us. Knows nothing
- * of what the rank does there. */
+/* Which cores a rank runs on: sched_setaffinity on shares of what the machine allows us. */
 #include "engine/affinity.h"
 
 #include <errno.h>

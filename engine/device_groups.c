@@ -1,4 +1,4 @@
-/* Groups of ranks and their communicators. Knows who introduces whom; not what they will say. */
+/* Communicators of the groups of ranks whose devices exchange. */
 #include "engine/device_groups.h"
 
 #include <string.h>

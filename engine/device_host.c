@@ -1,8 +1,7 @@
 /* The `host` device: this machine's memory, copied at once with this rank's cores.
  *
  * Large rows go past the caches (streaming stores): the copy will be read by a disk's controller or
- * much later, and a plain store would first read what it overwrites. Owns the copying threads; must
- * not know what is copied. */
+ * much later, and a plain store would first read what it overwrites. */
 #include "core/alloc.h"
 #include "engine/device.h"
 

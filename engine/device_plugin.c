@@ -1,4 +1,4 @@
-/* Loading and checking the plugin, and the device of a rank. Knows the dynamic linker; nothing of CUDA. */
+/* Loads and checks the CUDA plugin, and opens the device of a rank. */
 #include "engine/device_plugin.h"
 
 #include <dlfcn.h>

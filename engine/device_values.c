@@ -1,4 +1,4 @@
-/* From dtypes and payloads to what a kernel needs. Knows the forms of ckpt/payload.c; no device. */
+/* From dtypes and payloads to what a kernel needs. */
 #include "engine/device_values.h"
 
 #include <assert.h>

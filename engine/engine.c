@@ -1,4 +1,4 @@
-/* Which engine does it. Knows the three engines by their vtables, nothing of how they work. */
+/* Chooses the engine, and calls it through its vtable. */
 #include "engine/engine.h"
 
 #include <assert.h>

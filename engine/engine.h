@@ -98,13 +98,14 @@ struct engine_options {
     bool async;           /* of a save */
 };
 
-/* Saves `state` as checkpoint `path` of the store, and fills the values of the sample that the engine knows (state times,
- * bytes, requests, …). Returns when the checkpoint is committed by all ranks, or with the reason of the first failing rank.
+/* Saves `state` as checkpoint `path` of the store, and fills the values of the sample that the engine knows (state
+ * times, bytes, requests, …). Returns when the checkpoint is committed by all ranks, or with the reason of the first
+ * failing rank.
  *
  * With options->async it returns after the stall, when the state may change again. `path` and `options` are copied;
  * `sample` and state->layout stay the save's until engine_under_way says that it has ended. It waits until fewer than
- * save.inflight saves are under way. When an earlier one has failed, it returns that failure and saves nothing; the sample
- * of the one that failed has SAMPLE_FAILED. A failure is returned once. */
+ * save.inflight saves are under way. When an earlier one has failed, it returns that failure and saves nothing; the
+ * sample of the one that failed has SAMPLE_FAILED. A failure is returned once. */
 int engine_save(struct engine *engine, const char *path, struct state *state, const struct engine_options *options,
                 struct sample *sample, struct cb_err *err) CB_MUST_CHECK;
 /* Waits until all asynchronous saves have ended, which they do in the order in which they began, and returns a failure
@@ -112,8 +113,9 @@ int engine_save(struct engine *engine, const char *path, struct state *state, co
 int engine_wait(struct engine *engine, uint64_t deadline_ns, struct cb_err *err) CB_MUST_CHECK;
 /* How many of the newest saves have not ended; the samples of the others are complete. Not collective. */
 uint32_t engine_under_way(struct engine *engine);
-/* Loads checkpoint `path` into `state`, fills the sample as engine_save does, and returns when all ranks have loaded, or
- * with the reason of the first failing rank. Adds a line to the status page for every missing, short or corrupt item. */
+/* Loads checkpoint `path` into `state`, fills the sample as engine_save does, and returns when all ranks have loaded,
+ * or with the reason of the first failing rank. Adds a line to the status page for every missing, short or corrupt
+ * item. */
 int engine_load(struct engine *engine, const char *path, struct state *state, const struct engine_options *options,
                 struct sample *sample, struct cb_err *err) CB_MUST_CHECK;
 

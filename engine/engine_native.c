@@ -18,6 +18,7 @@ static uint32_t payload_alignment(const struct store_capabilities *capabilities)
     return capabilities->offset_alignment > alignment ? capabilities->offset_alignment : alignment;
 }
 
+/* Payloads lie as the store transfers them best. */
 static int fit_store(struct native_engine *self, struct cb_err *err)
 {
     const struct store_capabilities *capabilities = store_capabilities(self->setup.store);

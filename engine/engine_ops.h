@@ -1,15 +1,15 @@
-/* What an engine is made of: the vtable behind engine/engine.h. Only engine/engine*.c include it.
+/* What an engine is made of: the vtable behind engine/engine.h.
  *
  * An engine's own struct begins with `struct engine`, so that `struct engine *` is a pointer to it.
  * Every call is collective, from one thread, and follows the contract in engine/engine.h:
- * - open may keep `setup` and what it points at (all of it outlives the engine); it does no I/O that
+ * - open may copy `setup` and keep what it points at (all of that outlives the engine); it does no I/O that
  *   another rank waits for.
  * - save and load start the clock themselves, after a start agreement of their own, fill the values
  *   of `sample` they know (timeline_fill does the times), return only after the final agreement, and
  *   never move the commit ahead of the data. The caller has set op, iteration and flags of the sample;
  *   latencies are recorded only without SAMPLE_WARMUP.
- * - wait, under_way and stop are as engine_wait, engine_under_way and engine_stop; NULL where saves never go
- *   on behind: open refuses save.async then.
+ * - wait, under_way and stop are as engine_wait, engine_under_way and engine_stop; NULL for an engine without
+ *   asynchronous saves: open refuses save.async then.
  * - close frees the struct; it must not talk to other ranks. */
 #ifndef ENGINE_ENGINE_OPS_H
 #define ENGINE_ENGINE_OPS_H

@@ -1,4 +1,4 @@
-/* Where a GPU is. Knows how /sys names PCI devices; no GPU and no MPI. */
+/* Finds in /sys which cores, NUMA node and network adapter a GPU is near. */
 #include "engine/gpu_place.h"
 
 #include <ctype.h>

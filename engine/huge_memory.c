@@ -1,4 +1,4 @@
-/* Mappings aligned to huge pages. Owns nothing: who maps unmaps. */
+/* Mappings aligned to huge pages. The caller unmaps them. */
 #include "engine/huge_memory.h"
 
 #include <string.h>

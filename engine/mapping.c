@@ -1,4 +1,4 @@
-/* Stored boxes and held memory. Knows boxes and bytes, neither files nor formats. */
+/* Stored boxes and held memory. */
 #include "engine/mapping.h"
 
 #include <string.h>

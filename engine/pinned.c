@@ -1,4 +1,4 @@
-/* Pinned memory, and scattering from it. Knows devices and mappings; not what is copied. */
+/* Pinned memory, and scattering from it. */
 #include "engine/pinned.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* The memory of a rank's state. Owns the mapping; knows layout and payload, not files or engines. */
+/* The memory of a rank's state. */
 #include "engine/state.h"
 
 #include <assert.h>

@@ -1,4 +1,4 @@
-/* Counts into values. Knows the names of the metrics; nothing of how a store counts. */
+/* A store's counts become values of a sample. */
 #include "engine/store_metrics.h"
 
 void store_metrics_begin(struct store *store)

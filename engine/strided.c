@@ -1,4 +1,4 @@
-/* Stored elements with any strides and held memory. Knows boxes and bytes, neither files nor formats.
+/* Stored elements with any strides and held memory.
  *
  * Dimensions are walked from the largest stored stride to the smallest, and of each only the indices whose bytes meet
  * what was asked for, so that a piece of a payload costs its own elements alone. */

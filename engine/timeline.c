@@ -1,4 +1,4 @@
-/* Exclusive time in a state. Knows clocks and the status page, not what the states are spent on. */
+/* Exclusive time in a state. */
 #include "engine/timeline.h"
 
 #include <string.h>

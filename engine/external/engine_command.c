@@ -1,5 +1,5 @@
 /* engine=command: any shell command saves and loads; this times it, sizes what it leaves and takes the
- * metrics it reports. Knows nothing of what the command does, so nothing is verified. */
+ * metrics it reports. What the command does is unknown, so nothing is verified. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>

@@ -1,7 +1,6 @@
 /* engine=torch-dcp: PyTorch DCP saves and loads the same state, layout and place, in one long-lived
- * Python process a rank (engine/external/torch_adapter.h). Owns what that process is asked and the layout it is
- * told; the memory of the state stays ours (a memory file it maps), so payload and verification are the
- * same as for our own engine. */
+ * Python process a rank (engine/external/torch_adapter.h). The memory of the state stays ours (a memory file it maps),
+ * so payload and verification are the same as for our own engine. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>

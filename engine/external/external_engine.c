@@ -1,4 +1,4 @@
-/* What engines that let another process do the work share. Knows files by their sizes alone. */
+/* What engines that let another process do the work share. */
 #include "engine/external/external_engine.h"
 
 #include <stdio.h>

@@ -1,5 +1,4 @@
-/* What engines that let another process do the work share: folders, sizes, the clock around it.
- * Only engine/external/engine_torch.c, engine/external/torch_adapter.c and engine/external/engine_command.c include this. */
+/* What engines that let another process do the work share: folders, sizes, the clock around it. */
 #ifndef ENGINE_EXTERNAL_EXTERNAL_ENGINE_H
 #define ENGINE_EXTERNAL_EXTERNAL_ENGINE_H
 
@@ -34,7 +33,7 @@ int external_end(struct external_operation *self, int code, struct cb_err *err) 
 /* Joins the ranks without the clock, for what follows an operation. Collective. */
 int external_join(struct external_operation *self, int code, struct cb_err *err) CB_MUST_CHECK;
 
-/* Moves seconds from "other" to the state that the peer says they were spent in. */
+/* Moves seconds from "other" to the state that the other process says they were spent in. */
 void external_attribute(struct sample *sample, enum metric_id metric, double seconds);
 
 /* Waits for a child, looking at stop requests and at the sizes of the files it writes its output to; one

@@ -1,6 +1,6 @@
 /* The Python process behind engine=torch-dcp: found, started, spoken to, ended. A request is a line of JSON
- * to its stdin, an answer a line from its stdout; share/adapters/torch_dcp.py describes them. Knows neither
- * states nor samples. One thread at a time; not collective. */
+ * to its stdin, an answer a line from its stdout; share/adapters/torch_dcp.py describes them. One thread
+ * at a time; not collective. */
 #ifndef ENGINE_EXTERNAL_TORCH_ADAPTER_H
 #define ENGINE_EXTERNAL_TORCH_ADAPTER_H
 

@@ -1,4 +1,4 @@
-/* Parts into requests. Knows offsets, alignment and memory; neither formats nor boxes. */
+/* Cuts and joins parts of files into aligned requests. */
 #include "engine/io/io_schedule.h"
 
 #include "core/alloc.h"

@@ -1,4 +1,4 @@
-/* The data path: requests in flight. Knows stores and schedules; not what the bytes mean. */
+/* The data path: keeps requests of a schedule in flight. */
 #include "engine/io/transfer.h"
 
 #include <inttypes.h>

@@ -1,6 +1,5 @@
 /* load.exchange=auto: the first load reads everything on every rank and is measured; then a few messages say
- * how fast ranks talk, and all loads after it are split where that must be faster. Outside of any timing.
- * Owns the choice and how it is explained. */
+ * how fast ranks talk, and all loads after it are split where that must be faster. Outside of any timing. */
 #include <stdio.h>
 #include <string.h>
 

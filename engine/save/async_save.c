@@ -5,7 +5,7 @@
  * thread's, on its own lane: it makes requests of what is staged, writes, syncs, agrees, commits. What
  * fails on either side after the save began fails it on all ranks, in an agreement of the threads; the
  * next save or wait tells it. Until it is told, later saves are not written either.
- * Owns the thread and the jobs; the lock is taken when one begins, is handed over or ends. */
+ * The lock is taken when a job begins, is handed over or ends. */
 #include <inttypes.h>
 #include <math.h>
 #include <pthread.h>

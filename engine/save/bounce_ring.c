@@ -1,4 +1,4 @@
-/* The bounce ring's slots. Knows devices and their events; neither what requests are made of nor what they do. */
+/* Slots of pinned memory between the store and a device: free, being filled or emptied by copies, or full. */
 #include "engine/save/bounce_ring.h"
 
 #include <assert.h>

@@ -1,5 +1,5 @@
 /* Saving from a device while the caller waits: as many requests as there are slots are copied to this
- * machine ahead of those that are written, in their order. Knows I/O schedules and the bounce ring; not files. */
+ * machine ahead of those that are written, in their order. */
 #include <assert.h>
 
 #include "core/alloc.h"

@@ -1,5 +1,4 @@
-/* The copies that bring the payload of a request from the state to where its bytes are composed. Knows
- * schedules and where the state lies; not when copies are made. */
+/* The copies that bring the payload of a request from the state to where its bytes are composed. */
 #include <assert.h>
 
 #include "core/alloc.h"

@@ -1,6 +1,5 @@
 /* What a save needs before its first byte: the plan, from a cache that is keyed by all it depends on,
- * and the I/O schedule made of this rank's items. Owns both and the places of the state's pieces;
- * must not know how or when the bytes move. */
+ * and the I/O schedule made of this rank's items. */
 #include <assert.h>
 #include <inttypes.h>
 #include <string.h>

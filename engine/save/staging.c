@@ -4,7 +4,7 @@
  * Allocated and touched once, used by every save. Where all requests fit there is one round, and the
  * thread that writes starts after it, so that it does not compete with the copy. Where they do not,
  * rounds take turns between two halves: one is filled while the other is written. A half is filled
- * again when every write from it has completed. Knows devices and schedules; not files. */
+ * again when every write from it has completed. */
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>

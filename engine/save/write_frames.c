@@ -1,5 +1,5 @@
 /* The bytes of a request: payload copied where it is not written in place, headers and trailers
- * composed around it, checksums over what will be written. Knows formats through ckpt/format/format.h alone. */
+ * composed around it, checksums over what will be written. */
 #include <string.h>
 
 #include "core/hash.h"
