@@ -89,6 +89,7 @@ struct run_info {
     double state_share[OP_COUNT][STATE_COUNT];
     int slowest_rank[OP_COUNT];
     double slowest_rank_share[OP_COUNT], slowest_rank_excess[OP_COUNT];
+    enum rank_state slowest_rank_state[OP_COUNT]; /* as in run/results.h; STATE_COUNT where unknown */
     uint32_t iterations_verified, iterations_to_verify, suspected_cache, coldness_unknown;
     char **fingerprint_keys, **fingerprint_values; /* sorted by key; from the last attempt */
     size_t fingerprint_count;

@@ -200,9 +200,11 @@ static int insert_operations(struct ingest *self, const struct results *results,
     for (int op = 0; op < OP_COUNT && rc == 0; op++) {
         const char *name = operation_name((enum operation)op);
         if (results->slowest_rank[op] >= 0)
-            rc = db_run(history, err, "INSERT INTO operation VALUES(?,?,?,?,?)", "ttidd", self->run, name,
-                        (int64_t)results->slowest_rank[op], results->slowest_rank_share[op],
-                        results->slowest_rank_excess[op]);
+            rc = db_run(
+                history, err, "INSERT INTO operation VALUES(?,?,?,?,?,?)", "ttiddt", self->run, name,
+                (int64_t)results->slowest_rank[op], results->slowest_rank_share[op], results->slowest_rank_excess[op],
+                results->slowest_rank_state[op] == STATE_COUNT ? NULL
+                                                               : rank_state_name(results->slowest_rank_state[op]));
         for (int state = 0; state < STATE_COUNT && rc == 0; state++)
             if (results->state_share[op][state] > 0)
                 rc = db_run(history, err, "INSERT INTO state_share VALUES(?,?,?,?)", "tttd", self->run, name,

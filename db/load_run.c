@@ -154,11 +154,14 @@ static int load_operations(struct history *self, struct run_info *info, struct c
 {
     sqlite3_stmt *statement;
     bool has_row;
-    for (int op = 0; op < OP_COUNT; op++)
+    for (int op = 0; op < OP_COUNT; op++) {
         info->slowest_rank[op] = -1;
+        info->slowest_rank_state[op] = STATE_COUNT;
+    }
     int rc =
         db_query(self, &statement, err,
-                 "SELECT op, slowest_rank, slowest_share, slowest_excess FROM operation WHERE run=?", "t", info->run);
+                 "SELECT op, slowest_rank, slowest_share, slowest_excess, slowest_state FROM operation WHERE run=?",
+                 "t", info->run);
     while (rc == 0 && (rc = db_step(self, statement, &has_row, err)) == 0 && has_row) {
         enum operation op;
         if (!operation_find(db_text(statement, 0), &op))
@@ -166,6 +169,7 @@ static int load_operations(struct history *self, struct run_info *info, struct c
         info->slowest_rank[op] = sqlite3_column_int(statement, 1);
         info->slowest_rank_share[op] = db_double(statement, 2);
         info->slowest_rank_excess[op] = db_double(statement, 3);
+        (void)rank_state_find(db_text(statement, 4), &info->slowest_rank_state[op]);
     }
     if (rc == 0)
         rc = db_query(self, &statement, err, "SELECT op, state, share FROM state_share WHERE run=?", "t", info->run);

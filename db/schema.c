@@ -99,11 +99,14 @@ static const char version_2[] =
     " node_hours REAL NOT NULL, job_node_hours REAL NOT NULL, jobs INTEGER NOT NULL, failed_boots INTEGER NOT NULL,"
     " boot_s REAL NOT NULL, runs INTEGER NOT NULL, saved_s REAL NOT NULL, note TEXT) WITHOUT ROWID;";
 
+static const char version_3[] = "ALTER TABLE operation ADD COLUMN slowest_state TEXT;";
+
 struct migration {
     const char *sql;
     int (*fill)(struct history *self, struct cb_err *err); /* runs after the SQL; may be NULL */
 };
-static const struct migration migrations[SCHEMA_VERSION] = {{version_1, fill_powers}, {version_2, NULL}};
+static const struct migration migrations[SCHEMA_VERSION] = {
+    {version_1, fill_powers}, {version_2, NULL}, {version_3, NULL}};
 
 static int read_pragma(struct history *self, const char *sql, int64_t *value, struct cb_err *err)
 {

@@ -8,7 +8,7 @@
 
 struct history;
 
-#define SCHEMA_VERSION 2
+#define SCHEMA_VERSION 3
 #define SCHEMA_APPLICATION_ID 0x636b7074 /* "ckpt": identifies the database as ours */
 
 /* Whether the database must be migrated. Here and below, another program's database and a newer schema fail with a

@@ -17,6 +17,9 @@ struct entry {
 };
 
 /* What all ranks did in one iteration of one operation. `entries` has one per rank, ascending. */
+/* A rank that is slower by less needs no reason: "+0.0 %" is what people see. */
+#define DISTINCT_EXCESS 0.0005
+
 struct group {
     enum operation op;
     uint32_t iteration;
@@ -396,6 +399,29 @@ static double excess_of(struct work *work, enum operation op, int rank)
     return isfinite(summary.median) ? summary.median : 0;
 }
 
+/* The seconds by which `rank` was longer in a state than the ranks on average, over the iterations in which it was the
+ * slowest; the state with the most. Waiting for others is what a slow rank does least, and explains nothing. */
+static enum rank_state state_behind(const struct work *work, enum operation op, int rank)
+{
+    double excess[STATE_COUNT] = {0};
+    enum rank_state most = STATE_COUNT;
+    for (size_t i = 0; i < work->group_count; i++) {
+        const struct group *group = &work->groups[i];
+        if (!is_measured(group, op) || slowest_in(work, group) != rank)
+            continue;
+        for (size_t k = group->first; k < group->end; k++) {
+            double share = (work->entries[k].rank == (uint32_t)rank ? 1 : 0) - 1 / (double)(group->end - group->first);
+            const double *states = &work->entries[k].sample->values[METRIC_OTHER_S];
+            for (int state = 0; state < STATE_COUNT; state++)
+                excess[state] += isnan(states[state]) ? 0 : share * states[state];
+        }
+    }
+    for (int state = 0; state < STATE_COUNT; state++)
+        if (state != STATE_WAIT && excess[state] > 0 && (most == STATE_COUNT || excess[state] > excess[most]))
+            most = (enum rank_state)state;
+    return most;
+}
+
 static int find_slowest(struct work *work, enum operation op, struct cb_err *err)
 {
     struct results *results = work->results;
@@ -418,6 +444,8 @@ static int find_slowest(struct work *work, enum operation op, struct cb_err *err
     if (known > 0) {
         results->slowest_rank_share[op] = (double)most / known;
         results->slowest_rank_excess[op] = excess_of(work, op, results->slowest_rank[op]);
+        if (results->slowest_rank_excess[op] >= DISTINCT_EXCESS)
+            results->slowest_rank_state[op] = state_behind(work, op, results->slowest_rank[op]);
     }
     return 0;
 }
@@ -460,8 +488,10 @@ int results_compute(const struct record *record, struct results *results, struct
 {
     struct results computed = {0};
     struct work work = {.record = record, .results = &computed};
-    for (unsigned op = 0; op < OP_COUNT; op++)
+    for (unsigned op = 0; op < OP_COUNT; op++) {
         computed.slowest_rank[op] = -1;
+        computed.slowest_rank_state[op] = STATE_COUNT;
+    }
     int rc = compute(&work, err);
     free(work.entries);
     free(work.groups);

@@ -67,3 +67,14 @@ const char *figures_state_name(enum rank_state state, enum operation op)
         return "compare";
     return state != STATE_IO ? rank_state_name(state) : op == OP_LOAD || op == OP_VERIFY ? "read" : "write";
 }
+
+char *figures_slowest(const struct run_info *info, enum operation op, char text[64])
+{
+    enum rank_state state = info->slowest_rank_state[op];
+    if (info->slowest_rank[op] < 0)
+        snprintf(text, 64, "-");
+    else
+        snprintf(text, 64, "rank %d, %+.1f %%%s%s", info->slowest_rank[op], 100 * info->slowest_rank_excess[op],
+                 state == STATE_COUNT ? "" : ": ", state == STATE_COUNT ? "" : figures_state_name(state, op));
+    return text;
+}

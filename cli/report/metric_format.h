@@ -18,6 +18,9 @@ char *figures_format(enum metric_id metric, double value, char text[32]);
  * where the run has none. */
 double figures_median(const struct run_info *info, enum metric_id metric);
 
+/* "rank 3, +1.6 %: fsync"; without a reason where none is known, "-" where no rank is. */
+char *figures_slowest(const struct run_info *info, enum operation op, char text[64]);
+
 /* What people call a state of an operation: "read", not "io". */
 const char *figures_state_name(enum rank_state state, enum operation op);
 

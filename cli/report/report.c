@@ -69,7 +69,7 @@ static void add_operation(struct table *table, const struct run_info *info, enum
                       : !cold                                           ? " (warm)"
                       : info->suspected_cache || info->coldness_unknown ? " (cold?)"
                                                                         : " (cold)";
-    char text[32], low[32], high[32];
+    char text[32], low[32], high[32], slowest[64];
     struct buf states;
     buf_init(&states, 1024);
     describe_states(info, op, &states);
@@ -79,11 +79,7 @@ static void add_operation(struct table *table, const struct run_info *info, enum
                units_format_duration(time->max * 1e9, high));
     add_rate_cells(table, info, save ? METRIC_SAVE_BYTES_PER_S : METRIC_LOAD_BYTES_PER_S,
                    save ? METRIC_SAVE_LIMIT_FRACTION : METRIC_LOAD_LIMIT_FRACTION);
-    if (info->slowest_rank[op] >= 0)
-        table_addf(table, TABLE_PLAIN, "rank %d, %+.1f %%", info->slowest_rank[op],
-                   100 * info->slowest_rank_excess[op]);
-    else
-        table_add(table, TABLE_PLAIN, "-");
+    table_add(table, TABLE_PLAIN, figures_slowest(info, op, slowest));
     table_add(table, TABLE_PLAIN, states.data);
     buf_release(&states);
 }
@@ -294,7 +290,7 @@ static int write_looked_at(const struct run_info *info, bool colour, struct buf 
     const struct run_metric *time = run_info_metric(info, OP_VERIFY, METRIC_OP_S);
     double bytes_per_s = figures_median(info, METRIC_VERIFY_BYTES_PER_S),
            problems = figures_median(info, METRIC_PROBLEMS);
-    char text[32];
+    char text[32], slowest[64];
     int rc = 0;
     if (time) {
         struct table table;
@@ -306,8 +302,7 @@ static int write_looked_at(const struct run_info *info, bool colour, struct buf 
         table_add(&table, TABLE_BOLD, operation_name(OP_VERIFY));
         table_add(&table, TABLE_BOLD, units_format_duration(time->summary.median * 1e9, text));
         table_addf(&table, TABLE_PLAIN, "%.2f", bytes_per_s / (double)GIB);
-        table_addf(&table, TABLE_PLAIN, "rank %d, %+.1f %%", info->slowest_rank[OP_VERIFY],
-                   100 * info->slowest_rank_excess[OP_VERIFY]);
+        table_add(&table, TABLE_PLAIN, figures_slowest(info, OP_VERIFY, slowest));
         table_add(&table, TABLE_PLAIN, states.data);
         rc = table_write(&table, 0, colour, out, err);
         table_release(&table);

@@ -66,7 +66,9 @@ static void write_slowest_json(const struct run_info *info, struct json_writer *
             continue;
         json_write_key(writer, operation_name((enum operation)op));
         json_write_begin_object(writer);
+        enum rank_state state = info->slowest_rank_state[op];
         json_member_i64(writer, "rank", info->slowest_rank[op]);
+        json_member_text(writer, "state", state == STATE_COUNT ? NULL : rank_state_name(state));
         json_member_double(writer, "share", info->slowest_rank_share[op]);
         json_member_double(writer, "excess", info->slowest_rank_excess[op]);
         json_write_end_object(writer);

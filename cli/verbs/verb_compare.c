@@ -7,6 +7,7 @@
 #include "cli/compare/compare_sides.h"
 #include "cli/compare/comparison.h"
 #include "cli/report/history_reading.h"
+#include "cli/report/metric_format.h"
 #include "cli/report/table.h"
 #include "core/alloc.h"
 #include "core/log.h"
@@ -78,7 +79,43 @@ static void json_outliers(struct json_writer *json, const struct comparison *com
     json_write_end_array(json);
 }
 
-static void json_other(struct json_writer *json, const struct side *side, const struct comparison *comparison)
+/* The state that made a rank the slowest most often among the runs of a side, and in how many; STATE_COUNT where no run
+ * says why. */
+static enum rank_state usual_state(const struct comparison_side *side, enum operation op, size_t *runs)
+{
+    size_t times[STATE_COUNT + 1] = {0};
+    enum rank_state most = STATE_COUNT;
+    for (size_t i = 0; i < side->count; i++)
+        times[side->runs[i]->slowest_rank_state[op]]++;
+    for (int state = 0; state < STATE_COUNT; state++)
+        if (times[state] && (most == STATE_COUNT || times[state] > times[most]))
+            most = (enum rank_state)state;
+    *runs = most == STATE_COUNT ? 0 : times[most];
+    return most;
+}
+
+static void json_slowest(struct json_writer *json, const struct comparison_side *base,
+                         const struct comparison_side *other)
+{
+    json_write_key(json, "slowest_rank_state");
+    json_write_begin_object(json);
+    for (int op = OP_NONE + 1; op < OP_COUNT; op++) {
+        size_t runs;
+        enum rank_state before = usual_state(base, (enum operation)op, &runs);
+        enum rank_state after = usual_state(other, (enum operation)op, &runs);
+        if (before == STATE_COUNT && after == STATE_COUNT)
+            continue;
+        json_write_key(json, operation_name((enum operation)op));
+        json_write_begin_object(json);
+        json_member_text(json, "base", before == STATE_COUNT ? NULL : rank_state_name(before));
+        json_member_text(json, "other", after == STATE_COUNT ? NULL : rank_state_name(after));
+        json_write_end_object(json);
+    }
+    json_write_end_object(json);
+}
+
+static void json_other(struct json_writer *json, const struct side *base, const struct side *side,
+                       const struct comparison *comparison)
 {
     json_write_begin_object(json);
     json_member_text(json, "name", side->name);
@@ -95,6 +132,7 @@ static void json_other(struct json_writer *json, const struct side *side, const 
     json_differences(json, "differs", &comparison->differs);
     json_differences(json, "confounded", &comparison->confounded);
     json_outliers(json, comparison);
+    json_slowest(json, &base->compared, &side->compared);
     json_member_u64(json, "suspected_cache", comparison->suspected_cache_base + comparison->suspected_cache_other);
     json_write_end_object(json);
 }
@@ -114,13 +152,39 @@ static int write_json(struct cli *cli, const struct sides *sides, const struct c
     json_write_key(&json, "others");
     json_write_begin_array(&json);
     for (size_t i = 1; i < sides->count; i++)
-        json_other(&json, &sides->items[i], &comparisons[i - 1]);
+        json_other(&json, &sides->items[0], &sides->items[i], &comparisons[i - 1]);
     json_write_end_array(&json);
     json_write_end_object(&json);
     return cli_end_json(cli, err);
 }
 
 /* For people */
+
+static void write_usual_state(struct buf *out, const struct comparison_side *side, enum operation op)
+{
+    size_t runs;
+    enum rank_state state = usual_state(side, op, &runs);
+    if (state == STATE_COUNT)
+        buf_append_text(out, "unknown");
+    else
+        buf_printf(out, "%s (%zu of %zu run%s)", figures_state_name(state, op), runs, side->count,
+                   units_plural(side->count));
+}
+
+/* Why the slowest ranks were slow, where the sides do not agree. */
+static void write_slowest(struct buf *out, const struct comparison_side *base, const struct comparison_side *other)
+{
+    for (int op = OP_NONE + 1; op < OP_COUNT; op++) {
+        size_t runs;
+        if (usual_state(base, (enum operation)op, &runs) == usual_state(other, (enum operation)op, &runs))
+            continue;
+        buf_printf(out, "slowest rank of %s: ", operation_name((enum operation)op));
+        write_usual_state(out, base, (enum operation)op);
+        buf_append_text(out, " -> ");
+        write_usual_state(out, other, (enum operation)op);
+        buf_append_char(out, '\n');
+    }
+}
 
 static void add_verdict(struct table *table, const struct comparison *comparison,
                         const struct comparison_metric *metric, double threshold)
@@ -231,6 +295,7 @@ static void write_notes(struct buf *out, const struct side *base, const struct s
             buf_printf(out, "%s %s", i ? "," : "", comparison->same[i]);
         buf_append_char(out, '\n');
     }
+    write_slowest(out, &base->compared, &other->compared);
     write_contradictions(out, comparison);
     if (comparison->method == COMPARED_BLOCKS)
         buf_printf(out, "tested within %zu blocks, which take out what changed over time\n", comparison->blocks);

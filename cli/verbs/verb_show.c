@@ -18,14 +18,19 @@
 #define MAX_RANK_LINES 64
 
 /* Medians over the iterations of each rank, for one operation. */
-static const enum metric_id rank_metrics[] = {METRIC_OP_S,   METRIC_OWN_S,       METRIC_IO_S,  METRIC_FSYNC_S,
-                                              METRIC_WAIT_S, METRIC_BYTES_MOVED, METRIC_CPU_S, METRIC_RSS_BYTES};
+static const enum metric_id rank_metrics[] = {METRIC_OP_S, METRIC_OWN_S, METRIC_IO_S, METRIC_FSYNC_S, METRIC_WAIT_S,
+                                              METRIC_BYTES_MOVED, METRIC_CPU_S, METRIC_RSS_BYTES,
+                                              /* with --phases, the other states */
+                                              METRIC_OTHER_S, METRIC_PLAN_S, METRIC_STAGE_S, METRIC_SERIALIZE_S,
+                                              METRIC_EXCHANGE_S, METRIC_COMMIT_S};
 #define RANK_METRICS (sizeof rank_metrics / sizeof rank_metrics[0])
+#define PLAIN_RANK_METRICS 8
 
 struct rank_table {
     uint32_t attempt;
     size_t ranks, iterations[OP_COUNT][RANK_METRICS];
     double *values[OP_COUNT][RANK_METRICS]; /* iteration after iteration, a value a rank */
+    size_t columns;                         /* of rank_metrics that are shown */
 };
 
 static int gather(void *context, const struct rank_values *given, struct cb_err *err)
@@ -78,15 +83,15 @@ static int write_ranks(struct cli *cli, const struct rank_table *self, int op, s
 {
     struct table table;
     char text[32];
-    table_init(&table, "lrrrrrrrrr");
+    table_init(&table, self->columns == RANK_METRICS ? "lrrrrrrrrrrrrrrr" : "lrrrrrrrrr");
     table_add(&table, TABLE_BOLD, operation_name((enum operation)op));
     table_add(&table, TABLE_BOLD, "rank");
-    for (size_t column = 0; column < RANK_METRICS; column++)
+    for (size_t column = 0; column < self->columns; column++)
         table_add(&table, TABLE_BOLD, metric_row(rank_metrics[column])->name);
     for (size_t rank = 0; rank < self->ranks && rank < MAX_RANK_LINES; rank++) {
         table_add(&table, TABLE_PLAIN, "");
         table_addf(&table, TABLE_PLAIN, "%zu", rank);
-        for (size_t column = 0; column < RANK_METRICS; column++)
+        for (size_t column = 0; column < self->columns; column++)
             table_add(&table, TABLE_PLAIN,
                       figure_short_text(rank_metrics[column], rank_median(self, op, column, rank), text));
     }
@@ -110,7 +115,7 @@ static void json_ranks(struct json_writer *json, const struct rank_table *self)
         for (size_t rank = 0; rank < self->ranks; rank++) {
             json_write_begin_object(json);
             json_member_u64(json, "rank", rank);
-            for (size_t column = 0; column < RANK_METRICS; column++) {
+            for (size_t column = 0; column < self->columns; column++) {
                 json_write_key(json, metric_row(rank_metrics[column])->name);
                 json_write_double(json, rank_median(self, op, column, rank));
             }
@@ -288,6 +293,7 @@ static int show_run(struct cli *cli, struct history *history, struct cb_err *err
         rc = history_load_run(history, name, &run, err);
     if (rc == 0 && cli_has_flag(cli, "ranks")) {
         ranks.attempt = run->attempt;
+        ranks.columns = cli_has_flag(cli, "phases") ? RANK_METRICS : PLAIN_RANK_METRICS;
         rc = history_each_sample(history, name, gather, &ranks, err);
     }
     if (rc == 0 && cli_has_flag(cli, "nodes"))
@@ -326,7 +332,7 @@ static int run_show(struct cli *cli, struct cb_err *err)
 }
 
 static const struct verb_flag flags[] = {
-    {"ranks", NULL, "what each rank took, medians over the iterations"},
+    {"ranks", NULL, "what each rank took, medians over the iterations; with --phases in every state"},
     {"nodes", NULL,
      "the nodes and how they joined; workload=suite: outliers, what each pair of nodes did, and curves over message "
      "sizes"},

@@ -452,3 +452,17 @@ def test_records_of_an_agent_killed_before_its_manifest_are_sealed_by_the_contro
 
 def test_resume_of_nothing_is_refused(place):
     ckptbench(place, "run", "--resume", "20200101-none", code=2)
+
+
+def test_the_slowest_rank_says_why_in_the_report_in_json_and_when_compared(place):
+    shape = ["model=gpt2-tiny", "ranks=2", "ops=save", "iterations=2", "warmup=0", "baseline=false", "keep=false", "verify=none"]
+    slow = json.loads(ckptbench(place, "run", "--json", f"store=fault:delay=200ms+rank=1:{place}/store", *shape).stdout)["run"]
+    other = json.loads(ckptbench(place, "run", "--json", f"store=fault:delay=200ms+rank=0:{place}/store", *shape).stdout)["run"]
+    why = json.loads(ckptbench(place, "show", slow, "--json").stdout)["slowest_rank"]["save"]
+    assert why["rank"] == 1 and why["state"] in ("io", "fsync"), why
+    name = {"io": "write", "fsync": "fsync"}[why["state"]]
+    assert re.search(rf"rank 1, \+[\d.]+ %: {name}\b", ckptbench(place, "show", slow).stdout)
+    every_state = ckptbench(place, "show", slow, "--ranks", "--phases").stdout
+    assert all(f"{state}_s" in every_state for state in ("io", "fsync", "wait", "other", "plan", "stage", "serialize", "exchange", "commit"))
+    compared = json.loads(ckptbench(place, "compare", slow, other, "--json", code=6).stdout)["others"][0]
+    assert compared["slowest_rank_state"]["save"]["base"] == why["state"]

@@ -44,11 +44,14 @@ static void make_run(struct made_run *made)
     info->state_share[OP_SAVE][STATE_FSYNC] = 0.06;
     info->state_share[OP_SAVE][STATE_WAIT] = 0.026;
     info->state_share[OP_SAVE][STATE_COMMIT] = 0.004;
-    for (int op = 0; op < OP_COUNT; op++)
+    for (int op = 0; op < OP_COUNT; op++) {
         info->slowest_rank[op] = -1;
+        info->slowest_rank_state[op] = STATE_COUNT;
+    }
     info->slowest_rank[OP_SAVE] = 2;
     info->slowest_rank_excess[OP_SAVE] = 0.012;
     info->slowest_rank_share[OP_SAVE] = 0.8;
+    info->slowest_rank_state[OP_SAVE] = STATE_IO;
     info->iterations_verified = info->iterations_to_verify = 5;
     made->facts[0] = (char *)"io.used=io_uring O_DIRECT";
     info->facts = made->facts;
@@ -75,7 +78,7 @@ static void the_table_says_how_fast_who_was_slowest_and_where_the_time_went(void
     expect_in(out.data, "0.79 s … 0.84 s");
     expect_in(out.data, "2.03");
     expect_in(out.data, "0.97");
-    expect_in(out.data, "rank 2, +1.2 %");
+    expect_in(out.data, "rank 2, +1.2 %: write ");
     expect_in(out.data, "write 91 %, fsync 6 %, wait 3 %\n");
     expect_in(out.data, "used          io_uring O_DIRECT\n");
     expect_in(out.data, "verified      every byte of every tensor, 5 of 5 iterations\n");

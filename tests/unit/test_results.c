@@ -173,6 +173,28 @@ static void slowest_rank_is_the_one_that_is_most_often(void **state)
     assert_int_equal(fixture->results.slowest_rank[OP_LOAD], -1);
 }
 
+static void the_slowest_rank_is_slow_in_the_state_that_sets_it_apart(void **state)
+{
+    struct fixture *fixture = *state;
+    for (uint32_t iteration = 1; iteration <= 3; iteration++) {
+        add(fixture, 0, OP_SAVE, iteration, 0, 4);
+        add(fixture, 1, OP_SAVE, iteration, 0, 6);
+        add(fixture, 0, OP_LOAD, iteration, 0, 4);
+        add(fixture, 1, OP_LOAD, iteration, 0, 4);
+    }
+    for (uint32_t i = 0; i < fixture->record.ranks[1].sample_count; i++) { /* as much I/O as rank 0, and a long fsync */
+        struct sample *sample = &fixture->record.ranks[1].samples[i];
+        sample->values[METRIC_IO_S] = 3;
+        sample->values[METRIC_FSYNC_S] = sample->op == OP_SAVE ? 3 : 1;
+        fixture->record.ranks[0].samples[i].values[METRIC_WAIT_S] = 2;
+    }
+    assert_int_equal(results_compute(&fixture->record, &fixture->results, &fixture->err), 0);
+    assert_int_equal(fixture->results.slowest_rank[OP_SAVE], 1);
+    assert_int_equal(fixture->results.slowest_rank_state[OP_SAVE], STATE_FSYNC);
+    assert_int_equal(fixture->results.slowest_rank_state[OP_LOAD], STATE_COUNT); /* equally fast: nothing to explain */
+    assert_int_equal(fixture->results.slowest_rank_state[OP_STEP], STATE_COUNT);
+}
+
 static void limit_is_the_raw_rate_of_the_same_run(void **state)
 {
     struct fixture *fixture = *state;
@@ -247,6 +269,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(nothing_is_measured_when_a_rank_left_no_page, set_up, tear_down),
         cmocka_unit_test_setup_teardown(shares_of_states_sum_to_1, set_up, tear_down),
         cmocka_unit_test_setup_teardown(slowest_rank_is_the_one_that_is_most_often, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(the_slowest_rank_is_slow_in_the_state_that_sets_it_apart, set_up, tear_down),
         cmocka_unit_test_setup_teardown(limit_is_the_raw_rate_of_the_same_run, set_up, tear_down),
         cmocka_unit_test_setup_teardown(verified_iterations_and_marks_of_loads_are_counted, set_up, tear_down),
         cmocka_unit_test_setup_teardown(first_bytes_are_those_of_all_ranks_and_iterations, set_up, tear_down),
