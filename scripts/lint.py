@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ALLOWED = {
     "core": {"core"},
     "run": {"run", "core"},
-    "store": {"store", "run", "core"},
+    "store": {"store", "core"},
     "ckpt": {"ckpt", "store", "run", "core"},
     "setup": {"setup", "engine", "ckpt", "store", "run", "core"},
     "db": {"db", "run", "core"},
@@ -23,7 +23,7 @@ ALLOWED = {
     "suite": {"suite", "engine", "comm", "setup", "ckpt", "store", "run", "core"},
     "train": {"train", "engine", "comm", "setup", "ckpt", "store", "run", "core"},
     "worker": {"worker", "suite", "train", "engine", "comm", "setup", "ckpt", "store", "run", "core"},
-    "agent": {"agent", "store", "run", "core"},
+    "agent": {"agent", "setup", "store", "run", "core"},
     "cli": {"cli", "db", "jobs", "setup", "ckpt", "store", "run", "core"},
 }
 ENGINE_OF_RUN = {"run/metrics.h", "run/status_page.h", "run/cuda_plugin.h"}  # what it reports, and where its plugin is

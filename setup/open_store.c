@@ -2,8 +2,8 @@
 
 #include <assert.h>
 
+#include "setup/s3_keys.h"
 #include "store/kind.h"
-#include "store/s3/s3_options.h"
 
 int open_store(const struct experiment *experiment, uint32_t rank, const char *pages_folder, struct store **store,
                struct cb_err *err)
@@ -21,7 +21,7 @@ int open_store(const struct experiment *experiment, uint32_t rank, const char *p
         .shared_folder = pages_folder,
         .s3 = &s3,
     };
-    int rc = s3_options_read(experiment, &s3, err);
+    int rc = s3_keys_read(experiment, &s3, err);
     return rc ? rc : store_open(experiment_text(experiment, OPT_STORE), &options, store, err);
 }
 

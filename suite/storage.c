@@ -9,7 +9,7 @@
 #include "comm/agree.h"
 #include "core/clock.h"
 #include "engine/huge_memory.h"
-#include "store/s3/s3_options.h"
+#include "setup/s3_keys.h"
 #include "suite/suite.h"
 
 #define PAGE_BYTES 4096
@@ -544,7 +544,7 @@ static int open_store(struct suite *self, enum store_direct direct, struct store
         .shared_folder = self->pages_folder,
         .s3 = &s3,
     };
-    int rc = s3_options_read(experiment, &s3, err);
+    int rc = s3_keys_read(experiment, &s3, err);
     return rc ? rc : store_open(experiment_text(experiment, OPT_STORE), &options, store, err);
 }
 

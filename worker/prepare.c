@@ -17,7 +17,6 @@
 #include "setup/memory_estimate.h"
 #include "setup/open_store.h"
 #include "store/kind.h"
-#include "store/s3/s3_options.h"
 #include "worker/load_shift.h"
 #include "worker/run.h"
 

@@ -13,7 +13,7 @@
 #include "core/clock.h"
 #include "engine/affinity.h"
 #include "engine/timeline.h"
-#include "store/s3/s3_options.h"
+#include "setup/s3_keys.h"
 
 #define PLACE_BYTES 4096
 #define METADATA_MAX_BYTES (UINT64_C(8) << 30)
@@ -280,7 +280,7 @@ int verify_stored_run(const struct verify_stored_setup *setup, struct cb_err *er
     if (!rc)
         status_page_add_fact(setup->page, "affinity", affinity);
     if (!rc)
-        rc = together(setup->comm, s3_options_read(experiment, &self.s3, err), self.meeting_ns, err);
+        rc = together(setup->comm, s3_keys_read(experiment, &self.s3, err), self.meeting_ns, err);
     if (!rc)
         rc = verify_once(&self, err);
     buf_release(&self.metadata);

@@ -8,8 +8,8 @@
 
 #include "core/clock.h"
 #include "core/units.h"
+#include "setup/s3_keys.h"
 #include "store/kind.h"
-#include "store/s3/s3_options.h"
 
 #define REQUEST_DEADLINE_NS (15 * NS_PER_S)
 #define REQUEST_ATTEMPTS 4
@@ -18,7 +18,7 @@ static int abort_all(const struct attempt *attempt, const struct store_uri *uri,
 {
     const char *suffix = experiment_text(attempt->experiment, OPT_SUFFIX);
     struct s3_options options;
-    int rc = s3_options_read(attempt->experiment, &options, err);
+    int rc = s3_keys_read(attempt->experiment, &options, err);
     if (rc)
         return rc;
     options.attempts = REQUEST_ATTEMPTS;

@@ -9,6 +9,7 @@
 
 #include "core/clock.h"
 #include "core/units.h"
+#include "setup/s3_keys.h"
 #include "store/s3/s3.h"
 #include "store/s3/s3_credentials.h"
 
@@ -196,7 +197,7 @@ void doctor_s3_check(const char *uri, const struct experiment *experiment, docto
     struct s3_options options;
     struct cb_err err = {0};
     snprintf(look.name, sizeof look.name, ".ckptbench-doctor-%" PRIu64 "-%d", clock_wall_ns(), (int)getpid());
-    if (s3_options_read(experiment, &options, &err)) {
+    if (s3_keys_read(experiment, &options, &err)) {
         report(context, "s3", false, err.message, "correct the key: `ckptbench options s3` lists them");
         return;
     }

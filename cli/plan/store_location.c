@@ -13,8 +13,8 @@
 #include <unistd.h>
 
 #include "ckpt/model/model.h"
+#include "setup/s3_keys.h"
 #include "store/kind.h"
-#include "store/s3/s3_options.h"
 #include "store/s3/s3_uri.h"
 
 #define PROBE_ALIGNMENT 4096
@@ -148,7 +148,7 @@ static int check_s3_keys(const struct experiment *experiment, struct cb_err *err
 {
     struct s3_options options;
     struct s3_endpoint unused;
-    int rc = s3_options_read(experiment, &options, err);
+    int rc = s3_keys_read(experiment, &options, err);
     return rc || !options.endpoint[0] ? rc : s3_endpoint_make(options.endpoint, "", "bucket", 1, &unused, err);
 }
 

@@ -17,8 +17,8 @@
 #include "core/log.h"
 #include "core/units.h"
 #include "run/run_folder.h"
+#include "setup/s3_keys.h"
 #include "store/kind.h"
-#include "store/s3/s3_options.h"
 #include "store/store.h"
 
 #define STORE_MARKER ".ckptbench-store" /* as workers write them: docs/run-folder.md */
@@ -124,7 +124,7 @@ static int open_store(const struct leftover *item, bool read_only, struct store 
                                     .durable = true,
                                     .read_only = read_only,
                                     .s3 = &s3};
-    int rc = s3_options_read(item->experiment, &s3, err);
+    int rc = s3_keys_read(item->experiment, &s3, err);
     return rc ? rc : store_open(item->store, &options, store, err);
 }
 

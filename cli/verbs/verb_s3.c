@@ -12,6 +12,7 @@
 #include "core/log.h"
 #include "core/units.h"
 #include "run/experiment.h"
+#include "setup/s3_keys.h"
 #include "store/kind.h"
 #include "store/s3/s3.h"
 
@@ -189,7 +190,7 @@ static int read_keys(const struct cli *cli, struct s3_options *options, struct c
         rc = experiment_set(experiment, key, value + 1, "command line", err);
     }
     if (rc == 0)
-        rc = s3_options_read(experiment, options, err);
+        rc = s3_keys_read(experiment, options, err);
     experiment_free(experiment);
     return rc;
 }

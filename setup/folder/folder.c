@@ -17,8 +17,8 @@
 #include "core/buf.h"
 #include "core/units.h"
 #include "setup/folder/folder_objects.h"
+#include "setup/s3_keys.h"
 #include "store/kind.h"
-#include "store/s3/s3_options.h"
 
 #define CLAIM_MAX_BYTES 4096
 #define PLAIN_DEPTH 4
@@ -243,7 +243,7 @@ static int open_plain(const struct experiment *experiment, const char *inner, st
     struct s3_options s3;
     struct store_options options = {
         .direct = STORE_DIRECT_NO, .depth = PLAIN_DEPTH, .threads = 1, .durable = true, .s3 = &s3};
-    int rc = s3_options_read(experiment, &s3, err);
+    int rc = s3_keys_read(experiment, &s3, err);
     return rc ? rc : store_open(inner, &options, store, err);
 }
 

@@ -20,14 +20,10 @@
 int s3_client_new(const char *uri, const struct s3_options *options, uint32_t rank, uint32_t capacity,
                   struct s3_client **client, struct cb_err *err)
 {
-    struct s3_options defaults;
-    int rc = options ? 0 : s3_options_default(&defaults, err);
-    if (rc)
-        return rc;
     struct s3_client *self = calloc(1, sizeof *self);
     if (!self)
         return alloc_fail(err, "for store '%s'", uri);
-    rc = s3_session_open(&self->session, uri, options ? options : &defaults, rank, err);
+    int rc = s3_session_open(&self->session, uri, options ? options : &s3_options_default, rank, err);
     if (rc) {
         free(self);
         return rc;

@@ -1,12 +1,9 @@
-/* The s3.* keys of an experiment, as plain values. */
+/* What the s3.* keys say, as plain values. */
 #ifndef STORE_S3_S3_OPTIONS_H
 #define STORE_S3_S3_OPTIONS_H
 
 #include <stdbool.h>
 #include <stdint.h>
-
-#include "core/err.h"
-#include "run/experiment.h"
 
 #define S3_MIN_PART_BYTES (UINT64_C(5) << 20)
 #define S3_MAX_PART_BYTES (UINT64_C(5) << 30)
@@ -31,8 +28,7 @@ struct s3_options {
     uint64_t stall_ns, deadline_ns;
 };
 
-int s3_options_read(const struct experiment *experiment, struct s3_options *options, struct cb_err *err) CB_MUST_CHECK;
-/* Every key at its default. */
-int s3_options_default(struct s3_options *options, struct cb_err *err) CB_MUST_CHECK;
+/* Every key at its default (run/options.def). */
+extern const struct s3_options s3_options_default;
 
 #endif

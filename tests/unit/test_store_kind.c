@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "run/options.h"
+#include "setup/s3_keys.h"
 #include "store/kind.h"
 
 static void expect(const char *uri, const char *name, const char *inner, bool has_faults)
@@ -68,11 +69,32 @@ static void the_block_option_of_each_kind_is_a_size(void **unused)
     }
 }
 
+static void a_store_without_an_experiment_has_the_defaults_of_the_keys(void **unused)
+{
+    (void)unused;
+    struct experiment *experiment;
+    struct s3_options read;
+    struct cb_err err = {0};
+    assert_int_equal(experiment_new(&experiment, &err), 0);
+    assert_int_equal(s3_keys_read(experiment, &read, &err), 0);
+    assert_true(!read.endpoint[0] && !read.region[0] && !read.profile[0] && !read.interface[0] && !read.tls_ca[0]);
+    assert_int_equal(read.path_style, s3_options_default.path_style);
+    assert_int_equal(read.checksum, s3_options_default.checksum);
+    assert_int_equal(read.part_bytes, s3_options_default.part_bytes);
+    assert_int_equal(read.loops, s3_options_default.loops);
+    assert_int_equal(read.attempts, s3_options_default.attempts);
+    assert_int_equal(read.requester_pays, s3_options_default.requester_pays);
+    assert_int_equal(read.stall_ns, s3_options_default.stall_ns);
+    assert_int_equal(read.deadline_ns, s3_options_default.deadline_ns);
+    experiment_free(experiment);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_kind_is_found_behind_all_faults),
         cmocka_unit_test(malformed_uris_are_refused_and_have_no_property),
+        cmocka_unit_test(a_store_without_an_experiment_has_the_defaults_of_the_keys),
         cmocka_unit_test(the_block_option_of_each_kind_is_a_size),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
