@@ -83,7 +83,7 @@ static int run(const char *folder)
     enum outcome outcome;
     int code;
     catch_signals();
-    int rc = conduct_attempt(folder, &signals_received, &time_is_up, &outcome, &code, &err);
+    int rc = attempt_run(folder, &signals_received, &time_is_up, &outcome, &code, &err);
     if (rc) {
         log_error("%s", err.message);
         return cb_exit_code_at_home(rc);

@@ -249,40 +249,41 @@ bool payload_check(const struct payload_source *source, uint64_t first, const vo
     return true;
 }
 
-/* Runs of the box in the tensor, in the order of the box's own memory. */
+/* Runs of the region in the tensor, in the order of the region's own memory. */
 struct runs {
-    struct box whole;
+    struct region whole;
     uint64_t count, elements;
 };
 
-static struct runs runs_of(const uint64_t *shape, const struct box *box)
+static struct runs runs_of(const uint64_t *shape, const struct region *region)
 {
-    struct runs runs = {.whole = box_whole(box->dims, shape)};
-    if (box_elements(box) > 0)
-        box_runs(&runs.whole, box, &runs.count, &runs.elements);
+    struct runs runs = {.whole = region_whole(region->dims, shape)};
+    if (region_elements(region) > 0)
+        region_runs(&runs.whole, region, &runs.count, &runs.elements);
     return runs;
 }
 
-void payload_fill_box(const struct payload_source *source, const uint64_t *shape, const struct box *box, void *memory)
+void payload_fill_region(const struct payload_source *source, const uint64_t *shape, const struct region *region,
+                         void *memory)
 {
-    struct runs runs = runs_of(shape, box);
+    struct runs runs = runs_of(shape, region);
     uint64_t bytes = dtype_bytes(source->dtype);
     for (uint64_t i = 0; i < runs.count; i++) {
-        uint64_t element, in_box;
-        box_run(&runs.whole, box, i, &element, &in_box);
-        payload_fill(source, element, (unsigned char *)memory + in_box * bytes, runs.elements);
+        uint64_t element, in_region;
+        region_run(&runs.whole, region, i, &element, &in_region);
+        payload_fill(source, element, (unsigned char *)memory + in_region * bytes, runs.elements);
     }
 }
 
-bool payload_check_box(const struct payload_source *source, const uint64_t *shape, const struct box *box,
-                       const void *memory, uint64_t *wrong)
+bool payload_check_region(const struct payload_source *source, const uint64_t *shape, const struct region *region,
+                          const void *memory, uint64_t *wrong)
 {
-    struct runs runs = runs_of(shape, box);
+    struct runs runs = runs_of(shape, region);
     uint64_t bytes = dtype_bytes(source->dtype);
     for (uint64_t i = 0; i < runs.count; i++) {
-        uint64_t element, in_box;
-        box_run(&runs.whole, box, i, &element, &in_box);
-        if (!payload_check(source, element, (const unsigned char *)memory + in_box * bytes, runs.elements, wrong)) {
+        uint64_t element, in_region;
+        region_run(&runs.whole, region, i, &element, &in_region);
+        if (!payload_check(source, element, (const unsigned char *)memory + in_region * bytes, runs.elements, wrong)) {
             *wrong += element;
             return false;
         }

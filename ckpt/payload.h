@@ -29,9 +29,10 @@ void payload_fill(const struct payload_source *source, uint64_t first, void *mem
 bool payload_check(const struct payload_source *source, uint64_t first, const void *memory, uint64_t count,
                    uint64_t *wrong);
 
-/* The same for a box of a tensor of this shape in row-major memory. *wrong is the tensor's element. */
-void payload_fill_box(const struct payload_source *source, const uint64_t *shape, const struct box *box, void *memory);
-bool payload_check_box(const struct payload_source *source, const uint64_t *shape, const struct box *box,
-                       const void *memory, uint64_t *wrong);
+/* The same for a region of a tensor of this shape in row-major memory. *wrong is the tensor's element. */
+void payload_fill_region(const struct payload_source *source, const uint64_t *shape, const struct region *region,
+                         void *memory);
+bool payload_check_region(const struct payload_source *source, const uint64_t *shape, const struct region *region,
+                          const void *memory, uint64_t *wrong);
 
 #endif

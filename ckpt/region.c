@@ -1,27 +1,27 @@
-/* Arithmetic of N-dimensional boxes. */
+/* Arithmetic of N-dimensional regions. */
 #include "ckpt/region.h"
 
 #include <assert.h>
 #include <string.h>
 
-struct box box_whole(uint32_t dims, const uint64_t *shape)
+struct region region_whole(uint32_t dims, const uint64_t *shape)
 {
     assert(dims <= CKPT_MAX_DIMS);
-    struct box box = {.dims = dims};
+    struct region region = {.dims = dims};
     for (uint32_t i = 0; i < dims; i++)
-        box.size[i] = shape[i];
-    return box;
+        region.size[i] = shape[i];
+    return region;
 }
 
-uint64_t box_elements(const struct box *box)
+uint64_t region_elements(const struct region *region)
 {
     uint64_t elements = 1;
-    for (uint32_t i = 0; i < box->dims; i++)
-        elements *= box->size[i];
+    for (uint32_t i = 0; i < region->dims; i++)
+        elements *= region->size[i];
     return elements;
 }
 
-bool box_equal(const struct box *a, const struct box *b)
+bool region_equal(const struct region *a, const struct region *b)
 {
     if (a->dims != b->dims)
         return false;
@@ -32,7 +32,7 @@ bool box_equal(const struct box *a, const struct box *b)
     return true;
 }
 
-bool box_contains(const struct box *outer, const struct box *inner)
+bool region_contains(const struct region *outer, const struct region *inner)
 {
     if (outer->dims != inner->dims)
         return false;
@@ -44,11 +44,11 @@ bool box_contains(const struct box *outer, const struct box *inner)
     return true;
 }
 
-bool box_intersect(const struct box *a, const struct box *b, struct box *common)
+bool region_intersect(const struct region *a, const struct region *b, struct region *common)
 {
     if (a->dims != b->dims)
         return false;
-    struct box result = {.dims = a->dims};
+    struct region result = {.dims = a->dims};
     for (uint32_t i = 0; i < a->dims; i++) {
         uint64_t begin = a->offset[i] > b->offset[i] ? a->offset[i] : b->offset[i];
         uint64_t a_end = a->offset[i] + a->size[i];
@@ -63,25 +63,25 @@ bool box_intersect(const struct box *a, const struct box *b, struct box *common)
     return true;
 }
 
-/* The box of `count` rows of dimension `dim`, with one index in all dimensions before it and all of those after it. */
-static struct box slab(uint32_t dims, const uint64_t *shape, const uint64_t *stride, uint32_t dim, uint64_t begin,
-                       uint64_t count)
+/* The region of `count` rows of dimension `dim`, with one index in all dimensions before it and all of those after it. */
+static struct region slab(uint32_t dims, const uint64_t *shape, const uint64_t *stride, uint32_t dim, uint64_t begin,
+                          uint64_t count)
 {
-    struct box box = {.dims = dims};
+    struct region region = {.dims = dims};
     for (uint32_t i = 0; i < dims; i++) {
-        box.offset[i] = i <= dim ? begin / stride[i] % shape[i] : 0;
-        box.size[i] = i < dim ? 1 : i == dim ? count : shape[i];
+        region.offset[i] = i <= dim ? begin / stride[i] % shape[i] : 0;
+        region.size[i] = i < dim ? 1 : i == dim ? count : shape[i];
     }
-    return box;
+    return region;
 }
 
-uint32_t box_of_interval(uint32_t dims, const uint64_t *shape, uint64_t begin, uint64_t end, struct box *boxes)
+uint32_t region_of_interval(uint32_t dims, const uint64_t *shape, uint64_t begin, uint64_t end, struct region *regions)
 {
     assert(dims <= CKPT_MAX_DIMS);
     if (begin >= end)
         return 0;
     if (dims == 0) {
-        boxes[0] = (struct box){.dims = 0};
+        regions[0] = (struct region){.dims = 0};
         return 1;
     }
     uint64_t stride[CKPT_MAX_DIMS];
@@ -98,7 +98,7 @@ uint32_t box_of_interval(uint32_t dims, const uint64_t *shape, uint64_t begin, u
         if (next > end)
             break;
         if (next > begin)
-            boxes[count++] = slab(dims, shape, stride, dim, begin, (next - begin) / stride[dim]);
+            regions[count++] = slab(dims, shape, stride, dim, begin, (next - begin) / stride[dim]);
         begin = next;
         dim--;
     }
@@ -106,7 +106,7 @@ uint32_t box_of_interval(uint32_t dims, const uint64_t *shape, uint64_t begin, u
     for (; begin < end; dim++) {
         uint64_t rows = (end - begin) / stride[dim];
         if (rows > 0) {
-            boxes[count++] = slab(dims, shape, stride, dim, begin, rows);
+            regions[count++] = slab(dims, shape, stride, dim, begin, rows);
             begin += rows * stride[dim];
         }
     }
@@ -115,7 +115,7 @@ uint32_t box_of_interval(uint32_t dims, const uint64_t *shape, uint64_t begin, u
 }
 
 /* The outermost dimension from which on `inner` spans all of `outer`: a run covers its rows of the dimension before. */
-static uint32_t run_dim(const struct box *outer, const struct box *inner)
+static uint32_t run_dim(const struct region *outer, const struct region *inner)
 {
     uint32_t dim = inner->dims;
     while (dim > 0 && inner->size[dim - 1] == outer->size[dim - 1])
@@ -123,9 +123,9 @@ static uint32_t run_dim(const struct box *outer, const struct box *inner)
     return dim > 0 ? dim - 1 : 0;
 }
 
-void box_runs(const struct box *outer, const struct box *inner, uint64_t *runs, uint64_t *run_elements)
+void region_runs(const struct region *outer, const struct region *inner, uint64_t *runs, uint64_t *run_elements)
 {
-    assert(box_contains(outer, inner));
+    assert(region_contains(outer, inner));
     uint32_t dim = run_dim(outer, inner);
     *runs = 1;
     *run_elements = 1;
@@ -133,8 +133,8 @@ void box_runs(const struct box *outer, const struct box *inner, uint64_t *runs, 
         *(i < dim ? runs : run_elements) *= inner->size[i];
 }
 
-void box_run(const struct box *outer, const struct box *inner, uint64_t index, uint64_t *outer_element,
-             uint64_t *inner_element)
+void region_run(const struct region *outer, const struct region *inner, uint64_t index, uint64_t *outer_element,
+                uint64_t *inner_element)
 {
     uint32_t dim = run_dim(outer, inner);
     uint64_t element = 0, stride = 1, run_elements = 1, left = index;
@@ -153,10 +153,10 @@ void box_run(const struct box *outer, const struct box *inner, uint64_t index, u
     *inner_element = index * run_elements;
 }
 
-uint64_t box_first_element(const struct box *box, const uint64_t *shape)
+uint64_t region_first_element(const struct region *region, const uint64_t *shape)
 {
     uint64_t element = 0;
-    for (uint32_t i = 0; i < box->dims; i++)
-        element = element * shape[i] + box->offset[i];
+    for (uint32_t i = 0; i < region->dims; i++)
+        element = element * shape[i] + region->offset[i];
     return element;
 }

@@ -1,8 +1,8 @@
 /* All ranks go on or none does. Knows agreements, not what is agreed on. */
 #include "comm/agree.h"
 
-int together_number(struct comm *comm, int code, uint64_t number, uint64_t deadline_ns, struct agreement *agreement,
-                    struct cb_err *err)
+int agree_number(struct comm *comm, int code, uint64_t number, uint64_t deadline_ns, struct agreement *agreement,
+                 struct cb_err *err)
 {
     struct cb_err unused;
     int rc = comm_agree(comm, code, number, deadline_ns, agreement, code ? &unused : err);
@@ -16,8 +16,8 @@ int together_number(struct comm *comm, int code, uint64_t number, uint64_t deadl
     return 0;
 }
 
-int together(struct comm *comm, int code, uint64_t deadline_ns, struct cb_err *err)
+int agree(struct comm *comm, int code, uint64_t deadline_ns, struct cb_err *err)
 {
     struct agreement unused;
-    return together_number(comm, code, 0, deadline_ns, &unused, err);
+    return agree_number(comm, code, 0, deadline_ns, &unused, err);
 }

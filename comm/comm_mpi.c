@@ -117,7 +117,7 @@ static int split_machines(struct comm *self, uint32_t nodes)
     self->nodes = nodes <= self->size ? nodes : 0;
     if (self->nodes == 0)
         return MPI_Comm_split_type(self->world, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &self->local);
-    return MPI_Comm_split(self->world, (int)spread_node_of(self->size, nodes, self->rank), (int)self->rank,
+    return MPI_Comm_split(self->world, (int)rank_placement_node_of(self->size, nodes, self->rank), (int)self->rank,
                           &self->local);
 }
 
@@ -264,7 +264,7 @@ uint32_t comm_local_size(const struct comm *self)
 
 uint32_t comm_fullest_node(const struct comm *self)
 {
-    return self->nodes ? spread_first_rank(self->size, self->nodes, 1) : self->size;
+    return self->nodes ? rank_placement_first_rank(self->size, self->nodes, 1) : self->size;
 }
 
 const char *comm_library(const struct comm *self)

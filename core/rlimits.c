@@ -52,7 +52,7 @@ static void describe_processes(char text[256])
                  "use fewer ranks and threads");
 }
 
-int limits_fail_thread(int sys_errno, const char *what, struct cb_err *err)
+int rlimits_fail_thread(int sys_errno, const char *what, struct cb_err *err)
 {
     char why[256], text[128];
     if (!describe_address_space(why))
@@ -61,7 +61,7 @@ int limits_fail_thread(int sys_errno, const char *what, struct cb_err *err)
                    strerror_r(sys_errno, text, sizeof text), why);
 }
 
-int limits_check_map(uint64_t bytes, const char *who, struct cb_err *err)
+int rlimits_check_map(uint64_t bytes, const char *who, struct cb_err *err)
 {
     struct rlimit limit;
     char need[32], most[32], left[32];
@@ -74,11 +74,11 @@ int limits_check_map(uint64_t bytes, const char *who, struct cb_err *err)
                    units_format_bytes((double)left_bytes, left));
 }
 
-void limits_bound_memory(struct limits_memory *self)
+void rlimits_bound_memory(struct rlimits_memory *self)
 {
     struct rlimit limit;
     uint64_t available, mapped;
-    *self = (struct limits_memory){0};
+    *self = (struct rlimits_memory){0};
     if (getrlimit(RLIMIT_AS, &limit) != 0 || memory_available(&available, NULL) || memory_mapped(&mapped))
         return;
     self->before = limit.rlim_cur;
@@ -90,7 +90,7 @@ void limits_bound_memory(struct limits_memory *self)
     self->is_set = setrlimit(RLIMIT_AS, &limit) == 0;
 }
 
-void limits_release_memory(const struct limits_memory *self)
+void rlimits_release_memory(const struct rlimits_memory *self)
 {
     struct rlimit limit;
     if (!self->is_set || getrlimit(RLIMIT_AS, &limit) != 0)

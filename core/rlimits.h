@@ -9,21 +9,21 @@
 
 /* Explains a pthread_create() that failed with `sys_errno`, at "thread 3 of 8 for psync". CB_ERR_LIMIT, which is not
  * a failure of the benchmark. */
-int limits_fail_thread(int sys_errno, const char *what, struct cb_err *err) CB_MUST_CHECK;
+int rlimits_fail_thread(int sys_errno, const char *what, struct cb_err *err) CB_MUST_CHECK;
 
 /* Limits this process to mapping no more than is free, so that an allocation that does not fit fails with a message
  * instead of an OOM kill. For a program with a single task; children inherit the limit. *before is for
- * limits_release_memory. */
-struct limits_memory {
+ * rlimits_release_memory. */
+struct rlimits_memory {
     uint64_t available; /* the limit set; 0: free memory is unknown and no limit was set */
     uint64_t before;
     bool is_set;
 };
-void limits_bound_memory(struct limits_memory *self);
-void limits_release_memory(const struct limits_memory *self);
+void rlimits_bound_memory(struct rlimits_memory *self);
+void rlimits_release_memory(const struct rlimits_memory *self);
 
 /* Whether this process may map so many more bytes (`ulimit -v`), which "rank 3" needs; CB_ERR_LIMIT with both
  * numbers. */
-int limits_check_map(uint64_t bytes, const char *who, struct cb_err *err) CB_MUST_CHECK;
+int rlimits_check_map(uint64_t bytes, const char *who, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

@@ -33,11 +33,11 @@ struct device_copy {
 /* The last is for memory of one device, and for what a communicator queues (engine/device_comm.h). */
 enum device_direction { DEVICE_TO_HOST, HOST_TO_DEVICE, DEVICE_TO_DEVICE };
 
-/* The values of a box of a tensor (ckpt/payload.h), row-major. */
+/* The values of a region of a tensor (ckpt/payload.h), row-major. */
 struct device_values {
     struct payload_source source;
     uint64_t shape[CKPT_MAX_DIMS];
-    struct box box;
+    struct region region;
 };
 
 /* What is not as it should be. */

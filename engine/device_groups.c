@@ -18,12 +18,12 @@ struct introduction {
     char id[DEVICE_COMM_ID_BYTES];
 };
 
-void device_talk_init(struct device_talk *self, const struct device_comm_ops *ops, struct device *device)
+void device_talk_init(struct device_groups *self, const struct device_comm_ops *ops, struct device *device)
 {
-    *self = (struct device_talk){.ops = ops, .device = device};
+    *self = (struct device_groups){.ops = ops, .device = device};
 }
 
-static void forget(struct device_talk *self)
+static void forget(struct device_groups *self)
 {
     for (size_t i = 0; i < self->group_count; i++)
         free(self->groups[i].ranks);
@@ -33,21 +33,21 @@ static void forget(struct device_talk *self)
     device_talk_init(self, self->ops, self->device);
 }
 
-void device_talk_release(struct device_talk *self)
+void device_talk_release(struct device_groups *self)
 {
     for (size_t i = 0; i < self->group_count; i++)
         self->ops->close(self->groups[i].comm);
     forget(self);
 }
 
-void device_talk_abort(struct device_talk *self)
+void device_talk_abort(struct device_groups *self)
 {
     for (size_t i = 0; i < self->group_count; i++) /* all, before anything waits for the device */
         self->ops->abort(self->groups[i].comm);
     device_talk_release(self);
 }
 
-int device_talk_reserve(struct device_talk *self, uint64_t bytes, struct cb_err *err)
+int device_talk_reserve(struct device_groups *self, uint64_t bytes, struct cb_err *err)
 {
     void *memory = NULL;
     bytes = bytes > GREETING_BYTES ? bytes : GREETING_BYTES;
@@ -106,7 +106,7 @@ static int hear(struct comm *comm, struct introduction *told, const struct devic
 }
 
 /* The first rank's id to all, or why it has none. */
-static int introduce(struct device_talk *self, struct comm *comm, const struct device_group *group, uint32_t tag,
+static int introduce(struct device_groups *self, struct comm *comm, const struct device_group *group, uint32_t tag,
                      uint64_t deadline_ns, char id[DEVICE_COMM_ID_BYTES], struct cb_err *err)
 {
     struct introduction *told = calloc(1, sizeof *told);
@@ -132,7 +132,7 @@ static int introduce(struct device_talk *self, struct comm *comm, const struct d
     return rc;
 }
 
-static int meet(struct device_talk *self, struct comm *comm, struct device_group *group, uint32_t tag,
+static int meet(struct device_groups *self, struct comm *comm, struct device_group *group, uint32_t tag,
                 uint64_t deadline_ns, struct cb_err *err)
 {
     char id[DEVICE_COMM_ID_BYTES];
@@ -158,8 +158,8 @@ static bool is_group(const struct device_group *group, const uint32_t *ranks, ui
     return group->count == count && memcmp(group->ranks, ranks, count * sizeof *ranks) == 0;
 }
 
-int device_talk_join(struct device_talk *self, struct comm *comm, const uint32_t *ranks, uint32_t count, uint32_t mine,
-                     uint32_t tag, uint64_t deadline_ns, struct device_comm **joined, struct cb_err *err)
+int device_talk_join(struct device_groups *self, struct comm *comm, const uint32_t *ranks, uint32_t count,
+                     uint32_t mine, uint32_t tag, uint64_t deadline_ns, struct device_comm **joined, struct cb_err *err)
 {
     for (size_t i = 0; i < self->group_count; i++) {
         if (is_group(&self->groups[i], ranks, count)) {

@@ -20,7 +20,7 @@ struct device_group {
     struct device_comm *comm;
 };
 
-struct device_talk {
+struct device_groups {
     const struct device_comm_ops *ops; /* borrowed, as is the device; NULL: ranks talk through this machine's memory */
     struct device *device;
     struct device_group *groups;
@@ -29,19 +29,20 @@ struct device_talk {
     uint64_t bytes;
 };
 
-void device_talk_init(struct device_talk *self, const struct device_comm_ops *ops, struct device *device);
+void device_talk_init(struct device_groups *self, const struct device_comm_ops *ops, struct device *device);
 /* Nothing is under way. Ends each communicator with its other ranks, who do the same. */
-void device_talk_release(struct device_talk *self);
+void device_talk_release(struct device_groups *self);
 /* Ends whatever is under way or stuck, and forgets all groups; what ops is stays. */
-void device_talk_abort(struct device_talk *self);
+void device_talk_abort(struct device_groups *self);
 
 /* At least `bytes` of the device's memory; what it held is gone where it must be allocated anew. */
-int device_talk_reserve(struct device_talk *self, uint64_t bytes, struct cb_err *err) CB_MUST_CHECK;
+int device_talk_reserve(struct device_groups *self, uint64_t bytes, struct cb_err *err) CB_MUST_CHECK;
 
 /* The communicator of these ranks, of which this one is number `mine`; where there is none yet they join: collective
  * among them, and several groups in one order on all ranks. `comm` carries the introduction, with `tag`. Memory must have
  * been reserved. CB_ERR_UNSUPPORTED where two of them have one device. */
-int device_talk_join(struct device_talk *self, struct comm *comm, const uint32_t *ranks, uint32_t count, uint32_t mine,
-                     uint32_t tag, uint64_t deadline_ns, struct device_comm **joined, struct cb_err *err) CB_MUST_CHECK;
+int device_talk_join(struct device_groups *self, struct comm *comm, const uint32_t *ranks, uint32_t count,
+                     uint32_t mine, uint32_t tag, uint64_t deadline_ns, struct device_comm **joined,
+                     struct cb_err *err) CB_MUST_CHECK;
 
 #endif

@@ -244,7 +244,7 @@ int device_host_open(uint32_t threads, struct device **device, struct cb_err *er
             char what[64];
             snprintf(what, sizeof what, "copying thread %u of %u", i, self->threads - 1);
             host_close(&self->base);
-            return limits_fail_thread(failed, what, err);
+            return rlimits_fail_thread(failed, what, err);
         }
         self->helper_count++;
     }

@@ -43,13 +43,13 @@ void values_job_make(const struct device_values *values, struct values_job *job)
         .form = (uint32_t)form_of(&values->source),
         .element_bytes = (uint32_t)dtype_bytes(values->source.dtype),
         .mask = mask_of(&values->source),
-        .dims = values->box.dims,
+        .dims = values->region.dims,
         .key = values->source.key,
-        .count = box_elements(&values->box),
+        .count = region_elements(&values->region),
     };
-    for (uint32_t i = 0; i < values->box.dims; i++) {
-        job->offset[i] = values->box.offset[i];
-        job->size[i] = values->box.size[i];
+    for (uint32_t i = 0; i < values->region.dims; i++) {
+        job->offset[i] = values->region.offset[i];
+        job->size[i] = values->region.size[i];
         job->shape[i] = values->shape[i];
     }
 }

@@ -16,12 +16,12 @@
 
 enum values_form { VALUES_ZERO, VALUES_RAW, VALUES_BF16, VALUES_F16, VALUES_F32, VALUES_F64, VALUES_C64 };
 
-/* A box of a tensor, row-major. */
+/* A region of a tensor, row-major. */
 struct values_job {
     uint32_t form, element_bytes;
     uint32_t mask; /* of VALUES_RAW */
     uint32_t dims;
-    uint64_t key, count; /* elements of the box */
+    uint64_t key, count; /* elements of the region */
     uint64_t offset[VALUES_MAX_DIMS], size[VALUES_MAX_DIMS], shape[VALUES_MAX_DIMS];
 };
 
@@ -72,7 +72,7 @@ VALUES_INLINE uint64_t values_f64(uint32_t word)
     return (bits >> 31) << 63 | (magnitude + (UINT64_C(896) << 52));
 }
 
-/* The tensor's element that is number `index` of the box. */
+/* The tensor's element that is number `index` of the region. */
 VALUES_INLINE uint64_t values_element_of(const struct values_job *job, uint64_t index)
 {
     uint64_t element = 0, stride = 1;

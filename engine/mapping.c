@@ -1,29 +1,30 @@
-/* Stored boxes and held memory. */
+/* Stored regions and held memory. */
 #include "engine/mapping.h"
 
 #include <string.h>
 
-void mapping_init(struct mapping *self, const struct box *stored, const struct box *held, const struct box *common,
-                  size_t element_bytes)
+void mapping_init(struct mapping *self, const struct region *stored, const struct region *held,
+                  const struct region *common, size_t element_bytes)
 {
     uint64_t runs;
     self->stored = *stored;
     self->held = *held;
     self->common = *common;
     self->element_bytes = element_bytes;
-    box_runs(stored, common, &runs, &self->stored_run_elements);
-    box_runs(held, common, &runs, &self->held_run_elements);
-    /* Both are products of the last dimensions of the same box, so the smaller divides the larger. */
+    region_runs(stored, common, &runs, &self->stored_run_elements);
+    region_runs(held, common, &runs, &self->held_run_elements);
+    /* Both are products of the last dimensions of the same region, so the smaller divides the larger. */
     uint64_t run_elements =
         self->stored_run_elements < self->held_run_elements ? self->stored_run_elements : self->held_run_elements;
     self->run_bytes = run_elements * element_bytes;
-    self->run_count = run_elements == 0 ? 0 : box_elements(common) / run_elements;
+    self->run_count = run_elements == 0 ? 0 : region_elements(common) / run_elements;
 }
 
-static uint64_t position_in(const struct box *outer, const struct box *common, uint64_t run_elements, uint64_t element)
+static uint64_t position_in(const struct region *outer, const struct region *common, uint64_t run_elements,
+                            uint64_t element)
 {
     uint64_t outer_element, inner_element;
-    box_run(outer, common, element / run_elements, &outer_element, &inner_element);
+    region_run(outer, common, element / run_elements, &outer_element, &inner_element);
     return outer_element + element % run_elements;
 }
 

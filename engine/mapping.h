@@ -1,7 +1,7 @@
 /* How the bytes of a stored payload lie in memory, and copying between the two.
  *
- * Stored: a box of a tensor, row-major, in a file. Held: another box of the same tensor, row-major,
- * in memory. Common: what of the stored box is wanted. It falls into runs that are contiguous on both
+ * Stored: a region of a tensor, row-major, in a file. Held: another region of the same tensor, row-major,
+ * in memory. Common: what of the stored region is wanted. It falls into runs that are contiguous on both
  * sides; a run's position is a byte of the stored payload and a byte of the held memory. Pure. */
 #ifndef ENGINE_MAPPING_H
 #define ENGINE_MAPPING_H
@@ -13,15 +13,15 @@
 #include "ckpt/region.h"
 
 struct mapping {
-    struct box stored, held, common;
+    struct region stored, held, common;
     uint64_t element_bytes;
     uint64_t stored_run_elements, held_run_elements; /* contiguous elements of `common` on each side */
     uint64_t run_count;
     uint64_t run_bytes; /* of the runs that are contiguous on both sides */
 };
 
-void mapping_init(struct mapping *self, const struct box *stored, const struct box *held, const struct box *common,
-                  size_t element_bytes);
+void mapping_init(struct mapping *self, const struct region *stored, const struct region *held,
+                  const struct region *common, size_t element_bytes);
 /* Where run `index` starts on either side. Ascending with the index in the payload. */
 void mapping_run(const struct mapping *self, uint64_t index, uint64_t *payload_byte, uint64_t *memory_byte);
 /* First and last-plus-one payload byte that is wanted. */

@@ -11,7 +11,7 @@
 #define MIX_INLINE static inline __attribute__((always_inline))
 #endif
 
-MIX_INLINE uint64_t train_mix(uint64_t x)
+MIX_INLINE uint64_t rng_mix(uint64_t x)
 {
     x += UINT64_C(0x9E3779B97F4A7C15);
     x = (x ^ (x >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
@@ -22,12 +22,12 @@ MIX_INLINE uint64_t train_mix(uint64_t x)
 /* The key of a dropout site: `step_key` of seed and step, one sample among the step's, one place in the model. */
 MIX_INLINE uint64_t dropout_step_key(uint64_t seed, uint64_t step)
 {
-    return train_mix(seed ^ train_mix(step));
+    return rng_mix(seed ^ rng_mix(step));
 }
 
 MIX_INLINE uint64_t dropout_site_key(uint64_t step_key, uint64_t sample, uint64_t place)
 {
-    return train_mix(train_mix(step_key ^ train_mix(sample)) ^ place);
+    return rng_mix(rng_mix(step_key ^ rng_mix(sample)) ^ place);
 }
 
 /* An element of a site is dropped where this is below the threshold: a counter and the halves of a key, mixed (the

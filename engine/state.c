@@ -18,7 +18,7 @@ static uint64_t piece_bytes(const struct state *self, size_t index)
 {
     const struct piece *piece = &self->pieces[index];
     const struct state_tensor *tensor = layout_tensor(self->layout, piece->tensor);
-    return tensor->kind == KIND_BYTES ? 0 : box_elements(&piece->box) * dtype_bytes(tensor->dtype);
+    return tensor->kind == KIND_BYTES ? 0 : region_elements(&piece->region) * dtype_bytes(tensor->dtype);
 }
 
 static uint64_t round_to_pages(uint64_t bytes)
@@ -145,7 +145,7 @@ bool state_same_pieces(const struct state *a, const struct state *b)
     if (a->piece_count != b->piece_count)
         return false;
     for (size_t i = 0; i < a->piece_count; i++) {
-        if (a->pieces[i].tensor != b->pieces[i].tensor || !box_equal(&a->pieces[i].box, &b->pieces[i].box))
+        if (a->pieces[i].tensor != b->pieces[i].tensor || !region_equal(&a->pieces[i].region, &b->pieces[i].region))
             return false;
     }
     return true;
@@ -157,10 +157,10 @@ struct payload_source state_payload_source(const struct state_tensor *tensor, co
         .kind = payload->kind, .dtype = tensor->dtype, .key = payload_key(payload->seed, tensor->fqn)};
 }
 
-struct device_values state_values(const struct state_tensor *tensor, const struct box *box,
+struct device_values state_values(const struct state_tensor *tensor, const struct region *region,
                                   const struct payload_settings *payload)
 {
-    struct device_values values = {.source = state_payload_source(tensor, payload), .box = *box};
+    struct device_values values = {.source = state_payload_source(tensor, payload), .region = *region};
     memcpy(values.shape, tensor->shape, tensor->dims * sizeof *values.shape);
     return values;
 }
@@ -178,7 +178,7 @@ static void fill_here(struct state *self, const struct payload_settings *payload
         if (tensor->kind == KIND_BYTES)
             continue;
         struct payload_source source = state_payload_source(tensor, payload);
-        payload_fill_box(&source, tensor->shape, &self->pieces[i].box, self->memory[i]);
+        payload_fill_region(&source, tensor->shape, &self->pieces[i].region, self->memory[i]);
     }
 }
 
@@ -191,8 +191,8 @@ int state_set_values(struct state *self, const struct payload_settings *payload,
     }
     for (size_t i = 0; i < self->piece_count && !rc; i++) {
         const struct state_tensor *tensor = layout_tensor(self->layout, self->pieces[i].tensor);
-        struct device_values values = state_values(tensor, &self->pieces[i].box, payload);
-        if (tensor->kind != KIND_BYTES && box_elements(&values.box) > 0)
+        struct device_values values = state_values(tensor, &self->pieces[i].region, payload);
+        if (tensor->kind != KIND_BYTES && region_elements(&values.region) > 0)
             rc = self->device->ops->fill(self->device, &values, self->memory[i], err);
     }
     return rc ? cb_context(err, "filling the state") : 0;

@@ -46,8 +46,8 @@ int state_set_poison(struct state *self, struct cb_err *err) CB_MUST_CHECK;
 /* Whether an address is in memory that only the state's device reaches. */
 bool state_is_on_device(const struct state *self, const void *address);
 
-/* What belongs into a box of a tensor. */
-struct device_values state_values(const struct state_tensor *tensor, const struct box *box,
+/* What belongs into a region of a tensor. */
+struct device_values state_values(const struct state_tensor *tensor, const struct region *region,
                                   const struct payload_settings *payload);
 struct payload_source state_payload_source(const struct state_tensor *tensor, const struct payload_settings *payload);
 

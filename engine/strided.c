@@ -19,8 +19,8 @@ static void add_dimension(struct strided *self, uint64_t size, uint64_t from_str
     self->to_stride[at] = to_stride;
 }
 
-void strided_init(struct strided *self, const struct stored_payload *payload, const struct box *stored,
-                  const struct box *held, const struct box *common, size_t element_bytes)
+void strided_init(struct strided *self, const struct stored_payload *payload, const struct region *stored,
+                  const struct region *held, const struct region *common, size_t element_bytes)
 {
     uint64_t held_stride = element_bytes;
     *self = (struct strided){.element_bytes = element_bytes};

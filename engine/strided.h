@@ -17,9 +17,9 @@ struct strided {
     uint64_t element_bytes;
 };
 
-/* `stored` is the box of the payload, `held` that of the memory, `common` (not empty) what of both is wanted. */
-void strided_init(struct strided *self, const struct stored_payload *payload, const struct box *stored,
-                  const struct box *held, const struct box *common, size_t element_bytes);
+/* `stored` is the region of the payload, `held` that of the memory, `common` (not empty) what of both is wanted. */
+void strided_init(struct strided *self, const struct stored_payload *payload, const struct region *stored,
+                  const struct region *held, const struct region *common, size_t element_bytes);
 
 /* Payload bytes [*begin, *end) have all that is wanted. */
 void strided_span(const struct strided *self, uint64_t *begin, uint64_t *end);

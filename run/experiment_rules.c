@@ -153,7 +153,7 @@ static int validate_suite(const struct experiment *self, struct cb_err *err)
 {
     static const char *const sections[] = {"net", "storage", "cpu", "memory", "gpu"};
     const char *only = experiment_text(self, OPT_SUITE_ONLY);
-    struct rules rules;
+    struct thresholds rules;
     size_t chars = strlen(only);
     if (chars == 0 || only[chars - 1] == '+')
         return cb_fail(err, CB_ERR_USAGE,
@@ -172,7 +172,7 @@ static int validate_suite(const struct experiment *self, struct cb_err *err)
                            experiment_text(self, OPT_SUITE_ONLY));
         only += len + (only[len] == '+' ? 1 : 0);
     }
-    int rc = rules_parse(experiment_text(self, OPT_SUITE_FAIL_BELOW), &rules, err);
+    int rc = thresholds_parse(experiment_text(self, OPT_SUITE_FAIL_BELOW), &rules, err);
     if (rc)
         return cb_context(err, "suite.fail_below");
     for (size_t i = 0; i < rules.count; i++)

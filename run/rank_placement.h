@@ -6,11 +6,11 @@
 #include <stdint.h>
 
 /* The first rank of a node, 0 <= node <= nodes; the value for node + 1 is the end. nodes <= ranks. */
-uint32_t spread_first_rank(uint32_t ranks, uint32_t nodes, uint32_t node);
-uint32_t spread_node_of(uint32_t ranks, uint32_t nodes, uint32_t rank);
+uint32_t rank_placement_first_rank(uint32_t ranks, uint32_t nodes, uint32_t node);
+uint32_t rank_placement_node_of(uint32_t ranks, uint32_t nodes, uint32_t rank);
 
 /* "BASE.NODE": the folder of a node's status pages in a run with several nodes. The number is in the name because
  * nodes may share one memory file system. Returns 0, or -1 if it does not fit. */
-int spread_node_folder(const char *base, uint32_t node, char *path, unsigned long path_bytes);
+int rank_placement_node_folder(const char *base, uint32_t node, char *path, unsigned long path_bytes);
 
 #endif

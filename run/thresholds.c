@@ -29,7 +29,7 @@ static int parse_value(const struct metric *metric, const char *text, double *va
     return rc;
 }
 
-static int parse_rule(const char *word, struct rule *rule, struct cb_err *err)
+static int parse_rule(const char *word, struct threshold *rule, struct cb_err *err)
 {
     char name[WORD_BYTES];
     const char *colon = strchr(word, ':');
@@ -45,9 +45,9 @@ static int parse_rule(const char *word, struct rule *rule, struct cb_err *err)
     return rc;
 }
 
-int rules_parse(const char *text, struct rules *rules, struct cb_err *err)
+int thresholds_parse(const char *text, struct thresholds *rules, struct cb_err *err)
 {
-    struct rules fresh = {0};
+    struct thresholds fresh = {0};
     while (*text) {
         char word[WORD_BYTES];
         size_t len = strcspn(text, "+");
@@ -65,7 +65,7 @@ int rules_parse(const char *text, struct rules *rules, struct cb_err *err)
     return 0;
 }
 
-bool rule_is_met(const struct rule *rule, double value)
+bool threshold_is_met(const struct threshold *rule, double value)
 {
     if (isnan(value))
         return false;

@@ -10,21 +10,21 @@
 
 #define RULES_MOST 32
 
-struct rule {
+struct threshold {
     enum metric_id metric;
     double bound; /* in the metric's unit: a minimum if higher is better, else a maximum */
 };
 
-struct rules {
-    struct rule items[RULES_MOST];
+struct thresholds {
+    struct threshold items[RULES_MOST];
     size_t count;
 };
 
 /* Parses METRIC:VALUE joined by '+', "" for no rules; values use the metric's units. CB_ERR_USAGE suggests the
  * nearest metric name. */
-int rules_parse(const char *text, struct rules *rules, struct cb_err *err) CB_MUST_CHECK;
+int thresholds_parse(const char *text, struct thresholds *rules, struct cb_err *err) CB_MUST_CHECK;
 
 /* Whether `value` meets the rule; NAN (not measured) meets no rule. */
-bool rule_is_met(const struct rule *rule, double value);
+bool threshold_is_met(const struct threshold *rule, double value);
 
 #endif

@@ -24,7 +24,7 @@ static uint64_t checkpoint_bytes(const struct layout *layout, const struct exper
     return bytes + layout_tensor_count(layout) * TENSOR_OVERHEAD_BYTES;
 }
 
-uint64_t needs_baseline_bytes(const struct layout *layout)
+uint64_t estimate_baseline_bytes(const struct layout *layout)
 {
     uint32_t size = layout_world_size(layout);
     uint64_t share = (layout_total_bytes(layout) + size - 1) / size;
@@ -43,7 +43,7 @@ static uint64_t checkpoint_count(const struct experiment *experiment)
     return (keep_last > 0 ? keep_last : 1) + (async ? experiment_u64(experiment, OPT_SAVE_INFLIGHT) : 1);
 }
 
-uint64_t needs_staging_bytes(const struct layout_pair *layouts, const struct experiment *experiment)
+uint64_t estimate_staging_bytes(const struct layout_pair *layouts, const struct experiment *experiment)
 {
     if (!experiment_bool(experiment, OPT_SAVE_ASYNC) || experiment_is(experiment, OPT_OPS, "load"))
         return 0;
@@ -52,7 +52,7 @@ uint64_t needs_staging_bytes(const struct layout_pair *layouts, const struct exp
     return (asked > 0 && asked < shard ? asked : shard) * experiment_u64(experiment, OPT_SAVE_INFLIGHT);
 }
 
-uint64_t needs_store_bytes(const struct layout_pair *layouts, const struct experiment *experiment)
+uint64_t estimate_store_bytes(const struct layout_pair *layouts, const struct experiment *experiment)
 {
     if (experiment_is(experiment, OPT_OPS, "load"))
         return 0;
@@ -60,7 +60,7 @@ uint64_t needs_store_bytes(const struct layout_pair *layouts, const struct exper
                      experiment_u64(experiment, OPT_COPIES);
     if (!experiment_bool(experiment, OPT_BASELINE))
         return saved;
-    uint64_t baseline = needs_baseline_bytes(layouts->saved) * layouts->ranks;
+    uint64_t baseline = estimate_baseline_bytes(layouts->saved) * layouts->ranks;
     bool keeps = experiment_is(experiment, OPT_KEEP, "auto") ? experiment_is(experiment, OPT_OPS, "save")
                                                              : experiment_is(experiment, OPT_KEEP, "true");
     if (keeps) /* else it is removed before the baseline */
@@ -73,7 +73,8 @@ static uint64_t rank_bytes(struct layout_sizes *sizes, uint64_t rank)
     return rank < layout_world_size(sizes->layout) ? layout_sizes_of(sizes, (uint32_t)rank) : 0;
 }
 
-uint64_t needs_memory_bytes(const struct layout_pair *layouts, const struct experiment *experiment, uint64_t *largest)
+uint64_t estimate_memory_bytes(const struct layout_pair *layouts, const struct experiment *experiment,
+                               uint64_t *largest)
 {
     bool saves = !experiment_is(experiment, OPT_OPS, "load"), raw = experiment_is(experiment, OPT_WORKLOAD, "raw");
     bool loads =
@@ -83,7 +84,7 @@ uint64_t needs_memory_bytes(const struct layout_pair *layouts, const struct expe
     bool on_device = experiment_is(experiment, OPT_DEVICE, "cuda");
     if (on_device)
         staging *= 2; /* as many requests are being copied as are in flight */
-    staging += needs_staging_bytes(layouts, experiment);
+    staging += estimate_staging_bytes(layouts, experiment);
     *largest = 0;
     if (experiment_is(experiment, OPT_ENGINE, "command"))
         return 0;

@@ -61,7 +61,7 @@ static int run_batch(struct suite *suite, const struct talk *talk, uint64_t byte
     if (!rc && comm)
         rc = ops->wait(comm, suite_deadline(suite), err);
     uint64_t took_ns = comm ? clock_monotonic_ns() - start_ns : 0;
-    rc = together_number(suite->comm, rc, took_ns, suite_deadline(suite), &slowest, err);
+    rc = agree_number(suite->comm, rc, took_ns, suite_deadline(suite), &slowest, err);
     if (!rc)
         *seconds = (double)slowest.max / 1e9 / batch;
     return rc;
@@ -72,7 +72,7 @@ static struct device_values values_of(const struct suite *suite, uint32_t rank, 
 {
     struct device_values values = {.source = {.kind = PAYLOAD_WEIGHTS, .dtype = DTYPE_F32, .key = 17 + rank}};
     values.shape[0] = suite->gpu.collective_bytes / sizeof(float);
-    values.box = (struct box){.dims = 1, .offset = {first / sizeof(float)}, .size = {count / sizeof(float)}};
+    values.region = (struct region){.dims = 1, .offset = {first / sizeof(float)}, .size = {count / sizeof(float)}};
     return values;
 }
 

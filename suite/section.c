@@ -16,7 +16,7 @@ uint64_t suite_deadline(const struct suite *self)
 int suite_join(struct suite *self, int code, struct cb_err *err)
 {
     atomic_store_explicit(&self->page->progress_ns, clock_monotonic_ns(), memory_order_relaxed);
-    return together(self->comm, code, suite_deadline(self), err);
+    return agree(self->comm, code, suite_deadline(self), err);
 }
 
 int suite_sum_of_node(struct suite *self, double value, double *sum, struct cb_err *err)

@@ -470,7 +470,7 @@ static int measure_node(struct suite *self, struct sample *sample, struct cb_err
 static int slowest_rate(struct suite *self, uint64_t bytes, double seconds, double *rate, struct cb_err *err)
 {
     struct agreement slowest;
-    int rc = together_number(self->comm, 0, (uint64_t)(seconds * 1e9), suite_deadline(self), &slowest, err);
+    int rc = agree_number(self->comm, 0, (uint64_t)(seconds * 1e9), suite_deadline(self), &slowest, err);
     if (!rc && slowest.max > 0)
         *rate = (double)bytes * comm_size(self->comm) / ((double)slowest.max / 1e9);
     return rc;
@@ -510,7 +510,7 @@ static int note_coldness(struct suite *self, struct cb_err *err)
     struct agreement most;
     char text[96];
     uint64_t millionths = isnan(self->resident) ? UINT32_MAX : (uint64_t)(self->resident * 1e6);
-    int rc = together_number(self->comm, 0, millionths, suite_deadline(self), &most, err);
+    int rc = agree_number(self->comm, 0, millionths, suite_deadline(self), &most, err);
     if (rc || comm_rank(self->comm) > 0)
         return rc;
     snprintf(text, sizeof text, "at most %.2f %% of a file was in the page cache before it was read",

@@ -51,7 +51,7 @@ static int repeat_all(struct suite *self, struct cb_err *err)
     for (uint32_t i = 0; i < all && !rc; i++) {
         struct agreement stop;
         bool wanted = atomic_load_explicit(&self->page->stop, memory_order_relaxed) != STOP_NONE;
-        rc = together_number(self->comm, 0, wanted, suite_deadline(self), &stop, err);
+        rc = agree_number(self->comm, 0, wanted, suite_deadline(self), &stop, err);
         if (!rc && stop.max) {
             status_page_add_fact(self->page, "stopped", "on request, before all repetitions were done");
             break;

@@ -39,7 +39,7 @@ static double median_over_ranks(const double *all, uint32_t ranks, uint32_t coun
     return summary.median;
 }
 
-static int refuse(const struct rule *rule, double value, struct cb_err *err)
+static int refuse(const struct threshold *rule, double value, struct cb_err *err)
 {
     const struct metric *metric = metric_row(rule->metric);
     const char *most = metric->direction == METRIC_LOWER_IS_BETTER ? "most" : "least";
@@ -52,7 +52,7 @@ static int refuse(const struct rule *rule, double value, struct cb_err *err)
                    metric->unit, most, rule->bound);
 }
 
-static int judge_one(struct suite *self, const struct rule *rule, struct cb_err *err)
+static int judge_one(struct suite *self, const struct threshold *rule, struct cb_err *err)
 {
     uint32_t ranks = comm_size(self->comm);
     uint32_t samples = atomic_load_explicit(&self->page->sample_count, memory_order_relaxed);
@@ -64,7 +64,7 @@ static int judge_one(struct suite *self, const struct rule *rule, struct cb_err 
         rc = comm_all_gather(self->comm, mine, count * sizeof *mine, all, suite_deadline(self), err);
     if (!rc && count) {
         double value = median_over_ranks(all, ranks, count, results_suite_takes_worst(rule->metric), scratch);
-        if (!rule_is_met(rule, value))
+        if (!threshold_is_met(rule, value))
             rc = refuse(rule, value, err);
     }
     free(mine);
@@ -75,8 +75,8 @@ static int judge_one(struct suite *self, const struct rule *rule, struct cb_err 
 
 int suite_judge(struct suite *self, struct cb_err *err)
 {
-    struct rules rules;
-    int rc = rules_parse(experiment_text(self->experiment, OPT_SUITE_FAIL_BELOW), &rules, err);
+    struct thresholds rules;
+    int rc = thresholds_parse(experiment_text(self->experiment, OPT_SUITE_FAIL_BELOW), &rules, err);
     for (size_t i = 0; i < rules.count && !rc; i++)
         rc = judge_one(self, &rules.items[i], err);
     return rc;

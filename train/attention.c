@@ -114,7 +114,7 @@ static float *scores_of(const struct train_model *self, uint32_t thread)
 void attention_forward(struct train_model *self, uint32_t layer, uint32_t thread)
 {
     uint64_t first, end;
-    team_share(self->team, thread, (uint64_t)self->setup.batch * self->setup.shape.heads, 1, &first, &end);
+    thread_pool_share(self->team, thread, (uint64_t)self->setup.batch * self->setup.shape.heads, 1, &first, &end);
     for (uint64_t i = first; i < end; i++) {
         struct head head = head_at(self, layer, i, NULL, NULL);
         forward_head(self, &head, scores_of(self, thread));
@@ -125,7 +125,7 @@ void attention_backward(struct train_model *self, uint32_t layer, uint32_t threa
 {
     uint64_t first, end;
     float *weights = scores_of(self, thread), *dweights = weights + QUERY_BLOCK * self->gpt2.scores_stride;
-    team_share(self->team, thread, (uint64_t)self->setup.batch * self->setup.shape.heads, 1, &first, &end);
+    thread_pool_share(self->team, thread, (uint64_t)self->setup.batch * self->setup.shape.heads, 1, &first, &end);
     for (uint64_t i = first; i < end; i++) {
         struct head head = head_at(self, layer, i, dmixed, dqkv);
         backward_head(self, &head, weights, dweights);

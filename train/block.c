@@ -31,7 +31,7 @@ struct block block_at(struct train_model *self, uint32_t layer, const float *fla
 
 static void share_rows(const struct block *self, uint32_t thread, uint64_t *first, uint64_t *end)
 {
-    team_share(self->model->team, thread, self->rows, 1, first, end);
+    thread_pool_share(self->model->team, thread, self->rows, 1, first, end);
 }
 
 /* Forward. */
@@ -69,9 +69,9 @@ static void attend(struct block *self, uint32_t thread, uint64_t first, uint64_t
     qkv.out_width = qkv.out_stride = 3 * c;
     qkv.add = true;
     product_rows(model, &qkv, first, end);
-    team_meet(model->team);
+    thread_pool_meet(model->team);
     attention_forward(model, self->layer, thread);
-    team_meet(model->team);
+    thread_pool_meet(model->team);
     struct product projection = {.in = self->mixed, .weight = self->flat + self->at.projection_weight};
     projection.out = self->middle;
     projection.in_width = projection.in_stride = projection.out_width = projection.out_stride = c;
@@ -109,7 +109,7 @@ static void forward_on(void *context, uint32_t thread)
 void block_forward(struct train_model *self, uint32_t layer, const float *flat)
 {
     struct block block = block_at(self, layer, flat, NULL);
-    team_run(self->team, forward_on, &block);
+    thread_pool_run(self->team, forward_on, &block);
 }
 
 /* Backward. The gradient of the residual stream stays in place: each branch adds to it. */
@@ -182,11 +182,11 @@ static void think_backward(struct block *self, uint32_t thread, uint64_t first, 
     kernel_gelu_and_slope(self->hidden + from, memory->wide + from, wide_count);
     back_through(self, dout, c, self->at.down_weight, memory->hidden_slope, 4 * c, first, end);
     kernel_multiply(self->hidden + from, memory->hidden_slope + from, wide_count);
-    team_meet(model->team);
+    thread_pool_meet(model->team);
     add_outer(self, memory->wide, 4 * c, dout, c, self->at.down_weight, self->at.down_bias, thread);
     add_outer(self, memory->normal, c, self->hidden, 4 * c, self->at.up_weight, self->at.up_bias, thread);
     back_through(self, self->hidden, 4 * c, self->at.up_weight, memory->narrow, c, first, end);
-    team_meet(model->team);
+    thread_pool_meet(model->team);
     back_through_norm(self, self->middle, self->at.norm2_weight, self->mean2, self->scale2, memory->narrow, thread,
                       first, end);
 }
@@ -200,15 +200,15 @@ static void attend_backward(struct block *self, uint32_t thread, uint64_t first,
     const float *dout = behind_dropout(self, PLACE_PROJECTION, first, end);
     norm_again(self, self->before, self->at.norm1_weight, self->at.norm1_bias, self->mean1, self->scale1, first, end);
     back_through(self, dout, c, self->at.projection_weight, narrow, c, first, end);
-    team_meet(model->team);
+    thread_pool_meet(model->team);
     gpt2_add_partial(model, thread, self->gradients + self->at.norm2_weight, self->gradients + self->at.norm2_bias);
     add_outer(self, self->mixed, c, dout, c, self->at.projection_weight, self->at.projection_bias, thread);
     attention_backward(model, self->layer, thread, narrow, dqkv);
-    team_meet(model->team);
+    thread_pool_meet(model->team);
     add_outer(self, memory->normal, c, dqkv, 3 * c, self->at.qkv_weight, self->at.qkv_bias, thread);
     back_through(self, dqkv, 3 * c, self->at.qkv_weight, narrow, c, first, end);
     back_through_norm(self, self->before, self->at.norm1_weight, self->mean1, self->scale1, narrow, thread, first, end);
-    team_meet(model->team);
+    thread_pool_meet(model->team);
     gpt2_add_partial(model, thread, self->gradients + self->at.norm1_weight, self->gradients + self->at.norm1_bias);
 }
 
@@ -224,5 +224,5 @@ static void backward_on(void *context, uint32_t thread)
 void block_backward(struct train_model *self, uint32_t layer, const float *flat, float *gradients)
 {
     struct block block = block_at(self, layer, flat, gradients);
-    team_run(self->team, backward_on, &block);
+    thread_pool_run(self->team, backward_on, &block);
 }

@@ -131,7 +131,7 @@ static uint64_t shuffled(uint64_t index, uint64_t count, uint64_t key)
     do {
         uint64_t left = index >> half, right = index & mask;
         for (uint64_t round = 0; round < ROUNDS; round++) {
-            uint64_t swap = left ^ (train_mix(key + round * UINT64_C(0x100000001B3) + train_mix(right)) & mask);
+            uint64_t swap = left ^ (rng_mix(key + round * UINT64_C(0x100000001B3) + rng_mix(right)) & mask);
             left = right;
             right = swap;
         }
@@ -145,7 +145,7 @@ static uint64_t window_of(const struct train_data *self, enum data_split split, 
     if (split == DATA_VALIDATION)
         return self->training + sample % self->validation;
     uint64_t epoch = sample / self->training;
-    return shuffled(sample % self->training, self->training, train_mix(self->seed ^ train_mix(epoch)));
+    return shuffled(sample % self->training, self->training, rng_mix(self->seed ^ rng_mix(epoch)));
 }
 
 static int read_window(const struct train_data *self, enum data_split split, uint64_t sample, uint32_t *tokens,

@@ -20,14 +20,15 @@ static bool is_full(const struct training *training, uint64_t elements)
     return false;
 }
 
-static void fill_wraps(struct wraps *self, const struct training *training, const uint64_t *units, size_t unit_count)
+static void fill_wraps(struct fsdp_units *self, const struct training *training, const uint64_t *units,
+                       size_t unit_count)
 {
-    struct wrap *wrap = NULL;
+    struct fsdp_unit *wrap = NULL;
     for (size_t unit = 0; unit < unit_count; unit++) {
         bool whole = training->ddp || !wrap ? false : is_full(training, wrap->elements);
         if (!wrap || whole) {
             wrap = &self->items[self->count++];
-            *wrap = (struct wrap){.first_unit = unit, .root = unit == 0 && !training->linear};
+            *wrap = (struct fsdp_unit){.first_unit = unit, .root = unit == 0 && !training->linear};
         }
         self->wrap_of[unit] = self->count - 1;
         self->offset_of[unit] = wrap->elements;
@@ -47,7 +48,7 @@ static void fill_wraps(struct wraps *self, const struct training *training, cons
     }
 }
 
-static void add_stage(struct wraps *self, size_t wrap, size_t stage, bool backward)
+static void add_stage(struct fsdp_units *self, size_t wrap, size_t stage, bool backward)
 {
     struct visit *last = self->visit_count ? &self->visits[self->visit_count - 1] : NULL;
     if (last && last->wrap == wrap && last->backward == backward)
@@ -57,7 +58,7 @@ static void add_stage(struct wraps *self, size_t wrap, size_t stage, bool backwa
             (struct visit){.wrap = wrap, .first_stage = stage, .stage_count = 1, .backward = backward};
 }
 
-static void fill_visits(struct wraps *self, const size_t *stage_unit, size_t stage_count)
+static void fill_visits(struct fsdp_units *self, const size_t *stage_unit, size_t stage_count)
 {
     for (size_t stage = 0; stage < stage_count; stage++)
         add_stage(self, self->wrap_of[stage_unit[stage]], stage, false);
@@ -72,17 +73,17 @@ static void fill_visits(struct wraps *self, const size_t *stage_unit, size_t sta
     }
 }
 
-int wraps_init(struct wraps *self, const struct training *training, const uint64_t *units, size_t unit_count,
-               const size_t *stage_unit, size_t stage_count, struct cb_err *err)
+int fsdp_units_init(struct fsdp_units *self, const struct training *training, const uint64_t *units, size_t unit_count,
+                    const size_t *stage_unit, size_t stage_count, struct cb_err *err)
 {
-    struct wraps made = {
+    struct fsdp_units made = {
         .items = calloc(unit_count + 1, sizeof *made.items),
         .wrap_of = calloc(unit_count + 1, sizeof *made.wrap_of),
         .offset_of = calloc(unit_count + 1, sizeof *made.offset_of),
         .visits = calloc(2 * stage_count + 1, sizeof *made.visits),
     };
     if (!made.items || !made.wrap_of || !made.offset_of || !made.visits) {
-        wraps_release(&made);
+        fsdp_units_release(&made);
         return alloc_fail(err, "for the list of %zu units", unit_count);
     }
     fill_wraps(&made, training, units, unit_count);
@@ -92,7 +93,7 @@ int wraps_init(struct wraps *self, const struct training *training, const uint64
     return 0;
 }
 
-void wraps_release(struct wraps *self)
+void fsdp_units_release(struct fsdp_units *self)
 {
     free(self->items);
     free(self->wrap_of);
@@ -101,7 +102,7 @@ void wraps_release(struct wraps *self)
     memset(self, 0, sizeof *self);
 }
 
-size_t wraps_next(const struct wraps *self, size_t visit)
+size_t fsdp_units_next(const struct fsdp_units *self, size_t visit)
 {
     for (visit++; visit < self->visit_count; visit++)
         if (!self->items[self->visits[visit].wrap].root)

@@ -11,7 +11,7 @@
 #include "train/train_model.h"
 
 /* One flat buffer that holds its units one after the other. */
-struct wrap {
+struct fsdp_unit {
     size_t first_unit, unit_count;
     uint64_t elements; /* without padding */
     uint64_t share;    /* per rank that shards it, including padding */
@@ -25,8 +25,8 @@ struct visit {
     bool backward, last;                   /* last: no later visit adds to the wrap's gradients */
 };
 
-struct wraps {
-    struct wrap *items;
+struct fsdp_units {
+    struct fsdp_unit *items;
     size_t count;
     size_t *wrap_of;      /* unit -> wrap */
     uint64_t *offset_of;  /* unit -> its first element in the wrap */
@@ -38,11 +38,11 @@ struct wraps {
 };
 
 /* `units` sizes in order; `stage_unit` says which unit each stage uses, or NULL to plan wraps without visits. */
-int wraps_init(struct wraps *self, const struct training *training, const uint64_t *units, size_t unit_count,
-               const size_t *stage_unit, size_t stage_count, struct cb_err *err) CB_MUST_CHECK;
-void wraps_release(struct wraps *self);
+int fsdp_units_init(struct fsdp_units *self, const struct training *training, const uint64_t *units, size_t unit_count,
+                    const size_t *stage_unit, size_t stage_count, struct cb_err *err) CB_MUST_CHECK;
+void fsdp_units_release(struct fsdp_units *self);
 
 /* The next visit after `visit` whose wrap is not the root's; visit_count if there is none. */
-size_t wraps_next(const struct wraps *self, size_t visit);
+size_t fsdp_units_next(const struct fsdp_units *self, size_t visit);
 
 #endif

@@ -54,7 +54,7 @@ static void embed_on(void *context, uint32_t thread)
     const struct embedding *self = context;
     struct train_model *model = self->model;
     uint64_t c = model->setup.shape.width, first, end;
-    team_share(model->team, thread, model->rows, 1, &first, &end);
+    thread_pool_share(model->team, thread, model->rows, 1, &first, &end);
     for (uint64_t r = first; r < end; r++) {
         const float *token = self->flat + model->batch.tokens[r] * c;
         const float *position = self->flat + gpt2_positions_at(model) + r % model->setup.sequence * c;
@@ -67,7 +67,7 @@ static void embed_on(void *context, uint32_t thread)
 void gpt2_embed(struct train_model *self, const float *flat)
 {
     struct embedding embedding = {.model = self, .flat = flat};
-    team_run(self->team, embed_on, &embedding);
+    thread_pool_run(self->team, embed_on, &embedding);
 }
 
 /* A token may occur in many rows, so threads split the work by columns, not rows. */
@@ -78,11 +78,11 @@ static void embed_backward_on(void *context, uint32_t thread)
     uint64_t c = model->setup.shape.width, first, end;
     float *gradient = model->gpt2.gradient;
     if (dropout_is_on(model)) {
-        team_share(model->team, thread, model->rows, 1, &first, &end);
+        thread_pool_share(model->team, thread, model->rows, 1, &first, &end);
         dropout_rows(model, 0, PLACE_EMBEDDING, gradient, gradient, first, end);
-        team_meet(model->team);
+        thread_pool_meet(model->team);
     }
-    team_share(model->team, thread, c, LINE_FLOATS, &first, &end);
+    thread_pool_share(model->team, thread, c, LINE_FLOATS, &first, &end);
     for (uint64_t r = 0; r < model->rows; r++) {
         float *token = self->gradients + model->batch.tokens[r] * c;
         float *position = self->gradients + gpt2_positions_at(model) + r % model->setup.sequence * c;
@@ -94,7 +94,7 @@ static void embed_backward_on(void *context, uint32_t thread)
 void gpt2_embed_backward(struct train_model *self, float *gradients)
 {
     struct embedding embedding = {.model = self, .gradients = gradients};
-    team_run(self->team, embed_backward_on, &embedding);
+    thread_pool_run(self->team, embed_backward_on, &embedding);
 }
 
 /* Sums of a norm's gradients. */
@@ -109,8 +109,8 @@ float *gpt2_clear_partial(struct train_model *self, uint32_t thread)
 void gpt2_add_partial(struct train_model *self, uint32_t thread, float *dweight, float *dbias)
 {
     uint64_t c = self->setup.shape.width, first, end;
-    team_share(self->team, thread, c, LINE_FLOATS, &first, &end);
-    for (uint32_t t = 0; t < team_threads(self->team); t++) {
+    thread_pool_share(self->team, thread, c, LINE_FLOATS, &first, &end);
+    for (uint32_t t = 0; t < thread_pool_threads(self->team); t++) {
         const float *partial = self->gpt2.partial + t * self->gpt2.partial_stride;
         kernel_add(dweight + first, partial + first, end - first);
         kernel_add(dbias + first, partial + c + first, end - first);
@@ -148,7 +148,7 @@ static void head_on(void *context, uint32_t thread)
     const struct output *self = context;
     struct train_model *model = self->model;
     uint64_t c = model->setup.shape.width, first, end;
-    team_share(model->team, thread, model->rows, 1, &first, &end);
+    thread_pool_share(model->team, thread, model->rows, 1, &first, &end);
     kernel_layer_norm(self->last + first * c, self->flat + self->norm_weight, self->flat + self->norm_bias, end - first,
                       c, model->gpt2.normal + first * c, self->mean + first, self->scale + first);
     struct product logits = {.in = model->gpt2.normal,
@@ -167,7 +167,7 @@ static void head_on(void *context, uint32_t thread)
 void gpt2_head(struct train_model *self, const float *flat)
 {
     struct output output = output_at(self, flat, NULL);
-    team_run(self->team, head_on, &output);
+    thread_pool_run(self->team, head_on, &output);
     double sum = 0;
     for (uint64_t r = 0; r < self->rows; r++)
         sum += self->gpt2.row_loss[r];
@@ -188,7 +188,7 @@ static void head_backward_on(void *context, uint32_t thread)
                            .out_width = c,
                            .dout_stride = c};
     outer_add(model, &tokens, thread);
-    team_share(model->team, thread, model->rows, 1, &first, &end);
+    thread_pool_share(model->team, thread, model->rows, 1, &first, &end);
     struct product product = {.in = memory->logits,
                               .weight = self->flat,
                               .out = memory->narrow,
@@ -202,12 +202,12 @@ static void head_backward_on(void *context, uint32_t thread)
     kernel_layer_norm_backward(self->last + first * c, self->flat + self->norm_weight, self->mean + first,
                                self->scale + first, memory->narrow + first * c, end - first, c,
                                memory->gradient + first * c, partial, partial + c);
-    team_meet(model->team);
+    thread_pool_meet(model->team);
     gpt2_add_partial(model, thread, self->gradients + self->norm_weight, self->gradients + self->norm_bias);
 }
 
 void gpt2_head_backward(struct train_model *self, const float *flat, float *gradients)
 {
     struct output output = output_at(self, flat, gradients);
-    team_run(self->team, head_backward_on, &output);
+    thread_pool_run(self->team, head_backward_on, &output);
 }

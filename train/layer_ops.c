@@ -24,14 +24,14 @@ void product_rows(const struct train_model *self, const struct product *product,
 void outer_add(const struct train_model *self, const struct outer *outer, uint32_t thread)
 {
     uint64_t first, end;
-    team_share(self->team, thread, outer->in_width, LINE_FLOATS, &first, &end);
+    thread_pool_share(self->team, thread, outer->in_width, LINE_FLOATS, &first, &end);
     if (first < end)
         blas_sgemm(&self->blas, true, false, (int)(end - first), (int)outer->out_width, (int)self->rows, 1,
                    outer->in + first, (int)outer->in_stride, outer->dout, (int)outer->dout_stride, 1,
                    outer->gradient + first * outer->out_width, (int)outer->out_width);
     if (!outer->bias_gradient)
         return;
-    team_share(self->team, thread, outer->out_width, LINE_FLOATS, &first, &end);
+    thread_pool_share(self->team, thread, outer->out_width, LINE_FLOATS, &first, &end);
     kernel_add_column_sums(outer->dout, outer->dout_stride, self->rows, first, end, outer->bias_gradient);
 }
 

@@ -32,7 +32,7 @@ static void forward_on(void *context, uint32_t thread)
     const struct layer *self = context;
     struct train_model *model = self->model;
     uint64_t c = self->width, first, end;
-    team_share(model->team, thread, model->rows, 1, &first, &end);
+    thread_pool_share(model->team, thread, model->rows, 1, &first, &end);
     kernel_start_rows(NULL, model->setup.shape.bias ? self->flat + c * c : NULL, end - first, c, self->out + first * c);
     struct product product = {.in = self->in, .weight = self->flat, .out = self->out, .transposed = true, .add = true};
     product.in_width = product.in_stride = product.out_width = product.out_stride = c;
@@ -44,7 +44,7 @@ static void forward_on(void *context, uint32_t thread)
 void linear_forward(struct train_model *self, uint32_t layer, const float *flat)
 {
     struct layer call = layer_at(self, layer, flat, NULL);
-    team_run(self->team, forward_on, &call);
+    thread_pool_run(self->team, forward_on, &call);
     if (!call.last)
         return;
     double sum = 0;
@@ -58,12 +58,12 @@ static void backward_on(void *context, uint32_t thread)
     const struct layer *self = context;
     struct train_model *model = self->model;
     uint64_t c = self->width, first, end;
-    team_share(model->team, thread, model->rows, 1, &first, &end);
+    thread_pool_share(model->team, thread, model->rows, 1, &first, &end);
     if (self->last) {
         float each = (float)(1.0 / ((double)model->rows * (double)c));
         for (uint64_t i = first * c; i < end * c; i++)
             self->dout[i] = each;
-        team_meet(model->team);
+        thread_pool_meet(model->team);
     }
     /* The weight is [out][in]: its gradient is dout' x in. */
     struct outer outer = {.in = self->dout, .dout = self->in, .gradient = self->gradients};
@@ -71,7 +71,7 @@ static void backward_on(void *context, uint32_t thread)
     outer_add(model, &outer, thread);
     if (model->setup.shape.bias) {
         uint64_t from, to;
-        team_share(model->team, thread, c, LINE_FLOATS, &from, &to);
+        thread_pool_share(model->team, thread, c, LINE_FLOATS, &from, &to);
         kernel_add_column_sums(self->dout, c, model->rows, from, to, self->gradients + c * c);
     }
     if (!self->din)
@@ -84,5 +84,5 @@ static void backward_on(void *context, uint32_t thread)
 void linear_backward(struct train_model *self, uint32_t layer, const float *flat, float *gradients)
 {
     struct layer call = layer_at(self, layer, flat, gradients);
-    team_run(self->team, backward_on, &call);
+    thread_pool_run(self->team, backward_on, &call);
 }

@@ -9,7 +9,7 @@
 
 void markov_init(struct markov *self, uint32_t vocabulary, uint64_t seed)
 {
-    self->seed = train_mix(seed ^ UINT64_C(0x6D61726B6F760000));
+    self->seed = rng_mix(seed ^ UINT64_C(0x6D61726B6F760000));
     self->states = vocabulary < MOST_STATES ? vocabulary : MOST_STATES;
     self->branches = self->states < MOST_BRANCHES ? self->states : MOST_BRANCHES;
 }
@@ -23,7 +23,7 @@ double markov_entropy(const struct markov *self)
 /* The branches of a state lead to distinct states: equal steps that sum to less than a full turn. */
 static uint32_t follow(const struct markov *self, uint32_t state, uint32_t branch)
 {
-    uint64_t random = train_mix(self->seed + state);
+    uint64_t random = rng_mix(self->seed + state);
     uint32_t start = (uint32_t)(random % self->states);
     uint32_t step = 1 + (uint32_t)((random >> 32) % (self->states / self->branches));
     return (uint32_t)((start + (uint64_t)branch * step) % self->states);
@@ -31,11 +31,11 @@ static uint32_t follow(const struct markov *self, uint32_t state, uint32_t branc
 
 uint32_t markov_walk(const struct markov *self, uint64_t walk, uint64_t count, uint32_t *tokens)
 {
-    uint64_t key = train_mix(self->seed ^ train_mix(walk));
+    uint64_t key = rng_mix(self->seed ^ rng_mix(walk));
     uint32_t state = (uint32_t)(key % self->states);
     for (uint64_t i = 0; i < count; i++) {
         tokens[i] = state;
-        uint64_t random = train_mix(key + i + 1);
+        uint64_t random = rng_mix(key + i + 1);
         uint32_t branch = 0;
         while (branch + 1 < self->branches && (random >> branch & 1))
             branch++;

@@ -25,7 +25,7 @@ struct call {
     const struct optimizer_range *range;
     double learning_rate, gradient_scale;
     struct adamw_factors factors; /* except weight decay */
-    struct team *team;
+    struct thread_pool *team;
     struct device_math *math; /* NULL: the thread pool computes */
 };
 
@@ -73,7 +73,7 @@ static void step_share(void *context, uint32_t thread)
 {
     const struct call *self = context;
     uint64_t from, to;
-    team_share(self->team, thread, self->range->count, 16, &from, &to);
+    thread_pool_share(self->team, thread, self->range->count, 16, &from, &to);
     from += self->range->first;
     to += self->range->first;
     for (size_t i = 0; i < self->unit->count; i++) {
@@ -87,7 +87,7 @@ static void step_share(void *context, uint32_t thread)
 }
 
 void optimizer_step(const struct optimizer *self, const struct train_unit *unit, const struct optimizer_range *range,
-                    double learning_rate, double gradient_scale, uint64_t step, struct team *team)
+                    double learning_rate, double gradient_scale, uint64_t step, struct thread_pool *team)
 {
     if (self->kind == OPTIMIZER_NONE)
         return;
@@ -98,7 +98,7 @@ void optimizer_step(const struct optimizer *self, const struct train_unit *unit,
                         .gradient_scale = gradient_scale,
                         .factors = factors_of(self, learning_rate, gradient_scale, step),
                         .team = team};
-    team_run(team, step_share, &call);
+    thread_pool_run(team, step_share, &call);
 }
 
 void optimizer_step_on(struct device_math *math, const struct optimizer *self, const struct train_unit *unit,
@@ -118,7 +118,7 @@ void optimizer_step_on(struct device_math *math, const struct optimizer *self, c
 struct squares {
     const float *values;
     uint64_t count;
-    struct team *team;
+    struct thread_pool *team;
     double sums[CHUNKS_AT_ONCE]; /* one per chunk, so that the order of summation is fixed */
 };
 
@@ -126,21 +126,21 @@ static void add_squares(void *context, uint32_t thread)
 {
     struct squares *self = context;
     uint64_t first, end, chunks = (self->count + CHUNK - 1) / CHUNK;
-    team_share(self->team, thread, chunks, 1, &first, &end);
+    thread_pool_share(self->team, thread, chunks, 1, &first, &end);
     for (uint64_t i = first; i < end; i++) {
         uint64_t left = self->count - i * CHUNK;
         self->sums[i] = kernel_sum_of_squares(self->values + i * CHUNK, left < CHUNK ? left : CHUNK);
     }
 }
 
-double optimizer_sum_of_squares(const float *values, uint64_t count, struct team *team)
+double optimizer_sum_of_squares(const float *values, uint64_t count, struct thread_pool *team)
 {
     struct squares squares = {.team = team};
     double sum = 0;
     for (uint64_t at = 0; at < count; at += CHUNK * CHUNKS_AT_ONCE) {
         squares.values = values + at;
         squares.count = count - at < CHUNK * CHUNKS_AT_ONCE ? count - at : CHUNK * CHUNKS_AT_ONCE;
-        team_run(team, add_squares, &squares);
+        thread_pool_run(team, add_squares, &squares);
         for (uint64_t i = 0; i < (squares.count + CHUNK - 1) / CHUNK; i++)
             sum += squares.sums[i];
     }

@@ -36,14 +36,14 @@ struct optimizer_range {
  * (clipping; 1 / accumulation steps). `step` counts from 1. The result for an element does not depend on the range.
  * `team` may be NULL. */
 void optimizer_step(const struct optimizer *self, const struct train_unit *unit, const struct optimizer_range *range,
-                    double learning_rate, double gradient_scale, uint64_t step, struct team *team);
+                    double learning_rate, double gradient_scale, uint64_t step, struct thread_pool *team);
 
 /* The same, queued on a device; the arrays are in its memory. */
 void optimizer_step_on(struct device_math *math, const struct optimizer *self, const struct train_unit *unit,
                        const struct optimizer_range *range, double learning_rate, double gradient_scale, uint64_t step);
 
 /* Sum of squares in double; the same for any number of threads. */
-double optimizer_sum_of_squares(const float *values, uint64_t count, struct team *team);
+double optimizer_sum_of_squares(const float *values, uint64_t count, struct thread_pool *team);
 /* The factor that clips gradients of this norm: max_norm / (norm + 1e-6), at most 1; 1 if max_norm is 0. */
 double optimizer_clip_scale(double norm, double max_norm);
 

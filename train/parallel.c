@@ -26,7 +26,7 @@ static int make_wraps(struct parallel *self, struct cb_err *err)
     for (size_t i = 0; i < stage_count && !rc; i++)
         stages[i] = train_model_stage_unit(model, i);
     if (!rc)
-        rc = wraps_init(&self->wraps, self->training, units, unit_count, stages, stage_count, err);
+        rc = fsdp_units_init(&self->wraps, self->training, units, unit_count, stages, stage_count, err);
     free(units);
     free(stages);
     for (size_t i = 0; i < self->wraps.count && !rc; i++)
@@ -72,7 +72,7 @@ typedef void (*share_fn)(void *context, struct parallel *self, size_t unit, uint
 static void each_share(struct parallel *self, share_fn each, void *context)
 {
     for (size_t w = 0; w < self->wraps.count; w++) {
-        const struct wrap *wrap = &self->wraps.items[w];
+        const struct fsdp_unit *wrap = &self->wraps.items[w];
         uint64_t share_begin = wrap->share * self->shard_index, share_end = share_begin + wrap->share;
         for (size_t unit = wrap->first_unit; unit < wrap->first_unit + wrap->unit_count; unit++) {
             uint64_t begin = self->wraps.offset_of[unit];
@@ -118,7 +118,7 @@ static void release(struct parallel *self)
     free(self->gradient);
     free(self->ready);
     free(self->uses_left);
-    wraps_release(&self->wraps);
+    fsdp_units_release(&self->wraps);
     free(self);
 }
 
@@ -141,7 +141,7 @@ int parallel_new(const struct parallel_setup *setup, uint64_t deadline_ns, struc
         rc = make_lists(self, err);
     if (!rc)
         rc = parallel_map(self, err);
-    rc = together(setup->comm, rc, deadline_ns, err); /* splitting the communicator involves all of them */
+    rc = agree(setup->comm, rc, deadline_ns, err); /* splitting the communicator involves all of them */
     if (!rc)
         rc = make_stream(self, err);
     if (rc) {
@@ -233,7 +233,7 @@ static void gather(struct parallel *self, const float *weights, float *to, size_
 /* Starts to gather the wrap, unless it is gathered or being gathered. */
 static void start_gather(struct parallel *self, size_t index)
 {
-    const struct wrap *wrap = &self->wraps.items[index];
+    const struct fsdp_unit *wrap = &self->wraps.items[index];
     const struct training *training = self->training;
     if (self->whole[index])
         return;
@@ -274,7 +274,7 @@ static void give_up(struct parallel *self, size_t index)
 
 static void prefetch(struct parallel *self, size_t visit)
 {
-    size_t next = wraps_next(&self->wraps, visit);
+    size_t next = fsdp_units_next(&self->wraps, visit);
     if (next < self->wraps.visit_count)
         start_gather(self, self->wraps.visits[next].wrap);
 }
@@ -283,7 +283,7 @@ static void prefetch(struct parallel *self, size_t visit)
 static int begin_gradient(struct parallel *self, size_t index, struct timeline *timeline, uint64_t deadline_ns,
                           struct cb_err *err)
 {
-    const struct wrap *wrap = &self->wraps.items[index];
+    const struct fsdp_unit *wrap = &self->wraps.items[index];
     if (self->gradient[index])
         return 0;
     if (!self->scatters) {
@@ -309,7 +309,7 @@ static int begin_gradient(struct parallel *self, size_t index, struct timeline *
 /* This rank's gradients of the wrap are complete. */
 static void end_gradient(struct parallel *self, size_t index)
 {
-    const struct wrap *wrap = &self->wraps.items[index];
+    const struct fsdp_unit *wrap = &self->wraps.items[index];
     float *gradient = self->gradient[index], *mine = self->arrays[PARALLEL_GRADIENTS] + wrap->begin;
     self->gradient[index] = NULL;
     if (!self->scatters)
@@ -340,7 +340,7 @@ static void add_up_buckets(struct parallel *self, size_t stage)
         first--;
     if (first == units)
         return;
-    const struct wrap *wrap = &self->wraps.items[self->wraps.wrap_of[first]];
+    const struct fsdp_unit *wrap = &self->wraps.items[self->wraps.wrap_of[first]];
     uint64_t complete = wrap->begin + self->wraps.offset_of[first];
     while (self->bucket_end > complete && (self->bucket_end - complete >= BUCKET_VALUES || complete == 0)) {
         uint64_t values = self->bucket_end < BUCKET_VALUES ? self->bucket_end : BUCKET_VALUES;
@@ -377,7 +377,7 @@ static int run_visit(struct parallel *self, size_t index, bool forward_only, str
     const struct visit *visit = &self->wraps.visits[index];
     const struct training *training = self->training;
     bool gathers_next =
-        self->gathers && !(forward_only && wraps_next(&self->wraps, index) >= self->wraps.forward_count);
+        self->gathers && !(forward_only && fsdp_units_next(&self->wraps, index) >= self->wraps.forward_count);
     start_gather(self, visit->wrap);
     int rc = wait_for(self, self->ready[visit->wrap], timeline, deadline_ns, err);
     if (!rc && visit->backward)
@@ -399,7 +399,7 @@ static int run_visit(struct parallel *self, size_t index, bool forward_only, str
         prefetch(self, index);
     if (visit->backward && visit->last)
         end_gradient(self, visit->wrap);
-    size_t next = wraps_next(&self->wraps, index);
+    size_t next = fsdp_units_next(&self->wraps, index);
     bool again = gathers_next && next < self->wraps.visit_count && self->wraps.visits[next].wrap == visit->wrap;
     if (!self->wraps.items[visit->wrap].root && !again)
         give_up(self, visit->wrap);
@@ -501,7 +501,7 @@ int parallel_update(struct parallel *self, double learning_rate, double scale, u
 
 float *parallel_place(const struct parallel *self, enum parallel_array array, size_t unit, uint64_t element)
 {
-    const struct wrap *wrap = &self->wraps.items[self->wraps.wrap_of[unit]];
+    const struct fsdp_unit *wrap = &self->wraps.items[self->wraps.wrap_of[unit]];
     uint64_t flat = self->wraps.offset_of[unit] + element, first = wrap->share * self->shard_index;
     if (!self->arrays[array] || flat < first || flat >= first + wrap->share)
         return NULL;

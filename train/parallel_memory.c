@@ -49,7 +49,7 @@ bool parallel_sends_bf16(const struct training *training)
 }
 
 /* The largest share of a wrap, staged on the device. */
-static uint64_t staged_values(const struct wraps *wraps)
+static uint64_t staged_values(const struct fsdp_units *wraps)
 {
     uint64_t largest = 0;
     for (size_t i = 0; i < wraps->count; i++)
@@ -57,7 +57,7 @@ static uint64_t staged_values(const struct wraps *wraps)
     return largest;
 }
 
-static uint64_t values_of(const struct training *training, const struct wraps *wraps, unsigned moments)
+static uint64_t values_of(const struct training *training, const struct fsdp_units *wraps, unsigned moments)
 {
     uint64_t values = wraps->share * (2 + moments + (parallel_uses_buckets(training) ? 1 : 0));
     if (parallel_uses_slots(training))
@@ -74,16 +74,16 @@ static uint64_t values_of(const struct training *training, const struct wraps *w
 uint64_t parallel_bytes(const struct training *training, const struct model *model, unsigned moments)
 {
     uint64_t root = training->linear ? 0 : 1, values = 0;
-    struct wraps wraps;
+    struct fsdp_units wraps;
     uint64_t *units = calloc(model->layers + 1, sizeof *units);
     for (size_t i = 0; units && i < model->count; i++) {
         const struct model_tensor *tensor = &model->tensors[i];
-        struct box whole = box_whole(tensor->dims, tensor->shape);
-        units[tensor->layer >= 0 ? root + (uint64_t)tensor->layer : 0] += box_elements(&whole);
+        struct region whole = region_whole(tensor->dims, tensor->shape);
+        units[tensor->layer >= 0 ? root + (uint64_t)tensor->layer : 0] += region_elements(&whole);
     }
-    if (units && wraps_init(&wraps, training, units, model->layers + root, NULL, 0, NULL) == 0) {
+    if (units && fsdp_units_init(&wraps, training, units, model->layers + root, NULL, 0, NULL) == 0) {
         values = values_of(training, &wraps, moments);
-        wraps_release(&wraps);
+        fsdp_units_release(&wraps);
     }
     free(units);
     return values * sizeof(float);
@@ -91,7 +91,7 @@ uint64_t parallel_bytes(const struct training *training, const struct model *mod
 
 static int map_arrays(struct parallel *self, struct cb_err *err)
 {
-    const struct wraps *wraps = &self->wraps;
+    const struct fsdp_units *wraps = &self->wraps;
     unsigned moments = optimizer_moments(self->setup.optimizer.kind);
     int rc = map_floats(self, wraps->share, &self->arrays[PARALLEL_WEIGHTS], err);
     if (!rc)

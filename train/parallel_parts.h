@@ -17,7 +17,7 @@ struct slot {
 struct parallel {
     struct parallel_setup setup;
     const struct training *training; /* from the setup */
-    struct wraps wraps;
+    struct fsdp_units wraps;
     uint32_t shard_index, replicas;
     bool gathers;                           /* wraps are gathered into slots, else used in place */
     bool scatters;                          /* gradients of a wrap are accumulated in slots */

@@ -15,12 +15,12 @@
     8 /* then as many polls with sched_yield: with more threads than cores, the awaited thread may need this core */
 
 struct member {
-    struct team *team;
+    struct thread_pool *team;
     pthread_t thread;
     uint32_t index;
 };
 
-struct team {
+struct thread_pool {
     uint32_t threads, started;
     struct member *members;
     void (*work)(void *context, uint32_t thread);
@@ -41,7 +41,7 @@ static void pause_a_little(void)
 }
 
 /* Waits until *counter differs from `old`. */
-static void wait_for(struct team *self, atomic_uint *counter, unsigned old)
+static void wait_for(struct thread_pool *self, atomic_uint *counter, unsigned old)
 {
     for (int i = 0; i < LOOKS; i++) {
         if (atomic_load_explicit(counter, memory_order_acquire) != old)
@@ -59,7 +59,7 @@ static void wait_for(struct team *self, atomic_uint *counter, unsigned old)
     pthread_mutex_unlock(&self->lock);
 }
 
-static void advance(struct team *self, atomic_uint *counter)
+static void advance(struct thread_pool *self, atomic_uint *counter)
 {
     pthread_mutex_lock(&self->lock);
     atomic_fetch_add(counter, 1);
@@ -67,7 +67,7 @@ static void advance(struct team *self, atomic_uint *counter)
     pthread_mutex_unlock(&self->lock);
 }
 
-void team_meet(struct team *self)
+void thread_pool_meet(struct thread_pool *self)
 {
     if (!self || self->threads == 1)
         return;
@@ -83,17 +83,17 @@ void team_meet(struct team *self)
 static void *serve(void *context)
 {
     struct member *member = context;
-    struct team *self = member->team;
+    struct thread_pool *self = member->team;
     for (unsigned call = 0;; call++) {
         wait_for(self, &self->calls, call);
         if (self->leave)
             return NULL;
         self->work(self->context, member->index);
-        team_meet(self);
+        thread_pool_meet(self);
     }
 }
 
-void team_run(struct team *self, void (*work)(void *context, uint32_t thread), void *context)
+void thread_pool_run(struct thread_pool *self, void (*work)(void *context, uint32_t thread), void *context)
 {
     if (!self || self->threads == 1) {
         work(context, 0);
@@ -103,12 +103,12 @@ void team_run(struct team *self, void (*work)(void *context, uint32_t thread), v
     self->context = context;
     advance(self, &self->calls);
     work(context, 0);
-    team_meet(self);
+    thread_pool_meet(self);
 }
 
-int team_new(uint32_t threads, struct team **team, struct cb_err *err)
+int thread_pool_new(uint32_t threads, struct thread_pool **team, struct cb_err *err)
 {
-    struct team *self = calloc(1, sizeof *self);
+    struct thread_pool *self = calloc(1, sizeof *self);
     struct member *members = calloc(threads ? threads : 1, sizeof *members);
     if (!self || !members) {
         free(self);
@@ -125,7 +125,7 @@ int team_new(uint32_t threads, struct team **team, struct cb_err *err)
         members[i] = (struct member){.team = self, .index = i};
         int failed = pthread_create(&members[i].thread, NULL, serve, &members[i]);
         if (failed) {
-            team_free(self);
+            thread_pool_free(self);
             return cb_fail_errno(err, failed, "starting thread %u of %u to compute with", i + 1, threads);
         }
         self->started++;
@@ -134,7 +134,7 @@ int team_new(uint32_t threads, struct team **team, struct cb_err *err)
     return 0;
 }
 
-void team_free(struct team *self)
+void thread_pool_free(struct thread_pool *self)
 {
     if (!self)
         return;
@@ -148,15 +148,15 @@ void team_free(struct team *self)
     free(self);
 }
 
-uint32_t team_threads(const struct team *self)
+uint32_t thread_pool_threads(const struct thread_pool *self)
 {
     return self ? self->threads : 1;
 }
 
-void team_share(const struct team *self, uint32_t thread, uint64_t count, uint64_t grain, uint64_t *first,
-                uint64_t *end)
+void thread_pool_share(const struct thread_pool *self, uint32_t thread, uint64_t count, uint64_t grain, uint64_t *first,
+                       uint64_t *end)
 {
-    uint64_t threads = team_threads(self), grains = (count + grain - 1) / grain;
+    uint64_t threads = thread_pool_threads(self), grains = (count + grain - 1) / grain;
     uint64_t from = grains * thread / threads * grain, to = grains * (thread + 1) / threads * grain;
     *first = from < count ? from : count;
     *end = to < count ? to : count;

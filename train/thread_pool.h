@@ -9,22 +9,22 @@
 
 #include "core/err.h"
 
-struct team;
+struct thread_pool;
 
 /* `threads` (at least 1), including the caller's. */
-int team_new(uint32_t threads, struct team **team, struct cb_err *err) CB_MUST_CHECK;
-void team_free(struct team *self);
-uint32_t team_threads(const struct team *self);
+int thread_pool_new(uint32_t threads, struct thread_pool **team, struct cb_err *err) CB_MUST_CHECK;
+void thread_pool_free(struct thread_pool *self);
+uint32_t thread_pool_threads(const struct thread_pool *self);
 
 /* Calls work(context, thread) with thread = 0 ... threads - 1, each on its own thread, and returns when all are done.
  * A NULL team is one thread. */
-void team_run(struct team *self, void (*work)(void *context, uint32_t thread), void *context);
+void thread_pool_run(struct thread_pool *self, void (*work)(void *context, uint32_t thread), void *context);
 
 /* A barrier inside `work`: waits until all threads of the team have reached it. */
-void team_meet(struct team *self);
+void thread_pool_meet(struct thread_pool *self);
 
 /* This thread's part of `count`: [*first, *end), in multiples of `grain`. */
-void team_share(const struct team *self, uint32_t thread, uint64_t count, uint64_t grain, uint64_t *first,
-                uint64_t *end);
+void thread_pool_share(const struct thread_pool *self, uint32_t thread, uint64_t count, uint64_t grain, uint64_t *first,
+                       uint64_t *end);
 
 #endif

@@ -64,18 +64,18 @@ static void multiply(void *context, uint32_t thread)
 static double measure_peak(uint32_t threads)
 {
     struct blas blas;
-    struct team *team = NULL;
+    struct thread_pool *team = NULL;
     struct cb_err unheard;
     double flops = 0;
     if (blas_open(&blas, &unheard))
         return 0;
     struct peak peak = {.blas = &blas, .shortest_ns = calloc(threads, sizeof *peak.shortest_ns)};
-    if (peak.shortest_ns && team_new(threads, &team, &unheard) == 0) {
+    if (peak.shortest_ns && thread_pool_new(threads, &team, &unheard) == 0) {
         peak.until_ns = clock_monotonic_ns() + PEAK_NS;
-        team_run(team, multiply, &peak);
+        thread_pool_run(team, multiply, &peak);
         for (uint32_t i = 0; i < threads && !peak.failed; i++)
             flops += 2.0 * PEAK_SIZE * PEAK_SIZE * PEAK_SIZE * 1e9 / (double)peak.shortest_ns[i];
-        team_free(team);
+        thread_pool_free(team);
     }
     free(peak.shortest_ns);
     blas_close(&blas);
@@ -370,7 +370,7 @@ static int decide(struct trainer *self, uint64_t saved_ns, bool *stop, bool *sav
     uint64_t say = asked ? SAY_STOP : 0;
     if (self->rank == 0 && is_save_due(self, saved_ns))
         say |= SAY_SAVE;
-    int rc = together_number(self->comm, 0, say, trainer_deadline(self), &said, err);
+    int rc = agree_number(self->comm, 0, say, trainer_deadline(self), &said, err);
     if (rc)
         return rc;
     *stop = said.sum >= SAY_STOP;

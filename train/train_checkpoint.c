@@ -26,7 +26,7 @@ static int open_place(struct train_checkpoint *self, struct trainer *trainer, st
     int rc = 0;
     if (trainer->rank == 0) {
         train_checkpoint_read_owner(self, trainer);
-        rc = folder_prepare(self->experiment, name, needs_store_bytes(&pair, self->experiment), err);
+        rc = folder_prepare(self->experiment, name, estimate_store_bytes(&pair, self->experiment), err);
     }
     rc = trainer_join(trainer, rc, err);
     if (!rc)

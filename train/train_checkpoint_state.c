@@ -117,7 +117,7 @@ static void *place_of(struct train_checkpoint *self, const struct trainer *train
     if (!parameter)
         return NULL;
     return parallel_place(trainer->parallel, arrays[tensor->kind], unit,
-                          parameter->offset + box_first_element(&piece->box, tensor->shape));
+                          parameter->offset + region_first_element(&piece->region, tensor->shape));
 }
 
 static int place_pieces(struct train_checkpoint *self, const struct trainer *trainer, struct cb_err *err)

@@ -140,7 +140,7 @@ int train_model_new(const struct train_setup *setup, struct train_model **model,
     self->rows = (uint64_t)setup->batch * setup->sequence;
     rc = setup->math ? 0 : blas_open(&self->blas, err);
     if (!rc)
-        rc = team_new(setup->threads, &self->team, err);
+        rc = thread_pool_new(setup->threads, &self->team, err);
     if (!rc)
         rc = describe_units(self, err);
     if (!rc)
@@ -157,7 +157,7 @@ void train_model_free(struct train_model *self)
     if (!self)
         return;
     device_model_free(self);
-    team_free(self->team);
+    thread_pool_free(self->team);
     blas_close(&self->blas);
     free(self->memory);
     free(self->parameters);
@@ -187,7 +187,7 @@ size_t train_model_stage_unit(const struct train_model *self, size_t stage)
     return self->setup.shape.kind == TRAIN_GPT2 && stage > self->setup.shape.layers ? 0 : stage;
 }
 
-struct team *train_model_team(struct train_model *self)
+struct thread_pool *train_model_team(struct train_model *self)
 {
     return self->team;
 }

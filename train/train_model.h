@@ -92,7 +92,7 @@ size_t train_model_unit_count(const struct train_model *self);
 const struct train_unit *train_model_unit(const struct train_model *self, size_t unit);
 size_t train_model_stage_count(const struct train_model *self);
 size_t train_model_stage_unit(const struct train_model *self, size_t stage);
-struct team *train_model_team(struct train_model *self); /* the threads, for the optimizer; borrowed */
+struct thread_pool *train_model_team(struct train_model *self); /* the threads, for the optimizer; borrowed */
 
 /* Initial values of elements [first, first + count) of a unit: GPT-2's (normal, 0.02; projections into the residual
  * stream 0.02 / sqrt(2 L); biases 0, norms 1), for a linear layer uniform within 1 / sqrt(width), as in

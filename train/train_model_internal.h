@@ -51,7 +51,7 @@ struct train_model {
     struct train_setup setup;
     uint64_t rows; /* N */
     struct blas blas;
-    struct team *team;
+    struct thread_pool *team;
     struct train_unit *units;
     size_t unit_count;
     struct train_parameter *parameters; /* of all units */

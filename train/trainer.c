@@ -11,5 +11,5 @@ uint64_t trainer_deadline(const struct trainer *self)
 
 int trainer_join(struct trainer *self, int code, struct cb_err *err)
 {
-    return together(self->comm, code, trainer_deadline(self), err);
+    return agree(self->comm, code, trainer_deadline(self), err);
 }

@@ -218,7 +218,7 @@ static void init_part(const struct train_shape *shape, const struct train_parame
     enum init_rule rule = rule_of(shape, parameter, &size);
     uint64_t key = payload_key(seed, parameter->fqn);
     for (uint64_t i = 0; i < count; i++) {
-        uint64_t random = train_mix(key + (first + i) * UINT64_C(0xD1342543DE82EF95));
+        uint64_t random = rng_mix(key + (first + i) * UINT64_C(0xD1342543DE82EF95));
         if (rule == INIT_CONSTANT)
             values[i] = size;
         else if (rule == INIT_NORMAL)
@@ -239,7 +239,7 @@ static void init_share(void *context, uint32_t thread)
 {
     const struct init *self = context;
     uint64_t from, to;
-    team_share(self->model->team, thread, self->count, INIT_CHUNK, &from, &to);
+    thread_pool_share(self->model->team, thread, self->count, INIT_CHUNK, &from, &to);
     from += self->first;
     to += self->first;
     for (size_t i = 0; i < self->unit->count; i++) {
@@ -257,5 +257,5 @@ void train_model_init(struct train_model *self, size_t unit, uint64_t first, uin
 {
     assert(unit < self->unit_count && first + count <= self->units[unit].elements);
     struct init init = {self, &self->units[unit], first, count, seed, values};
-    team_run(self->team, init_share, &init);
+    thread_pool_run(self->team, init_share, &init);
 }

@@ -84,7 +84,7 @@ static int add_helper(struct compute *self, struct cb_err *err)
     if (failed) {
         sem_destroy(&helper->start);
         free(helper->matrices);
-        return limits_fail_thread(failed, "a computing thread", err);
+        return rlimits_fail_thread(failed, "a computing thread", err);
     }
     self->count++;
     return 0;

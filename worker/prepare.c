@@ -28,7 +28,7 @@ uint64_t run_deadline(const struct run *self)
 
 int run_join(struct run *self, int code, struct cb_err *err)
 {
-    return together(self->comm, code, run_deadline(self), err);
+    return agree(self->comm, code, run_deadline(self), err);
 }
 
 static void read_id(struct run *self, const char *run_folder)
@@ -210,11 +210,11 @@ static int check_memory(struct run *self, struct cb_err *err)
     uint64_t staging = block * experiment_u64(self->experiment, OPT_IO_DEPTH);
     if (self->on_device)
         staging *= 2; /* as many requests are being copied as are under way */
-    staging += needs_staging_bytes(&self->layouts, self->experiment);
+    staging += estimate_staging_bytes(&self->layouts, self->experiment);
     uint64_t needed = staging + (self->on_device ? 0 : state_memory_bytes(self));
     char who[32];
     snprintf(who, sizeof who, "rank %" PRIu32, comm_rank(self->comm));
-    int rc = run_join(self, limits_check_map(needed, who, err), err);
+    int rc = run_join(self, rlimits_check_map(needed, who, err), err);
     return rc ? rc : state_check_memory(self->comm, needed, run_deadline(self), err);
 }
 
@@ -238,7 +238,7 @@ static int prepare_store(struct run *self, struct cb_err *err)
 {
     int rc = 0;
     if (comm_rank(self->comm) == 0)
-        rc = folder_prepare(self->experiment, self->id, needs_store_bytes(&self->layouts, self->experiment), err);
+        rc = folder_prepare(self->experiment, self->id, estimate_store_bytes(&self->layouts, self->experiment), err);
     rc = run_join(self, rc, err);
     if (!rc)
         rc = run_join(self, open_stores(self, err), err);

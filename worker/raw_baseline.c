@@ -44,7 +44,7 @@ static int choose_memory(struct baseline *self, struct cb_err *err)
         memset(memory, 0x5A, bytes);
     }
     raw_init(&self->raw, run->experiment, run->comm, run->page, run->store, memory, bytes,
-             needs_baseline_bytes(run->layout));
+             estimate_baseline_bytes(run->layout));
     return 0;
 }
 
@@ -66,7 +66,7 @@ static int measure(struct baseline *self, enum operation op, uint32_t round, con
     status_page_publish_sample(run->page);
     if (rc)
         return rc;
-    rc = together_number(run->comm, 0, (uint64_t)(sample->values[METRIC_OP_S] * 1e9), run_deadline(run), &slowest, err);
+    rc = agree_number(run->comm, 0, (uint64_t)(sample->values[METRIC_OP_S] * 1e9), run_deadline(run), &slowest, err);
     if (!rc && slowest.max > 0)
         *rate = (double)self->raw.bytes * comm_size(run->comm) / ((double)slowest.max / 1e9);
     return rc;
@@ -118,7 +118,7 @@ static int run_rounds(struct baseline *self, struct cb_err *err)
             rc = remove_files(self, err);
         uint64_t enough = comm_rank(self->run->comm) == 0 && clock_monotonic_ns() > end_ns;
         if (!rc)
-            rc = together_number(self->run->comm, 0, enough, run_deadline(self->run), &votes, err);
+            rc = agree_number(self->run->comm, 0, enough, run_deadline(self->run), &votes, err);
         if (rc)
             return rc;
     }

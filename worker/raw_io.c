@@ -220,7 +220,7 @@ static int transfer_run(struct raw *raw, const char *folder, uint32_t owner, enu
                                 .op = (enum operation)sample->op,
                                 .record_latency = !(sample->flags & SAMPLE_WARMUP),
                                 .deadline_ns = deadline_ns};
-    int rc = together(raw->comm, 0, deadline_ns, err);
+    int rc = agree(raw->comm, 0, deadline_ns, err);
     if (rc)
         return rc;
     atomic_store_explicit(&raw->page->bytes_done, 0, memory_order_relaxed);
@@ -235,7 +235,7 @@ static int transfer_run(struct raw *raw, const char *folder, uint32_t owner, enu
         abandon(&transfer);
     timeline_own_done(&transfer.timeline);
     timeline_enter(&transfer.timeline, STATE_WAIT);
-    rc = together(raw->comm, rc, deadline_ns, err);
+    rc = agree(raw->comm, rc, deadline_ns, err);
     timeline_stop(&transfer.timeline);
     if (transfer.object && store_in_flight(raw->store) == 0)
         store_close(raw->store, transfer.object);

@@ -298,7 +298,7 @@ static int load_step(struct run *self, uint32_t iteration, struct cb_err *err)
     if (rc)
         return rc;
     double bytes = sample->values[METRIC_BYTES_MOVED];
-    rc = together_number(self->comm, 0, isnan(bytes) ? 0 : (uint64_t)bytes, run_deadline(self), &moved, err);
+    rc = agree_number(self->comm, 0, isnan(bytes) ? 0 : (uint64_t)bytes, run_deadline(self), &moved, err);
     if (rc)
         return rc;
     self->load_bytes = moved.sum;
@@ -340,7 +340,7 @@ static int decide(struct run *self, uint32_t iteration, uint64_t end_ns, bool *m
 {
     struct agreement votes;
     uint32_t wanted = self->warmup + self->iterations;
-    int rc = together_number(self->comm, 0, vote_on(self, iteration, end_ns), run_deadline(self), &votes, err);
+    int rc = agree_number(self->comm, 0, vote_on(self, iteration, end_ns), run_deadline(self), &votes, err);
     if (rc)
         return rc;
     *more = votes.max == VOTE_MORE;

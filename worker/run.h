@@ -86,7 +86,7 @@ const char *run_experiment_folder(const char *pages_folder, const char *run_fold
 
 /* A deadline for the next step: timeout.op from now. */
 uint64_t run_deadline(const struct run *self);
-/* Ends a step: see together(). */
+/* Ends a step: see agree(). */
 int run_join(struct run *self, int code, struct cb_err *err) CB_MUST_CHECK;
 
 /* worker/raw_baseline.c: the raw limit at the same place, after everything else. */

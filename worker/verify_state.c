@@ -31,15 +31,15 @@ const char *verify_mode_name(enum verify_mode mode)
     return mode == VERIFY_FULL ? "full" : mode == VERIFY_SAMPLE ? "sample" : "none";
 }
 
-bool verify_sample_box(const struct box *box, size_t element_bytes, uint64_t phase, uint64_t index, struct box *part,
-                       uint64_t *skipped_bytes)
+bool verify_sample_region(const struct region *region, size_t element_bytes, uint64_t phase, uint64_t index,
+                          struct region *part, uint64_t *skipped_bytes)
 {
-    *part = *box;
+    *part = *region;
     *skipped_bytes = 0;
-    if (box->dims == 0)
+    if (region->dims == 0)
         return index == 0;
-    uint64_t rows = box->size[0];
-    uint64_t row_bytes = rows ? box_elements(box) / rows * element_bytes : 0;
+    uint64_t rows = region->size[0];
+    uint64_t row_bytes = rows ? region_elements(region) / rows * element_bytes : 0;
     if (row_bytes == 0)
         return false;
     uint64_t part_rows = row_bytes < VERIFY_SAMPLE_BYTES ? VERIFY_SAMPLE_BYTES / row_bytes : 1;
@@ -86,13 +86,13 @@ static void coordinates_of(const struct state_tensor *tensor, uint64_t element, 
     }
 }
 
-static bool box_holds(const struct box *box, uint32_t dims, const uint64_t *coordinates)
+static bool region_holds(const struct region *region, uint32_t dims, const uint64_t *coordinates)
 {
     for (uint32_t i = 0; i < dims; i++) {
-        if (coordinates[i] < box->offset[i] || coordinates[i] >= box->offset[i] + box->size[i])
+        if (coordinates[i] < region->offset[i] || coordinates[i] >= region->offset[i] + region->size[i])
             return false;
     }
-    return box->dims == dims;
+    return region->dims == dims;
 }
 
 /* The byte of a file that holds an element, in a checkpoint whose metadata has been read. */
@@ -106,7 +106,7 @@ static int find_byte(const struct verify_job *job, const struct stored_checkpoin
     const struct stored_chunk *chunk = NULL;
     for (uint32_t i = 0; held && i < held->chunk_count && !chunk; i++) {
         const struct stored_chunk *candidate = &stored->chunks[held->first_chunk + i];
-        if (box_holds(&candidate->box, tensor->dims, coordinates))
+        if (region_holds(&candidate->region, tensor->dims, coordinates))
             chunk = candidate;
     }
     if (!chunk)
@@ -120,14 +120,14 @@ static int find_byte(const struct verify_job *job, const struct stored_checkpoin
     snprintf(name, sizeof name, "%s/%s", job->path, stored->files[chunk->file]);
     int rc = read_header(job->store, name, chunk, header, &len, err);
     if (!rc)
-        rc = format_parse_item(stored->format, held, &chunk->box, header, len, chunk->length, &payload, err);
+        rc = format_parse_item(stored->format, held, &chunk->region, header, len, chunk->length, &payload, err);
     if (store_in_flight(job->store) == 0) /* else a read that did not end may still write to it */
         free(header);
     if (rc)
         return rc;
     uint64_t inside = 0;
     for (uint32_t i = 0; i < tensor->dims; i++)
-        inside += (coordinates[i] - chunk->box.offset[i]) * payload.stride[i];
+        inside += (coordinates[i] - chunk->region.offset[i]) * payload.stride[i];
     snprintf(text, text_bytes, "file %.900s, offset %" PRIu64, name,
              chunk->offset + payload.offset + inside * dtype_bytes(tensor->dtype));
     return 0;
@@ -149,7 +149,7 @@ static void read_metadata(struct verification *self)
 {
     const struct verify_job *job = self->job;
     struct cb_err unused;
-    if (!job->store || collect_checkpoint(job->store, job->path, &self->stored, &unused))
+    if (!job->store || metadata_read_checkpoint(job->store, job->path, &self->stored, &unused))
         self->no_metadata = true;
 }
 
@@ -168,13 +168,13 @@ static void report_wrong(struct verification *self, const struct state_tensor *t
 }
 
 /* The device looks itself, and counts. */
-static bool check_on_device(struct verification *self, const struct state_tensor *tensor, const struct box *box,
+static bool check_on_device(struct verification *self, const struct state_tensor *tensor, const struct region *region,
                             const void *memory, uint64_t *first)
 {
     struct device *device = self->state->device;
-    struct device_values values = state_values(tensor, box, &self->job->payload);
+    struct device_values values = state_values(tensor, region, &self->job->payload);
     struct device_difference difference = {0};
-    if (box_elements(box) > 0 && !self->code)
+    if (region_elements(region) > 0 && !self->code)
         self->code = device->ops->check(device, &values, memory, &difference, &self->err);
     self->wrong_elements += difference.wrong;
     *first = difference.first;
@@ -182,14 +182,14 @@ static bool check_on_device(struct verification *self, const struct state_tensor
 }
 
 /* False after a wrong element: the rest of the piece is not looked at. */
-static bool check_part(struct verification *self, const struct state_tensor *tensor, const struct box *box,
+static bool check_part(struct verification *self, const struct state_tensor *tensor, const struct region *region,
                        const void *memory)
 {
     struct payload_source source = state_payload_source(tensor, &self->job->payload);
     uint64_t wrong = 0;
-    uint64_t bytes = box_elements(box) * dtype_bytes(tensor->dtype);
-    bool right = self->state->device ? check_on_device(self, tensor, box, memory, &wrong)
-                                     : payload_check_box(&source, tensor->shape, box, memory, &wrong);
+    uint64_t bytes = region_elements(region) * dtype_bytes(tensor->dtype);
+    bool right = self->state->device ? check_on_device(self, tensor, region, memory, &wrong)
+                                     : payload_check_region(&source, tensor->shape, region, memory, &wrong);
     atomic_fetch_add_explicit(&self->page->bytes_done, bytes, memory_order_relaxed);
     if (right)
         self->right_bytes += bytes;
@@ -207,13 +207,13 @@ static void check_piece(struct verification *self, size_t index)
         return;
     const char *memory = self->state->memory[index];
     if (self->job->mode == VERIFY_FULL) {
-        (void)check_part(self, tensor, &piece->box, memory);
+        (void)check_part(self, tensor, &piece->region, memory);
         return;
     }
-    struct box part;
+    struct region part;
     uint64_t skipped = 0;
-    for (uint64_t sample = 0; verify_sample_box(&piece->box, dtype_bytes(tensor->dtype), self->job->iteration + index,
-                                                sample, &part, &skipped);
+    for (uint64_t sample = 0; verify_sample_region(&piece->region, dtype_bytes(tensor->dtype),
+                                                   self->job->iteration + index, sample, &part, &skipped);
          sample++) {
         if (!check_part(self, tensor, &part, memory + skipped))
             return;
@@ -227,7 +227,7 @@ static uint64_t bytes_to_check(const struct verify_job *job, const struct state 
     for (size_t i = 0; job->mode == VERIFY_FULL && i < state->piece_count; i++) {
         const struct state_tensor *tensor = layout_tensor(state->layout, state->pieces[i].tensor);
         if (tensor->kind != KIND_BYTES)
-            bytes += box_elements(&state->pieces[i].box) * dtype_bytes(tensor->dtype);
+            bytes += region_elements(&state->pieces[i].region) * dtype_bytes(tensor->dtype);
     }
     return bytes;
 }

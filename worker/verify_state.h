@@ -32,11 +32,11 @@ struct verify_job {
 int verify_state(const struct verify_job *job, const struct state *state, struct status_page *page,
                  struct sample *sample, struct cb_err *err) CB_MUST_CHECK;
 
-/* The part of a box that sample number `index` checks: whole rows of its first dimension, about
+/* The part of a region that sample number `index` checks: whole rows of its first dimension, about
  * VERIFY_SAMPLE_BYTES of them, one in VERIFY_SAMPLE_STRIDE; `phase` chooses which. False at the end. */
 #define VERIFY_SAMPLE_BYTES (UINT64_C(256) * 1024)
 #define VERIFY_SAMPLE_STRIDE 16
-bool verify_sample_box(const struct box *box, size_t element_bytes, uint64_t phase, uint64_t index, struct box *part,
-                       uint64_t *skipped_bytes);
+bool verify_sample_region(const struct region *region, size_t element_bytes, uint64_t phase, uint64_t index,
+                          struct region *part, uint64_t *skipped_bytes);
 
 #endif

@@ -43,7 +43,7 @@ static int find_checkpoint(struct verification *self, const char *uri, struct st
     int called_bytes = snprintf(called, sizeof called, "%s%s%s", uri, *suffix ? "/" : "", suffix);
     if (called_bytes >= (int)sizeof called)
         return cb_fail(err, CB_ERR_USAGE, "the name %.100s… is too long", uri);
-    int rc = meant_checkpoint(store, suffix, called, name, sizeof name, &of, err);
+    int rc = resolve_checkpoint(store, suffix, called, name, sizeof name, &of, err);
     if (rc == CB_ERR_NOT_FOUND) {
         rc = 0;
         snprintf(name, sizeof name, "%s", suffix);
@@ -64,7 +64,7 @@ static int read_metadata(struct verification *self, struct cb_err *err)
     if (!rc)
         rc = find_checkpoint(self, uri, store, err);
     if (!rc && store_open(self->place, &self->options, &inside, &unused) == 0 &&
-        collect_metadata(inside, "", &self->metadata, &unused))
+        metadata_read(inside, "", &self->metadata, &unused))
         buf_clear(&self->metadata);
     if (inside)
         store_free(inside);
@@ -80,12 +80,12 @@ static int share_metadata(struct verification *self, struct cb_err *err)
     bool first = comm_rank(comm) == 0;
     int rc = first ? read_metadata(self, err) : 0;
     timeline_enter(&self->timeline, STATE_EXCHANGE);
-    rc = together_number(comm, rc, self->metadata.len, self->meeting_ns, &length, err);
+    rc = agree_number(comm, rc, self->metadata.len, self->meeting_ns, &length, err);
     if (rc)
         return rc;
     if (!first && length.sum > 0 && !buf_extend(&self->metadata, length.sum))
         rc = buf_check(&self->metadata, "the checkpoint's metadata", err);
-    rc = together(comm, rc, self->meeting_ns, err);
+    rc = agree(comm, rc, self->meeting_ns, err);
     if (!rc)
         rc = comm_broadcast(comm, self->place, sizeof self->place, self->meeting_ns, err);
     return rc || length.sum == 0 ? rc : comm_broadcast(comm, self->metadata.data, length.sum, self->meeting_ns, err);
@@ -182,7 +182,7 @@ static void fill_sample(struct verification *self, struct sample *sample, double
 static int add_up(struct verification *self, uint64_t value, uint64_t *sum, struct cb_err *err)
 {
     struct agreement agreement;
-    int rc = together_number(self->setup->comm, 0, value, self->meeting_ns, &agreement, err);
+    int rc = agree_number(self->setup->comm, 0, value, self->meeting_ns, &agreement, err);
     if (!rc)
         *sum = agreement.sum;
     return rc;
@@ -234,7 +234,7 @@ static int conclude(struct verification *self, struct cb_err *err)
     if (self->result.problems > 0)
         rc = cb_fail(err, CB_ERR_CORRUPT, "%s: %" PRIu64 " of %" PRIu64 " findings are rank %" PRIu32 "'s", self->place,
                      self->result.problems, sums.problems, comm_rank(self->setup->comm));
-    return together(self->setup->comm, rc, self->meeting_ns, err);
+    return agree(self->setup->comm, rc, self->meeting_ns, err);
 }
 
 static int verify_once(struct verification *self, struct cb_err *err)
@@ -252,7 +252,7 @@ static int verify_once(struct verification *self, struct cb_err *err)
         rc = look(self, err);
     timeline_own_done(&self->timeline);
     timeline_enter(&self->timeline, STATE_WAIT);
-    rc = together(self->setup->comm, rc, self->meeting_ns, err);
+    rc = agree(self->setup->comm, rc, self->meeting_ns, err);
     timeline_stop(&self->timeline);
     fill_sample(self, sample, cpu_seconds() - cpu_s);
     sample->flags = rc ? SAMPLE_FAILED : 0; /* what is wrong with the checkpoint is no failure to look at it */
@@ -280,7 +280,7 @@ int verify_stored_run(const struct verify_stored_setup *setup, struct cb_err *er
     if (!rc)
         status_page_add_fact(setup->page, "affinity", affinity);
     if (!rc)
-        rc = together(setup->comm, s3_keys_read(experiment, &self.s3, err), self.meeting_ns, err);
+        rc = agree(setup->comm, s3_keys_read(experiment, &self.s3, err), self.meeting_ns, err);
     if (!rc)
         rc = verify_once(&self, err);
     buf_release(&self.metadata);

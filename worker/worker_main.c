@@ -139,8 +139,8 @@ static int find_pages(const struct arguments *arguments, const struct comm *comm
         len = snprintf(folder, 4096, "%s", arguments->pages);
     else if (nodes > comm_size(comm))
         return cb_fail(err, CB_ERR_USAGE, "%u ranks do not fill %u nodes", comm_size(comm), nodes);
-    else if (spread_node_folder(arguments->pages, spread_node_of(comm_size(comm), nodes, comm_rank(comm)), folder,
-                                4096))
+    else if (rank_placement_node_folder(arguments->pages,
+                                        rank_placement_node_of(comm_size(comm), nodes, comm_rank(comm)), folder, 4096))
         len = 4096;
     return len < 4096 ? 0 : cb_fail(err, CB_ERR_USAGE, "the folder of status pages has too long a name");
 }
@@ -240,7 +240,7 @@ static int live(const struct arguments *arguments, struct comm *comm, struct sta
     add_own_facts(page, comm);
     atomic_store(&page->ready_ns, clock_monotonic_ns());
     set_phase(page, PHASE_READY);
-    int rc = together(
+    int rc = agree(
         comm,
         run_folder_read_experiment(run_experiment_folder(arguments->pages, arguments->run_folder), &experiment, &err),
         clock_monotonic_ns() + READ_WITHIN_NS, &err);

@@ -106,7 +106,7 @@ static void run_ranks(struct attempt *self)
 {
     struct cb_err err;
     if (experiment_is(self->experiment, OPT_WORKLOAD, "wait")) {
-        wait_run(self);
+        wait_workload_run(self);
         return;
     }
     end_before_start(self);
@@ -116,7 +116,7 @@ static void run_ranks(struct attempt *self)
         attempt_decide(self, err.code == CB_ERR_USAGE ? OUTCOME_BENCHMARK_FAILED : OUTCOME_INFRASTRUCTURE, err.code,
                        "%s", err.message);
     else if (!self->verdict.decided)
-        watch_run(self);
+        rank_watch_run(self);
     if (!self->launcher.exited)
         launch_end(self, LEAVE_GRACE_NS);
     finish_probe(self); /* before the final kill, which also removes its children */
@@ -167,8 +167,8 @@ static int seal(struct attempt *self, struct cb_err *err)
                                          self->number, self->run);
 }
 
-int conduct_attempt(const char *run_folder, const volatile sig_atomic_t *signals,
-                    const volatile sig_atomic_t *time_is_up, enum outcome *outcome, int *code, struct cb_err *err)
+int attempt_run(const char *run_folder, const volatile sig_atomic_t *signals, const volatile sig_atomic_t *time_is_up,
+                enum outcome *outcome, int *code, struct cb_err *err)
 {
     char absolute[PATH_MAX];
     struct attempt self = {.started_ns = clock_monotonic_ns(),
@@ -183,7 +183,7 @@ int conduct_attempt(const char *run_folder, const volatile sig_atomic_t *signals
     if (!rc) {
         run_ranks(&self);
         rc = seal(&self, err);
-        leftovers_abort(&self);
+        multipart_cleanup(&self);
         slurm_end_give_back(&self);
         *outcome = self.verdict.outcome;
         *code = self.verdict.code;

@@ -11,8 +11,7 @@
 
 /* Runs one attempt to its seal. *outcome and *code say how it ended; fails only if there is nothing to seal (no run
  * folder, no experiment). */
-int conduct_attempt(const char *run_folder, const volatile sig_atomic_t *signals,
-                    const volatile sig_atomic_t *time_is_up, enum outcome *outcome, int *code,
-                    struct cb_err *err) CB_MUST_CHECK;
+int attempt_run(const char *run_folder, const volatile sig_atomic_t *signals, const volatile sig_atomic_t *time_is_up,
+                enum outcome *outcome, int *code, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

@@ -47,8 +47,8 @@ static int write_hosts(const struct attempt *attempt, bool slots, const char *pa
         return cb_fail_errno(err, errno, "finding this machine's name");
     buf_init(&text, FILE_MAX_BYTES);
     for (uint32_t node = 0; node < nodes->count; node++) {
-        uint32_t first = spread_first_rank(attempt->ranks, nodes->count, node);
-        uint32_t end = spread_first_rank(attempt->ranks, nodes->count, node + 1);
+        uint32_t first = rank_placement_first_rank(attempt->ranks, nodes->count, node);
+        uint32_t end = rank_placement_first_rank(attempt->ranks, nodes->count, node + 1);
         if (!slots)
             for (uint32_t rank = first; rank < end; rank++)
                 buf_printf(&text, "%s\n", nodes->name[node]);

@@ -27,7 +27,7 @@ static int abort_all(const struct attempt *attempt, const struct store_uri *uri,
     return uri->kind->abort_leftovers(uri->inner, &options, *suffix ? suffix : attempt->run, count, err);
 }
 
-void leftovers_abort(const struct attempt *attempt)
+void multipart_cleanup(const struct attempt *attempt)
 {
     char path[PATH_MAX];
     struct cb_err err = {0};

@@ -6,6 +6,6 @@
 
 /* Call after the seal if the attempt did not pass: aborts the uploads under the run's own prefix and logs that to
  * agent.log. Takes a bounded time. A failure costs only money, and `ckptbench s3 clean` finds the uploads later. */
-void leftovers_abort(const struct attempt *attempt);
+void multipart_cleanup(const struct attempt *attempt);
 
 #endif

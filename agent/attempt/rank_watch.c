@@ -36,7 +36,7 @@ struct watch {
     uint32_t seen_op, seen_iteration; /* operation of rank 0, at the last tick */
     uint64_t seen_since_ns;           /* when that operation was first seen */
     double bytes_per_s[OP_COUNT];     /* last seen of all ranks in each operation; 0: none yet */
-    struct births births;
+    struct startup_watch startup_watch;
 };
 
 static const struct status_page *page_of(const struct attempt *attempt, uint32_t rank)
@@ -108,7 +108,7 @@ static void check_launch(struct watch *self, uint64_t now_ns)
     uint32_t dead;
     if (missing == 0) {
         attempt->launched_ns = now_ns;
-    } else if (!attempt->peers && births_find_dead(&self->births, attempt, now_ns, &dead)) {
+    } else if (!attempt->peers && startup_watch_find_dead(&self->startup_watch, attempt, now_ns, &dead)) {
         attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, CB_ERR_SYSTEM,
                        "rank %u died while it started, before it had reported, and its launcher did not notice: "
                        "see logs/ranks.log",
@@ -364,7 +364,7 @@ static void tick(struct watch *self, uint64_t now_ns)
     }
 }
 
-void watch_run(struct attempt *attempt)
+void rank_watch_run(struct attempt *attempt)
 {
     struct watch self = {.attempt = attempt, .seen_since_ns = attempt->started_ns};
     for (;;) {
@@ -378,5 +378,5 @@ void watch_run(struct attempt *attempt)
     check_silent(&self, clock_monotonic_ns());
     check_launch(&self, clock_monotonic_ns()); /* a very short run may end between two ticks */
     check_signals(&self, clock_monotonic_ns());
-    births_release(&self.births);
+    startup_watch_release(&self.startup_watch);
 }

@@ -6,6 +6,6 @@
 
 /* Returns when the launcher has ended, or when it did not end in time after a request; the caller kills the rest.
  * Decides the attempt on timeouts, second signals and vanished ranks. */
-void watch_run(struct attempt *attempt);
+void rank_watch_run(struct attempt *attempt);
 
 #endif

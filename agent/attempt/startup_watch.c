@@ -34,7 +34,7 @@ static bool read_rank(pid_t pid, uint32_t count, uint32_t *rank)
     return found;
 }
 
-static bool is_known(const struct births *self, uint32_t count, pid_t pid)
+static bool is_known(const struct startup_watch *self, uint32_t count, pid_t pid)
 {
     for (uint32_t rank = 0; rank < count; rank++)
         if (self->pid[rank] == pid)
@@ -43,7 +43,7 @@ static bool is_known(const struct births *self, uint32_t count, pid_t pid)
 }
 
 /* A process counts once it has settled: before that it may be a copy of its launcher that has not yet become a rank. */
-static void look(struct births *self, const struct attempt *attempt, uint64_t now_ns)
+static void look(struct startup_watch *self, const struct attempt *attempt, uint64_t now_ns)
 {
     size_t room = (size_t)attempt->ranks * 2 + 64; /* ranks and the launcher's own processes */
     pid_t *found = calloc(room, sizeof *found);
@@ -65,7 +65,7 @@ static bool is_alive(pid_t pid)
     return state && state != 'Z' && state != 'X';
 }
 
-static bool is_dead(struct births *self, uint32_t rank, uint64_t now_ns)
+static bool is_dead(struct startup_watch *self, uint32_t rank, uint64_t now_ns)
 {
     if (is_alive(self->pid[rank])) {
         self->missing_ns[rank] = 0;
@@ -78,7 +78,7 @@ static bool is_dead(struct births *self, uint32_t rank, uint64_t now_ns)
     return now_ns - self->born_ns > AFTER_LAST_BIRTH_NS;
 }
 
-bool births_find_dead(struct births *self, const struct attempt *attempt, uint64_t now_ns, uint32_t *rank)
+bool startup_watch_find_dead(struct startup_watch *self, const struct attempt *attempt, uint64_t now_ns, uint32_t *rank)
 {
     if (!attempt->has_launcher || attempt->launcher.exited || now_ns - self->look_ns < LOOK_EVERY_NS)
         return false;
@@ -102,9 +102,9 @@ bool births_find_dead(struct births *self, const struct attempt *attempt, uint64
     return false;
 }
 
-void births_release(struct births *self)
+void startup_watch_release(struct startup_watch *self)
 {
     free(self->pid);
     free(self->missing_ns);
-    *self = (struct births){0};
+    *self = (struct startup_watch){0};
 }

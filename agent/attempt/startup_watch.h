@@ -12,7 +12,7 @@
 
 #include "agent/attempt/attempt.h"
 
-struct births {
+struct startup_watch {
     pid_t *pid;           /* by rank, 0 before it was seen; owned, NULL before the first scan */
     uint64_t *missing_ns; /* by rank: when its process disappeared, 0 while it has one */
     uint64_t look_ns;     /* time of the last scan */
@@ -21,7 +21,8 @@ struct births {
 
 /* Scans a few times a second for ranks that have not reported. True with the lowest rank that died: either its
  * process has been gone for a while, or it has had none long after the last other rank started. */
-bool births_find_dead(struct births *self, const struct attempt *attempt, uint64_t now_ns, uint32_t *rank);
-void births_release(struct births *self);
+bool startup_watch_find_dead(struct startup_watch *self, const struct attempt *attempt, uint64_t now_ns,
+                             uint32_t *rank);
+void startup_watch_release(struct startup_watch *self);
 
 #endif

@@ -31,7 +31,7 @@ static void decide_early(struct attempt *attempt, uint64_t waited_ns)
                    whole);
 }
 
-void wait_run(struct attempt *attempt)
+void wait_workload_run(struct attempt *attempt)
 {
     uint64_t whole_ns = experiment_u64(attempt->experiment, OPT_WAIT_FOR), shown_ns = 0;
     struct cb_err err;

@@ -5,6 +5,6 @@
 #include "agent/attempt/attempt.h"
 
 /* Sleeps for wait.for, or until asked to end, and decides the attempt. Starts no rank. */
-void wait_run(struct attempt *attempt);
+void wait_workload_run(struct attempt *attempt);
 
 #endif

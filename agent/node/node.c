@@ -40,7 +40,7 @@ struct node_agent {
     struct experiment *experiment;
     struct pages pages;
     struct page_sender **senders; /* one per page */
-    struct wire_sight *sights;
+    struct wire_rank_report *sights;
     struct wire_joined joined;
     struct counters counters;
     struct probe *probe;
@@ -153,8 +153,8 @@ static char state_of(const struct node_agent *self, uint32_t index)
 static void look_at_ranks(struct node_agent *self)
 {
     for (uint32_t i = 0; i < self->pages.count; i++) {
-        struct wire_sight *sight = &self->sights[i];
-        *sight = (struct wire_sight){
+        struct wire_rank_report *sight = &self->sights[i];
+        *sight = (struct wire_rank_report){
             .rank = self->pages.first + i, .pid = (uint32_t)pid_of(self, i), .state = state_of(self, i)};
         if (sight->state)
             procfs_read(pid_of(self, i), "wchan", sight->place, sizeof sight->place);

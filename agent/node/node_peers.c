@@ -498,7 +498,7 @@ void node_peers_note(const struct attempt *attempt, uint64_t now_ns, char *text,
 
 static uint32_t node_of(const struct attempt *attempt, uint32_t rank)
 {
-    return spread_node_of(attempt->ranks, attempt->nodes.count, rank);
+    return rank_placement_node_of(attempt->ranks, attempt->nodes.count, rank);
 }
 
 bool node_peers_has(const struct attempt *attempt, uint32_t rank)
@@ -513,13 +513,13 @@ bool node_peers_is_alive(const struct attempt *attempt, uint32_t rank)
     uint32_t pid = atomic_load(&attempt->pages.page[rank]->pid);
     if (!rendezvous || !pid || rendezvous_report(rendezvous, node_of(attempt, rank))->state != NODE_JOINED)
         return false;
-    const struct wire_sight *sight = rendezvous_sight(rendezvous, rank);
+    const struct wire_rank_report *sight = rendezvous_sight(rendezvous, rank);
     return sight->pid != pid || sight->state;
 }
 
 char *node_peers_describe_process(const struct attempt *attempt, uint32_t rank, char text[64])
 {
-    const struct wire_sight *sight =
+    const struct wire_rank_report *sight =
         attempt->peers->rendezvous ? rendezvous_sight(attempt->peers->rendezvous, rank) : NULL;
     const char *node = attempt->nodes.name[node_of(attempt, rank)];
     if (!sight || !sight->state)

@@ -124,7 +124,7 @@ static int make_node_folder(struct pages *self, const char *base, uint32_t node,
     snprintf(self->base, sizeof self->base, "%s", base);
     if (strncmp(base, PAGES_PARENT "/" FOLDER_PREFIX, strlen(PAGES_PARENT "/" FOLDER_PREFIX)) != 0 ||
         strchr(base + strlen(PAGES_PARENT) + 1, '/') ||
-        spread_node_folder(base, node, self->folder, sizeof self->folder) != 0) {
+        rank_placement_node_folder(base, node, self->folder, sizeof self->folder) != 0) {
         self->folder[0] = '\0';
         return cb_fail(err, CB_ERR_FORMAT, "%s is no place for status pages", base);
     }
@@ -140,7 +140,8 @@ static int make_node_folder(struct pages *self, const char *base, uint32_t node,
 int pages_create_node(struct pages *self, const char *base, uint32_t node, uint32_t nodes, uint32_t ranks,
                       uint32_t sample_capacity, struct cb_err *err)
 {
-    uint32_t first = spread_first_rank(ranks, nodes, node), end = spread_first_rank(ranks, nodes, node + 1);
+    uint32_t first = rank_placement_first_rank(ranks, nodes, node),
+             end = rank_placement_first_rank(ranks, nodes, node + 1);
     int rc = make_node_folder(self, base, node, err);
     self->first = first;
     if (!rc)
@@ -156,8 +157,8 @@ int pages_create_head(struct pages *self, const char *base, int64_t own, uint32_
     self->lock_fd = -1;
     snprintf(self->base, sizeof self->base, "%s", base);
     if (own >= 0) {
-        first = spread_first_rank(ranks, nodes, (uint32_t)own);
-        end = spread_first_rank(ranks, nodes, (uint32_t)own + 1);
+        first = rank_placement_first_rank(ranks, nodes, (uint32_t)own);
+        end = rank_placement_first_rank(ranks, nodes, (uint32_t)own + 1);
         rc = make_node_folder(self, base, (uint32_t)own, err);
     }
     if (!rc)

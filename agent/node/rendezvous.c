@@ -20,8 +20,8 @@
 struct node {
     struct node_report report;
     struct channel *channel;
-    struct wire_sight *sights; /* one per rank */
-    uint64_t beat_ns;          /* when the last heartbeat was sent */
+    struct wire_rank_report *sights; /* one per rank */
+    uint64_t beat_ns;                /* when the last heartbeat was sent */
 };
 
 struct stranger {
@@ -39,7 +39,7 @@ struct rendezvous {
     struct stranger *strangers; /* STRANGER_LIMIT slots, stranger_count used */
     uint32_t stranger_count;
     struct pollfd *polls; /* capacity for all nodes */
-    struct wire_sight *read_sights;
+    struct wire_rank_report *read_sights;
     struct buf message;
     struct wire_beat orders;
     char refusal[1024]; /* "" if nobody was refused */
@@ -70,8 +70,8 @@ static int set_up_nodes(struct rendezvous *self, struct cb_err *err)
         return alloc_fail(err, "for %u nodes", nodes);
     for (uint32_t i = 0; i < nodes; i++) {
         struct node_report *report = &self->nodes[i].report;
-        report->first_rank = spread_first_rank(self->setup.ranks, nodes, i);
-        report->rank_count = spread_first_rank(self->setup.ranks, nodes, i + 1) - report->first_rank;
+        report->first_rank = rank_placement_first_rank(self->setup.ranks, nodes, i);
+        report->rank_count = rank_placement_first_rank(self->setup.ranks, nodes, i + 1) - report->first_rank;
         report->joined.store_free_bytes = UINT64_MAX;
         most = report->rank_count > most ? report->rank_count : most;
         if (is_own(self, i))
@@ -147,7 +147,7 @@ static void lose(struct rendezvous *self, uint32_t index, const char *why)
     channel_free(node->channel);
     node->channel = NULL;
     for (uint32_t i = 0; i < node->report.rank_count; i++)
-        node->sights[i] = (struct wire_sight){0};
+        node->sights[i] = (struct wire_rank_report){0};
 }
 
 /* Queues the message in the node's channel. */
@@ -522,9 +522,9 @@ void rendezvous_order(struct rendezvous *self, enum stop_request stop, bool kill
             self->nodes[i].beat_ns = 0; /* sent by the next rendezvous_work */
 }
 
-const struct wire_sight *rendezvous_sight(const struct rendezvous *self, uint32_t rank)
+const struct wire_rank_report *rendezvous_sight(const struct rendezvous *self, uint32_t rank)
 {
-    uint32_t index = spread_node_of(self->setup.ranks, node_count(self), rank);
+    uint32_t index = rank_placement_node_of(self->setup.ranks, node_count(self), rank);
     const struct node *node = &self->nodes[index];
     return node->sights ? &node->sights[rank - node->report.first_rank] : NULL;
 }

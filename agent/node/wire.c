@@ -102,7 +102,7 @@ void wire_write_beat(struct buf *out, const struct wire_beat *beat)
     put_u32(out, beat->kill);
 }
 
-void wire_write_sights(struct buf *out, const struct wire_sight *sights, uint32_t count)
+void wire_write_sights(struct buf *out, const struct wire_rank_report *sights, uint32_t count)
 {
     begin(out, WIRE_SIGHT);
     put_u32(out, count);
@@ -312,7 +312,7 @@ int wire_read_beat(const void *message, size_t len, struct wire_beat *beat, stru
     return rc;
 }
 
-int wire_read_sights(const void *message, size_t len, struct wire_sight *sights, uint32_t max, uint32_t *count,
+int wire_read_sights(const void *message, size_t len, struct wire_rank_report *sights, uint32_t max, uint32_t *count,
                      struct cb_err *err)
 {
     struct reader reader = open_message(message, len, WIRE_SIGHT);

@@ -156,18 +156,18 @@ static int put(struct convert_writer *self, const char *bytes, uint64_t len)
     return code;
 }
 
-/* Elements [first, first + count) of the box's own row-major order, as at most BOX_MAX_OF_INTERVAL boxes. */
+/* Elements [first, first + count) of the region's own row-major order, as at most BOX_MAX_OF_INTERVAL regions. */
 static int read_elements(struct convert_writer *self, struct stored_reader *reader, const struct stored_tensor *tensor,
-                         const struct box *box, uint64_t first, uint64_t count, unsigned char *memory)
+                         const struct region *region, uint64_t first, uint64_t count, unsigned char *memory)
 {
-    struct box parts[BOX_MAX_OF_INTERVAL];
-    uint32_t found = box_of_interval(box->dims, box->size, first, first + count, parts);
+    struct region parts[BOX_MAX_OF_INTERVAL];
+    uint32_t found = region_of_interval(region->dims, region->size, first, first + count, parts);
     int code = 0;
     for (uint32_t i = 0; i < found && !code; i++) {
-        uint64_t bytes = box_elements(&parts[i]) * dtype_bytes(tensor->dtype);
-        for (uint32_t d = 0; d < box->dims; d++)
-            parts[i].offset[d] += box->offset[d];
-        code = stored_reader_box(reader, tensor, &parts[i], memory, self->err);
+        uint64_t bytes = region_elements(&parts[i]) * dtype_bytes(tensor->dtype);
+        for (uint32_t d = 0; d < region->dims; d++)
+            parts[i].offset[d] += region->offset[d];
+        code = stored_reader_region(reader, tensor, &parts[i], memory, self->err);
         memory += bytes;
     }
     return code;
@@ -175,12 +175,12 @@ static int read_elements(struct convert_writer *self, struct stored_reader *read
 
 /* One element that begins in this block and ends in the next. */
 static int put_straddling(struct convert_writer *self, struct stored_reader *reader, const struct stored_tensor *tensor,
-                          const struct box *box, uint64_t element, uint32_t *crc)
+                          const struct region *region, uint64_t element, uint32_t *crc)
 {
     unsigned char bytes[16];
     size_t len = dtype_bytes(tensor->dtype);
     assert(len <= sizeof bytes);
-    int code = read_elements(self, reader, tensor, box, element, 1, bytes);
+    int code = read_elements(self, reader, tensor, region, element, 1, bytes);
     if (!code && crc)
         *crc = crc32_zip(*crc, bytes, len);
     return code ? code : put(self, (const char *)bytes, len);
@@ -191,7 +191,7 @@ static int put_payload(struct convert_writer *self, const struct convert_job *jo
 {
     const struct state_tensor *wanted = layout_tensor(job->layout, item->tensor);
     const struct stored_tensor *tensor = stored_checkpoint_find(job->checkpoint, wanted->fqn);
-    uint64_t elements = box_elements(&item->box), element = dtype_bytes(wanted->dtype);
+    uint64_t elements = region_elements(&item->region), element = dtype_bytes(wanted->dtype);
     bool checksum = job->checksum && format_has_checksums(job->format);
     int code = 0;
     self->costly = false;
@@ -202,12 +202,12 @@ static int put_payload(struct convert_writer *self, const struct convert_job *jo
         struct block *block = &self->blocks[self->current];
         uint64_t room = room_of(self) / element, left = elements - done, before = stored_reader_bytes(reader);
         if (room == 0) { /* blocks are written full: parts of an object must be */
-            code = put_straddling(self, reader, tensor, &item->box, done++, checksum ? crc : NULL);
+            code = put_straddling(self, reader, tensor, &item->region, done++, checksum ? crc : NULL);
             continue;
         }
         uint64_t count = room < left ? room : left;
         unsigned char *place = block->bytes + block->fill;
-        code = read_elements(self, reader, tensor, &item->box, done, count, place);
+        code = read_elements(self, reader, tensor, &item->region, done, count, place);
         if (!code && checksum)
             *crc = crc32_zip(*crc, place, count * element);
         self->costly = self->costly || stored_reader_bytes(reader) - before > 2 * count * element;

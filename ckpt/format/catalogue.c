@@ -28,8 +28,8 @@ static void put_chunk(struct buf *out, const struct stored_chunk *chunk)
     buf_append_char(out, chunk->compressed);
     index_put_u64(out, chunk->offset);
     index_put_u64(out, chunk->length);
-    index_put_numbers(out, chunk->box.offset, chunk->box.dims);
-    index_put_numbers(out, chunk->box.size, chunk->box.dims);
+    index_put_numbers(out, chunk->region.offset, chunk->region.dims);
+    index_put_numbers(out, chunk->region.size, chunk->region.dims);
 }
 
 static void put_head(struct buf *out, enum plan_format format, bool marked, size_t tensors, size_t chunks, size_t files)
@@ -84,7 +84,7 @@ int catalogue_write_plan(enum plan_format format, const struct layout *layout, c
     for (uint32_t i = 0; i < groups.first[tensors]; i++) {
         const struct plan_item *item = &plan->items[groups.order[i]];
         struct stored_chunk chunk = {
-            .box = item->box, .file = item->file, .offset = item->payload_offset, .length = item->payload_bytes};
+            .region = item->region, .file = item->file, .offset = item->payload_offset, .length = item->payload_bytes};
         if (layout_tensor(layout, item->tensor)->kind != KIND_BYTES)
             put_chunk(out, &chunk);
     }
@@ -129,8 +129,8 @@ static void take_chunk(struct index_cursor *cursor, struct stored_chunk *chunk)
     chunk->compressed = index_take(cursor, 1) != 0;
     chunk->offset = index_take(cursor, 8);
     chunk->length = index_take(cursor, 8);
-    index_take_numbers(cursor, chunk->box.offset, chunk->box.dims);
-    index_take_numbers(cursor, chunk->box.size, chunk->box.dims);
+    index_take_numbers(cursor, chunk->region.offset, chunk->region.dims);
+    index_take_numbers(cursor, chunk->region.size, chunk->region.dims);
 }
 
 static const struct index_form form = {

@@ -3,7 +3,7 @@
  *
  * All little-endian: "CKPTCAT1"; u32 format, u32 marked?; u64 counts of tensors, chunks and files; then
  * tensors: name, u8 bytes item?, u8 type, u8 dims, u64 per dimension, u32 chunks, literal, path;
- * chunks, tensor by tensor: u32 file, u8 compressed?, u64 offset, u64 length, u64 box offsets, u64 box sizes;
+ * chunks, tensor by tensor: u32 file, u8 compressed?, u64 offset, u64 length, u64 region offsets, u64 region sizes;
  * files: name; and last the CRC-32C of everything before it as u32. A text is a u32 length and the bytes; literal and
  * path may be 0xffffffff for none. */
 #ifndef CKPT_FORMAT_CATALOGUE_H

@@ -6,8 +6,8 @@
 #include "ckpt/plan/plan.h"
 #include "ckpt/stored/stored.h"
 
-int dcp_item_frame(const struct state_tensor *tensor, const struct box *box, uint64_t item_offset, uint32_t alignment,
-                   struct item_frame *frame, struct cb_err *err) CB_MUST_CHECK;
+int dcp_item_frame(const struct state_tensor *tensor, const struct region *region, uint64_t item_offset,
+                   uint32_t alignment, struct item_frame *frame, struct cb_err *err) CB_MUST_CHECK;
 int dcp_item_header(const struct state_tensor *tensor, const struct plan_item *item, struct buf *out,
                     struct cb_err *err) CB_MUST_CHECK;
 int dcp_item_trailer(const struct state_tensor *tensor, const struct plan_item *item, uint32_t crc, struct buf *out,
@@ -18,9 +18,9 @@ int dcp_write_metadata(const struct layout *layout, const struct plan *plan, con
 
 int dcp_read_metadata(const char *name, const void *bytes, size_t len, struct stored_checkpoint **checkpoint,
                       struct cb_err *err) CB_MUST_CHECK;
-int dcp_parse_item(const struct stored_tensor *tensor, const struct box *box, const void *bytes, size_t len,
+int dcp_parse_item(const struct stored_tensor *tensor, const struct region *region, const void *bytes, size_t len,
                    uint64_t item_length, struct stored_payload *payload, struct cb_err *err) CB_MUST_CHECK;
-bool dcp_expect_payload(const struct stored_tensor *tensor, const struct box *box, uint64_t item_length,
+bool dcp_expect_payload(const struct stored_tensor *tensor, const struct region *region, uint64_t item_length,
                         struct stored_payload *payload);
 int dcp_parse_trailer(const void *last_bytes, size_t len, struct stored_trailer *trailer,
                       struct cb_err *err) CB_MUST_CHECK;

@@ -113,13 +113,13 @@ static bool is_contiguous(const struct item_tensor *item)
     return true;
 }
 
-static int check_item(const struct stored_tensor *tensor, const struct box *box, const struct item_tensor *item,
+static int check_item(const struct stored_tensor *tensor, const struct region *region, const struct item_tensor *item,
                       struct cb_err *err)
 {
     if (item->dtype != tensor->dtype)
         return cb_fail(err, CB_ERR_CORRUPT, "the item holds %s, the metadata says %s", dtype_name(item->dtype),
                        dtype_name(tensor->dtype));
-    if (item->dims != box->dims || memcmp(item->size, box->size, box->dims * sizeof *box->size) != 0)
+    if (item->dims != region->dims || memcmp(item->size, region->size, region->dims * sizeof *region->size) != 0)
         return cb_fail(err, CB_ERR_CORRUPT, "the item has another shape than the metadata says");
     return 0;
 }
@@ -173,7 +173,7 @@ static int damaged_frame(struct cb_err *err)
     return err ? cb_context(err, "what surrounds its bytes is damaged") : CB_ERR_CORRUPT;
 }
 
-int dcp_parse_item(const struct stored_tensor *tensor, const struct box *box, const void *bytes, size_t len,
+int dcp_parse_item(const struct stored_tensor *tensor, const struct region *region, const void *bytes, size_t len,
                    uint64_t item_length, struct stored_payload *payload, struct cb_err *err)
 {
     if (tensor->is_bytes) {
@@ -199,7 +199,7 @@ int dcp_parse_item(const struct stored_tensor *tensor, const struct box *box, co
         if (record_is(&record, "data.pkl")) {
             code = read_data_pickle(bytes, &record, &item, err);
             if (!code)
-                code = check_item(tensor, box, &item, err);
+                code = check_item(tensor, region, &item, err);
             if (code)
                 return code;
             known = true;

@@ -82,9 +82,10 @@ static int read_chunk(struct reader *self, const struct stored_tensor *tensor, c
     const struct pickle_node *state = pickle_state(self->pickle, node);
     uint32_t sizes;
     if (!pickle_is(self->pickle, node, PICKLE_G_CHUNK_STORAGE_METADATA) ||
-        !dcp_read_sizes(self->pickle, pickle_get(self->pickle, state, "offsets"), chunk.box.offset, &chunk.box.dims) ||
-        !dcp_read_sizes(self->pickle, pickle_get(self->pickle, state, "sizes"), chunk.box.size, &sizes) ||
-        sizes != chunk.box.dims || sizes != tensor->dims)
+        !dcp_read_sizes(self->pickle, pickle_get(self->pickle, state, "offsets"), chunk.region.offset,
+                        &chunk.region.dims) ||
+        !dcp_read_sizes(self->pickle, pickle_get(self->pickle, state, "sizes"), chunk.region.size, &sizes) ||
+        sizes != chunk.region.dims || sizes != tensor->dims)
         return bad(self, tensor->fqn, "a chunk that is none of this tensor");
     return add_chunk(self, &chunk);
 }
@@ -260,10 +261,10 @@ static struct stored_tensor *find_tensor(const struct reader *self, const struct
 
 /* The first chunk at this offset, or NULL. Chunks are sorted by offset. */
 static struct stored_chunk *find_chunk(const struct reader *self, const struct stored_tensor *tensor,
-                                       const struct box *wanted)
+                                       const struct region *wanted)
 {
-    struct stored_chunk key = {.box = *wanted};
-    memset(key.box.size, 0, sizeof key.box.size);
+    struct stored_chunk key = {.region = *wanted};
+    memset(key.region.size, 0, sizeof key.region.size);
     size_t low = tensor->first_chunk, end = low + tensor->chunk_count, high = end;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
@@ -273,7 +274,7 @@ static struct stored_chunk *find_chunk(const struct reader *self, const struct s
             high = middle;
     }
     if (low == end ||
-        memcmp(self->checkpoint->chunks[low].box.offset, wanted->offset, wanted->dims * sizeof *wanted->offset) != 0)
+        memcmp(self->checkpoint->chunks[low].region.offset, wanted->offset, wanted->dims * sizeof *wanted->offset) != 0)
         return NULL;
     return &self->checkpoint->chunks[low];
 }
@@ -313,10 +314,10 @@ static int read_place(struct reader *self, struct name_table *table, const struc
     if (!tensor)
         return cb_fail(self->err, CB_ERR_FORMAT, "%s: \"%.*s\" is stored, but not listed", self->name,
                        (int)(fqn->count < 200 ? fqn->count : 200), fqn->value.text);
-    struct box box = {0};
-    if (offset && offset->kind != PICKLE_NONE && !dcp_read_sizes(self->pickle, offset, box.offset, &box.dims))
+    struct region region = {0};
+    if (offset && offset->kind != PICKLE_NONE && !dcp_read_sizes(self->pickle, offset, region.offset, &region.dims))
         return bad(self, tensor->fqn, "an item without an offset");
-    struct stored_chunk *chunk = box.dims == tensor->dims ? find_chunk(self, tensor, &box) : NULL;
+    struct stored_chunk *chunk = region.dims == tensor->dims ? find_chunk(self, tensor, &region) : NULL;
     if (!chunk)
         return bad(self, tensor->fqn, "an item that is none of its chunks");
     bool compressed;
@@ -334,7 +335,7 @@ static int read_place(struct reader *self, struct name_table *table, const struc
      * chunk that several ranks wrote. */
     struct stored_chunk *end = self->checkpoint->chunks + tensor->first_chunk + tensor->chunk_count;
     for (struct stored_chunk *other = chunk; other < end; other++) {
-        if (memcmp(other->box.offset, box.offset, box.dims * sizeof *box.offset) != 0)
+        if (memcmp(other->region.offset, region.offset, region.dims * sizeof *region.offset) != 0)
             break;
         size_t number = (size_t)(other - self->checkpoint->chunks);
         if (self->stored[number])

@@ -24,13 +24,13 @@ static char *put(char *at, const char *text)
 }
 
 /* The data.pkl of a contiguous tensor, protocol 2. Returns its length. */
-static size_t tensor_pickle(const struct state_tensor *tensor, const struct box *box, char bytes[MAX_ITEM_PICKLE])
+static size_t tensor_pickle(const struct state_tensor *tensor, const struct region *region, char bytes[MAX_ITEM_PICKLE])
 {
     const char *storage = dtype_torch_storage(tensor->dtype);
-    uint64_t stride[CKPT_MAX_DIMS], elements = box_elements(box), step = 1;
-    for (uint32_t i = box->dims; i-- > 0;) {
+    uint64_t stride[CKPT_MAX_DIMS], elements = region_elements(region), step = 1;
+    for (uint32_t i = region->dims; i-- > 0;) {
         stride[i] = step;
-        step *= box->size[i] ? box->size[i] : 1;
+        step *= region->size[i] ? region->size[i] : 1;
     }
     char *at = put(bytes, storage ? "\x80\x02"
                                     "ctorch._utils\n_rebuild_tensor_v2\n((X\x07"
@@ -45,8 +45,8 @@ static size_t tensor_pickle(const struct state_tensor *tensor, const struct box 
            15);
     at = pickle_put_int(at + 15, storage ? elements : elements * dtype_bytes(tensor->dtype));
     memcpy(at, "tQK\0", 4); /* TUPLE, BINPERSID, storage offset 0 */
-    at = pickle_put_ints(at + 4, box->size, box->dims);
-    at = pickle_put_ints(at, stride, box->dims);
+    at = pickle_put_ints(at + 4, region->size, region->dims);
+    at = pickle_put_ints(at, stride, region->dims);
     at = put(at, "\x89"
                  "ccollections\nOrderedDict\n)R"); /* no gradient, no hooks */
     if (!storage)
@@ -89,8 +89,8 @@ static int bytes_frame(const struct state_tensor *tensor, struct item_frame *fra
     return code;
 }
 
-int dcp_item_frame(const struct state_tensor *tensor, const struct box *box, uint64_t item_offset, uint32_t alignment,
-                   struct item_frame *frame, struct cb_err *err)
+int dcp_item_frame(const struct state_tensor *tensor, const struct region *region, uint64_t item_offset,
+                   uint32_t alignment, struct item_frame *frame, struct cb_err *err)
 {
     if (tensor->kind == KIND_BYTES)
         return bytes_frame(tensor, frame, err);
@@ -98,8 +98,8 @@ int dcp_item_frame(const struct state_tensor *tensor, const struct box *box, uin
         return cb_fail(err, CB_ERR_USAGE, "payloads cannot be aligned to %u bytes: a power of two up to %u", alignment,
                        ZIP_MAX_ALIGNMENT);
     char pickle[MAX_ITEM_PICKLE];
-    size_t pickle_bytes = tensor_pickle(tensor, box, pickle);
-    uint64_t payload_bytes = box_elements(box) * dtype_bytes(tensor->dtype);
+    size_t pickle_bytes = tensor_pickle(tensor, region, pickle);
+    uint64_t payload_bytes = region_elements(region) * dtype_bytes(tensor->dtype);
     frame->header_bytes = zip_header_bytes(pickle_bytes, payload_bytes, item_offset, alignment);
     frame->payload_bytes = payload_bytes;
     frame->trailer_bytes = zip_trailer_bytes(payload_bytes);
@@ -113,7 +113,7 @@ int dcp_item_header(const struct state_tensor *tensor, const struct plan_item *i
     if (header_bytes == 0)
         return 0; /* a bytes item */
     char pickle[MAX_ITEM_PICKLE];
-    size_t pickle_bytes = tensor_pickle(tensor, &item->box, pickle);
+    size_t pickle_bytes = tensor_pickle(tensor, &item->region, pickle);
     char *at = buf_extend(out, header_bytes);
     if (at)
         zip_put_header(at, pickle, pickle_bytes, item->payload_bytes, (uint32_t)header_bytes);
@@ -127,25 +127,25 @@ int dcp_item_trailer(const struct state_tensor *tensor, const struct plan_item *
     if (header_bytes == 0)
         return 0;
     char pickle[MAX_ITEM_PICKLE];
-    size_t pickle_bytes = tensor_pickle(tensor, &item->box, pickle);
+    size_t pickle_bytes = tensor_pickle(tensor, &item->region, pickle);
     char *at = buf_extend(out, zip_trailer_bytes(item->payload_bytes));
     if (at)
         zip_put_trailer(at, pickle, pickle_bytes, item->payload_bytes, (uint32_t)header_bytes, crc);
     return buf_check(out, "an item's trailer", err);
 }
 
-bool dcp_expect_payload(const struct stored_tensor *tensor, const struct box *box, uint64_t item_length,
+bool dcp_expect_payload(const struct stored_tensor *tensor, const struct region *region, uint64_t item_length,
                         struct stored_payload *payload)
 {
-    uint64_t bytes = box_elements(box) * dtype_bytes(tensor->dtype), trailer = zip_trailer_bytes(bytes);
+    uint64_t bytes = region_elements(region) * dtype_bytes(tensor->dtype), trailer = zip_trailer_bytes(bytes);
     if (tensor->is_bytes || item_length < bytes || item_length - bytes <= trailer)
         return false;
     *payload = (struct stored_payload){
         .offset = item_length - bytes - trailer, .bytes = bytes, .contiguous = true, .whole = true};
     uint64_t step = 1;
-    for (uint32_t i = box->dims; i-- > 0;) {
+    for (uint32_t i = region->dims; i-- > 0;) {
         payload->stride[i] = step;
-        step *= box->size[i] ? box->size[i] : 1;
+        step *= region->size[i] ? region->size[i] : 1;
     }
     return true;
 }
@@ -333,14 +333,14 @@ static void push_properties(struct writer *self, enum dtype dtype)
     op(self, "b");
 }
 
-static void push_chunk(struct writer *self, const struct box *box)
+static void push_chunk(struct writer *self, const struct region *region)
 {
     push(self, G_CHUNK);
     op(self, ")\x81}(");
     push(self, K_OFFSETS);
-    push_size(self, box->offset, box->dims);
+    push_size(self, region->offset, region->dims);
     push(self, K_SIZES);
-    push_size(self, box->size, box->dims);
+    push_size(self, region->size, region->dims);
     op(self, "ub");
 }
 
@@ -371,7 +371,7 @@ static void write_tensor(struct writer *self, uint32_t index)
     for (uint32_t i = self->groups.first[index]; i < self->groups.first[index + 1]; i++) {
         if (!reserve(self, CHUNK_ROOM))
             return;
-        push_chunk(self, &self->plan->items[self->groups.order[i]].box);
+        push_chunk(self, &self->plan->items[self->groups.order[i]].region);
         done(self);
     }
     if (!reserve(self, 8))
@@ -395,7 +395,7 @@ static void write_index_and_info(struct writer *self, uint32_t tensor, uint32_t 
     } else {
         self->at = pickle_put_int(self->at, number);
         push(self, K_OFFSET);
-        push_size(self, item->box.offset, item->box.dims);
+        push_size(self, item->region.offset, item->region.dims);
     }
     op(self, "ub");
     push(self, G_INFO);

@@ -55,16 +55,16 @@ static bool is_safetensors(enum plan_format format)
     return format == PLAN_SAFETENSORS || format == PLAN_DCP_SAFETENSORS;
 }
 
-int format_item_frame(enum plan_format format, const struct state_tensor *tensor, const struct box *box,
+int format_item_frame(enum plan_format format, const struct state_tensor *tensor, const struct region *region,
                       uint64_t item_offset, uint32_t alignment, struct item_frame *frame, struct cb_err *err)
 {
     if (is_safetensors(format)) { /* the file's header is written when all of its items are known */
-        uint64_t bytes = tensor->kind == KIND_BYTES ? 0 : box_elements(box) * dtype_bytes(tensor->dtype);
+        uint64_t bytes = tensor->kind == KIND_BYTES ? 0 : region_elements(region) * dtype_bytes(tensor->dtype);
         *frame = (struct item_frame){.payload_bytes = bytes};
         return 0;
     }
-    return format == PLAN_RAW ? raw_item_frame(tensor, box, item_offset, alignment, frame, err)
-                              : dcp_item_frame(tensor, box, item_offset, alignment, frame, err);
+    return format == PLAN_RAW ? raw_item_frame(tensor, region, item_offset, alignment, frame, err)
+                              : dcp_item_frame(tensor, region, item_offset, alignment, frame, err);
 }
 
 int format_item_header(enum plan_format format, const struct state_tensor *tensor, const struct plan_item *item,
@@ -133,20 +133,20 @@ int format_read_metadata(const char *name, const void *bytes, size_t len, struct
                                        : dcp_read_metadata(name, bytes, len, checkpoint, err);
 }
 
-int format_parse_item(enum plan_format format, const struct stored_tensor *tensor, const struct box *box,
+int format_parse_item(enum plan_format format, const struct stored_tensor *tensor, const struct region *region,
                       const void *bytes, size_t len, uint64_t item_length, struct stored_payload *payload,
                       struct cb_err *err)
 {
-    return format == PLAN_DCP ? dcp_parse_item(tensor, box, bytes, len, item_length, payload, err)
-                              : raw_parse_item(tensor, box, item_length, payload, err);
+    return format == PLAN_DCP ? dcp_parse_item(tensor, region, bytes, len, item_length, payload, err)
+                              : raw_parse_item(tensor, region, item_length, payload, err);
 }
 
-bool format_expect_payload(enum plan_format format, const struct stored_tensor *tensor, const struct box *box,
+bool format_expect_payload(enum plan_format format, const struct stored_tensor *tensor, const struct region *region,
                            uint64_t item_length, struct stored_payload *payload)
 {
     if (format != PLAN_DCP)
-        return raw_parse_item(tensor, box, item_length, payload, NULL) == 0;
-    return dcp_expect_payload(tensor, box, item_length, payload);
+        return raw_parse_item(tensor, region, item_length, payload, NULL) == 0;
+    return dcp_expect_payload(tensor, region, item_length, payload);
 }
 
 int format_parse_trailer(enum plan_format format, const void *last_bytes, size_t len, struct stored_trailer *trailer,

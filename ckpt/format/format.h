@@ -30,7 +30,7 @@ bool format_has_checksums(enum plan_format format);
 
 /* The payload's offset in an item that starts at `item_offset` of its file, and the lengths of header and trailer.
  * `alignment`: of the payload in the file. Bytes items: the payload is the torch.save. */
-int format_item_frame(enum plan_format format, const struct state_tensor *tensor, const struct box *box,
+int format_item_frame(enum plan_format format, const struct state_tensor *tensor, const struct region *region,
                       uint64_t item_offset, uint32_t alignment, struct item_frame *frame,
                       struct cb_err *err) CB_MUST_CHECK;
 
@@ -55,16 +55,16 @@ int format_read_metadata(const char *name, const void *bytes, size_t len, struct
                          struct cb_err *err) CB_MUST_CHECK;
 
 /* Parses the first bytes of a stored item (at most ITEM_MAX_HEADER; fewer at a file's end): the payload's offset in
- * the item, its length, and its strides in elements. Checks dtype and size against `tensor` and `box`. `item_length`
+ * the item, its length, and its strides in elements. Checks dtype and size against `tensor` and `region`. `item_length`
  * is UINT64_MAX if not known yet. */
-int format_parse_item(enum plan_format format, const struct stored_tensor *tensor, const struct box *box,
+int format_parse_item(enum plan_format format, const struct stored_tensor *tensor, const struct region *region,
                       const void *bytes, size_t len, uint64_t item_length, struct stored_payload *payload,
                       struct cb_err *err) CB_MUST_CHECK;
 
 /* Where our writer would put the payload of an item of this length: the trailer's length is known, so it does not
  * depend on the alignment. A hint that allows reading header and payload at once; format_parse_item on the header
  * confirms it. False if an item of this length cannot be ours. */
-bool format_expect_payload(enum plan_format format, const struct stored_tensor *tensor, const struct box *box,
+bool format_expect_payload(enum plan_format format, const struct stored_tensor *tensor, const struct region *region,
                            uint64_t item_length, struct stored_payload *payload);
 
 /* The CRC-32s in the item's last bytes; 0 if it has none. */

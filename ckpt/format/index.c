@@ -84,7 +84,7 @@ static void take_all(const struct index_form *form, struct index_cursor *cursor,
         const struct stored_tensor *tensor = &self->tensors[i];
         for (uint32_t k = 0; k < tensor->chunk_count && !cursor->failed; k++) {
             struct stored_chunk *chunk = &self->chunks[tensor->first_chunk + k];
-            chunk->box.dims = tensor->dims;
+            chunk->region.dims = tensor->dims;
             form->take_chunk(cursor, chunk);
         }
     }

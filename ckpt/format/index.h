@@ -69,7 +69,7 @@ struct index_form {
     void (*take_head)(struct index_cursor *cursor, struct stored_checkpoint *self);
     /* All members except the start of its chunks. */
     void (*take_tensor)(struct index_cursor *cursor, struct stored_tensor *tensor);
-    /* All members except the dimensions of its box, which are set. */
+    /* All members except the dimensions of its region, which are set. */
     void (*take_chunk)(struct index_cursor *cursor, struct stored_chunk *chunk);
 };
 bool index_is(const struct index_form *form, const void *bytes, size_t len);

@@ -8,8 +8,8 @@
 
 static const struct index_form form;
 
-int raw_item_frame(const struct state_tensor *tensor, const struct box *box, uint64_t item_offset, uint32_t alignment,
-                   struct item_frame *frame, struct cb_err *err)
+int raw_item_frame(const struct state_tensor *tensor, const struct region *region, uint64_t item_offset,
+                   uint32_t alignment, struct item_frame *frame, struct cb_err *err)
 {
     if (alignment == 0 || (alignment & (alignment - 1)) != 0)
         return cb_fail(err, CB_ERR_USAGE, "payloads cannot be aligned to %u bytes: a power of two", alignment);
@@ -18,7 +18,7 @@ int raw_item_frame(const struct state_tensor *tensor, const struct box *box, uin
         return 0;
     }
     frame->header_bytes = (uint32_t)(-item_offset & (alignment - 1));
-    frame->payload_bytes = box_elements(box) * dtype_bytes(tensor->dtype);
+    frame->payload_bytes = region_elements(region) * dtype_bytes(tensor->dtype);
     frame->trailer_bytes = 0;
     return 0;
 }
@@ -55,8 +55,8 @@ static void put_chunk(struct buf *out, const struct plan_item *item)
     index_put_u32(out, item->file);
     index_put_u64(out, item->offset);
     index_put_u64(out, item->length);
-    index_put_numbers(out, item->box.offset, item->box.dims);
-    index_put_numbers(out, item->box.size, item->box.dims);
+    index_put_numbers(out, item->region.offset, item->region.dims);
+    index_put_numbers(out, item->region.size, item->region.dims);
 }
 
 int raw_write_metadata(const struct layout *layout, const struct plan *plan, struct buf *out, struct cb_err *err)
@@ -105,8 +105,8 @@ static void take_chunk(struct index_cursor *cursor, struct stored_chunk *chunk)
     chunk->file = (uint32_t)index_take(cursor, 4);
     chunk->offset = index_take(cursor, 8);
     chunk->length = index_take(cursor, 8);
-    index_take_numbers(cursor, chunk->box.offset, chunk->box.dims);
-    index_take_numbers(cursor, chunk->box.size, chunk->box.dims);
+    index_take_numbers(cursor, chunk->region.offset, chunk->region.dims);
+    index_take_numbers(cursor, chunk->region.size, chunk->region.dims);
 }
 
 static const struct index_form form = {
@@ -128,19 +128,19 @@ int raw_read_metadata(const char *name, const void *bytes, size_t len, struct st
     return index_read(&form, name, bytes, len, checkpoint, err);
 }
 
-int raw_parse_item(const struct stored_tensor *tensor, const struct box *box, uint64_t item_length,
+int raw_parse_item(const struct stored_tensor *tensor, const struct region *region, uint64_t item_length,
                    struct stored_payload *payload, struct cb_err *err)
 {
-    uint64_t bytes = tensor->is_bytes ? item_length : box_elements(box) * dtype_bytes(tensor->dtype);
+    uint64_t bytes = tensor->is_bytes ? item_length : region_elements(region) * dtype_bytes(tensor->dtype);
     if (bytes > item_length)
         return cb_fail(err, CB_ERR_CORRUPT, "%s: the item has %llu bytes, its box %llu", tensor->fqn,
                        (unsigned long long)item_length, (unsigned long long)bytes);
     *payload =
         (struct stored_payload){.offset = item_length - bytes, .bytes = bytes, .contiguous = true, .whole = true};
     uint64_t step = 1;
-    for (uint32_t i = box->dims; i-- > 0;) {
+    for (uint32_t i = region->dims; i-- > 0;) {
         payload->stride[i] = step;
-        step *= box->size[i] ? box->size[i] : 1;
+        step *= region->size[i] ? region->size[i] : 1;
     }
     return 0;
 }

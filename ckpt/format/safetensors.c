@@ -48,7 +48,7 @@ static int put_nested(struct json_writer *json, const char *key, bool values, co
         }
         json_write_begin_object(&inner);
         json_write_key(&inner, "saved_offsets");
-        put_numbers(&inner, items[i].box.offset, items[i].box.dims);
+        put_numbers(&inner, items[i].region.offset, items[i].region.dims);
         json_write_end_object(&inner);
     }
     json_write_end_object(&inner);
@@ -81,8 +81,8 @@ static int put_metadata(struct json_writer *json, bool parts, const struct layou
     return code;
 }
 
-static int put_entry(struct json_writer *json, const struct state_tensor *tensor, const struct box *box, uint64_t begin,
-                     uint64_t bytes, struct cb_err *err)
+static int put_entry(struct json_writer *json, const struct state_tensor *tensor, const struct region *region,
+                     uint64_t begin, uint64_t bytes, struct cb_err *err)
 {
     const char *type = dtype_safetensors_name(tensor->dtype);
     if (!type)
@@ -94,7 +94,7 @@ static int put_entry(struct json_writer *json, const struct state_tensor *tensor
     json_write_begin_object(json);
     json_member_text(json, "dtype", type);
     json_write_key(json, "shape");
-    put_numbers(json, box->size, box->dims);
+    put_numbers(json, region->size, region->dims);
     json_write_key(json, "data_offsets");
     put_numbers(json, (uint64_t[]){begin, begin + bytes}, 2);
     json_write_end_object(json);
@@ -116,8 +116,8 @@ int safetensors_put_header(const struct layout *layout, const struct plan_item *
         const struct state_tensor *tensor = layout_tensor(layout, items[i].tensor);
         if (tensor->kind == KIND_BYTES)
             continue;
-        uint64_t bytes = box_elements(&items[i].box) * dtype_bytes(tensor->dtype);
-        code = put_entry(&json, tensor, &items[i].box, place, bytes, err);
+        uint64_t bytes = region_elements(&items[i].region) * dtype_bytes(tensor->dtype);
+        code = put_entry(&json, tensor, &items[i].region, place, bytes, err);
         place += bytes;
     }
     if (code)
@@ -224,10 +224,10 @@ static int read_place(const struct reader *self, struct safetensors_entry *entry
     if (!self->sharding)
         return 0;
     const struct json_value *place = json_get(json_get(self->sharding, entry->fqn), "saved_offsets");
-    if (!read_numbers(place, entry->box.offset, &count) || count != entry->box.dims)
+    if (!read_numbers(place, entry->region.offset, &count) || count != entry->region.dims)
         return bad(self, entry->fqn, "no saved_offsets in " KEY_SHARDING);
     for (uint32_t i = 0; i < count; i++) {
-        if (entry->box.offset[i] > MAX_ELEMENTS)
+        if (entry->region.offset[i] > MAX_ELEMENTS)
             return bad(self, entry->fqn, "impossible saved_offsets in " KEY_SHARDING);
     }
     return 0;
@@ -243,14 +243,15 @@ static int read_entry(const struct reader *self, const struct json_value *value,
     if (!dtype_find_safetensors(type, &entry->dtype))
         return cb_fail(self->err, CB_ERR_UNSUPPORTED, "%s: %s: the type \"%.40s\" is not known here", self->name,
                        entry->fqn, type);
-    if (!read_numbers(json_get(value, "shape"), entry->box.size, &entry->box.dims))
+    if (!read_numbers(json_get(value, "shape"), entry->region.size, &entry->region.dims))
         return bad(self, entry->fqn, "no shape of at most 6 dimensions");
     if (!read_numbers(json_get(value, "data_offsets"), offsets, &count) || count != 2 || offsets[0] > offsets[1])
         return bad(self, entry->fqn, "no data_offsets of two numbers");
-    for (uint32_t i = 0; i < entry->box.dims; i++) {
-        if (entry->box.size[i] > MAX_ELEMENTS || (entry->box.size[i] && elements > MAX_ELEMENTS / entry->box.size[i]))
+    for (uint32_t i = 0; i < entry->region.dims; i++) {
+        if (entry->region.size[i] > MAX_ELEMENTS ||
+            (entry->region.size[i] && elements > MAX_ELEMENTS / entry->region.size[i]))
             return bad(self, entry->fqn, "the shape is impossibly large");
-        elements *= entry->box.size[i];
+        elements *= entry->region.size[i];
     }
     if (offsets[1] - offsets[0] != elements * dtype_bytes(entry->dtype))
         return cb_fail(self->err, CB_ERR_FORMAT,

@@ -38,7 +38,7 @@ int safetensors_put_index(const struct layout *layout, const struct plan *plan, 
 struct safetensors_entry {
     char *fqn;
     enum dtype dtype;
-    struct box box;         /* its place in the whole tensor; 0 if the file has no sharding info */
+    struct region region;   /* its place in the whole tensor; 0 if the file has no sharding info */
     uint64_t offset, bytes; /* in the file */
 };
 

@@ -149,13 +149,13 @@ struct sink {
     uint64_t bytes;
 };
 
-static void sink_add(struct sink *self, uint32_t tensor, const struct box *boxes, uint32_t count)
+static void sink_add(struct sink *self, uint32_t tensor, const struct region *regions, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
         if (self->pieces)
-            self->pieces[self->count] = (struct piece){.tensor = tensor, .box = boxes[i]};
+            self->pieces[self->count] = (struct piece){.tensor = tensor, .region = regions[i]};
         self->count++;
-        self->bytes += box_elements(&boxes[i]) * dtype_bytes(self->layout->tensors[tensor].dtype);
+        self->bytes += region_elements(&regions[i]) * dtype_bytes(self->layout->tensors[tensor].dtype);
     }
 }
 
@@ -166,10 +166,10 @@ static void sink_local(void *context, const struct cell *cell, const struct loca
     const struct layout *layout = self->layout;
     enum placement placement = layout->placement[kind];
     unsigned roles = layout_shard_roles(placement, expert);
-    struct box boxes[BOX_MAX_OF_INTERVAL];
+    struct region regions[BOX_MAX_OF_INTERVAL];
     uint32_t count = layout_shard(cell, local, placement, mesh_extent(&layout->mesh, roles),
-                                  mesh_index(&layout->mesh, roles, self->coordinate), boxes);
-    sink_add(self, tensor, boxes, count);
+                                  mesh_index(&layout->mesh, roles, self->coordinate), regions);
+    sink_add(self, tensor, regions, count);
 }
 
 /* Dense tensors and experts, merged in the model's order. */
@@ -203,7 +203,7 @@ static void sink_rank(struct sink *self, uint32_t rank)
     mesh_coordinates(&layout->mesh, rank, self->coordinate);
     layout_each_local(layout, self->coordinate, sink_local, self);
     for (uint32_t k = 0; k < layout->row_count; k++) {
-        struct box row = {2, {rank, 0}, {1, layout->row_elements}};
+        struct region row = {2, {rank, 0}, {1, layout->row_elements}};
         sink_add(self, layout->row_first + k, &row, 1);
     }
 }
@@ -265,9 +265,9 @@ uint64_t layout_kind_bytes(const struct layout *layout, enum state_kind kind)
     uint64_t bytes = 0;
     for (size_t i = 0; i < layout->tensor_count && kind != KIND_BYTES; i++) {
         const struct state_tensor *tensor = &layout->tensors[i];
-        struct box whole = box_whole(tensor->dims, tensor->shape);
+        struct region whole = region_whole(tensor->dims, tensor->shape);
         if (tensor->kind == kind)
-            bytes += box_elements(&whole) * dtype_bytes(tensor->dtype);
+            bytes += region_elements(&whole) * dtype_bytes(tensor->dtype);
     }
     return bytes;
 }

@@ -5,7 +5,7 @@
  * (the rank's interval of the flattened, concatenated tensors of its group). dp, tp, pp, zero,
  * sharding and ep are ways to write one down. State tensors have fixed names that no layout changes:
  * `model.<fqn>`, `optimizer.state.<fqn>.{master,exp_avg,exp_avg_sq}`; small bytes items
- * `optimizer.param_groups.*` and `train.*` come last. A flat shard concatenates the boxes that a rank
+ * `optimizer.param_groups.*` and `train.*` come last. A flat shard concatenates the regions that a rank
  * of the group holds under tensor parallelism, each row-major. Tied embeddings live on the first
  * stage. Under ep, dense tensors are data parallel over dp and ep, experts over dp.
  *
@@ -49,10 +49,10 @@ struct mesh_axis {
     uint32_t size;
 };
 
-/* One contiguous piece of a rank's memory: a box of one state tensor, row-major. */
+/* One contiguous piece of a rank's memory: a region of one state tensor, row-major. */
 struct piece {
     uint32_t tensor; /* index of the state tensor */
-    struct box box;
+    struct region region;
 };
 
 struct layout;

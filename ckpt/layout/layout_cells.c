@@ -1,4 +1,4 @@
-/* Divides the model into cells by tensor, pipeline and expert parallelism, and a cell's boxes over its data-parallel
+/* Divides the model into cells by tensor, pipeline and expert parallelism, and a cell's regions over its data-parallel
  * ranks. */
 #include <assert.h>
 #include <string.h>
@@ -29,33 +29,33 @@ static void chunk(uint64_t total, uint64_t parts, uint64_t index, uint64_t *begi
     *end = *begin + size < total ? *begin + size : total;
 }
 
-static uint32_t shard_rows(const struct local *local, uint32_t shards, uint32_t index, struct box *boxes)
+static uint32_t shard_rows(const struct local *local, uint32_t shards, uint32_t index, struct region *regions)
 {
     uint64_t begin, end;
-    if (local->box.dims == 0) {
-        boxes[0] = local->box; /* a scalar has no rows: all hold it */
+    if (local->region.dims == 0) {
+        regions[0] = local->region; /* a scalar has no rows: all hold it */
         return 1;
     }
     chunk(local->rows, shards, index, &begin, &end);
-    uint64_t local_end = local->row_begin + local->box.size[0];
+    uint64_t local_end = local->row_begin + local->region.size[0];
     begin = begin > local->row_begin ? begin : local->row_begin;
     end = end < local_end ? end : local_end;
     if (begin >= end)
         return 0;
-    boxes[0] = local->box;
-    boxes[0].offset[0] += begin - local->row_begin;
-    boxes[0].size[0] = end - begin;
+    regions[0] = local->region;
+    regions[0].offset[0] += begin - local->row_begin;
+    regions[0].size[0] = end - begin;
     return 1;
 }
 
 /* The part of a local, which begins at `local_begin` of a flat buffer of `elements`, that belongs to part `index` of
  * the buffer. */
 static uint32_t shard_flat(uint64_t elements, uint64_t local_begin, const struct local *local, uint32_t shards,
-                           uint32_t index, struct box *boxes)
+                           uint32_t index, struct region *regions)
 {
     uint64_t begin, end;
-    if (local->box.dims == 0 && elements == 0) {
-        boxes[0] = local->box; /* a scalar beside the buffers: all hold it */
+    if (local->region.dims == 0 && elements == 0) {
+        regions[0] = local->region; /* a scalar beside the buffers: all hold it */
         return 1;
     }
     chunk(elements, shards, index, &begin, &end);
@@ -63,28 +63,28 @@ static uint32_t shard_flat(uint64_t elements, uint64_t local_begin, const struct
     end = end > local_begin ? end - local_begin : 0;
     if (end > local->elements)
         end = local->elements;
-    uint32_t count = box_of_interval(local->box.dims, local->box.size, begin, end, boxes);
+    uint32_t count = region_of_interval(local->region.dims, local->region.size, begin, end, regions);
     for (uint32_t i = 0; i < count; i++) {
-        for (uint32_t d = 0; d < local->box.dims; d++)
-            boxes[i].offset[d] += local->box.offset[d];
+        for (uint32_t d = 0; d < local->region.dims; d++)
+            regions[i].offset[d] += local->region.offset[d];
     }
     return count;
 }
 
 uint32_t layout_shard(const struct cell *cell, const struct local *local, enum placement placement, uint32_t shards,
-                      uint32_t index, struct box *boxes)
+                      uint32_t index, struct region *regions)
 {
     switch (placement) {
     case PLACE_CHUNK:
-        return shard_rows(local, shards, index, boxes);
+        return shard_rows(local, shards, index, regions);
     case PLACE_FLAT:
-        return shard_flat(cell->elements, local->begin, local, shards, index, boxes);
+        return shard_flat(cell->elements, local->begin, local, shards, index, regions);
     case PLACE_RANGES:
-        return shard_flat(local->range.elements, local->range.begin, local, shards, index, boxes);
+        return shard_flat(local->range.elements, local->range.begin, local, shards, index, regions);
     case PLACE_REPLICATE:
         break;
     }
-    boxes[0] = local->box;
+    regions[0] = local->region;
     return 1;
 }
 
@@ -126,11 +126,11 @@ static int split_of(const struct layout *self, const struct model *model, const 
     return 0;
 }
 
-/* The boxes of a tensor that tp coordinate `tp` holds, appended to the cell. The array has room. */
+/* The regions of a tensor that tp coordinate `tp` holds, appended to the cell. The array has room. */
 static void add_locals(const struct layout *self, const struct state_tensor *tensor, const struct split *split,
                        uint32_t tp, struct cell *cell)
 {
-    struct local local = {.tensor = tensor->model_tensor, .box = box_whole(tensor->dims, tensor->shape)};
+    struct local local = {.tensor = tensor->model_tensor, .region = region_whole(tensor->dims, tensor->shape)};
     local.tp_first = tp / split->repeat * split->repeat;
     local.tp_count = split->repeat;
     uint64_t begin = 0, end = 0;
@@ -145,12 +145,12 @@ static void add_locals(const struct layout *self, const struct state_tensor *ten
     bool rows_in_parts = split->dim == 0;
     for (uint32_t part = 0; part < split->parts; part++) {
         if (split->dim >= 0) {
-            local.box.offset[split->dim] = part * split->part_rows + begin;
-            local.box.size[split->dim] = end - begin;
+            local.region.offset[split->dim] = part * split->part_rows + begin;
+            local.region.size[split->dim] = end - begin;
         }
-        local.rows = tensor->dims ? local.box.size[0] * (rows_in_parts ? split->parts : 1) : 1;
+        local.rows = tensor->dims ? local.region.size[0] * (rows_in_parts ? split->parts : 1) : 1;
         local.row_begin = rows_in_parts ? part * (end - begin) : 0;
-        local.elements = box_elements(&local.box);
+        local.elements = region_elements(&local.region);
         local.begin = cell->elements;
         if (self->training)
             local.range = self->training->ranges[tensor->model_tensor];

@@ -1,4 +1,4 @@
-/* How a layout is stored: cells of the mesh with their boxes, and how a box is divided over the data-parallel ranks
+/* How a layout is stored: cells of the mesh with their regions, and how a region is divided over the data-parallel ranks
  * of its cell. Private to ckpt/layout/ and ckpt/plan/. */
 #ifndef CKPT_LAYOUT_LAYOUT_INTERNAL_H
 #define CKPT_LAYOUT_LAYOUT_INTERNAL_H
@@ -12,14 +12,14 @@
 /* Over the data axes of a cell. */
 enum placement { PLACE_REPLICATE, PLACE_CHUNK, PLACE_FLAT, PLACE_RANGES };
 
-/* A box that tensor parallelism leaves a rank, the same for all data-parallel ranks of a cell. */
+/* A region that tensor parallelism leaves a rank, the same for all data-parallel ranks of a cell. */
 struct local {
     uint32_t tensor; /* of the model */
-    struct box box;
+    struct region region;
     uint64_t elements;
     uint64_t begin;              /* in the cell's flat buffer */
     uint64_t row_begin, rows;    /* of dimension 0, within this rank's part of the tensor; total rows */
-    uint32_t tp_first, tp_count; /* the tp coordinates that hold the same box */
+    uint32_t tp_first, tp_count; /* the tp coordinates that hold the same region */
     struct layout_range range;   /* with PLACE_RANGES */
 };
 
@@ -47,12 +47,12 @@ struct layout {
     const struct layout_training *training; /* only during construction; else NULL */
 };
 
-/* The axes over which a placement divides a box, as a set of roles; the other data axes replicate. */
+/* The axes over which a placement divides a region, as a set of roles; the other data axes replicate. */
 unsigned layout_shard_roles(enum placement placement, bool expert);
 
-/* Shard `index` of `shards` of a local: at most BOX_MAX_OF_INTERVAL boxes. Returns their number. */
+/* Shard `index` of `shards` of a local: at most BOX_MAX_OF_INTERVAL regions. Returns their number. */
 uint32_t layout_shard(const struct cell *cell, const struct local *local, enum placement placement, uint32_t shards,
-                      uint32_t index, struct box *boxes);
+                      uint32_t index, struct region *regions);
 
 static inline const struct cell *layout_dense(const struct layout *self, uint32_t pp, uint32_t tp)
 {

@@ -12,11 +12,11 @@ static void weigh_layers(const struct model *model, double *weight)
         weight[i] = 0;
     for (size_t i = 0; i < model->count; i++) {
         const struct model_tensor *tensor = &model->tensors[i];
-        struct box whole = box_whole(tensor->dims, tensor->shape);
+        struct region whole = region_whole(tensor->dims, tensor->shape);
         uint32_t layer = tensor->layer >= 0                   ? (uint32_t)tensor->layer
                          : tensor->layer == MODEL_LAYER_FIRST ? 0
                                                               : model->layers - 1;
-        weight[layer] += (double)box_elements(&whole);
+        weight[layer] += (double)region_elements(&whole);
     }
 }
 

@@ -1,7 +1,7 @@
 /* Matches a rank's pieces with stored chunks.
  *
- * A piece starts as one uncovered box; each chunk that meets it takes its part away, in the order of
- * the tensor's elements, so what is left is few boxes. As long as chunks do not overlap, a read is the
+ * A piece starts as one uncovered region; each chunk that meets it takes its part away, in the order of
+ * the tensor's elements, so what is left is few regions. As long as chunks do not overlap, a read is the
  * whole part that chunk and piece share; where they do, the first chunk has it. */
 #include "ckpt/load/load_plan.h"
 #include "core/alloc.h"
@@ -13,8 +13,8 @@
 
 #define EXTRA_NAMED 3 /* keys that are named of those that nobody asked for */
 
-struct boxes {
-    struct box *data;
+struct regions {
+    struct region *data;
     size_t count, capacity;
 };
 
@@ -26,7 +26,7 @@ struct planner {
     void *context;
     struct load_plan *plan;
     size_t read_capacity;
-    struct boxes uncovered, next;
+    struct regions uncovered, next;
     uint8_t *checked; /* a state tensor: 0 not yet, 1 usable, 2 reported as wrong */
     size_t problems;
     char first[512];
@@ -46,35 +46,35 @@ static void problem(struct planner *self, const struct load_problem *what)
         self->report(self->context, what);
 }
 
-static int boxes_push(struct planner *self, struct boxes *boxes, const struct box *box)
+static int regions_push(struct planner *self, struct regions *regions, const struct region *region)
 {
-    if (boxes->count == boxes->capacity) {
-        size_t capacity = boxes->capacity ? boxes->capacity * 2 : 16;
-        struct box *data = realloc(boxes->data, capacity * sizeof *data);
+    if (regions->count == regions->capacity) {
+        size_t capacity = regions->capacity ? regions->capacity * 2 : 16;
+        struct region *data = realloc(regions->data, capacity * sizeof *data);
         if (!data)
             return no_memory(self);
-        boxes->data = data;
-        boxes->capacity = capacity;
+        regions->data = data;
+        regions->capacity = capacity;
     }
-    boxes->data[boxes->count++] = *box;
+    regions->data[regions->count++] = *region;
     return 0;
 }
 
 /* What is left of `from` without `part`, which lies inside it: at most two slabs a dimension. */
-static int push_rest(struct planner *self, const struct box *from, const struct box *part)
+static int push_rest(struct planner *self, const struct region *from, const struct region *part)
 {
-    struct box rest = *from;
+    struct region rest = *from;
     int code = 0;
     for (uint32_t i = 0; i < from->dims && !code; i++) {
-        struct box slab = rest;
+        struct region slab = rest;
         uint64_t end = rest.offset[i] + rest.size[i], part_end = part->offset[i] + part->size[i];
         slab.size[i] = part->offset[i] - rest.offset[i];
         if (slab.size[i] > 0)
-            code = boxes_push(self, &self->next, &slab);
+            code = regions_push(self, &self->next, &slab);
         slab.offset[i] = part_end;
         slab.size[i] = end - part_end;
         if (!code && slab.size[i] > 0)
-            code = boxes_push(self, &self->next, &slab);
+            code = regions_push(self, &self->next, &slab);
         rest.offset[i] = part->offset[i];
         rest.size[i] = part->size[i];
     }
@@ -82,7 +82,8 @@ static int push_rest(struct planner *self, const struct box *from, const struct 
 }
 
 /* Bytes of the chunk's row-major payload from the part's first element to its last. */
-static void span_in_chunk(const struct box *chunk, const struct box *part, uint64_t element, struct load_read *read)
+static void span_in_chunk(const struct region *chunk, const struct region *part, uint64_t element,
+                          struct load_read *read)
 {
     uint64_t first = 0, last = 0;
     for (uint32_t i = 0; i < chunk->dims; i++) {
@@ -94,7 +95,7 @@ static void span_in_chunk(const struct box *chunk, const struct box *part, uint6
     read->payload_bytes = (last - first + 1) * element;
 }
 
-static int add_read(struct planner *self, uint32_t chunk, uint32_t piece, const struct box *common)
+static int add_read(struct planner *self, uint32_t chunk, uint32_t piece, const struct region *common)
 {
     struct load_plan *plan = self->plan;
     if (plan->read_count == self->read_capacity) {
@@ -113,42 +114,42 @@ static int add_read(struct planner *self, uint32_t chunk, uint32_t piece, const 
         read->payload_bytes = stored->length;
         plan->needed_bytes += stored->length;
     } else {
-        span_in_chunk(&stored->box, common, dtype_bytes(tensor->dtype), read);
-        plan->needed_bytes += box_elements(common) * dtype_bytes(tensor->dtype);
+        span_in_chunk(&stored->region, common, dtype_bytes(tensor->dtype), read);
+        plan->needed_bytes += region_elements(common) * dtype_bytes(tensor->dtype);
     }
     plan->span_bytes += read->payload_bytes;
     return 0;
 }
 
-/* Takes the chunk's part out of what is uncovered, one read for each uncovered box that it meets. */
+/* Takes the chunk's part out of what is uncovered, one read for each uncovered region that it meets. */
 static int cover(struct planner *self, uint32_t chunk, uint32_t piece)
 {
-    const struct box *box = &self->checkpoint->chunks[chunk].box;
+    const struct region *region = &self->checkpoint->chunks[chunk].region;
     int code = 0;
     self->next.count = 0;
     for (size_t i = 0; i < self->uncovered.count && !code; i++) {
-        struct box common;
-        if (!box_intersect(&self->uncovered.data[i], box, &common)) {
-            code = boxes_push(self, &self->next, &self->uncovered.data[i]);
+        struct region common;
+        if (!region_intersect(&self->uncovered.data[i], region, &common)) {
+            code = regions_push(self, &self->next, &self->uncovered.data[i]);
             continue;
         }
         code = push_rest(self, &self->uncovered.data[i], &common);
         if (!code)
             code = add_read(self, chunk, piece, &common);
     }
-    struct boxes swap = self->uncovered;
+    struct regions swap = self->uncovered;
     self->uncovered = self->next;
     self->next = swap;
     return code;
 }
 
-static void describe(const struct box *box, char *text, size_t size)
+static void describe(const struct region *region, char *text, size_t size)
 {
     size_t len = 0;
     text[0] = '\0';
-    for (uint32_t i = 0; i < box->dims && len < size; i++)
-        len += (size_t)snprintf(text + len, size - len, "%s%" PRIu64 ":%" PRIu64, i ? ", " : "", box->offset[i],
-                                box->offset[i] + box->size[i]);
+    for (uint32_t i = 0; i < region->dims && len < size; i++)
+        len += (size_t)snprintf(text + len, size - len, "%s%" PRIu64 ":%" PRIu64, i ? ", " : "", region->offset[i],
+                                region->offset[i] + region->size[i]);
 }
 
 static void report_uncovered(struct planner *self, const char *fqn)
@@ -166,25 +167,25 @@ static void report_uncovered(struct planner *self, const char *fqn)
 static int read_whole_parts(struct planner *self, const struct stored_tensor *tensor, uint32_t piece, size_t first_read)
 {
     struct load_plan *plan = self->plan;
-    const struct box *box = &self->pieces[piece].box;
+    const struct region *region = &self->pieces[piece].region;
     uint64_t parts = 0;
     for (uint32_t i = 0; i < tensor->chunk_count; i++) {
-        struct box common;
-        if (box_intersect(box, &self->checkpoint->chunks[tensor->first_chunk + i].box, &common))
-            parts += box_elements(&common);
+        struct region common;
+        if (region_intersect(region, &self->checkpoint->chunks[tensor->first_chunk + i].region, &common))
+            parts += region_elements(&common);
     }
-    if (parts != box_elements(box))
+    if (parts != region_elements(region))
         return 0; /* chunks overlap: keep what cover() found */
     for (size_t i = first_read; i < plan->read_count; i++) {
-        plan->needed_bytes -= box_elements(&plan->reads[i].common) * dtype_bytes(tensor->dtype);
+        plan->needed_bytes -= region_elements(&plan->reads[i].common) * dtype_bytes(tensor->dtype);
         plan->span_bytes -= plan->reads[i].payload_bytes;
     }
     plan->read_count = first_read;
     int code = 0;
     for (uint32_t i = 0; i < tensor->chunk_count && !code; i++) {
-        struct box common;
+        struct region common;
         uint32_t chunk = tensor->first_chunk + i;
-        if (box_intersect(box, &self->checkpoint->chunks[chunk].box, &common))
+        if (region_intersect(region, &self->checkpoint->chunks[chunk].region, &common))
             code = add_read(self, chunk, piece, &common);
     }
     return code;
@@ -194,11 +195,11 @@ static int plan_piece(struct planner *self, const struct stored_tensor *tensor, 
 {
     size_t first_read = self->plan->read_count, chunks_met = 0;
     if (tensor->is_bytes)
-        return tensor->chunk_count ? add_read(self, tensor->first_chunk, piece, &self->pieces[piece].box) : 0;
+        return tensor->chunk_count ? add_read(self, tensor->first_chunk, piece, &self->pieces[piece].region) : 0;
     self->uncovered.count = 0;
-    if (box_elements(&self->pieces[piece].box) == 0)
+    if (region_elements(&self->pieces[piece].region) == 0)
         return 0;
-    int code = boxes_push(self, &self->uncovered, &self->pieces[piece].box);
+    int code = regions_push(self, &self->uncovered, &self->pieces[piece].region);
     for (uint32_t i = 0; i < tensor->chunk_count && !code && self->uncovered.count > 0; i++) {
         size_t before = self->plan->read_count;
         code = cover(self, tensor->first_chunk + i, piece);
@@ -216,7 +217,7 @@ static int plan_piece(struct planner *self, const struct stored_tensor *tensor, 
 static void report_shape(struct planner *self, const struct state_tensor *wanted, const struct stored_tensor *stored)
 {
     char want[256], have[256];
-    struct box a = box_whole(wanted->dims, wanted->shape), b = box_whole(stored->dims, stored->shape);
+    struct region a = region_whole(wanted->dims, wanted->shape), b = region_whole(stored->dims, stored->shape);
     describe(&a, want, sizeof want);
     describe(&b, have, sizeof have);
     struct load_problem what = {.kind = LOAD_OTHER_SHAPE, .fqn = wanted->fqn};

@@ -14,12 +14,12 @@
 #include "ckpt/layout/layout.h"
 #include "core/err.h"
 
-/* A part of one stored chunk that goes to one piece. box_runs(&chunk->box, &common, …) gives its runs in the chunk's
- * payload, box_runs(&piece->box, &common, …) those in the piece's memory. */
+/* A part of one stored chunk that goes to one piece. region_runs(&chunk->region, &common, …) gives its runs in the chunk's
+ * payload, region_runs(&piece->region, &common, …) those in the piece's memory. */
 struct load_read {
     uint32_t chunk; /* index into the checkpoint's chunks */
     uint32_t piece; /* index into the pieces given */
-    struct box common;
+    struct region common;
     /* The contiguous range of the chunk's row-major payload that contains the part, in bytes from the payload's start
      * (the whole payload if the item is stored with other strides). */
     uint64_t payload_first, payload_bytes;
@@ -44,8 +44,8 @@ enum load_problem_kind {
 struct load_problem {
     enum load_problem_kind kind;
     const char *fqn;
-    struct box uncovered; /* with LOAD_UNCOVERED */
-    char text[512];       /* an error message that names the tensor */
+    struct region uncovered; /* with LOAD_UNCOVERED */
+    char text[512];          /* an error message that names the tensor */
 };
 typedef void (*load_problem_fn)(void *context, const struct load_problem *problem);
 

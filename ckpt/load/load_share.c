@@ -151,13 +151,13 @@ static struct region_order place_of(const struct sharer *self, const struct shar
     const struct state_tensor *tensor = layout_tensor(self->layout, region->tensor);
     const struct stored_tensor *stored = stored_checkpoint_find(self->checkpoint, tensor->fqn);
     struct region_order order = {.file = UINT32_MAX, .offset = UINT64_MAX, .number = self->share->region_count};
-    order.is_small = box_elements(&region->box) * dtype_bytes(tensor->dtype) < self->options->block_bytes / 4;
-    struct box first = region->box, common;
+    order.is_small = region_elements(&region->extent) * dtype_bytes(tensor->dtype) < self->options->block_bytes / 4;
+    struct region first = region->extent, common;
     for (uint32_t i = 0; i < first.dims; i++)
         first.size[i] = 1;
     for (uint32_t i = 0; stored && i < stored->chunk_count; i++) {
         const struct stored_chunk *chunk = &self->checkpoint->chunks[stored->first_chunk + i];
-        if (chunk->box.dims != first.dims || !box_intersect(&chunk->box, &first, &common))
+        if (chunk->region.dims != first.dims || !region_intersect(&chunk->region, &first, &common))
             continue;
         order.file = chunk->file;
         order.offset = chunk->offset;
@@ -188,13 +188,13 @@ static void add_region(struct sharer *self, const struct share_region *region)
 
 /* --- columns, which are read by whole rows --- */
 
-/* A box of a rank's local, and the dimension in which tensor parallelism splits the local's tensor. */
+/* A extent of a rank's local, and the dimension in which tensor parallelism splits the local's tensor. */
 struct cut {
     const struct local *local;
     enum placement placement;
     bool expert;
     uint32_t dim;   /* of the columns */
-    uint32_t index; /* of the box among the local's */
+    uint32_t index; /* of the extent among the local's */
     uint32_t count; /* of them */
 };
 
@@ -217,8 +217,8 @@ static const struct local *find_sibling(const struct sharer *self, const struct 
     return low < (*cell)->count && (*cell)->locals[low].tensor == cut->local->tensor ? &(*cell)->locals[low] : NULL;
 }
 
-/* The columns of rank `tp`, if it has the same rows of them as `box`. */
-static bool find_columns(const struct sharer *self, const struct cut *cut, const struct box *box, uint32_t tp,
+/* The columns of rank `tp`, if it has the same rows of them as `extent`. */
+static bool find_columns(const struct sharer *self, const struct cut *cut, const struct region *extent, uint32_t tp,
                          struct share_span *span)
 {
     const struct cell *cell;
@@ -227,23 +227,24 @@ static bool find_columns(const struct sharer *self, const struct cut *cut, const
         return false;
     unsigned roles = layout_shard_roles(cut->placement, cut->expert);
     const struct mesh *mesh = &self->layout->mesh;
-    struct box boxes[BOX_MAX_OF_INTERVAL];
+    struct region extents[BOX_MAX_OF_INTERVAL];
     uint32_t count = layout_shard(cell, sibling, cut->placement, mesh_extent(mesh, roles),
-                                  mesh_index(mesh, roles, self->coordinate), boxes);
+                                  mesh_index(mesh, roles, self->coordinate), extents);
     if (count != cut->count)
         return false;
-    const struct box *other = &boxes[cut->index];
-    for (uint32_t i = 0; i < box->dims; i++) {
-        bool same = other->offset[i] == box->offset[i] && other->size[i] == box->size[i];
+    const struct region *other = &extents[cut->index];
+    for (uint32_t i = 0; i < extent->dims; i++) {
+        bool same = other->offset[i] == extent->offset[i] && other->size[i] == extent->size[i];
         if (i != cut->dim && !same)
             return false;
     }
     *span = (struct share_span){other->offset[cut->dim], other->size[cut->dim]};
-    return other->size[cut->dim] == sibling->box.size[cut->dim];
+    return other->size[cut->dim] == sibling->region.size[cut->dim];
 }
 
 /* Creates the region of all tensor-parallel ranks' columns. False if there is none. */
-static bool join_columns(struct sharer *self, const struct cut *cut, const struct box *box, struct share_region *region)
+static bool join_columns(struct sharer *self, const struct cut *cut, const struct region *extent,
+                         struct share_region *region)
 {
     uint32_t repeat = cut->local->tp_count, classes = self->layout->mesh.size[AXIS_TP] / repeat;
     if (classes < 2)
@@ -256,7 +257,7 @@ static bool join_columns(struct sharer *self, const struct cut *cut, const struc
     bool whole = true;
     uint64_t end = 0;
     for (uint32_t c = 0; c < classes && whole; c++) {
-        whole = find_columns(self, cut, box, c * repeat, &spans[c]) && (c == 0 || spans[c].offset == end);
+        whole = find_columns(self, cut, extent, c * repeat, &spans[c]) && (c == 0 || spans[c].offset == end);
         end = spans[c].offset + spans[c].size;
     }
     if (!whole) {
@@ -265,40 +266,40 @@ static bool join_columns(struct sharer *self, const struct cut *cut, const struc
     }
     region->spans = spans;
     region->split_dim = cut->dim;
-    region->box.offset[cut->dim] = spans[0].offset;
-    region->box.size[cut->dim] = end - spans[0].offset;
+    region->extent.offset[cut->dim] = spans[0].offset;
+    region->extent.size[cut->dim] = end - spans[0].offset;
     return true;
 }
 
 /* The first dimension in which the local is smaller than the tensor; 0 if it is the whole tensor. */
-static uint32_t cut_dimension(const struct box *box, const struct state_tensor *tensor)
+static uint32_t cut_dimension(const struct region *extent, const struct state_tensor *tensor)
 {
-    for (uint32_t i = 0; i < box->dims; i++) {
-        if (box->size[i] != tensor->shape[i])
+    for (uint32_t i = 0; i < extent->dims; i++) {
+        if (extent->size[i] != tensor->shape[i])
             return i;
     }
     return 0;
 }
 
-static uint64_t row_bytes(const struct box *box, size_t element_bytes)
+static uint64_t row_bytes(const struct region *extent, size_t element_bytes)
 {
-    for (uint32_t i = 0; i < box->dims; i++) {
-        if (box->size[i] > 1)
-            return box_elements(box) / box->size[i] * element_bytes;
+    for (uint32_t i = 0; i < extent->dims; i++) {
+        if (extent->size[i] > 1)
+            return region_elements(extent) / extent->size[i] * element_bytes;
     }
     return element_bytes;
 }
 
-static void share_box(struct sharer *self, const struct cut *cut, const struct box *box, uint32_t tensor)
+static void share_region(struct sharer *self, const struct cut *cut, const struct region *extent, uint32_t tensor)
 {
     const struct state_tensor *wanted = layout_tensor(self->layout, tensor);
     uint32_t piece = self->next_piece++;
-    struct share_region region = {.tensor = tensor, .piece = piece, .box = *box};
+    struct share_region region = {.tensor = tensor, .piece = piece, .extent = *extent};
     unsigned data = 1u << AXIS_DP | 1u << AXIS_FSDP | (cut->expert ? 0 : 1u << AXIS_EP);
     struct signature signature = {.expert = cut->expert, .classes = 1};
-    assert(box_equal(box, &self->pieces[piece].box));
+    assert(region_equal(extent, &self->pieces[piece].region));
     signature.roles = data & ~layout_shard_roles(cut->placement, cut->expert);
-    bool columns = self->options->mode == SHARE_SPLIT && cut->dim > 0 && join_columns(self, cut, box, &region);
+    bool columns = self->options->mode == SHARE_SPLIT && cut->dim > 0 && join_columns(self, cut, extent, &region);
     if (columns) {
         signature.classes = self->layout->mesh.size[AXIS_TP] / cut->local->tp_count;
         signature.tp_count = self->layout->mesh.size[AXIS_TP];
@@ -310,8 +311,8 @@ static void share_box(struct sharer *self, const struct cut *cut, const struct b
         signature.tp_count = cut->local->tp_count;
     }
     bool is_alone = signature.tp_count * mesh_extent(&self->layout->mesh, signature.roles) == 1;
-    if (self->code || is_alone || box_elements(box) == 0 ||
-        row_bytes(&region.box, dtype_bytes(wanted->dtype)) > ROW_MAX_BYTES) {
+    if (self->code || is_alone || region_elements(extent) == 0 ||
+        row_bytes(&region.extent, dtype_bytes(wanted->dtype)) > ROW_MAX_BYTES) {
         free(region.spans);
         add_alone(self, piece);
         return;
@@ -325,16 +326,16 @@ static void share_local(void *context, const struct cell *cell, const struct loc
 {
     struct sharer *self = context;
     const struct mesh *mesh = &self->layout->mesh;
-    struct box boxes[BOX_MAX_OF_INTERVAL];
+    struct region extents[BOX_MAX_OF_INTERVAL];
     self->repetition = tensor == self->last_tensor ? self->repetition + 1 : 0;
     self->last_tensor = tensor;
     struct cut cut = {.local = local, .placement = self->layout->placement[kind], .expert = expert};
     unsigned roles = layout_shard_roles(cut.placement, expert);
-    cut.dim = cut_dimension(&local->box, layout_tensor(self->layout, tensor));
+    cut.dim = cut_dimension(&local->region, layout_tensor(self->layout, tensor));
     cut.count = layout_shard(cell, local, cut.placement, mesh_extent(mesh, roles),
-                             mesh_index(mesh, roles, self->coordinate), boxes);
+                             mesh_index(mesh, roles, self->coordinate), extents);
     for (cut.index = 0; cut.index < cut.count; cut.index++)
-        share_box(self, &cut, &boxes[cut.index], tensor);
+        share_region(self, &cut, &extents[cut.index], tensor);
 }
 
 static int compare_regions(const void *a, const void *b, void *context)
@@ -431,18 +432,18 @@ void load_share_free(struct load_share *share)
 }
 
 bool load_share_of_class(const struct load_share *share, const struct share_part *part, uint32_t class_index,
-                         struct box *box)
+                         struct region *extent)
 {
     const struct share_region *region = &share->regions[part->region];
-    *box = part->box;
+    *extent = part->extent;
     if (region->spans) { /* a part of a single row may be cut by columns itself */
         const struct share_span *span = &region->spans[class_index];
         uint32_t dim = region->split_dim;
-        uint64_t begin = part->box.offset[dim], end = begin + part->box.size[dim];
+        uint64_t begin = part->extent.offset[dim], end = begin + part->extent.size[dim];
         begin = begin > span->offset ? begin : span->offset;
         end = end < span->offset + span->size ? end : span->offset + span->size;
-        box->offset[dim] = begin;
-        box->size[dim] = end > begin ? end - begin : 0;
+        extent->offset[dim] = begin;
+        extent->size[dim] = end > begin ? end - begin : 0;
     }
-    return box_elements(box) > 0;
+    return region_elements(extent) > 0;
 }

@@ -1,8 +1,8 @@
 /* Which rank reads what in a load with exchange: data needed by several ranks is read once, by one of them.
  *
- * A group is the ranks that need the same bytes. Its regions are boxes of tensors, read in storage order and cut into
+ * A group is the ranks that need the same bytes. Its regions are extents of tensors, read in storage order and cut into
  * parts (whole rows) and blocks (parts that are sent together). A group consists of classes, each of several
- * replicas: the ranks of a class hold the same box of each region.
+ * replicas: the ranks of a class hold the same extent of each region.
  * - broadcast: a group is one class, and its first rank reads.
  * - split: each rank of the group reads an equal share, cut between regions if that is within 1/32 of a share, else
  * between rows. If tensor parallelism splits columns, whose bytes are interleaved in the store, the group is all
@@ -30,7 +30,7 @@ struct share_region {
     uint32_t tensor; /* of the state */
     uint32_t piece;  /* of this rank: all of the region, or with several classes its columns */
     uint32_t split_dim;
-    struct box box;
+    struct region extent;
     struct share_span *spans; /* one per class; NULL with one class */
 };
 
@@ -44,7 +44,7 @@ struct share_group {
 
 struct share_part {
     uint32_t region;
-    struct box box;
+    struct region extent;
 };
 
 struct share_block {
@@ -88,6 +88,6 @@ void load_share_free(struct load_share *share);
 
 /* What the ranks of a class get of a part; false if nothing. */
 bool load_share_of_class(const struct load_share *share, const struct share_part *part, uint32_t class_index,
-                         struct box *box);
+                         struct region *extent);
 
 #endif

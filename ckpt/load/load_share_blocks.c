@@ -19,10 +19,10 @@ struct cutter {
     uint64_t share_bytes, position;
 };
 
-static uint64_t box_bytes(const struct cutter *self, uint32_t region, const struct box *box)
+static uint64_t region_bytes(const struct cutter *self, uint32_t region, const struct region *extent)
 {
     uint32_t tensor = self->share->regions[region].tensor;
-    return box_elements(box) * dtype_bytes(layout_tensor(self->layout, tensor)->dtype);
+    return region_elements(extent) * dtype_bytes(layout_tensor(self->layout, tensor)->dtype);
 }
 
 static bool grow(struct cutter *self, void **array, size_t count, size_t *capacity, size_t size)
@@ -40,19 +40,19 @@ static bool grow(struct cutter *self, void **array, size_t count, size_t *capaci
     return true;
 }
 
-static void add_part(struct cutter *self, uint32_t region, const struct box *box)
+static void add_part(struct cutter *self, uint32_t region, const struct region *extent)
 {
     struct load_share *share = self->share;
     if (!grow(self, (void **)&share->parts, share->part_count, &self->part_capacity, sizeof *share->parts) ||
         !grow(self, (void **)&self->readers, share->part_count, &self->reader_capacity, sizeof *self->readers))
         return;
     self->readers[share->part_count] = self->reader;
-    share->parts[share->part_count++] = (struct share_part){.region = region, .box = *box};
+    share->parts[share->part_count++] = (struct share_part){.region = region, .extent = *extent};
 }
 
 /* Takes whole rows of at most `bytes`, or `least` rows, from the front of *rest. False if there are none. */
-static bool take_rows(const struct cutter *self, uint32_t region, struct box *rest, uint64_t bytes, uint64_t least,
-                      struct box *taken)
+static bool take_rows(const struct cutter *self, uint32_t region, struct region *rest, uint64_t bytes, uint64_t least,
+                      struct region *taken)
 {
     uint32_t dim = 0;
     while (dim < rest->dims && rest->size[dim] <= 1)
@@ -65,7 +65,7 @@ static bool take_rows(const struct cutter *self, uint32_t region, struct box *re
             rest->size[0] = 0;
         return true;
     }
-    uint64_t row = box_bytes(self, region, rest) / rest->size[dim];
+    uint64_t row = region_bytes(self, region, rest) / rest->size[dim];
     uint64_t rows = bytes / row > least ? bytes / row : least;
     rows = rows < rest->size[dim] ? rows : rest->size[dim];
     taken->size[dim] = rows;
@@ -74,14 +74,14 @@ static bool take_rows(const struct cutter *self, uint32_t region, struct box *re
     return rows > 0;
 }
 
-/* All of the box to the present reader, in parts of at most a block. */
-static void give(struct cutter *self, uint32_t region, struct box box)
+/* All of the extent to the present reader, in parts of at most a block. */
+static void give(struct cutter *self, uint32_t region, struct region extent)
 {
-    struct box taken;
-    self->position += box_bytes(self, region, &box);
-    bool scalar = box.dims == 0;
-    while (!self->failed && box_elements(&box) > 0 &&
-           take_rows(self, region, &box, self->options->block_bytes, 1, &taken)) {
+    struct region taken;
+    self->position += region_bytes(self, region, &extent);
+    bool scalar = extent.dims == 0;
+    while (!self->failed && region_elements(&extent) > 0 &&
+           take_rows(self, region, &extent, self->options->block_bytes, 1, &taken)) {
         add_part(self, region, &taken);
         if (scalar)
             break;
@@ -91,13 +91,13 @@ static void give(struct cutter *self, uint32_t region, struct box box)
 /* Assigns the region to one reader after the other, each up to the end of its share. */
 static void share_region(struct cutter *self, uint32_t region)
 {
-    struct box rest = self->share->regions[region].box, taken;
+    struct region rest = self->share->regions[region].extent, taken;
     uint64_t tolerance = self->share_bytes / TOLERANCE;
-    while (!self->failed && box_elements(&rest) > 0) {
+    while (!self->failed && region_elements(&rest) > 0) {
         uint64_t end = self->share_bytes * (self->reader + 1);
         uint64_t room = end > self->position ? end - self->position : 0;
         bool is_last = self->reader + 1 == self->reader_count;
-        if (is_last || (room > 0 && box_bytes(self, region, &rest) <= room + tolerance)) {
+        if (is_last || (room > 0 && region_bytes(self, region, &rest) <= room + tolerance)) {
             give(self, region, rest);
             return;
         }
@@ -122,7 +122,7 @@ static void make_blocks(struct cutter *self, size_t first_part)
     uint64_t most = self->options->block_bytes;
     struct share_block block = {0};
     for (size_t i = first_part; i < share->part_count; i++) {
-        uint64_t bytes = box_bytes(self, share->parts[i].region, &share->parts[i].box);
+        uint64_t bytes = region_bytes(self, share->parts[i].region, &share->parts[i].extent);
         bool joins = block.part_count > 0 && block.reader == self->readers[i] && bytes < most / 4 &&
                      block.bytes + bytes <= most && block.bytes < most / 4 * 3;
         if (!joins && block.part_count > 0)
@@ -196,7 +196,7 @@ static void cut_group(struct cutter *self, uint32_t first, uint32_t end)
     const struct share_group *group = &self->share->groups[self->share->regions[first].group];
     uint64_t bytes = 0;
     for (uint32_t i = first; i < end; i++)
-        bytes += box_bytes(self, i, &self->share->regions[i].box);
+        bytes += region_bytes(self, i, &self->share->regions[i].extent);
     self->group = self->share->regions[first].group;
     self->reader = 0;
     self->reader_count = self->options->mode == SHARE_SPLIT ? group->classes * group->replicas : 1;

@@ -142,7 +142,8 @@ int model_read_path(struct model *self, const char *path, bool is_folder, uint64
         code = store_open(folder, &options, &store, err);
     if (code)
         return cb_context(err, "model=%s", path);
-    code = *file ? collect_file(store, file, &checkpoint, err) : collect_checkpoint(store, "", &checkpoint, err);
+    code = *file ? metadata_read_file(store, file, &checkpoint, err)
+                 : metadata_read_checkpoint(store, "", &checkpoint, err);
     store_free(store);
     if (code)
         return cb_context(err, "model=%s: neither a config.json nor a checkpoint", path);

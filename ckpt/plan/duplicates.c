@@ -17,30 +17,30 @@ struct searcher {
 
 static uint64_t bytes_of(const struct stored_checkpoint *checkpoint, const struct stored_chunk *chunk)
 {
-    return box_elements(&chunk->box) * dtype_bytes(checkpoint->tensors[chunk->tensor].dtype);
+    return region_elements(&chunk->region) * dtype_bytes(checkpoint->tensors[chunk->tensor].dtype);
 }
 
 /* Type and shape, then position in the checkpoint. */
 static int compare_shapes(const void *a, const void *b, void *context)
 {
     const struct stored_checkpoint *checkpoint = context;
-    const struct stored_chunk *x = &checkpoint->chunks[((const struct same_part *)a)->chunk];
-    const struct stored_chunk *y = &checkpoint->chunks[((const struct same_part *)b)->chunk];
+    const struct stored_chunk *x = &checkpoint->chunks[((const struct duplicate_part *)a)->chunk];
+    const struct stored_chunk *y = &checkpoint->chunks[((const struct duplicate_part *)b)->chunk];
     enum dtype x_type = checkpoint->tensors[x->tensor].dtype, y_type = checkpoint->tensors[y->tensor].dtype;
     if (x_type != y_type)
         return x_type < y_type ? -1 : 1;
-    if (x->box.dims != y->box.dims)
-        return x->box.dims < y->box.dims ? -1 : 1;
-    for (uint32_t i = 0; i < x->box.dims; i++) {
-        if (x->box.size[i] != y->box.size[i])
-            return x->box.size[i] < y->box.size[i] ? -1 : 1;
+    if (x->region.dims != y->region.dims)
+        return x->region.dims < y->region.dims ? -1 : 1;
+    for (uint32_t i = 0; i < x->region.dims; i++) {
+        if (x->region.size[i] != y->region.size[i])
+            return x->region.size[i] < y->region.size[i] ? -1 : 1;
     }
     return 0;
 }
 
 static int compare_parts(const void *a, const void *b)
 {
-    const struct same_part *x = a, *y = b;
+    const struct duplicate_part *x = a, *y = b;
     int order = memcmp(x->digest, y->digest, sizeof x->digest);
     return order ? order : x->chunk < y->chunk ? -1 : x->chunk > y->chunk;
 }
@@ -56,39 +56,39 @@ static void add_to_digest(unsigned char digest[HASH_SHA256_BYTES], void *bytes, 
 
 /* Boxes of one shape are divided alike: whole if they fit, else into slabs of the first dimension that has several. */
 // NOLINTNEXTLINE(misc-no-recursion): a dimension deeper each time
-static int digest_box(struct searcher *self, const struct stored_tensor *tensor, const struct box *box,
-                      unsigned char digest[HASH_SHA256_BYTES])
+static int digest_region(struct searcher *self, const struct stored_tensor *tensor, const struct region *region,
+                         unsigned char digest[HASH_SHA256_BYTES])
 {
-    uint64_t bytes = box_elements(box) * dtype_bytes(tensor->dtype);
+    uint64_t bytes = region_elements(region) * dtype_bytes(tensor->dtype);
     uint32_t dim = 0;
     if (bytes <= self->memory_bytes) {
-        int code = stored_reader_box(self->reader, tensor, box, self->memory, self->err);
+        int code = stored_reader_region(self->reader, tensor, region, self->memory, self->err);
         if (!code)
             add_to_digest(digest, self->memory, bytes);
         return code;
     }
-    while (dim + 1 < box->dims && box->size[dim] == 1)
+    while (dim + 1 < region->dims && region->size[dim] == 1)
         dim++;
-    uint64_t row_bytes = bytes / box->size[dim], rows = self->memory_bytes / row_bytes;
-    struct box slab = *box;
+    uint64_t row_bytes = bytes / region->size[dim], rows = self->memory_bytes / row_bytes;
+    struct region slab = *region;
     int code = 0;
     rows = rows > 0 ? rows : 1;
-    for (uint64_t done = 0; done < box->size[dim] && !code; done += slab.size[dim]) {
-        slab.offset[dim] = box->offset[dim] + done;
-        slab.size[dim] = box->size[dim] - done < rows ? box->size[dim] - done : rows;
-        code = digest_box(self, tensor, &slab, digest);
+    for (uint64_t done = 0; done < region->size[dim] && !code; done += slab.size[dim]) {
+        slab.offset[dim] = region->offset[dim] + done;
+        slab.size[dim] = region->size[dim] - done < rows ? region->size[dim] - done : rows;
+        code = digest_region(self, tensor, &slab, digest);
     }
     return code;
 }
 
 /* Candidates: parts whose size and type another part has, too. */
-static size_t choose_candidates(const struct stored_checkpoint *checkpoint, struct same_part *parts)
+static size_t choose_candidates(const struct stored_checkpoint *checkpoint, struct duplicate_part *parts)
 {
     size_t count = 0, kept = 0;
     for (size_t i = 0; i < checkpoint->chunk_count; i++) {
         const struct stored_chunk *chunk = &checkpoint->chunks[i];
         if (!checkpoint->tensors[chunk->tensor].is_bytes && bytes_of(checkpoint, chunk) >= SAME_LEAST_BYTES)
-            parts[count++] = (struct same_part){.chunk = (uint32_t)i};
+            parts[count++] = (struct duplicate_part){.chunk = (uint32_t)i};
     }
     if (count > 0)
         qsort_r(parts, count, sizeof *parts, compare_shapes, (void *)checkpoint);
@@ -104,14 +104,14 @@ static size_t choose_candidates(const struct stored_checkpoint *checkpoint, stru
 static int compare_places(const void *a, const void *b, void *context)
 {
     const struct stored_checkpoint *checkpoint = context;
-    const struct stored_chunk *x = &checkpoint->chunks[((const struct same_part *)a)->chunk];
-    const struct stored_chunk *y = &checkpoint->chunks[((const struct same_part *)b)->chunk];
+    const struct stored_chunk *x = &checkpoint->chunks[((const struct duplicate_part *)a)->chunk];
+    const struct stored_chunk *y = &checkpoint->chunks[((const struct duplicate_part *)b)->chunk];
     if (x->file != y->file)
         return x->file < y->file ? -1 : 1;
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-static int digest_all(struct searcher *self, struct same_part *parts, size_t count)
+static int digest_all(struct searcher *self, struct duplicate_part *parts, size_t count)
 {
     int code = 0;
     if (count > 0)
@@ -122,18 +122,18 @@ static int digest_all(struct searcher *self, struct same_part *parts, size_t cou
         struct { /* so that bytes alone make nothing equal */
             uint32_t dtype, dims;
             uint64_t size[CKPT_MAX_DIMS];
-        } shape = {.dtype = tensor->dtype, .dims = chunk->box.dims};
-        memcpy(shape.size, chunk->box.size, chunk->box.dims * sizeof *shape.size);
+        } shape = {.dtype = tensor->dtype, .dims = chunk->region.dims};
+        memcpy(shape.size, chunk->region.size, chunk->region.dims * sizeof *shape.size);
         add_to_digest(parts[i].digest, &shape, sizeof shape);
-        code = digest_box(self, tensor, &chunk->box, parts[i].digest);
+        code = digest_region(self, tensor, &chunk->region, parts[i].digest);
     }
     return code;
 }
 
 /* Leaves those that have another's bytes. */
-static void keep_equal(const struct stored_checkpoint *checkpoint, struct same *same, size_t count)
+static void keep_equal(const struct stored_checkpoint *checkpoint, struct duplicates *same, size_t count)
 {
-    struct same_part *parts = same->parts;
+    struct duplicate_part *parts = same->parts;
     size_t end;
     if (count > 0)
         qsort(parts, count, sizeof *parts, compare_parts);
@@ -150,11 +150,11 @@ static void keep_equal(const struct stored_checkpoint *checkpoint, struct same *
     }
 }
 
-int same_find(struct store *store, const struct stored_checkpoint *checkpoint, uint64_t memory_bytes, struct same *same,
-              struct cb_err *err)
+int duplicates_find(struct store *store, const struct stored_checkpoint *checkpoint, uint64_t memory_bytes,
+                    struct duplicates *same, struct cb_err *err)
 {
     struct searcher self = {.checkpoint = checkpoint, .memory_bytes = memory_bytes / 2, .err = err};
-    struct same made = {.parts = calloc(checkpoint->chunk_count + 1, sizeof *made.parts)};
+    struct duplicates made = {.parts = calloc(checkpoint->chunk_count + 1, sizeof *made.parts)};
     self.memory = malloc(self.memory_bytes);
     int code = made.parts && self.memory
                    ? stored_reader_new(store, checkpoint, self.memory_bytes, NULL, &self.reader, err)
@@ -169,14 +169,14 @@ int same_find(struct store *store, const struct stored_checkpoint *checkpoint, u
     stored_reader_free(self.reader);
     free(self.memory);
     if (code)
-        same_release(&made);
+        duplicates_release(&made);
     else
         *same = made;
     return code;
 }
 
-void same_release(struct same *self)
+void duplicates_release(struct duplicates *self)
 {
     free(self->parts);
-    *self = (struct same){0};
+    *self = (struct duplicates){0};
 }

@@ -7,9 +7,9 @@ static int compare_items(const void *a, const void *b, void *context)
 {
     const struct plan_item *items = context;
     uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    for (uint32_t i = 0; i < items[x].box.dims; i++) {
-        if (items[x].box.offset[i] != items[y].box.offset[i])
-            return items[x].box.offset[i] < items[y].box.offset[i] ? -1 : 1;
+    for (uint32_t i = 0; i < items[x].region.dims; i++) {
+        if (items[x].region.offset[i] != items[y].region.offset[i])
+            return items[x].region.offset[i] < items[y].region.offset[i] ? -1 : 1;
     }
     return x < y ? -1 : x > y;
 }
@@ -42,7 +42,7 @@ int item_groups_init(struct item_groups *self, const struct plan *plan, size_t t
             qsort_r(order + begin, end - begin, sizeof *order, compare_items, plan->items);
         first[t] = kept;
         for (uint32_t i = begin; i < end; i++) {
-            bool again = i > begin && box_equal(&plan->items[order[i]].box, &plan->items[order[kept - 1]].box);
+            bool again = i > begin && region_equal(&plan->items[order[i]].region, &plan->items[order[kept - 1]].region);
             if (!again)
                 order[kept++] = order[i];
         }

@@ -18,16 +18,16 @@ static int add_bytes_items(struct planner *planner, const struct plan_options *o
     const struct layout *layout = planner->layout;
     for (size_t i = 0; i < layout->tensor_count; i++) {
         const struct state_tensor *tensor = &layout->tensors[i];
-        struct box box = {.dims = 0};
+        struct region region = {.dims = 0};
         struct item_frame frame = {0};
         if (tensor->kind != KIND_BYTES)
             continue;
-        int code = planner_assign(planner, 0, (uint32_t)i, &box, err);
+        int code = planner_assign(planner, 0, (uint32_t)i, &region, err);
         if (!code)
-            code = format_item_frame(options->format, tensor, &box, 0, options->payload_alignment, &frame, err);
+            code = format_item_frame(options->format, tensor, &region, 0, options->payload_alignment, &frame, err);
         if (code)
             return cb_context(err, "planning %s", tensor->fqn);
-        planner->loads[0] += frame.payload_bytes - planner_bytes(planner, (uint32_t)i, &box);
+        planner->loads[0] += frame.payload_bytes - planner_bytes(planner, (uint32_t)i, &region);
     }
     return 0;
 }
@@ -81,9 +81,9 @@ static uint64_t digest_of(const struct plan *plan)
         const struct plan_item *item = &plan->items[i];
         digest = mix(mix(digest, item->tensor), item->file);
         digest = mix(mix(mix(digest, item->offset), item->length), item->payload_offset);
-        digest = mix(mix(digest, item->payload_bytes), item->box.dims);
-        for (uint32_t d = 0; d < item->box.dims; d++)
-            digest = mix(mix(digest, item->box.offset[d]), item->box.size[d]);
+        digest = mix(mix(digest, item->payload_bytes), item->region.dims);
+        for (uint32_t d = 0; d < item->region.dims; d++)
+            digest = mix(mix(digest, item->region.offset[d]), item->region.size[d]);
     }
     for (uint32_t rank = 0; rank <= plan->world_size; rank++)
         digest = mix(digest, plan->first_item[rank]);

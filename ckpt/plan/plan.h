@@ -1,10 +1,10 @@
-/* The save plan: which rank writes which box into which file, for all ranks at once.
+/* The save plan: which rank writes which region into which file, for all ranks at once.
  *
  * A pure function of layout and options, computed by each rank alone (no collective; ranks compare its digest). Every
  * element of every tensor is written exactly once (dedup none: once by every holder). `balanced`: state held by the
  * same ranks forms a line of bytes. Starting with the smallest groups of ranks, each line is cut among its ranks so
  * that the least loaded of them rise to one level. A cut is between two tensors if that is within 1/512 of the mean
- * load of the level, else between two rows; a small line goes to one rank. `lowest_rank` gives a box to the lowest of
+ * load of the level, else between two rows; a small line goes to one rank. `lowest_rank` gives a region to the lowest of
  * its ranks. Under state=mlperf balanced is lowest_rank and files are MLPerf's: two per rank under ZeRO-3, else one
  * per rank for the optimizer and one per layer and tp rank.
  *
@@ -49,7 +49,7 @@ struct plan_item {
     uint64_t length;         /* header, payload, trailer */
     uint64_t payload_offset; /* of the payload in the file */
     uint64_t payload_bytes;
-    struct box box;
+    struct region region;
 };
 
 struct plan_file {

@@ -120,17 +120,17 @@ struct cutter {
 };
 
 /* Rows run over the first dimension that has several. */
-static uint32_t row_dim(const struct box *box)
+static uint32_t row_dim(const struct region *region)
 {
     uint32_t dim = 0;
-    while (dim + 1 < box->dims && box->size[dim] == 1)
+    while (dim + 1 < region->dims && region->size[dim] == 1)
         dim++;
     return dim;
 }
 
-static uint64_t row_count(const struct box *box)
+static uint64_t row_count(const struct region *region)
 {
-    return box->dims ? box->size[row_dim(box)] : 1;
+    return region->dims ? region->size[row_dim(region)] : 1;
 }
 
 /* The position nearest to `target` bytes of the line: between two units if one is near enough, else between two rows.
@@ -141,7 +141,7 @@ static struct cut cut_at(struct cutter *self, uint64_t target)
     const struct unit *unit = NULL;
     for (; self->unit < self->count; self->unit++) {
         unit = &self->planner->units[self->order[self->unit]];
-        bytes = planner_bytes(self->planner, unit->tensor, &unit->box);
+        bytes = planner_bytes(self->planner, unit->tensor, &unit->region);
         if (target < self->before + bytes)
             break;
         self->before += bytes;
@@ -153,7 +153,7 @@ static struct cut cut_at(struct cutter *self, uint64_t target)
         return (struct cut){self->unit, 0};
     if (left <= self->slack / 2)
         return (struct cut){self->unit + 1, 0};
-    uint64_t rows = row_count(&unit->box), row_bytes = bytes / rows;
+    uint64_t rows = row_count(&unit->region), row_bytes = bytes / rows;
     uint64_t row = (past + row_bytes / 2) / row_bytes;
     return row == rows ? (struct cut){self->unit + 1, 0} : (struct cut){self->unit, row};
 }
@@ -164,16 +164,16 @@ static int assign_between(const struct cutter *self, struct cut from, struct cut
     int code = 0;
     for (size_t i = from.unit; i < self->count && !code && (i < to.unit || (i == to.unit && to.row > 0)); i++) {
         const struct unit *unit = &self->planner->units[self->order[i]];
-        uint64_t begin = i == from.unit ? from.row : 0, end = i == to.unit ? to.row : row_count(&unit->box);
-        struct box box = unit->box;
+        uint64_t begin = i == from.unit ? from.row : 0, end = i == to.unit ? to.row : row_count(&unit->region);
+        struct region region = unit->region;
         if (begin >= end)
             continue;
-        if (box.dims) {
-            uint32_t dim = row_dim(&box);
-            box.offset[dim] += begin;
-            box.size[dim] = end - begin;
+        if (region.dims) {
+            uint32_t dim = row_dim(&region);
+            region.offset[dim] += begin;
+            region.size[dim] = end - begin;
         }
-        code = planner_assign(self->planner, rank, unit->tensor, &box, err);
+        code = planner_assign(self->planner, rank, unit->tensor, &region, err);
     }
     return code;
 }
@@ -302,7 +302,7 @@ int planner_lowest_rank(struct planner *self, struct cb_err *err)
                 rank = holder < rank ? holder : rank;
             }
         }
-        code = planner_assign(self, rank, unit->tensor, &unit->box, err);
+        code = planner_assign(self, rank, unit->tensor, &unit->region, err);
     }
     return code;
 }

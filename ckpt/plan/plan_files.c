@@ -22,7 +22,7 @@ static int gather_by_rank(const struct planner *planner, struct plan *plan, stru
         next[rank] += next[rank - 1];
     for (size_t i = 0; i < count; i++) {
         const struct assignment *from = &planner->assignments[i];
-        plan->items[next[from->rank]++] = (struct plan_item){.tensor = from->tensor, .box = from->box};
+        plan->items[next[from->rank]++] = (struct plan_item){.tensor = from->tensor, .region = from->region};
     }
     plan->item_count = count;
     return 0;
@@ -40,9 +40,9 @@ static int compare_items(const void *a, const void *b, void *context)
         return s->file_group < t->file_group ? -1 : 1;
     if (x->tensor != y->tensor)
         return x->tensor < y->tensor ? -1 : 1;
-    for (uint32_t i = 0; i < x->box.dims; i++) {
-        if (x->box.offset[i] != y->box.offset[i])
-            return x->box.offset[i] < y->box.offset[i] ? -1 : 1;
+    for (uint32_t i = 0; i < x->region.dims; i++) {
+        if (x->region.offset[i] != y->region.offset[i])
+            return x->region.offset[i] < y->region.offset[i] ? -1 : 1;
     }
     return 0;
 }
@@ -183,7 +183,7 @@ static int place_item(struct placer *self, struct plan_item *item, struct cb_err
     struct plan_file *file = &plan->files[plan->file_count - 1];
     struct item_frame frame = {0};
     const struct state_tensor *tensor = &self->planner->layout->tensors[item->tensor];
-    int code = format_item_frame(self->options->format, tensor, &item->box, file->length,
+    int code = format_item_frame(self->options->format, tensor, &item->region, file->length,
                                  self->options->payload_alignment, &frame, err);
     if (code)
         return cb_context(err, "planning %s", tensor->fqn);

@@ -1,5 +1,5 @@
 /* Finds which ranks could write what. Walks the cells of the layout once, so that the cost depends on the number of
- * boxes, not on ranks x tensors. */
+ * regions, not on ranks x tensors. */
 #include <assert.h>
 #include <string.h>
 
@@ -20,19 +20,21 @@ int planner_reserve(void **items, size_t *capacity, size_t count, size_t item_si
     return 0;
 }
 
-uint64_t planner_bytes(const struct planner *self, uint32_t tensor, const struct box *box)
+uint64_t planner_bytes(const struct planner *self, uint32_t tensor, const struct region *region)
 {
-    return box_elements(box) * dtype_bytes(self->layout->tensors[tensor].dtype);
+    return region_elements(region) * dtype_bytes(self->layout->tensors[tensor].dtype);
 }
 
-int planner_assign(struct planner *self, uint32_t rank, uint32_t tensor, const struct box *box, struct cb_err *err)
+int planner_assign(struct planner *self, uint32_t rank, uint32_t tensor, const struct region *region,
+                   struct cb_err *err)
 {
     int code = planner_reserve((void **)&self->assignments, &self->assignment_capacity, self->assignment_count,
                                sizeof *self->assignments, err);
     if (code)
         return code;
-    self->assignments[self->assignment_count++] = (struct assignment){.rank = rank, .tensor = tensor, .box = *box};
-    self->loads[rank] += planner_bytes(self, tensor, box);
+    self->assignments[self->assignment_count++] =
+        (struct assignment){.rank = rank, .tensor = tensor, .region = *region};
+    self->loads[rank] += planner_bytes(self, tensor, region);
     return 0;
 }
 
@@ -91,19 +93,20 @@ static int find_line(struct planner *self, const struct holders *set, uint32_t *
     return code;
 }
 
-static int add_unit(struct planner *self, uint32_t line, uint32_t tensor, const struct box *box, struct cb_err *err)
+static int add_unit(struct planner *self, uint32_t line, uint32_t tensor, const struct region *region,
+                    struct cb_err *err)
 {
     int code = planner_reserve((void **)&self->units, &self->unit_capacity, self->unit_count, sizeof *self->units, err);
     if (code)
         return code;
-    self->units[self->unit_count++] = (struct unit){.tensor = tensor, .line = line, .box = *box};
-    self->lines[line].bytes += planner_bytes(self, tensor, box);
+    self->units[self->unit_count++] = (struct unit){.tensor = tensor, .line = line, .region = *region};
+    self->lines[line].bytes += planner_bytes(self, tensor, region);
     return 0;
 }
 
 /* Boxes that all ranks of a set hold: assigned at once if that is a single rank. */
-static int add_boxes(struct planner *self, const struct holders *set, uint32_t tensor, const struct box *boxes,
-                     uint32_t count, struct cb_err *err)
+static int add_regions(struct planner *self, const struct holders *set, uint32_t tensor, const struct region *regions,
+                       uint32_t count, struct cb_err *err)
 {
     int code = 0;
     if (count == 0)
@@ -111,13 +114,13 @@ static int add_boxes(struct planner *self, const struct holders *set, uint32_t t
     if (set_size(set) == 1) {
         uint32_t rank = mesh_rank(&self->layout->mesh, set->begin);
         for (uint32_t i = 0; i < count && !code; i++)
-            code = planner_assign(self, rank, tensor, &boxes[i], err);
+            code = planner_assign(self, rank, tensor, &regions[i], err);
         return code;
     }
     uint32_t line = 0;
     code = find_line(self, set, &line, err);
     for (uint32_t i = 0; i < count && !code; i++)
-        code = add_unit(self, line, tensor, &boxes[i], err);
+        code = add_unit(self, line, tensor, &regions[i], err);
     return code;
 }
 
@@ -163,20 +166,20 @@ static int walk_shards(struct planner *self, const struct walk *walk, const stru
     struct holders set = holders_of(self, walk, local);
     int code = 0;
     for (uint32_t index = first; index < end && !code; index++) {
-        struct box boxes[BOX_MAX_OF_INTERVAL];
-        uint32_t count = layout_shard(walk->cell, local, placement, shards, index, boxes);
+        struct region regions[BOX_MAX_OF_INTERVAL];
+        uint32_t count = layout_shard(walk->cell, local, placement, shards, index, regions);
         if (roles)
             fix_shard(self, roles, index, &set);
-        code = add_boxes(self, &set, tensor, boxes, count, err);
+        code = add_regions(self, &set, tensor, regions, count, err);
     }
     return code;
 }
 
-/* A box that several tp ranks hold, in flat shards: each has it at a different place of its own buffer. */
+/* A region that several tp ranks hold, in flat shards: each has it at a different place of its own buffer. */
 struct repeated {
     const struct local *local;
     uint32_t repeats, shards;
-    const uint64_t *begin; /* of the box in each buffer */
+    const uint64_t *begin; /* of the region in each buffer */
     const uint64_t *size;  /* of a shard of each buffer */
 };
 
@@ -186,7 +189,7 @@ static int compare_u64(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Where in the box any of the buffers goes from one shard to the next; sorted, with 0 and the end. */
+/* Where in the region any of the buffers goes from one shard to the next; sorted, with 0 and the end. */
 static int find_breaks(const struct repeated *repeated, uint64_t **breaks, size_t *count, struct cb_err *err)
 {
     uint64_t *found = NULL;
@@ -241,16 +244,16 @@ static int add_list_line(struct planner *self, const struct walk *walk, const st
     return add_line(self, &added, err);
 }
 
-/* Elements [at, end) of the box, between two breaks. */
+/* Elements [at, end) of the region, between two breaks. */
 static int add_between(struct planner *self, const struct walk *walk, const struct repeated *repeated, uint32_t tensor,
                        uint64_t at, uint64_t end, struct cb_err *err)
 {
-    const struct box *whole = &repeated->local->box;
-    struct box boxes[BOX_MAX_OF_INTERVAL];
-    uint32_t count = box_of_interval(whole->dims, whole->size, at, end, boxes), line = 0;
+    const struct region *whole = &repeated->local->region;
+    struct region regions[BOX_MAX_OF_INTERVAL];
+    uint32_t count = region_of_interval(whole->dims, whole->size, at, end, regions), line = 0;
     for (uint32_t i = 0; i < count; i++) {
         for (uint32_t d = 0; d < whole->dims; d++)
-            boxes[i].offset[d] += whole->offset[d];
+            regions[i].offset[d] += whole->offset[d];
     }
     uint32_t shard = (uint32_t)((repeated->begin[0] + at) / repeated->size[0]);
     bool same = true;
@@ -259,15 +262,15 @@ static int add_between(struct planner *self, const struct walk *walk, const stru
     if (same) {
         struct holders set = holders_of(self, walk, repeated->local);
         fix_shard(self, layout_shard_roles(PLACE_FLAT, walk->expert), shard, &set);
-        return add_boxes(self, &set, tensor, boxes, count, err);
+        return add_regions(self, &set, tensor, regions, count, err);
     }
     int code = add_list_line(self, walk, repeated, at, &line, err);
     for (uint32_t i = 0; i < count && !code; i++)
-        code = add_unit(self, line, tensor, &boxes[i], err);
+        code = add_unit(self, line, tensor, &regions[i], err);
     return code;
 }
 
-/* Position of the box in the buffer of another tp rank that holds it, too. */
+/* Position of the region in the buffer of another tp rank that holds it, too. */
 static uint64_t find_begin(const struct cell *cell, const struct local *local)
 {
     size_t low = 0, high = cell->count;
@@ -278,7 +281,7 @@ static uint64_t find_begin(const struct cell *cell, const struct local *local)
         else
             high = middle;
     }
-    while (!box_equal(&cell->locals[low].box, &local->box))
+    while (!region_equal(&cell->locals[low].region, &local->region))
         low++;
     assert(low < cell->count && cell->locals[low].tensor == local->tensor);
     return cell->locals[low].begin;
@@ -324,9 +327,9 @@ static int walk_local(struct planner *self, const struct walk *walk, const struc
         return 0; /* what tp ranks share is planned at the first of them */
     unsigned roles = layout_shard_roles(placement, walk->expert);
     uint32_t shards = mesh_extent(&layout->mesh, roles);
-    if ((placement == PLACE_CHUNK || placement == PLACE_RANGES) && local->box.dims == 0) {
+    if ((placement == PLACE_CHUNK || placement == PLACE_RANGES) && local->region.dims == 0) {
         struct holders set = holders_of(self, walk, local); /* a scalar has no rows: replicated */
-        return add_boxes(self, &set, tensor, &local->box, 1, err);
+        return add_regions(self, &set, tensor, &local->region, 1, err);
     }
     if (placement != PLACE_FLAT)
         return walk_shards(self, walk, local, tensor, placement, 0, shards, err);
@@ -374,7 +377,7 @@ int planner_collect(struct planner *self, struct cb_err *err)
     }
     for (uint32_t k = 0; k < layout->row_count; k++) {
         for (uint32_t rank = 0; rank < layout->mesh.world_size && !code; rank++) {
-            struct box row = {2, {rank, 0}, {1, layout->row_elements}};
+            struct region row = {2, {rank, 0}, {1, layout->row_elements}};
             code = planner_assign(self, rank, layout->row_first + k, &row, err);
         }
     }
@@ -391,7 +394,7 @@ int planner_keep_all(struct planner *self, struct cb_err *err)
         if (code)
             return code;
         for (size_t i = 0; i < count && !code; i++)
-            code = planner_assign(self, rank, pieces[i].tensor, &pieces[i].box, err);
+            code = planner_assign(self, rank, pieces[i].tensor, &pieces[i].region, err);
         free(pieces);
     }
     return code;

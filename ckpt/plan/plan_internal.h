@@ -21,12 +21,12 @@ struct line {
 
 struct unit {
     uint32_t tensor, line;
-    struct box box;
+    struct region region;
 };
 
 struct assignment {
     uint32_t rank, tensor;
-    struct box box;
+    struct region region;
 };
 
 struct planner {
@@ -47,9 +47,9 @@ struct planner {
 
 /* Makes room for one more in the array described by items, capacity and count. */
 int planner_reserve(void **items, size_t *capacity, size_t count, size_t item_size, struct cb_err *err) CB_MUST_CHECK;
-int planner_assign(struct planner *self, uint32_t rank, uint32_t tensor, const struct box *box,
+int planner_assign(struct planner *self, uint32_t rank, uint32_t tensor, const struct region *region,
                    struct cb_err *err) CB_MUST_CHECK;
-uint64_t planner_bytes(const struct planner *self, uint32_t tensor, const struct box *box);
+uint64_t planner_bytes(const struct planner *self, uint32_t tensor, const struct region *region);
 
 /* Assigns what only one rank holds; collects the rest in units and lines. */
 int planner_collect(struct planner *self, struct cb_err *err) CB_MUST_CHECK;

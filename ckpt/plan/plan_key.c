@@ -28,11 +28,11 @@ static void put_text(struct buf *out, const char *text)
     buf_append(out, text, len);
 }
 
-static void put_box(struct buf *out, const struct box *box)
+static void put_region(struct buf *out, const struct region *region)
 {
-    put(out, box->dims);
-    buf_append(out, box->offset, box->dims * sizeof *box->offset);
-    buf_append(out, box->size, box->dims * sizeof *box->size);
+    put(out, region->dims);
+    buf_append(out, region->offset, region->dims * sizeof *region->offset);
+    buf_append(out, region->size, region->dims * sizeof *region->size);
 }
 
 static void put_options(struct buf *out, const struct plan_options *options)
@@ -79,9 +79,9 @@ static int put_tensor(struct buf *out, const struct state_tensor *tensor, const 
      * is in a file's header. */
     if (!format_has_checksums(options->format))
         put_text(out, tensor->literal);
-    struct box box = {.dims = 0};
+    struct region region = {.dims = 0};
     struct item_frame frame;
-    int rc = format_item_frame(options->format, tensor, &box, 0, options->payload_alignment, &frame, err);
+    int rc = format_item_frame(options->format, tensor, &region, 0, options->payload_alignment, &frame, err);
     if (!rc) {
         put(out, frame.header_bytes);
         put(out, frame.payload_bytes);
@@ -99,7 +99,7 @@ static void put_cells(struct buf *out, const struct cell *cells, size_t count, b
         for (size_t k = 0; k < cells[i].count; k++) {
             const struct local *local = &cells[i].locals[k];
             put(out, local->tensor);
-            put_box(out, &local->box);
+            put_region(out, &local->region);
             put(out, local->begin);
             put(out, local->row_begin);
             put(out, local->rows);

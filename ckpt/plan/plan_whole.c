@@ -29,8 +29,8 @@ int planner_keep_empty(struct planner *self, struct cb_err *err)
         seen[self->assignments[i].tensor] = true;
     for (size_t i = 0; i < layout->tensor_count && !code; i++) {
         const struct state_tensor *tensor = &layout->tensors[i];
-        struct box whole = box_whole(tensor->dims, tensor->shape);
-        if (!seen[i] && box_elements(&whole) == 0)
+        struct region whole = region_whole(tensor->dims, tensor->shape);
+        if (!seen[i] && region_elements(&whole) == 0)
             code = planner_assign(self, 0, (uint32_t)i, &whole, err);
     }
     free(seen);
@@ -38,11 +38,11 @@ int planner_keep_empty(struct planner *self, struct cb_err *err)
 }
 
 /* State held by a single rank has been assigned before; it, too, must consist of whole tensors. */
-static int check_whole(const struct planner *self, uint32_t tensor, const struct box *box, struct cb_err *err)
+static int check_whole(const struct planner *self, uint32_t tensor, const struct region *region, struct cb_err *err)
 {
     const struct state_tensor *whole = &self->layout->tensors[tensor];
-    struct box all = box_whole(whole->dims, whole->shape);
-    if (whole->kind == KIND_BYTES || box_equal(&all, box))
+    struct region all = region_whole(whole->dims, whole->shape);
+    if (whole->kind == KIND_BYTES || region_equal(&all, region))
         return 0;
     return cb_fail(err, CB_ERR_USAGE,
                    "format=safetensors has each tensor whole in one file, and in this layout a rank holds only part of "
@@ -59,7 +59,7 @@ static int give(struct planner *self, const struct unit *unit, uint32_t *ranks, 
         if (self->loads[ranks[i]] < self->loads[least])
             least = ranks[i];
     }
-    return planner_assign(self, least, unit->tensor, &unit->box, err);
+    return planner_assign(self, least, unit->tensor, &unit->region, err);
 }
 
 int planner_give_whole(struct planner *self, struct cb_err *err)
@@ -68,10 +68,10 @@ int planner_give_whole(struct planner *self, struct cb_err *err)
     uint32_t *ranks = malloc(self->layout->mesh.world_size * sizeof *ranks);
     int code = order && ranks ? 0 : alloc_fail(err, "to plan %zu tensors", self->unit_count);
     for (size_t i = 0; i < self->assignment_count && !code; i++)
-        code = check_whole(self, self->assignments[i].tensor, &self->assignments[i].box, err);
+        code = check_whole(self, self->assignments[i].tensor, &self->assignments[i].region, err);
     for (size_t i = 0; i < self->unit_count && !code; i++) {
-        order[i] = (struct weighed){(uint32_t)i, planner_bytes(self, self->units[i].tensor, &self->units[i].box)};
-        code = check_whole(self, self->units[i].tensor, &self->units[i].box, err);
+        order[i] = (struct weighed){(uint32_t)i, planner_bytes(self, self->units[i].tensor, &self->units[i].region)};
+        code = check_whole(self, self->units[i].tensor, &self->units[i].region, err);
     }
     if (!code && self->unit_count > 0)
         qsort(order, self->unit_count, sizeof *order, compare_weights);

@@ -42,7 +42,7 @@ static uint64_t payload_of(const struct stored_checkpoint *checkpoint, const str
     const struct stored_tensor *tensor = &checkpoint->tensors[chunk->tensor];
     if (tensor->is_bytes || chunk->compressed)
         return chunk->length;
-    uint64_t bytes = box_elements(&chunk->box) * dtype_bytes(tensor->dtype);
+    uint64_t bytes = region_elements(&chunk->region) * dtype_bytes(tensor->dtype);
     return bytes < chunk->length ? bytes : chunk->length;
 }
 
@@ -184,7 +184,7 @@ static uint32_t cut_dimension(const struct stored_checkpoint *checkpoint, const 
     for (uint32_t d = 0; d < tensor->dims; d++) {
         bool cut = false;
         for (uint32_t i = 0; i < tensor->chunk_count && !cut; i++)
-            cut = chunks[i].box.size[d] != tensor->shape[d];
+            cut = chunks[i].region.size[d] != tensor->shape[d];
         if (cut && found != UINT32_MAX)
             return UINT32_MAX;
         if (cut)
@@ -247,11 +247,11 @@ static void count_tensors(const struct stored_checkpoint *checkpoint, struct ins
     stored_count(checkpoint, &self->counts);
     for (size_t i = 0; i < checkpoint->tensor_count; i++) {
         const struct stored_tensor *tensor = &checkpoint->tensors[i];
-        struct box whole = box_whole(tensor->dims, tensor->shape);
+        struct region whole = region_whole(tensor->dims, tensor->shape);
         if (tensor->is_bytes)
             continue;
         self->types[tensor->dtype].tensors++;
-        self->types[tensor->dtype].bytes += box_elements(&whole) * dtype_bytes(tensor->dtype);
+        self->types[tensor->dtype].bytes += region_elements(&whole) * dtype_bytes(tensor->dtype);
     }
 }
 

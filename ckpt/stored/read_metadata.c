@@ -106,7 +106,7 @@ static int look_at(void *context, const char *path, uint64_t bytes, struct cb_er
     uint32_t rank;
     if (strchr(name, '/'))
         return 0;
-    if (collect_is_rank_metadata(name, &rank))
+    if (metadata_is_of_rank(name, &rank))
         return add_rank(self, rank);
     if (has_suffix(name, SAFETENSORS_SUFFIX))
         return add_file(self, name, bytes);
@@ -310,23 +310,23 @@ static int add_tensor(struct collector *self, struct stored_checkpoint *checkpoi
     struct stored_tensor *tensor = &checkpoint->tensors[checkpoint->tensor_count];
     *tensor = (struct stored_tensor){.fqn = strdup(first->fqn),
                                      .dtype = first->dtype,
-                                     .dims = first->box.dims,
+                                     .dims = first->region.dims,
                                      .first_chunk = (uint32_t)checkpoint->chunk_count};
     if (!tensor->fqn)
         return no_memory(self);
     checkpoint->tensor_count++;
     for (; *next < self->part_count && strcmp(self->parts[*next].entry->fqn, tensor->fqn) == 0; ++*next) {
         const struct safetensors_entry *entry = self->parts[*next].entry;
-        if (entry->dtype != tensor->dtype || entry->box.dims != tensor->dims)
+        if (entry->dtype != tensor->dtype || entry->region.dims != tensor->dims)
             return cb_fail(self->err, CB_ERR_CORRUPT, "%s: its parts in %s and %s have different types or shapes",
                            tensor->fqn, self->files[self->parts[tensor->first_chunk].file].name,
                            self->files[self->parts[*next].file].name);
         for (uint32_t i = 0; i < tensor->dims; i++) {
-            uint64_t end = entry->box.offset[i] + entry->box.size[i];
+            uint64_t end = entry->region.offset[i] + entry->region.size[i];
             tensor->shape[i] = end > tensor->shape[i] ? end : tensor->shape[i];
         }
         checkpoint->chunks[checkpoint->chunk_count++] = (struct stored_chunk){
-            .box = entry->box, .file = self->parts[*next].file, .offset = entry->offset, .length = entry->bytes};
+            .region = entry->region, .file = self->parts[*next].file, .offset = entry->offset, .length = entry->bytes};
         tensor->chunk_count++;
     }
     return 0;
@@ -443,13 +443,13 @@ static int open_unmarked(struct store *store, const char *folder, struct stored_
         code = cb_fail(err, CB_ERR_NOT_FOUND, "there is no complete checkpoint at %s: it has no %s and no safetensors",
                        *folder ? folder : "this place", STORED_MARKER);
     if (!code)
-        code = self.rank_count > 0 ? collect_ranks(store, folder, self.ranks, self.rank_count, checkpoint, err)
+        code = self.rank_count > 0 ? metadata_read_ranks(store, folder, self.ranks, self.rank_count, checkpoint, err)
                                    : collect_safetensors(&self, checkpoint);
     release(&self);
     return code;
 }
 
-int collect_metadata(struct store *store, const char *folder, struct buf *out, struct cb_err *err)
+int metadata_read(struct store *store, const char *folder, struct buf *out, struct cb_err *err)
 {
     char marker[PATH_MAX];
     size_t begin = out->len;
@@ -468,8 +468,8 @@ int collect_metadata(struct store *store, const char *folder, struct buf *out, s
     return code;
 }
 
-int collect_checkpoint(struct store *store, const char *folder, struct stored_checkpoint **checkpoint,
-                       struct cb_err *err)
+int metadata_read_checkpoint(struct store *store, const char *folder, struct stored_checkpoint **checkpoint,
+                             struct cb_err *err)
 {
     char marker[PATH_MAX];
     struct buf bytes;
@@ -485,7 +485,7 @@ int collect_checkpoint(struct store *store, const char *folder, struct stored_ch
     return code;
 }
 
-int collect_file(struct store *store, const char *file, struct stored_checkpoint **checkpoint, struct cb_err *err)
+int metadata_read_file(struct store *store, const char *file, struct stored_checkpoint **checkpoint, struct cb_err *err)
 {
     struct collector self = {.store = store, .folder = "", .err = err};
     int code = add_file(&self, file, 0);

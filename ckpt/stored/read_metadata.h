@@ -9,12 +9,12 @@
 
 /* Appends bytes that format_read_metadata() accepts, for the checkpoint in `folder` of the store ("" is the store
  * itself). CB_ERR_NOT_FOUND if nothing looks like a checkpoint. */
-int collect_metadata(struct store *store, const char *folder, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
+int metadata_read(struct store *store, const char *folder, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
 /* Both at once. */
-int collect_checkpoint(struct store *store, const char *folder, struct stored_checkpoint **checkpoint,
-                       struct cb_err *err) CB_MUST_CHECK;
+int metadata_read_checkpoint(struct store *store, const char *folder, struct stored_checkpoint **checkpoint,
+                             struct cb_err *err) CB_MUST_CHECK;
 /* The same for one safetensors file. */
-int collect_file(struct store *store, const char *file, struct stored_checkpoint **checkpoint,
-                 struct cb_err *err) CB_MUST_CHECK;
+int metadata_read_file(struct store *store, const char *file, struct stored_checkpoint **checkpoint,
+                       struct cb_err *err) CB_MUST_CHECK;
 
 #endif

@@ -28,7 +28,7 @@ struct joining {
     struct cb_err *err;
 };
 
-bool collect_is_rank_metadata(const char *name, uint32_t *rank)
+bool metadata_is_of_rank(const char *name, uint32_t *rank)
 {
     char *end;
     if (strncmp(name, "__", 2) != 0 || name[2] < '0' || name[2] > '9')
@@ -140,8 +140,8 @@ static int join(struct joining *self, const uint32_t *ranks, size_t count, struc
     return code ? code : stored_checkpoint_settle(all, "__R" STORED_MARKER, self->err);
 }
 
-int collect_ranks(struct store *store, const char *folder, uint32_t *ranks, size_t count,
-                  struct stored_checkpoint **checkpoint, struct cb_err *err)
+int metadata_read_ranks(struct store *store, const char *folder, uint32_t *ranks, size_t count,
+                        struct stored_checkpoint **checkpoint, struct cb_err *err)
 {
     struct joining self = {.store = store, .folder = folder, .err = err};
     struct stored_checkpoint *all = calloc(1, sizeof *all);

@@ -7,10 +7,10 @@
 #include "store/store.h"
 
 /* Whether a file of the checkpoint's folder is such a file, and of which rank. */
-bool collect_is_rank_metadata(const char *name, uint32_t *rank);
+bool metadata_is_of_rank(const char *name, uint32_t *rank);
 /* Merges the files of these ranks in `folder`. Of items that several ranks stored, the lowest rank's is used and the
  * others are counted as duplicates; a name with two types or shapes is CB_ERR_CORRUPT. */
-int collect_ranks(struct store *store, const char *folder, uint32_t *ranks, size_t count,
-                  struct stored_checkpoint **checkpoint, struct cb_err *err) CB_MUST_CHECK;
+int metadata_read_ranks(struct store *store, const char *folder, uint32_t *ranks, size_t count,
+                        struct stored_checkpoint **checkpoint, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

@@ -139,8 +139,8 @@ static int copy_own(const char *folder, char *name, size_t room, struct cb_err *
     return 0;
 }
 
-int newest_checkpoint(struct store *store, const char *folder, char *name, size_t room, uint64_t *files,
-                      struct cb_err *err)
+int resolve_newest_checkpoint(struct store *store, const char *folder, char *name, size_t room, uint64_t *files,
+                              struct cb_err *err)
 {
     char own[4096];
     struct markers markers = {.folder = folder};
@@ -269,8 +269,8 @@ static int refuse(const struct markers *self, const char *called, struct cb_err 
     return rc;
 }
 
-int meant_checkpoint(struct store *store, const char *folder, const char *called, char *name, size_t room, uint64_t *of,
-                     struct cb_err *err)
+int resolve_checkpoint(struct store *store, const char *folder, const char *called, char *name, size_t room,
+                       uint64_t *of, struct cb_err *err)
 {
     char own[4096];
     struct markers markers = {.folder = folder, .below = true, .called = called};

@@ -47,13 +47,13 @@ static int compare_tensors(const void *a, const void *b)
 int stored_chunk_compare(const void *a, const void *b)
 {
     const struct stored_chunk *x = a, *y = b;
-    for (uint32_t i = 0; i < x->box.dims && i < y->box.dims; i++) {
-        if (x->box.offset[i] != y->box.offset[i])
-            return x->box.offset[i] < y->box.offset[i] ? -1 : 1;
+    for (uint32_t i = 0; i < x->region.dims && i < y->region.dims; i++) {
+        if (x->region.offset[i] != y->region.offset[i])
+            return x->region.offset[i] < y->region.offset[i] ? -1 : 1;
     }
-    for (uint32_t i = 0; i < x->box.dims && i < y->box.dims; i++) {
-        if (x->box.size[i] != y->box.size[i])
-            return x->box.size[i] < y->box.size[i] ? -1 : 1;
+    for (uint32_t i = 0; i < x->region.dims && i < y->region.dims; i++) {
+        if (x->region.size[i] != y->region.size[i])
+            return x->region.size[i] < y->region.size[i] ? -1 : 1;
     }
     return 0;
 }
@@ -87,10 +87,10 @@ static int check_chunk(const struct stored_checkpoint *self, const char *name, c
 {
     if (chunk->file >= self->file_count || chunk->offset > MAX_FILE_BYTES || chunk->length > MAX_FILE_BYTES)
         return cb_fail(err, CB_ERR_FORMAT, "%s: %s: an item at an impossible place", name, tensor->fqn);
-    bool inside = chunk->box.dims == tensor->dims;
+    bool inside = chunk->region.dims == tensor->dims;
     for (uint32_t i = 0; i < tensor->dims && inside; i++) {
-        inside =
-            chunk->box.offset[i] <= tensor->shape[i] && chunk->box.size[i] <= tensor->shape[i] - chunk->box.offset[i];
+        inside = chunk->region.offset[i] <= tensor->shape[i] &&
+                 chunk->region.size[i] <= tensor->shape[i] - chunk->region.offset[i];
     }
     if (!inside)
         return cb_fail(err, CB_ERR_FORMAT, "%s: %s: a chunk lies outside of the tensor's shape", name, tensor->fqn);
@@ -199,7 +199,7 @@ static uint32_t thinnest_axis(const struct stored_tensor *tensor, const struct s
     for (uint32_t axis = 0; axis < tensor->dims; axis++) {
         double sum = 0;
         for (uint32_t i = 0; i < tensor->chunk_count && tensor->shape[axis] > 0; i++)
-            sum += (double)chunks[i].box.size[axis] / (double)tensor->shape[axis];
+            sum += (double)chunks[i].region.size[axis] / (double)tensor->shape[axis];
         if (axis == 0 || sum < least) {
             best = axis;
             least = sum;
@@ -210,8 +210,8 @@ static uint32_t thinnest_axis(const struct stored_tensor *tensor, const struct s
 
 static int compare_along(const void *a, const void *b, void *axis)
 {
-    uint64_t one = (*(const struct stored_chunk *const *)a)->box.offset[*(const uint32_t *)axis];
-    uint64_t other = (*(const struct stored_chunk *const *)b)->box.offset[*(const uint32_t *)axis];
+    uint64_t one = (*(const struct stored_chunk *const *)a)->region.offset[*(const uint32_t *)axis];
+    uint64_t other = (*(const struct stored_chunk *const *)b)->region.offset[*(const uint32_t *)axis];
     return one < other ? -1 : one > other;
 }
 
@@ -221,7 +221,7 @@ int stored_each_overlap(const struct stored_checkpoint *self, const struct store
 {
     const struct stored_chunk *chunks = self->chunks + tensor->first_chunk;
     uint32_t count = tensor->chunk_count, axis;
-    struct box common;
+    struct region common;
     if (count < 2)
         return 0;
     const struct stored_chunk **sorted = malloc(count * sizeof *sorted);
@@ -234,12 +234,12 @@ int stored_each_overlap(const struct stored_checkpoint *self, const struct store
         qsort_r(sorted, count, sizeof *sorted, compare_along, &axis);
     int code = 0;
     for (uint32_t i = 0; i < count && !code; i++) {
-        const struct box *box = &sorted[i]->box;
+        const struct region *region = &sorted[i]->region;
         for (uint32_t k = i + 1; k < count && !code; k++) {
-            if (tensor->dims > 0 && sorted[k]->box.offset[axis] >= box->offset[axis] + box->size[axis])
+            if (tensor->dims > 0 && sorted[k]->region.offset[axis] >= region->offset[axis] + region->size[axis])
                 break;
-            if (box_intersect(box, &sorted[k]->box, &common))
-                code = each(context, sorted[i], sorted[k], box_elements(&common), err);
+            if (region_intersect(region, &sorted[k]->region, &common))
+                code = each(context, sorted[i], sorted[k], region_elements(&common), err);
         }
     }
     free(sorted);
@@ -256,17 +256,18 @@ static int refuse_overlap(void *context, const struct stored_chunk *a, const str
 
 int stored_check_coverage(const struct stored_checkpoint *self, const struct stored_tensor *tensor, struct cb_err *err)
 {
-    struct box whole = box_whole(tensor->dims, tensor->shape);
+    struct region whole = region_whole(tensor->dims, tensor->shape);
     const struct stored_chunk *chunks = self->chunks + tensor->first_chunk;
     uint64_t elements = 0;
     if (tensor->is_bytes && (tensor->literal || tensor->chunk_count > 0))
         return 0;
     for (uint32_t i = 0; i < tensor->chunk_count; i++)
-        elements += box_elements(&chunks[i].box);
+        elements += region_elements(&chunks[i].region);
     int code = stored_each_overlap(self, tensor, refuse_overlap, (void *)tensor, err);
-    if (!code && elements != box_elements(&whole))
+    if (!code && elements != region_elements(&whole))
         code = cb_fail(err, CB_ERR_CORRUPT, "%s: %llu of its %llu elements are in no stored chunk", tensor->fqn,
-                       (unsigned long long)(box_elements(&whole) - elements), (unsigned long long)box_elements(&whole));
+                       (unsigned long long)(region_elements(&whole) - elements),
+                       (unsigned long long)region_elements(&whole));
     return code;
 }
 
@@ -275,10 +276,10 @@ void stored_count(const struct stored_checkpoint *self, struct stored_counts *co
     *counts = (struct stored_counts){.items = self->chunk_count, .files = self->file_count};
     for (size_t i = 0; i < self->tensor_count; i++) {
         const struct stored_tensor *tensor = &self->tensors[i];
-        struct box whole = box_whole(tensor->dims, tensor->shape);
+        struct region whole = region_whole(tensor->dims, tensor->shape);
         counts->values += tensor->is_bytes;
         counts->tensors += !tensor->is_bytes;
-        counts->tensor_bytes += tensor->is_bytes ? 0 : box_elements(&whole) * dtype_bytes(tensor->dtype);
+        counts->tensor_bytes += tensor->is_bytes ? 0 : region_elements(&whole) * dtype_bytes(tensor->dtype);
     }
 }
 

@@ -12,8 +12,8 @@
 #define STORED_MARKER ".metadata" /* the commit marker, except for format=safetensors */
 
 struct stored_chunk {
-    uint32_t tensor; /* index into stored tensors */
-    struct box box;  /* dims 0 and no shape for bytes items */
+    uint32_t tensor;      /* index into stored tensors */
+    struct region region; /* dims 0 and no shape for bytes items */
     uint32_t file;
     uint64_t offset, length; /* of the item in the file */
     bool compressed;         /* the item is a single zstd stream */
@@ -37,12 +37,12 @@ struct stored_checkpoint {
     char **files; /* relative, checked to stay inside the folder */
     size_t file_count;
     bool marked;       /* a commit marker says that this is all */
-    size_t duplicates; /* duplicate boxes, left out here */
+    size_t duplicates; /* duplicate regions, left out here */
 };
 void stored_checkpoint_free(struct stored_checkpoint *checkpoint);
 const struct stored_tensor *stored_checkpoint_find(const struct stored_checkpoint *checkpoint, const char *fqn);
 
-/* Sorts tensors by name and their chunks by position, drops duplicate chunks, and checks names, shapes, boxes, places
+/* Sorts tensors by name and their chunks by position, drops duplicate chunks, and checks names, shapes, regions, places
  * and file names. On entry the chunks of a tensor are together, with first_chunk and chunk_count set. */
 int stored_checkpoint_settle(struct stored_checkpoint *self, const char *name, struct cb_err *err) CB_MUST_CHECK;
 

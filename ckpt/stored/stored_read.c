@@ -143,7 +143,7 @@ static int in_item(struct stored_reader *self, const struct stored_chunk *chunk,
 static int parse_item(struct stored_reader *self, const struct stored_chunk *chunk, const void *bytes, uint64_t len,
                       uint64_t length, struct frame *frame)
 {
-    return format_parse_item(self->checkpoint->format, &self->checkpoint->tensors[chunk->tensor], &chunk->box, bytes,
+    return format_parse_item(self->checkpoint->format, &self->checkpoint->tensors[chunk->tensor], &chunk->region, bytes,
                              (size_t)len, length, &frame->payload, self->err);
 }
 
@@ -390,8 +390,8 @@ static int read_part(struct stored_reader *self, const struct part *part)
     return code;
 }
 
-static int read_common(struct stored_reader *self, const struct stored_chunk *chunk, const struct box *common,
-                       const struct box *box, char *memory)
+static int read_common(struct stored_reader *self, const struct stored_chunk *chunk, const struct region *common,
+                       const struct region *region, char *memory)
 {
     struct part part = {.chunk = chunk, .dims = common->dims, .to = memory};
     int code = frame_of(self, chunk, &part.frame);
@@ -403,9 +403,9 @@ static int read_common(struct stored_reader *self, const struct stored_chunk *ch
         part.size[i] = common->size[i];
         part.from_stride[i] = part.frame->payload.stride[i];
         part.to_stride[i] = stride;
-        part.from += (common->offset[i] - chunk->box.offset[i]) * part.from_stride[i];
-        to += (common->offset[i] - box->offset[i]) * stride;
-        stride *= box->size[i];
+        part.from += (common->offset[i] - chunk->region.offset[i]) * part.from_stride[i];
+        to += (common->offset[i] - region->offset[i]) * stride;
+        stride *= region->size[i];
     }
     part.to += to * part.element_bytes;
     code = open_file(self, chunk->file);
@@ -457,20 +457,20 @@ void stored_reader_free(struct stored_reader *self)
     free(self);
 }
 
-int stored_reader_box(struct stored_reader *self, const struct stored_tensor *tensor, const struct box *box,
-                      void *memory, struct cb_err *err)
+int stored_reader_region(struct stored_reader *self, const struct stored_tensor *tensor, const struct region *region,
+                         void *memory, struct cb_err *err)
 {
     int code = 0;
     self->err = err;
-    if (box_elements(box) == 0)
+    if (region_elements(region) == 0)
         return 0;
     for (uint32_t i = 0; i < tensor->chunk_count && !code; i++) {
         const struct stored_chunk *chunk = &self->checkpoint->chunks[tensor->first_chunk + i];
-        struct box common;
-        if (tensor->dims > 0 && chunk->box.offset[0] >= box->offset[0] + box->size[0])
+        struct region common;
+        if (tensor->dims > 0 && chunk->region.offset[0] >= region->offset[0] + region->size[0])
             break; /* chunks are sorted */
-        if (box_intersect(&chunk->box, box, &common))
-            code = read_common(self, chunk, &common, box, memory);
+        if (region_intersect(&chunk->region, region, &common))
+            code = read_common(self, chunk, &common, region, memory);
     }
     return code;
 }

@@ -1,4 +1,4 @@
-/* Reads boxes of stored tensors through a store, in any format, with any strides and compression: for conversion and
+/* Reads regions of stored tensors through a store, in any format, with any strides and compression: for conversion and
  * for tools. A reader belongs to one thread and uses only the memory that it was given. */
 #ifndef CKPT_STORED_STORED_READ_H
 #define CKPT_STORED_STORED_READ_H
@@ -30,9 +30,9 @@ int stored_reader_new(struct store *store, const struct stored_checkpoint *check
                       struct read_ledger *ledger, struct stored_reader **reader, struct cb_err *err) CB_MUST_CHECK;
 void stored_reader_free(struct stored_reader *self);
 
-/* Fills `memory` with the box, row-major. A stored chunk must contain every element of it. */
-int stored_reader_box(struct stored_reader *self, const struct stored_tensor *tensor, const struct box *box,
-                      void *memory, struct cb_err *err) CB_MUST_CHECK;
+/* Fills `memory` with the region, row-major. A stored chunk must contain every element of it. */
+int stored_reader_region(struct stored_reader *self, const struct stored_tensor *tensor, const struct region *region,
+                         void *memory, struct cb_err *err) CB_MUST_CHECK;
 /* Appends a bytes item, decompressed. */
 int stored_reader_value(struct stored_reader *self, const struct stored_tensor *tensor, struct buf *out,
                         struct cb_err *err) CB_MUST_CHECK;

@@ -14,7 +14,7 @@
 struct unpack_item {
     enum plan_format format;
     const struct stored_tensor *tensor;
-    const struct box *box;
+    const struct region *region;
     struct unpack_stream *stream;
     char *step;
     char head[ITEM_MAX_HEADER], tail[ITEM_MAX_TRAILER]; /* the first and the last bytes so far */
@@ -26,7 +26,7 @@ struct unpack_item {
     uint32_t crc; /* checksum of the payload so far */
 };
 
-int unpack_item_new(enum plan_format format, const struct stored_tensor *tensor, const struct box *box,
+int unpack_item_new(enum plan_format format, const struct stored_tensor *tensor, const struct region *region,
                     struct unpack_item **item, struct cb_err *err)
 {
     struct unpack_item *self = calloc(1, sizeof *self);
@@ -43,8 +43,8 @@ int unpack_item_new(enum plan_format format, const struct stored_tensor *tensor,
     }
     self->format = format;
     self->tensor = tensor;
-    self->box = box;
-    self->most = box_elements(box) * dtype_bytes(tensor->dtype) + FRAME_BYTES;
+    self->region = region;
+    self->most = region_elements(region) * dtype_bytes(tensor->dtype) + FRAME_BYTES;
     *item = self;
     return 0;
 }
@@ -60,7 +60,7 @@ void unpack_item_free(struct unpack_item *self)
 
 static int parse_head(struct unpack_item *self, uint64_t item_bytes, struct cb_err *err)
 {
-    int code = format_parse_item(self->format, self->tensor, self->box, self->head, self->head_bytes, item_bytes,
+    int code = format_parse_item(self->format, self->tensor, self->region, self->head, self->head_bytes, item_bytes,
                                  &self->payload, err);
     self->is_known = code == 0;
     return code;

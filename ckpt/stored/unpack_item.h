@@ -7,8 +7,8 @@
 
 struct unpack_item;
 
-/* `tensor` and `box` are borrowed. */
-int unpack_item_new(enum plan_format format, const struct stored_tensor *tensor, const struct box *box,
+/* `tensor` and `region` are borrowed. */
+int unpack_item_new(enum plan_format format, const struct stored_tensor *tensor, const struct region *region,
                     struct unpack_item **item, struct cb_err *err) CB_MUST_CHECK;
 void unpack_item_free(struct unpack_item *self);
 /* Bytes as stored, in order. */

@@ -127,17 +127,17 @@ static int report_overlap(void *context, const struct stored_chunk *a, const str
 
 static int check_coverage(struct verifier *self, const struct stored_tensor *tensor)
 {
-    struct box whole = box_whole(tensor->dims, tensor->shape);
+    struct region whole = region_whole(tensor->dims, tensor->shape);
     uint64_t elements = 0, before = self->result->problems;
     if (tensor->literal)
         return 0;
     for (uint32_t i = 0; i < tensor->chunk_count; i++)
-        elements += box_elements(&self->checkpoint->chunks[tensor->first_chunk + i].box);
+        elements += region_elements(&self->checkpoint->chunks[tensor->first_chunk + i].region);
     int code = stored_each_overlap(self->checkpoint, tensor, report_overlap, self, self->err);
-    if (!code && self->result->problems == before && elements < box_elements(&whole))
+    if (!code && self->result->problems == before && elements < region_elements(&whole))
         verify_report(self, VERIFY_MISSING, NULL, tensor->fqn, 0,
                       "%s: %" PRIu64 " of %" PRIu64 " elements are in no stored chunk", tensor->fqn,
-                      box_elements(&whole) - elements, box_elements(&whole));
+                      region_elements(&whole) - elements, region_elements(&whole));
     return code;
 }
 
@@ -285,8 +285,8 @@ static int read_metadata(struct verifier *self)
     if (job->metadata)
         return format_read_metadata(STORED_MARKER, job->metadata->data, job->metadata->len, &self->checkpoint,
                                     self->err);
-    return *job->file ? collect_file(self->store, job->file, &self->checkpoint, self->err)
-                      : collect_checkpoint(self->store, "", &self->checkpoint, self->err);
+    return *job->file ? metadata_read_file(self->store, job->file, &self->checkpoint, self->err)
+                      : metadata_read_checkpoint(self->store, "", &self->checkpoint, self->err);
 }
 
 static int verify(struct verifier *self)

@@ -246,17 +246,18 @@ static struct payload_source source_of(const struct verifier *self, const struct
     return (struct payload_source){kind, tensor->dtype, payload_key(self->seed, tensor->fqn)};
 }
 
-/* Elements [first, first + count) of the box's own row-major order. *wrong counts in that order. */
-static bool check_part(const struct payload_source *source, const struct stored_tensor *tensor, const struct box *box,
-                       uint64_t first, const unsigned char *memory, uint64_t count, uint64_t *wrong)
+/* Elements [first, first + count) of the region's own row-major order. *wrong counts in that order. */
+static bool check_part(const struct payload_source *source, const struct stored_tensor *tensor,
+                       const struct region *region, uint64_t first, const unsigned char *memory, uint64_t count,
+                       uint64_t *wrong)
 {
-    struct box whole = box_whole(tensor->dims, tensor->shape);
+    struct region whole = region_whole(tensor->dims, tensor->shape);
     uint64_t runs, run_elements, done = 0;
-    box_runs(&whole, box, &runs, &run_elements);
+    region_runs(&whole, region, &runs, &run_elements);
     while (done < count) {
-        uint64_t run = (first + done) / run_elements, in_run = (first + done) % run_elements, element, in_box;
+        uint64_t run = (first + done) / run_elements, in_run = (first + done) % run_elements, element, in_region;
         uint64_t part = run_elements - in_run < count - done ? run_elements - in_run : count - done;
-        box_run(&whole, box, run, &element, &in_box);
+        region_run(&whole, region, run, &element, &in_region);
         if (!payload_check(source, element + in_run, memory + done * dtype_bytes(tensor->dtype), part, wrong)) {
             *wrong += first + done;
             return false;
@@ -279,7 +280,7 @@ static void recognize(struct verifier *self, const struct item *item, const stru
     size_t kind_count = self->guesses ? 2 : sizeof kinds / sizeof *kinds;
     for (size_t i = 0; i < kind_count && !self->has_kind; i++) {
         struct payload_source source = source_of(self, item->tensor, kinds[i]);
-        self->has_kind = check_part(&source, item->tensor, &item->chunk->box, 0, self->block, count, &wrong);
+        self->has_kind = check_part(&source, item->tensor, &item->chunk->region, 0, self->block, count, &wrong);
         self->kind = kinds[i];
     }
 }
@@ -315,7 +316,7 @@ static bool check_payload(struct verifier *self, const struct item *item, const 
         }
         *crc = crc32_zip(*crc, self->block, part);
         if (values && right &&
-            !check_part(&source, item->tensor, &item->chunk->box, done / element, self->block, part / element,
+            !check_part(&source, item->tensor, &item->chunk->region, done / element, self->block, part / element,
                         &wrong)) {
             report_wrong_value(self, item, payload, wrong);
             right = false;
@@ -336,8 +337,8 @@ static int read_frame(struct verifier *self, const struct item *item, struct sto
     if (!code && head > 0)
         code = read_at(self, item->chunk->offset, self->block, head);
     if (!code)
-        code = format_parse_item(self->checkpoint->format, item->tensor, &item->chunk->box, self->block, (size_t)head,
-                                 length, payload, self->err);
+        code = format_parse_item(self->checkpoint->format, item->tensor, &item->chunk->region, self->block,
+                                 (size_t)head, length, payload, self->err);
     if (!code && tail > 0)
         code = read_at(self, item->chunk->offset + length - tail, self->block, tail);
     if (!code)
@@ -352,7 +353,7 @@ static int read_compressed(struct verifier *self, const struct item *item, struc
     uint64_t length = item->chunk->length;
     int code = open_file(self, item->chunk->file);
     if (!code)
-        code = unpack_item_new(self->checkpoint->format, item->tensor, &item->chunk->box, &unpacked, self->err);
+        code = unpack_item_new(self->checkpoint->format, item->tensor, &item->chunk->region, &unpacked, self->err);
     for (uint64_t done = 0; done < length && !code;) {
         uint64_t part = length - done < BLOCK_BYTES ? length - done : BLOCK_BYTES;
         code = read_at(self, item->chunk->offset + done, self->block, part);

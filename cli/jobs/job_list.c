@@ -195,13 +195,13 @@ static int write_history(struct job_list *self, struct job_entry *entry, struct 
     return rc;
 }
 
-static int seal_for_agent(struct job_entry *entry, const struct job_sight *sight, struct cb_err *err)
+static int seal_for_agent(struct job_entry *entry, const struct job_observation *sight, struct cb_err *err)
 {
     int rc = job_folder_seal(entry->folder, entry->run, &entry->seen, entry->verdict.outcome, entry->verdict.note, err);
     if (rc == 0)
         rc = job_folder_look(entry->folder, &entry->seen, err);
     if (rc == 0)
-        job_judge(&entry->record, sight, &entry->verdict); /* what is sealed counts, whoever was faster */
+        job_state_judge(&entry->record, sight, &entry->verdict); /* what is sealed counts, whoever was faster */
     return rc;
 }
 
@@ -281,15 +281,15 @@ static int settle(struct job_list *self, struct job_entry *entry, const struct j
         take_sight(&entry->record, job, now_ns);
     if (*entry->record.pool)
         snprintf(entry->record.step, sizeof entry->record.step, "%s", in_pool.ticket.step);
-    const struct job_sight sight = {.slurm = job,
-                                    .asked = asked,
-                                    .accounting_is_silent = self->accounting_is_silent,
-                                    .may_requeue = entry->may_requeue && !*entry->record.pool,
-                                    .now_wall_ns = now_ns,
-                                    .folder = &entry->seen,
-                                    .why = in_pool.why[0] ? in_pool.why : NULL,
-                                    .down_nodes = down};
-    job_judge(&entry->record, &sight, &entry->verdict);
+    const struct job_observation sight = {.slurm = job,
+                                          .asked = asked,
+                                          .accounting_is_silent = self->accounting_is_silent,
+                                          .may_requeue = entry->may_requeue && !*entry->record.pool,
+                                          .now_wall_ns = now_ns,
+                                          .folder = &entry->seen,
+                                          .why = in_pool.why[0] ? in_pool.why : NULL,
+                                          .down_nodes = down};
+    job_state_judge(&entry->record, &sight, &entry->verdict);
     note_nowhere(entry, &in_pool);
     int rc = job_folder_seal_earlier(entry->folder, entry->run, &entry->seen, err);
     if (rc == 0 && entry->verdict.seal)
@@ -327,13 +327,13 @@ static void peek(const struct job_list *self, struct job_entry *entry, const str
     struct pool_run in_pool;
     bool asked;
     const struct slurm_job *job = sight_job(self, entry, index, &in_pool, &asked);
-    const struct job_sight sight = {.slurm = job,
-                                    .asked = asked,
-                                    .accounting_is_silent = self->accounting_is_silent,
-                                    .may_requeue = entry->may_requeue && !*entry->record.pool,
-                                    .now_wall_ns = clock_wall_ns(),
-                                    .folder = &entry->seen};
-    job_judge(&entry->record, &sight, &entry->verdict);
+    const struct job_observation sight = {.slurm = job,
+                                          .asked = asked,
+                                          .accounting_is_silent = self->accounting_is_silent,
+                                          .may_requeue = entry->may_requeue && !*entry->record.pool,
+                                          .now_wall_ns = clock_wall_ns(),
+                                          .folder = &entry->seen};
+    job_state_judge(&entry->record, &sight, &entry->verdict);
     note_nowhere(entry, &in_pool);
 }
 
@@ -343,18 +343,18 @@ static bool stands(const struct job_list *self, struct job_entry *entry, const s
 {
     struct job_record now = entry->record; /* its transitions stay as they are */
     const struct slurm_job *job = self->asked ? job_index_find(index, &entry->record) : NULL;
-    const struct job_sight sight = {.slurm = job,
-                                    .asked = self->asked,
-                                    .accounting_is_silent = self->accounting_is_silent,
-                                    .may_requeue = entry->may_requeue,
-                                    .now_wall_ns = clock_wall_ns(),
-                                    .folder = &entry->seen};
+    const struct job_observation sight = {.slurm = job,
+                                          .asked = self->asked,
+                                          .accounting_is_silent = self->accounting_is_silent,
+                                          .may_requeue = entry->may_requeue,
+                                          .now_wall_ns = clock_wall_ns(),
+                                          .folder = &entry->seen};
     struct job_verdict verdict;
     if (*entry->record.pool || entry->seen.attempts > 1 || (job && slurm_state_phase(job->state) >= SLURM_IS_ENDING))
         return false;
     if (job)
         take_sight(&now, job, sight.now_wall_ns);
-    job_judge(&now, &sight, &verdict);
+    job_state_judge(&now, &sight, &verdict);
     if (verdict.seal || verdict.state != entry->record.state || job_state_is_final(verdict.state) ||
         has_changed(&entry->record, &now) || strcmp(entry->known_state, job_state_name(verdict.state)) != 0)
         return false;

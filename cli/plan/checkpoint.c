@@ -24,7 +24,7 @@ int checkpoint_open(const char *place, struct store **store, char opened[CHECKPO
     int rc = open_to_read(place, &found, err);
     if (rc)
         return rc;
-    rc = meant_checkpoint(found, "", place, name, sizeof name, &of, err);
+    rc = resolve_checkpoint(found, "", place, name, sizeof name, &of, err);
     int bytes = snprintf(below, sizeof below, "%s%s%s", place, *name ? "/" : "", name);
     if (rc && rc != CB_ERR_NOT_FOUND)
         goto out;

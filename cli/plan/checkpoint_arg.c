@@ -55,8 +55,8 @@ int source_open(struct source *self, const char *path, struct cb_err *err)
 
 int source_read(const struct source *self, struct stored_checkpoint **checkpoint, struct cb_err *err)
 {
-    int code = self->file[0] ? collect_file(self->store, self->file, checkpoint, err)
-                             : collect_checkpoint(self->store, "", checkpoint, err);
+    int code = self->file[0] ? metadata_read_file(self->store, self->file, checkpoint, err)
+                             : metadata_read_checkpoint(self->store, "", checkpoint, err);
     if (code == CB_ERR_NOT_FOUND && self->nothing.code)
         *err = self->nothing; /* it was looked for in more than this folder */
     return code;

@@ -70,7 +70,7 @@ static int check_ranks(uint32_t ranks, struct cb_err *err)
 
 static int check_memory(const struct experiment *experiment, const struct workload *workload, struct cb_err *err)
 {
-    uint64_t largest, available, needed = needs_memory_bytes(&workload->layouts, experiment, &largest);
+    uint64_t largest, available, needed = estimate_memory_bytes(&workload->layouts, experiment, &largest);
     char need[32], each[32], have[32];
     if (memory_available(&available, NULL) || needed <= available)
         return 0;
@@ -85,7 +85,7 @@ static int check_memory(const struct experiment *experiment, const struct worklo
 static int check_space(const struct experiment *experiment, const struct workload *workload, struct cb_err *err)
 {
     struct store_uri uri = store_uri_of(experiment_text(experiment, OPT_STORE));
-    uint64_t needed = needs_store_bytes(&workload->layouts, experiment), available;
+    uint64_t needed = estimate_store_bytes(&workload->layouts, experiment), available;
     char need[32], have[32];
     if (uri.inner[0] != '/' || place_free_bytes(uri.inner, &available) || needed <= available)
         return 0;

@@ -23,15 +23,15 @@ struct view {
     const struct source *source;
     const struct stored_checkpoint *checkpoint;
     const struct inspection *inspection;
-    const struct same *same;              /* NULL where nobody asked */
+    const struct duplicates *same;        /* NULL where nobody asked */
     const struct stored_tensor **tensors; /* those that are shown */
     size_t tensor_count;
 };
 
 static uint64_t bytes_of(const struct stored_tensor *tensor)
 {
-    struct box whole = box_whole(tensor->dims, tensor->shape);
-    return tensor->is_bytes ? 0 : box_elements(&whole) * dtype_bytes(tensor->dtype);
+    struct region whole = region_whole(tensor->dims, tensor->shape);
+    return tensor->is_bytes ? 0 : region_elements(&whole) * dtype_bytes(tensor->dtype);
 }
 
 static char *shape_text(const struct stored_tensor *tensor, char text[160])
@@ -84,18 +84,18 @@ static int choose_tensors(struct view *self, struct cb_err *err)
 
 /* --- text --- */
 
-static const struct stored_chunk *chunk_of(const struct view *self, const struct same_part *part)
+static const struct stored_chunk *chunk_of(const struct view *self, const struct duplicate_part *part)
 {
     return &self->checkpoint->chunks[part->chunk];
 }
 
-static const char *name_of(const struct view *self, const struct same_part *part)
+static const char *name_of(const struct view *self, const struct duplicate_part *part)
 {
     return self->checkpoint->tensors[chunk_of(self, part)->tensor].fqn;
 }
 
 /* Where the group that begins with part `first` ends. */
-static size_t end_of_group(const struct same *same, size_t first)
+static size_t end_of_group(const struct duplicates *same, size_t first)
 {
     size_t end = first + 1;
     while (end < same->count && memcmp(same->parts[end].digest, same->parts[first].digest, HASH_SHA256_BYTES) == 0)
@@ -106,7 +106,7 @@ static size_t end_of_group(const struct same *same, size_t first)
 static void write_same(const struct view *self)
 {
     struct buf *out = &self->cli->out;
-    const struct same *same = self->same;
+    const struct duplicates *same = self->same;
     char bytes[32];
     if (same->count == 0) {
         buf_append_text(out, "contents   no part has the bytes of another\n");
@@ -304,7 +304,7 @@ static void write_ranks_json(struct json_writer *json, const struct inspection *
 
 static void write_same_json(struct json_writer *json, const struct view *self)
 {
-    const struct same *same = self->same;
+    const struct duplicates *same = self->same;
     json_write_key(json, "same_contents");
     json_write_begin_object(json);
     json_member_u64(json, "parts", same->count);
@@ -376,7 +376,7 @@ static int run_inspect(struct cli *cli, struct cb_err *err)
     struct source source = {0};
     struct stored_checkpoint *checkpoint = NULL;
     struct inspection inspection = {0};
-    struct same same = {0};
+    struct duplicates same = {0};
     bool contents = cli_has_flag(cli, "contents");
     if (cli->word_count != 1)
         return cb_fail(err, CB_ERR_USAGE, "inspect takes one checkpoint, as in `ckptbench inspect ./ckpt/RUN`");
@@ -386,7 +386,7 @@ static int run_inspect(struct cli *cli, struct cb_err *err)
     if (!code)
         code = inspect_checkpoint(source.store, checkpoint, &inspection, err);
     if (!code && contents)
-        code = same_find(source.store, checkpoint, CONTENTS_MEMORY, &same, err);
+        code = duplicates_find(source.store, checkpoint, CONTENTS_MEMORY, &same, err);
     struct view view = {.cli = cli,
                         .source = &source,
                         .checkpoint = checkpoint,
@@ -397,7 +397,7 @@ static int run_inspect(struct cli *cli, struct cb_err *err)
     if (!code)
         code = cli->json ? write_json(&view, err) : write_text(&view, err);
     free(view.tensors);
-    same_release(&same);
+    duplicates_release(&same);
     inspection_release(&inspection);
     stored_checkpoint_free(checkpoint);
     source_release(&source);

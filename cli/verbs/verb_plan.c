@@ -79,7 +79,7 @@ static int outlook_init(struct outlook *self, const struct experiment *experimen
     getrusage(RUSAGE_SELF, &usage);
     self->rss_bytes = (uint64_t)usage.ru_maxrss * KIB; /* before the metadata is written out */
     sum_states(self);
-    needs_memory_bytes(&self->workload.layouts, experiment, &self->host_memory_bytes);
+    estimate_memory_bytes(&self->workload.layouts, experiment, &self->host_memory_bytes);
     self->requests = count_requests(self);
     rc = measure_metadata(self, err);
     outlook_choose_rates(experiment, &self->workload, book, &self->rates);
@@ -297,7 +297,7 @@ static int write_member(struct cli *cli, const struct sweep *sweep, size_t index
 }
 
 /* What did not fit into the memory that is free: how much that is. */
-static int explain_memory(const struct limits_memory *memory, struct cb_err *err)
+static int explain_memory(const struct rlimits_memory *memory, struct cb_err *err)
 {
     char free_bytes[32];
     if (memory->available == 0)
@@ -309,14 +309,14 @@ static int explain_memory(const struct limits_memory *memory, struct cb_err *err
 static int plan_members(struct cli *cli, const struct sweep *sweep, const struct rate_book *book,
                         struct json_writer *writer, struct cb_err *err)
 {
-    struct limits_memory memory;
+    struct rlimits_memory memory;
     struct patience *patience = patience_new("planning");
     int rc = 0;
-    limits_bound_memory(&memory);
+    rlimits_bound_memory(&memory);
     for (size_t i = 0; rc == 0 && i < sweep->count; i++)
         if (is_first(sweep, i))
             rc = write_member(cli, sweep, i, book, writer, err);
-    limits_release_memory(&memory);
+    rlimits_release_memory(&memory);
     patience_free(patience);
     return rc == CB_ERR_MEMORY ? explain_memory(&memory, err) : rc;
 }

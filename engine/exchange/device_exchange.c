@@ -21,7 +21,7 @@ struct queued {
 
 struct device_exchange {
     struct exchange base;
-    struct device_talk *talk;
+    struct device_groups *talk;
     uint64_t deadline_ns;
     struct device_comm **comms; /* of the share's groups */
     char *buffers;              /* of the device: one for each block that is under way */
@@ -58,7 +58,7 @@ static int gather(struct device_exchange *self, size_t index, struct device_comm
 }
 
 /* What of a part is this rank's, from the buffer to the state. */
-static int scatter_part(struct device_exchange *self, const struct share_part *part, const struct box *own,
+static int scatter_part(struct device_exchange *self, const struct share_part *part, const struct region *own,
                         const char *from, struct device_comm *comm, struct cb_err *err)
 {
     struct device_copy copies[BATCH];
@@ -68,7 +68,7 @@ static int scatter_part(struct device_exchange *self, const struct share_part *p
     const struct piece *piece = exchange_piece(&self->base.window, part, &memory);
     size_t count = 0;
     int rc = 0;
-    mapping_init(&mapping, &part->box, &piece->box, own, exchange_element_bytes(&self->base.window, part));
+    mapping_init(&mapping, &part->extent, &piece->region, own, exchange_element_bytes(&self->base.window, part));
     for (uint64_t run = mapping_first_run(&mapping, 0);
          mapping_next_rows(&mapping, &run, 0, exchange_part_bytes(&self->base.window, part), &rows) && !rc;) {
         copies[count++] = (struct device_copy){
@@ -98,7 +98,7 @@ static int scatter(struct device_exchange *self, size_t index, struct device_com
     int rc = 0;
     for (size_t i = 0; i < block->part_count && !rc; i++) {
         const struct share_part *part = exchange_part(&self->base.window, block, i);
-        struct box own;
+        struct region own;
         if (load_share_of_class(self->base.window.setup.share, part, group->mine / group->replicas, &own))
             rc = scatter_part(self, part, &own, from, comm, err);
         from += exchange_part_bytes(&self->base.window, part);

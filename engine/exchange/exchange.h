@@ -25,7 +25,7 @@ struct exchange_setup {
     struct pinned *pinned; /* kept by the caller from one exchange to the next; used where the state is on a device */
 };
 
-/* What this rank reads in a stage: boxes of tensors and where they go. Valid until the next stage. */
+/* What this rank reads in a stage: regions of tensors and where they go. Valid until the next stage. */
 struct exchange_targets {
     const struct piece *pieces;
     void *const *memory;
@@ -37,7 +37,7 @@ int exchange_new(const struct exchange_setup *setup, struct exchange **exchange,
 
 struct device_exchange_setup {
     struct exchange_setup load; /* its state is on the device of `talk`, and its share not all in transit */
-    struct device_talk *talk;
+    struct device_groups *talk;
     uint64_t deadline_ns;
 };
 /* From device to device. Joins the groups of the share that are not yet; every rank of the layout must come, also one

@@ -50,7 +50,7 @@ size_t exchange_element_bytes(const struct exchange_window *self, const struct s
 
 uint64_t exchange_part_bytes(const struct exchange_window *self, const struct share_part *part)
 {
-    return box_elements(&part->box) * exchange_element_bytes(self, part);
+    return region_elements(&part->extent) * exchange_element_bytes(self, part);
 }
 
 const struct piece *exchange_piece(const struct exchange_window *self, const struct share_part *part, char **memory)
@@ -66,7 +66,7 @@ static char *place_in_state(const struct exchange_window *self, const struct sha
     char *memory;
     const struct piece *piece = exchange_piece(self, part, &memory);
     uint64_t outer, inner;
-    box_run(&piece->box, &part->box, 0, &outer, &inner);
+    region_run(&piece->region, &part->extent, 0, &outer, &inner);
     return memory + outer * exchange_element_bytes(self, part);
 }
 
@@ -98,9 +98,10 @@ uint64_t exchange_longest_buffered(const struct exchange_window *self)
 
 /* --- stages --- */
 
-static void add_target(struct exchange_window *self, uint32_t tensor, const struct box *box, void *memory, size_t block)
+static void add_target(struct exchange_window *self, uint32_t tensor, const struct region *extent, void *memory,
+                       size_t block)
 {
-    self->pieces[self->target_count] = (struct piece){.tensor = tensor, .box = *box};
+    self->pieces[self->target_count] = (struct piece){.tensor = tensor, .region = *extent};
     self->memory[self->target_count] = memory;
     self->block_of[self->target_count++] = block;
 }
@@ -114,7 +115,7 @@ static void add_block_targets(struct exchange_window *self, size_t index, uint64
         const struct share_part *part = exchange_part(self, block, i);
         char *memory = transit ? self->transit + *used : place_in_state(self, part);
         *used += transit ? exchange_part_bytes(self, part) : 0;
-        add_target(self, self->setup.share->regions[part->region].tensor, &part->box, memory, index);
+        add_target(self, self->setup.share->regions[part->region].tensor, &part->extent, memory, index);
     }
 }
 
@@ -127,7 +128,7 @@ struct exchange_targets exchange_window_begin_stage(struct exchange_window *self
     self->reading_done = false;
     for (size_t i = 0; i < share->alone_count && stage == 0; i++) {
         const struct piece *piece = &state->pieces[share->alone[i]];
-        add_target(self, piece->tensor, &piece->box, state->memory[share->alone[i]], EXCHANGE_NO_BLOCK);
+        add_target(self, piece->tensor, &piece->region, state->memory[share->alone[i]], EXCHANGE_NO_BLOCK);
     }
     for (self->end = self->next; self->end < share->block_count && share->blocks[self->end].stage == stage;) {
         if (exchange_is_reader(self, exchange_block(self, self->end)))

@@ -38,9 +38,9 @@ static uint64_t class_bytes(const struct message_exchange *self, const struct sh
     uint64_t bytes = 0;
     for (size_t i = 0; i < block->part_count; i++) {
         const struct share_part *part = exchange_part(&self->base.window, block, i);
-        struct box box;
-        if (load_share_of_class(self->base.window.setup.share, part, class_index, &box))
-            bytes += box_elements(&box) * exchange_element_bytes(&self->base.window, part);
+        struct region extent;
+        if (load_share_of_class(self->base.window.setup.share, part, class_index, &extent))
+            bytes += region_elements(&extent) * exchange_element_bytes(&self->base.window, part);
     }
     return bytes;
 }
@@ -68,12 +68,12 @@ static void end_placing(struct message_exchange *self, struct slot *slot)
         exchange_fail(&self->base);
 }
 
-/* How the box of a part that a class gets lies in memory that holds `held`; its bytes. */
-static uint64_t map_box(const struct message_exchange *self, const struct share_part *part, const struct box *box,
-                        const struct box *held, struct mapping *mapping)
+/* How the extent of a part that a class gets lies in memory that holds `held`; its bytes. */
+static uint64_t map_region(const struct message_exchange *self, const struct share_part *part,
+                           const struct region *extent, const struct region *held, struct mapping *mapping)
 {
-    mapping_init(mapping, box, held, box, exchange_element_bytes(&self->base.window, part));
-    return box_elements(box) * exchange_element_bytes(&self->base.window, part);
+    mapping_init(mapping, extent, held, extent, exchange_element_bytes(&self->base.window, part));
+    return region_elements(extent) * exchange_element_bytes(&self->base.window, part);
 }
 
 static uint64_t pack(struct message_exchange *self, const struct share_block *block, uint32_t class_index,
@@ -84,15 +84,15 @@ static uint64_t pack(struct message_exchange *self, const struct share_block *bl
     for (size_t i = 0; i < block->part_count; i++) {
         const struct share_part *part = exchange_part(&self->base.window, block, i);
         char *memory;
-        const struct box *held = &exchange_piece(&self->base.window, part, &memory)->box;
-        struct box box;
+        const struct region *held = &exchange_piece(&self->base.window, part, &memory)->region;
+        struct region extent;
         if (exchange_in_transit(&self->base.window, block)) {
-            held = &part->box;
+            held = &part->extent;
             memory = exchange_read_to(&self->base.window, block, i);
         }
-        if (!load_share_of_class(self->base.window.setup.share, part, class_index, &box))
+        if (!load_share_of_class(self->base.window.setup.share, part, class_index, &extent))
             continue;
-        uint64_t bytes = map_box(self, part, &box, held, &mapping);
+        uint64_t bytes = map_region(self, part, &extent, held, &mapping);
         self->base.copied += mapping_gather(&mapping, 0, message + done, bytes, memory);
         done += bytes;
     }
@@ -108,10 +108,10 @@ static void unpack(struct message_exchange *self, struct slot *slot, const struc
         const struct share_part *part = exchange_part(&self->base.window, block, i);
         char *memory;
         const struct piece *piece = exchange_piece(&self->base.window, part, &memory);
-        struct box box;
-        if (!load_share_of_class(self->base.window.setup.share, part, group->mine / group->replicas, &box))
+        struct region extent;
+        if (!load_share_of_class(self->base.window.setup.share, part, group->mine / group->replicas, &extent))
             continue;
-        uint64_t bytes = map_box(self, part, &box, &piece->box, &mapping);
+        uint64_t bytes = map_region(self, part, &extent, &piece->region, &mapping);
         place(self, slot, &mapping, slot->buffer + done, bytes, memory);
         done += bytes;
     }
@@ -126,11 +126,12 @@ static void keep_own(struct message_exchange *self, struct slot *slot, const str
         const struct share_part *part = exchange_part(&self->base.window, block, i);
         char *memory, *from = exchange_read_to(&self->base.window, block, i);
         const struct piece *piece = exchange_piece(&self->base.window, part, &memory);
-        struct box box;
+        struct region extent;
         struct mapping mapping;
-        if (!load_share_of_class(self->base.window.setup.share, part, group->mine / group->replicas, &box))
+        if (!load_share_of_class(self->base.window.setup.share, part, group->mine / group->replicas, &extent))
             continue;
-        mapping_init(&mapping, &part->box, &piece->box, &box, exchange_element_bytes(&self->base.window, part));
+        mapping_init(&mapping, &part->extent, &piece->region, &extent,
+                     exchange_element_bytes(&self->base.window, part));
         place(self, slot, &mapping, from, exchange_part_bytes(&self->base.window, part), memory);
     }
     end_placing(self, slot);

@@ -150,12 +150,12 @@ static int start(struct torch_engine *self, uint64_t deadline_ns, struct cb_err 
         rc = make_ended_file(self, err);
     if (!rc && comm_rank(comm) == 0)
         rc = choose_meeting(self, &meeting, err);
-    rc = together(comm, rc, deadline_ns, err);
+    rc = agree(comm, rc, deadline_ns, err);
     if (!rc)
         rc = comm_broadcast(comm, &meeting, sizeof meeting, deadline_ns, err);
     if (rc)
         return rc;
-    rc = together(comm, send_init(self, &meeting, err), deadline_ns, err);
+    rc = agree(comm, send_init(self, &meeting, err), deadline_ns, err);
     self->started = rc == 0;
     return rc;
 }
@@ -187,8 +187,8 @@ static void write_layout(const struct state *state, struct buf *out)
         json_member_text(&writer, "fqn", tensor->fqn);
         json_member_text(&writer, "dtype", dtype_torch_name(tensor->dtype));
         write_numbers(&writer, "shape", tensor->dims, tensor->shape);
-        write_numbers(&writer, "offsets", piece->box.dims, piece->box.offset);
-        write_numbers(&writer, "sizes", piece->box.dims, piece->box.size);
+        write_numbers(&writer, "offsets", piece->region.dims, piece->region.offset);
+        write_numbers(&writer, "sizes", piece->region.dims, piece->region.size);
         json_member_u64(&writer, "at", (uint64_t)((char *)state->memory[i] - (char *)state->base));
         json_write_end_object(&writer);
     }

@@ -49,7 +49,7 @@ int external_begin(struct external_operation *self, const struct engine_setup *s
         code = cb_fail(err, CB_ERR_USAGE, "the name %s/%s is too long", setup->store_path, path);
     if (!code)
         code = prepare_folder(self, err);
-    int rc = together(setup->comm, code, options->deadline_ns, err);
+    int rc = agree(setup->comm, code, options->deadline_ns, err);
     if (rc)
         return rc;
     atomic_store_explicit(&page->iteration, options->iteration, memory_order_relaxed);
@@ -65,7 +65,7 @@ int external_end(struct external_operation *self, int code, struct cb_err *err)
 {
     timeline_own_done(&self->timeline);
     timeline_enter(&self->timeline, STATE_WAIT);
-    int rc = together(self->setup->comm, code, self->options->deadline_ns, err);
+    int rc = agree(self->setup->comm, code, self->options->deadline_ns, err);
     timeline_stop(&self->timeline);
     timeline_fill(&self->timeline, self->sample);
     return rc;
@@ -73,7 +73,7 @@ int external_end(struct external_operation *self, int code, struct cb_err *err)
 
 int external_join(struct external_operation *self, int code, struct cb_err *err)
 {
-    return together(self->setup->comm, code, self->options->deadline_ns, err);
+    return agree(self->setup->comm, code, self->options->deadline_ns, err);
 }
 
 void external_attribute(struct sample *sample, enum metric_id metric, double seconds)

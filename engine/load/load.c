@@ -73,7 +73,7 @@ static void report_problem(void *context, const struct load_problem *problem)
 static int read_metadata(struct native_operation *operation, struct cb_err *err)
 {
     struct native_engine *engine = operation->engine;
-    return collect_metadata(engine->setup.store, operation->path, &engine->load->metadata, err);
+    return metadata_read(engine->setup.store, operation->path, &engine->load->metadata, err);
 }
 
 /* Rank 0's metadata to all. */

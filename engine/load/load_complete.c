@@ -48,7 +48,7 @@ static bool is_our_header(struct native_load *self, const struct load_item *item
         .length = chunk->length,
         .payload_offset = chunk->offset + item->payload.offset,
         .payload_bytes = item->payload.bytes,
-        .box = chunk->box,
+        .region = chunk->region,
     };
     memcpy(tensor.shape, stored->shape, sizeof tensor.shape);
     buf_clear(&self->complete.frame);
@@ -65,8 +65,8 @@ static void take_header(struct native_load *self, struct load_item *item, const 
         item->state = ITEM_KNOWN;
         return;
     }
-    int rc = format_parse_item(self->plan.checkpoint->format, native_load_tensor(self, item), &chunk->box, bytes, len,
-                               chunk->length, &payload, &err);
+    int rc = format_parse_item(self->plan.checkpoint->format, native_load_tensor(self, item), &chunk->region, bytes,
+                               len, chunk->length, &payload, &err);
     if (rc) {
         if (!probe_longer(self, item, len))
             native_load_fail_item(self, item, CB_ERR_CORRUPT, err.message);
@@ -93,7 +93,7 @@ static uint32_t read_of(const struct native_load *self, const struct load_item *
     for (uint32_t i = item->first_read; i < item->first_read + item->read_count; i++) {
         const struct load_read *read = &self->plan.wanted->reads[i];
         const char *begin = self->plan.memory[read->piece];
-        uint64_t bytes = box_elements(&self->plan.pieces[read->piece].box) * self->plan.mappings[i].element_bytes;
+        uint64_t bytes = region_elements(&self->plan.pieces[read->piece].region) * self->plan.mappings[i].element_bytes;
         if (memory >= begin && memory < begin + bytes)
             return i;
     }

@@ -13,7 +13,7 @@ static int make_mappings(struct native_load *self, struct cb_err *err)
     for (size_t i = 0; i < self->plan.wanted->read_count; i++) {
         const struct load_read *read = &self->plan.wanted->reads[i];
         const struct stored_chunk *chunk = &self->plan.checkpoint->chunks[read->chunk];
-        mapping_init(&self->plan.mappings[i], &chunk->box, &self->plan.pieces[read->piece].box, &read->common,
+        mapping_init(&self->plan.mappings[i], &chunk->region, &self->plan.pieces[read->piece].region, &read->common,
                      dtype_bytes(self->plan.checkpoint->tensors[chunk->tensor].dtype));
     }
     return 0;
@@ -25,7 +25,7 @@ static void init_item(struct native_load *self, struct load_item *item)
     item->state = ITEM_KNOWN;
     if (chunk->compressed)
         return; /* its header comes when it is decompressed */
-    bool expected = format_expect_payload(self->plan.checkpoint->format, native_load_tensor(self, item), &chunk->box,
+    bool expected = format_expect_payload(self->plan.checkpoint->format, native_load_tensor(self, item), &chunk->region,
                                           chunk->length, &item->payload);
     expected = expected && item->payload.offset <= ITEM_MAX_HEADER &&
                (item->payload.offset == 0 || (chunk->offset + item->payload.offset) % PLAN_LEAST_ALIGNMENT == 0);

@@ -1,4 +1,4 @@
-/* Inside loading. A load fills targets, boxes of tensors that lie in memory, through items: stored chunks that are read.
+/* Inside loading. A load fills targets, regions of tensors that lie in memory, through items: stored chunks that are read.
  * It has three stages, with a struct and files of its own each:
  *
  * plan      load_items.c, load_gaps.c                     what is needed, and from where
@@ -96,7 +96,7 @@ struct load_completion {
 struct load_sharing {
     struct load_share *share;
     struct pinned transit; /* kept */
-    struct device_talk talk;
+    struct device_groups talk;
     bool shares_device; /* two ranks have one: they exchange through this machine's memory */
     bool told_path;     /* how ranks exchange has been said */
 };

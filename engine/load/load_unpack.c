@@ -31,7 +31,8 @@ static int begin_unpacking(struct native_load *self, struct load_item *item, str
         return alloc_fail(err, "to decompress %s", tensor->fqn);
     item->unpacking = unpacking;
     buf_init(&unpacking->head, ITEM_MAX_HEADER + LOAD_STEP_BYTES);
-    unpacking->most = box_elements(&native_load_chunk(self, item)->box) * dtype_bytes(tensor->dtype) + FRAME_BYTES;
+    unpacking->most =
+        region_elements(&native_load_chunk(self, item)->region) * dtype_bytes(tensor->dtype) + FRAME_BYTES;
     return unpack_stream_new(tensor->fqn, &unpacking->stream, err);
 }
 
@@ -105,7 +106,7 @@ static int begin_payload(struct native_load *self, struct load_item *item, struc
     int rc = buf_check(head, native_load_tensor(self, item)->fqn, err);
     if (!rc)
         rc = format_parse_item(
-            self->plan.checkpoint->format, native_load_tensor(self, item), &native_load_chunk(self, item)->box,
+            self->plan.checkpoint->format, native_load_tensor(self, item), &native_load_chunk(self, item)->region,
             head->data, head->len < ITEM_MAX_HEADER ? head->len : ITEM_MAX_HEADER, UINT64_MAX, &item->payload, err);
     if (rc)
         return rc;

@@ -149,7 +149,7 @@ int async_save_make(struct native_engine *engine, struct cb_err *err)
     engine->async_save = self;
     int failed = pthread_create(&self->thread, NULL, live, self);
     self->running = failed == 0;
-    return failed ? limits_fail_thread(failed, "the thread of saves that go on behind", err) : 0;
+    return failed ? rlimits_fail_thread(failed, "the thread of saves that go on behind", err) : 0;
 }
 
 void async_save_free(struct native_engine *engine)

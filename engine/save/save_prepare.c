@@ -97,7 +97,7 @@ static int index_pieces(const struct state *state, struct piece_index **index, s
     return 0;
 }
 
-/* The piece that holds the item's box; SIZE_MAX if none does. */
+/* The piece that holds the item's region; SIZE_MAX if none does. */
 static size_t find_piece(const struct state *state, const struct piece_index *index, const struct plan_item *item)
 {
     size_t low = 0, high = state->piece_count;
@@ -109,7 +109,7 @@ static size_t find_piece(const struct state *state, const struct piece_index *in
             high = middle;
     }
     for (; low < state->piece_count && index[low].tensor == item->tensor; low++) {
-        if (box_contains(&state->pieces[index[low].piece].box, &item->box))
+        if (region_contains(&state->pieces[index[low].piece].region, &item->region))
             return index[low].piece;
     }
     return SIZE_MAX;
@@ -133,7 +133,7 @@ static int place_source(struct native_save *self, const struct state *state, con
         return cb_fail(err, CB_ERR_INTERNAL, "the plan has this rank write a part of %s that it does not hold",
                        tensor->fqn);
     struct mapping mapping;
-    mapping_init(&mapping, &item->box, &state->pieces[piece].box, &item->box, dtype_bytes(tensor->dtype));
+    mapping_init(&mapping, &item->region, &state->pieces[piece].region, &item->region, dtype_bytes(tensor->dtype));
     source->memory = state->memory[piece];
     self->payload_bytes += item->payload_bytes;
     if (mapping.run_count <= 1) {

@@ -86,7 +86,7 @@ static void seal_as(struct job_verdict *verdict, enum outcome outcome)
     verdict->state = state_of_outcome(outcome);
 }
 
-static void judge_cancelled(const struct job_record *record, const struct job_sight *sight, const char *place,
+static void judge_cancelled(const struct job_record *record, const struct job_observation *sight, const char *place,
                             struct job_verdict *verdict)
 {
     seal_as(verdict, OUTCOME_CANCELLED);
@@ -101,7 +101,7 @@ static void judge_cancelled(const struct job_record *record, const struct job_si
 }
 
 /* Slurm says the job is over, and no agent has sealed. */
-static void judge_end(const struct job_record *record, const struct job_sight *sight, struct job_verdict *verdict)
+static void judge_end(const struct job_record *record, const struct job_observation *sight, struct job_verdict *verdict)
 {
     const struct slurm_job *slurm = sight->slurm;
     const char *nodes = *slurm->nodes ? slurm->nodes : *record->nodes ? record->nodes : "unknown";
@@ -147,7 +147,7 @@ static void judge_end(const struct job_record *record, const struct job_sight *s
 }
 
 /* "Resources: starts about 10:40": the reason is Slurm's word, the time its estimate. */
-static void judge_waiting(const struct job_sight *sight, struct job_verdict *verdict)
+static void judge_waiting(const struct job_observation *sight, struct job_verdict *verdict)
 {
     const struct slurm_job *slurm = sight->slurm;
     char start[21] = "";
@@ -160,7 +160,8 @@ static void judge_waiting(const struct job_sight *sight, struct job_verdict *ver
              sight->folder->attempts ? " (again, after an earlier attempt)" : "");
 }
 
-static void judge_running(const struct job_record *record, const struct job_sight *sight, struct job_verdict *verdict)
+static void judge_running(const struct job_record *record, const struct job_observation *sight,
+                          struct job_verdict *verdict)
 {
     const struct job_folder *folder = sight->folder;
     bool working = folder->attempts > 0 && !folder->sealed;
@@ -178,7 +179,8 @@ static void judge_running(const struct job_record *record, const struct job_sigh
         snprintf(verdict->note, sizeof verdict->note, "%s", sight->slurm->state_name);
 }
 
-static void judge_live(const struct job_record *record, const struct job_sight *sight, struct job_verdict *verdict)
+static void judge_live(const struct job_record *record, const struct job_observation *sight,
+                       struct job_verdict *verdict)
 {
     switch (slurm_state_phase(sight->slurm->state)) {
     case SLURM_IS_WAITING:
@@ -200,7 +202,8 @@ static void judge_live(const struct job_record *record, const struct job_sight *
 }
 
 /* Slurm no longer lists the job. An agent that still makes progress is alive all the same. */
-static void judge_gone(const struct job_record *record, const struct job_sight *sight, struct job_verdict *verdict)
+static void judge_gone(const struct job_record *record, const struct job_observation *sight,
+                       struct job_verdict *verdict)
 {
     const struct job_folder *folder = sight->folder;
     uint64_t seen_ns = record->slurm_state_wall_ns > record->submitted_wall_ns ? record->slurm_state_wall_ns
@@ -227,7 +230,7 @@ static void judge_gone(const struct job_record *record, const struct job_sight *
 }
 
 /* Whether the job of an attempt that was sealed without passing returns for another one. */
-static bool comes_back(const struct job_record *record, const struct job_sight *sight)
+static bool comes_back(const struct job_record *record, const struct job_observation *sight)
 {
     const struct manifest *manifest = &sight->folder->manifest;
     if (!sight->may_requeue || !sight->slurm || manifest->outcome == OUTCOME_PASS)
@@ -249,7 +252,8 @@ static bool comes_back(const struct job_record *record, const struct job_sight *
     }
 }
 
-static void judge_sealed(const struct job_record *record, const struct job_sight *sight, struct job_verdict *verdict)
+static void judge_sealed(const struct job_record *record, const struct job_observation *sight,
+                         struct job_verdict *verdict)
 {
     const struct manifest *manifest = &sight->folder->manifest;
     if (!comes_back(record, sight)) {
@@ -263,7 +267,7 @@ static void judge_sealed(const struct job_record *record, const struct job_sight
         judge_live(record, sight, verdict);
 }
 
-void job_judge(const struct job_record *record, const struct job_sight *sight, struct job_verdict *verdict)
+void job_state_judge(const struct job_record *record, const struct job_observation *sight, struct job_verdict *verdict)
 {
     const struct slurm_job *slurm = sight->slurm;
     bool unsettled = slurm && slurm_state_phase(slurm->state) == SLURM_IS_UNSETTLED &&

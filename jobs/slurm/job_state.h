@@ -28,7 +28,7 @@ struct job_folder {
     uint64_t sign_wall_ns;    /* last progress of its agent; 0 if none */
 };
 
-struct job_sight {
+struct job_observation {
     const struct slurm_job *slurm; /* NULL: not listed, or not queried */
     bool asked;                    /* Slurm responded */
     bool accounting_is_silent;     /* but its accounting did not, although it exists */
@@ -47,7 +47,7 @@ struct job_verdict {
 };
 
 /* `record` holds the previous state and Slurm's latest answer (call job_record_observe first). */
-void job_judge(const struct job_record *record, const struct job_sight *sight, struct job_verdict *verdict);
+void job_state_judge(const struct job_record *record, const struct job_observation *sight, struct job_verdict *verdict);
 
 /* Copies Slurm's answer into the record: state and since when, nodes, times, queue_s and boot_s. */
 void job_record_observe(struct job_record *record, const struct slurm_job *slurm, uint64_t now_wall_ns);

@@ -147,8 +147,8 @@ static void say_failures(const struct pool *pool, uint64_t failures, struct pool
              failures, units_plural(failures), POOL_MOST_FAILURES, fewer);
 }
 
-static void judge_listed(const struct pool *pool, const struct pool_sight *sight, const struct jobs_of_pool *found,
-                         struct pool_verdict *verdict)
+static void judge_listed(const struct pool *pool, const struct pool_observation *sight,
+                         const struct jobs_of_pool *found, struct pool_verdict *verdict)
 {
     bool touched = pool->mode == POOL_TOUCH && sight->usage.jobs > 0;
     bool failing = found->restarts > sight->usage.jobs && !found->running;
@@ -168,7 +168,7 @@ static void judge_listed(const struct pool *pool, const struct pool_sight *sight
         verdict->state = POOL_ENDING;
 }
 
-void pool_judge(const struct pool *pool, const struct pool_sight *sight, struct pool_verdict *verdict)
+void pool_state_judge(const struct pool *pool, const struct pool_observation *sight, struct pool_verdict *verdict)
 {
     struct jobs_of_pool found;
     count_jobs(pool, sight->jobs, &found);

@@ -37,7 +37,7 @@ enum pool_state {
 };
 const char *pool_state_name(enum pool_state state);
 
-struct pool_sight {
+struct pool_observation {
     const struct slurm_jobs *jobs; /* Slurm's listing */
     bool asked;                    /* Slurm responded */
     bool stopping;
@@ -54,6 +54,6 @@ struct pool_verdict {
     char note[600]; /* for people */
 };
 /* Pure. */
-void pool_judge(const struct pool *pool, const struct pool_sight *sight, struct pool_verdict *verdict);
+void pool_state_judge(const struct pool *pool, const struct pool_observation *sight, struct pool_verdict *verdict);
 
 #endif

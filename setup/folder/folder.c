@@ -361,7 +361,7 @@ void folder_scratch_name(const struct folder *self, char name[FOLDER_NAME_BYTES]
 int folder_find_checkpoint(const struct folder *self, char name[FOLDER_NAME_BYTES], struct cb_err *err)
 {
     uint64_t files = 0;
-    int rc = newest_checkpoint(self->plain, self->suffix, name, FOLDER_NAME_BYTES, &files, err);
+    int rc = resolve_newest_checkpoint(self->plain, self->suffix, name, FOLDER_NAME_BYTES, &files, err);
     if (rc != CB_ERR_NOT_FOUND)
         return rc;
     if (files == 0)

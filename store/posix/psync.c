@@ -212,7 +212,7 @@ static int start_threads(struct psync *self, uint32_t count, struct cb_err *err)
         return 0;
     char what[64];
     snprintf(what, sizeof what, "thread %u of %u for psync", self->thread_count + 1, count);
-    return limits_fail_thread(failed, what, err);
+    return rlimits_fail_thread(failed, what, err);
 }
 
 int psync_new(const struct posix_engine_setup *setup, struct posix_engine **engine, struct cb_err *err)

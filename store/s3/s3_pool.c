@@ -11,7 +11,7 @@
 #ifdef HAVE_CURL
 
 /* A list of calls by their `next`; `last` counts only where `first` is not NULL. */
-struct box {
+struct region {
     struct s3_call *first, *last;
 };
 
@@ -20,7 +20,7 @@ struct worker {
     struct s3_loop *loop;
     pthread_t thread;
     bool started;
-    struct box inbox; /* under the pool's lock, as is: */
+    struct region inbox; /* under the pool's lock, as is: */
     bool cancel;
 };
 
@@ -30,26 +30,26 @@ struct s3_pool {
     uint32_t count;
     pthread_mutex_t lock;
     pthread_cond_t something; /* in the outbox, or a failure */
-    struct box outbox;
+    struct region outbox;
     bool stop;
     struct cb_err failure; /* code != 0: a loop is broken */
 };
 
-static void put(struct box *box, struct s3_call *call)
+static void put(struct region *region, struct s3_call *call)
 {
     call->next = NULL;
-    if (box->first)
-        box->last->next = call;
+    if (region->first)
+        region->last->next = call;
     else
-        box->first = call;
-    box->last = call;
+        region->first = call;
+    region->last = call;
 }
 
-static struct s3_call *take(struct box *box)
+static struct s3_call *take(struct region *region)
 {
-    struct s3_call *call = box->first;
+    struct s3_call *call = region->first;
     if (call)
-        box->first = call->next;
+        region->first = call->next;
     return call;
 }
 
@@ -60,7 +60,7 @@ static bool open_mail(struct worker *self)
 {
     struct s3_pool *pool = self->pool;
     pthread_mutex_lock(&pool->lock);
-    struct box mail = self->inbox;
+    struct region mail = self->inbox;
     bool cancel = self->cancel, stop = pool->stop;
     self->inbox.first = NULL;
     self->cancel = false;

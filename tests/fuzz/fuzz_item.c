@@ -13,12 +13,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
         return 0;
     char fqn[] = "tensor";
     struct stored_tensor tensor = {.fqn = fqn, .dtype = (enum dtype)(bytes[0] % DTYPE_COUNT), .dims = 2};
-    struct box box = {.dims = 2, .size = {bytes[1] % 4, bytes[1] / 4}};
+    struct region region = {.dims = 2, .size = {bytes[1] % 4, bytes[1] / 4}};
     struct stored_payload payload;
     struct cb_err err;
     const uint8_t *item = bytes + 2;
     size_t item_len = len - 2;
-    if (format_parse_item(PLAN_DCP, &tensor, &box, item, item_len, item_len, &payload, &err) == 0 &&
+    if (format_parse_item(PLAN_DCP, &tensor, &region, item, item_len, item_len, &payload, &err) == 0 &&
         (payload.offset > item_len || payload.bytes > item_len - payload.offset))
         __builtin_trap();
     struct stored_trailer trailer;

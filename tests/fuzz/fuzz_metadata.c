@@ -17,10 +17,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
         const struct stored_tensor *tensor = &checkpoint->tensors[i];
         if (stored_checkpoint_find(checkpoint, tensor->fqn) != tensor)
             __builtin_trap();
-        struct box whole = box_whole(tensor->dims, tensor->shape);
+        struct region whole = region_whole(tensor->dims, tensor->shape);
         for (uint32_t k = 0; k < tensor->chunk_count; k++) {
             const struct stored_chunk *chunk = &checkpoint->chunks[tensor->first_chunk + k];
-            if (chunk->tensor != i || chunk->file >= checkpoint->file_count || !box_contains(&whole, &chunk->box))
+            if (chunk->tensor != i || chunk->file >= checkpoint->file_count || !region_contains(&whole, &chunk->region))
                 __builtin_trap();
             const char *file = checkpoint->files[chunk->file]; /* "a.../b" is a name like others */
             if (strncmp(file, "../", 3) == 0 || strstr(file, "/../") || file[0] == '/')

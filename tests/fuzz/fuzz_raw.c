@@ -18,10 +18,10 @@ static void check(const struct stored_checkpoint *checkpoint)
     uint64_t chunks = 0;
     for (size_t i = 0; i < checkpoint->tensor_count; i++) {
         const struct stored_tensor *tensor = &checkpoint->tensors[i];
-        struct box whole = box_whole(tensor->dims, tensor->shape);
+        struct region whole = region_whole(tensor->dims, tensor->shape);
         for (uint32_t k = 0; k < tensor->chunk_count; k++) {
             const struct stored_chunk *chunk = &checkpoint->chunks[tensor->first_chunk + k];
-            if (chunk->file >= checkpoint->file_count || !box_contains(&whole, &chunk->box))
+            if (chunk->file >= checkpoint->file_count || !region_contains(&whole, &chunk->region))
                 __builtin_trap();
         }
         chunks += tensor->chunk_count;

@@ -37,7 +37,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
     uint64_t end = SAFETENSORS_LENGTH_BYTES + len - 1;
     for (size_t i = 0; i < header.entry_count; i++) {
         const struct safetensors_entry *entry = &header.entries[i];
-        if (entry->offset != end || entry->bytes != box_elements(&entry->box) * dtype_bytes(entry->dtype))
+        if (entry->offset != end || entry->bytes != region_elements(&entry->region) * dtype_bytes(entry->dtype))
             __builtin_trap();
         end += entry->bytes;
     }

@@ -26,7 +26,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct wire_pong pong;
     struct wire_joined joined;
     struct wire_beat beat;
-    struct wire_sight sights[4];
+    struct wire_rank_report sights[4];
     struct wire_span span;
     struct wire_file file;
     char reason[1024];

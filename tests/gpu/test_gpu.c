@@ -108,16 +108,16 @@ static void values_on_the_device_are_the_payloads(void **unused)
             struct device_values values = {
                 .source = {.kind = (enum payload_kind)kind, .dtype = (enum dtype)dtype, .key = 99},
                 .shape = {300, 500, 17},
-                .box = {.dims = 3, .offset = {100, 7, 2}, .size = {150, 433, 13}},
+                .region = {.dims = 3, .offset = {100, 7, 2}, .size = {150, 433, 13}},
             };
             struct device_difference difference = {0};
-            uint64_t bytes = box_elements(&values.box) * dtype_bytes((enum dtype)dtype), wrong;
+            uint64_t bytes = region_elements(&values.region) * dtype_bytes((enum dtype)dtype), wrong;
             assert_int_equal(device->ops->fill(device, &values, own, NULL), 0);
             assert_int_equal(device->ops->check(device, &values, own, &difference, NULL), 0);
             assert_int_equal(difference.wrong, 0);
             copy(device, DEVICE_TO_HOST, (struct device_copy){host, own, bytes, 1, 0, 0});
             finish(device);
-            if (!payload_check_box(&values.source, values.shape, &values.box, host, &wrong))
+            if (!payload_check_region(&values.source, values.shape, &values.region, host, &wrong))
                 fail_msg("%s, kind %d: element %llu", dtype_name((enum dtype)dtype), kind, (unsigned long long)wrong);
             host[bytes / 2] ^= 1;
             copy(device, HOST_TO_DEVICE, (struct device_copy){own, host, bytes, 1, 0, 0});
@@ -195,7 +195,7 @@ static void one_rank_talks_to_itself(void **unused)
     struct cb_err err = {0};
     struct device_values values = {.source = {.kind = PAYLOAD_WEIGHTS, .dtype = DTYPE_F32, .key = 5},
                                    .shape = {1 << 20},
-                                   .box = {.dims = 1, .size = {1 << 20}}};
+                                   .region = {.dims = 1, .size = {1 << 20}}};
     uint64_t bytes = UINT64_C(4) << 20, deadline_ns = clock_monotonic_ns() + 60 * NS_PER_S;
     char *from = allocate(device, MEMORY_DEVICE, bytes), *to = allocate(device, MEMORY_DEVICE, bytes);
     assert_int_equal(device->ops->fill(device, &values, from, &err), 0);

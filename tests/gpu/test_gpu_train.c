@@ -83,7 +83,7 @@ struct op_case {
 
 static float random_value(uint64_t counter)
 {
-    return (float)((double)(train_mix(counter) >> 11) * 0x1p-52 - 1.0);
+    return (float)((double)(rng_mix(counter) >> 11) * 0x1p-52 - 1.0);
 }
 
 static struct array floats(uint64_t count, bool is_result)
@@ -442,7 +442,7 @@ static void losses_of_rows_some_of_which_do_not_count(void **unused)
         uint64_t rows = 40, v = vocabularies[i], stride = (v + 15) / 16 * 16;
         uint32_t targets[40];
         for (uint64_t r = 0; r < rows; r++)
-            targets[r] = r % 7 == 3 ? TRAIN_IGNORE : (uint32_t)(train_mix(r) % v);
+            targets[r] = r % 7 == 3 ? TRAIN_IGNORE : (uint32_t)(rng_mix(r) % v);
         struct op_case operation = {.rows = rows, .width = v, .stride = stride, .run = run_cross_entropy};
         operation.tolerance = 2e-6;
         operation.arrays[0] = floats(rows * stride, true);
@@ -472,7 +472,7 @@ static void embeddings_and_their_gradients_have_the_same_bits(void **unused)
     for (uint64_t width = 5; width < 1000; width = 7 * width + 1) {
         uint32_t tokens[TOKENS], order[TOKENS], distinct[TOKENS], begins[TOKENS + 1], count = 0, placed = 0;
         for (uint32_t r = 0; r < TOKENS; r++)
-            tokens[r] = (uint32_t)(train_mix(r) % 31);
+            tokens[r] = (uint32_t)(rng_mix(r) % 31);
         for (uint32_t token = 0; token < 31; token++) {
             uint32_t before = placed;
             for (uint32_t r = 0; r < TOKENS; r++)
@@ -601,8 +601,8 @@ static double gradients_on(const struct side *side, const struct train_setup *se
     for (size_t u = 0; u < 3; u++)
         train_model_init(model, u, 0, u ? block : root, 3, weights + (u ? root + (u - 1) * block : 0));
     for (uint32_t i = 0; i < 3 * 131; i++) {
-        tokens[i] = (uint32_t)(train_mix(i) % setup->shape.vocabulary);
-        targets[i] = i % 9 == 4 ? TRAIN_IGNORE : (uint32_t)(train_mix(i + 1000) % setup->shape.vocabulary);
+        tokens[i] = (uint32_t)(rng_mix(i) % setup->shape.vocabulary);
+        targets[i] = i % 9 == 4 ? TRAIN_IGNORE : (uint32_t)(rng_mix(i + 1000) % setup->shape.vocabulary);
     }
     struct train_batch batch = {.step = 2, .first_sample = 6, .training = true, .tokens = tokens, .targets = targets};
     need(side->device->ops->allocate(side->device, MEMORY_DEVICE, 2 * bytes, &memory, &err), &err);

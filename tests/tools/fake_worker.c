@@ -163,7 +163,7 @@ static int find_folder(char **argv, const char *nodes, const char *run_folder, u
         return -1;
     uint32_t ranks = (uint32_t)experiment_u64(experiment, OPT_RANKS), count = (uint32_t)strtoul(nodes, NULL, 10);
     experiment_free(experiment);
-    return spread_node_folder(argv[6], spread_node_of(ranks, count, rank), folder, 256);
+    return rank_placement_node_folder(argv[6], rank_placement_node_of(ranks, count, rank), folder, 256);
 }
 
 int main(int argc, char **argv)

@@ -53,7 +53,7 @@ static void greet(struct agent *agent, uint32_t index, struct buf *message)
 static void answer(struct agent *agent, uint32_t index, const void *bytes, size_t len, struct buf *message)
 {
     struct wire_joined joined = {.round_trip_ns = 1, .store_free_bytes = UINT64_MAX};
-    struct wire_sight sight = {.rank = index, .pid = 1, .state = 'R'};
+    struct wire_rank_report sight = {.rank = index, .pid = 1, .state = 'R'};
     switch (wire_kind_of(bytes, len)) {
     case WIRE_WELCOME:
         wire_write_ping(message, clock_monotonic_ns());

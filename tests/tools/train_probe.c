@@ -101,7 +101,7 @@ static double gradients_of(struct probe *self, const struct train_batch *batch)
 
 static void update(struct probe *self, uint64_t step)
 {
-    struct team *team = train_model_team(self->model);
+    struct thread_pool *team = train_model_team(self->model);
     double norm = sqrt(optimizer_sum_of_squares(self->gradients, self->elements, team));
     double scale = optimizer_clip_scale(norm, self->clip);
     for (size_t u = 0; u < train_model_unit_count(self->model); u++) {

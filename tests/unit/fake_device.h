@@ -230,8 +230,8 @@ static inline int fake_fill(struct device *device, const struct device_values *v
     struct fake_device *self = (struct fake_device *)device;
     (void)err;
     fake_catch_up(self, self->recorded + 1);
-    uint64_t bytes = box_elements(&values->box) * dtype_bytes(values->source.dtype);
-    payload_fill_box(&values->source, values->shape, &values->box, fake_where(self, memory, bytes));
+    uint64_t bytes = region_elements(&values->region) * dtype_bytes(values->source.dtype);
+    payload_fill_region(&values->source, values->shape, &values->region, fake_where(self, memory, bytes));
     return 0;
 }
 
@@ -241,10 +241,10 @@ static inline int fake_check(struct device *device, const struct device_values *
     struct fake_device *self = (struct fake_device *)device;
     (void)err;
     fake_catch_up(self, self->recorded + 1);
-    uint64_t bytes = box_elements(&values->box) * dtype_bytes(values->source.dtype);
+    uint64_t bytes = region_elements(&values->region) * dtype_bytes(values->source.dtype);
     *difference = (struct device_difference){0};
-    if (!payload_check_box(&values->source, values->shape, &values->box, fake_where(self, memory, bytes),
-                           &difference->first))
+    if (!payload_check_region(&values->source, values->shape, &values->region, fake_where(self, memory, bytes),
+                              &difference->first))
         difference->wrong = 1;
     return 0;
 }

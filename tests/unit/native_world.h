@@ -286,7 +286,7 @@ static inline void world_check_loaded(struct world *self)
             struct payload_source source = state_payload_source(tensor, &self->payload);
             uint64_t wrong;
             if (state->device) {
-                struct device_values values = state_values(tensor, &state->pieces[j].box, &self->payload);
+                struct device_values values = state_values(tensor, &state->pieces[j].region, &self->payload);
                 struct device_difference difference = {0};
                 assert_int_equal(state->device->ops->check(state->device, &values, state->memory[j], &difference, NULL),
                                  0);
@@ -295,7 +295,7 @@ static inline void world_check_loaded(struct world *self)
                              (unsigned long long)difference.first);
                 continue;
             }
-            if (!payload_check_box(&source, tensor->shape, &state->pieces[j].box, state->memory[j], &wrong))
+            if (!payload_check_region(&source, tensor->shape, &state->pieces[j].region, state->memory[j], &wrong))
                 fail_msg("rank %u loaded %s wrong from element %llu", i, tensor->fqn, (unsigned long long)wrong);
         }
     }

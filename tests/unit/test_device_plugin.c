@@ -1,6 +1,6 @@
 /* The plugin of devices: what is missing is told in a sentence, what was built for another version is refused, and
  * a plugin that is there loads on a machine without a driver and says so. Values: what a kernel computes is what
- * ckpt/payload.c writes, for every type, kind and box. Where a GPU is: /sys, as recorded. */
+ * ckpt/payload.c writes, for every type, kind and region. Where a GPU is: /sys, as recorded. */
 #include <ftw.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -271,17 +271,18 @@ static void the_plugin_that_was_built_loads_without_a_driver(void **unused)
 
 /* --- values --- */
 
-static void check_values(enum payload_kind kind, enum dtype dtype, const uint64_t *shape, const struct box *box)
+static void check_values(enum payload_kind kind, enum dtype dtype, const uint64_t *shape, const struct region *region)
 {
-    struct device_values values = {.source = {.kind = kind, .dtype = dtype, .key = 0x123456789abcdef}, .box = *box};
-    uint64_t count = box_elements(box), bytes = dtype_bytes(dtype);
+    struct device_values values = {.source = {.kind = kind, .dtype = dtype, .key = 0x123456789abcdef},
+                                   .region = *region};
+    uint64_t count = region_elements(region), bytes = dtype_bytes(dtype);
     unsigned char *want = malloc(count * bytes);
     struct values_job job;
     assert_non_null(want);
-    memcpy(values.shape, shape, box->dims * sizeof *shape);
+    memcpy(values.shape, shape, region->dims * sizeof *shape);
     values_job_make(&values, &job);
     assert_int_equal(job.count, count);
-    payload_fill_box(&values.source, shape, box, want);
+    payload_fill_region(&values.source, shape, region, want);
     for (uint64_t i = 0; i < count; i++) {
         uint32_t words[4];
         values_element(&job, values_element_of(&job, i), words);
@@ -295,18 +296,18 @@ static void a_kernel_computes_what_the_payload_is(void **unused)
 {
     (void)unused;
     static const uint64_t cube[] = {7, 11, 13}, row[] = {3000000};
-    static const struct box boxes[] = {
+    static const struct region regions[] = {
         {.dims = 3, .offset = {0, 0, 0}, .size = {7, 11, 13}},
         {.dims = 3, .offset = {2, 3, 5}, .size = {4, 1, 7}},
         {.dims = 3, .offset = {6, 0, 12}, .size = {1, 11, 1}},
     };
     /* Around the edge of a block of 2^20 words. */
-    const struct box edge = {.dims = 1, .offset = {(1 << 20) - 77}, .size = {160}};
-    const struct box scalar = {.dims = 0};
+    const struct region edge = {.dims = 1, .offset = {(1 << 20) - 77}, .size = {160}};
+    const struct region scalar = {.dims = 0};
     for (int dtype = 0; dtype < DTYPE_COUNT; dtype++) {
         for (int kind = PAYLOAD_WEIGHTS; kind <= PAYLOAD_ZERO; kind++) {
-            for (size_t i = 0; i < sizeof boxes / sizeof *boxes; i++)
-                check_values((enum payload_kind)kind, (enum dtype)dtype, cube, &boxes[i]);
+            for (size_t i = 0; i < sizeof regions / sizeof *regions; i++)
+                check_values((enum payload_kind)kind, (enum dtype)dtype, cube, &regions[i]);
             check_values((enum payload_kind)kind, (enum dtype)dtype, row, &edge);
             check_values((enum payload_kind)kind, (enum dtype)dtype, row, &scalar);
         }

@@ -75,7 +75,7 @@ static void world_close(struct world *self)
 static uint64_t part_bytes(const struct world *self, const struct share_part *part)
 {
     uint32_t tensor = self->share[0]->regions[part->region].tensor;
-    return box_elements(&part->box) * dtype_bytes(layout_tensor(self->words.layout, tensor)->dtype);
+    return region_elements(&part->extent) * dtype_bytes(layout_tensor(self->words.layout, tensor)->dtype);
 }
 
 /* Where a part lies in a rank's state: contiguous, since all ranks hold the same. */
@@ -84,7 +84,7 @@ static char *place_of(const struct world *self, uint32_t rank, const struct shar
     uint32_t piece = self->share[rank]->regions[part->region].piece;
     const struct piece *whole = &self->state[rank].pieces[piece];
     uint64_t outer, inner;
-    box_run(&whole->box, &part->box, 0, &outer, &inner);
+    region_run(&whole->region, &part->extent, 0, &outer, &inner);
     return (char *)self->state[rank].memory[piece] +
            outer * dtype_bytes(layout_tensor(self->words.layout, whole->tensor)->dtype);
 }
@@ -95,7 +95,7 @@ static bool is_right(const struct world *self, uint32_t rank, const struct share
         layout_tensor(self->words.layout, self->share[rank]->regions[part->region].tensor);
     struct payload_source source = state_payload_source(tensor, &self->payload);
     uint64_t wrong;
-    return payload_check_box(&source, tensor->shape, &part->box, place_of(self, rank, part), &wrong);
+    return payload_check_region(&source, tensor->shape, &part->extent, place_of(self, rank, part), &wrong);
 }
 
 /* Whether all of a block has come to a rank. */
@@ -118,7 +118,7 @@ static void land(struct world *self, size_t block, uint32_t target[RANKS])
         const struct state_tensor *tensor =
             layout_tensor(self->words.layout, self->share[reader]->regions[part->region].tensor);
         struct payload_source source = state_payload_source(tensor, &self->payload);
-        payload_fill_box(&source, tensor->shape, &part->box, place_of(self, reader, part));
+        payload_fill_region(&source, tensor->shape, &part->extent, place_of(self, reader, part));
         exchange_landed(self->exchange[reader], target[reader]++, part_bytes(self, part));
     }
 }

@@ -32,15 +32,15 @@ static struct stored_tensor stored_as(const struct state_tensor *tensor, char *f
 static void check_item(enum dtype dtype, uint32_t dims, const uint64_t *shape, uint64_t item_offset, uint32_t alignment)
 {
     struct state_tensor tensor = tensor_of(dtype, dims, shape);
-    struct box box = box_whole(dims, shape);
+    struct region region = region_whole(dims, shape);
     struct item_frame frame;
     struct cb_err err;
-    assert_int_equal(format_item_frame(PLAN_DCP, &tensor, &box, item_offset, alignment, &frame, &err), 0);
+    assert_int_equal(format_item_frame(PLAN_DCP, &tensor, &region, item_offset, alignment, &frame, &err), 0);
     struct plan_item item = {.offset = item_offset,
                              .payload_offset = item_offset + frame.header_bytes,
                              .payload_bytes = frame.payload_bytes,
                              .length = frame.header_bytes + frame.payload_bytes + frame.trailer_bytes,
-                             .box = box};
+                             .region = region};
     assert_int_equal(item.payload_offset % alignment, 0);
     struct buf header, trailer;
     buf_init(&header, 1 << 20);
@@ -52,12 +52,12 @@ static void check_item(enum dtype dtype, uint32_t dims, const uint64_t *shape, u
     char fqn[] = "model.w";
     struct stored_tensor stored = stored_as(&tensor, fqn);
     struct stored_payload payload, expected;
-    assert_int_equal(format_parse_item(PLAN_DCP, &stored, &box, header.data, header.len, item.length, &payload, &err),
-                     0);
+    assert_int_equal(
+        format_parse_item(PLAN_DCP, &stored, &region, header.data, header.len, item.length, &payload, &err), 0);
     assert_int_equal(payload.offset, frame.header_bytes);
     assert_int_equal(payload.bytes, frame.payload_bytes);
     assert_true(payload.contiguous);
-    assert_true(format_expect_payload(PLAN_DCP, &stored, &box, item.length, &expected));
+    assert_true(format_expect_payload(PLAN_DCP, &stored, &region, item.length, &expected));
     assert_int_equal(expected.offset, payload.offset);
     assert_int_equal(expected.bytes, payload.bytes);
     struct stored_trailer found;
@@ -96,11 +96,12 @@ static void an_item_of_another_type_or_shape_is_corrupt(void **state)
     (void)state;
     static const uint64_t shape[] = {3, 5};
     struct state_tensor tensor = tensor_of(DTYPE_BF16, 2, shape);
-    struct box box = box_whole(2, shape);
+    struct region region = region_whole(2, shape);
     struct item_frame frame;
     struct cb_err err;
-    assert_int_equal(format_item_frame(PLAN_DCP, &tensor, &box, 0, 64, &frame, &err), 0);
-    struct plan_item item = {.payload_offset = frame.header_bytes, .payload_bytes = frame.payload_bytes, .box = box};
+    assert_int_equal(format_item_frame(PLAN_DCP, &tensor, &region, 0, 64, &frame, &err), 0);
+    struct plan_item item = {
+        .payload_offset = frame.header_bytes, .payload_bytes = frame.payload_bytes, .region = region};
     uint64_t length = frame.header_bytes + frame.payload_bytes + frame.trailer_bytes;
     struct buf header;
     buf_init(&header, 1 << 20);
@@ -109,25 +110,25 @@ static void an_item_of_another_type_or_shape_is_corrupt(void **state)
     struct stored_tensor stored = stored_as(&tensor, fqn);
     struct stored_payload payload;
     stored.dtype = DTYPE_F16;
-    assert_int_equal(format_parse_item(PLAN_DCP, &stored, &box, header.data, header.len, length, &payload, &err),
+    assert_int_equal(format_parse_item(PLAN_DCP, &stored, &region, header.data, header.len, length, &payload, &err),
                      CB_ERR_CORRUPT);
     assert_string_equal(err.message, "the item holds bf16, the metadata says fp16");
     stored.dtype = DTYPE_BF16;
-    struct box other = {2, {0, 0}, {5, 3}};
+    struct region other = {2, {0, 0}, {5, 3}};
     assert_int_equal(format_parse_item(PLAN_DCP, &stored, &other, header.data, header.len, length, &payload, &err),
                      CB_ERR_CORRUPT);
     assert_int_equal(
-        format_parse_item(PLAN_DCP, &stored, &box, header.data, header.len, frame.header_bytes + 29, &payload, &err),
+        format_parse_item(PLAN_DCP, &stored, &region, header.data, header.len, frame.header_bytes + 29, &payload, &err),
         CB_ERR_CORRUPT); /* the payload would end after the item */
     for (size_t cut = 0; cut < header.len; cut += 7)
-        assert_true(format_parse_item(PLAN_DCP, &stored, &box, header.data, cut, length, &payload, &err) < 0);
+        assert_true(format_parse_item(PLAN_DCP, &stored, &region, header.data, cut, length, &payload, &err) < 0);
     buf_release(&header);
 }
 
 /* A whole item of 16 fp32, and where its parts are. */
 struct whole {
     struct buf header, trailer;
-    struct box box;
+    struct region region;
     struct state_tensor tensor;
     uint64_t length;
 };
@@ -138,13 +139,13 @@ static void make_whole(struct whole *self)
     struct item_frame frame;
     struct cb_err err;
     self->tensor = tensor_of(DTYPE_F32, 2, shape);
-    self->box = box_whole(2, shape);
-    assert_int_equal(format_item_frame(PLAN_DCP, &self->tensor, &self->box, 0, 64, &frame, &err), 0);
+    self->region = region_whole(2, shape);
+    assert_int_equal(format_item_frame(PLAN_DCP, &self->tensor, &self->region, 0, 64, &frame, &err), 0);
     self->length = frame.header_bytes + frame.payload_bytes + frame.trailer_bytes;
     struct plan_item item = {.payload_offset = frame.header_bytes,
                              .payload_bytes = frame.payload_bytes,
                              .length = self->length,
-                             .box = self->box};
+                             .region = self->region};
     buf_init(&self->header, 1 << 20);
     buf_init(&self->trailer, 1 << 20);
     assert_int_equal(format_item_header(PLAN_DCP, &self->tensor, &item, &self->header, &err), 0);
@@ -208,14 +209,14 @@ static void a_storage_that_is_longer_than_its_record_is_corrupt(void **state)
     assert_non_null(name);
     name[-30 + 6] = 0;  /* its length stands in the header … */
     name[-30 + 22] = 8; /* … and leaves the last 56 bytes to what follows */
-    assert_int_equal(
-        format_parse_item(PLAN_DCP, &stored, &item.box, item.header.data, item.header.len, item.length, &payload, &err),
-        CB_ERR_CORRUPT);
+    assert_int_equal(format_parse_item(PLAN_DCP, &stored, &item.region, item.header.data, item.header.len, item.length,
+                                       &payload, &err),
+                     CB_ERR_CORRUPT);
     assert_non_null(strstr(err.message, "of 64 bytes lies in a record of 8"));
     name[-30 + 22] = 64;
-    assert_int_equal(
-        format_parse_item(PLAN_DCP, &stored, &item.box, item.header.data, item.header.len, item.length, &payload, &err),
-        0);
+    assert_int_equal(format_parse_item(PLAN_DCP, &stored, &item.region, item.header.data, item.header.len, item.length,
+                                       &payload, &err),
+                     0);
     release_whole(&item);
 }
 
@@ -224,8 +225,8 @@ static bool reads(const struct whole *item, const struct stored_tensor *stored, 
                   struct stored_trailer *trailer)
 {
     struct cb_err err;
-    return format_parse_item(PLAN_DCP, stored, &item->box, item->header.data, item->header.len, item->length, payload,
-                             &err) == 0 &&
+    return format_parse_item(PLAN_DCP, stored, &item->region, item->header.data, item->header.len, item->length,
+                             payload, &err) == 0 &&
            format_parse_trailer(PLAN_DCP, item->trailer.data, item->trailer.len, trailer, &err) == 0 &&
            format_check_header(payload, trailer, &err) == 0;
 }
@@ -249,7 +250,7 @@ static void no_bit_that_flips_around_a_payload_makes_another_of_it_unseen(void *
         if (reads(&item, &stored, &payload, &trailer)) {
             assert_int_equal(payload.bytes, right.bytes);
             assert_true(payload.whole);
-            assert_memory_equal(payload.stride, right.stride, item.box.dims * sizeof *right.stride);
+            assert_memory_equal(payload.stride, right.stride, item.region.dims * sizeof *right.stride);
         } else {
             found++;
         }
@@ -268,14 +269,14 @@ static void small_values_read_back_as_they_were_written(void **state)
     for (size_t i = 0; i < sizeof literals / sizeof *literals; i++) {
         for (int format = PLAN_DCP; format <= PLAN_RAW; format++) {
             struct state_tensor tensor = {.fqn = "train.x", .kind = KIND_BYTES, .literal = literals[i]};
-            struct box box = {0};
+            struct region region = {0};
             struct item_frame frame;
             struct buf payload, literal;
             struct cb_err err;
             buf_init(&payload, 65536);
             buf_init(&literal, 65536);
             assert_int_equal(format_bytes_payload((enum plan_format)format, &tensor, &payload, &err), 0);
-            assert_int_equal(format_item_frame((enum plan_format)format, &tensor, &box, 5, 4096, &frame, &err), 0);
+            assert_int_equal(format_item_frame((enum plan_format)format, &tensor, &region, 5, 4096, &frame, &err), 0);
             assert_int_equal(frame.header_bytes + frame.trailer_bytes, 0);
             assert_int_equal(frame.payload_bytes, payload.len);
             assert_int_equal(format_parse_bytes_payload((enum plan_format)format, "train.x", payload.data, payload.len,

@@ -1,4 +1,4 @@
-/* Parts into requests: alignment, zero copy, cuts, gaps, turns; and boxes onto memory. */
+/* Parts into requests: alignment, zero copy, cuts, gaps, turns; and regions onto memory. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -250,26 +250,26 @@ static void parts_are_whole_blocks_but_the_last(void **unused)
     free(memory);
 }
 
-static struct box random_box_in(const struct box *outer)
+static struct region random_region_in(const struct region *outer)
 {
-    struct box box = {.dims = outer->dims};
+    struct region region = {.dims = outer->dims};
     for (uint32_t i = 0; i < outer->dims; i++) {
-        box.size[i] = 1 + (uint64_t)rand() % outer->size[i];
-        box.offset[i] = outer->offset[i] + (uint64_t)rand() % (outer->size[i] - box.size[i] + 1);
+        region.size[i] = 1 + (uint64_t)rand() % outer->size[i];
+        region.offset[i] = outer->offset[i] + (uint64_t)rand() % (outer->size[i] - region.size[i] + 1);
     }
-    return box;
+    return region;
 }
 
-static uint64_t index_in(const struct box *box, const uint64_t *at)
+static uint64_t index_in(const struct region *region, const uint64_t *at)
 {
     uint64_t index = 0;
-    for (uint32_t i = 0; i < box->dims; i++)
-        index = index * box->size[i] + (at[i] - box->offset[i]);
+    for (uint32_t i = 0; i < region->dims; i++)
+        index = index * region->size[i] + (at[i] - region->offset[i]);
     return index;
 }
 
 /* Scatter in chunks, then compare element by element with the definition; gather must invert it. */
-static void mapped_bytes_land_where_the_boxes_say(void **unused)
+static void mapped_bytes_land_where_the_regions_say(void **unused)
 {
     (void)unused;
     srand(11);
@@ -278,28 +278,28 @@ static void mapped_bytes_land_where_the_boxes_say(void **unused)
         uint32_t dims = (uint32_t)(rand() % 5);
         for (uint32_t i = 0; i < dims; i++)
             shape[i] = 1 + (uint64_t)rand() % 6;
-        struct box whole = box_whole(dims, shape), common;
-        struct box stored = random_box_in(&whole), held = random_box_in(&whole);
-        if (!box_intersect(&stored, &held, &common))
+        struct region whole = region_whole(dims, shape), common;
+        struct region stored = random_region_in(&whole), held = random_region_in(&whole);
+        if (!region_intersect(&stored, &held, &common))
             continue;
         struct mapping mapping;
         mapping_init(&mapping, &stored, &held, &common, 2);
         uint16_t file[8192], memory[8192], again[8192];
-        for (uint64_t i = 0; i < box_elements(&stored); i++)
+        for (uint64_t i = 0; i < region_elements(&stored); i++)
             file[i] = (uint16_t)(i + 1);
         memset(memory, 0, sizeof memory);
         memset(again, 0, sizeof again);
-        uint64_t stored_bytes = box_elements(&stored) * 2, step = 2 * (1 + (uint64_t)rand() % 9), copied = 0;
+        uint64_t stored_bytes = region_elements(&stored) * 2, step = 2 * (1 + (uint64_t)rand() % 9), copied = 0;
         for (uint64_t at = 0; at < stored_bytes; at += step) {
             uint64_t len = stored_bytes - at < step ? stored_bytes - at : step;
             copied += mapping_scatter(&mapping, at, (char *)file + at, len, memory);
             mapping_gather(&mapping, at, (char *)again + at, len, memory);
         }
-        assert_int_equal(copied, box_elements(&common) * 2);
+        assert_int_equal(copied, region_elements(&common) * 2);
         uint64_t begin, end, seen = 0;
         mapping_span(&mapping, &begin, &end);
         assert_true(begin < end && end <= stored_bytes);
-        for (uint64_t element = 0; element < box_elements(&whole); element++) {
+        for (uint64_t element = 0; element < region_elements(&whole); element++) {
             uint64_t at[CKPT_MAX_DIMS], left = element;
             bool in_common = true, in_held = true;
             for (uint32_t i = dims; i-- > 0; left /= shape[i]) {
@@ -315,7 +315,7 @@ static void mapped_bytes_land_where_the_boxes_say(void **unused)
                 assert_int_equal(memory[index_in(&held, at)], 0);
             }
         }
-        assert_int_equal(seen, box_elements(&common));
+        assert_int_equal(seen, region_elements(&common));
     }
 }
 
@@ -330,7 +330,7 @@ int main(void)
         cmocka_unit_test(files_take_turns_when_asked),
         cmocka_unit_test(random_programs_keep_the_rules),
         cmocka_unit_test(parts_are_whole_blocks_but_the_last),
-        cmocka_unit_test(mapped_bytes_land_where_the_boxes_say),
+        cmocka_unit_test(mapped_bytes_land_where_the_regions_say),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -22,7 +22,8 @@ static struct words make(const char *text)
 }
 
 /* The pieces of a rank of one state tensor. */
-static size_t pieces_of(const struct layout *layout, uint32_t rank, const char *fqn, struct box *boxes, size_t capacity)
+static size_t pieces_of(const struct layout *layout, uint32_t rank, const char *fqn, struct region *regions,
+                        size_t capacity)
 {
     struct piece *pieces;
     size_t count, found = 0;
@@ -31,22 +32,22 @@ static size_t pieces_of(const struct layout *layout, uint32_t rank, const char *
     for (size_t i = 0; i < count; i++) {
         if (strcmp(layout_tensor(layout, pieces[i].tensor)->fqn, fqn) == 0) {
             assert_true(found < capacity);
-            boxes[found++] = pieces[i].box;
+            regions[found++] = pieces[i].region;
         }
     }
     free(pieces);
     return found;
 }
 
-static void expect_box(const struct box *box, uint32_t dims, uint64_t offset0, uint64_t size0, uint64_t offset1,
-                       uint64_t size1)
+static void expect_region(const struct region *region, uint32_t dims, uint64_t offset0, uint64_t size0,
+                          uint64_t offset1, uint64_t size1)
 {
-    struct box expected = {dims, {offset0, offset1}, {size0, size1}};
-    if (!box_equal(box, &expected))
-        fail_msg("box [%llu+%llu, %llu+%llu], not [%llu+%llu, %llu+%llu]", (unsigned long long)box->offset[0],
-                 (unsigned long long)box->size[0], (unsigned long long)box->offset[1], (unsigned long long)box->size[1],
-                 (unsigned long long)offset0, (unsigned long long)size0, (unsigned long long)offset1,
-                 (unsigned long long)size1);
+    struct region expected = {dims, {offset0, offset1}, {size0, size1}};
+    if (!region_equal(region, &expected))
+        fail_msg("box [%llu+%llu, %llu+%llu], not [%llu+%llu, %llu+%llu]", (unsigned long long)region->offset[0],
+                 (unsigned long long)region->size[0], (unsigned long long)region->offset[1],
+                 (unsigned long long)region->size[1], (unsigned long long)offset0, (unsigned long long)size0,
+                 (unsigned long long)offset1, (unsigned long long)size1);
 }
 
 static void state_has_fixed_names_in_every_layout(void **state)
@@ -150,20 +151,20 @@ static void the_last_axis_varies_fastest(void **state)
     struct words words = make("model=gpt2-tiny pp=2 dp=3 tp=2");
     assert_int_equal(layout_world_size(words.layout), 12);
     assert_string_equal(layout_describe(words.layout), "pp2 dp3 tp2");
-    struct box box[4];
-    assert_int_equal(pieces_of(words.layout, 0, "model.transformer.wte.weight", box, 4), 1);
-    expect_box(&box[0], 2, 0, 129, 0, 128);
-    assert_int_equal(pieces_of(words.layout, 1, "model.transformer.wte.weight", box, 4), 1);
-    expect_box(&box[0], 2, 129, 128, 0, 128);
-    assert_int_equal(pieces_of(words.layout, 4, "model.transformer.wte.weight", box, 4), 1);
-    expect_box(&box[0], 2, 0, 129, 0, 128);
-    assert_int_equal(pieces_of(words.layout, 6, "model.transformer.wte.weight", box, 4), 0);
+    struct region region[4];
+    assert_int_equal(pieces_of(words.layout, 0, "model.transformer.wte.weight", region, 4), 1);
+    expect_region(&region[0], 2, 0, 129, 0, 128);
+    assert_int_equal(pieces_of(words.layout, 1, "model.transformer.wte.weight", region, 4), 1);
+    expect_region(&region[0], 2, 129, 128, 0, 128);
+    assert_int_equal(pieces_of(words.layout, 4, "model.transformer.wte.weight", region, 4), 1);
+    expect_region(&region[0], 2, 0, 129, 0, 128);
+    assert_int_equal(pieces_of(words.layout, 6, "model.transformer.wte.weight", region, 4), 0);
     words_release(&words);
     words = make("model=gpt2-tiny mesh=tp=2+dp=3 ranks=6");
-    assert_int_equal(pieces_of(words.layout, 2, "model.transformer.wte.weight", box, 4), 1);
-    expect_box(&box[0], 2, 0, 129, 0, 128);
-    assert_int_equal(pieces_of(words.layout, 3, "model.transformer.wte.weight", box, 4), 1);
-    expect_box(&box[0], 2, 129, 128, 0, 128);
+    assert_int_equal(pieces_of(words.layout, 2, "model.transformer.wte.weight", region, 4), 1);
+    expect_region(&region[0], 2, 0, 129, 0, 128);
+    assert_int_equal(pieces_of(words.layout, 3, "model.transformer.wte.weight", region, 4), 1);
+    expect_region(&region[0], 2, 129, 128, 0, 128);
     words_release(&words);
 }
 
@@ -171,30 +172,30 @@ static void an_odd_vocabulary_splits_as_torch_chunk_does(void **state)
 {
     (void)state;
     struct words words = make("model=gpt2 tp=2");
-    struct box box[4];
-    assert_int_equal(pieces_of(words.layout, 0, "model.transformer.wte.weight", box, 4), 1);
-    expect_box(&box[0], 2, 0, 25129, 0, 768);
-    assert_int_equal(pieces_of(words.layout, 1, "model.transformer.wte.weight", box, 4), 1);
-    expect_box(&box[0], 2, 25129, 25128, 0, 768);
+    struct region region[4];
+    assert_int_equal(pieces_of(words.layout, 0, "model.transformer.wte.weight", region, 4), 1);
+    expect_region(&region[0], 2, 0, 25129, 0, 768);
+    assert_int_equal(pieces_of(words.layout, 1, "model.transformer.wte.weight", region, 4), 1);
+    expect_region(&region[0], 2, 25129, 25128, 0, 768);
     words_release(&words);
 }
 
 /* Queries, keys and values are split each for itself, on heads. */
-static void a_fused_qkv_is_three_boxes(void **state)
+static void a_fused_qkv_is_three_regions(void **state)
 {
     (void)state;
     struct words words = make("model=gpt2 tp=4");
-    struct box box[4];
-    assert_int_equal(pieces_of(words.layout, 1, "model.transformer.h.0.attn.c_attn.weight", box, 4), 3);
+    struct region region[4];
+    assert_int_equal(pieces_of(words.layout, 1, "model.transformer.h.0.attn.c_attn.weight", region, 4), 3);
     for (uint64_t part = 0; part < 3; part++)
-        expect_box(&box[part], 2, 0, 768, part * 768 + 192, 192);
-    assert_int_equal(pieces_of(words.layout, 3, "model.transformer.h.0.attn.c_proj.weight", box, 4), 1);
-    expect_box(&box[0], 2, 576, 192, 0, 768);
-    assert_int_equal(pieces_of(words.layout, 3, "model.transformer.h.0.ln_1.weight", box, 4), 1);
-    expect_box(&box[0], 1, 0, 768, 0, 0);
+        expect_region(&region[part], 2, 0, 768, part * 768 + 192, 192);
+    assert_int_equal(pieces_of(words.layout, 3, "model.transformer.h.0.attn.c_proj.weight", region, 4), 1);
+    expect_region(&region[0], 2, 576, 192, 0, 768);
+    assert_int_equal(pieces_of(words.layout, 3, "model.transformer.h.0.ln_1.weight", region, 4), 1);
+    expect_region(&region[0], 1, 0, 768, 0, 0);
     words_release(&words);
     words = make("model=gpt2 dp=4");
-    assert_int_equal(pieces_of(words.layout, 1, "model.transformer.h.0.attn.c_attn.weight", box, 4), 1);
+    assert_int_equal(pieces_of(words.layout, 1, "model.transformer.h.0.attn.c_attn.weight", region, 4), 1);
     words_release(&words);
 }
 
@@ -202,12 +203,12 @@ static void few_key_value_heads_repeat_over_tp(void **state)
 {
     (void)state;
     struct words words = make("model=llama3-8b layers=1 tp=16");
-    struct box box[4];
+    struct region region[4];
     for (uint32_t rank = 0; rank < 16; rank++) {
-        assert_int_equal(pieces_of(words.layout, rank, "model.model.layers.0.self_attn.k_proj.weight", box, 4), 1);
-        expect_box(&box[0], 2, rank / 2 * 128, 128, 0, 4096);
-        assert_int_equal(pieces_of(words.layout, rank, "model.model.layers.0.self_attn.q_proj.weight", box, 4), 1);
-        expect_box(&box[0], 2, rank * 256, 256, 0, 4096);
+        assert_int_equal(pieces_of(words.layout, rank, "model.model.layers.0.self_attn.k_proj.weight", region, 4), 1);
+        expect_region(&region[0], 2, rank / 2 * 128, 128, 0, 4096);
+        assert_int_equal(pieces_of(words.layout, rank, "model.model.layers.0.self_attn.q_proj.weight", region, 4), 1);
+        expect_region(&region[0], 2, rank * 256, 256, 0, 4096);
     }
     words_release(&words);
 }
@@ -216,11 +217,11 @@ static void zero_1_shards_the_optimizer_flat_and_replicates_weights(void **state
 {
     (void)state;
     struct words words = make("model=gpt2-tiny dp=2 zero=1");
-    struct box box[BOX_MAX_OF_INTERVAL];
-    assert_int_equal(pieces_of(words.layout, 1, "model.transformer.wte.weight", box, 4), 1);
-    expect_box(&box[0], 2, 0, 257, 0, 128);
-    assert_int_equal(pieces_of(words.layout, 0, "optimizer.state.transformer.wte.weight.master", box, 4), 1);
-    assert_int_equal(pieces_of(words.layout, 1, "optimizer.state.transformer.wte.weight.master", box, 4), 0);
+    struct region region[BOX_MAX_OF_INTERVAL];
+    assert_int_equal(pieces_of(words.layout, 1, "model.transformer.wte.weight", region, 4), 1);
+    expect_region(&region[0], 2, 0, 257, 0, 128);
+    assert_int_equal(pieces_of(words.layout, 0, "optimizer.state.transformer.wte.weight.master", region, 4), 1);
+    assert_int_equal(pieces_of(words.layout, 1, "optimizer.state.transformer.wte.weight.master", region, 4), 0);
     uint64_t half = 842624 / 2;
     assert_int_equal(layout_rank_bytes(words.layout, 0), 842624 * 2 + half * 12);
     assert_int_equal(layout_rank_bytes(words.layout, 1), 842624 * 2 + half * 12);
@@ -244,15 +245,15 @@ static void fsdp_chunks_dimension_0_within_the_tp_shard(void **state)
 {
     (void)state;
     struct words words = make("model=gpt2-tiny dp=2 tp=2 sharding=full");
-    struct box box[4];
+    struct region region[4];
     assert_string_equal(layout_describe(words.layout), "fsdp2 tp2");
-    assert_int_equal(pieces_of(words.layout, 0, "model.transformer.wte.weight", box, 4), 1);
-    expect_box(&box[0], 2, 0, 65, 0, 128);
-    assert_int_equal(pieces_of(words.layout, 2, "model.transformer.wte.weight", box, 4), 1);
-    expect_box(&box[0], 2, 65, 64, 0, 128);
-    assert_int_equal(pieces_of(words.layout, 3, "optimizer.state.transformer.wte.weight.exp_avg", box, 4), 1);
-    expect_box(&box[0], 2, 129 + 64, 64, 0, 128);
-    assert_int_equal(pieces_of(words.layout, 3, "model.transformer.h.0.attn.c_attn.bias", box, 4), 2);
+    assert_int_equal(pieces_of(words.layout, 0, "model.transformer.wte.weight", region, 4), 1);
+    expect_region(&region[0], 2, 0, 65, 0, 128);
+    assert_int_equal(pieces_of(words.layout, 2, "model.transformer.wte.weight", region, 4), 1);
+    expect_region(&region[0], 2, 65, 64, 0, 128);
+    assert_int_equal(pieces_of(words.layout, 3, "optimizer.state.transformer.wte.weight.exp_avg", region, 4), 1);
+    expect_region(&region[0], 2, 129 + 64, 64, 0, 128);
+    assert_int_equal(pieces_of(words.layout, 3, "model.transformer.h.0.attn.c_attn.bias", region, 4), 2);
     words_release(&words);
     words = make("model=gpt2-tiny dp=4 sharding=hybrid(2)");
     assert_string_equal(layout_describe(words.layout), "dp2 fsdp2");
@@ -264,27 +265,27 @@ static void experts_are_spread_over_ep(void **state)
 {
     (void)state;
     struct words words = make("model=mixtral-8x7b layers=1 dp=4 ep=4");
-    struct box box[4];
+    struct region region[4];
     assert_string_equal(layout_describe(words.layout), "ep4");
     for (uint32_t rank = 0; rank < 4; rank++) {
         for (uint32_t expert = 0; expert < 8; expert++) {
             char name[128];
             snprintf(name, sizeof name, "model.model.layers.0.block_sparse_moe.experts.%u.w1.weight", expert);
-            assert_int_equal(pieces_of(words.layout, rank, name, box, 4), expert / 2 == rank ? 1 : 0);
+            assert_int_equal(pieces_of(words.layout, rank, name, region, 4), expert / 2 == rank ? 1 : 0);
         }
-        assert_int_equal(pieces_of(words.layout, rank, "model.lm_head.weight", box, 4), 1);
+        assert_int_equal(pieces_of(words.layout, rank, "model.lm_head.weight", region, 4), 1);
     }
     words_release(&words);
 }
 
 static uint32_t layers_of_stage(const struct words *words, uint32_t rank)
 {
-    struct box box[4];
+    struct region region[4];
     uint32_t layers = 0;
     for (uint32_t i = 0; i < words->model->layers; i++) {
         char name[128];
         snprintf(name, sizeof name, "model.model.layers.%u.input_layernorm.weight", i);
-        layers += (uint32_t)pieces_of(words->layout, rank, name, box, 4);
+        layers += (uint32_t)pieces_of(words->layout, rank, name, region, 4);
     }
     return layers;
 }
@@ -325,21 +326,21 @@ static void check_cover(const char *text)
     check_sizes(layout);
     for (size_t t = 0; t < layout_tensor_count(layout); t++) {
         const struct state_tensor *tensor = layout_tensor(layout, t);
-        struct box whole = box_whole(tensor->dims, tensor->shape);
+        struct region whole = region_whole(tensor->dims, tensor->shape);
         if (tensor->kind == KIND_BYTES)
             continue;
-        uint64_t elements = box_elements(&whole);
+        uint64_t elements = region_elements(&whole);
         uint8_t *held = calloc(elements, 1), *here = malloc(elements);
         for (uint32_t rank = 0; rank < layout_world_size(layout); rank++) {
-            struct box boxes[64];
-            size_t count = pieces_of(layout, rank, tensor->fqn, boxes, 64);
+            struct region regions[64];
+            size_t count = pieces_of(layout, rank, tensor->fqn, regions, 64);
             memset(here, 0, elements);
             for (size_t i = 0; i < count; i++) {
                 uint64_t runs, run_elements, outer, inner;
-                assert_true(box_contains(&whole, &boxes[i]));
-                box_runs(&whole, &boxes[i], &runs, &run_elements);
+                assert_true(region_contains(&whole, &regions[i]));
+                region_runs(&whole, &regions[i], &runs, &run_elements);
                 for (uint64_t r = 0; r < runs; r++) {
-                    box_run(&whole, &boxes[i], r, &outer, &inner);
+                    region_run(&whole, &regions[i], r, &outer, &inner);
                     for (uint64_t e = 0; e < run_elements; e++)
                         assert_int_equal(here[outer + e]++, 0);
                 }
@@ -446,7 +447,7 @@ int main(void)
         cmocka_unit_test(mlperf_state_has_the_published_bytes),
         cmocka_unit_test(the_last_axis_varies_fastest),
         cmocka_unit_test(an_odd_vocabulary_splits_as_torch_chunk_does),
-        cmocka_unit_test(a_fused_qkv_is_three_boxes),
+        cmocka_unit_test(a_fused_qkv_is_three_regions),
         cmocka_unit_test(few_key_value_heads_repeat_over_tp),
         cmocka_unit_test(zero_1_shards_the_optimizer_flat_and_replicates_weights),
         cmocka_unit_test(flat_intervals_are_rounded_up),

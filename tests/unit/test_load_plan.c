@@ -26,27 +26,27 @@ static void check_covered(const struct words *words, const struct stored_checkpo
         const struct stored_chunk *chunk = &checkpoint->chunks[read->chunk];
         const struct stored_tensor *tensor = &checkpoint->tensors[chunk->tensor];
         assert_string_equal(tensor->fqn, layout_tensor(words->layout, pieces[read->piece].tensor)->fqn);
-        assert_true(box_contains(&pieces[read->piece].box, &read->common));
+        assert_true(region_contains(&pieces[read->piece].region, &read->common));
         if (!tensor->is_bytes) {
-            assert_true(box_contains(&chunk->box, &read->common));
-            uint64_t elements = box_elements(&read->common);
+            assert_true(region_contains(&chunk->region, &read->common));
+            uint64_t elements = region_elements(&read->common);
             covered[read->piece] += elements;
             bytes += elements * dtype_bytes(tensor->dtype);
             assert_true(read->payload_bytes >= elements * dtype_bytes(tensor->dtype));
             assert_true(read->payload_first + read->payload_bytes <=
-                        box_elements(&chunk->box) * dtype_bytes(tensor->dtype));
+                        region_elements(&chunk->region) * dtype_bytes(tensor->dtype));
         } else {
             bytes += chunk->length;
         }
         for (size_t k = i + 1; k < plan->read_count; k++) {
-            struct box common;
+            struct region common;
             if (plan->reads[k].piece == read->piece)
-                assert_false(!tensor->is_bytes && box_intersect(&plan->reads[k].common, &read->common, &common));
+                assert_false(!tensor->is_bytes && region_intersect(&plan->reads[k].common, &read->common, &common));
         }
     }
     for (size_t i = 0; i < count; i++) {
         if (layout_tensor(words->layout, pieces[i].tensor)->kind != KIND_BYTES)
-            assert_int_equal(covered[i], box_elements(&pieces[i].box));
+            assert_int_equal(covered[i], region_elements(&pieces[i].region));
     }
     assert_int_equal(plan->needed_bytes, bytes);
     free(covered);
@@ -124,7 +124,7 @@ static void every_problem_is_reported(void **state)
     dtype->dtype = DTYPE_F64;
     shape->shape[0]++;
     struct stored_chunk *chunk = &checkpoint->chunks[hole->first_chunk];
-    chunk->box.size[0]--;
+    chunk->region.size[0]--;
     missing->fqn[strlen(missing->fqn) - 1] ^= 1;
     kind->is_bytes = true;
     struct seen seen = {0};
@@ -175,9 +175,9 @@ static void overlapping_chunks_are_read_once(void **state)
     struct stored_checkpoint *checkpoint = words_store(&words, PLAN_DCP);
     for (size_t i = 0; i + 1 < checkpoint->chunk_count; i++) {
         struct stored_chunk *chunk = &checkpoint->chunks[i];
-        if (chunk[1].tensor == chunk->tensor && chunk->box.dims > 0 && chunk[1].box.offset[0] == chunk->box.size[0] &&
-            chunk[1].box.size[0] > 1)
-            chunk->box.size[0]++;
+        if (chunk[1].tensor == chunk->tensor && chunk->region.dims > 0 &&
+            chunk[1].region.offset[0] == chunk->region.size[0] && chunk[1].region.size[0] > 1)
+            chunk->region.size[0]++;
     }
     struct words whole;
     assert_int_equal(words_make(&whole, "model=gpt2-tiny ranks=1", &err), 0);

@@ -53,20 +53,20 @@ static void world_free(struct world *self)
     words_release(&self->words);
 }
 
-static uint64_t box_bytes(const struct world *self, uint32_t tensor, const struct box *box)
+static uint64_t region_bytes(const struct world *self, uint32_t tensor, const struct region *extent)
 {
-    return box_elements(box) * dtype_bytes(layout_tensor(self->words.layout, tensor)->dtype);
+    return region_elements(extent) * dtype_bytes(layout_tensor(self->words.layout, tensor)->dtype);
 }
 
-/* Marks the box in a piece's elements; each only once. */
-static void mark(uint8_t *seen, const struct box *piece, const struct box *box)
+/* Marks the extent in a piece's elements; each only once. */
+static void mark(uint8_t *seen, const struct region *piece, const struct region *extent)
 {
     uint64_t runs, elements;
-    assert_true(box_contains(piece, box));
-    box_runs(piece, box, &runs, &elements);
+    assert_true(region_contains(piece, extent));
+    region_runs(piece, extent, &runs, &elements);
     for (uint64_t i = 0; i < runs; i++) {
         uint64_t outer, inner;
-        box_run(piece, box, i, &outer, &inner);
+        region_run(piece, extent, i, &outer, &inner);
         for (uint64_t j = 0; j < elements; j++)
             assert_int_equal(seen[outer + j]++, 0);
     }
@@ -77,23 +77,24 @@ static void check_pieces(const struct world *self, uint32_t rank)
     const struct load_share *share = self->shares[rank];
     uint8_t **seen = calloc(self->piece_count[rank] + 1, sizeof *seen);
     for (size_t i = 0; i < self->piece_count[rank]; i++)
-        seen[i] = calloc(box_elements(&self->pieces[rank][i].box) + 1, 1);
+        seen[i] = calloc(region_elements(&self->pieces[rank][i].region) + 1, 1);
     for (size_t i = 0; i < share->alone_count; i++)
-        mark(seen[share->alone[i]], &self->pieces[rank][share->alone[i]].box, &self->pieces[rank][share->alone[i]].box);
+        mark(seen[share->alone[i]], &self->pieces[rank][share->alone[i]].region,
+             &self->pieces[rank][share->alone[i]].region);
     for (size_t b = 0; b < share->block_count; b++) {
         const struct share_block *block = &share->blocks[b];
         const struct share_group *group = &share->groups[block->group];
         for (size_t i = 0; i < block->part_count; i++) {
             const struct share_part *part = &share->parts[block->first_part + i];
             uint32_t piece = share->regions[part->region].piece;
-            struct box box;
+            struct region extent;
             assert_int_equal(share->regions[part->region].tensor, self->pieces[rank][piece].tensor);
-            if (load_share_of_class(share, part, group->mine / group->replicas, &box))
-                mark(seen[piece], &self->pieces[rank][piece].box, &box);
+            if (load_share_of_class(share, part, group->mine / group->replicas, &extent))
+                mark(seen[piece], &self->pieces[rank][piece].region, &extent);
         }
     }
     for (size_t i = 0; i < self->piece_count[rank]; i++) {
-        for (uint64_t j = 0; j < box_elements(&self->pieces[rank][i].box); j++)
+        for (uint64_t j = 0; j < region_elements(&self->pieces[rank][i].region); j++)
             assert_int_equal(seen[i][j], 1);
         free(seen[i]);
     }
@@ -106,7 +107,7 @@ static uint64_t bytes_read(const struct world *self, uint32_t rank)
     uint64_t bytes = 0;
     for (size_t i = 0; i < share->alone_count; i++) {
         const struct piece *piece = &self->pieces[rank][share->alone[i]];
-        bytes += box_bytes(self, piece->tensor, &piece->box);
+        bytes += region_bytes(self, piece->tensor, &piece->region);
     }
     for (size_t i = 0; i < share->block_count; i++) {
         if (share->groups[share->blocks[i].group].mine == share->blocks[i].reader)
@@ -140,7 +141,7 @@ static void check_same_blocks(const struct world *self, uint32_t rank, uint32_t 
         assert_int_equal(x->part_count, y->part_count);
         for (size_t k = 0; k < x->part_count; k++) {
             const struct share_part *p = &mine->parts[x->first_part + k], *q = &theirs->parts[y->first_part + k];
-            assert_true(box_equal(&p->box, &q->box));
+            assert_true(region_equal(&p->extent, &q->extent));
             assert_int_equal(mine->regions[p->region].tensor, theirs->regions[q->region].tensor);
         }
     }
@@ -182,8 +183,8 @@ static void check_balance(const struct world *self, uint32_t rank)
             all += block->bytes;
             for (size_t k = 0; k < block->part_count; k++) {
                 const struct share_region *region = &share->regions[share->parts[block->first_part + k].region];
-                uint64_t rows = region->box.dims ? region->box.size[0] : 1;
-                uint64_t bytes = box_bytes(self, region->tensor, &region->box) / rows;
+                uint64_t rows = region->extent.dims ? region->extent.size[0] : 1;
+                uint64_t bytes = region_bytes(self, region->tensor, &region->extent) / rows;
                 row = bytes > row ? bytes : row;
             }
         }

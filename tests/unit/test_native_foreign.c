@@ -106,7 +106,7 @@ static void make_foreign(void)
         struct stored_payload payload;
         if (tensor->dims != 2)
             continue;
-        assert_true(format_expect_payload(checkpoint->format, tensor, &chunk->box, chunk->length, &payload));
+        assert_true(format_expect_payload(checkpoint->format, tensor, &chunk->region, chunk->length, &payload));
         turn_strides(bytes + chunk->offset, payload.offset, tensor->shape[0]);
         forget_checksum(bytes + chunk->offset, chunk->length);
         turn_matrix(bytes + chunk->offset + payload.offset, tensor->shape[0], dtype_bytes(tensor->dtype));

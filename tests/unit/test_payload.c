@@ -72,15 +72,15 @@ static void tensors_and_seeds_differ(void **state)
     assert_true(payload_key(0, "model.a") == payload_key(0, "model.a"));
 }
 
-static void a_box_holds_its_elements_of_the_tensor(void **state)
+static void a_region_holds_its_elements_of_the_tensor(void **state)
 {
     (void)state;
     uint64_t shape[] = {5, 7, 9};
-    struct box box = {3, {1, 2, 3}, {3, 4, 5}};
+    struct region region = {3, {1, 2, 3}, {3, 4, 5}};
     struct payload_source source = source_of(PAYLOAD_WEIGHTS, DTYPE_F32);
     uint32_t whole[5 * 7 * 9], part[3 * 4 * 5];
     payload_fill(&source, 0, whole, 5 * 7 * 9);
-    payload_fill_box(&source, shape, &box, part);
+    payload_fill_region(&source, shape, &region, part);
     uint32_t *at = part;
     for (uint64_t i = 1; i < 4; i++) {
         for (uint64_t j = 2; j < 6; j++) {
@@ -89,14 +89,14 @@ static void a_box_holds_its_elements_of_the_tensor(void **state)
         }
     }
     uint64_t wrong = 0;
-    assert_true(payload_check_box(&source, shape, &box, part, &wrong));
+    assert_true(payload_check_region(&source, shape, &region, part, &wrong));
     part[2 * 20 + 3 * 5 + 4] ^= 1;
-    assert_false(payload_check_box(&source, shape, &box, part, &wrong));
+    assert_false(payload_check_region(&source, shape, &region, part, &wrong));
     assert_int_equal(wrong, (3 * 7 + 5) * 9 + 7);
-    struct box empty = {3, {1, 2, 3}, {3, 0, 5}};
-    assert_true(payload_check_box(&source, shape, &empty, part, &wrong));
-    struct box scalar = {0};
-    payload_fill_box(&source, NULL, &scalar, part);
+    struct region empty = {3, {1, 2, 3}, {3, 0, 5}};
+    assert_true(payload_check_region(&source, shape, &empty, part, &wrong));
+    struct region scalar = {0};
+    payload_fill_region(&source, NULL, &scalar, part);
     assert_int_equal(part[0], whole[0]);
 }
 
@@ -123,7 +123,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parts_are_the_same_as_the_whole), cmocka_unit_test(a_wrong_element_is_named),
-        cmocka_unit_test(tensors_and_seeds_differ),        cmocka_unit_test(a_box_holds_its_elements_of_the_tensor),
+        cmocka_unit_test(tensors_and_seeds_differ),        cmocka_unit_test(a_region_holds_its_elements_of_the_tensor),
         cmocka_unit_test(weights_look_like_weights),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

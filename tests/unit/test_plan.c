@@ -38,19 +38,19 @@ static void release(struct planned *self)
 
 static uint64_t whole_elements(const struct state_tensor *tensor)
 {
-    struct box whole = box_whole(tensor->dims, tensor->shape);
-    return box_elements(&whole);
+    struct region whole = region_whole(tensor->dims, tensor->shape);
+    return region_elements(&whole);
 }
 
-/* Adds 1 to each element of the box. */
-static void count_box(const struct state_tensor *tensor, const struct box *box, uint16_t *counts)
+/* Adds 1 to each element of the region. */
+static void count_region(const struct state_tensor *tensor, const struct region *region, uint16_t *counts)
 {
-    struct box whole = box_whole(tensor->dims, tensor->shape);
+    struct region whole = region_whole(tensor->dims, tensor->shape);
     uint64_t runs, run_elements, outer, inner;
-    assert_true(box_contains(&whole, box));
-    box_runs(&whole, box, &runs, &run_elements);
+    assert_true(region_contains(&whole, region));
+    region_runs(&whole, region, &runs, &run_elements);
     for (uint64_t r = 0; r < runs; r++) {
-        box_run(&whole, box, r, &outer, &inner);
+        region_run(&whole, region, r, &outer, &inner);
         for (uint64_t e = 0; e < run_elements; e++)
             counts[outer + e]++;
     }
@@ -72,13 +72,13 @@ static void check_cover(const struct planned *self)
         struct cb_err err = {0};
         assert_int_equal(layout_pieces(layout, rank, &pieces, &count, &err), 0);
         for (size_t i = 0; i < count; i++)
-            count_box(layout_tensor(layout, pieces[i].tensor), &pieces[i].box, held[pieces[i].tensor]);
+            count_region(layout_tensor(layout, pieces[i].tensor), &pieces[i].region, held[pieces[i].tensor]);
         for (size_t i = self->plan->first_item[rank]; i < self->plan->first_item[rank + 1]; i++) {
             const struct plan_item *item = &self->plan->items[i];
-            count_box(layout_tensor(layout, item->tensor), &item->box, written[item->tensor]);
+            count_region(layout_tensor(layout, item->tensor), &item->region, written[item->tensor]);
             size_t containing = 0;
             for (size_t p = 0; p < count; p++)
-                containing += pieces[p].tensor == item->tensor && box_contains(&pieces[p].box, &item->box);
+                containing += pieces[p].tensor == item->tensor && region_contains(&pieces[p].region, &item->region);
             bool is_bytes = layout_tensor(layout, item->tensor)->kind == KIND_BYTES;
             assert_int_equal(containing, is_bytes ? 0 : 1);
             assert_true(!is_bytes || rank == 0);
@@ -118,7 +118,7 @@ static void check_files(const struct planned *self)
             const struct state_tensor *tensor = layout_tensor(self->words.layout, item->tensor);
             if (tensor->kind != KIND_BYTES) {
                 assert_int_equal(item->payload_offset % self->options.payload_alignment, 0);
-                assert_int_equal(item->payload_bytes, box_elements(&item->box) * dtype_bytes(tensor->dtype));
+                assert_int_equal(item->payload_bytes, region_elements(&item->region) * dtype_bytes(tensor->dtype));
             }
             if (self->options.files != FILES_SHARED)
                 assert_int_equal(plan->files[item->file].rank, rank);
@@ -298,7 +298,7 @@ static void a_large_replicated_tensor_is_split_at_rows(void **state)
         const struct plan_item *item = &self.plan->items[i];
         if (item->tensor != 0)
             continue;
-        assert_int_equal(item->box.size[1], 768);
+        assert_int_equal(item->region.size[1], 768);
         parts++;
     }
     assert_true(parts >= 2);
@@ -402,15 +402,15 @@ static uint64_t fold(uint64_t hash, uint64_t value)
     return (hash ^ value) * UINT64_C(1099511628211);
 }
 
-/* Who writes which box: FNV-1a over words, so that it can be computed anywhere. */
-static uint64_t hash_of_boxes(const struct plan *plan)
+/* Who writes which region: FNV-1a over words, so that it can be computed anywhere. */
+static uint64_t hash_of_regions(const struct plan *plan)
 {
     uint64_t hash = UINT64_C(14695981039346656037);
     for (uint32_t rank = 0; rank < plan->world_size; rank++) {
         for (size_t i = plan->first_item[rank]; i < plan->first_item[rank + 1]; i++) {
             hash = fold(fold(hash, rank), plan->items[i].tensor);
-            for (uint32_t d = 0; d < plan->items[i].box.dims; d++)
-                hash = fold(fold(hash, plan->items[i].box.offset[d]), plan->items[i].box.size[d]);
+            for (uint32_t d = 0; d < plan->items[i].region.dims; d++)
+                hash = fold(fold(hash, plan->items[i].region.offset[d]), plan->items[i].region.size[d]);
         }
     }
     return hash;
@@ -433,9 +433,9 @@ static void known_plans_stay_as_they_are(void **state)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct planned self = make(cases[i].words);
-        if (self.plan->item_count != cases[i].items || hash_of_boxes(self.plan) != cases[i].hash)
+        if (self.plan->item_count != cases[i].items || hash_of_regions(self.plan) != cases[i].hash)
             fail_msg("%s is {%zu, UINT64_C(0x%016llx)}", cases[i].words, self.plan->item_count,
-                     (unsigned long long)hash_of_boxes(self.plan));
+                     (unsigned long long)hash_of_regions(self.plan));
         release(&self);
     }
 }

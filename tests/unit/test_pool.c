@@ -271,7 +271,7 @@ static void test_a_job_knows_how_long_its_nodes_took_to_boot(void **state)
     assert_false(pool_job_read_details("slurm_load_jobs error: Invalid job id", &share, &boot_s));
 }
 
-static struct pool_verdict judge(const struct pool *pool, struct pool_sight sight, enum slurm_state job_state,
+static struct pool_verdict judge(const struct pool *pool, struct pool_observation sight, enum slurm_state job_state,
                                  uint64_t restarts)
 {
     struct slurm_job job = {.id = "4711", .state = job_state, .reason = "Resources", .restarts = restarts};
@@ -281,7 +281,7 @@ static struct pool_verdict judge(const struct pool *pool, struct pool_sight sigh
     sight.jobs = &jobs;
     sight.asked = true;
     sight.now_wall_ns = sight.now_wall_ns ? sight.now_wall_ns : pool->created_wall_ns + 60 * NS_PER_S;
-    pool_judge(pool, &sight, &verdict);
+    pool_state_judge(pool, &sight, &verdict);
     return verdict;
 }
 
@@ -289,8 +289,8 @@ static void test_the_state_of_a_pool_follows_its_jobs(void **state)
 {
     struct pool hold = plain;
     struct pool_end end = {.reason = "its time is over"};
-    struct pool_sight fresh = {0}, touched = {.usage = {.jobs = 3}}, ended = {.end = &end};
-    struct pool_sight just_sent = {.now_wall_ns = plain.intent_wall_ns + NS_PER_S}, stopping = {.stopping = true};
+    struct pool_observation fresh = {0}, touched = {.usage = {.jobs = 3}}, ended = {.end = &end};
+    struct pool_observation just_sent = {.now_wall_ns = plain.intent_wall_ns + NS_PER_S}, stopping = {.stopping = true};
     (void)state;
     hold.mode = POOL_HOLD;
     assert_int_equal(judge(&hold, fresh, SLURM_PENDING, 0).state, POOL_PENDING);
@@ -310,7 +310,7 @@ static void test_the_state_of_a_pool_follows_its_jobs(void **state)
 
 static void test_nodes_that_do_not_come_up_are_given_up_with_a_proposal(void **state)
 {
-    struct pool_sight fresh = {0};
+    struct pool_observation fresh = {0};
     (void)state;
     struct pool_verdict once = judge(&plain, fresh, SLURM_PENDING, 1);
     assert_false(once.give_up);

@@ -280,7 +280,7 @@ static void pages_orders_and_files_travel(void **state)
     struct wire_span span = {.rank = 4, .offset = offsetof(struct status_page, pid), .bytes = &pid, .len = sizeof pid};
     wire_write_span(&node->message, &span);
     say(self, 0);
-    struct wire_sight sight = {.rank = 4, .pid = pid, .state = 'D', .place = "io_schedule"};
+    struct wire_rank_report sight = {.rank = 4, .pid = pid, .state = 'D', .place = "io_schedule"};
     wire_write_sights(&node->message, &sight, 1);
     say(self, 0);
     AWAIT(rendezvous_sight(self->head, 4)->state == 'D');

@@ -28,8 +28,8 @@ static struct stored_checkpoint cut_tensor(const struct cut *cut)
     memset(chunks, 0, sizeof chunks);
     for (uint64_t row = 0; row < cut->rows_cut; row++)
         for (uint64_t column = 0; column < cut->columns_cut; column++)
-            chunks[tensor.chunk_count++].box =
-                (struct box){.dims = 2, .offset = {row * height, column * width}, .size = {height, width}};
+            chunks[tensor.chunk_count++].region =
+                (struct region){.dims = 2, .offset = {row * height, column * width}, .size = {height, width}};
     return (struct stored_checkpoint){.tensors = &tensor, .tensor_count = 1, .chunks = chunks};
 }
 
@@ -48,7 +48,7 @@ static void a_chunk_that_lies_over_another_is_found_whichever_way_it_was_cut(voi
     struct cb_err err;
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
         struct stored_checkpoint checkpoint = cut_tensor(&cuts[i]);
-        chunks[tensor.chunk_count - 1].box = chunks[tensor.chunk_count - 2].box; /* as many elements as before */
+        chunks[tensor.chunk_count - 1].region = chunks[tensor.chunk_count - 2].region; /* as many elements as before */
         assert_int_equal(stored_check_coverage(&checkpoint, &tensor, &err), CB_ERR_CORRUPT);
         assert_non_null(strstr(err.message, "stored twice"));
     }

@@ -15,19 +15,19 @@ static uint64_t below(uint64_t limit)
     return (uint64_t)rand() % limit;
 }
 
-/* A box inside of another. */
-static struct box inside(const struct box *outer)
+/* A region inside of another. */
+static struct region inside(const struct region *outer)
 {
-    struct box box = *outer;
+    struct region region = *outer;
     for (uint32_t i = 0; i < outer->dims; i++) {
-        box.size[i] = 1 + below(outer->size[i]);
-        box.offset[i] += below(outer->size[i] - box.size[i] + 1);
+        region.size[i] = 1 + below(outer->size[i]);
+        region.offset[i] += below(outer->size[i] - region.size[i] + 1);
     }
-    return box;
+    return region;
 }
 
 struct sample {
-    struct box stored, held, common;
+    struct region stored, held, common;
     struct stored_payload payload;
     size_t element_bytes;
     uint64_t held_elements;
@@ -39,7 +39,7 @@ static struct sample make_sample(void)
     static const size_t bytes[] = {1, 2, 4, 8, 16};
     struct sample sample = {.element_bytes = bytes[below(5)]};
     uint32_t dims = (uint32_t)below(5), order[CKPT_MAX_DIMS];
-    struct box tensor = {.dims = dims};
+    struct region tensor = {.dims = dims};
     for (uint32_t i = 0; i < dims; i++) {
         tensor.size[i] = 1 + below(7);
         order[i] = i;
@@ -47,7 +47,7 @@ static struct sample make_sample(void)
     sample.stored = inside(&tensor);
     sample.common = inside(&sample.stored);
     sample.held = sample.common;
-    for (uint32_t i = 0; i < dims; i++) { /* the held box is larger than what this payload has of it */
+    for (uint32_t i = 0; i < dims; i++) { /* the held region is larger than what this payload has of it */
         uint64_t before = below(sample.held.offset[i] + 1);
         sample.held.offset[i] -= before;
         sample.held.size[i] += before + below(tensor.size[i] - (sample.common.offset[i] + sample.common.size[i]) + 1);
@@ -65,14 +65,14 @@ static struct sample make_sample(void)
         stride *= spread ? 1 : sample.stored.size[order[i]] + below(2);
     }
     sample.payload.bytes = span * sample.element_bytes;
-    sample.held_elements = box_elements(&sample.held);
+    sample.held_elements = region_elements(&sample.held);
     return sample;
 }
 
 /* Element by element, as the strides say it. */
 static void copy_plainly(const struct sample *self, const char *payload, char *memory)
 {
-    uint64_t count = box_elements(&self->common);
+    uint64_t count = region_elements(&self->common);
     for (uint64_t i = 0; i < count; i++) {
         uint64_t from = 0, to = 0, rest = i, held = 1;
         for (uint32_t d = self->common.dims; d-- > 0; rest /= self->common.size[d]) {
@@ -124,7 +124,7 @@ static void pieces_in_any_order_make_the_whole(void **unused)
         assert_true(begin < end && end <= sample.payload.bytes);
         copy_plainly(&sample, payload, wanted);
         assert_int_equal(scatter_pieces(&strided, payload, begin, end, found),
-                         box_elements(&sample.common) * sample.element_bytes);
+                         region_elements(&sample.common) * sample.element_bytes);
         assert_memory_equal(found, wanted, bytes);
         free(payload);
         free(wanted);
@@ -144,7 +144,7 @@ static void a_piece_costs_its_own_elements(void **unused)
 {
     (void)unused;
     const uint64_t shape[] = {UINT64_C(1) << 20, UINT64_C(1) << 20};
-    struct box whole = box_whole(2, shape);
+    struct region whole = region_whole(2, shape);
     struct stored_payload payload = {.bytes = UINT64_C(4) << 40, .stride = {1, UINT64_C(1) << 20}};
     struct strided strided;
     strided_init(&strided, &payload, &whole, &whole, &whole, 4);
@@ -165,7 +165,7 @@ static int refuse(void *context, const struct mapping_rows *rows, struct cb_err 
 static void who_is_told_can_end_it(void **unused)
 {
     (void)unused;
-    struct box scalar = {0};
+    struct region scalar = {0};
     struct stored_payload payload = {.bytes = 8};
     struct strided strided;
     struct cb_err err;

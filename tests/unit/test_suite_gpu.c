@@ -28,7 +28,7 @@ uint64_t suite_deadline(const struct suite *self)
 
 int suite_join(struct suite *self, int code, struct cb_err *err)
 {
-    return together(self->comm, code, suite_deadline(self), err);
+    return agree(self->comm, code, suite_deadline(self), err);
 }
 
 void suite_skip(struct suite *self, const char *what, const char *why)

@@ -110,7 +110,7 @@ static struct train_setup linear(bool bias)
 
 static float value_of(uint64_t counter)
 {
-    return (float)((double)(train_mix(counter) >> 11) * 0x1p-53 - 0.5);
+    return (float)((double)(rng_mix(counter) >> 11) * 0x1p-53 - 0.5);
 }
 
 /* --- one step of the model alone --- */
@@ -128,8 +128,8 @@ static struct inputs make_inputs(const struct train_setup *setup, uint64_t seed)
                             .input = calloc(rows * setup->shape.width, sizeof(float))};
     uint64_t vocabulary = setup->shape.vocabulary ? setup->shape.vocabulary : 1;
     for (uint64_t i = 0; i < rows; i++) {
-        inputs.tokens[i] = (uint32_t)(train_mix(seed + i) % vocabulary);
-        inputs.targets[i] = i % 5 == 3 ? TRAIN_IGNORE : (uint32_t)(train_mix(seed + i + 1000) % vocabulary);
+        inputs.tokens[i] = (uint32_t)(rng_mix(seed + i) % vocabulary);
+        inputs.targets[i] = i % 5 == 3 ? TRAIN_IGNORE : (uint32_t)(rng_mix(seed + i + 1000) % vocabulary);
     }
     for (uint64_t i = 0; i < rows * setup->shape.width; i++)
         inputs.input[i] = value_of(seed + i + 77);

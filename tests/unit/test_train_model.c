@@ -41,7 +41,7 @@ static struct train_setup gpt2_setup(uint32_t layers, uint32_t batch, uint32_t s
 
 static double uniform(uint64_t counter)
 {
-    return (double)(train_mix(counter) >> 11) * 0x1p-53 - 0.5;
+    return (double)(rng_mix(counter) >> 11) * 0x1p-53 - 0.5;
 }
 
 /* Weights much larger than GPT-2's first ones: gradients must stand out of fp32's noise. */
@@ -64,8 +64,8 @@ static void world_init(struct world *self, const struct train_setup *setup)
     self->targets = calloc(rows, sizeof *self->targets);
     self->input = calloc(rows * setup->shape.width, sizeof(float));
     for (uint64_t i = 0; i < rows && setup->shape.kind == TRAIN_GPT2; i++) {
-        self->tokens[i] = (uint32_t)(train_mix(i) % setup->shape.vocabulary);
-        self->targets[i] = i % 5 == 3 ? TRAIN_IGNORE : (uint32_t)(train_mix(i + 1000) % setup->shape.vocabulary);
+        self->tokens[i] = (uint32_t)(rng_mix(i) % setup->shape.vocabulary);
+        self->targets[i] = i % 5 == 3 ? TRAIN_IGNORE : (uint32_t)(rng_mix(i + 1000) % setup->shape.vocabulary);
     }
     for (uint64_t i = 0; i < rows * setup->shape.width; i++)
         self->input[i] = (float)uniform(i + 77);

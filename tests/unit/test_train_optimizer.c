@@ -29,13 +29,13 @@ static void fill(struct arrays *self)
 {
     memset(self, 0, sizeof *self);
     for (uint64_t i = 0; i < ELEMENTS; i++) {
-        self->weights[i] = (float)(train_mix(i) >> 40) * 0x1p-24f - 0.5f;
-        self->gradients[i] = ((float)(train_mix(i + 5000) >> 40) * 0x1p-24f - 0.5f) * 0.1f;
+        self->weights[i] = (float)(rng_mix(i) >> 40) * 0x1p-24f - 0.5f;
+        self->gradients[i] = ((float)(rng_mix(i + 5000) >> 40) * 0x1p-24f - 0.5f) * 0.1f;
     }
 }
 
 static void step_range(const struct optimizer *optimizer, struct arrays *arrays, uint64_t first, uint64_t count,
-                       uint64_t step, struct team *team)
+                       uint64_t step, struct thread_pool *team)
 {
     struct optimizer_range range = {first,
                                     count,
@@ -103,8 +103,8 @@ static void shards_and_threads_give_the_bits_of_the_whole(void **unused)
     (void)unused;
     struct optimizer optimizer = optimizer_default(OPTIMIZER_ADAMW);
     struct arrays whole, parts;
-    struct team *team = NULL;
-    assert_int_equal(team_new(3, &team, NULL), 0);
+    struct thread_pool *team = NULL;
+    assert_int_equal(thread_pool_new(3, &team, NULL), 0);
     for (uint64_t shard = 1; shard <= ELEMENTS; shard = 3 * shard + 2) {
         fill(&whole);
         fill(&parts);
@@ -115,7 +115,7 @@ static void shards_and_threads_give_the_bits_of_the_whole(void **unused)
         }
         assert_memory_equal(&whole, &parts, sizeof whole);
     }
-    team_free(team);
+    thread_pool_free(team);
 }
 
 static void padding_is_left_alone(void **unused)
@@ -134,8 +134,8 @@ static void squares_add_up_the_same_with_any_threads(void **unused)
     (void)unused;
     uint64_t count = 40000000 / 2 + 12345;
     float *values = malloc(count * sizeof *values);
-    struct team *team = NULL;
-    assert_int_equal(team_new(3, &team, NULL), 0);
+    struct thread_pool *team = NULL;
+    assert_int_equal(thread_pool_new(3, &team, NULL), 0);
     for (uint64_t i = 0; i < count; i++)
         values[i] = (float)(i % 10);
     double expected = 0;
@@ -145,7 +145,7 @@ static void squares_add_up_the_same_with_any_threads(void **unused)
     assert_true(optimizer_sum_of_squares(values, count, team) == expected);
     assert_true(optimizer_sum_of_squares(values, 0, team) == 0);
     free(values);
-    team_free(team);
+    thread_pool_free(team);
 }
 
 static void clipping_shortens_only_what_is_too_long(void **unused)
@@ -181,7 +181,7 @@ static void the_schedule_has_the_values_of_its_formula(void **unused)
 }
 
 struct counting {
-    struct team *team;
+    struct thread_pool *team;
     uint32_t seen[8], total;
     uint64_t covered;
 };
@@ -190,11 +190,11 @@ static void count_in(void *context, uint32_t thread)
 {
     struct counting *self = context;
     self->seen[thread]++;
-    team_meet(self->team);
+    thread_pool_meet(self->team);
     uint32_t total = 0;
-    for (uint32_t i = 0; i < team_threads(self->team); i++)
+    for (uint32_t i = 0; i < thread_pool_threads(self->team); i++)
         total += self->seen[i];
-    team_meet(self->team);
+    thread_pool_meet(self->team);
     if (thread == 0)
         self->total = total;
 }
@@ -203,21 +203,21 @@ static void a_team_runs_all_and_meets(void **unused)
 {
     (void)unused;
     struct counting counting = {0};
-    assert_int_equal(team_new(5, &counting.team, NULL), 0);
+    assert_int_equal(thread_pool_new(5, &counting.team, NULL), 0);
     for (uint32_t call = 1; call <= 2000; call++) {
-        team_run(counting.team, count_in, &counting);
+        thread_pool_run(counting.team, count_in, &counting);
         assert_int_equal(counting.total, 5 * call);
     }
     for (uint64_t count = 0; count < 40; count++) {
         uint64_t next = 0, first, end;
         for (uint32_t thread = 0; thread < 5; thread++) {
-            team_share(counting.team, thread, count, 4, &first, &end);
+            thread_pool_share(counting.team, thread, count, 4, &first, &end);
             assert_true(first == next && end >= first && end <= count && (first % 4 == 0 || first == count));
             next = end;
         }
         assert_int_equal(next, count);
     }
-    team_free(counting.team);
+    thread_pool_free(counting.team);
 }
 
 int main(void)

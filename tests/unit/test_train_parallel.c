@@ -18,19 +18,19 @@ static const size_t stages[] = {0, 1, 2, 3, 4, 0};
 #define UNITS 5
 #define STAGES 6
 
-static struct wraps make(struct training training)
+static struct fsdp_units make(struct training training)
 {
-    struct wraps wraps;
+    struct fsdp_units wraps;
     struct cb_err err;
     training.shard_ranks = training.shard_ranks ? training.shard_ranks : 1;
-    assert_int_equal(wraps_init(&wraps, &training, units, UNITS, stages, STAGES, &err), 0);
+    assert_int_equal(fsdp_units_init(&wraps, &training, units, UNITS, stages, STAGES, &err), 0);
     return wraps;
 }
 
 static void each_module_is_a_wrap_of_its_own(void **state)
 {
     (void)state;
-    struct wraps wraps = make((struct training){.wrap = WRAP_MODULE, .shard_ranks = 4});
+    struct fsdp_units wraps = make((struct training){.wrap = WRAP_MODULE, .shard_ranks = 4});
     assert_int_equal(wraps.count, 5);
     assert_true(wraps.items[0].root);
     assert_false(wraps.items[1].root);
@@ -39,40 +39,40 @@ static void each_module_is_a_wrap_of_its_own(void **state)
     assert_int_equal(wraps.largest, 304);
     assert_int_equal(wraps.root_padded, 1000);
     assert_int_equal(wraps.share, 250 + 3 * 75 + 76);
-    wraps_release(&wraps);
+    fsdp_units_release(&wraps);
 }
 
 static void units_are_put_together_until_there_are_enough(void **state)
 {
     (void)state;
-    struct wraps wraps = make((struct training){.wrap = WRAP_SIZE, .min_num_params = 600});
+    struct fsdp_units wraps = make((struct training){.wrap = WRAP_SIZE, .min_num_params = 600});
     assert_int_equal(wraps.count, 3); /* 1000; 300 + 300; 300 + 301 */
     assert_int_equal(wraps.items[1].unit_count, 2);
     assert_int_equal(wraps.wrap_of[4], 2);
     assert_int_equal(wraps.offset_of[4], 300);
-    wraps_release(&wraps);
+    fsdp_units_release(&wraps);
     wraps = make((struct training){.wrap = WRAP_SIZE, .min_num_params = 100000});
     assert_int_equal(wraps.count, 1);
-    wraps_release(&wraps);
+    fsdp_units_release(&wraps);
 }
 
 static void without_a_policy_and_with_ddp_all_is_one(void **state)
 {
     (void)state;
-    struct wraps none = make((struct training){.wrap = WRAP_NONE}), ddp = make((struct training){.ddp = true});
+    struct fsdp_units none = make((struct training){.wrap = WRAP_NONE}), ddp = make((struct training){.ddp = true});
     assert_int_equal(none.count, 1);
     assert_int_equal(ddp.count, 1);
     assert_int_equal(none.items[0].elements, 2201);
     assert_int_equal(none.offset_of[4], 1900);
-    wraps_release(&none);
-    wraps_release(&ddp);
+    fsdp_units_release(&none);
+    fsdp_units_release(&ddp);
 }
 
 static void visits_go_forward_and_back_and_the_root_comes_last(void **state)
 {
     static const size_t order[] = {0, 1, 2, 3, 4, 0, 0, 4, 3, 2, 1, 0};
     (void)state;
-    struct wraps wraps = make((struct training){.wrap = WRAP_MODULE});
+    struct fsdp_units wraps = make((struct training){.wrap = WRAP_MODULE});
     assert_int_equal(wraps.visit_count, 12);
     assert_int_equal(wraps.forward_count, 6);
     for (size_t i = 0; i < 12; i++) {
@@ -81,36 +81,36 @@ static void visits_go_forward_and_back_and_the_root_comes_last(void **state)
         /* Gradients of a wrap are complete at its last visit: the root's at the very end. */
         assert_int_equal(wraps.visits[i].last, i >= 7);
     }
-    assert_int_equal(wraps_next(&wraps, 0), 1);
-    assert_int_equal(wraps_next(&wraps, 4), 7); /* past the root: the last block again, backward */
-    assert_int_equal(wraps_next(&wraps, 10), 12);
-    wraps_release(&wraps);
+    assert_int_equal(fsdp_units_next(&wraps, 0), 1);
+    assert_int_equal(fsdp_units_next(&wraps, 4), 7); /* past the root: the last block again, backward */
+    assert_int_equal(fsdp_units_next(&wraps, 10), 12);
+    fsdp_units_release(&wraps);
 }
 
 static void a_linear_stack_has_no_root(void **state)
 {
     static const size_t own[] = {0, 1, 2, 3, 4};
     (void)state;
-    struct wraps wraps;
+    struct fsdp_units wraps;
     struct cb_err err;
     struct training training = {.linear = true, .wrap = WRAP_MODULE, .shard_ranks = 2};
-    assert_int_equal(wraps_init(&wraps, &training, units, UNITS, own, UNITS, &err), 0);
+    assert_int_equal(fsdp_units_init(&wraps, &training, units, UNITS, own, UNITS, &err), 0);
     assert_int_equal(wraps.root_padded, 0);
     assert_int_equal(wraps.largest, 1000);
     assert_int_equal(wraps.visit_count, 10);
     for (size_t i = 0; i < wraps.visit_count; i++)
         assert_int_equal(wraps.visits[i].last, i >= 5);
-    wraps_release(&wraps);
+    fsdp_units_release(&wraps);
 }
 
 static void shares_are_equal_and_near_a_part_of_the_whole(void **state)
 {
     (void)state;
     for (uint32_t ranks = 1; ranks <= 8; ranks++) {
-        struct wraps wraps = make((struct training){.wrap = WRAP_MODULE, .shard_ranks = ranks});
+        struct fsdp_units wraps = make((struct training){.wrap = WRAP_MODULE, .shard_ranks = ranks});
         double share = (double)wraps.share, part = 2201.0 / ranks;
         assert_true(share >= part && share < part + 5);
-        wraps_release(&wraps);
+        fsdp_units_release(&wraps);
     }
 }
 
@@ -159,7 +159,8 @@ static void check_pieces(const struct layout *layout, uint32_t rank, uint32_t sh
         if (tensor->kind != KIND_WEIGHT)
             continue;
         uint32_t index = tensor->model_tensor;
-        uint64_t first = box_first_element(&pieces[i].box, tensor->shape), elements = box_elements(&pieces[i].box);
+        uint64_t first = region_first_element(&pieces[i].region, tensor->shape),
+                 elements = region_elements(&pieces[i].region);
         for (uint64_t k = 0; k < elements; k++) {
             seen[index][first + k]++;
             if (index == 3)
@@ -216,7 +217,7 @@ static void plans_write_every_byte_once_and_names_are_those_of_a_training(void *
         for (size_t k = 0; k < plan->item_count; k++) {
             const struct state_tensor *tensor = layout_tensor(layout, plan->items[k].tensor);
             if (tensor->kind == KIND_WEIGHT)
-                elements[tensor->model_tensor] += box_elements(&plan->items[k].box);
+                elements[tensor->model_tensor] += region_elements(&plan->items[k].region);
         }
         assert_int_equal(elements[0], 35);
         assert_int_equal(elements[1], 3);

@@ -74,7 +74,8 @@ static void messages_read_back_and_nothing_else_does(void **state)
     assert_memory_equal(&joined, &joined_back, sizeof joined);
     EXPECT_EXACT(out, wire_read_joined(message, len, &joined_back, NULL));
 
-    struct wire_sight sights[2] = {{.rank = 4, .pid = 77, .state = 'D', .place = "io_schedule"}, {.rank = 5}}, back[2];
+    struct wire_rank_report sights[2] = {{.rank = 4, .pid = 77, .state = 'D', .place = "io_schedule"}, {.rank = 5}},
+                            back[2];
     uint32_t count;
     wire_write_sights(&out, sights, 2);
     assert_int_equal(wire_read_sights(out.data, out.len, back, 2, &count, NULL), 0);
@@ -130,13 +131,14 @@ static void ranks_are_spread_in_order_and_evenly(void **state)
     (void)state;
     for (uint32_t ranks = 1; ranks < 40; ranks++) {
         for (uint32_t nodes = 1; nodes <= ranks; nodes++) {
-            assert_int_equal(spread_first_rank(ranks, nodes, 0), 0);
-            assert_int_equal(spread_first_rank(ranks, nodes, nodes), ranks);
+            assert_int_equal(rank_placement_first_rank(ranks, nodes, 0), 0);
+            assert_int_equal(rank_placement_first_rank(ranks, nodes, nodes), ranks);
             for (uint32_t node = 0; node < nodes; node++) {
-                uint32_t first = spread_first_rank(ranks, nodes, node), end = spread_first_rank(ranks, nodes, node + 1);
+                uint32_t first = rank_placement_first_rank(ranks, nodes, node),
+                         end = rank_placement_first_rank(ranks, nodes, node + 1);
                 assert_true(end - first == ranks / nodes || end - first == ranks / nodes + 1);
                 for (uint32_t rank = first; rank < end; rank++)
-                    assert_int_equal(spread_node_of(ranks, nodes, rank), node);
+                    assert_int_equal(rank_placement_node_of(ranks, nodes, rank), node);
             }
         }
     }

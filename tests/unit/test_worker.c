@@ -60,35 +60,35 @@ static void this_machine_has_some_memory_left(void **unused)
 }
 
 /* Sixteen phases together look at every row once. */
-static void sampled_parts_of_all_phases_cover_a_box_once(void **unused)
+static void sampled_parts_of_all_phases_cover_a_region_once(void **unused)
 {
     (void)unused;
-    struct box box = {.dims = 2, .offset = {100, 7}, .size = {5000, 1000}};
+    struct region region = {.dims = 2, .offset = {100, 7}, .size = {5000, 1000}};
     uint64_t rows = 0, skipped;
-    struct box part;
+    struct region part;
     for (uint64_t phase = 0; phase < VERIFY_SAMPLE_STRIDE; phase++) {
-        for (uint64_t index = 0; verify_sample_box(&box, 4, phase, index, &part, &skipped); index++) {
+        for (uint64_t index = 0; verify_sample_region(&region, 4, phase, index, &part, &skipped); index++) {
             assert_int_equal(skipped, (part.offset[0] - 100) * 4000);
             assert_int_equal(part.offset[1], 7);
             assert_int_equal(part.size[1], 1000);
-            assert_true(box_contains(&box, &part));
+            assert_true(region_contains(&region, &part));
             rows += part.size[0];
         }
     }
     assert_int_equal(rows, 5000);
 }
 
-static void a_small_box_and_a_scalar_are_sampled_whole(void **unused)
+static void a_small_region_and_a_scalar_are_sampled_whole(void **unused)
 {
     (void)unused;
-    struct box box = {.dims = 1, .size = {12}}, scalar = {.dims = 0}, empty = {.dims = 2, .size = {0, 5}}, part;
+    struct region region = {.dims = 1, .size = {12}}, scalar = {.dims = 0}, empty = {.dims = 2, .size = {0, 5}}, part;
     uint64_t skipped;
-    assert_true(verify_sample_box(&box, 4, 5, 0, &part, &skipped));
+    assert_true(verify_sample_region(&region, 4, 5, 0, &part, &skipped));
     assert_int_equal(part.size[0], 12);
-    assert_false(verify_sample_box(&box, 4, 5, 1, &part, &skipped));
-    assert_true(verify_sample_box(&scalar, 4, 5, 0, &part, &skipped));
-    assert_false(verify_sample_box(&scalar, 4, 5, 1, &part, &skipped));
-    assert_false(verify_sample_box(&empty, 4, 5, 0, &part, &skipped));
+    assert_false(verify_sample_region(&region, 4, 5, 1, &part, &skipped));
+    assert_true(verify_sample_region(&scalar, 4, 5, 0, &part, &skipped));
+    assert_false(verify_sample_region(&scalar, 4, 5, 1, &part, &skipped));
+    assert_false(verify_sample_region(&empty, 4, 5, 0, &part, &skipped));
 }
 
 static void expands_to(const char *template, const char *wanted)
@@ -182,8 +182,8 @@ int main(void)
         cmocka_unit_test(more_ranks_than_cores_take_turns),
         cmocka_unit_test(meminfo_lines_are_found_by_their_whole_name),
         cmocka_unit_test(this_machine_has_some_memory_left),
-        cmocka_unit_test(sampled_parts_of_all_phases_cover_a_box_once),
-        cmocka_unit_test(a_small_box_and_a_scalar_are_sampled_whole),
+        cmocka_unit_test(sampled_parts_of_all_phases_cover_a_region_once),
+        cmocka_unit_test(a_small_region_and_a_scalar_are_sampled_whole),
         cmocka_unit_test(values_of_a_command_are_one_word_for_the_shell),
         cmocka_unit_test(the_last_line_of_a_command_may_report_metrics),
         cmocka_unit_test(output_without_a_report_is_left_alone),

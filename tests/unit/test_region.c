@@ -22,45 +22,45 @@ static uint64_t next_random(uint64_t *state)
 static void a_scalar_is_one_element(void **state)
 {
     (void)state;
-    struct box box = box_whole(0, NULL);
-    assert_int_equal(box_elements(&box), 1);
-    struct box boxes[BOX_MAX_OF_INTERVAL];
-    assert_int_equal(box_of_interval(0, NULL, 0, 1, boxes), 1);
-    assert_int_equal(box_of_interval(0, NULL, 0, 0, boxes), 0);
+    struct region region = region_whole(0, NULL);
+    assert_int_equal(region_elements(&region), 1);
+    struct region regions[BOX_MAX_OF_INTERVAL];
+    assert_int_equal(region_of_interval(0, NULL, 0, 1, regions), 1);
+    assert_int_equal(region_of_interval(0, NULL, 0, 0, regions), 0);
     uint64_t runs, run_elements;
-    box_runs(&box, &box, &runs, &run_elements);
+    region_runs(&region, &region, &runs, &run_elements);
     assert_int_equal(runs, 1);
     assert_int_equal(run_elements, 1);
 }
 
-static void boxes_that_touch_share_nothing(void **state)
+static void regions_that_touch_share_nothing(void **state)
 {
     (void)state;
-    struct box a = {2, {0, 0}, {2, 4}}, b = {2, {2, 0}, {2, 4}}, c = {2, {1, 3}, {2, 4}}, common;
-    assert_false(box_intersect(&a, &b, &common));
-    assert_true(box_intersect(&a, &c, &common));
-    struct box expected = {2, {1, 3}, {1, 1}};
-    assert_true(box_equal(&common, &expected));
-    assert_true(box_contains(&a, &common));
-    assert_false(box_contains(&common, &a));
+    struct region a = {2, {0, 0}, {2, 4}}, b = {2, {2, 0}, {2, 4}}, c = {2, {1, 3}, {2, 4}}, common;
+    assert_false(region_intersect(&a, &b, &common));
+    assert_true(region_intersect(&a, &c, &common));
+    struct region expected = {2, {1, 3}, {1, 1}};
+    assert_true(region_equal(&common, &expected));
+    assert_true(region_contains(&a, &common));
+    assert_false(region_contains(&common, &a));
 }
 
 static void an_interval_is_head_middle_and_tail(void **state)
 {
     (void)state;
     uint64_t shape[] = {4, 6};
-    struct box boxes[BOX_MAX_OF_INTERVAL];
-    assert_int_equal(box_of_interval(2, shape, 3, 20, boxes), 3);
-    struct box head = {2, {0, 3}, {1, 3}}, middle = {2, {1, 0}, {2, 6}}, tail = {2, {3, 0}, {1, 2}};
-    assert_true(box_equal(&boxes[0], &head));
-    assert_true(box_equal(&boxes[1], &middle));
-    assert_true(box_equal(&boxes[2], &tail));
-    assert_int_equal(box_of_interval(2, shape, 0, 24, boxes), 1);
-    assert_int_equal(box_of_interval(2, shape, 7, 9, boxes), 1);
-    assert_int_equal(box_of_interval(2, shape, 5, 7, boxes), 2);
+    struct region regions[BOX_MAX_OF_INTERVAL];
+    assert_int_equal(region_of_interval(2, shape, 3, 20, regions), 3);
+    struct region head = {2, {0, 3}, {1, 3}}, middle = {2, {1, 0}, {2, 6}}, tail = {2, {3, 0}, {1, 2}};
+    assert_true(region_equal(&regions[0], &head));
+    assert_true(region_equal(&regions[1], &middle));
+    assert_true(region_equal(&regions[2], &tail));
+    assert_int_equal(region_of_interval(2, shape, 0, 24, regions), 1);
+    assert_int_equal(region_of_interval(2, shape, 7, 9, regions), 1);
+    assert_int_equal(region_of_interval(2, shape, 5, 7, regions), 2);
 }
 
-/* Every interval of a small tensor: boxes follow each other in order and give exactly the interval. */
+/* Every interval of a small tensor: regions follow each other in order and give exactly the interval. */
 static void intervals_are_covered_exactly_and_in_order(void **state)
 {
     (void)state;
@@ -68,21 +68,21 @@ static void intervals_are_covered_exactly_and_in_order(void **state)
                                                      {2, 3, 2, 3}, {1, 5, 1, 4}, {2, 1, 3, 2, 2, 3}};
     static const uint32_t dims[] = {1, 2, 3, 4, 4, 6};
     for (size_t s = 0; s < sizeof dims / sizeof *dims; s++) {
-        struct box whole = box_whole(dims[s], shapes[s]);
-        uint64_t total = box_elements(&whole);
+        struct region whole = region_whole(dims[s], shapes[s]);
+        uint64_t total = region_elements(&whole);
         for (uint64_t begin = 0; begin <= total; begin++) {
             for (uint64_t end = begin; end <= total; end++) {
-                struct box boxes[BOX_MAX_OF_INTERVAL];
-                uint32_t count = box_of_interval(dims[s], shapes[s], begin, end, boxes);
+                struct region regions[BOX_MAX_OF_INTERVAL];
+                uint32_t count = region_of_interval(dims[s], shapes[s], begin, end, regions);
                 assert_true(count <= 2 * (dims[s] - 1) + 1);
                 uint64_t at = begin;
                 for (uint32_t i = 0; i < count; i++) {
-                    assert_true(box_contains(&whole, &boxes[i]));
-                    assert_int_equal(box_first_element(&boxes[i], shapes[s]), at);
+                    assert_true(region_contains(&whole, &regions[i]));
+                    assert_int_equal(region_first_element(&regions[i], shapes[s]), at);
                     uint64_t runs, run_elements;
-                    box_runs(&whole, &boxes[i], &runs, &run_elements);
+                    region_runs(&whole, &regions[i], &runs, &run_elements);
                     assert_int_equal(runs, 1);
-                    at += box_elements(&boxes[i]);
+                    at += region_elements(&regions[i]);
                 }
                 assert_int_equal(at, end);
             }
@@ -90,13 +90,13 @@ static void intervals_are_covered_exactly_and_in_order(void **state)
     }
 }
 
-/* Element by element: the runs of a random inner box visit what nested loops visit. */
-static void runs_visit_each_element_of_the_inner_box(void **state)
+/* Element by element: the runs of a random inner region visit what nested loops visit. */
+static void runs_visit_each_element_of_the_inner_region(void **state)
 {
     (void)state;
     uint64_t seed = 88172645463325252u;
     for (int round = 0; round < 500; round++) {
-        struct box outer = {.dims = (uint32_t)(1 + next_random(&seed) % 4)}, inner = {.dims = outer.dims};
+        struct region outer = {.dims = (uint32_t)(1 + next_random(&seed) % 4)}, inner = {.dims = outer.dims};
         for (uint32_t i = 0; i < outer.dims; i++) {
             outer.offset[i] = next_random(&seed) % 3;
             outer.size[i] = 1 + next_random(&seed) % 5;
@@ -105,12 +105,12 @@ static void runs_visit_each_element_of_the_inner_box(void **state)
             inner.size[i] = next_random(&seed) % 2 ? outer.size[i] - skip : 1;
         }
         uint64_t runs, run_elements, visited = 0;
-        box_runs(&outer, &inner, &runs, &run_elements);
-        assert_int_equal(runs * run_elements, box_elements(&inner));
-        uint64_t elements = box_elements(&inner);
+        region_runs(&outer, &inner, &runs, &run_elements);
+        assert_int_equal(runs * run_elements, region_elements(&inner));
+        uint64_t elements = region_elements(&inner);
         for (uint64_t r = 0; r < runs; r++) {
             uint64_t outer_element, inner_element;
-            box_run(&outer, &inner, r, &outer_element, &inner_element);
+            region_run(&outer, &inner, r, &outer_element, &inner_element);
             assert_int_equal(inner_element, visited);
             for (uint64_t k = 0; k < run_elements; k++, visited++) {
                 uint64_t left = visited, expected = 0, stride = 1;
@@ -150,10 +150,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_scalar_is_one_element),
-        cmocka_unit_test(boxes_that_touch_share_nothing),
+        cmocka_unit_test(regions_that_touch_share_nothing),
         cmocka_unit_test(an_interval_is_head_middle_and_tail),
         cmocka_unit_test(intervals_are_covered_exactly_and_in_order),
-        cmocka_unit_test(runs_visit_each_element_of_the_inner_box),
+        cmocka_unit_test(runs_visit_each_element_of_the_inner_region),
         cmocka_unit_test(element_types_have_the_names_of_torch_and_safetensors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -35,7 +35,7 @@ static void expect(struct store *store, const char *folder, const char *wanted)
     char name[64] = "untouched";
     uint64_t files = 0;
     struct cb_err err = {0};
-    if (newest_checkpoint(store, folder, name, sizeof name, &files, &err))
+    if (resolve_newest_checkpoint(store, folder, name, sizeof name, &files, &err))
         fail_msg("%s", err.message);
     assert_string_equal(name, wanted);
 }
@@ -73,11 +73,11 @@ static void without_a_marker_the_files_are_counted_and_the_name_is_left_alone(vo
     struct cb_err err = {0};
     publish(store, "run/__0_0.distcp");
     publish(store, "run/__1_0.distcp");
-    assert_int_equal(newest_checkpoint(store, "run", name, sizeof name, &files, &err), CB_ERR_NOT_FOUND);
+    assert_int_equal(resolve_newest_checkpoint(store, "run", name, sizeof name, &files, &err), CB_ERR_NOT_FOUND);
     assert_int_equal(files, 2);
     assert_string_equal(name, "untouched");
     publish(store, "run/iteration-1/.metadata");
-    assert_int_equal(newest_checkpoint(store, "run", name, 4, &files, &err), CB_ERR_USAGE);
+    assert_int_equal(resolve_newest_checkpoint(store, "run", name, 4, &files, &err), CB_ERR_USAGE);
     store_free(store);
 }
 
@@ -86,7 +86,7 @@ static void expect_meant(struct store *store, const char *folder, const char *wa
     char name[64] = "untouched";
     uint64_t of = 99;
     struct cb_err err = {0};
-    if (meant_checkpoint(store, folder, folder, name, sizeof name, &of, &err))
+    if (resolve_checkpoint(store, folder, folder, name, sizeof name, &of, &err))
         fail_msg("%s", err.message);
     assert_string_equal(name, wanted);
     assert_int_equal(of, wanted_of);
@@ -97,7 +97,7 @@ static void expect_refusal(struct store *store, const char *folder, const char *
     char name[64] = "untouched";
     uint64_t of;
     struct cb_err err = {0};
-    assert_int_equal(meant_checkpoint(store, folder, "PLACE", name, sizeof name, &of, &err), CB_ERR_USAGE);
+    assert_int_equal(resolve_checkpoint(store, folder, "PLACE", name, sizeof name, &of, &err), CB_ERR_USAGE);
     assert_non_null(strstr(err.message, text));
     assert_string_equal(name, "untouched");
 }

@@ -19,7 +19,7 @@ struct scene {
     struct job_record record;
     struct slurm_job slurm;
     struct job_folder folder;
-    struct job_sight sight;
+    struct job_observation sight;
     struct job_verdict verdict;
 };
 
@@ -34,14 +34,14 @@ static void set_scene(struct scene *self, const char *state, uint64_t since_s)
     strcpy(self->slurm.state_name, state);
     strcpy(self->slurm.nodes, "n[1-4]");
     self->slurm.state = slurm_state_find(state);
-    self->sight = (struct job_sight){
+    self->sight = (struct job_observation){
         .slurm = &self->slurm, .asked = true, .now_wall_ns = NOW_NS, .folder = &self->folder, .down_nodes = ""};
     job_record_observe(&self->record, &self->slurm, NOW_NS - since_s * NS_PER_S);
 }
 
 static void judge(struct scene *self)
 {
-    job_judge(&self->record, &self->sight, &self->verdict);
+    job_state_judge(&self->record, &self->sight, &self->verdict);
 }
 
 static void set_attempt(struct scene *self, uint64_t sign_age_s, const char *progress_state, const char *op)
