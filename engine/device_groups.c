@@ -18,7 +18,7 @@ struct introduction {
     char id[DEVICE_COMM_ID_BYTES];
 };
 
-void device_talk_init(struct device_groups *self, const struct device_comm_ops *ops, struct device *device)
+void device_groups_init(struct device_groups *self, const struct device_comm_ops *ops, struct device *device)
 {
     *self = (struct device_groups){.ops = ops, .device = device};
 }
@@ -30,24 +30,24 @@ static void forget(struct device_groups *self)
     free(self->groups);
     if (self->memory)
         self->device->ops->release(self->device, MEMORY_DEVICE, self->memory, self->bytes);
-    device_talk_init(self, self->ops, self->device);
+    device_groups_init(self, self->ops, self->device);
 }
 
-void device_talk_release(struct device_groups *self)
+void device_groups_release(struct device_groups *self)
 {
     for (size_t i = 0; i < self->group_count; i++)
         self->ops->close(self->groups[i].comm);
     forget(self);
 }
 
-void device_talk_abort(struct device_groups *self)
+void device_groups_abort(struct device_groups *self)
 {
     for (size_t i = 0; i < self->group_count; i++) /* all, before anything waits for the device */
         self->ops->abort(self->groups[i].comm);
-    device_talk_release(self);
+    device_groups_release(self);
 }
 
-int device_talk_reserve(struct device_groups *self, uint64_t bytes, struct cb_err *err)
+int device_groups_reserve(struct device_groups *self, uint64_t bytes, struct cb_err *err)
 {
     void *memory = NULL;
     bytes = bytes > GREETING_BYTES ? bytes : GREETING_BYTES;
@@ -158,8 +158,9 @@ static bool is_group(const struct device_group *group, const uint32_t *ranks, ui
     return group->count == count && memcmp(group->ranks, ranks, count * sizeof *ranks) == 0;
 }
 
-int device_talk_join(struct device_groups *self, struct comm *comm, const uint32_t *ranks, uint32_t count,
-                     uint32_t mine, uint32_t tag, uint64_t deadline_ns, struct device_comm **joined, struct cb_err *err)
+int device_groups_join(struct device_groups *self, struct comm *comm, const uint32_t *ranks, uint32_t count,
+                       uint32_t mine, uint32_t tag, uint64_t deadline_ns, struct device_comm **joined,
+                       struct cb_err *err)
 {
     for (size_t i = 0; i < self->group_count; i++) {
         if (is_group(&self->groups[i], ranks, count)) {

@@ -93,7 +93,7 @@ static int everybody(struct suite *suite, int code, const struct cb_err *why, co
 }
 
 /* The device of a rank, and its node. */
-struct sight {
+struct device_place {
     unsigned char id[DEVICE_ID_BYTES];
     uint32_t node;
 };
@@ -103,9 +103,9 @@ static int share_devices(struct suite *suite, const unsigned char id[DEVICE_ID_B
                          struct cb_err *err)
 {
     struct suite_gpu *self = &suite->gpu;
-    struct sight mine = {.node = suite->nodes.mine};
+    struct device_place mine = {.node = suite->nodes.mine};
     uint32_t ranks = comm_size(suite->comm), rank = comm_rank(suite->comm);
-    struct sight *all = calloc(ranks, sizeof *all);
+    struct device_place *all = calloc(ranks, sizeof *all);
     self->first_of_node = calloc(suite->nodes.count, sizeof *self->first_of_node);
     int rc = all && self->first_of_node ? 0 : alloc_fail(err, "for the GPUs of %" PRIu32 " ranks", ranks);
     memcpy(mine.id, id, sizeof mine.id);

@@ -33,7 +33,7 @@ static const struct collective_test tests[] = {
 };
 
 /* One test on this rank; memory on its device. */
-struct talk {
+struct collective_run {
     const struct collective_test *test;
     void *from, *to;
 };
@@ -46,8 +46,8 @@ static uint64_t share_of(const struct suite *suite, enum device_collective kind,
 }
 
 /* Seconds per operation, in a batch of `batch`, on the slowest rank. Includes calls and launches. */
-static int run_batch(struct suite *suite, const struct talk *talk, uint64_t bytes, uint32_t batch, double *seconds,
-                     struct cb_err *err)
+static int run_batch(struct suite *suite, const struct collective_run *run, uint64_t bytes, uint32_t batch,
+                     double *seconds, struct cb_err *err)
 {
     const struct device_comm_ops *ops = suite->gpu.plugin.ops->comm;
     struct device_comm *comm = suite->gpu.comm;
@@ -55,9 +55,9 @@ static int run_batch(struct suite *suite, const struct talk *talk, uint64_t byte
     int rc = suite_join(suite, 0, err);
     if (rc)
         return rc;
-    uint64_t share = share_of(suite, talk->test->kind, bytes), start_ns = clock_monotonic_ns();
+    uint64_t share = share_of(suite, run->test->kind, bytes), start_ns = clock_monotonic_ns();
     for (uint32_t i = 0; i < batch && comm && !rc; i++)
-        rc = ops->queue(comm, talk->test->kind, talk->from, talk->to, share, 0, suite_deadline(suite), err);
+        rc = ops->queue(comm, run->test->kind, run->from, run->to, share, 0, suite_deadline(suite), err);
     if (!rc && comm)
         rc = ops->wait(comm, suite_deadline(suite), err);
     uint64_t took_ns = comm ? clock_monotonic_ns() - start_ns : 0;
@@ -82,17 +82,17 @@ static bool adds(enum device_collective kind)
 }
 
 /* The input of a rank: its own values or, for sums, only those of the first rank. */
-static int give(struct suite *suite, const struct talk *talk, uint64_t bytes, struct cb_err *err)
+static int give(struct suite *suite, const struct collective_run *run, uint64_t bytes, struct cb_err *err)
 {
     struct device *device = suite->gpu.device;
     if (!device)
         return 0;
     struct device_values own = values_of(suite, suite->gpu.rank, 0, bytes);
-    int rc = device->ops->set(device, talk->to, 0xEE, bytes, err);
+    int rc = device->ops->set(device, run->to, 0xEE, bytes, err);
     if (rc)
         return rc;
-    return adds(talk->test->kind) && suite->gpu.rank > 0 ? device->ops->set(device, talk->from, 0, bytes, err)
-                                                         : device->ops->fill(device, &own, talk->from, err);
+    return adds(run->test->kind) && suite->gpu.rank > 0 ? device->ops->set(device, run->from, 0, bytes, err)
+                                                        : device->ops->fill(device, &own, run->from, err);
 }
 
 /* Whether `count` bytes at `memory` are those of `rank` from byte `first` on. */
@@ -107,13 +107,13 @@ static int expect(struct suite *suite, const char *memory, uint32_t rank, uint64
     return rc;
 }
 
-static int count_wrong(struct suite *suite, const struct talk *talk, uint64_t bytes, uint64_t *wrong,
+static int count_wrong(struct suite *suite, const struct collective_run *run, uint64_t bytes, uint64_t *wrong,
                        struct cb_err *err)
 {
-    enum device_collective kind = talk->test->kind;
+    enum device_collective kind = run->test->kind;
     uint32_t rank = suite->gpu.rank, size = suite->gpu.size;
     uint64_t share = share_of(suite, kind, bytes);
-    const char *to = talk->to;
+    const char *to = run->to;
     int rc = 0;
     *wrong = 0;
     if (!suite->gpu.device)
@@ -128,32 +128,32 @@ static int count_wrong(struct suite *suite, const struct talk *talk, uint64_t by
 }
 
 /* An untimed run: values are known before and verified after it. */
-static int check_once(struct suite *suite, const struct talk *talk, uint64_t bytes, struct cb_err *err)
+static int check_once(struct suite *suite, const struct collective_run *run, uint64_t bytes, struct cb_err *err)
 {
     double unused;
     uint64_t wrong = 0;
-    int rc = suite_join(suite, give(suite, talk, bytes, err), err);
+    int rc = suite_join(suite, give(suite, run, bytes, err), err);
     if (!rc)
-        rc = run_batch(suite, talk, bytes, 1, &unused, err);
+        rc = run_batch(suite, run, bytes, 1, &unused, err);
     if (rc)
         return rc;
-    rc = count_wrong(suite, talk, bytes, &wrong, err);
+    rc = count_wrong(suite, run, bytes, &wrong, err);
     if (!rc && wrong)
         rc = cb_fail(err, CB_ERR_CORRUPT, "NCCL %s of %" PRIu64 " bytes: %" PRIu64 " values are wrong on rank %" PRIu32,
-                     talk->test->name, bytes, wrong, comm_rank(suite->comm));
+                     run->test->name, bytes, wrong, comm_rank(suite->comm));
     return suite_join(suite, rc, err);
 }
 
 static int measure_size(struct suite *suite, void *context, uint64_t bytes, double *seconds, struct cb_err *err)
 {
-    const struct talk *talk = context;
+    const struct collective_run *run = context;
     double rounds[ROUNDS];
     struct summary summary;
     uint64_t batch = BATCH_BYTES / bytes;
     batch = batch < 1 ? 1 : batch > BATCH_MOST ? BATCH_MOST : batch;
-    int rc = check_once(suite, talk, bytes, err);
+    int rc = check_once(suite, run, bytes, err);
     for (size_t round = 0; round < ROUNDS && !rc; round++)
-        rc = run_batch(suite, talk, bytes, (uint32_t)batch, &rounds[round], err);
+        rc = run_batch(suite, run, bytes, (uint32_t)batch, &rounds[round], err);
     if (rc)
         return rc;
     stats_summarize(rounds, ROUNDS, &summary);
@@ -161,16 +161,17 @@ static int measure_size(struct suite *suite, void *context, uint64_t bytes, doub
     return 0;
 }
 
-static int measure_all(struct suite *suite, struct talk *talk, struct sample *sample, bool last, struct cb_err *err)
+static int measure_all(struct suite *suite, struct collective_run *run, struct sample *sample, bool last,
+                       struct cb_err *err)
 {
     uint32_t size = suite->gpu.size;
     int rc = 0;
     for (size_t i = 0; i < sizeof tests / sizeof *tests && !rc; i++) {
-        const struct collective_test *test = talk->test = &tests[i];
+        const struct collective_test *test = run->test = &tests[i];
         uint64_t bytes = collective_bytes(test->like, suite->gpu.collective_bytes, size);
-        struct suite_curve curve = {test->curve, test->like, size, bytes, measure_size, talk};
+        struct suite_curve curve = {test->curve, test->like, size, bytes, measure_size, run};
         double seconds = 0;
-        rc = measure_size(suite, talk, bytes, &seconds, err);
+        rc = measure_size(suite, run, bytes, &seconds, err);
         if (!rc && suite->gpu.comm)
             sample->values[test->metric] = (double)bytes / seconds * collective_bus_factor(test->like, size);
         if (!rc && last)
@@ -182,8 +183,8 @@ static int measure_all(struct suite *suite, struct talk *talk, struct sample *sa
 /* --- pairs of nodes --- */
 
 /* Collective over both ranks of a pair; seconds until both have received the other's data, the median. */
-static int time_pair(struct suite *suite, const struct talk *talk, uint32_t peer, uint64_t bytes, uint32_t rounds,
-                     double *median_s, struct cb_err *err)
+static int time_pair(struct suite *suite, const struct collective_run *run, uint32_t peer, uint64_t bytes,
+                     uint32_t rounds, double *median_s, struct cb_err *err)
 {
     const struct device_comm_ops *ops = suite->gpu.plugin.ops->comm;
     double seconds[PAIR_ROUNDS];
@@ -191,8 +192,7 @@ static int time_pair(struct suite *suite, const struct talk *talk, uint32_t peer
     int rc = 0;
     for (uint32_t i = 0; i < PAIR_WARMUP + rounds && !rc; i++) {
         uint64_t start_ns = clock_monotonic_ns();
-        rc =
-            ops->queue(suite->gpu.comm, DEVICE_EXCHANGE, talk->from, talk->to, bytes, peer, suite_deadline(suite), err);
+        rc = ops->queue(suite->gpu.comm, DEVICE_EXCHANGE, run->from, run->to, bytes, peer, suite_deadline(suite), err);
         if (!rc)
             rc = ops->wait(suite->gpu.comm, suite_deadline(suite), err);
         if (i >= PAIR_WARMUP)
@@ -205,22 +205,22 @@ static int time_pair(struct suite *suite, const struct talk *talk, uint32_t peer
     return 0;
 }
 
-static int measure_pair(struct suite *suite, const struct talk *talk, uint32_t peer, double *latency_s,
+static int measure_pair(struct suite *suite, const struct collective_run *run, uint32_t peer, double *latency_s,
                         double *bytes_per_s, struct cb_err *err)
 {
     struct device *device = suite->gpu.device;
     uint64_t bytes = suite->gpu.collective_bytes / sizeof(float) * sizeof(float), wrong = 0;
     struct device_values own = values_of(suite, suite->gpu.rank, 0, bytes);
     double seconds = 0;
-    int rc = device->ops->set(device, talk->to, 0xEE, bytes, err);
+    int rc = device->ops->set(device, run->to, 0xEE, bytes, err);
     if (!rc)
-        rc = device->ops->fill(device, &own, talk->from, err);
+        rc = device->ops->fill(device, &own, run->from, err);
     if (!rc)
-        rc = time_pair(suite, talk, peer, PAIR_BYTES, PAIR_ROUNDS, latency_s, err);
+        rc = time_pair(suite, run, peer, PAIR_BYTES, PAIR_ROUNDS, latency_s, err);
     if (!rc)
-        rc = time_pair(suite, talk, peer, bytes, PAIR_LARGE_ROUNDS, &seconds, err);
+        rc = time_pair(suite, run, peer, bytes, PAIR_LARGE_ROUNDS, &seconds, err);
     if (!rc)
-        rc = expect(suite, talk->to, peer, 0, bytes, &wrong, err);
+        rc = expect(suite, run->to, peer, 0, bytes, &wrong, err);
     if (!rc && wrong)
         rc = cb_fail(err, CB_ERR_CORRUPT, "NCCL between nodes: %" PRIu64 " values are wrong on rank %" PRIu32, wrong,
                      comm_rank(suite->comm));
@@ -240,7 +240,7 @@ static void note_pair(struct suite *suite, uint32_t opponent, double latency_s, 
 }
 
 /* The first GPUs of all nodes, one round at a time, so that no node is in two pairs at once. */
-static int measure_pairs(struct suite *suite, const struct talk *talk, struct sample *sample, bool last,
+static int measure_pairs(struct suite *suite, const struct collective_run *run, struct sample *sample, bool last,
                          struct cb_err *err)
 {
     const struct nodes *nodes = &suite->nodes;
@@ -253,7 +253,7 @@ static int measure_pairs(struct suite *suite, const struct talk *talk, struct sa
         uint32_t opponent = nodes_opponent(nodes->count, round, nodes->mine);
         double seconds = 0, rate = 0;
         if (plays && opponent != nodes->mine && first[opponent] != SUITE_NO_GPU) {
-            rc = measure_pair(suite, talk, first[opponent], &seconds, &rate, err);
+            rc = measure_pair(suite, run, first[opponent], &seconds, &rate, err);
             latency_s += seconds;
             bytes_per_s += rate;
             met++;
@@ -273,21 +273,21 @@ int suite_gpu_collectives(struct suite *suite, struct sample *sample, bool last,
 {
     struct device *device = suite->gpu.device;
     uint64_t bytes = suite->gpu.collective_bytes;
-    struct talk talk = {0};
-    int rc = device ? device->ops->allocate(device, MEMORY_DEVICE, bytes, &talk.from, err) : 0;
+    struct collective_run run = {0};
+    int rc = device ? device->ops->allocate(device, MEMORY_DEVICE, bytes, &run.from, err) : 0;
     if (!rc && device)
-        rc = device->ops->allocate(device, MEMORY_DEVICE, bytes, &talk.to, err);
+        rc = device->ops->allocate(device, MEMORY_DEVICE, bytes, &run.to, err);
     rc = suite_join(suite, rc, err);
     if (!rc)
-        rc = measure_all(suite, &talk, sample, last, err);
+        rc = measure_all(suite, &run, sample, last, err);
     if (!rc)
-        rc = measure_pairs(suite, &talk, sample, last, err);
+        rc = measure_pairs(suite, &run, sample, last, err);
     /* Memory can only be freed when nothing is in progress: an operation that waits for a missing rank never ends. */
     if (rc && suite->gpu.comm)
         suite->gpu.plugin.ops->comm->abort(suite->gpu.comm);
     if (device) {
-        device->ops->release(device, MEMORY_DEVICE, talk.from, bytes);
-        device->ops->release(device, MEMORY_DEVICE, talk.to, bytes);
+        device->ops->release(device, MEMORY_DEVICE, run.from, bytes);
+        device->ops->release(device, MEMORY_DEVICE, run.to, bytes);
     }
     return rc;
 }

@@ -173,7 +173,7 @@ static void note_failure(struct trainer *trainer, uint32_t step, int code, const
         status_page_add_fact(trainer->page, key, message);
 }
 
-static double seconds_a_step(const struct step_pace *pace)
+static double seconds_a_step(const struct step_rate *pace)
 {
     return pace->steps ? (double)pace->spent_ns / 1e9 / (double)pace->steps : NAN;
 }
@@ -200,7 +200,7 @@ static void settle_one(struct trainer *trainer, struct save_under_way *save)
         values[METRIC_DURABLE_S] = values[METRIC_OP_S];
     if (self->async && !isnan(beside_s) && !isnan(alone_s))
         values[METRIC_INTERFERENCE_FRACTION] = 1 - alone_s / beside_s;
-    trainer->beside = (struct step_pace){0};
+    trainer->beside = (struct step_rate){0};
     publish(trainer, sample);
     if (sample->flags & SAMPLE_FAILED)
         return;

@@ -174,7 +174,7 @@ static void note_pace(struct trainer *self, const struct timeline *timeline, boo
     bool saving = checkpoint_is_saving(self);
     if (saving != saving_before) /* a save ended during it: it belongs to neither group */
         return;
-    struct step_pace *pace = saving ? &self->beside : &self->alone;
+    struct step_rate *pace = saving ? &self->beside : &self->alone;
     pace->steps++;
     pace->spent_ns += timeline->end_ns - timeline->start_ns;
 }

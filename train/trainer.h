@@ -27,7 +27,7 @@ struct position {
 };
 
 /* Rates of steps. */
-struct step_pace {
+struct step_rate {
     uint64_t steps, spent_ns;
 };
 
@@ -58,7 +58,7 @@ struct trainer {
     uint64_t first_step;                 /* of this attempt */
     bool broken;                         /* the current step produced NaN or infinity, on some rank */
     struct train_checkpoint *checkpoint; /* NULL without checkpoints */
-    struct step_pace alone, beside;      /* measured steps: without and with a concurrent save */
+    struct step_rate alone, beside;      /* measured steps: without and with a concurrent save */
     uint64_t began_ns;                   /* start of the first measured step */
     struct stream_counts exchanged;      /* end of the last step */
 };

@@ -1,4 +1,4 @@
-/* Between iterations. Owns the workload and its pace; knows of the engine only whether saves go on. */
+/* Between iterations. Owns the workload and its compute_rate; knows of the engine only whether saves go on. */
 #include "worker/compute_gap.h"
 
 #include <math.h>
@@ -11,12 +11,12 @@
 #define SLICE_NS (10 * NS_PER_MS)
 #define SLEEP_NS (50 * NS_PER_MS)
 #define CALIBRATE_NS (500 * NS_PER_MS)
-/* A pace of less is noise. */
+/* A compute_rate of less is noise. */
 #define LEAST_NS (20 * NS_PER_MS)
 
-int gap_init(struct gap *self, const struct experiment *experiment, struct cb_err *err)
+int compute_gap_init(struct compute_gap *self, const struct experiment *experiment, struct cb_err *err)
 {
-    *self = (struct gap){.gap_ns = experiment_u64(experiment, OPT_COMPUTE_GAP)};
+    *self = (struct compute_gap){.gap_ns = experiment_u64(experiment, OPT_COMPUTE_GAP)};
     if (experiment_is(experiment, OPT_INTERFERENCE, "none"))
         return 0;
     if (self->gap_ns == 0)
@@ -24,7 +24,7 @@ int gap_init(struct gap *self, const struct experiment *experiment, struct cb_er
     return compute_new(device_host_cores(), &self->compute, err);
 }
 
-void gap_release(struct gap *self)
+void compute_gap_release(struct compute_gap *self)
 {
     compute_free(self->compute);
     memset(self, 0, sizeof *self);
@@ -36,15 +36,15 @@ static int look_around(struct comm *comm, struct status_page *page, struct cb_er
     return comm_check(comm, err);
 }
 
-static void add_slice(struct pace *pace, uint64_t units, uint64_t spent_ns)
+static void add_slice(struct compute_rate *compute_rate, uint64_t units, uint64_t spent_ns)
 {
-    pace->units += units;
-    pace->spent_ns += spent_ns;
+    compute_rate->units += units;
+    compute_rate->spent_ns += spent_ns;
 }
 
-static double units_per_s(const struct pace *pace)
+static double units_per_s(const struct compute_rate *compute_rate)
 {
-    return (double)pace->units / ((double)pace->spent_ns / 1e9);
+    return (double)compute_rate->units / ((double)compute_rate->spent_ns / 1e9);
 }
 
 static uint64_t earlier(uint64_t a, uint64_t b)
@@ -52,7 +52,7 @@ static uint64_t earlier(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-int gap_calibrate(struct gap *self, struct comm *comm, struct status_page *page, struct cb_err *err)
+int compute_gap_calibrate(struct compute_gap *self, struct comm *comm, struct status_page *page, struct cb_err *err)
 {
     uint64_t now_ns = clock_monotonic_ns(), end_ns = now_ns + CALIBRATE_NS;
     int rc = 0;
@@ -66,8 +66,8 @@ int gap_calibrate(struct gap *self, struct comm *comm, struct status_page *page,
     return rc;
 }
 
-static int compute_gap(struct gap *self, struct engine *engine, struct comm *comm, struct status_page *page,
-                       struct pace *beside, struct cb_err *err)
+static int compute_gap(struct compute_gap *self, struct engine *engine, struct comm *comm, struct status_page *page,
+                       struct compute_rate *beside, struct cb_err *err)
 {
     uint64_t now_ns = clock_monotonic_ns(), end_ns = now_ns + self->gap_ns;
     bool busy = engine && engine_under_way(engine) > 0;
@@ -85,7 +85,7 @@ static int compute_gap(struct gap *self, struct engine *engine, struct comm *com
     return rc;
 }
 
-static int sleep_gap(const struct gap *self, struct comm *comm, struct status_page *page, struct cb_err *err)
+static int sleep_gap(const struct compute_gap *self, struct comm *comm, struct status_page *page, struct cb_err *err)
 {
     uint64_t now_ns = clock_monotonic_ns(), end_ns = now_ns + self->gap_ns;
     int rc = 0;
@@ -99,10 +99,10 @@ static int sleep_gap(const struct gap *self, struct comm *comm, struct status_pa
     return rc;
 }
 
-int gap_pass(struct gap *self, struct engine *engine, struct comm *comm, struct status_page *page, double *fraction,
-             struct cb_err *err)
+int compute_gap_pass(struct compute_gap *self, struct engine *engine, struct comm *comm, struct status_page *page,
+                     double *fraction, struct cb_err *err)
 {
-    struct pace beside = {0};
+    struct compute_rate beside = {0};
     *fraction = NAN;
     if (self->gap_ns == 0)
         return 0;

@@ -12,24 +12,25 @@
 #include "run/status_page.h"
 #include "worker/compute.h"
 
-struct pace {
+struct compute_rate {
     uint64_t units, spent_ns;
 };
 
-struct gap {
-    uint64_t gap_ns;         /* compute_gap; 0: none */
-    struct compute *compute; /* NULL with interference=none */
-    struct pace alone;       /* while no save was under way, of the whole run */
+struct compute_gap {
+    uint64_t gap_ns;           /* compute_gap; 0: none */
+    struct compute *compute;   /* NULL with interference=none */
+    struct compute_rate alone; /* while no save was under way, of the whole run */
 };
 
-int gap_init(struct gap *self, const struct experiment *experiment, struct cb_err *err) CB_MUST_CHECK;
-void gap_release(struct gap *self);
-/* The pace without any save, before the first one. All ranks at once. */
-int gap_calibrate(struct gap *self, struct comm *comm, struct status_page *page, struct cb_err *err) CB_MUST_CHECK;
+int compute_gap_init(struct compute_gap *self, const struct experiment *experiment, struct cb_err *err) CB_MUST_CHECK;
+void compute_gap_release(struct compute_gap *self);
+/* The compute_rate without any save, before the first one. All ranks at once. */
+int compute_gap_calibrate(struct compute_gap *self, struct comm *comm, struct status_page *page,
+                          struct cb_err *err) CB_MUST_CHECK;
 
-/* One gap. *fraction: the share of its pace that computing lost while saves were under way; NAN where
+/* One gap. *fraction: the share of its compute_rate that computing lost while saves were under way; NAN where
  * none was, or nothing was computed. Ends early, failing, on a request to stop now. */
-int gap_pass(struct gap *self, struct engine *engine, struct comm *comm, struct status_page *page, double *fraction,
-             struct cb_err *err) CB_MUST_CHECK;
+int compute_gap_pass(struct compute_gap *self, struct engine *engine, struct comm *comm, struct status_page *page,
+                     double *fraction, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

@@ -32,8 +32,8 @@ static int drop_one(void *context, const char *name, uint64_t length, struct cb_
     return 0;
 }
 
-int cold_drop(struct comm *comm, struct store *store, const char *folder, uint64_t deadline_ns,
-              struct coldness *coldness, struct cb_err *err)
+int drop_cache(struct comm *comm, struct store *store, const char *folder, uint64_t deadline_ns,
+               struct coldness *coldness, struct cb_err *err)
 {
     if (!store_capabilities(store)->page_cache) { /* nothing here could be warm */
         *coldness = (struct coldness){.resident_fraction = NAN};
@@ -68,7 +68,7 @@ int cold_drop(struct comm *comm, struct store *store, const char *folder, uint64
     return 0;
 }
 
-void cold_mark_suspects(struct status_page *page, uint64_t load_bytes, double limit_bytes_per_s)
+void drop_cache_mark_suspects(struct status_page *page, uint64_t load_bytes, double limit_bytes_per_s)
 {
     uint32_t count = atomic_load(&page->sample_count);
     for (uint32_t i = 0; i < count; i++) {

@@ -19,11 +19,11 @@ struct coldness {
 
 /* Drops the page cache of every file of a checkpoint: the ranks of each machine share the files. Does nothing for a
  * store that this machine does not cache. */
-int cold_drop(struct comm *comm, struct store *store, const char *folder, uint64_t deadline_ns,
-              struct coldness *coldness, struct cb_err *err) CB_MUST_CHECK;
+int drop_cache(struct comm *comm, struct store *store, const char *folder, uint64_t deadline_ns,
+               struct coldness *coldness, struct cb_err *err) CB_MUST_CHECK;
 
 /* After the raw limit is known: marks the loads on the page that were so much faster than the store
  * can read that a cache must have helped. `load_bytes` is what all ranks read in a load. */
-void cold_mark_suspects(struct status_page *page, uint64_t load_bytes, double limit_bytes_per_s);
+void drop_cache_mark_suspects(struct status_page *page, uint64_t load_bytes, double limit_bytes_per_s);
 
 #endif

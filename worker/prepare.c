@@ -366,7 +366,7 @@ int run_prepare(struct run *self, struct comm *comm, struct status_page *page, c
     if (!rc)
         rc = run_join(self, make_engine(self, err), err);
     if (!rc)
-        rc = run_join(self, gap_init(&self->gap, self->experiment, err), err);
+        rc = run_join(self, compute_gap_init(&self->gap, self->experiment, err), err);
     return rc;
 }
 
@@ -379,7 +379,7 @@ bool run_stop(struct run *self)
 void run_release(struct run *self)
 {
     engine_free(self->engine);
-    gap_release(&self->gap);
+    compute_gap_release(&self->gap);
     comm_free(self->async_comm);
     free(self->pending);
     if (self->async_store)

@@ -78,7 +78,7 @@ static int make_cold(struct baseline *self, const char *name, struct cb_err *err
     struct coldness unused;
     if (!run->cold)
         return 0;
-    int rc = cold_drop(run->comm, run->folder.plain, name, run_deadline(run), &unused, err);
+    int rc = drop_cache(run->comm, run->folder.plain, name, run_deadline(run), &unused, err);
     return run_join(run, rc, err);
 }
 
@@ -142,7 +142,7 @@ static void publish(struct baseline *self)
         run->page->run_values[METRIC_BASELINE_READ_BYTES_PER_S] = read_rate;
     }
     if (run->cold && self->reads > 0)
-        cold_mark_suspects(run->page, run->load_bytes, read_rate);
+        drop_cache_mark_suspects(run->page, run->load_bytes, read_rate);
 }
 
 int run_baseline(struct run *run, struct cb_err *err)

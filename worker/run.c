@@ -239,7 +239,7 @@ static int gap_step(struct run *self, struct cb_err *err)
     double fraction;
     if (self->gap.gap_ns == 0)
         return 0;
-    int rc = gap_pass(&self->gap, self->engine, self->comm, self->page, &fraction, err);
+    int rc = compute_gap_pass(&self->gap, self->engine, self->comm, self->page, &fraction, err);
     if (self->pending_count > 0)
         newest_pending(self)->interference_fraction = fraction;
     return run_join(self, rc, err);
@@ -267,7 +267,7 @@ static int make_cold(struct run *self, struct coldness *coldness, struct cb_err 
     *coldness = (struct coldness){.resident_fraction = NAN};
     if (!self->cold || !self->folder.path)
         return 0;
-    int rc = cold_drop(self->comm, self->folder.plain, self->checkpoint, run_deadline(self), coldness, err);
+    int rc = drop_cache(self->comm, self->folder.plain, self->checkpoint, run_deadline(self), coldness, err);
     return run_join(self, rc, err);
 }
 
@@ -378,7 +378,7 @@ static int verify_saved(struct run *self, struct cb_err *err)
         return 0;
     struct coldness coldness;
     struct sample unmeasured = {.op = OP_LOAD, .iteration = self->checkpoint_iteration, .flags = SAMPLE_WARMUP};
-    int rc = cold_drop(self->comm, self->folder.plain, self->checkpoint, run_deadline(self), &coldness, err);
+    int rc = drop_cache(self->comm, self->folder.plain, self->checkpoint, run_deadline(self), &coldness, err);
     rc = run_join(self, rc, err);
     if (!rc)
         rc = poison_target(self, err);
@@ -410,7 +410,7 @@ int run_execute(struct run *self, struct cb_err *err)
     self->page->run_values[METRIC_CHECKPOINT_BYTES] = (double)layout_total_bytes(self->layout);
     int rc = 0;
     if (self->gap.compute) /* all cores at once, as in a gap */
-        rc = run_join(self, gap_calibrate(&self->gap, self->comm, self->page, err), err);
+        rc = run_join(self, compute_gap_calibrate(&self->gap, self->comm, self->page, err), err);
     if (!rc)
         rc = iterate_all(self, err);
     if (!rc)

@@ -52,7 +52,7 @@ struct run {
     bool on_device;
     struct pending_save *pending; /* RUN_PENDING of them, a ring */
     uint32_t pending_first, pending_count;
-    struct gap gap;
+    struct compute_gap gap;
     uint64_t keep_last;
     struct payload_settings payload;
     enum verify_mode verify;

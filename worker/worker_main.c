@@ -180,8 +180,8 @@ static void set_phase(struct status_page *page, enum rank_phase phase)
 }
 
 /* Checkpoints, and raw bytes. */
-static int live_with_checkpoints(const struct arguments *arguments, struct comm *comm, struct status_page *page,
-                                 struct cb_err *err)
+static int run_checkpoints(const struct arguments *arguments, struct comm *comm, struct status_page *page,
+                           struct cb_err *err)
 {
     struct run run;
     int rc = run_prepare(&run, comm, page, arguments->pages, arguments->run_folder, (uint32_t)arguments->attempt, err);
@@ -195,15 +195,15 @@ static int live_with_checkpoints(const struct arguments *arguments, struct comm 
     return rc;
 }
 
-static int live_with_suite(const struct arguments *arguments, struct comm *comm, struct status_page *page,
-                           const struct experiment *experiment, struct cb_err *err)
+static int run_suite(const struct arguments *arguments, struct comm *comm, struct status_page *page,
+                     const struct experiment *experiment, struct cb_err *err)
 {
     set_phase(page, PHASE_RUNNING);
     return suite_run(comm, page, experiment, arguments->pages, arguments->run_folder, err);
 }
 
-static int live_with_training(const struct arguments *arguments, struct comm *comm, struct status_page *page,
-                              const struct experiment *experiment, struct cb_err *err)
+static int run_training(const struct arguments *arguments, struct comm *comm, struct status_page *page,
+                        const struct experiment *experiment, struct cb_err *err)
 {
     struct train_place place = {.comm = comm,
                                 .page = page,
@@ -220,8 +220,8 @@ static void tell_finding(const char *line)
     log_error("%s", line);
 }
 
-static int live_with_verification(const struct arguments *arguments, struct comm *comm, struct status_page *page,
-                                  const struct experiment *experiment, struct cb_err *err)
+static int run_verification(const struct arguments *arguments, struct comm *comm, struct status_page *page,
+                            const struct experiment *experiment, struct cb_err *err)
 {
     struct verify_stored_setup setup = {
         .comm = comm, .page = page, .experiment = experiment, .pages_folder = arguments->pages, .tell = tell_finding};
@@ -245,13 +245,13 @@ static int live(const struct arguments *arguments, struct comm *comm, struct sta
         run_folder_read_experiment(run_experiment_folder(arguments->pages, arguments->run_folder), &experiment, &err),
         clock_monotonic_ns() + READ_WITHIN_NS, &err);
     if (!rc && experiment_is(experiment, OPT_WORKLOAD, "suite"))
-        rc = live_with_suite(arguments, comm, page, experiment, &err);
+        rc = run_suite(arguments, comm, page, experiment, &err);
     else if (!rc && experiment_is(experiment, OPT_WORKLOAD, "train"))
-        rc = live_with_training(arguments, comm, page, experiment, &err);
+        rc = run_training(arguments, comm, page, experiment, &err);
     else if (!rc && experiment_is(experiment, OPT_WORKLOAD, "verify"))
-        rc = live_with_verification(arguments, comm, page, experiment, &err);
+        rc = run_verification(arguments, comm, page, experiment, &err);
     else if (!rc)
-        rc = live_with_checkpoints(arguments, comm, page, &err);
+        rc = run_checkpoints(arguments, comm, page, &err);
     if (rc)
         status_page_add_failure(page, rc, err.message);
     if (signal_stopped)

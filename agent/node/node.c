@@ -40,7 +40,7 @@ struct node_agent {
     struct experiment *experiment;
     struct pages pages;
     struct page_sender **senders; /* one per page */
-    struct wire_rank_report *sights;
+    struct wire_rank_report *rank_reports;
     struct wire_joined joined;
     struct counters counters;
     struct probe *probe;
@@ -75,8 +75,8 @@ static int keep_experiment(struct node_agent *self, const struct wire_welcome *w
 static int follow_pages(struct node_agent *self, struct cb_err *err)
 {
     self->senders = calloc(self->pages.count, sizeof(struct page_sender *));
-    self->sights = calloc(self->pages.count, sizeof *self->sights);
-    int rc = self->senders && self->sights ? 0 : alloc_fail(err, "for %u ranks", self->pages.count);
+    self->rank_reports = calloc(self->pages.count, sizeof *self->rank_reports);
+    int rc = self->senders && self->rank_reports ? 0 : alloc_fail(err, "for %u ranks", self->pages.count);
     for (uint32_t i = 0; i < self->pages.count && !rc; i++)
         rc = page_sender_new(self->pages.page[i], self->joined.monotonic_offset_ns, &self->senders[i], err);
     return rc;
@@ -153,13 +153,13 @@ static char state_of(const struct node_agent *self, uint32_t index)
 static void look_at_ranks(struct node_agent *self)
 {
     for (uint32_t i = 0; i < self->pages.count; i++) {
-        struct wire_rank_report *sight = &self->sights[i];
-        *sight = (struct wire_rank_report){
+        struct wire_rank_report *rank_report = &self->rank_reports[i];
+        *rank_report = (struct wire_rank_report){
             .rank = self->pages.first + i, .pid = (uint32_t)pid_of(self, i), .state = state_of(self, i)};
-        if (sight->state)
-            procfs_read(pid_of(self, i), "wchan", sight->place, sizeof sight->place);
-        if (strcmp(sight->place, "0") == 0)
-            sight->place[0] = '\0';
+        if (rank_report->state)
+            procfs_read(pid_of(self, i), "wchan", rank_report->place, sizeof rank_report->place);
+        if (strcmp(rank_report->place, "0") == 0)
+            rank_report->place[0] = '\0';
     }
 }
 
@@ -226,7 +226,7 @@ static int send_spans(struct node_agent *self, bool all, struct cb_err *err)
 static int send_sights(struct node_agent *self, struct cb_err *err)
 {
     look_at_ranks(self);
-    wire_write_sights(&self->message, self->sights, self->pages.count);
+    wire_write_sights(&self->message, self->rank_reports, self->pages.count);
     return send_message(self, err);
 }
 
@@ -401,7 +401,7 @@ int node_run(const struct node_options *options, struct cb_err *err)
     for (uint32_t i = 0; self.senders && i < self.pages.count; i++)
         page_sender_free(self.senders[i]);
     free(self.senders);
-    free(self.sights);
+    free(self.rank_reports);
     pages_release(&self.pages);
     channel_free(self.channel);
     channel_context_free(self.context);

@@ -513,20 +513,20 @@ bool node_peers_is_alive(const struct attempt *attempt, uint32_t rank)
     uint32_t pid = atomic_load(&attempt->pages.page[rank]->pid);
     if (!rendezvous || !pid || rendezvous_report(rendezvous, node_of(attempt, rank))->state != NODE_JOINED)
         return false;
-    const struct wire_rank_report *sight = rendezvous_sight(rendezvous, rank);
-    return sight->pid != pid || sight->state;
+    const struct wire_rank_report *rank_report = rendezvous_sight(rendezvous, rank);
+    return rank_report->pid != pid || rank_report->state;
 }
 
 char *node_peers_describe_process(const struct attempt *attempt, uint32_t rank, char text[64])
 {
-    const struct wire_rank_report *sight =
+    const struct wire_rank_report *rank_report =
         attempt->peers->rendezvous ? rendezvous_sight(attempt->peers->rendezvous, rank) : NULL;
     const char *node = attempt->nodes.name[node_of(attempt, rank)];
-    if (!sight || !sight->state)
+    if (!rank_report || !rank_report->state)
         snprintf(text, 64, "no process on %.40s", node);
     else
-        snprintf(text, 64, "state %c%s%.20s%s on %.24s", sight->state, *sight->place ? " (" : "", sight->place,
-                 *sight->place ? ")" : "", node);
+        snprintf(text, 64, "state %c%s%.20s%s on %.24s", rank_report->state, *rank_report->place ? " (" : "",
+                 rank_report->place, *rank_report->place ? ")" : "", node);
     return text;
 }
 

@@ -20,8 +20,8 @@
 struct node {
     struct node_report report;
     struct channel *channel;
-    struct wire_rank_report *sights; /* one per rank */
-    uint64_t beat_ns;                /* when the last heartbeat was sent */
+    struct wire_rank_report *rank_reports; /* one per rank */
+    uint64_t beat_ns;                      /* when the last heartbeat was sent */
 };
 
 struct stranger {
@@ -39,7 +39,7 @@ struct rendezvous {
     struct stranger *strangers; /* STRANGER_LIMIT slots, stranger_count used */
     uint32_t stranger_count;
     struct pollfd *polls; /* capacity for all nodes */
-    struct wire_rank_report *read_sights;
+    struct wire_rank_report *read_reports;
     struct buf message;
     struct wire_beat orders;
     char refusal[1024]; /* "" if nobody was refused */
@@ -76,12 +76,12 @@ static int set_up_nodes(struct rendezvous *self, struct cb_err *err)
         most = report->rank_count > most ? report->rank_count : most;
         if (is_own(self, i))
             continue;
-        self->nodes[i].sights = calloc((size_t)report->rank_count + 1, sizeof *self->nodes[i].sights);
-        if (!self->nodes[i].sights)
+        self->nodes[i].rank_reports = calloc((size_t)report->rank_count + 1, sizeof *self->nodes[i].rank_reports);
+        if (!self->nodes[i].rank_reports)
             return alloc_fail(err, "for %u nodes", nodes);
     }
-    self->read_sights = calloc((size_t)most + 1, sizeof *self->read_sights);
-    return self->read_sights ? 0 : alloc_fail(err, "for %u nodes", nodes);
+    self->read_reports = calloc((size_t)most + 1, sizeof *self->read_reports);
+    return self->read_reports ? 0 : alloc_fail(err, "for %u nodes", nodes);
 }
 
 int rendezvous_new(const struct rendezvous_setup *setup, struct rendezvous **rendezvous, struct cb_err *err)
@@ -111,7 +111,7 @@ void rendezvous_free(struct rendezvous *self)
         return;
     for (uint32_t i = 0; self->nodes && i < node_count(self); i++) {
         channel_free(self->nodes[i].channel);
-        free(self->nodes[i].sights);
+        free(self->nodes[i].rank_reports);
     }
     for (uint32_t i = 0; i < self->stranger_count; i++)
         channel_free(self->strangers[i].channel);
@@ -119,7 +119,7 @@ void rendezvous_free(struct rendezvous *self)
         close(self->listening);
     channel_context_free(self->context);
     buf_release(&self->message);
-    free(self->read_sights);
+    free(self->read_reports);
     free(self->polls);
     free(self->strangers);
     free(self->nodes);
@@ -147,7 +147,7 @@ static void lose(struct rendezvous *self, uint32_t index, const char *why)
     channel_free(node->channel);
     node->channel = NULL;
     for (uint32_t i = 0; i < node->report.rank_count; i++)
-        node->sights[i] = (struct wire_rank_report){0};
+        node->rank_reports[i] = (struct wire_rank_report){0};
 }
 
 /* Queues the message in the node's channel. */
@@ -287,14 +287,14 @@ static void accept_strangers(struct rendezvous *self, uint64_t now_ns)
 static int take_sights(struct rendezvous *self, struct node *node, const void *bytes, size_t len, struct cb_err *err)
 {
     uint32_t count = 0;
-    int rc = wire_read_sights(bytes, len, self->read_sights, node->report.rank_count, &count, err);
+    int rc = wire_read_sights(bytes, len, self->read_reports, node->report.rank_count, &count, err);
     for (uint32_t i = 0; i < count && !rc; i++) {
-        uint32_t rank = self->read_sights[i].rank - node->report.first_rank;
+        uint32_t rank = self->read_reports[i].rank - node->report.first_rank;
         if (rank >= node->report.rank_count)
-            rc =
-                cb_fail(err, CB_ERR_FORMAT, "a report of rank %u, which is on another node", self->read_sights[i].rank);
+            rc = cb_fail(err, CB_ERR_FORMAT, "a report of rank %u, which is on another node",
+                         self->read_reports[i].rank);
         else
-            node->sights[rank] = self->read_sights[i];
+            node->rank_reports[rank] = self->read_reports[i];
     }
     return rc;
 }
@@ -526,7 +526,7 @@ const struct wire_rank_report *rendezvous_sight(const struct rendezvous *self, u
 {
     uint32_t index = rank_placement_node_of(self->setup.ranks, node_count(self), rank);
     const struct node *node = &self->nodes[index];
-    return node->sights ? &node->sights[rank - node->report.first_rank] : NULL;
+    return node->rank_reports ? &node->rank_reports[rank - node->report.first_rank] : NULL;
 }
 
 void rendezvous_finish(struct rendezvous *self, uint64_t deadline_ns)

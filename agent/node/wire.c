@@ -102,15 +102,15 @@ void wire_write_beat(struct buf *out, const struct wire_beat *beat)
     put_u32(out, beat->kill);
 }
 
-void wire_write_sights(struct buf *out, const struct wire_rank_report *sights, uint32_t count)
+void wire_write_sights(struct buf *out, const struct wire_rank_report *rank_reports, uint32_t count)
 {
     begin(out, WIRE_SIGHT);
     put_u32(out, count);
     for (uint32_t i = 0; i < count; i++) {
-        put_u32(out, sights[i].rank);
-        put_u32(out, sights[i].pid);
-        buf_append_char(out, sights[i].state);
-        put_text(out, sights[i].place);
+        put_u32(out, rank_reports[i].rank);
+        put_u32(out, rank_reports[i].pid);
+        buf_append_char(out, rank_reports[i].state);
+        put_text(out, rank_reports[i].place);
     }
 }
 
@@ -312,8 +312,8 @@ int wire_read_beat(const void *message, size_t len, struct wire_beat *beat, stru
     return rc;
 }
 
-int wire_read_sights(const void *message, size_t len, struct wire_rank_report *sights, uint32_t max, uint32_t *count,
-                     struct cb_err *err)
+int wire_read_sights(const void *message, size_t len, struct wire_rank_report *rank_reports, uint32_t max,
+                     uint32_t *count, struct cb_err *err)
 {
     struct reader reader = open_message(message, len, WIRE_SIGHT);
     uint32_t given = get_u32(&reader);
@@ -321,11 +321,11 @@ int wire_read_sights(const void *message, size_t len, struct wire_rank_report *s
         return cb_fail(err, CB_ERR_FORMAT, "a node reports %u ranks and has %u", given, max);
     for (uint32_t i = 0; i < given && !reader.bad; i++) {
         const unsigned char *state;
-        sights[i].rank = get_u32(&reader);
-        sights[i].pid = get_u32(&reader);
+        rank_reports[i].rank = get_u32(&reader);
+        rank_reports[i].pid = get_u32(&reader);
         state = take(&reader, 1);
-        sights[i].state = state ? (char)*state : '\0';
-        get_text(&reader, sights[i].place, sizeof sights[i].place);
+        rank_reports[i].state = state ? (char)*state : '\0';
+        get_text(&reader, rank_reports[i].place, sizeof rank_reports[i].place);
     }
     int rc = end_message(&reader, "report of ranks", err);
     if (!rc)

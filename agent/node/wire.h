@@ -92,7 +92,7 @@ void wire_write_ping(struct buf *out, uint64_t now_ns);
 void wire_write_pong(struct buf *out, const struct wire_pong *pong);
 void wire_write_joined(struct buf *out, const struct wire_joined *joined);
 void wire_write_beat(struct buf *out, const struct wire_beat *beat);
-void wire_write_sights(struct buf *out, const struct wire_rank_report *sights, uint32_t count);
+void wire_write_sights(struct buf *out, const struct wire_rank_report *rank_reports, uint32_t count);
 void wire_write_span(struct buf *out, const struct wire_span *span);
 void wire_write_file(struct buf *out, const struct wire_file *file);
 void wire_write_bare(struct buf *out, enum wire_kind kind); /* FINISH, FINISHED */
@@ -109,9 +109,9 @@ int wire_read_ping(const void *message, size_t len, uint64_t *now_ns, struct cb_
 int wire_read_pong(const void *message, size_t len, struct wire_pong *pong, struct cb_err *err) CB_MUST_CHECK;
 int wire_read_joined(const void *message, size_t len, struct wire_joined *joined, struct cb_err *err) CB_MUST_CHECK;
 int wire_read_beat(const void *message, size_t len, struct wire_beat *beat, struct cb_err *err) CB_MUST_CHECK;
-/* Fills sights[0 … *count - 1], at most `max`. */
-int wire_read_sights(const void *message, size_t len, struct wire_rank_report *sights, uint32_t max, uint32_t *count,
-                     struct cb_err *err) CB_MUST_CHECK;
+/* Fills rank_reports[0 … *count - 1], at most `max`. */
+int wire_read_sights(const void *message, size_t len, struct wire_rank_report *rank_reports, uint32_t max,
+                     uint32_t *count, struct cb_err *err) CB_MUST_CHECK;
 int wire_read_span(const void *message, size_t len, struct wire_span *span, struct cb_err *err) CB_MUST_CHECK;
 int wire_read_file(const void *message, size_t len, struct wire_file *file, struct cb_err *err) CB_MUST_CHECK;
 

@@ -262,7 +262,7 @@ static int take_by(struct sides *sides, struct run_info *run, const char *key, s
     struct side *side = NULL;
     char name[512];
     int rc = 0;
-    const char *value = varied_value(run->experiment, key);
+    const char *value = sweep_axes_value(run->experiment, key);
     snprintf(name, sizeof name, "%s=%s", key, *value || strncmp(key, "label.", 6) != 0 ? value : "-");
     for (size_t k = 0; k < sides->count && !side; k++)
         if (strcmp(sides->items[k].name, name) == 0)

@@ -17,7 +17,7 @@ static const struct {
     {OPT_RANKS, {OPT_NODES, OPT_RANKS_PER_NODE}},
 };
 
-const char *varied_value(const struct experiment *experiment, const char *key)
+const char *sweep_axes_value(const struct experiment *experiment, const char *key)
 {
     enum option_id id;
     if (option_find(key, &id, NULL) == 0)
@@ -28,15 +28,15 @@ const char *varied_value(const struct experiment *experiment, const char *key)
     return "";
 }
 
-void varied_release(struct varied *self)
+void sweep_axes_release(struct sweep_axes *self)
 {
     for (size_t i = 0; i < self->count; i++)
         free(self->keys[i]);
     free(self->keys);
-    *self = (struct varied){0};
+    *self = (struct sweep_axes){0};
 }
 
-static int add_key(struct varied *self, const char *key, struct cb_err *err)
+static int add_key(struct sweep_axes *self, const char *key, struct cb_err *err)
 {
     if (alloc_grow(&self->keys, self->count, sizeof *self->keys, err))
         return CB_ERR_MEMORY;
@@ -47,10 +47,10 @@ static int add_key(struct varied *self, const char *key, struct cb_err *err)
     return 0;
 }
 
-int varied_copy(struct varied *self, char *const *keys, size_t count, struct cb_err *err)
+int sweep_axes_copy(struct sweep_axes *self, char *const *keys, size_t count, struct cb_err *err)
 {
     int rc = 0;
-    *self = (struct varied){0};
+    *self = (struct sweep_axes){0};
     for (size_t i = 0; i < count && rc == 0; i++)
         rc = add_key(self, keys[i], err);
     return rc;
@@ -59,7 +59,7 @@ int varied_copy(struct varied *self, char *const *keys, size_t count, struct cb_
 static bool label_differs(const struct experiment *const *experiments, size_t count, const char *key)
 {
     for (size_t i = 1; i < count; i++)
-        if (strcmp(varied_value(experiments[0], key), varied_value(experiments[i], key)) != 0)
+        if (strcmp(sweep_axes_value(experiments[0], key), sweep_axes_value(experiments[i], key)) != 0)
             return true;
     return false;
 }
@@ -72,7 +72,7 @@ static bool option_differs(const struct experiment *const *experiments, size_t c
     return false;
 }
 
-bool varied_has(const struct varied *self, const char *key)
+bool sweep_axes_has(const struct sweep_axes *self, const char *key)
 {
     for (size_t i = 0; i < self->count; i++)
         if (strcmp(self->keys[i], key) == 0)
@@ -80,7 +80,7 @@ bool varied_has(const struct varied *self, const char *key)
     return false;
 }
 
-static int find_labels(struct varied *self, const struct experiment *const *experiments, size_t count,
+static int find_labels(struct sweep_axes *self, const struct experiment *const *experiments, size_t count,
                        struct cb_err *err)
 {
     char key[256];
@@ -88,7 +88,7 @@ static int find_labels(struct varied *self, const struct experiment *const *expe
     for (size_t i = 0; i < count; i++) {
         for (size_t k = 0; k < experiment_label_count(experiments[i]) && rc == 0; k++) {
             snprintf(key, sizeof key, "label.%s", experiment_label_key(experiments[i], k));
-            if (!varied_has(self, key) && label_differs(experiments, count, key))
+            if (!sweep_axes_has(self, key) && label_differs(experiments, count, key))
                 rc = add_key(self, key, err);
         }
     }
@@ -120,25 +120,25 @@ static bool counts_for(const char *key, size_t rule)
     return false;
 }
 
-static char *read_others(const struct varied *self, const struct experiment *experiment, size_t rule)
+static char *read_others(const struct sweep_axes *self, const struct experiment *experiment, size_t rule)
 {
     struct buf text;
     buf_init(&text, TEXT_MAX_BYTES);
     for (size_t i = 0; i < self->count; i++)
         if (counts_for(self->keys[i], rule))
-            buf_printf(&text, "%s\n", varied_value(experiment, self->keys[i]));
+            buf_printf(&text, "%s\n", sweep_axes_value(experiment, self->keys[i]));
     return buf_take(&text);
 }
 
 /* Whether experiments that agree in the others agree in the key, too. */
-static int follows(const struct varied *self, const struct experiment *const *experiments, size_t count, size_t rule,
-                   bool *does, struct cb_err *err)
+static int follows(const struct sweep_axes *self, const struct experiment *const *experiments, size_t count,
+                   size_t rule, bool *does, struct cb_err *err)
 {
     const char *key = option_row(frozen[rule].key)->name;
     struct reading *readings = calloc(count + 1, sizeof *readings);
     int rc = readings ? 0 : alloc_fail(err, "for the keys of a sweep");
     for (size_t i = 0; i < count && rc == 0; i++) {
-        readings[i] = (struct reading){read_others(self, experiments[i], rule), varied_value(experiments[i], key)};
+        readings[i] = (struct reading){read_others(self, experiments[i], rule), sweep_axes_value(experiments[i], key)};
         if (!readings[i].others)
             rc = alloc_fail(err, "for the keys of a sweep");
     }
@@ -155,7 +155,7 @@ static int follows(const struct varied *self, const struct experiment *const *ex
     return rc;
 }
 
-static void drop_key(struct varied *self, const char *key)
+static void drop_key(struct sweep_axes *self, const char *key)
 {
     size_t kept = 0;
     for (size_t i = 0; i < self->count; i++) {
@@ -167,14 +167,14 @@ static void drop_key(struct varied *self, const char *key)
     self->count = kept;
 }
 
-static int drop_frozen(struct varied *self, const struct experiment *const *experiments, size_t count,
+static int drop_frozen(struct sweep_axes *self, const struct experiment *const *experiments, size_t count,
                        struct cb_err *err)
 {
     int rc = 0;
     for (size_t rule = 0; rule < sizeof frozen / sizeof *frozen && rc == 0; rule++) {
         const char *key = option_row(frozen[rule].key)->name;
         bool does = false;
-        if (varied_has(self, key))
+        if (sweep_axes_has(self, key))
             rc = follows(self, experiments, count, rule, &does, err);
         if (does)
             drop_key(self, key);
@@ -182,11 +182,11 @@ static int drop_frozen(struct varied *self, const struct experiment *const *expe
     return rc;
 }
 
-int varied_find(struct varied *self, const struct experiment *const *experiments, size_t count, bool identity,
-                struct cb_err *err)
+int sweep_axes_find(struct sweep_axes *self, const struct experiment *const *experiments, size_t count, bool identity,
+                    struct cb_err *err)
 {
     int rc = 0;
-    *self = (struct varied){0};
+    *self = (struct sweep_axes){0};
     for (int i = 0; i < OPTION_COUNT && rc == 0; i++) {
         const struct option *row = option_row((enum option_id)i);
         if ((!identity || row->class == OPTION_IDENTITY) && option_differs(experiments, count, (enum option_id)i))
@@ -199,18 +199,19 @@ int varied_find(struct varied *self, const struct experiment *const *experiments
 
 /* ---- in words ---- */
 
-void varied_describe(const struct varied *self, const struct experiment *experiment, struct buf *out)
+void sweep_axes_describe(const struct sweep_axes *self, const struct experiment *experiment, struct buf *out)
 {
     for (size_t i = 0; i < self->count; i++)
-        buf_printf(out, "%s%s=%s", i ? " " : "", self->keys[i], varied_value(experiment, self->keys[i]));
+        buf_printf(out, "%s%s=%s", i ? " " : "", self->keys[i], sweep_axes_value(experiment, self->keys[i]));
 }
 
-size_t varied_count_values(const struct experiment *const *experiments, size_t count, const char *key)
+size_t sweep_axes_count_values(const struct experiment *const *experiments, size_t count, const char *key)
 {
     size_t values = 0;
     for (size_t i = 0; i < count; i++) {
         size_t before = 0;
-        while (before < i && strcmp(varied_value(experiments[i], key), varied_value(experiments[before], key)) != 0)
+        while (before < i &&
+               strcmp(sweep_axes_value(experiments[i], key), sweep_axes_value(experiments[before], key)) != 0)
             before++;
         values += before == i;
     }

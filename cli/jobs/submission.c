@@ -20,13 +20,13 @@ int submission_init(struct submission *self, struct cb_err *err)
         return 0;
     int rc = agent_program_find(self->agent, err);
     if (rc == 0)
-        rate_book_load(&self->book);
+        throughput_history_load(&self->book);
     return rc;
 }
 
 void submission_release(struct submission *self)
 {
-    rate_book_release(&self->book);
+    throughput_history_release(&self->book);
 }
 
 /* ---- scripts ---- */
@@ -38,7 +38,7 @@ static int time_limit_ns(const struct submission *self, const struct experiment 
     if (*limit_ns == 0 && experiment_bool(experiment, OPT_SLURM_ONE_JOB))
         return cb_fail(err, CB_ERR_USAGE,
                        "slurm.one_job=true needs slurm.time, the limit of the job for all of its runs");
-    return *limit_ns ? 0 : outlook_run_ns(experiment, &self->book, limit_ns, err);
+    return *limit_ns ? 0 : forecast_run_ns(experiment, &self->book, limit_ns, err);
 }
 
 bool submission_leads_here(const struct experiment *experiment)
@@ -51,11 +51,11 @@ const char *submission_script_name(const struct experiment *experiment)
     return submission_leads_here(experiment) ? JOB_ALLOCATION : JOB_SCRIPT;
 }
 
-int submission_check_led_here(const struct planning *planning, struct cb_err *err)
+int submission_check_led_here(const struct run_plan *run_plan, struct cb_err *err)
 {
-    const char *first = experiment_text(planning->members[0].experiment, OPT_SLURM_SBCAST);
-    for (size_t i = 0; i < planning->sweep.count; i++) {
-        const struct experiment *experiment = planning->members[i].experiment;
+    const char *first = experiment_text(run_plan->members[0].experiment, OPT_SLURM_SBCAST);
+    for (size_t i = 0; i < run_plan->sweep.count; i++) {
+        const struct experiment *experiment = run_plan->members[i].experiment;
         const char *folder = experiment_text(experiment, OPT_SLURM_SBCAST);
         if (strcmp(folder, first) != 0)
             return cb_fail(err, CB_ERR_USAGE, "slurm.sbcast says what a cluster is like: it cannot be swept");
@@ -162,17 +162,17 @@ static int find_request(char **requests, size_t *count, const char *text, size_t
 }
 
 /* Members of one combination are the same experiment: one script speaks for all of them. */
-static int number_members(const struct submission *self, const struct planning *planning, size_t *numbers,
+static int number_members(const struct submission *self, const struct run_plan *run_plan, size_t *numbers,
                           size_t *of_combination, char **requests, struct cb_err *err)
 {
     size_t count = 0;
     struct buf text;
     int rc = 0;
     buf_init(&text, SCRIPT_MAX_BYTES);
-    for (size_t i = 0; rc == 0 && i < planning->sweep.count; i++) {
-        size_t *known = &of_combination[planning->sweep.members[i].combination], number; /* from 1; 0: not yet */
+    for (size_t i = 0; rc == 0 && i < run_plan->sweep.count; i++) {
+        size_t *known = &of_combination[run_plan->sweep.members[i].combination], number; /* from 1; 0: not yet */
         if (*known == 0) {
-            rc = request_text(self, planning->members[i].experiment, &text, err);
+            rc = request_text(self, run_plan->members[i].experiment, &text, err);
             if (rc == 0)
                 rc = find_request(requests, &count, text.data, &number, err);
             if (rc == 0)
@@ -186,14 +186,14 @@ static int number_members(const struct submission *self, const struct planning *
     return rc;
 }
 
-int submission_number_requests(const struct submission *self, const struct planning *planning, size_t *numbers,
+int submission_number_requests(const struct submission *self, const struct run_plan *run_plan, size_t *numbers,
                                struct cb_err *err)
 {
-    size_t combinations = planning->sweep.combinations + 1;
+    size_t combinations = run_plan->sweep.combinations + 1;
     size_t *of_combination = calloc(combinations, sizeof *of_combination);
     char **requests = calloc(combinations, sizeof *requests);
-    int rc = of_combination && requests ? number_members(self, planning, numbers, of_combination, requests, err)
-                                        : alloc_fail(err, "for %zu combinations", planning->sweep.combinations);
+    int rc = of_combination && requests ? number_members(self, run_plan, numbers, of_combination, requests, err)
+                                        : alloc_fail(err, "for %zu combinations", run_plan->sweep.combinations);
     free(of_combination);
     free(requests);
     return rc;
@@ -230,26 +230,26 @@ static int test_member(const struct submission *self, const struct planned *memb
               : 0;
 }
 
-static uint64_t most_nodes(const struct planning *planning, const size_t *numbers, size_t first)
+static uint64_t most_nodes(const struct run_plan *run_plan, const size_t *numbers, size_t first)
 {
     uint64_t most = 0;
-    for (size_t i = first; i < planning->sweep.count; i++) {
-        uint64_t nodes = nodes_of(planning->members[i].experiment);
+    for (size_t i = first; i < run_plan->sweep.count; i++) {
+        uint64_t nodes = nodes_of(run_plan->members[i].experiment);
         most = numbers[i] == numbers[first] && nodes > most ? nodes : most;
     }
     return most;
 }
 
-int submission_test(const struct submission *self, const struct planning *planning, const size_t *numbers,
+int submission_test(const struct submission *self, const struct run_plan *run_plan, const size_t *numbers,
                     struct cb_err *err)
 {
     size_t tested = 0; /* numbers are given in order: what is new is larger than all before */
     int rc = 0;
-    for (size_t i = 0; rc == 0 && i < planning->sweep.count; i++) {
+    for (size_t i = 0; rc == 0 && i < run_plan->sweep.count; i++) {
         if (numbers[i] <= tested)
             continue;
         tested = numbers[i];
-        rc = test_member(self, &planning->members[i], most_nodes(planning, numbers, i), err);
+        rc = test_member(self, &run_plan->members[i], most_nodes(run_plan, numbers, i), err);
     }
     return rc;
 }

@@ -13,12 +13,12 @@
 #include "jobs/slurm/slurm_client.h"
 
 struct submission {
-    char agent[4096];            /* ckptbench-agent, absolute */
-    struct rate_book book;       /* what runs here measured, for time limits */
-    const char *after;           /* number of the job that must pass before; NULL: none */
-    const char *node_list;       /* "n1,n2": to run there; NULL: anywhere */
-    struct slurm_client *client; /* borrowed; NULL for render */
-    struct history *history;     /* borrowed */
+    char agent[4096];               /* ckptbench-agent, absolute */
+    struct throughput_history book; /* what runs here measured, for time limits */
+    const char *after;              /* number of the job that must pass before; NULL: none */
+    const char *node_list;          /* "n1,n2": to run there; NULL: anywhere */
+    struct slurm_client *client;    /* borrowed; NULL for render */
+    struct history *history;        /* borrowed */
 };
 
 /* Finds the agent beside this program, else in PATH, and the rates for time limits. Again is no mistake; release
@@ -33,7 +33,7 @@ bool submission_leads_here(const struct experiment *experiment);
 const char *submission_script_name(const struct experiment *experiment);
 
 /* Whether what the runs ask for can be had where they are led from here; of runs that are not, nothing is asked. */
-int submission_check_led_here(const struct planning *planning, struct cb_err *err) CB_MUST_CHECK;
+int submission_check_led_here(const struct run_plan *run_plan, struct cb_err *err) CB_MUST_CHECK;
 
 /* The script of one run; with `count` > 0 of an array of so many, whose first run this is. */
 int submission_script(const struct submission *self, const char *name, const char *folder, size_t count,
@@ -46,11 +46,11 @@ int submission_script_of(const struct submission *self, const struct planned *me
 
 /* What each member asks Slurm for, as a number from 1 on: equal requests, equal numbers; new ones come in order. Its
  * time limit is part of it. `numbers` has a place for each member. */
-int submission_number_requests(const struct submission *self, const struct planning *planning, size_t *numbers,
+int submission_number_requests(const struct submission *self, const struct run_plan *run_plan, size_t *numbers,
                                struct cb_err *err) CB_MUST_CHECK;
 
 /* Asks Slurm whether it could run each of them; nothing is queued. Equal requests are asked once. */
-int submission_test(const struct submission *self, const struct planning *planning, const size_t *numbers,
+int submission_test(const struct submission *self, const struct run_plan *run_plan, const size_t *numbers,
                     struct cb_err *err) CB_MUST_CHECK;
 
 #endif

@@ -351,15 +351,15 @@ static bool is_one_job(const struct planned *members)
 }
 
 /* FIRST/array/K points at member K: the script needs no logic to find its run. */
-static int link_members(const struct planning *planning, size_t first, size_t count, struct cb_err *err)
+static int link_members(const struct run_plan *run_plan, size_t first, size_t count, struct cb_err *err)
 {
     char folder[PATH_MAX], path[PATH_MAX], target[PATH_MAX];
-    if (path_format(folder, sizeof folder, err, "%s/" JOB_ARRAY, planning->members[first].folder))
+    if (path_format(folder, sizeof folder, err, "%s/" JOB_ARRAY, run_plan->members[first].folder))
         return CB_ERR_USAGE;
     if (mkdir(folder, 0755) < 0)
         return cb_fail_errno(err, errno, "creating the folder %s", folder);
     for (size_t i = 0; i < count; i++) {
-        snprintf(target, sizeof target, "../../%s", planning->members[first + i].id);
+        snprintf(target, sizeof target, "../../%s", run_plan->members[first + i].id);
         if (path_format(path, sizeof path, err, "%s/%zu", folder, i))
             return CB_ERR_USAGE;
         if (symlink(target, path) < 0)
@@ -448,10 +448,10 @@ static int send_array(const struct submission *self, const struct planned *membe
     return cb_fail(err, parcel->rc, "%s", parcel->err.message);
 }
 
-int submission_send_array(const struct submission *self, const struct planning *planning, size_t first, size_t count,
+int submission_send_array(const struct submission *self, const struct run_plan *run_plan, size_t first, size_t count,
                           struct cb_err *err)
 {
-    const struct planned *members = &planning->members[first];
+    const struct planned *members = &run_plan->members[first];
     struct job_record *records = calloc(count, sizeof *records);
     if (!records)
         return alloc_fail(err, "for %zu jobs", count);
@@ -463,7 +463,7 @@ int submission_send_array(const struct submission *self, const struct planning *
                             .leads_here = submission_leads_here(members[0].experiment),
                             .answer = SUBMIT_REFUSED};
     buf_init(&parcel.script, SCRIPT_MAX_BYTES);
-    int rc = is_one_job(members) ? 0 : link_members(planning, first, count, err);
+    int rc = is_one_job(members) ? 0 : link_members(run_plan, first, count, err);
     if (rc == 0)
         rc = send_array(self, members, count, records, &parcel, err);
     buf_release(&parcel.script);

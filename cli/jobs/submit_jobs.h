@@ -24,7 +24,7 @@ int submission_send(const struct submission *self, const struct sending *items, 
                     size_t *sent, struct cb_err *err) CB_MUST_CHECK;
 
 /* Equal planned runs as one array, or with slurm.one_job as one job: members first … first+count-1. */
-int submission_send_array(const struct submission *self, const struct planning *planning, size_t first, size_t count,
+int submission_send_array(const struct submission *self, const struct run_plan *run_plan, size_t first, size_t count,
                           struct cb_err *err) CB_MUST_CHECK;
 
 #endif

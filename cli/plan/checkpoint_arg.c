@@ -8,14 +8,14 @@
 #include "ckpt/format/safetensors.h"
 #include "ckpt/stored/read_metadata.h"
 
-static int open_folder(struct source *self, struct cb_err *err)
+static int open_folder(struct checkpoint_arg *self, struct cb_err *err)
 {
     struct store_options options = {.direct = STORE_DIRECT_NO, .depth = 1, .in_caller = true, .read_only = true};
     return store_open(self->path, &options, &self->store, err);
 }
 
 /* DIR/NAME.safetensors becomes the store DIR and the file; an index or a marker stands for its folder. */
-static int split_file(struct source *self, struct cb_err *err)
+static int split_file(struct checkpoint_arg *self, struct cb_err *err)
 {
     struct stat status;
     if (stat(self->path, &status) != 0 || !S_ISREG(status.st_mode))
@@ -37,10 +37,10 @@ static int split_file(struct source *self, struct cb_err *err)
     return 0;
 }
 
-int source_open(struct source *self, const char *path, struct cb_err *err)
+int checkpoint_arg_open(struct checkpoint_arg *self, const char *path, struct cb_err *err)
 {
     char opened[CHECKPOINT_NAME_BYTES];
-    *self = (struct source){0};
+    *self = (struct checkpoint_arg){0};
     if ((size_t)snprintf(self->path, sizeof self->path, "%s", path) >= sizeof self->path)
         return cb_fail(err, CB_ERR_USAGE, "%.60s…: the path is too long", path);
     int code = split_file(self, err);
@@ -53,7 +53,7 @@ int source_open(struct source *self, const char *path, struct cb_err *err)
     return code;
 }
 
-int source_read(const struct source *self, struct stored_checkpoint **checkpoint, struct cb_err *err)
+int checkpoint_arg_read(const struct checkpoint_arg *self, struct stored_checkpoint **checkpoint, struct cb_err *err)
 {
     int code = self->file[0] ? metadata_read_file(self->store, self->file, checkpoint, err)
                              : metadata_read_checkpoint(self->store, "", checkpoint, err);
@@ -62,14 +62,14 @@ int source_read(const struct source *self, struct stored_checkpoint **checkpoint
     return code;
 }
 
-void source_release(struct source *self)
+void checkpoint_arg_release(struct checkpoint_arg *self)
 {
     if (self->store)
         store_free(self->store);
     self->store = NULL;
 }
 
-void source_write_name(const struct source *self, struct buf *out)
+void checkpoint_arg_write_name(const struct checkpoint_arg *self, struct buf *out)
 {
     buf_append_text(out, self->path);
     if (*self->how)

@@ -11,7 +11,7 @@
 
 #define SOURCE_PATH_BYTES CHECKPOINT_NAME_BYTES
 
-struct source {
+struct checkpoint_arg {
     char path[SOURCE_PATH_BYTES];   /* what was found */
     char how[CHECKPOINT_HOW_BYTES]; /* "the last of 3", where the user named a folder around it; else "" */
     char file[SOURCE_PATH_BYTES];   /* of a single safetensors file: its name in the store; else "" */
@@ -20,11 +20,12 @@ struct source {
 };
 
 /* Finds it and opens the store; whether it is complete is for the reader to say. */
-int source_open(struct source *self, const char *path, struct cb_err *err) CB_MUST_CHECK;
+int checkpoint_arg_open(struct checkpoint_arg *self, const char *path, struct cb_err *err) CB_MUST_CHECK;
 /* Its metadata, or what the headers of its files say. */
-int source_read(const struct source *self, struct stored_checkpoint **checkpoint, struct cb_err *err) CB_MUST_CHECK;
-void source_release(struct source *self);
+int checkpoint_arg_read(const struct checkpoint_arg *self, struct stored_checkpoint **checkpoint,
+                        struct cb_err *err) CB_MUST_CHECK;
+void checkpoint_arg_release(struct checkpoint_arg *self);
 /* "PATH", or "PATH (the last of 3)". */
-void source_write_name(const struct source *self, struct buf *out);
+void checkpoint_arg_write_name(const struct checkpoint_arg *self, struct buf *out);
 
 #endif

@@ -32,11 +32,11 @@ static void name_run(const struct rate_run *run, struct rates *rates)
         date[0] = '\0';
     snprintf(rates->from, sizeof rates->from, "run %s (%.80s on %" PRIu32 " rank%s, %s a rank, %.240s, %s)%s", run->run,
              run->model, run->ranks, units_plural(run->ranks), units_format_bytes(run->bytes_a_rank, bytes),
-             place_shorten(run->store, store, sizeof store), date,
+             store_location_shorten(run->store, store, sizeof store), date,
              rates->small ? ", much smaller than this: with more bytes a rank it may be another" : "");
 }
 
-static void take_rates(const struct rate_run *run, const struct rate_wish *wish, struct rates *rates)
+static void take_rates(const struct rate_run *run, const struct throughput_query *wish, struct rates *rates)
 {
     rates->save = run->save;
     rates->load = isfinite(run->load) ? run->load : run->save;
@@ -48,20 +48,20 @@ static void take_rates(const struct rate_run *run, const struct rate_wish *wish,
 }
 
 static void measured_rates(const struct experiment *experiment, const struct workload *workload,
-                           const struct rate_book *book, struct rates *rates)
+                           const struct throughput_history *book, struct rates *rates)
 {
-    struct rate_wish wish;
+    struct throughput_query wish;
     struct cb_err ignored; /* what is wrong with the store is for the verbs that use it to say */
     const struct rate_run *run = NULL;
-    if (rate_wish_init(&wish, experiment, workload, &ignored) == 0)
-        run = rate_book_choose(book, &wish);
+    if (throughput_query_init(&wish, experiment, workload, &ignored) == 0)
+        run = throughput_history_choose(book, &wish);
     if (run)
         take_rates(run, &wish, rates);
-    rate_wish_release(&wish);
+    throughput_query_release(&wish);
 }
 
-void outlook_choose_rates(const struct experiment *experiment, const struct workload *workload,
-                          const struct rate_book *book, struct rates *rates)
+void forecast_choose_rates(const struct experiment *experiment, const struct workload *workload,
+                           const struct throughput_history *book, struct rates *rates)
 {
     uint64_t rank = experiment_u64(experiment, OPT_RATE_RANK), store = experiment_u64(experiment, OPT_RATE_STORE);
     *rates = (struct rates){.save = DEFAULT_RATE,
@@ -79,7 +79,7 @@ void outlook_choose_rates(const struct experiment *experiment, const struct work
     }
 }
 
-void outlook_sum_states(const struct layout *layout, uint64_t *largest_bytes, uint64_t *all_bytes)
+void forecast_sum_states(const struct layout *layout, uint64_t *largest_bytes, uint64_t *all_bytes)
 {
     uint64_t largest = 0, all = 0;
     struct layout_sizes sizes;
@@ -94,8 +94,8 @@ void outlook_sum_states(const struct layout *layout, uint64_t *largest_bytes, ui
     *all_bytes = all;
 }
 
-void outlook_predict(const struct experiment *experiment, const struct plan *plan, const struct rates *rates,
-                     uint64_t largest_state_bytes, uint64_t all_state_bytes, struct prediction *predicted)
+void forecast_predict(const struct experiment *experiment, const struct plan *plan, const struct rates *rates,
+                      uint64_t largest_state_bytes, uint64_t all_state_bytes, struct prediction *predicted)
 {
     double save_rank_s = (double)plan->rank_bytes_max / rates->save;
     double save_store_s = (double)plan->payload_bytes / rates->store;
@@ -113,13 +113,13 @@ void outlook_predict(const struct experiment *experiment, const struct plan *pla
                                             predicted->load_s, predicted->mtbf_s, &predicted->interval_s);
 }
 
-int outlook_margin(const struct rates *rates)
+int forecast_margin(const struct rates *rates)
 {
     return rates->assumed ? BLIND_MARGIN : rates->small ? SMALL_MARGIN : MARGIN;
 }
 
-int outlook_run_ns(const struct experiment *experiment, const struct rate_book *book, uint64_t *duration_ns,
-                   struct cb_err *err)
+int forecast_run_ns(const struct experiment *experiment, const struct throughput_history *book, uint64_t *duration_ns,
+                    struct cb_err *err)
 {
     struct workload workload;
     struct rates rates;
@@ -152,14 +152,14 @@ int outlook_run_ns(const struct experiment *experiment, const struct rate_book *
         workload_release(&workload);
         return 0;
     }
-    outlook_sum_states(workload.layout, &largest, &all);
-    outlook_choose_rates(experiment, &workload, book, &rates);
-    outlook_predict(experiment, workload.plan, &rates, largest, all, &predicted);
+    forecast_sum_states(workload.layout, &largest, &all);
+    forecast_choose_rates(experiment, &workload, book, &rates);
+    forecast_predict(experiment, workload.plan, &rates, largest, all, &predicted);
     workload_release(&workload);
     double once_s = predicted.save_s + 3 * predicted.load_s; /* a load, and verifying what was loaded */
     double run_s = (iterations + 1) * once_s;                /* one more for the baseline */
     double at_least_s = (double)experiment_u64(experiment, OPT_DURATION) / 1e9;
-    run_s = (run_s > at_least_s ? run_s : at_least_s + once_s) * outlook_margin(&rates);
+    run_s = (run_s > at_least_s ? run_s : at_least_s + once_s) * forecast_margin(&rates);
     const double most_s = 365.0 * 24 * 3600;
     *duration_ns = START_NS + (uint64_t)((run_s < most_s ? run_s : most_s) * 1e9);
     return 0;

@@ -29,21 +29,21 @@ struct prediction {
 
 /* rate.rank where it is given, else what the run in the book that tells most of the experiment measured on its store,
  * else 1 GiB/s. The workload has a plan. */
-void outlook_choose_rates(const struct experiment *experiment, const struct workload *workload,
-                          const struct rate_book *book, struct rates *rates);
+void forecast_choose_rates(const struct experiment *experiment, const struct workload *workload,
+                           const struct throughput_history *book, struct rates *rates);
 
 /* `largest_state_bytes` is what the fullest rank holds, `all_state_bytes` all ranks together. */
-void outlook_predict(const struct experiment *experiment, const struct plan *plan, const struct rates *rates,
-                     uint64_t largest_state_bytes, uint64_t all_state_bytes, struct prediction *predicted);
+void forecast_predict(const struct experiment *experiment, const struct plan *plan, const struct rates *rates,
+                      uint64_t largest_state_bytes, uint64_t all_state_bytes, struct prediction *predicted);
 
 /* The most that any rank holds of the layout, and what all hold. */
-void outlook_sum_states(const struct layout *layout, uint64_t *largest_bytes, uint64_t *all_bytes);
+void forecast_sum_states(const struct layout *layout, uint64_t *largest_bytes, uint64_t *all_bytes);
 
 /* How many times what is predicted a time limit is. */
-int outlook_margin(const struct rates *rates);
+int forecast_margin(const struct rates *rates);
 
 /* How long a run may take, with a generous margin: for a time limit. */
-int outlook_run_ns(const struct experiment *experiment, const struct rate_book *book, uint64_t *duration_ns,
-                   struct cb_err *err) CB_MUST_CHECK;
+int forecast_run_ns(const struct experiment *experiment, const struct throughput_history *book, uint64_t *duration_ns,
+                    struct cb_err *err) CB_MUST_CHECK;
 
 #endif

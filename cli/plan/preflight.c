@@ -87,7 +87,7 @@ static int check_space(const struct experiment *experiment, const struct workloa
     struct store_uri uri = store_uri_of(experiment_text(experiment, OPT_STORE));
     uint64_t needed = estimate_store_bytes(&workload->layouts, experiment), available;
     char need[32], have[32];
-    if (uri.inner[0] != '/' || place_free_bytes(uri.inner, &available) || needed <= available)
+    if (uri.inner[0] != '/' || store_location_free_bytes(uri.inner, &available) || needed <= available)
         return 0;
     return cb_fail(
         err, CB_ERR_USAGE,
@@ -96,7 +96,7 @@ static int check_space(const struct experiment *experiment, const struct workloa
         units_format_bytes((double)needed, need), uri.inner, units_format_bytes((double)available, have));
 }
 
-int feasible_check(const struct experiment *experiment, const struct workload *workload, struct cb_err *err)
+int preflight_check(const struct experiment *experiment, const struct workload *workload, struct cb_err *err)
 {
     if (!workload->layout)
         return 0; /* the cluster suite holds no model; its sections look for themselves */

@@ -8,7 +8,7 @@
 
 /* CB_ERR_USAGE with the figures where ranks, memory or the store's space do not suffice. What is asked of
  * other machines (hosts, nodes) is theirs to refuse, and so is what cannot be told from here. */
-int feasible_check(const struct experiment *experiment, const struct workload *workload,
-                   struct cb_err *err) CB_MUST_CHECK;
+int preflight_check(const struct experiment *experiment, const struct workload *workload,
+                    struct cb_err *err) CB_MUST_CHECK;
 
 #endif

@@ -14,7 +14,7 @@
 #include "core/log.h"
 #include "run/run_folder.h"
 
-int planning_folder(const char *id, char **folder, struct cb_err *err)
+int run_plan_folder(const char *id, char **folder, struct cb_err *err)
 {
     struct buf path;
     buf_init(&path, PATH_MAX);
@@ -34,7 +34,7 @@ int planning_folder(const char *id, char **folder, struct cb_err *err)
 static int check_place(const struct experiment *experiment, bool elsewhere, struct cb_err *err)
 {
     struct cb_err own;
-    int rc = place_check(experiment, &own);
+    int rc = store_location_check(experiment, &own);
     if ((rc == CB_ERR_NOT_FOUND || rc == CB_ERR_SYSTEM) && elsewhere) {
         log_info("%s (here; on the nodes it may be there)", own.message);
         return 0;
@@ -92,7 +92,7 @@ static int check_nodes(struct experiment *experiment, bool elsewhere, struct cb_
     return 0;
 }
 
-int planning_freeze_nodes(struct experiment *experiment, struct cb_err *err)
+int run_plan_freeze_nodes(struct experiment *experiment, struct cb_err *err)
 {
     int rc = freeze_nodes(experiment, true, err);
     return rc || experiment_u64(experiment, OPT_RANKS) == 0 ? rc : check_nodes(experiment, true, err);
@@ -116,7 +116,7 @@ static int check_combination(const struct experiment *experiment, bool elsewhere
     struct workload workload = {0};
     int rc = workload_init(&workload, experiment, err);
     if (rc == 0 && !elsewhere)
-        rc = feasible_check(experiment, &workload, err);
+        rc = preflight_check(experiment, &workload, err);
     if (rc == 0)
         *world = world_of(experiment, &workload);
     workload_release(&workload);
@@ -130,7 +130,7 @@ static int freeze_world(struct experiment *experiment, const struct world *world
     return rc ? rc : set_number(experiment, "ranks", world->ranks, "the mesh", err);
 }
 
-int planning_freeze_world(struct experiment *experiment, const struct workload *workload, struct cb_err *err)
+int run_plan_freeze_world(struct experiment *experiment, const struct workload *workload, struct cb_err *err)
 {
     struct world world = world_of(experiment, workload);
     return freeze_world(experiment, &world, err);
@@ -166,14 +166,14 @@ static int freeze_steps(struct experiment *experiment, struct cb_err *err)
 
 /* Before anything is written: every combination once. The axes decide how many ranks there are, here and
  * nowhere else: the frozen experiment says the number. */
-static int check_members(const struct planning *self, bool elsewhere, struct cb_err *err)
+static int check_members(const struct run_plan *self, bool elsewhere, struct cb_err *err)
 {
     struct world *worlds = calloc(self->sweep.combinations + 1, sizeof *worlds);
     bool noted = false;
     int rc = worlds ? 0 : alloc_fail(err, "for %zu combinations", self->sweep.combinations);
     for (size_t i = 0; rc == 0 && i < self->sweep.count; i++) {
         struct sweep_member *member = &self->sweep.members[i];
-        rc = place_freeze(member->experiment, err);
+        rc = store_location_freeze(member->experiment, err);
         if (rc == 0)
             rc = check_place(member->experiment, elsewhere, err);
         if (rc == 0)
@@ -195,7 +195,7 @@ static int check_members(const struct planning *self, bool elsewhere, struct cb_
 /* ---- names ---- */
 
 /* "ID" alone, or "ID.07": as many digits as the largest needs, so that names sort as numbers do. */
-static void name_member(const struct planning *self, size_t index, char name[64])
+static void name_member(const struct run_plan *self, size_t index, char name[64])
 {
     char number[32];
     size_t digits = 2, count = self->sweep.count;
@@ -205,13 +205,13 @@ static void name_member(const struct planning *self, size_t index, char name[64]
     snprintf(name, 64, "%.40s%s%s", self->id, count > 1 ? "." : "", count > 1 ? number + len - digits : "");
 }
 
-bool planning_is_id(const char *id)
+bool run_plan_is_id(const char *id)
 {
     size_t len = strspn(id, "abcdefghijklmnopqrstuvwxyz0123456789-");
     return len > 0 && len <= 40 && id[len] == '\0' && id[0] != '-';
 }
 
-int planning_rename(struct planning *self, const char *id, struct cb_err *err)
+int run_plan_rename(struct run_plan *self, const char *id, struct cb_err *err)
 {
     int rc = 0;
     snprintf(self->id, sizeof self->id, "%s", id);
@@ -220,14 +220,14 @@ int planning_rename(struct planning *self, const char *id, struct cb_err *err)
         name_member(self, i, self->members[i].id);
         free(self->members[i].folder);
         self->members[i].folder = NULL;
-        rc = planning_folder(self->members[i].id, &self->members[i].folder, err);
+        rc = run_plan_folder(self->members[i].id, &self->members[i].folder, err);
     }
     return rc;
 }
 
-int planning_expand(struct planning *self, const struct setting_list *settings, bool elsewhere, struct cb_err *err)
+int run_plan_expand(struct run_plan *self, const struct setting_list *settings, bool elsewhere, struct cb_err *err)
 {
-    *self = (struct planning){0};
+    *self = (struct run_plan){0};
     int rc = sweep_expand(settings, &self->sweep, err);
     if (rc)
         return rc;
@@ -241,10 +241,10 @@ int planning_expand(struct planning *self, const struct setting_list *settings, 
         self->members[i].experiment = self->sweep.members[i].experiment;
     char id[RUN_ID_BYTES];
     run_id_new(id);
-    return planning_rename(self, id, err);
+    return run_plan_rename(self, id, err);
 }
 
-int planning_write(const struct planning *self, size_t index, struct history *history, struct file_batch *batch,
+int run_plan_write(const struct run_plan *self, size_t index, struct history *history, struct file_batch *batch,
                    struct cb_err *err)
 {
     const struct planned *member = &self->members[index];
@@ -264,7 +264,7 @@ int planning_write(const struct planning *self, size_t index, struct history *hi
     return rc;
 }
 
-void planning_release(struct planning *self)
+void run_plan_release(struct run_plan *self)
 {
     for (size_t i = 0; self->members && i < self->sweep.count; i++)
         free(self->members[i].folder);

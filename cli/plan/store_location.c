@@ -99,7 +99,7 @@ static int freeze_model(struct experiment *experiment, struct cb_err *err)
     return rc;
 }
 
-int place_freeze(struct experiment *experiment, struct cb_err *err)
+int store_location_freeze(struct experiment *experiment, struct cb_err *err)
 {
     static const enum option_id files[] = {OPT_S3_TLS_CA, OPT_S3_TLS_CERT, OPT_S3_TLS_KEY, OPT_TRAIN_VOCAB,
                                            OPT_TRAIN_MERGES};
@@ -158,7 +158,7 @@ static bool only_loads(const struct experiment *experiment)
            (experiment_is(experiment, OPT_WORKLOAD, "checkpoint") && experiment_is(experiment, OPT_OPS, "load"));
 }
 
-int place_check(const struct experiment *experiment, struct cb_err *err)
+int store_location_check(const struct experiment *experiment, struct cb_err *err)
 {
     const char *store = experiment_text(experiment, OPT_STORE);
     struct store_uri uri = store_uri_of(store);
@@ -195,7 +195,7 @@ static void find_existing(const char *path, char existing[4096])
     }
 }
 
-int place_free_bytes(const char *path, uint64_t *bytes)
+int store_location_free_bytes(const char *path, uint64_t *bytes)
 {
     struct statvfs space;
     char existing[PATH_MAX];
@@ -209,7 +209,7 @@ int place_free_bytes(const char *path, uint64_t *bytes)
 }
 
 /* Type and source of the mount with this device number (proc(5), mountinfo). */
-static void find_mount(const char *path, struct place *place)
+static void find_mount(const char *path, struct store_location *place)
 {
     struct stat status;
     FILE *mounts = stat(path, &status) == 0 ? fopen("/proc/self/mountinfo", "re") : NULL;
@@ -228,7 +228,7 @@ static void find_mount(const char *path, struct place *place)
         fclose(mounts);
 }
 
-static void ask_direct(int fd, struct place *place)
+static void ask_direct(int fd, struct store_location *place)
 {
 #ifdef STATX_DIOALIGN
     struct statx status;
@@ -242,7 +242,7 @@ static void ask_direct(int fd, struct place *place)
 }
 
 /* A file of ours without a name where the file system has such, else one that is unlinked at once. */
-static void probe_direct(const char *folder, struct place *place)
+static void probe_direct(const char *folder, struct store_location *place)
 {
     char name[4200];
     int fd = open(folder, O_TMPFILE | O_RDWR | O_DIRECT | O_CLOEXEC, 0600);
@@ -264,9 +264,9 @@ static void probe_direct(const char *folder, struct place *place)
     close(fd);
 }
 
-int place_find(const char *store, struct place *place, struct cb_err *err)
+int store_location_find(const char *store, struct store_location *place, struct cb_err *err)
 {
-    struct place found = {0};
+    struct store_location found = {0};
     struct store_uri uri;
     if (store_uri_parse(store, &uri, err))
         return cb_context(err, "store=%s", store);
@@ -277,7 +277,7 @@ int place_find(const char *store, struct place *place, struct cb_err *err)
     found.is_path = true;
     snprintf(found.path, sizeof found.path, "%s", uri.inner);
     find_existing(found.path, found.existing);
-    if (place_free_bytes(found.existing, &found.free_bytes) == CB_ERR_SYSTEM)
+    if (store_location_free_bytes(found.existing, &found.free_bytes) == CB_ERR_SYSTEM)
         return cb_fail_errno(err, errno, "looking at %s", found.existing);
     find_mount(found.existing, &found);
     found.writable = access(found.existing, W_OK | X_OK) == 0;
@@ -287,7 +287,7 @@ int place_find(const char *store, struct place *place, struct cb_err *err)
     return 0;
 }
 
-char *place_shorten(const char *path, char *text, size_t bytes)
+char *store_location_shorten(const char *path, char *text, size_t bytes)
 {
     const char *home = getenv("HOME");
     size_t len = home ? strlen(home) : 0;

@@ -9,7 +9,7 @@
 #include "core/err.h"
 #include "run/experiment.h"
 
-struct place {
+struct store_location {
     bool is_path;                                              /* false for null: and s3: */
     char path[4096];                                           /* the folder of a posix store, also inside fault: */
     char existing[4096];                                       /* itself, or the nearest folder above that exists */
@@ -22,21 +22,21 @@ struct place {
 };
 
 /* `store` as the key has it. Probes with an unnamed temporary file; nothing is left behind. */
-int place_find(const char *store, struct place *place, struct cb_err *err) CB_MUST_CHECK;
+int store_location_find(const char *store, struct store_location *place, struct cb_err *err) CB_MUST_CHECK;
 
 /* Space for the user who asks where `path` lies, or would; UNSUPPORTED where the file system counts none. */
-int place_free_bytes(const char *path, uint64_t *bytes) CB_MUST_CHECK;
+int store_location_free_bytes(const char *path, uint64_t *bytes) CB_MUST_CHECK;
 
 /* Makes the path in the store key absolute, also inside fault:SPEC:STORE: the ranks have another
  * working folder. A path model is made absolute, too. */
-int place_freeze(struct experiment *experiment, struct cb_err *err) CB_MUST_CHECK;
+int store_location_freeze(struct experiment *experiment, struct cb_err *err) CB_MUST_CHECK;
 
 /* What can be told of a frozen store before a rank starts: faults that do not exist, a path that is no folder, may not
  * be written to (SYSTEM), or whose parent is missing (NOT_FOUND: an unmounted file system), a load from null: or from a
  * folder that is not there. */
-int place_check(const struct experiment *experiment, struct cb_err *err) CB_MUST_CHECK;
+int store_location_check(const struct experiment *experiment, struct cb_err *err) CB_MUST_CHECK;
 
 /* A path as people write it: "~/x" for what lies under HOME. `text` holds `bytes`; returns it. */
-char *place_shorten(const char *path, char *text, size_t bytes);
+char *store_location_shorten(const char *path, char *text, size_t bytes);
 
 #endif

@@ -99,7 +99,7 @@ static bool fill_run(struct rate_run *run, const struct query_cell *cells)
 
 static int take_row(void *context, bool is_header, const struct query_cell *cells, size_t count, struct cb_err *err)
 {
-    struct rate_book *self = context;
+    struct throughput_history *self = context;
     if (is_header || count != CELLS)
         return 0;
     if (alloc_grow(&self->runs, self->count, sizeof *self->runs, err))
@@ -111,50 +111,50 @@ static int take_row(void *context, bool is_header, const struct query_cell *cell
     return 0;
 }
 
-void rate_book_load(struct rate_book *self)
+void throughput_history_load(struct throughput_history *self)
 {
     struct history *history = NULL;
     struct cb_err ignored;
     if (self->loaded)
         return;
-    *self = (struct rate_book){.loaded = true};
+    *self = (struct throughput_history){.loaded = true};
     if (history_open_read_only(NULL, &history, &ignored))
         return;
     if (history_query(history, book_sql, take_row, self, &ignored))
-        rate_book_release(self);
+        throughput_history_release(self);
     history_close(history);
 }
 
-void rate_book_release(struct rate_book *self)
+void throughput_history_release(struct throughput_history *self)
 {
     for (size_t i = 0; i < self->count; i++)
         rate_run_release(&self->runs[i]);
     free(self->runs);
-    *self = (struct rate_book){0};
+    *self = (struct throughput_history){0};
 }
 
 /* ---- the wish ---- */
 
-int rate_wish_init(struct rate_wish *self, const struct experiment *experiment, const struct workload *workload,
-                   struct cb_err *err)
+int throughput_query_init(struct throughput_query *self, const struct experiment *experiment,
+                          const struct workload *workload, struct cb_err *err)
 {
-    *self = (struct rate_wish){.ranks = workload->layouts.ranks,
-                               .nodes = (uint32_t)experiment_u64(experiment, OPT_NODES),
-                               .bytes_a_rank = (double)workload->plan->payload_bytes / workload->layouts.ranks};
+    *self = (struct throughput_query){.ranks = workload->layouts.ranks,
+                                      .nodes = (uint32_t)experiment_u64(experiment, OPT_NODES),
+                                      .bytes_a_rank = (double)workload->plan->payload_bytes / workload->layouts.ranks};
     int rc = experiment_copy(experiment, &self->experiment, err);
     if (rc == 0)
-        rc = place_freeze(self->experiment, err);
+        rc = store_location_freeze(self->experiment, err);
     if (rc == 0)
-        rc = planning_freeze_world(self->experiment, workload, err);
+        rc = run_plan_freeze_world(self->experiment, workload, err);
     if (rc == 0)
         experiment_hash(self->experiment, self->hash);
     return rc;
 }
 
-void rate_wish_release(struct rate_wish *self)
+void throughput_query_release(struct throughput_query *self)
 {
     experiment_free(self->experiment);
-    *self = (struct rate_wish){0};
+    *self = (struct throughput_query){0};
 }
 
 /* ---- the same store ---- */
@@ -194,7 +194,7 @@ static bool on_mount(const char *path, const char *mount)
     return below && stat(mount, &status) == 0 && device_of(path, &device) && status.st_dev == device;
 }
 
-static bool same_store(const struct rate_run *run, const struct rate_wish *wish)
+static bool same_store(const struct rate_run *run, const struct throughput_query *wish)
 {
     const char *store = experiment_text(wish->experiment, OPT_STORE);
     struct store_uri uri = store_uri_of(store), of_run = store_uri_of(run->store);
@@ -210,12 +210,12 @@ static bool same_store(const struct rate_run *run, const struct rate_wish *wish)
 
 /* ---- the choice ---- */
 
-bool rate_run_is_small(const struct rate_run *run, const struct rate_wish *wish)
+bool rate_run_is_small(const struct rate_run *run, const struct throughput_query *wish)
 {
     return run->bytes_a_rank * RATES_SMALL < wish->bytes_a_rank;
 }
 
-static bool tells(const struct rate_run *run, const struct rate_wish *wish)
+static bool tells(const struct rate_run *run, const struct throughput_query *wish)
 {
     bool behind = experiment_bool(wish->experiment, OPT_SAVE_ASYNC);
     return strcmp(run->engine, experiment_text(wish->experiment, OPT_ENGINE)) == 0 && (run->behind || !behind) &&
@@ -228,7 +228,7 @@ static uint32_t ranks_on_a_node(uint32_t ranks, uint32_t nodes)
 }
 
 /* How alike run and wish are, the weightier likeness in the higher bit. */
-static unsigned likeness(const struct rate_run *run, const struct rate_wish *wish)
+static unsigned likeness(const struct rate_run *run, const struct throughput_query *wish)
 {
     bool behind = experiment_bool(wish->experiment, OPT_SAVE_ASYNC);
     bool same_model = strcmp(run->model, experiment_text(wish->experiment, OPT_MODEL)) == 0 &&
@@ -238,12 +238,12 @@ static unsigned likeness(const struct rate_run *run, const struct rate_wish *wis
 }
 
 /* In powers of two. */
-static double distance(const struct rate_run *run, const struct rate_wish *wish)
+static double distance(const struct rate_run *run, const struct throughput_query *wish)
 {
     return fabs(log2(run->bytes_a_rank / wish->bytes_a_rank)) + fabs(log2((double)run->ranks / wish->ranks));
 }
 
-static bool tells_more(const struct rate_run *a, const struct rate_run *b, const struct rate_wish *wish)
+static bool tells_more(const struct rate_run *a, const struct rate_run *b, const struct throughput_query *wish)
 {
     unsigned like_a = likeness(a, wish), like_b = likeness(b, wish);
     double far_a = distance(a, wish), far_b = distance(b, wish);
@@ -252,7 +252,8 @@ static bool tells_more(const struct rate_run *a, const struct rate_run *b, const
     return fabs(far_a - far_b) > 1e-9 ? far_a < far_b : a->started_wall_ns > b->started_wall_ns;
 }
 
-const struct rate_run *rate_book_choose(const struct rate_book *self, const struct rate_wish *wish)
+const struct rate_run *throughput_history_choose(const struct throughput_history *self,
+                                                 const struct throughput_query *wish)
 {
     const struct rate_run *best = NULL;
     for (size_t i = 0; i < self->count; i++)

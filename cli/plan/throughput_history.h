@@ -26,34 +26,35 @@ struct rate_run {
 };
 
 /* The newest run of each experiment and store. */
-struct rate_book {
+struct throughput_history {
     struct rate_run *runs;
     size_t count;
     bool loaded;
 };
 
 /* No history is no error: the book is empty then. */
-void rate_book_load(struct rate_book *self);
-void rate_book_release(struct rate_book *self);
+void throughput_history_load(struct throughput_history *self);
+void throughput_history_release(struct throughput_history *self);
 
 /* What a rate is wanted for: the experiment as it would be frozen, and what it comes to. */
-struct rate_wish {
+struct throughput_query {
     struct experiment *experiment; /* owned */
     char hash[EXPERIMENT_HASH_LENGTH + 1];
     uint32_t ranks, nodes;
     double bytes_a_rank;
 };
-int rate_wish_init(struct rate_wish *self, const struct experiment *experiment, const struct workload *workload,
-                   struct cb_err *err) CB_MUST_CHECK;
-void rate_wish_release(struct rate_wish *self);
+int throughput_query_init(struct throughput_query *self, const struct experiment *experiment,
+                          const struct workload *workload, struct cb_err *err) CB_MUST_CHECK;
+void throughput_query_release(struct throughput_query *self);
 
 /* The run that tells most: of the same engine and store (the same folder, without faults, or file system; the same
  * bucket at the same endpoint), behind training if that is wished; then one that is not much smaller, of the same
  * experiment, of the same model and ranks on a node, the nearest in bytes a rank and in ranks, the newest. NULL
  * where there is none. */
-const struct rate_run *rate_book_choose(const struct rate_book *self, const struct rate_wish *wish);
+const struct rate_run *throughput_history_choose(const struct throughput_history *self,
+                                                 const struct throughput_query *wish);
 
 /* Whether its ranks wrote so much less that the rate may be another. */
-bool rate_run_is_small(const struct rate_run *run, const struct rate_wish *wish);
+bool rate_run_is_small(const struct rate_run *run, const struct throughput_query *wish);
 
 #endif

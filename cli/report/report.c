@@ -209,7 +209,7 @@ static void write_unstarted(const struct run_info *info, const char *folder, str
 static void write_ending(const struct run_info *info, struct buf *out)
 {
     char folder[PATH_MAX];
-    place_shorten(info->folder, folder, sizeof folder);
+    store_location_shorten(info->folder, folder, sizeof folder);
     if (strcmp(info->outcome, "pass") == 0) {
         buf_printf(out, "stored        run %s in %s     next: ckptbench compare %s OTHER\n", info->run, folder,
                    info->run);

@@ -79,10 +79,10 @@ static void write_model_line(const char *run, const struct experiment *experimen
 static void write_store_line(const struct experiment *experiment, bool is_here, struct buf *out)
 {
     char block[32], shown[PATH_MAX];
-    struct place place;
+    struct store_location place;
     const char *store = experiment_text(experiment, OPT_STORE);
-    buf_printf(out, "store  %s", place_shorten(store, shown, sizeof shown));
-    if (is_here && place_find(store, &place, NULL) == 0 && *place.filesystem)
+    buf_printf(out, "store  %s", store_location_shorten(store, shown, sizeof shown));
+    if (is_here && store_location_find(store, &place, NULL) == 0 && *place.filesystem)
         buf_printf(out, "  %s%s%s", place.filesystem, place.device[0] == '/' ? " on " : "",
                    place.device[0] == '/' ? strrchr(place.device, '/') + 1 : "");
     if (experiment_is(experiment, OPT_WORKLOAD, "verify")) { /* which reads in its own way, too */

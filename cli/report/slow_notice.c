@@ -16,7 +16,7 @@
 #define FIRST_S 3
 #define AGAIN_S 10
 
-struct patience {
+struct slow_notice {
     const char *what;
     pthread_t thread;
     pthread_mutex_t lock;
@@ -24,7 +24,7 @@ struct patience {
     bool over;
 };
 
-static void say(const struct patience *self, uint64_t since_ns)
+static void say(const struct slow_notice *self, uint64_t since_ns)
 {
     struct rusage usage;
     char time[32], memory[32];
@@ -36,7 +36,7 @@ static void say(const struct patience *self, uint64_t since_ns)
 
 static void *watch(void *context)
 {
-    struct patience *self = context;
+    struct slow_notice *self = context;
     uint64_t since_ns = clock_monotonic_ns();
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
@@ -52,9 +52,9 @@ static void *watch(void *context)
     return NULL;
 }
 
-struct patience *patience_new(const char *what)
+struct slow_notice *slow_notice_new(const char *what)
 {
-    struct patience *self = calloc(1, sizeof *self);
+    struct slow_notice *self = calloc(1, sizeof *self);
     pthread_condattr_t monotonic;
     sigset_t all, before;
     if (!self)
@@ -76,7 +76,7 @@ struct patience *patience_new(const char *what)
     return self;
 }
 
-void patience_free(struct patience *self)
+void slow_notice_free(struct slow_notice *self)
 {
     if (!self)
         return;

@@ -3,10 +3,10 @@
 #ifndef CLI_REPORT_SLOW_NOTICE_H
 #define CLI_REPORT_SLOW_NOTICE_H
 
-struct patience;
+struct slow_notice;
 
 /* `what` is borrowed: "planning". NULL where no thread can be had, which patience_free takes, too. */
-struct patience *patience_new(const char *what);
-void patience_free(struct patience *self);
+struct slow_notice *slow_notice_new(const char *what);
+void slow_notice_free(struct slow_notice *self);
 
 #endif

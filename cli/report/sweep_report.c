@@ -86,7 +86,7 @@ static int find_varied(struct sweep_report *self, struct cb_err *err)
         return no_memory(err);
     for (size_t i = 0; i < self->count; i++)
         experiments[i] = self->runs[i]->experiment;
-    int rc = varied_find(&self->varied, experiments, self->count, false, err);
+    int rc = sweep_axes_find(&self->varied, experiments, self->count, false, err);
     free(experiments);
     return rc;
 }
@@ -224,7 +224,7 @@ void sweep_report_release(struct sweep_report *self)
     free(self->runs);
     free(self->columns);
     free(self->rows);
-    varied_release(&self->varied);
+    sweep_axes_release(&self->varied);
     *self = (struct sweep_report){0};
 }
 
@@ -246,7 +246,7 @@ static void add_cells(struct table *table, const struct sweep_report *self, cons
     const struct run_info *first = self->runs[row->first];
     char text[32];
     for (size_t i = 0; i < self->varied.count; i++)
-        table_add(table, TABLE_BOLD, varied_value(first->experiment, self->varied.keys[i]));
+        table_add(table, TABLE_BOLD, sweep_axes_value(first->experiment, self->varied.keys[i]));
     if (are_single(self))
         table_add(table, TABLE_PLAIN, first->run);
     else if (row->passed == row->count)
@@ -315,9 +315,9 @@ static void write_next(const struct sweep_report *self, struct buf *out)
 /* Also a key that is not named for what varied, since it follows from another, may differ. */
 static bool is_same(const struct sweep_report *self, const char *key)
 {
-    const char *first = varied_value(self->runs[0]->experiment, key);
+    const char *first = sweep_axes_value(self->runs[0]->experiment, key);
     for (size_t i = 1; i < self->count; i++)
-        if (strcmp(varied_value(self->runs[i]->experiment, key), first) != 0)
+        if (strcmp(sweep_axes_value(self->runs[i]->experiment, key), first) != 0)
             return false;
     return true;
 }
@@ -330,7 +330,8 @@ static void write_same(const struct sweep_report *self, struct buf *out)
     for (size_t i = 0; i < sizeof keys / sizeof *keys && self->count; i++) {
         if (!is_same(self, keys[i]))
             continue;
-        buf_printf(out, "%s%s=%s", any ? " " : "all with ", keys[i], varied_value(self->runs[0]->experiment, keys[i]));
+        buf_printf(out, "%s%s=%s", any ? " " : "all with ", keys[i],
+                   sweep_axes_value(self->runs[0]->experiment, keys[i]));
         any = true;
     }
     buf_append_text(out, any ? "\n\n" : "\n");
@@ -402,7 +403,7 @@ static void write_row_json(const struct sweep_report *self, const struct sweep_r
     json_write_key(json, "values");
     json_write_begin_object(json);
     for (size_t i = 0; i < self->varied.count; i++)
-        json_member_text(json, self->varied.keys[i], varied_value(first->experiment, self->varied.keys[i]));
+        json_member_text(json, self->varied.keys[i], sweep_axes_value(first->experiment, self->varied.keys[i]));
     json_write_end_object(json);
     json_member_u64(json, "n", row->passed);
     json_write_key(json, "metrics");

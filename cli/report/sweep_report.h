@@ -27,7 +27,7 @@ struct sweep_report {
     char sweep[64];
     struct run_info **runs; /* by combination, then block; owned */
     size_t count, passed;
-    struct varied varied;
+    struct sweep_axes varied;
     struct sweep_column *columns;
     size_t column_count, leading; /* leading: the column that rows are ordered by */
     struct sweep_row *rows;       /* best first */

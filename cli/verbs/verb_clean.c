@@ -377,7 +377,7 @@ static int write_table(struct cleaning *self, struct cb_err *err)
     for (size_t i = 0; i < self->count; i++) {
         const struct leftover *item = &self->items[i];
         table_add(&table, TABLE_BOLD, item->run);
-        table_add(&table, TABLE_PLAIN, place_shorten(item->store, place, sizeof place));
+        table_add(&table, TABLE_PLAIN, store_location_shorten(item->store, place, sizeof place));
         table_add(&table, TABLE_PLAIN, item->suffix);
         table_addf(&table, TABLE_PLAIN, "%zu", item->files);
         table_add(&table, TABLE_PLAIN, units_format_bytes((double)item->bytes, size));

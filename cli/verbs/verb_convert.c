@@ -23,7 +23,7 @@
 struct conversion {
     struct cli *cli;
     const char *target;
-    struct source source;
+    struct checkpoint_arg source;
     struct stored_checkpoint *checkpoint;
     struct experiment *experiment;
     struct plan_options options;
@@ -254,7 +254,7 @@ static void write_source(struct conversion *self)
     if (!*self->source.how)
         return;
     buf_append_text(&self->cli->out, "source     ");
-    source_write_name(&self->source, &self->cli->out);
+    checkpoint_arg_write_name(&self->source, &self->cli->out);
     buf_append_char(&self->cli->out, '\n');
 }
 
@@ -332,7 +332,7 @@ static void release(struct conversion *self)
     plan_free(self->plan);
     layout_free(self->layout);
     stored_checkpoint_free(self->checkpoint);
-    source_release(&self->source);
+    checkpoint_arg_release(&self->source);
     experiment_free(self->experiment);
 }
 
@@ -344,9 +344,9 @@ static int run_convert(struct cli *cli, struct cb_err *err)
     if (!code)
         code = read_words(&self, &from, err);
     if (!code)
-        code = source_open(&self.source, from, err);
+        code = checkpoint_arg_open(&self.source, from, err);
     if (!code)
-        code = source_read(&self.source, &self.checkpoint, err);
+        code = checkpoint_arg_read(&self.source, &self.checkpoint, err);
     if (!code)
         code = make_plan(&self, err);
     if (!code)

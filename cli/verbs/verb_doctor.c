@@ -266,7 +266,7 @@ static bool is_network_filesystem(const char *filesystem)
     return false;
 }
 
-static void check_space(struct doctor *self, const struct place *place)
+static void check_space(struct doctor *self, const struct store_location *place)
 {
     char text[128], free_text[32], needed_text[32];
     struct model *model = NULL;
@@ -287,7 +287,7 @@ static void check_space(struct doctor *self, const struct place *place)
            "free space there, or give another store=, a smaller model= or layers=n");
 }
 
-static void check_direct(struct doctor *self, const struct place *place)
+static void check_direct(struct doctor *self, const struct store_location *place)
 {
     char text[128];
     if (!place->direct_works)
@@ -310,9 +310,9 @@ static int check_store(struct doctor *self, struct cb_err *err)
 {
     const char *store = experiment_text(self->experiment, OPT_STORE);
     struct store_uri uri = store_uri_of(store);
-    struct place place;
+    struct store_location place;
     char text[4096 + 512];
-    int rc = place_find(store, &place, err);
+    int rc = store_location_find(store, &place, err);
     if (rc)
         return rc;
     if (!place.is_path) {
@@ -344,9 +344,9 @@ static void check_history(struct doctor *self)
 {
     struct buf home;
     struct cb_err err = {0};
-    struct place place;
+    struct store_location place;
     buf_init(&home, PATH_MAX);
-    if (home_folder(&home, &err) || place_find(home.data, &place, &err)) {
+    if (home_folder(&home, &err) || store_location_find(home.data, &place, &err)) {
         report(self, "history", MISSING, err.message, "set CKPTBENCH_HOME to a folder of yours");
     } else if (open_history(&err)) {
         report(self, "history", MISSING, err.message, "no run can be stored or shown until it can be opened");
@@ -414,7 +414,7 @@ static int run_doctor(struct cli *cli, struct cb_err *err)
         return rc;
     struct experiment *experiment = sweep.members[0].experiment;
     struct doctor doctor = {.cli = cli, .experiment = experiment, .all_well = true};
-    rc = place_freeze(experiment, err);
+    rc = store_location_freeze(experiment, err);
     if (rc == 0)
         rc = examine(&doctor, err);
     if (rc == 0 && !doctor.all_well)

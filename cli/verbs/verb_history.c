@@ -133,34 +133,35 @@ static void append_sparkline(struct buf *out, const struct point *points, size_t
 }
 
 /* In what the experiments of the lines differ: what one of them is called by. */
-static int find_varied(const struct series *series, struct varied *varied, struct cb_err *err)
+static int find_varied(const struct series *series, struct sweep_axes *varied, struct cb_err *err)
 {
     const struct experiment **experiments = calloc(series->count + 1, sizeof *experiments);
     if (!experiments)
         return alloc_fail(err, "for a history");
     for (size_t i = 0; i < series->count; i++)
         experiments[i] = series->points[i].experiment;
-    int rc = varied_find(varied, experiments, series->count, true, err);
+    int rc = sweep_axes_find(varied, experiments, series->count, true, err);
     free(experiments);
     return rc;
 }
 
 /* "save_s of io.depth=4", or of the model where there is one line alone. An experiment of another release may have
  * another hash and no key that differs here. */
-static void write_name(struct buf *out, const struct point *point, const struct varied *varied, enum metric_id metric)
+static void write_name(struct buf *out, const struct point *point, const struct sweep_axes *varied,
+                       enum metric_id metric)
 {
     bool is_of_suite = metric >= METRIC_SUITE_FIRST && metric <= METRIC_SUITE_LAST; /* which uses no model */
     enum option_id named = is_of_suite ? OPT_WORKLOAD : OPT_MODEL;
     buf_printf(out, "%s of ", metric_row(metric)->name);
     if (varied->count)
-        varied_describe(varied, point->experiment, out);
+        sweep_axes_describe(varied, point->experiment, out);
     else
         buf_printf(out, "%s=%s ranks=%s (%s)", option_row(named)->name, experiment_text(point->experiment, named),
                    experiment_text(point->experiment, OPT_RANKS), point->hash);
 }
 
 static int write_series(struct cli *cli, const struct point *points, size_t count, enum metric_id metric,
-                        const struct varied *varied, struct cb_err *err)
+                        const struct sweep_axes *varied, struct cb_err *err)
 {
     struct table table;
     char text[32], date[21], low[32], high[32];
@@ -224,7 +225,7 @@ static int write_json(struct cli *cli, const struct series *series, enum metric_
 
 static int write_lines(struct cli *cli, const struct series *series, enum metric_id metric, struct cb_err *err)
 {
-    struct varied varied = {0};
+    struct sweep_axes varied = {0};
     int rc = find_varied(series, &varied, err);
     if (series->count == 0)
         log_info("no run that passed and matches has %s", metric_row(metric)->name);
@@ -236,7 +237,7 @@ static int write_lines(struct cli *cli, const struct series *series, enum metric
             buf_append_char(&cli->out, '\n');
         rc = write_series(cli, series->points + start, end - start, metric, &varied, err);
     }
-    varied_release(&varied);
+    sweep_axes_release(&varied);
     return rc;
 }
 

@@ -20,7 +20,7 @@
 
 struct view {
     struct cli *cli;
-    const struct source *source;
+    const struct checkpoint_arg *source;
     const struct stored_checkpoint *checkpoint;
     const struct inspection *inspection;
     const struct duplicates *same;        /* NULL where nobody asked */
@@ -135,7 +135,7 @@ static void write_summary(const struct view *self)
     const struct inspection *found = self->inspection;
     char bytes[32], frame[32], outside[32], counts[STORED_TEXT_BYTES];
     stored_describe(format_name(self->checkpoint->format), &found->counts, counts);
-    source_write_name(self->source, out);
+    checkpoint_arg_write_name(self->source, out);
     buf_printf(out, ": %s%s\n", counts, self->checkpoint->marked ? "" : "; no marker says that these are all");
     buf_append_text(out, "types     ");
     for (int i = 0; i < DTYPE_COUNT; i++) {
@@ -373,16 +373,16 @@ static int write_json(const struct view *self, struct cb_err *err)
 
 static int run_inspect(struct cli *cli, struct cb_err *err)
 {
-    struct source source = {0};
+    struct checkpoint_arg source = {0};
     struct stored_checkpoint *checkpoint = NULL;
     struct inspection inspection = {0};
     struct duplicates same = {0};
     bool contents = cli_has_flag(cli, "contents");
     if (cli->word_count != 1)
         return cb_fail(err, CB_ERR_USAGE, "inspect takes one checkpoint, as in `ckptbench inspect ./ckpt/RUN`");
-    int code = source_open(&source, cli->words[0], err);
+    int code = checkpoint_arg_open(&source, cli->words[0], err);
     if (!code)
-        code = source_read(&source, &checkpoint, err);
+        code = checkpoint_arg_read(&source, &checkpoint, err);
     if (!code)
         code = inspect_checkpoint(source.store, checkpoint, &inspection, err);
     if (!code && contents)
@@ -400,7 +400,7 @@ static int run_inspect(struct cli *cli, struct cb_err *err)
     duplicates_release(&same);
     inspection_release(&inspection);
     stored_checkpoint_free(checkpoint);
-    source_release(&source);
+    checkpoint_arg_release(&source);
     return code;
 }
 

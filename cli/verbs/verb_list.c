@@ -15,7 +15,7 @@
 /* What the members of the sweep that was listed last differ in. */
 struct sweep_words {
     char sweep[64];
-    struct varied varied;
+    struct sweep_axes varied;
 };
 
 struct listing {
@@ -86,7 +86,7 @@ static int json_line(void *context, const struct run_line *line, struct cb_err *
 
 /* ---- what a sweep varied ---- */
 
-static int find_varied(struct history *history, const struct run_selection *members, struct varied *varied,
+static int find_varied(struct history *history, const struct run_selection *members, struct sweep_axes *varied,
                        struct cb_err *err)
 {
     struct experiment **experiments = calloc(members->count + 1, sizeof(struct experiment *));
@@ -95,7 +95,7 @@ static int find_varied(struct history *history, const struct run_selection *memb
     for (; loaded < members->count && rc == 0; loaded += rc == 0)
         rc = history_load_experiment(history, members->runs[loaded], &experiments[loaded], err);
     if (rc == 0)
-        rc = varied_find(varied, (const struct experiment *const *)experiments, loaded, false, err);
+        rc = sweep_axes_find(varied, (const struct experiment *const *)experiments, loaded, false, err);
     for (size_t i = 0; experiments && i < loaded; i++)
         experiment_free(experiments[i]);
     free(experiments);
@@ -104,7 +104,7 @@ static int find_varied(struct history *history, const struct run_selection *memb
 
 /* Of all members, listed or not; kept for the next line, which is mostly of the same sweep. What cannot be told is left
  * empty: the list is more than this column. */
-static const struct varied *varied_of(struct listing *self, const char *sweep)
+static const struct sweep_axes *sweep_axes_of(struct listing *self, const char *sweep)
 {
     char filter[80];
     const char *const words[] = {filter};
@@ -112,7 +112,7 @@ static const struct varied *varied_of(struct listing *self, const char *sweep)
     struct cb_err why;
     if (strcmp(self->words.sweep, sweep) == 0)
         return &self->words.varied;
-    varied_release(&self->words.varied);
+    sweep_axes_release(&self->words.varied);
     snprintf(self->words.sweep, sizeof self->words.sweep, "%s", sweep);
     snprintf(filter, sizeof filter, "sweep=%s", sweep);
     int rc = history_select(self->history, words, 1, &members, &why);
@@ -129,9 +129,9 @@ static void add_varied(struct listing *self, const struct run_line *line)
     struct experiment *experiment;
     struct buf text;
     buf_init(&text, 1u << 16);
-    const struct varied *varied = *line->sweep ? varied_of(self, line->sweep) : NULL;
+    const struct sweep_axes *varied = *line->sweep ? sweep_axes_of(self, line->sweep) : NULL;
     if (varied && varied->count && history_load_experiment(self->history, line->run, &experiment, NULL) == 0) {
-        varied_describe(varied, experiment, &text);
+        sweep_axes_describe(varied, experiment, &text);
         experiment_free(experiment);
     }
     table_add(&self->table, TABLE_PLAIN, text.data);
@@ -256,7 +256,7 @@ static int write_table(struct cli *cli, struct history *history, const struct ru
     if (rc == 0)
         rc = table_write(&listing.table, 0, cli->colour, &cli->out, err);
     table_release(&listing.table);
-    varied_release(&listing.words.varied);
+    sweep_axes_release(&listing.words.varied);
     return rc;
 }
 

@@ -20,7 +20,7 @@
 
 #define METADATA_MAX_BYTES (64 * GIB)
 
-struct outlook {
+struct forecast {
     const struct experiment *experiment;
     struct workload workload;
     uint64_t weight_bytes, optimizer_bytes, total_bytes;
@@ -32,16 +32,16 @@ struct outlook {
 
 /* ---- outlook ---- */
 
-static void sum_states(struct outlook *self)
+static void sum_states(struct forecast *self)
 {
     const struct layout *layout = self->workload.layout;
-    outlook_sum_states(layout, &self->largest_state_bytes, &self->all_state_bytes);
+    forecast_sum_states(layout, &self->largest_state_bytes, &self->all_state_bytes);
     self->weight_bytes = layout_kind_bytes(layout, KIND_WEIGHT);
     self->total_bytes = layout_total_bytes(layout);
     self->optimizer_bytes = self->total_bytes - self->weight_bytes;
 }
 
-static uint64_t count_requests(const struct outlook *self)
+static uint64_t count_requests(const struct forecast *self)
 {
     const struct plan *plan = self->workload.plan;
     uint64_t block = experiment_u64(self->experiment, OPT_IO_BLOCK), requests = 1; /* .metadata */
@@ -50,7 +50,7 @@ static uint64_t count_requests(const struct outlook *self)
     return requests;
 }
 
-static int measure_metadata(struct outlook *self, struct cb_err *err)
+static int measure_metadata(struct forecast *self, struct cb_err *err)
 {
     struct plan_options options;
     struct buf metadata;
@@ -65,11 +65,11 @@ static int measure_metadata(struct outlook *self, struct cb_err *err)
     return rc;
 }
 
-static int outlook_init(struct outlook *self, const struct experiment *experiment, const struct rate_book *book,
-                        struct cb_err *err)
+static int forecast_init(struct forecast *self, const struct experiment *experiment,
+                         const struct throughput_history *book, struct cb_err *err)
 {
     struct rusage usage;
-    *self = (struct outlook){.experiment = experiment};
+    *self = (struct forecast){.experiment = experiment};
     int rc = workload_init(&self->workload, experiment, err);
     if (rc == 0 && !self->workload.layout)
         rc = cb_fail(err, CB_ERR_USAGE, "plan is about checkpoints: workload=%s has none",
@@ -82,15 +82,15 @@ static int outlook_init(struct outlook *self, const struct experiment *experimen
     estimate_memory_bytes(&self->workload.layouts, experiment, &self->host_memory_bytes);
     self->requests = count_requests(self);
     rc = measure_metadata(self, err);
-    outlook_choose_rates(experiment, &self->workload, book, &self->rates);
-    outlook_predict(experiment, self->workload.plan, &self->rates, self->largest_state_bytes, self->all_state_bytes,
-                    &self->predicted);
+    forecast_choose_rates(experiment, &self->workload, book, &self->rates);
+    forecast_predict(experiment, self->workload.plan, &self->rates, self->largest_state_bytes, self->all_state_bytes,
+                     &self->predicted);
     return rc;
 }
 
 /* ---- for people ---- */
 
-static void write_bytes_line(const struct outlook *self, struct buf *out)
+static void write_bytes_line(const struct forecast *self, struct buf *out)
 {
     char weights[32], optimizer[32], total[32];
     buf_printf(out, "bytes      weights %s, optimizer %s, together %s\n",
@@ -99,7 +99,7 @@ static void write_bytes_line(const struct outlook *self, struct buf *out)
                units_format_bytes((double)self->total_bytes, total));
 }
 
-static void write_plan_lines(const struct outlook *self, struct buf *out)
+static void write_plan_lines(const struct forecast *self, struct buf *out)
 {
     const struct plan *plan = self->workload.plan;
     size_t tensors = layout_tensor_count(self->workload.layout);
@@ -120,7 +120,7 @@ static void write_plan_lines(const struct outlook *self, struct buf *out)
                units_format_bytes((double)self->host_memory_bytes, a));
 }
 
-static void write_predicted_lines(const struct outlook *self, struct buf *out)
+static void write_predicted_lines(const struct forecast *self, struct buf *out)
 {
     const struct prediction *predicted = &self->predicted;
     char a[32], b[32];
@@ -131,7 +131,7 @@ static void write_predicted_lines(const struct outlook *self, struct buf *out)
                isfinite(self->rates.store) ? units_format_rate(self->rates.store, b) : "without limit");
     if (self->rates.assumed || self->rates.small)
         buf_printf(out, "           so a time limit asked of Slurm is %d times what is predicted\n",
-                   outlook_margin(&self->rates));
+                   forecast_margin(&self->rates));
     buf_printf(out, "predicted  save %s (%s binds), load %s (%s binds)\n",
                units_format_duration(predicted->save_s * 1e9, a), predicted->store_binds_save ? "the store" : "a rank",
                units_format_duration(predicted->load_s * 1e9, b), predicted->store_binds_load ? "the store" : "a rank");
@@ -143,7 +143,7 @@ static void write_predicted_lines(const struct outlook *self, struct buf *out)
                100 * predicted->goodput);
 }
 
-static void write_text(const struct outlook *self, struct buf *out)
+static void write_text(const struct forecast *self, struct buf *out)
 {
     const struct workload *workload = &self->workload;
     char parameters[32], ranks[32];
@@ -160,7 +160,7 @@ static void write_text(const struct outlook *self, struct buf *out)
 
 /* ---- JSON ---- */
 
-static void write_predicted_json(const struct outlook *self, struct json_writer *writer)
+static void write_predicted_json(const struct forecast *self, struct json_writer *writer)
 {
     const struct prediction *predicted = &self->predicted;
     json_write_key(writer, "predicted");
@@ -179,7 +179,7 @@ static void write_predicted_json(const struct outlook *self, struct json_writer 
     json_write_end_object(writer);
 }
 
-static void write_json(const struct outlook *self, struct json_writer *writer)
+static void write_json(const struct forecast *self, struct json_writer *writer)
 {
     const struct plan *plan = self->workload.plan;
     json_write_begin_object(writer);
@@ -225,18 +225,18 @@ static int write_training(struct cli *cli, const struct experiment *experiment, 
     return 0;
 }
 
-static int write_outlook(struct cli *cli, const struct experiment *experiment, const struct rate_book *book,
+static int write_outlook(struct cli *cli, const struct experiment *experiment, const struct throughput_history *book,
                          struct json_writer *writer, struct cb_err *err)
 {
-    struct outlook outlook;
+    struct forecast forecast;
     if (experiment_is(experiment, OPT_WORKLOAD, "train"))
         return write_training(cli, experiment, writer, err);
-    int rc = outlook_init(&outlook, experiment, book, err);
+    int rc = forecast_init(&forecast, experiment, book, err);
     if (rc == 0 && cli->json)
-        write_json(&outlook, writer);
+        write_json(&forecast, writer);
     else if (rc == 0)
-        write_text(&outlook, &cli->out);
-    workload_release(&outlook.workload);
+        write_text(&forecast, &cli->out);
+    workload_release(&forecast.workload);
     return rc;
 }
 
@@ -278,7 +278,7 @@ static void write_varied(struct cli *cli, const struct sweep *sweep, size_t inde
         buf_append_char(&cli->out, '\n');
 }
 
-static int write_member(struct cli *cli, const struct sweep *sweep, size_t index, const struct rate_book *book,
+static int write_member(struct cli *cli, const struct sweep *sweep, size_t index, const struct throughput_history *book,
                         struct json_writer *writer, struct cb_err *err)
 {
     bool several = sweep->combinations > 1;
@@ -288,7 +288,7 @@ static int write_member(struct cli *cli, const struct sweep *sweep, size_t index
         write_varied(cli, sweep, index, writer);
     if (several && cli->json)
         json_write_key(writer, "plan");
-    int rc = planning_freeze_nodes(sweep->members[index].experiment, err);
+    int rc = run_plan_freeze_nodes(sweep->members[index].experiment, err);
     if (rc == 0)
         rc = write_outlook(cli, sweep->members[index].experiment, book, writer, err);
     if (several && cli->json)
@@ -306,18 +306,18 @@ static int explain_memory(const struct rlimits_memory *memory, struct cb_err *er
                       units_format_bytes((double)memory->available, free_bytes));
 }
 
-static int plan_members(struct cli *cli, const struct sweep *sweep, const struct rate_book *book,
+static int plan_members(struct cli *cli, const struct sweep *sweep, const struct throughput_history *book,
                         struct json_writer *writer, struct cb_err *err)
 {
     struct rlimits_memory memory;
-    struct patience *patience = patience_new("planning");
+    struct slow_notice *slow_notice = slow_notice_new("planning");
     int rc = 0;
     rlimits_bound_memory(&memory);
     for (size_t i = 0; rc == 0 && i < sweep->count; i++)
         if (is_first(sweep, i))
             rc = write_member(cli, sweep, i, book, writer, err);
     rlimits_release_memory(&memory);
-    patience_free(patience);
+    slow_notice_free(slow_notice);
     return rc == CB_ERR_MEMORY ? explain_memory(&memory, err) : rc;
 }
 
@@ -325,18 +325,18 @@ static int run_plan(struct cli *cli, struct cb_err *err)
 {
     struct sweep sweep;
     struct json_writer writer;
-    struct rate_book book = {0};
+    struct throughput_history book = {0};
     int rc = sweep_expand(&cli->settings, &sweep, err);
     if (rc)
         return rc;
-    rate_book_load(&book);
+    throughput_history_load(&book);
     json_writer_init(&writer, &cli->out, 2);
     if (cli->json && sweep.combinations > 1)
         json_write_begin_array(&writer);
     rc = plan_members(cli, &sweep, &book, &writer, err);
     if (cli->json && sweep.combinations > 1)
         json_write_end_array(&writer);
-    rate_book_release(&book);
+    throughput_history_release(&book);
     sweep_release(&sweep);
     return rc || !cli->json ? rc : cli_end_json(cli, err);
 }

@@ -13,15 +13,15 @@
 #define SCRIPT_MAX_BYTES (1u << 16)
 
 /* The run is written down with its record, so that `status` finds the job by its name, whoever sends it. */
-static int write_run(const struct submission *self, const struct planning *planning, size_t index,
+static int write_run(const struct submission *self, const struct run_plan *run_plan, size_t index,
                      const struct buf *script, struct cb_err *err)
 {
-    const struct planned *member = &planning->members[index];
+    const struct planned *member = &run_plan->members[index];
     struct job_record record;
     char path[4096];
     job_record_init(&record);
     snprintf(record.name, sizeof record.name, "%s", member->id);
-    int rc = planning_write(planning, index, self->history, NULL, err);
+    int rc = run_plan_write(run_plan, index, self->history, NULL, err);
     if (rc == 0 && snprintf(path, sizeof path, "%s/%s", member->folder, submission_script_name(member->experiment)) >=
                        (int)sizeof path)
         rc = cb_fail(err, CB_ERR_USAGE, "the path %s is too long", member->folder);
@@ -35,21 +35,21 @@ static int write_run(const struct submission *self, const struct planning *plann
     return rc;
 }
 
-static int render_run(struct cli *cli, const struct submission *self, const struct planning *planning, size_t index,
+static int render_run(struct cli *cli, const struct submission *self, const struct run_plan *run_plan, size_t index,
                       struct json_writer *json, struct cb_err *err)
 {
-    const struct planned *member = &planning->members[index];
+    const struct planned *member = &run_plan->members[index];
     struct buf script;
     buf_init(&script, SCRIPT_MAX_BYTES);
     int rc = submission_script(self, member->id, member->folder, 0, member->experiment, &script, err);
     if (rc == 0)
-        rc = write_run(self, planning, index, &script, err);
+        rc = write_run(self, run_plan, index, &script, err);
     if (rc == 0 && cli->json) {
         json_write_begin_object(json);
         json_member_text(json, "run", member->id);
         json_member_text(json, "script", script.data);
         json_write_end_object(json);
-    } else if (rc == 0 && *planning->sweep_id) {
+    } else if (rc == 0 && *run_plan->sweep_id) {
         buf_printf(&cli->out, "%s/%s\n", member->folder, submission_script_name(member->experiment));
     } else if (rc == 0) {
         buf_append_text(&cli->out, script.data);
@@ -58,7 +58,7 @@ static int render_run(struct cli *cli, const struct submission *self, const stru
     return rc;
 }
 
-static int render_all(struct cli *cli, struct submission *self, const struct planning *planning, struct cb_err *err)
+static int render_all(struct cli *cli, struct submission *self, const struct run_plan *run_plan, struct cb_err *err)
 {
     struct json_writer json;
     json_writer_init(&json, &cli->out, 2);
@@ -67,17 +67,17 @@ static int render_all(struct cli *cli, struct submission *self, const struct pla
         return rc;
     if (cli->json) {
         json_write_begin_object(&json);
-        json_member_text(&json, "sweep", *planning->sweep_id ? planning->sweep_id : NULL);
+        json_member_text(&json, "sweep", *run_plan->sweep_id ? run_plan->sweep_id : NULL);
         json_write_key(&json, "runs");
         json_write_begin_array(&json);
     }
-    for (size_t i = 0; rc == 0 && i < planning->sweep.count; i++)
-        rc = render_run(cli, self, planning, i, &json, err);
+    for (size_t i = 0; rc == 0 && i < run_plan->sweep.count; i++)
+        rc = render_run(cli, self, run_plan, i, &json, err);
     if (rc)
         return rc;
-    bool leads_here = submission_leads_here(planning->members[0].experiment);
-    log_info("planned %s: %s what is written, then `ckptbench status %s` follows it", planning->id,
-             leads_here ? "run with sh, on the login node," : "sbatch", planning->id);
+    bool leads_here = submission_leads_here(run_plan->members[0].experiment);
+    log_info("planned %s: %s what is written, then `ckptbench status %s` follows it", run_plan->id,
+             leads_here ? "run with sh, on the login node," : "sbatch", run_plan->id);
     if (!cli->json)
         return 0;
     json_write_end_array(&json);
@@ -87,21 +87,21 @@ static int render_all(struct cli *cli, struct submission *self, const struct pla
 
 static int run_render(struct cli *cli, struct cb_err *err)
 {
-    struct planning planning;
+    struct run_plan run_plan;
     struct submission submission = {0};
     if (cli_flag_value(cli, "site"))
         return remote_pass(cli, cli_flag_value(cli, "site"), err);
-    int rc = planning_expand(&planning, &cli->settings, true, err);
-    if (rc == 0 && planning.sweep.count > 1 && experiment_bool(planning.members[0].experiment, OPT_SLURM_ONE_JOB))
+    int rc = run_plan_expand(&run_plan, &cli->settings, true, err);
+    if (rc == 0 && run_plan.sweep.count > 1 && experiment_bool(run_plan.members[0].experiment, OPT_SLURM_ONE_JOB))
         rc = cb_fail(err, CB_ERR_USAGE,
                      "slurm.one_job=true: render writes a script a run; `submit` makes one job of them");
     if (rc == 0)
-        rc = submission_check_led_here(&planning, err);
+        rc = submission_check_led_here(&run_plan, err);
     if (rc == 0)
         rc = history_open(NULL, &submission.history, err);
     if (rc == 0)
-        rc = render_all(cli, &submission, &planning, err);
-    planning_release(&planning);
+        rc = render_all(cli, &submission, &run_plan, err);
+    run_plan_release(&run_plan);
     submission_release(&submission);
     history_close(submission.history);
     return rc;

@@ -34,11 +34,11 @@ struct session {
     struct cli *cli;
     struct history *history;
     char sweep_id[64];        /* "" for a single run */
-    struct planning planning; /* empty where a sweep is resumed */
+    struct run_plan run_plan; /* empty where a sweep is resumed */
     struct member *members;
     size_t count;
-    struct varied varied;  /* keys that differ between members */
-    size_t *varied_widths; /* of their longest values */
+    struct sweep_axes varied; /* keys that differ between members */
+    size_t *varied_widths;    /* of their longest values */
     struct json_writer writer;
     size_t combinations, passed, failed;
 };
@@ -51,9 +51,9 @@ static void session_release(struct session *self)
             run_info_free(self->members[i].planned);
     }
     free(self->members);
-    varied_release(&self->varied);
+    sweep_axes_release(&self->varied);
     free(self->varied_widths);
-    planning_release(&self->planning);
+    run_plan_release(&self->run_plan);
     history_close(self->history);
 }
 
@@ -72,16 +72,16 @@ static const struct experiment **list_experiments(const struct session *self)
 static int find_varied(struct session *self, struct cb_err *err)
 {
     const struct experiment **experiments = list_experiments(self);
-    const struct sweep *sweep = &self->planning.sweep;
+    const struct sweep *sweep = &self->run_plan.sweep;
     int rc = experiments ? 0 : alloc_fail(err, "for %zu runs", self->count);
     if (rc == 0)
-        rc = sweep->count ? varied_copy(&self->varied, sweep->varied, sweep->varied_count, err)
-                          : varied_find(&self->varied, experiments, self->count, false, err);
+        rc = sweep->count ? sweep_axes_copy(&self->varied, sweep->varied, sweep->varied_count, err)
+                          : sweep_axes_find(&self->varied, experiments, self->count, false, err);
     if (rc == 0 && !(self->varied_widths = calloc(self->varied.count + 1, sizeof *self->varied_widths)))
         rc = alloc_fail(err, "for %zu keys", self->varied.count);
     for (size_t k = 0; rc == 0 && k < self->varied.count; k++) {
         for (size_t i = 0; i < self->count; i++) {
-            size_t width = table_text_width(varied_value(experiments[i], self->varied.keys[k]));
+            size_t width = table_text_width(sweep_axes_value(experiments[i], self->varied.keys[k]));
             if (width > self->varied_widths[k])
                 self->varied_widths[k] = width;
         }
@@ -102,27 +102,27 @@ static int check_agent(struct cb_err *err)
 
 static int plan_session(struct session *self, struct cb_err *err)
 {
-    int rc = planning_expand(&self->planning, &self->cli->settings, false, err);
+    int rc = run_plan_expand(&self->run_plan, &self->cli->settings, false, err);
     if (rc == 0)
         rc = check_agent(err);
     if (rc == 0)
         rc = history_open(NULL, &self->history, err);
     if (rc)
         return rc;
-    const size_t count = self->planning.sweep.count;
+    const size_t count = self->run_plan.sweep.count;
     self->members = calloc(count + 1, sizeof *self->members);
     if (!self->members)
         return alloc_fail(err, "for %zu runs", count);
     self->count = count;
-    self->combinations = self->planning.sweep.combinations;
-    snprintf(self->sweep_id, sizeof self->sweep_id, "%s", self->planning.sweep_id);
+    self->combinations = self->run_plan.sweep.combinations;
+    snprintf(self->sweep_id, sizeof self->sweep_id, "%s", self->run_plan.sweep_id);
     for (size_t i = 0; rc == 0 && i < count; i++) {
-        const struct planned *planned = &self->planning.members[i];
+        const struct planned *planned = &self->run_plan.members[i];
         struct member *member = &self->members[i];
         snprintf(member->id, sizeof member->id, "%s", planned->id);
         member->experiment = planned->experiment;
         member->folder = strdup(planned->folder);
-        rc = member->folder ? planning_write(&self->planning, i, self->history, NULL, err)
+        rc = member->folder ? run_plan_write(&self->run_plan, i, self->history, NULL, err)
                             : alloc_fail(err, "for a path");
     }
     return rc;
@@ -141,7 +141,7 @@ static int resume_member(struct session *self, const char *run, struct member *m
     struct run_info *info;
     bool ingested;
     snprintf(member->id, sizeof member->id, "%s", run);
-    int rc = planning_folder(run, &member->folder, err);
+    int rc = run_plan_folder(run, &member->folder, err);
     if (rc == 0) {
         rc = history_ingest(self->history, member->folder, &ingested, err);
         rc = rc == CB_ERR_NOT_FOUND ? 0 : rc; /* not sealed: to be run */
@@ -221,7 +221,7 @@ static void write_member_line(struct session *self, const struct run_info *info)
     struct buf *out = &self->cli->out;
     buf_printf(out, "%s  ", info->run);
     for (size_t i = 0; i < self->varied.count; i++) {
-        const char *value = varied_value(info->experiment, self->varied.keys[i]);
+        const char *value = sweep_axes_value(info->experiment, self->varied.keys[i]);
         size_t padding = self->varied_widths[i] - table_text_width(value);
         buf_printf(out, "%s=%s%*s  ", self->varied.keys[i], value, (int)padding, "");
     }
@@ -267,10 +267,10 @@ static int run_member(struct session *self, size_t index, struct cb_err *err)
 static int write_single_heading(struct session *self, struct cb_err *err)
 {
     struct workload workload;
-    int rc = workload_init(&workload, self->planning.sweep.members[0].experiment, err);
+    int rc = workload_init(&workload, self->run_plan.sweep.members[0].experiment, err);
     if (rc)
         return rc;
-    report_write_heading(self->members[0].id, self->planning.sweep.members[0].experiment, &workload, true,
+    report_write_heading(self->members[0].id, self->run_plan.sweep.members[0].experiment, &workload, true,
                          self->cli->colour, &self->cli->out);
     workload_release(&workload);
     return cli_flush(self->cli, err);
@@ -289,7 +289,7 @@ static int begin_output(struct session *self, struct cb_err *err)
     if (cli->json)
         return 0;
     if (!*self->sweep_id)
-        return self->planning.sweep.count ? write_single_heading(self, err) : 0;
+        return self->run_plan.sweep.count ? write_single_heading(self, err) : 0;
     buf_printf(&cli->out, "sweep %s: %zu run%s", self->sweep_id, self->count, units_plural(self->count));
     for (size_t i = 0; i < self->varied.count; i++)
         buf_printf(&cli->out, "%s%s", i ? ", " : " over ", self->varied.keys[i]);
@@ -304,7 +304,7 @@ static void write_next(const struct session *self, struct buf *out)
     const struct experiment **experiments = list_experiments(self);
     for (size_t i = 0; experiments && i < self->varied.count && self->failed == 0; i++) {
         const char *key = self->varied.keys[i];
-        if (varied_count_values(experiments, self->count, key) != self->combinations)
+        if (sweep_axes_count_values(experiments, self->count, key) != self->combinations)
             continue;
         buf_printf(out, "     next: ckptbench compare %s --by %s\n", self->sweep_id, key);
         free(experiments);

@@ -26,7 +26,7 @@
 
 struct session {
     struct cli *cli;
-    struct planning planning;
+    struct run_plan run_plan;
     struct submission submission;
     struct job_list list;   /* of the runs that are submitted: its client is the submission's */
     struct pool_entry pool; /* with --warm */
@@ -45,8 +45,8 @@ static int write_all(struct session *self, struct cb_err *err)
     int rc = history_begin(self->submission.history, err);
     if (rc)
         return rc;
-    for (size_t i = 0; rc == 0 && i < self->planning.sweep.count; i++)
-        rc = planning_write(&self->planning, i, self->submission.history, &batch, err);
+    for (size_t i = 0; rc == 0 && i < self->run_plan.sweep.count; i++)
+        rc = run_plan_write(&self->run_plan, i, self->submission.history, &batch, err);
     if (rc == 0)
         rc = file_batch_commit(&batch, err);
     file_batch_release(&batch);
@@ -62,7 +62,7 @@ static uint64_t nodes_of(const struct experiment *experiment)
 /* A job that asks for nodes of a touch pool. */
 static int choose_nodes(struct session *self, size_t index, char *list, size_t bytes, struct cb_err *err)
 {
-    const struct planned *member = &self->planning.members[index];
+    const struct planned *member = &self->run_plan.members[index];
     int rc =
         pool_pick_nodes(self->submission.client, &self->pool, index, nodes_of(member->experiment), list, bytes, err);
     self->submission.node_list = rc == 0 && *list ? list : NULL;
@@ -74,7 +74,7 @@ static int choose_nodes(struct session *self, size_t index, char *list, size_t b
 /* One of a pool: into the spool, or with nodes of its own. */
 static int send_warm(struct session *self, size_t index, struct cb_err *err)
 {
-    const struct planned *member = &self->planning.members[index];
+    const struct planned *member = &self->run_plan.members[index];
     char nodes[NODE_LIST_BYTES];
     size_t sent = 0;
     struct job_record record;
@@ -101,7 +101,7 @@ static int send_single(struct session *self, size_t first, size_t count, struct 
     size_t sent = 0;
     int rc = items && records ? 0 : alloc_fail(err, "for %zu jobs", count);
     for (size_t i = 0; rc == 0 && i < count; i++) {
-        const struct planned *member = &self->planning.members[first + i];
+        const struct planned *member = &self->run_plan.members[first + i];
         job_record_init(&records[i]);
         items[i] = (struct sending){member->id, member->folder, member->experiment, &records[i]};
     }
@@ -117,7 +117,7 @@ static int send_single(struct session *self, size_t first, size_t count, struct 
 
 static int send_array(struct session *self, size_t first, size_t count, struct cb_err *err)
 {
-    int rc = submission_send_array(&self->submission, &self->planning, first, count, err);
+    int rc = submission_send_array(&self->submission, &self->run_plan, first, count, err);
     self->sent += rc == 0 ? count : 0;
     return rc;
 }
@@ -127,7 +127,7 @@ static int send_array(struct session *self, size_t first, size_t count, struct c
 static size_t count_equal(const struct session *self, size_t first)
 {
     size_t equal = 1;
-    while (first + equal < self->planning.sweep.count && equal < self->most_tasks &&
+    while (first + equal < self->run_plan.sweep.count && equal < self->most_tasks &&
            self->requests[first + equal] == self->requests[first])
         equal++;
     return equal;
@@ -135,12 +135,12 @@ static size_t count_equal(const struct session *self, size_t first)
 
 static bool is_one_job(const struct session *self)
 {
-    return experiment_bool(self->planning.members[0].experiment, OPT_SLURM_ONE_JOB);
+    return experiment_bool(self->run_plan.members[0].experiment, OPT_SLURM_ONE_JOB);
 }
 
 static bool leads_here(const struct session *self)
 {
-    return submission_leads_here(self->planning.members[0].experiment);
+    return submission_leads_here(self->run_plan.members[0].experiment);
 }
 
 static bool makes_array(const struct session *self, size_t count)
@@ -157,7 +157,7 @@ static size_t next_group(const struct session *self, size_t first, bool *array)
 {
     size_t count = count_equal(self, first);
     *array = makes_array(self, count);
-    while (!*array && first + count < self->planning.sweep.count) {
+    while (!*array && first + count < self->run_plan.sweep.count) {
         size_t more = count_equal(self, first + count);
         if (makes_array(self, more))
             break;
@@ -171,7 +171,7 @@ static int ask_most_tasks(struct session *self, struct cb_err *err)
 {
     bool any = false;
     self->most_tasks = SUBMIT_MAX_ARRAY;
-    for (size_t i = 0; !any && i < self->planning.sweep.count; i++)
+    for (size_t i = 0; !any && i < self->run_plan.sweep.count; i++)
         any = makes_array(self, count_equal(self, i));
     if (!any)
         return 0;
@@ -184,7 +184,7 @@ static int ask_most_tasks(struct session *self, struct cb_err *err)
 
 static int send_all(struct session *self, struct cb_err *err)
 {
-    const size_t count = self->planning.sweep.count;
+    const size_t count = self->run_plan.sweep.count;
     int rc = 0;
     for (size_t i = 0, done; rc == 0 && i < count && i == self->sent && !launch_was_stopped(); i += done) {
         bool array = false;
@@ -197,9 +197,9 @@ static int send_all(struct session *self, struct cb_err *err)
         rc = cb_fail(err, CB_ERR_ABORTED, "stopped");
     if (rc && count > 1)
         cb_context(err, "%zu of %zu runs submitted; `ckptbench submit --resume %s` sends the rest", self->sent, count,
-                   self->planning.id);
+                   self->run_plan.id);
     else if (rc)
-        cb_context(err, "run %s", self->planning.id);
+        cb_context(err, "run %s", self->run_plan.id);
     return rc;
 }
 
@@ -316,7 +316,7 @@ static void say_text(struct session *self, const char *id, const struct experime
 /* Reads the runs again, as every other verb sees them. */
 static int load_sent(struct session *self, struct cb_err *err)
 {
-    const char *const words[] = {self->planning.id};
+    const char *const words[] = {self->run_plan.id};
     struct run_selection selection = {0};
     int rc = history_select(self->submission.history, words, 1, &selection, err);
     if (rc == 0)
@@ -333,8 +333,8 @@ static int dry_run(struct session *self, struct cb_err *err)
 {
     struct cli *cli = self->cli;
     int rc = 0;
-    for (size_t i = 0, done; rc == 0 && i < self->planning.sweep.count; i += done) {
-        const struct planned *member = &self->planning.members[i];
+    for (size_t i = 0, done; rc == 0 && i < self->run_plan.sweep.count; i += done) {
+        const struct planned *member = &self->run_plan.members[i];
         struct buf script;
         done = count_equal(self, i);
         bool array = makes_array(self, done);
@@ -354,10 +354,10 @@ static int dry_run(struct session *self, struct cb_err *err)
 static int number_requests(struct session *self, struct cb_err *err)
 {
     self->most_tasks = SUBMIT_MAX_ARRAY;
-    self->requests = calloc(self->planning.sweep.count + 1, sizeof *self->requests);
+    self->requests = calloc(self->run_plan.sweep.count + 1, sizeof *self->requests);
     if (!self->requests)
-        return alloc_fail(err, "for %zu runs", self->planning.sweep.count);
-    return submission_number_requests(&self->submission, &self->planning, self->requests, err);
+        return alloc_fail(err, "for %zu runs", self->run_plan.sweep.count);
+    return submission_number_requests(&self->submission, &self->run_plan, self->requests, err);
 }
 
 static int choose_pool(struct session *self, struct cb_err *err)
@@ -376,8 +376,8 @@ static int choose_pool(struct session *self, struct cb_err *err)
                      name);
     if (rc == 0 && self->pool.pool.mode == POOL_TOUCH && is_one_job(self))
         rc = cb_fail(err, CB_ERR_USAGE, "slurm.one_job=true and --warm %s: each run of a touch pool is a job", name);
-    for (size_t i = 0; rc == 0 && i < self->planning.sweep.count; i++)
-        rc = pool_check_run(&self->pool, self->planning.members[i].experiment, err);
+    for (size_t i = 0; rc == 0 && i < self->run_plan.sweep.count; i++)
+        rc = pool_check_run(&self->pool, self->run_plan.members[i].experiment, err);
     self->warm = rc == 0;
     return rc;
 }
@@ -385,7 +385,7 @@ static int choose_pool(struct session *self, struct cb_err *err)
 /* What an allocation that this machine leads cannot have. */
 static int check_led_here(struct session *self, struct cb_err *err)
 {
-    int rc = submission_check_led_here(&self->planning, err);
+    int rc = submission_check_led_here(&self->run_plan, err);
     if (rc || !leads_here(self))
         return rc;
     if (cli_has_flag(self->cli, "array"))
@@ -405,9 +405,9 @@ static int submit_new(struct session *self, struct cb_err *err)
     int rc =
         after ? submission_resolve_after(self->submission.history, after, &self->cli->settings, self->after, err) : 0;
     if (rc == 0)
-        rc = planning_expand(&self->planning, &self->cli->settings, true, err);
+        rc = run_plan_expand(&self->run_plan, &self->cli->settings, true, err);
     if (rc == 0 && cli_flag_value(self->cli, "id"))
-        rc = planning_rename(&self->planning, cli_flag_value(self->cli, "id"), err);
+        rc = run_plan_rename(&self->run_plan, cli_flag_value(self->cli, "id"), err);
     if (rc == 0)
         rc = submission_init(&self->submission, err);
     if (rc == 0)
@@ -425,7 +425,7 @@ static int submit_new(struct session *self, struct cb_err *err)
     if (rc == 0 && !self->warm)
         rc = ask_most_tasks(self, err);
     if (rc == 0 && !(self->warm && self->pool.pool.mode == POOL_HOLD))
-        rc = submission_test(&self->submission, &self->planning, self->requests, err);
+        rc = submission_test(&self->submission, &self->run_plan, self->requests, err);
     if (rc == 0)
         rc = write_all(self, err);
     if (rc == 0)
@@ -439,7 +439,7 @@ static int is_there(struct session *self, const char *id, bool *there, struct cb
     char run[80], sweep[80];
     const char *const by_run[] = {run}, *const by_sweep[] = {sweep};
     struct run_selection selection = {0};
-    if (!planning_is_id(id))
+    if (!run_plan_is_id(id))
         return cb_fail(err, CB_ERR_USAGE, "--id %s: small letters, digits and dashes, at most 40", id);
     snprintf(run, sizeof run, "run=%s", id);
     snprintf(sweep, sizeof sweep, "sweep=%s", id);
@@ -480,8 +480,8 @@ static int submit(struct session *self, struct cb_err *err)
                         : submit_new(self, err);
     if (rc || self->list.count == 0)
         return rc;
-    const char *id = word ? word : self->planning.id;
-    const struct experiment *experiment = word ? NULL : self->planning.members[0].experiment;
+    const char *id = word ? word : self->run_plan.id;
+    const struct experiment *experiment = word ? NULL : self->run_plan.members[0].experiment;
     if (self->cli->json)
         rc = say_json(self, self->list.count > 1 ? id : NULL, err);
     else
@@ -507,7 +507,7 @@ static int run_submit(struct cli *cli, struct cb_err *err)
     if (rc == 0)
         rc = submit(&self, err);
     job_list_release(&self.list);
-    planning_release(&self.planning);
+    run_plan_release(&self.run_plan);
     free(self.requests);
     submission_release(&self.submission);
     history_close(self.submission.history);

@@ -87,7 +87,7 @@ static const char *contents_of(const struct verify_result *result, char text[VER
                : "not checked: it is not known what they are";
 }
 
-static void write_result_json(struct json_writer *writer, const struct source *source,
+static void write_result_json(struct json_writer *writer, const struct checkpoint_arg *source,
                               const struct verify_result *result)
 {
     char text[VERIFY_CONTENTS_BYTES];
@@ -121,7 +121,7 @@ static void write_advice(const struct verify_result *result, struct buf *out)
                                  "checkpoint");
 }
 
-static void write_result(struct cli *cli, const struct source *source, const struct verify_result *result)
+static void write_result(struct cli *cli, const struct checkpoint_arg *source, const struct verify_result *result)
 {
     char counts[STORED_TEXT_BYTES], text[VERIFY_CONTENTS_BYTES];
     const char *contents = contents_of(result, text);
@@ -130,7 +130,7 @@ static void write_result(struct cli *cli, const struct source *source, const str
         return;
     }
     stored_describe(result->format, &result->counts, counts);
-    source_write_name(source, &cli->out);
+    checkpoint_arg_write_name(source, &cli->out);
     buf_printf(&cli->out, ": %s\n", counts);
     buf_printf(&cli->out, "checksums  %llu compared\n", (unsigned long long)result->checksums);
     if (result->values)
@@ -154,8 +154,8 @@ static uint32_t thread_count(void)
 
 static int verify_path(struct cli *cli, const char *path, const uint64_t *seed, struct cb_err *err)
 {
-    struct source source;
-    int rc = source_open(&source, path, err);
+    struct checkpoint_arg source;
+    int rc = checkpoint_arg_open(&source, path, err);
     if (rc)
         return rc;
     struct json_writer writer;
@@ -170,7 +170,7 @@ static int verify_path(struct cli *cli, const char *path, const uint64_t *seed, 
     struct verify_job job = {.place = source.path, .file = source.file, .seed = seed, .threads = thread_count()};
     rc = verify_checkpoint(&job, report, &answer, &result, err);
     write_counted(&answer);
-    source_release(&source);
+    checkpoint_arg_release(&source);
     if (rc)
         return rc;
     if (result.problems > 0)

@@ -23,7 +23,7 @@
 #define LOOK_FOR_NS (10 * NS_PER_S)
 #define LOOK_NS (500 * NS_PER_MS)
 
-struct wish {
+struct pool_request {
     struct pool pool;
     uint64_t for_ns;
     double budget_node_hours;
@@ -45,7 +45,7 @@ static int read_budget(const char *text, double *node_hours, struct cb_err *err)
     return 0;
 }
 
-static int read_word(struct wish *self, const char *word, struct cb_err *err)
+static int read_word(struct pool_request *self, const char *word, struct cb_err *err)
 {
     static const char *const keys[] = {"nodes", "for", "budget", "mode", "slurm.partition"};
     const char *value = strchr(word, '=');
@@ -68,7 +68,7 @@ static int read_word(struct wish *self, const char *word, struct cb_err *err)
                    nearest ? ": did you mean " : "", nearest ? nearest : "", nearest ? "?" : "");
 }
 
-static int read_wish(const struct cli *cli, struct wish *self, struct cb_err *err)
+static int read_wish(const struct cli *cli, struct pool_request *self, struct cb_err *err)
 {
     struct pool *pool = &self->pool;
     int rc = experiment_new(&self->experiment, err);
@@ -101,7 +101,7 @@ static int read_wish(const struct cli *cli, struct wish *self, struct cb_err *er
 /* ---- starting ---- */
 
 /* What Slurm says about nodes that sleep decides whether touching them does anything. */
-static int read_power(struct slurm_client *client, struct wish *self, struct cb_err *err)
+static int read_power(struct slurm_client *client, struct pool_request *self, struct cb_err *err)
 {
     struct slurm_power power;
     const char *partition = experiment_text(self->experiment, OPT_SLURM_PARTITION);
@@ -120,7 +120,7 @@ static int read_power(struct slurm_client *client, struct wish *self, struct cb_
     return 0;
 }
 
-static int write_script(const struct wish *self, const char *folder, struct buf *script, struct cb_err *err)
+static int write_script(const struct pool_request *self, const char *folder, struct buf *script, struct cb_err *err)
 {
     char log[PATH_MAX], path[PATH_MAX], agent[PATH_MAX];
     const struct pool *pool = &self->pool;
@@ -179,8 +179,8 @@ static int look_for(struct slurm_client *client, const char *name, char id[64], 
     }
 }
 
-static int send_first(struct slurm_client *client, struct wish *self, const char *folder, const struct buf *script,
-                      struct cb_err *err)
+static int send_first(struct slurm_client *client, struct pool_request *self, const char *folder,
+                      const struct buf *script, struct cb_err *err)
 {
     char cluster[64];
     enum submit_answer answer = SUBMIT_REFUSED;
@@ -207,7 +207,7 @@ static int check_unused(struct slurm_client *client, const char *name, struct cb
     return rc;
 }
 
-static int start_pool(struct cli *cli, struct slurm_client *client, struct wish *self, struct cb_err *err)
+static int start_pool(struct cli *cli, struct slurm_client *client, struct pool_request *self, struct cb_err *err)
 {
     struct buf folder, script;
     char id[64], cluster[64];
@@ -249,12 +249,12 @@ static int start_pool(struct cli *cli, struct slurm_client *client, struct wish 
 
 static int start(struct cli *cli, struct slurm_client *client, struct cb_err *err)
 {
-    struct wish wish = {.pool = {.mode = POOL_TOUCH}};
+    struct pool_request request = {.pool = {.mode = POOL_TOUCH}};
     int rc = cli->word_count < 2 ? cb_fail(err, CB_ERR_USAGE, "which name? warm start POOL nodes=2 for=2h")
-                                 : read_wish(cli, &wish, err);
+                                 : read_wish(cli, &request, err);
     if (rc == 0)
-        rc = start_pool(cli, client, &wish, err);
-    experiment_free(wish.experiment);
+        rc = start_pool(cli, client, &request, err);
+    experiment_free(request.experiment);
     return rc;
 }
 

@@ -189,7 +189,7 @@ static int allocate(struct device_exchange *self, struct cb_err *err)
     if (rc)
         return cb_context(err, "what is in transit in a load");
     self->base.window.transit = self->base.window.setup.pinned->memory;
-    rc = device_talk_reserve(self->talk, self->buffer_bytes * EXCHANGE_WINDOW, err);
+    rc = device_groups_reserve(self->talk, self->buffer_bytes * EXCHANGE_WINDOW, err);
     self->buffers = self->talk->memory;
     return rc;
 }
@@ -203,8 +203,8 @@ static int join_group(struct device_exchange *self, uint32_t index, struct cb_er
         return alloc_fail(err, "for a group of %" PRIu32 " ranks", count);
     for (uint32_t i = 0; i < count; i++)
         ranks[i] = exchange_rank_of(&self->base.window, group, i);
-    int rc = device_talk_join(self->talk, self->base.window.setup.comm, ranks, count, group->mine,
-                              group->code * EXCHANGE_TAGS_A_CODE, self->deadline_ns, &self->comms[index], err);
+    int rc = device_groups_join(self->talk, self->base.window.setup.comm, ranks, count, group->mine,
+                                group->code * EXCHANGE_TAGS_A_CODE, self->deadline_ns, &self->comms[index], err);
     free(ranks);
     return rc;
 }
@@ -231,7 +231,7 @@ static int join_groups(struct device_exchange *self, struct cb_err *err)
 static void abandon(struct exchange *self)
 {
     self->failed = true;
-    device_talk_abort(((struct device_exchange *)self)->talk);
+    device_groups_abort(((struct device_exchange *)self)->talk);
 }
 
 static void release(struct exchange *self)

@@ -9,7 +9,7 @@
 void native_load_end_exchange(struct native_load *self, bool failed)
 {
     if (failed) /* on all ranks: what one of them has given up on, none continues with */
-        device_talk_abort(&self->sharing.talk);
+        device_groups_abort(&self->sharing.talk);
     exchange_free(self->complete.exchange);
     load_share_free(self->sharing.share);
     self->complete.exchange = NULL;

@@ -86,31 +86,32 @@ static void seal_as(struct job_verdict *verdict, enum outcome outcome)
     verdict->state = state_of_outcome(outcome);
 }
 
-static void judge_cancelled(const struct job_record *record, const struct job_observation *sight, const char *place,
-                            struct job_verdict *verdict)
+static void judge_cancelled(const struct job_record *record, const struct job_observation *observation,
+                            const char *place, struct job_verdict *verdict)
 {
     seal_as(verdict, OUTCOME_CANCELLED);
-    if (sight->why)
-        snprintf(verdict->note, sizeof verdict->note, "%s", sight->why);
-    else if (strstr(sight->slurm->reason, "Dependency"))
+    if (observation->why)
+        snprintf(verdict->note, sizeof verdict->note, "%s", observation->why);
+    else if (strstr(observation->slurm->reason, "Dependency"))
         snprintf(verdict->note, sizeof verdict->note, "not started: the run that it waits for has not passed");
     else
         snprintf(verdict->note, sizeof verdict->note, "cancelled %s%s%s",
                  record->cancel_asked ? "on request" : "in Slurm (scancel, or an administrator)",
-                 sight->folder->attempts ? "" : " before it started", place);
+                 observation->folder->attempts ? "" : " before it started", place);
 }
 
 /* Slurm says the job is over, and no agent has sealed. */
-static void judge_end(const struct job_record *record, const struct job_observation *sight, struct job_verdict *verdict)
+static void judge_end(const struct job_record *record, const struct job_observation *observation,
+                      struct job_verdict *verdict)
 {
-    const struct slurm_job *slurm = sight->slurm;
+    const struct slurm_job *slurm = observation->slurm;
     const char *nodes = *slurm->nodes ? slurm->nodes : *record->nodes ? record->nodes : "unknown";
     char place[96], how[32];
-    place_text(sight->folder, place, sizeof place);
+    place_text(observation->folder, place, sizeof place);
     switch (slurm->state) {
     case SLURM_CANCELLED:
     case SLURM_REVOKED:
-        judge_cancelled(record, sight, place, verdict);
+        judge_cancelled(record, observation, place, verdict);
         return;
     case SLURM_TIMEOUT:
     case SLURM_DEADLINE:
@@ -123,8 +124,8 @@ static void judge_end(const struct job_record *record, const struct job_observat
         return;
     case SLURM_NODE_FAIL:
         seal_as(verdict, OUTCOME_INFRASTRUCTURE);
-        if (sight->down_nodes && *sight->down_nodes)
-            snprintf(verdict->note, sizeof verdict->note, "node %s lost%s (NODE_FAIL)", sight->down_nodes, place);
+        if (observation->down_nodes && *observation->down_nodes)
+            snprintf(verdict->note, sizeof verdict->note, "node %s lost%s (NODE_FAIL)", observation->down_nodes, place);
         else
             snprintf(verdict->note, sizeof verdict->note, "a node of %s was lost%s (NODE_FAIL)", nodes, place);
         return;
@@ -147,23 +148,23 @@ static void judge_end(const struct job_record *record, const struct job_observat
 }
 
 /* "Resources: starts about 10:40": the reason is Slurm's word, the time its estimate. */
-static void judge_waiting(const struct job_observation *sight, struct job_verdict *verdict)
+static void judge_waiting(const struct job_observation *observation, struct job_verdict *verdict)
 {
-    const struct slurm_job *slurm = sight->slurm;
+    const struct slurm_job *slurm = observation->slurm;
     char start[21] = "";
     bool plain = slurm->state == SLURM_PENDING;
-    if (slurm->start_s && slurm->start_s * NS_PER_S > sight->now_wall_ns)
+    if (slurm->start_s && slurm->start_s * NS_PER_S > observation->now_wall_ns)
         clock_format_utc(slurm->start_s * NS_PER_S, start);
     say(verdict, JOB_PENDING, "");
     snprintf(verdict->note, sizeof verdict->note, "%s%s%s%s%s%s", plain ? "" : slurm->state_name, plain ? "" : ": ",
              strcmp(slurm->reason, "None") == 0 ? "" : slurm->reason, *start ? ": starts about " : "", start,
-             sight->folder->attempts ? " (again, after an earlier attempt)" : "");
+             observation->folder->attempts ? " (again, after an earlier attempt)" : "");
 }
 
-static void judge_running(const struct job_record *record, const struct job_observation *sight,
+static void judge_running(const struct job_record *record, const struct job_observation *observation,
                           struct job_verdict *verdict)
 {
-    const struct job_folder *folder = sight->folder;
+    const struct job_folder *folder = observation->folder;
     bool working = folder->attempts > 0 && !folder->sealed;
     if (*record->before && folder->attempts == 0) {
         say(verdict, JOB_PENDING, "");
@@ -175,37 +176,37 @@ static void judge_running(const struct job_record *record, const struct job_obse
         return;
     }
     say(verdict, JOB_RUNNING, working && folder->has_progress ? folder->progress.note : "the agent starts");
-    if (sight->slurm->state != SLURM_RUNNING)
-        snprintf(verdict->note, sizeof verdict->note, "%s", sight->slurm->state_name);
+    if (observation->slurm->state != SLURM_RUNNING)
+        snprintf(verdict->note, sizeof verdict->note, "%s", observation->slurm->state_name);
 }
 
-static void judge_live(const struct job_record *record, const struct job_observation *sight,
+static void judge_live(const struct job_record *record, const struct job_observation *observation,
                        struct job_verdict *verdict)
 {
-    switch (slurm_state_phase(sight->slurm->state)) {
+    switch (slurm_state_phase(observation->slurm->state)) {
     case SLURM_IS_WAITING:
-        judge_waiting(sight, verdict);
+        judge_waiting(observation, verdict);
         return;
     case SLURM_IS_BOOTING:
         say(verdict, JOB_BOOTING, "");
-        snprintf(verdict->note, sizeof verdict->note, "%s powering up", sight->slurm->nodes);
+        snprintf(verdict->note, sizeof verdict->note, "%s powering up", observation->slurm->nodes);
         return;
     case SLURM_IS_RUNNING:
-        judge_running(record, sight, verdict);
+        judge_running(record, observation, verdict);
         return;
     case SLURM_IS_ENDING:
-        say(verdict, JOB_SEALING, sight->slurm->state_name);
+        say(verdict, JOB_SEALING, observation->slurm->state_name);
         return;
     default:
-        say(verdict, record->state, sight->slurm->state_name);
+        say(verdict, record->state, observation->slurm->state_name);
     }
 }
 
 /* Slurm no longer lists the job. An agent that still makes progress is alive all the same. */
-static void judge_gone(const struct job_record *record, const struct job_observation *sight,
+static void judge_gone(const struct job_record *record, const struct job_observation *observation,
                        struct job_verdict *verdict)
 {
-    const struct job_folder *folder = sight->folder;
+    const struct job_folder *folder = observation->folder;
     uint64_t seen_ns = record->slurm_state_wall_ns > record->submitted_wall_ns ? record->slurm_state_wall_ns
                                                                                : record->submitted_wall_ns;
     char place[96];
@@ -216,11 +217,12 @@ static void judge_gone(const struct job_record *record, const struct job_observa
         snprintf(verdict->note, sizeof verdict->note, "cancelled on request before it started");
         return;
     }
-    if (sight->accounting_is_silent)
+    if (observation->accounting_is_silent)
         snprintf(verdict->note, sizeof verdict->note, "Slurm's accounting does not answer: as last seen");
-    if (is_within(seen_ns, sight->now_wall_ns, sight->accounting_is_silent ? JUDGE_PATIENCE_S : JUDGE_GRACE_S) ||
-        (folder->attempts && is_within(folder->sign_wall_ns, sight->now_wall_ns,
-                                       sight->accounting_is_silent ? JUDGE_PATIENCE_S : JUDGE_SILENCE_S)))
+    if (is_within(seen_ns, observation->now_wall_ns,
+                  observation->accounting_is_silent ? JUDGE_PATIENCE_S : JUDGE_GRACE_S) ||
+        (folder->attempts && is_within(folder->sign_wall_ns, observation->now_wall_ns,
+                                       observation->accounting_is_silent ? JUDGE_PATIENCE_S : JUDGE_SILENCE_S)))
         return;
     place_text(folder, place, sizeof place);
     seal_as(verdict, record->cancel_asked ? OUTCOME_CANCELLED : OUTCOME_LOST);
@@ -230,68 +232,70 @@ static void judge_gone(const struct job_record *record, const struct job_observa
 }
 
 /* Whether the job of an attempt that was sealed without passing returns for another one. */
-static bool comes_back(const struct job_record *record, const struct job_observation *sight)
+static bool comes_back(const struct job_record *record, const struct job_observation *observation)
 {
-    const struct manifest *manifest = &sight->folder->manifest;
-    if (!sight->may_requeue || !sight->slurm || manifest->outcome == OUTCOME_PASS)
+    const struct manifest *manifest = &observation->folder->manifest;
+    if (!observation->may_requeue || !observation->slurm || manifest->outcome == OUTCOME_PASS)
         return false;
-    switch (slurm_state_phase(sight->slurm->state)) {
+    switch (slurm_state_phase(observation->slurm->state)) {
     case SLURM_IS_WAITING:
     case SLURM_IS_BOOTING:
         return true;
     case SLURM_IS_RUNNING: /* a restart; without its number, one that began after the seal, if the clocks agree */
-        return sight->slurm->has_details ? sight->slurm->restarts >= sight->folder->attempts
-                                         : sight->slurm->start_s * NS_PER_S > manifest->ended_wall_ns;
+        return observation->slurm->has_details ? observation->slurm->restarts >= observation->folder->attempts
+                                               : observation->slurm->start_s * NS_PER_S > manifest->ended_wall_ns;
     case SLURM_IS_ENDING:
-        return is_within(record->slurm_state_wall_ns, sight->now_wall_ns, JUDGE_GRACE_S);
+        return is_within(record->slurm_state_wall_ns, observation->now_wall_ns, JUDGE_GRACE_S);
     case SLURM_IS_UNSETTLED:
-        return sight->slurm->state == SLURM_REQUEUED ||
-               is_within(record->slurm_state_wall_ns, sight->now_wall_ns, JUDGE_GRACE_S);
+        return observation->slurm->state == SLURM_REQUEUED ||
+               is_within(record->slurm_state_wall_ns, observation->now_wall_ns, JUDGE_GRACE_S);
     default:
         return false;
     }
 }
 
-static void judge_sealed(const struct job_record *record, const struct job_observation *sight,
+static void judge_sealed(const struct job_record *record, const struct job_observation *observation,
                          struct job_verdict *verdict)
 {
-    const struct manifest *manifest = &sight->folder->manifest;
-    if (!comes_back(record, sight)) {
+    const struct manifest *manifest = &observation->folder->manifest;
+    if (!comes_back(record, observation)) {
         say(verdict, state_of_outcome(manifest->outcome), manifest->message);
         return;
     }
-    enum slurm_phase phase = slurm_state_phase(sight->slurm->state);
+    enum slurm_phase phase = slurm_state_phase(observation->slurm->state);
     if (phase == SLURM_IS_UNSETTLED || phase == SLURM_IS_ENDING)
         say(verdict, JOB_PENDING, "waits for Slurm to run it again");
     else
-        judge_live(record, sight, verdict);
+        judge_live(record, observation, verdict);
 }
 
-void job_state_judge(const struct job_record *record, const struct job_observation *sight, struct job_verdict *verdict)
+void job_state_judge(const struct job_record *record, const struct job_observation *observation,
+                     struct job_verdict *verdict)
 {
-    const struct slurm_job *slurm = sight->slurm;
+    const struct slurm_job *slurm = observation->slurm;
     bool unsettled = slurm && slurm_state_phase(slurm->state) == SLURM_IS_UNSETTLED &&
-                     (sight->may_requeue || slurm->state == SLURM_REQUEUED);
+                     (observation->may_requeue || slurm->state == SLURM_REQUEUED);
     *verdict = (struct job_verdict){.state = record->state};
-    if (sight->folder->sealed) {
-        judge_sealed(record, sight, verdict);
+    if (observation->folder->sealed) {
+        judge_sealed(record, observation, verdict);
     } else if (!*record->job && !slurm) {
         bool sent = record->intent_wall_ns > 0;
         say(verdict, sent ? JOB_SUBMITTED : JOB_PLANNED,
             sent ? "sbatch has not answered, and Slurm does not list the job" : "not submitted");
-    } else if (!sight->asked) {
+    } else if (!observation->asked) {
         say(verdict, record->state, "Slurm does not answer: as last seen");
     } else if (!slurm) {
-        judge_gone(record, sight, verdict);
+        judge_gone(record, observation, verdict);
     } else if (unsettled && (slurm->state == SLURM_REQUEUED ||
-                             is_within(record->slurm_state_wall_ns, sight->now_wall_ns, JUDGE_GRACE_S))) {
+                             is_within(record->slurm_state_wall_ns, observation->now_wall_ns, JUDGE_GRACE_S))) {
         say(verdict, JOB_PENDING, slurm->state_name);
     } else if (slurm_state_phase(slurm->state) >= SLURM_IS_UNSETTLED) {
-        if (sight->folder->attempts > 0 && is_within(record->slurm_state_wall_ns, sight->now_wall_ns, JUDGE_SEAL_S))
+        if (observation->folder->attempts > 0 &&
+            is_within(record->slurm_state_wall_ns, observation->now_wall_ns, JUDGE_SEAL_S))
             say(verdict, JOB_SEALING, slurm->state_name);
         else
-            judge_end(record, sight, verdict);
+            judge_end(record, observation, verdict);
     } else {
-        judge_live(record, sight, verdict);
+        judge_live(record, observation, verdict);
     }
 }

@@ -47,7 +47,8 @@ struct job_verdict {
 };
 
 /* `record` holds the previous state and Slurm's latest answer (call job_record_observe first). */
-void job_state_judge(const struct job_record *record, const struct job_observation *sight, struct job_verdict *verdict);
+void job_state_judge(const struct job_record *record, const struct job_observation *observation,
+                     struct job_verdict *verdict);
 
 /* Copies Slurm's answer into the record: state and since when, nodes, times, queue_s and boot_s. */
 void job_record_observe(struct job_record *record, const struct slurm_job *slurm, uint64_t now_wall_ns);

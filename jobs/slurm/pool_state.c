@@ -147,50 +147,50 @@ static void say_failures(const struct pool *pool, uint64_t failures, struct pool
              failures, units_plural(failures), POOL_MOST_FAILURES, fewer);
 }
 
-static void judge_listed(const struct pool *pool, const struct pool_observation *sight,
+static void judge_listed(const struct pool *pool, const struct pool_observation *observation,
                          const struct jobs_of_pool *found, struct pool_verdict *verdict)
 {
-    bool touched = pool->mode == POOL_TOUCH && sight->usage.jobs > 0;
-    bool failing = found->restarts > sight->usage.jobs && !found->running;
+    bool touched = pool->mode == POOL_TOUCH && observation->usage.jobs > 0;
+    bool failing = found->restarts > observation->usage.jobs && !found->running;
     if (found->running || (touched && !found->booting))
         verdict->state = POOL_UP;
     else
         verdict->state = found->booting ? POOL_BOOTING : found->waiting ? POOL_PENDING : POOL_ENDING;
     if (failing) {
         say_failures(pool, found->restarts, verdict);
-        verdict->give_up = found->restarts >= POOL_MOST_FAILURES && sight->usage.jobs == 0;
+        verdict->give_up = found->restarts >= POOL_MOST_FAILURES && observation->usage.jobs == 0;
     } else if (verdict->state == POOL_PENDING && strcmp(found->first->reason, "None") != 0) {
         snprintf(verdict->note, sizeof verdict->note, "%s", found->first->reason);
     } else if (verdict->state == POOL_BOOTING) {
         snprintf(verdict->note, sizeof verdict->note, "%s powering up", found->first->nodes);
     }
-    if (sight->stopping || sight->end)
+    if (observation->stopping || observation->end)
         verdict->state = POOL_ENDING;
 }
 
-void pool_state_judge(const struct pool *pool, const struct pool_observation *sight, struct pool_verdict *verdict)
+void pool_state_judge(const struct pool *pool, const struct pool_observation *observation, struct pool_verdict *verdict)
 {
     struct jobs_of_pool found;
-    count_jobs(pool, sight->jobs, &found);
+    count_jobs(pool, observation->jobs, &found);
     *verdict = (struct pool_verdict){.listed = found.waiting + found.booting + found.running + found.ending};
     uint64_t sign_ns =
-        sight->usage.seen_wall_ns > pool->intent_wall_ns ? sight->usage.seen_wall_ns : pool->intent_wall_ns;
-    bool recent = sign_ns + JUST_SENT_NS > sight->now_wall_ns;
+        observation->usage.seen_wall_ns > pool->intent_wall_ns ? observation->usage.seen_wall_ns : pool->intent_wall_ns;
+    bool recent = sign_ns + JUST_SENT_NS > observation->now_wall_ns;
     if (verdict->listed) {
         snprintf(verdict->job, sizeof verdict->job, "%s", found.first->id);
-        judge_listed(pool, sight, &found, verdict);
-    } else if (sight->end) {
+        judge_listed(pool, observation, &found, verdict);
+    } else if (observation->end) {
         verdict->state = POOL_ENDED;
-    } else if (!sight->asked) {
-        verdict->state = sight->usage.jobs ? POOL_UP : POOL_SUBMITTED;
+    } else if (!observation->asked) {
+        verdict->state = observation->usage.jobs ? POOL_UP : POOL_SUBMITTED;
         snprintf(verdict->note, sizeof verdict->note, "Slurm does not answer: as last seen");
-    } else if (recent && !sight->stopping) {
-        verdict->state = sight->usage.jobs ? POOL_UP : POOL_SUBMITTED;
+    } else if (recent && !observation->stopping) {
+        verdict->state = observation->usage.jobs ? POOL_UP : POOL_SUBMITTED;
     } else {
         verdict->state = POOL_ENDED;
         snprintf(verdict->note, sizeof verdict->note,
-                 sight->stopping ? "stopped on request" : "Slurm has no job of it any more");
+                 observation->stopping ? "stopped on request" : "Slurm has no job of it any more");
     }
-    if (sight->end && !*verdict->note)
-        snprintf(verdict->note, sizeof verdict->note, "%s", sight->end->reason);
+    if (observation->end && !*verdict->note)
+        snprintf(verdict->note, sizeof verdict->note, "%s", observation->end->reason);
 }

@@ -54,6 +54,7 @@ struct pool_verdict {
     char note[600]; /* for people */
 };
 /* Pure. */
-void pool_state_judge(const struct pool *pool, const struct pool_observation *sight, struct pool_verdict *verdict);
+void pool_state_judge(const struct pool *pool, const struct pool_observation *observation,
+                      struct pool_verdict *verdict);
 
 #endif

@@ -210,7 +210,7 @@ static void the_files_of_the_aws_tools_are_read_as_they_read_them(void **unused)
                                    "[profile  x y]s3.addressing_style=path;[profile  x y]last=;");
 }
 
-struct place {
+struct store_location {
     char folder[64], config[128], credentials[128];
 };
 
@@ -224,7 +224,7 @@ static void write_text(const char *path, const char *text)
 
 static int make_place(void **state)
 {
-    static struct place place;
+    static struct store_location place;
     snprintf(place.folder, sizeof place.folder, "/tmp/ckptbench-test-aws-XXXXXX");
     assert_non_null(mkdtemp(place.folder));
     snprintf(place.config, sizeof place.config, "%s/config", place.folder);
@@ -246,7 +246,7 @@ static int make_place(void **state)
 
 static int remove_place(void **state)
 {
-    const struct place *place = *state;
+    const struct store_location *place = *state;
     unlink(place->config);
     unlink(place->credentials);
     return rmdir(place->folder);
@@ -275,7 +275,7 @@ static void expect_none(const char *profile, const char *says)
 
 static void credentials_are_found_in_the_order_of_the_aws_tools(void **state)
 {
-    const struct place *place = *state;
+    const struct store_location *place = *state;
     expect_none("", "no S3 credentials");
     write_text(place->config, "[default]\naws_access_key_id=C\naws_secret_access_key=hush\n[profile p]\nregion=x\n");
     expect_found("", "C", "config");
@@ -293,7 +293,7 @@ static void credentials_are_found_in_the_order_of_the_aws_tools(void **state)
 
 static void a_program_may_hand_out_credentials(void **state)
 {
-    const struct place *place = *state;
+    const struct store_location *place = *state;
     write_text(place->config, "[default]\ncredential_process = printf "
                               "'{\"Version\":1,\"AccessKeyId\":\"A\",\"SecretAccessKey\":\"hush\"}'\n"
                               "[profile bad]\ncredential_process = echo hush\n"
@@ -305,7 +305,7 @@ static void a_program_may_hand_out_credentials(void **state)
 
 static void a_way_that_is_not_spoken_is_said_with_one_that_is(void **state)
 {
-    const struct place *place = *state;
+    const struct store_location *place = *state;
     write_text(place->config, "[profile s]\nsso_session = x\n[profile h]\nregion = x\n");
     write_text(place->credentials, "[half]\naws_access_key_id = A\n");
     expect_none("s", "credential_process = aws configure export-credentials --profile s");
@@ -316,7 +316,7 @@ static void a_way_that_is_not_spoken_is_said_with_one_that_is(void **state)
 }
 
 /* A program that counts its calls in a file and hands out keys A1, A2, … that end after `seconds`. */
-static void write_counting_program(const struct place *place, uint64_t seconds)
+static void write_counting_program(const struct store_location *place, uint64_t seconds)
 {
     char text[1024], count[128], ends[21];
     clock_format_utc(clock_wall_ns() + seconds * NS_PER_S, ends);
@@ -360,7 +360,7 @@ static uint32_t expect_signed_with(struct s3_session *session, const char *acces
 
 static void credentials_that_end_soon_are_replaced_before_they_do(void **state)
 {
-    const struct place *place = *state;
+    const struct store_location *place = *state;
     struct s3_session session;
     char count[128];
     snprintf(count, sizeof count, "%s/count", place->folder);
@@ -378,7 +378,7 @@ static void credentials_that_end_soon_are_replaced_before_they_do(void **state)
 
 static void credentials_that_a_server_refuses_as_ended_are_replaced_or_named(void **state)
 {
-    const struct place *place = *state;
+    const struct store_location *place = *state;
     struct s3_session session;
     struct cb_err err = {0};
     char count[128];

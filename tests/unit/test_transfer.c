@@ -21,14 +21,14 @@
 #define FILES 3
 #define FILE_BYTES 300000
 
-struct place {
+struct store_location {
     char folder[64];
     struct meeting meeting;
     struct comm comm; /* of one rank */
     struct status_page *page;
 };
 
-static struct place place;
+static struct store_location place;
 
 struct files {
     struct store *store;

@@ -168,7 +168,7 @@ static void loads_much_faster_than_the_limit_are_marked_others_not(void **unused
         sample->values[METRIC_OP_S] = seconds[i];
         status_page_publish_sample(page);
     }
-    cold_mark_suspects(page, 1000, 1000); /* 10,000, 1,000 and 10,000 bytes a second */
+    drop_cache_mark_suspects(page, 1000, 1000); /* 10,000, 1,000 and 10,000 bytes a second */
     assert_int_equal(page->samples[0].flags, SAMPLE_SUSPECTED_CACHE);
     assert_int_equal(page->samples[1].flags, 0);
     assert_int_equal(page->samples[2].flags, 0);

@@ -33,10 +33,10 @@ static struct rate_run run_named(const char *name, uint64_t started_wall_ns)
     return run;
 }
 
-static void wish_for(struct rate_wish *wish, const char *const *settings)
+static void wish_for(struct throughput_query *wish, const char *const *settings)
 {
     struct cb_err err;
-    *wish = (struct rate_wish){.ranks = 4, .bytes_a_rank = 100 * MIB};
+    *wish = (struct throughput_query){.ranks = 4, .bytes_a_rank = 100 * MIB};
     strcpy(wish->hash, "0123456789abcdef");
     assert_int_equal(experiment_new(&wish->experiment, &err), 0);
     assert_int_equal(experiment_set(wish->experiment, "model", "gpt2", "test", &err), 0);
@@ -49,12 +49,12 @@ static void wish_for(struct rate_wish *wish, const char *const *settings)
 static const char *chosen(struct rate_run *runs, size_t count, const char *const *settings)
 {
     static char name[64];
-    struct rate_book book = {.runs = runs, .count = count};
-    struct rate_wish wish;
+    struct throughput_history book = {.runs = runs, .count = count};
+    struct throughput_query wish;
     wish_for(&wish, settings);
-    const struct rate_run *run = rate_book_choose(&book, &wish);
+    const struct rate_run *run = throughput_history_choose(&book, &wish);
     snprintf(name, sizeof name, "%s", run ? run->run : "-");
-    rate_wish_release(&wish);
+    throughput_query_release(&wish);
     return name;
 }
 
@@ -150,23 +150,23 @@ static void a_margin_is_wider_where_less_is_known_and_the_line_says_why(void **u
     struct workload workload;
     struct rates rates;
     struct rate_run runs[] = {run_named("20261121-abcd", UINT64_C(1795222800000000000))};
-    const struct rate_book book = {.runs = runs, .count = 1}, empty = {0};
+    const struct throughput_history book = {.runs = runs, .count = 1}, empty = {0};
     assert_int_equal(experiment_new(&experiment, &err), 0);
     assert_int_equal(experiment_set(experiment, "model", "gpt2", "test", &err), 0);
     assert_int_equal(experiment_set(experiment, "ranks", "4", "test", &err), 0);
     assert_int_equal(experiment_set(experiment, "store", "/no/such/disk", "test", &err), 0);
     assert_int_equal(workload_init(&workload, experiment, &err), 0);
-    outlook_choose_rates(experiment, &workload, &book, &rates);
+    forecast_choose_rates(experiment, &workload, &book, &rates);
     assert_string_equal(rates.from, "run 20261121-abcd (gpt2 on 4 ranks, 100 MiB a rank, /no/such/disk, 2026-11-21)");
     assert_true(rates.save == 1e9 && rates.load == 2e9 && !rates.assumed);
-    int known = outlook_margin(&rates);
+    int known = forecast_margin(&rates);
     runs[0].bytes_a_rank = MIB;
-    outlook_choose_rates(experiment, &workload, &book, &rates);
+    forecast_choose_rates(experiment, &workload, &book, &rates);
     assert_non_null(strstr(rates.from, "much smaller"));
-    int small = outlook_margin(&rates);
-    outlook_choose_rates(experiment, &workload, &empty, &rates);
+    int small = forecast_margin(&rates);
+    forecast_choose_rates(experiment, &workload, &empty, &rates);
     assert_string_equal(rates.from, "assumed: no run on this store yet");
-    assert_true(known < small && small < outlook_margin(&rates));
+    assert_true(known < small && small < forecast_margin(&rates));
     workload_release(&workload);
     experiment_free(experiment);
 }

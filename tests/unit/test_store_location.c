@@ -20,7 +20,7 @@ static void expect_frozen(const char *store, const char *wanted)
     struct cb_err err = {0};
     assert_int_equal(experiment_new(&experiment, &err), 0);
     assert_int_equal(experiment_set(experiment, "store", store, "test", &err), 0);
-    if (place_freeze(experiment, &err))
+    if (store_location_freeze(experiment, &err))
         fail_msg("%s", err.message);
     assert_string_equal(experiment_text(experiment, OPT_STORE), wanted);
     experiment_free(experiment);
@@ -55,9 +55,9 @@ static void expect_refused(const char *store, const char *ops, const char *part)
     assert_int_equal(experiment_new(&experiment, &err), 0);
     assert_int_equal(experiment_set(experiment, "store", store, "test", &err), 0);
     assert_int_equal(experiment_set(experiment, "ops", ops, "test", &err), 0);
-    int rc = place_freeze(experiment, &err);
+    int rc = store_location_freeze(experiment, &err);
     if (rc == 0)
-        rc = place_check(experiment, &err);
+        rc = store_location_check(experiment, &err);
     if (!part && rc)
         fail_msg("%s", err.message);
     else if (part)
@@ -89,25 +89,25 @@ static void stores_that_cannot_work_are_refused_before_a_rank_starts(void **unus
 static void malformed_fault_stores_are_refused(void **unused)
 {
     (void)unused;
-    struct place place;
+    struct store_location place;
     struct cb_err err;
-    assert_int_equal(place_find("fault:delay=1s", &place, &err), CB_ERR_USAGE);
+    assert_int_equal(store_location_find("fault:delay=1s", &place, &err), CB_ERR_USAGE);
 }
 
 static void a_place_that_is_not_there_yet_is_its_nearest_folder(void **unused)
 {
     (void)unused;
     char here[] = "/tmp/ckptbench-place-XXXXXX", path[4096];
-    struct place place;
+    struct store_location place;
     struct cb_err err = {0};
     assert_non_null(mkdtemp(here));
     snprintf(path, sizeof path, "%s/a/b", here);
-    assert_int_equal(place_find(path, &place, &err), 0);
+    assert_int_equal(store_location_find(path, &place, &err), 0);
     assert_true(place.is_path);
     assert_string_equal(place.existing, here);
     assert_true(*place.filesystem && place.free_bytes > 0 && place.writable);
     assert_int_equal(rmdir(here), 0); /* the probe left nothing behind */
-    assert_int_equal(place_find("null:", &place, &err), 0);
+    assert_int_equal(store_location_find("null:", &place, &err), 0);
     assert_false(place.is_path);
 }
 
@@ -116,9 +116,9 @@ static void paths_under_home_are_shown_as_people_write_them(void **unused)
     (void)unused;
     char text[64];
     assert_int_equal(setenv("HOME", "/home/ada", 1), 0);
-    assert_string_equal(place_shorten("/home/ada/ckpt", text, sizeof text), "~/ckpt");
-    assert_string_equal(place_shorten("/home/adam/ckpt", text, sizeof text), "/home/adam/ckpt");
-    assert_string_equal(place_shorten("/scratch", text, sizeof text), "/scratch");
+    assert_string_equal(store_location_shorten("/home/ada/ckpt", text, sizeof text), "~/ckpt");
+    assert_string_equal(store_location_shorten("/home/adam/ckpt", text, sizeof text), "/home/adam/ckpt");
+    assert_string_equal(store_location_shorten("/scratch", text, sizeof text), "/scratch");
 }
 
 int main(void)
