@@ -7,6 +7,7 @@
 #include "run/container.h"
 #include "run/experiment.h"
 #include "run/thresholds.h"
+#include "run/workload_kind.h"
 
 #define MAX_HOST_BYTES 255
 
@@ -119,9 +120,9 @@ static int validate_engine(const struct experiment *self, struct cb_err *err)
     bool is_torch = experiment_is(self, OPT_ENGINE, "torch-dcp");
     if (experiment_is(self, OPT_ENGINE, "native"))
         return 0;
-    if (!experiment_is(self, OPT_WORKLOAD, "checkpoint"))
+    if (!workload_kind_of(self)->uses_engine)
         return cb_fail(err, CB_ERR_USAGE, "workload=%s is done by engine=native, not by engine=%s",
-                       experiment_text(self, OPT_WORKLOAD), engine);
+                       workload_kind_of(self)->name, engine);
     if (is_torch && strcmp(files, "rank") != 0)
         return cb_fail(err, CB_ERR_USAGE, "io.files=%s: engine=torch-dcp writes one file a rank", files);
     if (is_torch && !experiment_is(self, OPT_FORMAT, "dcp"))
@@ -140,7 +141,7 @@ static int validate_copies(const struct experiment *self, struct cb_err *err)
     const char *why = NULL;
     if (copies == 1)
         return 0;
-    if (!experiment_is(self, OPT_ENGINE, "native") || !experiment_is(self, OPT_WORKLOAD, "checkpoint"))
+    if (!experiment_is(self, OPT_ENGINE, "native") || !workload_kind_of(self)->uses_engine)
         why = "checkpoints of workload=checkpoint with engine=native alone have copies";
     else if (experiment_bool(self, OPT_SAVE_ASYNC))
         why = "a save that goes on behind (save.async) writes one copy";
@@ -158,7 +159,7 @@ static int validate_suite(const struct experiment *self, struct cb_err *err)
     if (chars == 0 || only[chars - 1] == '+')
         return cb_fail(err, CB_ERR_USAGE,
                        "suite.only=%s: must be all, or some of net, storage, cpu, memory, gpu joined by +", only);
-    if (experiment_is(self, OPT_WORKLOAD, "suite") && !experiment_is(self, OPT_OPS, "save+load"))
+    if (workload_kind_of(self)->measures_cluster && !experiment_is(self, OPT_OPS, "save+load"))
         return cb_fail(err, CB_ERR_USAGE, "ops=%s is for checkpoints: the suite writes and reads what it needs",
                        experiment_text(self, OPT_OPS));
     while (*only && strcmp(experiment_text(self, OPT_SUITE_ONLY), "all") != 0) {
@@ -197,7 +198,7 @@ static int validate_train(const struct experiment *self, struct cb_err *err)
                        experiment_text(self, OPT_TRAIN_DROPOUT));
     if (!*experiment_text(self, OPT_TRAIN_VOCAB) != !*experiment_text(self, OPT_TRAIN_MERGES))
         return cb_fail(err, CB_ERR_USAGE, "train.vocab and train.merges belong together: give both or neither");
-    if (!experiment_is(self, OPT_WORKLOAD, "train"))
+    if (!workload_kind_of(self)->trains)
         return 0;
     if (!experiment_is(self, OPT_OPS, "save+load"))
         return cb_fail(err, CB_ERR_USAGE,
@@ -235,14 +236,14 @@ static int validate_load(const struct experiment *self, struct cb_err *err)
     uint64_t percent;
     if (strcmp(waste, "auto") != 0 && units_parse_u64(waste, &percent, NULL))
         return cb_fail(err, CB_ERR_USAGE, "load.waste=%s: must be auto, or percent of what a load needs", waste);
-    if (experiment_is(self, OPT_WORKLOAD, "checkpoint") && !experiment_is(self, OPT_ENGINE, "command"))
+    if (workload_kind_of(self)->uses_engine && !experiment_is(self, OPT_ENGINE, "command"))
         return 0;
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (strcmp(experiment_text(self, keys[i]), option_row(keys[i])->fallback) != 0)
             return cb_fail(err, CB_ERR_USAGE,
                            "%s=%s needs tensors to lay out: workload=%s with engine=%s has none of its own",
-                           option_row(keys[i])->name, experiment_text(self, keys[i]),
-                           experiment_text(self, OPT_WORKLOAD), experiment_text(self, OPT_ENGINE));
+                           option_row(keys[i])->name, experiment_text(self, keys[i]), workload_kind_of(self)->name,
+                           experiment_text(self, OPT_ENGINE));
     return 0;
 }
 
@@ -252,11 +253,11 @@ static int validate_device(const struct experiment *self, struct cb_err *err)
 {
     if (!experiment_is(self, OPT_DEVICE, "cuda"))
         return 0;
-    if (!experiment_is(self, OPT_WORKLOAD, "checkpoint") && !experiment_is(self, OPT_WORKLOAD, "train"))
+    if (!workload_kind_of(self)->uses_engine && !workload_kind_of(self)->trains)
         return cb_fail(err, CB_ERR_USAGE,
                        "device=cuda is for workload=checkpoint and workload=train: workload=%s works in this machine's "
                        "memory (and the suite looks for GPUs by itself)",
-                       experiment_text(self, OPT_WORKLOAD));
+                       workload_kind_of(self)->name);
     if (!experiment_is(self, OPT_ENGINE, "native"))
         return cb_fail(err, CB_ERR_USAGE, "device=cuda needs engine=native, not engine=%s",
                        experiment_text(self, OPT_ENGINE));

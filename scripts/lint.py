@@ -71,6 +71,12 @@ def scheme_complaints(path, text):
             yield f"{path}:{number}: compares a store's scheme: ask store_uri_parse"
 
 
+def workload_complaints(path, text):
+    """Which workload a run has is asked of run/workload_kind.h, by property."""
+    if path.parts[0] != "tests" and str(path) != "run/workload_kind.c" and re.search(r"\bOPT_WORKLOAD\b", text):
+        yield f"{path}: asks for the name of the workload: ask workload_kind_of for a property"
+
+
 def length_complaints(path, text):
     start = name = None
     lines = text.split("\n")
@@ -122,6 +128,7 @@ def main():
         text = (ROOT / path).read_text()
         complaints += layer_complaints(path, text)
         complaints += scheme_complaints(path, text)
+        complaints += workload_complaints(path, text)
         complaints += length_complaints(path, text)
         if path.suffix == ".h" and path.parts[0] in ALLOWED and path.parts[0] != "cuda":
             complaints += header_complaints(path, compiler)

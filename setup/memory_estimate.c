@@ -1,6 +1,8 @@
 /* What a run requires of memory and store. */
 #include "setup/memory_estimate.h"
 
+#include "run/workload_kind.h"
+
 #include <stdbool.h>
 #include <string.h>
 
@@ -76,7 +78,7 @@ static uint64_t rank_bytes(struct layout_sizes *sizes, uint64_t rank)
 uint64_t estimate_memory_bytes(const struct layout_pair *layouts, const struct experiment *experiment,
                                uint64_t *largest)
 {
-    bool saves = !experiment_is(experiment, OPT_OPS, "load"), raw = experiment_is(experiment, OPT_WORKLOAD, "raw");
+    bool saves = !experiment_is(experiment, OPT_OPS, "load"), raw = workload_kind_of(experiment)->is_raw;
     bool loads =
         !raw && (!experiment_is(experiment, OPT_OPS, "save") || !experiment_is(experiment, OPT_VERIFY, "none"));
     uint64_t size = layout_world_size(layouts->loaded), shift = experiment_u64(experiment, OPT_LOAD_SHIFT) % size;

@@ -12,6 +12,7 @@
 #include "core/units.h"
 #include "engine/affinity.h"
 #include "run/run_folder.h"
+#include "run/workload_kind.h"
 #include "setup/engine_config.h"
 #include "setup/folder/folder_objects.h"
 #include "setup/memory_estimate.h"
@@ -49,7 +50,7 @@ static void read_keys(struct run *self)
     self->op_timeout_ns = experiment_u64(experiment, OPT_TIMEOUT_OP);
     self->saves = !experiment_is(experiment, OPT_OPS, "load");
     self->loads = !experiment_is(experiment, OPT_OPS, "save");
-    self->raw = experiment_is(experiment, OPT_WORKLOAD, "raw");
+    self->raw = workload_kind_of(experiment)->is_raw;
     self->on_device = experiment_is(experiment, OPT_DEVICE, "cuda");
     self->cold = experiment_bool(experiment, OPT_LOAD_COLD);
     self->async = self->saves && experiment_bool(experiment, OPT_SAVE_ASYNC);

@@ -17,6 +17,7 @@
 #include "engine/device_plugin.h"
 #include "run/rank_placement.h"
 #include "run/run_folder.h"
+#include "run/workload_kind.h"
 #include "suite/suite.h"
 #include "train/train.h"
 #include "worker/run.h"
@@ -181,8 +182,9 @@ static void set_phase(struct status_page *page, enum rank_phase phase)
 
 /* Checkpoints, and raw bytes. */
 static int run_checkpoints(const struct arguments *arguments, struct comm *comm, struct status_page *page,
-                           struct cb_err *err)
+                           const struct experiment *experiment, struct cb_err *err)
 {
+    (void)experiment; /* it freezes one of its own */
     struct run run;
     int rc = run_prepare(&run, comm, page, arguments->pages, arguments->run_folder, (uint32_t)arguments->attempt, err);
     if (!rc) {
@@ -229,6 +231,26 @@ static int run_verification(const struct arguments *arguments, struct comm *comm
     return verify_stored_run(&setup, err);
 }
 
+/* The table of workloads; their properties are in run/workload_kind.c. wait has no ranks. */
+static const struct {
+    const char *name;
+    int (*run)(const struct arguments *arguments, struct comm *comm, struct status_page *page,
+               const struct experiment *experiment, struct cb_err *err);
+} workloads[] = {
+    {"checkpoint", run_checkpoints}, {"raw", run_checkpoints},     {"suite", run_suite},
+    {"train", run_training},         {"verify", run_verification},
+};
+
+static int run_workload(const struct arguments *arguments, struct comm *comm, struct status_page *page,
+                        const struct experiment *experiment, struct cb_err *err)
+{
+    const char *name = workload_kind_of(experiment)->name;
+    for (size_t i = 0; i < sizeof workloads / sizeof *workloads; i++)
+        if (strcmp(workloads[i].name, name) == 0)
+            return workloads[i].run(arguments, comm, page, experiment, err);
+    return cb_fail(err, CB_ERR_UNSUPPORTED, "workload=%s has no ranks", name);
+}
+
 /* All of it, with a page to report to. Returns 0 or a cb_code that is on the page. */
 static int live(const struct arguments *arguments, struct comm *comm, struct status_page *page)
 {
@@ -244,14 +266,8 @@ static int live(const struct arguments *arguments, struct comm *comm, struct sta
         comm,
         run_folder_read_experiment(run_experiment_folder(arguments->pages, arguments->run_folder), &experiment, &err),
         clock_monotonic_ns() + READ_WITHIN_NS, &err);
-    if (!rc && experiment_is(experiment, OPT_WORKLOAD, "suite"))
-        rc = run_suite(arguments, comm, page, experiment, &err);
-    else if (!rc && experiment_is(experiment, OPT_WORKLOAD, "train"))
-        rc = run_training(arguments, comm, page, experiment, &err);
-    else if (!rc && experiment_is(experiment, OPT_WORKLOAD, "verify"))
-        rc = run_verification(arguments, comm, page, experiment, &err);
-    else if (!rc)
-        rc = run_checkpoints(arguments, comm, page, &err);
+    if (!rc)
+        rc = run_workload(arguments, comm, page, experiment, &err);
     if (rc)
         status_page_add_failure(page, rc, err.message);
     if (signal_stopped)

@@ -18,6 +18,7 @@
 #include "agent/node/node_peers.h"
 #include "core/clock.h"
 #include "core/memory.h"
+#include "run/workload_kind.h"
 
 #define LEAVE_GRACE_NS (2 * NS_PER_S) /* from SIGTERM to SIGKILL for the launcher */
 #define EXPERIMENT_MAX_BYTES (1 << 20)
@@ -105,7 +106,7 @@ static void end_before_start(struct attempt *self)
 static void run_ranks(struct attempt *self)
 {
     struct cb_err err;
-    if (experiment_is(self->experiment, OPT_WORKLOAD, "wait")) {
+    if (!workload_kind_of(self->experiment)->has_ranks) {
         wait_workload_run(self);
         return;
     }

@@ -16,6 +16,7 @@
 #include "core/units.h"
 #include "run/record.h"
 #include "run/results.h"
+#include "run/workload_kind.h"
 
 #define LOG_MAX_BYTES (64 << 20)
 #define LINE_MAX_BYTES 400
@@ -185,7 +186,7 @@ static bool decide_out_of_memory(struct attempt *attempt, uint32_t rank, const c
     if (memory_oom_kills() <= attempt->oom_kills || nodes_are_remote(&attempt->nodes))
         return false;
     find_fact(attempt->pages.page[rank], "memory.needed", needed);
-    bool trains = experiment_is(attempt->experiment, OPT_WORKLOAD, "train");
+    bool trains = workload_kind_of(attempt->experiment)->trains;
     attempt_decide(attempt, OUTCOME_BENCHMARK_FAILED, CB_ERR_MEMORY,
                    "rank %u%s was killed in %s, when the kernel had no memory left%s%s: %s", rank,
                    node_peers_describe_node(attempt, rank, node), place, *needed ? ": it needs " : "", needed,
@@ -232,8 +233,7 @@ static void decide_stopped(struct attempt *attempt)
     int code = late ? CB_ERR_TIMEOUT : CB_ERR_ABORTED;
     uint64_t done = atomic_load(&attempt->pages.page[0]->iteration) + UINT64_C(1);
     char stopped[LINE_MAX_BYTES];
-    if (experiment_is(attempt->experiment, OPT_WORKLOAD,
-                      "train")) { /* training counts steps and reports where it was */
+    if (workload_kind_of(attempt->experiment)->trains) { /* training counts steps and reports where it was */
         find_fact(attempt->pages.page[0], "stopped", stopped);
         attempt_decide(attempt, outcome, code, "%s %s", why, *stopped ? stopped : "before the first step");
         return;

@@ -10,6 +10,7 @@
 #include "core/alloc.h"
 #include "core/clock.h"
 #include "jobs/slurm/run_follow.h"
+#include "run/workload_kind.h"
 
 #define COMMAND_NS (60 * NS_PER_S)
 #define ANSWER_BYTES (4u << 20)
@@ -70,7 +71,7 @@ int pool_check_run(const struct pool_entry *pool, const struct experiment *exper
     if (nodes > pool->pool.nodes)
         return cb_fail(err, CB_ERR_USAGE, "nodes=%" PRIu64 ", and pool %s has %" PRIu64, nodes, pool->pool.name,
                        pool->pool.nodes);
-    if (pool->pool.mode == POOL_HOLD && experiment_is(experiment, OPT_WORKLOAD, "wait"))
+    if (pool->pool.mode == POOL_HOLD && !workload_kind_of(experiment)->has_ranks)
         return cb_fail(err, CB_ERR_USAGE, "a hold pool waits by itself: workload=wait has nothing to do in it");
     return 0;
 }

@@ -10,6 +10,7 @@
 #include "core/clock.h"
 #include "core/stats.h"
 #include "core/units.h"
+#include "run/workload_kind.h"
 
 #define DEFAULT_RATE ((double)GIB) /* of a rank, where nothing was measured here */
 #define DEFAULT_STAGE_RATE ((double)(5 * GIB))
@@ -129,7 +130,7 @@ int forecast_run_ns(const struct experiment *experiment, const struct throughput
         *duration_ns = limit_ns + START_NS;
         return 0;
     }
-    if (experiment_is(experiment, OPT_WORKLOAD, "wait")) {
+    if (!workload_kind_of(experiment)->has_ranks) {
         *duration_ns = experiment_u64(experiment, OPT_WAIT_FOR) + WAIT_MARGIN_NS;
         return 0;
     }
@@ -137,12 +138,12 @@ int forecast_run_ns(const struct experiment *experiment, const struct throughput
     if (rc)
         return rc;
     double iterations = (double)(experiment_u64(experiment, OPT_ITERATIONS) + experiment_u64(experiment, OPT_WARMUP));
-    if (experiment_is(experiment, OPT_WORKLOAD, "train")) { /* how long a step takes is what the run is to find out */
+    if (workload_kind_of(experiment)->trains) { /* how long a step takes is what the run is to find out */
         workload_release(&workload);
         return cb_fail(err, CB_ERR_USAGE,
                        "workload=train: how long it takes cannot be told before; give slurm.time or timeout.run");
     }
-    if (experiment_is(experiment, OPT_WORKLOAD, "verify")) { /* what looking once may take at most */
+    if (workload_kind_of(experiment)->inspects_checkpoint) { /* what looking once may take at most */
         *duration_ns = START_NS + experiment_u64(experiment, OPT_TIMEOUT_OP);
         workload_release(&workload);
         return 0;

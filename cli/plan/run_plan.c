@@ -13,6 +13,7 @@
 #include "core/alloc.h"
 #include "core/log.h"
 #include "run/run_folder.h"
+#include "run/workload_kind.h"
 
 int run_plan_folder(const char *id, char **folder, struct cb_err *err)
 {
@@ -158,7 +159,7 @@ static bool note_unused_keys(const struct experiment *experiment)
 /* The agent counts iterations: of a training, the steps that count. */
 static int freeze_steps(struct experiment *experiment, struct cb_err *err)
 {
-    if (!experiment_is(experiment, OPT_WORKLOAD, "train"))
+    if (!workload_kind_of(experiment)->trains)
         return 0;
     uint64_t steps = experiment_u64(experiment, OPT_TRAIN_STEPS), warmup = experiment_u64(experiment, OPT_WARMUP);
     return set_number(experiment, "iterations", steps - warmup, "train.steps - warmup", err);

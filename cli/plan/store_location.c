@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "ckpt/model/model.h"
+#include "run/workload_kind.h"
 #include "setup/s3_keys.h"
 #include "store/kind.h"
 #include "store/s3/s3_uri.h"
@@ -154,15 +155,15 @@ static int check_s3_keys(const struct experiment *experiment, struct cb_err *err
 
 static bool only_loads(const struct experiment *experiment)
 {
-    return experiment_is(experiment, OPT_WORKLOAD, "verify") ||
-           (experiment_is(experiment, OPT_WORKLOAD, "checkpoint") && experiment_is(experiment, OPT_OPS, "load"));
+    return workload_kind_of(experiment)->inspects_checkpoint ||
+           (workload_kind_of(experiment)->uses_engine && experiment_is(experiment, OPT_OPS, "load"));
 }
 
 int store_location_check(const struct experiment *experiment, struct cb_err *err)
 {
     const char *store = experiment_text(experiment, OPT_STORE);
     struct store_uri uri = store_uri_of(store);
-    if (experiment_is(experiment, OPT_WORKLOAD, "wait"))
+    if (!workload_kind_of(experiment)->has_ranks)
         return 0; /* touches no store */
     int rc = store_uri_check_faults(store, err);
     if (rc)
@@ -173,10 +174,10 @@ int store_location_check(const struct experiment *experiment, struct cb_err *err
         return check_folder(uri.inner, only_loads(experiment), err);
     if (uri.kind->keeps_data)
         return 0;
-    if (experiment_is(experiment, OPT_WORKLOAD, "verify"))
+    if (workload_kind_of(experiment)->inspects_checkpoint)
         return cb_fail(err, CB_ERR_USAGE, "store=%s keeps nothing that could be looked at", store);
-    if (experiment_is(experiment, OPT_OPS, "save") || experiment_is(experiment, OPT_WORKLOAD, "train") ||
-        experiment_is(experiment, OPT_WORKLOAD, "suite"))
+    if (experiment_is(experiment, OPT_OPS, "save") || workload_kind_of(experiment)->trains ||
+        workload_kind_of(experiment)->measures_cluster)
         return 0; /* the suite leaves its storage section out, and says so */
     return cb_fail(err, CB_ERR_USAGE, "store=%s keeps nothing that could be loaded: use ops=save", store);
 }

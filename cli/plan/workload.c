@@ -1,6 +1,8 @@
 /* Model, layout and plan of an experiment. Knows no store and no history. */
 #include "cli/plan/workload.h"
 
+#include "run/workload_kind.h"
+
 #include <sched.h>
 
 #define DIRECT_ALIGNMENT 4096
@@ -55,14 +57,14 @@ int workload_init(struct workload *self, const struct experiment *experiment, st
 {
     struct workload fresh = {0};
     struct plan_options options;
-    if (experiment_is(experiment, OPT_WORKLOAD, "wait")) {
+    if (!workload_kind_of(experiment)->has_ranks) {
         uint64_t ranks = experiment_u64(experiment, OPT_RANKS);
         *self = (struct workload){.layouts.ranks = ranks ? (uint32_t)ranks : 1};
         return 0;
     }
-    if (experiment_is(experiment, OPT_WORKLOAD, "train"))
+    if (workload_kind_of(experiment)->trains)
         return init_training(self, experiment, err);
-    if (experiment_is(experiment, OPT_WORKLOAD, "suite") || experiment_is(experiment, OPT_WORKLOAD, "verify")) {
+    if (!workload_kind_of(experiment)->has_layout) {
         *self = (struct workload){.layouts.ranks = ranks_without_model(experiment)};
         return 0;
     }

@@ -9,6 +9,7 @@
 #include "core/clock.h"
 #include "core/stats.h"
 #include "run/status_page.h"
+#include "run/workload_kind.h"
 
 #define NO_METRIC METRIC_COUNT
 #define ROW_BYTES 96
@@ -202,9 +203,9 @@ int clusterbench_write(struct history *history, const struct run_info *run, bool
                        struct cb_err *err)
 {
     struct rank_medians medians;
-    if (!experiment_is(run->experiment, OPT_WORKLOAD, "suite"))
+    if (!workload_kind_of(run->experiment)->measures_cluster)
         return cb_fail(err, CB_ERR_USAGE, "run %s is of workload=%s: --clusterbench is for workload=suite", run->run,
-                       experiment_text(run->experiment, OPT_WORKLOAD));
+                       workload_kind_of(run->experiment)->name);
     int rc = load_medians(&medians, history, run, err);
     struct document document = {.run = run, .medians = &medians, .rank = -1, .out = out};
     for (size_t i = 0; i < run->fact_count; i++)

@@ -13,6 +13,7 @@
 #include "cli/report/training_report.h"
 #include "core/units.h"
 #include "jobs/slurm/run_follow.h"
+#include "run/workload_kind.h"
 #include "store/kind.h"
 
 #define LIMIT_IN_DOUBT 1.1   /* of the device's limit, which the baseline measures once a run */
@@ -151,7 +152,7 @@ static void write_kept(const struct run_info *info, struct buf *out)
     const char *kept = fact_value(info, "checkpoint");
     if (!store_uri_of(experiment_text(info->experiment, OPT_STORE)).kind->keeps_data)
         return; /* nothing stays there */
-    if (kept && experiment_is(info->experiment, OPT_WORKLOAD, "train")) {
+    if (kept && workload_kind_of(info->experiment)->trains) {
         buf_printf(out, "kept          %s     go on from it with train.resume=latest suffix=%.*s\n", kept,
                    (int)(strrchr(kept, '/') ? strrchr(kept, '/') - kept : (long)strlen(kept)), kept);
         return;
@@ -336,12 +337,12 @@ static int write_checkpoints(const struct run_info *info, bool colour, struct bu
     add_operation(&table, info, OP_SAVE);
     add_operation(&table, info, OP_LOAD);
     bool has_rows = table.count > sizeof headings / sizeof *headings;
-    if (has_rows && experiment_is(info->experiment, OPT_WORKLOAD, "train"))
+    if (has_rows && workload_kind_of(info->experiment)->trains)
         buf_append_char(out, '\n'); /* after the steps' lines */
     int rc = has_rows ? table_write(&table, 0, colour, out, err) : 0;
     table_release(&table);
     write_used(info, out);
-    if (has_rows && !experiment_is(info->experiment, OPT_WORKLOAD, "train"))
+    if (has_rows && !workload_kind_of(info->experiment)->trains)
         write_verified(info, out);
     write_behind(info, out);
     write_goodput(info, out);
@@ -354,15 +355,15 @@ int report_write_results(const struct run_info *info, bool colour, struct buf *o
 {
     buf_append_char(out, '\n');
     int rc = 0;
-    if (experiment_is(info->experiment, OPT_WORKLOAD, "train"))
+    if (workload_kind_of(info->experiment)->trains)
         rc = training_report_write(info, colour, out, err);
     if (rc)
         return rc;
-    if (experiment_is(info->experiment, OPT_WORKLOAD, "suite"))
+    if (workload_kind_of(info->experiment)->measures_cluster)
         rc = write_suite(info, colour, out, err);
-    else if (experiment_is(info->experiment, OPT_WORKLOAD, "verify"))
+    else if (workload_kind_of(info->experiment)->inspects_checkpoint)
         rc = write_looked_at(info, colour, out, err);
-    else if (!experiment_is(info->experiment, OPT_WORKLOAD, "wait"))
+    else if (workload_kind_of(info->experiment)->has_ranks)
         rc = write_checkpoints(info, colour, out, err);
     if (rc)
         return rc;

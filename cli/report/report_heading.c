@@ -10,6 +10,7 @@
 #include "cli/report/table.h"
 #include "cli/report/training_report.h"
 #include "core/units.h"
+#include "run/workload_kind.h"
 #include "store/kind.h"
 
 /* "124 M" */
@@ -31,12 +32,12 @@ static void write_model_line(const char *run, const struct experiment *experimen
     char host[256] = "", count[32];
     if (gethostname(host, sizeof host - 1) < 0)
         snprintf(host, sizeof host, "this machine");
-    bool suite = experiment_is(experiment, OPT_WORKLOAD, "suite");
-    if (experiment_is(experiment, OPT_WORKLOAD, "wait")) {
+    bool suite = workload_kind_of(experiment)->measures_cluster;
+    if (!workload_kind_of(experiment)->has_ranks) {
         buf_printf(out, "run %s  waits for %s\n", run, experiment_text(experiment, OPT_WAIT_FOR));
         return;
     }
-    bool verify = experiment_is(experiment, OPT_WORKLOAD, "verify");
+    bool verify = workload_kind_of(experiment)->inspects_checkpoint;
     buf_printf(out, "run %s  %s", run,
                suite    ? "cluster suite"
                : verify ? "verification"
@@ -85,7 +86,7 @@ static void write_store_line(const struct experiment *experiment, bool is_here, 
     if (is_here && store_location_find(store, &place, NULL) == 0 && *place.filesystem)
         buf_printf(out, "  %s%s%s", place.filesystem, place.device[0] == '/' ? " on " : "",
                    place.device[0] == '/' ? strrchr(place.device, '/') + 1 : "");
-    if (experiment_is(experiment, OPT_WORKLOAD, "verify")) { /* which reads in its own way, too */
+    if (workload_kind_of(experiment)->inspects_checkpoint) { /* which reads in its own way, too */
         buf_printf(out, ", %s thread%s a rank to read with\n", experiment_text(experiment, OPT_IO_DEPTH),
                    units_plural(experiment_u64(experiment, OPT_IO_DEPTH)));
         return;
@@ -114,8 +115,8 @@ static void write_store_line(const struct experiment *experiment, bool is_here, 
 /* A training that neither saves nor resumes has none. */
 static bool uses_store(const struct experiment *experiment)
 {
-    return !experiment_is(experiment, OPT_WORKLOAD, "wait") &&
-           (!experiment_is(experiment, OPT_WORKLOAD, "train") ||
+    return workload_kind_of(experiment)->has_ranks &&
+           (!workload_kind_of(experiment)->trains ||
             strcmp(experiment_text(experiment, OPT_TRAIN_CHECKPOINT_EVERY), "0") != 0 ||
             !experiment_is(experiment, OPT_TRAIN_RESUME, "none"));
 }

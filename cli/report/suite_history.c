@@ -11,6 +11,7 @@
 #include "core/alloc.h"
 #include "core/stats.h"
 #include "core/units.h"
+#include "run/workload_kind.h"
 
 #define METRICS (METRIC_SUITE_LAST - METRIC_SUITE_FIRST + 1)
 #define PAST_MOST 30 /* the newest earlier runs: what a cluster was long ago says little of what is usual */
@@ -266,7 +267,7 @@ int suite_outliers_write(struct history *history, const struct run_info *run, st
     struct suite_nodes nodes = {0}, gpus = {0};
     struct suite_history past = {0}, past_of_gpus = {0};
     struct lines lines = {.out = out};
-    if (!experiment_is(run->experiment, OPT_WORKLOAD, "suite"))
+    if (!workload_kind_of(run->experiment)->measures_cluster)
         return 0;
     int rc = suite_nodes_load(&nodes, history, run, err);
     if (!rc)

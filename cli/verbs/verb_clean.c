@@ -17,6 +17,7 @@
 #include "core/log.h"
 #include "core/units.h"
 #include "run/run_folder.h"
+#include "run/workload_kind.h"
 #include "setup/s3_keys.h"
 #include "store/kind.h"
 #include "store/store.h"
@@ -184,7 +185,7 @@ static bool is_to_keep(const struct experiment *experiment)
 /* Its checkpoints are what it goes on from, the more so when it failed. */
 static bool is_training(const struct experiment *experiment)
 {
-    return experiment_is(experiment, OPT_WORKLOAD, "train");
+    return workload_kind_of(experiment)->trains;
 }
 
 static bool has_ended(const struct run_info *info)

@@ -10,6 +10,7 @@
 #include "core/alloc.h"
 #include "core/log.h"
 #include "core/units.h"
+#include "run/workload_kind.h"
 
 /* Newest runs whose values a line shows. */
 #define SPARKLINE_WIDTH 60
@@ -151,12 +152,13 @@ static void write_name(struct buf *out, const struct point *point, const struct 
                        enum metric_id metric)
 {
     bool is_of_suite = metric >= METRIC_SUITE_FIRST && metric <= METRIC_SUITE_LAST; /* which uses no model */
-    enum option_id named = is_of_suite ? OPT_WORKLOAD : OPT_MODEL;
     buf_printf(out, "%s of ", metric_row(metric)->name);
     if (varied->count)
         sweep_axes_describe(varied, point->experiment, out);
     else
-        buf_printf(out, "%s=%s ranks=%s (%s)", option_row(named)->name, experiment_text(point->experiment, named),
+        buf_printf(out, "%s=%s ranks=%s (%s)", is_of_suite ? "workload" : "model",
+                   is_of_suite ? workload_kind_of(point->experiment)->name
+                               : experiment_text(point->experiment, OPT_MODEL),
                    experiment_text(point->experiment, OPT_RANKS), point->hash);
 }
 

@@ -16,6 +16,7 @@
 #include "core/rlimits.h"
 #include "core/units.h"
 #include "run/sweep.h"
+#include "run/workload_kind.h"
 #include "setup/memory_estimate.h"
 
 #define METADATA_MAX_BYTES (64 * GIB)
@@ -73,7 +74,7 @@ static int forecast_init(struct forecast *self, const struct experiment *experim
     int rc = workload_init(&self->workload, experiment, err);
     if (rc == 0 && !self->workload.layout)
         rc = cb_fail(err, CB_ERR_USAGE, "plan is about checkpoints: workload=%s has none",
-                     experiment_text(experiment, OPT_WORKLOAD));
+                     workload_kind_of(experiment)->name);
     if (rc)
         return rc;
     getrusage(RUSAGE_SELF, &usage);
@@ -229,7 +230,7 @@ static int write_outlook(struct cli *cli, const struct experiment *experiment, c
                          struct json_writer *writer, struct cb_err *err)
 {
     struct forecast forecast;
-    if (experiment_is(experiment, OPT_WORKLOAD, "train"))
+    if (workload_kind_of(experiment)->trains)
         return write_training(cli, experiment, writer, err);
     int rc = forecast_init(&forecast, experiment, book, err);
     if (rc == 0 && cli->json)

@@ -16,6 +16,7 @@
 #include "ckpt/stored/resolve_checkpoint.h"
 #include "core/buf.h"
 #include "core/units.h"
+#include "run/workload_kind.h"
 #include "setup/folder/folder_objects.h"
 #include "setup/s3_keys.h"
 #include "store/kind.h"
@@ -211,8 +212,7 @@ static int make_folders(const char *root, const char *suffix, struct cb_err *err
 /* A training goes on where another run left off, and what it finds there becomes its own. */
 static bool takes_over(const struct experiment *experiment)
 {
-    bool resumes =
-        experiment_is(experiment, OPT_WORKLOAD, "train") && experiment_is(experiment, OPT_TRAIN_RESUME, "latest");
+    bool resumes = workload_kind_of(experiment)->trains && experiment_is(experiment, OPT_TRAIN_RESUME, "latest");
     return resumes || !experiment_is(experiment, OPT_FOLDER, "per_iteration");
 }
 
@@ -273,7 +273,7 @@ static int check_space(const struct experiment *experiment, const char *path, ui
     if (rc || needed_bytes <= free_bytes)
         return rc;
     char need[32], have[32];
-    bool is_suite = experiment_is(experiment, OPT_WORKLOAD, "suite");
+    bool is_suite = workload_kind_of(experiment)->measures_cluster;
     return cb_fail(err, CB_ERR_NO_SPACE,
                    "this run needs about %s in store %s, but only %s is free: use %s, or another store",
                    units_format_bytes((double)needed_bytes, need), path, units_format_bytes((double)free_bytes, have),

@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "run/experiment.h"
+#include "run/workload_kind.h"
 
 static struct experiment *new_experiment(void)
 {
@@ -246,6 +247,25 @@ static void a_copy_is_independent(void **unused)
     experiment_free(copy);
 }
 
+/* A workload that the option table offers has properties, and none is left over. */
+static void every_workload_of_the_option_table_has_its_row(void **unused)
+{
+    (void)unused;
+    char names[256];
+    snprintf(names, sizeof names, "%s", option_row(OPT_WORKLOAD)->choices);
+    size_t count = 0;
+    for (char *rest = names, *name; (name = strsep(&rest, "|")); count++) {
+        struct experiment *experiment = new_experiment();
+        set(experiment, "workload", name);
+        const struct workload_kind *kind = workload_kind_of(experiment);
+        assert_string_equal(kind->name, name);
+        int does = kind->uses_engine + kind->is_raw + kind->measures_cluster + kind->inspects_checkpoint + kind->trains;
+        assert_int_equal(does, kind->has_ranks ? 1 : 0);
+        experiment_free(experiment);
+    }
+    assert_int_equal(count, 6);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -257,6 +277,7 @@ int main(void)
         cmocka_unit_test(labels_have_names_that_can_be_written),
         cmocka_unit_test(keys_that_contradict_each_other_are_refused),
         cmocka_unit_test(a_copy_is_independent),
+        cmocka_unit_test(every_workload_of_the_option_table_has_its_row),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
