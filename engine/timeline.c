@@ -95,13 +95,8 @@ static double seconds(uint64_t duration_ns)
 
 void timeline_fill(const struct timeline *self, struct sample *sample)
 {
-    static const enum metric_id metric_of[STATE_COUNT] = {
-        [STATE_OTHER] = METRIC_OTHER_S,         [STATE_PLAN] = METRIC_PLAN_S,     [STATE_STAGE] = METRIC_STAGE_S,
-        [STATE_SERIALIZE] = METRIC_SERIALIZE_S, [STATE_IO] = METRIC_IO_S,         [STATE_FSYNC] = METRIC_FSYNC_S,
-        [STATE_EXCHANGE] = METRIC_EXCHANGE_S,   [STATE_COMMIT] = METRIC_COMMIT_S, [STATE_WAIT] = METRIC_WAIT_S,
-    };
     for (int state = 0; state < STATE_COUNT; state++)
-        sample->values[metric_of[state]] = seconds(self->spent_ns[state]);
+        sample->values[metric_of_state((enum rank_state)state)] = seconds(self->spent_ns[state]);
     sample->values[METRIC_OP_S] = seconds(self->end_ns - self->start_ns);
     sample->values[METRIC_OWN_S] = seconds(self->own_ns != 0 ? self->own_ns : self->end_ns - self->start_ns);
 }

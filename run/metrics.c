@@ -12,7 +12,8 @@
 #define OF_RUN METRIC_OF_RUN
 
 static const struct metric metrics[METRIC_COUNT] = {
-#define METRIC(id, name, unit, direction, scope, primary, meaning) {name, unit, direction, scope, primary, meaning},
+#define METRIC(id, name, unit, direction, scope, primary, group, over, meaning)                                        \
+    {name, unit, direction, scope, METRIC_GROUP_##group, METRIC_OVER_##over, primary, meaning},
 #include "run/metrics.def"
 #undef METRIC
 };
@@ -37,6 +38,22 @@ const struct metric *metric_row(enum metric_id id)
 {
     assert(id < METRIC_COUNT);
     return &metrics[id];
+}
+
+bool metric_is_of_suite(enum metric_id id)
+{
+    enum metric_group group = metric_row(id)->group;
+    return group == METRIC_GROUP_SUITE_LINKS || group == METRIC_GROUP_SUITE_NODE || group == METRIC_GROUP_SUITE_GPU ||
+           group == METRIC_GROUP_SUITE_GPU_LINKS;
+}
+
+enum metric_id metric_of_state(enum rank_state state)
+{
+    static const enum metric_id times[STATE_COUNT] = {
+        [STATE_OTHER] = METRIC_OTHER_S,         [STATE_PLAN] = METRIC_PLAN_S,     [STATE_STAGE] = METRIC_STAGE_S,
+        [STATE_SERIALIZE] = METRIC_SERIALIZE_S, [STATE_IO] = METRIC_IO_S,         [STATE_FSYNC] = METRIC_FSYNC_S,
+        [STATE_EXCHANGE] = METRIC_EXCHANGE_S,   [STATE_COMMIT] = METRIC_COMMIT_S, [STATE_WAIT] = METRIC_WAIT_S};
+    return times[state];
 }
 
 bool metric_find(const char *name, enum metric_id *id)

@@ -42,32 +42,55 @@ enum rank_state {
 };
 
 enum metric_id {
-#define METRIC(id, name, unit, direction, scope, primary, meaning) METRIC_##id,
+#define METRIC(id, name, unit, direction, scope, primary, group, over, meaning) METRIC_##id,
 #include "run/metrics.def"
 #undef METRIC
     METRIC_COUNT
 };
 
 /* The sample metrics come first in the catalogue: 0 … METRIC_SAMPLE_COUNT-1. */
-#define METRIC_SAMPLE_COUNT (METRIC_SUITE_LAST + 1)
-/* Those of the suite are the last ones of them. */
-#define METRIC_SUITE_FIRST METRIC_NET_LATENCY_S
-#define METRIC_SUITE_LAST METRIC_GPU_ALL_TO_ALL_BUS_BYTES_PER_S
+enum {
+#define OF_SAMPLE 1
+#define OF_ITERATION 0
+#define OF_RUN 0
+    METRIC_SAMPLE_COUNT =
+#define METRIC(id, name, unit, direction, scope, primary, group, over, meaning) scope +
+#include "run/metrics.def"
+        0
+#undef METRIC
+#undef OF_SAMPLE
+#undef OF_ITERATION
+#undef OF_RUN
+};
 
-/* Measured by every rank that has a GPU of its own. */
-#define METRIC_SUITE_GPU_FIRST METRIC_GPU_COPY_BYTES_PER_S
-#define METRIC_SUITE_GPU_LAST METRIC_GPU_LAUNCH_S
+/* What a metric is about: where it is shown and how it is printed follow from it. */
+enum metric_group {
+    METRIC_GROUP_GENERAL,
+    METRIC_GROUP_STATE,          /* time in a state of enum rank_state */
+    METRIC_GROUP_SUITE_LINKS,    /* the suite: between nodes and ranks */
+    METRIC_GROUP_SUITE_NODE,     /* its storage, cores and memory */
+    METRIC_GROUP_SUITE_GPU,      /* what each GPU has of its own */
+    METRIC_GROUP_SUITE_GPU_LINKS /* between GPUs */
+};
+
+/* From the ranks of an iteration to its value. METRIC_OVER_ALL: a metric of iterations or runs has one already. */
+enum metric_over { METRIC_OVER_ALL, METRIC_OVER_MAX, METRIC_OVER_MEAN, METRIC_OVER_SUM };
 
 struct metric {
     const char *name;
     const char *unit; /* "s", "bytes", "bytes/s", "ratio", "count", "requests/s" */
     enum metric_direction direction;
     enum metric_scope scope;
+    enum metric_group group;
+    enum metric_over over;
     bool primary; /* compared under Holm's correction; the others are exploratory */
     const char *meaning;
 };
 
 const struct metric *metric_row(enum metric_id id);
+bool metric_is_of_suite(enum metric_id id);
+/* The time in a state. */
+enum metric_id metric_of_state(enum rank_state state);
 bool metric_find(const char *name, enum metric_id *id);
 const char *operation_name(enum operation op); /* "save", … */
 bool operation_find(const char *name, enum operation *op);

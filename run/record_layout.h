@@ -12,11 +12,11 @@
 #define BLOCK_CRC_BYTES 4
 #define NAME_MAX_BYTES 64
 #define SCHEMA_MAX_NAMES 1024
-#define MASK_WORDS 2
-#define SAMPLE_MAX_METRICS (64 * MASK_WORDS)       /* bits of a sample's mask */
-#define SAMPLE_HEAD_BYTES (3 * 4 + 8 * MASK_WORDS) /* op, iteration, flags, mask */
-
-_Static_assert(METRIC_SAMPLE_COUNT <= SAMPLE_MAX_METRICS, "a sample's mask has a bit for every metric");
+/* A sample's mask has a bit for each metric up to the last one of samples in the schema, in whole words. */
+#define MASK_LEAST_WORDS 2 /* which all records had while there were at most 128 of them */
+#define MASK_WORDS_FOR(metrics) ((metrics) > 64 * MASK_LEAST_WORDS ? ((metrics) + 63) / 64 : MASK_LEAST_WORDS)
+#define MASK_WORDS MASK_WORDS_FOR(METRIC_SAMPLE_COUNT)
+#define SAMPLE_HEAD_BYTES (3 * 4 + 8 * MASK_LEAST_WORDS) /* op, iteration, flags, mask; at least */
 
 /* BLOCK_TTFB was added later: it is written only if there are first-byte latencies. */
 enum block_type { BLOCK_SCHEMA = 1, BLOCK_RUN, BLOCK_RANK, BLOCK_RUN_VALUES, BLOCK_LATENCY, BLOCK_END, BLOCK_TTFB };

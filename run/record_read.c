@@ -68,6 +68,7 @@ static char *take_text(struct cursor *self)
 struct schema {
     unsigned metrics[SCHEMA_MAX_NAMES], operations[SCHEMA_MAX_NAMES], states[SCHEMA_MAX_NAMES];
     uint32_t metric_count, operation_count, state_count;
+    uint32_t mask_words; /* of a sample */
 };
 
 struct parser {
@@ -135,6 +136,11 @@ static int parse_schema(struct parser *self, struct cursor *cursor, struct cb_er
         rc = parse_names(cursor, "state", find_state, schema->states, &schema->state_count, err);
     if (!rc && take_u32(cursor) != HISTOGRAM_BUCKETS)
         rc = cb_fail(err, CB_ERR_FORMAT, "histograms have another number of buckets");
+    uint32_t last = 0;
+    for (uint32_t i = 0; !rc && i < schema->metric_count; i++)
+        if (metric_row((enum metric_id)schema->metrics[i])->scope == METRIC_OF_SAMPLE)
+            last = i + 1;
+    schema->mask_words = MASK_WORDS_FOR(last);
     self->has_schema = !rc;
     return rc;
 }
@@ -162,12 +168,12 @@ static int parse_sample(const struct schema *schema, struct cursor *cursor, stru
     sample->op = schema->operations[op];
     sample->iteration = take_u32(cursor);
     sample->flags = take_u32(cursor);
-    uint64_t mask[MASK_WORDS];
-    for (unsigned word = 0; word < MASK_WORDS; word++)
+    uint64_t mask[SCHEMA_MAX_NAMES / 64];
+    for (unsigned word = 0; word < schema->mask_words; word++)
         mask[word] = take_u64(cursor);
     for (unsigned i = 0; i < METRIC_SAMPLE_COUNT; i++)
         sample->values[i] = NAN;
-    for (unsigned i = 0; i < SAMPLE_MAX_METRICS; i++) {
+    for (unsigned i = 0; i < 64 * schema->mask_words; i++) {
         if (!(mask[i / 64] >> i % 64 & 1))
             continue;
         if (i >= schema->metric_count || schema->metrics[i] >= METRIC_SAMPLE_COUNT)

@@ -96,46 +96,15 @@ static bool is_measured(const struct group *group, enum operation op)
     return group->op == op && group->complete && !(group->flags & SAMPLE_WARMUP);
 }
 
-enum over_ranks { OVER_MAX, OVER_MEAN, OVER_SUM };
-
-static bool is_of_suite(enum metric_id metric)
-{
-    return metric >= METRIC_SUITE_FIRST && metric <= METRIC_SUITE_LAST;
-}
-
-bool results_suite_takes_worst(enum metric_id metric)
-{
-    return metric == METRIC_NET_LATENCY_P99_S;
-}
-
-/* The slowest rank determines an operation's time. Times in states are means, so that they sum to the mean operation;
- * amounts are sums. */
-static enum over_ranks how_over_ranks(enum metric_id metric)
-{
-    if (metric >= METRIC_OTHER_S && metric <= METRIC_WAIT_S)
-        return OVER_MEAN;
-    if (metric == METRIC_RSS_BYTES || metric == METRIC_GATHERED_BYTES) /* memory of a rank */
-        return OVER_MAX;
-    if (metric == METRIC_CPU_S)
-        return OVER_SUM;
-    if (is_of_suite(metric)) /* each rank reports the value of its node, or of all ranks */
-        return results_suite_takes_worst(metric) ? OVER_MAX : OVER_MEAN;
-    if (metric >= METRIC_LOSS && metric <= METRIC_LEARNING_RATE) /* every rank has the same value */
-        return OVER_MEAN;
-    const char *unit = metric_row(metric)->unit;
-    if (strcmp(unit, "ratio") == 0)
-        return OVER_MEAN;
-    return strcmp(unit, "s") == 0 ? OVER_MAX : OVER_SUM;
-}
-
 /* NAN if any rank lacks a value, except in the suite, whose tests do not run on every rank. */
-static double over_ranks(const struct work *work, const struct group *group, enum metric_id metric, enum over_ranks how)
+static double over_ranks(const struct work *work, const struct group *group, enum metric_id metric,
+                         enum metric_over how)
 {
     double sum = 0, max = -INFINITY;
     size_t count = 0;
     for (size_t i = group->first; i < group->end; i++) {
         double value = work->entries[i].sample->values[metric];
-        if (isnan(value) && is_of_suite(metric))
+        if (isnan(value) && metric_is_of_suite(metric))
             continue;
         sum += value; /* NAN spreads */
         max = value > max ? value : max;
@@ -143,9 +112,9 @@ static double over_ranks(const struct work *work, const struct group *group, enu
     }
     if (isnan(sum) || count == 0)
         return NAN;
-    if (how == OVER_MAX)
+    if (how == METRIC_OVER_MAX)
         return max;
-    return how == OVER_SUM ? sum : sum / (double)count;
+    return how == METRIC_OVER_SUM ? sum : sum / (double)count;
 }
 
 static double of_rank_0(const struct work *work, const struct group *group, enum metric_id metric)
@@ -156,7 +125,7 @@ static double of_rank_0(const struct work *work, const struct group *group, enum
 
 static double iteration_value(const struct work *work, const struct group *group, enum metric_id metric)
 {
-    double op_s = over_ranks(work, group, METRIC_OP_S, OVER_MAX);
+    double op_s = over_ranks(work, group, METRIC_OP_S, METRIC_OVER_MAX);
     double checkpoint_bytes = work->record->run_values[METRIC_CHECKPOINT_BYTES];
     switch (metric) {
     case METRIC_SAVE_S:
@@ -166,26 +135,27 @@ static double iteration_value(const struct work *work, const struct group *group
     case METRIC_CORRECTED_LOAD_DURATIONS_S:
         return op_s;
     case METRIC_TOKENS_PER_S:
-        return over_ranks(work, group, METRIC_TOKENS, OVER_SUM) / op_s;
+        return over_ranks(work, group, METRIC_TOKENS, METRIC_OVER_SUM) / op_s;
     case METRIC_SAVE_BYTES_PER_S:
-        return over_ranks(work, group, METRIC_BYTES_MOVED, OVER_SUM) / op_s;
+        return over_ranks(work, group, METRIC_BYTES_MOVED, METRIC_OVER_SUM) / op_s;
     case METRIC_LOAD_BYTES_PER_S:
     case METRIC_VERIFY_BYTES_PER_S:
-        return over_ranks(work, group, METRIC_BYTES_NEEDED, OVER_SUM) / op_s;
+        return over_ranks(work, group, METRIC_BYTES_NEEDED, METRIC_OVER_SUM) / op_s;
     case METRIC_SAVE_IMBALANCE:
     case METRIC_LOAD_IMBALANCE:
     case METRIC_VERIFY_IMBALANCE:
-        return over_ranks(work, group, METRIC_OWN_S, OVER_MAX) / over_ranks(work, group, METRIC_OWN_S, OVER_MEAN);
+        return over_ranks(work, group, METRIC_OWN_S, METRIC_OVER_MAX) /
+               over_ranks(work, group, METRIC_OWN_S, METRIC_OVER_MEAN);
     case METRIC_READ_AMPLIFICATION:
-        return over_ranks(work, group, METRIC_BYTES_MOVED, OVER_SUM) /
-               over_ranks(work, group, METRIC_BYTES_NEEDED, OVER_SUM);
+        return over_ranks(work, group, METRIC_BYTES_MOVED, METRIC_OVER_SUM) /
+               over_ranks(work, group, METRIC_BYTES_NEEDED, METRIC_OVER_SUM);
     case METRIC_THROUGHPUT_MIBS:
         return checkpoint_bytes / MIB_BYTES / of_rank_0(work, group, METRIC_OP_S);
     case METRIC_RANK0_SAVE_BYTES_PER_S:
     case METRIC_RANK0_LOAD_BYTES_PER_S:
         return checkpoint_bytes / of_rank_0(work, group, METRIC_OWN_S);
     default:
-        return over_ranks(work, group, metric, how_over_ranks(metric));
+        return over_ranks(work, group, metric, metric_row(metric)->over);
     }
 }
 
@@ -293,8 +263,8 @@ static double baseline_rate(struct work *work, enum operation op)
     for (size_t i = 0; i < work->group_count; i++) {
         if (!is_measured(&work->groups[i], op))
             continue;
-        double rate = over_ranks(work, &work->groups[i], METRIC_BYTES_MOVED, OVER_SUM) /
-                      over_ranks(work, &work->groups[i], METRIC_OP_S, OVER_MAX);
+        double rate = over_ranks(work, &work->groups[i], METRIC_BYTES_MOVED, METRIC_OVER_SUM) /
+                      over_ranks(work, &work->groups[i], METRIC_OP_S, METRIC_OVER_MAX);
         if (isfinite(rate))
             work->values[n++] = rate;
     }
@@ -311,10 +281,10 @@ static void count_requests(const struct work *work, double *requests, double *er
         const struct group *group = &work->groups[i];
         if (!is_measured(group, OP_SAVE) && !is_measured(group, OP_LOAD))
             continue;
-        double failed = over_ranks(work, group, METRIC_ERRORS, OVER_SUM);
-        *requests += over_ranks(work, group, METRIC_REQUESTS, OVER_SUM);
+        double failed = over_ranks(work, group, METRIC_ERRORS, METRIC_OVER_SUM);
+        *requests += over_ranks(work, group, METRIC_REQUESTS, METRIC_OVER_SUM);
         *errors += isnan(failed) ? 0 : failed;
-        *seconds += over_ranks(work, group, METRIC_OP_S, OVER_MAX);
+        *seconds += over_ranks(work, group, METRIC_OP_S, METRIC_OVER_MAX);
     }
 }
 
@@ -345,6 +315,12 @@ static int add_run_values(struct work *work, struct cb_err *err)
     return rc;
 }
 
+static double state_seconds(const double *values, unsigned state)
+{
+    double seconds = values[metric_of_state((enum rank_state)state)];
+    return isnan(seconds) ? 0 : seconds;
+}
+
 static void share_states(struct work *work, enum operation op)
 {
     double shares[STATE_COUNT] = {0};
@@ -353,14 +329,14 @@ static void share_states(struct work *work, enum operation op)
         if (!is_measured(&work->groups[i], op))
             continue;
         for (size_t k = work->groups[i].first; k < work->groups[i].end; k++) {
-            const double *states = &work->entries[k].sample->values[METRIC_OTHER_S];
+            const double *values = work->entries[k].sample->values;
             double total = 0;
             for (unsigned state = 0; state < STATE_COUNT; state++)
-                total += isnan(states[state]) ? 0 : states[state];
+                total += state_seconds(values, state);
             if (!(total > 0))
                 continue;
             for (unsigned state = 0; state < STATE_COUNT; state++)
-                shares[state] += isnan(states[state]) ? 0 : states[state] / total;
+                shares[state] += state_seconds(values, state) / total;
             n++;
         }
     }
@@ -391,8 +367,9 @@ static double excess_of(struct work *work, enum operation op, int rank)
     for (size_t i = 0; i < work->group_count; i++) {
         const struct group *group = &work->groups[i];
         if (is_measured(group, op) && slowest_in(work, group) == rank)
-            work->values[n++] =
-                over_ranks(work, group, METRIC_OWN_S, OVER_MAX) / over_ranks(work, group, METRIC_OWN_S, OVER_MEAN) - 1;
+            work->values[n++] = over_ranks(work, group, METRIC_OWN_S, METRIC_OVER_MAX) /
+                                    over_ranks(work, group, METRIC_OWN_S, METRIC_OVER_MEAN) -
+                                1;
     }
     struct summary summary;
     stats_summarize(work->values, n, &summary);
@@ -411,9 +388,9 @@ static enum rank_state state_behind(const struct work *work, enum operation op, 
             continue;
         for (size_t k = group->first; k < group->end; k++) {
             double share = (work->entries[k].rank == (uint32_t)rank ? 1 : 0) - 1 / (double)(group->end - group->first);
-            const double *states = &work->entries[k].sample->values[METRIC_OTHER_S];
+            const double *values = work->entries[k].sample->values;
             for (int state = 0; state < STATE_COUNT; state++)
-                excess[state] += isnan(states[state]) ? 0 : share * states[state];
+                excess[state] += share * state_seconds(values, (unsigned)state);
         }
     }
     for (int state = 0; state < STATE_COUNT; state++)

@@ -30,9 +30,6 @@ struct results {
     uint32_t suspected_cache, coldness_unknown; /* loads flagged so */
 };
 
-/* Whether a suite metric takes the worst rank's value; else it is the mean of the ranks that have one. */
-bool results_suite_takes_worst(enum metric_id metric);
-
 int results_compute(const struct record *record, struct results *results, struct cb_err *err) CB_MUST_CHECK;
 void results_release(struct results *self);
 const struct result_row *results_find(const struct results *self, enum operation op, enum metric_id metric);

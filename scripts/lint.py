@@ -77,6 +77,13 @@ def workload_complaints(path, text):
         yield f"{path}: asks for the name of the workload: ask workload_kind_of for a property"
 
 
+def metric_complaints(path, text):
+    """The order of metrics means nothing beyond samples first: what a metric is stands in its columns."""
+    for number, line in enumerate(text.split("\n"), 1):
+        if re.search(r"[<>]=? METRIC_(?!COUNT|SAMPLE_COUNT)|METRIC_\w+ [<>]=? ", line) and path.parts[0] != "tests":
+            yield f"{path}:{number}: compares metrics by their order: ask a column of run/metrics.def"
+
+
 def length_complaints(path, text):
     start = name = None
     lines = text.split("\n")
@@ -129,6 +136,7 @@ def main():
         complaints += layer_complaints(path, text)
         complaints += scheme_complaints(path, text)
         complaints += workload_complaints(path, text)
+        complaints += metric_complaints(path, text)
         complaints += length_complaints(path, text)
         if path.suffix == ".h" and path.parts[0] in ALLOWED and path.parts[0] != "cuda":
             complaints += header_complaints(path, compiler)

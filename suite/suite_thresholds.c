@@ -63,7 +63,7 @@ static int judge_one(struct suite *self, const struct threshold *rule, struct cb
     if (!rc && count)
         rc = comm_all_gather(self->comm, mine, count * sizeof *mine, all, suite_deadline(self), err);
     if (!rc && count) {
-        double value = median_over_ranks(all, ranks, count, results_suite_takes_worst(rule->metric), scratch);
+        double value = median_over_ranks(all, ranks, count, metric_row(rule->metric)->over == METRIC_OVER_MAX, scratch);
         if (!threshold_is_met(rule, value))
             rc = refuse(rule, value, err);
     }

@@ -116,8 +116,9 @@ static void write_links(const struct document *self, const char *number)
 
 static bool has_gpu(const struct rank_medians *medians, size_t rank)
 {
-    for (int metric = METRIC_SUITE_GPU_FIRST; metric <= METRIC_SUITE_GPU_LAST; metric++)
-        if (isfinite(median_of_rank(medians, (enum metric_id)metric, rank)))
+    for (int metric = 0; metric < METRIC_COUNT; metric++)
+        if (metric_row((enum metric_id)metric)->group == METRIC_GROUP_SUITE_GPU &&
+            isfinite(median_of_rank(medians, (enum metric_id)metric, rank)))
             return true;
     return false;
 }

@@ -25,12 +25,12 @@ double figures_median(const struct run_info *info, enum metric_id metric)
 
 bool figures_format_decimal(enum metric_id metric, double value, char text[32])
 {
-    const char *unit = metric_row(metric)->unit;
+    const struct metric *row = metric_row(metric);
+    const char *unit = row->unit;
     size_t chars = strlen(unit);
     bool is_bytes = strcmp(unit, "bytes/s") == 0;
-    bool is_link = metric <= METRIC_BROADCAST_BUS_BYTES_PER_S || metric >= METRIC_SUITE_GPU_FIRST;
-    if (metric < METRIC_SUITE_FIRST || metric > METRIC_SUITE_LAST || chars < 2 || strcmp(unit + chars - 2, "/s") != 0 ||
-        (is_bytes && !is_link))
+    if (!metric_is_of_suite(metric) || chars < 2 || strcmp(unit + chars - 2, "/s") != 0 ||
+        (is_bytes && row->group == METRIC_GROUP_SUITE_NODE))
         return false;
     units_format_decimal(value, is_bytes ? "B/s" : unit, text);
     return true;

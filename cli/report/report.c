@@ -255,9 +255,9 @@ static int write_suite(const struct run_info *info, bool colour, struct buf *out
     struct table table;
     table_init(&table, "lrr");
     table_add_headings(&table, headings);
-    for (int metric = METRIC_SUITE_FIRST; metric <= METRIC_SUITE_LAST; metric++) {
+    for (int metric = 0; metric < METRIC_COUNT; metric++) {
         const struct run_metric *found = run_info_metric(info, OP_SUITE, (enum metric_id)metric);
-        if (!found)
+        if (!found || !metric_is_of_suite((enum metric_id)metric))
             continue;
         table_add(&table, TABLE_BOLD, metric_row((enum metric_id)metric)->name);
         table_add(&table, TABLE_BOLD, figures_format((enum metric_id)metric, found->summary.median, text));

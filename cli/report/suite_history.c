@@ -13,7 +13,6 @@
 #include "core/units.h"
 #include "run/workload_kind.h"
 
-#define METRICS (METRIC_SUITE_LAST - METRIC_SUITE_FIRST + 1)
 #define PAST_MOST 30 /* the newest earlier runs: what a cluster was long ago says little of what is usual */
 #define LINES_MOST 8 /* outliers named after a run; all of them are in `show --nodes` */
 
@@ -27,7 +26,7 @@ struct past {
 
 static int past_init(struct past *self, const struct suite_nodes *nodes, bool gpus, struct cb_err *err)
 {
-    size_t rows = METRICS * nodes->count;
+    size_t rows = METRIC_COUNT * nodes->count;
     *self = (struct past){.nodes = nodes,
                           .gpus = gpus,
                           .values = calloc(rows * PAST_MOST + 1, sizeof *self->values),
@@ -49,7 +48,7 @@ static void past_add(struct past *self, const struct suite_nodes *earlier)
             there++;
         if (there == earlier->count)
             continue;
-        for (size_t metric = 0; metric < METRICS; metric++) {
+        for (size_t metric = 0; metric < METRIC_COUNT; metric++) {
             size_t row = metric * self->nodes->count + node;
             double value = earlier->values[metric * earlier->count + there];
             if (isfinite(value) && self->counts[row] < PAST_MOST)
@@ -107,7 +106,7 @@ static bool find_change(const struct past *past, size_t metric, struct suite_cha
         double now = nodes->values[row];
         struct summary summary;
         stats_summarize(past->values + row * PAST_MOST, past->counts[row], &summary);
-        struct suite_change here = {.metric = (enum metric_id)(METRIC_SUITE_FIRST + metric),
+        struct suite_change here = {.metric = (enum metric_id)metric,
                                     .node = node,
                                     .now = now,
                                     .usual = summary.median,
@@ -129,14 +128,14 @@ int suite_history_load(struct suite_history *self, struct history *history, cons
     *self = (struct suite_history){0};
     if (nodes->count == 0)
         return 0;
-    self->changes = calloc(METRICS, sizeof *self->changes);
+    self->changes = calloc(METRIC_COUNT, sizeof *self->changes);
     int rc = self->changes ? past_init(&past, nodes, gpus, err) : alloc_fail(err, "for what has changed");
     if (!rc)
         rc = find_earlier(run, history, &selection, err);
     for (size_t i = 0; i < selection.count && self->runs < PAST_MOST && !rc; i++)
         rc = take_run(&past, history, run, selection.runs[i], &self->runs, err);
-    for (size_t metric = 0; metric < METRICS && !rc; metric++)
-        if (suite_is_of_gpus((enum metric_id)(METRIC_SUITE_FIRST + metric)) == gpus)
+    for (size_t metric = 0; metric < METRIC_COUNT && !rc; metric++)
+        if (metric_is_of_suite((enum metric_id)metric) && suite_is_of_gpus((enum metric_id)metric) == gpus)
             self->count += find_change(&past, metric, &self->changes[self->count]);
     run_selection_release(&selection);
     past_release(&past);
@@ -242,11 +241,11 @@ static void add_pair(struct lines *self, const struct suite_nodes *nodes, enum m
 /* Nodes in all but what each GPU has of its own, or GPUs in that alone. */
 static void add_units(struct lines *self, const struct suite_nodes *units, bool gpus, const char *of_what)
 {
-    for (int i = METRIC_SUITE_FIRST; i <= METRIC_SUITE_LAST; i++) {
+    for (int i = 0; i < METRIC_COUNT; i++) {
         enum metric_id metric = (enum metric_id)i;
         struct suite_spread spread;
-        if (suite_is_of_gpus(metric) == gpus && suite_nodes_spread(units, metric, &spread) &&
-            fabs(spread.z) > STATS_Z_OF_OUTLIERS)
+        if (metric_is_of_suite(metric) && suite_is_of_gpus(metric) == gpus &&
+            suite_nodes_spread(units, metric, &spread) && fabs(spread.z) > STATS_Z_OF_OUTLIERS)
             add_line(self, units->names[spread.worst_node], metric, spread.worst, spread.median, spread.z, of_what);
     }
 }

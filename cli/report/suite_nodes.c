@@ -12,7 +12,6 @@
 #include "core/stats.h"
 #include "run/status_page.h"
 
-#define METRICS (METRIC_SUITE_LAST - METRIC_SUITE_FIRST + 1)
 #define MATRIX_MOST 16 /* nodes whose pairs fit on a screen */
 
 static const char *fact_of(const struct run_info *run, const char *key)
@@ -106,10 +105,10 @@ static int gather(void *context, const struct rank_values *given, struct cb_err 
     struct gathering *self = context;
     (void)err;
     if (given->op != OP_SUITE || given->attempt != self->attempt || given->flags & (SAMPLE_WARMUP | SAMPLE_FAILED) ||
-        given->metric < METRIC_SUITE_FIRST || given->metric > METRIC_SUITE_LAST)
+        !metric_is_of_suite(given->metric))
         return 0;
     for (size_t node = 0; node < self->nodes->count; node++) {
-        size_t row = (size_t)(given->metric - METRIC_SUITE_FIRST) * self->nodes->count + node;
+        size_t row = (size_t)given->metric * self->nodes->count + node;
         uint32_t rank = self->nodes->first[node];
         if (rank < given->rank_count && isfinite(given->ranks[rank]) && self->counts[row] < self->repetitions)
             self->values[row * self->repetitions + self->counts[row]++] = given->ranks[rank];
@@ -120,7 +119,7 @@ static int gather(void *context, const struct rank_values *given, struct cb_err 
 static int load_values(struct suite_nodes *self, struct history *history, const struct run_info *run,
                        struct cb_err *err)
 {
-    size_t rows = METRICS * self->count;
+    size_t rows = METRIC_COUNT * self->count;
     struct gathering gathering = {
         .nodes = self, .attempt = run->attempt, .repetitions = experiment_u64(run->experiment, OPT_ITERATIONS)};
     gathering.values = calloc(rows * gathering.repetitions + 1, sizeof *gathering.values);
@@ -144,7 +143,7 @@ int suite_nodes_load(struct suite_nodes *self, struct history *history, const st
     int rc = load_names(self, run, err);
     if (rc || self->count == 0)
         return rc;
-    self->values = make_cells(METRICS * self->count);
+    self->values = make_cells(METRIC_COUNT * self->count);
     self->latency_s = make_cells(self->count * self->count);
     self->bytes_per_s = make_cells(self->count * self->count);
     self->gpu_latency_s = make_cells(self->count * self->count);
@@ -182,7 +181,7 @@ int suite_gpus_load(struct suite_nodes *self, struct history *history, const str
     uint64_t ranks = experiment_u64(run->experiment, OPT_RANKS);
     int rc = 0;
     *self = (struct suite_nodes){0};
-    if (!run_info_metric(run, OP_SUITE, METRIC_SUITE_GPU_FIRST))
+    if (!run_info_metric(run, OP_SUITE, METRIC_GPU_COPY_BYTES_PER_S)) /* which every GPU has */
         return 0;
     rc = load_gpu_names(self, run, err);
     bool has_names = self->count > 0;
@@ -192,7 +191,7 @@ int suite_gpus_load(struct suite_nodes *self, struct history *history, const str
         snprintf(number, sizeof number, "%" PRIu64, rank);
         rc = add_node(self, name, (size_t)len, number, err);
     }
-    self->values = make_cells(METRICS * self->count);
+    self->values = make_cells(METRIC_COUNT * self->count);
     if (!rc && !self->values)
         rc = alloc_fail(err, "for the GPUs of a run");
     return rc ? rc : load_values(self, history, run, err);
@@ -214,7 +213,7 @@ void suite_nodes_release(struct suite_nodes *self)
 
 static const double *row_of(const struct suite_nodes *self, enum metric_id metric)
 {
-    return self->values + (size_t)(metric - METRIC_SUITE_FIRST) * self->count;
+    return self->values + (size_t)metric * self->count;
 }
 
 bool suite_nodes_spread(const struct suite_nodes *self, enum metric_id metric, struct suite_spread *spread)
@@ -280,7 +279,7 @@ bool suite_nodes_pair_spread(const struct suite_nodes *self, enum metric_id metr
 
 bool suite_is_of_gpus(enum metric_id metric)
 {
-    return metric >= METRIC_SUITE_GPU_FIRST && metric <= METRIC_SUITE_GPU_LAST;
+    return metric_row(metric)->group == METRIC_GROUP_SUITE_GPU;
 }
 
 /* Of nodes, all but what each GPU has of its own; of GPUs, that alone. What is no worse anywhere than in the middle, as what
@@ -293,9 +292,9 @@ static int write_spreads(const struct suite_nodes *self, bool gpus, bool colour,
     char text[32];
     table_init(&table, "lrlrrrl");
     table_add_headings(&table, headings);
-    for (int metric = METRIC_SUITE_FIRST; metric <= METRIC_SUITE_LAST; metric++) {
+    for (int metric = 0; metric < METRIC_COUNT; metric++) {
         struct suite_spread spread;
-        if (suite_is_of_gpus((enum metric_id)metric) != gpus ||
+        if (!metric_is_of_suite((enum metric_id)metric) || suite_is_of_gpus((enum metric_id)metric) != gpus ||
             !suite_nodes_spread(self, (enum metric_id)metric, &spread) || spread.worst == spread.median)
             continue;
         table_add(&table, TABLE_BOLD, metric_row((enum metric_id)metric)->name);
@@ -470,8 +469,9 @@ void suite_gpus_write_json(const struct suite_nodes *self, struct json_writer *j
     json_write_key(json, "gpus");
     json_write_begin_object(json);
     write_names(self, json);
-    for (int metric = METRIC_SUITE_GPU_FIRST; metric <= METRIC_SUITE_GPU_LAST && self->count; metric++)
-        write_metric(self, (enum metric_id)metric, json);
+    for (int metric = 0; metric < METRIC_COUNT && self->count; metric++)
+        if (suite_is_of_gpus((enum metric_id)metric))
+            write_metric(self, (enum metric_id)metric, json);
     json_write_end_object(json);
 }
 
@@ -482,13 +482,14 @@ void suite_nodes_write_json(const struct suite_nodes *self, struct json_writer *
     write_names(self, json);
     json_write_key(json, "metrics");
     json_write_begin_object(json);
-    for (int metric = METRIC_SUITE_FIRST; metric <= METRIC_SUITE_LAST && self->count; metric++)
-        write_metric(self, (enum metric_id)metric, json);
+    for (int metric = 0; metric < METRIC_COUNT && self->count; metric++)
+        if (metric_is_of_suite((enum metric_id)metric))
+            write_metric(self, (enum metric_id)metric, json);
     json_write_end_object(json);
     json_write_key(json, "pairs");
     json_write_begin_object(json);
     for (size_t i = 0; i < sizeof pair_metrics / sizeof *pair_metrics && self->count; i++)
-        if (pair_metrics[i].metric < METRIC_SUITE_GPU_FIRST ||
+        if (metric_row(pair_metrics[i].metric)->group != METRIC_GROUP_SUITE_GPU_LINKS ||
             is_any_known(self, pairs_of(self, pair_metrics[i].metric)))
             write_pairs(self, pair_metrics[i].member, pairs_of(self, pair_metrics[i].metric), json);
     json_write_end_object(json);

@@ -9,7 +9,7 @@ struct suite_nodes {
     size_t count;
     char **names;        /* by node, in order of the lowest rank; owned */
     uint32_t *first;     /* lowest rank of each */
-    double *values;      /* METRIC_SUITE_FIRST … LAST, a value a node: medians over repetitions, NAN where none */
+    double *values;      /* a row a metric, a value a node: medians over repetitions, NAN where none */
     double *latency_s;   /* count x count, NAN where not measured; symmetric */
     double *bytes_per_s; /* likewise */
     double *gpu_latency_s, *gpu_bytes_per_s; /* the same between the first GPUs of two nodes */

@@ -151,7 +151,7 @@ static int find_varied(const struct series *series, struct sweep_axes *varied, s
 static void write_name(struct buf *out, const struct point *point, const struct sweep_axes *varied,
                        enum metric_id metric)
 {
-    bool is_of_suite = metric >= METRIC_SUITE_FIRST && metric <= METRIC_SUITE_LAST; /* which uses no model */
+    bool is_of_suite = metric_is_of_suite(metric); /* which uses no model */
     buf_printf(out, "%s of ", metric_row(metric)->name);
     if (varied->count)
         sweep_axes_describe(varied, point->experiment, out);

@@ -77,7 +77,7 @@ static int take_metrics(const struct json_value *metrics, struct sample *sample,
         if (number < 0 || number > VALUE_MAX)
             return cb_fail(err, CB_ERR_USAGE, "the command reports metric '%s' as %g: expected 0 … %g", name, number,
                            VALUE_MAX);
-        bool is_state = id >= METRIC_PLAN_S && id <= METRIC_COMMIT_S;
+        bool is_state = metric_row(id)->group == METRIC_GROUP_STATE && id != METRIC_OTHER_S && id != METRIC_WAIT_S;
         if (is_state)
             external_attribute(sample, id, number);
         else if (!json_is_null(value))

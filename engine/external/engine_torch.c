@@ -321,8 +321,8 @@ static void collect(struct torch_engine *self, uint64_t deadline_ns)
         return;
     }
     double op_s = answer.ended_s - (double)async->timeline.start_ns / 1e9;
-    for (int metric = METRIC_OTHER_S; metric <= METRIC_WAIT_S; metric++)
-        sample->values[metric] = 0;
+    for (int state = 0; state < STATE_COUNT; state++)
+        sample->values[metric_of_state((enum rank_state)state)] = 0;
     sample->values[METRIC_OP_S] = sample->values[METRIC_OWN_S] = sample->values[METRIC_OTHER_S] = op_s;
     sample->values[METRIC_PERSIST_S] = op_s - sample->values[METRIC_STALL_S];
     if (async->durable)

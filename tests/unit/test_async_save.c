@@ -128,8 +128,8 @@ static void times_fit_together(void **unused)
         for (int k = 0; k < 3; k++) {
             const double *values = world.ranks[i].saves[k].values;
             double sum = 0;
-            for (int metric = METRIC_OTHER_S; metric <= METRIC_WAIT_S; metric++)
-                sum += values[metric];
+            for (int state = 0; state < STATE_COUNT; state++)
+                sum += values[metric_of_state((enum rank_state)state)];
             assert_true(fabs(sum - values[METRIC_OP_S]) < 1e-6);
             assert_true(fabs(values[METRIC_STALL_S] + values[METRIC_PERSIST_S] - values[METRIC_OP_S]) < 1e-6);
             assert_true(values[METRIC_STALL_WAIT_S] <= values[METRIC_STALL_S]);

@@ -132,8 +132,8 @@ static void states_sum_to_the_operation(void **unused)
         for (uint32_t i = 0; i < world.size; i++) {
             const double *values = world.ranks[i].sample.values;
             double sum = 0;
-            for (int metric = METRIC_OTHER_S; metric <= METRIC_WAIT_S; metric++)
-                sum += values[metric];
+            for (int state = 0; state < STATE_COUNT; state++)
+                sum += values[metric_of_state((enum rank_state)state)];
             assert_true(fabs(sum - values[METRIC_OP_S]) < 1e-6);
             assert_true(values[METRIC_OWN_S] <= values[METRIC_OP_S]);
             assert_true(values[METRIC_REQUESTS] > 0 && values[METRIC_ERRORS] == 0);
