@@ -1,10 +1,10 @@
 """Tests marked address_space are left out, and counted as deselected, where programs have a sanitizer: these take more
 address space to begin with than any limit of it leaves."""
-import os
+import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-BUILD = Path(os.environ.get("CKPTBENCH_BUILD", ROOT / "build")).resolve()
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from harness import BUILD  # noqa: E402
 
 
 def has_sanitizer():

@@ -6,8 +6,8 @@ import signal
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-BUILD = Path(os.environ.get("CKPTBENCH_BUILD", ROOT / "build")).resolve()
+from harness import BUILD
+
 SHM = Path("/dev/shm")
 
 

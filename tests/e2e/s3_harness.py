@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-BUILD = Path(os.environ.get("CKPTBENCH_BUILD", ROOT / "build")).resolve()
 sys.path.insert(0, str(ROOT / "tests/services"))
 
 from s3_client import Client  # noqa: E402

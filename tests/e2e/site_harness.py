@@ -6,7 +6,8 @@ import subprocess
 import time
 from pathlib import Path
 
-from slurm_harness import FINAL, PROGRAM, BUILD
+from harness import BUILD, PROGRAM
+from slurm_harness import FINAL
 
 PROGRAMS = ("ckptbench", "ckptbench-agent", "ckptbench-worker")
 

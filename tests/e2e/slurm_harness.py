@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from harness import PROGRAM
 from services import slurm  # noqa: E402
 
-BUILD = Path(os.environ.get("CKPTBENCH_BUILD", "build")).resolve()
-PROGRAM = str(BUILD / "ckptbench")
 VARIABLE = "CKPTBENCH_TEST_SLURM"
 MISSING = f"{VARIABLE} names no slurm.conf: a Slurm cluster is missing (tests/services/slurm.py starts one)"
 TINY = ("model=gpt2-tiny", "ranks=2", "baseline=false", "iterations=1", "warmup=0")

@@ -4,7 +4,6 @@ import difflib
 import gzip
 import importlib.util
 import json
-import os
 import re
 import shutil
 import tarfile
@@ -12,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-BUILD = Path(os.environ["CKPTBENCH_BUILD"])
+from harness import BUILD
+
 DATA = Path(__file__).resolve().parents[1] / "data/9e37080"
 OLD = json.loads(gzip.decompress((DATA / "printed.json.gz").read_bytes()))
 

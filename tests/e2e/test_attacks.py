@@ -3,12 +3,11 @@ import json
 import os
 import subprocess
 import time
-from pathlib import Path
 
 import pytest
 
-BUILD = Path(os.environ.get("CKPTBENCH_BUILD", "build")).resolve()
-PROGRAM = str(BUILD / "ckptbench")
+from harness import PROGRAM
+
 TINY = ("run", "model=gpt2-tiny", "iterations=1", "warmup=0", "baseline=false")
 
 

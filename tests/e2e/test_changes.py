@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from harness import BUILD
+
 ROOT = Path(__file__).resolve().parents[2]
-BUILD = Path(os.environ.get("CKPTBENCH_BUILD", ROOT / "build")).resolve()
 PATCHES = sorted((ROOT / "tests/changes").glob("*.patch"))
 MOST_FILES = 3
 TINY = ("model=gpt2-tiny", "iterations=1", "warmup=0", "baseline=false", "launcher=none")

@@ -1,13 +1,11 @@
 """Checkpoints that runs left in their stores: listed, and removed only where they are ours."""
 import json
-import os
 import sqlite3
-import subprocess
-from pathlib import Path
 
 import pytest
 
-PROGRAM = str(Path(os.environ.get("CKPTBENCH_BUILD", "build")).resolve() / "ckptbench")
+from harness import ckptbench
+
 TINY = ("model=gpt2-tiny", "ranks=1", "baseline=false", "iterations=2", "warmup=0", "verify=none")
 
 
@@ -17,15 +15,8 @@ def place(tmp_path):
     return tmp_path
 
 
-def call(place, *words, code=0):
-    result = subprocess.run([PROGRAM, *words], cwd=place, env=dict(os.environ, CKPTBENCH_HOME=str(place / "home")),
-                            capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120)
-    assert result.returncode == code, f"{words}: {result.returncode}\n{result.stdout}\n{result.stderr}"
-    return result
-
-
 def document(place, *words):
-    return json.loads(call(place, *words, "--json").stdout)
+    return json.loads(ckptbench(place, *words, "--json").stdout)
 
 
 def saved(place, *words):
@@ -41,7 +32,7 @@ def test_what_was_kept_is_listed_and_goes_only_by_name(place):
     run = saved(place)
     (line,) = document(place, "clean", "--yes")
     assert line["run"] == run and line["kept"] and not line["removed"] and line["files"] == 2 and line["bytes"] > 0
-    assert "kept on purpose" in call(place, "clean").stdout
+    assert "kept on purpose" in ckptbench(place, "clean").stdout
     assert (place / "store" / run).exists()
     (line,) = document(place, "clean", run, "--yes")
     assert line["removed"] and not (place / "store" / run).exists()
@@ -50,14 +41,14 @@ def test_what_was_kept_is_listed_and_goes_only_by_name(place):
 
 def test_without_yes_and_a_terminal_nothing_is_removed(place):
     run = saved(place)
-    assert "--yes" in call(place, "clean", run).stderr
+    assert "--yes" in ckptbench(place, "clean", run).stderr
     assert (place / "store" / run).exists()
 
 
 def test_files_of_others_stay_with_their_folder(place):
     run = saved(place)
     (place / "store" / run / "notes.txt").write_text("mine")
-    call(place, "clean", run, "--yes")
+    ckptbench(place, "clean", run, "--yes")
     left = sorted(str(path.relative_to(place / "store")) for path in (place / "store").rglob("*") if path.is_file())
     assert f"{run}/notes.txt" in left and f"{run}/.ckptbench-run" in left
     assert not [name for name in left if "iteration-" in name]
@@ -79,12 +70,12 @@ def test_a_store_without_our_marker_is_left_alone(place):
 
 def test_what_a_failed_run_left_is_listed_with_what_removing_it_frees(place):
     kept = saved(place)
-    run = json.loads(call(place, "run", *TINY, "store=fault:error_at=2/EIO:./store", "ops=save", "io.block=64KiB", "--json", code=3).stdout)["run"]
+    run = json.loads(ckptbench(place, "run", *TINY, "store=fault:error_at=2/EIO:./store", "ops=save", "io.block=64KiB", "--json", code=3).stdout)["run"]
     lines = {line["run"]: line for line in document(place, "clean")}
     assert set(lines) == {kept, run} and lines[run]["files"] >= 1 and not lines[run]["kept"] and lines[run]["ended"]
-    text = call(place, "clean").stdout
+    text = ckptbench(place, "clean").stdout
     assert "left behind" in text and "of 1 run to be freed" in text and "of 1 run kept on purpose" in text
-    call(place, "clean", "--yes")
+    ckptbench(place, "clean", "--yes")
     assert not (place / "store" / run).exists() and (place / "store" / kept).exists()
 
 
@@ -92,8 +83,8 @@ def test_an_empty_folder_of_a_run_is_listed_and_goes(place):
     run = document(place, "run", *TINY, "store=./store")["run"]
     (place / "store" / run).mkdir()
     (place / "store" / run / ".ckptbench-run").write_text(run)
-    assert "an empty folder" in call(place, "clean").stdout
-    call(place, "clean", "--yes")
+    assert "an empty folder" in ckptbench(place, "clean").stdout
+    ckptbench(place, "clean", "--yes")
     assert not (place / "store" / run).exists() and document(place, "clean") == []
 
 
@@ -103,6 +94,6 @@ def test_what_a_run_that_has_not_ended_writes_is_listed_and_stays(place):
         database.execute("UPDATE run SET state='running', outcome=NULL")
     (line,) = document(place, "clean", run, "--yes")
     assert not line["ended"] and not line["removed"] and line["files"] == 2
-    result = call(place, "clean", run)
+    result = ckptbench(place, "clean", run)
     assert "not ended" in result.stdout and "`ckptbench collect` looks" in result.stdout
     assert (place / "store" / run).exists()

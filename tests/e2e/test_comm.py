@@ -1,12 +1,11 @@
 """Ranks talking to each other, under the real launcher."""
 import os
 import subprocess
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-BUILD = Path(os.environ.get("CKPTBENCH_BUILD", ROOT / "build"))
+from harness import BUILD
+
 DRILL = BUILD / "tests/comm_drill"
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-BUILD = Path(os.environ.get("CKPTBENCH_BUILD", "build")).resolve()
-PROGRAM = str(BUILD / "ckptbench")
+from harness import ckptbench, environment, PROGRAM
+
 TINY = ("model=gpt2-tiny", "ranks=2", "baseline=false")
 
 
@@ -23,17 +23,6 @@ def place(tmp_path):
     """A home and a store of this test alone."""
     (tmp_path / "store").mkdir()
     return tmp_path
-
-
-def environment(place):
-    return dict(os.environ, CKPTBENCH_HOME=str(place / "home"))
-
-
-def ckptbench(place, *words, code=0, timeout=120):
-    result = subprocess.run([PROGRAM, *words], cwd=place, env=environment(place), capture_output=True, text=True,
-                            timeout=timeout)
-    assert result.returncode == code, f"{words}: {result.returncode}\n{result.stdout}\n{result.stderr}"
-    return result
 
 
 def document(place, *words, code=0):

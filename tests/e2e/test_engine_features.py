@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from harness import PROGRAM
+
 ROOT = Path(__file__).resolve().parents[2]
-CKPTBENCH = Path(os.environ.get("CKPTBENCH_BUILD", ROOT / "build")) / "ckptbench"
 SMALL = ["model=gpt2-tiny", "iterations=1", "warmup=0", "baseline=false"]
 
 
 def ckptbench(where, *words, timeout=120):
-    result = subprocess.run([CKPTBENCH, *words], capture_output=True, text=True, timeout=timeout,
+    result = subprocess.run([PROGRAM, *words], capture_output=True, text=True, timeout=timeout,
                             env=dict(os.environ, CKPTBENCH_HOME=str(where / "home"), CKPTBENCH_PYTHON=sys.executable))
     assert result.returncode == 0, f"{words}\n{result.stdout}\n{result.stderr}"
     return result.stdout

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-BUILD = Path(os.environ.get("CKPTBENCH_BUILD", Path(__file__).resolve().parents[2] / "build")).resolve()
+from harness import BUILD
+
 SANITIZERS = {key: value for key, value in os.environ.items() if key.endswith("SAN_OPTIONS")}
 PROGRAMS = ("ckptbench", "ckptbench-agent", "ckptbench-worker", "tests/without_uring")
 

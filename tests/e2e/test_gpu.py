@@ -5,7 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-BUILD = Path(os.environ.get("CKPTBENCH_BUILD", "build")).resolve()
+from harness import BUILD
+
 SMALL = ("model=gpt2-tiny", "layers=1", "ranks=1", "iterations=1", "warmup=0", "baseline=false")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-BUILD = Path(os.environ.get("CKPTBENCH_BUILD", Path(__file__).resolve().parents[2] / "build"))
+from harness import BUILD
 
 
 class Home:

@@ -3,17 +3,15 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-CKPTBENCH = Path(os.environ.get("CKPTBENCH_BUILD", ROOT / "build")) / "ckptbench"
+from harness import PROGRAM
 
 
 def call(where, *words):
     given = ["model=gpt2-tiny", "layers=4", "iterations=1", "warmup=0", "baseline=false", f"store={where / 'store'}"]
-    return subprocess.run([CKPTBENCH, "run", "--json", *given, *words], capture_output=True, text=True, timeout=120,
+    return subprocess.run([PROGRAM, "run", "--json", *given, *words], capture_output=True, text=True, timeout=120,
                           env=dict(os.environ, CKPTBENCH_HOME=str(where / "home"), CKPTBENCH_PYTHON=sys.executable))
 
 
@@ -24,7 +22,7 @@ def run(where, *words):
 
 
 def show(where, document):
-    return subprocess.run([CKPTBENCH, "show", document["run"]], capture_output=True, text=True, timeout=30, check=True,
+    return subprocess.run([PROGRAM, "show", document["run"]], capture_output=True, text=True, timeout=30, check=True,
                           env=dict(os.environ, CKPTBENCH_HOME=str(where / "home"))).stdout
 
 

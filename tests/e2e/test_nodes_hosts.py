@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nodes_harness import BUILD, Run
+from harness import BUILD
+from nodes_harness import Run
 
 SSHD = os.environ.get("CKPTBENCH_TEST_SSHD")
 needs_sshd = pytest.mark.skipif(not SSHD, reason="no sshd (CKPTBENCH_TEST_SSHD, see tests/services/sshd.py)")

@@ -5,11 +5,11 @@ import re
 import shutil
 import subprocess
 import zlib
-from pathlib import Path
 
 import pytest
 
-BUILD = Path(os.environ.get("CKPTBENCH_BUILD", Path(__file__).resolve().parents[2] / "build")).resolve()
+from harness import BUILD
+
 TINY_BYTES = 11796736  # gpt2-tiny, weights+adam
 
 

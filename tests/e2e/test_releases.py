@@ -3,8 +3,9 @@ import os
 import subprocess
 
 import pytest
+from harness import BUILD
 from site_harness import install
-from slurm_harness import BUILD, MISSING, TINY, VARIABLE, shared_cluster, slurm
+from slurm_harness import MISSING, TINY, VARIABLE, shared_cluster, slurm
 
 pytestmark = pytest.mark.skipif(not os.environ.get(VARIABLE), reason=MISSING)
 assert VARIABLE == "CKPTBENCH_TEST_SLURM"  # tests/run.py looks for the name in this file

@@ -1,11 +1,8 @@
 """A rendezvous of 1,000 nodes: real connections, handshakes and messages, the agents in one other process."""
 import json
-import os
 import subprocess
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-BUILD = Path(os.environ.get("CKPTBENCH_BUILD", ROOT / "build")).resolve()
+from harness import BUILD
 
 
 def test_a_thousand_nodes_join_in_little_memory():

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-BUILD = Path(os.environ.get("CKPTBENCH_BUILD", Path(__file__).resolve().parents[2] / "build")).resolve()
-PROGRAM = BUILD / "ckptbench"
+from harness import BUILD, PROGRAM
+
 TINY = ("model=gpt2-tiny", "ranks=2", "tp=2", "warmup=0", "baseline=false")
 
 

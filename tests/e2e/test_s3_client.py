@@ -7,10 +7,10 @@ import time
 from pathlib import Path
 
 import pytest
-from s3_harness import BUILD, Client, call, clean_environment
+from harness import PROGRAM
+from s3_harness import Client, call, clean_environment
 from s3_faults import FaultServer  # its folder is put in the path by the harness
 
-PROGRAM = BUILD / "ckptbench"
 # A file of 11 MiB in 3 parts a save.
 TINY = ("model=gpt2-tiny", "ranks=1", "iterations=1", "warmup=0", "baseline=false", "store=s3://bucket/p", "s3.part_size=5MiB")
 

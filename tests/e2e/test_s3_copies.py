@@ -2,10 +2,10 @@
 import json
 
 import pytest
-from s3_harness import BUILD, Client, call
+from harness import PROGRAM
+from s3_harness import Client, call
 from s3_faults import FaultServer  # its folder is put in the path by the harness
 
-PROGRAM = BUILD / "ckptbench"
 TINY = ("model=gpt2-tiny", "ranks=2", "tp=2", "iterations=1", "warmup=0", "baseline=false", "verify=full")
 
 

@@ -1,16 +1,15 @@
 """Where credentials come from, and that they go nowhere else."""
 import json
-import os
 import stat
 import subprocess
 import time
 from pathlib import Path
 
 import pytest
-from s3_harness import BUILD, Client, call, clean_environment
+from harness import PROGRAM
+from s3_harness import Client, call, clean_environment
 from s3_faults import FaultServer  # its folder is put in the path by the harness
 
-PROGRAM = BUILD / "ckptbench"
 ACCESS, SECRET, TOKEN = "ACCESSfromElsewhere", "SecretFromElsewhere0123456789", "TokenFromElsewhere0123456789"
 RUN = ("run", "--json", "model=gpt2-tiny", "ranks=1", "launcher=none", "iterations=1", "warmup=0", "baseline=false", "store=s3://bucket/p")
 

@@ -6,10 +6,10 @@ import pty
 import subprocess
 
 import pytest
-from s3_harness import BUILD, Client, call, clean_environment
+from harness import PROGRAM
+from s3_harness import Client, call, clean_environment
 from s3_faults import FaultServer  # its folder is put in the path by the harness
 
-PROGRAM = BUILD / "ckptbench"
 STORE = "store=s3://bucket/p"
 
 

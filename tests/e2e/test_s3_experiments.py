@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from s3_harness import BUILD, ROOT, Client, call, server  # noqa: F401
+from harness import PROGRAM
+from s3_harness import ROOT, Client, call, server  # noqa: F401
 from s3_faults import FaultServer  # its folder is put in the path by the harness
 
-PROGRAM = BUILD / "ckptbench"
 # What is published, cut to a model of one small layer: the rest of each file stays as it is.
 SCALED = ("model=gpt2-tiny", "layers=1", "nodes=1", "ranks_per_node=2", "ranks=2", "iterations=1", "warmup=0", "baseline=false", "verify=full")
 MODELS = {"L7b": (6889410560, 291), "L13b": (13204608000, 363), "L30b": (32774310400, 543), "L65b": (65587650560, 723), "L70b": (69278638080, 723)}

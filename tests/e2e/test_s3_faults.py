@@ -4,10 +4,10 @@ giving up is quick."""
 import json
 
 import pytest
-from s3_harness import BUILD, Client, call
+from harness import PROGRAM
+from s3_harness import Client, call
 from s3_faults import FaultServer  # its folder is put in the path by the harness
 
-PROGRAM = BUILD / "ckptbench"
 # One file of 11 MiB in 3 parts, saved and then read back and compared byte for byte.
 SAVE = ("model=gpt2-tiny", "ranks=1", "launcher=none", "ops=save", "iterations=1", "warmup=0", "baseline=false", "suffix=x",
         "store=s3://bucket/p", "s3.part_size=5MiB", "s3.stall=1s", "s3.deadline=8s")

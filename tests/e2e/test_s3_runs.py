@@ -5,9 +5,9 @@ import subprocess
 import time
 
 import pytest
-from s3_harness import BUILD, call, clean_environment, server, tls_server  # noqa: F401
+from harness import PROGRAM
+from s3_harness import call, clean_environment, server, tls_server  # noqa: F401
 
-PROGRAM = BUILD / "ckptbench"
 TINY = ("model=gpt2-tiny", "iterations=1", "warmup=0", "baseline=false", "s3.part_size=5MiB")
 
 

@@ -3,11 +3,11 @@ import json
 import math
 
 import pytest
-from s3_harness import BUILD, Client, call, server  # noqa: F401
+from harness import PROGRAM
+from s3_harness import Client, call, server  # noqa: F401
 from s3_faults import FaultServer  # its folder is put in the path by the harness
 from train_harness import SMALL, batch
 
-PROGRAM = BUILD / "ckptbench"
 TRAIN = (*SMALL, "s3.part_size=5MiB", "train.checkpoint_every=2", "suffix=a")
 SUITE = ("workload=suite", "suite.only=storage", "suite.file_bytes=6MiB", "s3.part_size=5MiB", "iterations=1", "warmup=0")
 

@@ -7,8 +7,9 @@ import time
 import uuid
 
 import pytest
+from harness import BUILD, PROGRAM
 from site_harness import Laptop, fake_program
-from slurm_harness import BUILD, MISSING, PROGRAM, TINY, VARIABLE
+from slurm_harness import MISSING, TINY, VARIABLE
 
 pytestmark = pytest.mark.skipif(not os.environ.get(VARIABLE), reason=MISSING)
 assert VARIABLE == "CKPTBENCH_TEST_SLURM"  # tests/run.py looks for the name in this file

@@ -10,8 +10,9 @@ import uuid
 from pathlib import Path
 
 import pytest
+from harness import BUILD, PROGRAM
 from site_harness import Laptop, fake_program
-from slurm_harness import BUILD, FINAL, MISSING, PROGRAM, TINY, VARIABLE
+from slurm_harness import FINAL, MISSING, TINY, VARIABLE
 from ssh_proxy import Proxy
 
 SSHD = "CKPTBENCH_TEST_SSHD"

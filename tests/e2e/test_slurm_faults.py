@@ -6,7 +6,8 @@ import subprocess
 import time
 
 import pytest
-from slurm_harness import MISSING, PROGRAM, TINY, VARIABLE, Cluster, own_service, slurm
+from harness import PROGRAM
+from slurm_harness import MISSING, TINY, VARIABLE, Cluster, own_service, slurm
 
 pytestmark = [pytest.mark.skipif(not os.environ.get("CKPTBENCH_TEST_SLURM"), reason=MISSING),
               pytest.mark.xdist_group("slurm_faults")]

@@ -6,8 +6,9 @@ import time
 from pathlib import Path
 
 import pytest
+from harness import PROGRAM
 from site_harness import install
-from slurm_harness import MISSING, PROGRAM, TINY, VARIABLE, shared_cluster
+from slurm_harness import MISSING, TINY, VARIABLE, shared_cluster
 
 pytestmark = pytest.mark.skipif(not os.environ.get(VARIABLE), reason=MISSING)
 assert VARIABLE == "CKPTBENCH_TEST_SLURM"  # tests/run.py looks for the name in this file

@@ -11,7 +11,8 @@ import time
 import uuid
 
 import pytest
-from slurm_harness import MISSING, PROGRAM, TINY, VARIABLE, Cluster, shared_cluster
+from harness import PROGRAM
+from slurm_harness import MISSING, TINY, VARIABLE, Cluster, shared_cluster
 
 pytestmark = pytest.mark.skipif(not os.environ.get(VARIABLE), reason=MISSING)
 assert VARIABLE == "CKPTBENCH_TEST_SLURM"  # tests/run.py looks for the name in this file

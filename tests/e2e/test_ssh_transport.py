@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 from ssh_proxy import Proxy
 
+from harness import BUILD
+
 ROOT = Path(__file__).resolve().parents[2]
-BUILD = Path(os.environ.get("CKPTBENCH_BUILD", ROOT / "build")).resolve()
 SSHD = os.environ.get("CKPTBENCH_TEST_SSHD")
 pytestmark = pytest.mark.skipif(not SSHD, reason="no sshd (CKPTBENCH_TEST_SSHD, see tests/services/sshd.py)")
 HERE = Path(SSHD or "/nowhere")

@@ -5,24 +5,17 @@ import re
 import shutil
 import socket
 import subprocess
-from pathlib import Path
 
 import pytest
 
-BUILD = Path(os.environ.get("CKPTBENCH_BUILD", "build")).resolve()
+from harness import BUILD, ckptbench
+
 SMALL = ("workload=suite", "suite.file_bytes=1MiB", "suite.message_bytes=64KiB", "suite.gemm_size=128", "iterations=1", "warmup=0")
 CPU = {"cpu_gemm_flops", "cpu_gemm_node_flops", "cpu_integer_ops_per_s", "cpu_compress_bytes_per_s", "cpu_compress_ratio",
        "cpu_compress_fp32_bytes_per_s", "cpu_compress_fp32_ratio",
        "cpu_sort_elements_per_s"}
 NET = {"all_reduce_latency_s", "all_reduce_bus_bytes_per_s", "all_gather_bus_bytes_per_s", "reduce_scatter_bus_bytes_per_s",
        "all_to_all_bus_bytes_per_s", "broadcast_bus_bytes_per_s", "local_latency_s", "local_bandwidth_bytes_per_s", "overlap_fraction"}
-
-
-def ckptbench(place, *words, code=0):
-    environment = dict(os.environ, CKPTBENCH_HOME=str(place / "home"))
-    result = subprocess.run([BUILD / "ckptbench", *words], cwd=place, env=environment, capture_output=True, text=True, timeout=200)
-    assert result.returncode == code, result.stdout + result.stderr
-    return result
 
 
 def suite(place, *words, code=0):

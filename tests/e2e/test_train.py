@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from train_harness import WHOLE_BATCH, batch, ckptbench, facts, linear, losses, train, values
+from harness import ckptbench
+from train_harness import WHOLE_BATCH, batch, facts, linear, losses, train, values
 
 TOLERANCE = 2e-5  # of losses, relative: sums in another order, fp32, after five steps
 STEPS = "train.steps=5"

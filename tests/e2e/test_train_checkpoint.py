@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from train_harness import BUILD, SMALL, batch, ckptbench, environment, facts, linear, losses, train, values
+from harness import BUILD, ckptbench, environment
+from train_harness import SMALL, batch, facts, linear, losses, train, values
 
 EVERY = "train.checkpoint_every=2"
 

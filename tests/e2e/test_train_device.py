@@ -5,7 +5,8 @@ import math
 
 import pytest
 
-from train_harness import BUILD, batch, ckptbench, facts, losses, train, values
+from harness import BUILD, ckptbench
+from train_harness import batch, facts, losses, train, values
 
 CUDA = ("ranks=1", "device=cuda")
 EVERY = "train.checkpoint_every=2"

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from train_harness import BUILD, SMALL, batch, ckptbench, environment, facts, losses, train, values
+from harness import BUILD, ckptbench, environment
+from train_harness import SMALL, batch, facts, losses, train, values
 
 FOR_EVER = ("train.steps=100000", "train.checkpoint_every=3", "suffix=a")
 SUITE = ("workload=suite", "suite.message_bytes=64KiB", "suite.only=net", "iterations=100000", "warmup=0")

@@ -1,25 +1,15 @@
 """workload=verify: ranks share out a stored checkpoint, find together what one finds alone, and say all of it."""
 import json
-import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
+from harness import ckptbench
 from s3_harness import server  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[2]
-BUILD = Path(os.environ.get("CKPTBENCH_BUILD", ROOT / "build")).resolve()
 DATA = ROOT / "tests/data"
 SAVE = ("model=gpt2-tiny", "ops=save", "iterations=1", "warmup=0", "baseline=false", "verify=none", "keep=true")
-
-
-def ckptbench(place, *words, code=0, **environment):
-    environment = dict(os.environ, CKPTBENCH_HOME=str(place / "home"), **environment)
-    result = subprocess.run([BUILD / "ckptbench", *map(str, words)], cwd=place, env=environment, capture_output=True, text=True,
-                            timeout=150)
-    assert result.returncode == code, result.stdout + result.stderr
-    return result
 
 
 def save(place, *words):

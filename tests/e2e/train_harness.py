@@ -1,23 +1,11 @@
 """Trainings through `ckptbench run`, for tests: small ones, and what their steps came to."""
 import csv
 import json
-import os
-import subprocess
-from pathlib import Path
 
-BUILD = Path(os.environ.get("CKPTBENCH_BUILD", "build")).resolve()
+from harness import ckptbench
+
 SMALL = ("workload=train", "model=gpt2-tiny", "layers=2", "train.seq_length=32", "train.lr=0.003", "train.schedule=constant", "warmup=0")
 WHOLE_BATCH = 12  # of all ranks
-
-
-def environment(place):
-    return dict(os.environ, CKPTBENCH_HOME=str(place / "home"))
-
-
-def ckptbench(place, *words, code=0):
-    result = subprocess.run([BUILD / "ckptbench", *words], cwd=place, env=environment(place), capture_output=True, text=True, timeout=150)
-    assert result.returncode == code, result.stdout + result.stderr
-    return result
 
 
 def batch(ranks):

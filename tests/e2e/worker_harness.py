@@ -5,10 +5,9 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-BUILD = Path(os.environ.get("CKPTBENCH_BUILD", ROOT / "build"))
+from harness import BUILD
+
 WORKER = BUILD / "ckptbench-worker"
 PAGES = BUILD / "tests/worker_pages"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-BUILD = Path(os.environ.get("CKPTBENCH_BUILD", ROOT / "build")).resolve()
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from harness import BUILD  # noqa: E402
 
 
 def call(*words, timeout=120, **environment):

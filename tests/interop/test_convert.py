@@ -15,7 +15,9 @@ from safetensors.torch import load_file
 from torch.distributed.checkpoint import HuggingFaceStorageReader
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
-from conftest import BUILD, ROOT, call
+from harness import BUILD
+from conftest import call
+from harness import ROOT
 
 DATA = ROOT / "tests/data"
 spec = importlib.util.spec_from_file_location("write_dcp", DATA / "write_dcp.py")

@@ -9,7 +9,8 @@ import zipfile
 
 import pytest
 
-from conftest import BUILD, call
+from harness import BUILD
+from conftest import call
 
 LAYOUTS = {
     "ranks=2 tp=2 checksum=crc32": "crc",

@@ -11,7 +11,8 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.serialization import set_crc32_options
 
-from conftest import BUILD, call
+from harness import BUILD
+from conftest import call
 from payload import weights
 
 

@@ -11,7 +11,9 @@ import torch
 import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file, save_file
 
-from conftest import BUILD, ROOT, call
+from harness import BUILD
+from conftest import call
+from harness import ROOT
 
 DATA = ROOT / "tests/data"
 

@@ -2,20 +2,18 @@
 import json
 import os
 import subprocess
-from pathlib import Path
 
 import pytest
+
+from harness import PROGRAM
 
 torch = pytest.importorskip("torch", reason="missing: PyTorch (make test installs it)")
 dcp = pytest.importorskip("torch.distributed.checkpoint")
 
-ROOT = Path(__file__).resolve().parents[2]
-CKPTBENCH = Path(os.environ.get("CKPTBENCH_BUILD", ROOT / "build")) / "ckptbench"
-
 
 def run(where, **keys):
     words = [f"{key.replace('__', '.')}={value}" for key, value in keys.items()]
-    command = [CKPTBENCH, "run", "model=gpt2-tiny", f"store={where / 'store'}", "iterations=1", "warmup=0", "baseline=false"]
+    command = [PROGRAM, "run", "model=gpt2-tiny", f"store={where / 'store'}", "iterations=1", "warmup=0", "baseline=false"]
     environment = dict(os.environ, CKPTBENCH_HOME=str(where / "home"))
     return subprocess.run([*command, *words, "--json"], env=environment, capture_output=True, text=True, timeout=120)
 

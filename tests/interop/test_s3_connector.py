@@ -17,7 +17,8 @@ from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlan
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 
-from conftest import BUILD, Place, call
+from harness import BUILD
+from conftest import Place, call
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "services"))
 from ports import free_ports  # noqa: E402

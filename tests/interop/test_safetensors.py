@@ -10,7 +10,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceStorageWriter
 
-from conftest import BUILD, call
+from harness import BUILD
+from conftest import call
 from payload import weights
 
 INDEX = "model.safetensors.index.json"

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-BUILD = Path(os.environ.get("CKPTBENCH_BUILD", Path(__file__).resolve().parents[2] / "build")).resolve()
+from harness import BUILD
+
 RANKS, WARMUP, TRACED = 2, 1, 3
 
 data = pytest.importorskip("torch_tb_profiler.profiler.data", reason="torch-tb-profiler is missing")

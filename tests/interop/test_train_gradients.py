@@ -1,16 +1,15 @@
 """Our training arithmetic against PyTorch's: the same weights and tokens through build/tests/train_probe and through a GPT-2
 written here of torch.nn.functional, with autograd and torch.optim."""
-import os
 import struct
 import subprocess
-from pathlib import Path
 
 import numpy
 import pytest
 import torch
 from torch.nn import functional
 
-BUILD = Path(os.environ.get("CKPTBENCH_BUILD", Path(__file__).resolve().parents[2] / "build")).resolve()
+from harness import BUILD
+
 STEPS, RATE = 20, 1e-3
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-BUILD = Path(os.environ.get("CKPTBENCH_BUILD", Path(__file__).resolve().parents[2] / "build"))
+from harness import BUILD
+
 KILLS = int(os.environ.get("CKPTBENCH_KILLS", "210"))
 SEED = int(os.environ.get("CKPTBENCH_KILL_SEED", random.SystemRandom().randrange(2**31)))
 PROGRAMS = {"rank": "ckptbench-worker", "agent": "ckptbench-agent", "controller": "ckptbench"}

@@ -4,10 +4,10 @@ import json
 import os
 
 import pytest
-from s3_harness import BUILD, ROOT, Client, call
+from harness import PROGRAM
+from s3_harness import ROOT, Client, call
 from s3_faults import FaultServer  # its folder is put in the path by the harness
 
-PROGRAM = BUILD / "ckptbench"
 NEEDED_GIB = 10  # state and what it is compared with on two ranks, the server's copy, files that a disk in memory keeps
 SCALED = ("layers=1", "dtype=bf16", "nodes=1", "ranks_per_node=2", "ranks=2", "iterations=1", "baseline=false", "verify=full")
 BYTES = 2 * (2 * 32000 * 4096 + 4 * 4096 * 4096 + 3 * 4096 * 11008 + 3 * 4096)  # embedding, head, a layer's matrices and three norms

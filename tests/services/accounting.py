@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from services import by_hand, slurm  # noqa: E402
+from services import service_command, slurm  # noqa: E402
 from services.ports import free_ports  # noqa: E402
 
 Missing = slurm.Missing
@@ -131,4 +131,4 @@ def stop(folder):
 
 
 if __name__ == "__main__":
-    by_hand.main(sys.modules[__name__], lambda values: {"SLURM_CONF": values[slurm.VARIABLE]})
+    service_command.main(sys.modules[__name__], lambda values: {"SLURM_CONF": values[slurm.VARIABLE]})

@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import by_hand  # noqa: E402
+import service_command  # noqa: E402
 from ports import free_ports  # noqa: E402
 
 VARIABLE = "CKPTBENCH_TEST_SSHD"
@@ -185,4 +185,4 @@ def stop(folder):
 
 
 if __name__ == "__main__":
-    by_hand.main(sys.modules[__name__])
+    service_command.main(sys.modules[__name__])

@@ -2,7 +2,8 @@
 import os
 import shutil
 
-from slurm_harness import BUILD
+from harness import BUILD
+
 
 RUNTIME = shutil.which("ch-run")
 NO_RUNTIME = "ch-run is missing (Debian: charliecloud-runtime)"

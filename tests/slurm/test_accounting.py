@@ -7,8 +7,9 @@ import time
 
 import pytest
 from services import accounting, slurm
+from harness import BUILD, PROGRAM
 from site_harness import Laptop
-from slurm_harness import BUILD, PROGRAM, TINY, Cluster
+from slurm_harness import TINY, Cluster
 
 pytestmark = pytest.mark.xdist_group("accounting")  # one cluster for all of them
 # In the place of the agent: leaves nothing, so that Slurm alone knows how it ended. The warning before a time limit is not its end.

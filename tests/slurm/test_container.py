@@ -3,9 +3,10 @@ import os
 import subprocess
 
 import pytest
+from harness import BUILD
 from image_harness import NO_RUNTIME, RUNTIME, make_image
 from site_harness import Laptop
-from slurm_harness import BUILD, MISSING, TINY, VARIABLE
+from slurm_harness import MISSING, TINY, VARIABLE
 
 pytestmark = [pytest.mark.skipif(not os.environ.get(VARIABLE), reason=MISSING),
               pytest.mark.skipif(not RUNTIME, reason=NO_RUNTIME)]

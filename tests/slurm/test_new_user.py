@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 from services import slurm, sshd
+from harness import BUILD, PROGRAM
 from site_harness import Laptop
-from slurm_harness import BUILD, FINAL, PROGRAM
+from slurm_harness import FINAL
 
 ROOT = Path(__file__).resolve().parents[2]
 

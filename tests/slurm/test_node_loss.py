@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 from services import slurm
-from slurm_harness import PROGRAM, Cluster, own_service
+from harness import PROGRAM
+from slurm_harness import Cluster, own_service
 
 THREE = ("model=gpt2-tiny", "nodes=3", "ranks_per_node=1", "baseline=false", "ops=save", "verify=none", "slurm.time=5m")
 SLOW = ("store=fault:delay=300ms:./slow", "iterations=1000")

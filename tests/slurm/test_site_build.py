@@ -5,8 +5,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from harness import BUILD
 from site_harness import Laptop
-from slurm_harness import BUILD, MISSING, TINY, VARIABLE
+from slurm_harness import MISSING, TINY, VARIABLE
 
 pytestmark = pytest.mark.skipif(not os.environ.get(VARIABLE), reason=MISSING)
 assert VARIABLE == "CKPTBENCH_TEST_SLURM"  # tests/run.py looks for the name in this file

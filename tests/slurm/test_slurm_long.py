@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from services import slurm
-from slurm_harness import PROGRAM, TINY, Cluster, own_service
+from harness import PROGRAM
+from slurm_harness import TINY, Cluster, own_service
 
 SLOW = ("ops=save", "verify=none", "store=fault:delay=300ms:./slow", "iterations=1000")
 

@@ -2,12 +2,11 @@
 import json
 import os
 import shutil
-import subprocess
-from pathlib import Path
 
 import pytest
 
-PROGRAM = str(Path(os.environ.get("CKPTBENCH_BUILD", "build")).resolve() / "ckptbench")
+from harness import ckptbench
+
 TINY = ("model=gpt2-tiny", "ranks=1", "baseline=false", "iterations=2", "warmup=0", "verify=none")
 
 
@@ -17,15 +16,8 @@ def place(tmp_path):
     return tmp_path
 
 
-def call(place, *words, code=0):
-    result = subprocess.run([PROGRAM, *map(str, words)], cwd=place, env=dict(os.environ, CKPTBENCH_HOME=str(place / "home")),
-                            capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=150)
-    assert result.returncode == code, f"{words}: {result.returncode}\n{result.stdout}\n{result.stderr}"
-    return result
-
-
 def document(place, *words, code=0):
-    return json.loads(call(place, *words, "--json", code=code).stdout)
+    return json.loads(ckptbench(place, *words, "--json", code=code).stdout)
 
 
 def saved(place, *words):
@@ -37,7 +29,7 @@ def test_of_a_run_the_last_checkpoint_is_looked_at_and_of_many_none(place):
     run = saved(place)
     shutil.copytree(run / "iteration-1", run / "iteration-0", copy_function=shutil.copy)  # the last is the one that was written last
     for verb in ("verify", "inspect"):
-        assert f"{run}/iteration-0 (the last of 2): dcp" in call(place, verb, run).stdout
+        assert f"{run}/iteration-0 (the last of 2): dcp" in ckptbench(place, verb, run).stdout
         assert document(place, verb, run)["chosen"] == "the last of 2"
         assert document(place, verb, run / "iteration-0")["chosen"] is None
     many = place / "many"
@@ -47,37 +39,37 @@ def test_of_a_run_the_last_checkpoint_is_looked_at_and_of_many_none(place):
     (many / "a/__0_0.distcp").unlink()
     for words in (("verify",), ("inspect",), ("convert",)):
         target = [place / "converted"] if words == ("convert",) else []
-        said = call(place, *words, many, *target, code=2).stderr
+        said = ckptbench(place, *words, many, *target, code=2).stderr
         assert f"{many} is no checkpoint, but 2 lie below it: name one of a, c" in said
-    assert "name one of a, c" in call(place, "run", "workload=verify", f"store={many}", code=3).stderr
+    assert "name one of a, c" in ckptbench(place, "run", "workload=verify", f"store={many}", code=3).stderr
 
 
 def test_nothing_is_kept_in_a_store_that_keeps_nothing(place):
     for store in ("null:", "fault:delay=1us:null:"):
-        assert "load it with" not in call(place, "run", *TINY, f"store={store}", "ops=save").stdout
-    assert "load it with" in call(place, "run", *TINY, "store=./store", "ops=save").stdout
+        assert "load it with" not in ckptbench(place, "run", *TINY, f"store={store}", "ops=save").stdout
+    assert "load it with" in ckptbench(place, "run", *TINY, "store=./store", "ops=save").stdout
 
 
 def test_what_is_refused_is_named_as_what_it_is(place):
     document(place, "run", *TINY, "store=null:", "ops=save", "label.kind=nightly")
-    call(place, "baseline", "set", "nightly", "window=10", "label.kind=nightly")
-    assert "nightly is a baseline, and show takes one run" in call(place, "show", "nightly", code=2).stderr
-    assert "-n 0 lists nothing" in call(place, "list", "-n", "0", code=2).stderr
-    said = call(place, "list", "outcome=pass,failed", code=2).stderr
+    ckptbench(place, "baseline", "set", "nightly", "window=10", "label.kind=nightly")
+    assert "nightly is a baseline, and show takes one run" in ckptbench(place, "show", "nightly", code=2).stderr
+    assert "-n 0 lists nothing" in ckptbench(place, "list", "-n", "0", code=2).stderr
+    said = ckptbench(place, "list", "outcome=pass,failed", code=2).stderr
     assert "outcome=failed: there is no such outcome; there are pass, benchmark_failed" in said
     assert len(document(place, "list", "outcome=pass,benchmark_failed")) == len(document(place, "list", "outcome=pas*")) == 1
     for words in (("inspect", "s3:/foo/x"), ("run", *TINY, "store=s3:/foo/x")):
-        assert "did you mean s3://foo/x?" in call(place, *words, code=2).stderr
-    assert "--by was given twice" in call(place, "compare", "nightly", "--by", "tp", "--by", "dp", code=2).stderr
-    assert "no key has blocksize in its name" in call(place, "options", "blocksize", code=2).stderr
+        assert "did you mean s3://foo/x?" in ckptbench(place, *words, code=2).stderr
+    assert "--by was given twice" in ckptbench(place, "compare", "nightly", "--by", "tp", "--by", "dp", code=2).stderr
+    assert "no key has blocksize in its name" in ckptbench(place, "options", "blocksize", code=2).stderr
     for given, meant in (("4MB", "4MiB"), ("4097", "8KiB"), ("64kB", "64KiB")):
-        said = call(place, "run", *TINY, "store=null:", "ops=save", f"io.block={given}", code=2).stderr
+        said = ckptbench(place, "run", *TINY, "store=null:", "ops=save", f"io.block={given}", code=2).stderr
         assert f"must be a multiple of 4KiB; did you mean {meant}?" in said
 
 
 def test_contents_that_nothing_proves_are_not_called_verified(place):
     run = saved(place, "format=safetensors", "state=weights")
-    said = call(place, "verify", run).stdout
+    said = ckptbench(place, "verify", run).stdout
     assert "complete   every element of every tensor is there once; contents not checked: the format has no checksums" in said
     assert "verified " not in said
     answer = document(place, "verify", run)
@@ -90,8 +82,8 @@ def test_ranks_that_verify_say_it_as_the_verb_does(place):
             "format=dcp": "verified      every element of every tensor is there once"}
     for words, wanted in runs.items():
         run = saved(place, words, "state=weights", "seed=7")
-        counts = call(place, "verify", run).stdout.splitlines()[0].split("): ")[1]
-        for said in (call(place, "run", "workload=verify", f"store={run}", "ranks=2").stdout, call(place, "show", "LATEST").stdout):
+        counts = ckptbench(place, "verify", run).stdout.splitlines()[0].split("): ")[1]
+        for said in (ckptbench(place, "run", "workload=verify", f"store={run}", "ranks=2").stdout, ckptbench(place, "show", "LATEST").stdout):
             lines = said.splitlines()
             assert wanted in lines and f"holds         {counts}" in lines, said
 
@@ -101,10 +93,10 @@ def test_a_place_without_a_checkpoint_is_not_looked_through_without_end(place):
     deep.mkdir(parents=True)
     (deep / ".metadata").write_bytes(b"not looked at")
     for verb in (("inspect",), ("convert",)):
-        said = call(place, *verb, place / "x", *[place / "target"] * (verb == ("convert",)), code=2).stderr
+        said = ckptbench(place, *verb, place / "x", *[place / "target"] * (verb == ("convert",)), code=2).stderr
         assert f"there is no complete checkpoint in {place}/x: of 0 files in it and in 4 levels of folders below it none is" in said
         assert ".metadata" in said and "*.safetensors" in said
-    assert "name one of b/c/d/e" in call(place, "inspect", place / "x/a", code=2).stderr
+    assert "name one of b/c/d/e" in ckptbench(place, "inspect", place / "x/a", code=2).stderr
 
 
 def test_a_file_that_is_too_short_is_a_line_or_two(place):
@@ -113,18 +105,18 @@ def test_a_file_that_is_too_short_is_a_line_or_two(place):
     os.truncate(file, 1000)
     all_items = document(place, "verify", run, code=3)["problems"]
     assert len(all_items) > 10
-    lines = [line for line in call(place, "verify", run, code=3).stdout.splitlines() if line.startswith("short")]
+    lines = [line for line in ckptbench(place, "verify", run, code=3).stdout.splitlines() if line.startswith("short")]
     assert len(lines) == 2 and f"{len(all_items) - 1} more items" in lines[1]
-    assert len([line for line in call(place, "verify", run, "--all", code=3).stdout.splitlines() if line.startswith("short")]) == len(all_items)
+    assert len([line for line in ckptbench(place, "verify", run, "--all", code=3).stdout.splitlines() if line.startswith("short")]) == len(all_items)
 
 
 def test_clean_says_that_what_is_kept_stays_and_how_it_goes(place):
     run = saved(place)
-    said = call(place, "clean", "--yes")
+    said = ckptbench(place, "clean", "--yes")
     assert "nothing was removed" in said.stderr and f"ckptbench clean {run.name}" in said.stderr and run.exists()
 
 
 def test_what_cannot_be_read_is_not_advised_to_be_made(place):
     for verb in ("inspect", "verify"):
-        said = call(place, verb, "/nonexist", code=2).stderr
+        said = ckptbench(place, verb, "/nonexist", code=2).stderr
         assert "there is no folder '/nonexist'" in said and "mkdir" not in said

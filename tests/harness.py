@@ -1,0 +1,21 @@
+"""Where the programs under test are, and how a test calls the controller."""
+import os
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+BUILD = Path(os.environ.get("CKPTBENCH_BUILD", ROOT / "build")).resolve()
+PROGRAM = str(BUILD / "ckptbench")
+
+
+def environment(place, **more):
+    """That of this process, with a home of the test's own."""
+    return {**os.environ, "CKPTBENCH_HOME": str(place / "home"), **more}
+
+
+def ckptbench(place, *words, code=0, timeout=150, **more):
+    """Runs the controller in `place`, whose home is place/home, and expects the exit code; `more` are variables."""
+    result = subprocess.run([PROGRAM, *map(str, words)], cwd=place, env=environment(place, **more), capture_output=True, text=True,
+                            stdin=subprocess.DEVNULL, timeout=timeout)
+    assert result.returncode == code, f"{words}: {result.returncode}\n{result.stdout}\n{result.stderr}"
+    return result
