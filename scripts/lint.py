@@ -71,6 +71,12 @@ def scheme_complaints(path, text):
             yield f"{path}:{number}: compares a store's scheme: ask store_uri_parse"
 
 
+def format_id_complaints(path, text):
+    """What a checkpoint format can do is asked of its row (ckpt/format/format_ops.h)."""
+    if path.parts[0] != "tests" and path.parts[:2] != ("ckpt", "format") and re.search(r"\bPLAN_(DCP|RAW|SAFETENSORS|DCP_SAFETENSORS)\b", text):
+        yield f"{path}: asks which format it is: ask format_ops_of"
+
+
 def workload_complaints(path, text):
     """Which workload a run has is asked of run/workload_kind.h, by property."""
     if path.parts[0] != "tests" and str(path) != "run/workload_kind.c" and re.search(r"\bOPT_WORKLOAD\b", text):
@@ -136,6 +142,7 @@ def main():
         complaints += layer_complaints(path, text)
         complaints += scheme_complaints(path, text)
         complaints += workload_complaints(path, text)
+        complaints += format_id_complaints(path, text)
         complaints += metric_complaints(path, text)
         complaints += length_complaints(path, text)
         if path.suffix == ".h" and path.parts[0] in ALLOWED and path.parts[0] != "cuda":

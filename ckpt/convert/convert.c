@@ -12,6 +12,7 @@
 
 #include "ckpt/convert/convert_file.h"
 #include "ckpt/format/catalogue.h"
+#include "ckpt/format/format_ops.h"
 #include "core/alloc.h"
 #include "core/clock.h"
 #include "core/hash.h"
@@ -487,7 +488,6 @@ int convert_checkpoint(const struct convert_job *job, struct convert_result *res
 
 const char *convert_refuses(enum plan_format format, const struct stored_tensor *tensor)
 {
-    bool safetensors = format == PLAN_SAFETENSORS || format == PLAN_DCP_SAFETENSORS;
-    return !tensor->is_bytes && safetensors && !dtype_safetensors_name(tensor->dtype) ? dtype_name(tensor->dtype)
-                                                                                      : NULL;
+    bool has_names = format_ops_of(format)->has_file_headers; /* of types, in the headers */
+    return !tensor->is_bytes && has_names && !dtype_safetensors_name(tensor->dtype) ? dtype_name(tensor->dtype) : NULL;
 }

@@ -19,6 +19,7 @@
 #include "core/err.h"
 
 const char *format_name(enum plan_format format); /* "dcp+safetensors" */
+bool format_find(const char *name, enum plan_format *format);
 /* The file that makes a checkpoint complete, published last. */
 const char *format_marker(enum plan_format format);
 /* All marker names, from index 0; NULL after the last. */

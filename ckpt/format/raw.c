@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "ckpt/format/format_ops.h"
 #include "ckpt/format/index.h"
 #include "ckpt/plan/item_groups.h"
 
@@ -23,8 +24,10 @@ int raw_item_frame(const struct state_tensor *tensor, const struct region *regio
     return 0;
 }
 
-int raw_item_header(const struct plan_item *item, struct buf *out, struct cb_err *err)
+int raw_item_header(const struct state_tensor *tensor, const struct plan_item *item, struct buf *out,
+                    struct cb_err *err)
 {
+    (void)tensor;
     size_t bytes = item->payload_offset - item->offset;
     void *padding = bytes > 0 ? buf_extend(out, bytes) : NULL;
     if (padding)
@@ -59,8 +62,10 @@ static void put_chunk(struct buf *out, const struct plan_item *item)
     index_put_numbers(out, item->region.size, item->region.dims);
 }
 
-int raw_write_metadata(const struct layout *layout, const struct plan *plan, struct buf *out, struct cb_err *err)
+int raw_write_metadata(const struct layout *layout, const struct plan *plan, const char *checkpoint_id, struct buf *out,
+                       struct cb_err *err)
 {
+    (void)checkpoint_id;
     size_t tensors = layout_tensor_count(layout), begin = out->len;
     struct item_groups groups;
     int code = item_groups_init(&groups, plan, tensors, err);
@@ -128,9 +133,10 @@ int raw_read_metadata(const char *name, const void *bytes, size_t len, struct st
     return index_read(&form, name, bytes, len, checkpoint, err);
 }
 
-int raw_parse_item(const struct stored_tensor *tensor, const struct region *region, uint64_t item_length,
-                   struct stored_payload *payload, struct cb_err *err)
+int raw_parse_item(const struct stored_tensor *tensor, const struct region *region, const void *bytes_read, size_t len,
+                   uint64_t item_length, struct stored_payload *payload, struct cb_err *err)
 {
+    (void)bytes_read, (void)len;
     uint64_t bytes = tensor->is_bytes ? item_length : region_elements(region) * dtype_bytes(tensor->dtype);
     if (bytes > item_length)
         return cb_fail(err, CB_ERR_CORRUPT, "%s: the item has %llu bytes, its box %llu", tensor->fqn,
@@ -144,3 +150,25 @@ int raw_parse_item(const struct stored_tensor *tensor, const struct region *regi
     }
     return 0;
 }
+
+bool raw_expect_payload(const struct stored_tensor *tensor, const struct region *region, uint64_t item_length,
+                        struct stored_payload *payload)
+{
+    return raw_parse_item(tensor, region, NULL, 0, item_length, payload, NULL) == 0;
+}
+
+const struct format_ops raw_format = {
+    .name = "raw",
+    .marker = STORED_MARKER,
+    .suffix = "raw",
+    .has_folders = true,
+    .has_fanout = true,
+    .item_frame = raw_item_frame,
+    .item_header = raw_item_header,
+    .bytes_payload = raw_bytes_payload,
+    .write_metadata = raw_write_metadata,
+    .is_metadata = raw_is_metadata,
+    .read_metadata = raw_read_metadata,
+    .parse_item = raw_parse_item,
+    .expect_payload = raw_expect_payload,
+};

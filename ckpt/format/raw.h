@@ -12,15 +12,18 @@
 
 int raw_item_frame(const struct state_tensor *tensor, const struct region *region, uint64_t item_offset,
                    uint32_t alignment, struct item_frame *frame, struct cb_err *err) CB_MUST_CHECK;
-int raw_item_header(const struct plan_item *item, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
+int raw_item_header(const struct state_tensor *tensor, const struct plan_item *item, struct buf *out,
+                    struct cb_err *err) CB_MUST_CHECK;
 int raw_bytes_payload(const struct state_tensor *tensor, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
-int raw_write_metadata(const struct layout *layout, const struct plan *plan, struct buf *out,
+int raw_write_metadata(const struct layout *layout, const struct plan *plan, const char *checkpoint_id, struct buf *out,
                        struct cb_err *err) CB_MUST_CHECK;
 
 bool raw_is_metadata(const void *bytes, size_t len);
 int raw_read_metadata(const char *name, const void *bytes, size_t len, struct stored_checkpoint **checkpoint,
                       struct cb_err *err) CB_MUST_CHECK;
-int raw_parse_item(const struct stored_tensor *tensor, const struct region *region, uint64_t item_length,
-                   struct stored_payload *payload, struct cb_err *err) CB_MUST_CHECK;
+int raw_parse_item(const struct stored_tensor *tensor, const struct region *region, const void *bytes, size_t len,
+                   uint64_t item_length, struct stored_payload *payload, struct cb_err *err) CB_MUST_CHECK;
+bool raw_expect_payload(const struct stored_tensor *tensor, const struct region *region, uint64_t item_length,
+                        struct stored_payload *payload);
 
 #endif

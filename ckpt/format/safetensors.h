@@ -35,6 +35,9 @@ int safetensors_put_index(const struct layout *layout, const struct plan *plan, 
 
 /* --- reading --- */
 
+/* The format of files that have parts of tensors, or none. */
+enum plan_format safetensors_format_of(bool has_parts);
+
 struct safetensors_entry {
     char *fqn;
     enum dtype dtype;

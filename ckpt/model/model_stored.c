@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/format/format_ops.h"
 #include "ckpt/model/model_shape.h"
 #include "ckpt/stored/read_metadata.h"
 
@@ -74,7 +75,7 @@ static bool is_training_state(const struct stored_checkpoint *checkpoint)
         tensors += !checkpoint->tensors[i].is_bytes;
         models += !checkpoint->tensors[i].is_bytes && begins(fqn, "model.");
     }
-    return models == tensors && checkpoint->format == PLAN_DCP;
+    return models == tensors && format_ops_of(checkpoint->format)->keeps_objects;
 }
 
 static int add_tensor(struct model *self, const struct stored_tensor *stored, const char *name, uint64_t layers,

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "ckpt/format/format.h"
+#include "ckpt/format/format_ops.h"
 #include "ckpt/plan/plan_internal.h"
 #include "core/alloc.h"
 #include "core/clock.h"
@@ -41,7 +42,7 @@ static int distribute(struct planner *planner, const struct plan_options *option
         code = planner_find_bound(planner, err);
     if (code || options->dedup == DEDUP_NONE)
         return code;
-    if (options->format == PLAN_SAFETENSORS)
+    if (format_ops_of(options->format)->has_file_headers && !format_ops_of(options->format)->has_parts)
         return planner_give_whole(planner, err);
     /* MLPerf's files of a layer are written by one rank each. */
     bool balanced = options->dedup == DEDUP_BALANCED && planner->layout->row_count == 0;
@@ -171,20 +172,10 @@ static int read_files(const char *text, struct plan_options *options, struct cb_
     return 0;
 }
 
-static enum plan_format format_of(const struct experiment *experiment)
-{
-    for (int format = 0; format < PLAN_FORMATS; format++) {
-        if (strcmp(experiment_text(experiment, OPT_FORMAT), format_name((enum plan_format)format)) == 0)
-            return (enum plan_format)format;
-    }
-    assert(!"every choice of format is one of the planner's");
-    return PLAN_DCP;
-}
-
 /* What safetensors cannot say: holes in a file, a name twice in it, the same part in two files. */
 static int check_safetensors(const struct plan_options *options, struct cb_err *err)
 {
-    if (options->format != PLAN_SAFETENSORS && options->format != PLAN_DCP_SAFETENSORS)
+    if (!format_ops_of(options->format)->has_file_headers)
         return 0;
     if (options->files == FILES_SHARED)
         return cb_fail(err, CB_ERR_USAGE,
@@ -204,12 +195,14 @@ int plan_options_read(const struct experiment *experiment, uint32_t payload_alig
     int code = read_files(experiment_text(experiment, OPT_IO_FILES), &read, err);
     if (code)
         return code;
-    read.format = format_of(experiment);
+    if (!format_find(experiment_text(experiment, OPT_FORMAT), &read.format))
+        return cb_fail(err, CB_ERR_INTERNAL, "format=%s is an option's choice but no format",
+                       experiment_text(experiment, OPT_FORMAT));
     read.fanout = (uint32_t)experiment_u64(experiment, OPT_IO_FANOUT);
     read.dedup = experiment_is(experiment, OPT_SAVE_DEDUP, "none")          ? DEDUP_NONE
                  : experiment_is(experiment, OPT_SAVE_DEDUP, "lowest_rank") ? DEDUP_LOWEST_RANK
                                                                             : DEDUP_BALANCED;
-    if (read.fanout && read.format != PLAN_RAW)
+    if (read.fanout && !format_ops_of(read.format)->has_fanout)
         return cb_fail(err, CB_ERR_USAGE, "io.fanout=%u needs format=raw: %s keeps its files in one folder",
                        read.fanout, format_name(read.format));
     code = check_safetensors(&read, err);

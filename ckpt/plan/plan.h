@@ -21,8 +21,12 @@
 #include "core/err.h"
 
 enum dedup { DEDUP_BALANCED, DEDUP_LOWEST_RANK, DEDUP_NONE };
-enum plan_format { PLAN_DCP, PLAN_RAW, PLAN_SAFETENSORS, PLAN_DCP_SAFETENSORS };
-#define PLAN_FORMATS 4
+enum plan_format {
+#define FORMAT(ID, row) PLAN_##ID,
+#include "ckpt/format/formats.def"
+#undef FORMAT
+    PLAN_FORMATS
+};
 enum file_mode { FILES_PER_RANK, FILES_PER_ITEM, FILES_SHARED };
 
 /* Folders of a rank's files in an object store, which distributes requests by the first characters of names. */

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "ckpt/format/format.h"
+#include "ckpt/format/format_ops.h"
 #include "ckpt/format/safetensors.h"
 #include "ckpt/plan/plan_internal.h"
 #include "core/alloc.h"
@@ -59,7 +60,7 @@ static void sort_items(const struct layout *layout, struct plan_item *items, siz
 
 static bool is_safetensors(const struct plan_options *options)
 {
-    return options->format == PLAN_SAFETENSORS || options->format == PLAN_DCP_SAFETENSORS;
+    return format_ops_of(options->format)->has_file_headers;
 }
 
 /* A safetensors file can contain a name only once: a rank's second part of a tensor goes after all first parts, the
@@ -103,7 +104,7 @@ static int name_file(const struct placer *self, uint32_t rank, uint32_t index, c
         *name = NULL; /* it says how many there are: name_safetensors() */
         return 0;
     }
-    const char *suffix = self->options->format == PLAN_DCP ? "distcp" : "raw";
+    const char *suffix = format_ops_of(self->options->format)->suffix;
     uint32_t fanout = self->options->fanout;
     char folder[PLAN_PREFIX_BYTES];
     plan_prefix(self->options, rank, self->plan->world_size, folder);
@@ -136,7 +137,7 @@ static int close_file(struct placer *self, struct plan_item *items, size_t count
         return 0;
     buf_init(&header, SAFETENSORS_LENGTH_BYTES + SAFETENSORS_MAX_HEADER + (size_t)self->options->payload_alignment);
     int code =
-        safetensors_put_header(self->planner->layout, items, count, self->options->format == PLAN_DCP_SAFETENSORS,
+        safetensors_put_header(self->planner->layout, items, count, format_ops_of(self->options->format)->has_parts,
                                self->options->payload_alignment, &header, err);
     for (size_t i = 0; i < count && !code; i++) {
         items[i].payload_offset += header.len;
@@ -156,7 +157,7 @@ static int name_safetensors(struct placer *self, struct cb_err *err)
 {
     struct plan *plan = self->plan;
     uint32_t index = 0, most = 0;
-    bool parts = self->options->format == PLAN_DCP_SAFETENSORS;
+    bool parts = format_ops_of(self->options->format)->has_parts;
     for (int pass = 0; pass < 2; pass++) {
         for (size_t i = 0; i < plan->file_count; i++) {
             struct plan_file *file = &plan->files[i];
@@ -209,7 +210,7 @@ static bool starts_file(const struct placer *self, const struct plan_item *item,
     const struct state_tensor *tensor = &tensors[item->tensor], *before_it = &tensors[item[-1].tensor];
     if (tensor->file_group != before_it->file_group)
         return true;
-    if (self->options->format == PLAN_DCP_SAFETENSORS && before_it->kind != KIND_BYTES &&
+    if (format_ops_of(self->options->format)->has_parts && before_it->kind != KIND_BYTES &&
         item->tensor <= item[-1].tensor)
         return true; /* another layer */
     uint64_t files = self->options->files_per_rank;
@@ -224,7 +225,7 @@ static int place_rank(struct placer *self, uint32_t rank, struct cb_err *err)
     uint64_t total = self->planner->loads[rank], before = 0;
     int code = 0;
     sort_items(self->planner->layout, items, count);
-    if (self->options->format == PLAN_DCP_SAFETENSORS)
+    if (format_ops_of(self->options->format)->has_parts)
         code = sort_in_layers(items, count, err);
     self->rank_file = 0;
     size_t first = 0; /* of the file's items */

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "ckpt/format/format_ops.h"
 #include "ckpt/plan/plan_internal.h"
 #include "store/kind.h"
 
@@ -62,7 +63,7 @@ int plan_prefix_read(const struct experiment *experiment, struct plan_options *o
                                                                                        : PREFIX_NONE;
     if (options->prefix == PREFIX_NONE)
         return 0;
-    if (options->format != PLAN_DCP && options->format != PLAN_RAW)
+    if (!format_ops_of(options->format)->has_folders)
         return cb_fail(err, CB_ERR_USAGE,
                        "s3.prefix_strategy needs format=dcp or raw: others keep their files in one folder");
     if (options->fanout > 0)

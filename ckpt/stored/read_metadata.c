@@ -357,7 +357,7 @@ static int build(struct collector *self, struct stored_checkpoint *checkpoint)
         parts |= self->files[i].header.parts;
     }
     /* PyTorch gives its sharding info to whole tensors, too: an index says that they are. */
-    checkpoint->format = parts && !self->index ? PLAN_DCP_SAFETENSORS : PLAN_SAFETENSORS;
+    checkpoint->format = safetensors_format_of(parts && !self->index);
     checkpoint->marked = self->index != NULL;
     checkpoint->tensors = calloc(tensors + 1, sizeof *checkpoint->tensors);
     checkpoint->chunks = calloc(self->part_count + 1, sizeof *checkpoint->chunks);

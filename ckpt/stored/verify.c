@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "ckpt/format/format_ops.h"
 #include "ckpt/stored/read_metadata.h"
 #include "ckpt/stored/verify_internal.h"
 #include "core/alloc.h"
@@ -89,7 +90,7 @@ static void check_files(struct verifier *self)
 static int check_ends(struct verifier *self)
 {
     const struct stored_checkpoint *checkpoint = self->checkpoint;
-    if (checkpoint->format != PLAN_SAFETENSORS && checkpoint->format != PLAN_DCP_SAFETENSORS)
+    if (!format_ops_of(checkpoint->format)->has_file_headers)
         return 0;
     uint64_t *ends = calloc(checkpoint->file_count + 1, sizeof *ends);
     if (!ends)

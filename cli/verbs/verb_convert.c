@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "ckpt/convert/convert.h"
+#include "ckpt/format/format_ops.h"
 #include "ckpt/layout/layout_stored.h"
 #include "ckpt/stored/stored.h"
 #include "ckpt/stored/stored_read.h"
@@ -120,7 +121,7 @@ static int read_value(struct conversion *self, struct stored_reader *reader, con
         code = stored_reader_literal(reader, tensor, &blob, &literal, err);
     if (!code && literal.len > 0)
         value->literal = buf_take(&literal);
-    if (!code && self->checkpoint->format == PLAN_DCP) {
+    if (!code && format_ops_of(self->checkpoint->format)->keeps_objects) {
         value->blob_bytes = blob.len;
         value->blob = buf_take(&blob);
     }
@@ -135,12 +136,12 @@ static bool can_hold(const struct conversion *self, const struct stored_value *v
     struct state_tensor tensor = {.fqn = value->tensor->fqn, .kind = KIND_BYTES, .literal = value->literal};
     struct buf payload;
     struct cb_err why;
-    if (self->options.format != PLAN_DCP)
+    if (!format_ops_of(self->options.format)->keeps_objects)
         return value->literal != NULL;
     if (value->blob || !value->literal)
         return value->blob != NULL;
     buf_init(&payload, MAX_VALUE_BYTES);
-    int code = format_bytes_payload(PLAN_DCP, &tensor, &payload, &why);
+    int code = format_bytes_payload(self->options.format, &tensor, &payload, &why);
     buf_release(&payload);
     return code == 0;
 }

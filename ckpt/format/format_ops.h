@@ -1,0 +1,50 @@
+/* What a checkpoint format is made of: one constant per format, listed in ckpt/format/formats.def. Code asks a property
+ * or calls an operation, and never asks which format it is. The operations are documented in ckpt/format/format.h. */
+#ifndef CKPT_FORMAT_FORMAT_OPS_H
+#define CKPT_FORMAT_FORMAT_OPS_H
+
+#include "ckpt/format/item.h"
+#include "ckpt/plan/plan.h"
+#include "ckpt/stored/stored.h"
+#include "core/buf.h"
+
+struct format_ops {
+    const char *name;      /* the value of format= */
+    const char *marker;    /* the file that makes a checkpoint complete */
+    const char *suffix;    /* of data files; NULL: names count the files, as model-00001-of-00002.safetensors */
+    bool has_checksums;    /* items store the payload's */
+    bool has_file_headers; /* safetensors: a header lists a file's tensors, without holes, each name once */
+    bool has_parts;        /* with file headers: a file can contain part of a tensor */
+    bool has_folders;      /* data files may lie in folders of their own (s3.prefix_strategy) */
+    bool has_fanout;       /* and be spread over them (io.fanout) */
+    bool keeps_objects;    /* values are torch.saves of anything; else Python literals alone */
+
+    int (*item_frame)(const struct state_tensor *tensor, const struct region *region, uint64_t item_offset,
+                      uint32_t alignment, struct item_frame *frame, struct cb_err *err);
+    /* NULL: an item has none. */
+    int (*item_header)(const struct state_tensor *tensor, const struct plan_item *item, struct buf *out,
+                       struct cb_err *err);
+    int (*item_trailer)(const struct state_tensor *tensor, const struct plan_item *item, uint32_t crc, struct buf *out,
+                        struct cb_err *err);
+    int (*bytes_payload)(const struct state_tensor *tensor, struct buf *out, struct cb_err *err);
+    int (*write_metadata)(const struct layout *layout, const struct plan *plan, const char *checkpoint_id,
+                          struct buf *out, struct cb_err *err);
+
+    /* Whether bytes are this format's metadata; NULL: by no mark of their own, so this one is tried last. */
+    bool (*is_metadata)(const void *bytes, size_t len);
+    /* NULL: its marker is not what is read (ckpt/stored/read_metadata.h reads its files' headers). */
+    int (*read_metadata)(const char *name, const void *bytes, size_t len, struct stored_checkpoint **checkpoint,
+                         struct cb_err *err);
+    int (*parse_item)(const struct stored_tensor *tensor, const struct region *region, const void *bytes, size_t len,
+                      uint64_t item_length, struct stored_payload *payload, struct cb_err *err);
+    bool (*expect_payload)(const struct stored_tensor *tensor, const struct region *region, uint64_t item_length,
+                           struct stored_payload *payload);
+    /* NULL: there is none. */
+    int (*parse_trailer)(const void *last_bytes, size_t len, struct stored_trailer *trailer, struct cb_err *err);
+    /* NULL: the bytes are the literal. */
+    int (*parse_bytes_payload)(const char *fqn, const void *bytes, size_t len, struct buf *literal, struct cb_err *err);
+};
+
+const struct format_ops *format_ops_of(enum plan_format format);
+
+#endif
