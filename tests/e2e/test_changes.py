@@ -75,7 +75,17 @@ def show_store_kind(copy):
         shutil.rmtree(folder, ignore_errors=True)
 
 
-SHOWS = {"store_kind": show_store_kind}  # name of the patch -> what it can do then
+def show_checkpoint_format(copy):
+    """What is saved with format=plain lies in files of its own kind, is loaded again, and its bytes are right."""
+    store = copy.folder / "store"
+    store.mkdir()
+    assert copy.run(f"store={store}", "format=plain", "suffix=kept", "keep=true")["verified"] == {"iterations": 1, "of": 1}
+    assert [path.name for path in sorted(store.glob("kept/iteration-0/*.bin"))] == ["__0_0.bin"]
+    assert copy.run(f"store={store}", "format=plain", "suffix=kept", "ops=load")["verified"] == {"iterations": 1, "of": 1}
+    assert "raw" in copy.call("inspect", f"{store}/kept")  # as it says of itself
+
+
+SHOWS = {"store_kind": show_store_kind, "checkpoint_format": show_checkpoint_format}  # name of the patch -> what it can do then
 
 
 def test_every_patch_is_shown_at_work():
