@@ -9,6 +9,8 @@
 #include <string.h>
 
 #define MIB_BYTES 1048576.0
+/* A rank that is slower by less needs no reason: "+0.0 %" is what people see. */
+#define DISTINCT_EXCESS 0.0005
 
 /* One sample with its rank; sorted by operation, iteration, rank. */
 struct entry {
@@ -17,9 +19,6 @@ struct entry {
 };
 
 /* What all ranks did in one iteration of one operation. `entries` has one per rank, ascending. */
-/* A rank that is slower by less needs no reason: "+0.0 %" is what people see. */
-#define DISTINCT_EXCESS 0.0005
-
 struct group {
     enum operation op;
     uint32_t iteration;

@@ -12,11 +12,15 @@ static const struct workload_kind kinds[] = {
 };
 
 /* Of an experiment that another release kept in the history. */
-static const struct workload_kind unknown = {"unknown", .has_ranks = true};
+static const struct workload_kind unknown = {"unknown", .has_ranks = true, .has_layout = true};
 
 const struct workload_kind *workload_kind_of(const struct experiment *experiment)
 {
-    const char *name = experiment_text(experiment, OPT_WORKLOAD);
+    return workload_kind_named(experiment_text(experiment, OPT_WORKLOAD));
+}
+
+const struct workload_kind *workload_kind_named(const char *name)
+{
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (strcmp(kinds[i].name, name) == 0)
             return &kinds[i];

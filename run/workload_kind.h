@@ -19,5 +19,6 @@ struct workload_kind {
 };
 
 const struct workload_kind *workload_kind_of(const struct experiment *experiment);
+const struct workload_kind *workload_kind_named(const char *name);
 
 #endif

@@ -1,4 +1,4 @@
-/* How the results of a run look. Reads run_info, and whether a job script lies in the folder; knows neither the history nor how a run is made. */
+/* Prints the results of a run. */
 #include "cli/report/report.h"
 
 #include <limits.h>

@@ -35,8 +35,9 @@ struct suite_pair_spread {
 /* From the run's facts and samples. count is 0 where the run is of no suite. suite_nodes_release in any case. */
 int suite_nodes_load(struct suite_nodes *self, struct history *history, const struct run_info *run,
                      struct cb_err *err) CB_MUST_CHECK;
-/* The GPUs that a run measured, each as if it were a node, by the name "GPU PCI of NODE": of METRIC_SUITE_GPU_FIRST … LAST
- * each has a value of its own, that of the rank which measured it. count is 0 where none did. No pairs. suite_nodes_release in any case. */
+/* The GPUs that a run measured, each as if it were a node, by the name "GPU PCI of NODE": of METRIC_GROUP_SUITE_GPU each
+ * has a value of its own, that of the rank which measured it. count is 0 if no rank did. No pairs. Call
+ * suite_nodes_release in any case. */
 int suite_gpus_load(struct suite_nodes *self, struct history *history, const struct run_info *run,
                     struct cb_err *err) CB_MUST_CHECK;
 void suite_nodes_release(struct suite_nodes *self);

@@ -164,11 +164,8 @@ static void write_usual_state(struct buf *out, const struct comparison_side *sid
 {
     size_t runs;
     enum rank_state state = usual_state(side, op, &runs);
-    if (state == STATE_COUNT)
-        buf_append_text(out, "unknown");
-    else
-        buf_printf(out, "%s (%zu of %zu run%s)", figures_state_name(state, op), runs, side->count,
-                   units_plural(side->count));
+    buf_printf(out, "%s (%zu of %zu run%s)", figures_state_name(state, op), runs, side->count,
+               units_plural(side->count));
 }
 
 /* Why the slowest ranks were slow, where the sides do not agree. */
@@ -176,7 +173,9 @@ static void write_slowest(struct buf *out, const struct comparison_side *base, c
 {
     for (int op = OP_NONE + 1; op < OP_COUNT; op++) {
         size_t runs;
-        if (usual_state(base, (enum operation)op, &runs) == usual_state(other, (enum operation)op, &runs))
+        enum rank_state before = usual_state(base, (enum operation)op, &runs);
+        enum rank_state after = usual_state(other, (enum operation)op, &runs);
+        if (before == after || before == STATE_COUNT || after == STATE_COUNT) /* without a reason nothing is claimed */
             continue;
         buf_printf(out, "slowest rank of %s: ", operation_name((enum operation)op));
         write_usual_state(out, base, (enum operation)op);

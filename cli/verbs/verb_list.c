@@ -9,6 +9,7 @@
 #include "core/alloc.h"
 #include "core/log.h"
 #include "core/units.h"
+#include "run/workload_kind.h"
 
 #define DEFAULT_LINES 100
 
@@ -203,12 +204,13 @@ static void add_text(struct table *table, const struct json_value *experiment, c
         table_add(table, TABLE_PLAIN, NULL);
 }
 
-/* Links and disks are measured without one, and what lies in a store is looked at as it is. */
 static bool has_model(const struct json_value *experiment)
 {
     const char *workload;
-    return !json_as_text(json_get(experiment, "workload"), &workload) ||
-           (strcmp(workload, "suite") != 0 && strcmp(workload, "verify") != 0 && strcmp(workload, "wait") != 0);
+    if (!json_as_text(json_get(experiment, "workload"), &workload))
+        return true;
+    const struct workload_kind *kind = workload_kind_named(workload);
+    return kind->has_layout || kind->trains;
 }
 
 static int table_line(void *context, const struct run_line *line, struct cb_err *err)
