@@ -1,5 +1,4 @@
-/* The command line: flags, words and settings of a verb. Knows the shape of arguments, not what a
- * verb makes of them. */
+/* Parses the command line: flags, words and settings of a verb. */
 #include <assert.h>
 #include <errno.h>
 #include <stdint.h>
@@ -17,8 +16,8 @@
 
 #define MAX_OUTPUT_BYTES (1024 * MIB)
 #define MAX_YAML_BYTES (16 * MIB)
-#define OTHER_FLAGS_MOST 64 /* of a verb, and of all verbs */
-#define STANDARD_INPUT "-"  /* in the place of a FILE.yaml */
+#define OTHER_FLAGS_MOST 64 /* flags of the verb and common flags */
+#define STANDARD_INPUT "-"  /* in place of FILE.yaml */
 
 const struct verb_flag common_flags[] = {
     {"q", NULL, "say nothing on stderr but errors"},
@@ -29,11 +28,11 @@ const struct verb_flag common_flags[] = {
 };
 const size_t common_flag_count = sizeof common_flags / sizeof *common_flags;
 
-/* Words and files are gathered first: files are read before words, so that words win. */
+/* Files are applied before words, so that words override them. */
 struct arguments {
     int argc;
     char **argv;
-    int index; /* of the next one */
+    int index; /* of the next argument */
     const char **files;
     size_t file_count;
     struct setting_list words; /* settings given as words or flags */
@@ -91,7 +90,7 @@ static int unknown_flag(const struct verb *verb, const char *flag, const char *n
                    verb ? " " : "");
 }
 
-/* The value of a flag: behind its '=', or the next argument. */
+/* The value of a flag: after its '=', or the next argument. */
 static int flag_value(struct arguments *arguments, const char *equals, const char **value, struct cb_err *err)
 {
     if (equals) {
@@ -232,7 +231,7 @@ static int read_file(struct cli *self, const char *path, struct cb_err *err)
     return rc;
 }
 
-/* Moves the words' settings behind those of the files. */
+/* Appends the settings from words to those from files. */
 static int join_settings(struct cli *self, struct arguments *arguments, struct cb_err *err)
 {
     for (size_t i = 0; i < arguments->file_count; i++) {

@@ -1,5 +1,5 @@
-/* ckptbench, the controller: reads the command line, runs one verb, writes its answer, and exits with
- * a code of core/err.h. The only place of this program that exits. */
+/* ckptbench, the controller: parses the command line, runs one verb, prints its output, and exits with a code of
+ * core/err.h. Nothing else in this program exits. */
 #include "cli/cli.h"
 #include "core/log.h"
 #include "core/process.h"
@@ -30,7 +30,7 @@ int main(int argc, char **argv)
     int rc = run(&cli, argc, argv, &err);
     if (rc)
         log_error("%s", err.message);
-    bool at_home = cli.verb != &verb_verify; /* which alone fails for what it was asked to look at */
+    bool at_home = cli.verb != &verb_verify; /* damage that verify finds is its result */
     int exit_code = rc == 0 ? cli.exit_code : at_home ? cb_exit_code_at_home(rc) : cb_exit_code(rc);
     cli_release(&cli);
     return exit_code;

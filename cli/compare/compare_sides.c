@@ -1,4 +1,4 @@
-/* The sides of a comparison. Owns which runs a word or a value of a key stands for; compares nothing. */
+/* Finds and loads the runs of each side of a comparison. */
 #include "cli/compare/compare_sides.h"
 
 #include <stdio.h>
@@ -36,7 +36,7 @@ static int add_side(struct sides *self, const char *name, struct side **side, st
     return 0;
 }
 
-/* Once nothing moves any more. */
+/* Call when the arrays no longer move. */
 static void borrow(struct sides *self)
 {
     for (size_t i = 0; i < self->count; i++) {
@@ -63,7 +63,7 @@ static size_t *count_without(struct comparison_side *side, const struct run_info
                                                                                       : &side->left_out;
 }
 
-/* Takes the run; those that did not pass, or have not yet, are counted and freed. */
+/* Takes ownership of the run. Runs that did not pass, or not yet, are counted and freed. */
 static int side_take(struct side *self, struct run_info *run, struct cb_err *err)
 {
     if (strcmp(run->outcome, "pass") != 0) {
@@ -145,7 +145,7 @@ static int append_selection(struct run_selection *all, const struct run_selectio
     return 0;
 }
 
-/* Every name that is none is told, not only the one that is looked up first. */
+/* Reports every unknown name, not only the first. */
 static int check_names(struct history *history, const char *const *words, size_t count, struct cb_err *err)
 {
     struct cb_err unknown = {0}, own;
@@ -162,7 +162,7 @@ static int check_names(struct history *history, const char *const *words, size_t
     return unknown.code ? cb_fail(err, unknown.code, "%s", unknown.message) : 0;
 }
 
-/* A run on both sides says nothing, but for the one that someone compares with itself. */
+/* A run on both sides is an error, unless a single run is compared with itself. */
 static int check_overlap(const struct sides *sides, struct cb_err *err)
 {
     const struct side *base = &sides->items[0];
@@ -179,7 +179,7 @@ static int check_overlap(const struct sides *sides, struct cb_err *err)
     return 0;
 }
 
-/* The others first: what they hold is left out of the base. */
+/* The other sides first, because their runs are left out of the base. */
 int sides_find(struct sides *self, struct history *history, const char *const *words, size_t count, struct cb_err *err)
 {
     struct run_selection others = {0}, found = {0};
@@ -210,7 +210,7 @@ int sides_find(struct sides *self, struct history *history, const char *const *w
     return rc;
 }
 
-/* One run holds one value of any key: where it belongs to a sweep, the sweep is meant. */
+/* One run has one value of any key; if it belongs to a sweep, the whole sweep is meant. */
 static int select_to_split(struct history *history, const char *name, struct run_selection *selection,
                            struct cb_err *err)
 {
@@ -233,7 +233,7 @@ static int select_to_split(struct history *history, const char *name, struct run
     return rc;
 }
 
-/* Sweeps by age, then the combinations in the order of the values given, whichever ran or ended first. */
+/* Sweeps by age, then combinations in the order of the given values, whichever ran or ended first. */
 static int compare_planned(const void *a, const void *b)
 {
     const struct run_info *x = *(struct run_info *const *)a, *y = *(struct run_info *const *)b;
@@ -245,7 +245,7 @@ static int compare_planned(const void *a, const void *b)
     return strcmp(x->run, y->run);
 }
 
-/* The runs of a sweep count as planned when its first was: one point in time, so that sorting them is an order. */
+/* Gives all runs of a sweep the time when its first one was planned, so that sorting by time keeps sweeps together. */
 static void date_sweeps(struct run_info **runs, size_t count)
 {
     for (size_t i = 0; i < count; i++)
@@ -256,7 +256,7 @@ static void date_sweeps(struct run_info **runs, size_t count)
         qsort(runs, count, sizeof *runs, compare_planned);
 }
 
-/* The run is the side's, or freed. */
+/* Takes ownership of the run: the side owns it, or it is freed. */
 static int take_by(struct sides *sides, struct run_info *run, const char *key, struct cb_err *err)
 {
     struct side *side = NULL;

@@ -1,4 +1,4 @@
-/* The sides of a comparison: the runs that each word, or each value of a key, stands for, loaded. */
+/* The sides of a comparison: loads the runs of each word, or of each value of a key. */
 #ifndef CLI_COMPARE_COMPARE_SIDES_H
 #define CLI_COMPARE_COMPARE_SIDES_H
 
@@ -7,8 +7,8 @@
 
 struct side {
     char *name;                      /* owned */
-    struct run_info **runs;          /* that passed; owned */
-    struct comparison_side compared; /* the same, and how many did not pass; borrows name and runs */
+    struct run_info **runs;          /* runs that passed; owned */
+    struct comparison_side compared; /* the same runs and the number that did not pass; borrows name and runs */
 };
 
 struct sides {
@@ -16,13 +16,13 @@ struct sides {
     size_t count;
 };
 
-/* One side for each word, the base first. What the others hold is left out of a base that is a window or filters. Names
- * that are none are all named, all but the last through the log. */
+/* One side for each word, the base first. If the base is a window or filters, runs of the other sides are left out
+ * of it. All unknown names are reported: the last in the error, the others in the log. */
 int sides_find(struct sides *self, struct history *history, const char *const *words, size_t count,
                struct cb_err *err) CB_MUST_CHECK;
 
-/* One side for each value of a key among the runs that a word stands for, in the order in which a sweep was given them; of
- * a run that belongs to a sweep, the sweep is meant. */
+/* One side for each value of a key among the runs of `word`, in the order in which the sweep lists the values. A run
+ * that belongs to a sweep stands for its whole sweep. */
 int sides_split(struct sides *self, struct history *history, const char *word, const char *key,
                 struct cb_err *err) CB_MUST_CHECK;
 

@@ -1,5 +1,4 @@
-/* Two sides of runs compared. Owns samples, blocks and verdicts; what the sides differ in is
- * cli/compare/differences.c, the tests themselves are core/stats. */
+/* Compares two sides of runs: samples, blocks and verdicts. The tests themselves are in core/stats. */
 #include "cli/compare/comparison.h"
 
 #include <math.h>
@@ -10,9 +9,9 @@
 #include "core/alloc.h"
 
 #define OUTLIER_DEVIATIONS 3.5
-#define SCALED_MAD 1.4826 /* of a normal distribution, to its standard deviation */
+#define SCALED_MAD 1.4826 /* factor from MAD to the standard deviation of a normal distribution */
 
-/* One metric's sample: a value a run (or an iteration) that has it, and its block. */
+/* The sample of one metric: a value for each run (or iteration) that has it, and its block. */
 struct sample_set {
     double *values;
     size_t *blocks;
@@ -75,7 +74,7 @@ static double median(const double *values, size_t n)
     return summary.median;
 }
 
-/* Blocks: a number for each run, equal for runs of one block whose other keys agree; 0 is no block. */
+/* The block of each run, as a number: equal for runs of one block whose other keys agree; 0 for no block. */
 
 struct block_key {
     char *text;
@@ -130,7 +129,7 @@ static double log_median_in(const struct sample_set *set, size_t block, double *
     return median(scratch, count);
 }
 
-/* One difference of logarithms for each block that holds both sides; the count of them. */
+/* The difference of logarithms for each block with both sides; returns their number. */
 static size_t block_differences(const struct sample_set *base, const struct sample_set *other, double *differences,
                                 double *scratch)
 {
@@ -148,7 +147,7 @@ static size_t block_differences(const struct sample_set *base, const struct samp
 
 /* Signed ranks */
 
-/* How many of the smallest Walsh averages lie outside the interval on each side; 0: none can. */
+/* The number of smallest Walsh averages that lie outside the interval on each side; 0 if no interval is possible. */
 static size_t signed_rank_tail(size_t n, double alpha)
 {
     size_t total = n * (n + 1) / 2;
@@ -198,7 +197,7 @@ void signed_rank_shift(const double *differences, size_t n, double confidence, s
 
 /* One metric */
 
-/* Differences as two sides whose spreads add up to theirs, for the forecast of how many blocks tell. */
+/* Splits the differences into two sides whose spreads add up to theirs, to forecast how many blocks would decide. */
 static size_t more_blocks(const double *differences, size_t n, double threshold)
 {
     double *sides = calloc(2 * n + 1, sizeof *sides);
@@ -268,7 +267,8 @@ static int compare_sets(struct comparison_metric *metric, const struct sample_se
     return 0;
 }
 
-/* Too few for an interval: the shift of so few is no better than what the medians beside it say, and need not agree. */
+/* Too few values for an interval: the estimate would be no better than the ratio of the printed medians, and might
+ * contradict it. */
 static void shift_of_medians(struct comparison_metric *metric)
 {
     if (!isfinite(metric->shift.high) && isfinite(metric->shift.estimate) && metric->base > 0)
@@ -287,7 +287,7 @@ static bool same_in_side(const struct comparison_side *side, const struct compar
     return true;
 }
 
-/* stall_s of a save that training waits for is save_s, and durable_s and op_s are, too. */
+/* If training waits for the save, stall_s, durable_s and op_s equal save_s. */
 static bool repeats_a_primary(const struct comparison *self, size_t index, const struct comparison_side *base,
                               const struct comparison_side *other)
 {
@@ -322,7 +322,7 @@ static int add_outliers(struct comparison *self, const struct comparison_metric 
     return 0;
 }
 
-/* The whole of it */
+/* The comparison */
 
 static bool side_has(const struct comparison_side *side, enum operation op, enum metric_id metric)
 {
@@ -334,7 +334,7 @@ static bool side_has(const struct comparison_side *side, enum operation op, enum
     return false;
 }
 
-/* Times of whole operations first: the sample metrics among the primary ones follow them. */
+/* Times of whole operations first, then the sample metrics among the primary ones. */
 static void sort_primaries(struct comparison *self)
 {
     size_t primaries = 0;

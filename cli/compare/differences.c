@@ -1,4 +1,5 @@
-/* In what two sides of runs differ. Owns which fingerprint keys count and which an experiment key explains. */
+/* Finds the differences between two sides: the fingerprint keys that count, and those that an experiment key
+ * explains. */
 #include "cli/compare/differences.h"
 
 #include <string.h>
@@ -10,14 +11,14 @@
 #define VALUES_MAX_BYTES 4096
 #define VALUES_SHOWN 6
 
-/* Last words of fingerprint keys that name a machine or change by themselves: another node of the same
- * kind is the same hardware. */
+/* Last words of fingerprint keys that name a machine or change on their own: another node of the same kind counts as
+ * the same hardware. */
 static const char *const passing[] = {"hostname", "host",     "node",       "serial",     "uuid",
                                       "mac",      "address",  "ip",         "boot_id",    "boot_time",
                                       "uptime_s", "load",     "free_bytes", "used_bytes", "available_bytes",
                                       "time",     "taken_ns", "pid",        "device_id"};
 
-/* Groups of the fingerprint that follow from an experiment key that differs. */
+/* Fingerprint groups that follow from an experiment key. */
 static const struct {
     enum option_id key;
     const char *group;
@@ -26,7 +27,7 @@ static const struct {
     {OPT_STORE, "disk"},  {OPT_LAUNCHER, "mpi"},     {OPT_ENGINE, "torch"}, {OPT_ENGINE, "python"},
 };
 
-/* Sorted texts without doubles. Borrowed. */
+/* Sorted strings without duplicates. Borrowed. */
 struct value_set {
     const char **values;
     size_t count;
@@ -91,7 +92,7 @@ static int add_difference(struct comparison_differences *self, const char *key, 
     return 0;
 }
 
-/* What one run has under a key; "-" for nothing. */
+/* The value of a key in one run; "-" if there is none. */
 typedef const char *(*value_fn)(const struct run_info *run, const char *key, enum option_id id);
 
 static const char *option_value_of(const struct run_info *run, const char *key, enum option_id id)
@@ -138,7 +139,7 @@ static int gather(const struct comparison_side *side, value_fn value, const char
     return 0;
 }
 
-/* Appends a difference to `differs` if the sides have not the same values; *same says so. */
+/* Appends a difference to `differs` if the sides have different values; *same is the result. */
 static int compare_key(const struct comparison_side *base, const struct comparison_side *other, value_fn value,
                        const char *key, const char *shown, enum option_id id, struct comparison_differences *differs,
                        bool *same, struct cb_err *err)
@@ -254,7 +255,7 @@ static bool is_explained(const char *key, const struct comparison_differences *d
     return false;
 }
 
-/* Adds the group of a key (up to its first dot) to `same`, unless it is the one added last. */
+/* Adds the group of a key (up to its first dot) to `same`, unless it was the last one added. */
 static int add_same(struct comparison *out, const char *key, struct cb_err *err)
 {
     size_t len = strcspn(key, ".");
@@ -272,7 +273,7 @@ static int add_same(struct comparison *out, const char *key, struct cb_err *err)
     return 0;
 }
 
-/* A group of which a key differs is not the same. */
+/* Removes groups of which a key differs. */
 static void drop_groups_that_differ(struct comparison *out, const struct comparison_differences *differs)
 {
     size_t kept = 0;

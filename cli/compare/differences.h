@@ -1,5 +1,5 @@
-/* In what two sides of runs differ: experiment keys (what is compared) and fingerprints (what confounds).
- * Pure; used by cli/compare/comparison.c alone. */
+/* The differences between two sides of runs: experiment keys, which are compared, and fingerprints, which confound.
+ * Does no I/O; used only by cli/compare/comparison.c. */
 #ifndef CLI_COMPARE_DIFFERENCES_H
 #define CLI_COMPARE_DIFFERENCES_H
 
@@ -10,8 +10,8 @@ int differences_find(const struct comparison_side *base, const struct comparison
                      struct comparison *comparison, struct cb_err *err) CB_MUST_CHECK;
 void differences_release(struct comparison_differences *self);
 
-/* The runs of one block that agree in every key but those that differ between the sides have the same
- * text; "" for a run outside of any sweep. Owned by the caller. */
+/* The block of a run, as text: runs of a sweep that agree in every key except those in `differs` have the same text;
+ * "" for a run outside any sweep. Owned by the caller. */
 int differences_block_key(const struct run_info *run, const struct comparison_differences *differs, char **text,
                           struct cb_err *err) CB_MUST_CHECK;
 

@@ -1,4 +1,4 @@
-/* In which keys experiments differ. Owns which keys follow from others; knows no run and no history. */
+/* Finds the keys in which experiments differ, without those that follow from others. */
 #include "cli/compare/sweep_axes.h"
 
 #include "core/alloc.h"
@@ -8,7 +8,7 @@
 
 #define TEXT_MAX_BYTES (1u << 16)
 
-/* Keys that planning freezes, and what they follow from; OPTION_COUNT: from any. */
+/* Keys that planning sets, and the keys they follow from; OPTION_COUNT: from any. */
 static const struct {
     enum option_id key, from[2];
 } frozen[] = {
@@ -97,7 +97,7 @@ static int find_labels(struct sweep_axes *self, const struct experiment *const *
 
 /* ---- keys that follow from others ---- */
 
-/* What one experiment has of a key, and of those that it may follow from. */
+/* The values of one experiment: of a key, and of the keys that it may follow from. */
 struct reading {
     char *others; /* owned */
     const char *value;
@@ -130,7 +130,7 @@ static char *read_others(const struct sweep_axes *self, const struct experiment 
     return buf_take(&text);
 }
 
-/* Whether experiments that agree in the others agree in the key, too. */
+/* Whether experiments that agree in the other keys also agree in this key. */
 static int follows(const struct sweep_axes *self, const struct experiment *const *experiments, size_t count,
                    size_t rule, bool *does, struct cb_err *err)
 {

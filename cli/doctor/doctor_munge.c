@@ -1,4 +1,4 @@
-/* Owns the look at munged's socket. Knows nothing of credentials. */
+/* Probes munged's socket. */
 #include "cli/doctor/doctor_munge.h"
 
 #include <errno.h>
@@ -17,7 +17,7 @@ enum munge munge_look(const char *socket_path)
         return MUNGE_ABSENT;
     int failed = connect(fd, (const struct sockaddr *)&address, sizeof address) == 0 ? 0 : errno;
     close(fd);
-    if (failed == 0 || failed == EAGAIN) /* its queue of connections is full */
+    if (failed == 0 || failed == EAGAIN) /* EAGAIN: its connection queue is full */
         return MUNGE_ANSWERS;
     return failed == ECONNREFUSED ? MUNGE_DEAD : MUNGE_ABSENT;
 }

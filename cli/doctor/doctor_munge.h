@@ -1,17 +1,17 @@
-/* Whether a munged answers. Open MPI's PMIx asks it for a credential when mpirun starts, and where the socket of one
- * that has died is left, it tries for some 2 s before it goes on without. */
+/* Probes the socket of munged. Open MPI's PMIx asks munged for a credential when mpirun starts; if the socket of a
+ * dead munged is left over, it retries for about 2 s before it continues without. */
 #ifndef CLI_DOCTOR_DOCTOR_MUNGE_H
 #define CLI_DOCTOR_DOCTOR_MUNGE_H
 
-#define MUNGE_SOCKET "/run/munge/munge.socket.2" /* libmunge's own; nothing but its build can change it */
+#define MUNGE_SOCKET "/run/munge/munge.socket.2" /* libmunge's default; only its build can change it */
 
 enum munge {
-    MUNGE_ABSENT, /* no socket, or one that this user may not see */
+    MUNGE_ABSENT, /* no socket, or not accessible to this user */
     MUNGE_ANSWERS,
-    MUNGE_DEAD, /* a socket that nobody listens at */
+    MUNGE_DEAD, /* nobody listens at the socket */
 };
 
-/* Connects to the socket, says nothing, and closes. Never waits: a munged that is busy answers. */
+/* Connects to the socket and closes it without sending anything. Does not block; a busy munged counts as answering. */
 enum munge munge_look(const char *socket_path);
 
 #endif

@@ -1,4 +1,4 @@
-/* doctor's look at an S3 store. Knows the client's answers; not how they are shown. */
+/* Checks an S3 store for doctor. */
 #include "cli/doctor/doctor_s3.h"
 
 #include <inttypes.h>
@@ -14,13 +14,13 @@
 #include "store/s3/s3_credentials.h"
 
 #define PROBES 5
-#define SKEW_LOW_NS (5 * 60 * INT64_C(1000000000)) /* servers refuse at 15 minutes */
+#define SKEW_LOW_NS (5 * 60 * INT64_C(1000000000)) /* servers refuse requests at a skew of 15 minutes */
 
 struct look {
     struct s3_client *client;
     doctor_s3_fn report;
     void *context;
-    char name[128]; /* of the probe's object */
+    char name[128]; /* name of the probe's object */
 };
 
 static void tell(struct look *self, const char *name, int code, const struct cb_err *err, const char *found,
@@ -55,7 +55,7 @@ static bool has_answer(const struct look *self)
     return facts.status != 0;
 }
 
-/* The bucket is there and knows the user, who may do other things in it. */
+/* The bucket exists and knows the user, who may have other permissions in it. */
 static bool is_denied(const struct look *self)
 {
     struct s3_facts facts;
@@ -63,7 +63,7 @@ static bool is_denied(const struct look *self)
     return strcmp(facts.code, "AccessDenied") == 0;
 }
 
-/* After an answer: its date is what the server's clock says. */
+/* Compares clocks, after an answer: its date is the server's clock. */
 static void tell_clock(struct look *self)
 {
     char text[64], offset[32];
@@ -78,7 +78,7 @@ static void tell_clock(struct look *self)
         "refused as RequestTimeTooSkewed");
 }
 
-/* The fastest of some requests on a connection that is there. */
+/* The fastest of some requests on an open connection. */
 static int measure(struct look *self, uint64_t *fastest_ns, struct cb_err *err)
 {
     *fastest_ns = UINT64_MAX;
@@ -98,7 +98,7 @@ static int end_at_first(void *context, const char *name, uint64_t length, struct
     return CB_ERR_EXISTS;
 }
 
-/* What to do about a bucket that cannot be used, by what the last answer was. */
+/* Advice about an unusable bucket, from the last answer. */
 static const char *advice_about_bucket(const struct look *self)
 {
     struct s3_facts facts;
@@ -174,11 +174,11 @@ static void check_uploads(struct look *self)
     tell(self, "s3 uploads", rc, &err, text, "allow s3:ListBucketMultipartUploads and s3:AbortMultipartUpload");
     if (rc)
         return;
-    rc = s3_client_abort_upload(self->client, self->name, "0", &err); /* there is none of that name: fine is fine */
+    rc = s3_client_abort_upload(self->client, self->name, "0", &err); /* no such upload: only tests the right */
     tell(self, "s3 abort", rc, &err, "allowed", "allow s3:AbortMultipartUpload below the prefix");
 }
 
-/* Why the client could not be opened: without credentials, or the endpoint has no address. */
+/* Reports why the client could not be opened: no credentials, or the endpoint has no address. */
 static void tell_why_not(const struct look *self, const char *profile, const struct cb_err *err)
 {
     struct s3_credentials credentials = {0};

@@ -1,4 +1,4 @@
-/* What doctor asks of an S3 store: credentials, addresses, clock, latency, and what it may do there. */
+/* Checks of an S3 store: credentials, addresses, clock, latency and permissions. */
 #ifndef CLI_DOCTOR_DOCTOR_S3_H
 #define CLI_DOCTOR_DOCTOR_S3_H
 
@@ -7,7 +7,7 @@
 #include "core/err.h"
 #include "run/experiment.h"
 
-/* Each answer is handed on as it comes: a name, whether it is as it must be, what was found, what to do. */
+/* Called for each result as it arrives: name, whether it is fine, what was found, advice. */
 typedef void (*doctor_s3_fn)(void *context, const char *name, bool fine, const char *found, const char *advice);
 
 /* `uri` is s3://BUCKET/PREFIX. Writes and removes one small object below the prefix. */

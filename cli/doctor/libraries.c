@@ -1,4 +1,4 @@
-/* The optional libraries of this build, from what the Makefile defined. */
+/* The optional libraries of this build, from the definitions in the Makefile. */
 #include "cli/doctor/libraries.h"
 
 #include "store/kind.h"

@@ -1,4 +1,4 @@
-/* The optional libraries: which this build has, and what the absence of one costs. Read-only data. */
+/* The optional libraries: whether this build has them, and what is missing without them. */
 #ifndef CLI_DOCTOR_LIBRARIES_H
 #define CLI_DOCTOR_LIBRARIES_H
 
@@ -7,7 +7,7 @@
 
 struct library {
     const char *name;
-    const char *package; /* Debian's, to build with it */
+    const char *package; /* Debian package to build with */
     bool present;
     const char *gives;      /* what it is used for */
     const char *without_it; /* what its absence costs */

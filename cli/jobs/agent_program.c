@@ -1,4 +1,4 @@
-/* Finding the agent. Owns what its release must be; starts no run. */
+/* Finds the agent and checks its release. */
 #include "cli/jobs/agent_program.h"
 
 #include <stdio.h>
@@ -14,7 +14,7 @@
 #define ANSWER_NS (10 * NS_PER_S)
 #define ANSWER_MAX_BYTES 4096
 
-/* Told before anything is planned, and not after it has waited in a queue. */
+/* Checked before anything is planned, so that a run does not fail only after waiting in a queue. */
 static int check_release(const char *path, struct cb_err *err)
 {
     const struct child_options options = {

@@ -1,4 +1,4 @@
-/* A run of a list: what the history, its record and its folder say of it. Owns one entry; asks no Slurm and no site. */
+/* One run of a list: its state according to the history, its record and its folder. */
 #include "cli/jobs/job_list.h"
 
 #include <errno.h>
@@ -11,8 +11,8 @@
 #include "jobs/slurm/run_follow.h"
 #include "run/site.h"
 
-/* The value behind a key with its quotes and colon, or "". By its text, since a thousand experiments take long to parse:
- * inside of a value the quotes would be escaped. */
+/* The value of a key given with its quotes and colon, or "". Searches the text, because parsing a thousand
+ * experiments is slow; quotes inside a value would be escaped, so only the key matches. */
 static const char *find_value(const char *experiment_json, const char *key)
 {
     const char *found = strstr(experiment_json, key);
@@ -57,7 +57,7 @@ bool job_entry_is_away(const struct job_entry *entry)
     return job_entry_is_of_site(entry) && !ended && !entry->is_final;
 }
 
-/* A run without a job (one that runs here) is as its folder and the history say. */
+/* A run without a job (a local run) has the state of its folder and of the history. */
 static void judge_without_job(struct job_entry *entry)
 {
     enum job_state state;
@@ -71,7 +71,7 @@ static void judge_without_job(struct job_entry *entry)
     entry->is_final = job_state_is_final(entry->verdict.state);
 }
 
-/* The folder alone, not the place where all of them lie. */
+/* True only if the run folder itself is missing, not the folder that contains all runs. */
 static bool was_removed(const char *folder)
 {
     char parent[PATH_MAX];
@@ -89,7 +89,7 @@ static void judge_removed(struct job_entry *entry)
     snprintf(entry->verdict.note, sizeof entry->verdict.note, "its run folder %s was removed", entry->folder);
 }
 
-/* Fails only for what spoils the whole; a folder that is gone says so in its line. */
+/* Fails only on errors that affect all runs. If the folder is gone, the note of the entry says so. */
 void job_entry_look_at(struct job_entry *entry)
 {
     struct cb_err why;
@@ -113,7 +113,7 @@ void job_entry_look_at(struct job_entry *entry)
         snprintf(entry->verdict.note, sizeof entry->verdict.note, "%s", why.message);
 }
 
-/* What has ended stays as it is: of a run that has ended in the history, that knows all but the job's own record. */
+/* If a run has ended in the history, the history has everything except the job's own record. */
 void job_entry_look_once(struct job_entry *entry)
 {
     enum job_state state = JOB_PLANNED;
@@ -137,7 +137,7 @@ void job_entry_look_once(struct job_entry *entry)
     snprintf(entry->verdict.note, sizeof entry->verdict.note, "%s", entry->message);
 }
 
-/* Until its site has answered, a run there is as it was seen last. */
+/* Until its site has answered, a remote run keeps its last known state. */
 void job_entry_look_away(struct job_entry *entry)
 {
     entry->was_asked_for = false;

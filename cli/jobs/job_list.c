@@ -1,4 +1,4 @@
-/* Jobs brought up to date. Owns the order in which Slurm, folders and history are asked and written. */
+/* Synchronises jobs: queries Slurm, folders and history in order, and writes what has changed. */
 #include "cli/jobs/job_list.h"
 
 #include <stdio.h>
@@ -15,7 +15,7 @@
 #include "run/run_folder.h"
 
 #define IDS_MAX_BYTES (1u << 16)
-#define WRITES_AT_ONCE 64 /* folders that are locked together */
+#define WRITES_AT_ONCE 64 /* run folders locked at the same time */
 
 int job_list_init(struct job_list *self, struct history *history, struct cb_err *err)
 {
@@ -45,7 +45,7 @@ static int take_line(void *context, const struct run_line *line, struct cb_err *
     struct job_list *self = context;
     if (alloc_grow(&self->items, self->count, sizeof *self->items, err))
         return CB_ERR_MEMORY;
-    return job_entry_init(&self->items[self->count++], line, err); /* also released where it is not whole */
+    return job_entry_init(&self->items[self->count++], line, err); /* released also after a failure */
 }
 
 static int compare_entries(const void *a, const void *b)
@@ -63,13 +63,14 @@ int job_list_add(struct job_list *self, const struct run_selection *selection, s
 
 /* ---- asking ---- */
 
-/* Also what was only planned: somebody may have called sbatch with its script. */
+/* Also for runs that were only planned: the user may have called sbatch with the script. */
 static bool needs_slurm(const struct job_entry *entry)
 {
     return entry->has_record && !entry->is_final && !job_entry_is_away(entry);
 }
 
-/* Ids that squeue does not list any more, for accounting: "4711,4712". One that does not answer is told and stops nothing. */
+/* Asks accounting about ids that squeue no longer lists: "4711,4712". If accounting does not answer, this is logged
+ * and the sync continues. */
 static void look_back(struct job_list *self, struct slurm_jobs *jobs, const struct job_index *index)
 {
     struct buf ids;
@@ -89,7 +90,8 @@ static void look_back(struct job_list *self, struct slurm_jobs *jobs, const stru
     buf_release(&ids);
 }
 
-/* Whether anything has ended since squeue alone was enough, or an attempt of what runs, perhaps for the second time. */
+/* Whether anything has ended since squeue alone was sufficient, or an attempt of a running job has ended, perhaps
+ * for the second time. */
 static bool wants_details(const struct job_list *self, const struct job_index *index)
 {
     for (size_t i = 0; i < self->count; i++) {
@@ -101,7 +103,7 @@ static bool wants_details(const struct job_list *self, const struct job_index *i
     return false;
 }
 
-/* squeue's answer stands for the state; scontrol adds what squeue does not say. */
+/* squeue decides the state; scontrol adds what squeue does not report. */
 static int add_details(struct slurm_jobs *jobs, const struct slurm_jobs *details, struct cb_err *err)
 {
     struct job_index index = {0};
@@ -133,14 +135,15 @@ static int ask_closely(struct job_list *self, struct slurm_jobs *jobs, struct cb
     return rc;
 }
 
-/* What waits for a run that has not passed waits for ever, unless Slurm was told to end it, which salloc cannot tell. */
+/* Cancels jobs that wait for a run that has not passed: they would wait for ever unless Slurm was told to end them,
+ * which salloc cannot do. */
 static void call_off_hopeless(struct job_list *self, const struct job_index *index)
 {
     for (size_t i = 0; i < self->count; i++) {
         const struct job_entry *entry = &self->items[i];
         const struct slurm_job *job = needs_slurm(entry) ? job_index_find(index, &entry->record) : NULL;
         if (job && job->state == SLURM_PENDING && strcmp(job->reason, "DependencyNeverSatisfied") == 0)
-            (void)!slurm_cancel(&self->client, (const char *const[]){job->id}, 1, NULL); /* or at the next look */
+            (void)!slurm_cancel(&self->client, (const char *const[]){job->id}, 1, NULL); /* or by the next sync */
     }
 }
 
@@ -156,7 +159,7 @@ static int ask(struct job_list *self, struct slurm_jobs *jobs, struct job_index 
     size_t listed = jobs->count;
     if (rc == 0)
         look_back(self, jobs, index);
-    if (rc == 0 && jobs->count > listed) { /* which has moved them */
+    if (rc == 0 && jobs->count > listed) { /* the array has moved */
         job_index_release(index);
         rc = job_index_make(index, jobs, err);
     }
@@ -173,7 +176,7 @@ static void name_down_nodes(struct job_list *self, const struct job_entry *entry
     if (!job || job->state != SLURM_NODE_FAIL || !*nodes)
         return;
     if (slurm_down_nodes(&self->client, nodes, names, bytes, NULL))
-        names[0] = '\0'; /* only a name: the nodes of the job are known */
+        names[0] = '\0'; /* the name is optional: the nodes of the job are known */
 }
 
 static int write_history(struct job_list *self, struct job_entry *entry, struct cb_err *err)
@@ -201,11 +204,12 @@ static int seal_for_agent(struct job_entry *entry, const struct job_observation 
     if (rc == 0)
         rc = job_folder_look(entry->folder, &entry->seen, err);
     if (rc == 0)
-        job_state_judge(&entry->record, sight, &entry->verdict); /* what is sealed counts, whoever was faster */
+        job_state_judge(&entry->record, sight, &entry->verdict); /* a sealed attempt decides, whoever sealed it */
     return rc;
 }
 
-/* What Slurm says of a run; of one in a pool, what it would say. A spool can be asked where Slurm cannot. */
+/* What Slurm reports about a run, or would report if a run in a pool were a job. The spool is readable even if Slurm
+ * does not answer. */
 static const struct slurm_job *sight_job(const struct job_list *self, const struct job_entry *entry,
                                          const struct job_index *index, struct pool_run *in_pool, bool *asked)
 {
@@ -243,7 +247,7 @@ static void take_sight(struct job_record *record, const struct slurm_job *job, u
     record->submitted_wall_ns = now_ns;
 }
 
-/* Records of runs that go on, made durable some at a time; until then their folders stay locked. */
+/* Records of unfinished runs, made durable in batches; their folders stay locked until then. */
 struct writes {
     struct file_batch batch;
     int locks[WRITES_AT_ONCE];
@@ -259,14 +263,15 @@ static int finish_writes(struct writes *self, struct cb_err *err)
     return rc;
 }
 
-/* Ingesting reads the record of a run that has ended: that one is written at once. */
+/* The record of a run that has ended is written at once, because ingesting reads it. */
 static int write_record(struct job_entry *entry, struct writes *writes, struct cb_err *err)
 {
     bool ends = job_state_is_final(entry->verdict.state);
     return job_record_write_in(ends ? NULL : &writes->batch, entry->folder, &entry->record, err);
 }
 
-/* Under the run's lock: what is decided is written to its folder, and a manifest is never older than what was looked at. */
+/* Holds the run's lock: writes the decision to its folder. The manifest must not be older than the state that was
+ * inspected. */
 static int settle(struct job_list *self, struct job_entry *entry, const struct job_index *index, struct writes *writes,
                   struct cb_err *err)
 {
@@ -301,7 +306,7 @@ static int settle(struct job_list *self, struct job_entry *entry, const struct j
     return rc;
 }
 
-/* A folder that cannot be used keeps none of the others from being looked at. */
+/* Logs an unusable folder; the other runs are still processed. */
 static void tell_broken(struct job_list *self, struct job_entry *entry, const struct cb_err *why)
 {
     self->broken = true;
@@ -311,17 +316,17 @@ static void tell_broken(struct job_list *self, struct job_entry *entry, const st
     entry->verdict.state = entry->record.state;
 }
 
-/* Nobody can seal it. */
+/* A run whose folder is gone cannot be sealed, so it is marked in the history. */
 static int write_gone(struct job_list *self, struct job_entry *entry, struct cb_err *err)
 {
-    static const char ended[] = "failed"; /* as of every run that is lost */
+    static const char ended[] = "failed"; /* the state of every lost run */
     if (strcmp(entry->known_state, ended) == 0)
         return 0;
     snprintf(entry->known_state, sizeof entry->known_state, "%s", ended);
     return history_set_state(self->history, entry->run, ended, err);
 }
 
-/* Without the lock: only judged. */
+/* Without the lock: decides the state, writes nothing. */
 static void peek(const struct job_list *self, struct job_entry *entry, const struct job_index *index)
 {
     struct pool_run in_pool;
@@ -337,11 +342,11 @@ static void peek(const struct job_list *self, struct job_entry *entry, const str
     note_nowhere(entry, &in_pool);
 }
 
-/* Whether it is as it was when it was last written down, so that nothing is to be done but to show it. Of a thousand
- * runs that wait or run, most are. */
+/* Whether the state equals the one last written, so that there is nothing to do. This is true of most of a thousand
+ * waiting or running runs. */
 static bool stands(const struct job_list *self, struct job_entry *entry, const struct job_index *index)
 {
-    struct job_record now = entry->record; /* its transitions stay as they are */
+    struct job_record now = entry->record; /* a copy, so that transitions stay */
     const struct slurm_job *job = self->asked ? job_index_find(index, &entry->record) : NULL;
     const struct job_observation sight = {.slurm = job,
                                           .asked = self->asked,
@@ -379,7 +384,7 @@ static int sync_entry(struct job_list *self, struct job_entry *entry, const stru
     }
     size_t written = writes->batch.count;
     if (rc == 0)
-        job_entry_look_at(entry); /* again: another controller may have written since */
+        job_entry_look_at(entry); /* another controller may have written since */
     bool settled = rc == 0 && entry->has_record;
     if (settled)
         rc = settle(self, entry, index, writes, &why);
@@ -395,7 +400,7 @@ static int sync_entry(struct job_list *self, struct job_entry *entry, const stru
     return writes->count == WRITES_AT_ONCE ? finish_writes(writes, err) : 0;
 }
 
-/* What was decided of some is kept where another one fails. */
+/* If one entry fails, decisions about others are still written. */
 static int sync_entries(struct job_list *self, const struct job_index *index, struct cb_err *err)
 {
     struct writes writes = {0};
@@ -430,7 +435,7 @@ static void sync_site(struct job_list *self, const char *name)
         snprintf(self->trouble, sizeof self->trouble, "%.500s", why.message);
 }
 
-/* Each site once. One that does not answer keeps none of the others from being asked. */
+/* Asks each site once. A site that does not answer does not stop the others. */
 static void sync_sites(struct job_list *self)
 {
     for (size_t i = 0; i < self->count; i++) {

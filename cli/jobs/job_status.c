@@ -1,4 +1,4 @@
-/* The table and JSON of status. Knows jobs as the list has them; asks nothing itself but the history. */
+/* Prints the table and JSON of status, and follows jobs until they end. */
 #include "cli/jobs/job_status.h"
 
 #include <math.h>
@@ -16,7 +16,7 @@
 #define LONGEST_LOOK_NS (5 * NS_PER_S)
 #define SQL_MAX_BYTES (4u << 20)
 
-/* What the history knows of a finished run: medians, NAN where absent. */
+/* Medians of a finished run from the history, NAN if absent. */
 struct figures {
     double save_bytes_per_s, load_bytes_per_s, launch_s, run_s;
 };
@@ -94,7 +94,7 @@ static int read_figures(const struct job_list *list, struct figures *figures, st
 
 /* ---- what a line says ---- */
 
-/* "12 s", "1m40", "2h10": what people read at a glance. */
+/* "12 s", "1m40", "2h10": readable at a glance. */
 static char *short_duration(double seconds, char text[32])
 {
     if (isnan(seconds) || seconds < 0)
@@ -109,7 +109,7 @@ static char *short_duration(double seconds, char text[32])
     return text;
 }
 
-/* Since when it waits, boots or runs; NAN where it does not. */
+/* How long it has been waiting, booting or running; NAN in other states. */
 static double live_s(const struct job_entry *entry, enum job_state state, uint64_t since_s)
 {
     uint64_t now_s = clock_wall_ns() / NS_PER_S;
@@ -140,7 +140,7 @@ static double run_s(const struct job_entry *entry, const struct figures *figures
     return isnan(running) ? figures->run_s : running;
 }
 
-/* "save 2/5, 3.7 GiB/s, slowest rank 3", or the medians of a run that is done. */
+/* "save 2/5, 3.7 GiB/s, slowest rank 3", or the medians of a finished run. */
 static void progress_text(const struct job_entry *entry, const struct figures *figures, char *text, size_t bytes)
 {
     const struct progress *progress = &entry->seen.progress;
@@ -171,7 +171,7 @@ static void progress_text(const struct job_entry *entry, const struct figures *f
              progress->bytes_per_s > 0 ? units_format_rate(progress->bytes_per_s, rate) : "", rank);
 }
 
-/* "4711", in a pool "4711.0"; NULL before there is one. */
+/* "4711", in a pool "4711.0"; NULL if there is no job yet. */
 static const char *job_text(const struct job_entry *entry, char text[112])
 {
     const struct job_record *record = &entry->record;
@@ -179,7 +179,7 @@ static const char *job_text(const struct job_entry *entry, char text[112])
     return *record->job ? text : NULL;
 }
 
-/* Also before the history has it: whoever holds the run's lock is about to write it down. */
+/* Also before the history has it: the holder of the run's lock is about to write it. */
 static const char *outcome_of(const struct job_entry *entry)
 {
     if (*entry->outcome)
@@ -189,7 +189,7 @@ static const char *outcome_of(const struct job_entry *entry)
     return outcome_name(entry->seen.sealed ? entry->seen.manifest.outcome : entry->verdict.outcome);
 }
 
-/* Of a job with several runs, those that this one takes. */
+/* If a job contains several runs, only the nodes that this run uses. */
 static uint64_t nodes_of(const struct job_entry *entry)
 {
     bool takes_fewer = entry->nodes && entry->nodes < entry->record.node_count;
@@ -318,7 +318,7 @@ int job_status_write(struct cli *cli, const struct job_list *list, struct cb_err
 
 /* ---- following ---- */
 
-/* What has changed since the last look: "run X: running on n[1-2]". */
+/* Prints changes since the last sync: "run X: running on n[1-2]". */
 static void tell_changes(const struct job_list *list, enum job_state *told)
 {
     for (size_t i = 0; i < list->count; i++) {
@@ -376,7 +376,7 @@ int job_status_wait(struct cli *cli, struct job_list *list, struct cb_err *err)
 
 /* ---- numbers of jobs ---- */
 
-/* "4711", "4711_7": by the job, then by the task. */
+/* Orders "4711", "4711_7" by job, then by task. */
 static int compare_jobs(const char *a, const char *b)
 {
     char *a_end, *b_end;

@@ -1,4 +1,4 @@
-/* How jobs look: the table and JSON of status, and waiting for their end. */
+/* Prints jobs as the table and JSON of status, and waits until they end. */
 #ifndef CLI_JOBS_JOB_STATUS_H
 #define CLI_JOBS_JOB_STATUS_H
 
@@ -6,16 +6,16 @@
 #include "cli/jobs/job_list.h"
 #include "core/err.h"
 
-/* Appends the table (or, with cli->json, the array) of a list that is in sync. */
+/* Appends the table, or the array with cli->json, of a list that has been synchronised. */
 int job_status_write(struct cli *cli, const struct job_list *list, struct cb_err *err) CB_MUST_CHECK;
 
-/* Syncs until every run is final or the user stops it; changes are told on stderr. The exit code becomes the
- * runs'. */
+/* Synchronises until every run is final or the user interrupts; prints changes to stderr. Sets the exit code to that
+ * of the runs. */
 int job_status_wait(struct cli *cli, struct job_list *list, struct cb_err *err) CB_MUST_CHECK;
 
-/* The lowest and the highest number of jobs, as Slurm writes them: runs need not be sent in their order. */
+/* The lowest and the highest job number, as Slurm writes them: runs are not always submitted in order. */
 struct job_range {
-    const char *first, *last; /* borrowed; NULL before there is one */
+    const char *first, *last; /* borrowed; NULL while empty */
 };
 void job_range_add(struct job_range *self, const char *job);
 

@@ -1,4 +1,4 @@
-/* Pools as people see them. Owns the order in which folders and Slurm are asked, and the table. */
+/* Reads pools from their folders and from Slurm, and prints their table. */
 #include "cli/jobs/pool_list.h"
 
 #include <dirent.h>
@@ -21,11 +21,11 @@
 #include "run/spool.h"
 
 #define RUNS "runs"
-#define SHOWN_NS (24 * 3600 * NS_PER_S) /* an end is news for so long */
-#define LEAVE_NS (20 * NS_PER_S)        /* for the jobs of a pool that is stopped */
+#define SHOWN_NS (24 * 3600 * NS_PER_S) /* how long ended pools are listed */
+#define LEAVE_NS (20 * NS_PER_S)        /* wait for the jobs of a stopped pool */
 #define LOOK_NS (200 * NS_PER_MS)
 #define HOUR_NS (3600.0 * (double)NS_PER_S)
-#define MOST_JOBS 4096 /* of a pool that are called off in one go */
+#define MOST_JOBS 4096 /* jobs of a pool that are cancelled at once */
 
 /* ---- what it saved ---- */
 
@@ -43,7 +43,7 @@ int pool_note_run(const char *folder, const char *run, struct cb_err *err)
     return 0;
 }
 
-/* A run that had its nodes waited boot_s for them; without the pool it would have waited as long as the pool did. */
+/* A run that got its nodes waited boot_s for them; without the pool it would have waited as long as the pool did. */
 static void add_saved(struct pool_entry *entry, const char *home, const char *run)
 {
     char path[PATH_MAX];
@@ -106,7 +106,7 @@ static int read_entry(struct pool_entry *entry, struct cb_err *err)
     return rc ? rc : sum_saved(entry, err);
 }
 
-/* Restarts, which squeue does not say, tell a boot that failed from one that takes its time. */
+/* squeue does not report restarts; they distinguish a failed boot from a slow one. */
 static void add_restarts(struct slurm_jobs *jobs, const struct slurm_jobs *details)
 {
     for (size_t i = 0; i < jobs->count; i++)
@@ -150,7 +150,7 @@ static void judge(struct pool_entry *entry, const struct slurm_jobs *jobs, bool 
     pool_state_judge(&entry->pool, &sight, &entry->verdict);
 }
 
-/* Calls off every job of a pool that Slurm lists. */
+/* Cancels every job of the pool that Slurm lists. */
 static int call_off(struct slurm_client *client, const struct pool *pool, const struct slurm_jobs *jobs,
                     struct cb_err *err)
 {
@@ -162,7 +162,7 @@ static int call_off(struct slurm_client *client, const struct pool *pool, const 
     return count ? slurm_cancel(client, ids, count, err) : 0;
 }
 
-/* Runs of a pool that is gone wait for nobody. */
+/* Runs that still wait in an ended pool are returned. */
 static int settle(struct pool_entry *entry, struct slurm_client *client, const struct slurm_jobs *jobs,
                   struct cb_err *err)
 {
@@ -306,7 +306,8 @@ int pool_stop(struct slurm_client *client, struct pool_entry *entry, struct cb_e
         judge(entry, &jobs, true);
         if (entry->verdict.listed == 0 || clock_monotonic_ns() >= deadline_ns)
             break;
-        /* A waiter that runs ends by itself, and its run in order; what has not begun has nothing to end. */
+        /* A running waiter ends its run in order and then itself; a job that has not started can be cancelled at
+         * once. */
         bool leaves = entry->pool.mode == POOL_HOLD && entry->usage.jobs > 0 && clock_monotonic_ns() < kill_ns;
         if (!leaves)
             rc = call_off(client, &entry->pool, &jobs, err);

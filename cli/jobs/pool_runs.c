@@ -1,5 +1,4 @@
-/* Runs in pools. Owns the order in which a run's record and its ticket are written; knows tickets, not how runs
- * are started. */
+/* Runs in pools: writes a run's record and its ticket in the safe order, and derives its state. */
 #include "cli/jobs/pool_runs.h"
 
 #include <inttypes.h>
@@ -15,11 +14,11 @@
 #define COMMAND_NS (60 * NS_PER_S)
 #define ANSWER_BYTES (4u << 20)
 #define MOST_NODES 4096
-#define AT_WORK_NS (25 * NS_PER_S) /* behind the waiter's last sign: two of its heartbeats, and a little */
+#define AT_WORK_NS (25 * NS_PER_S) /* age of the waiter's last sign of life: two heartbeats and a margin */
 
 /* ---- choosing ---- */
 
-/* A hold pool whose waiter has just said that it is there takes runs, whatever Slurm would say. */
+/* A hold pool with a recent heartbeat of its waiter accepts runs, whatever Slurm reports. */
 static bool is_at_work(const struct pool_entry *entry)
 {
     uint64_t now_ns = clock_wall_ns(), seen_ns = entry->usage.seen_wall_ns;
@@ -78,7 +77,7 @@ int pool_check_run(const struct pool_entry *pool, const struct experiment *exper
 
 /* ---- touch: which nodes ---- */
 
-/* Names of the pool's nodes in one of `states`, each once, appended to `names` at *count. */
+/* Appends the pool's nodes in one of `states` to `names` at *count, without duplicates. */
 static int list_nodes(struct slurm_client *client, const char *nodes, const char *states, char (*names)[64],
                       size_t *count, struct cb_err *err)
 {
@@ -149,7 +148,7 @@ static int put_locked(const struct pool_entry *pool, const char *run, const char
         rc = spool_put(pool->folder, run, run_folder, err);
     if (rc)
         return rc;
-    /* The pool's end is said before its spool is emptied: it is seen here, or the run is given back there. */
+    /* A pool marks its end before it empties its spool: either the end is seen here, or the pool returns the run. */
     if (pool_has_ended(pool->folder) && spool_return(pool->folder, run, "the pool had just ended", NULL) == 0)
         return cb_fail(err, CB_ERR_ABORTED, "pool %s has just ended: run %s was not started", pool->pool.name, run);
     snprintf(note, sizeof note, "in the spool of pool %s", pool->pool.name);
@@ -190,7 +189,7 @@ static void set_state(struct slurm_job *job, enum slurm_state state)
     snprintf(job->state_name, sizeof job->state_name, "%s", slurm_state_name(state));
 }
 
-/* Waits: unless nobody is left who would start it. */
+/* The run waits, unless no waiter is left that could start it. */
 static void look_at_waiting(const char *folder, const struct slurm_jobs *jobs, struct pool_run *found)
 {
     struct slurm_job *job = &found->job;
@@ -224,7 +223,7 @@ static void look_at_claimed(const struct slurm_jobs *jobs, struct pool_run *foun
     if (!own)
         return;
     found->job = *own;
-    found->job.node_count = 0; /* of the pool, not of the run */
+    found->job.node_count = 0; /* was the pool's count, not the run's */
 }
 
 static void look_at_done(struct pool_run *found)

@@ -1,5 +1,5 @@
-/* Runs that go through a warm pool: choosing the pool, putting them into its spool, and what they look like from
- * outside. A run of a hold pool has no job of its own: job and step are the pool's. */
+/* Runs that go through a warm pool: chooses the pool, puts runs into its spool, and derives their state. A run of a
+ * hold pool has no job of its own: its job and step are those of the pool. */
 #ifndef CLI_JOBS_POOL_RUNS_H
 #define CLI_JOBS_POOL_RUNS_H
 
@@ -14,37 +14,36 @@
 #include "run/job_record.h"
 #include "run/spool.h"
 
-/* The pool of that name, if it takes runs; else why it does not. Slurm is asked where the pool's own folder does not
- * say so. */
+/* The pool of that name. Fails with the reason if it accepts no runs. Asks Slurm if the pool's folder does not tell. */
 int pool_choose(struct slurm_client *client, const char *name, struct pool_entry *chosen,
                 struct cb_err *err) CB_MUST_CHECK;
-/* Whether the pool has nodes enough for it. */
+/* Fails if the pool has too few nodes for the experiment. */
 int pool_check_run(const struct pool_entry *pool, const struct experiment *experiment,
                    struct cb_err *err) CB_MUST_CHECK;
 
-/* touch: `wanted` of the pool's nodes as "n1,n2", those that are up and free first; run number `index` begins where
- * the one before ended, so that runs spread. "" where the pool's nodes are not known (yet). */
+/* touch: selects `wanted` of the pool's nodes, "n1,n2", preferring nodes that are up and free. Run number `index`
+ * starts after the nodes of the run before it, so that runs spread. "" if the pool's nodes are not known yet. */
 int pool_pick_nodes(struct slurm_client *client, const struct pool_entry *pool, size_t index, uint64_t wanted,
                     char *list, size_t bytes, struct cb_err *err) CB_MUST_CHECK;
 
-/* hold: into the spool, with its record written before. CB_ERR_EXISTS where another one is at the run. */
+/* hold: puts the run into the spool, after writing its record. CB_ERR_EXISTS if another controller holds the run. */
 int pool_put_run(const struct pool_entry *pool, const char *run, const char *run_folder, uint64_t nodes,
                  struct job_record *record, struct history *history, struct cb_err *err) CB_MUST_CHECK;
 
-/* What Slurm would say of the run if it were a job of its own. */
+/* What Slurm would report about the run if it were a job of its own. */
 struct pool_run {
     struct slurm_job job;
-    char why[512]; /* for one that was given back */
-    bool known;    /* `job` holds; false: its pool's job is not listed, or it is nowhere */
-    bool nowhere;  /* it never came into the spool */
+    char why[512]; /* reason, for a run that the pool returned */
+    bool known;    /* `job` is valid; false: the pool's job is not listed, or the run is in no pool */
+    bool nowhere;  /* it never reached the spool */
     struct ticket ticket;
 };
-/* `jobs` is what Slurm lists, NULL where it was not asked or did not answer. A run whose pool is gone is taken out
- * of the spool. */
+/* `jobs` is what Slurm lists, NULL if it was not asked or did not answer. If the pool is gone, the run is removed
+ * from the spool. */
 void pool_look_at_run(const struct job_record *record, const char *run, const struct slurm_jobs *jobs,
                       struct pool_run *found);
 
-/* Ends it, or takes it back; *nowhere where it is not in the pool. */
+/* Ends the run, or removes it from the spool; sets *nowhere if it is not in the pool. */
 int pool_cancel_run(const struct job_record *record, const char *run, bool *nowhere, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

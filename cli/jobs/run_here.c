@@ -1,4 +1,4 @@
-/* Starting the agent and following it. Knows the run folder; not what an agent does inside. */
+/* Starts the agent of a run and follows it until it ends. */
 #include "cli/jobs/run_here.h"
 
 #include <errno.h>
@@ -23,11 +23,11 @@
 #define LOOK_EVERY_NS (200 * NS_PER_MS)
 #define STOP_NOW_GRACE_NS (60 * NS_PER_S) /* after the second signal; then the agent itself is ended */
 #define END_GRACE_NS (10 * NS_PER_S)
-/* An agent that a signal has stopped: its ranks leave after 10 s without a sign of life from it. */
+/* If the agent was stopped by a signal for this long, it is ended: its ranks exit after 10 s without a sign of life. */
 #define STANDSTILL_LIMIT_NS (15 * NS_PER_S)
 #define BAR_CELLS 20
 
-/* How many times the user asked to stop, and how the last time. The signal flag. */
+/* Written by the signal handler: number of stop requests, and the last signal. */
 static volatile sig_atomic_t stop_count;
 static volatile sig_atomic_t stop_signal;
 
@@ -93,7 +93,7 @@ static void print_bytes(const struct progress *progress, struct buf *out)
     }
 }
 
-/* "save  3/5  ", its bytes, and what the agent notes */
+/* "save 3/5 ", its bytes, and the agent's note */
 static void print_progress(const struct progress *progress, struct buf *out)
 {
     if (strcmp(progress->state, "running") != 0 || !*progress->op) {
@@ -115,7 +115,7 @@ static void write_stderr(const char *text, size_t len)
     while (len > 0) {
         ssize_t written = write(STDERR_FILENO, text, len);
         if (written < 0 && errno != EINTR)
-            return; /* a progress line nobody can see */
+            return; /* nobody would see a progress line */
         if (written > 0) {
             text += written;
             len -= (size_t)written;
@@ -151,7 +151,7 @@ static void clear_progress(const struct launch *launch)
 
 /* ---- one run ---- */
 
-/* Passes a new signal on. The agent has its own process group: a terminal's Ctrl-C reaches us alone. */
+/* Forwards a new signal. The agent has its own process group, so a terminal's Ctrl-C reaches only this process. */
 static void forward_stop(const struct launch *launch, const struct child *agent, int *forwarded)
 {
     if (stop_count <= *forwarded)
@@ -165,7 +165,7 @@ static void forward_stop(const struct launch *launch, const struct child *agent,
     kill(agent->pid, stop_signal == SIGHUP ? SIGTERM : stop_signal);
 }
 
-/* True when the agent was stopped, by whatever, for longer than anything can come of it. */
+/* True if the agent has been stopped for so long that its run is lost. */
 static bool stands_still(const struct launch *launch, const struct child *agent, uint64_t now_ns, uint64_t *since_ns)
 {
     if (!child_is_stopped(agent)) {
@@ -181,7 +181,7 @@ static bool stands_still(const struct launch *launch, const struct child *agent,
     return now_ns - *since_ns > STANDSTILL_LIMIT_NS;
 }
 
-/* Until the agent has ended, or is ended: `stood_still` says why. */
+/* Returns when the agent has ended; *stood_still: it was ended because it had been stopped too long. */
 static int follow_agent(const struct launch *launch, struct child *agent, uint32_t attempts_before, bool *stood_still,
                         struct cb_err *err)
 {
@@ -210,7 +210,7 @@ static int follow_agent(const struct launch *launch, struct child *agent, uint32
     }
 }
 
-/* An attempt that nobody will seal any more: the agent is gone. Another's seal is as good. */
+/* Seals an attempt that its agent can no longer seal. If somebody else has sealed it meanwhile, that is fine. */
 static int seal(const struct launch *launch, uint32_t attempts_before, enum outcome outcome, const char *reason,
                 struct cb_err *err)
 {
@@ -252,12 +252,12 @@ static int start_agent(const struct launch *launch, struct child *agent, struct 
     const char *program = process_find_program("ckptbench-agent", path) ? path : "ckptbench-agent";
     const char *const argv[] = {program, "run", launch->folder, NULL};
     const struct child_options options = {
-        .argv = argv, .stdin_fd = -1, .stdout_fd = STDERR_FILENO, .stderr_fd = -1}; /* our stdout is the answer */
+        .argv = argv, .stdin_fd = -1, .stdout_fd = STDERR_FILENO, .stderr_fd = -1}; /* stdout is our output */
     int rc = child_start(agent, &options, err);
     return rc ? cb_context(err, "ckptbench-agent belongs beside ckptbench, or into PATH") : 0;
 }
 
-/* Runs the agent in a folder that is locked by us. */
+/* Runs the agent; the caller holds the lock of the folder. */
 static int run_locked(const struct launch *launch, struct cb_err *err)
 {
     struct child agent = {0};

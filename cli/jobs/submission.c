@@ -1,4 +1,4 @@
-/* Job scripts of planned runs, and what they ask Slurm for. Sending them is cli/jobs/submit_jobs.c's. */
+/* Writes the job scripts of planned runs and compares their resource requests. cli/jobs/submit_jobs.c submits them. */
 #include "cli/jobs/submission.h"
 
 #include <inttypes.h>
@@ -69,7 +69,7 @@ int submission_check_led_here(const struct run_plan *run_plan, struct cb_err *er
     return 0;
 }
 
-/* `folder` is that of the run, or of the first of several; what else is `given` stays. */
+/* `folder` is that of the run, or of the first of several; other members of `given` are kept. */
 static int write_parts(const struct submission *self, const char *folder, const struct job_script *given,
                        bool allocation, struct buf *script, struct cb_err *err)
 {
@@ -89,7 +89,7 @@ static int write_parts(const struct submission *self, const char *folder, const 
     return allocation ? job_script_write_allocation(&parts, script, err) : job_script_write(&parts, script, err);
 }
 
-/* As sbatch takes it, also what will be an allocation: what it asks for can be compared, and tested, in this form. */
+/* As for sbatch, even if the run will use salloc, so that requests can be compared and tested. */
 static int batch_script(const struct submission *self, const char *name, const char *folder, uint64_t most_nodes,
                         const struct experiment *experiment, struct buf *script, struct cb_err *err)
 {
@@ -139,8 +139,8 @@ int submission_script_of(const struct submission *self, const struct planned *me
 
 /* ---- requests ---- */
 
-/* The script without what names the run: what it asks Slurm for, its time limit included. Runs of one job that have
- * whole nodes to themselves may differ in how many: each takes the first of the job's. */
+/* The script without the name of the run: its request to Slurm, including the time limit. Runs of one job with whole
+ * nodes may differ in the number of nodes: each uses the first nodes of the job. */
 static int request_text(const struct submission *self, const struct experiment *experiment, struct buf *text,
                         struct cb_err *err)
 {
@@ -161,7 +161,7 @@ static int find_request(char **requests, size_t *count, const char *text, size_t
     return 0;
 }
 
-/* Members of one combination are the same experiment: one script speaks for all of them. */
+/* Members of one combination are the same experiment, so one script represents them all. */
 static int number_members(const struct submission *self, const struct run_plan *run_plan, size_t *numbers,
                           size_t *of_combination, char **requests, struct cb_err *err)
 {
@@ -170,7 +170,7 @@ static int number_members(const struct submission *self, const struct run_plan *
     int rc = 0;
     buf_init(&text, SCRIPT_MAX_BYTES);
     for (size_t i = 0; rc == 0 && i < run_plan->sweep.count; i++) {
-        size_t *known = &of_combination[run_plan->sweep.members[i].combination], number; /* from 1; 0: not yet */
+        size_t *known = &of_combination[run_plan->sweep.members[i].combination], number; /* from 1; 0: not numbered */
         if (*known == 0) {
             rc = request_text(self, run_plan->members[i].experiment, &text, err);
             if (rc == 0)
@@ -214,7 +214,7 @@ static const char *describe_place(const struct experiment *experiment, char text
     return text;
 }
 
-/* `nodes`: the most that a run of this request asks for. */
+/* `nodes`: the most that a run with this request needs. */
 static int test_member(const struct submission *self, const struct planned *member, uint64_t nodes, struct cb_err *err)
 {
     char id[64], cluster[64], place[PLACE_BYTES];
@@ -243,7 +243,7 @@ static uint64_t most_nodes(const struct run_plan *run_plan, const size_t *number
 int submission_test(const struct submission *self, const struct run_plan *run_plan, const size_t *numbers,
                     struct cb_err *err)
 {
-    size_t tested = 0; /* numbers are given in order: what is new is larger than all before */
+    size_t tested = 0; /* new requests have larger numbers than all before */
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < run_plan->sweep.count; i++) {
         if (numbers[i] <= tested)

@@ -1,4 +1,4 @@
-/* Runs that wait for another one. Owns what they take from it: its job's number and its checkpoint; sends nothing. */
+/* Resolves --after: the job number to wait for, and the checkpoint to load. */
 #include "cli/jobs/submission_after.h"
 
 #include <stdio.h>

@@ -1,5 +1,4 @@
-/* Sending runs to Slurm. Owns the order that makes sending happen once, and how many sbatch are under way; knows
- * nothing of sweeps and what is shown of them. */
+/* Submits runs to Slurm, each exactly once, several sbatch at a time. */
 #include "cli/jobs/submit_jobs.h"
 
 #include <errno.h>
@@ -18,19 +17,19 @@
 #include "jobs/slurm/run_follow.h"
 
 #define SCRIPT_MAX_BYTES (1u << 16)
-#define AT_ONCE 6                   /* sbatch under way: more make Slurm's controller no faster */
-#define PARCELS 64                  /* of which nobody knows what became of them, where this program is killed */
-#define LOOK_FOR_NS (10 * NS_PER_S) /* after a lost answer: as long as an RPC of Slurm may be under way */
+#define AT_ONCE 6                   /* concurrent sbatch: more do not make Slurm's controller faster */
+#define PARCELS 64                  /* submissions whose result is unknown if this program is killed */
+#define LOOK_FOR_NS (10 * NS_PER_S) /* after a lost answer: as long as an RPC of Slurm may take */
 #define LOOK_EVERY_NS (500 * NS_PER_MS)
 
-/* What is given to sbatch, and what came of it. */
+/* The input and the result of one sbatch. */
 struct parcel {
-    const char *run, *folder; /* an array's: its first member's */
+    const char *run, *folder; /* for an array, of its first member */
     struct job_record *record;
     struct buf script;
-    bool leads_here;           /* the script becomes salloc */
-    int lock;                  /* on the folder; -1: none */
-    enum submit_answer answer; /* REFUSED before it is tried */
+    bool leads_here;           /* the script is run by salloc */
+    int lock;                  /* lock of the folder; -1: not held */
+    enum submit_answer answer; /* initially REFUSED */
     char id[64], cluster[64];
     int rc;
     struct cb_err err;
@@ -57,7 +56,8 @@ static int intend(struct file_batch *batch, const char *name, const char *folder
     return rc ? rc : job_record_write_in(batch, folder, record, err);
 }
 
-/* Another one may have had the lock since the record was read: then what it has written counts. */
+/* Another controller may have held the lock since the record was read; if it has submitted the run, its record is
+ * valid. */
 static bool was_sent_meanwhile(const char *folder, const struct job_record *record)
 {
     struct job_record now;
@@ -68,7 +68,7 @@ static bool was_sent_meanwhile(const char *folder, const struct job_record *reco
     return sent;
 }
 
-/* Takes the run's lock, to be let go by the caller: -1 where it is not taken. */
+/* Takes the run's lock; the caller releases it. *lock is -1 on failure. */
 static int lock_to_send(const char *run, const char *folder, const struct job_record *record, int *lock,
                         struct cb_err *err)
 {
@@ -107,8 +107,8 @@ static void release(struct parcel *parcels, size_t count)
 
 /* ---- sbatch ---- */
 
-/* Threads that take the next parcel each, until there is none or one of them met with anything but success. What was
- * not tried is at the end. */
+/* Threads take the next parcel until none is left or one of them does not succeed. Parcels that were not tried are
+ * at the end. */
 struct crew {
     struct parcel *parcels;
     size_t count;
@@ -150,7 +150,7 @@ static void take_parcels(struct crew *self, struct slurm_client *client, bool (*
     }
 }
 
-/* With a transport of its own; where there is none, the others do its work. */
+/* Uses a transport of its own; if none can be created, the other threads do the work. */
 static void *help(void *context)
 {
     struct slurm_client client = {0};
@@ -160,7 +160,7 @@ static void *help(void *context)
     return NULL;
 }
 
-/* From parcel `from` on; returns the first one that was not tried. */
+/* Starts at parcel `from`; returns the index of the first parcel that was not tried. */
 static size_t try_parcels(const struct submission *self, struct parcel *parcels, size_t count, size_t from,
                           bool (*was_stopped)(void))
 {
@@ -205,7 +205,7 @@ static void find_lost(const struct submission *self, struct parcel *parcels, siz
     slurm_jobs_release(&jobs);
 }
 
-/* After an answer was lost: the job may be in the queue, or come into it soon. */
+/* After a lost answer the job may be in the queue, or appear there soon. */
 static void look_for_lost(const struct submission *self, struct parcel *parcels, size_t count)
 {
     uint64_t deadline_ns = clock_monotonic_ns() + LOOK_FOR_NS;
@@ -239,15 +239,15 @@ static int enter_sent(struct file_batch *batch, const char *folder, struct job_r
     return rc ? rc : job_record_write_in(batch, folder, record, err);
 }
 
-/* Nothing was taken: it may be sent again. */
+/* Nothing was accepted, so the run may be submitted again. */
 static void take_back(const char *folder, struct job_record *record)
 {
     record->intent_wall_ns = 0;
     if (job_record_write(folder, record, NULL))
-        return; /* what is written says more was intended: then `status` looks for it in vain, and says so */
+        return; /* the record claims a submission that never happened; `status` looks for the job and reports that */
 }
 
-/* The numbers of those that were taken, in the records, their files and the history. */
+/* Writes the numbers of accepted jobs to the records, their files and the history. */
 static int note_sent(const struct submission *self, struct parcel *parcels, size_t count, size_t *sent,
                      struct cb_err *err)
 {
@@ -273,7 +273,7 @@ static int note_sent(const struct submission *self, struct parcel *parcels, size
     return rc;
 }
 
-/* What was refused or not tried may be sent again. The first failure is told. */
+/* Runs that were refused or not tried may be submitted again. Returns the first failure. */
 static int sum_up(struct parcel *parcels, size_t count, struct cb_err *err)
 {
     int rc = 0;
@@ -289,7 +289,8 @@ static int sum_up(struct parcel *parcels, size_t count, struct cb_err *err)
     return rc;
 }
 
-/* With `first_alone` what Slurm refuses it refuses once. Goes on behind answers that were lost and found. */
+/* With `first_alone`, the first parcel is tried alone, so that a request that Slurm refuses fails only once.
+ * Continues after answers that were lost and found again. */
 static int send_parcels(const struct submission *self, struct parcel *parcels, size_t count, bool first_alone,
                         bool (*was_stopped)(void), struct cb_err *err)
 {
@@ -305,7 +306,7 @@ static int send_parcels(const struct submission *self, struct parcel *parcels, s
     return sum_up(parcels, count, err);
 }
 
-/* A chunk of runs, all of them under their locks. */
+/* Submits a chunk of runs while holding all their locks. */
 static int send_chunk(const struct submission *self, const struct sending *items, size_t count, bool first_alone,
                       bool (*was_stopped)(void), size_t *sent, struct cb_err *err)
 {
@@ -350,7 +351,7 @@ static bool is_one_job(const struct planned *members)
     return experiment_bool(members[0].experiment, OPT_SLURM_ONE_JOB);
 }
 
-/* FIRST/array/K points at member K: the script needs no logic to find its run. */
+/* FIRST/array/K links to member K, so that the script finds its run without any logic. */
 static int link_members(const struct run_plan *run_plan, size_t first, size_t count, struct cb_err *err)
 {
     char folder[PATH_MAX], path[PATH_MAX], target[PATH_MAX];
@@ -368,7 +369,7 @@ static int link_members(const struct run_plan *run_plan, size_t first, size_t co
     return 0;
 }
 
-/* At most PARCELS of them, under their locks until it is on disk. */
+/* At most PARCELS members; holds their locks until the intent is on disk. */
 static int intend_some(const struct planned *members, size_t first, size_t end, struct job_record *records,
                        const struct parcel *parcel, struct cb_err *err)
 {
@@ -393,7 +394,7 @@ static int intend_some(const struct planned *members, size_t first, size_t end, 
     return rc;
 }
 
-/* The script, and in every member's folder what is intended: of all of them, or of none. */
+/* Writes the script, and the intent into the folder of every member or of none. */
 static int prepare_array(const struct submission *self, const struct planned *members, size_t count,
                          struct job_record *records, struct parcel *parcel, struct cb_err *err)
 {

@@ -1,7 +1,7 @@
-/* Planned runs on their way to Slurm, each sent once and only once.
+/* Submits planned runs to Slurm, each exactly once.
  *
- * What is intended is on disk before sbatch is called, and a lost answer is looked for, never sent again. Several
- * sbatch are under way at a time, once the first one was taken. */
+ * The intent is written to disk before sbatch is called. If an answer is lost, the job is searched for and never
+ * submitted again. Once the first sbatch has been accepted, several run at a time. */
 #ifndef CLI_JOBS_SUBMIT_JOBS_H
 #define CLI_JOBS_SUBMIT_JOBS_H
 
@@ -10,20 +10,21 @@
 
 #include "cli/jobs/submission.h"
 
-/* A run that is sent as a job of its own. */
+/* A run that is submitted as a job of its own. */
 struct sending {
     const char *run, *folder;
     const struct experiment *experiment;
-    struct job_record *record; /* init before; what was read for one that is sent again. Written to the folder */
+    struct job_record *record; /* initialised, or read from disk for a resubmission; written to the folder */
 };
 
-/* In order, until one is refused or `was_stopped` (may be NULL) says so: then the rest stays planned, and *sent, which
- * counts those that Slurm has taken, is less than `count` also where 0 is returned. CB_ERR_TIMEOUT: of one no answer
- * came, and Slurm does not list the job (yet); it is not sent again, and `status` finds it when it appears. */
+/* Submits in order until one is refused or `was_stopped` (may be NULL) returns true; the rest stays planned. *sent
+ * is the number that Slurm has accepted; it can be less than `count` even if 0 is returned. CB_ERR_TIMEOUT: no
+ * answer came, and Slurm does not list the job (yet); it is not submitted again, and `status` finds it when it
+ * appears. */
 int submission_send(const struct submission *self, const struct sending *items, size_t count, bool (*was_stopped)(void),
                     size_t *sent, struct cb_err *err) CB_MUST_CHECK;
 
-/* Equal planned runs as one array, or with slurm.one_job as one job: members first … first+count-1. */
+/* Submits equal planned runs as one array, or with slurm.one_job as one job: members first … first+count-1. */
 int submission_send_array(const struct submission *self, const struct run_plan *run_plan, size_t first, size_t count,
                           struct cb_err *err) CB_MUST_CHECK;
 

@@ -1,4 +1,4 @@
-/* The place of one checkpoint. Knows stores and commit markers; not what is in a checkpoint. */
+/* Opens the store of one checkpoint. */
 #include "cli/plan/checkpoint.h"
 
 #include <inttypes.h>

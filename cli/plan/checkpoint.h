@@ -1,4 +1,4 @@
-/* Opens the store of one checkpoint that a verb was given: a path, s3://BUCKET/PREFIX, or fault:SPEC:STORE. */
+/* Opens the store of a checkpoint given on the command line: a path, s3://BUCKET/PREFIX, or fault:SPEC:STORE. */
 #ifndef CLI_PLAN_CHECKPOINT_H
 #define CLI_PLAN_CHECKPOINT_H
 
@@ -8,10 +8,11 @@
 #define CHECKPOINT_NAME_BYTES 4096
 #define CHECKPOINT_HOW_BYTES 64
 
-/* For reading alone. The folder of a run holds a checkpoint for each iteration: the last one is meant then; any other
- * folder may hold one (ckpt/stored/resolve_checkpoint.h). `opened` gets the place itself, or that of the one that is meant, and `how` why
- * it is that one, or "". A place that has no complete checkpoint is opened all the same, and *nothing says what was looked
- * for (its code is 0 elsewhere): who reads it may know better what is missing. */
+/* Opens it for reading only. A run folder contains a checkpoint for each iteration, of which the last is used; any
+ * other folder may contain one (ckpt/stored/resolve_checkpoint.h). `opened` is the place that was opened, `how` the
+ * reason for choosing it, or "". A place without a complete checkpoint is opened too; then *nothing contains an
+ * error that says what was searched for (otherwise its code is 0), because the reader may know better what is
+ * missing. */
 int checkpoint_open(const char *place, struct store **store, char opened[CHECKPOINT_NAME_BYTES],
                     char how[CHECKPOINT_HOW_BYTES], struct cb_err *nothing, struct cb_err *err) CB_MUST_CHECK;
 

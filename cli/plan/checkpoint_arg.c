@@ -1,4 +1,4 @@
-/* Owns the way from a path that a user types to an open checkpoint. Knows no format's files but their markers. */
+/* Finds and opens the checkpoint that a user names. */
 #include "cli/plan/checkpoint_arg.h"
 
 #include <stdio.h>
@@ -14,7 +14,7 @@ static int open_folder(struct checkpoint_arg *self, struct cb_err *err)
     return store_open(self->path, &options, &self->store, err);
 }
 
-/* DIR/NAME.safetensors becomes the store DIR and the file; an index or a marker stands for its folder. */
+/* DIR/NAME.safetensors becomes the store DIR and the file NAME; an index or a marker stands for its folder. */
 static int split_file(struct checkpoint_arg *self, struct cb_err *err)
 {
     struct stat status;
@@ -58,7 +58,7 @@ int checkpoint_arg_read(const struct checkpoint_arg *self, struct stored_checkpo
     int code = self->file[0] ? metadata_read_file(self->store, self->file, checkpoint, err)
                              : metadata_read_checkpoint(self->store, "", checkpoint, err);
     if (code == CB_ERR_NOT_FOUND && self->nothing.code)
-        *err = self->nothing; /* it was looked for in more than this folder */
+        *err = self->nothing; /* its message names all places that were searched */
     return code;
 }
 

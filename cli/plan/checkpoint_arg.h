@@ -1,4 +1,4 @@
-/* A checkpoint that a user names: the folder of one, the folder of a run (then its last one), a folder that has one
+/* A checkpoint named by a user: its folder, a run folder (the last checkpoint is used), a folder with a checkpoint
  * directly below it, or a safetensors file. */
 #ifndef CLI_PLAN_CHECKPOINT_ARG_H
 #define CLI_PLAN_CHECKPOINT_ARG_H
@@ -13,15 +13,15 @@
 
 struct checkpoint_arg {
     char path[SOURCE_PATH_BYTES];   /* what was found */
-    char how[CHECKPOINT_HOW_BYTES]; /* "the last of 3", where the user named a folder around it; else "" */
-    char file[SOURCE_PATH_BYTES];   /* of a single safetensors file: its name in the store; else "" */
-    struct store *store;            /* opened at the folder, buffered, to be read */
-    struct cb_err nothing;          /* that there is no complete checkpoint; its code is 0 where there is */
+    char how[CHECKPOINT_HOW_BYTES]; /* "the last of 3" if the user named a folder around it; else "" */
+    char file[SOURCE_PATH_BYTES];   /* name in the store of a single safetensors file; else "" */
+    struct store *store;            /* opened at the folder for buffered reading */
+    struct cb_err nothing;          /* error if there is no complete checkpoint; otherwise its code is 0 */
 };
 
-/* Finds it and opens the store; whether it is complete is for the reader to say. */
+/* Finds the checkpoint and opens its store; does not check that it is complete. */
 int checkpoint_arg_open(struct checkpoint_arg *self, const char *path, struct cb_err *err) CB_MUST_CHECK;
-/* Its metadata, or what the headers of its files say. */
+/* Reads its metadata, or the headers of its files if it has none. */
 int checkpoint_arg_read(const struct checkpoint_arg *self, struct stored_checkpoint **checkpoint,
                         struct cb_err *err) CB_MUST_CHECK;
 void checkpoint_arg_release(struct checkpoint_arg *self);

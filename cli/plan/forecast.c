@@ -1,4 +1,4 @@
-/* Rates and the times that follow from them. Knows experiments, layouts and the history; prints nothing. */
+/* Chooses rates and predicts the times that follow from them. */
 #include "cli/plan/forecast.h"
 
 #include <inttypes.h>
@@ -12,14 +12,14 @@
 #include "core/units.h"
 #include "run/workload_kind.h"
 
-#define DEFAULT_RATE ((double)GIB) /* of a rank, where nothing was measured here */
+#define DEFAULT_RATE ((double)GIB) /* of one rank, if nothing was measured here */
 #define DEFAULT_STAGE_RATE ((double)(5 * GIB))
 #define START_NS (10 * 60 * NS_PER_S)         /* for launch, set-up and sealing */
 #define SUITE_ROUND_NS (20.0 * 60 * NS_PER_S) /* of the cluster suite */
-#define WAIT_MARGIN_NS (2 * 60 * NS_PER_S)    /* behind a wait, which is as long as it is */
-#define MARGIN 3                              /* times what is predicted, where a rate is known */
-#define SMALL_MARGIN 10                       /* where the run that measured it wrote much less */
-#define BLIND_MARGIN 20                       /* where it is only assumed */
+#define WAIT_MARGIN_NS (2 * 60 * NS_PER_S)    /* beyond a wait, whose length is known */
+#define MARGIN 3                              /* time limit / prediction, if the rate is known */
+#define SMALL_MARGIN 10                       /* the same, if the measuring run wrote much less */
+#define BLIND_MARGIN 20                       /* the same, if the rate is only assumed */
 
 /* ---- rates ---- */
 
@@ -52,7 +52,7 @@ static void measured_rates(const struct experiment *experiment, const struct wor
                            const struct throughput_history *book, struct rates *rates)
 {
     struct throughput_query wish;
-    struct cb_err ignored; /* what is wrong with the store is for the verbs that use it to say */
+    struct cb_err ignored; /* verbs that use the store report errors in it */
     const struct rate_run *run = NULL;
     if (throughput_query_init(&wish, experiment, workload, &ignored) == 0)
         run = throughput_history_choose(book, &wish);
@@ -126,7 +126,7 @@ int forecast_run_ns(const struct experiment *experiment, const struct throughput
     struct rates rates;
     struct prediction predicted;
     uint64_t largest, all, limit_ns = experiment_u64(experiment, OPT_TIMEOUT_RUN);
-    if (limit_ns) { /* the agent ends the run then */
+    if (limit_ns) { /* the agent ends the run at its limit */
         *duration_ns = limit_ns + START_NS;
         return 0;
     }
@@ -138,17 +138,17 @@ int forecast_run_ns(const struct experiment *experiment, const struct throughput
     if (rc)
         return rc;
     double iterations = (double)(experiment_u64(experiment, OPT_ITERATIONS) + experiment_u64(experiment, OPT_WARMUP));
-    if (workload_kind_of(experiment)->trains) { /* how long a step takes is what the run is to find out */
+    if (workload_kind_of(experiment)->trains) { /* the duration of a step is what the run measures */
         workload_release(&workload);
         return cb_fail(err, CB_ERR_USAGE,
                        "workload=train: how long it takes cannot be told before; give slurm.time or timeout.run");
     }
-    if (workload_kind_of(experiment)->inspects_checkpoint) { /* what looking once may take at most */
+    if (workload_kind_of(experiment)->inspects_checkpoint) { /* upper limit for reading everything once */
         *duration_ns = START_NS + experiment_u64(experiment, OPT_TIMEOUT_OP);
         workload_release(&workload);
         return 0;
     }
-    if (!workload.layout) { /* the suite has no state whose bytes would tell */
+    if (!workload.layout) { /* the suite has no state whose size could be used */
         *duration_ns = START_NS + (uint64_t)(iterations * SUITE_ROUND_NS);
         workload_release(&workload);
         return 0;
@@ -157,8 +157,8 @@ int forecast_run_ns(const struct experiment *experiment, const struct throughput
     forecast_choose_rates(experiment, &workload, book, &rates);
     forecast_predict(experiment, workload.plan, &rates, largest, all, &predicted);
     workload_release(&workload);
-    double once_s = predicted.save_s + 3 * predicted.load_s; /* a load, and verifying what was loaded */
-    double run_s = (iterations + 1) * once_s;                /* one more for the baseline */
+    double once_s = predicted.save_s + 3 * predicted.load_s; /* a load, and verifying the loaded data */
+    double run_s = (iterations + 1) * once_s;                /* one more iteration for the baseline */
     double at_least_s = (double)experiment_u64(experiment, OPT_DURATION) / 1e9;
     run_s = (run_s > at_least_s ? run_s : at_least_s + once_s) * forecast_margin(&rates);
     const double most_s = 365.0 * 24 * 3600;

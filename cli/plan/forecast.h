@@ -1,5 +1,5 @@
-/* What an experiment will take: rates, and the times that follow. Shared by `plan`, which shows them, and by
- * `submit`, which asks Slurm for as much time. */
+/* Predicts the throughput and duration of an experiment. `plan` shows the prediction, `submit` derives the time
+ * limit from it. */
 #ifndef CLI_PLAN_FORECAST_H
 #define CLI_PLAN_FORECAST_H
 
@@ -12,9 +12,9 @@
 #include "run/experiment.h"
 
 struct rates {
-    double save, load; /* bytes/s of a rank */
-    double stage;      /* of a rank: copying its part while training waits, with save.async */
-    double store;      /* of all; INFINITY where unlimited */
+    double save, load; /* bytes/s of one rank */
+    double stage;      /* bytes/s of one rank: copying its part while training waits, with save.async */
+    double store;      /* bytes/s of all ranks together; INFINITY if unlimited */
     bool assumed;      /* neither given nor measured */
     bool small;        /* measured by a run that wrote much less */
     char from[512];    /* "given", "run 20261121-k3f9 (gpt2 on 4 ranks, …)", "assumed: …" */
@@ -22,27 +22,27 @@ struct rates {
 
 struct prediction {
     double save_s, load_s;
-    double stall_s; /* what a save keeps training from going on: all of it, or the copy with save.async */
+    double stall_s; /* how long a save stops training: all of the save, or only the copy with save.async */
     bool store_binds_save, store_binds_load;
     double interval_s, goodput, mtbf_s;
 };
 
-/* rate.rank where it is given, else what the run in the book that tells most of the experiment measured on its store,
- * else 1 GiB/s. The workload has a plan. */
+/* rate.rank if given, else the throughput of the closest earlier run on the same store, else 1 GiB/s. The workload
+ * must have a plan. */
 void forecast_choose_rates(const struct experiment *experiment, const struct workload *workload,
                            const struct throughput_history *book, struct rates *rates);
 
-/* `largest_state_bytes` is what the fullest rank holds, `all_state_bytes` all ranks together. */
+/* `largest_state_bytes`: bytes of the fullest rank; `all_state_bytes`: bytes of all ranks together. */
 void forecast_predict(const struct experiment *experiment, const struct plan *plan, const struct rates *rates,
                       uint64_t largest_state_bytes, uint64_t all_state_bytes, struct prediction *predicted);
 
-/* The most that any rank holds of the layout, and what all hold. */
+/* Bytes of the fullest rank of the layout, and of all ranks together. */
 void forecast_sum_states(const struct layout *layout, uint64_t *largest_bytes, uint64_t *all_bytes);
 
-/* How many times what is predicted a time limit is. */
+/* Time limit divided by predicted duration. */
 int forecast_margin(const struct rates *rates);
 
-/* How long a run may take, with a generous margin: for a time limit. */
+/* A generous upper estimate of a run's duration, for a time limit. */
 int forecast_run_ns(const struct experiment *experiment, const struct throughput_history *book, uint64_t *duration_ns,
                     struct cb_err *err) CB_MUST_CHECK;
 

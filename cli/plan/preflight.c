@@ -1,4 +1,4 @@
-/* What a run needs against what this machine has. Asks the kernel; the ranks ask again, when it counts. */
+/* Compares the needs of a run with the resources of this machine. The ranks check again when they start. */
 #include "cli/plan/preflight.h"
 
 #include <inttypes.h>
@@ -12,7 +12,7 @@
 #include "setup/memory_estimate.h"
 #include "store/kind.h"
 
-/* What a rank of ours takes before it holds a byte of state (Open MPI 4.1: 16 MiB and 5 threads). */
+/* Memory of one of our ranks without any state (Open MPI 4.1: 16 MiB and 5 threads). */
 #define PROCESS_BYTES (16 * MIB)
 #define PROCESS_THREADS 4
 
@@ -27,7 +27,7 @@ static uint64_t read_limit(const char *path)
     return limit;
 }
 
-/* The smallest of what bounds processes and threads here, and what it is called. */
+/* The smallest limit on processes and threads, and its name. */
 static uint64_t thread_limit(const char **name)
 {
     static const char *const files[] = {"/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"};
@@ -99,11 +99,11 @@ static int check_space(const struct experiment *experiment, const struct workloa
 int preflight_check(const struct experiment *experiment, const struct workload *workload, struct cb_err *err)
 {
     if (!workload->layout)
-        return 0; /* the cluster suite holds no model; its sections look for themselves */
+        return 0; /* the cluster suite has no model; its sections check their own needs */
     if (*experiment_text(experiment, OPT_HOSTS) || experiment_u64(experiment, OPT_NODES) > 1)
         return 0;
     int rc = check_ranks(workload->layouts.ranks, err);
-    if (rc || !workload->layout) /* the suite has no state; its ranks know what they need */
+    if (rc || !workload->layout) /* the suite has no state; its ranks check their own needs */
         return rc;
     rc = check_memory(experiment, workload, err);
     return rc ? rc : check_space(experiment, workload, err);

@@ -1,4 +1,4 @@
-/* Planning runs. Owns the checks before anything is written, and how members are named. */
+/* Plans runs: checks them before anything is written, and names them. */
 #include "cli/plan/run_plan.h"
 
 #include <inttypes.h>
@@ -31,7 +31,7 @@ int run_plan_folder(const char *id, char **folder, struct cb_err *err)
 
 /* ---- what can be wrong ---- */
 
-/* A folder that is not here, or is read-only here, may be there. */
+/* For runs elsewhere, a folder that is missing or read-only here may be usable there. */
 static int check_place(const struct experiment *experiment, bool elsewhere, struct cb_err *err)
 {
     struct cb_err own;
@@ -58,7 +58,7 @@ static int set_number(struct experiment *experiment, const char *key, uint64_t n
     return experiment_set(experiment, key, text, origin, err);
 }
 
-/* Ranks that follow from nodes: nodes x ranks_per_node, or one a node where nothing else says how many. */
+/* Ranks from nodes: nodes x ranks_per_node, or one a node if nothing else sets the number. */
 static int freeze_nodes(struct experiment *experiment, bool elsewhere, struct cb_err *err)
 {
     uint64_t nodes = experiment_u64(experiment, OPT_NODES), a_node = experiment_u64(experiment, OPT_RANKS_PER_NODE);
@@ -71,7 +71,7 @@ static int freeze_nodes(struct experiment *experiment, bool elsewhere, struct cb
     return 0;
 }
 
-/* With the number of ranks known: how many nodes that makes, and whether all three agree. */
+/* Called when the number of ranks is known: sets the number of nodes, and fails if the three contradict each other. */
 static int check_nodes(struct experiment *experiment, bool elsewhere, struct cb_err *err)
 {
     uint64_t nodes = experiment_u64(experiment, OPT_NODES), a_node = experiment_u64(experiment, OPT_RANKS_PER_NODE);
@@ -99,7 +99,7 @@ int run_plan_freeze_nodes(struct experiment *experiment, struct cb_err *err)
     return rc || experiment_u64(experiment, OPT_RANKS) == 0 ? rc : check_nodes(experiment, true, err);
 }
 
-/* What the axes of a combination come to: its ranks, and dp where loads have another layout (0: as it is). */
+/* What the axes of a combination result in: its ranks, and dp if loads have another layout (0: unchanged). */
 struct world {
     uint32_t ranks, dp;
 };
@@ -110,7 +110,7 @@ static struct world world_of(const struct experiment *experiment, const struct w
     return (struct world){workload->layouts.ranks, by_mesh ? 0 : workload->layouts.data_ranks};
 }
 
-/* Everything that can be wrong with the keys, and how many ranks they make. */
+/* Checks all keys of a combination and computes its number of ranks. */
 static int check_combination(const struct experiment *experiment, bool elsewhere, struct world *world,
                              struct cb_err *err)
 {
@@ -124,7 +124,7 @@ static int check_combination(const struct experiment *experiment, bool elsewhere
     return rc;
 }
 
-/* Once frozen, `ranks` is what is started: dp can no longer be what it leaves over. */
+/* A frozen `ranks` is the number that is started, so dp can no longer be derived from it. */
 static int freeze_world(struct experiment *experiment, const struct world *world, struct cb_err *err)
 {
     int rc = world->dp ? set_number(experiment, "dp", world->dp, "the mesh", err) : 0;
@@ -137,7 +137,7 @@ int run_plan_freeze_world(struct experiment *experiment, const struct workload *
     return freeze_world(experiment, &world, err);
 }
 
-/* Keys that the native engine alone looks at, given for another one: no mistake, but not to be believed. */
+/* Warns about keys of the native engine that were given for another engine, which ignores them. */
 static bool note_unused_keys(const struct experiment *experiment)
 {
     static const enum option_id keys[] = {OPT_IO_ENGINE, OPT_IO_DIRECT, OPT_IO_BLOCK, OPT_IO_DEPTH, OPT_CHECKSUM};
@@ -156,7 +156,7 @@ static bool note_unused_keys(const struct experiment *experiment)
     return noted;
 }
 
-/* The agent counts iterations: of a training, the steps that count. */
+/* The agent counts iterations: for a training these are the measured steps. */
 static int freeze_steps(struct experiment *experiment, struct cb_err *err)
 {
     if (!workload_kind_of(experiment)->trains)
@@ -165,8 +165,8 @@ static int freeze_steps(struct experiment *experiment, struct cb_err *err)
     return set_number(experiment, "iterations", steps - warmup, "train.steps - warmup", err);
 }
 
-/* Before anything is written: every combination once. The axes decide how many ranks there are, here and
- * nowhere else: the frozen experiment says the number. */
+/* Checks every combination once before anything is written. Only here do the axes decide the number of ranks; the
+ * frozen experiment contains the number. */
 static int check_members(const struct run_plan *self, bool elsewhere, struct cb_err *err)
 {
     struct world *worlds = calloc(self->sweep.combinations + 1, sizeof *worlds);
@@ -181,7 +181,7 @@ static int check_members(const struct run_plan *self, bool elsewhere, struct cb_
             rc = freeze_nodes(member->experiment, elsewhere, err);
         if (rc == 0 && worlds[member->combination].ranks == 0)
             rc = check_combination(member->experiment, elsewhere, &worlds[member->combination], err);
-        noted = noted || (rc == 0 && note_unused_keys(member->experiment)); /* once is enough */
+        noted = noted || (rc == 0 && note_unused_keys(member->experiment)); /* warn only once */
         if (rc == 0)
             rc = freeze_world(member->experiment, &worlds[member->combination], err);
         if (rc == 0)
@@ -195,7 +195,7 @@ static int check_members(const struct run_plan *self, bool elsewhere, struct cb_
 
 /* ---- names ---- */
 
-/* "ID" alone, or "ID.07": as many digits as the largest needs, so that names sort as numbers do. */
+/* "ID" alone, or "ID.07": padded with zeros to the width of the largest number, so that names sort numerically. */
 static void name_member(const struct run_plan *self, size_t index, char name[64])
 {
     char number[32];

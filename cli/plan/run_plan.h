@@ -1,5 +1,5 @@
-/* From settings to planned runs: expanded, checked, named, and written down before anything starts. Shared
- * by what runs here and what is submitted. */
+/* Turns settings into planned runs: expands sweeps, checks every run, names it and writes it to disk before anything
+ * starts. Shared by local runs and submitted ones. */
 #ifndef CLI_PLAN_RUN_PLAN_H
 #define CLI_PLAN_RUN_PLAN_H
 
@@ -14,33 +14,33 @@
 
 struct planned {
     char id[64];
-    char *folder;                        /* owned; there once it is written */
+    char *folder;                        /* owned; exists once the run has been written */
     const struct experiment *experiment; /* borrowed from the sweep */
 };
 
 struct run_plan {
-    char id[64];       /* of the sweep, or of the single run */
+    char id[64];       /* of the sweep, or of a single run */
     char sweep_id[64]; /* "" for a single run */
     struct sweep sweep;
-    struct planned *members; /* sweep.count of them, in order */
+    struct planned *members; /* sweep.count runs, in order */
 };
 
-/* Every combination checked, paths and ranks frozen, names given; nothing is written. `elsewhere`: for
- * other machines than this one, which may have folders that are not here. Release also after a failure. */
+/* Expands and checks every combination, freezes paths and ranks, and chooses names; writes nothing. `elsewhere`: the
+ * runs are for other machines, which may have folders that this one lacks. Release also after a failure. */
 int run_plan_expand(struct run_plan *self, const struct setting_list *settings, bool elsewhere,
                     struct cb_err *err) CB_MUST_CHECK;
-/* Names them so, before anything is written. */
+/* Sets the name of the sweep or run, before anything is written. */
 int run_plan_rename(struct run_plan *self, const char *id, struct cb_err *err) CB_MUST_CHECK;
-/* `ranks` of an experiment for a cluster from its nodes and ranks_per_node, as expanding does it; USAGE where they do not
- * agree with it. */
+/* Sets `ranks` of an experiment for a cluster from nodes and ranks_per_node, as expanding does. CB_ERR_USAGE if a
+ * given `ranks` contradicts them. */
 int run_plan_freeze_nodes(struct experiment *experiment, struct cb_err *err) CB_MUST_CHECK;
-/* Small letters, digits and dashes, at most 40 of them. */
+/* Whether the name has 1 to 40 lower-case letters, digits and dashes and does not start with a dash. */
 bool run_plan_is_id(const char *id);
-/* As expanding does it: `ranks` becomes what the axes make, and dp is no longer what it leaves over. */
+/* Sets `ranks` to the product of the axes and fixes dp, as expanding does. */
 int run_plan_freeze_world(struct experiment *experiment, const struct workload *workload,
                           struct cb_err *err) CB_MUST_CHECK;
-/* The member's folder and its row; the folder's files as part of a batch (NULL: at once). Where there is no row there
- * is no folder. */
+/* Writes a member's folder and its row in the history; if the row cannot be written, the folder is removed. The
+ * folder's files become part of a batch; NULL writes them at once. */
 int run_plan_write(const struct run_plan *self, size_t index, struct history *history, struct file_batch *batch,
                    struct cb_err *err) CB_MUST_CHECK;
 void run_plan_release(struct run_plan *self);

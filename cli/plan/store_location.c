@@ -1,4 +1,4 @@
-/* Where a store lies. Asks the kernel; knows no backend but the names of their keys. */
+/* Finds out where a store lies, and checks that it can be used. */
 #include "cli/plan/store_location.h"
 
 #include <errno.h>
@@ -20,7 +20,7 @@
 
 #define PROBE_ALIGNMENT 4096
 
-/* "a/b" becomes "/where/we/are/a/b"; "." and ".." are folded only where the path exists. */
+/* "a/b" becomes "/current/folder/a/b"; "." and ".." are resolved only if the path exists. */
 static int absolute_path(const char *path, struct buf *out, struct cb_err *err)
 {
     char resolved[PATH_MAX];
@@ -59,7 +59,7 @@ static int freeze_store(struct experiment *experiment, struct cb_err *err)
     return rc;
 }
 
-/* Files that a key names: the ranks have another working folder. */
+/* Makes a path in a key absolute, because ranks have another working folder. */
 static int freeze_file(struct experiment *experiment, enum option_id id, struct cb_err *err)
 {
     const char *file = experiment_text(experiment, id);
@@ -88,7 +88,7 @@ static int freeze_model(struct experiment *experiment, struct cb_err *err)
 {
     const char *model = experiment_text(experiment, OPT_MODEL);
     if (is_preset(model) || access(model, F_OK) < 0)
-        return 0; /* loading it says what is wrong with the name */
+        return 0; /* loading it reports an invalid name */
     struct buf text;
     buf_init(&text, 65536);
     int rc = absolute_path(model, &text, err);
@@ -112,7 +112,7 @@ int store_location_freeze(struct experiment *experiment, struct cb_err *err)
     return rc ? rc : freeze_model(experiment, err);
 }
 
-/* A run that only loads needs to read there, every other one to write; root may, but not on what is mounted
+/* A run that only loads needs read access, any other write access. Root has both, except on a file system mounted
  * read-only. */
 static int check_access(const char *path, const char *folder, bool loads, struct cb_err *err)
 {
@@ -144,7 +144,7 @@ static int check_folder(const char *path, bool loads, struct cb_err *err)
     return check_access(path, slash == above ? "/" : above, loads, err);
 }
 
-/* What no server can make right; what is left to the environment of where ranks run is told there. */
+/* Rejects keys that are invalid for any server. What depends on the environment of the ranks is checked there. */
 static int check_s3_keys(const struct experiment *experiment, struct cb_err *err)
 {
     struct s3_options options;
@@ -164,7 +164,7 @@ int store_location_check(const struct experiment *experiment, struct cb_err *err
     const char *store = experiment_text(experiment, OPT_STORE);
     struct store_uri uri = store_uri_of(store);
     if (!workload_kind_of(experiment)->has_ranks)
-        return 0; /* touches no store */
+        return 0; /* uses no store */
     int rc = store_uri_check_faults(store, err);
     if (rc)
         return cb_context(err, "store=%s", store);
@@ -178,11 +178,11 @@ int store_location_check(const struct experiment *experiment, struct cb_err *err
         return cb_fail(err, CB_ERR_USAGE, "store=%s keeps nothing that could be looked at", store);
     if (experiment_is(experiment, OPT_OPS, "save") || workload_kind_of(experiment)->trains ||
         workload_kind_of(experiment)->measures_cluster)
-        return 0; /* the suite leaves its storage section out, and says so */
+        return 0; /* the suite skips its storage section and reports that */
     return cb_fail(err, CB_ERR_USAGE, "store=%s keeps nothing that could be loaded: use ops=save", store);
 }
 
-/* Cuts the path to what exists. */
+/* The longest existing prefix of the path. */
 static void find_existing(const char *path, char existing[4096])
 {
     snprintf(existing, 4096, "%s", path);
@@ -242,7 +242,7 @@ static void ask_direct(int fd, struct store_location *place)
 #endif
 }
 
-/* A file of ours without a name where the file system has such, else one that is unlinked at once. */
+/* Opens an unnamed temporary file with O_DIRECT; if the file system has none, a named one that is unlinked at once. */
 static void probe_direct(const char *folder, struct store_location *place)
 {
     char name[4200];

@@ -1,4 +1,4 @@
-/* Measured rates of runs here. Owns how they are read from the history and which run tells most. */
+/* Reads the throughput of earlier runs from the history and chooses the closest one. */
 #include "cli/plan/throughput_history.h"
 
 #include <limits.h>
@@ -16,7 +16,7 @@
 
 /* ---- the book ---- */
 
-/* Saves that were measured here by the default workload, the newest of each experiment at each store: SQLite takes
+/* Saves of the default workload on this machine, the newest of each experiment and store: with max(), SQLite takes
  * the other columns from the row that has the maximum. */
 static const char *const book_sql =
     "SELECT r.run, r.hash, max(r.started_ns), r.experiment->>'$.engine', r.experiment->>'$.model',"
@@ -167,7 +167,7 @@ static bool same_bucket(const struct rate_run *run, const char *inner, const cha
            strcmp(a, b) == 0;
 }
 
-/* The device of the path, or of the nearest folder above it that is there. */
+/* The device of the path, or of its nearest existing parent. */
 static bool device_of(const char *path, dev_t *device)
 {
     char above[PATH_MAX];
@@ -184,7 +184,7 @@ static bool device_of(const char *path, dev_t *device)
     return true;
 }
 
-/* Whether the path lies on the file system that was mounted there. */
+/* Whether the path lies on the file system mounted at `mount`. */
 static bool on_mount(const char *path, const char *mount)
 {
     size_t len = strlen(mount);
@@ -200,7 +200,7 @@ static bool same_store(const struct rate_run *run, const struct throughput_query
     struct store_uri uri = store_uri_of(store), of_run = store_uri_of(run->store);
     if (strcmp(run->store, store) == 0 && (uri.has_faults || !uri.kind->is_objects))
         return true;
-    if (of_run.has_faults) /* faults tell of themselves alone */
+    if (of_run.has_faults) /* runs with faults say nothing about a healthy store */
         return false;
     if (uri.kind->is_objects)
         return same_bucket(run, uri.inner, experiment_text(wish->experiment, OPT_S3_ENDPOINT));
@@ -227,7 +227,7 @@ static uint32_t ranks_on_a_node(uint32_t ranks, uint32_t nodes)
     return nodes ? ranks / nodes : ranks;
 }
 
-/* How alike run and wish are, the weightier likeness in the higher bit. */
+/* How similar the run is to the wish: each matching property sets a bit, the more important ones higher bits. */
 static unsigned likeness(const struct rate_run *run, const struct throughput_query *wish)
 {
     bool behind = experiment_bool(wish->experiment, OPT_SAVE_ASYNC);

@@ -1,5 +1,4 @@
-/* Measured rates: what a rank got in runs here that passed, and which of these runs tells about an experiment.
- * Reads the history; prints nothing. */
+/* Throughput of earlier runs, used to predict a new one. Reads the history. */
 #ifndef CLI_PLAN_THROUGHPUT_HISTORY_H
 #define CLI_PLAN_THROUGHPUT_HISTORY_H
 
@@ -10,19 +9,19 @@
 #include "cli/plan/workload.h"
 #include "run/experiment.h"
 
-/* Runs whose ranks wrote less than the plan's share of this are taken only where there is no other: what a small
- * file costs is not what its bytes cost. */
+/* Runs whose ranks wrote less than 1/16 of the planned bytes are used only if there is no other: the cost of a small
+ * file says little about throughput. */
 #define RATES_SMALL 16
 
-/* A run that saved. Owned texts. */
+/* A run that saved. Owned strings. */
 struct rate_run {
     char run[64], hash[EXPERIMENT_HASH_LENGTH + 1];
-    char *engine, *model, *store, *endpoint, *mount; /* endpoint: of S3; mount: where its file system was mounted */
+    char *engine, *model, *store, *endpoint, *mount; /* endpoint: of S3; mount: mount point of its file system */
     uint64_t started_wall_ns;
     uint32_t ranks, nodes;
     bool behind;             /* save.async */
-    double bytes_a_rank;     /* of a checkpoint */
-    double save, load, wait; /* bytes/s of a rank; wait: while training waits; NAN: not known */
+    double bytes_a_rank;     /* bytes of a checkpoint for each rank */
+    double save, load, wait; /* bytes/s of one rank, NAN if unknown; wait: while training waits */
 };
 
 /* The newest run of each experiment and store. */
@@ -32,11 +31,11 @@ struct throughput_history {
     bool loaded;
 };
 
-/* No history is no error: the book is empty then. */
+/* A missing history is no error: the book is then empty. */
 void throughput_history_load(struct throughput_history *self);
 void throughput_history_release(struct throughput_history *self);
 
-/* What a rate is wanted for: the experiment as it would be frozen, and what it comes to. */
+/* The experiment to predict, frozen as for a run. */
 struct throughput_query {
     struct experiment *experiment; /* owned */
     char hash[EXPERIMENT_HASH_LENGTH + 1];
@@ -47,14 +46,14 @@ int throughput_query_init(struct throughput_query *self, const struct experiment
                           const struct workload *workload, struct cb_err *err) CB_MUST_CHECK;
 void throughput_query_release(struct throughput_query *self);
 
-/* The run that tells most: of the same engine and store (the same folder, without faults, or file system; the same
- * bucket at the same endpoint), behind training if that is wished; then one that is not much smaller, of the same
- * experiment, of the same model and ranks on a node, the nearest in bytes a rank and in ranks, the newest. NULL
- * where there is none. */
+/* The closest earlier run: of the same engine and store (the same folder or file system, without injected faults;
+ * the same bucket and endpoint), and asynchronous if the experiment is. Among those it prefers, in this order: not
+ * much smaller, same experiment, same model and ranks per node, nearest in bytes per rank and in ranks, newest. NULL
+ * if there is none. */
 const struct rate_run *throughput_history_choose(const struct throughput_history *self,
                                                  const struct throughput_query *wish);
 
-/* Whether its ranks wrote so much less that the rate may be another. */
+/* Whether its ranks wrote so much less that its throughput may differ. */
 bool rate_run_is_small(const struct rate_run *run, const struct throughput_query *wish);
 
 #endif

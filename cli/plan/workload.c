@@ -1,4 +1,4 @@
-/* Model, layout and plan of an experiment. Knows no store and no history. */
+/* Computes model, layout and plan of an experiment. */
 #include "cli/plan/workload.h"
 
 #include "run/workload_kind.h"
@@ -17,7 +17,7 @@ int workload_load_model(const struct experiment *experiment, struct model **mode
         return cb_fail(err, CB_ERR_INTERNAL, "dtype=%s is an option's choice but no element type", name);
     int rc = model_load(experiment_text(experiment, OPT_MODEL), experiment_u64(experiment, OPT_LAYERS),
                         given ? &dtype : NULL, model, err);
-    if (rc == CB_ERR_FORMAT) /* a file that the user wrote, as a key that the user wrote */
+    if (rc == CB_ERR_FORMAT) /* a malformed file named in a key is a usage error */
         rc = CB_ERR_USAGE;
     return rc;
 }
@@ -27,7 +27,7 @@ uint32_t workload_payload_alignment(const struct experiment *experiment)
     return experiment_is(experiment, OPT_IO_DIRECT, "false") ? BUFFERED_ALIGNMENT : DIRECT_ALIGNMENT;
 }
 
-/* One rank a core that this process may use, where the number is not given. */
+/* If the number is not given: one rank for each core that this process may use. */
 static uint32_t ranks_without_model(const struct experiment *experiment)
 {
     cpu_set_t cores;
@@ -37,7 +37,7 @@ static uint32_t ranks_without_model(const struct experiment *experiment)
     return ranks ? (uint32_t)ranks : 1;
 }
 
-/* A training's ranks are those given, or one. */
+/* A training has the given number of ranks, or one. */
 static int init_training(struct workload *self, const struct experiment *experiment, struct cb_err *err)
 {
     struct workload fresh = {0};

@@ -1,4 +1,4 @@
-/* What an experiment comes to: its model, layout and plan, for the verbs that look before a run. */
+/* Model, layout and plan of an experiment, for verbs that inspect it before a run. */
 #ifndef CLI_PLAN_WORKLOAD_H
 #define CLI_PLAN_WORKLOAD_H
 
@@ -11,20 +11,20 @@
 
 struct workload {
     struct model *model;
-    struct layout_pair layouts; /* to save in, and to load in */
-    struct layout *layout;      /* the one to save in; owned by `layouts` */
+    struct layout_pair layouts; /* for saving and for loading */
+    struct layout *layout;      /* the layout for saving; owned by `layouts` */
     struct plan *plan;
-    struct training training; /* workload=train, which has a model and no layout here; steps is 0 elsewhere */
+    struct training training; /* of workload=train, which has a model but no layout here; else its steps are 0 */
 };
 
-/* Computes what the workload has of it; fails with what is wrong with the keys. */
+/* Computes the members that the workload has. Fails if keys are invalid or contradict each other. */
 int workload_init(struct workload *self, const struct experiment *experiment, struct cb_err *err) CB_MUST_CHECK;
 void workload_release(struct workload *self);
 
-/* The model alone, with the experiment's layers and dtype. */
+/* Only the model, with the experiment's layers and dtype. */
 int workload_load_model(const struct experiment *experiment, struct model **model, struct cb_err *err) CB_MUST_CHECK;
 
-/* Where payloads of the experiment start: at multiples of this in their file. */
+/* Payloads of the experiment start at multiples of this offset in their file, in bytes. */
 uint32_t workload_payload_alignment(const struct experiment *experiment);
 
 #endif

@@ -1,4 +1,4 @@
-/* Rows of the older suite and where their figures are in ours. Knows YAML only as far as it writes it. */
+/* Writes a suite's run as YAML in the rows of the earlier cluster benchmark. */
 #include "cli/report/clusterbench.h"
 
 #include <math.h>
@@ -14,8 +14,8 @@
 #define NO_METRIC METRIC_COUNT
 #define ROW_BYTES 96
 
-/* `name` has a %s where a number stands: of GPUs or ranks, of workers in the storage's. A value of ours times `factor` is
- * theirs. */
+/* `name` has a %s in the place of a number: of GPUs or ranks, for storage of workers. Our value times `factor` is
+ * the value written. */
 struct row {
     const char *section, *name, *unit;
     enum metric_id metric;
@@ -30,7 +30,7 @@ static const struct row links[] = {
     {between_nodes, "All-to-all bandwidth (%s GPUs)", "GB/s", METRIC_ALL_TO_ALL_BUS_BYTES_PER_S, 1e-9},
 };
 
-/* Of each GPU, in a section of its own. */
+/* Rows of each GPU, in a section of its own. */
 static const struct row gpus[] = {
     {NULL, "Memory bandwidth", "GB/s", METRIC_GPU_COPY_BYTES_PER_S, 1e-9},
     {NULL, "Compute (FP32 matmul)", "TFLOPS", METRIC_GPU_GEMM_FP32_FLOPS, 1e-12},
@@ -54,7 +54,7 @@ static const struct row others[] = {
     {"Memory", "Allocation/deallocation", "ops/s", NO_METRIC, 0}, /* counted untouched pages: there is no such rate */
 };
 
-/* Every rank's median of every metric. */
+/* The median of every metric for every rank. */
 struct rank_medians {
     uint32_t attempt;
     size_t ranks, repetitions;
@@ -62,11 +62,11 @@ struct rank_medians {
     size_t *counts;
 };
 
-/* A document: of the run, or of one rank. */
+/* A document: of the whole run, or of one rank. */
 struct document {
     const struct run_info *run;
     const struct rank_medians *medians;
-    long rank; /* -1: of the run */
+    long rank; /* -1: the whole run */
     size_t gpus, nodes;
     struct buf *out;
 };
@@ -101,7 +101,7 @@ static void write_row(struct buf *out, const struct row *row, const char *number
         buf_printf(out, "    \"%s\": {value: null, unit: \"%s\"}\n", name, row->unit);
 }
 
-/* Between nodes there is nothing where there is one. What goes from all to all is the GPUs', where they talk. */
+/* Links between nodes are null if there is only one node. If GPUs communicate, all-to-all is that of the GPUs. */
 static void write_links(const struct document *self, const char *number)
 {
     buf_printf(self->out, "  \"%s\":\n", between_nodes);
@@ -123,7 +123,7 @@ static bool has_gpu(const struct rank_medians *medians, size_t rank)
     return false;
 }
 
-/* Those of a document; one of nothing where there is none, as every section is there. */
+/* The GPUs of a document. Without GPUs one section of nulls, because every section must exist. */
 static void write_gpus(const struct document *self)
 {
     size_t number = 0, written = 0;

@@ -1,4 +1,4 @@
-/* What the verbs that read the history share. Knows no verb. */
+/* Helpers of the verbs that read the history. */
 #include "cli/report/history_reading.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@
 #include "core/clock.h"
 #include "core/units.h"
 
-/* Three digits that matter, never an exponent in the range people meet. */
+/* Three significant digits, without an exponent in the usual range. */
 static char *number_text(double value, char text[32])
 {
     double size = fabs(value);

@@ -1,4 +1,4 @@
-/* What the verbs that read the history share: opening it, figures as text, runs loaded by selection. */
+/* Helpers of the verbs that read the history: opening it, formatting figures, loading selected runs. */
 #ifndef CLI_REPORT_HISTORY_READING_H
 #define CLI_REPORT_HISTORY_READING_H
 
@@ -6,9 +6,9 @@
 #include "core/json.h"
 #include "db/history.h"
 
-/* A figure with its unit as people read it: "0.803 s", "2.03 GiB/s", "1.62 GiB", "0.97"; "-" for NAN. */
+/* A figure with its unit for people: "0.803 s", "2.03 GiB/s", "1.62 GiB", "0.97"; "-" for NAN. */
 char *figure_text(enum metric_id metric, double value, char text[32]);
-/* The same without the unit where the metric's name has it (seconds). */
+/* The same without the unit if the metric's name contains it (seconds). */
 char *figure_short_text(enum metric_id metric, double value, char text[32]);
 
 /* The UTC date "2026-11-21T12:00:00Z"; NULL for 0. */
@@ -17,10 +17,10 @@ const char *date_text(uint64_t wall_ns, char text[21]);
 /* Writes a date as JSON text, null for 0. */
 void json_write_date(struct json_writer *json, uint64_t wall_ns);
 
-/* Splits a text at blanks into words; `copy` owns them. Both are freed by the caller. */
+/* Splits a string at blanks into words; `copy` owns the characters. The caller frees `copy` and `words`. */
 int split_words(const char *text, char **copy, const char ***words, size_t *count, struct cb_err *err) CB_MUST_CHECK;
 
-/* The run that a verb's only word names, LATEST where there is none; USAGE where there are more. */
+/* The run named by the verb's only word; LATEST without a word. CB_ERR_USAGE if there are more words. */
 int find_only_run(struct cli *cli, struct history *history, char run[64], struct cb_err *err) CB_MUST_CHECK;
 
 #endif

@@ -1,4 +1,4 @@
-/* Figures of a run for people. Reads run_info alone. */
+/* Formats figures of a run for people. */
 #include "cli/report/metric_format.h"
 
 #include <math.h>

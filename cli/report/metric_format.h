@@ -1,27 +1,27 @@
-/* Figures of a run as tables and JSON show them. */
+/* Formats figures of a run for tables and JSON. */
 #ifndef CLI_REPORT_METRIC_FORMAT_H
 #define CLI_REPORT_METRIC_FORMAT_H
 
 #include "db/history.h"
 
-/* "save_s", or "load.io_s" for what several operations have. */
+/* "save_s", or "load.io_s" if several operations have the metric. */
 char *figures_name(enum operation op, enum metric_id metric, char name[64]);
 
-/* Rates of the suite that print in 1000s: of networks and GPUs, as that field has them, and of all that is no bytes.
- * False, and `text` untouched, for all other metrics. */
+/* Formats rates of the suite that use decimal prefixes: of networks and GPUs, as is usual in that field, and rates
+ * that do not count bytes. Returns false and leaves `text` unchanged for other metrics. */
 bool figures_format_decimal(enum metric_id metric, double value, char text[32]);
 
-/* In the unit of its metric. */
+/* In the unit of the metric. */
 char *figures_format(enum metric_id metric, double value, char text[32]);
 
-/* Of a metric of iterations or runs, which belongs to one operation: where the history put it does not matter. NaN
- * where the run has none. */
+/* Median of a metric of iterations or runs that belongs to one operation, whichever operation the history filed it
+ * under. NAN if the run has none. */
 double figures_median(const struct run_info *info, enum metric_id metric);
 
-/* "rank 3, +1.6 %: fsync"; without a reason where none is known, "-" where no rank is. */
+/* "rank 3, +1.6 %: fsync"; without a reason if none is known; "-" if no rank is known. */
 char *figures_slowest(const struct run_info *info, enum operation op, char text[64]);
 
-/* What people call a state of an operation: "read", not "io". */
+/* The name of a state that people use for an operation: "read", not "io". */
 const char *figures_state_name(enum rank_state state, enum operation op);
 
 #endif

@@ -16,13 +16,13 @@
 #include "run/workload_kind.h"
 #include "store/kind.h"
 
-#define LIMIT_IN_DOUBT 1.1   /* of the device's limit, which the baseline measures once a run */
-#define OTHERS_IN_DOUBT 0.15 /* of the machine's CPU time */
-#define SHOWN_SHARE 0.005    /* states with less of the time are not named */
+#define LIMIT_IN_DOUBT 1.1   /* times the device's limit, which the baseline measures once a run */
+#define OTHERS_IN_DOUBT 0.15 /* share of the machine's CPU time */
+#define SHOWN_SHARE 0.005    /* states with a smaller share of the time are not printed */
 
 /* ---- the table ---- */
 
-/* "write 91 %, fsync 6 %, wait 2 %", largest first; "" where nothing is known. */
+/* "write 91 %, fsync 6 %, wait 2 %", largest first; "" if nothing is known. */
 static void describe_states(const struct run_info *info, enum operation op, struct buf *out)
 {
     bool shown[STATE_COUNT] = {false};
@@ -65,7 +65,7 @@ static void add_operation(struct table *table, const struct run_info *info, enum
         return;
     bool cold = experiment_bool(info->experiment, OPT_LOAD_COLD);
     bool objects = store_uri_of(experiment_text(info->experiment, OPT_STORE))
-                       .kind->is_objects; /* no cache here to be cold or warm */
+                       .kind->is_objects; /* object stores have no cache here that could be cold or warm */
     const char *how = save || objects                                   ? ""
                       : !cold                                           ? " (warm)"
                       : info->suspected_cache || info->coldness_unknown ? " (cold?)"
@@ -94,7 +94,7 @@ static const char *fact_value(const struct run_info *info, const char *key)
     return NULL;
 }
 
-/* What rank 0 says of how it verified ("full", "sample", "none (why)") is nearer to the truth than the key. */
+/* Rank 0 reports how it verified ("full", "sample", "none (why)"), which is more accurate than the key. */
 static void write_verified(const struct run_info *info, struct buf *out)
 {
     const char *how = fact_value(info, "verify");
@@ -118,7 +118,7 @@ static double median_of_save(const struct run_info *info, enum metric_id metric)
     return NAN;
 }
 
-/* Saves that went on behind training: what it waited for, and what the rest cost it. */
+/* Asynchronous saves: how long training waited for them, and how much the rest slowed it down. */
 static void write_behind(const struct run_info *info, struct buf *out)
 {
     double stall_s = median_of_save(info, METRIC_STALL_S), persist_s = median_of_save(info, METRIC_PERSIST_S);
@@ -146,12 +146,12 @@ static void write_goodput(const struct run_info *info, struct buf *out)
                    units_format_duration(interval_s * 1e9, b));
 }
 
-/* What stays in the store, by the name that loading it needs. */
+/* What the run left in the store, with the name needed to load it. */
 static void write_kept(const struct run_info *info, struct buf *out)
 {
     const char *kept = fact_value(info, "checkpoint");
     if (!store_uri_of(experiment_text(info->experiment, OPT_STORE)).kind->keeps_data)
-        return; /* nothing stays there */
+        return; /* this kind of store keeps nothing */
     if (kept && workload_kind_of(info->experiment)->trains) {
         buf_printf(out, "kept          %s     go on from it with train.resume=latest suffix=%.*s\n", kept,
                    (int)(strrchr(kept, '/') ? strrchr(kept, '/') - kept : (long)strlen(kept)), kept);
@@ -193,7 +193,7 @@ static bool has_script(const struct run_info *info, const char *name)
            access(script, R_OK) == 0;
 }
 
-/* A run that was rendered, or whose sweep was stopped before it. */
+/* A run that was only rendered, or whose sweep was stopped before it. */
 static void write_unstarted(const struct run_info *info, const char *folder, struct buf *out)
 {
     buf_append_text(out, "planned       it has not been started: nothing is measured yet\n");
@@ -247,7 +247,7 @@ static void write_used(const struct run_info *info, struct buf *out)
         buf_printf(out, "left out      %s\n", extra);
 }
 
-/* What was measured, in the order of the catalogue, and what could not be. */
+/* What was measured, in the order of the catalogue, and what could not be measured. */
 static int write_suite(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err)
 {
     static const char *const headings[] = {"", "median", "min … max"};
@@ -284,7 +284,7 @@ static void write_fact(const struct run_info *info, const char *heading, const c
         buf_printf(out, "%-13s %s\n", heading, value);
 }
 
-/* What was looked at, how fast, and what is wrong with it. */
+/* For workload=verify: what was read, how fast, and what is wrong with it. */
 static int write_looked_at(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err)
 {
     static const char *const headings[] = {"", "time", "GiB/s", "slowest rank", "where the time goes"};
@@ -338,7 +338,7 @@ static int write_checkpoints(const struct run_info *info, bool colour, struct bu
     add_operation(&table, info, OP_LOAD);
     bool has_rows = table.count > sizeof headings / sizeof *headings;
     if (has_rows && workload_kind_of(info->experiment)->trains)
-        buf_append_char(out, '\n'); /* after the steps' lines */
+        buf_append_char(out, '\n'); /* separates it from the lines of the steps */
     int rc = has_rows ? table_write(&table, 0, colour, out, err) : 0;
     table_release(&table);
     write_used(info, out);

@@ -1,4 +1,4 @@
-/* The lines before a run. Knows what is wanted, not what comes of it. */
+/* The lines above the results of a run. */
 #include "cli/report/report_heading.h"
 
 #include <limits.h>
@@ -86,12 +86,12 @@ static void write_store_line(const struct experiment *experiment, bool is_here, 
     if (is_here && store_location_find(store, &place, NULL) == 0 && *place.filesystem)
         buf_printf(out, "  %s%s%s", place.filesystem, place.device[0] == '/' ? " on " : "",
                    place.device[0] == '/' ? strrchr(place.device, '/') + 1 : "");
-    if (workload_kind_of(experiment)->inspects_checkpoint) { /* which reads in its own way, too */
+    if (workload_kind_of(experiment)->inspects_checkpoint) { /* this workload has its own way to read */
         buf_printf(out, ", %s thread%s a rank to read with\n", experiment_text(experiment, OPT_IO_DEPTH),
                    units_plural(experiment_u64(experiment, OPT_IO_DEPTH)));
         return;
     }
-    if (!experiment_is(experiment, OPT_ENGINE, "native")) { /* it has its own ways to write */
+    if (!experiment_is(experiment, OPT_ENGINE, "native")) { /* other engines have their own ways to write */
         buf_printf(out, ", engine=%s\n", experiment_text(experiment, OPT_ENGINE));
         return;
     }
@@ -112,7 +112,7 @@ static void write_store_line(const struct experiment *experiment, bool is_here, 
                experiment_bool(experiment, OPT_IO_FSYNC) ? "fsync" : "no fsync");
 }
 
-/* A training that neither saves nor resumes has none. */
+/* False for a training that neither saves nor resumes. */
 static bool uses_store(const struct experiment *experiment)
 {
     return workload_kind_of(experiment)->has_ranks &&
@@ -140,6 +140,6 @@ void report_write_heading(const char *run, const struct experiment *experiment, 
         buf_append_text(out, table_style_end());
     if (uses_store(experiment))
         write_store_line(experiment, is_here, out);
-    if (workload && workload->plan && !experiment_is(experiment, OPT_ENGINE, "command")) /* which plans by itself */
+    if (workload && workload->plan && !experiment_is(experiment, OPT_ENGINE, "command")) /* makes its own plan */
         write_plan_line(workload->plan, out);
 }

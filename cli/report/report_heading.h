@@ -1,4 +1,4 @@
-/* The lines before a run: run, model and ranks; store; plan. */
+/* The lines above the results of a run: run, model and ranks; store; plan. */
 #ifndef CLI_REPORT_REPORT_HEADING_H
 #define CLI_REPORT_REPORT_HEADING_H
 
@@ -8,7 +8,7 @@
 #include "core/buf.h"
 #include "run/experiment.h"
 
-/* `workload` may be NULL where it is not known (any more). `is_here`: the store is one of this machine, not of a site. */
+/* `workload` is NULL if it is not known (any more). `is_here`: the store belongs to this machine, not to a site. */
 void report_write_heading(const char *run, const struct experiment *experiment, const struct workload *workload,
                           bool is_here, bool colour, struct buf *out);
 

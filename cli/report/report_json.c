@@ -1,4 +1,4 @@
-/* A run as JSON. Reads run_info alone; what its members mean is in the header. */
+/* A run as JSON; the header lists the members. */
 #include "cli/report/report_json.h"
 
 #include "cli/report/metric_format.h"

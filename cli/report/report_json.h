@@ -8,7 +8,7 @@
 /* {"run","sweep","state","outcome","message","folder","experiment","labels","metrics","limits","states","slowest_rank",
  * "verified"} */
 void report_write_json(const struct run_info *info, struct json_writer *writer);
-/* The same without its braces, for documents that hold more. */
+/* The same members without braces, for a larger document. */
 void report_write_members(const struct run_info *info, struct json_writer *writer);
 
 #endif

@@ -1,4 +1,4 @@
-/* Nodes for `show`. Knows rendezvous.json; docs/rendezvous.md says what it means. */
+/* Nodes for `show`, from rendezvous.json; docs/rendezvous.md describes its members. */
 #include "cli/report/run_nodes.h"
 
 #include <limits.h>

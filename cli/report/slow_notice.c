@@ -1,4 +1,4 @@
-/* Owns the thread that watches the clock. Knows nothing of what is waited for. */
+/* A thread that reports slow operations. */
 #include "cli/report/slow_notice.h"
 
 #include <errno.h>
@@ -66,7 +66,7 @@ struct slow_notice *slow_notice_new(const char *what)
     pthread_cond_init(&self->changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the thread that works */
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals must interrupt the working thread */
     int failed = pthread_create(&self->thread, NULL, watch, self);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failed) {

@@ -1,11 +1,11 @@
-/* Says on stderr that something takes long, how long it has taken, and what it holds by now: after some seconds, and
- * then again and again. Nothing of it is heard where it is over by then, or with -q. */
+/* Reports on stderr that an operation takes long, with the time and the memory used so far: after some seconds, and
+ * then at intervals. Prints nothing if the operation finishes sooner, or with -q. */
 #ifndef CLI_REPORT_SLOW_NOTICE_H
 #define CLI_REPORT_SLOW_NOTICE_H
 
 struct slow_notice;
 
-/* `what` is borrowed: "planning". NULL where no thread can be had, which patience_free takes, too. */
+/* `what` is borrowed: "planning". NULL if no thread can be started; patience_free accepts NULL. */
 struct slow_notice *slow_notice_new(const char *what);
 void slow_notice_free(struct slow_notice *self);
 

@@ -1,4 +1,4 @@
-/* Curves of a suite's run. Knows the facts that workload=suite leaves ("bytes:figure:figure ..."), not how they came about. */
+/* Curves of a suite's run, from the facts that workload=suite writes ("bytes:figure:figure ..."). */
 #include "cli/report/suite_curves.h"
 
 #include <inttypes.h>
@@ -12,16 +12,16 @@
 
 #define FIGURES 3
 
-/* One size. */
+/* The figures of one message size. */
 struct point {
     uint64_t bytes;
-    double figures[FIGURES]; /* NAN where the fact has fewer */
+    double figures[FIGURES]; /* NAN if the fact has fewer */
 };
 
-/* Facts with one prefix, and what the figures are called. */
+/* Facts with a common prefix, and the names of their figures. */
 struct kind {
     const char *prefix, *title, *member;
-    const char *names[FIGURES]; /* in JSON; NULL ends them */
+    const char *names[FIGURES]; /* in JSON; terminated by NULL */
 };
 
 static const struct kind collectives = {
@@ -31,7 +31,7 @@ static const struct kind between_nodes = {
 static const struct kind within_nodes = {
     "suite.local_latency.", "LATENCY WITHIN NODE", "within_nodes", {"median_s", "p99_s", NULL}};
 
-/* What the fact is about ("all_reduce"), and its first point; NULL where it is of another kind. */
+/* Returns the first point of a fact and the fact's subject ("all_reduce"); NULL if it is of another kind. */
 static const char *points_of(const char *fact, const struct kind *kind, char name[128])
 {
     size_t len = strlen(kind->prefix);
@@ -42,7 +42,7 @@ static const char *points_of(const char *fact, const struct kind *kind, char nam
     return equals + 1;
 }
 
-/* Reads a point and goes behind it; false at the end. */
+/* Reads a point and advances past it; false at the end. */
 static bool next_point(const char **text, struct point *point)
 {
     char *end;
@@ -57,7 +57,7 @@ static bool next_point(const char **text, struct point *point)
     return true;
 }
 
-/* Times of all kinds come first; the rates of collectives are those of networks, in 1000s. */
+/* Times of all kinds come first. Rates of collectives use decimal prefixes, as usual for networks. */
 static void add_point(struct table *table, const char *name, const struct kind *kind, const struct point *point)
 {
     char text[32];

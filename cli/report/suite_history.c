@@ -1,5 +1,4 @@
-/* A suite's run against earlier ones. Owns which runs those are and what a line about an outlier says; must not know how
- * figures came about. */
+/* Compares a suite's run with earlier ones, and words the lines about outliers. */
 #include "cli/report/suite_history.h"
 
 #include <math.h>
@@ -13,8 +12,8 @@
 #include "core/units.h"
 #include "run/workload_kind.h"
 
-#define PAST_MOST 30 /* the newest earlier runs: what a cluster was long ago says little of what is usual */
-#define LINES_MOST 8 /* outliers named after a run; all of them are in `show --nodes` */
+#define PAST_MOST 30 /* only the newest earlier runs: old runs say little about what is usual now */
+#define LINES_MOST 8 /* outliers printed after a run; `show --nodes` prints all */
 
 /* Values of earlier runs. */
 struct past {
@@ -57,7 +56,7 @@ static void past_add(struct past *self, const struct suite_nodes *earlier)
     }
 }
 
-/* Takes one run, unless it began with this one or after it. */
+/* Adds the values of one run if it started before this one. */
 static int take_run(struct past *self, struct history *history, const struct run_info *run, const char *name,
                     size_t *runs, struct cb_err *err)
 {
@@ -90,13 +89,13 @@ static int find_earlier(const struct run_info *run, struct history *history, str
     return history_select(history, words, sizeof words / sizeof *words, selection, err);
 }
 
-/* How far to the bad side; NAN where that cannot be told. */
+/* Deviation in the bad direction. */
 static double badness(enum metric_id metric, double z)
 {
     return metric_row(metric)->direction == METRIC_LOWER_IS_BETTER ? z : -z;
 }
 
-/* The node that has changed most for the worse; false where none has enough earlier runs. */
+/* The node that has become worse most; false if no node has enough earlier runs. */
 static bool find_change(const struct past *past, size_t metric, struct suite_change *change)
 {
     const struct suite_nodes *nodes = past->nodes;
@@ -212,7 +211,7 @@ void suite_history_write_json(const struct suite_history *self, const char *key,
 
 /* --- in words --- */
 
-/* Counts the lines beyond LINES_MOST instead of writing them. */
+/* Lines beyond LINES_MOST are counted, not written. */
 struct lines {
     struct buf *out;
     size_t count;
@@ -238,7 +237,7 @@ static void add_pair(struct lines *self, const struct suite_nodes *nodes, enum m
     add_line(self, whose, metric, spread.worst, spread.median, spread.z, "the median of the pairs");
 }
 
-/* Nodes in all but what each GPU has of its own, or GPUs in that alone. */
+/* The units are nodes, or with `gpus` GPUs, for which only the metrics of single GPUs are used. */
 static void add_units(struct lines *self, const struct suite_nodes *units, bool gpus, const char *of_what)
 {
     for (int i = 0; i < METRIC_COUNT; i++) {

@@ -1,4 +1,4 @@
-/* Nodes of a suite's run. Knows the facts and metrics that workload=suite leaves, not how they came about. */
+/* The figures of a suite's run by node, from the facts and metrics that workload=suite writes. */
 #include "cli/report/suite_nodes.h"
 
 #include <inttypes.h>
@@ -12,7 +12,7 @@
 #include "core/stats.h"
 #include "run/status_page.h"
 
-#define MATRIX_MOST 16 /* nodes whose pairs fit on a screen */
+#define MATRIX_MOST 16 /* largest number of nodes whose matrix of pairs fits on a screen */
 
 static const char *fact_of(const struct run_info *run, const char *key)
 {
@@ -48,7 +48,7 @@ static int load_names(struct suite_nodes *self, const struct run_info *run, stru
     while (word && *word && !rc) {
         size_t len = strcspn(word, ",");
         const char *colon = memrchr(word, ':', len);
-        rc = colon ? add_node(self, word, (size_t)(colon - word), colon + 1, err) : 0; /* a list that was cut */
+        rc = colon ? add_node(self, word, (size_t)(colon - word), colon + 1, err) : 0; /* the list was truncated */
         word += len + (word[len] == ',' ? 1 : 0);
     }
     for (size_t i = 0; i < run->fact_count && !rc; i++) {
@@ -75,7 +75,7 @@ static size_t find_node(const struct suite_nodes *self, const char *name, size_t
     return node;
 }
 
-/* "suite.pair.A.B=3.1e-06 s 1.2e+09 bytes/s"; names may hold dots, so every split that names two nodes will do. */
+/* "suite.pair.A.B=3.1e-06 s 1.2e+09 bytes/s". Names may contain dots, so any split into two known nodes is accepted. */
 static void take_pair(const struct suite_nodes *self, const char *fact, double *latencies, double *rates)
 {
     const char *value = strchr(fact, '=');
@@ -96,7 +96,7 @@ struct gathering {
     const struct suite_nodes *nodes;
     uint32_t attempt;
     double *values; /* [metric][node][repetition] */
-    size_t *counts; /* of repetitions, by metric and node */
+    size_t *counts; /* number of repetitions by metric and node */
     size_t repetitions;
 };
 
@@ -159,7 +159,7 @@ int suite_nodes_load(struct suite_nodes *self, struct history *history, const st
     return load_values(self, history, run, err);
 }
 
-/* "suite.gpu.RANK=NODE PCI" of every rank that measured one: what stays the same however ranks lie. */
+/* "suite.gpu.RANK=NODE PCI" of every rank that measured a GPU. The name does not depend on how ranks are placed. */
 static int load_gpu_names(struct suite_nodes *self, const struct run_info *run, struct cb_err *err)
 {
     static const char prefix[] = "suite.gpu.";
@@ -185,7 +185,7 @@ int suite_gpus_load(struct suite_nodes *self, struct history *history, const str
         return 0;
     rc = load_gpu_names(self, run, err);
     bool has_names = self->count > 0;
-    for (uint64_t rank = 0; rank < ranks && !rc && !has_names; rank++) { /* of older runs */
+    for (uint64_t rank = 0; rank < ranks && !rc && !has_names; rank++) { /* facts of older runs */
         char name[48], number[24];
         int len = snprintf(name, sizeof name, "the GPU of rank %" PRIu64, rank);
         snprintf(number, sizeof number, "%" PRIu64, rank);
@@ -282,8 +282,8 @@ bool suite_is_of_gpus(enum metric_id metric)
     return metric_row(metric)->group == METRIC_GROUP_SUITE_GPU;
 }
 
-/* Of nodes, all but what each GPU has of its own; of GPUs, that alone. What is no worse anywhere than in the middle, as what
- * all nodes did together, has no worst node. */
+/* Of nodes, all metrics except those of single GPUs; of GPUs, only those. If no value is worse than the median, as
+ * for what all nodes did together, there is no worst node. */
 static int write_spreads(const struct suite_nodes *self, bool gpus, bool colour, struct buf *out, struct cb_err *err)
 {
     const char *const headings[] = {"",         "MEDIAN", gpus ? "WORST GPU" : "WORST NODE", "ITS VALUE", "OFF BY",

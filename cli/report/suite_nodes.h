@@ -1,4 +1,4 @@
-/* The cluster suite node by node: which one is the outlier, by how much, and what each pair of nodes did. */
+/* Results of the cluster suite by node: the outlier, how far it is off, and the figures of each pair of nodes. */
 #ifndef CLI_REPORT_SUITE_NODES_H
 #define CLI_REPORT_SUITE_NODES_H
 
@@ -15,24 +15,24 @@ struct suite_nodes {
     double *gpu_latency_s, *gpu_bytes_per_s; /* the same between the first GPUs of two nodes */
 };
 
-/* Whether every rank measures it of a GPU of its own. */
+/* Whether every rank measures the metric on a GPU of its own. */
 bool suite_is_of_gpus(enum metric_id metric);
 
 /* One metric over the nodes. */
 struct suite_spread {
     double median, worst;
     size_t worst_node;
-    double z; /* stats_robust_z of the worst */
+    double z; /* stats_robust_z of the worst node */
 };
 
 /* Latency or bandwidth over the pairs of nodes. */
 struct suite_pair_spread {
     double median, worst;
     size_t a, b; /* the worst pair */
-    double z;    /* stats_robust_z of it */
+    double z;    /* stats_robust_z of the worst pair */
 };
 
-/* From the run's facts and samples. count is 0 where the run is of no suite. suite_nodes_release in any case. */
+/* Loads facts and samples of the run. count is 0 if the run is not of a suite. Call suite_nodes_release in any case. */
 int suite_nodes_load(struct suite_nodes *self, struct history *history, const struct run_info *run,
                      struct cb_err *err) CB_MUST_CHECK;
 /* The GPUs that a run measured, each as if it were a node, by the name "GPU PCI of NODE": of METRIC_GROUP_SUITE_GPU each
@@ -41,18 +41,19 @@ int suite_nodes_load(struct suite_nodes *self, struct history *history, const st
 int suite_gpus_load(struct suite_nodes *self, struct history *history, const struct run_info *run,
                     struct cb_err *err) CB_MUST_CHECK;
 void suite_nodes_release(struct suite_nodes *self);
-/* False where fewer than two nodes have a value. The worst is the one that is furthest to the bad side. */
+/* Returns false if fewer than two nodes have a value. The worst node deviates most in the bad direction. */
 bool suite_nodes_spread(const struct suite_nodes *self, enum metric_id metric, struct suite_spread *spread);
 
-/* The same for pairs of nodes: latency or bandwidth, METRIC_NET_... or METRIC_GPU_NET_.... */
+/* The same for pairs of nodes: latency or bandwidth, METRIC_NET_… or METRIC_GPU_NET_…. */
 bool suite_nodes_pair_spread(const struct suite_nodes *self, enum metric_id metric, struct suite_pair_spread *spread);
 
 int suite_nodes_write(const struct suite_nodes *self, bool colour, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
-/* A table of what each GPU has of its own; nothing where there are fewer than two. */
+/* A table of the values of each GPU; writes nothing if there are fewer than two. */
 int suite_gpus_write(const struct suite_nodes *self, bool colour, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
 /* "gpus": {"names", name:{"values","median","worst","z"}} */
 void suite_gpus_write_json(const struct suite_nodes *self, struct json_writer *json);
-/* "nodes": {"names","metrics":{name:{"values","median","worst","z"}},"pairs":{"latency_s","bytes_per_s","gpu_latency_s","gpu_bytes_per_s"},
+/* "nodes": {"names","metrics":{name:{"values","median","worst","z"}},
+ * "pairs":{"latency_s","bytes_per_s","gpu_latency_s","gpu_bytes_per_s"},
  * "worst_pairs":{name:{"nodes","value","median","z"}}} */
 void suite_nodes_write_json(const struct suite_nodes *self, struct json_writer *json);
 

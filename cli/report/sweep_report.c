@@ -1,5 +1,5 @@
-/* A sweep as a table. Owns which metrics stand for a run, and what is best; whether a difference is more than chance is
- * cli/compare/comparison.c's to say. */
+/* Prints a sweep as a table: chooses the metrics and orders the rows. Significance of differences is computed by
+ * cli/compare/comparison.c. */
 #include "cli/report/sweep_report.h"
 
 #include <math.h>
@@ -107,7 +107,7 @@ static bool any_has(const struct sweep_report *self, const struct sweep_column *
     return false;
 }
 
-/* stall_s of a save that training waits for is save_s. */
+/* stall_s equals save_s if training waits for the save. */
 static bool repeats(const struct sweep_report *self, const struct sweep_column *column)
 {
     for (size_t k = 0; k < self->column_count; k++) {
@@ -122,7 +122,7 @@ static bool repeats(const struct sweep_report *self, const struct sweep_column *
     return false;
 }
 
-/* Times of whole operations first. A training is told by its steps, whatever it saves meanwhile. */
+/* Times of whole operations first. A training is represented by its steps, even if it also saves. */
 static int find_columns(struct sweep_report *self, struct cb_err *err)
 {
     self->columns = calloc((size_t)METRIC_COUNT * OP_COUNT, sizeof *self->columns);
@@ -174,7 +174,7 @@ static int fill_row(const struct sweep_report *self, struct sweep_row *row, doub
     return 0;
 }
 
-/* Those without a figure last, in the order of the sweep. */
+/* Rows without a figure come last, in the order of the sweep. */
 static int compare_rows(const void *a, const void *b)
 {
     const struct sweep_row *x = a, *y = b;
@@ -230,7 +230,7 @@ void sweep_report_release(struct sweep_report *self)
 
 /* ---- for people ---- */
 
-/* Members of one run each are named by it. */
+/* Combinations with one run each are named by the run. */
 static bool are_single(const struct sweep_report *self)
 {
     return self->row_count == self->count;
@@ -299,7 +299,7 @@ static void write_others(const struct sweep_report *self, bool ended, struct buf
         buf_append_char(out, '\n');
 }
 
-/* A comparison needs runs that passed on each side. */
+/* Suggests a comparison; it needs passed runs on each side. */
 static void write_next(const struct sweep_report *self, struct buf *out)
 {
     for (size_t i = 0; i < self->count; i++) {
@@ -312,7 +312,7 @@ static void write_next(const struct sweep_report *self, struct buf *out)
         buf_printf(out, "%s ckptbench compare %s --by %s\n", i ? "     " : "next:", self->sweep, self->varied.keys[i]);
 }
 
-/* Also a key that is not named for what varied, since it follows from another, may differ. */
+/* A key that follows from a varied one may differ although it is not listed as varied. */
 static bool is_same(const struct sweep_report *self, const char *key)
 {
     const char *first = sweep_axes_value(self->runs[0]->experiment, key);
@@ -322,7 +322,7 @@ static bool is_same(const struct sweep_report *self, const char *key)
     return true;
 }
 
-/* What the members have in common, of what people ask for first. */
+/* The most important keys that are the same in all runs. */
 static void write_same(const struct sweep_report *self, struct buf *out)
 {
     static const char *const keys[] = {"model", "ranks", "store"};

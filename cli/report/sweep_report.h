@@ -1,4 +1,4 @@
-/* The members of a sweep beside each other: a line for each combination of what varied, best first. Reads the history. */
+/* A table of the runs of a sweep: one line for each combination of the varied keys, best first. Reads the history. */
 #ifndef CLI_REPORT_SWEEP_REPORT_H
 #define CLI_REPORT_SWEEP_REPORT_H
 
@@ -10,17 +10,17 @@
 #include "core/json.h"
 #include "db/history.h"
 
-/* A primary metric that a member has. */
+/* A primary metric that some run of the sweep has. */
 struct sweep_column {
     enum operation op;
     enum metric_id metric;
 };
 
-/* One combination: its runs lie next to each other, by block. */
+/* One combination: its runs are adjacent, ordered by block. */
 struct sweep_row {
     size_t first, count, passed;
-    struct summary *values; /* by column, over the medians of runs that passed; n is 0 where none has it; owned */
-    double rank;            /* the leading column's median, so that less is better; NAN where there is none */
+    struct summary *values; /* by column, over the medians of passed runs; n is 0 if no run has the metric; owned */
+    double rank;            /* sort key from the leading column's median: less is better; NAN if there is none */
 };
 
 struct sweep_report {
@@ -29,15 +29,15 @@ struct sweep_report {
     size_t count, passed;
     struct sweep_axes varied;
     struct sweep_column *columns;
-    size_t column_count, leading; /* leading: the column that rows are ordered by */
+    size_t column_count, leading; /* leading: index of the column that orders the rows */
     struct sweep_row *rows;       /* best first */
     size_t row_count;
 };
 
-/* Whether `word` names a sweep; else it may be a run. */
+/* Whether `word` names a sweep; otherwise it may name a run. */
 int sweep_report_is_sweep(struct history *history, const char *word, bool *is, struct cb_err *err) CB_MUST_CHECK;
 
-/* sweep_report_release in any case. */
+/* Call sweep_report_release in any case. */
 int sweep_report_load(struct sweep_report *self, struct history *history, const char *sweep,
                       struct cb_err *err) CB_MUST_CHECK;
 void sweep_report_release(struct sweep_report *self);

@@ -1,4 +1,4 @@
-/* Aligned tables. Owns the layout and the styles; knows nothing of runs or metrics. */
+/* Layout and styles of aligned tables. */
 #include "cli/report/table.h"
 
 #include <stdarg.h>
@@ -31,7 +31,7 @@ static void add_taken(struct table *self, enum table_style style, char *text)
         self->code = CB_ERR_MEMORY;
         return;
     }
-    utf8_hide_controls(text, ""); /* a name or a label may hold anything; a cell is one line */
+    utf8_hide_controls(text, ""); /* names and labels may contain anything; a cell is one line */
     if (self->count == self->capacity) {
         size_t capacity = self->capacity ? self->capacity * 2 : 64;
         struct table_cell *cells = realloc(self->cells, capacity * sizeof *cells);

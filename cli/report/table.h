@@ -1,8 +1,8 @@
 /* Aligned tables for people: columns as wide as their widest cell, two spaces between them.
  *
- * Widths count what a terminal shows (UTF-8; combining marks 0, wide East Asian letters 2). Colour
- * is the caller's choice: table_wants_colour() says whether a stream is a terminal that takes it.
- * Values; table_release frees the cells. Nothing is printed here: the text goes into a buffer. */
+ * Widths are those of a terminal (UTF-8; combining marks 0, wide East Asian letters 2). The caller decides about
+ * colour: table_wants_colour() says whether a stream is a terminal that shows it. Text is appended to a buffer;
+ * table_release frees the cells. */
 #ifndef CLI_REPORT_TABLE_H
 #define CLI_REPORT_TABLE_H
 
@@ -24,37 +24,37 @@ struct table_cell {
 
 struct table {
     size_t columns;
-    bool right[TABLE_MAX_COLUMNS]; /* aligned right: figures */
+    bool right[TABLE_MAX_COLUMNS]; /* aligned right, for figures */
     struct table_cell *cells;      /* rows * columns */
     size_t count, capacity;
-    int code; /* 0, or CB_ERR_MEMORY: reported by table_write */
+    int code; /* 0, or CB_ERR_MEMORY, which table_write returns */
 };
 
-/* `alignment` has one letter a column: 'l' or 'r'. */
+/* `alignment` has one letter for each column: 'l' or 'r'. */
 void table_init(struct table *self, const char *alignment);
 void table_release(struct table *self);
 
-/* Cells come in reading order; a row is complete after as many as there are columns. NULL is "-". */
+/* Adds the next cell, row by row from left to right. NULL is "-". */
 void table_add(struct table *self, enum table_style style, const char *text);
 void table_addf(struct table *self, enum table_style style, const char *format, ...) CB_PRINTF(3, 4);
-/* The row of headings, bold. */
+/* Adds the row of headings, in bold. */
 void table_add_headings(struct table *self, const char *const *headings);
 
-/* What every row below the headings has in a column; NULL where they differ, and where there is none. Borrowed. */
+/* The text that all rows below the headings have in a column; NULL if they differ or there are no rows. Borrowed. */
 const char *table_same_cell(const struct table *self, size_t column);
 void table_drop_column(struct table *self, size_t column);
 
-/* Appends every row as a line, `indent` spaces in front, no blanks at the end of a line. */
+/* Appends every row as a line after `indent` spaces, without trailing blanks. */
 int table_write(const struct table *self, size_t indent, bool colour, struct buf *out,
                 struct cb_err *err) CB_MUST_CHECK;
 
-/* A terminal, NO_COLOR unset or empty, TERM not "dumb". */
+/* Whether the stream is a terminal, NO_COLOR is unset or empty, and TERM is not "dumb". */
 bool table_wants_colour(FILE *stream);
-/* The escape that starts a style, "" for plain; and the one that ends any. */
+/* The escape sequence that starts a style ("" for plain), and the one that ends any style. */
 const char *table_style_start(enum table_style style);
 const char *table_style_end(void);
 
-/* Columns of a terminal that `text` takes. */
+/* Terminal columns that `text` occupies. */
 size_t table_text_width(const char *text);
 
 #endif

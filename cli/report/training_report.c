@@ -1,4 +1,4 @@
-/* Trainings in words and tables. Knows the history's figures and the accounting of memory; not how they came about. */
+/* Prints the outlook and the results of a training. */
 #include "cli/report/training_report.h"
 
 #include <inttypes.h>
@@ -90,7 +90,7 @@ static void add_row(struct table *table, const struct run_info *info, enum metri
                figures_format(metric, summary->max, high));
 }
 
-/* "loss 5.55 → 3.21 nats": what it came from and to says more than its median. */
+/* "loss 5.55 → 3.21 nats": first and last value say more than the median. */
 static void write_course(const struct run_info *info, enum metric_id metric, const char *name, struct buf *out)
 {
     const struct run_metric *found = find(info, metric);

@@ -1,4 +1,4 @@
-/* What a training is before it runs, and what it came to, for people and as JSON. */
+/* Describes a training before it runs and reports its results, for people and as JSON. */
 #ifndef CLI_REPORT_TRAINING_REPORT_H
 #define CLI_REPORT_TRAINING_REPORT_H
 
@@ -11,7 +11,7 @@
 #include "db/history.h"
 #include "run/experiment.h"
 
-/* Model, ranks, batch, and the memory of a rank's device at the stages of training; nothing is allocated for it. */
+/* Model, ranks, batch, and the device memory of a rank at each stage of training, computed without allocating it. */
 void training_outlook_write(const struct experiment *experiment, const struct workload *workload, struct buf *out);
 void training_outlook_write_json(const struct experiment *experiment, const struct workload *workload,
                                  struct json_writer *json);

@@ -1,4 +1,4 @@
-/* Checking a site. Owns what is asked of it and what to do about each answer. */
+/* Checks a site, with advice for each result. */
 #include "cli/sites/site_checks.h"
 
 #include <inttypes.h>
@@ -15,9 +15,9 @@
 #include "run/container.h"
 #include "store/kind.h"
 
-#define JOB_NS (900 * NS_PER_S) /* a queue may be long; it says so while it waits */
+#define JOB_NS (900 * NS_PER_S) /* a queue may be long; waiting is reported */
 #define TOKEN_FILE ".site-check"
-#define NODE_FOLDER "/tmp" /* where programs go where nobody has said sbcast= */
+#define NODE_FOLDER "/tmp" /* where programs are sent unless sbcast= is set */
 #define FIELD_BYTES 512
 
 struct checks {
@@ -25,7 +25,7 @@ struct checks {
     struct remote *remote;
     struct table table;
     struct json_writer json;
-    bool learns; /* sbcast= is filled in where it is needed */
+    bool learns; /* set sbcast= if it is needed */
     bool all_well;
 };
 
@@ -47,7 +47,7 @@ static void report(struct checks *self, const char *name, bool fine, const char 
     json_write_end_object(&self->json);
 }
 
-/* Runs a command there; false, with its last line in `text`, where it fails in any way. */
+/* Runs a command on the site; if it fails in any way, returns false and its last line in `text`. */
 static bool works(struct checks *self, const struct remote_call *call, struct transport_answer *answer, char *text)
 {
     struct cb_err err;
@@ -115,7 +115,7 @@ static bool check_slurm(struct checks *self)
     return up;
 }
 
-/* What squeue and scontrol have forgotten, it still knows. Nothing needs it. */
+/* Accounting knows what squeue and scontrol have forgotten. It is optional. */
 static void check_accounting(struct checks *self)
 {
     static const char *const words[] = {"-X", "-n", "-P", "-S", "now", "-o", "JobID", NULL};
@@ -149,14 +149,14 @@ static bool leave_token(struct checks *self, const char *token)
     return fine;
 }
 
-/* What ranks in an image take from there. */
+/* True if ranks in an image take it from the image. */
 static bool is_of_the_image(const struct checks *self, const char *what)
 {
     return *site_text(&self->remote->site, SITE_CONTAINER) &&
            (strcmp(what, "ckptbench-worker") == 0 || strcmp(what, "mpirun") == 0);
 }
 
-/* What the node's own doctor has to say: each thing that is not well, or that all is. */
+/* Reports the problems that the node's own doctor found, or that there are none. */
 static void report_node(struct checks *self, const char *node, const char *json)
 {
     struct json_value *root = NULL;
@@ -181,7 +181,7 @@ static void report_node(struct checks *self, const char *node, const char *json)
         if (read && strcmp(status, "ok") != 0)
             snprintf(others + used, sizeof others - used, "%s%s", used ? ", " : "; not: ", what);
         if (!read || strcmp(status, "missing") != 0)
-            continue; /* what is only lacking costs a feature: `doctor` there tells it */
+            continue; /* something optional is missing; the node's own `doctor` reports it */
         if (!json_as_text(json_get(check, "do"), &advice))
             advice = "";
         snprintf(name, sizeof name, "%.60s: %.80s", node, what);
@@ -192,7 +192,7 @@ static void report_node(struct checks *self, const char *node, const char *json)
     report(self, "compute node", true, text, NULL);
 }
 
-/* A job of one node: `program` with its flags, and the command. */
+/* Runs a job of one node: `program` with its flags, and the command. */
 static bool run_on_node(struct checks *self, const char *program, const char *const *command, size_t command_words,
                         struct transport_answer *answer, char *text)
 {
@@ -212,13 +212,13 @@ static bool run_on_node(struct checks *self, const char *program, const char *co
     return works(self, &call, answer, text);
 }
 
-/* The same on a node that has none of our files: sent by sbcast, as a run's programs will be. */
+/* The same on a node without our files: sends programs by sbcast, as for a run. */
 static void check_sent_node(struct checks *self, const char *node)
 {
     static const char script[] = "folder=$2/ckptbench-programs-site-$SLURM_JOB_ID\n"
                                  "srun --chdir=/ mkdir -m700 \"$folder\" || exit 1\n"
                                  "for name in ckptbench ckptbench-agent ckptbench-worker; do\n"
-                                 "    [ -e \"$1/bin/$name\" ] || continue\n" /* an image has the worker itself */
+                                 "    [ -e \"$1/bin/$name\" ] || continue\n" /* the image contains the worker */
                                  "    sbcast --preserve \"$1/bin/$name\" \"$folder/$name\" || exit 1\n"
                                  "done\n"
                                  "srun --chdir=\"$folder\" \"$folder/ckptbench\" doctor --json\n"
@@ -290,7 +290,7 @@ static void check_node(struct checks *self)
     transport_answer_release(&answer);
 }
 
-/* The last line that srun has not written itself. */
+/* The last line that was not printed by srun. */
 static void last_but_of_srun(const char *errors, char *text)
 {
     for (const char *at = errors; *at;) {
@@ -301,7 +301,7 @@ static void last_but_of_srun(const char *errors, char *text)
     }
 }
 
-/* Started as a rank will be, the image's worker must be of this release. */
+/* Starts the image's worker as a rank would be started; it must be of this release. */
 static void check_container(struct checks *self)
 {
     const char *given = site_text(&self->remote->site, SITE_CONTAINER);
@@ -310,7 +310,7 @@ static void check_container(struct checks *self)
     struct container container;
     struct transport_answer answer;
     struct cb_err err;
-    if (!*given || container_parse(given, &container, &err)) /* which the file's reader has checked */
+    if (!*given || container_parse(given, &container, &err)) /* already validated when the site file was read */
         return;
     memcpy(command, container.words, container.count * sizeof *command);
     command[container.count] = "ckptbench-worker";
@@ -334,7 +334,7 @@ static void check_container(struct checks *self)
 
 /* ---- pairs of nodes ---- */
 
-/* A run of one rank a node: its agents meet on the rendezvous port, its ranks exchange messages pair by pair. */
+/* A run of one rank a node: its agents meet on the rendezvous port, its ranks exchange messages in pairs. */
 static int run_pairs(struct checks *self, uint64_t nodes, char run[64], char *text)
 {
     static const char *const words[] = {"submit", "-", "--json", "--wait", NULL};
@@ -372,7 +372,7 @@ static int run_pairs(struct checks *self, uint64_t nodes, char run[64], char *te
     return fine;
 }
 
-/* How many pairs the run has measured: facts suite.pair.A.B. */
+/* The number of pairs that the run has measured: facts suite.pair.A.B. */
 static uint64_t count_pairs(struct checks *self, const char *run)
 {
     char query[200];

@@ -1,4 +1,4 @@
-/* Whether a site can run what it is asked to: its programs, its Slurm, a compute node, pairs of nodes. */
+/* Checks that a site can run experiments: its programs, Slurm, a compute node, pairs of nodes. */
 #ifndef CLI_SITES_SITE_CHECKS_H
 #define CLI_SITES_SITE_CHECKS_H
 
@@ -8,10 +8,10 @@
 #include "cli/sites/site_command.h"
 #include "core/err.h"
 
-/* Appends a table (with cli->json a document) of what was found, each failure with what to do. Runs a job on a
- * compute node, and with `nodes` > 1 one on so many. cli->exit_code is infrastructure where something fails;
- * fails itself only where nothing can be said. With `learns`, a site whose nodes do not share its home gets
- * sbcast= in remote->site where it has none. */
+/* Appends a table of results, or a document with cli->json; each failure with advice. Runs a job on a compute node,
+ * and with `nodes` > 1 one on that many nodes. Sets cli->exit_code to infrastructure if a check fails; returns an
+ * error only if nothing could be checked. With `learns`, sets sbcast= in remote->site if the site's nodes do not
+ * share its home and it is unset. */
 int site_checks(struct cli *cli, struct remote *remote, uint64_t nodes, bool learns, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

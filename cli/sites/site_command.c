@@ -1,5 +1,4 @@
-/* Calling a site's ckptbench. Owns how modules and environment are prepared there, and what an answer means;
- * does not know what the verbs do. */
+/* Runs commands on a site: prepares modules and environment there, and interprets the answer. */
 #include "cli/sites/site_command.h"
 
 #include <limits.h>
@@ -15,8 +14,9 @@
 #define NOT_EXECUTABLE 126
 #define NO_PROGRAM 127
 
-/* The one text that a shell there reads, and only where there are modules or an MPI: what differs comes as
- * arguments ($1 the MPI's folder, $2 modules, then the command). Modules are functions of a login's profile. */
+/* The only text that a shell on the site executes, and only if the site has modules or an MPI. Variable parts are
+ * arguments ($1 folder of the MPI, $2 modules, then the command). A login shell, because modules are functions of
+ * its profile. */
 static const char prepare[] =
     "if [ -n \"$2\" ]; then . /etc/profile >/dev/null 2>&1; "
     "for module in $2; do module load \"$module\" >&2 || exit 125; done; fi\n"
@@ -74,7 +74,7 @@ static size_t count_words(const char *const *words)
     return count;
 }
 
-/* PROGRAM WORD…, behind the preparation where the site needs one. */
+/* PROGRAM WORD…, after the preparation if the site needs one. */
 static const char **command_words(const struct remote *self, const char *program, const char *const *words)
 {
     const char *mpi = site_text(&self->site, SITE_MPI), *modules = site_text(&self->site, SITE_MODULES);
@@ -92,7 +92,7 @@ static const char **command_words(const struct remote *self, const char *program
     return argv;
 }
 
-/* "CKPTBENCH_HOME=…" and the site's own, NULL-terminated; `texts` owns them. */
+/* "CKPTBENCH_HOME=…" and the variables of the site, NULL-terminated; `texts` owns the strings. */
 static const char **command_environment(const struct remote *self, struct buf *texts)
 {
     const struct site *site = &self->site;
@@ -108,7 +108,7 @@ static const char **command_environment(const struct remote *self, struct buf *t
     return variables;
 }
 
-/* Whatever brought no answer: the way there may be broken, and the next command needs a fresh look. */
+/* No answer: the connection may be broken, so the next command opens a new one. */
 static int no_answer(struct remote *self, const char *program, int rc, const struct cb_err *own, struct cb_err *err)
 {
     if (rc == CB_ERR_NOT_FOUND)
@@ -165,7 +165,8 @@ char *remote_reason(const struct transport_answer *answer, char *text, size_t by
     return text;
 }
 
-/* What it has told meanwhile; of one that failed not the last line, which says why. */
+/* Logs what the command printed to stderr; for a failed command without the last line, which becomes the error
+ * message. */
 static void tell_chatter(const struct remote *self, const struct buf *errors, bool failed)
 {
     for (const char *at = errors->data; *at;) {

@@ -1,4 +1,4 @@
-/* Fetching run folders of a site. Owns what lies beside runs/ while they come. */
+/* Fetches run folders of a site into a temporary place beside runs/ and moves them into place. */
 #include "cli/sites/site_fetch.h"
 
 #include <errno.h>
@@ -11,10 +11,10 @@
 #include "jobs/slurm/run_follow.h"
 #include "run/run_folder.h"
 
-#define AT_ONCE 64            /* runs in one stream */
-#define ASIDE "runs/.fetched" /* RUN below it, until it is whole */
+#define AT_ONCE 64            /* runs fetched in one stream */
+#define ASIDE "runs/.fetched" /* RUN below it while incomplete */
 
-/* Every attempt that was sealed is as its manifest says, and the last one is sealed. */
+/* Checks every sealed attempt against its manifest; the last attempt must be sealed. */
 static int check_fetched(const char *folder, const char *run, struct cb_err *err)
 {
     char path[PATH_MAX];
@@ -35,7 +35,7 @@ static int check_fetched(const char *folder, const char *run, struct cb_err *err
     return rc;
 }
 
-/* The folder that was planned here makes room for the one that came. */
+/* Replaces the planned folder by the fetched one. */
 static int swap_folders(const char *fetched, const char *folder, const char *old, struct cb_err *err)
 {
     run_folder_discard(old);
@@ -49,7 +49,7 @@ static int swap_folders(const char *fetched, const char *folder, const char *old
 
 /* ---- one run ---- */
 
-/* Fetched before, and not ingested: the folder alone is enough. */
+/* The run was fetched before but not ingested; its folder is sufficient. */
 static bool is_here(const char *folder)
 {
     struct manifest manifest;
@@ -60,7 +60,7 @@ static bool is_here(const char *folder)
            manifest_read(path, &manifest, NULL) == 0;
 }
 
-/* One of us at a time; another one that is at it leaves nothing to do. */
+/* Locks the run; if another ckptbench is fetching it, there is nothing to do. */
 static void begin(struct history *history, struct remote_fetch *item)
 {
     bool ingested;
@@ -72,7 +72,7 @@ static void begin(struct history *history, struct remote_fetch *item)
     }
     item->rc = job_folder_lock(item->folder, &item->lock_fd, &item->why);
     item->is_wanted = item->rc == CB_ERR_NOT_FOUND || (item->rc == 0 && item->lock_fd >= 0);
-    if (item->rc == CB_ERR_NOT_FOUND) /* there is no folder yet to be at */
+    if (item->rc == CB_ERR_NOT_FOUND) /* the folder to lock does not exist yet */
         item->rc = 0;
 }
 
@@ -102,7 +102,8 @@ static void clear_aside(const char *aside, const struct remote_fetch *item)
 
 /* ---- many ---- */
 
-/* Each by itself, after all of them together failed. A connection that is gone is not asked for every one. */
+/* Fetches runs one by one after fetching them together has failed. After two connection errors in a row, the
+ * remaining runs fail with the same error. */
 static void get_one_by_one(struct remote *remote, const char *parent, const char *aside, struct remote_fetch *items,
                            size_t count)
 {
@@ -161,5 +162,5 @@ void remote_fetch(struct remote *remote, struct history *history, struct remote_
     snprintf(aside, sizeof aside, "%.4000s/" ASIDE, history_folder(history));
     for (size_t done = 0; done < count; done += AT_ONCE)
         fetch_some(remote, history, aside, items + done, count - done < AT_ONCE ? count - done : AT_ONCE);
-    rmdir(aside); /* stays where another of us is at it */
+    rmdir(aside); /* fails if another ckptbench still uses it */
 }

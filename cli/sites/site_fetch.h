@@ -1,5 +1,5 @@
-/* Run folders of a site that are over there become folders here: fetched aside, many at a time, checked against
- * their manifests, put in the place of what was planned here, and ingested. Any of it again changes nothing. */
+/* Fetches finished run folders from a site: copies many at a time to a temporary place, checks them against their
+ * manifests, moves them into place and ingests them. Repeating it changes nothing. */
 #ifndef CLI_SITES_SITE_FETCH_H
 #define CLI_SITES_SITE_FETCH_H
 
@@ -10,16 +10,17 @@
 #include "core/err.h"
 #include "db/history.h"
 
-/* A run that has ended there. `rc` and `why` are the answer; the rest is for the one who fetches. */
+/* A run that has ended on the site. `rc` and `why` are its result; lock_fd and is_wanted are private to
+ * site_fetch.c. */
 struct remote_fetch {
-    const char *run, *folder; /* its id, and its folder here; borrowed */
+    const char *run, *folder; /* id, and folder on this machine; borrowed */
     int rc;
     struct cb_err why;
     int lock_fd;
     bool is_wanted;
 };
 
-/* Each item has its own answer: 0 is here and in the history, or in the hands of another of us. */
+/* Each item has its own result: 0 if the run is in the history, or another ckptbench is fetching it. */
 void remote_fetch(struct remote *remote, struct history *history, struct remote_fetch *items, size_t count);
 
 #endif

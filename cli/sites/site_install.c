@@ -1,4 +1,4 @@
-/* Building on a site. Owns which sources travel and how they are built there. */
+/* Builds the programs on a site from the sources of this release. */
 #include "cli/sites/site_install.h"
 
 #include <stdio.h>
@@ -15,7 +15,7 @@
 #define BUILD_NS (3600 * NS_PER_S)
 #define COPY_NS (600 * NS_PER_S)
 
-/* Where ranks start in an image, that has the worker, and the site needs no MPI. */
+/* If ranks start in an image, the image contains the worker and the site needs no MPI. */
 static bool site_has_image(const struct site *site)
 {
     return *site_text(site, SITE_CONTAINER) != '\0';
@@ -55,7 +55,7 @@ int site_has_programs(struct remote *remote, bool *has, struct cb_err *err)
 
 /* ---- sources ---- */
 
-/* Beside the program where it was built, else where `make install` has put them. */
+/* Beside the program in a build folder, else where `make install` has put them. */
 static int find_sources(char path[PATH_MAX], struct cb_err *err)
 {
     char folder[PATH_MAX];
@@ -74,7 +74,7 @@ static int find_sources(char path[PATH_MAX], struct cb_err *err)
 
 /* ---- building ---- */
 
-/* A command that must work. */
+/* Runs a command whose failure is an error. */
 static int do_there(struct remote *remote, const char *program, const char *const *words, uint64_t timeout_ns,
                     const char *what, struct cb_err *err)
 {
@@ -90,7 +90,7 @@ static int do_there(struct remote *remote, const char *program, const char *cons
     return rc;
 }
 
-/* Names what building needs and the site, with its modules, has not. */
+/* Fails with the names of build tools that the site lacks, with its modules loaded. */
 static int check_tools(struct remote *remote, struct cb_err *err)
 {
     static const char script[] = "for tool in tar gzip make gcc ar pkg-config $1; do "

@@ -1,4 +1,4 @@
-/* Runs of sites. Owns how a run there becomes one here; asks the site through cli/sites/site_command.h alone. */
+/* Adds runs of sites to the local history and keeps them up to date. */
 #include "cli/sites/site_runs.h"
 
 #include <math.h>
@@ -56,7 +56,8 @@ void remote_sites_release(struct remote_sites *self)
 
 /* ---- words ---- */
 
-/* Runs as words for the site, terminated by NULL; of a sweep's members its id, once, where that will do. */
+/* Runs as words for the site, terminated by NULL; members of a sweep are replaced by the sweep's id, given once, if
+ * allowed. */
 struct words {
     char (*texts)[WORD_BYTES];
     const char **items;
@@ -90,7 +91,7 @@ static void words_add(struct words *self, const char *run, bool whole_sweep)
     self->items[self->count++] = text;
 }
 
-/* What a site calls a run becomes the name of a folder here. */
+/* Checks the name of a remote run, because it becomes the name of a local folder. */
 static bool is_run_name(const char *name)
 {
     size_t len = strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_");
@@ -144,7 +145,7 @@ static int set_member(struct experiment *experiment, const char *key, const stru
     return experiment_set(experiment, key, text, origin, err);
 }
 
-/* The experiment as `list --json` has it, with its labels. */
+/* The experiment with its labels, as printed by `list --json`. */
 static int read_experiment(const struct json_value *line, const char *origin, struct experiment *experiment,
                            struct cb_err *err)
 {
@@ -157,7 +158,7 @@ static int read_experiment(const struct json_value *line, const char *origin, st
     while (rc == 0 && json_next(json_get(line, "experiment"), &position, &key, &value)) {
         if (option_find(key, &id, NULL) == 0 && json_as_text(value, &text) &&
             strcmp(text, experiment_text(experiment, id)) == 0)
-            continue; /* as it is by default, which may be what nobody can set */
+            continue; /* has its default value, which may not be accepted as a setting */
         rc = set_member(experiment, key, value, origin, err);
     }
     position = 0;
@@ -168,7 +169,7 @@ static int read_experiment(const struct json_value *line, const char *origin, st
     return rc;
 }
 
-/* What has ended there has not ended here before it is fetched. */
+/* A run that has ended at the site stays unfinished here until it has been fetched. */
 static int take_state(struct history *history, const struct json_value *line, const char *run, struct cb_err *err)
 {
     const char *name;
@@ -192,7 +193,7 @@ static int plan(struct history *history, const struct remote *remote, const stru
         rc = json_need_u64(line, "planned_ns", &row.planned_wall_ns, err);
     if (rc == 0)
         rc = run_folder_create(batch, folder, experiment, err);
-    if (rc == CB_ERR_EXISTS) /* left by one of us that was ended here */
+    if (rc == CB_ERR_EXISTS) /* left by an earlier ckptbench that was killed */
         rc = 0;
     if (rc == 0)
         rc = history_plan_run(history, &row, err);
@@ -237,7 +238,7 @@ static int take_lines(struct history *history, const struct remote *remote, cons
     return history_end(history, rc, err);
 }
 
-/* Names of `lines` that are not known here, as words of `list`. */
+/* Adds names in `lines` that are unknown here to the words of `list`. */
 static int unknown_words(const struct remote *remote, struct history *history, const struct json_value *lines,
                          struct words *words, struct cb_err *err)
 {
@@ -269,7 +270,7 @@ static int ask_status(struct remote *remote, const char *const *words, size_t co
     return rc;
 }
 
-/* `words` is a call of list. */
+/* `words` is a command line of list. */
 static int take_listed(struct remote *remote, struct history *history, const char *const *words, struct cb_err *err)
 {
     const struct remote_call call = {.words = words, .timeout_ns = REMOTE_LONG_NS};
@@ -318,7 +319,7 @@ static void copy_text(const struct json_value *line, const char *key, char *text
     snprintf(text, bytes, "%s", json_as_text(json_get(line, key), &given) ? given : "");
 }
 
-/* What the site says of a run is what its line here says. */
+/* Copies the site's state of a run to its entry. */
 static void tell_entry(struct job_entry *entry, const struct json_value *line, enum job_state state)
 {
     entry->told = (struct job_told){.is = true,
@@ -343,10 +344,10 @@ static int follow_state(struct job_list *list, struct job_entry *entry, struct c
     return rc;
 }
 
-/* Those that have ended there, as they are found in its answer. */
+/* Runs that have ended at the site, in the order of its answer. */
 struct ends {
     struct remote_fetch *fetches;
-    struct job_entry **entries; /* of the same index */
+    struct job_entry **entries; /* with the same index */
     const struct json_value **lines;
     size_t count;
 };
@@ -373,7 +374,7 @@ static void ends_add(struct ends *self, struct job_entry *entry, const struct js
     self->lines[self->count++] = line;
 }
 
-/* What cannot be fetched (yet) stays unfinished here, and says why. */
+/* A run that cannot be fetched (yet) stays unfinished here, with the reason. */
 static int take_end(struct remote *remote, struct job_list *list, const struct remote_fetch *fetched,
                     struct job_entry *entry, const struct json_value *line, struct cb_err *err)
 {
@@ -435,7 +436,7 @@ static int take_status(struct remote *remote, struct job_list *list, const struc
     return 0;
 }
 
-/* Has the site do `verb` for its runs of the list, and takes the lines that it answers with. */
+/* Runs `verb` on the site for its runs in the list, and applies the lines of its answer. */
 static int ask_for_entries(struct remote *remote, struct job_list *list, const char *verb, bool whole_sweeps,
                            struct cb_err *err)
 {

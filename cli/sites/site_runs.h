@@ -1,5 +1,5 @@
-/* Runs of sites in the history here: taken in when they are known there, looked after there while they last,
- * fetched and ingested once when they have ended. Doing any of it again changes nothing. */
+/* Keeps runs of sites in the local history: adds runs known at a site, tracks them while they last, and fetches and
+ * ingests them once they have ended. Repeating any of it changes nothing. */
 #ifndef CLI_SITES_SITE_RUNS_H
 #define CLI_SITES_SITE_RUNS_H
 
@@ -10,7 +10,7 @@
 #include "core/err.h"
 #include "db/history.h"
 
-/* The sites of a list, opened when first needed, and again after a connection was lost. */
+/* Connections to the sites of a list, opened when first needed, and again after a connection was lost. */
 struct remote_sites {
     struct remote *items;
     size_t count;
@@ -18,25 +18,25 @@ struct remote_sites {
 /* Borrowed until the next call or the release. */
 int remote_sites_get(struct remote_sites *self, const char *name, struct remote **remote,
                      struct cb_err *err) CB_MUST_CHECK;
-/* The site answers no more: the next get opens it anew. */
+/* Drops the connection to a site that does not answer; the next get opens it again. */
 void remote_sites_drop(struct remote_sites *self, const char *name);
 void remote_sites_release(struct remote_sites *self);
 
-/* Takes into the history what the site knows of the runs, sweeps and filters in `words` (0: what is not
- * finished there, and what ended within a day), as runs of that site. What is known already, or is a run of
- * another place, stays as it is. CB_ERR_USAGE where the site knows none by that name. */
+/* Adds runs of the site to the local history: those that match the runs, sweeps and filters in `words`, or with
+ * count 0 those that are unfinished or ended within a day. Runs that are already known, or belong to another place,
+ * stay unchanged. CB_ERR_USAGE if the site knows no run of that name. */
 int remote_runs_take(struct remote *remote, struct history *history, const char *const *words, size_t count,
                      struct cb_err *err) CB_MUST_CHECK;
 
-/* The same for a run or sweep that was just made there. */
+/* The same for a run or sweep that was just created there. */
 int remote_runs_take_named(struct remote *remote, struct history *history, const char *name,
                            struct cb_err *err) CB_MUST_CHECK;
 
-/* Asks the site for those entries of a list that are runs of it and not final: their lines become what it says,
- * and those that have ended are fetched, checked against their manifests, and ingested. */
+/* Updates entries of a list that are unfinished runs of the site with the site's answer; fetches, checks and ingests
+ * those that have ended. */
 int remote_runs_sync(struct remote *remote, struct job_list *list, struct cb_err *err) CB_MUST_CHECK;
 
-/* Has the site cancel those entries of a list that are runs of it and not final; their lines become what it says. */
+/* Makes the site cancel the unfinished runs of it in a list, and updates their entries with its answer. */
 int remote_runs_cancel(struct remote *remote, struct job_list *list, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

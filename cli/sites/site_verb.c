@@ -1,4 +1,4 @@
-/* Verbs given --site. Owns what travels of a command line, and that a submission is asked for once. */
+/* Forwards verbs with --site. A submission is made only once even if its answer is lost. */
 #include "cli/sites/site_verb.h"
 
 #include <dirent.h>
@@ -20,15 +20,15 @@
 #define WORDS_MAX_BYTES (1u << 20)
 #define SETTINGS_MAX_BYTES (16u << 20)
 #define SETTINGS_WORD "-"             /* FILE.yaml: standard input */
-#define ASK_AGAIN_NS (150 * NS_PER_S) /* after a lost answer: longer than what was given to sbatch stays in doubt */
+#define ASK_AGAIN_NS (150 * NS_PER_S) /* after a lost answer: longer than an sbatch can stay undecided */
 #define FIRST_PAUSE_NS (1 * NS_PER_S)
 #define LONGEST_PAUSE_NS (10 * NS_PER_S)
-#define FORGET_S 3600 /* an unanswered question of which the site knows nothing for so long */
+#define FORGET_S 3600 /* after this long, a question unknown to the site is dropped */
 #define ASKED "asked"
 
 /* ---- settings ---- */
 
-/* Quoted, so that the value reads back as it stands: no comma sweeps and no range unfolds once more. */
+/* Quoted, so that the site reads the same value: commas and ranges must not be expanded a second time. */
 static void write_quoted(struct buf *out, const char *text)
 {
     buf_append_char(out, '"');
@@ -55,7 +55,7 @@ static void write_setting(struct buf *out, const struct setting *setting)
     buf_append_text(out, "]\n");
 }
 
-/* One given again later counts; zip adds up. */
+/* A key given again later replaces the earlier setting; zip accumulates. */
 static bool is_replaced(const struct setting_list *list, size_t index)
 {
     const char *key = list->items[index].key;
@@ -73,7 +73,7 @@ static bool has_key(const struct setting_list *list, const char *key)
     return false;
 }
 
-/* What runs of a site have where the user gives nothing. */
+/* Defaults for runs on a site. */
 static const struct {
     enum site_key key;
     const char *option;
@@ -104,7 +104,7 @@ static int write_settings(const struct setting_list *list, const struct site *si
 
 /* ---- words ---- */
 
-/* What concerns this side alone. */
+/* Flags that only concern this side. */
 static bool stays_here(const char *flag)
 {
     static const char *const here[] = {"site", "wait", "watch", "id", "f"};
@@ -114,8 +114,8 @@ static bool stays_here(const char *flag)
     return false;
 }
 
-/* A command line for the site: verb, flags but those that are for here, words; settings as a YAML text that
- * goes to its standard input, with the site's own where the user gives none. */
+/* A command line for the site: verb, words, and flags except those for this side. Settings become a YAML text on its
+ * standard input, including the site's own if the user does not set them. */
 struct remote_words {
     struct buf texts, settings;
     const char **items; /* NULL-terminated */
@@ -180,7 +180,7 @@ static int remote_words_init(struct remote_words *self, const struct cli *cli, c
     int rc = buf_check(&self->texts, "the command line", err);
     if (rc == 0 && cli->verb->takes_experiment)
         rc = write_settings(&cli->settings, site, &self->settings, err);
-    self->items = calloc(self->count + 4, sizeof *self->items); /* room for what a caller adds */
+    self->items = calloc(self->count + 4, sizeof *self->items); /* 4: for words added by callers */
     if (rc == 0 && !self->items)
         rc = alloc_fail(err, "for a command line");
     const char *at = self->texts.data;
@@ -198,8 +198,8 @@ static void remote_words_release(struct remote_words *self)
 
 /* ---- passing on ---- */
 
-/* Mistakes in keys are told here, with their places, before anything travels. Which checkpoint the run `after` brings
- * is known there: for so long its name stands for it. */
+/* Errors in keys are reported here, with their positions, before anything is sent. Only the site knows the
+ * checkpoint of the run `after`; its name stands in for the checkpoint until then. */
 static int check_settings(struct cli *cli, const char *after, struct cb_err *err)
 {
     struct sweep sweep = {0};
@@ -288,7 +288,8 @@ static void forget_asked(struct history *history, const char *id)
         unlink(path);
 }
 
-/* The runs of one question; nothing there is no error, and after a while no news. */
+/* The runs of one question. If the site knows nothing about it, that is no error, and after FORGET_S the question is
+ * dropped. */
 static int take_asked(struct job_list *list, const char *id, struct cb_err *err)
 {
     char path[PATH_MAX];
@@ -339,7 +340,7 @@ struct submitting {
     struct json_value *answer;
 };
 
-/* One question. *again: nobody knows what became of it, or the one before is still at work there. */
+/* Asks once. *again: the result is unknown, or the site is still working on the previous question. */
 static int ask_once(struct submitting *self, bool *again, struct cb_err *err)
 {
     struct remote *remote;
@@ -359,7 +360,7 @@ static int ask_once(struct submitting *self, bool *again, struct cb_err *err)
     return rc;
 }
 
-/* The id makes asking again harmless: the site goes on with the sweep of that name, and starts no other. */
+/* The id makes a repeated question harmless: the site continues the sweep of that name instead of starting another. */
 static int ask(struct submitting *self, struct cb_err *err)
 {
     bool again = false;
@@ -396,7 +397,7 @@ static int say(struct submitting *self, struct cb_err *err)
         buf_printf(out, "submitted run %s on site %s", run, self->site);
     else
         buf_printf(out, "submitted %zu runs  (sweep %s) on site %s", count, sweep ? sweep : self->id, self->site);
-    if (jobs.first) /* none in the spool of a pool */
+    if (jobs.first) /* a run in a pool's spool has no job */
         buf_printf(out, ": job %s", jobs.first);
     if (jobs.first && strcmp(jobs.first, jobs.last) != 0)
         buf_printf(out, " … %s", jobs.last);
@@ -444,7 +445,7 @@ static int take_sent(struct submitting *self, struct cb_err *err)
     return rc;
 }
 
-/* The words, and what the runs shall be called. */
+/* Builds the words, and chooses the id of the runs. */
 static int prepare(struct submitting *self, char flag[80], struct cb_err *err)
 {
     struct remote *remote;

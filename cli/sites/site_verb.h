@@ -1,4 +1,4 @@
-/* Verbs given --site: what this command line is on the site's. */
+/* Forwards verbs with --site to the ckptbench of that site. */
 #ifndef CLI_SITES_SITE_VERB_H
 #define CLI_SITES_SITE_VERB_H
 
@@ -7,13 +7,13 @@
 #include "cli/sites/site_command.h"
 #include "core/err.h"
 
-/* Runs the verb there as it is; its answer is the answer here, its exit code the exit code. */
+/* Runs the verb there unchanged; prints its output and returns its exit code. */
 int remote_pass(struct cli *cli, const char *site, struct cb_err *err) CB_MUST_CHECK;
 
-/* submit --site: sends once, whatever happens to the connection, and takes the runs into the history here. */
+/* submit --site: submits exactly once, even if the connection breaks, and adds the runs to the local history. */
 int remote_submit(struct cli *cli, const char *site, struct cb_err *err) CB_MUST_CHECK;
 
-/* Takes in what was asked of sites and whose answer nobody read, because this program ended before it came. */
+/* Collects the answers of sites to submissions that an earlier ckptbench did not wait for because it ended. */
 int remote_take_unanswered(struct job_list *list, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

@@ -99,7 +99,7 @@ static int list_baselines(struct cli *cli, struct history *history, struct cb_er
     return rc;
 }
 
-/* window=10 and filters. */
+/* The words are window=10 and filters. */
 static int fill_window(struct baseline *baseline, const char *const *words, size_t count, struct cb_err *err)
 {
     int rc = 0;
@@ -118,7 +118,7 @@ static int fill_window(struct baseline *baseline, const char *const *words, size
     return rc;
 }
 
-/* Runs that passed among those that the words select; the rest is named and left out. */
+/* Takes the passed runs among those selected by the words; names the others and leaves them out. */
 static int fill_runs(struct history *history, struct baseline *baseline, const char *const *words, size_t count,
                      struct cb_err *err)
 {

@@ -1,4 +1,4 @@
-/* ckptbench cancel: ends jobs, or takes back what was only planned. */
+/* ckptbench cancel: ends jobs, or drops runs that were only planned. */
 #include <stdio.h>
 #include <string.h>
 
@@ -12,10 +12,10 @@
 #include "core/log.h"
 #include "jobs/slurm/run_follow.h"
 
-#define SETTLE_NS (3 * NS_PER_S) /* looked at so long for the end of what was cancelled */
+#define SETTLE_NS (3 * NS_PER_S) /* how long to wait until cancelled jobs have ended */
 #define LOOK_NS (200 * NS_PER_MS)
 
-/* What never was sent is sealed as cancelled here: no job will do it. */
+/* A run that was never submitted is sealed as cancelled here, because no job will do it. */
 static int cancel_planned(struct job_list *list, struct job_entry *entry, struct cb_err *err)
 {
     bool ingested;
@@ -38,7 +38,7 @@ static int cancel_planned(struct job_list *list, struct job_entry *entry, struct
     return rc;
 }
 
-/* That it was asked for is kept: the job's end is then no mystery. */
+/* Records the request, so that the end of the job is explained later. */
 static int write_asked(struct job_entry *entry, struct cb_err *err)
 {
     int fd, rc = job_folder_lock(entry->folder, &fd, err);
@@ -50,7 +50,7 @@ static int write_asked(struct job_entry *entry, struct cb_err *err)
     return rc;
 }
 
-/* A disk that is full keeps no job running. */
+/* A failure to record it (a full disk) must not prevent the cancellation. */
 static void note_asked(struct job_entry *entry)
 {
     struct cb_err err;
@@ -58,7 +58,7 @@ static void note_asked(struct job_entry *entry)
         log_error("run %s: %s; cancelled all the same", entry->run, err.message);
 }
 
-/* Its job is the pool's, which goes on. */
+/* The run's job belongs to the pool, which continues. */
 static int cancel_in_pool(struct job_list *list, struct job_entry *entry, struct cb_err *err)
 {
     bool nowhere;
@@ -97,7 +97,7 @@ static int cancel_entry(struct job_list *list, struct job_entry *entry, const ch
     return cancel_planned(list, entry, err);
 }
 
-/* Each site is asked once for all of its runs. */
+/* Asks each site once for all of its runs. */
 static int cancel_away(struct job_list *list, struct cb_err *err)
 {
     int rc = 0;
@@ -141,7 +141,7 @@ static int cancel_all(struct cli *cli, struct job_list *list, struct cb_err *err
     return rc ? rc : job_status_write(cli, list, err);
 }
 
-/* --site: also what this history does not know yet. */
+/* --site: adds runs that the local history does not know yet. */
 static int take_from_site(struct cli *cli, struct job_list *list, struct cb_err *err)
 {
     struct remote *remote;

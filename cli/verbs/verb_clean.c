@@ -1,7 +1,7 @@
-/* ckptbench clean: checkpoints that runs of this history left in their stores.
+/* ckptbench clean: removes checkpoints that runs of this history left in their stores.
  *
- * Removed is only what all of these say is ours: the store's marker, the folder's claim with the name of a
- * run whose manifest is here, and the names that runs give. Whatever else lies there stays. */
+ * Removes data only if everything shows that it is ours: the store has our marker, the folder has a claim with the
+ * name of a run whose manifest is here, and the names are those that runs use. Everything else stays. */
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
@@ -22,19 +22,19 @@
 #include "store/kind.h"
 #include "store/store.h"
 
-#define STORE_MARKER ".ckptbench-store" /* as workers write them: docs/run-folder.md */
+#define STORE_MARKER ".ckptbench-store" /* written by workers: docs/run-folder.md */
 #define RUN_CLAIM ".ckptbench-run"
 #define RUN_LOCK ".ckptbench-lock"
 #define CLAIM_MAX_BYTES 4096
 #define PLAIN_DEPTH 4
 
-/* What one run left. */
+/* What one run left in its store. */
 struct leftover {
     char run[64];
-    char *store;  /* without faults; owned */
+    char *store;  /* without fault:SPEC:; owned */
     char *suffix; /* owned */
-    bool ended;   /* else it may be at work: never removed */
-    bool kept;    /* it was to be kept: removed only where the run is named */
+    bool ended;   /* otherwise the run may be active, and nothing is removed */
+    bool kept;    /* was to be kept: removed only if the user names the run */
     bool removed;
     struct experiment *experiment; /* owned */
     uint64_t bytes;
@@ -61,7 +61,7 @@ static void cleaning_release(struct cleaning *self)
 
 /* ---- names ---- */
 
-/* "iteration-7/…", "checkpoint/…", "baseline/…": the folders that runs make in theirs. */
+/* "iteration-7/…", "checkpoint/…", "baseline/…": folders that runs create inside theirs. */
 static bool is_in_our_folder(const char *inside)
 {
     static const char *const made[] = {"baseline/", "checkpoint/", "checkpoint-0/", "checkpoint-1/"};
@@ -86,7 +86,7 @@ struct names {
     size_t count;
     uint64_t bytes;
     size_t suffix_len;
-    bool foreign; /* something lies there that is not ours */
+    bool foreign; /* contains something that is not ours */
 };
 
 static void names_release(struct names *self)
@@ -129,7 +129,7 @@ static int open_store(const struct leftover *item, bool read_only, struct store 
     return rc ? rc : store_open(item->store, &options, store, err);
 }
 
-/* Whether the store is ours, and the folder this run's. */
+/* Whether the store is ours and the folder belongs to this run. */
 static bool is_claimed(struct store *store, const struct leftover *item)
 {
     uint64_t length;
@@ -150,7 +150,8 @@ static int list_names(struct store *store, const struct leftover *item, struct n
     return store_list(store, item->suffix, take_name, names, err);
 }
 
-/* Whether the run's folder is there, be it empty. A store that is out of reach from here is said, and its runs are left. */
+/* Whether the run's folder exists, even if it is empty. A store that cannot be reached from here is reported, and
+ * its runs are skipped. */
 static bool look_at(struct leftover *item)
 {
     struct store *store;
@@ -182,7 +183,7 @@ static bool is_to_keep(const struct experiment *experiment)
            (experiment_is(experiment, OPT_KEEP, "auto") && experiment_is(experiment, OPT_OPS, "save"));
 }
 
-/* Its checkpoints are what it goes on from, the more so when it failed. */
+/* A training resumes from its checkpoints, above all after a failure. */
 static bool is_training(const struct experiment *experiment)
 {
     return workload_kind_of(experiment)->trains;
@@ -194,7 +195,7 @@ static bool has_ended(const struct run_info *info)
            strcmp(info->state, "cancelled") == 0;
 }
 
-/* Appends the run if it left something. */
+/* Appends the run if it left something; takes ownership of `info`. */
 static int take_run(struct cleaning *self, struct run_info *info, struct cb_err *err)
 {
     struct store_uri uri = store_uri_of(experiment_text(info->experiment, OPT_STORE));
@@ -253,7 +254,7 @@ static int remove_names(struct store *store, const struct names *names, bool mar
     return rc;
 }
 
-/* The folders that are empty then, from below; one that is not stays. */
+/* Removes empty folders, innermost first. */
 static void remove_folders(struct store *store, const struct names *names, const char *suffix)
 {
     for (size_t i = 0; i < names->count; i++) {
@@ -272,12 +273,12 @@ static void remove_claim(struct store *store, const char *suffix)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (snprintf(name, sizeof name, "%s/%s", suffix, names[i]) < (int)sizeof name &&
             store_remove(store, name, NULL))
-            continue; /* it is not there */
+            continue; /* already gone */
     if (store_remove_folder(store, suffix, NULL))
         log_verbose("the folder %s stays", suffix);
 }
 
-/* Commit markers go first, and durably: a checkpoint half removed is none. */
+/* Removes commit markers first, and durably, so that a half-removed checkpoint never counts as complete. */
 static int remove_leftover(struct leftover *item, struct cb_err *err)
 {
     struct store *store;
@@ -310,7 +311,7 @@ out:
     return rc;
 }
 
-/* Of runs that have ended: named ones, whatever they are; else those that were not to be kept. */
+/* Of runs that have ended: any that the user named, otherwise those that were not to be kept. */
 static bool is_wanted(const struct cleaning *self, const struct leftover *item)
 {
     return item->ended && (self->cli->word_count > 0 || !item->kept);
@@ -339,7 +340,7 @@ static const char *why_it_is_there(const struct leftover *item)
                               : "left behind";
 }
 
-/* What removing frees, and what it leaves. */
+/* How much removing frees, and how much stays. */
 static void write_sums(const struct cleaning *self, struct buf *out)
 {
     struct {
@@ -416,7 +417,7 @@ static int write_json(struct cleaning *self, struct cb_err *err)
 
 /* ---- the verb ---- */
 
-/* How what was kept on purpose goes all the same. */
+/* Explains how to remove what was kept on purpose. */
 static void say_what_stays(const struct cleaning *self)
 {
     for (size_t i = 0; i < self->count; i++) {

@@ -1,8 +1,8 @@
-/* ckptbench collect: brings run folders into the history; with --rebuild makes it from them anew.
+/* ckptbench collect: ingests run folders into the history; with --rebuild recreates the history from them.
  *
- * An attempt without a manifest whose agent has not been heard of for a while is sealed as lost, with
- * what is known. Sealing is exclusive: an agent that wakes up later cannot overwrite it, and if it was
- * faster, what it sealed counts. What a controller left that died while it planned is put in order, too. */
+ * An attempt without a manifest whose agent has shown no sign of life for a while is sealed as lost, with what is
+ * known. Sealing is exclusive: an agent that wakes up later cannot overwrite the seal, and if it was faster, its
+ * seal stays. Plans that a killed controller left incomplete are repaired or removed. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -34,7 +34,7 @@ struct collection {
     struct history *history;
     struct json_writer json;
     bool as_json;
-    uint64_t silence_ns; /* an agent that has not moved for so long is dead */
+    uint64_t silence_ns; /* an agent without a sign of life for this long is dead */
     size_t ingested, known, unsealed, failed, sealed;
 };
 
@@ -66,7 +66,7 @@ static uint64_t modified_ns(const char *folder, const char *name)
     return (uint64_t)status.st_mtim.tv_sec * NS_PER_S + (uint64_t)status.st_mtim.tv_nsec;
 }
 
-/* The newest of what an agent touches while it lives. */
+/* The newest modification of the files that a living agent writes. */
 static uint64_t last_sign_ns(const char *attempt_path)
 {
     static const char *const names[] = {".", "progress.json", "records", "logs"};
@@ -106,7 +106,7 @@ static int seal_lost(struct collection *self, const char *run, const char *attem
     manifest.ended_wall_ns = sign_ns;
     int rc = manifest_write_for_agent(attempt_path, &manifest, err);
     if (rc == CB_ERR_EXISTS)
-        return 0; /* the agent was alive after all, and faster */
+        return 0; /* the agent was alive and sealed it first */
     if (rc == 0) {
         self->sealed++;
         report(self, run, "sealed", manifest.message);
@@ -130,7 +130,7 @@ static int seal_if_dead(struct collection *self, const char *run, const char *fo
     return rc;
 }
 
-/* What a dead controller left of a plan */
+/* Incomplete plans of a dead controller */
 
 static bool has_entry(const char *folder, const char *name)
 {
@@ -143,7 +143,7 @@ static bool has_attempts(const char *folder)
     return run_folder_last_attempt(folder, &last, NULL) == 0 && last > 0;
 }
 
-/* Whether a controller is at it: it keeps the folder locked. */
+/* Whether a controller is working on it: it holds the lock of the folder. */
 static bool is_locked(const char *folder)
 {
     int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -153,7 +153,7 @@ static bool is_locked(const char *folder)
     return locked;
 }
 
-/* The files of a plan, in the order in which they are made, but planned.json, which completes it. */
+/* The files of a plan in the order of their creation, without planned.json, which completes it. */
 static const char *const plan_files[] = {"labels.yaml", "labels.yaml.tmp", "experiment.yaml", "experiment.yaml.tmp",
                                          "planned.json.tmp"};
 
@@ -185,14 +185,14 @@ static bool is_in_history(struct collection *self, const char *run)
     return rc != CB_ERR_NOT_FOUND;
 }
 
-/* Of a run that the history does not know: it is being planned, or its planning was cut short. */
+/* A folder unknown to the history: it is being planned, or its planning was interrupted. */
 static bool is_half_planned(struct collection *self, const char *run, const char *folder)
 {
     return !has_entry(folder, "planned.json") && !has_attempts(folder) && holds_only_a_plan(folder) &&
            !is_in_history(self, run);
 }
 
-/* Nothing has run, nothing is lost. */
+/* Removes an interrupted plan: nothing has run, so nothing is lost. */
 static bool remove_cut_plan(struct collection *self, const char *run, const char *folder)
 {
     char path[PATH_MAX_BYTES];
@@ -209,7 +209,7 @@ static bool remove_cut_plan(struct collection *self, const char *run, const char
     return true;
 }
 
-/* A controller died after it had said that the run runs and before an agent was there: as planned as before. */
+/* The controller died after setting the state to running and before the agent started: sets it back to planned. */
 static int plan_again(struct collection *self, const char *run, const char *folder, struct cb_err *err)
 {
     struct run_info *info;
@@ -226,7 +226,7 @@ static int plan_again(struct collection *self, const char *run, const char *fold
     return rc;
 }
 
-/* Nobody runs what was sealed and cannot be read: the run does not go on running. */
+/* A run with unreadable results is not running any more. */
 static int end_unreadable(struct collection *self, const char *run, int code)
 {
     if (code != CB_ERR_CORRUPT && code != CB_ERR_FORMAT)
@@ -245,7 +245,7 @@ static void count_failed(struct collection *self, const char *run, int code, con
 
 /* Jobs of Slurm */
 
-/* What sites know and this history does not. */
+/* Adds runs that sites know and the local history does not. */
 static int take_from_sites(struct cli *cli, struct job_list *jobs, struct cb_err *err)
 {
     struct remote *remote;
@@ -256,7 +256,7 @@ static int take_from_sites(struct cli *cli, struct job_list *jobs, struct cb_err
     return rc ? rc : remote_runs_take(remote, jobs->history, cli->words, cli->word_count, err);
 }
 
-/* What Slurm knows of those that are not finished comes first: it may say how they ended. */
+/* Asks Slurm about unfinished jobs first, because it may know how they ended. */
 static int sync_jobs(struct cli *cli, struct collection *self, struct cb_err *err)
 {
     static const char *const unfinished[] = {"state=planned,submitted,pending,booting,running,sealing"};
@@ -280,7 +280,7 @@ static int sync_jobs(struct cli *cli, struct collection *self, struct cb_err *er
     return rc;
 }
 
-/* Of a job, Slurm says whether its agent may still come, not its silence. */
+/* For a job, Slurm decides whether its agent may still come; silence alone does not. */
 static bool is_unfinished_job(const char *folder, enum job_state *state)
 {
     struct job_record record;
@@ -291,7 +291,7 @@ static bool is_unfinished_job(const char *folder, enum job_state *state)
     return !job_state_is_final(*state);
 }
 
-/* An earlier attempt may be sealed and known: the run goes on all the same. */
+/* An earlier attempt may be sealed and in the history while the run continues. */
 static int keep_unfinished(struct collection *self, const char *run, const char *folder, enum job_state state,
                            struct cb_err *err)
 {
@@ -306,14 +306,14 @@ static int keep_unfinished(struct collection *self, const char *run, const char 
     return rc;
 }
 
-/* Jobs collected by name end with their outcome, so that a script need not ask again. */
+/* With jobs given by name, the exit code is that of their outcome, so that a script need not query it again. */
 static void take_exit_code(struct cli *cli, const char *folder)
 {
     struct job_folder seen;
     struct job_record record;
     if (job_record_read(folder, &record, NULL))
         return;
-    bool ended = job_state_is_final(record.state); /* an attempt that is sealed may not be the last */
+    bool ended = job_state_is_final(record.state); /* a sealed attempt need not be the last */
     job_record_release(&record);
     if (!ended || job_folder_look(folder, &seen, NULL) || !seen.sealed)
         return;
@@ -321,7 +321,7 @@ static void take_exit_code(struct cli *cli, const char *folder)
     cli->exit_code = code > cli->exit_code ? code : cli->exit_code;
 }
 
-/* One folder. Its failure is told and counted; the others go on. */
+/* Collects one folder. A failure is reported and counted; the other folders are still collected. */
 static void collect_folder(struct collection *self, const char *run, const char *folder)
 {
     struct cb_err err;
@@ -343,7 +343,7 @@ static void collect_folder(struct collection *self, const char *run, const char 
         rc = history_ingest(self->history, folder, &ingested, &err);
     if (rc == CB_ERR_NOT_FOUND) {
         self->unsealed++;
-        /* A run that waits for its turn is nothing to be told each time. */
+        /* A run that only waits for its turn is not reported. */
         report(self, run, "unsealed", has_attempts(folder) ? err.message : NULL);
         rc = plan_again(self, run, folder, &err);
         if (rc)
@@ -364,7 +364,7 @@ static int compare_names(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Every folder of runs/, in order of name, so that a rebuild is the same each time. */
+/* All folders of runs/ in the order of their names, so that a rebuild is reproducible. */
 static int list_folders(const char *runs, char ***names, size_t *count, struct cb_err *err)
 {
     DIR *entries = opendir(runs);
@@ -408,7 +408,7 @@ static int collect_all(struct collection *self, struct cb_err *err)
     return rc;
 }
 
-/* A word is a run folder, or the id of a run under runs/. */
+/* A word is a run folder, or the id of a run in runs/. */
 static int collect_word(struct cli *cli, struct collection *self, const char *word, struct cb_err *err)
 {
     char folder[PATH_MAX_BYTES];
@@ -425,7 +425,7 @@ static int collect_word(struct cli *cli, struct collection *self, const char *wo
     return 0;
 }
 
-/* All or nothing: readers see the old history until the new one is whole. */
+/* Atomic: readers see the old history until the new one is complete. */
 static int rebuild(struct collection *self, struct cb_err *err)
 {
     size_t kept = 0;

@@ -1,5 +1,5 @@
-/* ckptbench compare: what changed between sides of runs, and whether that can be told. Prints the
- * answer; cli/compare/compare_sides.c finds the sides, cli/compare/comparison.c compares them. */
+/* ckptbench compare: prints what changed between sides of runs, and whether it is significant.
+ * cli/compare/compare_sides.c finds the sides, cli/compare/comparison.c compares them. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 #include "core/units.h"
 
 #define MAX_EXPLORATORY_LINES 10
-#define MENTIONED 0.005 /* what the table rounds away is no contradiction */
+#define MENTIONED 0.005 /* smaller changes are rounded away in the table */
 
 /* JSON */
 
@@ -79,8 +79,8 @@ static void json_outliers(struct json_writer *json, const struct comparison *com
     json_write_end_array(json);
 }
 
-/* The state that made a rank the slowest most often among the runs of a side, and in how many; STATE_COUNT where no run
- * says why. */
+/* The state that most often made a rank the slowest among the runs of a side, and in how many runs; STATE_COUNT if
+ * no run gives a reason. */
 static enum rank_state usual_state(const struct comparison_side *side, enum operation op, size_t *runs)
 {
     size_t times[STATE_COUNT + 1] = {0};
@@ -168,7 +168,7 @@ static void write_usual_state(struct buf *out, const struct comparison_side *sid
                units_plural(side->count));
 }
 
-/* Why the slowest ranks were slow, where the sides do not agree. */
+/* Why the slowest ranks were slow, if the sides differ. */
 static void write_slowest(struct buf *out, const struct comparison_side *base, const struct comparison_side *other)
 {
     for (int op = OP_NONE + 1; op < OP_COUNT; op++) {
@@ -228,7 +228,7 @@ static void add_metric(struct table *table, const struct comparison *comparison,
     add_verdict(table, comparison, metric, threshold);
 }
 
-/* Exploratory metrics that moved, and no figure twice; all of them with --all. */
+/* Shows exploratory metrics that changed, each value once; with --all, all of them. */
 static bool is_shown(const struct comparison_metric *metric, double threshold, bool all, size_t *shown)
 {
     if (all || metric->repeats)
@@ -266,7 +266,7 @@ static void write_left_out(struct buf *out, const struct side *side)
                    units_plural(side->compared.planned), side->name);
 }
 
-/* The change is no quotient of the two medians beside it; where it has the other sign, the line needs a word. */
+/* The change is not the ratio of the two printed medians; if it has the other sign, the line is explained. */
 static void write_contradictions(struct buf *out, const struct comparison *comparison)
 {
     for (size_t i = 0; i < comparison->metric_count && comparison->metrics[i].primary; i++) {
@@ -335,7 +335,7 @@ static int write_table(struct cli *cli, const struct side *base, const struct si
     return rc;
 }
 
-/* Worse beats inconclusive beats pass. */
+/* Worse outranks inconclusive, which outranks pass. */
 static int worst_exit(int a, int b)
 {
     if (a == CB_EXIT_REGRESSION || b == CB_EXIT_REGRESSION)
@@ -367,7 +367,8 @@ static int compare_sides(struct cli *cli, struct sides *sides, const struct comp
     return rc;
 }
 
-/* A baseline that holds nothing but the runs it is compared with: nothing failed, and nothing can be told yet. */
+/* The baseline contains only the runs that are compared with it: nothing failed, but there is nothing to compare
+ * yet. */
 static bool is_first_night(struct history *history, const struct sides *sides)
 {
     struct baseline baseline;
@@ -389,7 +390,7 @@ static int say_first_night(struct cli *cli, struct sides *sides, struct cb_err *
     return cli->json ? write_json(cli, &base, NULL, err) : 0;
 }
 
-/* "3%", "3", "0.03%": always per cent. */
+/* "3%", "3", "0.03%": always percent. */
 static int read_threshold(const struct cli *cli, double *threshold, struct cb_err *err)
 {
     const char *text = cli_flag_value(cli, "threshold");

@@ -1,4 +1,4 @@
-/* ckptbench completion: a bash completion made from the tables of verbs and options. */
+/* ckptbench completion: prints a bash completion generated from the tables of verbs and options. */
 #include <string.h>
 
 #include "ckpt/model/model.h"

@@ -1,4 +1,4 @@
-/* ckptbench convert: a stored checkpoint in another format or layout. */
+/* ckptbench convert: writes a stored checkpoint in another format or layout. */
 #include <inttypes.h>
 #include <string.h>
 #include <unistd.h>
@@ -30,7 +30,7 @@ struct conversion {
     struct plan_options options;
     struct stored_value *values;
     size_t value_count;
-    const struct stored_tensor **lost; /* values that the format cannot hold */
+    const struct stored_tensor **lost; /* values that the target format cannot hold */
     size_t lost_count;
     struct layout *layout;
     struct plan *plan;
@@ -39,7 +39,7 @@ struct conversion {
     uint64_t took_ns;
 };
 
-/* --- what was asked for --- */
+/* --- arguments --- */
 
 static const char *const keys[] = {"format",   "ranks",     "tp",       "pp",       "dp",
                                    "ep",       "zero",      "sharding", "mesh",     "pp.split",
@@ -63,7 +63,7 @@ static int set_key(struct conversion *self, const char *word, struct cb_err *err
                    (int)len, word);
 }
 
-/* A word with a key of ours before its = is a setting; all others are places. */
+/* A word KEY=VALUE with a key of this verb is a setting; all other words are checkpoints. */
 static bool is_setting(const char *word)
 {
     size_t len = strcspn(word, "=");
@@ -103,7 +103,7 @@ static int read_words(struct conversion *self, const char **from, struct cb_err 
     return code ? code : plan_options_read(self->experiment, ALIGNMENT, &self->options, err);
 }
 
-/* --- what is there --- */
+/* --- conversion --- */
 
 static int read_value(struct conversion *self, struct stored_reader *reader, const struct stored_tensor *tensor,
                       struct stored_value *value, struct cb_err *err)
@@ -130,7 +130,7 @@ static int read_value(struct conversion *self, struct stored_reader *reader, con
     return code;
 }
 
-/* DCP holds any torch.save, and literals that can be pickled again; the others literals alone. */
+/* DCP can hold any torch.save value, and literals that can be pickled again; the other formats only literals. */
 static bool can_hold(const struct conversion *self, const struct stored_value *value)
 {
     struct state_tensor tensor = {.fqn = value->tensor->fqn, .kind = KIND_BYTES, .literal = value->literal};
@@ -241,7 +241,7 @@ static int do_it(struct conversion *self, struct cb_err *err)
     return code;
 }
 
-/* --- the answer --- */
+/* --- output --- */
 
 static void write_lost(struct conversion *self)
 {

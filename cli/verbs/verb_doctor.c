@@ -1,4 +1,4 @@
-/* ckptbench doctor: what this machine has, what it lacks, and what to do about it. */
+/* ckptbench doctor: checks what this machine has and lacks, with advice. */
 #include <errno.h>
 #include <limits.h>
 #include <linux/magic.h>
@@ -31,9 +31,9 @@
 
 #define ASK_TIMEOUT_NS (60 * NS_PER_S)
 #define SHARED_MEMORY "/dev/shm"
-#define SHARED_MEMORY_LOW (64 * MIB) /* status pages take well under 1 MiB a rank */
+#define SHARED_MEMORY_LOW (64 * MIB) /* status pages need well under 1 MiB a rank */
 
-/* What a check found. Something required that is missing makes the exit code 4. */
+/* The result of a check. MISSING: something required is missing, exit code 4. */
 enum finding { FOUND, LACKING, MISSING };
 
 struct doctor {
@@ -67,7 +67,7 @@ static void report(struct doctor *self, const char *name, enum finding finding, 
 
 /* ---- programs ---- */
 
-/* The first line that a command prints. False, with why in `line`, where it cannot. */
+/* The first line that a command prints. On failure returns false and the reason in `line`. */
 static bool first_line(const char *const *argv, char *line, size_t room)
 {
     struct buf out;
@@ -99,7 +99,7 @@ static void check_programs(struct doctor *self)
     report(self, "mpirun", works ? FOUND : MISSING, line, "`mpirun --version` must work: repair the MPI installation");
 }
 
-/* A munged that has died is none of the ranks' business, but Open MPI's PMIx asks it whenever mpirun starts. */
+/* A dead munged does not matter to the ranks, but Open MPI's PMIx asks it whenever mpirun starts. */
 static void check_munge(struct doctor *self)
 {
     static const char *const found[] = {
@@ -145,7 +145,7 @@ static void check_libraries(struct doctor *self)
     }
 }
 
-/* Needed by device=cuda alone. The worker loads the plugin, not this program. */
+/* Needed only by device=cuda. The worker loads the plugin; this program does not. */
 static void check_gpus(struct doctor *self)
 {
     char path[PATH_MAX], line[1024];
@@ -158,7 +158,7 @@ static void check_gpus(struct doctor *self)
         return;
     }
     if (!process_find_program("ckptbench-worker", path))
-        return; /* which was said */
+        return; /* reported already */
     const char *const argv[] = {path, "--devices", NULL};
     bool works = first_line(argv, line, sizeof line) && strncmp(line, "none: ", strlen("none: ")) != 0;
     report(self, "gpu", works ? FOUND : without, line,
@@ -180,7 +180,7 @@ static void check_cores(struct doctor *self)
     report(self, "cores", enough ? FOUND : LACKING, text, "more ranks than cores: they share, and times get noisy");
 }
 
-/* A line of /proc/meminfo, in bytes; 0 where it has none. */
+/* A value of /proc/meminfo in bytes; 0 if it is missing. */
 static uint64_t meminfo(const char *key)
 {
     FILE *file = fopen("/proc/meminfo", "re");
@@ -224,7 +224,7 @@ static void check_memlock(struct doctor *self)
     report(self, "memlock", enough ? FOUND : LACKING, text, advice);
 }
 
-/* The kernel asks whether we may before it looks at the arguments: EFAULT is a yes. */
+/* The kernel checks permission before it checks the arguments, so EFAULT means that we have permission. */
 static void check_io_uring(struct doctor *self)
 {
     long rc = syscall(SYS_io_uring_setup, 1, NULL);
@@ -331,7 +331,7 @@ static int check_store(struct doctor *self, struct cb_err *err)
     return 0;
 }
 
-/* Whether one that is there can be read. */
+/* Fails if a history exists but cannot be read. */
 static int open_history(struct cb_err *err)
 {
     struct history *history = NULL;

@@ -1,6 +1,6 @@
-/* ckptbench export: one run for other tools. --mlperf is the summary.json of MLPerf Storage's
- * checkpointing (rank 0's own times; "GB" there is 2^30 bytes), --s3benchmark the run_results.json of
- * the S3 connector's benchmark (every rank's durations). What we do not have is null, never 0. */
+/* ckptbench export: writes one run for other tools. --mlperf is the summary.json of MLPerf Storage's checkpointing
+ * (rank 0's own times; "GB" there is 2^30 bytes), --s3benchmark the run_results.json of the S3 connector's benchmark
+ * (every rank's durations). What we do not measure is null, never 0. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,7 +15,7 @@
 #include "run/status_page.h"
 #include "store/kind.h"
 
-/* Numbers of one kind, growing. */
+/* A growing array of numbers. */
 struct numbers {
     double *values;
     size_t count;
@@ -44,9 +44,9 @@ static void write_numbers(struct json_writer *json, const char *key, const struc
     json_write_end_array(json);
 }
 
-/* The durations that the other benchmarks publish. */
+/* The durations that other benchmarks publish. */
 struct durations {
-    uint32_t attempt;               /* whose results count */
+    uint32_t attempt;               /* the attempt whose results are used */
     struct numbers all[OP_COUNT];   /* op_s of every rank */
     struct numbers rank0[OP_COUNT]; /* own_s of rank 0 */
 };
@@ -90,7 +90,7 @@ static double run_value(const struct run_info *run, enum metric_id metric)
     return found ? found->summary.median : NAN;
 }
 
-/* A fact of rank 0 or a fingerprint's value; NULL where there is none. */
+/* A fact of rank 0 or a value of the fingerprint; NULL if there is none. */
 static const char *fingerprint_of(const struct run_info *run, const char *key)
 {
     for (size_t i = 0; i < run->fingerprint_count; i++)
@@ -99,7 +99,7 @@ static const char *fingerprint_of(const struct run_info *run, const char *key)
     return NULL;
 }
 
-/* CSV: one line a value */
+/* CSV: one line for each value */
 
 struct csv {
     struct cli *cli;
@@ -127,7 +127,7 @@ static int export_csv(struct cli *cli, struct history *history, const struct run
     return history_each_sample(history, run->run, csv_sample, &csv, err);
 }
 
-/* JSON: everything that is known of the run */
+/* JSON: everything known about the run */
 
 static int json_sample(void *context, const struct rank_values *values, struct cb_err *err)
 {
@@ -208,7 +208,7 @@ static double mean_of(const struct numbers *numbers)
     return numbers->count ? sum / (double)numbers->count : NAN;
 }
 
-/* Of the whole population, as numpy's std. */
+/* Of the whole population, like numpy's std. */
 static double deviation_of(const struct numbers *numbers)
 {
     double mean = mean_of(numbers), sum = 0;
@@ -287,7 +287,7 @@ static void s3_config(struct json_writer *json, const struct run_info *run, cons
     json_write_key(json, "config");
     json_write_begin_object(json);
     json_member_text(json, "model", experiment_text(experiment, OPT_MODEL));
-    json_member_text(json, "backend", "gloo"); /* their name for MPI on the CPU */
+    json_member_text(json, "backend", "gloo"); /* that benchmark's name for MPI on the CPU */
     json_member_u64(json, "world_size", world_size(run, durations));
     json_member_u64(json, "thread_count", experiment_u64(experiment, OPT_IO_THREADS));
     json_member_u64(json, "epochs", experiment_u64(experiment, OPT_ITERATIONS));
@@ -308,7 +308,7 @@ static void s3_config(struct json_writer *json, const struct run_info *run, cons
     json_write_end_object(json);
 }
 
-/* Each of their jobs saves or loads; a run that does both is two. */
+/* A job of that benchmark saves or loads; a run that does both becomes two jobs. */
 static int s3_job(struct json_writer *json, const struct run_info *run, const struct durations *durations,
                   enum operation op, struct cb_err *err)
 {
@@ -327,7 +327,7 @@ static int s3_job(struct json_writer *json, const struct run_info *run, const st
     json_write_begin_object(json);
     write_numbers(json, "throughput_mibs", &rates);
     write_numbers(json, op == OP_SAVE ? "corrected_save_durations_s" : "corrected_load_durations_s", all);
-    json_write_key(json, "processing_durations_s"); /* theirs starts all processes anew for each */
+    json_write_key(json, "processing_durations_s"); /* that benchmark restarts all processes for each */
     json_write_null(json);
     json_write_key(json, "utilization");
     json_write_null(json);

@@ -1,4 +1,4 @@
-/* ckptbench history: one metric over time, a line for each experiment. */
+/* ckptbench history: prints one metric over time, a line for each experiment. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,19 +12,19 @@
 #include "core/units.h"
 #include "run/workload_kind.h"
 
-/* Newest runs whose values a line shows. */
+/* Number of newest values in a line. */
 #define SPARKLINE_WIDTH 60
 
 struct point {
     char run[64], hash[32];
     struct experiment *experiment; /* owned */
-    uint64_t at_ns, line_began_ns; /* the line: runs of the same experiment */
+    uint64_t at_ns, line_began_ns; /* line: all runs of the same experiment */
     double value, min, max;
     size_t n;
 };
 
 struct series {
-    struct point *points; /* by experiment, then oldest first */
+    struct point *points; /* ordered by experiment, then oldest first */
     size_t count;
 };
 
@@ -35,7 +35,7 @@ static void series_release(struct series *self)
     free(self->points);
 }
 
-/* Takes the run's experiment. */
+/* Takes ownership of the run's experiment. */
 static int add_point(struct series *self, struct run_info *run, const struct run_metric *metric, struct cb_err *err)
 {
     if (alloc_grow(&self->points, self->count, sizeof *self->points, err))
@@ -64,7 +64,7 @@ static int compare_points(const void *a, const void *b)
     return order ? order : strcmp(x->run, y->run);
 }
 
-/* The line that began first comes first. */
+/* Orders lines by their first run. */
 static void sort_points(struct series *self)
 {
     if (self->count == 0)
@@ -79,13 +79,13 @@ static void sort_points(struct series *self)
     qsort(self->points, self->count, sizeof *self->points, compare_points);
 }
 
-/* "save_s", or "load.io_s" where several operations have the metric. */
+/* "save_s", or "load.io_s" if several operations have the metric. */
 static int parse_metric(const char *word, enum operation *op, enum metric_id *metric, struct cb_err *err)
 {
     const char *names[METRIC_COUNT];
     char operation[32];
     const char *dot = strchr(word, '.'), *name = dot ? dot + 1 : word;
-    *op = OP_COUNT; /* any */
+    *op = OP_COUNT; /* any operation */
     snprintf(operation, sizeof operation, "%.*s", dot ? (int)(dot - word) : 0, word);
     for (int i = 0; i < METRIC_COUNT; i++)
         names[i] = metric_row((enum metric_id)i)->name;
@@ -133,7 +133,7 @@ static void append_sparkline(struct buf *out, const struct point *points, size_t
     }
 }
 
-/* In what the experiments of the lines differ: what one of them is called by. */
+/* The keys in which the lines' experiments differ; they name the lines. */
 static int find_varied(const struct series *series, struct sweep_axes *varied, struct cb_err *err)
 {
     const struct experiment **experiments = calloc(series->count + 1, sizeof *experiments);
@@ -146,8 +146,8 @@ static int find_varied(const struct series *series, struct sweep_axes *varied, s
     return rc;
 }
 
-/* "save_s of io.depth=4", or of the model where there is one line alone. An experiment of another release may have
- * another hash and no key that differs here. */
+/* "save_s of io.depth=4", or the model if there is only one line. An experiment of another release may have another
+ * hash although no key differs. */
 static void write_name(struct buf *out, const struct point *point, const struct sweep_axes *varied,
                        enum metric_id metric)
 {

@@ -1,4 +1,4 @@
-/* ckptbench inspect: what is in a stored checkpoint, and who wrote it? */
+/* ckptbench inspect: prints the contents and the origin of a stored checkpoint. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 
 #define SHOWN_TENSORS 10
 #define SHOWN_FILES 16
-#define SHOWN_GROUPS 5 /* of parts with the same bytes */
+#define SHOWN_GROUPS 5 /* groups of parts with the same bytes */
 #define SHOWN_PARTS 3
 #define CONTENTS_MEMORY (UINT64_C(64) << 20)
 
@@ -23,8 +23,8 @@ struct view {
     const struct checkpoint_arg *source;
     const struct stored_checkpoint *checkpoint;
     const struct inspection *inspection;
-    const struct duplicates *same;        /* NULL where nobody asked */
-    const struct stored_tensor **tensors; /* those that are shown */
+    const struct duplicates *same;        /* NULL unless requested */
+    const struct stored_tensor **tensors; /* the tensors to print */
     size_t tensor_count;
 };
 
@@ -49,7 +49,7 @@ static bool is_larger(const struct stored_tensor *x, const struct stored_tensor 
     return x_bytes != y_bytes ? x_bytes > y_bytes : strcmp(x->fqn, y->fqn) < 0;
 }
 
-/* Into the largest so far, which are sorted. */
+/* Inserts it into the sorted list of the largest tensors so far. */
 static void insert_tensor(struct view *self, const struct stored_tensor *tensor)
 {
     size_t place = self->tensor_count;
@@ -64,7 +64,7 @@ static void insert_tensor(struct view *self, const struct stored_tensor *tensor)
     self->tensors[place] = tensor;
 }
 
-/* All by name with --tensors, else the largest. */
+/* All tensors by name with --tensors, otherwise the largest. */
 static int choose_tensors(struct view *self, struct cb_err *err)
 {
     const struct stored_checkpoint *checkpoint = self->checkpoint;
@@ -94,7 +94,7 @@ static const char *name_of(const struct view *self, const struct duplicate_part 
     return self->checkpoint->tensors[chunk_of(self, part)->tensor].fqn;
 }
 
-/* Where the group that begins with part `first` ends. */
+/* The end of the group that starts with part `first`. */
 static size_t end_of_group(const struct duplicates *same, size_t first)
 {
     size_t end = first + 1;

@@ -1,4 +1,4 @@
-/* ckptbench list: the runs of the history, newest first. */
+/* ckptbench list: prints the runs of the history, newest first. */
 #include <stdio.h>
 #include <string.h>
 
@@ -13,7 +13,7 @@
 
 #define DEFAULT_LINES 100
 
-/* What the members of the sweep that was listed last differ in. */
+/* The keys in which the runs of the most recently listed sweep differ. */
 struct sweep_words {
     char sweep[64];
     struct sweep_axes varied;
@@ -24,18 +24,18 @@ struct listing {
     struct table table;
     struct json_writer json;
     struct sweep_words words;
-    char sweep[64];       /* of the first line */
-    bool is_of_one_sweep; /* all lines so far */
+    char sweep[64];       /* sweep of the first line */
+    bool is_of_one_sweep; /* whether all lines so far belong to it */
 };
 
-/* ---- rows that someone damaged ---- */
+/* ---- damaged rows ---- */
 
-/* What a row has as JSON; NULL for what is none. */
+/* The JSON of a row; NULL if it is malformed. */
 struct row {
     struct json_value *experiment, *labels;
 };
 
-/* The others are listed all the same. */
+/* A damaged row is reported, and the others are still listed. */
 static struct row read_row(const struct run_line *line)
 {
     struct row row = {0};
@@ -103,8 +103,8 @@ static int find_varied(struct history *history, const struct run_selection *memb
     return rc;
 }
 
-/* Of all members, listed or not; kept for the next line, which is mostly of the same sweep. What cannot be told is left
- * empty: the list is more than this column. */
+/* The keys that a sweep varied, over all its runs, listed or not. Cached, because the next line mostly belongs to
+ * the same sweep. On failure the column stays empty: the list is worth more than this column. */
 static const struct sweep_axes *sweep_axes_of(struct listing *self, const char *sweep)
 {
     char filter[80];
@@ -152,7 +152,7 @@ static void note_sweep(struct listing *self, const struct run_line *line)
         *line->sweep && (is_first || self->is_of_one_sweep) && strcmp(self->sweep, line->sweep) == 0;
 }
 
-/* What all members of one sweep have is said once, above them; a column of nothing is none. */
+/* Prints what all runs of one sweep have in common once, above the table; empty columns are dropped. */
 static void drop_repetition(struct listing *self, struct buf *out)
 {
     static const struct {
@@ -273,7 +273,7 @@ static int write_json(struct cli *cli, struct history *history, const struct run
     return rc ? rc : cli_end_json(cli, err);
 }
 
-/* How many lines: -n, else all as JSON and the newest 100 as a table. */
+/* The number of lines: -n, otherwise all for JSON and the newest 100 for a table. */
 static int limit_lines(struct cli *cli, struct run_selection *selection, struct cb_err *err)
 {
     const char *given = cli_flag_value(cli, "n");

@@ -1,4 +1,4 @@
-/* ckptbench logs: what a run has said. */
+/* ckptbench logs: prints the output of a run. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,31 +18,31 @@
 
 #define CHUNK_BYTES (1u << 20)
 #define LOOK_NS (300 * NS_PER_MS)
-#define SYNC_EVERY 10 /* looks at the files for each look at Slurm */
+#define SYNC_EVERY 10 /* Slurm is asked once for this many checks of the files */
 #define PATH_BYTES 4096
-#define RANKS 3 /* which of the files has what ranks said */
+#define RANKS 3 /* index of the file with the output of the ranks */
 
-/* One file, shown as it grows. A line is shown once it is whole. */
+/* One file, printed as it grows, in complete lines. */
 struct log_file {
     char path[PATH_BYTES];
     uint64_t offset;
-    struct buf rest; /* the beginning of a line */
-    bool ranks;      /* lines of ranks are marked */
+    struct buf rest; /* an incomplete line */
+    bool ranks;      /* lines are marked with their rank */
 };
 
 struct logs {
     struct cli *cli;
     struct job_list list;
-    const char *rank; /* only this one's lines; NULL: all */
-    bool away;        /* they are read where its site has them */
+    const char *rank; /* print only lines of this rank; NULL: all */
+    bool away;        /* the files are read on the run's site */
     char folder[PATH_BYTES];
-    uint32_t attempts; /* begun so far */
-    uint32_t attempt;  /* whose files are shown */
+    uint32_t attempts; /* attempts started so far */
+    uint32_t attempt;  /* the attempt whose files are printed */
     struct log_file files[RANKS + 1];
     bool any;
 };
 
-/* "03: text": a line of rank 3, as srun marks it, in as many digits as the last rank needs. */
+/* "03: text": a line of rank 3 as marked by srun, padded to the digits of the last rank. */
 static bool is_of_task(const char *line, size_t len, const char *rank)
 {
     size_t digits = 0, zeros = 0, rank_digits = strlen(rank);
@@ -54,7 +54,7 @@ static bool is_of_task(const char *line, size_t len, const char *rank)
            memcmp(line + zeros, rank, rank_digits) == 0;
 }
 
-/* "[1,3]<stderr>:text": a line of rank 3, as mpirun marks it; else as srun does. */
+/* "[1,3]<stderr>:text": a line of rank 3 as marked by mpirun; otherwise as by srun. */
 static bool is_of_rank(const char *line, size_t len, const char *rank)
 {
     if (is_of_task(line, len, rank))
@@ -91,7 +91,7 @@ static void show_lines(struct logs *self, struct log_file *file, bool all)
     file->rest.data[file->rest.len] = '\0';
 }
 
-/* ---- where they lie ---- */
+/* ---- location of the files ---- */
 
 static int find_transport(struct logs *self, struct transport **transport, struct cb_err *err)
 {
@@ -105,7 +105,8 @@ static int find_transport(struct logs *self, struct transport **transport, struc
     return rc;
 }
 
-/* Of a run at a site: whether it is a member of an array, whose log is another's. */
+/* Reads the record of a remote run, which says whether it belongs to an array: the log is then in another run's
+ * folder. */
 static int read_record(struct logs *self, struct transport *transport, struct cb_err *err)
 {
     char path[PATH_BYTES];
@@ -163,9 +164,9 @@ static int count_attempts(struct logs *self, struct cb_err *err)
     return rc == CB_ERR_NOT_FOUND ? 0 : rc;
 }
 
-/* ---- what is in them ---- */
+/* ---- contents ---- */
 
-/* What is new in a file; one that is not there (yet) has nothing. */
+/* Prints what was added to a file; a missing file counts as empty. */
 static int show_new(struct logs *self, struct log_file *file, bool all, struct cb_err *err)
 {
     size_t got = CHUNK_BYTES;
@@ -193,7 +194,7 @@ static int open_file(struct log_file *file, const char *folder, uint32_t attempt
     return len < (int)sizeof file->path ? 0 : cb_fail(err, CB_ERR_USAGE, "the path %s is too long", folder);
 }
 
-/* What its agent, those of other nodes with what starts them, and the ranks have said. */
+/* The logs of its agent, of the agents of other nodes and their launcher, and of the ranks. */
 static int open_attempt(struct logs *self, struct cb_err *err)
 {
     int rc = open_file(&self->files[1], self->folder, self->attempt, "agent.log", err);
@@ -204,7 +205,7 @@ static int open_attempt(struct logs *self, struct cb_err *err)
     return rc;
 }
 
-/* Runs of one job, or of an array, have their log in the first one's folder; of an array with their number. */
+/* Runs of one job or of an array have their log in the folder of the first run; in an array with their number. */
 static int open_files(struct logs *self, struct cb_err *err)
 {
     const struct job_entry *entry = &self->list.items[0];
@@ -231,7 +232,7 @@ static int show_all_new(struct logs *self, bool all, struct cb_err *err)
     return rc;
 }
 
-/* A new attempt has files of its own; the job's log goes on. */
+/* A new attempt has its own files; the job's log continues. */
 static int take_attempt(struct logs *self, struct cb_err *err)
 {
     int rc = count_attempts(self, err);
@@ -293,7 +294,7 @@ static int show_logs(struct logs *self, struct cb_err *err)
     return rc;
 }
 
-/* --site: also a run that this history does not know yet. */
+/* --site: adds a run that the local history does not know yet. */
 static int take_from_site(struct logs *self, struct cb_err *err)
 {
     struct remote *remote;

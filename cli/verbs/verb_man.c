@@ -1,4 +1,4 @@
-/* ckptbench man: ckptbench(1) in roff, from the tables of verbs, options and metrics. */
+/* ckptbench man: prints ckptbench(1) in roff, generated from the tables of verbs, options and metrics. */
 #include <string.h>
 
 #include "cli/cli.h"
@@ -6,7 +6,7 @@
 #include "run/metrics.h"
 #include "run/options.h"
 
-/* One UTF-8 sequence as roff's name of its code point; returns how long it was. Our own texts are valid. */
+/* Appends a UTF-8 sequence as roff's name of its code point and returns its length. Our own strings are valid UTF-8. */
 static size_t append_code_point(struct buf *out, const unsigned char *at)
 {
     size_t len = *at >= 0xF0 ? 4 : *at >= 0xE0 ? 3 : 2;
@@ -17,7 +17,7 @@ static size_t append_code_point(struct buf *out, const unsigned char *at)
     return len;
 }
 
-/* Roff takes a backslash, a dash and a dot or quote at the start of a line as its own. */
+/* Escapes what roff interprets: backslashes, dashes, and a dot or quote at the start of a line. */
 static void append_roff(struct buf *out, const char *text)
 {
     bool line_start = true;

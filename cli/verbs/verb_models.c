@@ -1,4 +1,4 @@
-/* ckptbench models: the presets, with their parameters and bytes. */
+/* ckptbench models: prints the presets with their parameters and bytes. */
 #include <string.h>
 
 #include "ckpt/layout/layout.h"
@@ -15,7 +15,7 @@ struct preset {
     const char *dtype;
 };
 
-/* Bytes of a whole checkpoint in the state that the preset says. */
+/* Bytes of a whole checkpoint with the state of the preset. */
 static int measure(const struct model *model, struct preset *preset, struct cb_err *err)
 {
     struct experiment *experiment = NULL;

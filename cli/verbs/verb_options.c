@@ -1,4 +1,4 @@
-/* ckptbench options: every key, from the option table. */
+/* ckptbench options: prints every key of the option table. */
 #include <string.h>
 #include <strings.h>
 
@@ -8,7 +8,7 @@
 #include "core/units.h"
 #include "run/options.h"
 
-/* What may stand beside the keys of an experiment, and is none: it has no value of its own to check. */
+/* Settings that are allowed beside the keys of an experiment, but are not keys: they have no value to check. */
 static const struct option beside[] = {
     {.name = "label.NAME",
      .type = OPTION_TEXT,
@@ -26,7 +26,7 @@ static const struct option beside[] = {
      .help = "keys that sweep together: zip=ranks,tp"},
 };
 
-/* What a key may hold, in a few words. */
+/* The allowed values of a key, in a few words. */
 static void describe_values(const struct option *row, struct buf *out)
 {
     char min[32], max[32];
@@ -105,7 +105,7 @@ static int write_rows(struct cli *cli, struct json_writer *writer, struct table 
     return rc;
 }
 
-/* Words are looked for, keys are meant: where one is near, it is named. */
+/* No match: the words are search terms, but the user may have meant a key, so a similar key is suggested. */
 static int fail_unmatched(const struct cli *cli, struct cb_err *err)
 {
     const char *names[OPTION_COUNT];

@@ -1,4 +1,4 @@
-/* ckptbench plan: what an experiment comes to, computed and predicted, nothing run. */
+/* ckptbench plan: computes and predicts an experiment without running it. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@ struct forecast {
     const struct experiment *experiment;
     struct workload workload;
     uint64_t weight_bytes, optimizer_bytes, total_bytes;
-    uint64_t largest_state_bytes, all_state_bytes; /* held by a rank, by all ranks together */
+    uint64_t largest_state_bytes, all_state_bytes; /* of one rank, of all ranks together */
     uint64_t rss_bytes, metadata_bytes, requests, host_memory_bytes;
     struct rates rates;
     struct prediction predicted;
@@ -78,7 +78,7 @@ static int forecast_init(struct forecast *self, const struct experiment *experim
     if (rc)
         return rc;
     getrusage(RUSAGE_SELF, &usage);
-    self->rss_bytes = (uint64_t)usage.ru_maxrss * KIB; /* before the metadata is written out */
+    self->rss_bytes = (uint64_t)usage.ru_maxrss * KIB; /* measured before the metadata is written */
     sum_states(self);
     estimate_memory_bytes(&self->workload.layouts, experiment, &self->host_memory_bytes);
     self->requests = count_requests(self);
@@ -243,7 +243,7 @@ static int write_outlook(struct cli *cli, const struct experiment *experiment, c
 
 /* ---- sweeps ---- */
 
-/* The first member of each combination: that is repeated changes nothing here. */
+/* The first run of each combination; repetitions add nothing here. */
 static bool is_first(const struct sweep *sweep, size_t index)
 {
     return sweep->members[index].block == 1;
@@ -255,7 +255,7 @@ static const char *value_of(const struct experiment *experiment, const char *key
     return option_find(key, &id, NULL) == 0 ? experiment_text(experiment, id) : "";
 }
 
-/* What a member varies: "tp=2 dp=1", or as an object. */
+/* The varied keys of a run: "tp=2 dp=1", or as an object. */
 static void write_varied(struct cli *cli, const struct sweep *sweep, size_t index, struct json_writer *writer)
 {
     const struct experiment *experiment = sweep->members[index].experiment;
@@ -297,7 +297,7 @@ static int write_member(struct cli *cli, const struct sweep *sweep, size_t index
     return rc;
 }
 
-/* What did not fit into the memory that is free: how much that is. */
+/* Adds the amount of available memory to an out-of-memory error. */
 static int explain_memory(const struct rlimits_memory *memory, struct cb_err *err)
 {
     char free_bytes[32];

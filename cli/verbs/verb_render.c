@@ -12,7 +12,7 @@
 
 #define SCRIPT_MAX_BYTES (1u << 16)
 
-/* The run is written down with its record, so that `status` finds the job by its name, whoever sends it. */
+/* Writes the run with its record, so that `status` finds the job by its name, whoever submits it. */
 static int write_run(const struct submission *self, const struct run_plan *run_plan, size_t index,
                      const struct buf *script, struct cb_err *err)
 {

@@ -1,4 +1,4 @@
-/* ckptbench run: one experiment, or a sweep of them, here and now. */
+/* ckptbench run: runs one experiment, or a sweep, on this machine. */
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -25,20 +25,20 @@
 struct member {
     char id[64];
     char *folder;
-    bool finished;                       /* before: a sweep resumed does not run it again */
+    bool finished;                       /* finished earlier: a resumed sweep skips it */
     const struct experiment *experiment; /* borrowed from the sweep, or from `planned` */
-    struct run_info *planned;            /* of a sweep resumed, else NULL */
+    struct run_info *planned;            /* for a resumed sweep, else NULL */
 };
 
 struct session {
     struct cli *cli;
     struct history *history;
     char sweep_id[64];        /* "" for a single run */
-    struct run_plan run_plan; /* empty where a sweep is resumed */
+    struct run_plan run_plan; /* empty for a resumed sweep */
     struct member *members;
     size_t count;
     struct sweep_axes varied; /* keys that differ between members */
-    size_t *varied_widths;    /* of their longest values */
+    size_t *varied_widths;    /* width of their longest values */
     struct json_writer writer;
     size_t combinations, passed, failed;
 };
@@ -68,7 +68,7 @@ static const struct experiment **list_experiments(const struct session *self)
     return experiments;
 }
 
-/* The keys that the settings vary, or, when they are not known any more, those whose values differ. */
+/* The keys that the settings vary; if those are no longer known, the keys whose values differ. */
 static int find_varied(struct session *self, struct cb_err *err)
 {
     const struct experiment **experiments = list_experiments(self);
@@ -92,7 +92,7 @@ static int find_varied(struct session *self, struct cb_err *err)
 
 /* ---- planning ---- */
 
-/* One that is missing is an outcome of the run. */
+/* A missing agent is an outcome of the run. */
 static int check_agent(struct cb_err *err)
 {
     char path[PATH_MAX];
@@ -135,7 +135,7 @@ static int compare_runs(const void *a, const void *b)
     return strcmp(a, b);
 }
 
-/* A member that an agent sealed after its controller had gone is finished, too. */
+/* A run that an agent sealed after its controller had died is finished, too. */
 static int resume_member(struct session *self, const char *run, struct member *member, struct cb_err *err)
 {
     struct run_info *info;
@@ -144,7 +144,7 @@ static int resume_member(struct session *self, const char *run, struct member *m
     int rc = run_plan_folder(run, &member->folder, err);
     if (rc == 0) {
         rc = history_ingest(self->history, member->folder, &ingested, err);
-        rc = rc == CB_ERR_NOT_FOUND ? 0 : rc; /* not sealed: to be run */
+        rc = rc == CB_ERR_NOT_FOUND ? 0 : rc; /* not sealed, so it is run */
     }
     if (rc == 0)
         rc = history_load_run(self->history, run, &info, err);
@@ -198,11 +198,11 @@ static void count_outcome(struct session *self, const struct run_info *info)
     if (self->cli->exit_code == CB_EXIT_PASS)
         self->cli->exit_code =
             outcome_find(info->outcome, &outcome) ? outcome_exit_code(outcome) : CB_EXIT_INFRASTRUCTURE;
-    if (self->cli->json || *self->sweep_id || !isatty(STDOUT_FILENO)) /* else the table on the terminal says it */
+    if (self->cli->json || *self->sweep_id || !isatty(STDOUT_FILENO)) /* otherwise the table on the terminal shows it */
         log_error("run %s: %s: %s", info->run, info->outcome, info->message ? info->message : "");
 }
 
-/* "   save 25.7 ms   466 MiB/s", as wide for every member. */
+/* " save 25.7 ms 466 MiB/s", in columns of fixed width. */
 static void add_figure(struct buf *out, const struct run_info *info, enum metric_id time, enum metric_id rate,
                        const char *name)
 {
@@ -215,7 +215,7 @@ static void add_figure(struct buf *out, const struct run_info *info, enum metric
             buf_printf(out, " %10s", figures_format(rate, info->metrics[i].summary.median, speed));
 }
 
-/* A member of a sweep is one line: what it varies, and what came out. */
+/* Prints one line for a run of a sweep: what it varies, and its result. */
 static void write_member_line(struct session *self, const struct run_info *info)
 {
     struct buf *out = &self->cli->out;
@@ -297,8 +297,8 @@ static int begin_output(struct session *self, struct cb_err *err)
     return cli_flush(cli, err);
 }
 
-/* What answers the question of a sweep: where one key has another value for each combination (the only one, or one of
- * keys that walk together) a comparison by it, if all passed; else all members beside each other. */
+/* Suggests the next command. If one key has a different value in each combination (the only varied key, or one of a
+ * zip) and all runs passed, a comparison by that key; otherwise a table of all runs. */
 static void write_next(const struct session *self, struct buf *out)
 {
     const struct experiment **experiments = list_experiments(self);

@@ -1,5 +1,5 @@
-/* ckptbench s3: what jobs that died left in a bucket. Multipart uploads that were begun and never ended are in no
- * list of objects, and cost money until somebody aborts them. */
+/* ckptbench s3: finds and aborts multipart uploads that dead jobs left in a bucket. They appear in no list of
+ * objects, and cost money until they are aborted. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -20,7 +20,7 @@
 
 struct stale {
     char *key, *id;
-    uint64_t begun_ns; /* 0: the server does not say */
+    uint64_t begun_ns; /* 0: unknown */
     bool aborted;
 };
 
@@ -41,7 +41,7 @@ static void cleaning_release(struct cleaning *self)
     free(self->uploads);
 }
 
-/* Of an unknown age is as old as can be asked for. */
+/* An upload of unknown age counts as infinitely old. */
 static uint64_t age_ns(const struct cleaning *self, uint64_t begun_ns)
 {
     if (begun_ns == 0)
@@ -112,7 +112,7 @@ static int write_json(const struct cleaning *self, struct cb_err *err)
     return cli_end_json(self->cli, err);
 }
 
-/* Asks where there is somebody to ask. */
+/* Without --yes, asks for confirmation on a terminal. */
 static bool may_abort(const struct cleaning *self)
 {
     char answer[16] = "";
@@ -171,7 +171,7 @@ static int clean(struct cleaning *self, struct s3_client *client, struct cb_err 
     return 0;
 }
 
-/* s3.endpoint=URL and its like. */
+/* s3.endpoint=URL and similar settings. */
 static int read_keys(const struct cli *cli, struct s3_options *options, struct cb_err *err)
 {
     struct experiment *experiment;

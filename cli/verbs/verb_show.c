@@ -1,4 +1,4 @@
-/* ckptbench show: one run, as it was printed when it ended, and what each rank and phase took; or the members of a sweep. */
+/* ckptbench show: prints one run as when it ended, with the time of each rank and phase; or the runs of a sweep. */
 #include <math.h>
 #include <string.h>
 
@@ -20,7 +20,7 @@
 /* Medians over the iterations of each rank, for one operation. */
 static const enum metric_id rank_metrics[] = {METRIC_OP_S, METRIC_OWN_S, METRIC_IO_S, METRIC_FSYNC_S, METRIC_WAIT_S,
                                               METRIC_BYTES_MOVED, METRIC_CPU_S, METRIC_RSS_BYTES,
-                                              /* with --phases, the other states */
+                                              /* --phases: the other states */
                                               METRIC_OTHER_S, METRIC_PLAN_S, METRIC_STAGE_S, METRIC_SERIALIZE_S,
                                               METRIC_EXCHANGE_S, METRIC_COMMIT_S};
 #define RANK_METRICS (sizeof rank_metrics / sizeof rank_metrics[0])
@@ -29,8 +29,8 @@ static const enum metric_id rank_metrics[] = {METRIC_OP_S, METRIC_OWN_S, METRIC_
 struct rank_table {
     uint32_t attempt;
     size_t ranks, iterations[OP_COUNT][RANK_METRICS];
-    double *values[OP_COUNT][RANK_METRICS]; /* iteration after iteration, a value a rank */
-    size_t columns;                         /* of rank_metrics that are shown */
+    double *values[OP_COUNT][RANK_METRICS]; /* one value a rank, iteration by iteration */
+    size_t columns;                         /* number of rank_metrics that are printed */
 };
 
 static int gather(void *context, const struct rank_values *given, struct cb_err *err)
@@ -126,7 +126,7 @@ static void json_ranks(struct json_writer *json, const struct rank_table *self)
     json_write_end_object(json);
 }
 
-/* Ranks that only heard of another's failure ("aborted") have nothing to add. */
+/* Skips ranks that only stopped because another rank failed ("aborted"). */
 static int print_failure(void *context, uint32_t rank, const char *code, const char *lines, struct cb_err *err)
 {
     struct cli *cli = context;
@@ -153,7 +153,7 @@ static int json_failure(void *context, uint32_t rank, const char *code, const ch
     return 0;
 }
 
-/* What a state is called in an operation: blocked on I/O is a write in a save, a read in a load. */
+/* The name of a state in an operation: I/O is a write in a save and a read in a load. */
 static const char *phase_name(int op, int state)
 {
     if (state == STATE_IO && (op == OP_SAVE || op == OP_LOAD))
@@ -187,7 +187,7 @@ static int write_phases(struct cli *cli, const struct run_info *run, struct cb_e
     return rc;
 }
 
-/* A suite's nodes, and what they usually do. */
+/* The nodes of a suite's run, and their usual values. */
 struct suite_view {
     struct suite_nodes nodes, gpus;
     struct suite_history past, past_of_gpus;

@@ -1,4 +1,4 @@
-/* ckptbench site: clusters by name. */
+/* ckptbench site: manages clusters by name. */
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -58,7 +58,7 @@ static void add_row(struct table *table, const struct site *site)
     table_add(table, TABLE_PLAIN, site->values[SITE_HOME]);
 }
 
-/* A file that is spoiled hides none of the others. */
+/* A malformed file does not hide the other sites. */
 static int show_all(struct cli *cli, struct cb_err *err)
 {
     static const char *const headings[] = {"SITE", "HOST", "PARTITION", "PREFIX", "HOME"};
@@ -99,16 +99,16 @@ static int show_all(struct cli *cli, struct cb_err *err)
 
 /* ---- add ---- */
 
-#define OWN_PROGRAMS "/.local/share/ckptbench/programs/" /* below HOME: what was built there by us */
+#define OWN_PROGRAMS "/.local/share/ckptbench/programs/" /* below HOME: programs that we built there */
 
-/* One that somebody named once; what was built there makes room for what is of this release. */
+/* Whether a user set the prefix. A prefix that we chose is replaced by that of this release. */
 static bool has_given_prefix(const struct site *site)
 {
     const char *prefix = site_text(site, SITE_PREFIX);
     return *prefix && !strstr(prefix, OWN_PROGRAMS);
 }
 
-/* What was known of it, and the words. */
+/* Merges the stored description with the words. */
 static int describe(struct cli *cli, struct site *site, bool *has_prefix, struct cb_err *err)
 {
     static const char *const flags[] = {"host", "prefix"};
@@ -140,7 +140,7 @@ static int describe(struct cli *cli, struct site *site, bool *has_prefix, struct
     return rc;
 }
 
-/* Where things are there, as far as nobody has said. */
+/* Finds the places that the user has not set. */
 static int find_places(struct remote *remote, bool has_prefix, struct cb_err *err)
 {
     char home[PATH_MAX / 2], path[PATH_MAX];
@@ -158,7 +158,7 @@ static int find_places(struct remote *remote, bool has_prefix, struct cb_err *er
     return site_set(site, "prefix", path, "the home there", err);
 }
 
-/* Programs that are there already stay; a prefix that was given is not built into. */
+/* Builds the programs unless they exist. Never builds into a prefix that the user set. */
 static int need_programs(struct remote *remote, bool has_prefix, struct cb_err *err)
 {
     bool has;
@@ -212,7 +212,7 @@ static int add(struct cli *cli, struct cb_err *err)
     if (rc == 0)
         rc = site_checks(cli, &remote, nodes, true, err);
     if (rc == 0)
-        rc = site_write(&remote.site, err); /* with what was learnt */
+        rc = site_write(&remote.site, err); /* including what was found out */
     site_release(&site);
     remote_release(&remote);
     return rc;
@@ -243,7 +243,7 @@ static int doctor(struct cli *cli, struct cb_err *err)
 
 /* ---- remove ---- */
 
-/* Nobody can be asked any more how they end. */
+/* The outcome of runs on a removed site can no longer be asked. */
 static int give_up_runs(const char *name, struct cb_err *err)
 {
     char filter[SITE_NAME_BYTES + 8];

@@ -1,4 +1,4 @@
-/* ckptbench sql: one SELECT over the history, read-only. */
+/* ckptbench sql: runs one SELECT on the history, read-only. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 #include "core/json.h"
 #include "db/history.h"
 
-#define MAX_CELL_BYTES 200 /* of a table */
+#define MAX_CELL_BYTES 200 /* width limit of a cell in a table */
 
 struct answer {
     struct cli *cli;
@@ -22,7 +22,7 @@ static void append_hex(struct buf *out, const struct query_cell *cell)
         buf_printf(out, "%02x", (unsigned)(unsigned char)cell->text[i]);
 }
 
-/* RFC 4180: quoted where it must be; null is empty. */
+/* RFC 4180: quotes cells only if necessary; null is empty. */
 static void append_csv(struct buf *out, const struct query_cell *cell)
 {
     if (cell->type == CELL_INTEGER)

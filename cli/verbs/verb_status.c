@@ -1,4 +1,4 @@
-/* ckptbench status: where jobs are; collects what is finished. */
+/* ckptbench status: prints the state of jobs and collects finished ones. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -18,8 +18,8 @@
 static const char *const unfinished[] = {"state=planned,submitted,pending,booting,running,sealing"};
 static const char *const recent[] = {"since=1d", "state=done,failed,cancelled"};
 
-/* What a site knows and this history does not: of --site all it names, else what was asked of a site and never
- * answered. */
+/* Adds remote runs that the local history does not know: with --site all that the site names, otherwise those of
+ * unanswered submissions. */
 static int take_from_sites(struct cli *cli, struct job_list *list, struct cb_err *err)
 {
     struct remote *remote;
@@ -36,7 +36,7 @@ static void keep_site(struct job_list *list, const char *site)
         job_list_keep_site(list, site);
 }
 
-/* Those named; else every one that is not finished, and what ended within a day. */
+/* The named runs; otherwise all unfinished runs and those that ended within a day. */
 static int take_runs(struct cli *cli, struct history *history, struct job_list *list, struct cb_err *err)
 {
     struct run_selection selection = {0};
@@ -63,7 +63,7 @@ static int show(struct cli *cli, struct job_list *list, struct cb_err *err)
     if (rc)
         return rc;
     if (cli->word_count == 0)
-        job_list_drop_others(list); /* what ran here and has ended is no news */
+        job_list_drop_others(list); /* finished local runs are not listed */
     if (*list->trouble)
         log_error("%s; what is shown was seen before", list->trouble);
     if (list->count == 0 && !cli->json) {
@@ -72,7 +72,7 @@ static int show(struct cli *cli, struct job_list *list, struct cb_err *err)
         return 0;
     }
     rc = job_status_write(cli, list, err);
-    cli->exit_code = *list->trouble ? CB_EXIT_INFRASTRUCTURE : CB_EXIT_PASS; /* of a watch, the last look's */
+    cli->exit_code = *list->trouble ? CB_EXIT_INFRASTRUCTURE : CB_EXIT_PASS; /* with --watch, of the last update */
     return rc;
 }
 

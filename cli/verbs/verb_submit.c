@@ -1,4 +1,4 @@
-/* ckptbench submit: runs as jobs of Slurm. */
+/* ckptbench submit: submits runs as Slurm jobs. */
 #include <stdio.h>
 #include <string.h>
 
@@ -20,20 +20,20 @@
 
 #define SCRIPT_MAX_BYTES (1u << 16)
 #define NODE_LIST_BYTES 65536
-#define SUBMIT_MAX_ARRAY 1000            /* members of one array: Slurm's usual MaxArraySize less one */
-#define SUBMIT_ARRAY_FROM 20             /* members in a row that ask for the same: from here on they are an array */
-#define SUBMIT_FORGET_NS (60 * NS_PER_S) /* after so long nothing that sbatch left under way can arrive */
+#define SUBMIT_MAX_ARRAY 1000            /* size limit of an array: Slurm's usual MaxArraySize - 1 */
+#define SUBMIT_ARRAY_FROM 20             /* this many consecutive equal requests become an array */
+#define SUBMIT_FORGET_NS (60 * NS_PER_S) /* after this long, no interrupted sbatch can still arrive */
 
 struct session {
     struct cli *cli;
     struct run_plan run_plan;
     struct submission submission;
-    struct job_list list;   /* of the runs that are submitted: its client is the submission's */
+    struct job_list list;   /* submitted runs; the submission uses its client */
     struct pool_entry pool; /* with --warm */
     bool warm;
-    char after[JOB_NUMBER_BYTES]; /* number of the job that must pass before; "" for none */
-    size_t *requests;             /* what each member asks for, as a number; owned */
-    size_t most_tasks;            /* of an array */
+    char after[JOB_NUMBER_BYTES]; /* number of the job that must pass first; "" if there is none */
+    size_t *requests;             /* number of each member's request; owned */
+    size_t most_tasks;            /* limit for an array */
     size_t sent;
 };
 
@@ -59,7 +59,7 @@ static uint64_t nodes_of(const struct experiment *experiment)
     return nodes ? nodes : 1;
 }
 
-/* A job that asks for nodes of a touch pool. */
+/* Chooses nodes of a touch pool for a job. */
 static int choose_nodes(struct session *self, size_t index, char *list, size_t bytes, struct cb_err *err)
 {
     const struct planned *member = &self->run_plan.members[index];
@@ -71,7 +71,7 @@ static int choose_nodes(struct session *self, size_t index, char *list, size_t b
     return rc ? rc : pool_note_run(self->pool.folder, member->id, err);
 }
 
-/* One of a pool: into the spool, or with nodes of its own. */
+/* Submits a run to a pool: into its spool, or as a job on some of its nodes. */
 static int send_warm(struct session *self, size_t index, struct cb_err *err)
 {
     const struct planned *member = &self->run_plan.members[index];
@@ -93,7 +93,7 @@ static int send_warm(struct session *self, size_t index, struct cb_err *err)
     return rc;
 }
 
-/* A job each. */
+/* Submits one job for each run. */
 static int send_single(struct session *self, size_t first, size_t count, struct cb_err *err)
 {
     struct sending *items = calloc(count, sizeof *items);
@@ -122,8 +122,8 @@ static int send_array(struct session *self, size_t first, size_t count, struct c
     return rc;
 }
 
-/* Members in a row that ask for the same, as many as an array may have. Others between them are not passed over: the
- * order of a sweep is part of what it measures. */
+/* The number of consecutive members with the same request, at most the size of an array. Members in between are not
+ * skipped, because the order of a sweep is part of the measurement. */
 static size_t count_equal(const struct session *self, size_t first)
 {
     size_t equal = 1;
@@ -152,7 +152,7 @@ static bool makes_array(const struct session *self, size_t count)
     return count >= (cli_has_flag(self->cli, "array") ? 2 : SUBMIT_ARRAY_FROM);
 }
 
-/* From `first` on: how many go together, and whether as an array. */
+/* The number of members from `first` that are submitted together, and whether as an array. */
 static size_t next_group(const struct session *self, size_t first, bool *array)
 {
     size_t count = count_equal(self, first);
@@ -166,7 +166,7 @@ static size_t next_group(const struct session *self, size_t first, bool *array)
     return count;
 }
 
-/* What Slurm allows, asked where there would be an array at all. */
+/* Asks for Slurm's limit, but only if there would be an array. */
 static int ask_most_tasks(struct session *self, struct cb_err *err)
 {
     bool any = false;
@@ -203,9 +203,9 @@ static int send_all(struct session *self, struct cb_err *err)
     return rc;
 }
 
-/* ---- sending what was planned before ---- */
+/* ---- resuming ---- */
 
-/* One that never came into the spool; where it is there, it is no more to be sent than a job. */
+/* Puts a run into the spool if it never got there; a run in the spool, like a job, is not submitted again. */
 static int resume_in_pool(struct session *self, struct job_entry *entry, struct cb_err *err)
 {
     struct pool_entry pool;
@@ -263,7 +263,7 @@ static int resume(struct session *self, const char *word, struct cb_err *err)
     return rc;
 }
 
-/* ---- saying ---- */
+/* ---- output ---- */
 
 static int say_json(struct session *self, const char *sweep, struct cb_err *err)
 {
@@ -297,7 +297,7 @@ static void say_text(struct session *self, const char *id, const struct experime
                    self->sent == 1 ? " " : "s  (sweep ", id, self->sent == 1 ? "" : ")", self->pool.pool.name, id);
         return;
     }
-    if (self->sent == 0) { /* --resume, of what others have sent */
+    if (self->sent == 0) { /* --resume: others have submitted everything */
         buf_printf(out, "nothing to send: %s was submitted before     next: ckptbench status %s\n", id, id);
         return;
     }
@@ -313,7 +313,7 @@ static void say_text(struct session *self, const char *id, const struct experime
     buf_printf(out, "%s%s     next: ckptbench status %s\n", *partition ? " on partition " : "", partition, id);
 }
 
-/* Reads the runs again, as every other verb sees them. */
+/* Loads the runs again, as every other verb does. */
 static int load_sent(struct session *self, struct cb_err *err)
 {
     const char *const words[] = {self->run_plan.id};
@@ -350,7 +350,7 @@ static int dry_run(struct session *self, struct cb_err *err)
     return rc;
 }
 
-/* What each asks for, and what becomes an array. */
+/* Numbers the requests, which determines the arrays. */
 static int number_requests(struct session *self, struct cb_err *err)
 {
     self->most_tasks = SUBMIT_MAX_ARRAY;
@@ -382,7 +382,7 @@ static int choose_pool(struct session *self, struct cb_err *err)
     return rc;
 }
 
-/* What an allocation that this machine leads cannot have. */
+/* Checks that this machine can satisfy the allocations that it leads. */
 static int check_led_here(struct session *self, struct cb_err *err)
 {
     int rc = submission_check_led_here(&self->run_plan, err);
@@ -433,7 +433,7 @@ static int submit_new(struct session *self, struct cb_err *err)
     return rc ? rc : load_sent(self, err);
 }
 
-/* Whether --id names a run or sweep that is there already. */
+/* Whether a run or sweep of that --id exists. */
 static int is_there(struct session *self, const char *id, bool *there, struct cb_err *err)
 {
     char run[80], sweep[80];
@@ -454,7 +454,7 @@ static int is_there(struct session *self, const char *id, bool *there, struct cb
     return rc;
 }
 
-/* With --id: what is there already goes on. Another ckptbench that is at it is no mistake, but takes its time. */
+/* With --id: continues a run or sweep that exists. CB_ERR_TIMEOUT if another ckptbench is submitting it: try later. */
 static int submit_once(struct session *self, const char *id, const char **resumed, struct cb_err *err)
 {
     bool there = false;
@@ -497,7 +497,7 @@ static int submit(struct session *self, struct cb_err *err)
 static int run_submit(struct cli *cli, struct cb_err *err)
 {
     struct session self = {.cli = cli};
-    launch_catch_signals(); /* the first Ctrl-C stops between two jobs, and ends waiting */
+    launch_catch_signals(); /* the first Ctrl-C stops between two jobs, or stops waiting */
     if (cli_flag_value(cli, "site"))
         return remote_submit(cli, cli_flag_value(cli, "site"), err);
     int rc = history_open(NULL, &self.submission.history, err);

@@ -1,4 +1,4 @@
-/* ckptbench verify: is a stored checkpoint whole and right? */
+/* ckptbench verify: checks that a stored checkpoint is complete and correct. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 #include "core/json.h"
 #include "core/units.h"
 
-/* A file that is too short: its first item is named, the others are counted. */
+/* A file that is too short: its first missing item is printed, the others are only counted. */
 struct short_file {
     char *name; /* owned */
     uint64_t more;
@@ -23,7 +23,7 @@ struct answer {
     size_t file_count;
 };
 
-/* False where it is to be shown. Without memory all are. */
+/* Returns false for problems that must be printed; without memory, that is all of them. */
 static bool is_counted(struct answer *self, const struct verify_problem *problem)
 {
     if (problem->kind != VERIFY_SHORT || cli_has_flag(self->cli, "all"))
@@ -109,7 +109,7 @@ static void write_result_json(struct json_writer *writer, const struct checkpoin
     json_member_text(writer, "contents", contents_of(result, text));
 }
 
-/* How much is wrong, and what to do about it. */
+/* The number of problems, and advice. */
 static void write_advice(const struct verify_result *result, struct buf *out)
 {
     bool empty = result->format && result->counts.tensors + result->counts.values == 0;

@@ -1,4 +1,4 @@
-/* ckptbench warm: pools of nodes that are kept up. */
+/* ckptbench warm: manages pools of nodes that are kept up. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@
 #define HOUR_NS (3600 * NS_PER_S)
 #define LONGEST_NS (30 * 24 * HOUR_NS)
 #define TOUCH_LIMIT_NS (5 * 60 * NS_PER_S)
-#define HOLD_MARGIN_NS (2 * 60 * NS_PER_S) /* the waiter ends by itself; behind it Slurm does */
+#define HOLD_MARGIN_NS (2 * 60 * NS_PER_S) /* the waiter ends itself; if it fails to, Slurm ends it this much later */
 #define LOOK_FOR_NS (10 * NS_PER_S)
 #define LOOK_NS (500 * NS_PER_MS)
 
@@ -100,7 +100,7 @@ static int read_wish(const struct cli *cli, struct pool_request *self, struct cb
 
 /* ---- starting ---- */
 
-/* What Slurm says about nodes that sleep decides whether touching them does anything. */
+/* Slurm's power saving settings decide whether touching nodes has any effect. */
 static int read_power(struct slurm_client *client, struct pool_request *self, struct cb_err *err)
 {
     struct slurm_power power;
@@ -127,7 +127,7 @@ static int write_script(const struct pool_request *self, const char *folder, str
     uint64_t share_ns = pool->budget_node_ns / pool->nodes;
     uint64_t hold_ns = share_ns < self->for_ns ? share_ns : self->for_ns;
     uint64_t limit_ns = pool->mode == POOL_HOLD ? hold_ns + HOLD_MARGIN_NS : TOUCH_LIMIT_NS;
-    /* A waiter may begin until the pool expires (and then ends at once); Slurm wants to know when it would end. */
+    /* A waiter may start until the pool expires (and then ends at once); Slurm needs the latest end. */
     uint64_t last_ns = self->for_ns + POOL_DEADLINE_NS + (pool->mode == POOL_HOLD ? limit_ns : 0);
     struct pool_script parts = {.pool = pool,
                                 .agent = agent,
@@ -151,7 +151,7 @@ static int keep_script(const char *folder, const struct buf *script, struct cb_e
     return buf_write_file(script, path, 0644, err);
 }
 
-/* After an answer that was lost: never sent again, but found by its name. */
+/* After a lost answer: searches the job by its name instead of submitting it again. */
 static int look_for(struct slurm_client *client, const char *name, char id[64], struct cb_err *err)
 {
     uint64_t deadline_ns = clock_monotonic_ns() + LOOK_FOR_NS;
@@ -189,7 +189,7 @@ static int send_first(struct slurm_client *client, struct pool_request *self, co
         rc = look_for(client, self->pool.id, self->pool.job, err);
     if (rc && answer == SUBMIT_REFUSED) {
         if (pool_write_end(folder, err->message, NULL))
-            return rc; /* then `warm list` says that it has no job */
+            return rc; /* `warm list` then reports that the pool has no job */
         return rc;
     }
     return rc ? rc : pool_write(&self->pool, folder, err);
@@ -292,7 +292,7 @@ static int stop(struct cli *cli, struct slurm_client *client, struct pool_list *
     return rc;
 }
 
-/* Pools go on where there can be no history (a home that is shared by network), and their folders have it all. */
+/* Pools also work if there can be no history (a home on a network file system); their folders contain everything. */
 static void keep_costs(void)
 {
     struct history *history = NULL;

@@ -1,4 +1,4 @@
-/* The table of verbs, and the help made from it. */
+/* The table of verbs, and the help generated from it. */
 #include <stdio.h>
 #include <string.h>
 
@@ -12,7 +12,7 @@
 #define MAX_VERBS 64
 #define HELP_WIDTH 100
 
-/* In the order of help: running, looking, comparing, about this program. */
+/* In the order of help: run, inspect, compare, about this program. */
 static const struct verb *const verbs[] = {
     &verb_run,   &verb_submit,  &verb_status,  &verb_logs,     &verb_cancel,  &verb_warm,       &verb_render,
     &verb_site,  &verb_plan,    &verb_verify,  &verb_inspect,  &verb_convert, &verb_doctor,     &verb_list,
@@ -66,7 +66,7 @@ static void write_keys(struct buf *out)
                          "  zip              -                  keys that sweep together: zip=ranks,tp\n");
 }
 
-/* Lines of at most HELP_WIDTH columns, broken at blanks. */
+/* Wraps lines at blanks to at most HELP_WIDTH columns. */
 static void write_wrapped(struct buf *out, const char *text)
 {
     size_t column = 0;
