@@ -60,7 +60,8 @@ rgw_gc_obj_min_wait=1
 rgw_gc_processor_period=2
 rgw_gc_processor_max_time=60
 rgw_dns_name=s3.localhost
-rgw_frontends=beast endpoint=127.0.0.1:{ports[2]} ssl_endpoint=127.0.0.1:{ports[3]} ssl_certificate={folder}/server.pem ssl_private_key={folder}/server.key
+# Without tcp_nodelay each small answer waits 40 ms for the delayed acknowledgement of its header.
+rgw_frontends=beast tcp_nodelay=1 endpoint=127.0.0.1:{ports[2]} ssl_endpoint=127.0.0.1:{ports[3]} ssl_certificate={folder}/server.pem ssl_private_key={folder}/server.key
 # Else the gateway asks for the secure mode, which does not work without cephx.
 ms_mon_client_mode=crc
 """
