@@ -1,5 +1,5 @@
 """The long tier: every test again under sanitizers, fuzzers, random kills, the slow ends of jobs, and S3 with
-a layer of a real model. Ends with the names of the tests that failed, also at the first of two tries, and `N passed, N failed, N skipped`.
+a layer of a real model. Ends with the names of the tests that failed and `N passed, N failed, N skipped`.
 
 usage: tests/long.py [--python VENV_PYTHON] [--fuzz-seconds N] [--only asan|tsan|fuzz|kills|random|slurm|s3]
 A sanitizer's report fails its stage whichever process wrote it: programs that tests start, ranks too, put
@@ -67,7 +67,7 @@ def stage(name, command):
         print(line, end="", flush=True)
         if re.match(r"\d+ passed, \d+ failed", line):
             last = line
-        if re.match(r"FAILED |ERROR |UNSTEADY |.*: FAILED$", line):  # of pytest, of run.py and of fuzz.py
+        if re.match(r"FAILED |ERROR |.*: FAILED$", line):  # of pytest, of run.py and of fuzz.py
             failures.append(line.rstrip())
     code = process.wait()
     counts = [int(number) for number in re.findall(r"\d+", last)] or [0, 1]
@@ -92,7 +92,7 @@ def main():
         "asan": run + ["--build", "build/asan", "--folders", "tests/e2e"],
         "tsan": run + ["--build", "build/tsan", "--folders", *THREADED],
         "fuzz": [sys.executable, "scripts/fuzz.py", "build/fuzz", str(arguments.fuzz_seconds)],
-        "kills": run + ["--no-unit", "--once", "--folders", "tests/kills"],  # each is another moment
+        "kills": run + ["--no-unit", "--folders", "tests/kills"],
         "random": ["env", f"CKPTBENCH_ROUNDS={RANDOM_ROUNDS}", *run, "--unit", "-k", "native_random"],
         "slurm": run + ["--no-unit", "--folders", "tests/slurm"],
         "s3": run + ["--no-unit", "--folders", "tests/s3"],

@@ -1,17 +1,15 @@
 """Runs the tests of one build and ends with `N passed, N failed, N skipped`.
 
 usage: tests/run.py [--build DIR] [--unit | --no-unit] [--folders DIR…] [--python VENV_PYTHON] [-k WORD]
-Unit tests are cmocka programs in DIR/tests; the others are pytest files under tests/. A test that is
-skipped must name what it misses; with CI=true a skip is a failure. A pytest test that fails beside the others
-is run a second time, alone: most wait for processes, and a machine with more to do than it can makes a few
-of thousands late. What passes then is counted as passed and named in the end (UNSTEADY); what fails twice,
-or more than UNSTEADY_MAX at once, is a failure. --once never tries again.
+Unit tests are cmocka programs in DIR/tests; the others are pytest files under tests/. A test that fails once has
+failed. A test that is skipped must name what it misses; with CI=true a skip is a failure.
 """
 import argparse
 import os
 import importlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -24,7 +22,6 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Tests wait for ranks, disks and deadlines more than they compute.
 AT_ONCE = min(2 * (os.cpu_count() or 1), 8)
-UNSTEADY_MAX = 3
 
 
 def run_program(build, source):
@@ -81,49 +78,35 @@ def start_service(service, folder):
         return {}
 
 
-def run_pytest(build, python, word, folders, once):
+def run_pytest(build, python, word, folders):
     """Starts the services that the tests want, runs the tests, stops the services whatever happened."""
     root = Path(tempfile.mkdtemp(prefix="ckptbench-services-"))
     places = {service: root / service.__name__.split(".")[-1] for service in services_wanted(folders)}
     environment = dict(os.environ, CKPTBENCH_BUILD=str(build), COLUMNS="300")
-    command = [python, "-m", "pytest", "-q", "-rsfE", "--tb=short", "--timeout=300", *folders]
+    command = [python, "-m", "pytest", "-q", "-rsfE", "--tb=short", "--timeout=300", "--durations=20", "-n", str(AT_ONCE),
+               "--dist=loadgroup", *folders]
     if word:
         command += ["-k", word]
     try:
         with ThreadPoolExecutor(max(len(places), 1)) as pool:
             for variables in pool.map(start_service, places.keys(), places.values()):
                 environment.update(variables)
-        counts, failed = run_pytest_once(build, command + ["-n", str(AT_ONCE), "--dist=loadgroup"], environment)
-        return counts if once or not 0 < len(failed) <= UNSTEADY_MAX else run_again(build, command, environment, counts, failed)
+        return count_pytest(build, command, environment)
     finally:
         for service, folder in places.items():
             service.stop(folder)
         shutil.rmtree(root, ignore_errors=True)
 
 
-def run_pytest_once(build, command, environment):
-    """Counts, and the names of what failed."""
+def count_pytest(build, command, environment):
     report = build / "pytest.xml"
     report.unlink(missing_ok=True)
     code = subprocess.run([*command, f"--junitxml={report}"], cwd=ROOT, env=environment).returncode
     if not report.exists() or code not in (0, 1, 5):
-        return [0, 1, 0], []
+        return [0, 1, 0]
     suite = ElementTree.parse(report).getroot().find("testsuite")
     total, failed, errors, skipped = (int(suite.get(key)) for key in ("tests", "failures", "errors", "skipped"))
-    names = {re.sub(r"@\w+$", "", f"{case.get('classname')}::{case.get('name')}") for case in suite.iter("testcase")
-             if case.find("failure") is not None or case.find("error") is not None}
-    return [total - failed - errors - skipped, failed + errors, skipped], sorted(names)
-
-
-def run_again(build, command, environment, counts, failed):
-    """The same counts, with those as passed that pass when nothing else runs."""
-    print(f"once more, alone: {', '.join(failed)}", flush=True)
-    again, still_failed = run_pytest_once(build, command + ["-n", "0", "--last-failed"], environment)
-    if again[0] + len(still_failed) != len(failed) or again[2]:
-        return counts  # not the tests that failed before
-    for name in sorted(set(failed) - set(still_failed)):
-        print(f"UNSTEADY {name}: failed beside other tests, passed alone", flush=True)
-    return [counts[0] + again[0], again[1], counts[2]]
+    return [total - failed - errors - skipped, failed + errors, skipped]
 
 
 def main():
@@ -133,14 +116,16 @@ def main():
     parser.add_argument("--no-unit", action="store_true", help="pytest folders alone")
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--folders", nargs="*", default=["tests/e2e", "tests/interop"])
-    parser.add_argument("--once", action="store_true", help="what fails is not tried again")
     parser.add_argument("-k", dest="word", default="")
     arguments = parser.parse_args()
+    # A shell starts background jobs with both ignored, and the programs that tests interrupt would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     build = (ROOT / arguments.build).resolve()
     counts = [0, 0, 0] if arguments.no_unit else run_unit(build, arguments.word)
     if not arguments.unit:
         folders = [folder for folder in arguments.folders if (ROOT / folder).exists()]
-        counts = [a + b for a, b in zip(counts, run_pytest(build, arguments.python, arguments.word, folders, arguments.once))]
+        counts = [a + b for a, b in zip(counts, run_pytest(build, arguments.python, arguments.word, folders))]
     passed, failed, skipped = counts
     if skipped and os.environ.get("CI"):
         print("a skipped test is a failure in CI: every library and peer must be there")
