@@ -382,7 +382,9 @@ def test_interrupted_twice_a_run_stops_now_and_is_sealed(place):
     process = start(place, *TINY, "store=fault:delay=2s:./store", "iterations=1000", "--json")
     wait_until_running(place)
     process.send_signal(signal.SIGINT)
-    time.sleep(0.5)
+    for line in process.stderr:  # two signals sent at once may be one
+        if "once more stops it now" in line:
+            break
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 4, err
@@ -400,7 +402,10 @@ def test_a_sweep_that_was_killed_resumes_without_running_what_is_done(place):
     sweep = done[0].parents[2].name.split(".")[0]
     process.kill()
     process.communicate(timeout=60)
-    time.sleep(2)  # the agent notices, and seals
+    deadline = time.monotonic() + 60
+    while any(not (path / "manifest.json").exists() for path in (place / "home/runs").glob("*/attempts/*")):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)  # the agent notices, and seals
     resumed = document(place, "run", "--resume", sweep)
     assert [run["outcome"] for run in resumed["runs"]] == ["pass"] * 4
     attempts = [len(list((place / f"home/runs/{sweep}.0{n}/attempts").iterdir())) for n in (1, 2, 3, 4)]

@@ -101,9 +101,7 @@ def names(cluster, run):
 
 @pytest.mark.parametrize("which", [0, 2])
 def test_one_of_several_nodes_that_is_lost_is_named(cluster, service, which):
-    run, _ = cluster.submit_one("model=gpt2-tiny", "nodes=3", "ranks_per_node=1", "baseline=false", *SLOW)
-    cluster.wait_for(run, "running")
-    time.sleep(3)
+    run, _ = start_on_three(cluster)
     node = names(cluster, run)[which]
     slurm.stop_node(service, node, signal.SIGKILL)
     slurm.end_steps(service, node)
@@ -253,7 +251,7 @@ def test_what_was_given_to_sbatch_and_never_came_is_not_sent_again_at_once(clust
     (line,) = cluster.document("status")
     assert line["state"] == "submitted" and line["job"] is None
     cluster.call("submit", "--resume", line["run"], code=4)
-    time.sleep(61)
+    cluster.age_intent(line["run"])
     cluster.call("submit", "--resume", line["run"])
     assert cluster.wait_final(line["run"])[line["run"]]["outcome"] == "pass"
     assert len(cluster.jobs_named(line["run"])) == 1
