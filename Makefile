@@ -197,11 +197,10 @@ $(BUILD)/tests/plain_cuda: tests/bench/plain_cuda.cu
 	$(CUDA)/bin/nvcc -O3 $(CUDA_ARCH) -L$(dir $(CUDART_A)) -o $@ $<
 
 VENV := build/venv
-test: ## install what tests need, build with warnings as errors, run every test and lint
+test: ## install what tests need, build with warnings as errors, run every test
 	@DEPS=$(DEPS) scripts/deps.sh test
 	@DEPS=$(DEPS) PYTHON=$(PYTHON) scripts/venv.sh $(VENV)
 	@$(MAKE) --no-print-directory -s -j2 WERROR=1 all tests
-	@$(MAKE) --no-print-directory -s -j2 lint
 	@$(PYTHON) tests/run.py --build $(BUILD) --python $(VENV)/bin/python
 
 FUZZ_SECONDS ?= 10
@@ -209,10 +208,13 @@ test-long: ## the same under ASan, UBSan and TSan; fuzzers (FUZZ_SECONDS each); 
 	@DEPS=$(DEPS) scripts/deps.sh test
 	@DEPS=$(DEPS) PYTHON=$(PYTHON) scripts/venv.sh $(VENV)
 	@$(MAKE) --no-print-directory -s -j2 WERROR=1 all tests
+	@$(PYTHON) tests/long.py --python $(VENV)/bin/python --fuzz-seconds $(FUZZ_SECONDS)
+
+.PHONY: checked
+checked: ## build what test-long runs: the programs and tests with sanitizers, the fuzzers
 	@$(MAKE) --no-print-directory -s -j2 BUILD=build/asan SANITIZE=address,undefined all tests
 	@$(MAKE) --no-print-directory -s -j2 BUILD=build/tsan SANITIZE=thread all tests
 	@$(MAKE) --no-print-directory -s -j2 fuzz
-	@$(PYTHON) tests/long.py --python $(VENV)/bin/python --fuzz-seconds $(FUZZ_SECONDS)
 
 .PHONY: tests
 tests: $(UNIT) $(TOOLS) $(FAKE_PLUGIN)
@@ -302,4 +304,6 @@ clean: ## remove what was built, but not the Python environment
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | expand -t 14
 
--include $(wildcard $(BUILD)/*/*.d $(BUILD)/*/*/*.d $(BUILD)/*/*/*/*.d build/fuzz/*/*.d build/fuzz/*/*/*.d $(BUILD)/lint/*/*.d $(BUILD)/lint/*/*/*.d)
+# Of this build alone: others below build/ may be under way, their files half written.
+-include $(wildcard $(foreach folder,$(ROOMS) plugin lint tests,$(BUILD)/$(folder)/*.d $(BUILD)/$(folder)/*/*.d $(BUILD)/$(folder)/*/*/*.d))
+-include $(if $(filter fuzz build/fuzz/%,$(MAKECMDGOALS)),$(wildcard build/fuzz/*/*.d build/fuzz/*/*/*.d))
