@@ -1,5 +1,5 @@
-"""Tests marked address_space are left out, and counted as deselected, where programs have a sanitizer: these take more
-address space to begin with than any limit of it leaves."""
+"""Tests marked without_sanitizers are left out, and counted as deselected, where programs have one: they limit the address
+space, of which such programs take more to begin with than any limit leaves; or they test the source tree."""
 import sys
 from pathlib import Path
 
@@ -13,12 +13,12 @@ def has_sanitizer():
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "address_space: needs programs that a limit of address space (ulimit -v) can bind")
+    config.addinivalue_line("markers", "without_sanitizers: needs programs that a limit of address space can bind, or none of this build")
 
 
 def pytest_collection_modifyitems(config, items):
     if not has_sanitizer():
         return
-    left_out = [item for item in items if item.get_closest_marker("address_space")]
+    left_out = [item for item in items if item.get_closest_marker("without_sanitizers")]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]

@@ -14,6 +14,7 @@ from harness import BUILD
 ROOT = Path(__file__).resolve().parents[2]
 PATCHES = sorted((ROOT / "tests/changes").glob("*.patch"))
 MOST_FILES = 3
+pytestmark = pytest.mark.without_sanitizers
 TINY = ("model=gpt2-tiny", "iterations=1", "warmup=0", "baseline=false", "launcher=none")
 
 
@@ -37,9 +38,7 @@ class Copy:
     def make(self):
         """Builds the programs; the options are those of the build, which is not compiled anew on their account."""
         flags = (self.build / "flags").read_text()
-        sanitize = re.search(r"-fsanitize=(\S+)", flags)
         options = [f"BUILD={self.build.relative_to(self.tree)}", f"OPTIMIZE={re.search(r'-O[0-3]', flags).group()}"]
-        options += [f"SANITIZE={sanitize.group(1)}"] if sanitize else []
         kept = [word for name in ("flags", "identity") for word in ("-o", f"{self.build.relative_to(self.tree)}/{name}")]
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
         programs = [f"{self.build.relative_to(self.tree)}/{name}" for name in ("ckptbench", "ckptbench-agent", "ckptbench-worker")]

@@ -160,7 +160,7 @@ def test_a_plan_that_takes_long_says_so_and_ends_at_once_on_request(place):
         process.communicate()
 
 
-@pytest.mark.address_space
+@pytest.mark.without_sanitizers
 def test_a_plan_too_large_for_the_memory_is_refused_with_the_figure(place):
     result = subprocess.run(["sh", "-c", 'ulimit -v 300000; exec "$@"', "sh", PROGRAM, "plan", "model=gpt2", "zero=3", "dp=1048576"],
                             cwd=place, env=environment(place), capture_output=True, text=True, timeout=100)

@@ -94,7 +94,7 @@ def test_refused_io_uring_and_buffered_files_on_tmpfs(place):
 
 
 # Of address space, in KiB: what the programs themselves map differs from machine to machine, the rest is chosen to.
-@pytest.mark.address_space
+@pytest.mark.without_sanitizers
 @pytest.mark.parametrize("words, kib, said", [
     (("io.engine=psync", "io.threads=256"), 1_000_000, ("for psync could not be started", "a thread takes", "use fewer threads")),
     (("model=gpt2", "layers=1", "io.depth=64", "io.block=16MiB"), 1_000_000, ("rank 0 needs", "of memory, but its limit of 977 MiB")),

@@ -119,7 +119,7 @@ def test_a_rank_that_dies_in_a_step_is_named_with_the_step(tmp_path):
 
 # ---- memory ----
 
-@pytest.mark.address_space
+@pytest.mark.without_sanitizers
 def test_a_limit_of_memory_is_told_before_it_is_reached(tmp_path):
     """What an ordinary user may do: ulimit -v, of each process."""
     words = (*SMALL, "ranks=1", "launcher=none", "train.batch_size=3000", "train.seq_length=128", "store=null:", "layers=0")
