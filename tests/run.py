@@ -28,8 +28,6 @@ def run_program(build, source):
     """One cmocka program: its counts and what there is to say."""
     program = build / "tests" / source.stem
     environment = dict(os.environ, CMOCKA_MESSAGE_OUTPUT="TAP")
-    if re.search(r'#include "(worker|engine|comm|suite|train)/', source.read_text()):  # Open MPI unloads the modules whose leaks could be told apart
-        environment["ASAN_OPTIONS"] = environment.get("ASAN_OPTIONS", "") + ":detect_leaks=0"
     try:
         result = subprocess.run([str(program)], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1200)
     except (OSError, subprocess.TimeoutExpired) as failure:
