@@ -365,7 +365,7 @@ static int list_metrics(struct comparison *self, const struct comparison_side *b
                 if (metric.primary != (primary == 1) || !side_has(base, metric.op, metric.metric) ||
                     !side_has(other, metric.op, metric.metric))
                     continue;
-                figures_name(metric.op, metric.metric, metric.name);
+                metric_full_name(metric.op, metric.metric, metric.name);
                 self->metrics[self->metric_count++] = metric;
             }
         }

@@ -33,7 +33,7 @@ char *figure_short_text(enum metric_id metric, double value, char text[32])
     const char *unit = metric_row(metric)->unit;
     if (isnan(value))
         return memcpy(text, "-", 2);
-    if (figures_format_decimal(metric, value, text))
+    if (metric_format_decimal(metric, value, text))
         return text;
     if (strcmp(unit, "bytes") == 0)
         return units_format_bytes(value, text);

@@ -7,7 +7,7 @@
 
 #include "core/units.h"
 
-char *figures_name(enum operation op, enum metric_id metric, char name[64])
+char *metric_full_name(enum operation op, enum metric_id metric, char name[64])
 {
     const struct metric *row = metric_row(metric);
     bool plain = row->scope != METRIC_OF_SAMPLE || metric == METRIC_STALL_S || metric == METRIC_DURABLE_S;
@@ -15,7 +15,7 @@ char *figures_name(enum operation op, enum metric_id metric, char name[64])
     return name;
 }
 
-double figures_median(const struct run_info *info, enum metric_id metric)
+double metric_median(const struct run_info *info, enum metric_id metric)
 {
     for (size_t i = 0; i < info->metric_count; i++)
         if (info->metrics[i].metric == metric)
@@ -23,7 +23,7 @@ double figures_median(const struct run_info *info, enum metric_id metric)
     return NAN;
 }
 
-bool figures_format_decimal(enum metric_id metric, double value, char text[32])
+bool metric_format_decimal(enum metric_id metric, double value, char text[32])
 {
     const struct metric *row = metric_row(metric);
     const char *unit = row->unit;
@@ -36,13 +36,13 @@ bool figures_format_decimal(enum metric_id metric, double value, char text[32])
     return true;
 }
 
-char *figures_format(enum metric_id metric, double value, char text[32])
+char *metric_format(enum metric_id metric, double value, char text[32])
 {
     char count[32];
     const char *unit = metric_row(metric)->unit;
     if (!isfinite(value))
         snprintf(text, 32, "-");
-    else if (figures_format_decimal(metric, value, text))
+    else if (metric_format_decimal(metric, value, text))
         return text;
     else if (strcmp(unit, "s") == 0)
         units_format_duration(value * 1e9, text);
@@ -61,20 +61,20 @@ char *figures_format(enum metric_id metric, double value, char text[32])
     return text;
 }
 
-const char *figures_state_name(enum rank_state state, enum operation op)
+const char *metric_state_name(enum rank_state state, enum operation op)
 {
     if (op == OP_VERIFY && state == STATE_SERIALIZE)
         return "compare";
     return state != STATE_IO ? rank_state_name(state) : op == OP_LOAD || op == OP_VERIFY ? "read" : "write";
 }
 
-char *figures_slowest(const struct run_info *info, enum operation op, char text[64])
+char *metric_slowest(const struct run_info *info, enum operation op, char text[64])
 {
     enum rank_state state = info->slowest_rank_state[op];
     if (info->slowest_rank[op] < 0)
         snprintf(text, 64, "-");
     else
         snprintf(text, 64, "rank %d, %+.1f %%%s%s", info->slowest_rank[op], 100 * info->slowest_rank_excess[op],
-                 state == STATE_COUNT ? "" : ": ", state == STATE_COUNT ? "" : figures_state_name(state, op));
+                 state == STATE_COUNT ? "" : ": ", state == STATE_COUNT ? "" : metric_state_name(state, op));
     return text;
 }

@@ -35,14 +35,14 @@ static void describe_states(const struct run_info *info, enum operation op, stru
         double share = info->state_share[op][best];
         if (!(share >= SHOWN_SHARE))
             return;
-        buf_printf(out, "%s%s %.0f %%", n ? ", " : "", figures_state_name((enum rank_state)best, op), 100 * share);
+        buf_printf(out, "%s%s %.0f %%", n ? ", " : "", metric_state_name((enum rank_state)best, op), 100 * share);
     }
 }
 
 static void add_rate_cells(struct table *table, const struct run_info *info, enum metric_id rate,
                            enum metric_id fraction)
 {
-    double bytes_per_s = figures_median(info, rate), of_limit = figures_median(info, fraction);
+    double bytes_per_s = metric_median(info, rate), of_limit = metric_median(info, fraction);
     if (isfinite(bytes_per_s))
         table_addf(table, TABLE_BOLD, "%.*f", bytes_per_s < 0.1 * (double)GIB ? 4 : 2, bytes_per_s / (double)GIB);
     else
@@ -80,7 +80,7 @@ static void add_operation(struct table *table, const struct run_info *info, enum
                units_format_duration(time->max * 1e9, high));
     add_rate_cells(table, info, save ? METRIC_SAVE_BYTES_PER_S : METRIC_LOAD_BYTES_PER_S,
                    save ? METRIC_SAVE_LIMIT_FRACTION : METRIC_LOAD_LIMIT_FRACTION);
-    table_add(table, TABLE_PLAIN, figures_slowest(info, op, slowest));
+    table_add(table, TABLE_PLAIN, metric_slowest(info, op, slowest));
     table_add(table, TABLE_PLAIN, states.data);
     buf_release(&states);
 }
@@ -138,7 +138,7 @@ static void write_behind(const struct run_info *info, struct buf *out)
 
 static void write_goodput(const struct run_info *info, struct buf *out)
 {
-    double goodput = figures_median(info, METRIC_GOODPUT), interval_s = figures_median(info, METRIC_BEST_INTERVAL_S);
+    double goodput = metric_median(info, METRIC_GOODPUT), interval_s = metric_median(info, METRIC_BEST_INTERVAL_S);
     char a[32], b[32];
     if (isfinite(goodput) && isfinite(interval_s))
         buf_printf(out, "goodput       %.2f %% at an MTBF of %s, with a save every %s\n", 100 * goodput,
@@ -171,14 +171,14 @@ static void write_doubts(const struct run_info *info, struct buf *out)
                    units_plural(info->coldness_unknown));
     if (strcmp(info->outcome, "pass") != 0)
         return;
-    double of_limit = figures_median(info, METRIC_SAVE_LIMIT_FRACTION);
+    double of_limit = metric_median(info, METRIC_SAVE_LIMIT_FRACTION);
     if (of_limit > LIMIT_IN_DOUBT)
         buf_printf(
             out,
             "doubt         saves took %.2f of the device's limit: it was measured too low (a busy machine, a cache "
             "of the device)\n",
             of_limit);
-    double others = figures_median(info, METRIC_HOST_OTHERS_CPU_FRACTION);
+    double others = metric_median(info, METRIC_HOST_OTHERS_CPU_FRACTION);
     if (others > OTHERS_IN_DOUBT)
         buf_printf(out,
                    "doubt         this machine was busy: others than this run took %.0f %% of its CPU time; what is "
@@ -260,9 +260,9 @@ static int write_suite(const struct run_info *info, bool colour, struct buf *out
         if (!found || !metric_is_of_suite((enum metric_id)metric))
             continue;
         table_add(&table, TABLE_BOLD, metric_row((enum metric_id)metric)->name);
-        table_add(&table, TABLE_BOLD, figures_format((enum metric_id)metric, found->summary.median, text));
-        table_addf(&table, TABLE_PLAIN, "%s … %s", figures_format((enum metric_id)metric, found->summary.min, low),
-                   figures_format((enum metric_id)metric, found->summary.max, high));
+        table_add(&table, TABLE_BOLD, metric_format((enum metric_id)metric, found->summary.median, text));
+        table_addf(&table, TABLE_PLAIN, "%s … %s", metric_format((enum metric_id)metric, found->summary.min, low),
+                   metric_format((enum metric_id)metric, found->summary.max, high));
     }
     bool has_rows = table.count > sizeof headings / sizeof *headings;
     int rc = has_rows ? table_write(&table, 0, colour, out, err) : 0;
@@ -289,8 +289,8 @@ static int write_looked_at(const struct run_info *info, bool colour, struct buf 
 {
     static const char *const headings[] = {"", "time", "GiB/s", "slowest rank", "where the time goes"};
     const struct run_metric *time = run_info_metric(info, OP_VERIFY, METRIC_OP_S);
-    double bytes_per_s = figures_median(info, METRIC_VERIFY_BYTES_PER_S),
-           problems = figures_median(info, METRIC_PROBLEMS);
+    double bytes_per_s = metric_median(info, METRIC_VERIFY_BYTES_PER_S),
+           problems = metric_median(info, METRIC_PROBLEMS);
     char text[32], slowest[64];
     int rc = 0;
     if (time) {
@@ -303,7 +303,7 @@ static int write_looked_at(const struct run_info *info, bool colour, struct buf 
         table_add(&table, TABLE_BOLD, operation_name(OP_VERIFY));
         table_add(&table, TABLE_BOLD, units_format_duration(time->summary.median * 1e9, text));
         table_addf(&table, TABLE_PLAIN, "%.2f", bytes_per_s / (double)GIB);
-        table_add(&table, TABLE_PLAIN, figures_slowest(info, OP_VERIFY, slowest));
+        table_add(&table, TABLE_PLAIN, metric_slowest(info, OP_VERIFY, slowest));
         table_add(&table, TABLE_PLAIN, states.data);
         rc = table_write(&table, 0, colour, out, err);
         table_release(&table);

@@ -10,7 +10,7 @@ static void write_metrics_json(const struct run_info *info, struct json_writer *
     for (size_t i = 0; i < info->metric_count; i++) {
         const struct run_metric *metric = &info->metrics[i];
         char name[64];
-        json_write_key(writer, figures_name(metric->op, metric->metric, name));
+        json_write_key(writer, metric_full_name(metric->op, metric->metric, name));
         json_write_begin_object(writer);
         json_member_text(writer, "unit", metric_row(metric->metric)->unit);
         json_member_u64(writer, "n", metric->summary.n);
@@ -30,7 +30,7 @@ static void write_limits_json(const struct run_info *info, struct json_writer *w
                                             METRIC_SAVE_LIMIT_FRACTION, METRIC_LOAD_LIMIT_FRACTION};
     json_write_begin_object(writer);
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
-        json_member_double(writer, metric_row(limits[i])->name, figures_median(info, limits[i]));
+        json_member_double(writer, metric_row(limits[i])->name, metric_median(info, limits[i]));
     json_write_end_object(writer);
 }
 
@@ -51,7 +51,7 @@ static void write_states_json(const struct run_info *info, struct json_writer *w
         json_write_key(writer, operation_name((enum operation)op));
         json_write_begin_object(writer);
         for (int state = 0; state < STATE_COUNT; state++)
-            json_member_double(writer, figures_state_name((enum rank_state)state, (enum operation)op),
+            json_member_double(writer, metric_state_name((enum rank_state)state, (enum operation)op),
                                info->state_share[op][state]);
         json_write_end_object(writer);
     }

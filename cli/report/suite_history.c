@@ -174,8 +174,8 @@ int suite_history_write(const struct suite_history *self, const struct suite_nod
         const struct suite_change *change = &self->changes[i];
         table_add(&table, TABLE_BOLD, metric_row(change->metric)->name);
         table_add(&table, TABLE_PLAIN, nodes->names[change->node]);
-        table_addf(&table, TABLE_PLAIN, "%s (n=%zu)", figures_format(change->metric, change->usual, text), change->n);
-        table_add(&table, TABLE_PLAIN, figures_format(change->metric, change->now, text));
+        table_addf(&table, TABLE_PLAIN, "%s (n=%zu)", metric_format(change->metric, change->usual, text), change->n);
+        table_add(&table, TABLE_PLAIN, metric_format(change->metric, change->now, text));
         table_addf(&table, TABLE_PLAIN, "%+.1f %%", 100 * (change->now / change->usual - 1));
         table_addf(&table, TABLE_PLAIN, "%.1f", change->z);
         table_add(&table, TABLE_BOLD, is_outlier(change) ? "outlier" : "");
@@ -223,8 +223,7 @@ static void add_line(struct lines *self, const char *whose, enum metric_id metri
     char text[32];
     if (self->count++ < LINES_MOST)
         buf_printf(self->out, "outlier       %s: %s is %s, %+.1f %% from %s (robust z %.1f)\n", whose,
-                   metric_row(metric)->name, figures_format(metric, value, text), 100 * (value / usual - 1), of_what,
-                   z);
+                   metric_row(metric)->name, metric_format(metric, value, text), 100 * (value / usual - 1), of_what, z);
 }
 
 static void add_pair(struct lines *self, const struct suite_nodes *nodes, enum metric_id metric)

@@ -298,9 +298,9 @@ static int write_spreads(const struct suite_nodes *self, bool gpus, bool colour,
             !suite_nodes_spread(self, (enum metric_id)metric, &spread) || spread.worst == spread.median)
             continue;
         table_add(&table, TABLE_BOLD, metric_row((enum metric_id)metric)->name);
-        table_add(&table, TABLE_PLAIN, figures_format((enum metric_id)metric, spread.median, text));
+        table_add(&table, TABLE_PLAIN, metric_format((enum metric_id)metric, spread.median, text));
         table_add(&table, TABLE_PLAIN, self->names[spread.worst_node]);
-        table_add(&table, TABLE_PLAIN, figures_format((enum metric_id)metric, spread.worst, text));
+        table_add(&table, TABLE_PLAIN, metric_format((enum metric_id)metric, spread.worst, text));
         if (spread.median != 0)
             table_addf(&table, TABLE_PLAIN, "%+.1f %%", 100 * (spread.worst / spread.median - 1));
         else
@@ -362,7 +362,7 @@ static int write_matrix(const struct suite_nodes *self, const char *title, enum 
     for (size_t a = 0; a < self->count; a++) {
         table_add(&table, TABLE_BOLD, self->names[a]);
         for (size_t b = 0; b < self->count; b++)
-            table_add(&table, TABLE_PLAIN, figures_format(metric, cells[a * self->count + b], text));
+            table_add(&table, TABLE_PLAIN, metric_format(metric, cells[a * self->count + b], text));
     }
     buf_append_char(out, '\n');
     int rc = table_write(&table, 0, colour, out, err);

@@ -255,7 +255,7 @@ static void add_cells(struct table *table, const struct sweep_report *self, cons
         table_addf(table, TABLE_WARN, "%zu of %zu", row->passed, row->count);
     for (size_t i = 0; i < shown_columns(self); i++)
         table_add(table, TABLE_PLAIN,
-                  figures_format(self->columns[i].metric, row->values[i].n ? row->values[i].median : NAN, text));
+                  metric_format(self->columns[i].metric, row->values[i].n ? row->values[i].median : NAN, text));
 }
 
 static int write_rows(const struct sweep_report *self, bool colour, struct buf *out, struct cb_err *err)
@@ -271,7 +271,7 @@ static int write_rows(const struct sweep_report *self, bool colour, struct buf *
         table_add(&table, TABLE_BOLD, self->varied.keys[i]);
     table_add(&table, TABLE_BOLD, are_single(self) ? "run" : "runs");
     for (size_t i = 0; i < shown_columns(self); i++)
-        table_add(&table, TABLE_BOLD, figures_name(self->columns[i].op, self->columns[i].metric, name));
+        table_add(&table, TABLE_BOLD, metric_full_name(self->columns[i].op, self->columns[i].metric, name));
     for (size_t i = 0; i < self->row_count; i++)
         add_cells(&table, self, &self->rows[i]);
     int rc = table_write(&table, 0, colour, out, err);
@@ -351,7 +351,7 @@ int sweep_report_write(const struct sweep_report *self, bool colour, struct buf 
     buf_append_char(out, '\n');
     if (self->column_count)
         buf_printf(out, "best first by %s%s\n",
-                   figures_name(self->columns[self->leading].op, self->columns[self->leading].metric, name),
+                   metric_full_name(self->columns[self->leading].op, self->columns[self->leading].metric, name),
                    are_single(self) ? "" : "; medians of the runs that passed");
     if (self->column_count > shown_columns(self))
         buf_printf(out, "and %zu more metric%s: --json has all\n", self->column_count - shown_columns(self),
@@ -383,7 +383,7 @@ static void write_metrics_json(const struct sweep_report *self, const struct swe
         const struct summary *summary = &row->values[i];
         if (summary->n == 0)
             continue;
-        json_write_key(json, figures_name(self->columns[i].op, self->columns[i].metric, name));
+        json_write_key(json, metric_full_name(self->columns[i].op, self->columns[i].metric, name));
         json_write_begin_object(json);
         json_member_text(json, "unit", metric_row(self->columns[i].metric)->unit);
         json_member_u64(json, "n", summary->n);
@@ -427,7 +427,7 @@ void sweep_report_write_members(const struct sweep_report *self, struct json_wri
     json_write_end_array(json);
     json_member_text(json, "best_first_by",
                      self->column_count
-                         ? figures_name(self->columns[self->leading].op, self->columns[self->leading].metric, name)
+                         ? metric_full_name(self->columns[self->leading].op, self->columns[self->leading].metric, name)
                          : NULL);
     json_write_key(json, "combinations");
     json_write_begin_array(json);

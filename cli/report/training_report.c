@@ -85,9 +85,9 @@ static void add_row(struct table *table, const struct run_info *info, enum metri
     const struct summary *summary = &found->summary;
     bool of_all = metric == METRIC_COMM_BYTES || metric == METRIC_OFFLOAD_BYTES;
     table_addf(table, TABLE_BOLD, "%s%s", metric_row(metric)->name, of_all ? ", all ranks" : "");
-    table_add(table, TABLE_BOLD, figures_format(metric, summary->median, text));
-    table_addf(table, TABLE_PLAIN, "%s … %s", figures_format(metric, summary->min, low),
-               figures_format(metric, summary->max, high));
+    table_add(table, TABLE_BOLD, metric_format(metric, summary->median, text));
+    table_addf(table, TABLE_PLAIN, "%s … %s", metric_format(metric, summary->min, low),
+               metric_format(metric, summary->max, high));
 }
 
 /* "loss 5.55 → 3.21 nats": first and last value say more than the median. */
@@ -114,7 +114,7 @@ static void write_value(const struct run_info *info, enum metric_id metric, cons
     const struct run_metric *found = find(info, metric);
     char text[32];
     if (found && found->summary.n > 0)
-        buf_printf(out, "%-13s %s %s\n", name, figures_format(metric, found->summary.median, text), after);
+        buf_printf(out, "%-13s %s %s\n", name, metric_format(metric, found->summary.median, text), after);
 }
 
 int training_report_write(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err)

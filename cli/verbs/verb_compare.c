@@ -164,7 +164,7 @@ static void write_usual_state(struct buf *out, const struct comparison_side *sid
 {
     size_t runs;
     enum rank_state state = usual_state(side, op, &runs);
-    buf_printf(out, "%s (%zu of %zu run%s)", figures_state_name(state, op), runs, side->count,
+    buf_printf(out, "%s (%zu of %zu run%s)", metric_state_name(state, op), runs, side->count,
                units_plural(side->count));
 }
 

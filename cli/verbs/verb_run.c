@@ -209,10 +209,10 @@ static void add_figure(struct buf *out, const struct run_info *info, enum metric
     char text[32], speed[32];
     for (size_t i = 0; i < info->metric_count; i++)
         if (info->metrics[i].metric == time)
-            buf_printf(out, "   %s %7s", name, figures_format(time, info->metrics[i].summary.median, text));
+            buf_printf(out, "   %s %7s", name, metric_format(time, info->metrics[i].summary.median, text));
     for (size_t i = 0; i < info->metric_count; i++)
         if (info->metrics[i].metric == rate)
-            buf_printf(out, " %10s", figures_format(rate, info->metrics[i].summary.median, speed));
+            buf_printf(out, " %10s", metric_format(rate, info->metrics[i].summary.median, speed));
 }
 
 /* Prints one line for a run of a sweep: what it varies, and its result. */
