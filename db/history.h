@@ -153,7 +153,7 @@ struct run_line {
     uint64_t block, combination;
     const char *experiment_json, *labels_json; /* objects */
     uint64_t planned_wall_ns, started_wall_ns, ended_wall_ns;
-    double save_s, load_s; /* medians, NAN where absent */
+    const double *medians; /* by metric, of those with metric_in_list; NAN where absent */
 };
 typedef int (*run_line_fn)(void *context, const struct run_line *line, struct cb_err *err);
 int history_each_run(struct history *self, const struct run_selection *selection, run_line_fn each, void *context,

@@ -5,34 +5,42 @@
 #include "core/alloc.h"
 #include "db/connection.h"
 
-static double median_of(struct history *self, const char *run, const char *op, const char *metric, int *rc,
-                        struct cb_err *err)
+/* The medians that `list` shows of the run; of the first operation that has the metric. */
+static int read_listed(struct history *self, const char *run, double medians[METRIC_COUNT], struct cb_err *err)
 {
-    sqlite3_stmt *statement;
-    bool has_row = false;
-    double median = NAN;
-    if (*rc == 0)
-        *rc = db_query(self, &statement, err, "SELECT median FROM metric WHERE run=? AND op=? AND metric=?", "ttt", run,
-                       op, metric);
-    if (*rc == 0)
-        *rc = db_step(self, statement, &has_row, err);
-    if (*rc == 0 && has_row)
-        median = db_double(statement, 0);
-    if (*rc == 0)
-        db_reset(statement);
-    return median;
+    int rc = 0;
+    for (int i = 0; i < METRIC_COUNT && rc == 0; i++) {
+        sqlite3_stmt *statement;
+        enum metric_id metric = (enum metric_id)i;
+        enum operation op = OP_NONE;
+        bool has_row = false;
+        medians[i] = NAN;
+        if (!metric_in_list(metric))
+            continue;
+        while (metric_row(metric)->operations && !metric_has_operation(metric, op))
+            op++;
+        rc = db_query(self, &statement, err, "SELECT median FROM metric WHERE run=? AND op=? AND metric=?", "ttt", run,
+                      operation_name(op), metric_row(metric)->name);
+        if (rc == 0)
+            rc = db_step(self, statement, &has_row, err);
+        if (rc == 0 && has_row)
+            medians[i] = db_double(statement, 0);
+        if (rc == 0)
+            db_reset(statement);
+    }
+    return rc;
 }
 
 int history_each_run(struct history *self, const struct run_selection *selection, run_line_fn each, void *context,
                      struct cb_err *err)
 {
     sqlite3_stmt *statement;
+    double medians[METRIC_COUNT];
     bool has_row;
     int rc = 0;
     for (size_t i = 0; i < selection->count && rc == 0; i++) {
         const char *run = selection->runs[i];
-        double save_s = median_of(self, run, operation_name(OP_SAVE), metric_row(METRIC_SAVE_S)->name, &rc, err);
-        double load_s = median_of(self, run, operation_name(OP_LOAD), metric_row(METRIC_LOAD_S)->name, &rc, err);
+        rc = read_listed(self, run, medians, err);
         if (rc == 0)
             rc = db_query(self, &statement, err,
                           "SELECT run, sweep, state, outcome, message, folder, experiment, labels, planned_ns,"
@@ -57,8 +65,7 @@ int history_each_run(struct history *self, const struct run_selection *selection
                                 .site = db_text(statement, 11),
                                 .block = (uint64_t)sqlite3_column_int64(statement, 12),
                                 .combination = (uint64_t)sqlite3_column_int64(statement, 13),
-                                .save_s = save_s,
-                                .load_s = load_s};
+                                .medians = medians};
         rc = each(context, &line, err);
         db_reset(statement);
     }

@@ -10,10 +10,28 @@
 #define OF_SAMPLE METRIC_OF_SAMPLE
 #define OF_ITERATION METRIC_OF_ITERATION
 #define OF_RUN METRIC_OF_RUN
+#define IN_RUN 0
+#define IN_SAVE (1u << OP_SAVE)
+#define IN_LOAD (1u << OP_LOAD)
+#define IN_SAVE_LOAD (IN_SAVE | IN_LOAD)
+#define IN_VERIFY (1u << OP_VERIFY)
+#define IN_SUITE (1u << OP_SUITE)
+#define IN_STEP (1u << OP_STEP)
+#define IN_ANY ((1u << OP_COUNT) - 1 - (1u << OP_NONE))
 
 static const struct metric metrics[METRIC_COUNT] = {
-#define METRIC(id, name, unit, direction, scope, primary, group, over, meaning)                                        \
-    {name, unit, direction, scope, METRIC_GROUP_##group, METRIC_OVER_##over, primary, meaning},
+#define METRIC(id, name, unit, direction, scope, operations, primary, group, over, shown, meaning)                     \
+    {                                                                                                                  \
+        name,                                                                                                          \
+        unit,                                                                                                          \
+        direction,                                                                                                     \
+        scope,                                                                                                         \
+        IN_##operations,                                                                                               \
+        METRIC_GROUP_##group,                                                                                          \
+        METRIC_OVER_##over,                                                                                            \
+        METRIC_SHOWN_##shown,                                                                                          \
+        primary,                                                                                                       \
+        meaning},
 #include "run/metrics.def"
 #undef METRIC
 };
@@ -45,6 +63,23 @@ bool metric_is_of_suite(enum metric_id id)
     enum metric_group group = metric_row(id)->group;
     return group == METRIC_GROUP_SUITE_LINKS || group == METRIC_GROUP_SUITE_NODE || group == METRIC_GROUP_SUITE_GPU ||
            group == METRIC_GROUP_SUITE_GPU_LINKS;
+}
+
+bool metric_has_operation(enum metric_id id, enum operation op)
+{
+    return metric_row(id)->operations & (1u << op);
+}
+
+bool metric_in_report(enum metric_id id)
+{
+    enum metric_shown shown = metric_row(id)->shown;
+    return shown == METRIC_SHOWN_REPORT || shown == METRIC_SHOWN_BOTH;
+}
+
+bool metric_in_list(enum metric_id id)
+{
+    enum metric_shown shown = metric_row(id)->shown;
+    return shown == METRIC_SHOWN_LIST || shown == METRIC_SHOWN_BOTH;
 }
 
 enum metric_id metric_of_state(enum rank_state state)

@@ -42,7 +42,7 @@ enum rank_state {
 };
 
 enum metric_id {
-#define METRIC(id, name, unit, direction, scope, primary, group, over, meaning) METRIC_##id,
+#define METRIC(id, name, unit, direction, scope, operations, primary, group, over, shown, meaning) METRIC_##id,
 #include "run/metrics.def"
 #undef METRIC
     METRIC_COUNT
@@ -54,7 +54,7 @@ enum {
 #define OF_ITERATION 0
 #define OF_RUN 0
     METRIC_SAMPLE_COUNT =
-#define METRIC(id, name, unit, direction, scope, primary, group, over, meaning) scope +
+#define METRIC(id, name, unit, direction, scope, operations, primary, group, over, shown, meaning) scope +
 #include "run/metrics.def"
         0
 #undef METRIC
@@ -76,19 +76,32 @@ enum metric_group {
 /* From the ranks of an iteration to its value. METRIC_OVER_ALL: a metric of iterations or runs has one already. */
 enum metric_over { METRIC_OVER_ALL, METRIC_OVER_MAX, METRIC_OVER_MEAN, METRIC_OVER_SUM };
 
+/* Where a metric is shown unasked; `show --json`, history and compare have every one. */
+enum metric_shown {
+    METRIC_SHOWN_ASKED,  /* only where a person asks for it, or a report has words for it */
+    METRIC_SHOWN_REPORT, /* as a row of its own in the report of a run */
+    METRIC_SHOWN_LIST,   /* as a column of `list`; the report has words for it */
+    METRIC_SHOWN_BOTH
+};
+
 struct metric {
     const char *name;
     const char *unit; /* "s", "bytes", "bytes/s", "ratio", "count", "requests/s" */
     enum metric_direction direction;
     enum metric_scope scope;
+    unsigned operations; /* those that have it, a bit each: 1 << enum operation; 0 for metrics of a run */
     enum metric_group group;
     enum metric_over over;
+    enum metric_shown shown;
     bool primary; /* compared under Holm's correction; the others are exploratory */
     const char *meaning;
 };
 
 const struct metric *metric_row(enum metric_id id);
 bool metric_is_of_suite(enum metric_id id);
+bool metric_has_operation(enum metric_id id, enum operation op);
+bool metric_in_report(enum metric_id id); /* a row of its own there */
+bool metric_in_list(enum metric_id id);   /* a column there */
 /* The time in a state. */
 enum metric_id metric_of_state(enum rank_state state);
 bool metric_find(const char *name, enum metric_id *id);

@@ -207,41 +207,12 @@ static int add_iterations(struct work *work, enum operation op, enum metric_id m
     return n ? add_row(work, op, metric, work->values, n, err) : 0;
 }
 
-static bool belongs_to(enum metric_id metric, enum operation op)
-{
-    switch (metric) {
-    case METRIC_SAVE_S:
-    case METRIC_SAVE_BYTES_PER_S:
-    case METRIC_SAVE_IMBALANCE:
-    case METRIC_CORRECTED_SAVE_DURATIONS_S:
-    case METRIC_RANK0_SAVE_BYTES_PER_S:
-        return op == OP_SAVE;
-    case METRIC_LOAD_S:
-    case METRIC_LOAD_BYTES_PER_S:
-    case METRIC_LOAD_IMBALANCE:
-    case METRIC_READ_AMPLIFICATION:
-    case METRIC_CORRECTED_LOAD_DURATIONS_S:
-    case METRIC_RANK0_LOAD_BYTES_PER_S:
-        return op == OP_LOAD;
-    case METRIC_STEP_S:
-    case METRIC_TOKENS_PER_S:
-        return op == OP_STEP;
-    case METRIC_VERIFY_BYTES_PER_S:
-    case METRIC_VERIFY_IMBALANCE:
-        return op == OP_VERIFY;
-    case METRIC_THROUGHPUT_MIBS:
-        return op == OP_SAVE || op == OP_LOAD;
-    default:
-        return metric_row(metric)->scope == METRIC_OF_SAMPLE;
-    }
-}
-
 static int add_operations(struct work *work, struct cb_err *err)
 {
     int rc = 0;
     for (unsigned op = OP_NONE + 1; op < OP_COUNT && !rc; op++) {
         for (unsigned metric = 0; metric < METRIC_COUNT && !rc; metric++) {
-            if (belongs_to((enum metric_id)metric, (enum operation)op))
+            if (metric_has_operation((enum metric_id)metric, (enum operation)op))
                 rc = add_iterations(work, (enum operation)op, (enum metric_id)metric, err);
         }
     }

@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENT = ROOT / "docs/metrics.md"
 BEGIN, END = "<!-- from run/metrics.def -->", "<!-- end -->"
-ROW = re.compile(r'METRIC\(\w+,\s*"([^"]+)",\s*"([^"]+)",\s*(\w+),\s*OF_(\w+),\s*(\w+),\s*\w+,\s*\w+,\s*"((?:[^"\\]|\\.)*)"\s*\)', re.S)
+ROW = re.compile(r'METRIC\(\w+,\s*"([^"]+)",\s*"([^"]+)",\s*(\w+),\s*OF_(\w+),\s*\w+,\s*(\w+),\s*\w+,\s*\w+,\s*\w+,\s*"((?:[^"\\]|\\.)*)"\s*\)', re.S)
 DIRECTIONS = {"LOWER_IS_BETTER": "lower", "HIGHER_IS_BETTER": "higher", "NEUTRAL": "-"}
 
 

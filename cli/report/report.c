@@ -247,26 +247,35 @@ static void write_used(const struct run_info *info, struct buf *out)
         buf_printf(out, "left out      %s\n", extra);
 }
 
-/* What was measured, in the order of the catalogue, and what could not be measured. */
-static int write_suite(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err)
+/* The metrics that have a row of their own, in the order of the catalogue. */
+static int write_metrics(const struct run_info *info, enum operation op, bool colour, struct buf *out,
+                         struct cb_err *err)
 {
     static const char *const headings[] = {"", "median", "min … max"};
     char text[32], low[32], high[32];
     struct table table;
     table_init(&table, "lrr");
     table_add_headings(&table, headings);
-    for (int metric = 0; metric < METRIC_COUNT; metric++) {
-        const struct run_metric *found = run_info_metric(info, OP_SUITE, (enum metric_id)metric);
-        if (!found || !metric_is_of_suite((enum metric_id)metric))
+    for (int i = 0; i < METRIC_COUNT; i++) {
+        enum metric_id metric = (enum metric_id)i;
+        const struct run_metric *found = metric_in_report(metric) ? run_info_metric(info, op, metric) : NULL;
+        if (!found)
             continue;
-        table_add(&table, TABLE_BOLD, metric_row((enum metric_id)metric)->name);
-        table_add(&table, TABLE_BOLD, metric_format((enum metric_id)metric, found->summary.median, text));
-        table_addf(&table, TABLE_PLAIN, "%s … %s", metric_format((enum metric_id)metric, found->summary.min, low),
-                   metric_format((enum metric_id)metric, found->summary.max, high));
+        table_add(&table, TABLE_BOLD, metric_row(metric)->name);
+        table_add(&table, TABLE_BOLD, metric_format(metric, found->summary.median, text));
+        table_addf(&table, TABLE_PLAIN, "%s … %s", metric_format(metric, found->summary.min, low),
+                   metric_format(metric, found->summary.max, high));
     }
     bool has_rows = table.count > sizeof headings / sizeof *headings;
     int rc = has_rows ? table_write(&table, 0, colour, out, err) : 0;
     table_release(&table);
+    return rc;
+}
+
+/* What was measured, and what could not be. */
+static int write_suite(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err)
+{
+    int rc = write_metrics(info, OP_SUITE, colour, out, err);
     write_used(info, out);
     const char *cold = fact_value(info, "suite.cold");
     if (cold)
@@ -341,6 +350,8 @@ static int write_checkpoints(const struct run_info *info, bool colour, struct bu
         buf_append_char(out, '\n'); /* separates it from the lines of the steps */
     int rc = has_rows ? table_write(&table, 0, colour, out, err) : 0;
     table_release(&table);
+    for (enum operation op = OP_NONE; op <= OP_LOAD && !rc; op++)
+        rc = write_metrics(info, op, colour, out, err);
     write_used(info, out);
     if (has_rows && !workload_kind_of(info->experiment)->trains)
         write_verified(info, out);

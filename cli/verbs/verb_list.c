@@ -1,4 +1,5 @@
 /* ckptbench list: prints the runs of the history, newest first. */
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -233,25 +234,54 @@ static int table_line(void *context, const struct run_line *line, struct cb_err 
     add_text(table, row.experiment, "ranks");
     add_text(table, row.experiment, "store");
     add_varied(self, line);
-    table_add(table, TABLE_PLAIN, figure_text(METRIC_SAVE_S, line->save_s, text));
-    table_add(table, TABLE_PLAIN, figure_text(METRIC_LOAD_S, line->load_s, text));
+    for (int i = 0; i < METRIC_COUNT; i++)
+        if (metric_in_list((enum metric_id)i))
+            table_add(table, TABLE_PLAIN, figure_text((enum metric_id)i, line->medians[i], text));
     add_labels(table, row.labels);
     row_release(&row);
     return 0;
 }
 
+/* "save_s" as "SAVE". */
+static void add_metric_heading(struct table *table, const char *name)
+{
+    size_t len = strlen(name);
+    char heading[64];
+    if (len > 2 && strcmp(name + len - 2, "_s") == 0)
+        len -= 2;
+    snprintf(heading, sizeof heading, "%.*s", (int)len, name);
+    for (char *at = heading; *at; at++)
+        *at = (char)(*at == '_' ? ' ' : toupper((unsigned char)*at));
+    table_add(table, TABLE_BOLD, heading);
+}
+
+static void start_table(struct table *table)
+{
+    static const char *const headings[] = {"RUN", "OUTCOME", "STARTED", "MODEL", "RANKS", "STORE", "VARIED"};
+    char alignment[METRIC_COUNT + sizeof "llllrlll"] = "llllrll";
+    size_t columns = strlen(alignment);
+    for (int i = 0; i < METRIC_COUNT; i++)
+        if (metric_in_list((enum metric_id)i))
+            alignment[columns++] = 'r';
+    alignment[columns] = 'l';
+    table_init(table, alignment);
+    for (size_t i = 0; i < sizeof headings / sizeof *headings; i++)
+        table_add(table, TABLE_BOLD, headings[i]);
+    for (int i = 0; i < METRIC_COUNT; i++)
+        if (metric_in_list((enum metric_id)i))
+            add_metric_heading(table, metric_row((enum metric_id)i)->name);
+    table_add(table, TABLE_BOLD, "LABELS");
+}
+
 static int write_table(struct cli *cli, struct history *history, const struct run_selection *selection,
                        struct cb_err *err)
 {
-    static const char *const headings[] = {"RUN",   "OUTCOME", "STARTED", "MODEL", "RANKS",
-                                           "STORE", "VARIED",  "SAVE",    "LOAD",  "LABELS"};
     struct listing listing = {.history = history};
     if (selection->count == 0) {
         log_info("no runs%s", cli->word_count ? " match" : " yet: `ckptbench run` makes the first");
         return 0;
     }
-    table_init(&listing.table, "llllrllrrl");
-    table_add_headings(&listing.table, headings);
+    start_table(&listing.table);
     int rc = history_each_run(history, selection, table_line, &listing, err);
     if (rc == 0 && !listing.table.code)
         drop_repetition(&listing, &cli->out);
