@@ -46,11 +46,11 @@ class Copy:
                                 capture_output=True, text=True, timeout=900)
         assert result.returncode == 0, result.stdout + result.stderr
 
-    def call(self, *words):
+    def call(self, *words, codes=(0,)):
         environment = {**os.environ, "CKPTBENCH_HOME": str(self.folder / "home")}
         result = subprocess.run([self.build / "ckptbench", *words], cwd=self.folder, env=environment, capture_output=True,
                                 text=True, timeout=120)
-        assert result.returncode == 0, result.stdout + result.stderr
+        assert result.returncode in codes, result.stdout + result.stderr
         return result.stdout
 
     def run(self, *words):
@@ -84,7 +84,17 @@ def show_checkpoint_format(copy):
     assert "raw" in copy.call("inspect", f"{store}/kept")  # as it says of itself
 
 
-SHOWS = {"store_kind": show_store_kind, "checkpoint_format": show_checkpoint_format}  # name of the patch -> what it can do then
+def show_metric(copy):
+    """The new metric has a row in the report of a run, a column in the list, a line in a comparison and a place in JSON."""
+    printed = copy.call("run", *TINY, "store=store", "ops=save")
+    assert re.search(r"^save_bytes_per_request +\d.* MiB", printed, re.M), printed
+    runs = [copy.run("store=store", "ops=save") for _ in range(2)]
+    assert runs[0]["metrics"]["save_bytes_per_request"]["median"] > 0
+    assert "SAVE BYTES PER REQUEST" in copy.call("list").splitlines()[0]
+    assert "save_bytes_per_request" in copy.call("compare", "--all", *(run["run"] for run in runs), codes=(0, 5, 6))
+
+
+SHOWS = {"store_kind": show_store_kind, "checkpoint_format": show_checkpoint_format, "metric": show_metric}  # name of the patch -> what it can do then
 
 
 def test_every_patch_is_shown_at_work():
