@@ -321,3 +321,24 @@ int cuda_device_open(uint32_t index, struct device **device, struct cb_err *err)
         *device = &self->base;
     return rc ? cb_context(err, "GPU %d", (int)index) : 0;
 }
+
+int cuda_elapsed(cudaEvent_t begin, cudaEvent_t end, double *seconds, struct cb_err *err)
+{
+    float milliseconds = 0;
+    int rc = cuda_check(cudaEventElapsedTime(&milliseconds, begin, end), err, "timing");
+    if (!rc)
+        *seconds = (double)milliseconds / 1e3;
+    return rc;
+}
+
+static int compare(const void *a, const void *b)
+{
+    const double *x = a, *y = b;
+    return (*x > *y) - (*x < *y);
+}
+
+double cuda_median(double *values, size_t count)
+{
+    qsort(values, count, sizeof *values, compare);
+    return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
+}

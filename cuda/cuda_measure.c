@@ -13,27 +13,6 @@
 #define SCALAR 3.0
 #define LOOKS 4096 /* elements of a copy that are compared on the host */
 
-int cuda_elapsed(cudaEvent_t begin, cudaEvent_t end, double *seconds, struct cb_err *err)
-{
-    float milliseconds = 0;
-    int rc = cuda_check(cudaEventElapsedTime(&milliseconds, begin, end), err, "timing");
-    if (!rc)
-        *seconds = (double)milliseconds / 1e3;
-    return rc;
-}
-
-static int compare(const void *a, const void *b)
-{
-    const double *x = a, *y = b;
-    return (*x > *y) - (*x < *y);
-}
-
-double cuda_median(double *values, size_t count)
-{
-    qsort(values, count, sizeof *values, compare);
-    return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
-}
-
 /* Doubles (ckpt/payload.h) with the key `key`. */
 static struct values_job doubles(uint64_t count, uint64_t key)
 {

@@ -16,6 +16,8 @@
 #include "db/history.h"
 #include "run/metrics.h"
 
+#define BASELINE_FILE_VERSION 1
+
 #define DB_MAX_STATEMENTS 96
 
 struct prepared {

@@ -15,7 +15,7 @@
 
 #include "ckpt/layout/layout.h"
 #include "ckpt/payload.h"
-#include "ckpt/plan/plan.h"
+#include "ckpt/plan.h"
 #include "comm/comm.h"
 #include "core/err.h"
 #include "engine/device.h"

@@ -1,5 +1,6 @@
-"""Checks what a compiler does not: the layer rule from the includes, where third-party headers may
-appear, the length of functions, the format, and headers that compile alone.
+"""Checks what a compiler does not: the layer rule from the includes, circles of calls and of folders, names of files,
+where third-party headers may appear, kinds that are asked of their tables, the length of functions, the format, and
+headers that compile alone.
 
 usage: scripts/lint.py [--cc CC]
 """
@@ -37,7 +38,7 @@ THIRD_PARTY = {  # header pattern -> where it may appear
     r"mpi\.h": r"comm/comm_(mpi|measure)\.c|tests/tools/plain_ping_pong\.c",
     r"pmix\.h": r"comm/comm_fence\.c",
     r"zlib\.h": r"suite/",
-    r"cuda.*|nccl.*|cublas.*": r"cuda/",
+    r"cuda.*|nccl.*|cublas.*": r"cuda/|tests/bench/plain_cuda.cu",
     r"cmocka\.h": r"tests/",
 }
 SCHEMES = re.compile(r'"(?:[^"\\\n]|\\.)*?(?<!\w)(?:s3://|fault:|null:)')  # of stores: run/options.def has them for its readers
@@ -90,6 +91,73 @@ def metric_complaints(path, text):
             yield f"{path}:{number}: compares metrics by their order: ask a column of run/metrics.def"
 
 
+DEFINITION = re.compile(r"^(?!static\b(?! inline))[a-z][\w *]*?\b(\w+)\((?:[^;{}]*)\)\n\{", re.M)
+BODY = re.compile(r"^\{\n(.*?)^\}", re.M | re.S)
+CALL = re.compile(r"(?<![.>\w])(\w+)\(")  # not through a pointer of a struct
+
+
+def code_of(text):
+    """Without comments, strings and directives."""
+    text = re.sub(r'/\*.*?\*/|"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'', " ", text, flags=re.S)
+    return re.sub(r"^#(?:[^\\\n]|\\\n|\\.)*", "", text, flags=re.M)
+
+
+def circles(arrows):
+    """The groups of more than one that reach each other, each sorted (Tarjan's strongly connected components)."""
+    index, low, stack, found = {}, {}, [], []
+
+    def visit(node):
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for other in sorted(arrows.get(node, ())):
+            if other not in index:
+                visit(other)
+            if other in stack:
+                low[node] = min(low[node], low[other])
+        if low[node] == index[node]:
+            at = stack.index(node)
+            found.append(sorted(stack[at:]))
+            del stack[at:]
+
+    for node in sorted(arrows):
+        if node not in index:
+            visit(node)
+    return [group for group in found if len(group) > 1]
+
+
+def circle_complaints(texts):
+    """Within a room no files call each other in a circle, and no folders include each other in one. A function that is
+    only pointed to, as the rows of tables do, is not called."""
+    code = {path: code_of(text) for path, text in texts.items() if path.parts[0] in ALLOWED}
+    home = {name: path.with_suffix("") for path, text in code.items() for name in DEFINITION.findall(text)}
+    calls, includes = {}, {}
+    for path, text in code.items():
+        caller = path.with_suffix("")
+        called = {home[name] for body in BODY.findall(text) for name in CALL.findall(body) if name in home}
+        calls.setdefault(caller, set()).update(file for file in called if file != caller and file.parts[0] == path.parts[0])
+        folders = {Path(header).parent for header in INCLUDE.findall(texts[path]) if header.split("/")[0] == path.parts[0]}
+        if len(path.parts) > 2:  # what lies in the room itself is for all of its folders
+            includes.setdefault(path.parent, set()).update(folder for folder in folders - {path.parent} if len(folder.parts) > 1)
+    for group in circles(calls):
+        yield "these files call each other in a circle: " + ", ".join(map(str, group))
+    for group in circles(includes):
+        yield "these folders include each other in a circle: " + ", ".join(map(str, group))
+
+
+def name_complaints(paths):
+    """A file is found by its name alone. A header and its source share one; the header may lie a folder higher."""
+    homes = {}
+    for path in paths:
+        homes.setdefault(path.name, []).append(path)
+    for name, places in homes.items():
+        if len(places) > 1:
+            yield f"{name} stands at {' and '.join(map(str, places))}"
+    headers = {path.stem: path for path in paths if path.suffix == ".h"}
+    for path in paths:
+        if path.suffix != ".h" and path.stem in headers and headers[path.stem].parent not in (path.parent, path.parent.parent):
+            yield f"{path} is not the source of {headers[path.stem]}, which has its name"
+
+
 def length_complaints(path, text):
     start = name = None
     lines = text.split("\n")
@@ -134,11 +202,11 @@ def mentioned_path_complaints():
 
 def main():
     compiler = sys.argv[sys.argv.index("--cc") + 1] if "--cc" in sys.argv else "gcc"
-    listed = subprocess.run(["git", "ls-files", "*.c", "*.h"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(["git", "ls-files", "*.c", "*.h", "*.cu"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     paths = [Path(line) for line in listed.splitlines()]
-    complaints = []
-    for path in paths:
-        text = (ROOT / path).read_text()
+    texts = {path: (ROOT / path).read_text() for path in paths if (ROOT / path).exists()}
+    complaints = [*circle_complaints(texts), *name_complaints(paths)]
+    for path, text in texts.items():
         complaints += layer_complaints(path, text)
         complaints += scheme_complaints(path, text)
         complaints += workload_complaints(path, text)

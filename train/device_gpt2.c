@@ -74,6 +74,25 @@ static void back_through(const struct train_model *model, const float *dout, uin
     math->ops->product(math, &product);
 }
 
+void device_outer_add(struct train_model *model, const float *in, uint64_t in_width, uint64_t in_stride,
+                      const float *dout, uint64_t out_width, float *gradient)
+{
+    struct device_math *math = model->on_device->math;
+    struct device_product product = {.in = in,
+                                     .weight = dout,
+                                     .base = gradient,
+                                     .out = gradient,
+                                     .rows = in_width,
+                                     .inner = model->rows,
+                                     .columns = out_width,
+                                     .in_stride = in_stride,
+                                     .weight_stride = out_width,
+                                     .out_stride = out_width,
+                                     .in_transposed = true,
+                                     .scale = 1};
+    math->ops->product(math, &product);
+}
+
 static void add_outer(struct train_model *model, const float *in, uint64_t in_width, const float *dout,
                       uint64_t dout_width, float *gradient, float *bias_gradient)
 {

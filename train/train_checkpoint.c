@@ -12,6 +12,7 @@
 #include "setup/engine_config.h"
 #include "setup/memory_estimate.h"
 #include "setup/open_store.h"
+#include "store/kind.h"
 
 /* A rank's result of a failed save: whether only the store is to blame. */
 #define FAILED_IN_STORE UINT64_C(1)
@@ -19,13 +20,37 @@
 
 /* --- the folder --- */
 
+const char *train_checkpoint_run_name(const struct train_place *place)
+{
+    const char *slash = strrchr(place->run_folder, '/');
+    return slash ? slash + 1 : place->run_folder;
+}
+
+/* The run that wrote the checkpoints in this folder; "" if unknown. Call before the folder is claimed. */
+static void read_owner(struct train_checkpoint *self, const struct trainer *trainer)
+{
+    char name[FOLDER_NAME_BYTES + 32];
+    const char *suffix = experiment_text(self->experiment, OPT_SUFFIX);
+    struct store *store;
+    struct buf text;
+    if (!store_uri_of(experiment_text(self->experiment, OPT_STORE)).kind->keeps_data || !*suffix ||
+        open_store(self->experiment, trainer->rank, trainer->place.pages_folder, &store, NULL))
+        return;
+    buf_init(&text, FOLDER_NAME_BYTES);
+    snprintf(name, sizeof name, "%.*s/" FOLDER_CLAIM, FOLDER_NAME_BYTES, suffix);
+    if (store_read_small(store, name, &text, NULL) == 0)
+        snprintf(self->owner, sizeof self->owner, "%.*s", (int)strcspn(text.data, "\n"), text.data);
+    buf_release(&text);
+    store_free(store);
+}
+
 static int open_place(struct train_checkpoint *self, struct trainer *trainer, struct cb_err *err)
 {
     struct layout_pair pair = {.saved = self->layout, .loaded = self->layout, .ranks = trainer->training.ranks};
     const char *name = train_checkpoint_run_name(&trainer->place);
     int rc = 0;
     if (trainer->rank == 0) {
-        train_checkpoint_read_owner(self, trainer);
+        read_owner(self, trainer);
         rc = folder_prepare(self->experiment, name, estimate_store_bytes(&pair, self->experiment), err);
     }
     rc = trainer_join(trainer, rc, err);

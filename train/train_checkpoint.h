@@ -60,9 +60,7 @@ int train_checkpoint_fetch_position(struct train_checkpoint *self, const struct 
 /* Removes the checkpoint of a step, on rank 0. A failure only costs space. */
 void train_checkpoint_clear(struct trainer *trainer, uint32_t step);
 
-/* train/train_checkpoint_resume.c: the run that wrote the checkpoints in this folder, read before it is claimed; ""
- * if unknown. */
-void train_checkpoint_read_owner(struct train_checkpoint *self, const struct trainer *trainer);
+/* The run's id. Borrowed from the place. */
 const char *train_checkpoint_run_name(const struct train_place *place);
 
 #endif

@@ -12,30 +12,6 @@
 #include "store/kind.h"
 #include "train/train_checkpoint.h"
 
-const char *train_checkpoint_run_name(const struct train_place *place)
-{
-    const char *slash = strrchr(place->run_folder, '/');
-    return slash ? slash + 1 : place->run_folder;
-}
-
-/* The run that wrote the checkpoints in this folder; "" if unknown. Call before the folder is claimed. */
-void train_checkpoint_read_owner(struct train_checkpoint *self, const struct trainer *trainer)
-{
-    char name[FOLDER_NAME_BYTES + 32];
-    const char *suffix = experiment_text(self->experiment, OPT_SUFFIX);
-    struct store *store;
-    struct buf text;
-    if (!store_uri_of(experiment_text(self->experiment, OPT_STORE)).kind->keeps_data || !*suffix ||
-        open_store(self->experiment, trainer->rank, trainer->place.pages_folder, &store, NULL))
-        return;
-    buf_init(&text, FOLDER_NAME_BYTES);
-    snprintf(name, sizeof name, "%.*s/" FOLDER_CLAIM, FOLDER_NAME_BYTES, suffix);
-    if (store_read_small(store, name, &text, NULL) == 0)
-        snprintf(self->owner, sizeof self->owner, "%.*s", (int)strcspn(text.data, "\n"), text.data);
-    buf_release(&text);
-    store_free(store);
-}
-
 /* Steps that a rank had completed, and the one in progress. */
 static void note_reached(struct train_checkpoint *self, const struct record_rank *rank)
 {

@@ -8,21 +8,16 @@
 #include <unistd.h>
 
 #include "agent/attempt/launch_nodes.h"
+#include "agent/sent_programs.h"
 #include "core/child.h"
 #include "core/clock.h"
 #include "core/path.h"
 #include "core/process.h"
 #include "run/cuda_plugin.h"
 
-#define FOLDER_NAME "ckptbench-programs-"
 #define SEND_NS (300 * NS_PER_S) /* nodes may be slow to start their first step */
 #define REMOVE_NS (10 * NS_PER_S)
 #define ANSWER_MAX_BYTES (1 << 16)
-
-/* The agent goes first: if it cannot be sent, nothing can. The plugin is sent if there is one. */
-static const char *const programs[] = {"ckptbench-agent", "ckptbench-worker", CUDA_PLUGIN_FILE};
-#define PROGRAMS (sizeof programs / sizeof *programs)
-#define WORKER 1 /* a container image has its own worker */
 
 static int run(const char *const *words, uint64_t timeout_ns, struct cb_err *err)
 {
@@ -54,14 +49,15 @@ static bool find(const char *name, char path[PATH_MAX])
 static int send_all(const char *folder, bool in_image, struct cb_err *err)
 {
     int rc = 0;
-    for (size_t i = 0; i < PROGRAMS && !rc; i++) {
+    for (size_t i = 0; i < SENT_PROGRAMS && !rc; i++) {
         char from[PATH_MAX], to[PATH_MAX];
-        if (!find(programs[i], from)) {
-            if (i + 1 < PROGRAMS && !(i == WORKER && in_image))
-                return cb_fail(err, CB_ERR_NOT_FOUND, "%s is neither beside ckptbench-agent nor in PATH", programs[i]);
+        if (!find(sent_programs[i], from)) {
+            if (i + 1 < SENT_PROGRAMS && !(i == SENT_WORKER && in_image))
+                return cb_fail(err, CB_ERR_NOT_FOUND, "%s is neither beside ckptbench-agent nor in PATH",
+                               sent_programs[i]);
             continue;
         }
-        if (path_format(to, sizeof to, err, "%s/%s", folder, programs[i]))
+        if (path_format(to, sizeof to, err, "%s/%s", folder, sent_programs[i]))
             return CB_ERR_USAGE;
         rc = run((const char *const[]){"sbcast", "--preserve", from, to, NULL}, SEND_NS, err);
     }
@@ -73,7 +69,7 @@ int broadcast_programs(struct attempt *attempt, struct cb_err *err)
     const char *parent = experiment_text(attempt->experiment, OPT_SLURM_SBCAST);
     if (!*parent || !attempt->nodes.slurm)
         return 0;
-    if (path_format(attempt->programs, sizeof attempt->programs, err, "%s/" FOLDER_NAME "%s-%u", parent, attempt->run,
+    if (path_format(attempt->programs, sizeof attempt->programs, err, "%s/" SENT_FOLDER "%s-%u", parent, attempt->run,
                     attempt->number))
         return CB_ERR_USAGE;
     int rc = run_on_all((const char *const[]){"mkdir", "-m700", "--", attempt->programs}, SEND_NS, err);
@@ -91,18 +87,4 @@ void broadcast_remove(const struct attempt *attempt, bool all_came)
     bool took_all = count && strtoul(count, NULL, 10) <= attempt->nodes.count;
     if (*attempt->programs && !(all_came && took_all))
         (void)!run_on_all((const char *const[]){"rm", "-rf", "--", attempt->programs}, REMOVE_NS, NULL);
-}
-
-void broadcast_remove_own(void)
-{
-    char folder[PATH_MAX], path[PATH_MAX + 64];
-    process_folder(folder);
-    const char *name = strrchr(folder, '/');
-    if (!name || strncmp(name + 1, FOLDER_NAME, strlen(FOLDER_NAME)) != 0)
-        return;
-    for (size_t i = 0; i < PROGRAMS; i++) {
-        snprintf(path, sizeof path, "%s/%s", folder, programs[i]);
-        unlink(path);
-    }
-    rmdir(folder);
 }

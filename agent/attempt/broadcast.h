@@ -12,7 +12,4 @@ int broadcast_programs(struct attempt *attempt, struct cb_err *err) CB_MUST_CHEC
  * not use. */
 void broadcast_remove(const struct attempt *attempt, bool all_came);
 
-/* Removes the folder that this program was sent to; called by a node's agent at its end. */
-void broadcast_remove_own(void);
-
 #endif

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "agent/attempt/launch_nodes.h"
-#include "agent/node/node_peers.h"
+#include "agent/attempt/node_peers.h"
 #include "agent/procfs.h"
 #include "core/clock.h"
 #include "core/path.h"

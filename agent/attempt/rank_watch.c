@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include "agent/attempt/launch_ranks.h"
+#include "agent/attempt/node_peers.h"
 #include "agent/attempt/startup_watch.h"
-#include "agent/node/node_peers.h"
 #include "core/clock.h"
 
 #define TICK_NS (50 * NS_PER_MS)

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/wait.h>
 
-#include "agent/node/node_peers.h"
+#include "agent/attempt/node_peers.h"
 #include "core/clock.h"
 #include "core/memory.h"
 #include "core/units.h"

@@ -9,7 +9,6 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include "agent/attempt/broadcast.h"
 #include "agent/counters.h"
 #include "agent/node/node_join.h"
 #include "agent/node/page_copy.h"
@@ -17,6 +16,7 @@
 #include "agent/node/rendezvous.h"
 #include "agent/probe.h"
 #include "agent/procfs.h"
+#include "agent/sent_programs.h"
 #include "core/alloc.h"
 #include "core/clock.h"
 #include "run/experiment.h"
@@ -374,7 +374,7 @@ static void abandon(struct node_agent *self, bool was_sent)
     pages_request_stop(&self->pages, STOP_NOW);
     pages_remove(&self->pages);
     if (was_sent)
-        broadcast_remove_own();
+        sent_programs_remove_own();
     for (bool any = true; any && clock_monotonic_ns() < deadline_ns; clock_sleep_ns(TICK_MS * NS_PER_MS)) {
         any = false;
         for (uint32_t i = 0; i < self->pages.count; i++)
@@ -408,6 +408,6 @@ int node_run(const struct node_options *options, struct cb_err *err)
     experiment_free(self.experiment);
     buf_release(&self.message);
     if (options->was_sent)
-        broadcast_remove_own();
+        sent_programs_remove_own();
     return rc;
 }

@@ -12,7 +12,7 @@
 
 #include "ckpt/format/format.h"
 #include "ckpt/layout/layout.h"
-#include "ckpt/plan/plan.h"
+#include "ckpt/plan.h"
 
 #define CONVERT_CLAIM ".ckptbench-convert"
 #define CONVERT_LEAST_MEMORY (UINT64_C(4) << 20)

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "ckpt/format/index.h"
-#include "ckpt/plan/item_groups.h"
+#include "ckpt/format/item_groups.h"
 
 static const struct index_form form;
 

@@ -9,7 +9,7 @@
 #ifndef CKPT_FORMAT_CATALOGUE_H
 #define CKPT_FORMAT_CATALOGUE_H
 
-#include "ckpt/stored/stored.h"
+#include "ckpt/stored.h"
 
 int catalogue_write(const struct stored_checkpoint *checkpoint, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
 /* The catalogue of the files of a plan with dcp+safetensors. */

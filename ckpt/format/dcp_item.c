@@ -5,8 +5,8 @@
 
 #include "ckpt/format/dcp.h"
 #include "ckpt/format/dcp_values.h"
+#include "ckpt/format/literal.h"
 #include "ckpt/format/zip.h"
-#include "ckpt/model/literal.h"
 #include "core/hash.h"
 
 bool dcp_read_sizes(const struct pickle *pickle, const struct pickle_node *node, uint64_t *values, uint32_t *count)

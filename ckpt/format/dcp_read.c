@@ -7,8 +7,8 @@
 
 #include "ckpt/format/dcp.h"
 #include "ckpt/format/dcp_values.h"
-#include "ckpt/model/literal.h"
-#include "ckpt/stored/stored.h"
+#include "ckpt/format/literal.h"
+#include "ckpt/stored.h"
 
 #define MAX_KEYS 64
 #define MAX_KEY_BYTES 4096

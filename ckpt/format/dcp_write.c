@@ -6,10 +6,10 @@
 #include <string.h>
 
 #include "ckpt/format/dcp.h"
+#include "ckpt/format/item_groups.h"
+#include "ckpt/format/literal.h"
 #include "ckpt/format/pickle.h"
 #include "ckpt/format/zip.h"
-#include "ckpt/model/literal.h"
-#include "ckpt/plan/item_groups.h"
 #include "core/alloc.h"
 
 #define MAX_ITEM_PICKLE 512

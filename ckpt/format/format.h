@@ -13,8 +13,8 @@
 
 #include "ckpt/format/item.h"
 #include "ckpt/layout/layout.h"
-#include "ckpt/plan/plan.h"
-#include "ckpt/stored/stored.h"
+#include "ckpt/plan.h"
+#include "ckpt/stored.h"
 #include "core/buf.h"
 #include "core/err.h"
 

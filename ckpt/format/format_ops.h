@@ -4,8 +4,8 @@
 #define CKPT_FORMAT_FORMAT_OPS_H
 
 #include "ckpt/format/item.h"
-#include "ckpt/plan/plan.h"
-#include "ckpt/stored/stored.h"
+#include "ckpt/plan.h"
+#include "ckpt/stored.h"
 #include "core/buf.h"
 
 struct format_ops {

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "ckpt/stored/stored.h"
+#include "ckpt/stored.h"
 #include "core/hash.h"
 
 /* --- writing --- */

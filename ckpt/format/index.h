@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "ckpt/stored/stored.h"
+#include "ckpt/stored.h"
 #include "core/buf.h"
 #include "core/err.h"
 

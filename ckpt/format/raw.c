@@ -5,7 +5,7 @@
 
 #include "ckpt/format/format_ops.h"
 #include "ckpt/format/index.h"
-#include "ckpt/plan/item_groups.h"
+#include "ckpt/format/item_groups.h"
 
 static const struct index_form form;
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/stored/stored.h"
+#include "ckpt/stored.h"
 #include "core/json.h"
 
 #define KEY_METADATA "__metadata__"

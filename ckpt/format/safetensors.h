@@ -13,7 +13,7 @@
 
 #include "ckpt/dtype.h"
 #include "ckpt/layout/layout.h"
-#include "ckpt/plan/plan.h"
+#include "ckpt/plan.h"
 #include "ckpt/region.h"
 #include "core/buf.h"
 #include "core/err.h"

@@ -4,7 +4,7 @@
 #define CKPT_LAYOUT_LAYOUT_STORED_H
 
 #include "ckpt/layout/layout.h"
-#include "ckpt/stored/stored.h"
+#include "ckpt/stored.h"
 
 /* A value that is not a tensor: its literal, or the torch.save as it was stored, or both. */
 struct stored_value {

@@ -4,7 +4,7 @@
 #ifndef CKPT_PLAN_DUPLICATES_H
 #define CKPT_PLAN_DUPLICATES_H
 
-#include "ckpt/stored/stored.h"
+#include "ckpt/stored.h"
 #include "core/hash.h"
 #include "store/store.h"
 

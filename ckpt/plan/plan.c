@@ -1,6 +1,6 @@
 /* The plan as seen by its users: computed from layout and options, with its figures and digest.
  * ckpt/plan/plan_holders.c, ckpt/plan/plan_balance.c and ckpt/plan/plan_files.c compute it. */
-#include "ckpt/plan/plan.h"
+#include "ckpt/plan.h"
 
 #include <assert.h>
 #include <string.h>

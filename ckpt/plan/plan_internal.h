@@ -4,7 +4,7 @@
 #define CKPT_PLAN_PLAN_INTERNAL_H
 
 #include "ckpt/layout/layout_internal.h"
-#include "ckpt/plan/plan.h"
+#include "ckpt/plan.h"
 
 /* Ranks with coordinates [begin, begin + count) on every axis. */
 struct holders {

@@ -3,7 +3,7 @@
 #ifndef CKPT_STORED_INSPECT_H
 #define CKPT_STORED_INSPECT_H
 
-#include "ckpt/stored/stored.h"
+#include "ckpt/stored.h"
 #include "store/store.h"
 
 #define INSPECT_NO_RANK UINT32_MAX

@@ -11,8 +11,8 @@
 
 #include "ckpt/format/catalogue.h"
 #include "ckpt/format/safetensors.h"
+#include "ckpt/stored.h"
 #include "ckpt/stored/read_rank_metadata.h"
-#include "ckpt/stored/stored.h"
 #include "core/alloc.h"
 
 #define MAX_METADATA_BYTES (UINT64_C(8) << 30)

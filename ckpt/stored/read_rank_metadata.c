@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "ckpt/stored/stored.h"
+#include "ckpt/stored.h"
 #include "core/alloc.h"
 
 #define MAX_METADATA_BYTES (UINT64_C(8) << 30)

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "ckpt/stored/stored.h"
+#include "ckpt/stored.h"
 #include "core/buf.h"
 #include "core/err.h"
 #include "store/store.h"

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/sites/site_command.h"
+#include "cli/jobs/site_command.h"
 #include "core/buf.h"
 #include "core/child.h"
 #include "core/clock.h"

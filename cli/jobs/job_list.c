@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "cli/jobs/pool_runs.h"
-#include "cli/sites/site_runs.h"
+#include "cli/jobs/site_runs.h"
 #include "core/alloc.h"
 #include "core/clock.h"
 #include "core/file_batch.h"

@@ -4,7 +4,7 @@
 
 #include "ckpt/layout/layout.h"
 #include "ckpt/model/model.h"
-#include "ckpt/plan/plan.h"
+#include "ckpt/plan.h"
 #include "core/err.h"
 #include "run/experiment.h"
 #include "setup/training.h"

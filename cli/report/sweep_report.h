@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-#include "cli/compare/sweep_axes.h"
+#include "cli/report/sweep_axes.h"
 #include "core/buf.h"
 #include "core/err.h"
 #include "core/json.h"

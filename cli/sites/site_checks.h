@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 #include "cli/cli.h"
-#include "cli/sites/site_command.h"
+#include "cli/jobs/site_command.h"
 #include "core/err.h"
 
 /* Appends a table of results, or a document with cli->json; each failure with advice. Runs a job on a compute node,

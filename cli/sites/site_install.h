@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-#include "cli/sites/site_command.h"
+#include "cli/jobs/site_command.h"
 #include "core/err.h"
 
 /* The value of an environment variable on the site, "" if it is unset: "HOME". `text` holds `bytes` bytes. */

@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 #include "cli/jobs/job_status.h"
+#include "cli/jobs/site_runs.h"
 #include "cli/jobs/submission_after.h"
-#include "cli/sites/site_runs.h"
 #include "core/alloc.h"
 #include "core/log.h"
 #include "core/path.h"

@@ -4,7 +4,7 @@
 
 #include "cli/cli.h"
 #include "cli/jobs/job_list.h"
-#include "cli/sites/site_command.h"
+#include "cli/jobs/site_command.h"
 #include "core/err.h"
 
 /* Runs the verb there unchanged; prints its output and returns its exit code. */

@@ -6,7 +6,7 @@
 #include "cli/jobs/job_list.h"
 #include "cli/jobs/job_status.h"
 #include "cli/jobs/pool_runs.h"
-#include "cli/sites/site_runs.h"
+#include "cli/jobs/site_runs.h"
 #include "core/alloc.h"
 #include "core/clock.h"
 #include "core/log.h"

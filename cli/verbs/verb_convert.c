@@ -6,7 +6,7 @@
 #include "ckpt/convert/convert.h"
 #include "ckpt/format/format_ops.h"
 #include "ckpt/layout/layout_stored.h"
-#include "ckpt/stored/stored.h"
+#include "ckpt/stored.h"
 #include "ckpt/stored/stored_read.h"
 #include "cli/cli.h"
 #include "cli/jobs/run_here.h"

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "cli/cli.h"
-#include "cli/compare/sweep_axes.h"
 #include "cli/report/history_reading.h"
+#include "cli/report/sweep_axes.h"
 #include "cli/report/table.h"
 #include "core/alloc.h"
 #include "core/log.h"

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
-#include "cli/compare/sweep_axes.h"
 #include "cli/jobs/agent_program.h"
 #include "cli/jobs/run_here.h"
 #include "cli/plan/run_plan.h"
@@ -15,6 +14,7 @@
 #include "cli/report/report_heading.h"
 #include "cli/report/report_json.h"
 #include "cli/report/suite_history.h"
+#include "cli/report/sweep_axes.h"
 #include "cli/report/table.h"
 #include "core/alloc.h"
 #include "core/log.h"

@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "cli/jobs/site_command.h"
 #include "cli/report/table.h"
 #include "cli/sites/site_checks.h"
-#include "cli/sites/site_command.h"
 #include "cli/sites/site_install.h"
 #include "core/log.h"
 #include "core/units.h"

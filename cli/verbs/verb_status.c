@@ -7,7 +7,7 @@
 #include "cli/jobs/job_list.h"
 #include "cli/jobs/job_status.h"
 #include "cli/jobs/run_here.h"
-#include "cli/sites/site_runs.h"
+#include "cli/jobs/site_runs.h"
 #include "cli/sites/site_verb.h"
 #include "core/clock.h"
 #include "core/log.h"

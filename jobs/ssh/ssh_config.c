@@ -14,59 +14,6 @@
 
 #define SYSTEM_CONFIG "/etc/ssh/ssh_config"
 
-/* Backtracks only to the last star, so a pattern costs at most its length times the text's. */
-bool ssh_pattern_matches(const char *pattern, size_t pattern_len, const char *text)
-{
-    size_t p = 0, t = 0, star = SIZE_MAX, mark = 0;
-    while (text[t]) {
-        if (p < pattern_len && pattern[p] == '*') {
-            star = p++;
-            mark = t;
-        } else if (p < pattern_len &&
-                   (pattern[p] == '?' || tolower((unsigned char)pattern[p]) == tolower((unsigned char)text[t]))) {
-            p++;
-            t++;
-        } else if (star != SIZE_MAX) {
-            p = star + 1;
-            t = ++mark;
-        } else {
-            return false;
-        }
-    }
-    while (p < pattern_len && pattern[p] == '*')
-        p++;
-    return p == pattern_len;
-}
-
-bool ssh_pattern_list_matches(const char *list, size_t len, const char *text)
-{
-    bool matched = false;
-    for (size_t at = 0; at < len;) {
-        size_t end = at;
-        while (end < len && list[end] != ',' && list[end] != ' ' && list[end] != '\t')
-            end++;
-        bool negated = end > at && list[at] == '!';
-        if (end > at && ssh_pattern_matches(list + at + negated, end - at - negated, text)) {
-            if (negated)
-                return false;
-            matched = true;
-        }
-        at = end + 1;
-    }
-    return matched;
-}
-
-int ssh_list_add(struct ssh_list *self, const char *text, struct cb_err *err)
-{
-    if (self->count == SSH_LIST_MAX)
-        return cb_fail(err, CB_ERR_MEMORY, "more than %d files are named for one host", SSH_LIST_MAX);
-    char *copy = strdup(text);
-    if (!copy)
-        return alloc_fail(err, "for the configuration of ssh");
-    self->items[self->count++] = copy;
-    return 0;
-}
-
 static void list_release(struct ssh_list *self)
 {
     for (size_t i = 0; i < self->count; i++)
@@ -78,16 +25,6 @@ static int bad_destination(const char *text, struct cb_err *err)
 {
     return cb_fail(err, CB_ERR_USAGE,
                    "\"%.200s\" is no host for ssh; what is: [user@]host[:port], or a Host of ~/.ssh/config", text);
-}
-
-bool ssh_port_parse(const char *text, uint16_t *port)
-{
-    size_t digits = strspn(text, "0123456789");
-    unsigned long value = digits && digits <= 5 ? strtoul(text, NULL, 10) : 0;
-    if (text[digits] || value == 0 || value > 65535)
-        return false;
-    *port = (uint16_t)value;
-    return true;
 }
 
 /* Rejects names that ssh, a shell or a log could misinterpret. */

@@ -59,12 +59,10 @@ int main(int argc, char **argv)
     check(cudaMalloc((void **)&other, inside), "memory of the GPU");
     memset(host, 1, across);
     check(cudaMemset(own, 2, most), "filling");
-    double to_host = median_seconds(stream, [&] {
-        check(cudaMemcpyAsync(host, own, across, cudaMemcpyDeviceToHost, stream), "copying");
-    });
-    double to_device = median_seconds(stream, [&] {
-        check(cudaMemcpyAsync(own, host, across, cudaMemcpyHostToDevice, stream), "copying");
-    });
+    double to_host = median_seconds(
+        stream, [&] { check(cudaMemcpyAsync(host, own, across, cudaMemcpyDeviceToHost, stream), "copying"); });
+    double to_device = median_seconds(
+        stream, [&] { check(cudaMemcpyAsync(own, host, across, cudaMemcpyHostToDevice, stream), "copying"); });
     double copy = median_seconds(stream, [&] {
         for (int i = 0; i < batch; i++)
             check(cudaMemcpyAsync(other, own, inside, cudaMemcpyDeviceToDevice, stream), "copying");

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/model/literal.h"
+#include "ckpt/format/literal.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 

@@ -2,8 +2,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "ckpt/format/literal.h"
 #include "ckpt/format/pickle.h"
-#include "ckpt/model/literal.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "ckpt/plan/plan.h"
+#include "ckpt/plan.h"
 #include "core/clock.h"
 #include "core/json.h"
 #include "core/units.h"

@@ -9,8 +9,8 @@
 #include <cmocka.h>
 
 #include "ckpt/format/format.h"
+#include "ckpt/format/literal.h"
 #include "ckpt/format/zip.h"
-#include "ckpt/model/literal.h"
 #include "core/hash.h"
 
 static struct state_tensor tensor_of(enum dtype dtype, uint32_t dims, const uint64_t *shape)

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "ckpt/plan/plan.h"
+#include "ckpt/plan.h"
 #include "ckpt/plan/plan_internal.h"
 #include "tests/unit/layout_words.h"
 

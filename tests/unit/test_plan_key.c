@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "ckpt/layout/layout_internal.h"
-#include "ckpt/plan/plan.h"
+#include "ckpt/plan.h"
 #include "tests/unit/layout_words.h"
 
 static struct plan_key key_of(const char *text)

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "ckpt/stored/stored.h"
+#include "ckpt/stored.h"
 
 /* A tensor of rows x columns in rows_cut x columns_cut chunks of the same size. */
 struct cut {

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "ckpt/layout/layout.h"
-#include "ckpt/plan/plan.h"
+#include "ckpt/plan.h"
 #include "train/fsdp_units.h"
 
 /* A transformer of four blocks: the root, then the blocks; the last stage uses the root again. */

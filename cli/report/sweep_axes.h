@@ -1,6 +1,6 @@
 /* The keys in which experiments differ: what a sweep varied, and what separates the lines of a history. Does no I/O. */
-#ifndef CLI_COMPARE_SWEEP_AXES_H
-#define CLI_COMPARE_SWEEP_AXES_H
+#ifndef CLI_REPORT_SWEEP_AXES_H
+#define CLI_REPORT_SWEEP_AXES_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,11 +1,11 @@
 /* Adds runs of sites to the local history and keeps them up to date. */
-#include "cli/sites/site_runs.h"
+#include "cli/jobs/site_runs.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/sites/site_fetch.h"
+#include "cli/jobs/site_fetch.h"
 #include "core/alloc.h"
 #include "core/path.h"
 #include "run/run_folder.h"

@@ -1,5 +1,5 @@
 /* Finds the keys in which experiments differ, without those that follow from others. */
-#include "cli/compare/sweep_axes.h"
+#include "cli/report/sweep_axes.h"
 
 #include "core/alloc.h"
 

@@ -1,8 +1,8 @@
 /* The other nodes of an attempt, from the start of their agents to their last report.
  *
  * All calls but node_peers_open do nothing if the attempt has no other nodes. */
-#ifndef AGENT_NODE_NODE_PEERS_H
-#define AGENT_NODE_NODE_PEERS_H
+#ifndef AGENT_ATTEMPT_NODE_PEERS_H
+#define AGENT_ATTEMPT_NODE_PEERS_H
 
 #include "agent/attempt/attempt.h"
 

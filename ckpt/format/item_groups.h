@@ -1,10 +1,10 @@
 /* The items of a plan by tensor, as metadata lists them. */
-#ifndef CKPT_PLAN_ITEM_GROUPS_H
-#define CKPT_PLAN_ITEM_GROUPS_H
+#ifndef CKPT_FORMAT_ITEM_GROUPS_H
+#define CKPT_FORMAT_ITEM_GROUPS_H
 
 #include <stdint.h>
 
-#include "ckpt/plan/plan.h"
+#include "ckpt/plan.h"
 
 /* Tensor t has items order[first[t]] … order[first[t + 1] - 1], sorted by position in the tensor. An item that
  * several ranks write (dedup none) is listed once: the first rank's. */

@@ -2,8 +2,8 @@
  *
  * No text of a user becomes shell code: arguments are sent as an argument vector, an experiment on standard input.
  * What the remote program prints to stderr is logged here with the site's name. Not thread-safe. */
-#ifndef CLI_SITES_SITE_COMMAND_H
-#define CLI_SITES_SITE_COMMAND_H
+#ifndef CLI_JOBS_SITE_COMMAND_H
+#define CLI_JOBS_SITE_COMMAND_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,12 +1,12 @@
 /* Fetches finished run folders from a site: copies many at a time to a temporary place, checks them against their
  * manifests, moves them into place and ingests them. Repeating it changes nothing. */
-#ifndef CLI_SITES_SITE_FETCH_H
-#define CLI_SITES_SITE_FETCH_H
+#ifndef CLI_JOBS_SITE_FETCH_H
+#define CLI_JOBS_SITE_FETCH_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "cli/sites/site_command.h"
+#include "cli/jobs/site_command.h"
 #include "core/err.h"
 #include "db/history.h"
 

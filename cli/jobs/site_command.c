@@ -1,5 +1,5 @@
 /* Runs commands on a site: prepares modules and environment there, and interprets the answer. */
-#include "cli/sites/site_command.h"
+#include "cli/jobs/site_command.h"
 
 #include <limits.h>
 #include <stdio.h>

@@ -1,12 +1,12 @@
 /* The contents of a checkpoint according to its metadata, in any format; checked, and shared by the readers of
  * formats. */
-#ifndef CKPT_STORED_STORED_H
-#define CKPT_STORED_STORED_H
+#ifndef CKPT_STORED_H
+#define CKPT_STORED_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "ckpt/plan/plan.h"
+#include "ckpt/plan.h"
 #include "core/err.h"
 
 #define STORED_MARKER ".metadata" /* the commit marker, except for format=safetensors */

@@ -1,6 +1,6 @@
 /* Python literals of the small values saved as bytes items: to a pickle and back. */
-#ifndef CKPT_MODEL_LITERAL_H
-#define CKPT_MODEL_LITERAL_H
+#ifndef CKPT_FORMAT_LITERAL_H
+#define CKPT_FORMAT_LITERAL_H
 
 #include "ckpt/format/pickle.h"
 

@@ -1,6 +1,6 @@
 /* The agents on other nodes: starting them, waiting for them, following and ending them. Messages are in
  * agent/node/rendezvous.c. */
-#include "agent/node/node_peers.h"
+#include "agent/attempt/node_peers.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

@@ -1,12 +1,12 @@
 /* Keeps runs of sites in the local history: adds runs known at a site, tracks them while they last, and fetches and
  * ingests them once they have ended. Repeating any of it changes nothing. */
-#ifndef CLI_SITES_SITE_RUNS_H
-#define CLI_SITES_SITE_RUNS_H
+#ifndef CLI_JOBS_SITE_RUNS_H
+#define CLI_JOBS_SITE_RUNS_H
 
 #include <stddef.h>
 
 #include "cli/jobs/job_list.h"
-#include "cli/sites/site_command.h"
+#include "cli/jobs/site_command.h"
 #include "core/err.h"
 #include "db/history.h"
 

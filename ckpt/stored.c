@@ -1,5 +1,5 @@
 /* Checks every stored checkpoint, whatever its format. */
-#include "ckpt/stored/stored.h"
+#include "ckpt/stored.h"
 
 #include <assert.h>
 #include <inttypes.h>

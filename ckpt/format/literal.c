@@ -1,5 +1,5 @@
 /* Converts between Python literals and pickled values. */
-#include "ckpt/model/literal.h"
+#include "ckpt/format/literal.h"
 
 #include <ctype.h>
 #include <errno.h>

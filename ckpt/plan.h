@@ -11,8 +11,8 @@
  * The bound is the least possible maximum: the largest mean load of any group of ranks (all; a stage; a stage and tp
  * rank; also with an ep or fsdp coordinate; a single rank), counting the bytes that only ranks of that group hold. So
  * stages of unequal size raise the bound, not the imbalance relative to it. */
-#ifndef CKPT_PLAN_PLAN_H
-#define CKPT_PLAN_PLAN_H
+#ifndef CKPT_PLAN_H
+#define CKPT_PLAN_H
 
 #include <stdbool.h>
 #include <stdint.h>

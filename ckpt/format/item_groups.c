@@ -1,5 +1,5 @@
 /* Groups a plan's items by tensor. */
-#include "ckpt/plan/item_groups.h"
+#include "ckpt/format/item_groups.h"
 
 #include "core/alloc.h"
 

@@ -1,5 +1,5 @@
 /* Fetches run folders of a site into a temporary place beside runs/ and moves them into place. */
-#include "cli/sites/site_fetch.h"
+#include "cli/jobs/site_fetch.h"
 
 #include <errno.h>
 #include <stdio.h>
