@@ -11,12 +11,11 @@
 #include <stdint.h>
 
 #include "core/err.h"
-#include "run/status_page.h"
 
 struct comm;
 
 /* Starts MPI. With launcher=none there is one rank and no MPI launcher. With several `nodes` the ranks are
- * spread over them by run/rank_placement.h, and a node is a machine, whatever else they share; with 0 MPI finds
+ * spread over them by core/rank_placement.h, and a node is a machine, whatever else they share; with 0 MPI finds
  * out who shares a machine. */
 int comm_new(uint32_t nodes, struct comm **comm, struct cb_err *err) CB_MUST_CHECK;
 /* A second voice of the same ranks, for one other thread: what is said over it does not mix with what
@@ -40,10 +39,12 @@ uint32_t comm_local_size(const struct comm *comm);
 /* Ranks on the node that has most of them; comm_size where there is one node. */
 uint32_t comm_fullest_node(const struct comm *comm);
 const char *comm_library(const struct comm *comm); /* "Open MPI v4.1.4" */
-/* Watches this page for stop requests and the agent's heartbeat while waiting. Not collective. */
-void comm_watch(struct comm *comm, struct status_page *page);
-/* Not collective, no waiting: CB_ERR_ABORTED when the watched page says to stop now, or the agent that
- * beat on it has gone silent. For loops that wait for something else than ranks. */
+/* While it waits, comm asks `check` whether to go on: 0, or CB_ERR_ABORTED with the reason. Borrows the context. Not
+ * collective. */
+typedef int (*comm_check_fn)(const void *context, struct cb_err *err);
+void comm_watch(struct comm *comm, comm_check_fn check, const void *context);
+/* Whether to go on: what `check` of comm_watch says, or CB_ERR_ABORTED after comm_interrupt. For loops that wait for
+ * something else than ranks. Does not wait. Not collective. */
 int comm_check(const struct comm *comm, struct cb_err *err) CB_MUST_CHECK;
 
 /* Any thread: from now on comm_check of this comm says CB_ERR_ABORTED, and so does all waiting. */

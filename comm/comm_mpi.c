@@ -18,10 +18,8 @@
 #include "comm/comm_fence.h"
 #include "core/alloc.h"
 #include "core/clock.h"
-#include "run/rank_placement.h"
+#include "core/rank_placement.h"
 
-/* An agent beats several times a second; one that was silent for so long is gone. */
-#define HEARTBEAT_LIMIT_NS (10 * NS_PER_S)
 /* Waiting tests in a loop for the first moment (a barrier of ranks that arrive together takes
  * microseconds), then sleeps between tests, so that a waiting rank leaves its core to others. */
 #define SPIN_NS (20 * NS_PER_US)
@@ -53,8 +51,9 @@ struct comm {
     MPI_Op combine;
     MPI_Datatype vote_type;
     uint32_t rank, size, local_rank, local_size;
-    uint32_t nodes;           /* 0 where that is MPI's to know */
-    struct status_page *page; /* borrowed; NULL until comm_watch */
+    uint32_t nodes;      /* 0 where that is MPI's to know */
+    comm_check_fn check; /* NULL until comm_watch */
+    const void *check_context;
     bool twin;
     _Atomic bool interrupted;
     struct vote mine, all; /* here, not on the stack: they must outlive a stuck reduction */
@@ -272,9 +271,10 @@ const char *comm_library(const struct comm *self)
     return self->library;
 }
 
-void comm_watch(struct comm *self, struct status_page *page)
+void comm_watch(struct comm *self, comm_check_fn check, const void *context)
 {
-    self->page = page;
+    self->check = check;
+    self->check_context = context;
 }
 
 void comm_interrupt(struct comm *self)
@@ -286,16 +286,7 @@ int comm_check(const struct comm *self, struct cb_err *err)
 {
     if (self->interrupted)
         return cb_fail(err, CB_ERR_ABORTED, "the run ended before it was done");
-    if (!self->page)
-        return 0;
-    if (atomic_load_explicit(&self->page->stop, memory_order_relaxed) == STOP_NOW)
-        return cb_fail(err, CB_ERR_ABORTED, "stopped on request");
-    uint64_t beat_ns = atomic_load_explicit(&self->page->agent_heartbeat_ns, memory_order_relaxed);
-    uint64_t now_ns = clock_monotonic_ns();
-    if (beat_ns && now_ns > beat_ns + HEARTBEAT_LIMIT_NS)
-        return cb_fail(err, CB_ERR_ABORTED, "the agent has been silent for %" PRIu64 " s: leaving",
-                       (now_ns - beat_ns) / NS_PER_S);
-    return 0;
+    return self->check ? self->check(self->check_context, err) : 0;
 }
 
 static void pause_between_tests(const struct comm *self, uint64_t waited_ns)

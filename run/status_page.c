@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -11,6 +12,11 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "core/clock.h"
+
+/* An agent beats several times a second; one that was silent for so long is gone. */
+#define HEARTBEAT_LIMIT_NS (10 * NS_PER_S)
 
 #define LINE_MAX_BYTES 2048     /* one failure or fact; longer ones are cut */
 #define TAIL_BYTES 64           /* reserved for the line "… and N more" of a full text */
@@ -222,4 +228,17 @@ void status_page_add_fact(struct status_page *page, const char *key, const char 
     snprintf(text, sizeof text, "%s=%s", key, value);
     size_t len = make_line(line, text);
     append_line(page->facts, &page->facts_length, line, len);
+}
+
+int status_page_check(const void *page, struct cb_err *err)
+{
+    const struct status_page *self = page;
+    if (atomic_load_explicit(&self->stop, memory_order_relaxed) == STOP_NOW)
+        return cb_fail(err, CB_ERR_ABORTED, "stopped on request");
+    uint64_t beat_ns = atomic_load_explicit(&self->agent_heartbeat_ns, memory_order_relaxed);
+    uint64_t now_ns = clock_monotonic_ns();
+    if (beat_ns && now_ns > beat_ns + HEARTBEAT_LIMIT_NS)
+        return cb_fail(err, CB_ERR_ABORTED, "the agent has been silent for %" PRIu64 " s: leaving",
+                       (now_ns - beat_ns) / NS_PER_S);
+    return 0;
 }

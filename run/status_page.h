@@ -92,6 +92,10 @@ void status_page_fill(struct status_page *page, uint32_t rank, uint32_t world_si
 int status_page_open(const char *path, struct status_page **page, struct cb_err *err) CB_MUST_CHECK;
 void status_page_close(struct status_page *page);
 
+/* For the rank, while it waits: 0, or CB_ERR_ABORTED where `page` says to stop now, or the agent that beat on it has
+ * been silent for ten seconds. Has the form of comm_check_fn. */
+int status_page_check(const void *page, struct cb_err *err) CB_MUST_CHECK;
+
 /* For the rank: enters an operation and a state. */
 void status_page_enter(struct status_page *page, enum operation op, enum rank_state state, uint64_t now_ns);
 /* The same for the asynchronous save. */

@@ -18,7 +18,7 @@ ALLOWED = {
     "setup": {"setup", "engine", "ckpt", "store", "run", "core"},
     "db": {"db", "run", "core"},
     "jobs": {"jobs", "run", "core"},
-    "comm": {"comm", "run", "core"},
+    "comm": {"comm", "core"},
     "engine": {"engine", "comm", "ckpt", "store", "run", "core"},
     "cuda": {"cuda", "engine", "ckpt", "core"},
     "suite": {"suite", "engine", "comm", "setup", "ckpt", "store", "run", "core"},

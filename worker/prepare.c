@@ -302,7 +302,7 @@ static int prepare_behind(struct run *self, struct cb_err *err)
         return rc;
     rc = comm_twin(self->comm, &self->async_comm, err);
     if (!rc)
-        comm_watch(self->async_comm, self->page);
+        comm_watch(self->async_comm, status_page_check, self->page);
     return rc ? cb_context(err, "save.async=true") : 0;
 }
 

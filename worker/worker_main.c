@@ -12,10 +12,10 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/process.h"
+#include "core/rank_placement.h"
 #include "core/units.h"
 #include "core/version.h"
 #include "engine/device_plugin.h"
-#include "run/rank_placement.h"
 #include "run/run_folder.h"
 #include "run/workload_kind.h"
 #include "suite/suite.h"
@@ -257,7 +257,7 @@ static int live(const struct arguments *arguments, struct comm *comm, struct sta
     struct cb_err err = {0};
     struct experiment *experiment = NULL;
     catch_signals(page);
-    comm_watch(comm, page);
+    comm_watch(comm, status_page_check, page);
     atomic_store(&page->pid, (uint32_t)getpid());
     add_own_facts(page, comm);
     atomic_store(&page->ready_ns, clock_monotonic_ns());

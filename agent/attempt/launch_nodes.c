@@ -12,8 +12,8 @@
 #include "core/child.h"
 #include "core/path.h"
 #include "core/process.h"
+#include "core/rank_placement.h"
 #include "core/version.h"
-#include "run/rank_placement.h"
 
 #define FILE_MAX_BYTES (64 << 20)
 #define MPI_NODE_PREFIX "ckptbench-node-" /* mpirun cannot parse user@host:port as a host name */

@@ -26,7 +26,7 @@ struct command_line {
 };
 void command_line_add(struct command_line *self, const char *const *words);
 
-/* Fills attempt->launcher with attempt->launcher_name, started. Places ranks as in run/rank_placement.h. */
+/* Fills attempt->launcher with attempt->launcher_name, started. Places ranks as in core/rank_placement.h. */
 int launch_across_nodes(struct attempt *attempt, const struct worker *worker, int log_fd,
                         struct cb_err *err) CB_MUST_CHECK;
 

@@ -22,7 +22,7 @@
 #include "core/alloc.h"
 #include "core/clock.h"
 #include "core/process.h"
-#include "run/rank_placement.h"
+#include "core/rank_placement.h"
 
 #define AWAIT_MS 5
 #define PROGRESS_NS (500 * NS_PER_MS)

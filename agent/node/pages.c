@@ -17,7 +17,7 @@
 #include "core/alloc.h"
 #include "core/clock.h"
 #include "core/hash.h"
-#include "run/rank_placement.h"
+#include "core/rank_placement.h"
 
 #define FOLDER_PREFIX "ckptbench-"
 #define LOCK_NAME "agent.lock"

@@ -9,8 +9,8 @@
 #include "agent/node/page_copy.h"
 #include "core/alloc.h"
 #include "core/clock.h"
+#include "core/rank_placement.h"
 #include "core/version.h"
-#include "run/rank_placement.h"
 
 #define STRANGER_LIMIT 4096         /* connections that have not sent a hello */
 #define STRANGER_NS (20 * NS_PER_S) /* deadline for the hello */

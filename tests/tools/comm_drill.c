@@ -9,6 +9,7 @@
 
 #include "comm/comm.h"
 #include "core/clock.h"
+#include "run/status_page.h"
 
 static int report(struct comm *comm, const char *text)
 {
@@ -88,7 +89,7 @@ static int drill_absent(struct comm *comm, struct status_page *page, bool stop, 
         sleep(2);
         return 0;
     }
-    comm_watch(comm, page);
+    comm_watch(comm, status_page_check, page);
     if (stop)
         atomic_store(&page->stop, STOP_NOW);
     int rc = comm_barrier(comm, start_ns + (stop ? 30 : 1) * NS_PER_S, err);

@@ -12,8 +12,8 @@
 #include <unistd.h>
 
 #include "core/clock.h"
+#include "core/rank_placement.h"
 #include "run/experiment.h"
-#include "run/rank_placement.h"
 #include "run/run_folder.h"
 #include "run/status_page.h"
 

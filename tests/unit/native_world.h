@@ -148,7 +148,8 @@ static inline void world_open_talking(struct world *self, const char *words, con
         rank->async_comm = (struct comm){.meeting = &self->behind_meeting, .rank = i};
         rank->page = calloc(1, status_page_bytes(WORLD_SAMPLES));
         assert_non_null(rank->page);
-        rank->comm.page = rank->async_comm.page = rank->page;
+        comm_watch(&rank->comm, status_page_check, rank->page);
+        comm_watch(&rank->async_comm, status_page_check, rank->page);
         if (world_open_rank(rank, &err) != 0)
             fail_msg("%s on %s: %s", words, uri, err.message);
         assert_int_equal(state_init(&rank->state, self->words.layout, i, &err), 0);

@@ -348,7 +348,7 @@ static void world_init(struct world *self, const struct train_setup *setup, bool
     meeting_init(&self->meeting, 1);
     self->page = calloc(1, sizeof *self->page);
     assert_non_null(self->page);
-    self->comm = (struct comm){.meeting = &self->meeting, .page = self->page};
+    self->comm = (struct comm){.meeting = &self->meeting, .check = status_page_check, .check_context = self->page};
     self->setup = *setup;
     self->training = (struct training){.linear = setup->shape.kind == TRAIN_LINEAR,
                                        .ranks = 1,

@@ -291,7 +291,7 @@ static int set_up(void **unused)
         return -1;
     meeting_init(&place.meeting, 1);
     place.comm.meeting = &place.meeting;
-    comm_watch(&place.comm, place.page);
+    comm_watch(&place.comm, status_page_check, place.page);
     return 0;
 }
 

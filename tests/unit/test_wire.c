@@ -17,7 +17,7 @@
 #include "agent/node/page_copy.h"
 #include "agent/node/pages.h"
 #include "agent/node/wire.h"
-#include "run/rank_placement.h"
+#include "core/rank_placement.h"
 
 /* Every prefix and every longer message is refused. */
 #define EXPECT_EXACT(out, read)                                                                                        \

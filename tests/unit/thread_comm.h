@@ -36,7 +36,8 @@ struct meeting {
 struct comm {
     struct meeting *meeting;
     uint32_t rank;
-    struct status_page *page;
+    comm_check_fn check;
+    const void *check_context;
     _Atomic bool interrupted;
 };
 
@@ -144,14 +145,13 @@ int comm_check(const struct comm *self, struct cb_err *err)
 {
     if (self->interrupted)
         return cb_fail(err, CB_ERR_ABORTED, "the run ended before it was done");
-    if (self->page && self->page->stop == STOP_NOW)
-        return cb_fail(err, CB_ERR_ABORTED, "stopped on request");
-    return 0;
+    return self->check ? self->check(self->check_context, err) : 0;
 }
 
-void comm_watch(struct comm *self, struct status_page *page)
+void comm_watch(struct comm *self, comm_check_fn check, const void *context)
 {
-    self->page = page;
+    self->check = check;
+    self->check_context = context;
 }
 
 uint32_t comm_rank(const struct comm *self)

@@ -1,5 +1,5 @@
 /* Distribution of ranks over nodes. */
-#include "run/rank_placement.h"
+#include "core/rank_placement.h"
 
 #include <stdio.h>
 

@@ -1,7 +1,7 @@
 /* How the ranks of a run are distributed over its nodes: in order and as evenly as possible; if they do not divide
  * evenly, the first nodes get one more. Agent, launcher and ranks all compute it, so they agree without a message. */
-#ifndef RUN_RANK_PLACEMENT_H
-#define RUN_RANK_PLACEMENT_H
+#ifndef CORE_RANK_PLACEMENT_H
+#define CORE_RANK_PLACEMENT_H
 
 #include <stdint.h>
 
