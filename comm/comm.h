@@ -1,9 +1,8 @@
-/* Ranks talking to each other: a small face on MPI, which only comm/comm_mpi.c includes.
+/* Ranks talking to each other, over MPI (comm_new) or TCP (comm/comm_tcp.h).
  *
- * Waiting is never unbounded: collectives are non-blocking inside and are polled against a deadline
- * and the status page's stop request; after a timeout or abort the communicator is unusable and the
- * process is expected to leave. All calls are collective but where noted, from one thread; another one
- * talks over a twin. */
+ * Waiting is never unbounded: collectives are non-blocking inside and are tested until they are done, the deadline has
+ * passed, or comm_watch's check says to stop; after a timeout or abort the communicator is unusable and the process is
+ * expected to leave. All calls are collective but where noted, from one thread; another one talks over a twin. */
 #ifndef COMM_COMM_H
 #define COMM_COMM_H
 
@@ -14,9 +13,9 @@
 
 struct comm;
 
-/* Starts MPI. With launcher=none there is one rank and no MPI launcher. With several `nodes` the ranks are
- * spread over them by core/rank_placement.h, and a node is a machine, whatever else they share; with 0 MPI finds
- * out who shares a machine. */
+/* Starts MPI. Without a launcher there is one rank. With several `nodes` the ranks are spread over them by
+ * core/rank_placement.h, and a node is a machine, whatever else they share; with 0 MPI finds out who shares a
+ * machine. */
 int comm_new(uint32_t nodes, struct comm **comm, struct cb_err *err) CB_MUST_CHECK;
 /* A second voice of the same ranks, for one other thread: what is said over it does not mix with what
  * is said over the first. Looks around less often while it waits. Collective; CB_ERR_UNSUPPORTED where

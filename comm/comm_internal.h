@@ -1,0 +1,58 @@
+/* What every way of ranks talking to each other has in common, and what each provides: one table of operations. */
+#ifndef COMM_COMM_INTERNAL_H
+#define COMM_COMM_INTERNAL_H
+
+#include "comm/comm.h"
+
+/* What an agreement reduces. */
+struct vote {
+    uint64_t failed_rank; /* UINT64_MAX where none failed */
+    uint64_t failed_code; /* -code of that rank */
+    uint64_t failed_count;
+    uint64_t sum, min, max;
+};
+void vote_combine(struct vote *to, const struct vote *from);
+
+/* What a communicator and its twins share. */
+struct comm_state {
+    _Atomic bool broken;   /* a collective is stuck: nothing more works */
+    _Atomic bool given_up; /* messages are stuck: collectives still work */
+};
+
+/* Every `start_` returns at once; `test` says when the message is done, and may be called for none that is. Memory of a
+ * collective that never ended stays in use. */
+struct comm_ops {
+    int (*start_barrier)(struct comm *, struct comm_message *, struct cb_err *);
+    int (*start_agree)(struct comm *, bool local, const struct vote *mine, struct vote *all, struct comm_message *,
+                       struct cb_err *);
+    int (*start_broadcast)(struct comm *, void *bytes, size_t len, struct comm_message *, struct cb_err *);
+    int (*start_all_gather)(struct comm *, const void *mine, void *all, uint64_t values, struct comm_message *,
+                            struct cb_err *);
+    int (*start_reduce_scatter)(struct comm *, const float *all, float *mine, uint64_t values, struct comm_message *,
+                                struct cb_err *);
+    int (*start_all_reduce)(struct comm *, const float *mine, float *sum, uint64_t values, struct comm_message *,
+                            struct cb_err *);
+    int (*send)(struct comm *, const void *bytes, uint64_t len, uint32_t to, uint32_t tag, struct comm_message *,
+                struct cb_err *);
+    int (*receive)(struct comm *, void *bytes, uint64_t len, uint32_t from, uint32_t tag, struct comm_message *,
+                   struct cb_err *);
+    int (*test)(struct comm *, struct comm_message *, bool *done, struct cb_err *);
+    /* The ranks with this color; `copy_of_all` where all have one. */
+    int (*split)(struct comm *, uint32_t color, bool copy_of_all, struct comm **part, struct cb_err *);
+    void (*free)(struct comm *); /* only called where comm_can_end */
+};
+
+/* First member of every implementation's own struct. */
+struct comm {
+    const struct comm_ops *ops;
+    struct comm_state *state; /* owned by the first, borrowed by its twins */
+    const char *library;
+    uint32_t rank, size, local_rank, local_size, fullest_node;
+    comm_check_fn check; /* NULL until comm_watch */
+    const void *check_context;
+    bool twin;
+    _Atomic bool interrupted;
+    struct vote mine, all; /* here, not on the stack: they must outlive a stuck agreement */
+};
+
+#endif
