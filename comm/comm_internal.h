@@ -2,6 +2,8 @@
 #ifndef COMM_COMM_INTERNAL_H
 #define COMM_COMM_INTERNAL_H
 
+#include <stddef.h>
+
 #include "comm/comm.h"
 
 /* What an agreement reduces. */

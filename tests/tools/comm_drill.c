@@ -1,5 +1,5 @@
-/* Drives comm/comm.h under a real launcher, for tests/e2e/test_comm.py: one exercise a run, each rank
- * prints a line with what it learned. */
+/* Drives comm/comm.h for tests/e2e/test_comm.py, over MPI under a real launcher, or over TCP where the environment says
+ * COMM_DRILL_TCP="RANK SIZE PORT": one exercise a run, each rank prints a line with what it learned. */
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "comm/comm.h"
+#include "comm/comm_tcp.h"
 #include "core/clock.h"
 #include "run/status_page.h"
 
@@ -97,31 +98,152 @@ static int drill_absent(struct comm *comm, struct status_page *page, bool stop, 
     return comm_barrier(comm, start_ns + 30 * NS_PER_S, err) == CB_ERR_ABORTED ? 0 : 1;
 }
 
+/* Everything that adds up, gathers or shares out, of values that say whose they are. */
+static int drill_collectives(struct comm *comm, struct cb_err *err)
+{
+    enum { VALUES = 70000 };
+    uint32_t rank = comm_rank(comm), size = comm_size(comm), wrong = 0;
+    uint64_t deadline_ns = clock_monotonic_ns() + 20 * NS_PER_S;
+    float *mine = calloc(VALUES, sizeof *mine), *all = calloc((size_t)VALUES * size, sizeof *all);
+    struct comm_message message;
+    double sums[2] = {rank, 0.5};
+    int rc = mine && all ? comm_sum(comm, sums, 2, deadline_ns, err) : CB_ERR_MEMORY;
+    wrong += sums[0] != size * (size - 1) / 2.0 || sums[1] != 0.5 * size;
+    for (uint32_t i = 0; i < VALUES && !rc; i++)
+        mine[i] = (float)(rank * 10 + i % 7);
+    rc = rc ? rc : comm_start_all_gather(comm, mine, all, VALUES, &message, err);
+    for (bool done = false; !rc && !done;)
+        rc = comm_message_test(comm, &message, &done, err);
+    for (uint32_t i = 0; i < VALUES * size && !rc; i++)
+        wrong += all[i] != (float)(i / VALUES * 10 + i % VALUES % 7);
+    rc = rc ? rc : comm_start_reduce_scatter(comm, all, mine, VALUES, &message, err);
+    for (bool done = false; !rc && !done;)
+        rc = comm_message_test(comm, &message, &done, err);
+    for (uint32_t i = 0; i < VALUES && !rc; i++)
+        wrong += mine[i] != (float)(size * (rank * 10 + i % 7));
+    rc = rc ? rc : comm_start_all_reduce(comm, mine, mine, VALUES, &message, err);
+    for (bool done = false; !rc && !done;)
+        rc = comm_message_test(comm, &message, &done, err);
+    for (uint32_t i = 0; i < VALUES && !rc; i++)
+        wrong += mine[i] != (float)(size * (size * (size - 1) / 2 * 10 + size * (i % 7)));
+    free(mine);
+    free(all);
+    char text[64];
+    snprintf(text, sizeof text, "%u wrong", wrong);
+    return rc ? rc : report(comm, text);
+}
+
+/* To the next rank and from the one before, itself included where there is one rank: many small messages, an empty one
+ * and a large one, some sent before they are expected, with two tags that must not mix. */
+static int drill_messages(struct comm *comm, struct cb_err *err)
+{
+    enum { COUNT = 64, LARGE = 20 << 20 };
+    uint32_t rank = comm_rank(comm), size = comm_size(comm), wrong = 0;
+    uint32_t next = (rank + 1) % size, before = (rank + size - 1) % size;
+    struct comm_message sends[COUNT + 2], receives[COUNT + 2];
+    uint32_t out[COUNT], in[COUNT];
+    char *large = malloc(LARGE), *larger = calloc(1, LARGE);
+    int rc = large && larger ? 0 : CB_ERR_MEMORY;
+    if (!rc)
+        memset(large, (int)rank + 1, LARGE);
+    for (uint32_t i = 0; i < COUNT && !rc; i++) {
+        out[i] = rank * 1000 + i;
+        rc = comm_send(comm, &out[i], sizeof out[i], next, i % 2, &sends[i], err);
+    }
+    rc = rc ? rc : comm_send(comm, large, LARGE, next, 5, &sends[COUNT], err);
+    rc = rc ? rc : comm_send(comm, large, 0, next, 6, &sends[COUNT + 1], err);
+    if (rank == 0)
+        usleep(50000);                        /* what came before is kept for it */
+    for (uint32_t i = COUNT; i-- > 0 && !rc;) /* the odd ones of all first: in the order of a tag, not of all */
+        rc = comm_receive(comm, &in[i], sizeof in[i], before, (COUNT - 1 - i) % 2, &receives[i], err);
+    rc = rc ? rc : comm_receive(comm, larger, LARGE, before, 5, &receives[COUNT], err);
+    rc = rc ? rc : comm_receive(comm, larger, 0, before, 6, &receives[COUNT + 1], err);
+    for (uint32_t i = 0; i < 2 * (COUNT + 2) && !rc; i++)
+        for (bool done = false; !rc && !done;)
+            rc = comm_message_test(comm, i < COUNT + 2 ? &sends[i] : &receives[i - COUNT - 2], &done, err);
+    for (uint32_t i = 0; i < COUNT && !rc; i++)
+        wrong += in[i] != before * 1000 + (COUNT - 1 - i);
+    for (uint32_t i = 0; i < LARGE && !rc; i++)
+        wrong += larger[i] != (char)(before + 1);
+    free(large);
+    free(larger);
+    char text[64];
+    snprintf(text, sizeof text, "%u wrong", wrong);
+    return rc ? rc : report(comm, text);
+}
+
+/* Even and odd ranks apart: each part counts and adds up its own. */
+static int drill_part(struct comm *comm, struct cb_err *err)
+{
+    struct comm *part = NULL;
+    struct agreement agreement = {0};
+    char text[64];
+    int rc = comm_part(comm, comm_rank(comm) % 2, &part, err);
+    if (rc)
+        return rc;
+    rc = comm_agree(part, 0, comm_rank(comm), clock_monotonic_ns() + 20 * NS_PER_S, &agreement, err);
+    snprintf(text, sizeof text, "%u of %u, sum %" PRIu64, comm_rank(part), comm_size(part), agreement.sum);
+    comm_free(part);
+    return rc ? rc : report(comm, text);
+}
+
+/* Rank 1 dies: what the others wait for ends, and says so. */
+static int drill_dead(struct comm *comm, struct cb_err *err)
+{
+    uint64_t deadline_ns = clock_monotonic_ns() + 50 * NS_PER_S;
+    int rc = comm_barrier(comm, deadline_ns, err);
+    if (comm_rank(comm) == 1)
+        _exit(0);
+    return rc ? rc : report(comm, comm_barrier(comm, deadline_ns, err) ? err->message : "came through");
+}
+
+static int start(struct comm **comm, struct cb_err *err)
+{
+    const char *words = getenv("COMM_DRILL_TCP");
+    struct comm_tcp_place place = {.address = "localhost"};
+    if (!words)
+        return comm_new(0, comm, err);
+    const char *key = getenv("COMM_DRILL_KEY");
+    memset(&place.key, key ? *key : 'k', sizeof place.key);
+    if (sscanf(words, "%u %u %hu", &place.rank, &place.size, &place.port) != 3)
+        return cb_fail(err, CB_ERR_USAGE, "COMM_DRILL_TCP=\"RANK SIZE PORT\"");
+    return comm_tcp_new(&place, clock_monotonic_ns() + (key ? 3 : 20) * NS_PER_S, comm, err);
+}
+
 int main(int argc, char **argv)
 {
     struct comm *comm = NULL;
     struct status_page *page = calloc(1, sizeof *page);
     struct cb_err err = {0};
     const char *drill = argc > 1 ? argv[1] : "";
-    int rc = !page || comm_new(0, &comm, &err) ? 1 : 0;
+    int rc = !page || start(&comm, &err) ? 1 : 0;
     if (!rc && strcmp(drill, "agree") == 0)
         rc = drill_agree(comm, &err);
     else if (!rc && strcmp(drill, "broadcast") == 0)
         rc = drill_broadcast(comm, &err);
     else if (!rc && strcmp(drill, "twin") == 0)
         rc = drill_twin(comm, &err);
+    else if (!rc && strcmp(drill, "collectives") == 0)
+        rc = drill_collectives(comm, &err);
+    else if (!rc && strcmp(drill, "messages") == 0)
+        rc = drill_messages(comm, &err);
+    else if (!rc && strcmp(drill, "part") == 0)
+        rc = drill_part(comm, &err);
+    else if (!rc && strcmp(drill, "dead") == 0)
+        rc = drill_dead(comm, &err);
     else if (!rc && strcmp(drill, "absent") == 0)
         rc = drill_absent(comm, page, false, &err);
     else if (!rc && strcmp(drill, "stop") == 0)
         rc = drill_absent(comm, page, true, &err);
-    else
+    else if (!rc)
         rc = 2;
     if (rc)
         fprintf(stderr, "comm_drill: %s\n", err.message);
     /* After an exercise without rank 0 MPI cannot end in order. */
-    if (strcmp(drill, "absent") == 0 || strcmp(drill, "stop") == 0)
+    if (strcmp(drill, "absent") == 0 || strcmp(drill, "stop") == 0 || strcmp(drill, "dead") == 0)
         _exit(rc ? 1 : 0);
-    comm_free(comm);
+    if (comm)
+        comm_free(comm);
     free(page);
     return rc ? 1 : 0;
 }

@@ -1,0 +1,471 @@
+/* Ranks talking to each other over TCP: messages, collectives, communicators. A collective is an operation of one or two
+ * steps: its lowest rank takes what the others send, then sends them what came of it. */
+#include "comm/comm_tcp.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/tcp_world.h"
+#include "core/alloc.h"
+#include "core/clock.h"
+
+#define SPLIT_SLEEP_NS (100 * NS_PER_US)
+#define TAG_ALL COMM_TAGS         /* of collectives */
+#define TAG_LOCAL (COMM_TAGS + 1) /* of those among the ranks of one machine */
+
+struct tcp_comm;
+struct operation {
+    struct tcp_comm *comm;
+    struct tcp_transfer *transfers; /* of the present step */
+    uint32_t count;
+    bool is_collective;
+    /* At the lowest rank of a collective, after all have sent: makes the answers and begins the second step. */
+    int (*answer)(struct operation *self, struct cb_err *err);
+    void (*fold)(const struct operation *self, char *result);
+    const uint32_t *members;
+    uint32_t member_count, tag;
+    uint64_t in_bytes, out_bytes; /* a rank's */
+    char *gathered, *result;      /* member_count of in_bytes; what fold made of it */
+    char *out;
+    bool shares_out; /* each rank gets its part of the result */
+};
+
+struct tcp_comm {
+    struct comm base;
+    struct tcp_world *world; /* owned by the first, borrowed by its twins */
+    uint64_t context;
+    uint32_t *members; /* ranks of the world, in order */
+    uint32_t *local;   /* those on this machine */
+    uint32_t local_count;
+};
+
+static struct tcp_comm *cast(struct comm *comm)
+{
+    return (struct tcp_comm *)comm;
+}
+
+/* Names the first: others left because of it. */
+static int fail_gone(const struct tcp_world *self, uint32_t rank, struct cb_err *err)
+{
+    return cb_fail(err, CB_ERR_ABORTED, "rank %u is gone: the connection to it ended",
+                   self->first_gone < self->size ? self->first_gone : rank);
+}
+
+static int operation_new(struct tcp_comm *comm, uint32_t transfers, struct operation **operation, struct cb_err *err)
+{
+    struct operation *self = calloc(1, sizeof *self);
+    if (self)
+        self->transfers = calloc(transfers + 1, sizeof *self->transfers);
+    if (!self || !self->transfers) {
+        free(self);
+        return alloc_fail(err, "for a message to other ranks");
+    }
+    self->comm = comm;
+    *operation = self;
+    return 0;
+}
+
+static void operation_free(struct operation *self)
+{
+    free(self->transfers);
+    free(self->gathered);
+    free(self->result);
+    free(self);
+}
+
+static void add_transfer(struct operation *self, bool receives, uint32_t peer, uint32_t tag, void *bytes,
+                         uint64_t length)
+{
+    struct tcp_transfer *transfer = &self->transfers[self->count++];
+    *transfer = (struct tcp_transfer){.context = self->comm->context,
+                                      .length = length,
+                                      .peer = peer,
+                                      .tag = tag,
+                                      .bytes = bytes,
+                                      .receives = receives};
+    tcp_world_transfer(self->comm->world, transfer);
+}
+
+/* The ranks that have something to do with it: one that is gone ends it. */
+static int check_ranks(const struct operation *self, struct cb_err *err)
+{
+    const struct tcp_world *world = self->comm->world;
+    for (uint32_t i = 0; i < self->count; i++) {
+        const struct tcp_peer *peer = &world->peers[self->transfers[i].peer];
+        if (self->transfers[i].has_other_length)
+            return cb_fail(err, CB_ERR_CORRUPT, "rank %u sent a message of another length than this rank expects",
+                           self->transfers[i].peer);
+        if (!self->transfers[i].done && (peer->gone || (peer->left && peer->in && self->transfers[i].receives)))
+            return fail_gone(world, self->transfers[i].peer, err);
+    }
+    for (uint32_t i = 0; world->first_gone < world->size && self->is_collective && i < self->member_count; i++)
+        if (world->peers[self->members[i]].gone)
+            return fail_gone(world, self->members[i], err);
+    return 0;
+}
+
+static int tcp_test(struct comm *comm, struct comm_message *message, bool *done, struct cb_err *err)
+{
+    struct tcp_world *world = cast(comm)->world;
+    struct operation *operation = (struct operation *)(uintptr_t)message->handle;
+    *done = !operation;
+    if (!operation)
+        return 0;
+    pthread_mutex_lock(&world->lock);
+    int rc = tcp_world_progress(world, err);
+    bool over = true;
+    for (uint32_t i = 0; i < operation->count; i++)
+        over = over && operation->transfers[i].done;
+    if (!rc && over && operation->answer)
+        rc = operation->answer(operation, err);
+    else if (!rc && over)
+        *done = true;
+    if (!rc && !*done)
+        rc = check_ranks(operation, err);
+    pthread_mutex_unlock(&world->lock);
+    if (*done) {
+        operation_free(operation);
+        message->handle = 0;
+    }
+    return rc;
+}
+
+static int start_message(struct comm *comm, bool receives, void *bytes, uint64_t len, uint32_t peer, uint32_t tag,
+                         struct comm_message *message, struct cb_err *err)
+{
+    struct tcp_comm *self = cast(comm);
+    struct operation *operation;
+    int rc = operation_new(self, 1, &operation, err);
+    if (rc)
+        return rc;
+    pthread_mutex_lock(&self->world->lock);
+    if (!receives && self->members[peer] == self->world->rank) {
+        operation->transfers[0] = (struct tcp_transfer){
+            .context = self->context, .length = len, .peer = self->world->rank, .tag = tag, .bytes = bytes};
+        operation->count = 1;
+        rc = tcp_world_send_to_self(self->world, &operation->transfers[0], err);
+    } else {
+        add_transfer(operation, receives, self->members[peer], tag, bytes, len);
+    }
+    pthread_mutex_unlock(&self->world->lock);
+    message->handle = (uintptr_t)operation;
+    return rc;
+}
+
+static int tcp_send(struct comm *comm, const void *bytes, uint64_t len, uint32_t to, uint32_t tag,
+                    struct comm_message *message, struct cb_err *err)
+{
+    return start_message(comm, false, (void *)(uintptr_t)bytes, len, to, tag, message, err);
+}
+
+static int tcp_receive(struct comm *comm, void *bytes, uint64_t len, uint32_t from, uint32_t tag,
+                       struct comm_message *message, struct cb_err *err)
+{
+    return start_message(comm, true, bytes, len, from, tag, message, err);
+}
+
+/* --- collectives --- */
+
+static const char *answer_for(const struct operation *self, uint32_t member)
+{
+    return self->result + (self->shares_out ? member * self->out_bytes : 0);
+}
+
+static int send_answers(struct operation *self, struct cb_err *err)
+{
+    self->result = calloc(1, (self->shares_out ? self->member_count : 1) * self->out_bytes + 1);
+    if (!self->result)
+        return alloc_fail(err, "for what %u ranks share", self->member_count);
+    self->fold(self, self->result);
+    if (self->out_bytes)
+        memcpy(self->out, answer_for(self, 0), self->out_bytes);
+    self->answer = NULL;
+    self->count = 0;
+    for (uint32_t i = 1; i < self->member_count; i++)
+        add_transfer(self, false, self->members[i], self->tag, (void *)(uintptr_t)answer_for(self, i), self->out_bytes);
+    return 0;
+}
+
+struct collective_call {
+    const void *in;
+    void *out;
+    uint64_t in_bytes, out_bytes;
+    void (*fold)(const struct operation *self, char *result);
+    bool shares_out, local;
+};
+
+static int start_collective(struct comm *comm, const struct collective_call *call, struct comm_message *message,
+                            struct cb_err *err)
+{
+    struct tcp_comm *self = cast(comm);
+    uint32_t count = call->local ? self->local_count : comm->size;
+    struct operation *made;
+    int rc = operation_new(self, count + 1, &made, err);
+    if (rc)
+        return rc;
+    made->is_collective = true;
+    made->members = call->local ? self->local : self->members;
+    made->member_count = count;
+    made->tag = call->local ? TAG_LOCAL : TAG_ALL;
+    made->in_bytes = call->in_bytes;
+    made->out_bytes = call->out_bytes;
+    made->out = call->out;
+    made->fold = call->fold;
+    made->shares_out = call->shares_out;
+    bool is_lowest = made->members[0] == self->world->rank;
+    made->gathered = malloc((is_lowest ? count : 1) * call->in_bytes + 1);
+    if (!made->gathered) {
+        operation_free(made);
+        return alloc_fail(err, "for what %u ranks bring", count);
+    }
+    memcpy(made->gathered, call->in, call->in_bytes);
+    pthread_mutex_lock(&self->world->lock);
+    if (is_lowest) {
+        made->answer = send_answers;
+        for (uint32_t i = 1; i < count; i++)
+            add_transfer(made, true, made->members[i], made->tag, made->gathered + i * call->in_bytes, call->in_bytes);
+    } else {
+        add_transfer(made, true, made->members[0], made->tag, call->out, call->out_bytes);
+        add_transfer(made, false, made->members[0], made->tag, made->gathered, call->in_bytes);
+    }
+    pthread_mutex_unlock(&self->world->lock);
+    message->handle = (uintptr_t)made;
+    return 0;
+}
+
+static void fold_votes(const struct operation *self, char *result)
+{
+    struct vote all, one;
+    memcpy(&all, self->gathered, sizeof all);
+    for (uint32_t i = 1; i < self->member_count; i++) {
+        memcpy(&one, self->gathered + i * sizeof one, sizeof one);
+        vote_combine(&all, &one);
+    }
+    memcpy(result, &all, sizeof all);
+}
+
+static void fold_all(const struct operation *self, char *result)
+{
+    memcpy(result, self->gathered, self->member_count * self->in_bytes);
+}
+
+/* Sums of floats, added in the order of the ranks. */
+static void fold_sums(const struct operation *self, char *result)
+{
+    float *sums = (float *)(void *)result;
+    for (uint32_t i = 0; i < self->member_count; i++) {
+        const float *of_rank = (const float *)(const void *)(self->gathered + i * self->in_bytes);
+        for (uint64_t at = 0; at < self->in_bytes / sizeof *sums; at++)
+            sums[at] += of_rank[at];
+    }
+}
+
+static int tcp_start_agree(struct comm *comm, bool local, const struct vote *mine, struct vote *all,
+                           struct comm_message *message, struct cb_err *err)
+{
+    struct collective_call call = {
+        .in = mine, .out = all, .in_bytes = sizeof *mine, .out_bytes = sizeof *all, .fold = fold_votes, .local = local};
+    return start_collective(comm, &call, message, err);
+}
+
+/* An agreement on nothing. */
+static int tcp_start_barrier(struct comm *comm, struct comm_message *message, struct cb_err *err)
+{
+    return tcp_start_agree(comm, false, &comm->mine, &comm->all, message, err);
+}
+
+static int tcp_start_broadcast(struct comm *comm, void *bytes, size_t len, struct comm_message *message,
+                               struct cb_err *err)
+{
+    struct tcp_comm *self = cast(comm);
+    struct operation *made;
+    if (comm->rank != 0)
+        return start_message(comm, true, bytes, len, 0, TAG_ALL, message, err);
+    int rc = operation_new(self, comm->size, &made, err);
+    if (rc)
+        return rc;
+    made->is_collective = true;
+    made->members = self->members;
+    made->member_count = comm->size;
+    pthread_mutex_lock(&self->world->lock);
+    for (uint32_t i = 1; i < comm->size; i++)
+        add_transfer(made, false, self->members[i], TAG_ALL, bytes, len);
+    pthread_mutex_unlock(&self->world->lock);
+    message->handle = (uintptr_t)made;
+    return 0;
+}
+
+static int tcp_start_all_gather(struct comm *comm, const void *mine, void *all, uint64_t values,
+                                struct comm_message *message, struct cb_err *err)
+{
+    uint64_t bytes = values * sizeof(uint32_t);
+    struct collective_call call = {
+        .in = mine, .out = all, .in_bytes = bytes, .out_bytes = bytes * comm->size, .fold = fold_all};
+    return start_collective(comm, &call, message, err);
+}
+
+static int tcp_start_reduce_scatter(struct comm *comm, const float *all, float *mine, uint64_t values,
+                                    struct comm_message *message, struct cb_err *err)
+{
+    uint64_t bytes = values * sizeof *mine;
+    struct collective_call call = {.in = all,
+                                   .out = mine,
+                                   .in_bytes = bytes * comm->size,
+                                   .out_bytes = bytes,
+                                   .fold = fold_sums,
+                                   .shares_out = true};
+    return start_collective(comm, &call, message, err);
+}
+
+static int tcp_start_all_reduce(struct comm *comm, const float *mine, float *sum, uint64_t values,
+                                struct comm_message *message, struct cb_err *err)
+{
+    uint64_t bytes = values * sizeof *mine;
+    struct collective_call call = {.in = mine, .out = sum, .in_bytes = bytes, .out_bytes = bytes, .fold = fold_sums};
+    return start_collective(comm, &call, message, err);
+}
+
+/* --- communicators --- */
+
+static const struct comm_ops tcp_ops;
+
+static int make_comm(struct tcp_world *world, uint32_t size, struct tcp_comm **comm, struct cb_err *err)
+{
+    struct tcp_comm *self = calloc(1, sizeof *self);
+    if (self)
+        self->members = calloc(size, sizeof *self->members);
+    if (!self || !self->members) {
+        free(self);
+        return alloc_fail(err, "for the communicator");
+    }
+    self->world = world;
+    self->base.ops = &tcp_ops;
+    self->base.state = &world->state;
+    self->base.library = "TCP";
+    *comm = self;
+    return 0;
+}
+
+/* Every rank's color, in the order of the ranks. Waits as long as the ranks may. */
+static int gather_colors(struct comm *comm, uint32_t color, uint32_t *colors, struct cb_err *err)
+{
+    struct comm_message message;
+    bool done = false;
+    int rc = tcp_start_all_gather(comm, &color, colors, 1, &message, err);
+    while (!rc && !done) {
+        rc = tcp_test(comm, &message, &done, err);
+        if (!rc && !done)
+            rc = comm_check(comm, err);
+        if (!rc && !done)
+            clock_sleep_ns(SPLIT_SLEEP_NS);
+    }
+    comm->state->broken = comm->state->broken || rc;
+    return rc; // NOLINT(clang-analyzer-unix.Malloc): others may still send to what never ended
+}
+
+static int tcp_split(struct comm *comm, uint32_t color, bool copy_of_all, struct comm **part, struct cb_err *err)
+{
+    struct tcp_comm *self = cast(comm), *made = NULL;
+    struct agreement agreement;
+    uint32_t *colors = calloc(comm->size, sizeof *colors);
+    int rc = colors ? make_comm(self->world, comm->size, &made, err) : alloc_fail(err, "for the communicator");
+    if (!rc)
+        rc = comm_agree(comm, 0, self->world->contexts, UINT64_MAX, &agreement, err);
+    if (!rc && !copy_of_all)
+        rc = gather_colors(comm, color, colors, err);
+    for (uint32_t i = 0; i < comm->size && !rc; i++) {
+        if (!copy_of_all && colors[i] != color)
+            continue;
+        if (i == comm->rank)
+            made->base.rank = made->base.size;
+        made->members[made->base.size++] = self->members[i];
+    }
+    free(colors);
+    if (rc) {
+        if (made)
+            free(made->members);
+        free(made);
+        return rc;
+    }
+    made->context = self->world->contexts = agreement.max + 1;
+    made->base.twin = true;
+    made->base.check = comm->check;
+    made->base.check_context = comm->check_context;
+    *part = &made->base;
+    return 0;
+}
+
+static void tcp_free(struct comm *comm)
+{
+    struct tcp_comm *self = cast(comm);
+    if (!comm->twin) {
+        tcp_world_say_goodbye(self->world);
+        tcp_world_free(self->world);
+    }
+    free(self->members);
+    free(self->local);
+    free(self);
+}
+
+static const struct comm_ops tcp_ops = {.start_barrier = tcp_start_barrier,
+                                        .start_agree = tcp_start_agree,
+                                        .start_broadcast = tcp_start_broadcast,
+                                        .start_all_gather = tcp_start_all_gather,
+                                        .start_reduce_scatter = tcp_start_reduce_scatter,
+                                        .start_all_reduce = tcp_start_all_reduce,
+                                        .send = tcp_send,
+                                        .receive = tcp_receive,
+                                        .test = tcp_test,
+                                        .split = tcp_split,
+                                        .free = tcp_free};
+
+/* Who is on which machine. */
+static int note_machines(struct tcp_comm *self, struct cb_err *err)
+{
+    struct tcp_world *world = self->world;
+    uint32_t *counts = calloc(world->size, sizeof *counts);
+    self->local = calloc(world->size, sizeof *self->local);
+    if (!counts || !self->local) {
+        free(counts);
+        return alloc_fail(err, "for the communicator");
+    }
+    for (uint32_t i = 0; i < world->size; i++) {
+        uint32_t machine = world->peers[i].place.machine, count = ++counts[machine];
+        self->base.fullest_node = count > self->base.fullest_node ? count : self->base.fullest_node;
+        if (machine != world->peers[world->rank].place.machine)
+            continue;
+        if (i == world->rank)
+            self->base.local_rank = self->local_count;
+        self->local[self->local_count++] = i;
+    }
+    self->base.local_size = self->local_count;
+    free(counts);
+    return 0;
+}
+
+int comm_tcp_new(const struct comm_tcp_place *place, uint64_t deadline_ns, struct comm **comm, struct cb_err *err)
+{
+    struct tcp_world *world = NULL;
+    struct tcp_comm *self = NULL;
+    int rc = tcp_world_new(place, deadline_ns, &world, err);
+    if (!rc)
+        rc = make_comm(world, place->size, &self, err);
+    if (!rc)
+        rc = note_machines(self, err);
+    if (rc) {
+        if (self) {
+            free(self->members);
+            free(self->local);
+        }
+        free(self);
+        if (world)
+            tcp_world_free(world);
+        return rc;
+    }
+    self->base.rank = place->rank;
+    self->base.size = place->size;
+    for (uint32_t i = 0; i < place->size; i++)
+        self->members[i] = i;
+    *comm = &self->base;
+    return 0;
+}

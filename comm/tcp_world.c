@@ -1,0 +1,603 @@
+/* The connections between ranks over TCP. */
+#include "comm/tcp_world.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "core/alloc.h"
+#include "core/clock.h"
+
+#define TCP_VERSION 1
+#define PART_BYTES (UINT64_C(1) << 20)     /* of a message that goes in one frame */
+#define QUEUED_MOST_BYTES (4 * PART_BYTES) /* of frames that wait to be sent to one rank */
+#define STRANGER_NS (10 * NS_PER_S)        /* that one may take for its hello */
+#define RETRY_NS (50 * NS_PER_MS)
+#define GOODBYE_NS NS_PER_S
+
+enum frame_kind { FRAME_HELLO, FRAME_TABLE, FRAME_PART, FRAME_GONE, FRAME_GOODBYE };
+
+struct frame {
+    uint32_t kind, version;
+    uint32_t rank; /* hello: who sends; gone: who is */
+    uint32_t tag;
+    uint64_t context, length, offset; /* of a message: whose, of how many bytes, where this part begins */
+};
+
+struct hello {
+    uint32_t size;
+    uint16_t port; /* that it listens at */
+    char host[HOST_BYTES];
+};
+
+/* --- frames --- */
+
+static int queue_frame(struct channel *channel, const struct frame *frame, const void *bytes, size_t len,
+                       struct cb_err *err)
+{
+    char *whole = malloc(sizeof *frame + len);
+    if (!whole)
+        return alloc_fail(err, "for a message to another rank");
+    memcpy(whole, frame, sizeof *frame);
+    if (len)
+        memcpy(whole + sizeof *frame, bytes, len);
+    int rc = channel_send(channel, whole, sizeof *frame + len, err);
+    free(whole);
+    return rc;
+}
+
+static int connect_to(struct tcp_world *self, uint32_t rank, struct cb_err *err)
+{
+    struct tcp_peer *peer = &self->peers[rank];
+    struct frame frame = {.kind = FRAME_HELLO, .version = TCP_VERSION, .rank = self->rank};
+    struct hello hello = {.size = self->size, .port = self->port};
+    memcpy(hello.host, self->host, sizeof hello.host);
+    int rc = channel_connect(self->client, peer->place.address, peer->place.port, &peer->out, err);
+    return rc ? rc : queue_frame(peer->out, &frame, &hello, sizeof hello, err);
+}
+
+/* --- a rank that is gone --- */
+
+static void note_gone(struct tcp_world *self, uint32_t rank)
+{
+    struct frame frame = {.kind = FRAME_GONE, .rank = rank};
+    if (self->peers[rank].gone || self->peers[rank].left)
+        return;
+    self->peers[rank].gone = true;
+    self->first_gone = self->first_gone < self->size ? self->first_gone : rank;
+    for (uint32_t i = 0; i < self->size; i++)
+        if (i != rank && self->peers[i].out && !queue_frame(self->peers[i].out, &frame, NULL, 0, NULL))
+            (void)!channel_work(self->peers[i].out, NULL); /* now: this rank may be about to leave */
+}
+
+/* --- receiving --- */
+
+static bool is_for(const struct tcp_transfer *receive, uint32_t peer, uint64_t context, uint32_t tag)
+{
+    return receive->peer == peer && receive->context == context && receive->tag == tag;
+}
+
+static void take_out(struct tcp_world *self, struct tcp_transfer **link)
+{
+    struct tcp_transfer *receive = *link;
+    *link = receive->next;
+    if (self->last_receive == &receive->next)
+        self->last_receive = link;
+    receive->next = NULL;
+}
+
+/* A message begins: finds its receive, or makes room for it. */
+static int begin_message(struct tcp_world *self, uint32_t rank, const struct frame *frame, struct cb_err *err)
+{
+    struct tcp_peer *peer = &self->peers[rank];
+    struct tcp_transfer **link = &self->receives;
+    while (*link && !is_for(*link, rank, frame->context, frame->tag))
+        link = &(*link)->next;
+    if (*link) {
+        peer->arriving = *link;
+        if (peer->arriving->length != frame->length)
+            return cb_fail(err, CB_ERR_CORRUPT, "rank %u sent %llu bytes where this rank expects %llu", rank,
+                           (unsigned long long)frame->length, (unsigned long long)peer->arriving->length);
+        take_out(self, link);
+        return 0;
+    }
+    struct tcp_early *early = calloc(1, sizeof *early);
+    char *bytes = malloc(frame->length + 1);
+    if (!early || !bytes) {
+        free(early);
+        free(bytes);
+        return alloc_fail(err, "for a message of %llu bytes", (unsigned long long)frame->length);
+    }
+    *early = (struct tcp_early){
+        .peer = rank, .context = frame->context, .tag = frame->tag, .length = frame->length, .bytes = bytes};
+    *self->last_early = early;
+    self->last_early = &early->next;
+    peer->arriving_early = early;
+    return 0;
+}
+
+static int take_part(struct tcp_world *self, uint32_t rank, const struct frame *frame, const char *bytes, uint64_t len,
+                     struct cb_err *err)
+{
+    struct tcp_peer *peer = &self->peers[rank];
+    int rc = frame->offset == 0 ? begin_message(self, rank, frame, err) : 0;
+    if (rc)
+        return rc;
+    struct tcp_transfer *transfer = peer->arriving;
+    struct tcp_early *early = peer->arriving_early;
+    uint64_t *moved = transfer ? &transfer->moved : early ? &early->moved : NULL;
+    if (!moved || *moved != frame->offset || len > frame->length - frame->offset)
+        return cb_fail(err, CB_ERR_CORRUPT, "rank %u sent parts of a message that do not belong together", rank);
+    memcpy((transfer ? transfer->bytes : early->bytes) + *moved, bytes, len);
+    *moved += len;
+    if (*moved == frame->length) {
+        if (transfer)
+            transfer->done = true;
+        peer->arriving = NULL;
+        peer->arriving_early = NULL;
+    }
+    return 0;
+}
+
+/* The receive gets what came before it; true where something has. One that is still arriving goes on into the receive. */
+static bool take_early(struct tcp_world *self, struct tcp_transfer *receive)
+{
+    struct tcp_early **link = &self->earlies;
+    while (*link &&
+           ((*link)->peer != receive->peer || (*link)->context != receive->context || (*link)->tag != receive->tag))
+        link = &(*link)->next;
+    struct tcp_early *early = *link;
+    receive->has_other_length = early && early->length != receive->length;
+    if (!early || receive->has_other_length)
+        return early != NULL;
+    *link = early->next;
+    if (self->last_early == &early->next)
+        self->last_early = link;
+    memcpy(receive->bytes, early->bytes, early->moved);
+    receive->moved = early->moved;
+    receive->done = early->moved == early->length;
+    struct tcp_peer *peer = &self->peers[receive->peer];
+    if (peer->arriving_early == early) {
+        peer->arriving_early = NULL;
+        peer->arriving = receive;
+    }
+    free(early->bytes);
+    free(early);
+    return true;
+}
+
+/* --- meeting --- */
+
+/* The lowest rank on the machine of `rank`. */
+static uint32_t machine_of(const struct tcp_world *self, uint32_t rank)
+{
+    uint32_t lowest = 0;
+    while (strcmp(self->hosts[lowest], self->hosts[rank]) != 0)
+        lowest++;
+    return lowest;
+}
+
+/* At rank 0, when all have come: tells each where the others are. */
+static int send_table(struct tcp_world *self, struct cb_err *err)
+{
+    struct frame frame = {.kind = FRAME_TABLE, .version = TCP_VERSION};
+    struct tcp_place *table = calloc(self->size, sizeof *table);
+    int rc = table ? 0 : alloc_fail(err, "for the places of %u ranks", self->size);
+    for (uint32_t i = 0; i < self->size && !rc; i++) {
+        self->peers[i].place.machine = machine_of(self, i);
+        table[i] = self->peers[i].place;
+    }
+    for (uint32_t i = 1; i < self->size && !rc; i++) {
+        rc = connect_to(self, i, err);
+        if (!rc)
+            rc = queue_frame(self->peers[i].out, &frame, table, self->size * sizeof *table, err);
+    }
+    free(table);
+    self->has_table = !rc;
+    return rc;
+}
+
+static int take_table(struct tcp_world *self, const char *bytes, size_t len, struct cb_err *err)
+{
+    const struct tcp_place rank_0 = self->peers[0].place;
+    if (self->has_table || len != self->size * sizeof(struct tcp_place))
+        return cb_fail(err, CB_ERR_CORRUPT, "rank 0 sent places of another number of ranks");
+    for (uint32_t i = 0; i < self->size; i++) {
+        struct tcp_place *place = &self->peers[i].place;
+        memcpy(place, bytes + i * sizeof *place, sizeof *place);
+        place->address[ADDRESS_BYTES - 1] = '\0';
+        if (i == 0 || strncmp(place->address, "127.", 4) == 0 || strcmp(place->address, "::1") == 0)
+            memcpy(place->address, rank_0.address, ADDRESS_BYTES); /* as rank 0 sees those on its own machine */
+        if (place->machine >= self->size)
+            return cb_fail(err, CB_ERR_CORRUPT, "rank 0 sent a place that does not exist");
+    }
+    self->peers[0].place.port = rank_0.port;
+    self->has_table = true;
+    return 0;
+}
+
+/* The address that the connection comes from, as text. */
+static void read_address(int fd, char text[ADDRESS_BYTES])
+{
+    struct sockaddr_storage from;
+    socklen_t len = sizeof from;
+    char name[NI_MAXHOST] = "";
+    if (getpeername(fd, (struct sockaddr *)&from, &len) == 0)
+        (void)getnameinfo((const struct sockaddr *)&from, len, name, sizeof name, NULL, 0, NI_NUMERICHOST);
+    const char *plain = strncmp(name, "::ffff:", 7) == 0 ? name + 7 : name;
+    snprintf(text, ADDRESS_BYTES, "%.*s", ADDRESS_BYTES - 1, plain);
+}
+
+/* Whether it is one of us; then the connection is the rank's. */
+static bool take_hello(struct tcp_world *self, struct channel *channel, const char *bytes, size_t len)
+{
+    struct frame frame;
+    struct hello hello;
+    if (len != sizeof frame + sizeof hello)
+        return false;
+    memcpy(&frame, bytes, sizeof frame);
+    memcpy(&hello, bytes + sizeof frame, sizeof hello);
+    hello.host[HOST_BYTES - 1] = '\0';
+    if (frame.kind != FRAME_HELLO || frame.version != TCP_VERSION || frame.rank >= self->size ||
+        frame.rank == self->rank || hello.size != self->size || self->peers[frame.rank].in)
+        return false;
+    struct tcp_peer *peer = &self->peers[frame.rank];
+    peer->in = channel;
+    if (self->rank == 0) {
+        read_address(channel_fd(channel), peer->place.address);
+        peer->place.port = hello.port;
+        memcpy(self->hosts[frame.rank], hello.host, HOST_BYTES);
+        self->came++;
+    }
+    return true;
+}
+
+static void let_in(struct tcp_world *self)
+{
+    uint64_t now_ns = clock_monotonic_ns();
+    struct channel *channel = NULL;
+    while (self->stranger_count < STRANGERS_MOST &&
+           channel_accept(self->server, self->listening_fd, &channel, NULL) == 0 && channel)
+        self->strangers[self->stranger_count++] = (struct tcp_stranger){channel, now_ns};
+    for (size_t i = 0; i < self->stranger_count;) {
+        struct tcp_stranger *stranger = &self->strangers[i];
+        const void *bytes;
+        size_t len;
+        bool ours = false, over = channel_work(stranger->channel, NULL) || now_ns > stranger->since_ns + STRANGER_NS;
+        if (channel_next(stranger->channel, &bytes, &len)) { /* also of one that has left since */
+            ours = take_hello(self, stranger->channel, bytes, len);
+            over = !ours;
+        }
+        if (over)
+            channel_free(stranger->channel);
+        if (over || ours)
+            *stranger = self->strangers[--self->stranger_count];
+        else
+            i++;
+    }
+}
+
+/* --- progress --- */
+
+static int take_frame(struct tcp_world *self, uint32_t rank, const char *bytes, size_t len, struct cb_err *err)
+{
+    struct frame frame;
+    if (len < sizeof frame)
+        return cb_fail(err, CB_ERR_CORRUPT, "rank %u sent a frame of %zu bytes", rank, len);
+    memcpy(&frame, bytes, sizeof frame);
+    switch (frame.kind) {
+    case FRAME_TABLE:
+        return rank == 0 ? take_table(self, bytes + sizeof frame, len - sizeof frame, err) : 0;
+    case FRAME_PART:
+        if (frame.length > COMM_MESSAGE_MAX_BYTES * self->size || frame.offset > frame.length)
+            return cb_fail(err, CB_ERR_CORRUPT, "rank %u sent a message of an impossible length", rank);
+        return take_part(self, rank, &frame, bytes + sizeof frame, len - sizeof frame, err);
+    case FRAME_GONE:
+        if (frame.rank < self->size && frame.rank != self->rank)
+            note_gone(self, frame.rank);
+        return 0;
+    case FRAME_GOODBYE:
+        self->peers[rank].left = true;
+        return 0;
+    default:
+        return cb_fail(err, CB_ERR_CORRUPT, "rank %u sent a frame of kind %u", rank, frame.kind);
+    }
+}
+
+static int take_frames(struct tcp_world *self, uint32_t rank, struct channel *channel, struct cb_err *err)
+{
+    const void *bytes;
+    size_t len;
+    int rc = 0;
+    while (!rc && channel_next(channel, &bytes, &len))
+        rc = take_frame(self, rank, bytes, len, err);
+    return rc;
+}
+
+static int hear(struct tcp_world *self, uint32_t rank, struct cb_err *err)
+{
+    struct channel *channel = self->peers[rank].in;
+    if (!channel)
+        return 0;
+    bool ended = channel_work(channel, NULL);
+    int rc = take_frames(self, rank, channel, err);
+    if (ended)
+        note_gone(self, rank);
+    return rc;
+}
+
+/* Queues as much as the connection takes. */
+static int queue_sends(struct tcp_peer *peer, struct cb_err *err)
+{
+    while (peer->sends && channel_unsent(peer->out) < QUEUED_MOST_BYTES) {
+        struct tcp_transfer *send = peer->sends;
+        uint64_t left = send->length - send->moved, part = left < PART_BYTES ? left : PART_BYTES;
+        struct frame frame = {.kind = FRAME_PART,
+                              .tag = send->tag,
+                              .context = send->context,
+                              .length = send->length,
+                              .offset = send->moved};
+        int rc = queue_frame(peer->out, &frame, send->bytes + send->moved, part, err);
+        if (rc)
+            return rc;
+        send->moved += part;
+        if (send->moved < send->length)
+            continue;
+        peer->sends = send->next;
+        if (!peer->sends)
+            peer->last_send = &peer->sends;
+        send->next = peer->queued;
+        peer->queued = send;
+    }
+    return 0;
+}
+
+static int speak(struct tcp_world *self, uint32_t rank, struct cb_err *err)
+{
+    struct tcp_peer *peer = &self->peers[rank];
+    int rc = 0;
+    if (!peer->out && peer->sends)
+        rc = connect_to(self, rank, err);
+    if (rc || !peer->out)
+        return rc;
+    rc = queue_sends(peer, err);
+    bool ended = channel_work(peer->out, NULL);
+    if (!rc)
+        rc = take_frames(self, rank, peer->out, err);
+    if (ended && !peer->in) /* else that has its last words */
+        note_gone(self, rank);
+    if (!ended && channel_is_open(peer->out) && channel_unsent(peer->out) == 0) {
+        for (; peer->queued; peer->queued = peer->queued->next)
+            peer->queued->done = true;
+    }
+    return rc;
+}
+
+int tcp_world_progress(struct tcp_world *self, struct cb_err *err)
+{
+    int rc = 0;
+    let_in(self);
+    for (uint32_t i = 0; i < self->size && !rc; i++) {
+        if (i == self->rank || self->peers[i].gone)
+            continue;
+        rc = speak(self, i, err);
+        if (!rc)
+            rc = hear(self, i, err);
+    }
+    return rc;
+}
+
+void tcp_world_transfer(struct tcp_world *self, struct tcp_transfer *transfer)
+{
+    if (transfer->receives) {
+        if (take_early(self, transfer))
+            return;
+        *self->last_receive = transfer;
+        self->last_receive = &transfer->next;
+    } else {
+        struct tcp_peer *peer = &self->peers[transfer->peer];
+        *peer->last_send = transfer;
+        peer->last_send = &transfer->next;
+    }
+}
+
+int tcp_world_send_to_self(struct tcp_world *self, struct tcp_transfer *send, struct cb_err *err)
+{
+    struct frame frame = {.kind = FRAME_PART, .tag = send->tag, .context = send->context, .length = send->length};
+    int rc = take_part(self, self->rank, &frame, send->bytes, send->length, err);
+    send->done = !rc;
+    return rc;
+}
+
+void tcp_world_free(struct tcp_world *self)
+{
+    for (size_t i = 0; i < self->stranger_count; i++)
+        channel_free(self->strangers[i].channel);
+    for (uint32_t i = 0; self->peers && i < self->size; i++) {
+        channel_free(self->peers[i].out);
+        channel_free(self->peers[i].in);
+    }
+    while (self->earlies) {
+        struct tcp_early *early = self->earlies;
+        self->earlies = early->next;
+        free(early->bytes);
+        free(early);
+    }
+    if (self->listening_fd >= 0)
+        close(self->listening_fd);
+    channel_context_free(self->server);
+    channel_context_free(self->client);
+    pthread_mutex_destroy(&self->lock);
+    free(self->hosts);
+    free(self->peers);
+    free(self);
+}
+
+void tcp_world_say_goodbye(struct tcp_world *self)
+{
+    struct frame frame = {.kind = FRAME_GOODBYE, .rank = self->rank};
+    uint64_t deadline_ns = clock_monotonic_ns() + GOODBYE_NS;
+    bool waits = true;
+    for (uint32_t i = 0; i < self->size; i++)
+        for (int end = 0; end < 2; end++) {
+            struct channel *channel = end ? self->peers[i].in : self->peers[i].out;
+            if (channel)
+                (void)!queue_frame(channel, &frame, NULL, 0, NULL);
+        }
+    while (waits && clock_monotonic_ns() < deadline_ns) {
+        waits = false;
+        for (uint32_t i = 0; i < self->size; i++)
+            for (int end = 0; end < 2; end++) {
+                struct channel *channel = end ? self->peers[i].in : self->peers[i].out;
+                if (channel && !channel_work(channel, NULL) && channel_unsent(channel) > 0)
+                    waits = true;
+            }
+        if (waits)
+            clock_sleep_ns(NS_PER_MS);
+    }
+}
+
+/* --- the start --- */
+
+/* What ranks of one machine have in common, in containers too. */
+static void read_host(char host[HOST_BYTES])
+{
+    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    ssize_t got = fd >= 0 ? read(fd, host, HOST_BYTES - 1) : -1;
+    if (fd >= 0)
+        close(fd);
+    if (got <= 0 && gethostname(host, HOST_BYTES - 1))
+        host[0] = '\0';
+}
+
+static int resolve(const char *name, char address[ADDRESS_BYTES], struct cb_err *err)
+{
+    const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
+    struct addrinfo *found = NULL;
+    char text[NI_MAXHOST] = "";
+    int code = getaddrinfo(name, NULL, &hints, &found);
+    if (!code)
+        code = getnameinfo(found->ai_addr, found->ai_addrlen, text, sizeof text, NULL, 0, NI_NUMERICHOST);
+    if (found)
+        freeaddrinfo(found);
+    if (code || strlen(text) >= ADDRESS_BYTES)
+        return cb_fail(err, CB_ERR_NOT_FOUND, "looking up %s, where rank 0 is: %s", name,
+                       code ? gai_strerror(code) : "its address is too long");
+    memcpy(address, text, strlen(text) + 1);
+    return 0;
+}
+
+static int make_world(const struct comm_tcp_place *place, struct tcp_world **world, struct cb_err *err)
+{
+    struct tcp_world *self = calloc(1, sizeof *self);
+    if (!self)
+        return alloc_fail(err, "for the communicator");
+    pthread_mutex_init(&self->lock, NULL);
+    self->listening_fd = -1;
+    self->rank = place->rank;
+    self->size = self->first_gone = place->size;
+    self->last_receive = &self->receives;
+    self->last_early = &self->earlies;
+    self->peers = calloc(place->size, sizeof *self->peers);
+    self->hosts = calloc(place->size, sizeof *self->hosts);
+    read_host(self->host);
+    int rc = self->peers && self->hosts ? 0 : alloc_fail(err, "for %u ranks", place->size);
+    for (uint32_t i = 0; i < place->size && !rc; i++)
+        self->peers[i].last_send = &self->peers[i].sends;
+    if (!rc)
+        rc = channel_context_new(&place->key, CHANNEL_SERVER, &self->server, err);
+    if (!rc)
+        rc = channel_context_new(&place->key, CHANNEL_CLIENT, &self->client, err);
+    if (!rc)
+        rc = channel_listen(place->rank == 0 ? place->port : 0, &self->listening_fd, &self->port, err);
+    if (!rc && place->rank != 0)
+        rc = resolve(place->address, self->peers[0].place.address, err);
+    if (rc) {
+        tcp_world_free(self);
+        return rc;
+    }
+    self->peers[0].place.port = place->port;
+    memcpy(self->hosts[place->rank], self->host, HOST_BYTES);
+    *world = self;
+    return 0;
+}
+
+/* At rank 0: lets all in and tells them of each other. */
+static int await_ranks(struct tcp_world *self, uint64_t deadline_ns, struct cb_err *err)
+{
+    int rc = 0;
+    bool all_told = false;
+    while (!rc && !all_told) {
+        let_in(self);
+        if (!self->has_table && self->came == self->size - 1)
+            rc = send_table(self, err);
+        all_told = self->has_table;
+        for (uint32_t i = 1; i < self->size && self->has_table && !rc; i++) {
+            rc = channel_work(self->peers[i].out, err);
+            all_told = all_told && channel_is_open(self->peers[i].out) && channel_unsent(self->peers[i].out) == 0;
+            if (rc)
+                rc = cb_context(err, "telling rank %u where the others are", i);
+        }
+        if (!rc && !all_told && clock_monotonic_ns() > deadline_ns) {
+            uint32_t missing = 1;
+            while (missing < self->size && self->peers[missing].in)
+                missing++;
+            return missing == self->size
+                       ? cb_fail(err, CB_ERR_TIMEOUT, "not all ranks could be told where the others are")
+                       : cb_fail(err, CB_ERR_TIMEOUT, "%u of %u ranks have not come; the first is rank %u",
+                                 self->size - 1 - self->came, self->size, missing);
+        }
+        if (!rc && !all_told)
+            clock_sleep_ns(NS_PER_MS);
+    }
+    return rc;
+}
+
+/* At the others: comes to rank 0, which may not listen yet, and waits for what it says. */
+static int come(struct tcp_world *self, uint64_t deadline_ns, struct cb_err *err)
+{
+    struct tcp_peer *first = &self->peers[0];
+    int rc = 0;
+    while (!rc && !self->has_table) {
+        struct cb_err why = {0};
+        let_in(self);
+        if (!first->out && connect_to(self, 0, &why) == 0)
+            continue;
+        if (first->out && channel_work(first->out, &why)) {
+            channel_free(first->out);
+            first->out = NULL;
+        }
+        if (!first->out)
+            clock_sleep_ns(RETRY_NS);
+        if (first->in && channel_work(first->in, err))
+            return cb_context(err, "waiting for rank 0's table");
+        rc = first->in ? take_frames(self, 0, first->in, err) : 0;
+        if (!rc && !self->has_table && clock_monotonic_ns() > deadline_ns)
+            return cb_fail(err, CB_ERR_TIMEOUT,
+                           "rank 0 at %s port %u did not let this rank in%s%s: is it there, with the same key?",
+                           first->place.address, first->place.port, *why.message ? ": " : "", why.message);
+        clock_sleep_ns(NS_PER_MS);
+    }
+    return rc;
+}
+
+int tcp_world_new(const struct comm_tcp_place *place, uint64_t deadline_ns, struct tcp_world **world,
+                  struct cb_err *err)
+{
+    struct tcp_world *self = NULL;
+    int rc = make_world(place, &self, err);
+    if (rc)
+        return rc;
+    rc = place->rank == 0 ? await_ranks(self, deadline_ns, err) : come(self, deadline_ns, err);
+    if (rc)
+        tcp_world_free(self);
+    else
+        *world = self;
+    return rc;
+}
