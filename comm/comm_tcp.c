@@ -359,8 +359,8 @@ static int gather_colors(struct comm *comm, uint32_t color, uint32_t *colors, st
         if (!rc && !done)
             clock_sleep_ns(SPLIT_SLEEP_NS);
     }
-    comm->state->broken = comm->state->broken || rc;
-    return rc; // NOLINT(clang-analyzer-unix.Malloc): others may still send to what never ended
+    comm->state->broken = comm->state->broken || rc; // NOLINT(clang-analyzer-unix.Malloc): what is stuck stays in use
+    return rc;
 }
 
 static int tcp_split(struct comm *comm, uint32_t color, bool copy_of_all, struct comm **part, struct cb_err *err)
