@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "ckpt/model/model.h"
+#include "cli/workload_table.h"
 #include "run/workload_kind.h"
 #include "setup/s3_keys.h"
 #include "store/kind.h"
@@ -163,8 +164,8 @@ int store_location_check(const struct experiment *experiment, struct cb_err *err
 {
     const char *store = experiment_text(experiment, OPT_STORE);
     struct store_uri uri = store_uri_of(store);
-    if (!workload_kind_of(experiment)->has_ranks)
-        return 0; /* uses no store */
+    if (!workload_row_of(experiment)->needs_store)
+        return 0;
     int rc = store_uri_check_faults(store, err);
     if (rc)
         return cb_context(err, "store=%s", store);

@@ -1,9 +1,9 @@
 /* Computes model, layout and plan of an experiment. */
 #include "cli/plan/workload.h"
 
-#include "run/workload_kind.h"
-
 #include <sched.h>
+
+#include "cli/workload_table.h"
 
 #define DIRECT_ALIGNMENT 4096
 #define BUFFERED_ALIGNMENT 64
@@ -28,17 +28,27 @@ uint32_t workload_payload_alignment(const struct experiment *experiment)
 }
 
 /* If the number is not given: one rank for each core that this process may use. */
-static uint32_t ranks_without_model(const struct experiment *experiment)
+int workload_plan_ranks(struct workload *self, const struct experiment *experiment, struct cb_err *err)
 {
     cpu_set_t cores;
     uint64_t ranks = experiment_u64(experiment, OPT_RANKS);
+    (void)err;
     if (ranks == 0 && sched_getaffinity(0, sizeof cores, &cores) == 0)
         ranks = (uint64_t)CPU_COUNT(&cores);
-    return ranks ? (uint32_t)ranks : 1;
+    *self = (struct workload){.layouts.ranks = ranks ? (uint32_t)ranks : 1};
+    return 0;
+}
+
+int workload_plan_waiting(struct workload *self, const struct experiment *experiment, struct cb_err *err)
+{
+    uint64_t ranks = experiment_u64(experiment, OPT_RANKS);
+    (void)err;
+    *self = (struct workload){.layouts.ranks = ranks ? (uint32_t)ranks : 1};
+    return 0;
 }
 
 /* A training has the given number of ranks, or one. */
-static int init_training(struct workload *self, const struct experiment *experiment, struct cb_err *err)
+int workload_plan_training(struct workload *self, const struct experiment *experiment, struct cb_err *err)
 {
     struct workload fresh = {0};
     uint64_t ranks = experiment_u64(experiment, OPT_RANKS), dp = experiment_u64(experiment, OPT_DP);
@@ -53,21 +63,10 @@ static int init_training(struct workload *self, const struct experiment *experim
     return rc;
 }
 
-int workload_init(struct workload *self, const struct experiment *experiment, struct cb_err *err)
+int workload_plan_state(struct workload *self, const struct experiment *experiment, struct cb_err *err)
 {
     struct workload fresh = {0};
     struct plan_options options;
-    if (!workload_kind_of(experiment)->has_ranks) {
-        uint64_t ranks = experiment_u64(experiment, OPT_RANKS);
-        *self = (struct workload){.layouts.ranks = ranks ? (uint32_t)ranks : 1};
-        return 0;
-    }
-    if (workload_kind_of(experiment)->trains)
-        return init_training(self, experiment, err);
-    if (!workload_kind_of(experiment)->has_layout) {
-        *self = (struct workload){.layouts.ranks = ranks_without_model(experiment)};
-        return 0;
-    }
     int rc = workload_load_model(experiment, &fresh.model, err);
     if (rc == 0)
         rc = layout_pair_new(fresh.model, experiment, &fresh.layouts, err);
@@ -82,6 +81,11 @@ int workload_init(struct workload *self, const struct experiment *experiment, st
     }
     *self = fresh;
     return 0;
+}
+
+int workload_init(struct workload *self, const struct experiment *experiment, struct cb_err *err)
+{
+    return workload_row_of(experiment)->plan(self, experiment, err);
 }
 
 void workload_release(struct workload *self)

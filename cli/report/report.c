@@ -11,6 +11,7 @@
 #include "cli/report/metric_format.h"
 #include "cli/report/table.h"
 #include "cli/report/training_report.h"
+#include "cli/workload_table.h"
 #include "core/units.h"
 #include "jobs/slurm/run_follow.h"
 #include "run/workload_kind.h"
@@ -273,7 +274,7 @@ static int write_metrics(const struct run_info *info, enum operation op, bool co
 }
 
 /* What was measured, and what could not be. */
-static int write_suite(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err)
+int report_suite(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err)
 {
     int rc = write_metrics(info, OP_SUITE, colour, out, err);
     write_used(info, out);
@@ -294,7 +295,7 @@ static void write_fact(const struct run_info *info, const char *heading, const c
 }
 
 /* For workload=verify: what was read, how fast, and what is wrong with it. */
-static int write_looked_at(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err)
+int report_verification(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err)
 {
     static const char *const headings[] = {"", "time", "GiB/s", "slowest rank", "where the time goes"};
     const struct run_metric *time = run_info_metric(info, OP_VERIFY, METRIC_OP_S);
@@ -336,7 +337,7 @@ static int write_looked_at(const struct run_info *info, bool colour, struct buf 
     return rc;
 }
 
-static int write_checkpoints(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err)
+int report_checkpoints(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err)
 {
     static const char *const headings[] = {
         "", "median", "min … max", "GiB/s", "of device limit", "slowest rank", "where the time goes"};
@@ -362,20 +363,17 @@ static int write_checkpoints(const struct run_info *info, bool colour, struct bu
     return rc;
 }
 
+int report_training(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err)
+{
+    int rc = training_report_write(info, colour, out, err);
+    return rc ? rc : report_checkpoints(info, colour, out, err);
+}
+
 int report_write_results(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err)
 {
+    const struct workload_row *workload = workload_row_of(info->experiment);
     buf_append_char(out, '\n');
-    int rc = 0;
-    if (workload_kind_of(info->experiment)->trains)
-        rc = training_report_write(info, colour, out, err);
-    if (rc)
-        return rc;
-    if (workload_kind_of(info->experiment)->measures_cluster)
-        rc = write_suite(info, colour, out, err);
-    else if (workload_kind_of(info->experiment)->inspects_checkpoint)
-        rc = write_looked_at(info, colour, out, err);
-    else if (workload_kind_of(info->experiment)->has_ranks)
-        rc = write_checkpoints(info, colour, out, err);
+    int rc = workload->report ? workload->report(info, colour, out, err) : 0;
     if (rc)
         return rc;
     write_ending(info, out);

@@ -12,4 +12,10 @@
 /* The table of operations, the verification, suspicious results, and the place where the run ended. */
 int report_write_results(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
 
+/* For the rows of cli/workload_table.h. */
+int report_checkpoints(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
+int report_training(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
+int report_suite(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
+int report_verification(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
+
 #endif

@@ -9,6 +9,7 @@
 #include "cli/plan/store_location.h"
 #include "cli/report/table.h"
 #include "cli/report/training_report.h"
+#include "cli/workload_table.h"
 #include "core/units.h"
 #include "run/workload_kind.h"
 #include "store/kind.h"
@@ -26,55 +27,83 @@ static void print_millions(uint64_t count, char text[32])
         snprintf(text, 32, "%.2f M", (double)count / 1e6);
 }
 
-static void write_model_line(const char *run, const struct experiment *experiment, const struct workload *workload,
+void heading_of_waiting(const struct experiment *experiment, const struct workload *workload, const char *host,
+                        struct buf *out)
+{
+    (void)workload, (void)host;
+    buf_printf(out, "waits for %s\n", experiment_text(experiment, OPT_WAIT_FOR));
+}
+
+static void write_ranks(const struct experiment *experiment, const struct workload *workload, const char *host,
+                        struct buf *out)
+{
+    buf_printf(out, "   %s rank%s%s%s\n", experiment_text(experiment, OPT_RANKS),
+               units_plural(experiment_u64(experiment, OPT_RANKS)), workload ? " on " : "", workload ? host : "");
+}
+
+void heading_of_suite(const struct experiment *experiment, const struct workload *workload, const char *host,
+                      struct buf *out)
+{
+    buf_printf(out, "cluster suite: %s", experiment_text(experiment, OPT_SUITE_ONLY));
+    write_ranks(experiment, workload, host, out);
+}
+
+void heading_of_verification(const struct experiment *experiment, const struct workload *workload, const char *host,
                              struct buf *out)
 {
-    char host[256] = "", count[32];
-    if (gethostname(host, sizeof host - 1) < 0)
-        snprintf(host, sizeof host, "this machine");
-    bool suite = workload_kind_of(experiment)->measures_cluster;
-    if (!workload_kind_of(experiment)->has_ranks) {
-        buf_printf(out, "run %s  waits for %s\n", run, experiment_text(experiment, OPT_WAIT_FOR));
+    buf_append_text(out, "verification");
+    write_ranks(experiment, workload, host, out);
+}
+
+/* Of a workload that is not known any more. */
+static void write_unplanned(const struct experiment *experiment, struct buf *out)
+{
+    bool nodes = experiment_u64(experiment, OPT_NODES) > 1;
+    buf_printf(out, "%s   ranks=%s%s%s\n", experiment_text(experiment, OPT_MODEL),
+               experiment_text(experiment, OPT_RANKS), nodes ? " nodes=" : "",
+               nodes ? experiment_text(experiment, OPT_NODES) : "");
+}
+
+void heading_of_training(const struct experiment *experiment, const struct workload *workload, const char *host,
+                         struct buf *out)
+{
+    char count[32];
+    if (!workload) {
+        write_unplanned(experiment, out);
         return;
     }
-    bool verify = workload_kind_of(experiment)->inspects_checkpoint;
-    buf_printf(out, "run %s  %s", run,
-               suite    ? "cluster suite"
-               : verify ? "verification"
-                        : experiment_text(experiment, OPT_MODEL));
-    if (suite || verify) {
-        buf_printf(out, "%s%s   %s rank%s%s%s\n", suite ? ": " : "",
-                   suite ? experiment_text(experiment, OPT_SUITE_ONLY) : "", experiment_text(experiment, OPT_RANKS),
-                   units_plural(experiment_u64(experiment, OPT_RANKS)), workload ? " on " : "", workload ? host : "");
-    } else if (workload && !workload->layout) {
-        print_millions(model_parameters(workload->model), count);
-        buf_printf(out, ", %s parameters, %s   %u rank%s on %s\ntrain  ", count,
-                   workload->training.bf16 ? "bf16" : "fp32", workload->layouts.ranks,
-                   units_plural(workload->layouts.ranks), host);
-        training_describe(&workload->training, out);
-        buf_printf(out, ", %s step%s, checkpoints: %s\n", experiment_text(experiment, OPT_TRAIN_STEPS),
-                   units_plural(experiment_u64(experiment, OPT_TRAIN_STEPS)),
-                   strcmp(experiment_text(experiment, OPT_TRAIN_CHECKPOINT_EVERY), "0") == 0
-                       ? "none"
-                       : experiment_text(experiment, OPT_TRAIN_CHECKPOINT_EVERY));
-    } else if (workload) {
-        uint64_t parameters = model_parameters(workload->model);
-        print_millions(parameters, count);
-        buf_printf(out, ", %s parameters, %s, %s (%.3g B each)", count, dtype_name(workload->model->dtype),
-                   layout_state_name(workload->layout),
-                   parameters ? (double)layout_total_bytes(workload->layout) / (double)parameters : 0.0);
-        const struct layout_pair *layouts = &workload->layouts;
-        uint32_t ranks = layouts->ranks;
-        const char *axes = layout_describe(layouts->saved);
-        bool resharded = layouts->loaded != layouts->saved;
-        buf_printf(out, "   %u rank%s%s%s%s%s%s on %s\n", ranks, units_plural(ranks), *axes ? " (" : "", axes,
-                   resharded ? ", loaded as " : "", resharded ? layout_describe(layouts->loaded) : "", *axes ? ")" : "",
-                   host);
-    } else {
-        bool nodes = experiment_u64(experiment, OPT_NODES) > 1;
-        buf_printf(out, "   ranks=%s%s%s\n", experiment_text(experiment, OPT_RANKS), nodes ? " nodes=" : "",
-                   nodes ? experiment_text(experiment, OPT_NODES) : "");
+    print_millions(model_parameters(workload->model), count);
+    buf_printf(out, "%s, %s parameters, %s   %u rank%s on %s\ntrain  ", experiment_text(experiment, OPT_MODEL), count,
+               workload->training.bf16 ? "bf16" : "fp32", workload->layouts.ranks,
+               units_plural(workload->layouts.ranks), host);
+    training_describe(&workload->training, out);
+    buf_printf(out, ", %s step%s, checkpoints: %s\n", experiment_text(experiment, OPT_TRAIN_STEPS),
+               units_plural(experiment_u64(experiment, OPT_TRAIN_STEPS)),
+               strcmp(experiment_text(experiment, OPT_TRAIN_CHECKPOINT_EVERY), "0") == 0
+                   ? "none"
+                   : experiment_text(experiment, OPT_TRAIN_CHECKPOINT_EVERY));
+}
+
+void heading_of_state(const struct experiment *experiment, const struct workload *workload, const char *host,
+                      struct buf *out)
+{
+    char count[32];
+    if (!workload) {
+        write_unplanned(experiment, out);
+        return;
     }
+    uint64_t parameters = model_parameters(workload->model);
+    print_millions(parameters, count);
+    buf_printf(out, "%s, %s parameters, %s, %s (%.3g B each)", experiment_text(experiment, OPT_MODEL), count,
+               dtype_name(workload->model->dtype), layout_state_name(workload->layout),
+               parameters ? (double)layout_total_bytes(workload->layout) / (double)parameters : 0.0);
+    const struct layout_pair *layouts = &workload->layouts;
+    uint32_t ranks = layouts->ranks;
+    const char *axes = layout_describe(layouts->saved);
+    bool resharded = layouts->loaded != layouts->saved;
+    buf_printf(out, "   %u rank%s%s%s%s%s%s on %s\n", ranks, units_plural(ranks), *axes ? " (" : "", axes,
+               resharded ? ", loaded as " : "", resharded ? layout_describe(layouts->loaded) : "", *axes ? ")" : "",
+               host);
 }
 
 static void write_store_line(const struct experiment *experiment, bool is_here, struct buf *out)
@@ -115,7 +144,7 @@ static void write_store_line(const struct experiment *experiment, bool is_here, 
 /* False for a training that neither saves nor resumes. */
 static bool uses_store(const struct experiment *experiment)
 {
-    return workload_kind_of(experiment)->has_ranks &&
+    return workload_row_of(experiment)->needs_store &&
            (!workload_kind_of(experiment)->trains ||
             strcmp(experiment_text(experiment, OPT_TRAIN_CHECKPOINT_EVERY), "0") != 0 ||
             !experiment_is(experiment, OPT_TRAIN_RESUME, "none"));
@@ -133,9 +162,13 @@ static void write_plan_line(const struct plan *plan, struct buf *out)
 void report_write_heading(const char *run, const struct experiment *experiment, const struct workload *workload,
                           bool is_here, bool colour, struct buf *out)
 {
+    char host[256] = "";
     if (colour)
         buf_append_text(out, table_style_start(TABLE_BOLD));
-    write_model_line(run, experiment, workload, out);
+    if (gethostname(host, sizeof host - 1) < 0)
+        snprintf(host, sizeof host, "this machine");
+    buf_printf(out, "run %s  ", run);
+    workload_row_of(experiment)->heading(experiment, workload, host, out);
     if (colour)
         buf_append_text(out, table_style_end());
     if (uses_store(experiment))

@@ -12,4 +12,16 @@
 void report_write_heading(const char *run, const struct experiment *experiment, const struct workload *workload,
                           bool is_here, bool colour, struct buf *out);
 
+/* For the rows of cli/workload_table.h. */
+void heading_of_state(const struct experiment *experiment, const struct workload *workload, const char *host,
+                      struct buf *out);
+void heading_of_training(const struct experiment *experiment, const struct workload *workload, const char *host,
+                         struct buf *out);
+void heading_of_suite(const struct experiment *experiment, const struct workload *workload, const char *host,
+                      struct buf *out);
+void heading_of_verification(const struct experiment *experiment, const struct workload *workload, const char *host,
+                             struct buf *out);
+void heading_of_waiting(const struct experiment *experiment, const struct workload *workload, const char *host,
+                        struct buf *out);
+
 #endif

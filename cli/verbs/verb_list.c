@@ -7,10 +7,10 @@
 #include "cli/report/history_reading.h"
 #include "cli/report/sweep_axes.h"
 #include "cli/report/table.h"
+#include "cli/workload_table.h"
 #include "core/alloc.h"
 #include "core/log.h"
 #include "core/units.h"
-#include "run/workload_kind.h"
 
 #define DEFAULT_LINES 100
 
@@ -210,8 +210,7 @@ static bool has_model(const struct json_value *experiment)
     const char *workload;
     if (!json_as_text(json_get(experiment, "workload"), &workload))
         return true;
-    const struct workload_kind *kind = workload_kind_named(workload);
-    return kind->has_layout || kind->trains;
+    return workload_row_named(workload)->has_model;
 }
 
 static int table_line(void *context, const struct run_line *line, struct cb_err *err)
