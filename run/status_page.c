@@ -222,6 +222,12 @@ void status_page_add_failure(struct status_page *page, int code, const char *tex
     append_line(page->failures, &page->failure_length, line, len);
 }
 
+void status_page_forgive(struct status_page *page)
+{
+    atomic_store_explicit(&page->failure_code, 0, memory_order_relaxed);
+    atomic_store_explicit(&page->failure_length, 0, memory_order_release);
+}
+
 void status_page_add_fact(struct status_page *page, const char *key, const char *value)
 {
     char text[LINE_MAX_BYTES], line[LINE_MAX_BYTES];

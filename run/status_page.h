@@ -104,6 +104,8 @@ void status_page_enter_behind(struct status_page *page, enum operation op, enum 
 struct sample *status_page_begin_sample(struct status_page *page);
 void status_page_publish_sample(struct status_page *page);
 void status_page_add_failure(struct status_page *page, int code, const char *text);
+/* Takes back the failures so far: the rank has found another way. */
+void status_page_forgive(struct status_page *page);
 void status_page_add_fact(struct status_page *page, const char *key, const char *value);
 #define STATUS_FACT_STOPPED "stopped" /* who asked, if not the agent */
 

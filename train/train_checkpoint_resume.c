@@ -100,43 +100,64 @@ static int by_step(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Earlier checkpoints count for retention as if this attempt had saved them; incomplete ones are removed. For rank
- * 0. */
-static int take_over(struct trainer *trainer, struct cb_err *err)
+/* What lies in the run's folder, the lowest step first. For rank 0. */
+static int list_left(const struct train_checkpoint *self, struct left_list *list, struct cb_err *err)
 {
-    struct train_checkpoint *self = trainer->checkpoint;
-    struct left_list *list = calloc(1, sizeof *list);
-    if (!list)
-        return alloc_fail(err, "for a list of checkpoints");
     list->suffix = self->folder.suffix;
     int rc = store_list(self->folder.plain, list->suffix, note_left, list, err);
-    qsort(list->items, rc ? 0 : list->count, sizeof *list->items, by_step);
+    if (rc)
+        list->count = 0;
+    qsort(list->items, list->count, sizeof *list->items, by_step);
+    return rc;
+}
+
+/* Earlier checkpoints count for retention as if this attempt had saved them; incomplete ones are removed. For rank
+ * 0. */
+static int take_over(struct trainer *trainer, struct left_list *list, struct cb_err *err)
+{
+    struct train_checkpoint *self = trainer->checkpoint;
+    int rc = list_left(self, list, err);
     for (size_t i = 0; i < list->count && !rc; i++) {
         if (!list->items[i].whole)
             train_checkpoint_clear(trainer, list->items[i].step);
         else if (list->items[i].step < trainer->position.step)
             self->kept[self->kept_count++] = list->items[i].step;
     }
-    free(list);
     return rc;
 }
 
-static int find_newest(struct trainer *trainer, char name[FOLDER_NAME_BYTES], struct cb_err *err)
+/* The complete checkpoint with the highest step that has not been passed over; one of another name where the folder has
+ * none of ours, as the folder of a checkpoint itself has not. "" where nothing is left. For rank 0. */
+static int find_next(struct trainer *trainer, struct left_list *list, bool is_first, char name[FOLDER_NAME_BYTES],
+                     struct cb_err *err)
 {
     struct train_checkpoint *self = trainer->checkpoint;
-    int rc = 0;
     name[0] = '\0';
-    if (trainer->rank == 0) {
-        rc = self->folder.path ? folder_find_checkpoint(&self->folder, name, err) : 0;
-        if (rc == CB_ERR_NOT_FOUND) {
-            name[0] = '\0';
-            rc = 0;
-        }
-        if (!rc)
-            look_back(trainer);
+    if (!self->folder.path)
+        return 0;
+    int rc = is_first ? list_left(self, list, err) : 0;
+    if (is_first)
+        look_back(trainer);
+    while (list->count > 0 && !list->items[list->count - 1].whole)
+        list->count--;
+    if (rc == 0 && list->count > 0) {
+        folder_checkpoint_name(&self->folder, self->experiment, list->items[--list->count].step, name);
+        return 0;
     }
-    rc = trainer_join(trainer, rc, err);
-    return rc ? rc : comm_broadcast(trainer->comm, name, FOLDER_NAME_BYTES, trainer_deadline(trainer), err);
+    if (rc == 0 && is_first)
+        rc = folder_find_checkpoint(&self->folder, name, err);
+    if (rc == CB_ERR_NOT_FOUND)
+        name[0] = '\0';
+    return rc == CB_ERR_NOT_FOUND ? 0 : rc;
+}
+
+/* The step that the name of a checkpoint says; -1 if it says none. */
+static int64_t named_step(const struct train_checkpoint *self, const char *name)
+{
+    uint32_t step;
+    char file[FOLDER_NAME_BYTES + 2];
+    snprintf(file, sizeof file, "%s/", name);
+    return parse_step(file, self->folder.suffix, &step) ? (int64_t)step : -1;
 }
 
 static int load(struct trainer *trainer, const char *name, struct cb_err *err)
@@ -144,16 +165,64 @@ static int load(struct trainer *trainer, const char *name, struct cb_err *err)
     struct train_checkpoint *self = trainer->checkpoint;
     struct engine_options options = {.deadline_ns = trainer_deadline(trainer)};
     struct sample *sample = status_page_begin_sample(trainer->page);
+    int64_t named = named_step(self, name);
     if (!sample)
         return cb_fail(err, CB_ERR_INTERNAL, "the status page has no room for another sample");
     sample->op = OP_LOAD;
     int rc = engine_load(self->engine, name, &self->state, &options, sample, err);
     if (!rc)
         rc = train_checkpoint_fetch_position(self, trainer, err);
+    if (!rc &&
+        (self->position.step < 0 || self->position.step > UINT32_MAX || (named >= 0 && self->position.step != named)))
+        rc = cb_fail(err, CB_ERR_CORRUPT, "%s says that its step is %lld", name, (long long)self->position.step);
     sample->iteration = rc ? 0 : (uint32_t)self->position.step;
     sample->flags |= rc ? SAMPLE_FAILED : SAMPLE_COLDNESS_UNKNOWN;
     status_page_publish_sample(trainer->page);
     return rc ? cb_context(err, "train.resume=latest, %s", name) : 0;
+}
+
+/* Loads it on all ranks; *damaged where that failed because of what it holds. Collective. */
+static int try_to_load(struct trainer *trainer, const char *name, bool *damaged, struct cb_err *err)
+{
+    struct agreement agreement;
+    struct cb_err why;
+    int code = load(trainer, name, err);
+    bool mine = code == CB_ERR_CORRUPT || code == CB_ERR_FORMAT || code == CB_ERR_NOT_FOUND;
+    int rc = comm_agree(trainer->comm, code, mine, trainer_deadline(trainer), &agreement, code ? &why : err);
+    *damaged = !rc && agreement.sum > 0;
+    if (!code && !rc && agreement.code)
+        code = cb_fail(err, CB_ERR_ABORTED, "train.resume=latest, %s: rank %u could not load it", name,
+                       agreement.failed_rank);
+    if (*damaged && trainer->rank == 0)
+        status_page_add_fact(trainer->page, "train.passed_over", err->message);
+    return code ? code : rc;
+}
+
+/* Loads the checkpoint with the highest step that is complete and right; `name` is "" where there is nothing to resume.
+ * Where all are damaged that is an error: nobody wants to begin anew without knowing. */
+static int load_newest(struct trainer *trainer, struct left_list *list, char name[FOLDER_NAME_BYTES],
+                       struct cb_err *err)
+{
+    bool damaged = true;
+    int loaded = 0, rc = 0;
+    for (bool is_first = true; damaged && !rc; is_first = false) {
+        struct cb_err why = {0};
+        if (trainer->rank == 0)
+            rc = find_next(trainer, list, is_first, name, &why);
+        rc = trainer_join(trainer, rc, &why);
+        if (!rc)
+            rc = comm_broadcast(trainer->comm, name, FOLDER_NAME_BYTES, trainer_deadline(trainer), &why);
+        if (rc)
+            *err = why;
+        if (rc || !name[0])
+            break;
+        if (loaded)
+            status_page_forgive(trainer->page); /* of the one before */
+        loaded = try_to_load(trainer, name, &damaged, err);
+        if (loaded && !damaged)
+            rc = loaded;
+    }
+    return rc ? rc : loaded;
 }
 
 int checkpoint_resume(struct trainer *trainer, struct cb_err *err)
@@ -162,22 +231,25 @@ int checkpoint_resume(struct trainer *trainer, struct cb_err *err)
     char name[FOLDER_NAME_BYTES], text[FOLDER_NAME_BYTES + 128];
     if (!self || !self->resumes)
         return 0;
-    int rc = find_newest(trainer, name, err);
-    if (rc)
+    struct left_list *list = calloc(1, sizeof *list);
+    int rc = trainer_join(trainer, list ? 0 : alloc_fail(err, "for a list of checkpoints"), err);
+    if (!rc)
+        rc = load_newest(trainer, list, name, err);
+    if (rc || !name[0]) {
+        free(list);
+        if (!rc)
+            status_page_add_fact(trainer->page, "train.resumed", "nothing to resume: from step 0");
         return rc;
-    if (!name[0]) {
-        status_page_add_fact(trainer->page, "train.resumed", "nothing to resume: from step 0");
-        return 0;
     }
-    rc = trainer_join(trainer, load(trainer, name, err), err);
-    if (rc)
-        return rc;
-    if (self->position.step < 0 || self->position.step > UINT32_MAX)
-        return cb_fail(err, CB_ERR_CORRUPT, "%s says that its step is %lld", name, (long long)self->position.step);
     trainer->position = self->position;
     self->last_step = self->position.step;
     bool saves = trainer->training.checkpoint_steps || trainer->training.checkpoint_ns;
-    rc = trainer_join(trainer, trainer->rank == 0 && self->folder.path && saves ? take_over(trainer, err) : 0, err);
+    if (trainer->rank == 0 && self->folder.path && saves) {
+        list->count = 0;
+        rc = take_over(trainer, list, err);
+    }
+    free(list);
+    rc = trainer_join(trainer, rc, err);
     if (rc)
         return rc;
     self->kept[self->kept_count++] = (uint32_t)self->position.step;

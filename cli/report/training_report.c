@@ -139,6 +139,7 @@ int training_report_write(const struct run_info *info, bool colour, struct buf *
     write_fact(info, "train.data", "data", out);
     write_fact(info, "mfu.peak", "peak", out);
     write_fact(info, "train.resumed", "resumed", out);
+    write_fact(info, "train.passed_over", "passed over", out);
     write_value(info, METRIC_RECOVERY_S, "recovery", "from the end of the attempt before to the first step", out);
     write_value(info, METRIC_LOST_STEPS, "lost", "steps had to be done again", out);
     write_value(info, METRIC_TRAIN_GOODPUT, "goodput", "of the time went into steps at their own pace", out);

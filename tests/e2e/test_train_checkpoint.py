@@ -3,6 +3,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -193,3 +194,56 @@ def test_without_keep_nothing_stays_and_a_resume_alone_saves_nothing(tmp_path):
     assert sorted(losses(tmp_path)) == [4, 5, 6] and step_of(tmp_path) == 4
     train(tmp_path, *batch(2), "train.steps=4", "suffix=a", "train.resume=latest", store=tmp_path / "store")
     assert losses(tmp_path) == {} and "nothing is left to do" in facts(tmp_path)["train.resumed"]
+
+
+# ---- which checkpoint it goes on from ----
+
+def leave_checkpoints(place, *words):
+    """Of steps 2, 4, 6, 8, 10 and 12, all kept."""
+    train(place, *batch(2), EVERY, "suffix=a", "train.resume=latest", "io.engine=psync", "keep.last=9", "train.steps=12", *words, store=place / "store")
+    assert step_of(place) == 12
+
+
+def goes_on_from(place, *words):
+    train(place, *batch(2), EVERY, "suffix=a", "train.resume=latest", "io.engine=psync", "train.steps=14", *words, store=place / "store")
+    return facts(place)
+
+
+def test_resume_takes_the_highest_step_not_the_newest_file(tmp_path):
+    leave_checkpoints(tmp_path)
+    os.utime(tmp_path / "store/a/iteration-4/.metadata")
+    assert goes_on_from(tmp_path)["train.resumed"] == "a/iteration-12, from step 12"
+
+
+def test_resume_tells_step_10_from_step_8_where_both_are_as_old(tmp_path):
+    leave_checkpoints(tmp_path)
+    shutil.rmtree(tmp_path / "store/a/iteration-12")
+    for marker in (tmp_path / "store/a").glob("iteration-*/.metadata"):
+        os.utime(marker, ns=(10**18, 10**18))
+    assert goes_on_from(tmp_path)["train.resumed"] == "a/iteration-10, from step 10"
+
+
+def test_resume_passes_over_what_is_damaged_and_says_so(tmp_path):
+    leave_checkpoints(tmp_path)
+    cut, flipped = (next((tmp_path / f"store/a/iteration-{step}").glob("__1_*.distcp")) for step in (12, 10))
+    os.truncate(cut, cut.stat().st_size // 2)
+    content = bytearray(flipped.read_bytes())
+    content[len(content) // 2] ^= 1
+    flipped.write_bytes(content)
+    said = goes_on_from(tmp_path)
+    assert said["train.resumed"] == "a/iteration-8, from step 8" and "a/iteration-10" in said["train.passed_over"]
+
+
+def test_resume_passes_over_a_copy_under_another_step(tmp_path):
+    leave_checkpoints(tmp_path)
+    shutil.copytree(tmp_path / "store/a/iteration-4", tmp_path / "store/a/iteration-99")
+    said = goes_on_from(tmp_path)
+    assert said["train.resumed"] == "a/iteration-12, from step 12" and "iteration-99 says that its step is 4" in said["train.passed_over"]
+
+
+def test_resume_where_all_are_damaged_does_not_begin_anew(tmp_path):
+    leave_checkpoints(tmp_path)
+    for path in (tmp_path / "store/a").glob("iteration-*/*.distcp"):
+        os.truncate(path, 100)
+    result = ckptbench(tmp_path, "run", *SMALL, *batch(2), "suffix=a", "train.resume=latest", "train.steps=14", f"store={tmp_path}/store", code=3)
+    assert "a/iteration-2/" in result.stderr and "the file is too short" in result.stderr
