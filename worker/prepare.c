@@ -245,7 +245,11 @@ static int prepare_store(struct run *self, struct cb_err *err)
         rc = run_join(self, open_stores(self, err), err);
     if (!rc && self->attempt > 1 && !self->folder.overwrite && comm_rank(self->comm) == 0)
         rc = folder_clear(&self->folder, err);
-    return self->attempt > 1 ? run_join(self, rc, err) : rc;
+    if (!rc && comm_rank(self->comm) == 0 && experiment_is(self->experiment, OPT_FOLDER, "rotate"))
+        rc = folder_choose_slot(&self->folder, err);
+    rc = run_join(self, rc, err);
+    return rc ? rc
+              : comm_broadcast(self->comm, &self->folder.first, sizeof self->folder.first, run_deadline(self), err);
 }
 
 static int find_checkpoint(struct run *self, struct cb_err *err)

@@ -337,6 +337,20 @@ void folder_release(struct folder *self)
     memset(self, 0, sizeof *self);
 }
 
+int folder_choose_slot(struct folder *self, struct cb_err *err)
+{
+    char newest[FOLDER_NAME_BYTES], slot[FOLDER_NAME_BYTES];
+    uint64_t files;
+    self->first = 0;
+    if (!self->path)
+        return 0;
+    int rc = resolve_newest_checkpoint(self->plain, self->suffix, newest, sizeof newest, &files, err);
+    snprintf(slot, sizeof slot, "%.900s/checkpoint-0", self->suffix);
+    if (rc == 0 && strcmp(newest, slot) == 0)
+        self->first = 1;
+    return rc == CB_ERR_NOT_FOUND ? 0 : rc;
+}
+
 void folder_checkpoint_name(const struct folder *self, const struct experiment *experiment, uint32_t iteration,
                             char name[FOLDER_NAME_BYTES])
 {
@@ -344,7 +358,7 @@ void folder_checkpoint_name(const struct folder *self, const struct experiment *
     if (experiment_is(experiment, OPT_FOLDER, "overwrite"))
         snprintf(last, sizeof last, "checkpoint");
     else if (experiment_is(experiment, OPT_FOLDER, "rotate"))
-        snprintf(last, sizeof last, "checkpoint-%u", iteration % 2);
+        snprintf(last, sizeof last, "checkpoint-%u", (self->first + iteration) % 2);
     else
         snprintf(last, sizeof last, "iteration-%u", iteration);
     snprintf(name, FOLDER_NAME_BYTES, "%.900s/%s", self->suffix, last);

@@ -25,6 +25,7 @@ struct folder {
     bool reads_only; /* ops=load: no checkpoint is claimed or removed */
     bool ours;       /* the store folder has our marker */
     bool overwrite;  /* folder=overwrite or rotate */
+    uint32_t first;  /* folder=rotate: the slot of iteration 0, from folder_choose_slot */
 };
 
 /* Checks or makes the store's folder (its parent must exist) and claims it. For rank 0; `needed_bytes`
@@ -36,6 +37,10 @@ int folder_prepare(const struct experiment *experiment, const char *run, uint64_
 int folder_open(struct folder *self, const struct experiment *experiment, const char *run,
                 struct cb_err *err) CB_MUST_CHECK;
 void folder_release(struct folder *self);
+
+/* folder=rotate: a run begins with the slot that lacks a complete checkpoint, else with the older one, so that the
+ * newest stays until there is a newer one. For rank 0, before anything is written; it tells the others `first`. */
+int folder_choose_slot(struct folder *self, struct cb_err *err) CB_MUST_CHECK;
 
 /* Where iteration `iteration` saves. */
 void folder_checkpoint_name(const struct folder *self, const struct experiment *experiment, uint32_t iteration,

@@ -75,6 +75,15 @@ def test_folders_that_are_used_again(tmp_path, folder, names):
     assert all(sample["verified_bytes"] > 0 for sample in run.samples("verify"))
 
 
+@pytest.mark.parametrize("before, replaced", [(1, "checkpoint-1"), (2, "checkpoint-0"), (3, "checkpoint-1")])
+def test_a_run_that_starts_again_replaces_the_older_of_two(tmp_path, before, replaced):
+    passed(Run(tmp_path, folder="rotate", iterations=before, keep="true", suffix="a").run())
+    markers = {path.parent.name: path.stat().st_mtime_ns for path in (tmp_path / "store/a").glob("*/.metadata")}
+    passed(Run(tmp_path, name="again", folder="rotate", iterations=1, keep="true", suffix="a").run())
+    now = {path.parent.name: path.stat().st_mtime_ns for path in (tmp_path / "store/a").glob("*/.metadata")}
+    assert {name for name in now if now[name] != markers.get(name)} == {replaced}
+
+
 @pytest.mark.parametrize("keys", [{"io__files": "item"}, {"io__files": "3"}, {"io__files": "shared"}, {"format": "raw"},
                                   {"io__engine": "psync", "io__threads": 2}, {"save__dedup": "none"},
                                   {"save__dedup": "lowest_rank"}, {"checksum": "none"}, {"payload": "random"}])
