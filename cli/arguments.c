@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -11,6 +12,7 @@
 #include "cli/report/table.h"
 #include "core/alloc.h"
 #include "core/units.h"
+#include "core/utf8.h"
 #include "core/yaml.h"
 #include "run/options.h"
 
@@ -303,12 +305,30 @@ const char *cli_flag_value(const struct cli *self, const char *name)
     return NULL;
 }
 
+/* The length of a style of ours that begins here; 0: none does. */
+static size_t style_at(const char *at, size_t left)
+{
+    size_t len = strlen(table_style_end());
+    if (len <= left && memcmp(at, table_style_end(), len) == 0)
+        return len;
+    for (enum table_style style = TABLE_BOLD; style <= TABLE_WARN; style++) {
+        len = strlen(table_style_start(style));
+        if (len <= left && memcmp(at, table_style_start(style), len) == 0)
+            return len;
+    }
+    return 0;
+}
+
+/* What files, servers and other machines gave goes out with the rest: nothing of it may steer a terminal. */
 int cli_flush(struct cli *self, struct cb_err *err)
 {
     int rc = buf_check(&self->out, "the answer", err);
-    size_t done = 0;
-    while (rc == 0 && done < self->out.len) {
-        ssize_t written = write(STDOUT_FILENO, self->out.data + done, self->out.len - done);
+    char *shown = rc ? NULL : malloc(self->out.len * UTF8_ESCAPED_MAX + 1);
+    if (!rc && !shown)
+        rc = alloc_fail(err, "for the answer");
+    size_t len = rc ? 0 : utf8_escape(self->out.data, self->out.len, self->colour ? style_at : NULL, shown);
+    for (size_t done = 0; rc == 0 && done < len;) {
+        ssize_t written = write(STDOUT_FILENO, shown + done, len - done);
         if (written >= 0)
             done += (size_t)written;
         else if (errno == EPIPE)
@@ -316,6 +336,7 @@ int cli_flush(struct cli *self, struct cb_err *err)
         else if (errno != EINTR)
             rc = cb_fail_errno(err, errno, "writing to stdout");
     }
+    free(shown);
     buf_clear(&self->out);
     return rc;
 }

@@ -3,6 +3,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "core/utf8.h"
 
@@ -18,10 +19,10 @@ void log_init(const char *program, enum log_level level)
 
 static void log_line(const char *format, va_list arguments)
 {
-    char line[2048];
+    char line[2048], shown[sizeof line * UTF8_ESCAPED_MAX];
     vsnprintf(line, sizeof line, format, arguments);
-    utf8_hide_controls(line, "\n\t"); /* messages quote files and commands */
-    fprintf(stderr, "%s: %s\n", log_program, line);
+    size_t len = utf8_escape(line, strlen(line), NULL, shown); /* messages quote files and commands */
+    fprintf(stderr, "%s: %.*s\n", log_program, (int)len, shown);
 }
 
 #define LOG_FUNCTION(name, wanted)                                                                                     \

@@ -145,3 +145,16 @@ def test_of_runs_that_want_one_name_at_once_only_one_gets_it(tmp_path):
         kept = list((tmp_path / f"store/name{attempt}").rglob(".metadata"))
         assert len(kept) == 1
         ckptbench(tmp_path, "verify", str(kept[0].parent))
+
+
+# ---- a checkpoint from elsewhere ----
+
+@pytest.mark.parametrize("verb, code", [("inspect", 4), ("verify", 3)])
+def test_names_in_foreign_metadata_do_not_steer_the_terminal(tmp_path, verb, code):
+    (tmp_path / "foreign").mkdir()
+    name = b"evil\x1b]0;owned\x07\xff\xe2\x80\xae"
+    (tmp_path / "foreign/.metadata").write_bytes(b"\x80\x02c" + name + b"\nName\x1b[2J\n)\x81.")
+    result = subprocess.run([PROGRAM, verb, "foreign"], cwd=tmp_path, capture_output=True, env=environment(tmp_path), timeout=60)
+    said = (result.stdout + result.stderr).decode()  # fails where it is no UTF-8
+    assert result.returncode == code and all(letter.isprintable() or letter == "\n" for letter in said)
+    assert r"evil\u001b]0;owned\u0007\xff\u202e.Name\u001b[2J" in said

@@ -128,6 +128,31 @@ static void file_over_the_maximum_is_refused_and_leaves_the_buffer(void **unused
     buf_release(&in);
 }
 
+static size_t bold_is_ours(const char *at, size_t left)
+{
+    return left >= 4 && memcmp(at, "\033[1m", 4) == 0 ? 4 : 0;
+}
+
+static void assert_escaped(const char *text, size_t (*is_ours)(const char *, size_t), const char *wanted)
+{
+    char *out = malloc(strlen(text) * UTF8_ESCAPED_MAX + 1);
+    assert_non_null(out);
+    out[utf8_escape(text, strlen(text), is_ours, out)] = '\0';
+    assert_string_equal(out, wanted);
+    free(out);
+}
+
+static void what_steers_a_terminal_is_escaped(void **unused)
+{
+    (void)unused;
+    assert_escaped("plain\ttext, äöü €\n", NULL, "plain\ttext, äöü €\n");
+    assert_escaped("\033]0;title\007", NULL, "\\u001b]0;title\\u0007");
+    assert_escaped("a\rb\177c\302\233d", NULL, "a\\u000db\\u007fc\\u009bd");
+    assert_escaped("gpj.\342\200\256exe", NULL, "gpj.\\u202eexe");
+    assert_escaped("\377\303 cut \342\202", NULL, "\\xff\\xc3 cut \\xe2\\x82");
+    assert_escaped("\033[1mbold\033[2J", bold_is_ours, "\033[1mbold\\u001b[2J");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -139,6 +164,7 @@ int main(void)
         cmocka_unit_test(append_past_the_maximum_is_kept_and_reported_once_at_the_end),
         cmocka_unit_test(printf_and_extend_grow_the_buffer),
         cmocka_unit_test(written_file_reads_back_whole),
+        cmocka_unit_test(what_steers_a_terminal_is_escaped),
         cmocka_unit_test(file_over_the_maximum_is_refused_and_leaves_the_buffer),
     };
     return cmocka_run_group_tests_name("err", tests, NULL, NULL);
