@@ -22,11 +22,13 @@ import ast
 import datetime
 import inspect
 import io
+import ipaddress
 import json
 import math
 import mmap
 import os
 import resource
+import socket
 import sys
 import time
 
@@ -264,6 +266,20 @@ class Bucket:
         return kind(region=self.region, path=path, s3client_config=self.config)
 
 
+def meet(request):
+    """The ranks' store, which listens only at the address that they know: PyTorch's own listens at every one. A name
+    that this machine has for itself alone is no address for others."""
+    address, port, rank = request["address"], request["port"], request["rank"]
+    timeout = datetime.timedelta(seconds=request["timeout_s"])
+    options = {}
+    if rank == 0:
+        family, _, _, _, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+        if address == "127.0.0.1" or not ipaddress.ip_address(place[0]).is_loopback:
+            listening = socket.create_server(place[:2], family=family, backlog=max(request["ranks"], 128))
+            options = {"master_listen_fd": listening.detach(), "use_libuv": False}
+    return dist.TCPStore(address, port, request["ranks"], rank == 0, timeout, **options)
+
+
 class Adapter:
     def __init__(self):
         self.states = {}
@@ -274,7 +290,7 @@ class Adapter:
         self.bucket = Bucket(request["s3"]) if request["s3"] else None
         dist.init_process_group(
             "gloo",
-            init_method=f"tcp://{request['address']}:{request['port']}",
+            store=meet(request),
             rank=request["rank"],
             world_size=request["ranks"],
             timeout=datetime.timedelta(seconds=request["timeout_s"]),
