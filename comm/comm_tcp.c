@@ -134,7 +134,7 @@ static int start_message(struct comm *comm, bool receives, void *bytes, uint64_t
                          struct comm_message *message, struct cb_err *err)
 {
     struct tcp_comm *self = cast(comm);
-    struct operation *operation;
+    struct operation *operation = NULL;
     int rc = operation_new(self, 1, &operation, err);
     if (rc)
         return rc;
@@ -199,7 +199,7 @@ static int start_collective(struct comm *comm, const struct collective_call *cal
 {
     struct tcp_comm *self = cast(comm);
     uint32_t count = call->local ? self->local_count : comm->size;
-    struct operation *made;
+    struct operation *made = NULL;
     int rc = operation_new(self, count + 1, &made, err);
     if (rc)
         return rc;
@@ -278,7 +278,7 @@ static int tcp_start_broadcast(struct comm *comm, void *bytes, size_t len, struc
                                struct cb_err *err)
 {
     struct tcp_comm *self = cast(comm);
-    struct operation *made;
+    struct operation *made = NULL;
     if (comm->rank != 0)
         return start_message(comm, true, bytes, len, 0, TAG_ALL, message, err);
     int rc = operation_new(self, comm->size, &made, err);
