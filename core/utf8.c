@@ -48,8 +48,9 @@ size_t utf8_escape(const char *text, size_t len, size_t (*is_ours)(const char *a
                          : count == 2 ? (bytes[0] & 0x1Fu) << 6 | (bytes[1] & 0x3Fu)
                          : count == 3 ? (bytes[0] & 0x0Fu) << 12 | (bytes[1] & 0x3Fu) << 6 | (bytes[2] & 0x3Fu)
                                       : 0x10000;
-        bool hidden = (point < 0x20 && point != '\n' && point != '\t') || (point >= 0x7F && point < 0xA0) ||
-                      turns_direction(point);
+        bool ends_line = point == '\r' && bytes[1] == '\n'; /* as lines of CSV do */
+        bool hidden = (point < 0x20 && point != '\n' && point != '\t' && !ends_line) ||
+                      (point >= 0x7F && point < 0xA0) || turns_direction(point);
         if (count == 0)
             made += (size_t)sprintf(out + made, "\\x%02x", bytes[0]);
         else if (hidden && !ours)

@@ -148,6 +148,7 @@ static void what_steers_a_terminal_is_escaped(void **unused)
     assert_escaped("plain\ttext, äöü €\n", NULL, "plain\ttext, äöü €\n");
     assert_escaped("\033]0;title\007", NULL, "\\u001b]0;title\\u0007");
     assert_escaped("a\rb\177c\302\233d", NULL, "a\\u000db\\u007fc\\u009bd");
+    assert_escaped("a,b\r\n\r", NULL, "a,b\r\n\\u000d");
     assert_escaped("gpj.\342\200\256exe", NULL, "gpj.\\u202eexe");
     assert_escaped("\377\303 cut \342\202", NULL, "\\xff\\xc3 cut \\xe2\\x82");
     assert_escaped("\033[1mbold\033[2J", bold_is_ours, "\033[1mbold\\u001b[2J");
