@@ -1,9 +1,9 @@
-/* A barrier outside MPI, right behind its start. Owns what is known of PMIx.
+/* A barrier outside of MPI, right after MPI has started.
  *
- * MPI_Init of Open MPI ends with a fence of PMIx that brings no data. Under srun (Slurm 22.05 with PMIx 4) such a
- * fence waits for nobody, so a rank that is ready sends to one that still waits in an earlier fence, has not said
- * yet what is to be done with messages, and jumps to a null pointer. A fence that collects data does wait: this is
- * one, in the libpmix that MPI itself has loaded. */
+ * MPI_Init of Open MPI ends with a PMIx fence that collects no data. Under srun (Slurm 22.05 with PMIx 4) such a fence
+ * does not wait. A rank that is ready then sends to a rank that is still inside an earlier fence and has no handler for
+ * messages yet: that rank jumps to a null pointer. A fence that collects data does wait, so we add one, through the
+ * libpmix that MPI has loaded. */
 #include "comm/comm_fence.h"
 
 #ifdef HAVE_PMIX

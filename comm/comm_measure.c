@@ -1,5 +1,5 @@
-/* Timed messages on MPI. Owns the buffers that it moves, which stay allocated where MPI may still write
- * to them. Must not know what the figures are for. */
+/* Timed messages over MPI. Buffers of a measurement that did not end stay allocated, since MPI may still write to
+ * them. */
 #include "comm/comm_measure.h"
 
 #include <mpi.h>

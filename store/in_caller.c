@@ -1,11 +1,9 @@
-/* The engine without a kernel queue and without threads: the caller's own thread runs the steps.
+/* The engine without a kernel queue and without threads: the caller's own thread runs the requests, in order.
  *
- * For tools that wait for each request anyway: a thread beside them would take turns with them, at some eight futex
- * calls a request (converting a checkpoint of 242 MiB in 1,885 reads: 262 of them instead of 14,931, and 7 % less CPU).
- * Not for ranks: docs/performance.md. A write is run when it is submitted, since its bytes have just been composed, a
- * read when its completion is fetched, one a time, since its bytes are about to be used.
- *
- * Owns the order of requests. Must not know what a request is beyond its steps. */
+ * For tools that wait for each request anyway. With a thread beside them they would switch back and forth, at about eight
+ * futex calls a request (converting a checkpoint of 242 MiB in 1,885 reads: 262 futex calls instead of 14,931, and 7 %
+ * less CPU). Not for ranks: docs/performance.md. A write runs when it is submitted, while its bytes are still in the
+ * cache; a read runs when its completion is fetched, one at a time, right before its bytes are used. */
 
 #include "core/alloc.h"
 #include "store/posix/posix.h"

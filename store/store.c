@@ -1,8 +1,5 @@
-/* The front of every store: opens by URI, checks arguments, gives requests their slots, dispatches.
- *
- * Owns what all backends share: the assertions about callers, the count of what is in flight, the map
- * from a completion back to its request, and the sentence about a failed one. Must not know how any
- * backend moves bytes. */
+/* The front of every store: opens by URI, checks arguments, counts requests in flight, gives each a slot, and composes the
+ * message when one fails. */
 #include "store/store.h"
 
 #include <assert.h>

@@ -1,4 +1,4 @@
-/* Multiplies small matrices on all cores of a rank. Owns its threads; knows nothing of saves. */
+/* Multiplies small matrices on all cores of a rank, as a stand-in for training. */
 #include "worker/compute.h"
 
 #include <pthread.h>

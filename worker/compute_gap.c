@@ -1,4 +1,4 @@
-/* Between iterations. Owns the workload and its compute_rate; knows of the engine only whether saves go on. */
+/* Computes between iterations, and measures how much a save in the background slows that down. */
 #include "worker/compute_gap.h"
 
 #include <math.h>

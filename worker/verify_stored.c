@@ -1,4 +1,4 @@
-/* workload=verify. Owns who looks at what and how it is told; what is right and wrong is ckpt/stored/verify.h's. */
+/* workload=verify: ranks share the items of a stored checkpoint and check them with ckpt/stored/verify.h. */
 #include "worker/verify_stored.h"
 
 #include <inttypes.h>

@@ -1,5 +1,5 @@
-/* ckptbench-worker: one rank. Owns arguments, signals, the status page and the exit code; the work is
- * worker/run.h. Started by the agent under MPI's launcher, or alone for a single rank. */
+/* ckptbench-worker, one rank: arguments, signals, the status page, the exit code, and the table of workloads. The agent
+ * starts it under MPI's launcher, or alone for a single rank. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>

@@ -1,5 +1,4 @@
-/* Owns a conversion as a whole: the target and its claim, threads, the commit. Knows formats through ckpt/format/format.h, and
- * of stores no more than that uploads to a bucket outlive who began them. */
+/* A conversion as a whole: the target and its claim, threads, the commit. */
 #include "ckpt/convert/convert.h"
 
 #include <errno.h>

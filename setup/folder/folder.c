@@ -1,5 +1,4 @@
-/* The place in the store where a run's checkpoints go. Owns names, markers, claims and removal; knows
- * nothing of what is in a checkpoint but its commit marker. */
+/* The place in the store where a run's checkpoints go: names, markers, claims. */
 #include "setup/folder/folder.h"
 
 #include <dirent.h>

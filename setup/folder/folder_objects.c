@@ -1,4 +1,4 @@
-/* Claims in object stores. Owns their order; knows the names of marker and claim from folder.h. */
+/* Claims in object stores: which objects are written and read back, in which order. */
 #include "setup/folder/folder_objects.h"
 
 #include <stdio.h>

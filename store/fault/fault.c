@@ -1,7 +1,5 @@
-/* Any other store, with faults on the way (docs/fault-store.md).
- *
- * Owns the fate of each request: passed on, answered here, or never answered. A completion, from
- * inside or made here, is held until its time. Must not know what kind of store it wraps. */
+/* Wraps any other store and injects faults (docs/fault-store.md): each request is passed on, answered here, or never
+ * answered. Completions are held until their time. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* See fault_bucket.h. Owns the shared file; the folder and its end are the caller's. */
+/* A bandwidth that the processes of a machine share: one word in a shared file. */
 #include "store/fault/fault_bucket.h"
 
 #include "core/alloc.h"

@@ -1,10 +1,9 @@
-/* Files in a folder: opens the store, decides by the ladder what is used, and hands requests to it.
+/* Files in a folder: opens the store, chooses how files are accessed, and passes requests to the chosen engine.
  *
- * The ladder: O_DIRECT or buffered; registered buffers -> plain io_uring -> psync. Each step down is recorded
- * with its reason in the description. It is the same for files in memory and a rank with one core: that a
- * worker of the kernel takes turns with the rank there costs no CPU (docs/performance.md). A file gets
- * its final length when it is created, so that writes do not extend it (extending direct writes run one at a
- * time); no blocks are allocated ahead. Must not know what is in the files. */
+ * The choice goes down a ladder: O_DIRECT or buffered; registered buffers, plain io_uring, psync. The description records
+ * each step down with its reason. Files in memory and ranks with one core use the same ladder: a kernel worker that
+ * alternates with the rank costs no CPU (docs/performance.md). A file gets its final length when it is created, because
+ * direct writes that extend a file run one at a time; no blocks are preallocated. */
 #include "store/posix/posix.h"
 #include "store/kind.h"
 

@@ -1,7 +1,5 @@
-/* A request as a machine of steps: the same for every engine.
- *
- * Owns continuation after short transfers, retries, and the unaligned tail of O_DIRECT. Must not know
- * how a step is run. */
+/* A request as a sequence of steps, the same for every engine: continues after short transfers, retries, and handles the
+ * unaligned tail of O_DIRECT. */
 #include "core/alloc.h"
 #include "store/posix/posix.h"
 

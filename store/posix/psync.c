@@ -1,7 +1,5 @@
-/* The psync engine: threads that take requests from a queue and run their steps with preadv, pwritev
- * and fsync. With several threads several requests are in flight, so a depth means something.
- *
- * Owns the threads and the queue. Must not know what a request is beyond its steps. */
+/* The psync engine: threads take requests from a queue and run their steps with preadv, pwritev and fsync. Several threads
+ * keep several requests in flight. */
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>

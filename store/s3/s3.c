@@ -1,9 +1,9 @@
-/* Objects in a bucket: gives every request a slot with a call of its own and takes the answers.
+/* Objects in a bucket: gives every request a slot with a call of its own, and collects the replies.
  *
- * Writes are parts (store_part_bytes): one PUT where an object is no longer than a part, else parts of an upload that
- * the first of them begins, and that STORE_FINISH completes and then looks at. Reads are ranged GETs of one version of the object (If-Match). The caller's
- * memory is handed to curl's callbacks; there is no buffer of ours. Durable is what the server makes of a PUT. There are
- * no folders, and nothing is synced. Must not know how requests are signed or repeated. */
+ * Writes are parts (store_part_bytes). An object no longer than a part is one PUT; longer objects are multipart uploads,
+ * begun by their first part, completed and then checked by STORE_FINISH. Reads are ranged GETs of one version of the
+ * object (If-Match). curl's callbacks read and write the caller's memory; there is no buffer of ours. An object is
+ * durable when the server has acknowledged it. There are no folders, and nothing is synced. */
 #include <assert.h>
 #include <inttypes.h>
 #include <math.h>

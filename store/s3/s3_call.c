@@ -1,4 +1,4 @@
-/* Calls. Owns the curl handle of a request, what is sent and what is made of the answer; knows no other request. */
+/* One S3 request: its curl handle, what it sends, and how its reply is read. */
 #include "store/s3/s3_call.h"
 
 #include <assert.h>

@@ -1,4 +1,4 @@
-/* The chain of places that can have credentials. Owns secrets while they are looked for and wipes what it copied. */
+/* Finds credentials along the usual chain of sources, and wipes every secret that it copied. */
 #include "store/s3/s3_credentials.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* The loop. Owns the multi handle, the epoll, the window, and the lists of calls by state; knows requests only as calls
- * that are prepared and judged. */
+/* The event loop of S3 requests: curl's multi handle, epoll, the limit of requests in flight, and lists of calls by
+ * state. */
 #include "store/s3/s3_loop.h"
 
 #include <assert.h>

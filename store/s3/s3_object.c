@@ -1,4 +1,4 @@
-/* Objects being written and read. Owns uploads: their id, parts, completion, the look at what came of it, and abort. */
+/* Objects being written and read: the id of an upload, its parts, completing, checking and aborting it. */
 #include "store/s3/s3_object.h"
 
 #include <assert.h>

@@ -1,4 +1,4 @@
-/* The threads. Owns the mailboxes between the caller and the loops; knows nothing of what calls ask. */
+/* The threads of S3 requests, and the mailboxes between the caller and their event loops. */
 #include "store/s3/s3_pool.h"
 
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* URIs and endpoints. Owns what a valid one is and the percent-encoding; knows nothing of requests. */
+/* S3 URIs and endpoints: which are valid, and percent-encoding. */
 #include "store/s3/s3_uri.h"
 
 #include <ctype.h>
