@@ -1,13 +1,12 @@
-/* Memory of a device and copies between it and this machine's: one vtable, one file an implementation.
+/* A device's memory, and copies between it and host memory: one vtable, one file for each implementation.
  *
- * `host` (device_host.c) copies at once with this rank's cores: the state lies in this machine's
- * memory, and staging it is a copy like any other. A device with memory of its own queues copies and
- * says with an event when they are done. A device belongs to one thread at a time.
+ * `host` (device_host.c) copies immediately, on this rank's cores: the state is in host memory, and staging it is an
+ * ordinary copy. A device with its own memory queues copies, and an event reports when they are done. One thread at a
+ * time may use a device.
  *
- * Copies: between being queued and an event that follows them, they happen in any order, at any time,
- * and all of them read and write their memory until then. An event is done when every copy queued
- * before it is. Events are done in the order in which they were recorded. Every call can fail; a copy
- * that fails later fails at poll or wait of an event behind it. */
+ * Queued copies run in any order, and may read and write their memory until a later event is done. An event is done when
+ * every copy queued before it is done. Events complete in the order in which they were recorded. Every call can fail; a
+ * copy that fails later is reported by poll or wait of a later event. */
 #ifndef ENGINE_DEVICE_H
 #define ENGINE_DEVICE_H
 
@@ -22,15 +21,15 @@
 
 #define DEVICE_VERSION 3
 
-/* `rows` rows of `row_bytes`; the addresses of two that follow each other are the strides apart. */
+/* `rows` rows of `row_bytes`; the strides are the distances from row to row. */
 struct device_copy {
     void *to;
     const void *from;
     uint64_t row_bytes, rows;
-    uint64_t to_stride, from_stride; /* no smaller than row_bytes; unused with one row */
+    uint64_t to_stride, from_stride; /* at least row_bytes; ignored for a single row */
 };
 
-/* The last is for memory of one device, and for what a communicator queues (engine/device_comm.h). */
+/* DEVICE_TO_DEVICE copies within one device, or in the queue of a communicator (engine/device_comm.h). */
 enum device_direction { DEVICE_TO_HOST, HOST_TO_DEVICE, DEVICE_TO_DEVICE };
 
 /* The values of a region of a tensor (ckpt/payload.h), row-major. */
@@ -40,10 +39,10 @@ struct device_values {
     struct region region;
 };
 
-/* What is not as it should be. */
+/* How memory differs from the expected values. */
 struct device_difference {
     uint64_t wrong; /* elements */
-    uint64_t first; /* the lowest of them, as an element of the tensor; where there is one */
+    uint64_t first; /* index of the first wrong element in the tensor, if any */
 };
 
 struct device; /* an implementation's struct begins with `struct device` */
@@ -51,20 +50,20 @@ struct device; /* an implementation's struct begins with `struct device` */
 struct device_ops {
     uint32_t version; /* DEVICE_VERSION */
     const char *name;
-    /* MEMORY_PINNED: memory of this machine for fast copies and for O_DIRECT, at least 4 KiB aligned, and
-     * touched, so that its first use costs no page faults. MEMORY_DEVICE: the device's own, at least 256
-     * bytes aligned. At least one byte. */
+    /* MEMORY_PINNED: host memory for fast copies and O_DIRECT, aligned to at least 4 KiB, already touched so that its
+     * first use causes no page faults. MEMORY_DEVICE: device memory, aligned to at least 256 bytes. `bytes` > 0. */
     int (*allocate)(struct device *self, enum memory_kind kind, uint64_t bytes, void **memory, struct cb_err *err);
     void (*release)(struct device *self, enum memory_kind kind, void *memory, uint64_t bytes);
-    /* Queues copies, or makes them. `copies` is borrowed until the call returns; nothing is allocated. */
+    /* Queues copies, or performs them. Borrows `copies` during the call; allocates nothing. */
     int (*copy)(struct device *self, enum device_direction direction, const struct device_copy *copies, size_t count,
                 struct cb_err *err);
     int (*record)(struct device *self, uint64_t *event, struct cb_err *err);
     int (*poll)(struct device *self, uint64_t event, bool *done, struct cb_err *err);
     /* CB_ERR_TIMEOUT at the monotonic deadline. */
     int (*wait)(struct device *self, uint64_t event, uint64_t deadline_ns, struct cb_err *err);
-    /* For memory of the device, which this machine may not touch: NULL in a device that has none
-     * (MEMORY_DEVICE is refused then). They wait for copies queued before, and return when they are done. */
+    /* For device memory, which the host cannot access: set bytes, fill with values, compare with values. They wait for
+     * copies queued before and return when done. NULL if the device has no memory of its own; MEMORY_DEVICE is rejected
+     * then. */
     int (*set)(struct device *self, void *memory, unsigned char byte, uint64_t bytes, struct cb_err *err);
     int (*fill)(struct device *self, const struct device_values *values, void *memory, struct cb_err *err);
     int (*check)(struct device *self, const struct device_values *values, const void *memory,
@@ -73,11 +72,11 @@ struct device_ops {
 };
 
 struct device {
-    const struct device_ops *ops; /* set by whoever opens it */
+    const struct device_ops *ops; /* set when the device is opened */
 };
 
-/* The memory of this machine, copied by `threads` threads (1: the caller alone) that run where the
- * caller may run. Allocating gives huge pages where the machine has them. */
+/* Host memory, copied by `threads` threads (1: only the caller) on the cores that the caller may use. Allocates huge
+ * pages if the machine has some. */
 int device_host_open(uint32_t threads, struct device **device, struct cb_err *err) CB_MUST_CHECK;
 void device_close(struct device *self);
 

@@ -1,10 +1,10 @@
-/* Ranks that talk from device memory to device memory: a communicator of a group of them.
+/* Communication from device memory to device memory, within a group of ranks.
  *
- * What is queued, by all communicators of a device together, happens in the order in which it was queued, and after
- * the copies that had been queued on the device itself by then; the device's own copies wait for none of it. Ranks
- * that have several groups in common must queue on them in one order, or they wait for each other for ever.
- * Memory must stay until an event behind what uses it. Every call can fail; what fails later fails at poll or wait.
- * After a failure or a deadline only abort and close remain. One thread, that of the device. */
+ * The communicators of a device share one queue: their operations run in the order in which they were queued, and after
+ * the copies that were queued on the device before. The device's own copies do not wait for this queue. Ranks that share
+ * several groups must queue on them in the same order, or they deadlock. Memory must stay valid until a later event is
+ * done. Every call can fail; later failures are reported by poll or wait. After a failure or a time-out only abort and
+ * close may be called. Used only from the device's thread. */
 #ifndef ENGINE_DEVICE_COMM_H
 #define ENGINE_DEVICE_COMM_H
 
@@ -13,32 +13,33 @@
 #define DEVICE_COMM_ID_BYTES 128
 
 enum device_collective {
-    DEVICE_ALL_REDUCE,     /* sum of fp32; in place where both addresses are one, as is a broadcast */
+    DEVICE_ALL_REDUCE,     /* sum of fp32; in place if both addresses are equal, also for a broadcast */
     DEVICE_ALL_GATHER,     /* `bytes` of each rank to all, in the order of the ranks */
-    DEVICE_REDUCE_SCATTER, /* sum of fp32; `bytes` is what a rank gets: its part, in the order of the ranks */
-    DEVICE_BROADCAST,      /* of rank `peer` */
+    DEVICE_REDUCE_SCATTER, /* sum of fp32; each rank receives `bytes`, its part in the order of the ranks */
+    DEVICE_BROADCAST,      /* from rank `peer` */
     DEVICE_ALL_TO_ALL,     /* `bytes` to each rank and from each rank */
-    DEVICE_EXCHANGE,       /* `bytes` to rank `peer` and from it, which does the same; the others have no part in it */
+    DEVICE_EXCHANGE,       /* `bytes` to and from rank `peer`, which makes the same call; no other rank takes part */
 };
 
 struct device_comm;
 struct device_comm_ops {
-    int (*make_id)(char id[DEVICE_COMM_ID_BYTES], struct cb_err *err); /* one rank does, for all */
-    /* Collective among the `size` ranks of the group. CB_ERR_UNSUPPORTED where two of them have one device. */
+    int (*make_id)(char id[DEVICE_COMM_ID_BYTES], struct cb_err *err); /* called by one rank for the group */
+    /* Collective among the `size` ranks of the group. CB_ERR_UNSUPPORTED if two of them share a device. */
     int (*join)(struct device *device, const char id[DEVICE_COMM_ID_BYTES], uint32_t rank, uint32_t size,
                 uint64_t deadline_ns, struct device_comm **comm, struct cb_err *err);
-    /* The first of a communicator may wait for the other ranks to come, up to the deadline; none after it does. */
+    /* Only the first collective of a communicator may block, until all ranks have arrived or the deadline. */
     int (*queue)(struct device_comm *self, enum device_collective kind, const void *from, void *to, uint64_t bytes,
                  uint32_t peer, uint64_t deadline_ns, struct cb_err *err);
-    /* HOST_TO_DEVICE (of pinned memory) and DEVICE_TO_DEVICE, in one order with what `queue` queues. */
+    /* HOST_TO_DEVICE (from pinned memory) or DEVICE_TO_DEVICE, in the same order as what `queue` queues. */
     int (*copy)(struct device_comm *self, enum device_direction direction, const struct device_copy *copies,
                 size_t count, struct cb_err *err);
-    /* Done when all is that was queued before it, by any communicator of the device. Any of them may be asked. */
+    /* The event is done when everything queued before it is done, on any communicator of the device. Any communicator of
+     * the device may poll it. */
     int (*record)(struct device_comm *self, uint64_t *event, struct cb_err *err);
     int (*poll)(struct device_comm *self, uint64_t event, bool *done, struct cb_err *err);
-    /* Until all that was queued is done. */
+    /* Waits until everything queued is done. */
     int (*wait)(struct device_comm *self, uint64_t deadline_ns, struct cb_err *err);
-    void (*abort)(struct device_comm *self); /* also ends what is stuck */
+    void (*abort)(struct device_comm *self); /* also stops operations that hang */
     void (*close)(struct device_comm *self);
 };
 

@@ -1,12 +1,10 @@
 /* The engine: save(path, state, options) and load(path, state, options).
  *
- * State names a model and an optimizer, laid out over the ranks; ranks, mesh, plan and files stay
- * behind the two calls. Both are collective. Three engines: native, torch-dcp and command, chosen when
- * the engine is made. Nothing of ours allocates, logs or locks between the first and the last byte of
- * the data path.
+ * The state is a model and an optimizer, distributed over the ranks. Both calls are collective. There are three engines:
+ * native, torch-dcp and command. While bytes move, nothing of ours allocates, logs or locks.
  *
- * An asynchronous save continues on a thread of the engine's own, with a store and a communicator of its own, so that
- * loads and whatever else the caller does run beside it. */
+ * An asynchronous save continues on its own thread with its own store and communicator, in parallel with loads and with
+ * the caller's work. */
 #ifndef ENGINE_ENGINE_H
 #define ENGINE_ENGINE_H
 
@@ -23,7 +21,7 @@
 #include "run/status_page.h"
 #include "store/store.h"
 
-/* What is checkpointed: the pieces of one rank and the memory that holds them. */
+/* The pieces of one rank that are checkpointed, and their memory. */
 struct state {
     const struct layout *layout;
     struct piece *pieces; /* of `holder`: comm_rank + shift for shifted loads */
@@ -32,28 +30,28 @@ struct state {
     uint64_t bytes; /* of all pieces */
     uint32_t holder;
     void *base;            /* all of the memory, page-aligned; pieces lie in it in order */
-    uint64_t base_bytes;   /* with the rounding of each piece to whole pages */
-    uint64_t mapped_bytes; /* of the mapping at base, which may be larger than base_bytes */
-    bool borrowed;         /* the memory is another state's */
-    struct device *device; /* whose memory it is (only copies reach it); NULL: this machine's */
-    int shared_fd;         /* the memory file behind it, for engines in another process; else -1 */
+    uint64_t base_bytes;   /* with each piece rounded up to whole pages */
+    uint64_t mapped_bytes; /* size of the mapping, at least base_bytes */
+    bool borrowed;         /* the memory belongs to another state */
+    struct device *device; /* the device whose memory it is; NULL: host memory */
+    int shared_fd;         /* the memory file, if another process maps it; else -1 */
 };
 
 struct engine;
 
-#define ENGINE_WASTE_AUTO UINT64_MAX /* as fits the store */
+#define ENGINE_WASTE_AUTO UINT64_MAX /* chosen for the kind of store */
 
-/* What an experiment says of its engine. Texts are borrowed, and outlive the engine. */
+/* The options of an engine. Texts are borrowed and must outlive it. */
 struct engine_config {
     const char *engine; /* native, torch-dcp or command */
     const char *store;  /* the URI as given */
     bool fsync;
     /* native */
-    uint64_t block_bytes, staging_bytes; /* 0 staging: as much as is needed */
+    uint64_t block_bytes, staging_bytes; /* staging_bytes 0: as much as the state needs */
     uint32_t depth, inflight, copies;
     bool checksum, caches_plans;
     bool replaces;             /* saves go to a folder that may hold an older checkpoint */
-    struct plan_options plan;  /* but its alignment, which is the store's */
+    struct plan_options plan;  /* without its alignment, which depends on the store */
     const char *load_exchange; /* off, broadcast, split or auto */
     uint64_t load_gap_bytes;
     uint64_t load_waste_percent; /* or ENGINE_WASTE_AUTO */
@@ -74,23 +72,22 @@ struct engine_setup {
     struct status_page *page;
     struct store *store;    /* NULL for engines that do their own I/O */
     const char *store_path; /* for those: a path, or s3://… */
-    struct store *plain;    /* the same place for small things, without faults */
+    struct store *plain;    /* the same place without injected faults, for metadata and removal */
     const char *run_folder;
-    /* For asynchronous saves, used by their thread alone; NULL where there are none. */
+    /* For the thread of asynchronous saves only; NULL without asynchronous saves. */
     struct comm *async_comm;
     struct store *async_store;
-    /* Copies the state to staging memory, and allocates that: where there are such saves, or states in
-     * memory of that device. For the caller's thread alone. */
+    /* Allocates staging memory and copies to it. Required for asynchronous saves and for states in device memory. Used by
+     * the caller's thread only. */
     struct device *device;
-    /* How ranks talk from device to device; NULL where they do through this machine's memory. */
+    /* For exchanges from device to device; NULL: ranks exchange through host memory. */
     const struct device_comm_ops *device_comm;
 };
 int engine_new(const struct engine_setup *setup, struct engine **engine, struct cb_err *err) CB_MUST_CHECK;
-/* Ends saves that are under way, whatever comes of them. False where one is stuck in the store: then
- * neither the engine nor anything it was given may be freed. For runs that failed; engine_wait is for
- * those that did not. Not collective. */
+/* Aborts saves that are under way, for a run that failed; a run that did not fail calls engine_wait. Returns false if a
+ * save hangs in the store: then neither the engine nor what was passed to it may be freed. Not collective. */
 bool engine_stop(struct engine *engine) CB_MUST_CHECK;
-void engine_free(struct engine *engine); /* no save is under way */
+void engine_free(struct engine *engine); /* no save may be under way */
 
 struct engine_options {
     uint32_t iteration;

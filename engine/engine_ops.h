@@ -1,16 +1,14 @@
-/* What an engine is made of: the vtable behind engine/engine.h.
+/* The interface that an engine implements, behind engine/engine.h.
  *
- * An engine's own struct begins with `struct engine`, so that `struct engine *` is a pointer to it.
- * Every call is collective, from one thread, and follows the contract in engine/engine.h:
- * - open may copy `setup` and keep what it points at (all of that outlives the engine); it does no I/O that
- *   another rank waits for.
- * - save and load start the clock themselves, after a start agreement of their own, fill the values
- *   of `sample` they know (timeline_fill does the times), return only after the final agreement, and
- *   never move the commit ahead of the data. The caller has set op, iteration and flags of the sample;
- *   latencies are recorded only without SAMPLE_WARMUP.
- * - wait, under_way and stop are as engine_wait, engine_under_way and engine_stop; NULL for an engine without
- *   asynchronous saves: open refuses save.async then.
- * - close frees the struct; it must not talk to other ranks. */
+ * An engine's struct begins with `struct engine`. Every call is collective, from one thread, and follows the contract in
+ * engine/engine.h:
+ * - open may keep pointers from `setup`, which outlive the engine; it does no I/O that another rank waits for.
+ * - save and load agree with the other ranks first, then start the clock. They fill in the values of `sample` that they
+ *   know (timeline_fill sets the times), and return after the final agreement. They never commit before the data is
+ *   written. The caller has set op, iteration and flags of the sample; with SAMPLE_WARMUP no latencies are recorded.
+ * - wait, under_way and stop implement engine_wait, engine_under_way and engine_stop. They are NULL in an engine without
+ *   asynchronous saves, whose open rejects save.async.
+ * - close frees the struct without communicating. */
 #ifndef ENGINE_ENGINE_OPS_H
 #define ENGINE_ENGINE_OPS_H
 

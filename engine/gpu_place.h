@@ -1,5 +1,4 @@
-/* Where a GPU is in its machine: the NUMA node, the cores near it, and the network adapter that shares most of the
- * way to it. Reads /sys; sets nothing. */
+/* The place of a GPU in its machine, from /sys: NUMA node, nearby cores, and the nearest network adapter. */
 #ifndef ENGINE_GPU_PLACE_H
 #define ENGINE_GPU_PLACE_H
 
@@ -10,14 +9,14 @@
 #include "core/err.h"
 
 struct gpu_place {
-    int node;          /* -1: the machine does not say */
-    char cores[1024];  /* "0-31,64-95" as /sys has it; "" where it does not */
-    char adapter[64];  /* "mlx5_0", "eth0"; "" where there is none */
-    unsigned shared;   /* bridges and switches that both hang on; 0: only the machine is shared */
-    bool is_same_node; /* of the adapter */
+    int node;          /* -1 if unknown */
+    char cores[1024];  /* "0-31,64-95" as in /sys; "" if unknown */
+    char adapter[64];  /* "mlx5_0", "eth0"; "" if there is none */
+    unsigned shared;   /* PCI bridges and switches above both GPU and adapter; 0: they share only the machine */
+    bool is_same_node; /* whether the adapter is on the same NUMA node */
 };
 
-/* `pci` is "0000:3b:00.0" in any case; `sysfs` "/sys". CB_ERR_NOT_FOUND where there is no such device. */
+/* `pci` is "0000:3b:00.0" in upper or lower case, `sysfs` "/sys". CB_ERR_NOT_FOUND if there is no such device. */
 int gpu_place_read(const char *sysfs, const char *pci, struct gpu_place *place, struct cb_err *err) CB_MUST_CHECK;
 /* "NUMA node 1, nearest adapter mlx5_2 (4 bridges shared)". */
 void gpu_place_describe(const struct gpu_place *place, char *text, size_t room);

@@ -18,7 +18,7 @@ struct native_load;
 struct async_save;
 struct bounce_ring;
 
-/* What one thread does its work with. */
+/* The store, communicator and transfer of one thread. */
 struct native_lane {
     struct store *store;
     struct comm *comm;
@@ -32,7 +32,7 @@ struct native_engine {
     uint32_t rank, size;
     struct transfer *transfer;     /* the front lane's */
     struct native_lane front;      /* the caller's thread */
-    struct native_lane back;       /* the thread of asynchronous saves; its parts are NULL without */
+    struct native_lane back;       /* the thread of asynchronous saves; members are NULL without asynchronous saves */
     struct native_save *save;      /* NULL until the first save */
     struct async_save *async_save; /* NULL until the first asynchronous save */
     struct native_load *load;      /* NULL until the first load */
@@ -44,17 +44,17 @@ struct native_operation {
     struct native_engine *engine;
     const struct native_lane *lane;
     const char *path;            /* of the checkpoint, relative to the store */
-    struct state *state;         /* may change once an asynchronous save has staged it */
-    const struct layout *layout; /* of it */
+    struct state *state;         /* the caller may change it once an asynchronous save has staged it */
+    const struct layout *layout; /* the state's */
     const struct engine_options *options;
     struct sample *sample;
     struct timeline timeline;
     struct transfer_counts counts;
     uint64_t bytes_needed, bytes_copied;
-    uint64_t plan_number; /* of a save: its plan's, for comparing; odd where it came from the cache */
-    int usage_of;         /* RUSAGE_SELF, or RUSAGE_THREAD of each of two threads */
-    struct rusage usage;  /* at the start */
-    double cpu_s;         /* of another thread, before */
+    uint64_t plan_number; /* of a save: identifies its plan; odd if the plan came from the cache */
+    int usage_of;         /* RUSAGE_SELF, or RUSAGE_THREAD if two threads share the operation */
+    struct rusage usage;  /* when the operation, or this thread's part of it, began */
+    double cpu_s;         /* CPU seconds of an earlier thread */
 };
 
 void native_begin(struct native_operation *operation, enum rank_state state);
@@ -64,15 +64,15 @@ void native_end(struct native_operation *operation);
 double native_cpu_seconds(const struct native_operation *operation);
 void native_fill(struct native_operation *operation);
 
-/* Agreement on `code` among the ranks of the operation's lane: 0 when all ranks passed. Else this rank's own code, with
- * `err` as it is, or CB_ERR_ABORTED with a sentence that names the first failing rank. `agreement` gets sum, least and
- * largest of all ranks' `number`s. Collective. */
+/* The ranks of the operation's lane agree on `code`: 0 if all passed, else this rank's own code with `err` unchanged, or
+ * CB_ERR_ABORTED with a message that names the first failing rank. `agreement` receives the sum, minimum and maximum of
+ * the ranks' `number`s. Collective. */
 int native_agree(struct native_operation *operation, int code, uint64_t number, struct agreement *agreement,
                  struct cb_err *err) CB_MUST_CHECK;
 
 /* "PATH/NAME" in `text`. */
 int native_name(const char *path, const char *name, char text[PATH_MAX], struct cb_err *err) CB_MUST_CHECK;
-/* The same of a copy of a data file: 0 is the first, those after it lie in folders of their own. */
+/* The same for a copy of a data file: copy 0 is in PATH itself, later copies are in folders of their own. */
 int native_copy_name(const char *path, uint32_t copy, const char *name, char text[PATH_MAX],
                      struct cb_err *err) CB_MUST_CHECK;
 

@@ -1,6 +1,5 @@
-/* A piece of this machine's memory that a device copies fast from and to, kept while it is large enough.
- *
- * Allocating it takes long, so it is made before the data path and used again. A value; one thread. */
+/* A pinned host buffer for fast copies to and from a device. Allocating it is slow, so it is allocated before the data
+ * path and reused while it is large enough. One thread. */
 #ifndef ENGINE_PINNED_H
 #define ENGINE_PINNED_H
 
@@ -9,22 +8,22 @@
 #include "engine/strided.h"
 
 struct pinned {
-    struct device *device; /* that allocated it; borrowed */
+    struct device *device; /* the device that allocated it; borrowed */
     char *memory;          /* NULL before pinned_reserve */
     uint64_t bytes;
 };
 
-/* At least `bytes` of `device`; what it held is gone where it must be allocated anew. */
+/* Makes the buffer at least `bytes` large; its content is lost if it has to grow. */
 int pinned_reserve(struct pinned *self, struct device *device, uint64_t bytes, struct cb_err *err) CB_MUST_CHECK;
 void pinned_release(struct pinned *self);
-/* Something may still be copied from or to it: the memory stays, and this forgets it. */
+/* Leaks the buffer on purpose, because a copy may still use it. */
 void pinned_leave(struct pinned *self);
 
-/* Copies what of payload bytes [begin, begin + len) is wanted from `bytes` to the device's memory that a
- * mapping describes; queued, so `bytes` must stay until an event behind it. Adds to *copied. */
+/* Queues copies of the needed part of payload bytes [begin, begin + len) from `bytes` to the device memory that `mapping`
+ * describes. `bytes` must stay valid until a later event is done. Adds the number of bytes to *copied. */
 int pinned_scatter(struct device *device, const struct mapping *mapping, uint64_t begin, const void *bytes,
                    uint64_t len, void *memory, uint64_t *copied, struct cb_err *err) CB_MUST_CHECK;
-/* The same of a payload with other strides. */
+/* The same for a payload with arbitrary strides. */
 int pinned_scatter_strided(struct device *device, const struct strided *strided, uint64_t begin, const void *bytes,
                            uint64_t len, void *memory, uint64_t *copied, struct cb_err *err) CB_MUST_CHECK;
 

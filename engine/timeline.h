@@ -1,10 +1,10 @@
-/* Exclusive time in a state: what a rank is blocked on, one state at a time.
+/* Measures the time that an operation spends in each state. A rank is in one state at a time.
  *
- * The parts sum to the whole exactly, since a switch reads the clock once and closes one state and
- * opens the next with the same reading. A switch also shows the state on the status page (plain
- * stores); nothing here allocates or can fail. A value; one thread, but for timeline_take_over.
+ * The times add up to the operation's time exactly: a switch of state reads the clock once, for the end of one state and
+ * the start of the next. A switch also updates the status page, with plain stores. Nothing here allocates or fails. One
+ * thread, except for timeline_take_over.
  *
- * An asynchronous operation has two: the first until its caller goes on, the second from there. */
+ * An asynchronous operation has two timelines: one until the caller continues, one for the rest. */
 #ifndef ENGINE_TIMELINE_H
 #define ENGINE_TIMELINE_H
 
@@ -15,8 +15,8 @@
 
 struct timeline {
     struct status_page *page; /* borrowed */
-    bool async;               /* shown as the asynchronous part */
-    /* What passes before this is another timeline's: UINT64_MAX until it ends there; 0 where it is all ours. */
+    bool async;               /* the second timeline of an asynchronous operation */
+    /* Time before this belongs to the first timeline: UINT64_MAX until timeline_take_over; 0 if there is only one. */
     _Atomic uint64_t counts_from_ns;
     enum operation op;
     enum rank_state state;
@@ -27,19 +27,19 @@ struct timeline {
 };
 
 void timeline_start(struct timeline *self, struct status_page *page, enum operation op, enum rank_state state);
-/* The second timeline of an operation: on its own thread from now on, counting from timeline_take_over. */
+/* Starts the second timeline of an operation, on its own thread. Counts from timeline_take_over. */
 void timeline_start_async(struct timeline *self, const struct timeline *first, enum rank_state state);
-/* The first one ends here, and the second counts. Returns now. For the thread of the first. */
+/* Ends the first timeline and lets the second count. Returns the current time. Called by the thread of the first. */
 uint64_t timeline_take_over(struct timeline *first, struct timeline *async);
-/* Makes one of both, of the whole operation; after timeline_stop of the second. */
+/* Adds the first timeline to the second, so that it covers the whole operation. Call after timeline_stop. */
 void timeline_merge(struct timeline *async, const struct timeline *first);
-/* Goes on in another state; entering the present one again only keeps the page fresh. Returns now. */
+/* Switches to a state; switching to the current state only refreshes the status page. Returns the current time. */
 uint64_t timeline_enter(struct timeline *self, enum rank_state state);
-/* What passed since `since_ns`, all of it in the state it was entered in then, is no part of the operation. */
+/* Excludes the time since `since_ns` from the operation. The state must not have changed since. */
 void timeline_leave_out(struct timeline *self, uint64_t since_ns);
-/* This rank's own bytes are done: what follows is waiting for others and the commit. */
+/* Marks this rank's own work as done: only the commit and waiting for other ranks follow. */
 void timeline_own_done(struct timeline *self);
-/* Ends the operation; the page goes back to OP_NONE. Returns the duration. */
+/* Ends the operation and sets the status page to OP_NONE. Returns the duration. */
 uint64_t timeline_stop(struct timeline *self);
 
 /* op_s, own_s and the time of each state, in seconds. */

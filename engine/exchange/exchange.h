@@ -1,8 +1,8 @@
-/* The exchange of a load: blocks that one rank reads travel to all that need them, while the reading goes on.
+/* The exchange of a load: one rank reads a block and sends it to all ranks that need it, while reading continues.
  *
- * There are two ways: messages between ranks (message_exchange.c) and broadcasts between devices (device_exchange.c).
- * Allocates only when it is made. Not collective but in effect: every rank of the layout must go through all stages,
- * also one that could not read. One thread. */
+ * Two implementations: messages between ranks (message_exchange.c) and broadcasts between devices (device_exchange.c).
+ * Allocates only when it is created. The calls do not wait for other ranks except where noted, but every rank of the
+ * layout must go through all stages, even if it could not read. One thread. */
 #ifndef ENGINE_EXCHANGE_EXCHANGE_H
 #define ENGINE_EXCHANGE_EXCHANGE_H
 
@@ -20,44 +20,44 @@ struct exchange_setup {
     struct comm *comm;
     const struct state *state;
     const struct load_share *share;
-    uint32_t ranks; /* of the layout; rank r has the state of holder (r + shift) % ranks */
+    uint32_t ranks; /* of the layout; rank r holds the state of holder (r + shift) % ranks */
     uint32_t shift;
-    struct pinned *pinned; /* kept by the caller from one exchange to the next; used where the state is on a device */
+    struct pinned *pinned; /* buffer that the caller reuses between exchanges; only for a state on a device */
 };
 
-/* What this rank reads in a stage: regions of tensors and where they go. Valid until the next stage. */
+/* The regions of tensors that this rank reads in a stage, and their destinations. Valid until the next stage. */
 struct exchange_targets {
     const struct piece *pieces;
     void *const *memory;
     size_t count;
 };
 
-/* By messages, through memory of this machine. */
+/* An exchange by messages between ranks, through host memory. */
 int exchange_new(const struct exchange_setup *setup, struct exchange **exchange, struct cb_err *err) CB_MUST_CHECK;
 
 struct device_exchange_setup {
-    struct exchange_setup load; /* its state is on the device of `talk`, and its share not all in transit */
+    struct exchange_setup load; /* its state is on the device of `talk` */
     struct device_groups *talk;
     uint64_t deadline_ns;
 };
-/* From device to device. Joins the groups of the share that are not yet; every rank of the layout must come, also one
- * that could not read. CB_ERR_UNSUPPORTED where two ranks have one device. After a failure on any rank all must abort
- * their talk. */
+/* An exchange from device to device. Joins those groups of the share that have no communicator yet; collective among all
+ * ranks of the layout. CB_ERR_UNSUPPORTED if two ranks share a device. After a failure on any rank, all ranks must abort
+ * their groups. */
 int device_exchange_new(const struct device_exchange_setup *setup, struct exchange **exchange,
                         struct cb_err *err) CB_MUST_CHECK;
-/* Memory that messages or copies may still use after a failure stays. NULL is fine. */
+/* Leaks memory that messages or copies may still use after a failure. Accepts NULL. */
 void exchange_free(struct exchange *exchange);
 
 struct exchange_targets exchange_begin_stage(struct exchange *exchange, uint32_t stage);
-/* So many more bytes of a target are in place, or on their way there by copies to a device that have been queued. */
+/* Reports `bytes` more of a target as read: in place, or in copies to the device that are already queued. */
 void exchange_landed(struct exchange *exchange, uint32_t target, uint64_t bytes);
-/* Moves on what can be moved on, without waiting. True: call again soon. */
+/* Makes progress without waiting. True: call again soon. */
 bool exchange_progress(struct exchange *exchange);
-/* Nothing more will land in this stage: what has not is sent as it is, so that no rank waits for it. */
+/* No more bytes will arrive in this stage. Blocks that are incomplete are sent as they are, so that no rank hangs. */
 void exchange_reading_done(struct exchange *exchange);
-/* Waits until all blocks of the stage have come and gone. After a failure the exchange is over. */
+/* Waits until all blocks of the stage have been sent and received. After a failure the exchange is unusable. */
 int exchange_finish_stage(struct exchange *exchange, uint64_t deadline_ns, struct cb_err *err) CB_MUST_CHECK;
-/* Nobody waits for this rank any longer: ends what is under way. */
+/* Cancels what is under way, when no rank waits for this one any more. */
 void exchange_give_up(struct exchange *exchange);
 /* Bytes copied between state and buffers so far. */
 uint64_t exchange_copied(const struct exchange *exchange);

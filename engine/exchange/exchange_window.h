@@ -1,5 +1,5 @@
-/* Inside an exchange: the blocks of a stage in their order, what this rank reads of them and where it goes, and what is
- * the same whichever way they travel. Allocates only in exchange_window_init. One thread. */
+/* What both exchanges share: the blocks of a stage in order, which of them this rank reads, and their destinations.
+ * Allocates only in exchange_window_init. One thread. */
 #ifndef ENGINE_EXCHANGE_EXCHANGE_WINDOW_H
 #define ENGINE_EXCHANGE_EXCHANGE_WINDOW_H
 
@@ -13,30 +13,30 @@
 
 struct exchange_window {
     struct exchange_setup setup;
-    bool all_in_transit;  /* the state is where neither a store reads to nor messages come to */
-    char *transit;        /* lent by the owner before the first stage: parts of a stage that are not all this rank's */
+    bool all_in_transit;  /* neither the store nor messages can write to the state's memory directly */
+    char *transit;        /* buffer, set by the owner before the first stage, for blocks that pass through this rank */
     struct piece *pieces; /* targets of the stage */
     void **memory;
-    size_t *block_of; /* of a target; EXCHANGE_NO_BLOCK where it is this rank's alone */
+    size_t *block_of; /* block of a target; EXCHANGE_NO_BLOCK if only this rank needs it */
     size_t target_count;
-    size_t *target_of; /* of a block's first part, where this rank reads it */
-    uint64_t *landed;  /* bytes of each block */
-    size_t next, end;  /* blocks of the stage that are not yet open; the owner moves `next` on */
+    size_t *target_of; /* target of a block's first part, if this rank reads the block */
+    uint64_t *landed;  /* bytes read of each block */
+    size_t next, end;  /* blocks of the stage that are not yet open; the owner advances `next` */
     bool reading_done;
 };
 
 int exchange_window_init(struct exchange_window *self, const struct exchange_setup *setup, bool all_in_transit,
                          struct cb_err *err) CB_MUST_CHECK;
-/* Also after a failed init. */
+/* May also be called after a failed init. */
 void exchange_window_release(struct exchange_window *self);
 
 /* --- stages --- */
 
-/* All blocks of the stage before have been opened and are done. */
+/* All blocks of the previous stage must be done. */
 struct exchange_targets exchange_window_begin_stage(struct exchange_window *self, uint32_t stage);
-/* So many more bytes of a target are in place. */
+/* Reports `bytes` more of a target as in place. */
 void exchange_window_landed(struct exchange_window *self, uint32_t target, uint64_t bytes);
-/* All of a block that this rank reads is in place, or all that ever will be. */
+/* Whether all bytes of the block that this rank reads are in place, or no more will come. */
 bool exchange_window_has_landed(const struct exchange_window *self, size_t index);
 
 /* --- a block --- */
@@ -44,16 +44,16 @@ bool exchange_window_has_landed(const struct exchange_window *self, size_t index
 const struct share_block *exchange_block(const struct exchange_window *self, size_t index);
 const struct share_group *exchange_group(const struct exchange_window *self, const struct share_block *block);
 const struct share_part *exchange_part(const struct exchange_window *self, const struct share_block *block, size_t i);
-/* This rank reads it. */
+/* Whether this rank reads the block. */
 bool exchange_is_reader(const struct exchange_window *self, const struct share_block *block);
-/* What this rank reads of it goes to memory of the exchange, and from there to those that need it. */
+/* Whether the block is read into a buffer of the exchange instead of into the state. */
 bool exchange_in_transit(const struct exchange_window *self, const struct share_block *block);
-/* Where it lies in the state if it is one contiguous range of every rank's, and travels from there to there; else NULL. */
+/* The block's address in the state, if it is one contiguous range on every rank and needs no buffer; else NULL. */
 char *exchange_direct(const struct exchange_window *self, const struct share_block *block);
-/* Where this rank, its reader, has read part `i` of it to. */
+/* Where this rank, the block's reader, has stored part `i`. */
 char *exchange_read_to(const struct exchange_window *self, const struct share_block *block, size_t i);
 uint32_t exchange_rank_of(const struct exchange_window *self, const struct share_group *group, uint32_t member);
-/* The longest block that is not direct, in whole pages: what its buffer must hold. */
+/* The size of the longest block that needs a buffer, in whole pages. */
 uint64_t exchange_longest_buffered(const struct exchange_window *self);
 
 /* --- a part of it --- */
@@ -61,22 +61,23 @@ uint64_t exchange_longest_buffered(const struct exchange_window *self);
 const struct state_tensor *exchange_tensor(const struct exchange_window *self, const struct share_part *part);
 size_t exchange_element_bytes(const struct exchange_window *self, const struct share_part *part);
 uint64_t exchange_part_bytes(const struct exchange_window *self, const struct share_part *part);
-/* The piece of this rank's state that it lies in. */
+/* The piece of this rank's state that contains the part. */
 const struct piece *exchange_piece(const struct exchange_window *self, const struct share_part *part, char **memory);
 
-/* --- an exchange, whichever way its blocks travel --- */
+/* --- both exchanges --- */
 
 struct exchange_ops {
-    bool (*turn)(struct exchange *exchange);                 /* whether anything got further */
-    bool (*is_travelling)(const struct exchange *exchange);  /* an open block waits for others, not for its reader */
-    size_t (*oldest_block)(const struct exchange *exchange); /* that is not done; EXCHANGE_NO_BLOCK: none is open */
-    void (*abandon)(struct exchange *exchange);              /* ends what is under way */
+    bool (*turn)(struct exchange *exchange); /* makes progress; false if nothing moved */
+    bool (*is_travelling)(
+        const struct exchange *exchange); /* an open block waits for other ranks, not for its reader */
+    size_t (*oldest_block)(const struct exchange *exchange); /* the oldest open block, or EXCHANGE_NO_BLOCK */
+    void (*abandon)(struct exchange *exchange);              /* cancels what is under way */
     void (*release)(struct exchange *exchange);
-    const char *travels; /* what a block is: "exchanged between devices" */
-    const char *context; /* of failures; NULL: none */
+    const char *travels; /* for messages about a block: "exchanged between devices" */
+    const char *context; /* put before error messages; may be NULL */
 };
 
-/* The struct of each way begins with it. */
+/* First member of each implementation's struct. */
 struct exchange {
     struct exchange_window window;
     const struct exchange_ops *ops;
