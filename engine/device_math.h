@@ -1,13 +1,13 @@
-/* The arithmetic of training in a device's memory: what engine/kernels.h is on this machine, under the same names and
- * with the same meaning, but queued.
+/* The arithmetic of training on a device: the functions of engine/kernels.h, with the same names and meaning, but queued.
  *
- * Addresses are memory of the device, except where noted; matrices are row-major fp32. Operations and the copies of the same
- * device (engine/device.h) happen in the order in which they were queued: an operation sees what copies before it brought, and
- * a copy what operations before it wrote. An event of the device (record) is done when they are.
+ * Addresses are device memory unless noted; matrices are row-major fp32. Operations and copies of a device
+ * (engine/device.h) run in the order in which they were queued, so each sees the results of those before it. An event of
+ * the device is done when everything queued before it is done.
  *
- * No operation fails where it is queued: the first failure is kept, nothing is done after it, and `check` tells it; what
- * fails later is told by poll or wait of an event, as of copies. device_math_finish does both. Operands do not overlap but
- * where noted. The same bits for the same arguments on the same device. Used from one thread, the device's. */
+ * Queueing an operation does not fail: the first failure is kept, later operations are skipped, and `check` returns the
+ * failure. Failures on the device are returned by poll or wait of an event. device_math_finish checks both. Operands may
+ * not overlap unless noted. The same arguments give the same bits on the same device. Used only from the device's
+ * thread. */
 #ifndef ENGINE_DEVICE_MATH_H
 #define ENGINE_DEVICE_MATH_H
 
@@ -19,24 +19,24 @@
 
 #define DEVICE_MATH_VERSION 1
 
-/* out[rows][columns] = base + bias + scale x in[rows][inner] x weight[inner][columns]. Of `samples` x `heads` such matrices,
- * each so many elements from the one before; 0 is one of them. */
+/* out[rows][columns] = base + bias + scale x in[rows][inner] x weight[inner][columns], for `samples` x `heads` matrices
+ * (0 means 1). The last six members are the distances between matrices, in elements. */
 struct device_product {
     const float *in, *weight;
-    const float *base; /* lies as `out` does, and may be it; NULL: 0 */
-    const float *bias; /* [columns], of every row; NULL: 0. Not with several matrices */
+    const float *base; /* with the strides of `out`, and may be equal to it; NULL: 0 */
+    const float *bias; /* [columns], added to every row; NULL: 0. Only for a single matrix */
     float *out;
     uint64_t rows, inner, columns;
-    uint64_t in_stride, weight_stride, out_stride; /* elements from row to row, as they lie in memory */
-    bool in_transposed;                            /* `in` lies as [inner][rows] */
-    bool weight_transposed;                        /* `weight` lies as [columns][inner] */
+    uint64_t in_stride, weight_stride, out_stride; /* elements from row to row in memory */
+    bool in_transposed;                            /* `in` is stored as [inner][rows] */
+    bool weight_transposed;                        /* `weight` is stored as [columns][inner] */
     float scale;
     uint64_t samples, heads;
     uint64_t in_sample, in_head, weight_sample, weight_head, out_sample, out_head;
 };
 
-/* Which values dropout takes of a matrix whose rows belong to samples, `sample_rows` each: element e of sample s is that of
- * the site (step_key, first_sample + s, place) of engine/rng.h. */
+/* Dropout of a matrix with `sample_rows` rows for each sample. Element e of sample s uses the site
+ * (step_key, first_sample + s, place) of engine/rng.h. */
 struct device_dropout {
     uint64_t step_key, first_sample, place;
     uint64_t sample_rows;
@@ -44,7 +44,8 @@ struct device_dropout {
     float scale;
 };
 
-/* Rows of a batch by their tokens: of distinct[i] they are order[begins[i]] ... order[begins[i + 1] - 1], ascending. */
+/* The rows of a batch, grouped by token: token distinct[i] has rows order[begins[i]] ... order[begins[i + 1] - 1],
+ * ascending. */
 struct device_token_rows {
     const uint32_t *distinct, *begins, *order;
     uint64_t distinct_count;
@@ -73,31 +74,31 @@ struct device_math_ops {
     /* sums[c] += the sum of column c. */
     void (*add_column_sums)(struct device_math *self, const float *matrix, uint64_t stride, uint64_t rows,
                             uint64_t width, float *sums);
-    /* sums[r] = the sum of row r. */
+    /* sums[r] = sum of row r. */
     void (*row_sums)(struct device_math *self, const float *matrix, uint64_t rows, uint64_t width, double *sums);
     void (*sum_of_squares)(struct device_math *self, const float *values, uint64_t count, double *sum);
 
-    /* Of `matrices` square matrices of `rows` rows, one after the other: row r of each is query r. */
+    /* For `matrices` adjacent square matrices of `rows` rows: row r of each is query r. */
     void (*causal_softmax)(struct device_math *self, float *scores, uint64_t stride, uint64_t matrices, uint64_t rows,
                            float *log_sum);
     void (*causal_weights)(struct device_math *self, float *scores, uint64_t stride, uint64_t matrices, uint64_t rows,
                            const float *log_sum);
-    /* Of `samples` x `heads` of them: dout and out of head h of sample s begin s x rows x out_stride + h x size on. */
+    /* For `samples` x `heads` matrices: dout and out of head h of sample s are at s x rows x out_stride + h x size. */
     void (*causal_backward)(struct device_math *self, const float *weights, float *dweights, uint64_t stride,
                             uint64_t samples, uint64_t heads, uint64_t rows, const float *dout, const float *out,
                             uint64_t out_stride, uint64_t size, float scale);
 
-    /* Losses of rows; a target of UINT32_MAX has none, and its row becomes 0. */
+    /* The loss of each row; a row with target UINT32_MAX has no loss and becomes 0. */
     void (*cross_entropy)(struct device_math *self, float *logits, uint64_t stride, uint64_t rows, uint64_t count,
                           const uint32_t *targets, float gradient_scale, double *row_loss);
 
     /* out[r] = tokens_weight[tokens[r]] + positions_weight[r % sequence] */
     void (*embed)(struct device_math *self, const uint32_t *tokens, const float *tokens_weight,
                   const float *positions_weight, uint64_t rows, uint64_t sequence, uint64_t width, float *out);
-    /* Adds row r of `gradient` to those of its token and position, one row after the other. */
+    /* Adds row r of `gradient` to the gradients of its token and its position, in the order of the rows. */
     void (*embed_backward)(struct device_math *self, const struct device_token_rows *token_rows, const float *gradient,
                            uint64_t rows, uint64_t sequence, uint64_t width, float *dtokens, float *dpositions);
-    /* x and out may be the same. `stride` of both. */
+    /* x and out may be equal; both have `stride`. */
     void (*dropout)(struct device_math *self, const struct device_dropout *dropout, const float *x, float *out,
                     uint64_t stride, uint64_t rows, uint64_t width);
 
@@ -105,11 +106,11 @@ struct device_math_ops {
                   float *exp_avg, float *exp_avg_sq, uint64_t count);
     void (*sgd)(struct device_math *self, float decay, float rate, float *weights, const float *gradients,
                 uint64_t count);
-    /* `values` and `rounded` may be the same. */
+    /* `values` and `rounded` may be equal. */
     void (*round_bf16)(struct device_math *self, const float *values, float *rounded, uint64_t count);
 
     int (*check)(struct device_math *self, struct cb_err *err);
-    void (*close)(struct device_math *self); /* before its device */
+    void (*close)(struct device_math *self); /* before the device is closed */
 };
 
 struct device_math {
@@ -117,12 +118,12 @@ struct device_math {
     struct device *device;
 };
 
-/* Whether a table may be used: its version, and that nothing in it is missing. */
+/* Whether a table has the right version and no missing function. */
 bool device_math_is_whole(const struct device_math_ops *ops);
 
-/* Until all that was queued on the device is done. CB_ERR_TIMEOUT at the monotonic deadline. */
+/* Waits until everything queued on the device is done. CB_ERR_TIMEOUT at the monotonic deadline. */
 int device_math_finish(struct device_math *self, uint64_t deadline_ns, struct cb_err *err) CB_MUST_CHECK;
-/* Queues a copy; it fails as operations do. */
+/* Queues a copy, whose failures are reported like those of operations. */
 int device_math_copy(struct device_math *self, enum device_direction direction, void *to, const void *from,
                      uint64_t bytes, struct cb_err *err) CB_MUST_CHECK;
 

@@ -1,8 +1,8 @@
-/* The plugin that has everything of CUDA, NCCL and cuBLAS: a shared object (cuda/), loaded when a run
- * asks for a device. The programs neither link nor need it, nor the libraries behind it.
+/* Loads the plugin that uses CUDA, NCCL and cuBLASLt: a shared object (cuda/), loaded only when a run asks for a device.
+ * The programs do not link these libraries.
  *
- * run/cuda_plugin.h says where it is. What it was built for must be this program's: both versions are compared
- * before anything of it is called. */
+ * run/cuda_plugin.h finds the plugin. Its versions must match this program's; they are compared before any function is
+ * called. */
 #ifndef ENGINE_DEVICE_PLUGIN_H
 #define ENGINE_DEVICE_PLUGIN_H
 
@@ -22,17 +22,17 @@
 #define DEVICE_ID_BYTES 16
 #define DEVICE_PLUGIN_SYMBOL "ckptbench_device_plugin"
 
-/* What a device is. */
+/* Properties of a device. */
 struct device_info {
     char name[128];     /* "NVIDIA H100 80GB HBM3" */
     char pci[32];       /* "0000:3b:00.0", as in /sys/bus/pci/devices */
     char versions[128]; /* of driver and libraries */
-    uint32_t index;     /* among those that the process may see */
+    uint32_t index;     /* among the devices visible to the process */
     uint32_t capability_major, capability_minor, multiprocessors;
     uint64_t memory_bytes, free_bytes;
 };
 
-/* What the suite asks of a device; each is the median of some rounds. */
+/* What the suite measures on a device; each value is the median of several rounds. */
 enum device_measure {
     DEVICE_MEASURE_COPY,      /* a = b in the device's memory: bytes read and written a second */
     DEVICE_MEASURE_TRIAD,     /* a = b + s c in fp64: bytes read and written a second */
@@ -44,7 +44,7 @@ enum device_measure {
     DEVICE_MEASURE_GEMM_TF32,
     DEVICE_MEASURE_GEMM_BF16,
     DEVICE_MEASURE_GEMM_FP8,
-    DEVICE_MEASURE_LAUNCH, /* seconds from the launch of an empty kernel until it is seen to have ended */
+    DEVICE_MEASURE_LAUNCH, /* seconds from launching an empty kernel until the host sees that it has ended */
     DEVICE_MEASURE_COUNT
 };
 
@@ -52,50 +52,50 @@ struct device_plugin_ops {
     uint32_t version;                                  /* DEVICE_PLUGIN_VERSION */
     uint32_t device_version;                           /* DEVICE_VERSION */
     const char *built;                                 /* "CUDA 13.0, NCCL 2.28.9, cuBLASLt 13.1" */
-    int (*count)(uint32_t *count, struct cb_err *err); /* devices that the process may see; 0 is no failure */
-    /* The same for whoever sees that device, and another for every other one; takes none of its memory. */
+    int (*count)(uint32_t *count, struct cb_err *err); /* visible devices; 0 is no failure */
+    /* A unique id of the device, the same in every process. Allocates no device memory. */
     int (*identify)(uint32_t index, unsigned char id[DEVICE_ID_BYTES], struct cb_err *err);
     int (*open)(uint32_t index, struct device **device, struct cb_err *err);
     int (*describe)(struct device *device, struct device_info *info, struct cb_err *err);
-    /* `size`: bytes of a copy, rows of a matrix. CB_ERR_UNSUPPORTED where the device cannot, with the reason;
-     * CB_ERR_CORRUPT where what came out is wrong. */
+    /* `size`: bytes of a copy, rows of a matrix. CB_ERR_UNSUPPORTED with the reason if the device cannot do it,
+     * CB_ERR_CORRUPT if the result is wrong. */
     int (*measure)(struct device *device, enum device_measure what, uint64_t size, double *value, struct cb_err *err);
     const struct device_comm_ops *comm;
-    /* What training computes with (engine/device_math.h); one at a time of a device. */
+    /* The arithmetic of training (engine/device_math.h); at most one at a time for each device. */
     int (*open_math)(struct device *device, struct device_math **math, struct cb_err *err);
 };
 
 struct device_plugin {
-    void *library; /* of the dynamic linker */
+    void *library; /* handle of dlopen */
     const struct device_plugin_ops *ops;
     char path[4096];
 };
 
 /* Fails with what is missing and what to do about it. */
 int device_plugin_open(struct device_plugin *self, struct cb_err *err) CB_MUST_CHECK;
-/* Nothing made by it is left. Its code stays in the process: libraries behind it have threads, and what they do when
- * a thread ends. */
+/* Call after everything created through the plugin has been closed. The code stays loaded, since its libraries have
+ * threads and thread destructors. */
 void device_plugin_close(struct device_plugin *self);
-/* Whether a plugin's table may be used: its versions, and that nothing in it is missing. */
+/* Checks that the plugin's table has the right versions and no missing function. */
 int device_plugin_check(const struct device_plugin_ops *ops, const char *path, struct cb_err *err) CB_MUST_CHECK;
 
-/* One line a device that this process may use, and what the plugin was built with. */
+/* Appends one line for each visible device, and what the plugin was built with. */
 int device_plugin_list(struct buf *out, struct cb_err *err) CB_MUST_CHECK;
 
-/* The device of this rank among those of its machine: each its own while there are enough, else they take turns.
- * With CUDA_VISIBLE_DEVICES (or a launcher that sets it) it is among those. */
+/* Opens the device of this rank: each rank of a machine gets its own, or they share if there are too few. Only devices in
+ * CUDA_VISIBLE_DEVICES count, if it is set. */
 int device_plugin_open_device(const struct device_plugin *self, uint32_t local_rank, struct device **device,
                               struct device_info *info, struct cb_err *err) CB_MUST_CHECK;
 
-/* Which one that would be. */
+/* The id of the device that device_plugin_open_device would open. */
 int device_plugin_identify(const struct device_plugin *self, uint32_t local_rank, unsigned char id[DEVICE_ID_BYTES],
                            struct cb_err *err) CB_MUST_CHECK;
 
 int device_plugin_open_math(const struct device_plugin *self, struct device *device, struct device_math **math,
                             struct cb_err *err) CB_MUST_CHECK;
 
-/* Runs the rank on the cores near its device (affinity_apply_near), and notes on the page where that is: fact
- * "device.place". Where `sysfs` ("/sys") does not say it is affinity_apply. Collective among the ranks of a machine. */
+/* Binds the rank to the cores near its device (affinity_apply_near) and records the place as fact "device.place". If
+ * `sysfs` ("/sys") does not know the place, it calls affinity_apply. Collective among the ranks of a machine. */
 int device_place_apply(struct comm *comm, const char *sysfs, const struct device_info *info, bool pin,
                        struct status_page *page, uint64_t deadline_ns, char *text, size_t text_bytes,
                        struct cb_err *err) CB_MUST_CHECK;

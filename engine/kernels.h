@@ -1,7 +1,7 @@
-/* The arithmetic of training that is not a matrix product: plain loops on rows that compilers make vectors of.
+/* The arithmetic of training except matrix products: plain loops over rows that the compiler vectorizes.
  *
- * All matrices are row-major fp32. Pure functions of their arguments, thread-safe on distinct outputs; the same
- * bits for the same arguments on the same machine. NaN and infinity go through. */
+ * All matrices are row-major fp32. Pure functions, thread-safe on distinct outputs. The same arguments give the same bits
+ * on the same machine. NaN and infinity propagate. */
 #ifndef ENGINE_KERNELS_H
 #define ENGINE_KERNELS_H
 
@@ -9,17 +9,17 @@
 
 #define LAYER_NORM_EPSILON 1e-5f
 
-/* What a dropout site of one sample takes: element e is dropped where a hash of (key, e) is below `threshold`. */
+/* Dropout at one place in the model for one sample: element e is dropped if a hash of (key, e) is below `threshold`. */
 struct dropout {
     uint64_t key;
     uint32_t threshold; /* probability x 2^32; 0 is no dropout */
     float scale;        /* 1 / (1 - probability) */
 };
 
-/* out = (x - mean) / sqrt(variance + epsilon) x weight + bias, a row; mean and 1/sqrt are kept. */
+/* out = (x - mean) / sqrt(variance + epsilon) x weight + bias for each row; stores mean and 1/sqrt in `scale`. */
 void kernel_layer_norm(const float *x, const float *weight, const float *bias, uint64_t rows, uint64_t width,
                        float *out, float *mean, float *scale);
-/* The same from what was kept. */
+/* The same from stored mean and scale. */
 void kernel_layer_norm_again(const float *x, const float *weight, const float *bias, const float *mean,
                              const float *scale, uint64_t rows, uint64_t width, float *out);
 /* Adds to dx, dweight and dbias. */
@@ -29,12 +29,12 @@ void kernel_layer_norm_backward(const float *x, const float *weight, const float
 
 /* y = GELU(x), tanh form. */
 void kernel_gelu(const float *x, float *y, uint64_t count);
-/* The same, and x becomes the derivative there. */
+/* The same; x becomes the derivative. */
 void kernel_gelu_and_slope(float *x, float *y, uint64_t count);
 void kernel_multiply(float *x, const float *factor, uint64_t count);
 void kernel_add(float *x, const float *addend, uint64_t count);
 
-/* out = base + bias in every row, or bias alone where base is NULL; bias NULL is 0. */
+/* out = base + bias in every row; NULL is 0. */
 void kernel_start_rows(const float *base, const float *bias, uint64_t rows, uint64_t width, float *out);
 /* sums[c] += the sum of column c for first <= c < end. */
 void kernel_add_column_sums(const float *matrix, uint64_t stride, uint64_t rows, uint64_t first, uint64_t end,
@@ -42,11 +42,11 @@ void kernel_add_column_sums(const float *matrix, uint64_t stride, uint64_t rows,
 double kernel_sum(const float *values, uint64_t count);
 double kernel_sum_of_squares(const float *values, uint64_t count);
 
-/* Row r of `scores` is query `first + r` and sees keys 0 ... first + r: softmax of them; the other keys up to `keys`
- * become 0. log_sum[r]: of the exponentials. */
+/* Row r of `scores` belongs to query `first + r`. Applies softmax to keys 0 ... first + r and sets the other keys up to
+ * `keys` to 0. log_sum[r] is the logarithm of the sum of the exponentials. */
 void kernel_causal_softmax(float *scores, uint64_t stride, uint64_t rows, uint64_t first, uint64_t keys,
                            float *log_sum);
-/* The same weights again from log_sum. */
+/* The same weights, recomputed from log_sum. */
 void kernel_causal_weights(float *scores, uint64_t stride, uint64_t rows, uint64_t first, uint64_t keys,
                            const float *log_sum);
 /* dscores (in place of dweights) = weights x (dweights - mean of the row) x scale, where the mean of a row is
@@ -54,10 +54,10 @@ void kernel_causal_weights(float *scores, uint64_t stride, uint64_t rows, uint64
 void kernel_causal_backward(const float *weights, float *dweights, uint64_t stride, uint64_t rows, uint64_t keys,
                             const float *dout, const float *out, uint64_t out_stride, uint64_t size, float scale);
 
-/* Loss of one row of logits; these become its gradient times `gradient_scale`. */
+/* The loss of one row of logits, which become the gradient times `gradient_scale`. */
 double kernel_cross_entropy(float *logits, uint64_t count, uint32_t target, float gradient_scale);
 
-/* out = x with dropout, elements `first` onwards of a site; x and out may be the same. */
+/* out = x with dropout, for elements `first` ... first + count - 1 of a site; x and out may be equal. */
 void kernel_dropout(const struct dropout *self, uint64_t first, const float *x, float *out, uint64_t count);
 
 struct adamw_factors {

@@ -1,8 +1,7 @@
-/* How the bytes of a stored payload lie in memory, and copying between the two.
+/* Maps the bytes of a stored payload to memory, and copies between the two.
  *
- * Stored: a region of a tensor, row-major, in a file. Held: another region of the same tensor, row-major,
- * in memory. Common: what of the stored region is wanted. It falls into runs that are contiguous on both
- * sides; a run's position is a byte of the stored payload and a byte of the held memory. Pure. */
+ * `stored` is a region of a tensor in a file, `held` another region of the same tensor in memory, both row-major. `common`
+ * is the part of the stored region to copy. It consists of runs, each contiguous in the payload and in memory. Pure. */
 #ifndef ENGINE_MAPPING_H
 #define ENGINE_MAPPING_H
 
@@ -17,30 +16,30 @@ struct mapping {
     uint64_t element_bytes;
     uint64_t stored_run_elements, held_run_elements; /* contiguous elements of `common` on each side */
     uint64_t run_count;
-    uint64_t run_bytes; /* of the runs that are contiguous on both sides */
+    uint64_t run_bytes; /* bytes of one run */
 };
 
 void mapping_init(struct mapping *self, const struct region *stored, const struct region *held,
                   const struct region *common, size_t element_bytes);
-/* Where run `index` starts on either side. Ascending with the index in the payload. */
+/* Where run `index` starts in the payload and in memory. In the payload, starts ascend with the index. */
 void mapping_run(const struct mapping *self, uint64_t index, uint64_t *payload_byte, uint64_t *memory_byte);
-/* First and last-plus-one payload byte that is wanted. */
+/* The range of payload bytes that contains all runs. */
 void mapping_span(const struct mapping *self, uint64_t *begin, uint64_t *end);
 
-/* Rows that are alike: `rows` of `row_bytes`, at constant strides on both sides. */
+/* `rows` rows of `row_bytes`, at constant strides on both sides. */
 struct mapping_rows {
     uint64_t bytes_at, bytes_stride;   /* from payload byte `begin` */
     uint64_t memory_at, memory_stride; /* in the held memory */
     uint64_t row_bytes, rows;
 };
-/* What of payload bytes [begin, begin + len) is wanted, as few such rows as its order allows: `*run` is
- * mapping_first_run(self, begin) at first. False at the end. */
+/* Iterates over the needed parts of payload bytes [begin, begin + len), joined to as few groups of rows as possible. Start
+ * with *run = mapping_first_run(self, begin). False at the end. */
 uint64_t mapping_first_run(const struct mapping *self, uint64_t begin);
 bool mapping_next_rows(const struct mapping *self, uint64_t *run, uint64_t begin, uint64_t len,
                        struct mapping_rows *rows);
 
-/* Copies what of payload bytes [begin, begin + len) is wanted between `bytes` (which holds just those)
- * and the held memory. Returns the number of bytes copied. */
+/* Copies the needed part of payload bytes [begin, begin + len) from memory to `bytes` (gather) or back (scatter). `bytes`
+ * is the address of payload byte `begin`. Returns the number of bytes copied. */
 uint64_t mapping_gather(const struct mapping *self, uint64_t begin, void *bytes, uint64_t len, const void *memory);
 uint64_t mapping_scatter(const struct mapping *self, uint64_t begin, const void *bytes, uint64_t len, void *memory);
 

@@ -1,4 +1,4 @@
-/* Random numbers by counting: SplitMix64's mixing of all bits of a counter, and what dropout makes of it. Pure; the same
+/* Counter-based random numbers: the mixing function of SplitMix64, and the numbers that dropout uses. Pure; the same
  * functions in C and in CUDA. */
 #ifndef ENGINE_RNG_H
 #define ENGINE_RNG_H
@@ -19,7 +19,7 @@ MIX_INLINE uint64_t rng_mix(uint64_t x)
     return x ^ (x >> 31);
 }
 
-/* The key of a dropout site: `step_key` of seed and step, one sample among the step's, one place in the model. */
+/* The key of a dropout site: seed and step (`step_key`), the sample's number in the step, a place in the model. */
 MIX_INLINE uint64_t dropout_step_key(uint64_t seed, uint64_t step)
 {
     return rng_mix(seed ^ rng_mix(step));
@@ -30,8 +30,8 @@ MIX_INLINE uint64_t dropout_site_key(uint64_t step_key, uint64_t sample, uint64_
     return rng_mix(rng_mix(step_key ^ rng_mix(sample)) ^ place);
 }
 
-/* An element of a site is dropped where this is below the threshold: a counter and the halves of a key, mixed (the
- * multipliers are those of MurmurHash3's finalizer). */
+/* An element is dropped if this hash of its index and the two halves of the site's key is below the threshold. The
+ * multipliers are those of MurmurHash3's finalizer. */
 MIX_INLINE uint32_t dropout_word(uint32_t counter, uint32_t low, uint32_t high)
 {
     uint32_t x = counter * UINT32_C(0x9E3779B9) + low;
