@@ -1,4 +1,4 @@
-/* The parts of engine=command that are pure: the command line, and what it reports. */
+/* engine=command: expands the command line and parses the command's report. Pure functions. */
 #ifndef ENGINE_EXTERNAL_ENGINE_COMMAND_H
 #define ENGINE_EXTERNAL_ENGINE_COMMAND_H
 
@@ -16,8 +16,8 @@ struct command_value {
 int command_expand(const char *template, const struct command_value *values, size_t count, struct buf *out,
                    struct cb_err *err) CB_MUST_CHECK;
 
-/* Takes {"metrics": {name: value}} from the last line of the output, if that is a JSON object. A name
- * that is no metric of an operation is an error. */
+/* Reads {"metrics": {name: value}} from the last line of the output, if it is a JSON object. A name that is not a metric of
+ * an operation is an error. */
 int command_take_report(const char *output, size_t len, struct sample *sample, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

@@ -1,4 +1,4 @@
-/* What engines that let another process do the work share: folders, sizes, the clock around it. */
+/* Shared by the engines that run another process: folders, sizes, timing. */
 #ifndef ENGINE_EXTERNAL_EXTERNAL_ENGINE_H
 #define ENGINE_EXTERNAL_EXTERNAL_ENGINE_H
 
@@ -18,31 +18,29 @@ struct external_operation {
     const struct engine_options *options;
     struct sample *sample;
     struct timeline timeline;
-    const char *name;    /* of the checkpoint's folder, in the store */
-    char path[PATH_MAX]; /* the same for another process: on the file system, or s3://… */
+    const char *name;    /* the checkpoint's folder, relative to the store */
+    char path[PATH_MAX]; /* the same for the other process: a file path, or s3://… */
 };
 
-/* Joins the ranks and starts the clock. A save's folder is made before by rank 0, and an older commit
- * marker in it is gone durably. `code` is what preparing came to on this rank. Collective. */
+/* Agrees with the other ranks on `code`, this rank's result of preparing, and starts the clock. Before a save, rank 0 makes
+ * the folder and durably removes an older commit marker. Collective. */
 int external_begin(struct external_operation *self, const struct engine_setup *setup, const char *path, uint64_t bytes,
                    const struct engine_options *options, struct sample *sample, int code,
                    struct cb_err *err) CB_MUST_CHECK;
-/* Joins the ranks again, stops the clock and fills the times. Collective. */
+/* Agrees with the other ranks on `code`, stops the clock and fills in the times. Collective. */
 int external_end(struct external_operation *self, int code, struct cb_err *err) CB_MUST_CHECK;
 
-/* Joins the ranks without the clock, for what follows an operation. Collective. */
+/* Agrees with the other ranks on `code`, outside of the timed part. Collective. */
 int external_join(struct external_operation *self, int code, struct cb_err *err) CB_MUST_CHECK;
 
-/* Moves seconds from "other" to the state that the other process says they were spent in. */
+/* Moves seconds from "other" to the state that the other process reports for them. */
 void external_attribute(struct sample *sample, enum metric_id metric, double seconds);
 
-/* Waits for a child, looking at stop requests and at the sizes of the files it writes its output to; one
- * that must go is ended. */
+/* Waits for a child and kills it at the deadline, on a stop request, or if it writes too much output. */
 int external_wait(struct child *child, struct comm *comm, uint64_t deadline_ns, const int output_fds[EXTERNAL_OUTPUTS],
                   struct cb_err *err) CB_MUST_CHECK;
 
-/* The last line that is not empty of what was written to a file; "" where there is none. `text` holds
- * 512 bytes. */
+/* The last non-empty line of a file, or "". */
 char *external_last_line(int fd, char text[512]);
 
 #endif

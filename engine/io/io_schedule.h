@@ -1,11 +1,11 @@
-/* An I/O schedule: what bytes of which files go from or to where, cut into requests.
+/* An I/O schedule: the requests that move bytes between files and memory.
  *
- * The caller adds the parts of each file in ascending offset: headers and trailers (composed or
- * parsed by the caller), payload that is contiguous in memory, payload that is not (mapped), padding.
- * io_schedule_add_payload splits contiguous payload by the store's alignment: the body is `direct` (moved
- * straight between store and memory), its unaligned ends are copied through staging. io_schedule_finish
- * cuts the parts into requests of a block, each a list of parts that follow each other.
- * Built before the data path; the data path only reads it. Memory is kept over io_schedule_clear. */
+ * The caller adds the parts of each file in ascending order: headers and trailers, which it composes or parses, payload
+ * that is contiguous in memory, payload that is not (mapped), and padding. io_schedule_add_payload splits contiguous
+ * payload at the store's alignment: the body is `direct`, that is transferred without a copy, and the unaligned ends are
+ * copied through staging. io_schedule_finish cuts the parts into requests of at most a block.
+ *
+ * The schedule is built before the data path, which only reads it. io_schedule_clear keeps the memory for reuse. */
 #ifndef ENGINE_IO_IO_SCHEDULE_H
 #define ENGINE_IO_IO_SCHEDULE_H
 
@@ -21,17 +21,16 @@ enum part_kind { PART_HEADER, PART_PAYLOAD, PART_MAPPED, PART_TRAILER };
 struct part {
     uint64_t offset; /* in the file */
     uint64_t bytes;
-    uint64_t skip; /* bytes of the same header, payload or trailer that come before this part */
-    void *memory;  /* PART_PAYLOAD: where its bytes are or go; NULL for the others */
-    uint32_t item; /* the caller's */
+    uint64_t skip; /* bytes of the same header, payload or trailer before this part */
+    void *memory;  /* PART_PAYLOAD: source or destination; else NULL */
+    uint32_t item; /* the caller's number */
     uint8_t kind;  /* enum part_kind */
-    bool direct;   /* memory is handed to the store; else the bytes pass through staging */
-    uint32_t crc;  /* of a payload part once read; the caller's */
+    bool direct;   /* transferred without a copy; else through staging */
+    uint32_t crc;  /* of a payload part once read; set by the caller */
 };
 
-/* Bytes [offset, end) of a file; `end` is rounded up to the alignment and may lie beyond the file's
- * end, where the transfer clamps it. Byte x of the file is at staging + (x - offset) unless a direct
- * part covers it. */
+/* Bytes [offset, end) of a file. `end` is rounded up to the alignment; if it is beyond the end of the file, the transfer
+ * clamps it. Byte x of the file is at staging + (x - offset) unless it belongs to a direct part. */
 struct io_request {
     uint64_t offset, end;
     size_t first_part, part_count;
@@ -39,14 +38,14 @@ struct io_request {
 };
 
 struct io_limits {
-    uint64_t block;     /* bytes a request */
-    uint64_t alignment; /* of offsets and lengths; 1 where free */
+    uint64_t block;     /* bytes of a request */
+    uint64_t alignment; /* of offsets and lengths; 1 if any is allowed */
     uint64_t memory_alignment;
     uint32_t max_segments;
-    uint64_t gap;      /* unwanted bytes that are moved rather than making another request */
-    bool images;       /* no part is direct: a request is composed in memory of its own, and is one segment */
-    bool whole_frames; /* never cut a header or trailer in two (to parse it in place) */
-    bool whole_blocks; /* requests are parts of an object: blocks without holes, all full but the last */
+    uint64_t gap;      /* a request spans gaps of at most so many unneeded bytes */
+    bool images;       /* no direct parts: each request is one segment, composed in memory */
+    bool whole_frames; /* keep headers and trailers in one request, to parse them in place */
+    bool whole_blocks; /* requests are parts of an object: full blocks without gaps, except the last */
 };
 
 struct io_schedule {
@@ -60,7 +59,7 @@ struct io_schedule {
     uint32_t file_count;
     uint64_t staging_bytes; /* longest request */
     uint64_t bytes;         /* of all parts */
-    uint64_t waste_left;    /* unwanted bytes that may still be moved, see io_schedule_limit_waste */
+    uint64_t waste_left;    /* unneeded bytes that may still be transferred, see io_schedule_limit_waste */
     int code;               /* 0, or CB_ERR_MEMORY once an append failed */
 };
 
@@ -68,24 +67,24 @@ void io_schedule_init(struct io_schedule *self, const struct io_limits *limits);
 void io_schedule_release(struct io_schedule *self);
 void io_schedule_clear(struct io_schedule *self);
 
-/* The limits that a store's capabilities and a block size give; gap and whole_frames are the caller's. */
+/* Limits from a store's capabilities and a block size; the caller sets gap and whole_frames. */
 struct io_limits io_limits_of(const struct store_capabilities *capabilities, uint64_t block);
 
-/* Requests span gaps of limits.gap at most, and of so many bytes in all until the next clear; gaps shorter than the
- * alignment are moved anyway and do not count. Without this call there is no limit. */
+/* Limits the unneeded bytes of all gaps together, until the next clear. Gaps shorter than the alignment are always
+ * transferred and do not count. Without this call there is no limit. */
 void io_schedule_limit_waste(struct io_schedule *self, uint64_t bytes);
 
-/* Parts of the file being added, ascending and not overlapping. */
+/* Add parts of the current file, in ascending order without overlap. */
 void io_schedule_add_frame(struct io_schedule *self, enum part_kind kind, uint32_t item, uint64_t offset,
                            uint64_t bytes);
 void io_schedule_add_payload(struct io_schedule *self, uint32_t item, uint64_t offset, uint64_t bytes, uint64_t skip,
                              void *memory);
 void io_schedule_add_mapped(struct io_schedule *self, uint32_t item, uint64_t offset, uint64_t bytes, uint64_t skip);
-/* Cuts the file being added into requests; its number is file_count before the call. */
+/* Cuts the current file into requests; its number is file_count before the call. */
 void io_schedule_end_file(struct io_schedule *self);
 
-/* Checks that all of it fitted into memory. With `interleave` > 1 that many files take turns; requests
- * of one file stay in ascending order. */
+/* Fails if an earlier call ran out of memory. With `interleave` > 1, requests of so many files alternate; those of one file
+ * stay in ascending order. */
 int io_schedule_finish(struct io_schedule *self, uint32_t interleave, struct cb_err *err) CB_MUST_CHECK;
 
 /* The segments of a request whose bytes end at `end` (<= request->end). At most limits.max_segments. */

@@ -1,9 +1,9 @@
-/* Runs a schedule against a store: keeps `depth` requests in flight, opens each file before its first
- * request and closes (and for writes finishes) it after its last.
+/* Runs an I/O schedule against a store: keeps `depth` requests in flight, opens each file before its first request, and
+ * closes it (finishes it, if written) after its last.
  *
- * What the bytes mean is the caller's: `prepare` composes a request just before it is submitted,
- * `complete` takes it apart. Allocates only in transfer_new and transfer_reserve; the run itself does
- * not allocate, log or lock. Watches the deadline, the stop request and the agent while it waits. */
+ * The caller's `prepare` composes a request right before it is submitted, `complete` processes it. Allocates only in
+ * transfer_new and transfer_reserve; running does not allocate, log or lock. While it waits it checks the deadline and
+ * comm_check. */
 #ifndef ENGINE_IO_TRANSFER_H
 #define ENGINE_IO_TRANSFER_H
 
@@ -17,22 +17,22 @@
 #include "store/store.h"
 
 struct transfer_ops {
-    /* Opens or creates file number `file` of the schedule; *length is its length. */
+    /* Opens or creates file number `file` of the schedule and sets *length to its length. */
     int (*open)(void *context, uint32_t file, struct store_object **object, uint64_t *length, struct cb_err *err);
-    /* All three may be NULL. `ready`: whether request `number` may start; while it may not and nothing is
-     * in flight, the run sleeps in it until `until_ns`. `place`: its memory, where that is not the
-     * transfer's own staging. `written`: a write has ended well, and its memory may be used again. */
+    /* These three may be NULL. `ready` sets whether request `number` may start; if nothing is in flight it may sleep until
+     * `until_ns`. `place` returns the request's memory, if that is not the transfer's staging. `written` reports that a
+     * write has succeeded and its memory may be reused. */
     int (*ready)(void *context, size_t number, uint64_t until_ns, bool *ready, struct cb_err *err);
     char *(*place)(void *context, size_t number);
     void (*written)(void *context, size_t number);
-    /* Writes: fills staging (byte x of the file at staging + x - offset). NULL for reads. */
+    /* Fills staging before a write; byte x of the file is at staging + x - offset. NULL for reads. */
     int (*prepare)(void *context, const struct io_request *request, char *staging, struct cb_err *err);
-    /* `available` is the file offset up to which the request's bytes are there, less than its parts
-     * need where the file is too short, request->offset where nothing came; `why` then says why. A
-     * failure ends the run; returning 0 goes on. For writes it is called for failures alone. */
+    /* `available` is the file offset up to which bytes were read. It is less than the parts need if the file is too short,
+     * and request->offset if the request failed; `why` then has the reason. A failure of this function ends the run. For
+     * writes it is called only for failed requests. */
     int (*complete)(void *context, const struct io_request *request, const char *staging, uint64_t available,
                     const struct cb_err *why, struct cb_err *err);
-    /* Something else to do while requests are in flight; NULL: nothing. True: it wants to be called again soon. */
+    /* Other work while requests are in flight; may be NULL. True: call again soon. */
     bool (*meanwhile)(void *context);
 };
 
@@ -46,13 +46,13 @@ struct transfer_setup {
     struct store *store;
     struct comm *comm;
     struct status_page *page;
-    bool async; /* shown there as the asynchronous part */
+    bool async; /* an asynchronous save, which has its own fields on the page */
     uint32_t depth;
 };
 int transfer_new(const struct transfer_setup *setup, struct transfer **transfer, struct cb_err *err) CB_MUST_CHECK;
 void transfer_free(struct transfer *transfer);
 
-/* Room for a schedule's files and for `staging_bytes` a request; keeps what it has if that is enough. */
+/* Allocates for the schedule's files and `staging_bytes` for each request; does nothing if it has enough. */
 int transfer_reserve(struct transfer *transfer, uint32_t files, uint64_t staging_bytes,
                      struct cb_err *err) CB_MUST_CHECK;
 
@@ -65,11 +65,10 @@ struct transfer_run {
     struct histogram *latency; /* NULL: not recorded */
     uint64_t deadline_ns;
 };
-/* On a failure everything in flight has been cancelled and has ended, or transfer_is_stuck. */
+/* After a failure all requests in flight have been cancelled and have ended, or transfer_is_stuck returns true. */
 int transfer_run(struct transfer *transfer, const struct transfer_run *run, struct transfer_counts *counts,
                  struct cb_err *err) CB_MUST_CHECK;
-/* True once requests were given up on while in flight: their memory must stay, and the transfer
- * refuses to run again. */
+/* Whether requests were abandoned in flight: their memory must not be freed, and the transfer cannot run again. */
 bool transfer_is_stuck(const struct transfer *transfer);
 
 #endif
