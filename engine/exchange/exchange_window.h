@@ -67,9 +67,8 @@ const struct piece *exchange_piece(const struct exchange_window *self, const str
 /* --- both exchanges --- */
 
 struct exchange_ops {
-    bool (*turn)(struct exchange *exchange); /* makes progress; false if nothing moved */
-    bool (*is_travelling)(
-        const struct exchange *exchange); /* an open block waits for other ranks, not for its reader */
+    bool (*turn)(struct exchange *exchange);                 /* makes progress; false if nothing moved */
+    bool (*is_travelling)(const struct exchange *exchange);  /* an open block waits for ranks beside its reader */
     size_t (*oldest_block)(const struct exchange *exchange); /* the oldest open block, or EXCHANGE_NO_BLOCK */
     void (*abandon)(struct exchange *exchange);              /* cancels what is under way */
     void (*release)(struct exchange *exchange);
