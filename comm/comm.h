@@ -1,8 +1,8 @@
-/* Ranks talking to each other, over MPI (comm_new) or TCP (comm/comm_tcp.h).
+/* Communication between ranks, over MPI (comm_new) or TCP (comm/comm_tcp.h).
  *
- * Waiting is never unbounded: collectives are non-blocking inside and are tested until they are done, the deadline has
- * passed, or comm_watch's check says to stop; after a timeout or abort the communicator is unusable and the process is
- * expected to leave. All calls are collective but where noted, from one thread; another one talks over a twin. */
+ * No wait is unbounded: a collective is polled until it is done, the deadline has passed, or the check of comm_watch says
+ * to stop. After a time-out or an abort the communicator is unusable and the process should exit. Calls are collective
+ * unless noted, and made from one thread; another thread uses a twin. */
 #ifndef COMM_COMM_H
 #define COMM_COMM_H
 
@@ -17,45 +17,44 @@ struct comm;
  * core/rank_placement.h, and a node is a machine, whatever else they share; with 0 MPI finds out who shares a
  * machine. */
 int comm_new(uint32_t nodes, struct comm **comm, struct cb_err *err) CB_MUST_CHECK;
-/* A second voice of the same ranks, for one other thread: what is said over it does not mix with what
- * is said over the first. Looks around less often while it waits. Collective; CB_ERR_UNSUPPORTED where
- * MPI lets one thread alone talk. Freed before the first. comm_agree_local is not for it. */
+/* A second communicator of the same ranks, for one other thread. Messages of the two never mix. A twin polls less often
+ * while it waits, and does not support comm_agree_local. Free it before the first. CB_ERR_UNSUPPORTED if MPI allows only
+ * one thread. Collective. */
 int comm_twin(struct comm *comm, struct comm **twin, struct cb_err *err) CB_MUST_CHECK;
-/* The ranks that give the same `color`, in the order of their ranks, as a twin of their own: comm_rank and comm_size of
- * it are those within the part. Collective. */
+/* A twin for the ranks that pass the same `color`, in the order of their ranks; its comm_rank and comm_size count only
+ * these. Collective. */
 int comm_part(struct comm *comm, uint32_t color, struct comm **part, struct cb_err *err) CB_MUST_CHECK;
-/* Ends MPI; where a collective is still stuck it does not try to. */
+/* Frees the communicator; for the first one, ends MPI. Does nothing if comm_can_end is false. Accepts NULL. */
 void comm_free(struct comm *comm);
-/* False after a collective that did not end: leave with _exit then. Not collective. */
+/* False after a collective that did not end: exit with _exit then. Not collective. */
 bool comm_can_end(const struct comm *comm);
-/* Something of MPI does not end: from now on nothing works, and comm_can_end says so. Not collective. */
+/* Marks the communicator as unusable, after an operation outside of this interface did not end. Not collective. */
 void comm_give_up(struct comm *comm);
 uint32_t comm_rank(const struct comm *comm);
 uint32_t comm_size(const struct comm *comm);
-/* Among the ranks on this machine. */
+/* This rank's number among the ranks on its machine, and how many they are. */
 uint32_t comm_local_rank(const struct comm *comm);
 uint32_t comm_local_size(const struct comm *comm);
-/* Ranks on the node that has most of them; comm_size where there is one node. */
+/* The number of ranks on the node with the most ranks; comm_size if there is one node. */
 uint32_t comm_fullest_node(const struct comm *comm);
 const char *comm_library(const struct comm *comm); /* "Open MPI v4.1.4" */
-/* While it waits, comm asks `check` whether to go on: 0, or CB_ERR_ABORTED with the reason. Borrows the context. Not
- * collective. */
+/* Calls `check` while waiting; it returns 0 to continue, or CB_ERR_ABORTED with the reason to stop. Borrows the context.
+ * Not collective. */
 typedef int (*comm_check_fn)(const void *context, struct cb_err *err);
 void comm_watch(struct comm *comm, comm_check_fn check, const void *context);
-/* Whether to go on: what `check` of comm_watch says, or CB_ERR_ABORTED after comm_interrupt. For loops that wait for
- * something else than ranks. Does not wait. Not collective. */
+/* The result of comm_watch's `check`, or CB_ERR_ABORTED after comm_interrupt. For loops that wait for something other than
+ * ranks. Does not wait. Not collective. */
 int comm_check(const struct comm *comm, struct cb_err *err) CB_MUST_CHECK;
 
-/* Any thread: from now on comm_check of this comm says CB_ERR_ABORTED, and so does all waiting. */
+/* From now on comm_check and every wait of this communicator return CB_ERR_ABORTED. From any thread; not collective. */
 void comm_interrupt(struct comm *comm);
 
 int comm_barrier(struct comm *comm, uint64_t deadline_ns, struct cb_err *err) CB_MUST_CHECK;
 
-/* Agreement: every rank brings its own result (0 or a cb_code) and a number; all learn the lowest
- * failing rank and its code, the sum, the smallest and the largest of the numbers. Returns 0 when the
- * agreement itself worked, whatever it says. */
+/* Every rank passes its own result (0 or a cb_code) and a number. All receive the lowest failing rank and its code, and the
+ * sum, minimum and maximum of the numbers. Returns 0 if the agreement itself worked, even if ranks failed. */
 struct agreement {
-    int code;             /* of the lowest failing rank; 0 where all passed */
+    int code;             /* of the lowest failing rank; 0 if all passed */
     uint32_t failed_rank; /* meaningful when code != 0 */
     uint32_t failed_count;
     uint64_t sum, min, max;
@@ -63,17 +62,17 @@ struct agreement {
 int comm_agree(struct comm *comm, int code, uint64_t number, uint64_t deadline_ns, struct agreement *agreement,
                struct cb_err *err) CB_MUST_CHECK;
 
-/* The same among the ranks on this machine; failed_rank is a rank of the world. */
+/* The same among the ranks on this machine; failed_rank is a world rank. */
 int comm_agree_local(struct comm *comm, int code, uint64_t number, uint64_t deadline_ns, struct agreement *agreement,
                      struct cb_err *err) CB_MUST_CHECK;
 
-/* Rank 0's bytes to all. */
+/* Copies rank 0's bytes to all ranks. */
 int comm_broadcast(struct comm *comm, void *bytes, uint64_t len, uint64_t deadline_ns,
                    struct cb_err *err) CB_MUST_CHECK;
 
-/* Messages from rank to rank, non-blocking: what is sent with one tag arrives in the order in which it was
- * sent and receives were started. Not collective. The memory must stay until comm_message_test says that it
- * is done, and after comm_abandon_messages until the process has left. */
+/* Non-blocking messages from rank to rank. Messages with the same tag match receives in the order in which both were
+ * started. The memory must stay valid until comm_message_test reports the message as done, or until the process exits
+ * after comm_abandon_messages. Not collective. */
 struct comm_message {
     uint64_t handle; /* the library's */
 };
@@ -85,26 +84,26 @@ int comm_receive(struct comm *comm, void *bytes, uint64_t len, uint32_t from, ui
                  struct comm_message *message, struct cb_err *err) CB_MUST_CHECK;
 int comm_message_test(struct comm *comm, struct comm_message *message, bool *done, struct cb_err *err) CB_MUST_CHECK;
 
-/* Collectives that go on while the caller computes: started here, in one order on all ranks, done when
- * comm_message_test says so; their memory must stay as that of messages. `values` have 4 bytes each, at most
- * COMM_MOST_VALUES; sums are of floats and the same bits on every rank that gets them. */
+/* Non-blocking collectives. All ranks start them in the same order; comm_message_test reports when one is done, and the
+ * memory must stay valid as for messages. `values` (at most COMM_MOST_VALUES) have 4 bytes each. Sums are of floats, and
+ * have the same bits on every rank. */
 #define COMM_MOST_VALUES UINT64_C(0x7FFFFFFF)
-/* `values` of every rank to all, in order of rank. */
+/* Gathers `values` of every rank on all ranks, in the order of the ranks. */
 int comm_start_all_gather(struct comm *comm, const void *mine, void *all, uint64_t values, struct comm_message *message,
                           struct cb_err *err) CB_MUST_CHECK;
-/* `all` is comm_size times `values`: rank r gets the sum of everybody's r-th part. */
+/* `all` has comm_size times `values`; rank r receives the sum of all ranks' r-th part. */
 int comm_start_reduce_scatter(struct comm *comm, const float *all, float *mine, uint64_t values,
                               struct comm_message *message, struct cb_err *err) CB_MUST_CHECK;
-/* `sum` may be `mine`. */
+/* `sum` may be equal to `mine`. */
 int comm_start_all_reduce(struct comm *comm, const float *mine, float *sum, uint64_t values,
                           struct comm_message *message, struct cb_err *err) CB_MUST_CHECK;
-/* Each of at most COMM_MOST_SUMS numbers becomes its sum over the ranks, added in their order. Collective. */
+/* Replaces each of at most COMM_MOST_SUMS numbers by its sum over the ranks, added in the order of the ranks. */
 #define COMM_MOST_SUMS 8
 int comm_sum(struct comm *comm, double *numbers, uint32_t count, uint64_t deadline_ns,
              struct cb_err *err) CB_MUST_CHECK;
 
-/* Messages under way will not be waited for: agreements still work, but the process must leave with _exit
- * (comm_can_end is false). */
+/* Gives up on messages under way. Agreements still work, but the process must exit with _exit (comm_can_end is false). Not
+ * collective. */
 void comm_abandon_messages(struct comm *comm);
 
 #endif

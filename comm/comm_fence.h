@@ -1,12 +1,12 @@
-/* What ranks that srun has started lack when MPI has: that all of them have. */
+/* A barrier right after MPI has started, which ranks started by srun need (see comm_fence.c). */
 #ifndef COMM_COMM_FENCE_H
 #define COMM_COMM_FENCE_H
 
 #include "core/err.h"
 
-/* After MPI's start and before the first message: returns when every rank of the job has come so far. Ranks that
- * mpirun has started, and builds without PMIx, return at once. Collective; as bounded in time as MPI's start is,
- * which is by the launcher. */
+/* Waits until every rank of the job has started MPI. Call after MPI has started and before the first message. Returns
+ * immediately under mpirun and in builds without PMIx. Collective; only the launcher bounds the wait, as for the start of
+ * MPI. */
 int comm_fence_wait(struct cb_err *err) CB_MUST_CHECK;
 
 #endif

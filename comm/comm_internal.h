@@ -1,4 +1,4 @@
-/* What every way of ranks talking to each other has in common, and what each provides: one table of operations. */
+/* The interface behind comm/comm.h: what MPI and TCP implement, and what they share. */
 #ifndef COMM_COMM_INTERNAL_H
 #define COMM_COMM_INTERNAL_H
 
@@ -6,23 +6,23 @@
 
 #include "comm/comm.h"
 
-/* What an agreement reduces. */
+/* What ranks reduce in an agreement. */
 struct vote {
-    uint64_t failed_rank; /* UINT64_MAX where none failed */
+    uint64_t failed_rank; /* UINT64_MAX if no rank failed */
     uint64_t failed_code; /* -code of that rank */
     uint64_t failed_count;
     uint64_t sum, min, max;
 };
 void vote_combine(struct vote *to, const struct vote *from);
 
-/* What a communicator and its twins share. */
+/* Shared by a communicator and its twins. */
 struct comm_state {
-    _Atomic bool broken;   /* a collective is stuck: nothing more works */
-    _Atomic bool given_up; /* messages are stuck: collectives still work */
+    _Atomic bool broken;   /* a collective hangs: every later call fails */
+    _Atomic bool given_up; /* messages hang: collectives still work */
 };
 
-/* Every `start_` returns at once; `test` says when the message is done, and may be called for none that is. Memory of a
- * collective that never ended stays in use. */
+/* Every `start_` returns immediately; `test` reports when the operation is done, and must not be called after that. The
+ * memory of a collective that never ended stays in use. */
 struct comm_ops {
     int (*start_barrier)(struct comm *, struct comm_message *, struct cb_err *);
     int (*start_agree)(struct comm *, bool local, const struct vote *mine, struct vote *all, struct comm_message *,
@@ -39,22 +39,22 @@ struct comm_ops {
     int (*receive)(struct comm *, void *bytes, uint64_t len, uint32_t from, uint32_t tag, struct comm_message *,
                    struct cb_err *);
     int (*test)(struct comm *, struct comm_message *, bool *done, struct cb_err *);
-    /* The ranks with this color; `copy_of_all` where all have one. */
+    /* A communicator of the ranks with this color, or of all ranks if `copy_of_all`. */
     int (*split)(struct comm *, uint32_t color, bool copy_of_all, struct comm **part, struct cb_err *);
-    void (*free)(struct comm *); /* only called where comm_can_end */
+    void (*free)(struct comm *); /* only called if comm_can_end */
 };
 
 /* First member of every implementation's own struct. */
 struct comm {
     const struct comm_ops *ops;
-    struct comm_state *state; /* owned by the first, borrowed by its twins */
+    struct comm_state *state; /* owned by the first communicator, borrowed by its twins */
     const char *library;
     uint32_t rank, size, local_rank, local_size, fullest_node;
     comm_check_fn check; /* NULL until comm_watch */
     const void *check_context;
     bool twin;
     _Atomic bool interrupted;
-    struct vote mine, all; /* here, not on the stack: they must outlive a stuck agreement */
+    struct vote mine, all; /* not on the stack, because an agreement that hangs still uses them */
 };
 
 #endif

@@ -1,10 +1,8 @@
-/* Messages between ranks, timed: ping-pong, one-way windows, collectives. Beside comm/comm_mpi.c the
- * only file that includes mpi.h.
+/* Measures messages between ranks over MPI: ping-pong, one-way windows, collectives.
  *
- * Waiting spins, as programs that move tensors do, and is bounded by the deadline and the status
- * page's stop request; after a failure the communicator is unusable (comm_give_up). Times are of the
- * monotonic clock, in seconds. Results of what was moved are checked: `right` is false where a byte
- * was wrong. */
+ * Waits spin, like those of programs that move tensors, until the deadline or until comm_check fails; after a failure the
+ * communicator is unusable (comm_give_up). Times are in seconds of the monotonic clock. The bytes received are checked:
+ * `right` is false if one was wrong. */
 #ifndef COMM_COMM_MEASURE_H
 #define COMM_COMM_MEASURE_H
 
@@ -26,12 +24,12 @@ const char *collective_name(enum collective kind); /* "all_reduce" */
 /* Bus bandwidth / algorithm bandwidth (nccl-tests, doc/PERFORMANCE.md). */
 double collective_bus_factor(enum collective kind, uint32_t ranks);
 
-/* Half of each of `rounds` round trips of `bytes` between this rank and `peer`, which makes the same call. */
+/* Half the time of each of `rounds` round trips of `bytes` between this rank and `peer`, which makes the same call. */
 int comm_measure_ping_pong(struct comm *comm, uint32_t peer, uint64_t bytes, uint32_t rounds, double *seconds,
                            bool *right, uint64_t deadline_ns, struct cb_err *err) CB_MUST_CHECK;
 
-/* `rounds` windows of `window` messages of `bytes` from one rank to the other, each ended by an answer of
- * the receiver; seconds of each window, the same on both. */
+/* The time of each of `rounds` windows: `window` messages of `bytes` one way, then an answer of the receiver. Both ranks get
+ * the same times. */
 int comm_measure_windows(struct comm *comm, uint32_t peer, bool sends, uint64_t bytes, uint32_t window, uint32_t rounds,
                          double *seconds, bool *right, uint64_t deadline_ns, struct cb_err *err) CB_MUST_CHECK;
 

@@ -1,10 +1,10 @@
-/* Ranks talking to each other over TCP, for programs that have no MPI: the same calls of comm/comm.h.
+/* comm/comm.h over TCP, for programs without MPI.
  *
- * Every connection is under TLS 1.3 with the ranks' common key (core/channel.h): who lacks the key is turned away in
- * the handshake. Rank 0 listens where all ranks know, and tells each where the others are. A rank connects to another
- * one when it first sends to it. Collectives go over their lowest rank: meant for agreements and messages, not for the
- * gradients of a training. A message that nobody has asked for yet waits in memory. A rank whose connection breaks is
- * named to all others. Messages move while some rank's call waits or tests, not in between. */
+ * Connections use TLS 1.3 with a key that all ranks share (core/channel.h); the handshake rejects a peer without the key.
+ * All ranks know the address of rank 0, which sends each rank the addresses of the others. A rank connects to another rank
+ * when it first sends to it. Collectives go through their lowest rank: they suit agreements and small messages, not the
+ * gradients of a training. A message without a matching receive is kept in memory. If a connection breaks, all ranks learn
+ * which rank is gone. Messages make progress only inside of calls that wait or test. */
 #ifndef COMM_COMM_TCP_H
 #define COMM_COMM_TCP_H
 
@@ -16,12 +16,12 @@
 
 struct comm_tcp_place {
     uint32_t rank, size;
-    const char *address; /* rank 0's, a name or a number; used by the others */
-    uint16_t port;       /* that rank 0 listens at */
+    const char *address; /* of rank 0, a host name or an IP address; used by the other ranks */
+    uint16_t port;       /* on which rank 0 listens */
     struct channel_key key;
 };
 
-/* Returns when all ranks have come. CB_ERR_TIMEOUT by the deadline, and names who has not. Collective. */
+/* Returns when all ranks have connected. CB_ERR_TIMEOUT at the deadline, naming the first missing rank. Collective. */
 int comm_tcp_new(const struct comm_tcp_place *place, uint64_t deadline_ns, struct comm **comm,
                  struct cb_err *err) CB_MUST_CHECK;
 

@@ -1,4 +1,4 @@
-/* What an experiment says of its engine, as engine/engine.h wants it. */
+/* Reads an engine's options from an experiment. */
 #ifndef SETUP_ENGINE_CONFIG_H
 #define SETUP_ENGINE_CONFIG_H
 
@@ -6,7 +6,7 @@
 #include "engine/engine.h"
 #include "run/experiment.h"
 
-/* Texts stay the experiment's. Fails where keys contradict each other, with the sentence for the user. */
+/* Texts are borrowed from the experiment. CB_ERR_USAGE if keys contradict each other. */
 int engine_config_read(const struct experiment *experiment, struct engine_config *config,
                        struct cb_err *err) CB_MUST_CHECK;
 

@@ -13,7 +13,7 @@
 int open_store(const struct experiment *experiment, uint32_t rank, const char *pages_folder, struct store **store,
                struct cb_err *err) CB_MUST_CHECK;
 
-/* Bytes of one request to the store: its kind knows whose key says so. */
+/* Bytes of one request: io.block, or s3.part_size for a bucket. */
 uint64_t store_block_bytes(const struct experiment *experiment);
 
 #endif

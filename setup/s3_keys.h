@@ -6,7 +6,7 @@
 #include "run/experiment.h"
 #include "store/s3/s3_options.h"
 
-/* USAGE for a text that is too long, and for a client certificate without its key or the other way round. */
+/* CB_ERR_USAGE for a text that is too long, and for a client certificate without its key or a key without certificate. */
 int s3_keys_read(const struct experiment *experiment, struct s3_options *options, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

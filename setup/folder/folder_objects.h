@@ -1,5 +1,4 @@
-/* Whose a place in a store is that is no folder of a file system: what folder.c does with open(O_EXCL) and mkdir, done
- * with whole objects alone. For the calling rank alone. */
+/* Claims in object stores, where folder.c cannot use open(O_EXCL) and mkdir. For one rank; not collective. */
 #ifndef SETUP_FOLDER_FOLDER_OBJECTS_H
 #define SETUP_FOLDER_FOLDER_OBJECTS_H
 
@@ -8,8 +7,8 @@
 #include "core/err.h"
 #include "store/store.h"
 
-/* Makes the store ours where it is empty, and the folder `suffix` the run's. Two runs that want one suffix at the same
- * moment both write their claim; each reads it back, and the one that finds the other's fails. */
+/* Marks an empty store as ours, and claims the folder `suffix` for the run. If two runs claim a suffix at the same time,
+ * both write their claim and read it back; the run that reads the other's claim fails. */
 int folder_objects_claim(struct store *store, const char *path, const char *suffix, const char *run, bool overwrite,
                          struct cb_err *err) CB_MUST_CHECK;
 
