@@ -1,5 +1,5 @@
-/* What a rank does between two iterations, where training would compute: nothing, or compute on all of
- * its cores and measure what an asynchronous save costs it. */
+/* The gap between two iterations, in place of training: a rank sleeps, or computes on all its cores and measures how much an
+ * asynchronous save slows that down. */
 #ifndef WORKER_COMPUTE_GAP_H
 #define WORKER_COMPUTE_GAP_H
 
@@ -17,19 +17,19 @@ struct compute_rate {
 };
 
 struct compute_gap {
-    uint64_t gap_ns;           /* compute_gap; 0: none */
+    uint64_t gap_ns;           /* compute_gap; 0: no gap */
     struct compute *compute;   /* NULL with interference=none */
-    struct compute_rate alone; /* while no save was under way, of the whole run */
+    struct compute_rate alone; /* while no save was under way, over the whole run */
 };
 
 int compute_gap_init(struct compute_gap *self, const struct experiment *experiment, struct cb_err *err) CB_MUST_CHECK;
 void compute_gap_release(struct compute_gap *self);
-/* The compute_rate without any save, before the first one. All ranks at once. */
+/* Measures the rate without any save, before the first one. All ranks do so at once. */
 int compute_gap_calibrate(struct compute_gap *self, struct comm *comm, struct status_page *page,
                           struct cb_err *err) CB_MUST_CHECK;
 
-/* One gap. *fraction: the share of its compute_rate that computing lost while saves were under way; NAN where
- * none was, or nothing was computed. Ends early, failing, on a request to stop now. */
+/* Runs one gap. *fraction is the share of its speed that computing lost while saves were under way; NAN if no save was under
+ * way or nothing was computed. Fails early on a request to stop. */
 int compute_gap_pass(struct compute_gap *self, struct engine *engine, struct comm *comm, struct status_page *page,
                      double *fraction, struct cb_err *err) CB_MUST_CHECK;
 

@@ -21,7 +21,7 @@
 
 #define RUN_PENDING 9 /* save.inflight and one more */
 
-/* A save that went on behind; its sample is the engine's until it has ended. */
+/* An asynchronous save; the engine uses its sample until the save has ended. */
 struct pending_save {
     struct sample sample;
     char checkpoint[FOLDER_NAME_BYTES];
@@ -35,18 +35,18 @@ struct run {
     const char *folder_path;  /* of the run; borrowed */
     char id[FOLDER_NAME_BYTES];
     uint32_t attempt;
-    const char *pages_folder; /* node-local, shared by the ranks here; borrowed */
+    const char *pages_folder; /* node-local, shared by the ranks of this node; borrowed */
     struct experiment *experiment;
     struct model *model;
-    struct layout_pair layouts; /* what it saves in and what it loads in */
-    struct layout *layout;      /* the one it saves in; owned by `layouts` */
+    struct layout_pair layouts; /* for saving and for loading */
+    struct layout *layout;      /* for saving; owned by `layouts` */
     struct folder folder;
     struct store *store;
     struct engine *engine; /* NULL with workload=raw */
-    /* What saves use that go on behind; NULL without save.async. */
+    /* For asynchronous saves; NULL without save.async. */
     struct comm *async_comm;
     struct store *async_store;
-    struct device *device;       /* also where the state is on it */
+    struct device *device;       /* also set if the state is in device memory */
     struct device_plugin plugin; /* with device=cuda */
     struct device_info device_info;
     bool on_device;
@@ -57,39 +57,39 @@ struct run {
     struct payload_settings payload;
     enum verify_mode verify;
     bool saves, loads, raw, cold, keep, async;
-    struct state own;     /* what this rank saves; without pieces where that is nothing */
-    struct state shifted; /* what it loads, where that is not the same pieces */
-    struct state *target; /* of loads: one of the two */
+    struct state own;     /* what this rank saves; has no pieces if it saves nothing */
+    struct state shifted; /* what it loads, if that has other pieces */
+    struct state *target; /* of loads: one of these two */
     uint64_t op_timeout_ns;
     uint32_t warmup, iterations;
     char checkpoint[FOLDER_NAME_BYTES]; /* the last one saved, or the one to load; "" before */
     uint32_t checkpoint_iteration;
-    bool checkpoint_complete; /* its save ended well */
+    bool checkpoint_complete; /* its save succeeded */
     uint64_t load_bytes;      /* read by all ranks in the last load */
 };
 
-/* Builds everything up to the first operation. Fails on all ranks together, with the reason on those
- * that have it. run_release in any case. */
+/* Prepares everything for the first operation. If a rank fails, it fails on all ranks; ranks that failed have the reason.
+ * Call run_release after success and failure. */
 int run_prepare(struct run *self, struct comm *comm, struct status_page *page, const char *pages_folder,
                 const char *run_folder, uint32_t attempt, struct cb_err *err) CB_MUST_CHECK;
-/* All operations, timed and untimed. */
+/* Runs all operations, timed and untimed. */
 int run_execute(struct run *self, struct cb_err *err) CB_MUST_CHECK;
-/* What was really used, for the page; also after a failure. */
+/* Adds facts about what was used to the status page; also after a failure. */
 void run_add_facts(struct run *self);
-/* After a failure: whether everything that was going on has ended, so that run_release may follow. */
+/* After a failure: aborts what is under way. Returns whether all of it has ended, so that run_release may be called. */
 bool run_stop(struct run *self) CB_MUST_CHECK;
 void run_release(struct run *self);
 
-/* Where experiment.yaml is: on several nodes the agents have brought it along, since the run folder may
- * be on another machine. One of its arguments. */
+/* The folder of experiment.yaml, one of the arguments: on several nodes the agents copy it to the pages folder, since the
+ * run folder may be on another machine. */
 const char *run_experiment_folder(const char *pages_folder, const char *run_folder);
 
-/* A deadline for the next step: timeout.op from now. */
+/* The deadline of the next step: timeout.op from now. */
 uint64_t run_deadline(const struct run *self);
-/* Ends a step: see agree(). */
+/* Agrees with the other ranks on a step's result: see agree(). */
 int run_join(struct run *self, int code, struct cb_err *err) CB_MUST_CHECK;
 
-/* worker/raw_baseline.c: the raw limit at the same place, after everything else. */
+/* worker/raw_baseline.c: measures the raw limit at the same place, after all operations. */
 int run_baseline(struct run *self, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

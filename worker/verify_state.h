@@ -1,4 +1,4 @@
-/* Is what was loaded what was saved? Compares state memory with the payload, outside of any timing. */
+/* Compares a loaded state with the values that were saved, outside of the timed part. */
 #ifndef WORKER_VERIFY_STATE_H
 #define WORKER_VERIFY_STATE_H
 
@@ -13,7 +13,7 @@
 
 enum verify_mode { VERIFY_NONE, VERIFY_SAMPLE, VERIFY_FULL };
 
-/* verify=auto: every byte of states up to this size, else a sample. */
+/* verify=auto checks every byte of states up to this size, else a sample. */
 #define VERIFY_FULL_LIMIT_BYTES (UINT64_C(64) << 30)
 
 enum verify_mode verify_mode_read(const struct experiment *experiment, const struct layout *layout);
@@ -22,18 +22,18 @@ const char *verify_mode_name(enum verify_mode mode);
 struct verify_job {
     enum verify_mode mode;
     struct payload_settings payload;
-    struct store *store; /* to find where a wrong element lies; NULL where there is none */
+    struct store *store; /* to find the file and offset of a wrong element; may be NULL */
     const char *path;    /* of the checkpoint */
     uint32_t iteration;
 };
 
-/* Fills verify_s and verified_bytes (those found right). A line on the page for each piece that is
- * wrong: tensor, element, file and offset; CB_ERR_CORRUPT with their number. Not collective. */
+/* Fills in verify_s and verified_bytes (the bytes found right). Adds a line to the page for each wrong piece: tensor,
+ * element, file and offset. CB_ERR_CORRUPT with the number of wrong pieces. Not collective. */
 int verify_state(const struct verify_job *job, const struct state *state, struct status_page *page,
                  struct sample *sample, struct cb_err *err) CB_MUST_CHECK;
 
-/* The part of a region that sample number `index` checks: whole rows of its first dimension, about
- * VERIFY_SAMPLE_BYTES of them, one in VERIFY_SAMPLE_STRIDE; `phase` chooses which. False at the end. */
+/* The part of a region that sample number `index` checks: about VERIFY_SAMPLE_BYTES in whole rows of the first dimension, in
+ * one of VERIFY_SAMPLE_STRIDE places; `phase` selects which. False at the end. */
 #define VERIFY_SAMPLE_BYTES (UINT64_C(256) * 1024)
 #define VERIFY_SAMPLE_STRIDE 16
 bool verify_sample_region(const struct region *region, size_t element_bytes, uint64_t phase, uint64_t index,

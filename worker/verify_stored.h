@@ -1,5 +1,5 @@
-/* workload=verify: is a checkpoint in the store whole and right? Looked at once, by all ranks, each a share of it:
- * as `ckptbench verify` does, and as fast as the store and the ranks' cores are. Collective. */
+/* workload=verify: checks that a stored checkpoint is complete and right, once. It does what `ckptbench verify` does, with
+ * the work divided among the ranks. Collective. */
 #ifndef WORKER_VERIFY_STORED_H
 #define WORKER_VERIFY_STORED_H
 
@@ -13,11 +13,11 @@ struct verify_stored_setup {
     struct status_page *page;
     const struct experiment *experiment;
     const char *pages_folder;       /* node-local */
-    void (*tell)(const char *line); /* each finding, also those for which the page has no room; one thread at a time */
+    void (*tell)(const char *line); /* called for each finding, also if the page is full; by one thread at a time */
 };
 
-/* Every finding is a line on the page of the rank that made it. CB_ERR_CORRUPT on ranks that found something, after
- * all have looked; one sample and the sums are on the page all the same. */
+/* Adds every finding to the page of the rank that made it. CB_ERR_CORRUPT on ranks that found something, after all have
+ * finished; the sample and the sums are on the page in any case. */
 int verify_stored_run(const struct verify_stored_setup *setup, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

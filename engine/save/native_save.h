@@ -1,13 +1,13 @@
-/* Inside saving: what is kept from one save to the next, and the steps that native_save*.c share.
+/* What the files of saving share, and keep from one save to the next.
  *
- * save_prepare.c  the plan and its cache, and the schedule made from it
- * write_frames.c  the bytes of a request
+ * save_prepare.c  the plan, its cache, and the schedule made from it
+ * write_frames.c  composes the bytes of a request
  * save_copies.c   the copies from the state that a request needs
- * bounce_ring.c     a few slots of pinned memory between the store and a device
- * bounce_save.c  saving through them: what is in flight is copied while the rest is written
- * staging.c    staging memory, and the copy of the state into it
- * async_save.c   asynchronous saves
- * native_save.c  from making the place to the marker */
+ * bounce_ring.c   slots of pinned memory between the store and a device
+ * bounce_save.c   saves through these slots: copies some while others are written
+ * staging.c       staging memory, and copying the state into it
+ * async_save.c    asynchronous saves
+ * native_save.c   writes a checkpoint, from making its folder to the commit marker */
 #ifndef ENGINE_SAVE_NATIVE_SAVE_H
 #define ENGINE_SAVE_NATIVE_SAVE_H
 
@@ -15,118 +15,117 @@
 
 #include "engine/native.h"
 
-/* Where the payload of one of this rank's items lies. */
+/* The payload of one of this rank's items. */
 struct source {
     struct item_frame frame;
-    const char *memory;      /* of its first byte, or of the piece where it is mapped; NULL for bytes items */
-    struct mapping *mapping; /* NULL where contiguous */
+    const char *memory;      /* its first byte, or that of the piece if it is mapped; NULL for bytes items */
+    struct mapping *mapping; /* NULL if contiguous */
     uint32_t crc;            /* of the payload so far */
 };
 
-/* Requests that are staged together. Rounds take turns between the halves of an area; where all fits
- * there is one. */
+/* Requests that are staged together. If not all requests fit into an area, rounds alternate between its halves. */
 struct round {
     size_t first_request, end_request;
-    size_t first_copy, end_copy; /* of each area's list */
+    size_t first_copy, end_copy; /* in the list of each area */
 };
 
-/* Staging memory of one save in flight, and the copies that fill it from the state as it lies now. */
+/* Staging memory of one save in flight, and the copies from the state that fill it. */
 struct area {
     char *memory;
     struct device_copy *copies;
 };
 
-/* A request's image is its bytes as they will lie in the file. */
+/* A request's image is its bytes as they will be in the file. */
 struct staging {
-    struct area *areas; /* save.inflight of them */
+    struct area *areas; /* one for each save in flight (save.inflight) */
     uint32_t area_count;
     uint64_t area_bytes;   /* of each */
-    uint64_t mapped_bytes; /* as allocated: kept while it is enough */
+    uint64_t mapped_bytes; /* as allocated; reused while it is enough */
     uint64_t *image_at;    /* of each request, in its area */
     uint32_t *round_of;    /* of each request */
     struct round *rounds;
     size_t round_count, copy_count;
 };
 
-/* `to` counts from a place that is known later. */
+/* Copies whose `to` is an offset; the base address is known later. */
 struct copy_list {
     struct device_copy *copies;
     size_t count, capacity;
-    size_t first; /* copies before it are never made longer */
+    size_t first; /* earlier copies are not merged with new ones */
 };
 
-/* The copies of each request, where the state is on a device and the caller waits for the save. */
+/* The copies of each request, for a synchronous save of a state on a device. */
 struct bounce_save {
     struct copy_list list;
-    size_t *first_copy; /* of each request, and one more */
-    size_t next;        /* request to be copied next, of the save under way */
+    size_t *first_copy; /* of each request, and the end */
+    size_t next;        /* the next request to copy, in the current save */
 };
 
 struct native_save {
     struct native_engine *engine;
     struct plan_key key;
-    struct plan *plan;           /* NULL before the first save, and after a failure to make one */
-    const struct layout *layout; /* of the state under way */
-    bool staged;                 /* what the schedule is made for: staging areas and the back lane, */
-    bool bounces;                /* or the bounce ring; neither: in place */
+    struct plan *plan;           /* NULL before the first save, and if planning failed */
+    const struct layout *layout; /* of the current state */
+    bool staged;                 /* the schedule uses staging areas and the back lane, */
+    bool bounces;                /* or the bounce ring; if neither, the state's own memory */
     bool schedule_ready;
     struct io_schedule schedule;
-    struct source *sources; /* of items first_item[rank] … */
+    struct source *sources; /* of this rank's items */
     size_t source_count;
-    uint32_t *files; /* file of the plan for each file of the schedule */
-    uint32_t copy;   /* of them, that is being written */
-    void **memory;   /* the state's addresses that the schedule was made for */
+    uint32_t *files; /* the plan's file for each file of the schedule */
+    uint32_t copy;   /* the copy of the files being written, see copies= */
+    void **memory;   /* the state's addresses in the schedule */
     size_t piece_count;
-    uint64_t payload_bytes; /* of tensors */
-    uint64_t copied_bytes;  /* by one save that is staged or bounced */
+    uint64_t payload_bytes; /* tensor bytes that this rank saves */
+    uint64_t copied_bytes;  /* bytes that one staged or bounced save copies */
     struct staging staging;
     struct bounce_save bounce;
-    struct buf frame;                   /* a header, payload of a bytes item, or trailer being composed */
-    struct buf metadata;                /* rank 0's */
-    struct native_operation *operation; /* whose data is being written */
-    struct native_job *job;             /* the same where it is staged; else NULL */
+    struct buf frame;                   /* the header, trailer or bytes item being composed */
+    struct buf metadata;                /* on rank 0 */
+    struct native_operation *operation; /* the save being written */
+    struct native_job *job;             /* its job if it is staged; else NULL */
 };
 
 /* One asynchronous save, under way or ended. */
 struct native_job {
-    struct native_operation operation; /* its path and options point here: */
+    struct native_operation operation; /* its path and options point to the next two members */
     char path[PATH_MAX];
     struct engine_options options;
     struct native_save *save;
-    struct timeline front; /* of the caller, until the stall's end */
+    struct timeline front; /* of the caller, until the end of the stall */
     double stall_wait_s;
     uint32_t area;
-    int code; /* of preparing it; then of all of it */
+    int code; /* result of preparing it, later of the whole save */
     struct cb_err err;
-    struct cb_err stage_err; /* of the caller's copy, once it began to be written */
+    struct cb_err stage_err; /* why staging failed after writing had begun */
     _Atomic bool stage_failed;
-    bool queued, handed_over;        /* under the lock: the thread may take it; the caller has gone on */
+    bool queued, handed_over;        /* under the lock: the thread may take the job; the caller has continued */
     sem_t staged_more, written_more; /* posted after each round */
     _Atomic uint32_t rounds_staged;  /* by the caller */
-    _Atomic uint32_t rounds_written; /* the first so many are written */
-    _Atomic bool gave_up;            /* the thread failed: nothing will be written any more */
-    size_t left_in_round[2];         /* requests not yet written, of the two newest rounds */
+    _Atomic uint32_t rounds_written; /* by the thread, in order */
+    _Atomic bool gave_up;            /* the thread failed and writes nothing more */
+    size_t left_in_round[2];         /* unwritten requests of the two newest rounds */
 };
 
 /* save_prepare.c */
 int native_save_make(struct native_engine *engine, struct cb_err *err) CB_MUST_CHECK;
-/* Plan and schedule for the operation's state; from the cache where its key is the same. `idle` is called
- * before anything is replaced that a save under way may use. */
+/* Makes plan and schedule for the operation's state, or takes them from the cache if the key is the same. Calls `idle`
+ * before it replaces anything that a save under way may use. */
 int native_prepare(struct native_operation *operation, bool staged,
                    int (*idle)(struct native_engine *, struct cb_err *), struct cb_err *err) CB_MUST_CHECK;
 const struct plan_item *native_item(const struct native_save *self, uint32_t source);
 
-/* write_frames.c. Payload first, then frames: a staged request has its payload already. */
+/* write_frames.c: copies payload unless it is already staged, then composes headers and trailers. */
 int write_frames(void *context, const struct io_request *request, char *image, struct cb_err *err) CB_MUST_CHECK;
 
-/* save_copies.c: adds those of request `number`, whose image begins `at` bytes from that place. */
+/* save_copies.c: adds the copies of request `number`, whose image begins at offset `at`. */
 int native_copies_add(struct native_save *self, size_t number, uint64_t at, struct copy_list *list,
                       struct cb_err *err) CB_MUST_CHECK;
 
 /* bounce_save.c */
 int bounce_save_build(struct native_save *self, struct device *device, struct cb_err *err) CB_MUST_CHECK;
 void bounce_save_release(struct native_save *self);
-/* Around transfer_run with the hooks: `rc` is what came of it. */
+/* Call before and after transfer_run with the hooks below; `rc` is its result. */
 void bounce_save_begin(struct native_save *self);
 int bounce_save_end(struct native_save *self, int rc, struct cb_err *err) CB_MUST_CHECK;
 int bounce_save_ready(void *context, size_t request, uint64_t until_ns, bool *ready, struct cb_err *err) CB_MUST_CHECK;
@@ -137,22 +136,22 @@ bool bounce_save_meanwhile(void *context);
 /* staging.c */
 int native_staging_build(struct native_save *self, struct cb_err *err) CB_MUST_CHECK;
 void native_staging_release(struct native_save *self);
-/* Copies the state into the job's area. `start` is called once the first round is staged and others follow. */
+/* Copies the state into the job's area. Calls `start` once the first round is staged, if there are more. */
 int native_stage(struct native_job *job, void (*start)(struct native_job *job), struct cb_err *err) CB_MUST_CHECK;
 int native_staged_ready(void *context, size_t request, uint64_t until_ns, bool *ready,
                         struct cb_err *err) CB_MUST_CHECK;
 char *native_staged_place(void *context, size_t request);
 void native_staged_written(void *context, size_t request);
 
-/* native_save.c: from making the place to the marker, on the operation's lane. `job` is NULL where
- * nothing is staged; `code` is what the operation came to on this rank before. */
+/* native_save.c: writes the checkpoint and commits it, on the operation's lane. `job` is NULL if nothing is staged; `code`
+ * is this rank's result of the steps before. */
 int native_persist(struct native_operation *operation, struct native_job *job, int code,
                    struct cb_err *err) CB_MUST_CHECK;
 
 /* async_save.c */
 int async_save_make(struct native_engine *engine, struct cb_err *err) CB_MUST_CHECK;
 int async_save_run(struct native_operation *operation, struct cb_err *err) CB_MUST_CHECK;
-/* Waits until at most `left` saves are under way; tells a failure that was not told. */
+/* Waits until at most `left` saves are under way; returns a failure that has not been returned yet. */
 int async_save_wait(struct native_engine *engine, uint32_t left, uint64_t deadline_ns,
                     struct cb_err *err) CB_MUST_CHECK;
 uint32_t async_save_under_way(struct native_engine *engine);
