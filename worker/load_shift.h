@@ -1,4 +1,4 @@
-/* Whose file a rank loads, after how many ranks. */
+/* Which rank's file a rank loads. */
 #ifndef WORKER_LOAD_SHIFT_H
 #define WORKER_LOAD_SHIFT_H
 
@@ -7,8 +7,8 @@
 #include "comm/comm.h"
 #include "run/experiment.h"
 
-/* load.shift; on several nodes its default of 1 is the ranks of a node, so that a rank loads what another
- * node saved: what its own node wrote may still be in that node's memory, below the page cache, too. */
+/* load.shift: rank r loads what rank r + shift saved. On several nodes the default of 1 becomes the number of ranks on a
+ * node, so that a rank loads what another node saved; its own node may still have its files in memory. */
 uint32_t load_shift(const struct experiment *experiment, const struct comm *comm);
 
 #endif
