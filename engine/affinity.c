@@ -1,4 +1,4 @@
-/* Which cores a rank runs on: sched_setaffinity on shares of what the machine allows us. */
+/* Binds ranks to cores with sched_setaffinity. */
 #include "engine/affinity.h"
 
 #include <errno.h>
@@ -73,15 +73,15 @@ static int describe(const cpu_set_t *used, const cpu_set_t *allowed, const char 
     return rc;
 }
 
-/* What may be used, and why nothing is to be changed about it; NULL where it may. Ranks whose sets differ were bound
- * by the launcher. */
+/* Reads the cores that may be used. Returns the reason to leave the binding alone, or NULL. If the ranks' sets differ, the
+ * launcher has bound them. */
 static int look(struct comm *comm, bool pin, uint64_t deadline_ns, cpu_set_t *allowed, const char **how,
                 struct cb_err *err)
 {
     struct agreement agreement;
     CPU_ZERO(allowed);
     if (sched_getaffinity(0, sizeof *allowed, allowed))
-        CPU_ZERO(allowed); /* more cores than the set holds: leave all as it is */
+        CPU_ZERO(allowed); /* more cores than cpu_set_t holds: change nothing */
     int rc = comm_agree_local(comm, 0, hash_u64(allowed, sizeof *allowed), deadline_ns, &agreement, err);
     *how = NULL;
     if (!rc && agreement.min != agreement.max)

@@ -1,4 +1,4 @@
-/* Communicators of the groups of ranks whose devices exchange. */
+/* Joins and keeps communicators between devices. */
 #include "engine/device_groups.h"
 
 #include <string.h>
@@ -12,7 +12,7 @@
 #define JOIN_NS (60 * NS_PER_S)
 #define GREETING_BYTES 256 /* the first message of a group, for which links between devices are made */
 
-/* What the first rank of a group tells the others. */
+/* What the first rank of a group sends to the others. */
 struct introduction {
     int64_t code; /* not 0: it has no id to give */
     char id[DEVICE_COMM_ID_BYTES];
@@ -105,7 +105,7 @@ static int hear(struct comm *comm, struct introduction *told, const struct devic
     return rc ? rc : wait_for(comm, &message, deadline_ns, err);
 }
 
-/* The first rank's id to all, or why it has none. */
+/* Sends the first rank's id to the group, or the reason why there is none. */
 static int introduce(struct device_groups *self, struct comm *comm, const struct device_group *group, uint32_t tag,
                      uint64_t deadline_ns, char id[DEVICE_COMM_ID_BYTES], struct cb_err *err)
 {

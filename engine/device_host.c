@@ -1,7 +1,7 @@
-/* The `host` device: this machine's memory, copied at once with this rank's cores.
+/* The `host` device: host memory, copied immediately on this rank's cores.
  *
- * Large rows go past the caches (streaming stores): the copy will be read by a disk's controller or
- * much later, and a plain store would first read what it overwrites. */
+ * Large rows are copied with streaming stores, past the caches: the copy is read next by a disk controller, or much later,
+ * and an ordinary store would first read the memory that it overwrites. */
 #include "core/alloc.h"
 #include "engine/device.h"
 
@@ -18,9 +18,9 @@
 #include <immintrin.h>
 #endif
 
-/* Below, what a copy writes may well be read again from the cache. */
+/* Smaller copies are likely to be read again from the cache. */
 #define STREAM_BYTES (UINT64_C(256) * 1024)
-/* A slice of less costs more to hand over than to copy. */
+/* Passing a smaller slice to another thread costs more than copying it. */
 #define SLICE_BYTES (UINT64_C(1024) * 1024)
 #define MAX_THREADS 64
 
@@ -97,7 +97,7 @@ static void copy_bytes(void *to, const void *from, uint64_t bytes)
 
 /* --- slices of a batch --- */
 
-/* The part of a copy that lies in bytes [begin, end) of its rows put one after another. */
+/* Copies bytes [begin, end) of the concatenated rows. */
 static void copy_within(const struct device_copy *copy, uint64_t begin, uint64_t end)
 {
     while (begin < end) {

@@ -1,4 +1,4 @@
-/* What everybody who computes on a device does with it. */
+/* Helpers for computing on a device. */
 #include "engine/device_math.h"
 
 bool device_math_is_whole(const struct device_math_ops *ops)

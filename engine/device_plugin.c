@@ -56,7 +56,7 @@ void device_plugin_close(struct device_plugin *self)
     *self = (struct device_plugin){0};
 }
 
-/* The number of a rank's device among those that the process may see. */
+/* The index of a rank's device among the visible ones. */
 static int choose_device(const struct device_plugin *self, uint32_t local_rank, uint32_t *index, struct cb_err *err)
 {
     uint32_t count = 0;
@@ -162,7 +162,7 @@ int device_place_apply(struct comm *comm, const char *sysfs, const struct device
         gpu_place_describe(&place, where, sizeof where);
     status_page_add_fact(page, "device.place", is_known ? where : why.message);
     is_known = is_known && place.cores[0] && gpu_place_parse_cores(place.cores, &cores, &why) == 0;
-    /* All do the same, since both talk to the others. */
+    /* All ranks must take the same branch, since both communicate. */
     int rc = comm_agree_local(comm, 0, is_known ? 0 : 1, deadline_ns, &unknown, err);
     if (rc)
         return rc;

@@ -1,4 +1,4 @@
-/* From dtypes and payloads to what a kernel needs. */
+/* Converts element types and payloads to the parameters of a kernel. */
 #include "engine/device_values.h"
 
 #include <assert.h>

@@ -1,4 +1,4 @@
-/* The native engine: open, close, and the choice between a save that the caller waits for and an asynchronous one. */
+/* The native engine: opens and closes it, and dispatches to synchronous or asynchronous saves. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "engine/save/native_save.h"
 #include "engine/store_metrics.h"
 
-/* Payloads at multiples of a page let O_DIRECT move them without a copy; else of a cache line. */
+/* O_DIRECT transfers payloads at multiples of a page without a copy; otherwise a cache line is enough. */
 #define ALIGNMENT_DIRECT 4096
 #define ALIGNMENT_BUFFERED 64
 
@@ -18,7 +18,7 @@ static uint32_t payload_alignment(const struct store_capabilities *capabilities)
     return capabilities->offset_alignment > alignment ? capabilities->offset_alignment : alignment;
 }
 
-/* Payloads lie as the store transfers them best. */
+/* Alignment of payloads that suits the store. */
 static int fit_store(struct native_engine *self, struct cb_err *err)
 {
     const struct store_capabilities *capabilities = store_capabilities(self->setup.store);
@@ -77,7 +77,7 @@ static int native_open(const struct engine_setup *setup, struct engine **engine,
     return 0;
 }
 
-/* The caller waits for all of it: the asynchronous part has ended before. */
+/* A synchronous save; all asynchronous saves have ended. */
 static int idle(struct native_engine *engine, struct cb_err *err)
 {
     (void)engine, (void)err;

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The first line of a small file; "" where there is none. */
+/* The first line of a small file; "" if it cannot be read. */
 static void read_line(const char *path, char *line, size_t room)
 {
     FILE *file = fopen(path, "re");
@@ -31,7 +31,7 @@ static int read_node(const char *device)
     return line[0] ? atoi(line) : -1;
 }
 
-/* Components that two paths begin with both, after the one that names the root of PCI ("pci0000:3a" counts). */
+/* The number of leading path components that two devices share, from the PCI root ("pci0000:3a") on. */
 static unsigned count_shared(const char *a, const char *b)
 {
     const char *x = strstr(a, "/devices/"), *y = strstr(b, "/devices/");
@@ -58,7 +58,7 @@ struct search {
     bool found;
 };
 
-/* More of the way shared is nearer; then the same node; then the name, so that the answer is always the same. */
+/* Nearer is: more of the path shared, then the same NUMA node, then the name, so that the result is deterministic. */
 static void consider(struct search *self, const char *name, const char *device)
 {
     struct gpu_place *place = self->place;
@@ -77,7 +77,7 @@ static void consider(struct search *self, const char *name, const char *device)
     snprintf(place->adapter, sizeof place->adapter, "%.63s", name);
 }
 
-/* Adapters of one class that hang on something: not loopback, bridges or tunnels. */
+/* Adapters of one class that are hardware devices: no loopback, bridges or tunnels. */
 static void look_at_class(struct search *self, const char *sysfs, const char *class)
 {
     char folder[PATH_MAX], link[PATH_MAX], device[PATH_MAX];

@@ -16,7 +16,7 @@ static uint64_t round_to_huge(uint64_t bytes)
 int huge_memory_map(uint64_t bytes, void **memory, struct cb_err *err)
 {
     char text[32];
-    /* By mapping one huge page more and giving back what is too much. */
+    /* Maps one huge page more than needed and unmaps the excess. */
     uint64_t wanted = round_to_huge(bytes), mapped = wanted + HUGE_PAGE_BYTES;
     char *place = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (place == MAP_FAILED)

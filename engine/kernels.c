@@ -1,6 +1,6 @@
-/* Loops over rows, for the vector units of the machine it runs on: each is compiled several times, and the best
- * that the processor has is taken when the program starts. The Makefile lets the compiler fuse multiply and add, and add up
- * in vectors where a loop says so (omp simd), and nothing else that changes values. */
+/* Loops over rows, compiled for several instruction sets; the best one is chosen when the program starts. The Makefile
+ * allows the compiler to fuse multiply and add, and to reorder sums in loops marked omp simd, but nothing else that
+ * changes values. */
 #include "engine/kernels.h"
 
 #include <math.h>
@@ -8,7 +8,7 @@
 
 #include "engine/rng.h"
 
-/* The sanitizers' run-time is not up yet when the resolvers of clones run. */
+/* Resolvers of clones run before the sanitizers' run-time is initialised. */
 #if defined(__x86_64__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define VECTOR_CLONES __attribute__((target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))
 #else
@@ -322,7 +322,7 @@ void kernel_sgd(float decay, float rate, float *restrict weights, const float *r
         weights[i] = weights[i] * decay - rate * gradients[i];
 }
 
-/* bf16 is the upper half of fp32's bits. A NaN keeps being one: rounding must not carry into its exponent. */
+/* bf16 is the upper half of fp32. A NaN must stay one: rounding must not carry into its exponent. */
 
 INLINE uint32_t nearest_bf16(uint32_t bits)
 {

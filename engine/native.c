@@ -1,4 +1,4 @@
-/* What the native engine's saves and loads share: agreement of ranks, names, the clock and the sample of an operation. */
+/* Shared by saves and loads of the native engine: agreement of ranks, names, timing, the sample. */
 #include "engine/native.h"
 
 #include <inttypes.h>
@@ -6,8 +6,8 @@
 
 #include "engine/store_metrics.h"
 
-/* After the deadline ranks still get this long to say why they are late, so that all learn the reason
- * of the one that is stuck rather than each its own time-out. */
+/* Extra time for the last agreement after the deadline, so that all ranks learn the reason of a rank that hangs, instead of
+ * reporting only their own time-out. */
 #define AGREE_GRACE_NS (10 * UINT64_C(1000000000))
 
 void native_begin(struct native_operation *operation, enum rank_state state)

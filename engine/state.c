@@ -68,7 +68,7 @@ static int map_memory(uint64_t bytes, bool shared, void **base, int *fd, struct 
             close(file);
         return cb_fail_errno(err, failed, "%s of memory for the state", units_format_bytes((double)bytes, text));
     }
-    /* Fewer page faults now and fewer pages to pin for each request later; only a hint. */
+    /* Huge pages cause fewer page faults now, and fewer pages to pin for each request later. Only a hint. */
     (void)madvise(place, bytes, MADV_HUGEPAGE);
     *base = place;
     *fd = file;

@@ -1,4 +1,4 @@
-/* A store's counts become values of a sample. */
+/* Copies a store's counters into a sample. */
 #include "engine/store_metrics.h"
 
 void store_metrics_begin(struct store *store)

@@ -1,7 +1,7 @@
-/* Stored elements with any strides and held memory.
+/* Maps stored elements with arbitrary strides to memory.
  *
- * Dimensions are walked from the largest stored stride to the smallest, and of each only the indices whose bytes meet
- * what was asked for, so that a piece of a payload costs its own elements alone. */
+ * Dimensions are visited from the largest stored stride to the smallest, and in each only the indices whose bytes overlap
+ * the requested range. The cost is proportional to the elements in that range. */
 #include "engine/strided.h"
 
 #include <string.h>
@@ -45,7 +45,7 @@ void strided_span(const struct strided *self, uint64_t *begin, uint64_t *end)
     *end = self->from + self->reach[0];
 }
 
-/* A dimension under way: indices [next, end), from the places of the one that is outside of it. */
+/* The iteration over one dimension: indices [next, end), starting at the places of the enclosing dimension. */
 struct level {
     uint64_t next, end, from, to;
 };
@@ -59,7 +59,7 @@ struct walk {
     struct level levels[CKPT_MAX_DIMS];
 };
 
-/* The indices of dimension `dim` whose bytes meet [begin, end). */
+/* The indices of dimension `dim` whose bytes overlap [begin, end). */
 static void enter(struct walk *self, uint32_t dim, uint64_t from, uint64_t to)
 {
     const struct strided *strided = self->strided;
@@ -90,7 +90,7 @@ static int give(struct walk *self, uint64_t from, uint64_t to, uint64_t row_byte
     return self->each(self->context, &told, self->err);
 }
 
-/* One element, of which at least one end is outside of what was asked for. */
+/* One element that is partly outside of the requested range. */
 static int give_partly(struct walk *self, uint64_t from, uint64_t to)
 {
     uint64_t begin = from > self->begin ? from : self->begin;

@@ -50,7 +50,7 @@ void timeline_merge(struct timeline *async, const struct timeline *first)
         async->spent_ns[state] += first->spent_ns[state];
         sum_ns += async->spent_ns[state];
     }
-    /* What passed between the two readings of the clock when one took over from the other. */
+    /* The time between the two clock readings of timeline_take_over. */
     uint64_t whole_ns = async->end_ns - async->start_ns;
     async->spent_ns[STATE_OTHER] += whole_ns > sum_ns ? whole_ns - sum_ns : 0;
 }

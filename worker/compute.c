@@ -32,7 +32,7 @@ struct compute {
     uint64_t until_ns;
 };
 
-/* One unit. The result feeds the next, so that none can be left out. */
+/* One unit of work. It uses the result of the previous one, so that the compiler cannot omit any. */
 static void multiply(struct matrices *m)
 {
     for (int i = 0; i < SIDE; i++) {

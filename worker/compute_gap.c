@@ -76,7 +76,7 @@ static int compute_gap(struct compute_gap *self, struct engine *engine, struct c
         uint64_t units = compute_until(self->compute, earlier(now_ns + SLICE_NS, end_ns));
         uint64_t after_ns = clock_monotonic_ns();
         bool still_busy = engine && engine_under_way(engine) > 0;
-        if (busy == still_busy) /* a slice in which a save ended belongs to neither */
+        if (busy == still_busy) /* a slice in which a save ended counts as neither */
             add_slice(busy ? beside : &self->alone, units, after_ns - now_ns);
         busy = still_busy;
         now_ns = after_ns;

@@ -1,11 +1,11 @@
-/* Making loads cold. Knows files by their names in the store, not what is in them. */
+/* Drops files from the page cache, and checks that they are gone. */
 #include "worker/drop_cache.h"
 
 #include <math.h>
 
-/* A page or two that the kernel reads ahead or keeps for metadata is not a cached file. */
+/* A few pages from read-ahead or metadata do not make a file cached. */
 #define RESIDENT_SUSPECT 0.01
-/* A load that beats the raw limit by this factor was not served by the device alone. */
+/* A load that is faster than the raw limit by this factor must have used a cache. */
 #define FASTER_SUSPECT 2.0
 
 struct drop {
@@ -42,7 +42,7 @@ int drop_cache(struct comm *comm, struct store *store, const char *folder, uint6
     struct drop drop = {.store = store, .share = comm_local_rank(comm), .shares = comm_local_size(comm)};
     int rc = store_list(store, folder, drop_one, &drop, err);
     if (rc)
-        drop.unknown = true; /* the caller brings the failure to all ranks */
+        drop.unknown = true; /* the caller agrees on the failure with all ranks */
     struct agreement bytes, resident;
     struct cb_err agreed;
     int code = comm_agree_local(comm, 0, drop.bytes, deadline_ns, &bytes, &agreed);

@@ -1,4 +1,4 @@
-/* See load_shift.h. Knows how many ranks a machine has; not what they load. */
+/* Which rank's file a rank loads. */
 #include "worker/load_shift.h"
 
 uint32_t load_shift(const struct experiment *experiment, const struct comm *comm)

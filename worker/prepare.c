@@ -1,5 +1,5 @@
-/* Everything before the first operation: experiment, layout, cores, memory, store, state, engine.
- * Checks come before anything is allocated or written, and all ranks go on or none does. */
+/* Prepares a rank for its first operation: experiment, layout, cores, memory, store, state, engine. Checks come before
+ * anything is allocated or written, and either all ranks continue or none does. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,7 +21,7 @@
 #include "worker/load_shift.h"
 #include "worker/run.h"
 
-/* Preparing has no key of its own; what takes longer than an operation may is stuck. */
+/* Preparing has no time-out of its own, and uses that of an operation. */
 uint64_t run_deadline(const struct run *self)
 {
     return clock_monotonic_ns() + self->op_timeout_ns;
@@ -104,7 +104,7 @@ static int check_engine(const struct run *self, struct cb_err *err)
     return 0;
 }
 
-/* The layouts to save in and to load in, for the ranks that were started. */
+/* The layouts for saving and loading, for the number of ranks that were started. */
 static int make_layouts(struct run *self, struct cb_err *err)
 {
     int rc = layout_pair_new(self->model, self->experiment, &self->layouts, err);
@@ -166,8 +166,8 @@ static int pin(struct run *self, struct cb_err *err)
     return rc;
 }
 
-/* Which state this rank holds: its own to save, and that of rank + shift to load, where the pieces differ.
- * A rank beyond the ranks of a layout holds nothing of it. */
+/* The states of this rank: its own for saving, and that of rank + shift for loading, if the pieces differ. A rank beyond the
+ * ranks of a layout has no pieces of it. */
 static int choose_states(struct run *self, struct cb_err *err)
 {
     uint32_t rank = comm_rank(self->comm), size = layout_world_size(self->layouts.loaded);
@@ -197,7 +197,7 @@ static enum state_memory memory_kind(const struct run *self)
     return experiment_is(self->experiment, OPT_ENGINE, "torch-dcp") ? STATE_MEMORY_SHARED : STATE_MEMORY_OWN;
 }
 
-/* One memory serves both states in turn: what is loaded is checked, and made anew before the next save. */
+/* Both states share one memory: loaded values are verified, and set anew before the next save. */
 static uint64_t state_memory_bytes(const struct run *self)
 {
     return self->own.base_bytes > self->shifted.base_bytes ? self->own.base_bytes : self->shifted.base_bytes;
@@ -210,7 +210,7 @@ static int check_memory(struct run *self, struct cb_err *err)
     uint64_t block = store_block_bytes(self->experiment);
     uint64_t staging = block * experiment_u64(self->experiment, OPT_IO_DEPTH);
     if (self->on_device)
-        staging *= 2; /* as many requests are being copied as are under way */
+        staging *= 2; /* as many requests are copied as are in flight */
     staging += estimate_staging_bytes(&self->layouts, self->experiment);
     uint64_t needed = staging + (self->on_device ? 0 : state_memory_bytes(self));
     char who[32];
@@ -234,7 +234,7 @@ static int open_stores(struct run *self, struct cb_err *err)
     return rc;
 }
 
-/* Rank 0 makes and claims the place; an attempt before this one may have left things in it. */
+/* Rank 0 makes and claims the folder. An earlier attempt may have left checkpoints in it. */
 static int prepare_store(struct run *self, struct cb_err *err)
 {
     int rc = 0;
@@ -263,7 +263,7 @@ static int find_checkpoint(struct run *self, struct cb_err *err)
     return rc ? rc : comm_broadcast(self->comm, self->checkpoint, sizeof self->checkpoint, run_deadline(self), err);
 }
 
-/* Where the key does not say it: on several nodes its default is one node. */
+/* If the key is not given: on several nodes the default is one node. */
 static void add_shift(struct run *self)
 {
     char text[64];

@@ -1,5 +1,5 @@
-/* The raw limit of a run: the same bytes at the same place, with the same requests in flight and no
- * checkpoint around them. After everything else, so that no timed operation waits for it. */
+/* Measures the raw limit of a run: as many bytes at the same place with as many requests in flight, without a checkpoint
+ * format. It runs last, so that no timed operation is affected. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@
 #include "worker/raw_io.h"
 #include "worker/run.h"
 
-/* The median of three rounds; fewer once they have taken this long. */
+/* The limit is the median of three rounds, or of fewer if they take longer than this. */
 #define ROUNDS 3
 #define ROUNDS_NS (4 * NS_PER_S)
 #define SCRATCH_BYTES (UINT64_C(64) << 20)
@@ -23,13 +23,13 @@
 struct baseline {
     struct run *run;
     struct raw raw;
-    void *scratch; /* owned; NULL where the state's memory serves */
+    void *scratch; /* owned; NULL if the state's memory is used */
     char folder[FOLDER_NAME_BYTES];
     double write_rates[ROUNDS], read_rates[ROUNDS];
     size_t writes, reads;
 };
 
-/* The state's memory (where a store can reach it), since verification is over: as cold as a real save's source. */
+/* Uses the state's memory unless it is on a device: verification is over, and it is as cold as the source of a save. */
 static int choose_memory(struct baseline *self, struct cb_err *err)
 {
     struct run *run = self->run;
@@ -48,7 +48,7 @@ static int choose_memory(struct baseline *self, struct cb_err *err)
     return 0;
 }
 
-/* One timed direction; *rate is that of all ranks together. */
+/* Measures one direction; *rate is that of all ranks together. */
 static int measure(struct baseline *self, enum operation op, uint32_t round, const char *name, double *rate,
                    struct cb_err *err)
 {
@@ -107,7 +107,7 @@ static int remove_files(struct baseline *self, struct cb_err *err)
     return run_join(self->run, rc, err);
 }
 
-/* Rounds until there are enough, or rank 0 finds that they have taken long enough. */
+/* Repeats rounds until there are enough, or rank 0 decides that they have taken long enough. */
 static int run_rounds(struct baseline *self, struct cb_err *err)
 {
     uint64_t end_ns = clock_monotonic_ns() + ROUNDS_NS;

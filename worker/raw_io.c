@@ -1,4 +1,4 @@
-/* Bytes moved raw. Knows the store and the clock, nothing of tensors or formats. */
+/* Raw I/O: writes and reads a file through the store. */
 #include "worker/raw_io.h"
 
 #include <inttypes.h>
@@ -13,10 +13,10 @@
 #include "worker/load_shift.h"
 
 #define POLL_BATCH 64
-/* How long one wait for completions lasts at most before stop requests are looked at again. */
+/* The longest wait for completions before stop requests are checked again. */
 #define POLL_SLICE_NS (100 * NS_PER_MS)
 #define NAME_BYTES 1024
-/* Of the memory, in one request of a store that wants parts: a part can be longer than the memory. */
+/* Most pieces of memory in one part of an object, since a part can be longer than the memory. */
 #define MAX_PIECES 64
 
 struct transfer {
@@ -68,7 +68,7 @@ static double cpu_seconds(void)
            (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
 }
 
-/* The memory of a block: it cycles through what there is. */
+/* The memory of a block; blocks cycle through the available memory. */
 static uint32_t take_memory(const struct raw *raw, uint64_t offset, uint64_t length, struct iovec *segments)
 {
     uint64_t slots = raw->memory_bytes / raw->block, at = slots > 0 ? offset / raw->block % slots * raw->block : 0;
@@ -170,7 +170,7 @@ static int move_all(struct transfer *self, struct cb_err *err)
     return reap(self, err);
 }
 
-/* After a failure nothing of ours may stay in flight: its memory is about to go. */
+/* After a failure nothing may stay in flight, since the memory will be freed. */
 static void abandon(struct transfer *self)
 {
     store_cancel(self->raw->store);

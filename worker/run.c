@@ -1,5 +1,5 @@
-/* The iterations of one rank: save, cold load, verification, removal of what is old. Timing is the
- * engine's; everything here happens between operations. */
+/* The iterations of one rank: save, cold load, verification, removal of old checkpoints. The engine times the operations;
+ * everything here happens between them. */
 #include "worker/run.h"
 
 #include <inttypes.h>
@@ -12,7 +12,7 @@
 #include "worker/drop_cache.h"
 #include "worker/raw_io.h"
 
-/* Samples that one more iteration and the end of the run can need. */
+/* The number of samples that one more iteration and the end of the run may need. */
 #define SAMPLES_IN_RESERVE 20
 
 static int begin_sample(struct run *self, enum operation op, uint32_t iteration, struct sample **sample,
@@ -28,7 +28,7 @@ static int begin_sample(struct run *self, enum operation op, uint32_t iteration,
     return 0;
 }
 
-/* A failed operation is a sample, too: it says how far the rank came. */
+/* A failed operation has a sample too, which shows how far the rank got. */
 static int end_sample(struct run *self, struct sample *sample, int code)
 {
     if (code)
@@ -63,7 +63,7 @@ static int load_once(struct run *self, uint32_t iteration, struct sample *sample
     return raw_read(&raw, self->checkpoint, sample, options.deadline_ns, err);
 }
 
-/* A synchronous save keeps training for all of its time, and is durable at its end. */
+/* A synchronous save stalls training for all of its time, and is durable when it ends. */
 static void fill_synchronous(const struct run *self, struct sample *sample)
 {
     if (isnan(sample->values[METRIC_STALL_S]))
@@ -100,13 +100,13 @@ static int remove_checkpoint(struct run *self, const char *name, uint32_t iterat
     return end_sample(self, sample, rc);
 }
 
-/* Removes the checkpoint before, so that the store never holds more than the plan said. An overwritten
- * one is the engine's: its marker goes before its first new byte. */
+/* Removes the previous checkpoint, so that the store never holds more than planned. If it will be overwritten, the engine
+ * removes it: its marker goes before the first new byte. */
 static int make_room(struct run *self, const char *next, struct cb_err *err)
 {
     int rc = 0;
     if (self->async || self->keep_last > 0)
-        return 0; /* old ones go when a newer one is durable: retire() */
+        return 0; /* old checkpoints are removed when a newer one is durable: retire() */
     if (!self->folder.overwrite || self->raw) {
         if (self->raw || strcmp(self->checkpoint, next) != 0)
             rc = remove_checkpoint(self, self->checkpoint, self->checkpoint_iteration, err);
@@ -115,7 +115,7 @@ static int make_room(struct run *self, const char *next, struct cb_err *err)
     return rc;
 }
 
-/* The checkpoint of `iteration` is durable: what is older than the last keep.last goes. */
+/* The checkpoint of `iteration` is durable: removes those older than the last keep.last. */
 static int retire(struct run *self, uint32_t iteration, struct cb_err *err)
 {
     char name[FOLDER_NAME_BYTES];
@@ -191,14 +191,14 @@ static struct pending_save *add_pending(struct run *self, uint32_t iteration)
     return pending;
 }
 
-/* Ranks may learn of a failure in different calls: they meet afterwards, outside of any time. */
+/* Ranks may learn of a failure in different calls; they agree afterwards, outside of the timed part. */
 static int save_behind(struct run *self, uint32_t iteration, struct cb_err *err)
 {
     struct pending_save *pending = add_pending(self, iteration);
     struct cb_err unheard;
     int rc = save_once(self, iteration, &pending->sample, err);
     if (rc)
-        self->pending_count--; /* it did not begin: an earlier one had failed */
+        self->pending_count--; /* it did not begin, because an earlier save had failed */
     int settled = settle(self, rc ? &unheard : err);
     return run_join(self, rc ? rc : settled, err);
 }
@@ -224,7 +224,7 @@ static int save_step(struct run *self, uint32_t iteration, struct cb_err *err)
     if (rc)
         return rc;
     folder_checkpoint_name(&self->folder, self->experiment, iteration, next);
-    rc = make_room(self, next, err); /* last of all: in memory the new checkpoint takes the old one's pages */
+    rc = make_room(self, next, err); /* last: in a memory file system the new checkpoint reuses its pages */
     if (rc)
         return rc;
     snprintf(self->checkpoint, sizeof self->checkpoint, "%s", next);
@@ -233,7 +233,7 @@ static int save_step(struct run *self, uint32_t iteration, struct cb_err *err)
     return self->async ? save_behind(self, iteration, err) : save_here(self, iteration, err);
 }
 
-/* What training would do until the next iteration. */
+/* The gap until the next iteration, in place of training. */
 static int gap_step(struct run *self, struct cb_err *err)
 {
     double fraction;
@@ -316,7 +316,7 @@ static int iterate(struct run *self, uint32_t iteration, struct cb_err *err)
     return rc ? rc : gap_step(self, err);
 }
 
-/* What a rank says before an iteration; the largest vote counts. */
+/* A rank's vote before an iteration; the largest vote counts. */
 enum vote { VOTE_ENOUGH, VOTE_MORE, VOTE_FULL, VOTE_STOP };
 
 /* Rank 0 decides for all, by its clock and its page (no other page is fuller). */
@@ -335,7 +335,7 @@ static enum vote vote_on(const struct run *self, uint32_t iteration, uint64_t en
     return samples + SAMPLES_IN_RESERVE > page->sample_capacity ? VOTE_FULL : VOTE_MORE;
 }
 
-/* Whether all ranks go on: while iterations or time are left, unless one was asked to stop. */
+/* Whether all ranks continue: while iterations or time are left, unless one was asked to stop. */
 static int decide(struct run *self, uint32_t iteration, uint64_t end_ns, bool *more, struct cb_err *err)
 {
     struct agreement votes;
@@ -370,8 +370,8 @@ static int iterate_all(struct run *self, struct cb_err *err)
     }
 }
 
-/* ops=save: what is in the store now is read back by another rank, past the page cache. It is no
- * measured load: its sample is the verification's. */
+/* ops=save: another rank reads the checkpoint back, past the page cache, to verify it. This is not a measured load; it has
+ * only a verification sample. */
 static int verify_saved(struct run *self, struct cb_err *err)
 {
     if (self->loads || self->verify == VERIFY_NONE || !self->checkpoint[0])

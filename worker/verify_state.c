@@ -1,5 +1,4 @@
-/* Is what was loaded what was saved? Knows payload and layout; asks the metadata of a checkpoint only
- * to say where a wrong element lies. */
+/* Compares a loaded state with the saved values. Reads a checkpoint's metadata only to locate a wrong element. */
 #include "worker/verify_state.h"
 
 #include <inttypes.h>
@@ -60,7 +59,7 @@ static int give_up(void *name, struct cb_err *err)
     return cb_fail(err, CB_ERR_TIMEOUT, "the header of an item in %s cannot be read in time", (const char *)name);
 }
 
-/* Reads the first bytes of an item, to see where its payload begins. */
+/* Reads the first bytes of an item, to find its payload. */
 static int read_header(struct store *store, const char *name, const struct stored_chunk *chunk, char *bytes,
                        size_t *len, struct cb_err *err)
 {
@@ -95,7 +94,7 @@ static bool region_holds(const struct region *region, uint32_t dims, const uint6
     return region->dims == dims;
 }
 
-/* The byte of a file that holds an element, in a checkpoint whose metadata has been read. */
+/* The file and offset of an element, once the metadata has been read. */
 static int find_byte(const struct verify_job *job, const struct stored_checkpoint *stored,
                      const struct state_tensor *tensor, uint64_t element, char *text, size_t text_bytes,
                      struct cb_err *err)
@@ -181,7 +180,7 @@ static bool check_on_device(struct verification *self, const struct state_tensor
     return !self->code && difference.wrong == 0;
 }
 
-/* False after a wrong element: the rest of the piece is not looked at. */
+/* False after a wrong element: the rest of the piece is skipped. */
 static bool check_part(struct verification *self, const struct state_tensor *tensor, const struct region *region,
                        const void *memory)
 {
@@ -220,7 +219,7 @@ static void check_piece(struct verification *self, size_t index)
     }
 }
 
-/* For the progress: all of the tensors' bytes, 0 (not known) where samples are looked at. */
+/* The total for progress: all tensor bytes, or 0 (unknown) for a sample. */
 static uint64_t bytes_to_check(const struct verify_job *job, const struct state *state)
 {
     uint64_t bytes = 0;

@@ -26,15 +26,15 @@ struct verification {
     struct store_options options;
     char place[PLACE_BYTES]; /* of the checkpoint, as store_open takes it */
     struct buf metadata;
-    uint64_t deadline_ns, meeting_ns; /* for this rank's own work; for all to have come */
+    uint64_t deadline_ns, meeting_ns; /* for this rank's own work; for all ranks together */
     struct timeline timeline;
     struct verify_result result;
 };
 
 /* --- what all need --- */
 
-/* The store itself, or what suffix= names in it; there the one that is meant, as of a run the last. What is incomplete is
- * looked at all the same. For rank 0. */
+/* Finds the checkpoint: the store itself, or what suffix= names in it, for a run its newest checkpoint. An incomplete
+ * checkpoint is checked too. For rank 0. */
 static int find_checkpoint(struct verification *self, const char *uri, struct store *store, struct cb_err *err)
 {
     const char *suffix = experiment_text(self->setup->experiment, OPT_SUFFIX);
@@ -54,7 +54,7 @@ static int find_checkpoint(struct verification *self, const char *uri, struct st
     return rc;
 }
 
-/* Metadata that cannot be read is a finding, which verify_checkpoint reports where there is none. */
+/* Metadata that cannot be read is left empty, and verify_checkpoint reports that as a finding. */
 static int read_metadata(struct verification *self, struct cb_err *err)
 {
     const char *uri = experiment_text(self->setup->experiment, OPT_STORE);
@@ -117,7 +117,7 @@ static int watch(void *context, uint64_t bytes, struct cb_err *err)
     return comm_check(self->setup->comm, err);
 }
 
-/* The time of this rank's threads goes to reading as they spent it on average. */
+/* Moves the average reading time of the threads from state serialize to state io. */
 static void divide_time(struct verification *self)
 {
     uint64_t *spent_ns = self->timeline.spent_ns, waited_ns = 0;
@@ -148,7 +148,7 @@ static int look(struct verification *self, struct cb_err *err)
     };
     timeline_enter(&self->timeline, STATE_SERIALIZE);
     if (!job.metadata && rank > 0)
-        return 0; /* there is nothing to share out: rank 0 says so */
+        return 0; /* nothing to divide: rank 0 reports it */
     return verify_checkpoint(&job, report, self, &self->result, err);
 }
 
@@ -216,7 +216,7 @@ static void add_facts(struct verification *self, const struct sums *sums)
                          verify_contents(result->format, sums->unproven, sums->checksums + sums->values, contents));
 }
 
-/* Sums to rank 0; then whoever found something says so. */
+/* Adds up the ranks' results on rank 0; then ranks with findings fail. */
 static int conclude(struct verification *self, struct cb_err *err)
 {
     struct sums sums = {0};
@@ -255,7 +255,7 @@ static int verify_once(struct verification *self, struct cb_err *err)
     rc = agree(self->setup->comm, rc, self->meeting_ns, err);
     timeline_stop(&self->timeline);
     fill_sample(self, sample, cpu_seconds() - cpu_s);
-    sample->flags = rc ? SAMPLE_FAILED : 0; /* what is wrong with the checkpoint is no failure to look at it */
+    sample->flags = rc ? SAMPLE_FAILED : 0; /* findings are not failures of the check itself */
     status_page_publish_sample(page);
     return rc ? rc : conclude(self, err);
 }

@@ -31,10 +31,10 @@ struct arguments {
     uint64_t attempt, nodes; /* 0 nodes: `pages` is the folder itself, on this one machine */
 };
 
-/* What the signal handler needs; set once, before the handlers are. */
+/* For the signal handler; set once, before handlers are installed. */
 static struct status_page *signal_page;
 static pid_t signal_parent;
-static volatile sig_atomic_t signal_stopped; /* what was raised came from here, and not from the agent */
+static volatile sig_atomic_t signal_stopped; /* the stop request came from a signal, not from the agent */
 
 static void raise_stop(uint32_t wanted)
 {
@@ -44,8 +44,8 @@ static void raise_stop(uint32_t wanted)
         ;
 }
 
-/* SIGINT once ends after the iteration, twice now, SIGTERM now. SIGHUP comes when the parent's thread
- * that started us is gone; where the whole parent is, nobody is left to report to. */
+/* SIGINT stops after the iteration, a second one immediately, as does SIGTERM. SIGHUP comes when the parent's thread that
+ * started this process has ended; if the whole parent has ended, there is nobody to report to. */
 static void on_signal(int signal_number)
 {
     if (signal_number == SIGHUP) {
@@ -78,7 +78,7 @@ static int print_usage(FILE *out)
     return out == stdout ? CB_EXIT_PASS : CB_EXIT_USAGE;
 }
 
-/* Never fails: whoever asks wants to know why there are none. */
+/* Never fails: if there are no devices, it prints the reason. */
 static int print_devices(void)
 {
     struct buf out;
@@ -92,7 +92,7 @@ static int print_devices(void)
     return CB_EXIT_PASS;
 }
 
-/* The agent's: page and experiment are its words. */
+/* Arguments from the agent. */
 static int check_release(const char *release, struct cb_err *err)
 {
     if (strcmp(release, version_text()) == 0)
@@ -193,7 +193,7 @@ static int run_checkpoints(const struct arguments *arguments, struct comm *comm,
     }
     run_add_facts(&run);
     if (run_stop(&run))
-        run_release(&run); /* else requests of a stuck store may still use the memory */
+        run_release(&run); /* else requests of a store that hangs may still use the memory */
     return rc;
 }
 
@@ -251,7 +251,7 @@ static int run_workload(const struct arguments *arguments, struct comm *comm, st
     return cb_fail(err, CB_ERR_UNSUPPORTED, "workload=%s has no ranks", name);
 }
 
-/* All of it, with a page to report to. Returns 0 or a cb_code that is on the page. */
+/* Runs the rank with an open status page. Returns 0, or a cb_code that is on the page. */
 static int live(const struct arguments *arguments, struct comm *comm, struct status_page *page)
 {
     struct cb_err err = {0};

@@ -1,10 +1,11 @@
-/* An exchange from device to device: what one rank reads goes to its own device and is broadcast from there to all that
- * need it, while the reading goes on. Blocks are queued in the order of ckpt/load/load_share.h and in no other, so that
- * no rank's device waits for one that waits for it; a few are under way at a time. A block that is one contiguous range
- * for all is read into, sent from and received into the state itself; others pass through memory of the device, and
- * those of several classes go to all ranks of the group as they are stored, each of which takes its columns. What a
- * device has been given to do it does in order, so its buffers need no waiting for: the window only bounds how much is
- * queued, and says when memory of this machine may be used again. */
+/* An exchange from device to device: a rank copies what it reads to its device, and broadcasts it from there to all ranks
+ * that need it, while reading continues.
+ *
+ * Blocks are queued in the order of ckpt/load/load_share.h on all ranks, which prevents deadlocks; a few are under way at a
+ * time. A block that is one contiguous range on all ranks is read, sent and received in the state itself. Other blocks pass
+ * through device buffers; if ranks need different columns, all receive the whole block and each takes its own. A device
+ * works in order, so its buffers can be reused without waiting. The window only limits how much is queued, and determines
+ * when host memory may be reused. */
 #include <inttypes.h>
 
 #include "core/alloc.h"
@@ -37,7 +38,7 @@ static char *buffer_of(const struct device_exchange *self, size_t index)
 
 /* --- what a block's ranks queue --- */
 
-/* The reader's parts one after another in the buffer, from the state or from what is in transit. */
+/* Copies the reader's parts into the buffer, one after another, from the state or from the transit buffer. */
 static int gather(struct device_exchange *self, size_t index, struct device_comm *comm, struct cb_err *err)
 {
     const struct device_comm_ops *ops = self->talk->ops;
@@ -57,7 +58,7 @@ static int gather(struct device_exchange *self, size_t index, struct device_comm
     return rc;
 }
 
-/* What of a part is this rank's, from the buffer to the state. */
+/* Copies this rank's share of a part from the buffer to the state. */
 static int scatter_part(struct device_exchange *self, const struct share_part *part, const struct region *own,
                         const char *from, struct device_comm *comm, struct cb_err *err)
 {
@@ -209,8 +210,8 @@ static int join_group(struct device_exchange *self, uint32_t index, struct cb_er
     return rc;
 }
 
-/* All groups in the order of their blocks, which is one on all ranks; also after one that failed, since its other
- * ranks come to those, too. */
+/* Joins all groups in the order of their blocks, which is the same on all ranks. Continues after a failure, since other
+ * ranks wait in the later groups. */
 static int join_groups(struct device_exchange *self, struct cb_err *err)
 {
     const struct load_share *share = self->base.window.setup.share;

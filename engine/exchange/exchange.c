@@ -1,4 +1,4 @@
-/* What both ways to exchange a load share: stages, the first failure, and the waiting until no block is left. */
+/* What both exchanges share: stages, the first failure, and waiting until all blocks are done. */
 #include "engine/exchange/exchange.h"
 
 #include <assert.h>
@@ -68,7 +68,7 @@ struct wait {
     uint64_t deadline_ns, now_ns, moved_ns;
 };
 
-/* Names `oldest`, the first block that is not done (EXCHANGE_NO_BLOCK: none is open), and the rank that reads it. */
+/* The message for a time-out: names `oldest`, the first open block (or EXCHANGE_NO_BLOCK), and the rank that reads it. */
 static int describe(const struct exchange *self, int code, const char *why, struct cb_err *err)
 {
     const struct exchange_window *window = &self->window;
@@ -92,7 +92,7 @@ static int check_wait(const struct exchange *self, struct wait *wait, struct cb_
     return rc ? describe(self, rc, why.message, err) : 0;
 }
 
-/* Where nothing moved it yields for a moment, then sleeps between looks. */
+/* If nothing moved, yields the core for a moment, later sleeps. */
 static void pause_wait(struct wait *wait, bool moved)
 {
     struct timespec pause = {.tv_nsec = SLEEP_NS};

@@ -1,4 +1,4 @@
-/* The blocks of a stage in their order, and what this rank reads of them to where. */
+/* The blocks of a stage in order, which of them this rank reads, and their destinations. */
 #include "engine/exchange/exchange_window.h"
 
 #include <assert.h>

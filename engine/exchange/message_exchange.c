@@ -1,9 +1,10 @@
-/* An exchange by messages: a block goes from its reader to the first rank of each class and from rank to rank along
- * the class. A few blocks are open at a time, taken up in the order of ckpt/load/load_share.h, and so no rank waits for
- * one that waits for it. A block that is one contiguous range for all is sent from and received into the state itself;
- * others pass through buffers. A state on a device is neither read into nor received into: all blocks are in transit in
- * pinned memory (share_options.all_in_transit), and what this rank needs of them is copied to the device from there.
- * Memory: EXCHANGE_WINDOW blocks, and what is in transit. */
+/* An exchange by messages: the reader sends a block to the first rank of each class, and each rank forwards it to the next
+ * rank of its class.
+ *
+ * A few blocks are open at a time, opened in the order of ckpt/load/load_share.h, which prevents deadlocks. A block that is
+ * one contiguous range on all ranks is sent and received in the state itself; others pass through buffers. For a state on
+ * a device all blocks pass through pinned memory (share_options.all_in_transit), from which this rank copies what it needs
+ * to the device. It needs memory for EXCHANGE_WINDOW blocks and for the transit buffer. */
 
 #include "core/alloc.h"
 #include "engine/exchange/exchange_window.h"
@@ -15,7 +16,7 @@ struct slot {
     size_t block; /* EXCHANGE_NO_BLOCK: free */
     enum phase phase;
     char *buffer;                  /* for blocks that are not one contiguous range */
-    struct comm_message *messages; /* one a class for the reader; the first for others */
+    struct comm_message *messages; /* for the reader one of each class; other ranks use the first */
     bool *under_way;
     uint32_t message_count;
     uint64_t bytes; /* of the message received */
@@ -25,7 +26,7 @@ struct slot {
 
 struct message_exchange {
     struct exchange base;
-    struct device *device; /* that the state is on; NULL: it is in this machine's memory */
+    struct device *device; /* of the state; NULL if it is in host memory */
     struct slot slots[EXCHANGE_WINDOW];
     char *buffers;
     struct comm_message *messages;
@@ -47,7 +48,7 @@ static uint64_t class_bytes(const struct message_exchange *self, const struct sh
 
 /* --- packing --- */
 
-/* Copies to this rank's memory from what must stay until the slot's copies are done. */
+/* Copies to this rank's state; the source must stay valid until the slot's copies are done. */
 static void place(struct message_exchange *self, struct slot *slot, const struct mapping *mapping, const char *from,
                   uint64_t bytes, char *memory)
 {
@@ -118,7 +119,7 @@ static void unpack(struct message_exchange *self, struct slot *slot, const struc
     end_placing(self, slot);
 }
 
-/* This rank's own of what it has read for several. */
+/* Copies this rank's own share of a block that it has read for several ranks. */
 static void keep_own(struct message_exchange *self, struct slot *slot, const struct share_block *block)
 {
     const struct share_group *group = exchange_group(&self->base.window, block);
@@ -158,7 +159,7 @@ static void send_to(struct message_exchange *self, struct slot *slot, uint32_t m
         slot->under_way[slot->message_count++] = true;
 }
 
-/* The rank after `replica` in its class; false after the last one. The class begins where the reader is. */
+/* The rank after `replica` in its class, counted from the reader; false after the last rank. */
 static bool next_replica(const struct share_group *group, const struct share_block *block, uint32_t replica,
                          uint32_t *next)
 {
@@ -166,7 +167,7 @@ static bool next_replica(const struct share_group *group, const struct share_blo
     return *next != block->reader % group->replicas;
 }
 
-/* The reader's block has landed: its own part stays, and each class gets its message. */
+/* The reader has read a block: keeps its own share and sends a message to each class. */
 static void start_sending(struct message_exchange *self, struct slot *slot)
 {
     const struct share_block *block = exchange_block(&self->base.window, slot->block);
@@ -265,7 +266,7 @@ static bool copies_done(struct message_exchange *self, struct slot *slot)
     return !slot->copying && !self->base.failed;
 }
 
-/* One step of a slot; *moved where it got further. */
+/* One step of a slot; sets *moved if it made progress. */
 static void step(struct message_exchange *self, struct slot *slot, bool *moved)
 {
     if (slot->phase == PHASE_READING) {
@@ -286,7 +287,7 @@ static void step(struct message_exchange *self, struct slot *slot, bool *moved)
     self->base.open--;
 }
 
-/* A block that takes long does not hold up those after it, up to where tags come again. */
+/* A slow block does not delay later ones, until tags repeat. */
 static bool may_open(const struct message_exchange *self)
 {
     bool may = self->base.window.next < self->base.window.end;
@@ -345,7 +346,7 @@ static uint32_t most_messages(const struct message_exchange *self)
     return most;
 }
 
-/* What blocks pass through: `transit` bytes, then a buffer a slot. */
+/* Allocates `transit` bytes and a buffer for each slot. */
 static int allocate_buffers(struct message_exchange *self, uint64_t transit, uint64_t buffer_bytes, struct cb_err *err)
 {
     if (self->device) {
@@ -390,7 +391,7 @@ static void abandon(struct exchange *self)
     comm_abandon_messages(self->window.setup.comm);
 }
 
-/* Memory of messages that never ended stays. */
+/* Leaks the memory of messages that never ended. */
 static void release(struct exchange *base)
 {
     struct message_exchange *self = (struct message_exchange *)base;

@@ -1,5 +1,5 @@
-/* engine=command: any shell command saves and loads; this times it, sizes what it leaves and takes the
- * metrics it reports. What the command does is unknown, so nothing is verified. */
+/* engine=command: runs a shell command that saves or loads, measures its time and the size of its files, and reads the
+ * metrics that it reports. Nothing is verified, since the command's format is unknown. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -18,7 +18,7 @@
 #include "engine/external/external_engine.h"
 
 #define COMMAND_MAX_BYTES (128 * 1024)
-#define VALUE_MAX 1e18 /* an exabyte, or 30 thousand million years: sums stay finite */
+#define VALUE_MAX 1e18 /* larger than any real value, but sums of it stay finite */
 #define VALUE_COUNT 6
 
 struct command_engine {
@@ -26,7 +26,7 @@ struct command_engine {
     struct engine_setup setup;
 };
 
-/* 'it'"'"'s': one word for the shell, whatever is in it. */
+/* Quotes a text as one word for the shell, such as 'it'"'"'s'. */
 static void append_quoted(struct buf *out, const char *text)
 {
     buf_append_char(out, '\'');
@@ -128,7 +128,7 @@ struct invocation {
     int stdout_fd, stderr_fd;
 };
 
-/* What the keys s3.* say, by the names that other clients know. */
+/* The s3.* keys, under the names of the AWS environment variables. */
 static void add_bucket(struct invocation *self, const struct engine_config *config)
 {
     const char *endpoint = config->s3_endpoint, *region = config->s3_region;
@@ -212,14 +212,14 @@ static int invoke(struct invocation *self, const struct external_operation *oper
                    last[0] ? ": " : "", last);
 }
 
-/* A command that put a link in its folder's place wrote nothing of its own there. */
+/* If the command replaced its folder by a link, nothing there is its own. */
 static bool leads_elsewhere(const struct external_operation *operation)
 {
     struct stat status;
     return !strstr(operation->path, "://") && lstat(operation->path, &status) == 0 && S_ISLNK(status.st_mode);
 }
 
-/* What the folder holds is known as a whole only: rank 0 carries it. */
+/* The size is known only for the whole folder, so rank 0 reports it. */
 static int size_it(const struct external_operation *operation, const struct state *state, struct cb_err *err)
 {
     struct sample *sample = operation->sample;

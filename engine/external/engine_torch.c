@@ -1,6 +1,6 @@
-/* engine=torch-dcp: PyTorch DCP saves and loads the same state, layout and place, in one long-lived
- * Python process a rank (engine/external/torch_adapter.h). The memory of the state stays ours (a memory file it maps),
- * so payload and verification are the same as for our own engine. */
+/* engine=torch-dcp: PyTorch DCP saves and loads the same state with the same layout at the same place, in one long-lived
+ * Python process for each rank (engine/external/torch_adapter.h). The process maps our memory file with the state, so
+ * values and verification are the same as for the native engine. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -24,7 +24,7 @@
 #define QUIT_GRACE_NS (2 * NS_PER_S)
 #define KNOWN_STATES 2 /* a rank's own, and the shifted one */
 
-/* Where the ranks of PyTorch's process group meet. */
+/* The address of PyTorch's process group. */
 struct meeting {
     char address[256];
     uint32_t port;
@@ -35,9 +35,9 @@ struct known_state {
     int layout_fd;
 };
 
-/* The save that continues in Python's own thread, of which there is one at a time. */
+/* The asynchronous save; PyTorch supports one at a time. */
 struct async_save {
-    int ended_fd; /* a memory file of 8 bytes in which Python counts the saves that have ended */
+    int ended_fd; /* a memory file of 8 bytes in which the Python process counts finished saves */
     uint64_t begun;
     bool under_way; /* not yet asked for its end */
     struct sample *sample;
@@ -79,7 +79,7 @@ static int choose_meeting(struct torch_engine *self, struct meeting *meeting, st
     return rc;
 }
 
-/* How the S3 connector is to reach the bucket; null where the store is no bucket. */
+/* The options of the S3 connector; null if the store is not a bucket. */
 static void write_bucket(struct json_writer *writer, const struct engine_config *config, struct store *store)
 {
     json_write_key(writer, "s3");
@@ -229,7 +229,7 @@ static int make_layout_file(const struct state *state, int *fd, struct cb_err *e
     return rc;
 }
 
-/* Gives the name by which Python knows this state; tells it the first time. */
+/* The state's name in the Python process, which is told about the state on first use. */
 static int introduce(struct torch_engine *self, const struct state *state, uint64_t deadline_ns, char name[16],
                      struct cb_err *err)
 {
@@ -268,7 +268,7 @@ static int request_operation(struct torch_engine *self, const struct external_op
     return rc ? cb_context(err, "%s", operation->path) : 0;
 }
 
-/* What only Python can know: its parts of the time, CPU, memory, bytes after torch's own dedup. */
+/* Copies what only the Python process knows: parts of the time, CPU, memory, bytes after PyTorch's deduplication. */
 static void take_answer(const struct torch_answer *answer, const struct state *state, struct sample *sample)
 {
     external_attribute(sample, METRIC_PLAN_S, answer->plan_s);
@@ -303,7 +303,7 @@ static int run_operation(struct engine *engine, const char *path, struct state *
 
 /* --- asynchronous saves --- */
 
-/* Asks for the end of the save under way, waiting for it; its failure is kept to be told. */
+/* Waits for the save under way; keeps its failure for the next call that returns failures. */
 static void collect(struct torch_engine *self, uint64_t deadline_ns)
 {
     struct async_save *async = &self->async;
@@ -361,7 +361,7 @@ static uint32_t torch_under_way(struct engine *engine)
 
 static bool torch_stop(struct engine *engine)
 {
-    (void)engine; /* its process is ended when the engine is freed */
+    (void)engine; /* the process is killed when the engine is freed */
     return true;
 }
 

@@ -1,4 +1,4 @@
-/* What engines that let another process do the work share. */
+/* Shared by the engines that run another process. */
 #include "engine/external/external_engine.h"
 
 #include <stdio.h>
@@ -86,7 +86,7 @@ void external_attribute(struct sample *sample, enum metric_id metric, double sec
     sample->values[metric] += seconds;
 }
 
-/* What a child writes is kept in memory, so one that does not stop must be stopped. */
+/* The child's output is kept in memory, so it must be limited. */
 static int check_output(const int fds[EXTERNAL_OUTPUTS], struct cb_err *err)
 {
     for (size_t i = 0; i < EXTERNAL_OUTPUTS; i++) {

@@ -1,4 +1,4 @@
-/* The Python process of engine=torch-dcp: see the header. */
+/* Starts the Python process of engine=torch-dcp, and exchanges requests and answers with it. */
 #include "engine/external/torch_adapter.h"
 
 #include <errno.h>
@@ -45,7 +45,7 @@ void torch_adapter_end(struct torch_adapter *self)
 
 /* --- finding things --- */
 
-/* Beside the source tree's build folder, beside PREFIX/bin, or where this program was built for. */
+/* Searches next to the build folder of the source tree, next to PREFIX/bin, and in the prefix of the build. */
 static int find_adapter(char path[PATH_MAX], struct cb_err *err)
 {
     static const char *const places[] = {"/../share/adapters/" ADAPTER, "/../../share/adapters/" ADAPTER,
@@ -132,7 +132,7 @@ static int send_line(struct torch_adapter *self, struct cb_err *err)
     return rc;
 }
 
-/* Waits until a whole line is there; *end is where it ends. */
+/* Waits for a complete line; *end is its end. */
 static int receive_line(struct torch_adapter *self, uint64_t deadline_ns, size_t *end, struct cb_err *err)
 {
     char bytes[4096];

@@ -6,7 +6,7 @@
 #include <assert.h>
 #include <string.h>
 
-/* A shorter piece of memory is copied: a segment of its own would cost more than the copy. */
+/* Shorter pieces of memory are copied, since a segment of their own would cost more. */
 #define COPY_BELOW_BYTES 2048
 
 void io_schedule_init(struct io_schedule *self, const struct io_limits *limits)
@@ -66,7 +66,7 @@ static uint64_t align_up(uint64_t value, uint64_t alignment)
     return align_down(value + alignment - 1, alignment);
 }
 
-/* Makes room for one more element of `size` bytes; NULL (and the code kept) without memory. */
+/* Makes room for one more element of `size` bytes. Without memory it returns NULL and records the failure. */
 static void *grow(struct io_schedule *self, void *array, size_t count, size_t *capacity, size_t size)
 {
     if (count < *capacity)
@@ -158,7 +158,7 @@ static bool is_frame(const struct part *part)
     return part->kind == PART_HEADER || part->kind == PART_TRAILER;
 }
 
-/* Segments that `part` adds to a request whose bytes so far end at `position`. */
+/* The number of segments that `part` adds to a request that ends at `position` so far. */
 static uint32_t segments_added(const struct part *part, uint64_t position, bool after_staging)
 {
     bool gap = part->offset > position;
@@ -167,7 +167,7 @@ static uint32_t segments_added(const struct part *part, uint64_t position, bool 
     return gap && !after_staging ? 2 : 1;
 }
 
-/* Whether a request goes on over a gap, which then counts. */
+/* Whether a request continues over a gap; if so, the gap counts as waste. */
 static bool spans(struct io_schedule *self, uint64_t gap)
 {
     uint64_t waste = gap < self->limits.alignment ? 0 : gap;
@@ -178,9 +178,8 @@ static bool spans(struct io_schedule *self, uint64_t gap)
     return true;
 }
 
-/* Moves what fits from the pending parts at *next into one request. A request ends at the block's
- * end, before a gap that it may not span, or when the segments are used up; the latter only happens next
- * to a direct part, so at an aligned offset. */
+/* Makes one request from the pending parts at *next. It ends at the end of the block, before a gap that is too long, or when
+ * the segments are used up; the last only happens next to a direct part, and so at an aligned offset. */
 static void cut_request(struct io_schedule *self, size_t *next)
 {
     const struct io_limits *limits = &self->limits;
@@ -230,7 +229,7 @@ void io_schedule_end_file(struct io_schedule *self)
     self->file_count++;
 }
 
-/* Reorders requests [begin, end), which are together by file, so that the files take turns. */
+/* Reorders requests [begin, end), which are sorted by file, so that files alternate. */
 static void take_turns(const struct io_request *sorted, size_t begin, size_t end, struct io_request *out, size_t *heads,
                        uint32_t files)
 {

@@ -8,11 +8,11 @@
 #include "core/clock.h"
 
 #define STAGING_ALIGNMENT UINT64_C(4096)
-/* How long one poll may wait before the deadline, the stop request and the agent are looked at. */
+/* The longest wait before deadline and stop requests are checked again. */
 #define WATCH_NS (100 * NS_PER_MS)
-/* The wait where something else goes on beside the requests. */
+/* The longest wait while there is other work besides the requests. */
 #define MEANWHILE_NS (100 * NS_PER_US)
-/* How long cancelled requests get to end. A disk that stalls for longer is left behind. */
+/* How long to wait for cancelled requests. If a disk stalls for longer, the requests are abandoned. */
 #define DRAIN_NS (5 * NS_PER_S)
 #define POLL_CAPACITY 64
 
@@ -116,7 +116,7 @@ int transfer_reserve(struct transfer *self, uint32_t files, uint64_t staging_byt
     return 0;
 }
 
-/* First and last touch of a run's bookkeeping; everything after works on what is set up here. */
+/* Sets up the bookkeeping of a run; nothing is allocated later. */
 static void begin_run(struct transfer *self, const struct transfer_run *run)
 {
     self->run = run;
@@ -150,8 +150,8 @@ static void close_file(struct transfer *self, struct file *file)
     file->object = NULL;
 }
 
-/* Up to where a request can ask for bytes: its end, or where the file's end lets it. Direct parts are
- * only asked for whole, since their lengths must stay aligned. */
+/* The offset up to which a request can be read: its end, or the end of the file. Direct parts are requested only as a whole,
+ * since their lengths must stay aligned. */
 static uint64_t reachable_end(const struct io_schedule *schedule, const struct io_request *request, uint64_t length)
 {
     if (length >= request->end)
@@ -179,7 +179,7 @@ static int submit(struct transfer *self, uint32_t slot_index, const struct store
     return 0;
 }
 
-/* One request less of a file is left; the last one closes it, or for writes makes it finish. */
+/* Counts a finished request of a file; after the last one, closes the file or, for writes, finishes it. */
 static int request_done(struct transfer *self, uint32_t number, struct cb_err *err)
 {
     struct file *file = &self->files[number];
@@ -246,7 +246,7 @@ static int start_request(struct transfer *self, const struct io_request *request
     return submit(self, slot_index, &store_request, err);
 }
 
-/* What a completion says went wrong; code 0 where nothing did. */
+/* The error of a completion; code 0 if it succeeded. */
 static void describe(const struct transfer *self, const struct store_completion *completion, struct cb_err *why)
 {
     why->code = completion->code;
@@ -315,7 +315,7 @@ static int look_around(struct transfer *self, struct cb_err *err)
     return rc;
 }
 
-/* Waits for completions, or until it is time to look around. */
+/* Waits for completions, but not longer than until the next check. */
 static int wait_for_some(struct transfer *self, struct cb_err *err)
 {
     struct store_completion completions[POLL_CAPACITY];
@@ -333,7 +333,7 @@ static int wait_for_some(struct transfer *self, struct cb_err *err)
     return rc;
 }
 
-/* Nothing is in flight, and the next request's bytes are still to come. */
+/* Waits while nothing is in flight because the next request is not ready. */
 static int wait_until_ready(struct transfer *self, size_t number, struct cb_err *err)
 {
     uint64_t now_ns = timeline_enter(self->run->timeline, STATE_STAGE);

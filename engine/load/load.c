@@ -1,10 +1,9 @@
-/* Loading: rank 0 reads the metadata, all get it, and each rank reads what its pieces need.
+/* A load: rank 0 reads the metadata and broadcasts it, and each rank reads what its pieces need.
  *
- * Where our own writer puts payloads is known from an item's length, so header, payload and trailer
- * are read in one go, the payload straight into the state's memory; the header, parsed when it
- * arrives, says whether that was right. Items that lie otherwise are read again by what their header
- * says: at another offset, or with other strides, whose elements are placed as they come. A wrong item is
- * named on the status page and the load goes on, so that all of them are named. */
+ * For items of our own writer, the length tells where the payload is. So header, payload and trailer are read with one
+ * request, the payload directly into the state's memory; the header then shows whether that was right. Items with another
+ * layout are read again according to their header: at another offset, or with other strides. A wrong item is reported on
+ * the status page and the load continues, so that all wrong items are reported. */
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -32,7 +31,7 @@ void native_load_free(struct native_load *self)
     free(self);
 }
 
-/* A request of an object store takes as long as megabytes do: any gap within load.gap costs less. */
+/* A request to an object store costs as much time as megabytes: reading any gap within load.gap is cheaper. */
 static uint64_t waste_percent(const struct native_engine *engine)
 {
     bool has_files = store_capabilities(engine->setup.store)->part_bytes == 0;
@@ -98,7 +97,7 @@ static int share_metadata(struct native_operation *operation, struct cb_err *err
 
 /* --- the order of things --- */
 
-/* Fine-tuning loads the weights of a training checkpoint: what is left out is worth a word, once. */
+/* Fine-tuning loads only the weights of a training checkpoint. Reports once what is left out. */
 static void tell_extra(struct native_load *self)
 {
     char text[1024];
@@ -125,7 +124,7 @@ static void tell_gaps(struct native_load *self)
     status_page_add_fact(engine->setup.page, "load.gaps", text);
 }
 
-/* All that this rank needs, against what there is; what is wrong is reported. */
+/* Compares what this rank needs with what is stored, and reports what is missing or wrong. */
 static int plan_load(struct native_load *self, struct cb_err *err)
 {
     struct native_operation *operation = self->operation;
@@ -194,7 +193,7 @@ int native_load_run(struct native_operation *operation, struct cb_err *err)
     rc = native_agree(operation, rc, 0, &agreement, err);
     if (rc)
         return cb_context(err, "loading %s, rank %" PRIu32, operation->path, engine->rank);
-    assert(engine->load); /* made, or its maker failed and so did the agreement */
+    assert(engine->load); /* it exists, since the agreement passed */
     engine->load->operation = operation;
     engine->load->complete.failures = engine->load->complete.item_total = 0;
     native_begin(operation, engine->rank == 0 ? STATE_IO : STATE_WAIT);

@@ -1,5 +1,5 @@
-/* load.exchange=auto: the first load reads everything on every rank and is measured; then a few messages say
- * how fast ranks talk, and all loads after it are split where that must be faster. Outside of any timing. */
+/* load.exchange=auto: in the first load every rank reads all it needs. Then a few messages measure the speed between ranks,
+ * and later loads are split if that should be faster. Outside of the timed part. */
 #include <stdio.h>
 #include <string.h>
 
@@ -10,12 +10,12 @@
 
 #define PROBE_BYTES (UINT64_C(4) << 20)
 #define PROBE_ROUNDS 8
-/* Split has to promise this much, since it is more machinery. */
+/* Split must promise this speed-up, since it is more complex. */
 #define WORTHWHILE 0.9
 
-/* What the first load came to, of all ranks. */
+/* The first load, over all ranks. */
 struct measured {
-    uint64_t moved, needed, longest_ns; /* read of the store; wanted; the slowest rank's time */
+    uint64_t moved, needed, longest_ns; /* bytes read from the store; bytes needed; the slowest rank's time */
     uint64_t once;                      /* bytes of the state, each one time */
     double messages_per_s;              /* bytes that a rank sends and receives at once */
 };
@@ -67,7 +67,7 @@ static int measure_messages(struct native_operation *operation, struct measured 
     if (!rc) {
         rc = exchange_rounds(comm, memory, operation->options->deadline_ns, &took_ns, err);
         if (rc) {
-            comm_abandon_messages(comm); /* the memory stays: it may still be written to */
+            comm_abandon_messages(comm); /* leaked on purpose: it may still be written to */
             memory = NULL;
         }
         rc = native_agree(operation, rc, took_ns, &agreement, err);
@@ -93,8 +93,8 @@ static int sum_up(struct native_operation *operation, struct measured *measured,
     return rc;
 }
 
-/* Reading once at the rate at which all was read, and what a rank must then receive: the longer of the two,
- * since they go on at the same time. */
+/* The expected time of a split load: the longer of reading everything once at the measured rate, and receiving the rest,
+ * since both happen at the same time. */
 static double promise(const struct measured *measured, uint32_t ranks)
 {
     double all_s = (double)measured->longest_ns / 1e9;

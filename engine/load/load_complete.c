@@ -1,5 +1,5 @@
-/* Loading, completion: takes requests apart as they arrive: headers say whether the item lies as expected, payload goes
- * to the targets, trailers have the checksum. While a pass runs nothing is allocated but to report. */
+/* Completion of a load: processes requests as they arrive. The header shows whether the item has the expected layout, the
+ * payload goes to the targets, and the trailer has the checksum. While a pass runs, only error reports allocate. */
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 #include "engine/load/load_stages.h"
 #include "engine/state.h"
 
-/* Copies that were queued before a failure get so long to end. */
+/* How long to wait after a failure for copies that are queued. */
 #define DRAIN_NS (5 * NS_PER_S)
 
 static int open_file(void *context, uint32_t file, struct store_object **object, uint64_t *length, struct cb_err *err)
@@ -25,8 +25,7 @@ static int open_file(void *context, uint32_t file, struct store_object **object,
     return rc ? rc : store_open_read(engine->setup.store, name, object, length, err);
 }
 
-/* A header that is longer than what was read of it is read again: first as much as most need, then as
- * much as one may have. */
+/* If a header is longer than what was read of it, it is read again: first the length that most need, then the maximum. */
 static bool probe_longer(const struct native_load *self, struct load_item *item, uint64_t tried)
 {
     uint64_t length = native_load_chunk(self, item)->length;
@@ -37,7 +36,7 @@ static bool probe_longer(const struct native_load *self, struct load_item *item,
     return item->again;
 }
 
-/* The very header that our own writer makes needs no parsing, which would allocate. */
+/* A header identical to our writer's is not parsed, since parsing allocates. */
 static bool is_our_header(struct native_load *self, const struct load_item *item, const void *bytes, uint64_t len)
 {
     const struct stored_tensor *stored = native_load_tensor(self, item);
@@ -79,7 +78,7 @@ static void take_header(struct native_load *self, struct load_item *item, const 
     item->state = ITEM_KNOWN;
 }
 
-/* Only once the header has said that the item lies as expected does a wrong trailer mean anything. */
+/* A wrong trailer counts only after the header has confirmed the expected layout. */
 static void take_trailer(struct native_load *self, struct load_item *item, const void *bytes, uint64_t len)
 {
     struct stored_trailer trailer = {0};
@@ -87,7 +86,7 @@ static void take_trailer(struct native_load *self, struct load_item *item, const
     item->trailer = trailer;
 }
 
-/* The read whose target the bytes lie in: one of its item's. */
+/* The read of the item whose target contains the bytes. */
 static uint32_t read_of(const struct native_load *self, const struct load_item *item, const char *memory)
 {
     for (uint32_t i = item->first_read; i < item->first_read + item->read_count; i++) {
@@ -101,7 +100,7 @@ static uint32_t read_of(const struct native_load *self, const struct load_item *
     return item->first_read;
 }
 
-/* Payload bytes to their place, on a device by a copy that is done later. */
+/* Copies payload bytes to their target; on a device the copy is queued. */
 static void place_bytes(struct native_load *self, struct part *part, const char *bytes)
 {
     struct device_copy copy = {.to = part->memory, .from = bytes, .row_bytes = part->bytes, .rows = 1};
@@ -205,7 +204,7 @@ static int take_request(void *context, const struct io_request *request, const c
     return rc ? rc : bounce_ring_copying(self->io.ring, (size_t)(request - self->io.schedule.requests), err);
 }
 
-/* --- slots of pinned memory, where the state is on a device --- */
+/* --- slots of pinned memory, for a state on a device --- */
 
 static int slot_ready(void *context, size_t request, uint64_t until_ns, bool *ready, struct cb_err *err)
 {
@@ -232,7 +231,7 @@ static bool go_on_exchanging(void *context)
     return (self->complete.exchange && exchange_progress(self->complete.exchange)) || soon;
 }
 
-/* Copies end before what they were made from is used again; those of a failed pass, too. */
+/* Waits for copies before their source is reused, also after a failed pass. */
 static int end_copies(struct native_load *self, int rc, struct cb_err *err)
 {
     struct cb_err later;
@@ -287,7 +286,7 @@ static int unpack_value(const struct native_load *self, const struct load_item *
                        err);
 }
 
-/* Parsing a value allocates, so it is kept until the pass is over. */
+/* Parsing a value allocates, so it is done after the pass. */
 static void check_value(struct native_load *self, struct load_item *item)
 {
     struct cb_err err;
@@ -300,13 +299,13 @@ static void check_value(struct native_load *self, struct load_item *item)
                                         plain.len, &self->complete.frame, &err);
     if (compressed)
         buf_release(&plain);
-    if (rc && rc != CB_ERR_UNSUPPORTED) /* a kind of value that only Python knows is none of our business */
+    if (rc && rc != CB_ERR_UNSUPPORTED) /* a value of a class that only Python can load is not checked */
         native_load_fail_item(self, item, rc, err.message);
     else
         item->state = ITEM_DONE;
 }
 
-/* An item that was not read to its end because it failed keeps nothing. */
+/* Frees the state of items that failed before their end. */
 static int take_packed(struct native_load *self, struct load_item *item, bool *again, struct cb_err *err)
 {
     int rc = item->in_window > 0 ? native_load_unpack(self, item, err) : 0;

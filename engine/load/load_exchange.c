@@ -1,5 +1,5 @@
-/* Loading where ranks exchange: stage by stage, what this rank reads for itself and for others, while what
- * has been read travels: from device to device where the state is on some, else as messages. */
+/* Loads with an exchange: in each stage, this rank reads for itself and for others, while blocks that have been read are
+ * sent, from device to device if the state is on devices, else as messages. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 
 void native_load_end_exchange(struct native_load *self, bool failed)
 {
-    if (failed) /* on all ranks: what one of them has given up on, none continues with */
+    if (failed) /* on all ranks, because one of them has given up */
         device_groups_abort(&self->sharing.talk);
     exchange_free(self->complete.exchange);
     load_share_free(self->sharing.share);
@@ -87,7 +87,8 @@ static void tell_path(struct native_load *self, const char *path)
     self->sharing.told_path = true;
 }
 
-/* From device to device, or (self->sharing.shares_device afterwards) not: two ranks with one device cannot. */
+/* Tries to exchange from device to device. Sets self->sharing.shares_device if two ranks share a device, which makes that
+ * impossible. */
 static int try_devices(struct native_load *self, struct cb_err *err)
 {
     struct native_operation *operation = self->operation;
@@ -152,13 +153,13 @@ static int read_stage(struct native_load *self, uint32_t stage, struct cb_err *e
     return rc ? rc : native_load_read(self, err);
 }
 
-/* After these nobody waits for this rank any longer: its time is over, or it was told to stop. */
+/* After these failures no rank waits for this one any more. */
 static bool ends_all(int code)
 {
     return code == CB_ERR_TIMEOUT || code == CB_ERR_ABORTED;
 }
 
-/* A rank that cannot read still hands on what others wait for. */
+/* A rank that cannot read still forwards what others need. */
 static int run_stages(struct native_load *self, struct cb_err *err)
 {
     struct native_operation *operation = self->operation;

@@ -1,17 +1,17 @@
-/* Loading, plan: where what is wanted lies in many short runs, it is read in one with the gaps between them, or run by run.
- * Reading gaps saves requests and wastes bytes; load.gap bounds the length of a gap, load.waste all of them. */
+/* Plan of a load: if the needed bytes are in many short runs, they are read either together with the gaps between them, or
+ * run by run. Reading gaps saves requests but wastes bytes. load.gap limits each gap, load.waste their sum. */
 #include "core/alloc.h"
 #include "engine/load/load_stages.h"
 
-/* A run so long is worth a request of its own. */
+/* Longer runs get a request of their own. */
 #define LONG_RUN_BYTES 131072
 
 struct candidate {
-    uint64_t waste, gaps; /* bytes between the runs of a read, and how many gaps they are */
+    uint64_t waste, gaps; /* bytes between the runs of a read, and the number of gaps */
     uint32_t read;
 };
 
-/* What reading it in one would waste; false where its runs are read one by one whatever that costs. */
+/* The bytes that reading it with one request would waste; false if its runs are read separately in any case. */
 static bool look_at(const struct native_load *self, uint32_t read, struct candidate *candidate)
 {
     const struct mapping *mapping = &self->plan.mappings[read];
@@ -29,7 +29,7 @@ static bool look_at(const struct native_load *self, uint32_t read, struct candid
     return true;
 }
 
-/* The shortest gaps first: they save most requests for their bytes. */
+/* Shortest gaps first: they save the most requests for their bytes. */
 static int compare_candidates(const void *a, const void *b)
 {
     const struct candidate *x = a, *y = b;

@@ -1,4 +1,4 @@
-/* Loading, plan: the items of the targets, one for each stored chunk that is read, and the small values. */
+/* Plan of a load: the items for the targets, one for each stored chunk to read, and small values. */
 #include <stdio.h>
 #include <string.h>
 
@@ -24,7 +24,7 @@ static void init_item(struct native_load *self, struct load_item *item)
     const struct stored_chunk *chunk = native_load_chunk(self, item);
     item->state = ITEM_KNOWN;
     if (chunk->compressed)
-        return; /* its header comes when it is decompressed */
+        return; /* its header is read when it is decompressed */
     bool expected = format_expect_payload(self->plan.checkpoint->format, native_load_tensor(self, item), &chunk->region,
                                           chunk->length, &item->payload);
     expected = expected && item->payload.offset <= ITEM_MAX_HEADER &&
@@ -33,7 +33,7 @@ static void init_item(struct native_load *self, struct load_item *item)
     item->probe_bytes = chunk->length < LOAD_FIRST_PROBE_BYTES ? chunk->length : LOAD_FIRST_PROBE_BYTES;
 }
 
-/* A value that is too long gets no memory: refuse_item says so. */
+/* Allocates nothing for a value that is too long; refuse_item reports it. */
 static int add_value(struct native_load *self, const struct stored_tensor *stored, struct cb_err *err)
 {
     struct load_item *item = &self->plan.items[self->plan.item_count++];
@@ -45,7 +45,7 @@ static int add_value(struct native_load *self, const struct stored_tensor *store
     return item->value ? 0 : alloc_fail(err, "for the value of %s", stored->fqn);
 }
 
-/* The values that are no tensors; each rank needs all of them. */
+/* The values that are not tensors; each rank needs all of them. */
 static int add_values(struct native_load *self, struct cb_err *err)
 {
     int rc = 0;
@@ -77,7 +77,7 @@ static int compare_items(const void *a, const void *b, void *context)
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* One item for each chunk that is read; reads of one chunk stand side by side in the plan. */
+/* Makes one item for each chunk to read; reads of one chunk are adjacent in the plan. */
 int native_load_make_items(struct native_load *self, struct cb_err *err)
 {
     const struct load_plan *plan = self->plan.wanted;

@@ -1,4 +1,4 @@
-/* Loading, I/O: which bytes of which files a pass reads, and where they go: the schedule of the open items. */
+/* I/O of a load: builds the schedule of a pass, that is which bytes it reads for the open items, and to where. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 #define WINDOW_BYTES (UINT64_C(32) << 20)
 #define PAGE_BYTES 4096
 
-/* A range of an item's payload, and where it goes: to `memory`, or (NULL) by the mappings. */
+/* A range of an item's payload and its destination: `memory`, or the mappings if that is NULL. */
 struct range {
     uint64_t begin, end;
     void *memory;
@@ -65,7 +65,7 @@ static int compare_ranges(const void *a, const void *b)
     return x->begin < y->begin ? -1 : x->begin > y->begin;
 }
 
-/* Sorts, and joins ranges that overlap (several reads want the same bytes): those go by the mappings. */
+/* Sorts ranges and merges those that overlap because several reads need the same bytes; these use the mappings. */
 static void join_ranges(struct ranges *self)
 {
     if (self->count == 0)
@@ -103,8 +103,8 @@ static void add_payload(struct native_load *self, uint32_t number, struct ranges
     }
 }
 
-/* The trailer is worth reading where all of the payload passes by, to check its CRC; and where the header says that
- * there is more than the payload, to check the header's. */
+/* Whether to read the trailer: to check the payload's CRC if all of the payload is read, and to check the header's size if
+ * it says that there is more than the payload. */
 static bool wants_trailer(const struct native_load *self, const struct load_item *item, const struct ranges *ranges)
 {
     uint64_t end = item->payload.offset + item->payload.bytes, length = native_load_chunk(self, item)->length;
@@ -115,7 +115,7 @@ static bool wants_trailer(const struct native_load *self, const struct load_item
     return self->operation->engine->setup.config.checksum && tells && item->payload.bytes > 0 && length > end;
 }
 
-/* Places in memory follow those in the file, so that a store reads straight to them. */
+/* Whether places in memory are in the order of the file, so that the store can read directly to them. */
 static void add_packed(struct native_load *self, uint32_t number)
 {
     struct load_item *item = &self->plan.items[number];
@@ -177,8 +177,8 @@ static void find_parts(struct native_load *self)
     }
 }
 
-/* Why an item that damaged or foreign metadata describes cannot be read; NULL where it can. `end` is
- * that of the item before it in the file. */
+/* The reason why an item described by damaged or foreign metadata cannot be read, or NULL. `end` is the end of the previous
+ * item in the file. */
 static const char *refuse_item(const struct native_load *self, const struct load_item *item, uint64_t end)
 {
     const struct stored_chunk *chunk = native_load_chunk(self, item);
@@ -211,7 +211,7 @@ static void add_file(struct native_load *self, size_t *next, struct ranges *rang
     io_schedule_end_file(&self->io.schedule);
 }
 
-/* Whether any target is where only copies reach it. */
+/* Whether any target is in device memory. */
 static bool reaches_device(const struct native_load *self)
 {
     for (size_t i = 0; i < self->plan.piece_count; i++) {

@@ -1,8 +1,8 @@
-/* Loading, completion: puts payload where it is wanted, and tells the exchange what has arrived. */
+/* Completion of a load: copies payload to the targets, and reports to the exchange what has arrived. */
 #include "engine/load/load_stages.h"
 #include "engine/state.h"
 
-/* Part of a payload to one of its reads. Returns how many bytes of it were wanted. */
+/* Copies part of a payload to the target of one read. Returns the number of bytes needed. */
 static uint64_t place_read(struct native_load *self, const struct load_item *item, uint32_t read, uint64_t begin,
                            const char *bytes, uint64_t len)
 {

@@ -1,12 +1,12 @@
-/* Loading: the three stages in their order, for the targets of this rank or of a stage of the exchange. Items are planned,
- * and read in as many passes as their headers ask for; each pass is completed before the next is built. */
+/* Runs the three stages of a load, for the targets of this rank or of a stage of the exchange. It plans the items and reads
+ * them in as many passes as their headers require; each pass is completed before the next is built. */
 #include <assert.h>
 #include <string.h>
 
 #include "core/alloc.h"
 #include "engine/load/load_stages.h"
 
-#define MAX_PASSES 4 /* as expected, short probe, long probe, by the header; more only for what is compressed */
+#define MAX_PASSES 4 /* expected layout, short probe, long probe, actual layout; more only for compressed items */
 
 static int prepare(struct native_load *self, struct cb_err *err)
 {

@@ -1,4 +1,4 @@
-/* Loading: what is missing or wrong goes to the status page, and the load continues, so that all of it is named. */
+/* Reports missing and wrong items on the status page while the load continues, so that all are reported. */
 #include <inttypes.h>
 #include <stdio.h>
 

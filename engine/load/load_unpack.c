@@ -1,5 +1,5 @@
-/* Loading, completion: items that PyTorch compressed. What of them is in the window (load_pass.c) is decompressed in
- * order, a step at a time, and placed at once, so that neither an item nor its stream is ever held. */
+/* Completion of a load: decompresses items that PyTorch compressed. The bytes in the window (load_pass.c) are decompressed
+ * in order and in steps, and each step is placed immediately, so that no item is held in memory as a whole. */
 #include <string.h>
 
 #include "ckpt/stored/unpack.h"
@@ -8,7 +8,7 @@
 #include "engine/load/load_stages.h"
 #include "engine/state.h"
 
-/* Beside a payload: what PyTorch writes around it, and holes that its strides may leave. */
+/* Bytes besides the payload: PyTorch's headers, and gaps that strides may leave. */
 #define FRAME_BYTES (UINT64_C(64) << 20)
 
 /* An item that has begun. */
@@ -60,7 +60,7 @@ static void keep_tail(struct unpacking *self, const char *bytes, size_t len)
     }
 }
 
-/* Copies to a device end before the bytes that they were made from change. */
+/* Waits for copies to a device before their source changes. */
 static int end_copies(struct native_load *self, struct cb_err *err)
 {
     struct device *device = self->operation->state->device;
@@ -82,7 +82,7 @@ static int end_copies(struct native_load *self, struct cb_err *err)
     return rc;
 }
 
-/* Decompressed bytes that follow those before: what of them is payload goes to its place. */
+/* Takes the next decompressed bytes, and places the part of them that is payload. */
 static int place_plain(struct native_load *self, struct load_item *item, const char *bytes, uint64_t len,
                        struct cb_err *err)
 {

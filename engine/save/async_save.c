@@ -1,11 +1,10 @@
-/* Asynchronous saves: a thread that takes them in order, and what the caller sees.
+/* Asynchronous saves: a queue of saves, and the thread that writes them in order.
  *
- * The caller's part of a save is the stall: wait until fewer than save.inflight are under way, look
- * into the plan's cache, copy the state to staging memory. It talks to no other rank. All else is the
- * thread's, on its own lane: it makes requests of what is staged, writes, syncs, agrees, commits. What
- * fails on either side after the save began fails it on all ranks, in an agreement of the threads; the
- * next save or wait tells it. Until it is told, later saves are not written either.
- * The lock is taken when a job begins, is handed over or ends. */
+ * The caller stalls for its part of a save: it waits until fewer than save.inflight saves are under way, looks up the plan
+ * in the cache, and copies the state to staging memory. It does not communicate. The thread does the rest on its own lane:
+ * it writes what is staged, syncs, agrees with the other ranks and commits. A failure on either side fails the save on all
+ * ranks, by an agreement of the threads, and is returned by the next save or wait. Until then, later saves are not written.
+ * The lock is taken when a job begins, is handed over, or ends. */
 #include <inttypes.h>
 #include <math.h>
 #include <pthread.h>
@@ -20,7 +19,7 @@
 #include "engine/store_metrics.h"
 
 #define WATCH_NS (100 * NS_PER_MS)
-/* A thread that was told to stop gets so long: the transfer drains for half of it. */
+/* Grace period of the thread after a stop request; half of it is spent draining the transfer. */
 #define STOP_NS (10 * NS_PER_S)
 
 struct async_save {
@@ -192,10 +191,10 @@ bool async_save_stop(struct native_engine *engine)
 
 /* --- the caller --- */
 
-/* With the lock held: until at most `left` are under way. */
+/* Waits, with the lock held, until at most `left` saves are under way. */
 static int wait_until(struct async_save *self, uint32_t left, uint64_t deadline_ns, struct cb_err *err)
 {
-    /* What comes after a failure is not written: it ends at once, and is past when the failure is told. */
+    /* Saves after a failed one are not written: they end immediately, before the failure is returned. */
     while (self->count > left || (self->failure.code && self->count > 0)) {
         uint64_t now_ns = clock_monotonic_ns();
         int rc = comm_check(self->engine->front.comm, err);
@@ -236,7 +235,7 @@ uint32_t async_save_under_way(struct native_engine *engine)
     return count;
 }
 
-/* Before plan, schedule or staging memory change: nothing uses them any more. A failure stays to be told. */
+/* Waits until no save uses plan, schedule and staging memory, so that they can change. Does not return a save's failure. */
 static int idle(struct native_engine *engine, struct cb_err *err)
 {
     struct async_save *self = engine->async_save;
@@ -305,7 +304,7 @@ static void hand_over(struct async_save *self, struct native_job *job)
     pthread_mutex_unlock(&self->lock);
 }
 
-/* A failure to copy: where the thread writes already it finds out there, else it begins with it. */
+/* Copying failed: a thread that is already writing notices stage_failed; otherwise the job starts as failed. */
 static void fail_stage(struct native_job *job, const struct cb_err *why)
 {
     if (job->queued) {

@@ -1,5 +1,5 @@
-/* Saving from a device while the caller waits: as many requests as there are slots are copied to this
- * machine ahead of those that are written, in their order. */
+/* Synchronous saves from a device: requests are copied to host memory in order, ahead of the writes, as far as there are
+ * free slots. */
 #include <assert.h>
 
 #include "core/alloc.h"
@@ -8,7 +8,7 @@
 #include "engine/save/native_save.h"
 
 #define BATCH 32 /* copies handed over at once */
-/* Copies that were queued before a failure get so long to end. */
+/* How long to wait after a failure for copies that are queued. */
 #define DRAIN_NS (5 * NS_PER_S)
 
 static struct bounce_ring *ring_of(const struct native_save *self)
@@ -57,7 +57,7 @@ int bounce_save_end(struct native_save *self, int rc, struct cb_err *err)
     return rc ? rc : drained;
 }
 
-/* Queues what a request's slot gets from the state. */
+/* Queues the copies of a request from the state to its slot. */
 static int copy_request(struct native_save *self, size_t request, struct cb_err *err)
 {
     const struct bounce_save *bounce = &self->bounce;
@@ -109,8 +109,8 @@ void bounce_save_written(void *context, size_t request)
     bounce_ring_give_back(ring_of(self), request);
 }
 
-/* While requests are written: a copy that is done lets the next one start. What fails here is told by
- * bounce_save_ready, which asks the device again. */
+/* Starts the next copies while requests are written. bounce_save_ready reports failures, since it polls the device
+ * again. */
 bool bounce_save_meanwhile(void *context)
 {
     struct native_save *self = context;

@@ -1,8 +1,7 @@
-/* Saving: the order of things, and the commit that follows the data.
+/* The steps of a save, and the commit after the data.
  *
- * Order, always: an older marker is gone durably before the first byte; data, then fsync of files and
- * folders, then agreement of all ranks, then the marker, then the last agreement. It is the same for a
- * asynchronous save; only its bytes come from staging memory and its lane is another. */
+ * The order never changes: durably remove an older marker; write data; fsync files and folders; agree; write the marker;
+ * agree again. An asynchronous save does the same, from staging memory and on another lane. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -21,7 +20,7 @@ static int create_file(void *context, uint32_t file, struct store_object **objec
     if (rc)
         return rc;
     *length = planned->length;
-    /* A shared file was made by its creator before the data path. */
+    /* A shared file was created before the data path. */
     if (self->engine->setup.config.plan.files == FILES_SHARED)
         return store_open_shared(store, name, planned->length, object, err);
     return store_create(store, name, planned->length, object, err);
@@ -53,7 +52,7 @@ static int remove_marker(struct native_operation *operation, struct cb_err *err)
     struct store *store = operation->lane->store;
     bool removed = false, any = false;
     int rc = 0;
-    for (size_t i = 0; format_marker_at(i) && !rc; i++) { /* of any format: an earlier run may have had another */
+    for (size_t i = 0; format_marker_at(i) && !rc; i++) { /* of every format: earlier runs may have used another */
         rc = remove_if_there(store, operation->path, 0, format_marker_at(i), &removed, err);
         any |= removed;
     }
@@ -92,9 +91,8 @@ static int remove_own_files(struct native_operation *operation, struct cb_err *e
     return rc;
 }
 
-/* Takes away what an earlier save left in the same folder: its marker first, durably, before any rank
- * touches data. `code` is what this rank brings. Where the caller waits it is not in the save's time; it
- * is delete_s. */
+/* Removes an earlier checkpoint from the folder: first its marker, durably, before any rank writes data. `code` is this
+ * rank's result so far. For a synchronous save this time is delete_s, not part of the save. */
 static int clear_folder(struct native_operation *operation, int code, struct cb_err *err)
 {
     struct agreement agreement;
@@ -123,7 +121,7 @@ static int create_shared(struct native_operation *operation, struct cb_err *err)
     return rc;
 }
 
-/* What must be there before any rank writes: the folder, no marker in it, a shared file. */
+/* Prepares the folder before any rank writes: no marker, and the shared file if there is one. */
 static int make_place(struct native_operation *operation, struct cb_err *err)
 {
     const struct native_engine *engine = operation->engine;
@@ -137,7 +135,7 @@ static int make_place(struct native_operation *operation, struct cb_err *err)
     return rc;
 }
 
-/* Each folder that this rank created files in, once; files of one folder are together. */
+/* Syncs each folder in which this rank created files once; files of one folder are adjacent. */
 static int sync_folders(struct native_operation *operation, struct cb_err *err)
 {
     const struct native_engine *engine = operation->engine;
@@ -247,7 +245,7 @@ static int publish_marker(struct native_operation *operation, struct cb_err *err
                               err);
 }
 
-/* All ranks have the same plan, or none writes. Says whether all had it in their cache. */
+/* Fails on all ranks unless all have the same plan. Sets plan_cache_hit. */
 static int agree_on_plan(struct native_operation *operation, int code, struct cb_err *err)
 {
     struct agreement agreement;
@@ -261,7 +259,7 @@ static int agree_on_plan(struct native_operation *operation, int code, struct cb
     return rc;
 }
 
-/* From making the place to the marker. Any failure of any rank ends it before the marker. */
+/* A failure on any rank ends the save before the marker is written. */
 int native_persist(struct native_operation *operation, struct native_job *job, int code, struct cb_err *err)
 {
     struct native_engine *engine = operation->engine;

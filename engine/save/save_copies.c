@@ -1,4 +1,4 @@
-/* The copies that bring the payload of a request from the state to where its bytes are composed. */
+/* The copies of a request's payload from the state to the memory in which the request is composed. */
 #include <assert.h>
 
 #include "core/alloc.h"
@@ -25,8 +25,8 @@ static int add_copy(struct copy_list *list, const struct device_copy *copy, stru
     return 0;
 }
 
-/* Payload bytes [at, at + bytes) of an item that is not contiguous in memory: the rest of a row, rows
- * at a constant stride as long as they are, the start of a row. */
+/* Adds payload bytes [at, at + bytes) of an item that is not contiguous in memory: the rest of a row, groups of rows with a
+ * constant stride, the start of a row. */
 static int add_mapped(struct copy_list *list, const struct source *source, uint64_t at, uint64_t bytes, uint64_t to,
                       struct cb_err *err)
 {

@@ -1,5 +1,5 @@
-/* What a save needs before its first byte: the plan, from a cache that is keyed by all it depends on,
- * and the I/O schedule made of this rank's items. */
+/* Prepares a save: the plan, from a cache whose key covers everything it depends on, and the I/O schedule of this rank's
+ * items. */
 #include <assert.h>
 #include <inttypes.h>
 #include <string.h>
@@ -52,7 +52,7 @@ int native_save_make(struct native_engine *engine, struct cb_err *err)
     return 0;
 }
 
-/* Where this rank's items of the plan begin and end; a rank beyond the layout that is saved has none. */
+/* The range of this rank's items in the plan; empty for a rank beyond the saved layout. */
 static size_t first_item(const struct native_save *self)
 {
     const struct plan *plan = self->plan;
@@ -72,7 +72,7 @@ const struct plan_item *native_item(const struct native_save *self, uint32_t sou
 
 /* --- where the state lies --- */
 
-/* Pieces by tensor, so that an item's piece is found without looking at all of them. */
+/* Sorts pieces by tensor, to find an item's piece quickly. */
 struct piece_index {
     uint32_t tensor, piece;
 };
@@ -210,13 +210,13 @@ static void add_item(struct native_save *self, uint32_t number)
     io_schedule_add_frame(schedule, PART_HEADER, number, item->offset, source->frame.header_bytes);
     if (source->mapping || !source->memory)
         io_schedule_add_mapped(schedule, number, item->payload_offset, item->payload_bytes, 0);
-    else /* a write only reads it, but one schedule serves both ways */
+    else /* a write does not modify it, but reads use the same struct */
         io_schedule_add_payload(schedule, number, item->payload_offset, item->payload_bytes, 0, (void *)source->memory);
     io_schedule_add_frame(schedule, PART_TRAILER, number, item->payload_offset + item->payload_bytes,
                           source->frame.trailer_bytes);
 }
 
-/* In a file that ranks share, a rank's first and last block must be its own. */
+/* In a shared file no block may belong to two ranks. */
 static int check_shared(const struct native_save *self, const struct plan_item *first, struct cb_err *err)
 {
     if (first->offset % self->schedule.limits.alignment == 0)

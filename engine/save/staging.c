@@ -1,10 +1,9 @@
-/* Staging memory: where the bytes of an asynchronous save wait to be written, as images of its
- * requests; and the copy of the state into it, which is what training waits for.
+/* Staging memory of asynchronous saves, which holds the images of requests until they are written, and copying the state
+ * into it, for which training waits.
  *
- * Allocated and touched once, used by every save. Where all requests fit there is one round, and the
- * thread that writes starts after it, so that it does not compete with the copy. Where they do not,
- * rounds take turns between two halves: one is filled while the other is written. A half is filled
- * again when every write from it has completed. */
+ * It is allocated and touched once and used by every save. If all requests fit, there is one round, and writing starts
+ * after it, so that it does not compete with the copy. If not, rounds alternate between two halves: one is filled while the
+ * other is written. A half is filled again when all writes from it have completed. */
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -60,7 +59,7 @@ void native_staging_release(struct native_save *self)
 
 /* --- where images lie --- */
 
-/* Gives each request its image in an area, and cuts them into rounds. */
+/* Assigns each request a place in an area, and divides the requests into rounds. */
 static int place_images(struct native_save *self, struct cb_err *err)
 {
     struct staging *staging = &self->staging;
@@ -145,7 +144,7 @@ static int allocate_areas(struct native_save *self, struct cb_err *err)
                       engine->setup.config.inflight);
 }
 
-/* The list counts from the start of an area; each area gets its own. */
+/* The list has offsets in an area; makes a list with addresses for each area. */
 static int give_copies(struct staging *staging, const struct copy_list *list, struct cb_err *err)
 {
     staging->copy_count = list->count;
@@ -194,7 +193,7 @@ static void wait_for_post(sem_t *posted, uint64_t until_ns)
     (void)sem_clockwait(posted, CLOCK_MONOTONIC, &until); /* the caller looks for itself */
 }
 
-/* Until the half of round `number` is free: the round before the last has been written. */
+/* Waits until the half of round `number` is free: the round two before it has been written. */
 static int wait_for_half(struct native_job *job, uint32_t number, struct cb_err *err)
 {
     struct native_operation *operation = &job->operation;
@@ -241,7 +240,7 @@ int native_stage(struct native_job *job, void (*start)(struct native_job *job), 
     return 0;
 }
 
-/* --- what the thread that writes sees of it --- */
+/* --- for the writing thread --- */
 
 int native_staged_ready(void *context, size_t request, uint64_t until_ns, bool *ready, struct cb_err *err)
 {
@@ -265,7 +264,7 @@ char *native_staged_place(void *context, size_t request)
     return self->staging.areas[self->job->area].memory + self->staging.image_at[request];
 }
 
-/* Rounds are written in order but for the last requests of one, which may end among the next one's. */
+/* Rounds are written in order, but the last requests of a round may end after the first of the next. */
 void native_staged_written(void *context, size_t request)
 {
     const struct native_save *self = context;

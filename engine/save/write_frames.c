@@ -1,11 +1,11 @@
-/* The bytes of a request: payload copied where it is not written in place, headers and trailers
- * composed around it, checksums over what will be written. */
+/* Composes the bytes of a request: copies payload that is not written in place, adds headers and trailers, and computes
+ * checksums of the bytes that will be written. */
 #include <string.h>
 
 #include "core/hash.h"
 #include "engine/save/native_save.h"
 
-/* Copies longer than this are shown as staging; shorter ones belong to composing a request. */
+/* Longer copies count as state "stage", shorter ones as "serialize". */
 #define STAGE_STATE_BYTES 65536
 
 static const struct state_tensor *tensor_of(const struct native_save *self, const struct plan_item *item)

@@ -41,11 +41,11 @@ static int make_store_folder(const char *path, struct cb_err *err)
     return cb_fail_errno(err, errno, "making the store folder %s", path);
 }
 
-/* What is in the store's folder besides what every file system may put there. */
+/* The contents of the store's folder, ignoring what file systems put there themselves. */
 struct survey {
     bool marker;
     uint32_t others;
-    char first_other[256], first_file[256]; /* the first that is there; the first that is no folder */
+    char first_other[256], first_file[256]; /* the first entry; the first that is not a folder */
 };
 
 static int survey_folder(const char *path, struct survey *survey, struct cb_err *err)
@@ -67,13 +67,13 @@ static int survey_folder(const char *path, struct survey *survey, struct cb_err 
             !S_ISDIR(found.st_mode))
             snprintf(survey->first_file, sizeof survey->first_file, "%s", name);
     }
-    /* Asked last: what another run puts beside its marker while this one lists is not foreign. */
+    /* Checked last, so that files of another run that starts now are not taken for foreign ones. */
     survey->marker = faccessat(dirfd(stream), FOLDER_MARKER, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
     closedir(stream);
     return 0;
 }
 
-/* Makes a file that was not there; CB_ERR_EXISTS when another run was faster. */
+/* Creates a file; CB_ERR_EXISTS if another run was faster. */
 static int create_text(const char *path, const char *text, struct cb_err *err)
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
@@ -109,7 +109,7 @@ static int join_path(char *text, size_t text_bytes, const char *folder, const ch
     return 0;
 }
 
-/* An empty folder becomes ours; one that holds anything else must be ours already. */
+/* An empty folder becomes ours; any other folder must have our marker. */
 static int claim_store(const char *path, struct cb_err *err)
 {
     struct survey survey;
@@ -162,7 +162,7 @@ static int read_suffix(const struct experiment *experiment, const char *run, cha
     return rc;
 }
 
-/* What a claim says is the run that made a folder. */
+/* Reads the run's id from a claim. */
 static int read_claim(const char *folder, struct buf *text, struct cb_err *err)
 {
     char path[2 * FOLDER_NAME_BYTES];
@@ -174,7 +174,7 @@ static int read_claim(const char *folder, struct buf *text, struct cb_err *err)
     return rc;
 }
 
-/* A folder of that name may be ours from an earlier attempt, or be there to be overwritten. */
+/* Whether an existing folder may be used: it is from an earlier attempt, or may be overwritten. */
 static int check_claim(const char *folder, const char *run, bool overwrite, struct cb_err *err)
 {
     struct stat found;
@@ -208,7 +208,7 @@ static int make_folders(const char *root, const char *suffix, struct cb_err *err
     return 0;
 }
 
-/* A training goes on where another run left off, and what it finds there becomes its own. */
+/* A training that resumes takes over the checkpoints of the run before. */
 static bool takes_over(const struct experiment *experiment)
 {
     bool resumes = workload_kind_of(experiment)->trains && experiment_is(experiment, OPT_TRAIN_RESUME, "latest");
@@ -393,7 +393,7 @@ int folder_leave(const struct folder *self, struct cb_err *err)
     uint64_t bytes = 0, files = 0;
     int rc = store_measure(self->plain, self->suffix, &bytes, &files, err);
     if (rc || files > 1)
-        return rc; /* something is kept: the claim stays with it */
+        return rc; /* a checkpoint is kept, and so is its claim */
     rc = store_remove(self->plain, claim, err);
     return rc ? rc : store_remove_folder(self->plain, self->suffix, err);
 }

@@ -1,8 +1,8 @@
-/* The place in the store where a run's checkpoints go: whose it is, what may be there, and removal.
+/* The folder in the store for a run's checkpoints: claiming it, naming checkpoints, removing them.
  *
- * A store folder is ours when it holds FOLDER_MARKER; an empty one becomes ours. Under it each run has
- * a folder of its own (the suffix) that names the run in FOLDER_CLAIM. Nothing outside of such a folder
- * is ever removed. For the calling rank alone; the caller tells the others. */
+ * A store folder is ours if it contains FOLDER_MARKER; an empty one becomes ours. In it each run has its own folder (the
+ * suffix), with the run's id in FOLDER_CLAIM. Nothing outside of such a folder is ever removed. For one rank; the caller
+ * informs the others. */
 #ifndef SETUP_FOLDER_FOLDER_H
 #define SETUP_FOLDER_FOLDER_H
 
@@ -28,12 +28,12 @@ struct folder {
     uint32_t first;  /* folder=rotate: the slot of iteration 0, from folder_choose_slot */
 };
 
-/* Checks or makes the store's folder (its parent must exist) and claims it. For rank 0; `needed_bytes`
- * is what the run will take of the store at most, compared with what is free. Fails with the figures. */
+/* Checks or makes the store's folder (its parent must exist) and claims the run's folder. Fails with the figures if the
+ * store has less than `needed_bytes` free. For rank 0. */
 int folder_prepare(const struct experiment *experiment, const char *run, uint64_t needed_bytes,
                    struct cb_err *err) CB_MUST_CHECK;
 
-/* Opens the prepared place. For every rank. */
+/* Opens the prepared folder. For every rank. */
 int folder_open(struct folder *self, const struct experiment *experiment, const char *run,
                 struct cb_err *err) CB_MUST_CHECK;
 void folder_release(struct folder *self);
@@ -46,19 +46,19 @@ int folder_choose_slot(struct folder *self, struct cb_err *err) CB_MUST_CHECK;
 void folder_checkpoint_name(const struct folder *self, const struct experiment *experiment, uint32_t iteration,
                             char name[FOLDER_NAME_BYTES]);
 
-/* ops=load: the checkpoint that the suffix names: itself, or the last one under it. */
+/* ops=load: the checkpoint that the suffix names: that folder itself, or the newest checkpoint in it. */
 int folder_find_checkpoint(const struct folder *self, char name[FOLDER_NAME_BYTES], struct cb_err *err) CB_MUST_CHECK;
 
-/* Removes a checkpoint of this run: its commit marker first, then the rest. Fine if it is not there. */
+/* Removes a checkpoint of this run: its commit marker first, then the rest. Succeeds if there is none. */
 int folder_remove(const struct folder *self, const char *name, struct cb_err *err) CB_MUST_CHECK;
 
-/* Removes the checkpoints that an earlier attempt left in this run's folder; what lies beside them is of others. */
+/* Removes the checkpoints of earlier attempts from this run's folder, and no other files. */
 int folder_clear(const struct folder *self, struct cb_err *err) CB_MUST_CHECK;
 
-/* A folder for raw files, of this run alone; folder_remove takes it. */
+/* A folder for raw files, used only by this run; folder_remove removes it. */
 void folder_scratch_name(const struct folder *self, char name[FOLDER_NAME_BYTES]);
 
-/* Removes the run's own folder when nothing is kept in it. */
+/* Removes the run's own folder if no checkpoint is kept in it. */
 int folder_leave(const struct folder *self, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

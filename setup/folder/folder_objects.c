@@ -30,7 +30,7 @@ static int take_first(void *context, const char *name, uint64_t length, struct c
     return CB_ERR_EXISTS;
 }
 
-/* The first object under a folder; "" where there is none. */
+/* The first object below a folder, or "". */
 static int find_first(struct store *store, const char *folder, char name[FOLDER_NAME_BYTES], struct cb_err *err)
 {
     name[0] = '\0';

@@ -1,4 +1,4 @@
-/* Removing what runs have made in their folder of the store, and nothing else: markers first, links never followed. */
+/* Removes what runs have created in their folder of the store, and nothing else: markers first, without following links. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -43,7 +43,7 @@ static int compare_names(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* Removes the folders of `names` (sorted) that are empty now, the innermost first, down to `root`. */
+/* Removes the folders of `names` (sorted) that are empty now, innermost first, down to `root`. */
 static void remove_folders(struct store *store, const struct name_list *names, const char *root)
 {
     for (size_t i = names->count; i-- > 0;) {
@@ -52,12 +52,12 @@ static void remove_folders(struct store *store, const struct name_list *names, c
              slash = strrchr(name, '/')) {
             *slash = '\0';
             if (store_remove_folder(store, name, NULL))
-                break; /* others are still in it: they come later in this loop */
+                break; /* not yet empty: its folders come later in this loop */
         }
     }
 }
 
-/* Commit markers go first and durably: what is left after a crash is no checkpoint. */
+/* Removes commit markers first and durably, so that a crash leaves no valid checkpoint. */
 static int remove_files(struct store *store, const char *folder, const struct name_list *names, struct cb_err *err)
 {
     bool markers = false;
@@ -107,7 +107,7 @@ static int remove_tree(struct store *store, const char *folder, struct cb_err *e
     return rc == CB_ERR_NOT_FOUND ? 0 : rc;
 }
 
-/* Whether a file is in a folder that runs make: those of folder_checkpoint_name and folder_scratch_name. */
+/* Whether a file is in a folder of folder_checkpoint_name or folder_scratch_name. */
 static bool is_in_our_folder(const char *suffix, const char *name)
 {
     static const char *const made[] = {"baseline/", "checkpoint/", "checkpoint-0/", "checkpoint-1/"};
