@@ -1,4 +1,4 @@
-/* All ranks go on or none does. Knows agreements, not what is agreed on. */
+/* Agreements at the end of a step: either all ranks continue, or none does. */
 #include "comm/agree.h"
 
 int agree_number(struct comm *comm, int code, uint64_t number, uint64_t deadline_ns, struct agreement *agreement,

@@ -1,4 +1,4 @@
-/* Ranks talking to each other: waits that end, agreements, and the calls that are handed on to MPI or TCP. */
+/* Communication between ranks: bounded waits, agreements, and dispatch to MPI or TCP. */
 #include "comm/comm.h"
 
 #include <assert.h>
@@ -14,7 +14,7 @@
  * between tests, so that a waiting rank leaves its core to others. */
 #define SPIN_NS (20 * NS_PER_US)
 #define SLEEP_NS (50 * NS_PER_US)
-/* A twin waits behind somebody's computing, which each look would interrupt. */
+/* A twin waits in the background of a computation, which each poll interrupts. */
 #define PATIENT_SLEEP_NS NS_PER_MS
 #define BROADCAST_CHUNK_BYTES (UINT64_C(256) * 1024 * 1024)
 
@@ -42,8 +42,7 @@ int comm_part(struct comm *self, uint32_t color, struct comm **part, struct cb_e
 
 void comm_free(struct comm *self)
 {
-    if (self &&
-        comm_can_end(self)) /* else our buffers are still in use, and the end would wait for ranks that do not come */
+    if (self && comm_can_end(self)) /* else buffers are still in use, and MPI would wait for ranks that never come */
         self->ops->free(self);
 }
 
@@ -118,7 +117,7 @@ static void pause_between_tests(const struct comm *self, uint64_t waited_ns)
     nanosleep(&pause, NULL);
 }
 
-/* Until the collective that was started is done; `code` is what starting it returned. */
+/* Waits for a collective; `code` is the result of starting it. */
 static int wait_for(struct comm *self, int code, struct comm_message *message, const char *what, uint64_t deadline_ns,
                     struct cb_err *err)
 {
@@ -199,7 +198,7 @@ int comm_agree_local(struct comm *self, int code, uint64_t number, uint64_t dead
     return agree_within(self, true, code, number, deadline_ns, agreement, err);
 }
 
-/* One chunk, through memory of ours, which stays in use if we give up on it. */
+/* Broadcasts one chunk through a buffer, which is leaked if the broadcast does not end. */
 static int broadcast_chunk(struct comm *self, char *bytes, size_t len, uint64_t deadline_ns, struct cb_err *err)
 {
     struct comm_message message;

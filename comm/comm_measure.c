@@ -11,7 +11,7 @@
 
 #define TAG 71
 #define ANSWER_TAG 72
-/* Between looks at the deadline and the stop request: a look costs as much as a message. */
+/* Polls between checks of the deadline and the stop request, since a check costs as much as a message. */
 #define SPINS_BETWEEN_LOOKS 1024
 #define WINDOW_MOST 256
 
@@ -82,7 +82,7 @@ static double seconds_since(uint64_t start_ns)
     return (double)(clock_monotonic_ns() - start_ns) / 1e9;
 }
 
-/* What one side sends and the other must find: it differs between messages and places. */
+/* The content that one side sends and the other checks; it depends on the message and the position. */
 static void mark(unsigned char *bytes, uint64_t count, uint32_t message)
 {
     for (uint64_t i = 0; i < count; i++)
@@ -181,7 +181,7 @@ int comm_measure_windows(struct comm *comm, uint32_t peer, bool sends, uint64_t 
     return 0;
 }
 
-/* Collectives: numbers whose right result is known. */
+/* Collectives use numbers whose correct result is known. */
 
 struct exchange {
     enum collective kind;

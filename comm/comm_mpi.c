@@ -1,8 +1,8 @@
-/* Ranks talking to each other over MPI: with comm_measure.c the only files that include mpi.h.
+/* comm/comm.h over MPI.
  *
- * Every collective is started non-blocking. Buffers of one that never finished stay allocated, because MPI may still
- * write to them. Once started, no call of MPI here waits inside MPI, so one lock around each lets a twin's thread talk
- * beside the first with no more than MPI_THREAD_SERIALIZED. */
+ * Every collective is non-blocking. Buffers of a collective that never finished stay allocated, because MPI may still write
+ * to them. After the start no call waits inside MPI, so with one lock around each call a twin's thread needs only
+ * MPI_THREAD_SERIALIZED. */
 #include <mpi.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -24,7 +24,7 @@ struct shared {
 
 struct mpi_comm {
     struct comm base;
-    struct shared *shared; /* owned by the first, borrowed by its twins */
+    struct shared *shared; /* owned by the first communicator, borrowed by its twins */
     MPI_Comm world, local; /* all ranks; those on this machine (a twin has none) */
     MPI_Op combine;
     MPI_Datatype vote_type;
@@ -60,7 +60,7 @@ static void read_library(struct mpi_comm *self)
     self->library[strcspn(self->library, ",\n")] = '\0';
 }
 
-/* Open MPI without a launcher would start a daemon of its own, for spawning that we never do. */
+/* Without a launcher Open MPI would start a daemon for spawning, which we never do. */
 static void prepare_singleton(void)
 {
     if (!getenv("OMPI_COMM_WORLD_SIZE") && !getenv("PMIX_RANK") && !getenv("PMI_RANK"))
@@ -117,7 +117,7 @@ static void enter(struct mpi_comm *self)
     pthread_mutex_lock(&self->shared->lock);
 }
 
-/* Ends what `enter` began, with what the call of MPI returned and the request that it started. */
+/* Unlocks, and turns the result of the MPI call and its request into a message. */
 static int leave(struct mpi_comm *self, int mpi, MPI_Request request, struct comm_message *message, const char *what,
                  struct cb_err *err)
 {
@@ -159,7 +159,7 @@ static int mpi_start_broadcast(struct comm *comm, void *bytes, size_t len, struc
     return leave(self, mpi, request, message, "broadcast", err);
 }
 
-/* Messages of a communicator never meet its collectives. */
+/* MPI keeps messages and collectives of a communicator apart. */
 static int mpi_send(struct comm *comm, const void *bytes, uint64_t len, uint32_t to, uint32_t tag,
                     struct comm_message *message, struct cb_err *err)
 {

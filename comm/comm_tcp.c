@@ -1,5 +1,5 @@
-/* Ranks talking to each other over TCP: messages, collectives, communicators. A collective is an operation of one or two
- * steps: its lowest rank takes what the others send, then sends them what came of it. */
+/* comm/comm.h over TCP: messages, collectives, communicators. In a collective the lowest rank receives from all others, then
+ * sends them the result. */
 #include "comm/comm_tcp.h"
 
 #include <stdlib.h>
@@ -19,20 +19,20 @@ struct operation {
     struct tcp_transfer *transfers; /* of the present step */
     uint32_t count;
     bool is_collective;
-    /* At the lowest rank of a collective, after all have sent: makes the answers and begins the second step. */
+    /* On the lowest rank, after it has received from all others: computes and sends the results. */
     int (*answer)(struct operation *self, struct cb_err *err);
     void (*fold)(const struct operation *self, char *result);
     const uint32_t *members;
     uint32_t member_count, tag;
     uint64_t in_bytes, out_bytes; /* a rank's */
-    char *gathered, *result;      /* member_count of in_bytes; what fold made of it */
+    char *gathered, *result;      /* member_count x in_bytes; the output of fold */
     char *out;
     bool shares_out; /* each rank gets its part of the result */
 };
 
 struct tcp_comm {
     struct comm base;
-    struct tcp_world *world; /* owned by the first, borrowed by its twins */
+    struct tcp_world *world; /* owned by the first communicator, borrowed by its twins */
     uint64_t context;
     uint32_t *members; /* ranks of the world, in order */
     uint32_t *local;   /* those on this machine */
@@ -44,7 +44,7 @@ static struct tcp_comm *cast(struct comm *comm)
     return (struct tcp_comm *)comm;
 }
 
-/* Names the first: others left because of it. */
+/* Names the rank that was gone first; others may have exited because of it. */
 static int fail_gone(const struct tcp_world *self, uint32_t rank, struct cb_err *err)
 {
     return cb_fail(err, CB_ERR_ABORTED, "rank %u is gone: the connection to it ended",
@@ -86,7 +86,7 @@ static void add_transfer(struct operation *self, bool receives, uint32_t peer, u
     tcp_world_transfer(self->comm->world, transfer);
 }
 
-/* The ranks that have something to do with it: one that is gone ends it. */
+/* Fails if a rank that takes part is gone. */
 static int check_ranks(const struct operation *self, struct cb_err *err)
 {
     const struct tcp_world *world = self->comm->world;
@@ -346,7 +346,7 @@ static int make_comm(struct tcp_world *world, uint32_t size, struct tcp_comm **c
     return 0;
 }
 
-/* Every rank's color, in the order of the ranks. Waits as long as the ranks may. */
+/* Gathers every rank's color. Has no deadline, as splitting over MPI has none. */
 static int gather_colors(struct comm *comm, uint32_t color, uint32_t *colors, struct cb_err *err)
 {
     struct comm_message message;

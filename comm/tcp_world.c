@@ -16,7 +16,7 @@
 
 #define TCP_VERSION 1
 #define PART_BYTES (UINT64_C(1) << 20)     /* of a message that goes in one frame */
-#define QUEUED_MOST_BYTES (4 * PART_BYTES) /* of frames that wait to be sent to one rank */
+#define QUEUED_MOST_BYTES (4 * PART_BYTES) /* limit of queued frames for one rank */
 #define STRANGER_NS (10 * NS_PER_S)        /* that one may take for its hello */
 #define RETRY_NS (50 * NS_PER_MS)
 #define GOODBYE_NS NS_PER_S
@@ -27,7 +27,7 @@ struct frame {
     uint32_t kind, version;
     uint32_t rank; /* hello: who sends; gone: who is */
     uint32_t tag;
-    uint64_t context, length, offset; /* of a message: whose, of how many bytes, where this part begins */
+    uint64_t context, length, offset; /* of a message: communicator, length, offset of this part */
 };
 
 struct hello {
@@ -92,7 +92,7 @@ static void take_out(struct tcp_world *self, struct tcp_transfer **link)
     receive->next = NULL;
 }
 
-/* A message begins: finds its receive, or makes room for it. */
+/* At the first part of a message: finds the matching receive, or allocates memory for the message. */
 static int begin_message(struct tcp_world *self, uint32_t rank, const struct frame *frame, struct cb_err *err)
 {
     struct tcp_peer *peer = &self->peers[rank];
@@ -145,7 +145,8 @@ static int take_part(struct tcp_world *self, uint32_t rank, const struct frame *
     return 0;
 }
 
-/* The receive gets what came before it; true where something has. One that is still arriving goes on into the receive. */
+/* Gives a receive the message that arrived before it; true if there is one. If the message is incomplete, its rest will go
+ * to the receive. */
 static bool take_early(struct tcp_world *self, struct tcp_transfer *receive)
 {
     struct tcp_early **link = &self->earlies;
@@ -174,7 +175,7 @@ static bool take_early(struct tcp_world *self, struct tcp_transfer *receive)
 
 /* --- meeting --- */
 
-/* The lowest rank on the machine of `rank`. */
+/* The lowest rank on the same machine as `rank`. */
 static uint32_t machine_of(const struct tcp_world *self, uint32_t rank)
 {
     uint32_t lowest = 0;
@@ -183,7 +184,7 @@ static uint32_t machine_of(const struct tcp_world *self, uint32_t rank)
     return lowest;
 }
 
-/* At rank 0, when all have come: tells each where the others are. */
+/* On rank 0, when all ranks have connected: sends each the addresses of the others. */
 static int send_table(struct tcp_world *self, struct cb_err *err)
 {
     struct frame frame = {.kind = FRAME_TABLE, .version = TCP_VERSION};
@@ -222,7 +223,7 @@ static int take_table(struct tcp_world *self, const char *bytes, size_t len, str
     return 0;
 }
 
-/* The address that the connection comes from, as text. */
+/* The peer's address as text. */
 static void read_address(int fd, char text[ADDRESS_BYTES])
 {
     struct sockaddr_storage from;
@@ -234,7 +235,7 @@ static void read_address(int fd, char text[ADDRESS_BYTES])
     snprintf(text, ADDRESS_BYTES, "%.*s", ADDRESS_BYTES - 1, plain);
 }
 
-/* Whether it is one of us; then the connection is the rank's. */
+/* Whether the hello is from one of the ranks; if so, the connection belongs to it. */
 static bool take_hello(struct tcp_world *self, struct channel *channel, const char *bytes, size_t len)
 {
     struct frame frame;
@@ -465,7 +466,7 @@ void tcp_world_say_goodbye(struct tcp_world *self)
 
 /* --- the start --- */
 
-/* What ranks of one machine have in common, in containers too. */
+/* An id of the machine that is the same in all its containers. */
 static void read_host(char host[HOST_BYTES])
 {
     int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
@@ -528,7 +529,7 @@ static int make_world(const struct comm_tcp_place *place, struct tcp_world **wor
     return 0;
 }
 
-/* At rank 0: lets all in and tells them of each other. */
+/* On rank 0: accepts all ranks and sends them the addresses. */
 static int await_ranks(struct tcp_world *self, uint64_t deadline_ns, struct cb_err *err)
 {
     int rc = 0;
@@ -559,7 +560,7 @@ static int await_ranks(struct tcp_world *self, uint64_t deadline_ns, struct cb_e
     return rc;
 }
 
-/* At the others: comes to rank 0, which may not listen yet, and waits for what it says. */
+/* On the other ranks: connects to rank 0, which may not be listening yet, and waits for the addresses. */
 static int come(struct tcp_world *self, uint64_t deadline_ns, struct cb_err *err)
 {
     struct tcp_peer *first = &self->peers[0];

@@ -1,8 +1,8 @@
-/* The connections between ranks over TCP: who is where, and messages from rank to rank.
+/* The TCP connections between ranks: meeting, addresses, and messages from rank to rank.
  *
- * Each pair of ranks has a connection a direction, made by the one that sends. On it go frames: a hello, the table of
- * places, parts of messages, the news that a rank is gone, a goodbye. All calls hold the lock; nothing waits but the
- * start and the goodbye. */
+ * Each pair of ranks has one connection for each direction, opened by the sender. Frames on it are: a hello, the table of
+ * addresses, parts of messages, the notice that a rank is gone, a goodbye. The caller holds the lock. Only starting and
+ * saying goodbye wait. */
 #ifndef COMM_TCP_WORLD_H
 #define COMM_TCP_WORLD_H
 
@@ -14,15 +14,15 @@
 
 #define HOST_BYTES 80
 #define ADDRESS_BYTES 48
-#define STRANGERS_MOST 64 /* connections whose hello has not come */
+#define STRANGERS_MOST 64 /* connections that have not sent a hello yet */
 
 struct tcp_place {
     char address[ADDRESS_BYTES];
     uint16_t port;
-    uint32_t machine; /* the lowest rank there */
+    uint32_t machine; /* the lowest rank on the same machine */
 };
 
-/* A message to be sent or received: one of an operation's. */
+/* A message to send or receive, part of an operation. */
 struct tcp_transfer {
     struct tcp_transfer *next;
     uint64_t context, length, moved;
@@ -31,7 +31,7 @@ struct tcp_transfer {
     bool receives, done, has_other_length;
 };
 
-/* A message that came before its receive: `bytes` are its own. */
+/* A message that arrived before its receive; owns `bytes`. */
 struct tcp_early {
     struct tcp_early *next;
     uint64_t context, length, moved;
@@ -39,14 +39,14 @@ struct tcp_early {
     char *bytes;
 };
 
-/* What this rank knows of another one. */
+/* Another rank and the connections to it. */
 struct tcp_peer {
     struct tcp_place place;
     struct channel *out, *in;
-    struct tcp_transfer *sends, **last_send; /* that are not yet queued whole, the oldest first */
-    struct tcp_transfer *queued;             /* whole; done when nothing waits in the connection */
-    struct tcp_transfer *arriving;           /* one of these where a message has come in part */
-    struct tcp_early *arriving_early;
+    struct tcp_transfer *sends, **last_send; /* not completely queued yet, oldest first */
+    struct tcp_transfer *queued;             /* completely queued; done when the connection has sent everything */
+    struct tcp_transfer *arriving;           /* the incomplete message that is arriving: */
+    struct tcp_early *arriving_early;        /* one of these two is set, or none */
     bool gone, left;
 };
 
@@ -61,31 +61,31 @@ struct tcp_world {
     struct channel_context *server, *client;
     int listening_fd;
     uint16_t port;
-    uint32_t rank, size, came; /* at rank 0: hellos */
+    uint32_t rank, size, came; /* came: on rank 0, the number of hellos */
     bool has_table;
     char host[HOST_BYTES];
-    char (*hosts)[HOST_BYTES]; /* at rank 0, by rank, until all have come */
+    char (*hosts)[HOST_BYTES]; /* on rank 0: the machine id of each rank */
     struct tcp_peer *peers;
     struct tcp_stranger strangers[STRANGERS_MOST];
     size_t stranger_count;
-    struct tcp_transfer *receives, **last_receive; /* that nothing has come for, the oldest first */
+    struct tcp_transfer *receives, **last_receive; /* without a message yet, oldest first */
     struct tcp_early *earlies, **last_early;
-    uint64_t contexts;   /* the newest communicator's number */
-    uint32_t first_gone; /* size: nobody */
+    uint64_t contexts;   /* number of the newest communicator */
+    uint32_t first_gone; /* the rank that was gone first; `size` if none is */
 };
 
-/* Meets the others: returns when all ranks have come and know of each other. */
+/* Returns when all ranks have connected and know each other's addresses. */
 int tcp_world_new(const struct comm_tcp_place *place, uint64_t deadline_ns, struct tcp_world **world,
                   struct cb_err *err) CB_MUST_CHECK;
 void tcp_world_free(struct tcp_world *self);
-/* Tells all that this rank leaves in order, so that nobody takes it for gone. Takes a second at most. */
+/* Tells the others that this rank leaves normally, so that they do not report it as gone. Takes at most a second. */
 void tcp_world_say_goodbye(struct tcp_world *self);
 
-/* The transfer is done when its flag says so; it must stay until then. */
+/* Starts a transfer, which must stay valid until its flag `done` is set. */
 void tcp_world_transfer(struct tcp_world *self, struct tcp_transfer *transfer);
-/* A rank's message to itself goes through memory. */
+/* Delivers a rank's message to itself. */
 int tcp_world_send_to_self(struct tcp_world *self, struct tcp_transfer *send, struct cb_err *err) CB_MUST_CHECK;
-/* Sends and receives as much as can be without waiting. */
+/* Sends and receives as much as possible without waiting. */
 int tcp_world_progress(struct tcp_world *self, struct cb_err *err) CB_MUST_CHECK;
 
 #endif
