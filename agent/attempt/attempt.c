@@ -1,4 +1,4 @@
-/* What all files of this room use of an attempt: deciding its end, its world size, where its ranks are. */
+/* Shared by the files of an attempt: how it ends, its world size, the places of its ranks. */
 #include "agent/attempt/attempt.h"
 
 #include <stdarg.h>

@@ -55,7 +55,7 @@ static uint32_t shard_flat(uint64_t elements, uint64_t local_begin, const struct
 {
     uint64_t begin, end;
     if (local->region.dims == 0 && elements == 0) {
-        regions[0] = local->region; /* a scalar beside the buffers: all hold it */
+        regions[0] = local->region; /* a scalar next to the buffers, which all ranks hold */
         return 1;
     }
     chunk(elements, shards, index, &begin, &end);

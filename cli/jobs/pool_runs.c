@@ -223,7 +223,7 @@ static void look_at_claimed(const struct slurm_jobs *jobs, struct pool_run *foun
     if (!own)
         return;
     found->job = *own;
-    found->job.node_count = 0; /* was the pool's count, not the run's */
+    found->job.node_count = 0; /* had the pool's number, not the run's */
 }
 
 static void look_at_done(struct pool_run *found)

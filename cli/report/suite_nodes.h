@@ -35,9 +35,9 @@ struct suite_pair_spread {
 /* Loads facts and samples of the run. count is 0 if the run is not of a suite. Call suite_nodes_release in any case. */
 int suite_nodes_load(struct suite_nodes *self, struct history *history, const struct run_info *run,
                      struct cb_err *err) CB_MUST_CHECK;
-/* The GPUs that a run measured, each as if it were a node, by the name "GPU PCI of NODE": of METRIC_GROUP_SUITE_GPU each
- * has a value of its own, that of the rank which measured it. count is 0 if no rank did. No pairs. Call
- * suite_nodes_release in any case. */
+/* The GPUs that a run measured, listed like nodes under the name "GPU PCI of NODE". Each has its own values of
+ * METRIC_GROUP_SUITE_GPU, from the rank that measured it. There are no pairs; count is 0 if no GPU was measured. Call
+ * suite_nodes_release after success and failure. */
 int suite_gpus_load(struct suite_nodes *self, struct history *history, const struct run_info *run,
                     struct cb_err *err) CB_MUST_CHECK;
 void suite_nodes_release(struct suite_nodes *self);

@@ -66,7 +66,7 @@ static void s3_free(struct backend *backend)
     free(self);
 }
 
-/* What lets the server find a body that was damaged on its way. */
+/* The checksum by which the server detects a body that was damaged in transit. */
 static const char *protection(const struct s3_store *self)
 {
     switch (self->client->session.options.checksum) {
