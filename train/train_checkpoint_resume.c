@@ -233,8 +233,11 @@ int checkpoint_resume(struct trainer *trainer, struct cb_err *err)
         return 0;
     struct left_list *list = calloc(1, sizeof *list);
     int rc = trainer_join(trainer, list ? 0 : alloc_fail(err, "for a list of checkpoints"), err);
-    if (!rc)
-        rc = load_newest(trainer, list, name, err);
+    if (rc || !list) {
+        free(list);
+        return rc;
+    }
+    rc = load_newest(trainer, list, name, err);
     if (rc || !name[0]) {
         free(list);
         if (!rc)
