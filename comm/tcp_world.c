@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,6 +36,36 @@ struct hello {
     uint16_t port; /* that it listens at */
     char host[HOST_BYTES];
 };
+
+/* --- SIGPIPE --- */
+
+/* Writing to a connection that the peer has closed raises SIGPIPE, which would end a program that does not expect it.
+ * This holds the signal back in the calling thread, and takes it away if it came from here. */
+struct quiet {
+    sigset_t before;
+    bool was_pending;
+};
+
+static void quiet_begin(struct quiet *self)
+{
+    sigset_t pipe, pending;
+    sigemptyset(&pipe);
+    sigaddset(&pipe, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &pipe, &self->before);
+    sigpending(&pending);
+    self->was_pending = sigismember(&pending, SIGPIPE);
+}
+
+static void quiet_end(const struct quiet *self)
+{
+    const struct timespec none = {0};
+    sigset_t pipe;
+    sigemptyset(&pipe);
+    sigaddset(&pipe, SIGPIPE);
+    while (!self->was_pending && sigtimedwait(&pipe, NULL, &none) > 0)
+        ;
+    pthread_sigmask(SIG_SETMASK, &self->before, NULL);
+}
 
 /* --- frames --- */
 
@@ -382,7 +413,9 @@ static int speak(struct tcp_world *self, uint32_t rank, struct cb_err *err)
 
 int tcp_world_progress(struct tcp_world *self, struct cb_err *err)
 {
+    struct quiet quiet;
     int rc = 0;
+    quiet_begin(&quiet);
     let_in(self);
     for (uint32_t i = 0; i < self->size && !rc; i++) {
         if (i == self->rank || self->peers[i].gone)
@@ -391,6 +424,7 @@ int tcp_world_progress(struct tcp_world *self, struct cb_err *err)
         if (!rc)
             rc = hear(self, i, err);
     }
+    quiet_end(&quiet);
     return rc;
 }
 
@@ -418,12 +452,15 @@ int tcp_world_send_to_self(struct tcp_world *self, struct tcp_transfer *send, st
 
 void tcp_world_free(struct tcp_world *self)
 {
+    struct quiet quiet;
+    quiet_begin(&quiet); /* closing says goodbye, too */
     for (size_t i = 0; i < self->stranger_count; i++)
         channel_free(self->strangers[i].channel);
     for (uint32_t i = 0; self->peers && i < self->size; i++) {
         channel_free(self->peers[i].out);
         channel_free(self->peers[i].in);
     }
+    quiet_end(&quiet);
     while (self->earlies) {
         struct tcp_early *early = self->earlies;
         self->earlies = early->next;
@@ -444,7 +481,9 @@ void tcp_world_say_goodbye(struct tcp_world *self)
 {
     struct frame frame = {.kind = FRAME_GOODBYE, .rank = self->rank};
     uint64_t deadline_ns = clock_monotonic_ns() + GOODBYE_NS;
+    struct quiet quiet;
     bool waits = true;
+    quiet_begin(&quiet);
     for (uint32_t i = 0; i < self->size; i++)
         for (int end = 0; end < 2; end++) {
             struct channel *channel = end ? self->peers[i].in : self->peers[i].out;
@@ -462,6 +501,7 @@ void tcp_world_say_goodbye(struct tcp_world *self)
         if (waits)
             clock_sleep_ns(NS_PER_MS);
     }
+    quiet_end(&quiet);
 }
 
 /* --- the start --- */
@@ -592,10 +632,13 @@ int tcp_world_new(const struct comm_tcp_place *place, uint64_t deadline_ns, stru
                   struct cb_err *err)
 {
     struct tcp_world *self = NULL;
+    struct quiet quiet;
     int rc = make_world(place, &self, err);
     if (rc)
         return rc;
+    quiet_begin(&quiet);
     rc = place->rank == 0 ? await_ranks(self, deadline_ns, err) : come(self, deadline_ns, err);
+    quiet_end(&quiet);
     if (rc)
         tcp_world_free(self);
     else

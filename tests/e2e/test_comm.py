@@ -89,6 +89,11 @@ def test_over_tcp_a_rank_that_dies_is_named_to_the_others():
     assert sorted(out.split("\n"))[1:] == [f"rank {rank} of 4: rank 1 is gone: the connection to it ended" for rank in (0, 2, 3)]
 
 
+def test_over_tcp_sending_to_a_rank_that_died_fails_and_raises_no_signal():
+    ended, out, _ = over_tcp("closed", 2)
+    assert ended and out == "rank 0 of 2: rank 1 is gone: the connection to it ended\n"
+
+
 def test_over_tcp_ranks_may_start_in_any_order():
     (port,) = free_ports(1)
     others = [start_over_tcp("agree", rank, 3, port) for rank in (1, 2)]

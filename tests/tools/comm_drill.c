@@ -197,6 +197,25 @@ static int drill_dead(struct comm *comm, struct cb_err *err)
     return rc ? rc : report(comm, comm_barrier(comm, deadline_ns, err) ? err->message : "came through");
 }
 
+/* Rank 1 dies while rank 0 sends it more than its connection takes: that must fail, not end rank 0 by a signal. */
+static int drill_closed(struct comm *comm, struct cb_err *err)
+{
+    enum { LARGE = 20 << 20 };
+    struct comm_message message;
+    char *large = calloc(1, LARGE);
+    int rc = large ? comm_barrier(comm, clock_monotonic_ns() + 20 * NS_PER_S, err) : CB_ERR_MEMORY;
+    if (comm_rank(comm) == 1)
+        _exit(0);
+    for (int i = 0; i < 100 && !rc; i++) {
+        rc = comm_send(comm, large, LARGE, 1, 0, &message, err);
+        for (bool done = false; !rc && !done;)
+            rc = comm_message_test(comm, &message, &done, err);
+    }
+    report(comm, rc ? err->message : "came through");
+    free(large);
+    return 0;
+}
+
 static int start(struct comm **comm, struct cb_err *err)
 {
     const char *words = getenv("COMM_DRILL_TCP");
@@ -231,6 +250,8 @@ int main(int argc, char **argv)
         rc = drill_part(comm, &err);
     else if (!rc && strcmp(drill, "dead") == 0)
         rc = drill_dead(comm, &err);
+    else if (!rc && strcmp(drill, "closed") == 0)
+        rc = drill_closed(comm, &err);
     else if (!rc && strcmp(drill, "absent") == 0)
         rc = drill_absent(comm, page, false, &err);
     else if (!rc && strcmp(drill, "stop") == 0)
@@ -240,7 +261,8 @@ int main(int argc, char **argv)
     if (rc)
         fprintf(stderr, "comm_drill: %s\n", err.message);
     /* After an exercise without rank 0 MPI cannot end in order. */
-    if (strcmp(drill, "absent") == 0 || strcmp(drill, "stop") == 0 || strcmp(drill, "dead") == 0)
+    if (strcmp(drill, "absent") == 0 || strcmp(drill, "stop") == 0 || strcmp(drill, "dead") == 0 ||
+        strcmp(drill, "closed") == 0)
         _exit(rc ? 1 : 0);
     if (comm)
         comm_free(comm);
