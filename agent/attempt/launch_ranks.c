@@ -166,8 +166,14 @@ static int start_here(struct attempt *attempt, const struct worker *worker, int 
         command_line_add(&line, launcher);
     command_line_add(&line, worker->words);
     command_line_add(&line, told);
-    struct child_options options = {
-        .argv = line.words, .environment = environment, .stdin_fd = -1, .stdout_fd = log_fd, .stderr_fd = log_fd};
+    /* If we are killed, nobody is left to insist when SIGTERM reaches mpirun at a moment at which it does not end. The
+     * ranks end themselves when it is gone. */
+    struct child_options options = {.argv = line.words,
+                                    .environment = environment,
+                                    .stdin_fd = -1,
+                                    .stdout_fd = log_fd,
+                                    .stderr_fd = log_fd,
+                                    .death_signal = attempt->has_launcher ? SIGKILL : 0};
     int rc = child_start(&attempt->launcher, &options, err);
     if (rc == CB_ERR_NOT_FOUND && attempt->has_launcher)
         return cb_fail(
