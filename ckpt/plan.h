@@ -94,8 +94,4 @@ int plan_key_of(const struct layout *layout, const struct plan_options *options,
                 struct cb_err *err) CB_MUST_CHECK;
 bool plan_key_equal(const struct plan_key *a, const struct plan_key *b);
 
-/* plan_options from the experiment's keys (format, save.dedup, io.files, io.fanout, s3.prefix_strategy). */
-int plan_options_read(const struct experiment *experiment, uint32_t payload_alignment, struct plan_options *options,
-                      struct cb_err *err) CB_MUST_CHECK;
-
 #endif

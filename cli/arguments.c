@@ -11,6 +11,7 @@
 #include "cli/cli.h"
 #include "cli/report/table.h"
 #include "core/alloc.h"
+#include "core/nearest_word.h"
 #include "core/units.h"
 #include "core/utf8.h"
 #include "core/yaml.h"

@@ -5,6 +5,7 @@
 #include "core/alloc.h"
 #include "core/buf.h"
 #include "core/clock.h"
+#include "core/nearest_word.h"
 #include "core/units.h"
 #include "db/connection.h"
 #include "db/selection.h"

@@ -2,7 +2,7 @@
  *
  * Flags, YAML keys, key=value words, --help, `ckptbench options`, the man page, shell completion, validation and the
  * stored columns are all generated from these rows. Checks of keys against each other (does dp x tp x pp equal
- * ranks?) are in run/experiment.h and ckpt/layout/layout.h. Read-only data. */
+ * ranks?) are in run/experiment.h, setup/ and ckpt/layout/layout.h. Read-only data. */
 #ifndef RUN_OPTIONS_H
 #define RUN_OPTIONS_H
 
@@ -69,8 +69,5 @@ int option_check_text(const char *name, const char *text, struct cb_err *err) CB
 
 const char *option_type_name(enum option_type type);
 const char *option_class_name(enum option_class class);
-
-/* The candidate with the smallest edit distance to `word`, or NULL if none is close enough to be a typo. */
-const char *nearest_word(const char *word, const char *const *candidates, size_t count);
 
 #endif

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "core/alloc.h"
+#include "core/nearest_word.h"
 #include "core/path.h"
 #include "core/yaml.h"
 #include "run/container.h"

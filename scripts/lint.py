@@ -14,7 +14,7 @@ ALLOWED = {
     "core": {"core"},
     "run": {"run", "core"},
     "store": {"store", "core"},
-    "ckpt": {"ckpt", "store", "run", "core"},
+    "ckpt": {"ckpt", "store", "core"},
     "setup": {"setup", "engine", "ckpt", "store", "run", "core"},
     "db": {"db", "run", "core"},
     "jobs": {"jobs", "run", "core"},

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/units.h"
+#include "setup/checkpoint_options.h"
 
 int engine_config_read(const struct experiment *experiment, struct engine_config *config, struct cb_err *err)
 {

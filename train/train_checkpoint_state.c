@@ -4,6 +4,7 @@
 
 #include "ckpt/model/model_shape.h"
 #include "core/alloc.h"
+#include "setup/checkpoint_options.h"
 #include "train/train_checkpoint.h"
 
 _Static_assert(sizeof(struct position) == PARALLEL_COUNTERS * sizeof(int64_t), "the counters are the position");
@@ -84,8 +85,9 @@ static int make_layout(struct train_checkpoint *self, const struct trainer *trai
             rc = cb_fail(err, CB_ERR_INTERNAL, "the trainer has no parameter %s", self->model->tensors[i].fqn);
     }
     struct layout_training training = {.ranges = ranges, .items = items, .item_count = sizeof items / sizeof *items};
+    const struct layout_options options = layout_options_of(self->experiment);
     if (!rc)
-        rc = layout_new_training(self->model, self->experiment, &training, &self->layout, err);
+        rc = layout_new_training(self->model, &options, &training, &self->layout, err);
     free(ranges);
     return rc;
 }

@@ -13,6 +13,7 @@
 #include "engine/affinity.h"
 #include "run/run_folder.h"
 #include "run/workload_kind.h"
+#include "setup/checkpoint_options.h"
 #include "setup/engine_config.h"
 #include "setup/folder/folder_objects.h"
 #include "setup/memory_estimate.h"
@@ -107,7 +108,8 @@ static int check_engine(const struct run *self, struct cb_err *err)
 /* The layouts for saving and loading, for the number of ranks that were started. */
 static int make_layouts(struct run *self, struct cb_err *err)
 {
-    int rc = layout_pair_new(self->model, self->experiment, &self->layouts, err);
+    const struct layout_pair_options options = layout_pair_options_of(self->experiment);
+    int rc = layout_pair_new(self->model, &options, &self->layouts, err);
     if (rc)
         return rc;
     self->layout = self->layouts.saved;

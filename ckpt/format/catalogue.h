@@ -10,6 +10,7 @@
 #define CKPT_FORMAT_CATALOGUE_H
 
 #include "ckpt/stored.h"
+#include "core/buf.h"
 
 int catalogue_write(const struct stored_checkpoint *checkpoint, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
 /* The catalogue of the files of a plan with dcp+safetensors. */

@@ -9,6 +9,7 @@
 #include "ckpt/format/item.h"
 #include "ckpt/plan.h"
 #include "ckpt/stored.h"
+#include "core/buf.h"
 
 int raw_item_frame(const struct state_tensor *tensor, const struct region *region, uint64_t item_offset,
                    uint32_t alignment, struct item_frame *frame, struct cb_err *err) CB_MUST_CHECK;

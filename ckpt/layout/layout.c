@@ -1,4 +1,4 @@
-/* Layouts as seen by their users: built from the experiment's keys, queried for a rank's pieces.
+/* Layouts as seen by their users: built from their options, queried for a rank's pieces.
  * ckpt/layout/layout_cells.c and ckpt/layout/layout_state.c build cells and state. */
 #include "ckpt/layout/layout.h"
 
@@ -29,20 +29,18 @@ static int describe(struct layout *self, struct cb_err *err)
     return code;
 }
 
-static bool is_mlperf(const struct model *model, const struct experiment *experiment)
+static bool is_mlperf(const struct model *model, const struct layout_options *options)
 {
-    const char *state = experiment_text(experiment, OPT_STATE);
-    return strcmp(strcmp(state, "auto") == 0 ? model->default_state : state, "mlperf") == 0;
+    return strcmp(strcmp(options->state, "auto") == 0 ? model->default_state : options->state, "mlperf") == 0;
 }
 
 /* MLPerf has even stages, embedding and head not counted. */
-static const char *split_of(const struct model *model, const struct experiment *experiment)
+static const char *split_of(const struct model *model, const struct layout_options *options)
 {
-    const char *split = experiment_text(experiment, OPT_PP_SPLIT);
-    return is_mlperf(model, experiment) && strcmp(split, "balanced") == 0 ? "even" : split;
+    return is_mlperf(model, options) && strcmp(options->pp_split, "balanced") == 0 ? "even" : options->pp_split;
 }
 
-static int make_layout(const struct model *model, const struct experiment *experiment,
+static int make_layout(const struct model *model, const struct layout_options *options,
                        const struct layout_training *training, struct layout **layout, struct cb_err *err)
 {
     struct layout *self = calloc(1, sizeof *self);
@@ -53,11 +51,11 @@ static int make_layout(const struct model *model, const struct experiment *exper
         goto out;
     }
     self->training = training;
-    code = mesh_read(&self->mesh, model, experiment, is_mlperf(model, experiment), err);
+    code = mesh_read(&self->mesh, model, options, is_mlperf(model, options), err);
     if (!code)
-        code = pipeline_split(model, self->mesh.size[AXIS_PP], split_of(model, experiment), stage_of, err);
+        code = pipeline_split(model, self->mesh.size[AXIS_PP], split_of(model, options), stage_of, err);
     if (!code)
-        code = layout_build_state(self, model, experiment, err);
+        code = layout_build_state(self, model, options, err);
     if (!code)
         code = layout_build_cells(self, model, stage_of, err);
     if (!code)
@@ -73,16 +71,16 @@ out:
     return code;
 }
 
-int layout_new(const struct model *model, const struct experiment *experiment, struct layout **layout,
+int layout_new(const struct model *model, const struct layout_options *options, struct layout **layout,
                struct cb_err *err)
 {
-    return make_layout(model, experiment, NULL, layout, err);
+    return make_layout(model, options, NULL, layout, err);
 }
 
-int layout_new_training(const struct model *model, const struct experiment *experiment,
+int layout_new_training(const struct model *model, const struct layout_options *options,
                         const struct layout_training *training, struct layout **layout, struct cb_err *err)
 {
-    return make_layout(model, experiment, training, layout, err);
+    return make_layout(model, options, training, layout, err);
 }
 
 static void free_cells(struct cell *cells, size_t count)

@@ -22,7 +22,6 @@
 #include "ckpt/model/model.h"
 #include "ckpt/region.h"
 #include "core/err.h"
-#include "run/experiment.h"
 
 enum state_kind { KIND_WEIGHT, KIND_MASTER, KIND_EXP_AVG, KIND_EXP_AVG_SQ, KIND_BYTES };
 
@@ -57,9 +56,21 @@ struct piece {
 
 struct layout;
 
-/* Builds a layout from the experiment's keys. CB_ERR_USAGE with the numbers for an invalid combination: axes that do
- * not multiply to ranks, heads that tp does not divide, more stages than layers, … */
-int layout_new(const struct model *model, const struct experiment *experiment, struct layout **layout,
+/* How a layout is asked for, as by the keys of the same names; texts are borrowed for the call. */
+struct layout_options {
+    uint64_t ranks; /* 0: the product of the axes */
+    uint64_t dp;    /* 0: what ranks leave over */
+    uint64_t tp, pp, ep, zero;
+    const char *mesh;     /* "pp=2+dp=4", instead of the axes and sharding; "" if not given */
+    const char *sharding; /* "none", "full", "hybrid(n)" */
+    const char *pp_split; /* "balanced", "even", "8+8+7" */
+    const char *state;    /* "auto", "weights+adam", "weights", "mlperf" */
+    const char *seed;     /* stored with the state */
+};
+
+/* CB_ERR_USAGE with the numbers for an invalid combination: axes that do not multiply to ranks, heads that tp does not
+ * divide, more stages than layers, … */
+int layout_new(const struct model *model, const struct layout_options *options, struct layout **layout,
                struct cb_err *err) CB_MUST_CHECK;
 
 /* Offset of a tensor's elements in a flat buffer of `elements`: from `begin` on, row-major. */
@@ -79,21 +90,29 @@ struct layout_training {
     size_t item_count; /* at most LAYOUT_MOST_ITEMS */
 };
 #define LAYOUT_MOST_ITEMS 8
-int layout_new_training(const struct model *model, const struct experiment *experiment,
+int layout_new_training(const struct model *model, const struct layout_options *options,
                         const struct layout_training *training, struct layout **layout,
                         struct cb_err *err) CB_MUST_CHECK;
 void layout_free(struct layout *layout);
 
-/* The layouts that a run saves in and loads in: equal unless a load.* key is given (load.dp, load.tp, load.pp,
- * load.ep, load.zero, load.mesh, load.sharding, load.pp.split, load.state). Absent load.* keys are as saved. The run
- * has the ranks of the larger layout (with ops=load, of the one to load in); a rank beyond a layout's world holds
- * nothing of it. Errors are those of layout_new. */
+#define LAYOUT_AS_SAVED UINT64_MAX
+struct layout_pair_options {
+    struct layout_options save;
+    /* The load.* keys. As saved are axes of 0, zero == LAYOUT_AS_SAVED, and texts that are NULL; ranks and seed have no
+     * meaning. */
+    struct layout_options load;
+    bool loads_only; /* the run saves nothing */
+};
+
+/* The layouts that a run saves in and loads in: equal unless something in `load` is given. The run has the ranks of
+ * the larger layout (with loads_only, of the one to load in); a rank beyond a layout's world holds nothing of it.
+ * Errors are those of layout_new. */
 struct layout_pair {
     struct layout *saved, *loaded; /* the same pointer if they are equal */
     uint32_t ranks;                /* processes of the run */
     uint32_t data_ranks;           /* the resulting dp of the save; 0 without load.* keys */
 };
-int layout_pair_new(const struct model *model, const struct experiment *experiment, struct layout_pair *pair,
+int layout_pair_new(const struct model *model, const struct layout_pair_options *options, struct layout_pair *pair,
                     struct cb_err *err) CB_MUST_CHECK;
 void layout_pair_release(struct layout_pair *pair);
 

@@ -72,7 +72,7 @@ void layout_each_local(const struct layout *self, const uint32_t coordinate[AXIS
                        void *context);
 
 /* Fills tensors, state_of, placement and rows from the state kind. */
-int layout_build_state(struct layout *self, const struct model *model, const struct experiment *experiment,
+int layout_build_state(struct layout *self, const struct model *model, const struct layout_options *options,
                        struct cb_err *err) CB_MUST_CHECK;
 /* Fills dense and experts. */
 int layout_build_cells(struct layout *self, const struct model *model, const uint32_t *stage_of,

@@ -84,7 +84,7 @@ static int add_bytes_item(struct layout *self, const char *fqn, const char *lite
     return code;
 }
 
-static int add_bytes(struct layout *self, const struct experiment *experiment, struct cb_err *err)
+static int add_bytes(struct layout *self, const struct layout_options *options, struct cb_err *err)
 {
     int code = 0;
     for (size_t i = 0; self->training && i < self->training->item_count && !code; i++)
@@ -93,7 +93,7 @@ static int add_bytes(struct layout *self, const struct experiment *experiment, s
         return code;
     for (size_t i = 0; i < sizeof optimizer_items / sizeof *optimizer_items && !code; i++)
         code = add_bytes_item(self, optimizer_items[i].fqn, optimizer_items[i].literal, err);
-    return code ? code : add_bytes_item(self, "train.seed", experiment_text(experiment, OPT_SEED), err);
+    return code ? code : add_bytes_item(self, "train.seed", options->seed, err);
 }
 
 /* A file group a layer, as MLPerf without ZeRO-3 writes them: embedding, layers, final norm, head. */
@@ -158,10 +158,10 @@ static void place_kinds(struct layout *self)
     }
 }
 
-int layout_build_state(struct layout *self, const struct model *model, const struct experiment *experiment,
+int layout_build_state(struct layout *self, const struct model *model, const struct layout_options *options,
                        struct cb_err *err)
 {
-    const char *state = experiment_text(experiment, OPT_STATE);
+    const char *state = options->state;
     if (strcmp(state, "auto") == 0)
         state = model->default_state;
     bool adam = strcmp(state, "weights+adam") == 0, mlperf = strcmp(state, "mlperf") == 0;
@@ -180,7 +180,7 @@ int layout_build_state(struct layout *self, const struct model *model, const str
         code = add_kind(self, model, (enum state_kind)kind, adam, err);
     }
     if (!code && (adam || self->training))
-        code = add_bytes(self, experiment, err);
+        code = add_bytes(self, options, err);
     if (!code && mlperf)
         code = apply_mlperf(self, model, err);
     place_kinds(self);

@@ -44,7 +44,7 @@ static int add_values(struct layout *layout, struct stored_value *values, size_t
     return 0;
 }
 
-int layout_from_stored(const struct stored_checkpoint *checkpoint, struct experiment *experiment,
+int layout_from_stored(const struct stored_checkpoint *checkpoint, const struct layout_options *options,
                        struct stored_value *values, size_t value_count, struct layout **layout, struct cb_err *err)
 {
     struct layout *made = NULL;
@@ -54,11 +54,11 @@ int layout_from_stored(const struct stored_checkpoint *checkpoint, struct experi
         return no_memory(err);
     }
     model->default_state = "weights";
-    int code = experiment_set(experiment, "state", "weights", "convert", err);
+    struct layout_options weights = *options;
+    weights.state = "weights";
+    int code = model_read_stored(model, checkpoint, true, 0, NULL, err);
     if (!code)
-        code = model_read_stored(model, checkpoint, true, 0, NULL, err);
-    if (!code)
-        code = layout_new(model, experiment, &made, err);
+        code = layout_new(model, &weights, &made, err);
     if (!code)
         code = add_values(made, values, value_count, err);
     for (size_t i = 0; !code && i < made->tensor_count; i++)

@@ -1,5 +1,4 @@
-/* A layout for a stored checkpoint: all of its tensors under their own names, over the mesh of the given keys (ranks,
- * tp, pp, dp, zero, …), and values that are not tensors as bytes items. For conversions. */
+/* A layout for a stored checkpoint: all of its tensors under their own names, over the mesh of the options, and values that are not tensors as bytes items. For conversions. */
 #ifndef CKPT_LAYOUT_LAYOUT_STORED_H
 #define CKPT_LAYOUT_LAYOUT_STORED_H
 
@@ -14,8 +13,8 @@ struct stored_value {
     size_t blob_bytes;
 };
 
-/* Takes ownership of literal and blob of each value. Sets state=weights in `experiment`. */
-int layout_from_stored(const struct stored_checkpoint *checkpoint, struct experiment *experiment,
+/* Takes ownership of literal and blob of each value; the options' state has no meaning. */
+int layout_from_stored(const struct stored_checkpoint *checkpoint, const struct layout_options *options,
                        struct stored_value *values, size_t value_count, struct layout **layout,
                        struct cb_err *err) CB_MUST_CHECK;
 

@@ -1,4 +1,4 @@
-/* The mesh: parsing it from the experiment's keys, and ranks as coordinates. */
+/* The mesh: made from a layout's options, and ranks as coordinates. */
 #include "ckpt/layout/mesh.h"
 
 #include <assert.h>
@@ -44,36 +44,34 @@ static int parse_axis(struct request *request, const char *text, size_t len, str
 }
 
 /* mesh= excludes the shorthands, which could contradict it. */
-static int check_alone(const struct experiment *experiment, struct cb_err *err)
+static int check_alone(const struct layout_options *options, struct cb_err *err)
 {
-    static const struct {
-        enum option_id id;
-        const char *name, *unset;
-    } rows[] = {{OPT_DP, "dp", "0"},
-                {OPT_TP, "tp", "1"},
-                {OPT_PP, "pp", "1"},
-                {OPT_EP, "ep", "1"},
-                {OPT_SHARDING, "sharding", "none"}};
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        if (strcmp(experiment_text(experiment, rows[i].id), rows[i].unset) != 0)
-            return cb_fail(err, CB_ERR_USAGE, "mesh=%s and %s=%s are both given; write the axes in mesh alone",
-                           experiment_text(experiment, OPT_MESH), rows[i].name,
-                           experiment_text(experiment, rows[i].id));
+    const struct {
+        const char *name;
+        uint64_t size, unset;
+    } axes[] = {{"dp", options->dp, 0}, {"tp", options->tp, 1}, {"pp", options->pp, 1}, {"ep", options->ep, 1}};
+    for (size_t i = 0; i < sizeof axes / sizeof *axes; i++) {
+        if (axes[i].size != axes[i].unset)
+            return cb_fail(err, CB_ERR_USAGE, "mesh=%s and %s=%llu are both given; write the axes in mesh alone",
+                           options->mesh, axes[i].name, (unsigned long long)axes[i].size);
     }
+    if (strcmp(options->sharding, "none") != 0)
+        return cb_fail(err, CB_ERR_USAGE, "mesh=%s and sharding=%s are both given; write the axes in mesh alone",
+                       options->mesh, options->sharding);
     return 0;
 }
 
-static int request_mesh(struct request *request, const struct experiment *experiment, struct cb_err *err)
+static int request_mesh(struct request *request, const struct layout_options *options, struct cb_err *err)
 {
-    int code = check_alone(experiment, err);
-    for (const char *at = experiment_text(experiment, OPT_MESH); !code && *at;) {
+    int code = check_alone(options, err);
+    for (const char *at = options->mesh; !code && *at;) {
         size_t len = strcspn(at, "+");
         code = parse_axis(request, at, len, err);
         at += len;
         if (*at == '+' && at[1])
             at++;
         else if (*at == '+')
-            return cb_fail(err, CB_ERR_USAGE, "mesh=%s ends with a +", experiment_text(experiment, OPT_MESH));
+            return cb_fail(err, CB_ERR_USAGE, "mesh=%s ends with a +", options->mesh);
     }
     return code;
 }
@@ -119,12 +117,10 @@ static int read_sharding(const char *text, uint64_t dp, uint64_t ep, uint64_t *f
     return 0;
 }
 
-static int request_shorthands(struct request *request, const struct model *model, const struct experiment *experiment,
+static int request_shorthands(struct request *request, const struct model *model, const struct layout_options *options,
                               bool published, struct cb_err *err)
 {
-    uint64_t dp = experiment_u64(experiment, OPT_DP), tp = experiment_u64(experiment, OPT_TP);
-    uint64_t pp = experiment_u64(experiment, OPT_PP), ep = experiment_u64(experiment, OPT_EP);
-    uint64_t ranks = experiment_u64(experiment, OPT_RANKS), fsdp;
+    uint64_t dp = options->dp, tp = options->tp, pp = options->pp, ep = options->ep, ranks = options->ranks, fsdp;
     if (published && dp == 0 && tp == 1 && pp == 1 && request->zero == 0) {
         tp = model->mlperf_tp;
         pp = model->mlperf_pp;
@@ -137,10 +133,10 @@ static int request_shorthands(struct request *request, const struct model *model
     if (dp % ep != 0)
         return cb_fail(err, CB_ERR_USAGE, "ep=%llu does not divide dp=%llu", (unsigned long long)ep,
                        (unsigned long long)dp);
-    code = read_sharding(experiment_text(experiment, OPT_SHARDING), dp, ep, &fsdp, err);
+    code = read_sharding(options->sharding, dp, ep, &fsdp, err);
     if (code)
         return code;
-    bool sharded = strcmp(experiment_text(experiment, OPT_SHARDING), "none") != 0;
+    bool sharded = strcmp(options->sharding, "none") != 0;
     request->size[AXIS_PP] = pp;
     request->size[AXIS_DP] = sharded ? dp / fsdp : dp / ep;
     request->size[AXIS_FSDP] = sharded ? fsdp / ep : 1;
@@ -217,20 +213,19 @@ static void fill(struct mesh *self, const struct request *request)
     }
 }
 
-int mesh_read(struct mesh *self, const struct model *model, const struct experiment *experiment, bool published,
+int mesh_read(struct mesh *self, const struct model *model, const struct layout_options *options, bool published,
               struct cb_err *err)
 {
-    struct request request = {.zero = experiment_u64(experiment, OPT_ZERO)};
-    bool named = experiment_text(experiment, OPT_MESH)[0] != '\0';
-    int code = named ? request_mesh(&request, experiment, err)
-                     : request_shorthands(&request, model, experiment, published, err);
+    struct request request = {.zero = options->zero};
+    int code = *options->mesh ? request_mesh(&request, options, err)
+                              : request_shorthands(&request, model, options, published, err);
     if (code)
         return code;
     for (size_t role = 0; role < AXIS_ROLES; role++) {
         if (request.size[role] == 0)
             request.size[role] = 1;
     }
-    code = check_ranks(&request, experiment_u64(experiment, OPT_RANKS), err);
+    code = check_ranks(&request, options->ranks, err);
     if (!code)
         code = check_model(&request, model, err);
     if (!code)

@@ -8,7 +8,6 @@
 #include "ckpt/layout/layout.h"
 #include "ckpt/model/model.h"
 #include "core/err.h"
-#include "run/experiment.h"
 
 /* What an axis does. Data parallelism has up to three axes: dp replicates (or shards flat under ZeRO), fsdp shards
  * dimension 0, ep distributes experts and is data parallel for all other tensors. */
@@ -24,9 +23,9 @@ struct mesh {
     uint32_t zero; /* ZeRO stage, 0 if none */
 };
 
-/* From mesh, dp, tp, pp, ep, zero, sharding and ranks. With `published` (state=mlperf) the model's published axes are
+/* From all options but the split and the state. With `published` (state=mlperf) the model's published axes are
  * the defaults of tp, pp, dp and zero if none of them is given, and dp is outermost. */
-int mesh_read(struct mesh *self, const struct model *model, const struct experiment *experiment, bool published,
+int mesh_read(struct mesh *self, const struct model *model, const struct layout_options *options, bool published,
               struct cb_err *err) CB_MUST_CHECK;
 
 void mesh_coordinates(const struct mesh *self, uint32_t rank, uint32_t coordinate[AXIS_ROLES]);

@@ -7,7 +7,7 @@
 
 #include "ckpt/model/model_shape.h"
 #include "core/alloc.h"
-#include "run/options.h"
+#include "core/nearest_word.h"
 
 static int build_preset(struct model *self, const struct model_preset *preset, uint64_t layers, const enum dtype *dtype,
                         struct cb_err *err)

@@ -73,8 +73,6 @@ int planner_keep_all(struct planner *self, struct cb_err *err) CB_MUST_CHECK;
 /* The folder of a rank's files with its slash; "" if none. */
 #define PLAN_PREFIX_BYTES (PLAN_PREFIXES_BYTES + 2)
 void plan_prefix(const struct plan_options *options, uint32_t rank, uint32_t ranks, char folder[PLAN_PREFIX_BYTES]);
-int plan_prefix_read(const struct experiment *experiment, struct plan_options *options,
-                     struct cb_err *err) CB_MUST_CHECK;
 
 /* Items in order with their files and offsets, from the assignments. */
 int plan_place(const struct planner *planner, const struct plan_options *options, struct plan *plan,

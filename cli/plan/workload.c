@@ -4,6 +4,7 @@
 #include <sched.h>
 
 #include "cli/workload_table.h"
+#include "setup/checkpoint_options.h"
 
 #define DIRECT_ALIGNMENT 4096
 #define BUFFERED_ALIGNMENT 64
@@ -67,9 +68,10 @@ int workload_plan_state(struct workload *self, const struct experiment *experime
 {
     struct workload fresh = {0};
     struct plan_options options;
+    const struct layout_pair_options layouts = layout_pair_options_of(experiment);
     int rc = workload_load_model(experiment, &fresh.model, err);
     if (rc == 0)
-        rc = layout_pair_new(fresh.model, experiment, &fresh.layouts, err);
+        rc = layout_pair_new(fresh.model, &layouts, &fresh.layouts, err);
     fresh.layout = fresh.layouts.saved;
     if (rc == 0)
         rc = plan_options_read(experiment, workload_payload_alignment(experiment), &options, err);

@@ -15,6 +15,7 @@
 #include "core/clock.h"
 #include "core/json.h"
 #include "core/units.h"
+#include "setup/checkpoint_options.h"
 #include "store/kind.h"
 
 #define DEFAULT_MEMORY (UINT64_C(256) << 20)
@@ -199,9 +200,9 @@ static int make_plan(struct conversion *self, struct cb_err *err)
     int code = check_tensors(self, err);
     if (!code)
         code = read_values(self, err);
+    const struct layout_options layout = layout_options_of(self->experiment);
     if (!code)
-        code =
-            layout_from_stored(self->checkpoint, self->experiment, self->values, self->value_count, &self->layout, err);
+        code = layout_from_stored(self->checkpoint, &layout, self->values, self->value_count, &self->layout, err);
     return code ? code : plan_compute(self->layout, &self->options, &self->plan, err);
 }
 

@@ -27,6 +27,7 @@
 #include "run/cuda_plugin.h"
 #include "run/run_folder.h"
 #include "run/sweep.h"
+#include "setup/checkpoint_options.h"
 #include "store/kind.h"
 
 #define ASK_TIMEOUT_NS (60 * NS_PER_S)
@@ -271,9 +272,10 @@ static void check_space(struct doctor *self, const struct store_location *place)
     char text[128], free_text[32], needed_text[32];
     struct model *model = NULL;
     struct layout *layout = NULL;
+    const struct layout_options options = layout_options_of(self->experiment);
     uint64_t needed = 0;
     if (experiment_was_set(self->experiment, OPT_MODEL) && workload_load_model(self->experiment, &model, NULL) == 0 &&
-        layout_new(model, self->experiment, &layout, NULL) == 0)
+        layout_new(model, &options, &layout, NULL) == 0)
         needed = layout_total_bytes(layout);
     layout_free(layout);
     model_free(model);

@@ -9,6 +9,7 @@
 #include "cli/report/table.h"
 #include "core/alloc.h"
 #include "core/log.h"
+#include "core/nearest_word.h"
 #include "core/units.h"
 #include "run/workload_kind.h"
 

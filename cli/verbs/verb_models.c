@@ -7,7 +7,6 @@
 #include "cli/report/table.h"
 #include "core/json.h"
 #include "core/units.h"
-#include "run/experiment.h"
 
 struct preset {
     const char *name, *about, *state;
@@ -18,18 +17,21 @@ struct preset {
 /* Bytes of a whole checkpoint with the state of the preset. */
 static int measure(const struct model *model, struct preset *preset, struct cb_err *err)
 {
-    struct experiment *experiment = NULL;
-    struct layout *layout = NULL;
-    int rc = experiment_new(&experiment, err);
-    if (rc == 0)
-        rc = experiment_set(experiment, "model", preset->name, "preset", err);
-    if (rc == 0)
-        rc = layout_new(model, experiment, &layout, err);
-    if (rc == 0)
-        preset->bytes = layout_total_bytes(layout);
+    const struct layout_options options = {.tp = 1,
+                                           .pp = 1,
+                                           .ep = 1,
+                                           .mesh = "",
+                                           .sharding = "none",
+                                           .pp_split = "balanced",
+                                           .state = "auto",
+                                           .seed = "0"};
+    struct layout *layout;
+    int rc = layout_new(model, &options, &layout, err);
+    if (rc)
+        return rc;
+    preset->bytes = layout_total_bytes(layout);
     layout_free(layout);
-    experiment_free(experiment);
-    return rc;
+    return 0;
 }
 
 static int read_preset(size_t index, struct preset *preset, struct cb_err *err)

@@ -5,6 +5,7 @@
 #include "cli/cli.h"
 #include "cli/report/table.h"
 #include "core/json.h"
+#include "core/nearest_word.h"
 #include "core/units.h"
 #include "run/options.h"
 

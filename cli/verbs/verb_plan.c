@@ -17,6 +17,7 @@
 #include "core/units.h"
 #include "run/sweep.h"
 #include "run/workload_kind.h"
+#include "setup/checkpoint_options.h"
 #include "setup/memory_estimate.h"
 
 #define METADATA_MAX_BYTES (64 * GIB)

@@ -10,6 +10,7 @@
 #include "cli/sites/site_verb.h"
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/nearest_word.h"
 #include "core/path.h"
 #include "core/units.h"
 #include "jobs/slurm/job_script.h"

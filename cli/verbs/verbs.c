@@ -5,6 +5,7 @@
 #include "cli/cli.h"
 #include "cli/doctor/libraries.h"
 #include "cli/report/table.h"
+#include "core/nearest_word.h"
 #include "core/version.h"
 #include "run/cuda_plugin.h"
 #include "run/options.h"

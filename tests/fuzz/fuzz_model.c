@@ -14,13 +14,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 /* Over four ranks, flat optimizer shards: a model that cannot be split so is refused with a sentence. */
 static void lay_out(const struct model *model)
 {
-    struct experiment *experiment;
+    const struct layout_options options = {.dp = 2,
+                                           .tp = 2,
+                                           .pp = 1,
+                                           .ep = 1,
+                                           .zero = 1,
+                                           .mesh = "",
+                                           .sharding = "none",
+                                           .pp_split = "balanced",
+                                           .state = "auto",
+                                           .seed = "0"};
     struct layout *layout;
     struct cb_err err = {0};
-    if (experiment_new(&experiment, &err) || experiment_set(experiment, "tp", "2", "fuzz", &err) ||
-        experiment_set(experiment, "dp", "2", "fuzz", &err) || experiment_set(experiment, "zero", "1", "fuzz", &err))
-        __builtin_trap();
-    if (layout_new(model, experiment, &layout, &err) == 0) {
+    if (layout_new(model, &options, &layout, &err) == 0) {
         uint64_t held = 0;
         for (uint32_t rank = 0; rank < layout_world_size(layout); rank++)
             held += layout_rank_bytes(layout, rank);
@@ -30,7 +36,6 @@ static void lay_out(const struct model *model)
     } else if (err.message[0] == '\0') {
         __builtin_trap();
     }
-    experiment_free(experiment);
 }
 
 typedef int (*read_fn)(struct model *self, const char *path, uint64_t layers, const enum dtype *dtype,

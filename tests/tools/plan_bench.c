@@ -7,10 +7,10 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "ckpt/plan.h"
 #include "core/clock.h"
 #include "core/json.h"
 #include "core/units.h"
+#include "setup/checkpoint_options.h"
 
 struct bench {
     struct experiment *experiment;
@@ -51,9 +51,10 @@ static int measure(struct bench *self, struct cb_err *err)
     bool given = dtype_find(experiment_text(self->experiment, OPT_DTYPE), &dtype);
     int code = model_load(experiment_text(self->experiment, OPT_MODEL), experiment_u64(self->experiment, OPT_LAYERS),
                           given ? &dtype : NULL, &self->model, err);
+    const struct layout_options layout = layout_options_of(self->experiment);
     uint64_t started_ns = clock_monotonic_ns();
     if (!code)
-        code = layout_new(self->model, self->experiment, &self->layout, err);
+        code = layout_new(self->model, &layout, &self->layout, err);
     self->layout_ns = clock_monotonic_ns() - started_ns;
     if (!code)
         code = plan_options_read(self->experiment, 4096, &options, err);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/layout/layout.h"
+#include "setup/checkpoint_options.h"
 
 struct words {
     struct model *model;
@@ -33,7 +33,10 @@ static inline int words_make(struct words *self, const char *text, struct cb_err
         code = model_load(experiment_text(self->experiment, OPT_MODEL), experiment_u64(self->experiment, OPT_LAYERS),
                           given ? &dtype : NULL, &self->model, err);
     }
-    return code ? code : layout_new(self->model, self->experiment, &self->layout, err);
+    if (code)
+        return code;
+    const struct layout_options options = layout_options_of(self->experiment);
+    return layout_new(self->model, &options, &self->layout, err);
 }
 
 static inline void words_release(struct words *self)

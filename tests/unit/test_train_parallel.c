@@ -8,8 +8,7 @@
 
 #include <cmocka.h>
 
-#include "ckpt/layout/layout.h"
-#include "ckpt/plan.h"
+#include "setup/checkpoint_options.h"
 #include "train/fsdp_units.h"
 
 /* A transformer of four blocks: the root, then the blocks; the last stage uses the root again. */
@@ -140,7 +139,8 @@ static struct layout *make_layout(uint32_t ranks, const char *sharding)
     assert_int_equal(experiment_new(&experiment, &err), 0);
     assert_int_equal(experiment_set(experiment, "ranks", count, "test", &err), 0);
     assert_int_equal(experiment_set(experiment, "sharding", sharding, "test", &err), 0);
-    assert_int_equal(layout_new_training(model, experiment, &training, &layout, &err), 0);
+    const struct layout_options options = layout_options_of(experiment);
+    assert_int_equal(layout_new_training(model, &options, &training, &layout, &err), 0);
     experiment_free(experiment);
     model_free(model);
     remove(path);
