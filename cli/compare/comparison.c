@@ -288,8 +288,9 @@ static bool same_in_side(const struct comparison_side *side, const struct compar
 }
 
 /* If training waits for the save, stall_s, durable_s and op_s equal save_s. */
-static bool repeats_a_primary(const struct comparison *self, size_t index, const struct comparison_side *base,
-                              const struct comparison_side *other)
+static const struct comparison_metric *repeated_primary(const struct comparison *self, size_t index,
+                                                        const struct comparison_side *base,
+                                                        const struct comparison_side *other)
 {
     const struct comparison_metric *metric = &self->metrics[index];
     for (size_t i = 0; i < index && self->metrics[i].primary; i++) {
@@ -297,9 +298,9 @@ static bool repeats_a_primary(const struct comparison *self, size_t index, const
         if (before->op == metric->op && metric->base > 0 &&
             strcmp(metric_row(before->metric)->unit, metric_row(metric->metric)->unit) == 0 &&
             same_in_side(base, before, metric) && same_in_side(other, before, metric))
-            return true;
+            return before;
     }
-    return false;
+    return NULL;
 }
 
 static int add_outliers(struct comparison *self, const struct comparison_metric *metric, const struct sample_set *set,
@@ -374,23 +375,38 @@ static int list_metrics(struct comparison *self, const struct comparison_side *b
     return 0;
 }
 
-static void correct_and_judge(struct comparison *self, const struct comparison_options *options)
+/* A metric that repeats an earlier one is the same test under another name. */
+static bool is_tested(const struct comparison_metric *metric)
 {
-    double p[METRIC_COUNT];
-    size_t primaries = 0;
-    while (primaries < self->metric_count && self->metrics[primaries].primary && primaries < METRIC_COUNT) {
-        p[primaries] = self->metrics[primaries].p;
-        primaries++;
-    }
+    return metric->primary && !metric->repeats;
+}
+
+/* Holm's correction over the primary metrics that repeat no other one. */
+static void correct(struct comparison *self)
+{
+    double p[METRIC_COUNT * OP_COUNT];
+    size_t tests = 0, corrected = 0;
+    for (size_t i = 0; i < self->metric_count; i++)
+        if (is_tested(&self->metrics[i]))
+            p[tests++] = self->metrics[i].p;
+    stats_holm(p, tests);
+    for (size_t i = 0; i < self->metric_count; i++)
+        if (is_tested(&self->metrics[i]))
+            self->metrics[i].p = p[corrected++];
+}
+
+static void judge(struct comparison *self, const struct comparison_options *options)
+{
     if (self->method != COMPARED_ITERATIONS)
-        stats_holm(p, primaries);
+        correct(self);
     for (size_t i = 0; i < self->metric_count; i++) {
         struct comparison_metric *metric = &self->metrics[i];
         bool lower = metric_row(metric->metric)->direction != METRIC_HIGHER_IS_BETTER;
-        if (i < primaries)
-            metric->p = p[i];
+        if (metric->primary && metric->repeats)
+            metric->p = metric->repeats->p;
         metric->verdict = VERDICT_INCONCLUSIVE;
-        if (i < primaries && self->method != COMPARED_ITERATIONS && !self->refused && isfinite(metric->shift.estimate))
+        if (metric->primary && self->method != COMPARED_ITERATIONS && !self->refused &&
+            isfinite(metric->shift.estimate))
             metric->verdict = stats_verdict(&metric->shift, metric->p, options->threshold, lower);
     }
 }
@@ -438,7 +454,7 @@ static int compare_metrics(struct comparison *self, const struct comparison_side
         }
         rc = compare_sets(metric, &a, &b, self->method == COMPARED_BLOCKS, options->threshold, err);
         shift_of_medians(metric);
-        metric->repeats = repeats_a_primary(self, i, base, other);
+        metric->repeats = repeated_primary(self, i, base, other);
         bool looked_at = metric->primary && !metric->repeats && self->method != COMPARED_ITERATIONS;
         if (rc == 0 && looked_at)
             rc = add_outliers(self, metric, &a, true, err);
@@ -479,7 +495,7 @@ int comparison_compute(const struct comparison_side *base, const struct comparis
         rc = compare_metrics(&self, base, other, blocks, options, err);
     }
     if (rc == 0) {
-        correct_and_judge(&self, options);
+        judge(&self, options);
         for (size_t i = 0; i < base->count; i++)
             self.suspected_cache_base += base->runs[i]->suspected_cache;
         for (size_t i = 0; i < other->count; i++)

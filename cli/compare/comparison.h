@@ -1,8 +1,8 @@
 /* What differs between two sides of runs, and whether the difference is significant. Does no I/O.
  *
  * A sample is a run: its value of a metric is the median of its iterations. One run against one run can only compare
- * iterations; the result says so and never gives a verdict. The primary metrics share Holm's correction and get a
- * verdict; all others are exploratory: interval and uncorrected p, no verdict. */
+ * iterations; the result says so and never gives a verdict. The primary metrics share Holm's correction, each quantity
+ * once, and get a verdict; all others are exploratory: interval and uncorrected p, no verdict. */
 #ifndef CLI_COMPARE_COMPARISON_H
 #define CLI_COMPARE_COMPARISON_H
 
@@ -52,7 +52,9 @@ struct comparison_metric {
     double p;             /* of primary metrics after Holm's correction */
     enum verdict verdict; /* of primary metrics only */
     size_t more_runs;     /* more runs a side that would decide; 0 if unknown */
-    bool repeats;         /* equal in every run to an earlier primary metric: the same quantity under another name */
+    /* The earlier primary metric that this one equals in every run: the same quantity under another name, so it has the
+     * same p and verdict and counts as one test with it. NULL if there is none. */
+    const struct comparison_metric *repeats;
 };
 
 /* A key whose values differ between the sides; "a, b" if a side has several values. Owned strings. */

@@ -392,15 +392,39 @@ static void what_equals_a_primary_metric_in_every_run_repeats_it_and_has_no_outl
         add_metric(&other.runs[i], OP_SAVE, METRIC_STALL_S, &with_an_outlier[i], 1);
     }
     compare(&base, &other, false, &comparison);
-    assert_true(metric_named(&comparison, "stall_s")->repeats);
-    assert_false(metric_named(&comparison, "save_s")->repeats);
-    assert_false(metric_named(&comparison, "load_s")->repeats);
+    assert_non_null(metric_named(&comparison, "stall_s")->repeats);
+    assert_null(metric_named(&comparison, "save_s")->repeats);
+    assert_null(metric_named(&comparison, "load_s")->repeats);
     assert_int_equal(comparison.outlier_count, 1);
     assert_string_equal(comparison.outliers[0].metric, "save_s");
     comparison_release(&comparison);
     base.runs[3].metrics[base.runs[3].metric_count - 1].summary.median = 1; /* training did not wait for this one */
     compare(&base, &other, false, &comparison);
-    assert_false(metric_named(&comparison, "stall_s")->repeats);
+    assert_null(metric_named(&comparison, "stall_s")->repeats);
+    comparison_release(&comparison);
+    free_side(&base);
+    free_side(&other);
+}
+
+static void what_repeats_a_primary_metric_has_its_verdict_and_does_not_count_under_holm(void **unused)
+{
+    (void)unused;
+    struct made_side base, other;
+    struct comparison comparison;
+    make_side(&base, "a", steady, 6);
+    make_side(&other, "b", faster, 6);
+    for (size_t i = 0; i < 6; i++) {
+        add_metric(&base.runs[i], OP_SAVE, METRIC_STALL_S, &steady[i], 1);
+        add_metric(&other.runs[i], OP_SAVE, METRIC_STALL_S, &faster[i], 1);
+    }
+    compare(&base, &other, false, &comparison);
+    const struct comparison_metric *save = metric_named(&comparison, "save_s");
+    const struct comparison_metric *stall = metric_named(&comparison, "stall_s");
+    assert_ptr_equal(stall->repeats, save);
+    assert_true(fabs(save->p - 2 * 2.0 / 924) <
+                1e-9); /* twice the exact p: save_s and load_s count, stall_s does not */
+    assert_true(stall->p == save->p);
+    assert_int_equal(stall->verdict, VERDICT_BETTER);
     comparison_release(&comparison);
     free_side(&base);
     free_side(&other);
@@ -409,6 +433,7 @@ static void what_equals_a_primary_metric_in_every_run_repeats_it_and_has_no_outl
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_repeats_a_primary_metric_has_its_verdict_and_does_not_count_under_holm),
         cmocka_unit_test(too_few_runs_give_the_change_of_the_medians_they_are_shown_with),
         cmocka_unit_test(what_equals_a_primary_metric_in_every_run_repeats_it_and_has_no_outliers_of_its_own),
         cmocka_unit_test(a_against_a_is_the_same),
