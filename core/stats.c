@@ -8,6 +8,9 @@
 #include <string.h>
 
 #define EXACT_MAX_PRODUCT 2500 /* na x nb up to which the exact null distribution is computed: 50 against 50 */
+#define EXACT_MAX_BLOCKS 16    /* blocks up to which all flips are counted: 2^15, half of them by symmetry */
+#define RANDOM_FLIPS 9999      /* above that */
+#define ROUNDING 1e-9          /* scores that differ by less are equal */
 #define SIGNIFICANCE 0.05
 #define POWER_QUANTILE 0.8416212335729143 /* normal quantile at 0.80: the power that a proposal of more runs aims at */
 #define HALF_WIDTH_QUANTILE 1.959963984540054
@@ -171,57 +174,112 @@ double stats_mann_whitney(const double *a, size_t na, const double *b, size_t nb
     return two_sided_normal((double)twice / 2 - product / 2, variance, 0.5);
 }
 
-/* Van Elteren */
+/* Flipped blocks */
 
-/* One block's contribution: the rank sum of a less its mean, both divided by the block's size plus 1. */
-static void add_block(const double *a, size_t na, const double *b, size_t nb, double *difference, double *variance)
+/* One metric. Its parts are the differences of its blocks divided by the root of their sum of squares, which no flip
+ * changes: sums of metrics with little and with much noise are comparable. */
+struct flipped {
+    size_t metric;
+    double *parts; /* with the signs of the current flip; 0 for a block without a difference */
+    double sum;
+    double matters; /* smallest |sum| whose mean difference is as large as the threshold */
+    double observed;
+    size_t reached; /* flips whose largest score is at least the observed one */
+};
+
+static double flipped_score(const struct flipped *self)
 {
-    double tie_sum;
-    double *all = na && nb ? pool(a, na, b, nb, &tie_sum) : NULL;
-    if (!all)
-        return;
-    free(all);
-    double n = (double)(na + nb), product = (double)na * (double)nb;
-    double weight = 1 / (n + 1);
-    *difference += weight * ((double)twice_u(a, na, b, nb) / 2 - product / 2);
-    *variance += weight * weight * product / 12 * (n + 1 - tie_sum / (n * (n - 1)));
+    double size = fabs(self->sum);
+    return size >= self->matters * (1 - ROUNDING) ? size : 0;
 }
 
-static size_t pick_block(const double *values, const size_t *blocks, size_t n, size_t block, double *out)
+static void flipped_init(struct flipped *self, const double *differences, size_t blocks, double threshold)
 {
+    double squares = 0;
     size_t count = 0;
-    for (size_t i = 0; i < n; i++) {
-        if (blocks[i] == block)
-            out[count++] = values[i];
+    for (size_t i = 0; i < blocks; i++) {
+        count += isnan(differences[i]) ? 0 : 1;
+        self->parts[i] = isnan(differences[i]) ? 0 : differences[i];
+        squares += self->parts[i] * self->parts[i];
     }
-    return count;
+    double root = squares > 0 ? sqrt(squares) : 1;
+    for (size_t i = 0; i < blocks; i++)
+        self->sum += self->parts[i] /= root;
+    self->matters = log1p(threshold) * (double)count / root;
+    self->observed = flipped_score(self);
 }
 
-static bool is_first_of_block(const size_t *blocks, size_t index)
+static int compare_observed(const void *a, const void *b)
 {
-    for (size_t i = 0; i < index; i++) {
-        if (blocks[i] == blocks[index])
-            return false;
-    }
-    return true;
+    return compare_doubles(&((const struct flipped *)b)->observed, &((const struct flipped *)a)->observed);
 }
 
-double stats_mann_whitney_blocked(const double *a, const size_t *block_a, size_t na, const double *b,
-                                  const size_t *block_b, size_t nb)
+static void flip(struct flipped *all, size_t metrics, size_t block)
 {
-    double *picked = malloc((na + nb + 1) * sizeof *picked);
-    if (!picked)
-        return NAN;
-    double difference = 0, variance = 0;
-    for (size_t i = 0; i < na; i++) {
-        if (!is_first_of_block(block_a, i))
-            continue;
-        size_t in_a = pick_block(a, block_a, na, block_a[i], picked);
-        size_t in_b = pick_block(b, block_b, nb, block_a[i], picked + in_a);
-        add_block(picked, in_a, picked + in_a, in_b, &difference, &variance);
+    for (size_t i = 0; i < metrics; i++) {
+        all[i].sum -= 2 * all[i].parts[block];
+        all[i].parts[block] = -all[i].parts[block];
     }
-    free(picked);
-    return two_sided_normal(difference, variance, 0);
+}
+
+/* A metric competes with itself and with those that have smaller observed scores. */
+static void count_scores(struct flipped *all, size_t metrics)
+{
+    double largest = 0;
+    for (size_t i = metrics; i-- > 0;) {
+        largest = fmax(largest, flipped_score(&all[i]));
+        all[i].reached += largest >= all[i].observed * (1 - ROUNDING);
+    }
+}
+
+/* SplitMix64 (Steele, Lea & Flood, 2014). */
+static uint64_t next_random(uint64_t *state)
+{
+    uint64_t z = *state += UINT64_C(0x9e3779b97f4a7c15);
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return z ^ (z >> 31);
+}
+
+/* Counts the observed signs and all other flips, or a random sample of these. Returns how many it counted. */
+static size_t count_flips(struct flipped *all, size_t metrics, size_t blocks)
+{
+    bool exact = blocks <= EXACT_MAX_BLOCKS;
+    size_t flips = exact ? (size_t)1 << (blocks - 1) : RANDOM_FLIPS + 1;
+    uint64_t state = 1; /* a fixed seed: the same runs give the same p */
+    count_scores(all, metrics);
+    for (size_t i = 1; i < flips; i++) {
+        if (exact) /* Gray code; the last block keeps its sign, since flipping all of them changes no score */
+            flip(all, metrics, (size_t)__builtin_ctzll(i));
+        for (size_t k = 0; k < blocks && !exact; k++)
+            if (next_random(&state) >> 63)
+                flip(all, metrics, k);
+        count_scores(all, metrics);
+    }
+    return flips;
+}
+
+void stats_flip_blocks(const double *differences, size_t metrics, size_t blocks, double threshold, double *p)
+{
+    struct flipped *all = calloc(metrics + 1, sizeof *all);
+    double *parts = calloc(metrics * blocks + 1, sizeof *parts);
+    for (size_t i = 0; i < metrics; i++)
+        p[i] = 1; /* without blocks or memory nothing is significant */
+    if (all && parts && blocks) {
+        for (size_t i = 0; i < metrics; i++) {
+            all[i] = (struct flipped){.metric = i, .parts = parts + i * blocks};
+            flipped_init(&all[i], differences + i * blocks, blocks, threshold);
+        }
+        qsort(all, metrics, sizeof *all, compare_observed);
+        size_t flips = count_flips(all, metrics, blocks);
+        double least = 0; /* a metric is not more significant than one with a larger score */
+        for (size_t i = 0; i < metrics; i++) {
+            least = fmax(least, (double)all[i].reached / (double)flips);
+            p[all[i].metric] = least;
+        }
+    }
+    free(all);
+    free(parts);
 }
 
 /* Hodges-Lehmann */

@@ -3,7 +3,7 @@
  * Sources: quantiles, Hyndman & Fan (1996) type 7; Mann & Whitney (1947), exact null distribution by the counting
  * recurrence if the product of sizes allows and there are no ties, else the normal approximation with tie correction;
  * Hodges & Lehmann (1963) shift with the interval from the ordered pairwise differences (Bauer 1972); Holm (1979);
- * Young (1974) and Daly (2006) for intervals. */
+ * flipped blocks: see stats_flip_blocks; Young (1974) and Daly (2006) for intervals. */
 #ifndef CORE_STATS_H
 #define CORE_STATS_H
 
@@ -32,10 +32,17 @@ double stats_quantile_sorted(const double *sorted, size_t n, double q);
 /* Two-sided p of Mann-Whitney's U. 1 if either side is empty. */
 double stats_mann_whitney(const double *a, size_t na, const double *b, size_t nb);
 
-/* With blocks: van Elteren (1960), the stratified rank-sum test; block_a[i] is the block of a[i]. Blocks with values
- * of only one side do not contribute. */
-double stats_mann_whitney_blocked(const double *a, const size_t *block_a, size_t na, const double *b,
-                                  const size_t *block_b, size_t nb);
+/* Two-sided p of each metric over blocks that contain both sides, corrected for the number of metrics.
+ * differences[m * blocks + i] is the difference of the logarithms of metric m in block i, NAN if the block has none.
+ *
+ * If the sides do not differ, their names could be exchanged in any block, for all metrics at once; that flips the
+ * signs of its differences (Fisher 1935, Pitman 1937). A metric's score is |mean| / root mean square of its
+ * differences, or 0 if |mean| < log(1 + threshold): a change that does not matter has p = 1. p is the share of flips in
+ * which this metric or one of a smaller observed score scores at least what this metric was observed to score, and not
+ * below p of a metric of a larger one (Westfall & Young 1993, step-down). With one metric and a threshold of 0 this is
+ * the Fisher-Pitman test. Exact up to 16 blocks; above that p is that of 9,999 random flips and the observed signs
+ * (Dwass 1957; the seed is fixed), which also keeps the level. */
+void stats_flip_blocks(const double *differences, size_t metrics, size_t blocks, double threshold, double *p);
 
 /* Shift of b against a as a ratio - 1 (Hodges-Lehmann on logarithms; all values > 0), with its interval at
  * `confidence`. low/high are -1 and INFINITY if the samples are too small for that confidence. */

@@ -74,7 +74,8 @@ static double median(const double *values, size_t n)
     return summary.median;
 }
 
-/* The block of each run, as a number: equal for runs of one block whose other keys agree; 0 for no block. */
+/* The block of each run, as a number: equal for runs of one block whose other keys agree; 0 for no block, or for one
+ * that contains one side only. */
 
 struct block_key {
     char *text;
@@ -86,8 +87,17 @@ static int compare_keys(const void *a, const void *b)
     return strcmp(((const struct block_key *)a)->text, ((const struct block_key *)b)->text);
 }
 
+/* How many of `count` keys in order are equal to the first. */
+static size_t equal_keys(const struct block_key *keys, size_t count)
+{
+    size_t equal = 1;
+    while (equal < count && strcmp(keys[equal].text, keys[0].text) == 0)
+        equal++;
+    return equal;
+}
+
 static int number_blocks(const struct comparison_side *const sides[2], const struct comparison_differences *differs,
-                         size_t *blocks, struct cb_err *err)
+                         size_t *blocks, size_t *shared, struct cb_err *err)
 {
     size_t total = sides[0]->count + sides[1]->count;
     struct block_key *keys = calloc(total + 1, sizeof *keys);
@@ -99,11 +109,16 @@ static int number_blocks(const struct comparison_side *const sides[2], const str
     }
     if (rc == 0 && keys)
         qsort(keys, total, sizeof *keys, compare_keys);
-    size_t number = 0;
-    for (size_t i = 0; keys && i < total && rc == 0; i++) {
-        if (i == 0 || strcmp(keys[i].text, keys[i - 1].text) != 0)
-            number++;
-        blocks[keys[i].number] = keys[i].text[0] ? number : 0;
+    for (size_t i = 0, end; keys && i < total && rc == 0; i = end) {
+        size_t of_base = 0;
+        end = i + equal_keys(keys + i, total - i);
+        for (size_t k = i; k < end; k++)
+            of_base += keys[k].number < sides[0]->count;
+        if (keys[i].text[0] == '\0' || of_base == 0 || of_base == end - i)
+            continue;
+        ++*shared;
+        for (size_t k = i; k < end; k++)
+            blocks[keys[k].number] = *shared;
     }
     for (size_t i = 0; keys && i < total; i++)
         free(keys[i].text);
@@ -111,15 +126,7 @@ static int number_blocks(const struct comparison_side *const sides[2], const str
     return rc;
 }
 
-static bool holds(const struct sample_set *set, size_t block)
-{
-    for (size_t i = 0; i < set->count; i++)
-        if (set->blocks[i] == block)
-            return true;
-    return false;
-}
-
-/* Median of the logarithms of one side's values in a block. */
+/* Median of the logarithms of one side's values in a block; NAN if it has none. */
 static double log_median_in(const struct sample_set *set, size_t block, double *scratch)
 {
     size_t count = 0;
@@ -127,22 +134,6 @@ static double log_median_in(const struct sample_set *set, size_t block, double *
         if (set->blocks[i] == block)
             scratch[count++] = log(set->values[i]);
     return median(scratch, count);
-}
-
-/* The difference of logarithms for each block with both sides; returns their number. */
-static size_t block_differences(const struct sample_set *base, const struct sample_set *other, double *differences,
-                                double *scratch)
-{
-    size_t count = 0;
-    for (size_t i = 0; i < base->count; i++) {
-        size_t block = base->blocks[i];
-        bool seen = block == 0 || !holds(other, block);
-        for (size_t k = 0; k < i && !seen; k++)
-            seen = base->blocks[k] == block;
-        if (!seen)
-            differences[count++] = log_median_in(other, block, scratch) - log_median_in(base, block, scratch);
-    }
-    return count;
 }
 
 /* Signed ranks */
@@ -213,17 +204,24 @@ static size_t more_blocks(const double *differences, size_t n, double threshold)
     return more;
 }
 
+/* `row` receives the difference of logarithms in each block, NAN if a side has no value there. */
 static int compare_blocked(struct comparison_metric *metric, const struct sample_set *base,
-                           const struct sample_set *other, double threshold, struct cb_err *err)
+                           const struct sample_set *other, double *row, size_t blocks, double threshold,
+                           struct cb_err *err)
 {
-    size_t most = base->count + other->count;
-    double *differences = calloc(2 * most + 1, sizeof *differences);
+    double *differences = calloc(blocks + base->count + other->count, sizeof *differences);
     if (!differences)
         return alloc_fail(err, "to compare runs");
-    size_t count = block_differences(base, other, differences, differences + most);
+    size_t count = 0;
+    for (size_t i = 0; i < blocks; i++) {
+        double *scratch = differences + blocks;
+        row[i] = log_median_in(other, i + 1, scratch) - log_median_in(base, i + 1, scratch);
+        if (!isnan(row[i]))
+            differences[count++] = row[i];
+    }
     signed_rank_shift(differences, count, COMPARISON_CONFIDENCE, &metric->shift);
-    metric->p =
-        stats_mann_whitney_blocked(base->values, base->blocks, base->count, other->values, other->blocks, other->count);
+    if (!metric->primary)
+        stats_flip_blocks(row, 1, blocks, 0, &metric->p);
     metric->more_runs = more_blocks(differences, count, threshold);
     free(differences);
     return 0;
@@ -240,8 +238,9 @@ static bool all_equal(const struct sample_set *base, const struct sample_set *ot
     return true;
 }
 
+/* Compares within blocks if there are any: see compare_blocked. */
 static int compare_sets(struct comparison_metric *metric, const struct sample_set *base, const struct sample_set *other,
-                        bool blocked, double threshold, struct cb_err *err)
+                        double *row, size_t blocks, double threshold, struct cb_err *err)
 {
     metric->base = median(base->values, base->count);
     metric->other = median(other->values, other->count);
@@ -259,8 +258,8 @@ static int compare_sets(struct comparison_metric *metric, const struct sample_se
         metric->p = stats_mann_whitney(base->values, base->count, other->values, other->count);
         return 0;
     }
-    if (blocked)
-        return compare_blocked(metric, base, other, threshold, err);
+    if (blocks)
+        return compare_blocked(metric, base, other, row, blocks, threshold, err);
     stats_shift_ratio(base->values, base->count, other->values, other->count, COMPARISON_CONFIDENCE, &metric->shift);
     metric->p = stats_mann_whitney(base->values, base->count, other->values, other->count);
     metric->more_runs = stats_more_runs(base->values, base->count, other->values, other->count, threshold);
@@ -381,15 +380,22 @@ static bool is_tested(const struct comparison_metric *metric)
     return metric->primary && !metric->repeats;
 }
 
-/* Holm's correction over the primary metrics that repeat no other one. */
-static void correct(struct comparison *self)
+/* Corrects p of the primary metrics for their number. `rows` has the differences of each metric in each block and is
+ * overwritten. */
+static void correct(struct comparison *self, double *rows, double threshold)
 {
     double p[METRIC_COUNT * OP_COUNT];
     size_t tests = 0, corrected = 0;
-    for (size_t i = 0; i < self->metric_count; i++)
-        if (is_tested(&self->metrics[i]))
-            p[tests++] = self->metrics[i].p;
-    stats_holm(p, tests);
+    for (size_t i = 0; i < self->metric_count; i++) {
+        if (!is_tested(&self->metrics[i]))
+            continue;
+        memmove(rows + tests * self->blocks, rows + i * self->blocks, self->blocks * sizeof *rows);
+        p[tests++] = self->metrics[i].p;
+    }
+    if (self->method == COMPARED_BLOCKS)
+        stats_flip_blocks(rows, tests, self->blocks, threshold, p);
+    else
+        stats_holm(p, tests);
     for (size_t i = 0; i < self->metric_count; i++)
         if (is_tested(&self->metrics[i]))
             self->metrics[i].p = p[corrected++];
@@ -397,8 +403,6 @@ static void correct(struct comparison *self)
 
 static void judge(struct comparison *self, const struct comparison_options *options)
 {
-    if (self->method != COMPARED_ITERATIONS)
-        correct(self);
     for (size_t i = 0; i < self->metric_count; i++) {
         struct comparison_metric *metric = &self->metrics[i];
         bool lower = metric_row(metric->metric)->direction != METRIC_HIGHER_IS_BETTER;
@@ -409,21 +413,6 @@ static void judge(struct comparison *self, const struct comparison_options *opti
             isfinite(metric->shift.estimate))
             metric->verdict = stats_verdict(&metric->shift, metric->p, options->threshold, lower);
     }
-}
-
-static size_t shared_blocks(const struct comparison_side *base, const struct comparison_side *other,
-                            const size_t *blocks)
-{
-    size_t shared = 0;
-    for (size_t i = 0; i < base->count; i++) {
-        bool seen = blocks[i] == 0, both = false;
-        for (size_t k = 0; k < i && !seen; k++)
-            seen = blocks[k] == blocks[i];
-        for (size_t k = 0; k < other->count && !seen && !both; k++)
-            both = blocks[base->count + k] == blocks[i];
-        shared += !seen && both;
-    }
-    return shared;
 }
 
 static int compare_metrics(struct comparison *self, const struct comparison_side *base,
@@ -438,10 +427,13 @@ static int compare_metrics(struct comparison *self, const struct comparison_side
         most = x->summary.n > most ? x->summary.n : most;
         most = y->summary.n > most ? y->summary.n : most;
     }
-    int rc = set_init(&a, most, err);
+    size_t places = self->metric_count * self->blocks;
+    double *rows = malloc((places + 1) * sizeof *rows);
+    for (size_t i = 0; rows && i < places; i++)
+        rows[i] = NAN;
+    int rc = rows ? set_init(&a, most, err) : alloc_fail(err, "to compare runs");
     if (rc == 0)
         rc = set_init(&b, most, err);
-    size_t kept = 0;
     for (size_t i = 0; i < self->metric_count && rc == 0; i++) {
         struct comparison_metric *metric = &self->metrics[i];
         if (self->method == COMPARED_ITERATIONS) {
@@ -452,7 +444,8 @@ static int compare_metrics(struct comparison *self, const struct comparison_side
             fill_from_runs(&a, base, blocks, metric);
             fill_from_runs(&b, other, blocks + base->count, metric);
         }
-        rc = compare_sets(metric, &a, &b, self->method == COMPARED_BLOCKS, options->threshold, err);
+        rc = compare_sets(metric, &a, &b, rows + i * self->blocks, self->method == COMPARED_BLOCKS ? self->blocks : 0,
+                          options->threshold, err);
         shift_of_medians(metric);
         metric->repeats = repeated_primary(self, i, base, other);
         bool looked_at = metric->primary && !metric->repeats && self->method != COMPARED_ITERATIONS;
@@ -460,8 +453,10 @@ static int compare_metrics(struct comparison *self, const struct comparison_side
             rc = add_outliers(self, metric, &a, true, err);
         if (rc == 0 && looked_at)
             rc = add_outliers(self, metric, &b, false, err);
-        self->metrics[kept++] = *metric;
     }
+    if (rc == 0 && self->method != COMPARED_ITERATIONS)
+        correct(self, rows, options->threshold);
+    free(rows);
     set_release(&a);
     set_release(&b);
     return rc;
@@ -482,11 +477,10 @@ int comparison_compute(const struct comparison_side *base, const struct comparis
         return alloc_fail(err, "to compare runs");
     int rc = differences_find(base, other, &self, err);
     if (rc == 0)
-        rc = number_blocks(sides, &self.differs, blocks, err);
+        rc = number_blocks(sides, &self.differs, blocks, &self.blocks, err);
     if (rc == 0)
         rc = list_metrics(&self, base, other, err);
     if (rc == 0) {
-        self.blocks = shared_blocks(base, other, blocks);
         self.refused = self.confounded.count > 0 && !options->across;
         if (base->count == 1 && other->count == 1)
             self.method = COMPARED_ITERATIONS;

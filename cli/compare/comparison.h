@@ -1,8 +1,8 @@
 /* What differs between two sides of runs, and whether the difference is significant. Does no I/O.
  *
  * A sample is a run: its value of a metric is the median of its iterations. One run against one run can only compare
- * iterations; the result says so and never gives a verdict. The primary metrics share Holm's correction, each quantity
- * once, and get a verdict; all others are exploratory: interval and uncorrected p, no verdict. */
+ * iterations; the result says so and never gives a verdict. The primary metrics are corrected for their number, each
+ * quantity once, and get a verdict; all others are exploratory: interval and uncorrected p, no verdict. */
 #ifndef CLI_COMPARE_COMPARISON_H
 #define CLI_COMPARE_COMPARISON_H
 
@@ -35,8 +35,8 @@ struct comparison_options {
 };
 
 enum comparison_method {
-    COMPARED_RUNS,       /* Mann-Whitney over runs */
-    COMPARED_BLOCKS,     /* van Elteren, and the signed-rank interval, over blocks that contain both sides */
+    COMPARED_RUNS,       /* Mann-Whitney over runs, Holm's correction */
+    COMPARED_BLOCKS,     /* flipped blocks, and the signed-rank interval, over blocks that contain both sides */
     COMPARED_ITERATIONS, /* one run on each side */
 };
 
@@ -49,7 +49,7 @@ struct comparison_metric {
     size_t base_n, other_n;
     /* Ratio - 1. The estimate is NAN if the values allow no ratio, and that of the medians if there is no interval. */
     struct shift shift;
-    double p;             /* of primary metrics after Holm's correction */
+    double p;             /* of primary metrics corrected for their number */
     enum verdict verdict; /* of primary metrics only */
     size_t more_runs;     /* more runs a side that would decide; 0 if unknown */
     /* The earlier primary metric that this one equals in every run: the same quantity under another name, so it has the

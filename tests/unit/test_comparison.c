@@ -430,9 +430,123 @@ static void what_repeats_a_primary_metric_has_its_verdict_and_does_not_count_und
     free_side(&other);
 }
 
+/* A simulation of many comparisons of 10 runs a side. */
+
+struct simulated {
+    bool blocked;      /* each pair of runs shares an evening, and evenings differ by 5 % */
+    double effect;     /* of the other side on save_s, as a ratio - 1 */
+    double load_noise; /* that of save_s is 3 % */
+    bool stall_noise;  /* stall_s has noise of its own, 3 %, instead of being save_s again */
+};
+
+/* A normal deviate (Box & Muller 1958). */
+static double deviate(uint64_t *state)
+{
+    double uniform[2];
+    for (int i = 0; i < 2; i++) {
+        *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+        uniform[i] = ((double)(*state >> 11) + 0.5) / (double)(UINT64_C(1) << 53);
+    }
+    return sqrt(-2 * log(uniform[0])) * cos(2 * acos(-1) * uniform[1]);
+}
+
+static void set_value(struct made_side *made, size_t run, enum operation op, enum metric_id id, double value)
+{
+    for (size_t i = 0; i < made->runs[run].metric_count; i++) {
+        struct run_metric *metric = &made->runs[run].metrics[i];
+        if (metric->op == op && metric->metric == id) {
+            metric->summary.median = value;
+            return;
+        }
+    }
+    add_metric(&made->runs[run], op, id, &value, 1);
+}
+
+static void draw(struct made_side *side, const struct simulated *what, double effect, const double *evenings,
+                 uint64_t *state)
+{
+    for (size_t i = 0; i < side->side.count; i++) {
+        double save = exp(evenings[i] + log1p(effect) + 0.03 * deviate(state));
+        set_value(side, i, OP_SAVE, METRIC_SAVE_S, save);
+        set_value(side, i, OP_SAVE, METRIC_STALL_S,
+                  what->stall_noise ? exp(evenings[i] + 0.03 * deviate(state)) : save);
+        set_value(side, i, OP_LOAD, METRIC_LOAD_S, exp(evenings[i] + what->load_noise * deviate(state)));
+    }
+}
+
+struct counted {
+    double significant; /* share of comparisons in which a primary metric has p < 0.05 */
+    double judged;      /* in which one is better or worse */
+    double worse;       /* in which save_s is worse */
+};
+
+static struct counted simulate(const struct simulated *what, unsigned comparisons)
+{
+    struct made_side base, other;
+    struct counted counted = {0};
+    uint64_t state = 1;
+    make_side(&base, "a", steady, 10);
+    make_side(&other, "b", steady, 10);
+    put_in_sweep(&base, what->blocked ? "s1" : "");
+    put_in_sweep(&other, what->blocked ? "s1" : "");
+    for (unsigned i = 0; i < comparisons; i++) {
+        struct comparison comparison;
+        double evenings[10];
+        bool significant = false, judged = false;
+        for (size_t k = 0; k < 10; k++)
+            evenings[k] = what->blocked ? 0.05 * deviate(&state) : 0;
+        draw(&base, what, 0, evenings, &state);
+        draw(&other, what, what->effect, evenings, &state);
+        compare(&base, &other, false, &comparison);
+        assert_int_equal(comparison.method, what->blocked ? COMPARED_BLOCKS : COMPARED_RUNS);
+        for (size_t k = 0; k < comparison.metric_count && comparison.metrics[k].primary; k++) {
+            enum verdict verdict = comparison.metrics[k].verdict;
+            significant |= comparison.metrics[k].p < 0.05;
+            judged |= verdict == VERDICT_BETTER || verdict == VERDICT_WORSE;
+        }
+        counted.significant += significant / (double)comparisons;
+        counted.judged += judged / (double)comparisons;
+        counted.worse += (metric_named(&comparison, "save_s")->verdict == VERDICT_WORSE) / (double)comparisons;
+        comparison_release(&comparison);
+    }
+    free_side(&base);
+    free_side(&other);
+    return counted;
+}
+
+static void a_against_a_is_judged_different_in_at_most_one_comparison_of_20(void **unused)
+{
+    (void)unused;
+    static const struct simulated cases[] = {
+        {.blocked = true, .load_noise = 0.03},
+        {.blocked = true, .load_noise = 0.10},
+        {.blocked = true, .load_noise = 0.03, .stall_noise = true},
+        {.blocked = false, .load_noise = 0.03},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct counted counted = simulate(&cases[i], 2000);
+        print_message("A/A %zu: p < 0.05 in %.3f, judged %.3f\n", i, counted.significant, counted.judged);
+        assert_true(counted.significant <= 0.05 + 2 * sqrt(0.05 * 0.95 / 2000)); /* two standard errors */
+        assert_true(counted.judged <= 0.05);
+    }
+}
+
+static void five_per_cent_at_10_runs_a_side_and_3_per_cent_noise_is_found_in_4_comparisons_of_5(void **unused)
+{
+    (void)unused;
+    for (int blocked = 0; blocked < 2; blocked++) {
+        struct simulated what = {.blocked = blocked, .effect = 0.05, .load_noise = 0.03};
+        struct counted counted = simulate(&what, 2000);
+        print_message("power, %s: %.3f\n", blocked ? "blocks" : "runs", counted.worse);
+        assert_true(counted.worse >= 0.8);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_against_a_is_judged_different_in_at_most_one_comparison_of_20),
+        cmocka_unit_test(five_per_cent_at_10_runs_a_side_and_3_per_cent_noise_is_found_in_4_comparisons_of_5),
         cmocka_unit_test(what_repeats_a_primary_metric_has_its_verdict_and_does_not_count_under_holm),
         cmocka_unit_test(too_few_runs_give_the_change_of_the_medians_they_are_shown_with),
         cmocka_unit_test(what_equals_a_primary_metric_in_every_run_repeats_it_and_has_no_outliers_of_its_own),

@@ -87,8 +87,11 @@ static void nothing_to_compare_is_no_difference(void **unused)
     (void)unused;
     const double a[] = {1, 2};
     assert_near(stats_mann_whitney(a, 2, a, 0), 1, 0);
-    const size_t blocks_a[] = {1, 1}, blocks_b[] = {2, 2};
-    assert_near(stats_mann_whitney_blocked(a, blocks_a, 2, a, blocks_b, 2), 1, 0);
+    double p = 0;
+    stats_flip_blocks((const double[]){NAN, 0}, 1, 2, 0, &p);
+    assert_near(p, 1, 0);
+    stats_flip_blocks(NULL, 1, 0, 0, &p);
+    assert_near(p, 1, 0);
 }
 
 static void exact_and_normal_agree_where_both_can_be_used(void **unused)
@@ -106,24 +109,85 @@ static void exact_and_normal_agree_where_both_can_be_used(void **unused)
     assert_near(stats_mann_whitney(a, 50, a + 25, 25), stats_mann_whitney(a + 25, 25, a, 50), 1e-12);
 }
 
-static void one_pair_a_block_is_the_sign_test(void **unused)
+static void blocks_that_all_go_one_way_have_the_smallest_exact_p(void **unused)
 {
     (void)unused;
-    const double a[] = {1, 11, 21, 31, 41, 51}, b[] = {2, 12, 22, 32, 42, 52};
-    const size_t blocks[] = {1, 2, 3, 4, 5, 6};
-    assert_near(stats_mann_whitney_blocked(a, blocks, 6, b, blocks, 6), erfc(sqrt(6) / sqrt(2)), 1e-12);
-    /* Without blocks the spread between blocks hides the difference. */
-    assert_true(stats_mann_whitney(a, 6, b, 6) > 0.5);
+    const double differences[] = {0.01, 0.03, 0.02, 0.05, 0.04, 0.06};
+    double p;
+    stats_flip_blocks(differences, 1, 6, 0, &p);
+    assert_near(p, 2.0 / 64, 1e-12);
+    stats_flip_blocks(differences, 1, 5, 0, &p);
+    assert_near(p, 2.0 / 32, 1e-12);
 }
 
-static void van_elteren_weighs_blocks_by_their_size(void **unused)
+/* Darwin's 15 pairs of plants of maize, in eighths of an inch: Fisher (1935), The Design of Experiments, section 21:
+ * 1,726 of 32,768 ways are at least as far from 0. */
+static void flipped_blocks_of_darwins_maize_have_fishers_p(void **unused)
 {
     (void)unused;
-    /* Block 1: 2 against 3, U = 0 of 6, variance 6*6/12 = 3. Block 2: 1 against 1, U = 1, variance 1/4.
-     * Statistic (0 - 3)/6 + (1 - 0.5)/3 = -1/3; variance 3/36 + 0.25/9 = 1/9: z = -1. */
-    const double a[] = {1, 2, 9}, b[] = {3, 4, 5, 8};
-    const size_t blocks_a[] = {1, 1, 2}, blocks_b[] = {1, 1, 1, 2};
-    assert_near(stats_mann_whitney_blocked(a, blocks_a, 3, b, blocks_b, 4), erfc(1 / sqrt(2)), 1e-12);
+    const double differences[] = {49, -67, 8, 16, 6, 23, 28, 41, 14, 29, 56, 24, 75, 60, -48};
+    double p;
+    stats_flip_blocks(differences, 1, COUNT(differences), 0, &p);
+    assert_near(p, 1726.0 / 32768, 1e-12);
+}
+
+#define FLIP_METRICS 3
+#define FLIP_BLOCKS 9
+
+/* The score of a metric if bit i of `flips` exchanges the sides of block i. */
+static double score_of(const double *differences, unsigned flips, double threshold)
+{
+    double sum = 0, squares = 0, count = 0;
+    for (size_t i = 0; i < FLIP_BLOCKS; i++) {
+        if (isnan(differences[i]))
+            continue;
+        sum += flips >> i & 1 ? -differences[i] : differences[i];
+        squares += differences[i] * differences[i];
+        count++;
+    }
+    return fabs(sum) / count >= log1p(threshold) - 1e-12 ? fabs(sum) / sqrt(squares) : 0;
+}
+
+static void p_of_several_metrics_is_that_of_counting_every_flip(void **unused)
+{
+    (void)unused;
+    static const double differences[FLIP_METRICS][FLIP_BLOCKS] = {
+        {0.06, 0.04, 0.08, NAN, 0.03, 0.05, -0.01, 0.05, 0.07},
+        {0.3, -0.1, 0.2, 0.2, -0.15, 0.1, 0.1, -0.2, 0.1},
+        {0.01, 0.01, 0.02, 0.01, 0.02, 0.01, 0.01, 0.02, 0.01}, /* always one way, and too little to matter */
+    };
+    const size_t order[FLIP_METRICS] = {0, 1, 2}; /* by observed score */
+    double p[FLIP_METRICS], least = 0;
+    stats_flip_blocks(&differences[0][0], FLIP_METRICS, FLIP_BLOCKS, 0.03, p);
+    for (size_t k = 0; k < FLIP_METRICS; k++) {
+        unsigned reached = 0;
+        for (unsigned flips = 0; flips < 1U << FLIP_BLOCKS; flips++) {
+            double largest = 0;
+            for (size_t m = k; m < FLIP_METRICS; m++)
+                largest = fmax(largest, score_of(differences[order[m]], flips, 0.03));
+            reached += largest >= score_of(differences[order[k]], 0, 0.03) - 1e-12;
+        }
+        least = fmax(least, reached / (double)(1U << FLIP_BLOCKS));
+        assert_near(p[order[k]], least, 1e-12);
+    }
+    assert_true(p[0] < 0.02 && p[1] > 0.05 && p[2] == 1);
+}
+
+static void many_blocks_are_sampled_and_agree_with_counting(void **unused)
+{
+    (void)unused;
+    double differences[17], counted, sampled;
+    for (int i = 0; i < 17; i++)
+        differences[i] = i % 3 ? 0.01 * (i + 1) : -0.011 * (i + 1);
+    differences[16] = 1e-9; /* as good as no block */
+    stats_flip_blocks(differences, 1, 16, 0, &counted);
+    stats_flip_blocks(differences, 1, 17, 0, &sampled);
+    assert_true(counted > 0.01 && counted < 0.9);
+    assert_near(sampled, counted, 0.02);
+    for (int i = 0; i < 17; i++)
+        differences[i] = 1 + i;
+    stats_flip_blocks(differences, 1, 17, 0, &sampled);
+    assert_near(sampled, 1e-4, 1e-4);
 }
 
 static void shift_and_interval_of_the_textbook_example(void **unused)
@@ -295,8 +359,10 @@ int main(void)
         cmocka_unit_test(ties_take_the_normal_approximation_with_correction),
         cmocka_unit_test(nothing_to_compare_is_no_difference),
         cmocka_unit_test(exact_and_normal_agree_where_both_can_be_used),
-        cmocka_unit_test(one_pair_a_block_is_the_sign_test),
-        cmocka_unit_test(van_elteren_weighs_blocks_by_their_size),
+        cmocka_unit_test(blocks_that_all_go_one_way_have_the_smallest_exact_p),
+        cmocka_unit_test(flipped_blocks_of_darwins_maize_have_fishers_p),
+        cmocka_unit_test(p_of_several_metrics_is_that_of_counting_every_flip),
+        cmocka_unit_test(many_blocks_are_sampled_and_agree_with_counting),
         cmocka_unit_test(shift_and_interval_of_the_textbook_example),
         cmocka_unit_test(ratio_of_two_against_one_is_plus_100_percent),
         cmocka_unit_test(interval_is_unbounded_where_sizes_cannot_give_it),
