@@ -119,6 +119,8 @@ static int read_own_flag(struct cli *self, struct arguments *arguments, const st
         rc = flag_value(arguments, equals, &value, err);
     else if (rc == 0 && equals)
         rc = cb_fail(err, CB_ERR_USAGE, "--%s takes no value", flag->name);
+    if (rc == 0 && flag->sets)
+        return setting_parse_word(flag->sets, &arguments->words, err);
     if (rc == 0)
         self->flags[self->flag_count++] = (struct given_flag){flag, value};
     return rc;

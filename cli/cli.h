@@ -22,6 +22,7 @@ struct verb_flag {
     const char *name;  /* "by": --by; a name of one letter is a short flag, -o */
     const char *value; /* name of its value in help, "KEY"; NULL if it has no value */
     const char *help;
+    const char *sets; /* the setting that it stands for, "key=value", or NULL */
 };
 
 struct verb {
@@ -35,6 +36,13 @@ struct verb {
     size_t flag_count;
     int (*run)(struct cli *cli, struct cb_err *err);
 };
+
+/* The flag of verbs that start runs. */
+#define REPLACE_KEPT_FLAG                                                                                              \
+    {                                                                                                                  \
+        "replace-kept", NULL, "folder=overwrite and rotate may replace a checkpoint that was kept",                    \
+            .sets = "keep.replace=true"                                                                                \
+    }
 
 /* The flag of verbs that can be forwarded to the ckptbench of a site. */
 #define SITE_FLAG                                                                                                      \

@@ -10,6 +10,7 @@
 #include "core/alloc.h"
 #include "core/clock.h"
 #include "setup/engine_config.h"
+#include "setup/folder/claim.h"
 #include "setup/memory_estimate.h"
 #include "setup/open_store.h"
 #include "store/kind.h"
@@ -29,18 +30,14 @@ const char *train_checkpoint_run_name(const struct train_place *place)
 /* The run that wrote the checkpoints in this folder; "" if unknown. Call before the folder is claimed. */
 static void read_owner(struct train_checkpoint *self, const struct trainer *trainer)
 {
-    char name[FOLDER_NAME_BYTES + 32];
     const char *suffix = experiment_text(self->experiment, OPT_SUFFIX);
     struct store *store;
-    struct buf text;
+    struct claim claim;
     if (!store_uri_of(experiment_text(self->experiment, OPT_STORE)).kind->keeps_data || !*suffix ||
         open_store(self->experiment, trainer->rank, trainer->place.pages_folder, &store, NULL))
         return;
-    buf_init(&text, FOLDER_NAME_BYTES);
-    snprintf(name, sizeof name, "%.*s/" FOLDER_CLAIM, FOLDER_NAME_BYTES, suffix);
-    if (store_read_small(store, name, &text, NULL) == 0)
-        snprintf(self->owner, sizeof self->owner, "%.*s", (int)strcspn(text.data, "\n"), text.data);
-    buf_release(&text);
+    if (claim_read(store, suffix, &claim, NULL) == 0)
+        snprintf(self->owner, sizeof self->owner, "%s", claim.run);
     store_free(store);
 }
 

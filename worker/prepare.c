@@ -15,7 +15,7 @@
 #include "run/workload_kind.h"
 #include "setup/checkpoint_options.h"
 #include "setup/engine_config.h"
-#include "setup/folder/folder_objects.h"
+#include "setup/folder/claim.h"
 #include "setup/memory_estimate.h"
 #include "setup/open_store.h"
 #include "store/kind.h"
@@ -56,8 +56,7 @@ static void read_keys(struct run *self)
     self->cold = experiment_bool(experiment, OPT_LOAD_COLD);
     self->async = self->saves && experiment_bool(experiment, OPT_SAVE_ASYNC);
     self->keep_last = experiment_u64(experiment, OPT_KEEP_LAST);
-    self->keep =
-        experiment_is(experiment, OPT_KEEP, "auto") ? !self->loads : experiment_is(experiment, OPT_KEEP, "true");
+    self->keep = claim_is_to_keep(experiment);
     self->warmup = (uint32_t)experiment_u64(experiment, OPT_WARMUP);
     self->iterations = (uint32_t)experiment_u64(experiment, OPT_ITERATIONS);
     self->payload.seed = experiment_u64(experiment, OPT_SEED);

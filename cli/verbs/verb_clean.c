@@ -18,14 +18,13 @@
 #include "core/units.h"
 #include "run/run_folder.h"
 #include "run/workload_kind.h"
+#include "setup/folder/claim.h"
+#include "setup/folder/folder.h"
 #include "setup/s3_keys.h"
 #include "store/kind.h"
 #include "store/store.h"
 
-#define STORE_MARKER ".ckptbench-store" /* written by workers: docs/run-folder.md */
-#define RUN_CLAIM ".ckptbench-run"
 #define RUN_LOCK ".ckptbench-lock"
-#define CLAIM_MAX_BYTES 4096
 #define PLAIN_DEPTH 4
 
 /* What one run left in its store. */
@@ -75,18 +74,13 @@ static bool is_in_our_folder(const char *inside)
     return digits > 0 && inside[strlen(iteration) + digits] == '/';
 }
 
-static bool is_marker(const char *name)
-{
-    const char *slash = strrchr(name, '/');
-    return strcmp(slash ? slash + 1 : name, STORED_MARKER) == 0;
-}
-
 struct names {
     char **items;
     size_t count;
     uint64_t bytes;
     size_t suffix_len;
-    bool foreign; /* contains something that is not ours */
+    bool foreign;  /* contains something that is not ours */
+    bool complete; /* contains a complete checkpoint */
 };
 
 static void names_release(struct names *self)
@@ -101,7 +95,7 @@ static int take_name(void *context, const char *name, uint64_t length, struct cb
     struct names *self = context;
     const char *inside = name + self->suffix_len + 1;
     if (!is_in_our_folder(inside)) {
-        self->foreign = self->foreign || (strcmp(inside, RUN_CLAIM) != 0 && strcmp(inside, RUN_LOCK) != 0);
+        self->foreign = self->foreign || (strcmp(inside, CLAIM_NAME) != 0 && strcmp(inside, RUN_LOCK) != 0);
         return 0;
     }
     if (alloc_grow(&self->items, self->count, sizeof *self->items, err))
@@ -111,6 +105,7 @@ static int take_name(void *context, const char *name, uint64_t length, struct cb
         return alloc_fail(err, "for the names of a checkpoint");
     self->count++;
     self->bytes += length;
+    self->complete = self->complete || format_is_marker(name);
     return 0;
 }
 
@@ -130,18 +125,11 @@ static int open_store(const struct leftover *item, bool read_only, struct store 
 }
 
 /* Whether the store is ours and the folder belongs to this run. */
-static bool is_claimed(struct store *store, const struct leftover *item)
+static bool is_claimed(struct store *store, const struct leftover *item, struct claim *claim)
 {
     uint64_t length;
-    char name[4096];
-    struct buf claim;
-    bool is = false;
-    buf_init(&claim, CLAIM_MAX_BYTES);
-    if (snprintf(name, sizeof name, "%s/" RUN_CLAIM, item->suffix) < (int)sizeof name &&
-        store_stat(store, STORE_MARKER, &length, NULL) == 0 && store_read_small(store, name, &claim, NULL) == 0)
-        is = strcmp(claim.data, item->run) == 0;
-    buf_release(&claim);
-    return is;
+    return store_stat(store, FOLDER_MARKER, &length, NULL) == 0 && claim_read(store, item->suffix, claim, NULL) == 0 &&
+           strcmp(claim->run, item->run) == 0;
 }
 
 static int list_names(struct store *store, const struct leftover *item, struct names *names, struct cb_err *err)
@@ -156,6 +144,7 @@ static bool look_at(struct leftover *item)
 {
     struct store *store;
     struct names names;
+    struct claim claim;
     struct cb_err why;
     bool is_there;
     int rc = open_store(item, true, &store, &why);
@@ -164,23 +153,18 @@ static bool look_at(struct leftover *item)
             log_info("run %s: %s", item->run, why.message);
         return false;
     }
-    is_there = is_claimed(store, item);
+    is_there = is_claimed(store, item, &claim);
     if (is_there) {
         if (list_names(store, item, &names, &why))
             log_info("run %s: %s", item->run, why.message);
         item->files = names.count;
         item->bytes = names.bytes;
+        item->kept = item->kept || (claim.keeps && names.complete);
         names_release(&names);
     }
     store_free(store);
     item->kept = item->kept && item->files > 0;
     return is_there;
-}
-
-static bool is_to_keep(const struct experiment *experiment)
-{
-    return experiment_is(experiment, OPT_KEEP, "true") ||
-           (experiment_is(experiment, OPT_KEEP, "auto") && experiment_is(experiment, OPT_OPS, "save"));
 }
 
 /* A training resumes from its checkpoints, above all after a failure. */
@@ -211,7 +195,7 @@ static int take_run(struct cleaning *self, struct run_info *info, struct cb_err 
         .suffix = strdup(*suffix ? suffix : info->run),
         .ended = ended,
         .kept = is_training(info->experiment) ||
-                (info->outcome[0] && strcmp(info->outcome, "pass") == 0 && is_to_keep(info->experiment)),
+                (info->outcome[0] && strcmp(info->outcome, "pass") == 0 && claim_is_to_keep(info->experiment)),
         .experiment = info->experiment};
     snprintf(item->run, sizeof item->run, "%s", info->run);
     info->experiment = NULL;
@@ -249,7 +233,7 @@ static int remove_names(struct store *store, const struct names *names, bool mar
 {
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < names->count; i++)
-        if (is_marker(names->items[i]) == markers)
+        if (format_is_marker(names->items[i]) == markers)
             rc = store_remove(store, names->items[i], err);
     return rc;
 }
@@ -268,7 +252,7 @@ static void remove_folders(struct store *store, const struct names *names, const
 
 static void remove_claim(struct store *store, const char *suffix)
 {
-    static const char *const names[] = {RUN_LOCK, RUN_CLAIM};
+    static const char *const names[] = {RUN_LOCK, CLAIM_NAME};
     char name[4096];
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (snprintf(name, sizeof name, "%s/%s", suffix, names[i]) < (int)sizeof name &&
@@ -283,10 +267,11 @@ static int remove_leftover(struct leftover *item, struct cb_err *err)
 {
     struct store *store;
     struct names names = {0};
+    struct claim claim;
     int rc = open_store(item, false, &store, err);
     if (rc)
         return rc;
-    if (!is_claimed(store, item)) {
+    if (!is_claimed(store, item, &claim)) {
         rc = cb_fail(err, CB_ERR_EXISTS, "%s/%s is not run %s's any more", item->store, item->suffix, item->run);
         goto out;
     }

@@ -107,7 +107,7 @@ static int run_render(struct cli *cli, struct cb_err *err)
     return rc;
 }
 
-static const struct verb_flag flags[] = {SITE_FLAG};
+static const struct verb_flag flags[] = {REPLACE_KEPT_FLAG, SITE_FLAG};
 
 const struct verb verb_render = {
     .name = "render",

@@ -368,6 +368,7 @@ static int run_run(struct cli *cli, struct cb_err *err)
 
 static const struct verb_flag run_flags[] = {
     {"resume", "SWEEP", "run the members of a sweep that have not passed yet"},
+    REPLACE_KEPT_FLAG,
 };
 
 const struct verb verb_run = {

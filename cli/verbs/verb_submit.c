@@ -523,6 +523,7 @@ static const struct verb_flag submit_flags[] = {
     {"warm", "POOL", "on the nodes of a warm pool, or inside its allocation (`ckptbench warm`)"},
     {"resume", "RUN|SWEEP", "send what was planned and not sent"},
     {"id", "NAME", "name the run or sweep so; one of that name goes on, and no second one is made"},
+    REPLACE_KEPT_FLAG,
     SITE_FLAG,
 };
 

@@ -1,8 +1,7 @@
 /* The folder in the store for a run's checkpoints: claiming it, naming checkpoints, removing them.
  *
- * A store folder is ours if it contains FOLDER_MARKER; an empty one becomes ours. In it each run has its own folder (the
- * suffix), with the run's id in FOLDER_CLAIM. Nothing outside of such a folder is ever removed. For one rank; the caller
- * informs the others. */
+ * Runs mark a store with FOLDER_MARKER. In it each run has its own folder (the suffix) with a claim (claim.h). Nothing
+ * outside of such a folder is ever removed. For one rank; the caller informs the others. */
 #ifndef SETUP_FOLDER_FOLDER_H
 #define SETUP_FOLDER_FOLDER_H
 
@@ -14,7 +13,6 @@
 #include "store/store.h"
 
 #define FOLDER_MARKER ".ckptbench-store"
-#define FOLDER_CLAIM ".ckptbench-run"
 #define FOLDER_NAME_BYTES 1024
 
 struct folder {
@@ -23,7 +21,7 @@ struct folder {
     char suffix[FOLDER_NAME_BYTES]; /* of the run, or of the checkpoint that ops=load names */
     char run[FOLDER_NAME_BYTES];
     bool reads_only; /* ops=load: no checkpoint is claimed or removed */
-    bool ours;       /* the store folder has our marker */
+    bool ours;       /* ops=load: the store has our marker, so that a baseline may be written */
     bool overwrite;  /* folder=overwrite or rotate */
     uint32_t first;  /* folder=rotate: the slot of iteration 0, from folder_choose_slot */
 };

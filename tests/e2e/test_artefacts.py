@@ -21,6 +21,8 @@ CHANGED = {
     r"^ *(libcurl|libssh2|zlib|pmix) ": "--version lists all optional libraries",
     r"^slowest rank of \w+: ": "compare says where the reasons differ",
     r"^ *(--ranks +)?what each rank took, medians": "show --ranks --phases has every state",
+    r"replace a checkpoint that was kept|replace\W*kept|keep\.replace": "--replace-kept and keep.replace are new",
+    r"^\.TP$": "of which the manual has one more before each option",
 }
 
 spec = importlib.util.spec_from_file_location("make_artefacts", DATA / "make_artefacts.py")
@@ -40,12 +42,12 @@ def world():
 
 
 def without_added(document):
-    """A JSON document without the members that this version adds: why a rank was the slowest."""
+    """A JSON document without the members that this version adds: why a rank was the slowest, and the option keep.replace."""
     if isinstance(document, list):
-        return [without_added(value) for value in document]
+        return [without_added(value) for value in document if not (isinstance(value, dict) and value.get("name") == "keep.replace")]
     if not isinstance(document, dict):
         return document
-    kept = {key: without_added(value) for key, value in document.items() if key != "slowest_rank_state"}
+    kept = {key: without_added(value) for key, value in document.items() if key not in ("slowest_rank_state", "keep.replace")}
     for operation in kept.get("slowest_rank", {}).values():
         operation.pop("state", None)
     return kept
@@ -58,13 +60,18 @@ def is_same_json(old, now):
         return False
 
 
+def without_names(line):
+    """The shell's completion lists all flags and all keys in one line."""
+    return re.sub(r" (--replace-kept|keep\.replace)(?=[ \"])", "", line)
+
+
 def without_reasons(line):
     """`rank 1, +2.0 %: fsync` has its reason since runs are collected with it, which makes its column wider."""
     return re.sub(r"  +", "  ", re.sub(r"(rank \d+, [+-][\d.]+ %): [a-z]+", r"\1", line))
 
 
 def lines(text):
-    return [without_reasons(line) for line in text.splitlines() if not any(re.search(pattern, line) for pattern in CHANGED)]
+    return [without_reasons(line) for line in map(without_names, text.splitlines()) if not any(re.search(pattern, line) for pattern in CHANGED)]
 
 
 def difference(answer):

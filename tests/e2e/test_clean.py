@@ -97,3 +97,65 @@ def test_what_a_run_that_has_not_ended_writes_is_listed_and_stays(place):
     result = ckptbench(place, "clean", run)
     assert "not ended" in result.stdout and "`ckptbench collect` looks" in result.stdout
     assert (place / "store" / run).exists()
+
+
+# ---- kept checkpoints and other people's files ----
+
+def contents(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("folder", ["overwrite", "rotate"])
+def test_a_kept_checkpoint_of_another_run_stays_and_the_run_that_would_replace_it_says_how(place, folder):
+    run = saved(place, "suffix=nightly", "keep=true")
+    before = contents(place / "store")
+    refused = ckptbench(place, "run", *TINY, "store=./store", "suffix=nightly", f"folder={folder}", code=3).stdout
+    assert run in refused and "is kept" in refused and "--replace-kept" in refused
+    assert contents(place / "store") == before
+
+
+def test_replace_kept_replaces_a_kept_checkpoint(place):
+    first = saved(place, "suffix=nightly", "folder=overwrite")
+    second = saved(place, "suffix=nightly", "folder=overwrite", "--replace-kept", "seed=7")
+    (line,) = document(place, "clean")
+    assert first != second and line["run"] == second and line["kept"]
+    document(place, "run", *TINY, "store=./store", "suffix=nightly", "folder=overwrite", "--replace-kept")
+    assert not (place / "store/nightly").exists()
+
+
+def test_replace_kept_is_refused_where_nothing_is_replaced(place):
+    assert "needs folder=overwrite" in ckptbench(place, "run", *TINY, "store=./store", "--replace-kept", code=3).stdout
+    assert not (place / "store/.ckptbench-store").exists()
+
+
+def test_what_a_failed_run_left_is_overwritten_if_it_was_not_to_be_kept(place):
+    words = (*TINY, "suffix=mine", "folder=overwrite", "io.block=64KiB")
+    ckptbench(place, "run", *words, "store=fault:error_at=2/EIO:./store", code=3)
+    assert (place / "store/mine").exists()
+    document(place, "run", *words, "store=./store")
+    assert not (place / "store/mine").exists()
+
+
+def test_a_kept_checkpoint_stays_when_the_run_that_was_to_replace_it_fails(place):
+    saved(place, "suffix=nightly", "keep=true")
+    words = ("suffix=nightly", "folder=overwrite", "io.block=64KiB", "--replace-kept")
+    ckptbench(place, "run", *TINY, "store=fault:error_at=2/EIO:./store", *words, code=3)
+    document(place, "clean", "--yes")
+    assert list((place / "store/nightly").glob("iteration-*/.metadata"))
+
+
+def test_a_store_with_files_of_others_is_used_and_they_stay(place):
+    (place / "store/theirs").mkdir()
+    (place / "store/theirs/data").write_text("precious")
+    (place / "store/file").write_text("precious")
+    run = saved(place)
+    saved(place)  # a store in which runs have saved already, too
+    document(place, "clean", run, "--yes")
+    assert not (place / "store" / run).exists()
+    assert (place / "store/theirs/data").read_text() == (place / "store/file").read_text() == "precious"
+
+
+def test_no_run_saves_inside_the_folder_of_another(place):
+    run = saved(place, "suffix=nightly")
+    refused = ckptbench(place, "run", *TINY, "store=./store", "suffix=nightly/iteration-9", code=3).stdout
+    assert f"lies in the folder of run {run}" in refused

@@ -79,7 +79,7 @@ def test_folders_that_are_used_again(tmp_path, folder, names):
 def test_a_run_that_starts_again_replaces_the_older_of_two(tmp_path, before, replaced):
     passed(Run(tmp_path, folder="rotate", iterations=before, keep="true", suffix="a").run())
     markers = {path.parent.name: path.stat().st_mtime_ns for path in (tmp_path / "store/a").glob("*/.metadata")}
-    passed(Run(tmp_path, name="again", folder="rotate", iterations=1, keep="true", suffix="a").run())
+    passed(Run(tmp_path, name="again", folder="rotate", iterations=1, keep="true", keep__replace="true", suffix="a").run())
     now = {path.parent.name: path.stat().st_mtime_ns for path in (tmp_path / "store/a").glob("*/.metadata")}
     assert {name for name in now if now[name] != markers.get(name)} == {replaced}
 

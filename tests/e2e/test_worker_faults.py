@@ -106,19 +106,13 @@ def test_a_checkpoint_too_large_for_the_disk_is_refused_with_the_figures(tmp_pat
     failed(run, "no_space", "TiB", "is free")
 
 
-def test_a_folder_with_foreign_files_is_refused_and_left_alone(tmp_path):
+def test_a_folder_with_foreign_files_is_used_and_they_stay(tmp_path):
     store = tmp_path / "store"
     store.mkdir()
     (store / "thesis.tex").write_text("years of work")
-    run = Run(tmp_path).run()
-    failed(run, "exists", "thesis.tex")
-    assert [entry.name for entry in store.iterdir()] == ["thesis.tex"]
-
-
-def test_a_foreign_file_beside_our_marker_is_refused(tmp_path):
-    passed(Run(tmp_path, ops="save", verify="none").run())
-    (tmp_path / "store/thesis.tex").write_text("years of work")
-    failed(Run(tmp_path, name="next").run(), "exists", "thesis.tex")
+    passed(Run(tmp_path).run())
+    assert {entry.name for entry in store.iterdir()} == {"thesis.tex", ".ckptbench-store"}
+    assert (store / "thesis.tex").read_text() == "years of work"
 
 
 def test_a_suffix_of_another_run_is_refused(tmp_path):
