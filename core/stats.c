@@ -12,7 +12,8 @@
 #define RANDOM_FLIPS 9999      /* above that */
 #define ROUNDING 1e-9          /* scores that differ by less are equal */
 #define SIGNIFICANCE 0.05
-#define POWER_QUANTILE 0.8416212335729143 /* normal quantile at 0.80: the power that a proposal of more runs aims at */
+#define SETTLED 0.8       /* probability of a verdict that a proposal of more runs aims at */
+#define SMALL_PRODUCT 100 /* na x nb up to which a proposal asks whether a verdict is possible at all */
 #define HALF_WIDTH_QUANTILE 1.959963984540054
 #define NEWTON_STEPS 60
 
@@ -251,9 +252,13 @@ static size_t count_flips(struct flipped *all, size_t metrics, size_t blocks)
     for (size_t i = 1; i < flips; i++) {
         if (exact) /* Gray code; the last block keeps its sign, since flipping all of them changes no score */
             flip(all, metrics, (size_t)__builtin_ctzll(i));
-        for (size_t k = 0; k < blocks && !exact; k++)
-            if (next_random(&state) >> 63)
+        uint64_t bits = 0;
+        for (size_t k = 0; k < blocks && !exact; k++, bits >>= 1) {
+            if (k % 64 == 0)
+                bits = next_random(&state);
+            if (bits & 1)
                 flip(all, metrics, k);
+        }
         count_scores(all, metrics);
     }
     return flips;
@@ -398,27 +403,64 @@ static double square_sum_of_logs(const double *values, size_t n)
     return sum;
 }
 
-size_t stats_more_runs(const double *a, size_t na, const double *b, size_t nb, double threshold)
+double stats_log_variance(const double *a, size_t na, const double *b, size_t nb)
 {
-    if (na < 2 || nb < 2 || threshold <= 0)
+    size_t means = (na > 0) + (size_t)(nb > 0);
+    return na + nb > means ? (square_sum_of_logs(a, na) + square_sum_of_logs(b, nb)) / (double)(na + nb - means) : NAN;
+}
+
+static double normal_below(double z)
+{
+    return erfc(-z / sqrt(2)) / 2;
+}
+
+/* Variance of the estimated shift of na against nb runs. A rank test needs pi/3 times the runs of a normal test on
+ * normal data. */
+static double shift_variance(double variance, size_t na, size_t nb)
+{
+    return acos(-1) / 3 * variance * (1 / (double)na + 1 / (double)nb);
+}
+
+/* The distances from the estimate to the ends of its interval; those of a normal test if there is no interval. */
+static void half_widths(const struct shift *shift, double variance, double *down, double *up)
+{
+    *down = *up = HALF_WIDTH_QUANTILE * sqrt(variance);
+    if (isfinite(shift->high)) {
+        *down = log1p(shift->estimate) - log1p(shift->low);
+        *up = log1p(shift->high) - log1p(shift->estimate);
+    }
+}
+
+/* Probability that the runs give a verdict if the later estimate is normal about the present one with the deviation
+ * `open` and its interval has these half widths; a correction for several tests makes them `factor` times as wide for
+ * better and worse. */
+static double settled(double estimate, double open, double down, double up, double factor, double threshold)
+{
+    double most = log1p(threshold), least = threshold < 1 ? log1p(-threshold) : -INFINITY;
+    double worse = normal_below((estimate - fmax(most, down * factor)) / open);
+    double better = normal_below((fmin(least, -up * factor) - estimate) / open);
+    double same = normal_below((most - up - estimate) / open) - normal_below((least + down - estimate) / open);
+    return worse + better + fmax(0, same);
+}
+
+size_t stats_more_runs(const struct shift *shift, double variance, size_t na, size_t nb, double threshold, size_t tests)
+{
+    if (na < 1 || nb < 1 || tests < 1 || threshold <= 0 || !(variance > 0) || !isfinite(shift->estimate))
         return 0;
-    double variance = (square_sum_of_logs(a, na) + square_sum_of_logs(b, nb)) / (double)(na + nb - 2);
-    struct shift shift;
-    stats_shift_ratio(a, na, b, nb, 0.95, &shift);
-    if (!(variance > 0) || !isfinite(shift.estimate))
-        return 0;
-    /* The border that the interval must not cross: 0 if the shift is beyond the threshold, else the nearer border of
-     * "same". A rank test needs pi/3 times the runs of a normal test on normal data. */
-    double size = fabs(log1p(shift.estimate)), border = log1p(threshold);
-    double clear = size > border ? size : border - size;
-    if (clear < border / 10)
-        return 0; /* the shift lies on the border: no number of runs would settle it */
-    double z = HALF_WIDTH_QUANTILE + POWER_QUANTILE;
-    double needed = ceil(acos(-1) / 3 * 2 * variance * z * z / (clear * clear));
-    size_t have = na < nb ? na : nb;
-    if (needed < 4)
-        needed = 4; /* fewer cannot reach p < 0.05 */
-    return needed > (double)have ? (size_t)needed - have : 1;
+    double tail = SIGNIFICANCE / 2 / (double)tests, factor = normal_quantile(1 - tail) / HALF_WIDTH_QUANTILE;
+    double now = shift_variance(variance, na, nb), down, up;
+    half_widths(shift, now, &down, &up);
+    size_t more = 1;
+    for (; more <= STATS_MOST_MORE_RUNS; more++) {
+        size_t a = na + more, b = nb + more;
+        if (a * b <= SMALL_PRODUCT && outside_exact(a, b, tail) == 0)
+            continue; /* too few for any verdict */
+        double later = shift_variance(variance, a, b), narrower = sqrt(later / now);
+        if (settled(log1p(shift->estimate), sqrt(now - later), down * narrower, up * narrower, factor, threshold) >=
+            SETTLED)
+            break;
+    }
+    return more;
 }
 
 double stats_daly_interval(double cost_s, double mtbf_s)

@@ -188,26 +188,9 @@ void signed_rank_shift(const double *differences, size_t n, double confidence, s
 
 /* One metric */
 
-/* Splits the differences into two sides whose spreads add up to theirs, to forecast how many blocks would decide. */
-static size_t more_blocks(const double *differences, size_t n, double threshold)
-{
-    double *sides = calloc(2 * n + 1, sizeof *sides);
-    if (!sides)
-        return 0;
-    double centre = median(differences, n);
-    for (size_t i = 0; i < n; i++) {
-        sides[i] = exp(-(differences[i] - centre) / sqrt(2) - centre / 2);
-        sides[n + i] = exp((differences[i] - centre) / sqrt(2) + centre / 2);
-    }
-    size_t more = stats_more_runs(sides, n, sides + n, n, threshold);
-    free(sides);
-    return more;
-}
-
 /* `row` receives the difference of logarithms in each block, NAN if a side has no value there. */
 static int compare_blocked(struct comparison_metric *metric, const struct sample_set *base,
-                           const struct sample_set *other, double *row, size_t blocks, double threshold,
-                           struct cb_err *err)
+                           const struct sample_set *other, double *row, size_t blocks, struct cb_err *err)
 {
     double *differences = calloc(blocks + base->count + other->count, sizeof *differences);
     if (!differences)
@@ -222,7 +205,10 @@ static int compare_blocked(struct comparison_metric *metric, const struct sample
     signed_rank_shift(differences, count, COMPARISON_CONFIDENCE, &metric->shift);
     if (!metric->primary)
         stats_flip_blocks(row, 1, blocks, 0, &metric->p);
-    metric->more_runs = more_blocks(differences, count, threshold);
+    metric->base_n = metric->other_n = count;
+    for (size_t i = 0; i < count; i++)
+        differences[i] = exp(differences[i]);
+    metric->run_variance = stats_log_variance(differences, count, NULL, 0) / 2;
     free(differences);
     return 0;
 }
@@ -240,7 +226,7 @@ static bool all_equal(const struct sample_set *base, const struct sample_set *ot
 
 /* Compares within blocks if there are any: see compare_blocked. */
 static int compare_sets(struct comparison_metric *metric, const struct sample_set *base, const struct sample_set *other,
-                        double *row, size_t blocks, double threshold, struct cb_err *err)
+                        double *row, size_t blocks, struct cb_err *err)
 {
     metric->base = median(base->values, base->count);
     metric->other = median(other->values, other->count);
@@ -248,6 +234,7 @@ static int compare_sets(struct comparison_metric *metric, const struct sample_se
     metric->other_n = other->count;
     metric->shift = (struct shift){NAN, -1, INFINITY};
     metric->p = 1;
+    metric->run_variance = NAN;
     if (all_equal(base, other)) {
         metric->shift.estimate = 0;
         if (base->count > 1 && other->count > 1)
@@ -259,10 +246,10 @@ static int compare_sets(struct comparison_metric *metric, const struct sample_se
         return 0;
     }
     if (blocks)
-        return compare_blocked(metric, base, other, row, blocks, threshold, err);
+        return compare_blocked(metric, base, other, row, blocks, err);
     stats_shift_ratio(base->values, base->count, other->values, other->count, COMPARISON_CONFIDENCE, &metric->shift);
     metric->p = stats_mann_whitney(base->values, base->count, other->values, other->count);
-    metric->more_runs = stats_more_runs(base->values, base->count, other->values, other->count, threshold);
+    metric->run_variance = stats_log_variance(base->values, base->count, other->values, other->count);
     return 0;
 }
 
@@ -403,15 +390,22 @@ static void correct(struct comparison *self, double *rows, double threshold)
 
 static void judge(struct comparison *self, const struct comparison_options *options)
 {
+    size_t tests = 0;
+    for (size_t i = 0; i < self->metric_count; i++)
+        tests += is_tested(&self->metrics[i]);
     for (size_t i = 0; i < self->metric_count; i++) {
         struct comparison_metric *metric = &self->metrics[i];
         bool lower = metric_row(metric->metric)->direction != METRIC_HIGHER_IS_BETTER;
         if (metric->primary && metric->repeats)
             metric->p = metric->repeats->p;
         metric->verdict = VERDICT_INCONCLUSIVE;
-        if (metric->primary && self->method != COMPARED_ITERATIONS && !self->refused &&
-            isfinite(metric->shift.estimate))
-            metric->verdict = stats_verdict(&metric->shift, metric->p, options->threshold, lower);
+        if (!metric->primary || self->method == COMPARED_ITERATIONS || self->refused ||
+            !isfinite(metric->shift.estimate))
+            continue;
+        metric->verdict = stats_verdict(&metric->shift, metric->p, options->threshold, lower);
+        if (metric->verdict == VERDICT_INCONCLUSIVE)
+            metric->more_runs = stats_more_runs(&metric->shift, metric->run_variance, metric->base_n, metric->other_n,
+                                                options->threshold, tests);
     }
 }
 
@@ -445,7 +439,7 @@ static int compare_metrics(struct comparison *self, const struct comparison_side
             fill_from_runs(&b, other, blocks + base->count, metric);
         }
         rc = compare_sets(metric, &a, &b, rows + i * self->blocks, self->method == COMPARED_BLOCKS ? self->blocks : 0,
-                          options->threshold, err);
+                          err);
         shift_of_medians(metric);
         metric->repeats = repeated_primary(self, i, base, other);
         bool looked_at = metric->primary && !metric->repeats && self->method != COMPARED_ITERATIONS;

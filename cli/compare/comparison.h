@@ -18,8 +18,6 @@
 #define COMPARISON_DEFAULT_THRESHOLD 0.03
 /* The fewest blocks that can give a 95 % interval: 2/2^6 < 0.05. */
 #define COMPARISON_MIN_BLOCKS 6
-/* Far more runs a side than anybody makes. */
-#define COMPARISON_MOST_RUNS 100
 
 struct comparison_side {
     const char *name;
@@ -45,13 +43,15 @@ struct comparison_metric {
     enum metric_id metric;
     char name[64]; /* "save_s", or "load.io_s" if several operations have the metric */
     bool primary;
-    double base, other; /* medians */
-    size_t base_n, other_n;
+    double base, other;     /* medians */
+    size_t base_n, other_n; /* values compared: runs or iterations, or blocks that have both sides */
     /* Ratio - 1. The estimate is NAN if the values allow no ratio, and that of the medians if there is no interval. */
     struct shift shift;
     double p;             /* of primary metrics corrected for their number */
     enum verdict verdict; /* of primary metrics only */
-    size_t more_runs;     /* more runs a side that would decide; 0 if unknown */
+    /* Of an inconclusive primary metric, if verdicts are given: see stats_more_runs. */
+    size_t more_runs;
+    double run_variance; /* of the logarithm of one run of a side, in its block if there are blocks; NAN if unknown */
     /* The earlier primary metric that this one equals in every run: the same quantity under another name, so it has the
      * same p and verdict and counts as one test with it. NULL if there is none. */
     const struct comparison_metric *repeats;

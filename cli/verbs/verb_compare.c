@@ -50,7 +50,7 @@ static void json_metric(struct json_writer *json, const struct comparison_metric
     json_member_bool(json, "primary", metric->primary);
     json_member_text(json, "unit", metric_row(metric->metric)->unit);
     json_write_key(json, "more_runs");
-    if (metric->primary && metric->verdict == VERDICT_INCONCLUSIVE && metric->more_runs)
+    if (metric->more_runs && metric->more_runs <= STATS_MOST_MORE_RUNS)
         json_write_u64(json, metric->more_runs);
     else
         json_write_null(json);
@@ -200,9 +200,9 @@ static void add_verdict(struct table *table, const struct comparison *comparison
         table_addf(table, TABLE_GOOD, "better   p = %.2g", metric->p);
     else if (metric->verdict == VERDICT_WORSE)
         table_addf(table, TABLE_BAD, "worse   p = %.2g", metric->p);
-    else if (metric->more_runs > COMPARISON_MOST_RUNS)
-        table_add(table, TABLE_WARN,
-                  "inconclusive: no difference that matters can be shown with a practical number of runs");
+    else if (metric->more_runs > STATS_MOST_MORE_RUNS)
+        table_addf(table, TABLE_WARN, "inconclusive: more than %d more runs a side would be needed to tell",
+                   STATS_MOST_MORE_RUNS);
     else if (metric->more_runs)
         table_addf(table, TABLE_WARN, "inconclusive: about %zu more run%s a side would tell", metric->more_runs,
                    units_plural(metric->more_runs));

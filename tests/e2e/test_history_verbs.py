@@ -152,8 +152,16 @@ def test_compare_names_no_number_of_runs_that_nobody_makes(home):
         home.make(f"b{i}", f"save={(60, 3, 40, 2, 50, 1)[i]}", "label.side=b")
     home.call("collect")
     text = home.call("compare", "label.side=a", "label.side=b", code=6).stdout
-    assert "no difference that matters can be shown with a practical number of runs" in text
+    assert "inconclusive: more than 100 more runs a side would be needed to tell" in text
     assert "more runs a side would tell" not in text
+    assert home.json("compare", "label.side=a", "label.side=b", code=6)["others"][0]["metrics"]["save_s"]["more_runs"] is None
+
+
+def test_compare_within_one_run_proposes_no_number_of_runs(home):
+    """The spread of iterations says nothing of that between runs."""
+    make_ab(home, count=1, base=9.0, other=8.0)
+    save = home.json("compare", "a0", "b0", code=6)["others"][0]["metrics"]["save_s"]
+    assert save["verdict"] == "inconclusive" and save["more_runs"] is None
 
 
 def test_compare_by_a_key_tests_within_the_blocks_of_a_sweep(home):

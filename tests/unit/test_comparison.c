@@ -12,7 +12,7 @@
 
 #include "cli/compare/comparison.h"
 
-#define MOST_RUNS 16
+#define MOST_RUNS (8 + STATS_MOST_MORE_RUNS)
 
 struct made_side {
     struct run_info runs[MOST_RUNS];
@@ -542,10 +542,65 @@ static void five_per_cent_at_10_runs_a_side_and_3_per_cent_noise_is_found_in_4_c
     }
 }
 
+/* Compares the first `runs` of each side by their save_s. */
+static struct comparison_metric save_of_first(struct made_side *base, struct made_side *other, size_t runs)
+{
+    struct comparison comparison;
+    base->side.count = other->side.count = runs;
+    compare(base, other, false, &comparison);
+    struct comparison_metric save = *metric_named(&comparison, "save_s");
+    comparison_release(&comparison);
+    base->side.count = other->side.count = MOST_RUNS;
+    return save;
+}
+
+/* Comparisons of 8 runs a side with true changes from -10 to 10 %; if one is inconclusive, as many runs are added as it
+ * proposes. Returns the share of these that have a verdict then. */
+static double follow_proposals(bool blocked, unsigned comparisons)
+{
+    struct made_side base, other;
+    struct simulated what = {.blocked = blocked, .load_noise = 0.03};
+    double values[MOST_RUNS], evenings[MOST_RUNS];
+    unsigned followed = 0, settled = 0;
+    uint64_t state = 1;
+    for (size_t i = 0; i < MOST_RUNS; i++)
+        values[i] = 1;
+    make_side(&base, "a", values, MOST_RUNS);
+    make_side(&other, "b", values, MOST_RUNS);
+    put_in_sweep(&base, blocked ? "s1" : "");
+    put_in_sweep(&other, blocked ? "s1" : "");
+    for (unsigned i = 0; i < comparisons; i++) {
+        for (size_t k = 0; k < MOST_RUNS; k++)
+            evenings[k] = blocked ? 0.05 * deviate(&state) : 0;
+        what.effect = -0.10 + 0.20 * i / comparisons;
+        draw(&base, &what, 0, evenings, &state);
+        draw(&other, &what, what.effect, evenings, &state);
+        struct comparison_metric first = save_of_first(&base, &other, 8);
+        if (first.verdict != VERDICT_INCONCLUSIVE || first.more_runs == 0 || first.more_runs > STATS_MOST_MORE_RUNS)
+            continue;
+        followed++;
+        settled += save_of_first(&base, &other, 8 + first.more_runs).verdict != VERDICT_INCONCLUSIVE;
+    }
+    free_side(&base);
+    free_side(&other);
+    print_message("proposals that settle, %s: %u of %u\n", blocked ? "blocks" : "runs", settled, followed);
+    return settled / (double)followed;
+}
+
+static void as_many_more_runs_as_are_proposed_settle_4_comparisons_of_5(void **unused)
+{
+    (void)unused;
+    for (int blocked = 0; blocked < 2; blocked++) {
+        double settled = follow_proposals(blocked, 600);
+        assert_true(settled > 0.7 && settled < 0.9);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_against_a_is_judged_different_in_at_most_one_comparison_of_20),
+        cmocka_unit_test(as_many_more_runs_as_are_proposed_settle_4_comparisons_of_5),
         cmocka_unit_test(five_per_cent_at_10_runs_a_side_and_3_per_cent_noise_is_found_in_4_comparisons_of_5),
         cmocka_unit_test(what_repeats_a_primary_metric_has_its_verdict_and_does_not_count_under_holm),
         cmocka_unit_test(too_few_runs_give_the_change_of_the_medians_they_are_shown_with),

@@ -301,10 +301,31 @@ static void more_runs_are_asked_for_where_spread_hides_the_change(void **unused)
 {
     (void)unused;
     const double a[] = {1.00, 1.05, 0.95, 1.02}, b[] = {1.04, 1.10, 0.99, 1.08}, same[] = {1, 1, 1, 1};
-    size_t more = stats_more_runs(a, 4, b, 4, 0.03);
-    assert_in_range(more, 3, 40);
-    assert_int_equal(stats_more_runs(same, 4, same, 4, 0.03), 0);
-    assert_int_equal(stats_more_runs(a, 1, b, 4, 0.03), 0);
+    const struct shift change = {0.045, -0.03, 0.12}, large = {0.10, -0.01, 0.22};
+    double variance = stats_log_variance(a, 4, b, 4);
+    size_t more = stats_more_runs(&large, variance, 4, 4, 0.03, 1);
+    assert_in_range(more, 2, 30);
+    assert_true(stats_more_runs(&large, variance, 4, 4, 0.03, 12) > more);
+    assert_true(stats_more_runs(&change, variance, 4, 4, 0.03, 1) > more);
+    assert_int_equal(stats_more_runs(&large, stats_log_variance(same, 4, same, 4), 4, 4, 0.03, 1), 0);
+    assert_true(isnan(stats_log_variance(a, 1, b, 1)));
+    assert_int_equal(stats_more_runs(&large, NAN, 1, 1, 0.03, 1), 0);
+}
+
+/* 4 against 4 is the first that can give a verdict, 5 against 5 if two metrics are tested together. */
+static void fewer_runs_than_can_give_a_verdict_are_not_proposed(void **unused)
+{
+    (void)unused;
+    const struct shift doubled = {1, -1, INFINITY};
+    assert_int_equal(stats_more_runs(&doubled, 1e-6, 2, 2, 0.03, 1), 2);
+    assert_int_equal(stats_more_runs(&doubled, 1e-6, 2, 2, 0.03, 2), 3);
+}
+
+static void a_change_on_the_threshold_asks_for_more_runs_than_anybody_makes(void **unused)
+{
+    (void)unused;
+    const struct shift on_the_threshold = {0.03, -0.06, 0.13};
+    assert_int_equal(stats_more_runs(&on_the_threshold, 0.01, 10, 10, 0.03, 1), STATS_MOST_MORE_RUNS + 1);
 }
 
 static void best_interval_and_goodput_of_the_published_cases(void **unused)
@@ -371,6 +392,8 @@ int main(void)
         cmocka_unit_test(holm_of_the_usual_example),
         cmocka_unit_test(verdicts_follow_interval_size_and_p),
         cmocka_unit_test(more_runs_are_asked_for_where_spread_hides_the_change),
+        cmocka_unit_test(fewer_runs_than_can_give_a_verdict_are_not_proposed),
+        cmocka_unit_test(a_change_on_the_threshold_asks_for_more_runs_than_anybody_makes),
         cmocka_unit_test(best_interval_and_goodput_of_the_published_cases),
         cmocka_unit_test(daly_interval_is_where_goodput_is_best),
         cmocka_unit_test(robust_z_is_that_of_iglewicz_and_hoaglin_with_a_least_spread),
