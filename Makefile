@@ -175,11 +175,13 @@ demo-s3: ## the same with S3: a server in memory (Ceph RGW, about 15 s to start)
 	@PYTHON=$(PYTHON) scripts/demo_s3.sh $(BUILD)
 
 cuda: ## install nvcc, NCCL and cuBLAS into build/cuda where they are missing; build the CUDA plugin and what proves it (no GPU needed)
+	@DEPS=$(DEPS) scripts/deps.sh gpu
 	@DEPS=$(DEPS) PYTHON=$(PYTHON) scripts/cuda.sh build/cuda
 	@$(MAKE) --no-print-directory -s -j2 all $(BUILD)/tests/test_gpu $(BUILD)/tests/test_gpu_train $(BUILD)/tests/plain_cuda
 
 .PHONY: test-gpu bench-gpu
 test-gpu: ## prove the CUDA plugin on a GPU of this machine; fails where there is none
+	@DEPS=$(DEPS) scripts/deps.sh gpu
 	@DEPS=$(DEPS) PYTHON=$(PYTHON) scripts/cuda.sh build/cuda
 	@$(MAKE) --no-print-directory -s -j2 all $(BUILD)/tests/test_gpu $(BUILD)/tests/test_gpu_train
 	@CKPTBENCH_CUDA_PLUGIN=$(abspath $(BUILD))/ckptbench-cuda.so $(BUILD)/tests/test_gpu
@@ -187,6 +189,7 @@ test-gpu: ## prove the CUDA plugin on a GPU of this machine; fails where there i
 	@$(PYTHON) tests/gpu/prove.py $(BUILD)
 
 bench-gpu: ## a GPU of this machine against a plain CUDA program and, with TORCH_PYTHON=a Python that has it, PyTorch
+	@DEPS=$(DEPS) scripts/deps.sh gpu
 	@DEPS=$(DEPS) PYTHON=$(PYTHON) scripts/cuda.sh build/cuda
 	@$(MAKE) --no-print-directory -s -j2 all $(BUILD)/tests/plain_cuda
 	@$(PYTHON) tests/bench/bench_gpu.py --build $(BUILD)

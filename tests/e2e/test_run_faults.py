@@ -166,10 +166,10 @@ def test_a_missing_path_is_refused_before_a_run_is_planned(home):
     assert not list(home.home.glob("runs/*"))
 
 
-def test_foreign_files_are_refused_and_left_alone(home):
+def test_other_peoples_files_in_the_store_stay(home):
     (home.store / "thesis.tex").write_text("years of work")
-    assert "thesis.tex" in home.run(*TINY, "store=./store", code=3)["message"]
-    assert [entry.name for entry in home.store.iterdir()] == ["thesis.tex"]
+    home.run(*TINY, "store=./store", "keep=false")
+    assert (home.store / "thesis.tex").read_text() == "years of work"
 
 
 # ---- a file system that is really full ----
