@@ -136,7 +136,6 @@ static double iteration_value(const struct work *work, const struct group *group
     case METRIC_TOKENS_PER_S:
         return over_ranks(work, group, METRIC_TOKENS, METRIC_OVER_SUM) / op_s;
     case METRIC_SAVE_BYTES_PER_S:
-        return over_ranks(work, group, METRIC_BYTES_MOVED, METRIC_OVER_SUM) / op_s;
     case METRIC_LOAD_BYTES_PER_S:
     case METRIC_VERIFY_BYTES_PER_S:
         return over_ranks(work, group, METRIC_BYTES_NEEDED, METRIC_OVER_SUM) / op_s;
@@ -272,6 +271,8 @@ static int add_run_values(struct work *work, struct cb_err *err)
     fill_if_absent(&values[METRIC_BASELINE_READ_BYTES_PER_S], baseline_rate(work, OP_BASELINE_READ));
     values[METRIC_SAVE_LIMIT_FRACTION] =
         median_of(work, OP_SAVE, METRIC_SAVE_BYTES_PER_S) / values[METRIC_BASELINE_WRITE_BYTES_PER_S];
+    values[METRIC_SAVE_OVERHEAD] =
+        values[METRIC_CHECKPOINT_STORED_BYTES] / median_of(work, OP_SAVE, METRIC_BYTES_NEEDED) - 1;
     values[METRIC_LOAD_LIMIT_FRACTION] =
         median_of(work, OP_LOAD, METRIC_LOAD_BYTES_PER_S) / values[METRIC_BASELINE_READ_BYTES_PER_S];
     count_requests(work, &requests, &errors, &seconds);

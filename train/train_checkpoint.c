@@ -218,8 +218,6 @@ static void settle_one(struct trainer *trainer, struct save_under_way *save)
     double beside_s = seconds_a_step(&trainer->beside), alone_s = seconds_a_step(&trainer->alone);
     if (isnan(values[METRIC_STALL_S]))
         values[METRIC_STALL_S] = values[METRIC_OP_S];
-    if (isnan(values[METRIC_DURABLE_S]) && experiment_bool(self->experiment, OPT_IO_FSYNC))
-        values[METRIC_DURABLE_S] = values[METRIC_OP_S];
     if (self->async && !isnan(beside_s) && !isnan(alone_s))
         values[METRIC_INTERFERENCE_FRACTION] = 1 - alone_s / beside_s;
     trainer->beside = (struct step_rate){0};

@@ -63,12 +63,13 @@ static int load_once(struct run *self, uint32_t iteration, struct sample *sample
     return raw_read(&raw, self->checkpoint, sample, options.deadline_ns, err);
 }
 
-/* A synchronous save stalls training for all of its time, and is durable when it ends. */
+/* A synchronous save stalls training for all of its time. Raw files are durable when it ends; an engine says of its own
+ * saves whether they are. */
 static void fill_synchronous(const struct run *self, struct sample *sample)
 {
     if (isnan(sample->values[METRIC_STALL_S]))
         sample->values[METRIC_STALL_S] = sample->values[METRIC_OP_S];
-    if (isnan(sample->values[METRIC_DURABLE_S]) && experiment_bool(self->experiment, OPT_IO_FSYNC))
+    if (self->raw && experiment_bool(self->experiment, OPT_IO_FSYNC))
         sample->values[METRIC_DURABLE_S] = sample->values[METRIC_OP_S];
 }
 
@@ -78,8 +79,10 @@ static int count_files(struct run *self, const char *checkpoint, struct cb_err *
     if (comm_rank(self->comm) != 0 || !self->folder.path || !isnan(self->page->run_values[METRIC_CHECKPOINT_FILES]))
         return 0;
     int rc = store_measure(self->folder.plain, checkpoint, &bytes, &files, err);
-    if (!rc)
+    if (!rc) {
         self->page->run_values[METRIC_CHECKPOINT_FILES] = (double)files;
+        self->page->run_values[METRIC_CHECKPOINT_STORED_BYTES] = (double)bytes;
+    }
     return rc;
 }
 

@@ -16,10 +16,10 @@
 
 #include "agent/attempt/launch_nodes.h"
 #include "agent/attempt/node_peers.h"
-#include "agent/procfs.h"
 #include "core/clock.h"
 #include "core/path.h"
 #include "core/process.h"
+#include "core/procfs.h"
 #include "core/version.h"
 #include "run/container.h"
 

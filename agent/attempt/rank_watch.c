@@ -178,10 +178,19 @@ static void check_standstill(struct watch *self, uint64_t now_ns)
     request_stop(self, STOP_NOW, now_ns);
 }
 
-/* How long a rank has made no progress. */
+static bool is_in_fsync(const struct status_page *page)
+{
+    return (atomic_load(&page->op) != OP_NONE && atomic_load(&page->state) == STATE_FSYNC) ||
+           (atomic_load(&page->behind_op) != OP_NONE && atomic_load(&page->behind_state) == STATE_FSYNC);
+}
+
+/* How long a rank has made no progress. Nothing moves that could be seen in an fsync: only timeout.op ends it. */
 static uint64_t idle_ns(const struct attempt *attempt, uint32_t rank, uint64_t now_ns)
 {
-    uint64_t moved_ns = atomic_load(&page_of(attempt, rank)->progress_ns);
+    const struct status_page *page = page_of(attempt, rank);
+    uint64_t moved_ns = atomic_load(&page->progress_ns);
+    if (is_in_fsync(page))
+        return 0;
     if (moved_ns < attempt->launched_ns)
         moved_ns = attempt->launched_ns;
     return now_ns > moved_ns ? now_ns - moved_ns : 0;
@@ -195,7 +204,7 @@ static bool find_idle(const struct attempt *attempt, uint64_t now_ns, uint32_t *
     for (uint32_t i = 0; i < attempt->ranks; i++) {
         if (has_ended(attempt, i))
             continue;
-        bool busy = atomic_load(&page_of(attempt, i)->state) != STATE_WAIT;
+        bool busy = atomic_load(&page_of(attempt, i)->state) != STATE_WAIT || is_in_fsync(page_of(attempt, i));
         uint64_t idle = idle_ns(attempt, i, now_ns);
         if (!found || (busy && !found_busy) || (busy == found_busy && idle > *longest_ns)) {
             *rank = i;

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "agent/attempt/launch_ranks.h"
-#include "agent/procfs.h"
 #include "core/clock.h"
+#include "core/procfs.h"
 
 #define LOOK_EVERY_NS (200 * NS_PER_MS)
 #define AFTER_DEATH_NS (3 * NS_PER_S)      /* time for a launcher to notice by itself */

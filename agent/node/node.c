@@ -15,10 +15,10 @@
 #include "agent/node/pages.h"
 #include "agent/node/rendezvous.h"
 #include "agent/probe.h"
-#include "agent/procfs.h"
 #include "agent/sent_programs.h"
 #include "core/alloc.h"
 #include "core/clock.h"
+#include "core/procfs.h"
 #include "run/experiment.h"
 
 #define TICK_MS 50

@@ -19,6 +19,7 @@
 
 #define LIMIT_IN_DOUBT 1.1   /* times the device's limit, which the baseline measures once a run */
 #define OTHERS_IN_DOUBT 0.15 /* share of the machine's CPU time */
+#define SAME_LOAD 0.1        /* how far the bytes of a checkpoint and of its baseline may differ without a word */
 #define SHOWN_SHARE 0.005    /* states with a smaller share of the time are not printed */
 
 /* ---- the table ---- */
@@ -160,6 +161,24 @@ static void write_kept(const struct run_info *info, struct buf *out)
     }
     if (kept && strcmp(info->outcome, "pass") == 0 && !experiment_is(info->experiment, OPT_OPS, "load"))
         buf_printf(out, "kept          %s     load it with ops=load suffix=%s\n", kept, kept);
+}
+
+/* Many small files, copies or a cut share of the bytes make another load for a store than the baseline's file a rank. */
+static void write_baseline(const struct run_info *info, struct buf *out)
+{
+    const struct run_metric *raw = run_info_metric(info, OP_BASELINE_WRITE, METRIC_BYTES_MOVED);
+    double files = metric_median(info, METRIC_CHECKPOINT_FILES),
+           bytes = metric_median(info, METRIC_CHECKPOINT_STORED_BYTES);
+    uint64_t ranks = experiment_u64(info->experiment, OPT_RANKS);
+    char a[32], b[32], count[32];
+    if (!raw || !isfinite(bytes) || !isfinite(files))
+        return;
+    double difference = fabs(bytes / raw->summary.median - 1);
+    if (difference <= SAME_LOAD && files <= (double)ranks + 1) /* with the commit marker */
+        return;
+    buf_printf(out, "limit         measured with %u file%s, %s in all; a checkpoint has %s files, %s in all\n",
+               (unsigned)ranks, units_plural(ranks), units_format_bytes(raw->summary.median, a),
+               units_format_count((uint64_t)files, count), units_format_bytes(bytes, b));
 }
 
 static void write_doubts(const struct run_info *info, struct buf *out)
@@ -359,6 +378,7 @@ int report_checkpoints(const struct run_info *info, bool colour, struct buf *out
     write_behind(info, out);
     write_goodput(info, out);
     write_kept(info, out);
+    write_baseline(info, out);
     write_doubts(info, out);
     return rc;
 }

@@ -203,7 +203,7 @@ static int invoke(struct invocation *self, const struct external_operation *oper
     char how[64], last[512];
     int rc = child_start(&child, &options, err);
     if (!rc)
-        rc = external_wait(&child, operation->setup->comm, operation->options->deadline_ns, output_fds, err);
+        rc = external_wait(operation, &child, output_fds, err);
     if (rc || child.status == 0)
         return rc;
     external_last_line(self->stderr_fd, last);

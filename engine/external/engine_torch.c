@@ -296,9 +296,12 @@ static int run_operation(struct engine *engine, const char *path, struct state *
         return rc;
     rc = request_operation(self, &operation, operation_name((enum operation)sample->op), name, &answer, err);
     rc = external_end(&operation, rc, err);
-    if (!rc)
-        take_answer(&answer, state, sample);
-    return rc;
+    if (rc)
+        return rc;
+    take_answer(&answer, state, sample);
+    if (sample->op == OP_SAVE && self->setup.config.fsync)
+        sample->values[METRIC_DURABLE_S] = sample->values[METRIC_OP_S];
+    return 0;
 }
 
 /* --- asynchronous saves --- */
@@ -423,7 +426,7 @@ static int torch_open(const struct engine_setup *setup, struct engine **engine, 
     self->base.ops = &engine_torch_ops;
     self->setup = *setup;
     self->async.ended_fd = -1;
-    torch_adapter_init(&self->adapter, setup->comm);
+    torch_adapter_init(&self->adapter, setup->comm, setup->page);
     *engine = &self->base;
     return 0;
 }

@@ -9,6 +9,7 @@
 #include "ckpt/format/format.h"
 #include "comm/agree.h"
 #include "core/clock.h"
+#include "engine/external/child_activity.h"
 
 #define WAIT_SLICE_NS (100 * NS_PER_MS)
 #define GRACE_NS (2 * NS_PER_S)
@@ -98,15 +99,18 @@ static int check_output(const int fds[EXTERNAL_OUTPUTS], struct cb_err *err)
     return 0;
 }
 
-int external_wait(struct child *child, struct comm *comm, uint64_t deadline_ns, const int output_fds[EXTERNAL_OUTPUTS],
-                  struct cb_err *err)
+int external_wait(const struct external_operation *operation, struct child *child,
+                  const int output_fds[EXTERNAL_OUTPUTS], struct cb_err *err)
 {
+    uint64_t deadline_ns = operation->options->deadline_ns;
+    struct child_activity activity = {0};
     for (;;) {
         uint64_t slice_ns = clock_monotonic_ns() + WAIT_SLICE_NS;
         int rc = child_wait(child, slice_ns < deadline_ns ? slice_ns : deadline_ns, err);
         if (rc != CB_ERR_TIMEOUT)
             return rc;
-        rc = comm_check(comm, err);
+        child_activity_look(&activity, child->pid, operation->setup->page, clock_monotonic_ns());
+        rc = comm_check(operation->setup->comm, err);
         if (!rc)
             rc = check_output(output_fds, err);
         if (!rc && clock_monotonic_ns() >= deadline_ns)

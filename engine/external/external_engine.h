@@ -36,9 +36,10 @@ int external_join(struct external_operation *self, int code, struct cb_err *err)
 /* Moves seconds from "other" to the state that the other process reports for them. */
 void external_attribute(struct sample *sample, enum metric_id metric, double seconds);
 
-/* Waits for a child and kills it at the deadline, on a stop request, or if it writes too much output. */
-int external_wait(struct child *child, struct comm *comm, uint64_t deadline_ns, const int output_fds[EXTERNAL_OUTPUTS],
-                  struct cb_err *err) CB_MUST_CHECK;
+/* Waits for a child and kills it at the deadline, on a stop request, or if it writes too much output. The status page
+ * shows meanwhile what it does. */
+int external_wait(const struct external_operation *operation, struct child *child,
+                  const int output_fds[EXTERNAL_OUTPUTS], struct cb_err *err) CB_MUST_CHECK;
 
 /* The last non-empty line of a file, or "". */
 char *external_last_line(int fd, char text[512]);

@@ -22,9 +22,9 @@
 #define ANSWER_SLICE_MS 100
 #define QUIT_GRACE_NS (2 * NS_PER_S)
 
-void torch_adapter_init(struct torch_adapter *self, struct comm *comm)
+void torch_adapter_init(struct torch_adapter *self, struct comm *comm, struct status_page *page)
 {
-    *self = (struct torch_adapter){.comm = comm, .to_child = -1, .from_child = -1, .stderr_fd = -1};
+    *self = (struct torch_adapter){.comm = comm, .page = page, .to_child = -1, .from_child = -1, .stderr_fd = -1};
     buf_init(&self->request, LINE_MAX_BYTES);
     buf_init(&self->received, LINE_MAX_BYTES);
 }
@@ -144,6 +144,7 @@ static int receive_line(struct torch_adapter *self, uint64_t deadline_ns, size_t
         }
         struct pollfd ready = {.fd = self->from_child, .events = POLLIN};
         if (poll(&ready, 1, ANSWER_SLICE_MS) <= 0) {
+            child_activity_look(&self->activity, self->child.pid, self->page, clock_monotonic_ns());
             int rc = comm_check(self->comm, err);
             if (!rc && clock_monotonic_ns() > deadline_ns)
                 rc = cb_fail(err, CB_ERR_TIMEOUT, "the Python process of engine=torch-dcp did not answer in time");

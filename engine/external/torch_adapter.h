@@ -11,10 +11,13 @@
 #include "core/child.h"
 #include "core/err.h"
 #include "core/json.h"
+#include "engine/external/child_activity.h"
 
 struct torch_adapter {
-    struct comm *comm; /* borrowed; comm_check is called while waiting */
+    struct comm *comm;        /* borrowed; comm_check is called while waiting */
+    struct status_page *page; /* borrowed; shows what the process does while it is waited for */
     struct child child;
+    struct child_activity activity;
     int to_child, from_child, stderr_fd;
     struct buf request, received; /* the request being built; received bytes of an incomplete line */
 };
@@ -28,7 +31,7 @@ struct torch_answer {
     double bytes, rss_bytes;
 };
 
-void torch_adapter_init(struct torch_adapter *self, struct comm *comm);
+void torch_adapter_init(struct torch_adapter *self, struct comm *comm, struct status_page *page);
 /* Starts CKPTBENCH_PYTHON, else the Python environment next to this program, else python3. */
 int torch_adapter_start(struct torch_adapter *self, struct cb_err *err) CB_MUST_CHECK;
 /* Closes the process's input and kills it after a grace period. Does nothing if it was not started. */

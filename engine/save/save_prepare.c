@@ -330,6 +330,6 @@ int native_prepare(struct native_operation *operation, bool staged,
         return rc;
     const uint64_t both[] = {key.number, self->plan->digest};
     operation->plan_number = hash_u64(both, sizeof both) >> 1 << 1 | (hit ? 1 : 0);
-    operation->bytes_needed = self->payload_bytes;
+    operation->bytes_needed = self->payload_bytes * engine->setup.config.copies;
     return 0;
 }

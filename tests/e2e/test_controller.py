@@ -183,6 +183,14 @@ def test_a_command_prints_no_plan_that_it_does_not_follow(place):
     assert not re.search(r"^plan ", out, re.M) and "stored " in out
 
 
+def test_a_command_is_durable_only_if_it_says_so(place):
+    words = ("run", *TINY, "store=./store", "engine=command", "ops=save", "iterations=1", "keep=false")
+    save = "mkdir -p {path} && echo data >{path}/file-{rank}"
+    assert "durable_s" not in document(place, *words, f"command={save}")["metrics"]
+    (place / "report").write_text('{"metrics": {"durable_s": 0.5}}')
+    assert document(place, *words, f"command={save} && cat {place}/report")["metrics"]["durable_s"]["median"] == 0.5
+
+
 def test_doctor_says_what_is_here(place):
     checks = {check["name"]: check for check in document(place, "doctor", "store=./store", "model=gpt2-tiny")["checks"]}
     for name in ("ckptbench-agent", "ckptbench-worker", "mpirun", "munge", "cores", "memory", "memlock", "io_uring", "store", "space",

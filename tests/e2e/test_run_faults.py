@@ -329,6 +329,29 @@ def test_a_disk_that_stalls_is_sealed_in_time_with_the_stuck_process_named(home,
     assert not list(home.store.rglob(".metadata"))
 
 
+# ---- timeout.stall: only where progress could be seen ----
+
+SLOW_WRITES = "for i in 1 2 3 4 5 6 7 8 9 10; do echo $i >> {path}/rank-{rank}; sleep 0.5; done"
+
+
+def test_a_command_that_writes_slowly_does_not_stall(home):
+    home.run(*TINY, "store=./store", "engine=command", f"command={SLOW_WRITES}", "ops=save", "iterations=1", "timeout.stall=2s")
+
+
+def test_a_command_that_waits_for_another_rank_which_writes_does_not_stall(home):
+    command = f"if [ {{rank}} = 0 ]; then while [ ! -e {{path}}/done ]; do sleep 1; done; else {SLOW_WRITES}; touch {{path}}/done; fi"
+    home.run(*TINY, "store=./store", "engine=command", f"command={command}", "ops=save", "iterations=1", "timeout.stall=3s")
+
+
+def test_commands_that_all_wait_stall(home):
+    run = home.run(*TINY, "store=./store", "engine=command", "command=sleep 100", "ops=save", "iterations=1", "timeout.stall=3s", code=4)
+    assert run["outcome"] == "timeout" and "timeout.stall=3s" in run["message"]
+
+
+def test_a_long_fsync_does_not_stall(home):
+    home.run(*TINY, "store=fault:delay=5s+ops=finish+rank=1:./store", "io.engine=psync", "iterations=1", "timeout.stall=2s")
+
+
 # ---- what happens to the run folder ----
 
 @pytest.mark.parametrize("content, why", [("not: [an experiment", "not YAML"), ("", ""), (None, "")])

@@ -57,6 +57,15 @@ def test_pytorch_loads_what_we_saved(place, layout):
     assert loaded["verified"] == {"iterations": 1, "of": 1}
 
 
+def test_both_engines_count_the_same_bytes_of_the_same_state(place):
+    counted, overheads = [], []
+    for engine in ("native", "torch-dcp"):
+        metrics = measured(place.run(f"engine={engine} ops=save ranks=2 zero=1"), "save")
+        counted.append(round(metrics["save_bytes_per_s"]["median"] * metrics["save_s"]["median"]))
+        overheads.append(metrics["save_overhead"]["median"])
+    assert counted[0] == counted[1] and all(0 < overhead < 0.2 for overhead in overheads)
+
+
 def test_pytorch_saves_and_loads_in_one_run(place):
     document = place.run("engine=torch-dcp ranks=2 pp=2 iterations=2 verify=full")
     assert document["verified"] == {"iterations": 2, "of": 2}

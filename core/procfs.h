@@ -1,6 +1,6 @@
 /* Reads processes from /proc. All answers are snapshots; a process that is gone has none. */
-#ifndef AGENT_PROCFS_H
-#define AGENT_PROCFS_H
+#ifndef CORE_PROCFS_H
+#define CORE_PROCFS_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
 /* Reads processes from /proc. */
-#include "agent/procfs.h"
+#include "core/procfs.h"
 
 #include <ctype.h>
 #include <dirent.h>
