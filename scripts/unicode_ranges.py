@@ -3,6 +3,7 @@
 usage: scripts/unicode_ranges.py [--check]
 """
 import sys
+import textwrap
 import unicodedata
 from pathlib import Path
 
@@ -21,10 +22,11 @@ def ranges(group):
 
 
 def main():
-    lines = [f"/* Of Unicode {unicodedata.unidata_version}, by scripts/unicode_ranges.py. */"]
-    lines += [f"LETTERS(0x{first:X}, 0x{last:X})" for first, last in ranges("L")]
-    lines += [f"NUMBERS(0x{first:X}, 0x{last:X})" for first, last in ranges("N")]
-    text = "\n".join(lines) + "\n"
+    text = f"/* Of Unicode {unicodedata.unidata_version}, by scripts/unicode_ranges.py. */\n"
+    for name, group in (("letters", "L"), ("numbers", "N")):
+        items = ", ".join(f"{{0x{first:X},~0x{last:X}}}" for first, last in ranges(group))
+        lines = textwrap.fill(items, 120, initial_indent="    ", subsequent_indent="    ").replace("~", " ")
+        text += f"static const struct range {name}[] = {{\n{lines}}};\n"
     if "--check" in sys.argv:
         sys.exit(TABLE.read_text() != text)
     TABLE.write_text(text)

@@ -10,20 +10,7 @@ struct range {
     uint32_t first, last;
 };
 
-#define LETTERS(first, last) {first, last},
-#define NUMBERS(first, last)
-static const struct range letters[] = {
 #include "train/unicode_ranges.def"
-};
-#undef LETTERS
-#undef NUMBERS
-#define LETTERS(first, last)
-#define NUMBERS(first, last) {first, last},
-static const struct range numbers[] = {
-#include "train/unicode_ranges.def"
-};
-#undef LETTERS
-#undef NUMBERS
 
 static bool is_in(const struct range *ranges, size_t count, uint32_t code)
 {

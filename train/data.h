@@ -2,7 +2,8 @@
  *
  * Sources: llm.c token files (256 int32, magic 20240520, version 1, count; then uint16 tokens), any other file as
  * text (bytes and an end-of-text mark, vocabulary 257; or GPT-2's byte pairs if its vocab.json and merges.txt are
- * given), and a seeded Markov chain, whose loss falls from ln(vocabulary) towards train_data_entropy.
+ * given), and a seeded Markov chain, whose loss falls from ln(vocabulary) towards its
+ * entropy.
  *
  * Sample s of a split is a function of (source, seed, s) only, so any number of ranks reads the same stream: step k
  * of a run with global batch G reads samples k G ... k G + G - 1. Files are cut into windows of sequence + 1 tokens
@@ -37,11 +38,8 @@ void train_data_close(struct train_data *self);
 
 /* One line for people: "llm.c tokens, 1,048,576 of FILE". */
 const char *train_data_about(const struct train_data *self);
-uint32_t train_data_vocabulary(const struct train_data *self); /* all tokens are below it */
 /* Samples per epoch; 0 if unlimited (Markov). */
 uint64_t train_data_samples(const struct train_data *self, enum data_split split);
-/* The lowest average loss per token in nats that any model can reach; NaN if unknown. */
-double train_data_entropy(const struct train_data *self);
 
 /* Fills `tokens` and `targets` (the next tokens), `sequence` of each. Samples past an epoch belong to the next one;
  * validation samples are always in file order. Fails if the file cannot be read (truncated since it was opened, an

@@ -22,7 +22,7 @@ static void read_all(const struct train_data *data, enum data_split split)
         if (train_data_sample(data, split, sample, tokens, targets, &err))
             abort();
         for (int i = 0; i < SEQUENCE; i++)
-            if (tokens[i] >= train_data_vocabulary(data) || targets[i] >= VOCABULARY)
+            if (tokens[i] >= VOCABULARY || targets[i] >= VOCABULARY)
                 abort();
     }
 }
