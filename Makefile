@@ -116,11 +116,9 @@ plugin: $(PLUGIN)
 $(BUILD)/plugin/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(PLUGIN_INCLUDES) $(CFLAGS) -fPIC -fvisibility=hidden -MMD -MP -c $< -o $@
-$(BUILD)/plugin/cuda/train_kernels.o: cuda/train_kernels.h engine/kernels.h engine/rng.h
-$(BUILD)/plugin/cuda/value_kernels.o: cuda/value_kernels.h engine/device_values.h
 $(BUILD)/plugin/cuda/%.o: cuda/%.cu
 	@mkdir -p $(@D)
-	$(CUDA)/bin/nvcc -O3 -I. $(CUDA_ARCH) -Xcompiler -fPIC,-fvisibility=hidden -c $< -o $@
+	$(CUDA)/bin/nvcc -std=c++20 -O3 -I. $(CUDA_ARCH) -Xcompiler -fPIC,-fvisibility=hidden -MMD -MP -c $< -o $@
 $(BUILD)/ckptbench-cuda.so: $(PLUGIN_OBJECTS)
 	$(CC) -shared -Wl,--no-undefined -o $@ $^ $(CUDART_A) $(NCCL_SO) $(CUBLAS_SO) \
 	    $(foreach so,$(NCCL_SO) $(CUBLAS_SO),-Wl,-rpath,$(abspath $(dir $(so)))) -ldl -lpthread -lrt -lm -lstdc++

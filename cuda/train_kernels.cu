@@ -1,6 +1,6 @@
-/* Kernels of training, matching engine/kernels.c on the CPU. One block per row (or one thread for some elements).
- * Sums are computed in a fixed order on every device, so that results are reproducible bit for bit. */
-#include "cuda/train_kernels.h"
+/* The operations of engine/device_math.h as kernels, matching engine/kernels.c on the CPU. One block per row (or one thread
+ * for some elements). Sums are computed in a fixed order on every device, so that results are reproducible bit for bit. */
+#include "cuda/cuda_math.h"
 
 #include <cuda_runtime.h>
 
@@ -15,14 +15,8 @@
 #define SQUARES_BLOCKS 1024
 #define IGNORED 0xFFFFFFFFu
 
-static_assert(2 * SLICES * SLICE_COLUMNS * sizeof(float) <= TRAIN_SCRATCH_BYTES, "the parts of sums fit");
-static_assert(SQUARES_BLOCKS * sizeof(double) <= TRAIN_SCRATCH_BYTES, "the parts of sums fit");
-
-/* Clears older errors, so that cudaGetLastError reports only this launch. */
-static void forget_errors()
-{
-    (void)cudaGetLastError();
-}
+static_assert(2 * SLICES * SLICE_COLUMNS * sizeof(float) <= CUDA_MATH_SCRATCH_BYTES, "the parts of sums fit");
+static_assert(SQUARES_BLOCKS * sizeof(double) <= CUDA_MATH_SCRATCH_BYTES, "the parts of sums fit");
 
 static unsigned blocks_for(uint64_t count)
 {
@@ -429,39 +423,62 @@ __global__ static void round_bf16(const float *values, float *rounded, uint64_t 
     }
 }
 
-/* --- launches --- */
+/* --- operations --- */
 
-#define STREAM (cudaStream_t) stream
-/* One block per row; a launch has at least one. */
-#define ROWS(kernel, rows, ...)                                                                                        \
-    forget_errors();                                                                                                   \
-    if ((rows) > 0)                                                                                                    \
-        kernel<<<(unsigned)(rows), THREADS, 0, STREAM>>>(__VA_ARGS__);                                                 \
-    return (int)cudaGetLastError()
-#define ELEMENTS(kernel, count, ...)                                                                                   \
-    forget_errors();                                                                                                   \
-    if ((count) > 0)                                                                                                   \
-        kernel<<<blocks_for(count), THREADS, 0, STREAM>>>(__VA_ARGS__);                                                \
-    return (int)cudaGetLastError()
-
-extern "C" int train_layer_norm(const float *x, const float *weight, const float *bias, uint64_t rows, uint64_t width,
-                                float *out, float *mean, float *scale, void *stream)
+/* NULL once an operation has failed: then nothing more may be queued. Clears older errors of CUDA, so that `finish` sees only
+ * those of the launches between. */
+static cuda_math *start(device_math *math)
 {
-    ROWS(norm, rows, x, weight, bias, width, out, mean, scale);
+    cuda_math *self = (cuda_math *)math;
+    if (!cuda_math_is_well(self))
+        return NULL;
+    (void)cudaGetLastError();
+    return self;
 }
 
-extern "C" int train_layer_norm_again(const float *x, const float *weight, const float *bias, const float *mean,
-                                      const float *scale, uint64_t rows, uint64_t width, float *out, void *stream)
+static void finish(cuda_math *self, const char *doing)
 {
-    ROWS(norm_again, rows, x, weight, bias, mean, scale, width, out);
+    if (self)
+        cuda_math_keep(self, (int)cudaGetLastError(), doing);
 }
 
-extern "C" int train_layer_norm_backward(const float *x, const float *weight, const float *mean, const float *scale,
-                                         const float *dout, uint64_t rows, uint64_t width, float *dx, float *dweight,
-                                         float *dbias, void *scratch, void *stream)
+#define STREAM (cudaStream_t) self->stream
+/* One kernel, with a block per row or with a thread for some elements; a launch has at least one. */
+#define ROWS(doing, kernel, rows, ...)                                                                                 \
+    do {                                                                                                               \
+        cuda_math *self = start(math);                                                                                 \
+        if (self && (rows) > 0)                                                                                        \
+            kernel<<<(unsigned)(rows), THREADS, 0, STREAM>>>(__VA_ARGS__);                                             \
+        finish(self, doing);                                                                                           \
+    } while (0)
+#define ELEMENTS(doing, kernel, count, ...)                                                                            \
+    do {                                                                                                               \
+        cuda_math *self = start(math);                                                                                 \
+        if (self && (count) > 0)                                                                                       \
+            kernel<<<blocks_for(count), THREADS, 0, STREAM>>>(__VA_ARGS__);                                            \
+        finish(self, doing);                                                                                           \
+    } while (0)
+
+static void math_layer_norm(struct device_math *math, const float *x, const float *weight, const float *bias,
+                            uint64_t rows, uint64_t width, float *out, float *mean, float *scale)
 {
-    float *weight_parts = (float *)scratch, *bias_parts = weight_parts + (uint64_t)SLICES * SLICE_COLUMNS;
-    forget_errors();
+    ROWS("a layer norm on the GPU", norm, rows, x, weight, bias, width, out, mean, scale);
+}
+
+static void math_layer_norm_again(struct device_math *math, const float *x, const float *weight, const float *bias,
+                                  const float *mean, const float *scale, uint64_t rows, uint64_t width, float *out)
+{
+    ROWS("a layer norm on the GPU", norm_again, rows, x, weight, bias, mean, scale, width, out);
+}
+
+static void math_layer_norm_backward(struct device_math *math, const float *x, const float *weight, const float *mean,
+                                     const float *scale, const float *dout, uint64_t rows, uint64_t width, float *dx,
+                                     float *dweight, float *dbias)
+{
+    cuda_math *self = start(math);
+    if (!self)
+        return;
+    float *weight_parts = (float *)self->scratch, *bias_parts = weight_parts + (uint64_t)SLICES * SLICE_COLUMNS;
     norm_backward<<<(unsigned)rows, THREADS, 0, STREAM>>>(x, weight, mean, scale, dout, width, dx);
     for (uint64_t first = 0; first < width; first += SLICE_COLUMNS) {
         uint64_t columns = width - first < SLICE_COLUMNS ? width - first : SLICE_COLUMNS;
@@ -470,123 +487,158 @@ extern "C" int train_layer_norm_backward(const float *x, const float *weight, co
         add_parts<<<blocks_for(columns), THREADS, 0, STREAM>>>(weight_parts, columns, dweight + first);
         add_parts<<<blocks_for(columns), THREADS, 0, STREAM>>>(bias_parts, columns, dbias + first);
     }
-    return (int)cudaGetLastError();
+    finish(self, "a layer norm's gradient on the GPU");
 }
 
-extern "C" int train_gelu(const float *x, float *y, uint64_t count, void *stream)
+static void math_gelu(struct device_math *math, const float *x, float *y, uint64_t count)
 {
-    ELEMENTS(gelu, count, x, y, count);
+    ELEMENTS("GELU on the GPU", gelu, count, x, y, count);
 }
 
-extern "C" int train_gelu_and_slope(float *x, float *y, uint64_t count, void *stream)
+static void math_gelu_and_slope(struct device_math *math, float *x, float *y, uint64_t count)
 {
-    ELEMENTS(gelu_and_slope, count, x, y, count);
+    ELEMENTS("GELU's slope on the GPU", gelu_and_slope, count, x, y, count);
 }
 
-extern "C" int train_multiply(float *x, const float *factor, uint64_t count, void *stream)
+static void math_multiply(struct device_math *math, float *x, const float *factor, uint64_t count)
 {
-    ELEMENTS(multiply, count, x, factor, count);
+    ELEMENTS("multiplying on the GPU", multiply, count, x, factor, count);
 }
 
-extern "C" int train_add(float *x, const float *addend, uint64_t count, void *stream)
+static void math_add(struct device_math *math, float *x, const float *addend, uint64_t count)
 {
-    ELEMENTS(add, count, x, addend, count);
+    ELEMENTS("adding on the GPU", add, count, x, addend, count);
 }
 
-extern "C" int train_fill(float *x, float value, uint64_t count, void *stream)
+static void math_fill(struct device_math *math, float *x, float value, uint64_t count)
 {
-    ELEMENTS(fill, count, x, value, count);
+    ELEMENTS("filling on the GPU", fill, count, x, value, count);
 }
 
-extern "C" int train_add_column_sums(const float *matrix, uint64_t stride, uint64_t rows, uint64_t width, float *sums,
-                                     void *scratch, void *stream)
+static void math_add_column_sums(struct device_math *math, const float *matrix, uint64_t stride, uint64_t rows,
+                                 uint64_t width, float *sums)
 {
-    float *parts = (float *)scratch;
-    forget_errors();
+    cuda_math *self = start(math);
+    if (!self)
+        return;
+    float *parts = (float *)self->scratch;
     for (uint64_t first = 0; first < width; first += SLICE_COLUMNS) {
         uint64_t columns = width - first < SLICE_COLUMNS ? width - first : SLICE_COLUMNS;
         column_parts<<<slices_of(columns), dim3(WARP, WARPS), 0, STREAM>>>(matrix + first, stride, rows, columns,
                                                                            parts);
         add_parts<<<blocks_for(columns), THREADS, 0, STREAM>>>(parts, columns, sums + first);
     }
-    return (int)cudaGetLastError();
+    finish(self, "sums of columns on the GPU");
 }
 
-extern "C" int train_row_sums(const float *matrix, uint64_t rows, uint64_t width, double *sums, void *stream)
+static void math_row_sums(struct device_math *math, const float *matrix, uint64_t rows, uint64_t width, double *sums)
 {
-    ROWS(row_sums, rows, matrix, width, sums);
+    ROWS("sums of rows on the GPU", row_sums, rows, matrix, width, sums);
 }
 
-extern "C" int train_sum_of_squares(const float *values, uint64_t count, double *sum, void *scratch, void *stream)
+static void math_sum_of_squares(struct device_math *math, const float *values, uint64_t count, double *sum)
 {
-    forget_errors();
-    square_parts<<<SQUARES_BLOCKS, THREADS, 0, STREAM>>>(values, count, (double *)scratch);
-    add_square_parts<<<1, THREADS, 0, STREAM>>>((const double *)scratch, sum);
-    return (int)cudaGetLastError();
+    cuda_math *self = start(math);
+    if (!self)
+        return;
+    square_parts<<<SQUARES_BLOCKS, THREADS, 0, STREAM>>>(values, count, (double *)self->scratch);
+    add_square_parts<<<1, THREADS, 0, STREAM>>>((const double *)self->scratch, sum);
+    finish(self, "a sum of squares on the GPU");
 }
 
-extern "C" int train_causal_softmax(float *scores, uint64_t stride, uint64_t matrices, uint64_t rows, float *log_sum,
-                                    void *stream)
+static void math_causal_softmax(struct device_math *math, float *scores, uint64_t stride, uint64_t matrices,
+                                uint64_t rows, float *log_sum)
 {
-    ROWS(causal_softmax, matrices * rows, scores, stride, rows, log_sum);
+    ROWS("a softmax on the GPU", causal_softmax, matrices * rows, scores, stride, rows, log_sum);
 }
 
-extern "C" int train_causal_weights(float *scores, uint64_t stride, uint64_t matrices, uint64_t rows,
-                                    const float *log_sum, void *stream)
+static void math_causal_weights(struct device_math *math, float *scores, uint64_t stride, uint64_t matrices,
+                                uint64_t rows, const float *log_sum)
 {
-    ROWS(causal_weights, matrices * rows, scores, stride, rows, log_sum);
+    ROWS("a softmax on the GPU", causal_weights, matrices * rows, scores, stride, rows, log_sum);
 }
 
-extern "C" int train_causal_backward(const float *weights, float *dweights, uint64_t stride, uint64_t samples,
-                                     uint64_t heads, uint64_t rows, const float *dout, const float *out,
-                                     uint64_t out_stride, uint64_t size, float scale, void *stream)
+static void math_causal_backward(struct device_math *math, const float *weights, float *dweights, uint64_t stride,
+                                 uint64_t samples, uint64_t heads, uint64_t rows, const float *dout, const float *out,
+                                 uint64_t out_stride, uint64_t size, float scale)
 {
-    ROWS(causal_backward, samples * heads * rows, weights, dweights, stride, heads, rows, dout, out, out_stride, size,
-         scale);
+    ROWS("a softmax's gradient on the GPU", causal_backward, samples * heads * rows, weights, dweights, stride, heads,
+         rows, dout, out, out_stride, size, scale);
 }
 
-extern "C" int train_cross_entropy(float *logits, uint64_t stride, uint64_t rows, uint64_t count,
-                                   const uint32_t *targets, float gradient_scale, double *row_loss, void *stream)
+static void math_cross_entropy(struct device_math *math, float *logits, uint64_t stride, uint64_t rows, uint64_t count,
+                               const uint32_t *targets, float gradient_scale, double *row_loss)
 {
-    ROWS(cross_entropy, rows, logits, stride, count, targets, gradient_scale, row_loss);
+    ROWS("a loss on the GPU", cross_entropy, rows, logits, stride, count, targets, gradient_scale, row_loss);
 }
 
-extern "C" int train_embed(const uint32_t *tokens, const float *tokens_weight, const float *positions_weight,
-                           uint64_t rows, uint64_t sequence, uint64_t width, float *out, void *stream)
+static void math_embed(struct device_math *math, const uint32_t *tokens, const float *tokens_weight,
+                       const float *positions_weight, uint64_t rows, uint64_t sequence, uint64_t width, float *out)
 {
-    ROWS(embed, rows, tokens, tokens_weight, positions_weight, sequence, width, out);
+    ROWS("an embedding on the GPU", embed, rows, tokens, tokens_weight, positions_weight, sequence, width, out);
 }
 
-extern "C" int train_embed_backward(const uint32_t *distinct, const uint32_t *begins, const uint32_t *order,
-                                    uint64_t distinct_count, const float *gradient, uint64_t rows, uint64_t sequence,
-                                    uint64_t width, float *dtokens, float *dpositions, void *stream)
+static void math_embed_backward(struct device_math *math, const struct device_token_rows *token_rows,
+                                const float *gradient, uint64_t rows, uint64_t sequence, uint64_t width, float *dtokens,
+                                float *dpositions)
 {
-    forget_errors();
-    embed_tokens_backward<<<(unsigned)distinct_count, THREADS, 0, STREAM>>>(distinct, begins, order, gradient, width,
-                                                                            dtokens);
+    cuda_math *self = start(math);
+    if (!self)
+        return;
+    embed_tokens_backward<<<(unsigned)token_rows->distinct_count, THREADS, 0, STREAM>>>(
+        token_rows->distinct, token_rows->begins, token_rows->order, gradient, width, dtokens);
     embed_positions_backward<<<(unsigned)sequence, THREADS, 0, STREAM>>>(gradient, rows, sequence, width, dpositions);
-    return (int)cudaGetLastError();
+    finish(self, "an embedding's gradient on the GPU");
 }
 
-extern "C" int train_dropout(uint64_t step_key, uint64_t first_sample, uint64_t place, uint64_t sample_rows,
-                             uint32_t threshold, float scale, const float *x, float *out, uint64_t stride,
-                             uint64_t rows, uint64_t width, void *stream)
+static void math_dropout(struct device_math *math, const struct device_dropout *settings, const float *x, float *out,
+                         uint64_t stride, uint64_t rows, uint64_t width)
 {
-    ROWS(dropout, rows, step_key, first_sample, place, sample_rows, threshold, scale, x, out, stride, width);
+    ROWS("dropout on the GPU", dropout, rows, settings->step_key, settings->first_sample, settings->place,
+         settings->sample_rows, settings->threshold, settings->scale, x, out, stride, width);
 }
 
-extern "C" int train_adamw(const adamw_factors *factors, float *weights, const float *gradients, float *exp_avg,
-                           float *exp_avg_sq, uint64_t count, void *stream)
+static void math_adamw(struct device_math *math, const struct adamw_factors *factors, float *weights,
+                       const float *gradients, float *exp_avg, float *exp_avg_sq, uint64_t count)
 {
-    ELEMENTS(adamw, count, *factors, weights, gradients, exp_avg, exp_avg_sq, count);
+    ELEMENTS("AdamW on the GPU", adamw, count, *factors, weights, gradients, exp_avg, exp_avg_sq, count);
 }
 
-extern "C" int train_sgd(float decay, float rate, float *weights, const float *gradients, uint64_t count, void *stream)
+static void math_sgd(struct device_math *math, float decay, float rate, float *weights, const float *gradients,
+                     uint64_t count)
 {
-    ELEMENTS(sgd, count, decay, rate, weights, gradients, count);
+    ELEMENTS("SGD on the GPU", sgd, count, decay, rate, weights, gradients, count);
 }
 
-extern "C" int train_rounded_bf16(const float *values, float *rounded, uint64_t count, void *stream)
+static void math_round_bf16(struct device_math *math, const float *values, float *rounded, uint64_t count)
 {
-    ELEMENTS(round_bf16, count, values, rounded, count);
+    ELEMENTS("rounding on the GPU", round_bf16, count, values, rounded, count);
 }
+
+extern "C" const struct device_math_ops cuda_math_ops = {
+    .version = DEVICE_MATH_VERSION,
+    .product = cuda_math_product,
+    .layer_norm = math_layer_norm,
+    .layer_norm_again = math_layer_norm_again,
+    .layer_norm_backward = math_layer_norm_backward,
+    .gelu = math_gelu,
+    .gelu_and_slope = math_gelu_and_slope,
+    .multiply = math_multiply,
+    .add = math_add,
+    .fill = math_fill,
+    .add_column_sums = math_add_column_sums,
+    .row_sums = math_row_sums,
+    .sum_of_squares = math_sum_of_squares,
+    .causal_softmax = math_causal_softmax,
+    .causal_weights = math_causal_weights,
+    .causal_backward = math_causal_backward,
+    .cross_entropy = math_cross_entropy,
+    .embed = math_embed,
+    .embed_backward = math_embed_backward,
+    .dropout = math_dropout,
+    .adamw = math_adamw,
+    .sgd = math_sgd,
+    .round_bf16 = math_round_bf16,
+    .check = cuda_math_check,
+    .close = cuda_math_close,
+};
