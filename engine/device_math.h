@@ -45,10 +45,11 @@ struct device_dropout {
 };
 
 /* The rows of a batch, grouped by token: token distinct[i] has rows order[begins[i]] ... order[begins[i + 1] - 1],
- * ascending. */
+ * ascending. The host needs only the token of each row. */
 struct device_token_rows {
     const uint32_t *distinct, *begins, *order;
     uint64_t distinct_count;
+    const uint32_t *tokens;
 };
 
 struct device_math;

@@ -1,4 +1,4 @@
-/* Operations shared by all kinds of model: a memory arena, products split over threads, dropout. */
+/* Shared by all kinds of model: a memory arena, products with weights, dropout, losses. */
 #include "train/train_model_internal.h"
 
 void *arena_take(struct arena *self, uint64_t count, uint64_t bytes)
@@ -8,31 +8,65 @@ void *arena_take(struct arena *self, uint64_t count, uint64_t bytes)
     return memory;
 }
 
-/* Products: the library computes in the calling thread, so the threads of the pool split the rows. */
-
-void product_rows(const struct train_model *self, const struct product *product, uint64_t first, uint64_t end)
+void model_meet(const struct train_model *self)
 {
-    if (first == end)
-        return;
-    uint64_t weight_stride = product->transposed ? product->in_width : product->out_width;
-    blas_sgemm(&self->blas, false, product->transposed, (int)(end - first), (int)product->out_width,
-               (int)product->in_width, 1, product->in + first * product->in_stride, (int)product->in_stride,
-               product->weight, (int)weight_stride, product->add ? 1.0f : 0.0f,
-               product->out + first * product->out_stride, (int)product->out_stride);
+    if (!self->on_device)
+        thread_pool_meet(self->team);
 }
 
-void outer_add(const struct train_model *self, const struct outer *outer, uint32_t thread)
+void multiply(const struct train_model *self, struct device_math *math, const float *in, uint64_t in_width,
+              const float *weight, const float *base, const float *bias, float *out, uint64_t out_width)
 {
-    uint64_t first, end;
-    thread_pool_share(self->team, thread, outer->in_width, LINE_FLOATS, &first, &end);
-    if (first < end)
-        blas_sgemm(&self->blas, true, false, (int)(end - first), (int)outer->out_width, (int)self->rows, 1,
-                   outer->in + first, (int)outer->in_stride, outer->dout, (int)outer->dout_stride, 1,
-                   outer->gradient + first * outer->out_width, (int)outer->out_width);
-    if (!outer->bias_gradient)
-        return;
-    thread_pool_share(self->team, thread, outer->out_width, LINE_FLOATS, &first, &end);
-    kernel_add_column_sums(outer->dout, outer->dout_stride, self->rows, first, end, outer->bias_gradient);
+    struct device_product product = {.in = in,
+                                     .weight = weight,
+                                     .base = base,
+                                     .bias = bias,
+                                     .out = out,
+                                     .rows = self->rows,
+                                     .inner = in_width,
+                                     .columns = out_width,
+                                     .in_stride = in_width,
+                                     .weight_stride = out_width,
+                                     .out_stride = out_width,
+                                     .scale = 1};
+    math->ops->product(math, &product);
+}
+
+void back_through(const struct train_model *self, struct device_math *math, const float *dout, uint64_t dout_width,
+                  const float *weight, float *din, uint64_t din_width)
+{
+    struct device_product product = {.in = dout,
+                                     .weight = weight,
+                                     .out = din,
+                                     .rows = self->rows,
+                                     .inner = dout_width,
+                                     .columns = din_width,
+                                     .in_stride = dout_width,
+                                     .weight_stride = dout_width,
+                                     .out_stride = din_width,
+                                     .weight_transposed = true,
+                                     .scale = 1};
+    math->ops->product(math, &product);
+}
+
+void add_outer(const struct train_model *self, struct device_math *math, const float *in, uint64_t in_width,
+               uint64_t in_stride, const float *dout, uint64_t out_width, float *gradient, float *bias_gradient)
+{
+    struct device_product product = {.in = in,
+                                     .weight = dout,
+                                     .base = gradient,
+                                     .out = gradient,
+                                     .rows = in_width,
+                                     .inner = self->rows,
+                                     .columns = out_width,
+                                     .in_stride = in_stride,
+                                     .weight_stride = out_width,
+                                     .out_stride = out_width,
+                                     .in_transposed = true,
+                                     .scale = 1};
+    math->ops->product(math, &product);
+    if (bias_gradient)
+        math->ops->add_column_sums(math, dout, out_width, self->rows, out_width, bias_gradient);
 }
 
 bool dropout_is_on(const struct train_model *self)
@@ -40,25 +74,42 @@ bool dropout_is_on(const struct train_model *self)
     return self->setup.dropout > 0 && self->batch.training;
 }
 
-struct dropout dropout_site(const struct train_model *self, size_t stage, unsigned place, uint64_t sample)
+struct device_dropout dropout_at(const struct train_model *self, size_t stage, unsigned place, uint64_t first,
+                                 uint64_t sample_rows)
 {
-    if (!dropout_is_on(self))
-        return (struct dropout){.scale = 1};
-    uint64_t step_key = dropout_step_key(self->setup.seed, self->batch.step);
-    return (struct dropout){.key =
-                                dropout_site_key(step_key, self->batch.first_sample + sample, stage * PLACES + place),
-                            .threshold = (uint32_t)((double)self->setup.dropout * 0x1p32),
-                            .scale = 1.0f / (1.0f - self->setup.dropout)};
+    return (struct device_dropout){.step_key = dropout_step_key(self->setup.seed, self->batch.step),
+                                   .first_sample = self->batch.first_sample + first,
+                                   .place = stage * PLACES + place,
+                                   .sample_rows = sample_rows,
+                                   .threshold = (uint32_t)((double)self->setup.dropout * 0x1p32),
+                                   .scale = 1.0f / (1.0f - self->setup.dropout)};
 }
 
-void dropout_rows(const struct train_model *self, size_t stage, unsigned place, const float *in, float *out,
-                  uint64_t first, uint64_t end)
+struct dropout dropout_site(const struct device_dropout *self, uint64_t sample)
 {
-    uint64_t width = self->setup.shape.width, sequence = self->setup.sequence;
-    for (uint64_t row = first; row < end;) {
-        uint64_t sample = row / sequence, stop = (sample + 1) * sequence < end ? (sample + 1) * sequence : end;
-        struct dropout site = dropout_site(self, stage, place, sample);
-        kernel_dropout(&site, row % sequence * width, in + row * width, out + row * width, (stop - row) * width);
-        row = stop;
-    }
+    return (struct dropout){.key = dropout_site_key(self->step_key, self->first_sample + sample, self->place),
+                            .threshold = self->threshold,
+                            .scale = self->scale};
+}
+
+void drop_rows(const struct train_model *self, struct device_math *math, size_t stage, unsigned place, const float *in,
+               float *out)
+{
+    uint64_t width = self->setup.shape.width;
+    struct device_dropout dropout = dropout_at(self, stage, place, 0, self->setup.sequence);
+    math->ops->dropout(math, &dropout, in, out, width, self->rows, width);
+}
+
+const double *model_row_loss(const struct train_model *self)
+{
+    return self->setup.shape.kind == TRAIN_LINEAR ? self->linear.row_loss : self->gpt2.row_loss;
+}
+
+void model_add_up_loss(struct train_model *self, const double *row_loss)
+{
+    bool linear = self->setup.shape.kind == TRAIN_LINEAR;
+    double sum = 0, count = linear ? (double)self->rows * (double)self->setup.shape.width : (double)self->counted;
+    for (uint64_t r = 0; r < self->rows; r++)
+        sum += row_loss[r];
+    self->loss = count > 0 ? sum / count : 0;
 }

@@ -8,7 +8,7 @@
 
 #include "core/alloc.h"
 #include "core/clock.h"
-#include "train/train_model.h"
+#include "engine/kernels.h"
 
 /* Between two polls of a collective: a poll progresses it, but takes time from the computing thread if they share a
  * core. The first polls follow without pause, since small collectives take microseconds. */
@@ -109,12 +109,12 @@ static void convert(const struct stream_work *work)
 {
     uint32_t ranks = work->kind == STREAM_UNPACK ? comm_size(work->comm) : 1;
     if (work->kind == STREAM_ROUND)
-        train_round_bf16(work->from, work->to, work->values);
+        kernel_round_bf16(work->from, work->to, work->values);
     else if (work->kind == STREAM_PACK)
-        train_pack_bf16(work->from, (uint16_t *)(void *)work->to, work->values);
+        kernel_pack_bf16(work->from, (uint16_t *)(void *)work->to, work->values);
     for (uint32_t i = 0; i < ranks && work->kind == STREAM_UNPACK; i++)
-        train_unpack_bf16((const uint16_t *)(const void *)(work->from + i * stream_packed(work->values)),
-                          work->to + i * work->values, work->values);
+        kernel_unpack_bf16((const uint16_t *)(const void *)(work->from + i * stream_packed(work->values)),
+                           work->to + i * work->values, work->values);
 }
 
 static int work_on(struct stream *self, const struct stream_work *work, struct cb_err *err)

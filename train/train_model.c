@@ -1,27 +1,32 @@
 /* The model as its callers see it: checks, memory, stages. */
-#include "train/train_model.h"
-
 #include <assert.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "core/alloc.h"
-#include "train/device_model.h"
+#include "train/train_model_internal.h"
 
 #define HUGE_FROM_BYTES (UINT64_C(8) << 20) /* smaller memory does not benefit from huge pages */
 #define MOST_BYTES 0x1p50                   /* larger sizes are a mistake, and sums might overflow */
 #define MOST_SIDE 0x7FFFFFFF                /* dimensions of a product are ints */
 
+static void take_all(struct train_model *self, struct arena *arena)
+{
+    if (self->setup.shape.kind == TRAIN_GPT2)
+        gpt2_take_memory(self, arena);
+    else
+        linear_take_memory(self, arena);
+    if (self->on_device)
+        device_model_take_memory(self, arena);
+}
+
 static uint64_t arena_bytes(const struct train_setup *setup)
 {
     struct arena counting = {0};
-    struct gpt2_memory gpt2 = {0};
-    struct linear_memory linear = {0};
-    if (setup->shape.kind == TRAIN_GPT2)
-        gpt2_take_memory(setup, &gpt2, &counting);
-    else
-        linear_take_memory(setup, &linear, &counting);
+    struct device_model on_device = {0};
+    struct train_model model = {.setup = *setup, .on_device = setup->math ? &on_device : NULL};
+    take_all(&model, &counting);
     return counting.used_bytes;
 }
 
@@ -39,7 +44,7 @@ uint64_t train_model_bytes(const struct train_setup *setup)
 
 uint64_t train_model_device_bytes(const struct train_setup *setup)
 {
-    return setup->math ? device_model_bytes(setup) : 0;
+    return setup->math ? arena_bytes(setup) : 0;
 }
 
 static int check_gpt2(const struct train_setup *setup, struct cb_err *err)
@@ -113,17 +118,17 @@ static int take_activations(struct train_model *self, struct cb_err *err)
 {
     const struct train_setup *setup = &self->setup;
     uint64_t bytes = arena_bytes(setup);
-    self->memory = take_memory(bytes);
-    if (!self->memory)
+    int rc = setup->math ? device_model_new(self, bytes, err) : 0;
+    if (rc)
+        return rc;
+    self->memory = setup->math ? NULL : take_memory(bytes);
+    if (!setup->math && !self->memory)
         return alloc_fail(err,
                           "for the activations of %u samples of %u tokens: %llu bytes; a smaller batch_size or "
                           "seq_length needs less",
                           setup->batch, setup->sequence, (unsigned long long)bytes);
-    struct arena arena = {.base = self->memory};
-    if (setup->shape.kind == TRAIN_GPT2)
-        gpt2_take_memory(setup, &self->gpt2, &arena);
-    else
-        linear_take_memory(setup, &self->linear, &arena);
+    struct arena arena = {.base = setup->math ? self->on_device->memory : self->memory};
+    take_all(self, &arena);
     assert(arena.used_bytes == bytes);
     return 0;
 }
@@ -144,7 +149,7 @@ int train_model_new(const struct train_setup *setup, struct train_model **model,
     if (!rc)
         rc = describe_units(self, err);
     if (!rc)
-        rc = setup->math ? device_model_new(self, err) : take_activations(self, err);
+        rc = take_activations(self, err);
     if (rc)
         train_model_free(self);
     else
@@ -220,37 +225,82 @@ int train_model_begin(struct train_model *self, const struct train_batch *batch,
     self->batch = *batch;
     self->counted = counted;
     self->loss = 0;
+    self->token_rows = (struct device_token_rows){.tokens = batch->tokens};
     return self->on_device ? device_model_begin(self, err) : 0;
+}
+
+/* --- stages --- */
+
+/* A stage forward, or backward if `gradients` is given. */
+struct stage_run {
+    struct train_model *model;
+    uint32_t stage;
+    const float *flat;
+    float *gradients;
+};
+
+static void forward(const struct stage_run *self, struct device_math *math)
+{
+    if (self->model->setup.shape.kind == TRAIN_LINEAR)
+        linear_forward(self->model, math, self->stage, self->flat);
+    else if (self->stage == 0)
+        gpt2_embed(self->model, math, self->flat);
+    else if (self->stage <= self->model->setup.shape.layers)
+        block_forward(self->model, math, self->stage - 1, self->flat);
+    else
+        gpt2_head(self->model, math, self->flat);
+}
+
+static void backward(const struct stage_run *self, struct device_math *math)
+{
+    if (self->model->setup.shape.kind == TRAIN_LINEAR)
+        linear_backward(self->model, math, self->stage, self->flat, self->gradients);
+    else if (self->stage == 0)
+        gpt2_embed_backward(self->model, math, self->gradients);
+    else if (self->stage <= self->model->setup.shape.layers)
+        block_backward(self->model, math, self->stage - 1, self->flat, self->gradients);
+    else
+        gpt2_head_backward(self->model, math, self->flat, self->gradients);
+}
+
+static void run_stage(const struct stage_run *self, struct device_math *math)
+{
+    if (self->gradients)
+        backward(self, math);
+    else
+        forward(self, math);
+}
+
+static void run_on_thread(void *context, uint32_t thread)
+{
+    const struct stage_run *self = context;
+    struct host_math math;
+    host_math_init(&math, self->model, thread);
+    run_stage(self, &math.base);
+}
+
+static void run(struct stage_run *self)
+{
+    if (self->model->on_device)
+        run_stage(self, self->model->on_device->math);
+    else
+        thread_pool_run(self->model->team, run_on_thread, self);
 }
 
 void train_model_forward(struct train_model *self, size_t stage, const float *flat)
 {
+    struct stage_run call = {.model = self, .stage = (uint32_t)stage, .flat = flat};
     assert(stage < train_model_stage_count(self));
-    if (self->on_device)
-        device_model_forward(self, stage, flat);
-    else if (self->setup.shape.kind == TRAIN_LINEAR)
-        linear_forward(self, (uint32_t)stage, flat);
-    else if (stage == 0)
-        gpt2_embed(self, flat);
-    else if (stage <= self->setup.shape.layers)
-        block_forward(self, (uint32_t)stage - 1, flat);
-    else
-        gpt2_head(self, flat);
+    run(&call);
+    if (!self->on_device && stage + 1 == train_model_stage_count(self))
+        model_add_up_loss(self, model_row_loss(self));
 }
 
 void train_model_backward(struct train_model *self, size_t stage, const float *flat, float *gradients)
 {
+    struct stage_run call = {.model = self, .stage = (uint32_t)stage, .flat = flat, .gradients = gradients};
     assert(stage < train_model_stage_count(self) && self->batch.training);
-    if (self->on_device)
-        device_model_backward(self, stage, flat, gradients);
-    else if (self->setup.shape.kind == TRAIN_LINEAR)
-        linear_backward(self, (uint32_t)stage, flat, gradients);
-    else if (stage == 0)
-        gpt2_embed_backward(self, gradients);
-    else if (stage <= self->setup.shape.layers)
-        block_backward(self, (uint32_t)stage - 1, flat, gradients);
-    else
-        gpt2_head_backward(self, flat, gradients);
+    run(&call);
 }
 
 int train_model_finish(struct train_model *self, uint64_t deadline_ns, struct cb_err *err)
@@ -266,19 +316,4 @@ double train_model_loss(const struct train_model *self)
 uint64_t train_model_counted(const struct train_model *self)
 {
     return self->counted;
-}
-
-void train_round_bf16(const float *values, float *rounded, uint64_t count)
-{
-    kernel_round_bf16(values, rounded, count);
-}
-
-void train_pack_bf16(const float *values, uint16_t *packed, uint64_t count)
-{
-    kernel_pack_bf16(values, packed, count);
-}
-
-void train_unpack_bf16(const uint16_t *packed, float *values, uint64_t count)
-{
-    kernel_unpack_bf16(packed, values, count);
 }

@@ -13,7 +13,7 @@
  * units may share a buffer. Parameters have the names and shapes of ckpt/model/model.h.
  *
  * Activations and scratch belong to the model, allocated once. All arithmetic is fp32; bf16 training rounds the
- * weights of a unit (train_round_bf16) before use, and keeps master weights, activations and gradients in fp32. The
+ * weights of a unit (kernel_round_bf16) before use, and keeps master weights, activations and gradients in fp32. The
  * same inputs, batch and number of threads give the same bits. Used from one thread.
  *
  * On a device (setup.math) stages are queued: activations, `flat` and `gradients` are in device memory. Results and
@@ -126,11 +126,5 @@ int train_model_finish(struct train_model *self, uint64_t deadline_ns, struct cb
 double train_model_loss(const struct train_model *self);
 /* Number of targets that count in this batch (the linear stack: samples), over which the mean is taken. */
 uint64_t train_model_counted(const struct train_model *self);
-
-/* Rounds to nearest even, to bf16 and back: the value of a weight in bf16. */
-void train_round_bf16(const float *values, float *rounded, uint64_t count);
-/* The same as packed bf16, for a gather of half the bytes. */
-void train_pack_bf16(const float *values, uint16_t *packed, uint64_t count);
-void train_unpack_bf16(const uint16_t *packed, float *values, uint64_t count);
 
 #endif

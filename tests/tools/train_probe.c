@@ -86,7 +86,7 @@ static double gradients_of(struct probe *self, const struct train_batch *batch)
     struct cb_err err = {0};
     size_t stages = train_model_stage_count(self->model);
     if (self->bf16)
-        train_round_bf16(self->weights, self->rounded, self->elements);
+        kernel_round_bf16(self->weights, self->rounded, self->elements);
     memset(self->gradients, 0, self->elements * sizeof(float));
     if (train_model_begin(self->model, batch, &err))
         die(&err);

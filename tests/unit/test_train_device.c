@@ -14,8 +14,8 @@
 
 #include "tests/unit/fake_math.h"
 #include "tests/unit/thread_comm.h"
-#include "train/device_model.h"
 #include "train/parallel.h"
+#include "train/train_model_internal.h"
 
 /* One rank has nobody to exchange with: whoever calls these is wrong. */
 int comm_part(struct comm *comm, uint32_t color, struct comm **part, struct cb_err *err)

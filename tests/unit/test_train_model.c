@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "engine/kernels.h"
 #include "engine/rng.h"
 #include "train/train_model.h"
 
@@ -454,9 +455,9 @@ static void bf16_rounds_to_nearest_even(void **unused)
     const float expected[] = {1.0f, 1.0f, 1.015625f, -1.0078125f, INFINITY, NAN, 0.0f};
     float rounded[7], unpacked[7];
     uint16_t packed[7];
-    train_round_bf16(values, rounded, 7);
-    train_pack_bf16(values, packed, 7);
-    train_unpack_bf16(packed, unpacked, 7);
+    kernel_round_bf16(values, rounded, 7);
+    kernel_pack_bf16(values, packed, 7);
+    kernel_unpack_bf16(packed, unpacked, 7);
     for (int i = 0; i < 7; i++) {
         assert_true(isnan(expected[i]) ? isnan(rounded[i]) : rounded[i] == expected[i]);
         assert_true(isnan(expected[i]) ? isnan(unpacked[i]) : unpacked[i] == expected[i]);
