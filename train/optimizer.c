@@ -26,7 +26,6 @@ struct call {
     double learning_rate, gradient_scale;
     struct adamw_factors factors; /* except weight decay */
     struct thread_pool *team;
-    struct device_math *math; /* NULL: the thread pool computes */
 };
 
 static struct adamw_factors factors_of(const struct optimizer *self, double rate, double gradient_scale, uint64_t step)
@@ -40,16 +39,6 @@ static struct adamw_factors factors_of(const struct optimizer *self, double rate
                                   .gradient_scale = (float)gradient_scale};
 }
 
-static void queue_part(struct device_math *math, const struct adamw_factors *adamw, float decay, float rate,
-                       const struct optimizer_range *range, uint64_t at, uint64_t count)
-{
-    if (adamw)
-        math->ops->adamw(math, adamw, range->weights + at, range->gradients + at, range->exp_avg + at,
-                         range->exp_avg_sq + at, count);
-    else
-        math->ops->sgd(math, decay, rate, range->weights + at, range->gradients + at, count);
-}
-
 /* Elements [first, end) of the unit, all within one parameter. */
 static void step_part(const struct call *self, bool decays, uint64_t first, uint64_t end)
 {
@@ -60,13 +49,17 @@ static void step_part(const struct call *self, bool decays, uint64_t first, uint
     bool sgd = self->optimizer->kind == OPTIMIZER_SGD;
     struct adamw_factors factors = self->factors;
     factors.decay = decay;
-    if (self->math)
-        queue_part(self->math, sgd ? NULL : &factors, decay, rate, range, at, count);
+    float *weights = range->weights + at;
+    const float *gradients = range->gradients + at;
+    if (sgd && range->math)
+        range->math->ops->sgd(range->math, decay, rate, weights, gradients, count);
     else if (sgd)
-        kernel_sgd(decay, rate, range->weights + at, range->gradients + at, count);
+        kernel_sgd(decay, rate, weights, gradients, count);
+    else if (range->math)
+        range->math->ops->adamw(range->math, &factors, weights, gradients, range->exp_avg + at, range->exp_avg_sq + at,
+                                count);
     else
-        kernel_adamw(&factors, range->weights + at, range->gradients + at, range->exp_avg + at, range->exp_avg_sq + at,
-                     count);
+        kernel_adamw(&factors, weights, gradients, range->exp_avg + at, range->exp_avg_sq + at, count);
 }
 
 static void step_share(void *context, uint32_t thread)
@@ -91,6 +84,7 @@ void optimizer_step(const struct optimizer *self, const struct train_unit *unit,
 {
     if (self->kind == OPTIMIZER_NONE)
         return;
+    team = range->math ? NULL : team; /* a device's operations are queued by the caller */
     struct call call = {.optimizer = self,
                         .unit = unit,
                         .range = range,
@@ -99,20 +93,6 @@ void optimizer_step(const struct optimizer *self, const struct train_unit *unit,
                         .factors = factors_of(self, learning_rate, gradient_scale, step),
                         .team = team};
     thread_pool_run(team, step_share, &call);
-}
-
-void optimizer_step_on(struct device_math *math, const struct optimizer *self, const struct train_unit *unit,
-                       const struct optimizer_range *range, double learning_rate, double gradient_scale, uint64_t step)
-{
-    struct call call = {.optimizer = self,
-                        .unit = unit,
-                        .range = range,
-                        .learning_rate = learning_rate,
-                        .gradient_scale = gradient_scale,
-                        .factors = factors_of(self, learning_rate, gradient_scale, step),
-                        .math = math};
-    if (self->kind != OPTIMIZER_NONE)
-        step_share(&call, 0);
 }
 
 struct squares {

@@ -30,6 +30,8 @@ struct optimizer_range {
     float *weights;
     const float *gradients;
     float *exp_avg, *exp_avg_sq;
+    struct device_math
+        *math; /* of the device that has the arrays, where the step is queued; NULL: they are in memory here */
 };
 
 /* One step; elements past the unit's end (padding) are unchanged. Gradients are multiplied by `gradient_scale`
@@ -37,10 +39,6 @@ struct optimizer_range {
  * `team` may be NULL. */
 void optimizer_step(const struct optimizer *self, const struct train_unit *unit, const struct optimizer_range *range,
                     double learning_rate, double gradient_scale, uint64_t step, struct thread_pool *team);
-
-/* The same, queued on a device; the arrays are in its memory. */
-void optimizer_step_on(struct device_math *math, const struct optimizer *self, const struct train_unit *unit,
-                       const struct optimizer_range *range, double learning_rate, double gradient_scale, uint64_t step);
 
 /* Sum of squares in double; the same for any number of threads. */
 double optimizer_sum_of_squares(const float *values, uint64_t count, struct thread_pool *team);

@@ -64,49 +64,38 @@ static int make_stream(struct parallel *self, struct cb_err *err)
     return rc;
 }
 
-/* Called for each unit of each wrap that has elements in this rank's share: [first, first + count) of the unit, at
- * element `at` of the arrays. */
-typedef void (*share_fn)(void *context, struct parallel *self, size_t unit, uint64_t first, uint64_t count,
-                         uint64_t at);
-
-static void each_share(struct parallel *self, share_fn each, void *context)
-{
-    for (size_t w = 0; w < self->wraps.count; w++) {
-        const struct fsdp_unit *wrap = &self->wraps.items[w];
-        uint64_t share_begin = wrap->share * self->shard_index, share_end = share_begin + wrap->share;
-        for (size_t unit = wrap->first_unit; unit < wrap->first_unit + wrap->unit_count; unit++) {
-            uint64_t begin = self->wraps.offset_of[unit];
-            uint64_t end = begin + train_model_unit(self->setup.model, unit)->elements;
-            uint64_t from = begin > share_begin ? begin : share_begin, to = end < share_end ? end : share_end;
-            if (from < to)
-                each(context, self, unit, from - begin, to - from, wrap->begin + from - share_begin);
-        }
-    }
-}
-
-struct first_values {
-    uint64_t deadline_ns;
-    int rc;
-    struct cb_err *err;
+/* The part of a unit that this rank keeps: `count` elements from `first` on, at element `at` of the arrays. */
+struct share {
+    uint64_t first, count, at;
 };
 
-static void init_share(void *context, struct parallel *self, size_t unit, uint64_t first, uint64_t count, uint64_t at)
+/* False if this rank keeps nothing of the unit. */
+static bool share_of(const struct parallel *self, size_t unit, struct share *share)
 {
-    struct first_values *call = context;
-    float *weights = self->arrays[PARALLEL_WEIGHTS] + at;
-    if (!self->math)
-        train_model_init(self->setup.model, unit, first, count, self->setup.seed, weights);
-    else if (!call->rc)
-        call->rc = parallel_device_init(self, unit, first, count, weights, call->deadline_ns, call->err);
+    const struct fsdp_unit *wrap = &self->wraps.items[self->wraps.wrap_of[unit]];
+    uint64_t share_begin = wrap->share * self->shard_index, share_end = share_begin + wrap->share;
+    uint64_t begin = self->wraps.offset_of[unit], end = begin + train_model_unit(self->setup.model, unit)->elements;
+    uint64_t from = begin > share_begin ? begin : share_begin, to = end < share_end ? end : share_end;
+    if (from >= to)
+        return false;
+    *share = (struct share){from - begin, to - from, wrap->begin + from - share_begin};
+    return true;
 }
 
 static int init_values(struct parallel *self, uint64_t deadline_ns, struct cb_err *err)
 {
-    struct first_values call = {.deadline_ns = deadline_ns, .err = err};
-    if (self->math)
-        call.rc = parallel_device_zero(self, err);
-    each_share(self, init_share, &call);
-    return call.rc;
+    struct share share;
+    int rc = 0;
+    for (size_t unit = 0; unit < train_model_unit_count(self->setup.model) && !rc; unit++) {
+        if (!share_of(self, unit, &share))
+            continue;
+        float *weights = self->arrays[PARALLEL_WEIGHTS] + share.at;
+        if (self->math)
+            rc = parallel_device_init(self, unit, share.first, share.count, weights, deadline_ns, err);
+        else
+            train_model_init(self->setup.model, unit, share.first, share.count, self->setup.seed, weights);
+    }
+    return rc;
 }
 
 static void release(struct parallel *self)
@@ -129,13 +118,9 @@ int parallel_new(const struct parallel_setup *setup, uint64_t deadline_ns, struc
     if (!self)
         return alloc_fail(err, "for training");
     self->setup = *setup;
-    self->training = setup->training;
     self->math = setup->math;
-    self->shard_index = comm_rank(setup->comm) % self->training->shard_ranks;
-    self->replicas = self->training->ranks / self->training->shard_ranks;
-    self->gathers = parallel_uses_slots(self->training);
-    self->scatters = parallel_uses_gradient_slots(self->training);
-    self->buckets = parallel_uses_buckets(self->training);
+    self->shard_index = comm_rank(setup->comm) % setup->training->shard_ranks;
+    parallel_set_mode(self, setup->training);
     int rc = make_wraps(self, err);
     if (!rc)
         rc = make_lists(self, err);
@@ -221,7 +206,7 @@ static struct slot *take_slot(struct parallel *self, size_t wrap)
 static void gather(struct parallel *self, const float *weights, float *to, size_t index)
 {
     uint64_t values = self->wraps.items[index].share;
-    if (!parallel_sends_bf16(self->training)) {
+    if (!self->sends_bf16) {
         add_work(self, STREAM_GATHER, self->shard_comm, weights, to, values, index);
         return;
     }
@@ -459,39 +444,26 @@ int parallel_norm(struct parallel *self, struct timeline *timeline, double *numb
     return rc;
 }
 
-struct update {
-    double learning_rate, scale;
-    uint64_t step;
-};
-
-static void update_share(void *context, struct parallel *self, size_t unit, uint64_t first, uint64_t count, uint64_t at)
-{
-    const struct update *update = context;
-    struct optimizer_range range = {
-        .first = first,
-        .count = count,
-        .weights = self->arrays[PARALLEL_WEIGHTS] + at,
-        .gradients = summed_gradients(self) + at,
-    };
-    if (self->arrays[PARALLEL_EXP_AVG])
-        range.exp_avg = self->arrays[PARALLEL_EXP_AVG] + at;
-    if (self->arrays[PARALLEL_EXP_AVG_SQ])
-        range.exp_avg_sq = self->arrays[PARALLEL_EXP_AVG_SQ] + at;
-    const struct train_unit *parameters = train_model_unit(self->setup.model, unit);
-    if (self->math)
-        optimizer_step_on(self->math, &self->setup.optimizer, parameters, &range, update->learning_rate, update->scale,
-                          update->step);
-    else
-        optimizer_step(&self->setup.optimizer, parameters, &range, update->learning_rate, update->scale, update->step,
-                       train_model_team(self->setup.model));
-}
-
 int parallel_update(struct parallel *self, double learning_rate, double scale, uint64_t step, uint64_t deadline_ns,
                     struct cb_err *err)
 {
-    struct update update = {learning_rate, scale / self->training->ranks, step};
+    struct train_model *model = self->setup.model;
+    float *exp_avg = self->arrays[PARALLEL_EXP_AVG], *exp_avg_sq = self->arrays[PARALLEL_EXP_AVG_SQ];
     uint64_t start_ns = clock_monotonic_ns();
-    each_share(self, update_share, &update);
+    struct share share;
+    for (size_t unit = 0; unit < train_model_unit_count(model); unit++) {
+        if (!share_of(self, unit, &share))
+            continue;
+        struct optimizer_range range = {.first = share.first,
+                                        .count = share.count,
+                                        .weights = self->arrays[PARALLEL_WEIGHTS] + share.at,
+                                        .gradients = summed_gradients(self) + share.at,
+                                        .exp_avg = exp_avg ? exp_avg + share.at : NULL,
+                                        .exp_avg_sq = exp_avg_sq ? exp_avg_sq + share.at : NULL,
+                                        .math = self->math};
+        optimizer_step(&self->setup.optimizer, train_model_unit(model, unit), &range, learning_rate,
+                       scale / self->training->ranks, step, train_model_team(model));
+    }
     int rc = self->math ? device_math_finish(self->math, deadline_ns, err) : 0;
     trace_add(self->setup.trace, TRACE_COMPUTE, "optimizer", start_ns, clock_monotonic_ns(), 0);
     return rc;
@@ -516,7 +488,9 @@ void parallel_flat(const struct parallel *self, size_t unit, uint64_t element, u
 
 struct parallel_device_memory parallel_device_memory(const struct parallel *self)
 {
-    return self->on_device;
+    if (!self->math)
+        return (struct parallel_device_memory){0};
+    return (struct parallel_device_memory){self->memory, self->bytes, self->counters};
 }
 
 struct parallel_figures parallel_figures(const struct parallel *self)

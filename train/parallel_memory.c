@@ -1,157 +1,166 @@
-/* Memory of data parallelism: sizes for each mode, allocation and release. */
+/* Memory of data parallelism, one piece of this process's or of a device's, and how values get to a device and back. */
+#include <assert.h>
 #include <sys/mman.h>
 
 #include "core/alloc.h"
 #include "core/units.h"
 #include "train/parallel_parts.h"
+#include "train/train_model_internal.h"
 
-static int map_floats(struct parallel *self, uint64_t count, float **memory, struct cb_err *err)
+#define PART_BYTES (UINT64_C(16) << 20) /* of initial values, before they are sent */
+
+void parallel_set_mode(struct parallel *self, const struct training *training)
 {
-    char text[32];
-    uint64_t bytes = count * sizeof(float);
-    if (count == 0)
-        return 0;
-    void *place = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (place == MAP_FAILED)
-        return alloc_fail(err, "for %s of training state: use more ranks, or a smaller model",
-                          units_format_bytes((double)bytes, text));
-    (void)madvise(place, bytes, MADV_HUGEPAGE);
-    *memory = place;
-    self->bytes += bytes;
-    return 0;
+    self->training = training;
+    self->replicas = training->ranks / training->shard_ranks;
+    self->scatters = training->shard_ranks > 1 || training->cpu_offload;
+    self->gathers = self->scatters || training->bf16;
+    self->buckets = !self->scatters && self->replicas > 1;
+    self->sends_bf16 = training->bf16 && training->shard_ranks > 1; /* what they are used in */
 }
 
-static void unmap_floats(float *memory, uint64_t count)
+/* --- one piece of memory --- */
+
+static float *take(struct arena *arena, bool wanted, uint64_t floats)
 {
-    if (memory)
-        munmap(memory, count * sizeof(float));
+    return wanted && floats > 0 ? arena_take(arena, floats, sizeof(float)) : NULL;
 }
 
-bool parallel_uses_slots(const struct training *training)
+static void take_slots(struct arena *arena, bool wanted, const struct fsdp_units *wraps, struct slot *slots,
+                       struct slot *root)
 {
-    return training->shard_ranks > 1 || training->cpu_offload || training->bf16;
+    root->memory = take(arena, wanted, wraps->root_padded);
+    for (int i = 0; i < PARALLEL_SLOTS; i++)
+        slots[i] = (struct slot){.wrap = SIZE_MAX, .memory = take(arena, wanted, wraps->largest)};
 }
 
-bool parallel_uses_gradient_slots(const struct training *training)
+/* All arrays and buffers, from self->wraps and the mode. */
+static void take_all(struct parallel *self, unsigned moments, struct arena *arena)
 {
-    return training->shard_ranks > 1 || training->cpu_offload;
-}
-
-bool parallel_uses_buckets(const struct training *training)
-{
-    return !parallel_uses_gradient_slots(training) && training->ranks > training->shard_ranks;
-}
-
-/* Parameters are used in bf16, so bf16 is what ranks send. */
-bool parallel_sends_bf16(const struct training *training)
-{
-    return training->bf16 && training->shard_ranks > 1;
-}
-
-/* The largest share of a wrap, staged on the device. */
-static uint64_t staged_values(const struct fsdp_units *wraps)
-{
-    uint64_t largest = 0;
+    const struct fsdp_units *wraps = &self->wraps;
+    bool offload = self->training->cpu_offload;
+    uint64_t largest_share = 0;
     for (size_t i = 0; i < wraps->count; i++)
-        largest = wraps->items[i].share > largest ? wraps->items[i].share : largest;
-    return largest;
-}
-
-static uint64_t values_of(const struct training *training, const struct fsdp_units *wraps, unsigned moments)
-{
-    uint64_t values = wraps->share * (2 + moments + (parallel_uses_buckets(training) ? 1 : 0));
-    if (parallel_uses_slots(training))
-        values += PARALLEL_SLOTS * wraps->largest + wraps->root_padded;
-    if (parallel_uses_gradient_slots(training))
-        values += PARALLEL_SLOTS * wraps->largest + wraps->root_padded;
-    if (training->cpu_offload)
-        values += 2 * staged_values(wraps);
-    if (parallel_sends_bf16(training))
-        values += (training->shard_ranks + 1) * stream_packed(staged_values(wraps));
-    return values;
+        largest_share = wraps->items[i].share > largest_share ? wraps->items[i].share : largest_share;
+    if (self->math) {
+        self->counters = arena_take(arena, PARALLEL_COUNTERS, sizeof(int64_t));
+        self->device_sum = arena_take(arena, 1, sizeof *self->device_sum);
+    }
+    self->arrays[PARALLEL_WEIGHTS] = take(arena, true, wraps->share);
+    self->arrays[PARALLEL_GRADIENTS] = take(arena, true, wraps->share);
+    self->arrays[PARALLEL_EXP_AVG] = take(arena, moments > 0, wraps->share);
+    self->arrays[PARALLEL_EXP_AVG_SQ] = take(arena, moments > 1, wraps->share);
+    self->sums = take(arena, self->buckets, wraps->share);
+    self->packed_share = take(arena, self->sends_bf16, stream_packed(largest_share));
+    self->packed = take(arena, self->sends_bf16, stream_packed(largest_share) * self->training->shard_ranks);
+    take_slots(arena, self->gathers, wraps, self->slots, &self->root);
+    take_slots(arena, self->scatters, wraps, self->gradient_slots, &self->root_gradient);
+    self->staged_up = take(arena, offload, largest_share);
+    self->staged_down = take(arena, offload, largest_share);
 }
 
 uint64_t parallel_bytes(const struct training *training, const struct model *model, unsigned moments)
 {
-    uint64_t root = training->linear ? 0 : 1, values = 0;
-    struct fsdp_units wraps;
+    uint64_t root = training->linear ? 0 : 1;
+    struct parallel counted = {0};
+    struct arena arena = {0};
     uint64_t *units = calloc(model->layers + 1, sizeof *units);
+    parallel_set_mode(&counted, training);
     for (size_t i = 0; units && i < model->count; i++) {
         const struct model_tensor *tensor = &model->tensors[i];
         struct region whole = region_whole(tensor->dims, tensor->shape);
         units[tensor->layer >= 0 ? root + (uint64_t)tensor->layer : 0] += region_elements(&whole);
     }
-    if (units && fsdp_units_init(&wraps, training, units, model->layers + root, NULL, 0, NULL) == 0) {
-        values = values_of(training, &wraps, moments);
-        fsdp_units_release(&wraps);
+    if (units && fsdp_units_init(&counted.wraps, training, units, model->layers + root, NULL, 0, NULL) == 0) {
+        take_all(&counted, moments, &arena);
+        fsdp_units_release(&counted.wraps);
     }
     free(units);
-    return values * sizeof(float);
+    return arena.used_bytes;
 }
 
-static int map_arrays(struct parallel *self, struct cb_err *err)
+static int map_here(struct parallel *self, struct cb_err *err)
 {
-    const struct fsdp_units *wraps = &self->wraps;
-    unsigned moments = optimizer_moments(self->setup.optimizer.kind);
-    int rc = map_floats(self, wraps->share, &self->arrays[PARALLEL_WEIGHTS], err);
-    if (!rc)
-        rc = map_floats(self, wraps->share, &self->arrays[PARALLEL_GRADIENTS], err);
-    if (!rc)
-        rc = map_floats(self, moments > 0 ? wraps->share : 0, &self->arrays[PARALLEL_EXP_AVG], err);
-    if (!rc)
-        rc = map_floats(self, moments > 1 ? wraps->share : 0, &self->arrays[PARALLEL_EXP_AVG_SQ], err);
-    if (!rc)
-        rc = map_floats(self, self->buckets ? wraps->share : 0, &self->sums, err);
-    return rc;
+    char text[32];
+    void *place = mmap(NULL, self->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (place == MAP_FAILED)
+        return alloc_fail(err, "for %s of training state: use more ranks, or a smaller model",
+                          units_format_bytes((double)self->bytes, text));
+    (void)madvise(place, self->bytes, MADV_HUGEPAGE);
+    self->memory = place;
+    return 0;
 }
 
-static int map_slots(struct parallel *self, bool wanted, struct slot *slots, struct slot *root, struct cb_err *err)
+static int map_there(struct parallel *self, struct cb_err *err)
 {
-    int rc = map_floats(self, wanted ? self->wraps.root_padded : 0, &root->memory, err);
-    for (int i = 0; i < PARALLEL_SLOTS && !rc; i++) {
-        slots[i].wrap = SIZE_MAX;
-        rc = map_floats(self, wanted ? self->wraps.largest : 0, &slots[i].memory, err);
-    }
+    struct device *device = self->math->device;
+    char text[32];
+    void *pinned = NULL;
+    assert(!self->scatters && !self->buckets);
+    int rc = device->ops->allocate(device, MEMORY_DEVICE, self->bytes, &self->memory, err);
+    if (rc)
+        return cb_context(err, "%s of parameters, gradients and optimizer",
+                          units_format_bytes((double)self->bytes, text));
+    rc = device->ops->set(device, self->memory, 0, self->bytes, err);
+    if (!rc)
+        rc = device->ops->allocate(device, MEMORY_PINNED, sizeof *self->host_sum, &pinned, err);
+    self->host_sum = pinned;
     return rc;
 }
 
 int parallel_map(struct parallel *self, struct cb_err *err)
 {
-    if (self->math)
-        return parallel_device_map(self, err);
-    uint64_t staged = self->training->cpu_offload ? staged_values(&self->wraps) : 0;
-    uint64_t packed = parallel_sends_bf16(self->training) ? stream_packed(staged_values(&self->wraps)) : 0;
-    int rc = map_arrays(self, err);
-    if (!rc)
-        rc = map_floats(self, packed, &self->packed_share, err);
-    if (!rc)
-        rc = map_floats(self, packed * self->training->shard_ranks, &self->packed, err);
-    if (!rc)
-        rc = map_slots(self, self->gathers, self->slots, &self->root, err);
-    if (!rc)
-        rc = map_slots(self, self->scatters, self->gradient_slots, &self->root_gradient, err);
-    if (!rc)
-        rc = map_floats(self, staged, &self->staged_up, err);
-    return rc ? rc : map_floats(self, staged, &self->staged_down, err);
+    struct arena arena = {0};
+    unsigned moments = optimizer_moments(self->setup.optimizer.kind);
+    take_all(self, moments, &arena);
+    self->bytes = arena.used_bytes;
+    int rc = self->math ? map_there(self, err) : map_here(self, err);
+    if (rc)
+        return rc;
+    arena = (struct arena){.base = self->memory};
+    take_all(self, moments, &arena);
+    return 0;
 }
 
 void parallel_unmap(struct parallel *self)
 {
-    if (self->math) {
-        parallel_device_unmap(self);
-        return;
+    if (self->math && self->host_sum)
+        self->math->device->ops->release(self->math->device, MEMORY_PINNED, self->host_sum, sizeof *self->host_sum);
+    if (self->math && self->memory)
+        self->math->device->ops->release(self->math->device, MEMORY_DEVICE, self->memory, self->bytes);
+    else if (self->memory)
+        munmap(self->memory, self->bytes);
+}
+
+/* --- values on a device --- */
+
+int parallel_device_init(struct parallel *self, size_t unit, uint64_t first, uint64_t count, float *weights,
+                         uint64_t deadline_ns, struct cb_err *err)
+{
+    struct device *device = self->math->device;
+    uint64_t most = PART_BYTES / sizeof(float), room = count < most ? count : most;
+    void *part = NULL;
+    int rc = device->ops->allocate(device, MEMORY_PINNED, room * sizeof(float), &part, err);
+    for (uint64_t done = 0; done < count && !rc; done += room) {
+        uint64_t now = count - done < room ? count - done : room;
+        train_model_init(self->setup.model, unit, first + done, now, self->setup.seed, part);
+        rc = device_math_copy(self->math, HOST_TO_DEVICE, weights + done, part, now * sizeof(float), err);
+        if (!rc)
+            rc = device_math_finish(self->math, deadline_ns, err);
     }
-    for (int i = 0; i < PARALLEL_ARRAYS; i++)
-        unmap_floats(self->arrays[i], self->wraps.share);
-    unmap_floats(self->sums, self->wraps.share);
-    for (int i = 0; i < PARALLEL_SLOTS; i++) {
-        unmap_floats(self->slots[i].memory, self->wraps.largest);
-        unmap_floats(self->gradient_slots[i].memory, self->wraps.largest);
-    }
-    unmap_floats(self->root.memory, self->wraps.root_padded);
-    unmap_floats(self->root_gradient.memory, self->wraps.root_padded);
-    unmap_floats(self->packed_share, stream_packed(staged_values(&self->wraps)));
-    unmap_floats(self->packed, stream_packed(staged_values(&self->wraps)) * self->training->shard_ranks);
-    unmap_floats(self->staged_up, staged_values(&self->wraps));
-    unmap_floats(self->staged_down, staged_values(&self->wraps));
+    if (part)
+        device->ops->release(device, MEMORY_PINNED, part, room * sizeof(float));
+    return rc;
+}
+
+int parallel_device_sum_of_squares(struct parallel *self, double *sum, uint64_t deadline_ns, struct cb_err *err)
+{
+    struct device_math *math = self->math;
+    math->ops->sum_of_squares(math, self->arrays[PARALLEL_GRADIENTS], self->wraps.share, self->device_sum);
+    int rc = device_math_copy(math, DEVICE_TO_HOST, self->host_sum, self->device_sum, sizeof *self->host_sum, err);
+    if (!rc)
+        rc = device_math_finish(math, deadline_ns, err);
+    if (!rc)
+        *sum = *self->host_sum;
+    return rc;
 }

@@ -1,4 +1,4 @@
-/* The arrays and buffers of a rank, shared by parallel.c, parallel_memory.c and parallel_device.c. Private to them. */
+/* The arrays and buffers of a rank, shared by parallel.c and parallel_memory.c. Private to them. */
 #ifndef TRAIN_PARALLEL_PARTS_H
 #define TRAIN_PARALLEL_PARTS_H
 
@@ -22,6 +22,7 @@ struct parallel {
     bool gathers;                           /* wraps are gathered into slots, else used in place */
     bool scatters;                          /* gradients of a wrap are accumulated in slots */
     bool buckets;                           /* gradients are reduced in pieces of the whole array, into `sums` */
+    bool sends_bf16;                        /* parameters are packed to two bytes before they are gathered */
     struct comm *shard_comm, *replica_comm; /* of the stream; NULL for groups of one rank */
     struct stream *stream;                  /* NULL if there is nothing to communicate or copy */
     float *arrays[PARALLEL_ARRAYS];         /* wraps.share elements each; moments may be NULL */
@@ -38,31 +39,23 @@ struct parallel {
     uint64_t last_ticket;
     uint32_t *uses_left; /* per unit, in the current backward pass */
     uint64_t bucket_end; /* the arrays from this element on are being reduced */
+    void *memory;        /* of all arrays and buffers, on the device if there is one */
     uint64_t bytes;
-    struct device_math *math; /* from the setup */
-    struct parallel_device_memory on_device;
+    struct device_math *math;      /* from the setup */
+    int64_t *counters;             /* on the device */
     double *device_sum, *host_sum; /* of squares: on the device, and in pinned host memory */
 };
 
-/* Derives from the training's mode whether wraps are gathered into slots, gradients accumulated in slots or reduced
- * in buckets, and whether parameters are sent in bf16. */
-bool parallel_uses_slots(const struct training *training);
-bool parallel_uses_gradient_slots(const struct training *training);
-bool parallel_uses_buckets(const struct training *training);
-bool parallel_sends_bf16(const struct training *training);
+/* Derives from the training what is gathered, reduced and sent in which way. */
+void parallel_set_mode(struct parallel *self, const struct training *training);
 
 /* Allocates all arrays and buffers of self->wraps, zeroed. Call parallel_unmap also after a failure. */
 int parallel_map(struct parallel *self, struct cb_err *err) CB_MUST_CHECK;
 void parallel_unmap(struct parallel *self);
 
-/* train/parallel_device.c, used if self->math is set: memory, initial weights, zeros, the sum of a gradient's
- * squares. */
-int parallel_device_map(struct parallel *self, struct cb_err *err) CB_MUST_CHECK;
-void parallel_device_unmap(struct parallel *self);
-/* Copies elements [first, first + count) of a unit to its weights. */
+/* On a device: copies elements [first, first + count) of a unit to its weights; the sum of the gradients' squares. */
 int parallel_device_init(struct parallel *self, size_t unit, uint64_t first, uint64_t count, float *weights,
                          uint64_t deadline_ns, struct cb_err *err) CB_MUST_CHECK;
-int parallel_device_zero(struct parallel *self, struct cb_err *err) CB_MUST_CHECK;
 int parallel_device_sum_of_squares(struct parallel *self, double *sum, uint64_t deadline_ns,
                                    struct cb_err *err) CB_MUST_CHECK;
 
