@@ -5,16 +5,21 @@
 #include "setup/s3_keys.h"
 #include "store/kind.h"
 
-int open_store(const struct experiment *experiment, uint32_t rank, const char *pages_folder, struct store **store,
-               struct cb_err *err)
+enum store_direct store_direct_of(const struct experiment *experiment)
+{
+    return experiment_is(experiment, OPT_IO_DIRECT, "auto")   ? STORE_DIRECT_AUTO
+           : experiment_is(experiment, OPT_IO_DIRECT, "true") ? STORE_DIRECT_YES
+                                                              : STORE_DIRECT_NO;
+}
+
+int open_store_with(const struct experiment *experiment, uint32_t rank, const char *pages_folder,
+                    enum store_direct direct, uint32_t depth, struct store **store, struct cb_err *err)
 {
     struct s3_options s3;
     struct store_options options = {
         .use_io_uring = experiment_is(experiment, OPT_IO_ENGINE, "io_uring"),
-        .direct = experiment_is(experiment, OPT_IO_DIRECT, "auto")   ? STORE_DIRECT_AUTO
-                  : experiment_is(experiment, OPT_IO_DIRECT, "true") ? STORE_DIRECT_YES
-                                                                     : STORE_DIRECT_NO,
-        .depth = (uint32_t)experiment_u64(experiment, OPT_IO_DEPTH),
+        .direct = direct,
+        .depth = depth,
         .threads = (uint32_t)experiment_u64(experiment, OPT_IO_THREADS),
         .durable = experiment_bool(experiment, OPT_IO_FSYNC),
         .rank = rank,
@@ -23,6 +28,13 @@ int open_store(const struct experiment *experiment, uint32_t rank, const char *p
     };
     int rc = s3_keys_read(experiment, &s3, err);
     return rc ? rc : store_open(experiment_text(experiment, OPT_STORE), &options, store, err);
+}
+
+int open_store(const struct experiment *experiment, uint32_t rank, const char *pages_folder, struct store **store,
+               struct cb_err *err)
+{
+    uint32_t depth = (uint32_t)experiment_u64(experiment, OPT_IO_DEPTH);
+    return open_store_with(experiment, rank, pages_folder, store_direct_of(experiment), depth, store, err);
 }
 
 uint64_t store_block_bytes(const struct experiment *experiment)

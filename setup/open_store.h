@@ -13,6 +13,11 @@
 int open_store(const struct experiment *experiment, uint32_t rank, const char *pages_folder, struct store **store,
                struct cb_err *err) CB_MUST_CHECK;
 
+/* The same with another queue depth, and with or without O_DIRECT: io.direct says store_direct_of. */
+int open_store_with(const struct experiment *experiment, uint32_t rank, const char *pages_folder,
+                    enum store_direct direct, uint32_t depth, struct store **store, struct cb_err *err) CB_MUST_CHECK;
+enum store_direct store_direct_of(const struct experiment *experiment);
+
 /* Bytes of one request: io.block, or s3.part_size for a bucket. */
 uint64_t store_block_bytes(const struct experiment *experiment);
 

@@ -205,9 +205,10 @@ static int time_pair(struct suite *suite, const struct collective_run *run, uint
     return 0;
 }
 
-static int measure_pair(struct suite *suite, const struct collective_run *run, uint32_t peer, double *latency_s,
-                        double *bytes_per_s, struct cb_err *err)
+/* `context` is struct collective_run. */
+static int measure_pair(struct suite *suite, void *context, uint32_t peer, struct suite_link *link, struct cb_err *err)
 {
+    const struct collective_run *run = context;
     struct device *device = suite->gpu.device;
     uint64_t bytes = suite->gpu.collective_bytes / sizeof(float) * sizeof(float), wrong = 0;
     struct device_values own = values_of(suite, suite->gpu.rank, 0, bytes);
@@ -216,7 +217,7 @@ static int measure_pair(struct suite *suite, const struct collective_run *run, u
     if (!rc)
         rc = device->ops->fill(device, &own, run->from, err);
     if (!rc)
-        rc = time_pair(suite, run, peer, PAIR_BYTES, PAIR_ROUNDS, latency_s, err);
+        rc = time_pair(suite, run, peer, PAIR_BYTES, PAIR_ROUNDS, &link->latency_s, err);
     if (!rc)
         rc = time_pair(suite, run, peer, bytes, PAIR_LARGE_ROUNDS, &seconds, err);
     if (!rc)
@@ -224,47 +225,23 @@ static int measure_pair(struct suite *suite, const struct collective_run *run, u
     if (!rc && wrong)
         rc = cb_fail(err, CB_ERR_CORRUPT, "NCCL between nodes: %" PRIu64 " values are wrong on rank %" PRIu32, wrong,
                      comm_rank(suite->comm));
-    *bytes_per_s = (double)bytes / seconds;
+    link->bytes_per_s = (double)bytes / seconds;
     return rc;
 }
 
-/* "suite.gpu_pair.A.B", like "suite.pair.A.B". */
-static void note_pair(struct suite *suite, uint32_t opponent, double latency_s, double bytes_per_s)
-{
-    const struct nodes *nodes = &suite->nodes;
-    uint32_t a = nodes->mine < opponent ? nodes->mine : opponent, b = nodes->mine < opponent ? opponent : nodes->mine;
-    char key[2 * NODE_NAME_BYTES + 32], text[64];
-    snprintf(key, sizeof key, "suite.gpu_pair.%s.%s", nodes->names[a], nodes->names[b]);
-    snprintf(text, sizeof text, "%.5g s %.5g bytes/s", latency_s, bytes_per_s);
-    status_page_add_fact(suite->page, key, text);
-}
-
-/* The first GPUs of all nodes, one round at a time, so that no node is in two pairs at once. */
-static int measure_pairs(struct suite *suite, const struct collective_run *run, struct sample *sample, bool last,
+/* The first GPUs of all nodes. */
+static int measure_pairs(struct suite *suite, struct collective_run *run, struct sample *sample, bool last,
                          struct cb_err *err)
 {
-    const struct nodes *nodes = &suite->nodes;
     const uint32_t *first = suite->gpu.first_of_node;
-    bool plays = suite->gpu.comm && first[nodes->mine] == suite->gpu.rank;
-    double latency_s = 0, bytes_per_s = 0;
-    uint32_t met = 0;
-    int rc = 0;
-    for (uint32_t round = 0; round < nodes_rounds(nodes->count) && !rc; round++) {
-        uint32_t opponent = nodes_opponent(nodes->count, round, nodes->mine);
-        double seconds = 0, rate = 0;
-        if (plays && opponent != nodes->mine && first[opponent] != SUITE_NO_GPU) {
-            rc = measure_pair(suite, run, first[opponent], &seconds, &rate, err);
-            latency_s += seconds;
-            bytes_per_s += rate;
-            met++;
-            if (!rc && last && nodes_keeps(nodes->mine, opponent))
-                note_pair(suite, opponent, seconds, rate);
-        }
-        rc = suite_join(suite, rc, err);
-    }
+    bool plays = suite->gpu.comm && first[suite->nodes.mine] == suite->gpu.rank;
+    struct suite_pairs pairs = {"gpu_pair", first, plays, measure_pair, run};
+    struct suite_link mean;
+    uint32_t met;
+    int rc = suite_pairs_measure(suite, &pairs, last, &mean, &met, err);
     if (!rc && met) {
-        sample->values[METRIC_GPU_NET_LATENCY_S] = latency_s / met;
-        sample->values[METRIC_GPU_NET_BANDWIDTH_BYTES_PER_S] = bytes_per_s / met;
+        sample->values[METRIC_GPU_NET_LATENCY_S] = mean.latency_s;
+        sample->values[METRIC_GPU_NET_BANDWIDTH_BYTES_PER_S] = mean.bytes_per_s;
     }
     return rc;
 }

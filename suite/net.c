@@ -7,6 +7,8 @@
 #include <stdlib.h>
 
 #include "comm/comm_measure.h"
+#include "core/alloc.h"
+#include "core/buf.h"
 #include "core/clock.h"
 #include "core/stats.h"
 #include "suite/suite.h"
@@ -19,99 +21,125 @@
 #define COLLECTIVE_ROUNDS 5
 #define BATCH_BYTES (UINT64_C(8) << 20) /* small operations are timed in batches, of at most this time or BATCH_MOST */
 #define BATCH_MOST 50
+#define FACT_BYTES 1024
 
-struct link {
-    double latency_s, p99_s, bytes_per_s;
+/* For latency over sizes: */
+#define ROUNDS_A_WARMUP 20 /* one warm-up round for so many timed rounds */
+#define MOST_ROUNDS 50
+#define LEAST_ROUNDS 10
+#define BYTES_OF_A_SIZE (UINT64_C(64) << 20) /* fewer rounds for large messages */
+
+static const uint64_t sizes[] = {8, 64, 512, 4096, 32768, 262144, 2097152, 4194304};
+#define SIZES (sizeof sizes / sizeof *sizes)
+
+/* With one peer or several in turn: means of the medians, and the worst percentiles. */
+struct latencies {
+    bool wanted; /* else only `link` is measured */
+    double median_s[SIZES], p99_s[SIZES];
+    uint32_t peers;
 };
 
-static int wrong_bytes(const char *what, uint32_t peer, struct cb_err *err)
+/* Half a round trip, as osu_latency of the OSU micro-benchmarks; median and 99th percentile. */
+static int ping_pong(struct suite *self, uint32_t peer, uint64_t bytes, uint32_t rounds, double *median_s,
+                     double *p99_s, struct cb_err *err)
 {
-    return cb_fail(err, CB_ERR_CORRUPT, "%s with rank %u: wrong bytes arrived", what, peer);
+    bool right = true;
+    double *seconds = calloc(rounds, sizeof *seconds);
+    if (!seconds)
+        return alloc_fail(err, "for the times of %" PRIu32 " round trips", rounds);
+    uint32_t warmup = rounds < ROUNDS_A_WARMUP ? 1 : rounds / ROUNDS_A_WARMUP;
+    int rc = comm_measure_ping_pong(self->comm, peer, bytes, warmup, seconds, &right, suite_deadline(self), err);
+    if (!rc)
+        rc = comm_measure_ping_pong(self->comm, peer, bytes, rounds, seconds, &right, suite_deadline(self), err);
+    if (!rc && !right)
+        rc = cb_fail(err, CB_ERR_CORRUPT, "ping-pong with rank %" PRIu32 ": wrong bytes arrived", peer);
+    if (!rc) {
+        stats_sort(seconds, rounds);
+        *median_s = stats_quantile_sorted(seconds, rounds, 0.5);
+        *p99_s = stats_quantile_sorted(seconds, rounds, 0.99);
+    }
+    free(seconds);
+    return rc;
 }
 
-/* Collective over both ranks of a pair. */
-static int measure_link(struct suite *self, uint32_t peer, struct link *link, struct cb_err *err)
+/* Collective over both ranks of a pair. `context` is struct latencies. */
+static int measure_link(struct suite *self, void *context, uint32_t peer, struct suite_link *link, struct cb_err *err)
 {
+    struct latencies *all = context;
     double seconds[WINDOW_ROUNDS];
     struct summary summary;
     bool right = true, sends = comm_rank(self->comm) < peer;
-    int rc = suite_ping_pong(self, peer, LATENCY_BYTES, LATENCY_ROUNDS, &link->latency_s, &link->p99_s, err);
-    if (rc)
-        return rc;
-    rc = comm_measure_windows(self->comm, peer, sends, WINDOW_BYTES, WINDOW, 1, seconds, &right, suite_deadline(self),
-                              err);
+    int rc = ping_pong(self, peer, LATENCY_BYTES, LATENCY_ROUNDS, &link->latency_s, &link->p99_s, err);
+    if (!rc) /* to warm up */
+        rc = comm_measure_windows(self->comm, peer, sends, WINDOW_BYTES, WINDOW, 1, seconds, &right,
+                                  suite_deadline(self), err);
     if (!rc)
         rc = comm_measure_windows(self->comm, peer, sends, WINDOW_BYTES, WINDOW, WINDOW_ROUNDS, seconds, &right,
                                   suite_deadline(self), err);
-    if (rc || (!right && !sends))
-        return rc ? rc : wrong_bytes("a window of messages", peer, err);
+    if (!rc && !right && !sends)
+        rc = cb_fail(err, CB_ERR_CORRUPT, "a window of messages with rank %u: wrong bytes arrived", peer);
+    if (rc)
+        return rc;
     stats_summarize(seconds, WINDOW_ROUNDS, &summary);
     link->bytes_per_s = (double)(WINDOW * WINDOW_BYTES) / summary.median;
-    return 0;
+    for (size_t i = 0; i < SIZES && all->wanted && !rc; i++) {
+        double median_s = 0, p99_s = 0;
+        uint64_t rounds = BYTES_OF_A_SIZE / sizes[i];
+        rounds = rounds > MOST_ROUNDS ? MOST_ROUNDS : rounds < LEAST_ROUNDS ? LEAST_ROUNDS : rounds;
+        rc = ping_pong(self, peer, sizes[i], (uint32_t)rounds, &median_s, &p99_s, err);
+        all->median_s[i] += median_s;
+        all->p99_s[i] = p99_s > all->p99_s[i] ? p99_s : all->p99_s[i];
+    }
+    all->peers++;
+    return rc;
+}
+
+/* "suite.KIND.NODE" = "bytes:median:p99 ...". */
+static void note_latencies(struct suite *self, const char *kind, const struct latencies *all)
+{
+    char key[NODE_NAME_BYTES + 64];
+    struct buf text;
+    if (!all->wanted || all->peers == 0)
+        return;
+    buf_init(&text, FACT_BYTES);
+    for (size_t i = 0; i < SIZES; i++)
+        buf_printf(&text, "%s%" PRIu64 ":%.4g:%.4g", i ? " " : "", sizes[i], all->median_s[i] / all->peers,
+                   all->p99_s[i]);
+    snprintf(key, sizeof key, "suite.%s.%s", kind, self->nodes.names[self->nodes.mine]);
+    status_page_add_fact(self->page, key, text.data);
+    buf_release(&text);
 }
 
 /* The first two ranks of every node, all nodes at once. */
 static int measure_local(struct suite *self, struct sample *sample, bool last, struct cb_err *err)
 {
-    struct link link;
+    struct suite_link link;
+    struct latencies latencies = {.wanted = last};
     if (self->nodes.local_size < 2 || self->nodes.local_rank > 1)
         return 0;
     /* Ranks of a node need not be consecutive: the neighbour is the other of its first two ranks. */
-    struct suite_latencies latencies = {0};
-    int rc = measure_link(self, self->nodes.neighbour, &link, err);
-    if (!rc && last)
-        rc = suite_latencies_measure(self, self->nodes.neighbour, &latencies, err);
+    int rc = measure_link(self, &latencies, self->nodes.neighbour, &link, err);
     if (rc)
         return rc;
     if (self->nodes.local_rank == 0)
-        suite_latencies_note(self, "local_latency", &latencies);
+        note_latencies(self, "local_latency", &latencies);
     sample->values[METRIC_LOCAL_LATENCY_S] = link.latency_s;
     sample->values[METRIC_LOCAL_BANDWIDTH_BYTES_PER_S] = link.bytes_per_s;
     return 0;
 }
 
-/* "suite.pair.A.B" = "3.1e-06 s 1.2e+09 bytes/s", with few digits, since a rank's space for facts is limited. */
-static void note_pair(struct suite *self, uint32_t opponent, const struct link *link)
-{
-    const struct nodes *nodes = &self->nodes;
-    uint32_t a = nodes->mine < opponent ? nodes->mine : opponent, b = nodes->mine < opponent ? opponent : nodes->mine;
-    char key[2 * NODE_NAME_BYTES + 32], text[64];
-    snprintf(key, sizeof key, "suite.pair.%s.%s", nodes->names[a], nodes->names[b]);
-    snprintf(text, sizeof text, "%.5g s %.5g bytes/s", link->latency_s, link->bytes_per_s);
-    status_page_add_fact(self->page, key, text);
-}
-
-/* The first ranks of all nodes, one round at a time, so that no node is in two pairs at once. */
 static int measure_pairs(struct suite *self, struct sample *sample, bool last, struct cb_err *err)
 {
-    const struct nodes *nodes = &self->nodes;
-    double latency_s = 0, p99_s = 0, bytes_per_s = 0;
-    struct suite_latencies latencies = {0};
-    uint32_t met = 0;
-    int rc = 0;
-    for (uint32_t round = 0; round < nodes_rounds(nodes->count) && !rc; round++) {
-        uint32_t opponent = nodes_opponent(nodes->count, round, nodes->mine);
-        struct link link;
-        if (nodes->local_rank == 0 && opponent != nodes->mine) {
-            rc = measure_link(self, nodes->first_rank[opponent], &link, err);
-            if (!rc && last)
-                rc = suite_latencies_measure(self, nodes->first_rank[opponent], &latencies, err);
-            if (rc)
-                return rc;
-            latency_s += link.latency_s;
-            p99_s = link.p99_s > p99_s ? link.p99_s : p99_s;
-            bytes_per_s += link.bytes_per_s;
-            met++;
-            if (last && nodes_keeps(nodes->mine, opponent))
-                note_pair(self, opponent, &link);
-        }
-        rc = suite_join(self, 0, err);
-    }
+    struct latencies latencies = {.wanted = last};
+    struct suite_pairs pairs = {"pair", self->nodes.first_rank, self->nodes.local_rank == 0, measure_link, &latencies};
+    struct suite_link mean;
+    uint32_t met;
+    int rc = suite_pairs_measure(self, &pairs, last, &mean, &met, err);
     if (!rc && met) {
-        sample->values[METRIC_NET_LATENCY_S] = latency_s / met;
-        sample->values[METRIC_NET_LATENCY_P99_S] = p99_s;
-        sample->values[METRIC_NET_BANDWIDTH_BYTES_PER_S] = bytes_per_s / met;
-        suite_latencies_note(self, "latency", &latencies);
+        sample->values[METRIC_NET_LATENCY_S] = mean.latency_s;
+        sample->values[METRIC_NET_LATENCY_P99_S] = mean.p99_s;
+        sample->values[METRIC_NET_BANDWIDTH_BYTES_PER_S] = mean.bytes_per_s;
+        note_latencies(self, "latency", &latencies);
     }
     return rc;
 }

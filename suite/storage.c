@@ -9,7 +9,7 @@
 #include "comm/agree.h"
 #include "core/clock.h"
 #include "engine/huge_memory.h"
-#include "setup/s3_keys.h"
+#include "setup/open_store.h"
 #include "suite/suite.h"
 
 #define PAGE_BYTES 4096
@@ -530,29 +530,14 @@ int suite_storage(struct suite *self, struct sample *sample, bool last, struct c
     return rc || !last || !self->buffered ? rc : note_coldness(self, err);
 }
 
-static int open_store(struct suite *self, enum store_direct direct, struct store **store, struct cb_err *err)
+static int open_direct(struct suite *self, enum store_direct direct, struct store **store, struct cb_err *err)
 {
-    const struct experiment *experiment = self->experiment;
-    struct s3_options s3;
-    struct store_options options = {
-        .use_io_uring = experiment_is(experiment, OPT_IO_ENGINE, "io_uring"),
-        .direct = direct,
-        .depth = SUITE_DEPTH_MOST,
-        .threads = (uint32_t)experiment_u64(experiment, OPT_IO_THREADS),
-        .durable = experiment_bool(experiment, OPT_IO_FSYNC),
-        .rank = comm_rank(self->comm),
-        .shared_folder = self->pages_folder,
-        .s3 = &s3,
-    };
-    int rc = s3_keys_read(experiment, &s3, err);
-    return rc ? rc : store_open(experiment_text(experiment, OPT_STORE), &options, store, err);
+    return open_store_with(self->experiment, comm_rank(self->comm), self->pages_folder, direct, SUITE_DEPTH_MOST, store,
+                           err);
 }
 
 int suite_storage_open(struct suite *self, struct cb_err *err)
 {
-    enum store_direct direct = experiment_is(self->experiment, OPT_IO_DIRECT, "false")  ? STORE_DIRECT_NO
-                               : experiment_is(self->experiment, OPT_IO_DIRECT, "true") ? STORE_DIRECT_YES
-                                                                                        : STORE_DIRECT_AUTO;
     /* Room for every rank's aggregate file, and one more file per node for its first rank. */
     uint64_t bytes = suite_file_bytes(self->experiment), files = comm_size(self->comm);
     files += self->nodes.count;
@@ -562,9 +547,9 @@ int suite_storage_open(struct suite *self, struct cb_err *err)
     if (!rc)
         rc = folder_open(&self->folder, self->experiment, self->run, err);
     if (!rc)
-        rc = open_store(self, direct, &self->direct, err);
+        rc = open_direct(self, store_direct_of(self->experiment), &self->direct, err);
     if (!rc)
-        rc = open_store(self, STORE_DIRECT_NO, &self->buffered, err);
+        rc = open_direct(self, STORE_DIRECT_NO, &self->buffered, err);
     if (!rc && !store_capabilities(self->buffered)->page_cache) {
         store_free(self->buffered);
         self->buffered = NULL;

@@ -95,19 +95,22 @@ struct suite_curve {
 };
 int suite_curve_write(struct suite *self, const struct suite_curve *curve, struct cb_err *err) CB_MUST_CHECK;
 
-/* Half a round trip with `peer`, which makes the same call; median and 99th percentile. */
-int suite_ping_pong(struct suite *self, uint32_t peer, uint64_t bytes, uint32_t rounds, double *median_s, double *p99_s,
-                    struct cb_err *err) CB_MUST_CHECK;
-/* The same over sizes, with several peers in turn: means of the medians, and the worst percentiles. */
-#define SUITE_LATENCY_SIZES 8
-struct suite_latencies {
-    double median_s[SUITE_LATENCY_SIZES], p99_s[SUITE_LATENCY_SIZES];
-    uint32_t peers;
+/* Between two ranks: half a round trip, its 99th percentile, bandwidth. */
+struct suite_link {
+    double latency_s, p99_s, bytes_per_s;
 };
-int suite_latencies_measure(struct suite *self, uint32_t peer, struct suite_latencies *all,
-                            struct cb_err *err) CB_MUST_CHECK;
-/* Writes the fact "suite.KIND.NODE" = "bytes:median:p99 ..."; nothing if there was no peer. */
-void suite_latencies_note(struct suite *self, const char *kind, const struct suite_latencies *all);
+
+/* Pairs of ranks of different nodes, one round at a time, so that no node is in two pairs at once. */
+struct suite_pairs {
+    const char *fact;             /* "pair": each pair is the fact "suite.pair.A.B" of one of its ranks */
+    const uint32_t *rank_of_node; /* that plays for the node; SUITE_NO_GPU: none does */
+    bool plays;                   /* this rank does for its node */
+    int (*measure)(struct suite *self, void *context, uint32_t peer, struct suite_link *link, struct cb_err *err);
+    void *context;
+};
+/* *mean is over *met pairs of this rank; its p99_s is the worst of them. */
+int suite_pairs_measure(struct suite *self, const struct suite_pairs *pairs, bool last, struct suite_link *mean,
+                        uint32_t *met, struct cb_err *err) CB_MUST_CHECK;
 
 /* Whether suite.only includes the section, and for storage whether the store keeps data. */
 bool suite_names(const struct experiment *experiment, const char *section);

@@ -117,39 +117,26 @@ void trace_add_memory(struct trace *self, uint64_t at_ns, uint64_t bytes)
 
 /* --- writing --- */
 
-static void member_text(struct json_writer *json, const char *key, const char *value)
-{
-    json_write_key(json, key);
-    json_write_text(json, value);
-}
-
-static void member_u64(struct json_writer *json, const char *key, uint64_t value)
-{
-    json_write_key(json, key);
-    json_write_u64(json, value);
-}
-
 static void member_us(struct json_writer *json, const char *key, uint64_t ns)
 {
-    json_write_key(json, key);
-    json_write_double(json, (double)ns / 1e3);
+    json_member_double(json, key, (double)ns / 1e3);
 }
 
 /* "M" events: names and order of processes and threads. */
 static void write_name(struct json_writer *json, uint32_t rank, uint64_t track, const char *what, const char *name)
 {
     json_write_begin_object(json);
-    member_text(json, "ph", "M");
-    member_text(json, "name", what);
-    member_u64(json, "pid", rank);
-    member_u64(json, "tid", FIRST_THREAD + track);
+    json_member_text(json, "ph", "M");
+    json_member_text(json, "name", what);
+    json_member_u64(json, "pid", rank);
+    json_member_u64(json, "tid", FIRST_THREAD + track);
     member_us(json, "ts", 0);
     json_write_key(json, "args");
     json_write_begin_object(json);
     if (name)
-        member_text(json, "name", name);
+        json_member_text(json, "name", name);
     else
-        member_u64(json, "sort_index", track);
+        json_member_u64(json, "sort_index", track);
     json_write_end_object(json);
     json_write_end_object(json);
 }
@@ -169,20 +156,20 @@ static void write_event(struct json_writer *json, uint32_t rank, unsigned track,
                         uint64_t origin_ns)
 {
     json_write_begin_object(json);
-    member_text(json, "ph", "X");
+    json_member_text(json, "ph", "X");
     bool step = strncmp(event->name, STEP_NAME, strlen(STEP_NAME)) == 0;
-    member_text(json, "cat", step ? "user_annotation" : categories[track]);
-    member_text(json, "name", event->name);
-    member_u64(json, "pid", rank);
-    member_u64(json, "tid", FIRST_THREAD + track);
+    json_member_text(json, "cat", step ? "user_annotation" : categories[track]);
+    json_member_text(json, "name", event->name);
+    json_member_u64(json, "pid", rank);
+    json_member_u64(json, "tid", FIRST_THREAD + track);
     member_us(json, "ts", event->start_ns - origin_ns);
     member_us(json, "dur", event->end_ns - event->start_ns);
     json_write_key(json, "args");
     json_write_begin_object(json);
-    member_u64(json, "step", event->step);
-    member_u64(json, "device", rank); /* TensorBoard's reader expects the process here */
+    json_member_u64(json, "step", event->step);
+    json_member_u64(json, "device", rank); /* TensorBoard's reader expects the process here */
     if (event->bytes)
-        member_u64(json, "bytes", event->bytes);
+        json_member_u64(json, "bytes", event->bytes);
     json_write_end_object(json);
     json_write_end_object(json);
 }
@@ -191,13 +178,13 @@ static void write_counter(struct json_writer *json, uint32_t rank, const struct 
                           uint64_t origin_ns)
 {
     json_write_begin_object(json);
-    member_text(json, "ph", "C");
-    member_text(json, "name", "memory");
-    member_u64(json, "pid", rank);
+    json_member_text(json, "ph", "C");
+    json_member_text(json, "name", "memory");
+    json_member_u64(json, "pid", rank);
     member_us(json, "ts", counter->at_ns - origin_ns);
     json_write_key(json, "args");
     json_write_begin_object(json);
-    member_u64(json, "resident bytes", counter->bytes);
+    json_member_u64(json, "resident bytes", counter->bytes);
     json_write_end_object(json);
     json_write_end_object(json);
 }
@@ -205,15 +192,15 @@ static void write_counter(struct json_writer *json, uint32_t rank, const struct 
 static void write_all(const struct trace *self, uint32_t rank, uint32_t ranks, struct json_writer *json)
 {
     json_write_begin_object(json);
-    member_u64(json, "schemaVersion", 1);
+    json_member_u64(json, "schemaVersion", 1);
     json_write_key(json, "distributedInfo");
     json_write_begin_object(json);
-    member_text(json, "backend", "mpi");
-    member_u64(json, "rank", rank);
-    member_u64(json, "world_size", ranks);
+    json_member_text(json, "backend", "mpi");
+    json_member_u64(json, "rank", rank);
+    json_member_u64(json, "world_size", ranks);
     json_write_end_object(json);
-    member_text(json, "displayTimeUnit", "ms");
-    member_u64(json, "droppedEvents", self->dropped);
+    json_member_text(json, "displayTimeUnit", "ms");
+    json_member_u64(json, "droppedEvents", self->dropped);
     json_write_key(json, "traceEvents");
     json_write_begin_array(json);
     write_names(json, rank);
