@@ -148,24 +148,55 @@ int device_plugin_list(struct buf *out, struct cb_err *err)
     return rc;
 }
 
-int device_place_apply(struct comm *comm, const char *sysfs, const struct device_info *info, bool pin,
-                       struct status_page *page, uint64_t deadline_ns, char *text, size_t text_bytes,
-                       struct cb_err *err)
+int device_plugin_open_own(struct device_plugin *self, struct comm *comm, struct status_page *page,
+                           struct device **device, struct device_info *info, struct cb_err *err)
 {
-    struct gpu_place place;
+    int rc = device_plugin_open(self, err);
+    if (!rc)
+        rc = device_plugin_open_device(self, comm_local_rank(comm), device, info, err);
+    if (rc)
+        return cb_context(err, "device=cuda");
+    device_info_note(info, page);
+    return 0;
+}
+
+void device_info_note(const struct device_info *info, struct status_page *page)
+{
+    char text[512];
+    snprintf(text, sizeof text, "%s, %s (number %" PRIu32 "); %s", info->name, info->pci, info->index, info->versions);
+    status_page_add_fact(page, "device", text);
+}
+
+/* *near: whether all ranks of this machine know the cores near their devices, which both ways to bind require. */
+static int find_place(struct comm *comm, const char *sysfs, const struct device_info *info, struct status_page *page,
+                      uint64_t deadline_ns, struct gpu_place *place, bool *near, struct cb_err *err)
+{
     struct agreement unknown;
     cpu_set_t cores;
     struct cb_err why;
     char where[256];
-    bool is_known = gpu_place_read(sysfs, info->pci, &place, &why) == 0;
+    bool is_known = gpu_place_read(sysfs, info->pci, place, &why) == 0;
     if (is_known)
-        gpu_place_describe(&place, where, sizeof where);
+        gpu_place_describe(place, where, sizeof where);
     status_page_add_fact(page, "device.place", is_known ? where : why.message);
-    is_known = is_known && place.cores[0] && gpu_place_parse_cores(place.cores, &cores, &why) == 0;
-    /* All ranks must take the same branch, since both communicate. */
+    is_known = is_known && place->cores[0] && gpu_place_parse_cores(place->cores, &cores, &why) == 0;
     int rc = comm_agree_local(comm, 0, is_known ? 0 : 1, deadline_ns, &unknown, err);
-    if (rc)
-        return rc;
-    return unknown.max == 0 ? affinity_apply_near(comm, pin, place.cores, info->pci, deadline_ns, text, text_bytes, err)
-                            : affinity_apply(comm, pin, deadline_ns, text, text_bytes, err);
+    *near = !rc && unknown.max == 0;
+    return rc;
+}
+
+int device_place_apply(struct comm *comm, const char *sysfs, const struct device_info *info, bool pin,
+                       struct status_page *page, uint64_t deadline_ns, struct cb_err *err)
+{
+    char text[1024] = "";
+    struct gpu_place place;
+    bool near = false;
+    int rc = info ? find_place(comm, sysfs, info, page, deadline_ns, &place, &near, err) : 0;
+    if (!rc && near)
+        rc = affinity_apply_near(comm, pin, place.cores, info->pci, deadline_ns, text, sizeof text, err);
+    else if (!rc)
+        rc = affinity_apply(comm, pin, deadline_ns, text, sizeof text, err);
+    if (!rc)
+        status_page_add_fact(page, "affinity", text);
+    return rc;
 }

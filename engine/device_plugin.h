@@ -94,10 +94,15 @@ int device_plugin_identify(const struct device_plugin *self, uint32_t local_rank
 int device_plugin_open_math(const struct device_plugin *self, struct device *device, struct device_math **math,
                             struct cb_err *err) CB_MUST_CHECK;
 
-/* Binds the rank to the cores near its device (affinity_apply_near) and records the place as fact "device.place". If
- * `sysfs` ("/sys") does not know the place, it calls affinity_apply. Collective among the ranks of a machine. */
+/* Opens the plugin and the device of this rank, and records the device as fact "device". Close both also after a failure. */
+int device_plugin_open_own(struct device_plugin *self, struct comm *comm, struct status_page *page,
+                           struct device **device, struct device_info *info, struct cb_err *err) CB_MUST_CHECK;
+void device_info_note(const struct device_info *info, struct status_page *page);
+
+/* Binds the rank to the cores near its device (affinity_apply_near), and records its place as fact "device.place" and the
+ * binding as fact "affinity". Without a device (`info` NULL), or if `sysfs` ("/sys") does not know the place, it is bound by
+ * affinity_apply. Collective among the ranks of a machine. */
 int device_place_apply(struct comm *comm, const char *sysfs, const struct device_info *info, bool pin,
-                       struct status_page *page, uint64_t deadline_ns, char *text, size_t text_bytes,
-                       struct cb_err *err) CB_MUST_CHECK;
+                       struct status_page *page, uint64_t deadline_ns, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

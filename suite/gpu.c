@@ -59,8 +59,7 @@ static int open_device(struct suite_gpu *self, const struct suite *suite, struct
     int rc = device_plugin_open_device(&self->plugin, comm_local_rank(suite->comm), &self->device, &info, why);
     if (rc)
         return rc;
-    snprintf(text, sizeof text, "%s, %s (number %" PRIu32 "); %s", info.name, info.pci, info.index, info.versions);
-    status_page_add_fact(suite->page, "device", text);
+    device_info_note(&info, suite->page);
     char key[32];
     snprintf(key, sizeof key, "suite.gpu.%" PRIu32,
              comm_rank(suite->comm)); /* the node and index of this rank's device */

@@ -6,7 +6,6 @@
 
 #include "comm/agree.h"
 #include "core/clock.h"
-#include "engine/affinity.h"
 
 struct section {
     const char *name;
@@ -74,15 +73,12 @@ static void note_node(struct suite *self)
 
 static int prepare(struct suite *self, struct cb_err *err)
 {
-    char text[1024] = "";
     if (sched_getaffinity(0, sizeof self->allowed, &self->allowed))
         CPU_ZERO(&self->allowed);
-    int rc = affinity_apply(self->comm, experiment_is(self->experiment, OPT_AFFINITY, "auto"), suite_deadline(self),
-                            text, sizeof text, err);
-    if (rc)
-        return rc;
-    status_page_add_fact(self->page, "affinity", text);
-    rc = nodes_init(&self->nodes, self->comm, suite_deadline(self), err);
+    int rc = device_place_apply(self->comm, "/sys", NULL, experiment_is(self->experiment, OPT_AFFINITY, "auto"),
+                                self->page, suite_deadline(self), err);
+    if (!rc)
+        rc = nodes_init(&self->nodes, self->comm, suite_deadline(self), err);
     if (rc)
         return rc;
     note_node(self);

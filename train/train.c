@@ -13,7 +13,6 @@
 #include "core/clock.h"
 #include "core/memory.h"
 #include "core/units.h"
-#include "engine/affinity.h"
 #include "engine/state.h"
 #include "train/train_checkpoint.h"
 
@@ -24,6 +23,7 @@
  * enough that one of them has a core for itself even on a busy machine. */
 #define PEAK_SIZE 256
 #define PEAK_NS (150 * NS_PER_MS)
+#define DEVICE_PEAK_ROWS 4096 /* of a device's products */
 
 /* --- the peak --- */
 
@@ -82,16 +82,25 @@ static double measure_peak(uint32_t threads)
     return peak.failed ? 0 : flops;
 }
 
+/* The same of the device alone. */
+static double measure_device_peak(const struct trainer *self)
+{
+    struct cb_err unheard;
+    double flops = 0;
+    int rc = self->plugin.ops->measure(self->gpu, DEVICE_MEASURE_GEMM_FP32, DEVICE_PEAK_ROWS, &flops, &unheard);
+    return rc ? 0 : flops;
+}
+
 static int find_peak(struct trainer *self, struct cb_err *err)
 {
     char text[128];
     int rc = comm_barrier(self->comm, trainer_deadline(self), err);
     if (rc)
         return rc;
-    self->peak_flops = self->own.math ? train_device_peak_flops(&self->own) : measure_peak(self->setup.threads);
+    self->peak_flops = self->gpu ? measure_device_peak(self) : measure_peak(self->setup.threads);
     if (self->peak_flops > 0)
         snprintf(text, sizeof text, "%.1f GFLOP/s a rank: %s, before training", self->peak_flops / 1e9,
-                 self->own.math ? "fp32 matrix products on the GPU" : "the fastest fp32 matrix products here");
+                 self->gpu ? "fp32 matrix products on the GPU" : "the fastest fp32 matrix products here");
     else
         snprintf(text, sizeof text, "not known");
     status_page_add_fact(self->page, "mfu.peak", text);
@@ -147,20 +156,18 @@ static int read_experiment(struct trainer *self, struct cb_err *err)
 
 static int open_device(struct trainer *self, struct cb_err *err)
 {
-    int rc = train_device_open(&self->own, self->comm, self->page, err);
-    self->setup.math = self->own.math;
-    return rc;
+    int rc = device_plugin_open_own(&self->plugin, self->comm, self->page, &self->gpu, &self->gpu_info, err);
+    if (rc)
+        return rc;
+    rc = device_plugin_open_math(&self->plugin, self->gpu, &self->setup.math, err);
+    return rc ? cb_context(err, "device=cuda") : 0;
 }
 
 static int pin(struct trainer *self, struct cb_err *err)
 {
-    char text[1024] = "";
-    bool wanted = experiment_is(self->place.experiment, OPT_AFFINITY, "auto");
-    int rc = self->own.math ? device_place_apply(self->comm, "/sys", &self->own.info, wanted, self->page,
-                                                 trainer_deadline(self), text, sizeof text, err)
-                            : affinity_apply(self->comm, wanted, trainer_deadline(self), text, sizeof text, err);
-    if (!rc)
-        status_page_add_fact(self->page, "affinity", text);
+    int rc = device_place_apply(self->comm, "/sys", self->gpu ? &self->gpu_info : NULL,
+                                experiment_is(self->place.experiment, OPT_AFFINITY, "auto"), self->page,
+                                trainer_deadline(self), err);
     self->setup.threads = device_host_cores();
     return rc;
 }
@@ -194,6 +201,17 @@ static void note_needs(struct trainer *self, uint64_t needed)
     status_page_add_fact(self->page, "memory.needed", text);
 }
 
+/* Whether that much of the device's memory was free when it was opened. */
+static int check_device_memory(const struct trainer *self, uint64_t bytes, struct cb_err *err)
+{
+    char needed[32], had[32];
+    if (bytes <= self->gpu_info.free_bytes)
+        return 0;
+    return cb_fail(err, CB_ERR_MEMORY, "training needs %s of memory on the GPU (%s), which has %s free",
+                   units_format_bytes((double)bytes, needed), self->gpu_info.name,
+                   units_format_bytes((double)self->gpu_info.free_bytes, had));
+}
+
 /* Of this rank, and of all ranks of its machine. */
 static int check_host_memory(struct trainer *self, uint64_t needed, struct cb_err *err)
 {
@@ -220,7 +238,7 @@ static int say_what_needs_less(const struct trainer *self, const struct cb_err *
 /* Checks the memory of all ranks of a machine before any of it is allocated. */
 static int check_memory(struct trainer *self, struct cb_err *err)
 {
-    bool on_device = self->own.math;
+    bool on_device = self->gpu;
     unsigned moments = optimizer_moments(self->optimizer.kind);
     uint64_t state = parallel_bytes(&self->training, self->described, moments);
     uint64_t host_step = train_model_bytes(&self->setup) + 4 * batch_elements(self);
@@ -230,7 +248,7 @@ static int check_memory(struct trainer *self, struct cb_err *err)
                            ? 4 * model_parameters(self->described) * (1 + moments) / self->training.ranks
                            : 0;
     struct cb_err short_of;
-    int rc = on_device ? train_device_check_memory(&self->own, state + step, &short_of) : 0;
+    int rc = on_device ? check_device_memory(self, state + step, &short_of) : 0;
     if (on_device)
         rc = trainer_join(self, rc, &short_of);
     if (!rc)
@@ -278,7 +296,7 @@ static int make_parallel(struct trainer *self, struct cb_err *err)
         .model = self->model,
         .trace = &self->trace,
         .device = self->device,
-        .math = self->own.math,
+        .math = self->setup.math,
         .optimizer = self->optimizer,
         .seed = self->setup.seed,
     };
@@ -300,8 +318,8 @@ static int make_model(struct trainer *self, struct cb_err *err)
 /* On a device everything is allocated with the model, and kept. */
 static void take_memory_stage(struct trainer *self, enum memory_stage stage)
 {
-    double device_bytes = self->own.math ? 0 : NAN;
-    if (self->own.math && self->parallel)
+    double device_bytes = self->gpu ? 0 : NAN;
+    if (self->gpu && self->parallel)
         device_bytes =
             (double)parallel_device_memory(self->parallel).bytes + (double)train_model_device_bytes(&self->setup);
     memory_stages_take(&self->memory, stage, device_bytes);
@@ -490,7 +508,10 @@ static void release(struct trainer *self)
     train_data_close(self->data);
     if (self->device)
         device_close(self->device);
-    train_device_close(&self->own);
+    if (self->setup.math)
+        self->setup.math->ops->close(self->setup.math);
+    device_close(self->gpu);
+    device_plugin_close(&self->plugin);
     trace_release(&self->trace);
     free(self->tokens ? (void *)self->tokens : (void *)self->input);
     model_free(self->described);

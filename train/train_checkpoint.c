@@ -57,7 +57,7 @@ static int open_place(struct train_checkpoint *self, struct trainer *trainer, st
         rc = open_store(self->experiment, trainer->rank, trainer->place.pages_folder, &self->store, err);
     if (!rc && self->async)
         rc = open_store(self->experiment, trainer->rank, trainer->place.pages_folder, &self->async_store, err);
-    if (!rc && self->async && !trainer->own.device)
+    if (!rc && self->async && !trainer->gpu)
         rc = device_host_open(device_host_cores(), &self->device, err);
     rc = trainer_join(trainer, rc, err);
     if (!rc && self->async)
@@ -76,7 +76,7 @@ static int make_engine(struct train_checkpoint *self, struct trainer *trainer, s
         .run_folder = trainer->place.run_folder,
         .async_comm = self->async_comm,
         .async_store = self->async_store,
-        .device = trainer->own.device ? trainer->own.device : self->device,
+        .device = trainer->gpu ? trainer->gpu : self->device,
     };
     int rc = engine_config_read(self->experiment, &setup.config, err);
     return rc ? rc : engine_new(&setup, &self->engine, err);

@@ -127,7 +127,7 @@ static int place_pieces(struct train_checkpoint *self, const struct trainer *tra
     int rc = state_init(&self->state, self->layout, trainer->rank, err);
     struct parallel_device_memory memory = parallel_device_memory(trainer->parallel);
     if (!rc && memory.base) {
-        self->state.device = trainer->own.device;
+        self->state.device = trainer->gpu;
         self->state.base = memory.base;
         self->state.mapped_bytes = memory.bytes;
     }
@@ -153,7 +153,7 @@ int train_checkpoint_make_state(struct train_checkpoint *self, const struct trai
 static int copy_position(const struct trainer *trainer, enum device_direction direction, void *to, const void *from,
                          struct cb_err *err)
 {
-    struct device_math *math = trainer->own.math;
+    struct device_math *math = trainer->setup.math;
     int rc = device_math_copy(math, direction, to, from, sizeof(struct position), err);
     return rc ? rc : device_math_finish(math, trainer_deadline(trainer), err);
 }

@@ -3,7 +3,6 @@
  * train.c             from keys to a trainer, and the order of steps and checkpoints
  * train_step.c        one step, and one look at the validation samples
  * train_checkpoint.c  the state as the engine sees it; saving and resuming
- * train_device.c      the device that it computes on
  * memory_stages.c     what memory is held at the stages of a training */
 #ifndef TRAIN_TRAINER_H
 #define TRAIN_TRAINER_H
@@ -11,12 +10,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/device_plugin.h"
 #include "setup/training.h"
 #include "train/data.h"
 #include "train/memory_stages.h"
 #include "train/parallel.h"
 #include "train/train.h"
-#include "train/train_device.h"
 
 struct train_checkpoint;
 
@@ -45,8 +44,10 @@ struct trainer {
     struct schedule schedule;
     double clip, learning_rate; /* of the previous step */
     uint64_t epochs, validate_every, trace_steps;
-    struct device *device;   /* NULL without CPU offload */
-    struct train_device own; /* with device=cuda */
+    struct device *device;       /* NULL without CPU offload */
+    struct device_plugin plugin; /* with device=cuda: */
+    struct device *gpu;          /* that computes, with setup.math; NULL: threads on the host do */
+    struct device_info gpu_info;
     struct trace trace;
     struct parallel *parallel;
     struct memory_stages memory;

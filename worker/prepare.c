@@ -10,7 +10,6 @@
 #include "core/clock.h"
 #include "core/rlimits.h"
 #include "core/units.h"
-#include "engine/affinity.h"
 #include "run/run_folder.h"
 #include "run/workload_kind.h"
 #include "setup/checkpoint_options.h"
@@ -136,35 +135,6 @@ static int read_experiment(struct run *self, struct cb_err *err)
     if (!rc)
         rc = load_model(self, err);
     return rc ? rc : make_layouts(self, err);
-}
-
-/* With device=cuda: the plugin, and this rank's device. */
-static int open_device(struct run *self, struct cb_err *err)
-{
-    char text[512];
-    struct device_info *info = &self->device_info;
-    if (!self->on_device)
-        return 0;
-    int rc = device_plugin_open(&self->plugin, err);
-    if (!rc)
-        rc = device_plugin_open_device(&self->plugin, comm_local_rank(self->comm), &self->device, info, err);
-    if (rc)
-        return cb_context(err, "device=cuda");
-    snprintf(text, sizeof text, "%s, %s (number %" PRIu32 "); %s", info->name, info->pci, info->index, info->versions);
-    status_page_add_fact(self->page, "device", text);
-    return 0;
-}
-
-static int pin(struct run *self, struct cb_err *err)
-{
-    char text[1024] = "";
-    bool wanted = experiment_is(self->experiment, OPT_AFFINITY, "auto");
-    int rc = self->on_device ? device_place_apply(self->comm, "/sys", &self->device_info, wanted, self->page,
-                                                  run_deadline(self), text, sizeof text, err)
-                             : affinity_apply(self->comm, wanted, run_deadline(self), text, sizeof text, err);
-    if (!rc)
-        status_page_add_fact(self->page, "affinity", text);
-    return rc;
 }
 
 /* The states of this rank: its own for saving, and that of rank + shift for loading, if the pieces differ. A rank beyond the
@@ -354,9 +324,13 @@ int run_prepare(struct run *self, struct comm *comm, struct status_page *page, c
     if (!store_uri_of(experiment_text(self->experiment, OPT_STORE)).kind->keeps_data)
         self->verify = VERIFY_NONE; /* null: keeps nothing to look at */
     add_shift(self);
-    rc = run_join(self, open_device(self, err), err);
+    if (self->on_device)
+        rc = device_plugin_open_own(&self->plugin, self->comm, self->page, &self->device, &self->device_info, err);
+    rc = run_join(self, rc, err);
     if (!rc)
-        rc = pin(self, err);
+        rc = device_place_apply(self->comm, "/sys", self->on_device ? &self->device_info : NULL,
+                                experiment_is(self->experiment, OPT_AFFINITY, "auto"), self->page, run_deadline(self),
+                                err);
     if (!rc)
         rc = run_join(self, choose_states(self, err), err);
     if (!rc)

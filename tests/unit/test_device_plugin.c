@@ -417,7 +417,7 @@ static void a_rank_runs_near_its_device_and_says_where(void **unused)
     struct device_info info = {.pci = "0000:3b:00.0"};
     cpu_set_t before, after;
     struct cb_err err;
-    char path[128], text[1024], last[32], want[64];
+    char path[128], last[32], want[64];
     size_t core = 0;
     assert_non_null(page);
     assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
@@ -436,21 +436,21 @@ static void a_rank_runs_near_its_device_and_says_where(void **unused)
     make_link("../../../devices/pci0000:37/0000:3c:00.0", "near/class/infiniband/mlx5_4/device");
     snprintf(path, sizeof path, "%s/near", folder);
     uint64_t deadline_ns = clock_monotonic_ns() + 10 * NS_PER_S;
-    assert_int_equal(device_place_apply(&comm, path, &info, true, page, deadline_ns, text, sizeof text, &err), 0);
+    assert_int_equal(device_place_apply(&comm, path, &info, true, page, deadline_ns, &err), 0);
     assert_int_equal(sched_getaffinity(0, sizeof after, &after), 0);
     assert_int_equal(CPU_COUNT(&after), 1);
     assert_true(CPU_ISSET(core, &after));
-    snprintf(want, sizeof want, "%zu of ", core);
-    assert_memory_equal(text, want, strlen(want));
-    assert_non_null(strstr(text, " (near 0000:3b:00.0)"));
+    snprintf(want, sizeof want, "affinity=%zu of ", core);
+    assert_non_null(strstr(page->facts, want));
+    assert_non_null(strstr(page->facts, " (near 0000:3b:00.0)\n"));
     assert_non_null(
         strstr(page->facts, "device.place=NUMA node 1, nearest adapter mlx5_4 (1 bridges shared, same node)\n"));
     assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
     /* Where it is only looked at, and where the machine does not know the device, nothing changes. */
-    assert_int_equal(device_place_apply(&comm, path, &info, false, page, deadline_ns, text, sizeof text, &err), 0);
-    assert_non_null(strstr(text, "(not pinned)"));
+    assert_int_equal(device_place_apply(&comm, path, &info, false, page, deadline_ns, &err), 0);
+    assert_non_null(strstr(page->facts, "(not pinned)\n"));
     info = (struct device_info){.pci = "0000:5e:00.0"};
-    assert_int_equal(device_place_apply(&comm, path, &info, false, page, deadline_ns, text, sizeof text, &err), 0);
+    assert_int_equal(device_place_apply(&comm, path, &info, false, page, deadline_ns, &err), 0);
     assert_non_null(strstr(page->facts, "has no PCI device 0000:5e:00.0"));
     assert_int_equal(sched_getaffinity(0, sizeof after, &after), 0);
     assert_true(CPU_EQUAL(&before, &after));
