@@ -51,8 +51,6 @@ int cuda_measure(struct device *device, enum device_measure what, uint64_t size,
 int cuda_measure_gemm(struct cuda_device *device, enum device_measure what, uint64_t rows, double *flops,
                       struct cb_err *err) CB_MUST_CHECK;
 extern const struct device_comm_ops cuda_comm_ops;
-/* Like cuda_check, for a cublasStatus_t. */
-int cuda_check_product(int code, struct cb_err *err, const char *doing) CB_MUST_CHECK;
 
 /* cuda/cuda_math.c */
 int cuda_open_math(struct device *device, struct device_math **math, struct cb_err *err) CB_MUST_CHECK;
@@ -64,8 +62,10 @@ void cuda_products_free(struct cuda_products *self);
 int cuda_products_queue(struct cuda_products *self, const struct device_product *product,
                         struct cb_err *err) CB_MUST_CHECK;
 
-/* Seconds between two completed events of a stream. */
-int cuda_elapsed(cudaEvent_t begin, cudaEvent_t end, double *seconds, struct cb_err *err) CB_MUST_CHECK;
+/* Seconds of what `queue` queues, by events of the device's stream: the median of CUDA_ROUNDS rounds after `warmups`. */
+#define CUDA_ROUNDS 9
+int cuda_time(const struct cuda_device *self, int (*queue)(const void *context, struct cb_err *err),
+              const void *context, unsigned warmups, double *seconds, struct cb_err *err) CB_MUST_CHECK;
 /* The median of `count` values, which get sorted. */
 double cuda_median(double *values, size_t count);
 

@@ -322,14 +322,7 @@ int cuda_device_open(uint32_t index, struct device **device, struct cb_err *err)
     return rc ? cb_context(err, "GPU %d", (int)index) : 0;
 }
 
-int cuda_elapsed(cudaEvent_t begin, cudaEvent_t end, double *seconds, struct cb_err *err)
-{
-    float milliseconds = 0;
-    int rc = cuda_check(cudaEventElapsedTime(&milliseconds, begin, end), err, "timing");
-    if (!rc)
-        *seconds = (double)milliseconds / 1e3;
-    return rc;
-}
+/* --- timing --- */
 
 static int compare(const void *a, const void *b)
 {
@@ -341,4 +334,39 @@ double cuda_median(double *values, size_t count)
 {
     qsort(values, count, sizeof *values, compare);
     return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
+}
+
+static int time_once(const struct cuda_device *self, int (*queue)(const void *context, struct cb_err *err),
+                     const void *context, const cudaEvent_t events[2], double *seconds, struct cb_err *err)
+{
+    float milliseconds = 0;
+    int rc = cuda_check(cudaEventRecord(events[0], self->work.stream), err, "timing");
+    if (!rc)
+        rc = queue(context, err);
+    if (!rc)
+        rc = cuda_check(cudaEventRecord(events[1], self->work.stream), err, "timing");
+    if (!rc)
+        rc = cuda_synchronize(self, err);
+    if (!rc)
+        rc = cuda_check(cudaEventElapsedTime(&milliseconds, events[0], events[1]), err, "timing");
+    *seconds = (double)milliseconds / 1e3;
+    return rc;
+}
+
+int cuda_time(const struct cuda_device *self, int (*queue)(const void *context, struct cb_err *err),
+              const void *context, unsigned warmups, double *seconds, struct cb_err *err)
+{
+    double rounds[CUDA_ROUNDS], unused;
+    cudaEvent_t events[2] = {NULL, NULL};
+    int rc = 0;
+    for (size_t i = 0; i < 2 && !rc; i++)
+        rc = cuda_check(cudaEventCreate(&events[i]), err, "making an event");
+    for (unsigned i = 0; i < warmups + CUDA_ROUNDS && !rc; i++)
+        rc = time_once(self, queue, context, events, i < warmups ? &unused : &rounds[i - warmups], err);
+    for (size_t i = 0; i < 2; i++)
+        if (events[i])
+            (void)cudaEventDestroy(events[i]);
+    if (!rc)
+        *seconds = cuda_median(rounds, CUDA_ROUNDS);
+    return rc;
 }

@@ -8,7 +8,6 @@
 #include "cuda/value_kernels.h"
 #include "engine/huge_memory.h"
 
-#define ROUNDS 9
 #define LAUNCHES 1000
 #define SCALAR 3.0
 #define LOOKS 4096 /* elements of a copy that are compared on the host */
@@ -31,19 +30,8 @@ struct arrays {
     struct cuda_device *device;
     double *a, *b, *c;
     uint64_t count;
-    cudaEvent_t begin, end;
+    bool is_triad; /* else a copy */
 };
-
-static void release_arrays(struct arrays *self)
-{
-    (void)cudaFree(self->a);
-    (void)cudaFree(self->b);
-    (void)cudaFree(self->c);
-    if (self->begin)
-        (void)cudaEventDestroy(self->begin);
-    if (self->end)
-        (void)cudaEventDestroy(self->end);
-}
 
 static int make_arrays(struct arrays *self, struct cb_err *err)
 {
@@ -55,36 +43,25 @@ static int make_arrays(struct arrays *self, struct cb_err *err)
     if (!rc)
         rc = cuda_allocate(self->device, bytes, (void **)&self->c, err);
     if (!rc)
-        rc = cuda_check(cudaEventCreate(&self->begin), err, "making an event");
-    if (!rc)
-        rc = cuda_check(cudaEventCreate(&self->end), err, "making an event");
-    if (!rc)
         rc = cuda_check((cudaError_t)kernels_fill(&b, self->b, self->device->work.stream), err, "filling");
     if (!rc)
         rc = cuda_check((cudaError_t)kernels_fill(&c, self->c, self->device->work.stream), err, "filling");
     return rc ? rc : cuda_synchronize(self->device, err);
 }
 
-static int run_once(const struct arrays *self, bool is_triad, double *seconds, struct cb_err *err)
+static int queue_inside(const void *context, struct cb_err *err)
 {
+    const struct arrays *self = context;
     cudaStream_t stream = self->device->work.stream;
-    int rc = cuda_check(cudaEventRecord(self->begin, stream), err, "timing");
-    if (!rc && is_triad)
-        rc = cuda_check((cudaError_t)kernels_triad(self->a, self->b, self->c, SCALAR, self->count, stream), err,
-                        "triad");
-    else if (!rc)
-        rc = cuda_check(
-            cudaMemcpyAsync(self->a, self->b, self->count * sizeof(double), cudaMemcpyDeviceToDevice, stream), err,
-            "copying inside the GPU");
-    if (!rc)
-        rc = cuda_check(cudaEventRecord(self->end, stream), err, "timing");
-    if (!rc)
-        rc = cuda_synchronize(self->device, err);
-    return rc ? rc : cuda_elapsed(self->begin, self->end, seconds, err);
+    if (self->is_triad)
+        return cuda_check((cudaError_t)kernels_triad(self->a, self->b, self->c, SCALAR, self->count, stream), err,
+                          "triad");
+    return cuda_check(cudaMemcpyAsync(self->a, self->b, self->count * sizeof(double), cudaMemcpyDeviceToDevice, stream),
+                      err, "copying inside the GPU");
 }
 
 /* Number of wrong elements in `a`. */
-static int count_wrong(const struct arrays *self, bool is_triad, uint64_t *wrong, struct cb_err *err)
+static int count_wrong(const struct arrays *self, uint64_t *wrong, struct cb_err *err)
 {
     cudaStream_t stream = self->device->work.stream;
     struct values_job b = doubles(self->count, 1);
@@ -92,9 +69,9 @@ static int count_wrong(const struct arrays *self, bool is_triad, uint64_t *wrong
     int rc = cuda_check(cudaMemcpyAsync(self->device->result, result, sizeof result, cudaMemcpyHostToDevice, stream),
                         err, "comparing");
     if (!rc)
-        rc = cuda_check(is_triad ? (cudaError_t)kernels_triad_check(self->a, self->b, self->c, SCALAR, self->count,
-                                                                    self->device->result, stream)
-                                 : (cudaError_t)kernels_check(&b, self->a, self->device->result, stream),
+        rc = cuda_check(self->is_triad ? (cudaError_t)kernels_triad_check(self->a, self->b, self->c, SCALAR,
+                                                                          self->count, self->device->result, stream)
+                                       : (cudaError_t)kernels_check(&b, self->a, self->device->result, stream),
                         err, "comparing");
     if (!rc)
         rc = cuda_check(cudaMemcpyAsync(result, self->device->result, sizeof result, cudaMemcpyDeviceToHost, stream),
@@ -107,23 +84,23 @@ static int count_wrong(const struct arrays *self, bool is_triad, uint64_t *wrong
 
 static int measure_inside(struct cuda_device *device, bool is_triad, uint64_t bytes, double *value, struct cb_err *err)
 {
-    struct arrays arrays = {.device = device, .count = bytes / sizeof(double)};
-    double seconds[ROUNDS], unused;
+    struct arrays arrays = {.device = device, .count = bytes / sizeof(double), .is_triad = is_triad};
+    double seconds = 0;
     uint64_t wrong = 0;
     int rc = make_arrays(&arrays, err);
     if (!rc)
-        rc = run_once(&arrays, is_triad, &unused, err);
-    for (size_t i = 0; i < ROUNDS && !rc; i++)
-        rc = run_once(&arrays, is_triad, &seconds[i], err);
+        rc = cuda_time(device, queue_inside, &arrays, 1, &seconds, err);
     if (!rc)
-        rc = count_wrong(&arrays, is_triad, &wrong, err);
-    release_arrays(&arrays);
+        rc = count_wrong(&arrays, &wrong, err);
+    (void)cudaFree(arrays.a);
+    (void)cudaFree(arrays.b);
+    (void)cudaFree(arrays.c);
     if (rc)
         return rc;
     if (wrong)
         return cb_fail(err, CB_ERR_CORRUPT, "%llu of %llu elements in the GPU's memory are wrong",
                        (unsigned long long)wrong, (unsigned long long)arrays.count);
-    *value = (double)((is_triad ? 3 : 2) * arrays.count * sizeof(double)) / cuda_median(seconds, ROUNDS);
+    *value = (double)((is_triad ? 3 : 2) * arrays.count * sizeof(double)) / seconds;
     return 0;
 }
 
@@ -197,7 +174,7 @@ static int look(const struct crossing *self, struct cb_err *err)
 
 static int measure_crossing(struct crossing *self, double *value, struct cb_err *err)
 {
-    double seconds[ROUNDS], unused;
+    double seconds[CUDA_ROUNDS], unused;
     self->bytes = self->bytes / sizeof(double) * sizeof(double);
     int rc = huge_memory_map(self->bytes, &self->host, err);
     if (rc)
@@ -213,7 +190,7 @@ static int measure_crossing(struct crossing *self, double *value, struct cb_err 
         rc = fill_source(self, err);
     if (!rc)
         rc = cross_once(self, &unused, err);
-    for (size_t i = 0; i < ROUNDS && !rc; i++)
+    for (size_t i = 0; i < CUDA_ROUNDS && !rc; i++)
         rc = cross_once(self, &seconds[i], err);
     if (!rc)
         rc = look(self, err);
@@ -222,7 +199,7 @@ static int measure_crossing(struct crossing *self, double *value, struct cb_err 
     (void)cudaFree(self->own);
     huge_memory_unmap(self->host, self->bytes);
     if (!rc)
-        *value = (double)self->bytes / cuda_median(seconds, ROUNDS);
+        *value = (double)self->bytes / cuda_median(seconds, CUDA_ROUNDS);
     return rc;
 }
 

@@ -1,17 +1,14 @@
 /* Measures matrix products by cuBLASLt, in the types that training uses: D = A^T B of square matrices, column-major,
  * the only layout supported for fp8. Some elements of the product are computed again on the host. */
-#include <cublasLt.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "cuda/cuda.h"
+#include "cuda/cublas.h"
 #include "cuda/value_kernels.h"
 
-#define ROUNDS 9
 #define PRODUCTS 4 /* per round, so that launches overlap with execution */
-#define WORKSPACE_BYTES ((size_t)64 << 20)
-#define LOOKS 16 /* elements of the product that are computed again */
+#define LOOKS 16   /* elements of the product that are computed again */
 
 struct type {
     cublasComputeType_t compute;
@@ -40,17 +37,7 @@ struct product {
     cublasLtMatmulDesc_t operation;
     cublasLtMatrixLayout_t layout_in, layout_out;
     cublasLtMatmulAlgo_t algorithm;
-    cudaEvent_t begin, end;
 };
-
-int cuda_check_product(int code, struct cb_err *err, const char *doing)
-{
-    cublasStatus_t status = (cublasStatus_t)code;
-    if (status == CUBLAS_STATUS_SUCCESS)
-        return 0;
-    return cb_fail(err, status == CUBLAS_STATUS_NOT_SUPPORTED ? CB_ERR_UNSUPPORTED : CB_ERR_SYSTEM, "cuBLASLt, %s: %s",
-                   doing, cublasLtGetStatusString(status));
-}
 
 static struct values_job matrix(const struct product *self, uint64_t key)
 {
@@ -132,10 +119,6 @@ static void release(struct product *self)
         (void)cublasLtMatmulDescDestroy(self->operation);
     if (self->handle)
         (void)cublasLtDestroy(self->handle);
-    if (self->begin)
-        (void)cudaEventDestroy(self->begin);
-    if (self->end)
-        (void)cudaEventDestroy(self->end);
     (void)cudaFree(self->a);
     (void)cudaFree(self->b);
     (void)cudaFree(self->d);
@@ -152,14 +135,12 @@ static int make_memory(struct product *self, struct cb_err *err)
     if (!rc)
         rc = cuda_allocate(self->device, count * self->type->out_bytes, &self->d, err);
     if (!rc)
-        rc = cuda_allocate(self->device, WORKSPACE_BYTES, &self->workspace, err);
+        rc = cuda_allocate(self->device, CUDA_WORKSPACE_BYTES, &self->workspace, err);
     if (!rc)
         rc = cuda_check((cudaError_t)kernels_fill(&a, self->a, self->device->work.stream), err, "filling a matrix");
     if (!rc)
         rc = cuda_check((cudaError_t)kernels_fill(&b, self->b, self->device->work.stream), err, "filling a matrix");
-    if (!rc)
-        rc = cuda_check(cudaEventCreate(&self->begin), err, "making an event");
-    return rc ? rc : cuda_check(cudaEventCreate(&self->end), err, "making an event");
+    return rc;
 }
 
 static int describe(struct product *self, struct cb_err *err)
@@ -184,50 +165,17 @@ static int describe(struct product *self, struct cb_err *err)
     return rc;
 }
 
-static int choose(struct product *self, struct cb_err *err)
+static int queue_products(const void *context, struct cb_err *err)
 {
-    cublasLtMatmulPreference_t preference = NULL;
-    cublasLtMatmulHeuristicResult_t found;
-    size_t workspace = WORKSPACE_BYTES;
-    int count = 0;
-    int rc = cuda_check_product(cublasLtMatmulPreferenceCreate(&preference), err, "choosing an algorithm");
-    if (!rc)
-        rc = cuda_check_product(cublasLtMatmulPreferenceSetAttribute(
-                                    preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace),
-                                err, "choosing an algorithm");
-    if (!rc)
-        rc = cuda_check_product(cublasLtMatmulAlgoGetHeuristic(self->handle, self->operation, self->layout_in,
-                                                               self->layout_in, self->layout_out, self->layout_out,
-                                                               preference, 1, &found, &count),
-                                err, "choosing an algorithm");
-    if (preference)
-        (void)cublasLtMatmulPreferenceDestroy(preference);
-    if (!rc && (count == 0 || found.state != CUBLAS_STATUS_SUCCESS))
-        rc = cb_fail(err, CB_ERR_UNSUPPORTED, "cuBLASLt has no product of this type on this GPU");
-    if (!rc)
-        self->algorithm = found.algo;
-    return rc;
-}
-
-/* Seconds of one product. */
-static int multiply(struct product *self, double *seconds, struct cb_err *err)
-{
+    const struct product *self = context;
     const float one = 1, zero = 0;
-    cudaStream_t stream = self->device->work.stream;
-    int rc = cuda_check(cudaEventRecord(self->begin, stream), err, "timing");
+    int rc = 0;
     for (int i = 0; i < PRODUCTS && !rc; i++)
         rc = cuda_check_product(cublasLtMatmul(self->handle, self->operation, &one, self->a, self->layout_in, self->b,
                                                self->layout_in, &zero, self->d, self->layout_out, self->d,
-                                               self->layout_out, &self->algorithm, self->workspace, WORKSPACE_BYTES,
-                                               stream),
+                                               self->layout_out, &self->algorithm, self->workspace,
+                                               CUDA_WORKSPACE_BYTES, self->device->work.stream),
                                 err, "multiplying");
-    if (!rc)
-        rc = cuda_check(cudaEventRecord(self->end, stream), err, "timing");
-    if (!rc)
-        rc = cuda_synchronize(self->device, err);
-    if (!rc)
-        rc = cuda_elapsed(self->begin, self->end, seconds, err);
-    *seconds /= PRODUCTS;
     return rc;
 }
 
@@ -235,22 +183,22 @@ int cuda_measure_gemm(struct cuda_device *device, enum device_measure what, uint
                       struct cb_err *err)
 {
     struct product product = {.device = device, .type = &types[what - DEVICE_MEASURE_GEMM_FP32], .n = rows / 16 * 16};
-    double seconds[ROUNDS] = {0}, unused = 0;
+    double seconds = 0, n = (double)product.n;
+    bool found = false;
     int rc = make_memory(&product, err);
     if (!rc)
         rc = describe(&product, err);
     if (!rc)
-        rc = choose(&product, err);
-    for (int i = 0; i < 2 && !rc; i++) /* lets the clocks rise */
-        rc = multiply(&product, &unused, err);
-    for (size_t i = 0; i < ROUNDS && !rc; i++)
-        rc = multiply(&product, &seconds[i], err);
+        rc = cuda_choose_product(product.handle, product.operation, product.layout_in, product.layout_in,
+                                 product.layout_out, NULL, &product.algorithm, &found, err);
+    if (!rc && !found)
+        rc = cb_fail(err, CB_ERR_UNSUPPORTED, "cuBLASLt has no product of this type on this GPU");
+    if (!rc)
+        rc = cuda_time(device, queue_products, &product, 2, &seconds, err); /* two, so that the clocks rise */
     if (!rc)
         rc = look(&product, err);
     release(&product);
-    if (rc)
-        return rc;
-    double n = (double)product.n;
-    *flops = 2 * n * n * n / cuda_median(seconds, ROUNDS);
-    return 0;
+    if (!rc)
+        *flops = 2 * n * n * n / (seconds / PRODUCTS);
+    return rc;
 }

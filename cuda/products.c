@@ -2,13 +2,11 @@
  * column-major out' = weight' x in', so `weight` is cuBLASLt's A and `in` its B. What a shape requires (descriptions,
  * the algorithm that cuBLASLt proposes) is created at its first use and cached. fp32 throughout, as is PyTorch's
  * default. */
-#include <cublasLt.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "cuda/cuda.h"
+#include "cuda/cublas.h"
 
-#define WORKSPACE_BYTES ((size_t)64 << 20)
 #define MOST_PLANS 256
 #define MOST_ALIGNMENT 256
 
@@ -35,9 +33,12 @@ struct cuda_products {
     size_t count, next; /* slot of the next plan */
 };
 
-static int check(cublasStatus_t status, struct cb_err *err, const char *doing)
+int cuda_check_product(cublasStatus_t status, struct cb_err *err, const char *doing)
 {
-    return cuda_check_product((int)status, err, doing);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        return 0;
+    return cb_fail(err, status == CUBLAS_STATUS_NOT_SUPPORTED ? CB_ERR_UNSUPPORTED : CB_ERR_SYSTEM, "cuBLASLt, %s: %s",
+                   doing, cublasLtGetStatusString(status));
 }
 
 /* --- shapes --- */
@@ -94,21 +95,24 @@ static int describe_matrix(cublasLtMatrixLayout_t *layout, uint64_t rows, uint64
 {
     int32_t count = (int32_t)heads;
     int64_t offset = (int64_t)step;
-    int rc = check(cublasLtMatrixLayoutCreate(layout, CUDA_R_32F, columns, rows, (int64_t)stride), err, "describing");
+    int rc = cuda_check_product(cublasLtMatrixLayoutCreate(layout, CUDA_R_32F, columns, rows, (int64_t)stride), err,
+                                "describing");
     if (rc || heads == 1)
         return rc;
-    rc = check(cublasLtMatrixLayoutSetAttribute(*layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count), err,
-               "describing");
+    rc = cuda_check_product(
+        cublasLtMatrixLayoutSetAttribute(*layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count), err,
+        "describing");
     return rc ? rc
-              : check(cublasLtMatrixLayoutSetAttribute(*layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &offset,
-                                                       sizeof offset),
-                      err, "describing");
+              : cuda_check_product(cublasLtMatrixLayoutSetAttribute(
+                                       *layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &offset, sizeof offset),
+                                   err, "describing");
 }
 
 static int set_operation(struct plan *self, cublasLtMatmulDescAttributes_t attribute, const void *value, size_t bytes,
                          struct cb_err *err)
 {
-    return check(cublasLtMatmulDescSetAttribute(self->operation, attribute, value, bytes), err, "describing");
+    return cuda_check_product(cublasLtMatmulDescSetAttribute(self->operation, attribute, value, bytes), err,
+                              "describing");
 }
 
 static int describe(struct plan *self, const float *bias, struct cb_err *err)
@@ -118,7 +122,8 @@ static int describe(struct plan *self, const float *bias, struct cb_err *err)
     cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
     uint64_t in_rows = shape->in_transposed ? shape->inner : shape->rows;
     uint64_t weight_rows = shape->weight_transposed ? shape->columns : shape->inner;
-    int rc = check(cublasLtMatmulDescCreate(&self->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), err, "describing");
+    int rc = cuda_check_product(cublasLtMatmulDescCreate(&self->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), err,
+                                "describing");
     if (!rc && shape->weight_transposed)
         rc = set_operation(self, CUBLASLT_MATMUL_DESC_TRANSA, &transpose, sizeof transpose, err);
     if (!rc && shape->in_transposed)
@@ -139,50 +144,57 @@ static int describe(struct plan *self, const float *bias, struct cb_err *err)
     return rc;
 }
 
-static int set_preference(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute,
-                          uint64_t value, struct cb_err *err)
+static int set_alignment(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute,
+                         uint64_t value, struct cb_err *err)
 {
     uint32_t alignment = (uint32_t)value;
-    return check(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &alignment, sizeof alignment), err,
-                 "choosing an algorithm");
+    return cuda_check_product(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &alignment, sizeof alignment),
+                              err, "choosing an algorithm");
 }
 
-static int prefer(cublasLtMatmulPreference_t preference, const struct shape *shape, struct cb_err *err)
+int cuda_choose_product(cublasLtHandle_t handle, cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t a,
+                        cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t out, const uint64_t *alignments,
+                        cublasLtMatmulAlgo_t *algorithm, bool *found, struct cb_err *err)
 {
-    size_t workspace = WORKSPACE_BYTES;
-    int rc = check(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                                        &workspace, sizeof workspace),
-                   err, "choosing an algorithm");
+    static const cublasLtMatmulPreferenceAttributes_t attributes[] = {
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
+    cublasLtMatmulPreference_t preference = NULL;
+    cublasLtMatmulHeuristicResult_t result;
+    size_t workspace = CUDA_WORKSPACE_BYTES;
+    int count = 0;
+    int rc = cuda_check_product(cublasLtMatmulPreferenceCreate(&preference), err, "choosing an algorithm");
     if (!rc)
-        rc = set_preference(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, shape->weight_alignment, err);
+        rc = cuda_check_product(cublasLtMatmulPreferenceSetAttribute(
+                                    preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace),
+                                err, "choosing an algorithm");
+    for (size_t i = 0; i < 4 && alignments && !rc; i++)
+        rc = set_alignment(preference, attributes[i], alignments[i], err);
     if (!rc)
-        rc = set_preference(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, shape->in_alignment, err);
-    if (!rc)
-        rc = set_preference(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, shape->base_alignment, err);
-    return rc ? rc : set_preference(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, shape->out_alignment, err);
+        rc = cuda_check_product(
+            cublasLtMatmulAlgoGetHeuristic(handle, operation, a, b, out, out, preference, 1, &result, &count), err,
+            "choosing an algorithm");
+    if (preference)
+        (void)cublasLtMatmulPreferenceDestroy(preference);
+    *found = !rc && count > 0 && result.state == CUBLAS_STATUS_SUCCESS;
+    if (*found)
+        *algorithm = result.algo;
+    return rc;
 }
 
 static int choose(const struct cuda_products *self, struct plan *plan, struct cb_err *err)
 {
-    cublasLtMatmulPreference_t preference = NULL;
-    cublasLtMatmulHeuristicResult_t found;
-    int count = 0;
-    int rc = check(cublasLtMatmulPreferenceCreate(&preference), err, "choosing an algorithm");
-    if (!rc)
-        rc = prefer(preference, &plan->shape, err);
-    if (!rc)
-        rc = check(cublasLtMatmulAlgoGetHeuristic(self->handle, plan->operation, plan->weight, plan->in, plan->out,
-                                                  plan->out, preference, 1, &found, &count),
-                   err, "choosing an algorithm");
-    if (preference)
-        (void)cublasLtMatmulPreferenceDestroy(preference);
-    if (!rc && (count == 0 || found.state != CUBLAS_STATUS_SUCCESS))
-        rc = cb_fail(err, CB_ERR_UNSUPPORTED, "cuBLASLt has no product of %llu x %llu x %llu on this GPU",
-                     (unsigned long long)plan->shape.rows, (unsigned long long)plan->shape.inner,
-                     (unsigned long long)plan->shape.columns);
-    if (!rc)
-        plan->algorithm = found.algo;
-    return rc;
+    const struct shape *shape = &plan->shape;
+    const uint64_t alignments[] = {shape->weight_alignment, shape->in_alignment, shape->base_alignment,
+                                   shape->out_alignment};
+    bool found = false;
+    int rc = cuda_choose_product(self->handle, plan->operation, plan->weight, plan->in, plan->out, alignments,
+                                 &plan->algorithm, &found, err);
+    if (rc || found)
+        return rc;
+    return cb_fail(err, CB_ERR_UNSUPPORTED, "cuBLASLt has no product of %llu x %llu x %llu on this GPU",
+                   (unsigned long long)shape->rows, (unsigned long long)shape->inner,
+                   (unsigned long long)shape->columns);
 }
 
 static int plan_for(struct cuda_products *self, const struct device_product *product, struct plan **plan,
@@ -218,9 +230,9 @@ int cuda_products_new(struct cuda_device *device, struct cuda_products **product
     if (!self)
         return cb_fail(err, CB_ERR_MEMORY, "no memory for the products of training");
     self->device = device;
-    int rc = cuda_allocate(device, WORKSPACE_BYTES, &self->workspace, err);
+    int rc = cuda_allocate(device, CUDA_WORKSPACE_BYTES, &self->workspace, err);
     if (!rc)
-        rc = check(cublasLtCreate(&self->handle), err, "starting");
+        rc = cuda_check_product(cublasLtCreate(&self->handle), err, "starting");
     if (rc)
         cuda_products_free(self);
     else
@@ -250,12 +262,12 @@ int cuda_products_queue(struct cuda_products *self, const struct device_product 
         rc = set_operation(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &product->bias, sizeof product->bias, err);
     for (uint64_t s = 0; s < samples && !rc; s++) {
         float *out = product->out + s * product->out_sample;
-        rc = check(cublasLtMatmul(self->handle, plan->operation, &product->scale,
-                                  product->weight + s * product->weight_sample, plan->weight,
-                                  product->in + s * product->in_sample, plan->in, product->base ? &one : &zero,
-                                  product->base ? product->base : out, plan->out, out, plan->out, &plan->algorithm,
-                                  self->workspace, WORKSPACE_BYTES, self->device->work.stream),
-                   err, "multiplying");
+        rc = cuda_check_product(
+            cublasLtMatmul(self->handle, plan->operation, &product->scale, product->weight + s * product->weight_sample,
+                           plan->weight, product->in + s * product->in_sample, plan->in, product->base ? &one : &zero,
+                           product->base ? product->base : out, plan->out, out, plan->out, &plan->algorithm,
+                           self->workspace, CUDA_WORKSPACE_BYTES, self->device->work.stream),
+            err, "multiplying");
     }
     return rc;
 }
