@@ -91,45 +91,34 @@ static int look(struct comm *comm, bool pin, uint64_t deadline_ns, cpu_set_t *al
     return rc;
 }
 
-int affinity_apply(struct comm *comm, bool pin, uint64_t deadline_ns, char *text, size_t text_bytes, struct cb_err *err)
+int affinity_apply(struct comm *comm, bool pin, const char *cores, const char *near, uint64_t deadline_ns, char *text,
+                   size_t text_bytes, struct cb_err *err)
 {
     cpu_set_t allowed, chosen;
     const char *how;
-    int rc = look(comm, pin, deadline_ns, &allowed, &how, err);
+    char reason[128] = "";
+    int rc = cores ? gpu_place_parse_cores(cores, &chosen, err) : 0;
+    if (!rc)
+        rc = look(comm, pin, deadline_ns, &allowed, &how, err);
     if (rc)
         return rc;
-    if (CPU_COUNT(&allowed) == 0) {
+    if (!cores && CPU_COUNT(&allowed) == 0) {
         snprintf(text, text_bytes, "unknown");
         return 0;
     }
     if (how)
         return describe(&allowed, &allowed, how, text, text_bytes, err);
-    uint32_t first, count;
-    affinity_share((uint32_t)CPU_COUNT(&allowed), comm_local_rank(comm), comm_local_size(comm), &first, &count);
-    choose(&allowed, first, count, &chosen);
-    if (sched_setaffinity(0, sizeof chosen, &chosen))
-        return describe(&allowed, &allowed, " (pinning was refused)", text, text_bytes, err);
-    return describe(&chosen, &allowed, "", text, text_bytes, err);
-}
-
-int affinity_apply_near(struct comm *comm, bool pin, const char *cores, const char *near, uint64_t deadline_ns,
-                        char *text, size_t text_bytes, struct cb_err *err)
-{
-    cpu_set_t allowed, chosen;
-    const char *how;
-    char reason[128];
-    int rc = gpu_place_parse_cores(cores, &chosen, err);
-    if (!rc)
-        rc = look(comm, pin, deadline_ns, &allowed, &how, err);
-    if (rc)
-        return rc;
-    CPU_AND(&chosen, &chosen, &allowed);
-    if (how)
-        return describe(&allowed, &allowed, how, text, text_bytes, err);
-    if (CPU_COUNT(&chosen) == 0 || sched_setaffinity(0, sizeof chosen, &chosen)) {
-        snprintf(reason, sizeof reason, " (those near %.64s may not be used)", near);
-        return describe(&allowed, &allowed, reason, text, text_bytes, err);
+    if (cores) {
+        CPU_AND(&chosen, &chosen, &allowed);
+    } else {
+        uint32_t first, count;
+        affinity_share((uint32_t)CPU_COUNT(&allowed), comm_local_rank(comm), comm_local_size(comm), &first, &count);
+        choose(&allowed, first, count, &chosen);
     }
-    snprintf(reason, sizeof reason, " (near %.64s)", near);
-    return describe(&chosen, &allowed, reason, text, text_bytes, err);
+    bool done = CPU_COUNT(&chosen) > 0 && sched_setaffinity(0, sizeof chosen, &chosen) == 0;
+    if (cores)
+        snprintf(reason, sizeof reason, done ? " (near %.64s)" : " (those near %.64s may not be used)", near);
+    else if (!done)
+        snprintf(reason, sizeof reason, " (pinning was refused)");
+    return describe(done ? &chosen : &allowed, &allowed, reason, text, text_bytes, err);
 }

@@ -9,16 +9,13 @@
 #include "comm/comm.h"
 #include "core/err.h"
 
-/* Gives each rank of this machine its share of the cores that all of them may use: adjacent cores in rank order, at least
- * one each; ranks share cores if there are fewer cores than ranks. Keeps a binding that the launcher has made. With
- * `pin` false it changes nothing. Writes the resulting binding, such as "0-3 of 0-7", to `text`. */
-int affinity_apply(struct comm *comm, bool pin, uint64_t deadline_ns, char *text, size_t text_bytes,
-                   struct cb_err *err) CB_MUST_CHECK;
-
-/* Restricts the rank to `cores` ("0-15,32-47"), those near its GPU, as far as it may use them. Changes nothing if it may
- * use none of them, or if the launcher has bound it. `near` names the device in `text`. */
-int affinity_apply_near(struct comm *comm, bool pin, const char *cores, const char *near, uint64_t deadline_ns,
-                        char *text, size_t text_bytes, struct cb_err *err) CB_MUST_CHECK;
+/* Binds the rank to its cores. Without `cores` each rank of this machine gets its share of those that all of them may use:
+ * adjacent cores in rank order, at least one each; ranks share cores if there are fewer cores than ranks. With `cores`
+ * ("0-15,32-47"), those near its device, as far as it may use them; if it may use none of them, nothing changes. Keeps a
+ * binding that the launcher has made. With `pin` false it changes nothing. Writes the resulting binding, such as "0-3 of
+ * 0-7", to `text`, which names the device as `near`. */
+int affinity_apply(struct comm *comm, bool pin, const char *cores, const char *near, uint64_t deadline_ns, char *text,
+                   size_t text_bytes, struct cb_err *err) CB_MUST_CHECK;
 
 /* The first core and the number of cores of share `index`, if `cores` are divided into `shares`. */
 void affinity_share(uint32_t cores, uint32_t index, uint32_t shares, uint32_t *first, uint32_t *count);

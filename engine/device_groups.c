@@ -168,19 +168,14 @@ int device_groups_join(struct device_groups *self, struct comm *comm, const uint
             return 0;
         }
     }
-    if (self->group_count == self->group_capacity) {
-        size_t capacity = self->group_capacity ? 2 * self->group_capacity : 8;
-        struct device_group *larger = reallocarray(self->groups, capacity, sizeof *larger);
-        if (!larger)
-            return alloc_fail(err, "for %zu groups of ranks", capacity);
-        self->groups = larger;
-        self->group_capacity = capacity;
-    }
+    int rc = alloc_grow(&self->groups, self->group_count, sizeof *self->groups, err);
+    if (rc)
+        return rc;
     struct device_group group = {.ranks = malloc(count * sizeof *ranks), .count = count, .mine = mine};
     if (!group.ranks)
         return alloc_fail(err, "for a group of %u ranks", count);
     memcpy(group.ranks, ranks, count * sizeof *ranks);
-    int rc = meet(self, comm, &group, tag, deadline_ns, err);
+    rc = meet(self, comm, &group, tag, deadline_ns, err);
     if (rc) {
         free(group.ranks);
         return rc;

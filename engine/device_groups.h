@@ -24,7 +24,7 @@ struct device_groups {
     const struct device_comm_ops *ops; /* borrowed, as is the device; NULL: ranks communicate through host memory */
     struct device *device;
     struct device_group *groups;
-    size_t group_count, group_capacity;
+    size_t group_count;
     char *memory; /* device memory; NULL before device_groups_reserve */
     uint64_t bytes;
 };

@@ -192,10 +192,9 @@ int device_place_apply(struct comm *comm, const char *sysfs, const struct device
     struct gpu_place place;
     bool near = false;
     int rc = info ? find_place(comm, sysfs, info, page, deadline_ns, &place, &near, err) : 0;
-    if (!rc && near)
-        rc = affinity_apply_near(comm, pin, place.cores, info->pci, deadline_ns, text, sizeof text, err);
-    else if (!rc)
-        rc = affinity_apply(comm, pin, deadline_ns, text, sizeof text, err);
+    if (!rc)
+        rc = affinity_apply(comm, pin, near ? place.cores : NULL, near ? info->pci : NULL, deadline_ns, text,
+                            sizeof text, err);
     if (!rc)
         status_page_add_fact(page, "affinity", text);
     return rc;

@@ -99,9 +99,9 @@ int device_plugin_open_own(struct device_plugin *self, struct comm *comm, struct
                            struct device **device, struct device_info *info, struct cb_err *err) CB_MUST_CHECK;
 void device_info_note(const struct device_info *info, struct status_page *page);
 
-/* Binds the rank to the cores near its device (affinity_apply_near), and records its place as fact "device.place" and the
- * binding as fact "affinity". Without a device (`info` NULL), or if `sysfs` ("/sys") does not know the place, it is bound by
- * affinity_apply. Collective among the ranks of a machine. */
+/* Binds the rank to the cores near its device (affinity_apply), and records its place as fact "device.place" and the
+ * binding as fact "affinity". Without a device (`info` NULL), or if `sysfs` ("/sys") does not know the place, it is bound to
+ * its share of the cores. Collective among the ranks of a machine. */
 int device_place_apply(struct comm *comm, const char *sysfs, const struct device_info *info, bool pin,
                        struct status_page *page, uint64_t deadline_ns, struct cb_err *err) CB_MUST_CHECK;
 

@@ -171,29 +171,18 @@ bool state_is_on_device(const struct state *self, const void *address)
     return self->device && at >= base && at < base + self->mapped_bytes;
 }
 
-static void fill_here(struct state *self, const struct payload_settings *payload)
-{
-    for (size_t i = 0; i < self->piece_count && self->base; i++) {
-        const struct state_tensor *tensor = layout_tensor(self->layout, self->pieces[i].tensor);
-        if (tensor->kind == KIND_BYTES)
-            continue;
-        struct payload_source source = state_payload_source(tensor, payload);
-        payload_fill_region(&source, tensor->shape, &self->pieces[i].region, self->memory[i]);
-    }
-}
-
 int state_set_values(struct state *self, const struct payload_settings *payload, struct cb_err *err)
 {
     int rc = 0;
-    if (!self->device) {
-        fill_here(self, payload);
-        return 0;
-    }
-    for (size_t i = 0; i < self->piece_count && !rc; i++) {
+    for (size_t i = 0; i < self->piece_count && self->base && !rc; i++) {
         const struct state_tensor *tensor = layout_tensor(self->layout, self->pieces[i].tensor);
         struct device_values values = state_values(tensor, &self->pieces[i].region, payload);
-        if (tensor->kind != KIND_BYTES && region_elements(&values.region) > 0)
+        if (tensor->kind == KIND_BYTES || region_elements(&values.region) == 0)
+            continue;
+        if (self->device)
             rc = self->device->ops->fill(self->device, &values, self->memory[i], err);
+        else
+            payload_fill_region(&values.source, values.shape, &values.region, self->memory[i]);
     }
     return rc ? cb_context(err, "filling the state") : 0;
 }

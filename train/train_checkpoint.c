@@ -290,7 +290,7 @@ static int begin_save(struct trainer *trainer, struct save_under_way *save, stru
     if (trainer->rank == 0) /* an incomplete checkpoint of an earlier attempt */
         rc = folder_remove(&self->folder, name, err);
     if (!rc)
-        rc = train_checkpoint_send_position(self, trainer, err);
+        rc = train_checkpoint_move_position(self, trainer, HOST_TO_DEVICE, err);
     rc = trainer_join(trainer, rc, err);
     return rc ? rc : engine_save(self->engine, name, &self->state, &options, &save->sample, err);
 }

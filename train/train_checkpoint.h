@@ -51,11 +51,9 @@ struct train_checkpoint {
 int train_checkpoint_make_state(struct train_checkpoint *self, const struct trainer *trainer,
                                 struct cb_err *err) CB_MUST_CHECK;
 
-/* Copies the position to the memory that the engine sees, and back: on a device it is there, too. */
-int train_checkpoint_send_position(const struct train_checkpoint *self, const struct trainer *trainer,
-                                   struct cb_err *err) CB_MUST_CHECK;
-int train_checkpoint_fetch_position(struct train_checkpoint *self, const struct trainer *trainer,
-                                    struct cb_err *err) CB_MUST_CHECK;
+/* Copies the position to the memory that the engine sees, or back: on a device it is there, too. */
+int train_checkpoint_move_position(struct train_checkpoint *self, const struct trainer *trainer,
+                                   enum device_direction direction, struct cb_err *err) CB_MUST_CHECK;
 
 /* Removes the checkpoint of a step, on rank 0. A failure only costs space. */
 void train_checkpoint_clear(struct trainer *trainer, uint32_t step);

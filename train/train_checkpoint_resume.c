@@ -171,7 +171,7 @@ static int load(struct trainer *trainer, const char *name, struct cb_err *err)
     sample->op = OP_LOAD;
     int rc = engine_load(self->engine, name, &self->state, &options, sample, err);
     if (!rc)
-        rc = train_checkpoint_fetch_position(self, trainer, err);
+        rc = train_checkpoint_move_position(self, trainer, DEVICE_TO_HOST, err);
     if (!rc &&
         (self->position.step < 0 || self->position.step > UINT32_MAX || (named >= 0 && self->position.step != named)))
         rc = cb_fail(err, CB_ERR_CORRUPT, "%s says that its step is %lld", name, (long long)self->position.step);

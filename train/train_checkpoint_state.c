@@ -150,23 +150,14 @@ int train_checkpoint_make_state(struct train_checkpoint *self, const struct trai
     return rc ? rc : place_pieces(self, trainer, err);
 }
 
-static int copy_position(const struct trainer *trainer, enum device_direction direction, void *to, const void *from,
-                         struct cb_err *err)
+int train_checkpoint_move_position(struct train_checkpoint *self, const struct trainer *trainer,
+                                   enum device_direction direction, struct cb_err *err)
 {
     struct device_math *math = trainer->setup.math;
-    int rc = device_math_copy(math, direction, to, from, sizeof(struct position), err);
+    void *there = parallel_device_memory(trainer->parallel).counters, *here = &self->position;
+    if (!there)
+        return 0;
+    bool sends = direction == HOST_TO_DEVICE;
+    int rc = device_math_copy(math, direction, sends ? there : here, sends ? here : there, sizeof self->position, err);
     return rc ? rc : device_math_finish(math, trainer_deadline(trainer), err);
-}
-
-int train_checkpoint_send_position(const struct train_checkpoint *self, const struct trainer *trainer,
-                                   struct cb_err *err)
-{
-    int64_t *counters = parallel_device_memory(trainer->parallel).counters;
-    return counters ? copy_position(trainer, HOST_TO_DEVICE, counters, &self->position, err) : 0;
-}
-
-int train_checkpoint_fetch_position(struct train_checkpoint *self, const struct trainer *trainer, struct cb_err *err)
-{
-    int64_t *counters = parallel_device_memory(trainer->parallel).counters;
-    return counters ? copy_position(trainer, DEVICE_TO_HOST, &self->position, counters, err) : 0;
 }

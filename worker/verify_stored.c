@@ -11,7 +11,7 @@
 #include "ckpt/stored/verify.h"
 #include "comm/agree.h"
 #include "core/clock.h"
-#include "engine/affinity.h"
+#include "engine/device_plugin.h"
 #include "engine/timeline.h"
 #include "setup/s3_keys.h"
 
@@ -264,7 +264,6 @@ int verify_stored_run(const struct verify_stored_setup *setup, struct cb_err *er
 {
     struct verification self = {.setup = setup};
     const struct experiment *experiment = setup->experiment;
-    char affinity[FACT_BYTES] = "";
     self.deadline_ns = clock_monotonic_ns() + experiment_u64(experiment, OPT_TIMEOUT_OP);
     self.meeting_ns = self.deadline_ns + GRACE_NS;
     self.options = (struct store_options){.direct = STORE_DIRECT_NO,
@@ -275,10 +274,8 @@ int verify_stored_run(const struct verify_stored_setup *setup, struct cb_err *er
                                           .shared_folder = setup->pages_folder,
                                           .s3 = &self.s3};
     buf_init(&self.metadata, METADATA_MAX_BYTES);
-    int rc = affinity_apply(setup->comm, experiment_is(experiment, OPT_AFFINITY, "auto"), self.meeting_ns, affinity,
-                            sizeof affinity, err);
-    if (!rc)
-        status_page_add_fact(setup->page, "affinity", affinity);
+    int rc = device_place_apply(setup->comm, "/sys", NULL, experiment_is(experiment, OPT_AFFINITY, "auto"), setup->page,
+                                self.meeting_ns, err);
     if (!rc)
         rc = agree(setup->comm, s3_keys_read(experiment, &self.s3, err), self.meeting_ns, err);
     if (!rc)
