@@ -116,9 +116,6 @@ int suite_pairs_measure(struct suite *self, const struct suite_pairs *pairs, boo
 bool suite_names(const struct experiment *experiment, const char *section);
 bool suite_wants(const struct experiment *experiment, const char *section);
 
-/* CB_ERR_MEMORY, on all ranks, if a machine has less memory than its ranks require. Collective. */
-int suite_check_memory(struct suite *self, struct cb_err *err) CB_MUST_CHECK;
-
 /* Size of one file, or of all files of a node. */
 uint64_t suite_file_bytes(const struct experiment *experiment);
 /* Number of files that one node writes and reads at once. */

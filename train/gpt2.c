@@ -85,17 +85,8 @@ void gpt2_head(struct train_model *self, struct device_math *math, const float *
     const struct gpt2_memory *memory = &self->gpt2;
     struct output output = output_at(self);
     uint64_t c = self->setup.shape.width, vocabulary = self->setup.shape.vocabulary, rows = self->rows;
-    struct device_product logits = {.in = memory->normal,
-                                    .weight = flat,
-                                    .out = memory->logits,
-                                    .rows = rows,
-                                    .inner = c,
-                                    .columns = vocabulary,
-                                    .in_stride = c,
-                                    .weight_stride = c,
-                                    .out_stride = memory->logits_stride,
-                                    .weight_transposed = true,
-                                    .scale = 1};
+    struct device_product logits = plain_product(self, memory->normal, c, flat, true, memory->logits, vocabulary);
+    logits.out_stride = memory->logits_stride;
     math->ops->layer_norm(math, output.last, flat + output.norm_weight, flat + output.norm_bias, rows, c,
                           memory->normal, output.mean, output.scale);
     math->ops->product(math, &logits);
@@ -108,16 +99,8 @@ void gpt2_head_backward(struct train_model *self, struct device_math *math, cons
     const struct gpt2_memory *memory = &self->gpt2;
     struct output output = output_at(self);
     uint64_t c = self->setup.shape.width, vocabulary = self->setup.shape.vocabulary, rows = self->rows;
-    struct device_product product = {.in = memory->logits,
-                                     .weight = flat,
-                                     .out = memory->narrow,
-                                     .rows = rows,
-                                     .inner = vocabulary,
-                                     .columns = c,
-                                     .in_stride = memory->logits_stride,
-                                     .weight_stride = c,
-                                     .out_stride = c,
-                                     .scale = 1};
+    struct device_product product = plain_product(self, memory->logits, vocabulary, flat, false, memory->narrow, c);
+    product.in_stride = memory->logits_stride;
     add_outer(self, math, memory->logits, vocabulary, memory->logits_stride, memory->normal, c, gradients, NULL);
     math->ops->product(math, &product);
     math->ops->fill(math, memory->gradient, 0, rows * c);

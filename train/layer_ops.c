@@ -14,38 +14,35 @@ void model_meet(const struct train_model *self)
         thread_pool_meet(self->team);
 }
 
+struct device_product plain_product(const struct train_model *self, const float *in, uint64_t in_width,
+                                    const float *weight, bool transposed, float *out, uint64_t out_width)
+{
+    return (struct device_product){.in = in,
+                                   .weight = weight,
+                                   .out = out,
+                                   .rows = self->rows,
+                                   .inner = in_width,
+                                   .columns = out_width,
+                                   .in_stride = in_width,
+                                   .weight_stride = transposed ? in_width : out_width,
+                                   .out_stride = out_width,
+                                   .weight_transposed = transposed,
+                                   .scale = 1};
+}
+
 void multiply(const struct train_model *self, struct device_math *math, const float *in, uint64_t in_width,
               const float *weight, const float *base, const float *bias, float *out, uint64_t out_width)
 {
-    struct device_product product = {.in = in,
-                                     .weight = weight,
-                                     .base = base,
-                                     .bias = bias,
-                                     .out = out,
-                                     .rows = self->rows,
-                                     .inner = in_width,
-                                     .columns = out_width,
-                                     .in_stride = in_width,
-                                     .weight_stride = out_width,
-                                     .out_stride = out_width,
-                                     .scale = 1};
+    struct device_product product = plain_product(self, in, in_width, weight, false, out, out_width);
+    product.base = base;
+    product.bias = bias;
     math->ops->product(math, &product);
 }
 
 void back_through(const struct train_model *self, struct device_math *math, const float *dout, uint64_t dout_width,
                   const float *weight, float *din, uint64_t din_width)
 {
-    struct device_product product = {.in = dout,
-                                     .weight = weight,
-                                     .out = din,
-                                     .rows = self->rows,
-                                     .inner = dout_width,
-                                     .columns = din_width,
-                                     .in_stride = dout_width,
-                                     .weight_stride = dout_width,
-                                     .out_stride = din_width,
-                                     .weight_transposed = true,
-                                     .scale = 1};
+    struct device_product product = plain_product(self, dout, dout_width, weight, true, din, din_width);
     math->ops->product(math, &product);
 }
 

@@ -24,18 +24,8 @@ void linear_forward(struct train_model *self, struct device_math *math, uint32_t
 {
     uint64_t c = self->setup.shape.width;
     float *output = self->linear.output + layer * self->rows * c;
-    struct device_product product = {.in = input_of(self, layer),
-                                     .weight = flat,
-                                     .bias = self->setup.shape.bias ? flat + c * c : NULL,
-                                     .out = output,
-                                     .rows = self->rows,
-                                     .inner = c,
-                                     .columns = c,
-                                     .in_stride = c,
-                                     .weight_stride = c,
-                                     .out_stride = c,
-                                     .weight_transposed = true,
-                                     .scale = 1};
+    struct device_product product = plain_product(self, input_of(self, layer), c, flat, true, output, c);
+    product.bias = self->setup.shape.bias ? flat + c * c : NULL;
     math->ops->product(math, &product);
     if (is_last(self, layer))
         math->ops->row_sums(math, output, self->rows, c, self->linear.row_loss);

@@ -103,7 +103,10 @@ void model_add_up_loss(struct train_model *self, const double *row_loss);
 /* Waits until all threads are here; on a device, where operations run in order, does nothing. */
 void model_meet(const struct train_model *self);
 
-/* out[N][out_width] = base + bias + in[N][in_width] x weight. */
+/* out[N][out_width] = in[N][in_width] x weight[in_width][out_width], or x weight' if it is stored transposed. */
+struct device_product plain_product(const struct train_model *self, const float *in, uint64_t in_width,
+                                    const float *weight, bool transposed, float *out, uint64_t out_width);
+/* The same plus base, with the shape of out, and plus bias in every row (NULL: 0). */
 void multiply(const struct train_model *self, struct device_math *math, const float *in, uint64_t in_width,
               const float *weight, const float *base, const float *bias, float *out, uint64_t out_width);
 /* din[N][din_width] = dout[N][dout_width] x weight' */
