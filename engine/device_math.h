@@ -1,4 +1,5 @@
 /* The arithmetic of training on a device: the functions of engine/kernels.h, with the same names and meaning, but queued.
+ * For models on the host, train/host_math.c has some of them for a thread's own rows, done when they return.
  *
  * Addresses are device memory unless noted; matrices are row-major fp32. Operations and copies of a device
  * (engine/device.h) run in the order in which they were queued, so each sees the results of those before it. An event of

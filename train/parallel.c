@@ -41,11 +41,9 @@ static int make_wraps(struct parallel *self, struct cb_err *err)
 static int make_lists(struct parallel *self, struct cb_err *err)
 {
     size_t wraps = self->wraps.count, units = train_model_unit_count(self->setup.model);
-    self->whole = calloc(wraps + 1, sizeof *self->whole);
-    self->gradient = calloc(wraps + 1, sizeof *self->gradient);
-    self->ready = calloc(wraps + 1, sizeof *self->ready);
+    self->in_use = calloc(wraps + 1, sizeof *self->in_use);
     self->uses_left = calloc(units + 1, sizeof *self->uses_left);
-    if (!self->whole || !self->gradient || !self->ready || !self->uses_left)
+    if (!self->in_use || !self->uses_left)
         return alloc_fail(err, "for the list of %zu wraps", wraps);
     return 0;
 }
@@ -103,9 +101,7 @@ static void release(struct parallel *self)
     parallel_unmap(self);
     comm_free(self->shard_comm);
     comm_free(self->replica_comm);
-    free(self->whole);
-    free(self->gradient);
-    free(self->ready);
+    free(self->in_use);
     free(self->uses_left);
     fsdp_units_release(&self->wraps);
     free(self);
@@ -143,14 +139,11 @@ int parallel_new(const struct parallel_setup *setup, uint64_t deadline_ns, struc
 
 bool parallel_stop(struct parallel *self)
 {
-    if (!self || !self->stream)
-        return true;
-    bool stopped = stream_stop(self->stream);
-    if (stopped) {
-        stream_free(self->stream);
+    if (self && self->stream && !stream_stop(self->stream))
+        return false;
+    if (self)
         self->stream = NULL;
-    }
-    return stopped;
+    return true;
 }
 
 void parallel_free(struct parallel *self)
@@ -220,11 +213,11 @@ static void start_gather(struct parallel *self, size_t index)
 {
     const struct fsdp_unit *wrap = &self->wraps.items[index];
     const struct training *training = self->training;
-    if (self->whole[index])
+    if (self->in_use[index].whole)
         return;
     float *weights = self->arrays[PARALLEL_WEIGHTS] + wrap->begin;
     if (!self->gathers) {
-        self->whole[index] = weights;
+        self->in_use[index].whole = weights;
         return;
     }
     float *to = take_slot(self, index)->memory;
@@ -240,8 +233,8 @@ static void start_gather(struct parallel *self, size_t index)
         gather(self, weights, to, index);
     else if (training->bf16)
         add_work(self, STREAM_ROUND, NULL, training->cpu_offload ? to : weights, to, wrap->share, index);
-    self->whole[index] = to;
-    self->ready[index] = self->last_ticket;
+    self->in_use[index].whole = to;
+    self->in_use[index].ready = self->last_ticket;
 }
 
 static void give_up(struct parallel *self, size_t index)
@@ -252,9 +245,9 @@ static void give_up(struct parallel *self, size_t index)
             self->gathered--;
         }
     }
-    if (self->gathers && self->whole[index])
+    if (self->gathers && self->in_use[index].whole)
         self->whole_values -= padded_values(self, index);
-    self->whole[index] = NULL;
+    self->in_use[index].whole = NULL;
 }
 
 static void prefetch(struct parallel *self, size_t visit)
@@ -269,14 +262,14 @@ static int begin_gradient(struct parallel *self, size_t index, struct timeline *
                           struct cb_err *err)
 {
     const struct fsdp_unit *wrap = &self->wraps.items[index];
-    if (self->gradient[index])
+    if (self->in_use[index].gradient)
         return 0;
     if (!self->scatters) {
-        self->gradient[index] = self->arrays[PARALLEL_GRADIENTS] + wrap->begin;
+        self->in_use[index].gradient = self->arrays[PARALLEL_GRADIENTS] + wrap->begin;
         if (self->math)
-            self->math->ops->fill(self->math, self->gradient[index], 0, wrap->share);
+            self->math->ops->fill(self->math, self->in_use[index].gradient, 0, wrap->share);
         else
-            memset(self->gradient[index], 0, wrap->share * sizeof(float));
+            memset(self->in_use[index].gradient, 0, wrap->share * sizeof(float));
         return 0;
     }
     struct slot *slot = wrap->root ? &self->root_gradient : &self->gradient_slots[self->next_gradient_slot];
@@ -287,7 +280,7 @@ static int begin_gradient(struct parallel *self, size_t index, struct timeline *
         return rc;
     memset(slot->memory, 0, wrap->share * self->training->shard_ranks * sizeof(float));
     slot->wrap = index;
-    self->gradient[index] = slot->memory;
+    self->in_use[index].gradient = slot->memory;
     return 0;
 }
 
@@ -295,8 +288,8 @@ static int begin_gradient(struct parallel *self, size_t index, struct timeline *
 static void end_gradient(struct parallel *self, size_t index)
 {
     const struct fsdp_unit *wrap = &self->wraps.items[index];
-    float *gradient = self->gradient[index], *mine = self->arrays[PARALLEL_GRADIENTS] + wrap->begin;
-    self->gradient[index] = NULL;
+    float *gradient = self->in_use[index].gradient, *mine = self->arrays[PARALLEL_GRADIENTS] + wrap->begin;
+    self->in_use[index].gradient = NULL;
     if (!self->scatters)
         return;
     bool offload = self->training->cpu_offload, shards = self->training->shard_ranks > 1;
@@ -344,9 +337,9 @@ static int run_stage(struct parallel *self, const struct visit *visit, size_t st
     int rc = 0;
     size_t unit = train_model_stage_unit(self->setup.model, stage);
     uint64_t offset = self->wraps.offset_of[unit], start_ns = clock_monotonic_ns();
-    const float *flat = self->whole[visit->wrap] + offset;
+    const float *flat = self->in_use[visit->wrap].whole + offset;
     if (visit->backward)
-        train_model_backward(self->setup.model, stage, flat, self->gradient[visit->wrap] + offset);
+        train_model_backward(self->setup.model, stage, flat, self->in_use[visit->wrap].gradient + offset);
     else
         train_model_forward(self->setup.model, stage, flat);
     if (self->math && trace_is_active(self->setup.trace))
@@ -364,7 +357,7 @@ static int run_visit(struct parallel *self, size_t index, bool forward_only, str
     bool gathers_next =
         self->gathers && !(forward_only && fsdp_units_next(&self->wraps, index) >= self->wraps.forward_count);
     start_gather(self, visit->wrap);
-    int rc = wait_for(self, self->ready[visit->wrap], timeline, deadline_ns, err);
+    int rc = wait_for(self, self->in_use[visit->wrap].ready, timeline, deadline_ns, err);
     if (!rc && visit->backward)
         rc = begin_gradient(self, visit->wrap, timeline, deadline_ns, err);
     if (rc)

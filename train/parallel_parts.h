@@ -14,6 +14,13 @@ struct slot {
     uint64_t ticket; /* ticket of the last work that uses it */
 };
 
+/* Where a wrap's values are in a step. */
+struct wrap_use {
+    float *whole;    /* NULL if not gathered */
+    float *gradient; /* while backward accumulates, else NULL */
+    uint64_t ready;  /* ticket of its gather */
+};
+
 struct parallel {
     struct parallel_setup setup;
     const struct training *training; /* from the setup */
@@ -33,9 +40,7 @@ struct parallel {
     uint32_t next_gradient_slot, gathered, most_gathered;
     uint64_t whole_values, most_whole_values; /* gathered wraps now, and the peak of this step */
     float *packed, *packed_share;             /* a wrap and this rank's part of it in bf16, as sent */
-    float **whole;                            /* per wrap; NULL if not gathered */
-    float **gradient;                         /* per wrap, while backward accumulates */
-    uint64_t *ready;                          /* per wrap: ticket of its gather */
+    struct wrap_use *in_use;                  /* per wrap */
     uint64_t last_ticket;
     uint32_t *uses_left; /* per unit, in the current backward pass */
     uint64_t bucket_end; /* the arrays from this element on are being reduced */

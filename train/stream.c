@@ -228,26 +228,20 @@ int stream_new(struct comm *watch, struct device *device, struct trace *trace, s
 /* The thread checks at least every LOOK_NS, so it ends unless MPI itself does not return. */
 bool stream_stop(struct stream *self)
 {
-    if (!self)
-        return true;
+    struct timespec until;
     pthread_mutex_lock(&self->lock);
     self->leave = true;
     pthread_cond_broadcast(&self->more);
     pthread_mutex_unlock(&self->lock);
-    struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += 5;
-    return pthread_timedjoin_np(self->thread, NULL, &until) == 0;
-}
-
-void stream_free(struct stream *self)
-{
-    if (!self)
-        return;
+    if (pthread_timedjoin_np(self->thread, NULL, &until) != 0)
+        return false;
     pthread_cond_destroy(&self->more);
     pthread_cond_destroy(&self->done);
     pthread_mutex_destroy(&self->lock);
     free(self);
+    return true;
 }
 
 uint64_t stream_add(struct stream *self, const struct stream_work *work)

@@ -50,9 +50,8 @@ uint64_t stream_packed(uint64_t values);
 /* `watch` says when to stop (comm_check); `device` may be NULL if nothing is copied. All borrowed. */
 int stream_new(struct comm *watch, struct device *device, struct trace *trace, struct stream **stream,
                struct cb_err *err) CB_MUST_CHECK;
-/* Ends the thread. False if it is stuck in a collective: then neither stream nor memory may be freed. */
+/* Ends the thread and frees the stream. False if it is stuck in a collective: then it stays, and no memory may be freed. */
 bool stream_stop(struct stream *self) CB_MUST_CHECK;
-void stream_free(struct stream *self); /* after stream_stop; accepts NULL */
 
 /* Returns its ticket, from 1. At most STREAM_MOST pieces of work may be pending. */
 #define STREAM_MOST 1024

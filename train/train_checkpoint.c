@@ -200,15 +200,6 @@ static double seconds_a_step(const struct step_rate *pace)
     return pace->steps ? (double)pace->spent_ns / 1e9 / (double)pace->steps : NAN;
 }
 
-static void publish(struct trainer *trainer, const struct sample *from)
-{
-    struct sample *sample = status_page_begin_sample(trainer->page);
-    if (!sample)
-        return; /* the next step reports the full page */
-    *sample = *from;
-    status_page_publish_sample(trainer->page);
-}
-
 /* A save has ended on this rank. */
 static void settle_one(struct trainer *trainer, struct save_under_way *save)
 {
@@ -221,7 +212,11 @@ static void settle_one(struct trainer *trainer, struct save_under_way *save)
     if (self->async && !isnan(beside_s) && !isnan(alone_s))
         values[METRIC_INTERFERENCE_FRACTION] = 1 - alone_s / beside_s;
     trainer->beside = (struct step_rate){0};
-    publish(trainer, sample);
+    struct sample *published = status_page_begin_sample(trainer->page);
+    if (published) { /* else the next step reports the full page */
+        *published = *sample;
+        status_page_publish_sample(trainer->page);
+    }
     if (sample->flags & SAMPLE_FAILED)
         return;
     trace_add_numbered(&trainer->trace, TRACE_IO, "checkpoint", sample->iteration, save->start_ns,
