@@ -57,7 +57,7 @@ static void write_file(const char *folder, const struct wire_file *file)
     char path[PATH_MAX];
     struct buf text;
     buf_init(&text, CHANNEL_MAX_MESSAGE_BYTES);
-    buf_append(&text, file->bytes, file->len);
+    buf_append(&text, file->content.at, file->content.len);
     if (snprintf(path, sizeof path, "%s/%.64s", folder, file->name) < (int)sizeof path)
         (void)!buf_write_file(&text, path, 0644, NULL); /* optional, like this machine's own */
     buf_release(&text);
@@ -513,20 +513,20 @@ bool node_peers_is_alive(const struct attempt *attempt, uint32_t rank)
     uint32_t pid = atomic_load(&attempt->pages.page[rank]->pid);
     if (!rendezvous || !pid || rendezvous_report(rendezvous, node_of(attempt, rank))->state != NODE_JOINED)
         return false;
-    const struct wire_rank_report *rank_report = rendezvous_sight(rendezvous, rank);
-    return rank_report->pid != pid || rank_report->state;
+    const struct wire_sight *sight = rendezvous_sight(rendezvous, rank);
+    return sight->pid != pid || sight->state;
 }
 
 char *node_peers_describe_process(const struct attempt *attempt, uint32_t rank, char text[64])
 {
-    const struct wire_rank_report *rank_report =
+    const struct wire_sight *sight =
         attempt->peers->rendezvous ? rendezvous_sight(attempt->peers->rendezvous, rank) : NULL;
     const char *node = attempt->nodes.name[node_of(attempt, rank)];
-    if (!rank_report || !rank_report->state)
+    if (!sight || !sight->state)
         snprintf(text, 64, "no process on %.40s", node);
     else
-        snprintf(text, 64, "state %c%s%.20s%s on %.24s", rank_report->state, *rank_report->place ? " (" : "",
-                 rank_report->place, *rank_report->place ? ")" : "", node);
+        snprintf(text, 64, "state %c%s%.20s%s on %.24s", sight->state, *sight->place ? " (" : "", sight->place,
+                 *sight->place ? ")" : "", node);
     return text;
 }
 

@@ -40,7 +40,6 @@ struct node_agent {
     struct experiment *experiment;
     struct pages pages;
     struct page_sender **senders; /* one per page */
-    struct wire_rank_report *rank_reports;
     struct wire_joined joined;
     struct counters counters;
     struct probe *probe;
@@ -50,9 +49,9 @@ struct node_agent {
     bool finish; /* the head has asked for all remaining data */
 };
 
-static int send_message(struct node_agent *self, struct cb_err *err)
+static int send_message(struct node_agent *self, enum wire_kind kind, const void *message, struct cb_err *err)
 {
-    return node_say(self->channel, &self->message, err);
+    return node_say(self->channel, &self->message, kind, message, err);
 }
 
 static int keep_experiment(struct node_agent *self, const struct wire_welcome *welcome, struct cb_err *err)
@@ -61,7 +60,7 @@ static int keep_experiment(struct node_agent *self, const struct wire_welcome *w
     struct buf text;
     snprintf(path, sizeof path, "%s/experiment.yaml", self->pages.folder);
     buf_init(&text, CHANNEL_MAX_MESSAGE_BYTES);
-    buf_append(&text, welcome->experiment, welcome->experiment_len);
+    buf_append(&text, welcome->experiment.at, welcome->experiment.len);
     int rc = buf_check(&text, "the experiment", err);
     if (!rc)
         rc = experiment_read_yaml("the head's experiment", text.data, text.len, &self->experiment, err);
@@ -75,8 +74,7 @@ static int keep_experiment(struct node_agent *self, const struct wire_welcome *w
 static int follow_pages(struct node_agent *self, struct cb_err *err)
 {
     self->senders = calloc(self->pages.count, sizeof(struct page_sender *));
-    self->rank_reports = calloc(self->pages.count, sizeof *self->rank_reports);
-    int rc = self->senders && self->rank_reports ? 0 : alloc_fail(err, "for %u ranks", self->pages.count);
+    int rc = self->senders ? 0 : alloc_fail(err, "for %u ranks", self->pages.count);
     for (uint32_t i = 0; i < self->pages.count && !rc; i++)
         rc = page_sender_new(self->pages.page[i], self->joined.monotonic_offset_ns, &self->senders[i], err);
     return rc;
@@ -109,8 +107,7 @@ static int settle(struct node_agent *self, const struct wire_welcome *welcome, u
     if (rc)
         return rc;
     look_at_store(self);
-    wire_write_joined(&self->message, &self->joined);
-    rc = send_message(self, err);
+    rc = send_message(self, WIRE_JOINED, &self->joined, err);
     return rc ? rc : probe_start(self->pages.folder, experiment_text(self->experiment, OPT_STORE), &self->probe, err);
 }
 
@@ -131,8 +128,9 @@ static int join(struct node_agent *self, const struct node_options *options, str
         return rc;
     rc = settle(self, &welcome, deadline_ns, err);
     if (rc && err) { /* so that the head knows the reason */
-        wire_write_refused(&self->message, err->message);
-        if (send_message(self, NULL) == 0)
+        struct wire_refused refused;
+        snprintf(refused.reason, sizeof refused.reason, "%s", err->message);
+        if (send_message(self, WIRE_REFUSED, &refused, NULL) == 0)
             (void)!channel_work(self->channel, NULL);
     }
     return rc;
@@ -148,19 +146,6 @@ static char state_of(const struct node_agent *self, uint32_t index)
     pid_t pid = pid_of(self, index);
     char state = pid > 0 ? procfs_state(pid) : '\0';
     return state && state != 'Z' && state != 'X' && procfs_mentions(pid, self->pages.base) ? state : '\0';
-}
-
-static void look_at_ranks(struct node_agent *self)
-{
-    for (uint32_t i = 0; i < self->pages.count; i++) {
-        struct wire_rank_report *rank_report = &self->rank_reports[i];
-        *rank_report = (struct wire_rank_report){
-            .rank = self->pages.first + i, .pid = (uint32_t)pid_of(self, i), .state = state_of(self, i)};
-        if (rank_report->state)
-            procfs_read(pid_of(self, i), "wchan", rank_report->place, sizeof rank_report->place);
-        if (strcmp(rank_report->place, "0") == 0)
-            rank_report->place[0] = '\0';
-    }
 }
 
 static bool kill_known(const struct node_agent *self)
@@ -197,26 +182,17 @@ static void end_ranks(const struct node_agent *self)
         clock_sleep_ns(5 * NS_PER_MS);
 }
 
-struct span_context {
-    struct node_agent *self;
-    uint32_t rank;
-};
-
-static int send_span(void *context, uint64_t offset, const void *bytes, size_t len, struct cb_err *err)
+static int send_span(void *context, uint32_t rank, uint64_t offset, const void *bytes, size_t len, struct cb_err *err)
 {
-    const struct span_context *span = context;
-    struct node_agent *self = span->self;
-    const struct wire_span message = {.rank = span->rank, .offset = offset, .bytes = bytes, .len = len};
-    wire_write_span(&self->message, &message);
-    return send_message(self, err);
+    const struct wire_span span = {.rank = rank, .offset = offset, .bytes = {bytes, len}};
+    return send_message(context, WIRE_SPAN, &span, err);
 }
 
 static int send_spans(struct node_agent *self, bool all, struct cb_err *err)
 {
     int rc = 0;
     for (uint32_t i = 0; i < self->pages.count && !rc; i++) {
-        struct span_context context = {.self = self, .rank = self->pages.first + i};
-        rc = page_sender_send(self->senders[i], all, send_span, &context, err);
+        rc = page_sender_send(self->senders[i], all, send_span, self, err);
         if (!rc && channel_unsent(self->channel) > CHANNEL_MAX_UNSENT_BYTES / 2)
             rc = channel_work(self->channel, err);
     }
@@ -225,9 +201,17 @@ static int send_spans(struct node_agent *self, bool all, struct cb_err *err)
 
 static int send_sights(struct node_agent *self, struct cb_err *err)
 {
-    look_at_ranks(self);
-    wire_write_sights(&self->message, self->rank_reports, self->pages.count);
-    return send_message(self, err);
+    int rc = 0;
+    for (uint32_t i = 0; i < self->pages.count && !rc; i++) {
+        struct wire_sight sight = {
+            .rank = self->pages.first + i, .pid = (uint32_t)pid_of(self, i), .state = state_of(self, i)};
+        if (sight.state)
+            procfs_read(pid_of(self, i), "wchan", sight.place, sizeof sight.place);
+        if (strcmp(sight.place, "0") == 0)
+            *sight.place = '\0';
+        rc = send_message(self, WIRE_SIGHT, &sight, err);
+    }
+    return rc;
 }
 
 /* A missing file is not sent; the head's folder then lacks it, too. */
@@ -241,10 +225,8 @@ static int send_file(struct node_agent *self, const char *name, struct cb_err *e
     snprintf(file.name, sizeof file.name, "%s", name);
     buf_init(&text, FILE_MAX_BYTES);
     if (buf_read_file(&text, path, NULL) == 0) {
-        file.bytes = text.data;
-        file.len = text.len;
-        wire_write_file(&self->message, &file);
-        rc = send_message(self, err);
+        file.content = (struct wire_bytes){text.data, text.len};
+        rc = send_message(self, WIRE_FILE, &file, err);
     }
     buf_release(&text);
     return rc;
@@ -270,16 +252,13 @@ static int send_all(struct node_agent *self, struct cb_err *err)
     counters_stop(&self->counters);
     if (!rc && counters_write(&self->counters, self->pages.folder, NULL) == 0)
         rc = send_file(self, "host.json", err);
-    if (rc)
-        return rc;
-    wire_write_bare(&self->message, WIRE_FINISHED);
-    return send_message(self, err);
+    return rc ? rc : send_message(self, WIRE_FINISHED, NULL, err);
 }
 
 static int take_beat(struct node_agent *self, const void *bytes, size_t len, struct cb_err *err)
 {
     struct wire_beat beat;
-    int rc = wire_read_beat(bytes, len, &beat, err);
+    int rc = wire_read(bytes, len, WIRE_BEAT, &beat, err);
     if (rc)
         return rc;
     if (beat.stop > self->orders.stop && beat.stop <= STOP_NOW)
@@ -401,7 +380,6 @@ int node_run(const struct node_options *options, struct cb_err *err)
     for (uint32_t i = 0; self.senders && i < self.pages.count; i++)
         page_sender_free(self.senders[i]);
     free(self.senders);
-    free(self.rank_reports);
     pages_release(&self.pages);
     channel_free(self.channel);
     channel_context_free(self.context);

@@ -128,13 +128,15 @@ int node_connect(const struct node_options *options, struct channel_context *con
     }
 }
 
-int node_say(struct channel *channel, const struct buf *message, struct cb_err *err)
+int node_say(struct channel *channel, struct buf *bytes, enum wire_kind kind, const void *message, struct cb_err *err)
 {
-    int rc = buf_check(message, "a message", err);
-    return rc ? rc : channel_send(channel, message->data, message->len, err);
+    wire_write(bytes, kind, message);
+    int rc = buf_check(bytes, "a message", err);
+    return rc ? rc : channel_send(channel, bytes->data, bytes->len, err);
 }
 
-int node_await(struct channel *channel, uint64_t deadline_ns, struct buf *message, struct cb_err *err)
+/* The next message, copied. CB_ERR_TIMEOUT at the deadline. */
+static int await_message(struct channel *channel, uint64_t deadline_ns, struct buf *message, struct cb_err *err)
 {
     for (;;) {
         const void *bytes;
@@ -155,8 +157,10 @@ int node_await(struct channel *channel, uint64_t deadline_ns, struct buf *messag
     }
 }
 
-static void write_hello(struct buf *message, const char *name)
+int node_greet(struct channel *channel, const char *name, uint64_t deadline_ns, struct buf *message,
+               struct wire_welcome *welcome, struct cb_err *err)
 {
+    struct wire_refused refused;
     struct wire_hello hello = {
         .protocol = WIRE_PROTOCOL, .page_version = STATUS_PAGE_VERSION, .page_bytes = sizeof(struct status_page)};
     snprintf(hello.version, sizeof hello.version, "%s", version_text());
@@ -164,23 +168,15 @@ static void write_hello(struct buf *message, const char *name)
     snprintf(hello.name, sizeof hello.name, "%s", name);
     if (gethostname(hello.host, sizeof hello.host - 1))
         hello.host[0] = '\0';
-    wire_write_hello(message, &hello);
-}
-
-int node_greet(struct channel *channel, const char *name, uint64_t deadline_ns, struct buf *message,
-               struct wire_welcome *welcome, struct cb_err *err)
-{
-    char reason[1024];
-    write_hello(message, name);
-    int rc = node_say(channel, message, err);
+    int rc = node_say(channel, message, WIRE_HELLO, &hello, err);
     if (!rc)
-        rc = node_await(channel, deadline_ns, message, err);
+        rc = await_message(channel, deadline_ns, message, err);
     if (rc)
         return rc;
     if (wire_kind_of(message->data, message->len) != WIRE_REFUSED)
-        return wire_read_welcome(message->data, message->len, welcome, err);
-    rc = wire_read_refused(message->data, message->len, reason, err);
-    return rc ? rc : cb_fail(err, CB_ERR_UNSUPPORTED, "the head refused: %.900s", reason);
+        return wire_read(message->data, message->len, WIRE_WELCOME, welcome, err);
+    rc = wire_read(message->data, message->len, WIRE_REFUSED, &refused, err);
+    return rc ? rc : cb_fail(err, CB_ERR_UNSUPPORTED, "the head refused: %.900s", refused.reason);
 }
 
 int node_compare_clocks(struct channel *channel, uint64_t deadline_ns, struct wire_joined *joined, struct cb_err *err)
@@ -191,17 +187,16 @@ int node_compare_clocks(struct channel *channel, uint64_t deadline_ns, struct wi
     buf_init(&message, CHANNEL_MAX_MESSAGE_BYTES);
     for (int i = 0; i < ROUND_TRIPS && !rc; i++) {
         struct wire_pong pong;
-        uint64_t sent_ns = clock_monotonic_ns();
-        wire_write_ping(&message, sent_ns);
-        rc = node_say(channel, &message, err);
+        const struct wire_ping ping = {.now_ns = clock_monotonic_ns()};
+        rc = node_say(channel, &message, WIRE_PING, &ping, err);
         if (!rc)
-            rc = node_await(channel, deadline_ns, &message, err);
+            rc = await_message(channel, deadline_ns, &message, err);
         uint64_t now_ns = clock_monotonic_ns(), wall_ns = clock_wall_ns();
         if (!rc)
-            rc = wire_read_pong(message.data, message.len, &pong, err);
-        if (rc || now_ns - sent_ns >= quickest_ns)
+            rc = wire_read(message.data, message.len, WIRE_PONG, &pong, err);
+        if (rc || now_ns - ping.now_ns >= quickest_ns)
             continue;
-        quickest_ns = now_ns - sent_ns;
+        quickest_ns = now_ns - ping.now_ns;
         joined->round_trip_ns = quickest_ns;
         joined->monotonic_offset_ns = (int64_t)(now_ns - quickest_ns / 2) - (int64_t)pong.monotonic_ns;
         joined->wall_offset_ns = (int64_t)(wall_ns - quickest_ns / 2) - (int64_t)pong.wall_ns;

@@ -18,10 +18,8 @@ int node_greet(struct channel *channel, const char *name, uint64_t deadline_ns, 
 int node_compare_clocks(struct channel *channel, uint64_t deadline_ns, struct wire_joined *joined,
                         struct cb_err *err) CB_MUST_CHECK;
 
-/* The next message, copied. CB_ERR_TIMEOUT at the deadline. */
-int node_await(struct channel *channel, uint64_t deadline_ns, struct buf *message, struct cb_err *err) CB_MUST_CHECK;
-
-/* Queues the message that was written into `message`. */
-int node_say(struct channel *channel, const struct buf *message, struct cb_err *err) CB_MUST_CHECK;
+/* Writes a message into `bytes` and queues it. */
+int node_say(struct channel *channel, struct buf *bytes, enum wire_kind kind, const void *message,
+             struct cb_err *err) CB_MUST_CHECK;
 
 #endif

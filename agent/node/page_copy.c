@@ -24,11 +24,6 @@ int page_copy_new(uint32_t rank, uint32_t world_size, uint32_t sample_capacity, 
     return 0;
 }
 
-void page_copy_free(struct status_page *copy)
-{
-    status_page_close(copy);
-}
-
 int page_copy_apply(struct status_page *copy, uint64_t offset, const void *bytes, size_t len, struct cb_err *err)
 {
     uint64_t end = status_page_bytes(copy->sample_capacity);
@@ -67,8 +62,8 @@ void page_sender_free(struct page_sender *self)
 {
     if (!self)
         return;
-    page_copy_free(self->sent);
-    page_copy_free(self->hot);
+    status_page_close(self->sent);
+    status_page_close(self->hot);
     free(self);
 }
 
@@ -91,7 +86,7 @@ static int send_range(struct page_sender *self, const char *now, uint64_t from, 
         }
         memcpy(sent + at, now + at,
                len); /* copied first, since the rank may keep writing: remember exactly what is sent */
-        int rc = send(context, at, sent + at, len, err);
+        int rc = send(context, self->page->rank, at, sent + at, len, err);
         if (rc)
             return rc;
         at += len;

@@ -12,10 +12,9 @@
 
 #include "run/status_page.h"
 
-/* For the head. Free with page_copy_free. */
+/* For the head. Free with status_page_close. */
 int page_copy_new(uint32_t rank, uint32_t world_size, uint32_t sample_capacity, struct status_page **copy,
                   struct cb_err *err) CB_MUST_CHECK;
-void page_copy_free(struct status_page *copy);
 
 /* CB_ERR_FORMAT for bytes outside the fields that ranks write. */
 int page_copy_apply(struct status_page *copy, uint64_t offset, const void *bytes, size_t len,
@@ -30,7 +29,8 @@ void page_sender_free(struct page_sender *self);
 
 /* Calls `send` for every part that has changed. Large parts are compared only if the small part indicates a change,
  * or if `all` is set. Stops at the first failure. */
-typedef int (*page_send_fn)(void *context, uint64_t offset, const void *bytes, size_t len, struct cb_err *err);
+typedef int (*page_send_fn)(void *context, uint32_t rank, uint64_t offset, const void *bytes, size_t len,
+                            struct cb_err *err);
 int page_sender_send(struct page_sender *self, bool all, page_send_fn send, void *context,
                      struct cb_err *err) CB_MUST_CHECK;
 

@@ -20,8 +20,8 @@
 struct node {
     struct node_report report;
     struct channel *channel;
-    struct wire_rank_report *rank_reports; /* one per rank */
-    uint64_t beat_ns;                      /* when the last heartbeat was sent */
+    struct wire_sight *sights; /* one per rank */
+    uint64_t beat_ns;          /* when the last heartbeat was sent */
 };
 
 struct stranger {
@@ -39,7 +39,6 @@ struct rendezvous {
     struct stranger *strangers; /* STRANGER_LIMIT slots, stranger_count used */
     uint32_t stranger_count;
     struct pollfd *polls; /* capacity for all nodes */
-    struct wire_rank_report *read_reports;
     struct buf message;
     struct wire_beat orders;
     char refusal[1024]; /* "" if nobody was refused */
@@ -62,7 +61,7 @@ static const char *name_of(const struct rendezvous *self, uint32_t node)
 
 static int set_up_nodes(struct rendezvous *self, struct cb_err *err)
 {
-    uint32_t nodes = node_count(self), most = 0;
+    uint32_t nodes = node_count(self);
     self->nodes = calloc((size_t)nodes + 1, sizeof *self->nodes);
     self->strangers = calloc(STRANGER_LIMIT, sizeof *self->strangers);
     self->polls = calloc((size_t)nodes + STRANGER_LIMIT + 1, sizeof *self->polls);
@@ -73,15 +72,13 @@ static int set_up_nodes(struct rendezvous *self, struct cb_err *err)
         report->first_rank = rank_placement_first_rank(self->setup.ranks, nodes, i);
         report->rank_count = rank_placement_first_rank(self->setup.ranks, nodes, i + 1) - report->first_rank;
         report->joined.store_free_bytes = UINT64_MAX;
-        most = report->rank_count > most ? report->rank_count : most;
         if (is_own(self, i))
             continue;
-        self->nodes[i].rank_reports = calloc((size_t)report->rank_count + 1, sizeof *self->nodes[i].rank_reports);
-        if (!self->nodes[i].rank_reports)
+        self->nodes[i].sights = calloc((size_t)report->rank_count + 1, sizeof *self->nodes[i].sights);
+        if (!self->nodes[i].sights)
             return alloc_fail(err, "for %u nodes", nodes);
     }
-    self->read_reports = calloc((size_t)most + 1, sizeof *self->read_reports);
-    return self->read_reports ? 0 : alloc_fail(err, "for %u nodes", nodes);
+    return 0;
 }
 
 int rendezvous_new(const struct rendezvous_setup *setup, struct rendezvous **rendezvous, struct cb_err *err)
@@ -111,7 +108,7 @@ void rendezvous_free(struct rendezvous *self)
         return;
     for (uint32_t i = 0; self->nodes && i < node_count(self); i++) {
         channel_free(self->nodes[i].channel);
-        free(self->nodes[i].rank_reports);
+        free(self->nodes[i].sights);
     }
     for (uint32_t i = 0; i < self->stranger_count; i++)
         channel_free(self->strangers[i].channel);
@@ -119,7 +116,6 @@ void rendezvous_free(struct rendezvous *self)
         close(self->listening);
     channel_context_free(self->context);
     buf_release(&self->message);
-    free(self->read_reports);
     free(self->polls);
     free(self->strangers);
     free(self->nodes);
@@ -147,25 +143,19 @@ static void lose(struct rendezvous *self, uint32_t index, const char *why)
     channel_free(node->channel);
     node->channel = NULL;
     for (uint32_t i = 0; i < node->report.rank_count; i++)
-        node->rank_reports[i] = (struct wire_rank_report){0};
+        node->sights[i] = (struct wire_sight){0};
 }
 
-/* Queues the message in the node's channel. */
-static void tell(struct rendezvous *self, uint32_t index)
+/* Queues a message in the node's channel. */
+static void tell(struct rendezvous *self, uint32_t index, enum wire_kind kind, const void *message)
 {
     struct cb_err err;
+    wire_write(&self->message, kind, message);
     int rc = buf_check(&self->message, "a message", &err);
     if (!rc && self->nodes[index].channel)
         rc = channel_send(self->nodes[index].channel, self->message.data, self->message.len, &err);
     if (rc)
         lose(self, index, err.message);
-}
-
-static void beat(struct rendezvous *self, uint32_t index, uint64_t now_ns)
-{
-    wire_write_beat(&self->message, &self->orders);
-    self->nodes[index].beat_ns = now_ns;
-    tell(self, index);
 }
 
 static void welcome(struct rendezvous *self, uint32_t index)
@@ -176,12 +166,10 @@ static void welcome(struct rendezvous *self, uint32_t index)
                                    .nodes = node_count(self),
                                    .ranks = setup->ranks,
                                    .sample_capacity = setup->sample_capacity,
-                                   .experiment = setup->experiment,
-                                   .experiment_len = strlen(setup->experiment)};
+                                   .experiment = {setup->experiment, strlen(setup->experiment)}};
     snprintf(message.run, sizeof message.run, "%s", setup->run);
     snprintf(message.pages, sizeof message.pages, "%s", setup->pages);
-    wire_write_welcome(&self->message, &message);
-    tell(self, index);
+    tell(self, index, WIRE_WELCOME, &message);
 }
 
 /* Whether a node must be refused; the reason goes to self->refusal. */
@@ -218,7 +206,9 @@ static bool find_node(const struct rendezvous *self, const char *name, uint32_t 
 /* Sends the refusal and closes; the socket buffer holds so short a message. */
 static void turn_away(struct rendezvous *self, struct channel *channel, const char *reason)
 {
-    wire_write_refused(&self->message, reason);
+    struct wire_refused refused;
+    snprintf(refused.reason, sizeof refused.reason, "%s", reason);
+    wire_write(&self->message, WIRE_REFUSED, &refused);
     if (channel_send(channel, self->message.data, self->message.len, NULL) == 0)
         (void)!channel_work(channel, NULL); /* a peer that is gone needs no reason */
     channel_free(channel);
@@ -262,7 +252,7 @@ static bool hear_stranger(struct rendezvous *self, uint32_t index, uint64_t now_
     size_t len;
     int rc = channel_work(channel, NULL);
     bool said = channel_next(channel, &bytes, &len);
-    if (said && wire_read_hello(bytes, len, &hello, NULL) == 0) {
+    if (said && wire_read(bytes, len, WIRE_HELLO, &hello, NULL) == 0) {
         drop_stranger(self, index);
         let_in(self, channel, &hello, now_ns);
         return true;
@@ -284,18 +274,14 @@ static void accept_strangers(struct rendezvous *self, uint64_t now_ns)
     }
 }
 
-static int take_sights(struct rendezvous *self, struct node *node, const void *bytes, size_t len, struct cb_err *err)
+static int take_sight(const struct node *node, const void *bytes, size_t len, struct cb_err *err)
 {
-    uint32_t count = 0;
-    int rc = wire_read_sights(bytes, len, self->read_reports, node->report.rank_count, &count, err);
-    for (uint32_t i = 0; i < count && !rc; i++) {
-        uint32_t rank = self->read_reports[i].rank - node->report.first_rank;
-        if (rank >= node->report.rank_count)
-            rc = cb_fail(err, CB_ERR_FORMAT, "a report of rank %u, which is on another node",
-                         self->read_reports[i].rank);
-        else
-            node->rank_reports[rank] = self->read_reports[i];
-    }
+    struct wire_sight sight;
+    int rc = wire_read(bytes, len, WIRE_SIGHT, &sight, err);
+    if (!rc && sight.rank - node->report.first_rank >= node->report.rank_count)
+        rc = cb_fail(err, CB_ERR_FORMAT, "a report of rank %u, which is on another node", sight.rank);
+    if (!rc)
+        node->sights[sight.rank - node->report.first_rank] = sight;
     return rc;
 }
 
@@ -303,15 +289,15 @@ static int take_span(struct rendezvous *self, const struct node *node, const voi
                      struct cb_err *err)
 {
     struct wire_span span;
-    int rc = wire_read_span(bytes, len, &span, err);
+    int rc = wire_read(bytes, len, WIRE_SPAN, &span, err);
     if (!rc && span.rank - node->report.first_rank >= node->report.rank_count)
         rc = cb_fail(err, CB_ERR_FORMAT, "a page of rank %u, which is on another node", span.rank);
-    return rc ? rc : page_copy_apply(self->setup.page[span.rank], span.offset, span.bytes, span.len, err);
+    return rc ? rc : page_copy_apply(self->setup.page[span.rank], span.offset, span.bytes.at, span.bytes.len, err);
 }
 
 static int take_joined(struct node *node, const void *bytes, size_t len, struct cb_err *err)
 {
-    int rc = wire_read_joined(bytes, len, &node->report.joined, err);
+    int rc = wire_read(bytes, len, WIRE_JOINED, &node->report.joined, err);
     if (rc)
         return rc;
     node->report.state = NODE_JOINED;
@@ -321,21 +307,20 @@ static int take_joined(struct node *node, const void *bytes, size_t len, struct 
 
 static int answer_ping(struct rendezvous *self, uint32_t index, const void *bytes, size_t len, struct cb_err *err)
 {
-    struct wire_pong pong = {0};
-    int rc = wire_read_ping(bytes, len, &pong.echo_ns, err);
+    struct wire_ping ping;
+    int rc = wire_read(bytes, len, WIRE_PING, &ping, err);
     if (rc)
         return rc;
-    pong.monotonic_ns = clock_monotonic_ns();
-    pong.wall_ns = clock_wall_ns();
-    wire_write_pong(&self->message, &pong);
-    tell(self, index);
+    const struct wire_pong pong = {
+        .echo_ns = ping.now_ns, .monotonic_ns = clock_monotonic_ns(), .wall_ns = clock_wall_ns()};
+    tell(self, index, WIRE_PONG, &pong);
     return 0;
 }
 
 static int take_file(struct rendezvous *self, uint32_t index, const void *bytes, size_t len, struct cb_err *err)
 {
     struct wire_file file;
-    int rc = wire_read_file(bytes, len, &file, err);
+    int rc = wire_read(bytes, len, WIRE_FILE, &file, err);
     if (!rc && strcmp(file.name, "fingerprint.json") != 0 && strcmp(file.name, "host.json") != 0)
         rc = cb_fail(err, CB_ERR_FORMAT, "a file %s, which no node has", file.name);
     if (!rc && self->setup.file)
@@ -353,12 +338,12 @@ static int take_message(struct rendezvous *self, uint32_t index, const void *byt
     case WIRE_JOINED:
         return joined ? cb_fail(err, CB_ERR_FORMAT, "it joined twice") : take_joined(node, bytes, len, err);
     case WIRE_REFUSED: {
-        char reason[1024] = "";
-        int rc = wire_read_refused(bytes, len, reason, err);
-        return rc ? rc : cb_fail(err, CB_ERR_SYSTEM, "%.400s", reason);
+        struct wire_refused refused;
+        int rc = wire_read(bytes, len, WIRE_REFUSED, &refused, err);
+        return rc ? rc : cb_fail(err, CB_ERR_SYSTEM, "%.400s", refused.reason);
     }
     case WIRE_SIGHT:
-        return take_sights(self, node, bytes, len, err);
+        return take_sight(node, bytes, len, err);
     case WIRE_SPAN:
         return take_span(self, node, bytes, len, err);
     case WIRE_FILE:
@@ -437,8 +422,10 @@ void rendezvous_work(struct rendezvous *self, uint64_t now_ns, unsigned wait_ms)
             (void)hear_stranger(self, i, now_ns);
     for (uint32_t i = 0; i < node_count(self); i++) {
         check_silence(self, i, now_ns);
-        if (self->nodes[i].report.state == NODE_JOINED && now_ns - self->nodes[i].beat_ns >= BEAT_NS)
-            beat(self, i, now_ns);
+        if (self->nodes[i].report.state == NODE_JOINED && now_ns - self->nodes[i].beat_ns >= BEAT_NS) {
+            self->nodes[i].beat_ns = now_ns;
+            tell(self, i, WIRE_BEAT, &self->orders);
+        }
         if (self->nodes[i].channel && channel_unsent(self->nodes[i].channel) > 0)
             hear_node(self, i, now_ns); /* also sends */
     }
@@ -522,22 +509,19 @@ void rendezvous_order(struct rendezvous *self, enum stop_request stop, bool kill
             self->nodes[i].beat_ns = 0; /* sent by the next rendezvous_work */
 }
 
-const struct wire_rank_report *rendezvous_sight(const struct rendezvous *self, uint32_t rank)
+const struct wire_sight *rendezvous_sight(const struct rendezvous *self, uint32_t rank)
 {
     uint32_t index = rank_placement_node_of(self->setup.ranks, node_count(self), rank);
     const struct node *node = &self->nodes[index];
-    return node->rank_reports ? &node->rank_reports[rank - node->report.first_rank] : NULL;
+    return node->sights ? &node->sights[rank - node->report.first_rank] : NULL;
 }
 
 void rendezvous_finish(struct rendezvous *self, uint64_t deadline_ns)
 {
     uint64_t now_ns = clock_monotonic_ns();
-    for (uint32_t i = 0; i < node_count(self); i++) {
-        if (self->nodes[i].channel) {
-            wire_write_bare(&self->message, WIRE_FINISH);
-            tell(self, i);
-        }
-    }
+    for (uint32_t i = 0; i < node_count(self); i++)
+        if (self->nodes[i].channel)
+            tell(self, i, WIRE_FINISH, NULL);
     for (bool waits = true; waits && now_ns < deadline_ns; now_ns = clock_monotonic_ns()) {
         rendezvous_work(self, now_ns, FINISH_WAIT_MS);
         waits = false;

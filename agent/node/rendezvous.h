@@ -74,7 +74,7 @@ const struct node_report *rendezvous_report(const struct rendezvous *self, uint3
 /* Sends an instruction for the ranks to all nodes, at once and with each heartbeat. */
 void rendezvous_order(struct rendezvous *self, enum stop_request stop, bool kill);
 /* The process of a rank as its node saw it last; NULL for a rank of the head's own node. */
-const struct wire_rank_report *rendezvous_sight(const struct rendezvous *self, uint32_t rank);
+const struct wire_sight *rendezvous_sight(const struct rendezvous *self, uint32_t rank);
 
 /* Asks all nodes for their remaining data and waits until they have sent it, or for the deadline. */
 void rendezvous_finish(struct rendezvous *self, uint64_t deadline_ns);

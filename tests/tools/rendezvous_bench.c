@@ -32,9 +32,10 @@ struct agent {
     bool greeted, pinged, finished;
 };
 
-static void say(struct agent *agent, struct buf *message)
+static void say(struct agent *agent, struct buf *bytes, enum wire_kind kind, const void *message)
 {
-    if (channel_send(agent->channel, message->data, message->len, NULL) != 0)
+    wire_write(bytes, kind, message);
+    if (channel_send(agent->channel, bytes->data, bytes->len, NULL) != 0)
         die("an agent cannot send");
 }
 
@@ -45,29 +46,24 @@ static void greet(struct agent *agent, uint32_t index, struct buf *message)
     snprintf(hello.version, sizeof hello.version, "%s", version_text());
     snprintf(hello.commit, sizeof hello.commit, "%s", version_commit());
     snprintf(hello.name, sizeof hello.name, "n%u", index);
-    wire_write_hello(message, &hello);
-    say(agent, message);
+    say(agent, message, WIRE_HELLO, &hello);
     agent->greeted = true;
 }
 
 static void answer(struct agent *agent, uint32_t index, const void *bytes, size_t len, struct buf *message)
 {
     struct wire_joined joined = {.round_trip_ns = 1, .store_free_bytes = UINT64_MAX};
-    struct wire_rank_report sight = {.rank = index, .pid = 1, .state = 'R'};
+    struct wire_sight sight = {.rank = index, .pid = 1, .state = 'R'};
     switch (wire_kind_of(bytes, len)) {
     case WIRE_WELCOME:
-        wire_write_ping(message, clock_monotonic_ns());
-        say(agent, message);
+        say(agent, message, WIRE_PING, &(struct wire_ping){clock_monotonic_ns()});
         break;
     case WIRE_PONG:
-        wire_write_joined(message, &joined);
-        say(agent, message);
-        wire_write_sights(message, &sight, 1);
-        say(agent, message);
+        say(agent, message, WIRE_JOINED, &joined);
+        say(agent, message, WIRE_SIGHT, &sight);
         break;
     case WIRE_FINISH:
-        wire_write_bare(message, WIRE_FINISHED);
-        say(agent, message);
+        say(agent, message, WIRE_FINISHED, NULL);
         agent->finished = true;
         break;
     case WIRE_BEAT:
@@ -192,7 +188,7 @@ int main(int argc, char **argv)
     int status = 1;
     waitpid(pid, &status, 0);
     for (uint32_t i = 0; i < count; i++)
-        page_copy_free(page[i]);
+        status_page_close(page[i]);
     free(page);
     free(nodes.name);
     return joined == count && status == 0 ? 0 : 1;

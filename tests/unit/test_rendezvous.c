@@ -78,7 +78,7 @@ static int tear_down(void **state)
         buf_release(&self->node[i].message);
     }
     for (uint32_t rank = 0; rank < RANKS; rank++)
-        page_copy_free(self->page[rank]);
+        status_page_close(self->page[rank]);
     rendezvous_free(self->head);
     channel_context_free(self->context);
     free(self);
@@ -110,9 +110,9 @@ static void connect_node(struct fixture *self, int index)
     AWAIT(channel_is_open(self->node[index].channel));
 }
 
-static void say(struct fixture *self, int index)
+static void say(struct fixture *self, int index, enum wire_kind kind, const void *message)
 {
-    assert_int_equal(node_say(self->node[index].channel, &self->node[index].message, NULL), 0);
+    assert_int_equal(node_say(self->node[index].channel, &self->node[index].message, kind, message, NULL), 0);
 }
 
 /* The next message for a node, kept in its buffer. */
@@ -141,8 +141,7 @@ static struct wire_hello make_hello(const char *name)
 static void greet(struct fixture *self, int index, const struct wire_hello *hello)
 {
     connect_node(self, index);
-    wire_write_hello(&self->node[index].message, hello);
-    say(self, index);
+    say(self, index, WIRE_HELLO, hello);
 }
 
 static void join(struct fixture *self, int index, const char *name, int64_t clock_offset_ns)
@@ -152,20 +151,19 @@ static void join(struct fixture *self, int index, const char *name, int64_t cloc
     struct played *node = &self->node[index];
     greet(self, index, &hello);
     assert_int_equal(await_message(self, index), WIRE_WELCOME);
-    assert_int_equal(wire_read_welcome(node->message.data, node->message.len, &welcome, NULL), 0);
+    assert_int_equal(wire_read(node->message.data, node->message.len, WIRE_WELCOME, &welcome, NULL), 0);
     assert_string_equal(self->names[welcome.node], name);
     assert_int_equal(welcome.ranks, RANKS);
-    wire_write_ping(&node->message, 12345);
-    say(self, index);
+    const struct wire_ping ping = {.now_ns = 12345};
+    say(self, index, WIRE_PING, &ping);
     assert_int_equal(await_message(self, index), WIRE_PONG);
     struct wire_pong pong;
-    assert_int_equal(wire_read_pong(node->message.data, node->message.len, &pong, NULL), 0);
+    assert_int_equal(wire_read(node->message.data, node->message.len, WIRE_PONG, &pong, NULL), 0);
     assert_int_equal(pong.echo_ns, 12345);
     assert_true(pong.wall_ns > 0 && pong.monotonic_ns > 0);
     const struct wire_joined joined = {
         .wall_offset_ns = clock_offset_ns, .round_trip_ns = 1000, .store_free_bytes = 1 << 30};
-    wire_write_joined(&node->message, &joined);
-    say(self, index);
+    say(self, index, WIRE_JOINED, &joined);
     AWAIT(rendezvous_report(self->head, welcome.node)->state == NODE_JOINED);
 }
 
@@ -259,8 +257,8 @@ static void garbage_and_wrong_keys_harm_nothing(void **state)
     assert_int_equal(channel_connect(stranger, "127.0.0.1", rendezvous_port(self->head), &self->node[3].channel, NULL),
                      0);
     connect_node(self, 4);
-    buf_append_text(&self->node[4].message, "I have the key, but no manners");
-    say(self, 4);
+    static const char words[] = "I have the key, but no manners";
+    assert_int_equal(channel_send(self->node[4].channel, words, strlen(words), NULL), 0);
     join(self, 5, "n2", 0);
     join(self, 6, "n3", 0);
     assert_true(rendezvous_is_complete(self->head));
@@ -277,24 +275,21 @@ static void pages_orders_and_files_travel(void **state)
     struct wire_beat beat = {0};
     uint32_t pid = 4711;
     join(self, 0, "n2", 0); /* ranks 3 and 4 */
-    struct wire_span span = {.rank = 4, .offset = offsetof(struct status_page, pid), .bytes = &pid, .len = sizeof pid};
-    wire_write_span(&node->message, &span);
-    say(self, 0);
-    struct wire_rank_report sight = {.rank = 4, .pid = pid, .state = 'D', .place = "io_schedule"};
-    wire_write_sights(&node->message, &sight, 1);
-    say(self, 0);
+    struct wire_span span = {.rank = 4, .offset = offsetof(struct status_page, pid), .bytes = {&pid, sizeof pid}};
+    say(self, 0, WIRE_SPAN, &span);
+    struct wire_sight sight = {.rank = 4, .pid = pid, .state = 'D', .place = "io_schedule"};
+    say(self, 0, WIRE_SIGHT, &sight);
     AWAIT(rendezvous_sight(self->head, 4)->state == 'D');
     assert_int_equal(atomic_load(&self->page[4]->pid), 4711);
     assert_null(rendezvous_sight(self->head, 0)); /* the head's own */
-    struct wire_file file = {.name = "host.json", .bytes = "{}", .len = 2};
-    wire_write_file(&node->message, &file);
-    say(self, 0);
+    struct wire_file file = {.name = "host.json", .content = {"{}", 2}};
+    say(self, 0, WIRE_FILE, &file);
     AWAIT(*self->file);
     assert_string_equal(self->file, "1:host.json");
     rendezvous_order(self->head, STOP_NOW, true);
     while (!beat.kill) {
         assert_int_equal(await_message(self, 0), WIRE_BEAT);
-        assert_int_equal(wire_read_beat(node->message.data, node->message.len, &beat, NULL), 0);
+        assert_int_equal(wire_read(node->message.data, node->message.len, WIRE_BEAT, &beat, NULL), 0);
     }
     assert_int_equal(beat.stop, STOP_NOW);
 }
@@ -303,10 +298,9 @@ static void a_node_that_says_what_cannot_be_is_lost(void **state)
 {
     struct fixture *self = *state;
     uint32_t pid = 1, lost;
-    struct wire_span span = {.rank = 6, .offset = offsetof(struct status_page, pid), .bytes = &pid, .len = sizeof pid};
+    struct wire_span span = {.rank = 6, .offset = offsetof(struct status_page, pid), .bytes = {&pid, sizeof pid}};
     join(self, 0, "n2", 0);
-    wire_write_span(&self->node[0].message, &span); /* of n3's rank */
-    say(self, 0);
+    say(self, 0, WIRE_SPAN, &span); /* of n3's rank */
     AWAIT(rendezvous_find_lost(self->head, &lost));
     assert_int_equal(lost, 1);
     assert_non_null(strstr(rendezvous_report(self->head, 1)->trouble, "on another node"));
@@ -340,8 +334,7 @@ static void finishing_waits_for_what_is_left_and_no_longer(void **state)
     struct fixture *self = *state;
     join(self, 0, "n2", 0);
     join(self, 1, "n3", 0);
-    wire_write_bare(&self->node[0].message, WIRE_FINISHED);
-    say(self, 0);
+    say(self, 0, WIRE_FINISHED, NULL);
     pump(self);
     rendezvous_finish(self->head, clock_monotonic_ns() + NS_PER_S / 2); /* n3 never answers */
     assert_int_equal(rendezvous_report(self->head, 1)->state, NODE_FINISHED);

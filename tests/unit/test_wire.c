@@ -41,59 +41,50 @@ static void messages_read_back_and_nothing_else_does(void **state)
     struct wire_hello hello = {.protocol = WIRE_PROTOCOL, .page_version = 7, .page_bytes = 99}, hello_back;
     strcpy(hello.version, "1.2");
     strcpy(hello.name, "n1");
-    wire_write_hello(&out, &hello);
-    assert_int_equal(wire_read_hello(out.data, out.len, &hello_back, NULL), 0);
+    wire_write(&out, WIRE_HELLO, &hello);
+    assert_int_equal(wire_read(out.data, out.len, WIRE_HELLO, &hello_back, NULL), 0);
     assert_int_equal(hello_back.protocol, WIRE_PROTOCOL);
     assert_int_equal(hello_back.page_version, 7);
     assert_int_equal(hello_back.page_bytes, 99);
     assert_string_equal(hello_back.version, "1.2");
     assert_string_equal(hello_back.name, "n1");
-    EXPECT_EXACT(out, wire_read_hello(message, len, &hello_back, NULL));
+    EXPECT_EXACT(out, wire_read(message, len, WIRE_HELLO, &hello_back, NULL));
 
     struct wire_welcome welcome = {.attempt = 2,
                                    .node = 1,
                                    .nodes = 3,
                                    .ranks = 7,
                                    .sample_capacity = 5,
-                                   .experiment = "version: 1\n",
-                                   .experiment_len = 11},
+                                   .experiment = {"version: 1\n", 11}},
                         welcome_back;
-    wire_write_welcome(&out, &welcome);
-    assert_int_equal(wire_read_welcome(out.data, out.len, &welcome_back, NULL), 0);
+    wire_write(&out, WIRE_WELCOME, &welcome);
+    assert_int_equal(wire_read(out.data, out.len, WIRE_WELCOME, &welcome_back, NULL), 0);
     assert_int_equal(welcome_back.ranks, 7);
-    assert_memory_equal(welcome_back.experiment, "version: 1\n", 11);
-    EXPECT_EXACT(out, wire_read_welcome(message, len, &welcome_back, NULL));
+    assert_int_equal(welcome_back.experiment.len, 11);
+    assert_memory_equal(welcome_back.experiment.at, "version: 1\n", 11);
+    EXPECT_EXACT(out, wire_read(message, len, WIRE_WELCOME, &welcome_back, NULL));
     welcome.node = 3; /* of 3 */
-    wire_write_welcome(&out, &welcome);
-    assert_int_equal(wire_read_welcome(out.data, out.len, &welcome_back, NULL), CB_ERR_FORMAT);
+    wire_write(&out, WIRE_WELCOME, &welcome);
+    assert_int_equal(wire_read(out.data, out.len, WIRE_WELCOME, &welcome_back, NULL), CB_ERR_FORMAT);
 
     struct wire_joined joined = {.wall_offset_ns = -3600, .monotonic_offset_ns = 5, .store_free_bytes = UINT64_MAX},
                        joined_back;
-    wire_write_joined(&out, &joined);
-    assert_int_equal(wire_read_joined(out.data, out.len, &joined_back, NULL), 0);
+    wire_write(&out, WIRE_JOINED, &joined);
+    assert_int_equal(wire_read(out.data, out.len, WIRE_JOINED, &joined_back, NULL), 0);
     assert_memory_equal(&joined, &joined_back, sizeof joined);
-    EXPECT_EXACT(out, wire_read_joined(message, len, &joined_back, NULL));
+    EXPECT_EXACT(out, wire_read(message, len, WIRE_JOINED, &joined_back, NULL));
 
-    struct wire_rank_report sights[2] = {{.rank = 4, .pid = 77, .state = 'D', .place = "io_schedule"}, {.rank = 5}},
-                            back[2];
-    uint32_t count;
-    wire_write_sights(&out, sights, 2);
-    assert_int_equal(wire_read_sights(out.data, out.len, back, 2, &count, NULL), 0);
-    assert_int_equal(count, 2);
-    for (uint32_t i = 0; i < 2; i++) {
-        assert_int_equal(back[i].rank, sights[i].rank);
-        assert_int_equal(back[i].pid, sights[i].pid);
-        assert_int_equal(back[i].state, sights[i].state);
-        assert_string_equal(back[i].place, sights[i].place);
-    }
-    assert_int_equal(wire_read_sights(out.data, out.len, back, 1, &count, NULL), CB_ERR_FORMAT);
-    EXPECT_EXACT(out, wire_read_sights(message, len, back, 2, &count, NULL));
+    struct wire_sight sight = {.rank = 4, .pid = 77, .state = 'D', .place = "io_schedule"}, sight_back;
+    wire_write(&out, WIRE_SIGHT, &sight);
+    assert_int_equal(wire_read(out.data, out.len, WIRE_SIGHT, &sight_back, NULL), 0);
+    assert_memory_equal(&sight, &sight_back, sizeof sight);
+    EXPECT_EXACT(out, wire_read(message, len, WIRE_SIGHT, &sight_back, NULL));
 
-    struct wire_span span = {.rank = 9, .offset = 1 << 20, .bytes = "abc", .len = 3}, span_back;
-    wire_write_span(&out, &span);
-    assert_int_equal(wire_read_span(out.data, out.len, &span_back, NULL), 0);
+    struct wire_span span = {.rank = 9, .offset = 1 << 20, .bytes = {"abc", 3}}, span_back;
+    wire_write(&out, WIRE_SPAN, &span);
+    assert_int_equal(wire_read(out.data, out.len, WIRE_SPAN, &span_back, NULL), 0);
     assert_int_equal(span_back.offset, 1 << 20);
-    EXPECT_EXACT(out, wire_read_span(message, len, &span_back, NULL));
+    EXPECT_EXACT(out, wire_read(message, len, WIRE_SPAN, &span_back, NULL));
     buf_release(&out);
 }
 
@@ -105,9 +96,9 @@ static void a_greeting_of_another_protocol_tells_its_version(void **state)
     struct buf out;
     buf_init(&out, 65536);
     strcpy(hello.version, "99.0");
-    wire_write_hello(&out, &hello);
+    wire_write(&out, WIRE_HELLO, &hello);
     buf_append_text(&out, "what nobody knows yet");
-    assert_int_equal(wire_read_hello(out.data, out.len, &back, NULL), 0);
+    assert_int_equal(wire_read(out.data, out.len, WIRE_HELLO, &back, NULL), 0);
     assert_int_equal(back.protocol, WIRE_PROTOCOL + 1);
     assert_string_equal(back.version, "99.0");
     assert_string_equal(back.name, "");
@@ -121,8 +112,8 @@ static void a_name_has_no_line_feed_and_no_nul(void **state)
     struct buf out;
     buf_init(&out, 65536);
     strcpy(hello.name, "n1\n");
-    wire_write_hello(&out, &hello);
-    assert_int_equal(wire_read_hello(out.data, out.len, &back, NULL), CB_ERR_FORMAT);
+    wire_write(&out, WIRE_HELLO, &hello);
+    assert_int_equal(wire_read(out.data, out.len, WIRE_HELLO, &back, NULL), CB_ERR_FORMAT);
     buf_release(&out);
 }
 
@@ -149,9 +140,10 @@ struct carried {
     size_t bytes, parts;
 };
 
-static int carry(void *context, uint64_t offset, const void *bytes, size_t len, struct cb_err *err)
+static int carry(void *context, uint32_t rank, uint64_t offset, const void *bytes, size_t len, struct cb_err *err)
 {
     struct carried *self = context;
+    assert_int_equal(rank, self->copy->rank);
     self->bytes += len;
     self->parts++;
     return page_copy_apply(self->copy, offset, bytes, len, err);
@@ -197,8 +189,8 @@ static void a_page_arrives_with_the_heads_times_and_only_what_changed(void **sta
     assert_int_equal(page_sender_send(sender, true, carry, &carried, NULL), 0);
     assert_int_equal(carried.parts, 0);
     page_sender_free(sender);
-    page_copy_free(page);
-    page_copy_free(copy);
+    status_page_close(page);
+    status_page_close(copy);
 }
 
 static void what_is_the_agents_to_write_cannot_be_written(void **state)
@@ -214,7 +206,7 @@ static void what_is_the_agents_to_write_cannot_be_written(void **state)
     assert_int_equal(page_copy_apply(copy, end - 8, bytes, 9, NULL), CB_ERR_FORMAT);
     assert_int_equal(page_copy_apply(copy, UINT64_MAX - 4, bytes, 8, NULL), CB_ERR_FORMAT);
     assert_int_equal(page_copy_apply(copy, end - 8, bytes, 8, NULL), 0);
-    page_copy_free(copy);
+    status_page_close(copy);
 }
 
 static void pages_of_a_node_are_those_of_its_ranks(void **state)
