@@ -5,7 +5,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -108,6 +107,18 @@ void buf_printf(struct buf *self, const char *format, ...)
     va_end(arguments);
 }
 
+void buf_append_quoted(struct buf *self, const char *text)
+{
+    buf_append_char(self, '\'');
+    for (; *text; text++) {
+        if (*text == '\'')
+            buf_append_text(self, "'\\''");
+        else
+            buf_append_char(self, *text);
+    }
+    buf_append_char(self, '\'');
+}
+
 int buf_check(const struct buf *self, const char *what, struct cb_err *err)
 {
     if (!self->code)
@@ -153,20 +164,15 @@ int buf_read_file(struct buf *self, const char *path, struct cb_err *err)
     return rc;
 }
 
-static int write_all(int fd, const char *bytes, size_t len, const char *path, struct cb_err *err)
+bool fd_write_all(int fd, const void *bytes, size_t len)
 {
-    while (len > 0) {
-        ssize_t done = write(fd, bytes, len);
-        if (done < 0 && errno == EINTR)
-            continue;
-        if (done < 0)
-            return cb_fail_errno(err, errno, "writing %s", path);
-        bytes += done;
-        len -= (size_t)done;
+    for (size_t done = 0; done < len;) {
+        ssize_t written = write(fd, (const char *)bytes + done, len - done);
+        if (written < 0 && errno != EINTR)
+            return false;
+        done += written > 0 ? (size_t)written : 0;
     }
-    if (fsync(fd) < 0)
-        return cb_fail_errno(err, errno, "syncing %s", path);
-    return 0;
+    return true;
 }
 
 static int sync_folder_of(const char *path, struct cb_err *err)
@@ -203,7 +209,10 @@ int buf_write_file(const struct buf *self, const char *path, unsigned mode, stru
     int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, (mode_t)mode);
     if (fd < 0)
         return cb_fail_errno(err, errno, "creating %s", temporary);
-    rc = write_all(fd, self->data, self->len, temporary, err);
+    if (!fd_write_all(fd, self->data, self->len))
+        rc = cb_fail_errno(err, errno, "writing %s", temporary);
+    else if (fsync(fd) < 0)
+        rc = cb_fail_errno(err, errno, "syncing %s", temporary);
     close(fd);
     if (!rc && rename(temporary, path) < 0)
         rc = cb_fail_errno(err, errno, "renaming %s to %s", temporary, path);

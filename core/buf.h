@@ -6,6 +6,7 @@
 #define CORE_BUF_H
 
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -28,6 +29,8 @@ void buf_append_text(struct buf *self, const char *text);
 void buf_append_char(struct buf *self, char c);
 void buf_printf(struct buf *self, const char *format, ...) CB_PRINTF(2, 3);
 void buf_vprintf(struct buf *self, const char *format, va_list arguments);
+/* Appends `text` as one word of a POSIX shell; any bytes but NUL. */
+void buf_append_quoted(struct buf *self, const char *text);
 
 /* Appends `len` bytes to be filled by the caller and returns where; NULL after a failure. The
  * pointer is valid until the next append. */
@@ -41,6 +44,9 @@ char *buf_take(struct buf *self);
 
 /* Appends a whole file of at most self->max bytes. */
 int buf_read_file(struct buf *self, const char *path, struct cb_err *err) CB_MUST_CHECK;
+
+/* Writes all bytes to a descriptor; false with errno. */
+bool fd_write_all(int fd, const void *bytes, size_t len);
 
 /* Writes the bytes to PATH.tmp, fsyncs, renames to PATH and fsyncs the folder: readers see the old file or the
  * complete new one. `mode` as for open(2). */

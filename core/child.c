@@ -22,10 +22,11 @@ extern char **environ;
 #define STDERR_KEPT_BYTES 65536
 #define FIRST_PRIVATE_FD 10
 
-/* Our environment with `added` in front. getenv() finds the first of two equal names, so our own values of added
- * names are left out. */
-static char **make_environment(const char *const *added)
+/* Our environment with the added variables in front. getenv() finds the first of two equal names, so our own values of
+ * added names are left out. */
+static char **make_environment(const struct child_options *options)
 {
+    const char *const *added = options->environment;
     size_t ours = 0, more = 0;
     while (environ[ours])
         ours++;
@@ -42,7 +43,7 @@ static char **make_environment(const char *const *added)
         size_t k = 0;
         while (k < more && strncmp(environ[i], added[k], name) != 0)
             k++;
-        if (k == more)
+        if (k == more && !(options->leaves_out && options->leaves_out(environ[i])))
             all[count++] = environ[i];
     }
     return all;
@@ -115,7 +116,7 @@ static int await_exec(int report_fd)
 
 int child_start(struct child *self, const struct child_options *options, struct cb_err *err)
 {
-    char **environment = make_environment(options->environment);
+    char **environment = make_environment(options);
     if (!environment)
         return alloc_fail(err, "to start %s", options->argv[0]);
     int report[2];
@@ -233,70 +234,79 @@ static void append_tail(struct buf *text, const char *bytes, size_t len)
     buf_append(text, bytes, len);
 }
 
-/* Reads both pipes until both are closed or the deadline has passed. */
-static int read_pipes(int out_fd, int err_fd, uint64_t deadline_ns, struct buf *out, struct buf *errors,
-                      struct cb_err *err)
+int child_read_pipes(const int pipes[2], uint64_t deadline_ns, struct buf *out, struct buf *errors, bool tail)
 {
-    struct pollfd fds[2] = {{.fd = out_fd, .events = POLLIN}, {.fd = err_fd, .events = POLLIN}};
-    while (fds[0].fd >= 0 || fds[1].fd >= 0) {
+    struct pollfd fds[2] = {{.fd = pipes[0], .events = POLLIN}, {.fd = pipes[1], .events = POLLIN}};
+    int rc = 0;
+    while (rc == 0 && (fds[0].fd >= 0 || fds[1].fd >= 0)) {
         uint64_t now_ns = clock_monotonic_ns();
-        if (now_ns >= deadline_ns)
-            return cb_fail(err, CB_ERR_TIMEOUT, "it did not end in time");
-        uint64_t left_ms = (deadline_ns - now_ns) / NS_PER_MS + 1;
-        if (poll(fds, 2, left_ms < 1000 ? (int)left_ms : 1000) < 0)
+        uint64_t left_ms = now_ns < deadline_ns ? (deadline_ns - now_ns) / NS_PER_MS + 1 : 0;
+        if (left_ms == 0)
+            rc = CB_ERR_TIMEOUT;
+        else if (poll(fds, 2, left_ms < 1000 ? (int)left_ms : 1000) < 0)
             continue; /* EINTR */
-        for (int i = 0; i < 2; i++) {
+        for (int i = 0; i < 2 && rc == 0; i++) {
             char chunk[16384];
             if (fds[i].fd < 0 || !fds[i].revents)
                 continue;
             ssize_t got = read(fds[i].fd, chunk, sizeof chunk);
             if (got == 0 || (got < 0 && errno != EINTR))
                 fds[i].fd = -1;
-            else if (got > 0 && i == 0)
-                buf_append(out, chunk, (size_t)got);
-            else if (got > 0)
+            else if (got > 0 && i == 1 && tail)
                 append_tail(errors, chunk, (size_t)got);
+            else if (got > 0)
+                buf_append(i ? errors : out, chunk, (size_t)got);
+            rc = i ? errors->code : out->code;
         }
     }
-    return 0;
+    close(pipes[0]);
+    close(pipes[1]);
+    return rc;
 }
 
-static int capture(const struct child_options *options, const int out_pipe[2], const int err_pipe[2],
-                   uint64_t deadline_ns, struct buf *out, struct buf *errors, struct child *child, struct cb_err *err)
+int child_start_piped(struct child *self, const struct child_options *options, int pipes[2], struct cb_err *err)
 {
+    int out[2], errors[2];
+    if (pipe2(out, O_CLOEXEC) < 0)
+        return cb_fail_errno(err, errno, "making a pipe");
+    if (pipe2(errors, O_CLOEXEC) < 0) {
+        int failure = errno;
+        close(out[0]);
+        close(out[1]);
+        return cb_fail_errno(err, failure, "making a pipe");
+    }
     struct child_options piped = *options;
-    piped.stdout_fd = out_pipe[1];
-    piped.stderr_fd = err_pipe[1];
-    int rc = child_start(child, &piped, err);
-    close(out_pipe[1]);
-    close(err_pipe[1]);
-    if (!rc)
-        rc = read_pipes(out_pipe[0], err_pipe[0], deadline_ns, out, errors, err);
-    if (!rc)
-        rc = child_wait(child, deadline_ns, err);
-    close(out_pipe[0]);
-    close(err_pipe[0]);
+    piped.stdout_fd = out[1];
+    piped.stderr_fd = errors[1];
+    int rc = child_start(self, &piped, err);
+    close(out[1]); /* the child has its copies: while we hold ours, the pipes cannot end */
+    close(errors[1]);
+    pipes[0] = out[0];
+    pipes[1] = errors[0];
+    if (rc) {
+        close(out[0]);
+        close(errors[0]);
+    }
     return rc;
 }
 
 int child_capture(const struct child_options *options, uint64_t timeout_ns, struct buf *out, struct cb_err *err)
 {
-    int out_pipe[2], err_pipe[2];
-    if (pipe2(out_pipe, O_CLOEXEC) < 0)
-        return cb_fail_errno(err, errno, "making a pipe");
-    if (pipe2(err_pipe, O_CLOEXEC) < 0) {
-        int failure = errno;
-        close(out_pipe[0]);
-        close(out_pipe[1]);
-        return cb_fail_errno(err, failure, "making a pipe");
-    }
-    struct buf errors;
-    buf_init(&errors, 2 * STDERR_KEPT_BYTES);
+    uint64_t deadline_ns = clock_monotonic_ns() + timeout_ns;
     struct child child = {0};
-    int rc = capture(options, out_pipe, err_pipe, clock_monotonic_ns() + timeout_ns, out, &errors, &child, err);
-    child_end(&child, 0);
-    if (!rc)
+    struct buf errors;
+    int pipes[2], rc = child_start_piped(&child, options, pipes, err);
+    if (rc)
+        return err ? cb_context(err, "running %s", options->argv[0]) : rc;
+    buf_init(&errors, 2 * STDERR_KEPT_BYTES);
+    rc = child_read_pipes(pipes, deadline_ns, out, &errors, true);
+    if (rc == CB_ERR_TIMEOUT)
+        rc = cb_fail(err, rc, "it did not end in time");
+    else if (rc)
         rc = buf_check(out, options->argv[0], err);
+    else
+        rc = child_wait(&child, deadline_ns, err);
+    child_end(&child, 0);
     if (!rc && child.status != 0) {
         char how[64];
         const char *line = last_line(&errors);

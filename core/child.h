@@ -16,12 +16,13 @@
 #define CHILD_KILL_BOUND_NS UINT64_C(2000000000)
 
 struct child_options {
-    const char *const *argv;        /* NULL-terminated; argv[0] is looked up in PATH */
-    const char *const *environment; /* "NAME=value" added to ours, NULL-terminated; may be NULL */
-    const char *folder;             /* working folder, or NULL */
-    int stdin_fd;                   /* -1 is /dev/null */
-    int stdout_fd, stderr_fd;       /* -1 inherits */
-    const int *keep_fds;            /* further descriptors the child inherits under the same number */
+    const char *const *argv;                  /* NULL-terminated; argv[0] is looked up in PATH */
+    const char *const *environment;           /* "NAME=value" added to ours, NULL-terminated; may be NULL */
+    bool (*leaves_out)(const char *variable); /* of our environment, "NAME=value"; NULL: none */
+    const char *folder;                       /* working folder, or NULL */
+    int stdin_fd;                             /* -1 is /dev/null */
+    int stdout_fd, stderr_fd;                 /* -1 inherits */
+    const int *keep_fds;                      /* further descriptors the child inherits under the same number */
     size_t keep_fd_count;
     int death_signal; /* signal that the child gets when the thread that started it dies; 0 is SIGTERM */
 };
@@ -46,6 +47,14 @@ void child_end(struct child *self, uint64_t grace_ns);
 
 /* "exit status 3", "killed by signal 9 (SIGKILL)". `text` holds 64 bytes. */
 char *child_describe(const struct child *self, char text[64]);
+
+/* Starts it with pipes for stdout and stderr instead; pipes[0] and pipes[1] are their other ends. */
+int child_start_piped(struct child *self, const struct child_options *options, int pipes[2],
+                      struct cb_err *err) CB_MUST_CHECK;
+/* Reads both until the child has closed them, then closes them. CB_ERR_TIMEOUT at the deadline, CB_ERR_MEMORY as soon
+ * as a buffer is full; with `tail`, `errors` keeps the end instead. */
+int child_read_pipes(const int pipes[2], uint64_t deadline_ns, struct buf *out, struct buf *errors,
+                     bool tail) CB_MUST_CHECK;
 
 /* Runs to the end and captures stdout (at most out->max bytes). A non-zero status is an error that quotes the last
  * line of its stderr. */

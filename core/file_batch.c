@@ -55,17 +55,6 @@ static int keep_path(struct file_batch *self, const char *path, struct cb_err *e
     return 0;
 }
 
-static int write_all(int fd, const struct buf *text, const char *name, struct cb_err *err)
-{
-    for (size_t done = 0; done < text->len;) {
-        ssize_t written = write(fd, text->data + done, text->len - done);
-        if (written < 0 && errno != EINTR)
-            return cb_fail_errno(err, errno, "writing %s", name);
-        done += written > 0 ? (size_t)written : 0;
-    }
-    return 0;
-}
-
 int file_batch_add(struct file_batch *self, const struct buf *text, const char *path, unsigned mode, struct cb_err *err)
 {
     char name[PATH_MAX];
@@ -77,7 +66,8 @@ int file_batch_add(struct file_batch *self, const struct buf *text, const char *
     int fd = open(name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, (mode_t)mode);
     if (fd < 0)
         return cb_fail_errno(err, errno, "creating %s", name);
-    rc = write_all(fd, text, name, err);
+    if (!fd_write_all(fd, text->data, text->len))
+        rc = cb_fail_errno(err, errno, "writing %s", name);
     close(fd);
     if (rc == 0)
         rc = keep_path(self, path, err);

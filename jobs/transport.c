@@ -1,4 +1,4 @@
-/* Dispatches to a transport's table, and its answers. */
+/* What all transports share: answers, and the variables of Slurm. */
 #include "jobs/transport.h"
 
 #include <stdio.h>
@@ -42,41 +42,8 @@ char *transport_answer_last_line(const struct transport_answer *self, char *text
     return text;
 }
 
-int transport_run(struct transport *self, const struct transport_command *command, struct transport_answer *answer,
-                  struct cb_err *err)
-{
-    return self->ops->run(self, command, answer, err);
-}
-
-int transport_put_file(struct transport *self, const char *local, const char *remote, struct cb_err *err)
-{
-    return self->ops->put_file(self, local, remote, err);
-}
-
-int transport_get_file(struct transport *self, const char *remote, const char *local, struct cb_err *err)
-{
-    return self->ops->get_file(self, remote, local, err);
-}
-
-int transport_get_folders(struct transport *self, const char *parent, const char *const *names, size_t count,
-                          const char *local, struct cb_err *err)
-{
-    return self->ops->get_folders(self, parent, names, count, local, err);
-}
-
-int transport_stat(struct transport *self, const char *path, struct transport_stat *status, struct cb_err *err)
-{
-    return self->ops->stat(self, path, status, err);
-}
-
-int transport_read(struct transport *self, const char *path, uint64_t offset, size_t max_bytes, struct buf *out,
-                   struct cb_err *err)
-{
-    return self->ops->read(self, path, offset, max_bytes, out, err);
-}
-
 void transport_close(struct transport *self)
 {
     if (self)
-        self->ops->close(self);
+        self->close(self);
 }

@@ -40,9 +40,7 @@ struct transport_stat {
     uint64_t bytes, modified_wall_ns;
 };
 
-struct transport;
-
-struct transport_ops {
+struct transport {
     const char *name; /* for messages: "this machine", "login.example" */
     int (*run)(struct transport *self, const struct transport_command *command, struct transport_answer *answer,
                struct cb_err *err);
@@ -61,22 +59,6 @@ struct transport_ops {
                 struct cb_err *err);
     void (*close)(struct transport *self); /* frees */
 };
-
-struct transport {
-    const struct transport_ops *ops;
-};
-
-/* Calls through the table. */
-int transport_run(struct transport *self, const struct transport_command *command, struct transport_answer *answer,
-                  struct cb_err *err) CB_MUST_CHECK;
-int transport_put_file(struct transport *self, const char *local, const char *remote, struct cb_err *err) CB_MUST_CHECK;
-int transport_get_file(struct transport *self, const char *remote, const char *local, struct cb_err *err) CB_MUST_CHECK;
-int transport_get_folders(struct transport *self, const char *parent, const char *const *names, size_t count,
-                          const char *local, struct cb_err *err) CB_MUST_CHECK;
-int transport_stat(struct transport *self, const char *path, struct transport_stat *status,
-                   struct cb_err *err) CB_MUST_CHECK;
-int transport_read(struct transport *self, const char *path, uint64_t offset, size_t max_bytes, struct buf *out,
-                   struct cb_err *err) CB_MUST_CHECK;
 void transport_close(struct transport *self); /* accepts NULL */
 
 /* The transport for this machine. */

@@ -16,8 +16,6 @@
 #include "core/path.h"
 #include "jobs/transport.h"
 
-extern char **environ;
-
 #define COPY_BYTES (1u << 20)
 #define MAX_FOLDER_DEPTH 16
 
@@ -34,171 +32,48 @@ static bool is_slurm_variable(const char *variable)
     return false;
 }
 
-static size_t count_words(const char *const *words)
-{
-    size_t count = 0;
-    while (words[count])
-        count++;
-    return count;
-}
-
-/* "env -u SLURM_JOB_ID -u … COMMAND WORD …": `names` owns the variables' names. */
-static int scrubbed_words(const struct transport_command *command, const char ***words, char **names,
-                          struct cb_err *err)
-{
-    size_t variables = 0, used = 0, bytes = 1;
-    for (size_t i = 0; environ[i]; i++) {
-        variables++;
-        bytes += strlen(environ[i]) + 1;
-    }
-    const char **all = calloc(2 * variables + count_words(command->argv) + 2, sizeof *all);
-    char *copy = malloc(bytes), *next = copy;
-    if (!all || !copy) {
-        free(all);
-        free(copy);
-        return alloc_fail(err, "to start %s", command->argv[0]);
-    }
-    all[used++] = "env";
-    for (size_t i = 0; environ[i]; i++) {
-        size_t len = strcspn(environ[i], "=");
-        if (!is_slurm_variable(environ[i]))
-            continue;
-        all[used++] = "-u";
-        all[used++] = next;
-        memcpy(next, environ[i], len);
-        next[len] = '\0';
-        next += len + 1;
-    }
-    for (size_t i = 0; command->argv[i]; i++)
-        all[used++] = command->argv[i];
-    *words = all;
-    *names = copy;
-    return 0;
-}
-
 /* An unnamed file with the command's input, so that we need not feed a pipe while reading others. */
 static int input_file(const struct transport_command *command, int *fd, struct cb_err *err)
 {
-    *fd = -1;
-    if (!command->input)
-        return 0;
     int file = memfd_create("input", MFD_CLOEXEC);
-    if (file < 0)
-        return cb_fail_errno(err, errno, "keeping the input of %s", command->argv[0]);
-    for (size_t done = 0; done < command->input_bytes;) {
-        ssize_t written = write(file, (const char *)command->input + done, command->input_bytes - done);
-        if (written < 0 && errno != EINTR) {
-            int failed = errno;
-            close(file);
-            return cb_fail_errno(err, failed, "keeping the input of %s", command->argv[0]);
-        }
-        done += written > 0 ? (size_t)written : 0;
+    if (file >= 0 && fd_write_all(file, command->input, command->input_bytes) && lseek(file, 0, SEEK_SET) == 0) {
+        *fd = file;
+        return 0;
     }
-    lseek(file, 0, SEEK_SET);
-    *fd = file;
-    return 0;
-}
-
-/* Reads what a pipe has; false at its end. */
-static bool drain(int fd, size_t max_bytes, struct buf *into, bool *too_much)
-{
-    char chunk[16384];
-    ssize_t got = read(fd, chunk, sizeof chunk);
-    if (got < 0)
-        return errno == EINTR;
-    if (into->len + (size_t)got > max_bytes)
-        *too_much = true;
-    else
-        buf_append(into, chunk, (size_t)got);
-    return got > 0 && !*too_much;
-}
-
-static int read_answer(const int fds[2], const struct transport_command *command, uint64_t deadline_ns,
-                       struct transport_answer *answer, struct cb_err *err)
-{
-    struct pollfd polled[2] = {{.fd = fds[0], .events = POLLIN}, {.fd = fds[1], .events = POLLIN}};
-    bool too_much = false;
-    while (polled[0].fd >= 0 || polled[1].fd >= 0) {
-        uint64_t now_ns = clock_monotonic_ns();
-        if (now_ns >= deadline_ns)
-            return cb_fail(err, CB_ERR_TIMEOUT, "%s has not answered within %.1f s", command->argv[0],
-                           (double)command->timeout_ns / (double)NS_PER_S);
-        uint64_t left_ms = (deadline_ns - now_ns) / NS_PER_MS + 1;
-        if (poll(polled, 2, left_ms < 1000 ? (int)left_ms : 1000) < 0)
-            continue; /* EINTR */
-        for (int i = 0; i < 2; i++)
-            if (polled[i].fd >= 0 && polled[i].revents &&
-                !drain(polled[i].fd, command->max_bytes, i ? &answer->errors : &answer->out, &too_much))
-                polled[i].fd = -1;
-        if (too_much)
-            return cb_fail(err, CB_ERR_MEMORY, "%s says more than %zu bytes", command->argv[0], command->max_bytes);
-    }
-    return 0;
-}
-
-static int run_child(const struct child_options *options, const struct transport_command *command, const int fds[2],
-                     struct transport_answer *answer, struct cb_err *err)
-{
-    struct child child = {0};
-    uint64_t deadline_ns = clock_monotonic_ns() + command->timeout_ns;
-    int rc = child_start(&child, options, err);
-    close(options->stdout_fd); /* the child has its copies: while we hold ours, the pipes cannot end */
-    close(options->stderr_fd);
-    if (rc == 0)
-        rc = read_answer(fds, command, deadline_ns, answer, err);
-    if (rc == 0 && child_wait(&child, deadline_ns, NULL))
-        rc = cb_fail(err, CB_ERR_TIMEOUT, "%s has not ended within %.1f s", command->argv[0],
-                     (double)command->timeout_ns / (double)NS_PER_S);
-    child_end(&child, 0);
-    if (rc == 0)
-        answer->exit_status = WIFEXITED(child.status) ? WEXITSTATUS(child.status) : 128 + WTERMSIG(child.status);
-    return rc;
-}
-
-static int run_words(const char *const *words, const struct transport_command *command, int input_fd,
-                     struct transport_answer *answer, struct cb_err *err)
-{
-    int out_pipe[2], err_pipe[2];
-    if (pipe2(out_pipe, O_CLOEXEC) < 0)
-        return cb_fail_errno(err, errno, "making a pipe");
-    if (pipe2(err_pipe, O_CLOEXEC) < 0) {
-        int failed = errno;
-        close(out_pipe[0]);
-        close(out_pipe[1]);
-        return cb_fail_errno(err, failed, "making a pipe");
-    }
-    const struct child_options options = {.argv = words,
-                                          .environment = command->environment,
-                                          .stdin_fd = input_fd,
-                                          .stdout_fd = out_pipe[1],
-                                          .stderr_fd = err_pipe[1]};
-    const int fds[2] = {out_pipe[0], err_pipe[0]};
-    int rc = run_child(&options, command, fds, answer, err);
-    close(out_pipe[0]);
-    close(err_pipe[0]);
+    int rc = cb_fail_errno(err, errno, "keeping the input of %s", command->argv[0]);
+    if (file >= 0)
+        close(file);
     return rc;
 }
 
 static int local_run(struct transport *self, const struct transport_command *command, struct transport_answer *answer,
                      struct cb_err *err)
 {
-    const char **words = NULL;
-    char *names = NULL;
-    int input_fd;
+    struct child_options options = {.argv = command->argv,
+                                    .environment = command->environment,
+                                    .leaves_out = command->without_slurm ? is_slurm_variable : NULL,
+                                    .stdin_fd = -1};
+    struct child child = {0};
+    int pipes[2], rc = command->input ? input_file(command, &options.stdin_fd, err) : 0;
     (void)self;
-    int rc = input_file(command, &input_fd, err);
-    if (rc == 0 && command->without_slurm)
-        rc = scrubbed_words(command, &words, &names, err);
+    uint64_t deadline_ns = clock_monotonic_ns() + command->timeout_ns;
     if (rc == 0)
-        rc = run_words(words ? words : command->argv, command, input_fd, answer, err);
+        rc = child_start_piped(&child, &options, pipes, err);
+    if (options.stdin_fd >= 0)
+        close(options.stdin_fd);
+    if (rc)
+        return rc;
+    answer->out.max = answer->errors.max = command->max_bytes;
+    rc = child_read_pipes(pipes, deadline_ns, &answer->out, &answer->errors, false);
+    const char *what = rc ? "answered" : "ended";
+    if (rc == CB_ERR_MEMORY)
+        rc = cb_fail(err, rc, "%s says more than %zu bytes", command->argv[0], command->max_bytes);
+    else if (rc || child_wait(&child, deadline_ns, NULL))
+        rc = cb_fail(err, CB_ERR_TIMEOUT, "%s has not %s within %.1f s", command->argv[0], what,
+                     (double)command->timeout_ns / (double)NS_PER_S);
+    child_end(&child, 0);
     if (rc == 0)
-        rc = buf_check(&answer->out, command->argv[0], err);
-    if (rc == 0)
-        rc = buf_check(&answer->errors, command->argv[0], err);
-    if (input_fd >= 0)
-        close(input_fd);
-    free(words);
-    free(names);
+        answer->exit_status = WIFEXITED(child.status) ? WEXITSTATUS(child.status) : 128 + WTERMSIG(child.status);
     return rc;
 }
 
@@ -208,35 +83,16 @@ static bool is_same_file(const char *a, const char *b)
     return stat(a, &one) == 0 && stat(b, &other) == 0 && one.st_dev == other.st_dev && one.st_ino == other.st_ino;
 }
 
-static int make_parents(const char *path, struct cb_err *err)
-{
-    char own[PATH_MAX];
-    if (path_format(own, sizeof own, err, "%s", path))
-        return CB_ERR_USAGE;
-    for (char *slash = strchr(own + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
-        *slash = '\0';
-        if (mkdir(own, 0755) < 0 && errno != EEXIST)
-            return cb_fail_errno(err, errno, "creating the folder %s", own);
-        *slash = '/';
-    }
-    return 0;
-}
-
 static int copy_bytes(int from, int to, const char *path, struct cb_err *err)
 {
     char *chunk = malloc(COPY_BYTES);
     int rc = chunk ? 0 : alloc_fail(err, "to copy %s", path);
-    ssize_t got = 1;
-    while (rc == 0 && chunk && got != 0) {
+    for (ssize_t got = 1; rc == 0 && chunk && got != 0;) {
         got = read(from, chunk, COPY_BYTES);
         if (got < 0 && errno != EINTR)
             rc = cb_fail_errno(err, errno, "reading %s", path);
-        for (ssize_t done = 0; rc == 0 && done < got;) {
-            ssize_t written = write(to, chunk + done, (size_t)(got - done));
-            if (written < 0 && errno != EINTR)
-                rc = cb_fail_errno(err, errno, "copying %s", path);
-            done += written > 0 ? written : 0;
-        }
+        else if (got > 0 && !fd_write_all(to, chunk, (size_t)got))
+            rc = cb_fail_errno(err, errno, "copying %s", path);
     }
     if (rc == 0 && fsync(to) < 0)
         rc = cb_fail_errno(err, errno, "copying %s", path);
@@ -244,15 +100,16 @@ static int copy_bytes(int from, int to, const char *path, struct cb_err *err)
     return rc;
 }
 
-static int copy_file(const char *from, const char *to, struct cb_err *err)
+static int local_copy_file(struct transport *self, const char *from, const char *to, struct cb_err *err)
 {
     char temporary[PATH_MAX];
     struct stat facts;
+    (void)self;
     if (is_same_file(from, to))
         return 0;
     if (path_format(temporary, sizeof temporary, err, "%s.part", to))
         return CB_ERR_USAGE;
-    int rc = make_parents(to, err);
+    int rc = path_make_folders(to, 0755, err);
     if (rc)
         return rc;
     int source = open(from, O_RDONLY | O_CLOEXEC);
@@ -275,7 +132,7 @@ static int copy_file(const char *from, const char *to, struct cb_err *err)
 }
 
 /* Folders and regular files; other types (links, sockets) are not copied. */
-static int copy_folder(const char *from, const char *to, int depth, struct cb_err *err)
+static int copy_folder(struct transport *self, const char *from, const char *to, int depth, struct cb_err *err)
 {
     char source[PATH_MAX], target[PATH_MAX];
     if (is_same_file(from, to))
@@ -285,7 +142,7 @@ static int copy_folder(const char *from, const char *to, int depth, struct cb_er
     DIR *entries = opendir(from);
     if (!entries)
         return cb_fail_errno(err, errno, "reading %s", from);
-    int rc = make_parents(to, err);
+    int rc = path_make_folders(to, 0755, err);
     if (rc == 0 && mkdir(to, 0755) < 0 && errno != EEXIST)
         rc = cb_fail_errno(err, errno, "creating the folder %s", to);
     for (struct dirent *entry; rc == 0 && (entry = readdir(entries));) {
@@ -298,18 +155,12 @@ static int copy_folder(const char *from, const char *to, int depth, struct cb_er
         else if (lstat(source, &facts) < 0)
             rc = cb_fail_errno(err, errno, "looking at %s", source);
         else if (S_ISDIR(facts.st_mode))
-            rc = copy_folder(source, target, depth + 1, err);
+            rc = copy_folder(self, source, target, depth + 1, err);
         else if (S_ISREG(facts.st_mode))
-            rc = copy_file(source, target, err);
+            rc = local_copy_file(self, source, target, err);
     }
     closedir(entries);
     return rc;
-}
-
-static int local_copy_file(struct transport *self, const char *from, const char *to, struct cb_err *err)
-{
-    (void)self;
-    return copy_file(from, to, err);
 }
 
 static int local_copy_folders(struct transport *self, const char *parent, const char *const *names, size_t count,
@@ -317,13 +168,12 @@ static int local_copy_folders(struct transport *self, const char *parent, const 
 {
     char from[PATH_MAX], to[PATH_MAX];
     int rc = 0;
-    (void)self;
     for (size_t i = 0; rc == 0 && i < count; i++) {
         if (snprintf(from, sizeof from, "%s/%s", parent, names[i]) >= (int)sizeof from ||
             snprintf(to, sizeof to, "%s/%s", local, names[i]) >= (int)sizeof to)
             rc = cb_fail(err, CB_ERR_USAGE, "the path %s/%s is too long", local, names[i]);
         else
-            rc = copy_folder(from, to, 0, err);
+            rc = copy_folder(self, from, to, 0, err);
     }
     return rc;
 }
@@ -371,18 +221,17 @@ static void local_close(struct transport *self)
 
 int transport_local_open(struct transport **self, struct cb_err *err)
 {
-    static const struct transport_ops ops = {.name = "this machine",
-                                             .run = local_run,
-                                             .put_file = local_copy_file,
-                                             .get_file = local_copy_file,
-                                             .get_folders = local_copy_folders,
-                                             .stat = local_stat,
-                                             .read = local_read,
-                                             .close = local_close};
     struct transport *opened = malloc(sizeof *opened);
     if (!opened)
         return alloc_fail(err, "for a transport");
-    opened->ops = &ops;
+    *opened = (struct transport){.name = "this machine",
+                                 .run = local_run,
+                                 .put_file = local_copy_file,
+                                 .get_file = local_copy_file,
+                                 .get_folders = local_copy_folders,
+                                 .stat = local_stat,
+                                 .read = local_read,
+                                 .close = local_close};
     *self = opened;
     return 0;
 }

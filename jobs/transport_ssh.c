@@ -1,5 +1,5 @@
-/* The SSH transport's table. The connection is in jobs/ssh/ssh_session.c and jobs/ssh/ssh_login.c, commands in
- * jobs/ssh/ssh_run.c, files in jobs/ssh/ssh_files.c. */
+/* Opens the transport over SSH. The connection is in jobs/ssh/ssh_session.c and jobs/ssh/ssh_login.c, commands in
+ * jobs/ssh/ssh_link.c, files in jobs/ssh/ssh_files.c. */
 #include "core/alloc.h"
 #include "jobs/transport.h"
 
@@ -12,65 +12,18 @@
 
 #include "core/clock.h"
 #include "jobs/ssh/ssh_command.h"
-#include "jobs/ssh/ssh_config.h"
 #include "jobs/ssh/ssh_files.h"
-#include "jobs/ssh/ssh_link.h"
 
 #define LOGIN_PATH_BOUND_NS (30 * NS_PER_S)
 
-struct transport_ssh {
-    struct transport base; /* first: a pointer to it is a pointer to this struct */
-    struct transport_ops ops;
-    struct ssh_link link;
-    char note[SSH_PLACE_BYTES + 128];
-};
-
-static struct transport_ssh *own(struct transport *self)
+static void ssh_close(struct transport *transport)
 {
-    return (struct transport_ssh *)self;
-}
-
-static int op_run(struct transport *self, const struct transport_command *command, struct transport_answer *answer,
-                  struct cb_err *err)
-{
-    return ssh_link_run(&own(self)->link, command, answer, err);
-}
-
-static int op_put_file(struct transport *self, const char *local, const char *remote, struct cb_err *err)
-{
-    return ssh_files_put(&own(self)->link, local, remote, err);
-}
-
-static int op_get_file(struct transport *self, const char *remote, const char *local, struct cb_err *err)
-{
-    return ssh_files_get(&own(self)->link, remote, local, err);
-}
-
-static int op_get_folders(struct transport *self, const char *parent, const char *const *names, size_t count,
-                          const char *local, struct cb_err *err)
-{
-    return ssh_folders_get_many(&own(self)->link, parent, names, count, local, err);
-}
-
-static int op_stat(struct transport *self, const char *path, struct transport_stat *status, struct cb_err *err)
-{
-    return ssh_files_stat(&own(self)->link, path, status, err);
-}
-
-static int op_read(struct transport *self, const char *path, uint64_t offset, size_t max_bytes, struct buf *out,
-                   struct cb_err *err)
-{
-    return ssh_files_read(&own(self)->link, path, offset, max_bytes, out, err);
-}
-
-static void op_close(struct transport *self)
-{
-    struct transport_ssh *made = own(self);
-    ssh_link_drop(&made->link);
-    ssh_route_release(&made->link.route);
-    free(made->link.path);
-    free(made->link.login_path);
-    free(made);
+    struct ssh_link *self = (struct ssh_link *)transport;
+    ssh_link_drop(self);
+    ssh_route_release(&self->route);
+    free(self->path);
+    free(self->login_path);
+    free(self);
 }
 
 /* The PATH of a remote login shell, whatever its profile prints. If the shell prints none (tcsh accepts no command
@@ -84,7 +37,7 @@ static int ask_login_path(struct ssh_link *link, struct cb_err *err)
     const struct transport_command command = {.argv = argv, .max_bytes = 1u << 20, .timeout_ns = LOGIN_PATH_BOUND_NS};
     struct transport_answer answer;
     transport_answer_init(&answer);
-    int rc = ssh_link_run(link, &command, &answer, err);
+    int rc = ssh_link_run(&link->base, &command, &answer, err);
     const char *found = rc == 0 ? strstr(answer.out.data, mark) : NULL;
     if (found) {
         found += strlen(mark) + 1;
@@ -96,18 +49,8 @@ static int ask_login_path(struct ssh_link *link, struct cb_err *err)
     return rc;
 }
 
-static void set_note(struct transport_ssh *self)
-{
-    for (size_t i = 0; i < self->link.route.count && !*self->note; i++) {
-        const char *place = self->link.route.hops[i].skipped_match_place;
-        if (*place)
-            snprintf(self->note, sizeof self->note,
-                     "%s: Match sections of ssh's configuration are skipped; what they say does not count here", place);
-    }
-}
-
 /* Connects a transport whose memory is allocated. */
-static int open_made(struct transport_ssh *self, const char *destination, const struct transport_ssh_settings *settings,
+static int open_link(struct ssh_link *self, const char *destination, const struct transport_ssh_settings *settings,
                      struct cb_err *err)
 {
     const struct passwd *entry = getpwuid(geteuid());
@@ -117,54 +60,56 @@ static int open_made(struct transport_ssh *self, const char *destination, const 
                                                       : "/",
                                 .user = entry ? entry->pw_name : "",
                                 .config_path = settings->config_path};
-    int rc = ssh_route_resolve(&self->link.route, destination, &places, err);
+    int rc = ssh_route_resolve(&self->route, destination, &places, err);
     if (rc)
         return rc;
-    set_note(self);
-    self->link.connect_timeout_ns = settings->connect_timeout_ns;
-    self->link.path = strdup(settings->path ? settings->path : "");
-    if (!self->link.path)
+    self->base.name = self->route.hops[self->route.count - 1].alias;
+    for (size_t i = 0; i < self->route.count && !*self->note; i++)
+        if (*self->route.hops[i].skipped_match_place)
+            snprintf(self->note, sizeof self->note,
+                     "%s: Match sections of ssh's configuration are skipped; what they say does not count here",
+                     self->route.hops[i].skipped_match_place);
+    self->connect_timeout_ns = settings->connect_timeout_ns;
+    self->path = strdup(settings->path ? settings->path : "");
+    if (!self->path)
         return alloc_fail(err, "for a transport");
-    rc = ssh_session_open(&self->link.session, &self->link.route, settings->connect_timeout_ns, err);
+    rc = ssh_session_open(&self->session, &self->route, settings->connect_timeout_ns, err);
     if (rc)
         return rc;
-    self->link.connections = 1;
-    return settings->login_path ? ask_login_path(&self->link, err) : 0;
+    self->connections = 1;
+    return settings->login_path ? ask_login_path(self, err) : 0;
 }
 
 int transport_ssh_open(const char *destination, const struct transport_ssh_settings *settings, struct transport **self,
                        struct cb_err *err)
 {
     static const struct transport_ssh_settings none;
-    struct transport_ssh *made = calloc(1, sizeof *made);
+    struct ssh_link *made = calloc(1, sizeof *made);
     if (!made)
         return alloc_fail(err, "for a transport");
-    made->base.ops = &made->ops;
-    int rc = open_made(made, destination, settings ? settings : &none, err);
-    if (rc) {
-        op_close(&made->base);
-        return rc;
-    }
-    made->ops = (struct transport_ops){.name = ssh_link_name(&made->link),
-                                       .run = op_run,
-                                       .put_file = op_put_file,
-                                       .get_file = op_get_file,
-                                       .get_folders = op_get_folders,
-                                       .stat = op_stat,
-                                       .read = op_read,
-                                       .close = op_close};
-    *self = &made->base;
-    return 0;
+    made->base = (struct transport){.run = ssh_link_run,
+                                    .put_file = ssh_files_put,
+                                    .get_file = ssh_files_get,
+                                    .get_folders = ssh_folders_get_many,
+                                    .stat = ssh_files_stat,
+                                    .read = ssh_files_read,
+                                    .close = ssh_close};
+    int rc = open_link(made, destination, settings ? settings : &none, err);
+    if (rc)
+        ssh_close(&made->base);
+    else
+        *self = &made->base;
+    return rc;
 }
 
 const char *transport_ssh_note(const struct transport *self)
 {
-    return ((const struct transport_ssh *)self)->note;
+    return ((const struct ssh_link *)self)->note;
 }
 
 uint32_t transport_ssh_connections(const struct transport *self)
 {
-    return ((const struct transport_ssh *)self)->link.connections;
+    return ((const struct ssh_link *)self)->connections;
 }
 
 #else

@@ -200,19 +200,6 @@ static int start_by_srun(struct attempt *attempt, const struct agent_words *agen
     return rc;
 }
 
-/* Quoted for the remote shell. */
-static void append_quoted(struct buf *out, const char *word)
-{
-    buf_append_text(out, " '");
-    for (; *word; word++) {
-        if (*word == '\'')
-            buf_append_text(out, "'\\''");
-        else
-            buf_append_char(out, *word);
-    }
-    buf_append_char(out, '\'');
-}
-
 static int start_by_ssh(struct attempt *attempt, const struct agent_words *agent, uint32_t node, struct cb_err *err)
 {
     const char *host = attempt->nodes.name[node];
@@ -223,8 +210,10 @@ static int start_by_ssh(struct attempt *attempt, const struct agent_words *agent
     struct buf command;
     buf_init(&command, LOG_MAX_BYTES);
     buf_append_text(&command, "exec");
-    for (size_t i = 0; i < sizeof node_peers_words / sizeof *node_peers_words; i++)
-        append_quoted(&command, node_peers_words[i]);
+    for (size_t i = 0; i < sizeof node_peers_words / sizeof *node_peers_words; i++) {
+        buf_append_char(&command, ' ');
+        buf_append_quoted(&command, node_peers_words[i]);
+    }
     size_t count = launch_ssh_words(host, destination, port, words);
     words[count] = command.data;
     words[count + 1] = NULL;

@@ -87,7 +87,7 @@ static int list_nodes(struct slurm_client *client, const char *nodes, const char
     struct transport_answer answer;
     char line[256];
     transport_answer_init(&answer);
-    int rc = transport_run(client->transport, &command, &answer, err);
+    int rc = client->transport->run(client->transport, &command, &answer, err);
     if (rc == 0 && answer.exit_status != 0)
         rc = cb_fail(err, CB_ERR_SYSTEM, "sinfo: %s", transport_answer_last_line(&answer, line, sizeof line));
     for (const char *at = rc ? "" : answer.out.data; *at; at += strcspn(at, "\n") + (at[strcspn(at, "\n")] == '\n')) {

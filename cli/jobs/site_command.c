@@ -138,7 +138,7 @@ int remote_run(struct remote *self, const struct remote_call *call, struct trans
                                                   .input_bytes = call->input ? strlen(call->input) : 0,
                                                   .max_bytes = ANSWER_MAX_BYTES,
                                                   .timeout_ns = call->timeout_ns};
-        rc = transport_run(self->transport, &command, answer, &own);
+        rc = self->transport->run(self->transport, &command, answer, &own);
         if (rc)
             rc = no_answer(self, program, rc, &own, err);
         else

@@ -118,7 +118,7 @@ static void get_one_by_one(struct remote *remote, const char *parent, const char
             items[i].why = broken->why;
             continue;
         }
-        items[i].rc = transport_get_folders(remote->transport, parent, &items[i].run, 1, aside, &items[i].why);
+        items[i].rc = remote->transport->get_folders(remote->transport, parent, &items[i].run, 1, aside, &items[i].why);
         bool is_broken = items[i].rc == CB_ERR_SYSTEM || items[i].rc == CB_ERR_TIMEOUT;
         in_a_row = is_broken ? in_a_row + 1 : 0;
         broken = is_broken ? &items[i] : NULL;
@@ -137,7 +137,7 @@ static void get_all(struct remote *remote, const char *aside, struct remote_fetc
         names[wanted++] = items[i].run;
     }
     snprintf(parent, sizeof parent, "%.4000s/runs", site_text(&remote->site, SITE_HOME));
-    if (wanted && transport_get_folders(remote->transport, parent, names, wanted, aside, NULL))
+    if (wanted && remote->transport->get_folders(remote->transport, parent, names, wanted, aside, NULL))
         get_one_by_one(remote, parent, aside, items, count);
 }
 

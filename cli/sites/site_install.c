@@ -46,7 +46,7 @@ int site_has_programs(struct remote *remote, bool *has, struct cb_err *err)
     for (size_t i = 0; rc == 0 && *has && i < count; i++) {
         struct transport_stat status;
         snprintf(path, sizeof path, "%.3000s/bin/%s", site_text(&remote->site, SITE_PREFIX), programs[i]);
-        rc = transport_stat(remote->transport, path, &status, err);
+        rc = remote->transport->stat(remote->transport, path, &status, err);
         *has = rc == 0 && !status.is_folder;
         rc = rc == CB_ERR_NOT_FOUND ? 0 : rc;
     }
@@ -130,7 +130,7 @@ static int build(struct remote *remote, const char *sources, struct cb_err *err)
                                 prefix_word, commit_word, "install", without_worker, NULL};
     int rc = do_there(remote, "rm", remove, COPY_NS, "removing what an earlier build left", err);
     if (rc == 0)
-        rc = transport_put_file(remote->transport, sources, archive, err);
+        rc = remote->transport->put_file(remote->transport, sources, archive, err);
     if (rc == 0)
         rc = do_there(remote, "tar", unpack, COPY_NS, "unpacking the sources", err);
     if (rc == 0)

@@ -115,7 +115,7 @@ static int read_record(struct logs *self, struct transport *transport, struct cb
     if (path_format(path, sizeof path, err, "%s/job.json", self->folder))
         return CB_ERR_USAGE;
     buf_init(&text, CHUNK_BYTES);
-    int rc = transport_read(transport, path, 0, CHUNK_BYTES, &text, err);
+    int rc = transport->read(transport, path, 0, CHUNK_BYTES, &text, err);
     if (rc == 0)
         rc = job_record_parse(path, text.data, text.len, &record, err);
     if (rc == 0) {
@@ -158,7 +158,7 @@ static int count_attempts(struct logs *self, struct cb_err *err)
     while (rc == 0) {
         if (path_format(path, sizeof path, err, "%s/attempts/%u", self->folder, self->attempts + 1))
             return CB_ERR_USAGE;
-        rc = transport_stat(transport, path, &status, err);
+        rc = transport->stat(transport, path, &status, err);
         self->attempts += rc == 0;
     }
     return rc == CB_ERR_NOT_FOUND ? 0 : rc;
@@ -174,7 +174,7 @@ static int show_new(struct logs *self, struct log_file *file, bool all, struct c
     int rc = find_transport(self, &transport, err);
     while (rc == 0 && got == CHUNK_BYTES) {
         size_t before = file->rest.len;
-        rc = transport_read(transport, file->path, file->offset, CHUNK_BYTES, &file->rest, err);
+        rc = transport->read(transport, file->path, file->offset, CHUNK_BYTES, &file->rest, err);
         if (rc == CB_ERR_NOT_FOUND)
             return 0;
         got = file->rest.len - before;

@@ -13,18 +13,6 @@
 #define MAX_VALUE_BYTES 1024
 #define SBATCH "#SBATCH "
 
-void shell_quote(const char *text, struct buf *out)
-{
-    buf_append_char(out, '\'');
-    for (; *text; text++) {
-        if (*text == '\'')
-            buf_append_text(out, "'\\''");
-        else
-            buf_append_char(out, *text);
-    }
-    buf_append_char(out, '\'');
-}
-
 /* Slurm ends an option at blanks, interprets quotes and backslashes, and starts a comment at '#'. */
 static bool is_plain(const char *text)
 {
@@ -142,14 +130,14 @@ static void add_made_by(struct buf *out)
 static void add_agent(const struct job_script *self, struct buf *out)
 {
     buf_append_char(out, ' ');
-    shell_quote(self->agent, out);
+    buf_append_quoted(out, self->agent);
     buf_append_text(out, " run ");
-    shell_quote(self->run_folder, out);
+    buf_append_quoted(out, self->run_folder);
     if (self->array_count)
         buf_append_text(out, "/\"$SLURM_ARRAY_TASK_ID\"");
     for (size_t i = 0; i < self->other_count; i++) {
         buf_append_char(out, ' ');
-        shell_quote(self->others[i], out);
+        buf_append_quoted(out, self->others[i]);
     }
 }
 
@@ -222,7 +210,7 @@ static void add_words(const char *lines, struct buf *out)
         if (is_of_sbatch_alone(option))
             continue;
         buf_append_text(out, " \\\n    ");
-        shell_quote(option, out);
+        buf_append_quoted(out, option);
     }
 }
 
@@ -272,9 +260,9 @@ int pool_script_write(const struct pool_script *self, struct buf *out, struct cb
                "# Made by ckptbench %s: a job of warm pool %s. Its end and its budget are in pool.json beside it.\n",
                version_text(), pool->name);
     buf_append_text(out, "exec ");
-    shell_quote(self->agent, out);
+    buf_append_quoted(out, self->agent);
     buf_append_text(out, " warm ");
-    shell_quote(self->folder, out);
+    buf_append_quoted(out, self->folder);
     buf_append_char(out, '\n');
     return buf_check(out, "the job script", err);
 }

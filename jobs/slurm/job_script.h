@@ -46,7 +46,4 @@ struct pool_script {
 };
 int pool_script_write(const struct pool_script *self, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
 
-/* Quotes 'text' as one word of a POSIX shell. */
-void shell_quote(const char *text, struct buf *out);
-
 #endif

@@ -74,7 +74,7 @@ static int ask(struct slurm_client *client, const char *const *argv, struct tran
     const struct transport_command command = {
         .argv = argv, .without_slurm = true, .max_bytes = ANSWER_BYTES, .timeout_ns = COMMAND_NS};
     char line[512];
-    int rc = transport_run(client->transport, &command, answer, err);
+    int rc = client->transport->run(client->transport, &command, answer, err);
     if (rc == 0 && answer->exit_status != 0)
         rc = cb_fail(err, CB_ERR_SYSTEM, "scontrol: %s", transport_answer_last_line(answer, line, sizeof line));
     return rc;

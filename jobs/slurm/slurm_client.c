@@ -24,7 +24,7 @@ static int run(struct slurm_client *self, const char *const *argv, const char *i
                                               .input_bytes = input ? strlen(input) : 0,
                                               .max_bytes = ANSWER_BYTES,
                                               .timeout_ns = timeout_ns};
-    return transport_run(self->transport, &command, answer, err);
+    return self->transport->run(self->transport, &command, answer, err);
 }
 
 static int fail_with_answer(const struct transport_answer *answer, const char *what, struct cb_err *err)

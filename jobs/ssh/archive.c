@@ -1,8 +1,6 @@
 /* Reads tar archives. */
 #include "jobs/ssh/archive.h"
 
-#include "core/path.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -10,6 +8,9 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "core/buf.h"
+#include "core/path.h"
 
 #define BLOCK_BYTES 512
 #define DEPTH_MAX 16 /* depth of nested folders, as for copies file by file */
@@ -246,32 +247,13 @@ int archive_next(struct archive *self, struct archive_entry *entry, bool *more, 
     }
 }
 
-/* Creates all parent folders of `path`, whose first `base` bytes exist. */
-static int make_parents(char *path, size_t base, struct cb_err *err)
-{
-    for (char *slash = strchr(path + base + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
-        *slash = '\0';
-        int failed = mkdir(path, 0755) < 0 && errno != EEXIST ? errno : 0;
-        if (failed)
-            return cb_fail_errno(err, failed, "creating the folder %s", path);
-        *slash = '/';
-    }
-    return 0;
-}
-
 static int write_file(const char *path, const struct archive_entry *entry, struct cb_err *err)
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0)
         return cb_fail_errno(err, errno, "creating %s", path);
     int rc = 0;
-    for (size_t done = 0; rc == 0 && done < entry->len;) {
-        ssize_t written = write(fd, entry->bytes + done, entry->len - done);
-        if (written < 0 && errno != EINTR)
-            rc = cb_fail_errno(err, errno, "writing %s", path);
-        done += written > 0 ? (size_t)written : 0;
-    }
-    if (rc == 0 && fchmod(fd, entry->mode) < 0)
+    if (!fd_write_all(fd, entry->bytes, entry->len) || fchmod(fd, entry->mode) < 0)
         rc = cb_fail_errno(err, errno, "writing %s", path);
     if (close(fd) < 0 && rc == 0)
         rc = cb_fail_errno(err, errno, "writing %s", path);
@@ -294,7 +276,7 @@ static int unpack_entry(const struct archive_entry *entry, const char *folder, s
         return 0;
     if (path_format(path, sizeof path, err, "%s/%s", folder, entry->path))
         return CB_ERR_USAGE;
-    int rc = make_parents(path, strlen(folder), err);
+    int rc = path_make_folders(path, 0755, err);
     if (rc || entry->kind == ARCHIVE_FILE)
         return rc ? rc : write_file(path, entry, err);
     return mkdir(path, 0755) < 0 && errno != EEXIST ? cb_fail_errno(err, errno, "creating the folder %s", path) : 0;

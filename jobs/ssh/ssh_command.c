@@ -14,21 +14,6 @@ void ssh_mark_make(char mark[SSH_MARK_BYTES])
     hash_hex(bytes, sizeof bytes, mark);
 }
 
-void ssh_quote(struct buf *into, const char *text)
-{
-    buf_append_char(into, '\'');
-    for (const char *at = text; *at;) {
-        size_t plain = strcspn(at, "'");
-        buf_append(into, at, plain);
-        at += plain;
-        if (*at) {
-            buf_append_text(into, "'\\''");
-            at++;
-        }
-    }
-    buf_append_char(into, '\'');
-}
-
 /* In single quotes no shell interprets any of this: it has no line feed and no "!". */
 void ssh_loader_format(size_t script_bytes, char line[SSH_LOADER_BYTES])
 {
@@ -62,11 +47,11 @@ static void append_path(struct buf *script, const char *path, const char *login_
         return;
     buf_append_text(script, "PATH=");
     if (has_path) {
-        ssh_quote(script, path);
+        buf_append_quoted(script, path);
         buf_append_char(script, ':');
     }
     if (has_login)
-        ssh_quote(script, login_path);
+        buf_append_quoted(script, login_path);
     else
         buf_append_text(script, "\"$PATH\"");
     buf_append_text(script, "; export PATH\n");
@@ -84,7 +69,7 @@ static int append_environment(struct buf *script, const char *const *environment
                            variable);
         buf_append_text(script, " export ");
         buf_append(script, variable, len + 1);
-        ssh_quote(script, variable + len + 1);
+        buf_append_quoted(script, variable + len + 1);
         buf_append_char(script, ';');
     }
     return 0;
@@ -105,7 +90,7 @@ int ssh_script_append(struct buf *script, const struct transport_command *comman
                "printf '%%s %%s\\n' %s-begin \"${cb_g:-$$}\" || exit; printf '%%s \\n' %s-begin >&3 || exit\n"
                "if command -v ",
                mark, mark);
-    ssh_quote(script, command->argv[0]);
+    buf_append_quoted(script, command->argv[0]);
     buf_append_text(script, " >/dev/null; then\n(");
     int rc = append_environment(script, command->environment, err);
     if (rc)
@@ -113,7 +98,7 @@ int ssh_script_append(struct buf *script, const struct transport_command *comman
     buf_append_text(script, " exec 2>&3 3>&-; exec");
     for (size_t i = 0; command->argv[i]; i++) {
         buf_append_char(script, ' ');
-        ssh_quote(script, command->argv[i]);
+        buf_append_quoted(script, command->argv[i]);
     }
     buf_printf(script,
                " )\ncb_s=$?\nelse cb_s=missing; fi\n"

@@ -20,9 +20,6 @@
 
 void ssh_mark_make(char mark[SSH_MARK_BYTES]);
 
-/* Appends `text` quoted for sh; any bytes but NUL. */
-void ssh_quote(struct buf *into, const char *text);
-
 /* The line for the login shell, for a script of that length. */
 void ssh_loader_format(size_t script_bytes, char line[SSH_LOADER_BYTES]);
 

@@ -1,8 +1,7 @@
-/* Single files by SFTP: complete or not at all, resumed after a broken connection. Folders are in
- * jobs/ssh/ssh_folders.c. */
-#include "jobs/ssh/ssh_files.h"
-
+/* Files by SFTP: complete or not at all, resumed after a broken connection. Folders are in jobs/ssh/ssh_folders.c. */
 #ifdef HAVE_SSH2
+
+#include "jobs/ssh/ssh_files.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,31 +14,147 @@
 #include "core/clock.h"
 #include "core/hash.h"
 #include "core/path.h"
-#include "jobs/ssh/ssh_sftp.h"
 
+#define BREAKS_MAX 5
 #define CHUNK_BYTES (256u << 10)
 #define RENAME_BOUND_NS (60 * NS_PER_S)
 #define ENTRIES_MAX 1000000
 
-struct stat_work {
-    const char *path;
-    LIBSSH2_SFTP_ATTRIBUTES facts;
-};
-
-static int stat_work(struct ssh_link *link, void *argument, struct cb_err *err)
+/* The deadline for the other side's reply to a call. */
+static uint64_t sftp_deadline(const struct ssh_link *link)
 {
-    struct stat_work *self = argument;
-    return sftp_look(link, self->path, &self->facts, err);
+    return clock_monotonic_ns() + (link->session ? link->session->silence_ns : SSH_CONNECT_DEFAULT_NS * 10);
 }
 
-int ssh_files_stat(struct ssh_link *link, const char *path, struct transport_stat *status, struct cb_err *err)
+static int status_errno(unsigned long status)
 {
-    struct stat_work work = {.path = path};
-    int rc = sftp_persist(link, stat_work, &work, NULL, err);
+    switch (status) {
+    case LIBSSH2_FX_NO_SUCH_FILE:
+    case LIBSSH2_FX_NO_SUCH_PATH:
+        return ENOENT;
+    case LIBSSH2_FX_PERMISSION_DENIED:
+    case LIBSSH2_FX_WRITE_PROTECT:
+        return EACCES;
+    case LIBSSH2_FX_FILE_ALREADY_EXISTS:
+        return EEXIST;
+    case LIBSSH2_FX_NO_SPACE_ON_FILESYSTEM:
+        return ENOSPC;
+    case LIBSSH2_FX_QUOTA_EXCEEDED:
+        return EDQUOT;
+    case LIBSSH2_FX_NOT_A_DIRECTORY:
+        return ENOTDIR;
+    case LIBSSH2_FX_OP_UNSUPPORTED:
+        return EOPNOTSUPP;
+    default:
+        return EIO;
+    }
+}
+
+/* Call after a failure: `waiting_failed` is the result of SSH_AWAIT. If the server replied, the connection is kept and
+ * the reply is the error. Otherwise the connection is closed, which is how callers distinguish the two. */
+static int sftp_fail(struct ssh_link *link, int waiting_failed, const char *doing, const char *path, struct cb_err *err)
+{
+    LIBSSH2_SESSION *handle = ssh_session_handle(link->session);
+    if (!waiting_failed && libssh2_session_last_errno(handle) == LIBSSH2_ERROR_SFTP_PROTOCOL && link->sftp) {
+        unsigned long status = libssh2_sftp_last_error(link->sftp);
+        if (status != LIBSSH2_FX_OK && status != LIBSSH2_FX_NO_CONNECTION && status != LIBSSH2_FX_CONNECTION_LOST)
+            return cb_fail_errno(err, status_errno(status), "%s %s on %s (SFTP %lu)", doing, path, link->base.name,
+                                 status);
+    }
+    struct cb_err own;
+    if (!waiting_failed)
+        waiting_failed = ssh_session_fail(link->session, &own, link->base.name);
+    else
+        own = err ? *err : (struct cb_err){.message = "no answer"};
+    ssh_link_drop(link);
+    return cb_fail(err, waiting_failed, "%s %s: %s", doing, path, own.message);
+}
+
+static int start_sftp(struct ssh_link *link, struct cb_err *err)
+{
+    int failed, rc = ssh_link_ready(link, sftp_deadline(link), err);
+    if (rc || link->sftp)
+        return rc;
+    SSH_AWAIT_POINTER(link->session, sftp_deadline(link), link->sftp,
+                      libssh2_sftp_init(ssh_session_handle(link->session)), failed, err);
+    if (link->sftp)
+        return 0;
+    rc = failed ? failed : ssh_session_fail(link->session, err, "starting SFTP (does the server have it?)");
+    ssh_link_drop(link);
+    return err ? cb_context(err, "%s", link->base.name) : rc;
+}
+
+/* Breaks of the connection during a piece of work. */
+struct breaks {
+    unsigned count;
+    uint64_t done; /* progress at the last one, which starts the count again */
+};
+
+/* Whether work that came to `rc` is worth another try: its connection broke, and not too often in one place. */
+static bool try_again(const struct ssh_link *link, int rc, struct breaks *breaks, uint64_t done)
+{
+    if (rc == 0 || link->session || (rc != CB_ERR_SYSTEM && rc != CB_ERR_TIMEOUT))
+        return false;
+    breaks->count = done != breaks->done ? 1 : breaks->count + 1;
+    breaks->done = done;
+    return breaks->count < BREAKS_MAX;
+}
+
+/* Connects if necessary. */
+static int sftp_open(struct ssh_link *link, const char *path, unsigned long flags, long mode, int type,
+                     LIBSSH2_SFTP_HANDLE **handle, struct cb_err *err)
+{
+    int failed, rc = start_sftp(link, err);
+    if (rc)
+        return rc;
+    SSH_AWAIT_POINTER(link->session, sftp_deadline(link), *handle,
+                      libssh2_sftp_open_ex(link->sftp, path, (unsigned)strlen(path), flags, mode, type), failed, err);
+    if (*handle)
+        return 0;
+    return sftp_fail(link, failed, "opening", path, err);
+}
+
+/* Returns `rc`, or else what came of closing. If the connection is closed, the handle is already freed. */
+static int sftp_close(struct ssh_link *link, LIBSSH2_SFTP_HANDLE *handle, const char *path, int rc, struct cb_err *err)
+{
+    int answer, failed;
+    if (!link->session)
+        return rc;
+    SSH_AWAIT(link->session, sftp_deadline(link), answer, libssh2_sftp_close_handle(handle), failed, rc ? NULL : err);
+    if (answer == 0)
+        return rc;
+    answer = sftp_fail(link, failed, "closing", path, rc ? NULL : err);
+    return rc ? rc : answer;
+}
+
+static int sftp_look(struct ssh_link *link, const char *path, LIBSSH2_SFTP_ATTRIBUTES *facts, struct cb_err *err)
+{
+    int rc, failed;
+    SSH_AWAIT(link->session, sftp_deadline(link), rc,
+              libssh2_sftp_stat_ex(link->sftp, path, (unsigned)strlen(path), LIBSSH2_SFTP_STAT, facts), failed, err);
+    return rc ? sftp_fail(link, failed, "looking at", path, err) : 0;
+}
+
+static bool sftp_is_folder(const LIBSSH2_SFTP_ATTRIBUTES *facts)
+{
+    return facts->flags & LIBSSH2_SFTP_ATTR_PERMISSIONS && LIBSSH2_SFTP_S_ISDIR(facts->permissions);
+}
+
+int ssh_files_stat(struct transport *transport, const char *path, struct transport_stat *status, struct cb_err *err)
+{
+    struct ssh_link *link = (struct ssh_link *)transport;
+    struct breaks breaks = {0};
+    LIBSSH2_SFTP_ATTRIBUTES facts;
+    int rc;
+    do {
+        rc = start_sftp(link, err);
+        if (rc == 0)
+            rc = sftp_look(link, path, &facts, err);
+    } while (try_again(link, rc, &breaks, 0));
     if (rc == 0)
-        *status = (struct transport_stat){.is_folder = sftp_is_folder(&work.facts),
-                                          .bytes = work.facts.filesize,
-                                          .modified_wall_ns = (uint64_t)work.facts.mtime * NS_PER_S};
+        *status = (struct transport_stat){.is_folder = sftp_is_folder(&facts),
+                                          .bytes = facts.filesize,
+                                          .modified_wall_ns = (uint64_t)facts.mtime * NS_PER_S};
     return rc;
 }
 
@@ -58,49 +173,42 @@ static int make_one(struct ssh_link *link, const char *path, struct cb_err *err)
     return sftp_look(link, path, &facts, NULL) == 0 && sftp_is_folder(&facts) ? 0 : rc; /* it exists already */
 }
 
-static int make_folder_work(struct ssh_link *link, void *argument, struct cb_err *err)
-{
-    char path[PATH_MAX];
-    if (path_format(path, sizeof path, err, "%s", (const char *)argument))
-        return CB_ERR_USAGE;
-    size_t whole = strlen(path), len = whole;
-    while (len > 1 && path[len - 1] == '/')
-        path[--len] = '\0';
-    whole = len;
-    int rc;
-    while ((rc = make_one(link, path, err)) == CB_ERR_NOT_FOUND) { /* up to the first existing folder */
-        char *slash = strrchr(path, '/');
-        if (!slash || slash == path)
-            return rc;
-        *slash = '\0';
-    }
-    for (len = strlen(path); rc == 0 && len < whole; len = strlen(path)) { /* and down again */
-        path[len] = '/';
-        rc = make_one(link, path, err);
-    }
-    return rc;
-}
-
 static int make_parents(struct ssh_link *link, const char *path, struct cb_err *err)
 {
     char parent[PATH_MAX];
     const char *slash = strrchr(path, '/');
-    if (!slash || slash == path)
+    size_t whole = slash ? (size_t)(slash - path) : 0;
+    while (whole > 1 && path[whole - 1] == '/')
+        whole--;
+    if (whole == 0)
         return 0;
-    if (path_format(parent, sizeof parent, err, "%.*s", (int)(slash - path), path))
+    if (path_format(parent, sizeof parent, err, "%.*s", (int)whole, path))
         return CB_ERR_USAGE;
-    return make_folder_work(link, parent, err);
+    int rc;
+    while ((rc = make_one(link, parent, err)) == CB_ERR_NOT_FOUND) { /* up to the first existing folder */
+        char *cut = strrchr(parent, '/');
+        if (!cut || cut == parent)
+            return rc;
+        *cut = '\0';
+    }
+    for (size_t len = strlen(parent); rc == 0 && len < whole; len = strlen(parent)) { /* and down again */
+        parent[len] = '/';
+        rc = make_one(link, parent, err);
+    }
+    return rc;
 }
 
-struct put_work {
-    const char *local, *remote;
-    char temporary[PATH_MAX];
-    int fd;
-    mode_t mode;
-    uint64_t bytes, done;
-    bool begun;    /* the temporary file exists */
-    bool is_whole; /* and is complete: it only needs its name */
+/* One file on its way, which a new connection resumes. */
+struct transfer {
+    const char *remote, *local;
+    char temporary[PATH_MAX]; /* beside the target */
+    int fd;                   /* of the local file */
     char *chunk;
+    uint64_t bytes, done;
+    unsigned long modified_s; /* of a remote file that is read */
+    mode_t mode;
+    bool begun;    /* the remote file has been opened */
+    bool is_whole; /* the temporary file only needs its name */
 };
 
 /* On a full file system OpenSSH reports just a failure; statvfs tells the reason. */
@@ -114,32 +222,15 @@ static int explain_failure(struct ssh_link *link, const char *path, int rc, stru
               failed, NULL);
     (void)failed;
     if (answer == 0 && space.f_bavail == 0)
-        return cb_fail(err, CB_ERR_NO_SPACE, "writing %s on %s: the file system is full", path, ssh_link_name(link));
+        return cb_fail(err, CB_ERR_NO_SPACE, "writing %s on %s: the file system is full", path, link->base.name);
     return rc;
 }
 
-static int write_chunk(struct ssh_link *link, struct put_work *self, LIBSSH2_SFTP_HANDLE *handle, size_t len,
-                       struct cb_err *err)
+static int write_rest(struct ssh_link *link, struct transfer *self, LIBSSH2_SFTP_HANDLE *handle, struct cb_err *err)
 {
-    for (size_t sent = 0; sent < len;) {
-        ssize_t rc;
-        int failed;
-        SSH_AWAIT(link->session, sftp_deadline(link), rc, libssh2_sftp_write(handle, self->chunk + sent, len - sent),
-                  failed, err);
-        if (rc < 0)
-            return explain_failure(link, self->temporary, sftp_fail(link, failed, "writing", self->temporary, err),
-                                   err);
-        sent += (size_t)rc;
-        self->done += (uint64_t)rc;
-    }
-    return 0;
-}
-
-static int write_rest(struct ssh_link *link, struct put_work *self, LIBSSH2_SFTP_HANDLE *handle, struct cb_err *err)
-{
-    int rc = 0, answer, failed;
+    int answer, failed;
     libssh2_sftp_seek64(handle, self->done);
-    while (rc == 0 && self->done < self->bytes) {
+    while (self->done < self->bytes) {
         uint64_t left = self->bytes - self->done;
         ssize_t got = pread(self->fd, self->chunk, left < CHUNK_BYTES ? left : CHUNK_BYTES, (off_t)self->done);
         if (got < 0 && errno == EINTR)
@@ -148,28 +239,22 @@ static int write_rest(struct ssh_link *link, struct put_work *self, LIBSSH2_SFTP
             return cb_fail_errno(err, errno, "reading %s", self->local);
         if (got == 0)
             return cb_fail(err, CB_ERR_CORRUPT, "%s became shorter while it was sent", self->local);
-        rc = write_chunk(link, self, handle, (size_t)got, err);
+        for (ssize_t sent = 0, more; sent < got; sent += more) {
+            SSH_AWAIT(link->session, sftp_deadline(link), more,
+                      libssh2_sftp_write(handle, self->chunk + sent, (size_t)(got - sent)), failed, err);
+            if (more < 0)
+                return explain_failure(link, self->temporary, sftp_fail(link, failed, "writing", self->temporary, err),
+                                       err);
+            self->done += (uint64_t)more;
+        }
     }
-    if (rc)
-        return rc;
     SSH_AWAIT(link->session, sftp_deadline(link), answer, libssh2_sftp_fsync(handle), failed, err);
-    if (failed)
-        return sftp_fail(link, failed, "writing", self->temporary, err);
     (void)answer; /* a server without fsync has done what it can */
-    return 0;
-}
-
-static int remove_temporary(struct ssh_link *link, const char *path)
-{
-    int rc = -1, failed;
-    if (link->session && link->sftp)
-        SSH_AWAIT(link->session, sftp_deadline(link), rc,
-                  libssh2_sftp_unlink_ex(link->sftp, path, (unsigned)strlen(path)), failed, NULL);
-    return rc;
+    return failed ? sftp_fail(link, failed, "writing", self->temporary, err) : 0;
 }
 
 /* This version of SFTP does not rename over an existing file; mv does. */
-static int rename_over(struct ssh_link *link, const struct put_work *self, struct cb_err *err)
+static int rename_over(struct ssh_link *link, const struct transfer *self, struct cb_err *err)
 {
     static const char script[] = "if [ -d \"$2\" ]; then echo 'there is a folder of that name' >&2; exit 1; fi\n"
                                  "mv -f -- \"$1\" \"$2\"";
@@ -178,15 +263,15 @@ static int rename_over(struct ssh_link *link, const struct put_work *self, struc
     struct transport_answer answer;
     char line[256];
     transport_answer_init(&answer);
-    int rc = ssh_link_run(link, &command, &answer, err);
+    int rc = ssh_link_run(&link->base, &command, &answer, err);
     if (rc == 0 && answer.exit_status != 0)
-        rc = cb_fail(err, CB_ERR_USAGE, "naming %s on %s: %s", self->remote, ssh_link_name(link),
+        rc = cb_fail(err, CB_ERR_USAGE, "naming %s on %s: %s", self->remote, link->base.name,
                      transport_answer_last_line(&answer, line, sizeof line));
     transport_answer_release(&answer);
     return rc;
 }
 
-static int name_file(struct ssh_link *link, struct put_work *self, struct cb_err *err)
+static int name_file(struct ssh_link *link, const struct transfer *self, struct cb_err *err)
 {
     int rc, failed;
     SSH_AWAIT(link->session, sftp_deadline(link), rc,
@@ -204,13 +289,13 @@ static int name_file(struct ssh_link *link, struct put_work *self, struct cb_err
     return rename_over(link, self, err);
 }
 
-static int put_work(struct ssh_link *link, void *argument, struct cb_err *err)
+static int put_once(struct ssh_link *link, struct transfer *self, struct cb_err *err)
 {
-    struct put_work *self = argument;
     LIBSSH2_SFTP_HANDLE *handle;
-    if (!self->is_whole) {
-        unsigned long flags = LIBSSH2_FXF_WRITE | (self->begun ? 0 : LIBSSH2_FXF_CREAT | LIBSSH2_FXF_TRUNC);
-        int rc = sftp_open(link, self->temporary, flags, (long)self->mode, LIBSSH2_SFTP_OPENFILE, &handle, err);
+    unsigned long flags = LIBSSH2_FXF_WRITE | (self->begun ? 0 : LIBSSH2_FXF_CREAT | LIBSSH2_FXF_TRUNC);
+    int rc = start_sftp(link, err);
+    if (rc == 0 && !self->is_whole) {
+        rc = sftp_open(link, self->temporary, flags, (long)self->mode, LIBSSH2_SFTP_OPENFILE, &handle, err);
         if (rc == CB_ERR_NOT_FOUND && !self->begun) {
             rc = make_parents(link, self->remote, err);
             if (rc == 0)
@@ -219,18 +304,17 @@ static int put_work(struct ssh_link *link, void *argument, struct cb_err *err)
         if (rc)
             return rc;
         self->begun = true;
-        rc = write_rest(link, self, handle, err);
-        int closed = sftp_close(link, handle, self->temporary, rc ? NULL : err);
-        if (rc || closed)
-            return rc ? rc : closed;
-        self->is_whole = true;
+        rc = sftp_close(link, handle, self->temporary, write_rest(link, self, handle, err), err);
+        self->is_whole = rc == 0;
     }
-    return name_file(link, self, err);
+    return rc ? rc : name_file(link, self, err);
 }
 
-int ssh_files_put(struct ssh_link *link, const char *local, const char *remote, struct cb_err *err)
+int ssh_files_put(struct transport *transport, const char *local, const char *remote, struct cb_err *err)
 {
-    struct put_work work = {.local = local, .remote = remote, .fd = -1};
+    struct ssh_link *link = (struct ssh_link *)transport;
+    struct transfer work = {.local = local, .remote = remote, .fd = -1};
+    struct breaks breaks = {0};
     struct stat facts;
     unsigned char random[4];
     char suffix[9];
@@ -251,27 +335,25 @@ int ssh_files_put(struct ssh_link *link, const char *local, const char *remote, 
     int rc = S_ISREG(facts.st_mode) ? 0 : cb_fail(err, CB_ERR_USAGE, "%s is no file", local);
     if (rc == 0 && !work.chunk)
         rc = alloc_fail(err, "to copy %s", local);
-    if (rc == 0)
-        rc = sftp_persist(link, put_work, &work, &work.done, err);
-    if (rc && work.begun)
-        (void)remove_temporary(link, work.temporary);
+    if (rc == 0) {
+        do
+            rc = put_once(link, &work, err);
+        while (try_again(link, rc, &breaks, work.done));
+    }
+    if (rc && work.begun && link->session && link->sftp) { /* what cannot be removed stays */
+        int answer, failed;
+        SSH_AWAIT(link->session, sftp_deadline(link), answer,
+                  libssh2_sftp_unlink_ex(link->sftp, work.temporary, (unsigned)strlen(work.temporary)), failed, NULL);
+        (void)answer;
+        (void)failed;
+    }
     free(work.chunk);
     close(work.fd);
     return rc;
 }
 
-struct get_work {
-    const char *remote, *local;
-    char temporary[PATH_MAX];
-    int fd;
-    bool begun;
-    uint64_t bytes, done;
-    unsigned long modified_s, mode;
-    char *chunk;
-};
-
 /* A transfer is resumed only if the file is the same: if it has changed, we read it again from the start. */
-static int look_again(struct ssh_link *link, struct get_work *self, LIBSSH2_SFTP_HANDLE *handle, struct cb_err *err)
+static int look_again(struct ssh_link *link, struct transfer *self, LIBSSH2_SFTP_HANDLE *handle, struct cb_err *err)
 {
     LIBSSH2_SFTP_ATTRIBUTES facts;
     int rc, failed;
@@ -279,92 +361,64 @@ static int look_again(struct ssh_link *link, struct get_work *self, LIBSSH2_SFTP
     if (rc)
         return sftp_fail(link, failed, "looking at", self->remote, err);
     if (sftp_is_folder(&facts))
-        return cb_fail(err, CB_ERR_USAGE, "%s on %s is a folder", self->remote, ssh_link_name(link));
+        return cb_fail(err, CB_ERR_USAGE, "%s on %s is a folder", self->remote, link->base.name);
     if (self->begun && (facts.filesize != self->bytes || facts.mtime != self->modified_s)) {
         self->done = 0;
-        if (ftruncate(self->fd, 0) < 0)
+        if (ftruncate(self->fd, 0) < 0 || lseek(self->fd, 0, SEEK_SET) < 0)
             return cb_fail_errno(err, errno, "writing %s", self->temporary);
     }
     self->begun = true;
     self->bytes = facts.filesize;
     self->modified_s = facts.mtime;
-    self->mode = facts.flags & LIBSSH2_SFTP_ATTR_PERMISSIONS ? facts.permissions & 0777 : 0644;
+    self->mode = facts.flags & LIBSSH2_SFTP_ATTR_PERMISSIONS ? (mode_t)(facts.permissions & 0777) : 0644;
     libssh2_sftp_seek64(handle, self->done);
     return 0;
 }
 
-static int keep_bytes(struct get_work *self, size_t len, struct cb_err *err)
+static int get_once(struct ssh_link *link, struct transfer *self, struct cb_err *err)
 {
-    for (size_t kept = 0; kept < len;) {
-        ssize_t written = pwrite(self->fd, self->chunk + kept, len - kept, (off_t)self->done);
-        if (written < 0 && errno != EINTR)
-            return cb_fail_errno(err, errno, "writing %s", self->temporary);
-        kept += written > 0 ? (size_t)written : 0;
-        self->done += written > 0 ? (uint64_t)written : 0;
-    }
-    return 0;
-}
-
-static int read_rest(struct ssh_link *link, struct get_work *self, LIBSSH2_SFTP_HANDLE *handle, struct cb_err *err)
-{
-    ssize_t got = 1;
-    int rc = 0, failed;
-    while (rc == 0 && got != 0) {
-        SSH_AWAIT(link->session, sftp_deadline(link), got, libssh2_sftp_read(handle, self->chunk, CHUNK_BYTES), failed,
-                  err);
-        if (got < 0)
-            return sftp_fail(link, failed, "reading", self->remote, err);
-        rc = keep_bytes(self, (size_t)got, err);
-    }
-    if (rc == 0 && self->done < self->bytes)
-        return cb_fail(err, CB_ERR_CORRUPT, "%s on %s became shorter while it was read", self->remote,
-                       ssh_link_name(link));
-    return rc;
-}
-
-static int get_work(struct ssh_link *link, void *argument, struct cb_err *err)
-{
-    struct get_work *self = argument;
     LIBSSH2_SFTP_HANDLE *handle;
-    int rc = sftp_open(link, self->remote, LIBSSH2_FXF_READ, 0, LIBSSH2_SFTP_OPENFILE, &handle, err);
+    int failed, rc = sftp_open(link, self->remote, LIBSSH2_FXF_READ, 0, LIBSSH2_SFTP_OPENFILE, &handle, err);
     if (rc)
         return rc;
     rc = look_again(link, self, handle, err);
-    if (rc == 0)
-        rc = read_rest(link, self, handle, err);
-    int closed = sftp_close(link, handle, self->remote, rc ? NULL : err);
-    return rc ? rc : closed;
-}
-
-static int make_local_parents(const char *path, struct cb_err *err)
-{
-    char own[PATH_MAX];
-    if (path_format(own, sizeof own, err, "%s", path))
-        return CB_ERR_USAGE;
-    for (char *slash = strchr(own + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
-        *slash = '\0';
-        if (mkdir(own, 0755) < 0 && errno != EEXIST)
-            return cb_fail_errno(err, errno, "creating the folder %s", own);
-        *slash = '/';
+    for (ssize_t got = 1; rc == 0 && got != 0;) {
+        SSH_AWAIT(link->session, sftp_deadline(link), got, libssh2_sftp_read(handle, self->chunk, CHUNK_BYTES), failed,
+                  err);
+        if (got < 0)
+            rc = sftp_fail(link, failed, "reading", self->remote, err);
+        else if (!fd_write_all(self->fd, self->chunk, (size_t)got))
+            rc = cb_fail_errno(err, errno, "writing %s", self->temporary);
+        else
+            self->done += (uint64_t)got;
     }
-    return 0;
+    if (rc == 0 && self->done < self->bytes)
+        rc = cb_fail(err, CB_ERR_CORRUPT, "%s on %s became shorter while it was read", self->remote, link->base.name);
+    return sftp_close(link, handle, self->remote, rc, err);
 }
 
-int ssh_files_get(struct ssh_link *link, const char *remote, const char *local, struct cb_err *err)
+int ssh_files_get(struct transport *transport, const char *remote, const char *local, struct cb_err *err)
 {
-    struct get_work work = {.remote = remote, .local = local, .fd = -1};
+    struct ssh_link *link = (struct ssh_link *)transport;
+    struct transfer work = {.remote = remote, .local = local, .fd = -1};
+    struct breaks breaks = {0};
     if (path_format(work.temporary, sizeof work.temporary, err, "%s.part-%d", local, (int)getpid()))
         return CB_ERR_USAGE;
-    int rc = make_local_parents(local, err);
+    int rc = path_make_folders(local, 0755, err);
     if (rc)
         return rc;
     work.chunk = malloc(CHUNK_BYTES);
     if (!work.chunk)
         return alloc_fail(err, "to copy %s", remote);
     work.fd = open(work.temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    rc = work.fd < 0 ? cb_fail_errno(err, errno, "creating %s", work.temporary)
-                     : sftp_persist(link, get_work, &work, &work.done, err);
-    if (rc == 0 && (fchmod(work.fd, (mode_t)work.mode) < 0 || fsync(work.fd) < 0))
+    if (work.fd < 0) {
+        rc = cb_fail_errno(err, errno, "creating %s", work.temporary);
+    } else {
+        do
+            rc = get_once(link, &work, err);
+        while (try_again(link, rc, &breaks, work.done));
+    }
+    if (rc == 0 && (fchmod(work.fd, work.mode) < 0 || fsync(work.fd) < 0))
         rc = cb_fail_errno(err, errno, "writing %s", work.temporary);
     if (work.fd >= 0)
         close(work.fd);
@@ -376,49 +430,44 @@ int ssh_files_get(struct ssh_link *link, const char *remote, const char *local, 
     return rc;
 }
 
-struct read_work {
-    const char *path;
-    uint64_t offset;
-    size_t max_bytes;
-    struct buf *out;
-    size_t before; /* of `out` */
-};
-
-static int read_work(struct ssh_link *link, void *argument, struct cb_err *err)
+static int read_once(struct ssh_link *link, const char *path, uint64_t offset, size_t max_bytes, struct buf *out,
+                     struct cb_err *err)
 {
-    struct read_work *self = argument;
     LIBSSH2_SFTP_HANDLE *handle;
-    int failed, rc = sftp_open(link, self->path, LIBSSH2_FXF_READ, 0, LIBSSH2_SFTP_OPENFILE, &handle, err);
+    size_t before = out->len;
+    int failed, rc = sftp_open(link, path, LIBSSH2_FXF_READ, 0, LIBSSH2_SFTP_OPENFILE, &handle, err);
     if (rc)
         return rc;
-    self->out->len = self->before; /* a retry starts over */
-    libssh2_sftp_seek64(handle, self->offset);
+    libssh2_sftp_seek64(handle, offset);
     ssize_t got = 1;
-    while (rc == 0 && got != 0 && self->out->len - self->before < self->max_bytes) {
+    while (rc == 0 && got != 0 && out->len - before < max_bytes) {
         char chunk[32768];
-        size_t left = self->max_bytes - (self->out->len - self->before);
+        size_t left = max_bytes - (out->len - before);
         SSH_AWAIT(link->session, sftp_deadline(link), got,
                   libssh2_sftp_read(handle, chunk, left < sizeof chunk ? left : sizeof chunk), failed, err);
         if (got < 0)
-            rc = sftp_fail(link, failed, "reading", self->path, err);
+            rc = sftp_fail(link, failed, "reading", path, err);
         else
-            buf_append(self->out, chunk, (size_t)got);
+            buf_append(out, chunk, (size_t)got);
         if (rc == 0)
-            rc = buf_check(self->out, self->path, err);
+            rc = buf_check(out, path, err);
     }
-    int closed = sftp_close(link, handle, self->path, rc ? NULL : err);
-    return rc ? rc : closed;
+    if (rc && !out->code) { /* a retry starts over */
+        out->len = before;
+        out->data[before] = '\0';
+    }
+    return sftp_close(link, handle, path, rc, err);
 }
 
-int ssh_files_read(struct ssh_link *link, const char *path, uint64_t offset, size_t max_bytes, struct buf *out,
+int ssh_files_read(struct transport *transport, const char *path, uint64_t offset, size_t max_bytes, struct buf *out,
                    struct cb_err *err)
 {
-    struct read_work work = {.path = path, .offset = offset, .max_bytes = max_bytes, .out = out, .before = out->len};
-    int rc = sftp_persist(link, read_work, &work, NULL, err);
-    if (rc && !out->code) {
-        out->len = work.before;
-        out->data[out->len] = '\0';
-    }
+    struct ssh_link *link = (struct ssh_link *)transport;
+    struct breaks breaks = {0};
+    int rc;
+    do
+        rc = read_once(link, path, offset, max_bytes, out, err);
+    while (try_again(link, rc, &breaks, 0));
     return rc;
 }
 
@@ -450,37 +499,34 @@ static int add_entry(struct ssh_entries *self, const char *name, size_t len, con
     return 0;
 }
 
-struct list_work {
-    const char *path;
-    struct ssh_entries *entries;
-};
-
-static int list_work(struct ssh_link *link, void *argument, struct cb_err *err)
+static int list_once(struct ssh_link *link, const char *path, struct ssh_entries *entries, struct cb_err *err)
 {
-    struct list_work *self = argument;
     LIBSSH2_SFTP_ATTRIBUTES facts;
     LIBSSH2_SFTP_HANDLE *handle;
     char name[NAME_MAX + 1];
-    int got = 1, failed, rc = sftp_open(link, self->path, 0, 0, LIBSSH2_SFTP_OPENDIR, &handle, err);
+    int got = 1, failed, rc = sftp_open(link, path, 0, 0, LIBSSH2_SFTP_OPENDIR, &handle, err);
     if (rc)
         return rc;
-    ssh_entries_release(self->entries); /* a retry starts over */
+    ssh_entries_release(entries); /* a retry starts over */
     while (rc == 0 && got != 0) {
         SSH_AWAIT(link->session, sftp_deadline(link), got,
                   libssh2_sftp_readdir_ex(handle, name, sizeof name, NULL, 0, &facts), failed, err);
         if (got < 0)
-            rc = sftp_fail(link, failed, "reading the folder", self->path, err);
+            rc = sftp_fail(link, failed, "reading the folder", path, err);
         else if (got > 0)
-            rc = add_entry(self->entries, name, (size_t)got, &facts, self->path, err);
+            rc = add_entry(entries, name, (size_t)got, &facts, path, err);
     }
-    int closed = sftp_close(link, handle, self->path, rc ? NULL : err);
-    return rc ? rc : closed;
+    return sftp_close(link, handle, path, rc, err);
 }
 
 int ssh_files_list(struct ssh_link *link, const char *path, struct ssh_entries *entries, struct cb_err *err)
 {
-    struct list_work work = {.path = path, .entries = entries};
-    return sftp_persist(link, list_work, &work, NULL, err);
+    struct breaks breaks = {0};
+    int rc;
+    do
+        rc = list_once(link, path, entries, err);
+    while (try_again(link, rc, &breaks, 0));
+    return rc;
 }
 
 #endif

@@ -6,11 +6,11 @@
 #include "core/buf.h"
 #include "jobs/ssh/ssh_link.h"
 
-int ssh_files_put(struct ssh_link *link, const char *local, const char *remote, struct cb_err *err) CB_MUST_CHECK;
-int ssh_files_get(struct ssh_link *link, const char *remote, const char *local, struct cb_err *err) CB_MUST_CHECK;
-int ssh_files_stat(struct ssh_link *link, const char *path, struct transport_stat *status,
+int ssh_files_put(struct transport *transport, const char *local, const char *remote, struct cb_err *err) CB_MUST_CHECK;
+int ssh_files_get(struct transport *transport, const char *remote, const char *local, struct cb_err *err) CB_MUST_CHECK;
+int ssh_files_stat(struct transport *transport, const char *path, struct transport_stat *status,
                    struct cb_err *err) CB_MUST_CHECK;
-int ssh_files_read(struct ssh_link *link, const char *path, uint64_t offset, size_t max_bytes, struct buf *out,
+int ssh_files_read(struct transport *transport, const char *path, uint64_t offset, size_t max_bytes, struct buf *out,
                    struct cb_err *err) CB_MUST_CHECK;
 
 /* Lists a remote folder: names without "." and "..", each checked to contain no path. */
@@ -28,7 +28,7 @@ void ssh_entries_release(struct ssh_entries *self);
 
 /* Folders (jobs/ssh/ssh_folders.c): copies remote PARENT/NAME to local LOCAL/NAME for each name, as one stream (tar)
  * if possible. Links and special files are skipped, as in transport_local. */
-int ssh_folders_get_many(struct ssh_link *link, const char *parent, const char *const *names, size_t count,
+int ssh_folders_get_many(struct transport *transport, const char *parent, const char *const *names, size_t count,
                          const char *local, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

@@ -1,8 +1,9 @@
-/* The one connection of a transport, made again when it broke, and the commands that run over it. */
+/* The transport over SSH: its one connection, made again when it broke, and the commands that run over it. */
 #ifndef JOBS_SSH_SSH_LINK_H
 #define JOBS_SSH_SSH_LINK_H
 
-#include <stdbool.h>
+#include <libssh2.h>
+#include <libssh2_sftp.h>
 #include <stdint.h>
 
 #include "core/err.h"
@@ -12,22 +13,18 @@
 
 #define SSH_CLOSING_MAX 8
 
-struct _LIBSSH2_CHANNEL;
-struct _LIBSSH2_SFTP;
-
 struct ssh_link {
+    struct transport base; /* first: a pointer to it is a pointer to this struct */
     struct ssh_route route;
-    struct ssh_session *session;                       /* NULL while disconnected */
-    struct _LIBSSH2_SFTP *sftp;                        /* of this session; NULL until needed */
-    struct _LIBSSH2_CHANNEL *closing[SSH_CLOSING_MAX]; /* done, but the other side has not confirmed */
+    struct ssh_session *session;               /* NULL while disconnected */
+    LIBSSH2_SFTP *sftp;                        /* of this session; NULL until needed */
+    LIBSSH2_CHANNEL *closing[SSH_CLOSING_MAX]; /* done, but the other side has not confirmed */
     size_t closing_count;
     uint64_t connect_timeout_ns;
     uint32_t connections;
     char *path, *login_path; /* owned; prepended to PATH for commands; may be NULL */
+    char note[SSH_PLACE_BYTES + 128];
 };
-
-/* The name of the machine at its end, for messages. */
-const char *ssh_link_name(const struct ssh_link *self);
 
 /* Connects if disconnected, with retries and backoff until the deadline; does not retry errors that would repeat (a
  * rejected key). */
@@ -37,7 +34,7 @@ int ssh_link_ready(struct ssh_link *self, uint64_t deadline_ns, struct cb_err *e
 void ssh_link_drop(struct ssh_link *self);
 
 /* Runs a command as documented in jobs/transport.h. */
-int ssh_link_run(struct ssh_link *self, const struct transport_command *command, struct transport_answer *answer,
+int ssh_link_run(struct transport *transport, const struct transport_command *command, struct transport_answer *answer,
                  struct cb_err *err) CB_MUST_CHECK;
 
 #endif

@@ -1,8 +1,8 @@
 /* Checks host keys and presents the user's keys. Never prompts: if a person has to act (an unknown host, a
  * passphrase), it fails with a message that says how. */
-#include "jobs/ssh/ssh_login.h"
-
 #ifdef HAVE_SSH2
+
+#include "jobs/ssh/ssh_login.h"
 
 #include <errno.h>
 #include <libssh2.h>

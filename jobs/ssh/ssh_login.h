@@ -10,11 +10,10 @@
 
 /* Which kinds of host keys to request: those listed in known_hosts for this host first, otherwise a host with another
  * listed key would look unknown. */
-int ssh_login_prefer_known(struct _LIBSSH2_SESSION *handle, const struct ssh_host *host,
-                           struct cb_err *err) CB_MUST_CHECK;
+int ssh_login_prefer_known(LIBSSH2_SESSION *handle, const struct ssh_host *host, struct cb_err *err) CB_MUST_CHECK;
 
 /* `direct`: there is no jump host, so ssh-keyscan reaches the host. */
-int ssh_login_check_host(struct _LIBSSH2_SESSION *handle, const struct ssh_host *host, bool direct,
+int ssh_login_check_host(LIBSSH2_SESSION *handle, const struct ssh_host *host, bool direct,
                          struct cb_err *err) CB_MUST_CHECK;
 
 /* With the keys of the agent, then with those in files. */

@@ -1,7 +1,7 @@
 /* Connects over one or several machines, and closes the connection. */
-#include "jobs/ssh/ssh_session.h"
-
 #ifdef HAVE_SSH2
+
+#include "jobs/ssh/ssh_session.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,14 +17,13 @@
 #include "core/alloc.h"
 #include "core/clock.h"
 #include "jobs/ssh/ssh_login.h"
-#include "jobs/ssh/ssh_session_internal.h"
 
 #define GOODBYE_NS (200 * NS_PER_MS)
 #define LAST_TRIES 1000
 
 static ssize_t tunnel_send(libssh2_socket_t socket, const void *bytes, size_t len, int flags, void **abstract)
 {
-    const struct hop *hop = *abstract;
+    const struct ssh_hop *hop = *abstract;
     (void)socket;
     (void)flags;
     if (hop->whole->is_shut)
@@ -37,7 +36,7 @@ static ssize_t tunnel_send(libssh2_socket_t socket, const void *bytes, size_t le
 
 static ssize_t tunnel_receive(libssh2_socket_t socket, void *bytes, size_t len, int flags, void **abstract)
 {
-    const struct hop *hop = *abstract;
+    const struct ssh_hop *hop = *abstract;
     (void)socket;
     (void)flags;
     if (hop->whole->is_shut)
@@ -159,7 +158,7 @@ static int open_hop(struct ssh_session *self, const struct ssh_host *host, uint6
 {
     uint64_t deadline_ns = clock_monotonic_ns() + timeout_ns;
     size_t index = self->count;
-    struct hop *hop = &self->hops[index];
+    struct ssh_hop *hop = &self->hops[index];
     int rc = index == 0 ? connect_socket(self, host, deadline_ns, err)
                         : open_tunnel(self, host, deadline_ns, &hop->tunnel, err);
     if (rc)

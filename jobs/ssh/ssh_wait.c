@@ -7,18 +7,13 @@
 #include <sys/socket.h>
 
 #include "core/clock.h"
-#include "jobs/ssh/ssh_session_internal.h"
+#include "jobs/ssh/ssh_session.h"
 
 #define LONGEST_POLL_NS (500 * NS_PER_MS)
 
 LIBSSH2_SESSION *ssh_session_handle(struct ssh_session *self)
 {
     return self->hops[self->count - 1].handle;
-}
-
-uint64_t ssh_session_silence_ns(const struct ssh_session *self)
-{
-    return self->silence_ns;
 }
 
 int ssh_session_fail(struct ssh_session *self, struct cb_err *err, const char *what)
@@ -29,9 +24,9 @@ int ssh_session_fail(struct ssh_session *self, struct cb_err *err, const char *w
     return cb_fail(err, CB_ERR_SYSTEM, "%s: %.*s (libssh2 %d)", what, len, text ? text : "", code);
 }
 
-bool ssh_session_is_sending(struct ssh_session *self)
+bool ssh_is_sending(LIBSSH2_SESSION *handle)
 {
-    return ssh_is_sending(ssh_session_handle(self));
+    return libssh2_session_block_directions(handle) & LIBSSH2_SESSION_BLOCK_OUTBOUND;
 }
 
 static void keep_alive(struct ssh_session *self, uint64_t now_ns)

@@ -44,7 +44,7 @@ static void run_once(struct transport *transport, const struct transport_command
     struct transport_answer answer;
     struct cb_err err = {0};
     transport_answer_init(&answer);
-    int rc = transport_run(transport, command, &answer, &err);
+    int rc = transport->run(transport, command, &answer, &err);
     printf("{\"code\": \"%s\", \"status\": %d", cb_code_name(rc), answer.exit_status);
     print_base64("out", answer.out.data, answer.out.len);
     print_base64("errors", answer.errors.data, answer.errors.len);
@@ -93,7 +93,8 @@ static void read_piece(struct transport *transport, char **words)
     struct buf out;
     struct cb_err err = {0};
     buf_init(&out, 64u << 20);
-    int rc = transport_read(transport, words[0], strtoull(words[1], NULL, 10), strtoul(words[2], NULL, 10), &out, &err);
+    int rc =
+        transport->read(transport, words[0], strtoull(words[1], NULL, 10), strtoul(words[2], NULL, 10), &out, &err);
     printf("{\"code\": \"%s\"", cb_code_name(rc));
     print_base64("out", out.data, out.len);
     print_end(rc, &err);
@@ -104,7 +105,7 @@ static void look_at(struct transport *transport, const char *path)
 {
     struct transport_stat status = {0};
     struct cb_err err = {0};
-    int rc = transport_stat(transport, path, &status, &err);
+    int rc = transport->stat(transport, path, &status, &err);
     printf("{\"code\": \"%s\", \"is_folder\": %s, \"bytes\": %llu, \"modified_s\": %llu", cb_code_name(rc),
            status.is_folder ? "true" : "false", (unsigned long long)status.bytes,
            (unsigned long long)(status.modified_wall_ns / NS_PER_S));
@@ -114,8 +115,8 @@ static void look_at(struct transport *transport, const char *path)
 static void copy(struct transport *transport, const char *action, char **words)
 {
     struct cb_err err = {0};
-    int rc = strcmp(action, "put") == 0 ? transport_put_file(transport, words[0], words[1], &err)
-                                        : transport_get_file(transport, words[0], words[1], &err);
+    int rc = strcmp(action, "put") == 0 ? transport->put_file(transport, words[0], words[1], &err)
+                                        : transport->get_file(transport, words[0], words[1], &err);
     printf("{\"code\": \"%s\"", cb_code_name(rc));
     print_end(rc, &err);
 }
@@ -123,7 +124,7 @@ static void copy(struct transport *transport, const char *action, char **words)
 static void get_folders(struct transport *transport, char **words, size_t count)
 {
     struct cb_err err = {0};
-    int rc = transport_get_folders(transport, words[0], (const char *const *)words + 2, count - 2, words[1], &err);
+    int rc = transport->get_folders(transport, words[0], (const char *const *)words + 2, count - 2, words[1], &err);
     printf("{\"code\": \"%s\"", cb_code_name(rc));
     print_end(rc, &err);
 }

@@ -385,7 +385,7 @@ static void test_quoted_words_are_one_word_for_sh(void **state)
     struct buf text;
     (void)state;
     buf_init(&text, 100);
-    ssh_quote(&text, "a'b $(c) \n\"");
+    buf_append_quoted(&text, "a'b $(c) \n\"");
     assert_string_equal(text.data, "'a'\\''b $(c) \n\"'");
     buf_release(&text);
 }

@@ -42,7 +42,7 @@ static int run(const char *const *argv, const char *input, size_t max_bytes, uin
                                               .max_bytes = max_bytes,
                                               .timeout_ns = timeout_ns};
     transport_answer_init(answer);
-    return transport_run(transport, &command, answer, err);
+    return transport->run(transport, &command, answer, err);
 }
 
 static void test_words_arrive_as_they_are_and_both_outputs_come_back(void **state)
@@ -131,17 +131,17 @@ static void test_folders_are_copied_and_the_same_one_is_left_alone(void **state)
     path_of("a/deep", file);
     assert_int_equal(mkdir(file, 0755), 0);
     write_text("a/deep/file", "bytes\n");
-    assert_int_equal(transport_get_folders(transport, folder, names, 1, to, NULL), 0);
+    assert_int_equal(transport->get_folders(transport, folder, names, 1, to, NULL), 0);
     path_of("new/a/deep/file", file);
-    assert_int_equal(transport_stat(transport, file, &status, NULL), 0);
+    assert_int_equal(transport->stat(transport, file, &status, NULL), 0);
     assert_int_equal(status.bytes, 6);
     assert_false(status.is_folder);
-    assert_int_equal(transport_get_folders(transport, folder, names, 1, folder, NULL), 0);
-    assert_int_equal(transport_get_file(transport, file, file, NULL), 0);
+    assert_int_equal(transport->get_folders(transport, folder, names, 1, folder, NULL), 0);
+    assert_int_equal(transport->get_file(transport, file, file, NULL), 0);
     buf_init(&text, 100);
-    assert_int_equal(transport_read(transport, file, 2, 3, &text, NULL), 0);
+    assert_int_equal(transport->read(transport, file, 2, 3, &text, NULL), 0);
     assert_string_equal(text.data, "tes");
-    assert_int_equal(transport_read(transport, file, 6, 3, &text, NULL), 0);
+    assert_int_equal(transport->read(transport, file, 6, 3, &text, NULL), 0);
     assert_string_equal(text.data, "tes");
     buf_release(&text);
 }
@@ -153,9 +153,9 @@ static void test_what_is_not_there_is_named(void **state)
     char path[256];
     (void)state;
     path_of("nothing", path);
-    assert_int_equal(transport_stat(transport, path, &status, &err), CB_ERR_NOT_FOUND);
+    assert_int_equal(transport->stat(transport, path, &status, &err), CB_ERR_NOT_FOUND);
     assert_non_null(strstr(err.message, path));
-    assert_int_equal(transport_put_file(transport, path, "/tmp/x", &err), CB_ERR_NOT_FOUND);
+    assert_int_equal(transport->put_file(transport, path, "/tmp/x", &err), CB_ERR_NOT_FOUND);
 }
 
 static void check_last_line(const char *out, const char *errors, const char *wanted)
