@@ -12,6 +12,7 @@
 
 #define MAX_VALUE_BYTES 1024
 #define SBATCH "#SBATCH "
+#define MADE_BY "# Made by ckptbench %s. What is run is frozen in experiment.yaml of the run folder.\n"
 
 /* Slurm ends an option at blanks, interprets quotes and backslashes, and starts a comment at '#'. */
 static bool is_plain(const char *text)
@@ -22,20 +23,6 @@ static bool is_plain(const char *text)
         if (!isgraph((unsigned char)*text) || strchr("\"'\\#`$;<>", *text))
             return false;
     return true;
-}
-
-static int add_key(struct buf *out, const struct experiment *experiment, enum option_id id, const char *option,
-                   struct cb_err *err)
-{
-    const char *value = experiment_text(experiment, id);
-    if (!*value)
-        return 0;
-    if (!is_plain(value))
-        return cb_fail(err, CB_ERR_USAGE,
-                       "%s=%.60s: blanks, quotes and shell characters cannot be in an option of sbatch",
-                       option_row(id)->name, value);
-    buf_printf(out, "#SBATCH --%s=%s\n", option, value);
-    return 0;
 }
 
 /* Double quotes as Slurm reads them; '%' starts its patterns, and "%%" is a literal percent sign. */
@@ -121,27 +108,7 @@ static void add_time(const struct job_script *self, struct buf *out)
     buf_printf(out, "#SBATCH --signal=B:USR1@%d\n", SCRIPT_WARN_S);
 }
 
-static void add_made_by(struct buf *out)
-{
-    buf_printf(out, "# Made by ckptbench %s. What is run is frozen in experiment.yaml of the run folder.\n",
-               version_text());
-}
-
-static void add_agent(const struct job_script *self, struct buf *out)
-{
-    buf_append_char(out, ' ');
-    buf_append_quoted(out, self->agent);
-    buf_append_text(out, " run ");
-    buf_append_quoted(out, self->run_folder);
-    if (self->array_count)
-        buf_append_text(out, "/\"$SLURM_ARRAY_TASK_ID\"");
-    for (size_t i = 0; i < self->other_count; i++) {
-        buf_append_char(out, ' ');
-        buf_append_quoted(out, self->others[i]);
-    }
-}
-
-static int add_keys(const struct job_script *self, struct buf *out, struct cb_err *err)
+static int add_keys(const struct experiment *experiment, struct buf *out, struct cb_err *err)
 {
     static const struct {
         enum option_id id;
@@ -150,12 +117,18 @@ static int add_keys(const struct job_script *self, struct buf *out, struct cb_er
         {OPT_SLURM_PARTITION, "partition"},   {OPT_SLURM_ACCOUNT, "account"},         {OPT_SLURM_QOS, "qos"},
         {OPT_SLURM_CONSTRAINT, "constraint"}, {OPT_SLURM_RESERVATION, "reservation"}, {OPT_SLURM_MAIL, "mail-user"},
     };
-    int rc = 0;
-    for (size_t i = 0; rc == 0 && i < sizeof rows / sizeof *rows; i++)
-        rc = add_key(out, self->experiment, rows[i].id, rows[i].option, err);
-    if (rc == 0 && *experiment_text(self->experiment, OPT_SLURM_MAIL))
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const char *value = experiment_text(experiment, rows[i].id);
+        if (*value && !is_plain(value))
+            return cb_fail(err, CB_ERR_USAGE,
+                           "%s=%.60s: blanks, quotes and shell characters cannot be in an option of sbatch",
+                           option_row(rows[i].id)->name, value);
+        if (*value)
+            buf_printf(out, "#SBATCH --%s=%s\n", rows[i].option, value);
+    }
+    if (*experiment_text(experiment, OPT_SLURM_MAIL))
         buf_append_text(out, "#SBATCH --mail-type=END,FAIL\n");
-    return rc ? rc : add_extra(out, self->experiment, err);
+    return add_extra(out, experiment, err);
 }
 
 /* The requested resources, one line each. */
@@ -171,7 +144,24 @@ static int add_request(const struct job_script *self, struct buf *out, struct cb
         buf_printf(out, "#SBATCH --dependency=afterok:%s\n#SBATCH --kill-on-invalid-dep=yes\n", self->after);
     if (self->node_list)
         buf_printf(out, "#SBATCH --nodelist=%s\n", self->node_list);
-    return add_keys(self, out, err);
+    return add_keys(self->experiment, out, err);
+}
+
+/* The rest of a script: `launcher`, and the agent with its runs. */
+static int add_command(const struct job_script *self, const char *launcher, struct buf *out, struct cb_err *err)
+{
+    buf_append_text(out, launcher);
+    buf_append_quoted(out, self->agent);
+    buf_append_text(out, " run ");
+    buf_append_quoted(out, self->run_folder);
+    if (self->array_count)
+        buf_append_text(out, "/\"$SLURM_ARRAY_TASK_ID\"");
+    for (size_t i = 0; i < self->other_count; i++) {
+        buf_append_char(out, ' ');
+        buf_append_quoted(out, self->others[i]);
+    }
+    buf_append_char(out, '\n');
+    return buf_check(out, "the job script", err);
 }
 
 int job_script_write(const struct job_script *self, struct buf *out, struct cb_err *err)
@@ -184,11 +174,8 @@ int job_script_write(const struct job_script *self, struct buf *out, struct cb_e
     rc = add_log(self, out, err);
     if (rc)
         return rc;
-    add_made_by(out);
-    buf_append_text(out, "exec");
-    add_agent(self, out);
-    buf_append_char(out, '\n');
-    return buf_check(out, "the job script", err);
+    buf_printf(out, MADE_BY, version_text());
+    return add_command(self, "exec ", out, err);
 }
 
 /* An interactive allocation is never requeued, and only its steps are warned before its end. */
@@ -223,13 +210,10 @@ int job_script_write_allocation(const struct job_script *self, struct buf *out, 
         rc = buf_check(&lines, "the job script", err);
     if (rc == 0) {
         buf_append_text(out, "#!/bin/sh\n");
-        add_made_by(out);
+        buf_printf(out, MADE_BY, version_text());
         buf_append_text(out, "exec salloc --kill-command=TERM --wait-all-nodes=1");
         add_words(lines.data, out);
-        buf_append_text(out, " \\\n   ");
-        add_agent(self, out);
-        buf_append_char(out, '\n');
-        rc = buf_check(out, "the job script", err);
+        rc = add_command(self, " \\\n    ", out, err);
     }
     buf_release(&lines);
     return rc;
@@ -249,7 +233,7 @@ int pool_script_write(const struct pool_script *self, struct buf *out, struct cb
         buf_printf(out, "#SBATCH --nodes=%" PRIu64 "\n#SBATCH --ntasks-per-node=1\n", pool->nodes);
     add_time(&parts, out);
     buf_printf(out, "#SBATCH --deadline=now+%" PRIu64 "\n#SBATCH --requeue\n", self->deadline_s);
-    int rc = add_keys(&parts, out, err);
+    int rc = add_keys(self->experiment, out, err);
     if (rc)
         return rc;
     buf_append_text(out, "#SBATCH --open-mode=append\n");

@@ -2,6 +2,7 @@
 #include "jobs/slurm/job_state.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -79,25 +80,16 @@ static enum job_state state_of_outcome(enum outcome outcome)
     }
 }
 
-static void seal_as(struct job_verdict *verdict, enum outcome outcome)
+static void seal_as(struct job_verdict *verdict, enum outcome outcome, const char *format, ...) CB_PRINTF(3, 4);
+static void seal_as(struct job_verdict *verdict, enum outcome outcome, const char *format, ...)
 {
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(verdict->note, sizeof verdict->note, format, arguments);
+    va_end(arguments);
     verdict->seal = true;
     verdict->outcome = outcome;
     verdict->state = state_of_outcome(outcome);
-}
-
-static void judge_cancelled(const struct job_record *record, const struct job_observation *observation,
-                            const char *place, struct job_verdict *verdict)
-{
-    seal_as(verdict, OUTCOME_CANCELLED);
-    if (observation->why)
-        snprintf(verdict->note, sizeof verdict->note, "%s", observation->why);
-    else if (strstr(observation->slurm->reason, "Dependency"))
-        snprintf(verdict->note, sizeof verdict->note, "not started: the run that it waits for has not passed");
-    else
-        snprintf(verdict->note, sizeof verdict->note, "cancelled %s%s%s",
-                 record->cancel_asked ? "on request" : "in Slurm (scancel, or an administrator)",
-                 observation->folder->attempts ? "" : " before it started", place);
 }
 
 /* Slurm says the job is over, and no agent has sealed. */
@@ -106,44 +98,45 @@ static void judge_end(const struct job_record *record, const struct job_observat
 {
     const struct slurm_job *slurm = observation->slurm;
     const char *nodes = *slurm->nodes ? slurm->nodes : *record->nodes ? record->nodes : "unknown";
-    char place[96], how[32];
+    char place[96];
     place_text(observation->folder, place, sizeof place);
     switch (slurm->state) {
     case SLURM_CANCELLED:
     case SLURM_REVOKED:
-        judge_cancelled(record, observation, place, verdict);
+        if (observation->why)
+            seal_as(verdict, OUTCOME_CANCELLED, "%s", observation->why);
+        else if (strstr(slurm->reason, "Dependency"))
+            seal_as(verdict, OUTCOME_CANCELLED, "not started: the run that it waits for has not passed");
+        else
+            seal_as(verdict, OUTCOME_CANCELLED, "cancelled %s%s%s",
+                    record->cancel_asked ? "on request" : "in Slurm (scancel, or an administrator)",
+                    observation->folder->attempts ? "" : " before it started", place);
         return;
     case SLURM_TIMEOUT:
     case SLURM_DEADLINE:
-        seal_as(verdict, OUTCOME_TIMEOUT);
-        snprintf(verdict->note, sizeof verdict->note, "the job's time limit passed%s (%s)", place, slurm->state_name);
+        seal_as(verdict, OUTCOME_TIMEOUT, "the job's time limit passed%s (%s)", place, slurm->state_name);
         return;
     case SLURM_PREEMPTED:
-        seal_as(verdict, OUTCOME_PREEMPTED);
-        snprintf(verdict->note, sizeof verdict->note, "preempted%s", place);
+        seal_as(verdict, OUTCOME_PREEMPTED, "preempted%s", place);
         return;
     case SLURM_NODE_FAIL:
-        seal_as(verdict, OUTCOME_INFRASTRUCTURE);
         if (observation->down_nodes && *observation->down_nodes)
-            snprintf(verdict->note, sizeof verdict->note, "node %s lost%s (NODE_FAIL)", observation->down_nodes, place);
+            seal_as(verdict, OUTCOME_INFRASTRUCTURE, "node %s lost%s (NODE_FAIL)", observation->down_nodes, place);
         else
-            snprintf(verdict->note, sizeof verdict->note, "a node of %s was lost%s (NODE_FAIL)", nodes, place);
+            seal_as(verdict, OUTCOME_INFRASTRUCTURE, "a node of %s was lost%s (NODE_FAIL)", nodes, place);
         return;
     case SLURM_COMPLETED:
-        seal_as(verdict, OUTCOME_LOST);
-        snprintf(verdict->note, sizeof verdict->note,
-                 "Slurm says COMPLETED, but the agent left no result: the run counts as lost%s", place);
+        seal_as(verdict, OUTCOME_LOST, "Slurm says COMPLETED, but the agent left no result: the run counts as lost%s",
+                place);
         return;
     case SLURM_FAILED:
-        seal_as(verdict, OUTCOME_INFRASTRUCTURE);
-        snprintf(how, sizeof how, "%s %d", slurm->exit_signal ? "signal" : "exit status",
-                 slurm->exit_signal ? slurm->exit_signal : slurm->exit_status);
-        snprintf(verdict->note, sizeof verdict->note, "the job ended with %s on %s%s and no result (%s)", how,
-                 *slurm->head ? slurm->head : nodes, place, *slurm->reason ? slurm->reason : "FAILED");
+        seal_as(verdict, OUTCOME_INFRASTRUCTURE, "the job ended with %s %d on %s%s and no result (%s)",
+                slurm->exit_signal ? "signal" : "exit status",
+                slurm->exit_signal ? slurm->exit_signal : slurm->exit_status, *slurm->head ? slurm->head : nodes, place,
+                *slurm->reason ? slurm->reason : "FAILED");
         return;
     default:
-        seal_as(verdict, OUTCOME_INFRASTRUCTURE);
-        snprintf(verdict->note, sizeof verdict->note, "the job ended as %s on %s%s", slurm->state_name, nodes, place);
+        seal_as(verdict, OUTCOME_INFRASTRUCTURE, "the job ended as %s on %s%s", slurm->state_name, nodes, place);
     }
 }
 
@@ -213,8 +206,7 @@ static void judge_gone(const struct job_record *record, const struct job_observa
     say(verdict, record->state, "");
     /* A task of an array that is cancelled before it began leaves no trace in Slurm. */
     if (record->cancel_asked && record->in_array && !record->began_s && !folder->attempts) {
-        seal_as(verdict, OUTCOME_CANCELLED);
-        snprintf(verdict->note, sizeof verdict->note, "cancelled on request before it started");
+        seal_as(verdict, OUTCOME_CANCELLED, "cancelled on request before it started");
         return;
     }
     if (observation->accounting_is_silent)
@@ -225,10 +217,9 @@ static void judge_gone(const struct job_record *record, const struct job_observa
                                        observation->accounting_is_silent ? JUDGE_PATIENCE_S : JUDGE_SILENCE_S)))
         return;
     place_text(folder, place, sizeof place);
-    seal_as(verdict, record->cancel_asked ? OUTCOME_CANCELLED : OUTCOME_LOST);
-    snprintf(verdict->note, sizeof verdict->note, "%s, and its agent left no result%s%s%s%s",
-             "Slurm does not know the job any more", place, *record->slurm_state ? " (last seen as " : "",
-             record->slurm_state, *record->slurm_state ? ")" : "");
+    seal_as(verdict, record->cancel_asked ? OUTCOME_CANCELLED : OUTCOME_LOST,
+            "Slurm does not know the job any more, and its agent left no result%s%s%s%s", place,
+            *record->slurm_state ? " (last seen as " : "", record->slurm_state, *record->slurm_state ? ")" : "");
 }
 
 /* Whether the job of an attempt that was sealed without passing returns for another one. */

@@ -3,7 +3,6 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/clock.h"
@@ -12,26 +11,6 @@
 #define COMMAND_NS (60 * NS_PER_S)
 #define ANSWER_BYTES (8u << 20)
 #define JUST_SENT_NS (15 * NS_PER_S) /* for a job that Slurm may not list yet, or between two touches */
-
-/* Parses "SuspendTime = 60 sec" or "SuspendTime=600"; false for INFINITE, -1, GLOBAL, or if absent. */
-static bool find_seconds(const char *text, size_t len, const char *key, uint64_t *seconds)
-{
-    size_t key_len = strlen(key);
-    for (const char *at = text; (at = memmem(at, len - (size_t)(at - text), key, key_len)); at += key_len) {
-        const char *value = at + key_len;
-        value += strspn(value, " ");
-        if (*value != '=' || (at > text && !strchr(" \n", at[-1])))
-            continue;
-        value += 1 + strspn(value + 1, " ");
-        char *end;
-        unsigned long long number = strtoull(value, &end, 10);
-        if (end == value || *value == '-')
-            return false;
-        *seconds = number;
-        return true;
-    }
-    return false;
-}
 
 /* The line of a partition: by its name, or the default one. */
 static const char *find_partition(const char *partitions, const char *name, size_t *len)
@@ -52,17 +31,17 @@ void slurm_parse_power(const char *config, const char *partitions, const char *p
 {
     uint64_t suspend_s = 0, resume_s = 0, own_s;
     size_t len;
-    bool saves = find_seconds(config, strlen(config), "SuspendTime", &suspend_s);
-    if (!find_seconds(config, strlen(config), "ResumeTimeout", &resume_s))
+    bool saves = slurm_parse_setting(config, strlen(config), "SuspendTime", &suspend_s);
+    if (!slurm_parse_setting(config, strlen(config), "ResumeTimeout", &resume_s))
         resume_s = 0;
     const char *line = find_partition(partitions, partition, &len);
-    if (line && find_seconds(line, len, "SuspendTime", &own_s)) {
+    if (line && slurm_parse_setting(line, len, "SuspendTime", &own_s)) {
         saves = true;
         suspend_s = own_s;
     } else if (line && memmem(line, len, " SuspendTime=INFINITE", 21)) {
         saves = false;
     }
-    if (line && find_seconds(line, len, "ResumeTimeout", &own_s))
+    if (line && slurm_parse_setting(line, len, "ResumeTimeout", &own_s))
         resume_s = own_s;
     *power = (struct slurm_power){
         .saves = saves && suspend_s > 0, .suspend_ns = suspend_s * NS_PER_S, .resume_most_ns = resume_s * NS_PER_S};

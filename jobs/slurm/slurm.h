@@ -105,8 +105,9 @@ int slurm_parse_submitted(const char *text, size_t len, char id[64], char cluste
  * What does not fit into `bytes` is dropped. */
 void slurm_parse_names(const char *text, size_t len, char *names, size_t bytes);
 
-/* MaxArraySize from scontrol show config, the size of an array; 0 if absent. */
-size_t slurm_parse_most_tasks(const char *text, size_t len);
+/* A number of scontrol show config ("SuspendTime = 60 sec") or show partition ("SuspendTime=600"); false for INFINITE,
+ * -1, GLOBAL, or if absent. */
+bool slurm_parse_setting(const char *text, size_t len, const char *key, uint64_t *number);
 
 /* scontrol ping: whether a controller is up. */
 bool slurm_parse_ping(const char *text, size_t len);

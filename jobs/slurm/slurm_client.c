@@ -34,6 +34,15 @@ static int fail_with_answer(const struct transport_answer *answer, const char *w
     return cb_fail(err, CB_ERR_SYSTEM, "%s: %s (exit status %d)", what, *line ? line : "no word", answer->exit_status);
 }
 
+/* Runs a command whose status must be 0. The caller releases the answer. */
+static int ask(struct slurm_client *self, const char *const *argv, const char *what, struct transport_answer *answer,
+               struct cb_err *err)
+{
+    transport_answer_init(answer);
+    int rc = run(self, argv, NULL, COMMAND_NS, answer, err);
+    return rc == 0 && answer->exit_status != 0 ? fail_with_answer(answer, what, err) : rc;
+}
+
 /* "Slurmctld(primary) at vm is DOWN", without the frame that scontrol prints around it. */
 static const char *ping_line(const struct transport_answer *answer, char *line, size_t bytes)
 {
@@ -65,10 +74,7 @@ int slurm_look(struct slurm_client *self, struct slurm_jobs *jobs, struct cb_err
 {
     static const char *const argv[] = {"squeue", "-h", "-a", "-r", "--me", "-t", "all", "-o", SLURM_QUEUE_FORMAT, NULL};
     struct transport_answer answer;
-    transport_answer_init(&answer);
-    int rc = run(self, argv, NULL, COMMAND_NS, &answer, err);
-    if (rc == 0 && answer.exit_status != 0)
-        rc = fail_with_answer(&answer, "squeue", err);
+    int rc = ask(self, argv, "squeue", &answer, err);
     if (rc == 0)
         rc = slurm_parse_queue(answer.out.data, answer.out.len, jobs, err);
     transport_answer_release(&answer);
@@ -79,10 +85,7 @@ int slurm_look_closely(struct slurm_client *self, struct slurm_jobs *jobs, struc
 {
     static const char *const argv[] = {"scontrol", "show", "job", "-o", NULL};
     struct transport_answer answer;
-    transport_answer_init(&answer);
-    int rc = run(self, argv, NULL, COMMAND_NS, &answer, err);
-    if (rc == 0 && answer.exit_status != 0)
-        rc = fail_with_answer(&answer, "scontrol show job", err);
+    int rc = ask(self, argv, "scontrol show job", &answer, err);
     if (rc == 0)
         rc = slurm_parse_details(answer.out.data, answer.out.len, jobs, err);
     transport_answer_release(&answer);
@@ -130,12 +133,10 @@ int slurm_most_array_tasks(struct slurm_client *self, size_t *most, struct cb_er
 {
     static const char *const argv[] = {"scontrol", "show", "config", NULL};
     struct transport_answer answer;
-    transport_answer_init(&answer);
-    int rc = run(self, argv, NULL, COMMAND_NS, &answer, err);
-    if (rc == 0 && answer.exit_status != 0)
-        rc = fail_with_answer(&answer, "scontrol show config", err);
+    uint64_t tasks;
+    int rc = ask(self, argv, "scontrol show config", &answer, err);
     if (rc == 0)
-        *most = slurm_parse_most_tasks(answer.out.data, answer.out.len);
+        *most = slurm_parse_setting(answer.out.data, answer.out.len, "MaxArraySize", &tasks) ? (size_t)tasks : 0;
     transport_answer_release(&answer);
     return rc;
 }
@@ -144,10 +145,7 @@ int slurm_down_nodes(struct slurm_client *self, const char *nodes, char *names, 
 {
     const char *const argv[] = {"sinfo", "-h", "-a", "-N", "-n", nodes, "-t", "down", "-o", "%N", NULL};
     struct transport_answer answer;
-    transport_answer_init(&answer);
-    int rc = run(self, argv, NULL, COMMAND_NS, &answer, err);
-    if (rc == 0 && answer.exit_status != 0)
-        rc = fail_with_answer(&answer, "sinfo", err);
+    int rc = ask(self, argv, "sinfo", &answer, err);
     if (rc == 0)
         slurm_parse_names(answer.out.data, answer.out.len, names, bytes);
     transport_answer_release(&answer);
@@ -166,12 +164,6 @@ static bool is_uncertain(const struct transport_answer *answer)
     return answer->exit_status >= 128; /* sbatch itself was killed */
 }
 
-/* Nothing was submitted, for a reason that is not in the job itself. */
-static int code_of_refusal(const struct transport_answer *answer)
-{
-    return strstr(answer->errors.data, "(connect failure)") ? CB_ERR_SYSTEM : CB_ERR_USAGE;
-}
-
 /* "sbatch: error: Batch job submission failed: Invalid account", without the prefix. */
 static const char *without_prefix(const char *line)
 {
@@ -188,26 +180,34 @@ static const char *without_prefix(const char *line)
     return line;
 }
 
+/* What became of a submission by `program`, whose output starts with the job's number unless `id` is NULL. */
+static int judge_submission(const struct transport_answer *said, const char *program, char id[64], char cluster[64],
+                            enum submit_answer *answer, struct cb_err *err)
+{
+    char line[512];
+    if (said->exit_status == 0) {
+        int rc = id ? slurm_parse_submitted(said->out.data, said->out.len, id, cluster, err) : 0;
+        *answer = rc ? SUBMIT_UNCERTAIN : SUBMIT_ACCEPTED;
+        return rc;
+    }
+    *answer = is_uncertain(said) ? SUBMIT_UNCERTAIN : SUBMIT_REFUSED;
+    transport_answer_last_line(said, line, sizeof line);
+    int code = *answer == SUBMIT_UNCERTAIN                      ? CB_ERR_TIMEOUT
+               : strstr(said->errors.data, "(connect failure)") ? CB_ERR_SYSTEM /* not because of the job itself */
+                                                                : CB_ERR_USAGE;
+    return cb_fail(err, code, "%s: %s", program, without_prefix(line));
+}
+
 int slurm_submit(struct slurm_client *self, const char *script, bool test_only, char id[64], char cluster[64],
                  enum submit_answer *answer, struct cb_err *err)
 {
     const char *const argv[] = {"sbatch", test_only ? "--test-only" : "--parsable", NULL};
     struct transport_answer said;
-    char line[512];
     transport_answer_init(&said);
     int rc = run(self, argv, script, COMMAND_NS, &said, err);
-    *answer = SUBMIT_ACCEPTED;
-    if (rc) {
-        *answer = test_only || rc == CB_ERR_NOT_FOUND ? SUBMIT_REFUSED : SUBMIT_UNCERTAIN;
-    } else if (said.exit_status != 0) {
-        *answer = is_uncertain(&said) ? SUBMIT_UNCERTAIN : SUBMIT_REFUSED;
-        transport_answer_last_line(&said, line, sizeof line);
-        rc = cb_fail(err, *answer == SUBMIT_REFUSED ? code_of_refusal(&said) : CB_ERR_TIMEOUT, "sbatch: %s",
-                     without_prefix(line));
-    } else if (!test_only) {
-        rc = slurm_parse_submitted(said.out.data, said.out.len, id, cluster, err);
-        *answer = rc ? SUBMIT_UNCERTAIN : SUBMIT_ACCEPTED;
-    }
+    *answer = test_only || rc == CB_ERR_NOT_FOUND ? SUBMIT_REFUSED : SUBMIT_UNCERTAIN;
+    if (rc == 0)
+        rc = judge_submission(&said, "sbatch", test_only ? NULL : id, cluster, answer, err);
     transport_answer_release(&said);
     return rc;
 }
@@ -233,19 +233,12 @@ int slurm_allocate(struct slurm_client *self, const char *script, const char *lo
 {
     const char *const argv[] = {"sh", "-c", allocate_script, "ckptbench-allocate", script, log, name, NULL};
     struct transport_answer said;
-    char line[512], cluster[64];
+    char cluster[64];
     transport_answer_init(&said);
     int rc = run(self, argv, NULL, COMMAND_NS, &said, err);
-    *answer = rc ? SUBMIT_UNCERTAIN : SUBMIT_ACCEPTED;
-    if (rc == 0 && said.exit_status == 0) {
-        rc = slurm_parse_submitted(said.out.data, said.out.len, id, cluster, err);
-        *answer = rc ? SUBMIT_UNCERTAIN : SUBMIT_ACCEPTED;
-    } else if (rc == 0) {
-        *answer = is_uncertain(&said) ? SUBMIT_UNCERTAIN : SUBMIT_REFUSED;
-        transport_answer_last_line(&said, line, sizeof line);
-        rc = cb_fail(err, *answer == SUBMIT_REFUSED ? code_of_refusal(&said) : CB_ERR_TIMEOUT, "salloc: %s",
-                     without_prefix(line));
-    }
+    *answer = SUBMIT_UNCERTAIN;
+    if (rc == 0)
+        rc = judge_submission(&said, "salloc", id, cluster, answer, err);
     transport_answer_release(&said);
     return rc;
 }

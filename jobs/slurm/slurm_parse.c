@@ -309,27 +309,23 @@ int slurm_parse_submitted(const char *text, size_t len, char id[64], char cluste
     return 0;
 }
 
-/* "MaxArraySize            = 1001" */
-size_t slurm_parse_most_tasks(const char *text, size_t len)
+bool slurm_parse_setting(const char *text, size_t len, const char *key, uint64_t *number)
 {
-    static const char key[] = "MaxArraySize";
-    size_t position = 0;
-    struct piece line;
-    while (next_line(text, len, &position, &line)) {
-        const char *equals = memchr(line.at, '=', line.len);
-        if (!equals || line.len < sizeof key || memcmp(line.at, key, sizeof key - 1) != 0 ||
-            (line.at[sizeof key - 1] != ' ' && line.at[sizeof key - 1] != '='))
+    size_t key_len = strlen(key);
+    for (const char *at = text; (at = memmem(at, len - (size_t)(at - text), key, key_len)); at += key_len) {
+        const char *value = at + key_len;
+        value += strspn(value, " ");
+        if (*value != '=' || (at > text && !strchr(" \n", at[-1])))
             continue;
-        struct piece value = {equals + 1, line.len - (size_t)(equals + 1 - line.at)};
-        while (value.len && *value.at == ' ') {
-            value.at++;
-            value.len--;
-        }
-        while (value.len && value.at[value.len - 1] == ' ')
-            value.len--;
-        return (size_t)number_or_0(value);
+        value += 1 + strspn(value + 1, " ");
+        char *end;
+        unsigned long long found = strtoull(value, &end, 10);
+        if (end == value || *value == '-')
+            return false;
+        *number = found;
+        return true;
     }
-    return 0;
+    return false;
 }
 
 bool slurm_parse_ping(const char *text, size_t len)

@@ -144,12 +144,15 @@ static void test_the_size_of_arrays_is_read_from_the_configuration(void **state)
 {
     static const char config[] = "Configuration data as of 2026-11-21T22:00:00\nMaxArraySizes = 7\n"
                                  "MaxArraySize            = 1001 \nMaxJobCount             = 10000\n";
+    uint64_t number;
     (void)state;
-    assert_int_equal(slurm_parse_most_tasks(config, strlen(config)), 1001);
-    assert_int_equal(slurm_parse_most_tasks("MaxArraySize=5", 14), 5);
-    assert_int_equal(slurm_parse_most_tasks("MaxArraySize", 12), 0);
-    assert_int_equal(slurm_parse_most_tasks("MaxArraySize = UNLIMITED\n", 25), 0);
-    assert_int_equal(slurm_parse_most_tasks("", 0), 0);
+    assert_true(slurm_parse_setting(config, strlen(config), "MaxArraySize", &number));
+    assert_int_equal(number, 1001);
+    assert_true(slurm_parse_setting("MaxArraySize=5", 14, "MaxArraySize", &number));
+    assert_int_equal(number, 5);
+    assert_false(slurm_parse_setting("MaxArraySize", 12, "MaxArraySize", &number));
+    assert_false(slurm_parse_setting("MaxArraySize = UNLIMITED\n", 25, "MaxArraySize", &number));
+    assert_false(slurm_parse_setting("", 0, "MaxArraySize", &number));
 }
 
 static void test_every_state_has_a_name_a_phase_and_a_way_back(void **state)
