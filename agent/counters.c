@@ -283,12 +283,9 @@ static void write_named(struct json_writer *json, const char *key, const struct 
                 continue;
             json_write_key(json, after->name);
             json_write_begin_object(json);
-            json_write_key(json, "read_bytes");
-            json_write_u64(json, after->read_bytes - before->read_bytes);
-            json_write_key(json, "written_bytes");
-            json_write_u64(json, after->written_bytes - before->written_bytes);
-            json_write_key(json, "operations");
-            json_write_u64(json, after->operations - before->operations);
+            json_member_u64(json, "read_bytes", after->read_bytes - before->read_bytes);
+            json_member_u64(json, "written_bytes", after->written_bytes - before->written_bytes);
+            json_member_u64(json, "operations", after->operations - before->operations);
             json_write_end_object(json);
             break;
         }
@@ -305,16 +302,11 @@ static void write_disk(struct json_writer *json, const struct counters *self)
     }
     const struct disk_counters *before = &self->start.disk, *after = &self->end.disk;
     json_write_begin_object(json);
-    json_write_key(json, "name");
-    json_write_text(json, self->disk);
-    json_write_key(json, "read_bytes");
-    json_write_u64(json, after->read_bytes - before->read_bytes);
-    json_write_key(json, "written_bytes");
-    json_write_u64(json, after->written_bytes - before->written_bytes);
-    json_write_key(json, "reads");
-    json_write_u64(json, after->reads - before->reads);
-    json_write_key(json, "writes");
-    json_write_u64(json, after->writes - before->writes);
+    json_member_text(json, "name", self->disk);
+    json_member_u64(json, "read_bytes", after->read_bytes - before->read_bytes);
+    json_member_u64(json, "written_bytes", after->written_bytes - before->written_bytes);
+    json_member_u64(json, "reads", after->reads - before->reads);
+    json_member_u64(json, "writes", after->writes - before->writes);
     json_write_end_object(json);
 }
 
@@ -328,10 +320,8 @@ int counters_write(const struct counters *self, const char *attempt_path, struct
     buf_init(&text, HOST_JSON_MAX_BYTES);
     json_writer_init(&json, &text, 2);
     json_write_begin_object(&json);
-    json_write_key(&json, "cpu_fraction");
-    json_write_double(&json, cpu_fraction(self));
-    json_write_key(&json, "memory_peak_bytes");
-    json_write_double(&json, self->memory_peak_bytes);
+    json_member_double(&json, "cpu_fraction", cpu_fraction(self));
+    json_member_double(&json, "memory_peak_bytes", self->memory_peak_bytes);
     write_disk(&json, self);
     write_named(&json, "ports", &self->start.ports, &self->end.ports);
     write_named(&json, "nfs", &self->start.nfs, &self->end.nfs);

@@ -81,8 +81,15 @@ static void read_value(const char *path, const char *key, char separator, char *
 
 static void write_known(struct json_writer *json, const char *key, const char *text)
 {
-    json_write_key(json, key);
-    json_write_text(json, *text ? text : NULL);
+    json_member_text(json, key, *text ? text : NULL);
+}
+
+/* The first line of a file. */
+static void write_line(struct json_writer *json, const char *key, const char *path)
+{
+    char text[256];
+    read_line(path, text, sizeof text);
+    write_known(json, key, text);
 }
 
 bool probe_store_path(const char *store, char *path)
@@ -173,18 +180,15 @@ static void write_disk(struct json_writer *json, const char *path)
     json_write_begin_object(json);
     write_known(json, "name", name);
     snprintf(file, sizeof file, "%s/device/model", folder);
-    read_line(file, text, sizeof text);
-    write_known(json, "model", text);
+    write_line(json, "model", file);
     snprintf(file, sizeof file, "%s/queue/rotational", folder);
-    read_line(file, text, sizeof text);
-    write_known(json, "rotational", text);
+    write_line(json, "rotational", file);
     snprintf(file, sizeof file, "%s/queue/scheduler", folder);
     read_chosen(file, text, sizeof text);
     write_known(json, "scheduler", text);
     snprintf(file, sizeof file, "%s/size", folder);
     read_line(file, text, sizeof text);
-    json_write_key(json, "bytes");
-    json_write_u64(json, strtoull(text, NULL, 10) * 512);
+    json_member_u64(json, "bytes", strtoull(text, NULL, 10) * 512);
     json_write_end_object(json);
 }
 
@@ -194,13 +198,10 @@ static void write_tool(struct json_writer *json, const char *key, const char *co
     struct buf text;
     buf_init(&text, 65536);
     struct child_options options = {.argv = argv, .stdin_fd = -1};
-    json_write_key(json, key);
-    if (child_capture(&options, TOOL_TIMEOUT_NS, &text, NULL) == 0) {
+    bool good = child_capture(&options, TOOL_TIMEOUT_NS, &text, NULL) == 0;
+    if (good && text.len)
         text.data[strcspn(text.data, "\n")] = '\0';
-        json_write_text(json, text.data);
-    } else {
-        json_write_null(json);
-    }
+    json_member_text(json, key, good ? text.data : NULL);
     buf_release(&text);
 }
 
@@ -213,8 +214,7 @@ static void write_store(struct json_writer *json, const char *store)
     const struct store_kind *kind = store_uri_of(store).kind;
     if (kind->keeps_data && !kind->is_path) {
         json_write_begin_object(json);
-        json_write_key(json, "file_system");
-        json_write_text(json, kind->name);
+        json_member_text(json, "file_system", kind->name);
         json_write_end_object(json);
         return;
     }
@@ -252,17 +252,13 @@ static void write_topology(struct json_writer *json)
                      {HWLOC_OBJ_PU, "threads"},
                      {HWLOC_OBJ_NUMANODE, "numa_nodes"}};
         for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-            json_write_key(json, kinds[i].key);
-            json_write_i64(json, hwloc_get_nbobjs_by_type(topology, kinds[i].type));
+            json_member_i64(json, kinds[i].key, hwloc_get_nbobjs_by_type(topology, kinds[i].type));
         }
     }
     hwloc_topology_destroy(topology);
 #else
-    char line[256];
-    json_write_key(json, "threads");
-    json_write_i64(json, sysconf(_SC_NPROCESSORS_ONLN));
-    read_line("/sys/devices/system/node/online", line, sizeof line);
-    write_known(json, "numa_online", line);
+    json_member_i64(json, "threads", sysconf(_SC_NPROCESSORS_ONLN));
+    write_line(json, "numa_online", "/sys/devices/system/node/online");
 #endif
 }
 
@@ -274,8 +270,7 @@ static void write_cpu(struct json_writer *json)
     read_value("/proc/cpuinfo", "model name", ':', text, sizeof text);
     write_known(json, "model", text);
     write_topology(json);
-    read_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", text, sizeof text);
-    write_known(json, "governor", text);
+    write_line(json, "governor", "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor");
     json_write_end_object(json);
 }
 
@@ -286,13 +281,11 @@ static void write_memory(struct json_writer *json)
     json_write_key(json, "memory");
     json_write_begin_object(json);
     read_value("/proc/meminfo", "MemTotal", ':', text, sizeof text);
-    json_write_key(json, "bytes");
-    json_write_u64(json, strtoull(text, NULL, 10) * 1024);
-    json_write_key(json, "memlock_limit_bytes");
+    json_member_u64(json, "bytes", strtoull(text, NULL, 10) * 1024);
     if (getrlimit(RLIMIT_MEMLOCK, &limit) < 0 || limit.rlim_cur == RLIM_INFINITY)
-        json_write_text(json, "unlimited");
+        json_member_text(json, "memlock_limit_bytes", "unlimited");
     else
-        json_write_u64(json, limit.rlim_cur);
+        json_member_u64(json, "memlock_limit_bytes", limit.rlim_cur);
     read_chosen("/sys/kernel/mm/transparent_hugepage/enabled", text, sizeof text);
     write_known(json, "transparent_hugepage", text);
     json_write_end_object(json);
@@ -312,8 +305,7 @@ static void write_system(struct json_writer *json)
     read_value("/etc/os-release", "PRETTY_NAME", '=', text, sizeof text);
     write_known(json, "os", text);
     write_known(json, "libc", gnu_get_libc_version());
-    read_line("/proc/sys/kernel/io_uring_disabled", text, sizeof text);
-    write_known(json, "io_uring_disabled", text);
+    write_line(json, "io_uring_disabled", "/proc/sys/kernel/io_uring_disabled");
     json_write_end_object(json);
 }
 
@@ -355,11 +347,10 @@ static void write_ports(struct json_writer *json)
             read_line(path, text, sizeof text);
             json_write_key(json, entries[i]->d_name);
             json_write_begin_object(json);
-            json_write_key(json, "speed_mbit_per_s");
             if (*text && *text != '-')
-                json_write_u64(json, strtoull(text, NULL, 10));
+                json_member_u64(json, "speed_mbit_per_s", strtoull(text, NULL, 10));
             else
-                json_write_null(json);
+                json_member_text(json, "speed_mbit_per_s", NULL);
             json_write_end_object(json);
         }
         free(entries[i]);

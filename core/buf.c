@@ -119,6 +119,17 @@ void buf_append_quoted(struct buf *self, const char *text)
     buf_append_char(self, '\'');
 }
 
+void text_last_line(const char *text, const char *frame, char *line, size_t bytes)
+{
+    line[0] = '\0';
+    for (const char *at = text; *at;) {
+        size_t len = strcspn(at, "\n");
+        if (strspn(at, frame) < len)
+            snprintf(line, bytes, "%.*s", (int)(len < bytes ? len : bytes - 1), at);
+        at += len + (at[len] == '\n');
+    }
+}
+
 int buf_check(const struct buf *self, const char *what, struct cb_err *err)
 {
     if (!self->code)

@@ -36,6 +36,9 @@ void buf_append_quoted(struct buf *self, const char *text);
  * pointer is valid until the next append. */
 void *buf_extend(struct buf *self, size_t len);
 
+/* Copies the last line of a text that has a character outside `frame`, cut to `bytes`; "" if there is none. */
+void text_last_line(const char *text, const char *frame, char *line, size_t bytes);
+
 /* 0, or CB_ERR_MEMORY with a sentence that names `what` and the maximum. */
 int buf_check(const struct buf *self, const char *what, struct cb_err *err) CB_MUST_CHECK;
 

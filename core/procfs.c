@@ -10,7 +10,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define CHUNK_BYTES 16384
 #define CHILDREN_MAX_BYTES (16 << 20)
 
 size_t procfs_read(pid_t pid, const char *name, char *text, size_t text_bytes)
@@ -31,14 +30,9 @@ size_t procfs_read(pid_t pid, const char *name, char *text, size_t text_bytes)
 
 void procfs_read_all(pid_t pid, const char *name, struct buf *bytes)
 {
-    char path[384], chunk[CHUNK_BYTES];
+    char path[384];
     snprintf(path, sizeof path, "/proc/%d/%s", (int)pid, name);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return;
-    for (ssize_t got; (got = read(fd, chunk, sizeof chunk)) > 0;)
-        buf_append(bytes, chunk, (size_t)got);
-    close(fd);
+    (void)!buf_read_file(bytes, path, NULL);
 }
 
 const char *procfs_find_variable(const char *environment, size_t len, const char *name)
@@ -84,7 +78,8 @@ char *procfs_describe(pid_t pid, char text[64])
     return text;
 }
 
-static size_t children_of(pid_t parent, pid_t *children, size_t max)
+/* All processes, or the children of one. */
+static size_t list(pid_t parent, pid_t *found, size_t max)
 {
     size_t count = 0;
     DIR *entries = opendir("/proc");
@@ -92,8 +87,9 @@ static size_t children_of(pid_t parent, pid_t *children, size_t max)
         return 0;
     for (struct dirent *entry; count < max && (entry = readdir(entries));) {
         pid_t own_parent, pid = (pid_t)strtol(entry->d_name, NULL, 10);
-        if (isdigit((unsigned char)entry->d_name[0]) && read_stat(pid, &own_parent) && own_parent == parent)
-            children[count++] = pid;
+        if (isdigit((unsigned char)entry->d_name[0]) &&
+            (parent == 0 || (read_stat(pid, &own_parent) && own_parent == parent)))
+            found[count++] = pid;
     }
     closedir(entries);
     return count;
@@ -108,20 +104,12 @@ bool procfs_mentions(pid_t pid, const char *text)
 
 size_t procfs_all(pid_t *found, size_t max)
 {
-    size_t count = 0;
-    DIR *entries = opendir("/proc");
-    if (!entries)
-        return 0;
-    for (struct dirent *entry; count < max && (entry = readdir(entries));)
-        if (isdigit((unsigned char)entry->d_name[0]))
-            found[count++] = (pid_t)strtol(entry->d_name, NULL, 10);
-    closedir(entries);
-    return count;
+    return list(0, found, max);
 }
 
 size_t procfs_children(pid_t *children, size_t max)
 {
-    return children_of(getpid(), children, max);
+    return list(getpid(), children, max);
 }
 
 /* Reads the kernel's list of children, thread by thread; some kernels are built without that file. */
@@ -155,9 +143,9 @@ size_t procfs_descendants(pid_t pid, pid_t *found, size_t max)
 {
     size_t count = 0;
     if (!list_children(pid, found, max, &count))
-        count = children_of(pid, found, max);
+        count = list(pid, found, max);
     for (size_t i = 0; i < count; i++)
         if (!list_children(found[i], found, max, &count))
-            count += children_of(found[i], found + count, max - count);
+            count += list(found[i], found + count, max - count);
     return count;
 }

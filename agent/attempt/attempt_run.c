@@ -1,7 +1,9 @@
 /* One attempt from start to seal: the order of the steps, which are in files of their own. */
 #include "agent/attempt/attempt_run.h"
 
+#include <inttypes.h>
 #include <limits.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,19 +12,41 @@
 
 #include "agent/attempt/broadcast.h"
 #include "agent/attempt/launch_ranks.h"
-#include "agent/attempt/multipart_cleanup.h"
 #include "agent/attempt/node_peers.h"
 #include "agent/attempt/rank_watch.h"
 #include "agent/attempt/seal.h"
 #include "agent/attempt/slurm_end.h"
-#include "agent/attempt/wait_workload.h"
 #include "core/clock.h"
 #include "core/memory.h"
+#include "core/units.h"
 #include "run/workload_kind.h"
+#include "setup/s3_keys.h"
+#include "store/kind.h"
 
 #define LEAVE_GRACE_NS (2 * NS_PER_S) /* from SIGTERM to SIGKILL for the launcher */
 #define EXPERIMENT_MAX_BYTES (1 << 20)
 #define PROBE_GRACE_NS (3 * NS_PER_S) /* for a probe that is still running when the ranks are done */
+#define WAIT_LOOK_NS (500 * NS_PER_MS)
+#define WAIT_PROGRESS_NS (5 * NS_PER_S)
+#define CLEAN_DEADLINE_NS (15 * NS_PER_S) /* of a request to an object store */
+#define CLEAN_TRIES 4
+
+/* Appends to logs/agent.log what changes no result. */
+static void log_line(const struct attempt *self, const char *format, ...) CB_PRINTF(2, 3);
+static void log_line(const struct attempt *self, const char *format, ...)
+{
+    char path[PATH_MAX];
+    va_list arguments;
+    snprintf(path, sizeof path, "%.4000s/logs/agent.log", self->path.data);
+    FILE *log = fopen(path, "ae");
+    if (!log)
+        return;
+    va_start(arguments, format);
+    vfprintf(log, format, arguments);
+    va_end(arguments);
+    fputc('\n', log);
+    fclose(log);
+}
 
 /* Name, experiment and folder of the attempt: without them there is nothing to seal. */
 static int open_attempt(struct attempt *self, const char *run_folder, char absolute[PATH_MAX], struct cb_err *err)
@@ -81,17 +105,9 @@ static int start_ranks(struct attempt *self, struct cb_err *err)
 static void finish_probe(struct attempt *self)
 {
     struct cb_err err;
-    char path[PATH_MAX];
-    int rc = probe_finish(self->probe, clock_monotonic_ns() + PROBE_GRACE_NS, &err);
+    if (probe_finish(self->probe, clock_monotonic_ns() + PROBE_GRACE_NS, &err))
+        log_line(self, "no fingerprint: %s", err.message);
     self->probe = NULL;
-    if (rc == 0)
-        return;
-    snprintf(path, sizeof path, "%.4000s/logs/agent.log", self->path.data);
-    FILE *log = fopen(path, "ae");
-    if (log) {
-        fprintf(log, "no fingerprint: %s\n", err.message);
-        fclose(log);
-    }
 }
 
 /* Earlier runs of the same job have used up its time, or a signal ended them all. */
@@ -103,11 +119,60 @@ static void end_before_start(struct attempt *self)
         attempt_decide(self, OUTCOME_CANCELLED, CB_ERR_ABORTED, "stopped on request before this run began");
 }
 
+/* Also a heartbeat, for a controller that gets no reply from Slurm. */
+static void show_waiting(const struct attempt *attempt, uint64_t left_ns)
+{
+    struct progress progress = {.state = "running", .slowest_rank = -1};
+    snprintf(progress.note, sizeof progress.note, "waits for another %.0f s", (double)left_ns / (double)NS_PER_S);
+    if (progress_write(attempt->path.data, &progress, NULL) != 0)
+        return; /* ignored: progress is only informative */
+}
+
+static void decide_early(struct attempt *attempt, uint64_t waited_ns)
+{
+    double waited_s = (double)waited_ns / (double)NS_PER_S;
+    const char *whole = experiment_text(attempt->experiment, OPT_WAIT_FOR);
+    slurm_end_explain(attempt);
+    if (*attempt->time_is_up)
+        attempt_decide(attempt, OUTCOME_TIMEOUT, CB_ERR_TIMEOUT, "the job's time limit came near after %.0f s of %s",
+                       waited_s, whole);
+    attempt_decide(attempt, OUTCOME_CANCELLED, CB_ERR_ABORTED, "stopped on request after %.0f s of %s", waited_s,
+                   whole);
+}
+
+/* workload=wait: an allocation that is held and does nothing. Sleeps for wait.for, or until asked to end, and decides
+ * the attempt. */
+static void wait_for_end(struct attempt *attempt)
+{
+    uint64_t whole_ns = experiment_u64(attempt->experiment, OPT_WAIT_FOR), shown_ns = 0;
+    struct cb_err err;
+    if (nodes_find(attempt->experiment, attempt->ranks, &attempt->nodes, &err)) {
+        attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, err.code, "%s", err.message);
+        return;
+    }
+    for (;;) {
+        uint64_t now_ns = clock_monotonic_ns(), waited_ns = now_ns - attempt->started_ns;
+        if (getppid() != attempt->parent)
+            attempt_decide(attempt, OUTCOME_CANCELLED, CB_ERR_ABORTED, "the controller that started this run died");
+        else if (*attempt->signals > 0 || *attempt->time_is_up)
+            decide_early(attempt, waited_ns);
+        else if (waited_ns >= whole_ns)
+            attempt_decide(attempt, OUTCOME_PASS, 0, "%s", "");
+        if (attempt->verdict.decided)
+            return;
+        if (shown_ns == 0 || now_ns - shown_ns >= WAIT_PROGRESS_NS) {
+            show_waiting(attempt, whole_ns - waited_ns);
+            shown_ns = now_ns;
+        }
+        clock_sleep_ns(whole_ns - waited_ns < WAIT_LOOK_NS ? whole_ns - waited_ns : WAIT_LOOK_NS);
+    }
+}
+
 static void run_ranks(struct attempt *self)
 {
     struct cb_err err;
     if (!workload_kind_of(self->experiment)->has_ranks) {
-        wait_workload_run(self);
+        wait_for_end(self);
         return;
     }
     end_before_start(self);
@@ -168,6 +233,41 @@ static int seal(struct attempt *self, struct cb_err *err)
                                          self->number, self->run);
 }
 
+static int abort_all(const struct attempt *attempt, const struct store_uri *uri, uint64_t *count, struct cb_err *err)
+{
+    const char *suffix = experiment_text(attempt->experiment, OPT_SUFFIX);
+    struct s3_options options;
+    int rc = s3_keys_read(attempt->experiment, &options, err);
+    if (rc)
+        return rc;
+    options.attempts = CLEAN_TRIES;
+    if (options.deadline_ns > CLEAN_DEADLINE_NS)
+        options.deadline_ns = CLEAN_DEADLINE_NS;
+    return uri->kind->abort_leftovers(uri->inner, &options, *suffix ? suffix : attempt->run, count, err);
+}
+
+/* Cleans up after killed ranks in an object store: aborts multipart uploads under the run's own prefix, which nobody will
+ * complete and which cost money. Takes a bounded time; `ckptbench s3 clean` finds what is left. */
+static void clean_uploads(const struct attempt *attempt)
+{
+    struct cb_err err = {0};
+    uint64_t count = 0;
+    if (!attempt->experiment)
+        return;
+    struct store_uri uri = store_uri_of(experiment_text(attempt->experiment, OPT_STORE));
+    if (!uri.kind->abort_leftovers || attempt->verdict.outcome == OUTCOME_PASS ||
+        experiment_is(attempt->experiment, OPT_OPS, "load"))
+        return;
+    int rc = abort_all(attempt, &uri, &count, &err);
+    if (!rc && count == 0)
+        return;
+    if (rc)
+        log_line(attempt, "uploads that the ranks left in %s may still be there: %s", uri.inner, err.message);
+    else
+        log_line(attempt, "aborted %" PRIu64 " upload%s that the ranks left in %s", count, units_plural(count),
+                 uri.inner);
+}
+
 int attempt_run(const char *run_folder, const volatile sig_atomic_t *signals, const volatile sig_atomic_t *time_is_up,
                 enum outcome *outcome, int *code, struct cb_err *err)
 {
@@ -184,7 +284,7 @@ int attempt_run(const char *run_folder, const volatile sig_atomic_t *signals, co
     if (!rc) {
         run_ranks(&self);
         rc = seal(&self, err);
-        multipart_cleanup(&self);
+        clean_uploads(&self);
         slurm_end_give_back(&self);
         *outcome = self.verdict.outcome;
         *code = self.verdict.code;

@@ -66,14 +66,6 @@ static int write_hosts(const struct attempt *attempt, bool slots, const char *pa
     return rc;
 }
 
-static int start(struct attempt *attempt, const char *const *words, const char *const *environment, int log_fd,
-                 struct cb_err *err)
-{
-    struct child_options options = {
-        .argv = words, .environment = environment, .stdin_fd = -1, .stdout_fd = log_fd, .stderr_fd = log_fd};
-    return child_start(&attempt->launcher, &options, err);
-}
-
 void command_line_add(struct command_line *self, const char *const *words)
 {
     for (; *words && self->count < LAUNCH_MAX_WORDS; words++)
@@ -94,7 +86,9 @@ static int start_ranks(struct attempt *attempt, const char *const *launcher, con
     command_line_add(&line, launcher);
     command_line_add(&line, worker->words);
     command_line_add(&line, told);
-    return start(attempt, line.words, environment, log_fd, err);
+    const struct child_options options = {
+        .argv = line.words, .environment = environment, .stdin_fd = -1, .stdout_fd = log_fd, .stderr_fd = log_fd};
+    return child_start(&attempt->launcher, &options, err);
 }
 
 static int start_srun(struct attempt *attempt, const struct worker *worker, const char *hosts, int log_fd,

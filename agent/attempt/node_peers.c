@@ -12,7 +12,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "agent/attempt/broadcast.h"
@@ -21,6 +20,7 @@
 #include "agent/node/rendezvous.h"
 #include "core/alloc.h"
 #include "core/clock.h"
+#include "core/path.h"
 #include "core/process.h"
 #include "core/rank_placement.h"
 
@@ -47,19 +47,12 @@ struct node_peers {
     uint64_t progress_ns;
 };
 
-static int make_folder(const char *path)
+static void write_file(const char *path, const struct wire_file *file)
 {
-    return mkdir(path, 0755) == 0 || errno == EEXIST ? 0 : -1;
-}
-
-static void write_file(const char *folder, const struct wire_file *file)
-{
-    char path[PATH_MAX];
     struct buf text;
     buf_init(&text, CHANNEL_MAX_MESSAGE_BYTES);
     buf_append(&text, file->content.at, file->content.len);
-    if (snprintf(path, sizeof path, "%s/%.64s", folder, file->name) < (int)sizeof path)
-        (void)!buf_write_file(&text, path, 0644, NULL); /* optional, like this machine's own */
+    (void)!buf_write_file(&text, path, 0644, NULL); /* optional, like this machine's own */
     buf_release(&text);
 }
 
@@ -67,14 +60,14 @@ static void write_file(const char *folder, const struct wire_file *file)
 static void keep_file(void *context, uint32_t node, const struct wire_file *file)
 {
     const struct attempt *attempt = context;
-    char parent[PATH_MAX], folder[PATH_MAX + NODE_NAME_BYTES];
-    if (snprintf(parent, sizeof parent, "%s/nodes", attempt->path.data) >= (int)sizeof parent)
-        return;
-    snprintf(folder, sizeof folder, "%s/%s", parent, attempt->nodes.name[node]);
-    if (make_folder(parent) == 0 && make_folder(folder) == 0)
-        write_file(folder, file);
-    if (node == 0 && attempt->nodes.own < 0)
-        write_file(attempt->path.data, file);
+    const char *folder = attempt->path.data;
+    char path[PATH_MAX];
+    if (path_format(path, sizeof path, NULL, "%s/nodes/%s/%.64s", folder, attempt->nodes.name[node], file->name) == 0 &&
+        path_make_folders(path, 0755, NULL) == 0)
+        write_file(path, file);
+    if (node == 0 && attempt->nodes.own < 0 &&
+        path_format(path, sizeof path, NULL, "%s/%.64s", folder, file->name) == 0)
+        write_file(path, file);
 }
 
 static void append_address(char *text, size_t text_bytes, const struct sockaddr *place)
@@ -114,41 +107,14 @@ struct agent_words {
     char program[PATH_MAX], addresses[1024], port[16], timeout[32];
 };
 
-/* The path of this program on the nodes. */
-static int find_program(const struct attempt *attempt, char path[PATH_MAX], struct cb_err *err)
-{
-    if (*attempt->programs) {
-        snprintf(path, PATH_MAX, "%s/ckptbench-agent", attempt->programs);
-        return 0;
-    }
-    return process_own_path(path) ? 0 : cb_fail_errno(err, errno, "finding this program's own path");
-}
-
-static int fill_words(const struct attempt *attempt, struct agent_words *words, struct cb_err *err)
-{
-    int rc = find_program(attempt, words->program, err);
-    if (rc)
-        return rc;
-    list_addresses(words->addresses, sizeof words->addresses);
-    snprintf(words->port, sizeof words->port, "%u", rendezvous_port(attempt->peers->rendezvous));
-    snprintf(words->timeout, sizeof words->timeout, "%s", experiment_text(attempt->experiment, OPT_RENDEZVOUS_TIMEOUT));
-    return 0;
-}
-
-static int open_files(const struct node_peers *self, int *key_fd, int *log_fd, struct cb_err *err)
-{
-    *key_fd = open(self->key_path, O_RDONLY | O_CLOEXEC);
-    *log_fd = open(self->log_path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-    if (*key_fd >= 0 && *log_fd >= 0)
-        return 0;
-    return cb_fail_errno(err, errno, "opening %s", *key_fd < 0 ? self->key_path : self->log_path);
-}
-
 /* Starts one srun or ssh with the key on its standard input, which it forwards. */
 static int start_one(struct node_peers *self, uint32_t node, const char *const *words, struct cb_err *err)
 {
-    int key_fd = -1, log_fd = -1;
-    int rc = open_files(self, &key_fd, &log_fd, err);
+    int key_fd = open(self->key_path, O_RDONLY | O_CLOEXEC);
+    int log_fd = open(self->log_path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    int rc = key_fd < 0 || log_fd < 0
+                 ? cb_fail_errno(err, errno, "opening %s", key_fd < 0 ? self->key_path : self->log_path)
+                 : 0;
     /* SIGTERM would make srun kill the agents at once; without it they notice that we are gone, and leave normally. */
     struct child_options options = {
         .argv = words, .stdin_fd = key_fd, .stdout_fd = log_fd, .stderr_fd = log_fd, .death_signal = SIGKILL};
@@ -232,9 +198,16 @@ static int start_agents(struct attempt *attempt, struct cb_err *err)
     self->started_node = calloc(attempt->nodes.count, sizeof *self->started_node);
     if (!self->starters || !self->started_node)
         return alloc_fail(err, "for %u nodes", attempt->nodes.count);
-    int rc = fill_words(attempt, &words, err);
-    if (!rc && attempt->nodes.slurm)
+    if (*attempt->programs)
+        snprintf(words.program, sizeof words.program, "%s/ckptbench-agent", attempt->programs);
+    else if (!process_own_path(words.program))
+        return cb_fail_errno(err, errno, "finding this program's own path");
+    list_addresses(words.addresses, sizeof words.addresses);
+    snprintf(words.port, sizeof words.port, "%u", rendezvous_port(self->rendezvous));
+    snprintf(words.timeout, sizeof words.timeout, "%s", experiment_text(attempt->experiment, OPT_RENDEZVOUS_TIMEOUT));
+    if (attempt->nodes.slurm)
         return start_by_srun(attempt, &words, err);
+    int rc = 0;
     for (uint32_t i = 0; i < attempt->nodes.count && !rc; i++)
         if (attempt->nodes.own != (int64_t)i)
             rc = start_by_ssh(attempt, &words, i, err);
@@ -295,15 +268,8 @@ static void last_words(const struct node_peers *self, char line[LINE_BYTES])
 {
     struct buf text;
     buf_init(&text, LOG_MAX_BYTES);
-    line[0] = '\0';
-    if (buf_read_file(&text, self->log_path, NULL) == 0) {
-        for (const char *at = text.data; *at;) {
-            size_t len = strcspn(at, "\n");
-            if (len > 0)
-                snprintf(line, LINE_BYTES, "%.*s", (int)(len < LINE_BYTES ? len : LINE_BYTES - 1), at);
-            at += len + (at[len] == '\n');
-        }
-    }
+    bool good = buf_read_file(&text, self->log_path, NULL) == 0;
+    text_last_line(good ? text.data : "", "", line, LINE_BYTES);
     buf_release(&text);
 }
 
@@ -373,7 +339,7 @@ int node_peers_write_report(const struct attempt *attempt, struct cb_err *err)
     if (!attempt->peers)
         return 0;
     snprintf(path, sizeof path, "%.4000s/rendezvous.json", attempt->path.data);
-    return rendezvous_write(attempt->peers->rendezvous, &attempt->nodes, path, node_peers_seconds(attempt), err);
+    return rendezvous_write(attempt->peers->rendezvous, path, node_peers_seconds(attempt), err);
 }
 
 void node_peers_await(struct attempt *attempt)

@@ -3,13 +3,15 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "agent/attempt/launch_ranks.h"
 #include "agent/attempt/node_peers.h"
-#include "agent/attempt/startup_watch.h"
+
 #include "core/clock.h"
+#include "core/procfs.h"
 
 #define TICK_NS (50 * NS_PER_MS)
 #define PROGRESS_NS (500 * NS_PER_MS)
@@ -21,6 +23,22 @@
 #define AFTER_DEATH_NS (5 * NS_PER_S)    /* the same for a rank that vanished unnoticed by its launcher */
 #define STANDSTILL_NS (10 * NS_PER_S)    /* after this time without our heartbeat, ranks leave by themselves */
 #define AFTER_WORK_NS NS_PER_S           /* from the end of the last rank until its leftovers are killed */
+#define STARTUP_LOOK_NS (200 * NS_PER_MS)
+#define STARTUP_DEATH_NS (3 * NS_PER_S) /* time for a launcher to notice by itself */
+#define STARTUP_LAST_NS (8 * NS_PER_S)  /* launchers start ranks in quick succession */
+#define ENVIRONMENT_MAX_BYTES (4 << 20)
+
+/* Ranks that are started, not yet reporting: processes that no status page names yet.
+ *
+ * A launcher may miss the death of a rank that had not connected to it, and then it waits for ever, as the other
+ * ranks do. So we check from outside which ranks have, or had, a process. Ranks that do not descend from our launcher
+ * (on another machine) are not watched. */
+struct startup_watch {
+    pid_t *pid;           /* by rank, 0 before it was seen; owned, NULL before the first scan */
+    uint64_t *missing_ns; /* by rank: when its process disappeared, 0 while it has one */
+    uint64_t look_ns;     /* time of the last scan */
+    uint64_t born_ns;     /* when the last new process was seen, 0 if none */
+};
 
 struct watch {
     struct attempt *attempt;
@@ -38,6 +56,97 @@ struct watch {
     double bytes_per_s[OP_COUNT];     /* last seen of all ranks in each operation; 0: none yet */
     struct startup_watch startup_watch;
 };
+
+/* Variables by which launchers number ranks: Open MPI, PMIx, MPICH, Slurm. */
+static const char *const rank_names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"};
+
+static bool read_rank(pid_t pid, uint32_t count, uint32_t *rank)
+{
+    struct buf environment;
+    bool found = false;
+    buf_init(&environment, ENVIRONMENT_MAX_BYTES);
+    procfs_read_all(pid, "environ", &environment);
+    for (size_t i = 0; i < sizeof rank_names / sizeof *rank_names && !found; i++) {
+        const char *text = procfs_find_variable(environment.data, environment.len, rank_names[i]);
+        char *end = NULL;
+        unsigned long number = text ? strtoul(text, &end, 10) : 0;
+        found = text && end != text && *end == '\0' && number < count;
+        if (found)
+            *rank = (uint32_t)number;
+    }
+    buf_release(&environment);
+    return found;
+}
+
+static bool is_known(const struct startup_watch *self, uint32_t count, pid_t pid)
+{
+    for (uint32_t rank = 0; rank < count; rank++)
+        if (self->pid[rank] == pid)
+            return true;
+    return false;
+}
+
+/* A process counts once it has settled: before that it may be a copy of its launcher that has not yet become a rank. */
+static void look_at_starts(struct startup_watch *self, const struct attempt *attempt, uint64_t now_ns)
+{
+    size_t room = (size_t)attempt->ranks * 2 + 64; /* ranks and the launcher's own processes */
+    pid_t *found = calloc(room, sizeof *found);
+    size_t count = found ? procfs_descendants(attempt->launcher.pid, found, room) : 0;
+    for (size_t i = 0; i < count; i++) {
+        uint32_t rank;
+        if (is_known(self, attempt->ranks, found[i]) || !launch_is_ours(attempt, found[i]) ||
+            !read_rank(found[i], attempt->ranks, &rank))
+            continue;
+        self->pid[rank] = found[i];
+        self->born_ns = now_ns;
+    }
+    free(found);
+}
+
+static bool is_alive(pid_t pid)
+{
+    char state = pid ? procfs_state(pid) : '\0';
+    return state && state != 'Z' && state != 'X';
+}
+
+static bool is_dead(struct startup_watch *self, uint32_t rank, uint64_t now_ns)
+{
+    if (is_alive(self->pid[rank])) {
+        self->missing_ns[rank] = 0;
+        return false;
+    }
+    if (!self->missing_ns[rank])
+        self->missing_ns[rank] = now_ns;
+    if (self->pid[rank])
+        return now_ns - self->missing_ns[rank] > STARTUP_DEATH_NS;
+    return now_ns - self->born_ns > STARTUP_LAST_NS;
+}
+
+/* Scans a few times a second for ranks that have not reported. True with the lowest rank that died: either its process
+ * has been gone for a while, or it has had none long after the last other rank started. */
+static bool find_dead_start(struct startup_watch *self, const struct attempt *attempt, uint64_t now_ns, uint32_t *rank)
+{
+    if (!attempt->has_launcher || attempt->launcher.exited || now_ns - self->look_ns < STARTUP_LOOK_NS)
+        return false;
+    self->look_ns = now_ns;
+    if (!self->pid) {
+        self->pid = calloc(attempt->ranks, sizeof *self->pid);
+        self->missing_ns = calloc(attempt->ranks, sizeof *self->missing_ns);
+    }
+    if (!self->pid || !self->missing_ns)
+        return false; /* timeout.launch still applies */
+    look_at_starts(self, attempt, now_ns);
+    if (!self->born_ns)
+        return false;
+    for (uint32_t i = 0; i < attempt->ranks; i++) {
+        const struct status_page *page = attempt->pages.page[i];
+        if (atomic_load(&page->pid) == 0 && atomic_load(&page->phase) == PHASE_STARTING && is_dead(self, i, now_ns)) {
+            *rank = i;
+            return true;
+        }
+    }
+    return false;
+}
 
 static const struct status_page *page_of(const struct attempt *attempt, uint32_t rank)
 {
@@ -108,7 +217,7 @@ static void check_launch(struct watch *self, uint64_t now_ns)
     uint32_t dead;
     if (missing == 0) {
         attempt->launched_ns = now_ns;
-    } else if (!attempt->peers && startup_watch_find_dead(&self->startup_watch, attempt, now_ns, &dead)) {
+    } else if (!attempt->peers && find_dead_start(&self->startup_watch, attempt, now_ns, &dead)) {
         attempt_decide(attempt, OUTCOME_INFRASTRUCTURE, CB_ERR_SYSTEM,
                        "rank %u died while it started, before it had reported, and its launcher did not notice: "
                        "see logs/ranks.log",
@@ -387,5 +496,6 @@ void rank_watch_run(struct attempt *attempt)
     check_silent(&self, clock_monotonic_ns());
     check_launch(&self, clock_monotonic_ns()); /* a very short run may end between two ticks */
     check_signals(&self, clock_monotonic_ns());
-    startup_watch_release(&self.startup_watch);
+    free(self.startup_watch.pid);
+    free(self.startup_watch.missing_ns);
 }

@@ -20,6 +20,7 @@
 
 #define LOG_MAX_BYTES (64 << 20)
 #define LINE_MAX_BYTES 400
+#define MPIRUN_FRAME " -*\t" /* mpirun frames its messages */
 
 /* The rank whose failure is the reason: the lowest, but ranks that only stopped because of others come last. False if
  * no rank failed. */
@@ -153,26 +154,13 @@ static bool find_killed(const struct attempt *attempt, const char *log, uint32_t
     return attempt->launcher.exited && WIFSIGNALED(attempt->launcher.status);
 }
 
-/* The last line with content: mpirun frames its messages with dashes. */
-static void last_words(const char *log, char line[LINE_MAX_BYTES])
-{
-    line[0] = '\0';
-    for (const char *at = log; *at;) {
-        size_t len = strcspn(at, "\n");
-        size_t from = strspn(at, " -*\t");
-        if (from < len)
-            snprintf(line, LINE_MAX_BYTES, "%.*s", (int)(len < LINE_MAX_BYTES ? len : LINE_MAX_BYTES - 1), at);
-        at += len + (at[len] == '\n' ? 1 : 0);
-    }
-}
-
 /* The first line printed by a rank that ended before it had a page; launchers report on it only afterwards. */
 static void first_words(const char *log, char line[LINE_MAX_BYTES])
 {
     static const char name[] = "ckptbench-worker: ";
     const char *at = strstr(log, name);
     if (!at) {
-        last_words(log, line);
+        text_last_line(log, MPIRUN_FRAME, line, LINE_MAX_BYTES);
         return;
     }
     size_t len = strcspn(at, "\n");
@@ -250,7 +238,7 @@ static void decide_silent(struct attempt *attempt, const char *log)
     uint32_t rank = 0;
     while (rank + 1 < attempt->pages.count && atomic_load(&attempt->pages.page[rank]->phase) == PHASE_DONE)
         rank++;
-    last_words(log, line);
+    text_last_line(log, MPIRUN_FRAME, line, sizeof line);
     child_describe(&attempt->launcher, how);
     const char *who = attempt->has_launcher ? attempt->launcher_name : "the worker";
     if (attempt->has_launcher && attempt->launcher.exited && WIFSIGNALED(attempt->launcher.status))

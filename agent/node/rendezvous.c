@@ -1,6 +1,7 @@
 /* Brings the nodes of a run together and receives their reports: the port, the connections, and each node's state. */
 #include "agent/node/rendezvous.h"
 
+#include <math.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,6 +10,7 @@
 #include "agent/node/page_copy.h"
 #include "core/alloc.h"
 #include "core/clock.h"
+#include "core/json.h"
 #include "core/rank_placement.h"
 #include "core/version.h"
 
@@ -16,6 +18,7 @@
 #define STRANGER_NS (20 * NS_PER_S) /* deadline for the hello */
 #define BEAT_NS (500 * NS_PER_MS)
 #define FINISH_WAIT_MS 5
+#define JSON_MAX_BYTES (64 << 20)
 
 struct node {
     struct node_report report;
@@ -528,4 +531,53 @@ void rendezvous_finish(struct rendezvous *self, uint64_t deadline_ns)
         for (uint32_t i = 0; i < node_count(self); i++)
             waits = waits || (self->nodes[i].channel && self->nodes[i].report.state != NODE_FINISHED);
     }
+}
+
+static void write_node(const struct rendezvous *self, uint32_t index, struct json_writer *json)
+{
+    static const char *const states[] = {"missing", "missing", "joined", "joined", "lost"};
+    const struct node_report *report = &self->nodes[index].report;
+    bool own = is_own(self, index), joined = !own && report->joined_wall_ns;
+    char joined_at[32];
+    json_write_begin_object(json);
+    json_member_text(json, "node", name_of(self, index));
+    json_member_text(json, "host", *report->host ? report->host : NULL);
+    json_member_text(json, "state", own ? "head" : states[report->state]);
+    json_member_u64(json, "first_rank", report->first_rank);
+    json_member_u64(json, "ranks", report->rank_count);
+    if (joined)
+        clock_format_utc(report->joined_wall_ns, joined_at);
+    json_member_text(json, "joined", joined ? joined_at : NULL);
+    json_member_double(json, "clock_offset_s",
+                       own      ? 0
+                       : joined ? (double)report->joined.wall_offset_ns / (double)NS_PER_S
+                                : NAN);
+    json_member_double(json, "round_trip_s", joined ? (double)report->joined.round_trip_ns / (double)NS_PER_S : NAN);
+    if (joined && report->joined.store_free_bytes != UINT64_MAX)
+        json_member_u64(json, "store_free_bytes", report->joined.store_free_bytes);
+    else
+        json_member_text(json, "store_free_bytes", NULL);
+    json_member_text(json, "trouble", *report->trouble ? report->trouble : NULL);
+    json_write_end_object(json);
+}
+
+int rendezvous_write(const struct rendezvous *self, const char *path, double rendezvous_s, struct cb_err *err)
+{
+    struct buf text;
+    struct json_writer json;
+    buf_init(&text, JSON_MAX_BYTES);
+    json_writer_init(&json, &text, 2);
+    json_write_begin_object(&json);
+    json_member_u64(&json, "version", 1);
+    json_member_double(&json, "rendezvous_s", rendezvous_s);
+    json_write_key(&json, "nodes");
+    json_write_begin_array(&json);
+    for (uint32_t i = 0; i < node_count(self); i++)
+        write_node(self, i, &json);
+    json_write_end_array(&json);
+    json_write_end_object(&json);
+    buf_append_char(&text, '\n');
+    int rc = buf_write_file(&text, path, 0644, err);
+    buf_release(&text);
+    return rc;
 }

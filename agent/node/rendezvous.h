@@ -80,7 +80,7 @@ const struct wire_sight *rendezvous_sight(const struct rendezvous *self, uint32_
 void rendezvous_finish(struct rendezvous *self, uint64_t deadline_ns);
 
 /* Writes rendezvous.json from the current state; the time until all had joined is NAN if they have not. */
-int rendezvous_write(const struct rendezvous *self, const struct nodes *nodes, const char *path, double rendezvous_s,
+int rendezvous_write(const struct rendezvous *self, const char *path, double rendezvous_s,
                      struct cb_err *err) CB_MUST_CHECK;
 
 #endif

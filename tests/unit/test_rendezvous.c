@@ -185,7 +185,7 @@ static void nodes_join_and_their_clocks_are_measured_not_judged(void **state)
     int fd = mkstemp(path);
     assert_true(fd >= 0);
     close(fd);
-    assert_int_equal(rendezvous_write(self->head, &self->nodes, path, 0.25, NULL), 0);
+    assert_int_equal(rendezvous_write(self->head, path, 0.25, NULL), 0);
     assert_int_equal(json_parse_file(path, 1 << 20, &root, NULL), 0);
     const struct json_value *third = json_at(json_get(root, "nodes"), 2);
     assert_true(json_as_double(json_get(third, "clock_offset_s"), &number) && number == 3600);
