@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "core/json.h"
+#include "core/memory.h"
 #include "core/path.h"
 
 #define TEXT_MAX_BYTES (4 << 20)
@@ -29,24 +30,11 @@ bool counters_parse_cpu(const char *stat, struct cpu_counters *cpu)
     return true;
 }
 
-static bool find_kib(const char *meminfo, const char *key, uint64_t *bytes)
-{
-    size_t len = strlen(key);
-    for (const char *line = meminfo, *end; *line; line = *end ? end + 1 : end) {
-        uint64_t kib;
-        end = line + strcspn(line, "\n");
-        if (strncmp(line, key, len) == 0 && sscanf(line + len, " %" SCNu64 " kB", &kib) == 1) {
-            *bytes = kib * 1024;
-            return true;
-        }
-    }
-    return false;
-}
-
 bool counters_parse_memory_used(const char *meminfo, uint64_t *used_bytes)
 {
     uint64_t total, available;
-    if (!find_kib(meminfo, "MemTotal:", &total) || !find_kib(meminfo, "MemAvailable:", &available) || available > total)
+    if (memory_parse_meminfo(meminfo, "MemTotal", &total, NULL) ||
+        memory_parse_meminfo(meminfo, "MemAvailable", &available, NULL) || available > total)
         return false;
     *used_bytes = total - available;
     return true;

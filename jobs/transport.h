@@ -41,7 +41,9 @@ struct transport_stat {
 };
 
 struct transport {
-    const char *name; /* for messages: "this machine", "login.example" */
+    const char *name;     /* for messages: "this machine", "login.example" */
+    const char *note;     /* for the user, to be shown once ("Match … skipped"), or "" */
+    uint32_t connections; /* made so far */
     int (*run)(struct transport *self, const struct transport_command *command, struct transport_answer *answer,
                struct cb_err *err);
     /* Copies files and folders to and from the remote side, creating missing parents. A file arrives complete or not
@@ -77,10 +79,6 @@ struct transport_ssh_settings {
 };
 int transport_ssh_open(const char *destination, const struct transport_ssh_settings *settings, struct transport **self,
                        struct cb_err *err) CB_MUST_CHECK;
-/* A notice for the user, shown once ("Match … skipped"), or "". */
-const char *transport_ssh_note(const struct transport *self);
-/* Number of connections made so far. */
-uint32_t transport_ssh_connections(const struct transport *self);
 
 /* Prefixes of variables that set options of Slurm's programs, and the variables among them that locate the cluster
  * and are kept. NULL-terminated. */

@@ -225,6 +225,7 @@ int transport_local_open(struct transport **self, struct cb_err *err)
     if (!opened)
         return alloc_fail(err, "for a transport");
     *opened = (struct transport){.name = "this machine",
+                                 .note = "",
                                  .run = local_run,
                                  .put_file = local_copy_file,
                                  .get_file = local_copy_file,

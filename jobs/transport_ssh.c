@@ -76,7 +76,7 @@ static int open_link(struct ssh_link *self, const char *destination, const struc
     rc = ssh_session_open(&self->session, &self->route, settings->connect_timeout_ns, err);
     if (rc)
         return rc;
-    self->connections = 1;
+    self->base.connections = 1;
     return settings->login_path ? ask_login_path(self, err) : 0;
 }
 
@@ -87,7 +87,8 @@ int transport_ssh_open(const char *destination, const struct transport_ssh_setti
     struct ssh_link *made = calloc(1, sizeof *made);
     if (!made)
         return alloc_fail(err, "for a transport");
-    made->base = (struct transport){.run = ssh_link_run,
+    made->base = (struct transport){.note = made->note,
+                                    .run = ssh_link_run,
                                     .put_file = ssh_files_put,
                                     .get_file = ssh_files_get,
                                     .get_folders = ssh_folders_get_many,
@@ -102,16 +103,6 @@ int transport_ssh_open(const char *destination, const struct transport_ssh_setti
     return rc;
 }
 
-const char *transport_ssh_note(const struct transport *self)
-{
-    return ((const struct ssh_link *)self)->note;
-}
-
-uint32_t transport_ssh_connections(const struct transport *self)
-{
-    return ((const struct ssh_link *)self)->connections;
-}
-
 #else
 
 int transport_ssh_open(const char *destination, const struct transport_ssh_settings *settings, struct transport **self,
@@ -122,18 +113,6 @@ int transport_ssh_open(const char *destination, const struct transport_ssh_setti
     return cb_fail(err, CB_ERR_UNSUPPORTED,
                    "%s cannot be reached: this build has no libssh2 (Debian: libssh2-1-dev, then build again)",
                    destination);
-}
-
-const char *transport_ssh_note(const struct transport *self)
-{
-    (void)self;
-    return "";
-}
-
-uint32_t transport_ssh_connections(const struct transport *self)
-{
-    (void)self;
-    return 0;
 }
 
 #endif

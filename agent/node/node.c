@@ -255,28 +255,22 @@ static int send_all(struct node_agent *self, struct cb_err *err)
     return rc ? rc : send_message(self, WIRE_FINISHED, NULL, err);
 }
 
-static int take_beat(struct node_agent *self, const void *bytes, size_t len, struct cb_err *err)
-{
-    struct wire_beat beat;
-    int rc = wire_read(bytes, len, WIRE_BEAT, &beat, err);
-    if (rc)
-        return rc;
-    if (beat.stop > self->orders.stop && beat.stop <= STOP_NOW)
-        pages_request_stop(&self->pages, (enum stop_request)beat.stop);
-    self->orders = beat;
-    return 0;
-}
-
 static int hear(struct node_agent *self, uint64_t now_ns, struct cb_err *err)
 {
     const void *bytes;
     size_t len;
     int rc = channel_work(self->channel, err);
     while (!rc && channel_next(self->channel, &bytes, &len)) {
+        struct wire_beat beat;
         self->heard_ns = now_ns;
-        if (wire_kind_of(bytes, len) == WIRE_BEAT)
-            rc = take_beat(self, bytes, len, err);
-        else if (wire_kind_of(bytes, len) == WIRE_FINISH)
+        if (wire_kind_of(bytes, len) == WIRE_BEAT) {
+            rc = wire_read(bytes, len, WIRE_BEAT, &beat, err);
+            if (rc)
+                break;
+            if (beat.stop > self->orders.stop && beat.stop <= STOP_NOW)
+                pages_request_stop(&self->pages, (enum stop_request)beat.stop);
+            self->orders = beat;
+        } else if (wire_kind_of(bytes, len) == WIRE_FINISH)
             self->finish = true;
         else
             rc = cb_fail(err, CB_ERR_FORMAT, "the head sent something that no head sends");

@@ -277,80 +277,61 @@ static void accept_strangers(struct rendezvous *self, uint64_t now_ns)
     }
 }
 
-static int take_sight(const struct node *node, const void *bytes, size_t len, struct cb_err *err)
+static int take_file(struct rendezvous *self, uint32_t index, const struct wire_file *file, struct cb_err *err)
 {
-    struct wire_sight sight;
-    int rc = wire_read(bytes, len, WIRE_SIGHT, &sight, err);
-    if (!rc && sight.rank - node->report.first_rank >= node->report.rank_count)
-        rc = cb_fail(err, CB_ERR_FORMAT, "a report of rank %u, which is on another node", sight.rank);
-    if (!rc)
-        node->sights[sight.rank - node->report.first_rank] = sight;
-    return rc;
-}
-
-static int take_span(struct rendezvous *self, const struct node *node, const void *bytes, size_t len,
-                     struct cb_err *err)
-{
-    struct wire_span span;
-    int rc = wire_read(bytes, len, WIRE_SPAN, &span, err);
-    if (!rc && span.rank - node->report.first_rank >= node->report.rank_count)
-        rc = cb_fail(err, CB_ERR_FORMAT, "a page of rank %u, which is on another node", span.rank);
-    return rc ? rc : page_copy_apply(self->setup.page[span.rank], span.offset, span.bytes.at, span.bytes.len, err);
-}
-
-static int take_joined(struct node *node, const void *bytes, size_t len, struct cb_err *err)
-{
-    int rc = wire_read(bytes, len, WIRE_JOINED, &node->report.joined, err);
-    if (rc)
-        return rc;
-    node->report.state = NODE_JOINED;
-    node->report.joined_wall_ns = clock_wall_ns();
+    if (strcmp(file->name, "fingerprint.json") != 0 && strcmp(file->name, "host.json") != 0)
+        return cb_fail(err, CB_ERR_FORMAT, "a file %s, which no node has", file->name);
+    if (self->setup.file)
+        self->setup.file(self->setup.context, index, file);
     return 0;
-}
-
-static int answer_ping(struct rendezvous *self, uint32_t index, const void *bytes, size_t len, struct cb_err *err)
-{
-    struct wire_ping ping;
-    int rc = wire_read(bytes, len, WIRE_PING, &ping, err);
-    if (rc)
-        return rc;
-    const struct wire_pong pong = {
-        .echo_ns = ping.now_ns, .monotonic_ns = clock_monotonic_ns(), .wall_ns = clock_wall_ns()};
-    tell(self, index, WIRE_PONG, &pong);
-    return 0;
-}
-
-static int take_file(struct rendezvous *self, uint32_t index, const void *bytes, size_t len, struct cb_err *err)
-{
-    struct wire_file file;
-    int rc = wire_read(bytes, len, WIRE_FILE, &file, err);
-    if (!rc && strcmp(file.name, "fingerprint.json") != 0 && strcmp(file.name, "host.json") != 0)
-        rc = cb_fail(err, CB_ERR_FORMAT, "a file %s, which no node has", file.name);
-    if (!rc && self->setup.file)
-        self->setup.file(self->setup.context, index, &file);
-    return rc;
 }
 
 static int take_message(struct rendezvous *self, uint32_t index, const void *bytes, size_t len, struct cb_err *err)
 {
     struct node *node = &self->nodes[index];
-    bool joined = node->report.state == NODE_JOINED;
-    switch (wire_kind_of(bytes, len)) {
-    case WIRE_PING:
-        return answer_ping(self, index, bytes, len, err);
-    case WIRE_JOINED:
-        return joined ? cb_fail(err, CB_ERR_FORMAT, "it joined twice") : take_joined(node, bytes, len, err);
-    case WIRE_REFUSED: {
+    uint32_t first = node->report.first_rank, count = node->report.rank_count;
+    enum wire_kind kind = wire_kind_of(bytes, len);
+    union {
+        struct wire_ping ping;
+        struct wire_joined joined;
         struct wire_refused refused;
-        int rc = wire_read(bytes, len, WIRE_REFUSED, &refused, err);
-        return rc ? rc : cb_fail(err, CB_ERR_SYSTEM, "%.400s", refused.reason);
+        struct wire_sight sight;
+        struct wire_span span;
+        struct wire_file file;
+    } message;
+    if (kind == WIRE_PING || kind == WIRE_JOINED || kind == WIRE_REFUSED || kind == WIRE_SIGHT || kind == WIRE_SPAN ||
+        kind == WIRE_FILE) {
+        int rc = wire_read(bytes, len, kind, &message, err);
+        if (rc)
+            return rc;
     }
+    switch (kind) {
+    case WIRE_PING:
+        tell(self, index, WIRE_PONG,
+             &(struct wire_pong){
+                 .echo_ns = message.ping.now_ns, .monotonic_ns = clock_monotonic_ns(), .wall_ns = clock_wall_ns()});
+        return 0;
+    case WIRE_JOINED:
+        if (node->report.state == NODE_JOINED)
+            return cb_fail(err, CB_ERR_FORMAT, "it joined twice");
+        node->report.joined = message.joined;
+        node->report.state = NODE_JOINED;
+        node->report.joined_wall_ns = clock_wall_ns();
+        return 0;
+    case WIRE_REFUSED:
+        return cb_fail(err, CB_ERR_SYSTEM, "%.400s", message.refused.reason);
     case WIRE_SIGHT:
-        return take_sight(node, bytes, len, err);
+        if (message.sight.rank - first >= count)
+            return cb_fail(err, CB_ERR_FORMAT, "a report of rank %u, which is on another node", message.sight.rank);
+        node->sights[message.sight.rank - first] = message.sight;
+        return 0;
     case WIRE_SPAN:
-        return take_span(self, node, bytes, len, err);
+        if (message.span.rank - first >= count)
+            return cb_fail(err, CB_ERR_FORMAT, "a page of rank %u, which is on another node", message.span.rank);
+        return page_copy_apply(self->setup.page[message.span.rank], message.span.offset, message.span.bytes.at,
+                               message.span.bytes.len, err);
     case WIRE_FILE:
-        return take_file(self, index, bytes, len, err);
+        return take_file(self, index, &message.file, err);
     case WIRE_FINISHED:
         node->report.state = NODE_FINISHED;
         return 0;

@@ -36,8 +36,8 @@ int remote_connect(struct remote *self, struct site *site, struct cb_err *err)
     int rc = transport_ssh_open(site_text(&self->site, SITE_HOST), &settings, &self->transport, err);
     if (rc)
         return cb_context(err, "site %s", self->site.name);
-    if (*transport_ssh_note(self->transport))
-        log_info("site %s: %s", self->site.name, transport_ssh_note(self->transport));
+    if (*self->transport->note)
+        log_info("site %s: %s", self->site.name, self->transport->note);
     return 0;
 }
 

@@ -162,19 +162,6 @@ static bool read_pax(const char *bytes, size_t len, struct extras *extras)
     return true;
 }
 
-/* Whether the header is an extension of the next entry. */
-static int take_extras(const struct archive *self, char type, const char *bytes, size_t len, struct extras *extras,
-                       bool *was_extra, struct cb_err *err)
-{
-    *was_extra = true;
-    if (type == 'L')
-        return take_text(bytes, len, extras->path, sizeof extras->path) ? 0 : no_archive(self, "a long name", err);
-    if (type == 'x')
-        return read_pax(bytes, len, extras) ? 0 : no_archive(self, "an extended header", err);
-    *was_extra = type == 'K' || type == 'g'; /* the target of a long link; headers for the whole archive */
-    return 0;
-}
-
 static int fill_entry(const struct archive *self, const char *header, const struct extras *extras,
                       struct archive_entry *entry, struct cb_err *err)
 {
@@ -216,9 +203,8 @@ int archive_next(struct archive *self, struct archive_entry *entry, bool *more, 
 {
     struct extras extras = {.path = ""};
     for (;;) {
-        const char *header = self->bytes + self->at;
+        const char *header = self->bytes + self->at, *bytes = header + BLOCK_BYTES;
         uint64_t size;
-        bool was_extra;
         if (self->len - self->at < BLOCK_BYTES)
             return no_archive(self, "it is cut", err);
         *more = !is_empty(header);
@@ -226,24 +212,26 @@ int archive_next(struct archive *self, struct archive_entry *entry, bool *more, 
             return 0;
         if (!sum_is_right(header) || !read_number(header + SIZE, SIZE_BYTES, &size))
             return no_archive(self, "no header", err);
-        bool is_extra = strchr("LKxg", header[TYPE]) && header[TYPE];
+        const char type = header[TYPE];
+        bool is_extra = type && strchr("LKxg", type); /* of the next entry; K: a link's target, g: the whole archive */
         if (extras.has_size && !is_extra)
             size = extras.size;
         size_t left = self->len - self->at - BLOCK_BYTES;
         if (size > left || (size + BLOCK_BYTES - 1) / BLOCK_BYTES * BLOCK_BYTES > left)
             return no_archive(self, "it is cut", err);
-        const char *bytes = header + BLOCK_BYTES;
-        int rc = take_extras(self, header[TYPE], bytes, (size_t)size, &extras, &was_extra, err);
-        if (rc == 0 && !was_extra)
-            rc = fill_entry(self, header, &extras, entry, err);
+        if (type == 'L' && !take_text(bytes, (size_t)size, extras.path, sizeof extras.path))
+            return no_archive(self, "a long name", err);
+        if (type == 'x' && !read_pax(bytes, (size_t)size, &extras))
+            return no_archive(self, "an extended header", err);
+        int rc = is_extra ? 0 : fill_entry(self, header, &extras, entry, err);
         if (rc)
             return rc;
         self->at += BLOCK_BYTES + ((size_t)size + BLOCK_BYTES - 1) / BLOCK_BYTES * BLOCK_BYTES;
-        if (was_extra)
-            continue;
-        entry->bytes = bytes;
-        entry->len = (size_t)size;
-        return 0;
+        if (!is_extra) {
+            entry->bytes = bytes;
+            entry->len = (size_t)size;
+            return 0;
+        }
     }
 }
 

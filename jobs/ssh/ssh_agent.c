@@ -13,6 +13,7 @@
 
 #include "core/alloc.h"
 #include "core/clock.h"
+#include "jobs/ssh/ssh_known_hosts.h"
 
 #define ANSWER_MAX_BYTES (256u << 10)
 
@@ -34,20 +35,6 @@ static void append_string(struct buf *into, const void *bytes, size_t len)
 {
     append_number(into, (uint32_t)len);
     buf_append(into, bytes, len);
-}
-
-/* A length and that many bytes. */
-static bool take_string(const unsigned char **at, const unsigned char *end, const unsigned char **bytes, size_t *len)
-{
-    if (end - *at < 4)
-        return false;
-    uint32_t given = number_at(*at);
-    if (given > (size_t)(end - *at) - 4)
-        return false;
-    *bytes = *at + 4;
-    *len = given;
-    *at += 4 + (size_t)given;
-    return true;
 }
 
 static int bad_answer(struct cb_err *err)
@@ -109,7 +96,7 @@ int ssh_agent_parse_keys(struct ssh_agent *self, const void *answer, size_t len,
     uint32_t count = number_at(at + 1);
     at += 5;
     for (uint32_t i = 0; i < count && self->count < SSH_AGENT_KEYS_MAX; i++) {
-        if (!take_string(&at, end, &blob, &blob_len) || !take_string(&at, end, &comment, &comment_len))
+        if (!ssh_take_string(&at, end, &blob, &blob_len) || !ssh_take_string(&at, end, &comment, &comment_len))
             return bad_answer(err);
         struct ssh_agent_key *key = &self->keys[self->count];
         key->blob = malloc(blob_len + 1);
@@ -174,11 +161,11 @@ static bool find_signature(const struct buf *answer, const unsigned char **signa
     const unsigned char *at = (const unsigned char *)answer->data + 1;
     const unsigned char *end = (const unsigned char *)answer->data + answer->len, *both, *algorithm;
     size_t both_len, algorithm_len;
-    if (answer->len == 0 || !take_string(&at, end, &both, &both_len))
+    if (answer->len == 0 || !ssh_take_string(&at, end, &both, &both_len))
         return false;
     at = both;
     end = both + both_len;
-    return take_string(&at, end, &algorithm, &algorithm_len) && take_string(&at, end, signature, len);
+    return ssh_take_string(&at, end, &algorithm, &algorithm_len) && ssh_take_string(&at, end, signature, len);
 }
 
 int ssh_agent_sign(struct ssh_agent *self, const void *blob, size_t blob_len, const void *data, size_t len,

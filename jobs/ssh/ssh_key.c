@@ -19,21 +19,6 @@ static int no_key(const char *name, struct cb_err *err)
     return cb_fail(err, CB_ERR_FORMAT, "%s is no key of ssh", name);
 }
 
-/* A length and that many bytes, as in all of ssh's formats. */
-static bool take_string(const unsigned char **at, size_t *left, const unsigned char **bytes, size_t *len)
-{
-    if (*left < 4)
-        return false;
-    size_t given = (size_t)(*at)[0] << 24 | (size_t)(*at)[1] << 16 | (size_t)(*at)[2] << 8 | (*at)[3];
-    if (given > *left - 4)
-        return false;
-    *bytes = *at + 4;
-    *len = given;
-    *at += 4 + given;
-    *left -= 4 + given;
-    return true;
-}
-
 static bool set_blob(struct ssh_key *self, const unsigned char *blob, size_t len)
 {
     if (len > sizeof self->blob)
@@ -48,18 +33,16 @@ static bool set_blob(struct ssh_key *self, const unsigned char *blob, size_t len
 static bool parse_openssh(struct ssh_key *self, const unsigned char *bytes, size_t len)
 {
     static const char magic[] = "openssh-key-v1";
-    const unsigned char *cipher, *skipped, *blob, *at = bytes + sizeof magic;
-    size_t cipher_len, skipped_len, blob_len, left;
+    const unsigned char *cipher, *skipped, *blob, *at = bytes + sizeof magic, *end = bytes + len;
+    size_t cipher_len, skipped_len, blob_len;
     if (len < sizeof magic || memcmp(bytes, magic, sizeof magic) != 0)
         return false;
-    left = len - sizeof magic;
-    if (!take_string(&at, &left, &cipher, &cipher_len) || !take_string(&at, &left, &skipped, &skipped_len) ||
-        !take_string(&at, &left, &skipped, &skipped_len) || left < 4)
+    if (!ssh_take_string(&at, end, &cipher, &cipher_len) || !ssh_take_string(&at, end, &skipped, &skipped_len) ||
+        !ssh_take_string(&at, end, &skipped, &skipped_len) || end - at < 4)
         return false;
     at += 4;
-    left -= 4;
     self->has_passphrase = cipher_len != 4 || memcmp(cipher, "none", 4) != 0;
-    return take_string(&at, &left, &blob, &blob_len) && set_blob(self, blob, blob_len);
+    return ssh_take_string(&at, end, &blob, &blob_len) && set_blob(self, blob, blob_len);
 }
 
 /* The base64 between the markers of a PEM file, without its line feeds. */

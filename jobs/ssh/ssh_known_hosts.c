@@ -39,15 +39,26 @@ const char *ssh_key_kind_title(enum ssh_key_kind kind)
     return "another kind";
 }
 
+bool ssh_take_string(const unsigned char **at, const unsigned char *end, const unsigned char **bytes, size_t *len)
+{
+    if (end - *at < 4)
+        return false;
+    size_t given = (size_t)(*at)[0] << 24 | (size_t)(*at)[1] << 16 | (size_t)(*at)[2] << 8 | (*at)[3];
+    if (given > (size_t)(end - *at) - 4)
+        return false;
+    *bytes = *at + 4;
+    *len = given;
+    *at += 4 + given;
+    return true;
+}
+
 enum ssh_key_kind ssh_key_kind_of_blob(const void *blob, size_t len)
 {
-    const unsigned char *bytes = blob;
-    if (len < 4)
+    const unsigned char *at = blob, *name;
+    size_t name_len;
+    if (!ssh_take_string(&at, at + len, &name, &name_len) || name_len == 0)
         return SSH_KEY_UNKNOWN;
-    size_t name_len = (size_t)bytes[0] << 24 | (size_t)bytes[1] << 16 | (size_t)bytes[2] << 8 | bytes[3];
-    if (name_len == 0 || name_len > len - 4)
-        return SSH_KEY_UNKNOWN;
-    return ssh_key_kind_of((const char *)bytes + 4, name_len);
+    return ssh_key_kind_of((const char *)name, name_len);
 }
 
 void ssh_fingerprint(const void *blob, size_t len, char text[SSH_FINGERPRINT_BYTES])

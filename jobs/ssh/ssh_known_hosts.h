@@ -24,6 +24,9 @@ const char *ssh_key_kind_title(enum ssh_key_kind kind);
 /* Kind of a public key in wire format. */
 enum ssh_key_kind ssh_key_kind_of_blob(const void *blob, size_t len);
 
+/* A length and that many bytes, as in all of ssh's formats; false if there are fewer before `end`. */
+bool ssh_take_string(const unsigned char **at, const unsigned char *end, const unsigned char **bytes, size_t *len);
+
 /* "SHA256:…" as ssh prints it. */
 void ssh_fingerprint(const void *blob, size_t len, char text[SSH_FINGERPRINT_BYTES]);
 

@@ -31,7 +31,7 @@ int ssh_link_ready(struct ssh_link *self, uint64_t deadline_ns, struct cb_err *e
     for (int tries = 0; tries < TRIES; tries++, pause_ns *= 2) {
         rc = ssh_session_open(&self->session, &self->route, self->connect_timeout_ns, err);
         if (rc == 0)
-            self->connections++;
+            self->base.connections++;
         if (rc == 0 || !may_pass(rc) || clock_monotonic_ns() + pause_ns >= deadline_ns)
             return rc;
         if (tries + 1 < TRIES)

@@ -21,7 +21,6 @@ struct ssh_link {
     LIBSSH2_CHANNEL *closing[SSH_CLOSING_MAX]; /* done, but the other side has not confirmed */
     size_t closing_count;
     uint64_t connect_timeout_ns;
-    uint32_t connections;
     char *path, *login_path; /* owned; prepended to PATH for commands; may be NULL */
     char note[SSH_PLACE_BYTES + 128];
 };

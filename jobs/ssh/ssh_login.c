@@ -125,23 +125,18 @@ int ssh_login_prefer_known(LIBSSH2_SESSION *handle, const struct ssh_host *host,
     return 0;
 }
 
-/* How a user can add the host to known_hosts, for messages. */
-static void say_how_to_add(const struct ssh_host *host, bool direct, enum ssh_key_kind kind, char *text, size_t bytes)
-{
-    const char *file = host->user_known_hosts.count ? host->user_known_hosts.items[0] : "~/.ssh/known_hosts";
-    const char *type = kind == SSH_KEY_ED25519 ? "ed25519" : kind == SSH_KEY_RSA ? "rsa" : "ecdsa";
-    if (direct && !*host->host_key_alias)
-        snprintf(text, bytes, "ssh-keyscan -t %s -p %u %s >> %s", type, host->port, host->host_name, file);
-    else
-        snprintf(text, bytes, "ssh %s true", host->alias);
-}
-
+/* Says how a user can add the host to known_hosts. */
 static int refuse_stranger(const struct ssh_host *host, bool direct, const struct verdict *verdict,
                            enum ssh_key_kind kind, const char *fingerprint, struct cb_err *err)
 {
     char how[SSH_HOST_BYTES + SSH_PLACE_BYTES];
     const char *file = host->user_known_hosts.count ? host->user_known_hosts.items[0] : "known_hosts";
-    say_how_to_add(host, direct, kind, how, sizeof how);
+    const char *type = kind == SSH_KEY_ED25519 ? "ed25519" : kind == SSH_KEY_RSA ? "rsa" : "ecdsa";
+    if (direct && !*host->host_key_alias)
+        snprintf(how, sizeof how, "ssh-keyscan -t %s -p %u %s >> %s", type, host->port, host->host_name,
+                 host->user_known_hosts.count ? file : "~/.ssh/known_hosts");
+    else
+        snprintf(how, sizeof how, "ssh %s true", host->alias);
     return cb_fail(err, CB_ERR_USAGE,
                    "the host key of %s (port %u) is not known: %s %s is not in %s%s. Compare it with what the "
                    "administrators of %s publish; if it is the same, add it with: %s",
@@ -197,9 +192,10 @@ struct login {
     struct ssh_agent agent;
     const struct ssh_agent_key *signing; /* the key that the agent is asked to sign with */
     struct cb_err sign_err;
-    unsigned refused;    /* keys that the server rejected */
-    struct buf notes;    /* why other keys were not tried; truncated for messages */
-    struct ssh_key *key; /* the current key (large) */
+    unsigned refused;   /* keys that the server rejected */
+    struct buf notes;   /* why other keys were not tried; truncated for messages */
+    struct ssh_key key; /* the current key */
+    char usual[3][PATH_MAX];
 };
 
 static void note(struct login *self, const char *format, ...) CB_PRINTF(2, 3);
@@ -262,37 +258,32 @@ static int try_agent_key(struct login *self, const struct ssh_agent_key *key, st
     return after_try(self, rc, key->comment, err);
 }
 
-static bool is_rsa_of_old(const struct login *self)
-{
-    return self->key->kind == SSH_KEY_RSA && !libssh2_version(0x010b00);
-}
-
 /* Whether a file holds a key that can be tried; otherwise notes the reason. */
 static bool is_usable(struct login *self, const char *path, bool must_exist)
 {
     struct cb_err err;
-    int rc = ssh_key_read(self->key, path, &err);
+    int rc = ssh_key_read(&self->key, path, &err);
     if (rc == CB_ERR_NOT_FOUND && must_exist)
         note(self, "%s does not exist", path);
     else if (rc && rc != CB_ERR_NOT_FOUND)
         note(self, "%s", err.message);
     if (rc)
         return false;
-    if (self->key->is_private && self->key->readable_by_others)
+    if (self->key.is_private && self->key.readable_by_others)
         note(self, "%s can be read by others and is not used (chmod 600)", path);
-    else if (self->key->is_private && self->key->has_passphrase)
+    else if (self->key.is_private && self->key.has_passphrase)
         note(self, "%s has a passphrase: give it to the agent once with ssh-add", path);
-    else if (self->key->kind == SSH_KEY_OTHER)
+    else if (self->key.kind == SSH_KEY_OTHER)
         note(self, "%s is of a kind that libssh2 does not have", path);
     else
-        return self->key->is_private;
+        return self->key.is_private;
     return false;
 }
 
 static int try_file(struct login *self, const char *path, struct cb_err *err)
 {
     int rc, failed;
-    bool old_rsa = is_rsa_of_old(self);
+    bool old_rsa = self->key.kind == SSH_KEY_RSA && !libssh2_version(0x010b00);
     SSH_AWAIT(self->session, self->deadline_ns, rc,
               libssh2_userauth_publickey_fromfile_ex(self->handle, self->host->user, (unsigned)strlen(self->host->user),
                                                      NULL, path, ""),
@@ -309,8 +300,9 @@ static int try_file(struct login *self, const char *path, struct cb_err *err)
 }
 
 /* The usual files, or those that the configuration names. */
-static size_t key_files(const struct ssh_host *host, char usual[3][PATH_MAX], const char *paths[SSH_LIST_MAX])
+static size_t key_files(struct login *self, const char *paths[SSH_LIST_MAX])
 {
+    const struct ssh_host *host = self->host;
     static const char *const names[3] = {"id_ed25519", "id_ecdsa", "id_rsa"};
     const char *home = getenv("HOME");
     size_t count = 0;
@@ -320,23 +312,23 @@ static size_t key_files(const struct ssh_host *host, char usual[3][PATH_MAX], co
     if (host->identity_files.count)
         return count;
     for (size_t i = 0; i < 3; i++) {
-        snprintf(usual[i], PATH_MAX, "%s/.ssh/%s", home ? home : "", names[i]);
-        paths[count++] = usual[i];
+        snprintf(self->usual[i], PATH_MAX, "%s/.ssh/%s", home ? home : "", names[i]);
+        paths[count++] = self->usual[i];
     }
     return count;
 }
 
 /* With IdentitiesOnly the agent is asked only for keys that the configuration names. */
-static bool is_wanted(const struct login *self, const struct ssh_agent_key *key, const char *const *paths, size_t count)
+static bool is_wanted(struct login *self, const struct ssh_agent_key *key, const char *const *paths, size_t count)
 {
     if (self->host->identities_only != 1)
         return true;
     for (size_t i = 0; i < count; i++) {
         char public_path[PATH_MAX];
-        bool good = ssh_key_read(self->key, paths[i], NULL) == 0;
+        bool good = ssh_key_read(&self->key, paths[i], NULL) == 0;
         if (!good && snprintf(public_path, sizeof public_path, "%s.pub", paths[i]) < (int)sizeof public_path)
-            good = ssh_key_read(self->key, public_path, NULL) == 0;
-        if (good && self->key->blob_bytes == key->bytes && memcmp(self->key->blob, key->blob, key->bytes) == 0)
+            good = ssh_key_read(&self->key, public_path, NULL) == 0;
+        if (good && self->key.blob_bytes == key->bytes && memcmp(self->key.blob, key->blob, key->bytes) == 0)
             return true;
     }
     return false;
@@ -408,35 +400,26 @@ int ssh_login_authenticate(struct ssh_session *session, const struct ssh_host *h
                            struct cb_err *err)
 {
     const char *paths[SSH_LIST_MAX], *methods = NULL;
-    char(*usual)[PATH_MAX] = malloc(3 * sizeof *usual);
-    struct login *login = calloc(1, sizeof *login);
-    struct ssh_key *key = malloc(sizeof *key);
-    int rc = usual && login && key ? 0 : alloc_fail(err, "to log in to %s", host->alias);
-    if (rc)
-        goto out;
-    *login = (struct login){.session = session,
-                            .handle = ssh_session_handle(session),
-                            .host = host,
-                            .deadline_ns = deadline_ns,
-                            .agent.socket = -1,
-                            .key = key};
+    struct login *login = calloc(1, sizeof *login); /* large */
+    if (!login)
+        return alloc_fail(err, "to log in to %s", host->alias);
+    login->session = session;
+    login->handle = ssh_session_handle(session);
+    login->host = host;
+    login->deadline_ns = deadline_ns;
+    login->agent.socket = -1;
     buf_init(&login->notes, NOTES_BYTES);
-    rc = list_methods(login, &methods, err);
-    if (rc || !methods)
-        goto out;
-    size_t count = key_files(host, usual, paths);
-    rc = try_agent(login, paths, count, err);
-    if (rc == 0)
-        rc = try_files(login, paths, count, err);
-    rc = rc > 0 ? 0 : rc ? rc : refuse(login, err);
-out:
-    if (login && key && usual) {
-        ssh_agent_close(&login->agent);
-        buf_release(&login->notes);
+    int rc = list_methods(login, &methods, err);
+    if (rc == 0 && methods) {
+        size_t count = key_files(login, paths);
+        rc = try_agent(login, paths, count, err);
+        if (rc == 0)
+            rc = try_files(login, paths, count, err);
+        rc = rc > 0 ? 0 : rc ? rc : refuse(login, err);
     }
+    ssh_agent_close(&login->agent);
+    buf_release(&login->notes);
     free(login);
-    free(key);
-    free(usual);
     return rc;
 }
 

@@ -183,8 +183,8 @@ int main(int argc, char **argv)
         act(transport, argv[at], argv + at + 1);
         at = end + 1;
     }
-    printf("{\"code\": \"ok\", \"connections\": %u", transport_ssh_connections(transport));
-    print_base64("note", transport_ssh_note(transport), strlen(transport_ssh_note(transport)));
+    printf("{\"code\": \"ok\", \"connections\": %u", transport->connections);
+    print_base64("note", transport->note, strlen(transport->note));
     print_end(0, NULL);
     transport_close(transport);
     return 0;
