@@ -49,16 +49,7 @@ static char **make_environment(const struct child_options *options)
     return all;
 }
 
-/* In the child: moves `fd` to the descriptor `place`; -1 opens /dev/null for stdin and leaves others as they are. */
-static int place_fd(int fd, int place)
-{
-    if (fd < 0 && place != STDIN_FILENO)
-        return 0;
-    if (fd < 0)
-        fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    return fd < 0 || dup2(fd, place) < 0 ? -1 : 0;
-}
-
+/* In the child: moves descriptors to their places; -1 opens /dev/null for stdin and leaves others as they are. */
 static int place_fds(const struct child_options *options)
 {
     int given[3] = {options->stdin_fd, options->stdout_fd, options->stderr_fd};
@@ -66,10 +57,11 @@ static int place_fds(const struct child_options *options)
         if (given[i] >= 0 && given[i] < 3)
             given[i] = fcntl(given[i], F_DUPFD_CLOEXEC, FIRST_PRIVATE_FD);
     }
-    for (int i = 0; i < 3; i++) {
-        if (place_fd(given[i], i) < 0)
+    if (given[0] < 0)
+        given[0] = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    for (int i = 0; i < 3; i++)
+        if ((i == 0 || given[i] >= 0) && dup2(given[i], i) < 0)
             return -1;
-    }
     for (size_t i = 0; i < options->keep_fd_count; i++) {
         if (fcntl(options->keep_fds[i], F_SETFD, 0) < 0)
             return -1;

@@ -43,19 +43,14 @@ static void format_message(char *message, size_t bytes, const char *format, va_l
     free(text);
 }
 
-static void set_message(struct cb_err *err, int code, const char *format, va_list arguments)
-{
-    err->code = code;
-    err->sys_errno = 0;
-    format_message(err->message, sizeof err->message, format, arguments);
-}
-
 int(cb_fail)(struct cb_err *err, int code, const char *format, ...)
 {
     if (err) {
         va_list arguments;
         va_start(arguments, format);
-        set_message(err, code, format, arguments);
+        err->code = code;
+        err->sys_errno = 0;
+        format_message(err->message, sizeof err->message, format, arguments);
         va_end(arguments);
     }
     return code;

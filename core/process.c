@@ -8,18 +8,14 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Opened in the wrong direction, so that using a stream that was closed still fails. */
-static void fill_standard_streams(void)
+void process_begin(void)
 {
+    /* Opened in the wrong direction, so that using a stream that was closed still fails. If it cannot be opened, the risk
+     * of a write into a data file stays as it was. */
     static const int flags[] = {O_WRONLY, O_RDONLY, O_RDONLY};
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
         if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", flags[fd]) < 0)
-            return; /* nowhere to report this; the risk of a write into a data file stays as it was */
-}
-
-void process_begin(void)
-{
-    fill_standard_streams();
+            break;
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
 }

@@ -204,28 +204,21 @@ int setting_add_sweep(struct setting *self, const char *text, struct cb_err *err
     return rc;
 }
 
-static int check_key(const char *key, struct cb_err *err)
-{
-    size_t len = strlen(key);
-    if (len == 0)
-        return cb_fail(err, CB_ERR_USAGE, "a setting without a key");
-    if (len > SETTING_MAX_KEY_BYTES)
-        return cb_fail(err, CB_ERR_USAGE, "a key of %zu bytes; the limit is %d", len, SETTING_MAX_KEY_BYTES);
-    return 0;
-}
-
 int setting_parse_word(const char *word, struct setting_list *list, struct cb_err *err)
 {
     const char *equals = strchr(word, '=');
     if (!equals)
         return cb_fail(err, CB_ERR_USAGE, "'%s' is not key=value", word);
+    if (equals == word)
+        return cb_fail(err, CB_ERR_USAGE, "a setting without a key");
+    if (equals - word > SETTING_MAX_KEY_BYTES)
+        return cb_fail(err, CB_ERR_USAGE, "a key of %zu bytes; the limit is %d", (size_t)(equals - word),
+                       SETTING_MAX_KEY_BYTES);
     char *key = strndup(word, (size_t)(equals - word));
     if (!key)
         return no_memory(err);
     struct setting item = {0};
-    int rc = check_key(key, err);
-    if (rc == 0)
-        rc = setting_init(&item, key, "command line", err);
+    int rc = setting_init(&item, key, "command line", err);
     if (rc == 0)
         rc = setting_add_sweep(&item, equals + 1, err);
     if (rc == 0)

@@ -28,17 +28,6 @@ void stats_sort(double *values, size_t n)
     qsort(values, n, sizeof *values, compare_doubles);
 }
 
-static double *sorted_copy(const double *values, size_t n)
-{
-    double *copy = malloc((n ? n : 1) * sizeof *copy);
-    if (copy) {
-        if (n)
-            memcpy(copy, values, n * sizeof *copy);
-        stats_sort(copy, n);
-    }
-    return copy;
-}
-
 double stats_quantile_sorted(const double *sorted, size_t n, double q)
 {
     if (n == 0)
@@ -53,9 +42,11 @@ double stats_quantile_sorted(const double *sorted, size_t n, double q)
 void stats_summarize(const double *values, size_t n, struct summary *summary)
 {
     *summary = (struct summary){n, NAN, NAN, NAN, NAN, NAN, NAN};
-    double *sorted = n ? sorted_copy(values, n) : NULL;
+    double *sorted = n ? malloc(n * sizeof *sorted) : NULL;
     if (!sorted)
         return;
+    memcpy(sorted, values, n * sizeof *sorted);
+    stats_sort(sorted, n);
     double sum = 0;
     for (size_t i = 0; i < n; i++)
         sum += sorted[i];
@@ -81,36 +72,23 @@ double stats_robust_z(const struct summary *summary, double value)
 
 /* Mann-Whitney */
 
-/* Twice Mann-Whitney's U of a against b: pairs with a > b count 2, ties 1. An integer, so exact. */
-static uint64_t twice_u(const double *a, size_t na, const double *b, size_t nb)
+/* The sum of t^3 - t over groups of t equal values; NAN if out of memory. */
+static double tie_sum_of(const double *a, size_t na, const double *b, size_t nb)
 {
-    uint64_t twice = 0;
-    for (size_t i = 0; i < na; i++) {
-        for (size_t k = 0; k < nb; k++)
-            twice += a[i] > b[k] ? 2 : a[i] == b[k];
-    }
-    return twice;
-}
-
-/* Sorts all values; *tie_sum is the sum of t^3 - t over groups of t equal values. NULL if out of memory. */
-static double *pool(const double *a, size_t na, const double *b, size_t nb, double *tie_sum)
-{
-    double *all = malloc((na + nb) * sizeof *all);
+    double tie_sum = 0, *all = malloc((na + nb) * sizeof *all);
     if (!all)
-        return NULL;
+        return NAN;
     memcpy(all, a, na * sizeof *all);
     memcpy(all + na, b, nb * sizeof *all);
     stats_sort(all, na + nb);
-    *tie_sum = 0;
-    for (size_t i = 0; i < na + nb;) {
-        size_t end = i;
+    for (size_t i = 0, end = 0; i < na + nb; i = end) {
         while (end < na + nb && all[end] == all[i])
             end++;
         double t = (double)(end - i);
-        *tie_sum += t * t * t - t;
-        i = end;
+        tie_sum += t * t * t - t;
     }
-    return all;
+    free(all);
+    return tie_sum;
 }
 
 /* Probability of each U from 0 to na x nb if all orders are equally likely. The distribution of U is the product over
@@ -162,12 +140,13 @@ double stats_mann_whitney(const double *a, size_t na, const double *b, size_t nb
 {
     if (na == 0 || nb == 0)
         return 1;
-    double tie_sum;
-    double *all = pool(a, na, b, nb, &tie_sum);
-    if (!all)
+    double tie_sum = tie_sum_of(a, na, b, nb);
+    if (isnan(tie_sum))
         return NAN;
-    free(all);
-    uint64_t twice = twice_u(a, na, b, nb);
+    uint64_t twice = 0; /* twice U of a against b: pairs with a > b count 2, ties 1. An integer, so exact */
+    for (size_t i = 0; i < na; i++)
+        for (size_t k = 0; k < nb; k++)
+            twice += a[i] > b[k] ? 2 : a[i] == b[k];
     if (tie_sum == 0 && na <= EXACT_MAX_PRODUCT / nb)
         return two_sided_exact(twice / 2, na, nb);
     double n = (double)(na + nb), product = (double)na * (double)nb;
@@ -421,16 +400,6 @@ static double shift_variance(double variance, size_t na, size_t nb)
     return acos(-1) / 3 * variance * (1 / (double)na + 1 / (double)nb);
 }
 
-/* The distances from the estimate to the ends of its interval; those of a normal test if there is no interval. */
-static void half_widths(const struct shift *shift, double variance, double *down, double *up)
-{
-    *down = *up = HALF_WIDTH_QUANTILE * sqrt(variance);
-    if (isfinite(shift->high)) {
-        *down = log1p(shift->estimate) - log1p(shift->low);
-        *up = log1p(shift->high) - log1p(shift->estimate);
-    }
-}
-
 /* Probability that the runs give a verdict if the later estimate is normal about the present one with the deviation
  * `open` and its interval has these half widths; a correction for several tests makes them `factor` times as wide for
  * better and worse. */
@@ -448,8 +417,12 @@ size_t stats_more_runs(const struct shift *shift, double variance, size_t na, si
     if (na < 1 || nb < 1 || tests < 1 || threshold <= 0 || !(variance > 0) || !isfinite(shift->estimate))
         return 0;
     double tail = SIGNIFICANCE / 2 / (double)tests, factor = normal_quantile(1 - tail) / HALF_WIDTH_QUANTILE;
-    double now = shift_variance(variance, na, nb), down, up;
-    half_widths(shift, now, &down, &up);
+    double now = shift_variance(variance, na, nb);
+    double down = HALF_WIDTH_QUANTILE * sqrt(now), up = down; /* those of a normal test, if there is no interval */
+    if (isfinite(shift->high)) {
+        down = log1p(shift->estimate) - log1p(shift->low);
+        up = log1p(shift->high) - log1p(shift->estimate);
+    }
     size_t more = 1;
     for (; more <= STATS_MOST_MORE_RUNS; more++) {
         size_t a = na + more, b = nb + more;

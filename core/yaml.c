@@ -123,15 +123,6 @@ static int read_sequence(struct reader *self, struct setting *item)
     return item->value_count ? 0 : fail_here(self, "an empty list");
 }
 
-static int check_not_set_before(struct reader *self, const char *key, const char *place, size_t first)
-{
-    for (size_t i = first; i < self->list->count; i++)
-        if (strcmp(self->list->items[i].key, key) == 0 && strcmp(key, "zip") != 0)
-            return cb_fail(self->err, CB_ERR_USAGE, "%s: '%s' is set twice; the first is at %s", place, key,
-                           self->list->items[i].origin);
-    return 0;
-}
-
 static int read_mapping(struct reader *self, const char *prefix, int depth, size_t first);
 
 /* The value of a key; the current event is the key's. */
@@ -142,9 +133,10 @@ static int read_member(struct reader *self, const char *key, const char *place, 
         return rc;
     if (self->event.type == YAML_MAPPING_START_EVENT)
         return read_mapping(self, key, depth + 1, first);
-    rc = check_not_set_before(self, key, place, first);
-    if (rc)
-        return rc;
+    for (size_t i = first; i < self->list->count; i++)
+        if (strcmp(self->list->items[i].key, key) == 0 && strcmp(key, "zip") != 0)
+            return cb_fail(self->err, CB_ERR_USAGE, "%s: '%s' is set twice; the first is at %s", place, key,
+                           self->list->items[i].origin);
     struct setting item;
     rc = setting_init(&item, key, place, self->err);
     if (rc == 0)
@@ -260,15 +252,6 @@ struct item_fields {
     size_t count;
 };
 
-static void item_fields_release(struct item_fields *self)
-{
-    for (size_t i = 0; i < self->count; i++) {
-        free(self->keys[i]);
-        free(self->values[i]);
-    }
-    self->count = 0;
-}
-
 /* A scalar verbatim, or a list of scalars joined by commas. */
 static int read_field_value(struct reader *self, struct buf *value)
 {
@@ -330,7 +313,10 @@ static int read_item(struct reader *self, yaml_item_fn item, void *context)
     if (rc == 0)
         rc = item(context, (const char *const *)fields.keys, (const char *const *)fields.values, fields.count, line,
                   self->err);
-    item_fields_release(&fields);
+    for (size_t i = 0; i < fields.count; i++) {
+        free(fields.keys[i]);
+        free(fields.values[i]);
+    }
     return rc;
 }
 

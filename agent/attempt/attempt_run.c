@@ -101,24 +101,6 @@ static int start_ranks(struct attempt *self, struct cb_err *err)
     return rc;
 }
 
-/* A missing fingerprint weakens comparisons but invalidates no result, so it is only logged. */
-static void finish_probe(struct attempt *self)
-{
-    struct cb_err err;
-    if (probe_finish(self->probe, clock_monotonic_ns() + PROBE_GRACE_NS, &err))
-        log_line(self, "no fingerprint: %s", err.message);
-    self->probe = NULL;
-}
-
-/* Earlier runs of the same job have used up its time, or a signal ended them all. */
-static void end_before_start(struct attempt *self)
-{
-    if (*self->time_is_up)
-        attempt_decide(self, OUTCOME_TIMEOUT, CB_ERR_TIMEOUT, "the job's time limit came near before this run began");
-    else if (*self->signals > 0)
-        attempt_decide(self, OUTCOME_CANCELLED, CB_ERR_ABORTED, "stopped on request before this run began");
-}
-
 /* Also a heartbeat, for a controller that gets no reply from Slurm. */
 static void show_waiting(const struct attempt *attempt, uint64_t left_ns)
 {
@@ -175,7 +157,11 @@ static void run_ranks(struct attempt *self)
         wait_for_end(self);
         return;
     }
-    end_before_start(self);
+    /* Earlier runs of the same job have used up its time, or a signal ended them all. */
+    if (*self->time_is_up)
+        attempt_decide(self, OUTCOME_TIMEOUT, CB_ERR_TIMEOUT, "the job's time limit came near before this run began");
+    else if (*self->signals > 0)
+        attempt_decide(self, OUTCOME_CANCELLED, CB_ERR_ABORTED, "stopped on request before this run began");
     if (self->verdict.decided)
         return;
     if (start_ranks(self, &err) != 0)
@@ -185,7 +171,11 @@ static void run_ranks(struct attempt *self)
         rank_watch_run(self);
     if (!self->launcher.exited)
         launch_end(self, LEAVE_GRACE_NS);
-    finish_probe(self); /* before the final kill, which also removes its children */
+    /* Before the final kill, which also removes its children. A missing fingerprint weakens comparisons but invalidates
+     * no result, so it is only logged. */
+    if (probe_finish(self->probe, clock_monotonic_ns() + PROBE_GRACE_NS, &err))
+        log_line(self, "no fingerprint: %s", err.message);
+    self->probe = NULL;
     launch_end(self, LEAVE_GRACE_NS);
     node_peers_finish(self);
     if (self->pages.count > 0)

@@ -121,15 +121,6 @@ static int choose_launcher(struct attempt *attempt, struct cb_err *err)
     return 0;
 }
 
-static int open_log(const struct attempt *attempt, int *fd, struct cb_err *err)
-{
-    char path[PATH_MAX];
-    if (path_format(path, sizeof path, err, "%s/logs/ranks.log", attempt->path.data))
-        return CB_ERR_USAGE;
-    *fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-    return *fd < 0 ? cb_fail_errno(err, errno, "creating %s", path) : 0;
-}
-
 static int start_here(struct attempt *attempt, const struct worker *worker, int log_fd, struct cb_err *err)
 {
     char number[16], ranks[16], backing[256], base[256], prte_base[256];
@@ -186,12 +177,15 @@ static int start_here(struct attempt *attempt, const struct worker *worker, int 
 int launch_start(struct attempt *attempt, struct cb_err *err)
 {
     struct worker worker;
+    char log[PATH_MAX];
     int log_fd = -1;
     int rc = choose_launcher(attempt, err);
     if (!rc)
         rc = find_worker(attempt, &worker, err);
     if (!rc)
-        rc = open_log(attempt, &log_fd, err);
+        rc = path_format(log, sizeof log, err, "%s/logs/ranks.log", attempt->path.data);
+    if (!rc && (log_fd = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644)) < 0)
+        rc = cb_fail_errno(err, errno, "creating %s", log);
     bool srun = !rc && attempt->has_launcher && strcmp(attempt->launcher_name, "srun") == 0;
     attempt->rank_start_ns = clock_monotonic_ns();
     if (!rc)

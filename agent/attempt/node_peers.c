@@ -214,14 +214,6 @@ static int start_agents(struct attempt *attempt, struct cb_err *err)
     return rc;
 }
 
-/* Gives the ranks of the head's own node the experiment at the same path as on the other nodes. */
-static int keep_experiment(const struct attempt *attempt, struct cb_err *err)
-{
-    char path[PATH_MAX];
-    snprintf(path, sizeof path, "%s/experiment.yaml", attempt->pages.folder);
-    return attempt->nodes.own < 0 ? 0 : buf_write_file(&attempt->peers->experiment, path, 0644, err);
-}
-
 static int open_port(struct attempt *attempt, uint32_t sample_capacity, struct cb_err *err)
 {
     struct node_peers *self = attempt->peers;
@@ -245,6 +237,7 @@ static int open_port(struct attempt *attempt, uint32_t sample_capacity, struct c
 int node_peers_open(struct attempt *attempt, uint32_t sample_capacity, struct cb_err *err)
 {
     struct node_peers *self = calloc(1, sizeof *self);
+    char path[PATH_MAX];
     if (!self)
         return alloc_fail(err, "for other nodes");
     attempt->peers = self;
@@ -256,8 +249,10 @@ int node_peers_open(struct attempt *attempt, uint32_t sample_capacity, struct cb
     if (!rc)
         rc = pages_create_head(&attempt->pages, self->pages, attempt->nodes.own, attempt->nodes.count, attempt->ranks,
                                sample_capacity, err);
-    if (!rc)
-        rc = keep_experiment(attempt, err);
+    if (!rc && attempt->nodes.own >= 0) { /* at the same path as on the other nodes */
+        snprintf(path, sizeof path, "%s/experiment.yaml", attempt->pages.folder);
+        rc = buf_write_file(&self->experiment, path, 0644, err);
+    }
     if (!rc)
         rc = open_port(attempt, sample_capacity, err);
     return rc ? rc : start_agents(attempt, err);
@@ -516,15 +511,6 @@ void node_peers_kill(const struct attempt *attempt)
     rendezvous_work(attempt->peers->rendezvous, clock_monotonic_ns(), 0);
 }
 
-static void end_starters(struct node_peers *self)
-{
-    uint64_t deadline_ns = clock_monotonic_ns() + STARTER_LEAVE_NS;
-    for (uint32_t i = 0; i < self->starter_count; i++) {
-        if (child_wait(&self->starters[i], deadline_ns, NULL) != 0)
-            child_end(&self->starters[i], STARTER_GRACE_NS);
-    }
-}
-
 void node_peers_finish(struct attempt *attempt)
 {
     struct node_peers *self = attempt->peers;
@@ -540,7 +526,10 @@ void node_peers_finish(struct attempt *attempt)
     unlink(self->key_path);
     rendezvous_free(self->rendezvous); /* agents leave when the connection closes */
     self->rendezvous = NULL;
-    end_starters(self);
+    uint64_t deadline_ns = clock_monotonic_ns() + STARTER_LEAVE_NS;
+    for (uint32_t i = 0; i < self->starter_count; i++)
+        if (child_wait(&self->starters[i], deadline_ns, NULL) != 0)
+            child_end(&self->starters[i], STARTER_GRACE_NS);
 }
 
 void node_peers_free(struct node_peers *self)

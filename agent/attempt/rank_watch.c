@@ -9,7 +9,6 @@
 
 #include "agent/attempt/launch_ranks.h"
 #include "agent/attempt/node_peers.h"
-
 #include "core/clock.h"
 #include "core/procfs.h"
 
@@ -103,15 +102,10 @@ static void look_at_starts(struct startup_watch *self, const struct attempt *att
     free(found);
 }
 
-static bool is_alive(pid_t pid)
-{
-    char state = pid ? procfs_state(pid) : '\0';
-    return state && state != 'Z' && state != 'X';
-}
-
 static bool is_dead(struct startup_watch *self, uint32_t rank, uint64_t now_ns)
 {
-    if (is_alive(self->pid[rank])) {
+    char state = self->pid[rank] ? procfs_state(self->pid[rank]) : '\0';
+    if (state && state != 'Z' && state != 'X') {
         self->missing_ns[rank] = 0;
         return false;
     }

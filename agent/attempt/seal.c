@@ -42,18 +42,6 @@ static bool find_failed(const struct attempt *attempt, uint32_t *rank, int *code
     return found;
 }
 
-/* The first line that a rank reported about its failure. */
-static void first_failure(const struct attempt *attempt, uint32_t rank, char line[LINE_MAX_BYTES])
-{
-    const struct status_page *page = attempt->pages.page[rank];
-    uint32_t len = atomic_load_explicit(&page->failure_length, memory_order_acquire);
-    if (len > STATUS_PAGE_TEXT_BYTES)
-        len = STATUS_PAGE_TEXT_BYTES;
-    const char *end = memchr(page->failures, '\n', len);
-    size_t used = end ? (size_t)(end - page->failures) : len;
-    snprintf(line, LINE_MAX_BYTES, "%.*s", (int)(used < LINE_MAX_BYTES ? used : LINE_MAX_BYTES - 1), page->failures);
-}
-
 static bool all_done(const struct attempt *attempt)
 {
     for (uint32_t rank = 0; rank < attempt->pages.count; rank++) {
@@ -99,14 +87,6 @@ static bool was_stopped(const struct attempt *attempt)
     for (uint32_t rank = 0; rank < attempt->pages.count && !*how; rank++)
         find_fact(attempt->pages.page[rank], STATUS_FACT_STOPPED, how);
     return *how != '\0';
-}
-
-static void read_log(const struct attempt *attempt, struct buf *log)
-{
-    char path[PATH_MAX];
-    snprintf(path, sizeof path, "%.4000s/logs/ranks.log", attempt->path.data);
-    if (buf_read_file(log, path, NULL) != 0)
-        buf_clear(log); /* absent, or too long to be useful */
 }
 
 /* "srun: error: n2: task 3: Killed", "srun: error: n2: tasks 2-3: Segmentation fault (core dumped)": the first such
@@ -198,7 +178,13 @@ static void decide_failed(struct attempt *attempt, uint32_t rank, int code, uint
 {
     char line[LINE_MAX_BYTES], more[48] = "";
     enum outcome outcome = OUTCOME_BENCHMARK_FAILED;
-    first_failure(attempt, rank, line);
+    const struct status_page *page = attempt->pages.page[rank];
+    uint32_t len = atomic_load_explicit(&page->failure_length, memory_order_acquire);
+    if (len > STATUS_PAGE_TEXT_BYTES)
+        len = STATUS_PAGE_TEXT_BYTES;
+    const char *end = memchr(page->failures, '\n', len); /* the first line that the rank reported */
+    size_t used = end ? (size_t)(end - page->failures) : len;
+    snprintf(line, sizeof line, "%.*s", (int)(used < sizeof line ? used : sizeof line - 1), page->failures);
     if (count > 1)
         snprintf(more, sizeof more, " (and %u more rank%s)", count - 1, units_plural(count - 1));
     if (code == CB_ERR_TIMEOUT)
@@ -263,10 +249,13 @@ void seal_decide(struct attempt *attempt)
     if (attempt->verdict.decided || attempt->pages.count == 0)
         return;
     struct buf log;
+    char path[PATH_MAX];
     uint32_t rank = 0, count;
     int code = 0, signal_number;
     buf_init(&log, LOG_MAX_BYTES);
-    read_log(attempt, &log);
+    snprintf(path, sizeof path, "%.4000s/logs/ranks.log", attempt->path.data);
+    if (buf_read_file(&log, path, NULL) != 0)
+        buf_clear(&log); /* absent, or too long to be useful */
     bool failed = find_failed(attempt, &rank, &code, &count);
     bool secondary = failed && (code == CB_ERR_ABORTED || code == CB_ERR_TIMEOUT || code == CB_ERR_SYSTEM);
     uint32_t killed_rank;
@@ -359,19 +348,14 @@ static int write_records(struct attempt *attempt, struct manifest *manifest, str
     return rc ? rc : manifest_hash_records(attempt->path.data, manifest->records_sha256, err);
 }
 
-static void show_sealing(const struct attempt *attempt)
-{
-    struct progress progress = {.state = "sealing", .iterations = (uint32_t)attempt->iterations, .slowest_rank = -1};
-    if (progress_write(attempt->path.data, &progress, NULL) != 0)
-        return; /* ignored: progress is only informative, and the manifest follows */
-}
-
 int seal_write(struct attempt *attempt, struct cb_err *err)
 {
     struct manifest manifest = {
         .attempt = attempt->number, .started_wall_ns = attempt->started_wall_ns, .sealed_by = "agent"};
+    const struct progress progress = {
+        .state = "sealing", .iterations = (uint32_t)attempt->iterations, .slowest_rank = -1};
     struct cb_err own;
-    show_sealing(attempt);
+    (void)!progress_write(attempt->path.data, &progress, NULL); /* only informative, and the manifest follows */
     if (attempt->pages.count > 0 && write_records(attempt, &manifest, &own) != 0) {
         manifest.ranks = manifest.samples = 0;
         manifest.records_sha256[0] = '\0';

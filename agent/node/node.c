@@ -71,15 +71,6 @@ static int keep_experiment(struct node_agent *self, const struct wire_welcome *w
     return rc;
 }
 
-static int follow_pages(struct node_agent *self, struct cb_err *err)
-{
-    self->senders = calloc(self->pages.count, sizeof(struct page_sender *));
-    int rc = self->senders ? 0 : alloc_fail(err, "for %u ranks", self->pages.count);
-    for (uint32_t i = 0; i < self->pages.count && !rc; i++)
-        rc = page_sender_new(self->pages.page[i], self->joined.monotonic_offset_ns, &self->senders[i], err);
-    return rc;
-}
-
 static void look_at_store(struct node_agent *self)
 {
     char path[PATH_MAX], disk[64] = "";
@@ -102,8 +93,10 @@ static int settle(struct node_agent *self, const struct wire_welcome *welcome, u
         rc = keep_experiment(self, welcome, err);
     if (!rc)
         rc = node_compare_clocks(self->channel, deadline_ns, &self->joined, err);
-    if (!rc)
-        rc = follow_pages(self, err);
+    if (!rc && !(self->senders = calloc(self->pages.count, sizeof(struct page_sender *))))
+        rc = alloc_fail(err, "for %u ranks", self->pages.count);
+    for (uint32_t i = 0; i < self->pages.count && !rc; i++)
+        rc = page_sender_new(self->pages.page[i], self->joined.monotonic_offset_ns, &self->senders[i], err);
     if (rc)
         return rc;
     look_at_store(self);
@@ -173,13 +166,6 @@ static void kill_unknown(const struct node_agent *self)
             kill(found[i], SIGKILL);
     }
     free(found);
-}
-
-static void end_ranks(const struct node_agent *self)
-{
-    uint64_t deadline_ns = clock_monotonic_ns() + KILL_BOUND_NS;
-    while (kill_known(self) && clock_monotonic_ns() < deadline_ns)
-        clock_sleep_ns(5 * NS_PER_MS);
 }
 
 static int send_span(void *context, uint32_t rank, uint64_t offset, const void *bytes, size_t len, struct cb_err *err)
@@ -368,7 +354,9 @@ int node_run(const struct node_options *options, struct cb_err *err)
         rc = say_farewell(&self, err);
     if (rc && self.pages.count > 0)
         abandon(&self, options->was_sent);
-    end_ranks(&self);
+    uint64_t deadline_ns = clock_monotonic_ns() + KILL_BOUND_NS;
+    while (kill_known(&self) && clock_monotonic_ns() < deadline_ns)
+        clock_sleep_ns(5 * NS_PER_MS);
     if (self.probe)
         (void)!probe_finish(self.probe, clock_monotonic_ns(), NULL);
     for (uint32_t i = 0; self.senders && i < self.pages.count; i++)

@@ -47,21 +47,14 @@ static int read_names(struct nodes *nodes, const char *text, const char *separat
     return nodes->count ? 0 : cb_fail(err, CB_ERR_SYSTEM, "Slurm gave an allocation without nodes");
 }
 
-static int check_twice(const struct nodes *nodes, struct cb_err *err)
-{
-    for (uint32_t i = 0; i < nodes->count; i++)
-        for (uint32_t k = i + 1; k < nodes->count; k++)
-            if (strcmp(nodes->name[i], nodes->name[k]) == 0)
-                return cb_fail(err, CB_ERR_USAGE, "hosts names %s twice: a node has one agent", nodes->name[i]);
-    return 0;
-}
-
 static int read_hosts(struct nodes *nodes, const char *hosts, struct cb_err *err)
 {
     char own[NODE_NAME_BYTES] = "";
     int rc = read_names(nodes, hosts, ",", err);
-    if (!rc)
-        rc = check_twice(nodes, err);
+    for (uint32_t i = 0; i < nodes->count; i++)
+        for (uint32_t k = i + 1; k < nodes->count && !rc; k++)
+            if (strcmp(nodes->name[i], nodes->name[k]) == 0)
+                rc = cb_fail(err, CB_ERR_USAGE, "hosts names %s twice: a node has one agent", nodes->name[i]);
     if (gethostname(own, sizeof own - 1))
         own[0] = '\0';
     for (uint32_t i = 0; i < nodes->count; i++)
@@ -149,13 +142,6 @@ static int read_allocation(struct nodes *nodes, const char *list, struct cb_err 
     return rc ? cb_context(err, "finding the nodes of this allocation") : 0;
 }
 
-static int use_this_machine(struct nodes *nodes, struct cb_err *err)
-{
-    int rc = read_names(nodes, "localhost", ",", err);
-    nodes->own = 0;
-    return rc;
-}
-
 /* Keeps as many nodes as requested, from the front: the first node of an allocation runs its script. */
 static int choose(struct nodes *nodes, uint64_t wanted, uint32_t ranks, struct cb_err *err)
 {
@@ -186,8 +172,10 @@ int nodes_find(const struct experiment *experiment, uint32_t ranks, struct nodes
         rc = read_allocation(&found, list, err);
     else if (experiment_is(experiment, OPT_LAUNCHER, "srun"))
         rc = cb_fail(err, CB_ERR_USAGE, "launcher=srun needs a Slurm allocation (ckptbench submit, or salloc)");
-    else
-        rc = use_this_machine(&found, err);
+    else {
+        rc = read_names(&found, "localhost", ",", err);
+        found.own = 0;
+    }
     if (!rc)
         rc = choose(&found, experiment_u64(experiment, OPT_NODES), ranks, err);
     if (rc)

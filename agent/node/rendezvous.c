@@ -161,20 +161,6 @@ static void tell(struct rendezvous *self, uint32_t index, enum wire_kind kind, c
         lose(self, index, err.message);
 }
 
-static void welcome(struct rendezvous *self, uint32_t index)
-{
-    const struct rendezvous_setup *setup = &self->setup;
-    struct wire_welcome message = {.attempt = setup->attempt,
-                                   .node = index,
-                                   .nodes = node_count(self),
-                                   .ranks = setup->ranks,
-                                   .sample_capacity = setup->sample_capacity,
-                                   .experiment = {setup->experiment, strlen(setup->experiment)}};
-    snprintf(message.run, sizeof message.run, "%s", setup->run);
-    snprintf(message.pages, sizeof message.pages, "%s", setup->pages);
-    tell(self, index, WIRE_WELCOME, &message);
-}
-
 /* Whether a node must be refused; the reason goes to self->refusal. */
 static bool refuse_release(struct rendezvous *self, const struct wire_hello *hello)
 {
@@ -238,7 +224,16 @@ static void let_in(struct rendezvous *self, struct channel *channel, const struc
     node->report.state = NODE_GREETED;
     node->report.heard_ns = now_ns;
     snprintf(node->report.host, sizeof node->report.host, "%s", hello->host);
-    welcome(self, index);
+    const struct rendezvous_setup *setup = &self->setup;
+    struct wire_welcome welcome = {.attempt = setup->attempt,
+                                   .node = index,
+                                   .nodes = node_count(self),
+                                   .ranks = setup->ranks,
+                                   .sample_capacity = setup->sample_capacity,
+                                   .experiment = {setup->experiment, strlen(setup->experiment)}};
+    snprintf(welcome.run, sizeof welcome.run, "%s", setup->run);
+    snprintf(welcome.pages, sizeof welcome.pages, "%s", setup->pages);
+    tell(self, index, WIRE_WELCOME, &welcome);
 }
 
 static void drop_stranger(struct rendezvous *self, uint32_t index)

@@ -21,6 +21,7 @@
 #include "agent/pool/pool_job.h"
 #include "core/child.h"
 #include "core/clock.h"
+#include "core/path.h"
 #include "core/process.h"
 #include "run/experiment.h"
 #include "run/run_folder.h"
@@ -44,14 +45,6 @@ struct hold {
     int spool_watch; /* inotify on the spool; -1 if unavailable */
 };
 
-static int open_log(const struct ticket *ticket)
-{
-    char path[PATH_MAX];
-    if (snprintf(path, sizeof path, "%s/job.log", ticket->run_folder) >= (int)sizeof path)
-        return -1;
-    return open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-}
-
 static int start_step(struct hold *self, struct cb_err *err)
 {
     const struct pool_job *job = self->job;
@@ -59,7 +52,10 @@ static int start_step(struct hold *self, struct cb_err *err)
                                  "--nodelist", self->node,        "--mpi=none",     "--cpu-bind=none",
                                  "--mem=0",    "--quiet",         self->program,    "step",
                                  job->folder,  self->ticket.name, job->share.nodes, NULL};
-    int log_fd = open_log(&self->ticket);
+    char log[PATH_MAX];
+    int log_fd = path_format(log, sizeof log, NULL, "%s/job.log", self->ticket.run_folder)
+                     ? -1
+                     : open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     const struct child_options options = {.argv = words, .stdin_fd = -1, .stdout_fd = log_fd, .stderr_fd = log_fd};
     int rc = child_start(&self->step, &options, err);
     if (log_fd >= 0)
@@ -141,12 +137,6 @@ static void follow_step(struct hold *self)
         self->cancelled = tell_agent(self, SIGTERM);
 }
 
-static uint64_t warn_ns(const struct hold *self)
-{
-    uint64_t all_ns = self->end_wall_ns - self->job->share.began_wall_ns;
-    return all_ns / 4 < WARN_NS ? all_ns / 4 : WARN_NS;
-}
-
 static const char *why_end(const struct hold *self, uint64_t now_wall_ns)
 {
     if (pool_is_stopping(self->job->folder))
@@ -181,7 +171,8 @@ static void look(struct hold *self)
         if (pool_job_tell(self->job, false, &err))
             pool_job_log(self->job, "%s", err.message);
     }
-    bool near = now_wall_ns + warn_ns(self) >= self->end_wall_ns;
+    uint64_t quarter_ns = (self->end_wall_ns - self->job->share.began_wall_ns) / 4;
+    bool near = now_wall_ns + (quarter_ns < WARN_NS ? quarter_ns : WARN_NS) >= self->end_wall_ns;
     if (self->runs && near && !self->warned)
         self->warned = tell_agent(self, SIGUSR1);
     if (self->runs)
@@ -284,28 +275,20 @@ static void forget_step(const char *job_nodes)
     setenv("SLURM_JOB_NODELIST", job_nodes, 1);
 }
 
-/* A run that does not ask for a number of nodes gets one, as in a job of its own, not all nodes of the pool. */
-static int wants_one_node(const char *run_folder, bool *one, struct cb_err *err)
-{
-    struct experiment *experiment = NULL;
-    int rc = run_folder_read_experiment(run_folder, &experiment, err);
-    if (rc == 0)
-        *one = experiment_u64(experiment, OPT_NODES) <= 1;
-    experiment_free(experiment);
-    return rc;
-}
-
 int hold_enter_step(const char *pool_folder, const char *name, const char *job_nodes, char run_folder[4096],
                     struct cb_err *err)
 {
     struct ticket ticket;
     const char *step = getenv("SLURM_STEP_ID"), *node = getenv("SLURMD_NODENAME");
-    bool one = false;
+    struct experiment *experiment = NULL;
     int rc = spool_read_claimed(pool_folder, name, &ticket, err);
     if (rc == 0)
-        rc = wants_one_node(ticket.run_folder, &one, err);
+        rc = run_folder_read_experiment(ticket.run_folder, &experiment, err);
     if (rc)
         return rc;
+    /* A run that does not ask for a number of nodes gets one, as in a job of its own, not all nodes of the pool. */
+    bool one = experiment_u64(experiment, OPT_NODES) <= 1;
+    experiment_free(experiment);
     snprintf(ticket.step, sizeof ticket.step, "%s", step ? step : "");
     ticket.pid = (uint64_t)getpid();
     rc = spool_update(pool_folder, &ticket, err);

@@ -114,18 +114,6 @@ static void count_jobs(const struct pool *pool, const struct slurm_jobs *jobs, s
     }
 }
 
-/* Fewer nodes are easier to get: try half of them. */
-static void say_failures(const struct pool *pool, uint64_t failures, struct pool_verdict *verdict)
-{
-    char fewer[64] = "";
-    if (pool->nodes > 1)
-        snprintf(fewer, sizeof fewer, "fewer nodes (nodes=%" PRIu64 "), ", pool->nodes / 2);
-    snprintf(verdict->note, sizeof verdict->note,
-             "its nodes have failed to come up %" PRIu64 " time%s of at most %d: try %sanother slurm.constraint or "
-             "slurm.partition",
-             failures, units_plural(failures), POOL_MOST_FAILURES, fewer);
-}
-
 static void judge_listed(const struct pool *pool, const struct pool_observation *observation,
                          const struct jobs_of_pool *found, struct pool_verdict *verdict)
 {
@@ -136,7 +124,13 @@ static void judge_listed(const struct pool *pool, const struct pool_observation 
     else
         verdict->state = found->booting ? POOL_BOOTING : found->waiting ? POOL_PENDING : POOL_ENDING;
     if (failing) {
-        say_failures(pool, found->restarts, verdict);
+        char fewer[64] = ""; /* fewer nodes are easier to get: try half of them */
+        if (pool->nodes > 1)
+            snprintf(fewer, sizeof fewer, "fewer nodes (nodes=%" PRIu64 "), ", pool->nodes / 2);
+        snprintf(verdict->note, sizeof verdict->note,
+                 "its nodes have failed to come up %" PRIu64 " time%s of at most %d: try %sanother slurm.constraint or "
+                 "slurm.partition",
+                 found->restarts, units_plural(found->restarts), POOL_MOST_FAILURES, fewer);
         verdict->give_up = found->restarts >= POOL_MOST_FAILURES && observation->usage.jobs == 0;
     } else if (verdict->state == POOL_PENDING && strcmp(found->first->reason, "None") != 0) {
         snprintf(verdict->note, sizeof verdict->note, "%s", found->first->reason);

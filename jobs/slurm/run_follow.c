@@ -12,13 +12,6 @@
 #include "core/clock.h"
 #include "core/path.h"
 
-static int attempt_path(const char *run_folder, uint32_t attempt, char path[PATH_MAX], struct cb_err *err)
-{
-    if (path_format(path, PATH_MAX, err, "%s/attempts/%u", run_folder, attempt))
-        return CB_ERR_USAGE;
-    return 0;
-}
-
 static uint64_t modified_wall_ns(const char *folder, const char *name)
 {
     char path[PATH_MAX];
@@ -48,7 +41,7 @@ int job_folder_look(const char *run_folder, struct job_folder *folder, struct cb
     if (rc == CB_ERR_NOT_FOUND && access(run_folder, F_OK) == 0)
         rc = 0; /* somebody deleted single attempts */
     if (rc == 0 && found.attempts > 0) {
-        rc = attempt_path(run_folder, found.attempts, path, err);
+        rc = path_format(path, sizeof path, err, "%s/attempts/%u", run_folder, found.attempts);
         if (rc == 0) {
             rc = manifest_read(path, &found.manifest, err);
             found.sealed = rc == 0;
@@ -99,26 +92,21 @@ static int seal(const char *attempt, const char *run, uint32_t number, enum outc
     return rc == CB_ERR_EXISTS ? 0 : rc;
 }
 
-/* Succeeds even if somebody deleted all of them. */
-static int new_attempt(const char *run_folder, uint32_t *number, struct buf *path, struct cb_err *err)
-{
-    char folder[PATH_MAX];
-    int rc = run_folder_join(folder, run_folder, "attempts", err);
-    if (rc == 0 && mkdir(folder, 0755) < 0 && errno != EEXIST)
-        rc = cb_fail_errno(err, errno, "creating the folder %s", folder);
-    return rc ? rc : run_folder_new_attempt(run_folder, number, path, err);
-}
-
 int job_folder_seal(const char *run_folder, const char *run, const struct job_folder *folder, enum outcome outcome,
                     const char *message, struct cb_err *err)
 {
     struct buf path;
+    char parent[PATH_MAX];
     uint32_t number = folder->attempts;
     buf_init(&path, PATH_MAX);
     int rc = 0;
-    if (number == 0 || folder->sealed)
-        rc = new_attempt(run_folder, &number, &path, err);
-    else
+    if (number == 0 || folder->sealed) {
+        rc = run_folder_join(parent, run_folder, "attempts", err);
+        if (rc == 0 && mkdir(parent, 0755) < 0 && errno != EEXIST) /* somebody may have deleted all of them */
+            rc = cb_fail_errno(err, errno, "creating the folder %s", parent);
+        if (rc == 0)
+            rc = run_folder_new_attempt(run_folder, &number, &path, err);
+    } else
         buf_printf(&path, "%s/attempts/%u", run_folder, number);
     if (rc == 0)
         rc = buf_check(&path, "the attempt's path", err);
@@ -135,7 +123,7 @@ int job_folder_seal_earlier(const char *run_folder, const char *run, const struc
     for (uint32_t number = 1; rc == 0 && number < folder->attempts; number++) {
         char path[PATH_MAX];
         struct manifest manifest;
-        rc = attempt_path(run_folder, number, path, err);
+        rc = path_format(path, sizeof path, err, "%s/attempts/%u", run_folder, number);
         if (rc == 0 && manifest_read(path, &manifest, NULL) == CB_ERR_NOT_FOUND)
             rc = seal(path, run, number, OUTCOME_PREEMPTED, "the job was requeued before this attempt had ended", err);
     }

@@ -92,21 +92,6 @@ int slurm_look_closely(struct slurm_client *self, struct slurm_jobs *jobs, struc
     return rc;
 }
 
-/* "Slurm accounting storage is disabled" */
-static bool has_no_accounting(const struct transport_answer *answer)
-{
-    return strstr(answer->errors.data, "disabled") || strstr(answer->out.data, "disabled");
-}
-
-static void leave_out_unfinished(struct slurm_jobs *jobs, size_t first)
-{
-    size_t kept = first;
-    for (size_t i = first; i < jobs->count; i++)
-        if (slurm_state_phase(jobs->items[i].state) >= SLURM_IS_UNSETTLED)
-            jobs->items[kept++] = jobs->items[i];
-    jobs->count = kept;
-}
-
 int slurm_look_back(struct slurm_client *self, const char *ids, struct slurm_jobs *jobs, struct cb_err *err)
 {
     const char *const argv[] = {"sacct", "-X", "-P", "-n", "-j", ids, "-o", SLURM_ACCOUNTING_FORMAT, NULL};
@@ -116,14 +101,19 @@ int slurm_look_back(struct slurm_client *self, const char *ids, struct slurm_job
     transport_answer_init(&answer);
     size_t known = jobs->count;
     int rc = run(self, argv, NULL, COMMAND_NS, &answer, err);
-    if (rc == CB_ERR_NOT_FOUND || (rc == 0 && answer.exit_status != 0 && has_no_accounting(&answer))) {
+    if (rc == CB_ERR_NOT_FOUND || (rc == 0 && answer.exit_status != 0 && /* "Slurm accounting storage is disabled" */
+                                   (strstr(answer.errors.data, "disabled") || strstr(answer.out.data, "disabled")))) {
         self->without_accounting = true; /* squeue's answer is all there is */
         rc = 0;
     } else if (rc == 0 && answer.exit_status != 0) {
         rc = fail_with_answer(&answer, "Slurm's accounting does not answer: sacct", err);
     } else if (rc == 0) {
         rc = slurm_parse_accounting(answer.out.data, answer.out.len, jobs, err);
-        leave_out_unfinished(jobs, known);
+        size_t kept = known;
+        for (size_t i = known; i < jobs->count; i++)
+            if (slurm_state_phase(jobs->items[i].state) >= SLURM_IS_UNSETTLED)
+                jobs->items[kept++] = jobs->items[i];
+        jobs->count = kept;
     }
     transport_answer_release(&answer);
     return rc;

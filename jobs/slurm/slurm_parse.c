@@ -20,14 +20,6 @@ void slurm_jobs_release(struct slurm_jobs *self)
     *self = (struct slurm_jobs){0};
 }
 
-static int append(struct slurm_jobs *jobs, const struct slurm_job *job, struct cb_err *err)
-{
-    if (alloc_grow(&jobs->items, jobs->count, sizeof *jobs->items, err))
-        return CB_ERR_MEMORY;
-    jobs->items[jobs->count++] = *job;
-    return 0;
-}
-
 /* The next line without its line feed; false at the end. */
 static bool next_line(const char *text, size_t len, size_t *position, struct piece *line)
 {
@@ -147,17 +139,19 @@ static int parse_lines(const char *text, size_t len, bool (*parse)(struct piece 
 {
     size_t position = 0;
     struct piece line;
-    int rc = 0;
-    while (rc == 0 && next_line(text, len, &position, &line)) {
+    while (next_line(text, len, &position, &line)) {
         struct slurm_job job = {0};
         if (line.len == 0)
             continue;
-        if (parse(line, &job))
-            rc = append(jobs, &job, err);
-        else
+        if (!parse(line, &job)) {
             jobs->left_out++;
+            continue;
+        }
+        if (alloc_grow(&jobs->items, jobs->count, sizeof *jobs->items, err))
+            return CB_ERR_MEMORY;
+        jobs->items[jobs->count++] = job;
     }
-    return rc;
+    return 0;
 }
 
 int slurm_parse_queue(const char *text, size_t len, struct slurm_jobs *jobs, struct cb_err *err)

@@ -119,14 +119,6 @@ static bool take_text(const char *bytes, size_t len, char *text, size_t room)
     return true;
 }
 
-static void header_path(const char *header, char path[PATH_MAX])
-{
-    bool posix = memcmp(header + MAGIC, "ustar\0", 6) == 0;
-    int prefix = posix ? (int)strnlen(header + PREFIX, PREFIX_BYTES) : 0;
-    snprintf(path, PATH_MAX, "%.*s%s%.*s", prefix, header + PREFIX, prefix ? "/" : "",
-             (int)strnlen(header + NAME, NAME_BYTES), header + NAME);
-}
-
 /* Records "LENGTH key=value\n", one after the other. */
 static bool read_pax(const char *bytes, size_t len, struct extras *extras)
 {
@@ -167,10 +159,13 @@ static int fill_entry(const struct archive *self, const char *header, const stru
 {
     uint64_t mode;
     const char type = header[TYPE];
+    bool posix = memcmp(header + MAGIC, "ustar\0", 6) == 0;
+    int prefix = posix ? (int)strnlen(header + PREFIX, PREFIX_BYTES) : 0;
     if (*extras->path)
         snprintf(entry->path, sizeof entry->path, "%s", extras->path);
     else
-        header_path(header, entry->path);
+        snprintf(entry->path, sizeof entry->path, "%.*s%s%.*s", prefix, header + PREFIX, prefix ? "/" : "",
+                 (int)strnlen(header + NAME, NAME_BYTES), header + NAME);
     size_t len = strlen(entry->path);
     bool ends_in_slash = len && entry->path[len - 1] == '/';
     if (!read_number(header + MODE, MODE_BYTES, &mode))

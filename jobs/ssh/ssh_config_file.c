@@ -148,12 +148,11 @@ static int keep_seconds(const struct reader *self, const char *keyword, const ch
     return 0;
 }
 
-static int keep_words(const struct reader *self, const char *rest, struct ssh_list *into, bool add, struct cb_err *err)
+static int keep_words(const char *rest, struct ssh_list *into, bool add, struct cb_err *err)
 {
     char word[WORD_BYTES];
     bool first = into->count == 0;
     int rc = 0;
-    (void)self;
     while (rc == 0 && (first || add) && next_word(&rest, word, sizeof word))
         rc = ssh_list_add(into, word, err);
     return rc;
@@ -226,15 +225,6 @@ static bool section_matches(const char *rest, const char *alias)
     return matched;
 }
 
-static void begin_match(struct reader *self, const char *rest)
-{
-    char word[WORD_BYTES];
-    bool has_word = next_word(&rest, word, sizeof word);
-    self->active = has_word && strcasecmp(word, "all") == 0;
-    if (!self->active)
-        keep_place(self, self->host->skipped_match_place);
-}
-
 static int apply_yes(const struct reader *self, const char *keyword, const char *value, int *into, struct cb_err *err)
 {
     bool yes = strcasecmp(value, "yes") == 0 || strcasecmp(value, "true") == 0;
@@ -242,16 +232,6 @@ static int apply_yes(const struct reader *self, const char *keyword, const char 
         return bad_line(self, keyword, value, err);
     if (*into < 0)
         *into = yes;
-    return 0;
-}
-
-static int apply_port(const struct reader *self, const char *value, struct cb_err *err)
-{
-    uint16_t port;
-    if (!ssh_port_parse(value, &port))
-        return bad_line(self, "Port", value, err);
-    if (self->host->port == 0)
-        self->host->port = port;
     return 0;
 }
 
@@ -284,16 +264,21 @@ static int apply_keyword(const struct reader *self, const char *keyword, const c
         return keep_text(self, "IdentityAgent", host->identity_agent, sizeof host->identity_agent, value, err);
     if (strcasecmp(keyword, "ProxyJump") == 0 || strcasecmp(keyword, "ProxyCommand") == 0)
         return apply_proxy(self, keyword, value, rest, err);
-    if (strcasecmp(keyword, "Port") == 0)
-        return apply_port(self, value, err);
+    if (strcasecmp(keyword, "Port") == 0) {
+        uint16_t port;
+        if (!ssh_port_parse(value, &port))
+            return bad_line(self, "Port", value, err);
+        host->port = host->port ? host->port : port;
+        return 0;
+    }
     if (strcasecmp(keyword, "IdentitiesOnly") == 0)
         return apply_yes(self, "IdentitiesOnly", value, &host->identities_only, err);
     if (strcasecmp(keyword, "IdentityFile") == 0)
         return ssh_list_add(&host->identity_files, value, err);
     if (strcasecmp(keyword, "UserKnownHostsFile") == 0)
-        return keep_words(self, all, &host->user_known_hosts, false, err);
+        return keep_words(all, &host->user_known_hosts, false, err);
     if (strcasecmp(keyword, "GlobalKnownHostsFile") == 0)
-        return keep_words(self, all, &host->global_known_hosts, false, err);
+        return keep_words(all, &host->global_known_hosts, false, err);
     if (strcasecmp(keyword, "ConnectTimeout") == 0)
         return keep_seconds(self, "ConnectTimeout", value, &host->connect_timeout_s, err);
     if (strcasecmp(keyword, "ServerAliveInterval") == 0)
@@ -322,7 +307,9 @@ static int apply_line(struct reader *self, const char *line, struct cb_err *err)
         return 0;
     }
     if (strcasecmp(keyword, "Match") == 0) {
-        begin_match(self, at);
+        self->active = next_word(&at, value, sizeof value) && strcasecmp(value, "all") == 0;
+        if (!self->active)
+            keep_place(self, self->host->skipped_match_place);
         return 0;
     }
     const char *rest = at;

@@ -106,13 +106,6 @@ static bool hashed_matches(const struct word *word, const char *name)
            hash_hmac_sha1(salt, salt_len, name, strlen(name), made) && memcmp(made, wanted, sizeof made) == 0;
 }
 
-static bool names_match(const struct word *word, const char *name)
-{
-    if (word->len > 3 && memcmp(word->text, "|1|", 3) == 0)
-        return hashed_matches(word, name);
-    return ssh_pattern_list_matches(word->text, word->len, name);
-}
-
 static void scan_line(struct ssh_known *self, const char *line, const char *end, unsigned number, const char *name,
                       const void *blob, size_t blob_len)
 {
@@ -124,8 +117,10 @@ static void scan_line(struct ssh_known *self, const char *line, const char *end,
         return;
     if (revoked)
         names = next_word(&line, end);
+    bool hashed = names.len > 3 && memcmp(names.text, "|1|", 3) == 0;
     struct word kind_name = next_word(&line, end), encoded = next_word(&line, end);
-    if (encoded.len == 0 || encoded.len / 4 * 3 > sizeof key || !names_match(&names, name) ||
+    if (encoded.len == 0 || encoded.len / 4 * 3 > sizeof key ||
+        !(hashed ? hashed_matches(&names, name) : ssh_pattern_list_matches(names.text, names.len, name)) ||
         !hash_base64_decode(encoded.text, encoded.len, key, &key_len))
         return;
     enum ssh_key_kind kind = ssh_key_kind_of(kind_name.text, kind_name.len);

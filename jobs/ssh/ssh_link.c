@@ -17,11 +17,6 @@
 #define TRIES 6
 #define FIRST_PAUSE_NS (200 * NS_PER_MS)
 
-static bool may_pass(int code)
-{
-    return code == CB_ERR_SYSTEM || code == CB_ERR_TIMEOUT;
-}
-
 int ssh_link_ready(struct ssh_link *self, uint64_t deadline_ns, struct cb_err *err)
 {
     uint64_t pause_ns = FIRST_PAUSE_NS;
@@ -32,7 +27,7 @@ int ssh_link_ready(struct ssh_link *self, uint64_t deadline_ns, struct cb_err *e
         rc = ssh_session_open(&self->session, &self->route, self->connect_timeout_ns, err);
         if (rc == 0)
             self->base.connections++;
-        if (rc == 0 || !may_pass(rc) || clock_monotonic_ns() + pause_ns >= deadline_ns)
+        if (rc == 0 || (rc != CB_ERR_SYSTEM && rc != CB_ERR_TIMEOUT) || clock_monotonic_ns() + pause_ns >= deadline_ns)
             return rc;
         if (tries + 1 < TRIES)
             clock_sleep_ns(pause_ns);

@@ -355,16 +355,6 @@ static int try_agent(struct login *self, const char *const *paths, size_t count,
     return rc;
 }
 
-static int try_files(struct login *self, const char *const *paths, size_t count, struct cb_err *err)
-{
-    bool must_exist = self->host->identity_files.count > 0;
-    int rc = 0;
-    for (size_t i = 0; rc == 0 && i < count; i++)
-        if (is_usable(self, paths[i], must_exist))
-            rc = try_file(self, paths[i], err);
-    return rc;
-}
-
 static int refuse(const struct login *self, struct cb_err *err)
 {
     bool rsa = strstr(self->notes.data, "RSA key") && !libssh2_version(0x010b00);
@@ -413,8 +403,9 @@ int ssh_login_authenticate(struct ssh_session *session, const struct ssh_host *h
     if (rc == 0 && methods) {
         size_t count = key_files(login, paths);
         rc = try_agent(login, paths, count, err);
-        if (rc == 0)
-            rc = try_files(login, paths, count, err);
+        for (size_t i = 0; rc == 0 && i < count; i++)
+            if (is_usable(login, paths[i], host->identity_files.count > 0))
+                rc = try_file(login, paths[i], err);
         rc = rc > 0 ? 0 : rc ? rc : refuse(login, err);
     }
     ssh_agent_close(&login->agent);

@@ -188,15 +188,6 @@ static int open_hop(struct ssh_session *self, const struct ssh_host *host, uint6
     return rc ? rc : ssh_login_authenticate(self, host, deadline_ns, err);
 }
 
-static void set_times(struct ssh_session *self)
-{
-    const struct ssh_host *last = &self->route->hops[self->route->count - 1];
-    int64_t interval_s = last->alive_interval_s >= 0 ? last->alive_interval_s : SSH_ALIVE_DEFAULT_S;
-    int64_t count = last->alive_count > 0 ? last->alive_count : 3;
-    self->alive_ns = (uint64_t)interval_s * NS_PER_S;
-    self->silence_ns = (uint64_t)(interval_s > 0 ? interval_s * count : SSH_ALIVE_DEFAULT_S * 3) * NS_PER_S;
-}
-
 int ssh_session_open(struct ssh_session **self, const struct ssh_route *route, uint64_t timeout_ns, struct cb_err *err)
 {
     struct ssh_session *made = calloc(1, sizeof *made);
@@ -208,7 +199,11 @@ int ssh_session_open(struct ssh_session **self, const struct ssh_route *route, u
     }
     made->route = route;
     made->socket = -1;
-    set_times(made);
+    const struct ssh_host *last = &route->hops[route->count - 1];
+    int64_t interval_s = last->alive_interval_s >= 0 ? last->alive_interval_s : SSH_ALIVE_DEFAULT_S;
+    int64_t count = last->alive_count > 0 ? last->alive_count : 3;
+    made->alive_ns = (uint64_t)interval_s * NS_PER_S;
+    made->silence_ns = (uint64_t)(interval_s > 0 ? interval_s * count : SSH_ALIVE_DEFAULT_S * 3) * NS_PER_S;
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < route->count; i++) {
         const struct ssh_host *host = &route->hops[i];
