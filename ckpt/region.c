@@ -21,15 +21,25 @@ uint64_t region_elements(const struct region *region)
     return elements;
 }
 
+static int compare_numbers(const uint64_t *a, const uint64_t *b, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (a[i] != b[i])
+            return a[i] < b[i] ? -1 : 1;
+    }
+    return 0;
+}
+
+int region_compare(const struct region *a, const struct region *b)
+{
+    uint32_t dims = a->dims < b->dims ? a->dims : b->dims;
+    int order = compare_numbers(a->offset, b->offset, dims);
+    return order ? order : compare_numbers(a->size, b->size, dims);
+}
+
 bool region_equal(const struct region *a, const struct region *b)
 {
-    if (a->dims != b->dims)
-        return false;
-    for (uint32_t i = 0; i < a->dims; i++) {
-        if (a->offset[i] != b->offset[i] || a->size[i] != b->size[i])
-            return false;
-    }
-    return true;
+    return a->dims == b->dims && region_compare(a, b) == 0;
 }
 
 bool region_contains(const struct region *outer, const struct region *inner)
@@ -64,24 +74,25 @@ bool region_intersect(const struct region *a, const struct region *b, struct reg
 }
 
 /* The region of `count` rows of dimension `dim`, with one index in all dimensions before it and all of those after it. */
-static struct region slab(uint32_t dims, const uint64_t *shape, const uint64_t *stride, uint32_t dim, uint64_t begin,
+static struct region slab(const struct region *whole, const uint64_t *stride, uint32_t dim, uint64_t begin,
                           uint64_t count)
 {
-    struct region region = {.dims = dims};
-    for (uint32_t i = 0; i < dims; i++) {
-        region.offset[i] = i <= dim ? begin / stride[i] % shape[i] : 0;
-        region.size[i] = i < dim ? 1 : i == dim ? count : shape[i];
+    struct region region = *whole;
+    for (uint32_t i = 0; i <= dim; i++) {
+        region.offset[i] += begin / stride[i] % whole->size[i];
+        region.size[i] = i < dim ? 1 : count;
     }
     return region;
 }
 
-uint32_t region_of_interval(uint32_t dims, const uint64_t *shape, uint64_t begin, uint64_t end, struct region *regions)
+uint32_t region_of_interval(const struct region *whole, uint64_t begin, uint64_t end, struct region *regions)
 {
-    assert(dims <= CKPT_MAX_DIMS);
+    uint32_t dims = whole->dims;
+    const uint64_t *shape = whole->size;
     if (begin >= end)
         return 0;
     if (dims == 0) {
-        regions[0] = (struct region){.dims = 0};
+        regions[0] = *whole;
         return 1;
     }
     uint64_t stride[CKPT_MAX_DIMS];
@@ -98,7 +109,7 @@ uint32_t region_of_interval(uint32_t dims, const uint64_t *shape, uint64_t begin
         if (next > end)
             break;
         if (next > begin)
-            regions[count++] = slab(dims, shape, stride, dim, begin, (next - begin) / stride[dim]);
+            regions[count++] = slab(whole, stride, dim, begin, (next - begin) / stride[dim]);
         begin = next;
         dim--;
     }
@@ -106,7 +117,7 @@ uint32_t region_of_interval(uint32_t dims, const uint64_t *shape, uint64_t begin
     for (; begin < end; dim++) {
         uint64_t rows = (end - begin) / stride[dim];
         if (rows > 0) {
-            regions[count++] = slab(dims, shape, stride, dim, begin, rows);
+            regions[count++] = slab(whole, stride, dim, begin, rows);
             begin += rows * stride[dim];
         }
     }

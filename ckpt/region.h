@@ -17,14 +17,15 @@ struct region {
 struct region region_whole(uint32_t dims, const uint64_t *shape);
 uint64_t region_elements(const struct region *region);
 bool region_equal(const struct region *a, const struct region *b);
+int region_compare(const struct region *a, const struct region *b); /* by offsets, then by sizes */
 bool region_contains(const struct region *outer, const struct region *inner);
 /* False if they share no element. */
 bool region_intersect(const struct region *a, const struct region *b, struct region *common);
 
-/* The regions that cover elements [begin, end) of the row-major flattened shape, in order: at most 2 (dims - 1) + 1 of
- * them. Returns their number; `regions` holds BOX_MAX_OF_INTERVAL. */
+/* The regions that cover elements [begin, end) of the region's own row-major order: at most 2 (dims - 1) + 1 of them.
+ * Returns their number; `regions` holds BOX_MAX_OF_INTERVAL. */
 #define BOX_MAX_OF_INTERVAL (2 * (CKPT_MAX_DIMS - 1) + 1)
-uint32_t region_of_interval(uint32_t dims, const uint64_t *shape, uint64_t begin, uint64_t end, struct region *regions);
+uint32_t region_of_interval(const struct region *whole, uint64_t begin, uint64_t end, struct region *regions);
 
 /* How `inner` is stored in row-major memory of `outer`: `runs` runs of `run_elements` contiguous elements each.
  * region_run gives the start of run i, in elements from the start of outer's and of inner's memory. */

@@ -40,7 +40,7 @@ static int own_model(struct train_checkpoint *self, const struct trainer *traine
                         &self->model, err);
     self->parameters = rc ? 0 : self->model->count;
     for (int i = 0; i < TRAIN_COUNTERS && !rc; i++) {
-        rc = model_add(self->model, role, 0, NULL, err, "%s", names[i]);
+        rc = model_add(self->model, role, 0, NULL, names[i], err);
         if (!rc)
             self->model->tensors[self->model->count - 1].dtype = DTYPE_I64;
     }

@@ -161,12 +161,10 @@ static int read_elements(struct convert_writer *self, struct stored_reader *read
                          const struct region *region, uint64_t first, uint64_t count, unsigned char *memory)
 {
     struct region parts[BOX_MAX_OF_INTERVAL];
-    uint32_t found = region_of_interval(region->dims, region->size, first, first + count, parts);
+    uint32_t found = region_of_interval(region, first, first + count, parts);
     int code = 0;
     for (uint32_t i = 0; i < found && !code; i++) {
         uint64_t bytes = region_elements(&parts[i]) * dtype_bytes(tensor->dtype);
-        for (uint32_t d = 0; d < region->dims; d++)
-            parts[i].offset[d] += region->offset[d];
         code = stored_reader_region(reader, tensor, &parts[i], memory, self->err);
         memory += bytes;
     }

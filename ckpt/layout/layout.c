@@ -40,8 +40,8 @@ static const char *split_of(const struct model *model, const struct layout_optio
     return is_mlperf(model, options) && strcmp(options->pp_split, "balanced") == 0 ? "even" : options->pp_split;
 }
 
-static int make_layout(const struct model *model, const struct layout_options *options,
-                       const struct layout_training *training, struct layout **layout, struct cb_err *err)
+int layout_new_training(const struct model *model, const struct layout_options *options,
+                        const struct layout_training *training, struct layout **layout, struct cb_err *err)
 {
     struct layout *self = calloc(1, sizeof *self);
     uint32_t *stage_of = malloc((model->layers + 1) * sizeof *stage_of);
@@ -74,13 +74,7 @@ out:
 int layout_new(const struct model *model, const struct layout_options *options, struct layout **layout,
                struct cb_err *err)
 {
-    return make_layout(model, options, NULL, layout, err);
-}
-
-int layout_new_training(const struct model *model, const struct layout_options *options,
-                        const struct layout_training *training, struct layout **layout, struct cb_err *err)
-{
-    return make_layout(model, options, training, layout, err);
+    return layout_new_training(model, options, NULL, layout, err);
 }
 
 static void free_cells(struct cell *cells, size_t count)
@@ -161,12 +155,9 @@ static void sink_local(void *context, const struct cell *cell, const struct loca
                        uint32_t tensor, bool expert)
 {
     struct sink *self = context;
-    const struct layout *layout = self->layout;
-    enum placement placement = layout->placement[kind];
-    unsigned roles = layout_shard_roles(placement, expert);
     struct region regions[BOX_MAX_OF_INTERVAL];
-    uint32_t count = layout_shard(cell, local, placement, mesh_extent(&layout->mesh, roles),
-                                  mesh_index(&layout->mesh, roles, self->coordinate), regions);
+    uint32_t count =
+        layout_shard_at(self->layout, cell, local, self->layout->placement[kind], expert, self->coordinate, regions);
     sink_add(self, tensor, regions, count);
 }
 

@@ -93,6 +93,20 @@ struct layout_training {
 int layout_new_training(const struct model *model, const struct layout_options *options,
                         const struct layout_training *training, struct layout **layout,
                         struct cb_err *err) CB_MUST_CHECK;
+
+/* A value of a stored checkpoint that is not a tensor: its literal, or the torch.save as it was stored, or both. */
+struct stored_value {
+    const struct stored_tensor *tensor;
+    char *literal; /* NULL if it has none */
+    void *blob;    /* NULL if it was stored as a literal */
+    size_t blob_bytes;
+};
+struct stored_checkpoint;
+/* For conversions: all tensors of a stored checkpoint under their own names, over the mesh of the options, whose state
+ * has no meaning. Takes ownership of literal and blob of each value; these become bytes items. */
+int layout_from_stored(const struct stored_checkpoint *checkpoint, const struct layout_options *options,
+                       struct stored_value *values, size_t value_count, struct layout **layout,
+                       struct cb_err *err) CB_MUST_CHECK;
 void layout_free(struct layout *layout);
 
 #define LAYOUT_AS_SAVED UINT64_MAX

@@ -63,12 +63,7 @@ static uint32_t shard_flat(uint64_t elements, uint64_t local_begin, const struct
     end = end > local_begin ? end - local_begin : 0;
     if (end > local->elements)
         end = local->elements;
-    uint32_t count = region_of_interval(local->region.dims, local->region.size, begin, end, regions);
-    for (uint32_t i = 0; i < count; i++) {
-        for (uint32_t d = 0; d < local->region.dims; d++)
-            regions[i].offset[d] += local->region.offset[d];
-    }
-    return count;
+    return region_of_interval(&local->region, begin, end, regions);
 }
 
 uint32_t layout_shard(const struct cell *cell, const struct local *local, enum placement placement, uint32_t shards,
@@ -86,6 +81,28 @@ uint32_t layout_shard(const struct cell *cell, const struct local *local, enum p
     }
     regions[0] = local->region;
     return 1;
+}
+
+uint32_t layout_shard_at(const struct layout *self, const struct cell *cell, const struct local *local,
+                         enum placement placement, bool expert, const uint32_t coordinate[AXIS_ROLES],
+                         struct region *regions)
+{
+    unsigned roles = layout_shard_roles(placement, expert);
+    return layout_shard(cell, local, placement, mesh_extent(&self->mesh, roles),
+                        mesh_index(&self->mesh, roles, coordinate), regions);
+}
+
+size_t layout_find_local(const struct cell *cell, uint32_t tensor)
+{
+    size_t low = 0, high = cell->count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (cell->locals[middle].tensor < tensor)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
 }
 
 /* How tensor parallelism splits one tensor. */
@@ -159,13 +176,6 @@ static void add_locals(const struct layout *self, const struct state_tensor *ten
     }
 }
 
-static uint32_t stage_of_tensor(const struct layout *self, const struct model_tensor *tensor, const uint32_t *stage_of)
-{
-    if (tensor->layer >= 0)
-        return stage_of[tensor->layer];
-    return tensor->layer == MODEL_LAYER_FIRST ? 0 : self->mesh.size[AXIS_PP] - 1;
-}
-
 static size_t cell_index(const struct layout *self, const struct model *model, const struct model_tensor *tensor,
                          uint32_t stage, uint32_t tp)
 {
@@ -177,17 +187,8 @@ static size_t cell_index(const struct layout *self, const struct model *model, c
     return index * eps + (uint32_t)tensor->expert / (model->experts / eps);
 }
 
-typedef void (*visit_fn)(const struct layout *self, const struct state_tensor *tensor, const struct split *split,
-                         uint32_t tp, struct cell *cell);
-
-static void count_locals(const struct layout *self, const struct state_tensor *tensor, const struct split *split,
-                         uint32_t tp, struct cell *cell)
-{
-    (void)self, (void)tensor, (void)tp;
-    cell->count += split->parts;
-}
-
-static int visit_locals(struct layout *self, const struct model *model, const uint32_t *stage_of, visit_fn visit,
+/* Twice: first counts the locals of each cell, then adds them. */
+static int visit_locals(struct layout *self, const struct model *model, const uint32_t *stage_of, bool adds,
                         struct cb_err *err)
 {
     for (size_t i = 0; i < model->count; i++) {
@@ -196,12 +197,18 @@ static int visit_locals(struct layout *self, const struct model *model, const ui
         int code = split_of(self, model, tensor, &split, err);
         if (code)
             return code;
-        uint32_t stage = stage_of_tensor(self, tensor, stage_of);
+        uint32_t stage = tensor->layer >= 0                   ? stage_of[tensor->layer]
+                         : tensor->layer == MODEL_LAYER_FIRST ? 0
+                                                              : self->mesh.size[AXIS_PP] - 1;
         struct cell *cells = tensor->expert >= 0 ? self->experts : self->dense;
         assert(cells);
-        for (uint32_t tp = 0; tp < self->mesh.size[AXIS_TP]; tp++)
-            visit(self, &self->tensors[self->state_of[KIND_WEIGHT][i]], &split, tp,
-                  &cells[cell_index(self, model, tensor, stage, tp)]);
+        for (uint32_t tp = 0; tp < self->mesh.size[AXIS_TP]; tp++) {
+            struct cell *cell = &cells[cell_index(self, model, tensor, stage, tp)];
+            if (adds)
+                add_locals(self, &self->tensors[self->state_of[KIND_WEIGHT][i]], &split, tp, cell);
+            else
+                cell->count += split.parts;
+        }
     }
     return 0;
 }
@@ -225,10 +232,10 @@ int layout_build_cells(struct layout *self, const struct model *model, const uin
     self->experts = experts ? calloc(experts, sizeof *self->experts) : NULL;
     if (!self->dense || (experts && !self->experts))
         return alloc_fail(err, "for the layout of %zu mesh cells", dense);
-    int code = visit_locals(self, model, stage_of, count_locals, err);
+    int code = visit_locals(self, model, stage_of, false, err);
     if (!code)
         code = allocate_locals(self->dense, dense, err);
     if (!code)
         code = allocate_locals(self->experts, experts, err);
-    return code ? code : visit_locals(self, model, stage_of, add_locals, err);
+    return code ? code : visit_locals(self, model, stage_of, true, err);
 }

@@ -1,10 +1,41 @@
-/* How a layout is stored: cells of the mesh with their regions, and how a region is divided over the data-parallel ranks
+/* How a layout is stored: ranks as coordinates of a mesh of named axes, cells of the mesh with their regions, and how a region is divided over the data-parallel ranks
  * of its cell. Private to ckpt/layout/ and ckpt/plan/. */
 #ifndef CKPT_LAYOUT_LAYOUT_INTERNAL_H
 #define CKPT_LAYOUT_LAYOUT_INTERNAL_H
 
 #include "ckpt/layout/layout.h"
-#include "ckpt/layout/mesh.h"
+
+/* What an axis does. Data parallelism has up to three axes: dp replicates (or shards flat under ZeRO), fsdp shards
+ * dimension 0, ep distributes experts and is data parallel for all other tensors. */
+enum axis_role { AXIS_PP, AXIS_DP, AXIS_FSDP, AXIS_EP, AXIS_TP, AXIS_ROLES };
+
+struct mesh {
+    struct mesh_axis axes[AXIS_ROLES]; /* outermost first */
+    enum axis_role roles[AXIS_ROLES];  /* of axes */
+    size_t count;
+    uint32_t size[AXIS_ROLES];   /* by role; 1 if the mesh has no such axis */
+    uint32_t stride[AXIS_ROLES]; /* by role, in ranks */
+    uint32_t world_size;
+    uint32_t zero; /* ZeRO stage, 0 if none */
+};
+
+/* From all options but the split and the state. With `published` (state=mlperf) the model's published axes are
+ * the defaults of tp, pp, dp and zero if none of them is given, and dp is outermost. */
+int mesh_read(struct mesh *self, const struct model *model, const struct layout_options *options, bool published,
+              struct cb_err *err) CB_MUST_CHECK;
+
+void mesh_coordinates(const struct mesh *self, uint32_t rank, uint32_t coordinate[AXIS_ROLES]);
+uint32_t mesh_rank(const struct mesh *self, const uint32_t coordinate[AXIS_ROLES]);
+
+/* A number from the coordinates of the roles in the set (bit 1 << role) in mesh order, and back; and the count of
+ * such numbers. Coordinates of other roles are unchanged. */
+uint32_t mesh_index(const struct mesh *self, unsigned roles, const uint32_t coordinate[AXIS_ROLES]);
+void mesh_from_index(const struct mesh *self, unsigned roles, uint32_t index, uint32_t coordinate[AXIS_ROLES]);
+uint32_t mesh_extent(const struct mesh *self, unsigned roles);
+
+/* Assigns a pipeline stage to each layer: pp.split. `stage_of` holds model->layers numbers. */
+int pipeline_split(const struct model *model, uint32_t stages, const char *split, uint32_t *stage_of,
+                   struct cb_err *err) CB_MUST_CHECK;
 
 #define LAYOUT_KINDS 4 /* KIND_WEIGHT … KIND_EXP_AVG_SQ */
 #define LAYOUT_ABSENT UINT32_MAX
@@ -36,7 +67,6 @@ struct layout {
     const char *state_name;
     struct state_tensor *tensors; /* by kind, then in the model's order; then rows, then bytes items */
     size_t tensor_count;
-    size_t model_count;               /* of the model's tensors */
     uint32_t *state_of[LAYOUT_KINDS]; /* model tensor -> state tensor, LAYOUT_ABSENT if it has none */
     enum placement placement[LAYOUT_KINDS];
     struct cell *dense;                     /* [pp][tp] */
@@ -53,6 +83,13 @@ unsigned layout_shard_roles(enum placement placement, bool expert);
 /* Shard `index` of `shards` of a local: at most BOX_MAX_OF_INTERVAL regions. Returns their number. */
 uint32_t layout_shard(const struct cell *cell, const struct local *local, enum placement placement, uint32_t shards,
                       uint32_t index, struct region *regions);
+/* The same for the rank with these coordinates. */
+uint32_t layout_shard_at(const struct layout *self, const struct cell *cell, const struct local *local,
+                         enum placement placement, bool expert, const uint32_t coordinate[AXIS_ROLES],
+                         struct region *regions);
+
+/* The cell's first local of this tensor of the model, or of a later one. */
+size_t layout_find_local(const struct cell *cell, uint32_t tensor);
 
 static inline const struct cell *layout_dense(const struct layout *self, uint32_t pp, uint32_t tp)
 {

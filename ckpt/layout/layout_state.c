@@ -5,13 +5,7 @@
 #include "ckpt/layout/layout_internal.h"
 #include "core/alloc.h"
 
-#define MAX_BYTES_ITEMS LAYOUT_MOST_ITEMS
-
-struct bytes_item {
-    const char *fqn, *literal;
-};
-
-static const struct bytes_item optimizer_items[] = {
+static const struct layout_item optimizer_items[] = {
     {"optimizer.param_groups.lr", "0.0003"},
     {"optimizer.param_groups.betas", "(0.9, 0.95)"},
     {"optimizer.param_groups.eps", "1e-08"},
@@ -19,17 +13,12 @@ static const struct bytes_item optimizer_items[] = {
     {"train.step", "0"},
 };
 
-static bool is_float(enum dtype dtype)
-{
-    return dtype <= DTYPE_F8_E5M2;
-}
-
 /* Whether a tensor of this type has state of this kind. Weights in fp32 are their own master. */
 static bool has_kind(enum state_kind kind, enum dtype dtype, bool adam)
 {
     if (kind == KIND_WEIGHT)
         return true;
-    if (!adam || !is_float(dtype))
+    if (!adam || dtype > DTYPE_F8_E5M2) /* an integer */
         return false;
     return kind != KIND_MASTER || (dtype != DTYPE_F32 && dtype != DTYPE_F64);
 }
@@ -72,28 +61,19 @@ static int add_kind(struct layout *self, const struct model *model, enum state_k
     return code;
 }
 
-static int add_bytes_item(struct layout *self, const char *fqn, const char *literal, struct cb_err *err)
-{
-    struct state_tensor tensor = {.model_tensor = UINT32_MAX, .kind = KIND_BYTES, .dtype = DTYPE_U8};
-    tensor.literal = strdup(literal);
-    if (!tensor.literal)
-        return alloc_fail(err, "for the state");
-    int code = add_state(self, tensor, strdup(fqn), err);
-    if (code)
-        free((char *)tensor.literal);
-    return code;
-}
-
-static int add_bytes(struct layout *self, const struct layout_options *options, struct cb_err *err)
+static int add_bytes(struct layout *self, const struct layout_item *items, size_t count, struct cb_err *err)
 {
     int code = 0;
-    for (size_t i = 0; self->training && i < self->training->item_count && !code; i++)
-        code = add_bytes_item(self, self->training->items[i].fqn, self->training->items[i].literal, err);
-    if (self->training)
-        return code;
-    for (size_t i = 0; i < sizeof optimizer_items / sizeof *optimizer_items && !code; i++)
-        code = add_bytes_item(self, optimizer_items[i].fqn, optimizer_items[i].literal, err);
-    return code ? code : add_bytes_item(self, "train.seed", options->seed, err);
+    for (size_t i = 0; i < count && !code; i++) {
+        struct state_tensor tensor = {.model_tensor = UINT32_MAX, .kind = KIND_BYTES, .dtype = DTYPE_U8};
+        tensor.literal = strdup(items[i].literal);
+        if (!tensor.literal)
+            return alloc_fail(err, "for the state");
+        code = add_state(self, tensor, strdup(items[i].fqn), err);
+        if (code)
+            free((char *)tensor.literal);
+    }
+    return code;
 }
 
 /* A file group a layer, as MLPerf without ZeRO-3 writes them: embedding, layers, final norm, head. */
@@ -166,11 +146,10 @@ int layout_build_state(struct layout *self, const struct model *model, const str
         state = model->default_state;
     bool adam = strcmp(state, "weights+adam") == 0, mlperf = strcmp(state, "mlperf") == 0;
     self->state_name = adam ? "weights+adam" : mlperf ? "mlperf" : "weights";
-    self->model_count = model->count;
     int code = mlperf ? check_mlperf(self, model, err) : 0;
     if (code)
         return code;
-    self->tensors = calloc(LAYOUT_KINDS * model->count + MAX_BYTES_ITEMS, sizeof *self->tensors);
+    self->tensors = calloc(LAYOUT_KINDS * model->count + LAYOUT_MOST_ITEMS, sizeof *self->tensors);
     if (!self->tensors)
         return alloc_fail(err, "for the state of %zu tensors", model->count);
     for (int kind = 0; kind < LAYOUT_KINDS && !code; kind++) {
@@ -179,8 +158,13 @@ int layout_build_state(struct layout *self, const struct model *model, const str
             return alloc_fail(err, "for the state of %zu tensors", model->count);
         code = add_kind(self, model, (enum state_kind)kind, adam, err);
     }
-    if (!code && (adam || self->training))
-        code = add_bytes(self, options, err);
+    if (!code && self->training) {
+        code = add_bytes(self, self->training->items, self->training->item_count, err);
+    } else if (!code && adam) {
+        code = add_bytes(self, optimizer_items, sizeof optimizer_items / sizeof *optimizer_items, err);
+        if (!code)
+            code = add_bytes(self, &(struct layout_item){"train.seed", options->seed}, 1, err);
+    }
     if (!code && mlperf)
         code = apply_mlperf(self, model, err);
     place_kinds(self);

@@ -1,10 +1,9 @@
 /* Builds a layout from a stored checkpoint. */
-#include "ckpt/layout/layout_stored.h"
-
 #include <string.h>
 
 #include "ckpt/layout/layout_internal.h"
 #include "ckpt/model/model_shape.h"
+#include "ckpt/stored.h"
 #include "core/alloc.h"
 
 static int no_memory(struct cb_err *err)
@@ -56,7 +55,7 @@ int layout_from_stored(const struct stored_checkpoint *checkpoint, const struct 
     model->default_state = "weights";
     struct layout_options weights = *options;
     weights.state = "weights";
-    int code = model_read_stored(model, checkpoint, true, 0, NULL, err);
+    int code = model_read_stored(model, checkpoint, true, &(struct model_choice){0}, err);
     if (!code)
         code = layout_new(model, &weights, &made, err);
     if (!code)

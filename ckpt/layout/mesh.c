@@ -1,5 +1,5 @@
 /* The mesh: made from a layout's options, and ranks as coordinates. */
-#include "ckpt/layout/mesh.h"
+#include "ckpt/layout/layout_internal.h"
 
 #include <assert.h>
 #include <stdio.h>

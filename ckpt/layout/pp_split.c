@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "ckpt/layout/mesh.h"
+#include "ckpt/layout/layout_internal.h"
 #include "core/alloc.h"
 
 /* Parameters of each layer; what comes before counts to the first, what comes after to the last. */

@@ -117,8 +117,7 @@ static void read_dtype(struct config *self, enum dtype *dtype)
         self->code = cb_fail(self->err, CB_ERR_FORMAT, "%s: torch_dtype \"%s\" is not known", self->path, name);
 }
 
-int model_read_config(struct model *self, const char *path, uint64_t layers, const enum dtype *dtype,
-                      struct cb_err *err)
+int model_read_config(struct model *self, const char *path, const struct model_choice *choice, struct cb_err *err)
 {
     struct json_value *root = NULL;
     int code = json_parse_file(path, CONFIG_MAX_BYTES, &root, err);
@@ -132,8 +131,8 @@ int model_read_config(struct model *self, const char *path, uint64_t layers, con
     read_dtype(&config, &found);
     code = config.code;
     if (!code) {
-        self->dtype = dtype ? *dtype : found;
-        code = model_build(self, &shape, layers, err);
+        self->dtype = choice->dtype ? *choice->dtype : found;
+        code = model_build(self, &shape, choice->layers, err);
     }
     json_value_free(root);
     return code;

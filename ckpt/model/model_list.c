@@ -14,9 +14,9 @@
 struct list {
     struct model *model;
     const char *path;
-    uint64_t layers;
-    const enum dtype *dtype;
-    bool has_dtype; /* the model's is the first tensor's */
+    const struct model_choice *choice;
+    size_t line; /* of the tensor being read */
+    struct cb_err *err;
 };
 
 struct row {
@@ -24,7 +24,7 @@ struct row {
 };
 
 static int read_row(const struct list *self, const char *const *keys, const char *const *values, size_t count,
-                    size_t line, struct row *row, struct cb_err *err)
+                    struct row *row)
 {
     const struct {
         const char *key;
@@ -37,20 +37,19 @@ static int read_row(const struct list *self, const char *const *keys, const char
             f++;
         if (f == sizeof fields / sizeof *fields)
             return cb_fail(
-                err, CB_ERR_USAGE,
+                self->err, CB_ERR_USAGE,
                 "%s:%zu: \"%s\" is not a key of a tensor: name, shape, dtype, layer, tp_dim, tp_unit, expert",
-                self->path, line, keys[i]);
+                self->path, self->line, keys[i]);
         *fields[f].field = values[i];
     }
     if (!row->name || !row->name[0] || !row->shape)
-        return cb_fail(err, CB_ERR_USAGE, "%s:%zu: a tensor needs a name and a shape, as {name: w, shape: 4x6}",
-                       self->path, line);
+        return cb_fail(self->err, CB_ERR_USAGE, "%s:%zu: a tensor needs a name and a shape, as {name: w, shape: 4x6}",
+                       self->path, self->line);
     return 0;
 }
 
 /* "4x6", "[4, 6]", "4 6"; "", "[]" and "scalar" are a scalar. */
-static int read_shape(const struct list *self, const char *text, size_t line, uint32_t *dims, uint64_t *shape,
-                      struct cb_err *err)
+static int read_shape(const struct list *self, const char *text, uint32_t *dims, uint64_t *shape)
 {
     uint64_t elements = 1;
     *dims = 0;
@@ -60,18 +59,18 @@ static int read_shape(const struct list *self, const char *text, size_t line, ui
         size_t len = strspn(at, "0123456789");
         if (len == 0) {
             if (!strchr("x[], ", *at))
-                return cb_fail(err, CB_ERR_USAGE, "%s:%zu: shape \"%s\" is not sizes joined by x, as 4x6", self->path,
-                               line, text);
+                return cb_fail(self->err, CB_ERR_USAGE, "%s:%zu: shape \"%s\" is not sizes joined by x, as 4x6",
+                               self->path, self->line, text);
             at++;
             continue;
         }
         uint64_t size = len > 18 ? 0 : strtoull(at, NULL, 10);
         if (*dims == CKPT_MAX_DIMS)
-            return cb_fail(err, CB_ERR_USAGE, "%s:%zu: shape \"%s\" has more than %d dimensions", self->path, line,
-                           text, CKPT_MAX_DIMS);
+            return cb_fail(self->err, CB_ERR_USAGE, "%s:%zu: shape \"%s\" has more than %d dimensions", self->path,
+                           self->line, text, CKPT_MAX_DIMS);
         if (size == 0 || size > LIST_MAX_ELEMENTS / elements)
-            return cb_fail(err, CB_ERR_USAGE, "%s:%zu: shape \"%s\" is empty or has more than 2^50 elements",
-                           self->path, line, text);
+            return cb_fail(self->err, CB_ERR_USAGE, "%s:%zu: shape \"%s\" is empty or has more than 2^50 elements",
+                           self->path, self->line, text);
         elements *= size;
         shape[(*dims)++] = size;
         at += len;
@@ -79,57 +78,44 @@ static int read_shape(const struct list *self, const char *text, size_t line, ui
     return 0;
 }
 
-static int read_number(const struct list *self, const char *key, const char *text, uint64_t max, size_t line,
-                       uint64_t *value, struct cb_err *err)
+/* Leaves *value alone if there is no text. */
+static int read_number(const struct list *self, const char *key, const char *text, uint64_t max, uint64_t *value)
 {
-    int code = units_parse_u64(text, value, err);
+    int code = text ? units_parse_u64(text, value, self->err) : 0;
     if (code)
-        return cb_context(err, "%s:%zu: %s", self->path, line, key);
-    if (*value > max)
-        return cb_fail(err, CB_ERR_USAGE, "%s:%zu: %s is %s; it must be at most %llu", self->path, line, key, text,
-                       (unsigned long long)max);
+        return cb_context(self->err, "%s:%zu: %s", self->path, self->line, key);
+    if (text && *value > max)
+        return cb_fail(self->err, CB_ERR_USAGE, "%s:%zu: %s is %s; it must be at most %llu", self->path, self->line,
+                       key, text, (unsigned long long)max);
     return 0;
 }
 
-static int read_layer(const struct list *self, const char *text, size_t line, int32_t *layer, struct cb_err *err)
+static int read_role(const struct list *self, const struct row *row, uint32_t dims, const uint64_t *shape,
+                     struct tensor_role *role)
 {
-    uint64_t value = 0;
-    if (!text || strcmp(text, "first") == 0) {
-        *layer = MODEL_LAYER_FIRST;
-        return 0;
-    }
-    if (strcmp(text, "last") == 0) {
-        *layer = MODEL_LAYER_LAST;
-        return 0;
-    }
-    int code = read_number(self, "layer", text, 9999, line, &value, err);
+    uint64_t layer = 0, tp_dim = 0, unit = 1, expert = 0;
+    bool first = !row->layer || strcmp(row->layer, "first") == 0, last = !first && strcmp(row->layer, "last") == 0;
+    int code = read_number(self, "layer", first || last ? NULL : row->layer, 9999, &layer);
     if (!code)
-        *layer = (int32_t)value;
-    return code;
-}
-
-static int read_role(const struct list *self, const struct row *row, uint32_t dims, const uint64_t *shape, size_t line,
-                     struct tensor_role *role, struct cb_err *err)
-{
-    uint64_t tp_dim = 0, unit = 1, expert = 0;
-    int code = read_layer(self, row->layer, line, &role->layer, err);
-    if (!code && row->tp_dim)
-        code = read_number(self, "tp_dim", row->tp_dim, dims ? dims - 1 : 0, line, &tp_dim, err);
-    if (!code && row->tp_unit)
-        code = read_number(self, "tp_unit", row->tp_unit, LIST_MAX_ELEMENTS, line, &unit, err);
-    if (!code && row->expert)
-        code = read_number(self, "expert", row->expert, 99999, line, &expert, err);
+        code = read_number(self, "tp_dim", row->tp_dim, dims ? dims - 1 : 0, &tp_dim);
+    if (!code)
+        code = read_number(self, "tp_unit", row->tp_unit, LIST_MAX_ELEMENTS, &unit);
+    if (!code)
+        code = read_number(self, "expert", row->expert, 99999, &expert);
     if (code)
         return code;
     if (row->tp_dim && dims == 0)
-        return cb_fail(err, CB_ERR_USAGE, "%s:%zu: a scalar has no dimension to split: leave tp_dim out", self->path,
-                       line);
+        return cb_fail(self->err, CB_ERR_USAGE, "%s:%zu: a scalar has no dimension to split: leave tp_dim out",
+                       self->path, self->line);
     if (unit == 0 || (row->tp_dim && shape[tp_dim] % unit != 0))
-        return cb_fail(err, CB_ERR_USAGE, "%s:%zu: tp_unit %s does not divide dimension %llu of %s", self->path, line,
-                       row->tp_unit, (unsigned long long)tp_dim, row->shape);
-    role->tp_dim = row->tp_dim ? (int32_t)tp_dim : -1;
-    role->tp_unit = unit;
-    role->expert = row->expert ? (int32_t)expert : -1;
+        return cb_fail(self->err, CB_ERR_USAGE, "%s:%zu: tp_unit %s does not divide dimension %llu of %s", self->path,
+                       self->line, row->tp_unit, (unsigned long long)tp_dim, row->shape);
+    *role = (struct tensor_role){.layer = first  ? MODEL_LAYER_FIRST
+                                          : last ? MODEL_LAYER_LAST
+                                                 : (int32_t)layer,
+                                 .tp_dim = row->tp_dim ? (int32_t)tp_dim : -1,
+                                 .tp_unit = unit,
+                                 .expert = row->expert ? (int32_t)expert : -1};
     return 0;
 }
 
@@ -137,38 +123,23 @@ static int add_item(void *context, const char *const *keys, const char *const *v
                     struct cb_err *err)
 {
     struct list *self = context;
-    struct model *model = self->model;
     struct row row = {0};
-    struct tensor_role role = {0};
+    struct tensor_role role;
     uint32_t dims;
     uint64_t shape[CKPT_MAX_DIMS];
     enum dtype dtype = DTYPE_BF16;
-    int code = read_row(self, keys, values, count, line, &row, err);
+    self->line = line;
+    int code = read_row(self, keys, values, count, &row);
     if (!code)
-        code = read_shape(self, row.shape, line, &dims, shape, err);
+        code = read_shape(self, row.shape, &dims, shape);
     if (!code)
-        code = read_role(self, &row, dims, shape, line, &role, err);
+        code = read_role(self, &row, dims, shape, &role);
     if (code)
         return code;
     if (row.dtype && !dtype_find(row.dtype, &dtype))
         return cb_fail(err, CB_ERR_USAGE, "%s:%zu: dtype \"%s\" is not known: bf16, fp16, fp32, i64, …", self->path,
                        line, row.dtype);
-    if (self->layers && role.layer >= 0 && (uint64_t)role.layer >= self->layers)
-        return 0;
-    code = model_add(model, role, dims, shape, err, "%s", row.name);
-    if (code)
-        return code;
-    struct model_tensor *tensor = &model->tensors[model->count - 1];
-    bool is_weight = dtype <= DTYPE_F8_E5M2; /* dtype= changes weights, not integers */
-    tensor->dtype = self->dtype && is_weight ? *self->dtype : dtype;
-    if (!self->has_dtype)
-        model->dtype = tensor->dtype;
-    self->has_dtype = true;
-    if (role.layer >= 0 && (uint32_t)role.layer >= model->layers)
-        model->layers = (uint32_t)role.layer + 1;
-    if (role.expert >= 0 && (uint32_t)role.expert >= model->experts)
-        model->experts = (uint32_t)role.expert + 1;
-    return 0;
+    return model_add_chosen(self->model, self->choice, role, dtype, dims, shape, row.name, err);
 }
 
 static int compare_names(const void *a, const void *b)
@@ -196,9 +167,9 @@ static int check_names(const struct list *self, struct cb_err *err)
     return code;
 }
 
-int model_read_list(struct model *self, const char *path, uint64_t layers, const enum dtype *dtype, struct cb_err *err)
+int model_read_list(struct model *self, const char *path, const struct model_choice *choice, struct cb_err *err)
 {
-    struct list list = {.model = self, .path = path, .layers = layers, .dtype = dtype};
+    struct list list = {.model = self, .path = path, .choice = choice, .err = err};
     struct buf text;
     buf_init(&text, LIST_MAX_BYTES);
     int code = buf_read_file(&text, path, err);

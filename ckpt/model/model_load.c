@@ -1,6 +1,5 @@
 /* Finds a model: presets by name, files and folders by path. */
 #include <assert.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -8,17 +7,18 @@
 #include "ckpt/model/model_shape.h"
 #include "core/alloc.h"
 #include "core/nearest_word.h"
+#include "core/path.h"
 
-static int build_preset(struct model *self, const struct model_preset *preset, uint64_t layers, const enum dtype *dtype,
+static int build_preset(struct model *self, const struct model_preset *preset, const struct model_choice *choice,
                         struct cb_err *err)
 {
-    self->dtype = dtype ? *dtype : preset->dtype;
+    self->dtype = choice->dtype ? *choice->dtype : preset->dtype;
     self->default_state = preset->state;
     self->mlperf_tp = preset->mlperf_tp;
     self->mlperf_pp = preset->mlperf_pp;
     self->mlperf_dp = preset->mlperf_dp;
     self->mlperf_zero = preset->mlperf_zero;
-    return model_build(self, &preset->shape, layers, err);
+    return model_build(self, &preset->shape, choice->layers, err);
 }
 
 static bool has_suffix(const char *text, const char *suffix)
@@ -41,26 +41,26 @@ static int fail_unknown(const char *source, struct cb_err *err)
                    source);
 }
 
-static int build_file(struct model *self, const char *source, uint64_t layers, const enum dtype *dtype,
-                      struct cb_err *err)
+static int build_file(struct model *self, const char *source, const struct model_choice *choice, struct cb_err *err)
 {
     struct stat status;
     if (stat(source, &status) != 0)
         return fail_unknown(source, err);
     self->default_state = "weights+adam";
     if (S_ISDIR(status.st_mode)) {
-        char path[4096];
-        if ((size_t)snprintf(path, sizeof path, "%s/config.json", source) >= sizeof path)
-            return cb_fail(err, CB_ERR_USAGE, "model=%s: the path is too long", source);
-        return access(path, F_OK) == 0 ? model_read_config(self, path, layers, dtype, err)
-                                       : model_read_path(self, source, true, layers, dtype, err);
+        char path[PATH_MAX];
+        int rc = path_format(path, sizeof path, err, "%s/config.json", source);
+        if (rc)
+            return cb_context(err, "model=%.60s…", source);
+        return access(path, F_OK) == 0 ? model_read_config(self, path, choice, err)
+                                       : model_read_path(self, source, true, choice, err);
     }
     if (has_suffix(source, ".safetensors") || has_suffix(source, ".safetensors.index.json"))
-        return model_read_path(self, source, false, layers, dtype, err);
+        return model_read_path(self, source, false, choice, err);
     if (has_suffix(source, ".json"))
-        return model_read_config(self, source, layers, dtype, err);
+        return model_read_config(self, source, choice, err);
     if (has_suffix(source, ".yaml") || has_suffix(source, ".yml"))
-        return model_read_list(self, source, layers, dtype, err);
+        return model_read_list(self, source, choice, err);
     return cb_fail(
         err, CB_ERR_USAGE,
         "model=%s: a model file is an HF config.json (.json), a safetensors file or index, or a list of name, shape, "
@@ -70,6 +70,7 @@ static int build_file(struct model *self, const char *source, uint64_t layers, c
 
 int model_load(const char *source, uint64_t layers, const enum dtype *dtype, struct model **model, struct cb_err *err)
 {
+    const struct model_choice choice = {layers, dtype};
     int code;
     struct model *self = calloc(1, sizeof *self);
     if (self)
@@ -79,7 +80,7 @@ int model_load(const char *source, uint64_t layers, const enum dtype *dtype, str
         goto out;
     }
     const struct model_preset *preset = model_preset_find(source);
-    code = preset ? build_preset(self, preset, layers, dtype, err) : build_file(self, source, layers, dtype, err);
+    code = preset ? build_preset(self, preset, &choice, err) : build_file(self, source, &choice, err);
     if (code)
         goto out;
     *model = self;

@@ -3,41 +3,11 @@
 
 #include "ckpt/model/model_shape.h"
 
-#define LLAMA(hidden_, ffn_, layers_, heads_, kv_, vocab_)                                                             \
-    .shape = {.family = FAMILY_LLAMA,                                                                                  \
-              .hidden = hidden_,                                                                                       \
-              .ffn = ffn_,                                                                                             \
-              .layers = layers_,                                                                                       \
-              .heads = heads_,                                                                                         \
-              .kv_heads = kv_,                                                                                         \
-              .vocab = vocab_}
-#define GPT2(hidden_, layers_, heads_, vocab_, positions_)                                                             \
-    .shape = {.family = FAMILY_GPT2,                                                                                   \
-              .hidden = hidden_,                                                                                       \
-              .ffn = 4 * hidden_,                                                                                      \
-              .layers = layers_,                                                                                       \
-              .heads = heads_,                                                                                         \
-              .vocab = vocab_,                                                                                         \
-              .positions = positions_,                                                                                 \
-              .tied = true}
-#define QWEN2(hidden_, ffn_, layers_, heads_, kv_, vocab_, tied_)                                                      \
-    .shape = {.family = FAMILY_LLAMA,                                                                                  \
-              .hidden = hidden_,                                                                                       \
-              .ffn = ffn_,                                                                                             \
-              .layers = layers_,                                                                                       \
-              .heads = heads_,                                                                                         \
-              .kv_heads = kv_,                                                                                         \
-              .vocab = vocab_,                                                                                         \
-              .qkv_bias = true,                                                                                        \
-              .tied = tied_}
-#define T5(hidden_, ffn_, layers_, heads_)                                                                             \
-    .shape = {.family = FAMILY_T5,                                                                                     \
-              .hidden = hidden_,                                                                                       \
-              .ffn = ffn_,                                                                                             \
-              .layers = layers_,                                                                                       \
-              .heads = heads_,                                                                                         \
-              .head_size = 64,                                                                                         \
-              .vocab = 32128}
+#define LLAMA(...) .shape = {FAMILY_LLAMA, __VA_ARGS__} /* hidden, ffn, layers, heads, kv_heads, vocab */
+#define GPT2(hidden, layers, heads, vocab, positions)                                                                  \
+    .shape = {FAMILY_GPT2, hidden, 4 * (hidden), layers, heads, 0, vocab, positions, .tied = true}
+#define T5(hidden, ffn, layers, heads) .shape = {FAMILY_T5, hidden, ffn, layers, heads, 0, 32128, .head_size = 64}
+#define CLIP .shape = {FAMILY_CLIP, 1024, 4096, 24, 4, 0, 49408} /* 4: both towers' 12 and 16 heads can be split so */
 #define S3 .dtype = DTYPE_F32, .state = "weights"
 #define ADAM .dtype = DTYPE_BF16, .state = "weights+adam"
 #define MLPERF(tp_, pp_, dp_, zero_)                                                                                   \
@@ -66,31 +36,17 @@ static const struct model_preset presets[] = {
      LLAMA(16384, 53248, 126, 128, 8, 128256), MLPERF(8, 32, 2, 1)},
     {"mlperf-1t", "MLPerf Storage checkpointing 1T, its own bytes and files", LLAMA(25872, 98304, 128, 192, 32, 128256),
      MLPERF(8, 64, 2, 1)},
-    {"mixtral-8x7b",
-     "Mixtral 8x7B, 8 experts a layer",
-     {.family = FAMILY_LLAMA,
-      .hidden = 4096,
-      .ffn = 14336,
-      .layers = 32,
-      .heads = 32,
-      .kv_heads = 8,
-      .vocab = 32000,
-      .experts = 8},
-     ADAM},
-    {"qwen2-0.5b", "Qwen2 0.5B, tied head", QWEN2(896, 4864, 24, 14, 2, 151936, true), ADAM},
-    {"qwen2-1.5b", "Qwen2 1.5B, tied head", QWEN2(1536, 8960, 28, 12, 2, 151936, true), ADAM},
-    {"qwen2-7b", "Qwen2 7B", QWEN2(3584, 18944, 28, 28, 4, 152064, false), ADAM},
-    {"qwen2-72b", "Qwen2 72B", QWEN2(8192, 29568, 80, 64, 8, 152064, false), ADAM},
-    {"linear-8x16384",
-     "8 linear layers of 16384 x 16384 with bias, as in the data-parallel tutorial",
-     {.family = FAMILY_LINEAR, .hidden = 16384, .layers = 8},
-     S3},
-    {"vit-base",
-     "ViT-Base patch 16, of the S3 connector's benchmarks",
-     {.family = FAMILY_VIT, .hidden = 768, .ffn = 3072, .layers = 12, .heads = 12, .classes = 1000},
-     S3},
-    {"clip-vit", "CLIP ViT-Large patch 14, of the S3 connector's benchmarks", {.family = FAMILY_CLIP}, S3},
-    {"clip-vit-large", "another name of clip-vit", {.family = FAMILY_CLIP}, S3},
+    {"mixtral-8x7b", "Mixtral 8x7B, 8 experts a layer", LLAMA(4096, 14336, 32, 32, 8, 32000, .experts = 8), ADAM},
+    {"qwen2-0.5b", "Qwen2 0.5B, tied head", LLAMA(896, 4864, 24, 14, 2, 151936, .qkv_bias = true, .tied = true), ADAM},
+    {"qwen2-1.5b", "Qwen2 1.5B, tied head", LLAMA(1536, 8960, 28, 12, 2, 151936, .qkv_bias = true, .tied = true), ADAM},
+    {"qwen2-7b", "Qwen2 7B", LLAMA(3584, 18944, 28, 28, 4, 152064, .qkv_bias = true), ADAM},
+    {"qwen2-72b", "Qwen2 72B", LLAMA(8192, 29568, 80, 64, 8, 152064, .qkv_bias = true), ADAM},
+    {"linear-8x16384", "8 linear layers of 16384 x 16384 with bias, as in the data-parallel tutorial",
+     .shape = {FAMILY_LINEAR, 16384, .layers = 8}, S3},
+    {"vit-base", "ViT-Base patch 16, of the S3 connector's benchmarks",
+     .shape = {FAMILY_VIT, 768, 3072, 12, 12, .classes = 1000}, S3},
+    {"clip-vit", "CLIP ViT-Large patch 14, of the S3 connector's benchmarks", CLIP, S3},
+    {"clip-vit-large", "another name of clip-vit", CLIP, S3},
     {"T0_3B", "T0 3B (T5 1.1 XL), of the S3 connector's benchmarks", T5(2048, 5120, 24, 32), S3},
     {"T0pp", "T0++ 11B (T5 1.1 XXL), of the S3 connector's benchmarks", T5(4096, 10240, 24, 64), S3},
 };

@@ -31,11 +31,7 @@ static int compare_shapes(const void *a, const void *b, void *context)
         return x_type < y_type ? -1 : 1;
     if (x->region.dims != y->region.dims)
         return x->region.dims < y->region.dims ? -1 : 1;
-    for (uint32_t i = 0; i < x->region.dims; i++) {
-        if (x->region.size[i] != y->region.size[i])
-            return x->region.size[i] < y->region.size[i] ? -1 : 1;
-    }
-    return 0;
+    return memcmp(x->region.size, y->region.size, x->region.dims * sizeof *x->region.size);
 }
 
 static int compare_parts(const void *a, const void *b)

@@ -33,11 +33,46 @@ static int add_bytes_items(struct planner *planner, const struct plan_options *o
     return 0;
 }
 
+/* Every rank writes everything it holds. */
+static int keep_all(struct planner *self, struct cb_err *err)
+{
+    int code = 0;
+    for (uint32_t rank = 0; rank < self->layout->mesh.world_size && !code; rank++) {
+        struct piece *pieces;
+        size_t count;
+        code = layout_pieces(self->layout, rank, &pieces, &count, err);
+        if (code)
+            return code;
+        for (size_t i = 0; i < count && !code; i++)
+            code = planner_assign(self, rank, pieces[i].tensor, &pieces[i].region, err);
+        free(pieces);
+    }
+    return code;
+}
+
+/* A tensor of no elements is in no rank's share, but it has a name, a type and a shape: rank 0 writes it. */
+static int keep_empty(struct planner *self, struct cb_err *err)
+{
+    const struct layout *layout = self->layout;
+    bool *seen = calloc(layout->tensor_count + 1, sizeof *seen);
+    int code = seen ? 0 : alloc_fail(err, "to plan %zu tensors", layout->tensor_count);
+    for (size_t i = 0; i < self->assignment_count && !code; i++)
+        seen[self->assignments[i].tensor] = true;
+    for (size_t i = 0; i < layout->tensor_count && !code; i++) {
+        const struct state_tensor *tensor = &layout->tensors[i];
+        struct region whole = region_whole(tensor->dims, tensor->shape);
+        if (!seen[i] && region_elements(&whole) == 0)
+            code = planner_assign(self, 0, (uint32_t)i, &whole, err);
+    }
+    free(seen);
+    return code;
+}
+
 static int distribute(struct planner *planner, const struct plan_options *options, struct cb_err *err)
 {
     int code = add_bytes_items(planner, options, err);
     if (!code)
-        code = options->dedup == DEDUP_NONE ? planner_keep_all(planner, err) : planner_collect(planner, err);
+        code = options->dedup == DEDUP_NONE ? keep_all(planner, err) : planner_collect(planner, err);
     if (!code)
         code = planner_find_bound(planner, err);
     if (code || options->dedup == DEDUP_NONE)
@@ -124,7 +159,7 @@ int plan_compute(const struct layout *layout, const struct plan_options *options
     self->payload_alignment = alignment;
     code = distribute(&planner, options, err);
     if (!code)
-        code = planner_keep_empty(&planner, err);
+        code = keep_empty(&planner, err);
     if (!code)
         code = plan_place(&planner, options, self, err);
     if (code)

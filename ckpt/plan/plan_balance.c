@@ -1,5 +1,6 @@
 /* Divides state that several ranks hold among them. Each group of ranks has a line of units, which is cut so that the
- * least loaded ranks rise to one level, as water would. */
+ * least loaded ranks rise to one level, as water would. Where tensors must stay whole, the largest is given first, each
+ * to the least loaded of the ranks that hold it. */
 #include <assert.h>
 #include <string.h>
 
@@ -10,7 +11,8 @@
  * cuts can fall between tensors, and no rank gets crumbs of a small line. */
 #define SLACK_PARTS 256
 
-void planner_line_ranks(const struct planner *self, const struct line *line, uint32_t *ranks)
+/* The line's ranks, ascending; `ranks` holds line->holder_count. */
+static void line_ranks(const struct planner *self, const struct line *line, uint32_t *ranks)
 {
     if (line->list_count) {
         memcpy(ranks, &self->lists[line->list_first], line->list_count * sizeof *ranks);
@@ -217,7 +219,7 @@ static int cut_line(struct planner *self, const struct line *line, const uint32_
 {
     uint64_t loads = 0;
     assert(line->holder_count > 0 && line->bytes > 0);
-    planner_line_ranks(self, line, ranks);
+    line_ranks(self, line, ranks);
     for (uint32_t i = 0; i < line->holder_count; i++) {
         shares[i] = (struct share){.load = self->loads[ranks[i]], .rank = ranks[i]};
         loads += shares[i].load;
@@ -240,27 +242,18 @@ static int cut_line(struct planner *self, const struct line *line, const uint32_
     return code;
 }
 
+/* Lines or units in the order in which they are given to ranks. */
 struct queued {
-    uint32_t line, holders;
+    uint64_t key;
+    uint32_t index;
 };
 
 static int compare_queued(const void *a, const void *b)
 {
     const struct queued *x = a, *y = b;
-    if (x->holders != y->holders)
-        return x->holders < y->holders ? -1 : 1;
-    return x->line < y->line ? -1 : x->line > y->line;
-}
-
-/* Lines of few ranks first, since lines of more ranks can still even out the loads. */
-static struct queued *queue_lines(const struct planner *self)
-{
-    struct queued *queue = malloc((self->line_count + 1) * sizeof *queue);
-    for (size_t i = 0; queue && i < self->line_count; i++)
-        queue[i] = (struct queued){.line = (uint32_t)i, .holders = self->lines[i].holder_count};
-    if (queue)
-        qsort(queue, self->line_count, sizeof *queue, compare_queued);
-    return queue;
+    if (x->key != y->key)
+        return x->key < y->key ? -1 : 1;
+    return x->index < y->index ? -1 : x->index > y->index;
 }
 
 int planner_balance(struct planner *self, struct cb_err *err)
@@ -270,13 +263,17 @@ int planner_balance(struct planner *self, struct cb_err *err)
     int code = sort_units(self, &order, &starts, err);
     if (code)
         return code;
-    struct queued *queue = queue_lines(self);
+    struct queued *queue = malloc((self->line_count + 1) * sizeof *queue);
     struct share *shares = malloc(self->layout->mesh.world_size * sizeof *shares);
     uint32_t *ranks = malloc(self->layout->mesh.world_size * sizeof *ranks);
     if (!queue || !shares || !ranks)
         code = alloc_fail(err, "to plan for %u ranks", self->layout->mesh.world_size);
+    for (size_t i = 0; i < self->line_count && !code; i++) /* few ranks first: more can still even out the loads */
+        queue[i] = (struct queued){self->lines[i].holder_count, (uint32_t)i};
+    if (!code)
+        qsort(queue, self->line_count, sizeof *queue, compare_queued);
     for (size_t i = 0; i < self->line_count && !code; i++) {
-        size_t index = queue[i].line;
+        size_t index = queue[i].index;
         code = cut_line(self, &self->lines[index], order + starts[index], starts[index + 1] - starts[index], shares,
                         ranks, err);
     }
@@ -304,5 +301,52 @@ int planner_lowest_rank(struct planner *self, struct cb_err *err)
         }
         code = planner_assign(self, rank, unit->tensor, &unit->region, err);
     }
+    return code;
+}
+
+/* State held by a single rank has been assigned before; it, too, must consist of whole tensors. */
+static int check_whole(const struct planner *self, uint32_t tensor, const struct region *region, struct cb_err *err)
+{
+    const struct state_tensor *whole = &self->layout->tensors[tensor];
+    struct region all = region_whole(whole->dims, whole->shape);
+    if (whole->kind == KIND_BYTES || region_equal(&all, region))
+        return 0;
+    return cb_fail(err, CB_ERR_USAGE,
+                   "format=safetensors has each tensor whole in one file, and in this layout a rank holds only part of "
+                   "%s: give format=dcp+safetensors, or save and `ckptbench convert`",
+                   whole->fqn);
+}
+
+static int give(struct planner *self, const struct unit *unit, uint32_t *ranks, struct cb_err *err)
+{
+    const struct line *line = &self->lines[unit->line];
+    line_ranks(self, line, ranks);
+    uint32_t least = ranks[0];
+    for (uint32_t i = 1; i < line->holder_count; i++) {
+        if (self->loads[ranks[i]] < self->loads[least])
+            least = ranks[i];
+    }
+    return planner_assign(self, least, unit->tensor, &unit->region, err);
+}
+
+int planner_give_whole(struct planner *self, struct cb_err *err)
+{
+    struct queued *order = malloc((self->unit_count + 1) * sizeof *order);
+    uint32_t *ranks = malloc(self->layout->mesh.world_size * sizeof *ranks);
+    int code = order && ranks ? 0 : alloc_fail(err, "to plan %zu tensors", self->unit_count);
+    for (size_t i = 0; i < self->assignment_count && !code; i++)
+        code = check_whole(self, self->assignments[i].tensor, &self->assignments[i].region, err);
+    for (size_t i = 0; i < self->unit_count && !code; i++) {
+        const struct unit *unit = &self->units[i];
+        order[i] =
+            (struct queued){~planner_bytes(self, unit->tensor, &unit->region), (uint32_t)i}; /* large ones first */
+        code = check_whole(self, unit->tensor, &unit->region, err);
+    }
+    if (!code && self->unit_count > 0)
+        qsort(order, self->unit_count, sizeof *order, compare_queued);
+    for (size_t i = 0; i < self->unit_count && !code; i++)
+        code = give(self, &self->units[order[i].index], ranks, err);
+    free(order);
+    free(ranks);
     return code;
 }

@@ -41,11 +41,7 @@ static int compare_items(const void *a, const void *b, void *context)
         return s->file_group < t->file_group ? -1 : 1;
     if (x->tensor != y->tensor)
         return x->tensor < y->tensor ? -1 : 1;
-    for (uint32_t i = 0; i < x->region.dims; i++) {
-        if (x->region.offset[i] != y->region.offset[i])
-            return x->region.offset[i] < y->region.offset[i] ? -1 : 1;
-    }
-    return 0;
+    return region_compare(&x->region, &y->region);
 }
 
 /* Most ranks' items come in order; looking first is cheaper than sorting. */
@@ -89,12 +85,46 @@ static int sort_in_layers(struct plan_item *items, size_t count, struct cb_err *
     return code;
 }
 
+/* --- names; in an object store, what differs comes first, so that they spread over its partitions --- */
+
+/* "a+b+c", number `index` modulo how many there are. */
+static void pick(const char *list, uint32_t index, char *folder, size_t room)
+{
+    uint32_t count = 1;
+    for (const char *c = list; *c; c++)
+        count += *c == '+';
+    for (index %= count; index > 0; index--)
+        list = strchr(list, '+') + 1;
+    snprintf(folder, room, "%.*s/", (int)strcspn(list, "+"), list);
+}
+
+/* The digits of the rank, the last first, as many as the highest rank has. */
+static void reverse_digits(uint32_t rank, uint32_t ranks, uint32_t base, char *folder)
+{
+    static const char digits[] = "0123456789abcdef";
+    uint32_t highest = ranks > 1 ? ranks - 1 : 1;
+    for (; highest > 0; highest /= base, rank /= base)
+        *folder++ = digits[rank % base];
+    *folder++ = '/';
+    *folder = '\0';
+}
+
+void plan_prefix(const struct plan_options *options, uint32_t rank, uint32_t ranks, char folder[PLAN_PREFIX_BYTES])
+{
+    folder[0] = '\0';
+    if (options->prefix == PREFIX_ROUND_ROBIN)
+        pick(options->prefixes, rank, folder, PLAN_PREFIX_BYTES);
+    else if (options->prefix == PREFIX_BINARY || options->prefix == PREFIX_HEX)
+        reverse_digits(rank, ranks, options->prefix == PREFIX_HEX ? 16 : 2, folder);
+}
+
+/* --- files and offsets --- */
+
 /* Files and offsets while they are handed out. */
 struct placer {
     const struct planner *planner;
     const struct plan_options *options;
     struct plan *plan;
-    size_t file_capacity;
     uint32_t rank_file; /* files of this rank so far */
 };
 
@@ -119,7 +149,7 @@ static int open_file(struct placer *self, uint32_t rank, struct cb_err *err)
 {
     struct plan *plan = self->plan;
     char *name = NULL;
-    int code = planner_reserve((void **)&plan->files, &self->file_capacity, plan->file_count, sizeof *plan->files, err);
+    int code = alloc_grow(&plan->files, plan->file_count, sizeof *plan->files, err);
     if (!code)
         code = name_file(self, rank, self->rank_file, &name, err);
     if (code)

@@ -7,19 +7,6 @@
 #include "core/alloc.h"
 #include "core/hash.h"
 
-int planner_reserve(void **items, size_t *capacity, size_t count, size_t item_size, struct cb_err *err)
-{
-    if (count < *capacity)
-        return 0;
-    size_t larger = *capacity ? 2 * *capacity : 256;
-    void *grown = realloc(*items, larger * item_size);
-    if (!grown)
-        return alloc_fail(err, "for a plan of more than %zu items", count);
-    *items = grown;
-    *capacity = larger;
-    return 0;
-}
-
 uint64_t planner_bytes(const struct planner *self, uint32_t tensor, const struct region *region)
 {
     return region_elements(region) * dtype_bytes(self->layout->tensors[tensor].dtype);
@@ -28,8 +15,7 @@ uint64_t planner_bytes(const struct planner *self, uint32_t tensor, const struct
 int planner_assign(struct planner *self, uint32_t rank, uint32_t tensor, const struct region *region,
                    struct cb_err *err)
 {
-    int code = planner_reserve((void **)&self->assignments, &self->assignment_capacity, self->assignment_count,
-                               sizeof *self->assignments, err);
+    int code = alloc_grow(&self->assignments, self->assignment_count, sizeof *self->assignments, err);
     if (code)
         return code;
     self->assignments[self->assignment_count++] =
@@ -68,7 +54,7 @@ static int grow_table(struct planner *self, struct cb_err *err)
 
 static int add_line(struct planner *self, const struct line *line, struct cb_err *err)
 {
-    int code = planner_reserve((void **)&self->lines, &self->line_capacity, self->line_count, sizeof *self->lines, err);
+    int code = alloc_grow(&self->lines, self->line_count, sizeof *self->lines, err);
     if (!code)
         self->lines[self->line_count++] = *line;
     return code;
@@ -96,7 +82,7 @@ static int find_line(struct planner *self, const struct holders *set, uint32_t *
 static int add_unit(struct planner *self, uint32_t line, uint32_t tensor, const struct region *region,
                     struct cb_err *err)
 {
-    int code = planner_reserve((void **)&self->units, &self->unit_capacity, self->unit_count, sizeof *self->units, err);
+    int code = alloc_grow(&self->units, self->unit_count, sizeof *self->units, err);
     if (code)
         return code;
     self->units[self->unit_count++] = (struct unit){.tensor = tensor, .line = line, .region = *region};
@@ -192,23 +178,21 @@ static int compare_u64(const void *a, const void *b)
 /* Where in the region any of the buffers goes from one shard to the next; sorted, with 0 and the end. */
 static int find_breaks(const struct repeated *repeated, uint64_t **breaks, size_t *count, struct cb_err *err)
 {
-    uint64_t *found = NULL;
-    size_t used = 0, capacity = 0;
+    size_t used = 0;
     int code = 0;
     for (uint32_t i = 0; i < repeated->repeats && !code; i++) {
         uint64_t end = repeated->begin[i] + repeated->local->elements, size = repeated->size[i];
         for (uint64_t at = repeated->begin[i]; at < end && !code; at = (at / size + 1) * size) {
-            code = planner_reserve((void **)&found, &capacity, used, sizeof *found, err);
+            code = alloc_grow(breaks, used, sizeof **breaks, err);
             if (!code)
-                found[used++] = at - repeated->begin[i];
+                (*breaks)[used++] = at - repeated->begin[i];
         }
     }
     if (!code)
-        code = planner_reserve((void **)&found, &capacity, used, sizeof *found, err);
-    if (code) {
-        free(found);
+        code = alloc_grow(breaks, used, sizeof **breaks, err);
+    if (code)
         return code;
-    }
+    uint64_t *found = *breaks;
     found[used++] = repeated->local->elements;
     qsort(found, used, sizeof *found, compare_u64);
     *count = 0;
@@ -216,7 +200,6 @@ static int find_breaks(const struct repeated *repeated, uint64_t **breaks, size_
         if (i == 0 || found[i] != found[i - 1])
             found[(*count)++] = found[i];
     }
-    *breaks = found;
     return 0;
 }
 
@@ -231,8 +214,7 @@ static int add_list_line(struct planner *self, const struct walk *walk, const st
                          .holder_count = repeated->repeats};
     struct holders place = added.set;
     for (uint32_t i = 0; i < repeated->repeats; i++) {
-        int code =
-            planner_reserve((void **)&self->lists, &self->list_capacity, self->list_count, sizeof *self->lists, err);
+        int code = alloc_grow(&self->lists, self->list_count, sizeof *self->lists, err);
         if (code)
             return code;
         mesh_from_index(&self->layout->mesh, roles, (uint32_t)((repeated->begin[i] + at) / repeated->size[i]),
@@ -248,13 +230,8 @@ static int add_list_line(struct planner *self, const struct walk *walk, const st
 static int add_between(struct planner *self, const struct walk *walk, const struct repeated *repeated, uint32_t tensor,
                        uint64_t at, uint64_t end, struct cb_err *err)
 {
-    const struct region *whole = &repeated->local->region;
     struct region regions[BOX_MAX_OF_INTERVAL];
-    uint32_t count = region_of_interval(whole->dims, whole->size, at, end, regions), line = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        for (uint32_t d = 0; d < whole->dims; d++)
-            regions[i].offset[d] += whole->offset[d];
-    }
+    uint32_t count = region_of_interval(&repeated->local->region, at, end, regions), line = 0;
     uint32_t shard = (uint32_t)((repeated->begin[0] + at) / repeated->size[0]);
     bool same = true;
     for (uint32_t i = 1; i < repeated->repeats; i++)
@@ -273,18 +250,11 @@ static int add_between(struct planner *self, const struct walk *walk, const stru
 /* Position of the region in the buffer of another tp rank that holds it, too. */
 static uint64_t find_begin(const struct cell *cell, const struct local *local)
 {
-    size_t low = 0, high = cell->count;
-    while (low < high) {
-        size_t middle = (low + high) / 2;
-        if (cell->locals[middle].tensor < local->tensor)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    while (!region_equal(&cell->locals[low].region, &local->region))
-        low++;
-    assert(low < cell->count && cell->locals[low].tensor == local->tensor);
-    return cell->locals[low].begin;
+    size_t i = layout_find_local(cell, local->tensor);
+    while (!region_equal(&cell->locals[i].region, &local->region))
+        i++;
+    assert(i < cell->count && cell->locals[i].tensor == local->tensor);
+    return cell->locals[i].begin;
 }
 
 static int walk_repeated(struct planner *self, const struct walk *walk, const struct local *local, uint32_t tensor,
@@ -351,12 +321,11 @@ static int walk_cell(struct planner *self, const struct walk *walk, struct cb_er
     return code;
 }
 
+/* The cells of a pp and tp coordinate: dense tensors, then each part of the experts. */
 static int walk_place(struct planner *self, uint32_t pp, uint32_t tp, struct cb_err *err)
 {
     const struct layout *layout = self->layout;
-    struct walk walk = {.cell = layout_dense(layout, pp, tp)};
-    walk.coordinate[AXIS_PP] = pp;
-    walk.coordinate[AXIS_TP] = tp;
+    struct walk walk = {.cell = layout_dense(layout, pp, tp), .coordinate = {[AXIS_PP] = pp, [AXIS_TP] = tp}};
     int code = walk_cell(self, &walk, err);
     walk.expert = true;
     for (uint32_t ep = 0; layout->experts && ep < layout->mesh.size[AXIS_EP] && !code; ep++) {
@@ -380,22 +349,6 @@ int planner_collect(struct planner *self, struct cb_err *err)
             struct region row = {2, {rank, 0}, {1, layout->row_elements}};
             code = planner_assign(self, rank, layout->row_first + k, &row, err);
         }
-    }
-    return code;
-}
-
-int planner_keep_all(struct planner *self, struct cb_err *err)
-{
-    int code = 0;
-    for (uint32_t rank = 0; rank < self->layout->mesh.world_size && !code; rank++) {
-        struct piece *pieces;
-        size_t count;
-        code = layout_pieces(self->layout, rank, &pieces, &count, err);
-        if (code)
-            return code;
-        for (size_t i = 0; i < count && !code; i++)
-            code = planner_assign(self, rank, pieces[i].tensor, &pieces[i].region, err);
-        free(pieces);
     }
     return code;
 }

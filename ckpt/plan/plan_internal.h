@@ -32,30 +32,25 @@ struct assignment {
 struct planner {
     const struct layout *layout;
     struct unit *units;
-    size_t unit_count, unit_capacity;
+    size_t unit_count;
     struct line *lines;
-    size_t line_count, line_capacity;
+    size_t line_count;
     uint32_t *table; /* hash of a set -> line + 1; table_size is a power of two */
     size_t table_size;
     uint32_t *lists;
-    size_t list_count, list_capacity;
+    size_t list_count;
     struct assignment *assignments;
-    size_t assignment_count, assignment_capacity;
+    size_t assignment_count;
     uint64_t *loads;      /* bytes assigned, by rank */
     uint64_t bound_bytes; /* see plan.h */
 };
 
-/* Makes room for one more in the array described by items, capacity and count. */
-int planner_reserve(void **items, size_t *capacity, size_t count, size_t item_size, struct cb_err *err) CB_MUST_CHECK;
 int planner_assign(struct planner *self, uint32_t rank, uint32_t tensor, const struct region *region,
                    struct cb_err *err) CB_MUST_CHECK;
 uint64_t planner_bytes(const struct planner *self, uint32_t tensor, const struct region *region);
 
 /* Assigns what only one rank holds; collects the rest in units and lines. */
 int planner_collect(struct planner *self, struct cb_err *err) CB_MUST_CHECK;
-
-/* The line's ranks, ascending; `ranks` holds line->holder_count. */
-void planner_line_ranks(const struct planner *self, const struct line *line, uint32_t *ranks);
 
 /* The least possible maximum, from the fixed loads so far and the lines that can be divided. */
 int planner_find_bound(struct planner *self, struct cb_err *err) CB_MUST_CHECK;
@@ -65,11 +60,6 @@ int planner_lowest_rank(struct planner *self, struct cb_err *err) CB_MUST_CHECK;
 /* For formats that cannot split a tensor: each unit whole to the least loaded of its ranks. Fails, naming the tensor,
  * if a rank holds only part of one. */
 int planner_give_whole(struct planner *self, struct cb_err *err) CB_MUST_CHECK;
-/* Last: tensors without elements, which no rank was given. */
-int planner_keep_empty(struct planner *self, struct cb_err *err) CB_MUST_CHECK;
-/* Instead of collecting: every rank writes everything it holds. */
-int planner_keep_all(struct planner *self, struct cb_err *err) CB_MUST_CHECK;
-
 /* The folder of a rank's files with its slash; "" if none. */
 #define PLAN_PREFIX_BYTES (PLAN_PREFIXES_BYTES + 2)
 void plan_prefix(const struct plan_options *options, uint32_t rank, uint32_t ranks, char folder[PLAN_PREFIX_BYTES]);

@@ -78,27 +78,8 @@ static bool is_training_state(const struct stored_checkpoint *checkpoint)
     return models == tensors && format_ops_of(checkpoint->format)->keeps_objects;
 }
 
-static int add_tensor(struct model *self, const struct stored_tensor *stored, const char *name, uint64_t layers,
-                      const enum dtype *dtype, struct cb_err *err)
-{
-    struct tensor_role role = guess_role(name, stored->dims);
-    if (layers && role.layer >= 0 && (uint64_t)role.layer >= layers)
-        return 0;
-    int code = model_add(self, role, stored->dims, stored->shape, err, "%s", name);
-    if (code)
-        return code;
-    bool is_weight = stored->dtype <= DTYPE_F8_E5M2; /* dtype= changes weights, not integers */
-    struct model_tensor *tensor = &self->tensors[self->count - 1];
-    tensor->dtype = dtype && is_weight ? *dtype : stored->dtype;
-    if (self->count == 1)
-        self->dtype = tensor->dtype;
-    if (role.layer >= 0 && (uint32_t)role.layer >= self->layers)
-        self->layers = (uint32_t)role.layer + 1;
-    return 0;
-}
-
-int model_read_stored(struct model *self, const struct stored_checkpoint *checkpoint, bool whole, uint64_t layers,
-                      const enum dtype *dtype, struct cb_err *err)
+int model_read_stored(struct model *self, const struct stored_checkpoint *checkpoint, bool whole,
+                      const struct model_choice *choice, struct cb_err *err)
 {
     bool stripped = !whole && is_training_state(checkpoint);
     int code = 0;
@@ -107,7 +88,9 @@ int model_read_stored(struct model *self, const struct stored_checkpoint *checkp
         const struct stored_tensor *tensor = &checkpoint->tensors[i];
         if (tensor->is_bytes || (stripped && !begins(tensor->fqn, "model.")))
             continue;
-        code = add_tensor(self, tensor, tensor->fqn + (stripped ? strlen("model.") : 0), layers, dtype, err);
+        const char *name = tensor->fqn + (stripped ? strlen("model.") : 0);
+        code = model_add_chosen(self, choice, guess_role(name, tensor->dims), tensor->dtype, tensor->dims,
+                                tensor->shape, name, err);
     }
     if (!code && self->count == 0 && !whole)
         code = cb_fail(err, CB_ERR_USAGE, "model=%s: the checkpoint has no tensors of a model", self->name);
@@ -130,7 +113,7 @@ static int split_path(const char *path, bool is_folder, char folder[4096], const
     return 0;
 }
 
-int model_read_path(struct model *self, const char *path, bool is_folder, uint64_t layers, const enum dtype *dtype,
+int model_read_path(struct model *self, const char *path, bool is_folder, const struct model_choice *choice,
                     struct cb_err *err)
 {
     char folder[4096];
@@ -149,7 +132,7 @@ int model_read_path(struct model *self, const char *path, bool is_folder, uint64
     if (code)
         return cb_context(err, "model=%s: neither a config.json nor a checkpoint", path);
     self->default_state = "weights";
-    code = model_read_stored(self, checkpoint, false, layers, dtype, err);
+    code = model_read_stored(self, checkpoint, false, choice, err);
     stored_checkpoint_free(checkpoint);
     return code;
 }

@@ -5,7 +5,7 @@
 
 #include "ckpt/convert/convert.h"
 #include "ckpt/format/format_ops.h"
-#include "ckpt/layout/layout_stored.h"
+#include "ckpt/layout/layout.h"
 #include "ckpt/stored.h"
 #include "ckpt/stored/stored_read.h"
 #include "cli/cli.h"

@@ -38,8 +38,7 @@ static void lay_out(const struct model *model)
     }
 }
 
-typedef int (*read_fn)(struct model *self, const char *path, uint64_t layers, const enum dtype *dtype,
-                       struct cb_err *err);
+typedef int (*read_fn)(struct model *self, const char *path, const struct model_choice *choice, struct cb_err *err);
 
 static void read_as(read_fn read_model, const char *path)
 {
@@ -48,7 +47,7 @@ static void read_as(read_fn read_model, const char *path)
     if (!model || asprintf(&model->name, "fuzz") < 0)
         __builtin_trap();
     model->default_state = "weights+adam";
-    if (read_model(model, path, 4, NULL, &err) == 0 && model->count < 10000)
+    if (read_model(model, path, &(struct model_choice){.layers = 4}, &err) == 0 && model->count < 10000)
         lay_out(model);
     model_free(model);
 }
