@@ -1,4 +1,4 @@
-/* Writes and reads catalogues. */
+/* Writes and reads catalogues and the index of format=raw. */
 #include "ckpt/format/catalogue.h"
 
 #include <string.h>
@@ -6,11 +6,11 @@
 #include "ckpt/format/index.h"
 #include "ckpt/format/item_groups.h"
 
-static const struct index_form form;
+static const struct index_form catalogue_form, raw_form;
 
 /* --- writing --- */
 
-static void put_tensor(struct buf *out, const struct stored_tensor *tensor)
+static void put_tensor(struct buf *out, const struct stored_tensor *tensor, bool raw)
 {
     index_put_text(out, tensor->fqn);
     buf_append_char(out, tensor->is_bytes);
@@ -18,80 +18,98 @@ static void put_tensor(struct buf *out, const struct stored_tensor *tensor)
     buf_append_char(out, (char)tensor->dims);
     index_put_numbers(out, tensor->shape, tensor->dims);
     index_put_u32(out, tensor->chunk_count);
+    if (raw)
+        return;
     index_put_text(out, tensor->literal);
     index_put_text(out, tensor->path);
 }
 
-static void put_chunk(struct buf *out, const struct stored_chunk *chunk)
+static void put_chunk(struct buf *out, const struct stored_chunk *chunk, bool raw)
 {
     index_put_u32(out, chunk->file);
-    buf_append_char(out, chunk->compressed);
+    if (!raw)
+        buf_append_char(out, chunk->compressed);
     index_put_u64(out, chunk->offset);
     index_put_u64(out, chunk->length);
     index_put_numbers(out, chunk->region.offset, chunk->region.dims);
     index_put_numbers(out, chunk->region.size, chunk->region.dims);
 }
 
-static void put_head(struct buf *out, enum plan_format format, bool marked, size_t tensors, size_t chunks, size_t files)
-{
-    buf_append(out, form.magic, sizeof form.magic);
-    index_put_u32(out, (uint32_t)format);
-    index_put_u32(out, marked);
-    index_put_counts(out, tensors, chunks, files);
-}
-
 int catalogue_write(const struct stored_checkpoint *checkpoint, struct buf *out, struct cb_err *err)
 {
     size_t begin = out->len;
-    put_head(out, checkpoint->format, checkpoint->marked, checkpoint->tensor_count, checkpoint->chunk_count,
-             checkpoint->file_count);
+    buf_append(out, catalogue_form.magic, INDEX_MAGIC_BYTES);
+    index_put_u32(out, (uint32_t)checkpoint->format);
+    index_put_u32(out, checkpoint->marked);
+    index_put_counts(out, checkpoint->tensor_count, checkpoint->chunk_count, checkpoint->file_count);
     for (size_t i = 0; i < checkpoint->tensor_count; i++)
-        put_tensor(out, &checkpoint->tensors[i]);
+        put_tensor(out, &checkpoint->tensors[i], false);
     for (size_t i = 0; i < checkpoint->chunk_count; i++)
-        put_chunk(out, &checkpoint->chunks[i]);
+        put_chunk(out, &checkpoint->chunks[i], false);
     for (size_t i = 0; i < checkpoint->file_count; i++)
         index_put_text(out, checkpoint->files[i]);
     return index_end(out, begin, "the catalogue of the checkpoint", err);
 }
 
-static void put_state_tensor(struct buf *out, const struct state_tensor *tensor, uint32_t chunks)
-{
-    bool is_bytes = tensor->kind == KIND_BYTES;
-    struct stored_tensor stored = {.fqn = (char *)tensor->fqn,
-                                   .is_bytes = is_bytes,
-                                   .dtype = tensor->dtype,
-                                   .dims = tensor->dims,
-                                   .chunk_count = is_bytes ? 0 : chunks,
-                                   .literal = (char *)tensor->literal,
-                                   .path = (char *)tensor->path};
-    memcpy(stored.shape, tensor->shape, sizeof stored.shape);
-    put_tensor(out, &stored);
-}
-
-int catalogue_write_plan(enum plan_format format, const struct layout *layout, const struct plan *plan, struct buf *out,
-                         struct cb_err *err)
+/* A catalogue has values as literals, and of items the payloads; raw has all items as they are. */
+static int write_plan(bool raw, const struct layout *layout, const struct plan *plan, struct buf *out,
+                      struct cb_err *err)
 {
     size_t tensors = layout_tensor_count(layout), begin = out->len, chunks = 0;
     struct item_groups groups;
-    int code = item_groups_init(&groups, plan, tensors, err);
-    if (code)
-        return code;
-    for (uint32_t i = 0; i < groups.first[tensors]; i++)
-        chunks += layout_tensor(layout, plan->items[groups.order[i]].tensor)->kind != KIND_BYTES;
-    put_head(out, format, true, tensors, chunks, plan->file_count);
-    for (size_t i = 0; i < tensors; i++)
-        put_state_tensor(out, layout_tensor(layout, i), groups.first[i + 1] - groups.first[i]);
+    int rc = item_groups_init(&groups, plan, tensors, err);
+    if (rc)
+        return rc;
+    for (size_t i = 0; i < tensors; i++) {
+        if (raw || layout_tensor(layout, i)->kind != KIND_BYTES)
+            chunks += groups.first[i + 1] - groups.first[i];
+    }
+    buf_append(out, raw ? raw_form.magic : catalogue_form.magic, INDEX_MAGIC_BYTES);
+    if (!raw) {
+        index_put_u32(out, PLAN_DCP_SAFETENSORS);
+        index_put_u32(out, true);
+    }
+    index_put_counts(out, tensors, chunks, plan->file_count);
+    for (size_t i = 0; i < tensors; i++) {
+        const struct state_tensor *tensor = layout_tensor(layout, i);
+        bool is_bytes = tensor->kind == KIND_BYTES;
+        struct stored_tensor stored = {.fqn = (char *)tensor->fqn,
+                                       .is_bytes = is_bytes,
+                                       .dtype = tensor->dtype,
+                                       .dims = tensor->dims,
+                                       .chunk_count = is_bytes && !raw ? 0 : groups.first[i + 1] - groups.first[i],
+                                       .literal = (char *)tensor->literal,
+                                       .path = (char *)tensor->path};
+        memcpy(stored.shape, tensor->shape, sizeof stored.shape);
+        put_tensor(out, &stored, raw);
+    }
     for (uint32_t i = 0; i < groups.first[tensors]; i++) {
         const struct plan_item *item = &plan->items[groups.order[i]];
-        struct stored_chunk chunk = {
-            .region = item->region, .file = item->file, .offset = item->payload_offset, .length = item->payload_bytes};
-        if (layout_tensor(layout, item->tensor)->kind != KIND_BYTES)
-            put_chunk(out, &chunk);
+        struct stored_chunk chunk = {.region = item->region,
+                                     .file = item->file,
+                                     .offset = raw ? item->offset : item->payload_offset,
+                                     .length = raw ? item->length : item->payload_bytes};
+        if (raw || layout_tensor(layout, item->tensor)->kind != KIND_BYTES)
+            put_chunk(out, &chunk, raw);
     }
     for (size_t i = 0; i < plan->file_count; i++)
         index_put_text(out, plan->files[i].name);
     item_groups_release(&groups);
-    return index_end(out, begin, "the catalogue of the checkpoint", err);
+    return index_end(out, begin, raw ? "the index of the checkpoint" : "the catalogue of the checkpoint", err);
+}
+
+int catalogue_write_plan(const struct layout *layout, const struct plan *plan, const char *checkpoint_id,
+                         struct buf *out, struct cb_err *err)
+{
+    (void)checkpoint_id;
+    return write_plan(false, layout, plan, out, err);
+}
+
+int raw_index_write(const struct layout *layout, const struct plan *plan, const char *checkpoint_id, struct buf *out,
+                    struct cb_err *err)
+{
+    (void)checkpoint_id;
+    return write_plan(true, layout, plan, out, err);
 }
 
 /* --- reading --- */
@@ -106,7 +124,14 @@ static void take_head(struct index_cursor *cursor, struct stored_checkpoint *sel
         self->format = (enum plan_format)format;
 }
 
-static void take_tensor(struct index_cursor *cursor, struct stored_tensor *tensor)
+static void take_raw_head(struct index_cursor *cursor, struct stored_checkpoint *self)
+{
+    (void)cursor;
+    self->format = PLAN_RAW;
+    self->marked = true;
+}
+
+static void take_raw_tensor(struct index_cursor *cursor, struct stored_tensor *tensor)
 {
     tensor->fqn = index_take_text(cursor, false);
     tensor->is_bytes = index_take(cursor, 1) != 0;
@@ -119,35 +144,57 @@ static void take_tensor(struct index_cursor *cursor, struct stored_tensor *tenso
     tensor->dims = (uint32_t)dims;
     index_take_numbers(cursor, tensor->shape, tensor->dims);
     tensor->chunk_count = (uint32_t)index_take(cursor, 4);
+}
+
+static void take_tensor(struct index_cursor *cursor, struct stored_tensor *tensor)
+{
+    take_raw_tensor(cursor, tensor);
     tensor->literal = index_take_text(cursor, true);
     tensor->path = index_take_text(cursor, true);
 }
 
-static void take_chunk(struct index_cursor *cursor, struct stored_chunk *chunk)
+static void take_place(struct index_cursor *cursor, struct stored_chunk *chunk)
 {
-    chunk->file = (uint32_t)index_take(cursor, 4);
-    chunk->compressed = index_take(cursor, 1) != 0;
     chunk->offset = index_take(cursor, 8);
     chunk->length = index_take(cursor, 8);
     index_take_numbers(cursor, chunk->region.offset, chunk->region.dims);
     index_take_numbers(cursor, chunk->region.size, chunk->region.dims);
 }
 
-static const struct index_form form = {
-    .what = "catalogue",
-    .magic = "CKPTCAT1",
-    .take_head = take_head,
-    .take_tensor = take_tensor,
-    .take_chunk = take_chunk,
-};
+static void take_chunk(struct index_cursor *cursor, struct stored_chunk *chunk)
+{
+    chunk->file = (uint32_t)index_take(cursor, 4);
+    chunk->compressed = index_take(cursor, 1) != 0;
+    take_place(cursor, chunk);
+}
+
+static void take_raw_chunk(struct index_cursor *cursor, struct stored_chunk *chunk)
+{
+    chunk->file = (uint32_t)index_take(cursor, 4);
+    take_place(cursor, chunk);
+}
+
+static const struct index_form catalogue_form = {"catalogue", "CKPTCAT1", take_head, take_tensor, take_chunk};
+static const struct index_form raw_form = {"index", "CKPTRAW1", take_raw_head, take_raw_tensor, take_raw_chunk};
 
 bool catalogue_is(const void *bytes, size_t len)
 {
-    return index_is(&form, bytes, len);
+    return index_is(&catalogue_form, bytes, len);
 }
 
 int catalogue_read(const char *name, const void *bytes, size_t len, struct stored_checkpoint **checkpoint,
                    struct cb_err *err)
 {
-    return index_read(&form, name, bytes, len, checkpoint, err);
+    return index_read(&catalogue_form, name, bytes, len, checkpoint, err);
+}
+
+bool raw_index_is(const void *bytes, size_t len)
+{
+    return index_is(&raw_form, bytes, len);
+}
+
+int raw_index_read(const char *name, const void *bytes, size_t len, struct stored_checkpoint **checkpoint,
+                   struct cb_err *err)
+{
+    return index_read(&raw_form, name, bytes, len, checkpoint, err);
 }

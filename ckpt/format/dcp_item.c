@@ -145,11 +145,7 @@ static int locate(const struct item_tensor *item, uint64_t data, uint64_t length
 
 static bool record_is(const struct zip_record *record, const char *name)
 {
-    const char *slash = memchr(record->name, '/', record->name_len);
-    if (!slash)
-        return false;
-    size_t rest = record->name_len - (size_t)(slash + 1 - record->name);
-    return rest == strlen(name) && memcmp(slash + 1, name, rest) == 0;
+    return zip_name_is(record->name, record->name_len, name);
 }
 
 static int read_data_pickle(const void *bytes, const struct zip_record *record, struct item_tensor *item,

@@ -1,4 +1,4 @@
-/* The bytes of our own indexes: of the raw format (ckpt/format/raw.c) and of a catalogue (ckpt/format/catalogue.c).
+/* The bytes of our own indexes: of the raw format and of a catalogue (ckpt/format/catalogue.c).
  *
  * A magic of 8 bytes, a part specific to the index, the counts of tensors, chunks and files, these in sequence, and a
  * CRC-32C of all of it. Numbers are little-endian, like the machines that this runs on; texts start with their

@@ -333,10 +333,9 @@ int zip_next_record(const void *bytes, size_t len, size_t at, struct zip_record 
     return 0;
 }
 
-/* Whether a record's name is FOLDER/NAME. */
-static bool name_is(const unsigned char *record_name, size_t len, const char *name)
+bool zip_name_is(const char *record_name, size_t len, const char *name)
 {
-    const unsigned char *slash = memchr(record_name, '/', len);
+    const char *slash = memchr(record_name, '/', len);
     if (!slash)
         return false;
     size_t rest = len - (size_t)(slash + 1 - record_name);
@@ -345,7 +344,7 @@ static bool name_is(const unsigned char *record_name, size_t len, const char *na
 
 /* A record according to the directory. */
 struct entry {
-    const unsigned char *name;
+    const char *name;
     size_t name_len, entry_bytes;
     uint32_t crc;
     uint64_t bytes, at; /* of the data; where the local header is */
@@ -382,7 +381,8 @@ static bool read_entry(const unsigned char *bytes, size_t len, struct entry *ent
     bool wide[3] = {numbers[0] == UINT32_MAX, numbers[1] == UINT32_MAX, numbers[2] == UINT32_MAX};
     if (size > len || !take_wide_numbers(bytes + CENTRAL_BYTES + name_len, extra_len, wide, numbers))
         return false;
-    *entry = (struct entry){bytes + CENTRAL_BYTES, name_len, size, get_u32(bytes + 16), numbers[0], numbers[2]};
+    *entry = (struct entry){
+        (const char *)bytes + CENTRAL_BYTES, name_len, size, get_u32(bytes + 16), numbers[0], numbers[2]};
     return true;
 }
 
@@ -403,7 +403,7 @@ static int find_entry(const unsigned char *directory, size_t len, size_t records
         if (__builtin_add_overflow(entry.at, entry.bytes, &end) ||
             __builtin_add_overflow(end, LOCAL_BYTES + entry.name_len, &end))
             return cb_fail(err, CB_ERR_CORRUPT, "the zip directory of the item is damaged");
-        if (!found && name_is(entry.name, entry.name_len, name)) {
+        if (!found && zip_name_is(entry.name, entry.name_len, name)) {
             *wanted = entry;
             found = true;
         }

@@ -41,6 +41,8 @@ struct zip_record {
 int zip_next_record(const void *bytes, size_t len, size_t at, struct zip_record *record, size_t *next,
                     struct cb_err *err) CB_MUST_CHECK;
 
+/* Whether a record's name is FOLDER/NAME. */
+bool zip_name_is(const char *record_name, size_t len, const char *name);
 /* CRC and length of the record NAME ("data/0", without the folder) from the last bytes of the archive, whose records
  * must be in the order of the directory, none inside another. */
 int zip_find_crc(const void *last_bytes, size_t len, const char *name, uint32_t *crc, uint64_t *bytes,

@@ -8,9 +8,12 @@
 #include "core/units.h"
 
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
+#define PROBLEM_BYTES 512
+#define PLACE_BYTES 256
 #define EXTRA_NAMED 3 /* keys that are named of those that nobody asked for */
 
 struct regions {
@@ -25,11 +28,10 @@ struct planner {
     load_problem_fn report;
     void *context;
     struct load_plan *plan;
-    size_t read_capacity;
     struct regions uncovered, next;
     uint8_t *checked; /* a state tensor: 0 not yet, 1 usable, 2 reported as wrong */
     size_t problems;
-    char first[512];
+    char first[PROBLEM_BYTES];
     struct cb_err *err;
 };
 
@@ -38,12 +40,18 @@ static int no_memory(struct planner *self)
     return alloc_fail(self->err, "for the load plan");
 }
 
-static void problem(struct planner *self, const struct load_problem *what)
+CB_PRINTF(2, 3)
+static void report(struct planner *self, const char *format, ...)
 {
+    char text[PROBLEM_BYTES];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
     if (self->problems++ == 0)
-        memcpy(self->first, what->text, sizeof self->first);
+        memcpy(self->first, text, sizeof text);
     if (self->report)
-        self->report(self->context, what);
+        self->report(self->context, text);
 }
 
 static int regions_push(struct planner *self, struct regions *regions, const struct region *region)
@@ -98,14 +106,9 @@ static void span_in_chunk(const struct region *chunk, const struct region *part,
 static int add_read(struct planner *self, uint32_t chunk, uint32_t piece, const struct region *common)
 {
     struct load_plan *plan = self->plan;
-    if (plan->read_count == self->read_capacity) {
-        size_t capacity = self->read_capacity ? self->read_capacity * 2 : 64;
-        struct load_read *reads = realloc(plan->reads, capacity * sizeof *reads);
-        if (!reads)
-            return no_memory(self);
-        plan->reads = reads;
-        self->read_capacity = capacity;
-    }
+    int rc = alloc_grow(&plan->reads, plan->read_count, sizeof *plan->reads, self->err);
+    if (rc)
+        return rc;
     struct load_read *read = &plan->reads[plan->read_count++];
     const struct stored_chunk *stored = &self->checkpoint->chunks[chunk];
     const struct stored_tensor *tensor = &self->checkpoint->tensors[stored->tensor];
@@ -143,24 +146,14 @@ static int cover(struct planner *self, uint32_t chunk, uint32_t piece)
     return code;
 }
 
-static void describe(const struct region *region, char *text, size_t size)
+static void describe(const struct region *region, char text[PLACE_BYTES])
 {
+    const size_t size = PLACE_BYTES;
     size_t len = 0;
     text[0] = '\0';
     for (uint32_t i = 0; i < region->dims && len < size; i++)
         len += (size_t)snprintf(text + len, size - len, "%s%" PRIu64 ":%" PRIu64, i ? ", " : "", region->offset[i],
                                 region->offset[i] + region->size[i]);
-}
-
-static void report_uncovered(struct planner *self, const char *fqn)
-{
-    for (size_t i = 0; i < self->uncovered.count; i++) {
-        struct load_problem what = {.kind = LOAD_UNCOVERED, .fqn = fqn, .uncovered = self->uncovered.data[i]};
-        char place[256];
-        describe(&what.uncovered, place, sizeof place);
-        snprintf(what.text, sizeof what.text, "%s: no stored chunk has its elements [%s]", fqn, place);
-        problem(self, &what);
-    }
 }
 
 /* Forgets the reads of a piece and makes one of each part that a chunk shares with it. */
@@ -207,48 +200,39 @@ static int plan_piece(struct planner *self, const struct stored_tensor *tensor, 
     }
     if (code)
         return code;
-    report_uncovered(self, tensor->fqn);
+    for (size_t i = 0; i < self->uncovered.count; i++) {
+        char place[PLACE_BYTES];
+        describe(&self->uncovered.data[i], place);
+        report(self, "%s: no stored chunk has its elements [%s]", tensor->fqn, place);
+    }
     bool in_fragments = self->plan->read_count - first_read > chunks_met;
     return in_fragments ? read_whole_parts(self, tensor, piece, first_read) : 0;
 }
 
 /* --- what fits --- */
 
-static void report_shape(struct planner *self, const struct state_tensor *wanted, const struct stored_tensor *stored)
-{
-    char want[256], have[256];
-    struct region a = region_whole(wanted->dims, wanted->shape), b = region_whole(stored->dims, stored->shape);
-    describe(&a, want, sizeof want);
-    describe(&b, have, sizeof have);
-    struct load_problem what = {.kind = LOAD_OTHER_SHAPE, .fqn = wanted->fqn};
-    snprintf(what.text, sizeof what.text, "%s: the checkpoint has shape [%s], the model [%s]", wanted->fqn, have, want);
-    problem(self, &what);
-}
-
 static bool check_tensor(struct planner *self, const struct state_tensor *wanted, const struct stored_tensor *stored)
 {
-    struct load_problem what = {.fqn = wanted->fqn};
     bool wants_bytes = wanted->kind == KIND_BYTES;
+    uint64_t before = self->problems;
     if (!stored) {
-        what.kind = LOAD_MISSING_TENSOR;
-        snprintf(what.text, sizeof what.text, "%s: not in the checkpoint", wanted->fqn);
+        report(self, "%s: not in the checkpoint", wanted->fqn);
     } else if (stored->is_bytes != wants_bytes) {
-        what.kind = LOAD_OTHER_KIND;
-        snprintf(what.text, sizeof what.text, "%s: the checkpoint has a %s here, the model a %s", wanted->fqn,
-                 stored->is_bytes ? "value" : "tensor", wants_bytes ? "value" : "tensor");
+        report(self, "%s: the checkpoint has a %s here, the model a %s", wanted->fqn,
+               stored->is_bytes ? "value" : "tensor", wants_bytes ? "value" : "tensor");
     } else if (!wants_bytes && stored->dtype != wanted->dtype) {
-        what.kind = LOAD_OTHER_DTYPE;
-        snprintf(what.text, sizeof what.text, "%s: the checkpoint has %s, the model %s", wanted->fqn,
-                 dtype_name(stored->dtype), dtype_name(wanted->dtype));
-    } else if (!wants_bytes && (stored->dims != wanted->dims ||
-                                memcmp(stored->shape, wanted->shape, wanted->dims * sizeof *wanted->shape) != 0)) {
-        report_shape(self, wanted, stored);
-        return false;
-    } else {
-        return true;
+        report(self, "%s: the checkpoint has %s, the model %s", wanted->fqn, dtype_name(stored->dtype),
+               dtype_name(wanted->dtype));
+    } else if (!wants_bytes) {
+        struct region a = region_whole(wanted->dims, wanted->shape), b = region_whole(stored->dims, stored->shape);
+        char want[PLACE_BYTES], have[PLACE_BYTES];
+        if (!region_equal(&a, &b)) {
+            describe(&a, want);
+            describe(&b, have);
+            report(self, "%s: the checkpoint has shape [%s], the model [%s]", wanted->fqn, have, want);
+        }
     }
-    problem(self, &what);
-    return false;
+    return self->problems == before;
 }
 
 static int plan_pieces(struct planner *self, size_t count)
@@ -291,10 +275,10 @@ static int compare_reads(const void *a, const void *b, void *context)
 }
 
 int load_plan_compute(const struct stored_checkpoint *checkpoint, const struct layout *layout,
-                      const struct piece *pieces, size_t piece_count, load_problem_fn report, void *context,
+                      const struct piece *pieces, size_t piece_count, load_problem_fn report_fn, void *context,
                       struct load_plan **plan, struct cb_err *err)
 {
-    struct planner self = {checkpoint, layout, pieces, report, context};
+    struct planner self = {checkpoint, layout, pieces, report_fn, context};
     self.err = err;
     self.plan = calloc(1, sizeof *self.plan);
     self.checked = calloc(layout_tensor_count(layout) + 1, 1);

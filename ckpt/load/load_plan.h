@@ -33,21 +33,8 @@ struct load_plan {
     size_t extra_tensors;  /* in the checkpoint, but in no tensor of the layout */
 };
 
-enum load_problem_kind {
-    LOAD_MISSING_TENSOR,
-    LOAD_UNCOVERED, /* `uncovered` elements are in no stored chunk */
-    LOAD_OTHER_DTYPE,
-    LOAD_OTHER_SHAPE,
-    LOAD_OTHER_KIND, /* a tensor instead of a value, or vice versa */
-};
-
-struct load_problem {
-    enum load_problem_kind kind;
-    const char *fqn;
-    struct region uncovered; /* with LOAD_UNCOVERED */
-    char text[512];          /* an error message that names the tensor */
-};
-typedef void (*load_problem_fn)(void *context, const struct load_problem *problem);
+/* A sentence that names the tensor. */
+typedef void (*load_problem_fn)(void *context, const char *problem);
 
 /* `report` (may be NULL) is called for each problem; a tensor that is missing or of another type or shape is reported
  * once, not for each piece. If there are problems, no plan is made and the error is CB_ERR_CORRUPT with their number

@@ -38,7 +38,6 @@ struct sharer {
     struct load_share *share;
     struct signature *signatures; /* one a group */
     struct region_order *order;   /* one a region */
-    size_t group_capacity, region_capacity;
     int code;
     struct cb_err *err;
 };
@@ -50,12 +49,6 @@ static void no_memory(struct sharer *self)
 }
 
 /* --- groups --- */
-
-static bool same_signature(const struct signature *a, const struct signature *b)
-{
-    return a->classes == b->classes && a->tp_first == b->tp_first && a->tp_count == b->tp_count &&
-           a->roles == b->roles && a->expert == b->expert;
-}
 
 static int compare_signatures(const struct signature *a, const struct signature *b)
 {
@@ -109,21 +102,15 @@ static uint32_t find_group(struct sharer *self, const struct signature *signatur
 {
     struct load_share *share = self->share;
     for (uint32_t i = 0; i < share->group_count; i++) {
-        if (same_signature(&self->signatures[i], signature))
+        if (compare_signatures(&self->signatures[i], signature) == 0)
             return i;
     }
-    if (share->group_count == self->group_capacity) {
-        size_t capacity = self->group_capacity ? 2 * self->group_capacity : 8;
-        struct share_group *groups = realloc(share->groups, capacity * sizeof *groups);
-        share->groups = groups ? groups : share->groups;
-        struct signature *signatures = realloc(self->signatures, capacity * sizeof *signatures);
-        self->signatures = signatures ? signatures : self->signatures;
-        if (!groups || !signatures) {
-            no_memory(self);
-            return 0;
-        }
-        self->group_capacity = capacity;
-    }
+    if (!self->code)
+        self->code = alloc_grow(&share->groups, share->group_count, sizeof *share->groups, self->err);
+    if (!self->code)
+        self->code = alloc_grow(&self->signatures, share->group_count, sizeof *self->signatures, self->err);
+    if (self->code)
+        return 0;
     uint32_t members = signature->tp_count * mesh_extent(&self->layout->mesh, signature->roles);
     struct share_group *group = &share->groups[share->group_count];
     *group = (struct share_group){.classes = signature->classes, .replicas = members / signature->classes};
@@ -169,18 +156,13 @@ static struct region_order place_of(const struct sharer *self, const struct shar
 static void add_region(struct sharer *self, const struct share_region *region)
 {
     struct load_share *share = self->share;
-    if (share->region_count == self->region_capacity) {
-        size_t capacity = self->region_capacity ? 2 * self->region_capacity : 64;
-        struct share_region *regions = realloc(share->regions, capacity * sizeof *regions);
-        share->regions = regions ? regions : share->regions;
-        struct region_order *order = realloc(self->order, capacity * sizeof *order);
-        self->order = order ? order : self->order;
-        if (!regions || !order) {
-            free(region->spans);
-            no_memory(self);
-            return;
-        }
-        self->region_capacity = capacity;
+    if (!self->code)
+        self->code = alloc_grow(&share->regions, share->region_count, sizeof *share->regions, self->err);
+    if (!self->code)
+        self->code = alloc_grow(&self->order, share->region_count, sizeof *self->order, self->err);
+    if (self->code) {
+        free(region->spans);
+        return;
     }
     self->order[share->region_count] = place_of(self, region);
     share->regions[share->region_count++] = *region;
@@ -205,16 +187,8 @@ static const struct local *find_sibling(const struct sharer *self, const struct 
     const struct layout *layout = self->layout;
     *cell = cut->expert ? layout_experts(layout, self->coordinate[AXIS_PP], tp, self->coordinate[AXIS_EP])
                         : layout_dense(layout, self->coordinate[AXIS_PP], tp);
-    size_t low = 0, high = (*cell)->count;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if ((*cell)->locals[middle].tensor < cut->local->tensor)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    low += self->repetition;
-    return low < (*cell)->count && (*cell)->locals[low].tensor == cut->local->tensor ? &(*cell)->locals[low] : NULL;
+    size_t i = layout_find_local(*cell, cut->local->tensor) + self->repetition;
+    return i < (*cell)->count && (*cell)->locals[i].tensor == cut->local->tensor ? &(*cell)->locals[i] : NULL;
 }
 
 /* The columns of rank `tp`, if it has the same rows of them as `extent`. */
@@ -225,11 +199,9 @@ static bool find_columns(const struct sharer *self, const struct cut *cut, const
     const struct local *sibling = find_sibling(self, cut, tp, &cell);
     if (!sibling)
         return false;
-    unsigned roles = layout_shard_roles(cut->placement, cut->expert);
-    const struct mesh *mesh = &self->layout->mesh;
     struct region extents[BOX_MAX_OF_INTERVAL];
-    uint32_t count = layout_shard(cell, sibling, cut->placement, mesh_extent(mesh, roles),
-                                  mesh_index(mesh, roles, self->coordinate), extents);
+    uint32_t count =
+        layout_shard_at(self->layout, cell, sibling, cut->placement, cut->expert, self->coordinate, extents);
     if (count != cut->count)
         return false;
     const struct region *other = &extents[cut->index];
@@ -325,15 +297,12 @@ static void share_local(void *context, const struct cell *cell, const struct loc
                         uint32_t tensor, bool expert)
 {
     struct sharer *self = context;
-    const struct mesh *mesh = &self->layout->mesh;
     struct region extents[BOX_MAX_OF_INTERVAL];
     self->repetition = tensor == self->last_tensor ? self->repetition + 1 : 0;
     self->last_tensor = tensor;
     struct cut cut = {.local = local, .placement = self->layout->placement[kind], .expert = expert};
-    unsigned roles = layout_shard_roles(cut.placement, expert);
     cut.dim = cut_dimension(&local->region, layout_tensor(self->layout, tensor));
-    cut.count = layout_shard(cell, local, cut.placement, mesh_extent(mesh, roles),
-                             mesh_index(mesh, roles, self->coordinate), extents);
+    cut.count = layout_shard_at(self->layout, cell, local, cut.placement, expert, self->coordinate, extents);
     for (cut.index = 0; cut.index < cut.count; cut.index++)
         share_region(self, &cut, &extents[cut.index], tensor);
 }
@@ -374,16 +343,6 @@ static void sort_regions(struct sharer *self)
     free(sorted);
 }
 
-static void share_pieces(struct sharer *self, size_t piece_count)
-{
-    mesh_coordinates(&self->layout->mesh, self->holder, self->coordinate);
-    layout_each_local(self->layout, self->coordinate, share_local, self);
-    while (!self->code && self->next_piece < piece_count) /* rows of their own: no other rank has them */
-        add_alone(self, self->next_piece++);
-    if (!self->code && self->share->region_count > 0)
-        sort_regions(self);
-}
-
 int load_share_compute(const struct layout *layout, uint32_t holder, const struct piece *pieces, size_t piece_count,
                        const struct stored_checkpoint *checkpoint, const struct share_options *options,
                        struct load_share **share, struct cb_err *err)
@@ -402,8 +361,14 @@ int load_share_compute(const struct layout *layout, uint32_t holder, const struc
     self.share->alone = malloc((piece_count + 1) * sizeof *self.share->alone);
     if (!self.share->alone)
         no_memory(&self);
-    else if (holder < layout_world_size(layout))
-        share_pieces(&self, piece_count);
+    if (!self.code && holder < layout_world_size(layout)) {
+        mesh_coordinates(&layout->mesh, holder, self.coordinate);
+        layout_each_local(layout, self.coordinate, share_local, &self);
+        while (!self.code && self.next_piece < piece_count) /* rows of their own: no other rank has them */
+            add_alone(&self, self.next_piece++);
+    }
+    if (!self.code && self.share->region_count > 0)
+        sort_regions(&self);
     if (!self.code)
         self.code = load_share_make_blocks(self.share, layout, options, err);
     free(self.signatures);

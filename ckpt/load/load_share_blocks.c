@@ -12,8 +12,8 @@ struct cutter {
     const struct layout *layout;
     const struct share_options *options;
     uint32_t *readers; /* one a part */
-    size_t part_capacity, reader_capacity, block_capacity;
-    bool failed;
+    int code;          /* the first failure */
+    struct cb_err *err;
     /* of the group under way */
     uint32_t group, reader, reader_count;
     uint64_t share_bytes, position;
@@ -25,26 +25,13 @@ static uint64_t region_bytes(const struct cutter *self, uint32_t region, const s
     return region_elements(extent) * dtype_bytes(layout_tensor(self->layout, tensor)->dtype);
 }
 
-static bool grow(struct cutter *self, void **array, size_t count, size_t *capacity, size_t size)
-{
-    if (count < *capacity)
-        return true;
-    size_t wanted = *capacity ? 2 * *capacity : 256;
-    void *larger = realloc(*array, wanted * size);
-    if (!larger) {
-        self->failed = true;
-        return false;
-    }
-    *array = larger;
-    *capacity = wanted;
-    return true;
-}
-
 static void add_part(struct cutter *self, uint32_t region, const struct region *extent)
 {
     struct load_share *share = self->share;
-    if (!grow(self, (void **)&share->parts, share->part_count, &self->part_capacity, sizeof *share->parts) ||
-        !grow(self, (void **)&self->readers, share->part_count, &self->reader_capacity, sizeof *self->readers))
+    self->code = alloc_grow(&share->parts, share->part_count, sizeof *share->parts, self->err);
+    if (!self->code)
+        self->code = alloc_grow(&self->readers, share->part_count, sizeof *self->readers, self->err);
+    if (self->code)
         return;
     self->readers[share->part_count] = self->reader;
     share->parts[share->part_count++] = (struct share_part){.region = region, .extent = *extent};
@@ -80,7 +67,7 @@ static void give(struct cutter *self, uint32_t region, struct region extent)
     struct region taken;
     self->position += region_bytes(self, region, &extent);
     bool scalar = extent.dims == 0;
-    while (!self->failed && region_elements(&extent) > 0 &&
+    while (!self->code && region_elements(&extent) > 0 &&
            take_rows(self, region, &extent, self->options->block_bytes, 1, &taken)) {
         add_part(self, region, &taken);
         if (scalar)
@@ -93,7 +80,7 @@ static void share_region(struct cutter *self, uint32_t region)
 {
     struct region rest = self->share->regions[region].extent, taken;
     uint64_t tolerance = self->share_bytes / TOLERANCE;
-    while (!self->failed && region_elements(&rest) > 0) {
+    while (!self->code && region_elements(&rest) > 0) {
         uint64_t end = self->share_bytes * (self->reader + 1);
         uint64_t room = end > self->position ? end - self->position : 0;
         bool is_last = self->reader + 1 == self->reader_count;
@@ -111,7 +98,9 @@ static void share_region(struct cutter *self, uint32_t region)
 static void add_block(struct cutter *self, const struct share_block *block)
 {
     struct load_share *share = self->share;
-    if (grow(self, (void **)&share->blocks, share->block_count, &self->block_capacity, sizeof *share->blocks))
+    if (!self->code)
+        self->code = alloc_grow(&share->blocks, share->block_count, sizeof *share->blocks, self->err);
+    if (!self->code)
         share->blocks[share->block_count++] = *block;
 }
 
@@ -159,7 +148,7 @@ static void order_blocks(struct cutter *self, size_t first_block)
     bool transit = self->options->all_in_transit || share->groups[self->group].classes > 1;
     struct travel *travels = malloc((count + 1) * sizeof *travels);
     if (!travels) {
-        self->failed = true;
+        self->code = alloc_fail(self->err, "to share a load of %zu regions among ranks", share->region_count);
         return;
     }
     uint32_t base = transit ? share->stage_count : 0, stage = base;
@@ -205,17 +194,17 @@ static void cut_group(struct cutter *self, uint32_t first, uint32_t end)
     size_t first_part = self->share->part_count, first_block = self->share->block_count;
     for (uint32_t i = first; i < end; i++)
         share_region(self, i);
-    if (!self->failed)
+    if (!self->code)
         make_blocks(self, first_part);
-    if (!self->failed)
+    if (!self->code)
         order_blocks(self, first_block);
 }
 
 int load_share_make_blocks(struct load_share *self, const struct layout *layout, const struct share_options *options,
                            struct cb_err *err)
 {
-    struct cutter cutter = {.share = self, .layout = layout, .options = options};
-    for (uint32_t first = 0; first < self->region_count && !cutter.failed;) {
+    struct cutter cutter = {.share = self, .layout = layout, .options = options, .err = err};
+    for (uint32_t first = 0; first < self->region_count && !cutter.code;) {
         uint32_t end = first;
         while (end < self->region_count && self->regions[end].group == self->regions[first].group)
             end++;
@@ -223,5 +212,5 @@ int load_share_make_blocks(struct load_share *self, const struct layout *layout,
         first = end;
     }
     free(cutter.readers);
-    return cutter.failed ? alloc_fail(err, "to share a load of %zu regions among ranks", self->region_count) : 0;
+    return cutter.code;
 }

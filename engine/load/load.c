@@ -62,9 +62,9 @@ static int load_new(const struct native_engine *engine, struct native_load **loa
     return 0;
 }
 
-static void report_problem(void *context, const struct load_problem *problem)
+static void report_problem(void *context, const char *problem)
 {
-    native_load_fail(context, CB_ERR_CORRUPT, problem->text);
+    native_load_fail(context, CB_ERR_CORRUPT, problem);
 }
 
 /* --- metadata --- */
