@@ -46,16 +46,7 @@ static int compare_tensors(const void *a, const void *b)
 
 int stored_chunk_compare(const void *a, const void *b)
 {
-    const struct stored_chunk *x = a, *y = b;
-    for (uint32_t i = 0; i < x->region.dims && i < y->region.dims; i++) {
-        if (x->region.offset[i] != y->region.offset[i])
-            return x->region.offset[i] < y->region.offset[i] ? -1 : 1;
-    }
-    for (uint32_t i = 0; i < x->region.dims && i < y->region.dims; i++) {
-        if (x->region.size[i] != y->region.size[i])
-            return x->region.size[i] < y->region.size[i] ? -1 : 1;
-    }
-    return 0;
+    return region_compare(&((const struct stored_chunk *)a)->region, &((const struct stored_chunk *)b)->region);
 }
 
 int stored_check_file_name(const char *name, const char *file, struct cb_err *err)
@@ -97,11 +88,6 @@ static int check_chunk(const struct stored_checkpoint *self, const char *name, c
     return 0;
 }
 
-static bool is_elsewhere(const struct stored_chunk *a, const struct stored_chunk *b)
-{
-    return a->file != b->file || a->offset != b->offset;
-}
-
 static void sort_chunks(struct stored_chunk *chunks, uint32_t count)
 {
     uint32_t sorted = 1;
@@ -120,8 +106,9 @@ static uint32_t settle_chunks(struct stored_checkpoint *self, struct stored_tens
         memmove(place, chunks + tensor->first_chunk, tensor->chunk_count * sizeof *place);
     sort_chunks(place, tensor->chunk_count);
     for (uint32_t i = 0; i < tensor->chunk_count; i++) {
-        if (i > 0 && stored_chunk_compare(&place[i], &place[kept - 1]) == 0) {
-            self->duplicates += is_elsewhere(&place[i], &place[kept - 1]);
+        const struct stored_chunk *last = i > 0 ? &place[kept - 1] : NULL;
+        if (last && stored_chunk_compare(&place[i], last) == 0) {
+            self->duplicates += place[i].file != last->file || place[i].offset != last->offset;
             continue;
         }
         if (kept != i)

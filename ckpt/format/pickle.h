@@ -1,7 +1,7 @@
 /* The part of Python's pickle that DCP checkpoints use: a writer that appends opcodes, and a strict reader that turns
  * them into a tree of values and executes nothing.
  *
- * The reader allows only the globals listed in ckpt/format/pickle_globals.c; any other global is an error that names
+ * The reader allows only the globals listed in ckpt/format/pickle_read.c; any other global is an error that names
  * it. Its memory is a fixed multiple of the input, and nothing in it recurses. */
 #ifndef CKPT_FORMAT_PICKLE_H
 #define CKPT_FORMAT_PICKLE_H

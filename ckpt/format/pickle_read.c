@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/format/pickle_globals.h"
+#include "ckpt/dtype.h"
 #include "ckpt/format/pickle_values.h"
 
 #define NOTHING UINT32_MAX
@@ -106,14 +106,6 @@ static int push_integer(struct machine *self, int64_t value)
     return push_shared(self, known, PICKLE_INT, value);
 }
 
-static int push_text(struct machine *self, const unsigned char *text, uint64_t len)
-{
-    if (len >= NOTHING || memchr(text, '\0', len))
-        return fail(self, "a text that is too long or holds a NUL");
-    struct pickle_node node = {.kind = PICKLE_TEXT, .count = (uint32_t)len, .value.text = (const char *)text};
-    return push_node(self, &node);
-}
-
 static int take(struct machine *self, uint64_t count, const unsigned char **bytes)
 {
     if (count > self->len - self->at)
@@ -158,12 +150,69 @@ static int pop_mark(struct machine *self, uint32_t *first)
     return 0;
 }
 
-/* --- classes and functions --- */
+/* --- classes and functions: all that a checkpoint may name --- */
+
+static const struct {
+    const char *module, *name;
+    enum pickle_global global;
+} globals[] = {
+    {"torch.distributed.checkpoint.metadata", "Metadata", PICKLE_G_METADATA},
+    {"torch.distributed.checkpoint.metadata", "TensorStorageMetadata", PICKLE_G_TENSOR_STORAGE_METADATA},
+    {"torch.distributed.checkpoint.metadata", "BytesStorageMetadata", PICKLE_G_BYTES_STORAGE_METADATA},
+    {"torch.distributed.checkpoint.metadata", "ChunkStorageMetadata", PICKLE_G_CHUNK_STORAGE_METADATA},
+    {"torch.distributed.checkpoint.metadata", "TensorProperties", PICKLE_G_TENSOR_PROPERTIES},
+    {"torch.distributed.checkpoint.metadata", "_MEM_FORMAT_ENCODING", PICKLE_G_MEM_FORMAT},
+    {"torch.distributed.checkpoint.metadata", "MetadataIndex", PICKLE_G_METADATA_INDEX},
+    {"torch.distributed.checkpoint.metadata", "StorageMeta", PICKLE_G_STORAGE_META},
+    {"torch.distributed._shard.sharded_tensor.metadata", "TensorProperties", PICKLE_G_TENSOR_PROPERTIES},
+    {"torch.distributed._shard.sharded_tensor.metadata", "MEM_FORMAT_ENCODING", PICKLE_G_MEM_FORMAT},
+    {"torch.distributed.checkpoint.filesystem", "_StorageInfo", PICKLE_G_STORAGE_INFO},
+    {"torch", "Size", PICKLE_G_SIZE},
+    {"torch.serialization", "_get_layout", PICKLE_G_LAYOUT},
+    {"pathlib", "PosixPath", PICKLE_G_PATH},
+    {"pathlib._local", "PosixPath", PICKLE_G_PATH},
+    {"torch._utils", "_rebuild_tensor_v2", PICKLE_G_REBUILD_V2},
+    {"torch._utils", "_rebuild_tensor_v3", PICKLE_G_REBUILD_V3},
+    {"torch.storage", "UntypedStorage", PICKLE_G_UNTYPED_STORAGE},
+    {"collections", "OrderedDict", PICKLE_G_ORDERED_DICT},
+};
+
+static bool text_equal(const char *text, size_t len, const char *other)
+{
+    return strlen(other) == len && memcmp(text, other, len) == 0;
+}
+
+static bool find_torch_type(const char *name, size_t len, struct pickle_node *node)
+{
+    for (unsigned i = 0; i < DTYPE_COUNT; i++) {
+        const char *storage = dtype_torch_storage((enum dtype)i);
+        bool is_dtype = text_equal(name, len, dtype_torch_name((enum dtype)i));
+        if (!is_dtype && !(storage && text_equal(name, len, storage)))
+            continue;
+        node->global = is_dtype ? PICKLE_G_DTYPE : PICKLE_G_STORAGE;
+        node->dtype = (uint8_t)i;
+        return true;
+    }
+    return false;
+}
+
+/* Fills `global` and `dtype` of the node; false if the name is not on the list. */
+static bool find_global(const char *module, size_t module_len, const char *name, size_t name_len,
+                        struct pickle_node *node)
+{
+    for (size_t i = 0; i < sizeof globals / sizeof *globals; i++) {
+        if (text_equal(module, module_len, globals[i].module) && text_equal(name, name_len, globals[i].name)) {
+            node->global = (uint8_t)globals[i].global;
+            return true;
+        }
+    }
+    return text_equal(module, module_len, "torch") && find_torch_type(name, name_len, node);
+}
 
 static int push_global(struct machine *self, const char *module, size_t module_len, const char *name, size_t name_len)
 {
     struct pickle_node node = {.kind = PICKLE_GLOBAL};
-    if (pickle_find_global(module, module_len, name, name_len, &node))
+    if (find_global(module, module_len, name, name_len, &node))
         return push_node(self, &node);
     return cb_fail(self->err, CB_ERR_FORMAT,
                    "%s: byte %zu of the pickle: \"%.*s.%.*s\" is nothing that a checkpoint may name", self->name,
@@ -238,18 +287,19 @@ static int gather_tuple(struct machine *self, uint32_t count)
     return code;
 }
 
+#define TO_MARK UINT32_MAX
+
 static int op_tuple(struct machine *self, uint32_t count)
 {
+    uint32_t first = 0;
+    int code = count == TO_MARK ? pop_mark(self, &first) : 0;
+    if (code)
+        return code;
+    if (count == TO_MARK)
+        return gather_tuple(self, self->stack.count - first);
     if (available(self) < count)
         return fail(self, "a tuple has fewer items than it should");
     return gather_tuple(self, count);
-}
-
-static int op_tuple_mark(struct machine *self)
-{
-    uint32_t first = 0;
-    int code = pop_mark(self, &first);
-    return code ? code : gather_tuple(self, self->stack.count - first);
 }
 
 /* Makes room for `wanted` children, at least doubling the capacity, so that appending is cheap. */
@@ -376,7 +426,12 @@ static int op_text(struct machine *self, unsigned length_bytes)
     int code = take_integer(self, length_bytes, &len);
     if (!code)
         code = take(self, len, &text);
-    return code ? code : push_text(self, text, len);
+    if (code)
+        return code;
+    if (len >= NOTHING || memchr(text, '\0', len))
+        return fail(self, "a text that is too long or holds a NUL");
+    struct pickle_node node = {.kind = PICKLE_TEXT, .count = (uint32_t)len, .value.text = (const char *)text};
+    return push_node(self, &node);
 }
 
 static int op_integer(struct machine *self, unsigned bytes)
@@ -415,13 +470,6 @@ static int op_float(struct machine *self)
     struct pickle_node node = {.kind = PICKLE_FLOAT};
     memcpy(&node.value.real, &bits, sizeof bits);
     return push_node(self, &node);
-}
-
-static int op_persistent(struct machine *self)
-{
-    if (available(self) < 1)
-        return fail(self, "a persistent id of nothing");
-    return gather(self, PICKLE_PERSISTENT, 1);
 }
 
 static int op_numbered(struct machine *self, unsigned bytes, int (*then)(struct machine *, uint64_t))
@@ -479,7 +527,7 @@ static int step(struct machine *self, unsigned char opcode)
     case 0x87:
         return op_tuple(self, opcode - 0x84u);
     case 't':
-        return op_tuple_mark(self);
+        return op_tuple(self, TO_MARK);
     case ']':
         return gather(self, PICKLE_LIST, 0);
     case '}':
@@ -503,7 +551,7 @@ static int step(struct machine *self, unsigned char opcode)
     case 'b':
         return op_build(self);
     case 'Q':
-        return op_persistent(self);
+        return available(self) ? gather(self, PICKLE_PERSISTENT, 1) : fail(self, "a persistent id of nothing");
     case 0x94:
         return memo_put(self, self->memo.count);
     case 'q':

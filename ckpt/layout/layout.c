@@ -51,7 +51,7 @@ int layout_new_training(const struct model *model, const struct layout_options *
         goto out;
     }
     self->training = training;
-    code = mesh_read(&self->mesh, model, options, is_mlperf(model, options), err);
+    code = mesh_read(&self->mesh, model, options, is_mlperf(model, options) && model->mlperf_tp, err);
     if (!code)
         code = pipeline_split(model, self->mesh.size[AXIS_PP], split_of(model, options), stage_of, err);
     if (!code)
@@ -161,29 +161,23 @@ static void sink_local(void *context, const struct cell *cell, const struct loca
     sink_add(self, tensor, regions, count);
 }
 
-/* Dense tensors and experts, merged in the model's order. */
-static void each_of_kind(const struct layout *self, const struct cell *dense, const struct cell *experts,
-                         enum state_kind kind, layout_local_fn each, void *context)
-{
-    size_t d = 0, e = 0, expert_count = experts ? experts->count : 0;
-    while (d < dense->count || e < expert_count) {
-        bool expert = d == dense->count || (e < expert_count && experts->locals[e].tensor < dense->locals[d].tensor);
-        const struct cell *cell = expert ? experts : dense;
-        const struct local *local = expert ? &experts->locals[e++] : &dense->locals[d++];
-        uint32_t tensor = self->state_of[kind][local->tensor];
-        if (tensor != LAYOUT_ABSENT)
-            each(context, cell, local, kind, tensor, expert);
-    }
-}
-
 void layout_each_local(const struct layout *self, const uint32_t coordinate[AXIS_ROLES], layout_local_fn each,
                        void *context)
 {
     const struct cell *dense = layout_dense(self, coordinate[AXIS_PP], coordinate[AXIS_TP]);
     const struct cell *experts =
         self->experts ? layout_experts(self, coordinate[AXIS_PP], coordinate[AXIS_TP], coordinate[AXIS_EP]) : NULL;
-    for (int kind = 0; kind < LAYOUT_KINDS; kind++)
-        each_of_kind(self, dense, experts, (enum state_kind)kind, each, context);
+    size_t expert_count = experts ? experts->count : 0;
+    for (int kind = 0; kind < LAYOUT_KINDS; kind++) {
+        for (size_t d = 0, e = 0; d < dense->count || e < expert_count;) { /* merged in the model's order */
+            bool expert =
+                d == dense->count || (e < expert_count && experts->locals[e].tensor < dense->locals[d].tensor);
+            const struct local *local = expert ? &experts->locals[e++] : &dense->locals[d++];
+            uint32_t tensor = self->state_of[kind][local->tensor];
+            if (tensor != LAYOUT_ABSENT)
+                each(context, expert ? experts : dense, local, (enum state_kind)kind, tensor, expert);
+        }
+    }
 }
 
 static void sink_rank(struct sink *self, uint32_t rank)

@@ -6,12 +6,6 @@
 #include "ckpt/layout/layout_internal.h"
 #include "core/buf.h"
 
-static bool any_is_given(const struct layout_options *load)
-{
-    return load->dp || load->tp || load->pp || load->ep || load->zero != LAYOUT_AS_SAVED || load->mesh ||
-           load->sharding || load->pp_split || load->state;
-}
-
 struct load_axis {
     const char *name;
     uint64_t size; /* 0 is as saved */
@@ -88,16 +82,6 @@ static void change_shorthands(struct layout_options *made, const struct layout_o
         made->sharding = load->sharding;
 }
 
-/* ZeRO and FSDP shard the same state: the requested one replaces the other. */
-static void change_zero(struct layout_options *made, const struct layout_options *load, const struct layout *saved)
-{
-    bool given = load->zero != LAYOUT_AS_SAVED;
-    bool shards = load->sharding && strcmp(load->sharding, "none") != 0;
-    made->zero = given ? load->zero : shards ? 0 : saved->mesh.zero;
-    if (given && made->zero > 0 && !load->sharding)
-        made->sharding = "none";
-}
-
 static int make_loaded(const struct model *model, const struct layout_pair_options *options, const struct layout *saved,
                        struct layout **loaded, struct cb_err *err)
 {
@@ -117,7 +101,11 @@ static int make_loaded(const struct model *model, const struct layout_pair_optio
         rc = change_mesh(&made, load, saved, &mesh, err);
     else
         change_shorthands(&made, load, saved);
-    change_zero(&made, load, saved);
+    /* ZeRO and FSDP shard the same state: the requested one replaces the other. */
+    bool zero_given = load->zero != LAYOUT_AS_SAVED, shards = load->sharding && strcmp(load->sharding, "none") != 0;
+    made.zero = zero_given ? load->zero : shards ? 0 : saved->mesh.zero;
+    if (zero_given && made.zero > 0 && !load->sharding)
+        made.sharding = "none";
     made.pp_split = load->pp_split ? load->pp_split : made.pp_split;
     made.state = load->state ? load->state : made.state;
     made.ranks = 0;
@@ -127,20 +115,13 @@ static int make_loaded(const struct model *model, const struct layout_pair_optio
     return rc ? cb_context(err, "the layout to load in (load.*)") : 0;
 }
 
-static int check_ranks(const struct layout_pair *pair, uint64_t ranks, struct cb_err *err)
-{
-    uint32_t saved = layout_world_size(pair->saved), loaded = layout_world_size(pair->loaded);
-    if (ranks == 0 || ranks == saved || ranks == pair->ranks)
-        return 0;
-    return cb_fail(err, CB_ERR_USAGE, "ranks=%llu, but the mesh to save in has %u ranks and the one to load in %u",
-                   (unsigned long long)ranks, saved, loaded);
-}
-
 int layout_pair_new(const struct model *model, const struct layout_pair_options *options, struct layout_pair *pair,
                     struct cb_err *err)
 {
     struct layout_pair made = {0};
-    bool differ = any_is_given(&options->load);
+    const struct layout_options *load = &options->load;
+    bool differ = load->dp || load->tp || load->pp || load->ep || load->zero != LAYOUT_AS_SAVED || load->mesh ||
+                  load->sharding || load->pp_split || load->state;
     /* Once the mesh is settled, `ranks` is the number of processes, else it determines dp. */
     bool settled = differ && (options->save.dp || *options->save.mesh);
     struct layout_options save = options->save;
@@ -160,8 +141,10 @@ int layout_pair_new(const struct model *model, const struct layout_pair_options 
     const uint32_t *size = made.saved->mesh.size;
     made.data_ranks = size[AXIS_DP] * size[AXIS_FSDP] * size[AXIS_EP];
     made.ranks = loaded > made.ranks || options->loads_only ? loaded : made.ranks;
-    if (settled)
-        rc = check_ranks(&made, options->save.ranks, err);
+    uint64_t ranks = options->save.ranks;
+    if (settled && ranks && ranks != layout_world_size(made.saved) && ranks != made.ranks)
+        rc = cb_fail(err, CB_ERR_USAGE, "ranks=%llu, but the mesh to save in has %u ranks and the one to load in %u",
+                     (unsigned long long)ranks, layout_world_size(made.saved), loaded);
 out:
     if (rc)
         layout_pair_release(&made);

@@ -11,16 +11,6 @@ static int no_memory(struct cb_err *err)
     return alloc_fail(err, "for the layout of a stored checkpoint");
 }
 
-/* The keys that lead to a tensor in nested dicts stay with it. */
-static int set_path(struct state_tensor *tensor, const struct stored_checkpoint *checkpoint, struct cb_err *err)
-{
-    const struct stored_tensor *stored = stored_checkpoint_find(checkpoint, tensor->fqn);
-    if (!stored || !stored->path)
-        return 0;
-    tensor->path = strdup(stored->path);
-    return tensor->path ? 0 : no_memory(err);
-}
-
 static int add_values(struct layout *layout, struct stored_value *values, size_t count, struct cb_err *err)
 {
     struct state_tensor *tensors = realloc(layout->tensors, (layout->tensor_count + count + 1) * sizeof *tensors);
@@ -60,8 +50,11 @@ int layout_from_stored(const struct stored_checkpoint *checkpoint, const struct 
         code = layout_new(model, &weights, &made, err);
     if (!code)
         code = add_values(made, values, value_count, err);
-    for (size_t i = 0; !code && i < made->tensor_count; i++)
-        code = set_path(&made->tensors[i], checkpoint, err);
+    for (size_t i = 0; !code && i < made->tensor_count; i++) { /* the keys that lead to a tensor stay with it */
+        const struct stored_tensor *stored = stored_checkpoint_find(checkpoint, made->tensors[i].fqn);
+        if (stored && stored->path && !(made->tensors[i].path = strdup(stored->path)))
+            code = no_memory(err);
+    }
     model_free(model);
     if (code)
         layout_free(made);

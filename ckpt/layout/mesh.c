@@ -44,7 +44,7 @@ static int parse_axis(struct request *request, const char *text, size_t len, str
 }
 
 /* mesh= excludes the shorthands, which could contradict it. */
-static int check_alone(const struct layout_options *options, struct cb_err *err)
+static int request_mesh(struct request *request, const struct layout_options *options, struct cb_err *err)
 {
     const struct {
         const char *name;
@@ -58,12 +58,7 @@ static int check_alone(const struct layout_options *options, struct cb_err *err)
     if (strcmp(options->sharding, "none") != 0)
         return cb_fail(err, CB_ERR_USAGE, "mesh=%s and sharding=%s are both given; write the axes in mesh alone",
                        options->mesh, options->sharding);
-    return 0;
-}
-
-static int request_mesh(struct request *request, const struct layout_options *options, struct cb_err *err)
-{
-    int code = check_alone(options, err);
+    int code = 0;
     for (const char *at = options->mesh; !code && *at;) {
         size_t len = strcspn(at, "+");
         code = parse_axis(request, at, len, err);
@@ -74,20 +69,6 @@ static int request_mesh(struct request *request, const struct layout_options *op
             return cb_fail(err, CB_ERR_USAGE, "mesh=%s ends with a +", options->mesh);
     }
     return code;
-}
-
-/* dp as given, or determined by ranks; without either, as many as the experts inside it require. */
-static int resolve_dp(uint64_t *dp, uint64_t tp, uint64_t pp, uint64_t ep, uint64_t ranks, struct cb_err *err)
-{
-    if (*dp == 0 && ranks == 0)
-        *dp = ep;
-    if (*dp == 0 && ranks % (tp * pp) != 0)
-        return cb_fail(err, CB_ERR_USAGE, "ranks=%llu is not a multiple of tp x pp = %llu x %llu = %llu",
-                       (unsigned long long)ranks, (unsigned long long)tp, (unsigned long long)pp,
-                       (unsigned long long)(tp * pp));
-    if (*dp == 0)
-        *dp = ranks / (tp * pp);
-    return 0;
 }
 
 /* sharding=full|hybrid(n): number of dp ranks that shard together; 1 if none. */
@@ -127,13 +108,17 @@ static int request_shorthands(struct request *request, const struct model *model
         dp = ranks ? 0 : model->mlperf_dp;
         request->zero = model->mlperf_zero;
     }
-    int code = resolve_dp(&dp, tp, pp, ep, ranks, err);
-    if (code)
-        return code;
+    /* Without dp and ranks, dp is as many as the experts inside it require. */
+    if (dp == 0 && ranks % (tp * pp) != 0)
+        return cb_fail(err, CB_ERR_USAGE, "ranks=%llu is not a multiple of tp x pp = %llu x %llu = %llu",
+                       (unsigned long long)ranks, (unsigned long long)tp, (unsigned long long)pp,
+                       (unsigned long long)(tp * pp));
+    if (dp == 0)
+        dp = ranks ? ranks / (tp * pp) : ep;
     if (dp % ep != 0)
         return cb_fail(err, CB_ERR_USAGE, "ep=%llu does not divide dp=%llu", (unsigned long long)ep,
                        (unsigned long long)dp);
-    code = read_sharding(options->sharding, dp, ep, &fsdp, err);
+    int code = read_sharding(options->sharding, dp, ep, &fsdp, err);
     if (code)
         return code;
     bool sharded = strcmp(options->sharding, "none") != 0;
@@ -197,22 +182,6 @@ static int check_model(const struct request *request, const struct model *model,
     return 0;
 }
 
-static void fill(struct mesh *self, const struct request *request)
-{
-    *self = (struct mesh){.count = request->count, .world_size = 1, .zero = (uint32_t)request->zero};
-    for (size_t role = 0; role < AXIS_ROLES; role++)
-        self->size[role] = 1;
-    for (size_t i = request->count; i-- > 0;) {
-        enum axis_role role = request->order[i];
-        self->roles[i] = role;
-        snprintf(self->axes[i].name, sizeof self->axes[i].name, "%s", role_names[role]);
-        self->axes[i].size = (uint32_t)request->size[role];
-        self->size[role] = self->axes[i].size;
-        self->stride[role] = self->world_size;
-        self->world_size *= self->axes[i].size;
-    }
-}
-
 int mesh_read(struct mesh *self, const struct model *model, const struct layout_options *options, bool published,
               struct cb_err *err)
 {
@@ -228,9 +197,21 @@ int mesh_read(struct mesh *self, const struct model *model, const struct layout_
     code = check_ranks(&request, options->ranks, err);
     if (!code)
         code = check_model(&request, model, err);
-    if (!code)
-        fill(self, &request);
-    return code;
+    if (code)
+        return code;
+    *self = (struct mesh){.count = request.count, .world_size = 1, .zero = (uint32_t)request.zero};
+    for (size_t role = 0; role < AXIS_ROLES; role++)
+        self->size[role] = 1;
+    for (size_t i = request.count; i-- > 0;) {
+        enum axis_role role = request.order[i];
+        self->roles[i] = role;
+        snprintf(self->axes[i].name, sizeof self->axes[i].name, "%s", role_names[role]);
+        self->axes[i].size = (uint32_t)request.size[role];
+        self->size[role] = self->axes[i].size;
+        self->stride[role] = self->world_size;
+        self->world_size *= self->axes[i].size;
+    }
+    return 0;
 }
 
 void mesh_coordinates(const struct mesh *self, uint32_t rank, uint32_t coordinate[AXIS_ROLES])

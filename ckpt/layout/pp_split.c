@@ -26,11 +26,6 @@ struct cost {
     double largest, squares;
 };
 
-static bool cheaper(struct cost a, struct cost b)
-{
-    return a.largest < b.largest || (a.largest == b.largest && a.squares < b.squares);
-}
-
 /* best[s][i]: the cheapest split of layers 0 … i-1 into s stages; from[s][i]: the first layer of its last stage. */
 static void balance(const double *before, uint32_t layers, uint32_t stages, struct cost *best, uint32_t *from)
 {
@@ -46,8 +41,10 @@ static void balance(const double *before, uint32_t layers, uint32_t stages, stru
                     break; /* it only grows from here */
                 struct cost last = best[(s - 1) * width + k];
                 struct cost cost = {fmax(stage, last.largest), last.squares + stage * stage};
-                if (cheaper(cost, best[s * width + i])) {
-                    best[s * width + i] = cost;
+                struct cost *known = &best[s * width + i];
+                if (cost.largest < known->largest ||
+                    (cost.largest == known->largest && cost.squares < known->squares)) {
+                    *known = cost;
                     from[s * width + i] = k;
                 }
             }

@@ -91,30 +91,15 @@ static void read_family(struct config *self, struct model_shape *shape)
     }
 }
 
-static void check_shape(struct config *self, const struct model_shape *shape)
+static int check_shape(const char *path, const struct model_shape *shape, struct cb_err *err)
 {
-    if (self->code)
-        return;
     if (!shape->head_size && shape->hidden % shape->heads != 0)
-        self->code = cb_fail(self->err, CB_ERR_FORMAT, "%s: %u attention heads do not divide the hidden size %llu",
-                             self->path, shape->heads, (unsigned long long)shape->hidden);
-    else if (shape->kv_heads && shape->heads % shape->kv_heads != 0)
-        self->code = cb_fail(self->err, CB_ERR_FORMAT, "%s: %u key-value heads do not divide the %u attention heads",
-                             self->path, shape->kv_heads, shape->heads);
-}
-
-/* bf16 if the file has no type, or one that is not a weight's. */
-static void read_dtype(struct config *self, enum dtype *dtype)
-{
-    const char *name;
-    *dtype = DTYPE_BF16;
-    if (self->code)
-        return;
-    if (!json_as_text(json_get(self->root, "torch_dtype"), &name) &&
-        !json_as_text(json_get(self->root, "dtype"), &name))
-        return;
-    if (!dtype_find(name, dtype))
-        self->code = cb_fail(self->err, CB_ERR_FORMAT, "%s: torch_dtype \"%s\" is not known", self->path, name);
+        return cb_fail(err, CB_ERR_FORMAT, "%s: %u attention heads do not divide the hidden size %llu", path,
+                       shape->heads, (unsigned long long)shape->hidden);
+    if (shape->kv_heads && shape->heads % shape->kv_heads != 0)
+        return cb_fail(err, CB_ERR_FORMAT, "%s: %u key-value heads do not divide the %u attention heads", path,
+                       shape->kv_heads, shape->heads);
+    return 0;
 }
 
 int model_read_config(struct model *self, const char *path, const struct model_choice *choice, struct cb_err *err)
@@ -125,11 +110,13 @@ int model_read_config(struct model *self, const char *path, const struct model_c
         return code;
     struct config config = {.root = root, .path = path, .err = err};
     struct model_shape shape = {0};
-    enum dtype found;
+    enum dtype found = DTYPE_BF16; /* if the file has no type, or one that is not a weight's */
+    const char *name;
     read_family(&config, &shape);
-    check_shape(&config, &shape);
-    read_dtype(&config, &found);
-    code = config.code;
+    code = config.code ? config.code : check_shape(path, &shape, err);
+    if (!code && (json_as_text(json_get(root, "torch_dtype"), &name) || json_as_text(json_get(root, "dtype"), &name)) &&
+        !dtype_find(name, &found))
+        code = cb_fail(err, CB_ERR_FORMAT, "%s: torch_dtype \"%s\" is not known", path, name);
     if (!code) {
         self->dtype = choice->dtype ? *choice->dtype : found;
         code = model_build(self, &shape, choice->layers, err);

@@ -131,16 +131,6 @@ static uint64_t digest_of(const struct plan *plan)
     return digest;
 }
 
-static void planner_release(struct planner *planner)
-{
-    free(planner->units);
-    free(planner->lines);
-    free(planner->table);
-    free(planner->lists);
-    free(planner->assignments);
-    free(planner->loads);
-}
-
 int plan_compute(const struct layout *layout, const struct plan_options *options, struct plan **plan,
                  struct cb_err *err)
 {
@@ -170,7 +160,12 @@ int plan_compute(const struct layout *layout, const struct plan_options *options
     *plan = self;
     self = NULL;
 out:
-    planner_release(&planner);
+    free(planner.units);
+    free(planner.lines);
+    free(planner.table);
+    free(planner.lists);
+    free(planner.assignments);
+    free(planner.loads);
     plan_free(self);
     return code;
 }

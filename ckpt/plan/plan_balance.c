@@ -32,16 +32,6 @@ static void line_ranks(const struct planner *self, const struct line *line, uint
     }
 }
 
-/* Whether all ranks of a line are in one member of a grouping by these roles. */
-static bool is_confined(const struct mesh *mesh, unsigned roles, const struct line *line)
-{
-    for (unsigned role = 0; role < AXIS_ROLES; role++) {
-        if ((roles & (1u << role)) && mesh->size[role] > 1 && line->set.count[role] > 1)
-            return false;
-    }
-    return true;
-}
-
 /* The greatest mean load of a group of ranks by what cannot leave the group. */
 static int bound_of_groups(const struct planner *self, unsigned roles, uint64_t *bound, struct cb_err *err)
 {
@@ -57,8 +47,12 @@ static int bound_of_groups(const struct planner *self, unsigned roles, uint64_t 
         bytes[mesh_index(mesh, roles, coordinate)] += self->loads[rank];
     }
     for (size_t i = 0; i < self->line_count; i++) {
-        if (is_confined(mesh, roles, &self->lines[i]))
-            bytes[mesh_index(mesh, roles, self->lines[i].set.begin)] += self->lines[i].bytes;
+        const struct line *line = &self->lines[i];
+        bool leaves = false; /* the line's ranks are in several groups */
+        for (unsigned role = 0; role < AXIS_ROLES; role++)
+            leaves |= (roles & (1u << role)) && mesh->size[role] > 1 && line->set.count[role] > 1;
+        if (!leaves)
+            bytes[mesh_index(mesh, roles, line->set.begin)] += line->bytes;
     }
     for (uint32_t i = 0; i < groups; i++) {
         uint64_t mean = (bytes[i] + members - 1) / members;

@@ -128,32 +128,20 @@ struct placer {
     uint32_t rank_file; /* files of this rank so far */
 };
 
-static int name_file(const struct placer *self, uint32_t rank, uint32_t index, char **name, struct cb_err *err)
-{
-    if (is_safetensors(self->options)) {
-        *name = NULL; /* it says how many there are: name_safetensors() */
-        return 0;
-    }
-    const char *suffix = format_ops_of(self->options->format)->suffix;
-    uint32_t fanout = self->options->fanout;
-    char folder[PLAN_PREFIX_BYTES];
-    plan_prefix(self->options, rank, self->plan->world_size, folder);
-    if (fanout)
-        snprintf(folder, sizeof folder, "d%05u/", (uint32_t)(self->plan->file_count % fanout));
-    if (asprintf(name, "%s__%u_%u.%s", folder, rank, index, suffix) < 0)
-        return alloc_fail(err, "for a plan of %zu files", self->plan->file_count);
-    return 0;
-}
-
+/* Names of safetensors say how many files there are: name_safetensors(). */
 static int open_file(struct placer *self, uint32_t rank, struct cb_err *err)
 {
     struct plan *plan = self->plan;
-    char *name = NULL;
+    char *name = NULL, folder[PLAN_PREFIX_BYTES];
     int code = alloc_grow(&plan->files, plan->file_count, sizeof *plan->files, err);
-    if (!code)
-        code = name_file(self, rank, self->rank_file, &name, err);
     if (code)
         return code;
+    plan_prefix(self->options, rank, plan->world_size, folder);
+    if (self->options->fanout)
+        snprintf(folder, sizeof folder, "d%05u/", (uint32_t)(plan->file_count % self->options->fanout));
+    const char *suffix = format_ops_of(self->options->format)->suffix;
+    if (suffix && asprintf(&name, "%s__%u_%u.%s", folder, rank, self->rank_file, suffix) < 0)
+        return alloc_fail(err, "for a plan of %zu files", plan->file_count);
     plan->files[plan->file_count++] = (struct plan_file){.name = name, .rank = rank};
     self->rank_file++;
     return 0;

@@ -46,88 +46,46 @@ static uint64_t payload_of(const struct stored_checkpoint *checkpoint, const str
     return bytes < chunk->length ? bytes : chunk->length;
 }
 
-/* Position of an item in its file, and its index. */
-struct place {
-    uint64_t offset;
-    uint32_t chunk;
-};
-
 static int compare_places(const void *a, const void *b)
 {
-    const struct place *x = a, *y = b;
+    const struct stored_chunk *x = *(const struct stored_chunk *const *)a, *y = *(const struct stored_chunk *const *)b;
+    if (x->file != y->file)
+        return x->file < y->file ? -1 : 1;
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-static void sort_places(struct place *places, size_t count)
+/* Items in storage order: what each file has of them, gaps between them, and overlaps. */
+static int look_at_items(const struct stored_checkpoint *checkpoint, struct inspection *self, struct cb_err *err)
 {
-    size_t sorted = 1;
-    while (sorted < count && places[sorted - 1].offset <= places[sorted].offset)
-        sorted++;
-    if (sorted < count)
-        qsort(places, count, sizeof *places, compare_places);
-}
-
-/* All items, grouped by file and sorted by position; those of file i start at (*starts)[i]. The caller frees both
- * arrays. */
-static int order_items(const struct stored_checkpoint *checkpoint, struct place **ordered, size_t **starts,
-                       struct cb_err *err)
-{
-    size_t count = checkpoint->chunk_count, files = checkpoint->file_count;
-    struct place *places = calloc(count + 1, sizeof *places);
-    size_t *next = calloc(files + 2, sizeof *next); /* next[i + 1] first counts, then is the next position of file i */
-    if (!places || !next) {
-        free(places);
-        free(next);
+    size_t count = checkpoint->chunk_count;
+    const struct stored_chunk **places = malloc((count + 1) * sizeof *places);
+    uint64_t end = 0;
+    if (!places)
         return alloc_fail(err, "for %zu items", count);
-    }
     for (size_t i = 0; i < count; i++)
-        next[checkpoint->chunks[i].file + 2]++;
-    for (size_t i = 2; i < files + 2; i++)
-        next[i] += next[i - 1];
+        places[i] = &checkpoint->chunks[i];
+    qsort(places, count, sizeof *places, compare_places);
     for (size_t i = 0; i < count; i++) {
-        const struct stored_chunk *chunk = &checkpoint->chunks[i];
-        places[next[chunk->file + 1]++] = (struct place){chunk->offset, (uint32_t)i};
-    }
-    for (size_t i = 0; i < files; i++)
-        sort_places(places + next[i], next[i + 1] - next[i]);
-    *ordered = places;
-    *starts = next;
-    return 0;
-}
-
-/* The sorted items of one file: gaps between them, and overlaps. */
-static void look_at_file(const struct stored_checkpoint *checkpoint, const struct place *places, size_t count,
-                         struct inspect_file *file, struct inspection *self)
-{
-    uint64_t end = 0, covered = 0;
-    for (size_t i = 0; i < count; i++) {
-        const struct stored_chunk *chunk = &checkpoint->chunks[places[i].chunk];
+        const struct stored_chunk *chunk = places[i];
+        struct inspect_file *file = &self->files[chunk->file];
         uint64_t payload = payload_of(checkpoint, chunk), item_end = chunk->offset + chunk->length;
+        if (file->items++ == 0)
+            end = 0;
         uint64_t from = chunk->offset > end ? chunk->offset : end;
-        covered += item_end > from ? item_end - from : 0;
+        file->covered_bytes += item_end > from ? item_end - from : 0;
         self->overlap_bytes += end > chunk->offset ? (end < item_end ? end : item_end) - chunk->offset : 0;
         end = item_end > end ? item_end : end;
         file->payload_bytes += payload;
         self->frame_bytes += chunk->length - payload;
         self->compressed += chunk->compressed;
     }
-    file->items = count;
-    file->outside_bytes = file->bytes > covered ? file->bytes - covered : 0;
-    self->payload_bytes += file->payload_bytes;
-    self->outside_bytes += file->outside_bytes;
-}
-
-static int look_at_items(const struct stored_checkpoint *checkpoint, struct inspection *self, struct cb_err *err)
-{
-    struct place *places = NULL;
-    size_t *starts = NULL;
-    int code = order_items(checkpoint, &places, &starts, err);
-    if (code)
-        return code;
-    for (size_t i = 0; i < checkpoint->file_count; i++)
-        look_at_file(checkpoint, places + starts[i], starts[i + 1] - starts[i], &self->files[i], self);
     free(places);
-    free(starts);
+    for (size_t i = 0; i < checkpoint->file_count; i++) {
+        struct inspect_file *file = &self->files[i];
+        file->outside_bytes = file->bytes > file->covered_bytes ? file->bytes - file->covered_bytes : 0;
+        self->payload_bytes += file->payload_bytes;
+        self->outside_bytes += file->outside_bytes;
+    }
     return 0;
 }
 
@@ -242,19 +200,6 @@ static void guess_layout(const struct stored_checkpoint *checkpoint, struct insp
                  rows);
 }
 
-static void count_tensors(const struct stored_checkpoint *checkpoint, struct inspection *self)
-{
-    stored_count(checkpoint, &self->counts);
-    for (size_t i = 0; i < checkpoint->tensor_count; i++) {
-        const struct stored_tensor *tensor = &checkpoint->tensors[i];
-        struct region whole = region_whole(tensor->dims, tensor->shape);
-        if (tensor->is_bytes)
-            continue;
-        self->types[tensor->dtype].tensors++;
-        self->types[tensor->dtype].bytes += region_elements(&whole) * dtype_bytes(tensor->dtype);
-    }
-}
-
 int inspect_checkpoint(struct store *store, const struct stored_checkpoint *checkpoint, struct inspection *inspection,
                        struct cb_err *err)
 {
@@ -271,7 +216,13 @@ int inspect_checkpoint(struct store *store, const struct stored_checkpoint *chec
         inspection_release(&made);
         return code;
     }
-    count_tensors(checkpoint, &made);
+    stored_count(checkpoint, &made.counts);
+    for (size_t i = 0; i < checkpoint->tensor_count; i++) {
+        const struct stored_tensor *tensor = &checkpoint->tensors[i];
+        struct region whole = region_whole(tensor->dims, tensor->shape);
+        made.types[tensor->dtype].tensors += !tensor->is_bytes;
+        made.types[tensor->dtype].bytes += tensor->is_bytes ? 0 : region_elements(&whole) * dtype_bytes(tensor->dtype);
+    }
     guess_layout(checkpoint, &made);
     *inspection = made;
     return 0;

@@ -13,8 +13,8 @@ struct inspect_file {
     uint32_t rank; /* from its name; INSPECT_NO_RANK if the name has none */
     bool missing;
     uint64_t bytes, items;
-    uint64_t payload_bytes; /* of tensors and values */
-    uint64_t outside_bytes; /* in no item */
+    uint64_t payload_bytes;                /* of tensors and values */
+    uint64_t covered_bytes, outside_bytes; /* in items; in no item */
 };
 
 struct inspect_type {

@@ -1,52 +1,52 @@
-/* Finds the files that make a checkpoint in a folder.
+/* Finds the files that make a checkpoint in a folder, and joins what they list.
  *
  * Without an index only the numbers in the names of safetensors files (model-00002-of-00003, shard-00002-model-…) can
- * reveal that one is missing. */
+ * reveal that one is missing. PyTorch's saves without collectives (use_collectives=False) have a metadata file for each
+ * rank R, __R.metadata, and no marker that says that all ranks are there. */
 #include "ckpt/stored/read_metadata.h"
 
 #include <inttypes.h>
-#include <limits.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "ckpt/format/catalogue.h"
 #include "ckpt/format/safetensors.h"
 #include "ckpt/stored.h"
-#include "ckpt/stored/read_rank_metadata.h"
 #include "core/alloc.h"
+#include "core/path.h"
 
 #define MAX_METADATA_BYTES (UINT64_C(8) << 30)
 #define MAX_INDEX_BYTES (UINT64_C(1) << 30)
 #define FRONT_BYTES 65536 /* enough for the header of most files; aligned for any store */
+#define NO_RANK UINT32_MAX
 
 struct file {
-    char *name; /* in the checkpoint's folder */
+    char *name;    /* in the checkpoint's folder */
+    uint32_t rank; /* whose own metadata it is; NO_RANK: a safetensors file */
     uint64_t bytes;
     struct safetensors_header header;
+    struct stored_checkpoint *contents; /* what it lists */
 };
 
-/* The chunk of one entry of a file's header, until all are sorted by tensor. */
+/* A tensor of one file. */
 struct part {
-    const struct safetensors_entry *entry;
-    uint32_t file;
+    struct stored_tensor *tensor;
+    const struct file *from;
+    uint32_t first_file; /* the first data file of `from` among those of all */
 };
 
 struct collector {
     struct store *store;
     const char *folder;
-    struct file *files;
-    size_t file_count, file_capacity;
-    char *index;     /* name of the index file; NULL if there is none */
-    uint32_t *ranks; /* that have a DCP metadata file of their own */
-    size_t rank_count, rank_capacity;
+    struct file *files; /* safetensors, or metadata of ranks */
+    size_t file_count;
+    bool has_ranks;
+    char *index; /* name of the index file; NULL if there is none */
     struct safetensors_index_entry *wanted;
     size_t wanted_count;
-    struct part *parts;
-    size_t part_count;
     struct cb_err *err;
 };
 
-static int no_memory(struct collector *self)
+static int no_memory(const struct collector *self)
 {
     return alloc_fail(self->err, "for what the checkpoint in %s has", self->folder);
 }
@@ -54,8 +54,7 @@ static int no_memory(struct collector *self)
 /* "FOLDER/NAME", or NAME in the store itself. */
 static int name_in(const char *folder, const char *name, char text[PATH_MAX], struct cb_err *err)
 {
-    int len = snprintf(text, PATH_MAX, "%s%s%s", folder, *folder ? "/" : "", name);
-    return len < PATH_MAX ? 0 : cb_fail(err, CB_ERR_USAGE, "the name %s/%s is too long", folder, name);
+    return path_format(text, PATH_MAX, err, "%s%s%s", folder, *folder ? "/" : "", name);
 }
 
 /* --- which files there are --- */
@@ -66,36 +65,35 @@ static bool has_suffix(const char *text, const char *suffix)
     return len >= suffix_len && strcmp(text + len - suffix_len, suffix) == 0;
 }
 
+/* The R of __R.metadata; NO_RANK for other names. */
+static uint32_t rank_of(const char *name)
+{
+    char *end;
+    if (strncmp(name, "__", 2) != 0 || name[2] < '0' || name[2] > '9')
+        return NO_RANK;
+    unsigned long number = strtoul(name + 2, &end, 10);
+    return number < NO_RANK && strcmp(end, STORED_MARKER) == 0 ? (uint32_t)number : NO_RANK;
+}
+
 static int add_file(struct collector *self, const char *name, uint64_t bytes)
 {
-    if (self->file_count == self->file_capacity) {
-        size_t capacity = self->file_capacity ? 2 * self->file_capacity : 64;
-        struct file *files = realloc(self->files, capacity * sizeof *files);
-        if (!files)
-            return no_memory(self);
-        self->files = files;
-        self->file_capacity = capacity;
-    }
+    int code = alloc_grow(&self->files, self->file_count, sizeof *self->files, self->err);
+    if (code)
+        return code;
     struct file *file = &self->files[self->file_count];
-    *file = (struct file){.name = strdup(name), .bytes = bytes};
+    *file = (struct file){.name = strdup(name), .rank = rank_of(name), .bytes = bytes};
     if (!file->name)
         return no_memory(self);
+    self->has_ranks |= file->rank != NO_RANK;
     self->file_count++;
     return 0;
 }
 
-static int add_rank(struct collector *self, uint32_t rank)
+static void release_file(struct file *file)
 {
-    if (self->rank_count == self->rank_capacity) {
-        size_t capacity = self->rank_capacity ? 2 * self->rank_capacity : 64;
-        uint32_t *ranks = realloc(self->ranks, capacity * sizeof *ranks);
-        if (!ranks)
-            return no_memory(self);
-        self->ranks = ranks;
-        self->rank_capacity = capacity;
-    }
-    self->ranks[self->rank_count++] = rank;
-    return 0;
+    free(file->name);
+    safetensors_header_release(&file->header);
+    stored_checkpoint_free(file->contents);
 }
 
 static int look_at(void *context, const char *path, uint64_t bytes, struct cb_err *err)
@@ -103,12 +101,9 @@ static int look_at(void *context, const char *path, uint64_t bytes, struct cb_er
     struct collector *self = context;
     size_t len = strlen(self->folder);
     const char *name = len > 0 && strncmp(path, self->folder, len) == 0 && path[len] == '/' ? path + len + 1 : path;
-    uint32_t rank;
     if (strchr(name, '/'))
         return 0;
-    if (metadata_is_of_rank(name, &rank))
-        return add_rank(self, rank);
-    if (has_suffix(name, SAFETENSORS_SUFFIX))
+    if (rank_of(name) != NO_RANK || has_suffix(name, SAFETENSORS_SUFFIX))
         return add_file(self, name, bytes);
     if (!has_suffix(name, SAFETENSORS_SUFFIX ".index.json"))
         return 0;
@@ -118,14 +113,18 @@ static int look_at(void *context, const char *path, uint64_t bytes, struct cb_er
     return self->index ? 0 : no_memory(self);
 }
 
+/* Ranks' files first. */
 static int compare_files(const void *a, const void *b)
 {
-    return strcmp(((const struct file *)a)->name, ((const struct file *)b)->name);
+    const struct file *x = a, *y = b;
+    if (x->rank != y->rank)
+        return x->rank < y->rank ? -1 : 1;
+    return strcmp(x->name, y->name);
 }
 
 static struct file *find_file(struct collector *self, const char *name)
 {
-    struct file key = {.name = (char *)name};
+    struct file key = {.name = (char *)name, .rank = NO_RANK};
     return self->file_count > 0 ? bsearch(&key, self->files, self->file_count, sizeof key, compare_files) : NULL;
 }
 
@@ -166,58 +165,12 @@ static int check_names(struct collector *self)
     return code || shards > 0 ? code : check_numbers(self, "model-", files, "file");
 }
 
-/* --- headers --- */
-
-/* The first bytes of a file, as many as are asked for and more, in memory that O_DIRECT takes. */
-static int read_front(struct collector *self, const struct file *file, struct store_object *object, uint64_t bytes,
-                      char **front, uint64_t *have)
-{
-    uint64_t whole = (bytes + FRONT_BYTES - 1) / FRONT_BYTES * FRONT_BYTES;
-    *have = whole < file->bytes ? whole : file->bytes;
-    *front = aligned_alloc(FRONT_BYTES, whole);
-    if (!*front)
-        return no_memory(self);
-    return store_read_at(self->store, object, 0, *front, *have, NULL, NULL, self->err);
-}
-
-static int parse_front(struct collector *self, struct file *file, struct store_object *object)
-{
-    char *front = NULL;
-    uint64_t have = 0, json_bytes = 0;
-    int code = read_front(self, file, object, FRONT_BYTES, &front, &have);
-    if (!code)
-        code = safetensors_header_bytes(file->name, front, file->bytes, &json_bytes, self->err);
-    if (!code && json_bytes + SAFETENSORS_LENGTH_BYTES > have) {
-        free(front);
-        code = read_front(self, file, object, json_bytes + SAFETENSORS_LENGTH_BYTES, &front, &have);
-    }
-    if (!code)
-        code =
-            safetensors_read_header(file->name, front + SAFETENSORS_LENGTH_BYTES, json_bytes, &file->header, self->err);
-    free(front);
-    return code;
-}
-
-static int read_header(struct collector *self, struct file *file)
-{
-    char name[PATH_MAX];
-    struct store_object *object = NULL;
-    int code = name_in(self->folder, file->name, name, self->err);
-    if (!code)
-        code = store_open_read(self->store, name, &object, &file->bytes, self->err);
-    if (code)
-        return code;
-    code = parse_front(self, file, object);
-    store_close(self->store, object);
-    return code;
-}
-
 /* --- the index --- */
 
 static int read_index(struct collector *self)
 {
-    struct buf text;
     char name[PATH_MAX];
+    struct buf text;
     buf_init(&text, MAX_INDEX_BYTES);
     int code = name_in(self->folder, self->index, name, self->err);
     if (!code)
@@ -254,7 +207,7 @@ static int keep_wanted_files(struct collector *self)
         if (named[i])
             self->files[kept++] = self->files[i];
         else
-            free(self->files[i].name);
+            release_file(&self->files[i]);
     }
     if (!code)
         self->file_count = kept;
@@ -273,107 +226,212 @@ static bool is_wanted(struct collector *self, const struct safetensors_entry *en
     return found && strcmp(found->file, file->name) == 0;
 }
 
-/* --- from headers to a stored checkpoint --- */
+/* --- what each file lists --- */
+
+/* The first bytes of a file, as many as are asked for and more, in memory that O_DIRECT takes. */
+static int read_front(struct collector *self, const struct file *file, struct store_object *object, uint64_t bytes,
+                      char **front, uint64_t *have)
+{
+    uint64_t whole = (bytes + FRONT_BYTES - 1) / FRONT_BYTES * FRONT_BYTES;
+    *have = whole < file->bytes ? whole : file->bytes;
+    *front = aligned_alloc(FRONT_BYTES, whole);
+    if (!*front)
+        return no_memory(self);
+    return store_read_at(self->store, object, 0, *front, *have, NULL, NULL, self->err);
+}
+
+static int parse_front(struct collector *self, struct file *file, struct store_object *object)
+{
+    char *front = NULL;
+    uint64_t have = 0, json_bytes = 0;
+    int code = read_front(self, file, object, FRONT_BYTES, &front, &have);
+    if (!code)
+        code = safetensors_header_bytes(file->name, front, file->bytes, &json_bytes, self->err);
+    if (!code && json_bytes + SAFETENSORS_LENGTH_BYTES > have) {
+        free(front);
+        code = read_front(self, file, object, json_bytes + SAFETENSORS_LENGTH_BYTES, &front, &have);
+    }
+    if (!code)
+        code =
+            safetensors_read_header(file->name, front + SAFETENSORS_LENGTH_BYTES, json_bytes, &file->header, self->err);
+    free(front);
+    return code;
+}
+
+static int make_room(const struct collector *self, size_t tensors, size_t chunks, size_t files,
+                     struct stored_checkpoint **checkpoint)
+{
+    struct stored_checkpoint *made = *checkpoint = calloc(1, sizeof *made);
+    if (!made)
+        return no_memory(self);
+    made->tensors = calloc(tensors + 1, sizeof *made->tensors);
+    made->chunks = calloc(chunks + 1, sizeof *made->chunks);
+    made->files = calloc(files + 1, sizeof *made->files);
+    return made->tensors && made->chunks && made->files && chunks < UINT32_MAX ? 0 : no_memory(self);
+}
+
+/* A safetensors file as a checkpoint of its own: a tensor for each wanted entry, which ends where the entry does. */
+static int list_entries(struct collector *self, struct file *file)
+{
+    struct safetensors_header *header = &file->header;
+    struct stored_checkpoint *made;
+    int code = make_room(self, header->entry_count + header->value_count, header->entry_count, 1, &file->contents);
+    if (code)
+        return code;
+    made = file->contents;
+    for (size_t i = 0; i < header->entry_count; i++) {
+        struct safetensors_entry *entry = &header->entries[i];
+        if (!is_wanted(self, entry, file))
+            continue;
+        struct stored_tensor *tensor = &made->tensors[made->tensor_count++];
+        *tensor = (struct stored_tensor){.fqn = entry->fqn,
+                                         .dtype = entry->dtype,
+                                         .dims = entry->region.dims,
+                                         .first_chunk = (uint32_t)made->chunk_count,
+                                         .chunk_count = 1};
+        for (uint32_t d = 0; d < tensor->dims; d++)
+            tensor->shape[d] = entry->region.offset[d] + entry->region.size[d];
+        made->chunks[made->chunk_count++] =
+            (struct stored_chunk){.region = entry->region, .offset = entry->offset, .length = entry->bytes};
+        entry->fqn = NULL; /* handed over */
+    }
+    for (size_t i = 0; i < header->value_count; i++) {
+        struct safetensors_value *value = &header->values[i];
+        made->tensors[made->tensor_count++] =
+            (struct stored_tensor){.is_bytes = true, .dtype = DTYPE_U8, .fqn = value->fqn, .literal = value->literal};
+        *value = (struct safetensors_value){0}; /* handed over */
+    }
+    made->files[0] = strdup(file->name);
+    if (!made->files[0])
+        return no_memory(self);
+    made->file_count = 1;
+    return 0;
+}
+
+static int read_safetensors(struct collector *self, struct file *file)
+{
+    char name[PATH_MAX];
+    struct store_object *object = NULL;
+    int code = name_in(self->folder, file->name, name, self->err);
+    if (!code)
+        code = store_open_read(self->store, name, &object, &file->bytes, self->err);
+    if (code)
+        return code;
+    code = parse_front(self, file, object);
+    store_close(self->store, object);
+    return code ? code : list_entries(self, file);
+}
+
+static int read_rank(struct collector *self, struct file *file)
+{
+    char name[PATH_MAX];
+    struct buf bytes;
+    buf_init(&bytes, MAX_METADATA_BYTES);
+    int code = name_in(self->folder, file->name, name, self->err);
+    if (!code)
+        code = store_read_small(self->store, name, &bytes, self->err);
+    if (!code)
+        code = format_read_metadata(name, bytes.data, bytes.len, &file->contents, self->err);
+    buf_release(&bytes);
+    return code;
+}
+
+/* --- from the files to one checkpoint --- */
 
 static int compare_parts(const void *a, const void *b)
 {
     const struct part *x = a, *y = b;
-    int order = strcmp(x->entry->fqn, y->entry->fqn);
-    return order ? order : x->file < y->file ? -1 : x->file > y->file;
+    int order = strcmp(x->tensor->fqn, y->tensor->fqn);
+    return order ? order : x->from < y->from ? -1 : x->from > y->from;
 }
 
-static int list_parts(struct collector *self)
+/* Safetensors lists only the shape of a part, so the tensor is as large as its parts reach. */
+static int check_alike(struct collector *self, const struct part *first, const struct part *part,
+                       const struct stored_tensor *tensor)
 {
-    size_t count = 0;
-    for (size_t i = 0; i < self->file_count; i++)
-        count += self->files[i].header.entry_count;
-    self->parts = malloc((count + 1) * sizeof *self->parts);
-    if (!self->parts)
-        return no_memory(self);
-    for (size_t i = 0; i < self->file_count; i++) {
-        const struct file *file = &self->files[i];
-        for (size_t k = 0; k < file->header.entry_count; k++) {
-            if (is_wanted(self, &file->header.entries[k], file))
-                self->parts[self->part_count++] = (struct part){&file->header.entries[k], (uint32_t)i};
+    const struct stored_tensor *given = part->tensor;
+    bool same_shape = memcmp(given->shape, tensor->shape, given->dims * sizeof *given->shape) == 0;
+    if (given->literal || tensor->literal)
+        return cb_fail(self->err, CB_ERR_FORMAT, "safetensors: %s is listed twice", tensor->fqn);
+    if (given->is_bytes == tensor->is_bytes && given->dtype == tensor->dtype && given->dims == tensor->dims &&
+        (same_shape || !self->has_ranks))
+        return 0;
+    if (self->has_ranks)
+        return cb_fail(self->err, CB_ERR_CORRUPT,
+                       "%s: rank %" PRIu32 " and rank %" PRIu32 " stored it with different types or shapes",
+                       tensor->fqn, first->from->rank, part->from->rank);
+    return cb_fail(self->err, CB_ERR_CORRUPT, "%s: its parts in %s and %s have different types or shapes", tensor->fqn,
+                   first->from->name, part->from->name);
+}
+
+/* Joins the parts of one name, from *first to `end`; sets *first to the next name. */
+static int join_tensor(struct collector *self, struct part **first, const struct part *end,
+                       struct stored_checkpoint *all)
+{
+    struct part *part = *first;
+    struct stored_tensor *tensor = &all->tensors[all->tensor_count++];
+    *tensor = *part->tensor;
+    tensor->first_chunk = (uint32_t)all->chunk_count;
+    tensor->chunk_count = 0;
+    part->tensor->fqn = part->tensor->literal = part->tensor->path = NULL; /* handed over */
+    for (; part < end && (part == *first || strcmp(part->tensor->fqn, tensor->fqn) == 0); part++) {
+        const struct stored_tensor *given = part->tensor;
+        int code = part == *first ? 0 : check_alike(self, *first, part, tensor);
+        if (code)
+            return code;
+        for (uint32_t d = 0; d < tensor->dims; d++)
+            tensor->shape[d] = given->shape[d] > tensor->shape[d] ? given->shape[d] : tensor->shape[d];
+        for (uint32_t i = 0; i < given->chunk_count; i++) {
+            struct stored_chunk *chunk = &all->chunks[all->chunk_count++];
+            *chunk = part->from->contents->chunks[given->first_chunk + i];
+            chunk->file += part->first_file;
+            tensor->chunk_count++;
         }
     }
-    qsort(self->parts, self->part_count, sizeof *self->parts, compare_parts);
-    if (self->index && self->part_count < self->wanted_count)
+    *first = part;
+    return 0;
+}
+
+/* Of items that several ranks stored, the lowest rank's is used and the others are counted as duplicates. */
+static int join(struct collector *self, struct stored_checkpoint **checkpoint)
+{
+    size_t tensors = 0, chunks = 0, files = 0, part_count = 0;
+    bool parts_listed = false;
+    for (size_t i = 0; i < self->file_count; i++) {
+        tensors += self->files[i].contents->tensor_count;
+        chunks += self->files[i].contents->chunk_count;
+        files += self->files[i].contents->file_count;
+        parts_listed |= self->files[i].header.parts;
+    }
+    if (self->index && chunks < self->wanted_count)
         return cb_fail(self->err, CB_ERR_CORRUPT, "%s names %zu tensors, but its files have only %zu of them",
-                       self->index, self->wanted_count, self->part_count);
-    return 0;
-}
-
-static int add_tensor(struct collector *self, struct stored_checkpoint *checkpoint, size_t *next)
-{
-    const struct safetensors_entry *first = self->parts[*next].entry;
-    struct stored_tensor *tensor = &checkpoint->tensors[checkpoint->tensor_count];
-    *tensor = (struct stored_tensor){.fqn = strdup(first->fqn),
-                                     .dtype = first->dtype,
-                                     .dims = first->region.dims,
-                                     .first_chunk = (uint32_t)checkpoint->chunk_count};
-    if (!tensor->fqn)
-        return no_memory(self);
-    checkpoint->tensor_count++;
-    for (; *next < self->part_count && strcmp(self->parts[*next].entry->fqn, tensor->fqn) == 0; ++*next) {
-        const struct safetensors_entry *entry = self->parts[*next].entry;
-        if (entry->dtype != tensor->dtype || entry->region.dims != tensor->dims)
-            return cb_fail(self->err, CB_ERR_CORRUPT, "%s: its parts in %s and %s have different types or shapes",
-                           tensor->fqn, self->files[self->parts[tensor->first_chunk].file].name,
-                           self->files[self->parts[*next].file].name);
-        for (uint32_t i = 0; i < tensor->dims; i++) {
-            uint64_t end = entry->region.offset[i] + entry->region.size[i];
-            tensor->shape[i] = end > tensor->shape[i] ? end : tensor->shape[i];
-        }
-        checkpoint->chunks[checkpoint->chunk_count++] = (struct stored_chunk){
-            .region = entry->region, .file = self->parts[*next].file, .offset = entry->offset, .length = entry->bytes};
-        tensor->chunk_count++;
+                       self->index, self->wanted_count, chunks);
+    struct part *parts = calloc(tensors + 1, sizeof *parts), *next = parts;
+    int code = make_room(self, tensors, chunks, files, checkpoint);
+    if (code || !parts) {
+        free(parts);
+        return code ? code : no_memory(self);
     }
-    return 0;
-}
-
-static int add_values(struct collector *self, struct stored_checkpoint *checkpoint)
-{
-    for (size_t i = 0; i < self->file_count; i++) {
-        struct safetensors_header *header = &self->files[i].header;
-        for (size_t k = 0; k < header->value_count; k++) {
-            struct stored_tensor *tensor = &checkpoint->tensors[checkpoint->tensor_count++];
-            *tensor = (struct stored_tensor){.is_bytes = true,
-                                             .dtype = DTYPE_U8,
-                                             .fqn = header->values[k].fqn,
-                                             .literal = header->values[k].literal};
-            header->values[k] = (struct safetensors_value){0}; /* handed over */
-        }
-    }
-    return 0;
-}
-
-static int build(struct collector *self, struct stored_checkpoint *checkpoint)
-{
-    size_t tensors = self->part_count;
-    bool parts = false;
-    for (size_t i = 0; i < self->file_count; i++) {
-        tensors += self->files[i].header.value_count;
-        parts |= self->files[i].header.parts;
-    }
+    struct stored_checkpoint *all = *checkpoint;
     /* PyTorch gives its sharding info to whole tensors, too: an index says that they are. */
-    checkpoint->format = safetensors_format_of(parts && !self->index);
-    checkpoint->marked = self->index != NULL;
-    checkpoint->tensors = calloc(tensors + 1, sizeof *checkpoint->tensors);
-    checkpoint->chunks = calloc(self->part_count + 1, sizeof *checkpoint->chunks);
-    checkpoint->files = calloc(self->file_count + 1, sizeof *checkpoint->files);
-    if (!checkpoint->tensors || !checkpoint->chunks || !checkpoint->files || self->part_count >= UINT32_MAX)
-        return no_memory(self);
-    int code = 0;
-    for (size_t next = 0; next < self->part_count && !code;)
-        code = add_tensor(self, checkpoint, &next);
-    for (size_t i = 0; i < self->file_count && !code; i++) {
-        checkpoint->files[checkpoint->file_count++] = self->files[i].name;
-        self->files[i].name = NULL; /* handed over */
+    all->format =
+        self->has_ranks ? self->files[0].contents->format : safetensors_format_of(parts_listed && !self->index);
+    all->marked = self->index && !self->has_ranks;
+    for (size_t i = 0; i < self->file_count; i++) {
+        struct stored_checkpoint *from = self->files[i].contents;
+        for (size_t k = 0; k < from->tensor_count; k++)
+            parts[part_count++] = (struct part){&from->tensors[k], &self->files[i], (uint32_t)all->file_count};
+        for (size_t k = 0; k < from->file_count; k++) {
+            all->files[all->file_count++] = from->files[k];
+            from->files[k] = NULL; /* handed over */
+        }
     }
-    if (!code)
-        code = add_values(self, checkpoint);
-    return code ? code : stored_checkpoint_settle(checkpoint, "safetensors", self->err);
+    qsort(parts, part_count, sizeof *parts, compare_parts);
+    while (next < parts + part_count && !code)
+        code = join_tensor(self, &next, parts + part_count, all);
+    free(parts);
+    return code ? code
+                : stored_checkpoint_settle(all, self->has_ranks ? "__R" STORED_MARKER : "safetensors", self->err);
 }
 
 /* Files of ours name what commits them: without it a save or a conversion ended before its end, however whole the
@@ -388,29 +446,39 @@ static int check_committed(struct collector *self)
     return 0;
 }
 
-static int collect_safetensors(struct collector *self, struct stored_checkpoint **checkpoint)
+static int read_files(struct collector *self)
 {
     int code = 0;
     if (self->file_count > 0)
         qsort(self->files, self->file_count, sizeof *self->files, compare_files);
-    if (self->index) {
+    while (self->has_ranks && self->files[self->file_count - 1].rank == NO_RANK)
+        release_file(&self->files[--self->file_count]);
+    if (self->index && !self->has_ranks) {
         code = read_index(self);
         if (!code && self->wanted_count > 0)
             qsort(self->wanted, self->wanted_count, sizeof *self->wanted, compare_wanted);
         if (!code)
             code = keep_wanted_files(self);
-    } else {
+    } else if (!self->has_ranks) {
         code = check_names(self);
     }
     for (size_t i = 0; i < self->file_count && !code; i++)
-        code = read_header(self, &self->files[i]);
-    if (!code && !self->index)
-        code = check_committed(self);
+        code = self->has_ranks ? read_rank(self, &self->files[i]) : read_safetensors(self, &self->files[i]);
+    return code || self->index ? code : check_committed(self);
+}
+
+/* --- the calls --- */
+
+static int finish(struct collector *self, int code, struct stored_checkpoint **checkpoint)
+{
+    struct stored_checkpoint *made = NULL;
     if (!code)
-        code = list_parts(self);
-    struct stored_checkpoint *made = code ? NULL : calloc(1, sizeof *made);
-    if (!code)
-        code = made ? build(self, made) : no_memory(self);
+        code = join(self, &made);
+    for (size_t i = 0; i < self->file_count; i++)
+        release_file(&self->files[i]);
+    free(self->files);
+    free(self->index);
+    safetensors_index_free(self->wanted, self->wanted_count);
     if (code)
         stored_checkpoint_free(made);
     else
@@ -418,35 +486,16 @@ static int collect_safetensors(struct collector *self, struct stored_checkpoint 
     return code;
 }
 
-static void release(struct collector *self)
-{
-    for (size_t i = 0; i < self->file_count; i++) {
-        free(self->files[i].name);
-        safetensors_header_release(&self->files[i].header);
-    }
-    free(self->files);
-    free(self->index);
-    free(self->ranks);
-    free(self->parts);
-    safetensors_index_free(self->wanted, self->wanted_count);
-}
-
-/* --- the calls --- */
-
 /* Without a .metadata: ranks' own, or safetensors. */
 static int open_unmarked(struct store *store, const char *folder, struct stored_checkpoint **checkpoint,
                          struct cb_err *err)
 {
     struct collector self = {.store = store, .folder = folder, .err = err};
     int code = store_list_near(store, folder, 0, look_at, &self, err);
-    if (!code && self.file_count == 0 && !self.index && self.rank_count == 0)
+    if (!code && self.file_count == 0 && !self.index)
         code = cb_fail(err, CB_ERR_NOT_FOUND, "there is no complete checkpoint at %s: it has no %s and no safetensors",
                        *folder ? folder : "this place", STORED_MARKER);
-    if (!code)
-        code = self.rank_count > 0 ? metadata_read_ranks(store, folder, self.ranks, self.rank_count, checkpoint, err)
-                                   : collect_safetensors(&self, checkpoint);
-    release(&self);
-    return code;
+    return finish(&self, code ? code : read_files(&self), checkpoint);
 }
 
 int metadata_read(struct store *store, const char *folder, struct buf *out, struct cb_err *err)
@@ -490,16 +539,6 @@ int metadata_read_file(struct store *store, const char *file, struct stored_chec
     struct collector self = {.store = store, .folder = "", .err = err};
     int code = add_file(&self, file, 0);
     if (!code)
-        code = read_header(&self, &self.files[0]);
-    if (!code)
-        code = list_parts(&self);
-    struct stored_checkpoint *made = code ? NULL : calloc(1, sizeof *made);
-    if (!code)
-        code = made ? build(&self, made) : no_memory(&self);
-    release(&self);
-    if (code)
-        stored_checkpoint_free(made);
-    else
-        *checkpoint = made;
-    return code;
+        code = read_safetensors(&self, &self.files[0]);
+    return finish(&self, code, checkpoint);
 }

@@ -37,11 +37,6 @@ static size_t folder_len(const char *name)
     return last ? (size_t)(last - name) : 0;
 }
 
-static bool is_plain_file(const char *folder, const char *name)
-{
-    return is_safetensors(name) && folder_len(name) == strlen(folder) && strncmp(name, folder, folder_len(name)) == 0;
-}
-
 static bool have_one_folder(const char *a, const char *b)
 {
     return folder_len(a) == folder_len(b) && strncmp(a, b, folder_len(a)) == 0;
@@ -66,15 +61,13 @@ static int collect(void *context, const char *name, uint64_t length, struct cb_e
             "%s has more than %d files, which are too many to look through for a checkpoint: name the folder "
             "of one, which has a " STORED_MARKER " or *" SAFETENSORS_SUFFIX,
             self->called, LOOKED_AT_MOST);
-    self->plain |= is_plain_file(self->folder, name);
+    size_t len = strlen(self->folder);
+    self->plain |= is_safetensors(name) && folder_len(name) == len && strncmp(name, self->folder, len) == 0;
     if (!is_wanted(self, name))
         return 0;
-    if (!(self->count & (self->count - 1))) { /* it grows at the powers of two */
-        char **names = realloc(self->names, (self->count ? 2 * self->count : 1) * sizeof *names);
-        if (!names)
-            return alloc_fail(err, "for the names of checkpoints");
-        self->names = names;
-    }
+    int rc = alloc_grow(&self->names, self->count, sizeof *self->names, err);
+    if (rc)
+        return rc;
     self->names[self->count] = strdup(name);
     if (!self->names[self->count])
         return alloc_fail(err, "for the name of a checkpoint");
@@ -109,12 +102,11 @@ static int find_youngest(struct store *store, const struct markers *markers, siz
     return found ? cb_fail(err, found, "there is no complete checkpoint: no " STORED_MARKER) : 0;
 }
 
-static int copy_folder(const char *marker, char *name, size_t room, struct cb_err *err)
+static int copy_name(const char *from, size_t len, char *name, size_t room, struct cb_err *err)
 {
-    size_t len = folder_len(marker);
     if (len >= room)
-        return cb_fail(err, CB_ERR_USAGE, "the name %s is too long", marker);
-    memcpy(name, marker, len);
+        return cb_fail(err, CB_ERR_USAGE, "the name %s is too long", from);
+    memcpy(name, from, len);
     name[len] = '\0';
     return 0;
 }
@@ -131,14 +123,6 @@ static int find_own_marker(struct store *store, const char *folder, char own[409
     return CB_ERR_NOT_FOUND;
 }
 
-static int copy_own(const char *folder, char *name, size_t room, struct cb_err *err)
-{
-    if (strlen(folder) >= room)
-        return cb_fail(err, CB_ERR_USAGE, "the name %s is too long", folder);
-    memcpy(name, folder, strlen(folder) + 1);
-    return 0;
-}
-
 int resolve_newest_checkpoint(struct store *store, const char *folder, char *name, size_t room, uint64_t *files,
                               struct cb_err *err)
 {
@@ -146,16 +130,16 @@ int resolve_newest_checkpoint(struct store *store, const char *folder, char *nam
     struct markers markers = {.folder = folder};
     size_t youngest = 0;
     if (find_own_marker(store, folder, own) == 0)
-        return copy_folder(own, name, room, err);
+        return copy_name(own, folder_len(own), name, room, err);
     int rc = store_list(store, folder, collect, &markers, err);
     if (rc == 0) {
         *files = markers.files;
         rc = find_youngest(store, &markers, &youngest, err);
     }
     if (rc == CB_ERR_NOT_FOUND && markers.plain)
-        rc = copy_own(folder, name, room, err);
+        rc = copy_name(folder, strlen(folder), name, room, err);
     else if (rc == 0)
-        rc = copy_folder(markers.names[youngest], name, room, err);
+        rc = copy_name(markers.names[youngest], folder_len(markers.names[youngest]), name, room, err);
     markers_release(&markers);
     return rc;
 }
@@ -277,10 +261,10 @@ int resolve_checkpoint(struct store *store, const char *folder, const char *call
     size_t of_run, youngest = 0;
     *of = 0;
     if (find_own_marker(store, folder, own) == 0)
-        return copy_folder(own, name, room, err);
+        return copy_name(own, folder_len(own), name, room, err);
     int rc = store_list_near(store, folder, MEANT_DEPTH, collect, &markers, err);
     if (rc == 0 && markers.plain) {
-        rc = copy_own(folder, name, room, err);
+        rc = copy_name(folder, strlen(folder), name, room, err);
     } else if (rc == 0) {
         keep_one_a_folder(&markers);
         size_t all = markers.count, direct = put_direct_first(&markers, &of_run);
@@ -298,7 +282,7 @@ int resolve_checkpoint(struct store *store, const char *folder, const char *call
         if (rc == 0)
             rc = find_youngest(store, &near, &youngest, err);
         if (rc == 0)
-            rc = copy_folder(markers.names[youngest], name, room, err);
+            rc = copy_name(markers.names[youngest], folder_len(markers.names[youngest]), name, room, err);
         *of = direct;
     }
     markers_release(&markers);

@@ -63,29 +63,18 @@ void read_ledger_release(struct read_ledger *self)
     free(self->parts);
 }
 
-static int ledger_add(struct read_ledger *self, const struct read_part *part, struct cb_err *err)
-{
-    int code = 0;
-    pthread_mutex_lock(&self->lock);
-    if (self->count == self->capacity) {
-        size_t capacity = self->capacity ? 2 * self->capacity : 256;
-        struct read_part *parts = realloc(self->parts, capacity * sizeof *parts);
-        if (parts) {
-            self->parts = parts;
-            self->capacity = capacity;
-        } else {
-            code = alloc_fail(err, "for the checksums of what was read");
-        }
-    }
-    if (!code)
-        self->parts[self->count++] = *part;
-    pthread_mutex_unlock(&self->lock);
-    return code;
-}
-
+/* Passes a part to the ledger. */
 static int flush_part(struct stored_reader *self, struct read_part *part)
 {
-    int code = self->ledger && part->bytes > 0 ? ledger_add(self->ledger, part, self->err) : 0;
+    struct read_ledger *ledger = self->ledger;
+    int code = 0;
+    if (ledger && part->bytes > 0) {
+        pthread_mutex_lock(&ledger->lock);
+        code = alloc_grow(&ledger->parts, ledger->count, sizeof *ledger->parts, self->err);
+        if (!code)
+            ledger->parts[ledger->count++] = *part;
+        pthread_mutex_unlock(&ledger->lock);
+    }
     part->bytes = 0;
     return code;
 }

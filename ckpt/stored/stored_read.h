@@ -16,7 +16,7 @@ struct read_ledger {
         uint64_t begin, bytes; /* of the payload */
         uint32_t chunk, crc;
     } * parts;
-    size_t count, capacity;
+    size_t count;
 };
 
 int read_ledger_init(struct read_ledger *self, struct cb_err *err) CB_MUST_CHECK;

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "ckpt/stored/unpack.h"
-#include "ckpt/stored/unpack_item.h"
 #include "ckpt/stored/verify_internal.h"
 #include "core/alloc.h"
 #include "core/clock.h"

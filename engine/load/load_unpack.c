@@ -13,7 +13,7 @@
 
 /* An item that has begun. */
 struct unpacking {
-    struct unpack_stream *stream;
+    struct unpack_stream stream;
     struct buf head; /* the first bytes, until they say where the payload is */
     bool is_known;   /* they have */
     uint64_t at;     /* decompressed bytes that went on from here */
@@ -33,14 +33,14 @@ static int begin_unpacking(struct native_load *self, struct load_item *item, str
     buf_init(&unpacking->head, ITEM_MAX_HEADER + LOAD_STEP_BYTES);
     unpacking->most =
         region_elements(&native_load_chunk(self, item)->region) * dtype_bytes(tensor->dtype) + FRAME_BYTES;
-    return unpack_stream_new(tensor->fqn, &unpacking->stream, err);
+    return unpack_stream_open(&unpacking->stream, tensor->fqn, err);
 }
 
 void native_load_forget_unpacking(struct load_item *item)
 {
     if (!item->unpacking)
         return;
-    unpack_stream_free(item->unpacking->stream);
+    unpack_stream_close(&item->unpacking->stream);
     buf_release(&item->unpacking->head);
     free(item->unpacking);
     item->unpacking = NULL;
@@ -137,7 +137,7 @@ static int take_packed(struct native_load *self, struct load_item *item, const c
     int rc = item->unpacking ? 0 : begin_unpacking(self, item, err);
     while (!rc) {
         size_t before = used, made = 0;
-        rc = unpack_stream_take(item->unpacking->stream, fqn, bytes + used, len - used, &used, self->io.window.step,
+        rc = unpack_stream_take(&item->unpacking->stream, fqn, bytes + used, len - used, &used, self->io.window.step,
                                 LOAD_STEP_BYTES, &made, err);
         if (!rc && used == before && made == 0)
             break; /* it needs more of the item */
@@ -152,7 +152,7 @@ static int end_unpacking(struct native_load *self, struct load_item *item, struc
     struct unpacking *unpacking = item->unpacking;
     const struct stored_payload *payload = &item->payload;
     struct stored_trailer trailer;
-    if (!unpack_stream_is_whole(unpacking->stream))
+    if (unpacking->stream.wanted > 0)
         return cb_fail(err, CB_ERR_CORRUPT, "what is compressed is cut off");
     int rc = unpacking->is_known ? 0 : begin_payload(self, item, err);
     if (!rc && unpacking->at < payload->offset + payload->bytes)

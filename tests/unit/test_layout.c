@@ -425,6 +425,7 @@ static void bad_layouts_say_why_with_the_figures(void **state)
         {"model=gpt2 pp=2 pp.split=4+4+4", "pp.split=4+4+4 has 3 stages, but pp=2"},
         {"model=gpt2 pp=2 pp.split=odd", "pp.split=odd is not balanced, even, or layer counts"},
         {"model=gpt2 state=mlperf", "state=mlperf is for the presets"},
+        {"model=gpt2 state=mlperf ranks=8", "state=mlperf is for the presets"},
         {"model=mlperf-70b dp=8", "state=mlperf needs zero=1, 2 or 3"},
         {"model=gpt2 dp=1048576 tp=12 pp=12", "more than 16777216 ranks"},
     };
