@@ -14,17 +14,6 @@ static int compare_items(const void *a, const void *b, void *context)
     return x < y ? -1 : x > y;
 }
 
-/* Sorts the items by tensor, by counting; those of t are at begins[t] … begins[t + 1] - 1. */
-static void sort_by_tensor(const struct plan *plan, size_t tensors, uint32_t *order, uint32_t *begins)
-{
-    for (size_t i = 0; i < plan->item_count; i++)
-        begins[plan->items[i].tensor]++;
-    for (size_t t = 1; t <= tensors; t++)
-        begins[t] += begins[t - 1];
-    for (size_t i = plan->item_count; i-- > 0;)
-        order[--begins[plan->items[i].tensor]] = (uint32_t)i;
-}
-
 int item_groups_init(struct item_groups *self, const struct plan *plan, size_t tensor_count, struct cb_err *err)
 {
     uint32_t *order = malloc((plan->item_count + 1) * sizeof *order);
@@ -34,7 +23,13 @@ int item_groups_init(struct item_groups *self, const struct plan *plan, size_t t
         free(first);
         return alloc_fail(err, "for the metadata of %zu items", plan->item_count);
     }
-    sort_by_tensor(plan, tensor_count, order, first);
+    /* Sorted by tensor, by counting: at last those of t are at first[t] … first[t + 1] - 1. */
+    for (size_t i = 0; i < plan->item_count; i++)
+        first[plan->items[i].tensor]++;
+    for (size_t t = 1; t <= tensor_count; t++)
+        first[t] += first[t - 1];
+    for (size_t i = plan->item_count; i-- > 0;)
+        order[--first[plan->items[i].tensor]] = (uint32_t)i;
     uint32_t kept = 0;
     for (size_t t = 0; t < tensor_count; t++) {
         uint32_t begin = first[t], end = first[t + 1];

@@ -90,6 +90,11 @@ static int apply_mlperf(struct layout *self, const struct model *model, struct c
 {
     static const char *const names[] = {"optimizer.state.flat.master", "optimizer.state.flat.exp_avg",
                                         "optimizer.state.flat.exp_avg_sq"};
+    if (!model->mlperf_tp)
+        return cb_fail(err, CB_ERR_USAGE, "state=mlperf is for the presets mlperf-8b, -70b, -405b and -1t, not %s",
+                       model->name);
+    if (self->mesh.zero == 0 || self->mesh.size[AXIS_FSDP] > 1 || self->mesh.size[AXIS_EP] > 1)
+        return cb_fail(err, CB_ERR_USAGE, "state=mlperf needs zero=1, 2 or 3 and no axes but dp, tp and pp");
     bool by_rank = self->mesh.zero == 3 || self->mesh.size[AXIS_PP] == 1;
     for (size_t i = 0; i < model->count; i++) {
         struct state_tensor *tensor = &self->tensors[i];
@@ -116,28 +121,6 @@ static int apply_mlperf(struct layout *self, const struct model *model, struct c
     return code;
 }
 
-static int check_mlperf(const struct layout *self, const struct model *model, struct cb_err *err)
-{
-    if (!model->mlperf_tp)
-        return cb_fail(err, CB_ERR_USAGE, "state=mlperf is for the presets mlperf-8b, -70b, -405b and -1t, not %s",
-                       model->name);
-    if (self->mesh.zero == 0 || self->mesh.size[AXIS_FSDP] > 1 || self->mesh.size[AXIS_EP] > 1)
-        return cb_fail(err, CB_ERR_USAGE, "state=mlperf needs zero=1, 2 or 3 and no axes but dp, tp and pp");
-    return 0;
-}
-
-static void place_kinds(struct layout *self)
-{
-    bool chunk = self->mesh.size[AXIS_FSDP] > 1;
-    for (int kind = 0; kind < LAYOUT_KINDS; kind++) {
-        bool flat = kind == KIND_WEIGHT ? self->mesh.zero == 3 : self->mesh.zero >= 1;
-        self->placement[kind] = chunk && self->training ? PLACE_RANGES
-                                : chunk                 ? PLACE_CHUNK
-                                : flat                  ? PLACE_FLAT
-                                                        : PLACE_REPLICATE;
-    }
-}
-
 int layout_build_state(struct layout *self, const struct model *model, const struct layout_options *options,
                        struct cb_err *err)
 {
@@ -146,9 +129,7 @@ int layout_build_state(struct layout *self, const struct model *model, const str
         state = model->default_state;
     bool adam = strcmp(state, "weights+adam") == 0, mlperf = strcmp(state, "mlperf") == 0;
     self->state_name = adam ? "weights+adam" : mlperf ? "mlperf" : "weights";
-    int code = mlperf ? check_mlperf(self, model, err) : 0;
-    if (code)
-        return code;
+    int code = 0;
     self->tensors = calloc(LAYOUT_KINDS * model->count + LAYOUT_MOST_ITEMS, sizeof *self->tensors);
     if (!self->tensors)
         return alloc_fail(err, "for the state of %zu tensors", model->count);
@@ -167,6 +148,13 @@ int layout_build_state(struct layout *self, const struct model *model, const str
     }
     if (!code && mlperf)
         code = apply_mlperf(self, model, err);
-    place_kinds(self);
+    bool chunk = self->mesh.size[AXIS_FSDP] > 1;
+    for (int kind = 0; kind < LAYOUT_KINDS; kind++) {
+        bool flat = kind == KIND_WEIGHT ? self->mesh.zero == 3 : self->mesh.zero >= 1;
+        self->placement[kind] = chunk && self->training ? PLACE_RANGES
+                                : chunk                 ? PLACE_CHUNK
+                                : flat                  ? PLACE_FLAT
+                                                        : PLACE_REPLICATE;
+    }
     return code;
 }

@@ -235,21 +235,6 @@ static bool check_tensor(struct planner *self, const struct state_tensor *wanted
     return self->problems == before;
 }
 
-static int plan_pieces(struct planner *self, size_t count)
-{
-    int code = 0;
-    for (size_t i = 0; i < count && !code; i++) {
-        uint32_t index = self->pieces[i].tensor;
-        const struct state_tensor *wanted = layout_tensor(self->layout, index);
-        const struct stored_tensor *stored = stored_checkpoint_find(self->checkpoint, wanted->fqn);
-        if (!self->checked[index])
-            self->checked[index] = check_tensor(self, wanted, stored) ? 1 : 2;
-        if (self->checked[index] == 1)
-            code = plan_piece(self, stored, (uint32_t)i);
-    }
-    return code;
-}
-
 static size_t count_extra(const struct stored_checkpoint *checkpoint, const struct layout *layout)
 {
     size_t known = 0;
@@ -282,7 +267,16 @@ int load_plan_compute(const struct stored_checkpoint *checkpoint, const struct l
     self.err = err;
     self.plan = calloc(1, sizeof *self.plan);
     self.checked = calloc(layout_tensor_count(layout) + 1, 1);
-    int code = self.plan && self.checked ? plan_pieces(&self, piece_count) : no_memory(&self);
+    int code = self.plan && self.checked ? 0 : no_memory(&self);
+    for (size_t i = 0; i < piece_count && !code; i++) {
+        const struct state_tensor *wanted = layout_tensor(layout, pieces[i].tensor);
+        const struct stored_tensor *stored = stored_checkpoint_find(checkpoint, wanted->fqn);
+        uint8_t *checked = &self.checked[pieces[i].tensor];
+        if (!*checked)
+            *checked = check_tensor(&self, wanted, stored) ? 1 : 2;
+        if (*checked == 1)
+            code = plan_piece(&self, stored, (uint32_t)i);
+    }
     if (!code && self.problems > 0)
         code = cb_fail(err, CB_ERR_CORRUPT, "the checkpoint does not hold what is to be loaded (%zu problem%s): %s",
                        self.problems, units_plural(self.problems), self.first);

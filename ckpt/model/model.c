@@ -10,23 +10,14 @@
 #define MODEL_MAX_TENSORS 1000000u
 #define MODEL_MAX_ELEMENTS (UINT64_C(1) << 56) /* so that bytes of any state of it are a number */
 
-/* Elements of a tensor, at most MODEL_MAX_ELEMENTS. */
-static uint64_t count_elements(uint32_t dims, const uint64_t *shape)
-{
-    uint64_t elements = 1;
-    for (uint32_t i = 0; i < dims; i++) {
-        if (shape[i] && elements > MODEL_MAX_ELEMENTS / shape[i])
-            return MODEL_MAX_ELEMENTS;
-        elements *= shape[i];
-    }
-    return elements;
-}
-
 int model_add(struct model *self, struct tensor_role role, uint32_t dims, const uint64_t *shape, const char *fqn,
               struct cb_err *err)
 {
     assert(dims <= CKPT_MAX_DIMS);
-    self->elements += count_elements(dims, shape);
+    uint64_t elements = 1;
+    for (uint32_t i = 0; i < dims; i++)
+        elements = shape[i] && elements > MODEL_MAX_ELEMENTS / shape[i] ? MODEL_MAX_ELEMENTS : elements * shape[i];
+    self->elements += elements;
     if (self->elements >= MODEL_MAX_ELEMENTS)
         return cb_fail(err, CB_ERR_USAGE, "model %s has 2^56 parameters or more", self->name);
     if (self->count >= MODEL_MAX_TENSORS)

@@ -9,18 +9,6 @@
 #include "core/nearest_word.h"
 #include "core/path.h"
 
-static int build_preset(struct model *self, const struct model_preset *preset, const struct model_choice *choice,
-                        struct cb_err *err)
-{
-    self->dtype = choice->dtype ? *choice->dtype : preset->dtype;
-    self->default_state = preset->state;
-    self->mlperf_tp = preset->mlperf_tp;
-    self->mlperf_pp = preset->mlperf_pp;
-    self->mlperf_dp = preset->mlperf_dp;
-    self->mlperf_zero = preset->mlperf_zero;
-    return model_build(self, &preset->shape, choice->layers, err);
-}
-
 static bool has_suffix(const char *text, const char *suffix)
 {
     size_t len = strlen(text), suffix_len = strlen(suffix);
@@ -80,7 +68,17 @@ int model_load(const char *source, uint64_t layers, const enum dtype *dtype, str
         goto out;
     }
     const struct model_preset *preset = model_preset_find(source);
-    code = preset ? build_preset(self, preset, &choice, err) : build_file(self, source, &choice, err);
+    if (preset) {
+        self->dtype = dtype ? *dtype : preset->dtype;
+        self->default_state = preset->state;
+        self->mlperf_tp = preset->mlperf_tp;
+        self->mlperf_pp = preset->mlperf_pp;
+        self->mlperf_dp = preset->mlperf_dp;
+        self->mlperf_zero = preset->mlperf_zero;
+        code = model_build(self, &preset->shape, layers, err);
+    } else {
+        code = build_file(self, source, &choice, err);
+    }
     if (code)
         goto out;
     *model = self;

@@ -28,41 +28,6 @@ static void put_text(struct buf *out, const char *text)
     buf_append(out, text, len);
 }
 
-static void put_region(struct buf *out, const struct region *region)
-{
-    put(out, region->dims);
-    buf_append(out, region->offset, region->dims * sizeof *region->offset);
-    buf_append(out, region->size, region->dims * sizeof *region->size);
-}
-
-static void put_options(struct buf *out, const struct plan_options *options)
-{
-    put(out, options->dedup);
-    put(out, options->format);
-    put(out, options->files);
-    put(out, options->files_per_rank);
-    put(out, options->fanout);
-    put(out, options->prefix);
-    put_text(out, options->prefixes);
-    put(out, options->payload_alignment);
-}
-
-static void put_mesh(struct buf *out, const struct mesh *mesh)
-{
-    put(out, mesh->count);
-    for (size_t i = 0; i < mesh->count; i++) {
-        put_text(out, mesh->axes[i].name);
-        put(out, mesh->axes[i].size);
-        put(out, mesh->roles[i]);
-    }
-    for (size_t role = 0; role < AXIS_ROLES; role++) {
-        put(out, mesh->size[role]);
-        put(out, mesh->stride[role]);
-    }
-    put(out, mesh->world_size);
-    put(out, mesh->zero);
-}
-
 static int put_tensor(struct buf *out, const struct state_tensor *tensor, const struct plan_options *options,
                       struct cb_err *err)
 {
@@ -99,7 +64,9 @@ static void put_cells(struct buf *out, const struct cell *cells, size_t count, b
         for (size_t k = 0; k < cells[i].count; k++) {
             const struct local *local = &cells[i].locals[k];
             put(out, local->tensor);
-            put_region(out, &local->region);
+            put(out, local->region.dims);
+            buf_append(out, local->region.offset, local->region.dims * sizeof *local->region.offset);
+            buf_append(out, local->region.size, local->region.dims * sizeof *local->region.size);
             put(out, local->begin);
             put(out, local->row_begin);
             put(out, local->rows);
@@ -113,41 +80,56 @@ static void put_cells(struct buf *out, const struct cell *cells, size_t count, b
     }
 }
 
-static int put_layout(struct buf *out, const struct layout *layout, const struct plan_options *options,
-                      struct cb_err *err)
+static void put_mesh(struct buf *out, const struct mesh *mesh)
 {
-    int rc = 0;
-    put_mesh(out, &layout->mesh);
-    put(out, layout->tensor_count);
-    for (size_t i = 0; i < layout->tensor_count && !rc; i++)
-        rc = put_tensor(out, &layout->tensors[i], options, err);
-    for (size_t kind = 0; kind < LAYOUT_KINDS; kind++)
-        put(out, layout->placement[kind]);
-    size_t cells = (size_t)layout->mesh.size[AXIS_PP] * layout->mesh.size[AXIS_TP];
-    bool ranges = layout->placement[KIND_WEIGHT] == PLACE_RANGES;
-    put_cells(out, layout->dense, cells, ranges);
-    put_cells(out, layout->experts, cells * layout->mesh.size[AXIS_EP], ranges);
-    put(out, layout->row_first);
-    put(out, layout->row_count);
-    put(out, layout->row_elements);
-    return rc;
+    put(out, mesh->count);
+    for (size_t i = 0; i < mesh->count; i++) {
+        put_text(out, mesh->axes[i].name);
+        put(out, mesh->axes[i].size);
+        put(out, mesh->roles[i]);
+    }
+    for (size_t role = 0; role < AXIS_ROLES; role++) {
+        put(out, mesh->size[role]);
+        put(out, mesh->stride[role]);
+    }
+    put(out, mesh->world_size);
+    put(out, mesh->zero);
 }
 
 int plan_key_of(const struct layout *layout, const struct plan_options *options, struct plan_key *key,
                 struct cb_err *err)
 {
     struct buf out;
+    int rc = 0;
     buf_init(&out, KEY_MAX_BYTES);
     put(&out, KEY_VERSION);
-    put_options(&out, options);
-    int rc = put_layout(&out, layout, options, err);
+    put(&out, options->dedup);
+    put(&out, options->format);
+    put(&out, options->files);
+    put(&out, options->files_per_rank);
+    put(&out, options->fanout);
+    put(&out, options->prefix);
+    put_text(&out, options->prefixes);
+    put(&out, options->payload_alignment);
+    put_mesh(&out, &layout->mesh);
+    put(&out, layout->tensor_count);
+    for (size_t i = 0; i < layout->tensor_count && !rc; i++)
+        rc = put_tensor(&out, &layout->tensors[i], options, err);
+    for (size_t kind = 0; kind < LAYOUT_KINDS; kind++)
+        put(&out, layout->placement[kind]);
+    size_t cells = (size_t)layout->mesh.size[AXIS_PP] * layout->mesh.size[AXIS_TP];
+    bool ranges = layout->placement[KIND_WEIGHT] == PLACE_RANGES;
+    put_cells(&out, layout->dense, cells, ranges);
+    put_cells(&out, layout->experts, cells * layout->mesh.size[AXIS_EP], ranges);
+    put(&out, layout->row_first);
+    put(&out, layout->row_count);
+    put(&out, layout->row_elements);
     if (!rc)
         rc = buf_check(&out, "the key of a plan", err);
     if (!rc) {
-        char digits[17];
         hash_sha256_hex(out.data, out.len, key->hex);
+        char digits[17] = "";
         memcpy(digits, key->hex, sizeof digits - 1);
-        digits[sizeof digits - 1] = '\0';
         key->number = strtoull(digits, NULL, 16);
     }
     buf_release(&out);

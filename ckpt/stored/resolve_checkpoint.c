@@ -42,15 +42,6 @@ static bool have_one_folder(const char *a, const char *b)
     return folder_len(a) == folder_len(b) && strncmp(a, b, folder_len(a)) == 0;
 }
 
-/* Of many files in one folder the first will do: they come one after another, or nearly. */
-static bool is_wanted(const struct markers *self, const char *name)
-{
-    if (format_is_marker(name))
-        return true;
-    return self->below && is_safetensors(name) &&
-           !(self->count > 0 && have_one_folder(self->names[self->count - 1], name));
-}
-
 static int collect(void *context, const char *name, uint64_t length, struct cb_err *err)
 {
     struct markers *self = context;
@@ -63,7 +54,9 @@ static int collect(void *context, const char *name, uint64_t length, struct cb_e
             self->called, LOOKED_AT_MOST);
     size_t len = strlen(self->folder);
     self->plain |= is_safetensors(name) && folder_len(name) == len && strncmp(name, self->folder, len) == 0;
-    if (!is_wanted(self, name))
+    /* Of many files in one folder the first will do: they come one after another, or nearly. */
+    bool known = self->count > 0 && have_one_folder(self->names[self->count - 1], name);
+    if (!format_is_marker(name) && (!self->below || !is_safetensors(name) || known))
         return 0;
     int rc = alloc_grow(&self->names, self->count, sizeof *self->names, err);
     if (rc)
@@ -152,12 +145,6 @@ static const char *inside(const struct markers *self, const char *name)
     return name + len + (len > 0);
 }
 
-static bool is_direct(const struct markers *self, const char *name)
-{
-    const char *slash = strchr(inside(self, name), '/');
-    return slash && !strchr(slash + 1, '/');
-}
-
 /* "iteration-7/…": a folder created by runs (folder_checkpoint_name). */
 static bool is_made_by_run(const char *below)
 {
@@ -228,7 +215,8 @@ static size_t put_direct_first(struct markers *self, size_t *of_run)
     *of_run = 0;
     for (size_t i = 0; i < self->count; i++) {
         char *name = self->names[i];
-        if (!is_direct(self, name))
+        const char *slash = strchr(inside(self, name), '/');
+        if (!slash || strchr(slash + 1, '/'))
             continue;
         *of_run += is_made_by_run(last_folder(name));
         memmove(&self->names[direct + 1], &self->names[direct], (i - direct) * sizeof name);
