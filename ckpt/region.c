@@ -171,3 +171,11 @@ uint64_t region_first_element(const struct region *region, const uint64_t *shape
         element = element * shape[i] + region->offset[i];
     return element;
 }
+
+uint32_t region_row_dim(const struct region *region)
+{
+    uint32_t dim = 0;
+    while (dim + 1 < region->dims && region->size[dim] == 1)
+        dim++;
+    return dim;
+}

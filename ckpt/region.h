@@ -33,6 +33,9 @@ void region_runs(const struct region *outer, const struct region *inner, uint64_
 void region_run(const struct region *outer, const struct region *inner, uint64_t index, uint64_t *outer_element,
                 uint64_t *inner_element);
 
+/* The dimension of its rows: the first that has several indices, or the last one. 0 for a scalar. */
+uint32_t region_row_dim(const struct region *region);
+
 /* Row-major index of the region's first element in the whole tensor. */
 uint64_t region_first_element(const struct region *region, const uint64_t *shape);
 

@@ -39,7 +39,6 @@ struct conversion {
     size_t *first;      /* first item of each file */
     char identity[32];  /* of source, plan and format */
     struct read_ledger ledger;
-    bool has_ledger;
     uint64_t block_bytes, scratch_bytes;
     bool each_core; /* has a thread: none is left to write beside them */
     atomic_size_t next;
@@ -242,15 +241,6 @@ static int take_claim(struct conversion *self)
     return code;
 }
 
-static int prepare_target(struct conversion *self)
-{
-    const char *target = self->job->target;
-    if (!strchr(target, ':') && mkdir(target, 0777) != 0 && errno != EEXIST)
-        return cb_fail_errno(self->err, errno, "making %s", target);
-    int code = open_target(self, &self->target, self->err);
-    return code ? code : take_claim(self);
-}
-
 /* --- threads --- */
 
 static void fail(struct conversion *self, int code, const struct cb_err *why)
@@ -430,7 +420,7 @@ static int commit(struct conversion *self)
     return code;
 }
 
-static int list_files(struct conversion *self)
+static int run(struct conversion *self)
 {
     const struct plan *plan = self->job->plan;
     self->files = calloc(plan->file_count + 1, sizeof *self->files);
@@ -439,18 +429,16 @@ static int list_files(struct conversion *self)
         return alloc_fail(self->err, "for %zu files", plan->file_count);
     for (size_t i = plan->item_count; i-- > 0;)
         self->first[plan->items[i].file] = i;
-    return 0;
-}
-
-static int run(struct conversion *self)
-{
-    int code = list_files(self);
-    if (!code)
-        code = identify(self);
+    int code = identify(self);
     if (code)
         return code;
     (void)share_memory(self); /* block_bytes, to look at files that are kept */
-    code = prepare_target(self);
+    const char *target = self->job->target;
+    if (!strchr(target, ':') && mkdir(target, 0777) != 0 && errno != EEXIST)
+        return cb_fail_errno(self->err, errno, "making %s", target);
+    code = open_target(self, &self->target, self->err);
+    if (!code)
+        code = take_claim(self);
     if (!code && !self->result->was_complete) {
         code = run_threads(self);
         if (!code)

@@ -253,15 +253,6 @@ static uint32_t cut_dimension(const struct region *extent, const struct state_te
     return 0;
 }
 
-static uint64_t row_bytes(const struct region *extent, size_t element_bytes)
-{
-    for (uint32_t i = 0; i < extent->dims; i++) {
-        if (extent->size[i] > 1)
-            return region_elements(extent) / extent->size[i] * element_bytes;
-    }
-    return element_bytes;
-}
-
 static void share_region(struct sharer *self, const struct cut *cut, const struct region *extent, uint32_t tensor)
 {
     const struct state_tensor *wanted = layout_tensor(self->layout, tensor);
@@ -282,9 +273,10 @@ static void share_region(struct sharer *self, const struct cut *cut, const struc
         signature.tp_first = cut->local->tp_first;
         signature.tp_count = cut->local->tp_count;
     }
+    uint64_t rows = region.extent.dims ? region.extent.size[region_row_dim(&region.extent)] : 1;
     bool is_alone = signature.tp_count * mesh_extent(&self->layout->mesh, signature.roles) == 1;
     if (self->code || is_alone || region_elements(extent) == 0 ||
-        row_bytes(&region.extent, dtype_bytes(wanted->dtype)) > ROW_MAX_BYTES) {
+        region_elements(&region.extent) / rows * dtype_bytes(wanted->dtype) > ROW_MAX_BYTES) {
         free(region.spans);
         add_alone(self, piece);
         return;

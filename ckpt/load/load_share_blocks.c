@@ -41,17 +41,10 @@ static void add_part(struct cutter *self, uint32_t region, const struct region *
 static bool take_rows(const struct cutter *self, uint32_t region, struct region *rest, uint64_t bytes, uint64_t least,
                       struct region *taken)
 {
-    uint32_t dim = 0;
-    while (dim < rest->dims && rest->size[dim] <= 1)
-        dim++;
+    uint32_t dim = region_row_dim(rest);
     *taken = *rest;
-    if (dim >= rest->dims) { /* one element */
-        if (least == 0)
-            return false;
-        if (rest->dims > 0)
-            rest->size[0] = 0;
-        return true;
-    }
+    if (rest->dims == 0)
+        return least > 0;
     uint64_t row = region_bytes(self, region, rest) / rest->size[dim];
     uint64_t rows = bytes / row > least ? bytes / row : least;
     rows = rows < rest->size[dim] ? rows : rest->size[dim];

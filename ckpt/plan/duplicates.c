@@ -56,15 +56,13 @@ static int digest_region(struct searcher *self, const struct stored_tensor *tens
                          unsigned char digest[HASH_SHA256_BYTES])
 {
     uint64_t bytes = region_elements(region) * dtype_bytes(tensor->dtype);
-    uint32_t dim = 0;
+    uint32_t dim = region_row_dim(region);
     if (bytes <= self->memory_bytes) {
         int code = stored_reader_region(self->reader, tensor, region, self->memory, self->err);
         if (!code)
             add_to_digest(digest, self->memory, bytes);
         return code;
     }
-    while (dim + 1 < region->dims && region->size[dim] == 1)
-        dim++;
     uint64_t row_bytes = bytes / region->size[dim], rows = self->memory_bytes / row_bytes;
     struct region slab = *region;
     int code = 0;

@@ -115,18 +115,9 @@ struct cutter {
     uint64_t slack;
 };
 
-/* Rows run over the first dimension that has several. */
-static uint32_t row_dim(const struct region *region)
-{
-    uint32_t dim = 0;
-    while (dim + 1 < region->dims && region->size[dim] == 1)
-        dim++;
-    return dim;
-}
-
 static uint64_t row_count(const struct region *region)
 {
-    return region->dims ? region->size[row_dim(region)] : 1;
+    return region->dims ? region->size[region_row_dim(region)] : 1;
 }
 
 /* The position nearest to `target` bytes of the line: between two units if one is near enough, else between two rows.
@@ -165,7 +156,7 @@ static int assign_between(const struct cutter *self, struct cut from, struct cut
         if (begin >= end)
             continue;
         if (region.dims) {
-            uint32_t dim = row_dim(&region);
+            uint32_t dim = region_row_dim(&region);
             region.offset[dim] += begin;
             region.size[dim] = end - begin;
         }
