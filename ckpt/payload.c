@@ -221,15 +221,6 @@ void payload_fill(const struct payload_source *source, uint64_t first, void *mem
     }
 }
 
-static uint64_t first_difference(const unsigned char *a, const unsigned char *b, uint64_t bytes)
-{
-    uint64_t i = 0;
-    // NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult): it doubts that payload_fill fills what it is asked to
-    while (i < bytes && a[i] == b[i])
-        i++;
-    return i;
-}
-
 bool payload_check(const struct payload_source *source, uint64_t first, const void *memory, uint64_t count,
                    uint64_t *wrong)
 {
@@ -240,7 +231,11 @@ bool payload_check(const struct payload_source *source, uint64_t first, const vo
         uint64_t part = STAGE_BYTES / bytes < count - done ? STAGE_BYTES / bytes : count - done;
         payload_fill(source, first + done, expected, part);
         if (memcmp(expected, place, part * bytes) != 0) {
-            *wrong = done + first_difference(expected, place, part * bytes) / bytes;
+            uint64_t same = 0;
+            // NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult): it doubts that payload_fill fills all
+            while (expected[same] == place[same])
+                same++;
+            *wrong = done + same / bytes;
             return false;
         }
         place += part * bytes;
@@ -249,44 +244,37 @@ bool payload_check(const struct payload_source *source, uint64_t first, const vo
     return true;
 }
 
-/* Runs of the region in the tensor, in the order of the region's own memory. */
-struct runs {
-    struct region whole;
-    uint64_t count, elements;
-};
-
-static struct runs runs_of(const uint64_t *shape, const struct region *region)
+/* Fills the region's runs in the tensor, in the order of the region's own memory, or checks them: false if one is
+ * wrong. */
+static bool each_run(const struct payload_source *source, const uint64_t *shape, const struct region *region,
+                     unsigned char *memory, bool checks, uint64_t *wrong)
 {
-    struct runs runs = {.whole = region_whole(region->dims, shape)};
+    struct region whole = region_whole(region->dims, shape);
+    uint64_t runs = 0, run_elements = 0, bytes = dtype_bytes(source->dtype);
     if (region_elements(region) > 0)
-        region_runs(&runs.whole, region, &runs.count, &runs.elements);
-    return runs;
-}
-
-void payload_fill_region(const struct payload_source *source, const uint64_t *shape, const struct region *region,
-                         void *memory)
-{
-    struct runs runs = runs_of(shape, region);
-    uint64_t bytes = dtype_bytes(source->dtype);
-    for (uint64_t i = 0; i < runs.count; i++) {
+        region_runs(&whole, region, &runs, &run_elements);
+    for (uint64_t i = 0; i < runs; i++) {
         uint64_t element, in_region;
-        region_run(&runs.whole, region, i, &element, &in_region);
-        payload_fill(source, element, (unsigned char *)memory + in_region * bytes, runs.elements);
-    }
-}
-
-bool payload_check_region(const struct payload_source *source, const uint64_t *shape, const struct region *region,
-                          const void *memory, uint64_t *wrong)
-{
-    struct runs runs = runs_of(shape, region);
-    uint64_t bytes = dtype_bytes(source->dtype);
-    for (uint64_t i = 0; i < runs.count; i++) {
-        uint64_t element, in_region;
-        region_run(&runs.whole, region, i, &element, &in_region);
-        if (!payload_check(source, element, (const unsigned char *)memory + in_region * bytes, runs.elements, wrong)) {
+        region_run(&whole, region, i, &element, &in_region);
+        unsigned char *run = memory + in_region * bytes;
+        if (!checks) {
+            payload_fill(source, element, run, run_elements);
+        } else if (!payload_check(source, element, run, run_elements, wrong)) {
             *wrong += element;
             return false;
         }
     }
     return true;
+}
+
+void payload_fill_region(const struct payload_source *source, const uint64_t *shape, const struct region *region,
+                         void *memory)
+{
+    (void)each_run(source, shape, region, memory, false, NULL);
+}
+
+bool payload_check_region(const struct payload_source *source, const uint64_t *shape, const struct region *region,
+                          const void *memory, uint64_t *wrong)
+{
+    return each_run(source, shape, region, (unsigned char *)memory, true, wrong);
 }

@@ -113,17 +113,6 @@ static bool is_contiguous(const struct item_tensor *item)
     return true;
 }
 
-static int check_item(const struct stored_tensor *tensor, const struct region *region, const struct item_tensor *item,
-                      struct cb_err *err)
-{
-    if (item->dtype != tensor->dtype)
-        return cb_fail(err, CB_ERR_CORRUPT, "the item holds %s, the metadata says %s", dtype_name(item->dtype),
-                       dtype_name(tensor->dtype));
-    if (item->dims != region->dims || memcmp(item->size, region->size, region->dims * sizeof *region->size) != 0)
-        return cb_fail(err, CB_ERR_CORRUPT, "the item has another shape than the metadata says");
-    return 0;
-}
-
 static int locate(const struct item_tensor *item, uint64_t data, uint64_t length, struct stored_payload *payload,
                   struct cb_err *err)
 {
@@ -194,10 +183,13 @@ int dcp_parse_item(const struct stored_tensor *tensor, const struct region *regi
             break;
         if (record_is(&record, "data.pkl")) {
             code = read_data_pickle(bytes, &record, &item, err);
-            if (!code)
-                code = check_item(tensor, region, &item, err);
             if (code)
                 return code;
+            if (item.dtype != tensor->dtype)
+                return cb_fail(err, CB_ERR_CORRUPT, "the item holds %s, the metadata says %s", dtype_name(item.dtype),
+                               dtype_name(tensor->dtype));
+            if (item.dims != region->dims || memcmp(item.size, region->size, region->dims * sizeof *region->size) != 0)
+                return cb_fail(err, CB_ERR_CORRUPT, "the item has another shape than the metadata says");
             known = true;
         } else if (record_is(&record, "byteorder") &&
                    (record.bytes != 6 || memcmp((const char *)bytes + record.offset, "little", 6) != 0)) {

@@ -124,23 +124,9 @@ static bool word(struct source *source, const char *name, const char *opcode)
     return true;
 }
 
-static int scalar(struct source *source)
-{
-    if (word(source, "None", "N") || word(source, "True", "\x88") || word(source, "False", "\x89"))
-        return 0;
-    return *source->at == '\'' || *source->at == '"' ? text(source) : number(source);
-}
-
 static char closing(char open)
 {
     return open == '[' ? ']' : open == '(' ? ')' : '}';
-}
-
-/* Opcodes around a container: EMPTY_LIST MARK … APPENDS, MARK … TUPLE, EMPTY_DICT MARK … SETITEMS. */
-static void open_container(struct source *source, struct bracket *bracket)
-{
-    *bracket = (struct bracket){*source->at++, 0};
-    buf_append_text(source->out, bracket->open == '[' ? "](" : bracket->open == '(' ? "(" : "}(");
 }
 
 /* Closes the innermost container; false if a dict has a key without a value. */
@@ -171,12 +157,16 @@ int literal_to_pickle(const char *literal, struct buf *out, struct cb_err *err)
         if (*source.at == '[' || *source.at == '(' || *source.at == '{') {
             if (depth == MAX_DEPTH)
                 return bad(&source);
-            open_container(&source, &open[depth++]);
+            /* EMPTY_LIST MARK … APPENDS, MARK … TUPLE, EMPTY_DICT MARK … SETITEMS */
+            buf_append_text(out, *source.at == '[' ? "](" : *source.at == '(' ? "(" : "}(");
+            open[depth++] = (struct bracket){*source.at++, 0};
             continue;
         }
         bool closes = depth > 0 && *source.at == closing(open[depth - 1].open);
         if (!closes) {
-            int code = scalar(&source);
+            int code = 0;
+            if (!word(&source, "None", "N") && !word(&source, "True", "\x88") && !word(&source, "False", "\x89"))
+                code = *source.at == '\'' || *source.at == '"' ? text(&source) : number(&source);
             if (code)
                 return code;
             if (depth > 0)

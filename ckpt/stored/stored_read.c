@@ -148,27 +148,21 @@ static int parse_trailer(struct stored_reader *self, const unsigned char *end, u
     return code;
 }
 
-static int read_header(struct stored_reader *self, const struct stored_chunk *chunk, struct frame *frame)
-{
-    uint64_t head = chunk->length < FIRST_PROBE_BYTES ? chunk->length : FIRST_PROBE_BYTES;
-    int code = read_at(self, chunk->offset, self->probe, head);
-    if (!code)
-        code = parse_item(self, chunk, self->probe, head, chunk->length, frame);
-    if (!code || head == chunk->length)
-        return code;
-    head = chunk->length < ITEM_MAX_HEADER ? chunk->length : ITEM_MAX_HEADER;
-    code = read_at(self, chunk->offset, self->probe, head);
-    return code ? code : parse_item(self, chunk, self->probe, head, chunk->length, frame);
-}
-
+/* The header is parsed from a first short read, or from as much as a header can have. */
 static int read_frame(struct stored_reader *self, const struct stored_chunk *chunk, struct frame *frame)
 {
+    const uint64_t probes[] = {FIRST_PROBE_BYTES, ITEM_MAX_HEADER};
+    uint64_t length = chunk->length, tail = length < ITEM_MAX_TRAILER ? length : ITEM_MAX_TRAILER;
+    int code = CB_ERR_CORRUPT;
     if (!format_has_checksums(self->checkpoint->format))
-        return parse_item(self, chunk, NULL, 0, chunk->length, frame);
-    int code = read_header(self, chunk, frame);
-    uint64_t tail = chunk->length < ITEM_MAX_TRAILER ? chunk->length : ITEM_MAX_TRAILER;
+        return parse_item(self, chunk, NULL, 0, length, frame);
+    for (int i = 0; i < 2 && code && (i == 0 || length > probes[0]); i++) {
+        uint64_t head = length < probes[i] ? length : probes[i];
+        int read = read_at(self, chunk->offset, self->probe, head);
+        code = read ? read : parse_item(self, chunk, self->probe, head, length, frame);
+    }
     if (!code)
-        code = read_at(self, chunk->offset + chunk->length - tail, self->probe, tail);
+        code = read_at(self, chunk->offset + length - tail, self->probe, tail);
     return code ? code : parse_trailer(self, self->probe + tail, tail, frame);
 }
 
