@@ -76,11 +76,6 @@ static struct device_values values_of(const struct suite *suite, uint32_t rank, 
     return values;
 }
 
-static bool adds(enum device_collective kind)
-{
-    return kind == DEVICE_ALL_REDUCE || kind == DEVICE_REDUCE_SCATTER;
-}
-
 /* The input of a rank: its own values or, for sums, only those of the first rank. */
 static int give(struct suite *suite, const struct collective_run *run, uint64_t bytes, struct cb_err *err)
 {
@@ -91,8 +86,9 @@ static int give(struct suite *suite, const struct collective_run *run, uint64_t 
     int rc = device->ops->set(device, run->to, 0xEE, bytes, err);
     if (rc)
         return rc;
-    return adds(run->test->kind) && suite->gpu.rank > 0 ? device->ops->set(device, run->from, 0, bytes, err)
-                                                        : device->ops->fill(device, &own, run->from, err);
+    bool adds = run->test->kind == DEVICE_ALL_REDUCE || run->test->kind == DEVICE_REDUCE_SCATTER;
+    return adds && suite->gpu.rank > 0 ? device->ops->set(device, run->from, 0, bytes, err)
+                                       : device->ops->fill(device, &own, run->from, err);
 }
 
 /* Whether `count` bytes at `memory` are those of `rank` from byte `first` on. */

@@ -42,20 +42,14 @@ static uint32_t find_neighbour(const struct nodes *self, uint32_t rank, uint32_t
     return rank;
 }
 
-static uint32_t ranks_of_node(const uint32_t *node_of, uint32_t ranks, uint32_t node)
-{
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < ranks; i++)
-        count += node_of[i] == node;
-    return count;
-}
-
 /* Ranks ordered by node, in a circle: the partner is as many places later as the largest node has ranks. */
 uint32_t nodes_partner(const uint32_t *node_of, uint32_t ranks, uint32_t count, uint32_t rank)
 {
     uint32_t shift = 1, place = 0, at = 0;
     for (uint32_t node = 0; node < count && count > 1; node++) {
-        uint32_t here = ranks_of_node(node_of, ranks, node);
+        uint32_t here = 0;
+        for (uint32_t i = 0; i < ranks; i++)
+            here += node_of[i] == node;
         shift = here > shift ? here : shift;
     }
     for (uint32_t i = 0; i < ranks; i++)

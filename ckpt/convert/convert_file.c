@@ -171,19 +171,6 @@ static int read_elements(struct convert_writer *self, struct stored_reader *read
     return code;
 }
 
-/* One element that begins in this block and ends in the next. */
-static int put_straddling(struct convert_writer *self, struct stored_reader *reader, const struct stored_tensor *tensor,
-                          const struct region *region, uint64_t element, uint32_t *crc)
-{
-    unsigned char bytes[16];
-    size_t len = dtype_bytes(tensor->dtype);
-    assert(len <= sizeof bytes);
-    int code = read_elements(self, reader, tensor, region, element, 1, bytes);
-    if (!code && crc)
-        *crc = crc32_zip(*crc, bytes, len);
-    return code ? code : put(self, (const char *)bytes, len);
-}
-
 static int put_payload(struct convert_writer *self, const struct convert_job *job, struct stored_reader *reader,
                        const struct plan_item *item, uint32_t *crc)
 {
@@ -199,8 +186,14 @@ static int put_payload(struct convert_writer *self, const struct convert_job *jo
             break;
         struct block *block = &self->blocks[self->current];
         uint64_t room = room_of(self) / element, left = elements - done, before = stored_reader_bytes(reader);
-        if (room == 0) { /* blocks are written full: parts of an object must be */
-            code = put_straddling(self, reader, tensor, &item->region, done++, checksum ? crc : NULL);
+        if (room == 0) { /* an element ends in the next block: blocks are written full, as parts of an object must be */
+            unsigned char bytes[16];
+            assert(element <= sizeof bytes);
+            code = read_elements(self, reader, tensor, &item->region, done++, 1, bytes);
+            if (!code && checksum)
+                *crc = crc32_zip(*crc, bytes, element);
+            if (!code)
+                code = put(self, (const char *)bytes, element);
             continue;
         }
         uint64_t count = room < left ? room : left;

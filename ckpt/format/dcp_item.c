@@ -100,19 +100,6 @@ static bool span_of(const struct item_tensor *item, uint64_t *span)
     return !__builtin_add_overflow(last, 1, span);
 }
 
-static bool is_contiguous(const struct item_tensor *item)
-{
-    uint64_t step = 1;
-    for (uint32_t i = item->dims; i-- > 0;) {
-        if (item->size[i] == 0)
-            return true;
-        if (item->size[i] != 1 && item->stride[i] != step)
-            return false;
-        step *= item->size[i];
-    }
-    return true;
-}
-
 static int locate(const struct item_tensor *item, uint64_t data, uint64_t length, struct stored_payload *payload,
                   struct cb_err *err)
 {
@@ -123,9 +110,13 @@ static int locate(const struct item_tensor *item, uint64_t data, uint64_t length
     if (data > length || item->storage_bytes > length - data)
         return cb_fail(err, CB_ERR_CORRUPT, "the item of %llu bytes is too short for its payload of %llu",
                        (unsigned long long)length, (unsigned long long)item->storage_bytes);
+    bool contiguous = true;
+    uint64_t step = 1;
+    for (uint32_t i = item->dims; i-- > 0 && span > 0; step *= item->size[i])
+        contiguous &= item->size[i] == 1 || item->stride[i] == step;
     *payload = (struct stored_payload){.offset = data + (span > 0 ? item->offset * element : 0),
                                        .bytes = span * element,
-                                       .contiguous = is_contiguous(item),
+                                       .contiguous = contiguous,
                                        .whole = span * element == item->storage_bytes,
                                        .header_crc = item->pickle_crc};
     memcpy(payload->stride, item->stride, item->dims * sizeof *item->stride);

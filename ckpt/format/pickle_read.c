@@ -322,16 +322,22 @@ static int reserve_children(struct machine *self, struct pickle_node *node, uint
     return 0;
 }
 
-/* Appends the stack's values from `first` on to the list or dict below them. */
-static int extend(struct machine *self, uint32_t first, enum pickle_kind kind)
+/* Appends the top `count` values of the stack, or those above the mark, to the list or dict below them. */
+static int op_extend(struct machine *self, enum pickle_kind kind, uint32_t count)
 {
-    uint32_t count = self->stack.count - first;
-    if (first == 0 || (self->marks.count && self->marks.data[self->marks.count - 1] >= first))
+    uint32_t first = 0;
+    int code = count == TO_MARK ? pop_mark(self, &first) : 0;
+    if (code)
+        return code;
+    if (count == TO_MARK)
+        count = self->stack.count - first;
+    if (available(self) < (uint64_t)count + 1)
         return fail(self, "there is nothing to append to");
+    first = self->stack.count - count;
     struct pickle_node *node = &self->pickle->nodes[self->stack.data[first - 1]];
     if (node->kind != kind || (kind == PICKLE_DICT && count % 2 != 0))
         return fail(self, "it appends to what is no such container");
-    int code = reserve_children(self, node, (uint64_t)node->count + count);
+    code = reserve_children(self, node, (uint64_t)node->count + count);
     if (code)
         return code;
     if (count > 0)
@@ -340,20 +346,6 @@ static int extend(struct machine *self, uint32_t first, enum pickle_kind kind)
     node->count += count;
     self->stack.count = first;
     return 0;
-}
-
-static int op_extend(struct machine *self, enum pickle_kind kind, uint32_t count)
-{
-    if (available(self) < count + 1)
-        return fail(self, "there is nothing to append to");
-    return extend(self, self->stack.count - count, kind);
-}
-
-static int op_extend_mark(struct machine *self, enum pickle_kind kind)
-{
-    uint32_t first = 0;
-    int code = pop_mark(self, &first);
-    return code ? code : extend(self, first, kind);
 }
 
 /* --- instances --- */
@@ -535,11 +527,11 @@ static int step(struct machine *self, unsigned char opcode)
     case 'a':
         return op_extend(self, PICKLE_LIST, 1);
     case 'e':
-        return op_extend_mark(self, PICKLE_LIST);
+        return op_extend(self, PICKLE_LIST, TO_MARK);
     case 's':
         return op_extend(self, PICKLE_DICT, 2);
     case 'u':
-        return op_extend_mark(self, PICKLE_DICT);
+        return op_extend(self, PICKLE_DICT, TO_MARK);
     case 'c':
         return op_global(self);
     case 0x93:
