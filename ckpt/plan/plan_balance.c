@@ -305,6 +305,7 @@ static int check_whole(const struct planner *self, uint32_t tensor, const struct
 static int give(struct planner *self, const struct unit *unit, uint32_t *ranks, struct cb_err *err)
 {
     const struct line *line = &self->lines[unit->line];
+    assert(line->holder_count > 0);
     line_ranks(self, line, ranks);
     uint32_t least = ranks[0];
     for (uint32_t i = 1; i < line->holder_count; i++) {
