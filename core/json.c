@@ -213,6 +213,18 @@ void json_member_bool(struct json_writer *self, const char *key, bool value)
     json_write_bool(self, value);
 }
 
+void json_member_object(struct json_writer *self, const char *key)
+{
+    json_write_key(self, key);
+    json_write_begin_object(self);
+}
+
+void json_member_array(struct json_writer *self, const char *key)
+{
+    json_write_key(self, key);
+    json_write_begin_array(self);
+}
+
 /* A json_value is a json_t under our own name; it is never defined. */
 static const json_t *inner(const struct json_value *value)
 {

@@ -43,6 +43,9 @@ void json_member_u64(struct json_writer *self, const char *key, uint64_t value);
 void json_member_i64(struct json_writer *self, const char *key, int64_t value);
 void json_member_double(struct json_writer *self, const char *key, double value);
 void json_member_bool(struct json_writer *self, const char *key, bool value);
+/* A key, and opens its value. */
+void json_member_object(struct json_writer *self, const char *key);
+void json_member_array(struct json_writer *self, const char *key);
 /* Inserts a value that is already JSON, unchanged. */
 void json_write_raw(struct json_writer *self, const char *json);
 

@@ -35,8 +35,7 @@ static int write_definition(const struct baseline *baseline, struct buf *out, st
     if (baseline->window) {
         json_member_u64(&json, "window", baseline->window);
     }
-    json_write_key(&json, baseline->window ? "filters" : "runs");
-    json_write_begin_array(&json);
+    json_member_array(&json, baseline->window ? "filters" : "runs");
     for (size_t i = 0; i < baseline->word_count; i++)
         json_write_text(&json, baseline->words[i]);
     json_write_end_array(&json);

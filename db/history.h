@@ -98,6 +98,8 @@ struct run_info {
 };
 void run_info_free(struct run_info *info);
 const struct run_metric *run_info_metric(const struct run_info *info, enum operation op, enum metric_id metric);
+/* The value of a fact; NULL if rank 0 did not report it. Borrowed. */
+const char *run_info_fact(const struct run_info *info, const char *key);
 
 /* "LATEST" is the newest run that is more than planned, else the newest; an unambiguous prefix is accepted.
  * CB_ERR_NOT_FOUND suggests the nearest id. */

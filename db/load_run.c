@@ -37,6 +37,15 @@ const struct run_metric *run_info_metric(const struct run_info *info, enum opera
     return NULL;
 }
 
+const char *run_info_fact(const struct run_info *info, const char *key)
+{
+    size_t len = strlen(key);
+    for (size_t i = 0; i < info->fact_count; i++)
+        if (strncmp(info->facts[i], key, len) == 0 && info->facts[i][len] == '=')
+            return info->facts[i] + len + 1;
+    return NULL;
+}
+
 static int load_run_row(struct history *self, const char *run, struct run_info *info, struct cb_err *err)
 {
     sqlite3_stmt *statement;

@@ -5,10 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/report/suite_report.h"
 #include "core/alloc.h"
 #include "core/clock.h"
-#include "core/stats.h"
-#include "run/status_page.h"
 #include "run/workload_kind.h"
 
 #define NO_METRIC METRIC_COUNT
@@ -54,29 +53,19 @@ static const struct row others[] = {
     {"Memory", "Allocation/deallocation", "ops/s", NO_METRIC, 0}, /* counted untouched pages: there is no such rate */
 };
 
-/* The median of every metric for every rank. */
-struct rank_medians {
-    uint32_t attempt;
-    size_t ranks, repetitions;
-    double *values; /* [metric][rank][repetition] */
-    size_t *counts;
-};
-
 /* A document: of the whole run, or of one rank. */
 struct document {
     const struct run_info *run;
-    const struct rank_medians *medians;
+    const double *medians; /* see suite_rank_medians */
+    size_t ranks;
     long rank; /* -1: the whole run */
     size_t gpus, nodes;
     struct buf *out;
 };
 
-static double median_of_rank(const struct rank_medians *self, enum metric_id metric, size_t rank)
+static double median_of_rank(const struct document *self, enum metric_id metric, size_t rank)
 {
-    size_t row = (size_t)metric * self->ranks + rank;
-    struct summary summary;
-    stats_summarize(self->values + row * self->repetitions, self->counts[row], &summary);
-    return summary.median;
+    return self->medians[(size_t)metric * self->ranks + rank];
 }
 
 static double value_of(const struct document *self, enum metric_id metric)
@@ -84,7 +73,7 @@ static double value_of(const struct document *self, enum metric_id metric)
     if (metric == NO_METRIC)
         return NAN;
     if (self->rank >= 0)
-        return median_of_rank(self->medians, metric, (size_t)self->rank);
+        return median_of_rank(self, metric, (size_t)self->rank);
     const struct run_metric *found = run_info_metric(self->run, OP_SUITE, metric);
     return found ? found->summary.median : NAN;
 }
@@ -114,11 +103,11 @@ static void write_links(const struct document *self, const char *number)
     }
 }
 
-static bool has_gpu(const struct rank_medians *medians, size_t rank)
+static bool has_gpu(const struct document *self, size_t rank)
 {
     for (int metric = 0; metric < METRIC_COUNT; metric++)
         if (metric_row((enum metric_id)metric)->group == METRIC_GROUP_SUITE_GPU &&
-            isfinite(median_of_rank(medians, (enum metric_id)metric, rank)))
+            isfinite(median_of_rank(self, (enum metric_id)metric, rank)))
             return true;
     return false;
 }
@@ -127,14 +116,14 @@ static bool has_gpu(const struct rank_medians *medians, size_t rank)
 static void write_gpus(const struct document *self)
 {
     size_t number = 0, written = 0;
-    for (size_t rank = 0; rank <= self->medians->ranks; rank++) {
-        bool has = rank < self->medians->ranks && has_gpu(self->medians, rank);
+    for (size_t rank = 0; rank <= self->ranks; rank++) {
+        bool has = rank < self->ranks && has_gpu(self, rank);
         bool is_mine = has && (self->rank < 0 || (size_t)self->rank == rank);
-        bool is_last = rank == self->medians->ranks;
+        bool is_last = rank == self->ranks;
         if (is_mine || (is_last && written == 0)) {
             buf_printf(self->out, "  \"GPU %zu\":\n", is_mine ? number : 0);
             for (size_t i = 0; i < sizeof gpus / sizeof *gpus; i++)
-                write_row(self->out, &gpus[i], "", is_mine ? median_of_rank(self->medians, gpus[i].metric, rank) : NAN);
+                write_row(self->out, &gpus[i], "", is_mine ? median_of_rank(self, gpus[i].metric, rank) : NAN);
             written++;
         }
         number += has ? 1 : 0;
@@ -160,7 +149,7 @@ static void write_document(const struct document *self)
 {
     const char *section = "", *workers = experiment_text(self->run->experiment, OPT_SUITE_STORAGE_WORKERS);
     char number[24];
-    snprintf(number, sizeof number, "%zu", self->gpus ? self->gpus : self->medians->ranks);
+    snprintf(number, sizeof number, "%zu", self->gpus ? self->gpus : self->ranks);
     write_head(self);
     buf_append_text(self->out, "results:\n");
     write_links(self, number);
@@ -174,48 +163,24 @@ static void write_document(const struct document *self)
     }
 }
 
-static int gather(void *context, const struct rank_values *given, struct cb_err *err)
-{
-    struct rank_medians *self = context;
-    (void)err;
-    if (given->op != OP_SUITE || given->attempt != self->attempt || given->flags & (SAMPLE_WARMUP | SAMPLE_FAILED))
-        return 0;
-    for (size_t rank = 0; rank < given->rank_count && rank < self->ranks; rank++) {
-        size_t row = (size_t)given->metric * self->ranks + rank;
-        if (isfinite(given->ranks[rank]) && self->counts[row] < self->repetitions)
-            self->values[row * self->repetitions + self->counts[row]++] = given->ranks[rank];
-    }
-    return 0;
-}
-
-static int load_medians(struct rank_medians *self, struct history *history, const struct run_info *run,
-                        struct cb_err *err)
-{
-    *self = (struct rank_medians){.attempt = run->attempt,
-                                  .ranks = experiment_u64(run->experiment, OPT_RANKS),
-                                  .repetitions = experiment_u64(run->experiment, OPT_ITERATIONS)};
-    self->values = calloc(METRIC_COUNT * self->ranks * self->repetitions + 1, sizeof *self->values);
-    self->counts = calloc(METRIC_COUNT * self->ranks + 1, sizeof *self->counts);
-    return self->values && self->counts ? history_each_sample(history, run->run, gather, self, err)
-                                        : alloc_fail(err, "for the ranks of a run");
-}
-
 int clusterbench_write(struct history *history, const struct run_info *run, bool per_rank, struct buf *out,
                        struct cb_err *err)
 {
-    struct rank_medians medians;
+    double *medians = NULL;
     if (!workload_kind_of(run->experiment)->measures_cluster)
         return cb_fail(err, CB_ERR_USAGE, "run %s is of workload=%s: --clusterbench is for workload=suite", run->run,
                        workload_kind_of(run->experiment)->name);
-    int rc = load_medians(&medians, history, run, err);
-    struct document document = {.run = run, .medians = &medians, .rank = -1, .out = out};
+    int rc = suite_rank_medians(history, run, &medians, err);
+    if (rc)
+        return rc;
+    struct document document = {
+        .run = run, .medians = medians, .ranks = experiment_u64(run->experiment, OPT_RANKS), .rank = -1, .out = out};
     for (size_t i = 0; i < run->fact_count; i++)
         document.nodes += strncmp(run->facts[i], "suite.node.", strlen("suite.node.")) == 0;
-    for (size_t rank = 0; rank < medians.ranks && !rc; rank++)
-        document.gpus += has_gpu(&medians, rank);
-    for (long last = per_rank ? (long)medians.ranks - 1 : -1; document.rank <= last && !rc; document.rank++)
+    for (size_t rank = 0; rank < document.ranks; rank++)
+        document.gpus += has_gpu(&document, rank);
+    for (long last = per_rank ? (long)document.ranks - 1 : -1; document.rank <= last; document.rank++)
         write_document(&document);
-    free(medians.values);
-    free(medians.counts);
-    return rc;
+    free(medians);
+    return 0;
 }

@@ -1,4 +1,4 @@
-/* Prints the results of a run. */
+/* Prints the results of a run, and writes them as JSON. */
 #include "cli/report/report.h"
 
 #include <limits.h>
@@ -10,10 +10,11 @@
 #include "cli/plan/store_location.h"
 #include "cli/report/metric_format.h"
 #include "cli/report/table.h"
-#include "cli/report/training_report.h"
 #include "cli/workload_table.h"
+#include "core/path.h"
 #include "core/units.h"
 #include "jobs/slurm/run_follow.h"
+#include "run/experiment_json.h"
 #include "run/workload_kind.h"
 #include "store/kind.h"
 
@@ -21,8 +22,6 @@
 #define OTHERS_IN_DOUBT 0.15 /* share of the machine's CPU time */
 #define SAME_LOAD 0.1        /* how far the bytes of a checkpoint and of its baseline may differ without a word */
 #define SHOWN_SHARE 0.005    /* states with a smaller share of the time are not printed */
-
-/* ---- the table ---- */
 
 /* "write 91 %, fsync 6 %, wait 2 %", largest first; "" if nothing is known. */
 static void describe_states(const struct run_info *info, enum operation op, struct buf *out)
@@ -39,20 +38,6 @@ static void describe_states(const struct run_info *info, enum operation op, stru
             return;
         buf_printf(out, "%s%s %.0f %%", n ? ", " : "", metric_state_name((enum rank_state)best, op), 100 * share);
     }
-}
-
-static void add_rate_cells(struct table *table, const struct run_info *info, enum metric_id rate,
-                           enum metric_id fraction)
-{
-    double bytes_per_s = metric_median(info, rate), of_limit = metric_median(info, fraction);
-    if (isfinite(bytes_per_s))
-        table_addf(table, TABLE_BOLD, "%.*f", bytes_per_s < 0.1 * (double)GIB ? 4 : 2, bytes_per_s / (double)GIB);
-    else
-        table_add(table, TABLE_PLAIN, "-");
-    if (isfinite(of_limit))
-        table_addf(table, TABLE_PLAIN, "%.2f", of_limit);
-    else
-        table_add(table, TABLE_PLAIN, "-");
 }
 
 static void add_operation(struct table *table, const struct run_info *info, enum operation op)
@@ -72,6 +57,8 @@ static void add_operation(struct table *table, const struct run_info *info, enum
                       : !cold                                           ? " (warm)"
                       : info->suspected_cache || info->coldness_unknown ? " (cold?)"
                                                                         : " (cold)";
+    double bytes_per_s = metric_median(info, save ? METRIC_SAVE_BYTES_PER_S : METRIC_LOAD_BYTES_PER_S);
+    double of_limit = metric_median(info, save ? METRIC_SAVE_LIMIT_FRACTION : METRIC_LOAD_LIMIT_FRACTION);
     char text[32], low[32], high[32], slowest[64];
     struct buf states;
     buf_init(&states, 1024);
@@ -80,26 +67,18 @@ static void add_operation(struct table *table, const struct run_info *info, enum
     table_add(table, TABLE_BOLD, units_format_duration(time->median * 1e9, text));
     table_addf(table, TABLE_PLAIN, "%s … %s", units_format_duration(time->min * 1e9, low),
                units_format_duration(time->max * 1e9, high));
-    add_rate_cells(table, info, save ? METRIC_SAVE_BYTES_PER_S : METRIC_LOAD_BYTES_PER_S,
-                   save ? METRIC_SAVE_LIMIT_FRACTION : METRIC_LOAD_LIMIT_FRACTION);
+    table_add_known(table, TABLE_BOLD, isfinite(bytes_per_s), "%.*f", bytes_per_s < 0.1 * (double)GIB ? 4 : 2,
+                    bytes_per_s / (double)GIB);
+    table_add_known(table, TABLE_PLAIN, isfinite(of_limit), "%.2f", of_limit);
     table_add(table, TABLE_PLAIN, metric_slowest(info, op, slowest));
     table_add(table, TABLE_PLAIN, states.data);
     buf_release(&states);
 }
 
-static const char *fact_value(const struct run_info *info, const char *key)
-{
-    size_t len = strlen(key);
-    for (size_t i = 0; i < info->fact_count; i++)
-        if (strncmp(info->facts[i], key, len) == 0 && info->facts[i][len] == '=')
-            return info->facts[i] + len + 1;
-    return NULL;
-}
-
 /* Rank 0 reports how it verified ("full", "sample", "none (why)"), which is more accurate than the key. */
 static void write_verified(const struct run_info *info, struct buf *out)
 {
-    const char *how = fact_value(info, "verify");
+    const char *how = run_info_fact(info, "verify");
     if (!how)
         how = experiment_text(info->experiment, OPT_VERIFY);
     if (info->iterations_to_verify == 0) {
@@ -112,20 +91,12 @@ static void write_verified(const struct run_info *info, struct buf *out)
                info->iterations_verified, info->iterations_to_verify, units_plural(info->iterations_to_verify));
 }
 
-static double median_of_save(const struct run_info *info, enum metric_id metric)
-{
-    for (size_t i = 0; i < info->metric_count; i++)
-        if (info->metrics[i].op == OP_SAVE && info->metrics[i].metric == metric && info->metrics[i].summary.n > 0)
-            return info->metrics[i].summary.median;
-    return NAN;
-}
-
 /* Asynchronous saves: how long training waited for them, and how much the rest slowed it down. */
 static void write_behind(const struct run_info *info, struct buf *out)
 {
-    double stall_s = median_of_save(info, METRIC_STALL_S), persist_s = median_of_save(info, METRIC_PERSIST_S);
-    double waited_s = median_of_save(info, METRIC_STALL_WAIT_S);
-    double lost = median_of_save(info, METRIC_INTERFERENCE_FRACTION);
+    double stall_s = metric_median(info, METRIC_STALL_S), persist_s = metric_median(info, METRIC_PERSIST_S);
+    double waited_s = metric_median(info, METRIC_STALL_WAIT_S);
+    double lost = metric_median(info, METRIC_INTERFERENCE_FRACTION);
     char a[32], b[32];
     if (!isfinite(persist_s))
         return;
@@ -151,7 +122,7 @@ static void write_goodput(const struct run_info *info, struct buf *out)
 /* What the run left in the store, with the name needed to load it. */
 static void write_kept(const struct run_info *info, struct buf *out)
 {
-    const char *kept = fact_value(info, "checkpoint");
+    const char *kept = run_info_fact(info, "checkpoint");
     if (!store_uri_of(experiment_text(info->experiment, OPT_STORE)).kind->keeps_data)
         return; /* this kind of store keeps nothing */
     if (kept && workload_kind_of(info->experiment)->trains) {
@@ -206,22 +177,19 @@ static void write_doubts(const struct run_info *info, struct buf *out)
                    100 * others);
 }
 
-static bool has_script(const struct run_info *info, const char *name)
-{
-    char script[PATH_MAX];
-    return snprintf(script, sizeof script, "%s/%s", info->folder, name) < (int)sizeof script &&
-           access(script, R_OK) == 0;
-}
-
 /* A run that was only rendered, or whose sweep was stopped before it. */
 static void write_unstarted(const struct run_info *info, const char *folder, struct buf *out)
 {
+    static const char *const scripts[][2] = {{JOB_SCRIPT, "sbatch"}, {JOB_ALLOCATION, "sh"}};
     buf_append_text(out, "planned       it has not been started: nothing is measured yet\n");
     buf_printf(out, "stored        run %s in %s", info->run, folder);
-    if (has_script(info, JOB_SCRIPT))
-        buf_printf(out, "     start it: sbatch %s/" JOB_SCRIPT, folder);
-    else if (has_script(info, JOB_ALLOCATION))
-        buf_printf(out, "     start it: sh %s/" JOB_ALLOCATION, folder);
+    size_t i = 0;
+    for (char script[PATH_MAX]; i < 2; i++)
+        if (path_format(script, sizeof script, NULL, "%s/%s", info->folder, scripts[i][0]) == 0 &&
+            access(script, R_OK) == 0)
+            break;
+    if (i < 2)
+        buf_printf(out, "     start it: %s %s/%s", scripts[i][1], folder, scripts[i][0]);
     else if (*info->sweep)
         buf_printf(out, "     start it: ckptbench run --resume %s", info->sweep);
     buf_append_char(out, '\n');
@@ -252,71 +220,74 @@ static void write_ending(const struct run_info *info, struct buf *out)
                info->run, folder, folder, info->run);
 }
 
-static void write_used(const struct run_info *info, struct buf *out)
+/* Lines of facts that rank 0 reported; the last row is empty. */
+struct fact_line {
+    const char *key, *heading;
+};
+
+static const struct fact_line used_lines[] = {{"io.used", "used"},          {"load.exchange", "exchange"},
+                                              {"load.gaps", "requests"},    {"load.extra", "left out"},
+                                              {"suite.cold", "cold reads"}, {NULL, NULL}};
+
+static void write_facts(const struct run_info *info, const struct fact_line *lines, struct buf *out)
 {
-    const char *used = fact_value(info, "io.used");
-    if (used)
-        buf_printf(out, "used          %s\n", used);
-    const char *exchange = fact_value(info, "load.exchange"), *extra = fact_value(info, "load.extra");
-    const char *gaps = fact_value(info, "load.gaps");
-    if (exchange)
-        buf_printf(out, "exchange      %s\n", exchange);
-    if (gaps)
-        buf_printf(out, "requests      %s\n", gaps);
-    if (extra)
-        buf_printf(out, "left out      %s\n", extra);
+    for (; lines->key; lines++) {
+        const char *value = run_info_fact(info, lines->key);
+        if (value)
+            buf_printf(out, "%-13s %s\n", lines->heading, value);
+    }
+}
+
+static void metric_table_init(struct table *table)
+{
+    table_init(table, "lrr");
+    table_add_headings(table, (const char *const[]){"", "median", "min … max"});
+}
+
+static void add_metric(struct table *table, const struct run_metric *found, const char *after_name)
+{
+    char text[32], low[32], high[32];
+    table_addf(table, TABLE_BOLD, "%s%s", metric_row(found->metric)->name, after_name);
+    table_add(table, TABLE_BOLD, metric_format(found->metric, found->summary.median, text));
+    table_addf(table, TABLE_PLAIN, "%s … %s", metric_format(found->metric, found->summary.min, low),
+               metric_format(found->metric, found->summary.max, high));
 }
 
 /* The metrics that have a row of their own, in the order of the catalogue. */
 static int write_metrics(const struct run_info *info, enum operation op, bool colour, struct buf *out,
                          struct cb_err *err)
 {
-    static const char *const headings[] = {"", "median", "min … max"};
-    char text[32], low[32], high[32];
     struct table table;
-    table_init(&table, "lrr");
-    table_add_headings(&table, headings);
+    metric_table_init(&table);
     for (int i = 0; i < METRIC_COUNT; i++) {
         enum metric_id metric = (enum metric_id)i;
         const struct run_metric *found = metric_in_report(metric) ? run_info_metric(info, op, metric) : NULL;
-        if (!found)
-            continue;
-        table_add(&table, TABLE_BOLD, metric_row(metric)->name);
-        table_add(&table, TABLE_BOLD, metric_format(metric, found->summary.median, text));
-        table_addf(&table, TABLE_PLAIN, "%s … %s", metric_format(metric, found->summary.min, low),
-                   metric_format(metric, found->summary.max, high));
+        if (found)
+            add_metric(&table, found, "");
     }
-    bool has_rows = table.count > sizeof headings / sizeof *headings;
-    int rc = has_rows ? table_write(&table, 0, colour, out, err) : 0;
-    table_release(&table);
-    return rc;
+    return table_finish(&table, colour, out, err);
 }
 
 /* What was measured, and what could not be. */
 int report_suite(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err)
 {
     int rc = write_metrics(info, OP_SUITE, colour, out, err);
-    write_used(info, out);
-    const char *cold = fact_value(info, "suite.cold");
-    if (cold)
-        buf_printf(out, "cold reads    %s\n", cold);
+    write_facts(info, used_lines, out);
     for (size_t i = 0; i < info->fact_count; i++)
         if (strncmp(info->facts[i], "suite.skipped.", strlen("suite.skipped.")) == 0)
             buf_printf(out, "not measured  %s\n", info->facts[i] + strlen("suite.skipped."));
     return rc;
 }
 
-static void write_fact(const struct run_info *info, const char *heading, const char *key, struct buf *out)
-{
-    const char *value = fact_value(info, key);
-    if (value)
-        buf_printf(out, "%-13s %s\n", heading, value);
-}
-
 /* For workload=verify: what was read, how fast, and what is wrong with it. */
 int report_verification(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err)
 {
     static const char *const headings[] = {"", "time", "GiB/s", "slowest rank", "where the time goes"};
+    static const struct fact_line lines[] = {{"verified.place", "looked at"},
+                                             {"verified.checkpoint", "holds"},
+                                             {"verified.checksums", "checksums"},
+                                             {"verified.values", "values"},
+                                             {NULL, NULL}};
     const struct run_metric *time = run_info_metric(info, OP_VERIFY, METRIC_OP_S);
     double bytes_per_s = metric_median(info, METRIC_VERIFY_BYTES_PER_S),
            problems = metric_median(info, METRIC_PROBLEMS);
@@ -334,15 +305,11 @@ int report_verification(const struct run_info *info, bool colour, struct buf *ou
         table_addf(&table, TABLE_PLAIN, "%.2f", bytes_per_s / (double)GIB);
         table_add(&table, TABLE_PLAIN, metric_slowest(info, OP_VERIFY, slowest));
         table_add(&table, TABLE_PLAIN, states.data);
-        rc = table_write(&table, 0, colour, out, err);
-        table_release(&table);
+        rc = table_finish(&table, colour, out, err);
         buf_release(&states);
     }
-    write_fact(info, "looked at", "verified.place", out);
-    write_fact(info, "holds", "verified.checkpoint", out);
-    write_fact(info, "checksums", "verified.checksums", out);
-    write_fact(info, "values", "verified.values", out);
-    const char *contents = fact_value(info, "verified.contents");
+    write_facts(info, lines, out);
+    const char *contents = run_info_fact(info, "verified.contents");
     if (problems == 0 && contents && strcmp(contents, "checked") != 0)
         buf_printf(out, "complete      every element of every tensor is there once; contents %s\n", contents);
     else if (problems == 0)
@@ -365,14 +332,13 @@ int report_checkpoints(const struct run_info *info, bool colour, struct buf *out
     table_add_headings(&table, headings);
     add_operation(&table, info, OP_SAVE);
     add_operation(&table, info, OP_LOAD);
-    bool has_rows = table.count > sizeof headings / sizeof *headings;
+    bool has_rows = table_has_rows(&table);
     if (has_rows && workload_kind_of(info->experiment)->trains)
         buf_append_char(out, '\n'); /* separates it from the lines of the steps */
-    int rc = has_rows ? table_write(&table, 0, colour, out, err) : 0;
-    table_release(&table);
+    int rc = table_finish(&table, colour, out, err);
     for (enum operation op = OP_NONE; op <= OP_LOAD && !rc; op++)
         rc = write_metrics(info, op, colour, out, err);
-    write_used(info, out);
+    write_facts(info, used_lines, out);
     if (has_rows && !workload_kind_of(info->experiment)->trains)
         write_verified(info, out);
     write_behind(info, out);
@@ -383,9 +349,58 @@ int report_checkpoints(const struct run_info *info, bool colour, struct buf *out
     return rc;
 }
 
+/* Of the steps, or of the whole training. */
+static const struct run_metric *training_metric(const struct run_info *info, enum metric_id metric)
+{
+    const struct run_metric *found = run_info_metric(info, OP_STEP, metric);
+    found = found ? found : run_info_metric(info, OP_NONE, metric);
+    return found && found->summary.n > 0 ? found : NULL;
+}
+
+/* The median and what it says; or, without words, the first and last value, which then say more. */
+static void write_training_line(const struct run_info *info, enum metric_id metric, const char *name, const char *words,
+                                struct buf *out)
+{
+    const struct run_metric *found = training_metric(info, metric);
+    char text[32];
+    if (found && words)
+        buf_printf(out, "%-13s %s %s\n", name, metric_format(metric, found->summary.median, text), words);
+    else if (found && found->iterations)
+        buf_printf(out, "%-13s %.4g … %.4g, from the first step measured to the last\n", name, found->iterations[0],
+                   found->iterations[found->summary.n - 1]);
+}
+
 int report_training(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err)
 {
-    int rc = training_report_write(info, colour, out, err);
+    static const enum metric_id rows[] = {METRIC_STEP_S,         METRIC_TOKENS_PER_S,  METRIC_MFU,
+                                          METRIC_COMM_S,         METRIC_EXCHANGE_S,    METRIC_COMM_BYTES,
+                                          METRIC_GATHERED_BYTES, METRIC_OFFLOAD_BYTES, METRIC_GRADIENT_NORM};
+    static const struct fact_line facts[] = {{"train.configuration", "training"},
+                                             {"train.share", "share"},
+                                             {"train.exchange", "exchange"},
+                                             {"train.data", "data"},
+                                             {"mfu.peak", "peak"},
+                                             {"train.resumed", "resumed"},
+                                             {"train.passed_over", "passed over"},
+                                             {NULL, NULL}};
+    static const struct fact_line last_facts[] = {{"train.memory", "memory"}, {"train.trace", "trace"}, {NULL, NULL}};
+    struct table table;
+    metric_table_init(&table);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const struct run_metric *found = training_metric(info, rows[i]);
+        bool of_all = rows[i] == METRIC_COMM_BYTES || rows[i] == METRIC_OFFLOAD_BYTES;
+        if (found)
+            add_metric(&table, found, of_all ? ", all ranks" : "");
+    }
+    int rc = table_finish(&table, colour, out, err);
+    write_training_line(info, METRIC_LOSS, "loss", NULL, out);
+    write_training_line(info, METRIC_VALIDATION_LOSS, "validation", NULL, out);
+    write_facts(info, facts, out);
+    write_training_line(info, METRIC_RECOVERY_S, "recovery", "from the end of the attempt before to the first step",
+                        out);
+    write_training_line(info, METRIC_LOST_STEPS, "lost", "steps had to be done again", out);
+    write_training_line(info, METRIC_TRAIN_GOODPUT, "goodput", "of the time went into steps at their own pace", out);
+    write_facts(info, last_facts, out);
     return rc ? rc : report_checkpoints(info, colour, out, err);
 }
 
@@ -398,4 +413,91 @@ int report_write_results(const struct run_info *info, bool colour, struct buf *o
         return rc;
     write_ending(info, out);
     return buf_check(out, "the report", err);
+}
+
+/* ---- JSON ---- */
+
+static bool operation_ran(const struct run_info *info, enum operation op)
+{
+    double sum = 0;
+    for (int state = 0; state < STATE_COUNT; state++)
+        sum += info->state_share[op][state];
+    return sum > 0;
+}
+
+static void write_metrics_json(const struct run_info *info, struct json_writer *json)
+{
+    static const enum metric_id limits[] = {METRIC_BASELINE_WRITE_BYTES_PER_S, METRIC_BASELINE_READ_BYTES_PER_S,
+                                            METRIC_SAVE_LIMIT_FRACTION, METRIC_LOAD_LIMIT_FRACTION};
+    json_member_object(json, "metrics");
+    for (size_t i = 0; i < info->metric_count; i++) {
+        const struct run_metric *metric = &info->metrics[i];
+        char name[64];
+        json_member_object(json, metric_full_name(metric->op, metric->metric, name));
+        json_member_text(json, "unit", metric_row(metric->metric)->unit);
+        json_member_u64(json, "n", metric->summary.n);
+        json_member_double(json, "median", metric->summary.median);
+        json_member_double(json, "p95", metric->summary.p95);
+        json_member_double(json, "min", metric->summary.min);
+        json_member_double(json, "max", metric->summary.max);
+        json_member_double(json, "mean", metric->summary.mean);
+        json_write_end_object(json);
+    }
+    json_write_end_object(json);
+    json_member_object(json, "limits");
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
+        json_member_double(json, metric_row(limits[i])->name, metric_median(info, limits[i]));
+    json_write_end_object(json);
+}
+
+static void write_operations_json(const struct run_info *info, struct json_writer *json)
+{
+    json_member_object(json, "states");
+    for (enum operation op = OP_NONE + 1; op < OP_COUNT; op++) {
+        if (!operation_ran(info, op))
+            continue;
+        json_member_object(json, operation_name(op));
+        for (enum rank_state state = 0; state < STATE_COUNT; state++)
+            json_member_double(json, metric_state_name(state, op), info->state_share[op][state]);
+        json_write_end_object(json);
+    }
+    json_write_end_object(json);
+    json_member_object(json, "slowest_rank");
+    for (enum operation op = OP_NONE + 1; op < OP_COUNT; op++) {
+        enum rank_state state = info->slowest_rank_state[op];
+        if (info->slowest_rank[op] < 0 || !operation_ran(info, op))
+            continue;
+        json_member_object(json, operation_name(op));
+        json_member_i64(json, "rank", info->slowest_rank[op]);
+        json_member_text(json, "state", state == STATE_COUNT ? NULL : rank_state_name(state));
+        json_member_double(json, "share", info->slowest_rank_share[op]);
+        json_member_double(json, "excess", info->slowest_rank_excess[op]);
+        json_write_end_object(json);
+    }
+    json_write_end_object(json);
+}
+
+void report_write_members(const struct run_info *info, struct json_writer *json)
+{
+    const char *const texts[][2] = {{"run", info->run},         {"sweep", info->sweep},     {"state", info->state},
+                                    {"outcome", info->outcome}, {"message", info->message}, {"folder", info->folder}};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        json_member_text(json, texts[i][0], texts[i][1] && *texts[i][1] ? texts[i][1] : NULL);
+    json_write_key(json, "experiment");
+    experiment_write_json(info->experiment, json);
+    json_write_key(json, "labels");
+    experiment_write_labels_json(info->experiment, json);
+    write_metrics_json(info, json);
+    write_operations_json(info, json);
+    json_member_object(json, "verified");
+    json_member_u64(json, "iterations", info->iterations_verified);
+    json_member_u64(json, "of", info->iterations_to_verify);
+    json_write_end_object(json);
+}
+
+void report_write_json(const struct run_info *info, struct json_writer *json)
+{
+    json_write_begin_object(json);
+    report_write_members(info, json);
+    json_write_end_object(json);
 }

@@ -112,14 +112,12 @@ static void write_members(const struct run_info *run, const struct kind *kind, s
 {
     struct point point;
     char name[128];
-    json_write_key(json, kind->member);
-    json_write_begin_object(json);
+    json_member_object(json, kind->member);
     for (size_t i = 0; i < run->fact_count; i++) {
         const char *text = points_of(run->facts[i], kind, name);
         if (!text)
             continue;
-        json_write_key(json, name);
-        json_write_begin_array(json);
+        json_member_array(json, name);
         while (next_point(&text, &point)) {
             json_write_begin_object(json);
             json_member_u64(json, "bytes", point.bytes);
@@ -135,8 +133,7 @@ static void write_members(const struct run_info *run, const struct kind *kind, s
 void suite_curves_write_json(const struct run_info *run, struct json_writer *json)
 {
     write_members(run, &collectives, json);
-    json_write_key(json, "latencies");
-    json_write_begin_object(json);
+    json_member_object(json, "latencies");
     write_members(run, &between_nodes, json);
     write_members(run, &within_nodes, json);
     json_write_end_object(json);

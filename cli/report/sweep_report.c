@@ -383,8 +383,7 @@ static void write_metrics_json(const struct sweep_report *self, const struct swe
         const struct summary *summary = &row->values[i];
         if (summary->n == 0)
             continue;
-        json_write_key(json, metric_full_name(self->columns[i].op, self->columns[i].metric, name));
-        json_write_begin_object(json);
+        json_member_object(json, metric_full_name(self->columns[i].op, self->columns[i].metric, name));
         json_member_text(json, "unit", metric_row(self->columns[i].metric)->unit);
         json_member_u64(json, "n", summary->n);
         json_member_double(json, "median", summary->median);
@@ -400,16 +399,14 @@ static void write_row_json(const struct sweep_report *self, const struct sweep_r
     const struct run_info *first = self->runs[row->first];
     json_write_begin_object(json);
     json_member_u64(json, "combination", first->combination);
-    json_write_key(json, "values");
-    json_write_begin_object(json);
+    json_member_object(json, "values");
     for (size_t i = 0; i < self->varied.count; i++)
         json_member_text(json, self->varied.keys[i], sweep_axes_value(first->experiment, self->varied.keys[i]));
     json_write_end_object(json);
     json_member_u64(json, "n", row->passed);
     json_write_key(json, "metrics");
     write_metrics_json(self, row, json);
-    json_write_key(json, "runs");
-    json_write_begin_array(json);
+    json_member_array(json, "runs");
     for (size_t i = row->first; i < row->first + row->count; i++)
         write_run_json(self->runs[i], json);
     json_write_end_array(json);
@@ -420,8 +417,7 @@ void sweep_report_write_members(const struct sweep_report *self, struct json_wri
 {
     char name[64];
     json_member_text(json, "sweep", self->sweep);
-    json_write_key(json, "varied");
-    json_write_begin_array(json);
+    json_member_array(json, "varied");
     for (size_t i = 0; i < self->varied.count; i++)
         json_write_text(json, self->varied.keys[i]);
     json_write_end_array(json);
@@ -429,8 +425,7 @@ void sweep_report_write_members(const struct sweep_report *self, struct json_wri
                      self->column_count
                          ? metric_full_name(self->columns[self->leading].op, self->columns[self->leading].metric, name)
                          : NULL);
-    json_write_key(json, "combinations");
-    json_write_begin_array(json);
+    json_member_array(json, "combinations");
     for (size_t i = 0; i < self->row_count; i++)
         write_row_json(self, &self->rows[i], json);
     json_write_end_array(json);

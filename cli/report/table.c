@@ -51,15 +51,28 @@ void table_add(struct table *self, enum table_style style, const char *text)
     add_taken(self, style, strdup(text ? text : "-"));
 }
 
-void table_addf(struct table *self, enum table_style style, const char *format, ...)
+static void add_formatted(struct table *self, enum table_style style, const char *format, va_list arguments)
 {
     char *text = NULL;
-    va_list arguments;
-    va_start(arguments, format);
     if (vasprintf(&text, format, arguments) < 0)
         text = NULL;
-    va_end(arguments);
     add_taken(self, style, text);
+}
+
+void table_addf(struct table *self, enum table_style style, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    add_formatted(self, style, format, arguments);
+    va_end(arguments);
+}
+
+void table_add_known(struct table *self, enum table_style style, bool known, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    add_formatted(self, style, known ? format : "-", arguments);
+    va_end(arguments);
 }
 
 void table_add_headings(struct table *self, const char *const *headings)
@@ -190,6 +203,18 @@ int table_write(const struct table *self, size_t indent, bool colour, struct buf
     for (size_t row = 0; row < rows; row++)
         write_row(self, self->cells + row * self->columns, widths, indent, colour, out);
     return buf_check(out, "a table", err);
+}
+
+int table_finish(struct table *self, bool colour, struct buf *out, struct cb_err *err)
+{
+    int rc = table_has_rows(self) ? table_write(self, 0, colour, out, err) : 0;
+    table_release(self);
+    return rc;
+}
+
+bool table_has_rows(const struct table *self)
+{
+    return self->count > self->columns;
 }
 
 bool table_wants_colour(FILE *stream)

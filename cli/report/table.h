@@ -37,6 +37,8 @@ void table_release(struct table *self);
 /* Adds the next cell, row by row from left to right. NULL is "-". */
 void table_add(struct table *self, enum table_style style, const char *text);
 void table_addf(struct table *self, enum table_style style, const char *format, ...) CB_PRINTF(3, 4);
+/* The same, or "-" for what is not known. */
+void table_add_known(struct table *self, enum table_style style, bool known, const char *format, ...) CB_PRINTF(4, 5);
 /* Adds the row of headings, in bold. */
 void table_add_headings(struct table *self, const char *const *headings);
 
@@ -47,6 +49,11 @@ void table_drop_column(struct table *self, size_t column);
 /* Appends every row as a line after `indent` spaces, without trailing blanks. */
 int table_write(const struct table *self, size_t indent, bool colour, struct buf *out,
                 struct cb_err *err) CB_MUST_CHECK;
+
+/* Writes the table, unless it has no rows below the headings, and releases it. */
+int table_finish(struct table *self, bool colour, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
+/* Whether it has rows below the headings. */
+bool table_has_rows(const struct table *self);
 
 /* Whether the stream is a terminal, NO_COLOR is unset or empty, and TERM is not "dumb". */
 bool table_wants_colour(FILE *stream);

@@ -1,13 +1,9 @@
-/* Prints the outlook and the results of a training. */
+/* Describes a training before it runs. */
 #include "cli/report/training_report.h"
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
-#include "cli/report/metric_format.h"
-#include "cli/report/table.h"
 #include "core/units.h"
 
 #define GB 1073741824.0
@@ -55,8 +51,7 @@ void training_outlook_write_json(const struct experiment *experiment, const stru
     json_member_u64(json, "ranks", training->ranks);
     json_member_u64(json, "batch_size", training->batch);
     json_member_u64(json, "seq_length", training->sequence);
-    json_write_key(json, "memory");
-    json_write_begin_array(json);
+    json_member_array(json, "memory");
     for (int i = 0; i < MEMORY_STAGES; i++) {
         enum memory_stage stage = (enum memory_stage)i;
         struct memory_record record = {.stage = stage, .log_key = training->name};
@@ -66,84 +61,4 @@ void training_outlook_write_json(const struct experiment *experiment, const stru
     }
     json_write_end_array(json);
     json_write_end_object(json);
-}
-
-static const struct run_metric *find(const struct run_info *info, enum metric_id metric)
-{
-    for (size_t i = 0; i < info->metric_count; i++)
-        if (info->metrics[i].metric == metric && (info->metrics[i].op == OP_STEP || info->metrics[i].op == OP_NONE))
-            return &info->metrics[i];
-    return NULL;
-}
-
-static void add_row(struct table *table, const struct run_info *info, enum metric_id metric)
-{
-    const struct run_metric *found = find(info, metric);
-    char text[32], low[32], high[32];
-    if (!found || found->summary.n == 0)
-        return;
-    const struct summary *summary = &found->summary;
-    bool of_all = metric == METRIC_COMM_BYTES || metric == METRIC_OFFLOAD_BYTES;
-    table_addf(table, TABLE_BOLD, "%s%s", metric_row(metric)->name, of_all ? ", all ranks" : "");
-    table_add(table, TABLE_BOLD, metric_format(metric, summary->median, text));
-    table_addf(table, TABLE_PLAIN, "%s … %s", metric_format(metric, summary->min, low),
-               metric_format(metric, summary->max, high));
-}
-
-/* "loss 5.55 → 3.21 nats": first and last value say more than the median. */
-static void write_course(const struct run_info *info, enum metric_id metric, const char *name, struct buf *out)
-{
-    const struct run_metric *found = find(info, metric);
-    if (!found || found->summary.n == 0 || !found->iterations)
-        return;
-    buf_printf(out, "%-13s %.4g … %.4g, from the first step measured to the last\n", name, found->iterations[0],
-               found->iterations[found->summary.n - 1]);
-}
-
-static void write_fact(const struct run_info *info, const char *key, const char *name, struct buf *out)
-{
-    size_t len = strlen(key);
-    for (size_t i = 0; i < info->fact_count; i++)
-        if (strncmp(info->facts[i], key, len) == 0 && info->facts[i][len] == '=')
-            buf_printf(out, "%-13s %s\n", name, info->facts[i] + len + 1);
-}
-
-static void write_value(const struct run_info *info, enum metric_id metric, const char *name, const char *after,
-                        struct buf *out)
-{
-    const struct run_metric *found = find(info, metric);
-    char text[32];
-    if (found && found->summary.n > 0)
-        buf_printf(out, "%-13s %s %s\n", name, metric_format(metric, found->summary.median, text), after);
-}
-
-int training_report_write(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err)
-{
-    static const enum metric_id rows[] = {METRIC_STEP_S,         METRIC_TOKENS_PER_S,  METRIC_MFU,
-                                          METRIC_COMM_S,         METRIC_EXCHANGE_S,    METRIC_COMM_BYTES,
-                                          METRIC_GATHERED_BYTES, METRIC_OFFLOAD_BYTES, METRIC_GRADIENT_NORM};
-    static const char *const headings[] = {"", "median", "min … max"};
-    struct table table;
-    table_init(&table, "lrr");
-    table_add_headings(&table, headings);
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        add_row(&table, info, rows[i]);
-    bool has_rows = table.count > sizeof headings / sizeof *headings;
-    int rc = has_rows ? table_write(&table, 0, colour, out, err) : 0;
-    table_release(&table);
-    write_course(info, METRIC_LOSS, "loss", out);
-    write_course(info, METRIC_VALIDATION_LOSS, "validation", out);
-    write_fact(info, "train.configuration", "training", out);
-    write_fact(info, "train.share", "share", out);
-    write_fact(info, "train.exchange", "exchange", out);
-    write_fact(info, "train.data", "data", out);
-    write_fact(info, "mfu.peak", "peak", out);
-    write_fact(info, "train.resumed", "resumed", out);
-    write_fact(info, "train.passed_over", "passed over", out);
-    write_value(info, METRIC_RECOVERY_S, "recovery", "from the end of the attempt before to the first step", out);
-    write_value(info, METRIC_LOST_STEPS, "lost", "steps had to be done again", out);
-    write_value(info, METRIC_TRAIN_GOODPUT, "goodput", "of the time went into steps at their own pace", out);
-    write_fact(info, "train.memory", "memory", out);
-    write_fact(info, "train.trace", "trace", out);
-    return rc;
 }

@@ -1,14 +1,10 @@
-/* Describes a training before it runs and reports its results, for people and as JSON. */
+/* Describes a training before it runs, for people and as JSON. */
 #ifndef CLI_REPORT_TRAINING_REPORT_H
 #define CLI_REPORT_TRAINING_REPORT_H
 
-#include <stdbool.h>
-
 #include "cli/plan/workload.h"
 #include "core/buf.h"
-#include "core/err.h"
 #include "core/json.h"
-#include "db/history.h"
 #include "run/experiment.h"
 
 /* Model, ranks, batch, and the device memory of a rank at each stage of training, computed without allocating it. */
@@ -18,8 +14,5 @@ void training_outlook_write_json(const struct experiment *experiment, const stru
 
 /* "fsdp-module_wrap-BACKWARD_PRE, 16 samples of 128 tokens a rank" */
 void training_describe(const struct training *training, struct buf *out);
-
-/* The table of steps. */
-int training_report_write(const struct run_info *info, bool colour, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

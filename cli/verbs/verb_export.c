@@ -8,7 +8,7 @@
 #include "cli/cli.h"
 #include "cli/report/clusterbench.h"
 #include "cli/report/history_reading.h"
-#include "cli/report/report_json.h"
+#include "cli/report/report.h"
 #include "core/alloc.h"
 #include "core/units.h"
 #include "core/version.h"

@@ -5,10 +5,9 @@
 #include "cli/report/history_reading.h"
 #include "cli/report/report.h"
 #include "cli/report/report_heading.h"
-#include "cli/report/report_json.h"
 #include "cli/report/run_nodes.h"
 #include "cli/report/suite_curves.h"
-#include "cli/report/suite_history.h"
+#include "cli/report/suite_report.h"
 #include "cli/report/sweep_report.h"
 #include "cli/report/table.h"
 #include "core/alloc.h"
@@ -187,16 +186,9 @@ static int write_phases(struct cli *cli, const struct run_info *run, struct cb_e
     return rc;
 }
 
-/* The nodes of a suite's run, and their usual values. */
-struct suite_view {
-    struct suite_nodes nodes, gpus;
-    struct suite_history past, past_of_gpus;
-};
-
 static int write_text(struct cli *cli, struct history *history, const struct run_info *run,
-                      const struct rank_table *ranks, const struct suite_view *suite, struct cb_err *err)
+                      const struct rank_table *ranks, struct cb_err *err)
 {
-    const struct suite_nodes *nodes = &suite->nodes;
     report_write_heading(run->run, run->experiment, NULL, strcmp(run->site, SITE_LOCAL) == 0, cli->colour, &cli->out);
     int rc = report_write_results(run, cli->colour, &cli->out, err);
     if (rc == 0)
@@ -219,14 +211,8 @@ static int write_text(struct cli *cli, struct history *history, const struct run
         bool written;
         buf_append_char(&cli->out, '\n');
         rc = run_nodes_write(run, cli->colour, &written, &cli->out, err);
-        if (rc == 0 && (nodes->count || !written))
-            rc = suite_nodes_write(nodes, cli->colour, &cli->out, err);
         if (rc == 0)
-            rc = suite_gpus_write(&suite->gpus, cli->colour, &cli->out, err);
-        if (rc == 0)
-            rc = suite_history_write(&suite->past, nodes, cli->colour, &cli->out, err);
-        if (rc == 0 && suite->past_of_gpus.count > 0)
-            rc = suite_history_write(&suite->past_of_gpus, &suite->gpus, cli->colour, &cli->out, err);
+            rc = suite_report_write(history, run, written, cli->colour, &cli->out, err);
         if (rc == 0)
             rc = suite_curves_write(run, cli->colour, &cli->out, err);
     }
@@ -234,7 +220,7 @@ static int write_text(struct cli *cli, struct history *history, const struct run
 }
 
 static int write_json(struct cli *cli, struct history *history, const struct run_info *run,
-                      const struct rank_table *ranks, const struct suite_view *suite, struct cb_err *err)
+                      const struct rank_table *ranks, struct cb_err *err)
 {
     struct json_writer json;
     int rc = 0;
@@ -245,13 +231,10 @@ static int write_json(struct cli *cli, struct history *history, const struct run
         json_ranks(&json, ranks);
     if (cli_has_flag(cli, "nodes")) {
         run_nodes_write_json(run, &json);
-        suite_nodes_write_json(&suite->nodes, &json);
-        suite_gpus_write_json(&suite->gpus, &json);
-        suite_history_write_json(&suite->past, "history", &suite->nodes, &json);
-        suite_history_write_json(&suite->past_of_gpus, "gpu_history", &suite->gpus, &json);
+        rc = suite_report_write_json(history, run, &json, err);
         suite_curves_write_json(run, &json);
     }
-    if (cli_has_flag(cli, "failures")) {
+    if (rc == 0 && cli_has_flag(cli, "failures")) {
         json_write_key(&json, "failures");
         json_write_begin_array(&json);
         rc = history_each_failure(history, run->run, run->attempt, json_failure, &json, err);
@@ -286,7 +269,6 @@ static int show_run(struct cli *cli, struct history *history, struct cb_err *err
 {
     struct run_info *run = NULL;
     struct rank_table ranks = {0};
-    struct suite_view suite = {0};
     char name[64];
     int rc = find_only_run(cli, history, name, err);
     if (rc == 0)
@@ -296,21 +278,8 @@ static int show_run(struct cli *cli, struct history *history, struct cb_err *err
         ranks.columns = cli_has_flag(cli, "phases") ? RANK_METRICS : PLAIN_RANK_METRICS;
         rc = history_each_sample(history, name, gather, &ranks, err);
     }
-    if (rc == 0 && cli_has_flag(cli, "nodes"))
-        rc = suite_nodes_load(&suite.nodes, history, run, err);
-    if (rc == 0 && cli_has_flag(cli, "nodes"))
-        rc = suite_gpus_load(&suite.gpus, history, run, err);
-    if (rc == 0 && cli_has_flag(cli, "nodes"))
-        rc = suite_history_load(&suite.past, history, run, &suite.nodes, false, err);
-    if (rc == 0 && cli_has_flag(cli, "nodes"))
-        rc = suite_history_load(&suite.past_of_gpus, history, run, &suite.gpus, true, err);
     if (rc == 0)
-        rc = cli->json ? write_json(cli, history, run, &ranks, &suite, err)
-                       : write_text(cli, history, run, &ranks, &suite, err);
-    suite_history_release(&suite.past_of_gpus);
-    suite_history_release(&suite.past);
-    suite_nodes_release(&suite.gpus);
-    suite_nodes_release(&suite.nodes);
+        rc = cli->json ? write_json(cli, history, run, &ranks, err) : write_text(cli, history, run, &ranks, err);
     rank_table_release(&ranks);
     run_info_free(run);
     return rc;

@@ -11,7 +11,6 @@
 #include <cmocka.h>
 
 #include "cli/report/report.h"
-#include "cli/report/report_json.h"
 
 struct made_run {
     struct run_info info;
