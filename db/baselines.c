@@ -10,7 +10,6 @@
 #include "core/buf.h"
 #include "core/path.h"
 #include "db/connection.h"
-#include "db/selection.h"
 
 #define BASELINE_MAX_BYTES (1u << 20)
 #define PATH_MAX_BYTES 4096
@@ -32,9 +31,8 @@ static int write_definition(const struct baseline *baseline, struct buf *out, st
     json_write_begin_object(&json);
     json_member_u64(&json, "version", BASELINE_FILE_VERSION);
     json_member_text(&json, "baseline", baseline->name);
-    if (baseline->window) {
+    if (baseline->window)
         json_member_u64(&json, "window", baseline->window);
-    }
     json_member_array(&json, baseline->window ? "filters" : "runs");
     for (size_t i = 0; i < baseline->word_count; i++)
         json_write_text(&json, baseline->words[i]);
@@ -115,9 +113,8 @@ int history_remove_baseline(struct history *self, const char *name, struct cb_er
 int history_each_baseline(struct history *self, baseline_fn each, void *context, struct cb_err *err)
 {
     sqlite3_stmt *statement;
-    bool has_row;
     int rc = db_query(self, &statement, err, "SELECT baseline, definition FROM baseline ORDER BY baseline", "");
-    while (rc == 0 && (rc = db_step(self, statement, &has_row, err)) == 0 && has_row) {
+    while (db_next(self, statement, &rc, err)) {
         struct baseline baseline = {0};
         rc =
             baseline_parse(db_text(statement, 0), db_text(statement, 1), strlen(db_text(statement, 1)), &baseline, err);
@@ -126,7 +123,7 @@ int history_each_baseline(struct history *self, baseline_fn each, void *context,
             baseline_release(&baseline);
         }
     }
-    db_reset(statement);
+    sqlite3_reset(statement);
     return rc;
 }
 

@@ -33,10 +33,6 @@ int db_fail(struct history *self, const char *what, struct cb_err *err)
                        "history %s is damaged (%s): move it away and run `ckptbench collect --rebuild`, which "
                        "makes it again from the run folders",
                        self->path, text);
-    case SQLITE_READONLY:
-    case SQLITE_CANTOPEN:
-    case SQLITE_PERM:
-        return cb_fail(err, CB_ERR_SYSTEM, "history %s: %s: %s", self->path, what, text);
     case SQLITE_NOMEM:
         return cb_fail(err, CB_ERR_MEMORY, "history %s: %s: no memory", self->path, what);
     default:
@@ -106,33 +102,50 @@ int db_run(struct history *self, struct cb_err *err, const char *sql, const char
     return rc;
 }
 
-int db_query(struct history *self, sqlite3_stmt **statement, struct cb_err *err, const char *sql, const char *types,
-             ...)
+static int query(struct history *self, sqlite3_stmt **statement, struct cb_err *err, const char *sql, const char *types,
+                 va_list values)
 {
     int rc = statement_for(self, sql, statement, err);
     if (rc)
         return rc;
+    return bind_all(*statement, types, values) == SQLITE_OK ? 0 : db_fail(self, "binding a value", err);
+}
+
+int db_query(struct history *self, sqlite3_stmt **statement, struct cb_err *err, const char *sql, const char *types,
+             ...)
+{
     va_list values;
     va_start(values, types);
-    int bound = bind_all(*statement, types, values);
+    int rc = query(self, statement, err, sql, types, values);
     va_end(values);
-    return bound == SQLITE_OK ? 0 : db_fail(self, "binding a value", err);
+    return rc;
 }
 
-int db_step(struct history *self, sqlite3_stmt *statement, bool *has_row, struct cb_err *err)
+int db_find(struct history *self, bool *found, char text[64], struct cb_err *err, const char *sql, const char *types,
+            ...)
 {
-    int rc = sqlite3_step(statement);
-    *has_row = rc == SQLITE_ROW;
-    if (rc == SQLITE_ROW || rc == SQLITE_DONE)
-        return 0;
-    int failed = db_fail(self, "reading", err);
+    sqlite3_stmt *statement;
+    va_list values;
+    va_start(values, types);
+    int rc = query(self, &statement, err, sql, types, values);
+    va_end(values);
+    bool has_row = db_next(self, statement, &rc, err);
+    if (has_row && text)
+        db_copy_text(statement, 0, text, 64);
     sqlite3_reset(statement);
-    return failed;
+    if (rc == 0)
+        *found = has_row;
+    return rc;
 }
 
-void db_reset(sqlite3_stmt *statement)
+bool db_next(struct history *self, sqlite3_stmt *statement, int *rc, struct cb_err *err)
 {
-    sqlite3_reset(statement);
+    int code = *rc ? SQLITE_DONE : sqlite3_step(statement);
+    if (code != SQLITE_ROW && code != SQLITE_DONE) {
+        *rc = db_fail(self, "reading", err);
+        sqlite3_reset(statement);
+    }
+    return code == SQLITE_ROW;
 }
 
 const char *db_text(sqlite3_stmt *statement, int column)
@@ -153,7 +166,7 @@ void db_copy_text(sqlite3_stmt *statement, int column, char *out, size_t size)
     snprintf(out, size, "%s", db_text(statement, column));
 }
 
-int db_begin(struct history *self, struct cb_err *err)
+int history_begin(struct history *self, struct cb_err *err)
 {
     if (self->depth++)
         return 0;
@@ -163,7 +176,7 @@ int db_begin(struct history *self, struct cb_err *err)
     return rc;
 }
 
-int db_end(struct history *self, int rc, struct cb_err *err)
+int history_end(struct history *self, int rc, struct cb_err *err)
 {
     if (--self->depth)
         return rc;

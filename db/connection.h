@@ -47,18 +47,55 @@ int history_open_with(const struct history_opening *opening, struct history **hi
 int db_fail(struct history *self, const char *what, struct cb_err *err);
 int db_exec(struct history *self, const char *sql, struct cb_err *err) CB_MUST_CHECK; /* any SQL that returns no rows */
 int db_run(struct history *self, struct cb_err *err, const char *sql, const char *types, ...) CB_MUST_CHECK;
-/* Binds and returns the statement to step; borrowed, reset by its next use or by db_reset. */
+/* Binds and returns the statement to step; borrowed, reset by its next use or by sqlite3_reset. */
 int db_query(struct history *self, sqlite3_stmt **statement, struct cb_err *err, const char *sql, const char *types,
              ...) CB_MUST_CHECK;
-int db_step(struct history *self, sqlite3_stmt *statement, bool *has_row, struct cb_err *err) CB_MUST_CHECK;
-void db_reset(sqlite3_stmt *statement);
+/* Steps to the next row unless *rc is already a failure. False at the end, and after a failure, which sets *rc. */
+bool db_next(struct history *self, sqlite3_stmt *statement, int *rc, struct cb_err *err);
+/* Whether the query has a row. `text` receives its first column; NULL if only the row matters. */
+int db_find(struct history *self, bool *found, char text[64], struct cb_err *err, const char *sql, const char *types,
+            ...) CB_MUST_CHECK;
 const char *db_text(sqlite3_stmt *statement, int column); /* "" for null */
 double db_double(sqlite3_stmt *statement, int column);    /* NAN for null */
 void db_copy_text(sqlite3_stmt *statement, int column, char *out, size_t size);
 
-/* Write transactions lock at the start, so that two writers wait for each other instead of one failing half-way. `rc`
- * is the result of the work: 0 commits, any other value rolls back; returns `rc` or the commit's failure. */
-int db_begin(struct history *self, struct cb_err *err) CB_MUST_CHECK;
-int db_end(struct history *self, int rc, struct cb_err *err) CB_MUST_CHECK;
+/* ---- the schema, as numbered migrations; docs/history.md explains the tables ---- */
+
+#define SCHEMA_VERSION 3
+
+/* Whether the database must be migrated. Here and below, another program's database and a newer schema fail with a
+ * message that names the file. */
+int schema_is_older(struct history *self, bool *older, struct cb_err *err) CB_MUST_CHECK;
+/* Migrates the database, open for writing, to SCHEMA_VERSION in one transaction. */
+int schema_migrate(struct history *self, struct cb_err *err) CB_MUST_CHECK;
+/* Updates table catalogue to match run/metrics.def and reads the ids of the metrics. */
+int schema_sync_catalogue(struct history *self, struct cb_err *err) CB_MUST_CHECK;
+
+/* ---- rows of a run, as ingest and planning write them ---- */
+
+/* Run, sweep, block, store target and params. An existing run keeps its state and results; its folder, experiment and
+ * labels are updated. */
+int rows_insert_run(struct history *self, const struct planned_run *row, struct cb_err *err) CB_MUST_CHECK;
+/* Deletes everything that belongs to a run, including its row. */
+int rows_delete_run(struct history *self, const char *run, struct cb_err *err) CB_MUST_CHECK;
+int rows_insert_event(struct history *self, const char *run, uint64_t at_ns, const char *state, const char *note,
+                      struct cb_err *err) CB_MUST_CHECK;
+/* CB_ERR_NOT_FOUND if there is no such run; `id` may be NULL. */
+int rows_run_id(struct history *self, const char *run, int64_t *id, struct cb_err *err) CB_MUST_CHECK;
+
+/* Writes planned.json to the run folder: what a rebuild cannot take from the experiment. */
+int planned_file_write(const struct planned_run *row, struct cb_err *err) CB_MUST_CHECK;
+/* Fills sweep and site (borrowed from `file`, which the caller releases, also after a failure), block, combination
+ * and planned_wall_ns. Without the file, the run stands alone: planned on this machine when the folder was created. */
+struct planned_file {
+    char *sweep, *site; /* owned; NULL if absent */
+};
+int planned_file_read(const char *folder, struct planned_run *row, struct planned_file *file,
+                      struct cb_err *err) CB_MUST_CHECK;
+void planned_file_release(struct planned_file *file);
+
+/* The newest passed runs that match the filters of a window baseline, except those in `exclude`. */
+int selection_of_window(struct history *self, const struct baseline *baseline, const struct run_selection *exclude,
+                        struct run_selection *selection, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

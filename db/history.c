@@ -1,6 +1,6 @@
 /* Opening and closing a history, planning runs and their states: where the database may be, and how SQLite is set
  * up. */
-#include "db/history.h"
+#include "db/connection.h"
 
 #include <errno.h>
 #include <string.h>
@@ -9,9 +9,6 @@
 #include "core/alloc.h"
 #include "core/buf.h"
 #include "core/clock.h"
-#include "db/connection.h"
-#include "db/rows.h"
-#include "db/schema.h"
 #include "run/run_folder.h"
 
 #define PATH_MAX_BYTES 4096
@@ -186,45 +183,29 @@ const char *history_folder(const struct history *self)
     return self->folder;
 }
 
-int history_begin(struct history *self, struct cb_err *err)
-{
-    return db_begin(self, err);
-}
-
-int history_end(struct history *self, int rc, struct cb_err *err)
-{
-    return db_end(self, rc, err);
-}
-
 int history_plan_run(struct history *self, const struct planned_run *planned, struct cb_err *err)
 {
-    struct run_row row = {.run = planned->run,
-                          .sweep = planned->sweep,
-                          .folder = planned->folder,
-                          .block = planned->block,
-                          .combination = planned->combination,
-                          .planned_ns = planned->planned_wall_ns ? planned->planned_wall_ns : clock_wall_ns(),
-                          .experiment = planned->experiment,
-                          .site = planned->site};
-    int rc = planned_file_write(planned->batch, &row, err);
-    if (rc)
-        return rc;
-    rc = db_begin(self, err);
+    struct planned_run row = *planned;
+    if (!row.planned_wall_ns)
+        row.planned_wall_ns = clock_wall_ns();
+    int rc = planned_file_write(&row, err);
+    if (rc == 0)
+        rc = history_begin(self, err);
     if (rc)
         return rc;
     rc = rows_insert_run(self, &row, err);
-    return db_end(self, rc, err);
+    return history_end(self, rc, err);
 }
 
 int history_set_state(struct history *self, const char *run, const char *state, struct cb_err *err)
 {
-    int rc = db_begin(self, err);
+    int rc = history_begin(self, err);
     if (rc)
         return rc;
     rc = db_run(self, err, "UPDATE run SET state=?2 WHERE run=?1 AND state<>?2", "tt", run, state);
     if (rc == 0 && sqlite3_changes(self->db) > 0)
         rc = rows_insert_event(self, run, clock_wall_ns(), state, NULL, err);
     else if (rc == 0)
-        rc = rows_need_run(self, run, err);
-    return db_end(self, rc, err);
+        rc = rows_run_id(self, run, NULL, err);
+    return history_end(self, rc, err);
 }

@@ -62,7 +62,8 @@ struct pool_cost {
 int history_keep_pool(struct history *self, const struct pool_cost *cost, struct cb_err *err) CB_MUST_CHECK;
 
 /* Groups many writes into one transaction: `rc` is the result of the work, 0 commits, any other value rolls back;
- * returns `rc`, or the commit's failure. Transactions nest; the outermost decides. */
+ * returns `rc`, or the commit's failure. Transactions nest; the outermost decides. They lock at the start, so that two
+ * writers wait for each other instead of one failing half-way. */
 int history_begin(struct history *self, struct cb_err *err) CB_MUST_CHECK;
 int history_end(struct history *self, int rc, struct cb_err *err) CB_MUST_CHECK;
 

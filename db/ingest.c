@@ -8,7 +8,6 @@
 #include "core/json.h"
 #include "core/yaml.h"
 #include "db/connection.h"
-#include "db/rows.h"
 #include "run/job_record.h"
 #include "run/record.h"
 #include "run/results.h"
@@ -164,15 +163,6 @@ static int insert_histogram(struct ingest *self, enum operation op, const struct
                   histogram_quantile(latency, 0.999), (const void *)packed, used);
 }
 
-static int insert_histograms(struct ingest *self, const struct record *record, struct cb_err *err)
-{
-    int rc = 0;
-    for (int op = 0; op < OP_COUNT && rc == 0; op++)
-        if (record->latency[op].count)
-            rc = insert_histogram(self, (enum operation)op, &record->latency[op], err);
-    return rc;
-}
-
 /* Results: what the run's rows say. Replaces those of an earlier attempt. */
 
 static int insert_metrics(struct ingest *self, const struct results *results, struct cb_err *err)
@@ -181,9 +171,7 @@ static int insert_metrics(struct ingest *self, const struct results *results, st
     for (size_t i = 0; i < results->count && rc == 0; i++) {
         const struct result_row *row = &results->rows[i];
         const struct summary *summary = &row->summary;
-        rc = db_run(self->history, err, "INSERT OR REPLACE INTO metric VALUES(?,?,?,?,?,?,?,?,?,?,?)",
-                    "tttidddddd"
-                    "b",
+        rc = db_run(self->history, err, "INSERT OR REPLACE INTO metric VALUES(?,?,?,?,?,?,?,?,?,?,?)", "tttiddddddb",
                     self->run, operation_name(row->op), metric_row(row->metric)->name, (int64_t)summary->n,
                     summary->median, summary->p95, summary->min, summary->max, summary->mean, summary->mad,
                     (const void *)row->iterations, row->iterations ? summary->n * sizeof *row->iterations : 0);
@@ -223,14 +211,11 @@ static int insert_operations(struct ingest *self, const struct results *results,
 static int grow_numbers(struct history *self, uint64_t count, struct cb_err *err)
 {
     sqlite3_stmt *statement;
-    bool has_row;
+    uint64_t next = count;
     int rc = db_query(self, &statement, err, "SELECT coalesce(max(n),-1)+1 FROM number", "");
-    if (rc == 0)
-        rc = db_step(self, statement, &has_row, err);
-    if (rc)
-        return rc;
-    uint64_t next = (uint64_t)sqlite3_column_int64(statement, 0);
-    db_reset(statement);
+    if (db_next(self, statement, &rc, err))
+        next = (uint64_t)sqlite3_column_int64(statement, 0);
+    sqlite3_reset(statement);
     for (; next < count && rc == 0; next++)
         rc = db_run(self, err, "INSERT INTO number VALUES(?)", "u", next);
     return rc;
@@ -251,8 +236,9 @@ static int ingest_record(struct ingest *self, const struct record *record, struc
         rc = insert_samples(self, record, err);
     if (rc == 0)
         rc = insert_ranks(self, record, err);
-    if (rc == 0)
-        rc = insert_histograms(self, record, err);
+    for (int op = 0; op < OP_COUNT && rc == 0; op++)
+        if (record->latency[op].count)
+            rc = insert_histogram(self, (enum operation)op, &record->latency[op], err);
     if (rc == 0)
         rc = insert_metrics(self, &results, err);
     if (rc == 0)
@@ -288,7 +274,7 @@ static int insert_fingerprint_value(struct ingest *self, const char *key, const 
 static int insert_fingerprint_tree(struct ingest *self, const char *prefix, const struct json_value *value,
                                    struct cb_err *err)
 {
-    char key[512], index[32];
+    char key[512];
     int rc = 0;
     if (json_is_object(value)) {
         size_t position = 0;
@@ -302,8 +288,7 @@ static int insert_fingerprint_tree(struct ingest *self, const char *prefix, cons
     }
     if (json_is_array(value)) {
         for (size_t i = 0; i < json_count(value) && rc == 0; i++) {
-            snprintf(index, sizeof index, "%zu", i);
-            snprintf(key, sizeof key, "%s.%s", prefix, index);
+            snprintf(key, sizeof key, "%s.%zu", prefix, i);
             rc = insert_fingerprint_tree(self, key, json_at(value, i), err);
         }
         return rc;
@@ -365,28 +350,6 @@ static int ingest_attempt(struct ingest *self, const struct manifest *manifest, 
     return rc;
 }
 
-static int is_known(struct history *self, const char *run, const struct manifest *manifest, bool *known,
-                    struct cb_err *err)
-{
-    sqlite3_stmt *statement;
-    int rc = db_query(self, &statement, err, "SELECT 1 FROM attempt WHERE run=? AND attempt=? AND records_sha256=?",
-                      "tit", run, (int64_t)manifest->attempt, manifest->records_sha256);
-    if (rc == 0)
-        rc = db_step(self, statement, known, err);
-    db_reset(statement);
-    return rc;
-}
-
-static int count_rows(struct history *self, const char *run, bool *there, struct cb_err *err)
-{
-    sqlite3_stmt *statement;
-    int rc = db_query(self, &statement, err, "SELECT 1 FROM run WHERE run=?", "t", run);
-    if (rc == 0)
-        rc = db_step(self, statement, there, err);
-    db_reset(statement);
-    return rc;
-}
-
 /* Labels come from labels.yaml, which may have been edited since. */
 static int apply_labels(const char *folder, struct experiment *experiment, struct cb_err *err)
 {
@@ -413,23 +376,9 @@ static int apply_labels(const char *folder, struct experiment *experiment, struc
     return rc;
 }
 
-/* Whether the row has this experiment. */
-static int is_planned_so(struct history *self, const char *run, const struct experiment *experiment, bool *is,
-                         struct cb_err *err)
-{
-    sqlite3_stmt *statement;
-    char hash[EXPERIMENT_HASH_LENGTH + 1];
-    experiment_hash(experiment, hash);
-    int rc = db_query(self, &statement, err, "SELECT 1 FROM run WHERE run=? AND hash=?", "tt", run, hash);
-    if (rc == 0)
-        rc = db_step(self, statement, is, err);
-    db_reset(statement);
-    return rc;
-}
-
 static int insert_run_of_folder(struct history *self, const char *folder, const char *run, struct cb_err *err)
 {
-    struct run_row row = {.run = run, .folder = folder};
+    struct planned_run row = {.run = run, .folder = folder};
     struct experiment *experiment = NULL;
     struct planned_file file;
     int rc = planned_file_read(folder, &row, &file, err);
@@ -449,10 +398,12 @@ static int insert_run_of_folder(struct history *self, const char *folder, const 
 static int refresh_run_of_folder(struct history *self, const char *folder, const char *run, struct cb_err *err)
 {
     struct experiment *experiment = NULL;
+    char hash[EXPERIMENT_HASH_LENGTH + 1];
     bool same = false;
     if (run_folder_read_experiment(folder, &experiment, NULL))
         return 0;
-    int rc = is_planned_so(self, run, experiment, &same, err);
+    experiment_hash(experiment, hash);
+    int rc = db_find(self, &same, NULL, err, "SELECT 1 FROM run WHERE run=? AND hash=?", "tt", run, hash);
     experiment_free(experiment);
     return rc || !same ? rc : insert_run_of_folder(self, folder, run, err);
 }
@@ -473,7 +424,9 @@ static int ingest_attempts(struct history *self, const char *folder, const char 
             continue;
         }
         if (rc == 0)
-            rc = is_known(self, run, &manifest, &known, err);
+            rc =
+                db_find(self, &known, NULL, err, "SELECT 1 FROM attempt WHERE run=? AND attempt=? AND records_sha256=?",
+                        "tit", run, (int64_t)manifest.attempt, manifest.records_sha256);
         *sealed = true;
         if (rc || known)
             continue;
@@ -535,14 +488,14 @@ int history_ingest(struct history *self, const char *run_folder, bool *ingested,
     if (rc == 0)
         rc = run_folder_last_attempt(run_folder, &last, &own);
     if (rc == 0)
-        rc = db_begin(self, &own);
+        rc = history_begin(self, &own);
     if (rc == 0) {
-        rc = count_rows(self, run, &there, &own);
+        rc = db_find(self, &there, NULL, &own, "SELECT 1 FROM run WHERE run=?", "t", run);
         if (rc == 0)
             rc = ingest_attempts(self, run_folder, run, last, there, &new_attempt, &sealed, &own);
         if (rc == 0 && new_attempt)
             rc = insert_job_times(self, run_folder, run, &own);
-        rc = db_end(self, rc, &own);
+        rc = history_end(self, rc, &own);
     }
     if (rc)
         return cb_fail(err, rc, "ingesting %s: %s", run_folder, own.message);
@@ -556,12 +509,11 @@ int history_ingest(struct history *self, const char *run_folder, bool *ingested,
 int history_clear_for_rebuild(struct history *self, size_t *kept, struct cb_err *err)
 {
     sqlite3_stmt *statement;
-    bool has_row;
     struct buf names;
     buf_init(&names, 1u << 30);
     int rc = db_query(self, &statement, err, "SELECT run, folder FROM run", "");
     *kept = 0;
-    while (rc == 0 && (rc = db_step(self, statement, &has_row, err)) == 0 && has_row) {
+    while (db_next(self, statement, &rc, err)) {
         struct stat status;
         if (stat(db_text(statement, 1), &status))
             (*kept)++;

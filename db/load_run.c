@@ -49,19 +49,14 @@ const char *run_info_fact(const struct run_info *info, const char *key)
 static int load_run_row(struct history *self, const char *run, struct run_info *info, struct cb_err *err)
 {
     sqlite3_stmt *statement;
-    bool has_row;
     int rc = db_query(self, &statement, err,
                       "SELECT run, sweep, state, outcome, hash, folder, message, block, combination, started_ns,"
                       " ended_ns, iterations_verified, iterations_to_verify, suspected_cache, coldness_unknown,"
                       " planned_ns, (SELECT max(attempt) FROM attempt a WHERE a.run=r.run),"
                       " (SELECT s.site FROM site s WHERE s.id=r.site) FROM run r WHERE run=?",
                       "t", run);
-    if (rc == 0)
-        rc = db_step(self, statement, &has_row, err);
-    if (rc)
-        return rc;
-    if (!has_row)
-        return cb_fail(err, CB_ERR_NOT_FOUND, "no run %s in history %s", run, self->path);
+    if (!db_next(self, statement, &rc, err))
+        return rc ? rc : cb_fail(err, CB_ERR_NOT_FOUND, "no run %s in history %s", run, self->path);
     db_copy_text(statement, 0, info->run, sizeof info->run);
     db_copy_text(statement, 1, info->sweep, sizeof info->sweep);
     db_copy_text(statement, 2, info->state, sizeof info->state);
@@ -80,7 +75,7 @@ static int load_run_row(struct history *self, const char *run, struct run_info *
     info->planned_wall_ns = (uint64_t)sqlite3_column_int64(statement, 15);
     info->attempt = (uint32_t)sqlite3_column_int64(statement, 16);
     db_copy_text(statement, 17, info->site, sizeof info->site);
-    db_reset(statement);
+    sqlite3_reset(statement);
     if (!info->folder || !info->message)
         return alloc_fail(err, "to read run %s", run);
     return 0;
@@ -90,21 +85,18 @@ static int load_run_row(struct history *self, const char *run, struct run_info *
 int history_load_experiment(struct history *self, const char *run, struct experiment **experiment, struct cb_err *err)
 {
     sqlite3_stmt *statement = NULL;
-    bool has_row;
     struct experiment *loaded;
     int rc = experiment_new(&loaded, err);
     if (rc)
         return rc;
     rc = db_query(self, &statement, err, "SELECT key, value FROM param WHERE run=?", "t", run);
-    while (rc == 0 && (rc = db_step(self, statement, &has_row, err)) == 0 && has_row) {
+    while (db_next(self, statement, &rc, err)) {
         const char *key = db_text(statement, 0), *value = db_text(statement, 1);
         enum option_id id;
-        bool is_label = strncmp(key, "label.", 6) == 0;
-        if (!is_label && option_find(key, &id, NULL))
-            continue;
-        if (!is_label && strcmp(experiment_text(loaded, id), value) == 0)
-            continue;
         struct cb_err why;
+        if (strncmp(key, "label.", 6) != 0 &&
+            (option_find(key, &id, NULL) || strcmp(experiment_text(loaded, id), value) == 0))
+            continue;
         if (experiment_set(loaded, key, value, NULL, &why))
             rc = cb_fail(err, CB_ERR_CORRUPT,
                          "the rows of run %s in the history are damaged: %s; `ckptbench collect --rebuild` makes them "
@@ -112,7 +104,7 @@ int history_load_experiment(struct history *self, const char *run, struct experi
                          run, why.message);
     }
     if (rc) {
-        db_reset(statement);
+        sqlite3_reset(statement);
         experiment_free(loaded);
     } else {
         *experiment = loaded;
@@ -120,26 +112,13 @@ int history_load_experiment(struct history *self, const char *run, struct experi
     return rc;
 }
 
-static int copy_iterations(sqlite3_stmt *statement, int column, struct run_metric *metric, struct cb_err *err)
-{
-    size_t bytes = (size_t)sqlite3_column_bytes(statement, column);
-    if (bytes == 0 || bytes != metric->summary.n * sizeof(double))
-        return 0;
-    metric->iterations = malloc(bytes);
-    if (!metric->iterations)
-        return alloc_fail(err, "for the iterations of a run");
-    memcpy(metric->iterations, sqlite3_column_blob(statement, column), bytes);
-    return 0;
-}
-
 static int load_metrics(struct history *self, struct run_info *info, struct cb_err *err)
 {
     sqlite3_stmt *statement;
-    bool has_row;
     int rc = db_query(self, &statement, err,
                       "SELECT op, metric, n, median, p95, min, max, mean, mad, iterations FROM metric WHERE run=?", "t",
                       info->run);
-    while (rc == 0 && (rc = db_step(self, statement, &has_row, err)) == 0 && has_row) {
+    while (db_next(self, statement, &rc, err)) {
         struct run_metric metric = {0};
         if (!operation_find(db_text(statement, 0), &metric.op) || !metric_find(db_text(statement, 1), &metric.metric))
             continue;
@@ -150,9 +129,15 @@ static int load_metrics(struct history *self, struct run_info *info, struct cb_e
                                           .max = db_double(statement, 6),
                                           .mean = db_double(statement, 7),
                                           .mad = db_double(statement, 8)};
+        size_t bytes = (size_t)sqlite3_column_bytes(statement, 9);
         rc = alloc_grow(&info->metrics, info->metric_count, sizeof metric, err);
-        if (rc == 0)
-            rc = copy_iterations(statement, 9, &metric, err);
+        if (rc == 0 && bytes && bytes == metric.summary.n * sizeof(double)) {
+            metric.iterations = malloc(bytes);
+            if (metric.iterations)
+                memcpy(metric.iterations, sqlite3_column_blob(statement, 9), bytes);
+            else
+                rc = alloc_fail(err, "for the iterations of a run");
+        }
         if (rc == 0)
             info->metrics[info->metric_count++] = metric;
     }
@@ -162,7 +147,6 @@ static int load_metrics(struct history *self, struct run_info *info, struct cb_e
 static int load_operations(struct history *self, struct run_info *info, struct cb_err *err)
 {
     sqlite3_stmt *statement;
-    bool has_row;
     for (int op = 0; op < OP_COUNT; op++) {
         info->slowest_rank[op] = -1;
         info->slowest_rank_state[op] = STATE_COUNT;
@@ -171,7 +155,7 @@ static int load_operations(struct history *self, struct run_info *info, struct c
         db_query(self, &statement, err,
                  "SELECT op, slowest_rank, slowest_share, slowest_excess, slowest_state FROM operation WHERE run=?",
                  "t", info->run);
-    while (rc == 0 && (rc = db_step(self, statement, &has_row, err)) == 0 && has_row) {
+    while (db_next(self, statement, &rc, err)) {
         enum operation op;
         if (!operation_find(db_text(statement, 0), &op))
             continue;
@@ -182,7 +166,7 @@ static int load_operations(struct history *self, struct run_info *info, struct c
     }
     if (rc == 0)
         rc = db_query(self, &statement, err, "SELECT op, state, share FROM state_share WHERE run=?", "t", info->run);
-    while (rc == 0 && (rc = db_step(self, statement, &has_row, err)) == 0 && has_row) {
+    while (db_next(self, statement, &rc, err)) {
         enum operation op;
         enum rank_state state;
         if (operation_find(db_text(statement, 0), &op) && rank_state_find(db_text(statement, 1), &state))
@@ -194,11 +178,10 @@ static int load_operations(struct history *self, struct run_info *info, struct c
 static int load_fingerprint(struct history *self, struct run_info *info, struct cb_err *err)
 {
     sqlite3_stmt *statement;
-    bool has_row;
     int rc =
         db_query(self, &statement, err, "SELECT key, value FROM fingerprint WHERE run=? AND attempt=? ORDER BY key",
                  "ti", info->run, (int64_t)info->attempt);
-    while (rc == 0 && (rc = db_step(self, statement, &has_row, err)) == 0 && has_row) {
+    while (db_next(self, statement, &rc, err)) {
         rc = alloc_grow(&info->fingerprint_keys, info->fingerprint_count, sizeof(char *), err);
         if (rc == 0)
             rc = alloc_grow(&info->fingerprint_values, info->fingerprint_count, sizeof(char *), err);
@@ -216,10 +199,9 @@ static int load_fingerprint(struct history *self, struct run_info *info, struct 
 static int load_facts(struct history *self, struct run_info *info, struct cb_err *err)
 {
     sqlite3_stmt *statement;
-    bool has_row;
     int rc = db_query(self, &statement, err, "SELECT fact FROM fact WHERE run=? AND attempt=? ORDER BY rank, number",
                       "ti", info->run, (int64_t)info->attempt);
-    while (rc == 0 && (rc = db_step(self, statement, &has_row, err)) == 0 && has_row) {
+    while (db_next(self, statement, &rc, err)) {
         rc = alloc_grow(&info->facts, info->fact_count, sizeof(char *), err);
         if (rc)
             break;

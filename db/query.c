@@ -13,7 +13,6 @@ static int read_listed(struct history *self, const char *run, double medians[MET
         sqlite3_stmt *statement;
         enum metric_id metric = (enum metric_id)i;
         enum operation op = OP_NONE;
-        bool has_row = false;
         medians[i] = NAN;
         if (!metric_in_list(metric))
             continue;
@@ -21,12 +20,9 @@ static int read_listed(struct history *self, const char *run, double medians[MET
             op++;
         rc = db_query(self, &statement, err, "SELECT median FROM metric WHERE run=? AND op=? AND metric=?", "ttt", run,
                       operation_name(op), metric_row(metric)->name);
-        if (rc == 0)
-            rc = db_step(self, statement, &has_row, err);
-        if (rc == 0 && has_row)
+        if (db_next(self, statement, &rc, err))
             medians[i] = db_double(statement, 0);
-        if (rc == 0)
-            db_reset(statement);
+        sqlite3_reset(statement);
     }
     return rc;
 }
@@ -36,7 +32,6 @@ int history_each_run(struct history *self, const struct run_selection *selection
 {
     sqlite3_stmt *statement;
     double medians[METRIC_COUNT];
-    bool has_row;
     int rc = 0;
     for (size_t i = 0; i < selection->count && rc == 0; i++) {
         const char *run = selection->runs[i];
@@ -47,9 +42,7 @@ int history_each_run(struct history *self, const struct run_selection *selection
                           " started_ns, ended_ns, (SELECT s.site FROM site s WHERE s.id=run.site), block,"
                           " combination FROM run WHERE run=?",
                           "t", run);
-        if (rc == 0)
-            rc = db_step(self, statement, &has_row, err);
-        if (rc || !has_row)
+        if (!db_next(self, statement, &rc, err))
             continue; /* removed since it was selected */
         struct run_line line = {.run = db_text(statement, 0),
                                 .sweep = db_text(statement, 1),
@@ -67,7 +60,7 @@ int history_each_run(struct history *self, const struct run_selection *selection
                                 .combination = (uint64_t)sqlite3_column_int64(statement, 13),
                                 .medians = medians};
         rc = each(context, &line, err);
-        db_reset(statement);
+        sqlite3_reset(statement);
     }
     return rc;
 }
@@ -101,7 +94,6 @@ static int give_sample(struct history *self, sqlite3_stmt *statement, double **r
 int history_each_sample(struct history *self, const char *run, rank_values_fn each, void *context, struct cb_err *err)
 {
     sqlite3_stmt *statement;
-    bool has_row;
     double *ranks = NULL;
     size_t capacity = 0;
     int rc = db_query(self, &statement, err,
@@ -109,9 +101,9 @@ int history_each_sample(struct history *self, const char *run, rank_values_fn ea
                       " JOIN sample s ON s.run_id=r.id JOIN catalogue c ON c.id=s.metric WHERE r.run=?"
                       " ORDER BY s.attempt, s.op, s.iteration, s.metric",
                       "t", run);
-    while (rc == 0 && (rc = db_step(self, statement, &has_row, err)) == 0 && has_row)
+    while (db_next(self, statement, &rc, err))
         rc = give_sample(self, statement, &ranks, &capacity, each, context, err);
-    db_reset(statement);
+    sqlite3_reset(statement);
     free(ranks);
     return rc;
 }
@@ -120,14 +112,13 @@ int history_each_failure(struct history *self, const char *run, uint32_t attempt
                          struct cb_err *err)
 {
     sqlite3_stmt *statement;
-    bool has_row;
     int rc =
         db_query(self, &statement, err, "SELECT rank, code, text FROM failure WHERE run=? AND attempt=? ORDER BY rank",
                  "ti", run, (int64_t)attempt);
-    while (rc == 0 && (rc = db_step(self, statement, &has_row, err)) == 0 && has_row)
+    while (db_next(self, statement, &rc, err))
         rc = each(context, (uint32_t)sqlite3_column_int64(statement, 0), db_text(statement, 1), db_text(statement, 2),
                   err);
-    db_reset(statement);
+    sqlite3_reset(statement);
     return rc;
 }
 
@@ -191,8 +182,7 @@ static int step_rows(sqlite3_stmt *statement, struct history *self, query_row_fn
         cells[i].bytes = strlen(cells[i].text);
     }
     int rc = row(context, true, cells, (size_t)count, err);
-    bool has_row = true;
-    while (rc == 0 && (rc = db_step(self, statement, &has_row, err)) == 0 && has_row) {
+    while (db_next(self, statement, &rc, err)) {
         for (int i = 0; i < count; i++)
             read_cell(statement, i, &cells[i]);
         rc = row(context, false, cells, (size_t)count, err);

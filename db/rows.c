@@ -1,5 +1,5 @@
-/* Rows of a run: how an experiment becomes columns and params, and planned.json. */
-#include "db/rows.h"
+/* Rows of a run: how an experiment becomes columns and params, and planned.json; and the rows of warm pools. */
+#include "db/connection.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -10,14 +10,12 @@
 #include "core/clock.h"
 #include "core/file_batch.h"
 #include "core/json.h"
-#include "db/connection.h"
-#include "db/history.h"
 #include "run/experiment_json.h"
 
 #define PLANNED_FILE_VERSION 1
 #define JSON_MAX_BYTES (1u << 20)
 
-static int insert_params(struct history *self, const struct run_row *row, struct cb_err *err)
+static int insert_params(struct history *self, const struct planned_run *row, struct cb_err *err)
 {
     static const char sql[] = "INSERT OR REPLACE INTO param VALUES(?,?,?,?)";
     int rc = db_run(self, err, "DELETE FROM param WHERE run=?", "t", row->run);
@@ -35,33 +33,28 @@ static int insert_params(struct history *self, const struct run_row *row, struct
 }
 
 /* Runs of this machine have the site "local"; a site's row is created with its first run. */
-static const char *site_of(const struct run_row *row)
+static int insert_place(struct history *self, const struct planned_run *row, struct cb_err *err)
 {
-    return row->site ? row->site : "local";
-}
-
-static int insert_place(struct history *self, const struct run_row *row, struct cb_err *err)
-{
-    const char *store = experiment_text(row->experiment, OPT_STORE);
-    int rc = db_run(self, err, "INSERT OR IGNORE INTO site(site) VALUES(?)", "t", site_of(row));
+    const char *store = experiment_text(row->experiment, OPT_STORE), *site = row->site ? row->site : "local";
+    int rc = db_run(self, err, "INSERT OR IGNORE INTO site(site) VALUES(?)", "t", site);
     if (rc == 0)
         rc = db_run(self, err,
                     "INSERT OR IGNORE INTO store_target(site, store) VALUES((SELECT id FROM site WHERE site=?),?)",
-                    "tt", site_of(row), store);
+                    "tt", site, store);
     if (rc == 0 && row->sweep)
         rc = db_run(self, err,
                     "INSERT INTO sweep VALUES(?,?) ON CONFLICT(sweep) DO UPDATE SET"
                     " planned_ns=min(planned_ns, excluded.planned_ns)",
-                    "tu", row->sweep, row->planned_ns);
+                    "tu", row->sweep, row->planned_wall_ns);
     if (rc == 0 && row->sweep)
         rc = db_run(self, err,
                     "INSERT INTO block VALUES(?,?,?) ON CONFLICT(sweep, block) DO UPDATE SET"
                     " planned_ns=min(planned_ns, excluded.planned_ns)",
-                    "tuu", row->sweep, row->block, row->planned_ns);
+                    "tuu", row->sweep, row->block, row->planned_wall_ns);
     return rc;
 }
 
-int rows_insert_run(struct history *self, const struct run_row *row, struct cb_err *err)
+int rows_insert_run(struct history *self, const struct planned_run *row, struct cb_err *err)
 {
     char hash[EXPERIMENT_HASH_LENGTH + 1];
     struct buf experiment, labels;
@@ -87,8 +80,8 @@ int rows_insert_run(struct history *self, const struct run_row *row, struct cb_e
                     " site=excluded.site, store_target=excluded.store_target, experiment=excluded.experiment,"
                     " labels=excluded.labels",
                     "ttuutttuttt", row->run, row->sweep, row->block, row->combination,
-                    experiment_text(row->experiment, OPT_STORE), row->folder, hash, row->planned_ns, experiment.data,
-                    labels.data, site_of(row));
+                    experiment_text(row->experiment, OPT_STORE), row->folder, hash, row->planned_wall_ns,
+                    experiment.data, labels.data, row->site ? row->site : "local");
     if (rc == 0)
         rc = insert_params(self, row, err);
     buf_release(&experiment);
@@ -128,25 +121,15 @@ int rows_insert_event(struct history *self, const char *run, uint64_t at_ns, con
 int rows_run_id(struct history *self, const char *run, int64_t *id, struct cb_err *err)
 {
     sqlite3_stmt *statement;
-    bool has_row;
     int rc = db_query(self, &statement, err, "SELECT id FROM run WHERE run=?", "t", run);
-    if (rc == 0)
-        rc = db_step(self, statement, &has_row, err);
-    if (rc)
-        return rc;
-    if (has_row)
+    bool found = db_next(self, statement, &rc, err);
+    if (found && id)
         *id = sqlite3_column_int64(statement, 0);
-    db_reset(statement);
-    return has_row ? 0 : cb_fail(err, CB_ERR_NOT_FOUND, "no run %s in history %s", run, self->path);
+    sqlite3_reset(statement);
+    return found || rc ? rc : cb_fail(err, CB_ERR_NOT_FOUND, "no run %s in history %s", run, self->path);
 }
 
-int rows_need_run(struct history *self, const char *run, struct cb_err *err)
-{
-    int64_t id;
-    return rows_run_id(self, run, &id, err);
-}
-
-int planned_file_write(struct file_batch *batch, const struct run_row *row, struct cb_err *err)
+int planned_file_write(const struct planned_run *row, struct cb_err *err)
 {
     char path[4096];
     struct buf text;
@@ -158,17 +141,16 @@ int planned_file_write(struct file_batch *batch, const struct run_row *row, stru
     json_member_u64(&json, "version", PLANNED_FILE_VERSION);
     json_member_text(&json, "run", row->run);
     json_member_text(&json, "sweep", row->sweep);
-    if (row->site) {
+    if (row->site)
         json_member_text(&json, "site", row->site);
-    }
     json_member_u64(&json, "block", row->block);
     json_member_u64(&json, "combination", row->combination);
-    json_member_u64(&json, "planned_ns", row->planned_ns);
+    json_member_u64(&json, "planned_ns", row->planned_wall_ns);
     json_write_end_object(&json);
     buf_append_char(&text, '\n');
     int rc = buf_check(&text, path, err);
     if (rc == 0)
-        rc = file_write(batch, &text, path, 0644, err);
+        rc = file_write(row->batch, &text, path, 0644, err);
     buf_release(&text);
     return rc;
 }
@@ -184,36 +166,31 @@ static int copy_member(const struct json_value *root, const char *key, const cha
     return *copy ? 0 : alloc_fail(err, "to read %s", path);
 }
 
-static int parse_planned(const char *path, const struct json_value *root, struct run_row *row,
+static int parse_planned(const char *path, const struct json_value *root, struct planned_run *row,
                          struct planned_file *file, struct cb_err *err)
 {
-    uint64_t version, block, combination, planned_ns;
+    uint64_t version;
     int rc = json_need_u64(root, "version", &version, err);
     if (rc == 0 && version != PLANNED_FILE_VERSION)
         rc = cb_fail(err, CB_ERR_UNSUPPORTED, "version %llu, this program knows %d", (unsigned long long)version,
                      PLANNED_FILE_VERSION);
     if (rc == 0)
-        rc = json_need_u64(root, "block", &block, err);
+        rc = json_need_u64(root, "block", &row->block, err);
     if (rc == 0)
-        rc = json_need_u64(root, "combination", &combination, err);
+        rc = json_need_u64(root, "combination", &row->combination, err);
     if (rc == 0)
-        rc = json_need_u64(root, "planned_ns", &planned_ns, err);
+        rc = json_need_u64(root, "planned_ns", &row->planned_wall_ns, err);
     if (rc)
         return cb_context(err, "%s", path);
     rc = copy_member(root, "sweep", path, &file->sweep, err);
     if (rc == 0)
         rc = copy_member(root, "site", path, &file->site, err);
-    if (rc)
-        return rc;
-    row->block = block;
-    row->combination = combination;
-    row->planned_ns = planned_ns;
     row->sweep = file->sweep;
     row->site = file->site;
-    return 0;
+    return rc;
 }
 
-int planned_file_read(const char *folder, struct run_row *row, struct planned_file *file, struct cb_err *err)
+int planned_file_read(const char *folder, struct planned_run *row, struct planned_file *file, struct cb_err *err)
 {
     char path[4096];
     struct stat status;
@@ -222,7 +199,7 @@ int planned_file_read(const char *folder, struct run_row *row, struct planned_fi
     snprintf(path, sizeof path, "%s/planned.json", folder);
     if (stat(path, &status)) {
         if (stat(folder, &status) == 0)
-            row->planned_ns = (uint64_t)status.st_mtim.tv_sec * NS_PER_S;
+            row->planned_wall_ns = (uint64_t)status.st_mtim.tv_sec * NS_PER_S;
         return 0;
     }
     int rc = json_parse_file(path, JSON_MAX_BYTES, &root, err);
@@ -243,12 +220,22 @@ void planned_file_release(struct planned_file *file)
 int history_mark_folder(const char *run_folder, const char *site, struct cb_err *err)
 {
     const char *slash = strrchr(run_folder, '/');
-    struct run_row row = {.run = slash ? slash + 1 : run_folder, .folder = run_folder};
+    struct planned_run row = {.run = slash ? slash + 1 : run_folder, .folder = run_folder};
     struct planned_file file;
     int rc = planned_file_read(run_folder, &row, &file, err);
     row.site = site;
     if (rc == 0)
-        rc = planned_file_write(NULL, &row, err);
+        rc = planned_file_write(&row, err);
     planned_file_release(&file);
     return rc;
+}
+
+int history_keep_pool(struct history *self, const struct pool_cost *cost, struct cb_err *err)
+{
+    return db_run(
+        self, err,
+        "INSERT OR REPLACE INTO pool VALUES(?1,?2,?3,?4,?5,?6,nullif(?7,0),?8,?9,?10,?11,?12,?13,?14,?15,?16)",
+        "tttuuuuddduududt", cost->id, cost->pool, cost->mode, cost->nodes, cost->created_wall_ns, cost->expires_wall_ns,
+        cost->ended_wall_ns, cost->budget_node_hours, cost->node_hours, cost->job_node_hours, cost->jobs,
+        cost->failed_boots, cost->boot_s, cost->runs, cost->saved_s, cost->note);
 }

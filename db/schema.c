@@ -1,12 +1,12 @@
 /* The schema: numbered migrations. A released migration is never edited; a change is a new migration. */
-#include "db/schema.h"
+#include "db/connection.h"
 
 #include <math.h>
 #include <string.h>
 
 #include "core/alloc.h"
-#include "db/connection.h"
-#include "run/metrics.h"
+
+#define SCHEMA_APPLICATION_ID 0x636b7074 /* "ckpt": identifies the database as ours */
 
 /* Byte k (0 is the lowest) of a double, from the 16 hex digits `h` of its little-endian bytes: instr returns 1 … 15
  * for the digits 1 … F and 0 for the digit 0, so only functions built into SQLite are used. */
@@ -170,34 +170,21 @@ int schema_migrate(struct history *self, struct cb_err *err)
     int rc = check_owner(self, &version, err);
     if (rc || version == SCHEMA_VERSION)
         return rc;
-    rc = db_begin(self, err);
+    rc = history_begin(self, err);
     if (rc)
         return rc;
     rc = check_owner(self, &version, err); /* another process may have migrated it first */
     if (rc == 0 && version < SCHEMA_VERSION)
         rc = apply(self, version, err);
-    return db_end(self, rc, err);
-}
-
-static const char *direction_name(enum metric_direction direction)
-{
-    static const char *const names[] = {"lower", "higher", "neutral"};
-    return names[direction];
-}
-
-static const char *scope_name(enum metric_scope scope)
-{
-    static const char *const names[] = {"sample", "iteration", "run"};
-    return names[scope];
+    return history_end(self, rc, err);
 }
 
 static int read_ids(struct history *self, size_t *known, struct cb_err *err)
 {
     sqlite3_stmt *statement;
-    bool has_row;
     int rc = db_query(self, &statement, err, "SELECT id, metric, meaning FROM catalogue", "");
     *known = 0;
-    while (rc == 0 && (rc = db_step(self, statement, &has_row, err)) == 0 && has_row) {
+    while (db_next(self, statement, &rc, err)) {
         enum metric_id metric;
         if (!metric_find(db_text(statement, 1), &metric))
             continue; /* from another release */
@@ -209,11 +196,13 @@ static int read_ids(struct history *self, size_t *known, struct cb_err *err)
 
 int schema_sync_catalogue(struct history *self, struct cb_err *err)
 {
+    static const char *const directions[] = {"lower", "higher", "neutral"};
+    static const char *const scopes[] = {"sample", "iteration", "run"};
     size_t known;
     int rc = read_ids(self, &known, err);
     if (rc || known == METRIC_COUNT || self->read_only)
         return rc;
-    rc = db_begin(self, err);
+    rc = history_begin(self, err);
     if (rc)
         return rc;
     for (int i = 0; i < METRIC_COUNT && rc == 0; i++) {
@@ -222,9 +211,9 @@ int schema_sync_catalogue(struct history *self, struct cb_err *err)
                     "INSERT INTO catalogue(metric,unit,direction,scope,is_primary,meaning) VALUES(?,?,?,?,?,?)"
                     " ON CONFLICT(metric) DO UPDATE SET unit=excluded.unit, direction=excluded.direction,"
                     " scope=excluded.scope, is_primary=excluded.is_primary, meaning=excluded.meaning",
-                    "ttttit", row->name, row->unit, direction_name(row->direction), scope_name(row->scope),
+                    "ttttit", row->name, row->unit, directions[row->direction], scopes[row->scope],
                     (int64_t)row->primary, row->meaning);
     }
-    rc = db_end(self, rc, err);
+    rc = history_end(self, rc, err);
     return rc ? rc : read_ids(self, &known, err);
 }

@@ -8,7 +8,6 @@
 #include "core/nearest_word.h"
 #include "core/units.h"
 #include "db/connection.h"
-#include "db/selection.h"
 #include "run/options.h"
 #include "run/run_folder.h"
 
@@ -80,8 +79,7 @@ static int clause_run(struct history *self, struct clause *clause, struct run_se
         return db_fail(self, "selecting runs", err);
     for (size_t i = 0; i < clause->count; i++)
         sqlite3_bind_text(statement, (int)i + 1, clause->values[i], -1, SQLITE_STATIC);
-    bool has_row = true;
-    while (rc == 0 && (rc = db_step(self, statement, &has_row, err)) == 0 && has_row)
+    while (db_next(self, statement, &rc, err))
         rc = selection_add(&found, db_text(statement, 0), err);
     sqlite3_finalize(statement);
     if (rc)
@@ -91,28 +89,14 @@ static int clause_run(struct history *self, struct clause *clause, struct run_se
     return rc;
 }
 
-static int query_name(struct history *self, const char *sql, const char *name, char run[64], bool *found,
-                      struct cb_err *err)
-{
-    sqlite3_stmt *statement;
-    int rc = db_query(self, &statement, err, sql, "t", name);
-    if (rc == 0)
-        rc = db_step(self, statement, found, err);
-    if (rc == 0 && *found)
-        db_copy_text(statement, 0, run, 64);
-    db_reset(statement);
-    return rc;
-}
-
 static int fail_with_nearest(struct history *self, const char *name, struct cb_err *err)
 {
     char **names = NULL;
     size_t count = 0;
     sqlite3_stmt *statement;
-    bool has_row;
     int rc = db_query(self, &statement, err,
                       "SELECT run FROM run UNION SELECT sweep FROM sweep UNION SELECT baseline FROM baseline", "");
-    while (rc == 0 && (rc = db_step(self, statement, &has_row, err)) == 0 && has_row) {
+    while (db_next(self, statement, &rc, err)) {
         char **more = realloc(names, (count + 1) * sizeof *names);
         if (!more)
             break;
@@ -122,7 +106,7 @@ static int fail_with_nearest(struct history *self, const char *name, struct cb_e
             break;
         count++;
     }
-    db_reset(statement);
+    sqlite3_reset(statement);
     const char *nearest = nearest_word(name, (const char *const *)names, count);
     for (size_t i = 0; i < count && !nearest; i++) /* the random part of an id, which people remember */
         nearest = *name && strstr(names[i], name) ? names[i] : NULL;
@@ -142,23 +126,18 @@ static int fail_with_nearest(struct history *self, const char *name, struct cb_e
 static int find_prefix(struct history *self, const char *name, char run[64], bool *found, struct cb_err *err)
 {
     sqlite3_stmt *statement;
-    bool has_row;
-    char second[64] = "";
+    char runs[2][64] = {"", ""};
+    size_t count = 0;
     int rc =
         db_query(self, &statement, err,
                  "SELECT run FROM run WHERE run >= ?1 AND run < ?1 || char(1114111) ORDER BY run LIMIT 2", "t", name);
-    *found = false;
-    if (rc == 0)
-        rc = db_step(self, statement, found, err);
-    if (rc == 0 && *found) {
-        db_copy_text(statement, 0, run, 64);
-        rc = db_step(self, statement, &has_row, err);
-        if (rc == 0 && has_row)
-            db_copy_text(statement, 0, second, sizeof second);
-    }
-    db_reset(statement);
-    if (rc == 0 && second[0])
-        return cb_fail(err, CB_ERR_USAGE, "%s could be %s, %s or more: write out the id", name, run, second);
+    while (db_next(self, statement, &rc, err))
+        db_copy_text(statement, 0, runs[count++], sizeof runs[0]);
+    *found = rc == 0 && count > 0;
+    if (*found)
+        memcpy(run, runs[0], sizeof runs[0]);
+    if (count == 2)
+        return cb_fail(err, CB_ERR_USAGE, "%s could be %s, %s or more: write out the id", name, runs[0], runs[1]);
     return rc;
 }
 
@@ -168,23 +147,94 @@ int history_find_run(struct history *self, const char *name, char run[64], struc
     int rc;
     if (strcmp(name, "LATEST") == 0) {
         /* Each part searches run_by_time and stops at its first row. */
-        rc = query_name(self,
-                        "SELECT run FROM (SELECT run FROM run WHERE ?1=?1 AND state<>'planned' ORDER BY " RUN_TIME
-                        " DESC, run DESC LIMIT 1) UNION ALL SELECT run FROM (SELECT run FROM run ORDER BY " RUN_TIME
-                        " DESC, run DESC LIMIT 1) LIMIT 1",
-                        name, run, &found, err);
+        rc = db_find(self, &found, run, err,
+                     "SELECT run FROM (SELECT run FROM run WHERE ?1=?1 AND state<>'planned' ORDER BY " RUN_TIME
+                     " DESC, run DESC LIMIT 1) UNION ALL SELECT run FROM (SELECT run FROM run ORDER BY " RUN_TIME
+                     " DESC, run DESC LIMIT 1) LIMIT 1",
+                     "t", name);
         if (rc == 0 && !found)
             rc = cb_fail(err, CB_ERR_NOT_FOUND, "the history %s holds no runs yet: `ckptbench run` makes the first",
                          self->path);
         return rc;
     }
-    rc = query_name(self, "SELECT run FROM run WHERE run=?", name, run, &found, err);
+    rc = db_find(self, &found, run, err, "SELECT run FROM run WHERE run=?", "t", name);
     if (rc == 0 && !found && *name)
         rc = find_prefix(self, name, run, &found, err);
     if (rc == 0 && !found)
         rc = fail_with_nearest(self, name, err);
     return rc;
 }
+
+/* ---- baselines ---- */
+
+void baseline_release(struct baseline *baseline)
+{
+    for (size_t i = 0; i < baseline->word_count; i++)
+        free(baseline->words[i]);
+    free(baseline->words);
+    *baseline = (struct baseline){0};
+}
+
+static int copy_words(const struct json_value *list, struct baseline *baseline, struct cb_err *err)
+{
+    size_t count = json_count(list);
+    baseline->words = calloc(count + 1, sizeof *baseline->words);
+    if (!baseline->words)
+        return alloc_fail(err, "for a baseline");
+    for (size_t i = 0; i < count; i++) {
+        const char *word;
+        if (!json_as_text(json_at(list, i), &word))
+            return cb_fail(err, CB_ERR_FORMAT, "word %zu is not a text", i + 1);
+        baseline->words[i] = strdup(word);
+        if (!baseline->words[i])
+            return alloc_fail(err, "for a baseline");
+        baseline->word_count++;
+    }
+    return 0;
+}
+
+int baseline_parse(const char *name, const char *text, size_t len, struct baseline *baseline, struct cb_err *err)
+{
+    struct json_value *root;
+    struct baseline parsed = {0};
+    uint64_t version;
+    int rc = json_parse(text, len, &root, err);
+    if (rc)
+        return cb_context(err, "baseline %s", name);
+    snprintf(parsed.name, sizeof parsed.name, "%s", name);
+    rc = json_need_u64(root, "version", &version, err);
+    if (rc == 0 && version != BASELINE_FILE_VERSION)
+        rc = cb_fail(err, CB_ERR_UNSUPPORTED, "version %llu, this program knows %d", (unsigned long long)version,
+                     BASELINE_FILE_VERSION);
+    if (!json_as_u64(json_get(root, "window"), &parsed.window))
+        parsed.window = 0;
+    const struct json_value *list = json_get(root, parsed.window ? "filters" : "runs");
+    if (rc == 0 && !json_is_array(list))
+        rc = cb_fail(err, CB_ERR_FORMAT, "it has neither runs nor a window with filters");
+    if (rc == 0)
+        rc = copy_words(list, &parsed, err);
+    json_value_free(root);
+    if (rc) {
+        baseline_release(&parsed);
+        return cb_context(err, "baseline %s", name);
+    }
+    *baseline = parsed;
+    return 0;
+}
+
+int history_read_baseline(struct history *self, const char *name, struct baseline *baseline, struct cb_err *err)
+{
+    sqlite3_stmt *statement;
+    int rc = db_query(self, &statement, err, "SELECT definition FROM baseline WHERE baseline=?", "t", name);
+    if (db_next(self, statement, &rc, err))
+        rc = baseline_parse(name, db_text(statement, 0), strlen(db_text(statement, 0)), baseline, err);
+    else if (rc == 0)
+        rc = cb_fail(err, CB_ERR_NOT_FOUND, "no baseline %s: `ckptbench baseline list` names them", name);
+    sqlite3_reset(statement);
+    return rc;
+}
+
+/* ---- clauses ---- */
 
 static int add_time_filter(struct clause *clause, const char *word, const char *value, const char *comparison,
                            struct cb_err *err)
@@ -337,14 +387,14 @@ static int add_word(struct history *self, struct clause *clause, const char *wor
     char run[64];
     bool found;
     struct baseline baseline;
-    int rc = query_name(self, "SELECT sweep FROM run WHERE sweep=? LIMIT 1", word, run, &found, err);
+    int rc = db_find(self, &found, run, err, "SELECT sweep FROM run WHERE sweep=? LIMIT 1", "t", word);
     if (rc)
         return rc;
     if (found) {
         clause_add(clause, " OR sweep=?", word);
         return 0;
     }
-    rc = query_name(self, "SELECT baseline FROM baseline WHERE baseline=?", word, run, &found, err);
+    rc = db_find(self, &found, run, err, "SELECT baseline FROM baseline WHERE baseline=?", "t", word);
     if (rc || !found) {
         rc = rc ? rc : history_find_run(self, word, run, err);
         if (rc == 0)
