@@ -1,22 +1,21 @@
-/* A checkpoint named by a user: its folder, a run folder (the last checkpoint is used), a folder with a checkpoint
- * directly below it, or a safetensors file. */
+/* A checkpoint named by a user, as a path, s3://BUCKET/PREFIX, or fault:SPEC:STORE: its folder, a run folder (the last
+ * checkpoint is used), a folder with a checkpoint directly below it, or a safetensors file. */
 #ifndef CLI_PLAN_CHECKPOINT_ARG_H
 #define CLI_PLAN_CHECKPOINT_ARG_H
 
 #include "ckpt/format/format.h"
-#include "cli/plan/checkpoint.h"
 #include "core/buf.h"
 #include "core/err.h"
 #include "store/store.h"
 
-#define SOURCE_PATH_BYTES CHECKPOINT_NAME_BYTES
+#define CHECKPOINT_PATH_BYTES 4096
 
 struct checkpoint_arg {
-    char path[SOURCE_PATH_BYTES];   /* what was found */
-    char how[CHECKPOINT_HOW_BYTES]; /* "the last of 3" if the user named a folder around it; else "" */
-    char file[SOURCE_PATH_BYTES];   /* name in the store of a single safetensors file; else "" */
-    struct store *store;            /* opened at the folder for buffered reading */
-    struct cb_err nothing;          /* error if there is no complete checkpoint; otherwise its code is 0 */
+    char path[CHECKPOINT_PATH_BYTES]; /* what was found */
+    char how[64];                     /* "the last of 3" if the user named a folder around it; else "" */
+    char file[CHECKPOINT_PATH_BYTES]; /* name in the store of a single safetensors file; else "" */
+    struct store *store;              /* opened at the folder for buffered reading */
+    struct cb_err nothing;            /* error if there is no complete checkpoint; otherwise its code is 0 */
 };
 
 /* Finds the checkpoint and opens its store; does not check that it is complete. */

@@ -1,16 +1,24 @@
-/* Chooses rates and predicts the times that follow from them. */
+/* Reads the throughput of earlier runs from the history, chooses the closest one, and predicts the times that follow. */
 #include "cli/plan/forecast.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
+#include "cli/plan/run_plan.h"
 #include "cli/plan/store_location.h"
+#include "core/alloc.h"
 #include "core/clock.h"
 #include "core/stats.h"
 #include "core/units.h"
+#include "db/history.h"
 #include "run/workload_kind.h"
+#include "store/kind.h"
+#include "store/s3/s3_uri.h"
 
 #define DEFAULT_RATE ((double)GIB) /* of one rank, if nothing was measured here */
 #define DEFAULT_STAGE_RATE ((double)(5 * GIB))
@@ -20,6 +28,230 @@
 #define MARGIN 3                              /* time limit / prediction, if the rate is known */
 #define SMALL_MARGIN 10                       /* the same, if the measuring run wrote much less */
 #define BLIND_MARGIN 20                       /* the same, if the rate is only assumed */
+
+/* ---- the history ---- */
+
+/* Saves of the default workload on this machine, the newest of each experiment and store: with max(), SQLite takes
+ * the other columns from the row that has the maximum. */
+static const char *const book_sql =
+    "SELECT r.run, r.hash, max(r.started_ns), r.experiment->>'$.engine', r.experiment->>'$.model',"
+    " r.experiment->>'$.store', r.experiment->>'$.\"s3.endpoint\"', r.experiment->>'$.ranks',"
+    " r.experiment->>'$.nodes', r.experiment->>'$.\"save.async\"', b.median, v.median,"
+    " (SELECT median FROM metric m WHERE m.run=r.run AND m.metric='load_bytes_per_s'),"
+    " (SELECT median FROM metric m WHERE m.run=r.run AND m.op='save' AND m.metric='stall_s'),"
+    " (SELECT value FROM fingerprint f WHERE f.run=r.run AND f.key='store.mount' ORDER BY attempt DESC LIMIT 1)"
+    " FROM run r JOIN site s ON s.id=r.site"
+    " JOIN metric b ON b.run=r.run AND b.metric='checkpoint_bytes'"
+    " JOIN metric v ON v.run=r.run AND v.op='save' AND v.metric='save_bytes_per_s'"
+    " WHERE r.outcome='pass' AND s.site='local' AND r.experiment->>'$.workload'='checkpoint'"
+    " AND b.median>0 AND v.median>0 GROUP BY r.hash, r.experiment->>'$.store', r.experiment->>'$.\"s3.endpoint\"'";
+
+enum {
+    CELL_RUN,
+    CELL_HASH,
+    CELL_STARTED,
+    CELL_ENGINE,
+    CELL_MODEL,
+    CELL_STORE,
+    CELL_ENDPOINT,
+    CELL_RANKS,
+    CELL_NODES,
+    CELL_ASYNC,
+    CELL_BYTES,
+    CELL_SAVE,
+    CELL_LOAD,
+    CELL_STALL,
+    CELL_MOUNT,
+    CELLS
+};
+
+static char *cell_copy(const struct query_cell *cell)
+{
+    return strdup(cell->type == CELL_TEXT ? cell->text : "");
+}
+
+static double cell_number(const struct query_cell *cell)
+{
+    return cell->type == CELL_REAL ? cell->real : cell->type == CELL_INTEGER ? (double)cell->integer : NAN;
+}
+
+static uint32_t cell_count(const struct query_cell *cell)
+{
+    return cell->type == CELL_INTEGER && cell->integer > 0 && cell->integer <= UINT32_MAX ? (uint32_t)cell->integer : 0;
+}
+
+static void rate_run_release(struct rate_run *self)
+{
+    free(self->engine);
+    free(self->model);
+    free(self->store);
+    free(self->endpoint);
+    free(self->mount);
+}
+
+static bool fill_run(struct rate_run *run, const struct query_cell *cells)
+{
+    double stall_s = cell_number(&cells[CELL_STALL]), bytes = cell_number(&cells[CELL_BYTES]);
+    *run = (struct rate_run){.ranks = cell_count(&cells[CELL_RANKS]), .nodes = cell_count(&cells[CELL_NODES])};
+    if (run->ranks == 0 || cells[CELL_RUN].type != CELL_TEXT || cells[CELL_HASH].type != CELL_TEXT ||
+        cells[CELL_STARTED].type != CELL_INTEGER)
+        return false;
+    snprintf(run->run, sizeof run->run, "%s", cells[CELL_RUN].text);
+    snprintf(run->hash, sizeof run->hash, "%s", cells[CELL_HASH].text);
+    run->started_wall_ns = (uint64_t)cells[CELL_STARTED].integer;
+    run->behind = cell_count(&cells[CELL_ASYNC]) > 0;
+    run->bytes_a_rank = bytes / run->ranks;
+    run->save = cell_number(&cells[CELL_SAVE]) / run->ranks;
+    run->load = cell_number(&cells[CELL_LOAD]) / run->ranks;
+    run->wait = stall_s > 0 ? run->bytes_a_rank / stall_s : NAN;
+    run->engine = cell_copy(&cells[CELL_ENGINE]);
+    run->model = cell_copy(&cells[CELL_MODEL]);
+    run->store = cell_copy(&cells[CELL_STORE]);
+    run->endpoint = cell_copy(&cells[CELL_ENDPOINT]);
+    run->mount = cell_copy(&cells[CELL_MOUNT]);
+    return run->engine && run->model && run->store && run->endpoint && run->mount;
+}
+
+static int take_row(void *context, bool is_header, const struct query_cell *cells, size_t count, struct cb_err *err)
+{
+    struct throughput_history *self = context;
+    if (is_header || count != CELLS)
+        return 0;
+    if (alloc_grow(&self->runs, self->count, sizeof *self->runs, err))
+        return CB_ERR_MEMORY;
+    if (fill_run(&self->runs[self->count], cells))
+        self->count++;
+    else
+        rate_run_release(&self->runs[self->count]);
+    return 0;
+}
+
+void throughput_history_load(struct throughput_history *self)
+{
+    struct history *history = NULL;
+    struct cb_err ignored;
+    if (self->loaded)
+        return;
+    *self = (struct throughput_history){.loaded = true};
+    if (history_open_read_only(NULL, &history, &ignored))
+        return;
+    if (history_query(history, book_sql, take_row, self, &ignored))
+        throughput_history_release(self);
+    history_close(history);
+}
+
+void throughput_history_release(struct throughput_history *self)
+{
+    for (size_t i = 0; i < self->count; i++)
+        rate_run_release(&self->runs[i]);
+    free(self->runs);
+    *self = (struct throughput_history){0};
+}
+
+void throughput_query_release(struct throughput_query *self)
+{
+    experiment_free(self->experiment);
+    *self = (struct throughput_query){0};
+}
+
+/* ---- the same store ---- */
+
+static bool same_bucket(const struct rate_run *run, const char *inner, const char *endpoint)
+{
+    char a[S3_BUCKET_BYTES], b[S3_BUCKET_BYTES], prefix[S3_KEY_BYTES];
+    return store_uri_of(run->store).kind->is_objects && strcmp(run->endpoint, endpoint) == 0 &&
+           s3_uri_parse(run->store, a, prefix, NULL) == 0 && s3_uri_parse(inner, b, prefix, NULL) == 0 &&
+           strcmp(a, b) == 0;
+}
+
+/* The device of the path, or of its nearest existing parent. */
+static bool device_of(const char *path, dev_t *device)
+{
+    char above[PATH_MAX];
+    struct stat status;
+    if (snprintf(above, sizeof above, "%s", path) >= PATH_MAX)
+        return false;
+    while (stat(above, &status) < 0) {
+        char *slash = strrchr(above, '/');
+        if (!slash || above[1] == '\0')
+            return false;
+        slash[slash == above] = '\0';
+    }
+    *device = status.st_dev;
+    return true;
+}
+
+/* Whether the path lies on the file system mounted at `mount`. */
+static bool on_mount(const char *path, const char *mount)
+{
+    size_t len = strlen(mount);
+    struct stat status;
+    dev_t device;
+    bool below = mount[0] == '/' && (len == 1 || (strncmp(path, mount, len) == 0 && (path[len] == '/' || !path[len])));
+    return below && stat(mount, &status) == 0 && device_of(path, &device) && status.st_dev == device;
+}
+
+static bool same_store(const struct rate_run *run, const struct throughput_query *wish)
+{
+    const char *store = experiment_text(wish->experiment, OPT_STORE);
+    struct store_uri uri = store_uri_of(store), of_run = store_uri_of(run->store);
+    if (strcmp(run->store, store) == 0 && (uri.has_faults || !uri.kind->is_objects))
+        return true;
+    if (of_run.has_faults) /* runs with faults say nothing about a healthy store */
+        return false;
+    if (uri.kind->is_objects)
+        return same_bucket(run, uri.inner, experiment_text(wish->experiment, OPT_S3_ENDPOINT));
+    return strcmp(run->store, uri.inner) == 0 ||
+           (uri.inner[0] == '/' && run->store[0] == '/' && on_mount(uri.inner, run->mount));
+}
+
+/* ---- the choice ---- */
+
+/* Whether its ranks wrote so much less that its throughput may differ. */
+static bool is_small(const struct rate_run *run, const struct throughput_query *wish)
+{
+    return run->bytes_a_rank * RATES_SMALL < wish->bytes_a_rank;
+}
+
+static uint32_t ranks_on_a_node(uint32_t ranks, uint32_t nodes)
+{
+    return nodes ? ranks / nodes : ranks;
+}
+
+/* How similar the run is to the wish: each matching property sets a bit, the more important ones higher bits. */
+static unsigned likeness(const struct rate_run *run, const struct throughput_query *wish)
+{
+    bool behind = experiment_bool(wish->experiment, OPT_SAVE_ASYNC);
+    bool same_model = strcmp(run->model, experiment_text(wish->experiment, OPT_MODEL)) == 0 &&
+                      ranks_on_a_node(run->ranks, run->nodes) == ranks_on_a_node(wish->ranks, wish->nodes);
+    return (unsigned)(run->behind == behind) << 3 | (unsigned)!is_small(run, wish) << 2 |
+           (unsigned)(strcmp(run->hash, wish->hash) == 0) << 1 | (unsigned)same_model;
+}
+
+/* In powers of two. */
+static double distance(const struct rate_run *run, const struct throughput_query *wish)
+{
+    return fabs(log2(run->bytes_a_rank / wish->bytes_a_rank)) + fabs(log2((double)run->ranks / wish->ranks));
+}
+
+const struct rate_run *throughput_history_choose(const struct throughput_history *self,
+                                                 const struct throughput_query *wish)
+{
+    const struct rate_run *best = NULL;
+    bool behind = experiment_bool(wish->experiment, OPT_SAVE_ASYNC);
+    for (size_t i = 0; i < self->count; i++) {
+        const struct rate_run *run = &self->runs[i];
+        if (strcmp(run->engine, experiment_text(wish->experiment, OPT_ENGINE)) != 0 || (behind && !run->behind) ||
+            !same_store(run, wish))
+            continue;
+        unsigned like = likeness(run, wish), best_like = best ? likeness(best, wish) : 0;
+        double closer = best ? distance(best, wish) - distance(run, wish) : 0;
+        if (!best || like > best_like ||
+            (like == best_like && (fabs(closer) > 1e-9 ? closer > 0 : run->started_wall_ns > best->started_wall_ns)))
+            best = run;
+    }
+    return best;
+}
 
 /* ---- rates ---- */
 
@@ -37,27 +269,29 @@ static void name_run(const struct rate_run *run, struct rates *rates)
              rates->small ? ", much smaller than this: with more bytes a rank it may be another" : "");
 }
 
-static void take_rates(const struct rate_run *run, const struct throughput_query *wish, struct rates *rates)
-{
-    rates->save = run->save;
-    rates->load = isfinite(run->load) ? run->load : run->save;
-    if (run->behind && isfinite(run->wait))
-        rates->stage = run->wait;
-    rates->assumed = false;
-    rates->small = rate_run_is_small(run, wish);
-    name_run(run, rates);
-}
-
 static void measured_rates(const struct experiment *experiment, const struct workload *workload,
                            const struct throughput_history *book, struct rates *rates)
 {
-    struct throughput_query wish;
+    struct throughput_query wish = {.ranks = workload->layouts.ranks,
+                                    .nodes = (uint32_t)experiment_u64(experiment, OPT_NODES),
+                                    .bytes_a_rank = (double)workload->plan->payload_bytes / workload->layouts.ranks};
     struct cb_err ignored; /* verbs that use the store report errors in it */
     const struct rate_run *run = NULL;
-    if (throughput_query_init(&wish, experiment, workload, &ignored) == 0)
+    if (experiment_copy(experiment, &wish.experiment, &ignored) == 0 &&
+        store_location_freeze(wish.experiment, &ignored) == 0 &&
+        run_plan_freeze_world(wish.experiment, workload, &ignored) == 0) {
+        experiment_hash(wish.experiment, wish.hash);
         run = throughput_history_choose(book, &wish);
-    if (run)
-        take_rates(run, &wish, rates);
+    }
+    if (run) {
+        rates->save = run->save;
+        rates->load = isfinite(run->load) ? run->load : run->save;
+        if (run->behind && isfinite(run->wait))
+            rates->stage = run->wait;
+        rates->assumed = false;
+        rates->small = is_small(run, &wish);
+        name_run(run, rates);
+    }
     throughput_query_release(&wish);
 }
 
@@ -122,6 +356,8 @@ int forecast_margin(const struct rates *rates)
 int forecast_run_ns(const struct experiment *experiment, const struct throughput_history *book, uint64_t *duration_ns,
                     struct cb_err *err)
 {
+    const struct workload_kind *kind = workload_kind_of(experiment);
+    const double most_s = 365.0 * 24 * 3600, at_least_s = (double)experiment_u64(experiment, OPT_DURATION) / 1e9;
     struct workload workload;
     struct rates rates;
     struct prediction predicted;
@@ -130,7 +366,7 @@ int forecast_run_ns(const struct experiment *experiment, const struct throughput
         *duration_ns = limit_ns + START_NS;
         return 0;
     }
-    if (!workload_kind_of(experiment)->has_ranks) {
+    if (!kind->has_ranks) {
         *duration_ns = experiment_u64(experiment, OPT_WAIT_FOR) + WAIT_MARGIN_NS;
         return 0;
     }
@@ -138,30 +374,22 @@ int forecast_run_ns(const struct experiment *experiment, const struct throughput
     if (rc)
         return rc;
     double iterations = (double)(experiment_u64(experiment, OPT_ITERATIONS) + experiment_u64(experiment, OPT_WARMUP));
-    if (workload_kind_of(experiment)->trains) { /* the duration of a step is what the run measures */
-        workload_release(&workload);
-        return cb_fail(err, CB_ERR_USAGE,
-                       "workload=train: how long it takes cannot be told before; give slurm.time or timeout.run");
-    }
-    if (workload_kind_of(experiment)->inspects_checkpoint) { /* upper limit for reading everything once */
+    if (kind->trains) { /* the duration of a step is what the run measures */
+        rc = cb_fail(err, CB_ERR_USAGE,
+                     "workload=train: how long it takes cannot be told before; give slurm.time or timeout.run");
+    } else if (kind->inspects_checkpoint) { /* upper limit for reading everything once */
         *duration_ns = START_NS + experiment_u64(experiment, OPT_TIMEOUT_OP);
-        workload_release(&workload);
-        return 0;
-    }
-    if (!workload.layout) { /* the suite has no state whose size could be used */
+    } else if (!workload.layout) { /* the suite has no state whose size could be used */
         *duration_ns = START_NS + (uint64_t)(iterations * SUITE_ROUND_NS);
-        workload_release(&workload);
-        return 0;
+    } else {
+        forecast_sum_states(workload.layout, &largest, &all);
+        forecast_choose_rates(experiment, &workload, book, &rates);
+        forecast_predict(experiment, workload.plan, &rates, largest, all, &predicted);
+        double once_s = predicted.save_s + 3 * predicted.load_s; /* a load, and verifying the loaded data */
+        double run_s = (iterations + 1) * once_s;                /* one more iteration for the baseline */
+        run_s = (run_s > at_least_s ? run_s : at_least_s + once_s) * forecast_margin(&rates);
+        *duration_ns = START_NS + (uint64_t)((run_s < most_s ? run_s : most_s) * 1e9);
     }
-    forecast_sum_states(workload.layout, &largest, &all);
-    forecast_choose_rates(experiment, &workload, book, &rates);
-    forecast_predict(experiment, workload.plan, &rates, largest, all, &predicted);
     workload_release(&workload);
-    double once_s = predicted.save_s + 3 * predicted.load_s; /* a load, and verifying the loaded data */
-    double run_s = (iterations + 1) * once_s;                /* one more iteration for the baseline */
-    double at_least_s = (double)experiment_u64(experiment, OPT_DURATION) / 1e9;
-    run_s = (run_s > at_least_s ? run_s : at_least_s + once_s) * forecast_margin(&rates);
-    const double most_s = 365.0 * 24 * 3600;
-    *duration_ns = START_NS + (uint64_t)((run_s < most_s ? run_s : most_s) * 1e9);
-    return 0;
+    return rc;
 }

@@ -4,16 +4,24 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "ckpt/layout/layout.h"
-#include "cli/plan/preflight.h"
 #include "cli/plan/store_location.h"
-#include "cli/plan/workload.h"
 #include "core/alloc.h"
 #include "core/log.h"
+#include "core/memory.h"
+#include "core/units.h"
 #include "run/run_folder.h"
 #include "run/workload_kind.h"
+#include "setup/memory_estimate.h"
+#include "store/kind.h"
+
+/* Memory of one of our ranks without any state (Open MPI 4.1: 16 MiB and 5 threads). */
+#define PROCESS_BYTES (16 * MIB)
+#define PROCESS_THREADS 4
 
 int run_plan_folder(const char *id, char **folder, struct cb_err *err)
 {
@@ -27,6 +35,100 @@ int run_plan_folder(const char *id, char **folder, struct cb_err *err)
         rc = alloc_fail(err, "for a path");
     buf_release(&path);
     return rc;
+}
+
+/* ---- what this machine has; the ranks check again when they start ---- */
+
+static uint64_t read_limit(const char *path)
+{
+    struct buf text;
+    buf_init(&text, 256);
+    uint64_t limit = UINT64_MAX;
+    if (buf_read_file(&text, path, NULL) == 0 && text.len > 0 && text.data[0] >= '0' && text.data[0] <= '9')
+        limit = strtoull(text.data, NULL, 10);
+    buf_release(&text);
+    return limit;
+}
+
+/* The smallest limit on processes and threads, and its name. */
+static uint64_t thread_limit(const char **name)
+{
+    static const char *const files[] = {"/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"};
+    static const char *const names[] = {"kernel.pid_max", "kernel.threads-max"};
+    struct rlimit processes;
+    uint64_t least = UINT64_MAX;
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        uint64_t limit = read_limit(files[i]);
+        if (limit < least) {
+            least = limit;
+            *name = names[i];
+        }
+    }
+    if (getrlimit(RLIMIT_NPROC, &processes) == 0 && processes.rlim_cur != RLIM_INFINITY && processes.rlim_cur < least) {
+        least = processes.rlim_cur;
+        *name = "ulimit -u";
+    }
+    return least;
+}
+
+static int check_ranks(uint32_t ranks, struct cb_err *err)
+{
+    const char *name = "";
+    uint64_t threads = thread_limit(&name), available;
+    char need[32], have[32];
+    if ((uint64_t)ranks * PROCESS_THREADS > threads)
+        return cb_fail(err, CB_ERR_USAGE,
+                       "%" PRIu32 " ranks cannot be started on this machine: they take about %" PRIu64
+                       " processes and threads, and %s is %" PRIu64
+                       ". `ckptbench plan` looks at any number without starting them",
+                       ranks, (uint64_t)ranks * PROCESS_THREADS, name, threads);
+    if (memory_available(&available, NULL) || (uint64_t)ranks * PROCESS_BYTES <= available)
+        return 0;
+    return cb_fail(
+        err, CB_ERR_USAGE,
+        "%" PRIu32 " ranks cannot be started on this machine: their processes alone take about %s of memory, "
+        "and %s is free. `ckptbench plan` looks at any number without starting them",
+        ranks, units_format_bytes((double)ranks * PROCESS_BYTES, need), units_format_bytes((double)available, have));
+}
+
+static int check_memory(const struct experiment *experiment, const struct workload *workload, struct cb_err *err)
+{
+    uint64_t largest, available, needed = estimate_memory_bytes(&workload->layouts, experiment, &largest);
+    char need[32], each[32], have[32];
+    if (memory_available(&available, NULL) || needed <= available)
+        return 0;
+    return cb_fail(
+        err, CB_ERR_USAGE,
+        "the state of %" PRIu32 " rank%s needs %s of memory (up to %s a rank), and this machine has %s free: "
+        "use fewer ranks, a smaller model, or layers=N",
+        workload->layouts.ranks, units_plural(workload->layouts.ranks), units_format_bytes((double)needed, need),
+        units_format_bytes((double)largest, each), units_format_bytes((double)available, have));
+}
+
+static int check_space(const struct experiment *experiment, const struct workload *workload, struct cb_err *err)
+{
+    struct store_uri uri = store_uri_of(experiment_text(experiment, OPT_STORE));
+    uint64_t needed = estimate_store_bytes(&workload->layouts, experiment), available;
+    char need[32], have[32];
+    if (uri.inner[0] != '/' || store_location_free_bytes(uri.inner, &available) || needed <= available)
+        return 0;
+    return cb_fail(
+        err, CB_ERR_USAGE,
+        "this run needs about %s in store %s, but only %s is free: use a smaller model, layers=N, or another "
+        "store",
+        units_format_bytes((double)needed, need), uri.inner, units_format_bytes((double)available, have));
+}
+
+/* Whether this machine can run the experiment. Requirements of other machines (hosts, nodes), and what cannot be checked
+ * from here, are not checked, nor those of the suite, whose ranks check their own needs. */
+static int check_needs(const struct experiment *experiment, const struct workload *workload, struct cb_err *err)
+{
+    if (!workload->layout || *experiment_text(experiment, OPT_HOSTS) || experiment_u64(experiment, OPT_NODES) > 1)
+        return 0;
+    int rc = check_ranks(workload->layouts.ranks, err);
+    if (rc == 0)
+        rc = check_memory(experiment, workload, err);
+    return rc ? rc : check_space(experiment, workload, err);
 }
 
 /* ---- what can be wrong ---- */
@@ -110,20 +212,6 @@ static struct world world_of(const struct experiment *experiment, const struct w
     return (struct world){workload->layouts.ranks, by_mesh ? 0 : workload->layouts.data_ranks};
 }
 
-/* Checks all keys of a combination and computes its number of ranks. */
-static int check_combination(const struct experiment *experiment, bool elsewhere, struct world *world,
-                             struct cb_err *err)
-{
-    struct workload workload = {0};
-    int rc = workload_init(&workload, experiment, err);
-    if (rc == 0 && !elsewhere)
-        rc = preflight_check(experiment, &workload, err);
-    if (rc == 0)
-        *world = world_of(experiment, &workload);
-    workload_release(&workload);
-    return rc;
-}
-
 /* A frozen `ranks` is the number that is started, so dp can no longer be derived from it. */
 static int freeze_world(struct experiment *experiment, const struct world *world, struct cb_err *err)
 {
@@ -135,6 +223,20 @@ int run_plan_freeze_world(struct experiment *experiment, const struct workload *
 {
     struct world world = world_of(experiment, workload);
     return freeze_world(experiment, &world, err);
+}
+
+/* Checks all keys of a combination and computes its number of ranks. */
+static int check_combination(const struct experiment *experiment, bool elsewhere, struct world *world,
+                             struct cb_err *err)
+{
+    struct workload workload = {0};
+    int rc = workload_init(&workload, experiment, err);
+    if (rc == 0 && !elsewhere)
+        rc = check_needs(experiment, &workload, err);
+    if (rc == 0)
+        *world = world_of(experiment, &workload);
+    workload_release(&workload);
+    return rc;
 }
 
 /* Warns about keys of the native engine that were given for another engine, which ignores them. */
@@ -154,15 +256,6 @@ static bool note_unused_keys(const struct experiment *experiment)
     bool noted = text.len > 0;
     buf_release(&text);
     return noted;
-}
-
-/* The agent counts iterations: for a training these are the measured steps. */
-static int freeze_steps(struct experiment *experiment, struct cb_err *err)
-{
-    if (!workload_kind_of(experiment)->trains)
-        return 0;
-    uint64_t steps = experiment_u64(experiment, OPT_TRAIN_STEPS), warmup = experiment_u64(experiment, OPT_WARMUP);
-    return set_number(experiment, "iterations", steps - warmup, "train.steps - warmup", err);
 }
 
 /* Checks every combination once before anything is written. Only here do the axes decide the number of ranks; the
@@ -186,8 +279,11 @@ static int check_members(const struct run_plan *self, bool elsewhere, struct cb_
             rc = freeze_world(member->experiment, &worlds[member->combination], err);
         if (rc == 0)
             rc = check_nodes(member->experiment, elsewhere, err);
-        if (rc == 0)
-            rc = freeze_steps(member->experiment, err);
+        if (rc == 0 && workload_kind_of(member->experiment)->trains) /* the agent counts its measured steps */
+            rc = set_number(member->experiment, "iterations",
+                            experiment_u64(member->experiment, OPT_TRAIN_STEPS) -
+                                experiment_u64(member->experiment, OPT_WARMUP),
+                            "train.steps - warmup", err);
     }
     free(worlds);
     return rc;

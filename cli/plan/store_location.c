@@ -40,41 +40,33 @@ static int absolute_path(const char *path, struct buf *out, struct cb_err *err)
     return 0;
 }
 
+/* Makes the path in a key absolute, because ranks have another working folder. `path` is what follows the prefix of the
+ * key's value that stays. */
+static int freeze_path(struct experiment *experiment, enum option_id id, const char *path, const char *what,
+                       struct cb_err *err)
+{
+    const char *key = option_row(id)->name, *value = experiment_text(experiment, id);
+    struct buf text;
+    buf_init(&text, 65536);
+    buf_append(&text, value, (size_t)(path - value));
+    int rc = absolute_path(path, &text, err);
+    if (rc == 0)
+        rc = buf_check(&text, what, err);
+    if (rc == 0)
+        rc = experiment_set(experiment, key, text.data, key, err);
+    buf_release(&text);
+    return rc;
+}
+
 static int freeze_store(struct experiment *experiment, struct cb_err *err)
 {
     const char *store = experiment_text(experiment, OPT_STORE);
     struct store_uri uri;
     if (store_uri_parse(store, &uri, err))
         return cb_context(err, "store=%s", store);
-    if (!uri.kind->is_path)
-        return uri.kind->check ? uri.kind->check(uri.inner, err) : 0;
-    struct buf text;
-    buf_init(&text, 65536);
-    buf_append(&text, store, (size_t)(uri.inner - store));
-    int rc = absolute_path(uri.inner, &text, err);
-    if (rc == 0)
-        rc = buf_check(&text, "the store's path", err);
-    if (rc == 0)
-        rc = experiment_set(experiment, "store", text.data, "store", err);
-    buf_release(&text);
-    return rc;
-}
-
-/* Makes a path in a key absolute, because ranks have another working folder. */
-static int freeze_file(struct experiment *experiment, enum option_id id, struct cb_err *err)
-{
-    const char *file = experiment_text(experiment, id);
-    if (!*file)
-        return 0;
-    struct buf text;
-    buf_init(&text, 65536);
-    int rc = absolute_path(file, &text, err);
-    if (rc == 0)
-        rc = buf_check(&text, "the path of a file", err);
-    if (rc == 0)
-        rc = experiment_set(experiment, option_row(id)->name, text.data, option_row(id)->name, err);
-    buf_release(&text);
-    return rc;
+    if (uri.kind->is_path)
+        return freeze_path(experiment, OPT_STORE, uri.inner, "the store's path", err);
+    return uri.kind->check ? uri.kind->check(uri.inner, err) : 0;
 }
 
 static bool is_preset(const char *model)
@@ -85,32 +77,20 @@ static bool is_preset(const char *model)
     return false;
 }
 
-static int freeze_model(struct experiment *experiment, struct cb_err *err)
-{
-    const char *model = experiment_text(experiment, OPT_MODEL);
-    if (is_preset(model) || access(model, F_OK) < 0)
-        return 0; /* loading it reports an invalid name */
-    struct buf text;
-    buf_init(&text, 65536);
-    int rc = absolute_path(model, &text, err);
-    if (rc == 0)
-        rc = buf_check(&text, "the model's path", err);
-    if (rc == 0)
-        rc = experiment_set(experiment, "model", text.data, "model", err);
-    buf_release(&text);
-    return rc;
-}
-
 int store_location_freeze(struct experiment *experiment, struct cb_err *err)
 {
-    static const enum option_id files[] = {OPT_S3_TLS_CA, OPT_S3_TLS_CERT, OPT_S3_TLS_KEY, OPT_TRAIN_VOCAB,
-                                           OPT_TRAIN_MERGES};
+    static const enum option_id files[] = {OPT_TRAIN_DATA, OPT_S3_TLS_CA,   OPT_S3_TLS_CERT,
+                                           OPT_S3_TLS_KEY, OPT_TRAIN_VOCAB, OPT_TRAIN_MERGES};
+    const char *model = experiment_text(experiment, OPT_MODEL);
     int rc = freeze_store(experiment, err);
-    if (rc == 0 && strcmp(experiment_text(experiment, OPT_TRAIN_DATA), option_row(OPT_TRAIN_DATA)->fallback) != 0)
-        rc = freeze_file(experiment, OPT_TRAIN_DATA, err);
-    for (size_t i = 0; i < sizeof files / sizeof *files && rc == 0; i++)
-        rc = freeze_file(experiment, files[i], err);
-    return rc ? rc : freeze_model(experiment, err);
+    for (size_t i = 0; i < sizeof files / sizeof *files && rc == 0; i++) {
+        const char *file = experiment_text(experiment, files[i]);
+        if (*file && strcmp(file, option_row(files[i])->fallback) != 0)
+            rc = freeze_path(experiment, files[i], file, "the path of a file", err);
+    }
+    if (rc || is_preset(model) || access(model, F_OK) < 0)
+        return rc; /* loading the model reports an invalid name */
+    return freeze_path(experiment, OPT_MODEL, model, "the model's path", err);
 }
 
 /* A run that only loads needs read access, any other write access. Root has both, except on a file system mounted
