@@ -3,15 +3,27 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <math.h>
+#include <string.h>
+
+#define FILE_MAX_BYTES (4u << 20)
+
+bool name_find(const struct name_list *self, const char *name, unsigned *value)
+{
+    for (size_t i = 0; i < self->count; i++) {
+        if (strcmp(self->names[i], name) == 0) {
+            *value = (unsigned)i;
+            return true;
+        }
+    }
+    return false;
+}
 
 /* The size of a member of this kind; 0 means any. */
 static size_t size_of_kind(const struct json_field *field)
 {
-    static const size_t sizes[] = {[FIELD_U64] = sizeof(uint64_t),
-                                   [FIELD_U32] = sizeof(uint32_t),
-                                   [FIELD_BOOL] = sizeof(bool),
-                                   [FIELD_DOUBLE] = sizeof(double),
-                                   [FIELD_OWN] = 0};
+    static const size_t sizes[] = {
+        [FIELD_U64] = sizeof(uint64_t),  [FIELD_U32] = sizeof(uint32_t),  [FIELD_BOOL] = sizeof(bool),
+        [FIELD_DOUBLE] = sizeof(double), [FIELD_NAME] = sizeof(unsigned), [FIELD_OWN] = 0};
     return sizes[field->kind];
 }
 
@@ -36,6 +48,10 @@ static void write_field(struct json_writer *json, const struct json_field *field
     case FIELD_DOUBLE:
         json_write_double(json, *(const double *)at);
         break;
+    case FIELD_NAME:
+        json_write_text(json, *(const unsigned *)at < field->names->count ? field->names->names[*(const unsigned *)at]
+                                                                          : "unknown");
+        break;
     case FIELD_OWN:
         field->write(json, object);
         break;
@@ -52,6 +68,7 @@ static int read_field(const struct json_value *value, const struct json_field *f
 {
     void *at = (char *)object + field->offset;
     const struct json_value *own = json_get(value, field->key);
+    const char *name = "";
     switch (field->kind) {
     case FIELD_TEXT:
         *(char *)at = '\0';
@@ -66,6 +83,10 @@ static int read_field(const struct json_value *value, const struct json_field *f
         if (!json_as_double(own, at))
             *(double *)at = NAN;
         return 0;
+    case FIELD_NAME:
+        return json_as_text(own, &name) && name_find(field->names, name, at)
+                   ? 0
+                   : cb_fail(err, CB_ERR_FORMAT, "%s %.40s", field->names->unknown, name);
     case FIELD_OWN:
         return field->read ? field->read(own, object, err) : 0;
     }
@@ -108,4 +129,17 @@ int json_read_document(const char *name, const char *text, size_t len, uint64_t 
         rc = json_read_fields(root, fields, count, object, &own);
     json_value_free(root);
     return rc ? cb_fail(err, rc, "%s: %s", name, own.message) : 0;
+}
+
+int json_write_file(struct file_batch *batch, const char *path, uint64_t version, const struct json_field *fields,
+                    size_t count, const void *object, struct cb_err *err)
+{
+    struct buf text;
+    buf_init(&text, FILE_MAX_BYTES);
+    json_write_document(&text, version, fields, count, object);
+    int rc = buf_check(&text, path, err);
+    if (rc == 0)
+        rc = file_write(batch, &text, path, 0644, err);
+    buf_release(&text);
+    return rc;
 }

@@ -7,7 +7,20 @@
 
 #include <stddef.h>
 
+#include "core/file_batch.h"
 #include "core/json.h"
+
+/* The names of an enum's values, in order. */
+struct name_list {
+    const char *const *names;
+    size_t count;
+    const char *unknown; /* begins the message about another name: "there is no state" */
+};
+#define NAME_LIST(names, unknown)                                                                                      \
+    {                                                                                                                  \
+        names, sizeof(names) / sizeof *(names), unknown                                                                \
+    }
+bool name_find(const struct name_list *self, const char *name, unsigned *value);
 
 struct json_field {
     const char *key;
@@ -17,6 +30,7 @@ struct json_field {
         FIELD_U32,
         FIELD_BOOL,
         FIELD_DOUBLE, /* NAN is null, and absent */
+        FIELD_NAME,   /* an enum, by its name */
         FIELD_OWN,    /* uses the functions write and read */
     } kind;
     size_t offset;
@@ -26,6 +40,7 @@ struct json_field {
      * are only for people. */
     void (*write)(struct json_writer *json, const void *object);
     int (*read)(const struct json_value *value, void *object, struct cb_err *err);
+    const struct name_list *names; /* of FIELD_NAME */
 };
 
 #define JSON_FIELD(type, kind, member)                                                                                 \
@@ -35,6 +50,10 @@ struct json_field {
 #define JSON_FIELD_OPTIONAL(type, kind, member)                                                                        \
     {                                                                                                                  \
 #member, kind, offsetof(type, member), sizeof(((type *)0)->member), true                                       \
+    }
+#define JSON_FIELD_NAME(type, member, names)                                                                           \
+    {                                                                                                                  \
+#member, FIELD_NAME, offsetof(type, member), sizeof(((type *)0)->member), false, NULL, NULL, names             \
     }
 #define JSON_FIELD_OWN(key, write, read)                                                                               \
     {                                                                                                                  \
@@ -55,5 +74,9 @@ void json_write_document(struct buf *text, uint64_t version, const struct json_f
  * and may be partially filled after a failure. */
 int json_read_document(const char *name, const char *text, size_t len, uint64_t version,
                        const struct json_field *fields, size_t count, void *object, struct cb_err *err) CB_MUST_CHECK;
+
+/* Writes a document to a file, durably; the file joins a batch (NULL: at once). */
+int json_write_file(struct file_batch *batch, const char *path, uint64_t version, const struct json_field *fields,
+                    size_t count, const void *object, struct cb_err *err) CB_MUST_CHECK;
 
 #endif

@@ -10,7 +10,6 @@
 #include "core/clock.h"
 #include "core/file_batch.h"
 #include "core/json.h"
-#include "run/experiment_json.h"
 
 #define PLANNED_FILE_VERSION 1
 #define JSON_MAX_BYTES (1u << 20)

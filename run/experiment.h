@@ -19,6 +19,7 @@
 #define EXPERIMENT_HASH_LENGTH 16 /* hex digits */
 
 struct experiment;
+struct json_writer;
 
 int experiment_new(struct experiment **self, struct cb_err *err) CB_MUST_CHECK; /* all keys at their default */
 int experiment_copy(const struct experiment *source, struct experiment **copy, struct cb_err *err) CB_MUST_CHECK;
@@ -48,6 +49,11 @@ const char *experiment_label_value(const struct experiment *self, size_t index);
 int experiment_write_yaml(const struct experiment *self, struct buf *out, struct cb_err *err) CB_MUST_CHECK;
 int experiment_read_yaml(const char *name, const char *text, size_t len, struct experiment **self,
                          struct cb_err *err) CB_MUST_CHECK;
+
+/* {"model": "gpt2", "tp": 2, …} with every key: numbers and booleans as such, other types as their canonical text. */
+void experiment_write_json(const struct experiment *self, struct json_writer *json);
+/* {"kind": "nightly", …} */
+void experiment_write_labels_json(const struct experiment *self, struct json_writer *json);
 
 /* Lower-case hex of the identity, EXPERIMENT_HASH_LENGTH digits and a NUL. */
 void experiment_hash(const struct experiment *self, char hash[EXPERIMENT_HASH_LENGTH + 1]);

@@ -8,7 +8,6 @@
 #include "core/alloc.h"
 #include "core/buf.h"
 #include "core/json_fields.h"
-#include "core/path.h"
 
 #define JOB_FILE "job.json"
 #define JOB_FILE_MAX_BYTES (4u << 20)
@@ -17,6 +16,8 @@ static const char *const state_names[JOB_STATE_COUNT] = {
     "planned", "submitted", "pending", "booting", "running", "sealing", "done", "failed", "cancelled", "lost",
 };
 
+static const struct name_list states = NAME_LIST(state_names, "there is no state");
+
 const char *job_state_name(enum job_state state)
 {
     return state < JOB_STATE_COUNT ? state_names[state] : "unknown";
@@ -24,13 +25,7 @@ const char *job_state_name(enum job_state state)
 
 bool job_state_find(const char *name, enum job_state *state)
 {
-    for (unsigned i = 0; i < JOB_STATE_COUNT; i++) {
-        if (strcmp(state_names[i], name) == 0) {
-            *state = (enum job_state)i;
-            return true;
-        }
-    }
-    return false;
+    return name_find(&states, name, (unsigned *)state);
 }
 
 bool job_state_is_final(enum job_state state)
@@ -56,10 +51,10 @@ static int append(struct job_record *self, const struct job_transition *transiti
         memmove(self->transitions + 1, self->transitions + 2, (self->transition_count - 2) * sizeof *self->transitions);
         self->transition_count--;
     }
-    if (alloc_grow(&self->transitions, self->transition_count, sizeof *self->transitions, err))
-        return CB_ERR_MEMORY;
-    self->transitions[self->transition_count++] = *transition;
-    return 0;
+    int rc = alloc_grow(&self->transitions, self->transition_count, sizeof *self->transitions, err);
+    if (rc == 0)
+        self->transitions[self->transition_count++] = *transition;
+    return rc;
 }
 
 int job_record_enter(struct job_record *self, enum job_state state, uint64_t at_wall_ns, const char *note,
@@ -75,27 +70,9 @@ int job_record_enter(struct job_record *self, enum job_state state, uint64_t at_
     return rc;
 }
 
-static int read_state(const struct json_value *value, enum job_state *state, struct cb_err *err)
-{
-    const char *name = "";
-    if (!json_as_text(value, &name) || !job_state_find(name, state))
-        return cb_fail(err, CB_ERR_FORMAT, "there is no state %.40s", name);
-    return 0;
-}
-
-static void write_transition_state(struct json_writer *json, const void *object)
-{
-    json_write_text(json, job_state_name(((const struct job_transition *)object)->state));
-}
-
-static int read_transition_state(const struct json_value *value, void *object, struct cb_err *err)
-{
-    return read_state(value, &((struct job_transition *)object)->state, err);
-}
-
 static const struct json_field transition_fields[] = {
     JSON_FIELD(struct job_transition, FIELD_U64, at_wall_ns),
-    JSON_FIELD_OWN("state", write_transition_state, read_transition_state),
+    JSON_FIELD_NAME(struct job_transition, state, &states),
     JSON_FIELD(struct job_transition, FIELD_TEXT, note),
 };
 
@@ -169,16 +146,6 @@ static int read_array_task(const struct json_value *value, void *object, struct 
     return 0;
 }
 
-static void write_job_state(struct json_writer *json, const void *object)
-{
-    json_write_text(json, job_state_name(((const struct job_record *)object)->state));
-}
-
-static int read_job_state(const struct json_value *value, void *object, struct cb_err *err)
-{
-    return read_state(value, &((struct job_record *)object)->state, err);
-}
-
 static const struct json_field record_fields[] = {
     JSON_FIELD(struct job_record, FIELD_TEXT, name),
     JSON_FIELD(struct job_record, FIELD_TEXT, job),
@@ -190,7 +157,7 @@ static const struct json_field record_fields[] = {
     JSON_FIELD(struct job_record, FIELD_U64, intent_wall_ns),
     JSON_FIELD(struct job_record, FIELD_U64, submitted_wall_ns),
     JSON_FIELD(struct job_record, FIELD_BOOL, cancel_asked),
-    JSON_FIELD_OWN("state", write_job_state, read_job_state),
+    JSON_FIELD_NAME(struct job_record, state, &states),
     JSON_FIELD(struct job_record, FIELD_DOUBLE, queue_s),
     JSON_FIELD(struct job_record, FIELD_DOUBLE, boot_s),
     JSON_FIELD_OWN("slurm", write_slurm, read_slurm),
@@ -201,16 +168,8 @@ int job_record_write_in(struct file_batch *batch, const char *run_folder, const 
                         struct cb_err *err)
 {
     char path[PATH_MAX];
-    struct buf text;
-    if (path_format(path, sizeof path, err, "%s/" JOB_FILE, run_folder))
-        return CB_ERR_USAGE;
-    buf_init(&text, JOB_FILE_MAX_BYTES);
-    json_write_document(&text, JOB_RECORD_VERSION, JSON_FIELDS(record_fields), self);
-    int rc = buf_check(&text, "the job's record", err);
-    if (rc == 0)
-        rc = file_write(batch, &text, path, 0644, err);
-    buf_release(&text);
-    return rc;
+    int rc = run_folder_join(path, run_folder, JOB_FILE, err);
+    return rc ? rc : json_write_file(batch, path, JOB_RECORD_VERSION, JSON_FIELDS(record_fields), self, err);
 }
 
 int job_record_write(const char *run_folder, const struct job_record *self, struct cb_err *err)
@@ -234,10 +193,10 @@ int job_record_read(const char *run_folder, struct job_record *self, struct cb_e
 {
     char path[PATH_MAX];
     struct buf text;
-    if (path_format(path, sizeof path, err, "%s/" JOB_FILE, run_folder))
-        return CB_ERR_USAGE;
     buf_init(&text, JOB_FILE_MAX_BYTES);
-    int rc = buf_read_file(&text, path, err);
+    int rc = run_folder_join(path, run_folder, JOB_FILE, err);
+    if (rc == 0)
+        rc = buf_read_file(&text, path, err);
     if (rc == 0)
         rc = job_record_parse(path, text.data, text.len, self, err);
     buf_release(&text);

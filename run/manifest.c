@@ -14,19 +14,6 @@
 #include "run/record.h"
 #include "run/run_folder.h"
 
-static void write_outcome(struct json_writer *json, const void *object)
-{
-    json_write_text(json, outcome_name(((const struct manifest *)object)->outcome));
-}
-
-static int read_outcome(const struct json_value *value, void *object, struct cb_err *err)
-{
-    const char *name = "";
-    if (!json_as_text(value, &name) || !outcome_find(name, &((struct manifest *)object)->outcome))
-        return cb_fail(err, CB_ERR_FORMAT, "unknown outcome %.40s", name);
-    return 0;
-}
-
 static void write_utc(struct json_writer *json, uint64_t wall_ns)
 {
     char utc[21];
@@ -47,7 +34,7 @@ static void write_ended(struct json_writer *json, const void *object)
 static const struct json_field manifest_fields[] = {
     JSON_FIELD(struct manifest, FIELD_TEXT, run),
     JSON_FIELD(struct manifest, FIELD_U32, attempt),
-    JSON_FIELD_OWN("outcome", write_outcome, read_outcome),
+    JSON_FIELD_NAME(struct manifest, outcome, &outcome_names),
     JSON_FIELD(struct manifest, FIELD_TEXT, message),
     JSON_FIELD_OWN("started", write_started, NULL), /* for people */
     JSON_FIELD(struct manifest, FIELD_U64, started_wall_ns),
@@ -90,13 +77,7 @@ int manifest_write(const char *attempt_path, const struct manifest *manifest, st
         rc = run_folder_join(temporary, attempt_path, name, err);
     if (rc)
         return rc;
-    struct buf text;
-    buf_init(&text, RUN_FOLDER_FILE_MAX_BYTES);
-    json_write_document(&text, MANIFEST_VERSION, JSON_FIELDS(manifest_fields), manifest);
-    rc = buf_check(&text, "the manifest", err);
-    if (!rc)
-        rc = buf_write_file(&text, temporary, 0644, err);
-    buf_release(&text);
+    rc = json_write_file(NULL, temporary, MANIFEST_VERSION, JSON_FIELDS(manifest_fields), manifest, err);
     if (rc)
         return rc;
     rc = publish_exclusively(temporary, path, err);

@@ -14,7 +14,6 @@
 
 #include "core/clock.h"
 #include "core/json_fields.h"
-#include "core/path.h"
 #include "run/spool.h"
 
 #define FILE_MAX_BYTES (1u << 16)
@@ -25,6 +24,7 @@
 #define POOL_JOBS "jobs"
 
 static const char *const mode_names[] = {"touch", "hold"};
+static const struct name_list modes = NAME_LIST(mode_names, "there is no mode");
 
 const char *pool_mode_name(enum pool_mode mode)
 {
@@ -33,13 +33,7 @@ const char *pool_mode_name(enum pool_mode mode)
 
 bool pool_mode_find(const char *name, enum pool_mode *mode)
 {
-    for (unsigned i = 0; i < sizeof mode_names / sizeof *mode_names; i++) {
-        if (strcmp(mode_names[i], name) == 0) {
-            *mode = (enum pool_mode)i;
-            return true;
-        }
-    }
-    return false;
+    return name_find(&modes, name, (unsigned *)mode);
 }
 
 int pool_check_name(const char *name, struct cb_err *err)
@@ -55,13 +49,6 @@ int pool_check_name(const char *name, struct cb_err *err)
     return 0;
 }
 
-static int join(char path[PATH_MAX], const char *folder, const char *name, struct cb_err *err)
-{
-    if (path_format(path, PATH_MAX, err, "%s/%s", folder, name))
-        return CB_ERR_USAGE;
-    return 0;
-}
-
 int pool_folder(const char *id, struct buf *path, struct cb_err *err)
 {
     int rc = home_folder(path, err);
@@ -73,24 +60,17 @@ int pool_folder(const char *id, struct buf *path, struct cb_err *err)
     return buf_check(path, "the pool's path", err);
 }
 
-static int make_folder(const char *path, struct cb_err *err)
-{
-    if (mkdir(path, 0755) < 0 && errno != EEXIST)
-        return cb_fail_errno(err, errno, "creating the folder %s", path);
-    return 0;
-}
-
 int pool_create(const struct pool *self, const char *folder, struct cb_err *err)
 {
-    char path[PATH_MAX];
-    snprintf(path, sizeof path, "%.*s", (int)(strrchr(folder, '/') - folder), folder);
-    int rc = make_folder(path, err);
-    if (rc == 0 && mkdir(folder, 0755) < 0)
-        rc = cb_fail_errno(err, errno, "creating the folder %s", folder);
-    if (rc == 0)
-        rc = join(path, folder, POOL_JOBS, err);
-    if (rc == 0)
-        rc = make_folder(path, err);
+    char above[PATH_MAX], jobs[PATH_MAX];
+    snprintf(above, sizeof above, "%.*s", (int)(strrchr(folder, '/') - folder), folder);
+    if (mkdir(above, 0755) < 0 && errno != EEXIST)
+        return cb_fail_errno(err, errno, "creating the folder %s", above);
+    if (mkdir(folder, 0755) < 0)
+        return cb_fail_errno(err, errno, "creating the folder %s", folder);
+    int rc = run_folder_join(jobs, folder, POOL_JOBS, err);
+    if (rc == 0 && mkdir(jobs, 0755) < 0)
+        rc = cb_fail_errno(err, errno, "creating the folder %s", jobs);
     if (rc == 0)
         rc = spool_create(folder, err);
     return rc ? rc : pool_write(self, folder, err);
@@ -100,16 +80,8 @@ static int write_document(const char *folder, const char *name, const struct jso
                           const void *object, struct cb_err *err)
 {
     char path[PATH_MAX];
-    struct buf text;
-    if (path_format(path, sizeof path, err, "%s/%s", folder, name))
-        return CB_ERR_USAGE;
-    buf_init(&text, FILE_MAX_BYTES);
-    json_write_document(&text, POOL_VERSION, fields, count, object);
-    int rc = buf_check(&text, path, err);
-    if (rc == 0)
-        rc = buf_write_file(&text, path, 0644, err);
-    buf_release(&text);
-    return rc;
+    int rc = run_folder_join(path, folder, name, err);
+    return rc ? rc : json_write_file(NULL, path, POOL_VERSION, fields, count, object, err);
 }
 
 static int read_document(const char *path, const struct json_field *fields, size_t count, void *object,
@@ -124,23 +96,10 @@ static int read_document(const char *path, const struct json_field *fields, size
     return rc;
 }
 
-static void write_mode(struct json_writer *json, const void *object)
-{
-    json_write_text(json, pool_mode_name(((const struct pool *)object)->mode));
-}
-
-static int read_mode(const struct json_value *value, void *object, struct cb_err *err)
-{
-    const char *name = "";
-    if (!json_as_text(value, &name) || !pool_mode_find(name, &((struct pool *)object)->mode))
-        return cb_fail(err, CB_ERR_FORMAT, "there is no mode %.40s", name);
-    return 0;
-}
-
 static const struct json_field pool_fields[] = {
     JSON_FIELD(struct pool, FIELD_TEXT, id),
     JSON_FIELD(struct pool, FIELD_TEXT, name),
-    JSON_FIELD_OWN("mode", write_mode, read_mode),
+    JSON_FIELD_NAME(struct pool, mode, &modes),
     JSON_FIELD(struct pool, FIELD_U64, nodes),
     JSON_FIELD(struct pool, FIELD_U64, created_wall_ns),
     JSON_FIELD(struct pool, FIELD_U64, expires_wall_ns),
@@ -175,11 +134,10 @@ int pool_read(const char *folder, struct pool *self, struct cb_err *err)
 {
     char path[PATH_MAX];
     struct buf text;
-    int rc = join(path, folder, POOL_FILE, err);
-    if (rc)
-        return rc;
     buf_init(&text, FILE_MAX_BYTES);
-    rc = buf_read_file(&text, path, err);
+    int rc = run_folder_join(path, folder, POOL_FILE, err);
+    if (rc == 0)
+        rc = buf_read_file(&text, path, err);
     if (rc == 0)
         rc = pool_parse(path, text.data, text.len, self, err);
     buf_release(&text);
@@ -203,7 +161,8 @@ int pool_each(pool_fn fn, void *context, struct cb_err *err)
     for (int i = 0; i < count; i++) {
         char folder[PATH_MAX];
         struct pool pool;
-        if (rc == 0 && join(folder, path.data, names[i]->d_name, NULL) == 0 && pool_read(folder, &pool, NULL) == 0)
+        if (rc == 0 && run_folder_join(folder, path.data, names[i]->d_name, NULL) == 0 &&
+            pool_read(folder, &pool, NULL) == 0)
             rc = fn(context, folder, &pool, err);
         free(names[i]);
     }
@@ -215,7 +174,7 @@ int pool_each(pool_fn fn, void *context, struct cb_err *err)
 int pool_ask_stop(const char *folder, struct cb_err *err)
 {
     char path[PATH_MAX];
-    int rc = join(path, folder, POOL_STOP, err);
+    int rc = run_folder_join(path, folder, POOL_STOP, err);
     if (rc)
         return rc;
     int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
@@ -228,7 +187,7 @@ int pool_ask_stop(const char *folder, struct cb_err *err)
 static bool is_there(const char *folder, const char *name)
 {
     char path[PATH_MAX];
-    return join(path, folder, name, NULL) == 0 && access(path, F_OK) == 0;
+    return run_folder_join(path, folder, name, NULL) == 0 && access(path, F_OK) == 0;
 }
 
 bool pool_is_stopping(const char *folder)
@@ -257,7 +216,7 @@ int pool_read_end(const char *folder, struct pool_end *end, struct cb_err *err)
 {
     char path[PATH_MAX];
     struct pool_end found = {0};
-    int rc = join(path, folder, POOL_END, err);
+    int rc = run_folder_join(path, folder, POOL_END, err);
     if (rc == 0)
         rc = read_document(path, JSON_FIELDS(end_fields), &found, err);
     if (rc == 0)
@@ -282,17 +241,6 @@ int pool_write_share(const char *folder, const struct pool_share *share, struct 
     char name[128];
     snprintf(name, sizeof name, POOL_JOBS "/%s.%" PRIu64, share->job, share->restarts);
     return write_document(folder, name, JSON_FIELDS(share_fields), share, err);
-}
-
-static int read_share(const char *path, struct pool_share *share)
-{
-    struct pool_share found = {0};
-    int rc = read_document(path, JSON_FIELDS(share_fields), &found, NULL);
-    if (rc == 0 && (found.allocated_wall_ns > found.began_wall_ns || found.began_wall_ns > found.seen_wall_ns))
-        rc = CB_ERR_FORMAT;
-    if (rc == 0)
-        *share = found;
-    return rc;
 }
 
 static void add_share(const struct pool_share *share, uint64_t *first_ns, struct pool_usage *usage)
@@ -324,35 +272,35 @@ static uint64_t count_failures(const char *jobs, const struct pool_share *share)
     return failures;
 }
 
-/* Temporary files of buf_write_file, which no reader may see. */
-static bool is_temporary(const char *name)
+/* The shares of jobs; not the temporary files of buf_write_file, which no reader may see. */
+static int is_share(const struct dirent *entry)
 {
-    size_t len = strlen(name);
-    return len > 4 && strcmp(name + len - 4, ".tmp") == 0;
+    size_t len = strlen(entry->d_name);
+    return not_hidden(entry) && (len <= 4 || strcmp(entry->d_name + len - 4, ".tmp") != 0);
 }
 
 int pool_sum(const struct pool *pool, const char *folder, struct pool_usage *usage, struct cb_err *err)
 {
     char jobs[PATH_MAX], path[PATH_MAX];
     struct pool_usage sum = {0};
-    uint64_t first_ns = 0, failed_nodes = 0;
-    int rc = join(jobs, folder, POOL_JOBS, err);
+    uint64_t first_ns = 0;
+    int rc = run_folder_join(jobs, folder, POOL_JOBS, err);
     DIR *names = rc ? NULL : opendir(jobs);
     if (rc == 0 && !names)
-        rc = cb_fail_errno(err, errno, "reading the folder %s", jobs);
+        return cb_fail_errno(err, errno, "reading the folder %s", jobs);
     for (struct dirent *entry; names && (entry = readdir(names));) {
-        struct pool_share share;
-        if (!not_hidden(entry) || is_temporary(entry->d_name) || join(path, jobs, entry->d_name, NULL) ||
-            read_share(path, &share))
+        struct pool_share share = {0};
+        if (!is_share(entry) || run_folder_join(path, jobs, entry->d_name, NULL) ||
+            read_document(path, JSON_FIELDS(share_fields), &share, NULL) ||
+            share.allocated_wall_ns > share.began_wall_ns || share.began_wall_ns > share.seen_wall_ns)
             continue;
         add_share(&share, &first_ns, &sum);
         uint64_t failures = count_failures(jobs, &share);
         sum.failures += failures;
-        failed_nodes += failures * share.node_count;
+        sum.node_ns += failures * share.node_count * pool->boot_most_ns;
     }
     if (names)
         closedir(names);
-    sum.node_ns += failed_nodes * pool->boot_most_ns;
     if (rc == 0)
         *usage = sum;
     return rc;
@@ -361,15 +309,15 @@ int pool_sum(const struct pool *pool, const char *folder, struct pool_usage *usa
 bool pool_may_touch(const struct pool *pool, const struct pool_usage *usage, uint64_t nodes, uint64_t now_wall_ns,
                     char *reason, size_t bytes)
 {
-    bool in_time = now_wall_ns + pool->period_ns < pool->expires_wall_ns;
-    bool in_budget = usage->node_ns + nodes * pool->period_ns <= pool->budget_node_ns;
     if (usage->failures >= POOL_MOST_FAILURES)
         snprintf(reason, bytes, "%" PRIu64 " boots of its nodes have failed", usage->failures);
-    else if (!in_time)
+    else if (now_wall_ns + pool->period_ns >= pool->expires_wall_ns)
         snprintf(reason, bytes, "its time is over");
-    else if (!in_budget)
+    else if (usage->node_ns + nodes * pool->period_ns > pool->budget_node_ns)
         snprintf(reason, bytes, "its budget is used up");
-    return in_time && in_budget && usage->failures < POOL_MOST_FAILURES;
+    else
+        return true;
+    return false;
 }
 
 uint64_t pool_hold_end_wall_ns(const struct pool *pool, const struct pool_usage *earlier,

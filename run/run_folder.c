@@ -20,36 +20,26 @@
 #define RUN_ID_LETTERS 4
 #define OPEN_FOLDERS 16 /* folders that a removal keeps open at a time */
 
-static const char *const outcome_names[OUTCOME_COUNT] = {
+static const char *const names[OUTCOME_COUNT] = {
     "pass", "benchmark_failed", "infrastructure", "timeout", "cancelled", "preempted", "lost",
 };
+const struct name_list outcome_names = NAME_LIST(names, "unknown outcome");
 
 const char *outcome_name(enum outcome outcome)
 {
-    return outcome < OUTCOME_COUNT ? outcome_names[outcome] : "unknown";
+    return outcome < OUTCOME_COUNT ? names[outcome] : "unknown";
 }
 
 bool outcome_find(const char *name, enum outcome *outcome)
 {
-    for (unsigned i = 0; i < OUTCOME_COUNT; i++) {
-        if (strcmp(outcome_names[i], name) == 0) {
-            *outcome = (enum outcome)i;
-            return true;
-        }
-    }
-    return false;
+    return name_find(&outcome_names, name, (unsigned *)outcome);
 }
 
 int outcome_exit_code(enum outcome outcome)
 {
-    switch (outcome) {
-    case OUTCOME_PASS:
-        return CB_EXIT_PASS;
-    case OUTCOME_BENCHMARK_FAILED:
-        return CB_EXIT_BENCHMARK;
-    default:
-        return CB_EXIT_INFRASTRUCTURE;
-    }
+    return outcome == OUTCOME_PASS               ? CB_EXIT_PASS
+           : outcome == OUTCOME_BENCHMARK_FAILED ? CB_EXIT_BENCHMARK
+                                                 : CB_EXIT_INFRASTRUCTURE;
 }
 
 /* mkdir -p. Modifies the path and restores it. */
@@ -134,9 +124,7 @@ void run_id_new(char id[RUN_ID_BYTES])
 
 int run_folder_join(char path[PATH_MAX], const char *folder, const char *name, struct cb_err *err)
 {
-    if (path_format(path, PATH_MAX, err, "%s/%s", folder, name))
-        return CB_ERR_USAGE;
-    return 0;
+    return path_format(path, PATH_MAX, err, "%s/%s", folder, name);
 }
 
 static int make_subfolder(const char *folder, const char *name, struct cb_err *err)
@@ -148,36 +136,23 @@ static int make_subfolder(const char *folder, const char *name, struct cb_err *e
     return rc;
 }
 
-/* Labels as YAML with texts quoted as in JSON, which YAML reads the same. */
-static int write_labels(struct file_batch *batch, const char *folder, const struct experiment *experiment,
-                        struct cb_err *err)
+/* The labels and the frozen experiment. Labels are YAML with texts quoted as in JSON, which YAML reads the same. */
+static int write_files(struct file_batch *batch, const char *folder, const struct experiment *experiment,
+                       struct cb_err *err)
 {
     char path[PATH_MAX];
-    int rc = run_folder_join(path, folder, "labels.yaml", err);
-    if (rc)
-        return rc;
     struct buf text;
-    buf_init(&text, RUN_FOLDER_FILE_MAX_BYTES);
     struct json_writer json;
-    json_writer_init(&json, &text, 2);
-    json_write_begin_object(&json);
-    for (size_t i = 0; i < experiment_label_count(experiment); i++) {
-        json_member_text(&json, experiment_label_key(experiment, i), experiment_label_value(experiment, i));
-    }
-    json_write_end_object(&json);
-    buf_append_char(&text, '\n');
-    rc = file_write(batch, &text, path, 0644, err);
-    buf_release(&text);
-    return rc;
-}
-
-static int write_experiment(struct file_batch *batch, const char *folder, const struct experiment *experiment,
-                            struct cb_err *err)
-{
-    char path[PATH_MAX];
-    struct buf text;
     buf_init(&text, RUN_FOLDER_FILE_MAX_BYTES);
-    int rc = run_folder_join(path, folder, "experiment.yaml", err);
+    json_writer_init(&json, &text, 2);
+    experiment_write_labels_json(experiment, &json);
+    buf_append_char(&text, '\n');
+    int rc = run_folder_join(path, folder, "labels.yaml", err);
+    if (!rc)
+        rc = file_write(batch, &text, path, 0644, err);
+    buf_clear(&text);
+    if (!rc)
+        rc = run_folder_join(path, folder, "experiment.yaml", err);
     if (!rc)
         rc = experiment_write_yaml(experiment, &text, err);
     if (!rc)
@@ -197,18 +172,12 @@ int run_folder_create(struct file_batch *batch, const char *path, const struct e
         rc = cb_fail_errno(err, errno, "creating the run folder %s", path);
     if (!rc)
         rc = make_subfolder(path, "attempts", err);
-    if (!rc)
-        rc = write_labels(batch, path, experiment, err);
-    if (!rc)
-        rc = write_experiment(batch, path, experiment, err);
-    return rc;
+    return rc ? rc : write_files(batch, path, experiment, err);
 }
 
 static int remove_entry(const char *path, const struct stat *status, int type, struct FTW *walk)
 {
-    (void)status;
-    (void)type;
-    (void)walk;
+    (void)status, (void)type, (void)walk;
     return remove(path);
 }
 

@@ -19,6 +19,8 @@
 #define MANIFEST_VERSION 1
 #define RUN_FOLDER_FILE_MAX_BYTES (1 << 20) /* size limit of experiment, manifest and progress */
 
+struct name_list;
+
 enum outcome {
     OUTCOME_PASS,
     OUTCOME_BENCHMARK_FAILED,
@@ -29,6 +31,7 @@ enum outcome {
     OUTCOME_LOST,
     OUTCOME_COUNT
 };
+extern const struct name_list outcome_names;
 const char *outcome_name(enum outcome outcome);
 bool outcome_find(const char *name, enum outcome *outcome);
 int outcome_exit_code(enum outcome outcome);

@@ -24,21 +24,19 @@
 #define REJECTED "rejected"
 #define TEMPORARY ".ckptbench-" /* hidden: not a ticket yet */
 
-static const char *const folders[] = {"spool", "claimed", "done", "returned"};
+/* By state of a ticket, then the two others. */
+static const char *const folders[] = {"spool", "claimed", "done", "returned", REJECTED, CANCEL};
 
 static int join(char path[PATH_MAX], const char *pool, const char *folder, const char *name, struct cb_err *err)
 {
-    if (path_format(path, PATH_MAX, err, "%s/%s/%s", pool, folder, name))
-        return CB_ERR_USAGE;
-    return 0;
+    return path_format(path, PATH_MAX, err, "%s/%s/%s", pool, folder, name);
 }
 
 int spool_create(const char *pool_folder, struct cb_err *err)
 {
-    static const char *const all[] = {"spool", "claimed", "done", "returned", REJECTED, CANCEL};
     char path[PATH_MAX];
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        int rc = join(path, pool_folder, all[i], "", err);
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+        int rc = join(path, pool_folder, folders[i], "", err);
         if (rc)
             return rc;
         if (mkdir(path, 0755) < 0 && errno != EEXIST)
@@ -57,14 +55,7 @@ static const struct json_field ticket_fields[] = {
 
 static int ticket_write(const char *path, const struct ticket *ticket, struct cb_err *err)
 {
-    struct buf text;
-    buf_init(&text, TICKET_MAX_BYTES);
-    json_write_document(&text, TICKET_VERSION, JSON_FIELDS(ticket_fields), ticket);
-    int rc = buf_check(&text, path, err);
-    if (rc == 0)
-        rc = buf_write_file(&text, path, 0644, err);
-    buf_release(&text);
-    return rc;
+    return json_write_file(NULL, path, TICKET_VERSION, JSON_FIELDS(ticket_fields), ticket, err);
 }
 
 /* The run id in "TIME.RUN"; NULL if the name is malformed. */
@@ -127,11 +118,11 @@ static int not_hidden(const struct dirent *entry)
 }
 
 /* Names in a folder, sorted; freed with free_names. */
-static int list(const char *pool_folder, const char *folder, struct dirent ***names)
+static int list(const char *pool_folder, enum ticket_state state, struct dirent ***names)
 {
     char path[PATH_MAX];
     *names = NULL;
-    int count = join(path, pool_folder, folder, "", NULL) ? -1 : scandir(path, names, not_hidden, alphasort);
+    int count = join(path, pool_folder, folders[state], "", NULL) ? -1 : scandir(path, names, not_hidden, alphasort);
     return count < 0 ? 0 : count;
 }
 
@@ -142,34 +133,28 @@ static void free_names(struct dirent **names, int count)
     free(names);
 }
 
-/* Scans a folder of tickets: finds the ticket of `run`, or counts those that sort before `name`. Does not sort, since
- * this runs for every run of a pool. */
-static bool scan(const char *pool_folder, enum ticket_state state, const char *run, char name[SPOOL_TICKET_BYTES],
-                 size_t *before)
+/* Finds the ticket of a run in a folder, and counts the waiting tickets that sort before it. Does not sort, since this
+ * runs for every run of a pool. */
+static bool find_name(const char *pool_folder, enum ticket_state state, const char *run, char name[SPOOL_TICKET_BYTES],
+                      size_t *before)
 {
     char path[PATH_MAX];
     bool found = false;
     DIR *folder = join(path, pool_folder, folders[state], "", NULL) ? NULL : opendir(path);
+    *before = 0;
     for (struct dirent *entry; folder && !found && (entry = readdir(folder));) {
         const char *own = run_of(entry->d_name);
-        found = run && own && strcmp(own, run) == 0;
+        found = own && strcmp(own, run) == 0;
         if (found)
             snprintf(name, SPOOL_TICKET_BYTES, "%.*s", SPOOL_TICKET_BYTES - 1, entry->d_name);
-        else if (!run && own && strcmp(entry->d_name, name) < 0)
-            ++*before;
+    }
+    if (found && state == TICKET_WAITS) {
+        rewinddir(folder);
+        for (struct dirent *entry; (entry = readdir(folder));)
+            *before += run_of(entry->d_name) && strcmp(entry->d_name, name) < 0;
     }
     if (folder)
         closedir(folder);
-    return found;
-}
-
-static bool find_name(const char *pool_folder, enum ticket_state state, const char *run, char name[SPOOL_TICKET_BYTES],
-                      size_t *before)
-{
-    *before = 0;
-    bool found = scan(pool_folder, state, run, name, before);
-    if (found && state == TICKET_WAITS)
-        scan(pool_folder, state, NULL, name, before);
     return found;
 }
 
@@ -199,7 +184,7 @@ void spool_count(const char *pool_folder, size_t *waiting, size_t *started)
     struct dirent **names;
     size_t counts[4];
     for (size_t state = 0; state < 4; state++) {
-        int count = list(pool_folder, folders[state], &names);
+        int count = list(pool_folder, (enum ticket_state)state, &names);
         counts[state] = 0;
         for (int i = 0; i < count; i++)
             counts[state] += run_of(names[i]->d_name) != NULL;
@@ -233,8 +218,8 @@ int spool_put(const char *pool_folder, const char *run, const char *run_folder, 
     snprintf(ticket.run, sizeof ticket.run, "%.63s", run);
     snprintf(ticket.run_folder, sizeof ticket.run_folder, "%.*s", (int)sizeof ticket.run_folder - 1, run_folder);
     int rc = join(path, pool_folder, "spool", name, err);
-    if (rc == 0 && snprintf(hidden, sizeof hidden, "%s/spool/" TEMPORARY "%s", pool_folder, run) >= PATH_MAX)
-        rc = cb_fail(err, CB_ERR_USAGE, "the path %s is too long", pool_folder);
+    if (rc == 0)
+        rc = path_format(hidden, sizeof hidden, err, "%s/spool/" TEMPORARY "%s", pool_folder, run);
     if (rc == 0)
         rc = ticket_write(hidden, &ticket, err);
     if (rc == 0 && rename(hidden, path) < 0)
@@ -247,17 +232,9 @@ static bool has_ended(const char *run_folder)
     uint32_t attempt;
     char path[PATH_MAX];
     struct manifest manifest;
-    if (run_folder_last_attempt(run_folder, &attempt, NULL) || attempt == 0 ||
-        snprintf(path, sizeof path, "%s/attempts/%u", run_folder, attempt) >= (int)sizeof path)
-        return false;
-    return manifest_read(path, &manifest, NULL) == 0;
-}
-
-static void reject(const char *pool_folder, const char *name, const char *why, char *rejected, size_t bytes)
-{
-    if (move(pool_folder, "spool", REJECTED, name, NULL))
-        return; /* another process moved it, or renames fail here: the next round shows which */
-    snprintf(rejected, bytes, "%s", why);
+    return run_folder_last_attempt(run_folder, &attempt, NULL) == 0 && attempt > 0 &&
+           path_format(path, sizeof path, NULL, "%s/attempts/%u", run_folder, attempt) == 0 &&
+           manifest_read(path, &manifest, NULL) == 0;
 }
 
 int spool_claim(const char *pool_folder, struct ticket *ticket, char *rejected, size_t bytes, struct cb_err *err)
@@ -265,7 +242,7 @@ int spool_claim(const char *pool_folder, struct ticket *ticket, char *rejected, 
     struct dirent **names;
     struct ticket found;
     struct cb_err why;
-    int rc = CB_ERR_NOT_FOUND, count = list(pool_folder, folders[TICKET_WAITS], &names);
+    int rc = CB_ERR_NOT_FOUND, count = list(pool_folder, TICKET_WAITS, &names);
     rejected[0] = '\0';
     for (int i = 0; i < count && rc == CB_ERR_NOT_FOUND; i++) {
         const char *name = names[i]->d_name;
@@ -276,10 +253,11 @@ int spool_claim(const char *pool_folder, struct ticket *ticket, char *rejected, 
             read = cb_fail(&why, CB_ERR_EXISTS, "run %s has ended already", found.run);
         if (read == 0 && access(found.run_folder, F_OK) < 0)
             read = cb_fail(&why, CB_ERR_FORMAT, "there is no run folder %.200s", found.run_folder);
-        if (read)
-            reject(pool_folder, name, why.message, rejected, bytes);
-        else
+        if (read == 0)
             rc = move(pool_folder, folders[TICKET_WAITS], folders[TICKET_CLAIMED], name, &why);
+        else if (move(pool_folder, folders[TICKET_WAITS], REJECTED, name, NULL) == 0)
+            snprintf(rejected, bytes, "%s", why.message);
+        /* else another process moved it, or renames fail here: the next round shows which */
     }
     free_names(names, count);
     if (rc == CB_ERR_NOT_FOUND)
@@ -336,7 +314,7 @@ int spool_return(const char *pool_folder, const char *run, const char *note, str
 int spool_return_all(const char *pool_folder, const char *note, struct cb_err *err)
 {
     struct dirent **names;
-    int rc = 0, count = list(pool_folder, folders[TICKET_WAITS], &names);
+    int rc = 0, count = list(pool_folder, TICKET_WAITS, &names);
     for (int i = 0; i < count; i++) {
         struct cb_err own;
         int returned = return_ticket(pool_folder, names[i]->d_name, note, &own);
@@ -350,7 +328,7 @@ int spool_return_all(const char *pool_folder, const char *note, struct cb_err *e
 int spool_abandon_claimed(const char *pool_folder, const char *note, struct cb_err *err)
 {
     struct dirent **names;
-    int rc = 0, count = list(pool_folder, folders[TICKET_CLAIMED], &names);
+    int rc = 0, count = list(pool_folder, TICKET_CLAIMED, &names);
     for (int i = 0; rc == 0 && i < count; i++) {
         struct ticket ticket;
         if (ticket_read(pool_folder, TICKET_CLAIMED, names[i]->d_name, &ticket, NULL))

@@ -14,7 +14,6 @@
 #include "core/path.h"
 #include "core/units.h"
 #include "jobs/slurm/run_follow.h"
-#include "run/experiment_json.h"
 #include "run/workload_kind.h"
 #include "store/kind.h"
 
