@@ -1,4 +1,4 @@
-/* Writes records: from status pages to a checksummed file; run/record_read.c reads it.
+/* Records: from status pages to a checksummed file, and from the file, checked, into ranks and samples.
  *
  * A file names its metrics, operations and states and refers to them by position, so rows that a later release adds
  * anywhere in the catalogue leave old files readable. docs/run-folder.md has the layout. */
@@ -14,9 +14,22 @@
 #include "core/alloc.h"
 #include "core/buf.h"
 #include "core/hash.h"
-#include "run/record_layout.h"
 
 #define WRITE_MAX_BYTES (UINT64_C(1) << 36)
+#define RECORD_MAGIC "CBRECORD"
+#define RECORD_MAGIC_BYTES 8
+#define BLOCK_HEAD_BYTES 12 /* type, length */
+#define BLOCK_CRC_BYTES 4
+#define NAME_MAX_BYTES 64
+#define SCHEMA_MAX_NAMES 1024
+/* A sample's mask has a bit for each metric up to the last one of samples in the schema, in whole words. */
+#define MASK_LEAST_WORDS 2 /* which all records had while there were at most 128 of them */
+#define MASK_WORDS_FOR(metrics) ((metrics) > 64 * MASK_LEAST_WORDS ? ((metrics) + 63) / 64 : MASK_LEAST_WORDS)
+#define MASK_WORDS MASK_WORDS_FOR(METRIC_SAMPLE_COUNT)
+#define SAMPLE_HEAD_BYTES (3 * 4 + 8 * MASK_LEAST_WORDS) /* op, iteration, flags, mask; at least */
+
+/* BLOCK_TTFB was added later: it is written only if there are first-byte latencies. */
+enum block_type { BLOCK_SCHEMA = 1, BLOCK_RUN, BLOCK_RANK, BLOCK_RUN_VALUES, BLOCK_LATENCY, BLOCK_END, BLOCK_TTFB };
 
 void record_init(struct record *self, const char *run, uint32_t attempt, uint32_t world_size)
 {
@@ -32,7 +45,7 @@ void record_init(struct record *self, const char *run, uint32_t attempt, uint32_
     }
 }
 
-void record_release_rank(struct record_rank *rank)
+static void release_rank(struct record_rank *rank)
 {
     free(rank->failures);
     free(rank->facts);
@@ -42,13 +55,14 @@ void record_release_rank(struct record_rank *rank)
 void record_release(struct record *self)
 {
     for (uint32_t i = 0; i < self->rank_count; i++)
-        record_release_rank(&self->ranks[i]);
+        release_rank(&self->ranks[i]);
     free(self->ranks);
     self->ranks = NULL;
     self->rank_count = 0;
 }
 
-int record_add_rank(struct record *self, struct record_rank *rank, struct cb_err *err)
+/* Appends the rank and takes ownership of it; on failure releases it. */
+static int add_rank(struct record *self, struct record_rank *rank, struct cb_err *err)
 {
     int rc = 0;
     if (rank->rank >= self->world_size || (self->rank_count && self->ranks[self->rank_count - 1].rank >= rank->rank))
@@ -58,7 +72,7 @@ int record_add_rank(struct record *self, struct record_rank *rank, struct cb_err
     if (!rc && !ranks)
         rc = alloc_fail(err, "for the record of rank %u", rank->rank);
     if (rc) {
-        record_release_rank(rank);
+        release_rank(rank);
         return rc;
     }
     self->ranks = ranks;
@@ -66,7 +80,8 @@ int record_add_rank(struct record *self, struct record_rank *rank, struct cb_err
     return 0;
 }
 
-char *record_copy_text(const char *bytes, uint32_t len)
+/* NUL-terminated; NULL if out of memory. */
+static char *copy_text(const char *bytes, uint32_t len)
 {
     char *text = malloc((size_t)len + 1);
     if (text) {
@@ -123,23 +138,52 @@ int record_add_page(struct record *self, const struct status_page *page, struct 
         .last_state = atomic_load(&page->state),
         .last_iteration = atomic_load(&page->iteration),
         .failure_code = atomic_load(&page->failure_code),
-        .failures = record_copy_text(page->failures, atomic_load_explicit(&page->failure_length, memory_order_acquire)),
-        .facts = record_copy_text(page->facts, atomic_load_explicit(&page->facts_length, memory_order_acquire)),
+        .failures = copy_text(page->failures, atomic_load_explicit(&page->failure_length, memory_order_acquire)),
+        .facts = copy_text(page->facts, atomic_load_explicit(&page->facts_length, memory_order_acquire)),
         .samples = malloc(samples ? samples * sizeof *rank.samples : 1),
         .sample_count = samples,
     };
     if (!rank.failures || !rank.facts || !rank.samples) {
-        record_release_rank(&rank);
+        release_rank(&rank);
         return alloc_fail(err, "for the record of rank %u", page->rank);
     }
     memcpy(rank.samples, page->samples, samples * sizeof *rank.samples);
-    rc = record_add_rank(self, &rank, err);
+    rc = add_rank(self, &rank, err);
     if (!rc)
         merge_values(self, page);
     return rc;
 }
 
-/* Writing: everything little-endian. */
+/* ---- names ---- */
+
+static const char *name_of_metric(unsigned index)
+{
+    return metric_row((enum metric_id)index)->name;
+}
+
+static const char *name_of_operation(unsigned index)
+{
+    return operation_name((enum operation)index);
+}
+
+static const char *name_of_state(unsigned index)
+{
+    return rank_state_name((enum rank_state)index);
+}
+
+/* What a file names, in its order. */
+enum { NAMES_OF_METRICS, NAMES_OF_OPERATIONS, NAMES_OF_STATES, NAME_KINDS };
+static const struct {
+    const char *what;
+    unsigned count;
+    const char *(*name)(unsigned index);
+} name_kinds[NAME_KINDS] = {
+    {"metric", METRIC_COUNT, name_of_metric},
+    {"operation", OP_COUNT, name_of_operation},
+    {"state", STATE_COUNT, name_of_state},
+};
+
+/* ---- writing: everything little-endian ---- */
 
 static void put_u32(struct buf *out, uint32_t value)
 {
@@ -184,15 +228,11 @@ static void put_block(struct buf *out, enum block_type type, struct buf *payload
 
 static void put_schema(struct buf *payload)
 {
-    put_u32(payload, METRIC_COUNT);
-    for (unsigned i = 0; i < METRIC_COUNT; i++)
-        put_text(payload, metric_row((enum metric_id)i)->name);
-    put_u32(payload, OP_COUNT);
-    for (unsigned i = 0; i < OP_COUNT; i++)
-        put_text(payload, operation_name((enum operation)i));
-    put_u32(payload, STATE_COUNT);
-    for (unsigned i = 0; i < STATE_COUNT; i++)
-        put_text(payload, rank_state_name((enum rank_state)i));
+    for (size_t kind = 0; kind < NAME_KINDS; kind++) {
+        put_u32(payload, name_kinds[kind].count);
+        for (unsigned i = 0; i < name_kinds[kind].count; i++)
+            put_text(payload, name_kinds[kind].name(i));
+    }
     put_u32(payload, HISTOGRAM_BUCKETS);
 }
 
@@ -303,5 +343,343 @@ int record_write(const struct record *self, const char *path, struct cb_err *err
     int rc = buf_write_file(&out, path, 0644, err);
     buf_release(&payload);
     buf_release(&out);
+    return rc;
+}
+
+/* ---- reading ---- */
+
+struct cursor {
+    const unsigned char *at, *end;
+    bool short_of_bytes; /* a read went past the end */
+};
+
+static size_t bytes_left(const struct cursor *self)
+{
+    return (size_t)(self->end - self->at);
+}
+
+static const unsigned char *take(struct cursor *self, size_t len)
+{
+    if (self->short_of_bytes || len > bytes_left(self)) {
+        self->short_of_bytes = true;
+        return NULL;
+    }
+    const unsigned char *place = self->at;
+    self->at += len;
+    return place;
+}
+
+static uint32_t take_u32(struct cursor *self)
+{
+    const unsigned char *bytes = take(self, 4);
+    uint32_t value = 0;
+    for (int i = 3; bytes && i >= 0; i--)
+        value = value << 8 | bytes[i];
+    return value;
+}
+
+static uint64_t take_u64(struct cursor *self)
+{
+    uint64_t low = take_u32(self);
+    return (uint64_t)take_u32(self) << 32 | low;
+}
+
+static double take_double(struct cursor *self)
+{
+    uint64_t bits = take_u64(self);
+    double value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* NULL if the input is too short or memory runs out. */
+static char *take_text(struct cursor *self)
+{
+    uint32_t len = take_u32(self);
+    const unsigned char *bytes = take(self, len);
+    return bytes ? copy_text((const char *)bytes, len) : NULL;
+}
+
+/* Maps the positions in a file to this release's rows. */
+struct names {
+    unsigned indexes[SCHEMA_MAX_NAMES];
+    uint32_t count;
+};
+
+struct parser {
+    struct record *record;
+    struct names names[NAME_KINDS];
+    uint32_t mask_words; /* of a sample */
+    uint64_t samples;
+    bool has_schema, has_run, ended;
+};
+
+static int parse_names(struct cursor *cursor, size_t kind, struct names *names, struct cb_err *err)
+{
+    const char *what = name_kinds[kind].what;
+    names->count = take_u32(cursor);
+    if (names->count > SCHEMA_MAX_NAMES)
+        return cb_fail(err, CB_ERR_FORMAT, "%u names of %ss are too many", names->count, what);
+    for (uint32_t i = 0; i < names->count; i++) {
+        char name[NAME_MAX_BYTES];
+        uint32_t len = take_u32(cursor);
+        const unsigned char *bytes = take(cursor, len);
+        if (!bytes || len >= sizeof name)
+            return cb_fail(err, CB_ERR_FORMAT, "the name of a %s is too long", what);
+        memcpy(name, bytes, len);
+        name[len] = '\0';
+        unsigned index = 0;
+        while (index < name_kinds[kind].count && strcmp(name_kinds[kind].name(index), name) != 0)
+            index++;
+        if (index == name_kinds[kind].count)
+            return cb_fail(err, CB_ERR_FORMAT, "the %s %s is not known here: a newer release wrote it", what, name);
+        names->indexes[i] = index;
+    }
+    return 0;
+}
+
+static int parse_schema(struct parser *self, struct cursor *cursor, struct cb_err *err)
+{
+    const struct names *metrics = &self->names[NAMES_OF_METRICS];
+    int rc = 0;
+    for (size_t kind = 0; kind < NAME_KINDS && !rc; kind++)
+        rc = parse_names(cursor, kind, &self->names[kind], err);
+    if (!rc && take_u32(cursor) != HISTOGRAM_BUCKETS)
+        rc = cb_fail(err, CB_ERR_FORMAT, "histograms have another number of buckets");
+    uint32_t last = 0;
+    for (uint32_t i = 0; !rc && i < metrics->count; i++)
+        if (metric_row((enum metric_id)metrics->indexes[i])->scope == METRIC_OF_SAMPLE)
+            last = i + 1;
+    self->mask_words = MASK_WORDS_FOR(last);
+    self->has_schema = !rc;
+    return rc;
+}
+
+static int parse_run(struct parser *self, struct cursor *cursor, struct cb_err *err)
+{
+    struct record *record = self->record;
+    uint32_t len = take_u32(cursor);
+    const unsigned char *run = take(cursor, len);
+    if (!run || len >= sizeof record->run || memchr(run, 0, len))
+        return cb_fail(err, CB_ERR_FORMAT, "the run's name is not one");
+    memcpy(record->run, run, len);
+    record->run[len] = '\0';
+    record->attempt = take_u32(cursor);
+    record->world_size = take_u32(cursor);
+    self->has_run = true;
+    return 0;
+}
+
+static int parse_sample(const struct parser *self, struct cursor *cursor, struct sample *sample, struct cb_err *err)
+{
+    const struct names *metrics = &self->names[NAMES_OF_METRICS], *operations = &self->names[NAMES_OF_OPERATIONS];
+    uint32_t op = take_u32(cursor);
+    if (op >= operations->count || operations->indexes[op] == OP_NONE)
+        return cb_fail(err, CB_ERR_FORMAT, "a sample has no operation");
+    sample->op = operations->indexes[op];
+    sample->iteration = take_u32(cursor);
+    sample->flags = take_u32(cursor);
+    uint64_t mask[SCHEMA_MAX_NAMES / 64];
+    for (unsigned word = 0; word < self->mask_words; word++)
+        mask[word] = take_u64(cursor);
+    for (unsigned i = 0; i < METRIC_SAMPLE_COUNT; i++)
+        sample->values[i] = NAN;
+    for (unsigned i = 0; i < 64 * self->mask_words; i++) {
+        if (!(mask[i / 64] >> i % 64 & 1))
+            continue;
+        if (i >= metrics->count || metrics->indexes[i] >= METRIC_SAMPLE_COUNT)
+            return cb_fail(err, CB_ERR_FORMAT, "a sample has a value that is not one of samples");
+        sample->values[metrics->indexes[i]] = take_double(cursor);
+    }
+    return 0;
+}
+
+static int parse_samples(const struct parser *self, struct cursor *cursor, struct record_rank *rank, struct cb_err *err)
+{
+    rank->sample_count = take_u32(cursor);
+    if (rank->sample_count > bytes_left(cursor) / SAMPLE_HEAD_BYTES)
+        return cb_fail(err, CB_ERR_FORMAT, "rank %u has fewer samples than its %u", rank->rank, rank->sample_count);
+    rank->samples = calloc(rank->sample_count ? rank->sample_count : 1, sizeof *rank->samples);
+    if (!rank->samples)
+        return alloc_fail(err, "for %u samples of rank %u", rank->sample_count, rank->rank);
+    int rc = 0;
+    for (uint32_t i = 0; i < rank->sample_count && !rc; i++)
+        rc = parse_sample(self, cursor, &rank->samples[i], err);
+    return rc;
+}
+
+static int parse_rank(struct parser *self, struct cursor *cursor, struct cb_err *err)
+{
+    const struct names *operations = &self->names[NAMES_OF_OPERATIONS], *states = &self->names[NAMES_OF_STATES];
+    struct record_rank rank = {.rank = take_u32(cursor), .phase = take_u32(cursor)};
+    uint32_t op = take_u32(cursor), state = take_u32(cursor);
+    rank.last_iteration = take_u32(cursor);
+    rank.failure_code = take_u32(cursor);
+    rank.failures = take_text(cursor);
+    rank.facts = take_text(cursor);
+    int rc = 0;
+    if (!rank.failures || !rank.facts)
+        rc = cb_fail(err, CB_ERR_FORMAT, "the texts of rank %u are not all there", rank.rank);
+    else if (rank.phase > PHASE_FAILED || op >= operations->count || state >= states->count)
+        rc = cb_fail(err, CB_ERR_FORMAT, "where rank %u was is not known here", rank.rank);
+    if (!rc) {
+        rank.last_op = operations->indexes[op];
+        rank.last_state = states->indexes[state];
+        rc = parse_samples(self, cursor, &rank, err);
+    }
+    if (rc) {
+        release_rank(&rank);
+        return rc;
+    }
+    self->samples += rank.sample_count;
+    return add_rank(self->record, &rank, err);
+}
+
+static int parse_run_values(struct parser *self, struct cursor *cursor, struct cb_err *err)
+{
+    const struct names *metrics = &self->names[NAMES_OF_METRICS];
+    uint32_t count = take_u32(cursor);
+    if (count > metrics->count)
+        return cb_fail(err, CB_ERR_FORMAT, "%u values of the run are too many", count);
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t index = take_u32(cursor);
+        if (index >= metrics->count)
+            return cb_fail(err, CB_ERR_FORMAT, "a value of the run has no name");
+        self->record->run_values[metrics->indexes[index]] = take_double(cursor);
+    }
+    return 0;
+}
+
+static int parse_histogram(struct parser *self, struct cursor *cursor, struct histogram of_operation[OP_COUNT],
+                           struct cb_err *err)
+{
+    uint32_t op = take_u32(cursor);
+    if (op >= self->names[NAMES_OF_OPERATIONS].count)
+        return cb_fail(err, CB_ERR_FORMAT, "latencies of an operation that is not known here");
+    struct histogram *histogram = &of_operation[self->names[NAMES_OF_OPERATIONS].indexes[op]];
+    histogram_init(histogram);
+    histogram->sum_ns = take_u64(cursor);
+    histogram->min_ns = take_u64(cursor);
+    histogram->max_ns = take_u64(cursor);
+    uint32_t used = take_u32(cursor);
+    if (used > HISTOGRAM_BUCKETS)
+        return cb_fail(err, CB_ERR_FORMAT, "%u buckets of latencies are too many", used);
+    for (uint32_t i = 0; i < used; i++) {
+        uint32_t bucket = take_u32(cursor);
+        if (bucket >= HISTOGRAM_BUCKETS)
+            return cb_fail(err, CB_ERR_FORMAT, "a bucket of latencies is out of range");
+        histogram->buckets[bucket] = take_u64(cursor);
+        histogram->count += histogram->buckets[bucket];
+    }
+    return 0;
+}
+
+static int parse_end(struct parser *self, struct cursor *cursor, struct cb_err *err)
+{
+    uint32_t ranks = take_u32(cursor);
+    uint64_t samples = take_u64(cursor);
+    if (ranks != self->record->rank_count || samples != self->samples)
+        return cb_fail(err, CB_ERR_FORMAT, "it holds %u ranks and %llu samples, but ends as if it held %u and %llu",
+                       self->record->rank_count, (unsigned long long)self->samples, ranks, (unsigned long long)samples);
+    self->ended = true;
+    return 0;
+}
+
+static int parse_payload(struct parser *self, uint32_t type, struct cursor *cursor, struct cb_err *err)
+{
+    if (self->ended)
+        return cb_fail(err, CB_ERR_FORMAT, "something follows the end");
+    if (type == BLOCK_SCHEMA && !self->has_schema)
+        return parse_schema(self, cursor, err);
+    if (type == BLOCK_RUN && self->has_schema && !self->has_run)
+        return parse_run(self, cursor, err);
+    if (!self->has_schema || !self->has_run)
+        return cb_fail(err, CB_ERR_FORMAT, "block type %u comes too early", type);
+    switch (type) {
+    case BLOCK_RANK:
+        return parse_rank(self, cursor, err);
+    case BLOCK_RUN_VALUES:
+        return parse_run_values(self, cursor, err);
+    case BLOCK_LATENCY:
+        return parse_histogram(self, cursor, self->record->latency, err);
+    case BLOCK_TTFB:
+        return parse_histogram(self, cursor, self->record->ttfb, err);
+    case BLOCK_END:
+        return parse_end(self, cursor, err);
+    default:
+        return cb_fail(err, CB_ERR_FORMAT, "block type %u is not known here", type);
+    }
+}
+
+static int parse_block(struct parser *self, struct cursor *cursor, size_t at, size_t len, struct cb_err *err)
+{
+    const unsigned char *start = cursor->at;
+    uint32_t type = take_u32(cursor);
+    uint64_t payload_bytes = take_u64(cursor);
+    if (cursor->short_of_bytes || bytes_left(cursor) < BLOCK_CRC_BYTES ||
+        payload_bytes > bytes_left(cursor) - BLOCK_CRC_BYTES)
+        return cb_fail(err, CB_ERR_CORRUPT, "truncated: it ends after %zu bytes, inside the block at byte %zu", len,
+                       at);
+    struct cursor payload = {.at = cursor->at, .end = cursor->at + payload_bytes};
+    take(cursor, payload_bytes);
+    uint32_t wanted = take_u32(cursor);
+    if (crc32c(0, start, BLOCK_HEAD_BYTES + payload_bytes) != wanted)
+        return cb_fail(err, CB_ERR_CORRUPT, "the block at byte %zu is not what was written: its checksum is wrong", at);
+    int rc = parse_payload(self, type, &payload, err);
+    if (!rc && (payload.short_of_bytes || bytes_left(&payload) > 0))
+        rc = cb_fail(err, CB_ERR_FORMAT, "the block at byte %zu has not the length it should have", at);
+    return rc;
+}
+
+static int parse_file(struct parser *self, const void *bytes, size_t len, struct cb_err *err)
+{
+    struct cursor cursor = {.at = bytes, .end = (const unsigned char *)bytes + len};
+    const unsigned char *magic = take(&cursor, RECORD_MAGIC_BYTES);
+    if (!magic || memcmp(magic, RECORD_MAGIC, RECORD_MAGIC_BYTES) != 0)
+        return cb_fail(err, CB_ERR_FORMAT, "not a record of this program");
+    uint32_t version = take_u32(&cursor);
+    if (!cursor.short_of_bytes && version != RECORD_VERSION)
+        return cb_fail(err, CB_ERR_FORMAT, "version %u, this program reads %d", version, RECORD_VERSION);
+    int rc = 0;
+    while (!rc && bytes_left(&cursor) > 0)
+        rc = parse_block(self, &cursor, len - bytes_left(&cursor), len, err);
+    if (!rc && !self->ended)
+        rc = cb_fail(err, CB_ERR_CORRUPT, "truncated: it ends after %zu bytes without its last block", len);
+    return rc;
+}
+
+int record_parse(const char *name, const void *bytes, size_t len, struct record *self, struct cb_err *err)
+{
+    struct record record;
+    struct cb_err own;
+    record_init(&record, "", 0, 0);
+    struct parser *parser = calloc(1, sizeof *parser);
+    if (!parser)
+        return alloc_fail(err, "to read %s", name);
+    parser->record = &record;
+    int rc = parse_file(parser, bytes, len, &own);
+    free(parser);
+    if (rc) {
+        record_release(&record);
+        cb_context(&own, "%s", name);
+        if (err)
+            *err = own;
+        return rc;
+    }
+    *self = record;
+    return 0;
+}
+
+int record_read(const char *path, struct record *self, struct cb_err *err)
+{
+    struct stat facts;
+    if (stat(path, &facts) < 0)
+        return cb_fail_errno(err, errno, "opening %s", path);
+    struct buf bytes;
+    buf_init(&bytes, (size_t)facts.st_size);
+    int rc = buf_read_file(&bytes, path, err);
+    if (!rc)
+        rc = record_parse(path, bytes.data, bytes.len, self, err);
+    buf_release(&bytes);
     return rc;
 }

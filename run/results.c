@@ -35,7 +35,6 @@ struct work {
     struct group *groups;
     size_t group_count;
     double *values; /* scratch: one per group */
-    size_t row_capacity;
 };
 
 static int compare_entries(const void *a, const void *b)
@@ -161,14 +160,8 @@ static int add_row(struct work *work, enum operation op, enum metric_id metric, 
                    struct cb_err *err)
 {
     struct results *results = work->results;
-    if (results->count == work->row_capacity) {
-        size_t capacity = work->row_capacity ? 2 * work->row_capacity : 64;
-        struct result_row *rows = reallocarray(results->rows, capacity, sizeof *rows);
-        if (!rows)
-            return alloc_fail(err, "for %zu results", capacity);
-        results->rows = rows;
-        work->row_capacity = capacity;
-    }
+    if (alloc_grow(&results->rows, results->count, sizeof *results->rows, err))
+        return CB_ERR_MEMORY;
     double *copy = malloc(n * sizeof *copy);
     if (!copy)
         return alloc_fail(err, "for %zu values of %s", n, metric_row(metric)->name);
@@ -206,16 +199,11 @@ static int add_iterations(struct work *work, enum operation op, enum metric_id m
     return n ? add_row(work, op, metric, work->values, n, err) : 0;
 }
 
-static int add_operations(struct work *work, struct cb_err *err)
+static double median(const double *values, size_t n)
 {
-    int rc = 0;
-    for (unsigned op = OP_NONE + 1; op < OP_COUNT && !rc; op++) {
-        for (unsigned metric = 0; metric < METRIC_COUNT && !rc; metric++) {
-            if (metric_has_operation((enum metric_id)metric, (enum operation)op))
-                rc = add_iterations(work, (enum operation)op, (enum metric_id)metric, err);
-        }
-    }
-    return rc;
+    struct summary summary;
+    stats_summarize(values, n, &summary);
+    return summary.median;
 }
 
 static double median_of(const struct work *work, enum operation op, enum metric_id metric)
@@ -237,9 +225,7 @@ static double baseline_rate(struct work *work, enum operation op)
         if (isfinite(rate))
             work->values[n++] = rate;
     }
-    struct summary summary;
-    stats_summarize(work->values, n, &summary);
-    return summary.median;
+    return median(work->values, n);
 }
 
 /* Requests and errors of all ranks in saves and loads, and the time of these operations. */
@@ -342,9 +328,8 @@ static double excess_of(struct work *work, enum operation op, int rank)
                                     over_ranks(work, group, METRIC_OWN_S, METRIC_OVER_MEAN) -
                                 1;
     }
-    struct summary summary;
-    stats_summarize(work->values, n, &summary);
-    return isfinite(summary.median) ? summary.median : 0;
+    double excess = median(work->values, n);
+    return isfinite(excess) ? excess : 0;
 }
 
 /* The seconds by which `rank` was longer in a state than the ranks on average, over the iterations in which it was the
@@ -422,12 +407,15 @@ static int compute(struct work *work, struct cb_err *err)
         return rc;
     make_groups(work);
     count_marks(work);
-    rc = add_operations(work, err);
+    for (enum operation op = OP_NONE + 1; op < OP_COUNT && !rc; op++)
+        for (enum metric_id metric = 0; metric < METRIC_COUNT && !rc; metric++)
+            if (metric_has_operation(metric, op))
+                rc = add_iterations(work, op, metric, err);
     if (!rc)
         rc = add_run_values(work, err);
-    for (unsigned op = OP_NONE + 1; op < OP_COUNT && !rc; op++) {
-        share_states(work, (enum operation)op);
-        rc = find_slowest(work, (enum operation)op, err);
+    for (enum operation op = OP_NONE + 1; op < OP_COUNT && !rc; op++) {
+        share_states(work, op);
+        rc = find_slowest(work, op, err);
     }
     return rc;
 }
