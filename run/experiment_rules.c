@@ -155,23 +155,17 @@ static int validate_suite(const struct experiment *self, struct cb_err *err)
     static const char *const sections[] = {"net", "storage", "cpu", "memory", "gpu"};
     const char *only = experiment_text(self, OPT_SUITE_ONLY);
     struct thresholds rules;
-    size_t chars = strlen(only);
-    if (chars == 0 || only[chars - 1] == '+')
-        return cb_fail(err, CB_ERR_USAGE,
-                       "suite.only=%s: must be all, or some of net, storage, cpu, memory, gpu joined by +", only);
     if (workload_kind_of(self)->measures_cluster && !experiment_is(self, OPT_OPS, "save+load"))
         return cb_fail(err, CB_ERR_USAGE, "ops=%s is for checkpoints: the suite writes and reads what it needs",
                        experiment_text(self, OPT_OPS));
-    while (*only && strcmp(experiment_text(self, OPT_SUITE_ONLY), "all") != 0) {
-        size_t len = strcspn(only, "+"), i = 0;
+    for (const char *at = only; at && strcmp(only, "all") != 0; at = strchr(at, '+') ? strchr(at, '+') + 1 : NULL) {
+        size_t len = strcspn(at, "+"), i = 0;
         while (i < sizeof sections / sizeof *sections &&
-               (strlen(sections[i]) != len || strncmp(sections[i], only, len) != 0))
+               (strlen(sections[i]) != len || strncmp(sections[i], at, len) != 0))
             i++;
         if (i == sizeof sections / sizeof *sections)
             return cb_fail(err, CB_ERR_USAGE,
-                           "suite.only=%s: must be all, or some of net, storage, cpu, memory, gpu joined by +",
-                           experiment_text(self, OPT_SUITE_ONLY));
-        only += len + (only[len] == '+' ? 1 : 0);
+                           "suite.only=%s: must be all, or some of net, storage, cpu, memory, gpu joined by +", only);
     }
     int rc = thresholds_parse(experiment_text(self, OPT_SUITE_FAIL_BELOW), &rules, err);
     if (rc)
@@ -264,15 +258,20 @@ static int validate_device(const struct experiment *self, struct cb_err *err)
     return 0;
 }
 
-/* 4MB was probably meant as 4MiB. */
-static int validate_block(const struct experiment *self, struct cb_err *err)
+static int validate_files(const struct experiment *self, struct cb_err *err)
 {
     static const uint64_t decimal[] = {1000000000, 1000000, 1000}, binary[] = {GIB, MIB, KIB};
     uint64_t bytes = experiment_u64(self, OPT_IO_BLOCK), meant = bytes / 4096 * 4096 + 4096;
     char text[32];
+    if (experiment_is(self, OPT_OPS, "load") && *experiment_text(self, OPT_SUFFIX) == '\0')
+        return cb_fail(err, CB_ERR_USAGE,
+                       "ops=load needs suffix=NAME, the checkpoint to load; a run with ops=save prints its own");
+    if (experiment_u64(self, OPT_IO_FANOUT) > 0 && !experiment_is(self, OPT_FORMAT, "raw"))
+        return cb_fail(err, CB_ERR_USAGE, "io.fanout=%s needs format=raw: %s keeps its files in one folder",
+                       experiment_text(self, OPT_IO_FANOUT), experiment_text(self, OPT_FORMAT));
     if (bytes % 4096 == 0)
         return 0;
-    for (size_t i = 3; i-- > 0;)
+    for (size_t i = 3; i-- > 0;) /* 4MB was probably meant as 4MiB */
         if (bytes % decimal[i] == 0 && bytes / decimal[i] * binary[i] % 4096 == 0)
             meant = bytes / decimal[i] * binary[i];
     return cb_fail(err, CB_ERR_USAGE, "io.block=%s: must be a multiple of 4KiB; did you mean %s?",
@@ -281,28 +280,11 @@ static int validate_block(const struct experiment *self, struct cb_err *err)
 
 int experiment_validate(const struct experiment *self, struct cb_err *err)
 {
-    int rc = validate_texts(self, err);
-    if (rc == 0)
-        rc = validate_layout(self, err);
-    if (rc == 0)
-        rc = validate_engine(self, err);
-    if (!rc)
-        rc = validate_copies(self, err);
-    if (rc == 0)
-        rc = validate_load(self, err);
-    if (rc == 0)
-        rc = validate_suite(self, err);
-    if (rc == 0)
-        rc = validate_train(self, err);
-    if (rc == 0)
-        rc = validate_device(self, err);
-    if (rc)
-        return rc;
-    if (experiment_is(self, OPT_OPS, "load") && *experiment_text(self, OPT_SUFFIX) == '\0')
-        return cb_fail(err, CB_ERR_USAGE,
-                       "ops=load needs suffix=NAME, the checkpoint to load; a run with ops=save prints its own");
-    if (experiment_u64(self, OPT_IO_FANOUT) > 0 && !experiment_is(self, OPT_FORMAT, "raw"))
-        return cb_fail(err, CB_ERR_USAGE, "io.fanout=%s needs format=raw: %s keeps its files in one folder",
-                       experiment_text(self, OPT_IO_FANOUT), experiment_text(self, OPT_FORMAT));
-    return validate_block(self, err);
+    static int (*const rules[])(const struct experiment *self, struct cb_err *err) = {
+        validate_texts, validate_layout, validate_engine, validate_copies, validate_load,
+        validate_suite, validate_train,  validate_device, validate_files};
+    int rc = 0;
+    for (size_t i = 0; i < sizeof rules / sizeof *rules && rc == 0; i++)
+        rc = rules[i](self, err);
+    return rc;
 }

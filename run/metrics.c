@@ -4,6 +4,8 @@
 #include <assert.h>
 #include <string.h>
 
+#include "core/json_fields.h"
+
 #define LOWER_IS_BETTER METRIC_LOWER_IS_BETTER
 #define HIGHER_IS_BETTER METRIC_HIGHER_IS_BETTER
 #define NEUTRAL METRIC_NEUTRAL
@@ -39,18 +41,12 @@ static const struct metric metrics[METRIC_COUNT] = {
 static const char *const operation_names[OP_COUNT] = {
     "none", "save", "load", "verify", "delete", "baseline_write", "baseline_read", "suite", "step",
 };
+static const struct name_list operations = NAME_LIST(operation_names, "there is no operation");
 
 static const char *const state_names[STATE_COUNT] = {
     "other", "plan", "stage", "serialize", "io", "fsync", "exchange", "commit", "wait",
 };
-
-static size_t find_name(const char *const *names, size_t count, const char *name)
-{
-    size_t index = 0;
-    while (index < count && strcmp(names[index], name) != 0)
-        index++;
-    return index;
-}
+static const struct name_list states = NAME_LIST(state_names, "there is no state");
 
 const struct metric *metric_row(enum metric_id id)
 {
@@ -110,11 +106,7 @@ const char *operation_name(enum operation op)
 
 bool operation_find(const char *name, enum operation *op)
 {
-    size_t index = find_name(operation_names, OP_COUNT, name);
-    if (index == OP_COUNT)
-        return false;
-    *op = (enum operation)index;
-    return true;
+    return name_find(&operations, name, (unsigned *)op);
 }
 
 const char *rank_state_name(enum rank_state state)
@@ -125,9 +117,5 @@ const char *rank_state_name(enum rank_state state)
 
 bool rank_state_find(const char *name, enum rank_state *state)
 {
-    size_t index = find_name(state_names, STATE_COUNT, name);
-    if (index == STATE_COUNT)
-        return false;
-    *state = (enum rank_state)index;
-    return true;
+    return name_find(&states, name, (unsigned *)state);
 }

@@ -42,27 +42,26 @@ int outcome_exit_code(enum outcome outcome)
                                                  : CB_EXIT_INFRASTRUCTURE;
 }
 
-/* mkdir -p. Modifies the path and restores it. */
-static int make_folders(char *path, mode_t mode, struct cb_err *err)
+int run_folder_make_parents(const char *path, unsigned mode, struct cb_err *err)
 {
-    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+    char own[PATH_MAX];
+    int rc = path_format(own, sizeof own, err, "%s", path);
+    for (char *slash = strchr(own + 1, '/'); slash && !rc; slash = strchr(slash + 1, '/')) {
         *slash = '\0';
-        int failed = mkdir(path, mode) < 0 && errno != EEXIST ? errno : 0;
-        int rc = failed ? cb_fail_errno(err, failed, "creating the folder %s", path) : 0;
+        if (mkdir(own, mode) < 0 && errno != EEXIST)
+            rc = cb_fail_errno(err, errno, "creating the folder %s", own);
         *slash = '/';
-        if (rc)
-            return rc;
     }
-    return 0;
+    return rc;
 }
 
 /* Reports a home that cannot be created as a system error: callers treat CB_ERR_NOT_FOUND as a home without a
  * history. */
-static int make_home(char *path, struct cb_err *err)
+static int make_home(const char *path, struct cb_err *err)
 {
     struct stat facts;
     struct cb_err own;
-    int rc = make_folders(path, 0700, &own);
+    int rc = run_folder_make_parents(path, 0700, &own);
     if (!rc && mkdir(path, 0700) < 0 && errno != EEXIST)
         rc = cb_fail_errno(&own, errno, "creating the folder %s", path);
     if (!rc && stat(path, &facts) < 0)
@@ -164,10 +163,7 @@ static int write_files(struct file_batch *batch, const char *folder, const struc
 int run_folder_create(struct file_batch *batch, const char *path, const struct experiment *experiment,
                       struct cb_err *err)
 {
-    char own[PATH_MAX];
-    if (path_format(own, sizeof own, err, "%s", path))
-        return CB_ERR_USAGE;
-    int rc = make_folders(own, 0755, err);
+    int rc = run_folder_make_parents(path, 0755, err);
     if (!rc && mkdir(path, 0755) < 0)
         rc = cb_fail_errno(err, errno, "creating the run folder %s", path);
     if (!rc)

@@ -56,6 +56,8 @@ int run_folder_new_attempt(const char *path, uint32_t *attempt, struct buf *atte
 /* The highest N, 0 if there is no attempt. */
 int run_folder_last_attempt(const char *path, uint32_t *attempt, struct cb_err *err) CB_MUST_CHECK;
 
+/* Creates the folders above a path that are missing, as mkdir -p. */
+int run_folder_make_parents(const char *path, unsigned mode, struct cb_err *err) CB_MUST_CHECK;
 /* FOLDER/NAME. */
 int run_folder_join(char path[PATH_MAX], const char *folder, const char *name, struct cb_err *err) CB_MUST_CHECK;
 

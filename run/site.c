@@ -6,41 +6,17 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/alloc.h"
 #include "core/nearest_word.h"
-#include "core/path.h"
 #include "core/yaml.h"
 #include "run/container.h"
 #include "run/options.h"
+#include "run/run_folder.h"
 
 #define FILE_MAX_BYTES (1u << 20)
 #define ENVIRONMENT "environment."
-
-static int check_host(const char *value, struct cb_err *err);
-static int check_path(const char *value, struct cb_err *err);
-static int check_modules(const char *value, struct cb_err *err);
-static int check_text(const char *value, struct cb_err *err);
-static int check_launcher(const char *value, struct cb_err *err);
-static int check_container(const char *value, struct cb_err *err);
-
-static const struct {
-    const char *name;
-    int (*check)(const char *value, struct cb_err *err);
-} rows[SITE_KEY_COUNT] = {
-    [SITE_HOST] = {"host", check_host},       [SITE_PREFIX] = {"prefix", check_path},
-    [SITE_HOME] = {"home", check_path},       [SITE_PARTITION] = {"partition", check_text},
-    [SITE_ACCOUNT] = {"account", check_text}, [SITE_LAUNCHER] = {"launcher", check_launcher},
-    [SITE_SBCAST] = {"sbcast", check_path},   [SITE_MODULES] = {"modules", check_modules},
-    [SITE_MPI] = {"mpi", check_path},         [SITE_CONTAINER] = {"container", check_container},
-};
-
-const char *site_key_name(enum site_key key)
-{
-    return rows[key].name;
-}
 
 static int check_text(const char *value, struct cb_err *err)
 {
@@ -88,6 +64,22 @@ static int check_container(const char *value, struct cb_err *err)
 {
     struct container container;
     return container_parse(value, &container, err);
+}
+
+static const struct {
+    const char *name;
+    int (*check)(const char *value, struct cb_err *err);
+} rows[SITE_KEY_COUNT] = {
+    [SITE_HOST] = {"host", check_host},       [SITE_PREFIX] = {"prefix", check_path},
+    [SITE_HOME] = {"home", check_path},       [SITE_PARTITION] = {"partition", check_text},
+    [SITE_ACCOUNT] = {"account", check_text}, [SITE_LAUNCHER] = {"launcher", check_launcher},
+    [SITE_SBCAST] = {"sbcast", check_path},   [SITE_MODULES] = {"modules", check_modules},
+    [SITE_MPI] = {"mpi", check_path},         [SITE_CONTAINER] = {"container", check_container},
+};
+
+const char *site_key_name(enum site_key key)
+{
+    return rows[key].name;
 }
 
 static bool is_variable_name(const char *name)
@@ -149,13 +141,6 @@ static int no_memory(struct cb_err *err)
     return alloc_fail(err, "for a site");
 }
 
-static void remove_variable(struct site *self, size_t index)
-{
-    free(self->environment[index].name);
-    free(self->environment[index].value);
-    self->environment[index] = self->environment[--self->environment_count];
-}
-
 static int set_variable(struct site *self, const char *name, const char *value, struct cb_err *err)
 {
     if (!is_variable_name(name))
@@ -163,9 +148,14 @@ static int set_variable(struct site *self, const char *name, const char *value, 
     int rc = check_text(value, err);
     if (rc)
         return rc;
-    for (size_t i = self->environment_count; i-- > 0;)
-        if (strcmp(self->environment[i].name, name) == 0)
-            remove_variable(self, i);
+    for (size_t i = self->environment_count; i-- > 0;) {
+        struct site_variable *old = &self->environment[i];
+        if (strcmp(old->name, name) != 0)
+            continue;
+        free(old->name);
+        free(old->value);
+        *old = self->environment[--self->environment_count];
+    }
     if (!*value)
         return 0;
     if (alloc_grow(&self->environment, self->environment_count, sizeof *self->environment, err))
@@ -293,20 +283,6 @@ int site_path(const char *name, struct buf *path, struct cb_err *err)
     return rc ? rc : buf_check(path, "the path of a site", err);
 }
 
-static int make_folders(const char *path, struct cb_err *err)
-{
-    char own[PATH_MAX];
-    if (path_format(own, sizeof own, err, "%s", path))
-        return CB_ERR_USAGE;
-    for (char *slash = strchr(own + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
-        *slash = '\0';
-        if (mkdir(own, 0700) < 0 && errno != EEXIST)
-            return cb_fail_errno(err, errno, "creating the folder %s", own);
-        *slash = '/';
-    }
-    return 0;
-}
-
 static int unknown_site(const char *name, struct cb_err *err)
 {
     struct site_names names = {0};
@@ -352,7 +328,7 @@ int site_write(const struct site *self, struct cb_err *err)
     if (rc == 0)
         rc = site_path(self->name, &path, err);
     if (rc == 0)
-        rc = make_folders(path.data, err);
+        rc = run_folder_make_parents(path.data, 0700, err);
     if (rc == 0)
         rc = buf_write_file(&text, path.data, 0600, err);
     buf_release(&text);

@@ -469,7 +469,7 @@ int comparison_compute(const struct comparison_side *base, const struct comparis
     size_t *blocks = calloc(base->count + other->count + 1, sizeof *blocks);
     if (!blocks)
         return alloc_fail(err, "to compare runs");
-    int rc = differences_find(base, other, &self, err);
+    int rc = differences_find(sides, &self, err);
     if (rc == 0)
         rc = number_blocks(sides, &self.differs, blocks, &self.blocks, err);
     if (rc == 0)

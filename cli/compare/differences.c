@@ -41,7 +41,8 @@ static int compare_texts(const void *a, const void *b)
 static void set_finish(struct value_set *self)
 {
     size_t kept = 0;
-    qsort(self->values, self->count, sizeof *self->values, compare_texts);
+    if (self->count)
+        qsort(self->values, self->count, sizeof *self->values, compare_texts);
     for (size_t i = 0; i < self->count; i++)
         if (i == 0 || strcmp(self->values[i], self->values[i - 1]) != 0)
             self->values[kept++] = self->values[i];
@@ -92,62 +93,54 @@ static int add_difference(struct comparison_differences *self, const char *key, 
     return 0;
 }
 
-/* The value of a key in one run; "-" if there is none. */
-typedef const char *(*value_fn)(const struct run_info *run, const char *key, enum option_id id);
+/* A key that runs have values of. */
+struct key {
+    enum { KEY_OPTION, KEY_LABEL, KEY_FINGERPRINT } kind;
+    enum option_id option;
+    const char *name; /* of a label or a fingerprint */
+};
 
-static const char *option_value_of(const struct run_info *run, const char *key, enum option_id id)
+static int compare_keys(const void *name, const void *key)
 {
-    (void)key;
-    return experiment_text(run->experiment, id);
+    return strcmp(name, *(const char *const *)key);
 }
 
-static const char *label_value_of(const struct run_info *run, const char *key, enum option_id id)
+/* "-" if the run has none. */
+static const char *value_of(const struct run_info *run, const struct key *key)
 {
-    (void)id;
+    if (key->kind == KEY_OPTION)
+        return experiment_text(run->experiment, key->option);
+    if (key->kind == KEY_FINGERPRINT) {
+        char **found = run->fingerprint_count ? bsearch(key->name, run->fingerprint_keys, run->fingerprint_count,
+                                                        sizeof *run->fingerprint_keys, compare_keys)
+                                              : NULL;
+        return found ? run->fingerprint_values[found - run->fingerprint_keys] : "-";
+    }
     for (size_t i = 0; i < experiment_label_count(run->experiment); i++)
-        if (strcmp(experiment_label_key(run->experiment, i), key) == 0)
+        if (strcmp(experiment_label_key(run->experiment, i), key->name) == 0)
             return experiment_label_value(run->experiment, i);
     return "-";
 }
 
-static const char *fingerprint_value_of(const struct run_info *run, const char *key, enum option_id id)
-{
-    (void)id;
-    size_t low = 0, high = run->fingerprint_count;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        int order = strcmp(run->fingerprint_keys[middle], key);
-        if (order == 0)
-            return run->fingerprint_values[middle];
-        if (order < 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return "-";
-}
-
-static int gather(const struct comparison_side *side, value_fn value, const char *key, enum option_id id,
-                  struct value_set *set, struct cb_err *err)
+static int gather(const struct comparison_side *side, const struct key *key, struct value_set *set, struct cb_err *err)
 {
     *set = (struct value_set){calloc(side->count + 1, sizeof *set->values), 0};
     if (!set->values)
         return alloc_fail(err, "to compare runs");
     for (size_t i = 0; i < side->count; i++)
-        set->values[set->count++] = value(side->runs[i], key, id);
+        set->values[set->count++] = value_of(side->runs[i], key);
     set_finish(set);
     return 0;
 }
 
 /* Appends a difference to `differs` if the sides have different values; *same is the result. */
-static int compare_key(const struct comparison_side *base, const struct comparison_side *other, value_fn value,
-                       const char *key, const char *shown, enum option_id id, struct comparison_differences *differs,
-                       bool *same, struct cb_err *err)
+static int compare_key(const struct comparison_side *const sides[2], const struct key *key, const char *shown,
+                       struct comparison_differences *differs, bool *same, struct cb_err *err)
 {
     struct value_set a, b = {0};
-    int rc = gather(base, value, key, id, &a, err);
+    int rc = gather(sides[0], key, &a, err);
     if (rc == 0)
-        rc = gather(other, value, key, id, &b, err);
+        rc = gather(sides[1], key, &b, err);
     *same = rc == 0 && set_equal(&a, &b);
     if (rc == 0 && !*same)
         rc = add_difference(differs, shown, &a, &b, err);
@@ -156,74 +149,49 @@ static int compare_key(const struct comparison_side *base, const struct comparis
     return rc;
 }
 
-static int find_options(const struct comparison_side *base, const struct comparison_side *other, struct comparison *out,
-                        struct cb_err *err)
+static int find_options(const struct comparison_side *const sides[2], struct comparison *out, struct cb_err *err)
 {
     int rc = 0;
     bool same;
-    for (int i = 0; i < OPTION_COUNT && rc == 0; i++) {
-        enum option_id id = (enum option_id)i;
+    for (enum option_id id = 0; id < OPTION_COUNT && rc == 0; id++)
         if (option_row(id)->class != OPTION_COSMETIC && id != OPT_SUFFIX)
-            rc = compare_key(base, other, option_value_of, option_row(id)->name, option_row(id)->name, id,
+            rc = compare_key(sides, &(struct key){.kind = KEY_OPTION, .option = id}, option_row(id)->name,
                              &out->differs, &same, err);
-    }
     return rc;
 }
 
-/* A sorted list of the keys that any run of both sides has. */
-typedef size_t (*count_fn)(const struct run_info *run);
-typedef const char *(*key_fn)(const struct run_info *run, size_t index);
-
-static size_t label_count(const struct run_info *run)
+/* A sorted list of the labels or fingerprint keys that any run of both sides has. */
+static int all_keys(const struct comparison_side *const sides[2], bool labels, struct value_set *set,
+                    struct cb_err *err)
 {
-    return experiment_label_count(run->experiment);
-}
-
-static const char *label_key(const struct run_info *run, size_t index)
-{
-    return experiment_label_key(run->experiment, index);
-}
-
-static size_t fingerprint_count(const struct run_info *run)
-{
-    return run->fingerprint_count;
-}
-
-static const char *fingerprint_key(const struct run_info *run, size_t index)
-{
-    return run->fingerprint_keys[index];
-}
-
-static int all_keys(const struct comparison_side *base, const struct comparison_side *other, count_fn count, key_fn key,
-                    struct value_set *set, struct cb_err *err)
-{
-    const struct comparison_side *const sides[2] = {base, other};
-    size_t total = 0;
-    for (int s = 0; s < 2; s++)
-        for (size_t i = 0; i < sides[s]->count; i++)
-            total += count(sides[s]->runs[i]);
-    *set = (struct value_set){calloc(total + 1, sizeof *set->values), 0};
-    if (!set->values)
-        return alloc_fail(err, "to compare runs");
-    for (int s = 0; s < 2; s++)
-        for (size_t i = 0; i < sides[s]->count; i++)
-            for (size_t k = 0; k < count(sides[s]->runs[i]); k++)
-                set->values[set->count++] = key(sides[s]->runs[i], k);
+    *set = (struct value_set){0};
+    for (int s = 0; s < 2; s++) {
+        for (size_t i = 0; i < sides[s]->count; i++) {
+            const struct run_info *run = sides[s]->runs[i];
+            size_t count = labels ? experiment_label_count(run->experiment) : run->fingerprint_count;
+            for (size_t k = 0; k < count; k++) {
+                if (alloc_grow(&set->values, set->count, sizeof *set->values, err))
+                    return CB_ERR_MEMORY;
+                set->values[set->count++] =
+                    labels ? experiment_label_key(run->experiment, k) : run->fingerprint_keys[k];
+            }
+        }
+    }
     set_finish(set);
     return 0;
 }
 
-static int find_labels(const struct comparison_side *base, const struct comparison_side *other, struct comparison *out,
-                       struct cb_err *err)
+static int find_labels(const struct comparison_side *const sides[2], struct comparison *out, struct cb_err *err)
 {
     struct value_set keys;
     bool same;
-    int rc = all_keys(base, other, label_count, label_key, &keys, err);
+    int rc = all_keys(sides, true, &keys, err);
     for (size_t i = 0; i < keys.count && rc == 0; i++) {
         struct buf shown;
         buf_init(&shown, VALUES_MAX_BYTES);
         buf_printf(&shown, "label.%s", keys.values[i]);
-        rc = compare_key(base, other, label_value_of, keys.values[i], shown.data, OPT_NAME, &out->differs, &same, err);
+        rc = compare_key(sides, &(struct key){.kind = KEY_LABEL, .name = keys.values[i]}, shown.data, &out->differs,
+                         &same, err);
         buf_release(&shown);
     }
     free(keys.values);
@@ -278,13 +246,11 @@ static void drop_groups_that_differ(struct comparison *out, const struct compari
 {
     size_t kept = 0;
     for (size_t i = 0; i < out->same_count; i++) {
-        bool differ = false;
-        for (size_t k = 0; k < differs->count && !differ; k++) {
-            size_t len = strlen(out->same[i]);
-            const char *key = differs->items[k].key;
-            differ = strncmp(key, out->same[i], len) == 0 && (key[len] == '.' || key[len] == '\0');
-        }
-        if (differ)
+        size_t k = 0, len = strlen(out->same[i]);
+        while (k < differs->count &&
+               (strncmp(differs->items[k].key, out->same[i], len) != 0 || strcspn(differs->items[k].key, ".") != len))
+            k++;
+        if (k < differs->count)
             free(out->same[i]);
         else
             out->same[kept++] = out->same[i];
@@ -292,12 +258,11 @@ static void drop_groups_that_differ(struct comparison *out, const struct compari
     out->same_count = kept;
 }
 
-static int find_fingerprints(const struct comparison_side *base, const struct comparison_side *other,
-                             struct comparison *out, struct cb_err *err)
+static int find_fingerprints(const struct comparison_side *const sides[2], struct comparison *out, struct cb_err *err)
 {
     struct value_set keys;
     size_t options = out->differs.count;
-    int rc = all_keys(base, other, fingerprint_count, fingerprint_key, &keys, err);
+    int rc = all_keys(sides, false, &keys, err);
     for (size_t i = 0; i < keys.count && rc == 0; i++) {
         const char *key = keys.values[i];
         bool same = false;
@@ -305,7 +270,7 @@ static int find_fingerprints(const struct comparison_side *base, const struct co
             continue;
         struct comparison_differences asked = {out->differs.items, options};
         bool explained_by_key = is_explained(key, &asked);
-        rc = compare_key(base, other, fingerprint_value_of, key, key, OPT_NAME,
+        rc = compare_key(sides, &(struct key){.kind = KEY_FINGERPRINT, .name = key}, key,
                          explained_by_key ? &out->differs : &out->confounded, &same, err);
         if (rc == 0 && same)
             rc = add_same(out, key, err);
@@ -316,15 +281,12 @@ static int find_fingerprints(const struct comparison_side *base, const struct co
     return rc;
 }
 
-int differences_find(const struct comparison_side *base, const struct comparison_side *other,
-                     struct comparison *comparison, struct cb_err *err)
+int differences_find(const struct comparison_side *const sides[2], struct comparison *comparison, struct cb_err *err)
 {
-    int rc = find_options(base, other, comparison, err);
+    int rc = find_options(sides, comparison, err);
     if (rc == 0)
-        rc = find_labels(base, other, comparison, err);
-    if (rc == 0)
-        rc = find_fingerprints(base, other, comparison, err);
-    return rc;
+        rc = find_labels(sides, comparison, err);
+    return rc ? rc : find_fingerprints(sides, comparison, err);
 }
 
 static bool is_among(const char *key, const struct comparison_differences *differs)

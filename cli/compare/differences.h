@@ -6,8 +6,8 @@
 #include "cli/compare/comparison.h"
 
 /* Fills differs, confounded and same. */
-int differences_find(const struct comparison_side *base, const struct comparison_side *other,
-                     struct comparison *comparison, struct cb_err *err) CB_MUST_CHECK;
+int differences_find(const struct comparison_side *const sides[2], struct comparison *comparison,
+                     struct cb_err *err) CB_MUST_CHECK;
 void differences_release(struct comparison_differences *self);
 
 /* The block of a run, as text: runs of a sweep that agree in every key except those in `differs` have the same text;
