@@ -29,3 +29,22 @@ int alloc_grow(void *items, size_t count, size_t size, struct cb_err *err)
     memcpy(items, &list, sizeof list);
     return 0;
 }
+
+int alloc_add_text(char ***items, size_t *count, const char *text, size_t len, struct cb_err *err)
+{
+    int rc = alloc_grow(items, *count, sizeof **items, err);
+    if (rc)
+        return rc;
+    (*items)[*count] = strndup(text, len);
+    if (!(*items)[*count])
+        return alloc_fail(err, "for a text of %zu bytes", len);
+    ++*count;
+    return 0;
+}
+
+void alloc_free_texts(char **items, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        free(items[i]);
+    free(items);
+}

@@ -14,6 +14,10 @@ int alloc_fail(struct cb_err *err, const char *format, ...) CB_PRINTF(2, 3);
  * function may grow the list. On failure the list is unchanged. */
 int alloc_grow(void *items, size_t count, size_t size, struct cb_err *err) CB_MUST_CHECK;
 
+/* A list of owned texts: appends a copy of the first `len` bytes; releases all. */
+int alloc_add_text(char ***items, size_t *count, const char *text, size_t len, struct cb_err *err) CB_MUST_CHECK;
+void alloc_free_texts(char **items, size_t count);
+
 #ifdef __clang_analyzer__ /* for the static analyzer, which does not see across files: this never returns 0 */
 #define alloc_fail(err, ...) (alloc_fail(err, __VA_ARGS__), CB_ERR_MEMORY)
 #endif

@@ -17,15 +17,9 @@ void run_info_free(struct run_info *info)
     for (size_t i = 0; i < info->metric_count; i++)
         free(info->metrics[i].iterations);
     free(info->metrics);
-    for (size_t i = 0; i < info->fingerprint_count; i++) {
-        free(info->fingerprint_keys[i]);
-        free(info->fingerprint_values[i]);
-    }
-    free(info->fingerprint_keys);
-    free(info->fingerprint_values);
-    for (size_t i = 0; i < info->fact_count; i++)
-        free(info->facts[i]);
-    free(info->facts);
+    alloc_free_texts(info->fingerprint_keys, info->fingerprint_count);
+    alloc_free_texts(info->fingerprint_values, info->fingerprint_count);
+    alloc_free_texts(info->facts, info->fact_count);
     free(info);
 }
 
@@ -182,16 +176,13 @@ static int load_fingerprint(struct history *self, struct run_info *info, struct 
         db_query(self, &statement, err, "SELECT key, value FROM fingerprint WHERE run=? AND attempt=? ORDER BY key",
                  "ti", info->run, (int64_t)info->attempt);
     while (db_next(self, statement, &rc, err)) {
-        rc = alloc_grow(&info->fingerprint_keys, info->fingerprint_count, sizeof(char *), err);
+        const char *key = db_text(statement, 0), *value = db_text(statement, 1);
+        size_t values = info->fingerprint_count;
+        rc = alloc_add_text(&info->fingerprint_values, &values, value, strlen(value), err);
         if (rc == 0)
-            rc = alloc_grow(&info->fingerprint_values, info->fingerprint_count, sizeof(char *), err);
-        if (rc)
-            break;
-        char *key = strdup(db_text(statement, 0)), *value = strdup(db_text(statement, 1));
-        info->fingerprint_keys[info->fingerprint_count] = key;
-        info->fingerprint_values[info->fingerprint_count++] = value;
-        if (!key || !value)
-            rc = alloc_fail(err, "for the fingerprint of run %s", info->run);
+            rc = alloc_add_text(&info->fingerprint_keys, &info->fingerprint_count, key, strlen(key), err);
+        if (values > info->fingerprint_count)
+            free(info->fingerprint_values[info->fingerprint_count]);
     }
     return rc;
 }
@@ -201,14 +192,8 @@ static int load_facts(struct history *self, struct run_info *info, struct cb_err
     sqlite3_stmt *statement;
     int rc = db_query(self, &statement, err, "SELECT fact FROM fact WHERE run=? AND attempt=? ORDER BY rank, number",
                       "ti", info->run, (int64_t)info->attempt);
-    while (db_next(self, statement, &rc, err)) {
-        rc = alloc_grow(&info->facts, info->fact_count, sizeof(char *), err);
-        if (rc)
-            break;
-        info->facts[info->fact_count] = strdup(db_text(statement, 0));
-        if (!info->facts[info->fact_count++])
-            rc = alloc_fail(err, "for the facts of run %s", info->run);
-    }
+    while (db_next(self, statement, &rc, err))
+        rc = alloc_add_text(&info->facts, &info->fact_count, db_text(statement, 0), strlen(db_text(statement, 0)), err);
     return rc;
 }
 

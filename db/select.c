@@ -31,25 +31,15 @@ static void clause_init(struct clause *self)
 static void clause_release(struct clause *self)
 {
     buf_release(&self->sql);
-    for (size_t i = 0; i < self->count; i++)
-        free(self->values[i]);
-    free(self->values);
+    alloc_free_texts(self->values, self->count);
 }
 
 /* Appends SQL and the value for its "?". */
 static void clause_add(struct clause *self, const char *sql, const char *value)
 {
     buf_append_text(&self->sql, sql);
-    char **values = realloc(self->values, (self->count + 1) * sizeof *values);
-    char *copy = strdup(value);
-    if (values)
-        self->values = values;
-    if (!values || !copy) {
-        free(copy);
+    if (alloc_add_text(&self->values, &self->count, value, strlen(value), NULL))
         self->code = CB_ERR_MEMORY;
-        return;
-    }
-    self->values[self->count++] = copy;
 }
 
 void run_selection_release(struct run_selection *selection)
@@ -96,16 +86,9 @@ static int fail_with_nearest(struct history *self, const char *name, struct cb_e
     sqlite3_stmt *statement;
     int rc = db_query(self, &statement, err,
                       "SELECT run FROM run UNION SELECT sweep FROM sweep UNION SELECT baseline FROM baseline", "");
-    while (db_next(self, statement, &rc, err)) {
-        char **more = realloc(names, (count + 1) * sizeof *names);
-        if (!more)
+    while (db_next(self, statement, &rc, err))
+        if (alloc_add_text(&names, &count, db_text(statement, 0), strlen(db_text(statement, 0)), NULL))
             break;
-        names = more;
-        names[count] = strdup(db_text(statement, 0));
-        if (!names[count])
-            break;
-        count++;
-    }
     sqlite3_reset(statement);
     const char *nearest = nearest_word(name, (const char *const *)names, count);
     for (size_t i = 0; i < count && !nearest; i++) /* the random part of an id, which people remember */
@@ -116,9 +99,7 @@ static int fail_with_nearest(struct history *self, const char *name, struct cb_e
         rc = cb_fail(err, CB_ERR_NOT_FOUND, "no run, sweep or baseline %s: did you mean %s?", name, nearest);
     else
         rc = cb_fail(err, CB_ERR_NOT_FOUND, "no run, sweep or baseline %s: `ckptbench list` names them", name);
-    for (size_t i = 0; i < count; i++)
-        free(names[i]);
-    free(names);
+    alloc_free_texts(names, count);
     return rc;
 }
 
@@ -169,28 +150,20 @@ int history_find_run(struct history *self, const char *name, char run[64], struc
 
 void baseline_release(struct baseline *baseline)
 {
-    for (size_t i = 0; i < baseline->word_count; i++)
-        free(baseline->words[i]);
-    free(baseline->words);
+    alloc_free_texts(baseline->words, baseline->word_count);
     *baseline = (struct baseline){0};
 }
 
 static int copy_words(const struct json_value *list, struct baseline *baseline, struct cb_err *err)
 {
-    size_t count = json_count(list);
-    baseline->words = calloc(count + 1, sizeof *baseline->words);
-    if (!baseline->words)
-        return alloc_fail(err, "for a baseline");
-    for (size_t i = 0; i < count; i++) {
+    int rc = 0;
+    for (size_t i = 0; i < json_count(list) && rc == 0; i++) {
         const char *word;
         if (!json_as_text(json_at(list, i), &word))
             return cb_fail(err, CB_ERR_FORMAT, "word %zu is not a text", i + 1);
-        baseline->words[i] = strdup(word);
-        if (!baseline->words[i])
-            return alloc_fail(err, "for a baseline");
-        baseline->word_count++;
+        rc = alloc_add_text(&baseline->words, &baseline->word_count, word, strlen(word), err);
     }
-    return 0;
+    return rc;
 }
 
 int baseline_parse(const char *name, const char *text, size_t len, struct baseline *baseline, struct cb_err *err)

@@ -74,11 +74,6 @@ static size_t label_position(const struct experiment *self, const char *key)
     return low;
 }
 
-static bool label_is_at(const struct experiment *self, size_t position, const char *key)
-{
-    return position < self->label_count && strcmp(self->labels[position].key, key) == 0;
-}
-
 static int check_label(const char *key, const char *value, struct cb_err *err)
 {
     if (*key == '\0')
@@ -99,26 +94,23 @@ static int set_label(struct experiment *self, const char *key, const char *value
     if (rc)
         return rc;
     size_t position = label_position(self, key);
-    bool found = label_is_at(self, position, key);
+    bool found = position < self->label_count && strcmp(self->labels[position].key, key) == 0;
     if (!found && self->label_count == MAX_LABELS)
         return cb_fail(err, CB_ERR_USAGE, "more than %d labels", MAX_LABELS);
-    char *new_key = found ? NULL : strdup(key), *new_value = strdup(value);
-    struct label *labels = found ? self->labels : realloc(self->labels, (self->label_count + 1) * sizeof *self->labels);
-    if (labels)
-        self->labels = labels;
-    if (!labels || !new_value || (!found && !new_key)) {
-        free(new_key);
-        free(new_value);
+    struct label fresh = {strdup(key), strdup(value)};
+    if (!fresh.key || !fresh.value || alloc_grow(&self->labels, self->label_count, sizeof fresh, NULL)) {
+        free(fresh.key);
+        free(fresh.value);
         return alloc_fail(err, "for label.%s", key);
     }
+    struct label *place = self->labels + position;
     if (found) {
-        free(labels[position].value);
-        labels[position].value = new_value;
-        return 0;
+        free(place->key);
+        free(place->value);
+    } else {
+        memmove(place + 1, place, (self->label_count++ - position) * sizeof *place);
     }
-    memmove(labels + position + 1, labels + position, (self->label_count - position) * sizeof *labels);
-    labels[position] = (struct label){.key = new_key, .value = new_value};
-    self->label_count++;
+    *place = fresh;
     return 0;
 }
 

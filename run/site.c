@@ -357,13 +357,7 @@ static int add_name(struct site_names *names, const char *file, struct cb_err *e
     size_t len = strlen(file);
     if (file[0] == '.' || len <= 5 || len - 5 >= SITE_NAME_BYTES || strcmp(file + len - 5, ".yaml") != 0)
         return 0;
-    if (alloc_grow(&names->items, names->count, sizeof *names->items, err))
-        return CB_ERR_MEMORY;
-    names->items[names->count] = strndup(file, len - 5);
-    if (!names->items[names->count])
-        return no_memory(err);
-    names->count++;
-    return 0;
+    return alloc_add_text(&names->items, &names->count, file, len - 5, err);
 }
 
 int site_list(struct site_names *names, struct cb_err *err)
@@ -387,8 +381,6 @@ int site_list(struct site_names *names, struct cb_err *err)
 
 void site_names_release(struct site_names *names)
 {
-    for (size_t i = 0; i < names->count; i++)
-        free(names->items[i]);
-    free(names->items);
+    alloc_free_texts(names->items, names->count);
     *names = (struct site_names){0};
 }

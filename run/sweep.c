@@ -296,18 +296,12 @@ static int make_members(const struct expansion *self, struct sweep *sweep, struc
 
 static int name_varied(const struct expansion *self, struct sweep *sweep, struct cb_err *err)
 {
-    sweep->varied = calloc(self->setting_count + 1, sizeof(char *));
-    if (!sweep->varied)
-        return no_memory(err);
-    for (size_t i = 0; i < self->setting_count; i++) {
-        if (self->settings[i]->value_count < 2)
-            continue;
-        sweep->varied[sweep->varied_count] = strdup(self->settings[i]->key);
-        if (!sweep->varied[sweep->varied_count])
-            return no_memory(err);
-        sweep->varied_count++;
-    }
-    return 0;
+    int rc = 0;
+    for (size_t i = 0; i < self->setting_count && rc == 0; i++)
+        if (self->settings[i]->value_count > 1)
+            rc = alloc_add_text(&sweep->varied, &sweep->varied_count, self->settings[i]->key,
+                                strlen(self->settings[i]->key), err);
+    return rc;
 }
 
 int sweep_expand(const struct setting_list *settings, struct sweep *sweep, struct cb_err *err)
@@ -337,9 +331,7 @@ void sweep_release(struct sweep *sweep)
 {
     for (size_t i = 0; i < sweep->count; i++)
         experiment_free(sweep->members[i].experiment);
-    for (size_t i = 0; i < sweep->varied_count; i++)
-        free(sweep->varied[i]);
+    alloc_free_texts(sweep->varied, sweep->varied_count);
     free(sweep->members);
-    free(sweep->varied);
     *sweep = (struct sweep){0};
 }

@@ -502,9 +502,7 @@ void comparison_release(struct comparison *self)
     free(self->outliers);
     differences_release(&self->differs);
     differences_release(&self->confounded);
-    for (size_t i = 0; i < self->same_count; i++)
-        free(self->same[i]);
-    free(self->same);
+    alloc_free_texts(self->same, self->same_count);
     *self = (struct comparison){0};
 }
 

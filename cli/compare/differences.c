@@ -232,13 +232,7 @@ static int add_same(struct comparison *out, const char *key, struct cb_err *err)
         if (strlen(last) == len && strncmp(last, key, len) == 0)
             return 0;
     }
-    if (alloc_grow(&out->same, out->same_count, sizeof *out->same, err))
-        return CB_ERR_MEMORY;
-    out->same[out->same_count] = strndup(key, len);
-    if (!out->same[out->same_count])
-        return alloc_fail(err, "to compare runs");
-    out->same_count++;
-    return 0;
+    return alloc_add_text(&out->same, &out->same_count, key, len, err);
 }
 
 /* Removes groups of which a key differs. */

@@ -30,21 +30,13 @@ const char *sweep_axes_value(const struct experiment *experiment, const char *ke
 
 void sweep_axes_release(struct sweep_axes *self)
 {
-    for (size_t i = 0; i < self->count; i++)
-        free(self->keys[i]);
-    free(self->keys);
+    alloc_free_texts(self->keys, self->count);
     *self = (struct sweep_axes){0};
 }
 
 static int add_key(struct sweep_axes *self, const char *key, struct cb_err *err)
 {
-    if (alloc_grow(&self->keys, self->count, sizeof *self->keys, err))
-        return CB_ERR_MEMORY;
-    self->keys[self->count] = strdup(key);
-    if (!self->keys[self->count])
-        return alloc_fail(err, "for the keys of a sweep");
-    self->count++;
-    return 0;
+    return alloc_add_text(&self->keys, &self->count, key, strlen(key), err);
 }
 
 int sweep_axes_copy(struct sweep_axes *self, char *const *keys, size_t count, struct cb_err *err)
@@ -56,18 +48,12 @@ int sweep_axes_copy(struct sweep_axes *self, char *const *keys, size_t count, st
     return rc;
 }
 
-static bool label_differs(const struct experiment *const *experiments, size_t count, const char *key)
+/* Of an option, or of a label if there is a key. */
+static bool differs(const struct experiment *const *experiments, size_t count, enum option_id id, const char *key)
 {
     for (size_t i = 1; i < count; i++)
-        if (strcmp(sweep_axes_value(experiments[0], key), sweep_axes_value(experiments[i], key)) != 0)
-            return true;
-    return false;
-}
-
-static bool option_differs(const struct experiment *const *experiments, size_t count, enum option_id id)
-{
-    for (size_t i = 1; i < count; i++)
-        if (strcmp(experiment_text(experiments[0], id), experiment_text(experiments[i], id)) != 0)
+        if (key ? strcmp(sweep_axes_value(experiments[0], key), sweep_axes_value(experiments[i], key)) != 0
+                : strcmp(experiment_text(experiments[0], id), experiment_text(experiments[i], id)) != 0)
             return true;
     return false;
 }
@@ -88,7 +74,7 @@ static int find_labels(struct sweep_axes *self, const struct experiment *const *
     for (size_t i = 0; i < count; i++) {
         for (size_t k = 0; k < experiment_label_count(experiments[i]) && rc == 0; k++) {
             snprintf(key, sizeof key, "label.%s", experiment_label_key(experiments[i], k));
-            if (!sweep_axes_has(self, key) && label_differs(experiments, count, key))
+            if (!sweep_axes_has(self, key) && differs(experiments, count, OPT_NAME, key))
                 rc = add_key(self, key, err);
         }
     }
@@ -155,29 +141,22 @@ static int follows(const struct sweep_axes *self, const struct experiment *const
     return rc;
 }
 
-static void drop_key(struct sweep_axes *self, const char *key)
-{
-    size_t kept = 0;
-    for (size_t i = 0; i < self->count; i++) {
-        if (strcmp(self->keys[i], key) == 0)
-            free(self->keys[i]);
-        else
-            self->keys[kept++] = self->keys[i];
-    }
-    self->count = kept;
-}
-
 static int drop_frozen(struct sweep_axes *self, const struct experiment *const *experiments, size_t count,
                        struct cb_err *err)
 {
     int rc = 0;
     for (size_t rule = 0; rule < sizeof frozen / sizeof *frozen && rc == 0; rule++) {
-        const char *key = option_row(frozen[rule].key)->name;
+        size_t at = 0;
         bool does = false;
-        if (sweep_axes_has(self, key))
+        while (at < self->count && strcmp(self->keys[at], option_row(frozen[rule].key)->name) != 0)
+            at++;
+        if (at < self->count)
             rc = follows(self, experiments, count, rule, &does, err);
-        if (does)
-            drop_key(self, key);
+        if (!does)
+            continue;
+        free(self->keys[at]);
+        self->count--;
+        memmove(self->keys + at, self->keys + at + 1, (self->count - at) * sizeof *self->keys);
     }
     return rc;
 }
@@ -189,7 +168,7 @@ int sweep_axes_find(struct sweep_axes *self, const struct experiment *const *exp
     *self = (struct sweep_axes){0};
     for (int i = 0; i < OPTION_COUNT && rc == 0; i++) {
         const struct option *row = option_row((enum option_id)i);
-        if ((!identity || row->class == OPTION_IDENTITY) && option_differs(experiments, count, (enum option_id)i))
+        if ((!identity || row->class == OPTION_IDENTITY) && differs(experiments, count, (enum option_id)i, NULL))
             rc = add_key(self, row->name, err);
     }
     if (rc == 0 && !identity)
