@@ -4,23 +4,20 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/report/history_reading.h"
 #include "cli/report/sweep_axes.h"
 #include "core/alloc.h"
 #include "core/log.h"
 
-static void side_release(struct side *self)
-{
-    for (size_t i = 0; i < self->compared.count; i++)
-        run_info_free(self->runs[i]);
-    free(self->runs);
-    free(self->name);
-}
+#define BLANKS " \t\n"
 
 void sides_release(struct sides *self)
 {
-    for (size_t i = 0; i < self->count; i++)
-        side_release(&self->items[i]);
+    for (size_t i = 0; i < self->count; i++) {
+        for (size_t k = 0; k < self->items[i].compared.count; k++)
+            run_info_free(self->items[i].runs[k]);
+        free(self->items[i].runs);
+        free(self->items[i].name);
+    }
     free(self->items);
 }
 
@@ -45,40 +42,34 @@ static void borrow(struct sides *self)
     }
 }
 
-static bool is_state(const struct run_info *run, const char *const *states, size_t count)
+static bool is_among(const char *word, const char *const *words, size_t count)
 {
     for (size_t i = 0; i < count; i++)
-        if (strcmp(run->state, states[i]) == 0)
+        if (strcmp(word, words[i]) == 0)
             return true;
     return false;
-}
-
-static size_t *count_without(struct comparison_side *side, const struct run_info *run)
-{
-    static const char *const begun[] = {"booting", "running", "sealing"};
-    static const char *const waiting[] = {"planned", "submitted", "pending"};
-    if (!*run->outcome && is_state(run, begun, sizeof begun / sizeof *begun))
-        return &side->running;
-    return !*run->outcome && is_state(run, waiting, sizeof waiting / sizeof *waiting) ? &side->planned
-                                                                                      : &side->left_out;
 }
 
 /* Takes ownership of the run. Runs that did not pass, or not yet, are counted and freed. */
 static int side_take(struct side *self, struct run_info *run, struct cb_err *err)
 {
-    if (strcmp(run->outcome, "pass") != 0) {
-        ++*count_without(&self->compared, run);
+    static const char *const begun[] = {"booting", "running", "sealing"};
+    static const char *const waiting[] = {"planned", "submitted", "pending"};
+    struct comparison_side *side = &self->compared;
+    int rc = 0;
+    if (strcmp(run->outcome, "pass") == 0)
+        rc = alloc_grow(&self->runs, side->count, sizeof *self->runs, err);
+    else if (!*run->outcome && is_among(run->state, begun, sizeof begun / sizeof *begun))
+        side->running++;
+    else if (!*run->outcome && is_among(run->state, waiting, sizeof waiting / sizeof *waiting))
+        side->planned++;
+    else
+        side->left_out++;
+    if (rc == 0 && strcmp(run->outcome, "pass") == 0)
+        self->runs[side->count++] = run;
+    else
         run_info_free(run);
-        return 0;
-    }
-    struct run_info **more = realloc(self->runs, (self->compared.count + 1) * sizeof(struct run_info *));
-    if (!more) {
-        run_info_free(run);
-        return alloc_fail(err, "to compare runs");
-    }
-    self->runs = more;
-    self->runs[self->compared.count++] = run;
-    return 0;
+    return rc;
 }
 
 static int load_side(struct history *history, struct side *side, const struct run_selection *selection,
@@ -118,18 +109,19 @@ static int select_latest(struct history *history, struct run_selection *selectio
 static int select_side(struct history *history, const char *name, const struct run_selection *exclude,
                        struct run_selection *selection, struct cb_err *err)
 {
-    char *copy;
-    const char **words;
-    size_t count;
+    char **words = NULL;
+    size_t count = 0, len;
+    int rc = 0;
     if (strcmp(name, "LATEST") == 0)
         return select_latest(history, selection, err);
-    int rc = split_words(name, &copy, &words, &count, err);
-    if (rc)
-        return rc;
-    rc = count ? history_select_excluding(history, words, count, exclude, selection, err)
-               : cb_fail(err, CB_ERR_USAGE, "a side of a comparison is empty");
-    free(copy);
-    free(words);
+    for (const char *word = name + strspn(name, BLANKS); *word && rc == 0; word += len + strspn(word + len, BLANKS)) {
+        len = strcspn(word, BLANKS);
+        rc = alloc_add_text(&words, &count, word, len, err);
+    }
+    if (rc == 0)
+        rc = count ? history_select_excluding(history, (const char *const *)words, count, exclude, selection, err)
+                   : cb_fail(err, CB_ERR_USAGE, "a side of a comparison is empty");
+    alloc_free_texts(words, count);
     return rc;
 }
 

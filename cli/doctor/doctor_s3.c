@@ -48,48 +48,16 @@ static void tell_facts(struct look *self)
     self->report(self->context, "s3 addresses", true, text, NULL);
 }
 
-static bool has_answer(const struct look *self)
-{
-    struct s3_facts facts;
-    s3_client_facts(self->client, &facts);
-    return facts.status != 0;
-}
-
-/* The bucket exists and knows the user, who may have other permissions in it. */
-static bool is_denied(const struct look *self)
-{
-    struct s3_facts facts;
-    s3_client_facts(self->client, &facts);
-    return strcmp(facts.code, "AccessDenied") == 0;
-}
-
-/* Compares clocks, after an answer: its date is the server's clock. */
-static void tell_clock(struct look *self)
+static void tell_clock(struct look *self, const struct s3_facts *facts)
 {
     char text[64], offset[32];
-    struct s3_facts facts;
-    s3_client_facts(self->client, &facts);
-    int64_t ahead_ns = facts.clock_offset_ns;
+    int64_t ahead_ns = facts->clock_offset_ns;
     units_format_duration((double)(ahead_ns < 0 ? -ahead_ns : ahead_ns), offset);
     snprintf(text, sizeof text, "the server is %s %s", offset, ahead_ns < 0 ? "behind" : "ahead");
     self->report(
         self->context, "s3 clock", ahead_ns < SKEW_LOW_NS && ahead_ns > -SKEW_LOW_NS, text,
         "set this machine's clock (chronyc makestep, timedatectl set-ntp true): beyond 15 minutes requests are "
         "refused as RequestTimeTooSkewed");
-}
-
-/* The fastest of some requests on an open connection. */
-static int measure(struct look *self, uint64_t *fastest_ns, struct cb_err *err)
-{
-    *fastest_ns = UINT64_MAX;
-    int rc = s3_client_check_bucket(self->client, err);
-    for (int i = 0; i < PROBES && rc == 0; i++) {
-        uint64_t start_ns = clock_monotonic_ns();
-        rc = s3_client_check_bucket(self->client, err);
-        uint64_t took_ns = clock_monotonic_ns() - start_ns;
-        *fastest_ns = took_ns < *fastest_ns ? took_ns : *fastest_ns;
-    }
-    return rc;
 }
 
 static int end_at_first(void *context, const char *name, uint64_t length, struct cb_err *err)
@@ -99,36 +67,42 @@ static int end_at_first(void *context, const char *name, uint64_t length, struct
 }
 
 /* Advice about an unusable bucket, from the last answer. */
-static const char *advice_about_bucket(const struct look *self)
+static const char *advice_about_bucket(const struct s3_facts *facts)
 {
-    struct s3_facts facts;
-    s3_client_facts(self->client, &facts);
-    if (facts.status == 0)
+    if (facts->status == 0)
         return "start the server, or correct the endpoint (s3.endpoint, AWS_ENDPOINT_URL); for https name the "
                "authority that signed its certificate with s3.tls.ca";
-    if (strcmp(facts.code, "RequestTimeTooSkewed") == 0)
+    if (strcmp(facts->code, "RequestTimeTooSkewed") == 0)
         return "set this machine's clock (chronyc makestep, timedatectl set-ntp true)";
-    if (strcmp(facts.code, "SignatureDoesNotMatch") == 0 || strcmp(facts.code, "InvalidAccessKeyId") == 0 ||
-        strcmp(facts.code, "ExpiredToken") == 0 || strcmp(facts.code, "InvalidToken") == 0)
+    if (strcmp(facts->code, "SignatureDoesNotMatch") == 0 || strcmp(facts->code, "InvalidAccessKeyId") == 0 ||
+        strcmp(facts->code, "ExpiredToken") == 0 || strcmp(facts->code, "InvalidToken") == 0)
         return "give other credentials: AWS_ACCESS_KEY_ID with AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN), or a "
                "profile with s3.profile";
-    if (facts.status == 404)
+    if (facts->status == 404)
         return "make the bucket, or name another; a bucket of another region wants s3.region";
-    if (facts.status == 301 || facts.status == 307 || facts.status == 400)
+    if (facts->status == 301 || facts->status == 307 || facts->status == 400)
         return "set s3.region, or s3.endpoint, to where the bucket is";
-    if (facts.status == 403)
+    if (facts->status == 403)
         return "let this user list the bucket (s3:ListBucket), or give other credentials";
     return "ask those who run the server; s3.deadline is how long this waits for it";
 }
 
-static int check_bucket(struct look *self)
+/* The fastest of some requests on an open connection. `facts` receives what the last answer says. */
+static int check_bucket(struct look *self, struct s3_facts *facts)
 {
     struct cb_err err = {0};
     char text[64], took[32];
-    uint64_t fastest_ns;
-    int rc = measure(self, &fastest_ns, &err);
+    uint64_t fastest_ns = UINT64_MAX;
+    int rc = s3_client_check_bucket(self->client, &err);
+    for (int i = 0; i < PROBES && rc == 0; i++) {
+        uint64_t start_ns = clock_monotonic_ns();
+        rc = s3_client_check_bucket(self->client, &err);
+        uint64_t took_ns = clock_monotonic_ns() - start_ns;
+        fastest_ns = took_ns < fastest_ns ? took_ns : fastest_ns;
+    }
+    s3_client_facts(self->client, facts);
     snprintf(text, sizeof text, "%s a request", rc ? "?" : units_format_duration((double)fastest_ns, took));
-    tell(self, "s3 bucket", rc, &err, text, advice_about_bucket(self));
+    tell(self, "s3 bucket", rc, &err, text, advice_about_bucket(facts));
     return rc;
 }
 
@@ -195,6 +169,7 @@ void doctor_s3_check(const char *uri, const struct experiment *experiment, docto
 {
     struct look look = {.report = report, .context = context};
     struct s3_options options;
+    struct s3_facts facts;
     struct cb_err err = {0};
     snprintf(look.name, sizeof look.name, ".ckptbench-doctor-%" PRIu64 "-%d", clock_wall_ns(), (int)getpid());
     if (s3_keys_read(experiment, &options, &err)) {
@@ -207,10 +182,10 @@ void doctor_s3_check(const char *uri, const struct experiment *experiment, docto
         return;
     }
     tell_facts(&look);
-    rc = check_bucket(&look);
-    if (has_answer(&look))
-        tell_clock(&look);
-    if (rc == 0 || is_denied(&look)) {
+    rc = check_bucket(&look, &facts);
+    if (facts.status != 0) /* an answer: its date is the server's clock */
+        tell_clock(&look, &facts);
+    if (rc == 0 || strcmp(facts.code, "AccessDenied") == 0) { /* the user may have other permissions in the bucket */
         check_permissions(&look);
         check_uploads(&look);
     }

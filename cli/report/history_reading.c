@@ -6,21 +6,17 @@
 #include <string.h>
 
 #include "cli/report/metric_format.h"
-#include "core/alloc.h"
 #include "core/clock.h"
 #include "core/units.h"
 
 /* Three significant digits, without an exponent in the usual range. */
 static char *number_text(double value, char text[32])
 {
+    static const double from[] = {100, 10, 1, 0.1, 0.01};
     double size = fabs(value);
-    int decimals = size == 0      ? 0
-                   : size >= 100  ? 0
-                   : size >= 10   ? 1
-                   : size >= 1    ? 2
-                   : size >= 0.1  ? 3
-                   : size >= 0.01 ? 4
-                                  : 5;
+    int decimals = 0;
+    while (size != 0 && decimals < 5 && size < from[decimals])
+        decimals++;
     if (size != 0 && (size < 1e-5 || size >= 1e12))
         snprintf(text, 32, "%.3g", value);
     else
@@ -62,26 +58,6 @@ void json_write_date(struct json_writer *json, uint64_t wall_ns)
 {
     char text[21];
     json_write_text(json, date_text(wall_ns, text));
-}
-
-int split_words(const char *text, char **copy, const char ***words, size_t *count, struct cb_err *err)
-{
-    char *own = strdup(text);
-    const char **list = calloc(strlen(text) / 2 + 2, sizeof *list);
-    size_t used = 0;
-    if (!own || !list) {
-        free(own);
-        free(list);
-        return alloc_fail(err, "for words");
-    }
-    char *rest = own;
-    for (char *word; (word = strsep(&rest, " \t\n"));)
-        if (*word)
-            list[used++] = word;
-    *copy = own;
-    *words = list;
-    *count = used;
-    return 0;
 }
 
 int find_only_run(struct cli *cli, struct history *history, char run[64], struct cb_err *err)

@@ -1,4 +1,4 @@
-/* Helpers of the verbs that read the history: opening it, formatting figures, loading selected runs. */
+/* Helpers of the verbs that read the history: formatting figures and dates, and naming a run. */
 #ifndef CLI_REPORT_HISTORY_READING_H
 #define CLI_REPORT_HISTORY_READING_H
 
@@ -16,9 +16,6 @@ const char *date_text(uint64_t wall_ns, char text[21]);
 
 /* Writes a date as JSON text, null for 0. */
 void json_write_date(struct json_writer *json, uint64_t wall_ns);
-
-/* Splits a string at blanks into words; `copy` owns the characters. The caller frees `copy` and `words`. */
-int split_words(const char *text, char **copy, const char ***words, size_t *count, struct cb_err *err) CB_MUST_CHECK;
 
 /* The run named by the verb's only word; LATEST without a word. CB_ERR_USAGE if there are more words. */
 int find_only_run(struct cli *cli, struct history *history, char run[64], struct cb_err *err) CB_MUST_CHECK;

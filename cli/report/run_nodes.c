@@ -29,7 +29,7 @@ static const char *text_of(const struct json_value *node, const char *key)
 static void add_node(struct table *table, const struct json_value *node)
 {
     char text[64];
-    double offset_s;
+    double offset_s = 0;
     uint64_t first = 0, count = 0, free_bytes;
     const char *trouble = text_of(node, "trouble");
     bool ranks = json_as_u64(json_get(node, "first_rank"), &first) && json_as_u64(json_get(node, "ranks"), &count);
@@ -38,10 +38,8 @@ static void add_node(struct table *table, const struct json_value *node)
     table_addf(table, TABLE_PLAIN, ranks && count > 1 ? "%llu-%llu" : "%llu", (unsigned long long)first,
                (unsigned long long)(first + count - 1));
     table_add(table, trouble ? TABLE_BAD : TABLE_PLAIN, text_of(node, "state"));
-    if (json_as_double(json_get(node, "clock_offset_s"), &offset_s))
-        table_addf(table, fabs(offset_s) > 1 ? TABLE_WARN : TABLE_PLAIN, "%+.6f s", offset_s);
-    else
-        table_add(table, TABLE_PLAIN, NULL);
+    bool known = json_as_double(json_get(node, "clock_offset_s"), &offset_s);
+    table_add_known(table, fabs(offset_s) > 1 ? TABLE_WARN : TABLE_PLAIN, known, "%+.6f s", offset_s);
     table_add(table, TABLE_PLAIN,
               json_as_u64(json_get(node, "store_free_bytes"), &free_bytes)
                   ? units_format_bytes((double)free_bytes, text)

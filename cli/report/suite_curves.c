@@ -85,19 +85,14 @@ static int write_kind(const struct run_info *run, const struct kind *kind, bool 
     char name[128];
     table_init(&table, has_rates ? "lrrrr" : "lrrr");
     table_add_headings(&table, headings);
-    size_t headed = table.count;
     for (size_t i = 0; i < run->fact_count; i++) {
         const char *text = points_of(run->facts[i], kind, name), *shown = name;
         for (; text && next_point(&text, &point); shown = "")
             add_point(&table, shown, kind, &point);
     }
-    int rc = 0;
-    if (table.count > headed) {
+    if (table_has_rows(&table))
         buf_append_char(out, '\n');
-        rc = table_write(&table, 0, colour, out, err);
-    }
-    table_release(&table);
-    return rc;
+    return table_finish(&table, colour, out, err);
 }
 
 int suite_curves_write(const struct run_info *run, bool colour, struct buf *out, struct cb_err *err)

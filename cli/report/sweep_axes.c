@@ -48,12 +48,19 @@ int sweep_axes_copy(struct sweep_axes *self, char *const *keys, size_t count, st
     return rc;
 }
 
-/* Of an option, or of a label if there is a key. */
-static bool differs(const struct experiment *const *experiments, size_t count, enum option_id id, const char *key)
+bool sweep_axes_differ(const struct experiment *const *experiments, size_t count, const char *key)
 {
     for (size_t i = 1; i < count; i++)
-        if (key ? strcmp(sweep_axes_value(experiments[0], key), sweep_axes_value(experiments[i], key)) != 0
-                : strcmp(experiment_text(experiments[0], id), experiment_text(experiments[i], id)) != 0)
+        if (strcmp(sweep_axes_value(experiments[0], key), sweep_axes_value(experiments[i], key)) != 0)
+            return true;
+    return false;
+}
+
+/* The same without searching the option's name for every experiment. */
+static bool option_differs(const struct experiment *const *experiments, size_t count, enum option_id id)
+{
+    for (size_t i = 1; i < count; i++)
+        if (strcmp(experiment_text(experiments[0], id), experiment_text(experiments[i], id)) != 0)
             return true;
     return false;
 }
@@ -74,7 +81,7 @@ static int find_labels(struct sweep_axes *self, const struct experiment *const *
     for (size_t i = 0; i < count; i++) {
         for (size_t k = 0; k < experiment_label_count(experiments[i]) && rc == 0; k++) {
             snprintf(key, sizeof key, "label.%s", experiment_label_key(experiments[i], k));
-            if (!sweep_axes_has(self, key) && differs(experiments, count, OPT_NAME, key))
+            if (!sweep_axes_has(self, key) && sweep_axes_differ(experiments, count, key))
                 rc = add_key(self, key, err);
         }
     }
@@ -168,7 +175,7 @@ int sweep_axes_find(struct sweep_axes *self, const struct experiment *const *exp
     *self = (struct sweep_axes){0};
     for (int i = 0; i < OPTION_COUNT && rc == 0; i++) {
         const struct option *row = option_row((enum option_id)i);
-        if ((!identity || row->class == OPTION_IDENTITY) && differs(experiments, count, (enum option_id)i, NULL))
+        if ((!identity || row->class == OPTION_IDENTITY) && option_differs(experiments, count, (enum option_id)i))
             rc = add_key(self, row->name, err);
     }
     if (rc == 0 && !identity)

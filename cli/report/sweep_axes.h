@@ -30,6 +30,8 @@ const char *sweep_axes_value(const struct experiment *experiment, const char *ke
 /* "io.depth=2 tp=1" */
 void sweep_axes_describe(const struct sweep_axes *self, const struct experiment *experiment, struct buf *out);
 
+/* Whether the experiments have several values of a key or a label. */
+bool sweep_axes_differ(const struct experiment *const *experiments, size_t count, const char *key);
 /* The number of different values that the experiments have for a key. */
 size_t sweep_axes_count_values(const struct experiment *const *experiments, size_t count, const char *key);
 

@@ -81,14 +81,12 @@ static int load_runs(struct sweep_report *self, struct history *history, struct 
 
 static int find_varied(struct sweep_report *self, struct cb_err *err)
 {
-    const struct experiment **experiments = calloc(self->count + 1, sizeof *experiments);
-    if (!experiments)
+    self->experiments = calloc(self->count + 1, sizeof *self->experiments);
+    if (!self->experiments)
         return no_memory(err);
     for (size_t i = 0; i < self->count; i++)
-        experiments[i] = self->runs[i]->experiment;
-    int rc = sweep_axes_find(&self->varied, experiments, self->count, false, err);
-    free(experiments);
-    return rc;
+        self->experiments[i] = self->runs[i]->experiment;
+    return sweep_axes_find(&self->varied, self->experiments, self->count, false, err);
 }
 
 /* ---- columns ---- */
@@ -145,18 +143,6 @@ static int find_columns(struct sweep_report *self, struct cb_err *err)
 
 /* ---- rows ---- */
 
-static void summarize(const struct sweep_report *self, struct sweep_row *row, size_t column, double *values)
-{
-    size_t n = 0;
-    for (size_t i = row->first; i < row->first + row->count; i++) {
-        double value = value_of(self->runs[i], &self->columns[column]);
-        if (isfinite(value))
-            values[n++] = value;
-    }
-    if (n)
-        stats_summarize(values, n, &row->values[column]);
-}
-
 static int fill_row(const struct sweep_report *self, struct sweep_row *row, double *values, struct cb_err *err)
 {
     row->values = calloc(self->column_count + 1, sizeof *row->values);
@@ -164,8 +150,16 @@ static int fill_row(const struct sweep_report *self, struct sweep_row *row, doub
         return no_memory(err);
     for (size_t i = row->first; i < row->first + row->count; i++)
         row->passed += has_passed(self->runs[i]);
-    for (size_t column = 0; column < self->column_count; column++)
-        summarize(self, row, column, values);
+    for (size_t column = 0; column < self->column_count; column++) {
+        size_t n = 0;
+        for (size_t i = row->first; i < row->first + row->count; i++) {
+            double value = value_of(self->runs[i], &self->columns[column]);
+            if (isfinite(value))
+                values[n++] = value;
+        }
+        if (n)
+            stats_summarize(values, n, &row->values[column]);
+    }
     row->rank = NAN;
     if (self->column_count && row->values[self->leading].n) {
         bool higher = metric_row(self->columns[self->leading].metric)->direction == METRIC_HIGHER_IS_BETTER;
@@ -222,6 +216,7 @@ void sweep_report_release(struct sweep_report *self)
     for (size_t i = 0; self->rows && i < self->row_count; i++)
         free(self->rows[i].values);
     free(self->runs);
+    free(self->experiments);
     free(self->columns);
     free(self->rows);
     sweep_axes_release(&self->varied);
@@ -274,9 +269,7 @@ static int write_rows(const struct sweep_report *self, bool colour, struct buf *
         table_add(&table, TABLE_BOLD, metric_full_name(self->columns[i].op, self->columns[i].metric, name));
     for (size_t i = 0; i < self->row_count; i++)
         add_cells(&table, self, &self->rows[i]);
-    int rc = table_write(&table, 0, colour, out, err);
-    table_release(&table);
-    return rc;
+    return table_finish(&table, colour, out, err);
 }
 
 /* "did not pass: s.03 (timeout), s.07 (lost)" */
@@ -312,23 +305,13 @@ static void write_next(const struct sweep_report *self, struct buf *out)
         buf_printf(out, "%s ckptbench compare %s --by %s\n", i ? "     " : "next:", self->sweep, self->varied.keys[i]);
 }
 
-/* A key that follows from a varied one may differ although it is not listed as varied. */
-static bool is_same(const struct sweep_report *self, const char *key)
-{
-    const char *first = sweep_axes_value(self->runs[0]->experiment, key);
-    for (size_t i = 1; i < self->count; i++)
-        if (strcmp(sweep_axes_value(self->runs[i]->experiment, key), first) != 0)
-            return false;
-    return true;
-}
-
 /* The most important keys that are the same in all runs. */
 static void write_same(const struct sweep_report *self, struct buf *out)
 {
     static const char *const keys[] = {"model", "ranks", "store"};
     bool any = false;
     for (size_t i = 0; i < sizeof keys / sizeof *keys && self->count; i++) {
-        if (!is_same(self, keys[i]))
+        if (sweep_axes_differ(self->experiments, self->count, keys[i])) /* also one that follows from a varied key */
             continue;
         buf_printf(out, "%s%s=%s", any ? " " : "all with ", keys[i],
                    sweep_axes_value(self->runs[0]->experiment, keys[i]));

@@ -27,6 +27,7 @@ struct sweep_report {
     char sweep[64];
     struct run_info **runs; /* by combination, then block; owned */
     size_t count, passed;
+    const struct experiment **experiments; /* of the runs */
     struct sweep_axes varied;
     struct sweep_column *columns;
     size_t column_count, leading; /* leading: index of the column that orders the rows */
